@@ -1,0 +1,34 @@
+//! The atomics of the chosen personality, and the two fences that the protocols use.
+//!
+//! `Contract C2` and its neighbours argue with full fences. On x86 a locked read-modify-write already is one, so after
+//! such an instruction only the compiler has to be held back; elsewhere, and under the model checkers, a real fence stands.
+
+#[cfg(loom)]
+pub use loom::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
+#[cfg(shuttle)]
+pub use shuttle::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
+#[cfg(not(any(loom, shuttle)))]
+pub use core::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
+
+/// A full fence: no later access passes an earlier one. Needed after a plain store that another CPU must see before this
+/// CPU reads (store-to-load order), for example "set busy, then scan".
+#[inline(always)]
+pub fn fence_full() {
+    fence(Ordering::SeqCst);
+}
+
+/// The full fence that must stand after an atomic read-modify-write (a lock taken, a `swap`): on x86 the locked
+/// instruction is the fence and only the compiler is held back; elsewhere and in the models it is [`fence_full`].
+#[inline(always)]
+pub fn fence_after_rmw() {
+    #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
+    core::sync::atomic::compiler_fence(Ordering::SeqCst);
+    #[cfg(not(all(target_arch = "x86_64", not(any(loom, shuttle)))))]
+    fence(Ordering::SeqCst);
+}

@@ -1,0 +1,96 @@
+//! A set of CPUs that many CPUs change and read: the targets of a shootdown.
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::hooks::CpuId;
+
+/// The largest number of CPUs that a set can name.
+pub const MAX_CPUS: usize = 256;
+const WORDS: usize = MAX_CPUS / 64;
+
+/// A set of up to [`MAX_CPUS`] CPUs, changed one bit at a time by atomic read-modify-writes.
+pub struct CpuSet {
+    words: [AtomicU64; WORDS],
+}
+
+impl CpuSet {
+    /// The empty set.
+    pub fn new() -> Self {
+        CpuSet { words: core::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    /// Adds `cpu`; a full fence on x86 (callers follow with [`fence_after_rmw`](crate::atomic::fence_after_rmw)).
+    pub fn insert(&self, cpu: CpuId) {
+        self.words[cpu / 64].fetch_or(1 << (cpu % 64), Ordering::AcqRel);
+    }
+
+    /// Takes `cpu` out.
+    pub fn remove(&self, cpu: CpuId) {
+        self.words[cpu / 64].fetch_and(!(1 << (cpu % 64)), Ordering::AcqRel);
+    }
+
+    /// Whether `cpu` is in the set.
+    pub fn contains(&self, cpu: CpuId) -> bool {
+        self.words[cpu / 64].load(Ordering::Acquire) & (1 << (cpu % 64)) != 0
+    }
+
+    /// A copy of the set as it is now, each word read once.
+    pub fn snapshot(&self) -> CpuMask {
+        CpuMask { words: core::array::from_fn(|i| self.words[i].load(Ordering::Acquire)) }
+    }
+}
+
+impl Default for CpuSet {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A plain, unshared set of CPUs.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct CpuMask {
+    words: [u64; WORDS],
+}
+
+impl CpuMask {
+    /// The set that holds only `cpu`.
+    pub fn only(cpu: CpuId) -> Self {
+        let mut m = CpuMask::default();
+        m.insert(cpu);
+        m
+    }
+    /// The CPUs from 0 to `n - 1`.
+    pub fn first(n: usize) -> Self {
+        let mut m = CpuMask::default();
+        (0..n).for_each(|c| m.insert(c));
+        m
+    }
+    /// Adds `cpu`.
+    pub fn insert(&mut self, cpu: CpuId) {
+        self.words[cpu / 64] |= 1 << (cpu % 64);
+    }
+    /// Takes `cpu` out.
+    pub fn remove(&mut self, cpu: CpuId) {
+        self.words[cpu / 64] &= !(1 << (cpu % 64));
+    }
+    /// Whether `cpu` is in the set.
+    pub fn contains(&self, cpu: CpuId) -> bool {
+        self.words[cpu / 64] & (1 << (cpu % 64)) != 0
+    }
+    /// Whether no CPU is in the set.
+    pub fn is_empty(&self) -> bool {
+        self.words.iter().all(|w| *w == 0)
+    }
+    /// The CPUs in the set, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = CpuId> + '_ {
+        self.words.iter().enumerate().flat_map(|(i, w)| {
+            let mut w = *w;
+            core::iter::from_fn(move || {
+                (w != 0).then(|| {
+                    let bit = w.trailing_zeros() as usize;
+                    w &= w - 1;
+                    i * 64 + bit
+                })
+            })
+        })
+    }
+}

@@ -1,0 +1,231 @@
+//! Epoch-based reclamation: readers announce themselves per CPU, writers retire, memory is freed two epochs later.
+//!
+//! # The rule
+//! The domain has a global epoch. A reader pins: it copies the global epoch to its CPU's slot and fences. The epoch may
+//! advance from `e` to `e + 1` only when every slot is idle or says `e`. Something retired in epoch `e` was unlinked before,
+//! so only readers pinned at `e` or `e - 1` can still hold it; when the global epoch reaches `e + 2` none of them is left.
+//! A CPU that halts is not pinned, hence quiescent. What waits is linked through the retired values themselves
+//! ([`Retired`] is embedded): retiring allocates nothing and cannot fail.
+//!
+//! Pins nest on a CPU and keep the thread there; nothing may sleep while pinned (Contract C5).
+
+use crate::atomic::{AtomicU64, Ordering, fence_full};
+use crate::hooks::{PreemptOff, preempt_off};
+use crate::per_cpu::PerCpu;
+use crate::rank::Rank;
+use crate::spin::SpinLock;
+use core::ptr;
+
+/// Embedded, as the first field, in whatever is retired through a domain.
+#[repr(C)]
+pub struct Retired {
+    next: *mut Retired,
+    free: Option<unsafe fn(*mut Retired)>,
+}
+
+impl Retired {
+    /// A header of something that is not retired.
+    pub const fn new() -> Self {
+        Retired { next: ptr::null_mut(), free: None }
+    }
+}
+
+impl Default for Retired {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+// SAFETY: the header is touched only by the domain, once its owner has given the value up.
+unsafe impl Send for Retired {}
+// SAFETY: as above.
+unsafe impl Sync for Retired {}
+
+/// One CPU's part of a domain.
+pub struct Slot {
+    /// 0: idle; else (epoch << 1) | 1.
+    pinned: AtomicU64,
+    /// Pins nest: only this CPU touches it, with preemption off.
+    depth: AtomicU64,
+    bags: SpinLock<Bags>,
+}
+
+struct Bags {
+    /// What was retired in epoch `stamp[i]`, newest list first in its bag; bag = epoch mod 3.
+    head: [*mut Retired; 3],
+    stamp: [u64; 3],
+    count: usize,
+}
+// SAFETY: the lists are reached only under the slot's lock, and hold values that their owners gave up.
+unsafe impl Send for Bags {}
+
+impl Slot {
+    /// An idle slot.
+    pub fn new() -> Self {
+        Slot {
+            pinned: AtomicU64::new(0),
+            depth: AtomicU64::new(0),
+            bags: SpinLock::new(Rank::EPOCH, Bags { head: [ptr::null_mut(); 3], stamp: [0; 3], count: 0 }),
+        }
+    }
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// How many retired values a CPU collects before it tries to advance the epoch: large enough that the scan over all CPUs'
+/// slots is amortised, small enough that little memory waits.
+#[cfg(not(any(loom, shuttle)))]
+const ADVANCE_EVERY: usize = 64;
+#[cfg(any(loom, shuttle))]
+const ADVANCE_EVERY: usize = 1;
+
+/// A reclamation domain.
+pub struct Domain {
+    global: crate::per_cpu::CachePadded<AtomicU64>,
+    slots: PerCpu<Slot>,
+}
+
+/// While it lives, nothing that the holder can reach through shared pointers of the domain's structures is freed.
+pub struct Pinned<'a> {
+    slot: &'a Slot,
+    _cpu: PreemptOff,
+}
+
+impl Domain {
+    /// A domain over one [`Slot`] a CPU.
+    pub fn new(slots: PerCpu<Slot>) -> Self {
+        Domain { global: crate::per_cpu::CachePadded(AtomicU64::new(2)), slots }
+    }
+
+    /// Starts a read-side section on this CPU.
+    #[inline]
+    pub fn pin(&self) -> Pinned<'_> {
+        let cpu = preempt_off();
+        let slot = self.slots.mine(&cpu);
+        let depth = slot.depth.load(Ordering::Relaxed);
+        slot.depth.store(depth + 1, Ordering::Relaxed);
+        if depth == 0 {
+            let e = self.global.load(Ordering::Relaxed);
+            // The swap is the store and the fence in one: what follows is not read before the pin is visible.
+            slot.pinned.swap((e << 1) | 1, Ordering::AcqRel);
+            crate::atomic::fence_after_rmw();
+        }
+        Pinned { slot, _cpu: cpu }
+    }
+
+    /// Gives `value` up: `free` is called with it once no reader can hold it any more, on whichever CPU finds that out.
+    ///
+    /// # Safety
+    /// `value` must be unreachable for new readers, be retired once, and stay untouched until `free`; `free` must not sleep.
+    pub unsafe fn retire(&self, value: *mut Retired, free: unsafe fn(*mut Retired)) {
+        fence_full();
+        let due;
+        {
+            let cpu = preempt_off();
+            let mut bags = self.slots.mine(&cpu).bags.lock();
+            let e = self.global.load(Ordering::Acquire);
+            let i = (e % 3) as usize;
+            // A bag whose stamp differs is at least three epochs old: everything in it is free.
+            let old = if bags.stamp[i] == e { ptr::null_mut() } else { core::mem::replace(&mut bags.head[i], ptr::null_mut()) };
+            bags.stamp[i] = e;
+            // SAFETY: the caller gave the value up.
+            unsafe {
+                (*value).free = Some(free);
+                (*value).next = bags.head[i];
+            }
+            bags.head[i] = value;
+            bags.count += 1;
+            due = bags.count >= ADVANCE_EVERY;
+            if due {
+                bags.count = 0;
+            }
+            drop(bags);
+            // SAFETY: as argued above, nobody can hold these.
+            unsafe { free_list(old) };
+        }
+        if due {
+            self.collect();
+        }
+    }
+
+    /// Advances the epoch where no reader holds it back, and frees what this CPU retired two epochs ago. Returns whether the
+    /// epoch advanced.
+    pub fn collect(&self) -> bool {
+        let advanced = self.try_advance();
+        let cpu = preempt_off();
+        self.collect_slot(self.slots.mine(&cpu));
+        advanced
+    }
+
+    fn collect_slot(&self, slot: &Slot) {
+        let mut free = [ptr::null_mut(); 3];
+        {
+            let mut bags = slot.bags.lock();
+            let e = self.global.load(Ordering::Acquire);
+            for i in 0..3 {
+                if bags.stamp[i] + 2 <= e {
+                    free[i] = core::mem::replace(&mut bags.head[i], ptr::null_mut());
+                }
+            }
+        }
+        for list in free {
+            // SAFETY: retired at least two epochs ago.
+            unsafe { free_list(list) };
+        }
+    }
+
+    /// Advances as often as it takes for everything retired so far to be freed, on all CPUs; spins while readers are pinned.
+    /// The caller must not be pinned.
+    pub fn drain(&self) {
+        let target = self.global.load(Ordering::Acquire) + 2;
+        while self.global.load(Ordering::Acquire) < target {
+            if !self.try_advance() {
+                crate::hooks::relax();
+            }
+        }
+        for slot in self.slots.iter() {
+            self.collect_slot(slot);
+        }
+    }
+
+    fn try_advance(&self) -> bool {
+        let e = self.global.load(Ordering::Acquire);
+        fence_full();
+        for slot in self.slots.iter() {
+            let p = slot.pinned.load(Ordering::Acquire);
+            if p & 1 == 1 && p >> 1 != e {
+                return false;
+            }
+        }
+        fence_full();
+        self.global.compare_exchange(e, e + 1, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+unsafe fn free_list(mut list: *mut Retired) {
+    while !list.is_null() {
+        // SAFETY: the list holds retired values, each with its next pointer and function set.
+        unsafe {
+            let next = (*list).next;
+            if let Some(free) = (*list).free.take() {
+                free(list);
+            }
+            list = next;
+        }
+    }
+}
+
+impl Drop for Pinned<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let depth = self.slot.depth.load(Ordering::Relaxed) - 1;
+        self.slot.depth.store(depth, Ordering::Relaxed);
+        if depth == 0 {
+            self.slot.pinned.store(0, Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! What the primitives need of their surroundings, bound at link time.
+//!
+//! The final binary implements [`Cpu`] and [`Wait`] on one type and names it with [`provide!`](crate::provide). With the
+//! `std` feature (tests, the hosted machine) this crate provides them itself, from threads.
+
+/// The number of a CPU, dense from zero.
+pub type CpuId = usize;
+
+/// Names a thread that sleeps or may sleep. Opaque to this crate; valid as long as that thread lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ThreadHandle(pub usize);
+
+/// Which CPU this is, and staying on it.
+///
+/// # Safety
+/// `preempt_disable` must keep the calling thread on its CPU until the matching `preempt_enable`; the two nest.
+/// `current` must be below the number of CPUs that the machine was built with.
+pub unsafe trait Cpu {
+    /// Keeps the caller on this CPU; nests.
+    fn preempt_disable();
+    /// Undoes one `preempt_disable`; at the outermost level a pending reschedule may happen here.
+    fn preempt_enable();
+    /// The CPU that runs the caller. Stable only with preemption disabled.
+    fn current() -> CpuId;
+    /// Called in every turn of a spin loop: a pause instruction; on machines without interrupts it also serves this CPU's
+    /// inbox, so that two CPUs that wait for each other both go on.
+    fn relax();
+}
+
+/// Sleeping and waking, with a token: an `unpark` before the `park` makes that `park` return at once.
+///
+/// # Safety
+/// `park` may return early, but an `unpark` must never be lost: the next `park` after it returns.
+pub unsafe trait Wait {
+    /// The calling thread's handle.
+    fn current() -> ThreadHandle;
+    /// Sleeps until unparked, or until `deadline` (nanoseconds of [`Wait::now`]'s clock).
+    fn park(deadline: Option<u64>);
+    /// Gives `thread` its token, waking it where it sleeps. Callable with spin locks held.
+    fn unpark(thread: ThreadHandle);
+    /// A monotonic clock in nanoseconds.
+    fn now() -> u64;
+}
+
+/// Names the type that implements [`Cpu`] and [`Wait`] for this binary. Once a program, as with `#[global_allocator]`.
+#[macro_export]
+macro_rules! provide {
+    ($t:ty) => {
+        const _: () = {
+            #[unsafe(no_mangle)]
+            fn __quire_preempt_disable() {
+                <$t as $crate::Cpu>::preempt_disable()
+            }
+            #[unsafe(no_mangle)]
+            fn __quire_preempt_enable() {
+                <$t as $crate::Cpu>::preempt_enable()
+            }
+            #[unsafe(no_mangle)]
+            fn __quire_cpu() -> usize {
+                <$t as $crate::Cpu>::current()
+            }
+            #[unsafe(no_mangle)]
+            fn __quire_relax() {
+                <$t as $crate::Cpu>::relax()
+            }
+            #[unsafe(no_mangle)]
+            fn __quire_thread() -> usize {
+                <$t as $crate::Wait>::current().0
+            }
+            #[unsafe(no_mangle)]
+            fn __quire_park(deadline: Option<u64>) {
+                <$t as $crate::Wait>::park(deadline)
+            }
+            #[unsafe(no_mangle)]
+            fn __quire_unpark(thread: usize) {
+                <$t as $crate::Wait>::unpark($crate::ThreadHandle(thread))
+            }
+            #[unsafe(no_mangle)]
+            fn __quire_now() -> u64 {
+                <$t as $crate::Wait>::now()
+            }
+        };
+    };
+}
+
+#[cfg(not(any(test, loom, shuttle, feature = "std")))]
+mod bound {
+    unsafe extern "Rust" {
+        pub safe fn __quire_preempt_disable();
+        pub safe fn __quire_preempt_enable();
+        pub safe fn __quire_cpu() -> usize;
+        pub safe fn __quire_relax();
+        pub safe fn __quire_thread() -> usize;
+        pub safe fn __quire_park(deadline: Option<u64>);
+        pub safe fn __quire_unpark(thread: usize);
+        pub safe fn __quire_now() -> u64;
+    }
+}
+
+#[cfg(any(test, loom, shuttle, feature = "std"))]
+#[path = "hooks_std.rs"]
+pub mod threads;
+#[cfg(any(test, loom, shuttle, feature = "std"))]
+use threads as bound;
+
+/// Proof that the holder stays on one CPU: made by [`preempt_off`], ends when dropped. Not `Send`.
+pub struct PreemptOff(core::marker::PhantomData<*mut ()>);
+
+/// Keeps the caller on its CPU until the returned guard is dropped.
+#[inline(always)]
+pub fn preempt_off() -> PreemptOff {
+    bound::__quire_preempt_disable();
+    PreemptOff(core::marker::PhantomData)
+}
+
+impl PreemptOff {
+    /// The CPU that the holder is on.
+    #[inline(always)]
+    pub fn cpu(&self) -> CpuId {
+        bound::__quire_cpu()
+    }
+}
+
+impl Drop for PreemptOff {
+    #[inline(always)]
+    fn drop(&mut self) {
+        bound::__quire_preempt_enable();
+    }
+}
+
+/// The CPU that runs the caller; may be out of date at once unless preemption is off.
+#[inline(always)]
+pub fn current_cpu() -> CpuId {
+    bound::__quire_cpu()
+}
+
+/// One turn of a spin loop; see [`Cpu::relax`].
+#[inline(always)]
+pub fn relax() {
+    bound::__quire_relax();
+}
+
+/// The calling thread's handle; see [`Wait::current`].
+pub fn current_thread() -> ThreadHandle {
+    ThreadHandle(bound::__quire_thread())
+}
+
+/// Sleeps until unparked or until `deadline`; see [`Wait::park`].
+pub fn park(deadline: Option<u64>) {
+    crate::rank::assert_may_sleep();
+    bound::__quire_park(deadline);
+}
+
+/// Wakes a thread; see [`Wait::unpark`].
+pub fn unpark(thread: ThreadHandle) {
+    bound::__quire_unpark(thread.0);
+}
+
+/// The monotonic clock, in nanoseconds.
+pub fn now() -> u64 {
+    bound::__quire_now()
+}

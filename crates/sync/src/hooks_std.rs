@@ -1,0 +1,105 @@
+//! The hooks from ordinary threads: a thread *is* a CPU where it has said so with [`set_cpu`], and what it must do while it
+//! spins (serve a simulated inbox) is the function that it gave to [`set_relax`].
+#![allow(missing_docs)]
+
+use std::cell::{Cell, RefCell};
+
+#[cfg(loom)]
+use loom::thread;
+#[cfg(shuttle)]
+use shuttle::thread;
+#[cfg(not(any(loom, shuttle)))]
+use std::thread;
+
+std::thread_local! {
+    static CPU: Cell<usize> = const { Cell::new(0) };
+    static RELAX: RefCell<Option<std::rc::Rc<dyn Fn()>>> = const { RefCell::new(None) };
+}
+
+/// From now on the calling thread is CPU `id`.
+pub fn set_cpu(id: usize) {
+    CPU.set(id);
+}
+
+/// What the calling thread does in each turn of a spin loop (besides yielding). `None` takes it away.
+pub fn set_relax(f: Option<std::rc::Rc<dyn Fn()>>) {
+    RELAX.with(|r| *r.borrow_mut() = f);
+}
+
+pub fn __quire_preempt_disable() {}
+pub fn __quire_preempt_enable() {}
+pub fn __quire_cpu() -> usize {
+    CPU.get()
+}
+pub fn __quire_relax() {
+    let f = RELAX.with(|r| r.borrow().clone());
+    if let Some(f) = f {
+        f();
+    }
+    thread::yield_now();
+}
+
+#[cfg(not(any(loom, shuttle)))]
+mod parking {
+    use super::thread;
+    // A thread is named by a leaked clone of its std handle: it stays valid for whoever still wants to wake it.
+    std::thread_local! {
+        static HANDLE: usize = Box::into_raw(Box::new(thread::current())) as usize;
+    }
+    pub fn handle() -> usize {
+        HANDLE.with(|h| *h)
+    }
+    pub fn park(deadline: Option<u64>) {
+        match deadline {
+            None => thread::park(),
+            Some(d) => {
+                let now = super::__quire_now();
+                if d > now {
+                    thread::park_timeout(std::time::Duration::from_nanos(d - now));
+                }
+            }
+        }
+    }
+    pub fn unpark(t: usize) {
+        // SAFETY: `t` came from `handle`, whose box is never freed.
+        unsafe { &*(t as *const thread::Thread) }.unpark();
+    }
+}
+#[cfg(any(loom, shuttle))]
+mod parking {
+    use super::thread;
+    // Under the checkers waiting is yielding: the schedule explorer decides who goes on.
+    pub fn handle() -> usize {
+        1
+    }
+    pub fn park(_deadline: Option<u64>) {
+        thread::yield_now();
+    }
+    pub fn unpark(_t: usize) {}
+}
+
+pub fn __quire_thread() -> usize {
+    parking::handle()
+}
+pub fn __quire_park(deadline: Option<u64>) {
+    // A parked CPU still answers its inbox, as a halted one answers interrupts.
+    let f = RELAX.with(|r| r.borrow().clone());
+    match f {
+        None => parking::park(deadline),
+        Some(f) => {
+            f();
+            let slice = __quire_now() + 50_000;
+            parking::park(Some(deadline.map_or(slice, |d| d.min(slice))));
+            f();
+        }
+    }
+}
+pub fn __quire_unpark(thread: usize) {
+    parking::unpark(thread);
+}
+pub fn __quire_now() -> u64 {
+    use std::sync::OnceLock;
+    use std::time::Instant;
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}

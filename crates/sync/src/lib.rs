@@ -1,0 +1,32 @@
+//! Concurrency primitives of Quire: atomics, locks, epochs, per-CPU storage and waiting.
+//!
+//! # Principles
+//! - **One door to shared memory.** Every atomic and lock that the memory core or the scheduler shares between CPUs
+//!   comes from here, so that one switch swaps the personality: *native*, or *model-checked* under
+//!   [loom](https://docs.rs/loom) (`--cfg loom`) and [shuttle](https://docs.rs/shuttle) (`--cfg shuttle`).
+//! - **No architecture, no operating system.** What the primitives need of their surroundings (which CPU is this, keep me
+//!   on it, put me to sleep) comes through two small traits, [`Cpu`] and [`Wait`], supplied once by the final binary with
+//!   [`provide!`] and bound at link time. The `std` feature supplies them from ordinary threads.
+//! - **Locks know their rank.** A debug build panics when locks are taken against [`rank::Rank`]'s order (Contract C6).
+//! - **Spinning is for guards, sleeping is for everybody else.** A [`SpinLock`] keeps its holder on its CPU; a
+//!   [`Mutex`] or a [`WaitQueue`] sleeps and must not be used while a spin lock or an epoch is held.
+#![cfg_attr(not(any(test, loom, shuttle, feature = "std")), no_std)]
+#![deny(missing_docs)]
+
+pub mod atomic;
+pub mod cpuset;
+pub mod epoch;
+pub mod hooks;
+pub mod mutex;
+pub mod per_cpu;
+pub mod rank;
+pub mod spin;
+pub mod wait_queue;
+
+pub use cpuset::CpuSet;
+pub use hooks::{Cpu, CpuId, ThreadHandle, Wait, preempt_off, current_cpu};
+pub use mutex::{Mutex, MutexGuard};
+pub use per_cpu::{CachePadded, PerCpu};
+pub use rank::Rank;
+pub use spin::{SpinGuard, SpinLock};
+pub use wait_queue::{WaitOutcome, WaitQueue};

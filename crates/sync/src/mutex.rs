@@ -1,0 +1,106 @@
+//! A lock whose waiters sleep. For what may take long or may itself sleep: map writers, directories, file tables.
+
+use crate::atomic::{AtomicBool, Ordering};
+use crate::wait_queue::WaitQueue;
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+
+/// A value guarded by a sleeping lock. Must not be taken while a spin lock or an epoch is held.
+pub struct Mutex<T: ?Sized> {
+    held: AtomicBool,
+    waiters: WaitQueue,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the lock hands the value to one holder at a time.
+unsafe impl<T: ?Sized + Send> Send for Mutex<T> {}
+// SAFETY: as above.
+unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
+
+impl<T> Mutex<T> {
+    /// An unheld lock around `value`.
+    #[cfg(not(any(loom, shuttle)))]
+    pub const fn new(value: T) -> Self {
+        Mutex { held: AtomicBool::new(false), waiters: WaitQueue::new(), value: UnsafeCell::new(value) }
+    }
+    /// An unheld lock around `value`.
+    #[cfg(any(loom, shuttle))]
+    pub fn new(value: T) -> Self {
+        Mutex { held: AtomicBool::new(false), waiters: WaitQueue::new(), value: UnsafeCell::new(value) }
+    }
+    /// Takes the value out of a lock that nobody else can reach any more.
+    pub fn into_inner(self) -> T {
+        self.value.into_inner()
+    }
+}
+
+impl<T: ?Sized> Mutex<T> {
+    /// Sleeps until the lock is free, then holds it.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        crate::rank::assert_may_sleep();
+        if !self.take() {
+            self.waiters.wait(|| self.take());
+        }
+        MutexGuard { lock: self, _not_send: core::marker::PhantomData }
+    }
+
+    /// Takes the lock if it is free.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        self.take().then_some(MutexGuard { lock: self, _not_send: core::marker::PhantomData })
+    }
+
+    fn take(&self) -> bool {
+        self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// The value of a lock that the caller has alone.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+}
+
+/// Holds a [`Mutex`]; released when dropped.
+pub struct MutexGuard<'a, T: ?Sized> {
+    lock: &'a Mutex<T>,
+    _not_send: core::marker::PhantomData<*mut ()>,
+}
+
+impl<T: ?Sized> Deref for MutexGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the guard holds the lock.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the guard holds the lock, and is borrowed exclusively.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+impl<T: ?Sized> Drop for MutexGuard<'_, T> {
+    fn drop(&mut self) {
+        self.lock.held.store(false, Ordering::Release);
+        self.lock.waiters.wake_one();
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiters_sleep_and_nobody_is_lost() {
+        let m = Mutex::new(0u64);
+        std::thread::scope(|s| {
+            for _ in 0..8 {
+                s.spawn(|| {
+                    for _ in 0..2_000 {
+                        *m.lock() += 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(m.into_inner(), 16_000);
+    }
+}

@@ -1,0 +1,88 @@
+//! Storage with one element a CPU, each on cache lines of its own.
+
+use crate::hooks::{CpuId, PreemptOff};
+use core::ops::{Deref, DerefMut};
+use core::ptr::NonNull;
+
+/// A value on cache lines of its own: 128 bytes, since x86 prefetches lines in pairs.
+#[derive(Default, Debug)]
+#[repr(align(128))]
+pub struct CachePadded<T>(pub T);
+
+impl<T> Deref for CachePadded<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+impl<T> DerefMut for CachePadded<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+/// One `T` a CPU, in memory that its maker provides and that lives as long as the machine.
+///
+/// Elements are shared references: what a CPU changes in its own element goes through atomics, cells guarded by
+/// [`PreemptOff`], or locks inside `T`.
+pub struct PerCpu<T> {
+    base: NonNull<CachePadded<T>>,
+    len: usize,
+}
+
+// SAFETY: a `PerCpu` is a slice of `T` shared between CPUs, so it needs of `T` what a `&[T]` needs.
+unsafe impl<T: Sync + Send> Send for PerCpu<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync + Send> Sync for PerCpu<T> {}
+
+impl<T> PerCpu<T> {
+    /// The size in bytes of the memory that [`PerCpu::new`] needs for `cpus` CPUs.
+    pub const fn bytes(cpus: usize) -> usize {
+        cpus * size_of::<CachePadded<T>>()
+    }
+
+    /// Lays `cpus` elements out at `memory`.
+    ///
+    /// # Safety
+    /// `memory` points to [`PerCpu::bytes`]`(cpus)` writable bytes, aligned to 128, that nobody else uses, for ever.
+    pub unsafe fn new(memory: NonNull<u8>, cpus: usize, mut init: impl FnMut(CpuId) -> T) -> Self {
+        let base = memory.cast::<CachePadded<T>>();
+        for cpu in 0..cpus {
+            // SAFETY: within the memory that the caller handed over.
+            unsafe { base.add(cpu).write(CachePadded(init(cpu))) };
+        }
+        PerCpu { base, len: cpus }
+    }
+
+    /// The element of the CPU that the caller is kept on.
+    #[inline(always)]
+    pub fn mine(&self, pinned: &PreemptOff) -> &T {
+        self.of(pinned.cpu())
+    }
+
+    /// The element of `cpu`.
+    ///
+    /// # Panics
+    /// Where `cpu` is not a CPU of the machine.
+    #[inline(always)]
+    pub fn of(&self, cpu: CpuId) -> &T {
+        assert!(cpu < self.len);
+        // SAFETY: in bounds, initialised by `new`, never freed.
+        unsafe { &self.base.add(cpu).as_ref().0 }
+    }
+
+    /// All elements, by CPU.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        (0..self.len).map(|c| self.of(c))
+    }
+
+    /// The number of CPUs.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no element (a machine has at least one CPU, so: never).
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}

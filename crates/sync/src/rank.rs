@@ -1,0 +1,92 @@
+//! The one lock order (Contract C6), written once.
+//!
+//! A lock may be taken only while every spin lock that the CPU already holds has a *lower* rank; equal ranks are allowed
+//! only through [`SpinLock::lock_nested`](crate::SpinLock::lock_nested), whose caller names the order (usually ascending
+//! address). Debug builds check it per CPU; release builds compile the check away.
+
+/// A place in the lock order; lower ranks are taken first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Rank(pub u8);
+
+impl Rank {
+    /// Sleeping locks of the layers above (file tables, process tree): taken before everything else.
+    pub const SYSTEM: Rank = Rank(10);
+    /// Process tree, sessions, signal state (spin locks of the Linux layer).
+    pub const PROCESS: Rank = Rank(20);
+    /// Directories, pipes, open files (spin locks of the file layer).
+    pub const FILE: Rank = Rank(30);
+    /// An arena of a map: writers' bookkeeping that spins.
+    pub const MAP: Rank = Rank(40);
+    /// One part of an object's list of backings.
+    pub const BACKINGS: Rank = Rank(50);
+    /// A page-table page above the last level (parent before child).
+    pub const TABLE_UPPER: Rank = Rank(60);
+    /// A page-table page of the last level.
+    pub const TABLE: Rank = Rank(61);
+    /// An object's tree of index nodes where it grows.
+    pub const INDEX: Rank = Rank(70);
+    /// Hash of waiters for busy pages, wait queues, sleeping locks' insides.
+    pub const WAIT: Rank = Rank(80);
+    /// One part of a page queue.
+    pub const QUEUE: Rank = Rank(90);
+    /// A slab's depot.
+    pub const SLAB: Rank = Rank(100);
+    /// The frame depot and the buddy lists of a domain.
+    pub const FRAMES: Rank = Rank(110);
+    /// Epoch domain: the list of what waits for readers.
+    pub const EPOCH: Rank = Rank(120);
+    /// Futex buckets.
+    pub const FUTEX: Rank = Rank(85);
+    /// A CPU's timer wheel.
+    pub const TIMER: Rank = Rank(130);
+    /// A CPU's run queue: the innermost lock, since waking happens under many others.
+    pub const RUN_QUEUE: Rank = Rank(140);
+    /// Devices and the console; may be taken from anywhere.
+    pub const DEVICE: Rank = Rank(200);
+}
+
+#[cfg(all(debug_assertions, any(test, feature = "std"), not(any(loom, shuttle))))]
+mod held {
+    use super::Rank;
+    std::thread_local! {
+        static HELD: std::cell::RefCell<Vec<Rank>> = const { std::cell::RefCell::new(Vec::new()) };
+    }
+    pub fn push(rank: Rank, nested: bool) {
+        HELD.with(|h| {
+            let mut h = h.borrow_mut();
+            if let Some(top) = h.iter().max() {
+                let ok = if nested { *top <= rank } else { *top < rank };
+                assert!(ok, "lock order (Contract C6): {rank:?} taken while {h:?} are held");
+            }
+            h.push(rank);
+        });
+    }
+    pub fn pop(rank: Rank) {
+        HELD.with(|h| {
+            let mut h = h.borrow_mut();
+            let at = h.iter().rposition(|r| *r == rank).expect("a lock is released that this CPU does not hold");
+            h.remove(at);
+        });
+    }
+    pub fn assert_none() {
+        HELD.with(|h| assert!(h.borrow().is_empty(), "sleeping while spin locks are held: {:?} (Contract C5)", h.borrow()));
+    }
+}
+#[cfg(not(all(debug_assertions, any(test, feature = "std"), not(any(loom, shuttle)))))]
+mod held {
+    use super::Rank;
+    #[inline(always)]
+    pub fn push(_rank: Rank, _nested: bool) {}
+    #[inline(always)]
+    pub fn pop(_rank: Rank) {}
+    #[inline(always)]
+    pub fn assert_none() {}
+}
+
+pub(crate) use held::{pop, push};
+
+/// Panics in debug builds where the caller holds a spin lock (Contract C5: no sleep under a guard).
+#[inline(always)]
+pub fn assert_may_sleep() {
+    held::assert_none();
+}

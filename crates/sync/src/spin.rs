@@ -1,0 +1,152 @@
+//! A spin lock that keeps its holder on its CPU and knows its rank.
+//!
+//! Holders must not sleep. Interrupts stay on: no lock of this type may be taken by an interrupt handler, except where the
+//! owner also masks interrupts around it (the scheduler's run queues and timer wheels do).
+
+use crate::atomic::{AtomicBool, Ordering};
+use crate::hooks::{PreemptOff, preempt_off, relax};
+use crate::rank::{self, Rank};
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+
+/// A value guarded by spinning; see the module.
+pub struct SpinLock<T: ?Sized> {
+    held: AtomicBool,
+    rank: Rank,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the lock hands out the value to one holder at a time.
+unsafe impl<T: ?Sized + Send> Send for SpinLock<T> {}
+// SAFETY: as above; shared references only reach the value through the lock.
+unsafe impl<T: ?Sized + Send> Sync for SpinLock<T> {}
+
+impl<T> SpinLock<T> {
+    /// A lock at `rank` of the one lock order.
+    #[cfg(not(any(loom, shuttle)))]
+    pub const fn new(rank: Rank, value: T) -> Self {
+        SpinLock { held: AtomicBool::new(false), rank, value: UnsafeCell::new(value) }
+    }
+    /// A lock at `rank` of the one lock order.
+    #[cfg(any(loom, shuttle))]
+    pub fn new(rank: Rank, value: T) -> Self {
+        SpinLock { held: AtomicBool::new(false), rank, value: UnsafeCell::new(value) }
+    }
+
+    /// Takes the value out of a lock that nobody else can reach any more.
+    pub fn into_inner(self) -> T {
+        self.value.into_inner()
+    }
+}
+
+impl<T: ?Sized> SpinLock<T> {
+    /// Spins until the lock is free, then holds it.
+    #[inline]
+    pub fn lock(&self) -> SpinGuard<'_, T> {
+        self.acquire(false)
+    }
+
+    /// Like [`lock`](Self::lock), where another lock of the same rank is held; the caller takes equals in one fixed order.
+    #[inline]
+    pub fn lock_nested(&self) -> SpinGuard<'_, T> {
+        self.acquire(true)
+    }
+
+    #[inline]
+    fn acquire(&self, nested: bool) -> SpinGuard<'_, T> {
+        let pinned = preempt_off();
+        rank::push(self.rank, nested);
+        while self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.contended();
+        }
+        SpinGuard { lock: self, _pinned: pinned }
+    }
+
+    #[cold]
+    fn contended(&self) {
+        while self.held.load(Ordering::Relaxed) {
+            relax();
+        }
+    }
+
+    /// Takes the lock if it is free; never waits, so its rank is not checked against what is held.
+    #[inline]
+    pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
+        let pinned = preempt_off();
+        if self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return None;
+        }
+        rank::push(self.rank.max(Rank(0)), true);
+        Some(SpinGuard { lock: self, _pinned: pinned })
+    }
+
+    /// The value of a lock that the caller has alone.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+
+    /// True while somebody holds it: for assertions only.
+    pub fn is_locked(&self) -> bool {
+        self.held.load(Ordering::Relaxed)
+    }
+}
+
+/// Holds a [`SpinLock`]; released when dropped. Keeps the holder on its CPU.
+pub struct SpinGuard<'a, T: ?Sized> {
+    lock: &'a SpinLock<T>,
+    _pinned: PreemptOff,
+}
+
+impl<T: ?Sized> Deref for SpinGuard<'_, T> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: the guard holds the lock.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T: ?Sized> DerefMut for SpinGuard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the guard holds the lock, and is borrowed exclusively.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T: ?Sized> Drop for SpinGuard<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.lock.held.store(false, Ordering::Release);
+        rank::pop(self.lock.rank);
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_threads_never_hold_it_together() {
+        let lock = SpinLock::new(Rank(1), 0u64);
+        std::thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| {
+                    for _ in 0..10_000 {
+                        *lock.lock() += 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(lock.into_inner(), 40_000);
+    }
+
+    #[test]
+    #[should_panic(expected = "lock order")]
+    #[cfg(debug_assertions)]
+    fn taking_locks_against_the_order_panics() {
+        let (a, b) = (SpinLock::new(Rank(1), ()), SpinLock::new(Rank(2), ()));
+        let _b = b.lock();
+        let _a = a.lock();
+    }
+}

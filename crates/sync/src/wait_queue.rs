@@ -1,0 +1,194 @@
+//! A queue of sleeping threads. Waiters live on their own stacks; nothing is allocated.
+//!
+//! A waiter is on the list *before* it looks at its condition, and a waker changes the condition *before* it looks at the
+//! list; both lists and looks are under the queue's lock, so no wake-up is lost.
+
+use crate::hooks::{ThreadHandle, current_thread, now, park, unpark};
+use crate::rank::Rank;
+use crate::spin::SpinLock;
+use crate::atomic::{AtomicBool, Ordering};
+use core::ptr;
+
+/// How a wait ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WaitOutcome {
+    /// The condition held.
+    Ready,
+    /// The deadline passed first.
+    TimedOut,
+    /// The caller's `interrupted` said so first.
+    Interrupted,
+}
+
+struct Waiter {
+    next: *const Waiter,
+    prev: *const Waiter,
+    thread: ThreadHandle,
+    woken: AtomicBool,
+}
+
+struct List {
+    first: *const Waiter,
+    last: *const Waiter,
+}
+// SAFETY: the pointers are followed only under the queue's lock, while the waiters are on it.
+unsafe impl Send for List {}
+
+/// Threads that wait for the same thing.
+pub struct WaitQueue {
+    list: SpinLock<List>,
+    /// Lets a waker skip the lock where nobody waits; raised before the waiter looks at its condition.
+    waiting: crate::atomic::AtomicUsize,
+}
+
+impl WaitQueue {
+    /// An empty queue.
+    #[cfg(not(any(loom, shuttle)))]
+    pub const fn new() -> Self {
+        WaitQueue {
+            list: SpinLock::new(Rank::WAIT, List { first: ptr::null(), last: ptr::null() }),
+            waiting: crate::atomic::AtomicUsize::new(0),
+        }
+    }
+    /// An empty queue.
+    #[cfg(any(loom, shuttle))]
+    pub fn new() -> Self {
+        WaitQueue {
+            list: SpinLock::new(Rank::WAIT, List { first: ptr::null(), last: ptr::null() }),
+            waiting: crate::atomic::AtomicUsize::new(0),
+        }
+    }
+
+    /// Sleeps until `ready` returns true. `ready` is called without the queue's lock and may take locks.
+    pub fn wait(&self, mut ready: impl FnMut() -> bool) {
+        let _ready = self.wait_until(None, || false, || ready().then_some(()));
+    }
+
+    /// Sleeps until `ready` gives a value, `deadline` (nanoseconds, [`now`]'s clock) passes, or `interrupted` says stop.
+    /// The value counts first, then the interruption, then the deadline.
+    pub fn wait_until<R>(
+        &self,
+        deadline: Option<u64>,
+        mut interrupted: impl FnMut() -> bool,
+        mut ready: impl FnMut() -> Option<R>,
+    ) -> Result<R, WaitOutcome> {
+        if let Some(r) = ready() {
+            return Ok(r);
+        }
+        let mut me = Waiter {
+            next: ptr::null(),
+            prev: ptr::null(),
+            thread: current_thread(),
+            woken: AtomicBool::new(false),
+        };
+        loop {
+            me.woken.store(false, Ordering::Relaxed);
+            let me_ptr: *mut Waiter = &mut me;
+            self.enqueue(me_ptr);
+            crate::atomic::fence_full();
+            let out = if let Some(r) = ready() {
+                Some(Ok(r))
+            } else if interrupted() {
+                Some(Err(WaitOutcome::Interrupted))
+            } else if deadline.is_some_and(|d| now() >= d) {
+                Some(Err(WaitOutcome::TimedOut))
+            } else {
+                park(deadline);
+                None
+            };
+            let was_woken = self.dequeue(me_ptr);
+            if let Some(out) = out {
+                // A wake-up that chose this waiter, which ends for another reason, goes to the next one.
+                if was_woken && out.is_err() {
+                    self.wake_one();
+                }
+                return out;
+            }
+        }
+    }
+
+    fn enqueue(&self, w: *mut Waiter) {
+        let mut list = self.list.lock();
+        // SAFETY: `w` is the caller's own waiter, not on the list; the last waiter stays alive while it is listed.
+        unsafe {
+            (*w).prev = list.last;
+            (*w).next = ptr::null();
+            if list.last.is_null() {
+                list.first = w;
+            } else {
+                (*(list.last as *mut Waiter)).next = w;
+            }
+        }
+        list.last = w;
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Takes `w` off where it still is on; returns whether a waker had chosen it.
+    fn dequeue(&self, w: *mut Waiter) -> bool {
+        let mut list = self.list.lock();
+        // SAFETY: `w` is the caller's own waiter; `woken` changes only under the lock, and says whether it is listed.
+        unsafe {
+            if (*w).woken.load(Ordering::Relaxed) {
+                return true;
+            }
+            self.unlink(&mut list, w);
+        }
+        false
+    }
+
+    // SAFETY: `w` must be on `list`, whose lock the caller holds.
+    unsafe fn unlink(&self, list: &mut List, w: *const Waiter) {
+        // SAFETY: the neighbours are on the list too, so they are alive.
+        unsafe {
+            let (prev, next) = ((*w).prev, (*w).next);
+            if prev.is_null() {
+                list.first = next;
+            } else {
+                (*(prev as *mut Waiter)).next = next;
+            }
+            if next.is_null() {
+                list.last = prev;
+            } else {
+                (*(next as *mut Waiter)).prev = prev;
+            }
+        }
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Wakes the thread that waits longest; returns whether there was one.
+    pub fn wake_one(&self) -> bool {
+        self.wake(1) == 1
+    }
+
+    /// Wakes all waiters; returns their number.
+    pub fn wake_all(&self) -> usize {
+        self.wake(usize::MAX)
+    }
+
+    fn wake(&self, most: usize) -> usize {
+        crate::atomic::fence_full();
+        if self.waiting.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        let mut list = self.list.lock();
+        let mut n = 0;
+        while n < most && !list.first.is_null() {
+            let w = list.first;
+            // SAFETY: listed, so alive; it cannot return before it takes this lock in `dequeue`.
+            unsafe {
+                self.unlink(&mut list, w);
+                let thread = (*w).thread;
+                (*w).woken.store(true, Ordering::Relaxed);
+                unpark(thread);
+            }
+            n += 1;
+        }
+        n
+    }
+}
+
+impl Default for WaitQueue {
+    fn default() -> Self {
+        Self::new()
+    }
+}

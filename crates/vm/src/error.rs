@@ -1,0 +1,59 @@
+//! Typed errors. Each says what its caller needs to act; none is an errno.
+
+use core::fmt;
+
+/// No frame could be had. Nothing was changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OutOfMemory;
+
+/// Why a change of a map was refused. Nothing was changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MapError {
+    /// An address, length or alignment that cannot be: misaligned, empty, wrapping, outside the map's range.
+    Invalid,
+    /// The range, or a part of it, is not mapped.
+    NotMapped,
+    /// A mapping is in the way, and the caller asked not to replace it.
+    Exists,
+    /// No hole is large enough.
+    NoSpace,
+    /// The protection exceeds what the mapping's object allows.
+    Protection,
+    /// Too many mappings in this map.
+    TooMany,
+    /// No memory for the operation itself.
+    OutOfMemory,
+}
+
+/// Why an access cannot be served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultError {
+    /// Nothing is mapped at the address.
+    NotMapped,
+    /// The mapping does not allow the access.
+    Protection,
+    /// The mapping lies beyond the end of its object.
+    BeyondEnd,
+    /// The object's pager could not supply the page.
+    Pager,
+    /// No frame could be had for the page.
+    OutOfMemory,
+}
+
+impl From<OutOfMemory> for MapError {
+    fn from(_: OutOfMemory) -> Self {
+        MapError::OutOfMemory
+    }
+}
+impl From<OutOfMemory> for FaultError {
+    fn from(_: OutOfMemory) -> Self {
+        FaultError::OutOfMemory
+    }
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("out of memory")
+    }
+}
+impl core::error::Error for OutOfMemory {}

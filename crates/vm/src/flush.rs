@@ -1,0 +1,185 @@
+//! What is owed after a translation was taken away or weakened, and the proof that it was paid (Contract C4).
+//!
+//! An [`Obligation`] collects addresses, the table pages whose unflushed counts it raised, and frames that only the flush
+//! may free. Its `discharge` makes the CPUs that run the space drop those translations, lowers the counts, frees the frames
+//! and yields [`Flushed`]. Dropping it discharges it too, so that no path can forget; only `discharge` gives the proof.
+//! It holds a bounded number of ranges and table pages; when full, ranges widen to "everything" and table pages are paid
+//! for at once.
+
+use crate::frames::Frame;
+use crate::machine::{Machine, Pmap};
+use crate::types::{PAGE_SIZE, Pfn, VirtRange};
+use crate::vm::Vm;
+
+/// Up to this many separate ranges are kept before the set becomes "everything": beyond it, single invalidations cost more
+/// than refilling a TLB.
+const RANGES: usize = 8;
+/// Up to this many table pages with raised counts are carried: 2 MiB each, so 32 MiB a batch.
+const TABLES: usize = 16;
+/// Pages above which a flush drops everything instead of page by page (Linux found 33 on its machines).
+const PAGES: u64 = 32;
+
+/// What has to leave the TLBs.
+#[derive(Clone, Debug)]
+pub struct FlushSet {
+    ranges: [VirtRange; RANGES],
+    len: usize,
+    pages: u64,
+    all: bool,
+    /// Paging-structure caches must go too: a table page was unlinked.
+    structure: bool,
+}
+
+impl FlushSet {
+    /// Nothing.
+    pub const fn new() -> Self {
+        FlushSet { ranges: [VirtRange { start: 0, end: 0 }; RANGES], len: 0, pages: 0, all: false, structure: false }
+    }
+
+    /// Adds `range`.
+    pub fn add(&mut self, range: VirtRange) {
+        if self.all {
+            return;
+        }
+        self.pages += range.len() / PAGE_SIZE;
+        if self.pages > PAGES {
+            self.all = true;
+            return;
+        }
+        if self.len > 0 && self.ranges[self.len - 1].end == range.start {
+            self.ranges[self.len - 1].end = range.end;
+        } else if self.len < RANGES {
+            self.ranges[self.len] = range;
+            self.len += 1;
+        } else {
+            self.all = true;
+        }
+    }
+
+    /// Adds everything that the space maps.
+    pub fn add_all(&mut self) {
+        self.all = true;
+    }
+
+    /// Also drop cached upper levels.
+    pub fn add_structure(&mut self) {
+        self.structure = true;
+    }
+
+    /// Whether nothing has to go.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0 && !self.all && !self.structure
+    }
+
+    /// The ranges, or `None` for everything.
+    pub fn ranges(&self) -> Option<&[VirtRange]> {
+        (!self.all).then_some(&self.ranges[..self.len])
+    }
+
+    /// Whether cached upper levels have to go.
+    pub fn structure(&self) -> bool {
+        self.structure
+    }
+}
+
+impl Default for FlushSet {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A flush that is owed; see the module.
+#[must_use = "a flush is owed: discharge it and pass the proof on"]
+pub struct Obligation<'p, M: Machine> {
+    vm: &'static Vm<M>,
+    pmap: &'p M::Pmap,
+    set: FlushSet,
+    tables: [(Pfn, u32); TABLES],
+    tables_len: usize,
+    frames: Option<Pfn>,
+}
+
+/// Proof that everything that an obligation owed has left every TLB.
+#[derive(Debug)]
+pub struct Flushed(());
+
+impl Flushed {
+    /// The proof for something that was never published, so that no TLB can hold it.
+    ///
+    /// # Safety
+    /// No translation of what the proof is used for was ever installed since the last flush.
+    pub unsafe fn never_mapped() -> Flushed {
+        Flushed(())
+    }
+}
+
+impl<'p, M: Machine> Obligation<'p, M> {
+    /// Nothing is owed yet.
+    pub fn new(vm: &'static Vm<M>, pmap: &'p M::Pmap) -> Self {
+        Obligation { vm, pmap, set: FlushSet::new(), tables: [(Pfn(0), 0); TABLES], tables_len: 0, frames: None }
+    }
+
+    /// Owes the flush of one page at `va`, whose removal raised the unflushed count of `table` by one.
+    /// Called by the pmap with `table` locked.
+    pub fn owe(&mut self, va: u64, table: Pfn) {
+        self.set.add(VirtRange { start: va, end: va + PAGE_SIZE });
+        if let Some(t) = self.tables[..self.tables_len].iter_mut().find(|t| t.0 == table) {
+            t.1 += 1;
+        } else {
+            assert!(self.tables_len < TABLES, "an obligation is discharged before it visits more table pages");
+            self.tables[self.tables_len] = (table, 1);
+            self.tables_len += 1;
+        }
+    }
+
+    /// Whether the next table page may not fit: the caller then discharges (with no table locked) and begins anew.
+    pub fn is_full(&self) -> bool {
+        self.tables_len == TABLES
+    }
+
+    /// Owes a flush of upper levels as well: a table page was unlinked. Its frame goes to the epoch, not here.
+    pub fn owe_structure(&mut self) {
+        self.set.add_structure();
+    }
+
+    /// Hands over a frame that only the flush may free.
+    pub fn own(&mut self, frame: Frame) {
+        let pfn = frame.into_pfn();
+        self.vm.page(pfn).set_next(self.frames);
+        self.frames = Some(pfn);
+    }
+
+    /// Whether nothing is owed.
+    pub fn is_empty(&self) -> bool {
+        self.set.is_empty() && self.frames.is_none()
+    }
+
+    /// Pays: flushes, lowers the counts, frees the frames.
+    pub fn discharge(mut self) -> Flushed {
+        self.pay();
+        Flushed(())
+    }
+
+    // Contract C4: the one place where owed frames are freed.
+    fn pay(&mut self) {
+        if !self.set.is_empty() {
+            self.pmap.flush(self.vm, &self.set);
+            self.set = FlushSet::new();
+        }
+        for (table, by) in &self.tables[..self.tables_len] {
+            self.pmap.settle(self.vm, *table, *by);
+        }
+        self.tables_len = 0;
+        while let Some(pfn) = self.frames {
+            self.frames = self.vm.page(pfn).next();
+            // SAFETY: `own` took the frame from its owner, and it is taken off the list here.
+            self.vm.free_frame(unsafe { Frame::from_pfn(pfn) });
+        }
+    }
+}
+
+impl<M: Machine> Drop for Obligation<'_, M> {
+    fn drop(&mut self) {
+        self.pay();
+    }
+}

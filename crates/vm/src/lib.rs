@@ -1,0 +1,37 @@
+//! The memory core of Quire: maps, backings, objects, pages, queues, faults.
+//!
+//! # Principles
+//! - **A fault takes no contended lock.** It reads published, immutable entries and lock-free page indexes, and writes only
+//!   under the lock of one page-table page of its own address space.
+//! - **No record per mapped page.** The only reverse map is the list of [`backing`]s of an [`object`]: one per mmap
+//!   operation and address space. A [`machine::Pmap`] is only ever a cache of the map.
+//! - **No architecture, no errno, no heap, no statics.** Everything is allocated from typed per-CPU slabs over frames, so
+//!   every allocation can fail, is counted, and has a label. A [`Vm`] is a value; it lives in the memory it manages.
+//! - **What is taken away is owed.** Weakening a translation returns a [`flush::Obligation`]; only its discharge yields the
+//!   [`flush::Flushed`] proof that what comes after asks for.
+//!
+//! # The contracts
+//! C1 identity, C2 enter versus remove, C3 stale entries, C4 frames after flush, C5 no sleep under a guard, C6 one lock
+//! order, C7 nothing proportional to pages, C8 no memory of processes times CPUs, C9 the map fans out, C10 bad input is an
+//! error: each is kept in one place, marked `// Contract Cn` there; ARCHITECTURE.md tells them in full.
+//!
+//! # Where to start reading
+//! A fault: [`fault`], then [`map`] (which entry), [`backing`] (which objects, front to back), [`object`] and its
+//! [`index`] (which page), [`page`] (is it busy), [`machine::Pmap`] (install), [`queue`].
+#![cfg_attr(not(test), no_std)]
+#![deny(missing_docs)]
+
+pub mod error;
+pub mod flush;
+pub mod frames;
+pub mod machine;
+pub mod page;
+pub mod slab;
+pub mod stats;
+pub mod types;
+mod vm;
+
+pub use error::{FaultError, MapError, OutOfMemory};
+pub use machine::{Machine, Phys, Pmap, Table};
+pub use types::{Access, PAGE_SHIFT, PAGE_SIZE, Pfn, PhysRange, Prot, VirtRange};
+pub use vm::Vm;

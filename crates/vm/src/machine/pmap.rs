@@ -1,0 +1,120 @@
+//! The page tables of one address space, as the core sees them: a cache of the map, locked by page-table page.
+
+use super::Machine;
+use crate::error::OutOfMemory;
+use crate::flush::{FlushSet, Obligation};
+use crate::types::{Pfn, Prot, VirtRange};
+use crate::vm::Vm;
+
+/// What a present leaf says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Leaf {
+    /// The frame that it maps.
+    pub pfn: Pfn,
+    /// What it allows.
+    pub prot: Prot,
+    /// Hardware or the kernel has seen an access.
+    pub accessed: bool,
+    /// Hardware or the kernel has seen a store.
+    pub dirty: bool,
+}
+
+/// What is to be installed. Accessed is always preset; dirty is preset where `prot` has WRITE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Enter {
+    /// The frame.
+    pub pfn: Pfn,
+    /// Protection; WRITE only where the page is marked dirty already (a writable leaf implies page.dirty).
+    pub prot: Prot,
+}
+
+/// What was taken away or weakened: the leaf as it last was, exchanged atomically.
+pub type Removed = Leaf;
+
+/// The page tables of one address space.
+///
+/// # Safety
+/// The implementation must keep contracts C2, C3 (dead table pages) and C4 for its own memory: a table page is freed only
+/// after it is marked dead under its lock, unlinked, flushed from paging-structure caches, and no walker is left.
+pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
+    /// A locked last-level table page.
+    type Table<'a>: Table<M>
+    where
+        Self: 'a;
+
+    /// Empty tables that share the kernel's half.
+    fn new(vm: &'static Vm<M>) -> Result<Self, OutOfMemory>;
+
+    /// Locks the last-level table page that covers `va`, linking new levels as needed. What is returned is live (not
+    /// dead), and a full fence stands between the lock and the return (`fence_after_rmw`, Contract C2).
+    fn table(&self, vm: &'static Vm<M>, va: u64) -> Result<Self::Table<'_>, OutOfMemory>;
+
+    /// Locks the first *existing* last-level table page that covers an address of `range`; never allocates; absent levels
+    /// are skipped whole. To go on, call again with a range that starts at the returned table's `span().end`.
+    /// The caller has fenced since it published what it relies on (stale marks): an absent table may be skipped only then.
+    fn next_table(&self, vm: &'static Vm<M>, range: VirtRange) -> Option<Self::Table<'_>>;
+
+    /// Whether a removal below the (absent or present) table level over `va` is not flushed yet. Asked by reverse scans
+    /// that found no table page there (Contract C2, unflushed removals).
+    fn unflushed_above(&self, vm: &'static Vm<M>, va: u64) -> bool;
+
+    /// Makes every CPU that may hold translations of this space drop those in `set` (or all), and returns when they have.
+    /// Sends interrupts only to CPUs that run this space now; others catch up by generation when they switch in.
+    fn flush(&self, vm: &'static Vm<M>, set: &FlushSet);
+
+    /// Lowers the count of unflushed removals of table page `table` by `by`. Called only by [`Obligation`]'s discharge.
+    fn settle(&self, vm: &'static Vm<M>, table: Pfn, by: u32);
+
+    /// Frees empty last-level table pages inside `range` (and upper levels that become empty) while others may be walking:
+    /// parent then child locked, verified empty, marked dead, unlinked, flushed, freed after the walkers.
+    fn prune(&self, vm: &'static Vm<M>, range: VirtRange);
+
+    /// Frees all table pages but the root. The caller has emptied the map: nothing can fault here any more, and no reverse
+    /// scan can reach this space. Needs no epoch (C4: exit).
+    fn clear(&self, vm: &'static Vm<M>);
+
+    /// Frees the root too.
+    ///
+    /// # Safety
+    /// No CPU runs this space, and `clear` was called.
+    unsafe fn destroy(&mut self, vm: &'static Vm<M>);
+
+    /// Number of resident (present) user pages, summed from the table pages' counts: no shared counter exists.
+    fn resident_pages(&self, vm: &'static Vm<M>) -> u64;
+
+    /// Number of table pages, the root included.
+    fn table_pages(&self, vm: &'static Vm<M>) -> u64;
+}
+
+/// A locked, live, last-level table page. Spins; nothing may sleep while it is held (Contract C5).
+pub trait Table<M: Machine> {
+    /// The addresses that this table page covers (2 MiB on x86-64).
+    fn span(&self) -> VirtRange;
+
+    /// The leaf at `va`, if present.
+    fn get(&self, va: u64) -> Option<Leaf>;
+
+    /// Installs a leaf by one read-modify-write. Where a leaf is present already it must map the same frame and may only
+    /// gain rights (a spurious or upgrading fault); the local TLB entry is dropped then. The caller has checked all that
+    /// Contract C2 asks for under this lock.
+    fn enter(&mut self, va: u64, new: Enter);
+
+    /// Takes the leaf at `va` away, if present, noting it in `owed` and counting it unflushed.
+    fn remove(&mut self, va: u64, owed: &mut Obligation<'_, M>) -> Option<Removed>;
+
+    /// Leaves only `keep` of the leaf's rights, noting it in `owed` where something was taken. Dirty is kept in what is
+    /// returned, and cleared in the leaf where WRITE was taken.
+    fn weaken(&mut self, va: u64, keep: Prot, owed: &mut Obligation<'_, M>) -> Option<Removed>;
+
+    /// Clears the accessed bit without a flush, and returns what it was.
+    fn take_accessed(&mut self, va: u64) -> bool;
+
+    /// The first address at or above `from` and below `to` with a present leaf.
+    fn next_present(&self, from: u64, to: u64) -> Option<u64>;
+
+    /// Whether removals in this table page are not flushed yet (Contract C2).
+    fn unflushed(&self) -> bool;
+
+    /// The address of the first byte of user space that shares this table with `va`; number of present leaves.
+    fn live(&self) -> u32;
+}

@@ -1,0 +1,101 @@
+//! Addresses, frame numbers, protections: the small words of the core.
+
+/// Bytes in a page or frame.
+pub const PAGE_SIZE: u64 = 4096;
+/// log2 of [`PAGE_SIZE`].
+pub const PAGE_SHIFT: u32 = 12;
+
+/// The number of a physical frame: its physical address divided by [`PAGE_SIZE`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(transparent)]
+pub struct Pfn(pub u64);
+
+impl Pfn {
+    /// The physical address of the frame's first byte.
+    pub const fn address(self) -> u64 {
+        self.0 << PAGE_SHIFT
+    }
+    /// The frame that holds physical address `pa`.
+    pub const fn containing(pa: u64) -> Pfn {
+        Pfn(pa >> PAGE_SHIFT)
+    }
+}
+
+/// A range of physical frames, `start..end`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PhysRange {
+    /// First frame.
+    pub start: Pfn,
+    /// One past the last frame.
+    pub end: Pfn,
+}
+
+/// A range of virtual addresses, `start..end` in bytes; page-aligned where the core made it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct VirtRange {
+    /// First byte.
+    pub start: u64,
+    /// One past the last byte.
+    pub end: u64,
+}
+
+impl VirtRange {
+    /// A checked range of `len` bytes from `start`, both multiples of the page size, `len` not zero, no wrap-around.
+    /// Contract C10: this is the only way in for ranges from outside.
+    pub fn from_outside(start: u64, len: u64) -> Option<VirtRange> {
+        let end = start.checked_add(len)?;
+        (start % PAGE_SIZE == 0 && len % PAGE_SIZE == 0 && len != 0).then_some(VirtRange { start, end })
+    }
+    /// Length in bytes.
+    pub const fn len(&self) -> u64 {
+        self.end - self.start
+    }
+    /// Whether the range holds no byte.
+    pub const fn is_empty(&self) -> bool {
+        self.start >= self.end
+    }
+    /// Whether `va` lies inside.
+    pub const fn contains(&self, va: u64) -> bool {
+        self.start <= va && va < self.end
+    }
+    /// The part that both ranges cover.
+    pub fn intersect(&self, other: &VirtRange) -> Option<VirtRange> {
+        let r = VirtRange { start: self.start.max(other.start), end: self.end.min(other.end) };
+        (!r.is_empty()).then_some(r)
+    }
+}
+
+bitflags::bitflags! {
+    /// What a mapping allows.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct Prot: u8 {
+        /// Loads.
+        const READ = 1;
+        /// Stores.
+        const WRITE = 2;
+        /// Instruction fetches.
+        const EXEC = 4;
+    }
+}
+
+/// What an instruction tried to do when it faulted, or what the kernel is about to do on a program's behalf.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// A load.
+    Read,
+    /// A store.
+    Write,
+    /// An instruction fetch.
+    Exec,
+}
+
+impl Access {
+    /// The protection that the access needs.
+    pub fn needs(self) -> Prot {
+        match self {
+            Access::Read => Prot::READ,
+            Access::Write => Prot::WRITE,
+            Access::Exec => Prot::EXEC,
+        }
+    }
+}
