@@ -130,7 +130,11 @@ impl Domain {
             let e = self.global.load(Ordering::Acquire);
             let i = (e % 3) as usize;
             // A bag whose stamp differs is at least three epochs old: everything in it is free.
-            let old = if bags.stamp[i] == e { ptr::null_mut() } else { core::mem::replace(&mut bags.head[i], ptr::null_mut()) };
+            let old = if bags.stamp[i] == e {
+                ptr::null_mut()
+            } else {
+                core::mem::replace(&mut bags.head[i], ptr::null_mut())
+            };
             bags.stamp[i] = e;
             // SAFETY: the caller gave the value up.
             unsafe {

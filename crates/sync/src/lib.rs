@@ -24,7 +24,7 @@ pub mod spin;
 pub mod wait_queue;
 
 pub use cpuset::CpuSet;
-pub use hooks::{Cpu, CpuId, ThreadHandle, Wait, preempt_off, current_cpu};
+pub use hooks::{Cpu, CpuId, ThreadHandle, Wait, current_cpu, preempt_off};
 pub use mutex::{Mutex, MutexGuard};
 pub use per_cpu::{CachePadded, PerCpu};
 pub use rank::Rank;

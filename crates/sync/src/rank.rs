@@ -31,6 +31,10 @@ impl Rank {
     pub const QUEUE: Rank = Rank(90);
     /// A slab's depot.
     pub const SLAB: Rank = Rank(100);
+    /// A CPU's own cache of slab objects: before the depot that refills it.
+    pub const SLAB_LOCAL: Rank = Rank(95);
+    /// A CPU's magazine of frames: before the depot that refills it.
+    pub const MAGAZINE: Rank = Rank(105);
     /// The frame depot and the buddy lists of a domain.
     pub const FRAMES: Rank = Rank(110);
     /// Epoch domain: the list of what waits for readers.
@@ -69,7 +73,9 @@ mod held {
         });
     }
     pub fn assert_none() {
-        HELD.with(|h| assert!(h.borrow().is_empty(), "sleeping while spin locks are held: {:?} (Contract C5)", h.borrow()));
+        HELD.with(|h| {
+            assert!(h.borrow().is_empty(), "sleeping while spin locks are held: {:?} (Contract C5)", h.borrow())
+        });
     }
 }
 #[cfg(not(all(debug_assertions, any(test, feature = "std"), not(any(loom, shuttle)))))]

@@ -3,10 +3,10 @@
 //! A waiter is on the list *before* it looks at its condition, and a waker changes the condition *before* it looks at the
 //! list; both lists and looks are under the queue's lock, so no wake-up is lost.
 
+use crate::atomic::{AtomicBool, Ordering};
 use crate::hooks::{ThreadHandle, current_thread, now, park, unpark};
 use crate::rank::Rank;
 use crate::spin::SpinLock;
-use crate::atomic::{AtomicBool, Ordering};
 use core::ptr;
 
 /// How a wait ended.
@@ -75,12 +75,8 @@ impl WaitQueue {
         if let Some(r) = ready() {
             return Ok(r);
         }
-        let mut me = Waiter {
-            next: ptr::null(),
-            prev: ptr::null(),
-            thread: current_thread(),
-            woken: AtomicBool::new(false),
-        };
+        let mut me =
+            Waiter { next: ptr::null(), prev: ptr::null(), thread: current_thread(), woken: AtomicBool::new(false) };
         loop {
             me.woken.store(false, Ordering::Relaxed);
             let me_ptr: *mut Waiter = &mut me;

@@ -12,6 +12,9 @@ pub unsafe trait Phys {
     /// Where the kernel reaches frame `pfn` (a direct map, an arena).
     fn frame_ptr(&self, pfn: Pfn) -> *mut u8;
 
+    /// The frame that holds the byte at `ptr`, which came from [`Phys::frame_ptr`].
+    fn pfn_of(&self, ptr: *const u8) -> Pfn;
+
     /// Fills a frame with zeroes.
     ///
     /// # Safety

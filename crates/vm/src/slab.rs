@@ -1,0 +1,387 @@
+//! Slabs: small objects of one size, cached a CPU, cut from frames; every allocation can fail and has a label.
+//!
+//! A [`Cache`] keeps a short list of free objects for each CPU; whole batches move between it and the depot, which keeps the
+//! slabs (runs of frames) that have free objects. A slab whose objects are all free gives its frames back. [`Slab`] is a cache
+//! of one type; [`Heap`] is a row of caches by size for memory that has no type of its own.
+
+use crate::error::OutOfMemory;
+use crate::frames::{For, Frame};
+use crate::machine::Machine;
+use crate::page::Kind;
+use crate::types::{PAGE_SIZE, Pfn};
+use crate::vm::{BootMemory, Vm};
+use core::alloc::Layout;
+use core::marker::PhantomData;
+use core::ptr::{self, NonNull};
+use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::{PerCpu, Rank, SpinLock, preempt_off};
+
+/// A free object's first word points to the next free one.
+type FreeList = *mut Free;
+struct Free {
+    next: FreeList,
+}
+
+struct Local {
+    head: FreeList,
+    len: u32,
+}
+// SAFETY: the list holds free objects that only the lock's holder reaches.
+unsafe impl Send for Local {}
+
+struct Depot {
+    /// Slabs with at least one free object, linked through their first frame's descriptor.
+    partial: Option<Pfn>,
+}
+
+/// Free objects of one size.
+pub struct Cache {
+    label: &'static str,
+    size: u32,
+    per_slab: u32,
+    /// log2 of the frames in a slab.
+    order: u8,
+    /// Objects that move between a CPU and the depot at once.
+    batch: u32,
+    local: PerCpu<SpinLock<Local>>,
+    depot: SpinLock<Depot>,
+    /// Slabs in existence; written under the depot's lock.
+    slabs: AtomicU64,
+}
+
+// A slab's first frame: words[0] = its free list, words[1] = number of objects in use (handed to CPUs or to callers).
+const FREE: usize = 0;
+const USED: usize = 1;
+
+impl Cache {
+    /// A cache of objects of `layout`, whose alignment must not exceed its size rounded up to a power of two.
+    pub(crate) fn new(label: &'static str, layout: Layout, boot: &mut BootMemory<'_, impl Machine>) -> Cache {
+        let size = layout.size().max(size_of::<Free>()).next_multiple_of(layout.align().max(8));
+        // A slab of few large objects wastes its tail: grow it until the waste is at most an eighth.
+        let mut order = 0u8;
+        while order < 3 {
+            let bytes = (PAGE_SIZE as usize) << order;
+            if bytes / size >= 4 && (bytes % size) * 8 <= bytes {
+                break;
+            }
+            order += 1;
+        }
+        let per_slab = ((PAGE_SIZE as usize) << order) / size;
+        assert!(per_slab > 0, "slab objects are smaller than eight pages");
+        let batch = (2048 / size).clamp(4, 64) as u32;
+        let local = boot.per_cpu(|_| SpinLock::new(Rank::SLAB_LOCAL, Local { head: ptr::null_mut(), len: 0 }));
+        Cache {
+            label,
+            size: size as u32,
+            per_slab: per_slab as u32,
+            order,
+            batch,
+            local,
+            depot: SpinLock::new(Rank::SLAB, Depot { partial: None }),
+            slabs: AtomicU64::new(0),
+        }
+    }
+
+    /// What the objects are.
+    pub fn label(&self) -> &'static str {
+        self.label
+    }
+    /// Bytes an object takes.
+    pub fn object_size(&self) -> usize {
+        self.size as usize
+    }
+    /// Frames that the cache holds now.
+    pub fn frames(&self) -> u64 {
+        self.slabs.load(Ordering::Relaxed) << self.order
+    }
+
+    /// An object's memory, uninitialised.
+    pub fn alloc<M: Machine>(&self, vm: &Vm<M>) -> Result<NonNull<u8>, OutOfMemory> {
+        if vm.inject_failure() {
+            return Err(OutOfMemory);
+        }
+        let cpu = preempt_off();
+        let mut local = self.local.mine(&cpu).lock();
+        if local.head.is_null() {
+            self.refill(vm, &mut local)?;
+        }
+        let object = local.head;
+        // SAFETY: a free object's first word is its link, and the list is ours under the lock.
+        local.head = unsafe { (*object).next };
+        local.len -= 1;
+        NonNull::new(object.cast()).ok_or(OutOfMemory)
+    }
+
+    /// Takes an object back.
+    ///
+    /// # Safety
+    /// `object` came from this cache's `alloc` and is not used any more.
+    pub unsafe fn free<M: Machine>(&self, vm: &Vm<M>, object: NonNull<u8>) {
+        let cpu = preempt_off();
+        let mut local = self.local.mine(&cpu).lock();
+        let object: FreeList = object.as_ptr().cast();
+        // SAFETY: the caller gave the object up; its first word becomes the link.
+        unsafe { (*object).next = local.head };
+        local.head = object;
+        local.len += 1;
+        if local.len > 2 * self.batch {
+            self.flush(vm, &mut local, self.batch);
+        }
+    }
+
+    fn refill<M: Machine>(&self, vm: &Vm<M>, local: &mut Local) -> Result<(), OutOfMemory> {
+        let mut depot = self.depot.lock();
+        while local.len < self.batch {
+            let Some(slab) = depot.partial else {
+                if local.len > 0 {
+                    break;
+                }
+                drop(depot);
+                let fresh = self.new_slab(vm)?;
+                depot = self.depot.lock();
+                self.slabs.store(self.slabs.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                self.link(vm, &mut depot, fresh);
+                continue;
+            };
+            let page = vm.page(slab);
+            let mut free = page.words()[FREE].load(Ordering::Relaxed) as FreeList;
+            let mut used = page.words()[USED].load(Ordering::Relaxed);
+            while local.len < self.batch && !free.is_null() {
+                // SAFETY: objects on a slab's free list are free, and ours under the depot's lock.
+                unsafe {
+                    let next = (*free).next;
+                    (*free).next = local.head;
+                    local.head = free;
+                    free = next;
+                }
+                local.len += 1;
+                used += 1;
+            }
+            page.words()[FREE].store(free as u64, Ordering::Relaxed);
+            page.words()[USED].store(used, Ordering::Relaxed);
+            if free.is_null() {
+                self.unlink(vm, &mut depot, slab);
+            }
+        }
+        Ok(())
+    }
+
+    fn new_slab<M: Machine>(&self, vm: &Vm<M>) -> Result<Pfn, OutOfMemory> {
+        let run = if self.order == 0 {
+            vm.alloc_frame(crate::frames::Fill::Any, For::Kernel)?
+        } else {
+            vm.alloc_run(self.order, For::Kernel)?
+        };
+        let pfn = run.into_pfn();
+        let page = vm.page(pfn);
+        page.set_kind(Kind::Slab);
+        let base = vm.machine().frame_ptr(pfn);
+        let mut list: FreeList = ptr::null_mut();
+        for i in (0..self.per_slab as usize).rev() {
+            // SAFETY: within the run, which is ours; objects do not overlap.
+            unsafe {
+                let object: FreeList = base.add(i * self.size as usize).cast();
+                (*object).next = list;
+                list = object;
+            }
+        }
+        page.words()[FREE].store(list as u64, Ordering::Relaxed);
+        page.words()[USED].store(0, Ordering::Relaxed);
+        Ok(pfn)
+    }
+
+    /// Moves `n` objects back to their slabs.
+    fn flush<M: Machine>(&self, vm: &Vm<M>, local: &mut Local, n: u32) {
+        let mut depot = self.depot.lock();
+        let mut empty: Option<Pfn> = None;
+        for _ in 0..n {
+            let object = local.head;
+            if object.is_null() {
+                break;
+            }
+            // SAFETY: objects on the CPU's list are free, and ours under its lock.
+            local.head = unsafe { (*object).next };
+            local.len -= 1;
+            let pfn = vm.machine().pfn_of(object.cast());
+            let slab = Pfn(pfn.0 & !((1 << self.order) - 1));
+            let page = vm.page(slab);
+            debug_assert_eq!(page.kind(), Kind::Slab, "an object is freed into a cache that it did not come from");
+            let free = page.words()[FREE].load(Ordering::Relaxed) as FreeList;
+            // SAFETY: as above.
+            unsafe { (*object).next = free };
+            page.words()[FREE].store(object as u64, Ordering::Relaxed);
+            let used = page.words()[USED].load(Ordering::Relaxed) - 1;
+            page.words()[USED].store(used, Ordering::Relaxed);
+            if free.is_null() {
+                self.link(vm, &mut depot, slab);
+            }
+            if used == 0 {
+                self.unlink(vm, &mut depot, slab);
+                self.slabs.store(self.slabs.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+                page.set_prev(empty);
+                empty = Some(slab);
+            }
+        }
+        drop(depot);
+        while let Some(slab) = empty {
+            empty = vm.page(slab).prev();
+            vm.page(slab).set_kind(Kind::Wild);
+            // SAFETY: the slab is off every list and none of its objects is in use.
+            let run = unsafe { Frame::from_pfn(slab) };
+            if self.order == 0 { vm.free_frame(run) } else { vm.free_run(run, self.order) }
+        }
+    }
+
+    /// Gives every CPU's free objects back to their slabs, and empty slabs back as frames.
+    pub fn drain<M: Machine>(&self, vm: &Vm<M>) {
+        for local in self.local.iter() {
+            let mut local = local.lock();
+            let n = local.len;
+            self.flush(vm, &mut local, n);
+        }
+    }
+
+    fn link<M: Machine>(&self, vm: &Vm<M>, depot: &mut Depot, slab: Pfn) {
+        let page = vm.page(slab);
+        page.set_prev(None);
+        page.set_next(depot.partial);
+        if let Some(h) = depot.partial {
+            vm.page(h).set_prev(Some(slab));
+        }
+        depot.partial = Some(slab);
+    }
+
+    fn unlink<M: Machine>(&self, vm: &Vm<M>, depot: &mut Depot, slab: Pfn) {
+        let page = vm.page(slab);
+        match page.prev() {
+            Some(p) => vm.page(p).set_next(page.next()),
+            None => depot.partial = page.next(),
+        }
+        if let Some(n) = page.next() {
+            vm.page(n).set_prev(page.prev());
+        }
+    }
+}
+
+/// A cache of one type.
+pub struct Slab<T> {
+    cache: Cache,
+    _type: PhantomData<fn(T) -> T>,
+}
+
+impl<T> Slab<T> {
+    pub(crate) fn new(label: &'static str, boot: &mut BootMemory<'_, impl Machine>) -> Self {
+        Slab { cache: Cache::new(label, Layout::new::<T>(), boot), _type: PhantomData }
+    }
+
+    /// A new object that holds `value`. The caller frees it with [`Slab::free`].
+    pub fn alloc<M: Machine>(&self, vm: &Vm<M>, value: T) -> Result<NonNull<T>, OutOfMemory> {
+        let memory = self.cache.alloc(vm)?.cast::<T>();
+        // SAFETY: fresh memory of the right size and alignment.
+        unsafe { memory.write(value) };
+        Ok(memory)
+    }
+
+    /// Drops the object and takes its memory back.
+    ///
+    /// # Safety
+    /// `object` came from this slab, and nobody uses it any more.
+    pub unsafe fn free<M: Machine>(&self, vm: &Vm<M>, object: NonNull<T>) {
+        // SAFETY: by this function's contract.
+        unsafe {
+            object.drop_in_place();
+            self.cache.free(vm, object.cast());
+        }
+    }
+
+    /// The cache beneath: its label and counts.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+}
+
+/// Sizes of the heap's caches, in bytes; larger requests take runs of frames.
+const CLASSES: [usize; 18] =
+    [16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1360, 2048, 2720, 4096, 5456, 8192];
+const LABELS: [&str; 18] = [
+    "heap-16",
+    "heap-32",
+    "heap-48",
+    "heap-64",
+    "heap-96",
+    "heap-128",
+    "heap-192",
+    "heap-256",
+    "heap-384",
+    "heap-512",
+    "heap-768",
+    "heap-1024",
+    "heap-1360",
+    "heap-2048",
+    "heap-2720",
+    "heap-4096",
+    "heap-5456",
+    "heap-8192",
+];
+
+/// Memory by size, for the layers above the core: what a kernel binds its global allocator to.
+pub struct Heap {
+    caches: [Cache; CLASSES.len()],
+}
+
+impl Heap {
+    pub(crate) fn new(boot: &mut BootMemory<'_, impl Machine>) -> Self {
+        Heap {
+            caches: core::array::from_fn(|i| {
+                let align = 1 << CLASSES[i].trailing_zeros().min(12);
+                Cache::new(LABELS[i], Layout::from_size_align(CLASSES[i], align).unwrap_or(Layout::new::<u64>()), boot)
+            }),
+        }
+    }
+
+    /// The cache that serves `layout`, if one does.
+    fn class(&self, layout: Layout) -> Option<&Cache> {
+        let i = CLASSES.partition_point(|c| *c < layout.size());
+        CLASSES[i..].iter().position(|c| c % layout.align() == 0).map(|k| &self.caches[i + k])
+    }
+
+    /// Memory of `layout`, uninitialised.
+    pub fn alloc<M: Machine>(&self, vm: &Vm<M>, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        match self.class(layout) {
+            Some(cache) => cache.alloc(vm),
+            None => {
+                let run = vm.alloc_run(order_of(layout)?, For::Kernel)?;
+                NonNull::new(vm.machine().frame_ptr(run.into_pfn())).ok_or(OutOfMemory)
+            }
+        }
+    }
+
+    /// Takes memory back.
+    ///
+    /// # Safety
+    /// `memory` came from `alloc` with the same `layout`, and is not used any more.
+    pub unsafe fn free<M: Machine>(&self, vm: &Vm<M>, memory: NonNull<u8>, layout: Layout) {
+        match self.class(layout) {
+            // SAFETY: by this function's contract.
+            Some(cache) => unsafe { cache.free(vm, memory) },
+            None => {
+                let pfn = vm.machine().pfn_of(memory.as_ptr());
+                if let Ok(order) = order_of(layout) {
+                    // SAFETY: by this function's contract the run is the caller's.
+                    vm.free_run(unsafe { Frame::from_pfn(pfn) }, order);
+                }
+            }
+        }
+    }
+
+    /// The caches, smallest first.
+    pub fn caches(&self) -> &[Cache] {
+        &self.caches
+    }
+}
+
+fn order_of(layout: Layout) -> Result<u8, OutOfMemory> {
+    let bytes = layout.size().max(layout.align()).max(PAGE_SIZE as usize);
+    let frames = bytes.div_ceil(PAGE_SIZE as usize).checked_next_power_of_two().ok_or(OutOfMemory)?;
+    u8::try_from(frames.trailing_zeros()).map_err(|_| OutOfMemory)
+}

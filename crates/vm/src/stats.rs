@@ -1,0 +1,99 @@
+//! Event counters, one set a CPU: a count is a plain store to the CPU's own line, a total is a sum.
+
+use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::{PerCpu, preempt_off};
+
+macro_rules! events {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// Something that is counted.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(usize)]
+        pub enum Event { $($(#[$doc])* $name,)* }
+        impl Event {
+            /// Every event, in the order of their numbers.
+            pub const ALL: &'static [Event] = &[$(Event::$name,)*];
+            /// The name under which tools know it (as in Linux's /proc/vmstat where Linux has it).
+            pub fn name(self) -> &'static str {
+                match self { $(Event::$name => $text,)* }
+            }
+        }
+    };
+}
+
+events! {
+    /// Page faults served, of all kinds.
+    Fault = "pgfault",
+    /// Faults that had to wait for a pager.
+    FaultMajor = "pgmajfault",
+    /// Faults that filled a new page with zeroes.
+    FaultZero = "pgfault_zero",
+    /// Faults that copied a page.
+    FaultCopy = "pgfault_copy",
+    /// Faults that found the translation in place already.
+    FaultSpurious = "pgfault_spurious",
+    /// Faults that began again because something changed under them.
+    FaultRetry = "pgfault_retry",
+    /// Frames handed out.
+    FrameAlloc = "pgalloc",
+    /// Frames taken back.
+    FrameFree = "pgfree",
+    /// Magazine exchanged with the depot.
+    DepotExchange = "depot_exchange",
+    /// Flushes of translations.
+    Flush = "tlb_flush",
+    /// Flushes that had to reach another CPU.
+    FlushRemote = "tlb_flush_remote",
+    /// Pages moved from a front object into the object behind it instead of being copied.
+    PageMoved = "page_moved",
+    /// Address spaces forked.
+    Fork = "fork",
+}
+
+/// The counters of one CPU.
+pub struct Counters {
+    events: [AtomicU64; Event::ALL.len()],
+}
+
+impl Counters {
+    /// All zero.
+    pub fn new() -> Self {
+        Counters { events: core::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The counters of all CPUs.
+pub struct Stats {
+    cpus: PerCpu<Counters>,
+}
+
+impl Stats {
+    pub(crate) fn new(cpus: PerCpu<Counters>) -> Self {
+        Stats { cpus }
+    }
+
+    /// Counts `event` once, on this CPU.
+    #[inline]
+    pub fn count(&self, event: Event) {
+        self.add(event, 1);
+    }
+
+    /// Counts `event` `n` times, on this CPU.
+    #[inline]
+    pub fn add(&self, event: Event, n: u64) {
+        let cpu = preempt_off();
+        let c = &self.cpus.mine(&cpu).events[event as usize];
+        // Only this CPU writes, and stays: a load and a store, no locked instruction.
+        c.store(c.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// The sum over all CPUs; each CPU's count is read once.
+    pub fn total(&self, event: Event) -> u64 {
+        self.cpus.iter().map(|c| c.events[event as usize].load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
+    }
+}
