@@ -11,14 +11,26 @@ use shuttle::thread;
 #[cfg(not(any(loom, shuttle)))]
 use std::thread;
 
+#[cfg(not(any(loom, shuttle)))]
 std::thread_local! {
     static CPU: Cell<usize> = const { Cell::new(0) };
+}
+// The checkers' threads share one thread of the system, so they need the checkers' own thread-local storage.
+#[cfg(loom)]
+loom::thread_local! {
+    static CPU: Cell<usize> = Cell::new(0);
+}
+#[cfg(shuttle)]
+shuttle::thread_local! {
+    static CPU: Cell<usize> = Cell::new(0);
+}
+std::thread_local! {
     static RELAX: RefCell<Option<std::rc::Rc<dyn Fn()>>> = const { RefCell::new(None) };
 }
 
 /// From now on the calling thread is CPU `id`.
 pub fn set_cpu(id: usize) {
-    CPU.set(id);
+    CPU.with(|c| c.set(id));
 }
 
 /// What the calling thread does in each turn of a spin loop (besides yielding). `None` takes it away.
@@ -29,7 +41,7 @@ pub fn set_relax(f: Option<std::rc::Rc<dyn Fn()>>) {
 pub fn __quire_preempt_disable() {}
 pub fn __quire_preempt_enable() {}
 pub fn __quire_cpu() -> usize {
-    CPU.get()
+    CPU.with(|c| c.get())
 }
 pub fn __quire_relax() {
     let f = RELAX.with(|r| r.borrow().clone());

@@ -16,7 +16,11 @@
 pub mod atomic;
 pub mod cpuset;
 pub mod epoch;
+#[cfg(any(loom, shuttle))]
+pub mod explore;
 pub mod hooks;
+#[cfg(all(test, any(loom, shuttle)))]
+mod models;
 pub mod mutex;
 pub mod per_cpu;
 pub mod rank;

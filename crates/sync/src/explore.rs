@@ -1,0 +1,36 @@
+//! One entry for both model checkers: [`model`] runs a closure under every schedule (loom) or many random ones (shuttle).
+//!
+//! loom explores all interleavings and weak memory, up to a bound on preemptions, but was seen to miss schedules; shuttle
+//! is sequentially consistent, but explores schedules freely. Every model therefore runs under both; a mutant says which of
+//! the two has to find it.
+
+#[cfg(loom)]
+pub use loom::thread;
+#[cfg(shuttle)]
+pub use shuttle::thread;
+
+/// The checkers' reference count.
+#[cfg(loom)]
+pub use loom::sync::Arc;
+/// The checkers' reference count.
+#[cfg(shuttle)]
+pub use shuttle::sync::Arc;
+
+/// Runs `f` under the checker that this build was made for. `preemptions` bounds loom's search (`None`: unbounded).
+pub fn model(preemptions: Option<usize>, f: impl Fn() + Send + Sync + 'static) {
+    #[cfg(loom)]
+    {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = preemptions;
+        builder.max_branches = 100_000;
+        builder.check(f);
+    }
+    #[cfg(shuttle)]
+    {
+        let _loom_only = preemptions;
+        let f = std::sync::Arc::new(f);
+        let g = f.clone();
+        shuttle::check_random(move || f(), 2_000);
+        shuttle::check_pct(move || g(), 1_000, 3);
+    }
+}
