@@ -25,6 +25,7 @@ pub mod error;
 pub mod flush;
 pub mod frames;
 pub mod machine;
+pub mod map;
 pub mod page;
 pub mod slab;
 pub mod stats;

@@ -1,0 +1,3 @@
+//! Maps: what an address space shows at which address.
+
+pub mod tree;

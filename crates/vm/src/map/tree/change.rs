@@ -1,0 +1,400 @@
+//! Changing the tree: everything is built aside, then published by one store that cannot fail.
+
+use super::node::{MAX_LEVELS, Node, Path};
+use super::{Item, NodeAlloc, Owner, Tree};
+use crate::error::OutOfMemory;
+use core::marker::PhantomData;
+use core::ptr;
+use quire_sync::atomic::Ordering;
+
+/// A node with this many slots or fewer is filled up from a neighbour where one change leaves it so.
+const fn thin(fan_out: usize) -> usize {
+    fan_out / 4
+}
+
+/// A prepared replacement of a range's items: published by [`Tree::commit`], or dropped, which takes it back.
+#[must_use = "a prepared change does nothing until it is committed"]
+pub struct Change<T, A: NodeAlloc, const F: usize> {
+    /// All new nodes, linked.
+    built: *mut Node<A, F>,
+    /// All nodes that the change replaces, linked.
+    replaced: *mut Node<A, F>,
+    /// The top of what is new; null: nothing is left.
+    top: *mut Node<A, F>,
+    /// Where it goes: the level and the path of the parent, or none for the root.
+    parent: Option<(usize, Path<A, F>)>,
+    /// Items gained or lost.
+    delta: isize,
+    _values: PhantomData<Item<T>>,
+}
+
+/// Finished and half-finished nodes of one level, in order.
+struct Level<A: NodeAlloc, const F: usize> {
+    level: u8,
+    first: *mut Node<A, F>,
+    last: *mut Node<A, F>,
+    count: usize,
+    /// Slots still to come, and how they spread: each of the next `wide` nodes takes `share + 1`, the others `share`.
+    share: usize,
+    wide: usize,
+    /// The node to fill now takes this many more.
+    room: usize,
+}
+
+impl<A: NodeAlloc, const F: usize> Level<A, F> {
+    /// `total` slots to come. `at_end`: the change lies at their end, as in ascending insertion, which so leaves full nodes.
+    fn plan(level: u8, total: usize, at_end: bool) -> Self {
+        let nodes = total.div_ceil(F).max(1);
+        let (share, wide) = if at_end && nodes > 1 { (F, 0) } else { (total / nodes, total % nodes) };
+        Level { level, first: ptr::null_mut(), last: ptr::null_mut(), count: 0, share, wide, room: 0 }
+    }
+
+    fn push(&mut self, alloc: A, start: u64, end: u64, slot: *mut (), gap: u64) -> Result<(), OutOfMemory> {
+        if self.room == 0 {
+            let node = Node::new(alloc, self.level)?;
+            if self.first.is_null() {
+                self.first = node;
+            } else {
+                // SAFETY: `last` is a node of ours.
+                unsafe { (*self.last).link.set(node) };
+            }
+            self.last = node;
+            self.count += 1;
+            self.room = self.share + usize::from(self.wide > 0);
+            self.wide = self.wide.saturating_sub(1);
+        }
+        self.room -= 1;
+        // SAFETY: a node of ours with room.
+        unsafe { Node::push(self.last, start, end, slot, gap) };
+        Ok(())
+    }
+
+    /// Copies slots `range` of an existing node.
+    ///
+    /// # Safety
+    /// `node` is alive, and the caller is the writer.
+    unsafe fn copy(
+        &mut self,
+        alloc: A,
+        node: *mut Node<A, F>,
+        range: core::ops::Range<usize>,
+    ) -> Result<(), OutOfMemory> {
+        for i in range {
+            // SAFETY: by this function's contract.
+            let (n, gap) = unsafe { (&*node, Node::gap(node, i)) };
+            self.push(alloc, n.start(i), n.end(i), n.slot(i), gap)?;
+        }
+        Ok(())
+    }
+}
+
+/// Appends the list that starts at `list` to `onto`.
+///
+/// # Safety
+/// Nodes of the caller's, linked.
+unsafe fn chain<A: NodeAlloc, const F: usize>(list: *mut Node<A, F>, onto: &mut *mut Node<A, F>) {
+    let mut at = list;
+    while !at.is_null() {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let next = (*at).link.get();
+            (*at).link.set(*onto);
+            *onto = at;
+            at = next;
+        }
+    }
+}
+
+impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
+    /// Prepares that the items which start in `lo..hi` give way to `items`: `count` disjoint items, ascending, that lie in
+    /// `lo..hi` and overlap nothing that stays. Readers see nothing yet. On an error nothing has happened.
+    pub fn prepare(
+        &self,
+        _owner: &mut Owner,
+        lo: u64,
+        hi: u64,
+        count: usize,
+        mut items: impl Iterator<Item = Item<T>>,
+    ) -> Result<Change<T, A, F>, OutOfMemory> {
+        let mut change = Change {
+            built: ptr::null_mut(),
+            replaced: ptr::null_mut(),
+            top: ptr::null_mut(),
+            parent: None,
+            delta: count as isize,
+            _values: PhantomData,
+        };
+        debug_assert!(lo < hi);
+        let root = self.root.load(Ordering::Relaxed);
+        let mut below = Level::<A, F>::plan(0, count, true);
+        if root.is_null() {
+            self.fill(&mut change, &mut below, |l, a| l.take(a, &mut items, count))?;
+            return self.crown(change, below);
+        }
+        let (mut left, mut right) = (Path::new(), Path::new());
+        // SAFETY: the caller is the writer (`Owner`): what is reachable stays, and only this code changes it.
+        unsafe {
+            left.descend(root, |n| n.route(lo));
+            right.descend(root, |n| n.route(hi.saturating_sub(1)));
+            left.set(0, starting_before(&*left.node(0), lo));
+            right.set(0, starting_before(&*right.node(0), hi));
+            change.delta -= distance(&left, &right) as isize;
+            for level in 0..left.height() {
+                let (l, r) = (left.node(level), right.node(level));
+                let (keep, resume) = (left.index(level), right.index(level) + usize::from(level > 0));
+                let new = if level == 0 { count } else { below.count };
+                let mut total = keep + new + ((*r).len() - resume);
+                // A thin node takes a neighbour's slots in, if both fit into one.
+                let (mut before, mut after) = (ptr::null_mut::<Node<A, F>>(), ptr::null_mut::<Node<A, F>>());
+                if level + 1 < left.height() && total > 0 && total <= thin(F) {
+                    let (li, ri) = (left.index(level + 1), right.index(level + 1));
+                    let (lp, rp) = (left.node(level + 1), right.node(level + 1));
+                    if li > 0 && (*(*lp).child(li - 1)).len() + total < F - 1 {
+                        before = (*lp).child(li - 1);
+                        total += (*before).len();
+                    } else if ri + 1 < (*rp).len() && (*(*rp).child(ri + 1)).len() + total < F - 1 {
+                        after = (*rp).child(ri + 1);
+                        total += (*after).len();
+                    }
+                }
+                let at_end = resume == (*r).len() && after.is_null();
+                let mut row = Level::plan(level as u8, total, at_end);
+                self.fill(&mut change, &mut row, |row, alloc| {
+                    if !before.is_null() {
+                        row.copy(alloc, before, 0..(*before).len())?;
+                    }
+                    row.copy(alloc, l, 0..keep)?;
+                    if level == 0 {
+                        row.take(alloc, &mut items, count)?;
+                    } else {
+                        row.adopt(alloc, below.first)?;
+                    }
+                    row.copy(alloc, r, resume..(*r).len())?;
+                    if !after.is_null() {
+                        row.copy(alloc, after, 0..(*after).len())?;
+                    }
+                    Ok(())
+                })
+                .inspect_err(|_| chain(below.first, &mut change.built))?;
+                chain(below.first, &mut change.built);
+                below = row;
+                // Everything between the two paths at this level is replaced, and the neighbour that was taken in.
+                let mut walk = left;
+                loop {
+                    let node = walk.node(level);
+                    (*node).link.set(change.replaced);
+                    change.replaced = node;
+                    if node == r {
+                        break;
+                    }
+                    let more = walk.advance(level);
+                    debug_assert!(more, "the right path lies right of the left one");
+                }
+                for extra in [before, after] {
+                    if !extra.is_null() {
+                        (*extra).link.set(change.replaced);
+                        change.replaced = extra;
+                    }
+                }
+                if level + 1 == left.height() {
+                    break;
+                }
+                if !before.is_null() {
+                    left.set(level + 1, left.index(level + 1) - 1);
+                }
+                if !after.is_null() {
+                    right.set(level + 1, right.index(level + 1) + 1);
+                }
+                if below.count == 1
+                    && left.node(level + 1) == right.node(level + 1)
+                    && left.index(level + 1) == right.index(level + 1)
+                {
+                    change.top = below.first;
+                    chain(below.first, &mut change.built);
+                    change.parent = Some((level + 1, left));
+                    return Ok(change);
+                }
+            }
+        }
+        self.crown(change, below)
+    }
+
+    /// Runs `f` to fill `row`; where that fails, the row's nodes go to the change, which frees them.
+    fn fill(
+        &self,
+        change: &mut Change<T, A, F>,
+        row: &mut Level<A, F>,
+        f: impl FnOnce(&mut Level<A, F>, A) -> Result<(), OutOfMemory>,
+    ) -> Result<(), OutOfMemory> {
+        f(row, self.alloc).inspect_err(|_| {
+            // SAFETY: the row's nodes are ours.
+            unsafe { chain(row.first, &mut change.built) };
+            row.first = ptr::null_mut();
+        })
+    }
+
+    /// Puts new levels over `below` until one node is left, or takes levels away that hold one child only.
+    fn crown(
+        &self,
+        mut change: Change<T, A, F>,
+        mut below: Level<A, F>,
+    ) -> Result<Change<T, A, F>, OutOfMemory> {
+        // SAFETY: all nodes of the rows are ours; below them hang nodes that stay, which only the writer changes.
+        unsafe {
+            while below.count > 1 {
+                let level = below.level + 1;
+                if level as usize >= MAX_LEVELS {
+                    chain(below.first, &mut change.built);
+                    return Err(OutOfMemory);
+                }
+                let mut row = Level::plan(level, below.count, true);
+                let done = self.fill(&mut change, &mut row, |row, alloc| row.adopt(alloc, below.first));
+                chain(below.first, &mut change.built);
+                done?;
+                below = row;
+            }
+            let mut top = below.first;
+            chain(below.first, &mut change.built);
+            while !top.is_null() && (*top).level > 0 && (*top).len() == 1 {
+                let only = (*top).child(0);
+                if !change.unbuild(top) {
+                    // An old node that would have stayed.
+                    (*top).link.set(change.replaced);
+                    change.replaced = top;
+                }
+                top = only;
+            }
+            change.top = top;
+        }
+        Ok(change)
+    }
+
+    /// Publishes `change` by one store, brings the ancestors' triples up to date, and retires what was replaced.
+    /// Contract C3, second phase: cannot fail.
+    pub fn commit(&self, _owner: &mut Owner, mut change: Change<T, A, F>) {
+        self.len.store(self.len.load(Ordering::Relaxed).wrapping_add_signed(change.delta), Ordering::Relaxed);
+        // SAFETY: the caller is the writer, and nothing was changed since `prepare` (the owner was borrowed for both).
+        unsafe {
+            match &change.parent {
+                None => self.root.store(change.top, Ordering::Release),
+                Some((level, path)) => {
+                    (*path.node(*level)).publish(path.index(*level), change.top);
+                    let mut child = change.top;
+                    for l in *level..path.height() {
+                        let node = path.node(l);
+                        if !Node::renew(node, path.index(l), Node::summary(child)) {
+                            break;
+                        }
+                        child = node;
+                    }
+                }
+            }
+            let mut at = core::mem::replace(&mut change.replaced, ptr::null_mut());
+            while !at.is_null() {
+                let next = (*at).link.get();
+                Node::retire(at);
+                at = next;
+            }
+        }
+        // The new nodes belong to the tree now.
+        change.built = ptr::null_mut();
+    }
+}
+
+impl<A: NodeAlloc, const F: usize> Level<A, F> {
+    fn take<T>(
+        &mut self,
+        alloc: A,
+        items: &mut impl Iterator<Item = Item<T>>,
+        count: usize,
+    ) -> Result<(), OutOfMemory> {
+        let mut n = 0;
+        for item in items.take(count) {
+            self.push(alloc, item.start, item.end, item.value.as_ptr().cast(), 0)?;
+            n += 1;
+        }
+        debug_assert_eq!(n, count, "as many items as were announced");
+        Ok(())
+    }
+
+    /// Takes the nodes of the row below as children.
+    ///
+    /// # Safety
+    /// They are the caller's, linked.
+    unsafe fn adopt(&mut self, alloc: A, list: *mut Node<A, F>) -> Result<(), OutOfMemory> {
+        let mut child = list;
+        while !child.is_null() {
+            // SAFETY: by this function's contract.
+            unsafe {
+                let s = Node::summary(child);
+                self.push(alloc, s.first, s.last, child.cast(), s.gap)?;
+                child = (*child).link.get();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Number of the leaf's items that start before `at`.
+fn starting_before<A: NodeAlloc, const F: usize>(leaf: &Node<A, F>, at: u64) -> usize {
+    if at == 0 { 0 } else { leaf.count_starting_at_or_before(at - 1) }
+}
+
+/// Items from the left path's place to the right one's.
+///
+/// # Safety
+/// The caller is the writer.
+unsafe fn distance<A: NodeAlloc, const F: usize>(left: &Path<A, F>, right: &Path<A, F>) -> usize {
+    let mut walk = *left;
+    let mut from = left.index(0);
+    let mut n = 0;
+    // SAFETY: by this function's contract.
+    unsafe {
+        while walk.node(0) != right.node(0) {
+            n += (*walk.node(0)).len() - from;
+            from = 0;
+            if !walk.advance(0) {
+                return n;
+            }
+        }
+    }
+    n + right.index(0).saturating_sub(from)
+}
+
+impl<T, A: NodeAlloc, const F: usize> Change<T, A, F> {
+    /// Takes `node` off the new nodes and frees it; false where it is none of them.
+    ///
+    /// # Safety
+    /// Nothing refers to it any more.
+    unsafe fn unbuild(&mut self, node: *mut Node<A, F>) -> bool {
+        let (mut before, mut at) = (ptr::null_mut::<Node<A, F>>(), self.built);
+        // SAFETY: the list holds new nodes of ours.
+        unsafe {
+            while !at.is_null() && at != node {
+                before = at;
+                at = (*at).link.get();
+            }
+            if at.is_null() {
+                return false;
+            }
+            let next = (*at).link.get();
+            if before.is_null() { self.built = next } else { (*before).link.set(next) }
+            Node::free(at);
+        }
+        true
+    }
+}
+
+impl<T, A: NodeAlloc, const F: usize> Drop for Change<T, A, F> {
+    fn drop(&mut self) {
+        let mut at = self.built;
+        while !at.is_null() {
+            // SAFETY: new nodes that were never published.
+            unsafe {
+                let next = (*at).link.get();
+                Node::free(at);
+                at = next;
+            }
+        }
+    }
+}

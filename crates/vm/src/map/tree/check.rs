@@ -1,0 +1,82 @@
+//! Re-derives every invariant of the tree from its leaves.
+
+use super::node::{Node, Summary};
+use super::{NodeAlloc, Owner, Tree};
+use quire_sync::atomic::Ordering;
+
+/// An invariant that does not hold, and the address at which that was seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TreeError {
+    /// T1: a range is empty, or overlaps or precedes the one before it.
+    Order(u64),
+    /// T2: a parent's start, end or gap is not what the leaves below say.
+    Summary(u64),
+    /// T3: a node's level does not fit its place, or a node is empty.
+    Shape(u64),
+    /// The number of items is not what the tree says.
+    Count,
+}
+
+impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
+    /// Checks T1, T2 and T3 (see the module) in O(n).
+    pub fn check(&self, _owner: &Owner) -> Result<(), TreeError> {
+        let root = self.root.load(Ordering::Relaxed);
+        let mut count = 0;
+        if !root.is_null() {
+            // SAFETY: the caller is the writer, so reachable nodes stay.
+            unsafe {
+                if (*root).level > 0 && (*root).len() < 2 {
+                    return Err(TreeError::Shape((*root).start(0)));
+                }
+                check_node(root, &mut count)?;
+            }
+        }
+        if count == self.len() { Ok(()) } else { Err(TreeError::Count) }
+    }
+}
+
+/// Checks the subtree and returns its triple, derived from the leaves alone.
+///
+/// # Safety
+/// The caller is the writer.
+unsafe fn check_node<A: NodeAlloc, const F: usize>(
+    this: *mut Node<A, F>,
+    count: &mut usize,
+) -> Result<Summary, TreeError> {
+    // SAFETY: as for this function.
+    let node = unsafe { &*this };
+    if node.len() == 0 || node.len() > F {
+        return Err(TreeError::Shape(0));
+    }
+    let mut sum: Option<Summary> = None;
+    for i in 0..node.len() {
+        let one = if node.level == 0 {
+            *count += 1;
+            if node.start(i) >= node.end(i) {
+                return Err(TreeError::Order(node.start(i)));
+            }
+            Summary { first: node.start(i), last: node.end(i), gap: 0 }
+        } else {
+            // SAFETY: as for this function.
+            let (child, gap) = unsafe { (node.child(i), Node::gap(this, i)) };
+            // SAFETY: as for this function.
+            if unsafe { (*child).level } + 1 != node.level {
+                return Err(TreeError::Shape(node.start(i)));
+            }
+            // SAFETY: as for this function.
+            let truth = unsafe { check_node(child, count)? };
+            if truth != (Summary { first: node.start(i), last: node.end(i), gap }) {
+                return Err(TreeError::Summary(node.start(i)));
+            }
+            truth
+        };
+        sum = Some(match sum {
+            None => one,
+            Some(s) if s.last > one.first => return Err(TreeError::Order(one.first)),
+            Some(s) => {
+                Summary { first: s.first, last: one.last, gap: s.gap.max(one.gap).max(one.first - s.last) }
+            }
+        });
+    }
+    sum.ok_or(TreeError::Shape(0))
+}

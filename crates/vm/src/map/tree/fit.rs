@@ -1,0 +1,87 @@
+//! Finding room: the lowest hole that fits.
+
+use super::node::Node;
+use super::{NodeAlloc, Owner, Tree};
+use crate::types::PAGE_SIZE;
+
+/// What is looked for.
+#[derive(Clone, Copy)]
+struct Wanted {
+    len: u64,
+    align: u64,
+    lo: u64,
+    hi: u64,
+    /// Subtrees whose largest hole is smaller are not entered.
+    enter: u64,
+}
+
+impl Wanted {
+    /// The lowest suitable address in the hole `from..to`.
+    fn in_hole(&self, from: u64, to: u64) -> Option<u64> {
+        let (from, to) = (from.max(self.lo), to.min(self.hi));
+        let at = from.checked_next_multiple_of(self.align)?;
+        (at < to && to - at >= self.len).then_some(at)
+    }
+}
+
+impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
+    /// The lowest multiple of `align` in `lo..hi` with `len` free bytes behind it that end at or before `hi`. O(log n) where
+    /// `align` is a page; for larger ones too, unless every hole that is surely large enough is gone.
+    pub fn first_fit(&self, _owner: &Owner, len: u64, align: u64, lo: u64, hi: u64) -> Option<u64> {
+        if len == 0 || !align.is_power_of_two() || lo >= hi {
+            return None;
+        }
+        let sure = len.checked_add(align.max(PAGE_SIZE) - PAGE_SIZE)?;
+        let mut w = Wanted { len, align, lo, hi, enter: sure };
+        let found = self.search(&w);
+        if sure == len {
+            return found;
+        }
+        // A hole of `sure` bytes fits whatever its alignment; a smaller one may fit by luck, and may lie lower, but looking
+        // for it everywhere would be a walk. Only where nothing is surely large enough is that walk worth it.
+        found.or_else(|| {
+            w.enter = len;
+            self.search(&w)
+        })
+    }
+
+    fn search(&self, w: &Wanted) -> Option<u64> {
+        let root = self.root.load(quire_sync::atomic::Ordering::Relaxed);
+        if root.is_null() {
+            return w.in_hole(w.lo, w.hi);
+        }
+        // SAFETY: the caller is the writer (`Owner`), so reachable nodes stay.
+        unsafe {
+            let r = &*root;
+            w.in_hole(w.lo, r.start(0)).or_else(|| below(root, w)).or_else(|| w.in_hole(r.end(r.len() - 1), w.hi))
+        }
+    }
+}
+
+/// The lowest fit between the items below `node`.
+///
+/// # Safety
+/// The caller is the writer.
+unsafe fn below<A: NodeAlloc, const F: usize>(this: *mut Node<A, F>, w: &Wanted) -> Option<u64> {
+    // SAFETY: as for this function: a live node, and the only one who changes it is the caller.
+    let node = unsafe { &*this };
+    // Children that end at or before `lo` hold nothing of interest; the hole after the last of them may.
+    let mut i = node.route(w.lo);
+    loop {
+        // The child that contains `lo` may be entered in vain, once a level.
+        // SAFETY: as above.
+        if node.end(i) > w.lo
+            && unsafe { Node::gap(this, i) } >= w.enter
+            && let Some(at) = unsafe { below(node.child(i), w) }
+        {
+            return Some(at);
+        }
+        if i + 1 == node.len() || node.end(i) >= w.hi {
+            return None;
+        }
+        if let Some(at) = w.in_hole(node.end(i), node.start(i + 1)) {
+            return Some(at);
+        }
+        i += 1;
+    }
+}

@@ -1,0 +1,227 @@
+//! An ordered tree of disjoint ranges that is read without locks and changed by copying: a B+tree whose inner nodes also know
+//! the largest hole below each child, so that finding room is a descent and not a walk.
+//!
+//! # State
+//! A leaf holds up to `F` items: `starts`, `ends`, and a pointer to what the range means. An inner node holds for each child
+//! `starts[i]`, the first address that any item below it covers, `ends[i]`, one past the last, and `gaps[i]`, the largest hole
+//! *between* two items below it. All leaves are at level 0; no node but the root may be the only one of its parent's children
+//! to shrink to nothing: a node without items is never kept.
+//!
+//! # Invariants
+//! - **T1 Order.** Items are disjoint and ascending, within a leaf and from leaf to leaf.
+//! - **T2 Exactness.** For each child: `starts[i]` is its first item's start, `ends[i]` its last item's end, and
+//!   `gaps[i] = max(gaps of its own children, starts[j + 1] - ends[j] over its neighbours j, j + 1)`, 0 for none.
+//! - **T3 Height.** Every leaf has the same distance from the root, each node's level is one less than its parent's.
+//!
+//! # Why the gap values hold
+//! The triple (first, last, gap) of a run of items is a monoid: the triple of two adjacent runs is
+//! `(a.first, b.last, max(a.gap, b.gap, b.first - a.last))`. A node's triple therefore follows from its own arrays alone, with
+//! no look at a neighbour: a hole between two subtrees belongs to their lowest common ancestor. A change rebuilds the nodes
+//! that lose or gain an item (bottom up, each triple computed from the finished arrays below) and then walks the remaining
+//! ancestors once, replacing one triple in each and stopping where it did not change. Nothing off the search path is read or
+//! written, since no triple off it contains a changed item (FreeBSD D19826 has the same property for its binary tree, by the
+//! same argument; there the hole belongs to the left neighbour, here to the common ancestor).
+//!
+//! # Readers against the one writer
+//! Leaves are immutable once reachable; so are an inner node's `len`, `level` and which slots are in use. A change whose effect
+//! fits below one slot of one inner node builds the new subtree aside and stores **one pointer**: either a reader sees the old
+//! subtree or the new one. Everything that is replaced is retired through the epoch.
+//!
+//! Readers use of an inner node only `starts[1..]` (routing: the last child that starts at or before the address, else the
+//! first) and the pointers. `starts[i]` may rise in place, after the pointer is stored; it never falls for `i > 0`, since an
+//! item that starts before `starts[i]` is put below child `i - 1`. So a reader that routes by an outdated `starts[i]` meets the
+//! new child and misses an address which that child does not cover: the same answer as before and after. A miss that overlaps
+//! *several* changes may be wrong; therefore a miss counts only where the arena's sequence did not move (Contract C3), and a
+//! hit counts only where the item is not stale. `ends` and `gaps` of inner nodes are the writer's alone.
+
+mod change;
+mod check;
+mod fit;
+mod node;
+#[cfg(test)]
+mod tests;
+
+pub use change::Change;
+pub use check::TreeError;
+pub use node::{NodeAlloc, NodeSize};
+
+use core::marker::PhantomData;
+use core::ptr::{self, NonNull};
+use node::{Node, Path};
+use quire_sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+/// The right to change one tree: made with it, kept under the lock of its writers.
+pub struct Owner(());
+
+/// An item as the tree holds it.
+#[derive(Debug)]
+pub struct Item<T> {
+    /// First address.
+    pub start: u64,
+    /// One past the last address.
+    pub end: u64,
+    /// What the range means.
+    pub value: NonNull<T>,
+}
+
+impl<T> Clone for Item<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Item<T> {}
+
+/// The tree; see the module. `F` is the fan-out: 15 makes a leaf 400 bytes.
+pub struct Tree<T, A: NodeAlloc, const F: usize> {
+    root: AtomicPtr<Node<A, F>>,
+    /// Number of items: the writer's, read by anybody for statistics.
+    len: AtomicUsize,
+    alloc: A,
+    _values: PhantomData<NonNull<T>>,
+}
+
+// SAFETY: nodes are shared as the module says: readers reach immutable parts and atomics, the writer is one (`Owner`). Values
+// are handed out as raw pointers; who dereferences them argues for `T`.
+unsafe impl<T, A: NodeAlloc, const F: usize> Send for Tree<T, A, F> {}
+// SAFETY: as above.
+unsafe impl<T, A: NodeAlloc, const F: usize> Sync for Tree<T, A, F> {}
+
+impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
+    /// An empty tree, and the right to change it.
+    pub fn new(alloc: A) -> (Self, Owner) {
+        const { assert!(F >= 4 && F < 256) };
+        (Tree { root: AtomicPtr::new(ptr::null_mut()), len: AtomicUsize::new(0), alloc, _values: PhantomData }, Owner(()))
+    }
+
+    /// Number of items.
+    pub fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is no item.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The item that covers `at`.
+    ///
+    /// # Safety
+    /// The caller is pinned in the epoch domain that the allocator retires into, or keeps writers out.
+    #[inline]
+    pub unsafe fn get(&self, at: u64) -> Option<Item<T>> {
+        let mut node = self.root.load(Ordering::Acquire);
+        if node.is_null() {
+            return None;
+        }
+        // SAFETY: reachable nodes are alive while the caller is pinned.
+        unsafe {
+            while (*node).level > 0 {
+                node = (*node).child((*node).route(at));
+            }
+            let n = (*node).count_starting_at_or_before(at);
+            if n == 0 || (*node).end(n - 1) <= at {
+                return None;
+            }
+            Some((*node).item(n - 1))
+        }
+    }
+
+    /// The first item that ends after `from`: the one that covers it, else the next.
+    ///
+    /// # Safety
+    /// As [`Tree::get`].
+    pub unsafe fn next(&self, from: u64) -> Option<Item<T>> {
+        // SAFETY: by this function's contract.
+        unsafe { self.cursor(from).next() }
+    }
+
+    /// The last item that starts before `at`.
+    ///
+    /// # Safety
+    /// The caller keeps writers out.
+    pub unsafe fn before(&self, at: u64) -> Option<Item<T>> {
+        let mut node = self.root.load(Ordering::Acquire);
+        if node.is_null() || at == 0 {
+            return None;
+        }
+        // SAFETY: as in `get`.
+        unsafe {
+            while (*node).level > 0 {
+                node = (*node).child((*node).route(at - 1));
+            }
+            let n = (*node).count_starting_at_or_before(at - 1);
+            (n > 0).then(|| (*node).item(n - 1))
+        }
+    }
+
+    /// Walks the items from the first one that ends after `from`.
+    ///
+    /// # Safety
+    /// As [`Tree::get`], for as long as the cursor is used. Next to a writer the walk may show a mix of before and after.
+    pub unsafe fn cursor(&self, from: u64) -> Cursor<T, A, F> {
+        let mut path = Path::new();
+        let root = self.root.load(Ordering::Acquire);
+        let mut valid = false;
+        if !root.is_null() {
+            // SAFETY: as in `get`.
+            unsafe {
+                path.descend(root, |n| n.route(from));
+                let leaf = path.node(0);
+                let mut i = (*leaf).count_starting_at_or_before(from);
+                if i > 0 && (*leaf).end(i - 1) > from {
+                    i -= 1;
+                }
+                path.set(0, i);
+                valid = i < (*leaf).len() || path.advance(0);
+            }
+        }
+        Cursor { path, valid, _values: PhantomData }
+    }
+
+    /// The items' nodes, freed at once.
+    ///
+    /// # Safety
+    /// Nobody else can reach the tree any more.
+    pub unsafe fn free_all(&mut self) {
+        let root = self.root.swap(ptr::null_mut(), Ordering::Relaxed);
+        self.len.store(0, Ordering::Relaxed);
+        if !root.is_null() {
+            // SAFETY: by this function's contract.
+            unsafe { Node::free_subtree(root) };
+        }
+    }
+}
+
+/// A place between items; see [`Tree::cursor`].
+pub struct Cursor<T, A: NodeAlloc, const F: usize> {
+    path: Path<A, F>,
+    valid: bool,
+    _values: PhantomData<NonNull<T>>,
+}
+
+impl<T, A: NodeAlloc, const F: usize> Clone for Cursor<T, A, F> {
+    fn clone(&self) -> Self {
+        Cursor { path: self.path, valid: self.valid, _values: PhantomData }
+    }
+}
+
+impl<T, A: NodeAlloc, const F: usize> Iterator for Cursor<T, A, F> {
+    type Item = Item<T>;
+
+    fn next(&mut self) -> Option<Item<T>> {
+        if !self.valid {
+            return None;
+        }
+        // SAFETY: the cursor's maker promised that the nodes stay alive while it is used.
+        unsafe {
+            let (leaf, i) = (self.path.node(0), self.path.index(0));
+            let item = (*leaf).item(i);
+            if i + 1 < (*leaf).len() {
+                self.path.set(0, i + 1);
+            } else {
+                self.valid = self.path.advance(0);
+            }
+            Some(item)
+        }
+    }
+}

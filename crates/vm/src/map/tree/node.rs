@@ -1,0 +1,349 @@
+//! Nodes, where they come from, and paths through them.
+
+use super::Item;
+use crate::error::OutOfMemory;
+use core::cell::Cell;
+use core::mem::MaybeUninit;
+use core::ptr::{self, NonNull};
+use quire_sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use quire_sync::epoch::Retired;
+
+/// The two sizes of node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NodeSize {
+    /// A leaf.
+    Leaf,
+    /// An inner node.
+    Inner,
+}
+
+/// Where a tree's nodes come from and go to. A copy stands in each node, so that the epoch can free it.
+///
+/// # Safety
+/// `alloc` returns memory for the layout that [`NodeAlloc::bytes`] gives, aligned to 8, that nobody else uses.
+pub unsafe trait NodeAlloc: Copy + 'static {
+    /// Memory for a node of `bytes` bytes.
+    fn alloc(self, size: NodeSize, bytes: usize) -> Result<NonNull<u8>, OutOfMemory>;
+
+    /// Takes a node back at once.
+    ///
+    /// # Safety
+    /// It came from `alloc` with the same size, and nobody uses it.
+    unsafe fn free(self, node: NonNull<u8>, size: NodeSize, bytes: usize);
+
+    /// Calls `free` with `node` once no reader can hold it.
+    ///
+    /// # Safety
+    /// As [`quire_sync::epoch::Domain::retire`].
+    unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired));
+}
+
+/// The deepest tree: with a fan-out of 15 that is never reached, and a change that would go deeper fails for memory.
+pub(super) const MAX_LEVELS: usize = 12;
+
+/// A leaf, or the part of an inner node that both have.
+#[repr(C)]
+pub(super) struct Node<A: NodeAlloc, const F: usize> {
+    /// Must be first: the epoch hands it back.
+    retired: Retired,
+    alloc: A,
+    /// The next node of a list that the writer has it on: nodes being built, nodes to be retired. Readers never look.
+    pub link: Cell<*mut Node<A, F>>,
+    /// 0: a leaf. Fixed.
+    pub level: u8,
+    /// Slots in use. Fixed once reachable.
+    len: Cell<u8>,
+    /// Inner: rises in place (see the tree's module). Leaf: fixed once reachable. Initialised below `len`, as all arrays here.
+    starts: [MaybeUninit<AtomicU64>; F],
+    /// Inner: the writer's. Leaf: fixed once reachable.
+    ends: [MaybeUninit<Cell<u64>>; F],
+    /// Inner: children. Leaf: values, fixed once reachable.
+    slots: [MaybeUninit<AtomicPtr<()>>; F],
+}
+
+/// An inner node: what a leaf has, and the gaps.
+#[repr(C)]
+struct Inner<A: NodeAlloc, const F: usize> {
+    node: Node<A, F>,
+    /// The writer's.
+    gaps: [MaybeUninit<Cell<u64>>; F],
+}
+
+/// What a node's parent says about it: a monoid over runs of items (see the tree's module).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Summary {
+    pub first: u64,
+    pub last: u64,
+    pub gap: u64,
+}
+
+impl<A: NodeAlloc, const F: usize> Node<A, F> {
+    fn size(level: u8) -> (NodeSize, usize) {
+        if level == 0 { (NodeSize::Leaf, size_of::<Node<A, F>>()) } else { (NodeSize::Inner, size_of::<Inner<A, F>>()) }
+    }
+
+    /// An empty node that nobody else can reach yet.
+    pub fn new(alloc: A, level: u8) -> Result<*mut Self, OutOfMemory> {
+        let (size, bytes) = Self::size(level);
+        let node = alloc.alloc(size, bytes)?.cast::<Node<A, F>>().as_ptr();
+        // SAFETY: fresh memory, large enough. The arrays may be uninitialised; `push` writes what `len` makes readable.
+        unsafe {
+            (&raw mut (*node).retired).write(Retired::new());
+            (&raw mut (*node).alloc).write(alloc);
+            (&raw mut (*node).link).write(Cell::new(ptr::null_mut()));
+            (&raw mut (*node).level).write(level);
+            (&raw mut (*node).len).write(Cell::new(0));
+        }
+        Ok(node)
+    }
+
+    /// Frees a node that nobody else can reach.
+    ///
+    /// # Safety
+    /// As it says.
+    pub unsafe fn free(node: *mut Self) {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let (alloc, (size, bytes)) = ((*node).alloc, Self::size((*node).level));
+            alloc.free(NonNull::new_unchecked(node.cast()), size, bytes);
+        }
+    }
+
+    /// Frees a node and all below it.
+    ///
+    /// # Safety
+    /// Nobody else can reach any of them.
+    pub unsafe fn free_subtree(node: *mut Self) {
+        // SAFETY: by this function's contract.
+        unsafe {
+            if (*node).level > 0 {
+                for i in 0..(*node).len() {
+                    Self::free_subtree((*node).child(i));
+                }
+            }
+            Self::free(node);
+        }
+    }
+
+    /// Gives up a node that readers may still hold.
+    ///
+    /// # Safety
+    /// It is unreachable for new readers, and given up once.
+    pub unsafe fn retire(node: *mut Self) {
+        unsafe fn free<A: NodeAlloc, const F: usize>(retired: *mut Retired) {
+            // SAFETY: `retired` is a node's first field; no reader is left.
+            unsafe { Node::<A, F>::free(retired.cast()) }
+        }
+        // SAFETY: by this function's contract.
+        unsafe {
+            let alloc = (*node).alloc;
+            alloc.retire(node.cast(), free::<A, F>);
+        }
+    }
+
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.len.get() as usize
+    }
+    #[inline(always)]
+    pub fn start(&self, i: usize) -> u64 {
+        debug_assert!(i < self.len());
+        // SAFETY: slots below `len` are initialised, and callers ask for no others.
+        unsafe { self.starts[i].assume_init_ref() }.load(Ordering::Relaxed)
+    }
+    #[inline(always)]
+    pub fn end(&self, i: usize) -> u64 {
+        debug_assert!(i < self.len());
+        // SAFETY: as in `start`.
+        unsafe { self.ends[i].assume_init_ref() }.get()
+    }
+    #[inline(always)]
+    pub fn slot(&self, i: usize) -> *mut () {
+        debug_assert!(i < self.len());
+        // SAFETY: as in `start`.
+        unsafe { self.slots[i].assume_init_ref() }.load(Ordering::Acquire)
+    }
+    #[inline(always)]
+    pub fn child(&self, i: usize) -> *mut Node<A, F> {
+        self.slot(i).cast()
+    }
+    #[inline(always)]
+    pub fn item<T>(&self, i: usize) -> Item<T> {
+        // SAFETY: a leaf's slots hold values, which came from `Item`s and so are not null.
+        let value = unsafe { NonNull::new_unchecked(self.slot(i).cast()) };
+        Item { start: self.start(i), end: self.end(i), value }
+    }
+
+    /// The child to follow for `at`: the last that starts at or before it, else the first.
+    #[inline(always)]
+    pub fn route(&self, at: u64) -> usize {
+        self.count_starting_at_or_before(at).saturating_sub(1)
+    }
+
+    /// Number of slots that start at or before `at`: a binary search without unpredictable branches.
+    #[inline(always)]
+    pub fn count_starting_at_or_before(&self, at: u64) -> usize {
+        let (mut base, mut len) = (0usize, self.len());
+        while len > 1 {
+            let half = len / 2;
+            base += if self.start(base + half - 1) <= at { half } else { 0 };
+            len -= half;
+        }
+        base + (len == 1 && self.start(base) <= at) as usize
+    }
+
+    /// The gap below child `i`; 0 in a leaf.
+    ///
+    /// # Safety
+    /// `this` is a live node with all its memory behind the pointer, `i` is below its length; the caller is the writer.
+    #[inline(always)]
+    pub unsafe fn gap(this: *mut Self, i: usize) -> u64 {
+        // SAFETY: by this function's contract; nodes above level 0 were allocated as `Inner`, whose first field this is.
+        unsafe { if (*this).level == 0 { 0 } else { (*this.cast::<Inner<A, F>>()).gaps[i].assume_init_ref().get() } }
+    }
+
+    /// Appends a slot to a node that is being built. Where it is a leaf, `gap` is not kept.
+    ///
+    /// # Safety
+    /// As [`Node::gap`]; nobody else can reach the node, and it is not full.
+    #[inline]
+    pub unsafe fn push(this: *mut Self, start: u64, end: u64, slot: *mut (), gap: u64) {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let i = (*this).len();
+            debug_assert!(i < F);
+            debug_assert!(i == 0 || (*this).end(i - 1) <= start, "T1: ranges ascend");
+            (*this).starts[i].write(AtomicU64::new(start));
+            (*this).ends[i].write(Cell::new(end));
+            (*this).slots[i].write(AtomicPtr::new(slot));
+            if (*this).level > 0 {
+                (*this.cast::<Inner<A, F>>()).gaps[i].write(Cell::new(gap));
+            }
+            (*this).len.set(i as u8 + 1);
+        }
+    }
+
+    /// The node's own triple, from its arrays alone.
+    ///
+    /// # Safety
+    /// As [`Node::gap`]; the node is not empty.
+    pub unsafe fn summary(this: *mut Self) -> Summary {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let n = (*this).len();
+            let mut gap = Self::gap(this, 0);
+            for i in 1..n {
+                gap = gap.max((*this).start(i) - (*this).end(i - 1)).max(Self::gap(this, i));
+            }
+            Summary { first: (*this).start(0), last: (*this).end(n - 1), gap }
+        }
+    }
+
+    /// Stores in an inner node what is true of child `i` now; returns whether anything changed. After the pointer.
+    ///
+    /// # Safety
+    /// As [`Node::gap`]; the node is an inner one.
+    pub unsafe fn renew(this: *mut Self, i: usize, s: Summary) -> bool {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let old = Summary { first: (*this).start(i), last: (*this).end(i), gap: Self::gap(this, i) };
+            if old == s {
+                return false;
+            }
+            debug_assert!(i == 0 || s.first >= old.first, "routing starts never fall in place");
+            // Release: a reader that routes by the new start meets the new child everywhere.
+            (*this).starts[i].assume_init_ref().store(s.first, Ordering::Release);
+            (*this).ends[i].assume_init_ref().set(s.last);
+            (*this.cast::<Inner<A, F>>()).gaps[i].assume_init_ref().set(s.gap);
+            true
+        }
+    }
+
+    /// Replaces child `i`. Contract C3: the one store that publishes a change below one slot.
+    pub fn publish(&self, i: usize, child: *mut Node<A, F>) {
+        debug_assert!(i < self.len());
+        // SAFETY: slots below `len` are initialised.
+        unsafe { self.slots[i].assume_init_ref() }.store(child.cast(), Ordering::Release);
+    }
+}
+
+/// A node and an index at each level, from a root down.
+pub(super) struct Path<A: NodeAlloc, const F: usize> {
+    nodes: [*mut Node<A, F>; MAX_LEVELS],
+    index: [u8; MAX_LEVELS],
+    height: u8,
+}
+
+impl<A: NodeAlloc, const F: usize> Clone for Path<A, F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<A: NodeAlloc, const F: usize> Copy for Path<A, F> {}
+
+impl<A: NodeAlloc, const F: usize> Path<A, F> {
+    pub fn new() -> Self {
+        Path { nodes: [ptr::null_mut(); MAX_LEVELS], index: [0; MAX_LEVELS], height: 0 }
+    }
+
+    /// Levels of the tree that the path goes through.
+    pub fn height(&self) -> usize {
+        self.height as usize
+    }
+    pub fn node(&self, level: usize) -> *mut Node<A, F> {
+        self.nodes[level]
+    }
+    pub fn index(&self, level: usize) -> usize {
+        self.index[level] as usize
+    }
+    pub fn set(&mut self, level: usize, index: usize) {
+        self.index[level] = index as u8;
+    }
+
+    /// From `root` to a leaf, each step to the child that `route` names. The leaf's index is left 0.
+    ///
+    /// # Safety
+    /// The nodes stay alive while the path is used.
+    pub unsafe fn descend(&mut self, root: *mut Node<A, F>, route: impl Fn(&Node<A, F>) -> usize) {
+        let mut node = root;
+        // SAFETY: by this function's contract.
+        unsafe {
+            self.height = (*node).level + 1;
+            loop {
+                let level = (*node).level as usize;
+                self.nodes[level] = node;
+                self.index[level] = 0;
+                if level == 0 {
+                    return;
+                }
+                let i = route(&*node);
+                self.index[level] = i as u8;
+                node = (*node).child(i);
+            }
+        }
+    }
+
+    /// To the next node at `level`, with index 0 there and below; false where there is none.
+    ///
+    /// # Safety
+    /// As [`Path::descend`].
+    pub unsafe fn advance(&mut self, level: usize) -> bool {
+        let mut up = level + 1;
+        // SAFETY: by this function's contract.
+        unsafe {
+            while up < self.height() && self.index(up) + 1 >= (*self.nodes[up]).len() {
+                up += 1;
+            }
+            if up >= self.height() {
+                return false;
+            }
+            self.index[up] += 1;
+            while up > level {
+                self.nodes[up - 1] = (*self.nodes[up]).child(self.index(up));
+                self.index[up - 1] = 0;
+                up -= 1;
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,314 @@
+//! The tree against a model, with a small fan-out so that nodes split and shrink all the time.
+
+use super::*;
+use crate::error::OutOfMemory;
+use proptest::prelude::*;
+use quire_sync::epoch::Retired;
+use std::alloc::Layout;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+std::thread_local! {
+    static LIVE: Cell<i64> = const { Cell::new(0) };
+    static FAIL_IN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Nodes from the heap; what is retired is freed at once (single-threaded tests have no readers).
+#[derive(Clone, Copy)]
+struct Boxes;
+
+// SAFETY: `std::alloc` does what the trait asks.
+unsafe impl NodeAlloc for Boxes {
+    fn alloc(self, _size: NodeSize, bytes: usize) -> Result<NonNull<u8>, OutOfMemory> {
+        let left = FAIL_IN.get();
+        if left > 0 {
+            FAIL_IN.set(left - 1);
+            if left == 1 {
+                return Err(OutOfMemory);
+            }
+        }
+        LIVE.set(LIVE.get() + 1);
+        // SAFETY: not a zero-sized layout.
+        NonNull::new(unsafe { std::alloc::alloc(Layout::from_size_align(bytes, 8).unwrap()) }).ok_or(OutOfMemory)
+    }
+    unsafe fn free(self, node: NonNull<u8>, _size: NodeSize, bytes: usize) {
+        LIVE.set(LIVE.get() - 1);
+        // SAFETY: by the trait's contract it came from `alloc`; poisoned first, so that a use after free shows.
+        unsafe {
+            node.as_ptr().write_bytes(0xdd, bytes);
+            std::alloc::dealloc(node.as_ptr(), Layout::from_size_align(bytes, 8).unwrap())
+        }
+    }
+    unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
+        // SAFETY: nobody reads next to these tests.
+        unsafe { free(node) }
+    }
+}
+
+const PAGE: u64 = 4096;
+
+struct Pair<const F: usize> {
+    tree: Tree<u64, Boxes, F>,
+    owner: Owner,
+    model: BTreeMap<u64, (u64, usize)>,
+    tag: usize,
+}
+
+impl<const F: usize> Pair<F> {
+    fn new() -> Self {
+        let (tree, owner) = Tree::new(Boxes);
+        Pair { tree, owner, model: BTreeMap::new(), tag: 8 }
+    }
+
+    /// Everything between `lo` and `hi` gives way to `new`; what straddles the ends is clipped, as a map does it.
+    fn replace(&mut self, lo: u64, hi: u64, new: &[(u64, u64)]) -> bool {
+        let mut items: Vec<(u64, u64, usize)> = Vec::new();
+        let old: Vec<(u64, u64, usize)> =
+            self.model.range(..hi).map(|(s, (e, t))| (*s, *e, *t)).filter(|(_, e, _)| *e > lo).collect();
+        for &(s, _, t) in old.iter().filter(|o| o.0 < lo) {
+            items.push((s, lo, t));
+        }
+        for &(s, e) in new {
+            self.tag += 8;
+            items.push((s, e, self.tag));
+        }
+        for &(_, e, t) in old.iter().filter(|o| o.1 > hi) {
+            items.push((hi, e, t + 1));
+        }
+        let from = old.first().map_or(lo, |o| o.0.min(lo));
+        let to = old.last().map_or(hi, |o| o.1.max(hi));
+        let it = items.iter().map(|&(start, end, t)| Item { start, end, value: NonNull::new(t as *mut u64).unwrap() });
+        match self.tree.prepare(&mut self.owner, from, to, items.len(), it) {
+            Err(OutOfMemory) => false,
+            Ok(change) => {
+                self.tree.commit(&mut self.owner, change);
+                for o in old {
+                    self.model.remove(&o.0);
+                }
+                for (s, e, t) in items {
+                    self.model.insert(s, (e, t));
+                }
+                true
+            }
+        }
+    }
+
+    fn agree(&self) {
+        self.tree.check(&self.owner).unwrap();
+        // SAFETY: one thread.
+        let got: Vec<_> = unsafe { self.tree.cursor(0) }.map(|i| (i.start, i.end, i.value.as_ptr() as usize)).collect();
+        let want: Vec<_> = self.model.iter().map(|(s, (e, t))| (*s, *e, *t)).collect();
+        assert_eq!(got, want);
+    }
+
+    fn model_fit(&self, len: u64, align: u64, lo: u64, hi: u64) -> Option<u64> {
+        let mut at = lo.next_multiple_of(align);
+        for (s, (e, _)) in &self.model {
+            if *e <= at {
+                continue;
+            }
+            if at + len <= *s {
+                break;
+            }
+            at = e.next_multiple_of(align).max(at);
+        }
+        (at + len <= hi).then_some(at)
+    }
+}
+
+impl<const F: usize> Drop for Pair<F> {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has the tree.
+        unsafe { self.tree.free_all() }
+    }
+}
+
+fn ops<const F: usize>(ops: Vec<(u8, u64, u64)>) {
+    let live = LIVE.get();
+    let mut p = Pair::<F>::new();
+    for (kind, a, n) in ops {
+        let (lo, hi) = (a * PAGE, (a + n) * PAGE);
+        match kind {
+            0..=3 => {
+                p.replace(lo, hi, &[(lo, hi)]);
+            }
+            4 => {
+                p.replace(lo, hi, &[]);
+            }
+            5 => {
+                let many: Vec<_> = (a..a + n).step_by(2).map(|k| (k * PAGE, (k + 1) * PAGE)).collect();
+                p.replace(lo, hi, &many);
+            }
+            6 => {
+                p.replace(lo / 4, hi + 200 * PAGE, &[]);
+            }
+            _ => {
+                let len = (n % 7 + 1) * PAGE;
+                for (l, h) in [(0, 1 << 40), (lo, 1 << 40), (lo, hi), (lo, hi + 40 * PAGE)] {
+                    assert_eq!(
+                        p.tree.first_fit(&p.owner, len, PAGE, l, h),
+                        p.model_fit(len, PAGE, l, h),
+                        "{len:x} {l:x} {h:x}"
+                    );
+                }
+                if let Some(at) = p.tree.first_fit(&p.owner, len, 8 * PAGE, lo, 1 << 40) {
+                    assert_eq!(at % (8 * PAGE), 0);
+                    // SAFETY: one thread.
+                    assert!(unsafe { p.tree.next(at) }.is_none_or(|i| i.start >= at + len));
+                }
+            }
+        }
+        p.agree();
+        for at in [lo, hi, lo + PAGE, hi.saturating_sub(1), 0] {
+            // SAFETY: one thread.
+            unsafe {
+                let want = p.model.range(..=at).next_back().filter(|(_, (e, _))| *e > at).map(|(s, _)| *s);
+                assert_eq!(p.tree.get(at).map(|i| i.start), want);
+                let want = p.model.range(..at).next_back().map(|(s, _)| *s);
+                assert_eq!(p.tree.before(at).map(|i| i.start), want);
+                let want = p.model.iter().find(|(_, (e, _))| *e > at).map(|(s, _)| *s);
+                assert_eq!(p.tree.next(at).map(|i| i.start), want);
+            }
+        }
+    }
+    drop(p);
+    assert_eq!(LIVE.get(), live, "every node is freed");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_sequence_of_replacements_agrees_with_an_ordered_map(
+        seq in prop::collection::vec((0u8..8, 0u64..400, 1u64..24), 1..160)
+    ) {
+        ops::<4>(seq.clone());
+        ops::<15>(seq);
+    }
+
+    #[test]
+    fn a_failed_allocation_changes_nothing(
+        seq in prop::collection::vec((0u64..400, 1u64..40, 0u64..5), 1..60)
+    ) {
+        let live = LIVE.get();
+        let mut p = Pair::<4>::new();
+        for (a, n, fail) in seq {
+            let many: Vec<_> = (a..a + n).step_by(2).map(|k| (k * PAGE, (k + 1) * PAGE)).collect();
+            let before = p.model.clone();
+            FAIL_IN.set(fail);
+            let done = p.replace(a * PAGE, (a + n) * PAGE, &many);
+            FAIL_IN.set(0);
+            if !done {
+                prop_assert_eq!(&before, &p.model);
+            }
+            p.agree();
+        }
+        drop(p);
+        prop_assert_eq!(LIVE.get(), live);
+    }
+}
+
+#[test]
+fn ascending_insertion_leaves_full_leaves() {
+    let live = LIVE.get();
+    let mut p = Pair::<15>::new();
+    for i in 0..1500 {
+        p.replace(2 * i * PAGE, (2 * i + 1) * PAGE, &[(2 * i * PAGE, (2 * i + 1) * PAGE)]);
+    }
+    p.agree();
+    assert!(LIVE.get() - live <= 100 + 7 + 1 + 1, "{} nodes for 1,500 items", LIVE.get() - live);
+}
+
+#[test]
+fn removing_almost_everything_gives_the_nodes_back() {
+    let live = LIVE.get();
+    let mut p = Pair::<15>::new();
+    for i in 0..4000 {
+        p.replace(2 * i * PAGE, (2 * i + 1) * PAGE, &[(2 * i * PAGE, (2 * i + 1) * PAGE)]);
+    }
+    for i in (0..4000).filter(|i| i % 100 != 0) {
+        p.replace(2 * i * PAGE, (2 * i + 1) * PAGE, &[]);
+    }
+    p.agree();
+    assert!(LIVE.get() - live <= 40, "{} nodes for 40 items", LIVE.get() - live);
+}
+
+#[test]
+fn a_hole_that_only_luck_aligns_is_found_when_nothing_else_is_left() {
+    let mut p = Pair::<4>::new();
+    // One hole, exactly four pages, exactly aligned.
+    p.replace(0, 8 * PAGE, &[(0, 8 * PAGE)]);
+    p.replace(12 * PAGE, 64 * PAGE, &[(12 * PAGE, 64 * PAGE)]);
+    assert_eq!(p.tree.first_fit(&p.owner, 4 * PAGE, 4 * PAGE, 0, 64 * PAGE), Some(8 * PAGE));
+    assert_eq!(p.tree.first_fit(&p.owner, 4 * PAGE, 16 * PAGE, 0, 64 * PAGE), None);
+}
+
+#[test]
+fn readers_beside_a_writer_see_every_item_that_stays() {
+    use quire_sync::epoch::{Domain, Slot};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    // Items at multiples of eight pages stay for ever; what lies between comes and goes. A reader that misses a lasting item
+    // was routed by something half-changed.
+    #[derive(Clone, Copy)]
+    struct Epoch(&'static Domain);
+    // SAFETY: as `Boxes`, and retiring waits for readers.
+    unsafe impl NodeAlloc for Epoch {
+        fn alloc(self, size: NodeSize, bytes: usize) -> Result<NonNull<u8>, OutOfMemory> {
+            Boxes.alloc(size, bytes)
+        }
+        unsafe fn free(self, node: NonNull<u8>, size: NodeSize, bytes: usize) {
+            // SAFETY: by the trait's contract.
+            unsafe { Boxes.free(node, size, bytes) }
+        }
+        unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
+            // SAFETY: by the trait's contract.
+            unsafe { self.0.retire(node, free) }
+        }
+    }
+    let bytes = quire_sync::PerCpu::<Slot>::bytes(3);
+    // SAFETY: a leaked block, large enough and aligned.
+    let domain: &'static Domain = unsafe {
+        let memory = std::alloc::alloc(Layout::from_size_align(bytes, 128).unwrap());
+        let slots = quire_sync::PerCpu::new(NonNull::new(memory).unwrap(), 3, |_| Slot::new());
+        Box::leak(Box::new(Domain::new(slots)))
+    };
+    let (tree, mut owner) = Tree::<u64, Epoch, 4>::new(Epoch(domain));
+    let item = |s: u64, e: u64| Item { start: s * PAGE, end: e * PAGE, value: NonNull::<u64>::dangling() };
+    for i in 0..64 {
+        let c = tree.prepare(&mut owner, 8 * i * PAGE, (8 * i + 1) * PAGE, 1, [item(8 * i, 8 * i + 1)].into_iter());
+        tree.commit(&mut owner, c.unwrap());
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        for cpu in 1..3 {
+            let (tree, stop) = (&tree, &stop);
+            s.spawn(move || {
+                quire_sync::hooks::threads::set_cpu(cpu);
+                let mut at = cpu as u64;
+                while !stop.load(Ordering::Relaxed) {
+                    at = (at * 5 + 7) % 64;
+                    let _pin = domain.pin();
+                    // SAFETY: pinned.
+                    let hit = unsafe { tree.get(8 * at * PAGE) };
+                    assert_eq!(hit.map(|i| i.start), Some(8 * at * PAGE));
+                    // SAFETY: pinned.
+                    let walked = unsafe { tree.cursor(0) }.filter(|i| i.start % (8 * PAGE) == 0).count();
+                    assert!(walked <= 128);
+                }
+            });
+        }
+        let mut x = 1u64;
+        for _ in 0..if cfg!(debug_assertions) { 20_000 } else { 200_000 } {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let at = (x >> 33) % 64 * 8 + 1 + (x >> 50) % 7;
+            // SAFETY: the writer.
+            let there = unsafe { tree.get(at * PAGE) }.is_some();
+            let new = (!there).then(|| item(at, at + 1));
+            let c = tree.prepare(&mut owner, at * PAGE, (at + 1) * PAGE, new.iter().len(), new.into_iter());
+            tree.commit(&mut owner, c.unwrap());
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    tree.check(&owner).unwrap();
+}
