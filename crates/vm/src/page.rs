@@ -309,6 +309,11 @@ impl Page {
         self.prev.store(pack(pfn), Ordering::Relaxed);
     }
 
+    /// The index word, as a fourth word for the user of a frame that is no object's page.
+    #[inline(always)]
+    pub fn spare(&self) -> &AtomicU64 {
+        &self.index
+    }
     /// Three words for the frame's user, by kind.
     #[inline(always)]
     pub fn words(&self) -> &[AtomicU64; 3] {
