@@ -33,4 +33,9 @@ pub unsafe trait Phys {
         // SAFETY: both pointers are valid by the trait's contract, and distinct frames do not overlap.
         unsafe { core::ptr::copy_nonoverlapping(self.frame_ptr(from), self.frame_ptr(to), PAGE_SIZE as usize) }
     }
+
+    /// Frame `pfn` goes back to the free lists: a machine that watches for the use of stale translations counts the frame's
+    /// lives here. Others have nothing to do.
+    #[inline(always)]
+    fn frame_freed(&self, _pfn: Pfn) {}
 }
