@@ -1,1 +1,55 @@
-#![no_std]
+//! Linux's system call interface over Quire's memory core, scheduler and file layer.
+//!
+//! # Principles
+//! - **This crate translates; it decides no policy.** It alone knows an errno or a Linux constant. What an address space
+//!   is, when a thread runs and what a file holds is decided below.
+//! - **Everything that a program passes is checked once, at the edge** ([`user`], [`syscall::Arg`]), and bounded before
+//!   anything is allocated for it. A bad argument is an error (Contract C10).
+//! - **Every handler is an ordinary function** `fn sys_x<M: Machine>(ctx: &mut Ctx<'_, M>, ...) -> Result<usize, Errno>`,
+//!   found through one table ([`syscall::table`]), from which the page of supported calls is generated.
+//! - **Generic over its machine.** [`Machine`] is all that it needs of the kernel, so it runs hosted too.
+//!
+//! # Where to start reading
+//! A system call: [`entry`], [`syscall::table`], then the handler's module. A new program: [`exec`]. A new process:
+//! [`process::fork`]. A signal: [`signal`].
+//!
+//! # Entry points for the kernel
+//! [`Linux::new`], [`Linux::start`] make process 1. [`Linux::syscall`], [`Linux::page_fault`], [`Linux::exception`] serve
+//! traps. [`Linux::return_to_user`] comes before every return to user mode, with interrupts on;
+//! [`Linux::first_return`] in its place for a new thread.
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+
+pub mod ctx;
+pub mod entry;
+pub mod errno;
+pub mod exec;
+pub mod file;
+pub mod futex;
+pub mod machine;
+pub mod memory;
+pub mod owned;
+pub mod proc;
+pub mod process;
+pub mod random;
+pub mod rank;
+pub mod regs;
+pub mod signal;
+pub mod start;
+pub mod syscall;
+pub mod system;
+pub mod thread;
+pub mod time;
+pub mod user;
+
+pub use ctx::Ctx;
+pub use entry::Linux;
+pub use errno::Errno;
+pub use machine::{BadAddress, End, Fpu, Machine};
+pub use process::Process;
+pub use regs::UserRegs;
+pub use thread::Thread;
+
+/// The number of a process, thread, group or session.
+pub type Pid = u32;

@@ -1,0 +1,91 @@
+//! The context of a system call: who calls, from where, and how handlers reach what they need.
+
+use crate::errno::Errno;
+use crate::file::{Files, FsState};
+use crate::machine::Machine;
+use crate::memory::AddressSpace;
+use crate::process::Process;
+use crate::regs::UserRegs;
+use crate::thread::{Restart, Thread};
+use crate::{Linux, Pid};
+use alloc::sync::Arc;
+
+/// Handed to every system call handler: the calling thread and its registers. Only the entry path makes one, for the
+/// thread that runs; that is what makes the owner's view of [`Thread`]'s fields safe.
+pub struct Ctx<'a, M: Machine> {
+    /// The kernel.
+    pub linux: &'static Linux<M>,
+    /// The calling thread.
+    pub thread: &'a Thread<M>,
+    /// Its registers; `rax` is set from the handler's result afterwards.
+    pub regs: &'a mut UserRegs,
+    /// The handler has set all registers itself (`rt_sigreturn`, exec): `rax` stays as it is.
+    pub regs_replaced: bool,
+}
+
+impl<'a, M: Machine> Ctx<'a, M> {
+    /// The context of the calling thread.
+    ///
+    /// # Safety
+    /// `thread` is the thread that runs this, and no other context of it is in use.
+    pub unsafe fn new(linux: &'static Linux<M>, thread: &'a Thread<M>, regs: &'a mut UserRegs) -> Self {
+        Ctx { linux, thread, regs, regs_replaced: false }
+    }
+
+    /// The caller's process.
+    pub fn process(&self) -> &'a Arc<Process<M>> {
+        &self.thread.process
+    }
+
+    /// The caller's address space.
+    pub fn space(&self) -> Result<&Arc<AddressSpace<M>>, Errno> {
+        // SAFETY: a context is the owner's; nothing replaces the space while a handler borrows it from `self`.
+        unsafe { self.thread.space.get() }.as_ref().ok_or(Errno::ESRCH)
+    }
+
+    /// The caller's table of open files.
+    pub fn files(&self) -> Result<&Arc<Files<M>>, Errno> {
+        // SAFETY: as in `space`.
+        unsafe { self.thread.files.get() }.as_ref().ok_or(Errno::EBADF)
+    }
+
+    /// The caller's working directory, root and umask.
+    pub fn fs(&self) -> Result<&Arc<FsState<M>>, Errno> {
+        // SAFETY: as in `space`.
+        unsafe { self.thread.fs.get() }.as_ref().ok_or(Errno::ENOENT)
+    }
+
+    /// Gives the caller another table of open files (`unshare`, `close_range`).
+    pub fn replace_files(&mut self, new: Arc<Files<M>>) {
+        // SAFETY: the owner is here, and `&mut self` means that no view of the old table is borrowed from it.
+        drop(unsafe { self.thread.files.replace(Some(new)) });
+    }
+
+    /// Gives the caller another working directory and root (`unshare`).
+    pub fn replace_fs(&mut self, new: Arc<FsState<M>>) {
+        // SAFETY: as in `replace_files`.
+        drop(unsafe { self.thread.fs.replace(Some(new)) });
+    }
+
+    /// The caller's process id.
+    pub fn pid(&self) -> Pid {
+        self.thread.process.pid
+    }
+
+    /// Whether a wait should end: with what was done so far, else with [`Errno::ERESTARTSYS`] (or one of its kin).
+    pub fn interrupted(&self) -> bool {
+        self.thread.interrupted()
+    }
+
+    /// Notes how `restart_syscall` goes on, and gives the error to return.
+    pub fn restart_with(&mut self, how: Restart) -> Errno {
+        // SAFETY: the owner is here; nothing borrows the old value.
+        unsafe { self.thread.restart.replace(Some(how)) };
+        Errno::ERESTARTBLOCK
+    }
+
+    /// Nanoseconds since boot.
+    pub fn now(&self) -> u64 {
+        quire_sync::hooks::now()
+    }
+}

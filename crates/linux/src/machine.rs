@@ -1,0 +1,133 @@
+//! What this crate needs of the kernel: reaching user memory, making threads' contexts, the FPU, clocks, entropy, power.
+//!
+//! Memory and page tables come with [`quire_vm::Machine`], threads with [`quire_task::Machine`]; this trait adds what only
+//! an operating system's personality needs. All methods are called from thread context with interrupts on.
+
+use crate::regs::UserRegs;
+use crate::thread::Thread;
+use core::fmt;
+use quire_vm::OutOfMemory;
+
+/// User memory could not be reached to the end: nothing is mapped there, or not with that right.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadAddress {
+    /// Bytes at the end that were not copied.
+    pub left: usize,
+}
+
+/// Where a new thread's floating-point state comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fpu {
+    /// As after reset.
+    Fresh,
+    /// A copy of the calling thread's.
+    Copy,
+}
+
+/// How the machine ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// Process 1 returned this status.
+    Exit(u8),
+    /// This signal killed process 1.
+    Signal(u8),
+    /// A program asked for it (`reboot`).
+    PowerOff,
+}
+
+/// The kernel beneath the Linux layer.
+///
+/// A `quire_task` thread's payload is `Some` for Linux threads, `None` for the kernel's own (each CPU's idle thread).
+///
+/// # Safety
+/// The user memory methods must touch nothing but the given user range (in the space that is active on this CPU) and the given
+/// kernel range, whatever the user address says; an address outside user space, or one that faults beyond repair, ends in
+/// [`BadAddress`], never in a panic.
+pub unsafe trait Machine: quire_vm::Machine + quire_task::Machine<Payload = Option<Thread<Self>>> {
+    /// Copies `len` bytes from user address `from`. May sleep: the access may fault.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of `len` bytes.
+    unsafe fn copy_from_user(&self, to: *mut u8, from: u64, len: usize) -> Result<(), BadAddress>;
+
+    /// Copies `len` bytes to user address `to`. May sleep.
+    ///
+    /// # Safety
+    /// `from` is valid for reads of `len` bytes.
+    unsafe fn copy_to_user(&self, to: u64, from: *const u8, len: usize) -> Result<(), BadAddress>;
+
+    /// Stores `len` zeroes at user address `to`. May sleep.
+    fn clear_user(&self, to: u64, len: usize) -> Result<(), BadAddress>;
+
+    /// Copies bytes from user address `from` up to and with the first zero byte, at most `len`. Returns how many were
+    /// copied before the zero byte, `len` if there was none. May sleep.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of `len` bytes.
+    unsafe fn string_from_user(&self, to: *mut u8, from: u64, len: usize) -> Result<usize, BadAddress>;
+
+    /// Loads the aligned word at user address `at`, atomically. May sleep.
+    fn load_user_u32(&self, at: u64) -> Result<u32, BadAddress>;
+
+    /// Stores `new` at the aligned user address `at` if `old` is there, atomically. Returns what was there. May sleep.
+    fn compare_exchange_user_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, BadAddress>;
+
+    /// A context that, when first switched to, calls [`Linux::first_return`](crate::Linux::first_return) with `regs` on
+    /// its own kernel stack and goes to user mode with what that leaves. `fs_base` and `gs_base` are the new thread's.
+    fn new_context(
+        &self,
+        regs: &UserRegs,
+        fs_base: u64,
+        gs_base: u64,
+        fpu: Fpu,
+    ) -> Result<<Self as quire_task::Machine>::Context, OutOfMemory>;
+
+    /// Makes `pmap` the calling thread's address space on this CPU, now. `None`: none, only the kernel's half. Later
+    /// switches to this thread take [`Thread::pmap`].
+    fn activate(&self, pmap: Option<&<Self as quire_vm::Machine>::Pmap>);
+
+    /// The calling thread's FS base.
+    fn fs_base(&self) -> u64;
+    /// Sets the calling thread's FS base; `base` is a user address (the caller checked).
+    fn set_fs_base(&self, base: u64);
+    /// The calling thread's user GS base.
+    fn gs_base(&self) -> u64;
+    /// Sets the calling thread's user GS base; `base` is a user address (the caller checked).
+    fn set_gs_base(&self, base: u64);
+
+    /// Bytes of the floating-point state in the standard (not compacted) XSAVE format: what a signal frame carries.
+    /// At least 576 (legacy area and header), at most 8192, a multiple of 64.
+    fn fpu_len(&self) -> usize;
+    /// The state components that the state has (XCR0).
+    fn fpu_features(&self) -> u64;
+    /// MXCSR bits that may be set without a fault.
+    fn mxcsr_mask(&self) -> u32;
+    /// Saves the calling thread's state to `area`: [`fpu_len`](Machine::fpu_len) bytes, aligned to 64.
+    fn fpu_save(&self, area: &mut [u8]);
+    /// Loads the calling thread's state from `area`, whose header and MXCSR the caller has checked.
+    fn fpu_restore(&self, area: &[u8]);
+    /// Puts the calling thread's state back to what it is after reset.
+    fn fpu_reset(&self);
+
+    /// Nanoseconds since 1970.
+    fn realtime(&self) -> u64;
+    /// Makes the wall clock say `ns` since 1970.
+    fn set_realtime(&self, ns: u64);
+    /// The smallest step of the clocks in nanoseconds.
+    fn clock_resolution(&self) -> u64 {
+        1
+    }
+    /// Entropy for seeding, 32 bytes: from the CPU's generator where there is one, mixed with clock jitter.
+    fn entropy(&self) -> [u8; 32];
+    /// What CPUID says in EDX of leaf 1 (`AT_HWCAP`).
+    fn hwcap(&self) -> u64;
+    /// The CPU's model, family and flags as `/proc/cpuinfo` shows them for `cpu`.
+    fn describe_cpu(&self, cpu: usize, out: &mut dyn fmt::Write) -> fmt::Result;
+
+    /// One line for the kernel's log.
+    fn log(&self, line: fmt::Arguments<'_>);
+    /// Whether the log should also tell what is merely interesting (unknown system calls, deaths by signal).
+    fn verbose(&self) -> bool;
+    /// Flushes the ports, reports `end` to the host and powers off. Does not return.
+    fn power_off(&self, end: End) -> !;
+}

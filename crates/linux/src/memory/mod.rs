@@ -1,0 +1,55 @@
+//! Address spaces as Linux sees them: the map, the heap's end, what program it holds; and the calls that change them.
+
+pub mod advise;
+pub mod brk;
+pub mod map;
+pub mod protect;
+pub mod remap;
+
+use crate::errno::Errno;
+use crate::exec::Image;
+use crate::machine::Machine;
+use alloc::sync::Arc;
+use core::ops::Deref;
+use quire_sync::Mutex;
+use quire_vm::{Space, SpaceRef};
+
+/// Where the heap (`brk`) is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Heap {
+    /// Its first byte; never moves.
+    pub start: u64,
+    /// The break: one past its last byte.
+    pub end: u64,
+}
+
+/// An address space and what belongs to it. Shared by the threads of a process, and with children made by CLONE_VM.
+pub struct AddressSpace<M: Machine> {
+    /// The map.
+    pub space: SpaceRef<M>,
+    /// The heap. A sleeping lock: `brk` changes the map while it holds it.
+    pub heap: Mutex<Heap>,
+    /// The program.
+    pub image: Arc<Image<M>>,
+}
+
+impl<M: Machine> Deref for AddressSpace<M> {
+    type Target = Space<M>;
+    fn deref(&self) -> &Space<M> {
+        &self.space
+    }
+}
+
+impl<M: Machine> AddressSpace<M> {
+    /// A copy for a forked child.
+    pub fn fork(&self) -> Result<Arc<Self>, Errno> {
+        let heap = *self.heap.lock();
+        let space = self.space.fork()?;
+        Ok(Arc::new(AddressSpace { space, heap: Mutex::new(heap), image: self.image.clone() }))
+    }
+}
+
+/// `value` rounded up to whole pages; `None` where that overflows.
+pub fn page_up(value: u64) -> Option<u64> {
+    value.checked_next_multiple_of(quire_vm::PAGE_SIZE)
+}

@@ -1,0 +1,50 @@
+//! A value that belongs to one thread: it reads it without a lock; others read, and it changes it, under one.
+
+use core::cell::UnsafeCell;
+use quire_sync::SpinLock;
+
+/// See the module. "The owner" is the thread whose structure this is in.
+pub struct Owned<T> {
+    /// Held by the owner while it changes the value, and by others while they read it.
+    guard: SpinLock<()>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: others only read, under the guard, which the owner holds to write; so `T` is shared and sent between threads.
+unsafe impl<T: Send + Sync> Sync for Owned<T> {}
+
+impl<T> Owned<T> {
+    /// The value.
+    pub const fn new(value: T) -> Self {
+        Owned { guard: SpinLock::new(crate::rank::OWNED, ()), value: UnsafeCell::new(value) }
+    }
+
+    /// The owner's view, without a lock.
+    ///
+    /// # Safety
+    /// The caller is the owner (or runs in its place: a context switch to it), and does not use the reference across its
+    /// own [`replace`](Owned::replace).
+    #[inline(always)]
+    pub unsafe fn get(&self) -> &T {
+        // SAFETY: only the owner writes, and it is here.
+        unsafe { &*self.value.get() }
+    }
+
+    /// Changes the value, returning the old one (which the caller drops outside the guard: that may take long).
+    ///
+    /// # Safety
+    /// The caller is the owner and holds no reference from [`get`](Owned::get).
+    pub unsafe fn replace(&self, new: T) -> T {
+        let _guard = self.guard.lock();
+        // SAFETY: the guard keeps readers out; the owner is here.
+        unsafe { core::mem::replace(&mut *self.value.get(), new) }
+    }
+
+    /// Another thread's view: a short look under the guard. `f` takes no lock and does not sleep.
+    pub fn look<R>(&self, f: impl FnOnce(&T) -> R) -> R {
+        let _guard = self.guard.lock();
+        // SAFETY: the guard keeps the owner from writing.
+        f(unsafe { &*self.value.get() })
+    }
+}
+

@@ -1,0 +1,168 @@
+//! Lists of counted nodes with the links inside the nodes: every operation is O(1), nothing is allocated.
+
+use alloc::sync::Arc;
+use core::cell::Cell;
+use core::ptr::NonNull;
+use quire_task::list::{Adapter, Links, List};
+
+/// A node's place on one kind of list. Guarded by whatever guards the lists of that kind that the node may be on.
+pub struct Place<T> {
+    links: Links<T>,
+    /// Identity of the list that the node is on; 0: none.
+    on: Cell<usize>,
+}
+
+// SAFETY: touched only by `ArcList`'s methods, whose lists are guarded together with their nodes' places.
+unsafe impl<T> Send for Place<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Place<T> {}
+
+impl<T> Place<T> {
+    /// The place of a node that is on no list.
+    pub const fn new() -> Self {
+        Place { links: Links::new(), on: Cell::new(0) }
+    }
+}
+
+/// Says where a node keeps its [`Place`] for one kind of list.
+///
+/// # Safety
+/// `place` returns the same field at all times, used by no other kind; all lists that a node may move between are guarded
+/// such that two threads never touch one place at a time.
+pub unsafe trait Kind: 'static {
+    /// The nodes' type.
+    type Node;
+    /// The node's place.
+    fn place(node: &Self::Node) -> &Place<Self::Node>;
+}
+
+struct ByKind<K>(core::marker::PhantomData<K>);
+// SAFETY: `links` is a field of the place, which is always the same one.
+unsafe impl<K: Kind> Adapter for ByKind<K> {
+    type Node = K::Node;
+    fn links(node: &K::Node) -> &Links<K::Node> {
+        &K::place(node).links
+    }
+}
+
+/// A list that holds one count of each node on it.
+pub struct ArcList<K: Kind> {
+    list: List<ByKind<K>>,
+    /// Tells this list from others of its kind; lists do not move once nodes are on them, but need not rely on it.
+    id: usize,
+    len: usize,
+}
+
+impl<K: Kind> ArcList<K> {
+    /// An empty list; `id` (not 0) differs from that of every other list that its nodes may be on.
+    pub const fn new(id: usize) -> Self {
+        ArcList { list: List::new(), id, len: 0 }
+    }
+
+    /// Number of nodes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Appends a node that is on no list of this kind; gives it back where it is on one.
+    pub fn push(&mut self, node: Arc<K::Node>) -> Result<(), Arc<K::Node>> {
+        let place = K::place(&node);
+        if place.on.get() != 0 {
+            return Err(node);
+        }
+        place.on.set(self.id);
+        self.len += 1;
+        // SAFETY: the node is on no list of this kind, and stays in place: the count that the list takes over holds it.
+        unsafe { self.list.push_back(NonNull::new_unchecked(Arc::into_raw(node).cast_mut())) };
+        Ok(())
+    }
+
+    /// Takes `node` off, if it is on this list.
+    pub fn remove(&mut self, node: &K::Node) -> Option<Arc<K::Node>> {
+        let place = K::place(node);
+        if place.on.get() != self.id {
+            return None;
+        }
+        place.on.set(0);
+        self.len -= 1;
+        // SAFETY: the node is on this list, which gives back the count that it took in `push`.
+        unsafe {
+            self.list.remove(NonNull::from(node));
+            Some(Arc::from_raw(core::ptr::from_ref(node)))
+        }
+    }
+
+    /// Takes the first node off.
+    pub fn pop(&mut self) -> Option<Arc<K::Node>> {
+        let node = self.list.first()?;
+        // SAFETY: nodes on the list are alive.
+        self.remove(unsafe { node.as_ref() })
+    }
+
+    /// Whether `node` is on this list.
+    pub fn has(&self, node: &K::Node) -> bool {
+        K::place(node).on.get() == self.id
+    }
+
+    /// The nodes, first to last.
+    pub fn iter(&self) -> impl Iterator<Item = &K::Node> + '_ {
+        // SAFETY: nodes on the list are alive while it is borrowed.
+        self.list.iter().map(|node| unsafe { node.as_ref() })
+    }
+
+    /// A count of a node that is on this list.
+    pub fn counted(&self, node: &K::Node) -> Option<Arc<K::Node>> {
+        if !self.has(node) {
+            return None;
+        }
+        let raw = core::ptr::from_ref(node);
+        // SAFETY: the list holds a count made by `Arc::into_raw`, so the pointer is an Arc's and alive.
+        unsafe {
+            Arc::increment_strong_count(raw);
+            Some(Arc::from_raw(raw))
+        }
+    }
+}
+
+impl<K: Kind> Drop for ArcList<K> {
+    fn drop(&mut self) {
+        while self.pop().is_some() {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Node(u32, Place<Node>);
+    struct Only;
+    // SAFETY: one field; the test is one thread.
+    unsafe impl Kind for Only {
+        type Node = Node;
+        fn place(node: &Node) -> &Place<Node> {
+            &node.1
+        }
+    }
+
+    #[test]
+    fn a_list_owns_what_is_on_it_and_refuses_strangers() {
+        let nodes: Vec<Arc<Node>> = (0..4).map(|n| Arc::new(Node(n, Place::new()))).collect();
+        let (mut a, mut b) = (ArcList::<Only>::new(1), ArcList::<Only>::new(2));
+        for node in &nodes {
+            assert!(a.push(node.clone()).is_ok());
+        }
+        assert!(b.push(nodes[0].clone()).is_err());
+        assert!(b.remove(&nodes[0]).is_none());
+        assert_eq!(a.remove(&nodes[1]).map(|n| n.0), Some(1));
+        assert!(b.push(nodes[1].clone()).is_ok());
+        assert_eq!(a.iter().map(|n| n.0).collect::<Vec<_>>(), [0, 2, 3]);
+        assert_eq!(a.pop().map(|n| n.0), Some(0));
+        drop((a, b));
+        assert!(nodes.iter().all(|n| Arc::strong_count(n) == 1));
+    }
+}

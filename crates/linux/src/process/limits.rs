@@ -1,0 +1,151 @@
+//! Resource limits.
+
+use crate::errno::Errno;
+use crate::user::Plain;
+use crate::{Ctx, Machine};
+use alloc::sync::Arc;
+
+/// One limit.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limit {
+    /// What holds now.
+    pub soft: u64,
+    /// Up to where the process may raise it.
+    pub hard: u64,
+}
+
+// SAFETY: two words.
+unsafe impl Plain for Limit {}
+
+/// "No limit".
+pub const INFINITY: u64 = u64::MAX;
+/// Number of limits.
+pub const COUNT: usize = 16;
+
+/// Which limit: Linux's RLIMIT_ numbers.
+#[allow(missing_docs)]
+pub mod which {
+    pub const CPU: usize = 0;
+    pub const FSIZE: usize = 1;
+    pub const DATA: usize = 2;
+    pub const STACK: usize = 3;
+    pub const CORE: usize = 4;
+    pub const RSS: usize = 5;
+    pub const NPROC: usize = 6;
+    pub const NOFILE: usize = 7;
+    pub const MEMLOCK: usize = 8;
+    pub const AS: usize = 9;
+    pub const LOCKS: usize = 10;
+    pub const SIGPENDING: usize = 11;
+    pub const MSGQUEUE: usize = 12;
+    pub const NICE: usize = 13;
+    pub const RTPRIO: usize = 14;
+    pub const RTTIME: usize = 15;
+}
+
+/// All limits of a process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Limits(pub [Limit; COUNT]);
+
+impl Limits {
+    /// What process 1 starts with: Linux's defaults. `threads` is the highest number of threads that memory allows.
+    pub fn initial(threads: u64) -> Limits {
+        let free = Limit { soft: INFINITY, hard: INFINITY };
+        let mut all = [free; COUNT];
+        all[which::STACK] = Limit { soft: 8 << 20, hard: INFINITY };
+        all[which::CORE] = Limit { soft: 0, hard: INFINITY };
+        all[which::NPROC] = Limit { soft: threads / 2, hard: threads / 2 };
+        all[which::NOFILE] = Limit { soft: 1024, hard: 4096 };
+        all[which::MEMLOCK] = Limit { soft: 8 << 20, hard: 8 << 20 };
+        all[which::SIGPENDING] = Limit { soft: 1024, hard: 1024 };
+        all[which::MSGQUEUE] = Limit { soft: 819_200, hard: 819_200 };
+        all[which::NICE] = Limit { soft: 0, hard: 0 };
+        all[which::RTPRIO] = Limit { soft: 0, hard: 0 };
+        Limits(all)
+    }
+
+    /// The soft limit of `which`.
+    pub fn soft(&self, which: usize) -> u64 {
+        self.0[which].soft
+    }
+}
+
+/// The name and unit of each limit as `/proc/<pid>/limits` shows them.
+pub static NAMES: [(&str, &str); COUNT] = [
+    ("Max cpu time", "seconds"),
+    ("Max file size", "bytes"),
+    ("Max data size", "bytes"),
+    ("Max stack size", "bytes"),
+    ("Max core file size", "bytes"),
+    ("Max resident set", "bytes"),
+    ("Max processes", "processes"),
+    ("Max open files", "files"),
+    ("Max locked memory", "bytes"),
+    ("Max address space", "bytes"),
+    ("Max file locks", "locks"),
+    ("Max pending signals", "signals"),
+    ("Max msgqueue size", "bytes"),
+    ("Max nice priority", ""),
+    ("Max realtime priority", ""),
+    ("Max realtime timeout", "us"),
+];
+
+/// `getrlimit`
+pub fn sys_getrlimit<M: Machine>(ctx: &mut Ctx<'_, M>, which: u32, to: u64) -> Result<usize, Errno> {
+    let limit = *ctx.process().limits().0.get(which as usize).ok_or(Errno::EINVAL)?;
+    ctx.write(to, &limit)?;
+    Ok(0)
+}
+
+/// `setrlimit`
+pub fn sys_setrlimit<M: Machine>(ctx: &mut Ctx<'_, M>, which: u32, from: u64) -> Result<usize, Errno> {
+    sys_prlimit64(ctx, 0, which, from, 0)
+}
+
+/// `prlimit64`
+pub fn sys_prlimit64<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    pid: i32,
+    which: u32,
+    new: u64,
+    old: u64,
+) -> Result<usize, Errno> {
+    /// No table of files is larger: what one process could otherwise make the kernel allocate.
+    const MOST_FILES: u64 = 1 << 20;
+    let which = which as usize;
+    if which >= COUNT {
+        return Err(Errno::EINVAL);
+    }
+    let process = match pid {
+        0 => ctx.process().clone(),
+        pid => ctx.linux.ids.process(pid as u32).ok_or(Errno::ESRCH)?,
+    };
+    let me = ctx.process().credentials();
+    if !Arc::ptr_eq(&process, ctx.process()) && !me.may_signal(&process.credentials()) {
+        return Err(Errno::EPERM);
+    }
+    let wanted = if new == 0 { None } else { Some(ctx.read::<Limit>(new)?) };
+    let before = process.limits();
+    if let Some(limit) = wanted {
+        if limit.soft > limit.hard {
+            return Err(Errno::EINVAL);
+        }
+        if which == self::which::NOFILE && limit.hard > MOST_FILES {
+            return Err(Errno::EPERM);
+        }
+        if limit.hard > before.0[which].hard && !me.is_root() {
+            return Err(Errno::EPERM);
+        }
+        let mut changed = (*before).clone();
+        changed.0[which] = limit;
+        let changed = Arc::new(changed);
+        let old = core::mem::replace(&mut *process.limits.lock(), changed);
+        drop(old);
+        process.limits_changed();
+    }
+    if old != 0 {
+        ctx.write(old, &before.0[which])?;
+    }
+    Ok(0)
+}

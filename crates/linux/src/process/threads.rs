@@ -1,0 +1,115 @@
+//! The threads of a process.
+
+use crate::machine::Machine;
+use crate::thread::{Thread, work};
+use crate::{Pid, Process};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+use quire_task::ThreadRef;
+
+/// The living threads of a process. Most have one, which costs no allocation. Guarded by [`Process::threads`].
+pub struct Threads<M: Machine> {
+    first: Option<ThreadRef<M>>,
+    others: BTreeMap<Pid, ThreadRef<M>>,
+    /// No thread may join any more: the process ends, or one of its threads execs.
+    pub closed: bool,
+}
+
+impl<M: Machine> Threads<M> {
+    /// None yet.
+    pub const fn new() -> Self {
+        Threads { first: None, others: BTreeMap::new(), closed: false }
+    }
+
+    /// Adds one.
+    pub fn add(&mut self, thread: ThreadRef<M>) {
+        if self.first.is_none() && self.others.is_empty() {
+            self.first = Some(thread);
+        } else {
+            let tid = thread.payload().tid();
+            self.others.insert(tid, thread);
+        }
+    }
+
+    /// Takes one out; the caller drops it without locks.
+    pub fn remove(&mut self, tid: Pid) -> Option<ThreadRef<M>> {
+        if self.first.as_ref().is_some_and(|t| t.payload().tid() == tid) {
+            return self.first.take();
+        }
+        self.others.remove(&tid)
+    }
+
+    /// Changes the key of the only thread that is left, which is about to change its id.
+    pub fn only_thread_becomes_first(&mut self) {
+        if self.first.is_none() {
+            self.first = self.others.pop_first().map(|(_, thread)| thread);
+        }
+    }
+
+    /// Number of threads.
+    pub fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.others.len()
+    }
+
+    /// Whether none is left.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All of them, the first one first.
+    pub fn iter(&self) -> impl Iterator<Item = &ThreadRef<M>> {
+        self.first.iter().chain(self.others.values())
+    }
+
+    /// The first thread, or, where that one has ended, any.
+    pub fn any(&self) -> Option<&ThreadRef<M>> {
+        self.iter().next()
+    }
+
+    /// The thread with id `tid`.
+    pub fn get(&self, tid: Pid) -> Option<&ThreadRef<M>> {
+        match &self.first {
+            Some(t) if t.payload().tid() == tid => Some(t),
+            _ => self.others.get(&tid),
+        }
+    }
+}
+
+impl<M: Machine> Default for Threads<M> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<M: Machine> Process<M> {
+    /// The first thread, or, where that one has ended, any.
+    pub fn any_thread(&self) -> Option<ThreadRef<M>> {
+        self.threads.lock().any().cloned()
+    }
+
+    /// All threads, counted. May fail for want of memory.
+    pub fn all_threads(&self) -> Result<Vec<ThreadRef<M>>, crate::Errno> {
+        let mut out = Vec::new();
+        loop {
+            let need = self.threads.lock().len();
+            out.try_reserve(need)?;
+            let threads = self.threads.lock();
+            if threads.len() <= out.capacity() {
+                out.extend(threads.iter().cloned());
+                return Ok(out);
+            }
+        }
+    }
+
+    /// Tells all threads but `except` to end, and wakes them.
+    pub(crate) fn kill_threads(&self, except: Option<&Thread<M>>) {
+        let threads = self.threads.lock();
+        for thread in threads.iter() {
+            if except.is_none_or(|e| !core::ptr::eq(e, thread.payload())) {
+                thread.payload().work.fetch_or(work::KILL, Ordering::AcqRel);
+                self.linux.poke(thread);
+            }
+        }
+    }
+}

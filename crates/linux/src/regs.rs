@@ -1,0 +1,66 @@
+//! A thread's user registers, as the trap entry saves them.
+
+/// The registers of a thread that is in the kernel, in the order in which the entry path pushes them (the order of
+/// Linux's `struct pt_regs`, which `ptrace` and core files also show).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct UserRegs {
+    pub r15: u64,
+    pub r14: u64,
+    pub r13: u64,
+    pub r12: u64,
+    pub rbp: u64,
+    pub rbx: u64,
+    pub r11: u64,
+    pub r10: u64,
+    pub r9: u64,
+    pub r8: u64,
+    pub rax: u64,
+    pub rcx: u64,
+    pub rdx: u64,
+    pub rsi: u64,
+    pub rdi: u64,
+    /// The system call's number on entry by `syscall`; [`NOT_A_SYSCALL`](UserRegs::NOT_A_SYSCALL) after any other trap.
+    /// Signal delivery uses it to make an interrupted call again.
+    pub orig_rax: u64,
+    pub rip: u64,
+    pub cs: u64,
+    pub rflags: u64,
+    pub rsp: u64,
+    pub ss: u64,
+}
+
+const _: () = assert!(core::mem::size_of::<UserRegs>() == 21 * 8);
+
+impl UserRegs {
+    /// What `orig_rax` says when the thread did not enter by `syscall`.
+    pub const NOT_A_SYSCALL: u64 = u64::MAX;
+    /// The user code segment selector.
+    pub const USER_CS: u64 = 0x33;
+    /// The user data segment selector.
+    pub const USER_SS: u64 = 0x2b;
+    /// Flags that a program may choose through a signal frame: everything arithmetic, the trap flag, direction, alignment
+    /// check and resume; never the interrupt flag, the I/O privilege level or nested task.
+    pub const USER_FLAGS: u64 = 0x0005_0dd5;
+    /// Flags that are always on in user mode: interrupts, and the reserved bit.
+    pub const FIXED_FLAGS: u64 = 0x202;
+
+    /// Registers of a program at its first instruction.
+    pub fn at_entry(entry: u64, stack: u64) -> UserRegs {
+        UserRegs {
+            rip: entry,
+            rsp: stack,
+            cs: Self::USER_CS,
+            ss: Self::USER_SS,
+            rflags: Self::FIXED_FLAGS,
+            orig_rax: Self::NOT_A_SYSCALL,
+            ..UserRegs::default()
+        }
+    }
+
+    /// The six arguments of a system call.
+    pub fn arguments(&self) -> [u64; 6] {
+        [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9]
+    }
+}

@@ -1,0 +1,185 @@
+//! A thread: the payload of a `quire_task` thread.
+//!
+//! # What the file layer provides ([`crate::file`])
+//! - `Files<M>`: a table of open files. `Files::fork(&self) -> Result<Arc<Self>, Errno>` (fork, unshare),
+//!   `Files::close_on_exec(&self)`; dropping the last count closes everything.
+//! - `FsState<M>`: working directory, root directory, umask. `FsState::fork(&self) -> Result<Arc<Self>, Errno>`.
+//! - `open_executable(ctx, directory, path, flags) -> Result<Executable<M>, Errno>`, where an `Executable` has the file's
+//!   object, its absolute path, and the right to execute it already checked.
+//! - `mappable(ctx, descriptor, write, shared) -> Result<Mappable<M>, Errno>`: the object behind a descriptor for mmap, with
+//!   the protection that it may ever get.
+
+use crate::file::{Files, FsState};
+use crate::machine::Machine;
+use crate::owned::Owned;
+use crate::process::Process;
+use crate::memory::AddressSpace;
+use crate::signal::SigSet;
+use crate::signal::send::PendingQueue;
+use crate::{Linux, Pid};
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use quire_sync::WaitQueue;
+
+/// What a thread has to look at before it goes to user mode; bits of [`Thread::work`].
+pub mod work {
+    /// A signal may be deliverable.
+    pub const SIGNAL: u32 = 1;
+    /// The thread must end: its process ends, or another thread of it execs.
+    pub const KILL: u32 = 2;
+    /// The thread must stop (job control).
+    pub const STOP: u32 = 4;
+    /// A temporary signal mask (`sigsuspend`, `ppoll`) has to be undone.
+    pub const RESTORE_MASK: u32 = 8;
+    /// A timer of its process ran out (set in interrupt context, where signals cannot be sent).
+    pub const TIMER: u32 = 16;
+    /// What ends an interruptible wait.
+    pub const INTERRUPTS: u32 = SIGNAL | KILL | STOP | TIMER;
+}
+
+/// The alternate signal stack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AltStack {
+    /// Lowest address.
+    pub base: u64,
+    /// Bytes; 0: none.
+    pub size: u64,
+    /// `SS_*` flags that the program chose.
+    pub flags: u32,
+}
+
+impl AltStack {
+    /// Whether a stack pointer lies on it.
+    pub fn holds(&self, sp: u64) -> bool {
+        self.size != 0 && sp > self.base && sp - self.base <= self.size
+    }
+}
+
+/// What `restart_syscall` goes on with.
+#[derive(Clone, Copy, Debug)]
+pub enum Restart {
+    /// Sleep until `deadline`; report the rest at `remaining` when interrupted again.
+    Sleep {
+        /// Which clock the deadline is of.
+        clock: i32,
+        /// In nanoseconds.
+        deadline: u64,
+        /// User address of a `timespec`, or 0.
+        remaining: u64,
+    },
+    /// A futex wait.
+    Futex {
+        /// User address of the word.
+        at: u64,
+        /// What it must hold.
+        value: u32,
+        /// Which wakers count.
+        bitset: u32,
+        /// Whether the key is the process's own.
+        private: bool,
+        /// Monotonic, in nanoseconds.
+        deadline: u64,
+    },
+    /// `poll` with `count` entries at `fds`.
+    Poll {
+        /// User address.
+        fds: u64,
+        /// Number of entries.
+        count: u64,
+        /// Monotonic, in nanoseconds.
+        deadline: u64,
+    },
+}
+
+/// A Linux thread. Each field says who may use it; *owner* means the thread itself.
+pub struct Thread<M: Machine> {
+    /// The kernel that it lives in.
+    pub linux: &'static Linux<M>,
+    /// Its process.
+    pub process: Arc<Process<M>>,
+    /// Its id. Changes once, when a thread that is not the first one execs.
+    pub tid: AtomicU32,
+    /// Its address space; `None` once it has left it. Changed by the owner (exec, exit).
+    pub space: Owned<Option<Arc<AddressSpace<M>>>>,
+    /// Its open files. Changed by the owner.
+    pub files: Owned<Option<Arc<Files<M>>>>,
+    /// Working directory, root, umask. Changed by the owner.
+    pub fs: Owned<Option<Arc<FsState<M>>>>,
+    /// What to look at before going to user mode: set by anybody, cleared by the owner.
+    pub work: AtomicU32,
+    /// Blocked signals. Changed by the owner, read by senders.
+    pub blocked: AtomicU64,
+    /// What `sigtimedwait` waits for: it may be given to the thread although it is blocked.
+    pub awaited: AtomicU64,
+    /// Owner only: what was blocked before a temporary mask.
+    pub saved_mask: Owned<Option<SigSet>>,
+    /// Signals for this thread.
+    pub pending: PendingQueue,
+    /// Owner only (through [`Owned`]): the alternate stack.
+    pub alt_stack: Owned<AltStack>,
+    /// Owner only: what `restart_syscall` goes on with.
+    pub restart: Owned<Option<Restart>>,
+    /// User address that is cleared and woken at exit (`set_tid_address`).
+    pub clear_tid: AtomicU64,
+    /// User address that gets the thread's id before its first instruction; 0 for none.
+    pub set_tid: AtomicU64,
+    /// Head of the robust futex list.
+    pub robust_list: AtomicU64,
+    /// `comm`.
+    pub name: Owned<Name>,
+    /// Faults served without reading from a device.
+    pub minor_faults: AtomicU64,
+    /// Faults that read from a device.
+    pub major_faults: AtomicU64,
+    /// Raised when a vfork's child has left its parent's memory.
+    pub released: AtomicBool,
+    /// The parent sleeps here until then.
+    pub releases: WaitQueue,
+}
+
+/// A thread's name: up to 15 bytes and a zero.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Name(pub [u8; 16]);
+
+impl Name {
+    /// The first 15 bytes of `from`, up to a zero byte.
+    pub fn new(from: &[u8]) -> Name {
+        let mut out = [0u8; 16];
+        let len = from.iter().position(|b| *b == 0).unwrap_or(from.len()).min(15);
+        out[..len].copy_from_slice(&from[..len]);
+        Name(out)
+    }
+    /// Without the zeroes.
+    pub fn bytes(&self) -> &[u8] {
+        let len = self.0.iter().position(|b| *b == 0).unwrap_or(16);
+        &self.0[..len]
+    }
+}
+
+impl<M: Machine> Thread<M> {
+    /// Its id.
+    pub fn tid(&self) -> Pid {
+        self.tid.load(Ordering::Relaxed)
+    }
+
+    /// The page tables to run on, for the context switch: `None` when the thread has left its address space.
+    ///
+    /// # Safety
+    /// The caller is this thread, or the switch to it on the CPU where it will run: nobody changes the space meanwhile.
+    pub unsafe fn pmap(&self) -> Option<&<M as quire_vm::Machine>::Pmap> {
+        // SAFETY: by this function's contract the caller stands for the owner.
+        unsafe { self.space.get() }.as_ref().map(|space| space.pmap())
+    }
+
+    /// Whether the thread should leave an interruptible wait.
+    #[inline]
+    pub fn interrupted(&self) -> bool {
+        self.work.load(Ordering::Acquire) & work::INTERRUPTS != 0
+    }
+
+    /// Whether the thread must end.
+    #[inline]
+    pub fn killed(&self) -> bool {
+        self.work.load(Ordering::Acquire) & work::KILL != 0
+    }
+}

@@ -1,0 +1,149 @@
+//! User memory, checked and typed: every pointer that a program passes goes through here.
+
+use crate::machine::{BadAddress, Machine};
+use crate::{Ctx, Errno};
+use alloc::vec::Vec;
+use core::mem::{MaybeUninit, size_of};
+
+/// One past the highest user address.
+pub const USER_END: u64 = 0x7fff_ffff_f000;
+
+/// A type that may be copied to and from user memory byte by byte.
+///
+/// # Safety
+/// Every bit pattern is a value of the type, and it has no padding whose content could tell something.
+pub unsafe trait Plain: Copy + 'static {}
+
+macro_rules! plain {
+    ($($t:ty)*) => { $(
+        // SAFETY: integers have no padding and no invalid patterns.
+        unsafe impl Plain for $t {}
+    )* };
+}
+plain!(u8 u16 u32 u64 i8 i16 i32 i64 usize isize);
+// SAFETY: arrays have no padding between elements.
+unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
+
+impl From<BadAddress> for Errno {
+    fn from(_: BadAddress) -> Self {
+        Errno::EFAULT
+    }
+}
+
+/// Whether `len` bytes at `at` lie in user space; says nothing about what is mapped.
+pub fn in_user_space(at: u64, len: usize) -> bool {
+    at.checked_add(len as u64).is_some_and(|end| end <= USER_END)
+}
+
+fn check(at: u64, len: usize) -> Result<(), BadAddress> {
+    if in_user_space(at, len) { Ok(()) } else { Err(BadAddress { left: len }) }
+}
+
+/// User memory of the calling thread's address space.
+pub struct UserMemory<'a, M: Machine>(pub &'a M);
+
+impl<M: Machine> UserMemory<'_, M> {
+    /// Fills `to` from user address `from`.
+    pub fn read_bytes(&self, from: u64, to: &mut [u8]) -> Result<(), BadAddress> {
+        check(from, to.len())?;
+        // SAFETY: `to` is a valid slice.
+        unsafe { self.0.copy_from_user(to.as_mut_ptr(), from, to.len()) }
+    }
+
+    /// Copies `from` to user address `to`.
+    pub fn write_bytes(&self, to: u64, from: &[u8]) -> Result<(), BadAddress> {
+        check(to, from.len())?;
+        // SAFETY: `from` is a valid slice.
+        unsafe { self.0.copy_to_user(to, from.as_ptr(), from.len()) }
+    }
+
+    /// Stores `len` zeroes at user address `to`.
+    pub fn clear(&self, to: u64, len: usize) -> Result<(), BadAddress> {
+        check(to, len)?;
+        self.0.clear_user(to, len)
+    }
+
+    /// Loads a value.
+    pub fn read<T: Plain>(&self, from: u64) -> Result<T, BadAddress> {
+        check(from, size_of::<T>())?;
+        let mut value = MaybeUninit::<T>::uninit();
+        // SAFETY: the copy fills the value or fails, and every pattern is a `T`.
+        unsafe {
+            self.0.copy_from_user(value.as_mut_ptr().cast(), from, size_of::<T>())?;
+            Ok(value.assume_init())
+        }
+    }
+
+    /// Stores a value.
+    pub fn write<T: Plain>(&self, to: u64, value: &T) -> Result<(), BadAddress> {
+        check(to, size_of::<T>())?;
+        // SAFETY: the value is valid for reads of its size, and has no padding.
+        unsafe { self.0.copy_to_user(to, core::ptr::from_ref(value).cast(), size_of::<T>()) }
+    }
+
+    /// Loads `count` values, refusing more than `most` with EINVAL.
+    pub fn read_many<T: Plain>(&self, from: u64, count: usize, most: usize) -> Result<Vec<T>, Errno> {
+        if count > most {
+            return Err(Errno::EINVAL);
+        }
+        let bytes = count * size_of::<T>();
+        check(from, bytes)?;
+        let mut out: Vec<T> = Vec::new();
+        out.try_reserve_exact(count)?;
+        // SAFETY: the capacity is there; the copy fills all of it before the length says so.
+        unsafe {
+            self.0.copy_from_user(out.as_mut_ptr().cast(), from, bytes)?;
+            out.set_len(count);
+        }
+        Ok(out)
+    }
+
+    /// Loads a string that ends with a zero byte (not part of the result). Longer than `most` bytes: `too_long`.
+    pub fn read_string(&self, from: u64, most: usize, too_long: Errno) -> Result<Vec<u8>, Errno> {
+        const STEP: usize = 128;
+        let mut out: Vec<u8> = Vec::new();
+        loop {
+            let at = from.checked_add(out.len() as u64).filter(|at| *at < USER_END).ok_or(Errno::EFAULT)?;
+            let want = STEP.min(most + 1 - out.len()).min((USER_END - at) as usize);
+            if want == 0 {
+                return Err(too_long);
+            }
+            out.try_reserve(want)?;
+            // SAFETY: `want` bytes of capacity follow the length; `got` of them were filled.
+            let got = unsafe {
+                let got = self.0.string_from_user(out.as_mut_ptr().add(out.len()), at, want)?;
+                out.set_len(out.len() + got.min(want));
+                got
+            };
+            if got < want {
+                return Ok(out);
+            }
+            if out.len() > most {
+                return Err(too_long);
+            }
+        }
+    }
+}
+
+impl<'a, M: Machine> Ctx<'a, M> {
+    /// The caller's memory.
+    pub fn user(&self) -> UserMemory<'static, M> {
+        UserMemory(self.linux.machine)
+    }
+    /// Loads a value from user memory.
+    pub fn read<T: Plain>(&self, from: u64) -> Result<T, Errno> {
+        Ok(self.user().read(from)?)
+    }
+    /// Stores a value in user memory.
+    pub fn write<T: Plain>(&self, to: u64, value: &T) -> Result<(), Errno> {
+        Ok(self.user().write(to, value)?)
+    }
+    /// Stores a value unless the address is null.
+    pub fn write_optional<T: Plain>(&self, to: u64, value: &T) -> Result<(), Errno> {
+        if to == 0 { Ok(()) } else { self.write(to, value) }
+    }
+    /// A path argument: at most 4095 bytes, not empty of its terminator.
+    pub fn path(&self, from: u64) -> Result<Vec<u8>, Errno> {
+        self.user().read_string(from, 4095, Errno::ENAMETOOLONG)
+    }
+}
