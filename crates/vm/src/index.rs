@@ -1,0 +1,496 @@
+//! The page index of an object: a radix tree read without locks and filled by compare-and-swap.
+//!
+//! # Shape
+//! A key is a page index. A node has 64 slots and a bitmap that says which of them are occupied; a *leaf* node's slots hold
+//! [`Slot`]s, the others hold nodes. The root word is either a node, or itself the slot of key 0: an object of one page has
+//! no node. All words are tagged, so what a word is never depends on where it was found.
+//!
+//! # Who may change what
+//! - A slot leaves `Empty` and returns to it only through `Reserved`, taken by compare-and-swap; who took it owns the slot,
+//!   and the slot's owner alone changes its occupancy bit (mutants [`Mutant::BitAfterPublish`] and
+//!   [`Mutant::BitAfterEmpty`]). So a set bit is never lost to a neighbour in time. Owners are pinned and short; others who
+//!   want to fill the slot spin, readers take `Reserved` for what it is.
+//! - From one occupied word to another (`Page` to `Swap`, a page for its copy) is one compare-and-swap.
+//! - A child is linked the same way: `Empty`, `Reserved`, node.
+//! - An empty node is taken out by *sealing*: each of its slots goes `Empty` → `Sealed`, or the attempt is undone. Readers
+//!   take `Sealed` for `Empty`; whoever wants to fill starts again from the root. Then the parent's slot goes node →
+//!   `Reserved` → `Empty`, and the epoch frees the node.
+//! - The tree grows at the root only: a new root whose slot 0 is the old root, by one compare-and-swap.
+//!
+//! | | get | fill, replace, clear | link a node | prune |
+//! |---|---|---|---|---|
+//! | **get** | free | sees before or after | sees Empty or the node | sees Empty |
+//! | **fill, replace, clear** | | CAS on the slot | CAS on the parent's slot | Sealed: again from the root |
+//! | **link a node** | | | CAS on the slot | Sealed: again from the root |
+//! | **prune** | | | | CAS on each slot: one wins, or neither |
+//!
+//! Everything here needs an epoch pin of the caller: nodes are freed by the epoch.
+
+mod prune;
+mod range;
+#[cfg(test)]
+mod tests;
+
+pub use range::{Cursor, Visit};
+
+use crate::error::OutOfMemory;
+use crate::mutant::{Mutant, mutant};
+use crate::types::Pfn;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::epoch::{Pinned, Retired};
+use quire_sync::hooks::relax;
+
+/// log2 of a node's slots. 64 slots make the bitmaps one word each.
+#[cfg(not(any(loom, shuttle)))]
+const BITS: u32 = 6;
+#[cfg(any(loom, shuttle))]
+const BITS: u32 = 1;
+/// Slots of a node.
+pub(crate) const SLOTS: usize = 1 << BITS;
+const MASK: u64 = SLOTS as u64 - 1;
+
+/// One past the largest key: page indexes of files of 2^63 bytes fit.
+pub const KEYS: u64 = 1 << if BITS * 31 < 52 { BITS * 31 } else { 52 };
+
+// Words. Bit 0: a node (its address in the upper bits, its height in bits 1 to 5). Else bits 1 to 3 say what the slot holds,
+// bits 4 to 7 are its order (large pages; always 0 now), and the rest is the payload.
+const NODE: u64 = 1;
+const HEIGHT_SHIFT: u32 = 1;
+const ADDRESS: u64 = !63;
+const TAG: u64 = 0b1110;
+const PAYLOAD_SHIFT: u32 = 8;
+const EMPTY: u64 = 0;
+const RESERVED: u64 = 1 << 1;
+const PAGE: u64 = 2 << 1;
+const SWAP: u64 = 3 << 1;
+const CUT: u64 = 4 << 1;
+const COVER: u64 = 5 << 1;
+/// In a node that is being taken out; and in the root of an index that is gone for good.
+const SEALED: u64 = 6 << 1;
+
+/// What an index holds for a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Slot {
+    /// Nothing.
+    Empty,
+    /// Somebody is about to fill or to empty the slot.
+    Reserved,
+    /// A page, resident in this frame.
+    Page(Pfn),
+    /// A page, in this swap slot.
+    Swap(u64),
+    /// Nothing, and nothing behind shows through: what lies behind an anonymous layer is hidden here.
+    Cut,
+    /// Nothing; this many of the object's children hold a page of their own here.
+    Cover(u32),
+}
+
+fn encode(slot: Slot) -> u64 {
+    match slot {
+        Slot::Empty => EMPTY,
+        Slot::Reserved => RESERVED,
+        Slot::Page(pfn) => PAGE | pfn.0 << PAYLOAD_SHIFT,
+        Slot::Swap(at) => SWAP | at << PAYLOAD_SHIFT,
+        Slot::Cut => CUT,
+        Slot::Cover(n) => COVER | (n as u64) << PAYLOAD_SHIFT,
+    }
+}
+
+#[inline(always)]
+fn decode(word: u64) -> Slot {
+    match word & TAG {
+        PAGE => Slot::Page(Pfn(word >> PAYLOAD_SHIFT)),
+        RESERVED => Slot::Reserved,
+        SWAP => Slot::Swap(word >> PAYLOAD_SHIFT),
+        CUT => Slot::Cut,
+        COVER => Slot::Cover((word >> PAYLOAD_SHIFT) as u32),
+        _ => Slot::Empty,
+    }
+}
+
+/// Why a slot was not filled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FillError {
+    /// It holds something already.
+    Taken(Slot),
+    /// No memory for a node.
+    OutOfMemory,
+    /// The index was dismantled: its object is gone.
+    Gone,
+    /// No file has such a page.
+    BeyondKeys,
+}
+
+/// Where nodes come from and go to. A copy stands in each node, so that the epoch can free it.
+///
+/// # Safety
+/// `allocate` gives memory that is valid for a [`Node<Self>`] and used by nobody else.
+pub unsafe trait Nodes: Copy + 'static {
+    /// Memory for a node, uninitialised.
+    fn allocate(self) -> Result<NonNull<Node<Self>>, OutOfMemory>;
+    /// Takes memory back at once.
+    ///
+    /// # Safety
+    /// It came from `allocate`, and nobody uses it any more.
+    unsafe fn release(self, node: NonNull<Node<Self>>);
+    /// Calls `free` with the node's header once no reader can hold it.
+    ///
+    /// # Safety
+    /// As [`quire_sync::epoch::Domain::retire`].
+    unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired));
+}
+
+/// One node: a header line, then the slots.
+#[repr(C, align(64))]
+pub struct Node<N: Nodes> {
+    /// Must be first: the epoch hands it back.
+    retired: Retired,
+    nodes: N,
+    /// Occupied slots. Changed by the slots' owners.
+    present: AtomicU64,
+    /// Leaves: slots whose page may be newer than what the pager has. Set by whoever makes a page dirty, cleared by the
+    /// cleaner or by a slot's owner.
+    dirty: AtomicU64,
+    /// 1: a leaf. Fixed.
+    height: u32,
+    slots: [AtomicU64; SLOTS],
+}
+
+impl<N: Nodes> Node<N> {
+    fn build(nodes: N, height: u32) -> Result<NonNull<Self>, OutOfMemory> {
+        let node = nodes.allocate()?;
+        let value = Node {
+            retired: Retired::new(),
+            nodes,
+            present: AtomicU64::new(0),
+            dirty: AtomicU64::new(0),
+            height,
+            slots: core::array::from_fn(|_| AtomicU64::new(EMPTY)),
+        };
+        // SAFETY: fresh memory for a node, by the contract of `Nodes`.
+        unsafe { node.write(value) };
+        Ok(node)
+    }
+
+    fn word(node: NonNull<Self>, height: u32) -> u64 {
+        node.as_ptr() as u64 | (height as u64) << HEIGHT_SHIFT | NODE
+    }
+
+    /// Frees a node that was never reachable.
+    unsafe fn discard(node: NonNull<Self>) {
+        // SAFETY: by this function's contract nobody else has the node.
+        unsafe {
+            let nodes = node.as_ref().nodes;
+            node.drop_in_place();
+            nodes.release(node);
+        }
+    }
+
+    /// Gives a node that was unlinked to the epoch.
+    unsafe fn retire(node: NonNull<Self>) {
+        unsafe fn free<N: Nodes>(node: *mut Retired) {
+            // SAFETY: the header is the node's first field, and the epoch gives each node back once.
+            unsafe { Node::discard(NonNull::new_unchecked(node.cast::<Node<N>>())) }
+        }
+        // SAFETY: by this function's contract the node is unreachable for new readers.
+        unsafe { node.as_ref().nodes.retire(node.as_ptr().cast(), free::<N>) }
+    }
+
+    fn slot(&self, key: u64) -> (&AtomicU64, u64) {
+        let i = (key >> (BITS * (self.height - 1))) & MASK;
+        (&self.slots[i as usize], 1 << i)
+    }
+}
+
+fn height(word: u64) -> u32 {
+    ((word >> HEIGHT_SHIFT) & 31) as u32
+}
+
+/// The node that `word` points to.
+///
+/// # Safety
+/// `word` was read from an index of the same `N` while the caller was pinned, and the caller stays pinned for `'a`.
+unsafe fn node<'a, N: Nodes>(word: u64) -> &'a Node<N> {
+    // SAFETY: by this function's contract.
+    unsafe { &*((word & ADDRESS) as *const Node<N>) }
+}
+
+/// Whether `key` lies in a tree whose root has this height.
+fn covers(height: u32, key: u64) -> bool {
+    height * BITS >= 64 || key >> (height * BITS) == 0
+}
+
+/// The height of the smallest tree that has `key`, at least 1.
+fn height_for(key: u64) -> u32 {
+    (64 - key.leading_zeros()).div_ceil(BITS).max(1)
+}
+
+/// Where a key's slot is.
+enum Place<'a, N: Nodes> {
+    /// The root word, which now is the slot of key 0.
+    Root(u64),
+    /// In a leaf.
+    Leaf(&'a Node<N>),
+    /// No leaf covers the key.
+    Absent,
+}
+
+/// The page index of an object; see the module.
+pub struct Index<N: Nodes> {
+    root: AtomicU64,
+    _nodes: PhantomData<fn(N) -> N>,
+}
+
+impl<N: Nodes> Index<N> {
+    /// An empty index.
+    pub fn new() -> Self {
+        Index { root: AtomicU64::new(EMPTY), _nodes: PhantomData }
+    }
+
+    /// What stands at `key`. Takes no lock and never waits.
+    #[inline]
+    pub fn get(&self, key: u64, _pin: &Pinned<'_>) -> Slot {
+        let mut word = self.root.load(Ordering::Acquire);
+        if word & NODE == 0 {
+            return if key == 0 { decode(word) } else { Slot::Empty };
+        }
+        let mut h = height(word);
+        if !covers(h, key) {
+            return Slot::Empty;
+        }
+        loop {
+            h -= 1;
+            let i = (key >> (BITS * h)) & MASK;
+            // SAFETY: the word is a node of this index, and the caller is pinned.
+            word = unsafe { node::<N>(word) }.slots[i as usize].load(Ordering::Acquire);
+            if h == 0 {
+                return decode(word);
+            }
+            if word & NODE == 0 {
+                // Empty, being linked (with nothing in it yet) or taken out (with nothing in it any more).
+                return Slot::Empty;
+            }
+        }
+    }
+
+    /// Whether there is nothing at all, now.
+    pub fn is_empty(&self, pin: &Pinned<'_>) -> bool {
+        self.first(0, KEYS, pin).is_none()
+    }
+
+    fn place<'a>(&self, key: u64, _pin: &'a Pinned<'_>) -> Place<'a, N> {
+        let mut word = self.root.load(Ordering::Acquire);
+        if word & NODE == 0 {
+            return if key == 0 { Place::Root(word) } else { Place::Absent };
+        }
+        if !covers(height(word), key) {
+            return Place::Absent;
+        }
+        loop {
+            // SAFETY: the word is a node of this index, and the caller is pinned for 'a.
+            let n = unsafe { node::<N>(word) };
+            if n.height == 1 {
+                return Place::Leaf(n);
+            }
+            word = n.slot(key).0.load(Ordering::Acquire);
+            if word & NODE == 0 {
+                return Place::Absent;
+            }
+        }
+    }
+
+    /// Fills the empty slot at `key`.
+    pub fn fill(&self, key: u64, value: Slot, nodes: N, pin: &Pinned<'_>) -> Result<(), FillError> {
+        debug_assert!(!matches!(value, Slot::Empty | Slot::Reserved));
+        if key >= KEYS {
+            return Err(FillError::BeyondKeys);
+        }
+        let value = encode(value);
+        loop {
+            let leaf = match self.leaf(key, nodes, pin)? {
+                Place::Leaf(leaf) => leaf,
+                Place::Root(EMPTY) => {
+                    if self.root.compare_exchange(EMPTY, value, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                        return Ok(());
+                    }
+                    continue;
+                }
+                Place::Root(word) => return Err(FillError::Taken(decode(word))),
+                Place::Absent => continue,
+            };
+            let (slot, bit) = leaf.slot(key);
+            match slot.compare_exchange(EMPTY, RESERVED, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    if mutant(Mutant::BitAfterPublish) {
+                        slot.store(value, Ordering::Release);
+                        leaf.present.fetch_or(bit, Ordering::AcqRel);
+                        return Ok(());
+                    }
+                    leaf.present.fetch_or(bit, Ordering::AcqRel);
+                    slot.store(value, Ordering::Release);
+                    return Ok(());
+                }
+                Err(RESERVED | SEALED) => relax(),
+                Err(word) => return Err(FillError::Taken(decode(word))),
+            }
+        }
+    }
+
+    /// Finds the place of `key`, growing the tree as needed. Never `Absent` but where something changed meanwhile.
+    fn leaf<'a>(&self, key: u64, nodes: N, pin: &'a Pinned<'_>) -> Result<Place<'a, N>, FillError> {
+        let _pinned = pin;
+        let mut word = self.root.load(Ordering::Acquire);
+        if word == SEALED {
+            return Err(FillError::Gone);
+        }
+        if word & NODE == 0 && key == 0 {
+            return Ok(Place::Root(word));
+        }
+        if word & NODE == 0 || !covers(height(word), key) {
+            self.grow(word, key, nodes)?;
+            return Ok(Place::Absent);
+        }
+        loop {
+            // SAFETY: the word is a node of this index, and the caller is pinned for 'a.
+            let n = unsafe { node::<N>(word) };
+            if n.height == 1 {
+                return Ok(Place::Leaf(n));
+            }
+            let (slot, bit) = n.slot(key);
+            word = slot.load(Ordering::Acquire);
+            if word == EMPTY {
+                let child = Node::build(nodes, n.height - 1).map_err(|_| FillError::OutOfMemory)?;
+                match slot.compare_exchange(EMPTY, RESERVED, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => {
+                        n.present.fetch_or(bit, Ordering::AcqRel);
+                        word = Node::word(child, n.height - 1);
+                        slot.store(word, Ordering::Release);
+                        continue;
+                    }
+                    Err(now) => {
+                        // SAFETY: the child was never reachable.
+                        unsafe { Node::discard(child) };
+                        word = now;
+                    }
+                }
+            }
+            if word & NODE == 0 {
+                relax();
+                return Ok(Place::Absent);
+            }
+        }
+    }
+
+    /// Puts a root above `old`, one level higher, or high enough for `key` where there is nothing yet.
+    fn grow(&self, old: u64, key: u64, nodes: N) -> Result<(), FillError> {
+        let h = if old & NODE != 0 {
+            height(old) + 1
+        } else if old == EMPTY {
+            height_for(key)
+        } else {
+            1
+        };
+        let root = Node::build(nodes, h).map_err(|_| FillError::OutOfMemory)?;
+        if old != EMPTY {
+            // SAFETY: not reachable yet.
+            let n = unsafe { root.as_ref() };
+            n.slots[0].store(old, Ordering::Relaxed);
+            n.present.store(1, Ordering::Relaxed);
+            // The root word has no tags: a page that stood in it may be dirty.
+            n.dirty.store((old & NODE == 0) as u64, Ordering::Relaxed);
+        }
+        if old == RESERVED
+            || self.root.compare_exchange(old, Node::word(root, h), Ordering::AcqRel, Ordering::Acquire).is_err()
+        {
+            // SAFETY: the root was never reachable.
+            unsafe { Node::discard(root) };
+            relax();
+        }
+        Ok(())
+    }
+
+    /// Replaces `from` by `to`, both occupied, in one step; false where the slot holds something else.
+    pub fn replace(&self, key: u64, from: Slot, to: Slot, pin: &Pinned<'_>) -> bool {
+        debug_assert!(!matches!(from, Slot::Empty | Slot::Reserved) && !matches!(to, Slot::Empty | Slot::Reserved));
+        loop {
+            let slot = match self.place(key, pin) {
+                Place::Root(_) => &self.root,
+                Place::Leaf(leaf) => leaf.slot(key).0,
+                Place::Absent => return false,
+            };
+            match slot.compare_exchange(encode(from), encode(to), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                // The tree grew above the root's slot meanwhile.
+                Err(word) if word & NODE != 0 => continue,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Empties the slot at `key`, which holds `from`; false where it holds something else.
+    pub fn clear(&self, key: u64, from: Slot, pin: &Pinned<'_>) -> bool {
+        debug_assert!(!matches!(from, Slot::Empty | Slot::Reserved));
+        let from = encode(from);
+        loop {
+            match self.place(key, pin) {
+                Place::Absent => return false,
+                Place::Root(_) => match self.root.compare_exchange(from, EMPTY, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => return true,
+                    Err(word) if word & NODE != 0 => continue,
+                    Err(_) => return false,
+                },
+                Place::Leaf(leaf) => {
+                    let (slot, bit) = leaf.slot(key);
+                    if slot.compare_exchange(from, RESERVED, Ordering::AcqRel, Ordering::Acquire).is_err() {
+                        return false;
+                    }
+                    if mutant(Mutant::BitAfterEmpty) {
+                        slot.store(EMPTY, Ordering::Release);
+                        leaf.present.fetch_and(!bit, Ordering::AcqRel);
+                        return true;
+                    }
+                    if leaf.dirty.load(Ordering::Relaxed) & bit != 0 {
+                        leaf.dirty.fetch_and(!bit, Ordering::AcqRel);
+                    }
+                    leaf.present.fetch_and(!bit, Ordering::AcqRel);
+                    slot.store(EMPTY, Ordering::Release);
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// Tags `key` as dirty. The caller holds what is in the slot, so that it stays.
+    pub fn tag_dirty(&self, key: u64, pin: &Pinned<'_>) {
+        if let Place::Leaf(leaf) = self.place(key, pin) {
+            let bit = leaf.slot(key).1;
+            if leaf.dirty.load(Ordering::Relaxed) & bit == 0 {
+                leaf.dirty.fetch_or(bit, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// Takes the dirty tag of `key` away, before its page is cleaned.
+    pub fn untag_dirty(&self, key: u64, pin: &Pinned<'_>) {
+        if let Place::Leaf(leaf) = self.place(key, pin) {
+            leaf.dirty.fetch_and(!leaf.slot(key).1, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether `key` is tagged dirty. The slot in the root word counts as tagged.
+    pub fn is_tagged_dirty(&self, key: u64, pin: &Pinned<'_>) -> bool {
+        match self.place(key, pin) {
+            Place::Leaf(leaf) => leaf.dirty.load(Ordering::Acquire) & leaf.slot(key).1 != 0,
+            Place::Root(word) => word != EMPTY && word != SEALED,
+            Place::Absent => false,
+        }
+    }
+}
+
+impl<N: Nodes> Default for Index<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,120 @@
+//! Taking nodes out: empty ones while others go on, all of them when the object is gone.
+
+use super::{EMPTY, Index, KEYS, NODE, Node, Nodes, Place, RESERVED, SEALED, SLOTS, covers, height, node};
+use core::ops::Range;
+use core::ptr::NonNull;
+use quire_sync::atomic::Ordering;
+use quire_sync::epoch::Pinned;
+
+impl<N: Nodes> Index<N> {
+    /// Frees the nodes that are empty and lie, wholly or in part, over `keys`.
+    pub fn prune(&self, keys: Range<u64>, pin: &Pinned<'_>) {
+        let (mut at, end) = (keys.start, keys.end.min(KEYS));
+        while let Some((base, Place::Leaf(leaf))) = self.next_leaf(at, end, pin) {
+            if leaf.present.load(Ordering::Acquire) == 0 {
+                self.prune_node(base, leaf, pin);
+            }
+            at = base + SLOTS as u64;
+        }
+    }
+
+    /// Takes out `n`, which was found over `key`, and what becomes empty above it.
+    fn prune_node(&self, key: u64, n: &Node<N>, pin: &Pinned<'_>) {
+        let mut n = n;
+        while n.present.load(Ordering::Acquire) == 0 && seal(n) {
+            // Sealed by us: nobody fills it, and nobody else takes it out.
+            let parent = self.unlink(key, n, pin);
+            // SAFETY: unlinked just now, by the only one who could.
+            unsafe { Node::retire(NonNull::from(n)) };
+            match parent {
+                Some(p) => n = p,
+                None => return,
+            }
+        }
+    }
+
+    /// Empties the word that points to the sealed `n`; returns the parent that it was in.
+    fn unlink<'a>(&self, key: u64, n: &Node<N>, pin: &'a Pinned<'_>) -> Option<&'a Node<N>> {
+        let _pinned = pin;
+        let target = Node::word(NonNull::from(n), n.height);
+        loop {
+            let mut word = self.root.load(Ordering::Acquire);
+            if word == target {
+                if self.root.compare_exchange(target, EMPTY, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                    return None;
+                }
+                // The tree grew: the node has a parent now.
+                continue;
+            }
+            debug_assert!(
+                word & NODE != 0 && covers(height(word), key),
+                "a sealed node is linked until it is unlinked"
+            );
+            while word & NODE != 0 {
+                // SAFETY: the word is a node of this index, and the caller is pinned for 'a.
+                let p = unsafe { node::<N>(word) };
+                let (slot, bit) = p.slot(key);
+                word = slot.load(Ordering::Acquire);
+                if word == target {
+                    // Only the sealer changes this slot, so the exchange cannot fail.
+                    slot.store(RESERVED, Ordering::Release);
+                    p.present.fetch_and(!bit, Ordering::AcqRel);
+                    slot.store(EMPTY, Ordering::Release);
+                    return Some(p);
+                }
+            }
+            // Dismantled under us: the node went with the rest.
+            if self.root.load(Ordering::Acquire) == SEALED {
+                return None;
+            }
+        }
+    }
+
+    /// Frees all nodes. The object is marked dead: nothing that is filled from now on will be used, and whoever fills takes
+    /// it back. No `prune` runs.
+    pub fn dismantle(&self, _pin: &Pinned<'_>) {
+        let word = self.root.swap(SEALED, Ordering::AcqRel);
+        if word & NODE != 0 {
+            // SAFETY: the root was swapped out just now; the caller is pinned.
+            unsafe { dismantle::<N>(word) };
+        }
+    }
+}
+
+/// Whether all slots of `n` went from empty to sealed; else none did.
+fn seal<N: Nodes>(n: &Node<N>) -> bool {
+    for i in 0..SLOTS {
+        if n.slots[i].compare_exchange(EMPTY, SEALED, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            n.slots[..i].iter().for_each(|s| s.store(EMPTY, Ordering::Release));
+            return false;
+        }
+    }
+    true
+}
+
+/// Retires the node of `word` and all below. As deep as the tree is high: at most nine calls.
+unsafe fn dismantle<N: Nodes>(word: u64) {
+    // SAFETY: by this function's contract the word was just taken out of a live tree.
+    let n = unsafe { node::<N>(word) };
+    if n.height > 1 {
+        for slot in &n.slots {
+            // Sealed, so that a late fill links no child below a node that is gone. In a leaf a late fill does no harm.
+            let child = loop {
+                let child = slot.load(Ordering::Acquire);
+                // A child that is being linked: its owner finishes soon.
+                if child != RESERVED
+                    && slot.compare_exchange(child, SEALED, Ordering::AcqRel, Ordering::Acquire).is_ok()
+                {
+                    break child;
+                }
+                quire_sync::hooks::relax();
+            };
+            if child & NODE != 0 {
+                // SAFETY: as above.
+                unsafe { dismantle::<N>(child) };
+            }
+        }
+    }
+    // SAFETY: nobody can reach the node any more but readers that are pinned now.
+    unsafe { Node::retire(NonNull::from(n)) };
+}

@@ -1,0 +1,333 @@
+//! The index against a plain map, and under the model checkers.
+
+use super::*;
+
+use quire_sync::PerCpu;
+use quire_sync::epoch::{Domain, Slot as EpochSlot};
+use std::ptr::NonNull;
+
+/// Nodes from the process's own heap.
+#[derive(Clone, Copy)]
+struct Boxes(&'static Domain);
+
+// SAFETY: each box is fresh memory of a node's layout.
+unsafe impl Nodes for Boxes {
+    fn allocate(self) -> Result<NonNull<Node<Self>>, OutOfMemory> {
+        let layout = std::alloc::Layout::new::<Node<Self>>();
+        // SAFETY: the layout is not of size zero.
+        NonNull::new(unsafe { std::alloc::alloc(layout) }.cast()).ok_or(OutOfMemory)
+    }
+    unsafe fn release(self, node: NonNull<Node<Self>>) {
+        // SAFETY: came from `allocate`.
+        unsafe { std::alloc::dealloc(node.as_ptr().cast(), std::alloc::Layout::new::<Node<Self>>()) }
+    }
+    unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
+        // SAFETY: passed on.
+        unsafe { self.0.retire(node, free) }
+    }
+}
+
+fn domain(cpus: usize) -> &'static Domain {
+    let layout = std::alloc::Layout::from_size_align(PerCpu::<EpochSlot>::bytes(cpus), 128).unwrap();
+    // SAFETY: a fresh allocation of the size and alignment that `PerCpu` asks for, leaked.
+    let slots = unsafe { PerCpu::new(NonNull::new(std::alloc::alloc(layout)).unwrap(), cpus, |_| EpochSlot::new()) };
+    Box::leak(Box::new(Domain::new(slots)))
+}
+
+#[cfg(not(any(loom, shuttle)))]
+mod plain {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Fill(u64, u32),
+        Clear(u64),
+        Replace(u64, u32),
+        Range(u64, u64),
+        Prune(u64, u64),
+    }
+
+    fn key() -> impl Strategy<Value = u64> {
+        prop_oneof![
+            4 => 0u64..200,
+            2 => 4000u64..4200,
+            1 => (0u32..52).prop_map(|b| (1u64 << b) - 1),
+            1 => KEYS - 70..KEYS,
+        ]
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            4 => (key(), 1u32..1000).prop_map(|(k, v)| Op::Fill(k, v)),
+            3 => key().prop_map(Op::Clear),
+            1 => (key(), 1u32..1000).prop_map(|(k, v)| Op::Replace(k, v)),
+            2 => (key(), key()).prop_map(|(a, b)| Op::Range(a.min(b), a.max(b) + 1)),
+            1 => (key(), key()).prop_map(|(a, b)| Op::Prune(a.min(b), a.max(b) + 1)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn an_index_holds_what_a_map_holds(ops in proptest::collection::vec(op(), 1..200)) {
+            let nodes = Boxes(domain(1));
+            let index = Index::<Boxes>::new();
+            let mut model: BTreeMap<u64, Slot> = BTreeMap::new();
+            for op in ops {
+                let pin = nodes.0.pin();
+                match op {
+                    Op::Fill(k, v) => {
+                        let v = if v % 7 == 0 { Slot::Cut } else if v % 5 == 0 { Slot::Swap(v as u64) } else { Slot::Page(Pfn(v as u64)) };
+                        let got = index.fill(k, v, nodes, &pin);
+                        match model.get(&k) {
+                            Some(there) => prop_assert_eq!(got, Err(FillError::Taken(*there))),
+                            None => { prop_assert_eq!(got, Ok(())); model.insert(k, v); }
+                        }
+                    }
+                    Op::Clear(k) => match model.remove(&k) {
+                        Some(v) => {
+                            prop_assert!(!index.clear(k, Slot::Page(Pfn(1 << 40)), &pin));
+                            prop_assert!(index.clear(k, v, &pin));
+                        }
+                        None => prop_assert!(!index.clear(k, Slot::Cut, &pin)),
+                    },
+                    Op::Replace(k, v) => if let Some(there) = model.get_mut(&k) {
+                        let v = Slot::Page(Pfn(v as u64));
+                        prop_assert!(index.replace(k, *there, v, &pin));
+                        *there = v;
+                    },
+                    Op::Range(a, b) => {
+                        let mut cursor = Cursor::over(a..b);
+                        let got: Vec<_> = cursor.resume(&index, &pin).collect();
+                        let want: Vec<_> = model.range(a..b).map(|(k, v)| (*k, *v)).collect();
+                        prop_assert_eq!(index.count(a..b, &pin), want.len() as u64);
+                        prop_assert_eq!(got, want);
+                        prop_assert!(cursor.is_done());
+                    }
+                    Op::Prune(a, b) => index.prune(a..b, &pin),
+                }
+                for (k, v) in &model {
+                    prop_assert_eq!(index.get(*k, &pin), *v);
+                }
+                prop_assert_eq!(index.is_empty(&pin), model.is_empty());
+            }
+            let pin = nodes.0.pin();
+            index.dismantle(&pin);
+            prop_assert_eq!(index.fill(3, Slot::Cut, nodes, &pin), Err(FillError::Gone));
+        }
+    }
+
+    #[test]
+    fn a_cursor_resumes_by_key_after_it_was_suspended() {
+        let nodes = Boxes(domain(1));
+        let index = Index::<Boxes>::new();
+        let pin = nodes.0.pin();
+        for k in [0, 1, 63, 64, 5000, 1 << 30] {
+            index.fill(k, Slot::Page(Pfn(k)), nodes, &pin).unwrap();
+        }
+        let mut cursor = Cursor::over(0..KEYS);
+        let mut seen = vec![];
+        while let Some((k, _)) = cursor.resume(&index, &pin).next() {
+            seen.push(k);
+            assert_eq!(cursor.key(), k + 1);
+        }
+        assert_eq!(seen, [0, 1, 63, 64, 5000, 1 << 30]);
+    }
+
+    #[test]
+    fn an_object_of_one_page_needs_no_node() {
+        let nodes = Boxes(domain(1));
+        let index = Index::<Boxes>::new();
+        let pin = nodes.0.pin();
+        index.fill(0, Slot::Page(Pfn(7)), nodes, &pin).unwrap();
+        assert_eq!(index.root.load(Ordering::Relaxed) & NODE, 0);
+        index.fill(1, Slot::Page(Pfn(8)), nodes, &pin).unwrap();
+        assert_eq!(index.get(0, &pin), Slot::Page(Pfn(7)));
+        assert!(index.clear(0, Slot::Page(Pfn(7)), &pin) && index.clear(1, Slot::Page(Pfn(8)), &pin));
+        index.prune(0..KEYS, &pin);
+        assert_eq!(index.root.load(Ordering::Relaxed), EMPTY);
+    }
+
+    #[test]
+    fn a_key_beyond_the_largest_file_is_an_error() {
+        let nodes = Boxes(domain(1));
+        let index = Index::<Boxes>::new();
+        let pin = nodes.0.pin();
+        assert_eq!(index.fill(KEYS, Slot::Cut, nodes, &pin), Err(FillError::BeyondKeys));
+        assert_eq!(index.get(u64::MAX, &pin), Slot::Empty);
+        assert_eq!(index.first(KEYS, u64::MAX, &pin), None);
+    }
+
+    #[test]
+    fn threads_that_fill_clear_and_prune_lose_nothing() {
+        let nodes = Boxes(domain(4));
+        let index: &'static Index<Boxes> = Box::leak(Box::new(Index::new()));
+        std::thread::scope(|s| {
+            for t in 0..4u64 {
+                s.spawn(move || {
+                    quire_sync::hooks::threads::set_cpu(t as usize);
+                    let mut x = t + 1;
+                    for _ in 0..30_000 {
+                        x ^= x << 13;
+                        x ^= x >> 7;
+                        x ^= x << 17;
+                        // Keys of one thread, among those of the others.
+                        let k = (x % 300) * 4 + t;
+                        let v = Slot::Page(Pfn(k + 1));
+                        let pin = nodes.0.pin();
+                        match index.fill(k, v, nodes, &pin) {
+                            Ok(()) => assert_eq!(index.get(k, &pin), v),
+                            Err(FillError::Taken(there)) => {
+                                assert_eq!(there, v);
+                                assert_eq!(index.first(k, k + 1, &pin), Some((k, v)), "a set bit was lost");
+                                assert!(index.clear(k, v, &pin));
+                                if x % 16 == 0 {
+                                    index.prune(k..k + 1, &pin);
+                                }
+                            }
+                            Err(e) => panic!("{e:?}"),
+                        }
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[cfg(any(loom, shuttle))]
+mod models {
+    use super::*;
+    use crate::mutant::{Mutant, set_mutant};
+    use quire_sync::explore::{Arc, model, thread};
+    use quire_sync::hooks::threads::set_cpu;
+
+    /// One thread takes a page out of a slot, another fills it again: in the end the bitmap and the slot agree.
+    fn fill_against_clear() {
+        let nodes = Boxes(domain(2));
+        let index = Arc::new(Index::<Boxes>::new());
+        let (old, new) = (Slot::Page(Pfn(1)), Slot::Page(Pfn(2)));
+        {
+            let pin = nodes.0.pin();
+            index.fill(1, old, nodes, &pin).unwrap();
+        }
+        let other = index.clone();
+        let t = thread::spawn(move || {
+            set_cpu(1);
+            let pin = nodes.0.pin();
+            other.fill(1, new, nodes, &pin).is_ok()
+        });
+        set_cpu(0);
+        let cleared = {
+            let pin = nodes.0.pin();
+            let first = index.clear(1, old, &pin);
+            first && index.get(1, &pin) == new && index.clear(1, new, &pin)
+        };
+        let filled = t.join().unwrap();
+        let pin = nodes.0.pin();
+        let there = index.get(1, &pin);
+        assert_eq!(there, if filled && !cleared { new } else { Slot::Empty });
+        assert_eq!(index.first(0, 4, &pin), (there != Slot::Empty).then_some((1, there)), "the bitmap lies");
+    }
+
+    #[test]
+    fn the_bitmap_agrees_with_the_slots() {
+        set_mutant(None);
+        model(Some(3), fill_against_clear);
+    }
+
+    // Found by both checkers: an interleaving is enough.
+    #[test]
+    #[should_panic(expected = "the bitmap lies")]
+    fn a_bit_that_is_cleared_after_the_slot_is_found_out() {
+        set_mutant(Some(Mutant::BitAfterEmpty));
+        model(Some(3), fill_against_clear);
+    }
+
+    #[test]
+    #[should_panic(expected = "the bitmap lies")]
+    fn a_bit_that_is_set_after_the_slot_is_found_out() {
+        set_mutant(Some(Mutant::BitAfterPublish));
+        model(Some(3), || {
+            let nodes = Boxes(domain(2));
+            let index = Arc::new(Index::<Boxes>::new());
+            let value = Slot::Page(Pfn(1));
+            {
+                // A node, so that there is a bitmap.
+                let pin = nodes.0.pin();
+                index.fill(0, value, nodes, &pin).unwrap();
+                index.fill(1, value, nodes, &pin).unwrap();
+                index.clear(1, value, &pin);
+            }
+            let other = index.clone();
+            let t = thread::spawn(move || {
+                set_cpu(1);
+                let pin = nodes.0.pin();
+                other.fill(1, value, nodes, &pin).unwrap();
+            });
+            set_cpu(0);
+            let pin = nodes.0.pin();
+            // Whoever takes out what it sees leaves nothing behind.
+            let cleared = index.clear(1, value, &pin);
+            drop(pin);
+            t.join().unwrap();
+            let pin = nodes.0.pin();
+            if cleared {
+                assert_eq!(index.count(0..4, &pin), 1, "the bitmap lies");
+            }
+        });
+    }
+
+    #[test]
+    fn two_that_fill_one_slot_agree_who_did() {
+        set_mutant(None);
+        model(Some(2), || {
+            let nodes = Boxes(domain(2));
+            let index = Arc::new(Index::<Boxes>::new());
+            let other = index.clone();
+            let t = thread::spawn(move || {
+                set_cpu(1);
+                let pin = nodes.0.pin();
+                other.fill(1, Slot::Page(Pfn(1)), nodes, &pin).is_ok()
+            });
+            set_cpu(0);
+            let mine = {
+                let pin = nodes.0.pin();
+                index.fill(1, Slot::Page(Pfn(2)), nodes, &pin).is_ok()
+            };
+            let theirs = t.join().unwrap();
+            assert!(mine != theirs, "one of two wins");
+            let pin = nodes.0.pin();
+            assert_eq!(index.get(1, &pin), Slot::Page(Pfn(if mine { 2 } else { 1 })));
+        });
+    }
+
+    #[test]
+    fn a_node_is_not_taken_out_under_a_page() {
+        set_mutant(None);
+        model(Some(2), || {
+            let nodes = Boxes(domain(2));
+            let index = Arc::new(Index::<Boxes>::new());
+            {
+                let pin = nodes.0.pin();
+                index.fill(2, Slot::Cut, nodes, &pin).unwrap();
+                index.clear(2, Slot::Cut, &pin);
+            }
+            let other = index.clone();
+            let t = thread::spawn(move || {
+                set_cpu(1);
+                let pin = nodes.0.pin();
+                other.fill(3, Slot::Page(Pfn(1)), nodes, &pin).unwrap();
+            });
+            set_cpu(0);
+            {
+                let pin = nodes.0.pin();
+                index.prune(0..4, &pin);
+            }
+            t.join().unwrap();
+            let pin = nodes.0.pin();
+            assert_eq!(index.get(3, &pin), Slot::Page(Pfn(1)));
+            assert_eq!(index.count(0..4, &pin), 1);
+        });
+    }
+}

@@ -1,0 +1,36 @@
+//! The right to sleep, as a value: what may sleep wants it exclusively, and a guard that must not be slept under borrows it.
+
+use core::marker::PhantomData;
+use quire_sync::epoch::{Domain, Pinned};
+use quire_sync::{WaitQueue, rank};
+
+/// Held by code that may sleep (Contract C5). Pins are taken through it and borrow it, so that the compiler refuses a sleep
+/// under a pin, and with it under an iteration over an index, which borrows the pin.
+pub struct MaySleep(PhantomData<*mut ()>);
+
+impl MaySleep {
+    /// At the entry of an operation that may sleep: its caller holds no spin lock, pin, table page or busy page. Debug
+    /// builds check the locks.
+    pub fn here() -> MaySleep {
+        rank::assert_may_sleep();
+        MaySleep(PhantomData)
+    }
+
+    /// A pin; nothing can sleep while it lives.
+    #[inline]
+    pub fn pin<'a>(&'a self, domain: &'a Domain) -> Pinned<'a> {
+        domain.pin()
+    }
+
+    /// Sleeps on `queue` until `ready`.
+    pub fn sleep_on(&mut self, queue: &WaitQueue, ready: impl FnMut() -> bool) {
+        queue.wait(ready);
+    }
+
+    /// Yields until `ready`: for what is over in a few instructions of another CPU.
+    pub fn sleep_until(&mut self, mut ready: impl FnMut() -> bool) {
+        while !ready() {
+            quire_sync::hooks::relax();
+        }
+    }
+}
