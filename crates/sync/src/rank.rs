@@ -11,6 +11,8 @@ pub struct Rank(pub u8);
 impl Rank {
     /// Sleeping locks of the layers above (file tables, process tree): taken before everything else.
     pub const SYSTEM: Rank = Rank(10);
+    /// Members of a process group or session; what is done to each takes its own locks.
+    pub const GROUP: Rank = Rank(15);
     /// Process tree, sessions, signal state (spin locks of the Linux layer).
     pub const PROCESS: Rank = Rank(20);
     /// Directories, pipes, open files (spin locks of the file layer).
@@ -41,6 +43,10 @@ impl Rank {
     pub const EPOCH: Rank = Rank(120);
     /// Futex buckets.
     pub const FUTEX: Rank = Rank(85);
+    /// A CPU's process ids on their way in or out.
+    pub const IDS: Rank = Rank(86);
+    /// The process ids that no CPU has.
+    pub const ID_DEPOT: Rank = Rank(87);
     /// A CPU's timer wheel.
     pub const TIMER: Rank = Rank(130);
     /// A CPU's run queue: the innermost lock, since waking happens under many others.

@@ -1,0 +1,75 @@
+//! A shared set of CPUs whose bits can be claimed: who takes a bit out learns whether it was in.
+
+use quire_sync::CpuId;
+use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::cpuset::MAX_CPUS;
+use quire_sync::per_cpu::CachePadded;
+
+const WORDS: usize = MAX_CPUS / 64;
+
+/// Changed only where a CPU goes idle or is overloaded, never on a path that stays busy.
+pub(crate) struct CpuBits {
+    words: CachePadded<[AtomicU64; WORDS]>,
+}
+
+impl CpuBits {
+    pub fn new() -> Self {
+        CpuBits { words: CachePadded(core::array::from_fn(|_| AtomicU64::new(0))) }
+    }
+
+    pub fn contains(&self, cpu: CpuId) -> bool {
+        self.words[cpu / 64].load(Ordering::Relaxed) & (1 << (cpu % 64)) != 0
+    }
+
+    /// Puts `cpu` in; writes nothing where it is in already.
+    pub fn insert(&self, cpu: CpuId) {
+        if !self.contains(cpu) {
+            self.words[cpu / 64].fetch_or(1 << (cpu % 64), Ordering::AcqRel);
+        }
+    }
+
+    /// Takes `cpu` out; whether it was in. Writes nothing where it was not.
+    pub fn remove(&self, cpu: CpuId) -> bool {
+        self.contains(cpu)
+            && self.words[cpu / 64].fetch_and(!(1 << (cpu % 64)), Ordering::AcqRel) & (1 << (cpu % 64)) != 0
+    }
+
+    /// A CPU that is in the set, searched upwards from `from` and round.
+    pub fn any(&self, from: CpuId) -> Option<CpuId> {
+        let first = from / 64;
+        for step in 0..=WORDS {
+            let at = (first + step) % WORDS;
+            let mut word = self.words[at].load(Ordering::Relaxed);
+            if step == 0 {
+                word &= !0 << (from % 64);
+            } else if step == WORDS {
+                word &= (1 << (from % 64)) - 1;
+            }
+            if word != 0 {
+                return Some(at * 64 + word.trailing_zeros() as usize);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_goes_round_once_and_finds_every_bit() {
+        let set = CpuBits::new();
+        assert_eq!(set.any(5), None);
+        for cpu in [0, 5, 63, 64, 200, 255] {
+            set.insert(cpu);
+            for from in 0..MAX_CPUS {
+                assert_eq!(set.any(from), Some(cpu), "from {from}");
+            }
+            assert!(set.remove(cpu) && !set.remove(cpu));
+        }
+        set.insert(3);
+        set.insert(70);
+        assert_eq!((set.any(4), set.any(71), set.any(0)), (Some(70), Some(3), Some(3)));
+    }
+}

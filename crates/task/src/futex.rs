@@ -1,0 +1,392 @@
+//! The futex table: threads that sleep until a word of memory changes.
+//!
+//! A bucket is one cache line: a lock, a count of waiters, and a chain with one node for each *distinct key* that has
+//! waiters. The first waiter of a key stands on that chain; the others hang behind it. So a wake-up looks at the keys that
+//! share its bucket and at its own waiters, never at the waiters of strangers, however many there are.
+//!
+//! # Why no wake-up is lost
+//! A waiter takes the bucket's lock, is counted, fences, and only then compares the word; a waker has changed the word
+//! before it calls, fences, and reads the count. So either the waker sees the count and waits for the lock, or the waiter
+//! sees the new word. A waiter that was chosen is told so by `woken`, written under the lock of the bucket that it is in;
+//! it leaves without that lock, which is why its waker takes a counted reference to its thread first.
+
+use crate::list::{Adapter, Links, List};
+use crate::machine::Machine;
+use crate::mutant;
+use crate::scheduler::Scheduler;
+use crate::thread::{Thread, ThreadRef};
+use core::cell::{Cell, UnsafeCell};
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence_after_rmw, fence_full};
+use quire_sync::{Rank, SpinGuard, SpinLock};
+
+/// Names a word of memory: for private ones the address space and the address, for shared ones the object and the offset.
+pub type Key = (u64, u64);
+
+/// Every bit: what a wait or a wake without a bitset uses.
+pub const ANY: u32 = !0;
+
+/// How a wait ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FutexWait {
+    /// A wake-up chose this waiter.
+    Woken,
+    /// The word did not have the expected value; the caller did not sleep.
+    Differs,
+    /// The deadline passed first.
+    TimedOut,
+    /// The caller's `interrupted` said so first.
+    Interrupted,
+}
+
+/// Threads woken in one hold of a bucket's lock; the lock is let go in between.
+const BATCH: usize = 16;
+
+struct Waiter<M: Machine> {
+    /// On the bucket's chain of keys, or on the list behind its key's first waiter. Guarded, as are `key` and `behind`, by the
+    /// lock of the bucket that `bucket` names.
+    links: Links<Waiter<M>>,
+    behind: UnsafeCell<List<Hung<M>>>,
+    key: Cell<Key>,
+    bits: u32,
+    /// Alive while this waiter is listed.
+    thread: NonNull<Thread<M>>,
+    /// Written under the locks of both the old and the new bucket.
+    bucket: AtomicUsize,
+    /// No longer listed: a wake-up chose it. Written under the lock; final.
+    woken: AtomicBool,
+}
+
+struct Hung<M>(PhantomData<M>);
+// SAFETY: the one field of links; a waiter is on a chain or behind its first, never both.
+unsafe impl<M: Machine> Adapter for Hung<M> {
+    type Node = Waiter<M>;
+    fn links(node: &Waiter<M>) -> &Links<Waiter<M>> {
+        &node.links
+    }
+}
+
+/// The keys of one bucket.
+struct Chain<M: Machine>(List<Hung<M>>);
+// SAFETY: waiters are reached only under the bucket's lock, while they are listed.
+unsafe impl<M: Machine> Send for Chain<M> {}
+
+impl<M: Machine> Chain<M> {
+    fn first_of(&self, key: Key) -> Option<NonNull<Waiter<M>>> {
+        // SAFETY: listed, so alive.
+        self.0.iter().find(|w| unsafe { w.as_ref() }.key.get() == key)
+    }
+
+    // SAFETY: `waiter` is listed nowhere, its key is set, and it stays until it is taken off.
+    unsafe fn add(&mut self, waiter: NonNull<Waiter<M>>) {
+        // SAFETY: the caller's word; the first of the key is listed, so alive, and guarded by the lock we hold.
+        unsafe {
+            match self.first_of(waiter.as_ref().key.get()) {
+                Some(first) => (*first.as_ref().behind.get()).push_back(waiter),
+                None => self.0.push_back(waiter),
+            }
+        }
+    }
+
+    // SAFETY: `waiter` is listed here.
+    unsafe fn take(&mut self, waiter: NonNull<Waiter<M>>) {
+        // SAFETY: as above. Every waiter of a key is behind the first, or is the first.
+        unsafe {
+            let Some(first) = self.first_of(waiter.as_ref().key.get()) else { return };
+            if first != waiter {
+                (*first.as_ref().behind.get()).remove(waiter);
+                return;
+            }
+            self.0.remove(waiter);
+            let mut behind = core::mem::take(&mut *waiter.as_ref().behind.get());
+            if let Some(heir) = behind.pop_front() {
+                *heir.as_ref().behind.get() = behind;
+                self.0.push_back(heir);
+            }
+        }
+    }
+
+    /// The waiter of `key` after `after` (from the start: `None`).
+    // SAFETY: `after` is listed under that key.
+    unsafe fn following(&self, key: Key, after: Option<NonNull<Waiter<M>>>) -> Option<NonNull<Waiter<M>>> {
+        let first = self.first_of(key)?;
+        // SAFETY: listed, so alive.
+        unsafe {
+            match after {
+                None => Some(first),
+                Some(a) if a == first => (*first.as_ref().behind.get()).first(),
+                Some(a) => (*first.as_ref().behind.get()).next(a),
+            }
+        }
+    }
+}
+
+#[cfg_attr(not(any(loom, shuttle)), repr(C, align(64)))]
+struct Bucket<M: Machine> {
+    /// Waiters that are listed here, or about to compare; lets a waker pass without the lock.
+    waiting: AtomicU32,
+    chain: SpinLock<Chain<M>>,
+}
+
+/// The table. Its size follows the machine's memory; see [`buckets_for`](FutexTable::buckets_for).
+pub struct FutexTable<M: Machine> {
+    buckets: NonNull<Bucket<M>>,
+    mask: usize,
+}
+
+// SAFETY: buckets are shared through their locks and atomics.
+unsafe impl<M: Machine> Send for FutexTable<M> {}
+// SAFETY: as above.
+unsafe impl<M: Machine> Sync for FutexTable<M> {}
+
+struct Batch<M: Machine> {
+    threads: [Option<ThreadRef<M>>; BATCH],
+    len: usize,
+}
+
+impl<M: Machine> Batch<M> {
+    fn new() -> Self {
+        Batch { threads: [const { None }; BATCH], len: 0 }
+    }
+    fn unpark(self, scheduler: &Scheduler<M>) {
+        for thread in self.threads.into_iter().flatten() {
+            scheduler.unpark(&thread);
+        }
+    }
+}
+
+impl<M: Machine> FutexTable<M> {
+    const LINE: () = assert!(cfg!(any(loom, shuttle)) || size_of::<Bucket<M>>() == 64, "a bucket is one cache line");
+
+    /// A sensible number of buckets (a power of two): one for 32 KiB of memory, the least that a sleeping process takes.
+    pub const fn buckets_for(memory: u64) -> usize {
+        let wanted = memory / (32 << 10);
+        let wanted = if wanted < 64 { 64 } else { wanted };
+        let wanted = if wanted > 1 << 20 { 1 << 20 } else { wanted };
+        (wanted as usize).next_power_of_two()
+    }
+
+    /// The size in bytes of the memory that [`new`](Self::new) needs.
+    pub const fn bytes(buckets: usize) -> usize {
+        buckets.next_power_of_two() * size_of::<Bucket<M>>()
+    }
+
+    /// A table of `buckets` (rounded up to a power of two) without waiters.
+    ///
+    /// # Safety
+    /// `memory` points to [`bytes`](Self::bytes)`(buckets)` writable bytes, aligned to 64, that nobody else uses, for as long
+    /// as the table is used.
+    pub unsafe fn new(memory: NonNull<u8>, buckets: usize) -> Self {
+        let () = Self::LINE;
+        let buckets = buckets.next_power_of_two();
+        let base = memory.cast::<Bucket<M>>();
+        for i in 0..buckets {
+            let bucket = Bucket { waiting: AtomicU32::new(0), chain: SpinLock::new(Rank::FUTEX, Chain(List::new())) };
+            // SAFETY: within the memory that the caller handed over.
+            unsafe { base.add(i).write(bucket) };
+        }
+        FutexTable { buckets: base, mask: buckets - 1 }
+    }
+
+    fn index_of(&self, key: Key) -> usize {
+        // Words are four-byte aligned and keys come in runs: multiply and take the high bits.
+        let mixed = (key.0 ^ key.1.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ key.1;
+        (mixed.wrapping_mul(0xd6e8_feb8_6659_fd93) >> 32) as usize & self.mask
+    }
+
+    fn bucket(&self, index: usize) -> &Bucket<M> {
+        // SAFETY: masked, hence in bounds; initialised by `new`.
+        unsafe { self.buckets.add(index & self.mask).as_ref() }
+    }
+
+    /// Sleeps until a wake-up on `key` with a common bit in `bits`, until `deadline` ([`Machine::now`]'s nanoseconds), or until
+    /// `interrupted` says stop (whoever makes it true also unparks the thread).
+    ///
+    /// `check` compares the word: true where it has the expected value. It runs under the bucket's lock, so it must not
+    /// sleep or fault pages in; its error ends the wait before it began, and the caller makes the page present and tries
+    /// again.
+    pub fn wait<E>(
+        &self,
+        scheduler: &Scheduler<M>,
+        key: Key,
+        bits: u32,
+        deadline: Option<u64>,
+        check: &mut dyn FnMut() -> Result<bool, E>,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<FutexWait, E> {
+        let index = self.index_of(key);
+        let waiter = Waiter {
+            links: Links::new(),
+            behind: UnsafeCell::new(List::new()),
+            key: Cell::new(key),
+            bits,
+            thread: NonNull::from(&*scheduler.current()),
+            bucket: AtomicUsize::new(index),
+            woken: AtomicBool::new(false),
+        };
+        let waiter = &waiter;
+        {
+            let bucket = self.bucket(index);
+            let mut chain = bucket.chain.lock();
+            let early = if mutant::on(mutant::CHECK_BEFORE_COUNT) { Some(check()) } else { None };
+            bucket.waiting.fetch_add(1, Ordering::AcqRel);
+            fence_after_rmw();
+            match early.unwrap_or_else(check) {
+                // SAFETY: it stays on this stack until it is taken off, below or by a waker.
+                Ok(true) => unsafe { chain.add(NonNull::from(waiter)) },
+                other => {
+                    bucket.waiting.fetch_sub(1, Ordering::Relaxed);
+                    return other.map(|_| FutexWait::Differs);
+                }
+            }
+        }
+        loop {
+            let ended = if waiter.woken.load(Ordering::Acquire) {
+                return Ok(FutexWait::Woken);
+            } else if interrupted() {
+                FutexWait::Interrupted
+            } else if deadline.is_some_and(|d| scheduler.machine().now() >= d) {
+                FutexWait::TimedOut
+            } else {
+                scheduler.park(deadline);
+                continue;
+            };
+            let (bucket, mut chain) = self.lock_of(waiter);
+            if waiter.woken.load(Ordering::Acquire) {
+                return Ok(FutexWait::Woken);
+            }
+            // SAFETY: not woken, so listed, in the bucket that is locked.
+            unsafe { chain.take(NonNull::from(waiter)) };
+            bucket.waiting.fetch_sub(1, Ordering::Relaxed);
+            return Ok(ended);
+        }
+    }
+
+    // Locks the bucket that the caller's own waiter is in, which a requeue may change until it is locked.
+    fn lock_of(&self, waiter: &Waiter<M>) -> (&Bucket<M>, SpinGuard<'_, Chain<M>>) {
+        loop {
+            let index = waiter.bucket.load(Ordering::Acquire);
+            let bucket = self.bucket(index);
+            let chain = bucket.chain.lock();
+            if waiter.bucket.load(Ordering::Acquire) == index {
+                return (bucket, chain);
+            }
+        }
+    }
+
+    /// Wakes up to `most` threads that wait on `key` with a bit in common with `bits`, longest waiting first. The caller has
+    /// changed the word before. Returns how many.
+    pub fn wake(&self, scheduler: &Scheduler<M>, key: Key, most: usize, bits: u32) -> usize {
+        fence_full();
+        let bucket = self.bucket(self.index_of(key));
+        let mut woken = 0;
+        // A thread that queues itself while the lock is free between two batches may be woken too: no harm.
+        while woken < most && bucket.waiting.load(Ordering::Acquire) != 0 {
+            let mut batch = Batch::new();
+            self.choose(bucket, &mut bucket.chain.lock(), key, bits, most - woken, &mut batch);
+            let chosen = batch.len;
+            woken += chosen;
+            batch.unpark(scheduler);
+            if chosen < BATCH {
+                break;
+            }
+        }
+        woken
+    }
+
+    /// Compares (`check`, as in [`wait`](Self::wait)), then wakes up to `wake` of the threads that wait on `from`, and makes up
+    /// to `requeue` of the rest wait on `to` instead. Returns both numbers, or `None` where the word differed.
+    #[allow(clippy::too_many_arguments)]
+    pub fn requeue<E>(
+        &self,
+        scheduler: &Scheduler<M>,
+        from: Key,
+        to: Key,
+        wake: usize,
+        requeue: usize,
+        check: &mut dyn FnMut() -> Result<bool, E>,
+    ) -> Result<Option<(usize, usize)>, E> {
+        let (a, b) = (self.index_of(from), self.index_of(to));
+        let (mut woken, mut first) = (0, true);
+        loop {
+            let mut batch = Batch::new();
+            let moved;
+            {
+                // Equal ranks: ascending index.
+                let low = self.bucket(a.min(b)).chain.lock();
+                let high = (a != b).then(|| self.bucket(a.max(b)).chain.lock_nested());
+                let (mut source, mut target) = match high {
+                    Some(high) if a < b => (low, Some(high)),
+                    Some(high) => (high, Some(low)),
+                    None => (low, None),
+                };
+                if core::mem::take(&mut first) && !check()? {
+                    return Ok(None);
+                }
+                self.choose(self.bucket(a), &mut source, from, ANY, wake - woken, &mut batch);
+                woken += batch.len;
+                let more = batch.len == BATCH && woken < wake;
+                moved = (!more).then(|| self.transfer((a, &mut source), (b, target.as_deref_mut()), from, to, requeue));
+            }
+            batch.unpark(scheduler);
+            if let Some(moved) = moved {
+                return Ok(Some((woken, moved)));
+            }
+        }
+    }
+
+    /// Takes up to a batch, and `most`, of matching waiters off and marks them woken.
+    fn choose(&self, bucket: &Bucket<M>, chain: &mut Chain<M>, key: Key, bits: u32, most: usize, out: &mut Batch<M>) {
+        // SAFETY: waiters on the chain are alive, and so are their threads, until `woken` is written.
+        unsafe {
+            let mut at = chain.following(key, None);
+            while out.len < BATCH.min(most)
+                && let Some(node) = at
+            {
+                let waiter = node.as_ref();
+                let next = chain.following(key, at);
+                if waiter.bits & bits != 0 {
+                    chain.take(node);
+                    bucket.waiting.fetch_sub(1, Ordering::Relaxed);
+                    out.threads[out.len] = Some(waiter.thread.as_ref().to_ref());
+                    out.len += 1;
+                    waiter.woken.store(true, Ordering::Release);
+                }
+                at = next;
+            }
+        }
+    }
+
+    /// Moves up to `most` waiters of `from` to `to`; `target` is `None` where both are in one bucket.
+    fn transfer(
+        &self,
+        (a, source): (usize, &mut Chain<M>),
+        (b, mut target): (usize, Option<&mut Chain<M>>),
+        from: Key,
+        to: Key,
+        most: usize,
+    ) -> usize {
+        let mut moved = 0;
+        while moved < most
+            && from != to
+            && let Some(node) = source.first_of(from)
+        {
+            // SAFETY: listed, so alive; both buckets are locked.
+            unsafe {
+                source.take(node);
+                let waiter = node.as_ref();
+                waiter.key.set(to);
+                self.bucket(b).waiting.fetch_add(1, Ordering::AcqRel);
+                waiter.bucket.store(b, Ordering::Release);
+                match &mut target {
+                    Some(target) => target.add(node),
+                    None => source.add(node),
+                }
+                self.bucket(a).waiting.fetch_sub(1, Ordering::Relaxed);
+            }
+            moved += 1;
+        }
+        moved
+    }
+}

@@ -1,0 +1,75 @@
+//! Process groups and sessions: a number and the members, linked through the members themselves.
+
+use crate::list::{Adapter, List};
+use core::ptr::NonNull;
+use quire_sync::{Rank, SpinLock};
+
+/// A set of members with a number. `A` says which links of a member are used, so that a process can be in a group and,
+/// as part of it or by itself, in a session.
+pub struct Group<A: Adapter> {
+    id: u32,
+    members: SpinLock<Members<A>>,
+}
+
+struct Members<A: Adapter> {
+    list: List<A>,
+    len: usize,
+}
+// SAFETY: members are reached under the lock, while they belong to the group; they are shared, hence `Sync`.
+unsafe impl<A: Adapter> Send for Members<A> where A::Node: Sync {}
+
+impl<A: Adapter> Group<A> {
+    /// A group without members.
+    pub fn new(id: u32) -> Self {
+        Group { id, members: SpinLock::new(Rank::GROUP, Members { list: List::new(), len: 0 }) }
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// How many members it has.
+    pub fn len(&self) -> usize {
+        self.members.lock().len
+    }
+
+    /// Whether it has no member.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds a member, at the end.
+    ///
+    /// # Safety
+    /// `member` is in no group of this kind, and stays in place until it has left.
+    pub unsafe fn join(&self, member: NonNull<A::Node>) {
+        let mut members = self.members.lock();
+        // SAFETY: the caller's word.
+        unsafe { members.list.push_back(member) };
+        members.len += 1;
+    }
+
+    /// Takes a member out; true where it was the last.
+    ///
+    /// # Safety
+    /// `member` is in this group.
+    pub unsafe fn leave(&self, member: NonNull<A::Node>) -> bool {
+        let mut members = self.members.lock();
+        // SAFETY: the caller's word.
+        unsafe { members.list.remove(member) };
+        members.len -= 1;
+        members.len == 0
+    }
+
+    /// Calls `f` with each member, until it returns false. Nobody joins or leaves meanwhile; `f` must not sleep.
+    pub fn for_each(&self, mut f: impl FnMut(&A::Node) -> bool) {
+        let members = self.members.lock();
+        for member in members.list.iter() {
+            // SAFETY: a member, so alive.
+            if !f(unsafe { member.as_ref() }) {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! The table of process ids: numbers for threads, process groups and sessions, all from one space.
+//!
+//! A number is in use as long as something *holds* it: a thread, a group or a session by that number. What it names is
+//! found without any lock of the table: each name is one word whose lowest bit locks it while a reader takes its own
+//! reference.
+//!
+//! Numbers are handed out in rising order; those that were given back queue up and are used again, oldest first, only when
+//! [`DELAY`] others wait, so that a stale number does not soon name a stranger. CPUs take and return numbers in small
+//! batches. The table grows by pages, with the numbers in use.
+
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use quire_sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use quire_sync::hooks::{preempt_off, relax};
+use quire_sync::{PerCpu, Rank, SpinLock};
+
+/// Returned numbers that wait before the oldest is used again.
+const DELAY: usize = 4096;
+/// Numbers that a CPU takes or returns at once: few, so that numbers rise about as processes are born.
+const BATCH: usize = 8;
+/// Bytes of the piece by which the table grows.
+pub const CHUNK_BYTES: usize = 4096;
+const PER_CHUNK: usize = CHUNK_BYTES / size_of::<Slot>();
+
+/// Why there is no number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IdError {
+    /// All are in use.
+    Exhausted,
+    /// The table had to grow and there was no memory.
+    OutOfMemory,
+}
+
+impl core::fmt::Display for IdError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            IdError::Exhausted => "no free id",
+            IdError::OutOfMemory => "no memory for the id table",
+        })
+    }
+}
+impl core::error::Error for IdError {}
+
+/// What one number names: pointers whose lowest bit is a lock.
+struct Slot {
+    thread: AtomicUsize,
+    group: AtomicUsize,
+    session: AtomicUsize,
+    /// Who holds the number. 0: free.
+    holds: AtomicU32,
+    /// The number after this one among those returned; guarded by the depot's lock.
+    next: AtomicU32,
+}
+
+const LOCKED: usize = 1;
+
+/// Numbers on their way out of or into the table, on one CPU.
+struct Magazine {
+    ready: [u32; BATCH],
+    ready_len: usize,
+    returned: [u32; BATCH],
+    returned_len: usize,
+}
+
+/// Opaque: one a CPU, in [`IdTable::new`]'s memory.
+pub struct CpuIds(SpinLock<Magazine>);
+
+struct Depot {
+    /// The lowest number that was never handed out.
+    fresh: u32,
+    /// Chunks that are there.
+    chunks: usize,
+    /// Returned numbers, oldest first; 0: none.
+    first: u32,
+    last: u32,
+    waiting: usize,
+}
+
+/// The table: numbers 1 to `max`, naming threads `T`, groups `G` and sessions `S`, which their owners place.
+pub struct IdTable<T, G, S> {
+    chunks: NonNull<AtomicPtr<Slot>>,
+    max: u32,
+    cpus: PerCpu<CpuIds>,
+    depot: SpinLock<Depot>,
+    _names: PhantomData<fn() -> (T, G, S)>,
+}
+
+// SAFETY: slots are atomics; what they name is shared with every looker-up, hence `Sync`.
+unsafe impl<T: Sync, G: Sync, S: Sync> Send for IdTable<T, G, S> {}
+// SAFETY: as above.
+unsafe impl<T: Sync, G: Sync, S: Sync> Sync for IdTable<T, G, S> {}
+
+impl<T, G, S> IdTable<T, G, S> {
+    const fn directory_bytes(max: u32) -> usize {
+        ((max as usize / PER_CHUNK + 1) * size_of::<AtomicPtr<Slot>>()).next_multiple_of(128)
+    }
+
+    /// The size in bytes of the memory that [`new`](Self::new) needs.
+    pub const fn bytes(max: u32, cpus: usize) -> usize {
+        Self::directory_bytes(max) + PerCpu::<CpuIds>::bytes(cpus)
+    }
+
+    /// An empty table of the numbers 1 to `max`.
+    ///
+    /// # Safety
+    /// `memory` points to [`bytes`](Self::bytes) writable bytes, aligned to 128, that nobody else uses, as long as the table is
+    /// used.
+    pub unsafe fn new(memory: NonNull<u8>, max: u32, cpus: usize) -> Self {
+        let chunks = memory.cast::<AtomicPtr<Slot>>();
+        for i in 0..max as usize / PER_CHUNK + 1 {
+            // SAFETY: within the directory's part of the memory.
+            unsafe { chunks.add(i).write(AtomicPtr::new(core::ptr::null_mut())) };
+        }
+        let empty = |_| {
+            let m = Magazine { ready: [0; BATCH], ready_len: 0, returned: [0; BATCH], returned_len: 0 };
+            CpuIds(SpinLock::new(Rank::IDS, m))
+        };
+        // SAFETY: the rest of the memory.
+        let cpus = unsafe { PerCpu::new(memory.add(Self::directory_bytes(max)), cpus, empty) };
+        let depot = Depot { fresh: 1, chunks: 0, first: 0, last: 0, waiting: 0 };
+        IdTable { chunks, max, cpus, depot: SpinLock::new(Rank::ID_DEPOT, depot), _names: PhantomData }
+    }
+
+    fn slot(&self, id: u32) -> Option<&Slot> {
+        if id == 0 || id > self.max {
+            return None;
+        }
+        // SAFETY: in bounds of the directory.
+        let chunk = unsafe { self.chunks.add(id as usize / PER_CHUNK).as_ref() }.load(Ordering::Acquire);
+        // SAFETY: a chunk that is there is initialised and stays.
+        NonNull::new(chunk).map(|c| unsafe { c.add(id as usize % PER_CHUNK).as_ref() })
+    }
+
+    /// A number that nothing names yet, held once. `grow` is asked for [`CHUNK_BYTES`], aligned to 64, where the table must
+    /// grow; it is called without a lock, and what it gave is kept for ever.
+    pub fn allocate(&self, grow: &mut dyn FnMut() -> Option<NonNull<u8>>) -> Result<u32, IdError> {
+        loop {
+            {
+                let cpu = preempt_off();
+                let mut mine = self.cpus.mine(&cpu).0.lock();
+                if mine.ready_len == 0 {
+                    self.refill(&mut mine)?;
+                }
+                if mine.ready_len > 0 {
+                    let id = mine.ready[0];
+                    mine.ready_len -= 1;
+                    mine.ready.copy_within(1.., 0);
+                    if let Some(slot) = self.slot(id) {
+                        slot.holds.store(1, Ordering::Release);
+                    }
+                    return Ok(id);
+                }
+            }
+            let chunk = grow().ok_or(IdError::OutOfMemory)?.cast::<Slot>();
+            for i in 0..PER_CHUNK {
+                let slot = Slot {
+                    thread: AtomicUsize::new(0),
+                    group: AtomicUsize::new(0),
+                    session: AtomicUsize::new(0),
+                    holds: AtomicU32::new(0),
+                    next: AtomicU32::new(0),
+                };
+                // SAFETY: the memory that `grow` gave.
+                unsafe { chunk.add(i).write(slot) };
+            }
+            let mut depot = self.depot.lock();
+            if depot.chunks <= self.max as usize / PER_CHUNK {
+                // SAFETY: in bounds of the directory. Where two grew at once, the second piece serves the next numbers.
+                unsafe { self.chunks.add(depot.chunks).as_ref() }.store(chunk.as_ptr(), Ordering::Release);
+                depot.chunks += 1;
+            }
+        }
+    }
+
+    /// Fills a magazine; leaves it empty where the table must grow first.
+    fn refill(&self, mine: &mut Magazine) -> Result<(), IdError> {
+        let mut depot = self.depot.lock();
+        while mine.ready_len < BATCH {
+            let exhausted = depot.fresh > self.max;
+            let id = if depot.waiting > DELAY || (exhausted && depot.waiting > 0) {
+                let id = depot.first;
+                depot.first = self.slot(id).map_or(0, |s| s.next.load(Ordering::Relaxed));
+                depot.waiting -= 1;
+                if depot.waiting == 0 {
+                    depot.last = 0;
+                }
+                id
+            } else if !exhausted && (depot.fresh as usize) < depot.chunks * PER_CHUNK {
+                depot.fresh += 1;
+                depot.fresh - 1
+            } else if exhausted && mine.ready_len == 0 {
+                // What this CPU itself has to return is the last resort.
+                let Some(last) = mine.returned_len.checked_sub(1) else { return Err(IdError::Exhausted) };
+                mine.returned_len = last;
+                mine.returned[last]
+            } else {
+                break;
+            };
+            mine.ready[mine.ready_len] = id;
+            mine.ready_len += 1;
+        }
+        Ok(())
+    }
+
+    /// One more holder of `id`, which the caller knows to be held.
+    pub fn hold(&self, id: u32) {
+        if let Some(slot) = self.slot(id) {
+            slot.holds.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// One holder less; the last one frees the number. True where it did.
+    pub fn release(&self, id: u32) -> bool {
+        let Some(slot) = self.slot(id) else { return false };
+        if slot.holds.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return false;
+        }
+        let cpu = preempt_off();
+        let mut mine = self.cpus.mine(&cpu).0.lock();
+        let at = mine.returned_len;
+        mine.returned[at] = id;
+        mine.returned_len += 1;
+        if mine.returned_len == BATCH {
+            let mut depot = self.depot.lock();
+            for id in mine.returned {
+                match self.slot(depot.last) {
+                    Some(last) => last.next.store(id, Ordering::Relaxed),
+                    None => depot.first = id,
+                }
+                depot.last = id;
+                depot.waiting += 1;
+            }
+            mine.returned_len = 0;
+        }
+        true
+    }
+
+    /// Makes `id` name a thread, or nothing any more. When it returns, no lookup uses the old one.
+    pub fn set_thread(&self, id: u32, thread: Option<NonNull<T>>) {
+        self.set(id, |s| &s.thread, thread);
+    }
+    /// Makes `id` name a process group, or nothing any more. When it returns, no lookup uses the old one.
+    pub fn set_group(&self, id: u32, group: Option<NonNull<G>>) {
+        self.set(id, |s| &s.group, group);
+    }
+    /// Makes `id` name a session, or nothing any more. When it returns, no lookup uses the old one.
+    pub fn set_session(&self, id: u32, session: Option<NonNull<S>>) {
+        self.set(id, |s| &s.session, session);
+    }
+
+    /// Calls `f` with the thread that `id` names. It stays named until `f` returns, which only takes a reference of its
+    /// own and must not sleep.
+    pub fn thread<R>(&self, id: u32, f: impl FnOnce(&T) -> R) -> Option<R> {
+        self.with(id, |s| &s.thread, f)
+    }
+    /// Calls `f` with the process group that `id` names; see [`thread`](Self::thread).
+    pub fn group<R>(&self, id: u32, f: impl FnOnce(&G) -> R) -> Option<R> {
+        self.with(id, |s| &s.group, f)
+    }
+    /// Calls `f` with the session that `id` names; see [`thread`](Self::thread).
+    pub fn session<R>(&self, id: u32, f: impl FnOnce(&S) -> R) -> Option<R> {
+        self.with(id, |s| &s.session, f)
+    }
+
+    /// The lowest number at or above `from` that names a thread: for whoever lists them all.
+    pub fn next_thread(&self, from: u32) -> Option<u32> {
+        let end = self.depot.lock().fresh;
+        (from.max(1)..end).find(|id| self.slot(*id).is_some_and(|s| s.thread.load(Ordering::Relaxed) & !LOCKED != 0))
+    }
+
+    fn set<N>(&self, id: u32, word: impl Fn(&Slot) -> &AtomicUsize, name: Option<NonNull<N>>) {
+        let Some(slot) = self.slot(id) else { return };
+        let _pinned = preempt_off();
+        lock_word(word(slot));
+        word(slot).store(name.map_or(0, |n| n.as_ptr() as usize), Ordering::Release);
+    }
+
+    fn with<N, R>(&self, id: u32, word: impl Fn(&Slot) -> &AtomicUsize, f: impl FnOnce(&N) -> R) -> Option<R> {
+        let word = word(self.slot(id)?);
+        if word.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let _pinned = preempt_off();
+        let value = lock_word(word);
+        // SAFETY: named, and it cannot cease to be while the word is locked.
+        let found = NonNull::new(value as *mut N).map(|n| f(unsafe { n.as_ref() }));
+        word.store(value, Ordering::Release);
+        found
+    }
+}
+
+/// Locks a word; returns what it says without the lock bit. Preemption is off.
+fn lock_word(word: &AtomicUsize) -> usize {
+    loop {
+        let value = word.load(Ordering::Relaxed) & !LOCKED;
+        if word.compare_exchange(value, value | LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            return value;
+        }
+        relax();
+    }
+}

@@ -1,0 +1,195 @@
+//! Intrusive doubly linked lists: the links are in the nodes, every operation is O(1), nothing is allocated.
+//!
+//! A node may be on several lists at once through several [`Links`]; an [`Adapter`] says which links a list uses.
+
+use core::cell::Cell;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+
+/// A node's place on one list. Guarded by whatever guards the list.
+pub struct Links<T> {
+    next: Cell<Option<NonNull<T>>>,
+    prev: Cell<Option<NonNull<T>>>,
+}
+
+impl<T> Links<T> {
+    /// The links of a node that is on no list.
+    pub const fn new() -> Self {
+        Links { next: Cell::new(None), prev: Cell::new(None) }
+    }
+}
+
+impl<T> Default for Links<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+// SAFETY: links are read and written only by the list's functions, whose callers hold the list's lock.
+unsafe impl<T> Send for Links<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Links<T> {}
+
+/// Says where a node keeps the links for one kind of list.
+///
+/// # Safety
+/// `links` must return the same field of the node at all times, used by no other adapter.
+pub unsafe trait Adapter {
+    /// The type of the nodes.
+    type Node;
+    /// The node's links for this kind of list.
+    fn links(node: &Self::Node) -> &Links<Self::Node>;
+}
+
+/// A list. Its owner guards it, and the links of the nodes on it.
+pub struct List<A: Adapter> {
+    first: Option<NonNull<A::Node>>,
+    last: Option<NonNull<A::Node>>,
+    _adapter: PhantomData<A>,
+}
+
+// SAFETY: a list only holds pointers; its users argue for the nodes.
+unsafe impl<A: Adapter> Send for List<A> where A::Node: Sync {}
+
+impl<A: Adapter> List<A> {
+    /// An empty list.
+    pub const fn new() -> Self {
+        List { first: None, last: None, _adapter: PhantomData }
+    }
+
+    /// Whether no node is on the list.
+    pub fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// The first node.
+    pub fn first(&self) -> Option<NonNull<A::Node>> {
+        self.first
+    }
+
+    /// The node after `node`.
+    ///
+    /// # Safety
+    /// `node` is on this list.
+    pub unsafe fn next(&self, node: NonNull<A::Node>) -> Option<NonNull<A::Node>> {
+        // SAFETY: nodes on a list are alive.
+        A::links(unsafe { node.as_ref() }).next.get()
+    }
+
+    /// Puts `node` in front.
+    ///
+    /// # Safety
+    /// `node` is on no list of this adapter, and stays alive and in place while it is on this one.
+    pub unsafe fn push_front(&mut self, node: NonNull<A::Node>) {
+        // SAFETY: the node is alive by the caller's word, its neighbours because they are listed.
+        let links = unsafe { A::links(node.as_ref()) };
+        links.prev.set(None);
+        links.next.set(self.first);
+        match self.first {
+            // SAFETY: as above.
+            Some(f) => unsafe { A::links(f.as_ref()) }.prev.set(Some(node)),
+            None => self.last = Some(node),
+        }
+        self.first = Some(node);
+    }
+
+    /// Puts `node` at the end.
+    ///
+    /// # Safety
+    /// As [`push_front`](Self::push_front).
+    pub unsafe fn push_back(&mut self, node: NonNull<A::Node>) {
+        // SAFETY: the node is alive by the caller's word, its neighbours because they are listed.
+        let links = unsafe { A::links(node.as_ref()) };
+        links.next.set(None);
+        links.prev.set(self.last);
+        match self.last {
+            // SAFETY: as above.
+            Some(l) => unsafe { A::links(l.as_ref()) }.next.set(Some(node)),
+            None => self.first = Some(node),
+        }
+        self.last = Some(node);
+    }
+
+    /// Takes the first node off.
+    pub fn pop_front(&mut self) -> Option<NonNull<A::Node>> {
+        let node = self.first?;
+        // SAFETY: it is on the list.
+        unsafe { self.remove(node) };
+        Some(node)
+    }
+
+    /// Takes `node` off.
+    ///
+    /// # Safety
+    /// `node` is on this list.
+    pub unsafe fn remove(&mut self, node: NonNull<A::Node>) {
+        // SAFETY: nodes on a list are alive, and so are their neighbours.
+        unsafe {
+            let links = A::links(node.as_ref());
+            let (prev, next) = (links.prev.take(), links.next.take());
+            match prev {
+                Some(p) => A::links(p.as_ref()).next.set(next),
+                None => self.first = next,
+            }
+            match next {
+                Some(n) => A::links(n.as_ref()).prev.set(prev),
+                None => self.last = prev,
+            }
+        }
+    }
+
+    /// The nodes, first to last. The list must not change meanwhile.
+    pub fn iter(&self) -> impl Iterator<Item = NonNull<A::Node>> + '_ {
+        let mut at = self.first;
+        core::iter::from_fn(move || {
+            let node = at?;
+            // SAFETY: on the list, which is borrowed.
+            at = unsafe { self.next(node) };
+            Some(node)
+        })
+    }
+}
+
+impl<A: Adapter> Default for List<A> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Node(u32, Links<Node>);
+    struct Only;
+    // SAFETY: the one field of links.
+    unsafe impl Adapter for Only {
+        type Node = Node;
+        fn links(node: &Node) -> &Links<Node> {
+            &node.1
+        }
+    }
+
+    #[test]
+    fn nodes_come_and_go_at_both_ends_and_in_the_middle() {
+        let nodes: Vec<Node> = (0..5).map(|i| Node(i, Links::new())).collect();
+        let mut list = List::<Only>::new();
+        let at = |i: usize| NonNull::from(&nodes[i]);
+        let order = |l: &List<Only>| l.iter().map(|n| unsafe { n.as_ref() }.0).collect::<Vec<_>>();
+        unsafe {
+            list.push_back(at(1));
+            list.push_back(at(2));
+            list.push_front(at(0));
+            list.push_back(at(3));
+            assert_eq!(order(&list), [0, 1, 2, 3]);
+            list.remove(at(2));
+            list.remove(at(0));
+            list.remove(at(3));
+            assert_eq!(order(&list), [1]);
+            list.push_front(at(4));
+            list.remove(at(1));
+        }
+        assert_eq!(list.pop_front(), Some(at(4)));
+        assert!(list.is_empty() && list.pop_front().is_none());
+    }
+}

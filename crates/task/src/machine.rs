@@ -1,0 +1,90 @@
+//! What the scheduler needs of hardware.
+
+use crate::irq::Irq;
+use crate::thread::{Thread, ThreadRef};
+use quire_sync::CpuId;
+
+/// CPUs that switch between threads, mask interrupts, halt, and wake each other.
+///
+/// Which CPU this is and whether it may be preempted come from `quire_sync`'s hooks, which the kernel binds to its
+/// [`Scheduler`](crate::Scheduler):
+/// - `Cpu::preempt_enable`, when the count reaches zero while the flag of [`set_pending`](Machine::set_pending) is up
+///   *and interrupts are on*, calls [`Scheduler::preempt`](crate::Scheduler::preempt). With interrupts masked it does
+///   nothing: whoever masked them drops a preemption guard after unmasking.
+/// - The way out of an interrupt calls `preempt` on the same flag, if the interrupted code ran with a count of zero.
+/// - The count is zero at every switch, so it need not be saved with a thread.
+/// - `Wait::{current, park, unpark}` are [`Scheduler::current`](crate::Scheduler::current) (its address is the handle),
+///   [`Scheduler::park`](crate::Scheduler::park) and [`Scheduler::unpark`](crate::Scheduler::unpark).
+///
+/// # Safety
+/// - `mask` keeps interrupts, and with them every call into the scheduler from an interrupt handler, away from this CPU
+///   until the matching `restore`.
+/// - `current` returns what this CPU's last `set_current` was given, also on another CPU after the caller was moved
+///   there: it reads CPU-local storage once.
+/// - `switch` behaves as it says.
+pub unsafe trait Machine: Sized + Send + Sync + 'static {
+    /// The saved registers and the stack of a thread that is not running.
+    type Context: Send;
+    /// What the layer above knows about a thread.
+    type Payload: Send + Sync;
+
+    /// A monotonic clock in nanoseconds, the same on all CPUs.
+    fn now(&self) -> u64;
+
+    /// The counter that execution times are measured with; may be cheaper to read than [`now`](Machine::now).
+    fn ticks(&self) -> u64 {
+        self.now()
+    }
+
+    /// Converts a difference of [`ticks`](Machine::ticks) to nanoseconds.
+    fn ticks_to_ns(&self, ticks: u64) -> u64 {
+        ticks
+    }
+
+    /// Programs this CPU's one-shot timer: at `deadline` (of [`now`](Machine::now)), or at once where that has passed, its
+    /// interrupt calls [`Scheduler::timer_interrupt`](crate::Scheduler::timer_interrupt). `None` turns it off. Called with
+    /// interrupts masked.
+    fn arm(&self, deadline: Option<u64>);
+
+    /// Interrupts `cpu`, which then calls [`Scheduler::kicked`](crate::Scheduler::kicked). Never this CPU.
+    fn kick(&self, cpu: CpuId);
+
+    /// Unmasks interrupts and halts, atomically: an interrupt that was pending ends the halt at once. Returns, with
+    /// interrupts on, after any interrupt. Called by the idle thread with interrupts masked.
+    fn halt(&self);
+
+    /// Masks interrupts on this CPU; returns how they were.
+    fn mask(&self) -> Irq;
+
+    /// Puts interrupts back to how [`mask`](Machine::mask) found them.
+    fn restore(&self, was: Irq);
+
+    /// The thread that runs on this CPU: a load from CPU-local storage, in as few instructions as it takes. Null before
+    /// [`Scheduler::start_cpu`](crate::Scheduler::start_cpu).
+    fn current(&self) -> *const Thread<Self>;
+
+    /// Notes the thread that runs on this CPU from now on. Called with interrupts masked.
+    ///
+    /// # Safety
+    /// Only the scheduler calls it, just before it switches.
+    unsafe fn set_current(&self, thread: *const Thread<Self>);
+
+    /// Raises or lowers the flag that `preempt_enable` and the way out of interrupts look at. This CPU's own, called with
+    /// interrupts masked.
+    fn set_pending(&self, pending: bool);
+
+    /// Saves the caller in `prev`'s context and continues `next`'s: address space, FPU, kernel stack and all. Returns when
+    /// somebody switches back to `prev`, on whichever CPU that is. Interrupts are masked before and after.
+    ///
+    /// A context that has never run starts at a function of the kernel's, on its own stack, with interrupts masked, which
+    /// must call [`Scheduler::started`](crate::Scheduler::started) first.
+    ///
+    /// # Safety
+    /// `prev` is the calling thread; `next` is not running anywhere and its context is complete.
+    unsafe fn switch(&self, prev: &Thread<Self>, next: &Thread<Self>);
+
+    /// A thread that called [`Scheduler::exit`](crate::Scheduler::exit) has left its stack for good: `thread` is the
+    /// reference that [`Scheduler::spawn`](crate::Scheduler::spawn) was given. Runs on another thread's stack, with
+    /// interrupts on and no lock held; must not sleep.
+    fn reap(&self, thread: ThreadRef<Self>);
+}

@@ -1,0 +1,135 @@
+//! One CPU's queue of runnable threads.
+//!
+//! Two lists. Threads that wake up, or were preempted, with some of their turn left stand on the *front* list and take
+//! short stretches round-robin, so that whoever mostly sleeps runs soon; a thread whose turn is used up goes to the end of
+//! the *back* list and gets a new turn when it comes off it. So a thread that wakes up a thousand times is ahead of a busy
+//! one for one turn's worth of CPU time in all, then waits like everybody else. Should the front list never run dry, the
+//! back list is served every [`PATIENCE`] nonetheless.
+
+use crate::list::List;
+use crate::machine::Machine;
+use crate::thread::{Queued, Thread};
+use core::ptr::NonNull;
+use quire_sync::atomic::Ordering::Relaxed;
+
+/// A turn at nice 0, in nanoseconds: long beside the cost of a switch, short beside what a person notices.
+pub(crate) const SLICE: u64 = 4_000_000;
+/// How long a thread runs before it lets a woken one in, in nanoseconds.
+pub(crate) const STRETCH: u64 = 1_000_000;
+/// How long the back list may be passed over, in nanoseconds: a few turns.
+const PATIENCE: u64 = 20_000_000;
+
+/// The turn of a thread at `nice`: a factor of 1.25 a step as on Linux, between a quarter of a millisecond (below that
+/// switching dominates) and forty (above it others starve).
+pub(crate) fn slice_for(nice: i8) -> u64 {
+    let mut ns = SLICE;
+    for _ in 0..nice.unsigned_abs() {
+        ns = if nice > 0 { ns * 4 / 5 } else { ns * 5 / 4 };
+    }
+    ns.clamp(250_000, 40_000_000)
+}
+
+/// Where a thread joins the queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Join {
+    /// It is next: the thread that runs is about to give way to it.
+    First,
+    /// Behind the others that have some of their turn left.
+    Front,
+    /// Behind everybody, for a new turn.
+    Back,
+}
+
+pub(crate) struct RunQueue<M: Machine> {
+    front: List<Queued<M>>,
+    back: List<Queued<M>>,
+    front_len: usize,
+    back_len: usize,
+    /// When the back list was last served or was empty, in nanoseconds of CPU clock.
+    back_served: u64,
+    /// The CPU runs its idle thread, or is about to: whoever queues a thread here must wake it.
+    pub idle: bool,
+    /// Threads that left this CPU for good, until they are reaped.
+    pub dead: List<Queued<M>>,
+}
+
+impl<M: Machine> RunQueue<M> {
+    pub fn new() -> Self {
+        RunQueue {
+            front: List::new(),
+            back: List::new(),
+            front_len: 0,
+            back_len: 0,
+            back_served: 0,
+            idle: false,
+            dead: List::new(),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.front_len + self.back_len
+    }
+
+    /// Threads that should not wait for a whole turn of the running one.
+    pub fn eager(&self) -> usize {
+        self.front_len
+    }
+
+    /// Puts a runnable thread, which is on no queue, on this one.
+    pub fn push(&mut self, thread: &Thread<M>, join: Join, now: u64) {
+        let node = NonNull::from(thread);
+        // SAFETY: a runnable thread has one queuer: who got `true` from its token, spawned it, or switches away from it.
+        // It is alive until it has exited, which it cannot while it is queued.
+        unsafe {
+            match join {
+                Join::First => self.front.push_front(node),
+                Join::Front => self.front.push_back(node),
+                Join::Back => self.back.push_back(node),
+            }
+        }
+        if join == Join::Back {
+            if self.back_len == 0 {
+                self.back_served = now;
+            }
+            self.back_len += 1;
+        } else {
+            self.front_len += 1;
+        }
+    }
+
+    /// Takes off the thread that is to run next; one from the back list gets a new turn.
+    pub fn pop(&mut self, now: u64) -> Option<NonNull<Thread<M>>> {
+        let starved = self.back_len > 0 && now.saturating_sub(self.back_served) > PATIENCE;
+        if !starved && let Some(node) = self.front.pop_front() {
+            self.front_len -= 1;
+            return Some(node);
+        }
+        let node = self.back.pop_front()?;
+        self.back_len -= 1;
+        self.back_served = now;
+        // SAFETY: it was queued, so it is alive.
+        let thread = unsafe { node.as_ref() };
+        thread.slice.store(slice_for(thread.nice()), Relaxed);
+        Some(node)
+    }
+
+    /// Takes off a thread that may move to another CPU: the one that waits longest on either list, unless it has not left
+    /// this CPU yet. Looks at two threads at most.
+    pub fn steal(&mut self) -> Option<NonNull<Thread<M>>> {
+        let movable = |n: &NonNull<Thread<M>>| {
+            // SAFETY: queued, so alive. Acquire: its saved context is complete once `on_cpu` reads false.
+            !unsafe { n.as_ref() }.on_cpu.load(quire_sync::atomic::Ordering::Acquire)
+        };
+        if let Some(node) = self.back.first().filter(movable) {
+            // SAFETY: it is the first of that list.
+            unsafe { self.back.remove(node) };
+            self.back_len -= 1;
+            return Some(node);
+        }
+        let node = self.front.first().filter(movable)?;
+        // SAFETY: as above.
+        unsafe { self.front.remove(node) };
+        self.front_len -= 1;
+        Some(node)
+    }
+}

@@ -1,0 +1,563 @@
+//! The scheduler: how a thread gives its CPU up, and how a CPU takes the next one.
+//!
+//! # How a thread leaves its CPU
+//! A thread that parks first turns its token word to `PARKED`; from then on a waker may queue it, although it still runs
+//! on its way out. That is safe because while `on_cpu` is set it is queued on its own CPU only, which comes to its queue
+//! again only after it has left, and because nobody steals a thread whose `on_cpu` is set. The CPU clears `on_cpu` (release)
+//! in [`finish_switch`](Scheduler::finish_switch), on the next thread's stack; whoever reads it false (acquire) finds the
+//! saved context complete.
+//!
+//! | | parks | is preempted | exits |
+//! |---|---|---|---|
+//! | **waker** on another CPU | token word: the token is taken, or the waker queues it here | gives a token | gives a token that nobody takes |
+//! | **thief** | not queued; queued by a waker: `on_cpu` | queued: `on_cpu` | never queued |
+//! | **interrupt** here | interrupts are masked from before `PARKED` until the next thread runs | same | same |
+//!
+//! No lock is held across a switch.
+
+use crate::account::{Times, bump};
+use crate::cpu_mask::CpuBits;
+use crate::irq::{Irq, IrqLock, Masked};
+use crate::machine::Machine;
+use crate::run_queue::{Join, RunQueue, STRETCH};
+use crate::thread::{Current, Thread, ThreadRef};
+use crate::timer::{Timer, Wheel};
+use core::mem::offset_of;
+use core::ptr::{self, NonNull};
+use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use quire_sync::{CpuId, PerCpu, Rank, current_cpu};
+
+/// No deadline.
+const NEVER: u64 = u64::MAX;
+
+/// One CPU. Its queue and wheel are reached from other CPUs through their locks; what is written by this CPU only, with
+/// interrupts masked, is marked (own).
+pub(crate) struct Cpu<M: Machine> {
+    pub queue: IrqLock<RunQueue<M>>,
+    /// Length of the queue, and of its front list: hints without the lock. Written under it.
+    pub waiting: AtomicUsize,
+    pub eager: AtomicUsize,
+    wheel: IrqLock<Wheel>,
+    /// When the wheel wants to be looked at, nanoseconds. Written under the wheel's lock.
+    wheel_due: AtomicU64,
+    /// (own) What runs here when nothing else does; holds a count.
+    idle: AtomicPtr<Thread<M>>,
+    /// (own) The thread that is being left, between the switch and `finish_switch`.
+    leaving: AtomicPtr<Thread<M>>,
+    /// (own) When the running thread got the CPU, in ticks.
+    dispatched: AtomicU64,
+    /// (own) When the running thread's stretch ends because others wait, nanoseconds; `NEVER` where none waits.
+    stretch_end: AtomicU64,
+    /// (own) What the timer is programmed to, nanoseconds.
+    armed: AtomicU64,
+    /// Threads wait to be reaped.
+    has_dead: AtomicBool,
+    /// (own) Ticks by kind, up to the last switch; the running thread's own counts at its dispatch.
+    user: AtomicU64,
+    system: AtomicU64,
+    idled: AtomicU64,
+    at_dispatch: (AtomicU64, AtomicU64),
+    switches: AtomicU64,
+}
+
+/// What a CPU's time went to, up to its last switch of threads.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct CpuTimes {
+    /// Threads in user mode, in nanoseconds.
+    pub user_ns: u64,
+    /// Threads in the kernel, in nanoseconds.
+    pub system_ns: u64,
+    /// Nothing to do, in nanoseconds.
+    pub idle_ns: u64,
+    /// Switches from one thread to another.
+    pub switches: u64,
+}
+
+/// Why a thread gives its CPU up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Leave {
+    Park,
+    Yield,
+    Preempt,
+    Exit,
+}
+
+/// The scheduler of a machine. Lives as long as the machine, at one address.
+pub struct Scheduler<M: Machine> {
+    pub(crate) machine: &'static M,
+    pub(crate) cpus: PerCpu<Cpu<M>>,
+    /// CPUs that halt, or are about to.
+    pub(crate) idle: CpuBits,
+    /// CPUs that run a thread while others wait on their queue: where an idle CPU steals.
+    pub(crate) crowded: CpuBits,
+}
+
+impl<M: Machine> Scheduler<M> {
+    /// The size in bytes of the memory that [`new`](Self::new) needs.
+    pub const fn bytes(cpus: usize) -> usize {
+        PerCpu::<Cpu<M>>::bytes(cpus)
+    }
+
+    /// A scheduler for `cpus` CPUs (at most [`quire_sync::cpuset::MAX_CPUS`]) on which nothing runs yet.
+    ///
+    /// # Safety
+    /// `memory` points to [`bytes`](Self::bytes)`(cpus)` writable bytes, aligned to 128, that nobody else uses, for ever. The
+    /// scheduler is not moved once a thread was spawned.
+    pub unsafe fn new(machine: &'static M, memory: NonNull<u8>, cpus: usize) -> Self {
+        let init = |cpu| Cpu {
+            queue: IrqLock::new(Rank::RUN_QUEUE, RunQueue::new()),
+            waiting: AtomicUsize::new(0),
+            eager: AtomicUsize::new(0),
+            wheel: IrqLock::new(Rank::TIMER, Wheel::new(cpu)),
+            wheel_due: AtomicU64::new(NEVER),
+            idle: AtomicPtr::new(ptr::null_mut()),
+            leaving: AtomicPtr::new(ptr::null_mut()),
+            dispatched: AtomicU64::new(0),
+            stretch_end: AtomicU64::new(NEVER),
+            armed: AtomicU64::new(NEVER),
+            has_dead: AtomicBool::new(false),
+            user: AtomicU64::new(0),
+            system: AtomicU64::new(0),
+            idled: AtomicU64::new(0),
+            at_dispatch: (AtomicU64::new(0), AtomicU64::new(0)),
+            switches: AtomicU64::new(0),
+        };
+        // SAFETY: the caller's word.
+        let cpus = unsafe { PerCpu::new(memory, cpus, init) };
+        Scheduler { machine, cpus, idle: CpuBits::new(), crowded: CpuBits::new() }
+    }
+
+    /// The machine.
+    pub fn machine(&self) -> &'static M {
+        self.machine
+    }
+
+    /// The number of CPUs.
+    pub fn cpus(&self) -> usize {
+        self.cpus.len()
+    }
+
+    // This CPU. The caller has masked interrupts, or takes a hint.
+    #[inline(always)]
+    pub(crate) fn here(&self) -> &Cpu<M> {
+        self.cpus.of(current_cpu())
+    }
+
+    /// The calling thread.
+    ///
+    /// # Panics
+    /// In debug builds, before this CPU's [`start_cpu`](Self::start_cpu).
+    #[inline(always)]
+    pub fn current(&self) -> Current<'_, M> {
+        let thread = self.machine.current();
+        debug_assert!(!thread.is_null(), "no thread runs on this CPU yet");
+        // SAFETY: set by `start_cpu` or a switch.
+        Current::new(unsafe { NonNull::new_unchecked(thread.cast_mut()) })
+    }
+
+    /// Makes the caller the idle thread of this CPU. Called once on each CPU, with interrupts masked; the CPU goes on to
+    /// [`idle`](Self::idle) when it has nothing else to do.
+    pub fn start_cpu(&self, idle: ThreadRef<M>) {
+        let here = self.here();
+        let now = self.machine.ticks();
+        idle.on_cpu.store(true, Ordering::Relaxed);
+        idle.set_home(current_cpu());
+        idle.account.start(now);
+        here.dispatched.store(now, Ordering::Relaxed);
+        here.queue.lock_masked().idle = true;
+        let idle = idle.into_raw();
+        here.idle.store(idle.as_ptr(), Ordering::Release);
+        // SAFETY: the caller is that thread from now on.
+        unsafe { self.machine.set_current(idle.as_ptr()) };
+    }
+
+    /// Runs this CPU's idle thread: takes threads as they come, steals where others have too many, halts otherwise.
+    pub fn idle(&self) -> ! {
+        loop {
+            self.idle_once();
+        }
+    }
+
+    /// One turn of [`idle`](Self::idle): runs threads until none is left, or halts until an interrupt.
+    pub fn idle_once(&self) {
+        self.reap_dead();
+        let was = self.machine.mask();
+        let here = self.here();
+        if here.waiting.load(Ordering::Acquire) != 0 || self.crowded.any(0).is_some() {
+            self.switch_from(Leave::Yield);
+            self.machine.restore(was);
+            if here.waiting.load(Ordering::Acquire) == 0 {
+                quire_sync::hooks::relax();
+            }
+            return;
+        }
+        // A waker that queues a thread here from now on finds the queue marked idle and interrupts the halt; interrupts
+        // are masked until the CPU halts, so that the interrupt is not lost either.
+        self.idle.insert(current_cpu());
+        self.machine.halt();
+    }
+
+    /// Makes a new thread runnable, on an idle CPU where there is one. The scheduler keeps the reference until the thread
+    /// has exited, and gives it to [`Machine::reap`].
+    pub fn spawn(&self, thread: ThreadRef<M>) {
+        let cpu = self.place_new();
+        self.spawn_on(thread, cpu);
+    }
+
+    /// As [`spawn`](Self::spawn), on `cpu`: for threads that belong to a CPU, or a child that its parent waits for.
+    pub fn spawn_on(&self, thread: ThreadRef<M>, cpu: CpuId) {
+        thread.scheduler.store(ptr::from_ref(self).cast_mut().cast(), Ordering::Relaxed);
+        thread.set_home(cpu);
+        let thread = thread.into_raw();
+        // SAFETY: the count that was just given up keeps it alive until it is reaped.
+        self.enqueue(unsafe { thread.as_ref() }, cpu, Join::Back);
+    }
+
+    /// The first thing that a new thread does, on its own stack, with interrupts masked: settles the switch that started
+    /// it, and turns interrupts on.
+    pub fn started(&self) {
+        self.finish_switch();
+        self.machine.restore(Irq::On);
+        self.reap_dead();
+    }
+
+    /// Sleeps until unparked, or until `deadline` ([`Machine::now`]'s nanoseconds); returns at once where a token waits.
+    /// May also return early: callers look at what they wait for. Nothing that spins may be held.
+    pub fn park(&self, deadline: Option<u64>) {
+        let me = self.current();
+        // An uncontended token costs no switch, no timer and no masking.
+        if me.token.is_set() && me.token.take() {
+            return;
+        }
+        if let Some(deadline) = deadline {
+            if deadline <= self.machine.now() {
+                return;
+            }
+            // SAFETY: the timer is part of the thread, which does not go away before the cancel below.
+            unsafe { self.arm(&me.deadline, deadline) };
+        }
+        let was = self.machine.mask();
+        if me.token.park() {
+            self.switch_from(Leave::Park);
+            me.token.take();
+        }
+        self.machine.restore(was);
+        if deadline.is_some() {
+            self.cancel(&me.deadline);
+        }
+        self.reap_dead();
+    }
+
+    /// Gives `thread` its token, and queues it where it sleeps. Callable from interrupts and under any lock of a rank below
+    /// the run queue's.
+    pub fn unpark(&self, thread: &Thread<M>) {
+        if thread.token.give() {
+            let cpu = self.place(thread);
+            let join = if thread.slice.load(Ordering::Relaxed) > 0 { Join::Front } else { Join::Back };
+            self.enqueue(thread, cpu, join);
+        }
+    }
+
+    /// As [`unpark`](Self::unpark), where the caller is about to sleep: `thread` is next on this CPU, without a word to any
+    /// other. For two threads that take turns.
+    pub fn hand_over(&self, thread: &Thread<M>) {
+        if thread.token.give() {
+            let here = current_cpu();
+            let cpu = if thread.on_cpu.load(Ordering::Acquire) { thread.home() } else { here };
+            self.enqueue(thread, cpu, if cpu == here { Join::First } else { Join::Front });
+        }
+    }
+
+    /// Lets everybody else who waits for this CPU go first.
+    pub fn yield_now(&self) {
+        let was = self.machine.mask();
+        self.switch_from(Leave::Yield);
+        self.machine.restore(was);
+        self.reap_dead();
+    }
+
+    /// Gives the CPU to somebody else where the running thread's stretch has ended. Called by `preempt_enable` and on the
+    /// way out of interrupts, when the flag of [`Machine::set_pending`] is up and the preemption count is zero.
+    pub fn preempt(&self) {
+        let was = self.machine.mask();
+        let here = self.here();
+        // The idle thread is not preempted: its loop looks at the queue after every interrupt.
+        if here.waiting.load(Ordering::Relaxed) > 0 && !self.is_idle(&self.current()) {
+            self.switch_from(Leave::Preempt);
+        } else {
+            self.machine.set_pending(false);
+        }
+        self.machine.restore(was);
+        if was == Irq::On {
+            self.reap_dead();
+        }
+    }
+
+    /// Ends the calling thread. Its reference reaches [`Machine::reap`] once its stack is no longer in use.
+    pub fn exit(&self) -> ! {
+        self.reap_dead();
+        self.machine.mask();
+        self.current().dying.store(true, Ordering::Relaxed);
+        self.switch_from(Leave::Exit);
+        unreachable!("Machine::switch came back to a thread that has exited");
+    }
+
+    /// The timer interrupt: expires timers, and notices the end of the running thread's stretch.
+    pub fn timer_interrupt(&self) {
+        let _masked = Masked::new(self.machine);
+        let here = self.here();
+        let now = self.machine.now();
+        here.armed.store(NEVER, Ordering::Relaxed);
+        if here.wheel_due.load(Ordering::Relaxed) <= now {
+            let mut wheel = here.wheel.lock_masked();
+            wheel.expire(now);
+            here.wheel_due.store(wheel.next().unwrap_or(NEVER), Ordering::Relaxed);
+        }
+        if here.stretch_end.load(Ordering::Relaxed) <= now {
+            here.stretch_end.store(NEVER, Ordering::Relaxed);
+            self.machine.set_pending(here.waiting.load(Ordering::Relaxed) > 0);
+        }
+        self.program(here);
+    }
+
+    /// The reschedule interrupt: another CPU has queued a thread here.
+    pub fn kicked(&self) {
+        let _masked = Masked::new(self.machine);
+        self.limit_stretch(self.here());
+    }
+
+    /// Arms `timer`, which is not armed, on this CPU's wheel. Expiry is up to 16 microseconds late, never early.
+    ///
+    /// # Safety
+    /// The timer stays in place and alive until it has expired for good or [`cancel`](Self::cancel) has returned.
+    pub unsafe fn arm(&self, timer: &Timer, deadline: u64) {
+        debug_assert!(!timer.is_armed());
+        let _masked = Masked::new(self.machine);
+        let here = self.here();
+        {
+            let mut wheel = here.wheel.lock_masked();
+            // SAFETY: the caller's word.
+            unsafe { wheel.insert(timer, deadline) };
+            here.wheel_due.store(wheel.next().unwrap_or(NEVER), Ordering::Relaxed);
+        }
+        self.program(here);
+    }
+
+    /// Takes `timer` back, on whichever CPU it is armed. When this returns its callback does not run and will not; true
+    /// where it was still armed. Not callable from timer callbacks.
+    pub fn cancel(&self, timer: &Timer) -> bool {
+        // A timer stays on one wheel until it expires or is cancelled, and only its owner arms it.
+        let Some(cpu) = timer.wheel() else {
+            return false;
+        };
+        let owner = self.cpus.of(cpu);
+        let mut wheel = owner.wheel.lock(self.machine);
+        if timer.wheel().is_none() {
+            return false;
+        }
+        wheel.remove(timer);
+        owner.wheel_due.store(wheel.next().unwrap_or(NEVER), Ordering::Relaxed);
+        true
+    }
+
+    /// What `thread` has used so far; for the calling thread up to this moment, for others up to their last kernel entry,
+    /// exit or switch.
+    pub fn times(&self, thread: &Thread<M>) -> Times {
+        if ptr::eq(self.machine.current(), thread) {
+            let _masked = Masked::new(self.machine);
+            thread.account.cut_system(self.machine.ticks());
+        }
+        let (user, system) = thread.account.ticks();
+        Times { user_ns: self.machine.ticks_to_ns(user), system_ns: self.machine.ticks_to_ns(system) }
+    }
+
+    /// What `cpu`'s time went to.
+    pub fn cpu_times(&self, cpu: CpuId) -> CpuTimes {
+        let c = self.cpus.of(cpu);
+        let ns = |v: &AtomicU64| self.machine.ticks_to_ns(v.load(Ordering::Relaxed));
+        CpuTimes {
+            user_ns: ns(&c.user),
+            system_ns: ns(&c.system),
+            idle_ns: ns(&c.idled),
+            switches: c.switches.load(Ordering::Relaxed),
+        }
+    }
+
+    /// How many threads run or wait for a CPU at this moment.
+    pub fn runnable(&self) -> usize {
+        let on = |(cpu, c): (CpuId, &Cpu<M>)| c.waiting.load(Ordering::Relaxed) + usize::from(!self.idle.contains(cpu));
+        self.cpus.iter().enumerate().map(on).sum()
+    }
+
+    fn is_idle(&self, thread: &Thread<M>) -> bool {
+        ptr::eq(self.here().idle.load(Ordering::Relaxed), thread)
+    }
+
+    /// Gives the CPU to the next thread. Returns, with interrupts still masked, when the caller gets a CPU again (perhaps
+    /// another one).
+    ///
+    /// => Interrupts are masked; the preemption count is zero; no lock is held.
+    fn switch_from(&self, why: Leave) {
+        let cpu = current_cpu();
+        let here = self.cpus.of(cpu);
+        let prev = self.current();
+        let prev_idle = self.is_idle(&prev);
+        let ticks = self.machine.ticks();
+        prev.account.cut_system(ticks);
+        let ran = self.machine.ticks_to_ns(ticks.wrapping_sub(here.dispatched.load(Ordering::Relaxed)));
+        let left = prev.slice.load(Ordering::Relaxed).saturating_sub(ran);
+        prev.slice.store(left, Ordering::Relaxed);
+        self.machine.set_pending(false);
+
+        let now = self.machine.ticks_to_ns(ticks);
+        let next = {
+            let mut queue = here.queue.lock_masked();
+            match why {
+                Leave::Preempt if left == 0 => queue.push(&prev, Join::Back, now),
+                Leave::Preempt => queue.push(&prev, Join::Front, now),
+                Leave::Yield if !prev_idle => queue.push(&prev, Join::Back, now),
+                Leave::Yield | Leave::Park | Leave::Exit => {}
+            }
+            let next = queue.pop(now);
+            queue.idle = next.is_none();
+            self.note(here, cpu, &queue);
+            if why == Leave::Preempt {
+                self.offer(cpu, &queue);
+            }
+            next
+        };
+        // Only now look elsewhere: two queues are never locked at once. Meanwhile this one is marked idle, so whoever
+        // queues a thread here sends an interrupt.
+        let next = next.or_else(|| self.steal(cpu));
+        let next = next.unwrap_or_else(|| {
+            self.idle.insert(cpu);
+            // SAFETY: set by `start_cpu`.
+            unsafe { NonNull::new_unchecked(here.idle.load(Ordering::Relaxed)) }
+        });
+        // SAFETY: it was queued, or is the idle thread: alive, and this CPU's alone now.
+        let next = unsafe { next.as_ref() };
+        if prev_idle && !ptr::eq(next, &*prev) {
+            self.idle.remove(cpu);
+        }
+
+        here.dispatched.store(ticks, Ordering::Relaxed);
+        here.stretch_end.store(NEVER, Ordering::Relaxed);
+        if ptr::eq(next, &*prev) {
+            self.limit_stretch(here);
+            return;
+        }
+        let count = if why == Leave::Preempt { &prev.involuntary } else { &prev.voluntary };
+        bump(count, 1);
+        self.charge(here, &prev, prev_idle, next);
+        next.account.start(ticks);
+        next.set_home(cpu);
+        next.on_cpu.store(true, Ordering::Relaxed);
+        here.leaving.store(ptr::from_ref(&*prev).cast_mut(), Ordering::Relaxed);
+        // SAFETY: just before the switch.
+        unsafe { self.machine.set_current(next) };
+        self.limit_stretch(here);
+        // SAFETY: `prev` is the caller, `next` was off its CPU (its `on_cpu` was clear) and is claimed by the line above.
+        unsafe { self.machine.switch(&prev, next) };
+        self.finish_switch();
+    }
+
+    /// On the stack of the thread that got the CPU: the one before it has left now.
+    fn finish_switch(&self) {
+        let here = self.here();
+        let prev = here.leaving.swap(ptr::null_mut(), Ordering::Relaxed);
+        // SAFETY: it was running until a moment ago, and cannot be reaped before the lines below.
+        let Some(prev) = (unsafe { prev.as_ref() }) else { return };
+        if prev.dying.load(Ordering::Relaxed) {
+            prev.on_cpu.store(false, Ordering::Relaxed);
+            // SAFETY: it exited, so it is on no queue; the scheduler's own count keeps it alive.
+            unsafe { here.queue.lock_masked().dead.push_back(NonNull::from(prev)) };
+            here.has_dead.store(true, Ordering::Relaxed);
+        } else {
+            // From here on another CPU may run it.
+            prev.on_cpu.store(false, Ordering::Release);
+        }
+    }
+
+    /// Hands threads that left this CPU for good to the machine.
+    ///
+    /// => Interrupts are on, nothing is held.
+    fn reap_dead(&self) {
+        if !self.here().has_dead.load(Ordering::Relaxed) {
+            return;
+        }
+        loop {
+            let masked = Masked::new(self.machine);
+            let here = self.here();
+            let dead = here.queue.lock_masked().dead.pop_front();
+            if dead.is_none() {
+                here.has_dead.store(false, Ordering::Relaxed);
+            }
+            drop(masked);
+            let Some(dead) = dead else { return };
+            // SAFETY: the count that `spawn` took over.
+            self.machine.reap(unsafe { ThreadRef::adopt(dead) });
+        }
+    }
+
+    /// Adds what `prev` used since it was dispatched to its CPU's times.
+    fn charge(&self, here: &Cpu<M>, prev: &Thread<M>, prev_idle: bool, next: &Thread<M>) {
+        let (user, system) = prev.account.ticks();
+        let (user_then, system_then) = (&here.at_dispatch.0, &here.at_dispatch.1);
+        let (user, system) = (user - user_then.load(Ordering::Relaxed), system - system_then.load(Ordering::Relaxed));
+        bump(&here.user, user);
+        bump(if prev_idle { &here.idled } else { &here.system }, system);
+        bump(&here.switches, 1);
+        let (user, system) = next.account.ticks();
+        user_then.store(user, Ordering::Relaxed);
+        system_then.store(system, Ordering::Relaxed);
+    }
+
+    /// Sees to it that the running thread does not keep those who wait here longer than its stretch.
+    ///
+    /// => Interrupts are masked.
+    pub(crate) fn limit_stretch(&self, here: &Cpu<M>) {
+        let current = self.current();
+        if here.waiting.load(Ordering::Relaxed) == 0 || self.is_idle(&current) {
+            return;
+        }
+        let ran = self.machine.ticks().wrapping_sub(here.dispatched.load(Ordering::Relaxed));
+        let ran = self.machine.ticks_to_ns(ran);
+        let slice = current.slice.load(Ordering::Relaxed);
+        let limit = if here.eager.load(Ordering::Relaxed) > 0 { slice.min(STRETCH) } else { slice };
+        if ran >= limit {
+            here.stretch_end.store(NEVER, Ordering::Relaxed);
+            self.machine.set_pending(true);
+        } else {
+            here.stretch_end.store(self.machine.now() + (limit - ran), Ordering::Relaxed);
+            self.program(here);
+        }
+    }
+
+    /// Programs this CPU's timer if something is due earlier than it is set to. A deadline that went away or later costs
+    /// one interrupt that finds nothing, instead of a write to the timer each time.
+    ///
+    /// => Interrupts are masked.
+    fn program(&self, here: &Cpu<M>) {
+        let due = here.wheel_due.load(Ordering::Relaxed).min(here.stretch_end.load(Ordering::Relaxed));
+        if due < here.armed.load(Ordering::Relaxed) {
+            here.armed.store(due, Ordering::Relaxed);
+            self.machine.arm(Some(due));
+        }
+    }
+}
+
+/// The deadline of a park has passed.
+///
+/// # Safety
+/// `timer` is the deadline of a thread that is alive.
+pub(crate) unsafe fn park_deadline<M: Machine>(timer: NonNull<Timer>, _now: u64) -> Option<u64> {
+    // SAFETY: armed by `park` only, as part of a thread that cancels it before it goes on; `park` ran on that scheduler.
+    unsafe {
+        let thread = timer.byte_sub(offset_of!(Thread<M>, deadline)).cast::<Thread<M>>().as_ref();
+        let scheduler = thread.scheduler.load(Ordering::Relaxed).cast::<Scheduler<M>>();
+        if let Some(scheduler) = scheduler.as_ref() {
+            scheduler.unpark(thread);
+        }
+    }
+    None
+}

@@ -1,0 +1,247 @@
+//! A thread: what the scheduler knows about it, its saved context, and the payload of the layer above.
+
+use crate::account::Account;
+use crate::list::{Adapter, Links};
+use crate::machine::Machine;
+use crate::run_queue::slice_for;
+use crate::timer::Timer;
+use crate::token::Token;
+use core::cell::UnsafeCell;
+use core::marker::PhantomData;
+use core::ops::Deref;
+use core::ptr::NonNull;
+use quire_sync::CpuId;
+use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use quire_sync::hooks::ThreadHandle;
+
+/// A thread. Placed by its maker (a box, a slab), counted by [`ThreadRef`]s, linked by the scheduler.
+pub struct Thread<M: Machine> {
+    /// Number of [`ThreadRef`]s.
+    count: AtomicUsize,
+    /// Gives the memory back when the count reaches zero.
+    release: unsafe fn(NonNull<Thread<M>>),
+
+    pub(crate) token: Token,
+    /// Its context is in use: it runs, or has not quite left its CPU. Set by the CPU that switches to it, cleared by the
+    /// CPU that has switched away; while it is set the thread may only be queued on that CPU.
+    pub(crate) on_cpu: AtomicBool,
+    /// Where it runs or ran last. Written by the CPU that switches to it.
+    home: AtomicU32,
+    /// It has called `exit`. Written by itself.
+    pub(crate) dying: AtomicBool,
+    /// Its place on a run queue or on the list of the dead; guarded by that queue's lock.
+    pub(crate) links: Links<Thread<M>>,
+    /// What is left of its turn, in nanoseconds. Written by the CPU that it is on, or under the lock of its queue.
+    pub(crate) slice: AtomicU64,
+    nice: AtomicU32,
+
+    pub(crate) account: Account,
+    /// Switches away because it slept or yielded; because it was preempted. One writer: its CPU.
+    pub(crate) voluntary: AtomicU64,
+    pub(crate) involuntary: AtomicU64,
+
+    /// Ends a park that has a deadline.
+    pub(crate) deadline: Timer,
+    /// The scheduler that it was spawned on, for its deadline's callback.
+    pub(crate) scheduler: AtomicPtr<()>,
+    context: UnsafeCell<M::Context>,
+    payload: M::Payload,
+}
+
+// SAFETY: the context is used by the CPU that runs the thread, or switches to or from it, only (`on_cpu`); everything else
+// is atomic, or guarded as the fields say.
+unsafe impl<M: Machine> Sync for Thread<M> {}
+// SAFETY: as above; contexts and payloads are `Send`.
+unsafe impl<M: Machine> Send for Thread<M> {}
+
+/// Run queues and the list of the dead: a thread is on at most one of them.
+pub(crate) struct Queued<M>(PhantomData<M>);
+// SAFETY: the one field of links, used by no other adapter.
+unsafe impl<M: Machine> Adapter for Queued<M> {
+    type Node = Thread<M>;
+    fn links(node: &Thread<M>) -> &Links<Thread<M>> {
+        &node.links
+    }
+}
+
+impl<M: Machine> Thread<M> {
+    /// A thread that has never run, with one reference, for its maker to place and to wrap by
+    /// [`ThreadRef::adopt`]. `release` is called once, when the last reference is dropped, and frees the memory.
+    pub fn new(context: M::Context, payload: M::Payload, release: unsafe fn(NonNull<Thread<M>>)) -> Self {
+        Thread {
+            count: AtomicUsize::new(1),
+            release,
+            token: Token::new(),
+            on_cpu: AtomicBool::new(false),
+            home: AtomicU32::new(0),
+            dying: AtomicBool::new(false),
+            links: Links::new(),
+            slice: AtomicU64::new(slice_for(0)),
+            nice: AtomicU32::new(20),
+            account: Account::new(),
+            voluntary: AtomicU64::new(0),
+            involuntary: AtomicU64::new(0),
+            deadline: Timer::new(crate::scheduler::park_deadline::<M>),
+            scheduler: AtomicPtr::new(core::ptr::null_mut()),
+            context: UnsafeCell::new(context),
+            payload,
+        }
+    }
+
+    /// What the layer above knows.
+    #[inline(always)]
+    pub fn payload(&self) -> &M::Payload {
+        &self.payload
+    }
+
+    /// The saved context; for [`Machine::switch`] and for the maker before [`spawn`](crate::Scheduler::spawn).
+    #[inline(always)]
+    pub fn context(&self) -> *mut M::Context {
+        self.context.get()
+    }
+
+    /// The CPU on which it runs or ran last.
+    pub fn home(&self) -> CpuId {
+        self.home.load(Ordering::Relaxed) as CpuId
+    }
+
+    pub(crate) fn set_home(&self, cpu: CpuId) {
+        self.home.store(cpu as u32, Ordering::Relaxed);
+    }
+
+    /// Whether a CPU runs it at this moment.
+    pub fn is_running(&self) -> bool {
+        self.on_cpu.load(Ordering::Relaxed)
+    }
+
+    /// Its nice value, -20 (longest turns) to 19.
+    pub fn nice(&self) -> i8 {
+        self.nice.load(Ordering::Relaxed) as i8 - 20
+    }
+
+    /// Sets its nice value, clamped to -20..=19. Holds from its next turn on.
+    pub fn set_nice(&self, nice: i8) {
+        self.nice.store((nice.clamp(-20, 19) + 20) as u32, Ordering::Relaxed);
+    }
+
+    /// How often it gave its CPU up to sleep or yield, and how often it was taken away.
+    pub fn switches(&self) -> (u64, u64) {
+        (self.voluntary.load(Ordering::Relaxed), self.involuntary.load(Ordering::Relaxed))
+    }
+
+    /// The kernel was entered from this thread's user mode (system call, exception or interrupt), at
+    /// [`Machine::ticks`] `ticks`. The first thing that a kernel entry does; this thread's CPU only.
+    #[inline(always)]
+    pub fn enter_kernel(&self, ticks: u64) {
+        self.account.enter_kernel(ticks);
+    }
+
+    /// The kernel is left for this thread's user mode. The last thing that a kernel exit does, with interrupts masked.
+    #[inline(always)]
+    pub fn leave_kernel(&self, ticks: u64) {
+        self.account.cut_system(ticks);
+    }
+
+    /// The handle by which `quire_sync` names it.
+    #[inline(always)]
+    pub fn handle(&self) -> ThreadHandle {
+        ThreadHandle(self as *const Self as usize)
+    }
+
+    /// The thread that a handle of [`handle`](Self::handle) names.
+    ///
+    /// # Safety
+    /// The handle came from a thread of this machine, which is still alive, and stays so for `'a`.
+    #[inline(always)]
+    pub unsafe fn from_handle<'a>(handle: ThreadHandle) -> &'a Thread<M> {
+        // SAFETY: the caller's word.
+        unsafe { &*(handle.0 as *const Thread<M>) }
+    }
+
+    /// Another counted reference to a thread that the caller can see (hence alive).
+    pub fn to_ref(&self) -> ThreadRef<M> {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        ThreadRef(NonNull::from(self))
+    }
+}
+
+/// A counted reference to a thread. Dropping the last one calls the thread's `release`: drop references where that may
+/// run, not under locks.
+pub struct ThreadRef<M: Machine>(NonNull<Thread<M>>);
+
+// SAFETY: a counted reference to something that is `Sync`.
+unsafe impl<M: Machine> Send for ThreadRef<M> {}
+// SAFETY: as above.
+unsafe impl<M: Machine> Sync for ThreadRef<M> {}
+
+impl<M: Machine> ThreadRef<M> {
+    /// Takes over one count of `thread`: the first one from [`Thread::new`], or one from [`into_raw`](Self::into_raw).
+    ///
+    /// # Safety
+    /// The caller owns that count; the thread stays in place until its `release` is called.
+    pub unsafe fn adopt(thread: NonNull<Thread<M>>) -> Self {
+        ThreadRef(thread)
+    }
+
+    /// Gives the count up without lowering it, to be taken over by [`adopt`](Self::adopt).
+    pub fn into_raw(self) -> NonNull<Thread<M>> {
+        let thread = self.0;
+        core::mem::forget(self);
+        thread
+    }
+}
+
+impl<M: Machine> Clone for ThreadRef<M> {
+    fn clone(&self) -> Self {
+        self.to_ref()
+    }
+}
+
+impl<M: Machine> Deref for ThreadRef<M> {
+    type Target = Thread<M>;
+    #[inline(always)]
+    fn deref(&self) -> &Thread<M> {
+        // SAFETY: counted, so alive.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<M: Machine> PartialEq for ThreadRef<M> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+impl<M: Machine> Eq for ThreadRef<M> {}
+
+impl<M: Machine> Drop for ThreadRef<M> {
+    fn drop(&mut self) {
+        if self.count.fetch_sub(1, Ordering::Release) == 1 {
+            fence(Ordering::Acquire);
+            let release = self.release;
+            // SAFETY: the last reference is gone, so nobody else can reach the thread.
+            unsafe { release(self.0) };
+        }
+    }
+}
+
+/// The calling thread, for as long as it is the calling thread: cannot be sent away.
+pub struct Current<'a, M: Machine> {
+    thread: NonNull<Thread<M>>,
+    _here: PhantomData<(&'a (), *mut ())>,
+}
+
+impl<M: Machine> Current<'_, M> {
+    // The scheduler's word that `thread` is the calling thread.
+    pub(crate) fn new(thread: NonNull<Thread<M>>) -> Self {
+        Current { thread, _here: PhantomData }
+    }
+}
+
+impl<M: Machine> Deref for Current<'_, M> {
+    type Target = Thread<M>;
+    #[inline(always)]
+    fn deref(&self) -> &Thread<M> {
+        // SAFETY: a thread that runs is alive.
+        unsafe { self.thread.as_ref() }
+    }
+}

@@ -1,0 +1,205 @@
+//! Timers: a hierarchical wheel a CPU. Its size follows the CPUs, not the timers; arming and cancelling are O(1).
+//!
+//! A wheel has seven levels of 64 slots. A slot of level 0 covers one tick of 16 microseconds, a slot of level n 64 times
+//! one of level n - 1; a timer hangs at the level of the highest 6-bit digit in which its tick differs from the wheel's
+//! time, and moves down at most six times before it expires, in its exact tick. Occupancy bitmaps find the next slot
+//! without a scan, and without a periodic tick: an idle CPU is woken for what is due or moves down. (Varghese and Lauck, "Hashed and hierarchical
+//! timing wheels", 1987, scheme 7; the digit rule is tokio's.)
+//!
+//! Callbacks run in interrupt context under the wheel's lock: so a cancel that returns has either prevented the callback
+//! or outlasted it, and a callback may wake threads but not arm or cancel timers. To fire again it returns a new deadline.
+
+use crate::list::{Adapter, Links, List};
+use core::ptr::NonNull;
+use quire_sync::CpuId;
+use quire_sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+/// log2 of a tick in nanoseconds.
+const TICK_SHIFT: u32 = 14;
+const DIGIT: u32 = 6;
+const SLOTS: usize = 1 << DIGIT;
+const LEVELS: usize = 7;
+/// Later deadlines (2.3 years) are looked at again when the wheel gets there.
+/// One top-level slot less than a full turn: what is put off must not land in the slot that is being emptied.
+const HORIZON: u64 = (1 << (DIGIT * LEVELS as u32)) - (1 << (DIGIT * (LEVELS as u32 - 1))) - 1;
+/// Timers handled in one interrupt; the rest follows in the next one, so that none takes long.
+const BATCH: usize = 64;
+
+/// Called with the timer and the time (nanoseconds) when its deadline has passed; a deadline in return arms it again.
+///
+/// # Safety
+/// Called only by the wheel on which the timer is armed, while it is alive.
+pub type Expire = unsafe fn(timer: NonNull<Timer>, now: u64) -> Option<u64>;
+
+/// A timer, placed by its owner. While it is armed it must stay in place and alive.
+pub struct Timer {
+    links: Links<Timer>,
+    /// 0 when not armed, else 1 + the CPU whose wheel it is on. Written under that wheel's lock.
+    wheel: AtomicU32,
+    /// Level and slot where it hangs; guarded by the wheel's lock.
+    slot: AtomicU32,
+    /// Nanoseconds; guarded by the wheel's lock.
+    deadline: AtomicU64,
+    expire: Expire,
+}
+
+struct Hung;
+// SAFETY: the one field of links.
+unsafe impl Adapter for Hung {
+    type Node = Timer;
+    fn links(node: &Timer) -> &Links<Timer> {
+        &node.links
+    }
+}
+
+impl Timer {
+    /// A timer that is not armed.
+    pub fn new(expire: Expire) -> Self {
+        Timer {
+            links: Links::new(),
+            wheel: AtomicU32::new(0),
+            slot: AtomicU32::new(0),
+            deadline: AtomicU64::new(0),
+            expire,
+        }
+    }
+
+    /// Whether it is armed; up to date only for whoever arms and cancels it.
+    pub fn is_armed(&self) -> bool {
+        self.wheel.load(Acquire) != 0
+    }
+
+    /// The deadline that it was last armed with.
+    pub fn deadline(&self) -> u64 {
+        self.deadline.load(Relaxed)
+    }
+
+    /// The CPU on whose wheel it is.
+    pub(crate) fn wheel(&self) -> Option<CpuId> {
+        self.wheel.load(Acquire).checked_sub(1).map(|c| c as CpuId)
+    }
+}
+
+/// One CPU's timers; guarded by the lock around it.
+pub(crate) struct Wheel {
+    cpu: CpuId,
+    /// The wheel's time in ticks: every timer that hangs is due at or after it.
+    time: u64,
+    occupied: [u64; LEVELS],
+    slots: [[List<Hung>; SLOTS]; LEVELS],
+}
+
+impl Wheel {
+    pub fn new(cpu: CpuId) -> Self {
+        Wheel {
+            cpu,
+            time: 0,
+            occupied: [0; LEVELS],
+            slots: core::array::from_fn(|_| core::array::from_fn(|_| List::new())),
+        }
+    }
+
+    fn level_of(&self, tick: u64) -> usize {
+        // Bits of the lowest digit always count, so that equal times are level 0.
+        let differing = (self.time ^ tick) | (SLOTS as u64 - 1);
+        ((63 - differing.leading_zeros()) / DIGIT) as usize
+    }
+
+    /// Hangs a timer, which is not armed, at its deadline.
+    ///
+    /// # Safety
+    /// The timer stays in place and alive until it has expired or is removed.
+    pub unsafe fn insert(&mut self, timer: &Timer, deadline: u64) {
+        timer.deadline.store(deadline, Relaxed);
+        timer.wheel.store(self.cpu as u32 + 1, Relaxed);
+        // Rounded up: never early.
+        let tick = (deadline >> TICK_SHIFT) + u64::from(deadline & ((1 << TICK_SHIFT) - 1) != 0);
+        let tick = tick.clamp(self.time, self.time.saturating_add(HORIZON));
+        let level = self.level_of(tick).min(LEVELS - 1);
+        let slot = (tick >> (level as u32 * DIGIT)) as usize % SLOTS;
+        timer.slot.store((level * SLOTS + slot) as u32, Relaxed);
+        self.occupied[level] |= 1 << slot;
+        // SAFETY: not armed, so on no list; the caller keeps it alive.
+        unsafe { self.slots[level][slot].push_back(NonNull::from(timer)) };
+    }
+
+    /// Takes a timer down that hangs on this wheel.
+    pub fn remove(&mut self, timer: &Timer) {
+        debug_assert_eq!(timer.wheel(), Some(self.cpu));
+        let at = timer.slot.load(Relaxed) as usize;
+        let (level, slot) = (at / SLOTS, at % SLOTS);
+        // SAFETY: `wheel` says that it hangs on this wheel, and `slot` where.
+        unsafe { self.slots[level][slot].remove(NonNull::from(timer)) };
+        if self.slots[level][slot].is_empty() {
+            self.occupied[level] &= !(1 << slot);
+        }
+        timer.wheel.store(0, Release);
+    }
+
+    /// The first occupied slot: level, slot, and the tick at which it is due.
+    fn next_slot(&self) -> Option<(usize, usize, u64)> {
+        let level = self.occupied.iter().position(|bits| *bits != 0)?;
+        let shift = level as u32 * DIGIT;
+        let here = (self.time >> shift) as usize % SLOTS;
+        let slot = (self.occupied[level].rotate_right(here as u32).trailing_zeros() as usize + here) % SLOTS;
+        let turn = (SLOTS as u64) << shift;
+        let mut due = (self.time & !(turn - 1)) + ((slot as u64) << shift);
+        // Only the top level wraps round. (A lower slot in the current turn lies in the past.)
+        if due + ((1 << shift) - 1) < self.time {
+            due += turn;
+        }
+        Some((level, slot, due.max(self.time)))
+    }
+
+    /// When this wheel wants to be looked at next, in nanoseconds.
+    pub fn next(&self) -> Option<u64> {
+        self.next_slot().map(|(_, _, due)| due << TICK_SHIFT)
+    }
+
+    /// Expires what is due at `now`, up to a bounded number of timers; what remains makes [`next`](Self::next) lie in the
+    /// past. Returns how many expired.
+    pub fn expire(&mut self, now: u64) -> usize {
+        let now_tick = now >> TICK_SHIFT;
+        let (mut expired, mut handled) = (0, 0);
+        while let Some((level, slot, due)) = self.next_slot() {
+            if due > now_tick {
+                break;
+            }
+            self.time = due;
+            while handled < BATCH
+                && let Some(node) = self.slots[level][slot].pop_front()
+            {
+                handled += 1;
+                // SAFETY: it hung here, so it is alive; a cancel has to wait for the lock that we hold.
+                let timer = unsafe { node.as_ref() };
+                let deadline = timer.deadline.load(Relaxed);
+                let again = if deadline > now {
+                    Some(deadline)
+                } else {
+                    expired += 1;
+                    // SAFETY: it was armed on this wheel.
+                    unsafe { (timer.expire)(node, now) }.map(|d| d.max(now + (1 << TICK_SHIFT)))
+                };
+                match again {
+                    // It moves down, or is armed anew. Never into the slot that is being emptied: what moves down agrees
+                    // with `time` in this level's digit, and what is armed anew is due in a later tick.
+                    // SAFETY: it stays armed, so its owner still keeps it.
+                    Some(deadline) => unsafe { self.insert(timer, deadline) },
+                    // Only now: a cancel that reads this knows that the callback has returned, and may free the timer.
+                    None => timer.wheel.store(0, Release),
+                }
+            }
+            if self.slots[level][slot].is_empty() {
+                self.occupied[level] &= !(1 << slot);
+            }
+            if handled >= BATCH {
+                return expired;
+            }
+        }
+        self.time = self.time.max(now_tick);
+        expired
+    }
+}

@@ -1,0 +1,50 @@
+//! The word that makes parking safe: a wake-up that comes before the park leaves a token, and the park returns at once.
+//!
+//! | word | the thread | `park` | `unpark` |
+//! |---|---|---|---|
+//! | `EMPTY` | runs or is queued | → `PARKED`, switch away | → `TOKEN` |
+//! | `TOKEN` | runs or is queued | → `EMPTY`, go on | stays, but is written: the waker's stores become visible |
+//! | `PARKED` | sleeps, or is about to | never | → `TOKEN`, **queue the thread** |
+
+use crate::mutant;
+use quire_sync::atomic::{AtomicU32, Ordering};
+
+const EMPTY: u32 = 0;
+const TOKEN: u32 = 1;
+const PARKED: u32 = 2;
+
+pub(crate) struct Token(AtomicU32);
+
+impl Token {
+    pub fn new() -> Self {
+        Token(AtomicU32::new(EMPTY))
+    }
+
+    /// Announces that the thread is about to sleep. False where a token was there: it is used up, and the thread goes on.
+    pub fn park(&self) -> bool {
+        if mutant::on(mutant::PARK_OVER_TOKEN) {
+            self.0.store(PARKED, Ordering::Release);
+            return true;
+        }
+        if self.0.compare_exchange(EMPTY, PARKED, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            return true;
+        }
+        self.take();
+        false
+    }
+
+    /// Whether a token waits; a hint.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == TOKEN
+    }
+
+    /// Uses the token up; whether there was one. Everything that its giver had written is visible now.
+    pub fn take(&self) -> bool {
+        self.0.swap(EMPTY, Ordering::AcqRel) == TOKEN
+    }
+
+    /// Gives the token. True where the thread had parked: the caller, and nobody else, must queue it.
+    pub fn give(&self) -> bool {
+        self.0.swap(TOKEN, Ordering::AcqRel) == PARKED
+    }
+}
