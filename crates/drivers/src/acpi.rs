@@ -1,0 +1,338 @@
+//! Reads from ACPI's tables what a kernel needs to start: the CPUs and the interrupt controllers (the MADT).
+//!
+//! The tables come from outside. Every length is checked against what it must hold, every table's checksum is verified, and
+//! what does not fit is an error or is left out; nothing here panics.
+
+/// What can be read of physical memory. `None` where the range cannot be reached: tables may point anywhere.
+pub trait Physical {
+    /// The `len` bytes at physical address `at`.
+    fn bytes(&self, at: u64, len: usize) -> Option<&[u8]>;
+}
+
+/// Why the tables could not be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AcpiError {
+    /// No root pointer was found.
+    NoRoot,
+    /// A table lies outside memory, or is shorter than its kind must be.
+    BadTable,
+    /// A table's bytes do not add up to zero.
+    BadChecksum,
+    /// There is no MADT.
+    NoMadt,
+}
+
+/// The largest number of CPUs that is taken from the tables.
+pub const MAX_CPUS: usize = 256;
+const MAX_IO_APICS: usize = 8;
+const MAX_OVERRIDES: usize = 24;
+/// No table that is read here is larger; a longer length is a broken table.
+const MAX_TABLE: usize = 1 << 20;
+
+/// An I/O interrupt controller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct IoApicInfo {
+    /// Physical address of its registers.
+    pub address: u64,
+    /// Its first global interrupt.
+    pub first: u32,
+}
+
+/// An ISA line that is not wired one to one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Override {
+    /// The ISA line.
+    pub line: u8,
+    /// The global interrupt that it appears as.
+    pub gsi: u32,
+    /// Polarity (bits 0 and 1) and trigger mode (bits 2 and 3) as the MADT has them.
+    pub flags: u16,
+}
+
+/// CPUs and interrupt controllers of a machine.
+#[derive(Clone, Debug)]
+pub struct Topology {
+    /// Physical address of the local APICs.
+    pub local_apic: u64,
+    cpus: [u32; MAX_CPUS],
+    cpus_len: usize,
+    io_apics: [IoApicInfo; MAX_IO_APICS],
+    io_apics_len: usize,
+    overrides: [Override; MAX_OVERRIDES],
+    overrides_len: usize,
+    /// Usable CPUs that were left out because there are more than [`MAX_CPUS`].
+    pub cpus_left_out: usize,
+}
+
+impl Topology {
+    /// Local APIC identifiers of the usable CPUs, each once.
+    pub fn cpus(&self) -> &[u32] {
+        &self.cpus[..self.cpus_len]
+    }
+    /// The I/O interrupt controllers.
+    pub fn io_apics(&self) -> &[IoApicInfo] {
+        &self.io_apics[..self.io_apics_len]
+    }
+    /// The lines that are not wired one to one.
+    pub fn overrides(&self) -> &[Override] {
+        &self.overrides[..self.overrides_len]
+    }
+
+    fn add_cpu(&mut self, id: u32) {
+        if self.cpus().contains(&id) {
+            return;
+        }
+        match self.cpus.get_mut(self.cpus_len) {
+            Some(slot) => {
+                *slot = id;
+                self.cpus_len += 1;
+            }
+            None => self.cpus_left_out += 1,
+        }
+    }
+}
+
+fn u16_at(b: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(b.get(at..at + 2)?.try_into().ok()?))
+}
+fn u32_at(b: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(b.get(at..at + 4)?.try_into().ok()?))
+}
+fn u64_at(b: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(b.get(at..at + 8)?.try_into().ok()?))
+}
+fn adds_up(b: &[u8]) -> bool {
+    b.iter().fold(0u8, |sum, x| sum.wrapping_add(*x)) == 0
+}
+
+/// Finds the root pointer in the places where firmware of PCs leaves it; `hint` (0: none) is looked at first.
+fn root(memory: &impl Physical, hint: u64) -> Option<&[u8]> {
+    let valid = |at: u64| {
+        let v1 = memory.bytes(at, 20)?;
+        (v1.starts_with(b"RSD PTR ") && adds_up(v1)).then_some(())?;
+        if v1[15] < 2 {
+            return Some(v1);
+        }
+        let v2 = memory.bytes(at, 36)?;
+        adds_up(v2).then_some(v2)
+    };
+    if hint != 0
+        && let Some(r) = valid(hint)
+    {
+        return Some(r);
+    }
+    let extended_bios_data = memory.bytes(0x40e, 2).and_then(|b| u16_at(b, 0)).map_or(0, |segment| (segment as u64) << 4);
+    let low = (extended_bios_data..extended_bios_data.saturating_add(1024)).step_by(16);
+    let high = (0xe_0000..0x10_0000).step_by(16);
+    low.filter(|at| *at >= 0x400).chain(high).find_map(valid)
+}
+
+/// The whole table at `at`, length and checksum verified.
+fn table(memory: &impl Physical, at: u64) -> Result<&[u8], AcpiError> {
+    let header = memory.bytes(at, 36).ok_or(AcpiError::BadTable)?;
+    let len = u32_at(header, 4).ok_or(AcpiError::BadTable)? as usize;
+    if !(36..=MAX_TABLE).contains(&len) {
+        return Err(AcpiError::BadTable);
+    }
+    let whole = memory.bytes(at, len).ok_or(AcpiError::BadTable)?;
+    if adds_up(whole) { Ok(whole) } else { Err(AcpiError::BadChecksum) }
+}
+
+/// Reads the machine's topology. `root_hint` is where the boot loader says the root pointer is, 0 where it does not say.
+pub fn topology(memory: &impl Physical, root_hint: u64) -> Result<Topology, AcpiError> {
+    let root = root(memory, root_hint).ok_or(AcpiError::NoRoot)?;
+    let extended = u64_at(root, 24).filter(|at| *at != 0);
+    let (list, width) = match extended {
+        Some(at) => (table(memory, at)?, 8),
+        None => (table(memory, u32_at(root, 16).ok_or(AcpiError::BadTable)? as u64)?, 4),
+    };
+    for pointer in list[36..].chunks_exact(width) {
+        let at = if width == 8 { u64_at(pointer, 0) } else { u32_at(pointer, 0).map(u64::from) };
+        let Some(at) = at else { continue };
+        // Only the table that is wanted has to be sound.
+        if memory.bytes(at, 4).is_some_and(|signature| signature == b"APIC") {
+            return madt(table(memory, at)?);
+        }
+    }
+    Err(AcpiError::NoMadt)
+}
+
+fn madt(table: &[u8]) -> Result<Topology, AcpiError> {
+    let mut t = Topology {
+        local_apic: u32_at(table, 36).ok_or(AcpiError::BadTable)? as u64,
+        cpus: [0; MAX_CPUS],
+        cpus_len: 0,
+        io_apics: [IoApicInfo::default(); MAX_IO_APICS],
+        io_apics_len: 0,
+        overrides: [Override::default(); MAX_OVERRIDES],
+        overrides_len: 0,
+        cpus_left_out: 0,
+    };
+    let mut rest = table.get(44..).ok_or(AcpiError::BadTable)?;
+    while let [kind, len, ..] = *rest {
+        let len = len as usize;
+        if len < 2 || len > rest.len() {
+            return Err(AcpiError::BadTable);
+        }
+        let (entry, after) = rest.split_at(len);
+        rest = after;
+        // An entry too short for its kind is a broken table; unknown kinds are skipped.
+        entry_of(&mut t, kind, entry).ok_or(AcpiError::BadTable)?;
+    }
+    Ok(t)
+}
+
+fn entry_of(t: &mut Topology, kind: u8, e: &[u8]) -> Option<()> {
+    match kind {
+        // Local APIC: identifier 255 means none.
+        0 => {
+            let id = *e.get(3)?;
+            if u32_at(e, 4)? & 1 != 0 && id != 0xff {
+                t.add_cpu(id as u32);
+            }
+        }
+        1 => {
+            let info = IoApicInfo { address: u32_at(e, 4)? as u64, first: u32_at(e, 8)? };
+            if let Some(slot) = t.io_apics.get_mut(t.io_apics_len) {
+                *slot = info;
+                t.io_apics_len += 1;
+            }
+        }
+        2 => {
+            let entry = Override { line: *e.get(3)?, gsi: u32_at(e, 4)?, flags: u16_at(e, 8)? };
+            if let Some(slot) = t.overrides.get_mut(t.overrides_len) {
+                *slot = entry;
+                t.overrides_len += 1;
+            }
+        }
+        5 => t.local_apic = u64_at(e, 4)?,
+        9 => {
+            let id = u32_at(e, 4)?;
+            if u32_at(e, 8)? & 1 != 0 && id != u32::MAX {
+                t.add_cpu(id);
+            }
+        }
+        _ => {}
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    struct Image(Vec<u8>);
+    impl Physical for Image {
+        fn bytes(&self, at: u64, len: usize) -> Option<&[u8]> {
+            let at = usize::try_from(at).ok()?;
+            self.0.get(at..at.checked_add(len)?)
+        }
+    }
+
+    fn seal(table: &mut [u8], checksum_at: usize) {
+        table[checksum_at] = 0;
+        let sum = table.iter().fold(0u8, |s, x| s.wrapping_add(*x));
+        table[checksum_at] = 0u8.wrapping_sub(sum);
+    }
+    fn sdt(signature: &[u8; 4], body: &[u8]) -> Vec<u8> {
+        let mut t = vec![0; 36];
+        t[..4].copy_from_slice(signature);
+        t.extend_from_slice(body);
+        let len = t.len() as u32;
+        t[4..8].copy_from_slice(&len.to_le_bytes());
+        seal(&mut t, 9);
+        t
+    }
+    /// A machine image with the root pointer at `root`, an XSDT at 0x1000 and a MADT with `entries` at 0x2000.
+    fn image(root: usize, entries: &[u8]) -> Image {
+        let mut m = vec![0u8; 0x10_0000];
+        let mut body = 0xfee0_0000u32.to_le_bytes().to_vec();
+        body.extend_from_slice(&[1, 0, 0, 0]);
+        body.extend_from_slice(entries);
+        let madt = sdt(b"APIC", &body);
+        m[0x2000..0x2000 + madt.len()].copy_from_slice(&madt);
+        let xsdt = sdt(b"XSDT", &0x2000u64.to_le_bytes());
+        m[0x1000..0x1000 + xsdt.len()].copy_from_slice(&xsdt);
+        let mut r = vec![0u8; 36];
+        r[..8].copy_from_slice(b"RSD PTR ");
+        r[15] = 2;
+        r[20..24].copy_from_slice(&36u32.to_le_bytes());
+        r[24..32].copy_from_slice(&0x1000u64.to_le_bytes());
+        seal(&mut r[..20], 8);
+        seal(&mut r, 32);
+        m[root..root + 36].copy_from_slice(&r);
+        Image(m)
+    }
+    fn cpu(id: u8, enabled: bool) -> Vec<u8> {
+        vec![0, 8, id, id, enabled as u8, 0, 0, 0]
+    }
+    fn io_apic() -> Vec<u8> {
+        let mut e = vec![1, 12, 0, 0];
+        e.extend_from_slice(&0xfec0_0000u32.to_le_bytes());
+        e.extend_from_slice(&0u32.to_le_bytes());
+        e
+    }
+
+    #[test]
+    fn enabled_cpus_are_listed_once_and_disabled_ones_not() {
+        let entries = [cpu(0, true), cpu(1, true), cpu(1, true), cpu(2, false), io_apic()].concat();
+        let t = topology(&image(0xe_0000, &entries), 0).unwrap();
+        assert_eq!(t.cpus(), [0, 1]);
+        assert_eq!(t.io_apics(), [IoApicInfo { address: 0xfec0_0000, first: 0 }]);
+        assert_eq!(t.local_apic, 0xfee0_0000);
+    }
+
+    #[test]
+    fn the_boot_loaders_hint_is_used_where_nothing_else_leads_there() {
+        let m = image(0x5_0000, &cpu(3, true));
+        assert_eq!(topology(&m, 0x5_0000).unwrap().cpus(), [3]);
+        assert!(matches!(topology(&m, 0), Err(AcpiError::NoRoot)));
+    }
+
+    #[test]
+    fn a_wrong_checksum_is_refused() {
+        let mut m = image(0xe_0000, &cpu(0, true));
+        m.0[0x2000 + 40] ^= 1;
+        assert!(matches!(topology(&m, 0), Err(AcpiError::BadChecksum)));
+    }
+
+    #[test]
+    fn an_entry_shorter_than_its_kind_or_of_no_length_is_refused() {
+        for entries in [vec![0, 3, 0], vec![9, 8, 0, 0, 0, 0, 0, 0], vec![0, 0], vec![0, 1], vec![7, 200]] {
+            assert!(matches!(topology(&image(0xe_0000, &entries), 0), Err(AcpiError::BadTable)), "{entries:?}");
+        }
+    }
+
+    #[test]
+    fn more_cpus_than_fit_are_counted_not_stored() {
+        let mut entries = Vec::new();
+        for id in 0..MAX_CPUS as u32 + 5 {
+            entries.extend_from_slice(&[9, 16, 0, 0]);
+            entries.extend_from_slice(&(id + 1000).to_le_bytes());
+            entries.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0]);
+        }
+        let t = topology(&image(0xe_0000, &entries), 0).unwrap();
+        assert_eq!((t.cpus().len(), t.cpus_left_out), (MAX_CPUS, 5));
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_entries_never_panic(entries in proptest::collection::vec(any::<u8>(), 0..600)) {
+            let _result = topology(&image(0xe_0000, &entries), 0);
+        }
+
+        #[test]
+        fn hostile_bytes_in_any_table_never_panic(edits in proptest::collection::vec((0usize..0x90, any::<u8>(), 0usize..3), 1..12), reseal: bool) {
+            let mut m = image(0xe_0000, &[cpu(0, true), io_apic()].concat());
+            for (at, byte, which) in edits {
+                m.0[[0xe_0000, 0x1000, 0x2000][which] + at] = byte;
+            }
+            if reseal {
+                let len = (u32_at(&m.0, 0x2004).unwrap() as usize).clamp(36, 0x2000);
+                seal(&mut m.0[0x2000..0x2000 + len], 9);
+            }
+            let _result = topology(&m, 0);
+        }
+    }
+}

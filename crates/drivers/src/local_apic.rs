@@ -1,0 +1,216 @@
+//! The local interrupt controller of a CPU: xAPIC through memory, x2APIC through MSRs where the CPU has it.
+
+use core::arch::asm;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+const MSR_APIC_BASE: u32 = 0x1b;
+const BASE_ENABLE: u64 = 1 << 11;
+const BASE_X2APIC: u64 = 1 << 10;
+
+const ID: u32 = 0x20;
+const TASK_PRIORITY: u32 = 0x80;
+const END_OF_INTERRUPT: u32 = 0xb0;
+const SPURIOUS: u32 = 0xf0;
+const ERROR_STATUS: u32 = 0x280;
+const COMMAND: u32 = 0x300;
+const COMMAND_HIGH: u32 = 0x310;
+const TIMER: u32 = 0x320;
+const LINT0: u32 = 0x350;
+const LINT1: u32 = 0x360;
+const ERROR: u32 = 0x370;
+const TIMER_INITIAL: u32 = 0x380;
+const TIMER_CURRENT: u32 = 0x390;
+const TIMER_DIVIDE: u32 = 0x3e0;
+
+const MASKED: u32 = 1 << 16;
+const DELIVERY_NMI: u32 = 4 << 8;
+const DELIVERY_INIT: u32 = 5 << 8;
+const DELIVERY_STARTUP: u32 = 6 << 8;
+const LEVEL_ASSERT: u32 = 1 << 14;
+const PENDING: u32 = 1 << 12;
+const TIMER_TSC_DEADLINE: u32 = 2 << 17;
+const MSR_TSC_DEADLINE: u32 = 0x6e0;
+
+/// Where the registers are: an address, or 0 for x2APIC mode. The same on all CPUs.
+static REGISTERS: AtomicUsize = AtomicUsize::new(0);
+/// Timer ticks per second at divisor 1; 0 where the TSC deadline is used.
+static TIMER_HZ: AtomicU64 = AtomicU64::new(0);
+
+unsafe fn rdmsr(msr: u32) -> u64 {
+    let (low, high): (u32, u32);
+    // SAFETY: the caller names an MSR that exists.
+    unsafe { asm!("rdmsr", in("ecx") msr, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags)) }
+    (high as u64) << 32 | low as u64
+}
+unsafe fn wrmsr(msr: u32, value: u64) {
+    // SAFETY: the caller names an MSR that exists and a value that it takes.
+    unsafe {
+        asm!("wrmsr", in("ecx") msr, in("eax") value as u32, in("edx") (value >> 32) as u32, options(nostack, preserves_flags))
+    }
+}
+
+#[inline(always)]
+fn read(register: u32) -> u32 {
+    match REGISTERS.load(Ordering::Relaxed) {
+        // SAFETY: x2APIC mode is on (`init`), and each register here exists in it.
+        0 => unsafe { rdmsr(0x800 + (register >> 4)) as u32 },
+        // SAFETY: `init` was given the mapped registers.
+        base => unsafe { ((base + register as usize) as *const u32).read_volatile() },
+    }
+}
+
+#[inline(always)]
+fn write(register: u32, value: u32) {
+    match REGISTERS.load(Ordering::Relaxed) {
+        // SAFETY: as in `read`.
+        0 => unsafe { wrmsr(0x800 + (register >> 4), value as u64) },
+        // SAFETY: as in `read`.
+        base => unsafe { ((base + register as usize) as *mut u32).write_volatile(value) },
+    }
+}
+
+/// The physical address at which this CPU's registers appear in xAPIC mode.
+pub fn physical_base() -> u64 {
+    // SAFETY: every x86-64 CPU has this MSR.
+    unsafe { rdmsr(MSR_APIC_BASE) & 0x000f_ffff_ffff_f000 }
+}
+
+/// Turns this CPU's controller on: x2APIC where `registers` is `None`, else xAPIC with its registers mapped at that address.
+/// All lines masked but NMI; spurious interrupts go to `spurious`.
+///
+/// # Safety
+/// `registers` is the uncached mapping of [`physical_base`], for ever, and the same for all CPUs; with `None` the CPU has
+/// x2APIC. Interrupts are off.
+pub unsafe fn init(registers: Option<usize>, spurious: u8) {
+    REGISTERS.store(registers.unwrap_or(0), Ordering::Relaxed);
+    // SAFETY: enabling, and switching from xAPIC to x2APIC, are legal transitions.
+    unsafe {
+        let mut base = rdmsr(MSR_APIC_BASE) | BASE_ENABLE;
+        if registers.is_none() {
+            base |= BASE_X2APIC;
+        }
+        wrmsr(MSR_APIC_BASE, base);
+    }
+    write(TASK_PRIORITY, 0);
+    write(TIMER, MASKED);
+    write(LINT0, MASKED);
+    write(LINT1, DELIVERY_NMI);
+    write(ERROR, MASKED);
+    write(ERROR_STATUS, 0);
+    write(SPURIOUS, 0x100 | spurious as u32);
+}
+
+/// This CPU's identifier in interrupt commands.
+pub fn id() -> u32 {
+    let id = read(ID);
+    if REGISTERS.load(Ordering::Relaxed) == 0 { id } else { id >> 24 }
+}
+
+/// Ends the interrupt that is being served.
+#[inline(always)]
+pub fn end_of_interrupt() {
+    write(END_OF_INTERRUPT, 0);
+}
+
+fn command(target: u32, low: u32) {
+    if REGISTERS.load(Ordering::Relaxed) == 0 {
+        // SAFETY: x2APIC mode is on. The fence orders earlier stores before the interrupt: this MSR write does not.
+        unsafe {
+            asm!("mfence", "lfence", options(nostack, preserves_flags));
+            wrmsr(0x800 + (COMMAND >> 4), (target as u64) << 32 | low as u64);
+        }
+    } else {
+        // The pair of registers is this CPU's own, but an interrupt handler may send too.
+        let interrupts = interrupts_off();
+        write(COMMAND_HIGH, target << 24);
+        write(COMMAND, low);
+        while read(COMMAND) & PENDING != 0 {
+            core::hint::spin_loop();
+        }
+        if interrupts {
+            // SAFETY: they were on when this function was called.
+            unsafe { asm!("sti", options(nomem, nostack)) }
+        }
+    }
+}
+
+fn interrupts_off() -> bool {
+    let flags: u64;
+    // SAFETY: reads the flags and masks interrupts; the caller restores them.
+    unsafe { asm!("pushfq", "pop {}", "cli", out(reg) flags) }
+    flags & 0x200 != 0
+}
+
+/// Sends interrupt `vector` to the CPU with identifier `target`.
+pub fn send(target: u32, vector: u8) {
+    command(target, LEVEL_ASSERT | vector as u32);
+}
+
+/// Sends a non-maskable interrupt to the CPU with identifier `target`.
+pub fn send_nmi(target: u32) {
+    command(target, LEVEL_ASSERT | DELIVERY_NMI);
+}
+
+/// Resets the CPU with identifier `target`: it then waits for [`send_startup`].
+pub fn send_init(target: u32) {
+    command(target, LEVEL_ASSERT | DELIVERY_INIT);
+}
+
+/// Lets a CPU that waits after [`send_init`] begin at physical address `page << 12` in real mode.
+pub fn send_startup(target: u32, page: u8) {
+    command(target, LEVEL_ASSERT | DELIVERY_STARTUP | page as u32);
+}
+
+/// Lets the timer count down from the largest value, masked: for [`timer_elapsed`].
+pub fn timer_calibration_start() {
+    write(TIMER, MASKED);
+    write(TIMER_DIVIDE, 0b1011);
+    write(TIMER_INITIAL, u32::MAX);
+}
+
+/// Timer ticks since [`timer_calibration_start`].
+pub fn timer_elapsed() -> u64 {
+    (u32::MAX - read(TIMER_CURRENT)) as u64
+}
+
+/// Sets this CPU's timer to send `vector` once, when armed. With `hz` it counts its own ticks, of which there are that many
+/// a second; with `None` it compares with the TSC, which the CPU then must be able to do.
+pub fn timer_init(vector: u8, hz: Option<u64>) {
+    TIMER_HZ.store(hz.unwrap_or(0), Ordering::Relaxed);
+    match hz {
+        Some(_) => {
+            write(TIMER_DIVIDE, 0b1011);
+            write(TIMER, vector as u32);
+            write(TIMER_INITIAL, 0);
+        }
+        None => {
+            write(TIMER, TIMER_TSC_DEADLINE | vector as u32);
+            // SAFETY: orders the switch of mode before the first deadline, as the manual asks.
+            unsafe { asm!("mfence", options(nostack, preserves_flags)) }
+        }
+    }
+}
+
+/// Arms this CPU's timer: `ticks` from now (or, in TSC-deadline mode, at TSC value `deadline`).
+#[inline]
+pub fn timer_arm(nanoseconds: u64, deadline: u64) {
+    let hz = TIMER_HZ.load(Ordering::Relaxed);
+    if hz == 0 {
+        // SAFETY: `timer_init` was told that the CPU has the deadline mode.
+        unsafe { wrmsr(MSR_TSC_DEADLINE, deadline.max(1)) }
+    } else {
+        // At least one tick, for 0 disarms; at most what the register holds: the handler then arms again.
+        let ticks = (nanoseconds as u128 * hz as u128 / 1_000_000_000).clamp(1, u32::MAX as u128);
+        write(TIMER_INITIAL, ticks as u32);
+    }
+}
+
+/// Disarms this CPU's timer.
+pub fn timer_disarm() {
+    if TIMER_HZ.load(Ordering::Relaxed) == 0 {
+        // SAFETY: as in `timer_arm`.
+        unsafe { wrmsr(MSR_TSC_DEADLINE, 0) }
+    } else {
+        write(TIMER_INITIAL, 0);
+    }
+}

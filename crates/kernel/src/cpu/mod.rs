@@ -1,0 +1,212 @@
+//! What a CPU has of its own: one block, reached through GS in kernel mode, and the registers that are set once.
+
+pub mod features;
+pub mod registers;
+pub mod tables;
+
+use core::arch::asm;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use features::{Feature, has};
+use registers::*;
+use tables::{Segments, TaskState};
+
+/// The largest number of CPUs.
+pub const MAX: usize = 64;
+
+/// Offsets of the block's fields, for assembly.
+pub mod offset {
+    use super::Block;
+    pub const KERNEL_STACK: usize = core::mem::offset_of!(Block, kernel_stack);
+    pub const USER_STACK: usize = core::mem::offset_of!(Block, user_stack);
+    pub const PREEMPT: usize = core::mem::offset_of!(Block, preempt);
+    pub const ID: usize = core::mem::offset_of!(Block, id);
+    pub const CURRENT: usize = core::mem::offset_of!(Block, current);
+    pub const PAYLOAD: usize = core::mem::offset_of!(Block, payload);
+}
+
+/// The preemption word's top bit is *clear* while a reschedule is pending, so that one decrement finds both that the count is
+/// zero and that somebody waits: the word is then zero.
+pub const NOT_PENDING: u32 = 1 << 31;
+
+/// A CPU's own block. Fields that assembly reads come first, on one cache line.
+#[repr(C, align(128))]
+pub struct Block {
+    /// Top of the running thread's kernel stack: where SYSCALL switches to.
+    pub kernel_stack: u64,
+    /// The user's stack pointer while SYSCALL switches stacks.
+    pub user_stack: u64,
+    /// Preemption count, and [`NOT_PENDING`].
+    pub preempt: u32,
+    /// Number of this CPU.
+    pub id: u32,
+    /// The running thread (a `quire_task::Thread`).
+    pub current: usize,
+    /// The running thread's payload (a `quire_linux::Thread`).
+    pub payload: usize,
+    /// Identifier of the local APIC.
+    pub apic: u32,
+    pub task: TaskState,
+    pub segments: Segments,
+}
+
+impl Block {
+    pub const fn new(id: u32) -> Block {
+        Block {
+            kernel_stack: 0,
+            user_stack: 0,
+            preempt: NOT_PENDING,
+            id,
+            current: 0,
+            payload: 0,
+            apic: 0,
+            task: TaskState::new(),
+            segments: Segments::new(),
+        }
+    }
+}
+
+struct BootBlock(core::cell::UnsafeCell<Block>);
+// SAFETY: only CPU 0 reaches it, through GS.
+unsafe impl Sync for BootBlock {}
+static BOOT_BLOCK: BootBlock = BootBlock(core::cell::UnsafeCell::new(Block::new(0)));
+
+static BLOCKS: [AtomicPtr<Block>; MAX] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX];
+static APIC_IDS: [AtomicU32; MAX] = [const { AtomicU32::new(0) }; MAX];
+static COUNT: AtomicUsize = AtomicUsize::new(1);
+
+/// The boot CPU's block.
+pub fn boot_block() -> *mut Block {
+    BOOT_BLOCK.0.get()
+}
+
+/// Notes CPU `id`'s block and local APIC.
+pub fn register(id: usize, block: *mut Block, apic: u32) {
+    BLOCKS[id].store(block, Ordering::Release);
+    APIC_IDS[id].store(apic, Ordering::Release);
+}
+
+/// Fixes the number of CPUs.
+pub fn set_count(n: usize) {
+    COUNT.store(n, Ordering::Release);
+}
+
+/// The number of CPUs.
+#[inline(always)]
+pub fn count() -> usize {
+    COUNT.load(Ordering::Relaxed)
+}
+
+/// The local APIC's identifier of CPU `id`.
+#[inline(always)]
+pub fn apic_id(id: usize) -> u32 {
+    APIC_IDS[id].load(Ordering::Relaxed)
+}
+
+/// The block of CPU `id`, null before it was registered.
+pub fn block_of(id: usize) -> *mut Block {
+    BLOCKS[id].load(Ordering::Acquire)
+}
+
+/// The CPU that runs the caller.
+#[inline(always)]
+pub fn id() -> usize {
+    let id: u32;
+    // SAFETY: GS holds this CPU's block since its first Rust instructions.
+    unsafe { asm!("mov {:e}, gs:[{}]", out(reg) id, const offset::ID, options(nostack, preserves_flags, readonly)) }
+    id as usize
+}
+
+/// Reads this CPU's flags and masks interrupts; returns whether they were on.
+#[inline(always)]
+pub fn interrupts_off() -> bool {
+    let flags: u64;
+    // SAFETY: masking interrupts is always allowed in the kernel.
+    unsafe { asm!("pushfq", "pop {}", "cli", out(reg) flags) }
+    flags & 0x200 != 0
+}
+
+/// Unmasks interrupts if `on`.
+#[inline(always)]
+pub fn interrupts_restore(on: bool) {
+    if on {
+        interrupts_on();
+    }
+}
+
+/// Unmasks interrupts.
+#[inline(always)]
+pub fn interrupts_on() {
+    // SAFETY: the caller is thread context, where interrupts belong on.
+    unsafe { asm!("sti", options(nostack)) }
+}
+
+/// Whether interrupts are on.
+#[inline(always)]
+pub fn interrupts_are_on() -> bool {
+    let flags: u64;
+    // SAFETY: reads the flags.
+    unsafe { asm!("pushfq", "pop {}", out(reg) flags, options(nomem, preserves_flags)) }
+    flags & 0x200 != 0
+}
+
+/// Unmasks interrupts and halts, atomically; returns after any interrupt.
+#[inline(always)]
+pub fn halt() {
+    // SAFETY: STI takes effect after the next instruction, so no interrupt is lost between the two.
+    unsafe { asm!("sti", "hlt", options(nostack)) }
+}
+
+/// Halts for ever.
+pub fn stop() -> ! {
+    loop {
+        // SAFETY: interrupts stay masked: only an NMI ends a HLT, and the loop halts again.
+        unsafe { asm!("cli", "hlt", options(nomem, nostack)) }
+    }
+}
+
+const CR0_WRITE_PROTECT: u64 = 1 << 16;
+const CR0_NUMERIC_ERROR: u64 = 1 << 5;
+const CR0_MONITOR: u64 = 1 << 1;
+const CR0_EMULATION: u64 = 1 << 2;
+const CR0_TASK_SWITCHED: u64 = 1 << 3;
+const CR4_MACHINE_CHECK: u64 = 1 << 6;
+const CR4_GLOBAL_PAGES: u64 = 1 << 7;
+const CR4_FXSAVE: u64 = 1 << 9;
+const CR4_SIMD_EXCEPTIONS: u64 = 1 << 10;
+const CR4_UMIP: u64 = 1 << 11;
+const CR4_PCID: u64 = 1 << 17;
+const CR4_XSAVE: u64 = 1 << 18;
+const CR4_SMEP: u64 = 1 << 20;
+const CR4_SMAP: u64 = 1 << 21;
+const EFER_SYSCALL: u64 = 1;
+/// Flags that SYSCALL clears: trap, interrupt, direction, I/O privilege, nested task, alignment check.
+const SYSCALL_MASK: u64 = 0x4_7700;
+
+/// Sets this CPU's registers that stay as they are: protection, FPU, system calls.
+///
+/// # Safety
+/// Interrupts are off, the kernel's own tables are loaded (PCID zero), `features::detect` has run.
+pub unsafe fn set_registers() {
+    let when = |feature: Feature, bit: u64| if has(feature) { bit } else { 0 };
+    // SAFETY: each bit is set only where the CPU has the feature.
+    unsafe {
+        set_cr0((cr0() | CR0_WRITE_PROTECT | CR0_NUMERIC_ERROR | CR0_MONITOR) & !(CR0_EMULATION | CR0_TASK_SWITCHED));
+        set_cr4(
+            cr4()
+                | CR4_MACHINE_CHECK
+                | CR4_GLOBAL_PAGES
+                | CR4_FXSAVE
+                | CR4_SIMD_EXCEPTIONS
+                | when(Feature::Umip, CR4_UMIP)
+                | when(Feature::Pcid, CR4_PCID)
+                | when(Feature::Xsave, CR4_XSAVE)
+                | when(Feature::Smep, CR4_SMEP)
+                | when(Feature::Smap, CR4_SMAP),
+        );
+        wrmsr(EFER, rdmsr(EFER) | EFER_SYSCALL);
+        wrmsr(STAR, (tables::SYSRET_BASE as u64) << 48 | (tables::KERNEL_CS as u64) << 32);
+        wrmsr(LSTAR, crate::trap::entry::syscall_address());
+        wrmsr(CSTAR, 0);
+        wrmsr(SFMASK, SYSCALL_MASK);
+    }
+}

@@ -1,0 +1,71 @@
+//! Control registers and model-specific registers.
+
+use core::arch::asm;
+
+pub const EFER: u32 = 0xc000_0080;
+pub const STAR: u32 = 0xc000_0081;
+pub const LSTAR: u32 = 0xc000_0082;
+pub const CSTAR: u32 = 0xc000_0083;
+pub const SFMASK: u32 = 0xc000_0084;
+pub const FS_BASE: u32 = 0xc000_0100;
+pub const GS_BASE: u32 = 0xc000_0101;
+pub const KERNEL_GS_BASE: u32 = 0xc000_0102;
+
+/// Reads MSR `msr`.
+///
+/// # Safety
+/// The CPU has it.
+#[inline(always)]
+pub unsafe fn rdmsr(msr: u32) -> u64 {
+    let (low, high): (u32, u32);
+    // SAFETY: the caller answers for the MSR.
+    unsafe { asm!("rdmsr", in("ecx") msr, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags)) }
+    (high as u64) << 32 | low as u64
+}
+
+/// Writes MSR `msr`.
+///
+/// # Safety
+/// The CPU has it and takes `value`, and what that changes is what the caller wants.
+#[inline(always)]
+pub unsafe fn wrmsr(msr: u32, value: u64) {
+    // SAFETY: the caller answers for the MSR.
+    unsafe {
+        asm!("wrmsr", in("ecx") msr, in("eax") value as u32, in("edx") (value >> 32) as u32, options(nostack, preserves_flags))
+    }
+}
+
+macro_rules! control {
+    ($read:ident, $write:ident, $name:literal) => {
+        #[doc = concat!("Reads ", $name, ".")]
+        #[inline(always)]
+        pub fn $read() -> u64 {
+            let value: u64;
+            // SAFETY: reading a control register in kernel mode has no side effect.
+            unsafe { asm!(concat!("mov {}, ", $name), out(reg) value, options(nomem, nostack, preserves_flags)) }
+            value
+        }
+        #[doc = concat!("Writes ", $name, ".\n\n# Safety\nThe CPU takes the value, and the kernel goes on under it.")]
+        #[inline(always)]
+        #[allow(dead_code)]
+        pub unsafe fn $write(value: u64) {
+            // SAFETY: the caller answers for the value.
+            unsafe { asm!(concat!("mov ", $name, ", {}"), in(reg) value, options(nostack, preserves_flags)) }
+        }
+    };
+}
+control!(cr0, set_cr0, "cr0");
+control!(cr2, set_cr2, "cr2");
+control!(cr3, set_cr3, "cr3");
+control!(cr4, set_cr4, "cr4");
+
+/// Sets the extended control register that says which state XSAVE covers.
+///
+/// # Safety
+/// CR4.OSXSAVE is on and `value` is one that CPUID leaf 0xd allows.
+pub unsafe fn set_xcr0(value: u64) {
+    // SAFETY: the caller answers for the value.
+    unsafe {
+        asm!("xsetbv", in("ecx") 0, in("eax") value as u32, in("edx") (value >> 32) as u32, options(nostack, preserves_flags))
+    }
+}

@@ -1,0 +1,149 @@
+//! Segments, task states and the interrupt descriptor table.
+//!
+//! Every CPU has a descriptor table and a task state of its own; the interrupt table is one for all. Double faults, NMIs and
+//! machine checks run on stacks of their own, for they may come where the current stack is not to be trusted.
+
+use super::Block;
+use crate::trap::entry;
+use core::arch::asm;
+use core::cell::UnsafeCell;
+
+/// 64-bit kernel code.
+pub const KERNEL_CS: u16 = 0x10;
+/// Kernel data.
+pub const KERNEL_SS: u16 = 0x18;
+/// SYSRET's base: it adds 8 for user data and 16 for 64-bit user code, and sets the privilege bits.
+pub const SYSRET_BASE: u16 = 0x20 | 3;
+const TASK: u16 = 0x40;
+
+/// Stacks in the task state's table.
+pub const IST_DOUBLE_FAULT: usize = 1;
+pub const IST_NMI: usize = 2;
+pub const IST_MACHINE_CHECK: usize = 3;
+
+/// A CPU's segment descriptors: null, unused, kernel code, kernel data, 32-bit user code (never used), user data, user code,
+/// unused, and the two words of the task state's.
+#[repr(C, align(16))]
+pub struct Segments([u64; 10]);
+
+/// The hardware's task state segment: only its stack pointers are used.
+#[repr(C, packed(4))]
+pub struct TaskState {
+    _reserved: u32,
+    /// The stacks of privilege levels 0 to 2.
+    pub stacks: [u64; 3],
+    _reserved_1: u64,
+    /// The interrupt stack table; entry 0 stands for IST 1.
+    pub interrupt_stacks: [u64; 7],
+    _reserved_2: u64,
+    _reserved_3: u16,
+    io_map: u16,
+}
+
+impl Segments {
+    pub const fn new() -> Self {
+        Segments([
+            0,
+            0,
+            0x00af_9b00_0000_ffff,
+            0x00cf_9300_0000_ffff,
+            0x00cf_fb00_0000_ffff,
+            0x00cf_f300_0000_ffff,
+            0x00af_fb00_0000_ffff,
+            0,
+            0,
+            0,
+        ])
+    }
+}
+
+impl TaskState {
+    pub const fn new() -> Self {
+        TaskState {
+            _reserved: 0,
+            stacks: [0; 3],
+            _reserved_1: 0,
+            interrupt_stacks: [0; 7],
+            _reserved_2: 0,
+            _reserved_3: 0,
+            // Beyond the limit: no port is open to user mode.
+            io_map: size_of::<TaskState>() as u16,
+        }
+    }
+}
+
+#[repr(C, align(4096))]
+struct InterruptTable(UnsafeCell<[[u64; 2]; 256]>);
+// SAFETY: written by the boot CPU before any other CPU runs and before interrupts are on.
+unsafe impl Sync for InterruptTable {}
+static INTERRUPTS: InterruptTable = InterruptTable(UnsafeCell::new([[0; 2]; 256]));
+
+#[repr(C, packed)]
+struct Pointer {
+    limit: u16,
+    base: u64,
+}
+
+/// Fills the interrupt table.
+///
+/// # Safety
+/// Called once, by the boot CPU, before any interrupt can come.
+pub unsafe fn fill_interrupts() {
+    // SAFETY: nobody else reads or writes the table yet.
+    let table = unsafe { &mut *INTERRUPTS.0.get() };
+    for (vector, gate) in table.iter_mut().enumerate() {
+        let at = entry::stub(vector as u8);
+        let (stack, level) = match vector {
+            2 => (IST_NMI, 0),
+            8 => (IST_DOUBLE_FAULT, 0),
+            18 => (IST_MACHINE_CHECK, 0),
+            // INT3 and INTO may come from user mode by instruction.
+            3 | 4 => (0, 3),
+            _ => (0, 0),
+        };
+        // An interrupt gate: present, privilege level, type 0xe.
+        let flags = 0x8e00u64 | level << 13 | stack as u64;
+        *gate = [(at & 0xffff) | (KERNEL_CS as u64) << 16 | flags << 32 | (at >> 16 & 0xffff) << 48, at >> 32];
+    }
+}
+
+/// Loads this CPU's descriptor tables from `block`, and GS with the block itself.
+///
+/// # Safety
+/// `block` is this CPU's own, for ever; interrupts are off; the interrupt table is filled.
+pub unsafe fn load(block: *mut Block) {
+    // SAFETY: the block is this CPU's own, so nobody else touches its tables; the selectors name descriptors just written.
+    unsafe {
+        let task = &raw mut (*block).task as u64;
+        let limit = size_of::<TaskState>() as u64 - 1;
+        (*block).segments.0[8] =
+            limit | (task & 0xff_ffff) << 16 | 0x89 << 40 | (task >> 24 & 0xff) << 56;
+        (*block).segments.0[9] = task >> 32;
+        let gdt = Pointer { limit: size_of::<Segments>() as u16 - 1, base: &raw const (*block).segments as u64 };
+        let idt = Pointer { limit: 4095, base: INTERRUPTS.0.get() as u64 };
+        asm!(
+            "lgdt [{gdt}]",
+            "lidt [{idt}]",
+            "push {cs}",
+            "lea {tmp}, [rip + 2f]",
+            "push {tmp}",
+            "retfq",
+            "2:",
+            "mov ds, {ss:e}",
+            "mov es, {ss:e}",
+            "mov ss, {ss:e}",
+            "mov fs, {zero:e}",
+            "mov gs, {zero:e}",
+            "ltr {task:x}",
+            gdt = in(reg) &gdt,
+            idt = in(reg) &idt,
+            cs = in(reg) KERNEL_CS as u64,
+            ss = in(reg) KERNEL_SS as u64,
+            zero = in(reg) 0u64,
+            task = in(reg) TASK as u64,
+            tmp = out(reg) _,
+        );
+        super::registers::wrmsr(super::registers::GS_BASE, block as u64);
+        super::registers::wrmsr(super::registers::KERNEL_GS_BASE, 0);
+    }
+}

@@ -1,0 +1,50 @@
+//! Where things are in the kernel's half of the address space, and in the image that the boot loader put into memory.
+//!
+//! | from | what |
+//! |---|---|
+//! | `0xffff_8000_0000_0000` | all RAM, one to one, writable, never executable; the image's text and constants read-only |
+//! | `0xffff_c000_0000_0000` | kernel stacks, an unmapped guard page below each |
+//! | `0xffff_c800_0000_0000` | device registers, uncached |
+//! | `0xffff_ffff_8000_0000` | the image: text executable, constants read-only, data writable |
+
+/// Bytes in a page.
+pub const PAGE: u64 = 4096;
+/// Start of the direct map of RAM.
+pub const DIRECT: u64 = 0xffff_8000_0000_0000;
+/// One past the largest direct map: 64 TiB.
+pub const DIRECT_END: u64 = 0xffff_c000_0000_0000;
+/// Start of the kernel stacks.
+pub const STACKS: u64 = 0xffff_c000_0000_0000;
+/// One past the last kernel stack: 8 TiB, room for 400 million.
+pub const STACKS_END: u64 = 0xffff_c800_0000_0000;
+/// Start of device registers.
+pub const DEVICES: u64 = 0xffff_c800_0000_0000;
+/// What the image's addresses are above its physical ones.
+pub const IMAGE: u64 = 0xffff_ffff_8000_0000;
+/// One past the highest user address plus one: what lies below may belong to a program.
+pub const USER_END: u64 = 0x7fff_ffff_f000;
+
+unsafe extern "C" {
+    static __image_start: u8;
+    static __text_start: u8;
+    static __text_end: u8;
+    static __rodata_end: u8;
+    static __image_end: u8;
+}
+
+/// The image's parts as virtual addresses, each a multiple of the page size: start of text, end of text (start of
+/// constants), end of constants (start of data), end.
+pub fn image() -> [u64; 4] {
+    [&raw const __text_start as u64, &raw const __text_end as u64, &raw const __rodata_end as u64, &raw const __image_end as u64]
+}
+
+/// The physical bytes that the image covers, its boot part included.
+pub fn image_physical() -> (u64, u64) {
+    (&raw const __image_start as u64, &raw const __image_end as u64 - IMAGE)
+}
+
+/// Where the direct map shows physical address `at`.
+#[inline(always)]
+pub fn direct(at: u64) -> *mut u8 {
+    (DIRECT + at) as *mut u8
+}

@@ -1,0 +1,102 @@
+//! Panics: what went wrong, a backtrace with names, every other CPU stopped, and an end that the outside can tell.
+
+use crate::cpu;
+use crate::layout;
+use core::panic::PanicInfo;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use quire_drivers::{debug_exit, local_apic};
+use quire_kernel::symbols::Symbols;
+
+/// The CPU that panics, plus one.
+static BY: AtomicU32 = AtomicU32::new(0);
+static SYMBOLS: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+static SYMBOLS_LEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Frames of a backtrace, at most.
+const DEPTH: usize = 48;
+
+/// Notes the initial file system, whose first file may be the kernel's symbols. It stays where it is.
+pub fn set_symbols(archive: &'static [u8]) {
+    SYMBOLS_LEN.store(archive.len(), Ordering::Relaxed);
+    SYMBOLS.store(archive.as_ptr().cast_mut(), Ordering::Release);
+}
+
+fn symbols() -> Option<Symbols<'static>> {
+    let at = SYMBOLS.load(Ordering::Acquire);
+    if at.is_null() {
+        return None;
+    }
+    // SAFETY: `set_symbols` was given these bytes for ever.
+    Symbols::in_archive(unsafe { core::slice::from_raw_parts(at, SYMBOLS_LEN.load(Ordering::Relaxed)) })
+}
+
+/// Whether a CPU panics: the others stop at their next NMI.
+pub fn in_progress() -> bool {
+    BY.load(Ordering::Relaxed) != 0
+}
+
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    let _was = cpu::interrupts_off();
+    let me = cpu::id() as u32 + 1;
+    match BY.compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => {}
+        // A panic in the panic: say no more.
+        Err(by) if by == me => end(),
+        Err(_) => cpu::stop(),
+    }
+    for other in 0..cpu::count() {
+        if other != cpu::id() && !cpu::block_of(other).is_null() {
+            local_apic::send_nmi(cpu::apic_id(other));
+        }
+    }
+    match info.location() {
+        Some(at) => log!("panic on CPU {} at {}:{}: {}", cpu::id(), at.file(), at.line(), info.message()),
+        None => log!("panic on CPU {}: {}", cpu::id(), info.message()),
+    }
+    backtrace(frame_pointer());
+    end()
+}
+
+fn end() -> ! {
+    debug_exit::exit(debug_exit::PANIC);
+    cpu::stop()
+}
+
+#[inline(always)]
+fn frame_pointer() -> u64 {
+    let at: u64;
+    // SAFETY: reads a register.
+    unsafe { core::arch::asm!("mov {}, rbp", out(reg) at, options(nomem, nostack, preserves_flags)) }
+    at
+}
+
+/// Logs one address with its symbol.
+pub fn log_address(address: u64) {
+    match symbols().and_then(|s| s.find(address)) {
+        Some((name, offset)) => log!("  {address:#018x} {:#}+{offset:#x}", rustc_demangle::demangle(name)),
+        None => log!("  {address:#018x}"),
+    }
+}
+
+/// Logs the return addresses on the chain of frames from `frame`.
+pub fn backtrace(mut frame: u64) {
+    let [text, text_end, _, image_end] = layout::image();
+    for _ in 0..DEPTH {
+        // A frame lies on a kernel stack or on one in the image (the boot CPU's).
+        let on_stack = (layout::STACKS..layout::STACKS_END - 16).contains(&frame) || (text_end..image_end - 16).contains(&frame);
+        if !on_stack || frame % 8 != 0 || !crate::trap::readable(frame) {
+            return;
+        }
+        // SAFETY: the range is mapped kernel memory, as just tested.
+        let [next, address] = unsafe { *(frame as *const [u64; 2]) };
+        if !(text..text_end).contains(&address) {
+            return;
+        }
+        log_address(address);
+        if next <= frame {
+            return;
+        }
+        frame = next;
+    }
+}
