@@ -130,16 +130,23 @@ impl Mmu {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Loads the kernel's own root on this CPU.
-    pub(crate) fn load_kernel<M: X86>(&self, machine: &M, cpu: CpuId) {
+    /// Loads the kernel's own root on this CPU, and leaves the space that was loaded.
+    ///
+    /// # Safety
+    /// `cpu` is the calling CPU, with preemption and interrupts off.
+    pub unsafe fn leave<M: X86>(&self, machine: &M, cpu: CpuId) {
         let state = self.cpus.of(cpu);
         let cr3 = self.kernel.root().address();
-        state.space.store(ptr::null_mut(), Ordering::Relaxed);
+        let before = state.space.swap(ptr::null_mut(), Ordering::Relaxed);
         state.loaded.store(0, Ordering::Relaxed);
         state.cr3.store(cr3, Ordering::Relaxed);
         let keep = if self.pcid { CR3_KEEP } else { 0 };
         // SAFETY: the kernel's root maps the kernel; PCID 0 holds nothing but kernel translations.
-        unsafe { machine.write_cr3(cr3 | keep) }
+        unsafe { machine.write_cr3(cr3 | keep) };
+        // SAFETY: a space is destroyed only after every CPU has left it, and this one leaves it just now.
+        if let Some(before) = unsafe { before.as_ref() } {
+            before.leave(cpu);
+        }
     }
 
     /// Loads `space`, whose root is `root`, on this CPU, and catches up with the flushes that it missed.

@@ -154,8 +154,8 @@ impl X86Pmap {
     pub unsafe fn switch_out<M: X86>(&self, machine: &M, cpu: CpuId) {
         let mmu = machine.mmu();
         if mmu.cpu(cpu).loaded() == self.id() {
-            mmu.load_kernel(machine, cpu);
-            self.residency.leave(cpu);
+            // SAFETY: as this function's.
+            unsafe { mmu.leave(machine, cpu) };
         }
     }
 

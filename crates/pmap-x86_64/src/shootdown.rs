@@ -150,8 +150,9 @@ impl<'a> Request<'a> {
             }
             Kind::Leave { space } => {
                 if state.loaded() == space.id {
-                    mmu.load_kernel(machine, cpu);
-                    space.leave(cpu);
+                    // SAFETY: a shootdown is served on the CPU that it asks, with preemption and interrupts off, or by the
+                    // asker, which has preemption off and holds nothing of the user half.
+                    unsafe { mmu.leave(machine, cpu) };
                 }
             }
             Kind::Kernel { start, end } => {

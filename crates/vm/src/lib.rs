@@ -18,16 +18,19 @@
 //! # Where to start reading
 //! A fault: [`fault`], then [`map`] (which entry), [`backing`] (which objects, front to back), [`object`] and its
 //! [`index`] (which page), [`page`] (is it busy), [`machine::Pmap`] (install), [`queue`].
-#![cfg_attr(not(test), no_std)]
+#![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![deny(missing_docs)]
 
 pub mod error;
 pub mod flush;
 pub mod frames;
+pub mod index;
 pub mod machine;
 pub mod map;
+pub mod mutant;
 pub mod page;
 pub mod slab;
+pub mod sleep;
 pub mod stats;
 pub mod types;
 mod vm;
@@ -35,4 +38,4 @@ mod vm;
 pub use error::{FaultError, MapError, OutOfMemory};
 pub use machine::{Machine, Phys, Pmap, Table};
 pub use types::{Access, PAGE_SHIFT, PAGE_SIZE, Pfn, PhysRange, Prot, VirtRange};
-pub use vm::Vm;
+pub use vm::{BootError, Config, Vm};

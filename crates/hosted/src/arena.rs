@@ -1,0 +1,44 @@
+//! RAM: one anonymous mapping of the host, from frame [`FIRST`] on.
+
+use memmap2::MmapMut;
+use quire_vm::{PAGE_SIZE, Pfn, PhysRange};
+
+/// The number of the first frame. Not zero, so that "frame zero" is always a bug here.
+pub const FIRST: Pfn = Pfn(0x100);
+
+/// The machine's memory; the host gives it zeroed, page by page as it is touched.
+pub struct Arena {
+    memory: MmapMut,
+    frames: u64,
+}
+
+impl Arena {
+    /// `frames` frames of RAM.
+    pub fn new(frames: u64) -> std::io::Result<Self> {
+        let bytes = usize::try_from(frames * PAGE_SIZE).map_err(std::io::Error::other)?;
+        Ok(Arena { memory: MmapMut::map_anon(bytes)?, frames })
+    }
+
+    /// Which frames there are.
+    pub fn range(&self) -> PhysRange {
+        PhysRange { start: FIRST, end: Pfn(FIRST.0 + self.frames) }
+    }
+
+    /// Where frame `pfn` lies in this process.
+    ///
+    /// # Panics
+    /// Where there is no such frame: a page table or a list was corrupted.
+    pub fn ptr(&self, pfn: Pfn) -> *mut u8 {
+        let range = self.range();
+        assert!(range.start <= pfn && pfn < range.end, "frame {pfn:?} is not RAM");
+        self.memory.as_ptr().wrapping_add(((pfn.0 - FIRST.0) * PAGE_SIZE) as usize).cast_mut()
+    }
+
+    /// The frame at `ptr`.
+    pub fn pfn(&self, ptr: *const u8) -> Pfn {
+        let offset = ptr as usize - self.memory.as_ptr() as usize;
+        let pfn = Pfn(FIRST.0 + offset as u64 / PAGE_SIZE);
+        assert!(pfn < self.range().end, "{ptr:?} is not in RAM");
+        pfn
+    }
+}
