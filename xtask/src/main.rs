@@ -1,1 +1,43 @@
-fn main() {}
+//! `./quire`: the one command of the project. Builds Quire, runs programs in it, tests it, debugs it, compares it.
+//!
+//! A command is a module that reads top-down: [`run`], [`test`], [`debug`], [`compare`], [`build`]. Below them stand
+//! [`image`] (what the guest finds), [`machine`] (QEMU and its ports) and [`setup`] (what is made or fetched once).
+
+mod build;
+mod cli;
+mod compare;
+mod debug;
+mod failure;
+mod image;
+mod machine;
+mod places;
+mod progress;
+mod run;
+mod setup;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    let places = places::Places::find();
+    let done = match cli.command {
+        cli::Command::Run(options) => run::command(&places, &options),
+        cli::Command::Build => build::command(&places),
+        cli::Command::Setup => setup::command(&places),
+        cli::Command::Test(options) => test::command(&places, &options),
+        cli::Command::Debug(options) => debug::command(&places, &options),
+        cli::Command::Compare(options) => compare::command(&places, &options),
+    };
+    match done {
+        Ok(status) => ExitCode::from(status),
+        Err(failure) => {
+            if !failure.message.is_empty() {
+                eprintln!("quire: {failure}");
+            }
+            ExitCode::from(failure.status)
+        }
+    }
+}

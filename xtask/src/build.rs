@@ -1,0 +1,70 @@
+//! Building the kernel, and reading its symbols back.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use object::{Object, ObjectSymbol, SymbolKind};
+
+use crate::{
+    failure::{Doing, Failure, Result},
+    places::Places,
+    progress::Step,
+    setup::toolchain::{KERNEL_TARGET, Toolchain},
+};
+
+/// Builds the kernel (release) if it is stale and returns its ELF file. `$QUIRE_KERNEL` names one that is built already.
+pub fn kernel(places: &Places) -> Result<PathBuf> {
+    if let Some(given) = std::env::var_os("QUIRE_KERNEL") {
+        return Ok(given.into());
+    }
+    let toolchain = Toolchain::for_kernel(places)?;
+    let target = places.target.join("kernel");
+    let step = Step::new("building the kernel");
+    // Rust does not speak while there is nothing to do; errors and warnings pass through to the user.
+    let out = toolchain
+        .cargo(places, "build")
+        .args(["--release", "--locked", "-p", "quire-kernel", "--target", KERNEL_TARGET, "--target-dir"])
+        .arg(&target)
+        .args(["--color", "never"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .output()
+        .doing(|| "cannot run cargo".to_string())?;
+    drop(step);
+    if !out.status.success() {
+        eprint!("{}", String::from_utf8_lossy(&out.stderr));
+        return Err(Failure::usage("the kernel did not build: see above"));
+    }
+    Ok(target.join(KERNEL_TARGET).join("release/quire-kernel"))
+}
+
+/// The kernel's functions as lines `address name`, sorted by address: what its panics print from.
+pub fn symbols(kernel: &Path) -> Result<String> {
+    let bytes = fs::read(kernel).doing(|| format!("cannot read {}", kernel.display()))?;
+    let file = object::File::parse(&*bytes).doing(|| format!("{} is no kernel", kernel.display()))?;
+    let mut functions: Vec<(u64, &str)> = file
+        .symbols()
+        .filter(|s| s.kind() == SymbolKind::Text && s.address() != 0)
+        .filter_map(|s| Some((s.address(), s.name().ok()?)))
+        .filter(|(_, name)| !name.is_empty())
+        .collect();
+    functions.sort_unstable();
+    functions.dedup_by_key(|f| f.0);
+    let mut text = String::with_capacity(functions.len() * 60);
+    for (address, name) in functions {
+        // Alternate form: without the hash that tells two crate versions apart.
+        let _ = writeln!(text, "{address:x} {:#}", rustc_demangle::demangle(name));
+    }
+    Ok(text)
+}
+
+/// `./quire build`.
+pub fn command(places: &Places) -> Result<u8> {
+    println!("{}", kernel(places)?.display());
+    Ok(0)
+}

@@ -1,0 +1,244 @@
+//! The command line. Its help teaches by example.
+
+use std::{ffi::OsString, time::Duration};
+
+use clap::{Args, Parser, Subcommand};
+
+/// Quire: a virtual memory system and a kernel that runs unmodified Linux programs.
+#[derive(Debug, Parser)]
+#[command(name = "./quire", version, propagate_version = true, after_help = EXAMPLES, max_term_width = 110)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+
+    /// Install what is missing without asking (as where no terminal is there to ask).
+    #[arg(long, global = true)]
+    pub yes: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ./quire run                                       an interactive shell in the guest
+  ./quire run -- busybox sort <names.txt            a program of the guest's root, with your standard input
+  ./quire run --cpus 4 --memory 2G -- ./my-program  a Linux program of yours; its libraries come along
+  ./quire test                                      everything that is checked
+  ./quire test busybox                              what has `busybox` in its name
+  ./quire debug -- ./my-program                     gdb, stopped at the program's entry, kernel symbols loaded
+  ./quire compare -- ./my-program                   the same program on Quire and on Debian's Linux, side by side";
+
+/// What can be done.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Boot and run one program (or an interactive shell)
+    Run(Run),
+    /// Build the kernel and print where it is
+    Build,
+    /// Install and prepare everything that the other commands need
+    Setup,
+    /// Check everything: format, lints, unit and property tests, models, programs in the guest
+    Test(Test),
+    /// Stop at a program's entry with gdb attached
+    Debug(Debug),
+    /// Run a program on Quire and on Debian's Linux in the same QEMU and print both sides
+    Compare(Compare),
+}
+
+/// What a guest is made of.
+#[derive(Debug, Clone, Args)]
+pub struct Guest {
+    /// How many CPUs the guest has, 1 to 64
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub cpus: u32,
+
+    /// The guest's memory, like 256M or 2G
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = memory)]
+    pub memory: u64,
+
+    /// Copy a file or directory into the guest; without GUEST it keeps its name, where the program starts
+    #[arg(long, value_name = "HOST[:GUEST]")]
+    pub copy: Vec<OsString>,
+
+    /// Set an environment variable of the program
+    #[arg(long, value_name = "K=V", value_parser = variable)]
+    pub env: Vec<String>,
+
+    /// Where the program starts in the guest
+    #[arg(long, value_name = "DIR", default_value = "/", value_parser = directory)]
+    pub cwd: String,
+}
+
+/// Options of `run`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = RUN_EXAMPLES)]
+pub struct Run {
+    /// The guest.
+    #[command(flatten)]
+    pub guest: Guest,
+
+    /// Stop the machine after so many seconds (exit status 124)
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub timeout: Option<Duration>,
+
+    /// Say which accelerator is used and show the kernel's log on standard error
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// The program and its arguments: a path of this machine, or a name inside the guest's root
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+const RUN_EXAMPLES: &str = "\
+The exit status is the program's, 128+N if signal N ended it; 2, 126 and 127 as in a shell; 124 after --timeout;
+125 if the machine failed. Standard input, output and error are the program's own, byte for byte. Ctrl-C interrupts the
+program, a second one ends the machine; with a terminal of its own (a shell), Ctrl-] ends the machine.
+
+Examples:
+  ./quire run                                             a shell
+  ./quire run -- busybox sha256sum <big.iso
+  ./quire run --copy data.csv -- busybox awk -F, '{print $2}' data.csv
+  ./quire run --copy ./site:/srv --cwd /srv -- busybox ls -l
+  ./quire run --cpus 2 --env RUST_BACKTRACE=1 --timeout 60 -v -- ./target/debug/my-test";
+
+/// Options of `test`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:\n  ./quire test\n  ./quire test guest         only what runs inside the guest\n  \
+                        ./quire test 'sort'        every check with `sort` in its name\n  ./quire test --list        \
+                        names, without running anything\n\nLogs are kept in target/test-logs/. With CI=true, what cannot \
+                        be checked counts as failed.")]
+pub struct Test {
+    /// Only checks whose name contains this
+    pub filter: Option<String>,
+
+    /// Print the names of all checks
+    #[arg(long)]
+    pub list: bool,
+}
+
+/// Options of `debug`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:\n  ./quire debug -- ./my-program --with arguments\n  ./quire debug -- busybox ls\n\n\
+                        gdb starts with the kernel's symbols and the program's, and stops at the program's first \
+                        instruction.\nThe program's output appears in between; its standard input is empty.")]
+pub struct Debug {
+    /// The guest.
+    #[command(flatten)]
+    pub guest: Guest,
+
+    /// Commands for gdb, instead of its prompt
+    #[arg(long = "ex", value_name = "COMMAND")]
+    pub commands: Vec<OsString>,
+
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+/// Options of `compare`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "The program prints lines `name value unit`; both sides' medians and their ratio are printed.\n\n\
+                        Examples:\n  ./quire compare --cpus 2 -- target/programs/zerofill --seconds 2\n  \
+                        ./quire compare --count -- target/programs/forkexec     guest instructions: repeatable")]
+pub struct Compare {
+    /// The guest.
+    #[command(flatten)]
+    pub guest: Guest,
+
+    /// Count instructions: one CPU, a clock of 8 ns an instruction, the same figures every time
+    #[arg(long)]
+    pub count: bool,
+
+    /// How often each side runs
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub runs: u32,
+
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+/// `256M`, `2G`, `512` (MiB) as MiB.
+fn memory(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is no size; write for instance 256M or 2G");
+    let (digits, unit) = match text.to_ascii_uppercase().trim_end_matches("IB").trim_end_matches('B') {
+        t if t.ends_with('G') => (t.trim_end_matches('G').to_owned(), 1024),
+        t => (t.trim_end_matches('M').to_owned(), 1),
+    };
+    let mib = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit)).ok_or_else(wrong)?;
+    match mib {
+        0..LEAST_MEMORY => Err(format!("{text} is too little memory; give at least {LEAST_MEMORY}M")),
+        1_048_577.. => Err(format!("{text} is more memory than a guest can have; give at most 1024G")),
+        _ => Ok(mib),
+    }
+}
+
+/// The kernel, its tables and a shell fit into this many MiB.
+pub const LEAST_MEMORY: u64 = 32;
+
+fn variable(text: &str) -> Result<String, String> {
+    match text.split_once('=') {
+        Some((name, _)) if !name.is_empty() => Ok(text.to_owned()),
+        _ => Err("write NAME=VALUE".into()),
+    }
+}
+
+fn directory(text: &str) -> Result<String, String> {
+    if text.starts_with('/') { Ok(text.to_owned()) } else { Err("write an absolute path of the guest".into()) }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    text.parse::<f64>()
+        .ok()
+        .filter(|s| *s > 0.0)
+        .and_then(|s| Duration::try_from_secs_f64(s).ok())
+        .ok_or_else(|| "write a number of seconds, like 10 or 0.5".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_are_read_and_nonsense_is_refused() {
+        assert_eq!(memory("256M"), Ok(256));
+        assert_eq!(memory("2g"), Ok(2048));
+        assert_eq!(memory("512"), Ok(512));
+        assert_eq!(memory("1GiB"), Ok(1024));
+        for bad in ["", "M", "1.5G", "-1", "8M", "0", "99999999999999999999G", "18014398509481984G", "2T"] {
+            assert!(memory(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn times_are_read_and_nonsense_is_refused() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for bad in ["", "0", "-1", "x", "nan", "inf", "1e300"] {
+            assert!(seconds(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn everything_after_the_program_is_its_own() {
+        for line in [vec!["./quire", "run", "--cpus", "2", "--", "ls", "-l", "--help"], vec!["./quire", "run", "--cpus", "2", "ls", "-l", "--help"]] {
+            let Command::Run(run) = Cli::try_parse_from(line).unwrap().command else { panic!("not run") };
+            assert_eq!(run.program, ["ls", "-l", "--help"]);
+            assert_eq!(run.guest.cpus, 2);
+        }
+    }
+
+    #[test]
+    fn too_many_cpus_are_refused_with_status_2() {
+        for cpus in ["0", "65", "-1", "x"] {
+            let error = Cli::try_parse_from(["./quire", "run", "--cpus", cpus, "--", "true"]).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+        }
+    }
+}

@@ -1,0 +1,1 @@
+use crate::{cli, places::Places, failure::Result}; pub fn command(_p:&Places,_o:&cli::Debug)->Result<u8>{Ok(0)}

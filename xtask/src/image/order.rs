@@ -1,0 +1,50 @@
+//! `/.quire/run`: what the guest shall run, as lines that no byte can break.
+//!
+//! One word and one value a line; texts are in hexadecimal, so that arguments may hold anything but NUL:
+//! `arg HEX` (as often as there are arguments; the first is the absolute path that is executed), `env HEX` (`NAME=value`),
+//! `cwd HEX`, `tty 0|1` (are descriptors 0 to 2 a terminal, or byte streams).
+
+use std::{ffi::OsString, fmt::Write as _, os::unix::ffi::OsStrExt};
+
+/// One program run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Order {
+    /// The arguments; the first is the absolute path in the guest.
+    pub args: Vec<OsString>,
+    /// `NAME=value`.
+    pub env: Vec<OsString>,
+    /// Where it starts.
+    pub cwd: OsString,
+    /// A terminal, or plain streams.
+    pub tty: bool,
+}
+
+impl Order {
+    /// The file's content.
+    pub fn encode(&self) -> String {
+        let mut out = String::new();
+        for (word, values) in [("arg", &self.args), ("env", &self.env), ("cwd", &vec![self.cwd.clone()])] {
+            for value in values {
+                let _ = write!(out, "{word} ");
+                for byte in value.as_bytes() {
+                    let _ = write!(out, "{byte:02x}");
+                }
+                out.push('\n');
+            }
+        }
+        let _ = writeln!(out, "tty {}", u8::from(self.tty));
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_bytes_survive_as_hexadecimal() {
+        let order =
+            Order { args: vec!["/bin/a".into(), "x\n ".into()], env: vec!["A=".into()], cwd: "/".into(), tty: true };
+        assert_eq!(order.encode(), "arg 2f62696e2f61\narg 780a20\nenv 413d\ncwd 2f\ntty 1\n");
+    }
+}

@@ -1,0 +1,197 @@
+//! Hardware virtualisation or emulation: what really works here, found out by really starting a guest.
+
+use std::{
+    fmt, fs,
+    io::{Seek, Write},
+    os::fd::AsRawFd,
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant, UNIX_EPOCH},
+};
+
+use super::{probe_guest, qemu};
+use crate::{
+    failure::{Doing, Failure, Result},
+    places::Places,
+};
+
+/// What executes the guest's instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accelerator {
+    /// The processor itself.
+    Kvm,
+    /// QEMU's translator.
+    Tcg,
+}
+
+impl fmt::Display for Accelerator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kvm => "KVM",
+            Self::Tcg => "TCG (emulation)",
+        })
+    }
+}
+
+/// Why KVM is not used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoKvm {
+    /// There is no such device.
+    #[error("there is no /dev/kvm")]
+    NoDevice,
+    /// The device is there, but not for this user.
+    #[error("/dev/kvm cannot be opened ({0}); being in the group kvm usually helps")]
+    NoAccess(String),
+    /// The guest neither ended nor died.
+    #[error("a trial guest hung")]
+    Hung,
+    /// QEMU ended otherwise than the guest asked.
+    #[error("a trial guest died ({0})")]
+    Died(String),
+}
+
+/// How long the trial guest may take; it needs about a tenth of a second.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// Decides, and says why. `$QUIRE_ACCEL` (`kvm` or `tcg`) overrules. What a trial found is kept until the next reboot.
+pub fn choose(places: &Places, qemu: &Path) -> Result<(Accelerator, String)> {
+    match std::env::var("QUIRE_ACCEL").as_deref() {
+        Ok("kvm") => return Ok((Accelerator::Kvm, "$QUIRE_ACCEL says so".into())),
+        Ok("tcg") => return Ok((Accelerator::Tcg, "$QUIRE_ACCEL says so".into())),
+        Ok("") | Err(_) => {}
+        Ok(other) => return Err(Failure::usage(format_args!("QUIRE_ACCEL={other}: it may be kvm or tcg"))),
+    }
+    if let Err(no) = device(Path::new("/dev/kvm")) {
+        return Ok((Accelerator::Tcg, no.to_string()));
+    }
+    let key = format!(
+        "{} {} {}",
+        fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim(),
+        qemu.display(),
+        fs::metadata(qemu).and_then(|m| m.modified()).map_or(0, |t| {
+            t.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+        })
+    );
+    let kept = places.cache.join("kvm-trial");
+    if let Some((k, found)) = fs::read_to_string(&kept).ok().as_deref().and_then(|t| t.split_once('\n')) {
+        if k == key {
+            let accelerator = if found.is_empty() { Accelerator::Kvm } else { Accelerator::Tcg };
+            return Ok((accelerator, if found.is_empty() { "a trial guest ran".into() } else { found.into() }));
+        }
+    }
+    let found = trial(qemu, PATIENCE);
+    let _ = fs::create_dir_all(&places.cache);
+    let _ = fs::write(&kept, format!("{key}\n{}", found.as_ref().err().map(NoKvm::to_string).unwrap_or_default()));
+    Ok(match found {
+        Ok(()) => (Accelerator::Kvm, "a trial guest ran".into()),
+        Err(no) => (Accelerator::Tcg, no.to_string()),
+    })
+}
+
+fn device(path: &Path) -> Result<(), NoKvm> {
+    match fs::OpenOptions::new().read(true).write(true).open(path) {
+        Ok(_) => Ok(()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(NoKvm::NoDevice),
+        Err(e) => Err(NoKvm::NoAccess(e.to_string())),
+    }
+}
+
+/// Starts the trial guest under KVM and sees whether it comes to its end in time. Leaves nothing running.
+pub fn trial(qemu: &Path, patience: Duration) -> Result<(), NoKvm> {
+    let died = |e: &dyn fmt::Display| NoKvm::Died(e.to_string());
+    let mut kernel = qemu::memory_file("quire-trial").map_err(|e| died(&e))?;
+    kernel.write_all(&probe_guest::elf()).and_then(|()| kernel.rewind()).map_err(|e| died(&e))?;
+    let fd = kernel.as_raw_fd();
+    let mut command = Command::new(qemu);
+    command
+        .args(["-M", "q35", "-accel", "kvm", "-cpu", "max", "-m", "64", "-nodefaults", "-no-user-config"])
+        .args(["-display", "none", "-no-reboot", "-device", "isa-debug-exit,iobase=0xf4,iosize=4", "-kernel"])
+        .arg(format!("/proc/self/fd/{fd}"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0);
+    qemu::inherit(&mut command, vec![fd]);
+    let mut child = command.spawn().map_err(|e| died(&e))?;
+    let start = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) if status.code() == Some(qemu::ORDERLY) => return Ok(()),
+            Ok(Some(status)) => return Err(died(&status)),
+            Ok(None) if start.elapsed() < patience => thread::sleep(Duration::from_millis(10)),
+            Ok(None) => {
+                qemu::kill_group(&mut child);
+                return Err(NoKvm::Hung);
+            }
+            Err(e) => return Err(died(&e)),
+        }
+    }
+}
+
+/// The QEMU that is used: `$QUIRE_QEMU`, else the one on `PATH`.
+pub fn find_qemu() -> Result<std::path::PathBuf> {
+    if let Some(given) = std::env::var_os("QUIRE_QEMU") {
+        let path = std::path::PathBuf::from(given);
+        fs::metadata(&path).doing(|| format!("QUIRE_QEMU={}", path.display()))?;
+        return Ok(path);
+    }
+    std::env::var_os("PATH")
+        .and_then(|path| std::env::split_paths(&path).map(|d| d.join(qemu::NAME)).find(|p| p.is_file()))
+        .ok_or_else(|| {
+            Failure::usage(format_args!(
+                "{} is not installed: run ./quire setup, or name one in $QUIRE_QEMU",
+                qemu::NAME
+            ))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A stand-in for QEMU that runs `script`.
+    fn fake(directory: &Path, script: &str) -> std::path::PathBuf {
+        let path = directory.join("fake-qemu");
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_guest_that_hangs_is_given_up_and_killed_with_its_children() {
+        let dir = tempfile::tempdir().unwrap();
+        let pid_file = dir.path().join("pid");
+        let qemu = fake(dir.path(), &format!("sleep 1000 & echo $! >{}; wait", pid_file.display()));
+        let start = Instant::now();
+        assert_eq!(trial(&qemu, Duration::from_millis(400)), Err(NoKvm::Hung));
+        assert!(start.elapsed() < Duration::from_secs(3));
+        let pid = fs::read_to_string(pid_file).unwrap();
+        thread::sleep(Duration::from_millis(50));
+        let state = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+        assert!(state.is_empty() || state.contains(") Z"), "left running: {state}");
+    }
+
+    #[test]
+    fn a_guest_that_dies_means_emulation() {
+        let dir = tempfile::tempdir().unwrap();
+        for script in ["exit 1", "kill -9 $$", "exit 0", "exit 35"] {
+            let qemu = fake(dir.path(), script);
+            assert!(matches!(trial(&qemu, PATIENCE), Err(NoKvm::Died(_))), "{script}");
+        }
+    }
+
+    #[test]
+    fn a_guest_that_ends_as_it_should_means_kvm() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(trial(&fake(dir.path(), "exit 33"), PATIENCE), Ok(()));
+    }
+
+    #[test]
+    fn no_device_is_not_tried() {
+        assert_eq!(device(Path::new("/no/such/device")), Err(NoKvm::NoDevice));
+    }
+}

@@ -1,0 +1,173 @@
+//! One direction of a stream: bytes on their way from one descriptor to another, bounded.
+
+use std::collections::VecDeque;
+
+use rustix::{
+    fd::AsFd,
+    io::{Errno, read, write},
+};
+
+/// What a step of a flow found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moved {
+    /// This many bytes.
+    Bytes(usize),
+    /// Nothing could be moved right now.
+    Nothing,
+    /// The source has ended.
+    End,
+    /// The descriptor failed.
+    Failed(Errno),
+}
+
+/// Bytes between a source and a sink.
+#[derive(Debug)]
+pub struct Flow {
+    buffer: VecDeque<u8>,
+    limit: usize,
+    /// Bytes taken from the source so far.
+    pub taken: u64,
+    /// The source has ended.
+    pub ended: bool,
+}
+
+/// Enough to keep both sides busy.
+const LIMIT: usize = 256 << 10;
+/// One read.
+const PIECE: usize = 64 << 10;
+/// A pipe that polls as writable takes at least this much without blocking (pipe(7): `PIPE_BUF`).
+const SURE: usize = 4096;
+
+impl Default for Flow {
+    fn default() -> Self {
+        Self { buffer: VecDeque::new(), limit: LIMIT, taken: 0, ended: false }
+    }
+}
+
+impl Flow {
+    /// May more be read?
+    pub fn has_room(&self) -> bool {
+        !self.ended && self.buffer.len() < self.limit
+    }
+
+    /// Is there something to write?
+    pub fn has_bytes(&self) -> bool {
+        !self.buffer.is_empty()
+    }
+
+    /// Everything that was read was written, and no more will come.
+    pub fn is_done(&self) -> bool {
+        self.ended && self.buffer.is_empty()
+    }
+
+    /// Lets far more collect here, for when the sink is slow and the source must not wait for it.
+    pub fn widen(&mut self) {
+        self.limit = 64 << 20;
+    }
+
+    /// Adds bytes that come from nowhere (control lines).
+    pub fn put(&mut self, bytes: &[u8]) {
+        self.buffer.extend(bytes);
+    }
+
+    /// Drops what was not written.
+    pub fn discard(&mut self) {
+        self.buffer.clear();
+    }
+
+    /// Is this byte all there is?
+    pub fn holds_only(&self, byte: u8) -> bool {
+        self.buffer.len() == 1 && self.buffer.front() == Some(&byte)
+    }
+
+    /// Reads once.
+    pub fn fill(&mut self, from: impl AsFd) -> Moved {
+        let mut piece = [0; PIECE];
+        match read(from, &mut piece) {
+            Ok(0) => {
+                self.ended = true;
+                Moved::End
+            }
+            Ok(n) => {
+                self.taken += n as u64;
+                self.buffer.extend(&piece[..n]);
+                Moved::Bytes(n)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Moved::Nothing,
+            Err(e) => {
+                self.ended = true;
+                Moved::Failed(e)
+            }
+        }
+    }
+
+    /// Writes once. A sink that may block gets only what a writable pipe takes for sure.
+    pub fn drain(&mut self, to: impl AsFd, may_block: bool) -> Moved {
+        let (front, _) = self.buffer.as_slices();
+        let piece = if may_block { &front[..front.len().min(SURE)] } else { front };
+        if piece.is_empty() {
+            return Moved::Nothing;
+        }
+        match write(to, piece) {
+            Ok(n) => {
+                self.buffer.drain(..n);
+                Moved::Bytes(n)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Moved::Nothing,
+            Err(e) => Moved::Failed(e),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    #[test]
+    fn bytes_arrive_whole_and_in_order() {
+        let (mut source, from) = {
+            let (r, w) = std::io::pipe().unwrap();
+            (w, r)
+        };
+        let (mut result, to) = std::io::pipe().unwrap();
+        let sent: Vec<u8> = (0..30_000u32).map(|i| (i % 251) as u8).collect();
+        source.write_all(&sent).unwrap();
+        drop(source);
+        let mut flow = Flow::default();
+        while flow.has_room() {
+            flow.fill(&from);
+        }
+        assert!(flow.ended && flow.has_bytes() && !flow.is_done());
+        while !flow.is_done() {
+            assert!(matches!(flow.drain(&to, true), Moved::Bytes(1..=SURE)));
+        }
+        drop(to);
+        let mut got = Vec::new();
+        result.read_to_end(&mut got).unwrap();
+        assert_eq!(got, sent);
+        assert_eq!(flow.taken, sent.len() as u64);
+    }
+
+    #[test]
+    fn a_full_buffer_stops_reading_until_it_is_widened() {
+        let zero = std::fs::File::open("/dev/zero").unwrap();
+        let mut flow = Flow::default();
+        while flow.has_room() {
+            flow.fill(&zero);
+        }
+        assert!(flow.buffer.len() < LIMIT + PIECE);
+        flow.widen();
+        assert!(flow.has_room());
+    }
+
+    #[test]
+    fn a_sink_without_reader_is_a_failure_and_no_signal() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut flow = Flow::default();
+        flow.put(b"x");
+        assert_eq!(flow.drain(&writer, true), Moved::Failed(Errno::PIPE));
+    }
+}

@@ -1,0 +1,91 @@
+//! How a run ended, and the exit status that says so.
+
+use super::qemu;
+use crate::failure::Failure;
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The program ended with this status.
+    Exit(u8),
+    /// The program died of this signal.
+    Signal(u8),
+    /// `--timeout` was over.
+    TimedOut,
+    /// The user, or a signal to us, ended the machine: the signal's number.
+    Stopped(u8),
+    /// Nobody reads our standard output any more.
+    OutputClosed,
+    /// Our standard output could not be written.
+    OutputFailed(String),
+    /// The kernel panicked.
+    Panicked,
+    /// QEMU ended before the program did: how, and what it said.
+    Died(String),
+}
+
+impl Outcome {
+    /// What QEMU's own end means when the guest did not say how its program ended.
+    pub fn of_qemu(code: Option<i32>, shown: &str, complaint: &str) -> Self {
+        match code {
+            Some(qemu::PANICKED) => Self::Panicked,
+            Some(qemu::ORDERLY) => Self::Died("the machine powered off without reporting a status".into()),
+            _ if complaint.is_empty() => Self::Died(format!("QEMU ended: {shown}")),
+            _ => Self::Died(complaint.to_owned()),
+        }
+    }
+
+    /// The status of `./quire run`: the program's own, 128+n for a signal; ours follow `timeout(1)`.
+    pub fn status(&self) -> u8 {
+        match self {
+            Self::Exit(status) => *status,
+            Self::Signal(n) | Self::Stopped(n) => 128u8.saturating_add(*n),
+            Self::TimedOut => 124,
+            Self::OutputClosed => 128 + 13,
+            Self::OutputFailed(_) | Self::Panicked | Self::Died(_) => 125,
+        }
+    }
+
+    /// The same as something to report; an end that is the program's own says nothing.
+    pub fn to_failure(&self) -> Failure {
+        match self {
+            Self::TimedOut => Failure::timed_out("the time given by --timeout is over; the machine was stopped"),
+            Self::OutputFailed(why) => Failure::machine(format_args!("cannot write standard output: {why}")),
+            Self::Panicked => Failure::machine("the kernel panicked; the end of its log is above (all of it: -v)"),
+            Self::Died(how) => Failure::machine(how),
+            _ => Failure::silent(self.status()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_are_what_a_shell_user_expects() {
+        assert_eq!(Outcome::Exit(0).status(), 0);
+        assert_eq!(Outcome::Exit(255).status(), 255);
+        assert_eq!(Outcome::Signal(9).status(), 137);
+        assert_eq!(Outcome::Signal(11).status(), 139);
+        assert_eq!(Outcome::Stopped(2).status(), 130);
+        assert_eq!(Outcome::Stopped(15).status(), 143);
+        assert_eq!(Outcome::OutputClosed.status(), 141);
+        assert_eq!(Outcome::TimedOut.status(), 124);
+        assert_eq!(Outcome::Panicked.status(), 125);
+    }
+
+    #[test]
+    fn the_end_of_qemu_is_told_apart() {
+        assert_eq!(Outcome::of_qemu(Some(35), "exit 35", ""), Outcome::Panicked);
+        assert!(matches!(Outcome::of_qemu(Some(33), "exit 33", ""), Outcome::Died(m) if m.contains("powered off")));
+        assert!(matches!(Outcome::of_qemu(None, "signal 11", ""), Outcome::Died(m) if m.contains("signal 11")));
+        assert!(matches!(Outcome::of_qemu(Some(1), "exit 1", "no such thing"), Outcome::Died(m) if m == "no such thing"));
+    }
+
+    #[test]
+    fn an_end_of_the_programs_own_is_silent() {
+        assert_eq!(Outcome::Exit(3).to_failure(), Failure::silent(3));
+        assert!(!Outcome::Panicked.to_failure().message.is_empty());
+    }
+}

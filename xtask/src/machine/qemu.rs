@@ -1,0 +1,292 @@
+//! Starting QEMU so that nothing of it can outlive us: its command line, the descriptors it inherits, its end.
+
+use std::{
+    ffi::OsString,
+    fs::File,
+    io::{self, Read, Seek},
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd, RawFd},
+        unix::process::CommandExt,
+    },
+    path::Path,
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, memfd_create},
+    io::{FdFlags, fcntl_setfd},
+    net::{AddressFamily, SocketFlags, SocketType, socketpair},
+    process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, set_parent_process_death_signal},
+};
+
+use super::accel::Accelerator;
+use crate::failure::{Doing, Failure, Result};
+
+/// The program's name.
+pub const NAME: &str = "qemu-system-x86_64";
+/// QEMU's status after the guest wrote 0x10 to the debug-exit port: an orderly end.
+pub const ORDERLY: i32 = 33;
+/// The same for 0x11: the kernel panicked.
+pub const PANICKED: i32 = 35;
+
+/// Which kernel is booted, and on what board.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum System {
+    /// Quire on a microvm board, its ports virtio-mmio consoles.
+    Quire,
+    /// Quire on a q35 board: log only, no ports.
+    QuireQ35,
+    /// Debian's Linux on a q35 board, its ports on one virtio-serial device; `cmdline` is added to the kernel's.
+    Linux {
+        /// More words for the kernel's command line.
+        cmdline: String,
+    },
+}
+
+/// Everything that decides the command line.
+#[derive(Debug)]
+pub struct Launch<'a> {
+    /// The emulator.
+    pub qemu: &'a Path,
+    /// What is booted.
+    pub system: System,
+    /// The kernel's file.
+    pub kernel: &'a Path,
+    /// The initial file system.
+    pub image: &'a File,
+    /// 1 to 64.
+    pub cpus: u32,
+    /// In MiB.
+    pub memory: u64,
+    /// What executes.
+    pub accelerator: Accelerator,
+    /// Count instructions (one CPU, repeatable) instead of running as fast as possible.
+    pub count: bool,
+    /// More arguments.
+    pub extra: Vec<OsString>,
+    /// Descriptors that `extra` mentions.
+    pub inherit: Vec<RawFd>,
+}
+
+/// An anonymous file in memory, for what QEMU wants by name: `/proc/self/fd/N` names it for whoever inherits it.
+pub fn memory_file(name: &str) -> io::Result<File> {
+    Ok(File::from(memfd_create(name, MemfdFlags::CLOEXEC)?))
+}
+
+/// Lets the child keep these descriptors, and ties its life to this process's.
+///
+/// The death signal follows the *thread* that spawns: it must live as long as the child.
+pub fn inherit(command: &mut Command, descriptors: Vec<RawFd>) {
+    let parent = std::process::id();
+    // SAFETY: the closure runs between fork and exec; it calls only system calls, and neither allocates nor locks.
+    unsafe {
+        command.pre_exec(move || {
+            set_parent_process_death_signal(Some(Signal::KILL))?;
+            if rustix::process::getppid().map(|p| p.as_raw_nonzero().get() as u32) != Some(parent) {
+                return Err(io::Error::from(rustix::io::Errno::SRCH)); // the parent is gone already
+            }
+            for fd in &descriptors {
+                // SAFETY: the descriptors are open: whoever called `inherit` keeps them until after the spawn.
+                let fd = rustix::fd::BorrowedFd::borrow_raw(*fd);
+                fcntl_setfd(fd, FdFlags::empty())?;
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Ends a child that leads its own process group, and everything that it started.
+pub fn kill_group(child: &mut Child) {
+    if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        let _ = kill_process_group(pid, Signal::KILL);
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// A running machine. Dropping it ends it.
+#[derive(Debug)]
+pub struct Guest {
+    child: Child,
+    /// Becomes readable when QEMU has ended.
+    pub ended: OwnedFd,
+    /// Standard input and output.
+    pub port_a: OwnedFd,
+    /// Standard error.
+    pub port_b: OwnedFd,
+    /// Control lines.
+    pub port_c: OwnedFd,
+    /// The kernel's log.
+    pub log: OwnedFd,
+    complaints: File,
+    /// When QEMU was started.
+    pub started: Instant,
+}
+
+impl Launch<'_> {
+    /// Starts QEMU. The calling thread must live as long as the guest.
+    pub fn start(&self) -> Result<Guest> {
+        let about = || "cannot start QEMU".to_string();
+        let pair = || {
+            let (ours, theirs) =
+                socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).doing(about)?;
+            fcntl_setfl(&ours, OFlags::NONBLOCK).doing(about)?;
+            Ok::<_, Failure>((ours, theirs))
+        };
+        let (a, b, c, log) = (pair()?, pair()?, pair()?, pair()?);
+        let theirs = [&a.1, &b.1, &c.1, &log.1];
+        let [fa, fb, fc, fl] = theirs.map(|fd| fd.as_raw_fd());
+        let complaints = memory_file("quire-qemu-errors").doing(about)?;
+        let mut command = Command::new(self.qemu);
+        command
+            .args(self.arguments([fa, fb, fc, fl]))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(complaints.try_clone().doing(about)?)
+            .process_group(0);
+        let mut keep = vec![fa, fb, fc, fl, self.image.as_raw_fd()];
+        keep.extend(&self.inherit);
+        inherit(&mut command, keep);
+        let started = Instant::now();
+        let child = command
+            .spawn()
+            .map_err(|e| Failure::usage(format_args!("cannot start {}: {e}", self.qemu.display())))?;
+        let pid = Pid::from_child(&child);
+        let ended = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(fd) => fd,
+            Err(e) => {
+                let mut child = child;
+                kill_group(&mut child);
+                return Err(Failure::usage(format_args!("cannot watch QEMU: {e}")));
+            }
+        };
+        let guest =
+            Guest { child, ended, port_a: a.0, port_b: b.0, port_c: c.0, log: log.0, complaints, started };
+        make_blocking(&theirs.map(AsFd::as_fd), &guest.ended);
+        Ok(guest)
+    }
+
+    fn arguments(&self, [a, b, c, log]: [RawFd; 4]) -> Vec<OsString> {
+        let mut out: Vec<String> = Vec::new();
+        let mut add = |words: &[&str]| out.extend(words.iter().map(|w| (*w).to_owned()));
+        match self.system {
+            System::Quire => add(&[
+                "-M",
+                "microvm,acpi=on,pit=on,pic=on,rtc=on,isa-serial=on,auto-kernel-cmdline=on",
+                "-global",
+                "virtio-mmio.force-legacy=false",
+            ]),
+            System::QuireQ35 | System::Linux { .. } => add(&["-M", "q35"]),
+        }
+        // ERMS and FSRM would make Linux (and anyone) clear pages by `rep stosb`, which TCG executes byte by byte.
+        match self.accelerator {
+            Accelerator::Kvm => add(&["-accel", "kvm", "-cpu", "max,-la57"]),
+            Accelerator::Tcg if self.count => {
+                add(&["-accel", "tcg,thread=single", "-icount", "shift=3,sleep=off", "-cpu", "max,-la57,-erms,-fsrm"]);
+            }
+            Accelerator::Tcg => add(&["-accel", "tcg,thread=multi", "-cpu", "max,-la57,-erms,-fsrm"]),
+        }
+        add(&["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+        add(&["-smp", &self.cpus.to_string(), "-m", &format!("{}M", self.memory)]);
+        add(&["-kernel", &self.kernel.to_string_lossy()]);
+        add(&["-initrd", &format!("/proc/self/fd/{}", self.image.as_raw_fd())]);
+        for (name, fd) in [("out", a), ("err", b), ("control", c), ("log", log)] {
+            add(&["-chardev", &format!("socket,id={name},fd={fd}")]);
+        }
+        add(&["-serial", "chardev:log", "-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
+        match &self.system {
+            // Quire tells the ports apart by their order.
+            System::Quire => {
+                for name in ["out", "err", "control"] {
+                    add(&["-device", &format!("virtio-serial-device,max_ports=1,id=port-{name}")]);
+                    add(&["-device", &format!("virtconsole,chardev={name},bus=port-{name}.0")]);
+                }
+            }
+            System::QuireQ35 => {}
+            System::Linux { cmdline } => {
+                add(&["-device", "virtio-serial-pci,max_ports=4"]);
+                for (nr, name) in [(1, "out"), (2, "err"), (3, "control")] {
+                    add(&["-device", &format!("virtserialport,nr={nr},chardev={name},name=quire.{name}")]);
+                }
+                add(&["-append", &format!("console=ttyS0 panic=-1 rdinit=/.quire/init {cmdline}")]);
+            }
+        }
+        let mut out: Vec<OsString> = out.into_iter().map(OsString::from).collect();
+        out.extend(self.extra.iter().cloned());
+        out
+    }
+}
+
+/// Makes QEMU's writes to its ports block when we are slow, instead of losing what does not fit.
+///
+/// A virtio *console* in QEMU drops output that its character device refuses for now, and sockets are switched to refuse
+/// (`O_NONBLOCK`) when QEMU opens them. Both ends of the inheritance share that flag: wait until QEMU has set it, which is
+/// before any guest runs, and take it away again. The guest then waits as a process waits on a full pipe.
+fn make_blocking(theirs: &[rustix::fd::BorrowedFd<'_>], ended: &OwnedFd) {
+    let start = Instant::now();
+    let mut waiting: Vec<_> = theirs.to_vec();
+    while !waiting.is_empty() && start.elapsed() < Duration::from_secs(10) {
+        waiting.retain(|fd| match fcntl_getfl(fd) {
+            Ok(flags) if flags.contains(OFlags::NONBLOCK) => fcntl_setfl(fd, flags - OFlags::NONBLOCK).is_err(),
+            Ok(_) => true,
+            Err(_) => false,
+        });
+        if readable(ended) {
+            return;
+        }
+        thread::sleep(Duration::from_micros(500));
+    }
+}
+
+fn readable(fd: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).is_ok_and(|n| n > 0)
+}
+
+impl Guest {
+    /// Ends QEMU now.
+    pub fn kill(&mut self) {
+        kill_group(&mut self.child);
+    }
+
+    /// Waits for QEMU's end.
+    pub fn wait(&mut self) -> io::Result<ExitStatus> {
+        self.child.wait()
+    }
+
+    /// What QEMU itself complained about, in one line.
+    pub fn complaints(&mut self) -> String {
+        let mut text = String::new();
+        let _ = self.complaints.rewind();
+        let _ = self.complaints.by_ref().take(1 << 16).read_to_string(&mut text);
+        text.lines().filter(|l| !l.contains("warning")).last().unwrap_or_default().to_owned()
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(Some(_))) {
+            self.kill();
+        }
+    }
+}
+
+/// A listening TCP socket on a free local port, for the debugger: QEMU inherits it, so nobody can take the port between.
+pub fn local_listener() -> Result<(OwnedFd, u16)> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").doing(|| "cannot listen for the debugger".to_string())?;
+    let port = listener.local_addr().doing(|| "cannot listen for the debugger".to_string())?.port();
+    Ok((OwnedFd::from(listener), port))
+}
+
+/// Where an image is written before QEMU starts.
+pub fn image_file(write: impl FnOnce(&mut io::BufWriter<File>) -> Result<()>) -> Result<File> {
+    let about = || "cannot keep the initial file system in memory".to_string();
+    let mut writer = io::BufWriter::with_capacity(1 << 20, memory_file("quire-initramfs").doing(about)?);
+    write(&mut writer)?;
+    let mut file = writer.into_inner().doing(about)?;
+    file.rewind().doing(about)?;
+    Ok(file)
+}

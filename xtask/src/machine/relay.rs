@@ -1,0 +1,388 @@
+//! Between the user and the guest: one loop that moves bytes both ways, never blocks on one side for the other, and knows
+//! how the run ended.
+//!
+//! Back-pressure reaches the guest: a full buffer here stops the reads, QEMU's write blocks, the guest waits. The first
+//! interrupt lifts the bound, so that the guest can hear it even where nobody takes its output.
+
+use std::{
+    fs::File,
+    io::Write as _,
+    os::fd::{AsFd, BorrowedFd},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{FileType, fstat},
+    io::Errno,
+};
+
+use super::{
+    control::{FromGuest, Lines, ToGuest},
+    flow::{Flow, Moved},
+    outcome::Outcome,
+    qemu::Guest,
+    terminal,
+};
+
+/// After the program has ended, how long the machine may go on without moving a byte.
+const GRACE: Duration = Duration::from_secs(10);
+/// How much of the kernel's log is kept for an error message.
+const TAIL: usize = 32 << 10;
+/// In raw mode: ends the machine (Ctrl-]).
+const ESCAPE: u8 = 0x1d;
+
+/// What a signal to us asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// Ctrl-C.
+    Interrupt,
+    /// The window changed.
+    Resized,
+    /// End everything: the signal's number.
+    Stop(u8),
+}
+
+/// Where a run's streams go, and when it has to end.
+pub struct Ends<'a> {
+    /// The program's standard input.
+    pub input: BorrowedFd<'a>,
+    /// Its standard output.
+    pub output: BorrowedFd<'a>,
+    /// Its standard error.
+    pub errors: BorrowedFd<'a>,
+    /// Readable when `asked` has something to say.
+    pub wake: Option<BorrowedFd<'a>>,
+    /// Called when `wake` is readable.
+    pub asked: Box<dyn FnMut() -> Vec<Asked> + 'a>,
+    /// The guest's terminal is the user's.
+    pub tty: bool,
+    /// Show the kernel's log on standard error.
+    pub verbose: bool,
+    /// Keep the kernel's log.
+    pub log: Option<File>,
+    /// When the run has to be over.
+    pub deadline: Option<Instant>,
+}
+
+/// What is known at the end.
+#[derive(Debug)]
+pub struct Report {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The end of the kernel's log.
+    pub log_tail: String,
+    /// Guest nanoseconds to the first user instruction.
+    pub ready: Option<u64>,
+    /// The same in real time since QEMU was started.
+    pub ready_after: Option<Duration>,
+}
+
+struct Relay<'a> {
+    ends: Ends<'a>,
+    guest: Guest,
+    to_a: Flow,
+    from_a: Flow,
+    from_b: Flow,
+    to_c: Flow,
+    lines: Lines,
+    tail: Vec<u8>,
+    said: Option<FromGuest>,
+    ready: Option<(u64, Duration)>,
+    interrupts: u32,
+    eof_sent: bool,
+    /// QEMU has ended; what is left lies in the sockets.
+    over: bool,
+    quiet_since: Instant,
+    closed: [bool; 2],
+    blocking: [bool; 2],
+}
+
+/// Runs until the guest has ended and everything it said was passed on, or until it has to be stopped.
+pub fn run(guest: Guest, ends: Ends<'_>) -> Report {
+    let may_block = |fd: BorrowedFd<'_>| {
+        fstat(fd).map_or(true, |s| !matches!(FileType::from_raw_mode(s.st_mode), FileType::RegularFile))
+    };
+    let blocking = [may_block(ends.output), may_block(ends.errors)];
+    let mut relay = Relay {
+        ends,
+        guest,
+        to_a: Flow::default(),
+        from_a: Flow::default(),
+        from_b: Flow::default(),
+        to_c: Flow::default(),
+        lines: Lines::default(),
+        tail: Vec::new(),
+        said: None,
+        ready: None,
+        interrupts: 0,
+        eof_sent: false,
+        over: false,
+        quiet_since: Instant::now(),
+        closed: [false; 2],
+        blocking,
+    };
+    relay.window_size();
+    let outcome = loop {
+        if let Some(outcome) = relay.step() {
+            break outcome;
+        }
+    };
+    relay.guest.kill();
+    relay.drain_log();
+    Report {
+        outcome,
+        log_tail: String::from_utf8_lossy(&relay.tail).into_owned(),
+        ready: relay.ready.map(|r| r.0),
+        ready_after: relay.ready.map(|r| r.1),
+    }
+}
+
+/// The descriptors of one round, in the order in which they are polled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Input,
+    Output,
+    Errors,
+    PortA,
+    PortB,
+    PortC,
+    Log,
+    Wake,
+    Ended,
+}
+
+impl Relay<'_> {
+    /// Waits for something to do and does it; the outcome if that was the end.
+    fn step(&mut self) -> Option<Outcome> {
+        let wanted = self.wanted();
+        let mut fds: Vec<PollFd<'_>> =
+            wanted.iter().map(|(side, flags)| PollFd::from_borrowed_fd(self.descriptor(*side), *flags)).collect();
+        let wait = self.patience();
+        let timeout = wait.map(|d| Timespec { tv_sec: d.as_secs() as i64, tv_nsec: d.subsec_nanos().into() });
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Some(Outcome::Died(format!("poll: {e}"))),
+        }
+        let found: Vec<(Side, PollFlags)> = wanted.iter().zip(&fds).map(|((s, _), fd)| (*s, fd.revents())).collect();
+        drop(fds);
+        for (side, flags) in found.into_iter().filter(|(_, f)| !f.is_empty()) {
+            if let Some(outcome) = self.serve(side, flags) {
+                return Some(outcome);
+            }
+        }
+        self.settle()
+    }
+
+    /// What is worth waiting for now.
+    fn wanted(&self) -> Vec<(Side, PollFlags)> {
+        let mut wanted = Vec::with_capacity(9);
+        let mut want = |side, flags: PollFlags| {
+            if !flags.is_empty() {
+                wanted.push((side, flags));
+            }
+        };
+        let when = |condition: bool, flags: PollFlags| if condition { flags } else { PollFlags::empty() };
+        let (r, w) = (PollFlags::IN, PollFlags::OUT);
+        want(Side::Input, when(!self.over && self.to_a.has_room() && !self.to_a.has_bytes(), r));
+        want(Side::Output, when(self.from_a.has_bytes(), w));
+        want(Side::Errors, when(self.from_b.has_bytes(), w));
+        want(Side::PortA, when(self.from_a.has_room(), r) | when(!self.over && self.to_a.has_bytes(), w));
+        want(Side::PortB, when(self.from_b.has_room(), r));
+        want(Side::PortC, when(!self.over, r) | when(!self.over && self.to_c.has_bytes(), w));
+        want(Side::Log, when(!self.over, r));
+        want(Side::Wake, when(self.ends.wake.is_some(), r));
+        want(Side::Ended, when(!self.over, r));
+        wanted
+    }
+
+    fn descriptor(&self, side: Side) -> BorrowedFd<'_> {
+        match side {
+            Side::Input => self.ends.input,
+            Side::Output => self.ends.output,
+            Side::Errors => self.ends.errors,
+            Side::PortA => self.guest.port_a.as_fd(),
+            Side::PortB => self.guest.port_b.as_fd(),
+            Side::PortC => self.guest.port_c.as_fd(),
+            Side::Log => self.guest.log.as_fd(),
+            Side::Wake => self.ends.wake.unwrap_or(self.ends.input),
+            Side::Ended => self.guest.ended.as_fd(),
+        }
+    }
+
+    /// How long the next wait may last.
+    fn patience(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let grace = self.said.is_some().then(|| self.quiet_since + GRACE);
+        [self.ends.deadline, grace].into_iter().flatten().min().map(|t| t.saturating_duration_since(now))
+    }
+
+    fn serve(&mut self, side: Side, flags: PollFlags) -> Option<Outcome> {
+        let broken = PollFlags::ERR | PollFlags::NVAL;
+        match side {
+            Side::Input => {
+                if flags.contains(PollFlags::NVAL) {
+                    self.to_a.ended = true;
+                } else {
+                    return self.take_input();
+                }
+            }
+            Side::Output => return self.give_output(),
+            Side::Errors => {
+                if let Moved::Failed(_) = self.from_b.drain(self.ends.errors, self.blocking[1]) {
+                    self.closed[1] = true; // as a program whose standard error is closed goes on
+                }
+            }
+            Side::PortA => {
+                if flags.contains(PollFlags::OUT) && self.to_a.drain(&self.guest.port_a, false) != Moved::Nothing {
+                    self.quiet_since = Instant::now();
+                }
+                if flags.intersects(PollFlags::IN | PollFlags::HUP | broken) && self.from_a.has_room() {
+                    self.from_a.fill(&self.guest.port_a);
+                    self.quiet_since = Instant::now();
+                }
+            }
+            Side::PortB => {
+                self.from_b.fill(&self.guest.port_b);
+                self.quiet_since = Instant::now();
+            }
+            Side::PortC => {
+                if flags.contains(PollFlags::OUT) {
+                    self.to_c.drain(&self.guest.port_c, false);
+                }
+                if flags.intersects(PollFlags::IN) {
+                    self.take_control();
+                }
+            }
+            Side::Log => self.drain_log(),
+            Side::Wake => return self.take_wishes(),
+            Side::Ended => {
+                self.over = true;
+                self.take_control();
+                self.drain_log();
+            }
+        }
+        None
+    }
+
+    /// Conclusions after a round.
+    fn settle(&mut self) -> Option<Outcome> {
+        if self.closed[1] {
+            self.from_b.discard();
+        }
+        if self.to_a.is_done() && !self.eof_sent && !self.over {
+            self.eof_sent = true;
+            self.tell(ToGuest::Eof(self.to_a.taken));
+        }
+        if self.over {
+            // QEMU is gone: its sockets hold what is left and then end.
+            while self.from_a.has_room() && matches!(self.from_a.fill(&self.guest.port_a), Moved::Bytes(_)) {}
+            while self.from_b.has_room() && matches!(self.from_b.fill(&self.guest.port_b), Moved::Bytes(_)) {}
+            if self.from_a.is_done() && self.from_b.is_done() {
+                return Some(self.verdict());
+            }
+        }
+        let now = Instant::now();
+        if self.ends.deadline.is_some_and(|d| now >= d) {
+            return Some(Outcome::TimedOut);
+        }
+        // The program has ended and the machine hangs: the status is known, the machine is not waited for.
+        if self.said.is_some() && !self.over && !self.from_a.has_bytes() && now >= self.quiet_since + GRACE {
+            return Some(self.verdict());
+        }
+        None
+    }
+
+    fn verdict(&mut self) -> Outcome {
+        match self.said {
+            Some(FromGuest::Exit(status)) => Outcome::Exit(status),
+            Some(FromGuest::Signal(n)) => Outcome::Signal(n),
+            _ => match self.guest.wait() {
+                Ok(status) => Outcome::of_qemu(status.code(), &status.to_string(), &self.guest.complaints()),
+                Err(e) => Outcome::Died(format!("QEMU: {e}")),
+            },
+        }
+    }
+
+    fn take_input(&mut self) -> Option<Outcome> {
+        let before = self.to_a.taken;
+        self.to_a.fill(self.ends.input);
+        // Raw mode, and a key on its own: a paste that happens to hold the byte goes to the program.
+        if self.ends.tty && self.to_a.taken == before + 1 && self.to_a.holds_only(ESCAPE) {
+            return Some(Outcome::Stopped(2));
+        }
+        None
+    }
+
+    fn give_output(&mut self) -> Option<Outcome> {
+        match self.from_a.drain(self.ends.output, self.blocking[0]) {
+            Moved::Failed(Errno::PIPE) => Some(Outcome::OutputClosed),
+            Moved::Failed(e) => Some(Outcome::OutputFailed(e.to_string())),
+            _ => None,
+        }
+    }
+
+    fn take_control(&mut self) {
+        let mut bytes = [0; 4096];
+        while let Ok(n @ 1..) = rustix::io::read(&self.guest.port_c, &mut bytes) {
+            for line in self.lines.push(&bytes[..n]) {
+                match FromGuest::parse(&line) {
+                    Some(FromGuest::Ready(ns)) => self.ready = Some((ns, self.guest.started.elapsed())),
+                    Some(said) => {
+                        self.said.get_or_insert(said);
+                        self.quiet_since = Instant::now();
+                    }
+                    None => {}
+                }
+            }
+        }
+    }
+
+    fn take_wishes(&mut self) -> Option<Outcome> {
+        for wish in (self.ends.asked)() {
+            match wish {
+                Asked::Interrupt => {
+                    self.interrupts += 1;
+                    if self.interrupts > 1 {
+                        return Some(Outcome::Stopped(2));
+                    }
+                    self.from_a.widen();
+                    self.from_b.widen();
+                    self.tell(ToGuest::Interrupt);
+                }
+                Asked::Resized => self.window_size(),
+                Asked::Stop(signal) => return Some(Outcome::Stopped(signal)),
+            }
+        }
+        None
+    }
+
+    fn window_size(&mut self) {
+        if let (true, Some((rows, columns))) = (self.ends.tty, terminal::size(self.ends.output)) {
+            self.tell(ToGuest::WindowSize(rows, columns));
+        }
+    }
+
+    fn tell(&mut self, line: ToGuest) {
+        self.to_c.put(line.to_string().as_bytes());
+    }
+
+    fn drain_log(&mut self) {
+        let mut bytes = [0; 16 << 10];
+        while let Ok(n @ 1..) = rustix::io::read(&self.guest.log, &mut bytes) {
+            let piece = &bytes[..n];
+            if let Some(file) = &mut self.ends.log {
+                let _ = file.write_all(piece);
+            }
+            if self.ends.verbose {
+                let text = String::from_utf8_lossy(piece).replace('\r', "");
+                let text = if self.ends.tty { text.replace('\n', "\r\n") } else { text };
+                let _ = std::io::stderr().write_all(text.as_bytes());
+            }
+            self.tail.extend_from_slice(piece);
+            if self.tail.len() > 2 * TAIL {
+                self.tail.drain(..self.tail.len() - TAIL);
+            }
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Progress of long steps: a spinner or bar on a terminal, plain lines elsewhere. All of it on standard error.
+
+use std::{
+    io::{IsTerminal, stderr},
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// One step that takes long enough to be told about. Says nothing if it ends within a blink.
+pub struct Step {
+    bar: Option<ProgressBar>,
+    name: String,
+    start: Instant,
+}
+
+impl Step {
+    /// Starts a step called `name`, for instance "building the kernel".
+    pub fn new(name: impl Into<String>) -> Self {
+        let name = name.into();
+        let bar = stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new_spinner().with_message(name.clone());
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} [{elapsed}]") {
+                bar.set_style(style);
+            }
+            bar.enable_steady_tick(Duration::from_millis(120));
+            bar
+        });
+        Self { bar, name, start: Instant::now() }
+    }
+
+    /// What it is doing right now.
+    pub fn doing(&self, detail: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(format!("{}: {detail}", self.name));
+        }
+    }
+
+    /// A line that stays, above the spinner where there is one.
+    pub fn line(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(text),
+            None => eprintln!("{text}"),
+        }
+    }
+}
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        let took = self.start.elapsed();
+        match &self.bar {
+            Some(bar) => bar.finish_and_clear(),
+            None if took > Duration::from_millis(1500) => {
+                eprintln!("quire: {} took {:.1} s", self.name, took.as_secs_f32());
+            }
+            None => {}
+        }
+    }
+}

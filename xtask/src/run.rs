@@ -1,0 +1,218 @@
+//! `./quire run`: one program in a fresh machine, its streams and its status as if it ran here.
+
+use std::{
+    fs::File,
+    io::Write as _,
+    os::fd::AsFd,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
+
+use crate::{
+    build, cli,
+    failure::{Doing, Failure, Result},
+    image::{
+        order::Order,
+        program::{self, Copy},
+        root,
+        tree::Tree,
+    },
+    machine::{
+        accel,
+        outcome::Outcome,
+        qemu::{self, Launch, System},
+        relay::{self, Asked, Ends, Report},
+        terminal::{self, Raw},
+    },
+    places::Places,
+};
+
+/// Runs what the user asked for and returns its status.
+pub fn command(places: &Places, options: &cli::Run) -> Result<u8> {
+    let tty = terminal::interactive();
+    let (tree, order) = prepare(&options.guest, &options.program, tty)?;
+    let qemu = accel::find_qemu()?;
+    let kernel = build::kernel(places)?;
+    let image = quire_image(tree, &order, &kernel)?;
+    let (accelerator, why) = accel::choose(places, &qemu)?;
+    if options.verbose {
+        eprintln!("quire: accelerator {accelerator}: {why}");
+    }
+    let launch = Launch {
+        qemu: &qemu,
+        system: System::Quire,
+        kernel: &kernel,
+        image: &image,
+        cpus: options.guest.cpus,
+        memory: options.guest.memory,
+        accelerator,
+        count: false,
+        extra: Vec::new(),
+        inherit: Vec::new(),
+    };
+    let report = with_user(&launch, tty, options.verbose, options.timeout)?;
+    if options.verbose {
+        if let (Some(ns), Some(after)) = (report.ready, report.ready_after) {
+            eprintln!(
+                "quire: first user instruction {:.3} s after the kernel's start, {:.3} s after QEMU's",
+                ns as f64 / 1e9,
+                after.as_secs_f64()
+            );
+        }
+    }
+    conclude(&report, options.verbose)
+}
+
+/// The status of a run, or what went wrong with the machine.
+fn conclude(report: &Report, log_shown: bool) -> Result<u8> {
+    match &report.outcome {
+        Outcome::Exit(_) | Outcome::Signal(_) => Ok(report.outcome.status()),
+        other => {
+            if matches!(other, Outcome::Panicked | Outcome::Died(_)) && !log_shown {
+                eprint!("{}", last_lines(&report.log_tail, 40));
+            }
+            Err(other.to_failure())
+        }
+    }
+}
+
+/// The end of a log, as whole lines.
+pub fn last_lines(text: &str, count: usize) -> String {
+    let text = text.replace('\r', "");
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].iter().map(|l| format!("{l}\n")).collect()
+}
+
+/// The tree with the program and the copies in it, and the order to run it. Refuses what cannot work, before anything
+/// is built or started.
+pub fn prepare(guest: &cli::Guest, words: &[std::ffi::OsString], tty: bool) -> Result<(Tree, Order)> {
+    let mut tree = root::tree()?;
+    tree.directory(&guest.cwd, 0o755)?;
+    for copy in &guest.copy {
+        let copy = Copy::parse(copy, &guest.cwd)?;
+        tree.host_tree(&copy.guest, &copy.host)?;
+    }
+    let mut args = words.to_vec();
+    if args.is_empty() {
+        args = vec!["/bin/sh".into(), "-l".into()];
+    }
+    args[0] = program::install(&mut tree, &args[0])?;
+    let mut env = vec![format!("PATH={}", root::PATH), "HOME=/root".into(), "USER=root".into()];
+    if tty {
+        env.push(format!("TERM={}", std::env::var("TERM").unwrap_or_else(|_| "linux".into())));
+    }
+    for given in &guest.env {
+        let name = &given[..=given.find('=').unwrap_or(given.len() - 1)];
+        env.retain(|e| !e.starts_with(name));
+        env.push(given.clone());
+    }
+    let needed = 24 + 2 * tree.bytes().div_ceil(1 << 20);
+    if guest.memory < needed {
+        return Err(Failure::usage(format_args!(
+            "--memory {}M is too little for these files; give at least {needed}M",
+            guest.memory
+        )));
+    }
+    let env = env.into_iter().map(Into::into).collect();
+    Ok((tree, Order { args, env, cwd: guest.cwd.clone().into(), tty }))
+}
+
+/// The image for a Quire guest: the kernel's symbols first, so that even an early panic finds them.
+pub fn quire_image(mut tree: Tree, order: &Order, kernel: &Path) -> Result<File> {
+    const SYMBOLS: &str = "/.quire/symbols";
+    tree.file(SYMBOLS, 0o400, build::symbols(kernel)?)?;
+    tree.file("/.quire/run", 0o400, order.encode())?;
+    qemu::image_file(|out| tree.write(out, SYMBOLS))
+}
+
+/// Starts the machine and connects it with the user: their streams, their terminal, their signals.
+pub fn with_user(launch: &Launch<'_>, tty: bool, verbose: bool, timeout: Option<Duration>) -> Result<Report> {
+    let about = || "cannot catch signals".to_string();
+    let (wake, bell) = std::os::unix::net::UnixStream::pair().doing(about)?;
+    wake.set_nonblocking(true).doing(about)?;
+    let mut flags = Vec::new();
+    for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH] {
+        let flag = Arc::new(AtomicBool::new(false));
+        // Flag first: it must be up when the loop wakes.
+        signal_hook::flag::register(signal, Arc::clone(&flag)).doing(about)?;
+        signal_hook::low_level::pipe::register(signal, bell.try_clone().doing(about)?).doing(about)?;
+        flags.push((signal, flag));
+    }
+    let asked = || {
+        let mut sink = [0; 64];
+        while matches!(rustix::io::read(&wake, &mut sink), Ok(1..)) {}
+        let mut wishes = Vec::new();
+        for (signal, flag) in &flags {
+            if flag.swap(false, Ordering::SeqCst) {
+                wishes.push(match *signal {
+                    SIGINT => Asked::Interrupt,
+                    SIGWINCH => Asked::Resized,
+                    other => Asked::Stop(u8::try_from(other).unwrap_or(15)),
+                });
+            }
+        }
+        wishes
+    };
+    let deadline = timeout.map(|t| Instant::now() + t);
+    let guest = launch.start()?;
+    let (input, output, errors) = (rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr());
+    let raw = if tty { Raw::enter(input) } else { None };
+    if raw.is_some() && verbose {
+        let _ = std::io::stderr().write_all(b"quire: Ctrl-] ends the machine\r\n");
+    }
+    let ends = Ends {
+        input,
+        output,
+        errors,
+        wake: Some(wake.as_fd()),
+        asked: Box::new(asked),
+        tty: raw.is_some(),
+        verbose,
+        log: None,
+        deadline,
+    };
+    let report = relay::run(guest, ends);
+    drop(raw);
+    Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_lines_are_whole() {
+        assert_eq!(last_lines("a\r\nb\nc", 2), "b\nc\n");
+        assert_eq!(last_lines("", 3), "");
+    }
+
+    fn guest() -> cli::Guest {
+        cli::Guest { cpus: 1, memory: 512, copy: vec![], env: vec!["HOME=/x".into(), "A=b=c".into()], cwd: "/w".into() }
+    }
+
+    #[test]
+    fn a_variable_given_replaces_the_usual_one() {
+        let (tree, order) = prepare(&guest(), &["sort".into(), "-n".into()], false).unwrap();
+        assert!(tree.has("/w"));
+        assert_eq!(order.args, ["/usr/bin/sort", "-n"]);
+        let env: Vec<_> = order.env.iter().map(|e| e.to_string_lossy()).collect();
+        assert_eq!(env.iter().filter(|e| e.starts_with("HOME=")).collect::<Vec<_>>(), ["HOME=/x"]);
+        assert!(env.iter().any(|e| e == "A=b=c"));
+        assert!(!env.iter().any(|e| e.starts_with("TERM=")));
+    }
+
+    #[test]
+    fn files_that_do_not_fit_into_the_memory_are_refused() {
+        let big = tempfile::tempdir().unwrap();
+        let file = big.path().join("big");
+        File::create(&file).unwrap().set_len(100 << 20).unwrap();
+        let small = cli::Guest { memory: 128, copy: vec![file.into()], ..guest() };
+        assert_eq!(prepare(&small, &["sort".into()], false).unwrap_err().status, 2);
+    }
+}

@@ -1,0 +1,17 @@
+//! What is made or fetched once: the toolchain that builds kernels, and Debian's Linux to compare with.
+
+pub mod linux;
+pub mod sysroot;
+pub mod toolchain;
+
+use crate::{failure::Result, machine::accel, places::Places};
+
+/// `./quire setup`: the entry script has installed what was missing; this makes the rest, so that later runs need not.
+pub fn command(places: &Places) -> Result<u8> {
+    toolchain::Toolchain::for_kernel(places)?;
+    let qemu = accel::find_qemu()?;
+    let (accelerator, why) = accel::choose(places, &qemu)?;
+    crate::image::root::busybox()?;
+    println!("Everything is there. Guests run with {accelerator}: {why}.");
+    Ok(0)
+}

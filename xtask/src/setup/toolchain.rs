@@ -1,0 +1,75 @@
+//! Finding the Rust that compiles the kernel: rustup's where it has the target, else Debian's with a sysroot of ours.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use super::sysroot;
+use crate::{
+    failure::{Doing, Failure, Result},
+    places::Places,
+};
+
+/// The target that the kernel is compiled for.
+pub const KERNEL_TARGET: &str = "x86_64-unknown-none";
+const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
+
+/// A cargo and a rustc that can compile for [`KERNEL_TARGET`].
+#[derive(Debug, Clone)]
+pub struct Toolchain {
+    /// The cargo to call.
+    pub cargo: PathBuf,
+    /// The rustc it shall use; `None` leaves cargo its own.
+    pub rustc: Option<PathBuf>,
+    /// The sysroot where it is not rustc's own; clippy has to be told.
+    pub sysroot: Option<PathBuf>,
+}
+
+impl Toolchain {
+    /// Finds the toolchain for the kernel, and makes the sysroot where there is none yet for this rustc.
+    pub fn for_kernel(places: &Places) -> Result<Self> {
+        if let Some(cargo) = rustup_with_target() {
+            return Ok(Self { cargo, rustc: None, sysroot: None });
+        }
+        if !Path::new(DEBIAN_RUSTC).exists() || !Path::new("/usr/bin/cargo").exists() {
+            return Err(Failure::usage(
+                "no Rust toolchain for kernels: run `rustup target add x86_64-unknown-none`, \
+                 or on Debian `./quire setup`",
+            ));
+        }
+        let made = sysroot::ensure(places, Path::new(DEBIAN_RUSTC))?;
+        Ok(Self { cargo: "/usr/bin/cargo".into(), rustc: Some(made.join("bin/rustc")), sysroot: Some(made) })
+    }
+
+    /// `cargo SUBCOMMAND`, ready for more arguments, in the repository's root.
+    pub fn cargo(&self, places: &Places, subcommand: &str) -> Command {
+        let mut command = Command::new(&self.cargo);
+        command.arg(subcommand).current_dir(&places.root);
+        if let Some(rustc) = &self.rustc {
+            // Debian's own cargo looks for its helpers (cargo-clippy, clippy-driver) beside it, then on PATH.
+            command.env("RUSTC", rustc).env("PATH", path_with("/usr/bin")).env_remove("RUSTUP_TOOLCHAIN");
+        }
+        if let Some(sysroot) = &self.sysroot {
+            command.env("SYSROOT", sysroot);
+        }
+        command
+    }
+}
+
+/// rustup's cargo, if its active toolchain has the kernel's target installed. Never makes rustup download.
+fn rustup_with_target() -> Option<PathBuf> {
+    let out = Command::new("rustc").args(["--print", "sysroot"]).env("RUSTUP_AUTO_INSTALL", "0").output().ok()?;
+    let sysroot = PathBuf::from(String::from_utf8(out.stdout).ok()?.trim());
+    sysroot.join("lib/rustlib").join(KERNEL_TARGET).is_dir().then(|| sysroot.join("bin/cargo")).filter(|c| c.exists())
+}
+
+fn path_with(first: &str) -> String {
+    format!("{first}:{}", std::env::var("PATH").unwrap_or_default())
+}
+
+/// `rustc -vV` of that rustc: the exact version is the key of everything that is cached for it.
+pub fn version(rustc: &Path) -> Result<String> {
+    let out = Command::new(rustc).arg("-vV").output().doing(|| format!("cannot run {}", rustc.display()))?;
+    String::from_utf8(out.stdout).doing(|| "rustc -vV".to_string())
+}
