@@ -1,1 +1,72 @@
-#![no_std]
+//! Files: names, contents, pipes, devices, terminals.
+//!
+//! # Principles
+//! - **A file's bytes live in a memory object.** There is no page cache here: reading, writing, mapping and executing a
+//!   file all reach the same pages, through the [`Host`]'s objects.
+//! - **The tree is made of [`Dentry`]s.** A dentry ties a name in a directory to an [`Inode`] and knows its parent. A mount
+//!   is a dentry whose inode belongs to another file system; nothing else is special about it.
+//! - **Lookups take one short spin lock a component**, that of the directory they look into, and no lock above it.
+//! - **User memory is touched with nothing held but sleeping locks**: bytes move through [`Sink`] and [`Source`], which may
+//!   sleep in a fault.
+//! - **No errno, no Linux constant.** Errors are [`FsError`], flags are our own types; the Linux layer translates.
+//!
+//! # Where to start reading
+//! [`walk`] turns a path into a dentry, [`vfs`] changes the tree, [`open_file`] is what a file descriptor names,
+//! [`stream`] is everything that is not a regular file or a directory ([`pipe`], [`device`], [`terminal`], [`event`]).
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+extern crate alloc;
+
+pub mod cpio;
+pub mod dentry;
+pub mod device;
+pub mod directory;
+pub mod error;
+pub mod event;
+pub mod generated;
+pub mod host;
+pub mod inode;
+pub mod lock;
+pub mod open_file;
+pub mod pipe;
+pub mod port;
+pub mod readiness;
+pub mod rename;
+pub mod stream;
+pub mod terminal;
+pub mod transfer;
+pub mod vfs;
+pub mod walk;
+
+#[cfg(test)]
+mod test_host;
+
+pub use dentry::Dentry;
+pub use error::FsError;
+pub use host::{FileObject, Host, MemoryCount, Origin, PAGE_SIZE, Timestamp};
+pub use inode::{Attr, DeviceNumber, FileKind, Ident, Inode, Node, Status};
+pub use open_file::{OpenFile, OpenFlags, Whence};
+pub use pipe::Pipe;
+pub use port::Port;
+pub use readiness::{Listener, Readiness, Ready};
+pub use stream::{Io, Stream};
+pub use transfer::{Sink, SliceSink, SliceSource, Source};
+pub use vfs::{Create, Vfs};
+pub use walk::{Found, Last, Name, View, Who};
+
+/// This layer's places in the one lock order (Contract C6), between `Rank::FILE` and `Rank::MAP`.
+pub(crate) mod rank {
+    use quire_sync::Rank;
+    /// A directory's entries. Two are taken ancestor first, or by address under the rename lock.
+    pub const DIRECTORY: Rank = Rank(30);
+    /// A dentry's parent and name.
+    pub const PLACE: Rank = Rank(31);
+    /// Attributes of an inode, tables of drivers and of record locks.
+    pub const ATTR: Rank = Rank(32);
+    /// A terminal's line editor and settings.
+    pub const TERMINAL: Rank = Rank(33);
+    /// Who listens to a readiness.
+    pub const LISTENERS: Rank = Rank(36);
+}

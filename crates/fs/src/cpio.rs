@@ -1,0 +1,382 @@
+//! Unpacking an initial file system from a cpio archive ("newc", as Linux's initramfs is).
+//!
+//! The archive comes from outside: every number is checked, every part must lie inside, and no name leaves the tree.
+
+use crate::dentry::Dentry;
+use crate::host::{FileObject, Host, Timestamp};
+use crate::inode::DeviceNumber;
+use crate::transfer::{SliceSource, Source};
+use crate::vfs::{Create, Vfs};
+use crate::walk::{Last, PATH_MAX, View};
+use crate::{FsError, Inode};
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// Why an archive was refused; what stood before is unpacked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CpioError {
+    /// Where the member's header starts.
+    pub offset: usize,
+    /// What is wrong with it.
+    pub problem: Problem,
+}
+
+/// What is wrong with an archive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Problem {
+    /// Not a newc header.
+    Magic,
+    /// A field is not a hexadecimal number.
+    Number,
+    /// The archive ends inside a member, or without a trailer.
+    Truncated,
+    /// An empty or overlong name, or one that leads out of the tree.
+    Name,
+    /// A kind of file that does not exist.
+    Kind,
+    /// The file could not be made.
+    File(FsError),
+}
+
+impl fmt::Display for CpioError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cpio archive, offset {:#x}: ", self.offset)?;
+        match self.problem {
+            Problem::Magic => f.write_str("not a newc header"),
+            Problem::Number => f.write_str("a field is not a hexadecimal number"),
+            Problem::Truncated => f.write_str("the archive is cut off"),
+            Problem::Name => f.write_str("bad name"),
+            Problem::Kind => f.write_str("unknown kind of file"),
+            Problem::File(e) => write!(f, "{e}"),
+        }
+    }
+}
+
+impl core::error::Error for CpioError {}
+
+impl From<FsError> for Problem {
+    fn from(e: FsError) -> Self {
+        Problem::File(e)
+    }
+}
+
+/// What was unpacked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Unpacked {
+    /// Members.
+    pub members: usize,
+    /// Bytes of contents.
+    pub bytes: u64,
+}
+
+const HEADER: usize = 110;
+const TRAILER: &[u8] = b"TRAILER!!!";
+
+/// One member of an archive.
+#[derive(Debug)]
+pub struct Member<'a> {
+    /// Where its header starts.
+    pub offset: usize,
+    /// The name, as it stands there.
+    pub name: &'a [u8],
+    /// The contents, or a link's target.
+    pub data: &'a [u8],
+    inode: u32,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    links: u32,
+    time: u32,
+    device: (u32, u32),
+    node: DeviceNumber,
+}
+
+/// The members of an archive, or of several one after the other, in order.
+pub struct Members<'a> {
+    archive: &'a [u8],
+    at: usize,
+    over: bool,
+}
+
+impl<'a> Members<'a> {
+    /// Reads `archive` from its start.
+    pub fn new(archive: &'a [u8]) -> Self {
+        Members { archive, at: 0, over: false }
+    }
+
+    fn read(&mut self) -> Result<Option<Member<'a>>, Problem> {
+        let bytes = &self.archive[self.at..];
+        let header = bytes.get(..HEADER).ok_or(Problem::Truncated)?;
+        if &header[..6] != b"070701" && &header[..6] != b"070702" {
+            return Err(Problem::Magic);
+        }
+        let mut fields = [0; 13];
+        for (field, text) in fields.iter_mut().zip(header[6..].chunks_exact(8)) {
+            *field = hexadecimal(text).ok_or(Problem::Number)?;
+        }
+        let [inode, mode, uid, gid, links, time, size, major, minor, node_major, node_minor, name_len, _check] = fields;
+        if name_len == 0 || name_len as usize > PATH_MAX {
+            return Err(Problem::Name);
+        }
+        let name = bytes.get(HEADER..HEADER + name_len as usize).ok_or(Problem::Truncated)?;
+        let Some((0, name)) = name.split_last() else { return Err(Problem::Name) };
+        if name.contains(&0) {
+            return Err(Problem::Name);
+        }
+        let start = (HEADER + name_len as usize).next_multiple_of(4);
+        let end = start.checked_add(size as usize).ok_or(Problem::Truncated)?;
+        let data = bytes.get(start..end).ok_or(Problem::Truncated)?;
+        let offset = self.at;
+        // The last padding may be cut off.
+        self.at = (self.at + end.next_multiple_of(4)).min(self.archive.len());
+        if name == TRAILER {
+            return Ok(None);
+        }
+        Ok(Some(Member {
+            offset,
+            name,
+            data,
+            inode,
+            mode,
+            uid,
+            gid,
+            links,
+            time,
+            device: (major, minor),
+            node: DeviceNumber { major: node_major, minor: node_minor },
+        }))
+    }
+}
+
+impl<'a> Iterator for Members<'a> {
+    type Item = Result<Member<'a>, CpioError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.over {
+            let offset = self.at;
+            match self.read() {
+                Ok(Some(member)) => return Some(Ok(member)),
+                Ok(None) => {
+                    // Behind a trailer: padding, and perhaps another archive.
+                    self.at += self.archive[self.at..].iter().take_while(|&&b| b == 0).count();
+                    self.over = self.at == self.archive.len();
+                }
+                Err(problem) => {
+                    self.over = true;
+                    return Some(Err(CpioError { offset, problem }));
+                }
+            }
+        }
+        None
+    }
+}
+
+fn hexadecimal(text: &[u8]) -> Option<u32> {
+    text.iter().try_fold(0u32, |n, &b| Some(n << 4 | char::from(b).to_digit(16)?))
+}
+
+impl<H: Host> Vfs<H> {
+    /// Unpacks `archive` into the root directory. Directories on the way are made where they are missing; a name that is
+    /// there already is replaced.
+    pub fn unpack(&self, archive: &[u8]) -> Result<Unpacked, CpioError> {
+        let view = self.view();
+        let mut linked = BTreeMap::new();
+        let mut done = Unpacked::default();
+        for member in Members::new(archive) {
+            let member = member?;
+            self.unpack_one(&view, &member, &mut linked)
+                .map_err(|problem| CpioError { offset: member.offset, problem })?;
+            done.members += 1;
+            done.bytes += member.data.len() as u64;
+        }
+        Ok(done)
+    }
+
+    fn unpack_one(
+        &self,
+        view: &View<H>,
+        member: &Member<'_>,
+        linked: &mut BTreeMap<(u32, u32, u32), Arc<Dentry<H>>>,
+    ) -> Result<(), Problem> {
+        let path: Vec<&[u8]> =
+            member.name.split(|&b| b == b'/').filter(|part| !part.is_empty() && *part != b".").collect();
+        if path.iter().any(|part| *part == b"..") {
+            return Err(Problem::Name);
+        }
+        let permissions = (member.mode & 0o7777) as u16;
+        let Some((name, directories)) = path.split_last() else {
+            return if member.mode >> 12 == 0o4 {
+                Ok(self.adorn(&self.root().inode, member))
+            } else {
+                Err(Problem::Name)
+            };
+        };
+        let mut parent = self.root().clone();
+        for part in directories {
+            let found = self.walk(view, &parent, part, true)?;
+            parent = match &found.target {
+                Some(there) => there.clone(),
+                None => self.make(view, &found, Create::Directory, 0o755)?,
+            };
+        }
+        let mut found = self.walk(view, &parent, name, false)?;
+        let what = match member.mode >> 12 {
+            0o4 => {
+                if let Some(there) = found.target.as_ref().filter(|t| t.inode.is_directory()) {
+                    self.adorn(&there.inode, member);
+                    return Ok(());
+                }
+                Create::Directory
+            }
+            0o10 => Create::File,
+            0o12 => Create::Symlink(member.data),
+            0o1 => Create::Fifo,
+            0o2 => Create::CharDevice(member.node),
+            0o6 => Create::BlockDevice(member.node),
+            0o14 => Create::Socket,
+            _ => return Err(Problem::Kind),
+        };
+        if matches!(what, Create::Symlink(target) if target.is_empty() || target.len() >= PATH_MAX) {
+            return Err(Problem::Name);
+        }
+        if found.target.is_some() {
+            if found.last != Last::Name {
+                return Err(Problem::Name);
+            }
+            self.unlink(view, &found)?;
+            found.target = None;
+        }
+        let key = (member.device.0, member.device.1, member.inode);
+        let shared = member.links > 1 && !matches!(what, Create::Directory);
+        let dentry = match linked.get(&key).filter(|_| shared) {
+            Some(first) => {
+                self.link(view, first, &found)?;
+                first.clone()
+            }
+            None => {
+                let new = self.make(view, &found, what, permissions)?;
+                if shared {
+                    linked.insert(key, new.clone());
+                }
+                new
+            }
+        };
+        // Of the names of one file, one carries the contents.
+        if let Some(file) = dentry.inode.file().filter(|_| !member.data.is_empty()) {
+            file.object.set_size(0)?;
+            let mut source = SliceSource::new(member.data);
+            let mut at = 0;
+            while source.left() > 0 {
+                match file.object.write(at, &mut source)? {
+                    0 => return Err(Problem::File(FsError::NoSpace)),
+                    n => at += n as u64,
+                }
+            }
+        }
+        self.adorn(&dentry.inode, member);
+        Ok(())
+    }
+
+    /// Owner, permissions and times as the archive says.
+    fn adorn(&self, inode: &Inode<H>, member: &Member<'_>) {
+        let time = Timestamp { seconds: i64::from(member.time), nanos: 0 };
+        let symlink = inode.kind() == crate::FileKind::Symlink;
+        inode.change(self.host().realtime(), |a| {
+            if !symlink {
+                a.mode = (member.mode & 0o7777) as u16;
+            }
+            (a.uid, a.gid) = (member.uid, member.gid);
+            (a.accessed, a.modified) = (time, time);
+        });
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::test_host::{TestHost, read_file};
+    use proptest::prelude::*;
+    use std::format;
+
+    /// Appends a member.
+    pub fn add(out: &mut Vec<u8>, name: &str, mode: u32, inode: u32, links: u32, data: &[u8]) {
+        let fields = [inode, mode, 0, 0, links, 7, data.len() as u32, 0, 0, 0, 0, name.len() as u32 + 1, 0];
+        out.extend(b"070701");
+        for f in fields {
+            out.extend(format!("{f:08x}").bytes());
+        }
+        out.extend(name.bytes());
+        out.push(0);
+        out.resize(out.len().next_multiple_of(4), 0);
+        out.extend(data);
+        out.resize(out.len().next_multiple_of(4), 0);
+    }
+
+    fn sample() -> Vec<u8> {
+        let mut a = Vec::new();
+        add(&mut a, ".", 0o40755, 1, 2, b"");
+        add(&mut a, "bin", 0o40755, 2, 2, b"");
+        add(&mut a, "bin/busybox", 0o100755, 3, 2, b"");
+        add(&mut a, "bin/sh", 0o100755, 3, 2, b"\x7fELF and more");
+        add(&mut a, "./lib64", 0o120777, 4, 1, b"lib");
+        add(&mut a, "deep/er/file", 0o100600, 5, 1, &[b'x'; 10_000]);
+        add(&mut a, "fifo", 0o10644, 6, 1, b"");
+        add(&mut a, "TRAILER!!!", 0, 0, 1, b"");
+        a
+    }
+
+    #[test]
+    fn an_archive_unpacks_with_links_modes_and_directories() {
+        let vfs = Vfs::new(TestHost::default(), 1000).unwrap();
+        let mut a = sample();
+        a.resize(a.len().next_multiple_of(512), 0);
+        a.extend(sample()); // a second archive behind the padding replaces the files of the first
+        let done = vfs.unpack(&a).unwrap();
+        assert_eq!(done.members, 14);
+        assert_eq!(read_file(&vfs, "/bin/busybox").unwrap(), b"\x7fELF and more");
+        assert_eq!(read_file(&vfs, "/deep/er/file").unwrap().len(), 10_000);
+        let view = vfs.view();
+        let sh = vfs.find(&view, vfs.root(), b"/bin/sh", true).unwrap();
+        assert_eq!((sh.inode.attr().links, sh.inode.attr().mode), (2, 0o755));
+        let link = vfs.find(&view, vfs.root(), b"/lib64", false).unwrap();
+        assert_eq!(vfs.link_target(&link).unwrap(), b"lib");
+    }
+
+    #[test]
+    fn names_that_climb_out_of_the_tree_are_refused() {
+        let vfs = Vfs::new(TestHost::default(), 1000).unwrap();
+        let mut a = Vec::new();
+        add(&mut a, "../etc/passwd", 0o100644, 3, 1, b"root");
+        assert_eq!(vfs.unpack(&a).unwrap_err(), CpioError { offset: 0, problem: Problem::Name });
+    }
+
+    #[test]
+    fn an_archive_without_a_trailer_is_cut_off() {
+        let vfs = Vfs::new(TestHost::default(), 1000).unwrap();
+        let mut a = Vec::new();
+        assert_eq!(vfs.unpack(&a).unwrap_err().problem, Problem::Truncated);
+        add(&mut a, "file", 0o100644, 3, 1, b"12345");
+        assert_eq!(vfs.unpack(&a).unwrap_err().problem, Problem::Truncated);
+    }
+
+    proptest! {
+        #[test]
+        fn a_damaged_archive_is_an_error_or_harmless(
+            damage in prop::collection::vec((0usize..12_000, any::<u8>()), 1..8),
+            keep in 0usize..12_000,
+        ) {
+            let mut a = sample();
+            for (at, byte) in damage {
+                let len = a.len();
+                a[at % len] = byte;
+            }
+            a.truncate(keep.max(1));
+            let vfs = Vfs::new(TestHost::default(), 100).unwrap();
+            let _outcome = vfs.unpack(&a);
+            // The tree is still whole.
+            prop_assert!(vfs.find(&vfs.view(), vfs.root(), b"/.", true).is_ok());
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Dentries: a name in a directory, and the way up.
+
+use crate::host::Host;
+use crate::inode::Inode;
+use crate::rank;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use quire_sync::SpinLock;
+
+/// A name of an inode. Alive while somebody uses it, also after the name is gone.
+///
+/// Guards: `place` by its own lock; it changes only under the locks of the directories that the name is in and goes to.
+pub struct Dentry<H: Host> {
+    /// What the name leads to.
+    pub inode: Arc<Inode<H>>,
+    place: SpinLock<Place<H>>,
+    /// The root of something mounted, which cannot be renamed or removed.
+    pub(crate) mounted: bool,
+}
+
+struct Place<H: Host> {
+    /// The directory it is (or last was) in; `None` for the root of everything and for nameless things.
+    parent: Option<Arc<Dentry<H>>>,
+    name: Arc<[u8]>,
+    /// Whether the parent lists it.
+    listed: bool,
+}
+
+impl<H: Host> Dentry<H> {
+    fn with(
+        parent: Option<Arc<Dentry<H>>>,
+        name: Arc<[u8]>,
+        inode: Arc<Inode<H>>,
+        listed: bool,
+        mounted: bool,
+    ) -> Arc<Self> {
+        Arc::new(Dentry { inode, place: SpinLock::new(rank::PLACE, Place { parent, name, listed }), mounted })
+    }
+
+    /// The root of a tree.
+    pub(crate) fn root(inode: Arc<Inode<H>>) -> Arc<Self> {
+        Self::with(None, Arc::from(&b""[..]), inode, true, true)
+    }
+
+    /// A name under `parent`, which lists it (or is about to).
+    pub(crate) fn child(parent: &Arc<Dentry<H>>, name: Arc<[u8]>, inode: Arc<Inode<H>>, mounted: bool) -> Arc<Self> {
+        Self::with(Some(parent.clone()), name, inode, true, mounted)
+    }
+
+    /// Something that no directory lists: a pipe, a memory file. `label` is what listings of open files show.
+    pub fn nameless(label: &[u8], inode: Arc<Inode<H>>) -> Arc<Self> {
+        Self::with(None, Arc::from(label), inode, false, false)
+    }
+
+    /// The directory it is in.
+    pub fn parent(&self) -> Option<Arc<Dentry<H>>> {
+        self.place.lock().parent.clone()
+    }
+
+    /// Its name.
+    pub fn name(&self) -> Arc<[u8]> {
+        self.place.lock().name.clone()
+    }
+
+    /// Whether a directory lists it.
+    pub fn listed(&self) -> bool {
+        self.place.lock().listed
+    }
+
+    /// The name is gone. The caller holds the directory's lock.
+    pub(crate) fn unlist(&self) {
+        self.place.lock().listed = false;
+    }
+
+    /// Moves the name. The caller holds the locks of both directories; the old parent is returned to be dropped without.
+    pub(crate) fn place_at(&self, parent: &Arc<Dentry<H>>, name: Arc<[u8]>) -> Option<Arc<Dentry<H>>> {
+        let parent = Some(parent.clone());
+        let mut place = self.place.lock();
+        place.name = name;
+        core::mem::replace(&mut place.parent, parent)
+    }
+
+    /// Whether it is `other` or lies below it.
+    pub(crate) fn is_below(self: &Arc<Self>, other: &Arc<Dentry<H>>) -> bool {
+        let mut at = Some(self.clone());
+        while let Some(d) = at {
+            if Arc::ptr_eq(&d, other) {
+                return true;
+            }
+            at = d.parent();
+        }
+        false
+    }
+
+    /// The path from `root` (or from the root of everything, where it is not below `root`), and whether that name still
+    /// exists. Nameless things give their label.
+    pub fn path(self: &Arc<Self>, root: &Arc<Dentry<H>>) -> (Vec<u8>, bool) {
+        let mut names: Vec<Arc<[u8]>> = Vec::new();
+        let mut exists = true;
+        let mut at = self.clone();
+        while !Arc::ptr_eq(&at, root) {
+            let (parent, name, listed) = {
+                let p = at.place.lock();
+                (p.parent.clone(), p.name.clone(), p.listed)
+            };
+            exists &= listed;
+            let Some(parent) = parent else {
+                if names.is_empty() && !listed {
+                    return (name.to_vec(), true);
+                }
+                break;
+            };
+            names.push(name);
+            at = parent;
+        }
+        if names.is_empty() {
+            return (b"/".to_vec(), exists);
+        }
+        let mut path = Vec::with_capacity(names.iter().map(|n| n.len() + 1).sum());
+        for name in names.iter().rev() {
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+        (path, exists)
+    }
+}
+
+impl<H: Host> Drop for Dentry<H> {
+    /// Lets go of a long chain of parents one by one: a deep tree that was removed under a working directory would
+    /// otherwise end in a recursion as deep.
+    fn drop(&mut self) {
+        let mut up = self.place.get_mut().parent.take();
+        while let Some(mut last) = up.and_then(Arc::into_inner) {
+            up = last.place.get_mut().parent.take();
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! A directory of a memory file system: its entries, by name and in the order they were made.
+
+use crate::dentry::Dentry;
+use crate::host::Host;
+use crate::rank;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Bound;
+use quire_sync::{SpinGuard, SpinLock};
+
+/// The first cookie of an entry; those below stand for `.` and `..`.
+pub(crate) const FIRST_COOKIE: u64 = 2;
+
+/// A directory's entries. The lock is held for one step at a time; nothing is allocated for users, copied to them or
+/// given back under it.
+pub struct Directory<H: Host> {
+    entries: SpinLock<Entries<H>>,
+}
+
+/// What the lock of a directory guards.
+pub(crate) struct Entries<H: Host> {
+    by_name: BTreeMap<Arc<[u8]>, (u64, Arc<Dentry<H>>)>,
+    /// Listings go by cookie, so that one goes on at the right place while entries come and go.
+    by_cookie: BTreeMap<u64, Arc<[u8]>>,
+    next: u64,
+    /// Removed: nothing may be put in any more.
+    dead: bool,
+}
+
+impl<H: Host> Default for Directory<H> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<H: Host> Directory<H> {
+    /// An empty directory.
+    pub fn new() -> Self {
+        let entries = Entries { by_name: BTreeMap::new(), by_cookie: BTreeMap::new(), next: FIRST_COOKIE, dead: false };
+        Directory { entries: SpinLock::new(rank::DIRECTORY, entries) }
+    }
+
+    /// The entry called `name`.
+    pub fn get(&self, name: &[u8]) -> Option<Arc<Dentry<H>>> {
+        self.entries.lock().get(name).cloned()
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.entries.lock().by_name.len()
+    }
+
+    /// Whether there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn lock(&self) -> SpinGuard<'_, Entries<H>> {
+        self.entries.lock()
+    }
+
+    pub(crate) fn lock_nested(&self) -> SpinGuard<'_, Entries<H>> {
+        self.entries.lock_nested()
+    }
+
+    /// Up to `most` entries at or after `cookie`, each with the cookie of what comes next.
+    pub(crate) fn batch(&self, cookie: u64, most: usize) -> Vec<(u64, Arc<[u8]>, Arc<Dentry<H>>)> {
+        let mut out = Vec::with_capacity(most);
+        let entries = self.entries.lock();
+        for (at, name) in entries.by_cookie.range((Bound::Included(cookie), Bound::Unbounded)).take(most) {
+            if let Some((_, dentry)) = entries.by_name.get(name) {
+                out.push((at + 1, name.clone(), dentry.clone()));
+            }
+        }
+        out
+    }
+}
+
+impl<H: Host> Entries<H> {
+    pub(crate) fn get(&self, name: &[u8]) -> Option<&Arc<Dentry<H>>> {
+        self.by_name.get(name).map(|(_, d)| d)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    pub(crate) fn dead(&self) -> bool {
+        self.dead
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.dead = true;
+    }
+
+    /// Adds an entry under a name that is free.
+    pub(crate) fn add(&mut self, name: Arc<[u8]>, dentry: Arc<Dentry<H>>) {
+        let cookie = self.next;
+        self.next += 1;
+        self.by_cookie.insert(cookie, name.clone());
+        self.by_name.insert(name, (cookie, dentry));
+    }
+
+    /// Puts `dentry` in the place of an entry, or adds it; what was there is returned, to be dropped without the lock.
+    pub(crate) fn put(&mut self, name: Arc<[u8]>, dentry: Arc<Dentry<H>>) -> Option<Arc<Dentry<H>>> {
+        if let Some((_, there)) = self.by_name.get_mut(&name) {
+            return Some(core::mem::replace(there, dentry));
+        }
+        self.add(name, dentry);
+        None
+    }
+
+    /// Takes an entry out, to be dropped without the lock.
+    pub(crate) fn take(&mut self, name: &[u8]) -> Option<Arc<Dentry<H>>> {
+        let (cookie, dentry) = self.by_name.remove(name)?;
+        self.by_cookie.remove(&cookie);
+        Some(dentry)
+    }
+}

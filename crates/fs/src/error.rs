@@ -1,0 +1,113 @@
+//! Typed errors of the file layer; the Linux layer gives each its errno.
+
+use core::fmt;
+
+/// Why a file operation was refused. Unless said otherwise nothing was changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FsError {
+    /// No entry has that name.
+    NotFound,
+    /// An entry has that name already.
+    Exists,
+    /// A component that must be a directory is not one.
+    NotDirectory,
+    /// The operation does not work on directories.
+    IsDirectory,
+    /// The directory has entries.
+    NotEmpty,
+    /// Too many symbolic links, or one where none may be.
+    Loop,
+    /// A component or path is too long.
+    NameTooLong,
+    /// The permission bits forbid it.
+    Denied,
+    /// Only a privileged caller may, or nobody.
+    NotPermitted,
+    /// An argument makes no sense.
+    Invalid,
+    /// The two names are on different file systems.
+    CrossDevice,
+    /// Something is mounted there.
+    Busy,
+    /// No frames, or no inodes, are left for file contents.
+    NoSpace,
+    /// No memory for the operation itself.
+    OutOfMemory,
+    /// The file would become larger than files can be.
+    TooLarge,
+    /// An offset or a value does not fit its type.
+    Overflow,
+    /// The file is not open for that.
+    BadFile,
+    /// It would have to wait, and the caller does not want to.
+    WouldBlock,
+    /// A signal came first.
+    Interrupted,
+    /// Nobody is left to read what is written.
+    BrokenPipe,
+    /// The caller's memory cannot be reached.
+    Fault,
+    /// The file has no position.
+    NotSeekable,
+    /// The file is not a terminal, or not of a kind that knows the request.
+    NotTerminal,
+    /// No driver stands behind the device number, or nobody at the other end of the FIFO.
+    NoDevice,
+    /// The inode has as many names as it can have.
+    TooManyLinks,
+    /// The file system cannot do that.
+    Unsupported,
+    /// A device failed, or a background process must not touch the terminal.
+    Io,
+    /// The file is an executable in use, or the like.
+    TextBusy,
+    /// The process that the file told about is gone.
+    NoProcess,
+    /// Waiting for the lock would never end.
+    Deadlock,
+}
+
+impl fmt::Display for FsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FsError::NotFound => "no such file or directory",
+            FsError::Exists => "file exists",
+            FsError::NotDirectory => "not a directory",
+            FsError::IsDirectory => "is a directory",
+            FsError::NotEmpty => "directory not empty",
+            FsError::Loop => "too many symbolic links",
+            FsError::NameTooLong => "name too long",
+            FsError::Denied => "permission denied",
+            FsError::NotPermitted => "operation not permitted",
+            FsError::Invalid => "invalid argument",
+            FsError::CrossDevice => "different file systems",
+            FsError::Busy => "resource busy",
+            FsError::NoSpace => "no space left",
+            FsError::OutOfMemory => "out of memory",
+            FsError::TooLarge => "file too large",
+            FsError::Overflow => "value too large",
+            FsError::BadFile => "not open for that",
+            FsError::WouldBlock => "would block",
+            FsError::Interrupted => "interrupted",
+            FsError::BrokenPipe => "broken pipe",
+            FsError::Fault => "bad address",
+            FsError::NotSeekable => "not seekable",
+            FsError::NotTerminal => "not a terminal",
+            FsError::NoDevice => "no such device",
+            FsError::TooManyLinks => "too many links",
+            FsError::Unsupported => "not supported",
+            FsError::Io => "input/output error",
+            FsError::TextBusy => "text file busy",
+            FsError::NoProcess => "no such process",
+            FsError::Deadlock => "deadlock",
+        })
+    }
+}
+
+impl core::error::Error for FsError {}
+
+impl From<quire_vm::OutOfMemory> for FsError {
+    fn from(_: quire_vm::OutOfMemory) -> Self {
+        FsError::OutOfMemory
+    }
+}

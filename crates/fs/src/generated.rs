@@ -1,0 +1,164 @@
+//! Files that are made up when somebody looks: the frame of procfs. Who knows the contents implements
+//! [`GeneratedDirectory`], [`GeneratedFile`] and [`GeneratedLink`]; names, paths, reading by pieces and listing are here.
+
+use crate::dentry::Dentry;
+use crate::host::Host;
+use crate::inode::{FileKind, FileSystem, Inode, NewAttr};
+use crate::{FsError, Sink};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// What is behind a generated inode.
+pub enum Generated<H: Host> {
+    /// Names to be looked up.
+    Directory(Arc<dyn GeneratedDirectory<H>>),
+    /// Text to be read.
+    File(Arc<dyn GeneratedFile>),
+    /// A way to somewhere else.
+    Link(Arc<dyn GeneratedLink<H>>),
+}
+
+impl<H: Host> Generated<H> {
+    /// Its kind.
+    pub fn kind(&self) -> FileKind {
+        match self {
+            Generated::Directory(_) => FileKind::Directory,
+            Generated::File(_) => FileKind::Regular,
+            Generated::Link(_) => FileKind::Symlink,
+        }
+    }
+}
+
+/// A generated thing as its directory hands it out.
+pub struct Entry<H: Host> {
+    /// Inode number: the same for the same thing, at all times.
+    pub number: u64,
+    /// Permissions and owner.
+    pub attr: NewAttr,
+    /// The thing.
+    pub node: Generated<H>,
+}
+
+/// A directory whose entries are found when asked for.
+pub trait GeneratedDirectory<H: Host>: Send + Sync {
+    /// The entry called `name`.
+    fn lookup(&self, name: &[u8]) -> Option<Entry<H>>;
+    /// Calls `each(cookie, name, kind, inode number)` for the entries with cookies above `after`, in ascending order of
+    /// cookies (all above zero), until it returns false.
+    fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool);
+}
+
+/// A file whose text is written when it is read from its start.
+pub trait GeneratedFile: Send + Sync {
+    /// Writes the whole text.
+    fn text(&self, out: &mut Text) -> Result<(), FsError>;
+    /// Takes what a program wrote.
+    fn store(&self, bytes: &[u8]) -> Result<usize, FsError> {
+        let _ = bytes;
+        Err(FsError::NotPermitted)
+    }
+}
+
+/// A link whose target is found when it is followed.
+pub trait GeneratedLink<H: Host>: Send + Sync {
+    /// What reading the link shows.
+    fn target(&self) -> Result<Vec<u8>, FsError>;
+    /// Where following it leads, if not to what [`target`](Self::target) names: an open file may have no name.
+    fn jump(&self) -> Option<Result<Arc<Dentry<H>>, FsError>> {
+        None
+    }
+}
+
+impl<H: Host> Dentry<H> {
+    /// A dentry for `entry`, called `name`, in the generated directory `parent`. It is not kept: the next look makes another.
+    pub(crate) fn for_generated(host: &H, parent: &Arc<Dentry<H>>, name: &[u8], entry: Entry<H>) -> Arc<Self> {
+        let inode = Inode::generated(parent.inode.system(), entry.number, entry.attr, host.realtime(), entry.node);
+        inode.change(host.realtime(), |a| a.links = if inode.is_directory() { 2 } else { 1 });
+        Dentry::child(parent, Arc::from(name), inode, false)
+    }
+}
+
+/// A file system of generated things, with `root` as its root directory.
+pub(crate) fn root_inode<H: Host>(
+    host: &H,
+    system: &Arc<FileSystem>,
+    root: Arc<dyn GeneratedDirectory<H>>,
+) -> Arc<Inode<H>> {
+    let attr = NewAttr { mode: 0o555, uid: 0, gid: 0 };
+    let inode = Inode::generated(system, 1, attr, host.realtime(), Generated::Directory(root));
+    inode.change(host.realtime(), |a| a.links = 2);
+    inode
+}
+
+const CHUNK: usize = 4000;
+
+/// Text in pieces of one page: a listing of a million lines needs no large allocation. Written with `write!`, which fails
+/// where memory is out.
+#[derive(Default)]
+pub struct Text {
+    chunks: Vec<Vec<u8>>,
+    len: usize,
+}
+
+impl Text {
+    /// No text yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing was written.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds bytes, which need not be UTF-8.
+    pub fn push(&mut self, mut bytes: &[u8]) -> Result<(), FsError> {
+        while !bytes.is_empty() {
+            if self.chunks.last().is_none_or(|c| c.len() == CHUNK) {
+                let mut chunk = Vec::new();
+                chunk.try_reserve_exact(CHUNK).map_err(|_| FsError::OutOfMemory)?;
+                self.chunks.try_reserve(1).map_err(|_| FsError::OutOfMemory)?;
+                self.chunks.push(chunk);
+            }
+            let Some(chunk) = self.chunks.last_mut() else { return Err(FsError::OutOfMemory) };
+            let n = bytes.len().min(CHUNK - chunk.len());
+            chunk.extend_from_slice(&bytes[..n]);
+            self.len += n;
+            bytes = &bytes[n..];
+        }
+        Ok(())
+    }
+
+    /// Gives the bytes from `offset` to `sink`.
+    pub fn read(&self, offset: u64, sink: &mut dyn Sink) -> Result<usize, FsError> {
+        let mut done = 0;
+        let Ok(offset) = usize::try_from(offset) else { return Ok(0) };
+        while sink.room() > 0 && offset + done < self.len {
+            let at = offset + done;
+            let Some(rest) = self.chunks.get(at / CHUNK).and_then(|c| c.get(at % CHUNK..)) else { break };
+            match sink.put(rest) {
+                Ok(n) => {
+                    done += n;
+                    if n < rest.len() {
+                        break;
+                    }
+                }
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+}
+
+impl fmt::Write for Text {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        self.push(s.as_bytes()).map_err(|_| fmt::Error)
+    }
+}

@@ -1,0 +1,92 @@
+//! What the file layer needs of the kernel around it.
+
+use crate::dentry::Dentry;
+use crate::inode::Ident;
+use crate::transfer::{Sink, Source};
+use crate::{FsError, rank};
+use alloc::sync::{Arc, Weak};
+use core::ops::DerefMut;
+use quire_sync::SpinLock;
+
+/// Bytes in a page, of pipes and of what sizes are rounded to.
+pub const PAGE_SIZE: usize = quire_vm::PAGE_SIZE as usize;
+
+/// A point in time: seconds and nanoseconds since 1970, UTC.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Timestamp {
+    /// Whole seconds; negative before 1970.
+    pub seconds: i64,
+    /// Nanoseconds within the second, below 1,000,000,000.
+    pub nanos: u32,
+}
+
+/// Memory of the machine, in pages.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MemoryCount {
+    /// All of it.
+    pub total: u64,
+    /// What user pages may still be had.
+    pub free: u64,
+}
+
+/// The kernel around the file layer. A cheap handle: clones name the same kernel.
+pub trait Host: Clone + Send + Sync + 'static {
+    /// What holds a regular file's bytes.
+    type Object: FileObject;
+    /// One page of memory that a user is accountable for; given back when dropped.
+    type Page: DerefMut<Target = [u8]> + Send;
+
+    /// An empty object for a new file; `origin` tells which file, for as long as the object lives.
+    fn object(&self, origin: Arc<Origin<Self>>) -> Result<Self::Object, FsError>;
+    /// A page of [`PAGE_SIZE`] bytes with any contents.
+    fn page(&self) -> Option<Self::Page>;
+    /// The wall clock.
+    fn realtime(&self) -> Timestamp;
+    /// Fills `into` with unpredictable bytes.
+    fn random(&self, into: &mut [u8]);
+    /// How much memory there is.
+    fn memory(&self) -> MemoryCount;
+}
+
+/// The bytes of a regular file: an object of the memory core.
+pub trait FileObject: Clone + Send + Sync + 'static {
+    /// The size in bytes.
+    fn size(&self) -> u64;
+    /// Makes the file `bytes` long: cuts off what lies behind, also out of every mapping, or adds zeroes.
+    fn set_size(&self, bytes: u64) -> Result<(), FsError>;
+    /// Gives the bytes from `offset` to `sink`, as many as it takes and the file has. May sleep in the sink.
+    fn read(&self, offset: u64, sink: &mut dyn Sink) -> Result<usize, FsError>;
+    /// Writes what `source` has at `offset`, growing the file to cover what was written. An error only where nothing was.
+    fn write(&self, offset: u64, source: &mut dyn Source) -> Result<usize, FsError>;
+    /// Pages that hold data.
+    fn resident(&self) -> u64;
+    /// Drops the pages `first..end`: they read as zeroes from now on.
+    fn discard(&self, first: u64, end: u64);
+    /// Makes sure that the pages `first..end` exist, so that storing to them cannot run out of memory.
+    fn allocate(&self, first: u64, end: u64) -> Result<(), FsError>;
+}
+
+/// What an object tells of the file it belongs to, for listings of mappings. Outlives the file's last name.
+pub struct Origin<H: Host> {
+    /// The file's identity.
+    pub ident: Ident,
+    name: SpinLock<Weak<Dentry<H>>>,
+}
+
+impl<H: Host> Origin<H> {
+    /// An origin whose name is not known yet.
+    pub fn new(ident: Ident) -> Self {
+        Origin { ident, name: SpinLock::new(rank::ATTR, Weak::new()) }
+    }
+    /// Notes the name under which the file was made or opened last.
+    pub fn set_name(&self, dentry: &Arc<Dentry<H>>) {
+        let new = Arc::downgrade(dentry);
+        let old = core::mem::replace(&mut *self.name.lock(), new);
+        drop(old);
+    }
+    /// The dentry under which the file is known, while it exists.
+    pub fn dentry(&self) -> Option<Arc<Dentry<H>>> {
+        let weak = self.name.lock().clone();
+        weak.upgrade()
+    }
+}

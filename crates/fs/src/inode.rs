@@ -1,0 +1,328 @@
+//! Inodes: what a name leads to.
+
+use crate::directory::Directory;
+use crate::generated::Generated;
+use crate::host::{FileObject, Host, MemoryCount, Origin, PAGE_SIZE, Timestamp};
+use crate::lock::RecordLocks;
+use crate::pipe::Pipe;
+use crate::{FsError, rank};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::{Mutex, SpinLock};
+
+/// Names a file among all files: the file system's device number and the inode's number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Ident {
+    /// Device number of the file system.
+    pub device: u64,
+    /// Number of the inode in it.
+    pub number: u64,
+}
+
+/// Names a device driver.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct DeviceNumber {
+    /// The kind of device.
+    pub major: u32,
+    /// Which of them.
+    pub minor: u32,
+}
+
+/// What kind of thing an inode is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum FileKind {
+    Regular,
+    Directory,
+    Symlink,
+    Fifo,
+    CharDevice,
+    BlockDevice,
+    Socket,
+    /// A nameless stream: an event counter or the like.
+    Anonymous,
+}
+
+/// Attributes that anybody may ask for and the owner may change.
+#[derive(Clone, Copy, Debug)]
+pub struct Attr {
+    /// Permission bits, with set-id and sticky bits (0o7777).
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Number of names.
+    pub links: u32,
+    /// Last read. Kept at creation and by explicit change only: reads write nothing (as with `noatime`).
+    pub accessed: Timestamp,
+    /// Last change of the contents.
+    pub modified: Timestamp,
+    /// Last change of the attributes.
+    pub changed: Timestamp,
+    /// Creation.
+    pub born: Timestamp,
+}
+
+/// Everything that `stat` tells.
+#[derive(Clone, Copy, Debug)]
+pub struct Status {
+    /// Identity.
+    pub ident: Ident,
+    /// Kind.
+    pub kind: FileKind,
+    /// Attributes.
+    pub attr: Attr,
+    /// Size in bytes.
+    pub size: u64,
+    /// Bytes that it takes.
+    pub allocated: u64,
+    /// Driver, of a device.
+    pub device: DeviceNumber,
+}
+
+/// The file system that an inode belongs to.
+pub struct FileSystem {
+    /// Device number that its inodes show.
+    pub device: u64,
+    /// Its type, as mount tables name it.
+    pub kind: &'static str,
+    next: AtomicU64,
+    live: AtomicU64,
+    /// Most inodes that may live: each takes kernel memory, and names are cheap to make.
+    limit: AtomicU64,
+}
+
+impl FileSystem {
+    /// An empty file system.
+    pub fn new(device: u64, kind: &'static str, limit: u64) -> Arc<Self> {
+        Arc::new(FileSystem {
+            device,
+            kind,
+            next: AtomicU64::new(1),
+            live: AtomicU64::new(0),
+            limit: AtomicU64::new(limit),
+        })
+    }
+    /// Inodes that live, and that may.
+    pub fn inodes(&self) -> (u64, u64) {
+        (self.live.load(Ordering::Relaxed), self.limit.load(Ordering::Relaxed))
+    }
+    fn admit(&self) -> Result<(), FsError> {
+        if self.live.fetch_add(1, Ordering::Relaxed) >= self.limit.load(Ordering::Relaxed) {
+            self.live.fetch_sub(1, Ordering::Relaxed);
+            return Err(FsError::NoSpace);
+        }
+        Ok(())
+    }
+}
+
+/// A regular file's contents.
+pub struct RegularFile<H: Host> {
+    /// The bytes.
+    pub object: H::Object,
+    /// Writes and truncations one after the other, so that appends do not overwrite each other.
+    pub writing: Mutex<()>,
+    /// What the object knows of the file.
+    pub origin: Arc<Origin<H>>,
+}
+
+/// What is behind an inode.
+pub enum Node<H: Host> {
+    /// A file with bytes.
+    File(RegularFile<H>),
+    /// A directory.
+    Directory(Directory<H>),
+    /// A symbolic link to a path.
+    Symlink(Box<[u8]>),
+    /// A pipe, with or without a name.
+    Fifo(Arc<Pipe<H>>),
+    /// A device that reads and writes streams of bytes.
+    CharDevice(DeviceNumber),
+    /// A device of blocks (a node only: nothing drives one).
+    BlockDevice(DeviceNumber),
+    /// A socket's name.
+    Socket,
+    /// A nameless stream.
+    Anonymous(&'static str),
+    /// Made up when looked at.
+    Generated(Generated<H>),
+}
+
+/// An inode; see the module.
+pub struct Inode<H: Host> {
+    /// Identity.
+    pub ident: Ident,
+    /// Contents.
+    pub node: Node<H>,
+    /// Locks on byte ranges, and on the whole.
+    pub locks: RecordLocks,
+    attr: SpinLock<Attr>,
+    system: Arc<FileSystem>,
+}
+
+impl<H: Host> Drop for Inode<H> {
+    fn drop(&mut self) {
+        self.system.live.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The attributes of a new inode.
+#[derive(Clone, Copy, Debug)]
+pub struct NewAttr {
+    /// Permission bits.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+impl<H: Host> Inode<H> {
+    /// A new inode of `system` with no name yet, with what `node` makes of its identity.
+    pub fn new(
+        host: &H,
+        system: &Arc<FileSystem>,
+        attr: NewAttr,
+        node: impl FnOnce(Ident) -> Result<Node<H>, FsError>,
+    ) -> Result<Arc<Self>, FsError> {
+        system.admit()?;
+        let ident = Ident { device: system.device, number: system.next.fetch_add(1, Ordering::Relaxed) };
+        match node(ident) {
+            Ok(node) => Ok(Arc::new(Self::with(ident, node, attr, host.realtime(), system.clone()))),
+            Err(e) => {
+                system.live.fetch_sub(1, Ordering::Relaxed);
+                Err(e)
+            }
+        }
+    }
+
+    /// An inode that stands for something generated, numbered by its provider; it counts against no limit.
+    pub fn generated(
+        system: &Arc<FileSystem>,
+        number: u64,
+        attr: NewAttr,
+        now: Timestamp,
+        node: Generated<H>,
+    ) -> Arc<Self> {
+        system.live.fetch_add(1, Ordering::Relaxed);
+        let ident = Ident { device: system.device, number };
+        Arc::new(Self::with(ident, Node::Generated(node), attr, now, system.clone()))
+    }
+
+    fn with(ident: Ident, node: Node<H>, new: NewAttr, now: Timestamp, system: Arc<FileSystem>) -> Self {
+        let attr = Attr {
+            mode: new.mode & 0o7777,
+            uid: new.uid,
+            gid: new.gid,
+            links: 0,
+            accessed: now,
+            modified: now,
+            changed: now,
+            born: now,
+        };
+        Inode { ident, node, locks: RecordLocks::new(), attr: SpinLock::new(rank::ATTR, attr), system }
+    }
+
+    /// A regular file's node.
+    pub fn regular(host: &H, ident: Ident) -> Result<Node<H>, FsError> {
+        let origin = Arc::new(Origin::new(ident));
+        let object = host.object(origin.clone())?;
+        Ok(Node::File(RegularFile { object, writing: Mutex::new(()), origin }))
+    }
+
+    /// The file system it belongs to.
+    pub fn system(&self) -> &Arc<FileSystem> {
+        &self.system
+    }
+
+    /// What kind it is.
+    pub fn kind(&self) -> FileKind {
+        match &self.node {
+            Node::File(_) => FileKind::Regular,
+            Node::Directory(_) => FileKind::Directory,
+            Node::Symlink(_) => FileKind::Symlink,
+            Node::Fifo(_) => FileKind::Fifo,
+            Node::CharDevice(_) => FileKind::CharDevice,
+            Node::BlockDevice(_) => FileKind::BlockDevice,
+            Node::Socket => FileKind::Socket,
+            Node::Anonymous(_) => FileKind::Anonymous,
+            Node::Generated(g) => g.kind(),
+        }
+    }
+
+    /// Whether names can be looked up in it.
+    pub fn is_directory(&self) -> bool {
+        self.kind() == FileKind::Directory
+    }
+
+    /// Its attributes now.
+    pub fn attr(&self) -> Attr {
+        *self.attr.lock()
+    }
+
+    /// Changes attributes in one step and notes the time of the change.
+    pub fn change<R>(&self, now: Timestamp, f: impl FnOnce(&mut Attr) -> R) -> R {
+        let mut attr = self.attr.lock();
+        attr.changed = now;
+        f(&mut attr)
+    }
+
+    /// Notes that the contents changed.
+    pub fn touch(&self, now: Timestamp) {
+        self.change(now, |a| a.modified = now);
+    }
+
+    /// The regular file behind it.
+    pub fn file(&self) -> Option<&RegularFile<H>> {
+        match &self.node {
+            Node::File(f) => Some(f),
+            _ => None,
+        }
+    }
+
+    /// Everything that is to be told about it.
+    pub fn status(&self) -> Status {
+        let (mut size, mut allocated, mut device) = (0, 0, DeviceNumber { major: 0, minor: 0 });
+        match &self.node {
+            Node::File(f) => {
+                size = f.object.size();
+                allocated = f.object.resident() * PAGE_SIZE as u64;
+            }
+            // As Linux's tmpfs does: twenty bytes an entry, `.` and `..` included.
+            Node::Directory(d) => size = (d.len() as u64 + 2) * 20,
+            Node::Symlink(target) => size = target.len() as u64,
+            Node::CharDevice(d) | Node::BlockDevice(d) => device = *d,
+            Node::Fifo(_) | Node::Socket | Node::Anonymous(_) | Node::Generated(_) => {}
+        }
+        Status { ident: self.ident, kind: self.kind(), attr: self.attr(), size, allocated, device }
+    }
+
+    /// Makes a regular file `size` bytes long.
+    pub fn truncate(&self, host: &H, size: u64) -> Result<(), FsError> {
+        match &self.node {
+            Node::File(f) => {
+                let _one = f.writing.lock();
+                f.object.set_size(size)?;
+                self.touch(host.realtime());
+                Ok(())
+            }
+            Node::Directory(_) => Err(FsError::IsDirectory),
+            _ => Err(FsError::Invalid),
+        }
+    }
+}
+
+/// Space on a file system, in pages and inodes.
+#[derive(Clone, Copy, Debug)]
+pub struct Space {
+    /// The type's name.
+    pub kind: &'static str,
+    /// Device number.
+    pub device: u64,
+    /// Pages in all and free.
+    pub pages: MemoryCount,
+    /// Inodes in all and free.
+    pub inodes: (u64, u64),
+}

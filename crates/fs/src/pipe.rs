@@ -1,0 +1,313 @@
+//! Pipes: a ring of bytes in pages, between writers and readers that copy at the same time.
+//!
+//! Positions only grow: `written` is moved by the writer that holds `writer`, `read` by the reader that holds `reader`. The
+//! bytes between them belong to readers, the others to writers; each page has a sleeping lock, held over one copy, for the
+//! page where the two meet. No spin lock is held over a copy, which may fault and sleep.
+
+use crate::FsError;
+use crate::host::{Host, PAGE_SIZE};
+use crate::readiness::{Readiness, Ready};
+use crate::stream::{Io, Stream};
+use crate::transfer::{Sink, Source};
+use alloc::sync::Arc;
+use core::any::Any;
+use quire_sync::Mutex;
+use quire_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Pages of a pipe's ring.
+const PAGES: usize = 16;
+/// Bytes that a pipe holds.
+pub const CAPACITY: usize = PAGES * PAGE_SIZE;
+/// A write of at most so many bytes is never torn apart by another.
+pub const ATOMIC: usize = PAGE_SIZE;
+
+/// A pipe. Its ends are [`PipeEnd`]s.
+pub struct Pipe<H: Host> {
+    host: H,
+    /// Allocated by the writer that first gets there, kept until the pipe goes.
+    pages: [Mutex<Option<H::Page>>; PAGES],
+    /// One reader copies at a time.
+    reader: Mutex<()>,
+    /// One writer copies at a time.
+    writer: Mutex<()>,
+    written: AtomicU64,
+    read: AtomicU64,
+    /// Open ends.
+    readers: AtomicUsize,
+    writers: AtomicUsize,
+    /// How often each side was opened: who waits for the other end sees one that came and went.
+    reader_opens: AtomicU64,
+    writer_opens: AtomicU64,
+    readiness: Readiness,
+}
+
+/// An end (or both ends) of a pipe; closes when dropped.
+pub struct PipeEnd<H: Host> {
+    pipe: Arc<Pipe<H>>,
+    reads: bool,
+    writes: bool,
+}
+
+impl<H: Host> Pipe<H> {
+    /// A pipe with no end open.
+    pub fn new(host: H) -> Arc<Self> {
+        Arc::new(Pipe {
+            host,
+            pages: [const { Mutex::new(None) }; PAGES],
+            reader: Mutex::new(()),
+            writer: Mutex::new(()),
+            written: AtomicU64::new(0),
+            read: AtomicU64::new(0),
+            readers: AtomicUsize::new(0),
+            writers: AtomicUsize::new(0),
+            reader_opens: AtomicU64::new(0),
+            writer_opens: AtomicU64::new(0),
+            readiness: Readiness::new(),
+        })
+    }
+
+    /// Opens ends without waiting for the other.
+    pub fn open_now(self: &Arc<Self>, reads: bool, writes: bool) -> Arc<dyn Stream> {
+        if reads {
+            self.readers.fetch_add(1, Ordering::AcqRel);
+            self.reader_opens.fetch_add(1, Ordering::AcqRel);
+        }
+        if writes {
+            self.writers.fetch_add(1, Ordering::AcqRel);
+            self.writer_opens.fetch_add(1, Ordering::AcqRel);
+        }
+        self.readiness.notify();
+        Arc::new(PipeEnd { pipe: self.clone(), reads, writes })
+    }
+
+    /// Opens ends as opening a FIFO does: one side waits until the other is, or was, there; a writer that does not wait
+    /// fails instead.
+    pub fn open(self: &Arc<Self>, reads: bool, writes: bool, io: &Io<'_>) -> Result<Arc<dyn Stream>, FsError> {
+        if writes && !reads && io.nonblock && self.readers.load(Ordering::Acquire) == 0 {
+            return Err(FsError::NoDevice);
+        }
+        let (seen_readers, seen_writers) =
+            (self.reader_opens.load(Ordering::Acquire), self.writer_opens.load(Ordering::Acquire));
+        let end = self.open_now(reads, writes);
+        if reads == writes || io.nonblock {
+            return Ok(end);
+        }
+        let met = || match reads {
+            true => {
+                self.writers.load(Ordering::Acquire) > 0 || self.writer_opens.load(Ordering::Acquire) != seen_writers
+            }
+            false => {
+                self.readers.load(Ordering::Acquire) > 0 || self.reader_opens.load(Ordering::Acquire) != seen_readers
+            }
+        };
+        self.readiness.wait(io, || met().then_some(()))?;
+        Ok(end)
+    }
+
+    fn filled(&self) -> usize {
+        let read = self.read.load(Ordering::Acquire);
+        (self.written.load(Ordering::Acquire) - read) as usize
+    }
+
+    fn free(&self) -> usize {
+        CAPACITY.saturating_sub(self.filled()) // both ends may move between the two looks
+    }
+
+    /// Copies what is there into `sink`.
+    fn take(&self, sink: &mut dyn Sink) -> Result<usize, FsError> {
+        let _one = self.reader.lock();
+        let mut at = self.read.load(Ordering::Relaxed);
+        let end = self.written.load(Ordering::Acquire);
+        let before = CAPACITY - (end - at) as usize;
+        let mut done = 0;
+        let mut failed = None;
+        while at < end && sink.room() > 0 {
+            let (page, from) = place(at);
+            let n = (PAGE_SIZE - from).min((end - at) as usize).min(sink.room());
+            let moved = match &*self.pages[page].lock() {
+                Some(bytes) => sink.put(&bytes[from..from + n]),
+                None => Err(FsError::Io), // written bytes have a page
+            };
+            match moved {
+                Ok(m) => {
+                    at += m as u64;
+                    done += m;
+                    if m < n {
+                        break;
+                    }
+                }
+                Err(e) => {
+                    failed = Some(e);
+                    break;
+                }
+            }
+        }
+        self.read.store(at, Ordering::Release);
+        // Writers and polls wait for room only while less than ATOMIC bytes are free.
+        if done > 0 && before < ATOMIC {
+            self.readiness.notify();
+        }
+        match failed {
+            Some(e) if done == 0 => Err(e),
+            _ => Ok(done),
+        }
+    }
+
+    /// Copies from `source` what fits, if that is at least `need`; else nothing. What is copied becomes visible at once.
+    fn put(&self, source: &mut dyn Source, need: usize) -> Result<usize, FsError> {
+        let _one = self.writer.lock();
+        let mut at = self.written.load(Ordering::Relaxed);
+        let free = CAPACITY - (at - self.read.load(Ordering::Acquire)) as usize;
+        let left = source.left();
+        if free < need {
+            return Ok(0);
+        }
+        let end = at + free.min(left) as u64;
+        let mut done = 0;
+        let mut failed = None;
+        while at < end {
+            let (page, from) = place(at);
+            let n = (PAGE_SIZE - from).min((end - at) as usize);
+            let mut slot = self.pages[page].lock();
+            if slot.is_none() {
+                *slot = self.host.page();
+            }
+            let moved = match &mut *slot {
+                Some(bytes) => source.take(&mut bytes[from..from + n]),
+                None => Err(FsError::OutOfMemory),
+            };
+            drop(slot);
+            match moved {
+                Ok(m) => {
+                    at += m as u64;
+                    done += m;
+                    if m < n {
+                        break;
+                    }
+                }
+                Err(e) => {
+                    failed = Some(e);
+                    break;
+                }
+            }
+        }
+        self.written.store(at, Ordering::Release);
+        if done > 0 {
+            self.readiness.notify();
+        }
+        match failed {
+            Some(e) if done == 0 => Err(e),
+            _ => Ok(done),
+        }
+    }
+
+    fn read_end(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
+        if sink.room() == 0 {
+            return Ok(0);
+        }
+        loop {
+            if self.filled() > 0 {
+                let n = self.take(sink)?;
+                if n > 0 {
+                    return Ok(n);
+                }
+                continue; // another reader was faster
+            }
+            // The writers are looked at first: the last one wrote before it closed.
+            let state = || {
+                let open = self.writers.load(Ordering::Acquire) > 0;
+                if self.filled() > 0 { Some(true) } else { (!open).then_some(false) }
+            };
+            if !self.readiness.wait(io, state)? {
+                return Ok(0);
+            }
+        }
+    }
+
+    fn write_end(&self, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
+        let mut done = 0;
+        // What cannot wait and is large goes on as soon as anything fits.
+        let grain = if io.nonblock && source.left() > ATOMIC { 1 } else { ATOMIC };
+        loop {
+            if self.readers.load(Ordering::Acquire) == 0 {
+                return if done > 0 { Ok(done) } else { Err(FsError::BrokenPipe) };
+            }
+            let need = source.left().min(grain);
+            if need == 0 {
+                return Ok(done);
+            }
+            let outcome = match self.put(source, need) {
+                Ok(0) => {
+                    let state = || (self.free() >= need || self.readers.load(Ordering::Acquire) == 0).then_some(());
+                    self.readiness.wait(io, state)
+                }
+                Ok(n) => {
+                    done += n;
+                    Ok(())
+                }
+                Err(e) => Err(e),
+            };
+            match outcome {
+                Ok(()) => {}
+                Err(_) if done > 0 => return Ok(done),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+impl<H: Host> Stream for PipeEnd<H> {
+    fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
+        if self.reads { self.pipe.read_end(io, sink) } else { Err(FsError::BadFile) }
+    }
+
+    fn write(&self, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
+        if self.writes { self.pipe.write_end(io, source) } else { Err(FsError::BadFile) }
+    }
+
+    fn ready(&self) -> Ready {
+        let pipe = &self.pipe;
+        let mut ready = Ready::empty();
+        if self.reads {
+            let closed = pipe.writers.load(Ordering::Acquire) == 0;
+            ready.set(Ready::READ, pipe.filled() > 0);
+            // A FIFO that nobody has written to yet is not hung up.
+            ready.set(Ready::HANGUP, closed && pipe.writer_opens.load(Ordering::Acquire) > 0);
+        }
+        if self.writes {
+            ready.set(Ready::WRITE, pipe.free() >= ATOMIC);
+            ready.set(Ready::ERROR, pipe.readers.load(Ordering::Acquire) == 0);
+        }
+        ready
+    }
+
+    fn readiness(&self) -> Option<&Readiness> {
+        Some(&self.pipe.readiness)
+    }
+
+    fn queued(&self) -> Result<usize, FsError> {
+        Ok(self.pipe.filled())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl<H: Host> Drop for PipeEnd<H> {
+    fn drop(&mut self) {
+        if self.reads {
+            self.pipe.readers.fetch_sub(1, Ordering::AcqRel);
+        }
+        if self.writes {
+            self.pipe.writers.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.pipe.readiness.notify();
+    }
+}
+
+/// The page of the ring, and the place in it, of position `at`.
+fn place(at: u64) -> (usize, usize) {
+    let in_ring = (at % CAPACITY as u64) as usize;
+    (in_ring / PAGE_SIZE, in_ring % PAGE_SIZE)
+}

@@ -1,0 +1,152 @@
+//! Waiting for a stream, alone or for many at once.
+//!
+//! A [`Readiness`] is the one place where a stream says "something changed": sleepers inside a blocking call are woken, and
+//! [`Listener`]s (a poll that watches many streams, an event poll, a terminal's input) are told. Whoever is woken looks at
+//! the stream's state again, so telling too much is only slow, never wrong.
+//!
+//! The order that loses no wake-up: a stream changes its state *before* it notifies; a waiter registers *before* it looks.
+
+use crate::{FsError, Io, rank};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use quire_sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence_full};
+use quire_sync::hooks::{ThreadHandle, current_thread, now, park, unpark};
+use quire_sync::{SpinLock, WaitOutcome, WaitQueue};
+
+bitflags::bitflags! {
+    /// What can be done with a stream without waiting.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct Ready: u16 {
+        /// A read returns data, or the end.
+        const READ = 1;
+        /// A write takes data.
+        const WRITE = 2;
+        /// The other side is gone.
+        const HANGUP = 4;
+        /// A write would fail.
+        const ERROR = 8;
+        /// Something out of the ordinary is there.
+        const PRIORITY = 16;
+        /// The other side will write no more.
+        const READ_HANGUP = 32;
+    }
+}
+
+/// Is told that a stream changed. Called from threads, with no lock held, possibly once more after it stopped listening.
+pub trait Listener: Send + Sync {
+    /// The stream changed.
+    fn changed(&self);
+}
+
+/// Who waits for a stream.
+pub struct Readiness {
+    sleepers: WaitQueue,
+    /// Copied on change, so that listeners are told without the lock.
+    listeners: SpinLock<Option<Arc<Vec<Arc<dyn Listener>>>>>,
+    listening: AtomicUsize,
+}
+
+impl Default for Readiness {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Readiness {
+    /// Nobody waits.
+    pub const fn new() -> Self {
+        Readiness {
+            sleepers: WaitQueue::new(),
+            listeners: SpinLock::new(rank::LISTENERS, None),
+            listening: AtomicUsize::new(0),
+        }
+    }
+
+    /// Tells everybody that the state changed. From a thread, never from an interrupt; with no spin lock held.
+    pub fn notify(&self) {
+        self.sleepers.wake_all(); // has a full fence: the new state is visible before `listening` is read
+        if self.listening.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let listeners = self.listeners.lock().clone();
+        if let Some(all) = listeners {
+            for l in all.iter() {
+                l.changed();
+            }
+        }
+    }
+
+    /// Sleeps until `ready` gives a value, as `io` allows.
+    pub fn wait<R>(&self, io: &Io<'_>, mut ready: impl FnMut() -> Option<R>) -> Result<R, FsError> {
+        if io.nonblock {
+            return ready().ok_or(FsError::WouldBlock);
+        }
+        self.sleepers.wait_until(io.deadline, || (io.interrupted)(), ready).map_err(|why| match why {
+            WaitOutcome::TimedOut => FsError::WouldBlock,
+            _ => FsError::Interrupted,
+        })
+    }
+
+    /// From now on `listener` is told of changes.
+    pub fn listen(&self, listener: &Arc<dyn Listener>) {
+        self.replace(|all| all.push(listener.clone()));
+        fence_full();
+    }
+
+    /// `listener` is told no more (a call that is under way may still come).
+    pub fn unlisten(&self, listener: &Arc<dyn Listener>) {
+        self.replace(|all| {
+            if let Some(i) = all.iter().position(|l| Arc::ptr_eq(l, listener)) {
+                all.swap_remove(i);
+            }
+        });
+    }
+
+    fn replace(&self, change: impl FnOnce(&mut Vec<Arc<dyn Listener>>)) {
+        let mut slot = self.listeners.lock();
+        let mut all: Vec<_> = slot.as_ref().map(|v| v.to_vec()).unwrap_or_default();
+        change(&mut all);
+        self.listening.store(all.len(), Ordering::Release);
+        let old = core::mem::replace(&mut *slot, (!all.is_empty()).then(|| Arc::new(all)));
+        drop(slot);
+        drop(old);
+    }
+}
+
+/// One thread that waits for any of many streams.
+pub struct Poller {
+    thread: ThreadHandle,
+    changed: AtomicBool,
+}
+
+impl Listener for Poller {
+    fn changed(&self) {
+        if !self.changed.swap(true, Ordering::AcqRel) {
+            unpark(self.thread);
+        }
+    }
+}
+
+impl Poller {
+    /// A poller for the calling thread, which alone may [`sleep`](Self::sleep) on it.
+    pub fn new() -> Arc<Poller> {
+        Arc::new(Poller { thread: current_thread(), changed: AtomicBool::new(false) })
+    }
+
+    /// Sleeps until a stream that it listens to changed, the deadline passed or `io` was interrupted; `Ok(false)` after
+    /// the deadline. Every change since the last return counts.
+    pub fn sleep(&self, io: &Io<'_>) -> Result<bool, FsError> {
+        loop {
+            if self.changed.swap(false, Ordering::AcqRel) {
+                return Ok(true);
+            }
+            if (io.interrupted)() {
+                return Err(FsError::Interrupted);
+            }
+            if io.deadline.is_some_and(|d| now() >= d) {
+                return Ok(false);
+            }
+            park(io.deadline);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Moving names.
+//!
+//! # Why it cannot deadlock
+//! At most two directories are locked, then the entries of a directory that is replaced. A move between directories holds
+//! `Vfs::moving`, so there is one at a time and ancestors stand still. It locks an ancestor before what lies below it, and
+//! unrelated directories by address; `rmdir` locks the parent before the child. A cycle would need somebody who holds a
+//! directory and wants an ancestor of it: only a move between *unrelated* directories could, and there is one at a time.
+
+use crate::FsError;
+use crate::dentry::Dentry;
+use crate::directory::{Directory, Entries};
+use crate::host::Host;
+use crate::inode::Node;
+use crate::vfs::Vfs;
+use crate::walk::{Found, Last, View, Want};
+use alloc::sync::Arc;
+use quire_sync::SpinGuard;
+
+/// What happens to what is in the way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rename {
+    /// It is replaced.
+    Replace,
+    /// The move is refused.
+    NoReplace,
+    /// The two change places.
+    Exchange,
+}
+
+/// The locked entries of one or two directories.
+struct Both<'a, H: Host> {
+    old: SpinGuard<'a, Entries<H>>,
+    new: Option<SpinGuard<'a, Entries<H>>>,
+}
+
+impl<H: Host> Both<'_, H> {
+    fn old(&mut self) -> &mut Entries<H> {
+        &mut self.old
+    }
+    fn new(&mut self) -> &mut Entries<H> {
+        match &mut self.new {
+            Some(new) => new,
+            None => &mut self.old,
+        }
+    }
+}
+
+fn entries<H: Host>(dentry: &Dentry<H>) -> Result<&Directory<H>, FsError> {
+    match &dentry.inode.node {
+        Node::Directory(d) => Ok(d),
+        _ => Err(FsError::NotPermitted),
+    }
+}
+
+impl<H: Host> Vfs<H> {
+    /// Moves the name `from` to `to`.
+    pub fn rename(&self, view: &View<H>, from: &Found<H>, to: &Found<H>, how: Rename) -> Result<(), FsError> {
+        if from.last != Last::Name || to.last != Last::Name {
+            return Err(FsError::Busy);
+        }
+        let (old_parent, new_parent) = (&from.parent, &to.parent);
+        if !Arc::ptr_eq(old_parent.inode.system(), new_parent.inode.system()) {
+            return Err(FsError::CrossDevice);
+        }
+        let (old_dir, new_dir) = (entries(old_parent)?, entries(new_parent)?);
+        view.who.may(&old_parent.inode, Want::WRITE | Want::EXECUTE)?;
+        view.who.may(&new_parent.inode, Want::WRITE | Want::EXECUTE)?;
+        let same = Arc::ptr_eq(old_parent, new_parent);
+        let name = to.name.shared();
+        let now = self.host().realtime();
+
+        let moving = (!same).then(|| self.moving.lock());
+        let mut both = if same {
+            Both { old: old_dir.lock(), new: None }
+        } else {
+            let old_first = new_parent.is_below(old_parent)
+                || (!old_parent.is_below(new_parent) && Arc::as_ptr(old_parent) < Arc::as_ptr(new_parent));
+            if old_first {
+                let old = old_dir.lock();
+                Both { old, new: Some(new_dir.lock_nested()) }
+            } else {
+                let new = new_dir.lock();
+                Both { old: old_dir.lock_nested(), new: Some(new) }
+            }
+        };
+        let source = both.old().get(from.name.bytes()).cloned().ok_or(FsError::NotFound)?;
+        let there = both.new().get(&name).cloned();
+        let source_is_dir = source.inode.is_directory();
+        if source.mounted || there.as_ref().is_some_and(|t| t.mounted) {
+            return Err(FsError::Busy);
+        }
+        if both.new().dead() {
+            return Err(FsError::NotFound);
+        }
+        match (&there, how) {
+            (Some(_), Rename::NoReplace) => return Err(FsError::Exists),
+            (None, Rename::Exchange) => return Err(FsError::NotFound),
+            _ => {}
+        }
+        view.who.may_take(&old_parent.inode, &source.inode)?;
+        if (from.slash || (to.slash && how != Rename::Exchange)) && !source_is_dir {
+            return Err(FsError::NotDirectory);
+        }
+        if !same && source_is_dir && new_parent.is_below(&source) {
+            return Err(FsError::Invalid);
+        }
+        if let Some(there) = &there {
+            view.who.may_take(&new_parent.inode, &there.inode)?;
+            if Arc::ptr_eq(&there.inode, &source.inode) {
+                return Ok(()); // two names of one file: nothing happens, as POSIX has it
+            }
+        }
+
+        let there_is_dir = there.as_ref().is_some_and(|t| t.inode.is_directory());
+        // Whatever might be freed is dropped after the locks.
+        let _dropped = match (&there, how) {
+            (Some(there), Rename::Exchange) => {
+                if !same && there_is_dir && old_parent.is_below(there) {
+                    return Err(FsError::Invalid);
+                }
+                let a = both.old().put(from.name.shared(), there.clone());
+                let b = both.new().put(name.clone(), source.clone());
+                let c = there.place_at(old_parent, from.name.shared());
+                let d = source.place_at(new_parent, name);
+                drop(both);
+                (a, b, c, d)
+            }
+            _ => {
+                if let Some(there) = &there {
+                    match (source_is_dir, there_is_dir) {
+                        (true, false) => return Err(FsError::NotDirectory),
+                        (false, true) => return Err(FsError::IsDirectory),
+                        (false, false) => {}
+                        (true, true) => {
+                            if old_parent.is_below(there) {
+                                return Err(FsError::NotEmpty);
+                            }
+                            let mut inner = entries(there)?.lock_nested();
+                            if !inner.is_empty() {
+                                return Err(FsError::NotEmpty);
+                            }
+                            inner.kill();
+                        }
+                    }
+                    there.unlist();
+                }
+                let a = both.old().take(from.name.bytes());
+                let b = both.new().put(name.clone(), source.clone());
+                let c = source.place_at(new_parent, name);
+                drop(both);
+                (a, b, c, None)
+            }
+        };
+        drop(moving);
+
+        source.inode.change(now, |_| ());
+        // How many directories each parent gained or lost.
+        let (mut old_change, mut new_change) = (0i32, 0i32);
+        if source_is_dir {
+            old_change -= 1;
+            new_change += 1;
+        }
+        if let Some(there) = &there {
+            if how == Rename::Exchange {
+                there.inode.change(now, |_| ());
+                old_change += i32::from(there_is_dir);
+            } else {
+                there.inode.change(now, |a| a.links = if there_is_dir { 0 } else { a.links.saturating_sub(1) });
+            }
+            new_change -= i32::from(there_is_dir);
+        }
+        let settle = |d: &Arc<Dentry<H>>, by: i32| {
+            d.inode.change(now, |a| {
+                a.modified = now;
+                a.links = a.links.saturating_add_signed(by);
+            });
+        };
+        settle(old_parent, old_change);
+        settle(new_parent, new_change);
+        Ok(())
+    }
+}

@@ -1,0 +1,483 @@
+//! The line discipline: what typing does. A state machine that neither waits nor reaches outside: bytes go in by
+//! [`Editor::receive`], what is to be shown collects in `echo`, what can be read is taken by [`Editor::take`].
+
+use super::settings::{Input, Local, Output, Settings};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+/// Most bytes that wait to be read, and the length of the longest line.
+pub(super) const QUEUE: usize = 4096;
+/// Most bytes that wait to be shown; what is typed meanwhile is not.
+const ECHO: usize = 4096;
+
+/// A key that sends a signal to the foreground.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Key {
+    /// Stop what you are doing.
+    Interrupt,
+    /// Stop, and leave a trace.
+    Quit,
+    /// Pause.
+    Suspend,
+}
+
+/// See the module.
+pub(super) struct Editor {
+    /// What can be read.
+    ready: VecDeque<u8>,
+    /// Canonical: lengths of the finished lines at the front of `ready`; an end of file is a line without an end.
+    lines: VecDeque<usize>,
+    /// The line under construction.
+    line: Vec<u8>,
+    /// The next byte is taken as it is.
+    literal: bool,
+    /// Where the cursor is, and where it was when the line began.
+    column: usize,
+    line_column: usize,
+    /// Output is stopped.
+    pub stopped: bool,
+    /// What is to be shown.
+    pub echo: VecDeque<u8>,
+}
+
+fn is_control(b: u8) -> bool {
+    b < 32 || b == 127
+}
+
+fn is_word(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || b == b'_' || b >= 0x80
+}
+
+impl Editor {
+    pub fn new() -> Self {
+        Editor {
+            ready: VecDeque::with_capacity(QUEUE),
+            lines: VecDeque::new(),
+            line: Vec::with_capacity(QUEUE),
+            literal: false,
+            column: 0,
+            line_column: 0,
+            stopped: false,
+            echo: VecDeque::with_capacity(ECHO),
+        }
+    }
+
+    /// Whether more can be typed.
+    pub fn has_room(&self) -> bool {
+        self.ready.len() < QUEUE
+    }
+
+    /// Bytes that a read could get now.
+    pub fn available(&self, s: &Settings) -> usize {
+        if s.local.contains(Local::CANONICAL) {
+            self.lines.front().copied().unwrap_or(0).max(if self.lines.is_empty() { self.ready.len() } else { 0 })
+        } else {
+            self.ready.len()
+        }
+    }
+
+    /// Bytes in all lines that can be read.
+    pub fn queued(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Whether a canonical read has something: a line, or the end.
+    pub fn has_line(&self) -> bool {
+        !self.lines.is_empty() || !self.ready.is_empty()
+    }
+
+    /// Takes bytes for a reader; canonical reads stop at the end of a line. Returns how many, and whether the line (or
+    /// everything) is used up.
+    pub fn take(&mut self, s: &Settings, into: &mut [u8]) -> (usize, bool) {
+        let canonical = s.local.contains(Local::CANONICAL);
+        let most = match self.lines.front() {
+            Some(&line) if canonical => line,
+            _ => self.ready.len(),
+        };
+        let n = most.min(into.len());
+        for (to, from) in into.iter_mut().zip(self.ready.drain(..n)) {
+            *to = from;
+        }
+        let mut left = n;
+        if canonical {
+            if let Some(line) = self.lines.front_mut() {
+                *line -= n;
+                if *line == 0 {
+                    self.lines.pop_front();
+                }
+            }
+        } else {
+            // Lines that were finished earlier are no lines any more.
+            while let Some(line) = self.lines.front_mut() {
+                let used = left.min(*line);
+                *line -= used;
+                left -= used;
+                if *line > 0 {
+                    break;
+                }
+                self.lines.pop_front();
+            }
+        }
+        (n, n == most)
+    }
+
+    /// The settings changed: what was typed so far becomes readable where lines are no longer edited.
+    pub fn changed(&mut self, old: &Settings, new: &Settings) {
+        if old.local.contains(Local::CANONICAL) && !new.local.contains(Local::CANONICAL) {
+            self.ready.extend(self.line.drain(..));
+            self.lines.clear();
+        }
+        if !new.input.contains(Input::FLOW) {
+            self.stopped = false;
+        }
+    }
+
+    /// Throws away what was typed.
+    pub fn flush_input(&mut self) {
+        self.ready.clear();
+        self.lines.clear();
+        self.line.clear();
+        self.literal = false;
+    }
+
+    /// A byte was typed.
+    pub fn receive(&mut self, byte: u8, s: &Settings) -> Option<Key> {
+        let mut b = if s.input.contains(Input::STRIP) { byte & 0x7f } else { byte };
+        let (local, c) = (s.local, &s.characters);
+        if core::mem::take(&mut self.literal) {
+            self.insert(b, s);
+            return None;
+        }
+        let is = |ch: u8| ch != 0 && b == ch;
+        if s.input.contains(Input::FLOW) {
+            if is(c.stop) {
+                self.stopped = true;
+                return None;
+            }
+            if is(c.start) {
+                self.stopped = false;
+                return None;
+            }
+        }
+        if local.contains(Local::SIGNALS) {
+            let key = match () {
+                () if is(c.interrupt) => Some(Key::Interrupt),
+                () if is(c.quit) => Some(Key::Quit),
+                () if is(c.suspend) => Some(Key::Suspend),
+                () => None,
+            };
+            if key.is_some() {
+                if !local.contains(Local::NO_FLUSH) {
+                    self.flush_input();
+                    self.echo.clear();
+                }
+                self.stopped = false;
+                if local.contains(Local::ECHO) {
+                    self.show_typed(b, s);
+                }
+                return key;
+            }
+        }
+        match b {
+            b'\r' if s.input.contains(Input::IGNORE_CR) => return None,
+            b'\r' if s.input.contains(Input::CR_TO_NL) => b = b'\n',
+            b'\n' if s.input.contains(Input::NL_TO_CR) => b = b'\r',
+            _ => {}
+        }
+        if local.contains(Local::CANONICAL) {
+            self.edit(b, s)
+        } else {
+            self.insert(b, s)
+        }
+        None
+    }
+
+    fn edit(&mut self, b: u8, s: &Settings) {
+        let (local, c) = (s.local, &s.characters);
+        let is = |ch: u8| ch != 0 && b == ch;
+        let extended = local.contains(Local::EXTENDED);
+        match () {
+            () if is(c.erase) => self.erase_one(s, b),
+            () if extended && is(c.word_erase) => self.erase_word(s),
+            () if is(c.kill) => self.kill(s, b),
+            () if extended && is(c.literal_next) => {
+                self.literal = true;
+                if local.contains(Local::ECHO | Local::ECHO_CONTROL) {
+                    self.show(b'^', s);
+                    self.show(b'\x08', s);
+                }
+            }
+            () if extended && is(c.reprint) => {
+                if local.contains(Local::ECHO) {
+                    self.show_typed(b, s);
+                    self.show(b'\n', s);
+                    for i in 0..self.line.len() {
+                        self.show_typed(self.line[i], s);
+                    }
+                }
+            }
+            () if is(c.end_of_file) => self.finish(None),
+            () if b == b'\n' => {
+                if local.intersects(Local::ECHO | Local::ECHO_NEWLINE) {
+                    self.show(b'\n', s);
+                }
+                self.finish(Some(b));
+            }
+            () if is(c.end_of_line) || (extended && is(c.end_of_line2)) => {
+                if local.contains(Local::ECHO) {
+                    self.show_typed(b, s);
+                }
+                self.finish(Some(b));
+            }
+            () => self.insert(b, s),
+        }
+    }
+
+    /// An ordinary character.
+    fn insert(&mut self, b: u8, s: &Settings) {
+        let canonical = s.local.contains(Local::CANONICAL);
+        // One place is left for the end of the line.
+        if if canonical { self.line.len() + 1 >= QUEUE } else { self.ready.len() >= QUEUE } {
+            return;
+        }
+        if s.local.contains(Local::ECHO) {
+            if self.line.is_empty() {
+                self.line_column = self.column;
+            }
+            self.show_typed(b, s);
+        }
+        if canonical { self.line.push(b) } else { self.ready.push_back(b) }
+    }
+
+    fn finish(&mut self, end: Option<u8>) {
+        // What was typed before lines were edited is a line of its own, or it would be taken for part of a later one.
+        if self.lines.is_empty() && !self.ready.is_empty() {
+            self.lines.push_back(self.ready.len());
+        }
+        self.line.extend(end);
+        self.lines.push_back(self.line.len());
+        self.ready.extend(self.line.drain(..));
+    }
+
+    fn erase_one(&mut self, s: &Settings, key: u8) {
+        let Some(b) = self.pop(s) else { return };
+        if !s.local.contains(Local::ECHO) {
+            return;
+        }
+        if s.local.contains(Local::ECHO_ERASE) { self.blank(b, s) } else { self.show_typed(key, s) }
+    }
+
+    /// Takes the last character off the line: all its bytes; returns the first.
+    fn pop(&mut self, s: &Settings) -> Option<u8> {
+        let mut b = self.line.pop()?;
+        while s.input.contains(Input::UTF8) && b & 0xc0 == 0x80 {
+            match self.line.pop() {
+                Some(before) => b = before,
+                None => break,
+            }
+        }
+        Some(b)
+    }
+
+    fn erase_word(&mut self, s: &Settings) {
+        let mut seen = false;
+        while let Some(&b) = self.line.last() {
+            if is_word(b) {
+                seen = true;
+            } else if seen {
+                break;
+            }
+            let Some(b) = self.pop(s) else { break };
+            if s.local.contains(Local::ECHO) {
+                self.blank(b, s);
+            }
+        }
+    }
+
+    fn kill(&mut self, s: &Settings, key: u8) {
+        if s.local.contains(Local::ECHO) {
+            if s.local.contains(Local::ECHO_KILL | Local::ECHO_KILL_ERASE | Local::ECHO_ERASE) {
+                while let Some(b) = self.pop(s) {
+                    self.blank(b, s);
+                }
+            } else {
+                self.show_typed(key, s);
+                if s.local.contains(Local::ECHO_KILL) {
+                    self.show(b'\n', s);
+                }
+            }
+        }
+        self.line.clear();
+    }
+
+    /// Shows that `b`, just taken off the line, is gone.
+    fn blank(&mut self, b: u8, s: &Settings) {
+        let width = match b {
+            b'\t' => {
+                let before = self.line.iter().fold(self.line_column, |at, &b| advance(at, b, s));
+                self.column.saturating_sub(before)
+            }
+            b if is_control(b) => {
+                if s.local.contains(Local::ECHO_CONTROL) {
+                    2
+                } else {
+                    0
+                }
+            }
+            _ => 1,
+        };
+        for _ in 0..width {
+            for out in *b"\x08 \x08" {
+                self.show(out, s);
+            }
+        }
+    }
+
+    /// Shows a typed character.
+    fn show_typed(&mut self, b: u8, s: &Settings) {
+        if is_control(b) && b != b'\n' && b != b'\t' && s.local.contains(Local::ECHO_CONTROL) {
+            self.show(b'^', s);
+            self.show(b ^ 0x40, s);
+        } else {
+            self.show(b, s);
+        }
+    }
+
+    fn show(&mut self, b: u8, s: &Settings) {
+        let mut out = [0; 2];
+        let n = self.output(b, s, &mut out);
+        if self.echo.len() + n <= ECHO {
+            self.echo.extend(&out[..n]);
+        }
+    }
+
+    /// What goes out for byte `b`: one or two bytes, put into `out`. Keeps the column.
+    pub fn output(&mut self, b: u8, s: &Settings, out: &mut [u8; 2]) -> usize {
+        out[0] = b;
+        if s.output.contains(Output::PROCESS) {
+            if b == b'\n' && s.output.contains(Output::NL_TO_CRNL) {
+                *out = *b"\r\n";
+                self.column = 0;
+                return 2;
+            }
+            if b == b'\r' && s.output.contains(Output::CR_TO_NL) {
+                out[0] = b'\n';
+            }
+        }
+        self.column = match b {
+            b'\r' => 0,
+            b'\x08' => self.column.saturating_sub(1),
+            b if is_control(b) && b != b'\t' => self.column,
+            b => advance_shown(self.column, b, s),
+        };
+        1
+    }
+}
+
+/// Where the cursor goes from `at` when typed byte `b` is shown.
+fn advance(at: usize, b: u8, s: &Settings) -> usize {
+    match b {
+        b if is_control(b) && b != b'\t' => at + if s.local.contains(Local::ECHO_CONTROL) { 2 } else { 0 },
+        b => advance_shown(at, b, s),
+    }
+}
+
+fn advance_shown(at: usize, b: u8, s: &Settings) -> usize {
+    match b {
+        b'\t' => (at | 7) + 1,
+        b if s.input.contains(Input::UTF8) && b & 0xc0 == 0x80 => at,
+        _ => at + 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn type_all(e: &mut Editor, s: &Settings, bytes: &[u8]) -> Vec<Key> {
+        bytes.iter().filter_map(|&b| e.receive(b, s)).collect()
+    }
+    fn read(e: &mut Editor, s: &Settings) -> Vec<u8> {
+        let mut b = [0; 64];
+        let (n, _) = e.take(s, &mut b);
+        b[..n].to_vec()
+    }
+    fn shown(e: &mut Editor) -> Vec<u8> {
+        e.echo.drain(..).collect()
+    }
+
+    #[test]
+    fn a_line_is_read_only_when_it_is_finished_and_as_it_was_edited() {
+        let (mut e, s) = (Editor::new(), Settings::default());
+        type_all(&mut e, &s, b"helx\x7flo");
+        assert!(!e.has_line());
+        type_all(&mut e, &s, b" worlds all\x17\x7f\x7f\r");
+        assert_eq!(read(&mut e, &s), b"hello world\n");
+        assert_eq!(shown(&mut e).iter().filter(|&&b| b == 8).count(), 2 * (1 + 3 + 2));
+    }
+
+    #[test]
+    fn the_kill_character_empties_the_line() {
+        let (mut e, s) = (Editor::new(), Settings::default());
+        type_all(&mut e, &s, b"rm -rf /\x15ls\n");
+        assert_eq!(read(&mut e, &s), b"ls\n");
+    }
+
+    #[test]
+    fn an_end_of_file_ends_a_line_and_alone_is_an_empty_one() {
+        let (mut e, s) = (Editor::new(), Settings::default());
+        type_all(&mut e, &s, b"abc\x04\x04");
+        assert_eq!(read(&mut e, &s), b"abc");
+        assert!(e.has_line());
+        assert_eq!(read(&mut e, &s), b"");
+        assert!(!e.has_line());
+    }
+
+    #[test]
+    fn signal_keys_send_signals_and_throw_the_line_away() {
+        let (mut e, s) = (Editor::new(), Settings::default());
+        assert_eq!(type_all(&mut e, &s, b"abc\x03x\x1c\x1a"), [Key::Interrupt, Key::Quit, Key::Suspend]);
+        type_all(&mut e, &s, b"y\n");
+        assert_eq!(read(&mut e, &s), b"y\n");
+        assert!(shown(&mut e).starts_with(b"^Z"));
+    }
+
+    #[test]
+    fn a_quoted_character_loses_its_meaning() {
+        let (mut e, s) = (Editor::new(), Settings::default());
+        assert!(type_all(&mut e, &s, b"\x16\x03\n").is_empty());
+        assert_eq!(read(&mut e, &s), b"\x03\n");
+    }
+
+    #[test]
+    fn raw_bytes_are_readable_at_once_and_not_shown() {
+        let (mut e, mut s) = (Editor::new(), Settings::default());
+        s.local = Local::empty();
+        s.input = Input::empty();
+        type_all(&mut e, &s, b"\x03\r\x7f");
+        assert_eq!(read(&mut e, &s), b"\x03\r\x7f");
+        assert!(shown(&mut e).is_empty());
+    }
+
+    #[test]
+    fn erasing_takes_whole_utf8_characters_and_the_width_of_tabs() {
+        let (mut e, mut s) = (Editor::new(), Settings::default());
+        s.input |= Input::UTF8;
+        type_all(&mut e, &s, "aé\x7f".as_bytes());
+        shown(&mut e);
+        type_all(&mut e, &s, b"\t\x7f");
+        assert_eq!(shown(&mut e).iter().filter(|&&b| b == 8).count(), 2 * 7);
+        type_all(&mut e, &s, b"\n");
+        assert_eq!(read(&mut e, &s), b"a\n");
+    }
+
+    #[test]
+    fn a_line_never_outgrows_the_queue() {
+        let (mut e, s) = (Editor::new(), Settings::default());
+        for _ in 0..3 * QUEUE {
+            e.receive(b'x', &s);
+        }
+        e.receive(b'\n', &s);
+        assert_eq!(e.queued(), QUEUE);
+    }
+}

@@ -1,0 +1,439 @@
+//! Terminals: a line discipline between a byte port and the programs that read and write it.
+//!
+//! What is typed is taken from the port as it comes in (the terminal listens to the port's readiness), so that the
+//! interrupt key works while nobody reads. The settings and the editor are under one spin lock, held a byte buffer at a
+//! time; bytes to and from programs are copied with nothing but the reader's sleeping lock held.
+
+mod editor;
+mod settings;
+
+pub use editor::Key;
+pub use settings::{Characters, Input, Local, Output, Settings, Size};
+
+use crate::port::{Port, write_all};
+use crate::readiness::{Listener, Readiness, Ready};
+use crate::stream::{Io, Stream};
+use crate::transfer::{Sink, Source};
+use crate::{FsError, rank};
+use alloc::sync::{Arc, Weak};
+use core::any::Any;
+use editor::Editor;
+use quire_sync::hooks::now;
+use quire_sync::{Mutex, SpinLock};
+
+/// What a terminal tells processes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// A key was pressed.
+    Key(Key),
+    /// The size changed.
+    Resized,
+}
+
+/// What a terminal needs of processes.
+pub trait Processes: Send + Sync {
+    /// Sends the signal for `notice` to every process of the group.
+    fn tell(&self, group: u32, notice: Notice);
+    /// The calling process wants to read (or write, or change) the terminal, whose foreground group and session are given.
+    /// In the background of that session it is sent the signal that stops it, and the call ends with
+    /// [`FsError::Interrupted`]; where that signal is ignored, with [`FsError::Io`] for a read, and writes go on.
+    fn check(&self, session: u32, foreground: u32, writing: bool) -> Result<(), FsError>;
+}
+
+struct State {
+    settings: Settings,
+    editor: Editor,
+    size: Size,
+    /// Process group that keys send signals to; 0 where there is none.
+    foreground: u32,
+    /// Session that the terminal belongs to; 0 where it is free.
+    session: u32,
+}
+
+/// A terminal; see the module.
+pub struct Terminal {
+    port: Arc<dyn Port>,
+    processes: Arc<dyn Processes>,
+    state: SpinLock<State>,
+    /// One thread moves bytes from the port at a time, so that they stay in order.
+    pumping: Mutex<()>,
+    /// One reader at a time takes a line.
+    reading: Mutex<()>,
+    readiness: Readiness,
+}
+
+/// What listens to the port; weak, since the port outlives terminals.
+struct Ear(Weak<Terminal>);
+
+impl Listener for Ear {
+    fn changed(&self) {
+        if let Some(terminal) = self.0.upgrade() {
+            terminal.pump();
+        }
+    }
+}
+
+impl Terminal {
+    /// A terminal at `port`.
+    pub fn new(port: Arc<dyn Port>, processes: Arc<dyn Processes>, size: Size) -> Arc<Self> {
+        let state = State { settings: Settings::default(), editor: Editor::new(), size, foreground: 0, session: 0 };
+        let terminal = Arc::new(Terminal {
+            port,
+            processes,
+            state: SpinLock::new(rank::TERMINAL, state),
+            pumping: Mutex::new(()),
+            reading: Mutex::new(()),
+            readiness: Readiness::new(),
+        });
+        let ear: Arc<dyn Listener> = Arc::new(Ear(Arc::downgrade(&terminal)));
+        terminal.port.readiness().listen(&ear);
+        terminal.pump();
+        terminal
+    }
+
+    /// Moves what was typed from the port to the editor, and what is to be shown to the port.
+    fn pump(&self) {
+        {
+            let _one = self.pumping.lock();
+            let mut bytes = [0; 128];
+            loop {
+                self.show();
+                if !self.state.lock().editor.has_room() {
+                    break;
+                }
+                let n = self.port.read(&mut bytes);
+                if n == 0 {
+                    break;
+                }
+                for &byte in &bytes[..n] {
+                    self.typed(byte);
+                }
+            }
+            self.show();
+        }
+        self.readiness.notify();
+    }
+
+    fn typed(&self, byte: u8) {
+        let (key, group) = {
+            let mut state = self.state.lock();
+            let State { settings, editor, foreground, .. } = &mut *state;
+            (editor.receive(byte, settings), *foreground)
+        };
+        if let Some(key) = key {
+            self.press(key, group);
+        }
+    }
+
+    fn press(&self, key: Key, group: u32) {
+        if group != 0 {
+            self.processes.tell(group, Notice::Key(key));
+        }
+    }
+
+    /// A key was pressed outside, whatever the settings say.
+    pub fn key(&self, key: Key) {
+        let group = self.state.lock().foreground;
+        self.press(key, group);
+    }
+
+    /// Sends echoes to the port, as far as it takes them.
+    fn show(&self) {
+        let mut bytes = [0; 128];
+        loop {
+            let n = {
+                let state = self.state.lock();
+                let n = state.editor.echo.len().min(bytes.len());
+                for (to, &from) in bytes[..n].iter_mut().zip(&state.editor.echo) {
+                    *to = from;
+                }
+                n
+            };
+            let sent = if n == 0 { 0 } else { self.port.write(&bytes[..n]) };
+            if sent == 0 {
+                return;
+            }
+            let mut state = self.state.lock();
+            let have = state.editor.echo.len();
+            state.editor.echo.drain(..sent.min(have));
+        }
+    }
+
+    /// The settings now.
+    pub fn settings(&self) -> Settings {
+        self.state.lock().settings
+    }
+
+    /// Changes the settings, throwing away what was typed where `flush` says so.
+    pub fn set_settings(&self, new: Settings, flush: bool) {
+        {
+            let mut state = self.state.lock();
+            let old = core::mem::replace(&mut state.settings, new);
+            if flush {
+                state.editor.flush_input();
+            }
+            state.editor.changed(&old, &new);
+        }
+        self.pump();
+    }
+
+    /// Throws away what was typed.
+    pub fn flush_input(&self) {
+        self.state.lock().editor.flush_input();
+        self.pump();
+    }
+
+    /// Stops or starts output, as the stop and start characters do.
+    pub fn set_stopped(&self, stopped: bool) {
+        self.state.lock().editor.stopped = stopped;
+        self.readiness.notify();
+    }
+
+    /// The size.
+    pub fn size(&self) -> Size {
+        self.state.lock().size
+    }
+
+    /// Changes the size, and tells the foreground.
+    pub fn set_size(&self, size: Size) {
+        let group = {
+            let mut state = self.state.lock();
+            if core::mem::replace(&mut state.size, size) == size { 0 } else { state.foreground }
+        };
+        if group != 0 {
+            self.processes.tell(group, Notice::Resized);
+        }
+    }
+
+    /// The process group in the foreground, and the session it belongs to; zeroes where there is none.
+    pub fn owner(&self) -> (u32, u32) {
+        let state = self.state.lock();
+        (state.foreground, state.session)
+    }
+
+    /// Puts a process group into the foreground.
+    pub fn set_foreground(&self, group: u32) {
+        self.state.lock().foreground = group;
+    }
+
+    /// Makes the terminal a session's; fails where it is another's.
+    pub fn claim(&self, session: u32, group: u32, steal: bool) -> Result<(), FsError> {
+        let mut state = self.state.lock();
+        if state.session != 0 && state.session != session && !steal {
+            return Err(FsError::NotPermitted);
+        }
+        if state.session != session {
+            state.session = session;
+            state.foreground = group;
+        }
+        Ok(())
+    }
+
+    /// The session ended.
+    pub fn release(&self, session: u32) {
+        let mut state = self.state.lock();
+        if state.session == session {
+            state.session = 0;
+            state.foreground = 0;
+        }
+    }
+
+    /// Stops callers in the background; see [`Processes::check`].
+    pub fn check(&self, writing: bool) -> Result<(), FsError> {
+        let (foreground, session) = self.owner();
+        self.processes.check(session, foreground, writing)
+    }
+
+    /// Waits until output went out.
+    pub fn drain(&self, io: &Io<'_>) -> Result<(), FsError> {
+        self.port.readiness().wait(io, || self.port.writable().then_some(()))
+    }
+
+    fn read_line(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<Option<usize>, FsError> {
+        // Looked at before the editor: what came in before the end is in the editor then.
+        let end = self.port.at_end();
+        {
+            let state = self.state.lock();
+            if !state.editor.has_line() {
+                return Ok(end.then_some(0));
+            }
+        }
+        let _ = io;
+        let mut done = 0;
+        let mut bytes = [0; 128];
+        loop {
+            let most = bytes.len().min(sink.room());
+            let (n, over) = {
+                let mut state = self.state.lock();
+                let State { settings, editor, .. } = &mut *state;
+                editor.take(settings, &mut bytes[..most])
+            };
+            match sink.put(&bytes[..n]) {
+                Ok(m) => {
+                    done += m;
+                    if m < n {
+                        break;
+                    }
+                }
+                Err(_) if done > 0 => break,
+                Err(e) => return Err(e),
+            }
+            if over || sink.room() == 0 {
+                break;
+            }
+        }
+        Ok(Some(done))
+    }
+
+    /// Reads without lines: by the number of bytes and the time that the settings want.
+    fn read_raw(&self, io: &Io<'_>, sink: &mut dyn Sink, min: u8, time: u8) -> Result<usize, FsError> {
+        const TENTH: u64 = 100_000_000;
+        let mut done = 0;
+        let mut bytes = [0; 128];
+        let want = usize::from(min).min(sink.room());
+        // With a minimum the clock starts at the first byte and again at each; without one it starts at once.
+        let mut deadline = (min == 0).then(|| now() + u64::from(time) * TENTH);
+        loop {
+            let most = bytes.len().min(sink.room());
+            let n = {
+                let mut state = self.state.lock();
+                let State { settings, editor, .. } = &mut *state;
+                editor.take(settings, &mut bytes[..most]).0
+            };
+            if n > 0 {
+                match sink.put(&bytes[..n]) {
+                    Ok(m) => done += m,
+                    Err(_) if done > 0 => return Ok(done),
+                    Err(e) => return Err(e),
+                }
+                if min > 0 && time > 0 {
+                    deadline = Some(now() + u64::from(time) * TENTH);
+                }
+                if sink.room() > 0 {
+                    continue;
+                }
+            }
+            if sink.room() == 0 || (done >= want && done > 0) || self.port.at_end() {
+                return Ok(done);
+            }
+            let wait = Io { deadline, ..*io };
+            let more = || (self.state.lock().editor.queued() > 0 || self.port.at_end()).then_some(());
+            match self.readiness.wait(&wait, more) {
+                Ok(()) => {}
+                Err(_) if done > 0 => return Ok(done),
+                Err(FsError::WouldBlock) if !io.nonblock || min == 0 => return Ok(0),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+impl Stream for Terminal {
+    fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
+        if sink.room() == 0 {
+            return Ok(0);
+        }
+        let got = loop {
+            self.check(false)?;
+            let settings = self.settings();
+            if settings.local.contains(Local::CANONICAL) {
+                let got = {
+                    let _one = self.reading.lock();
+                    self.read_line(io, sink)?
+                };
+                if let Some(n) = got {
+                    break n;
+                }
+                let raw = || !self.settings().local.contains(Local::CANONICAL);
+                self.readiness.wait(io, || {
+                    let line = self.state.lock().editor.has_line();
+                    (line || self.port.at_end() || raw()).then_some(())
+                })?;
+            } else {
+                break self.read_raw(io, sink, settings.characters.min, settings.characters.time)?;
+            }
+        };
+        self.pump(); // there is room for more
+        Ok(got)
+    }
+
+    fn write(&self, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
+        if self.settings().local.contains(Local::STOP_BACKGROUND) {
+            self.check(true)?;
+        }
+        let mut done = 0;
+        let mut bytes = [0; 256];
+        let mut out = [0; 512];
+        while source.left() > 0 {
+            let start = || (!self.state.lock().editor.stopped && self.port.writable()).then_some(());
+            let waited = match start() {
+                Some(()) => Ok(()),
+                None if self.state.lock().editor.stopped => {
+                    self.readiness.wait(io, || (!self.state.lock().editor.stopped).then_some(()))
+                }
+                None => self.port.readiness().wait(io, || self.port.writable().then_some(())),
+            };
+            match waited {
+                Ok(()) => {}
+                Err(_) if done > 0 => return Ok(done),
+                Err(e) => return Err(e),
+            }
+            let want = source.left().min(bytes.len());
+            let n = match source.take(&mut bytes[..want]) {
+                Ok(0) => break,
+                Ok(n) => n,
+                Err(_) if done > 0 => break,
+                Err(e) => return Err(e),
+            };
+            let mut len = 0;
+            {
+                let mut state = self.state.lock();
+                let State { settings, editor, .. } = &mut *state;
+                for &b in &bytes[..n] {
+                    let mut two = [0; 2];
+                    let k = editor.output(b, settings, &mut two);
+                    out[len..len + k].copy_from_slice(&two[..k]);
+                    len += k;
+                }
+            }
+            // Taken from the program, so it goes out whole: only a signal cuts it short.
+            let (_, outcome) = write_all(&*self.port, &Io { nonblock: false, deadline: None, ..*io }, &out[..len]);
+            done += n;
+            if outcome.is_err() {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    fn ready(&self) -> Ready {
+        let end = self.port.at_end();
+        let state = self.state.lock();
+        let readable = match state.settings.local.contains(Local::CANONICAL) {
+            true => state.editor.has_line(),
+            false => {
+                let min =
+                    if state.settings.characters.time == 0 { usize::from(state.settings.characters.min) } else { 1 };
+                state.editor.queued() >= min.max(1)
+            }
+        };
+        let mut ready = Ready::empty();
+        ready.set(Ready::READ, readable || end);
+        ready.set(Ready::WRITE, !state.editor.stopped && self.port.writable());
+        ready
+    }
+
+    fn readiness(&self) -> Option<&Readiness> {
+        // The pump passes every change of the port on.
+        Some(&self.readiness)
+    }
+
+    fn queued(&self) -> Result<usize, FsError> {
+        let state = self.state.lock();
+        Ok(state.editor.available(&state.settings))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

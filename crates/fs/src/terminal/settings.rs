@@ -1,0 +1,144 @@
+//! How a terminal treats what goes through it: POSIX's termios, in types of our own.
+
+bitflags::bitflags! {
+    /// What happens to bytes that come in.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Input: u16 {
+        /// Carriage return becomes newline.
+        const CR_TO_NL = 1;
+        /// Newline becomes carriage return.
+        const NL_TO_CR = 2;
+        /// Carriage returns are dropped.
+        const IGNORE_CR = 4;
+        /// The eighth bit is dropped.
+        const STRIP = 8;
+        /// The stop and start characters stop and start output.
+        const FLOW = 16;
+        /// Text is UTF-8: erasing takes whole characters.
+        const UTF8 = 32;
+    }
+
+    /// What happens to bytes that go out.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Output: u16 {
+        /// Anything at all.
+        const PROCESS = 1;
+        /// Newline becomes carriage return and newline.
+        const NL_TO_CRNL = 2;
+        /// Carriage return becomes newline.
+        const CR_TO_NL = 4;
+    }
+
+    /// What the terminal itself does with what is typed.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Local: u16 {
+        /// Lines are edited, and read as a whole.
+        const CANONICAL = 1;
+        /// What is typed is shown.
+        const ECHO = 2;
+        /// Erasing is shown by blanking.
+        const ECHO_ERASE = 4;
+        /// Killing a line is shown by a new line.
+        const ECHO_KILL = 8;
+        /// Killing a line is shown by blanking all of it.
+        const ECHO_KILL_ERASE = 16;
+        /// Newlines are shown even where nothing else is.
+        const ECHO_NEWLINE = 32;
+        /// Control characters are shown as `^X`.
+        const ECHO_CONTROL = 64;
+        /// Some characters send signals.
+        const SIGNALS = 128;
+        /// Signals do not throw away what was typed.
+        const NO_FLUSH = 256;
+        /// Erasing words, reprinting and quoting.
+        const EXTENDED = 512;
+        /// Output from the background stops its process group.
+        const STOP_BACKGROUND = 1024;
+    }
+}
+
+/// Characters with a meaning; 0 where there is none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub struct Characters {
+    pub interrupt: u8,
+    pub quit: u8,
+    pub suspend: u8,
+    pub erase: u8,
+    pub word_erase: u8,
+    pub kill: u8,
+    pub end_of_file: u8,
+    pub end_of_line: u8,
+    pub end_of_line2: u8,
+    pub start: u8,
+    pub stop: u8,
+    pub reprint: u8,
+    pub discard: u8,
+    pub literal_next: u8,
+    /// Not canonical: bytes that a read waits for.
+    pub min: u8,
+    /// Not canonical: tenths of a second that a read waits for (the next of) them.
+    pub time: u8,
+}
+
+/// A terminal's settings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// Coming in.
+    pub input: Input,
+    /// Going out.
+    pub output: Output,
+    /// In between.
+    pub local: Local,
+    /// Characters with a meaning.
+    pub characters: Characters,
+    /// What else the caller set, remembered for it without effect.
+    pub remembered: [u32; 6],
+}
+
+impl Default for Settings {
+    /// What a login finds: canonical, echoing, with the usual keys.
+    fn default() -> Self {
+        Settings {
+            input: Input::CR_TO_NL | Input::FLOW,
+            output: Output::PROCESS | Output::NL_TO_CRNL,
+            local: Local::CANONICAL
+                | Local::ECHO
+                | Local::ECHO_ERASE
+                | Local::ECHO_KILL
+                | Local::ECHO_KILL_ERASE
+                | Local::ECHO_CONTROL
+                | Local::SIGNALS
+                | Local::EXTENDED,
+            characters: Characters {
+                interrupt: 3,
+                quit: 28,
+                suspend: 26,
+                erase: 127,
+                word_erase: 23,
+                kill: 21,
+                end_of_file: 4,
+                end_of_line: 0,
+                end_of_line2: 0,
+                start: 17,
+                stop: 19,
+                reprint: 18,
+                discard: 15,
+                literal_next: 22,
+                min: 1,
+                time: 0,
+            },
+            remembered: [0; 6],
+        }
+    }
+}
+
+/// Rows and columns, and pixels for those who care.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs)]
+pub struct Size {
+    pub rows: u16,
+    pub columns: u16,
+    pub width: u16,
+    pub height: u16,
+}

@@ -1,0 +1,560 @@
+//! The tree: making, linking, removing and opening what names lead to.
+
+use crate::dentry::Dentry;
+use crate::device::Driver;
+use crate::directory::Directory;
+use crate::generated::{self, GeneratedDirectory};
+use crate::host::{Host, Timestamp};
+use crate::inode::{Attr, DeviceNumber, FileSystem, Inode, NewAttr, Node, Space};
+use crate::open_file::{Body, OpenFile};
+use crate::pipe::Pipe;
+use crate::walk::{Found, Last, View, Want, Who};
+use crate::{FileKind, FsError, Io, OpenFlags, Stream, rank};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::{Mutex, SpinLock};
+
+/// Most names of one inode.
+pub const LINK_MAX: u32 = 1 << 30;
+
+/// What is to be made.
+#[derive(Clone, Copy, Debug)]
+pub enum Create<'a> {
+    /// An empty file.
+    File,
+    /// An empty directory.
+    Directory,
+    /// A symbolic link to a path.
+    Symlink(&'a [u8]),
+    /// A pipe with a name.
+    Fifo,
+    /// A character device's node.
+    CharDevice(DeviceNumber),
+    /// A block device's node.
+    BlockDevice(DeviceNumber),
+    /// A socket's name.
+    Socket,
+}
+
+/// All files of a machine.
+pub struct Vfs<H: Host> {
+    host: H,
+    root: Arc<Dentry<H>>,
+    /// Where pipes, memory files and other nameless things live.
+    nameless: Arc<FileSystem>,
+    /// Held while a name moves between directories: then, and only then, do ancestors change.
+    pub(crate) moving: Mutex<()>,
+    drivers: SpinLock<Vec<(DeviceNumber, Arc<dyn Driver>)>>,
+    mounts: SpinLock<Vec<Arc<Dentry<H>>>>,
+    next_device: AtomicU64,
+}
+
+impl<H: Host> Vfs<H> {
+    /// An empty tree of at most `inodes` inodes.
+    pub fn new(host: H, inodes: u64) -> Result<Arc<Self>, FsError> {
+        let system = FileSystem::new(1, "tmpfs", inodes);
+        let root = Dentry::root(Self::root_directory(&host, &system, 0o755)?);
+        Ok(Arc::new(Vfs {
+            host,
+            mounts: SpinLock::new(rank::ATTR, alloc::vec![root.clone()]),
+            root,
+            nameless: FileSystem::new(2, "pipefs", u64::MAX / 2),
+            moving: Mutex::new(()),
+            drivers: SpinLock::new(rank::ATTR, Vec::new()),
+            next_device: AtomicU64::new(3),
+        }))
+    }
+
+    fn root_directory(host: &H, system: &Arc<FileSystem>, mode: u16) -> Result<Arc<Inode<H>>, FsError> {
+        let attr = NewAttr { mode, uid: 0, gid: 0 };
+        let inode = Inode::new(host, system, attr, |_| Ok(Node::Directory(Directory::new())))?;
+        inode.change(host.realtime(), |a| a.links = 2);
+        Ok(inode)
+    }
+
+    /// The kernel around it.
+    pub fn host(&self) -> &H {
+        &self.host
+    }
+
+    /// The root of everything.
+    pub fn root(&self) -> &Arc<Dentry<H>> {
+        &self.root
+    }
+
+    /// The view of a process that may do everything, from the root.
+    pub fn view(&self) -> View<H> {
+        View { root: self.root.clone(), cwd: self.root.clone(), who: Who::ROOT, umask: 0 }
+    }
+
+    // Mounts
+
+    /// Mounts an empty memory file system on the directory `path`, which is made where it is missing.
+    pub fn mount_memory(
+        &self,
+        path: &[u8],
+        kind: &'static str,
+        inodes: u64,
+        mode: u16,
+    ) -> Result<Arc<Dentry<H>>, FsError> {
+        let system = FileSystem::new(self.next_device.fetch_add(1, Ordering::Relaxed), kind, inodes);
+        let root = Self::root_directory(&self.host, &system, mode)?;
+        self.mount(path, root)
+    }
+
+    /// Mounts what `root` makes up on the directory `path`, which is made where it is missing.
+    pub fn mount_generated(
+        &self,
+        path: &[u8],
+        kind: &'static str,
+        root: Arc<dyn GeneratedDirectory<H>>,
+    ) -> Result<Arc<Dentry<H>>, FsError> {
+        let system = FileSystem::new(self.next_device.fetch_add(1, Ordering::Relaxed), kind, u64::MAX);
+        self.mount(path, generated::root_inode(&self.host, &system, root))
+    }
+
+    fn mount(&self, path: &[u8], inode: Arc<Inode<H>>) -> Result<Arc<Dentry<H>>, FsError> {
+        let view = self.view();
+        let found = self.walk(&view, &self.root, path, true)?;
+        if found.last != Last::Name {
+            return Err(FsError::Busy);
+        }
+        if found.target.is_none() {
+            self.make(&view, &found, Create::Directory, 0o755)?;
+        }
+        let Node::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotDirectory) };
+        let name = found.name.shared();
+        let mounted = Dentry::child(&found.parent, name.clone(), inode, true);
+        let hidden = directory.lock().put(name, mounted.clone());
+        drop(hidden);
+        self.mounts.lock().push(mounted.clone());
+        Ok(mounted)
+    }
+
+    /// Calls `each` with the path and the type of everything that is mounted.
+    pub fn mounts(&self, mut each: impl FnMut(&[u8], &'static str)) {
+        let mounts = self.mounts.lock().clone();
+        for m in &mounts {
+            each(&m.path(&self.root).0, m.inode.system().kind);
+        }
+    }
+
+    /// How much space the file system of `inode` has.
+    pub fn space(&self, inode: &Inode<H>) -> Space {
+        let system = inode.system();
+        let (live, limit) = system.inodes();
+        Space {
+            kind: system.kind,
+            device: system.device,
+            pages: self.host.memory(),
+            inodes: (limit, limit.saturating_sub(live)),
+        }
+    }
+
+    // Devices
+
+    /// From now on `driver` stands behind the nodes with that number.
+    pub fn register(&self, number: DeviceNumber, driver: Arc<dyn Driver>) {
+        self.drivers.lock().push((number, driver));
+    }
+
+    fn open_device(&self, number: DeviceNumber, flags: OpenFlags) -> Result<Arc<dyn Stream>, FsError> {
+        let driver = self.drivers.lock().iter().rev().find(|(n, _)| *n == number).map(|(_, d)| d.clone());
+        driver.ok_or(FsError::NoDevice)?.open(flags)
+    }
+
+    // Making and removing
+
+    /// Makes `what` under the name that `found` ends in. `mode` loses what the view's umask says.
+    pub fn make(
+        &self,
+        view: &View<H>,
+        found: &Found<H>,
+        what: Create<'_>,
+        mode: u16,
+    ) -> Result<Arc<Dentry<H>>, FsError> {
+        if found.last != Last::Name || found.target.is_some() {
+            return Err(FsError::Exists);
+        }
+        if found.slash && !matches!(what, Create::Directory) {
+            return Err(FsError::NotFound);
+        }
+        let parent = &found.parent;
+        let Node::Directory(directory) = &parent.inode.node else { return Err(FsError::NotFound) };
+        view.who.may(&parent.inode, Want::WRITE | Want::EXECUTE)?;
+        let inode = self.new_inode(view, Some(&parent.inode), parent.inode.system(), what, mode)?;
+        let name = found.name.shared();
+        let dentry = Dentry::child(parent, name.clone(), inode, false);
+        if let Some(file) = dentry.inode.file() {
+            file.origin.set_name(&dentry);
+        }
+        let now = self.host.realtime();
+        let is_directory = dentry.inode.is_directory();
+        dentry.inode.change(now, |a| a.links = if is_directory { 2 } else { 1 });
+        {
+            let mut entries = directory.lock();
+            if entries.dead() {
+                return Err(FsError::NotFound);
+            }
+            if entries.get(&name).is_some() {
+                drop(entries);
+                return Err(FsError::Exists);
+            }
+            entries.add(name, dentry.clone());
+        }
+        parent.inode.change(now, |a| {
+            a.modified = now;
+            a.links += u32::from(is_directory);
+        });
+        Ok(dentry)
+    }
+
+    fn new_inode(
+        &self,
+        view: &View<H>,
+        parent: Option<&Inode<H>>,
+        system: &Arc<FileSystem>,
+        what: Create<'_>,
+        mode: u16,
+    ) -> Result<Arc<Inode<H>>, FsError> {
+        let mut attr = NewAttr { mode: mode & !view.umask, uid: view.who.uid, gid: view.who.gid };
+        if matches!(what, Create::Symlink(_)) {
+            attr.mode = 0o777;
+        }
+        // A directory with the set-group-id bit hands its group on, and the bit to directories.
+        if let Some(parent) = parent.map(|p| p.attr()).filter(|p| p.mode & 0o2000 != 0) {
+            attr.gid = parent.gid;
+            if matches!(what, Create::Directory) {
+                attr.mode |= 0o2000;
+            }
+        }
+        Inode::new(&self.host, system, attr, |ident| {
+            Ok(match what {
+                Create::File => Inode::regular(&self.host, ident)?,
+                Create::Directory => Node::Directory(Directory::new()),
+                Create::Symlink(target) => {
+                    let mut bytes = Vec::new();
+                    bytes.try_reserve_exact(target.len()).map_err(|_| FsError::OutOfMemory)?;
+                    bytes.extend_from_slice(target);
+                    Node::Symlink(Box::from(bytes))
+                }
+                Create::Fifo => Node::Fifo(Pipe::new(self.host.clone())),
+                Create::CharDevice(n) => Node::CharDevice(n),
+                Create::BlockDevice(n) => Node::BlockDevice(n),
+                Create::Socket => Node::Socket,
+            })
+        })
+    }
+
+    /// Gives the inode behind `old` one more name.
+    pub fn link(&self, view: &View<H>, old: &Arc<Dentry<H>>, found: &Found<H>) -> Result<(), FsError> {
+        if found.last != Last::Name || found.target.is_some() {
+            return Err(FsError::Exists);
+        }
+        if found.slash {
+            return Err(FsError::NotFound);
+        }
+        if old.inode.is_directory() {
+            return Err(FsError::NotPermitted);
+        }
+        let parent = &found.parent;
+        if !Arc::ptr_eq(old.inode.system(), parent.inode.system()) {
+            return Err(FsError::CrossDevice);
+        }
+        let Node::Directory(directory) = &parent.inode.node else { return Err(FsError::NotPermitted) };
+        view.who.may(&parent.inode, Want::WRITE | Want::EXECUTE)?;
+        let name = found.name.shared();
+        let dentry = Dentry::child(parent, name.clone(), old.inode.clone(), false);
+        let now = self.host.realtime();
+        {
+            let mut entries = directory.lock();
+            if entries.dead() {
+                return Err(FsError::NotFound);
+            }
+            if entries.get(&name).is_some() {
+                drop(entries);
+                return Err(FsError::Exists);
+            }
+            // Under the directory's lock: whoever sees the name sees it counted. An inode that lost its last name stays so.
+            old.inode.change(now, |a| match a.links {
+                0 => Err(FsError::NotFound),
+                LINK_MAX.. => Err(FsError::TooManyLinks),
+                _ => {
+                    a.links += 1;
+                    Ok(())
+                }
+            })?;
+            entries.add(name, dentry);
+        }
+        parent.inode.touch(now);
+        Ok(())
+    }
+
+    /// Removes a name that does not lead to a directory.
+    pub fn unlink(&self, view: &View<H>, found: &Found<H>) -> Result<(), FsError> {
+        match found.last {
+            Last::Name => {}
+            _ => return Err(FsError::IsDirectory),
+        }
+        let Node::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotPermitted) };
+        view.who.may(&found.parent.inode, Want::WRITE | Want::EXECUTE)?;
+        let removed = {
+            let mut entries = directory.lock();
+            let victim = entries.get(found.name.bytes()).cloned().ok_or(FsError::NotFound)?;
+            if victim.inode.is_directory() {
+                return Err(FsError::IsDirectory);
+            }
+            if found.slash {
+                return Err(FsError::NotDirectory);
+            }
+            view.who.may_take(&found.parent.inode, &victim.inode)?;
+            let listed = entries.take(found.name.bytes());
+            victim.unlist();
+            (victim, listed)
+        };
+        let now = self.host.realtime();
+        removed.0.inode.change(now, |a| a.links = a.links.saturating_sub(1));
+        found.parent.inode.touch(now);
+        Ok(())
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, view: &View<H>, found: &Found<H>) -> Result<(), FsError> {
+        match found.last {
+            Last::Name => {}
+            Last::Dot => return Err(FsError::Invalid),
+            Last::DotDot => return Err(FsError::NotEmpty),
+            Last::Root | Last::Jump => return Err(FsError::Busy),
+        }
+        let Node::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotPermitted) };
+        view.who.may(&found.parent.inode, Want::WRITE | Want::EXECUTE)?;
+        let removed = {
+            let mut entries = directory.lock();
+            let victim = entries.get(found.name.bytes()).cloned().ok_or(FsError::NotFound)?;
+            if victim.mounted {
+                return Err(FsError::Busy);
+            }
+            let Node::Directory(inner) = &victim.inode.node else { return Err(FsError::NotDirectory) };
+            view.who.may_take(&found.parent.inode, &victim.inode)?;
+            {
+                let mut inner = inner.lock_nested();
+                if !inner.is_empty() {
+                    return Err(FsError::NotEmpty);
+                }
+                inner.kill();
+            }
+            let listed = entries.take(found.name.bytes());
+            victim.unlist();
+            (victim, listed)
+        };
+        let now = self.host.realtime();
+        removed.0.inode.change(now, |a| a.links = 0);
+        found.parent.inode.change(now, |a| {
+            a.modified = now;
+            a.links = a.links.saturating_sub(1);
+        });
+        Ok(())
+    }
+
+    // Opening
+
+    /// Opens what `path` leads to, making it where `flags` say so. Waits only for the other end of a FIFO.
+    pub fn open(
+        &self,
+        view: &View<H>,
+        base: &Arc<Dentry<H>>,
+        path: &[u8],
+        flags: OpenFlags,
+        mode: u16,
+        io: &Io<'_>,
+    ) -> Result<Arc<OpenFile<H>>, FsError> {
+        let exclusive = flags.contains(OpenFlags::CREATE | OpenFlags::EXCLUSIVE);
+        let follow = !flags.contains(OpenFlags::NOFOLLOW) && !exclusive;
+        loop {
+            let found = self.walk(view, base, path, follow)?;
+            if flags.contains(OpenFlags::NAMELESS) {
+                let directory = found.target.ok_or(FsError::NotFound)?;
+                let Node::Directory(_) = &directory.inode.node else { return Err(FsError::NotDirectory) };
+                view.who.may(&directory.inode, Want::WRITE | Want::EXECUTE)?;
+                let system = directory.inode.system();
+                let inode = self.new_inode(view, Some(&directory.inode), system, Create::File, mode)?;
+                return self.open_dentry(&Dentry::nameless(b"/ (deleted)", inode), flags, io);
+            }
+            let dentry = match &found.target {
+                Some(_) if exclusive => return Err(FsError::Exists),
+                Some(there) => there.clone(),
+                None if !flags.contains(OpenFlags::CREATE) => return Err(FsError::NotFound),
+                None if found.slash => return Err(FsError::IsDirectory),
+                None => match self.make(view, &found, Create::File, mode) {
+                    Ok(new) => return self.open_dentry(&new, flags - OpenFlags::TRUNCATE, io),
+                    Err(FsError::Exists) if !exclusive => continue,
+                    Err(e) => return Err(e),
+                },
+            };
+            if flags.contains(OpenFlags::CREATE) && dentry.inode.is_directory() {
+                return Err(FsError::IsDirectory);
+            }
+            self.check_open(&view.who, &dentry, flags)?;
+            return self.open_dentry(&dentry, flags, io);
+        }
+    }
+
+    /// Whether `who` may open what is there with `flags`.
+    fn check_open(&self, who: &Who, dentry: &Dentry<H>, flags: OpenFlags) -> Result<(), FsError> {
+        let kind = dentry.inode.kind();
+        if flags.contains(OpenFlags::DIRECTORY) && kind != FileKind::Directory {
+            return Err(FsError::NotDirectory);
+        }
+        if flags.contains(OpenFlags::PATH) {
+            return Ok(());
+        }
+        if kind == FileKind::Symlink {
+            return Err(FsError::Loop);
+        }
+        let mut want = Want::empty();
+        want.set(Want::READ, flags.contains(OpenFlags::READ));
+        want.set(Want::WRITE, flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE));
+        if want.contains(Want::WRITE) && kind == FileKind::Directory {
+            return Err(FsError::IsDirectory);
+        }
+        who.may(&dentry.inode, want)
+    }
+
+    /// Opens a dentry; permissions were checked.
+    pub fn open_dentry(
+        &self,
+        dentry: &Arc<Dentry<H>>,
+        flags: OpenFlags,
+        io: &Io<'_>,
+    ) -> Result<Arc<OpenFile<H>>, FsError> {
+        let body = if flags.contains(OpenFlags::PATH) { Body::Path } else { self.body(dentry, flags, io)? };
+        Ok(OpenFile::new(self.host.clone(), dentry.clone(), flags, body))
+    }
+
+    fn body(&self, dentry: &Arc<Dentry<H>>, flags: OpenFlags, io: &Io<'_>) -> Result<Body<H>, FsError> {
+        let inode = &dentry.inode;
+        Ok(match &inode.node {
+            Node::File(file) => {
+                if flags.contains(OpenFlags::TRUNCATE) {
+                    inode.truncate(&self.host, 0)?;
+                }
+                if file.origin.dentry().is_none() {
+                    file.origin.set_name(dentry);
+                }
+                Body::File
+            }
+            Node::Directory(_) => Body::Directory,
+            Node::Fifo(pipe) => {
+                let (read, write) = (flags.contains(OpenFlags::READ), flags.contains(OpenFlags::WRITE));
+                Body::Stream(pipe.open(read, write, &io.of(flags))?)
+            }
+            Node::CharDevice(number) => Body::Stream(self.open_device(*number, flags)?),
+            Node::Generated(generated) => Body::generated(generated)?,
+            Node::Symlink(_) => return Err(FsError::Loop),
+            Node::BlockDevice(_) | Node::Socket | Node::Anonymous(_) => return Err(FsError::NoDevice),
+        })
+    }
+
+    /// A new pipe: its reading and its writing end. `flags` are added to both.
+    pub fn pipe(&self, flags: OpenFlags) -> Result<(Arc<OpenFile<H>>, Arc<OpenFile<H>>), FsError> {
+        let pipe = Pipe::new(self.host.clone());
+        let (r, w) = (pipe.open(true, false, &Io::NOW)?, pipe.open_now(false, true));
+        let attr = NewAttr { mode: 0o600, uid: 0, gid: 0 };
+        let inode = Inode::new(&self.host, &self.nameless, attr, |_| Ok(Node::Fifo(pipe)))?;
+        inode.change(self.host.realtime(), |a| a.links = 1);
+        let label = alloc::format!("pipe:[{}]", inode.ident.number);
+        let dentry = Dentry::nameless(label.as_bytes(), inode);
+        let open = |f, s| OpenFile::new(self.host.clone(), dentry.clone(), flags | f, Body::Stream(s));
+        Ok((open(OpenFlags::READ, r), open(OpenFlags::WRITE, w)))
+    }
+
+    /// An open file for a stream without a name; `kind` is what listings of open files show.
+    pub fn nameless_stream(
+        &self,
+        kind: &'static str,
+        stream: Arc<dyn Stream>,
+        flags: OpenFlags,
+        socket: bool,
+    ) -> Result<Arc<OpenFile<H>>, FsError> {
+        let attr = NewAttr { mode: if socket { 0o777 } else { 0o600 }, uid: 0, gid: 0 };
+        let node = if socket { Node::Socket } else { Node::Anonymous(kind) };
+        let inode = Inode::new(&self.host, &self.nameless, attr, |_| Ok(node))?;
+        inode.change(self.host.realtime(), |a| a.links = 1);
+        let label = match socket {
+            true => alloc::format!("socket:[{}]", inode.ident.number),
+            false => alloc::format!("anon_inode:{kind}"),
+        };
+        let dentry = Dentry::nameless(label.as_bytes(), inode);
+        Ok(OpenFile::new(self.host.clone(), dentry, flags, Body::Stream(stream)))
+    }
+
+    /// A file in memory without a name in any directory; listings show `/memfd:name (deleted)`.
+    pub fn memory_file(&self, name: &[u8], flags: OpenFlags) -> Result<Arc<OpenFile<H>>, FsError> {
+        let attr = NewAttr { mode: 0o777, uid: 0, gid: 0 };
+        let inode = Inode::new(&self.host, self.root.inode.system(), attr, |ident| Inode::regular(&self.host, ident))?;
+        let mut label = b"/memfd:".to_vec();
+        label.extend_from_slice(name);
+        label.extend_from_slice(b" (deleted)");
+        let dentry = Dentry::nameless(&label, inode);
+        self.open_dentry(&dentry, flags, &Io::NOW)
+    }
+
+    // Attributes
+
+    /// Changes the permission bits.
+    pub fn set_mode(&self, who: &Who, inode: &Inode<H>, mode: u16) -> Result<(), FsError> {
+        inode.change(self.host.realtime(), |a| {
+            if !who.owns(a) {
+                return Err(FsError::NotPermitted);
+            }
+            a.mode = mode & 0o7777;
+            Ok(())
+        })
+    }
+
+    /// Changes owner and group, where given. Files lose their set-id bits.
+    pub fn set_owner(&self, who: &Who, inode: &Inode<H>, uid: Option<u32>, gid: Option<u32>) -> Result<(), FsError> {
+        let is_directory = inode.is_directory();
+        inode.change(self.host.realtime(), |a| {
+            let same = uid.is_none_or(|u| u == a.uid) && gid.is_none_or(|g| g == a.gid || g == who.gid);
+            if who.uid != 0 && !(who.uid == a.uid && same) {
+                return Err(FsError::NotPermitted);
+            }
+            a.uid = uid.unwrap_or(a.uid);
+            a.gid = gid.unwrap_or(a.gid);
+            if !is_directory {
+                a.mode &= !0o4000;
+                if a.mode & 0o010 != 0 {
+                    a.mode &= !0o2000;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Changes the times of last access and modification, where given. `explicit` times need the owner, the current time
+    /// only permission to write.
+    pub fn set_times(
+        &self,
+        who: &Who,
+        inode: &Inode<H>,
+        accessed: Option<Timestamp>,
+        modified: Option<Timestamp>,
+        explicit: bool,
+    ) -> Result<(), FsError> {
+        let owner = who.owns(&inode.attr());
+        if !owner {
+            if explicit {
+                return Err(FsError::NotPermitted);
+            }
+            who.may(inode, Want::WRITE)?;
+        }
+        inode.change(self.host.realtime(), |a: &mut Attr| {
+            a.accessed = accessed.unwrap_or(a.accessed);
+            a.modified = modified.unwrap_or(a.modified);
+        });
+        Ok(())
+    }
+}

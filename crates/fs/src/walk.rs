@@ -1,0 +1,299 @@
+//! From a path to a dentry.
+
+use crate::dentry::Dentry;
+use crate::generated::Generated;
+use crate::host::Host;
+use crate::inode::{Attr, Inode, Node};
+use crate::vfs::Vfs;
+use crate::{FileKind, FsError};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+/// Longest name of one component.
+pub const NAME_MAX: usize = 255;
+/// Longest path, the terminating zero that Linux counts included.
+pub const PATH_MAX: usize = 4096;
+/// Most symbolic links that one path may lead through.
+pub const LINKS_MAX: u32 = 40;
+
+bitflags::bitflags! {
+    /// What somebody wants to do with a file: the three permission bits.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Want: u16 {
+        /// Read it, or list it.
+        const READ = 4;
+        /// Write it, or change its entries.
+        const WRITE = 2;
+        /// Execute it, or look names up in it.
+        const EXECUTE = 1;
+    }
+}
+
+/// On whose behalf something is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Who {
+    /// User; 0 may do everything.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+impl Who {
+    /// The user that may do everything.
+    pub const ROOT: Who = Who { uid: 0, gid: 0 };
+
+    /// Whether the permission bits let `self` do what it wants.
+    pub fn may<H: Host>(&self, inode: &Inode<H>, want: Want) -> Result<(), FsError> {
+        let attr = inode.attr();
+        if self.uid == 0 {
+            // Execution of a file needs one execute bit; everything else is granted.
+            let refused = want.contains(Want::EXECUTE) && !inode.is_directory() && attr.mode & 0o111 == 0;
+            return if refused { Err(FsError::Denied) } else { Ok(()) };
+        }
+        let shift = match () {
+            () if self.uid == attr.uid => 6,
+            () if self.gid == attr.gid => 3,
+            () => 0,
+        };
+        if (attr.mode >> shift) & want.bits() == want.bits() { Ok(()) } else { Err(FsError::Denied) }
+    }
+
+    /// Whether `self` may change a file's attributes.
+    pub fn owns(&self, attr: &Attr) -> bool {
+        self.uid == 0 || self.uid == attr.uid
+    }
+
+    /// Whether `self` may remove or rename `victim` in `directory`, the sticky bit considered.
+    pub(crate) fn may_take<H: Host>(&self, directory: &Inode<H>, victim: &Inode<H>) -> Result<(), FsError> {
+        let attr = directory.attr();
+        if attr.mode & 0o1000 != 0 && !self.owns(&attr) && !self.owns(&victim.attr()) {
+            return Err(FsError::NotPermitted);
+        }
+        Ok(())
+    }
+}
+
+/// How a process sees the tree: where its paths start, who it is, what it takes from the modes of what it makes.
+pub struct View<H: Host> {
+    /// What `/` means.
+    pub root: Arc<Dentry<H>>,
+    /// Where relative paths start.
+    pub cwd: Arc<Dentry<H>>,
+    /// On whose behalf.
+    pub who: Who,
+    /// Permission bits that new files do not get.
+    pub umask: u16,
+}
+
+impl<H: Host> Clone for View<H> {
+    fn clone(&self) -> Self {
+        View { root: self.root.clone(), cwd: self.cwd.clone(), who: self.who, umask: self.umask }
+    }
+}
+
+/// One component's name, kept in place.
+#[derive(Clone)]
+pub struct Name {
+    len: u8,
+    bytes: [u8; NAME_MAX],
+}
+
+impl Name {
+    /// A checked name.
+    pub fn new(name: &[u8]) -> Result<Self, FsError> {
+        if name.len() > NAME_MAX {
+            return Err(FsError::NameTooLong);
+        }
+        let mut bytes = [0; NAME_MAX];
+        bytes[..name.len()].copy_from_slice(name);
+        Ok(Name { len: name.len() as u8, bytes })
+    }
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+    pub(crate) fn shared(&self) -> Arc<[u8]> {
+        Arc::from(self.bytes())
+    }
+}
+
+/// What the last component was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Last {
+    /// A name.
+    Name,
+    /// `.`
+    Dot,
+    /// `..`
+    DotDot,
+    /// There was none: the path is made of slashes.
+    Root,
+    /// A link that leads straight to a thing, which may have no name.
+    Jump,
+}
+
+/// Where a path leads.
+pub struct Found<H: Host> {
+    /// The directory of the last component.
+    pub parent: Arc<Dentry<H>>,
+    /// What the last component was.
+    pub last: Last,
+    /// The last component, where it was a name.
+    pub name: Name,
+    /// What it leads to, if that exists.
+    pub target: Option<Arc<Dentry<H>>>,
+    /// The path ends in a slash: a directory is meant.
+    pub slash: bool,
+}
+
+/// The rest of a path: borrowed until a link is followed.
+enum Rest<'p> {
+    Path(&'p [u8]),
+    Link(Vec<u8>, usize),
+}
+
+impl Rest<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Rest::Path(p) => p,
+            Rest::Link(p, at) => &p[*at..],
+        }
+    }
+    fn advance(&mut self, n: usize) {
+        match self {
+            Rest::Path(p) => *p = &p[n..],
+            Rest::Link(_, at) => *at += n,
+        }
+    }
+}
+
+fn slashes(path: &[u8]) -> usize {
+    path.iter().take_while(|&&b| b == b'/').count()
+}
+
+impl<H: Host> Vfs<H> {
+    /// The entry `name` of the directory `here`, if it exists.
+    pub(crate) fn child(&self, here: &Arc<Dentry<H>>, name: &[u8]) -> Result<Option<Arc<Dentry<H>>>, FsError> {
+        match &here.inode.node {
+            Node::Directory(d) => Ok(d.get(name)),
+            Node::Generated(Generated::Directory(d)) => {
+                Ok(d.lookup(name).map(|entry| Dentry::for_generated(self.host(), here, name, entry)))
+            }
+            _ => Err(FsError::NotDirectory),
+        }
+    }
+
+    /// Walks `path` from `base` (or from the root) to its last component. Links on the way are always followed, one at the
+    /// end where `follow` says so or a slash stands behind it. The last component may be missing.
+    pub fn walk(&self, view: &View<H>, base: &Arc<Dentry<H>>, path: &[u8], follow: bool) -> Result<Found<H>, FsError> {
+        if path.is_empty() {
+            return Err(FsError::NotFound);
+        }
+        if path.len() >= PATH_MAX {
+            return Err(FsError::NameTooLong);
+        }
+        let mut here = if path[0] == b'/' { view.root.clone() } else { base.clone() };
+        let mut rest = Rest::Path(path);
+        let mut links = 0;
+        loop {
+            let skip = slashes(rest.bytes());
+            rest.advance(skip);
+            let bytes = rest.bytes();
+            let len = bytes.iter().position(|&b| b == b'/').unwrap_or(bytes.len());
+            let name = &bytes[..len];
+            if name.is_empty() {
+                let name = Name::new(b"")?;
+                return Ok(Found { target: Some(here.clone()), parent: here, last: Last::Root, name, slash: true });
+            }
+            let behind = slashes(&bytes[len..]);
+            let (is_final, slash) = (len + behind == bytes.len(), behind > 0);
+            if !here.inode.is_directory() {
+                return Err(FsError::NotDirectory);
+            }
+            view.who.may(&here.inode, Want::EXECUTE)?;
+            if len > NAME_MAX {
+                return Err(FsError::NameTooLong);
+            }
+            let (mut last, mut child) = match name {
+                b"." => (Last::Dot, Some(here.clone())),
+                b".." if Arc::ptr_eq(&here, &view.root) => (Last::DotDot, Some(here.clone())),
+                b".." => (Last::DotDot, Some(here.parent().unwrap_or_else(|| here.clone()))),
+                _ => (Last::Name, self.child(&here, name)?),
+            };
+            if let Some(link) = &child
+                && link.inode.kind() == FileKind::Symlink
+                && (!is_final || follow || slash)
+            {
+                links += 1;
+                if links > LINKS_MAX {
+                    return Err(FsError::Loop);
+                }
+                match self.follow(link)? {
+                    Step::Path(mut target) => {
+                        target.try_reserve(bytes.len() - len).map_err(|_| FsError::OutOfMemory)?;
+                        target.extend_from_slice(&bytes[len..]);
+                        if target[0] == b'/' {
+                            here = view.root.clone();
+                        }
+                        rest = Rest::Link(target, 0);
+                        continue;
+                    }
+                    Step::Jump(to) => {
+                        child = Some(to);
+                        last = Last::Jump;
+                    }
+                }
+            }
+            if is_final {
+                let name = Name::new(name)?;
+                if slash && child.as_ref().is_some_and(|c| !c.inode.is_directory()) {
+                    return Err(FsError::NotDirectory);
+                }
+                return Ok(Found { parent: here, last, name, target: child, slash });
+            }
+            here = child.ok_or(FsError::NotFound)?;
+            rest.advance(len);
+        }
+    }
+
+    /// Walks a path to something that must exist.
+    pub fn find(
+        &self,
+        view: &View<H>,
+        base: &Arc<Dentry<H>>,
+        path: &[u8],
+        follow: bool,
+    ) -> Result<Arc<Dentry<H>>, FsError> {
+        self.walk(view, base, path, follow)?.target.ok_or(FsError::NotFound)
+    }
+
+    fn follow(&self, link: &Arc<Dentry<H>>) -> Result<Step<H>, FsError> {
+        if let Node::Generated(Generated::Link(l)) = &link.inode.node
+            && let Some(to) = l.jump()
+        {
+            return Ok(Step::Jump(to?));
+        }
+        let target = self.link_target(link)?;
+        if target.is_empty() {
+            return Err(FsError::NotFound);
+        }
+        if target.len() >= PATH_MAX {
+            return Err(FsError::NameTooLong);
+        }
+        Ok(Step::Path(target))
+    }
+
+    /// What a symbolic link says.
+    pub fn link_target(&self, link: &Dentry<H>) -> Result<Vec<u8>, FsError> {
+        match &link.inode.node {
+            Node::Symlink(target) => Ok(target.to_vec()),
+            Node::Generated(Generated::Link(l)) => l.target(),
+            _ => Err(FsError::Invalid),
+        }
+    }
+}
+
+enum Step<H: Host> {
+    Path(Vec<u8>),
+    Jump(Arc<Dentry<H>>),
+}
