@@ -23,6 +23,10 @@ pub struct PageFault {
     pub present: bool,
 }
 
+std::thread_local! {
+    static DISTURBANCE: std::cell::Cell<u64> = const { std::cell::Cell::new(1) };
+}
+
 /// The calling thread as a CPU. Detaches when dropped.
 pub struct Cpu {
     vm: &'static Vm<Hosted>,
@@ -79,6 +83,22 @@ impl Cpu {
     /// Answers what other CPUs ask of this one.
     pub fn interrupts(&self) {
         self.machine().serve(self.id);
+    }
+
+    /// From now on this CPU lets others run at random moments inside the core, where a lock is about to be taken; the moments
+    /// follow from `seed` and from what this CPU does.
+    pub fn disturb(&self, seed: u64) {
+        DISTURBANCE.set(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        threads::set_disturb(Some(|| {
+            let mut x = DISTURBANCE.get();
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            DISTURBANCE.set(x);
+            if x % 32 == 0 {
+                (0..x >> 32 & 7).for_each(|_| std::thread::yield_now());
+            }
+        }));
     }
 
     fn machine(&self) -> &'static Hosted {
@@ -265,5 +285,6 @@ impl Drop for Cpu {
         }
         self.machine().detach(self.id);
         threads::set_relax(None);
+        threads::set_disturb(None);
     }
 }

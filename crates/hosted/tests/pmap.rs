@@ -217,22 +217,30 @@ fn tables_under_fire(pcid: bool) {
                     rng ^= rng << 17;
                     rng % n
                 };
-                let mut current = 0;
+                let (mut current, mut lazy) = (0, true);
+                cpu.disturb(id as u64);
                 for step in 0..6_000 {
+                    if lazy {
+                        // Nothing of the space runs, but the hardware may still look things up.
+                        cpu.speculate(0x20_0000 * (1 + random(3)) + random(6) * PAGE_SIZE);
+                    }
                     if random(16) == 0 {
-                        if random(3) == 0 {
+                        lazy = random(3) == 0;
+                        if lazy {
                             cpu.idle(&spaces[current]);
+                            continue;
                         }
-                        current = random(spaces.len() as u64) as usize;
+                        // Mostly two spaces, at times more than there are PCIDs.
+                        current = (if random(4) == 0 { random(spaces.len() as u64) } else { random(2) }) as usize;
                         // SAFETY: destroyed below, after every CPU has left.
                         unsafe { cpu.load(&spaces[current]) };
                     }
                     // Each space is used by all; most of the time by those whose turn it is.
                     let space = &*spaces[if random(8) == 0 { random(spaces.len() as u64) as usize } else { current }];
-                    let here = std::ptr::eq(space, &*spaces[current]);
+                    let here = !lazy && std::ptr::eq(space, &*spaces[current]);
                     let va = 0x20_0000 * (1 + random(3)) + random(6) * PAGE_SIZE;
                     match random(8) {
-                        0..4 => {
+                        0..3 => {
                             let fresh = page(vm);
                             let mut t = Pmap::<Hosted>::table(space, vm, va).unwrap();
                             if Table::<Hosted>::get(&t, va).is_none() {
@@ -246,10 +254,10 @@ fn tables_under_fire(pcid: bool) {
                                 vm.free_frame(frame(fresh));
                             }
                         }
-                        4..6 => {
+                        3..6 => {
                             let mut owed = Obligation::new(vm, space);
-                            if let Some(mut t) = Pmap::<Hosted>::next_table(space, vm, range(va, 3)) {
-                                let part = Table::<Hosted>::span(&t).intersect(&range(va, 3)).unwrap();
+                            if let Some(mut t) = Pmap::<Hosted>::next_table(space, vm, range(va, 6)) {
+                                let part = Table::<Hosted>::span(&t).intersect(&range(va, 6)).unwrap();
                                 while let Some(va) = Table::<Hosted>::next_present(&t, part.start, part.end) {
                                     let old = t.remove(va, &mut owed).unwrap();
                                     owed.own(frame(old.pfn));
@@ -339,5 +347,48 @@ fn a_lazy_cpu_is_not_interrupted_and_catches_up() {
     Pmap::<Hosted>::clear(&*pmap, vm);
     // SAFETY: cleared, loaded nowhere.
     unsafe { Pmap::<Hosted>::destroy(&mut *pmap, vm) };
+    vm.free_frame(frame(pfn));
+}
+
+#[test]
+fn a_lazy_cpu_drops_cached_upper_levels_before_a_table_page_is_freed() {
+    let vm = Hosted::boot(Settings { cpus: 2, frames: 2048, ..Settings::default() });
+    let pmap = Box::leak(Box::new(<X86Pmap as Pmap<Hosted>>::new(vm).unwrap()));
+    let pfn = page(vm);
+    let va = 0x40_0000;
+    let cpu = Cpu::attach(vm, 0);
+    Table::<Hosted>::enter(&mut Pmap::<Hosted>::table(pmap, vm, va).unwrap(), va, Enter { pfn, prot: Prot::READ });
+    let (idle, done) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let other = Cpu::attach(vm, 1);
+            // SAFETY: destroyed below.
+            unsafe { other.load(pmap) };
+            assert!(other.load_word(va).is_ok());
+            other.idle(pmap);
+            idle.store(true, Ordering::Release);
+            while !done.load(Ordering::Acquire) {
+                other.speculate(va + PAGE_SIZE);
+                std::thread::yield_now();
+            }
+        });
+        while !idle.load(Ordering::Acquire) {
+            cpu.interrupts();
+        }
+        let mut owed = Obligation::new(vm, &*pmap);
+        Pmap::<Hosted>::table(pmap, vm, va).unwrap().remove(va, &mut owed).unwrap();
+        let _ = owed.discharge();
+        let asked_for_the_leaf = vm.machine().interrupts(1);
+        Pmap::<Hosted>::prune(pmap, vm, VirtRange { start: 0, end: 1 << 47 });
+        let asked_for_the_tables = vm.machine().interrupts(1);
+        vm.epoch().drain();
+        let reused: Vec<Frame> = (0..256).map(|_| vm.alloc_frame(Fill::Any, For::User).unwrap()).collect();
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        reused.into_iter().for_each(|f| vm.free_frame(f));
+        done.store(true, Ordering::Release);
+        assert_eq!((asked_for_the_leaf, asked_for_the_tables), (0, 1));
+    });
+    // SAFETY: empty, loaded nowhere.
+    unsafe { Pmap::<Hosted>::destroy(pmap, vm) };
     vm.free_frame(frame(pfn));
 }

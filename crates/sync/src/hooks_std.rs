@@ -26,6 +26,7 @@ shuttle::thread_local! {
 }
 std::thread_local! {
     static RELAX: RefCell<Option<std::rc::Rc<dyn Fn()>>> = const { RefCell::new(None) };
+    static DISTURB: Cell<Option<fn()>> = const { Cell::new(None) };
 }
 
 /// From now on the calling thread is CPU `id`.
@@ -38,7 +39,17 @@ pub fn set_relax(f: Option<std::rc::Rc<dyn Fn()>>) {
     RELAX.with(|r| *r.borrow_mut() = f);
 }
 
-pub fn __quire_preempt_disable() {}
+/// What the calling thread does each time just before it would disable preemption: tests let others run there, so that
+/// interleavings happen which a machine with few CPUs would seldom show.
+pub fn set_disturb(f: Option<fn()>) {
+    DISTURB.set(f);
+}
+
+pub fn __quire_preempt_disable() {
+    if let Some(f) = DISTURB.get() {
+        f();
+    }
+}
 pub fn __quire_preempt_enable() {}
 pub fn __quire_cpu() -> usize {
     CPU.with(|c| c.get())
