@@ -138,27 +138,20 @@ impl KernelTables {
 
     fn change(&self, phys: &impl Phys, range: VirtRange, new: impl Fn(u64) -> u64) -> Result<(), KernelMapError> {
         let _guard = self.lock.lock();
-        let mut va = range.start;
-        while va < range.end {
-            let (slot, level) = match self.find(phys, va) {
-                Found::Leaf(slot, level) => (slot, level),
-                Found::Absent(level) => {
-                    va = word::base(va, level).saturating_add(word::span(level)).max(va);
-                    if va == u64::MAX {
-                        break;
-                    }
-                    continue;
+        let mut at = Some(range.start);
+        while let Some(va) = at.filter(|va| *va < range.end) {
+            let found = self.find(phys, va);
+            let (Found::Leaf(_, level) | Found::Absent(level)) = found;
+            let start = word::base(va, level);
+            // The last entry of the address space has no address behind it.
+            let end = start.checked_add(word::span(level));
+            if let Found::Leaf(slot, _) = found {
+                if va != start || end.is_none_or(|end| end > range.end) {
+                    return Err(KernelMapError::Invalid(va));
                 }
-            };
-            let end = word::base(va, level) + (word::span(level) - 1);
-            if va != word::base(va, level) || end > range.end - 1 {
-                return Err(KernelMapError::Invalid(va));
+                slot.store(new(slot.load(Ordering::Relaxed)), Ordering::Release);
             }
-            slot.store(new(slot.load(Ordering::Relaxed)), Ordering::Release);
-            va = end.wrapping_add(1);
-            if va == 0 {
-                break;
-            }
+            at = end;
         }
         Ok(())
     }
@@ -267,4 +260,138 @@ fn slot(phys: &impl Phys, t: Pfn, i: usize) -> &AtomicU64 {
     debug_assert!(i < FANOUT);
     // SAFETY: `t` is a table page, reachable by the trait's contract and never freed; entries are only touched as atomics.
     unsafe { &*phys.frame_ptr(t).cast::<AtomicU64>().add(i) }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A little RAM, to put tables in.
+    struct Ram(Vec<Box<[AtomicU64; 512]>>);
+
+    impl Ram {
+        fn new(frames: usize) -> Ram {
+            Ram((0..frames).map(|_| Box::new(core::array::from_fn(|_| AtomicU64::new(0xdead)))).collect())
+        }
+        fn source(&self) -> impl FnMut() -> Option<Pfn> {
+            let mut next = 1;
+            let end = self.0.len() as u64;
+            move || {
+                next += 1;
+                (next < end).then_some(Pfn(next))
+            }
+        }
+    }
+
+    // SAFETY: boxes stay where they are; no test uses consecutive frames.
+    unsafe impl Phys for Ram {
+        fn frame_ptr(&self, pfn: Pfn) -> *mut u8 {
+            self.0[pfn.0 as usize].as_ptr().cast::<u8>().cast_mut()
+        }
+        fn pfn_of(&self, _ptr: *const u8) -> Pfn {
+            unreachable!("tables do not ask")
+        }
+    }
+
+    const WINDOW: VirtRange = VirtRange { start: KERNEL_HALF, end: KERNEL_HALF + (1 << 39) };
+
+    fn at(page: u64, pages: u64) -> VirtRange {
+        VirtRange { start: KERNEL_HALF + page * PAGE_SIZE, end: KERNEL_HALF + (page + pages) * PAGE_SIZE }
+    }
+
+    #[test]
+    fn the_direct_map_takes_large_leaves_and_few_tables() {
+        let ram = Ram::new(16);
+        let mut frames = ram.source();
+        let mut tables = KernelTables::new(&ram, Pfn(0));
+        tables.reserve(&ram, WINDOW, &mut frames).unwrap();
+        let range = VirtRange { start: KERNEL_HALF, end: KERNEL_HALF + (1 << 30) };
+        tables.map(&ram, range, 0, Rights::Write, Caching::WriteBack, &mut frames).unwrap();
+        assert_eq!(tables.lookup(&ram, KERNEL_HALF + 0x1234_5678), Some((0x1234_5678, Rights::Write)));
+        assert_eq!(frames(), Some(Pfn(4)), "one table below the reserved one maps a GiB");
+        assert_eq!(
+            tables.protect(&ram, at(1, 1), Rights::Read),
+            Err(KernelMapError::Invalid(KERNEL_HALF + PAGE_SIZE)),
+            "a part of a large leaf cannot change"
+        );
+    }
+
+    #[test]
+    fn what_was_not_reserved_cannot_be_mapped() {
+        let ram = Ram::new(16);
+        let mut frames = ram.source();
+        let mut tables = KernelTables::new(&ram, Pfn(0));
+        let user = VirtRange { start: 0x1000, end: 0x2000 };
+        let map = |t: &KernelTables, r, f: &mut dyn FnMut() -> Option<Pfn>| {
+            t.map(&ram, r, 0, Rights::Read, Caching::WriteBack, f)
+        };
+        assert_eq!(map(&tables, at(0, 1), &mut frames), Err(KernelMapError::Invalid(KERNEL_HALF)));
+        assert_eq!(map(&tables, user, &mut frames), Err(KernelMapError::Invalid(0x1000)));
+        assert_eq!(tables.reserve(&ram, user, &mut frames), Err(KernelMapError::Invalid(0x1000)));
+        assert_eq!(map(&tables, at(0, 1), &mut || None), Err(KernelMapError::Invalid(KERNEL_HALF)));
+        tables.reserve(&ram, WINDOW, &mut frames).unwrap();
+        assert_eq!(map(&tables, at(0, 1), &mut || None), Err(KernelMapError::OutOfMemory));
+        assert_eq!(map(&tables, at(0, 1), &mut frames), Ok(()));
+        assert_eq!(map(&tables, at(0, 1), &mut frames), Err(KernelMapError::Exists(KERNEL_HALF)));
+    }
+
+    #[test]
+    fn every_new_root_gets_the_reserved_entries_and_nothing_else() {
+        let ram = Ram::new(16);
+        let mut frames = ram.source();
+        let mut tables = KernelTables::new(&ram, Pfn(0));
+        tables.reserve(&ram, WINDOW, &mut frames).unwrap();
+        let top = VirtRange { start: 0xffff_ffff_8000_0000, end: 0xffff_ffff_ffff_f000 };
+        tables.reserve(&ram, top, &mut frames).unwrap();
+        // SAFETY: nobody uses the frame.
+        unsafe { ram.zero_frame(Pfn(1)) };
+        tables.share(&ram, Pfn(1));
+        for i in 0..FANOUT {
+            let shared = slot(&ram, Pfn(1), i).load(Ordering::Relaxed);
+            assert_eq!(shared != 0, i == 256 || i == 511, "entry {i}");
+            assert_eq!(shared, slot(&ram, Pfn(0), i).load(Ordering::Relaxed));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn lookups_agree_with_a_map_of_what_was_done(
+            ops in prop::collection::vec((0..4u8, 0..2048u64, 1..700u64, 0..3usize), 1..40)
+        ) {
+            let ram = Ram::new(64);
+            let mut frames = ram.source();
+            let mut tables = KernelTables::new(&ram, Pfn(0));
+            tables.reserve(&ram, WINDOW, &mut frames).unwrap();
+            let mut model = std::collections::BTreeMap::<u64, (u64, Rights)>::new();
+            for (what, page, pages, rights) in ops {
+                let rights = [Rights::Read, Rights::Write, Rights::Execute][rights];
+                let range = at(page, pages);
+                // 4 KiB leaves only: the physical side is never aligned to 2 MiB where the virtual one is.
+                let physical = (page + 77) * PAGE_SIZE;
+                match what {
+                    0 | 1 => {
+                        let taken = (page..page + pages).find(|p| model.contains_key(p));
+                        let end = taken.unwrap_or(page + pages);
+                        let expected = taken.map_or(Ok(()), |p| Err(KernelMapError::Exists(at(p, 1).start)));
+                        prop_assert_eq!(
+                            tables.map(&ram, range, physical, rights, Caching::WriteBack, &mut frames), expected);
+                        (page..end).for_each(|p| { model.insert(p, ((p + 77) * PAGE_SIZE, rights)); });
+                    }
+                    2 => {
+                        prop_assert_eq!(tables.unmap(&ram, range), Ok(()));
+                        (page..page + pages).for_each(|p| { model.remove(&p); });
+                    }
+                    _ => {
+                        prop_assert_eq!(tables.protect(&ram, range, rights), Ok(()));
+                        (page..page + pages).for_each(|p| if let Some(m) = model.get_mut(&p) { m.1 = rights; });
+                    }
+                }
+            }
+            for p in 0..2800 {
+                let found = tables.lookup(&ram, at(p, 1).start + 5);
+                prop_assert_eq!(found, model.get(&p).map(|(pa, r)| (pa + 5, *r)));
+            }
+        }
+    }
 }
