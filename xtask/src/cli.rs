@@ -84,6 +84,10 @@ pub struct Run {
     #[arg(short, long)]
     pub verbose: bool,
 
+    /// Boot Debian's Linux instead, with the same image and the same ports
+    #[arg(long, hide = true)]
+    pub linux: bool,
+
     /// The program and its arguments: a path of this machine, or a name inside the guest's root
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,

@@ -3,6 +3,7 @@
 //! A command is a module that reads top-down: [`run`], [`test`], [`debug`], [`compare`], [`build`]. Below them stand
 //! [`image`] (what the guest finds), [`machine`] (QEMU and its ports) and [`setup`] (what is made or fetched once).
 
+mod boot;
 mod build;
 mod cli;
 mod compare;
@@ -11,6 +12,7 @@ mod failure;
 mod image;
 mod machine;
 mod places;
+mod programs;
 mod progress;
 mod run;
 mod setup;

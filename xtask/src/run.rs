@@ -1,10 +1,8 @@
 //! `./quire run`: one program in a fresh machine, its streams and its status as if it ran here.
 
 use std::{
-    fs::File,
     io::Write as _,
     os::fd::AsFd,
-    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -15,7 +13,8 @@ use std::{
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
 
 use crate::{
-    build, cli,
+    boot::{Kernel, On, Shape},
+    cli,
     failure::{Doing, Failure, Result},
     image::{
         order::Order,
@@ -24,9 +23,8 @@ use crate::{
         tree::Tree,
     },
     machine::{
-        accel,
         outcome::Outcome,
-        qemu::{self, Launch, System},
+        qemu::Guest,
         relay::{self, Asked, Ends, Report},
         terminal::{self, Raw},
     },
@@ -37,26 +35,14 @@ use crate::{
 pub fn command(places: &Places, options: &cli::Run) -> Result<u8> {
     let tty = terminal::interactive();
     let (tree, order) = prepare(&options.guest, &options.program, tty)?;
-    let qemu = accel::find_qemu()?;
-    let kernel = build::kernel(places)?;
-    let image = quire_image(tree, &order, &kernel)?;
-    let (accelerator, why) = accel::choose(places, &qemu)?;
+    let kernel = Kernel::ready(places, if options.linux { On::Linux } else { On::Quire })?;
+    let image = kernel.image(tree, &order)?;
     if options.verbose {
-        eprintln!("quire: accelerator {accelerator}: {why}");
+        eprintln!("quire: accelerator {}: {}", kernel.accelerator(), kernel.why);
     }
-    let launch = Launch {
-        qemu: &qemu,
-        system: System::Quire,
-        kernel: &kernel,
-        image: &image,
-        cpus: options.guest.cpus,
-        memory: options.guest.memory,
-        accelerator,
-        count: false,
-        extra: Vec::new(),
-        inherit: Vec::new(),
-    };
-    let report = with_user(&launch, tty, options.verbose, options.timeout)?;
+    let shape = Shape { cpus: options.guest.cpus, memory: options.guest.memory, ..Shape::default() };
+    let start = || kernel.start(&image, &shape);
+    let report = with_user(start, tty && !options.linux, options.verbose, options.timeout)?;
     if options.verbose {
         if let (Some(ns), Some(after)) = (report.ready, report.ready_after) {
             eprintln!(
@@ -123,16 +109,13 @@ pub fn prepare(guest: &cli::Guest, words: &[std::ffi::OsString], tty: bool) -> R
     Ok((tree, Order { args, env, cwd: guest.cwd.clone().into(), tty }))
 }
 
-/// The image for a Quire guest: the kernel's symbols first, so that even an early panic finds them.
-pub fn quire_image(mut tree: Tree, order: &Order, kernel: &Path) -> Result<File> {
-    const SYMBOLS: &str = "/.quire/symbols";
-    tree.file(SYMBOLS, 0o400, build::symbols(kernel)?)?;
-    tree.file("/.quire/run", 0o400, order.encode())?;
-    qemu::image_file(|out| tree.write(out, SYMBOLS))
-}
-
 /// Starts the machine and connects it with the user: their streams, their terminal, their signals.
-pub fn with_user(launch: &Launch<'_>, tty: bool, verbose: bool, timeout: Option<Duration>) -> Result<Report> {
+pub fn with_user(
+    start: impl FnOnce() -> Result<Guest>,
+    tty: bool,
+    verbose: bool,
+    timeout: Option<Duration>,
+) -> Result<Report> {
     let about = || "cannot catch signals".to_string();
     let (wake, bell) = std::os::unix::net::UnixStream::pair().doing(about)?;
     wake.set_nonblocking(true).doing(about)?;
@@ -160,7 +143,7 @@ pub fn with_user(launch: &Launch<'_>, tty: bool, verbose: bool, timeout: Option<
         wishes
     };
     let deadline = timeout.map(|t| Instant::now() + t);
-    let guest = launch.start()?;
+    let guest = start()?;
     let (input, output, errors) = (rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr());
     let raw = if tty { Raw::enter(input) } else { None };
     if raw.is_some() && verbose {
@@ -211,7 +194,7 @@ mod tests {
     fn files_that_do_not_fit_into_the_memory_are_refused() {
         let big = tempfile::tempdir().unwrap();
         let file = big.path().join("big");
-        File::create(&file).unwrap().set_len(100 << 20).unwrap();
+        std::fs::File::create(&file).unwrap().set_len(100 << 20).unwrap();
         let small = cli::Guest { memory: 128, copy: vec![file.into()], ..guest() };
         assert_eq!(prepare(&small, &["sort".into()], false).unwrap_err().status, 2);
     }

@@ -1,1 +1,217 @@
-//! later
+//! Debian's Linux kernel, to compare with: fetched through apt, unpacked into the cache, never installed.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use crate::{
+    failure::{Doing, Failure, Result},
+    places::Places,
+    progress::Step,
+};
+
+/// A Linux kernel that can be booted.
+#[derive(Debug, Clone)]
+pub struct Linux {
+    /// The bzImage.
+    pub kernel: PathBuf,
+    /// Its release, for instance `6.12.117+deb12-cloud-amd64`.
+    pub release: String,
+}
+
+/// In the order of preference: the backported 6.12, whatever the newest of the suite is.
+const PACKAGES: [&str; 2] = ["linux-image-6.12-cloud-amd64", "linux-image-cloud-amd64"];
+
+/// The kernel in the cache, fetched first where there is none. `$QUIRE_LINUX` names one that is there already.
+pub fn ensure(places: &Places) -> Result<Linux> {
+    if let Some(given) = std::env::var_os("QUIRE_LINUX").map(PathBuf::from) {
+        fs::metadata(&given).doing(|| format!("QUIRE_LINUX={}", given.display()))?;
+        return Ok(Linux { release: given.display().to_string(), kernel: given });
+    }
+    let home = places.cache.join("linux");
+    if let Some(found) = kept(&home) {
+        return Ok(found);
+    }
+    let _lock = places.lock("linux")?;
+    if let Some(found) = kept(&home) {
+        return Ok(found);
+    }
+    if !Path::new("/usr/bin/apt-get").exists() {
+        return Err(Failure::usage("Debian's Linux is fetched with apt, which is not here; name a bzImage in $QUIRE_LINUX"));
+    }
+    let step = Step::new("fetching Debian's Linux kernel (once, 35 MB)");
+    let work = places.cache.join("linux-fetch");
+    let _ = fs::remove_dir_all(&work);
+    fs::create_dir_all(&work).doing(|| format!("cannot make {}", work.display()))?;
+    let mut why = Failure::usage("apt knows no Linux kernel for the cloud; run apt-get update, or set $QUIRE_LINUX");
+    let sources = [Some(Apt::own()), Apt::with_backports(places)];
+    for package in PACKAGES {
+        for apt in sources.iter().flatten() {
+            step.doing(package);
+            match fetch(apt, package, &work, &home) {
+                Ok(()) => {
+                    let _ = fs::remove_dir_all(&work);
+                    return kept(&home).ok_or_else(|| Failure::usage("the fetched package holds no kernel"));
+                }
+                Err(Some(failure)) => why = failure,
+                Err(None) => {}
+            }
+        }
+    }
+    Err(why)
+}
+
+/// What an earlier call left.
+fn kept(home: &Path) -> Option<Linux> {
+    let release = fs::read_to_string(home.join("release")).ok()?;
+    let kernel = home.join("vmlinuz");
+    kernel.exists().then(|| Linux { kernel, release: release.trim().to_owned() })
+}
+
+/// Fetches and unpacks; `Err(None)` if apt does not know the package.
+fn fetch(apt: &Apt, package: &str, work: &Path, home: &Path) -> Result<(), Option<Failure>> {
+    let Some(real) = apt.resolve(package) else { return Err(None) };
+    let failed = |what: &str| Some(Failure::usage(format_args!("{what} {real} failed; see {}", work.join("log").display())));
+    let log = fs::File::create(work.join("log")).map_err(|e| Some(Failure::usage(e)))?;
+    let run = |command: &mut Command| {
+        let err = log.try_clone().map(Stdio::from).unwrap_or_else(|_| Stdio::null());
+        command.current_dir(work).stdin(Stdio::null()).stdout(Stdio::null()).stderr(err).status().is_ok_and(|s| s.success())
+    };
+    if !run(apt.command("apt-get").args(["-q", "download", &real])) {
+        return Err(failed("fetching"));
+    }
+    let files = fs::read_dir(work).map_err(|e| Some(Failure::usage(e)))?;
+    let archive = files.filter_map(|f| Some(f.ok()?.path())).find(|p| p.extension().is_some_and(|e| e == "deb"));
+    let Some(archive) = archive else { return Err(failed("fetching")) };
+    if !run(Command::new("dpkg-deb").arg("-x").arg(&archive).arg(work.join("root"))) {
+        return Err(failed("unpacking"));
+    }
+    keep(&work.join("root/boot"), home).map_err(|e| Some(Failure::usage(format_args!("keeping the kernel: {e}"))))
+}
+
+/// Moves the one kernel of an unpacked `boot` to where [`kept`] finds it.
+fn keep(boot: &Path, home: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(boot)? {
+        let entry = entry?;
+        if let Some(release) = entry.file_name().to_string_lossy().strip_prefix("vmlinuz-") {
+            fs::create_dir_all(home)?;
+            fs::copy(entry.path(), home.join("vmlinuz"))?;
+            return fs::write(home.join("release"), release);
+        }
+    }
+    Err(std::io::Error::other("no vmlinuz in the package"))
+}
+
+/// apt, with this machine's sources or with private ones.
+struct Apt {
+    options: Vec<String>,
+}
+
+impl Apt {
+    fn own() -> Self {
+        Self { options: Vec::new() }
+    }
+
+    /// This machine's sources and beside them Debian's backports from the same mirror, with lists of their own: nothing of
+    /// the system's apt is changed.
+    fn with_backports(places: &Places) -> Option<Self> {
+        let (uri, suite) = own_mirror()?;
+        let home = places.cache.join("apt");
+        for directory in ["lists/partial", "archives/partial"] {
+            fs::create_dir_all(home.join(directory)).ok()?;
+        }
+        let keyring = "/usr/share/keyrings/debian-archive-keyring.gpg";
+        fs::write(
+            home.join("sources.list"),
+            format!(
+                "deb [signed-by={keyring}] {uri} {suite} main\ndeb [signed-by={keyring}] {uri} {suite}-backports main\n"
+            ),
+        )
+        .ok()?;
+        let home = home.display();
+        let apt = Self {
+            options: [
+                format!("Dir::Etc::SourceList={home}/sources.list"),
+                "Dir::Etc::SourceParts=-".into(),
+                format!("Dir::State::Lists={home}/lists"),
+                format!("Dir::Cache={home}"),
+                "APT::Get::List-Cleanup=false".into(),
+            ]
+            .into_iter()
+            .flat_map(|o| ["-o".to_owned(), o])
+            .collect(),
+        };
+        let updated = apt.command("apt-get").args(["-q", "update"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        updated.is_ok_and(|s| s.success()).then_some(apt)
+    }
+
+    fn command(&self, name: &str) -> Command {
+        let mut command = Command::new(name);
+        command.args(&self.options).env("LC_ALL", "C");
+        command
+    }
+
+    /// The package that a meta package stands for today.
+    fn resolve(&self, meta: &str) -> Option<String> {
+        let out = self.command("apt-cache").args(["depends", "--important", meta]).output().ok()?;
+        depends_on(&String::from_utf8_lossy(&out.stdout))
+    }
+}
+
+/// The first kernel image among the dependencies that `apt-cache depends` prints.
+fn depends_on(text: &str) -> Option<String> {
+    text.lines()
+        .filter_map(|l| l.trim().strip_prefix("Depends: "))
+        .find(|p| p.starts_with("linux-image-") && !p.contains('<'))
+        .map(str::to_owned)
+}
+
+/// The mirror and suite of this machine's Debian, from either format of apt's sources.
+fn own_mirror() -> Option<(String, String)> {
+    let os = fs::read_to_string("/etc/os-release").ok()?;
+    let suite = os.lines().find_map(|l| l.strip_prefix("VERSION_CODENAME="))?.trim_matches('"').to_owned();
+    let mut files = vec![PathBuf::from("/etc/apt/sources.list")];
+    files.extend(fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().filter_map(|e| Some(e.ok()?.path())));
+    let text: String = files.iter().filter_map(|f| fs::read_to_string(f).ok()).collect::<Vec<_>>().join("\n\n");
+    mirror_in(&text, &suite).map(|uri| (uri, suite))
+}
+
+/// The mirror that serves `suite` itself (not its updates or security fixes).
+fn mirror_in(text: &str, suite: &str) -> Option<String> {
+    let one_line = text.lines().filter(|l| l.starts_with("deb ")).find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().skip(1).skip_while(|w| w.starts_with('[')).collect();
+        let at = words.iter().position(|w| *w == suite)?;
+        words.get(at.checked_sub(1)?).map(|u| (*u).to_owned())
+    });
+    one_line.or_else(|| {
+        text.split("\n\n").find_map(|stanza| {
+            let field = |name: &str| stanza.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+            let here = field("Suites")?.split_whitespace().any(|s| s == suite);
+            here.then(|| field("URIs")?.split_whitespace().next().map(str::to_owned)).flatten()
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mirror_is_read_from_both_formats() {
+        let old = "# x\ndeb [arch=amd64] http://a/debian bookworm main\ndeb http://b bookworm-updates main\n";
+        assert_eq!(mirror_in(old, "bookworm").as_deref(), Some("http://a/debian"));
+        let new = "Types: deb\nURIs: http://s\nSuites: bookworm-security\n\nTypes: deb\n# snapshot\n\
+                   URIs: http://d/debian\nSuites: bookworm bookworm-updates\nComponents: main\n";
+        assert_eq!(mirror_in(new, "bookworm").as_deref(), Some("http://d/debian"));
+        assert_eq!(mirror_in(new, "trixie"), None);
+    }
+
+    #[test]
+    fn a_meta_package_is_followed_to_its_image() {
+        let text = "linux-image-cloud-amd64\n  Depends: linux-image-6.1.0-9-cloud-amd64\n";
+        assert_eq!(depends_on(text).as_deref(), Some("linux-image-6.1.0-9-cloud-amd64"));
+        assert_eq!(depends_on("linux-image-x\n  Depends: <linux-image-y>\n"), None);
+    }
+}

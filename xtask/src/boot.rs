@@ -1,0 +1,130 @@
+//! What is booted: a kernel with the image that belongs to it, on the emulator of this machine.
+
+use std::{
+    ffi::OsString,
+    fs::File,
+    os::fd::RawFd,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    build,
+    failure::{Failure, Result},
+    image::{order::Order, tree::Tree},
+    machine::{
+        accel::{self, Accelerator},
+        qemu::{self, Guest, Launch, System},
+    },
+    places::Places,
+    programs,
+    setup::linux,
+};
+
+/// The kernels that can be booted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum On {
+    /// Ours.
+    Quire,
+    /// Debian's.
+    Linux,
+}
+
+/// Words for Linux's command line that take away what would slow it unfairly: see docs/commands.md.
+const FAIR: &str = "quiet mitigations=off audit=0 apparmor=0 init_on_alloc=0 cryptomgr.notests transparent_hugepage=never";
+
+/// A kernel, ready for images.
+#[derive(Debug, Clone)]
+pub struct Kernel {
+    on: On,
+    file: PathBuf,
+    /// For people: which one it is.
+    pub name: String,
+    qemu: PathBuf,
+    accelerator: Accelerator,
+    /// Why that accelerator.
+    pub why: String,
+    init: Option<PathBuf>,
+}
+
+/// The size and manner of one machine.
+#[derive(Debug, Clone, Default)]
+pub struct Shape {
+    /// 1 to 64.
+    pub cpus: u32,
+    /// In MiB.
+    pub memory: u64,
+    /// Count instructions; makes it one CPU.
+    pub count: bool,
+    /// On the q35 board: Quire has no ports there.
+    pub q35: bool,
+    /// More words for QEMU.
+    pub extra: Vec<OsString>,
+    /// Descriptors that `extra` mentions.
+    pub inherit: Vec<RawFd>,
+}
+
+impl Kernel {
+    /// Finds QEMU and the accelerator; builds or fetches the kernel.
+    pub fn ready(places: &Places, on: On) -> Result<Self> {
+        let qemu = accel::find_qemu()?;
+        let (file, name, init) = match on {
+            On::Quire => (build::kernel(places)?, "Quire".to_owned(), None),
+            On::Linux => {
+                let linux = linux::ensure(places)?;
+                let init = programs::compile(places, &places.root.join("xtask/guest/linux_init.c"))?;
+                (linux.kernel, format!("Linux {}", linux.release), Some(init))
+            }
+        };
+        let (accelerator, why) = accel::choose(places, &qemu)?;
+        Ok(Self { on, file, name, qemu, accelerator, why, init })
+    }
+
+    /// What executes the guest.
+    pub fn accelerator(&self) -> Accelerator {
+        self.accelerator
+    }
+
+    /// The kernel's ELF file or bzImage.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// The initial file system for this kernel: the tree, the order, and what the kernel itself wants in it.
+    pub fn image(&self, mut tree: Tree, order: &Order) -> Result<File> {
+        /// First in the archive, so that even an early panic finds it.
+        const SYMBOLS: &str = "/.quire/symbols";
+        match &self.init {
+            None => tree.file(SYMBOLS, 0o400, build::symbols(&self.file)?)?,
+            Some(init) => tree.host_file("/.quire/init", init)?,
+        }
+        tree.file("/.quire/run", 0o400, order.encode())?;
+        qemu::image_file(|out| tree.write(out, SYMBOLS))
+    }
+
+    /// Starts a machine. The calling thread must live as long as the guest.
+    pub fn start(&self, image: &File, shape: &Shape) -> Result<Guest> {
+        if shape.count && (shape.cpus > 1 || self.accelerator == Accelerator::Kvm) {
+            return Err(Failure::usage("instructions are counted under TCG at one CPU: leave --cpus and set QUIRE_ACCEL=tcg"));
+        }
+        let system = match self.on {
+            On::Quire if shape.q35 => System::QuireQ35,
+            On::Quire => System::Quire,
+            // With a counted clock the TSC runs at 1 GHz; Linux would calibrate for a long (counted) while.
+            On::Linux if shape.count => System::Linux { cmdline: format!("{FAIR} tsc_early_khz=1000000") },
+            On::Linux => System::Linux { cmdline: FAIR.to_owned() },
+        };
+        Launch {
+            qemu: &self.qemu,
+            system,
+            kernel: &self.file,
+            image,
+            cpus: shape.cpus,
+            memory: shape.memory,
+            accelerator: self.accelerator,
+            count: shape.count,
+            extra: shape.extra.clone(),
+            inherit: shape.inherit.clone(),
+        }
+        .start()
+    }
+}
