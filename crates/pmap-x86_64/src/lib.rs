@@ -18,6 +18,8 @@
 
 pub mod kernel_tables;
 pub mod mmu;
+#[cfg(all(test, any(loom, shuttle)))]
+mod models;
 mod mutant;
 pub mod pmap;
 pub mod shootdown;

@@ -38,9 +38,12 @@ mod switch {
     pub(crate) fn on(m: Mutant) -> bool {
         ON.get() == m.0
     }
+    #[cfg(test)]
     pub(crate) fn set(m: Option<Mutant>) {
         ON.set(m.map_or(0, |m| m.0));
     }
 }
 #[cfg(any(loom, shuttle))]
-pub(crate) use switch::{on, set};
+pub(crate) use switch::on;
+#[cfg(all(test, any(loom, shuttle)))]
+pub(crate) use switch::set;
