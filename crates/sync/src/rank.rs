@@ -29,6 +29,8 @@ impl Rank {
     pub const INDEX: Rank = Rank(70);
     /// Hash of waiters for busy pages, wait queues, sleeping locks' insides.
     pub const WAIT: Rank = Rank(80);
+    /// A CPU's batch in front of the page queues.
+    pub const QUEUE_BATCH: Rank = Rank(88);
     /// One part of a page queue.
     pub const QUEUE: Rank = Rank(90);
     /// A slab's depot.

@@ -132,6 +132,12 @@ impl<'p, M: Machine> Obligation<'p, M> {
         }
     }
 
+    /// Owes a flush of one page at `va` that another obligation owes already: its leaf is gone, but not yet from every TLB
+    /// (Contract C2, unflushed removals).
+    pub fn owe_again(&mut self, va: u64) {
+        self.set.add(VirtRange { start: va, end: va + PAGE_SIZE });
+    }
+
     /// Whether the next table page may not fit: the caller then discharges (with no table locked) and begins anew.
     pub fn is_full(&self) -> bool {
         self.tables_len == TABLES

@@ -21,14 +21,20 @@
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![deny(missing_docs)]
 
+pub mod backing;
 pub mod error;
 pub mod flush;
 pub mod frames;
 pub mod index;
+pub mod interval;
 pub mod machine;
 pub mod map;
 pub mod mutant;
+pub mod object;
 pub mod page;
+pub mod pager;
+pub mod queue;
+mod remove;
 pub mod slab;
 pub mod sleep;
 pub mod stats;

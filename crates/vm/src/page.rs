@@ -80,6 +80,10 @@ impl State {
     pub fn dirty(self) -> bool {
         self.0 & Self::DIRTY != 0
     }
+    /// Whether somebody sleeps until the page is not busy.
+    pub fn waiters(self) -> bool {
+        self.0 & Self::WAITERS != 0
+    }
     /// The generation: another value means another identity.
     pub fn generation(self) -> u64 {
         self.0 >> Self::GENERATION_SHIFT
@@ -110,7 +114,8 @@ pub struct Page {
     /// List links, as frame number plus one; 0 ends a list.
     next: AtomicU32,
     prev: AtomicU32,
-    /// Transient users of the frame's memory (a copy to or from a program): keeps the frame from being freed.
+    /// While the frame is a page: one for its identity, and one for each transient user of the frame's memory (a copy to or
+    /// from a program). Who takes it to zero frees the frame; from zero it rises only with a new identity.
     holds: AtomicU32,
     kind: AtomicU8,
     order: AtomicU8,
@@ -203,6 +208,7 @@ impl Page {
         self.object.store(object, Ordering::Relaxed);
         self.index.store(index, Ordering::Relaxed);
         self.kind.store(Kind::Object as u8, Ordering::Relaxed);
+        self.holds.store(1, Ordering::Relaxed);
         let generation = self.state.load(Ordering::Relaxed) >> State::GENERATION_SHIFT;
         self.state.store(generation << State::GENERATION_SHIFT | State::BUSY | bits, Ordering::Release);
     }
@@ -216,16 +222,17 @@ impl Page {
     }
 
     /// Takes the identity away: the generation rises; busy, valid, dirty and the queue field are cleared. The caller holds the
-    /// page busy, has removed it from the index, and gets back whether somebody waits.
+    /// page busy, has removed it from the index, and gets back the state before, in the same step: whom to wake, and which
+    /// queue to take the page off.
     #[must_use = "waiters must be woken"]
-    pub fn disown(&self) -> bool {
+    pub fn disown(&self) -> State {
         let old = self.state.load(Ordering::Acquire);
         debug_assert!(old & State::BUSY != 0, "Contract C1: a page loses its identity without being busy");
         self.object.store(0, Ordering::Relaxed);
         self.kind.store(Kind::Wild as u8, Ordering::Relaxed);
+        // The generation cannot change under us: the page is busy.
         let generation = (old >> State::GENERATION_SHIFT) + 1;
-        let old = self.state.swap(generation << State::GENERATION_SHIFT, Ordering::AcqRel);
-        old & State::WAITERS != 0
+        State(self.state.swap(generation << State::GENERATION_SHIFT, Ordering::AcqRel))
     }
 
     /// Address of the object that the page belongs to, or 0.
@@ -258,12 +265,21 @@ impl Page {
         }
     }
 
-    /// Keeps the frame from being freed while its memory is copied. The caller has found the page valid and validates its
-    /// generation after the hold; where that fails it lets go.
-    pub fn hold(&self) {
-        self.holds.fetch_add(1, Ordering::AcqRel);
+    /// Keeps the frame from being freed while its memory is copied; false where it is about to be freed. The caller has
+    /// found the page in an index, and validates identity and generation after the hold; where that fails it lets go.
+    #[must_use]
+    pub fn try_hold(&self) -> bool {
+        let mut n = self.holds.load(Ordering::Relaxed);
+        while n != 0 {
+            match self.holds.compare_exchange_weak(n, n + 1, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => n = now,
+            }
+        }
+        false
     }
-    /// Undoes one `hold`; returns whether it was the last.
+    /// Undoes one hold, or the identity's own; true where it was the last, and the caller frees the frame.
+    #[must_use = "the last one frees the frame"]
     pub fn unhold(&self) -> bool {
         self.holds.fetch_sub(1, Ordering::AcqRel) == 1
     }

@@ -2,13 +2,15 @@
 
 use crate::frames::{Frames, Magazine};
 use crate::machine::Machine;
+use crate::object::ObjectMemory;
 use crate::page::Page;
+use crate::queue::Queues;
 use crate::slab::Heap;
 use crate::stats::{Counters, Stats};
 use crate::types::{PAGE_SIZE, Pfn, PhysRange};
 use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicU64, Ordering};
-use quire_sync::{CpuId, PerCpu, epoch};
+use quire_sync::{CpuId, PerCpu, WaitQueue, epoch};
 
 /// Why a memory system cannot be built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,6 +20,9 @@ pub enum BootError {
     /// RAM beyond frame number 2^32 - 2, or ranges that are empty, unsorted or overlap.
     BadRange(PhysRange),
 }
+
+/// Wait queues for busy pages, for each CPU: as many threads as can wait at once rarely share one.
+const PAGE_WAITS: usize = 4;
 
 /// Settings that are fixed when the system is built.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +48,10 @@ pub struct Vm<M: Machine> {
     epoch: epoch::Domain,
     stats: Stats,
     heap: Heap,
+    object_memory: ObjectMemory<M>,
+    queues: Queues,
+    /// Where threads sleep for busy pages, by a hash of the page.
+    page_waits: PerCpu<[WaitQueue; PAGE_WAITS]>,
     config: Config,
     /// 0: off; n: the n-th allocation from now fails (tests of error paths).
     fail_in: AtomicU64,
@@ -127,8 +136,24 @@ impl<M: Machine> Vm<M> {
         let epoch = epoch::Domain::new(boot.per_cpu(|_| epoch::Slot::new()));
         let stats = Stats::new(boot.per_cpu(|_| Counters::new()));
         let heap = Heap::new(&mut boot);
+        let object_memory = ObjectMemory::new(&mut boot);
+        let queues = Queues::new(&mut boot);
+        let page_waits = boot.per_cpu(|_| core::array::from_fn(|_| WaitQueue::new()));
         let place = boot.take(size_of::<Vm<M>>(), align_of::<Vm<M>>()).cast::<Vm<M>>();
-        let vm = Vm { machine, pages, page_count, frames, epoch, stats, heap, config, fail_in: AtomicU64::new(0) };
+        let vm = Vm {
+            machine,
+            pages,
+            page_count,
+            frames,
+            epoch,
+            stats,
+            heap,
+            object_memory,
+            queues,
+            page_waits,
+            config,
+            fail_in: AtomicU64::new(0),
+        };
         // SAFETY: fresh memory of the right size and alignment, never freed.
         let vm: &'static Vm<M> = unsafe {
             place.write(vm);
@@ -183,6 +208,22 @@ impl<M: Machine> Vm<M> {
     /// Memory by size for the layers above.
     pub fn heap(&self) -> &Heap {
         &self.heap
+    }
+
+    /// Slabs of objects, backings and index nodes.
+    pub fn object_memory(&self) -> &ObjectMemory<M> {
+        &self.object_memory
+    }
+    /// The page queues.
+    #[inline(always)]
+    pub fn queues(&self) -> &Queues {
+        &self.queues
+    }
+    /// Where to sleep until `page` is not busy. Strangers may share it: who wakes there looks again.
+    pub(crate) fn page_waits(&self, page: &Page) -> &WaitQueue {
+        let hash = self.pfn_of_page(page).0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let n = hash as usize % (self.page_waits.len() * PAGE_WAITS);
+        &self.page_waits.of(n / PAGE_WAITS)[n % PAGE_WAITS]
     }
 
     #[inline(always)]

@@ -1,0 +1,356 @@
+//! An ordered tree of intervals, linked through its members: who covers this page, without visiting who does not.
+//!
+//! A treap: ordered by (start, address), a heap by a hash of the address, so that its depth is logarithmic with nothing to
+//! rebalance and nothing stored for it. Each member knows the largest end below it. Insert, remove and a step to the next
+//! overlap are O(log n) expected. Nothing is allocated; the owner of the tree guards it.
+
+use core::cell::UnsafeCell;
+use core::ptr;
+
+/// The part of a member that its tree uses. Guarded by the tree's owner.
+pub struct Links<T> {
+    left: *mut T,
+    right: *mut T,
+    parent: *mut T,
+    /// The largest end in the subtree.
+    max: u64,
+}
+
+impl<T> Links<T> {
+    /// Links of a member that is alone in its tree, or in none.
+    pub const fn new(end: u64) -> Self {
+        Links { left: ptr::null_mut(), right: ptr::null_mut(), parent: ptr::null_mut(), max: end }
+    }
+}
+
+/// Something with a fixed interval of keys that can be in a [`Tree`].
+///
+/// # Safety
+/// `links` is the same cell each time, `start` and `end` never change, and `start < end`.
+pub unsafe trait Interval: Sized {
+    /// The links.
+    fn links(&self) -> &UnsafeCell<Links<Self>>;
+    /// First key.
+    fn start(&self) -> u64;
+    /// One past the last key.
+    fn end(&self) -> u64;
+}
+
+/// A member's place in the order.
+pub type Place = (u64, usize);
+
+/// A tree of members that its owner keeps alive.
+pub struct Tree<T> {
+    root: *mut T,
+}
+
+// SAFETY: the members are reached only through the tree, whose owner guards it.
+unsafe impl<T: Send + Sync> Send for Tree<T> {}
+
+impl<T: Interval> Tree<T> {
+    /// The tree with no member, or with one that is in no other tree.
+    pub const fn new(root: *mut T) -> Self {
+        Tree { root }
+    }
+
+    /// Whether there is no member.
+    pub fn is_empty(&self) -> bool {
+        self.root.is_null()
+    }
+
+    /// Adds `member`.
+    ///
+    /// # Safety
+    /// It is in no tree, and stays alive and in place until it is removed.
+    pub unsafe fn insert(&mut self, member: *mut T) {
+        // SAFETY: members are alive while they are in the tree, and links are guarded by the tree.
+        unsafe {
+            *links(member) = Links::new((*member).end());
+            let mut parent = ptr::null_mut();
+            let mut at = self.root;
+            while !at.is_null() {
+                parent = at;
+                let l = links(at);
+                l.max = l.max.max((*member).end());
+                at = if place(member) < place(at) { l.left } else { l.right };
+            }
+            if parent.is_null() {
+                self.root = member;
+                return;
+            }
+            links(member).parent = parent;
+            if place(member) < place(parent) {
+                links(parent).left = member;
+            } else {
+                links(parent).right = member;
+            }
+            loop {
+                let parent = links(member).parent;
+                if parent.is_null() || priority(parent) >= priority(member) {
+                    break;
+                }
+                self.rotate_up(member);
+            }
+        }
+    }
+
+    /// Takes `member` out.
+    ///
+    /// # Safety
+    /// It is in this tree.
+    pub unsafe fn remove(&mut self, member: *mut T) {
+        // SAFETY: as in `insert`.
+        unsafe {
+            loop {
+                let l = links(member);
+                let child = match (l.left.is_null(), l.right.is_null()) {
+                    (true, true) => break,
+                    (true, false) => l.right,
+                    (false, true) => l.left,
+                    (false, false) if priority(l.left) > priority(l.right) => l.left,
+                    (false, false) => l.right,
+                };
+                self.rotate_up(child);
+            }
+            let parent = links(member).parent;
+            if parent.is_null() {
+                self.root = ptr::null_mut();
+            } else {
+                let p = links(parent);
+                if p.left == member {
+                    p.left = ptr::null_mut();
+                } else {
+                    p.right = ptr::null_mut();
+                }
+            }
+            links(member).parent = ptr::null_mut();
+            let mut at = parent;
+            while !at.is_null() {
+                refresh(at);
+                at = links(at).parent;
+            }
+        }
+    }
+
+    /// Rotates `member` above its parent.
+    unsafe fn rotate_up(&mut self, member: *mut T) {
+        // SAFETY: as in `insert`; the caller has seen that there is a parent.
+        unsafe {
+            let parent = links(member).parent;
+            let grand = links(parent).parent;
+            if links(parent).left == member {
+                let inner = links(member).right;
+                links(parent).left = inner;
+                if !inner.is_null() {
+                    links(inner).parent = parent;
+                }
+                links(member).right = parent;
+            } else {
+                let inner = links(member).left;
+                links(parent).right = inner;
+                if !inner.is_null() {
+                    links(inner).parent = parent;
+                }
+                links(member).left = parent;
+            }
+            links(parent).parent = member;
+            links(member).parent = grand;
+            if grand.is_null() {
+                self.root = member;
+            } else if links(grand).left == parent {
+                links(grand).left = member;
+            } else {
+                links(grand).right = member;
+            }
+            refresh(parent);
+            refresh(member);
+        }
+    }
+
+    /// The first member, in the tree's order, that overlaps `start..end` and stands after `after`.
+    pub fn next_overlap(&self, start: u64, end: u64, after: Option<Place>) -> Option<&T> {
+        // SAFETY: members are alive while they are in the tree.
+        unsafe { find(self.root, start, end, after).as_ref() }
+    }
+
+    /// The smallest start of a member that is larger than `key`.
+    pub fn next_start(&self, key: u64) -> Option<u64> {
+        let mut best = None;
+        let mut at = self.root;
+        // SAFETY: as above.
+        while let Some(t) = unsafe { at.as_ref() } {
+            // SAFETY: as above.
+            let l = unsafe { links(at) };
+            if t.start() > key {
+                best = Some(t.start());
+                at = l.left;
+            } else {
+                at = l.right;
+            }
+        }
+        best
+    }
+
+    /// A member's place in the order, for [`Tree::next_overlap`].
+    pub fn place(member: &T) -> Place {
+        (member.start(), ptr::from_ref(member).addr())
+    }
+
+    /// Panics where an invariant does not hold; returns the number of members. For tests and the checker.
+    pub fn check(&self) -> usize {
+        // SAFETY: members are alive while they are in the tree.
+        unsafe { check(self.root, ptr::null_mut()) }
+    }
+}
+
+unsafe fn links<'a, T: Interval>(member: *mut T) -> &'a mut Links<T> {
+    // SAFETY: the callers hold the tree, and use one member's links at a time.
+    unsafe { &mut *(*member).links().get() }
+}
+
+unsafe fn place<T: Interval>(member: *mut T) -> Place {
+    // SAFETY: members are alive.
+    unsafe { ((*member).start(), member.addr()) }
+}
+
+/// A mix of the address's bits (the finaliser of SplitMix64, Steele et al. 2014).
+fn priority<T>(member: *mut T) -> u64 {
+    let mut z = member.addr() as u64;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Computes the largest end below `member` again.
+unsafe fn refresh<T: Interval>(member: *mut T) {
+    // SAFETY: the callers hold the tree.
+    unsafe {
+        let l = links(member);
+        let mut max = (*member).end();
+        for child in [l.left, l.right] {
+            if !child.is_null() {
+                max = max.max(links(child).max);
+            }
+        }
+        l.max = max;
+    }
+}
+
+// As deep as the tree: about 2 ln n calls.
+unsafe fn find<T: Interval>(at: *mut T, start: u64, end: u64, after: Option<Place>) -> *mut T {
+    let mut at = at;
+    // SAFETY: the callers hold the tree.
+    unsafe {
+        while !at.is_null() && links(at).max > start {
+            let l = links(at);
+            if after.is_none_or(|a| place(at) > a) {
+                let found = find(l.left, start, end, after);
+                if !found.is_null() {
+                    return found;
+                }
+                if (*at).start() >= end {
+                    return ptr::null_mut();
+                }
+                if (*at).end() > start {
+                    return at;
+                }
+            }
+            at = l.right;
+        }
+    }
+    ptr::null_mut()
+}
+
+unsafe fn check<T: Interval>(at: *mut T, parent: *mut T) -> usize {
+    if at.is_null() {
+        return 0;
+    }
+    // SAFETY: the callers hold the tree.
+    unsafe {
+        let (left, right, up, max) = {
+            let l = links(at);
+            (l.left, l.right, l.parent, l.max)
+        };
+        assert_eq!(up, parent, "a member's parent is not the one above it");
+        assert!(parent.is_null() || priority(parent) >= priority(at), "the heap order is broken");
+        assert!(left.is_null() || place(left) < place(at), "the order is broken");
+        assert!(right.is_null() || place(right) > place(at), "the order is broken");
+        let n = check(left, at) + check(right, at) + 1;
+        refresh(at);
+        assert_eq!(links(at).max, max, "the largest end is not the one that the members have");
+        n
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    struct Member {
+        links: UnsafeCell<Links<Member>>,
+        start: u64,
+        end: u64,
+    }
+    // SAFETY: fixed fields.
+    unsafe impl Interval for Member {
+        fn links(&self) -> &UnsafeCell<Links<Self>> {
+            &self.links
+        }
+        fn start(&self) -> u64 {
+            self.start
+        }
+        fn end(&self) -> u64 {
+            self.end
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn overlaps_are_those_that_a_list_would_find(
+            ops in proptest::collection::vec((0u64..100, 1u64..40, any::<bool>()), 1..150),
+            asks in proptest::collection::vec((0u64..140, 1u64..30), 1..20),
+        ) {
+            let mut tree = Tree::<Member>::new(ptr::null_mut());
+            let mut list: Vec<*mut Member> = vec![];
+            for (start, len, remove) in ops {
+                if remove && !list.is_empty() {
+                    let m = list.swap_remove(start as usize % list.len());
+                    // SAFETY: in the tree; made by `Box::into_raw`.
+                    unsafe {
+                        tree.remove(m);
+                        drop(Box::from_raw(m));
+                    }
+                } else {
+                    let end = start + len;
+                    let m = Box::into_raw(Box::new(Member { links: UnsafeCell::new(Links::new(end)), start, end }));
+                    // SAFETY: in no tree yet.
+                    unsafe { tree.insert(m) };
+                    list.push(m);
+                }
+                prop_assert_eq!(tree.check(), list.len());
+            }
+            for (start, len) in asks {
+                let end = start + len;
+                let mut got = vec![];
+                let mut after = None;
+                while let Some(m) = tree.next_overlap(start, end, after) {
+                    after = Some(Tree::place(m));
+                    got.push(Tree::place(m));
+                }
+                // SAFETY: alive until the end of the test.
+                let mut want: Vec<Place> = list.iter().map(|m| unsafe { &**m })
+                    .filter(|m| m.start < end && m.end > start).map(Tree::place).collect();
+                want.sort();
+                prop_assert_eq!(got, want);
+                // SAFETY: as above.
+                let next = list.iter().map(|m| unsafe { (**m).start }).filter(|s| *s > start).min();
+                prop_assert_eq!(tree.next_start(start), next);
+            }
+            for m in list {
+                // SAFETY: made by `Box::into_raw`.
+                drop(unsafe { Box::from_raw(m) });
+            }
+        }
+    }
+}

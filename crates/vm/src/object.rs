@@ -1,0 +1,404 @@
+//! Objects: things that have pages.
+//!
+//! # What keeps an object
+//! Its handles ([`ObjectRef`], counted, for files and shared memory) and its backings. Backings are not counted: each *part*
+//! of their list counts once while it is not empty, so that linking and unlinking write the object's count only at the ends.
+//! Faults never touch it. Whoever takes the count to zero tears the object down; from zero it never rises.
+//!
+//! # Fields and what guards them
+//! `index`: itself. `size`: written by who serialises size changes (the file), read by faults under C2's rule. `refs`,
+//! `flags`: atomic. A part's tree: its lock. Everything else is fixed.
+
+mod content;
+mod parts;
+
+pub use content::IoError;
+pub(crate) use parts::{MoreParts, Parts};
+
+use crate::backing::Backing;
+use crate::error::OutOfMemory;
+use crate::flush::Flushed;
+use crate::index::{Index, Node, Nodes};
+use crate::machine::Machine;
+use crate::pager::Pager;
+use crate::remove;
+use crate::slab::Slab;
+use crate::sleep::MaySleep;
+use crate::types::PAGE_SIZE;
+use crate::vm::{BootMemory, Vm};
+use core::fmt;
+use core::ops::{Deref, Range};
+use core::ptr::{self, NonNull};
+use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence_full};
+use quire_sync::epoch::{Pinned, Retired};
+
+/// The slabs of objects, backings and index nodes.
+pub struct ObjectMemory<M: Machine> {
+    pub(crate) objects: Slab<Object<M>>,
+    pub(crate) backings: Slab<Backing<M>>,
+    pub(crate) parts: Slab<MoreParts<M>>,
+    nodes: Slab<Node<&'static Vm<M>>>,
+    /// The last id given to an object that was asked for one.
+    last_id: AtomicU64,
+}
+
+impl<M: Machine> ObjectMemory<M> {
+    pub(crate) fn new(boot: &mut BootMemory<'_, impl Machine>) -> Self {
+        ObjectMemory {
+            objects: Slab::new("object", boot),
+            backings: Slab::new("backing", boot),
+            parts: Slab::new("backing-parts", boot),
+            nodes: Slab::new("index-node", boot),
+            last_id: AtomicU64::new(0),
+        }
+    }
+
+    /// The slabs, for labels and counts.
+    pub fn caches(&self) -> [&crate::slab::Cache; 4] {
+        [self.objects.cache(), self.backings.cache(), self.parts.cache(), self.nodes.cache()]
+    }
+}
+
+// SAFETY: the slab's objects are of a node's layout.
+unsafe impl<M: Machine> Nodes for &'static Vm<M> {
+    fn allocate(self) -> Result<NonNull<Node<Self>>, OutOfMemory> {
+        Ok(self.object_memory().nodes.cache().alloc(self)?.cast())
+    }
+    unsafe fn release(self, node: NonNull<Node<Self>>) {
+        // SAFETY: by the trait's contract; the index has dropped what was in it.
+        unsafe { self.object_memory().nodes.cache().free(self, node.cast()) }
+    }
+    unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
+        // SAFETY: by the trait's contract.
+        unsafe { self.epoch().retire(node, free) }
+    }
+}
+
+/// The object is being torn down: what is inserted from now on is taken back by who inserts it.
+const DEAD: u32 = 1;
+/// Anonymous and reached through backings only.
+const PRIVATE: u32 = 2;
+
+/// A thing that has pages; see the module.
+#[repr(C, align(64))]
+pub struct Object<M: Machine> {
+    /// Must be first: the epoch hands it back.
+    retired: Retired,
+    index: Index<&'static Vm<M>>,
+    /// Bytes. Private memory has no end: `u64::MAX`.
+    size: AtomicU64,
+    flags: AtomicU32,
+    /// Handles, and parts that are not empty.
+    refs: AtomicU32,
+    vm: &'static Vm<M>,
+    // First cache line to here: what faults read; written at the ends only.
+    parts: Parts<M>,
+    pager: Option<NonNull<dyn Pager>>,
+    /// 0: not asked for yet.
+    id: AtomicU64,
+}
+
+// SAFETY: the pager is `Send + Sync` and outlives the object (`Pager::released`); the rest is made of atomics and locks.
+unsafe impl<M: Machine> Send for Object<M> {}
+// SAFETY: as above.
+unsafe impl<M: Machine> Sync for Object<M> {}
+
+impl<M: Machine> Object<M> {
+    fn build(vm: &'static Vm<M>, size: u64, flags: u32, pager: Option<NonNull<dyn Pager>>) -> Object<M> {
+        Object {
+            retired: Retired::new(),
+            index: Index::new(),
+            size: AtomicU64::new(size),
+            flags: AtomicU32::new(flags),
+            refs: AtomicU32::new(1),
+            vm,
+            parts: Parts::new(ptr::null_mut()),
+            pager,
+            id: AtomicU64::new(0),
+        }
+    }
+
+    /// An object of private memory, shown by `only`, which is in no list yet and whose links are untouched: two CPUs may
+    /// make one for the same backing at once, and one of them discards its own.
+    pub(crate) fn private(vm: &'static Vm<M>, only: NonNull<Backing<M>>) -> Result<NonNull<Object<M>>, OutOfMemory> {
+        let mut o = Object::build(vm, u64::MAX, PRIVATE, None);
+        o.parts = Parts::new(only.as_ptr());
+        vm.object_memory().objects.alloc(vm, o)
+    }
+
+    /// Frees an object that nobody has seen.
+    ///
+    /// # Safety
+    /// As it says.
+    pub(crate) unsafe fn discard(this: NonNull<Object<M>>) {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let vm = this.as_ref().vm;
+            vm.object_memory().objects.free(vm, this);
+        }
+    }
+
+    /// The system that the object belongs to.
+    #[inline(always)]
+    pub fn vm(&self) -> &'static Vm<M> {
+        self.vm
+    }
+    /// Its page index.
+    #[inline(always)]
+    pub fn index(&self) -> &Index<&'static Vm<M>> {
+        &self.index
+    }
+    /// As pages name it.
+    #[inline(always)]
+    pub(crate) fn address(&self) -> u64 {
+        ptr::from_ref(self).addr() as u64
+    }
+    /// Whether it is anonymous and reached through backings only.
+    #[inline(always)]
+    pub fn is_private(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & PRIVATE != 0
+    }
+    /// Whether it is being torn down.
+    #[inline(always)]
+    pub(crate) fn is_dead(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & DEAD != 0
+    }
+    /// The pager, where it has one.
+    #[inline(always)]
+    pub(crate) fn pager(&self) -> Option<&dyn Pager> {
+        // SAFETY: a pager lives until `released`.
+        self.pager.map(|p| unsafe { &*p.as_ptr() })
+    }
+    /// Whether a page that is not there is all zeroes.
+    #[inline(always)]
+    pub(crate) fn holes_are_zero(&self) -> bool {
+        self.pager().is_none_or(|p| p.in_memory())
+    }
+    pub(crate) fn parts(&self) -> &Parts<M> {
+        &self.parts
+    }
+
+    /// Bytes.
+    pub fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+    /// One past the last page.
+    #[inline(always)]
+    pub fn end(&self) -> u64 {
+        self.size.load(Ordering::Acquire).div_ceil(PAGE_SIZE)
+    }
+
+    /// Whether exactly one backing shows the object, and no handle holds it. Where that backing is the caller's, it stays so
+    /// until the caller's own map changes: nobody else can reach the object.
+    #[inline(always)]
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.is_private() && self.parts.is_single()
+    }
+
+    /// Resident pages: the sum over the index's nodes.
+    pub fn resident(&self) -> u64 {
+        let pin = self.vm.epoch().pin();
+        self.index.count(0..crate::index::KEYS, &pin)
+    }
+
+    /// A number that no other object of this system has or had. Given at the first question.
+    pub fn id(&self) -> u64 {
+        let id = self.id.load(Ordering::Acquire);
+        if id != 0 {
+            return id;
+        }
+        let fresh = self.vm.object_memory().last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        match self.id.compare_exchange(0, fresh, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => fresh,
+            Err(there) => there,
+        }
+    }
+
+    /// Device and inode number for tools: the pager's, or zeroes.
+    pub fn ident(&self) -> (u64, u64) {
+        self.pager().map_or((0, 0), |p| p.ident())
+    }
+
+    /// Writes the name for tools; nothing for anonymous memory.
+    pub fn name(&self, to: &mut dyn fmt::Write) -> fmt::Result {
+        self.pager().map_or(Ok(()), |p| p.name(to))
+    }
+
+    /// Links a backing that shows the object, into the part that it names. The caller keeps the object meanwhile.
+    pub(crate) fn link(&self, b: NonNull<Backing<M>>) {
+        if self.parts.insert(self.vm, b) {
+            self.refs.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// The part that a new backing shall be in.
+    pub(crate) fn choose_part(&self) -> u8 {
+        self.parts.choose(self.vm)
+    }
+
+    /// Unlinks a backing whose leaves are flushed. May tear the object down.
+    ///
+    /// # Safety
+    /// It is linked into this object, and the object is not used through it any more.
+    pub(crate) unsafe fn unlink(
+        vm: &'static Vm<M>,
+        this: NonNull<Object<M>>,
+        b: NonNull<Backing<M>>,
+        _proof: &Flushed,
+    ) {
+        // SAFETY: the backing keeps the object until it is unlinked; then the part that it emptied does, until `unref`.
+        let object = unsafe { this.as_ref() };
+        let keys = {
+            // SAFETY: linked, hence alive.
+            let b = unsafe { b.as_ref() };
+            let start = b.offset();
+            start..start + (b.range().len() / PAGE_SIZE)
+        };
+        // A private object may go as soon as its last backing is unlinked, by us or by another: keep it for the trim.
+        let keeps = object.is_private() && !object.is_exclusive();
+        if keeps {
+            object.refs.fetch_add(1, Ordering::AcqRel);
+        }
+        // SAFETY: by this function's contract.
+        let emptied = unsafe { object.parts.remove(b) };
+        if keeps {
+            remove::trim(object, keys);
+        }
+        for _ in 0..emptied as u32 + keeps as u32 {
+            // SAFETY: a part that counted is empty now, or the reference was taken above.
+            unsafe { Object::unref(vm, this) };
+        }
+    }
+
+    /// Takes a reference for the time of a sleep; false where the object is going. The caller is pinned.
+    pub(crate) fn try_ref(&self, _pin: &Pinned<'_>) -> bool {
+        let mut n = self.refs.load(Ordering::Relaxed);
+        while n != 0 {
+            match self.refs.compare_exchange_weak(n, n + 1, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => n = now,
+            }
+        }
+        false
+    }
+
+    /// Gives one reference up; the last one tears the object down.
+    ///
+    /// # Safety
+    /// The caller has a reference, and does not use the object through it any more.
+    pub(crate) unsafe fn unref(vm: &'static Vm<M>, this: NonNull<Object<M>>) {
+        // SAFETY: the caller's reference keeps it.
+        let object = unsafe { this.as_ref() };
+        if object.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        object.flags.fetch_or(DEAD, Ordering::AcqRel);
+        // Insert: "insert busy, fence, read the dead mark". Teardown: "mark, fence, look". One of the two sees the other.
+        fence_full();
+        remove::free_all(object);
+        let pin = vm.epoch().pin();
+        object.index.dismantle(&pin);
+        drop(pin);
+        if let Some(pager) = object.pager() {
+            pager.released();
+        }
+        object.parts.free(vm);
+        unsafe fn free<M: Machine>(retired: *mut Retired) {
+            // SAFETY: the header is the object's first field; no reader is left.
+            unsafe { Object::discard(NonNull::new_unchecked(retired.cast::<Object<M>>())) }
+        }
+        // SAFETY: no handle and no backing leads here any more; faults that found the object before are pinned.
+        unsafe { vm.epoch().retire(this.as_ptr().cast(), free::<M>) };
+    }
+}
+
+/// A counted handle on an object: a file's, or shared memory's. Dropping the last one may sleep.
+pub struct ObjectRef<M: Machine> {
+    object: NonNull<Object<M>>,
+}
+
+// SAFETY: objects are shared between CPUs by design.
+unsafe impl<M: Machine> Send for ObjectRef<M> {}
+// SAFETY: as above.
+unsafe impl<M: Machine> Sync for ObjectRef<M> {}
+
+impl<M: Machine> ObjectRef<M> {
+    /// Shared anonymous memory of `pages` pages.
+    pub fn anonymous(vm: &'static Vm<M>, pages: u64) -> Result<Self, OutOfMemory> {
+        let size = pages.checked_mul(PAGE_SIZE).ok_or(OutOfMemory)?;
+        Ok(ObjectRef { object: vm.object_memory().objects.alloc(vm, Object::build(vm, size, 0, None))? })
+    }
+
+    /// What `pager` has: a file of `bytes` bytes. The pager is used until its [`Pager::released`] is called.
+    pub fn with_pager(vm: &'static Vm<M>, pager: &'static dyn Pager, bytes: u64) -> Result<Self, OutOfMemory> {
+        let pager = Some(NonNull::from(pager));
+        Ok(ObjectRef { object: vm.object_memory().objects.alloc(vm, Object::build(vm, bytes, 0, pager))? })
+    }
+
+    /// A handle on an object that a backing shows. `None` for private memory, which has none, and for one that is going.
+    pub fn of(object: &Object<M>, pin: &Pinned<'_>) -> Option<Self> {
+        (!object.is_private() && object.try_ref(pin)).then(|| ObjectRef { object: NonNull::from(object) })
+    }
+
+    /// Changes the size. Shrinking takes the pages beyond the end away, from the object and from everybody who maps them, and
+    /// zeroes the rest of the last page. The caller serialises size changes of one object (the file's own lock). May sleep.
+    pub fn set_size(&self, bytes: u64) {
+        let old = self.size.swap(bytes, Ordering::AcqRel);
+        if bytes < old {
+            // Insert: "insert busy, fence, read the size". Here: "write the size, fence, look".
+            fence_full();
+            let mut may = MaySleep::here();
+            remove::evict(self, bytes.div_ceil(PAGE_SIZE)..crate::index::KEYS, &mut may);
+            if bytes % PAGE_SIZE != 0 {
+                content::zero_tail(self, bytes, &mut may);
+            }
+        }
+    }
+
+    /// Takes the pages of `pages` away, from the object and from everybody who maps them: their next use finds zeroes (or what
+    /// the pager has). May sleep.
+    pub fn discard(&self, pages: Range<u64>) {
+        remove::evict(self, pages, &mut MaySleep::here());
+    }
+}
+
+impl<M: Machine> Clone for ObjectRef<M> {
+    fn clone(&self) -> Self {
+        self.refs.fetch_add(1, Ordering::AcqRel);
+        ObjectRef { object: self.object }
+    }
+}
+
+impl<M: Machine> Drop for ObjectRef<M> {
+    fn drop(&mut self) {
+        let vm = self.vm;
+        // SAFETY: the handle's own reference.
+        unsafe { Object::unref(vm, self.object) }
+    }
+}
+
+impl<M: Machine> Deref for ObjectRef<M> {
+    type Target = Object<M>;
+    fn deref(&self) -> &Object<M> {
+        // SAFETY: the handle keeps it.
+        unsafe { self.object.as_ref() }
+    }
+}
+
+impl<M: Machine> PartialEq for ObjectRef<M> {
+    fn eq(&self, other: &Self) -> bool {
+        self.object == other.object
+    }
+}
+
+impl<M: Machine> fmt::Debug for ObjectRef<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Object({:#x}, {} bytes)", self.object().address(), self.size())
+    }
+}
+
+impl<M: Machine> ObjectRef<M> {
+    fn object(&self) -> &Object<M> {
+        self
+    }
+}

@@ -1,0 +1,352 @@
+//! Reading and writing an object's content: what `read` and `write` on a file do.
+//!
+//! Page by page. While the caller's function runs, the page is *held*, which keeps its frame, and is not busy: the function
+//! may sleep and may fault, even on a mapping of the same page.
+
+use super::{Object, ObjectRef};
+use crate::error::OutOfMemory;
+use crate::frames::{Fill, For, Frame};
+use crate::index::{FillError, KEYS, Slot};
+use crate::machine::Machine;
+use crate::page::{Page, State};
+use crate::pager::PagerError;
+use crate::remove;
+use crate::sleep::MaySleep;
+use crate::types::{PAGE_SHIFT, PAGE_SIZE};
+use quire_sync::atomic::{Ordering, fence_full};
+
+/// Why a read or a write ended before it began; one that has begun returns how far it came instead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IoError<E> {
+    /// No frame for a page.
+    OutOfMemory,
+    /// The pager could not supply a page, or make it writable.
+    Pager,
+    /// No object has such an offset.
+    TooLarge,
+    /// The caller's function said so.
+    Caller(E),
+}
+
+impl<E> From<OutOfMemory> for IoError<E> {
+    fn from(_: OutOfMemory) -> Self {
+        IoError::OutOfMemory
+    }
+}
+impl<E> From<PagerError> for IoError<E> {
+    fn from(_: PagerError) -> Self {
+        IoError::Pager
+    }
+}
+
+static ZEROES: [u8; PAGE_SIZE as usize] = [0; PAGE_SIZE as usize];
+
+/// A page that is held; let go when dropped.
+struct Held<'a, M: Machine> {
+    object: &'a Object<M>,
+    page: &'static Page,
+}
+
+impl<M: Machine> Held<'_, M> {
+    fn bytes(&self) -> *mut u8 {
+        let vm = self.object.vm();
+        vm.machine().frame_ptr(vm.pfn_of_page(self.page))
+    }
+}
+
+impl<M: Machine> Drop for Held<'_, M> {
+    fn drop(&mut self) {
+        self.object.vm().unhold_page(self.page);
+    }
+}
+
+/// The page at `key`, held, valid when it was looked up; `None`: a hole.
+fn resident<'a, M: Machine>(object: &'a Object<M>, key: u64, may: &mut MaySleep) -> Option<Held<'a, M>> {
+    let vm = object.vm();
+    loop {
+        let busy = {
+            let pin = may.pin(vm.epoch());
+            match object.index().get(key, &pin) {
+                Slot::Page(pfn) => {
+                    let page = vm.page(pfn);
+                    if page.try_hold() {
+                        let held = Held { object, page };
+                        let state = page.state();
+                        // Validated after the hold: from here on the frame keeps this content's memory.
+                        if !state.busy() && state.valid() && page.object() == object.address() && page.index() == key {
+                            return Some(held);
+                        }
+                        drop(held);
+                        Some(page)
+                    } else {
+                        None
+                    }
+                }
+                Slot::Reserved => None,
+                _ => return None,
+            }
+        };
+        match busy {
+            Some(page) => vm.wait_unbusy(page, may),
+            None => quire_sync::hooks::relax(),
+        }
+    }
+}
+
+/// The page at `key`, held; made where there is none, from the pager or of zeroes.
+fn present<'a, M: Machine>(object: &'a Object<M>, key: u64, may: &mut MaySleep) -> Result<Held<'a, M>, IoError<()>> {
+    if let Some(held) = resident(object, key, may) {
+        return Ok(held);
+    }
+    let vm = object.vm();
+    let frame = vm.alloc_frame(Fill::Zeroed, For::User)?;
+    if let Some(pager) = object.pager()
+        && !pager.in_memory()
+    {
+        // SAFETY: the frame is ours alone.
+        let bytes = unsafe { &mut *vm.machine().frame_ptr(frame.pfn()).cast::<[u8; PAGE_SIZE as usize]>() };
+        if pager.fill(key, bytes).is_err() {
+            vm.free_frame(frame);
+            return Err(IoError::Pager);
+        }
+    }
+    match add(object, key, frame, 0, may)? {
+        Added::Ours(held) => {
+            // Contract C2, *insert*: a truncation that has not seen the page has written the size before this.
+            fence_full();
+            if key >= object.end() {
+                drop(held);
+                remove::evict(object, key..key + 1, may);
+                return Err(IoError::TooLarge);
+            }
+            Ok(held)
+        }
+        Added::Theirs { theirs, .. } => Ok(theirs),
+    }
+}
+
+/// What became of a frame that was to be a page.
+enum Added<'a, M: Machine> {
+    /// It is the page.
+    Ours(Held<'a, M>),
+    /// Somebody else made the page first; the frame goes when `ours` is dropped.
+    Theirs { theirs: Held<'a, M>, ours: Held<'a, M> },
+}
+
+/// Makes a frame with content the valid page `key`, where there is none.
+fn add<'a, M: Machine>(
+    object: &'a Object<M>,
+    key: u64,
+    frame: Frame,
+    bits: u64,
+    may: &mut MaySleep,
+) -> Result<Added<'a, M>, IoError<()>> {
+    let vm = object.vm();
+    let pfn = frame.into_pfn();
+    let page = vm.page(pfn);
+    vm.assume_page(page, object.address(), key, State::VALID | bits);
+    let held = page.try_hold();
+    debug_assert!(held, "a page with an identity can be held");
+    let ours = Held { object, page };
+    let error = loop {
+        let filled = {
+            let pin = may.pin(vm.epoch());
+            let filled = object.index().fill(key, Slot::Page(pfn), vm, &pin);
+            if filled.is_ok() && bits & State::DIRTY != 0 {
+                object.index().tag_dirty(key, &pin);
+            }
+            filled
+        };
+        match filled {
+            Ok(()) => {
+                vm.enqueue_new(page);
+                vm.unbusy(page);
+                return Ok(Added::Ours(ours));
+            }
+            Err(FillError::OutOfMemory) => break IoError::OutOfMemory,
+            Err(FillError::BeyondKeys | FillError::Gone) => break IoError::TooLarge,
+            // A page there, or gone again meanwhile. (Ours is busy, but nobody can wait for what is in no index.)
+            Err(FillError::Taken(_)) => {
+                if let Some(theirs) = resident(object, key, may) {
+                    vm.release_page(page);
+                    return Ok(Added::Theirs { theirs, ours });
+                }
+            }
+        }
+    };
+    vm.release_page(page);
+    Err(error)
+}
+
+/// Makes a clean page dirty, before its memory is written. Contract C2, *dirty*: the pager's hook comes first and may fail.
+fn make_dirty<M: Machine>(held: &Held<'_, M>, key: u64, may: &mut MaySleep) -> Result<(), PagerError> {
+    let (object, page) = (held.object, held.page);
+    if page.state().dirty() {
+        return Ok(());
+    }
+    if let Some(pager) = object.pager() {
+        pager.make_writable(key)?;
+    }
+    page.set(State::DIRTY);
+    let pin = may.pin(object.vm().epoch());
+    object.index().tag_dirty(key, &pin);
+    Ok(())
+}
+
+/// Zeroes what lies behind `bytes` in the last page of an object whose size is `bytes` now.
+pub(super) fn zero_tail<M: Machine>(object: &Object<M>, bytes: u64, may: &mut MaySleep) {
+    let key = bytes >> PAGE_SHIFT;
+    if let Some(held) = resident(object, key, may) {
+        let from = (bytes % PAGE_SIZE) as usize;
+        // A page without dirty is what the pager has; the zeroes need no write-back, since the file ends before them.
+        // SAFETY: within the frame, which is held; programs that map the page race with us as they do with each other.
+        unsafe { core::ptr::write_bytes(held.bytes().add(from), 0, PAGE_SIZE as usize - from) };
+    }
+}
+
+impl<M: Machine> ObjectRef<M> {
+    /// Reads up to `len` bytes from `offset`, within the object's size, page by page into `sink`, which says how many bytes
+    /// it took; fewer than offered end the read. Holes read as zeroes and stay holes. Returns how many bytes were taken.
+    /// May sleep; so may `sink`.
+    pub fn read<E>(
+        &self,
+        offset: u64,
+        len: usize,
+        sink: &mut dyn FnMut(&[u8]) -> Result<usize, E>,
+    ) -> Result<usize, IoError<E>> {
+        let mut may = MaySleep::here();
+        let mut done = 0;
+        while done < len {
+            let at = match offset.checked_add(done as u64) {
+                Some(at) if at < self.size() => at,
+                _ => break,
+            };
+            let (key, within) = (at >> PAGE_SHIFT, (at % PAGE_SIZE) as usize);
+            let n = (PAGE_SIZE as usize - within).min(len - done).min((self.size() - at).min(PAGE_SIZE) as usize);
+            let held = match resident(self, key, &mut may) {
+                None if self.holes_are_zero() => None,
+                Some(held) => Some(held),
+                None => match present(self, key, &mut may) {
+                    Ok(held) => Some(held),
+                    Err(IoError::TooLarge) => break,
+                    Err(_) if done > 0 => break,
+                    Err(e) => return Err(e.for_caller()),
+                },
+            };
+            let took = match &held {
+                None => sink(&ZEROES[..n]),
+                // SAFETY: within the frame, which is held. Others may store into it meanwhile, as on any machine; what is
+                // read then is one or the other.
+                Some(held) => sink(unsafe { core::slice::from_raw_parts(held.bytes().add(within), n) }),
+            };
+            match took {
+                Ok(took) => {
+                    done += took.min(n);
+                    if took < n {
+                        break;
+                    }
+                }
+                Err(_) if done > 0 => break,
+                Err(e) => return Err(IoError::Caller(e)),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes up to `len` bytes at `offset`, page by page from `source`, which says how many bytes it gave; fewer than asked
+    /// for end the write. Holes are filled; the size grows to what was written. Returns how many bytes were written. May
+    /// sleep; so may `source`.
+    pub fn write<E>(
+        &self,
+        offset: u64,
+        len: usize,
+        source: &mut dyn FnMut(&mut [u8]) -> Result<usize, E>,
+    ) -> Result<usize, IoError<E>> {
+        let mut may = MaySleep::here();
+        let mut done = 0;
+        while done < len {
+            let Some(at) = offset.checked_add(done as u64).filter(|at| at >> PAGE_SHIFT < KEYS) else {
+                if done > 0 {
+                    break;
+                }
+                return Err(IoError::TooLarge);
+            };
+            let (key, within) = (at >> PAGE_SHIFT, (at % PAGE_SIZE) as usize);
+            let n = (PAGE_SIZE as usize - within).min(len - done);
+            let gave = match self.write_page(key, within, n, source, &mut may) {
+                Ok(gave) => gave.min(n),
+                Err(_) if done > 0 => break,
+                Err(e) => return Err(e),
+            };
+            done += gave;
+            self.size.fetch_max(at + gave as u64, Ordering::AcqRel);
+            if gave < n {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_page<E>(
+        &self,
+        key: u64,
+        within: usize,
+        n: usize,
+        source: &mut dyn FnMut(&mut [u8]) -> Result<usize, E>,
+        may: &mut MaySleep,
+    ) -> Result<usize, IoError<E>> {
+        let vm = self.vm();
+        if self.holes_are_zero() && resident(self, key, may).is_none() {
+            // A new page is filled before anybody can see it: no zeroes that are overwritten at once.
+            let whole = n == PAGE_SIZE as usize;
+            let frame = vm.alloc_frame(if whole { Fill::Any } else { Fill::Zeroed }, For::User)?;
+            let bytes = vm.machine().frame_ptr(frame.pfn());
+            // SAFETY: within the frame, which is ours alone.
+            let gave = source(unsafe { core::slice::from_raw_parts_mut(bytes.add(within), n) });
+            let gave = match gave {
+                Ok(gave) if gave > 0 => gave.min(n),
+                end => {
+                    vm.free_frame(frame);
+                    return end.map_err(IoError::Caller);
+                }
+            };
+            if whole && gave < n {
+                // SAFETY: as above.
+                unsafe { core::ptr::write_bytes(bytes.add(gave), 0, n - gave) };
+            }
+            if let Some(pager) = self.pager()
+                && pager.make_writable(key).is_err()
+            {
+                vm.free_frame(frame);
+                return Err(IoError::Pager);
+            }
+            match add(self, key, frame, State::DIRTY, may).map_err(IoError::for_caller)? {
+                Added::Ours(_) => {}
+                Added::Theirs { theirs, ours } => {
+                    make_dirty(&theirs, key, may)?;
+                    // SAFETY: both frames are held, and differ: one is in the index, the other is not.
+                    unsafe {
+                        let (from, to) = (ours.bytes().add(within), theirs.bytes().add(within));
+                        core::ptr::copy_nonoverlapping(from, to, gave);
+                    }
+                }
+            }
+            return Ok(gave);
+        }
+        let held = present(self, key, may).map_err(IoError::for_caller)?;
+        make_dirty(&held, key, may)?;
+        // SAFETY: within the frame, which is held; programs that map the page race with us as they do with each other.
+        source(unsafe { core::slice::from_raw_parts_mut(held.bytes().add(within), n) }).map_err(IoError::Caller)
+    }
+}
+
+impl IoError<()> {
+    /// The same error for a caller whose own errors are of another type.
+    fn for_caller<E>(self) -> IoError<E> {
+        match self {
+            IoError::OutOfMemory | IoError::Caller(()) => IoError::OutOfMemory,
+            IoError::Pager => IoError::Pager,
+            IoError::TooLarge => IoError::TooLarge,
+        }
+    }
+}
