@@ -10,6 +10,9 @@
 #![cfg_attr(target_os = "none", deny(clippy::undocumented_unsafe_blocks))]
 
 #[cfg(target_os = "none")]
+extern crate alloc;
+
+#[cfg(target_os = "none")]
 #[macro_use]
 mod log;
 #[cfg(target_os = "none")]
@@ -17,15 +20,31 @@ mod boot;
 #[cfg(target_os = "none")]
 mod clock;
 #[cfg(target_os = "none")]
+mod context;
+#[cfg(target_os = "none")]
 mod cpu;
+#[cfg(target_os = "none")]
+mod fpu;
+#[cfg(target_os = "none")]
+mod frame;
+#[cfg(target_os = "none")]
+mod heap;
 #[cfg(target_os = "none")]
 mod interrupt;
 #[cfg(target_os = "none")]
 mod layout;
 #[cfg(target_os = "none")]
-mod panic;
+mod machine;
 #[cfg(target_os = "none")]
 mod paging;
+#[cfg(target_os = "none")]
+mod panic;
+#[cfg(target_os = "none")]
+mod personality;
+#[cfg(target_os = "none")]
+mod shootdown;
+#[cfg(target_os = "none")]
+mod stack;
 #[cfg(target_os = "none")]
 mod trap;
 

@@ -4,13 +4,22 @@ pub mod pvh;
 pub mod smp;
 
 use crate::clock::Calibration;
+use crate::context::Context;
 use crate::cpu::features::{Feature, has};
 use crate::cpu::{self, tables};
 use crate::layout::direct;
-use crate::{interrupt, paging, trap};
+use crate::machine::{self, Machine, scheduler, vm};
+use crate::{fpu, frame, interrupt, paging, personality, shootdown, trap};
+use alloc::boxed::Box;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
 use quire_drivers::{acpi, local_apic, pic, uart};
 use quire_kernel::memory_map::{Ram, Span};
 use quire_kernel::start_info::StartInfo;
+use quire_pmap_x86_64::Mmu;
+use quire_task::{Scheduler, Thread, ThreadRef};
+use quire_vm::Config;
+use quire_vm::{Pfn, PhysRange, Vm};
 
 /// Physical memory as the boot tables show it.
 struct BootPhysical;
@@ -60,30 +69,56 @@ pub extern "C" fn start(start_info: u32) -> ! {
     }
     let all = Ram::new(info.ranges(), &[]);
     let mut free = Ram::new(info.ranges(), &reserved);
+    let command_line = keep_command_line(info.command_line);
     let total = all.bytes();
-    // SAFETY: the boot tables are loaded, and the boot CPU alone runs.
-    if unsafe { paging::init(&all, &mut free) }.is_err() {
-        panic!("not enough memory for the kernel's page tables: {} KiB", total / 1024);
+    let kernel_tables = match paging::build(&all, &mut free) {
+        Ok(t) => t,
+        Err(e) => panic!("the kernel's page tables cannot be made from {} KiB: {e:?}", total / 1024),
+    };
+    // SAFETY: the kernel's own tables map what runs; from here on nothing is mapped below the kernel's half. Then
+    // interrupts are masked and those tables are loaded.
+    unsafe {
+        cpu::registers::set_cr3(kernel_tables.root().address());
+        cpu::set_registers();
     }
-    // SAFETY: interrupts are masked, the kernel's tables are loaded.
-    unsafe { cpu::set_registers() };
+    fpu::detect();
+    // SAFETY: the registers are set.
+    unsafe { fpu::enable() };
+    frame::use_vectors(fpu::has_avx());
 
     let registers = if has(Feature::X2apic) {
         None
     } else {
-        let mut frame = || paging::take_low(&mut free, 4096);
-        // SAFETY: the address is the local APIC's own.
-        match unsafe { paging::map_device(local_apic::physical_base(), 4096, &mut frame) } {
+        let mut frames = || paging::take_low(&mut free, 4096).map(Pfn::containing);
+        match paging::map_device(&kernel_tables, local_apic::physical_base(), 4096, &mut frames) {
             Ok(at) => Some(at as usize),
-            Err(_) => panic!("not enough memory to map the local APIC"),
+            Err(e) => panic!("the local APIC cannot be mapped: {e:?}"),
         }
     };
     // SAFETY: mapped uncached just now, or x2APIC; interrupts are masked.
     unsafe { local_apic::init(registers, interrupt::SPURIOUS) };
     calibration.start_apic();
     cpu::register(0, cpu::boot_block(), local_apic::id());
-    smp::start(&topology, &mut free, registers);
+    smp::prepare(&topology, &kernel_tables, &mut free, registers);
+    smp::start(&topology, registers.is_none());
+    let cpus = cpu::count();
+
+    // SAFETY: each piece of memory is fresh, aligned to a page, large enough, and never freed.
+    unsafe {
+        shootdown::init(boot_memory(&mut free, shootdown::bytes(cpus)), cpus);
+        let mmu = Mmu::new(boot_memory(&mut free, Mmu::bytes(cpus)), cpus, kernel_tables, has(Feature::Pcid));
+        let schedulers_memory = boot_memory(&mut free, Scheduler::<Machine>::bytes(cpus));
+        let mut ranges = [PhysRange { start: Pfn(0), end: Pfn(0) }; quire_kernel::start_info::MAX_RANGES];
+        let ranges = fill_ranges(&free, &mut ranges);
+        match Vm::new(Machine::new(mmu), ranges, Config::default()) {
+            Ok(vm) => machine::set_vm(vm),
+            Err(e) => panic!("the memory system cannot be built: {e:?}"),
+        }
+        let scheduler = Box::leak(Box::new(Scheduler::new(vm().machine(), schedulers_memory, cpus)));
+        machine::set_scheduler(scheduler);
+    }
     let rates = calibration.finish();
+    TIMER_HZ.store(if has(Feature::TscDeadline) { 0 } else { rates.apic }, Ordering::Relaxed);
     log!(
         "Quire {}: {} CPUs, {} MiB, TSC {} MHz, {}, up after {} us",
         env!("CARGO_PKG_VERSION"),
@@ -93,9 +128,67 @@ pub extern "C" fn start(start_info: u32) -> ! {
         if registers.is_some() { "xAPIC" } else { "x2APIC" },
         crate::clock::now() / 1000,
     );
-    if quire_kernel::command_line::flag(info.command_line, "panic") {
+    if quire_kernel::command_line::flag(command_line, "panic") {
         panic!("as asked");
     }
-    quire_drivers::debug_exit::exit(quire_drivers::debug_exit::POWER_OFF);
-    cpu::stop()
+    start_timer();
+    adopt_idle();
+    personality::start(command_line);
+    smp::go(&topology, registers.is_none());
+    cpu::interrupts_on();
+    scheduler().idle()
+}
+
+/// The local APIC's timer rate, or 0 for the TSC deadline.
+static TIMER_HZ: AtomicU64 = AtomicU64::new(0);
+
+fn start_timer() {
+    let hz = TIMER_HZ.load(Ordering::Relaxed);
+    local_apic::timer_init(interrupt::TIMER, (hz != 0).then_some(hz));
+}
+
+/// Another CPU is ready to run threads.
+pub fn join_scheduler() -> ! {
+    start_timer();
+    adopt_idle();
+    cpu::interrupts_on();
+    scheduler().idle()
+}
+
+/// Makes the caller this CPU's idle thread.
+fn adopt_idle() {
+    unsafe fn never_released(_thread: NonNull<Thread<Machine>>) {}
+    let thread = Box::leak(Box::new(Thread::new(Context::running(), personality::kernel_payload(), never_released)));
+    // SAFETY: leaked, so it stays in place; the first count is given up here.
+    scheduler().start_cpu(unsafe { ThreadRef::adopt(NonNull::from(thread)) });
+}
+
+/// Memory that boot takes for ever.
+fn boot_memory(free: &mut Ram, bytes: usize) -> NonNull<u8> {
+    match paging::take_low(free, bytes as u64).and_then(|at| NonNull::new(direct(at))) {
+        Some(at) => at,
+        None => panic!("not enough memory for the CPUs' own structures"),
+    }
+}
+
+/// What is left of RAM, in frames.
+fn fill_ranges<'a>(free: &Ram, ranges: &'a mut [PhysRange]) -> &'a [PhysRange] {
+    let mut len = 0;
+    for (slot, span) in ranges.iter_mut().zip(free.spans().iter().filter(|s| s.start >= 1 << 20)) {
+        *slot = PhysRange { start: Pfn::containing(span.start), end: Pfn::containing(span.end) };
+        len += 1;
+    }
+    &ranges[..len]
+}
+
+/// Copies the command line out of the loader's memory, which is not mapped for long.
+fn keep_command_line(line: &[u8]) -> &'static [u8] {
+    static KEPT: quire_sync::SpinLock<[u8; 4096]> = quire_sync::SpinLock::new(quire_sync::Rank::DEVICE, [0; 4096]);
+    let mut kept = KEPT.lock();
+    let len = line.len().min(kept.len());
+    kept[..len].copy_from_slice(&line[..len]);
+    let at = kept.as_ptr();
+    core::mem::forget(kept);
+    // SAFETY: the static lives for ever, and its lock is never released: nobody writes it again.
+    unsafe { core::slice::from_raw_parts(at, len) }
 }

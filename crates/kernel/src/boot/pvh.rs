@@ -5,8 +5,8 @@
 
 use core::arch::global_asm;
 
-/// Bytes of the boot stack, which becomes the boot CPU's idle stack.
-pub const BOOT_STACK: usize = 32 * 1024;
+/// Bytes of the boot stack, which becomes the boot CPU's idle stack. Large, for boot keeps its lists on it.
+pub const BOOT_STACK: usize = 64 * 1024;
 
 global_asm!(
     r#"
@@ -114,7 +114,8 @@ global_asm!(
 
     .section .bss.boot_stack, "aw", @nobits
     .balign 4096
-    .global boot_stack
+    .global boot_stack_guard
+    boot_stack_guard: .skip 4096
     boot_stack: .skip {stack}
     .text
     "#,
@@ -123,16 +124,10 @@ global_asm!(
 );
 
 unsafe extern "C" {
-    static boot_root: u8;
-    static boot_stack: u8;
+    static boot_stack_guard: u8;
 }
 
-/// The physical address of the boot tables' root: below 4 GiB, low half mapped, for CPUs that start.
-pub fn root() -> u64 {
-    &raw const boot_root as u64
-}
-
-/// The lowest address of the boot stack.
-pub fn stack() -> u64 {
-    &raw const boot_stack as u64
+/// The page below the boot stack, which the kernel's own tables leave out.
+pub fn stack_guard() -> u64 {
+    &raw const boot_stack_guard as u64
 }

@@ -2,18 +2,19 @@
 
 use crate::cpu::{self, Block, tables};
 use crate::interrupt;
-use crate::layout::{STACKS, direct};
-use crate::paging;
+use crate::layout::direct;
+use crate::machine::DirectMap;
+use crate::{fpu, paging, stack};
 use core::arch::global_asm;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use quire_drivers::acpi::Topology;
 use quire_drivers::local_apic;
 use quire_kernel::memory_map::Ram;
+use quire_pmap_x86_64::{Caching, KernelTables, Rights};
+use quire_vm::{Pfn, VirtRange};
 
 /// Where CPUs begin in real mode: a page below 1 MiB that is RAM on every PC and kept out of the memory that is given away.
 const TRAMPOLINE: u64 = 0x8000;
-/// Bytes of a kernel stack.
-pub const STACK: u64 = 16 * 1024;
 /// Bytes of a stack for double faults, NMIs and machine checks.
 const IST_STACK: u64 = 8 * 1024;
 
@@ -106,81 +107,91 @@ static NEXT: AtomicUsize = AtomicUsize::new(1);
 /// Tops of the stacks that arriving CPUs take, by number.
 static STACK_TOPS: [AtomicU64; cpu::MAX] = [const { AtomicU64::new(0) }; cpu::MAX];
 static KERNEL_ROOT: AtomicU64 = AtomicU64::new(0);
-/// CPUs that have arrived and work, this one included.
+/// The scheduler and the timer are ready.
+static GO: AtomicBool = AtomicBool::new(false);
+/// CPUs that have arrived and work, the boot CPU included.
 static ONLINE: AtomicUsize = AtomicUsize::new(1);
 /// What `local_apic::init` needs, for the CPUs that arrive.
 static APIC_REGISTERS: AtomicUsize = AtomicUsize::new(0);
-/// The next unused address for a boot-time stack, guard included.
-static NEXT_STACK: AtomicU64 = AtomicU64::new(STACKS);
-
 /// A stack of `len` bytes with an unmapped page below it; returns its top.
-fn boot_stack(free: &mut Ram, len: u64) -> u64 {
-    let bottom = NEXT_STACK.fetch_add(len + 4096, Ordering::Relaxed) + 4096;
-    for va in (bottom..bottom + len).step_by(4096) {
-        let Some(frame) = paging::take_low(free, 4096) else { panic!("not enough memory for the CPUs' stacks") };
-        // SAFETY: at boot, one caller; a fresh address and a fresh frame.
-        if unsafe { paging::map_stack_frame(va, frame, &mut || paging::take_low(free, 4096)) }.is_err() {
-            panic!("not enough memory for the CPUs' stacks");
-        }
+fn boot_stack(tables: &KernelTables, free: &mut Ram, len: u64) -> u64 {
+    let too_little = || -> ! { panic!("not enough memory for the CPUs' stacks") };
+    let Some(bottom) = stack::fresh(len) else { too_little() };
+    let Some(memory) = paging::take_low(free, len) else { too_little() };
+    let range = VirtRange { start: bottom, end: bottom + len };
+    let mut frames = || paging::take_low(free, 4096).map(Pfn::containing);
+    match tables.map(&DirectMap, range, memory, Rights::Write, Caching::WriteBack, &mut frames) {
+        Ok(()) => bottom + len,
+        Err(_) => too_little(),
     }
-    bottom + len
 }
 
 /// Gives `block` its stacks for double faults, NMIs and machine checks.
 ///
 /// # Safety
 /// The block is not in use on another CPU.
-unsafe fn add_interrupt_stacks(block: *mut Block, free: &mut Ram) {
+unsafe fn add_interrupt_stacks(block: *mut Block, tables: &KernelTables, free: &mut Ram) {
     for ist in [tables::IST_DOUBLE_FAULT, tables::IST_NMI, tables::IST_MACHINE_CHECK] {
-        let top = boot_stack(free, IST_STACK);
+        let top = boot_stack(tables, free, IST_STACK);
         // SAFETY: by this function's contract; the field is not aligned, so it is written through a raw pointer.
         unsafe { (&raw mut (*block).task.interrupt_stacks[ist - 1]).write_unaligned(top) };
     }
 }
 
-/// Starts every CPU of `topology` up to the limit, and returns when all that answer are online.
-pub fn start(topology: &Topology, free: &mut Ram, registers: Option<usize>) {
-    // SAFETY: the boot CPU's block, on the boot CPU.
-    unsafe { add_interrupt_stacks(cpu::boot_block(), free) };
+/// The CPUs that will run, this one not counted: their local APICs' identifiers.
+fn others(topology: &Topology, x2apic: bool) -> impl Iterator<Item = u32> {
     let me = local_apic::id();
     // Identifiers above 254 need x2APIC.
-    let reachable = |id: &u32| *id != me && (registers.is_none() || *id < 255);
-    let wanted = topology.cpus().iter().copied().filter(reachable).count().min(cpu::MAX - 1);
-    if wanted == 0 {
-        return;
-    }
+    topology.cpus().iter().copied().filter(move |id| *id != me && (x2apic || *id < 255)).take(cpu::MAX - 1)
+}
+
+/// Gives every CPU of `topology` up to the limit its block and stacks, and fixes the number of CPUs.
+pub fn prepare(topology: &Topology, tables: &KernelTables, free: &mut Ram, registers: Option<usize>) {
+    // SAFETY: the boot CPU's block, on the boot CPU.
+    unsafe { add_interrupt_stacks(cpu::boot_block(), tables, free) };
+    let wanted = others(topology, registers.is_none()).count();
     for id in 1..=wanted {
         let Some(at) = paging::take_low(free, size_of::<Block>() as u64) else { panic!("not enough memory for the CPUs") };
         let block = direct(at).cast::<Block>();
         // SAFETY: fresh memory, large enough, page-aligned.
         unsafe {
             block.write(Block::new(id as u32));
-            add_interrupt_stacks(block, free);
+            add_interrupt_stacks(block, tables, free);
         }
         cpu::register(id, block, u32::MAX);
-        STACK_TOPS[id].store(boot_stack(free, STACK), Ordering::Relaxed);
+        STACK_TOPS[id].store(boot_stack(tables, free, stack::SIZE), Ordering::Relaxed);
     }
-    KERNEL_ROOT.store(paging::root(), Ordering::Relaxed);
+    KERNEL_ROOT.store(tables.root().address(), Ordering::Relaxed);
     APIC_REGISTERS.store(registers.unwrap_or(0), Ordering::Relaxed);
+    cpu::set_count(wanted + 1);
+}
+
+/// Lets the CPUs start; they come up while the boot goes on, and wait for [`go`].
+pub fn start(topology: &Topology, x2apic: bool) {
     let from = &raw const __trampoline_start;
     let len = &raw const __trampoline_end as usize - from as usize;
     // SAFETY: the page is RAM below 1 MiB that nobody uses.
     unsafe { core::ptr::copy_nonoverlapping(from, direct(TRAMPOLINE), len) };
+    others(topology, x2apic).for_each(local_apic::send_init);
+    // Only CPUs of the last century need 10 ms here.
+    wait_until(20_000, || false);
+    others(topology, x2apic).for_each(|id| local_apic::send_startup(id, (TRAMPOLINE >> 12) as u8));
+}
 
-    let targets = || topology.cpus().iter().copied().filter(reachable).take(wanted);
-    targets().for_each(local_apic::send_init);
-    wait_until(50_000, || false);
-    targets().for_each(|id| local_apic::send_startup(id, (TRAMPOLINE >> 12) as u8));
+/// Waits until all CPUs that were started are there, and sends them to the scheduler.
+pub fn go(topology: &Topology, x2apic: bool) {
+    let all = || ONLINE.load(Ordering::Acquire) == cpu::count();
     // The manual asks for a second start-up interrupt; a CPU that runs already ignores it.
-    if !wait_until(20_000_000, || ONLINE.load(Ordering::Acquire) == wanted + 1) {
-        targets().for_each(|id| local_apic::send_startup(id, (TRAMPOLINE >> 12) as u8));
-        wait_until(1_000_000_000, || ONLINE.load(Ordering::Acquire) == wanted + 1);
+    if !wait_until(20_000_000, all) {
+        others(topology, x2apic).for_each(|id| local_apic::send_startup(id, (TRAMPOLINE >> 12) as u8));
+        if !wait_until(2_000_000_000, all) {
+            panic!("{} of {} CPUs did not start", cpu::count() - ONLINE.load(Ordering::Acquire), cpu::count());
+        }
     }
-    let online = ONLINE.load(Ordering::Acquire);
-    if online < wanted + 1 {
-        panic!("{} of {} CPUs did not start", wanted + 1 - online, wanted + 1);
+    GO.store(true, Ordering::Release);
+    for id in 1..cpu::count() {
+        local_apic::send(cpu::apic_id(id), interrupt::RESCHEDULE);
     }
-    cpu::set_count(online);
 }
 
 /// Waits up to about `ns` nanoseconds (the clock is not calibrated yet) for `done`.
@@ -205,9 +216,15 @@ extern "C" fn arrived(id: usize) -> ! {
         let registers = APIC_REGISTERS.load(Ordering::Relaxed);
         local_apic::init((registers != 0).then_some(registers), interrupt::SPURIOUS);
     }
+    // SAFETY: the registers are set.
+    unsafe { fpu::enable() };
     cpu::register(id, block, local_apic::id());
     ONLINE.fetch_add(1, Ordering::AcqRel);
-    loop {
+    // The boot CPU has work to do meanwhile, and may share a core with this one: halt, not spin. Before it says go it has
+    // set what the interrupt handlers need.
+    while !GO.load(Ordering::Acquire) {
         cpu::halt();
+        let _was = cpu::interrupts_off();
     }
+    super::join_scheduler()
 }

@@ -21,7 +21,7 @@ pub mod offset {
     pub const PREEMPT: usize = core::mem::offset_of!(Block, preempt);
     pub const ID: usize = core::mem::offset_of!(Block, id);
     pub const CURRENT: usize = core::mem::offset_of!(Block, current);
-    pub const PAYLOAD: usize = core::mem::offset_of!(Block, payload);
+    pub const THIS: usize = core::mem::offset_of!(Block, this);
 }
 
 /// The preemption word's top bit is *clear* while a reschedule is pending, so that one decrement finds both that the count is
@@ -41,10 +41,11 @@ pub struct Block {
     pub id: u32,
     /// The running thread (a `quire_task::Thread`).
     pub current: usize,
-    /// The running thread's payload (a `quire_linux::Thread`).
-    pub payload: usize,
-    /// Identifier of the local APIC.
-    pub apic: u32,
+    /// The block itself.
+    pub this: *mut Block,
+    /// The FS and user GS bases that are loaded.
+    pub fs_base: u64,
+    pub gs_base: u64,
     pub task: TaskState,
     pub segments: Segments,
 }
@@ -57,8 +58,9 @@ impl Block {
             preempt: NOT_PENDING,
             id,
             current: 0,
-            payload: 0,
-            apic: 0,
+            this: core::ptr::null_mut(),
+            fs_base: 0,
+            gs_base: 0,
             task: TaskState::new(),
             segments: Segments::new(),
         }
@@ -114,6 +116,81 @@ pub fn id() -> usize {
     // SAFETY: GS holds this CPU's block since its first Rust instructions.
     unsafe { asm!("mov {:e}, gs:[{}]", out(reg) id, const offset::ID, options(nostack, preserves_flags, readonly)) }
     id as usize
+}
+
+/// Keeps the caller on this CPU.
+#[inline(always)]
+pub fn preempt_disable() {
+    // SAFETY: counts in this CPU's block, in one instruction.
+    unsafe { asm!("inc dword ptr gs:[{}]", const offset::PREEMPT, options(nostack)) }
+}
+
+/// Undoes one [`preempt_disable`]; true where it was the last and a reschedule is pending.
+#[inline(always)]
+pub fn preempt_enable() -> bool {
+    let due: u8;
+    // SAFETY: as above.
+    unsafe { asm!("dec dword ptr gs:[{}]", "setz {}", const offset::PREEMPT, out(reg_byte) due, options(nostack)) }
+    due != 0
+}
+
+/// Whether preemption is not disabled here, and a reschedule is pending.
+#[inline(always)]
+pub fn preempt_due() -> bool {
+    preempt_word() == 0
+}
+
+/// The preemption count and [`NOT_PENDING`].
+#[inline(always)]
+pub fn preempt_word() -> u32 {
+    let word: u32;
+    // SAFETY: reads this CPU's block.
+    unsafe { asm!("mov {:e}, gs:[{}]", out(reg) word, const offset::PREEMPT, options(nostack, preserves_flags, readonly)) }
+    word
+}
+
+/// Raises or lowers this CPU's mark that a reschedule is pending.
+#[inline(always)]
+pub fn set_pending(pending: bool) {
+    // SAFETY: changes one bit in this CPU's block, in one instruction.
+    unsafe {
+        if pending {
+            asm!("and dword ptr gs:[{}], {}", const offset::PREEMPT, const !NOT_PENDING as i32, options(nostack))
+        } else {
+            asm!("or dword ptr gs:[{}], {}", const offset::PREEMPT, const NOT_PENDING as i32, options(nostack))
+        }
+    }
+}
+
+/// The running thread, as [`set_current_thread`] was given it.
+#[inline(always)]
+pub fn current_thread() -> usize {
+    let at: usize;
+    // SAFETY: reads this CPU's block.
+    unsafe { asm!("mov {}, gs:[{}]", out(reg) at, const offset::CURRENT, options(nostack, preserves_flags, readonly)) }
+    at
+}
+
+/// Notes the running thread.
+///
+/// # Safety
+/// The caller switches to it, with interrupts masked.
+#[inline(always)]
+pub unsafe fn set_current_thread(at: usize) {
+    // SAFETY: writes this CPU's block.
+    unsafe { asm!("mov gs:[{}], {}", const offset::CURRENT, in(reg) at, options(nostack, preserves_flags)) }
+}
+
+/// This CPU's block.
+///
+/// # Safety
+/// What is done with the pointer must be done on this CPU: preemption is off.
+#[inline(always)]
+pub unsafe fn block() -> *mut Block {
+    let at: *mut Block;
+    // SAFETY: reads this CPU's block.
+    unsafe { asm!("mov {}, gs:[{}]", out(reg) at, const offset::THIS, options(nostack, preserves_flags, readonly)) }
+    at
 }
 
 /// Reads this CPU's flags and masks interrupts; returns whether they were on.

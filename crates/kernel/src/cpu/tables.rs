@@ -114,6 +114,7 @@ pub unsafe fn fill_interrupts() {
 pub unsafe fn load(block: *mut Block) {
     // SAFETY: the block is this CPU's own, so nobody else touches its tables; the selectors name descriptors just written.
     unsafe {
+        (*block).this = block;
         let task = &raw mut (*block).task as u64;
         let limit = size_of::<TaskState>() as u64 - 1;
         (*block).segments.0[8] =

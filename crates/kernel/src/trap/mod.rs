@@ -3,8 +3,9 @@
 pub mod entry;
 
 use crate::cpu::{self, registers};
-use crate::interrupt::{RESCHEDULE, SHOOTDOWN, SPURIOUS, TIMER};
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::interrupt::{self, RESCHEDULE, SHOOTDOWN, SPURIOUS, TIMER};
+use crate::machine::scheduler;
+use crate::shootdown;
 use quire_drivers::local_apic;
 
 /// The registers of whoever was interrupted, in the order in which the entry pushes them.
@@ -34,6 +35,7 @@ pub struct Regs {
     pub ss: u64,
 }
 
+#[inline(always)]
 fn from_user(regs: &Regs) -> bool {
     regs.cs & 3 != 0
 }
@@ -47,17 +49,26 @@ pub extern "C" fn exception(regs: &mut Regs, vector: u64, error: u64) {
     die(regs, name(vector), error, None)
 }
 
-static TICKS: AtomicU64 = AtomicU64::new(0);
-
-pub extern "C" fn interrupt(_regs: &mut Regs, vector: u64) {
+/// An interrupt, masked throughout but where the interrupted thread gives its CPU up.
+pub extern "C" fn interrupt(regs: &mut Regs, vector: u64) {
     match vector as u8 {
         TIMER => {
-            TICKS.fetch_add(1, Ordering::Relaxed);
             local_apic::end_of_interrupt();
+            scheduler().timer_interrupt();
         }
-        RESCHEDULE | SHOOTDOWN => local_apic::end_of_interrupt(),
+        RESCHEDULE => {
+            local_apic::end_of_interrupt();
+            scheduler().kicked();
+        }
+        SHOOTDOWN => {
+            local_apic::end_of_interrupt();
+            shootdown::serve();
+        }
         SPURIOUS => {}
-        _ => local_apic::end_of_interrupt(),
+        other => interrupt::device(other),
+    }
+    if !from_user(regs) && cpu::preempt_due() {
+        scheduler().preempt();
     }
 }
 
@@ -75,11 +86,6 @@ pub extern "C" fn paranoid(regs: &mut Regs, vector: u64, error: u64) {
 
 pub extern "C" fn syscall(regs: &mut Regs) {
     regs.rax = u64::MAX;
-}
-
-/// Whether `address` can be read in the kernel's half, found out without a fault.
-pub fn readable(_address: u64) -> bool {
-    true
 }
 
 fn name(vector: u64) -> &'static str {
@@ -109,7 +115,8 @@ fn name(vector: u64) -> &'static str {
 
 /// The kernel itself did something that it must not do.
 fn die(regs: &Regs, what: &str, error: u64, address: Option<u64>) -> ! {
-    log!("{what} in the kernel, error {error:#x}, address {:#x}, from user {}", address.unwrap_or(0), from_user(regs));
+    let on_guard = address.is_some_and(crate::stack::is_guard);
+    log!("{what} in the kernel, error {error:#x}{}", if on_guard { ", kernel stack overflow" } else { "" });
     log!("rip {:#018x} rsp {:#018x} flags {:#x} cr3 {:#x}", regs.rip, regs.rsp, regs.rflags, registers::cr3());
     log!("rax {:#018x} rbx {:#018x} rcx {:#018x} rdx {:#018x}", regs.rax, regs.rbx, regs.rcx, regs.rdx);
     log!("rsi {:#018x} rdi {:#018x} rbp {:#018x} r8  {:#018x}", regs.rsi, regs.rdi, regs.rbp, regs.r8);

@@ -1,0 +1,190 @@
+//! Floating-point and vector state, in the standard XSAVE format.
+
+use crate::cpu::features::{Feature, has};
+use crate::cpu::registers;
+use alloc::alloc::{alloc, dealloc};
+use core::alloc::Layout;
+use core::arch::asm;
+use core::arch::x86_64::__cpuid_count;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use quire_vm::OutOfMemory;
+
+const X87: u64 = 1;
+const SSE: u64 = 2;
+const AVX: u64 = 4;
+const AVX512: u64 = 0xe0;
+/// Bytes of the legacy area and the header.
+const SMALLEST: usize = 576;
+/// The area is never larger than a page or two: what is not in XCR0 takes no room.
+const LARGEST: usize = 8192;
+/// Default control words: all exceptions masked, round to nearest, extended precision.
+const FCW: u16 = 0x37f;
+const MXCSR: u32 = 0x1f80;
+
+static LEN: AtomicUsize = AtomicUsize::new(SMALLEST);
+static FEATURES: AtomicU64 = AtomicU64::new(X87 | SSE);
+static MXCSR_MASK: AtomicU32 = AtomicU32::new(0xffbf);
+
+/// Chooses the state components: once, on the boot CPU.
+pub fn detect() {
+    if !has(Feature::Xsave) {
+        return;
+    }
+    let offered = __cpuid_count(0xd, 0).eax as u64;
+    let mut features = X87 | SSE;
+    if has(Feature::Avx) && offered & AVX != 0 {
+        features |= AVX;
+        if has(Feature::Avx512) && offered & AVX512 == AVX512 {
+            features |= AVX512;
+        }
+    }
+    FEATURES.store(features, Ordering::Relaxed);
+}
+
+/// Lets this CPU use the components. CR4 allows XSAVE already.
+///
+/// # Safety
+/// Called on each CPU after `cpu::set_registers`; `detect` has run.
+pub unsafe fn enable() {
+    let features = FEATURES.load(Ordering::Relaxed);
+    if has(Feature::Xsave) {
+        // SAFETY: `detect` chose components that the CPU offers.
+        unsafe { registers::set_xcr0(features) };
+        let len = (__cpuid_count(0xd, 0).ebx as usize).clamp(SMALLEST, LARGEST).next_multiple_of(64);
+        LEN.store(len, Ordering::Relaxed);
+    }
+    // SAFETY: initialises this CPU's unit.
+    unsafe { asm!("fninit", "ldmxcsr [{}]", in(reg) &MXCSR, options(nostack)) };
+    let mut image = Image([0; 512]);
+    // SAFETY: FXSAVE writes 512 bytes, aligned to 16.
+    unsafe { asm!("fxsave64 [{}]", in(reg) &mut image, options(nostack)) };
+    let mask = u32::from_le_bytes([image.0[28], image.0[29], image.0[30], image.0[31]]);
+    if mask != 0 {
+        MXCSR_MASK.store(mask, Ordering::Relaxed);
+    }
+}
+
+#[repr(C, align(64))]
+struct Image([u8; 512]);
+
+/// Whether vector registers of 32 bytes may be used.
+pub fn has_avx() -> bool {
+    FEATURES.load(Ordering::Relaxed) & AVX != 0
+}
+
+/// Bytes of a state area.
+#[inline(always)]
+pub fn len() -> usize {
+    LEN.load(Ordering::Relaxed)
+}
+
+/// The components of a state area.
+pub fn features() -> u64 {
+    FEATURES.load(Ordering::Relaxed)
+}
+
+/// MXCSR bits that may be set.
+pub fn mxcsr_mask() -> u32 {
+    MXCSR_MASK.load(Ordering::Relaxed)
+}
+
+/// Saves this CPU's state to `area`.
+///
+/// # Safety
+/// `area` is writable for [`len`] bytes, aligned to 64, and was zeroed or saved to before.
+#[inline(always)]
+pub unsafe fn save(area: *mut u8) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        if has(Feature::Xsave) {
+            asm!("xsave64 [{}]", in(reg) area, in("eax") u32::MAX, in("edx") u32::MAX, options(nostack, preserves_flags));
+        } else {
+            asm!("fxsave64 [{}]", in(reg) area, options(nostack, preserves_flags));
+        }
+    }
+}
+
+/// Loads this CPU's state from `area`.
+///
+/// # Safety
+/// `area` holds a valid state of [`len`] bytes, aligned to 64.
+#[inline(always)]
+pub unsafe fn restore(area: *const u8) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        if has(Feature::Xsave) {
+            asm!("xrstor64 [{}]", in(reg) area, in("eax") u32::MAX, in("edx") u32::MAX, options(nostack, preserves_flags));
+        } else {
+            asm!("fxrstor64 [{}]", in(reg) area, options(nostack, preserves_flags));
+        }
+    }
+}
+
+/// Puts this CPU's state back to what it is after reset.
+pub fn reset() {
+    let mut fresh = Fresh([0; LARGEST]);
+    // SAFETY: large enough and aligned.
+    unsafe {
+        write_fresh(fresh.0.as_mut_ptr());
+        restore(fresh.0.as_ptr());
+    }
+}
+
+#[repr(C, align(64))]
+struct Fresh([u8; LARGEST]);
+
+/// => `area` is zeroed.
+unsafe fn write_fresh(area: *mut u8) {
+    // SAFETY: the fields lie in the legacy area. With an empty XSTATE_BV, XRSTOR initialises everything but MXCSR, which it
+    // loads; FXRSTOR loads the control word too.
+    unsafe {
+        area.cast::<u16>().write(FCW);
+        area.add(24).cast::<u32>().write(MXCSR);
+    }
+}
+
+/// A thread's saved state.
+pub struct Area(NonNull<u8>);
+
+// SAFETY: memory that the area owns.
+unsafe impl Send for Area {}
+
+impl Area {
+    fn layout() -> Layout {
+        Layout::from_size_align(len(), 64).unwrap_or(Layout::new::<Image>())
+    }
+
+    /// The state after reset.
+    pub fn fresh() -> Result<Area, OutOfMemory> {
+        // SAFETY: the layout is not empty.
+        let at = NonNull::new(unsafe { alloc(Self::layout()) }).ok_or(OutOfMemory)?;
+        // SAFETY: the memory just allocated.
+        unsafe {
+            at.write_bytes(0, len());
+            write_fresh(at.as_ptr());
+        }
+        Ok(Area(at))
+    }
+
+    /// A copy of this CPU's state now.
+    pub fn copy() -> Result<Area, OutOfMemory> {
+        let area = Self::fresh()?;
+        // SAFETY: zeroed, large enough and aligned.
+        unsafe { save(area.0.as_ptr()) };
+        Ok(area)
+    }
+
+    /// Where the state lies.
+    #[inline(always)]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.0.as_ptr()
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        // SAFETY: allocated with the same layout: the length does not change after boot.
+        unsafe { dealloc(self.0.as_ptr(), Self::layout()) }
+    }
+}
