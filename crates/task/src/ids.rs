@@ -299,3 +299,131 @@ fn lock_word(word: &AtomicUsize) -> usize {
         relax();
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use std::alloc::{Layout, alloc_zeroed};
+    use std::collections::HashSet;
+
+    type Table = IdTable<u64, u64, u64>;
+
+    fn memory(bytes: usize) -> NonNull<u8> {
+        NonNull::new(unsafe { alloc_zeroed(Layout::from_size_align(bytes, 128).unwrap()) }).unwrap()
+    }
+    fn table(max: u32, cpus: usize) -> Table {
+        unsafe { Table::new(memory(Table::bytes(max, cpus)), max, cpus) }
+    }
+    fn grow() -> Option<NonNull<u8>> {
+        Some(memory(CHUNK_BYTES))
+    }
+
+    #[test]
+    fn numbers_rise_from_one_and_are_not_used_again_soon() {
+        let t = table(100_000, 1);
+        let mut last = 0;
+        for _ in 0..DELAY {
+            let id = t.allocate(&mut grow).unwrap();
+            assert_eq!(id, last + 1);
+            last = id;
+            assert!(t.release(id));
+        }
+        let again: Vec<u32> = (0..10 * DELAY)
+            .map(|_| {
+                let id = t.allocate(&mut grow).unwrap();
+                t.release(id);
+                id
+            })
+            .collect();
+        for window in again.windows(DELAY - 4 * BATCH).step_by(997) {
+            assert_eq!(window.iter().collect::<HashSet<_>>().len(), window.len(), "a number came back too soon");
+        }
+        assert!(*again.iter().max().unwrap() < 2 * DELAY as u32 + 100, "the table grew without need");
+    }
+
+    #[test]
+    fn all_numbers_can_be_used_and_then_it_is_an_error() {
+        let t = table(300, 1);
+        let all: HashSet<u32> = (0..300).map(|_| t.allocate(&mut grow).unwrap()).collect();
+        assert_eq!(all.len(), 300);
+        assert_eq!(t.allocate(&mut grow), Err(IdError::Exhausted));
+        t.release(17);
+        assert_eq!(t.allocate(&mut grow), Ok(17));
+        assert_eq!(t.allocate(&mut grow), Err(IdError::Exhausted));
+        (1..=300).for_each(|id| assert!(t.release(id)));
+        assert_eq!((0..300).map(|_| t.allocate(&mut grow).unwrap()).collect::<HashSet<_>>().len(), 300);
+    }
+
+    #[test]
+    fn no_memory_to_grow_is_an_error_and_changes_nothing() {
+        let t = table(1000, 1);
+        assert_eq!(t.allocate(&mut || None), Err(IdError::OutOfMemory));
+        assert_eq!(t.allocate(&mut grow), Ok(1));
+    }
+
+    #[test]
+    fn a_number_stays_in_use_while_anything_holds_it() {
+        let t = table(1000, 1);
+        let id = t.allocate(&mut grow).unwrap();
+        let (process, group) = (11u64, 22u64);
+        t.set_thread(id, Some(NonNull::from(&process)));
+        t.hold(id);
+        t.set_group(id, Some(NonNull::from(&group)));
+        assert_eq!(t.thread(id, |p| *p), Some(11));
+        t.set_thread(id, None);
+        assert!(!t.release(id));
+        assert_eq!((t.thread(id, |p| *p), t.group(id, |g| *g), t.session(id, |s| *s)), (None, Some(22), None));
+        t.set_group(id, None);
+        assert!(t.release(id));
+        assert_eq!(t.next_thread(0), None);
+    }
+
+    #[test]
+    fn numbers_from_outside_that_name_nothing_are_none() {
+        let t = table(1000, 1);
+        for id in [0, 1, 500, 1000, 1001, u32::MAX] {
+            assert_eq!(t.thread(id, |p| *p), None);
+            t.hold(id);
+            assert!(!t.release(id) || id <= 1000);
+        }
+    }
+
+    #[test]
+    fn from_many_threads_no_number_is_held_twice_and_no_lookup_sees_a_freed_name() {
+        let t = &table(2000, 4);
+        let held: Vec<std::sync::atomic::AtomicBool> = (0..2001).map(|_| false.into()).collect();
+        std::thread::scope(|s| {
+            for cpu in 0..4 {
+                let held = &held;
+                s.spawn(move || {
+                    quire_sync::hooks::threads::set_cpu(cpu);
+                    let mut mine: Vec<(u32, Box<u64>)> = Vec::new();
+                    for round in 0..20_000u64 {
+                        if round % 2 == 0 || mine.len() > 100 {
+                            if let Some((id, mut value)) =
+                                (mine.len() > 50).then(|| mine.swap_remove(round as usize % 50))
+                            {
+                                t.set_thread(id, None);
+                                *value = 0;
+                                drop(value);
+                                assert!(held[id as usize].swap(false, Ordering::SeqCst));
+                                t.release(id);
+                            }
+                        } else {
+                            let id = t.allocate(&mut grow).unwrap();
+                            assert!(!held[id as usize].swap(true, Ordering::SeqCst), "{id} is held twice");
+                            let value = Box::new(u64::from(id));
+                            t.set_thread(id, Some(NonNull::from(&*value)));
+                            mine.push((id, value));
+                        }
+                        let probe = (round * 7919 % 2000) as u32 + 1;
+                        if let Some(seen) = t.thread(probe, |v| *v) {
+                            assert_eq!(seen, u64::from(probe));
+                        }
+                    }
+                    mine.iter().for_each(|(id, _)| t.set_thread(*id, None));
+                });
+            }
+        });
+    }
+}

@@ -60,7 +60,7 @@ pub(crate) struct Cpu<M: Machine> {
     switches: AtomicU64,
 }
 
-/// What a CPU's time went to, up to its last switch of threads.
+/// What a CPU's time went to.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct CpuTimes {
     /// Threads in user mode, in nanoseconds.
@@ -371,14 +371,17 @@ impl<M: Machine> Scheduler<M> {
         Times { user_ns: self.machine.ticks_to_ns(user), system_ns: self.machine.ticks_to_ns(system) }
     }
 
-    /// What `cpu`'s time went to.
+    /// What `cpu`'s time went to. What passed since its last switch counts as idle where it halts, else as user time.
     pub fn cpu_times(&self, cpu: CpuId) -> CpuTimes {
         let c = self.cpus.of(cpu);
         let ns = |v: &AtomicU64| self.machine.ticks_to_ns(v.load(Ordering::Relaxed));
+        let since = self.machine.ticks().saturating_sub(c.dispatched.load(Ordering::Relaxed));
+        let since = self.machine.ticks_to_ns(since);
+        let idle = self.idle.contains(cpu);
         CpuTimes {
-            user_ns: ns(&c.user),
+            user_ns: ns(&c.user) + if idle { 0 } else { since },
             system_ns: ns(&c.system),
-            idle_ns: ns(&c.idled),
+            idle_ns: ns(&c.idled) + if idle { since } else { 0 },
             switches: c.switches.load(Ordering::Relaxed),
         }
     }
@@ -440,6 +443,7 @@ impl<M: Machine> Scheduler<M> {
             self.idle.remove(cpu);
         }
 
+        self.charge(here, &prev, prev_idle, next);
         here.dispatched.store(ticks, Ordering::Relaxed);
         here.stretch_end.store(NEVER, Ordering::Relaxed);
         if ptr::eq(next, &*prev) {
@@ -448,7 +452,7 @@ impl<M: Machine> Scheduler<M> {
         }
         let count = if why == Leave::Preempt { &prev.involuntary } else { &prev.voluntary };
         bump(count, 1);
-        self.charge(here, &prev, prev_idle, next);
+        bump(&here.switches, 1);
         next.account.start(ticks);
         next.set_home(cpu);
         next.on_cpu.store(true, Ordering::Relaxed);
@@ -506,7 +510,6 @@ impl<M: Machine> Scheduler<M> {
         let (user, system) = (user - user_then.load(Ordering::Relaxed), system - system_then.load(Ordering::Relaxed));
         bump(&here.user, user);
         bump(if prev_idle { &here.idled } else { &here.system }, system);
-        bump(&here.switches, 1);
         let (user, system) = next.account.ticks();
         user_then.store(user, Ordering::Relaxed);
         system_then.store(system, Ordering::Relaxed);

@@ -141,17 +141,25 @@ impl Wheel {
 
     /// The first occupied slot: level, slot, and the tick at which it is due.
     fn next_slot(&self) -> Option<(usize, usize, u64)> {
+        // What an earlier call left in a slot that it was emptying; nothing else ever hangs in the slot of the present.
+        for level in (1..LEVELS).rev() {
+            let here = (self.time >> (level as u32 * DIGIT)) as usize % SLOTS;
+            if self.occupied[level] & (1 << here) != 0 {
+                return Some((level, here, self.time));
+            }
+        }
+        // Of the rest, what hangs at a lower level agrees with the present in more digits, so it is due earlier.
         let level = self.occupied.iter().position(|bits| *bits != 0)?;
         let shift = level as u32 * DIGIT;
         let here = (self.time >> shift) as usize % SLOTS;
         let slot = (self.occupied[level].rotate_right(here as u32).trailing_zeros() as usize + here) % SLOTS;
         let turn = (SLOTS as u64) << shift;
         let mut due = (self.time & !(turn - 1)) + ((slot as u64) << shift);
-        // Only the top level wraps round. (A lower slot in the current turn lies in the past.)
-        if due + ((1 << shift) - 1) < self.time {
+        // Only the top level wraps round.
+        if slot < here {
             due += turn;
         }
-        Some((level, slot, due.max(self.time)))
+        Some((level, slot, due))
     }
 
     /// When this wheel wants to be looked at next, in nanoseconds.
@@ -201,5 +209,110 @@ impl Wheel {
         }
         self.time = self.time.max(now_tick);
         expired
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64 as Count, Ordering::SeqCst};
+
+    #[repr(C)]
+    struct Probe {
+        timer: Timer,
+        fired: Count,
+        period: u64,
+    }
+    unsafe fn fire(timer: NonNull<Timer>, now: u64) -> Option<u64> {
+        let probe = unsafe { timer.cast::<Probe>().as_ref() };
+        assert!(probe.timer.deadline() <= now, "early");
+        probe.fired.fetch_add(1, SeqCst);
+        (probe.period != 0).then_some(now + probe.period)
+    }
+    fn probe(period: u64) -> Box<Probe> {
+        Box::new(Probe { timer: Timer::new(fire), fired: Count::new(0), period })
+    }
+    fn random(state: &mut u64) -> u64 {
+        *state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        *state >> 20
+    }
+
+    #[test]
+    fn every_timer_fires_once_in_its_tick_whatever_was_cancelled_around_it() {
+        let mut seed = 42;
+        let mut wheel = Wheel::new(3);
+        let mut now = 0u64;
+        let mut probes: Vec<(Box<Probe>, bool)> = Vec::new();
+        for _ in 0..400 {
+            for _ in 0..20 {
+                let p = probe(0);
+                // All magnitudes, from one tick to beyond the horizon.
+                let delay = random(&mut seed) >> (random(&mut seed) % 44);
+                unsafe { wheel.insert(&p.timer, now + delay) };
+                probes.push((p, false));
+            }
+            for _ in 0..5 {
+                let at = random(&mut seed) as usize % probes.len();
+                if probes[at].0.timer.is_armed() {
+                    wheel.remove(&probes[at].0.timer);
+                    probes[at].1 = true;
+                }
+            }
+            now = match random(&mut seed) % 3 {
+                0 => now + random(&mut seed) % 50_000,
+                1 => wheel.next().unwrap_or(now).max(now),
+                _ => now + (random(&mut seed) >> (random(&mut seed) % 40)),
+            };
+            while wheel.next().is_some_and(|due| due <= now) {
+                wheel.expire(now);
+            }
+            for (p, cancelled) in &probes {
+                let due = p.timer.deadline().next_multiple_of(1 << TICK_SHIFT) <= now;
+                assert_eq!(p.fired.load(SeqCst), u64::from(due && !cancelled), "deadline {}", p.timer.deadline());
+                assert_eq!(p.timer.is_armed(), !due && !cancelled);
+            }
+            probes.retain(|(p, _)| p.timer.is_armed());
+        }
+    }
+
+    #[test]
+    fn one_interrupt_handles_a_bounded_number_and_leaves_the_rest_due() {
+        let mut wheel = Wheel::new(0);
+        let probes: Vec<_> = (0..1000).map(|_| probe(0)).collect();
+        probes.iter().for_each(|p| unsafe { wheel.insert(&p.timer, 5_000_000) });
+        let mut rounds = 0;
+        while wheel.next().is_some_and(|due| due <= 6_000_000) {
+            assert!(wheel.expire(6_000_000) <= BATCH);
+            rounds += 1;
+        }
+        assert!(probes.iter().all(|p| p.fired.load(SeqCst) == 1));
+        assert!(rounds >= 1000 / BATCH);
+    }
+
+    #[test]
+    fn a_callback_that_returns_a_deadline_fires_again_and_cannot_hog_the_interrupt() {
+        let mut wheel = Wheel::new(0);
+        let p = probe(1);
+        unsafe { wheel.insert(&p.timer, 1) };
+        for i in 1..=100u64 {
+            wheel.expire(i * 100_000);
+        }
+        assert_eq!(p.fired.load(SeqCst), 100);
+        wheel.remove(&p.timer);
+        assert_eq!(wheel.next(), None);
+    }
+
+    #[test]
+    fn the_wheel_sleeps_until_something_is_due() {
+        let mut wheel = Wheel::new(0);
+        let p = probe(0);
+        unsafe { wheel.insert(&p.timer, 3_600_000_000_000) };
+        let mut looks = 0;
+        while let Some(due) = wheel.next() {
+            wheel.expire(due);
+            looks += 1;
+        }
+        assert_eq!(p.fired.load(SeqCst), 1);
+        assert!(looks <= LEVELS, "an hour's sleep costs {looks} interrupts");
     }
 }

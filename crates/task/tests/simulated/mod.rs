@@ -1,0 +1,323 @@
+//! A machine in a process: every thread of the scheduler is an OS thread that runs only while a simulated CPU has given it
+//! its baton. Interrupts (kicks, the timer) are delivered where they are unmasked; preemption happens at [`Sim::poll`],
+//! which thread bodies call as they would execute instructions.
+#![allow(dead_code)]
+
+use quire_sync::CpuId;
+use quire_sync::hooks::threads::set_cpu;
+use quire_task::{Irq, Machine, Scheduler, Thread, ThreadRef};
+use std::alloc::{Layout, alloc_zeroed};
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+std::thread_local! {
+    static MASKED: Cell<bool> = const { Cell::new(true) };
+}
+
+/// Where a thread waits for a CPU.
+#[derive(PartialEq, Debug)]
+enum State {
+    Running,
+    Waiting,
+    Given(CpuId),
+}
+
+pub struct Baton(Mutex<State>, Condvar);
+
+impl Baton {
+    fn new() -> Arc<Self> {
+        Arc::new(Baton(Mutex::new(State::Waiting), Condvar::new()))
+    }
+    fn give(&self, cpu: CpuId) {
+        let mut state = self.0.lock().unwrap();
+        assert_eq!(*state, State::Waiting, "a thread is given to CPU {cpu} before it has left another");
+        *state = State::Given(cpu);
+        self.1.notify_one();
+    }
+    fn leave(&self) {
+        *self.0.lock().unwrap() = State::Waiting;
+    }
+    fn wait(&self) {
+        let mut state = self.0.lock().unwrap();
+        loop {
+            if let State::Given(cpu) = *state {
+                *state = State::Running;
+                set_cpu(cpu);
+                return;
+            }
+            state = self.1.wait(state).unwrap();
+        }
+    }
+}
+
+pub struct Payload {
+    pub name: String,
+    exiting: AtomicBool,
+}
+
+struct SimCpu {
+    current: AtomicPtr<Thread<Sim>>,
+    pending: AtomicBool,
+    kicked: AtomicBool,
+    deadline: AtomicU64,
+    halted: Mutex<()>,
+    wake: Condvar,
+    pub halts: AtomicU64,
+}
+
+pub struct Sim {
+    cpus: Vec<SimCpu>,
+    start: Instant,
+    scheduler: OnceLock<&'static Scheduler<Sim>>,
+    spawned: AtomicUsize,
+    reaped: AtomicUsize,
+    stop: AtomicBool,
+    failed: Mutex<Option<String>>,
+}
+
+/// The body of a thread panicked, or the machine stops: unwinds its OS thread.
+struct Gone;
+
+impl Sim {
+    /// A machine of `cpus` CPUs, each running its idle thread.
+    pub fn new(cpus: usize) -> &'static Sim {
+        let cpu = || SimCpu {
+            current: AtomicPtr::new(ptr::null_mut()),
+            pending: AtomicBool::new(false),
+            kicked: AtomicBool::new(false),
+            deadline: AtomicU64::new(u64::MAX),
+            halted: Mutex::new(()),
+            wake: Condvar::new(),
+            halts: AtomicU64::new(0),
+        };
+        let sim: &'static Sim = Box::leak(Box::new(Sim {
+            cpus: (0..cpus + 1).map(|_| cpu()).collect(),
+            start: Instant::now(),
+            scheduler: OnceLock::new(),
+            spawned: AtomicUsize::new(0),
+            reaped: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            failed: Mutex::new(None),
+        }));
+        // The test's own OS thread is no CPU; it passes for one more on which nothing ever runs.
+        let memory = memory(Scheduler::<Sim>::bytes(cpus + 1));
+        let scheduler: &'static Scheduler<Sim> = Box::leak(Box::new(unsafe { Scheduler::new(sim, memory, cpus + 1) }));
+        set_cpu(cpus);
+        let _ = sim.scheduler.set(scheduler);
+        let ready = Arc::new(std::sync::Barrier::new(cpus + 1));
+        for cpu in 0..cpus {
+            let ready = ready.clone();
+            std::thread::spawn(move || {
+                set_cpu(cpu);
+                let baton = Baton::new();
+                *baton.0.lock().unwrap() = State::Running;
+                scheduler.start_cpu(sim.thread(&format!("idle/{cpu}"), baton));
+                ready.wait();
+                sim.restore(Irq::On);
+                while !sim.stop.load(SeqCst) {
+                    scheduler.idle_once();
+                }
+            });
+        }
+        ready.wait();
+        sim
+    }
+
+    pub fn scheduler(&self) -> &'static Scheduler<Sim> {
+        self.scheduler.get().unwrap()
+    }
+
+    fn thread(&self, name: &str, baton: Arc<Baton>) -> ThreadRef<Sim> {
+        unsafe fn release(thread: NonNull<Thread<Sim>>) {
+            drop(unsafe { Box::from_raw(thread.as_ptr()) });
+        }
+        let payload = Payload { name: name.to_string(), exiting: AtomicBool::new(false) };
+        let thread = Box::leak(Box::new(Thread::new(baton, payload, release)));
+        unsafe { ThreadRef::adopt(NonNull::from(thread)) }
+    }
+
+    /// Starts a thread; on `cpu` where one is named.
+    pub fn spawn_at(
+        &'static self,
+        cpu: Option<CpuId>,
+        name: &str,
+        body: impl FnOnce() + Send + 'static,
+    ) -> ThreadRef<Sim> {
+        let baton = Baton::new();
+        let thread = self.thread(name, baton.clone());
+        self.spawned.fetch_add(1, SeqCst);
+        let s = self.scheduler();
+        std::thread::Builder::new()
+            .stack_size(256 << 10)
+            .spawn(move || {
+                baton.wait();
+                MASKED.set(true);
+                s.started();
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(body)) {
+                    let text = panic.downcast_ref::<String>().cloned();
+                    let text = text.or(panic.downcast_ref::<&str>().map(|s| s.to_string()));
+                    *self.failed.lock().unwrap() = Some(text.unwrap_or_default());
+                }
+                s.current().payload().exiting.store(true, SeqCst);
+                let _ = catch_unwind(AssertUnwindSafe(|| s.exit()));
+            })
+            .unwrap();
+        let cpus = self.cpus.len() - 1;
+        match cpu {
+            None if quire_sync::current_cpu() == cpus => {
+                self.scheduler().spawn_on(thread.clone(), self.spawned.load(SeqCst) % cpus)
+            }
+            None => self.scheduler().spawn(thread.clone()),
+            Some(cpu) => self.scheduler().spawn_on(thread.clone(), cpu),
+        }
+        thread
+    }
+
+    pub fn spawn(&'static self, name: &str, body: impl FnOnce() + Send + 'static) -> ThreadRef<Sim> {
+        self.spawn_at(None, name, body)
+    }
+
+    /// An instruction of a thread body: interrupts may come in, and the thread may be preempted.
+    pub fn poll(&self) {
+        assert!(!MASKED.get());
+        self.deliver();
+        if self.here().pending.load(SeqCst) {
+            self.scheduler().preempt();
+        }
+    }
+
+    /// Executes for `time`.
+    pub fn spin(&self, time: Duration) {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            self.poll();
+        }
+    }
+
+    /// Waits until every thread has exited and was reaped, then stops the machine. For the test's own OS thread.
+    pub fn finish(&self) {
+        let limit = Instant::now() + Duration::from_secs(60);
+        while self.reaped.load(SeqCst) != self.spawned.load(SeqCst) {
+            if let Some(text) = self.failed.lock().unwrap().clone() {
+                panic!("in a thread: {text}");
+            }
+            assert!(Instant::now() < limit, "threads hang: a wake-up was lost");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.stop.store(true, SeqCst);
+        (0..self.cpus.len()).for_each(|cpu| self.kick(cpu));
+        assert_eq!(*self.failed.lock().unwrap(), None);
+    }
+
+    pub fn halts(&self, cpu: CpuId) -> u64 {
+        self.cpus[cpu].halts.load(SeqCst)
+    }
+
+    fn here(&self) -> &SimCpu {
+        &self.cpus[quire_sync::current_cpu()]
+    }
+
+    fn deliver(&self) {
+        // In a new turn each, since a handler may have woken something that kicks.
+        while !MASKED.get() {
+            let here = self.here();
+            let kicked = here.kicked.swap(false, SeqCst);
+            let timer = here.deadline.load(SeqCst) <= self.now();
+            if !kicked && !timer {
+                return;
+            }
+            MASKED.set(true);
+            if timer {
+                here.deadline.store(u64::MAX, SeqCst);
+                self.scheduler().timer_interrupt();
+            }
+            if kicked {
+                self.scheduler().kicked();
+            }
+            MASKED.set(false);
+        }
+    }
+}
+
+pub fn memory(bytes: usize) -> NonNull<u8> {
+    NonNull::new(unsafe { alloc_zeroed(Layout::from_size_align(bytes, 128).unwrap()) }).unwrap()
+}
+
+unsafe impl Machine for Sim {
+    type Context = Arc<Baton>;
+    type Payload = Payload;
+
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+    fn arm(&self, deadline: Option<u64>) {
+        assert!(MASKED.get());
+        self.here().deadline.store(deadline.unwrap_or(u64::MAX), SeqCst);
+    }
+    fn kick(&self, cpu: CpuId) {
+        let cpu = &self.cpus[cpu];
+        cpu.kicked.store(true, SeqCst);
+        let _halted = cpu.halted.lock().unwrap();
+        cpu.wake.notify_all();
+    }
+    fn halt(&self) {
+        assert!(MASKED.get());
+        let here = self.here();
+        here.halts.fetch_add(1, SeqCst);
+        {
+            let mut halted = here.halted.lock().unwrap();
+            while !here.kicked.load(SeqCst) && !self.stop.load(SeqCst) {
+                let now = self.now();
+                let due = here.deadline.load(SeqCst);
+                if due <= now {
+                    break;
+                }
+                let wait = Duration::from_nanos((due - now).min(1_000_000_000));
+                halted = here.wake.wait_timeout(halted, wait).unwrap().0;
+            }
+        }
+        MASKED.set(false);
+        self.deliver();
+    }
+    fn mask(&self) -> Irq {
+        if MASKED.replace(true) { Irq::Off } else { Irq::On }
+    }
+    fn restore(&self, was: Irq) {
+        if was == Irq::On {
+            MASKED.set(false);
+            self.deliver();
+        }
+    }
+    fn current(&self) -> *const Thread<Self> {
+        self.here().current.load(SeqCst)
+    }
+    unsafe fn set_current(&self, thread: *const Thread<Self>) {
+        self.here().current.store(thread.cast_mut(), SeqCst);
+    }
+    fn set_pending(&self, pending: bool) {
+        assert!(MASKED.get());
+        self.here().pending.store(pending, SeqCst);
+    }
+    unsafe fn switch(&self, prev: &Thread<Self>, next: &Thread<Self>) {
+        assert!(MASKED.get());
+        let cpu = quire_sync::current_cpu();
+        // Kept for itself: `prev` may be gone once `next` runs.
+        let (own, gone) = (unsafe { (*prev.context()).clone() }, prev.payload().exiting.load(SeqCst));
+        own.leave();
+        unsafe { (*next.context()).give(cpu) };
+        if gone {
+            resume_unwind(Box::new(Gone));
+        }
+        own.wait();
+        MASKED.set(true);
+    }
+    fn reap(&self, thread: ThreadRef<Self>) {
+        assert!(!MASKED.get());
+        drop(thread);
+        self.reaped.fetch_add(1, SeqCst);
+    }
+}
