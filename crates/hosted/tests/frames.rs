@@ -1,0 +1,189 @@
+//! Frames and slabs on the hosted machine: nothing is handed out twice, nothing is lost, and the reserve holds.
+
+use quire_hosted::{Cpu, Hosted, Settings};
+use quire_vm::frames::{CHAIN, Fill, For, Frame};
+use quire_vm::stats::Event;
+use quire_vm::{OutOfMemory, PAGE_SIZE, Phys, Vm};
+use std::alloc::Layout;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+fn boot(cpus: usize, frames: u64) -> &'static Vm<Hosted> {
+    Hosted::boot(Settings { cpus, frames, ..Settings::default() })
+}
+
+/// A generator that needs no crate: SplitMix64.
+struct Random(u64);
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+}
+
+fn frames_that_are_free(vm: &'static Vm<Hosted>) -> u64 {
+    vm.drain_magazines();
+    vm.frames().free()
+}
+
+#[test]
+fn no_frame_has_two_owners_and_all_come_back() {
+    let vm = boot(4, 4096);
+    let before = frames_that_are_free(vm);
+    let owners: Vec<AtomicU32> = (0..vm.page_count()).map(|_| AtomicU32::new(0)).collect();
+    std::thread::scope(|s| {
+        for cpu in 0..4 {
+            let owners = &owners;
+            s.spawn(move || {
+                let _cpu = Cpu::attach(vm, cpu);
+                let mut random = Random(cpu as u64);
+                let mut mine: Vec<(Frame, u8)> = Vec::new();
+                for _ in 0..20_000 {
+                    if random.below(100) < 52 && mine.len() < 600 {
+                        let order = if random.below(50) == 0 { random.below(4) as u8 } else { 0 };
+                        let got = match order {
+                            0 => vm.alloc_frame(Fill::Any, For::User),
+                            _ => vm.alloc_run(order, For::Kernel),
+                        };
+                        let Ok(frame) = got else { continue };
+                        let first = frame.pfn().0;
+                        assert_eq!(first % (1 << order), 0, "a run is aligned to its size");
+                        for pfn in first..first + (1 << order) {
+                            assert_eq!(owners[pfn as usize].swap(1, Ordering::AcqRel), 0, "frame {pfn} is owned twice");
+                        }
+                        mine.push((frame, order));
+                    } else if !mine.is_empty() {
+                        let (frame, order) = mine.swap_remove(random.below(mine.len() as u64) as usize);
+                        give_back(vm, owners, frame, order);
+                    }
+                }
+                mine.into_iter().for_each(|(frame, order)| give_back(vm, owners, frame, order));
+            });
+        }
+    });
+    assert_eq!(frames_that_are_free(vm), before);
+}
+
+fn give_back(vm: &'static Vm<Hosted>, owners: &[AtomicU32], frame: Frame, order: u8) {
+    let first = frame.pfn().0;
+    (first..first + (1 << order)).for_each(|pfn| owners[pfn as usize].store(0, Ordering::Release));
+    if order == 0 { vm.free_frame(frame) } else { vm.free_run(frame, order) }
+}
+
+#[test]
+fn programs_meet_an_error_before_the_kernel_does() {
+    let vm = boot(1, 2048);
+    let _cpu = Cpu::attach(vm, 0);
+    let before = frames_that_are_free(vm);
+    let mut taken = Vec::new();
+    while let Ok(frame) = vm.alloc_frame(Fill::Any, For::User) {
+        taken.push(frame);
+    }
+    assert!(
+        taken.len() as u64 + vm.frames().reserve() + 2 * CHAIN as u64 >= before,
+        "programs get all but the reserve"
+    );
+    for _ in 0..vm.frames().reserve() / 2 {
+        taken.push(vm.alloc_frame(Fill::Any, For::Kernel).expect("the reserve is the kernel's"));
+    }
+    assert!(matches!(vm.alloc_frame(Fill::Any, For::User), Err(OutOfMemory)));
+    taken.into_iter().for_each(|f| vm.free_frame(f));
+    assert_eq!(frames_that_are_free(vm), before);
+    vm.free_frame(vm.alloc_frame(Fill::Any, For::User).expect("programs get memory again"));
+}
+
+#[test]
+fn a_zeroed_frame_is_zero_though_freed_frames_are_poisoned() {
+    let vm = boot(1, 1024);
+    let _cpu = Cpu::attach(vm, 0);
+    for _ in 0..3 * CHAIN {
+        let frame = vm.alloc_frame(Fill::Zeroed, For::User).expect("memory");
+        // SAFETY: the frame is this test's.
+        let bytes = unsafe { std::slice::from_raw_parts(vm.machine().frame_ptr(frame.pfn()), PAGE_SIZE as usize) };
+        assert!(bytes.iter().all(|b| *b == 0));
+        vm.free_frame(frame);
+    }
+}
+
+#[test]
+fn one_exchange_with_the_depot_serves_a_chain_of_allocations() {
+    let vm = boot(1, 8192);
+    let _cpu = Cpu::attach(vm, 0);
+    let before = vm.stats().total(Event::DepotExchange);
+    let frames: Vec<Frame> = (0..8 * CHAIN).map(|_| vm.alloc_frame(Fill::Any, For::User).expect("memory")).collect();
+    frames.into_iter().for_each(|f| vm.free_frame(f));
+    let exchanges = vm.stats().total(Event::DepotExchange) - before;
+    assert!(exchanges <= 2 * 8, "{exchanges} exchanges for {} operations", 16 * CHAIN);
+}
+
+#[test]
+fn large_blocks_come_back_together() {
+    let vm = boot(1, 4096);
+    let _cpu = Cpu::attach(vm, 0);
+    let order = 9;
+    let count = |vm: &'static Vm<Hosted>| {
+        let blocks: Vec<Frame> = std::iter::from_fn(|| vm.alloc_run(order, For::Kernel).ok()).collect();
+        let n = blocks.len();
+        blocks.into_iter().for_each(|b| vm.free_run(b, order));
+        n
+    };
+    let before = count(vm);
+    assert!(before >= 4);
+    let single: Vec<Frame> = std::iter::from_fn(|| vm.alloc_frame(Fill::Any, For::Kernel).ok()).collect();
+    single.into_iter().for_each(|f| vm.free_frame(f));
+    assert_eq!(count(vm), before, "frames that were split apart are joined again");
+}
+
+#[test]
+fn the_heap_gives_every_size_aligned_and_gives_all_frames_back() {
+    let vm = boot(2, 8192);
+    let before = frames_that_are_free(vm);
+    std::thread::scope(|s| {
+        for cpu in 0..2 {
+            s.spawn(move || {
+                let _cpu = Cpu::attach(vm, cpu);
+                let mut random = Random(7 + cpu as u64);
+                let mut mine: Vec<(std::ptr::NonNull<u8>, Layout, u8)> = Vec::new();
+                for round in 0..20_000u32 {
+                    if random.below(2) == 0 && mine.len() < 300 {
+                        let size = 1 + random.below(if round % 100 == 0 { 40_000 } else { 3000 }) as usize;
+                        let align = 1usize << random.below(8);
+                        let layout = Layout::from_size_align(size, align).expect("a layout");
+                        let Ok(memory) = vm.heap().alloc(vm, layout) else { continue };
+                        assert_eq!(memory.as_ptr() as usize % align, 0, "{layout:?} is misaligned");
+                        let mark = round as u8;
+                        // SAFETY: `size` bytes were handed out.
+                        unsafe { memory.write_bytes(mark, size) };
+                        mine.push((memory, layout, mark));
+                    } else if !mine.is_empty() {
+                        let (memory, layout, mark) = mine.swap_remove(random.below(mine.len() as u64) as usize);
+                        // SAFETY: handed out above, and still this thread's.
+                        let bytes = unsafe { std::slice::from_raw_parts(memory.as_ptr(), layout.size()) };
+                        assert!(bytes.iter().all(|b| *b == mark), "somebody else wrote to this object");
+                        // SAFETY: as above; not used after this.
+                        unsafe { vm.heap().free(vm, memory, layout) };
+                    }
+                }
+                for (memory, layout, _) in mine {
+                    // SAFETY: as above.
+                    unsafe { vm.heap().free(vm, memory, layout) };
+                }
+            });
+        }
+    });
+    vm.heap().caches().iter().for_each(|c| c.drain(vm));
+    assert_eq!(frames_that_are_free(vm), before);
+}
+
+#[test]
+fn a_chosen_allocation_fails_and_the_next_does_not() {
+    let vm = boot(1, 1024);
+    let _cpu = Cpu::attach(vm, 0);
+    vm.fail_allocation(2);
+    let first = vm.alloc_frame(Fill::Any, For::Kernel).expect("the first allocation");
+    assert!(matches!(vm.alloc_frame(Fill::Any, For::Kernel), Err(OutOfMemory)));
+    let third = vm.alloc_frame(Fill::Any, For::Kernel).expect("the third allocation");
+    vm.free_frame(first);
+    vm.free_frame(third);
+}
