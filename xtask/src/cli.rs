@@ -118,6 +118,10 @@ pub struct Test {
     /// Print the names of all checks
     #[arg(long)]
     pub list: bool,
+
+    /// Run the guest tests on Debian's Linux instead: a check of the tests themselves
+    #[arg(long, hide = true)]
+    pub linux: bool,
 }
 
 /// Options of `debug`.

@@ -1,6 +1,7 @@
 //! Compiling the small C programs that run in guests: static, with musl, once for each change.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -8,6 +9,7 @@ use std::{
 
 use crate::{
     failure::{Doing, Failure, Result},
+    image::tree::Tree,
     places::Places,
 };
 
@@ -41,4 +43,28 @@ pub fn compile(places: &Places, source: &Path) -> Result<PathBuf> {
 fn newer(program: &Path, source: &Path) -> bool {
     let time = |p: &Path| fs::metadata(p).and_then(|m| m.modified()).ok();
     matches!((time(program), time(source)), (Some(made), Some(written)) if made > written)
+}
+
+/// All of `programs/`, by name, compiled.
+pub fn all(places: &Places) -> Result<BTreeMap<String, PathBuf>> {
+    let home = places.root.join("programs");
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(&home).into_iter().flatten() {
+        let path = entry.doing(|| format!("cannot read {}", home.display()))?.path();
+        if path.extension().is_some_and(|e| e == "c") {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            found.insert(name, compile(places, &path)?);
+        }
+    }
+    Ok(found)
+}
+
+/// Where a guest finds a program of `programs/`.
+pub fn in_guest(name: &str) -> String {
+    format!("/programs/{name}")
+}
+
+/// Puts one into a guest's tree.
+pub fn install(tree: &mut Tree, name: &str, file: &Path) -> Result<()> {
+    tree.host_file(&in_guest(name), file)
 }

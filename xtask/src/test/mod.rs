@@ -1,2 +1,187 @@
-//! later
-use crate::{cli, places::Places, failure::Result}; pub fn command(_p:&Places,_o:&cli::Test)->Result<u8>{Ok(0)}
+//! `./quire test`: everything that is checked, in two lanes, ending in one line that counts.
+//!
+//! A stage reports each check by its full name; FILTER selects by a part of that name. One lane compiles and runs what runs
+//! on this machine, the other what runs in guests: neither fills two processors alone.
+
+mod cargo;
+mod command;
+mod guest;
+mod layers;
+mod lint;
+mod readme;
+mod session;
+mod suite;
+mod verdict;
+
+use std::{
+    fs::{self, File},
+    io::IsTerminal,
+    path::PathBuf,
+    sync::Mutex,
+    thread,
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::{
+    boot::On,
+    cli,
+    failure::{Doing, Result},
+    places::Places,
+};
+use verdict::{Check, Outcome, Skip, summary};
+
+pub use guest::figure;
+
+/// What every stage knows.
+pub struct Context<'a> {
+    /// Where everything is.
+    pub places: &'a Places,
+    filter: Option<String>,
+    logs: PathBuf,
+}
+
+impl Context<'_> {
+    /// Does FILTER take the check of this name?
+    pub fn selects(&self, name: &str) -> bool {
+        self.filter.as_deref().is_none_or(|f| name.contains(f))
+    }
+
+    /// A log file that is kept.
+    pub fn log(&self, name: &str) -> Result<File> {
+        let path = self.log_path(name);
+        File::create(&path).doing(|| format!("cannot make {}", path.display()))
+    }
+
+    /// Where that file lies.
+    pub fn log_path(&self, name: &str) -> PathBuf {
+        self.logs.join(format!("{}.log", name.replace('/', "-")))
+    }
+}
+
+/// A group of checks: how their names are found without running them, and how they are run.
+struct Stage {
+    name: &'static str,
+    names: fn(&Context<'_>) -> Result<Vec<String>>,
+    run: fn(&Context<'_>, &mut dyn FnMut(Check)) -> Result<()>,
+}
+
+/// What compiles and runs here.
+const HERE: &[Stage] = &[
+    Stage { name: "format", names: lint::format_names, run: lint::format },
+    Stage { name: "layers", names: layers::names, run: layers::run },
+    Stage { name: "lint", names: lint::names, run: lint::run },
+    Stage { name: "unit", names: cargo::unit_names, run: cargo::unit },
+    Stage { name: "doc", names: cargo::doc_names, run: cargo::doc },
+    Stage { name: "model", names: cargo::model_names, run: cargo::models },
+    Stage { name: "dependencies", names: lint::dependency_names, run: lint::dependencies },
+];
+
+/// What boots machines.
+const GUESTS: &[Stage] = &[
+    Stage { name: "guest", names: guest::names, run: |context, done| guest::run(context, On::Quire, done) },
+    Stage { name: "command", names: command::names, run: command::run },
+    Stage { name: "readme", names: readme::names, run: readme::run },
+];
+
+/// Runs what is selected; the status is 1 if anything failed.
+pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
+    let logs = places.target.join("test-logs");
+    fs::create_dir_all(&logs).doing(|| format!("cannot make {}", logs.display()))?;
+    let context = Context { places, filter: options.filter.clone(), logs };
+    if options.list {
+        for stage in HERE.iter().chain(GUESTS) {
+            for name in (stage.names)(&context)?.into_iter().filter(|n| context.selects(n)) {
+                println!("{name}");
+            }
+        }
+        return Ok(0);
+    }
+    // What programs see as their mask here is what they see there.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    let strict = std::env::var("CI").is_ok_and(|v| v == "true" || v == "1");
+    let board = Board::new(strict);
+    // Both lanes need the kernel, and its first build belongs to nobody's time limit.
+    let lane = |stages: &[Stage]| stages.iter().for_each(|stage| board.run(stage, &context));
+    if options.linux {
+        board.run(&Stage { run: |context, done| guest::run(context, On::Linux, done), ..GUESTS[0] }, &context);
+    } else {
+        thread::scope(|scope| {
+            scope.spawn(|| lane(GUESTS));
+            lane(HERE);
+        });
+    }
+    let checks = board.close();
+    for check in &checks {
+        match &check.outcome {
+            Outcome::Failed(why) => println!("FAILED {}\n    {}", check.name, why.trim_end().replace('\n', "\n    ")),
+            Outcome::Skipped(Skip { why, .. }) => println!("skipped {}: {why}", check.name),
+            Outcome::Passed => {}
+        }
+    }
+    if checks.is_empty() {
+        eprintln!("quire: nothing is called that; ./quire test --list shows all names");
+    }
+    println!("{}", summary(&checks));
+    Ok(u8::from(checks.iter().any(|c| matches!(c.outcome, Outcome::Failed(_))) || checks.is_empty()))
+}
+
+/// Collects what the lanes report, and shows it: a line for each stage, a bar on a terminal.
+struct Board {
+    checks: Mutex<Vec<Check>>,
+    strict: bool,
+    bar: ProgressBar,
+    start: Instant,
+}
+
+impl Board {
+    fn new(strict: bool) -> Self {
+        let bar = if std::io::stderr().is_terminal() {
+            let bar = ProgressBar::new_spinner();
+            if let Ok(style) = ProgressStyle::with_template("{spinner} [{elapsed}] {pos} checks, {wide_msg}") {
+                bar.set_style(style);
+            }
+            bar.enable_steady_tick(Duration::from_millis(120));
+            bar
+        } else {
+            ProgressBar::hidden()
+        };
+        Self { checks: Mutex::default(), strict, bar, start: Instant::now() }
+    }
+
+    fn run(&self, stage: &Stage, context: &Context<'_>) {
+        let start = Instant::now();
+        let mut mine: Vec<Check> = Vec::new();
+        let result = (stage.run)(context, &mut |check| {
+            let check = if self.strict { check.strict() } else { check };
+            self.bar.inc(1);
+            self.bar.set_message(check.name.clone());
+            if let Outcome::Failed(why) = &check.outcome {
+                self.say(&format!("FAILED {}: {}", check.name, why.lines().next().unwrap_or_default()));
+            }
+            mine.push(check);
+        });
+        if let Err(failure) = result {
+            self.say(&format!("FAILED {}: {failure}", stage.name));
+            mine.push(Check::failed(stage.name, failure.message));
+        }
+        if !mine.is_empty() {
+            let (took, at) = (start.elapsed().as_secs_f32(), self.start.elapsed().as_secs());
+            self.say(&format!("[{at:4} s] {}: {} ({took:.1} s)", stage.name, summary(&mine)));
+        }
+        if let Ok(mut all) = self.checks.lock() {
+            all.append(&mut mine);
+        }
+    }
+
+    /// On a terminal above the bar, elsewhere a plain line.
+    fn say(&self, line: &str) {
+        if self.bar.is_hidden() { eprintln!("{line}") } else { self.bar.println(line) }
+    }
+
+    fn close(self) -> Vec<Check> {
+        self.bar.finish_and_clear();
+        self.checks.into_inner().unwrap_or_default()
+    }
+}

@@ -1,0 +1,390 @@
+//! Runs the in-guest tests: a boot for each number of CPUs, the reference on this Linux, and the comparison.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{Read, Seek, Write},
+    os::unix::{fs::symlink, process::CommandExt, process::ExitStatusExt},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use sha2::{Digest, Sha256};
+
+use super::{
+    Context,
+    session::{Answer, End, Session, Trouble, complaint},
+    suite::{self, Case},
+    verdict::Check,
+};
+use crate::{
+    boot::{Kernel, On, Shape},
+    failure::{Doing, Result},
+    image::{order::Order, root},
+    places::Places,
+    programs,
+};
+
+/// The machines that every test runs on, by their number of CPUs.
+pub const MACHINES: [u32; 2] = [1, 2];
+const MEMORY: u64 = 512;
+/// A machine that has to be started again this often is not started once more.
+const MOST_BOOTS: usize = 6;
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A test on one machine.
+struct Placed<'a> {
+    name: String,
+    case: &'a Case,
+}
+
+/// The names of all tests on all machines.
+pub fn names(context: &Context<'_>) -> Result<Vec<String>> {
+    let cases = suite::load(&context.places.root.join("tests/guest"))?;
+    Ok(MACHINES.iter().flat_map(|cpus| placed(&cases, *cpus).into_iter().map(|p| p.name)).collect())
+}
+
+fn placed<'a>(cases: &'a [(String, Case)], cpus: u32) -> Vec<Placed<'a>> {
+    let here = |case: &Case| case.cpus.is_empty() || case.cpus.contains(&cpus);
+    let place = |(file, case): &'a (String, Case)| Placed { name: format!("guest/{cpus}cpu/{file}/{}", case.name), case };
+    cases.iter().filter(|(_, c)| here(c)).map(place).collect()
+}
+
+/// Runs what is selected and hands each result to `done`.
+pub fn run(context: &Context<'_>, on: On, done: &mut dyn FnMut(Check)) -> Result<()> {
+    let cases = suite::load(&context.places.root.join("tests/guest"))?;
+    let selected = |cpus| -> Vec<Placed<'_>> {
+        placed(&cases, cpus).into_iter().filter(|p| context.selects(&p.name)).collect()
+    };
+    if MACHINES.iter().all(|cpus| selected(*cpus).is_empty()) {
+        return Ok(());
+    }
+    let bench = Bench::prepare(context.places)?;
+    let kernel = Arc::new(Kernel::ready(context.places, on)?);
+    let image = Arc::new(bench.image(context.places, &kernel)?);
+    let mut known: BTreeMap<String, Answer> = BTreeMap::new();
+    for cpus in MACHINES {
+        let mut machine = Machine { context, kernel: &kernel, image: &image, cpus, boots: 0, session: None };
+        for placed in selected(cpus) {
+            let key = format!("{:?}", placed.case);
+            let expected = match known.get(&key) {
+                _ if placed.case.expects() => None,
+                Some(answer) => Some(answer.clone()),
+                None => {
+                    let answer = bench.on_host(placed.case)?;
+                    known.insert(key, answer.clone());
+                    Some(answer)
+                }
+            };
+            done(match machine.run(&bench.guest_args(placed.case), placed.case) {
+                Ok(answer) => Check::of(placed.name, judge(placed.case, &answer, expected.as_ref())),
+                Err(why) => Check::failed(placed.name, why),
+            });
+        }
+        if let Some(why) = machine.finish() {
+            done(Check::failed(format!("guest/{cpus}cpu/power-off"), why));
+        } else {
+            done(Check::passed(format!("guest/{cpus}cpu/power-off")));
+        }
+    }
+    Ok(())
+}
+
+/// One machine, started again after a test that killed it.
+struct Machine<'a> {
+    context: &'a Context<'a>,
+    kernel: &'a Arc<Kernel>,
+    image: &'a Arc<File>,
+    cpus: u32,
+    boots: usize,
+    session: Option<Session>,
+}
+
+impl Machine<'_> {
+    fn run(&mut self, args: &[String], case: &Case) -> Result<Answer, String> {
+        let mut session = match self.session.take() {
+            Some(session) => session,
+            None => self.boot()?,
+        };
+        let limit = case.seconds.map_or(LIMIT, Duration::from_secs);
+        match session.ask(args, &case.input(), limit) {
+            Ok(answer) => {
+                self.session = Some(session);
+                Ok(answer)
+            }
+            Err(trouble) => {
+                let report = session.abandon();
+                let log = report.as_ref().map(|r| crate::run::last_lines(&r.log_tail, 12)).unwrap_or_default();
+                Err(match (trouble, &report) {
+                    (Trouble::Hung, _) => format!("no answer within {} s; the log ends:\n{log}", limit.as_secs()),
+                    (Trouble::Garbled(line), _) => format!("the guest answered {line:?}"),
+                    (Trouble::Ended, Ok(report)) => {
+                        complaint(report).unwrap_or_else(|| "the machine powered off".to_owned())
+                    }
+                    (Trouble::Ended, Err(failure)) => failure.to_string(),
+                })
+            }
+        }
+    }
+
+    fn boot(&mut self) -> Result<Session, String> {
+        if self.boots == MOST_BOOTS {
+            return Err(format!("not run: the machine had to be started {MOST_BOOTS} times already"));
+        }
+        self.boots += 1;
+        let log = self.context.log(&format!("guest-{}cpu-boot{}", self.cpus, self.boots)).map_err(|e| e.to_string())?;
+        let shape = Shape { cpus: self.cpus, memory: MEMORY, ..Shape::default() };
+        Session::boot(self.kernel, self.image, shape, log).map_err(|e| e.to_string())
+    }
+
+    /// Powers off what runs; what was wrong with that.
+    fn finish(self) -> Option<String> {
+        match self.session?.finish() {
+            Ok(report) => complaint(&report),
+            Err(failure) => Some(failure.to_string()),
+        }
+    }
+}
+
+/// The same programs on both sides.
+struct Bench {
+    busybox: PathBuf,
+    /// A directory with busybox under all its names, for this host.
+    names: PathBuf,
+    programs: BTreeMap<String, PathBuf>,
+    testd: PathBuf,
+}
+
+impl Bench {
+    fn prepare(places: &Places) -> Result<Self> {
+        let busybox = root::busybox()?;
+        let names = places.target.join("busybox");
+        let about = || format!("cannot fill {}", names.display());
+        let _lock = places.lock("busybox")?;
+        let _ = fs::remove_dir_all(&names);
+        fs::create_dir_all(&names).doing(about)?;
+        for applet in root::applets(&busybox)? {
+            let name = applet.rsplit('/').next().unwrap_or_default();
+            symlink(&busybox, names.join(name)).doing(about)?;
+        }
+        let testd = programs::compile(places, &places.root.join("xtask/guest/testd.c"))?;
+        Ok(Self { busybox, names: names.clone(), programs: programs::all(places)?, testd })
+    }
+
+    fn image(&self, _places: &Places, kernel: &Kernel) -> Result<File> {
+        let mut tree = root::tree()?;
+        tree.host_file("/.quire/testd", &self.testd)?;
+        for (name, file) in &self.programs {
+            programs::install(&mut tree, name, file)?;
+        }
+        let env = [format!("PATH={}", root::PATH), "HOME=/root".into(), "LC_ALL=C".into()];
+        let env = env.into_iter().map(Into::into).collect();
+        kernel.image(tree, &Order { args: vec!["/.quire/testd".into()], env, cwd: "/".into(), tty: false })
+    }
+
+    fn guest_args(&self, case: &Case) -> Vec<String> {
+        match &case.script {
+            Some(script) => ["/bin/busybox", "sh", "-c", script].map(str::to_owned).to_vec(),
+            None => {
+                let mut args = case.run.clone();
+                if self.programs.contains_key(&args[0]) {
+                    args[0] = programs::in_guest(&args[0]);
+                }
+                args
+            }
+        }
+    }
+
+    /// Runs the case here, in an empty directory, with nothing of this environment.
+    fn on_host(&self, case: &Case) -> Result<Answer> {
+        let about = || format!("cannot run {} on this machine", case.name);
+        let place = tempfile::tempdir().doing(about)?;
+        let mut input = tempfile::tempfile().doing(about)?;
+        input.write_all(&case.input()).and_then(|()| input.rewind()).doing(about)?;
+        let (mut out, mut err) = (tempfile::tempfile().doing(about)?, tempfile::tempfile().doing(about)?);
+        let mut command = match &case.script {
+            Some(script) => {
+                let mut command = Command::new(&self.busybox);
+                command.arg0("/bin/busybox").args(["sh", "-c", script]);
+                command
+            }
+            None => {
+                let file = self.programs.get(&case.run[0]).cloned().unwrap_or_else(|| case.run[0].clone().into());
+                let mut command = Command::new(file);
+                command.arg0(programs::in_guest(&case.run[0])).args(&case.run[1..]);
+                command
+            }
+        };
+        command
+            .env_clear()
+            .env("PATH", &self.names)
+            .env("HOME", "/root")
+            .env("LC_ALL", "C")
+            .current_dir(place.path())
+            .stdin(input)
+            .stdout(out.try_clone().doing(about)?)
+            .stderr(err.try_clone().doing(about)?)
+            .process_group(0);
+        let mut child = command.spawn().doing(about)?;
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().doing(about)? {
+                break status;
+            }
+            if start.elapsed() > LIMIT {
+                crate::machine::qemu::kill_group(&mut child);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        let read = |file: &mut File| -> std::io::Result<Vec<u8>> {
+            let mut bytes = Vec::new();
+            file.rewind()?;
+            file.read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        let end = match (status.code(), status.signal()) {
+            (Some(code), _) => End::Exit(u8::try_from(code).unwrap_or(u8::MAX)),
+            (None, signal) => End::Signal(signal.and_then(|s| u8::try_from(s).ok()).unwrap_or(0)),
+        };
+        Ok(Answer { end, stdout: read(&mut out).doing(about)?, stderr: read(&mut err).doing(about)? })
+    }
+}
+
+/// Is the answer right? By what the case expects, or by what this Linux gave.
+fn judge(case: &Case, got: &Answer, expected: Option<&Answer>) -> Result<(), String> {
+    let text = String::from_utf8_lossy(&got.stdout);
+    let end = match (case.signal, case.status) {
+        (Some(n), _) => End::Signal(n),
+        (None, Some(status)) => End::Exit(status),
+        (None, None) => expected.map_or(End::Exit(0), |e| e.end),
+    };
+    let mut wrong = Vec::new();
+    if got.end != end {
+        wrong.push(format!("ended with {} instead of {end}", got.end));
+    }
+    if let Some(e) = expected {
+        wrong.extend(difference("standard output", &got.stdout, &e.stdout));
+        if !case.any_stderr {
+            wrong.extend(difference("standard error", &got.stderr, &e.stderr));
+        }
+    }
+    if let Some(stdout) = &case.stdout {
+        wrong.extend(difference("standard output", &got.stdout, stdout.as_bytes()));
+    }
+    wrong.extend(case.contains.iter().filter(|c| !text.contains(*c)).map(|c| format!("{c:?} is not in the output")));
+    for name in &case.lines {
+        if !figure(&text, name).is_some_and(|v| v > 0.0) {
+            wrong.push(format!("no line `{name} NUMBER UNIT` with a number above zero"));
+        }
+    }
+    for bound in &case.at_least {
+        let (name, least) = bound.split_once('=').unwrap_or((bound, "0"));
+        match figure(&text, name) {
+            Some(v) if v >= least.parse().unwrap_or(f64::MAX) => {}
+            found => wrong.push(format!("{name} is {found:?}, and has to be at least {least}")),
+        }
+    }
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    if expected.is_none() || got.end != end {
+        wrong.push(format!("it printed: {}", shorten(&text)));
+        wrong.push(format!("and on standard error: {}", shorten(&String::from_utf8_lossy(&got.stderr))));
+    }
+    Err(wrong.join("\n"))
+}
+
+/// The number of the line `name NUMBER UNIT`.
+pub fn figure(text: &str, name: &str) -> Option<f64> {
+    text.lines().find_map(|l| {
+        let mut words = l.split_whitespace();
+        (words.next()? == name).then(|| words.next()?.parse().ok())?
+    })
+}
+
+/// Where two texts part, by hash and by the first line that differs.
+fn difference(what: &str, got: &[u8], expected: &[u8]) -> Option<String> {
+    if got == expected {
+        return None;
+    }
+    let hash = |bytes: &[u8]| Sha256::digest(bytes).iter().take(6).map(|b| format!("{b:02x}")).collect::<String>();
+    let lines = |bytes: &[u8]| String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect::<Vec<_>>();
+    let (g, e) = (lines(got), lines(expected));
+    let at = g.iter().zip(&e).take_while(|(a, b)| a == b).count();
+    let line = |l: &[String]| l.get(at).map_or("its end".to_owned(), |l| format!("{:?}", shorten(l)));
+    Some(format!(
+        "{what} differs (sha256 {} instead of {}, {} bytes instead of {}): line {}: {} instead of {}",
+        hash(got),
+        hash(expected),
+        got.len(),
+        expected.len(),
+        at + 1,
+        line(&g),
+        line(&e)
+    ))
+}
+
+fn shorten(text: &str) -> String {
+    match text.char_indices().nth(300) {
+        Some((at, _)) => format!("{} ...", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
+/// Where the suite's own tests find its data.
+#[cfg(test)]
+fn directory() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/guest"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(end: End, stdout: &str, stderr: &str) -> Answer {
+        Answer { end, stdout: stdout.into(), stderr: stderr.into() }
+    }
+
+    #[test]
+    fn the_same_bytes_and_the_same_status_are_needed() {
+        let case = Case::default();
+        let right = answer(End::Exit(1), "a\nb\n", "e\n");
+        assert_eq!(judge(&case, &right, Some(&right)), Ok(()));
+        for wrong in [
+            answer(End::Exit(0), "a\nb\n", "e\n"),
+            answer(End::Signal(1), "a\nb\n", "e\n"),
+            answer(End::Exit(1), "a\nb", "e\n"),
+            answer(End::Exit(1), "a\nb\n", ""),
+        ] {
+            assert!(judge(&case, &wrong, Some(&right)).is_err(), "{wrong:?}");
+        }
+        let why = judge(&case, &answer(End::Exit(1), "a\nc\n", "e\n"), Some(&right)).unwrap_err();
+        assert!(why.contains("line 2: \"c\" instead of \"b\""), "{why}");
+    }
+
+    #[test]
+    fn what_a_case_expects_is_checked() {
+        let case = Case {
+            lines: vec!["rate".into()],
+            at_least: vec!["calls=100".into()],
+            contains: vec!["ok".into()],
+            ..Case::default()
+        };
+        assert_eq!(judge(&case, &answer(End::Exit(0), "rate 3.5 1/s\ncalls 100 n\nok\n", ""), None), Ok(()));
+        for wrong in ["calls 100 n\nok\n", "rate 0 1/s\ncalls 100 n\nok\n", "rate 1 1/s\ncalls 99 n\nok\n", "rate 1 x\ncalls 100 n\n"] {
+            assert!(judge(&case, &answer(End::Exit(0), wrong, ""), None).is_err(), "{wrong}");
+        }
+        let dies = Case { signal: Some(11), ..Case::default() };
+        assert!(judge(&dies, &answer(End::Signal(11), "", ""), None).is_ok());
+        assert!(judge(&dies, &answer(End::Exit(0), "", ""), None).is_err());
+    }
+
+    #[test]
+    fn the_suite_on_disk_is_well_formed_and_large_enough() {
+        let cases = suite::load(directory()).unwrap();
+        let applets = cases.iter().filter(|(file, _)| file == "applets").count();
+        assert!(applets >= 50, "{applets} applets");
+    }
+}

@@ -1,0 +1,8 @@
+//! later
+use super::{Context, verdict::Check}; use crate::failure::Result;
+pub fn format_names(_c:&Context<'_>)->Result<Vec<String>>{Ok(vec![])}
+pub fn format(_c:&Context<'_>,_d:&mut dyn FnMut(Check))->Result<()>{Ok(())}
+pub fn names(_c:&Context<'_>)->Result<Vec<String>>{Ok(vec![])}
+pub fn run(_c:&Context<'_>,_d:&mut dyn FnMut(Check))->Result<()>{Ok(())}
+pub fn dependency_names(_c:&Context<'_>)->Result<Vec<String>>{Ok(vec![])}
+pub fn dependencies(_c:&Context<'_>,_d:&mut dyn FnMut(Check))->Result<()>{Ok(())}

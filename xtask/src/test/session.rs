@@ -1,0 +1,226 @@
+//! One boot that runs many tests: `guest/testd.c` is its first program, and this is the other end of its protocol.
+
+use std::{
+    fs::File,
+    io::{PipeReader, PipeWriter, Read, Write, pipe},
+    os::{fd::AsFd, unix::net::UnixStream},
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{OFlags, fcntl_setfl},
+};
+
+use crate::{
+    boot::{Kernel, Shape},
+    failure::{Doing, Failure, Result},
+    machine::{
+        outcome::Outcome,
+        relay::{self, Asked, Ends, Report},
+    },
+};
+
+/// How a test's program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// With this status.
+    Exit(u8),
+    /// By this signal.
+    Signal(u8),
+}
+
+impl std::fmt::Display for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Exit(status) => write!(f, "status {status}"),
+            Self::Signal(n) => write!(f, "signal {n}"),
+        }
+    }
+}
+
+/// What a test's program did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// How it ended.
+    pub end: End,
+    /// Its standard output.
+    pub stdout: Vec<u8>,
+    /// Its standard error.
+    pub stderr: Vec<u8>,
+}
+
+/// Why there is no answer. The session is of no more use then.
+#[derive(Debug)]
+pub enum Trouble {
+    /// The time was over.
+    Hung,
+    /// The machine ended.
+    Ended,
+    /// What came back is not of the protocol.
+    Garbled(String),
+}
+
+/// A booted machine that waits for tests.
+pub struct Session {
+    input: PipeWriter,
+    output: PipeReader,
+    stop: UnixStream,
+    relay: JoinHandle<Result<Report>>,
+}
+
+impl Session {
+    /// Boots. The kernel's log goes to `log`.
+    pub fn boot(kernel: &Arc<Kernel>, image: &Arc<File>, shape: Shape, log: File) -> Result<Self> {
+        let about = || "cannot connect with the guest".to_string();
+        let (theirs_in, input) = pipe().doing(about)?;
+        let (output, theirs_out) = pipe().doing(about)?;
+        fcntl_setfl(&input, OFlags::NONBLOCK).doing(about)?;
+        fcntl_setfl(&output, OFlags::NONBLOCK).doing(about)?;
+        let (stop, wake) = UnixStream::pair().doing(about)?;
+        let (kernel, image) = (Arc::clone(kernel), Arc::clone(image));
+        let relay = std::thread::spawn(move || {
+            let guest = kernel.start(&image, &shape)?;
+            let errors = log.try_clone().doing(about)?;
+            let ends = Ends {
+                input: theirs_in.as_fd(),
+                output: theirs_out.as_fd(),
+                errors: errors.as_fd(),
+                wake: Some(wake.as_fd()),
+                asked: Box::new(|| vec![Asked::Stop(15)]),
+                tty: false,
+                verbose: false,
+                log: Some(log),
+                deadline: None,
+            };
+            Ok(relay::run(guest, ends))
+        });
+        Ok(Self { input, output, stop, relay })
+    }
+
+    /// Runs one program and waits for its end.
+    pub fn ask(&mut self, args: &[String], stdin: &[u8], limit: Duration) -> Result<Answer, Trouble> {
+        let deadline = Instant::now() + limit;
+        let mut order = format!("test {} {}\n", args.len(), stdin.len()).into_bytes();
+        for arg in args {
+            order.extend(format!("{}\n", arg.len()).bytes());
+            order.extend(arg.bytes());
+        }
+        order.extend(stdin);
+        self.send(&order, deadline)?;
+        let mut line = Vec::new();
+        while line.last() != Some(&b'\n') {
+            if line.len() > 200 {
+                break;
+            }
+            line.extend(self.receive(1, deadline)?);
+        }
+        let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+        let (end, out, err) = parse(&line).ok_or_else(|| Trouble::Garbled(line.clone()))?;
+        Ok(Answer { end, stdout: self.receive(out, deadline)?, stderr: self.receive(err, deadline)? })
+    }
+
+    /// Lets the machine end by itself (its first program ends with its input) and says how that went.
+    pub fn finish(self) -> Result<Report> {
+        drop(self.input);
+        let start = Instant::now();
+        while !self.relay.is_finished() && start.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Self::end(self.stop, self.relay)
+    }
+
+    /// Ends the machine now.
+    pub fn abandon(self) -> Result<Report> {
+        Self::end(self.stop, self.relay)
+    }
+
+    fn end(mut stop: UnixStream, relay: JoinHandle<Result<Report>>) -> Result<Report> {
+        let _ = stop.write_all(b"x");
+        relay.join().unwrap_or_else(|_| Err(Failure::machine("the relay panicked")))
+    }
+
+    fn send(&mut self, mut bytes: &[u8], deadline: Instant) -> Result<(), Trouble> {
+        while !bytes.is_empty() {
+            wait(&self.input, PollFlags::OUT, deadline)?;
+            match self.input.write(bytes) {
+                Ok(n) => bytes = &bytes[n..],
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => return Err(Trouble::Ended),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, count: usize, deadline: Instant) -> Result<Vec<u8>, Trouble> {
+        let mut bytes = Vec::new();
+        let mut piece = [0; 1 << 16];
+        while bytes.len() < count {
+            wait(&self.output, PollFlags::IN, deadline)?;
+            let most = piece.len().min(count - bytes.len());
+            match self.output.read(&mut piece[..most]) {
+                Ok(0) => return Err(Trouble::Ended),
+                Ok(n) => bytes.extend(&piece[..n]),
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => return Err(Trouble::Ended),
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+/// Why a report means that the machine did not end as it should.
+pub fn complaint(report: &Report) -> Option<String> {
+    match &report.outcome {
+        Outcome::Exit(0) => None,
+        Outcome::Exit(status) => Some(format!("the guest's first program ended with {status}")),
+        Outcome::Signal(n) => Some(format!("the guest's first program died of signal {n}")),
+        Outcome::Panicked => Some(format!("the kernel panicked:\n{}", crate::run::last_lines(&report.log_tail, 30))),
+        Outcome::Died(how) => Some(how.clone()),
+        other => Some(format!("{other:?}")),
+    }
+}
+
+fn wait(fd: impl AsFd, flags: PollFlags, deadline: Instant) -> Result<(), Trouble> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Trouble::Hung);
+        }
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&fd, flags)], Some(&timeout)) {
+            Ok(1..) => return Ok(()),
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return Err(Trouble::Ended),
+        }
+    }
+}
+
+/// `done exit 3 12 0` as the end and two lengths.
+fn parse(line: &str) -> Option<(End, usize, usize)> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let ["done", kind, n, out, err] = words[..] else { return None };
+    let n = n.parse().ok()?;
+    let end = match kind {
+        "exit" => End::Exit(n),
+        "signal" => End::Signal(n),
+        _ => return None,
+    };
+    Some((end, out.parse().ok()?, err.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answers_first_line_is_read_and_nonsense_is_not() {
+        assert_eq!(parse("done exit 3 12 0"), Some((End::Exit(3), 12, 0)));
+        assert_eq!(parse("done signal 11 0 5"), Some((End::Signal(11), 0, 5)));
+        for bad in ["", "done", "done exit 3 12", "done exit 256 0 0", "done jump 1 0 0", "done exit 1 -1 0", "x y z a b"] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! In-guest tests as data: `tests/guest/*.toml`, one file a subject.
+//!
+//! ```toml
+//! [[test]]
+//! name = "sort"                     # guest/<cpus>cpu/<file>/sort
+//! script = "sort -n"                # for busybox sh; or: run = ["PROGRAM", "ARG"...]
+//! stdin = "3\n1\n2\n"               # or: stdin_bytes = 33554432, so many bytes that look random
+//! ```
+//! Without more it passes if it gives the same bytes and the same status as the same binary on this Linux. A test of what
+//! Linux here cannot show says what it expects: `status`, `signal`, `stdout`, `contains = ["..."]`, `lines` (names that must
+//! each appear as `name value unit`).
+
+use std::{fs, path::Path};
+
+use serde::Deserialize;
+
+use crate::failure::{Doing, Result};
+
+/// One test.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Case {
+    /// Its name within the file.
+    pub name: String,
+    /// Text for `busybox sh -c`.
+    pub script: Option<String>,
+    /// A program and its arguments: a path in the guest, or the name of one of `programs/`.
+    pub run: Vec<String>,
+    /// Standard input.
+    pub stdin: String,
+    /// Standard input of so many reproducible bytes.
+    pub stdin_bytes: Option<usize>,
+    /// How long it may take in the guest; generous, since a hanging guest is what it is for.
+    pub seconds: Option<u64>,
+    /// Only with so many CPUs.
+    pub cpus: Vec<u32>,
+    /// The exit status, where it is not compared with the host's.
+    pub status: Option<u8>,
+    /// The signal that must end it.
+    pub signal: Option<u8>,
+    /// Its exact standard output.
+    pub stdout: Option<String>,
+    /// What must occur in its standard output.
+    pub contains: Vec<String>,
+    /// Names of `name value unit` lines that must be there, each with a number above zero.
+    pub lines: Vec<String>,
+    /// Smallest values of such lines, as `name=number`.
+    pub at_least: Vec<String>,
+    /// Standard error differs from run to run and is not compared.
+    pub any_stderr: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SuiteFile {
+    test: Vec<Case>,
+}
+
+impl Case {
+    /// Does it say itself what it expects?
+    pub fn expects(&self) -> bool {
+        self.status.is_some()
+            || self.signal.is_some()
+            || self.stdout.is_some()
+            || !self.contains.is_empty()
+            || !self.lines.is_empty()
+            || !self.at_least.is_empty()
+    }
+
+    /// The bytes for its standard input.
+    pub fn input(&self) -> Vec<u8> {
+        match self.stdin_bytes {
+            Some(n) => noise(n),
+            None => self.stdin.clone().into_bytes(),
+        }
+    }
+}
+
+/// So many bytes of lowercase words and line ends that look random and are always the same.
+fn noise(count: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut out = Vec::with_capacity(count);
+    while out.len() < count {
+        // xorshift64 (Marsaglia 2003).
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let length = 4 + (state >> 60) as usize;
+        for i in 0..length.min(count - out.len()) {
+            out.push(b'a' + ((state >> (i * 3 % 56)) % 26) as u8);
+        }
+        if out.len() < count {
+            out.push(b'\n');
+        }
+    }
+    out
+}
+
+/// All tests of a directory as (file's stem, test), in the order of names.
+pub fn load(directory: &Path) -> Result<Vec<(String, Case)>> {
+    let about = || format!("cannot read {}", directory.display());
+    let mut files: Vec<_> =
+        fs::read_dir(directory).doing(about)?.filter_map(|e| Some(e.ok()?.path())).collect();
+    files.retain(|f| f.extension().is_some_and(|e| e == "toml"));
+    files.sort();
+    let mut cases = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(&file).doing(|| format!("cannot read {}", file.display()))?;
+        let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let suite = parse(&text).doing(|| format!("{}", file.display()))?;
+        cases.extend(suite.into_iter().map(|c| (stem.clone(), c)));
+    }
+    Ok(cases)
+}
+
+fn parse(text: &str) -> Result<Vec<Case>, String> {
+    let suite: SuiteFile = toml::from_str(text).map_err(|e| e.to_string())?;
+    let mut seen = std::collections::BTreeSet::new();
+    for case in &suite.test {
+        if case.name.is_empty() || !seen.insert(case.name.clone()) {
+            return Err(format!("the name {:?} is empty or there twice", case.name));
+        }
+        if case.script.is_some() != case.run.is_empty() {
+            return Err(format!("{}: give either `script` or `run`", case.name));
+        }
+    }
+    Ok(suite.test)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_suite_is_read_and_mistakes_in_it_are_refused() {
+        let good = "[[test]]\nname='a'\nscript='true'\n[[test]]\nname='b'\nrun=['x','y']\nsignal=11\n";
+        let cases = parse(good).unwrap();
+        assert_eq!(cases[1].run, ["x", "y"]);
+        assert!(!cases[0].expects() && cases[1].expects());
+        for bad in [
+            "[[test]]\nname='a'\n",
+            "[[test]]\nname='a'\nscript='x'\nrun=['y']\n",
+            "[[test]]\nname=''\nscript='x'\n",
+            "[[test]]\nname='a'\nscript='x'\n[[test]]\nname='a'\nscript='x'\n",
+            "[[test]]\nname='a'\nscript='x'\nsript='y'\n",
+        ] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn noise_is_always_the_same_and_has_lines() {
+        let bytes = noise(10_000);
+        assert_eq!(bytes.len(), 10_000);
+        assert_eq!(bytes, noise(10_000));
+        assert!(bytes.iter().filter(|b| **b == b'\n').count() > 500);
+        assert!(bytes.iter().all(|b| b.is_ascii_lowercase() || *b == b'\n'));
+    }
+}

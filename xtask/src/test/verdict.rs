@@ -1,0 +1,95 @@
+//! What a check found, and the line that ends a run.
+
+/// What a check found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It holds.
+    Passed,
+    /// It does not: what was seen.
+    Failed(String),
+    /// It could not be checked here: why.
+    Skipped(Skip),
+}
+
+/// Why something was not checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skip {
+    /// In a few words.
+    pub why: String,
+    /// May be missing anywhere, continuous integration included: hardware virtualisation, tools that cannot be had.
+    pub excepted: bool,
+}
+
+/// One check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Check {
+    /// Its full name, by which FILTER selects.
+    pub name: String,
+    /// What it found.
+    pub outcome: Outcome,
+}
+
+impl Check {
+    /// A check that holds.
+    pub fn passed(name: impl Into<String>) -> Self {
+        Self { name: name.into(), outcome: Outcome::Passed }
+    }
+
+    /// A check that does not hold.
+    pub fn failed(name: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { name: name.into(), outcome: Outcome::Failed(why.into()) }
+    }
+
+    /// A check that was not made.
+    pub fn skipped(name: impl Into<String>, why: impl Into<String>, excepted: bool) -> Self {
+        Self { name: name.into(), outcome: Outcome::Skipped(Skip { why: why.into(), excepted }) }
+    }
+
+    /// By whether something went well.
+    pub fn of<T, E: std::fmt::Display>(name: impl Into<String>, result: Result<T, E>) -> Self {
+        match result {
+            Ok(_) => Self::passed(name),
+            Err(e) => Self::failed(name, e.to_string()),
+        }
+    }
+
+    /// Where everything must be checked, what was skipped without excuse has failed.
+    pub fn strict(self) -> Self {
+        match self.outcome {
+            Outcome::Skipped(Skip { why, excepted: false }) => {
+                Self::failed(self.name, format!("skipped ({why}), and with CI=true nothing may be"))
+            }
+            _ => self,
+        }
+    }
+}
+
+/// The last line of a run.
+pub fn summary(checks: &[Check]) -> String {
+    let count = |f: fn(&Outcome) -> bool| checks.iter().filter(|c| f(&c.outcome)).count();
+    format!(
+        "{} passed, {} failed, {} skipped",
+        count(|o| matches!(o, Outcome::Passed)),
+        count(|o| matches!(o, Outcome::Failed(_))),
+        count(|o| matches!(o, Outcome::Skipped(_)))
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_counts() {
+        let checks =
+            [Check::passed("a"), Check::passed("b"), Check::failed("c", "x"), Check::skipped("d", "no kvm", true)];
+        assert_eq!(summary(&checks), "2 passed, 1 failed, 1 skipped");
+    }
+
+    #[test]
+    fn where_everything_must_be_checked_a_skip_fails_unless_excepted() {
+        assert!(matches!(Check::skipped("a", "later", false).strict().outcome, Outcome::Failed(_)));
+        assert!(matches!(Check::skipped("a", "no kvm", true).strict().outcome, Outcome::Skipped(_)));
+        assert_eq!(Check::passed("a").strict(), Check::passed("a"));
+    }
+}
