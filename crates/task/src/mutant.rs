@@ -15,15 +15,18 @@ pub(crate) const fn on(_which: u32) -> bool {
 }
 
 #[cfg(any(loom, shuttle))]
-static CHOSEN: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+std::thread_local! {
+    // Plain memory, not an atomic of the checker: reading it is no step of the model. The checker's threads share it.
+    static CHOSEN: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
 
 #[cfg(any(loom, shuttle))]
 pub(crate) fn on(which: u32) -> bool {
-    CHOSEN.load(std::sync::atomic::Ordering::Relaxed) == which
+    CHOSEN.get() == which
 }
 
-/// Leaves out the step `which` from now on; 0 for none.
+/// Leaves out the step `which` from now on, in models that run on this thread of the system; 0 for none.
 #[cfg(any(loom, shuttle))]
 pub fn choose(which: u32) {
-    CHOSEN.store(which, std::sync::atomic::Ordering::Relaxed);
+    CHOSEN.set(which);
 }

@@ -7,7 +7,7 @@ use crate::run_queue::{Join, RunQueue};
 use crate::scheduler::{Cpu, Scheduler};
 use crate::thread::Thread;
 use core::ptr::NonNull;
-use quire_sync::atomic::Ordering;
+use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::{CpuId, current_cpu};
 
 /// How many crowded CPUs an idle one tries before it gives up: a try that fails means that somebody else is at it.
@@ -78,10 +78,11 @@ impl<M: Machine> Scheduler<M> {
 
     /// Where threads wait on `id`'s queue while another CPU halts, wakes that one to look for them.
     pub(crate) fn offer(&self, id: CpuId, queue: &RunQueue<M>) {
-        if queue.len() > 0
-            && !queue.idle
-            && let Some(idle) = self.idle.any(id).filter(|i| *i != id && self.idle.remove(*i))
-        {
+        if queue.len() == 0 || queue.idle {
+            return;
+        }
+        fence_full();
+        if let Some(idle) = self.idle.any(id).filter(|i| *i != id && *i != current_cpu() && self.idle.remove(*i)) {
             self.machine.kick(idle);
         }
     }

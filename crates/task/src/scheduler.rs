@@ -24,7 +24,7 @@ use crate::thread::{Current, Thread, ThreadRef};
 use crate::timer::{Timer, Wheel};
 use core::mem::offset_of;
 use core::ptr::{self, NonNull};
-use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence_full};
 use quire_sync::{CpuId, PerCpu, Rank, current_cpu};
 
 /// No deadline.
@@ -183,6 +183,9 @@ impl<M: Machine> Scheduler<M> {
         self.reap_dead();
         let was = self.machine.mask();
         let here = self.here();
+        // Marked idle first, then a look round: who makes a CPU crowded marks it first, then looks for an idle one.
+        self.idle.insert(current_cpu());
+        fence_full();
         if here.waiting.load(Ordering::Acquire) != 0 || self.crowded.any(0).is_some() {
             self.switch_from(Leave::Yield);
             self.machine.restore(was);
@@ -193,7 +196,6 @@ impl<M: Machine> Scheduler<M> {
         }
         // A waker that queues a thread here from now on finds the queue marked idle and interrupts the halt; interrupts
         // are masked until the CPU halts, so that the interrupt is not lost either.
-        self.idle.insert(current_cpu());
         self.machine.halt();
     }
 

@@ -19,9 +19,16 @@ use quire_sync::atomic::{
 
 /// log2 of a tick in nanoseconds.
 const TICK_SHIFT: u32 = 14;
+#[cfg(not(any(loom, shuttle)))]
 const DIGIT: u32 = 6;
-const SLOTS: usize = 1 << DIGIT;
+#[cfg(not(any(loom, shuttle)))]
 const LEVELS: usize = 7;
+// Models build a wheel for every schedule that they try.
+#[cfg(any(loom, shuttle))]
+const DIGIT: u32 = 2;
+#[cfg(any(loom, shuttle))]
+const LEVELS: usize = 2;
+const SLOTS: usize = 1 << DIGIT;
 /// Later deadlines (2.3 years) are looked at again when the wheel gets there.
 /// One top-level slot less than a full turn: what is put off must not land in the slot that is being emptied.
 const HORIZON: u64 = (1 << (DIGIT * LEVELS as u32)) - (1 << (DIGIT * (LEVELS as u32 - 1))) - 1;
