@@ -215,9 +215,14 @@ struct FreeBacking {
 }
 
 impl<M: Machine> Spare<M> {
+    /// None yet.
+    pub fn new(vm: &'static Vm<M>) -> Spare<M> {
+        Spare { vm, first: ptr::null_mut(), len: 0 }
+    }
+
     /// Memory for `n` backings.
     pub fn reserve(vm: &'static Vm<M>, n: usize) -> Result<Spare<M>, OutOfMemory> {
-        let mut spare = Spare { vm, first: ptr::null_mut(), len: 0 };
+        let mut spare = Spare::new(vm);
         spare.reserve_more(n)?;
         Ok(spare)
     }
