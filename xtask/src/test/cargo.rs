@@ -1,8 +1,294 @@
-//! later
-use super::{Context, verdict::Check}; use crate::failure::Result;
-pub fn unit_names(_c:&Context<'_>)->Result<Vec<String>>{Ok(vec![])}
-pub fn unit(_c:&Context<'_>,_d:&mut dyn FnMut(Check))->Result<()>{Ok(())}
-pub fn doc_names(_c:&Context<'_>)->Result<Vec<String>>{Ok(vec![])}
-pub fn doc(_c:&Context<'_>,_d:&mut dyn FnMut(Check))->Result<()>{Ok(())}
-pub fn model_names(_c:&Context<'_>)->Result<Vec<String>>{Ok(vec![])}
-pub fn models(_c:&Context<'_>,_d:&mut dyn FnMut(Check))->Result<()>{Ok(())}
+//! Unit and property tests, documentation tests, and the models under both checkers: all through cargo, each counted by name.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use super::{Context, verdict::Check};
+use crate::{
+    failure::{Doing, Failure, Result},
+    machine::qemu,
+};
+
+/// Crates whose protocols have models.
+const MODELLED: [&str; 4] = ["quire-sync", "quire-vm", "quire-task", "quire-pmap-x86_64"];
+/// The two checkers: loom knows weak memory, shuttle more schedules.
+const CHECKERS: [&str; 2] = ["loom", "shuttle"];
+/// One test program may take this long; what hangs is a failure with a name.
+const LIMIT: Duration = Duration::from_secs(900);
+
+/// One compiled test program.
+struct Binary {
+    /// `unit/quire-vm` or, for a file of `tests/`, `unit/quire-vm/file`.
+    prefix: String,
+    file: PathBuf,
+    /// Where cargo would run it.
+    directory: PathBuf,
+}
+
+/// Compiles tests and finds their programs. `group` is the first part of their names.
+fn build(context: &Context<'_>, group: &str, log: &str, prepare: impl FnOnce(&mut Command)) -> Result<Vec<Binary>> {
+    let mut command = cargo(context);
+    command.args(["test", "--locked", "--no-run", "--message-format=json-render-diagnostics"]);
+    prepare(&mut command);
+    let out = command.stderr(context.log(log)?).output().doing(|| "cannot run cargo".to_string())?;
+    if !out.status.success() {
+        let said = fs::read_to_string(context.log_path(log)).unwrap_or_default();
+        let first = said.lines().find(|l| l.starts_with("error")).unwrap_or("see the log").to_owned();
+        return Err(Failure::usage(format_args!("{first} ({})", context.log_path(log).display())));
+    }
+    let text = String::from_utf8_lossy(&out.stdout);
+    Ok(text.lines().filter_map(|l| artifact(l, group)).collect())
+}
+
+/// A line of cargo's messages, if it announces a test program.
+fn artifact(line: &str, group: &str) -> Option<Binary> {
+    let message: serde_json::Value = serde_json::from_str(line).ok()?;
+    if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
+        return None;
+    }
+    let file = PathBuf::from(message["executable"].as_str()?);
+    let manifest = PathBuf::from(message["manifest_path"].as_str()?);
+    let directory = manifest.parent()?.to_owned();
+    let target = message["target"]["name"].as_str()?;
+    let text = fs::read_to_string(&manifest).ok()?;
+    let package = text.lines().find_map(|l| l.strip_prefix("name = "))?.trim_matches('"').to_owned();
+    let own = target.replace('-', "_") == package.replace('-', "_") || message["target"]["kind"][0] == "lib";
+    let prefix = if own { format!("{group}/{package}") } else { format!("{group}/{package}/{target}") };
+    Some(Binary { prefix, file, directory })
+}
+
+impl Binary {
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.file);
+        command.current_dir(&self.directory).stdin(Stdio::null());
+        command
+    }
+
+    /// All of its tests, by full name.
+    fn names(&self) -> Result<Vec<String>> {
+        let out = self.command().args(["--list", "--format", "terse"]).output().doing(|| self.prefix.clone())?;
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        Ok(text.lines().filter_map(|l| l.strip_suffix(": test")).map(|n| format!("{}/{n}", self.prefix)).collect())
+    }
+
+    /// Runs the selected tests.
+    fn run(&self, context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
+        let all = self.names()?;
+        let selected: Vec<&String> = all.iter().filter(|n| context.selects(n)).collect();
+        if selected.is_empty() {
+            return Ok(());
+        }
+        let mut command = self.command();
+        if selected.len() < all.len() {
+            command.arg("--exact").args(selected.iter().map(|n| &n[self.prefix.len() + 1..]));
+        }
+        let log = context.log_path(&self.prefix);
+        let (text, ended) = capture(context, &mut command, &self.prefix)?;
+        let results = parse(&text);
+        for name in selected {
+            let short = &name[self.prefix.len() + 1..];
+            done(match results.iter().find(|(n, _)| n == short) {
+                Some((_, Said::Ok)) => Check::passed(name),
+                Some((_, Said::Ignored)) => Check::skipped(name, "marked as ignored", false),
+                Some((_, Said::Failed)) => Check::failed(name, format!("{}\nlog: {}", section(&text, short), log.display())),
+                None => Check::failed(name, format!("gave no result ({ended}); log: {}", log.display())),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Runs a command to its end or its limit, with all output in a log; gives that output and how it ended.
+fn capture(context: &Context<'_>, command: &mut Command, log: &str) -> Result<(String, String)> {
+    use std::os::unix::process::CommandExt;
+    let file = context.log(log)?;
+    let about = || log.to_owned();
+    command.stdout(file.try_clone().doing(about)?).stderr(file).process_group(0);
+    let mut child = command.spawn().doing(about)?;
+    let start = Instant::now();
+    let ended = loop {
+        if let Some(status) = child.try_wait().doing(about)? {
+            break status.to_string();
+        }
+        if start.elapsed() > LIMIT {
+            qemu::kill_group(&mut child);
+            break format!("stopped after {} s", LIMIT.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let bytes = fs::read(context.log_path(log)).doing(about)?;
+    Ok((String::from_utf8_lossy(&bytes).into_owned(), ended))
+}
+
+/// What the test harness said of one test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Said {
+    Ok,
+    Failed,
+    Ignored,
+}
+
+/// The lines `test NAME ... RESULT`; what a test prints may stand between name and result.
+fn parse(text: &str) -> Vec<(String, Said)> {
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let Some((name, rest)) = line.strip_prefix("test ").and_then(|l| l.split_once(" ... ")) else { continue };
+        let name = name.trim_end_matches(" - should panic").to_owned();
+        let said = match rest.split([' ', ',']).next_back() {
+            _ if rest.starts_with("ignored") => Said::Ignored,
+            _ if rest.starts_with("ok") || rest.ends_with("ok") => Said::Ok,
+            _ => Said::Failed,
+        };
+        found.push((name, said));
+    }
+    found
+}
+
+/// What a failed test printed.
+fn section(text: &str, name: &str) -> String {
+    let start = format!("---- {name} stdout ----");
+    let lines = text.lines().skip_while(|l| *l != start).skip(1).take_while(|l| !l.starts_with("---- "));
+    let mut out = String::new();
+    for line in lines.filter(|l| !l.trim().is_empty()).take(12) {
+        let _ = writeln!(out, "{line}");
+    }
+    if out.is_empty() { "it failed".into() } else { out.trim_end().to_owned() }
+}
+
+/// cargo for what runs on this machine.
+fn cargo(context: &Context<'_>) -> Command {
+    let mut command = Command::new("cargo");
+    command.current_dir(&context.places.root).stdin(Stdio::null()).env("CARGO_TERM_COLOR", "never");
+    command
+}
+
+fn unit_binaries(context: &Context<'_>) -> Result<Vec<Binary>> {
+    let target = context.places.target.clone();
+    build(context, "unit", "unit-build", |command| {
+        command.args(["--workspace", "--lib", "--bins", "--tests", "--target-dir"]).arg(target);
+    })
+}
+
+/// Unit and property tests of all crates.
+pub fn unit_names(context: &Context<'_>) -> Result<Vec<String>> {
+    collect_names(unit_binaries(context)?)
+}
+
+fn collect_names(binaries: Vec<Binary>) -> Result<Vec<String>> {
+    binaries.iter().map(Binary::names).collect::<Result<Vec<_>>>().map(|n| n.concat())
+}
+
+/// See [`unit_names`].
+pub fn unit(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
+    // Compiling is worth it only if a name can match; without a filter that names another stage it always can.
+    if context.names_another("unit") {
+        return Ok(());
+    }
+    for binary in unit_binaries(context)? {
+        binary.run(context, done)?;
+    }
+    Ok(())
+}
+
+/// The documentation's examples: known only once they are compiled.
+pub fn doc_names(_: &Context<'_>) -> Result<Vec<String>> {
+    Ok(vec!["doc/...".to_owned()])
+}
+
+/// Compiles and runs the examples in the documentation, the README's among them.
+pub fn doc(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
+    if context.names_another("doc") {
+        return Ok(());
+    }
+    let mut command = cargo(context);
+    command.args(["test", "--locked", "--doc", "--workspace", "--no-fail-fast", "--target-dir"]).arg(&context.places.target);
+    let (text, ended) = capture(context, &mut command, "doc")?;
+    let results = parse(&text);
+    for (short, said) in &results {
+        let name = format!("doc/{short}");
+        if !context.selects(&name) {
+            continue;
+        }
+        done(match said {
+            Said::Ok => Check::passed(name),
+            Said::Ignored => Check::skipped(name, "marked as ignored", false),
+            Said::Failed => Check::failed(name, section(&text, short)),
+        });
+    }
+    let failed = results.iter().any(|(_, said)| *said == Said::Failed);
+    if !ended.contains("exit status: 0") && !failed && context.selects("doc/build") {
+        done(Check::failed("doc/build", format!("{ended}; log: {}", context.log_path("doc").display())));
+    }
+    Ok(())
+}
+
+fn model_binaries(context: &Context<'_>, checker: &str) -> Result<Vec<Binary>> {
+    let target = context.places.target.join(checker);
+    build(context, &format!("model/{checker}"), &format!("model-{checker}-build"), |command| {
+        for package in MODELLED {
+            command.args(["-p", package]);
+        }
+        command.args(["--release", "--lib", "--tests", "--target-dir"]).arg(target);
+        command.env("RUSTFLAGS", format!("--cfg {checker}"));
+    })
+}
+
+/// The protocols' models.
+pub fn model_names(context: &Context<'_>) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for checker in CHECKERS {
+        names.extend(collect_names(model_binaries(context, checker)?)?);
+    }
+    Ok(names)
+}
+
+/// See [`model_names`].
+pub fn models(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
+    if context.names_another("model") {
+        return Ok(());
+    }
+    for checker in CHECKERS {
+        for binary in model_binaries(context, checker)? {
+            binary.run(context, done)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_read_also_where_a_test_prints_between() {
+        let text = "running 4 tests\ntest a::b ... ok\ntest c ... FAILED\ntest d ... ignored, slow\n\
+                    test e - should panic ... ok\ntest f ... seed 17ok\n\ntest result: FAILED. 1 passed\n";
+        let expected =
+            [("a::b", Said::Ok), ("c", Said::Failed), ("d", Said::Ignored), ("e", Said::Ok), ("f", Said::Ok)];
+        assert_eq!(parse(text), expected.map(|(n, s)| (n.to_owned(), s)));
+    }
+
+    #[test]
+    fn what_a_failed_test_printed_is_found() {
+        let text = "failures:\n\n---- c stdout ----\nthread panicked\nleft: 1\n\n---- d stdout ----\nother\n";
+        assert_eq!(section(text, "c"), "thread panicked\nleft: 1");
+        assert_eq!(section(text, "x"), "it failed");
+    }
+
+    #[test]
+    fn a_test_program_is_told_by_its_message() {
+        assert!(artifact("{\"reason\":\"build-finished\"}", "unit").is_none());
+        assert!(artifact("no json", "unit").is_none());
+        let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        let line = format!(
+            "{{\"reason\":\"compiler-artifact\",\"manifest_path\":\"{manifest}\",\"profile\":{{\"test\":true}},\
+             \"target\":{{\"name\":\"xtask\",\"kind\":[\"bin\"]}},\"executable\":\"/x/y\"}}"
+        );
+        assert_eq!(artifact(&line, "unit").unwrap().prefix, "unit/xtask");
+    }
+}

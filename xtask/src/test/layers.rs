@@ -1,4 +1,124 @@
-//! later
-use super::{Context, verdict::Check}; use crate::failure::Result;
-pub fn names(_c:&Context<'_>)->Result<Vec<String>>{Ok(vec![])}
-pub fn run(_c:&Context<'_>,_d:&mut dyn FnMut(Check))->Result<()>{Ok(())}
+//! Dependencies point down: no crate may use one of a layer above its own.
+
+use std::{collections::BTreeMap, process::Command};
+
+use serde_json::Value;
+
+use super::{Context, verdict::Check};
+use crate::failure::{Doing, Failure, Result};
+
+/// Each crate's layer, from the bottom. A crate of the workspace that is not here has no place yet, which is an error.
+const LAYERS: &[(&str, u32)] = &[
+    ("quire-sync", 0),
+    ("quire-vm", 1),
+    ("quire-task", 2),
+    ("quire-pmap-x86_64", 3),
+    ("quire-fs", 4),
+    ("quire-drivers", 4),
+    ("quire-linux", 5),
+    ("quire-hosted", 6),
+    ("quire-kernel", 6),
+    ("xtask", 7),
+];
+
+/// Downward, but not what the design wants: the memory core and the scheduler meet only through `sync`'s wait trait, the
+/// page tables know no scheduler, and what drives devices knows neither files nor system calls.
+const APART: &[(&str, &str)] = &[
+    ("quire-task", "quire-vm"),
+    ("quire-pmap-x86_64", "quire-task"),
+    ("quire-fs", "quire-pmap-x86_64"),
+    ("quire-drivers", "quire-pmap-x86_64"),
+    ("quire-linux", "quire-pmap-x86_64"),
+    ("quire-linux", "quire-drivers"),
+];
+
+/// One check.
+pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
+    Ok(vec![NAME.to_owned()])
+}
+
+const NAME: &str = "layers/arrows point down";
+
+/// Reads the workspace's dependencies from cargo and judges them.
+pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
+    if !context.selects(NAME) {
+        return Ok(());
+    }
+    let mut command = Command::new("cargo");
+    command.args(["metadata", "--format-version", "1", "--no-deps", "--offline"]).current_dir(&context.places.root);
+    let out = command.output().doing(|| "cannot run cargo metadata".to_string())?;
+    let metadata: Value = serde_json::from_slice(&out.stdout).doing(|| "cargo metadata".to_string())?;
+    let wrong = judge(&arrows(&metadata)?);
+    done(if wrong.is_empty() { Check::passed(NAME) } else { Check::failed(NAME, wrong.join("\n")) });
+    Ok(())
+}
+
+/// The workspace's own dependencies, tests' ones left out: a test may look from above.
+fn arrows(metadata: &Value) -> Result<BTreeMap<String, Vec<String>>> {
+    let packages = metadata["packages"].as_array().ok_or_else(|| Failure::usage("cargo metadata names no packages"))?;
+    let name = |v: &Value| v["name"].as_str().unwrap_or_default().to_owned();
+    let own: Vec<String> = packages.iter().map(name).collect();
+    Ok(packages
+        .iter()
+        .map(|p| {
+            let needs = p["dependencies"].as_array().into_iter().flatten();
+            let needs = needs.filter(|d| d["kind"] != "dev").map(name).filter(|d| own.contains(d));
+            (name(p), needs.collect())
+        })
+        .collect())
+}
+
+/// What points the wrong way.
+fn judge(arrows: &BTreeMap<String, Vec<String>>) -> Vec<String> {
+    let layer = |name: &str| LAYERS.iter().find(|(n, _)| *n == name).map(|(_, l)| *l);
+    let mut wrong = Vec::new();
+    for (from, needs) in arrows {
+        let Some(own) = layer(from) else {
+            wrong.push(format!("{from} has no layer: give it one in xtask/src/test/layers.rs"));
+            continue;
+        };
+        for to in needs {
+            match layer(to) {
+                Some(other) if other < own && !APART.contains(&(from, to)) => {}
+                Some(_) if APART.contains(&(from, to)) => wrong.push(format!("{from} must not know {to}")),
+                _ => wrong.push(format!("{from} needs {to}, which is not below it")),
+            }
+        }
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(from: &str, to: &str) -> Vec<String> {
+        judge(&BTreeMap::from([(from.to_owned(), vec![to.to_owned()])]))
+    }
+
+    #[test]
+    fn an_arrow_that_points_up_or_sideways_is_found() {
+        assert!(one("quire-kernel", "quire-vm").is_empty());
+        assert!(one("quire-vm", "quire-sync").is_empty());
+        assert!(!one("quire-vm", "quire-linux").is_empty());
+        assert!(!one("quire-fs", "quire-drivers").is_empty());
+        assert!(!one("quire-sync", "quire-sync").is_empty());
+    }
+
+    #[test]
+    fn what_shall_not_meet_is_kept_apart_and_a_newcomer_needs_a_place() {
+        assert!(!one("quire-task", "quire-vm").is_empty());
+        assert!(!one("quire-new", "quire-sync").is_empty());
+    }
+
+    #[test]
+    fn tests_own_dependencies_do_not_count() {
+        let metadata = serde_json::json!({"packages": [
+            {"name": "quire-sync", "dependencies": [{"name": "quire-vm", "kind": "dev"}, {"name": "loom", "kind": null}]},
+            {"name": "quire-vm", "dependencies": [{"name": "quire-sync", "kind": null}]},
+        ]});
+        let arrows = arrows(&metadata).unwrap();
+        assert_eq!(arrows["quire-sync"], Vec::<String>::new());
+        assert_eq!(arrows["quire-vm"], ["quire-sync"]);
+    }
+}

@@ -1,8 +1,121 @@
-//! later
-use super::{Context, verdict::Check}; use crate::failure::Result;
-pub fn format_names(_c:&Context<'_>)->Result<Vec<String>>{Ok(vec![])}
-pub fn format(_c:&Context<'_>,_d:&mut dyn FnMut(Check))->Result<()>{Ok(())}
-pub fn names(_c:&Context<'_>)->Result<Vec<String>>{Ok(vec![])}
-pub fn run(_c:&Context<'_>,_d:&mut dyn FnMut(Check))->Result<()>{Ok(())}
-pub fn dependency_names(_c:&Context<'_>)->Result<Vec<String>>{Ok(vec![])}
-pub fn dependencies(_c:&Context<'_>,_d:&mut dyn FnMut(Check))->Result<()>{Ok(())}
+//! What the compiler's tools check: format, lints for the host's crates and for the kernel, documentation, dependencies.
+
+use std::process::{Command, Stdio};
+
+use super::{Context, verdict::Check};
+use crate::{
+    failure::{Doing, Result},
+    setup::toolchain::{KERNEL_TARGET, Toolchain},
+};
+
+/// Lints that decide: warnings are errors.
+const DENY: [&str; 3] = ["--", "-D", "warnings"];
+
+/// One name: the format of all sources.
+pub fn format_names(_: &Context<'_>) -> Result<Vec<String>> {
+    Ok(vec!["format/rustfmt".to_owned(), "format/entry script".to_owned()])
+}
+
+/// `cargo fmt --check`, and the entry script's syntax.
+pub fn format(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
+    let mut rustfmt = plain(context, "fmt");
+    rustfmt.args(["--all", "--check"]);
+    tool(context, "format/rustfmt", rustfmt, done)?;
+    let mut shell = Command::new("sh");
+    shell.args(["-n", "quire"]).current_dir(&context.places.root);
+    tool(context, "format/entry script", shell, done)
+}
+
+/// The lints' names.
+pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
+    Ok(["lint/clippy", "lint/clippy for the kernel", "lint/rustdoc"].map(str::to_owned).to_vec())
+}
+
+/// clippy for what runs here, clippy for the kernel's target, and rustdoc; each with warnings as errors.
+pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
+    let target = &context.places.target;
+    let mut hosted = plain(context, "clippy");
+    hosted.args(["--locked", "--workspace", "--all-targets", "--target-dir"]).arg(target).args(DENY);
+    tool(context, "lint/clippy", hosted, done)?;
+    if context.selects("lint/clippy for the kernel") {
+        let toolchain = Toolchain::for_kernel(context.places)?;
+        let mut kernel = toolchain.cargo(context.places, "clippy");
+        kernel.args(["--locked", "--release", "-p", "quire-kernel", "--target", KERNEL_TARGET, "--target-dir"]);
+        kernel.arg(target.join("kernel")).args(DENY);
+        tool(context, "lint/clippy for the kernel", kernel, done)?;
+    }
+    let mut rustdoc = plain(context, "doc");
+    rustdoc.args(["--locked", "--workspace", "--no-deps", "--document-private-items", "--target-dir"]).arg(target);
+    rustdoc.env("RUSTDOCFLAGS", "-D warnings");
+    tool(context, "lint/rustdoc", rustdoc, done)
+}
+
+/// The name of the one check of dependencies.
+pub fn dependency_names(_: &Context<'_>) -> Result<Vec<String>> {
+    Ok(vec![DEPENDENCIES.to_owned()])
+}
+
+const DEPENDENCIES: &str = "dependencies/cargo deny";
+
+/// Licences, sources and advisories of all dependencies. cargo-deny is compiled once into the cache; where it cannot be had
+/// that is an exception by name.
+pub fn dependencies(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
+    if !context.selects(DEPENDENCIES) {
+        return Ok(());
+    }
+    let home = context.places.cache.join("tools");
+    let program = home.join("bin/cargo-deny");
+    if !program.exists() {
+        let _lock = context.places.lock("tools")?;
+        let mut install = plain(context, "install");
+        install.args(["cargo-deny", "--locked", "--debug", "--root"]).arg(&home).arg("--target-dir");
+        install.arg(home.join("target")).env_remove("RUSTFLAGS");
+        let log = context.log("cargo-deny-install")?;
+        let status = install.stdout(Stdio::null()).stderr(log).status().doing(|| "cannot run cargo".to_string())?;
+        let _ = std::fs::remove_dir_all(home.join("target"));
+        if !status.success() || !program.exists() {
+            let why = format!("cargo-deny cannot be had here; see {}", context.log_path("cargo-deny-install").display());
+            done(Check::skipped(DEPENDENCIES, why, true));
+            return Ok(());
+        }
+    }
+    // Advisories come from a repository that is not everywhere within reach; licences and sources need nothing.
+    let mut deny = Command::new(program);
+    deny.args(["--color", "never", "check", "licenses", "bans", "sources"]).current_dir(&context.places.root);
+    tool(context, DEPENDENCIES, deny, done)
+}
+
+fn plain(context: &Context<'_>, subcommand: &str) -> Command {
+    let mut command = Command::new("cargo");
+    command.arg(subcommand).current_dir(&context.places.root).env("CARGO_TERM_COLOR", "never");
+    command
+}
+
+/// Runs one tool; its exit status is the verdict, its output the log.
+fn tool(context: &Context<'_>, name: &str, mut command: Command, done: &mut dyn FnMut(Check)) -> Result<()> {
+    if !context.selects(name) {
+        return Ok(());
+    }
+    let log = context.log(name)?;
+    let about = || format!("cannot run {name}");
+    let output = log.try_clone().doing(about)?;
+    let status = command.stdin(Stdio::null()).stdout(output).stderr(log).status().doing(about)?;
+    if status.success() {
+        done(Check::passed(name));
+        return Ok(());
+    }
+    let path = context.log_path(name);
+    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    let told: Vec<&str> = text
+        .lines()
+        .filter(|l| l.starts_with("error") || l.starts_with("Diff in") || l.trim_start().starts_with("-->"))
+        .take(10)
+        .collect();
+    let missing = text.contains("is not installed") || text.contains("no such command");
+    if missing {
+        done(Check::skipped(name, "the tool is not installed: ./quire setup", false));
+    } else {
+        done(Check::failed(name, format!("{}\nlog: {}", told.join("\n"), path.display())));
+    }
+    Ok(())
+}

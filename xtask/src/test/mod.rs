@@ -48,6 +48,14 @@ impl Context<'_> {
         self.filter.as_deref().is_none_or(|f| name.contains(f))
     }
 
+    /// Does FILTER begin with the name of a stage that is not this one? Then nothing has to be compiled to know that
+    /// nothing is selected.
+    pub fn names_another(&self, stage: &str) -> bool {
+        let Some(filter) = self.filter.as_deref() else { return false };
+        let word = filter.split('/').next().unwrap_or_default();
+        word != stage && HERE.iter().chain(GUESTS).any(|s| s.name == word)
+    }
+
     /// A log file that is kept.
     pub fn log(&self, name: &str) -> Result<File> {
         let path = self.log_path(name);
