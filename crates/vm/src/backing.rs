@@ -220,6 +220,11 @@ impl<M: Machine> Spare<M> {
         Spare { vm, first: ptr::null_mut(), len: 0 }
     }
 
+    /// Memory for none yet.
+    pub fn empty(vm: &'static Vm<M>) -> Spare<M> {
+        Spare { vm, first: ptr::null_mut(), len: 0 }
+    }
+
     /// Memory for `n` backings.
     pub fn reserve(vm: &'static Vm<M>, n: usize) -> Result<Spare<M>, OutOfMemory> {
         let mut spare = Spare::new(vm);
@@ -392,7 +397,8 @@ pub fn fork_needs<M: Machine>(front: &Backing<M>) -> usize {
 
 /// Makes the chains of parent and child out of a private chain: no work per page. Each gets an untouched front; the child is
 /// stacked directly on the layers behind where the parent's front is empty, which is why the caller has marked the entry
-/// stale and taken the stores away from its leaves *before* (a fault that then still fills the front gives its page up).
+/// stale and taken the stores away from its leaves, and then looked whether the front is `empty` (a fault that still fills
+/// the front after that gives its page up).
 ///
 /// # Safety
 /// The caller holds the map's lock, has marked the entry stale and passed over its table pages, and `child` outlives the
@@ -400,13 +406,13 @@ pub fn fork_needs<M: Machine>(front: &Backing<M>) -> usize {
 pub unsafe fn fork<M: Machine>(
     spare: &mut Spare<M>,
     front: NonNull<Backing<M>>,
+    empty: bool,
     child: &M::Pmap,
-    pin: &Pinned<'_>,
 ) -> Forked<M> {
     // SAFETY: the chain belongs to the map whose lock the caller holds.
     let f = unsafe { front.as_ref() };
     let (range, offset) = (f.range, f.offset);
-    let (parent, behind) = if f.is_empty(pin) {
+    let (parent, behind) = if empty {
         // SAFETY: by this function's contract.
         (front, f.behind().and_then(|b| unsafe { copy_from(spare, b, false, range, range.start, child) }))
     } else {

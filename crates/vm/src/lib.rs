@@ -22,7 +22,10 @@
 #![deny(missing_docs)]
 
 pub mod backing;
+pub mod collapse;
+mod copy;
 pub mod error;
+pub mod fault;
 pub mod flush;
 pub mod frames;
 pub mod index;
@@ -32,16 +35,22 @@ pub mod map;
 pub mod mutant;
 pub mod object;
 pub mod page;
+mod page_in;
 pub mod pager;
 pub mod queue;
 mod remove;
 pub mod slab;
 pub mod sleep;
 pub mod stats;
+#[cfg(any(test, loom, shuttle))]
+mod testing;
 pub mod types;
 mod vm;
 
 pub use error::{FaultError, MapError, OutOfMemory};
+pub use fault::FaultKind;
 pub use machine::{Machine, Phys, Pmap, Table};
+pub use map::{Space, SpaceRef};
+pub use object::ObjectRef;
 pub use types::{Access, PAGE_SHIFT, PAGE_SIZE, Pfn, PhysRange, Prot, VirtRange};
 pub use vm::{BootError, Config, Vm};

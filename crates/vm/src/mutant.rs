@@ -11,6 +11,8 @@ pub enum Mutant {
     BitAfterPublish = 1,
     /// Index: the occupancy bit is cleared after the slot was emptied, when another may already own it.
     BitAfterEmpty,
+    /// Enter: the fence between locking the table page and checking the page is left out (the test machine's pmap).
+    NoFenceAfterLock,
     /// Enter: the page's busy bit and generation are not checked under the table page's lock.
     NoBusyCheck,
     /// Enter: the slots of the layers in front are not checked under the table page's lock.

@@ -130,14 +130,8 @@ enum Stop {
     Reserved,
 }
 
-/// Takes pages from the cursor on, each busy, into an empty batch; drops cuts where `cuts` says so.
-fn collect<M: Machine>(
-    object: &Object<M>,
-    cursor: &mut Cursor,
-    batch: &mut Batch,
-    cuts: bool,
-    pin: &Pinned<'_>,
-) -> Stop {
+/// Takes pages from the cursor on, each busy, into an empty batch; drops cuts.
+fn collect<M: Machine>(object: &Object<M>, cursor: &mut Cursor, batch: &mut Batch, pin: &Pinned<'_>) -> Stop {
     let vm = object.vm();
     loop {
         if batch.is_full() {
@@ -159,53 +153,38 @@ fn collect<M: Machine>(
                 cursor.rewind(key);
                 return Stop::Reserved;
             }
-            Slot::Cut | Slot::Cover(_) if cuts => {
+            Slot::Cut | Slot::Cover(_) => {
                 object.index().clear(key, slot, pin);
             }
-            Slot::Empty | Slot::Swap(_) | Slot::Cut | Slot::Cover(_) => {}
+            Slot::Empty | Slot::Swap(_) => {}
         }
     }
 }
 
-/// Frees the batch's pages, which no leaf maps any more; `leave` a cut in the place of those that hide something.
-fn finish<M: Machine>(object: &Object<M>, batch: &Batch, leave: impl Fn(u64) -> bool, pin: &Pinned<'_>) {
+/// Frees the batch's pages, which no leaf maps any more.
+fn finish<M: Machine>(object: &Object<M>, batch: &Batch, pin: &Pinned<'_>) {
     let vm = object.vm();
     for (key, pfn) in batch.as_slice() {
-        let old = Slot::Page(*pfn);
-        let gone = if leave(*key) {
-            object.index().replace(*key, old, Slot::Cut, pin)
-        } else {
-            object.index().clear(*key, old, pin)
-        };
-        debug_assert!(gone, "a busy page stays in its slot");
+        let cleared = object.index().clear(*key, Slot::Page(*pfn), pin);
+        debug_assert!(cleared, "a busy page stays in its slot");
         vm.release_page(vm.page(*pfn));
     }
 }
 
-/// Takes the pages of `keys` away from `object` and from everybody who maps them.
+/// Takes the pages of `keys` (and cuts) away from `object` and from everybody who maps them.
 pub(crate) fn evict<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut MaySleep) {
-    evict_leaving(object, keys, None::<fn(u64) -> bool>, may);
-}
-
-/// As [`evict`]; where `leave` is there and says so for a page, a cut stays in its place, and cuts that are there stay.
-pub(crate) fn evict_leaving<M: Machine>(
-    object: &Object<M>,
-    keys: Range<u64>,
-    leave: Option<impl Fn(u64) -> bool>,
-    may: &mut MaySleep,
-) {
     let vm = object.vm();
     let mut cursor = Cursor::over(keys.clone());
     loop {
         let mut batch = Batch::new();
         let stop = {
             let pin = may.pin(vm.epoch());
-            collect(object, &mut cursor, &mut batch, leave.is_none(), &pin)
+            collect(object, &mut cursor, &mut batch, &pin)
         };
         if batch.len != 0 {
             unmap(object, &batch);
             let pin = may.pin(vm.epoch());
-            finish(object, &batch, |key| leave.as_ref().is_some_and(|l| l(key)), &pin);
+            finish(object, &batch, &pin);
         }
         match stop {
             Stop::Done => break,
@@ -226,8 +205,8 @@ fn free_unmapped<M: Machine>(object: &Object<M>, keys: Range<u64>) {
     loop {
         let pin = vm.epoch().pin();
         let mut batch = Batch::new();
-        let stop = collect(object, &mut cursor, &mut batch, true, &pin);
-        finish(object, &batch, |_| false, &pin);
+        let stop = collect(object, &mut cursor, &mut batch, &pin);
+        finish(object, &batch, &pin);
         drop(pin);
         match stop {
             Stop::Done => return,

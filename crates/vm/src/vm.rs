@@ -2,6 +2,7 @@
 
 use crate::frames::{Frames, Magazine};
 use crate::machine::Machine;
+use crate::map::MapMemory;
 use crate::object::ObjectMemory;
 use crate::page::Page;
 use crate::queue::Queues;
@@ -49,6 +50,7 @@ pub struct Vm<M: Machine> {
     stats: Stats,
     heap: Heap,
     object_memory: ObjectMemory<M>,
+    map_memory: MapMemory<M>,
     queues: Queues,
     /// Where threads sleep for busy pages, by a hash of the page.
     page_waits: PerCpu<[WaitQueue; PAGE_WAITS]>,
@@ -130,6 +132,12 @@ impl<M: Machine> Vm<M> {
 
         // All-zero bytes are a descriptor of a frame that is not RAM (`Kind::Reserved`), which is what holes stay.
         let pages = boot.take(page_count as usize * size_of::<Page>(), 64).cast::<Page>();
+        // The checkers' atomics are not made of zeroes.
+        #[cfg(any(loom, shuttle))]
+        for i in 0..page_count as usize {
+            // SAFETY: within the array, which nobody else has yet.
+            unsafe { pages.as_ptr().add(i).write(Page::new()) };
+        }
         let managed = total - boot_frames;
         let reserve = config.reserve.unwrap_or((total / 64).clamp(256, 4096));
         let frames = Frames::new(boot.per_cpu(|_| Magazine::new()), managed, reserve.min(managed / 2));
@@ -137,6 +145,7 @@ impl<M: Machine> Vm<M> {
         let stats = Stats::new(boot.per_cpu(|_| Counters::new()));
         let heap = Heap::new(&mut boot);
         let object_memory = ObjectMemory::new(&mut boot);
+        let map_memory = MapMemory::new(&mut boot);
         let queues = Queues::new(&mut boot);
         let page_waits = boot.per_cpu(|_| core::array::from_fn(|_| WaitQueue::new()));
         let place = boot.take(size_of::<Vm<M>>(), align_of::<Vm<M>>()).cast::<Vm<M>>();
@@ -149,6 +158,7 @@ impl<M: Machine> Vm<M> {
             stats,
             heap,
             object_memory,
+            map_memory,
             queues,
             page_waits,
             config,
@@ -210,6 +220,10 @@ impl<M: Machine> Vm<M> {
         &self.heap
     }
 
+    /// Slabs of spaces, entries and tree nodes.
+    pub fn map_memory(&self) -> &MapMemory<M> {
+        &self.map_memory
+    }
     /// Slabs of objects, backings and index nodes.
     pub fn object_memory(&self) -> &ObjectMemory<M> {
         &self.object_memory

@@ -1,3 +1,58 @@
 //! Maps: what an address space shows at which address.
+//!
+//! A [`Space`] is an address space: an arena of entries (an ordered [`tree`] read without locks), and the page tables that
+//! cache it. An [`Entry`] says what a range allows and which chain of backings it shows. Faults look entries up and never
+//! change them; map operations replace whole entries.
+//!
+//! # Map changes against faults (Contract C3)
+//! A writer holds its arena's sleeping lock. It marks the entries that it will replace stale and fences; plans and allocates,
+//! which may fail; then, without failure: clears or weakens leaves and flushes, links new chains, publishes by one swap, and
+//! gives up what was replaced. [`update`](self) is the one place where that is done; the operations only say which pieces
+//! take a range's place and what is to happen to the leaves:
+//!
+//! | operation | pieces | leaves |
+//! |---|---|---|
+//! | map | the new one; what is in the way goes | cleared where something was in the way |
+//! | unmap | the ends of entries that reach beyond | cleared |
+//! | protect | the same chains, other rights | weakened, where rights are lost |
+//! | remap | the same chain elsewhere | cleared at the old place, and refault |
+//! | advise (free) | fresh ones, where layers lie behind | cleared |
+//! | grow a stack | one more page or more at the lower end | none |
+//! | fork | new fronts for parent and child | stores taken away from private ones |
+//!
+//! | | fault | other writer | reverse scan |
+//! |---|---|---|---|
+//! | **mark** | sees it under its table page's lock, after a fence on both sides | arena lock | does not look at entries |
+//! | **leaves** | table page's lock | arena lock | table page's lock; unflushed counts |
+//! | **swap** | old or new entry; a miss counts if the sequence stood still | arena lock | - |
+//! | **unlink** | chains live until the epoch | parts' locks | part's lock: sees the old backing, the new one, or both |
+//!
+//! # Where to start reading
+//! [`space`](self): what a space is. `place`: where a mapping goes. `update`: how a change happens. Then the operations.
 
+mod advise;
+mod arena;
+mod check;
+mod entry;
+mod fork;
+mod leaves;
+mod look;
+mod memory;
+mod place;
+mod protect;
+mod remap;
+mod space;
+mod stack;
 pub mod tree;
+mod unmap;
+mod update;
+
+pub use advise::Advice;
+pub use arena::Writer;
+pub use check::Broken;
+pub use entry::{Attributes, Entry, Flags, Tag};
+pub use look::EntryInfo;
+pub use memory::MapMemory;
+pub use place::{MapRequest, Placement};
+pub use remap::Move;
+pub use space::{Limits, STACK_GUARD, Space, SpaceRef, SpaceStats, USER};

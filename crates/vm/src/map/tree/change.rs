@@ -3,6 +3,7 @@
 use super::node::{MAX_LEVELS, Node, Path};
 use super::{Item, NodeAlloc, Owner, Tree};
 use crate::error::OutOfMemory;
+use core::cell::Cell;
 use core::marker::PhantomData;
 use core::ptr;
 use quire_sync::atomic::Ordering;
@@ -49,9 +50,9 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
         Level { level, first: ptr::null_mut(), last: ptr::null_mut(), count: 0, share, wide, room: 0 }
     }
 
-    fn push(&mut self, alloc: A, start: u64, end: u64, slot: *mut (), gap: u64) -> Result<(), OutOfMemory> {
+    fn push(&mut self, from: &Source<A, F>, start: u64, end: u64, slot: *mut (), gap: u64) -> Result<(), OutOfMemory> {
         if self.room == 0 {
-            let node = Node::new(alloc, self.level)?;
+            let node = from.node(self.level)?;
             if self.first.is_null() {
                 self.first = node;
             } else {
@@ -75,16 +76,69 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
     /// `node` is alive, and the caller is the writer.
     unsafe fn copy(
         &mut self,
-        alloc: A,
+        from: &Source<A, F>,
         node: *mut Node<A, F>,
         range: core::ops::Range<usize>,
     ) -> Result<(), OutOfMemory> {
         for i in range {
             // SAFETY: by this function's contract.
             let (n, gap) = unsafe { (&*node, Node::gap(node, i)) };
-            self.push(alloc, n.start(i), n.end(i), n.slot(i), gap)?;
+            self.push(from, n.start(i), n.end(i), n.slot(i), gap)?;
         }
         Ok(())
+    }
+}
+
+/// Where a tree's new nodes come from.
+pub(super) struct Source<A: NodeAlloc, const F: usize> {
+    pub alloc: A,
+    /// Leaves and inner nodes that were set aside, linked. The writer's.
+    aside: [Cell<*mut Node<A, F>>; 2],
+}
+
+impl<A: NodeAlloc, const F: usize> Source<A, F> {
+    pub fn new(alloc: A) -> Self {
+        Source { alloc, aside: [Cell::new(ptr::null_mut()), Cell::new(ptr::null_mut())] }
+    }
+
+    fn node(&self, level: u8) -> Result<*mut Node<A, F>, OutOfMemory> {
+        let list = &self.aside[usize::from(level > 0)];
+        let node = list.get();
+        if node.is_null() {
+            return Node::new(self.alloc, level);
+        }
+        // SAFETY: set aside by us, reachable by nobody.
+        unsafe {
+            list.set((*node).link.get());
+            (*node).link.set(ptr::null_mut());
+            (*node).level = level;
+        }
+        Ok(node)
+    }
+
+    fn fill(&self, level: u8, count: usize) -> Result<(), OutOfMemory> {
+        let list = &self.aside[usize::from(level > 0)];
+        for _ in 0..count {
+            let node = Node::new(self.alloc, level)?;
+            // SAFETY: just made.
+            unsafe { (*node).link.set(list.get()) };
+            list.set(node);
+        }
+        Ok(())
+    }
+
+    fn empty(&self) {
+        for list in &self.aside {
+            let mut at = list.replace(ptr::null_mut());
+            while !at.is_null() {
+                // SAFETY: set aside by us, reachable by nobody.
+                unsafe {
+                    let next = (*at).link.get();
+                    Node::free(at);
+                    at = next;
+                }
+            }
+        }
     }
 }
 
@@ -128,7 +182,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         let root = self.root.load(Ordering::Relaxed);
         let mut below = Level::<A, F>::plan(0, count, true);
         if root.is_null() {
-            self.fill(&mut change, &mut below, |l, a| l.take(a, &mut items, count))?;
+            self.fill(&mut change, &mut below, |row, from| row.take(from, &mut items, count))?;
             return self.crown(change, below);
         }
         let (mut left, mut right) = (Path::new(), Path::new());
@@ -159,19 +213,19 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
                 }
                 let at_end = resume == (*r).len() && after.is_null();
                 let mut row = Level::plan(level as u8, total, at_end);
-                self.fill(&mut change, &mut row, |row, alloc| {
+                self.fill(&mut change, &mut row, |row, from| {
                     if !before.is_null() {
-                        row.copy(alloc, before, 0..(*before).len())?;
+                        row.copy(from, before, 0..(*before).len())?;
                     }
-                    row.copy(alloc, l, 0..keep)?;
+                    row.copy(from, l, 0..keep)?;
                     if level == 0 {
-                        row.take(alloc, &mut items, count)?;
+                        row.take(from, &mut items, count)?;
                     } else {
-                        row.adopt(alloc, below.first)?;
+                        row.adopt(from, below.first)?;
                     }
-                    row.copy(alloc, r, resume..(*r).len())?;
+                    row.copy(from, r, resume..(*r).len())?;
                     if !after.is_null() {
-                        row.copy(alloc, after, 0..(*after).len())?;
+                        row.copy(from, after, 0..(*after).len())?;
                     }
                     Ok(())
                 })
@@ -224,9 +278,9 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         &self,
         change: &mut Change<T, A, F>,
         row: &mut Level<A, F>,
-        f: impl FnOnce(&mut Level<A, F>, A) -> Result<(), OutOfMemory>,
+        f: impl FnOnce(&mut Level<A, F>, &Source<A, F>) -> Result<(), OutOfMemory>,
     ) -> Result<(), OutOfMemory> {
-        f(row, self.alloc).inspect_err(|_| {
+        f(row, &self.source).inspect_err(|_| {
             // SAFETY: the row's nodes are ours.
             unsafe { chain(row.first, &mut change.built) };
             row.first = ptr::null_mut();
@@ -234,11 +288,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
     }
 
     /// Puts new levels over `below` until one node is left, or takes levels away that hold one child only.
-    fn crown(
-        &self,
-        mut change: Change<T, A, F>,
-        mut below: Level<A, F>,
-    ) -> Result<Change<T, A, F>, OutOfMemory> {
+    fn crown(&self, mut change: Change<T, A, F>, mut below: Level<A, F>) -> Result<Change<T, A, F>, OutOfMemory> {
         // SAFETY: all nodes of the rows are ours; below them hang nodes that stay, which only the writer changes.
         unsafe {
             while below.count > 1 {
@@ -248,7 +298,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
                     return Err(OutOfMemory);
                 }
                 let mut row = Level::plan(level, below.count, true);
-                let done = self.fill(&mut change, &mut row, |row, alloc| row.adopt(alloc, below.first));
+                let done = self.fill(&mut change, &mut row, |row, from| row.adopt(from, below.first));
                 chain(below.first, &mut change.built);
                 done?;
                 below = row;
@@ -298,19 +348,31 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         }
         // The new nodes belong to the tree now.
         change.built = ptr::null_mut();
+        self.source.empty();
+    }
+
+    /// Sets nodes aside for a change that gives at most three items for a range, after one other change: its `prepare` cannot
+    /// fail then. What is left is given back when it is committed.
+    pub fn set_aside(&self, _owner: &mut Owner) -> Result<(), OutOfMemory> {
+        let root = self.root.load(Ordering::Relaxed);
+        // SAFETY: the caller is the writer, so the root stays.
+        let height = 1 + if root.is_null() { 0 } else { unsafe { (*root).level as usize + 1 } };
+        // Two nodes' worth of slots and three more: three nodes a level, and a root over them.
+        let filled = self.source.fill(0, 3).and_then(|()| self.source.fill(1, 3 * height));
+        filled.inspect_err(|_| self.source.empty())
     }
 }
 
 impl<A: NodeAlloc, const F: usize> Level<A, F> {
     fn take<T>(
         &mut self,
-        alloc: A,
+        from: &Source<A, F>,
         items: &mut impl Iterator<Item = Item<T>>,
         count: usize,
     ) -> Result<(), OutOfMemory> {
         let mut n = 0;
         for item in items.take(count) {
-            self.push(alloc, item.start, item.end, item.value.as_ptr().cast(), 0)?;
+            self.push(from, item.start, item.end, item.value.as_ptr().cast(), 0)?;
             n += 1;
         }
         debug_assert_eq!(n, count, "as many items as were announced");
@@ -321,13 +383,13 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
     ///
     /// # Safety
     /// They are the caller's, linked.
-    unsafe fn adopt(&mut self, alloc: A, list: *mut Node<A, F>) -> Result<(), OutOfMemory> {
+    unsafe fn adopt(&mut self, from: &Source<A, F>, list: *mut Node<A, F>) -> Result<(), OutOfMemory> {
         let mut child = list;
         while !child.is_null() {
             // SAFETY: by this function's contract.
             unsafe {
                 let s = Node::summary(child);
-                self.push(alloc, s.first, s.last, child.cast(), s.gap)?;
+                self.push(from, s.first, s.last, child.cast(), s.gap)?;
                 child = (*child).link.get();
             }
         }
@@ -378,7 +440,11 @@ impl<T, A: NodeAlloc, const F: usize> Change<T, A, F> {
                 return false;
             }
             let next = (*at).link.get();
-            if before.is_null() { self.built = next } else { (*before).link.set(next) }
+            if before.is_null() {
+                self.built = next
+            } else {
+                (*before).link.set(next)
+            }
             Node::free(at);
         }
         true

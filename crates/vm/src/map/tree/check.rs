@@ -73,9 +73,7 @@ unsafe fn check_node<A: NodeAlloc, const F: usize>(
         sum = Some(match sum {
             None => one,
             Some(s) if s.last > one.first => return Err(TreeError::Order(one.first)),
-            Some(s) => {
-                Summary { first: s.first, last: one.last, gap: s.gap.max(one.gap).max(one.first - s.last) }
-            }
+            Some(s) => Summary { first: s.first, last: one.last, gap: s.gap.max(one.gap).max(one.first - s.last) },
         });
     }
     sum.ok_or(TreeError::Shape(0))

@@ -43,8 +43,9 @@ mod tests;
 
 pub use change::Change;
 pub use check::TreeError;
-pub use node::{NodeAlloc, NodeSize};
+pub use node::{NodeAlloc, NodeSize, node_bytes};
 
+use change::Source;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 use node::{Node, Path};
@@ -76,7 +77,7 @@ pub struct Tree<T, A: NodeAlloc, const F: usize> {
     root: AtomicPtr<Node<A, F>>,
     /// Number of items: the writer's, read by anybody for statistics.
     len: AtomicUsize,
-    alloc: A,
+    source: Source<A, F>,
     _values: PhantomData<NonNull<T>>,
 }
 
@@ -90,7 +91,15 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
     /// An empty tree, and the right to change it.
     pub fn new(alloc: A) -> (Self, Owner) {
         const { assert!(F >= 4 && F < 256) };
-        (Tree { root: AtomicPtr::new(ptr::null_mut()), len: AtomicUsize::new(0), alloc, _values: PhantomData }, Owner(()))
+        (
+            Tree {
+                root: AtomicPtr::new(ptr::null_mut()),
+                len: AtomicUsize::new(0),
+                source: Source::new(alloc),
+                _values: PhantomData,
+            },
+            Owner(()),
+        )
     }
 
     /// Number of items.

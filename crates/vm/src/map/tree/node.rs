@@ -69,6 +69,14 @@ struct Inner<A: NodeAlloc, const F: usize> {
     gaps: [MaybeUninit<Cell<u64>>; F],
 }
 
+/// Bytes of a node.
+pub const fn node_bytes<A: NodeAlloc, const F: usize>(size: NodeSize) -> usize {
+    match size {
+        NodeSize::Leaf => size_of::<Node<A, F>>(),
+        NodeSize::Inner => size_of::<Inner<A, F>>(),
+    }
+}
+
 /// What a node's parent says about it: a monoid over runs of items (see the tree's module).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Summary {
@@ -79,7 +87,8 @@ pub(super) struct Summary {
 
 impl<A: NodeAlloc, const F: usize> Node<A, F> {
     fn size(level: u8) -> (NodeSize, usize) {
-        if level == 0 { (NodeSize::Leaf, size_of::<Node<A, F>>()) } else { (NodeSize::Inner, size_of::<Inner<A, F>>()) }
+        let size = if level == 0 { NodeSize::Leaf } else { NodeSize::Inner };
+        (size, node_bytes::<A, F>(size))
     }
 
     /// An empty node that nobody else can reach yet.

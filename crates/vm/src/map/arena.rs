@@ -1,0 +1,188 @@
+//! An arena: a tree of entries, the lock of its writers, and the sequence by which readers trust a miss.
+
+use super::entry::Entry;
+use super::memory::{FAN_OUT, Nodes};
+use super::tree::{Change, Cursor, Item, Owner, Tree};
+use crate::machine::Machine;
+use crate::types::VirtRange;
+use crate::vm::Vm;
+use core::ptr::NonNull;
+use quire_sync::atomic::{AtomicU64, Ordering, fence};
+use quire_sync::epoch::Pinned;
+use quire_sync::{Mutex, MutexGuard};
+
+pub(super) type Entries<M> = Tree<Entry<M>, Nodes<M>, FAN_OUT>;
+pub(super) type EntryChange<M> = Change<Entry<M>, Nodes<M>, FAN_OUT>;
+
+/// A part of a map that has writers of its own. Every space has one; the shape is ready for more (Contract C9): no
+/// operation knows of a space's entries but through an arena.
+pub(super) struct Arena<M: Machine> {
+    entries: Entries<M>,
+    /// Odd while the tree is being changed: a miss counts only where the same even value stood before and after it.
+    sequence: AtomicU64,
+    /// Bytes that entries cover. The writer's; read by anybody for statistics.
+    mapped: AtomicU64,
+    writer: Mutex<Kept>,
+}
+
+/// What only writers use.
+struct Kept {
+    owner: Owner,
+    /// Table pages there were found empty last. Pruned when the next ones are: whoever maps and unmaps in one place does not
+    /// pay for a table page each time, and at most one idle stretch is kept.
+    idle: Option<VirtRange>,
+}
+
+/// The one writer of an arena. Sleeps may happen while it is held.
+pub struct Writer<'a, M: Machine> {
+    arena: &'a Arena<M>,
+    kept: MutexGuard<'a, Kept>,
+}
+
+impl<M: Machine> Arena<M> {
+    pub fn new(vm: &'static Vm<M>) -> Self {
+        let (entries, owner) = Tree::new(Nodes(vm));
+        Arena {
+            entries,
+            sequence: AtomicU64::new(0),
+            mapped: AtomicU64::new(0),
+            writer: Mutex::new(Kept { owner, idle: None }),
+        }
+    }
+
+    /// Sleeps until no other writer is left.
+    pub fn write(&self) -> Writer<'_, M> {
+        Writer { arena: self, kept: self.writer.lock() }
+    }
+
+    #[inline]
+    pub fn lookup<'p>(&self, va: u64, _pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
+        // SAFETY: pinned; what the tree holds is retired through the epoch.
+        unsafe { self.entries.get(va).map(|item| &*item.value.as_ptr()) }
+    }
+
+    /// The first entry that ends after `from`.
+    pub fn next<'p>(&self, from: u64, _pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
+        // SAFETY: as in `lookup`.
+        unsafe { self.entries.next(from).map(|item| &*item.value.as_ptr()) }
+    }
+
+    #[inline]
+    pub fn sequence(&self) -> u64 {
+        self.sequence.load(Ordering::Acquire)
+    }
+
+    /// Contract C3: whether a miss that lies between `sequence` and this call may be believed.
+    #[inline]
+    pub fn unchanged_since(&self, sequence: u64) -> bool {
+        fence(Ordering::Acquire);
+        sequence & 1 == 0 && self.sequence.load(Ordering::Relaxed) == sequence
+    }
+
+    pub fn mapped(&self) -> u64 {
+        self.mapped.load(Ordering::Relaxed)
+    }
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The tree's nodes, freed at once.
+    ///
+    /// # Safety
+    /// Nobody else can reach the arena any more.
+    pub unsafe fn free_nodes(&mut self) {
+        // SAFETY: by this function's contract.
+        unsafe { self.entries.free_all() }
+    }
+}
+
+impl<'a, M: Machine> Writer<'a, M> {
+    pub(super) fn arena(&self) -> &'a Arena<M> {
+        self.arena
+    }
+
+    /// The entry that covers `va`.
+    pub(super) fn get(&self, va: u64) -> Option<&'a Entry<M>> {
+        // SAFETY: the writer is held, so what is in the tree stays; callers let go of entries before they replace them.
+        unsafe { self.arena.entries.get(va).map(|item| &*item.value.as_ptr()) }
+    }
+
+    /// The last entry that starts before `va`.
+    pub(super) fn before(&self, va: u64) -> Option<&'a Entry<M>> {
+        // SAFETY: as in `get`.
+        unsafe { self.arena.entries.before(va).map(|item| &*item.value.as_ptr()) }
+    }
+
+    /// The first entry that ends after `va`.
+    pub(super) fn next(&self, va: u64) -> Option<&'a Entry<M>> {
+        // SAFETY: as in `get`.
+        unsafe { self.arena.entries.next(va).map(|item| &*item.value.as_ptr()) }
+    }
+
+    /// The entries that overlap `lo..hi`.
+    pub(super) fn overlapping(&self, lo: u64, hi: u64) -> impl Iterator<Item = &'a Entry<M>> + use<'a, M> {
+        // SAFETY: as in `get`.
+        let cursor: Cursor<_, _, FAN_OUT> = unsafe { self.arena.entries.cursor(lo) };
+        // SAFETY: as in `get`.
+        cursor.take_while(move |i| i.start < hi).map(|item| unsafe { &*item.value.as_ptr() })
+    }
+
+    /// All entries, with the ranges under which the tree has them.
+    pub(super) fn items(&self) -> impl Iterator<Item = (VirtRange, &'a Entry<M>)> + use<'a, M> {
+        // SAFETY: as in `get`.
+        let cursor: Cursor<_, _, FAN_OUT> = unsafe { self.arena.entries.cursor(0) };
+        // SAFETY: as in `get`.
+        cursor.map(|i| (VirtRange { start: i.start, end: i.end }, unsafe { &*i.value.as_ptr() }))
+    }
+
+    /// The lowest hole; see [`Tree::first_fit`].
+    pub(super) fn first_fit(&self, len: u64, align: u64, lo: u64, hi: u64) -> Option<u64> {
+        self.arena.entries.first_fit(&self.kept.owner, len, align, lo, hi)
+    }
+
+    pub(super) fn prepare(
+        &mut self,
+        lo: u64,
+        hi: u64,
+        count: usize,
+        entries: impl Iterator<Item = NonNull<Entry<M>>>,
+    ) -> Result<EntryChange<M>, crate::OutOfMemory> {
+        let items = entries.map(|value| {
+            // SAFETY: the caller's entries, not published yet or kept.
+            let range = unsafe { value.as_ref() }.range();
+            Item { start: range.start, end: range.end, value }
+        });
+        self.arena.entries.prepare(&mut self.kept.owner, lo, hi, count, items)
+    }
+
+    /// Sets nodes aside for a removal that must not fail later.
+    pub(super) fn set_nodes_aside(&mut self) -> Result<(), crate::OutOfMemory> {
+        self.arena.entries.set_aside(&mut self.kept.owner)
+    }
+
+    /// Publishes a change by one swap. Contract C3: misses next to it do not count.
+    pub(super) fn commit(&mut self, change: EntryChange<M>, mapped: i64) {
+        let s = self.arena.sequence.load(Ordering::Relaxed);
+        self.arena.sequence.store(s + 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.arena.entries.commit(&mut self.kept.owner, change);
+        self.arena.sequence.store(s + 2, Ordering::Release);
+        let total = self.arena.mapped.load(Ordering::Relaxed).wrapping_add_signed(mapped);
+        self.arena.mapped.store(total, Ordering::Relaxed);
+    }
+
+    /// Table pages in `emptied` hold nothing any more: returns what to prune now.
+    pub(super) fn idle_tables(&mut self, emptied: VirtRange) -> Option<VirtRange> {
+        match self.kept.idle {
+            Some(idle) if idle == emptied => None,
+            old => {
+                self.kept.idle = Some(emptied);
+                old
+            }
+        }
+    }
+
+    pub(super) fn check_tree(&self) -> Result<(), super::tree::TreeError> {
+        self.arena.entries.check(&self.kept.owner)
+    }
+}

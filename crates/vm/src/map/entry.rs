@@ -1,0 +1,283 @@
+//! Entries: what a map holds for a range. Immutable once published; replaced, never edited.
+
+use crate::backing::Backing;
+use crate::error::OutOfMemory;
+use crate::machine::Machine;
+use crate::types::{Prot, VirtRange};
+use crate::vm::Vm;
+use core::cell::Cell;
+use core::marker::PhantomData;
+use core::ptr::{self, NonNull};
+use quire_sync::atomic::{AtomicBool, Ordering};
+use quire_sync::epoch::Retired;
+
+bitflags::bitflags! {
+    /// What kind of mapping an entry is.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct Flags: u8 {
+        /// Stores go to the object itself, and everybody who maps it sees them.
+        const SHARED = 1;
+        /// A fault below the entry extends it downward (a stack).
+        const GROWS_DOWN = 2;
+        /// The front backing is not this mapping's alone (a file, or a layer shared since a fork): before the first store is
+        /// allowed, a new front is put before it. An entry with this flag never allows stores.
+        const NEEDS_FRONT = 4;
+        /// A fork leaves it out.
+        const DONT_FORK = 8;
+        /// A fork gives the child fresh, empty memory in its place.
+        const WIPE_ON_FORK = 16;
+    }
+}
+
+/// What a range is for, as far as tools want to know: a name in /proc/self/maps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum Tag {
+    /// Nothing special.
+    #[default]
+    None,
+    /// The heap that `brk` moves the end of.
+    Heap,
+    /// The first thread's stack.
+    Stack,
+    /// Code that the kernel gives to every program.
+    Vdso,
+    /// Data that the kernel gives to every program.
+    Vvar,
+}
+
+/// What a map holds for a range; see the module.
+#[repr(C)]
+pub struct Entry<M: Machine> {
+    /// Must be first: the epoch hands it back.
+    retired: Retired,
+    vm: &'static Vm<M>,
+    /// The front backing: the newest layer of the chain, which belongs to the newest entry that has it. Until its writer can
+    /// no longer fail, an unpublished entry has here the old entry whose chain its own will come from.
+    front: Cell<*const ()>,
+    range: VirtRange,
+    prot: Prot,
+    max_prot: Prot,
+    flags: Flags,
+    tag: Tag,
+    /// Contract C3: set before any PTE of the range is touched; checked by faults under the lock of the table page.
+    stale: AtomicBool,
+    /// The writer's: how the chain comes about, while the entry is not published.
+    pub(super) how: Cell<How>,
+    /// The writer's: an untouched front goes before that chain.
+    pub(super) add_front: Cell<bool>,
+    /// The writer's: a successor has taken the chain over.
+    pub(super) passed_on: Cell<bool>,
+    /// The writer's: the next entry of a list, of new entries before they are published, of marked ones later.
+    pub(super) link: Cell<*const Entry<M>>,
+    _front: PhantomData<*const Backing<M>>,
+}
+
+/// How a new entry comes to its chain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum How {
+    /// Empty private memory is made for it.
+    Empty,
+    /// It shows the update's object.
+    Object,
+    /// It takes over the chain of its origin, which goes.
+    Taken,
+    /// It gets a copy of what its origin's chain shows.
+    Copied,
+    /// The same, with room to grow.
+    Grown,
+    /// It gets a copy of the last layer, a file, of its origin's chain.
+    Tail,
+}
+
+// SAFETY: what readers look at is immutable once published, or atomic (`stale`); the cells are the one writer's.
+unsafe impl<M: Machine> Send for Entry<M> {}
+// SAFETY: as above.
+unsafe impl<M: Machine> Sync for Entry<M> {}
+
+/// What an entry says of its range, apart from where it lies and what is behind it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attributes {
+    /// What accesses are allowed.
+    pub prot: Prot,
+    /// What `protect` may allow at most.
+    pub max_prot: Prot,
+    /// What kind of mapping it is.
+    pub flags: Flags,
+    /// What it is for.
+    pub tag: Tag,
+}
+
+impl<M: Machine> Entry<M> {
+    fn new(vm: &'static Vm<M>, range: VirtRange, a: Attributes, how: How, origin: *const Entry<M>) -> Self {
+        debug_assert!(!(a.flags.contains(Flags::NEEDS_FRONT) && a.prot.contains(Prot::WRITE)));
+        Entry {
+            retired: Retired::new(),
+            vm,
+            front: Cell::new(origin.cast()),
+            range,
+            prot: a.prot,
+            max_prot: a.max_prot,
+            flags: a.flags,
+            tag: a.tag,
+            stale: AtomicBool::new(false),
+            how: Cell::new(how),
+            add_front: Cell::new(false),
+            passed_on: Cell::new(false),
+            link: Cell::new(ptr::null()),
+            _front: PhantomData,
+        }
+    }
+
+    /// The addresses that it describes.
+    #[inline(always)]
+    pub fn range(&self) -> VirtRange {
+        self.range
+    }
+    /// What accesses are allowed.
+    #[inline(always)]
+    pub fn prot(&self) -> Prot {
+        self.prot
+    }
+    /// What kind of mapping it is.
+    #[inline(always)]
+    pub fn flags(&self) -> Flags {
+        self.flags
+    }
+    /// Whether stores go to the object itself.
+    #[inline(always)]
+    pub fn shared(&self) -> bool {
+        self.flags.contains(Flags::SHARED)
+    }
+    /// All of the entry's attributes.
+    pub fn attributes(&self) -> Attributes {
+        Attributes { prot: self.prot, max_prot: self.max_prot, flags: self.flags, tag: self.tag }
+    }
+    /// The newest layer.
+    #[inline(always)]
+    pub fn front(&self) -> &Backing<M> {
+        // SAFETY: set before the entry was published. The chain outlives the entry: backings are retired through the epoch
+        // after the entry that has them is unreachable.
+        unsafe { &*self.front.get().cast() }
+    }
+    /// The old entry that an unpublished one's chain comes from.
+    ///
+    /// # Safety
+    /// The entry was made with one, is not published, and has no chain yet.
+    pub(super) unsafe fn origin<'a>(&self) -> &'a Entry<M> {
+        // SAFETY: by this function's contract; old entries are retired after the new ones are published.
+        unsafe { &*self.front.get().cast() }
+    }
+    pub(super) fn front_ptr(&self) -> NonNull<Backing<M>> {
+        NonNull::from(self.front())
+    }
+    /// Gives an unpublished entry its chain.
+    pub(super) fn set_front(&self, front: NonNull<Backing<M>>) {
+        self.front.set(front.as_ptr().cast_const().cast());
+    }
+
+    /// Whether a writer has begun to replace the entry. Decisive only under the lock of the table page that covers the
+    /// address (Contract C3); elsewhere a hint to begin again.
+    #[inline(always)]
+    pub fn is_stale(&self) -> bool {
+        self.stale.load(Ordering::Acquire)
+    }
+
+    /// Contract C3: before any PTE of the range is touched. The writer fences once after all its marks.
+    pub(super) fn mark_stale(&self) {
+        self.stale.store(true, Ordering::Release);
+    }
+
+    /// Takes the mark back where the writer has changed nothing after all.
+    pub(super) fn unmark_stale(&self) {
+        self.stale.store(false, Ordering::Release);
+    }
+
+    /// Gives up an entry that readers may still hold; its chain is the caller's business.
+    ///
+    /// # Safety
+    /// No new reader can reach it, and it is given up once.
+    pub(super) unsafe fn retire(entry: NonNull<Entry<M>>) {
+        unsafe fn free<M: Machine>(retired: *mut Retired) {
+            // SAFETY: `retired` is an entry's first field; no reader is left.
+            unsafe {
+                let entry = NonNull::new_unchecked(retired.cast::<Entry<M>>());
+                let vm = entry.as_ref().vm;
+                vm.map_memory().entries.free(vm, entry);
+            }
+        }
+        // SAFETY: by this function's contract.
+        unsafe {
+            let vm = entry.as_ref().vm;
+            vm.epoch().retire(entry.as_ptr().cast(), free::<M>);
+        }
+    }
+}
+
+/// Entries that are not published yet, ascending. Dropped, it frees them (they have no chains yet).
+pub(super) struct NewEntries<M: Machine> {
+    vm: &'static Vm<M>,
+    first: *const Entry<M>,
+    last: *const Entry<M>,
+    len: usize,
+    bytes: u64,
+}
+
+impl<M: Machine> NewEntries<M> {
+    pub fn new(vm: &'static Vm<M>) -> Self {
+        NewEntries { vm, first: ptr::null(), last: ptr::null(), len: 0, bytes: 0 }
+    }
+
+    pub fn push(
+        &mut self,
+        range: VirtRange,
+        a: Attributes,
+        how: How,
+        origin: *const Entry<M>,
+    ) -> Result<NonNull<Entry<M>>, OutOfMemory> {
+        let entry = self.vm.map_memory().entries.alloc(self.vm, Entry::new(self.vm, range, a, how, origin))?;
+        if self.last.is_null() {
+            self.first = entry.as_ptr();
+        } else {
+            // SAFETY: an entry of ours.
+            unsafe { (*self.last).link.set(entry.as_ptr()) };
+        }
+        self.last = entry.as_ptr();
+        self.len += 1;
+        self.bytes += range.len();
+        Ok(entry)
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes that they cover.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = NonNull<Entry<M>>> + use<M> {
+        let mut at = self.first;
+        core::iter::from_fn(move || {
+            let entry = NonNull::new(at.cast_mut())?;
+            // SAFETY: on the list, so ours.
+            at = unsafe { entry.as_ref() }.link.get();
+            Some(entry)
+        })
+    }
+
+    /// They belong to the tree from now on.
+    pub fn published(mut self) {
+        self.first = ptr::null();
+    }
+}
+
+impl<M: Machine> Drop for NewEntries<M> {
+    fn drop(&mut self) {
+        for entry in self.iter() {
+            // SAFETY: never published, and ours. (The iterator has read the link already.)
+            unsafe { self.vm.map_memory().entries.free(self.vm, entry) };
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The page-table work of map changes: clear or weaken what is present in a range, and pay for it.
+//!
+//! Cost follows what is resident: absent levels are skipped whole, and a table page's present leaves are found by its
+//! bitmap (Contract C7).
+
+use super::space::Space;
+use crate::flush::{Flushed, Obligation};
+use crate::machine::{Machine, Pmap, Removed, Table};
+use crate::page::State;
+use crate::types::{PAGE_SIZE, Prot, VirtRange};
+
+/// What a change does to the leaves of its range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Work {
+    /// Nothing: they stay right.
+    None,
+    /// All go.
+    Clear(VirtRange),
+    /// They keep these rights at most.
+    Weaken(VirtRange, Prot),
+}
+
+/// Work on leaves whose flush is owed.
+pub(super) struct Sweep<'s, M: Machine> {
+    space: &'s Space<M>,
+    owed: Obligation<'s, M>,
+    /// From the first to the last table page that a clearing left empty.
+    pub emptied: Option<VirtRange>,
+}
+
+impl<'s, M: Machine> Sweep<'s, M> {
+    pub fn new(space: &'s Space<M>) -> Self {
+        Sweep { space, owed: Obligation::new(space.vm(), space.pmap()), emptied: None }
+    }
+
+    /// Does `work`. Contract C3: the caller has marked the entries stale, and fenced: only so may an absent table page be
+    /// skipped.
+    pub fn perform(&mut self, work: Work) {
+        let (range, keep) = match work {
+            Work::None => return,
+            Work::Clear(range) => (range, None),
+            Work::Weaken(range, keep) => (range, Some(keep)),
+        };
+        let (vm, pmap) = (self.space.vm(), self.space.pmap());
+        let mut at = range.start;
+        while at < range.end {
+            if self.owed.is_full() {
+                // The proof of a part proves nothing that is asked for; the last one is given out when all is paid.
+                let _part = core::mem::replace(&mut self.owed, Obligation::new(vm, pmap)).discharge();
+            }
+            let Some(mut table) = pmap.next_table(vm, VirtRange { start: at, end: range.end }) else { break };
+            let span = table.span();
+            let end = span.end.min(range.end);
+            let mut va = at.max(span.start);
+            while let Some(present) = table.next_present(va, end) {
+                let old = match keep {
+                    None => table.remove(present, &mut self.owed),
+                    Some(keep) => table.weaken(present, keep, &mut self.owed),
+                };
+                credit(self.space, old);
+                va = present + PAGE_SIZE;
+            }
+            if keep.is_none() && table.live() == 0 {
+                let start = self.emptied.map_or(span.start, |e| e.start);
+                self.emptied = Some(VirtRange { start, end: span.end });
+            }
+            at = span.end;
+        }
+    }
+
+    /// Pays for all of it.
+    pub fn finish(self) -> Flushed {
+        self.owed.discharge()
+    }
+}
+
+/// Contract C2: who takes a writable leaf away credits what it says of stores, under the table page's lock. (A writable leaf
+/// implies a dirty page, so there is something to do only where a cleaner has just cleared the page's mark.)
+fn credit<M: Machine>(space: &Space<M>, old: Option<Removed>) {
+    if let Some(leaf) = old
+        && leaf.dirty
+        && !space.vm().page(leaf.pfn).state().dirty()
+    {
+        space.vm().page(leaf.pfn).set(State::DIRTY);
+    }
+}

@@ -1,0 +1,122 @@
+//! Looking at a map: entries for tools, residency, keys for futexes. Nothing here takes the map's lock.
+
+use super::entry::{Attributes, Tag};
+use super::space::Space;
+use super::update::layers;
+use crate::error::{FaultError, MapError};
+use crate::index::Slot;
+use crate::machine::Machine;
+use crate::object::ObjectRef;
+use crate::types::{PAGE_SHIFT, PAGE_SIZE, VirtRange};
+use core::fmt;
+
+/// Marks a futex key that names an object; without it, a key names a space.
+const SHARED_KEY: u64 = 1 << 63;
+
+/// What tools learn of an entry.
+#[derive(Debug)]
+pub struct EntryInfo<M: Machine> {
+    /// Its addresses.
+    pub range: VirtRange,
+    /// Protection, kind and purpose.
+    pub attributes: Attributes,
+    /// The byte of the object that it begins with; 0 for anonymous memory.
+    pub offset: u64,
+    /// The file or shared memory that it shows, at the end of its chain.
+    pub object: Option<ObjectRef<M>>,
+}
+
+impl<M: Machine> EntryInfo<M> {
+    /// What it is for.
+    pub fn tag(&self) -> Tag {
+        self.attributes.tag
+    }
+    /// Device and inode number of the file; zeroes without one.
+    pub fn ident(&self) -> (u64, u64) {
+        self.object.as_ref().map_or((0, 0), |o| o.ident())
+    }
+    /// Writes the file's path; nothing without one.
+    pub fn name(&self, to: &mut dyn fmt::Write) -> fmt::Result {
+        self.object.as_ref().map_or(Ok(()), |o| o.name(to))
+    }
+}
+
+impl<M: Machine> Space<M> {
+    /// Calls `f` with each entry that ends after `from`, ascending, until it returns false. Nothing is held during a call,
+    /// which may sleep; the walk goes on by address, so what changes meanwhile may be shown before or after the change.
+    pub fn entries(&self, from: u64, f: &mut dyn FnMut(&EntryInfo<M>) -> bool) {
+        let mut at = from;
+        loop {
+            let info = {
+                let pin = self.vm().epoch().pin();
+                let Some(entry) = self.arena.next(at, &pin) else { return };
+                let shown = layers(entry.front())
+                    .filter_map(|b| Some((b, b.object().filter(|o| !o.is_private())?)))
+                    .find_map(|(b, o)| Some((b, ObjectRef::of(o, &pin)?)));
+                let (offset, object) = match shown {
+                    Some((b, o)) if b.range().contains(entry.range().start) => {
+                        (b.key(entry.range().start) << PAGE_SHIFT, Some(o))
+                    }
+                    _ => (0, None),
+                };
+                EntryInfo { range: entry.range(), attributes: entry.attributes(), offset, object }
+            };
+            at = info.range.end;
+            if !f(&info) {
+                return;
+            }
+        }
+    }
+
+    /// Makes sure that what `range` holds of files has reached them. Files in memory have nowhere to go, so this only
+    /// checks: [`MapError::NotMapped`] for a hole.
+    pub fn sync(&self, range: VirtRange) -> Result<(), MapError> {
+        self.valid(range)?;
+        self.covered(range)
+    }
+
+    /// Calls `sink` with each page of `range`, as a number from its start, and whether an access would find it in memory.
+    /// [`MapError::NotMapped`] for a hole, with the pages before it reported.
+    pub fn resident(&self, range: VirtRange, sink: &mut dyn FnMut(u64, bool)) -> Result<(), MapError> {
+        self.valid(range)?;
+        let mut va = range.start;
+        while va < range.end {
+            let there = {
+                let pin = self.vm().epoch().pin();
+                let sequence = self.sequence(va);
+                match self.lookup(va, &pin) {
+                    None if self.unchanged_since(va, sequence) => return Err(MapError::NotMapped),
+                    None => continue,
+                    Some(entry) => layers(entry.front())
+                        .any(|b| b.layer(va).is_some_and(|(o, key)| matches!(o.index().get(key, &pin), Slot::Page(_)))),
+                }
+            };
+            sink((va - range.start) >> PAGE_SHIFT, there);
+            va += PAGE_SIZE;
+        }
+        Ok(())
+    }
+
+    /// What stands for the word at `va`, in every space that shares it: (space, address) of private memory, (object, byte) of
+    /// shared memory.
+    pub fn futex_key(&self, va: u64) -> Result<(u64, u64), FaultError> {
+        loop {
+            let pin = self.vm().epoch().pin();
+            let sequence = self.sequence(va);
+            let Some(entry) = self.lookup(va, &pin) else {
+                if self.unchanged_since(va, sequence) {
+                    return Err(FaultError::NotMapped);
+                }
+                continue;
+            };
+            let front = entry.front();
+            return Ok(match front.object() {
+                Some(object) if entry.shared() => {
+                    let page = front.key(va & !(PAGE_SIZE - 1));
+                    (SHARED_KEY | object.id(), page << PAGE_SHIFT | va % PAGE_SIZE)
+                }
+                _ => (self.id(), va),
+            });
+        }
+    }
+}

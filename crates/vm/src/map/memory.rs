@@ -1,0 +1,86 @@
+//! Where maps' structures come from.
+
+use super::entry::Entry;
+use super::space::Space;
+use super::tree::{NodeAlloc, NodeSize};
+use crate::error::OutOfMemory;
+use crate::machine::Machine;
+use crate::slab::{Cache, Slab};
+use crate::vm::{BootMemory, Vm};
+use core::alloc::Layout;
+use core::ptr::NonNull;
+use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::epoch::Retired;
+
+/// The fan-out of maps: leaves of 400 bytes, ten to a frame.
+pub(super) const FAN_OUT: usize = 15;
+
+/// The slabs of all maps of a system.
+pub struct MapMemory<M: Machine> {
+    pub(super) entries: Slab<Entry<M>>,
+    pub(super) spaces: Slab<Space<M>>,
+    leaves: Cache,
+    inner: Cache,
+    /// The last id given to a space; ids are never used again.
+    last_id: AtomicU64,
+}
+
+impl<M: Machine> MapMemory<M> {
+    pub(crate) fn new(boot: &mut BootMemory<'_, impl Machine>) -> Self {
+        let node = |size| {
+            let bytes = super::tree::node_bytes::<Nodes<M>, FAN_OUT>(size);
+            Layout::from_size_align(bytes, 8).unwrap_or(Layout::new::<u64>())
+        };
+        MapMemory {
+            entries: Slab::new("map-entry", boot),
+            spaces: Slab::new("space", boot),
+            leaves: Cache::new("map-leaf", node(NodeSize::Leaf), boot),
+            inner: Cache::new("map-inner", node(NodeSize::Inner), boot),
+            last_id: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn new_id(&self) -> u64 {
+        self.last_id.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The slabs, for labels and counts.
+    pub fn caches(&self) -> [&Cache; 4] {
+        [self.entries.cache(), self.spaces.cache(), &self.leaves, &self.inner]
+    }
+}
+
+/// Tree nodes from a system's slabs.
+pub(super) struct Nodes<M: Machine>(pub &'static Vm<M>);
+
+impl<M: Machine> Clone for Nodes<M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<M: Machine> Copy for Nodes<M> {}
+
+impl<M: Machine> Nodes<M> {
+    fn cache(self, size: NodeSize) -> &'static Cache {
+        match size {
+            NodeSize::Leaf => &self.0.map_memory().leaves,
+            NodeSize::Inner => &self.0.map_memory().inner,
+        }
+    }
+}
+
+// SAFETY: the caches are made for the sizes that the tree asks for, aligned to 8.
+unsafe impl<M: Machine> NodeAlloc for Nodes<M> {
+    fn alloc(self, size: NodeSize, bytes: usize) -> Result<NonNull<u8>, OutOfMemory> {
+        debug_assert!(self.cache(size).object_size() >= bytes);
+        self.cache(size).alloc(self.0)
+    }
+    unsafe fn free(self, node: NonNull<u8>, size: NodeSize, _bytes: usize) {
+        // SAFETY: by the trait's contract.
+        unsafe { self.cache(size).free(self.0, node) }
+    }
+    unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
+        // SAFETY: by the trait's contract.
+        unsafe { self.0.epoch().retire(node, free) }
+    }
+}

@@ -1,0 +1,190 @@
+//! Resizing and moving mappings. Pages are never touched: they stay in their objects, under the same page numbers; the leaves
+//! of the old place are dropped and come back by faults at the new one.
+
+use super::Writer;
+use super::entry::{Attributes, Entry, Flags};
+use super::leaves::Work;
+use super::place::Placement;
+use super::space::Space;
+use super::update::{From, Piece, Row, Update};
+use crate::error::MapError;
+use crate::machine::Machine;
+use crate::types::{PAGE_SIZE, VirtRange};
+
+/// Whether and where to a mapping may move.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Move {
+    /// It stays.
+    No,
+    /// It moves where it cannot grow in place.
+    May,
+    /// It moves there; what is mapped there goes.
+    To(u64),
+}
+
+impl<M: Machine> Space<M> {
+    /// Makes the mapping at `old` `new_len` bytes long, moving it as `how` says; returns its address. `old` lies within one
+    /// entry ([`MapError::NotMapped`]). An empty `old`, of a shared mapping, makes a second mapping of the same pages.
+    /// `keep_old`: the old range stays mapped, but (where it is private) empty; the mapping moves in any case. Not for private
+    /// mappings of files.
+    pub fn remap(&self, old: VirtRange, new_len: u64, how: Move, keep_old: bool) -> Result<u64, MapError> {
+        let twice = old.is_empty();
+        if twice {
+            self.valid(VirtRange {
+                start: old.start,
+                end: old.start.checked_add(PAGE_SIZE).ok_or(MapError::Invalid)?,
+            })?;
+        } else {
+            self.valid(old)?;
+        }
+        if new_len == 0 || new_len % PAGE_SIZE != 0 || (keep_old && (new_len != old.len() || how == Move::No)) {
+            return Err(MapError::Invalid);
+        }
+        if let Move::To(at) = how {
+            let new = VirtRange::from_outside(at, new_len).ok_or(MapError::Invalid)?;
+            self.valid(new)?;
+            if new.intersect(&old).is_some() || (twice && new.contains(old.start)) {
+                return Err(MapError::Invalid);
+            }
+        }
+        let stays = how == Move::No || (how == Move::May && !keep_old);
+
+        // What lies beyond the new length goes first, as on Linux.
+        let mut old = old;
+        if !twice && new_len < old.len() {
+            {
+                let writer = self.arena.write();
+                covering(&writer, old)?;
+            }
+            self.unmap(VirtRange { start: old.start + new_len, end: old.end })?;
+            old.end = old.start + new_len;
+        }
+        if !twice && stays && new_len == old.len() {
+            let writer = self.arena.write();
+            covering(&writer, old)?;
+            return Ok(old.start);
+        }
+        if let Move::To(at) = how {
+            self.unmap(VirtRange { start: at, end: at + new_len })?;
+        }
+
+        let writer = self.arena.write();
+        let entry = covering(&writer, if twice { VirtRange { end: old.start + 1, ..old } } else { old })?;
+        let a = entry.attributes();
+        if twice && !a.flags.contains(Flags::SHARED) {
+            return Err(MapError::Invalid);
+        }
+        let more = new_len - if keep_old { 0 } else { old.len() };
+        if self.arena.mapped() + more > self.limits().bytes {
+            return Err(MapError::NoSpace);
+        }
+        if !twice && stays {
+            let grown = VirtRange { start: old.start, end: old.start.checked_add(new_len).ok_or(MapError::Invalid)? };
+            let free = entry.range().end == old.end
+                && self.valid(grown).is_ok()
+                && writer.next(old.end).is_none_or(|e| e.range().start >= grown.end);
+            if free {
+                return self.grow(writer, entry, a, VirtRange { start: old.end, end: grown.end }).map(|()| old.start);
+            }
+            if how == Move::No {
+                return Err(MapError::NoSpace);
+            }
+        }
+        let at = match how {
+            Move::To(at) => Placement::FixedNoReplace(at),
+            _ => Placement::Any { hint: 0 },
+        };
+        let new = self.place(&writer, at, new_len)?;
+        if writer.next(new.start).is_some_and(|e| e.range().start < new.end) {
+            // Somebody else mapped there since it was cleared.
+            return Err(MapError::NoSpace);
+        }
+        self.relocate(writer, entry, old, new, twice, keep_old)?;
+        Ok(new.start)
+    }
+
+    /// Extends `entry` over the hole `more`, which begins where it ends.
+    fn grow<'s>(
+        &'s self,
+        writer: Writer<'s, M>,
+        entry: &'s Entry<M>,
+        a: Attributes,
+        more: VirtRange,
+    ) -> Result<(), MapError> {
+        let all = VirtRange { start: entry.range().start, end: more.end };
+        let mut update = Update::new(self, writer, all);
+        if shows_objects(entry) {
+            if !front_is_own(entry) {
+                return Err(MapError::NoSpace);
+            }
+            // A file or shared memory goes on where it ended.
+            update.push(Piece::new(all, a, From::Entry(entry)))?;
+        } else {
+            update.push(Piece::part(entry, entry.range()))?;
+            update.push(Piece::new(more, a, From::Empty))?;
+        }
+        update.lean_on_next(a);
+        update.apply(Work::None)
+    }
+
+    /// Shows at `new` what `entry` shows in `old`, and more where `new` is longer.
+    fn relocate<'s>(
+        &'s self,
+        writer: Writer<'s, M>,
+        entry: &'s Entry<M>,
+        old: VirtRange,
+        new: VirtRange,
+        twice: bool,
+        keep_old: bool,
+    ) -> Result<(), MapError> {
+        let a = entry.attributes();
+        let by = old.start.wrapping_sub(new.start);
+        let goes_on = shows_objects(entry);
+        if goes_on && !a.flags.contains(Flags::SHARED) && (keep_old || (new.len() > old.len() && !front_is_own(entry)))
+        {
+            return Err(MapError::Invalid);
+        }
+        let len = if twice || goes_on { new.len() } else { old.len() };
+        let (moved, rest) = new_parts(new, len);
+
+        let mut there = Row::new(self, new).moving(by);
+        there.push(Piece::new(moved, a, From::Entry(entry)))?;
+        if let Some(rest) = rest {
+            there.push(Piece::new(rest, a, From::Empty))?;
+        }
+        // Marking the old place freezes its chain. A second mapping leaves it as it is.
+        let gone = if twice { entry.range() } else { old };
+        let mut here = Update::new(self, writer, gone);
+        here.outside_before(gone)?;
+        if twice {
+            here.push(Piece::part(entry, gone))?;
+        } else if keep_old && a.flags.contains(Flags::SHARED) {
+            here.push(Piece::part(entry, old))?;
+        } else if keep_old {
+            here.push(Piece::new(old, a, From::Empty))?;
+        }
+        here.outside_after(gone)?;
+        here.apply_with(Some(there), if twice { Work::None } else { Work::Clear(old) })
+    }
+}
+
+/// The entry that covers all of `range`.
+fn covering<'a, M: Machine>(writer: &Writer<'a, M>, range: VirtRange) -> Result<&'a Entry<M>, MapError> {
+    writer.get(range.start).filter(|e| e.range().end >= range.end).ok_or(MapError::NotMapped)
+}
+
+/// Whether what lies beyond the entry's end is more of its object, and not zeroes.
+fn shows_objects<M: Machine>(entry: &Entry<M>) -> bool {
+    super::update::layers(entry.front()).any(|b| b.object().is_some_and(|o| !o.is_private()))
+}
+
+/// Whether a copy of the front may reach further than the entry: no page that another front of its object shows can lie
+/// there.
+fn front_is_own<M: Machine>(entry: &Entry<M>) -> bool {
+    entry.front().object().is_none_or(|o| !o.is_private() || o.is_exclusive())
+}
+
+fn new_parts(new: VirtRange, len: u64) -> (VirtRange, Option<VirtRange>) {
+    let moved = VirtRange { start: new.start, end: new.start + len.min(new.len()) };
+    (moved, (moved.end < new.end).then_some(VirtRange { start: moved.end, end: new.end }))
+}

@@ -1,0 +1,501 @@
+//! One change of a map, from its plan to its publication (Contract C3).
+//!
+//! # The two phases
+//! 1. *Plan.* The entries that the change may replace are marked stale, and one fence stands after the marks. From here on
+//!    no fault takes effect in them: it finds the mark under its table page's lock and waits for this writer. So what the
+//!    plan reads of their chains stays true. Then everything is allocated: entries, memory for backings, tree nodes. Any
+//!    failure takes the marks back; nothing has changed.
+//! 2. *Do.* Cannot fail. Leaves are cleared or weakened and flushed; new chains are linked; one swap publishes the new
+//!    entries; the old ones' chains are unlinked with the proof of the flush, and the old entries retired.
+//!
+//! A stale entry is its own tombstone: until the swap it stays in the tree, so its range is no hole for anybody, and a fault
+//! that meets it waits for this writer. Nothing between old and new is ever to be seen.
+//!
+//! # Merging
+//! The plan is a row of *pieces*, ascending. A piece that continues the one before it (same attributes; each layer goes on
+//! where the other ends) is joined to it, and so are neighbours outside the changed range: `brk`, and programs that map or
+//! protect piece by piece, do not pay an entry for each call.
+
+use super::arena::{EntryChange, Writer};
+use super::entry::{Attributes, Entry, Flags, How, NewEntries};
+use super::leaves::{Sweep, Work};
+use super::space::{Space, USER};
+use crate::backing::{self, Backing, Spare};
+use crate::error::{MapError, OutOfMemory};
+use crate::machine::{Machine, Pmap};
+use crate::object::ObjectRef;
+use crate::types::{PAGE_SHIFT, PAGE_SIZE, VirtRange};
+use core::ptr::{self, NonNull};
+use quire_sync::atomic::fence_full;
+
+/// Addresses beyond a private mapping that its front backing covers in advance, so that the mapping can grow by a new entry
+/// alone. They cost nothing; no page is ever kept there (a front that was clipped has none of them).
+const ROOM: u64 = 1 << 30;
+
+/// A stack's front covers at least this much, downward: 64 pages are one node of its object's index.
+const STACK_ROOM: u64 = 64 * PAGE_SIZE;
+
+/// A part of the row that takes a range's place.
+pub(super) struct Piece<'s, M: Machine> {
+    pub range: VirtRange,
+    pub attributes: Attributes,
+    /// Where its chain comes from.
+    pub from: From<'s, M>,
+    /// A new, untouched front goes before that chain.
+    pub add_front: bool,
+    /// Empty memory was joined to it: it may well grow again.
+    grown: bool,
+}
+
+/// Where a piece's chain comes from.
+pub(super) enum From<'s, M: Machine> {
+    /// What this entry shows there (or, in an update that moves, showed at the old place).
+    Entry(&'s Entry<M>),
+    /// Private, empty memory.
+    Empty,
+    /// The update's object.
+    Object,
+    /// The file at the end of this entry's chain.
+    Tail(&'s Entry<M>),
+}
+
+impl<M: Machine> Clone for From<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<M: Machine> Copy for From<'_, M> {}
+
+impl<'s, M: Machine> Piece<'s, M> {
+    pub fn new(range: VirtRange, attributes: Attributes, from: From<'s, M>) -> Self {
+        Piece { range, attributes, from, add_front: false, grown: false }
+    }
+
+    /// What `entry` has in `range`, as it is.
+    pub fn part(entry: &'s Entry<M>, range: VirtRange) -> Self {
+        Self::new(range, entry.attributes(), From::Entry(entry))
+    }
+
+    /// What `entry` has in `range` without the anonymous memory that was put before it.
+    pub fn without_private_layers(entry: &'s Entry<M>, range: VirtRange) -> Self {
+        let mut a = entry.attributes();
+        if layers(entry.front()).any(|b| b.object().is_some_and(|o| !o.is_private())) {
+            Self::new(range, a, From::Tail(entry))
+        } else {
+            a.flags -= Flags::NEEDS_FRONT;
+            Self::new(range, a, From::Empty)
+        }
+    }
+
+    fn is_all_of(&self, entry: &Entry<M>) -> bool {
+        self.range == entry.range() && self.attributes == entry.attributes() && !self.add_front
+    }
+}
+
+/// Whether `next` is empty memory that `p`, private and anonymous, can grow over: a page that is not in `p`'s chain is zero
+/// there, and its front is nobody else's.
+fn grows<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>) -> bool {
+    let own = !p.attributes.flags.intersects(Flags::SHARED | Flags::NEEDS_FRONT);
+    let empty = match next.from {
+        From::Empty => true,
+        From::Entry(e) => e.front().object().is_none() && e.front().behind().is_none(),
+        From::Object | From::Tail(_) => false,
+    };
+    own && empty
+        && !next.add_front
+        && match p.from {
+            From::Empty => true,
+            From::Entry(e) => {
+                // Pages of the front's object that other fronts show (it was clipped, and a part moved away) could lie where
+                // it would grow to.
+                e.front().object().is_none_or(|o| o.is_exclusive())
+                    && layers(e.front()).all(|b| b.object().is_none_or(|o| o.is_private()))
+            }
+            From::Object | From::Tail(_) => false,
+        }
+}
+
+/// Whether each layer of `next` goes on where the same layer of `p` ends, so that one chain can show both.
+fn continues<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>) -> bool {
+    let (From::Entry(a), From::Entry(b)) = (p.from, next.from) else { return false };
+    let (mut left, mut right) = (layers(a.front()), layers(b.front()));
+    let mut front = true;
+    loop {
+        match (left.next(), right.next()) {
+            (None, None) => return true,
+            (Some(l), Some(r)) => {
+                let same = match (l.object(), r.object()) {
+                    (None, None) => front,
+                    (Some(lo), Some(ro)) => ptr::eq(lo, ro) && origin_of(l) == origin_of(r),
+                    _ => false,
+                };
+                // A copy of the left chain must show all of the right one. The front and a file grow to its range.
+                let reaches = front || l.object().is_none_or(|o| !o.is_private()) || l.range().end >= next.range.end;
+                if !same || !reaches {
+                    return false;
+                }
+                front = false;
+            }
+            _ => return false,
+        }
+    }
+}
+
+/// The address at which a layer would show page 0 of its object.
+fn origin_of<M: Machine>(b: &Backing<M>) -> u64 {
+    b.range().start.wrapping_sub(b.offset() << PAGE_SHIFT)
+}
+
+pub(super) fn layers<M: Machine>(front: &Backing<M>) -> impl Iterator<Item = &Backing<M>> {
+    core::iter::successors(Some(front), |b| b.behind())
+}
+
+/// The range that the front of private memory over `range` covers: with room to grow where it may.
+fn with_room(range: VirtRange, flags: Flags, stack: u64) -> VirtRange {
+    if flags.contains(Flags::GROWS_DOWN) {
+        let room = range.len().max(stack);
+        VirtRange { start: range.end.saturating_sub(room).max(USER.start), end: range.end }
+    } else {
+        VirtRange { start: range.start, end: range.end.saturating_add(ROOM).min(USER.end).max(range.end) }
+    }
+}
+
+/// The pieces of one range, and what was allocated for them.
+pub(super) struct Row<'s, M: Machine> {
+    space: &'s Space<M>,
+    /// What gives way: whole entries, and the holes between them.
+    range: VirtRange,
+    pending: Option<Piece<'s, M>>,
+    new: NewEntries<M>,
+    spare: Spare<M>,
+    /// What pieces may show, and the page of it that they begin with.
+    object: Option<(&'s ObjectRef<M>, u64)>,
+    /// Added to an address of a piece, it gives the address at which its entry shows it.
+    moved: u64,
+    /// A stack's front covers this much.
+    stack_room: u64,
+}
+
+/// A change in the making; see the module. Dropped before it is applied, it takes everything back.
+pub(super) struct Update<'s, M: Machine> {
+    space: &'s Space<M>,
+    writer: Option<Writer<'s, M>>,
+    /// Entries marked stale, linked.
+    marked: *const Entry<M>,
+    row: Row<'s, M>,
+}
+
+impl<'s, M: Machine> Row<'s, M> {
+    /// A row for `range`, in which nothing is.
+    pub fn new(space: &'s Space<M>, range: VirtRange) -> Self {
+        Row {
+            space,
+            range,
+            pending: None,
+            new: NewEntries::new(space.vm()),
+            spare: Spare::empty(space.vm()),
+            object: None,
+            moved: 0,
+            stack_room: STACK_ROOM,
+        }
+    }
+
+    /// Pieces show what entries show `by` bytes above them.
+    pub fn moving(mut self, by: u64) -> Self {
+        self.moved = by;
+        self
+    }
+
+    /// The next piece.
+    pub fn push(&mut self, piece: Piece<'s, M>) -> Result<(), MapError> {
+        if self.join(&piece) {
+            return Ok(());
+        }
+        self.settle()?;
+        self.pending = Some(piece);
+        Ok(())
+    }
+
+    /// Joins `next` to the pending piece where it continues it.
+    fn join(&mut self, next: &Piece<'s, M>) -> bool {
+        let Some(p) = &mut self.pending else { return false };
+        if p.range.end != next.range.start || p.attributes != next.attributes || p.add_front != next.add_front {
+            return false;
+        }
+        let grows = grows(p, next);
+        if !grows && !continues(p, next) {
+            return false;
+        }
+        self.range.start = self.range.start.min(p.range.start);
+        p.range.end = next.range.end;
+        p.grown |= grows;
+        true
+    }
+
+    /// Allocates what the pending piece needs.
+    fn settle(&mut self) -> Result<(), MapError> {
+        let Some(p) = self.pending.take() else { return Ok(()) };
+        let (how, origin, backings) = match p.from {
+            From::Empty => (How::Empty, ptr::null(), 1),
+            From::Object => (How::Object, ptr::null(), 1),
+            From::Tail(entry) => (How::Tail, ptr::from_ref(entry), 1),
+            From::Entry(entry) => {
+                let gives_way = self.range.contains(entry.range().start);
+                if !gives_way && p.is_all_of(entry) {
+                    // The neighbour, as it was: nothing joined it.
+                    return Ok(());
+                }
+                let contains = |outer: VirtRange| outer.start <= p.range.start && outer.end >= p.range.end;
+                let all = p.range.start <= entry.range().start && p.range.end >= entry.range().end;
+                // A chain is taken over where it is, as a whole, and where its front covers what is to be shown.
+                if gives_way && self.moved == 0 && all && contains(entry.front().range()) {
+                    (How::Taken, ptr::from_ref(entry), 0)
+                } else {
+                    let how = if p.grown { How::Grown } else { How::Copied };
+                    (how, ptr::from_ref(entry), backing::depth(entry.front()))
+                }
+            }
+        };
+        self.spare.reserve_more(backings + usize::from(p.add_front))?;
+        let entry = self.new.push(p.range, p.attributes, how, origin)?;
+        // SAFETY: just made, ours.
+        unsafe { entry.as_ref() }.add_front.set(p.add_front);
+        Ok(())
+    }
+
+    /// Makes the chain of a new entry out of what was set aside.
+    fn furnish(&mut self, entry: &Entry<M>) {
+        let (range, flags, pmap) = (entry.range(), entry.flags(), self.space.pmap());
+        let spare = &mut self.spare;
+        let chain = match entry.how.get() {
+            How::Empty => backing::private(spare, pmap, with_room(range, flags, self.stack_room), 0, None),
+            How::Object => {
+                let (object, page) = self.object.expect("a piece shows the update's object");
+                backing::showing(spare, pmap, range, object, page)
+            }
+            How::Tail => {
+                // SAFETY: entries made this way have an origin, and no chain yet.
+                let origin = unsafe { entry.origin() };
+                let file = layers(origin.front()).last().unwrap_or(origin.front());
+                // SAFETY: the writer is held; the space outlives its chains.
+                unsafe { backing::replicate(spare, file, range, range.start, pmap) }
+            }
+            how @ (How::Taken | How::Copied | How::Grown) => {
+                // SAFETY: entries made this way have an origin, and no chain yet.
+                let origin = unsafe { entry.origin() };
+                if how == How::Taken {
+                    origin.passed_on.set(true);
+                    origin.front_ptr()
+                } else {
+                    let up = how == How::Grown && !flags.contains(Flags::GROWS_DOWN);
+                    let window = if up { with_room(range, flags, self.stack_room) } else { range };
+                    let from = window.start.wrapping_add(self.moved);
+                    let shown = VirtRange { start: from, end: from + window.len() };
+                    // SAFETY: the writer is held; the space outlives its chains.
+                    unsafe { backing::replicate(spare, origin.front(), shown, window.start, pmap) }
+                }
+            }
+        };
+        let front = if entry.add_front.get() { backing::private(spare, pmap, range, 0, Some(chain)) } else { chain };
+        entry.set_front(front);
+    }
+
+    fn prepare(&self, writer: &mut Writer<'s, M>) -> Result<EntryChange<M>, OutOfMemory> {
+        writer.prepare(self.range.start, self.range.end, self.new.len(), self.new.iter())
+    }
+
+    /// Gives the new entries their chains and publishes them, in the place of `gone` bytes.
+    fn publish(mut self, writer: &mut Writer<'s, M>, change: EntryChange<M>, gone: u64) {
+        for entry in self.new.iter() {
+            // SAFETY: ours, not published.
+            self.furnish(unsafe { entry.as_ref() });
+        }
+        writer.commit(change, self.new.bytes() as i64 - gone as i64);
+        self.new.published();
+    }
+}
+
+impl<'s, M: Machine> Update<'s, M> {
+    /// A change that replaces what lies in `range`: every entry that overlaps it is marked, its attributes and chain are
+    /// frozen. What of those entries lies outside must come back as pieces.
+    pub fn new(space: &'s Space<M>, writer: Writer<'s, M>, range: VirtRange) -> Self {
+        let mut update = Update { space, writer: None, marked: ptr::null(), row: Row::new(space, range) };
+        for entry in writer.overlapping(range.start, range.end) {
+            update.include(entry);
+        }
+        update.writer = Some(writer);
+        fence_full();
+        update
+    }
+
+    /// The object that a piece may show, from page `page` on.
+    pub fn showing(mut self, object: Option<(&'s ObjectRef<M>, u64)>) -> Self {
+        self.row.object = object;
+        self
+    }
+
+    /// A new stack's front covers this much.
+    pub fn with_stack_room(mut self, room: u64) -> Self {
+        self.row.stack_room = room;
+        self
+    }
+
+    /// The next piece of the row.
+    pub fn push(&mut self, piece: Piece<'s, M>) -> Result<(), MapError> {
+        self.row.push(piece)
+    }
+
+    pub fn writer(&self) -> &Writer<'s, M> {
+        self.writer.as_ref().expect("the writer is held until the change is applied")
+    }
+
+    fn mark(&mut self, entry: &'s Entry<M>) {
+        if !entry.is_stale() {
+            entry.mark_stale();
+            entry.link.set(self.marked);
+            self.marked = entry;
+        }
+    }
+
+    /// `entry` gives way too, in whole.
+    pub fn include(&mut self, entry: &'s Entry<M>) {
+        self.mark(entry);
+        self.row.range.start = self.row.range.start.min(entry.range().start);
+        self.row.range.end = self.row.range.end.max(entry.range().end);
+    }
+
+    /// The neighbour before the change may grow into it: it is the first piece, and forgotten where nothing joins it.
+    pub fn lean_on_previous(&mut self, a: Attributes) {
+        let start = self.row.range.start;
+        if let Some(previous) = self.writer().before(start)
+            && previous.range().end == start
+            && previous.attributes() == a
+        {
+            self.mark(previous);
+            fence_full();
+            self.row.pending = Some(Piece::part(previous, previous.range()));
+        }
+    }
+
+    /// The neighbour after the change joins the last piece, where it continues it.
+    pub fn lean_on_next(&mut self, a: Attributes) {
+        let end = self.row.range.end;
+        if let Some(next) = self.writer().get(end)
+            && next.range().start == end
+            && next.attributes() == a
+        {
+            self.mark(next);
+            fence_full();
+            if self.row.join(&Piece::part(next, next.range())) {
+                self.include(next);
+            }
+        }
+    }
+
+    /// Ends the plan and does it: `work` on the leaves, then the swap, then what was replaced is given up. On an error
+    /// nothing has changed.
+    pub fn apply(self, work: Work) -> Result<(), MapError> {
+        self.apply_with(None, work)
+    }
+
+    /// As [`Update::apply`], with a second row that fills a hole elsewhere, out of entries that give way here: it is published
+    /// first, so that nobody sees neither.
+    pub fn apply_with(mut self, elsewhere: Option<Row<'s, M>>, work: Work) -> Result<(), MapError> {
+        self.row.settle()?;
+        let mut elsewhere = elsewhere;
+        if let Some(row) = &mut elsewhere {
+            row.settle()?;
+        }
+        let other = elsewhere.as_ref().map_or(0, |r| r.new.len());
+        let (mut gone, mut gone_bytes) = (0, 0);
+        for entry in self.marked() {
+            if self.row.range.contains(entry.range().start) {
+                gone += 1;
+                gone_bytes += entry.range().len();
+            }
+        }
+        let come = self.row.new.len() + other;
+        let entries = (self.writer().arena().len() - gone + come) as u64;
+        if come > gone && entries > self.space.limits().entries {
+            return Err(MapError::TooMany);
+        }
+        let writer = self.writer.as_mut().expect("the writer is held until the change is applied");
+        // With two rows, the second tree change is prepared after the first is published: its nodes are set aside now.
+        let mut first = None;
+        let mut change = None;
+        match &elsewhere {
+            None => change = Some(self.row.prepare(writer)?),
+            Some(row) => {
+                first = Some(row.prepare(writer)?);
+                writer.set_nodes_aside()?;
+            }
+        }
+
+        // Phase 2: nothing from here on can fail.
+        let mut sweep = Sweep::new(self.space);
+        sweep.perform(work);
+        let emptied = sweep.emptied;
+        let proof = sweep.finish();
+        let mut writer = self.writer.take().expect("the writer is held until the change is applied");
+        if let (Some(row), Some(first)) = (elsewhere, first) {
+            row.publish(&mut writer, first, 0);
+        }
+        let change = change.unwrap_or_else(|| {
+            self.row.prepare(&mut writer).unwrap_or_else(|_| panic!("the nodes of the second change were set aside"))
+        });
+        let range = self.row.range;
+        let row = core::mem::replace(&mut self.row, Row::new(self.space, range));
+        row.publish(&mut writer, change, gone_bytes);
+
+        let mut replaced: *const Entry<M> = ptr::null();
+        let mut at = core::mem::replace(&mut self.marked, ptr::null());
+        // SAFETY: marked entries are in the tree, or were until now and are retired below.
+        while let Some(entry) = unsafe { at.as_ref() } {
+            at = entry.link.get();
+            if range.contains(entry.range().start) {
+                entry.link.set(replaced);
+                replaced = entry;
+            } else {
+                entry.unmark_stale();
+            }
+        }
+        let prune = emptied.and_then(|e| writer.idle_tables(e));
+        drop(writer);
+
+        // Nobody finds the old entries any more. Their chains go without the lock: freeing many pages takes its time.
+        // SAFETY: as above.
+        while let Some(entry) = unsafe { replaced.as_ref() } {
+            replaced = entry.link.get();
+            // SAFETY: unreachable for new readers, and given up once; a chain that was not passed on was the entry's own.
+            unsafe {
+                if !entry.passed_on.get() {
+                    backing::dispose(self.space.vm(), entry.front_ptr(), &proof);
+                }
+                Entry::retire(NonNull::from(entry));
+            }
+        }
+        if let Some(prune) = prune {
+            self.space.pmap().prune(self.space.vm(), prune);
+        }
+        Ok(())
+    }
+
+    fn marked(&self) -> impl Iterator<Item = &'s Entry<M>> + use<'s, M> {
+        let mut at = self.marked;
+        core::iter::from_fn(move || {
+            // SAFETY: marked entries are in the tree while the writer is held.
+            let entry = unsafe { at.as_ref() }?;
+            at = entry.link.get();
+            Some(entry)
+        })
+    }
+}
+
+impl<M: Machine> Drop for Update<'_, M> {
+    /// Nothing was changed: the marks go.
+    fn drop(&mut self) {
+        for entry in self.marked() {
+            entry.unmark_stale();
+        }
+    }
+}

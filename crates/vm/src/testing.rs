@@ -1,0 +1,285 @@
+//! A machine for this crate's own tests and models: some RAM, page tables of two pages, TLBs that keep what they were not told
+//! to drop. (The hosted machine tests the real page tables; this one is small enough for a model checker.)
+
+use crate::error::OutOfMemory;
+use crate::flush::{FlushSet, Obligation};
+use crate::machine::{Enter, Leaf, Machine, Phys, Pmap, Removed, Table};
+use crate::mutant::{Mutant, mutant};
+use crate::types::{Access, PAGE_SHIFT, PAGE_SIZE, Pfn, PhysRange, Prot, VirtRange};
+use crate::vm::{Config, Vm};
+use core::ptr::NonNull;
+use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence_after_rmw};
+use quire_sync::{Rank, SpinGuard, SpinLock, current_cpu};
+
+/// Pages that one table page covers.
+#[cfg(not(any(loom, shuttle)))]
+pub const SPAN: u64 = 64;
+#[cfg(any(loom, shuttle))]
+pub const SPAN: u64 = 2;
+/// Table pages of a space.
+const TABLES: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
+/// The first address that a space can map.
+pub const BASE: u64 = 0x1000_0000;
+
+/// The address of page `n` of what a space can map.
+pub fn page(n: u64) -> u64 {
+    BASE + n * PAGE_SIZE
+}
+
+/// RAM and CPUs.
+pub struct TestMachine {
+    ram: NonNull<u8>,
+    cpus: usize,
+}
+// SAFETY: RAM is shared by design.
+unsafe impl Send for TestMachine {}
+// SAFETY: as above.
+unsafe impl Sync for TestMachine {}
+
+// SAFETY: one leaked, page-aligned allocation.
+unsafe impl Phys for TestMachine {
+    fn frame_ptr(&self, pfn: Pfn) -> *mut u8 {
+        self.ram.as_ptr().wrapping_add(pfn.address() as usize)
+    }
+    fn pfn_of(&self, at: *const u8) -> Pfn {
+        Pfn::containing((at as usize - self.ram.as_ptr() as usize) as u64)
+    }
+}
+
+impl Machine for TestMachine {
+    type Pmap = TestPmap;
+    fn cpus(&self) -> usize {
+        self.cpus
+    }
+}
+
+/// A memory system over `frames` frames. Under the checkers [`Boot`] gives the RAM back.
+pub fn boot(frames: u64, cpus: usize) -> Boot {
+    let layout = std::alloc::Layout::from_size_align((frames * PAGE_SIZE) as usize, PAGE_SIZE as usize).unwrap();
+    // SAFETY: not of size zero.
+    let ram = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap();
+    let range = PhysRange { start: Pfn(0), end: Pfn(frames) };
+    let config = Config { poison: true, reserve: Some(4) };
+    // SAFETY: the memory is ours; `Boot` is dropped after everything that uses it.
+    let vm = unsafe { Vm::new(TestMachine { ram, cpus }, &[range], config) }.unwrap();
+    Boot { vm, ram, layout }
+}
+
+/// A memory system that goes at the end of a test.
+pub struct Boot {
+    /// The system.
+    pub vm: &'static Vm<TestMachine>,
+    ram: NonNull<u8>,
+    layout: std::alloc::Layout,
+}
+// SAFETY: as the machine.
+unsafe impl Send for Boot {}
+// SAFETY: as the machine.
+unsafe impl Sync for Boot {}
+
+impl Drop for Boot {
+    fn drop(&mut self) {
+        // SAFETY: tests drop their system last.
+        unsafe { std::alloc::dealloc(self.ram.as_ptr(), self.layout) }
+    }
+}
+
+// A leaf: frame number above bit 12; 1 present, 2 write, 4 execute, 8 accessed, 16 dirty.
+const PRESENT: u64 = 1;
+const WRITE: u64 = 2;
+const EXEC: u64 = 4;
+const ACCESSED: u64 = 8;
+const DIRTY: u64 = 16;
+
+fn encode(new: Enter) -> u64 {
+    let mut w = PRESENT | ACCESSED | new.pfn.address();
+    if new.prot.contains(Prot::WRITE) {
+        w |= WRITE | DIRTY;
+    }
+    if new.prot.contains(Prot::EXEC) {
+        w |= EXEC;
+    }
+    w
+}
+
+fn decode(w: u64) -> Option<Leaf> {
+    (w & PRESENT != 0).then(|| {
+        let mut prot = Prot::READ;
+        prot.set(Prot::WRITE, w & WRITE != 0);
+        prot.set(Prot::EXEC, w & EXEC != 0);
+        Leaf { pfn: Pfn::containing(w), prot, accessed: w & ACCESSED != 0, dirty: w & DIRTY != 0 }
+    })
+}
+
+struct TestTable {
+    lock: SpinLock<()>,
+    unflushed: AtomicU32,
+    leaves: [AtomicU64; SPAN as usize],
+}
+
+/// A TLB with room for everything; its lock makes a fill and an invalidation exclude each other, as in hardware.
+struct Tlb(SpinLock<[u64; SPAN as usize * TABLES]>);
+
+/// Page tables, and the TLBs of two CPUs.
+pub struct TestPmap {
+    tables: [TestTable; TABLES],
+    tlbs: [Tlb; 2],
+}
+
+impl TestPmap {
+    fn index(va: u64) -> Option<usize> {
+        let n = va.checked_sub(BASE)? >> PAGE_SHIFT;
+        (n < SPAN * TABLES as u64).then_some(n as usize)
+    }
+    fn leaf(&self, n: usize) -> &AtomicU64 {
+        &self.tables[n / SPAN as usize].leaves[n % SPAN as usize]
+    }
+
+    /// What an instruction on this CPU reaches at `va`: by the TLB, else by the tables, which fills the TLB.
+    pub fn translate(&self, va: u64, access: Access) -> Option<Pfn> {
+        let n = Self::index(va)?;
+        let mut tlb = self.tlbs[current_cpu()].0.lock();
+        if tlb[n] & PRESENT == 0 {
+            tlb[n] = self.leaf(n).load(Ordering::Acquire);
+        }
+        let leaf = decode(tlb[n])?;
+        leaf.prot.contains(access.needs()).then_some(leaf.pfn)
+    }
+
+    /// The leaf, as the tables have it.
+    pub fn peek(&self, va: u64) -> Option<Leaf> {
+        decode(self.leaf(Self::index(va)?).load(Ordering::Acquire))
+    }
+
+    /// Every translation that some TLB still holds for `va`.
+    pub fn cached(&self, va: u64) -> impl Iterator<Item = Leaf> + '_ {
+        let n = Self::index(va).unwrap();
+        self.tlbs.iter().filter_map(move |t| decode(t.0.lock()[n]))
+    }
+}
+
+// SAFETY: table pages are part of the pmap, so none is ever freed or dead.
+unsafe impl Pmap<TestMachine> for TestPmap {
+    type Table<'a> = TestGuard<'a>;
+
+    fn new(_vm: &'static Vm<TestMachine>) -> Result<Self, OutOfMemory> {
+        Ok(TestPmap {
+            tables: core::array::from_fn(|_| TestTable {
+                lock: SpinLock::new(Rank::TABLE, ()),
+                unflushed: AtomicU32::new(0),
+                leaves: core::array::from_fn(|_| AtomicU64::new(0)),
+            }),
+            tlbs: core::array::from_fn(|_| Tlb(SpinLock::new(Rank::DEVICE, [0; SPAN as usize * TABLES]))),
+        })
+    }
+
+    fn table(&self, vm: &'static Vm<TestMachine>, va: u64) -> Result<TestGuard<'_>, OutOfMemory> {
+        self.next_table(vm, VirtRange { start: va, end: va + PAGE_SIZE }).ok_or(OutOfMemory)
+    }
+
+    fn next_table(&self, _vm: &'static Vm<TestMachine>, range: VirtRange) -> Option<TestGuard<'_>> {
+        let start = range.start.max(BASE);
+        let n = Self::index(start).filter(|_| start < range.end)? / SPAN as usize;
+        let guard = self.tables[n].lock.lock();
+        if !mutant(Mutant::NoFenceAfterLock) {
+            fence_after_rmw();
+        }
+        Some(TestGuard { pmap: self, n, _guard: guard })
+    }
+
+    fn unflushed_above(&self, _vm: &'static Vm<TestMachine>, _va: u64) -> bool {
+        false
+    }
+
+    fn flush(&self, _vm: &'static Vm<TestMachine>, set: &FlushSet) {
+        for tlb in &self.tlbs {
+            let mut t = tlb.0.lock();
+            match set.ranges() {
+                None => t.fill(0),
+                Some(ranges) => {
+                    for va in ranges.iter().flat_map(|r| (r.start..r.end).step_by(PAGE_SIZE as usize)) {
+                        t[Self::index(va).unwrap()] = 0;
+                    }
+                }
+            }
+        }
+    }
+
+    fn settle(&self, _vm: &'static Vm<TestMachine>, table: Pfn, by: u32) {
+        self.tables[table.0 as usize].unflushed.fetch_sub(by, Ordering::AcqRel);
+    }
+
+    fn prune(&self, _vm: &'static Vm<TestMachine>, _range: VirtRange) {}
+    fn clear(&self, _vm: &'static Vm<TestMachine>) {}
+    unsafe fn destroy(&mut self, _vm: &'static Vm<TestMachine>) {}
+
+    fn resident_pages(&self, _vm: &'static Vm<TestMachine>) -> u64 {
+        (0..SPAN as usize * TABLES).filter(|n| self.leaf(*n).load(Ordering::Acquire) & PRESENT != 0).count() as u64
+    }
+    fn table_pages(&self, _vm: &'static Vm<TestMachine>) -> u64 {
+        TABLES as u64
+    }
+}
+
+/// A locked table page.
+pub struct TestGuard<'a> {
+    pmap: &'a TestPmap,
+    n: usize,
+    _guard: SpinGuard<'a, ()>,
+}
+
+impl TestGuard<'_> {
+    fn leaf(&self, va: u64) -> &AtomicU64 {
+        let n = TestPmap::index(va).unwrap();
+        assert_eq!(n / SPAN as usize, self.n, "an address outside the locked table page");
+        self.pmap.leaf(n)
+    }
+}
+
+impl Table<TestMachine> for TestGuard<'_> {
+    fn span(&self) -> VirtRange {
+        let start = BASE + self.n as u64 * SPAN * PAGE_SIZE;
+        VirtRange { start, end: start + SPAN * PAGE_SIZE }
+    }
+    fn get(&self, va: u64) -> Option<Leaf> {
+        decode(self.leaf(va).load(Ordering::Acquire))
+    }
+    fn enter(&mut self, va: u64, new: Enter) {
+        let old = self.leaf(va).swap(encode(new), Ordering::AcqRel);
+        assert!(decode(old).is_none_or(|l| l.pfn == new.pfn), "a leaf is replaced by another page's");
+        let n = TestPmap::index(va).unwrap();
+        self.pmap.tlbs[current_cpu()].0.lock()[n] = 0;
+    }
+    fn remove(&mut self, va: u64, owed: &mut Obligation<'_, TestMachine>) -> Option<Removed> {
+        if self.leaf(va).load(Ordering::Acquire) & PRESENT == 0 {
+            return None;
+        }
+        self.pmap.tables[self.n].unflushed.fetch_add(1, Ordering::AcqRel);
+        let old = decode(self.leaf(va).swap(0, Ordering::AcqRel));
+        owed.owe(va, Pfn(self.n as u64));
+        old
+    }
+    fn weaken(&mut self, va: u64, keep: Prot, owed: &mut Obligation<'_, TestMachine>) -> Option<Removed> {
+        let old = decode(self.leaf(va).load(Ordering::Acquire))?;
+        if keep.contains(old.prot) {
+            return Some(old);
+        }
+        self.pmap.tables[self.n].unflushed.fetch_add(1, Ordering::AcqRel);
+        let new = Enter { pfn: old.pfn, prot: old.prot & keep };
+        let old = decode(self.leaf(va).swap(encode(new), Ordering::AcqRel));
+        owed.owe(va, Pfn(self.n as u64));
+        old
+    }
+    fn take_accessed(&mut self, va: u64) -> bool {
+        self.leaf(va).fetch_and(!ACCESSED, Ordering::AcqRel) & ACCESSED != 0
+    }
+    fn next_present(&self, from: u64, to: u64) -> Option<u64> {
+        (from.max(BASE)..to).step_by(PAGE_SIZE as usize).find(|va| self.get(*va).is_some())
+    }
+    fn unflushed(&self) -> bool {
+        self.pmap.tables[self.n].unflushed.load(Ordering::Acquire) != 0
+    }
+    fn live(&self) -> u32 {
+        self.pmap.tables[self.n].leaves.iter().filter(|l| l.load(Ordering::Acquire) & PRESENT != 0).count() as u32
+    }
+}
