@@ -6,8 +6,9 @@ use quire_pmap_x86_64::word::{self, ACCESSED, DIRTY, FANOUT, GLOBAL, LARGE, LEVE
 use quire_pmap_x86_64::{X86, X86Pmap};
 use quire_sync::CpuId;
 use quire_sync::hooks::threads;
+use quire_vm::map::{Space, SpaceRef};
 use quire_vm::page::Kind;
-use quire_vm::{Access, PAGE_SHIFT, PAGE_SIZE, Pfn, Phys, Vm};
+use quire_vm::{Access, FaultError, PAGE_SHIFT, PAGE_SIZE, Pfn, Phys, Vm};
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +23,9 @@ pub struct PageFault {
     /// Whether something was there that did not allow it.
     pub present: bool,
 }
+
+/// Faults for one access beyond which something goes round in circles: others may take the page away a few times.
+const FAULTS: u32 = 100_000;
 
 std::thread_local! {
     static DISTURBANCE: std::cell::Cell<u64> = const { std::cell::Cell::new(1) };
@@ -126,6 +130,41 @@ impl Cpu {
         self.word(&e, va).store(value, Ordering::Release);
         self.interrupts();
         Ok(())
+    }
+
+    /// Loads the page tables of `space`, whose last handle sees to it that no CPU has them any more.
+    pub fn enter(&self, space: &SpaceRef<Hosted>) {
+        // SAFETY: a space destroys its pmap when its last handle goes, and stays where it is until then.
+        unsafe { self.load(space.pmap()) }
+    }
+
+    /// Loads the aligned word at `va` in `space`, which is loaded; faults as a program would.
+    pub fn read(&self, space: &Space<Hosted>, va: u64) -> Result<u64, FaultError> {
+        self.served(space, || self.load_word(va))
+    }
+
+    /// Stores to the aligned word at `va` in `space`, which is loaded; faults as a program would.
+    pub fn write(&self, space: &Space<Hosted>, va: u64, value: u64) -> Result<(), FaultError> {
+        self.served(space, || self.store_word(va, value))
+    }
+
+    /// Executes at `va` in `space`, which is loaded; faults as a program would.
+    pub fn execute(&self, space: &Space<Hosted>, va: u64) -> Result<(), FaultError> {
+        self.served(space, || self.fetch(va))
+    }
+
+    /// Tries until it goes through or the core refuses.
+    fn served<R>(&self, space: &Space<Hosted>, access: impl Fn() -> Result<R, PageFault>) -> Result<R, FaultError> {
+        for _ in 0..FAULTS {
+            let fault = match access() {
+                Ok(r) => return Ok(r),
+                Err(fault) => fault,
+            };
+            self.interrupts();
+            let _kind = space.fault(fault.va, fault.access)?;
+            self.interrupts();
+        }
+        panic!("no progress: an access still faults after {FAULTS} faults were served");
     }
 
     /// Fetches an instruction at `va`: only the translation counts.

@@ -16,6 +16,7 @@
 mod arena;
 mod cpu;
 mod machine;
+pub mod model;
 mod tlb;
 
 pub use arena::Arena;

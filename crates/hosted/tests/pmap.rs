@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use quire_hosted::{Cpu, Hosted, Settings};
-use quire_pmap_x86_64::X86Pmap;
+use quire_pmap_x86_64::{X86, X86Pmap};
 use quire_vm::flush::Obligation;
 use quire_vm::frames::{Fill, For, Frame};
 use quire_vm::machine::Enter;
@@ -164,6 +164,7 @@ proptest! {
         unsafe { Pmap::<Hosted>::destroy(&mut *pmap, vm) };
         vm.free_frame(frame(frame_of));
         vm.epoch().drain();
+        vm.machine().mmu().drain(vm);
         prop_assert_eq!(vm.frames().free(), before);
     }
 }
@@ -308,6 +309,7 @@ fn tables_under_fire(pcid: bool) {
         unsafe { Pmap::<Hosted>::destroy(&mut *space, vm) };
     }
     vm.epoch().drain();
+    vm.machine().mmu().drain(vm);
     assert_eq!(vm.frames().free(), before, "frames are lost");
 }
 

@@ -171,12 +171,22 @@ impl KernelTables {
 
     /// Copies the kernel's half into a new root. => `root` is the caller's alone, and zeroed.
     pub(crate) fn share(&self, phys: &impl Phys, root: Pfn) {
+        self.each_used(|i| {
+            slot(phys, root, i).store(slot(phys, self.root, i).load(Ordering::Relaxed), Ordering::Relaxed);
+        });
+    }
+
+    /// Empties the kernel's half of a root that goes. => no CPU has `root` in CR3.
+    pub(crate) fn unshare(&self, phys: &impl Phys, root: Pfn) {
+        self.each_used(|i| slot(phys, root, i).store(0, Ordering::Relaxed));
+    }
+
+    fn each_used(&self, mut f: impl FnMut(usize)) {
         for (w, bits) in self.used.iter().enumerate() {
             let mut bits = *bits;
             while bits != 0 {
-                let i = FANOUT / 2 + w * 64 + bits.trailing_zeros() as usize;
+                f(FANOUT / 2 + w * 64 + bits.trailing_zeros() as usize);
                 bits &= bits - 1;
-                slot(phys, root, i).store(slot(phys, self.root, i).load(Ordering::Relaxed), Ordering::Relaxed);
             }
         }
     }

@@ -9,8 +9,9 @@ use crate::shootdown::{Residency, drop_loaded};
 use crate::x86::X86;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use quire_sync::{CpuId, PerCpu};
-use quire_vm::Pfn;
+use quire_sync::{CpuId, PerCpu, Rank, SpinLock, preempt_off};
+use quire_vm::frames::Frame;
+use quire_vm::{Pfn, Vm};
 
 /// PCIDs that each CPU uses for spaces. More would only keep translations that other work has pushed out of the TLB before
 /// their space runs again (Linux came to six as well).
@@ -25,6 +26,16 @@ struct Tagged {
     seen: AtomicU64,
 }
 
+/// Empty table pages that a CPU keeps: enough for two small processes, few enough not to matter.
+const SPARE: u32 = 16;
+
+/// Empty table pages, linked through their descriptors.
+#[derive(Default)]
+struct Spare {
+    head: Option<Pfn>,
+    len: u32,
+}
+
 /// One CPU's translation state. Only that CPU touches it, with interrupts off or from a shootdown handler.
 pub struct CpuMmu {
     /// The space in CR3; null: the kernel's own root.
@@ -34,6 +45,9 @@ pub struct CpuMmu {
     cr3: AtomicU64,
     slot: AtomicUsize,
     slots: [Tagged; PCIDS],
+    /// Table pages are empty again when they are given back, so the next one needs no zeroing. Another CPU takes the lock
+    /// only to drain it.
+    spare: SpinLock<Spare>,
 }
 
 impl CpuMmu {
@@ -44,6 +58,7 @@ impl CpuMmu {
             cr3: AtomicU64::new(0),
             slot: AtomicUsize::new(0),
             slots: core::array::from_fn(|_| Tagged { space: AtomicU64::new(0), seen: AtomicU64::new(0) }),
+            spare: SpinLock::new(Rank::SLAB_LOCAL, Spare::default()),
         }
     }
 
@@ -124,6 +139,39 @@ impl Mmu {
     /// One CPU's state.
     pub fn cpu(&self, cpu: CpuId) -> &CpuMmu {
         self.cpus.of(cpu)
+    }
+
+    /// An empty table page from this CPU's few.
+    pub(crate) fn take_spare<M: X86>(&self, vm: &Vm<M>) -> Option<Pfn> {
+        let cpu = preempt_off();
+        let mut spare = self.cpus.mine(&cpu).spare.lock();
+        let t = spare.head?;
+        *spare = Spare { head: vm.page(t).next(), len: spare.len - 1 };
+        Some(t)
+    }
+
+    /// Keeps an empty table page for later, where there is room.
+    pub(crate) fn keep_spare<M: X86>(&self, vm: &Vm<M>, t: Pfn) -> bool {
+        let cpu = preempt_off();
+        let mut spare = self.cpus.mine(&cpu).spare.lock();
+        if spare.len == SPARE {
+            return false;
+        }
+        vm.page(t).set_next(spare.head);
+        *spare = Spare { head: Some(t), len: spare.len + 1 };
+        true
+    }
+
+    /// Gives the empty table pages that the CPUs keep back to the system.
+    pub fn drain<M: X86>(&self, vm: &Vm<M>) {
+        for cpu in self.cpus.iter() {
+            let mut next = core::mem::take(&mut *cpu.spare.lock()).head;
+            while let Some(t) = next {
+                next = vm.page(t).next();
+                // SAFETY: nobody else has a page that was kept here.
+                vm.free_frame(unsafe { Frame::from_pfn(t) });
+            }
+        }
     }
 
     pub(crate) fn new_id(&self) -> u64 {

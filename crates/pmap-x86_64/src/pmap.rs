@@ -64,7 +64,11 @@ impl<M: X86> Memory for Frames<M> {
     }
 
     fn allocate(&self, level: u32) -> Result<Pfn, OutOfMemory> {
-        let t = self.0.alloc_frame(Fill::Zeroed, For::User)?.into_pfn();
+        let t = match self.0.machine().mmu().take_spare(&self.0) {
+            Some(t) => t,
+            None => self.0.alloc_frame(Fill::Zeroed, For::User)?.into_pfn(),
+        };
+        debug_assert!(self.slots(t).iter().all(|s| s.load(Ordering::Relaxed) == 0), "a new table page is not empty");
         let page = self.0.page(t);
         page.set_kind(Kind::Table);
         page.spare().store(0, Ordering::Relaxed);
@@ -76,6 +80,11 @@ impl<M: X86> Memory for Frames<M> {
 
     fn free(&self, t: Pfn) {
         self.0.page(t).set_kind(Kind::Wild);
+        let vm = &self.0;
+        if self.state(t).live() == 0 && vm.machine().mmu().keep_spare(vm, t) {
+            vm.machine().frame_freed(t);
+            return;
+        }
         // SAFETY: by the trait's contract nobody reaches the table page any more; `allocate` gave its number up.
         self.0.free_frame(unsafe { Frame::from_pfn(t) });
     }
@@ -300,6 +309,7 @@ unsafe impl<M: X86> Pmap<M> for X86Pmap {
     unsafe fn destroy(&mut self, vm: &'static Vm<M>) {
         // Idle CPUs may still have it in CR3.
         Self::shoot(vm, self.residency.loaded(), &Request::leave(&self.residency));
+        vm.machine().mmu().kernel().unshare(vm.machine(), self.root);
         Frames::of(vm).free(self.root);
     }
 

@@ -106,7 +106,7 @@ pub(crate) trait Memory {
     fn occupied(&self, t: Pfn) -> &AtomicU64;
     /// A zeroed table page for `level`, its descriptor fresh.
     fn allocate(&self, level: u32) -> Result<Pfn, OutOfMemory>;
-    /// Takes back a table page that no walker can reach.
+    /// Takes back a table page that no walker can reach; it is empty where its count of present entries is zero.
     fn free(&self, t: Pfn);
     /// Takes back, after the walkers, a dead table page that has left every paging-structure cache.
     fn retire(&self, t: Pfn);
@@ -147,6 +147,12 @@ impl<'a> View<'a> {
         self.slots[i].swap(0, Ordering::AcqRel);
         self.state.change_live(-1);
         self.tidy(i / GROUP);
+    }
+
+    /// Empties the entry `i` of a table above the last level that nobody can reach any more.
+    pub(crate) fn unlink_last(&self, i: usize) {
+        self.slots[i].store(0, Ordering::Relaxed);
+        self.state.change_live(-1);
     }
 
     /// Empties the present leaf `i`, counted as not flushed. => caller holds the lock.

@@ -15,7 +15,7 @@
 
 use crate::mutant;
 use crate::table::{Memory, View};
-use crate::word::{LEVELS, base, frame, index, present, span, user_table};
+use crate::word::{FANOUT, LEVELS, base, frame, index, present, span, user_table};
 use quire_sync::SpinGuard;
 use quire_sync::atomic::{Ordering, fence_after_rmw};
 use quire_vm::{OutOfMemory, Pfn, VirtRange};
@@ -233,14 +233,16 @@ impl<'m, A: Memory> Tree<'m, A> {
         }
     }
 
-    /// Frees every table page below entry `i` of the root, which nobody can reach any more.
+    /// Frees the table page at `level` that `word` names and every one below, which nobody can reach any more. They are left
+    /// empty.
     pub(crate) fn free_below(&self, word: u64, level: u32) {
         let t = frame(word);
         if level > 0 {
             let view = View::of(self.memory, t);
             let mut i = 0;
-            while let Some((at, word)) = view.next(i, crate::word::FANOUT - 1) {
+            while let Some((at, word)) = view.next(i, FANOUT - 1) {
                 self.free_below(word, level - 1);
+                view.unlink_last(at);
                 i = at + 1;
             }
         }

@@ -1,0 +1,191 @@
+//! What memory must contain: a model of one lane of a space, exact where one CPU works alone and as narrow as can be where
+//! others look on.
+//!
+//! A *lane* is a set of pages that one CPU alone maps, unmaps, protects and stamps. Others may read them, store beside the
+//! stamp, or fork the space at any moment. So a page's state is a set of candidates: one, as its owner knows it; in a forked
+//! child all states that the parent's page had at some moment of the fork, until an access tells which it was. An access that
+//! no candidate explains is an error of the core (or of the model).
+
+use quire_vm::{Access, FaultError, Prot};
+
+/// What a page of a space is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// Nothing.
+    Unmapped,
+    /// Memory of the space's own: its stamp, and the stamp of what comes back where it is dropped.
+    Private(Prot, u64, u64),
+    /// Page `1` of the lane's part of shared object `0`; the stamp is the object's.
+    Shared(Prot, usize, usize),
+}
+
+impl State {
+    /// What is allowed; `None` where nothing is mapped.
+    pub fn prot(self) -> Option<Prot> {
+        match self {
+            State::Unmapped => None,
+            State::Private(p, ..) | State::Shared(p, ..) => Some(p),
+        }
+    }
+
+    /// The same memory with other rights.
+    pub fn with_prot(self, prot: Prot) -> State {
+        match self {
+            State::Unmapped => State::Unmapped,
+            State::Private(_, v, b) => State::Private(prot, v, b),
+            State::Shared(_, o, p) => State::Shared(prot, o, p),
+        }
+    }
+}
+
+/// How an access ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seen {
+    /// It went through; for a read of the stamp, with its value.
+    Value(Option<u64>),
+    /// It failed.
+    Failed(FaultError),
+}
+
+impl State {
+    /// Whether an access that found the page in this state could end like that. `shared` tells a shared page's stamp, where
+    /// it is known.
+    pub fn explains(self, access: Access, seen: Seen, shared: impl Fn(usize, usize) -> Option<u64>) -> bool {
+        match (seen, self.prot()) {
+            (Seen::Failed(FaultError::OutOfMemory), Some(_)) => true,
+            (Seen::Failed(FaultError::NotMapped), None) => true,
+            (Seen::Failed(FaultError::Protection), Some(p)) => !p.contains(access.needs()),
+            (Seen::Value(v), Some(p)) if p.contains(access.needs()) => match (v, self) {
+                (Some(v), State::Private(_, own, _)) => v == own,
+                (Some(v), State::Shared(_, o, p)) => shared(o, p).is_none_or(|s| s == v),
+                _ => true,
+            },
+            _ => false,
+        }
+    }
+}
+
+/// A span of the test's logical clock, both ends included.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// Before the operation began.
+    pub from: u64,
+    /// After it ended.
+    pub to: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Past {
+    states: Vec<State>,
+    span: Span,
+}
+
+/// One page of a lane.
+#[derive(Clone, Debug)]
+pub struct Page {
+    now: Vec<State>,
+    /// When `now` may have begun.
+    since: u64,
+    /// Earlier states, kept while somebody looks on.
+    past: Vec<Past>,
+}
+
+impl Page {
+    /// A page that nothing is mapped at.
+    pub fn new() -> Page {
+        Page::of(vec![State::Unmapped])
+    }
+
+    /// A page that is one of `candidates`.
+    pub fn of(candidates: Vec<State>) -> Page {
+        Page { now: candidates, since: 0, past: Vec::new() }
+    }
+
+    /// The candidates now.
+    pub fn now(&self) -> &[State] {
+        &self.now
+    }
+
+    /// The state, where there is one candidate only.
+    pub fn certain(&self) -> Option<State> {
+        if let [one] = self.now[..] { Some(one) } else { None }
+    }
+
+    /// An operation of the owner, which ran during `span`, made the page one of `states`. `watched`: somebody may ask about
+    /// moments before its end.
+    pub fn become_one_of(&mut self, mut states: Vec<State>, span: Span, watched: bool) {
+        states.dedup();
+        let old = std::mem::replace(&mut self.now, states);
+        if watched {
+            self.past.push(Past { states: old, span: Span { from: self.since, to: span.to } });
+        } else {
+            self.past.clear();
+        }
+        self.since = span.from;
+    }
+
+    /// Every candidate changes by `f`.
+    pub fn change(&mut self, span: Span, watched: bool, f: impl Fn(State) -> State) {
+        let states = self.now.iter().map(|s| f(*s)).collect();
+        self.become_one_of(states, span, watched);
+    }
+
+    /// The owner saw how an access ended: only candidates that explain it remain. `false` where there is none.
+    pub fn narrow(&mut self, explains: impl Fn(State) -> bool) -> bool {
+        if self.now.iter().all(|s| explains(*s)) {
+            return true;
+        }
+        let left: Vec<State> = self.now.iter().copied().filter(|s| explains(*s)).collect();
+        if left.is_empty() {
+            return false;
+        }
+        self.now = left;
+        true
+    }
+
+    /// Every state that the page may have had at a moment of `span`.
+    pub fn during(&self, span: Span) -> Vec<State> {
+        let mut states = Vec::new();
+        let past = self.past.iter().filter(|p| p.span.from <= span.to && span.from <= p.span.to);
+        let now = (self.since <= span.to).then_some(&self.now);
+        for s in past.map(|p| &p.states).chain(now).flatten() {
+            if !states.contains(s) {
+                states.push(*s);
+            }
+        }
+        states
+    }
+}
+
+impl Default for Page {
+    fn default() -> Self {
+        Page::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RW: Prot = Prot::READ.union(Prot::WRITE);
+
+    #[test]
+    fn who_looks_on_sees_the_old_or_the_new_state_and_nothing_else() {
+        let mut page = Page::of(vec![State::Private(RW, 1, 0)]);
+        page.become_one_of(vec![State::Private(RW, 2, 0)], Span { from: 10, to: 12 }, true);
+        let at = |from, to| page.during(Span { from, to });
+        assert_eq!(at(8, 9), [State::Private(RW, 1, 0)]);
+        assert_eq!(at(9, 11), [State::Private(RW, 1, 0), State::Private(RW, 2, 0)]);
+        assert_eq!(at(13, 14), [State::Private(RW, 2, 0)]);
+    }
+
+    #[test]
+    fn an_access_that_nothing_explains_is_an_error() {
+        let mut page = Page::of(vec![State::Private(RW, 1, 0), State::Unmapped]);
+        let seen = |s: State, v| s.explains(Access::Read, v, |_, _| None);
+        assert!(page.narrow(|s| seen(s, Seen::Value(Some(1)))));
+        assert_eq!(page.certain(), Some(State::Private(RW, 1, 0)));
+        assert!(!page.narrow(|s| seen(s, Seen::Failed(FaultError::NotMapped))));
+        assert!(!page.narrow(|s| seen(s, Seen::Value(Some(3)))));
+    }
+}

@@ -1,0 +1,614 @@
+//! One CPU at work: random operations on its own lane of random spaces, looks and stores in other lanes, forks, exits.
+
+use crate::world::{
+    BLOCK, FILE_PAGES, LANE_PAGES, MIXED_PAGES, PART, SharedObject, SpaceModel, World, file_stamp, write_stamp,
+};
+use quire_hosted::model::{Page, Seen, Span, State};
+use quire_hosted::{Cpu, Hosted};
+use quire_vm::map::{Advice, MapRequest, Move, Placement, Tag};
+use quire_vm::object::ObjectRef;
+use quire_vm::{Access, FaultError, MapError, PAGE_SIZE, Prot, VirtRange};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+pub struct Worker<'w> {
+    world: &'w World,
+    cpu: &'w Cpu,
+    lane: usize,
+    random: u64,
+    /// Makes stamps that nobody has used before.
+    stamps: u64,
+    /// What it did last, for the message when something is wrong.
+    doing: String,
+}
+
+type Pages<'a> = quire_sync::MutexGuard<'a, Vec<Page>>;
+
+const RW: Prot = Prot::READ.union(Prot::WRITE);
+
+impl<'w> Worker<'w> {
+    pub fn new(world: &'w World, cpu: &'w Cpu, lane: usize, seed: u64) -> Self {
+        let random = (seed ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(lane as u64 * 2 + 3) | 1;
+        cpu.disturb(random);
+        Worker { world, cpu, lane, random, stamps: 0, doing: String::new() }
+    }
+
+    fn random(&mut self, n: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        ((self.random >> 11) % n as u64) as usize
+    }
+
+    fn stamp(&mut self) -> u64 {
+        self.stamps += 1;
+        (self.lane as u64 + 1) << 48 | self.stamps
+    }
+
+    #[track_caller]
+    fn wrong(&self, what: &str) -> ! {
+        panic!("lane {} of {}: {what}; doing: {}", self.lane, self.world.lanes, self.doing)
+    }
+
+    /// `steps` random operations.
+    pub fn work(&mut self, steps: usize) {
+        for step in 0..steps {
+            let n = self.random(self.world.spaces.len());
+            let Some(model) = self.world.slot(n) else { continue };
+            self.cpu.enter(&model.space);
+            self.step(&model, n);
+            if step % 64 == 0 && self.random(2) == 0 {
+                self.cpu.idle(model.space.pmap());
+            }
+            self.cpu.interrupts();
+        }
+        self.cpu.leave();
+    }
+
+    fn step(&mut self, model: &Arc<SpaceModel>, n: usize) {
+        match self.random(100) {
+            0..16 => self.map(model),
+            16..22 => self.unmap(model),
+            22..28 => self.protect(model),
+            28..32 => self.advise(model),
+            32..35 => self.remap(model),
+            35..60 => self.touch(model),
+            60..64 => self.look_at_all(model),
+            64..78 => self.look_elsewhere(model),
+            78..88 => self.store_elsewhere(model),
+            88..91 => self.use_the_object(),
+            91..93 => self.anywhere(model),
+            93..97 => self.fork(model),
+            97..99 => self.exit(n),
+            _ => {
+                let (lane, i) = (self.random_lane(), self.random(LANE_PAGES));
+                self.cpu.speculate(self.world.va(lane, i));
+            }
+        }
+    }
+
+    fn random_lane(&mut self) -> usize {
+        self.random(self.world.lanes)
+    }
+
+    /// A run of pages whose addresses are consecutive.
+    fn run(&mut self) -> Range<usize> {
+        let (start, end) = if self.random(2) == 0 {
+            let block = self.random(MIXED_PAGES / BLOCK) * BLOCK;
+            (block, block + BLOCK)
+        } else {
+            (MIXED_PAGES, LANE_PAGES)
+        };
+        let a = start + self.random(end - start);
+        let most = if self.random(4) == 0 { end - a } else { (end - a).min(6) };
+        a..a + 1 + self.random(most)
+    }
+
+    fn range(&self, run: &Range<usize>) -> VirtRange {
+        let start = self.world.va(self.lane, run.start);
+        VirtRange { start, end: start + run.len() as u64 * PAGE_SIZE }
+    }
+
+    fn prot(&mut self) -> Prot {
+        let all = [RW, RW, RW, Prot::READ, Prot::READ | Prot::EXEC, Prot::empty(), Prot::all()];
+        all[self.random(all.len())]
+    }
+
+    fn own<'m>(&self, model: &'m SpaceModel) -> Pages<'m> {
+        model.lanes[self.lane].lock()
+    }
+
+    /// Notes what an operation that took the whole of `span` made of the pages of `run`.
+    fn set(
+        &self,
+        model: &SpaceModel,
+        pages: &mut Pages<'_>,
+        run: Range<usize>,
+        span: Span,
+        f: impl Fn(usize, State) -> State,
+    ) {
+        let watched = model.watched();
+        for i in run {
+            pages[i].change(span, watched, |s| f(i, s));
+        }
+    }
+
+    /// What an operation that failed half-way may have done: each page is as before, or as `f` says.
+    fn maybe(
+        &self,
+        model: &SpaceModel,
+        pages: &mut Pages<'_>,
+        run: Range<usize>,
+        span: Span,
+        f: impl Fn(State) -> State,
+    ) {
+        let watched = model.watched();
+        for i in run {
+            let mut states = pages[i].now().to_vec();
+            states.extend(pages[i].now().iter().map(|s| f(*s)).collect::<Vec<_>>());
+            pages[i].become_one_of(states, span, watched);
+        }
+    }
+
+    fn no_memory(&self) {
+        self.world.counts.out_of_memory.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn map(&mut self, model: &SpaceModel) {
+        let run = self.run();
+        let r = self.range(&run);
+        let prot = self.prot();
+        let replace = self.random(4) != 0;
+        let what = self.random(4);
+        let mut request = MapRequest {
+            at: if replace { Placement::Fixed(r.start) } else { Placement::FixedNoReplace(r.start) },
+            len: r.len(),
+            prot,
+            max_prot: Prot::all(),
+            shared: false,
+            object: None,
+            grows_down: false,
+            tag: Tag::None,
+            populate: self.random(8) == 0,
+        };
+        let file_at = self.random(FILE_PAGES);
+        let (object, part_at) = (self.random(2), self.random(PART));
+        let end = match what {
+            0 => {
+                request.object = Some((self.world.file.clone(), file_at as u64 * PAGE_SIZE));
+                FILE_PAGES - file_at
+            }
+            1 => {
+                request.shared = true;
+                let o = &self.world.shared[object];
+                request.object = Some((o.object.clone(), SharedObject::index(self.lane, part_at) * PAGE_SIZE));
+                PART - part_at
+            }
+            _ => usize::MAX,
+        };
+        let run = run.start..run.end.min(run.start.saturating_add(end));
+        request.len = run.len() as u64 * PAGE_SIZE;
+        self.doing = format!("map {run:?} of kind {what}, {prot:?}, replace {replace}");
+        let mut pages = self.own(model);
+        let (done, span) = self.world.during(|| model.space.map(&request));
+        match done {
+            Ok(at) if at == r.start => {
+                if !replace {
+                    for i in run.clone() {
+                        if !pages[i].narrow(|s| s == State::Unmapped) {
+                            self.wrong("something was replaced that should not be");
+                        }
+                    }
+                }
+                let start = run.start;
+                self.set(model, &mut pages, run, span, |i, _| match what {
+                    0 => State::Private(prot, file_stamp(file_at + i - start), file_stamp(file_at + i - start)),
+                    1 => State::Shared(prot, object, part_at + i - start),
+                    _ => State::Private(prot, 0, 0),
+                });
+                self.world.counts.maps.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(_) => self.wrong("a fixed mapping lies elsewhere"),
+            Err(MapError::Exists) if !replace => {
+                if run.clone().all(|i| pages[i].certain() == Some(State::Unmapped)) {
+                    self.wrong("nothing is there, and yet something is in the way");
+                }
+            }
+            Err(MapError::OutOfMemory) => self.no_memory(),
+            Err(e) => self.wrong(&format!("map failed: {e:?}")),
+        }
+    }
+
+    fn unmap(&mut self, model: &SpaceModel) {
+        let run = self.run();
+        self.doing = format!("unmap {run:?}");
+        let mut pages = self.own(model);
+        let r = self.range(&run);
+        let (done, span) = self.world.during(|| model.space.unmap(r));
+        match done {
+            Ok(()) => self.set(model, &mut pages, run, span, |_, _| State::Unmapped),
+            Err(MapError::OutOfMemory) => self.no_memory(),
+            Err(e) => self.wrong(&format!("unmap failed: {e:?}")),
+        }
+    }
+
+    fn protect(&mut self, model: &SpaceModel) {
+        let (run, prot) = (self.run(), self.prot());
+        self.doing = format!("protect {run:?} {prot:?}");
+        let mut pages = self.own(model);
+        let r = self.range(&run);
+        let (done, span) = self.world.during(|| model.space.protect(r, prot));
+        self.whole(model, &mut pages, run, span, done, |s| s.with_prot(prot));
+    }
+
+    fn advise(&mut self, model: &SpaceModel) {
+        let run = self.run();
+        let need = self.random(4) == 0;
+        self.doing = format!("advise {run:?}, will need {need}");
+        let mut pages = self.own(model);
+        let r = self.range(&run);
+        let advice = if need { Advice::WillNeed } else { Advice::DontNeed };
+        let (done, span) = self.world.during(|| model.space.advise(r, advice));
+        if need {
+            self.whole(model, &mut pages, run, span, done, |s| s);
+            return;
+        }
+        // What was stored is gone; what a file has behind it comes back.
+        self.whole(model, &mut pages, run, span, done, |s| match s {
+            State::Private(p, _, base) => State::Private(p, base, base),
+            other => other,
+        });
+    }
+
+    /// An operation that needs every page of `run` mapped, and otherwise may have been done in part.
+    fn whole(
+        &self,
+        model: &SpaceModel,
+        pages: &mut Pages<'_>,
+        run: Range<usize>,
+        span: Span,
+        done: Result<(), MapError>,
+        f: impl Fn(State) -> State,
+    ) {
+        match done {
+            Ok(()) => {
+                for i in run.clone() {
+                    if !pages[i].narrow(|s| s != State::Unmapped) {
+                        self.wrong("a hole was not noticed");
+                    }
+                }
+                self.set(model, pages, run, span, |_, s| f(s));
+            }
+            Err(MapError::NotMapped) => {
+                if run.clone().all(|i| pages[i].now().iter().all(|s| *s != State::Unmapped)) {
+                    self.wrong("a hole was found where there is none");
+                }
+                self.maybe(model, pages, run, span, f);
+            }
+            Err(MapError::OutOfMemory) => {
+                self.no_memory();
+                self.maybe(model, pages, run, span, f);
+            }
+            Err(e) => self.wrong(&format!("failed: {e:?}")),
+        }
+    }
+
+    /// Moves a run to another place in the lane.
+    fn remap(&mut self, model: &SpaceModel) {
+        let (from, to) = (self.run(), self.run());
+        let n = from.len().min(to.len());
+        let (from, to) = (from.start..from.start + n, to.start..to.start + n);
+        if from.start < to.end && to.start < from.end {
+            return;
+        }
+        self.doing = format!("remap {from:?} to {to:?}");
+        let mut pages = self.own(model);
+        let certain: Vec<Option<State>> = from.clone().map(|i| pages[i].certain()).collect();
+        if certain.iter().any(|s| s.is_none()) {
+            return;
+        }
+        let (r, target) = (self.range(&from), self.world.va(self.lane, to.start));
+        let (done, span) = self.world.during(|| model.space.remap(r, r.len(), Move::To(target), false));
+        match done {
+            Ok(at) if at == target => {
+                if certain.contains(&Some(State::Unmapped)) {
+                    self.wrong("a hole was moved");
+                }
+                let start = to.start;
+                self.set(model, &mut pages, to, span, |i, _| certain[i - start].unwrap_or(State::Unmapped));
+                self.set(model, &mut pages, from, span, |_, _| State::Unmapped);
+            }
+            Ok(_) => self.wrong("it was moved elsewhere"),
+            // More than one mapping in the range, or a hole: refused before or after the target was unmapped.
+            Err(MapError::NotMapped | MapError::Invalid) => {
+                self.maybe(model, &mut pages, to, span, |_| State::Unmapped)
+            }
+            Err(MapError::OutOfMemory) => {
+                self.no_memory();
+                self.maybe(model, &mut pages, to, span, |_| State::Unmapped);
+            }
+            Err(e) => self.wrong(&format!("remap failed: {e:?}")),
+        }
+    }
+
+    /// Reads or writes the stamp of one page of the own lane.
+    fn touch(&mut self, model: &SpaceModel) {
+        let i = self.run().start;
+        let mut pages = self.own(model);
+        match self.random(4) {
+            0 => self.fetch(model, &mut pages, i),
+            1 => self.read(model, &mut pages, i),
+            _ => self.write(model, &mut pages, i),
+        }
+    }
+
+    fn seen(&self, r: Result<Option<u64>, FaultError>) -> Seen {
+        self.world.counts.accesses.fetch_add(1, Ordering::Relaxed);
+        r.map_or_else(
+            |e| {
+                self.world.counts.faults_failed.fetch_add(1, Ordering::Relaxed);
+                Seen::Failed(e)
+            },
+            Seen::Value,
+        )
+    }
+
+    fn narrow(&self, page: &mut Page, access: Access, seen: Seen) {
+        let before = page.clone();
+        let stamp = |o: usize, p: usize| Some(self.world.shared[o].stamp(self.lane, p).load(Ordering::Relaxed));
+        if !page.narrow(|s| s.explains(access, seen, stamp)) {
+            let stamps: Vec<_> = before
+                .now()
+                .iter()
+                .filter_map(|s| if let State::Shared(_, o, p) = s { stamp(*o, *p) } else { None })
+                .collect();
+            self.wrong(&format!(
+                "{access:?} ended as {seen:x?}, which none of {:x?} explains (shared: {stamps:x?})",
+                before.now()
+            ));
+        }
+    }
+
+    fn read(&mut self, model: &SpaceModel, pages: &mut Pages<'_>, i: usize) {
+        self.doing = format!("read {i} at {:#x} in space {}", self.world.va(self.lane, i), model.space.id());
+        let r = self.cpu.read(&model.space, self.world.va(self.lane, i)).map(Some);
+        let seen = self.seen(r);
+        self.narrow(&mut pages[i], Access::Read, seen);
+    }
+
+    fn fetch(&mut self, model: &SpaceModel, pages: &mut Pages<'_>, i: usize) {
+        self.doing = format!("fetch {i} at {:#x} in space {}", self.world.va(self.lane, i), model.space.id());
+        let r = self.cpu.execute(&model.space, self.world.va(self.lane, i)).map(|()| None);
+        let seen = self.seen(r);
+        self.narrow(&mut pages[i], Access::Exec, seen);
+    }
+
+    fn write(&mut self, model: &SpaceModel, pages: &mut Pages<'_>, i: usize) {
+        let stamp = self.stamp();
+        let va = self.world.va(self.lane, i);
+        self.doing = format!("write {i} at {va:#x} in space {}", model.space.id());
+        let (r, span) = self.world.during(|| self.cpu.write(&model.space, va, stamp).map(|()| None));
+        let seen = self.seen(r);
+        self.narrow(&mut pages[i], Access::Write, seen);
+        if let Seen::Value(_) = seen {
+            // The stamp is in one place only: whichever candidate it was, later reads tell.
+            for s in pages[i].now() {
+                if let State::Shared(_, o, p) = s
+                    && pages[i].certain().is_some()
+                {
+                    self.world.shared[*o].stamp(self.lane, *p).store(stamp, Ordering::Relaxed);
+                }
+            }
+            let uncertain = pages[i].certain().is_none();
+            if uncertain && pages[i].now().iter().any(|s| matches!(s, State::Shared(..))) {
+                self.find_out(model, &mut pages[i], va, stamp);
+            }
+            self.set(model, pages, i..i + 1, span, |_, s| match s {
+                State::Private(p, _, base) => State::Private(p, stamp, base),
+                other => other,
+            });
+            self.read(model, pages, i);
+        }
+    }
+
+    /// A page was stored to, and may be private or shared memory: looks at the objects, which alone can tell.
+    fn find_out(&self, _model: &SpaceModel, page: &mut Page, _va: u64, stamp: u64) {
+        let in_object =
+            |o: usize, p: usize| read_stamp(&self.world.shared[o].object, SharedObject::index(self.lane, p)) == stamp;
+        if !page.narrow(|s| match s {
+            State::Shared(_, o, p) => in_object(o, p),
+            _ => true,
+        }) {
+            self.wrong("a store to shared memory did not reach the object");
+        }
+        let found = page.now().iter().find_map(|s| if let State::Shared(_, o, p) = s { Some((*o, *p)) } else { None });
+        if let Some((o, p)) = found {
+            page.narrow(|s| matches!(s, State::Shared(_, so, sp) if (so, sp) == (o, p)));
+            self.world.shared[o].stamp(self.lane, p).store(stamp, Ordering::Relaxed);
+        }
+    }
+
+    fn look_at_all(&mut self, model: &SpaceModel) {
+        let mut pages = self.own(model);
+        for i in 0..LANE_PAGES {
+            self.read(model, &mut pages, i);
+        }
+    }
+
+    /// Reads a stamp of another lane, whose owner may be changing it right now.
+    fn look_elsewhere(&mut self, model: &SpaceModel) {
+        let (lane, i) = (self.random_lane(), self.random(LANE_PAGES));
+        let va = self.world.va(lane, i);
+        self.doing = format!("look at {i} of lane {lane} at {va:#x} in space {}", model.space.id());
+        let _watch = model.watch();
+        let (r, span) = self.world.during(|| self.cpu.read(&model.space, va).map(Some));
+        let seen = self.seen(r);
+        self.check_elsewhere(model, lane, i, Access::Read, seen, span);
+    }
+
+    fn check_elsewhere(&self, model: &SpaceModel, lane: usize, i: usize, access: Access, seen: Seen, span: Span) {
+        let states = model.lanes[lane].lock()[i].during(span);
+        if !states.iter().any(|s| s.explains(access, seen, |_, _| None)) {
+            self.wrong(&format!("{access:?} ended as {seen:x?}, which none of {states:x?} explains"));
+        }
+    }
+
+    /// Stores beside the stamp of a page of another lane: the owner's stamp must not suffer.
+    fn store_elsewhere(&mut self, model: &SpaceModel) {
+        let (lane, i) = (self.random_lane(), self.random(LANE_PAGES));
+        let beside = self.world.va(lane, i) + 512 + self.lane as u64 * 8;
+        self.doing = format!("store beside {i} of lane {lane} at {beside:#x} in space {}", model.space.id());
+        let value = self.stamp();
+        let _watch = model.watch();
+        let (r, span) = self.world.during(|| self.cpu.write(&model.space, beside, value).map(|()| None));
+        let seen = self.seen(r);
+        self.check_elsewhere(model, lane, i, Access::Write, seen, span);
+        // Whatever another CPU stored beside a stamp carries its number.
+        let other = self.random_lane();
+        let va = self.world.va(lane, i) + 512 + other as u64 * 8;
+        if let Ok(v) = self.cpu.read(&model.space, va)
+            && v != 0
+            && v >> 48 != other as u64 + 1
+        {
+            self.wrong(&format!("{va:#x} holds {v:#x}, which nobody stored there"));
+        }
+    }
+
+    /// Reads, writes or discards a page of the own part of a shared object, past any mapping.
+    fn use_the_object(&mut self) {
+        let (o, p) = (self.random(2), self.random(PART));
+        let shared = &self.world.shared[o];
+        let index = SharedObject::index(self.lane, p);
+        self.doing = format!("use page {p} of object {o}");
+        match self.random(3) {
+            0 => {
+                let (got, known) =
+                    (read_stamp(&shared.object, index), shared.stamp(self.lane, p).load(Ordering::Relaxed));
+                if got != known {
+                    self.wrong(&format!("the object has {got:#x} where {known:#x} was written"));
+                }
+            }
+            1 => {
+                let stamp = self.stamp();
+                if write_stamp(&shared.object, index, stamp).is_ok_and(|n| n == 8) {
+                    shared.stamp(self.lane, p).store(stamp, Ordering::Relaxed);
+                }
+            }
+            _ => {
+                let end = p + 1 + self.random((PART - p).min(4));
+                shared.object.discard(index..SharedObject::index(self.lane, end - 1) + 1);
+                (p..end).for_each(|p| shared.stamp(self.lane, p).store(0, Ordering::Relaxed));
+            }
+        }
+    }
+
+    /// A mapping wherever the space puts it, used and removed at once.
+    fn anywhere(&mut self, model: &SpaceModel) {
+        let n = 1 + self.random(20) as u64;
+        let hint = if self.random(2) == 0 { 0 } else { self.world.va(self.lane, 0) };
+        self.doing = format!("map {n} pages anywhere, hint {hint:#x}");
+        let request = MapRequest {
+            at: Placement::Any { hint },
+            len: n * PAGE_SIZE,
+            prot: RW,
+            max_prot: Prot::all(),
+            shared: false,
+            object: None,
+            grows_down: false,
+            tag: Tag::None,
+            populate: false,
+        };
+        // With the lane locked: a hint may lead into a hole of it.
+        let mut pages = self.own(model);
+        let (done, span) = self.world.during(|| model.space.map(&request));
+        let at = match done {
+            Ok(at) => at,
+            Err(MapError::OutOfMemory) => return self.no_memory(),
+            Err(e) => self.wrong(&format!("map failed: {e:?}")),
+        };
+        let inside: Vec<usize> =
+            (0..LANE_PAGES).filter(|i| (at..at + n * PAGE_SIZE).contains(&self.world.va(self.lane, *i))).collect();
+        for i in &inside {
+            if !pages[*i].narrow(|s| s == State::Unmapped) {
+                self.wrong("a mapping without an address replaced one");
+            }
+            self.set(model, &mut pages, *i..*i + 1, span, |_, _| State::Private(RW, 0, 0));
+        }
+        let stamp = self.stamp();
+        for p in 0..n {
+            match self.cpu.read(&model.space, at + p * PAGE_SIZE) {
+                Ok(0) | Err(FaultError::OutOfMemory) => {}
+                other => self.wrong(&format!("new memory reads as {other:x?} at {:#x}", at + p * PAGE_SIZE)),
+            }
+        }
+        let wrote: Vec<bool> =
+            (0..n).map(|p| self.cpu.write(&model.space, at + p * PAGE_SIZE + 8, stamp + p).is_ok()).collect();
+        for p in (0..n).filter(|p| wrote[*p as usize]) {
+            match self.cpu.read(&model.space, at + p * PAGE_SIZE + 8) {
+                Ok(v) if v == stamp + p => {}
+                other => self.wrong(&format!("what was stored reads as {other:x?}")),
+            }
+        }
+        self.stamps += n;
+        let r = VirtRange { start: at, end: at + n * PAGE_SIZE };
+        loop {
+            let (done, span) = self.world.during(|| model.space.unmap(r));
+            match done {
+                Ok(()) => {
+                    for i in inside {
+                        self.set(model, &mut pages, i..i + 1, span, |_, _| State::Unmapped);
+                    }
+                    return;
+                }
+                Err(MapError::OutOfMemory) => std::thread::yield_now(),
+                Err(e) => self.wrong(&format!("unmap failed: {e:?}")),
+            }
+            self.cpu.interrupts();
+        }
+    }
+
+    fn fork(&mut self, model: &SpaceModel) {
+        let Some(free) = (0..self.world.spaces.len()).find(|n| self.world.slot(*n).is_none()) else { return };
+        self.doing = format!("fork space {}", model.space.id());
+        let _watch = model.watch();
+        let (done, span) = self.world.during(|| model.space.fork());
+        let child = match done {
+            Ok(child) => child,
+            Err(MapError::OutOfMemory) => return self.no_memory(),
+            Err(e) => self.wrong(&format!("fork failed: {e:?}")),
+        };
+        let lanes =
+            model.lanes.iter().map(|lane| lane.lock().iter().map(|p| Page::of(p.during(span))).collect()).collect();
+        let child = SpaceModel::new(child, lanes);
+        self.world.counts.forks.fetch_add(1, Ordering::Relaxed);
+        // The child's first look is its parent's CPU's: everything that was there must be there.
+        self.cpu.enter(&child.space);
+        self.look_at_all(&child);
+        let mut slot = self.world.spaces[free].lock();
+        if slot.is_none() {
+            *slot = Some(child);
+        }
+    }
+
+    fn exit(&mut self, n: usize) {
+        let alive = self.world.spaces.iter().filter(|s| s.lock().is_some()).count();
+        if alive > 1 {
+            self.doing = format!("exit of slot {n}");
+            let gone = self.world.spaces[n].lock().take();
+            self.world.counts.exits.fetch_add(u64::from(gone.is_some()), Ordering::Relaxed);
+        }
+    }
+}
+
+fn read_stamp(object: &ObjectRef<Hosted>, page: u64) -> u64 {
+    let mut bytes = [0; 8];
+    let mut at = 0;
+    let read = object.read::<std::convert::Infallible>(page * PAGE_SIZE, 8, &mut |from| {
+        bytes[at..at + from.len()].copy_from_slice(from);
+        at += from.len();
+        Ok(from.len())
+    });
+    assert!(matches!(read, Ok(8)), "an object's page cannot be read: {read:?}");
+    u64::from_le_bytes(bytes)
+}
