@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), no_std)]
 
 pub mod acpi;
+pub mod console;
 pub mod debug_exit;
 pub mod io_apic;
 pub mod local_apic;

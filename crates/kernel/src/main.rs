@@ -24,6 +24,8 @@ mod context;
 #[cfg(target_os = "none")]
 mod cpu;
 #[cfg(target_os = "none")]
+mod entropy;
+#[cfg(target_os = "none")]
 mod fpu;
 #[cfg(target_os = "none")]
 mod frame;
@@ -42,11 +44,17 @@ mod panic;
 #[cfg(target_os = "none")]
 mod personality;
 #[cfg(target_os = "none")]
+mod ports;
+#[cfg(target_os = "none")]
+mod power;
+#[cfg(target_os = "none")]
 mod shootdown;
 #[cfg(target_os = "none")]
 mod stack;
 #[cfg(target_os = "none")]
 mod trap;
+#[cfg(target_os = "none")]
+mod user;
 
 #[cfg(not(target_os = "none"))]
 fn main() {

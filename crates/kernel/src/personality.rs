@@ -1,41 +1,216 @@
-//! Stage one: kernel threads only.
-use crate::machine::Machine;
-use quire_pmap_x86_64::X86Pmap;
-use quire_task::{Thread, ThreadRef};
-pub type Payload = ();
-pub unsafe fn pmap(_t: &Thread<Machine>) -> Option<&X86Pmap> { None }
-pub fn reap(t: ThreadRef<Machine>) { drop(t); }
+//! The machine as the Linux layer sees it.
 
-pub fn kernel_payload() -> Payload {}
-pub fn start(_command_line: &[u8]) {
-    for i in 0..6 { spawn(i); }
+use crate::context::{self, Context};
+use crate::cpu;
+use crate::machine::{Machine, Once, scheduler};
+use crate::{clock, fpu, power, trap, user};
+use core::arch::x86_64::__cpuid;
+use core::fmt;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use quire_linux::{BadAddress, End, Fpu, Linux, UserRegs};
+use quire_pmap_x86_64::X86Pmap;
+use quire_sync::preempt_off;
+use quire_task::{Thread, ThreadRef};
+use quire_vm::OutOfMemory;
+
+/// What the scheduler's threads carry: a Linux thread, or nothing on the kernel's own.
+pub type Payload = Option<quire_linux::Thread<Machine>>;
+
+static LINUX: Once<Linux<Machine>> = Once::new();
+static VERBOSE: AtomicBool = AtomicBool::new(false);
+/// Nanoseconds from 1970 to boot.
+static EPOCH: AtomicU64 = AtomicU64::new(0);
+
+/// The Linux layer.
+#[inline(always)]
+pub fn linux() -> &'static Linux<Machine> {
+    // SAFETY: set before the first program runs, and only programs' traps and threads ask.
+    unsafe { LINUX.get() }
 }
-fn spawn(i: usize) {
-    use alloc::boxed::Box;
-    use core::ptr::NonNull;
-    let c = crate::context::Context::kernel(main, i).unwrap();
-    unsafe fn rel(t: NonNull<Thread<Machine>>) { drop(unsafe { Box::from_raw(t.as_ptr()) }) }
-    let t = Box::leak(Box::new(Thread::new(c, (), rel)));
-    crate::machine::scheduler().spawn(unsafe { ThreadRef::adopt(NonNull::from(t)) });
+
+/// The Linux layer, once it is there.
+pub fn try_linux() -> Option<&'static Linux<Machine>> {
+    LINUX.try_get()
 }
-extern "C" fn main(i: usize) -> ! {
-    for k in 0..3 {
-        log!("thread {i} step {k} on CPU {}", crate::cpu::id());
-        quire_sync::hooks::park(Some(crate::clock::now() + 1_000_000 * (i as u64 + 1)));
-        let t = crate::clock::now() + 30_000_000;
-        while crate::clock::now() < t {}
+
+/// Called once, before the first program.
+pub fn set_linux(linux: &'static Linux<Machine>) {
+    LINUX.set(linux);
+}
+
+/// Makes the log tell more.
+pub fn set_verbose(yes: bool) {
+    VERBOSE.store(yes, Ordering::Relaxed);
+}
+
+/// Sets the wall clock to what the battery clock says.
+pub fn set_epoch(seconds: u64) {
+    EPOCH.store(seconds.saturating_mul(1_000_000_000).saturating_sub(clock::now()), Ordering::Relaxed);
+}
+
+/// The page tables that `thread` runs on.
+///
+/// # Safety
+/// As [`quire_linux::Thread::pmap`]: the switch to or from that thread.
+#[inline(always)]
+pub unsafe fn pmap(thread: &Thread<Machine>) -> Option<&X86Pmap> {
+    // SAFETY: by this function's contract.
+    thread.payload().as_ref().and_then(|t| unsafe { t.pmap() })
+}
+
+/// A thread has left its stack for good.
+pub fn reap(thread: ThreadRef<Machine>) {
+    drop(thread);
+}
+
+/// Where a program's thread starts, on its own stack: `regs` is what it will load.
+extern "C" fn user_thread(regs: &mut UserRegs) {
+    linux().first_return(regs);
+    trap::leave(regs);
+}
+
+fn bad(left: usize) -> BadAddress {
+    BadAddress { left }
+}
+
+/// The calling thread's context.
+fn my_context() -> *mut Context {
+    scheduler().current().context()
+}
+
+// SAFETY: user memory is reached only through `user`, which refuses addresses outside user space and turns faults into errors.
+unsafe impl quire_linux::Machine for Machine {
+    #[inline(always)]
+    unsafe fn copy_from_user(&self, to: *mut u8, from: u64, len: usize) -> Result<(), BadAddress> {
+        // SAFETY: by the trait's contract.
+        unsafe { user::copy_from(to, from, len) }.map_err(bad)
     }
-    if i == 5 {
-        let z = quire_vm::frames::Fill::Zeroed;
-        let t0 = crate::clock::now();
-        for _ in 0..1000 { let f = crate::machine::vm().alloc_frame(z, quire_vm::frames::For::User).unwrap(); crate::machine::vm().free_frame(f); }
-        log!("1000 zeroed frames: {} us", (crate::clock::now() - t0) / 1000);
-        let t0 = crate::clock::now();
-        for _ in 0..1000 { crate::machine::scheduler().yield_now(); }
-        log!("1000 yields: {} us", (crate::clock::now() - t0) / 1000);
-        for _ in 0..1000 { spawn(7); crate::machine::scheduler().yield_now(); }
-        quire_sync::hooks::park(Some(crate::clock::now() + 100_000_000));
-        quire_drivers::debug_exit::exit(quire_drivers::debug_exit::POWER_OFF);
+    #[inline(always)]
+    unsafe fn copy_to_user(&self, to: u64, from: *const u8, len: usize) -> Result<(), BadAddress> {
+        // SAFETY: by the trait's contract.
+        unsafe { user::copy_to(to, from, len) }.map_err(bad)
     }
-    crate::machine::scheduler().exit()
+    fn clear_user(&self, to: u64, len: usize) -> Result<(), BadAddress> {
+        user::clear(to, len).map_err(bad)
+    }
+    unsafe fn string_from_user(&self, to: *mut u8, from: u64, len: usize) -> Result<usize, BadAddress> {
+        // SAFETY: by the trait's contract.
+        unsafe { user::string(to, from, len) }.map_err(bad)
+    }
+    fn load_user_u32(&self, at: u64) -> Result<u32, BadAddress> {
+        user::load_u32(at).map_err(|()| bad(4))
+    }
+    fn peek_user_u32(&self, at: u64) -> Result<u32, BadAddress> {
+        // With preemption off the page-fault path does not repair.
+        let _pinned = preempt_off();
+        user::load_u32(at).map_err(|()| bad(4))
+    }
+    fn compare_exchange_user_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, BadAddress> {
+        user::compare_exchange_u32(at, old, new).map_err(|()| bad(4))
+    }
+
+    fn new_context(&self, regs: &UserRegs, fs_base: u64, gs_base: u64, fpu: Fpu) -> Result<Context, OutOfMemory> {
+        let area = match fpu {
+            Fpu::Fresh => fpu::Area::fresh()?,
+            Fpu::Copy => fpu::Area::copy()?,
+        };
+        Context::user(regs, user_thread, fs_base, gs_base, area)
+    }
+    fn activate(&self, pmap: Option<&X86Pmap>) {
+        let interrupts = cpu::interrupts_off();
+        // SAFETY: interrupts are masked, hence no preemption; a space stays while a thread has it.
+        unsafe {
+            match pmap {
+                Some(pmap) => pmap.switch_in(self, cpu::id()),
+                None => quire_pmap_x86_64::X86::mmu(self).leave(self, cpu::id()),
+            }
+        }
+        cpu::interrupts_restore(interrupts);
+    }
+
+    fn fs_base(&self) -> u64 {
+        // SAFETY: the calling thread's own context, which only it changes.
+        unsafe { (*my_context()).fs_base }
+    }
+    fn set_fs_base(&self, base: u64) {
+        let interrupts = cpu::interrupts_off();
+        // SAFETY: the calling thread's context; the base is a user address by the trait's contract.
+        unsafe {
+            let context = my_context();
+            context::set_bases(context, base, (*context).gs_base);
+        }
+        cpu::interrupts_restore(interrupts);
+    }
+    fn gs_base(&self) -> u64 {
+        // SAFETY: as in `fs_base`.
+        unsafe { (*my_context()).gs_base }
+    }
+    fn set_gs_base(&self, base: u64) {
+        let interrupts = cpu::interrupts_off();
+        // SAFETY: as in `set_fs_base`.
+        unsafe {
+            let context = my_context();
+            context::set_bases(context, (*context).fs_base, base);
+        }
+        cpu::interrupts_restore(interrupts);
+    }
+
+    fn fpu_len(&self) -> usize {
+        fpu::len()
+    }
+    fn fpu_features(&self) -> u64 {
+        fpu::features()
+    }
+    fn mxcsr_mask(&self) -> u32 {
+        fpu::mxcsr_mask()
+    }
+    fn fpu_save(&self, area: &mut [u8]) {
+        assert!(area.len() >= fpu::len() && area.as_ptr() as usize % 64 == 0);
+        // XSAVE leaves the header's reserved bytes as they are.
+        area[512..576].fill(0);
+        // SAFETY: large enough and aligned, as just asserted.
+        unsafe { fpu::save(area.as_mut_ptr()) }
+    }
+    fn fpu_restore(&self, area: &[u8]) {
+        assert!(area.len() >= fpu::len() && area.as_ptr() as usize % 64 == 0);
+        // SAFETY: large enough and aligned; the caller has checked the header and MXCSR.
+        unsafe { fpu::restore(area.as_ptr()) }
+    }
+    fn fpu_reset(&self) {
+        fpu::reset();
+    }
+
+    fn realtime(&self) -> u64 {
+        EPOCH.load(Ordering::Relaxed).wrapping_add(clock::now())
+    }
+    fn set_realtime(&self, ns: u64) {
+        EPOCH.store(ns.wrapping_sub(clock::now()), Ordering::Relaxed);
+    }
+    fn entropy(&self) -> [u8; 32] {
+        crate::entropy::seed()
+    }
+    fn hwcap(&self) -> u64 {
+        __cpuid(1).edx as u64
+    }
+    fn describe_cpu(&self, cpu: usize, out: &mut dyn fmt::Write) -> fmt::Result {
+        crate::cpu::features::describe(cpu, out)
+    }
+
+    fn log(&self, line: fmt::Arguments<'_>) {
+        crate::log::line(line);
+    }
+    fn verbose(&self) -> bool {
+        VERBOSE.load(Ordering::Relaxed)
+    }
+    fn power_off(&self, end: End) -> ! {
+        power::off(end)
+    }
 }
+
+
+/// The host asks for an interrupt from the keyboard.
+pub fn host_interrupt() {}
+/// The host asks for the end.
+pub fn host_kill() {}
+/// The host's window has a new size.
+pub fn host_resize(_rows: u16, _columns: u16) {}

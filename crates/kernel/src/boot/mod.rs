@@ -9,11 +9,12 @@ use crate::cpu::features::{Feature, has};
 use crate::cpu::{self, tables};
 use crate::layout::direct;
 use crate::machine::{self, Machine, scheduler, vm};
-use crate::{fpu, frame, interrupt, paging, personality, shootdown, trap};
+use crate::{fpu, frame, interrupt, paging, personality, ports, shootdown, trap};
 use alloc::boxed::Box;
+use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
-use quire_drivers::{acpi, local_apic, pic, uart};
+use quire_drivers::{acpi, local_apic, pic, rtc, uart};
 use quire_kernel::memory_map::{Ram, Span};
 use quire_kernel::start_info::StartInfo;
 use quire_pmap_x86_64::Mmu;
@@ -133,7 +134,14 @@ pub extern "C" fn start(start_info: u32) -> ! {
     }
     start_timer();
     adopt_idle();
-    personality::start(command_line);
+    personality::set_verbose(quire_kernel::command_line::flag(command_line, "verbose"));
+    // SAFETY: the boot CPU alone uses the clock's ports.
+    if let Some(seconds) = unsafe { rtc::read() }.and_then(|r| r.seconds_since_1970()) {
+        personality::set_epoch(seconds);
+    }
+    ports::init(command_line, &topology);
+    ports::start();
+    start_linux();
     smp::go(&topology, registers.is_none());
     cpu::interrupts_on();
     scheduler().idle()
@@ -158,7 +166,7 @@ pub fn join_scheduler() -> ! {
 /// Makes the caller this CPU's idle thread.
 fn adopt_idle() {
     unsafe fn never_released(_thread: NonNull<Thread<Machine>>) {}
-    let thread = Box::leak(Box::new(Thread::new(Context::running(), personality::kernel_payload(), never_released)));
+    let thread = Box::leak(Box::new(Thread::new(Context::running(), personality::Payload::None, never_released)));
     // SAFETY: leaked, so it stays in place; the first count is given up here.
     scheduler().start_cpu(unsafe { ThreadRef::adopt(NonNull::from(thread)) });
 }
@@ -183,12 +191,19 @@ fn fill_ranges<'a>(free: &Ram, ranges: &'a mut [PhysRange]) -> &'a [PhysRange] {
 
 /// Copies the command line out of the loader's memory, which is not mapped for long.
 fn keep_command_line(line: &[u8]) -> &'static [u8] {
-    static KEPT: quire_sync::SpinLock<[u8; 4096]> = quire_sync::SpinLock::new(quire_sync::Rank::DEVICE, [0; 4096]);
-    let mut kept = KEPT.lock();
+    struct Kept(UnsafeCell<[u8; 4096]>);
+    // SAFETY: written once, below, while the boot CPU alone runs.
+    unsafe impl Sync for Kept {}
+    static KEPT: Kept = Kept(UnsafeCell::new([0; 4096]));
+    // SAFETY: as above; nobody has a reference yet.
+    let kept = unsafe { &mut *KEPT.0.get() };
     let len = line.len().min(kept.len());
     kept[..len].copy_from_slice(&line[..len]);
-    let at = kept.as_ptr();
-    core::mem::forget(kept);
-    // SAFETY: the static lives for ever, and its lock is never released: nobody writes it again.
-    unsafe { core::slice::from_raw_parts(at, len) }
+    &kept[..len]
+}
+
+fn start_linux() {
+    let linux = Box::leak(Box::new(quire_linux::Linux { machine: vm().machine(), vm: vm(), scheduler: scheduler() }));
+    personality::set_linux(linux);
+    linux.start();
 }

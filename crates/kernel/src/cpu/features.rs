@@ -55,3 +55,76 @@ pub fn detect() {
     note(Feature::Avx512, b7 & 1 << 16 != 0);
     FOUND.store(found, Ordering::Relaxed);
 }
+
+/// Names of the flags of CPUID leaf 1 (EDX, then ECX) that programs look for in `/proc/cpuinfo`.
+const FLAGS: [(&str, u32, u32); 24] = [
+    ("fpu", 0, 0),
+    ("tsc", 0, 4),
+    ("msr", 0, 5),
+    ("pae", 0, 6),
+    ("cx8", 0, 8),
+    ("apic", 0, 9),
+    ("sep", 0, 11),
+    ("pge", 0, 13),
+    ("cmov", 0, 15),
+    ("pat", 0, 16),
+    ("clflush", 0, 19),
+    ("mmx", 0, 23),
+    ("fxsr", 0, 24),
+    ("sse", 0, 25),
+    ("sse2", 0, 26),
+    ("pni", 1, 0),
+    ("ssse3", 1, 9),
+    ("fma", 1, 12),
+    ("cx16", 1, 13),
+    ("sse4_1", 1, 19),
+    ("sse4_2", 1, 20),
+    ("popcnt", 1, 23),
+    ("xsave", 1, 26),
+    ("avx", 1, 28),
+];
+
+/// CPU number `cpu` as `/proc/cpuinfo` shows it.
+pub fn describe(cpu: usize, out: &mut dyn core::fmt::Write) -> core::fmt::Result {
+    let zero = __cpuid(0);
+    let one = __cpuid(1);
+    let (family, model, stepping) = (one.eax >> 8 & 15, one.eax >> 4 & 15, one.eax & 15);
+    let full_family = if family == 15 { family + (one.eax >> 20 & 0xff) } else { family };
+    let full_model = if family == 6 || family == 15 { model | (one.eax >> 16 & 15) << 4 } else { model };
+    writeln!(out, "processor\t: {cpu}")?;
+    out.write_str("vendor_id\t: ")?;
+    text(&[zero.ebx, zero.edx, zero.ecx], out)?;
+    writeln!(out, "\ncpu family\t: {full_family}\nmodel\t\t: {full_model}")?;
+    out.write_str("model name\t: ")?;
+    if __cpuid(0x8000_0000).eax >= 0x8000_0004 {
+        for leaf in 0x8000_0002..=0x8000_0004 {
+            let r = __cpuid(leaf);
+            text(&[r.eax, r.ebx, r.ecx, r.edx], out)?;
+        }
+    }
+    let mhz = crate::clock::hz() / 1000;
+    writeln!(out, "\nstepping\t: {stepping}\ncpu MHz\t\t: {}.{:03}", mhz / 1000, mhz % 1000)?;
+    writeln!(out, "fpu\t\t: yes\nfpu_exception\t: yes\ncpuid level\t: {}\nwp\t\t: yes", zero.eax)?;
+    out.write_str("flags\t\t:")?;
+    for (name, register, bit) in FLAGS {
+        if [one.edx, one.ecx][register as usize] & 1 << bit != 0 {
+            write!(out, " {name}")?;
+        }
+    }
+    for (name, there) in [("syscall nx lm", true), ("smep", has(Feature::Smep)), ("smap", has(Feature::Smap)), ("umip", has(Feature::Umip))] {
+        if there {
+            write!(out, " {name}")?;
+        }
+    }
+    writeln!(out, "\naddress sizes\t: {} bits physical, 48 bits virtual\n", __cpuid(0x8000_0008).eax & 0xff)
+}
+
+/// Writes the printable bytes of CPUID's text registers.
+fn text(words: &[u32], out: &mut dyn core::fmt::Write) -> core::fmt::Result {
+    for byte in words.iter().flat_map(|w| w.to_le_bytes()) {
+        if (0x20..0x7f).contains(&byte) {
+            out.write_char(byte as char)?;
+        }
+    }
+    Ok(())
+}

@@ -149,6 +149,12 @@ pub fn preempt_word() -> u32 {
     word
 }
 
+/// How often preemption is disabled here.
+#[inline(always)]
+pub fn preempt_count() -> u32 {
+    preempt_word() & !NOT_PENDING
+}
+
 /// Raises or lowers this CPU's mark that a reschedule is pending.
 #[inline(always)]
 pub fn set_pending(pending: bool) {
@@ -200,6 +206,13 @@ pub fn interrupts_off() -> bool {
     // SAFETY: masking interrupts is always allowed in the kernel.
     unsafe { asm!("pushfq", "pop {}", "cli", out(reg) flags) }
     flags & 0x200 != 0
+}
+
+/// Masks interrupts.
+#[inline(always)]
+pub fn interrupts_disable() {
+    // SAFETY: masking interrupts is always allowed in the kernel.
+    unsafe { asm!("cli", options(nostack, preserves_flags)) }
 }
 
 /// Unmasks interrupts if `on`.

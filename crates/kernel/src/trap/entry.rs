@@ -211,8 +211,9 @@ global_asm!(
         jne trap_return
         cmp r11, [rsp + {rflags}]
         jne trap_return
-        bt rcx, 47
-        jc trap_return
+        mov rax, rcx
+        shr rax, 47
+        jnz trap_return
         test r11d, 0x10100           // resume and trap flags take IRET
         jnz trap_return
         cmp qword ptr [rsp + {cs}], {user_cs}

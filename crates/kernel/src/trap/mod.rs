@@ -1,57 +1,158 @@
 //! What is done on traps: faults, exceptions, interrupts and system calls.
+//!
+//! Every way in from user mode first notes the time (the program's user time ends), and every way out ends in [`leave`]:
+//! signals, preemption, and the time again.
 
 pub mod entry;
 
 use crate::cpu::{self, registers};
 use crate::interrupt::{self, RESCHEDULE, SHOOTDOWN, SPURIOUS, TIMER};
-use crate::machine::scheduler;
-use crate::shootdown;
+use crate::machine::{Machine, scheduler};
+use crate::personality::{linux, try_linux};
+use crate::{clock, shootdown, user};
 use quire_drivers::local_apic;
+use quire_linux::Linux;
+pub use quire_linux::UserRegs as Regs;
+use quire_task::Thread;
+use quire_vm::Access;
 
-/// The registers of whoever was interrupted, in the order in which the entry pushes them.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Regs {
-    pub r15: u64,
-    pub r14: u64,
-    pub r13: u64,
-    pub r12: u64,
-    pub rbp: u64,
-    pub rbx: u64,
-    pub r11: u64,
-    pub r10: u64,
-    pub r9: u64,
-    pub r8: u64,
-    pub rax: u64,
-    pub rcx: u64,
-    pub rdx: u64,
-    pub rsi: u64,
-    pub rdi: u64,
-    pub orig_rax: u64,
-    pub rip: u64,
-    pub cs: u64,
-    pub rflags: u64,
-    pub rsp: u64,
-    pub ss: u64,
-}
+/// Bits of a page fault's error code.
+const STORE: u64 = 1 << 1;
+const RESERVED: u64 = 1 << 3;
+const FETCH: u64 = 1 << 4;
+
+/// The interrupt flag.
+const INTERRUPTS: u64 = 1 << 9;
 
 #[inline(always)]
 fn from_user(regs: &Regs) -> bool {
     regs.cs & 3 != 0
 }
 
+/// The thread that was interrupted in user mode, or called.
+#[inline(always)]
+fn thread() -> &'static Thread<Machine> {
+    // SAFETY: traps from user mode come from a thread, which lives while it runs; the reference does not outlive the trap.
+    unsafe { &*(cpu::current_thread() as *const Thread<Machine>) }
+}
+
+#[inline(always)]
+fn enter() {
+    thread().enter_kernel(clock::ticks());
+}
+
+/// All that comes before user mode. Called with interrupts on or masked; returns with them masked.
+#[inline(always)]
+pub fn leave(regs: &mut Regs) {
+    let linux = linux();
+    let thread = thread();
+    loop {
+        linux.return_to_user(regs);
+        cpu::interrupts_disable();
+        // What is raised from here on interrupts user mode.
+        if cpu::preempt_due() {
+            preempt();
+            continue;
+        }
+        if let Some(payload) = thread.payload()
+            && Linux::has_work(payload)
+        {
+            cpu::interrupts_on();
+            continue;
+        }
+        // IRET would fault in the kernel.
+        if !is_canonical(regs.rip) {
+            cpu::interrupts_on();
+            linux.exception(regs, 13, 0);
+            continue;
+        }
+        break;
+    }
+    thread.leave_kernel(clock::ticks());
+}
+
+#[cold]
+fn preempt() {
+    cpu::interrupts_on();
+    scheduler().preempt();
+}
+
+fn is_canonical(address: u64) -> bool {
+    ((address << 16) as i64 >> 16) as u64 == address
+}
+
+/// Interrupts are masked; the number is in `rax` and `orig_rax`.
+pub extern "C" fn syscall(regs: &mut Regs) {
+    enter();
+    cpu::interrupts_on();
+    linux().syscall(regs);
+    leave(regs);
+}
+
 pub extern "C" fn page_fault(regs: &mut Regs, error: u64) {
+    // Before anything else can fault.
     let address = registers::cr2();
-    die(regs, "page fault", error, Some(address))
+    let access = match error {
+        e if e & FETCH != 0 => Access::Exec,
+        e if e & STORE != 0 => Access::Write,
+        _ => Access::Read,
+    };
+    if error & RESERVED != 0 {
+        die(regs, "page fault on a reserved bit", error, Some(address));
+    }
+    if from_user(regs) {
+        enter();
+        cpu::interrupts_on();
+        linux().page_fault(regs, address, access, true);
+        leave(regs);
+    } else {
+        kernel_fault(regs, error, address, access);
+    }
+}
+
+/// The kernel faulted: on user memory, through one of the instructions that may, or by a mistake.
+fn kernel_fault(regs: &mut Regs, error: u64, address: u64, access: Access) {
+    let fixup = if address < crate::layout::USER_END { user::fixup(regs.rip) } else { None };
+    let Some(fixup) = fixup else { die(regs, "page fault", error, Some(address)) };
+    // Where sleeping is not allowed (preemption is off, or interrupts are), nothing is repaired.
+    if regs.rflags & INTERRUPTS != 0 && cpu::preempt_count() == 0 {
+        cpu::interrupts_on();
+        let repaired = linux().kernel_fault(address, access);
+        cpu::interrupts_disable();
+        if repaired {
+            return;
+        }
+    }
+    regs.rip = fixup;
 }
 
 pub extern "C" fn exception(regs: &mut Regs, vector: u64, error: u64) {
-    die(regs, name(vector), error, None)
+    if !from_user(regs) {
+        die(regs, name(vector), error, None);
+    }
+    enter();
+    cpu::interrupts_on();
+    linux().exception(regs, vector as u8, error);
+    leave(regs);
 }
 
-/// An interrupt, masked throughout but where the interrupted thread gives its CPU up.
+/// An interrupt: masked throughout, but where the interrupted thread gives its CPU up.
 pub extern "C" fn interrupt(regs: &mut Regs, vector: u64) {
-    match vector as u8 {
+    if from_user(regs) {
+        enter();
+        serve(vector as u8);
+        leave(regs);
+    } else {
+        serve(vector as u8);
+        if cpu::preempt_due() {
+            scheduler().preempt();
+        }
+    }
+}
+
+#[inline(always)]
+fn serve(vector: u8) {
+    match vector {
         TIMER => {
             local_apic::end_of_interrupt();
             scheduler().timer_interrupt();
@@ -67,32 +168,25 @@ pub extern "C" fn interrupt(regs: &mut Regs, vector: u64) {
         SPURIOUS => {}
         other => interrupt::device(other),
     }
-    if !from_user(regs) && cpu::preempt_due() {
-        scheduler().preempt();
-    }
 }
 
+/// An NMI, a double fault or a machine check, on a stack of its own.
 pub extern "C" fn paranoid(regs: &mut Regs, vector: u64, error: u64) {
-    if vector == 2 && crate::panic::in_progress() {
-        cpu::stop();
-    }
     if vector == 2 {
-        log!("NMI on CPU {}", cpu::id());
+        if crate::panic::in_progress() {
+            cpu::stop();
+        }
+        log!("NMI on CPU {} at {:#x}", cpu::id(), regs.rip);
         return;
     }
     let address = (vector == 8).then(registers::cr2);
     die(regs, name(vector), error, address)
 }
 
-pub extern "C" fn syscall(regs: &mut Regs) {
-    regs.rax = u64::MAX;
-}
-
 fn name(vector: u64) -> &'static str {
     match vector {
         0 => "divide error",
         1 => "debug exception",
-        2 => "NMI",
         3 => "breakpoint",
         4 => "overflow",
         5 => "bound range exceeded",
@@ -114,6 +208,7 @@ fn name(vector: u64) -> &'static str {
 }
 
 /// The kernel itself did something that it must not do.
+#[cold]
 fn die(regs: &Regs, what: &str, error: u64, address: Option<u64>) -> ! {
     let on_guard = address.is_some_and(crate::stack::is_guard);
     log!("{what} in the kernel, error {error:#x}{}", if on_guard { ", kernel stack overflow" } else { "" });
@@ -122,6 +217,7 @@ fn die(regs: &Regs, what: &str, error: u64, address: Option<u64>) -> ! {
     log!("rsi {:#018x} rdi {:#018x} rbp {:#018x} r8  {:#018x}", regs.rsi, regs.rdi, regs.rbp, regs.r8);
     log!("r9  {:#018x} r10 {:#018x} r11 {:#018x} r12 {:#018x}", regs.r9, regs.r10, regs.r11, regs.r12);
     log!("r13 {:#018x} r14 {:#018x} r15 {:#018x} cr2 {:#018x}", regs.r13, regs.r14, regs.r15, registers::cr2());
+    log!("{}", if try_linux().is_some() { "programs were running" } else { "during boot" });
     crate::panic::log_address(regs.rip);
     crate::panic::backtrace(regs.rbp);
     panic!("{what} in the kernel at {:#x}", regs.rip)

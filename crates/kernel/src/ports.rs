@@ -1,0 +1,342 @@
+//! The machine's byte ports: virtio consoles in memory, announced on the kernel's command line.
+//!
+//! Three single-port consoles, in the order in which they were created on QEMU's command line:
+//!
+//! | port | from the host | to the host |
+//! |---|---|---|
+//! | A | the program's standard input | its standard output |
+//! | B | | its standard error |
+//! | C | lines: `eof BYTES`, `int`, `kill`, `winch ROWS COLUMNS` | lines: `ready NS`, `exit STATUS`, `signal NUMBER` |
+//!
+//! `eof BYTES` tells how long the standard input is in all: it ends when that many bytes were read, since a console has no
+//! end of its own.
+//!
+//! A device's interrupt only acknowledges it and wakes the ports' thread, which tells the readers and writers.
+
+use crate::context::Context;
+use crate::layout::{DIRECT, PAGE, direct};
+use crate::machine::{Machine, scheduler, vm};
+use crate::{interrupt, paging, personality};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use quire_drivers::acpi::Topology;
+use quire_drivers::console::{BufferDirection, Console, ConsoleError, Hal, Line};
+use quire_drivers::io_apic::{IoApic, Signal};
+use quire_fs::{Port, Readiness};
+use quire_kernel::command_line::{self, VirtioDevice};
+use quire_pmap_x86_64::X86;
+use quire_sync::hooks::{ThreadHandle, park, unpark};
+use quire_sync::{Rank, SpinLock};
+use quire_task::{Thread, ThreadRef};
+use quire_vm::Phys;
+use quire_vm::frames::{Fill, For, Frame};
+
+/// How many ports are looked for.
+const PORTS: usize = 3;
+
+/// Memory for devices: frames, at their physical addresses.
+pub struct Dma;
+
+// SAFETY: frames from the memory system are nobody else's, zeroed here, and reached through the direct map at all times.
+unsafe impl Hal for Dma {
+    fn dma_alloc(pages: usize, _direction: BufferDirection) -> (u64, NonNull<u8>) {
+        let order = pages.next_power_of_two().trailing_zeros() as u8;
+        let Ok(run) = vm().alloc_run(order, For::Kernel) else { return (0, NonNull::dangling()) };
+        let at = direct(run.into_pfn().address());
+        // SAFETY: the run is ours.
+        unsafe { at.write_bytes(0, pages * PAGE as usize) };
+        (at as u64 - DIRECT, NonNull::new(at).unwrap_or(NonNull::dangling()))
+    }
+    unsafe fn dma_dealloc(_physical: u64, at: NonNull<u8>, pages: usize) -> i32 {
+        let order = pages.next_power_of_two().trailing_zeros() as u8;
+        let pfn = vm().machine().pfn_of(at.as_ptr());
+        // SAFETY: by the trait's contract the run came from `dma_alloc` and is given back.
+        vm().free_run(unsafe { Frame::from_pfn(pfn) }, order);
+        0
+    }
+    unsafe fn mmio_phys_to_virt(_physical: u64, _size: usize) -> NonNull<u8> {
+        unreachable!("only PCI devices ask where their registers are")
+    }
+    unsafe fn share(buffer: NonNull<[u8]>, _direction: BufferDirection) -> u64 {
+        // Buffers come from `dma_alloc`, hence lie in the direct map.
+        buffer.cast::<u8>().as_ptr() as u64 - DIRECT
+    }
+    unsafe fn unshare(_physical: u64, _buffer: NonNull<[u8]>, _direction: BufferDirection) {}
+}
+
+/// A console as the file layer's port.
+pub struct ConsolePort {
+    console: SpinLock<Console<Dma>>,
+    readiness: Readiness,
+    /// Bytes that were read, and how many there will be in all.
+    taken: AtomicU64,
+    total: AtomicU64,
+}
+
+impl ConsolePort {
+    fn set_total(&self, total: u64) {
+        self.total.store(total, Ordering::Release);
+        self.readiness.notify();
+    }
+
+    /// Whether the host has taken everything.
+    fn drained(&self) -> bool {
+        self.console.lock().drained()
+    }
+}
+
+impl Port for ConsolePort {
+    fn write(&self, bytes: &[u8]) -> usize {
+        self.console.lock().write(bytes)
+    }
+    fn read(&self, into: &mut [u8]) -> usize {
+        let n = self.console.lock().read(into);
+        self.taken.fetch_add(n as u64, Ordering::AcqRel);
+        n
+    }
+    fn unread(&self) -> usize {
+        self.console.lock().unread()
+    }
+    fn writable(&self) -> bool {
+        self.console.lock().writable()
+    }
+    fn at_end(&self) -> bool {
+        self.taken.load(Ordering::Acquire) >= self.total.load(Ordering::Acquire)
+    }
+    fn readiness(&self) -> &Readiness {
+        &self.readiness
+    }
+}
+
+/// Ports A, B and C; fewer where the machine has fewer.
+static PORT: [AtomicPtr<ConsolePort>; PORTS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; PORTS];
+static LINES: [Line; PORTS] = [const { Line::new() }; PORTS];
+/// Ports that have interrupted since the ports' thread looked last.
+static INTERRUPTED: AtomicU32 = AtomicU32::new(0);
+/// The ports' thread.
+static THREAD: AtomicUsize = AtomicUsize::new(0);
+
+fn port(i: usize) -> Option<&'static ConsolePort> {
+    // SAFETY: null, or a leaked port.
+    unsafe { PORT[i].load(Ordering::Acquire).as_ref() }
+}
+
+/// A port for the file layer: 0 is A, 1 is B.
+pub fn shared(i: usize) -> Option<Arc<dyn Port>> {
+    struct Forward(&'static ConsolePort);
+    impl Port for Forward {
+        fn write(&self, bytes: &[u8]) -> usize {
+            self.0.write(bytes)
+        }
+        fn read(&self, into: &mut [u8]) -> usize {
+            self.0.read(into)
+        }
+        fn unread(&self) -> usize {
+            self.0.unread()
+        }
+        fn writable(&self) -> bool {
+            self.0.writable()
+        }
+        fn at_end(&self) -> bool {
+            self.0.at_end()
+        }
+        fn readiness(&self) -> &Readiness {
+            &self.0.readiness
+        }
+    }
+    Some(Arc::new(Forward(port(i)?)))
+}
+
+/// Finds the consoles that `line` announces, and routes their interrupts to the boot CPU.
+pub fn init(line: &[u8], topology: &Topology) {
+    let mut io_apics = [const { None }; 8];
+    let mut frames = || vm().alloc_frame(Fill::Any, For::Kernel).ok().map(Frame::into_pfn);
+    let tables = vm().machine().mmu().kernel();
+    for (slot, info) in io_apics.iter_mut().zip(topology.io_apics()) {
+        match paging::map_device(tables, info.address, 32, &mut frames) {
+            // SAFETY: the firmware says that an I/O APIC is there; mapped uncached just now, and used by boot alone.
+            Ok(at) => *slot = Some(unsafe { IoApic::new(at.cast(), info.first) }),
+            Err(e) => log!("I/O APIC at {:#x}: {e:?}", info.address),
+        }
+    }
+    let mut found = 0;
+    for device in announced(line) {
+        if found == PORTS {
+            break;
+        }
+        let registers = match paging::map_device(tables, device.address, device.len, &mut frames) {
+            Ok(at) => at,
+            Err(e) => {
+                log!("virtio device at {:#x}: {e:?}", device.address);
+                continue;
+            }
+        };
+        let Some(registers) = NonNull::new(registers) else { continue };
+        // SAFETY: the command line says that a virtio device is there; mapped uncached just now.
+        let console = match unsafe { Console::<Dma>::new(registers, device.len as usize) } {
+            Ok(console) => console,
+            Err(ConsoleError::Absent | ConsoleError::Kind(_)) => continue,
+            Err(e) => {
+                log!("virtio console at {:#x}: {e:?}", device.address);
+                continue;
+            }
+        };
+        let port = Box::leak(Box::new(ConsolePort {
+            console: SpinLock::new(Rank::DEVICE, console),
+            readiness: Readiness::new(),
+            taken: AtomicU64::new(0),
+            total: AtomicU64::new(u64::MAX),
+        }));
+        PORT[found].store(port, Ordering::Release);
+        // SAFETY: the same registers; the console leaves these two to the line.
+        unsafe { LINES[found].connect(registers) };
+        if !route(&mut io_apics, topology, device.line, found) {
+            log!("virtio console at {:#x}: no interrupt", device.address);
+        }
+        found += 1;
+    }
+}
+
+/// The devices in the order of their creation: QEMU's microvm gives out its register blocks from the highest address down.
+fn announced(line: &[u8]) -> impl Iterator<Item = VirtioDevice> {
+    let mut below = u64::MAX;
+    core::iter::from_fn(move || {
+        let next = command_line::virtio_devices(line).filter(|d| d.address < below).max_by_key(|d| d.address)?;
+        below = next.address;
+        Some(next)
+    })
+}
+
+fn route(io_apics: &mut [Option<IoApic>], topology: &Topology, line: u32, index: usize) -> bool {
+    let Some(vector) = interrupt::register(interrupted, index) else { return false };
+    let changed = topology.overrides().iter().find(|o| o.line as u32 == line);
+    let gsi = changed.map_or(line, |o| o.gsi);
+    // The devices hold their line until they are acknowledged.
+    let signal = Signal { level: true, low: changed.is_some_and(|o| o.flags & 3 == 3) };
+    let target = crate::cpu::apic_id(0);
+    io_apics.iter_mut().flatten().any(|apic| apic.route(gsi, vector, target, signal))
+}
+
+/// The interrupt handler of port `index`.
+fn interrupted(index: usize) {
+    if LINES[index].acknowledge() {
+        INTERRUPTED.fetch_or(1 << index, Ordering::AcqRel);
+        let thread = THREAD.load(Ordering::Acquire);
+        if thread != 0 {
+            unpark(ThreadHandle(thread));
+        }
+    }
+}
+
+/// Starts the ports' thread.
+pub fn start() {
+    unsafe fn release(thread: NonNull<Thread<Machine>>) {
+        // SAFETY: leaked from a box below; the last reference is gone.
+        drop(unsafe { Box::from_raw(thread.as_ptr()) });
+    }
+    let Ok(context) = Context::kernel(serve, 0) else { panic!("not enough memory for the ports' thread") };
+    let thread = Box::leak(Box::new(Thread::new(context, personality::Payload::None, release)));
+    THREAD.store(thread.handle().0, Ordering::Release);
+    // SAFETY: leaked, so it stays in place; its first count is given up here.
+    scheduler().spawn(unsafe { ThreadRef::adopt(NonNull::from(thread)) });
+}
+
+/// The ports' thread.
+extern "C" fn serve(_argument: usize) -> ! {
+    let mut line = LineBuffer { bytes: [0; 80], len: 0 };
+    // What the host said before interrupts were on.
+    INTERRUPTED.fetch_or((1 << PORTS) - 1, Ordering::AcqRel);
+    loop {
+        let mut which = INTERRUPTED.swap(0, Ordering::AcqRel);
+        if which == 0 {
+            park(None);
+            continue;
+        }
+        while which != 0 {
+            let i = which.trailing_zeros() as usize;
+            which &= which - 1;
+            let Some(port) = port(i) else { continue };
+            if i == 2 {
+                line.feed(port);
+            } else {
+                port.readiness.notify();
+            }
+        }
+    }
+}
+
+/// A line from the control port, as far as it has come in. Longer ones are cut: none that is understood is.
+struct LineBuffer {
+    bytes: [u8; 80],
+    len: usize,
+}
+
+impl LineBuffer {
+    fn feed(&mut self, port: &ConsolePort) {
+        let mut chunk = [0; 64];
+        loop {
+            let n = port.read(&mut chunk);
+            if n == 0 {
+                return;
+            }
+            for &byte in &chunk[..n] {
+                if byte == b'\n' {
+                    obey(&self.bytes[..self.len]);
+                    self.len = 0;
+                } else if self.len < self.bytes.len() {
+                    self.bytes[self.len] = byte;
+                    self.len += 1;
+                }
+            }
+        }
+    }
+}
+
+/// Does what the host asks for; what is not understood is ignored.
+fn obey(line: &[u8]) {
+    let Ok(text) = core::str::from_utf8(line) else { return };
+    let mut words = text.split_ascii_whitespace();
+    let mut number = {
+        let mut words = words.clone().skip(1);
+        move || words.next().and_then(|w| w.parse::<u64>().ok())
+    };
+    match words.next() {
+        Some("eof") => {
+            if let (Some(total), Some(port)) = (number(), port(0)) {
+                port.set_total(total);
+            }
+        }
+        Some("int") => personality::host_interrupt(),
+        Some("kill") => personality::host_kill(),
+        Some("winch") => {
+            if let (Some(rows), Some(columns)) = (number(), number()) {
+                personality::host_resize(rows.min(u16::MAX as u64) as u16, columns.min(u16::MAX as u64) as u16);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Tells the host something on the control port; lost where there is none, or where it does not listen.
+pub fn tell(message: core::fmt::Arguments<'_>) {
+    use core::fmt::Write;
+    struct Out(&'static ConsolePort);
+    impl Write for Out {
+        fn write_str(&mut self, s: &str) -> core::fmt::Result {
+            if self.0.write(s.as_bytes()) == s.len() { Ok(()) } else { Err(core::fmt::Error) }
+        }
+    }
+    if let Some(control) = port(2) {
+        let _lost = writeln!(Out(control), "{message}");
+    }
+}
+
+/// Waits until the host has taken everything that was written, for at most about `ns` nanoseconds.
+pub fn drain(ns: u64) {
+    let end = crate::clock::now() + ns;
+    while crate::clock::now() < end && !(0..PORTS).filter_map(port).all(ConsolePort::drained) {
+        core::hint::spin_loop();
+    }
+}
