@@ -329,7 +329,7 @@ pub(crate) mod tests {
 
     #[test]
     fn an_archive_unpacks_with_links_modes_and_directories() {
-        let vfs = Vfs::new(TestHost::default(), 1000).unwrap();
+        let vfs = Vfs::new(TestHost, 1000).unwrap();
         let mut a = sample();
         a.resize(a.len().next_multiple_of(512), 0);
         a.extend(sample()); // a second archive behind the padding replaces the files of the first
@@ -346,7 +346,7 @@ pub(crate) mod tests {
 
     #[test]
     fn names_that_climb_out_of_the_tree_are_refused() {
-        let vfs = Vfs::new(TestHost::default(), 1000).unwrap();
+        let vfs = Vfs::new(TestHost, 1000).unwrap();
         let mut a = Vec::new();
         add(&mut a, "../etc/passwd", 0o100644, 3, 1, b"root");
         assert_eq!(vfs.unpack(&a).unwrap_err(), CpioError { offset: 0, problem: Problem::Name });
@@ -354,7 +354,7 @@ pub(crate) mod tests {
 
     #[test]
     fn an_archive_without_a_trailer_is_cut_off() {
-        let vfs = Vfs::new(TestHost::default(), 1000).unwrap();
+        let vfs = Vfs::new(TestHost, 1000).unwrap();
         let mut a = Vec::new();
         assert_eq!(vfs.unpack(&a).unwrap_err().problem, Problem::Truncated);
         add(&mut a, "file", 0o100644, 3, 1, b"12345");
@@ -373,7 +373,7 @@ pub(crate) mod tests {
                 a[at % len] = byte;
             }
             a.truncate(keep.max(1));
-            let vfs = Vfs::new(TestHost::default(), 100).unwrap();
+            let vfs = Vfs::new(TestHost, 100).unwrap();
             let _outcome = vfs.unpack(&a);
             // The tree is still whole.
             prop_assert!(vfs.find(&vfs.view(), vfs.root(), b"/.", true).is_ok());

@@ -42,6 +42,8 @@ pub mod walk;
 
 #[cfg(test)]
 mod test_host;
+#[cfg(test)]
+mod tree_model;
 
 pub use dentry::Dentry;
 pub use error::FsError;

@@ -4,14 +4,14 @@
 //! bytes between them belong to readers, the others to writers; each page has a sleeping lock, held over one copy, for the
 //! page where the two meet. No spin lock is held over a copy, which may fault and sleep.
 
-use crate::FsError;
+use crate::{FsError, rank};
 use crate::host::{Host, PAGE_SIZE};
 use crate::readiness::{Readiness, Ready};
 use crate::stream::{Io, Stream};
 use crate::transfer::{Sink, Source};
 use alloc::sync::Arc;
 use core::any::Any;
-use quire_sync::Mutex;
+use quire_sync::{Mutex, SpinLock};
 use quire_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Pages of a pipe's ring.
@@ -38,7 +38,8 @@ pub struct Pipe<H: Host> {
     /// How often each side was opened: who waits for the other end sees one that came and went.
     reader_opens: AtomicU64,
     writer_opens: AtomicU64,
-    readiness: Readiness,
+    /// Shared by the two pipes of a socket pair, which is polled as one thing.
+    readiness: Arc<Readiness>,
 }
 
 /// An end (or both ends) of a pipe; closes when dropped.
@@ -51,6 +52,10 @@ pub struct PipeEnd<H: Host> {
 impl<H: Host> Pipe<H> {
     /// A pipe with no end open.
     pub fn new(host: H) -> Arc<Self> {
+        Self::announced_by(host, Arc::new(Readiness::new()))
+    }
+
+    fn announced_by(host: H, readiness: Arc<Readiness>) -> Arc<Self> {
         Arc::new(Pipe {
             host,
             pages: [const { Mutex::new(None) }; PAGES],
@@ -62,12 +67,16 @@ impl<H: Host> Pipe<H> {
             writers: AtomicUsize::new(0),
             reader_opens: AtomicU64::new(0),
             writer_opens: AtomicU64::new(0),
-            readiness: Readiness::new(),
+            readiness,
         })
     }
 
     /// Opens ends without waiting for the other.
     pub fn open_now(self: &Arc<Self>, reads: bool, writes: bool) -> Arc<dyn Stream> {
+        Arc::new(self.end(reads, writes))
+    }
+
+    fn end(self: &Arc<Self>, reads: bool, writes: bool) -> PipeEnd<H> {
         if reads {
             self.readers.fetch_add(1, Ordering::AcqRel);
             self.reader_opens.fetch_add(1, Ordering::AcqRel);
@@ -77,7 +86,7 @@ impl<H: Host> Pipe<H> {
             self.writer_opens.fetch_add(1, Ordering::AcqRel);
         }
         self.readiness.notify();
-        Arc::new(PipeEnd { pipe: self.clone(), reads, writes })
+        PipeEnd { pipe: self.clone(), reads, writes }
     }
 
     /// Opens ends as opening a FIFO does: one side waits until the other is, or was, there; a writer that does not wait
@@ -310,4 +319,245 @@ impl<H: Host> Drop for PipeEnd<H> {
 fn place(at: u64) -> (usize, usize) {
     let in_ring = (at % CAPACITY as u64) as usize;
     (in_ring / PAGE_SIZE, in_ring % PAGE_SIZE)
+}
+
+/// One end of a pair of connected sockets: two pipes, one each way.
+pub struct Pair<H: Host> {
+    /// `None` once that direction was shut down.
+    from: SpinLock<Option<Arc<PipeEnd<H>>>>,
+    to: SpinLock<Option<Arc<PipeEnd<H>>>>,
+    readiness: Arc<Readiness>,
+}
+
+impl<H: Host> Pair<H> {
+    /// Two ends that are connected to each other.
+    #[allow(clippy::new_ret_no_self)]
+    pub fn new(host: H) -> (Arc<Self>, Arc<Self>) {
+        let readiness = Arc::new(Readiness::new());
+        let pipes = [(); 2].map(|()| Pipe::announced_by(host.clone(), readiness.clone()));
+        let end = |from: &Arc<Pipe<H>>, to: &Arc<Pipe<H>>| {
+            let direction = |end| SpinLock::new(rank::ATTR, Some(Arc::new(end)));
+            Arc::new(Pair {
+                from: direction(from.end(true, false)),
+                to: direction(to.end(false, true)),
+                readiness: readiness.clone(),
+            })
+        };
+        (end(&pipes[0], &pipes[1]), end(&pipes[1], &pipes[0]))
+    }
+
+    /// Closes the directions that are named, for both ends.
+    pub fn shut(&self, reading: bool, writing: bool) {
+        let from = if reading { self.from.lock().take() } else { None };
+        let to = if writing { self.to.lock().take() } else { None };
+        drop((from, to));
+        self.readiness.notify();
+    }
+}
+
+impl<H: Host> Stream for Pair<H> {
+    fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
+        let end = self.from.lock().clone();
+        end.map_or(Ok(0), |end| end.read(io, sink))
+    }
+
+    fn write(&self, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
+        let end = self.to.lock().clone();
+        end.ok_or(FsError::BrokenPipe)?.write(io, source)
+    }
+
+    fn ready(&self) -> Ready {
+        let from = self.from.lock().clone();
+        let to = self.to.lock().clone();
+        let from = from.map_or(Ready::HANGUP, |end| end.ready());
+        let to = to.map_or(Ready::ERROR, |end| end.ready());
+        let mut ready = (from & Ready::READ) | (to & Ready::WRITE);
+        let (no_more, nobody) = (from.contains(Ready::HANGUP), to.contains(Ready::ERROR));
+        if no_more {
+            ready |= Ready::READ | Ready::READ_HANGUP;
+        }
+        if nobody {
+            ready |= Ready::WRITE; // a write would not wait: it fails
+        }
+        ready.set(Ready::HANGUP, no_more && nobody);
+        ready
+    }
+
+    fn readiness(&self) -> Option<&Readiness> {
+        Some(&self.readiness)
+    }
+
+    fn queued(&self) -> Result<usize, FsError> {
+        let end = self.from.lock().clone();
+        end.map_or(Ok(0), |end| end.queued())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_host::TestHost;
+    use crate::transfer::{SliceSink, SliceSource};
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+    use std::sync::atomic::AtomicBool;
+    use std::vec::Vec;
+
+    fn pipe() -> (Arc<dyn Stream>, Arc<dyn Stream>) {
+        let p = Pipe::new(TestHost);
+        (p.open_now(true, false), p.open_now(false, true))
+    }
+    fn write(s: &dyn Stream, io: &Io<'_>, bytes: &[u8]) -> Result<usize, FsError> {
+        s.write(io, &mut SliceSource::new(bytes))
+    }
+    fn read(s: &dyn Stream, io: &Io<'_>, most: usize) -> Result<Vec<u8>, FsError> {
+        let mut into = std::vec![0; most];
+        let n = s.read(io, &mut SliceSink::new(&mut into))?;
+        into.truncate(n);
+        Ok(into)
+    }
+
+    #[test]
+    fn many_bytes_arrive_in_order_through_a_pipe_that_fills_up() {
+        let (r, w) = pipe();
+        std::thread::scope(|s| {
+            s.spawn(move || {
+                for i in 0..40_000u32 {
+                    let message: Vec<u8> = (0..i % 200).map(|k| (i + k) as u8).collect();
+                    assert_eq!(write(&*w, &Io::WAIT, &message).unwrap(), message.len());
+                }
+            });
+            let mut got = Vec::new();
+            loop {
+                let part = read(&*r, &Io::WAIT, 10_000).unwrap();
+                if part.is_empty() {
+                    break;
+                }
+                got.extend(part);
+            }
+            let want: Vec<u8> = (0..40_000u32).flat_map(|i| (0..i % 200).map(move |k| (i + k) as u8)).collect();
+            assert!(got == want);
+        });
+    }
+
+    #[test]
+    fn small_writes_of_several_writers_are_never_torn_apart() {
+        let p = Pipe::new(TestHost);
+        let r = p.open_now(true, false);
+        std::thread::scope(|s| {
+            for id in 1..=3u8 {
+                let w = p.open_now(false, true);
+                s.spawn(move || {
+                    for _ in 0..500 {
+                        write(&*w, &Io::WAIT, &[id; 4000]).unwrap();
+                    }
+                });
+            }
+            let mut got = Vec::new();
+            while got.len() < 3 * 500 * 4000 {
+                got.extend(read(&*r, &Io::WAIT, 5000).unwrap());
+            }
+            assert!(got.chunks(4000).all(|c| c.iter().all(|b| *b == c[0])));
+        });
+    }
+
+    #[test]
+    fn ends_that_close_are_noticed() {
+        let (r, w) = pipe();
+        write(&*w, &Io::NOW, b"last").unwrap();
+        assert_eq!(read(&*r, &Io::NOW, 2).unwrap(), b"la");
+        drop(w);
+        assert_eq!(r.ready(), Ready::READ | Ready::HANGUP);
+        assert_eq!(read(&*r, &Io::WAIT, 10).unwrap(), b"st");
+        assert_eq!(read(&*r, &Io::WAIT, 10).unwrap(), b"");
+        let (r, w) = pipe();
+        drop(r);
+        assert_eq!(write(&*w, &Io::WAIT, b"x"), Err(FsError::BrokenPipe));
+        assert!(w.ready().contains(Ready::ERROR));
+    }
+
+    #[test]
+    fn a_reader_that_waits_is_woken_by_the_last_writer_leaving() {
+        let (r, w) = pipe();
+        std::thread::scope(|s| {
+            let reader = s.spawn(move || read(&*r, &Io::WAIT, 10));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            drop(w);
+            assert_eq!(reader.join().unwrap().unwrap(), b"");
+        });
+    }
+
+    #[test]
+    fn who_does_not_wait_is_told_so_and_who_is_interrupted_too() {
+        let (r, w) = pipe();
+        assert_eq!(read(&*r, &Io::NOW, 1), Err(FsError::WouldBlock));
+        let big = std::vec![7; CAPACITY + 5];
+        assert_eq!(write(&*w, &Io::NOW, &big), Ok(CAPACITY));
+        assert_eq!(write(&*w, &Io::NOW, b"x"), Err(FsError::WouldBlock));
+        read(&*r, &Io::NOW, 100).unwrap();
+        assert_eq!(write(&*w, &Io::NOW, &[0; 101]), Err(FsError::WouldBlock), "small writes are whole");
+        assert_eq!(write(&*w, &Io::NOW, &big), Ok(100), "large ones are not");
+        let io = Io { interrupted: &|| true, ..Io::WAIT };
+        assert_eq!(write(&*w, &io, b"x"), Err(FsError::Interrupted));
+    }
+
+    #[test]
+    fn opening_a_fifo_waits_for_the_other_end() {
+        let p = Pipe::new(TestHost);
+        assert!(matches!(p.open(false, true, &Io::NOW), Err(FsError::NoDevice)));
+        let met = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let r = p.open(true, false, &Io::WAIT).unwrap();
+                met.store(true, Ordering::SeqCst);
+                assert_eq!(read(&*r, &Io::WAIT, 9).unwrap(), b"hello");
+            });
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(!met.load(Ordering::SeqCst));
+            let w = p.open(false, true, &Io::WAIT).unwrap();
+            write(&*w, &Io::WAIT, b"hello").unwrap();
+        });
+    }
+
+    #[test]
+    fn a_socket_pair_carries_both_ways_and_ends_when_one_side_goes() {
+        let (a, b) = Pair::new(TestHost);
+        write(&*a, &Io::NOW, b"ping").unwrap();
+        write(&*b, &Io::NOW, b"pong").unwrap();
+        assert_eq!(read(&*b, &Io::NOW, 9).unwrap(), b"ping");
+        assert_eq!(read(&*a, &Io::NOW, 9).unwrap(), b"pong");
+        a.shut(false, true);
+        assert_eq!(read(&*b, &Io::NOW, 9).unwrap(), b"");
+        drop(a);
+        assert!(b.ready().contains(Ready::HANGUP));
+        assert_eq!(write(&*b, &Io::NOW, b"x"), Err(FsError::BrokenPipe));
+    }
+
+    proptest! {
+        #[test]
+        fn a_pipe_is_a_queue_of_bytes(steps in prop::collection::vec((any::<bool>(), 0usize..20_000), 1..60)) {
+            let (r, w) = pipe();
+            let mut model = VecDeque::new();
+            let mut next = 0u8;
+            for (writes, n) in steps {
+                if writes {
+                    let bytes: Vec<u8> = (0..n).map(|_| { next = next.wrapping_add(1); next }).collect();
+                    let done = write(&*w, &Io::NOW, &bytes).unwrap_or(0);
+                    let free = CAPACITY - model.len();
+                    prop_assert_eq!(done, if n <= ATOMIC && n > free { 0 } else { n.min(free) });
+                    model.extend(&bytes[..done]);
+                } else if n > 0 {
+                    let got = read(&*r, &Io::NOW, n).unwrap_or_default();
+                    prop_assert_eq!(got.len(), n.min(model.len()));
+                    prop_assert!(got.iter().all(|b| Some(*b) == model.pop_front()));
+                }
+                prop_assert_eq!(r.queued().unwrap(), model.len());
+                prop_assert_eq!(w.ready().contains(Ready::WRITE), CAPACITY - model.len() >= ATOMIC);
+            }
+        }
+    }
 }

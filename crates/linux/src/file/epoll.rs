@@ -1,0 +1,314 @@
+//! `epoll`: a set of files that collects those that changed.
+//!
+//! A [`Watch`] listens to its file and, told of a change, puts itself on the set's list. Waiting takes watches off that list
+//! and looks at their files: O(changed), not O(watched). Level-triggered watches that were ready go back on the list.
+
+use super::open::no_restart;
+use super::poll::{deadline_after, poll_bits, temporary_mask, timeout};
+use super::{File, path::only};
+use crate::{Ctx, Errno, Machine};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::{Arc, Weak};
+use core::any::Any;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use linux_raw_sys::general as raw;
+use quire_fs::{FsError, Io, Listener, OpenFlags, Readiness, Ready, Sink, Source, Stream};
+use quire_sync::{Mutex, Rank, SpinLock};
+
+/// The most events that one call returns.
+const MOST: usize = 4096;
+/// What is always waited for.
+const ALWAYS: u32 = raw::EPOLLERR | raw::EPOLLHUP;
+
+/// One file in a set.
+struct Watch<M: Machine> {
+    itself: Weak<Watch<M>>,
+    epoll: Weak<Epoll<M>>,
+    file: Weak<File<M>>,
+    fd: i32,
+    events: AtomicU32,
+    data: AtomicU64,
+    /// It is on the list of those that changed.
+    listed: AtomicBool,
+    /// It was taken out of the set.
+    gone: AtomicBool,
+}
+
+/// A set of files.
+pub struct Epoll<M: Machine> {
+    /// By descriptor, as at the time of adding.
+    watches: Mutex<BTreeMap<i32, Arc<Watch<M>>>>,
+    changed: SpinLock<VecDeque<Arc<Watch<M>>>>,
+    readiness: Readiness,
+    itself: Weak<Epoll<M>>,
+}
+
+impl<M: Machine> Listener for Watch<M> {
+    fn changed(&self) {
+        if self.gone.load(Ordering::Acquire) || self.listed.load(Ordering::Acquire) {
+            return;
+        }
+        if let (Some(epoll), Some(watch)) = (self.epoll.upgrade(), self.itself.upgrade()) {
+            epoll.list(watch);
+        }
+    }
+}
+
+impl<M: Machine> Epoll<M> {
+    fn new() -> Arc<Self> {
+        Arc::new_cyclic(|itself| Epoll {
+            watches: Mutex::new(BTreeMap::new()),
+            changed: SpinLock::new(Rank(Rank::FILE.0 + 5), VecDeque::new()),
+            readiness: Readiness::new(),
+            itself: itself.clone(),
+        })
+    }
+
+    fn list(&self, watch: Arc<Watch<M>>) {
+        if !watch.listed.swap(true, Ordering::AcqRel) {
+            self.changed.lock().push_back(watch);
+            self.readiness.notify();
+        }
+    }
+
+    fn add(&self, fd: i32, file: &Arc<File<M>>, events: u32, data: u64) -> Result<(), Errno> {
+        let watch = Arc::new_cyclic(|itself| Watch {
+            itself: itself.clone(),
+            epoll: self.itself.clone(),
+            file: Arc::downgrade(file),
+            fd,
+            events: AtomicU32::new(events | ALWAYS),
+            data: AtomicU64::new(data),
+            listed: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+        });
+        {
+            let mut watches = self.watches.lock();
+            if watches.get(&fd).is_some_and(|w| Weak::ptr_eq(&w.file, &watch.file)) {
+                return Err(Errno::EEXIST);
+            }
+            if let Some(closed) = watches.insert(fd, watch.clone()) {
+                closed.gone.store(true, Ordering::Release);
+            }
+        }
+        let listener: Arc<dyn Listener> = watch.clone();
+        if let Some(readiness) = file.readiness() {
+            readiness.listen(&listener);
+        }
+        self.list(watch);
+        Ok(())
+    }
+
+    fn watch(&self, fd: i32, file: &Arc<File<M>>) -> Result<Arc<Watch<M>>, Errno> {
+        let watches = self.watches.lock();
+        watches.get(&fd).filter(|w| core::ptr::eq(w.file.as_ptr(), Arc::as_ptr(file))).cloned().ok_or(Errno::ENOENT)
+    }
+
+    fn remove(&self, fd: i32, file: &Arc<File<M>>) -> Result<(), Errno> {
+        let watch = self.watch(fd, file)?;
+        self.watches.lock().remove(&fd);
+        watch.dismiss();
+        Ok(())
+    }
+
+    /// Takes up to `most` events off the list.
+    fn collect(&self, most: usize, out: &mut impl FnMut(u32, u64)) -> usize {
+        let mut n = 0;
+        // Those that go back on the list are not looked at twice.
+        let mut left = self.changed.lock().len();
+        while n < most && left > 0 {
+            left -= 1;
+            let Some(watch) = self.changed.lock().pop_front() else { break };
+            // Unlisted before the look: a change after the look lists it again.
+            watch.listed.store(false, Ordering::SeqCst);
+            if watch.gone.load(Ordering::Acquire) {
+                continue;
+            }
+            // Closed: it stays in the set until its descriptor is added again, and is never met again.
+            let Some(file) = watch.file.upgrade() else { continue };
+            let events = watch.events.load(Ordering::Acquire);
+            let ready = poll_bits(file.ready()) & events;
+            if ready == 0 {
+                continue;
+            }
+            out(ready, watch.data.load(Ordering::Acquire));
+            n += 1;
+            if events & raw::EPOLLONESHOT != 0 {
+                watch.events.store(0, Ordering::Release);
+            } else if events & raw::EPOLLET == 0 && !watch.listed.swap(true, Ordering::AcqRel) {
+                self.changed.lock().push_back(watch);
+            }
+        }
+        n
+    }
+
+    /// Whether a set is in the set.
+    fn has_sets(&self) -> bool {
+        // The files are dropped after the lock: one may be the last reference, and its end is news for this set.
+        let files: alloc::vec::Vec<_> = self.watches.lock().values().filter_map(|w| w.file.upgrade()).collect();
+        files.iter().any(|f| f.stream_as::<Epoll<M>>().is_some())
+    }
+
+    /// Whether anything on the list is ready.
+    fn any_ready(&self) -> bool {
+        let listed: alloc::vec::Vec<_> = self.changed.lock().iter().cloned().collect();
+        listed.iter().any(|w| {
+            let events = w.events.load(Ordering::Acquire);
+            w.file.upgrade().is_some_and(|f| poll_bits(f.ready()) & events != 0)
+        })
+    }
+}
+
+impl<M: Machine> Watch<M> {
+    fn dismiss(self: Arc<Self>) {
+        self.gone.store(true, Ordering::Release);
+        if let Some(file) = self.file.upgrade() {
+            let listener: Arc<dyn Listener> = self;
+            if let Some(readiness) = file.readiness() {
+                readiness.unlisten(&listener);
+            }
+        }
+    }
+}
+
+impl<M: Machine> Drop for Epoll<M> {
+    fn drop(&mut self) {
+        for watch in core::mem::take(self.watches.get_mut()).into_values() {
+            watch.dismiss();
+        }
+    }
+}
+
+impl<M: Machine> Stream for Epoll<M> {
+    fn read(&self, _io: &Io<'_>, _sink: &mut dyn Sink) -> Result<usize, FsError> {
+        Err(FsError::Invalid)
+    }
+    fn write(&self, _io: &Io<'_>, _source: &mut dyn Source) -> Result<usize, FsError> {
+        Err(FsError::Invalid)
+    }
+    fn ready(&self) -> Ready {
+        if self.any_ready() { Ready::READ } else { Ready::empty() }
+    }
+    fn readiness(&self) -> Option<&Readiness> {
+        Some(&self.readiness)
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// `epoll_create1`
+pub fn sys_epoll_create1<M: Machine>(ctx: &mut Ctx<'_, M>, flags: u32) -> Result<usize, Errno> {
+    only(flags, raw::EPOLL_CLOEXEC)?;
+    let both = OpenFlags::READ | OpenFlags::WRITE;
+    let file = ctx.vfs().nameless_stream("[eventpoll]", Epoll::<M>::new(), both, false)?;
+    ctx.install(file, flags != 0)
+}
+
+/// `epoll_create`
+pub fn sys_epoll_create<M: Machine>(ctx: &mut Ctx<'_, M>, size: i32) -> Result<usize, Errno> {
+    if size <= 0 {
+        return Err(Errno::EINVAL);
+    }
+    sys_epoll_create1(ctx, 0)
+}
+
+/// `epoll_ctl`
+pub fn sys_epoll_ctl<M: Machine>(ctx: &mut Ctx<'_, M>, set: i32, operation: u32, fd: i32, event: u64) -> Result<usize, Errno> {
+    let set_file = ctx.file(set)?;
+    let file = ctx.file(fd)?;
+    let epoll = set_file.stream_as::<Epoll<M>>().ok_or(Errno::EINVAL)?;
+    if Arc::ptr_eq(&set_file, &file) {
+        return Err(Errno::EINVAL);
+    }
+    // Sets of sets could form a circle; one level is what programs use.
+    if file.stream_as::<Epoll<M>>().is_some_and(Epoll::has_sets) {
+        return Err(Errno::ELOOP);
+    }
+    let wanted = || -> Result<(u32, u64), Errno> {
+        let [events, low, high] = ctx.read::<[u32; 3]>(event)?;
+        Ok((events, u64::from(low) | u64::from(high) << 32))
+    };
+    match operation {
+        raw::EPOLL_CTL_ADD => {
+            let (events, data) = wanted()?;
+            if file.readiness().is_none() {
+                return Err(Errno::EPERM);
+            }
+            epoll.add(fd, &file, events, data)?;
+        }
+        raw::EPOLL_CTL_MOD => {
+            let (events, data) = wanted()?;
+            let watch = epoll.watch(fd, &file)?;
+            watch.events.store(events | ALWAYS, Ordering::Release);
+            watch.data.store(data, Ordering::Release);
+            epoll.list(watch);
+        }
+        raw::EPOLL_CTL_DEL => epoll.remove(fd, &file)?,
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(0)
+}
+
+fn wait<M: Machine>(ctx: &Ctx<'_, M>, set: i32, to: u64, most: i32, deadline: Option<u64>) -> Result<usize, Errno> {
+    if most <= 0 {
+        return Err(Errno::EINVAL);
+    }
+    let set_file = ctx.file(set)?;
+    let epoll = set_file.stream_as::<Epoll<M>>().ok_or(Errno::EINVAL)?;
+    let thread = ctx.thread;
+    let interrupted = || thread.interrupted();
+    let io = Io { nonblock: deadline.is_some_and(|d| d <= ctx.now()), deadline, interrupted: &interrupted };
+    let mut events = alloc::vec::Vec::new();
+    let collected = epoll.readiness.wait(&io, || {
+        let n = epoll.collect((most as usize).min(MOST), &mut |ready, data| {
+            events.push([ready, data as u32, (data >> 32) as u32]);
+        });
+        (n > 0).then_some(n)
+    });
+    match collected {
+        Ok(n) => {
+            for (i, event) in events.iter().enumerate() {
+                ctx.write(to + 12 * i as u64, event)?;
+            }
+            Ok(n)
+        }
+        Err(FsError::WouldBlock) => Ok(0),
+        Err(e) => Err(no_restart(e)),
+    }
+}
+
+/// `epoll_wait`
+pub fn sys_epoll_wait<M: Machine>(ctx: &mut Ctx<'_, M>, set: i32, to: u64, most: i32, milliseconds: i32) -> Result<usize, Errno> {
+    let deadline = u64::try_from(milliseconds).ok().map(|ms| ctx.now() + ms * 1_000_000);
+    wait(ctx, set, to, most, deadline)
+}
+
+/// `epoll_pwait`
+pub fn sys_epoll_pwait<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    set: i32,
+    to: u64,
+    most: i32,
+    milliseconds: i32,
+    mask: u64,
+    mask_size: u64,
+) -> Result<usize, Errno> {
+    temporary_mask(ctx, mask, mask_size)?;
+    sys_epoll_wait(ctx, set, to, most, milliseconds)
+}
+
+/// `epoll_pwait2`
+pub fn sys_epoll_pwait2<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    set: i32,
+    to: u64,
+    most: i32,
+    time: u64,
+    mask: u64,
+    mask_size: u64,
+) -> Result<usize, Errno> {
+    let deadline = timeout(ctx, time)?.and_then(|ns| deadline_after(ctx.now(), ns));
+    temporary_mask(ctx, mask, mask_size)?;
+    wait(ctx, set, to, most, deadline)
+}

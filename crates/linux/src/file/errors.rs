@@ -1,0 +1,42 @@
+//! The errno of each error of the file layer.
+
+use crate::Errno;
+use quire_fs::FsError;
+
+impl From<FsError> for Errno {
+    fn from(e: FsError) -> Self {
+        match e {
+            FsError::NotFound => Errno::ENOENT,
+            FsError::Exists => Errno::EEXIST,
+            FsError::NotDirectory => Errno::ENOTDIR,
+            FsError::IsDirectory => Errno::EISDIR,
+            FsError::NotEmpty => Errno::ENOTEMPTY,
+            FsError::Loop => Errno::ELOOP,
+            FsError::NameTooLong => Errno::ENAMETOOLONG,
+            FsError::Denied => Errno::EACCES,
+            FsError::NotPermitted => Errno::EPERM,
+            FsError::Invalid => Errno::EINVAL,
+            FsError::CrossDevice => Errno::EXDEV,
+            FsError::Busy => Errno::EBUSY,
+            FsError::NoSpace => Errno::ENOSPC,
+            FsError::OutOfMemory => Errno::ENOMEM,
+            FsError::TooLarge => Errno::EFBIG,
+            FsError::Overflow => Errno::EOVERFLOW,
+            FsError::BadFile => Errno::EBADF,
+            FsError::WouldBlock => Errno::EAGAIN,
+            // Signal delivery decides whether the call is made again.
+            FsError::Interrupted => Errno::ERESTARTSYS,
+            FsError::BrokenPipe => Errno::EPIPE,
+            FsError::Fault => Errno::EFAULT,
+            FsError::NotSeekable => Errno::ESPIPE,
+            FsError::NotTerminal => Errno::ENOTTY,
+            FsError::NoDevice => Errno::ENXIO,
+            FsError::TooManyLinks => Errno::EMLINK,
+            FsError::Unsupported => Errno::EOPNOTSUPP,
+            FsError::Io => Errno::EIO,
+            FsError::TextBusy => Errno::ETXTBSY,
+            FsError::NoProcess => Errno::ESRCH,
+            FsError::Deadlock => Errno::EDEADLK,
+        }
+    }
+}

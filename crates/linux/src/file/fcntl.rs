@@ -1,0 +1,176 @@
+//! `fcntl` and `flock`.
+
+use super::File;
+use super::files::descriptor_limit;
+use super::open::{linux_flags, open_flags};
+use crate::{Ctx, Errno, Machine};
+use linux_raw_sys::general as raw;
+use quire_fs::lock::{Owner, Record};
+use quire_fs::open_file::{Body, OFFSET_MAX};
+use quire_fs::pipe::CAPACITY;
+use quire_fs::{FileKind, Io, OpenFlags};
+
+// Linux's numbers that are not in the generated constants.
+const F_GETOWN_EX: u32 = 16;
+const F_SETOWN_EX: u32 = 15;
+
+/// `fcntl`
+pub fn sys_fcntl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, command: u32, argument: u64) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    let number = fd as u32;
+    let duplicates = command == raw::F_DUPFD || command == raw::F_DUPFD_CLOEXEC;
+    if file.flags().contains(OpenFlags::PATH)
+        && !duplicates
+        && !matches!(command, raw::F_GETFD | raw::F_SETFD | raw::F_GETFL)
+    {
+        return Err(Errno::EBADF);
+    }
+    match command {
+        raw::F_DUPFD | raw::F_DUPFD_CLOEXEC => {
+            let limit = descriptor_limit(ctx.thread);
+            if argument >= limit {
+                return Err(Errno::EINVAL);
+            }
+            let close = command == raw::F_DUPFD_CLOEXEC;
+            Ok(ctx.files()?.insert(file, close, argument as u32, limit)? as usize)
+        }
+        raw::F_GETFD => Ok(usize::from(ctx.files()?.closes_on_exec(number)?)),
+        raw::F_SETFD => {
+            ctx.files()?.set_close_on_exec(number, argument as u32 & raw::FD_CLOEXEC != 0)?;
+            Ok(0)
+        }
+        raw::F_GETFL => Ok(linux_flags(file.flags()) as usize),
+        raw::F_SETFL => {
+            let changeable = raw::O_APPEND | raw::O_NONBLOCK | raw::O_DIRECT | raw::O_NOATIME | raw::FASYNC;
+            file.set_flags(open_flags(argument as u32 & changeable)?);
+            Ok(0)
+        }
+        raw::F_GETLK | raw::F_OFD_GETLK => test_lock(ctx, &file, argument, command == raw::F_OFD_GETLK),
+        raw::F_SETLK | raw::F_OFD_SETLK => set_lock(ctx, &file, argument, command == raw::F_OFD_SETLK, false),
+        raw::F_SETLKW | raw::F_OFD_SETLKW => set_lock(ctx, &file, argument, command == raw::F_OFD_SETLKW, true),
+        // Nobody gets SIGIO, so who would is not kept.
+        raw::F_SETOWN | raw::F_SETSIG | F_SETOWN_EX => Ok(0),
+        raw::F_GETOWN | raw::F_GETSIG => Ok(0),
+        F_GETOWN_EX => {
+            ctx.write(argument, &[0u32; 2])?;
+            Ok(0)
+        }
+        raw::F_GETPIPE_SZ if file.dentry.inode.kind() == FileKind::Fifo => Ok(CAPACITY),
+        raw::F_SETPIPE_SZ if file.dentry.inode.kind() == FileKind::Fifo => match argument {
+            // A pipe has the size that it has; a wish for no more is granted.
+            0..=0xffff_ffff if argument <= CAPACITY as u64 => Ok(CAPACITY),
+            _ => Err(Errno::EPERM),
+        },
+        raw::F_GETPIPE_SZ | raw::F_SETPIPE_SZ => Err(Errno::EBADF),
+        raw::F_GET_SEALS if file.regular().is_some() => Ok(raw::F_SEAL_SEAL as usize),
+        raw::F_ADD_SEALS if file.regular().is_some() => Err(Errno::EPERM),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// `struct flock`.
+struct Flock {
+    kind: u32,
+    start: u64,
+    end: u64,
+}
+
+fn read_flock<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, at: u64, by_file: bool) -> Result<Flock, Errno> {
+    let [head, start, len, pid] = ctx.read::<[u64; 4]>(at)?;
+    let (kind, whence) = (head as u16 as i16, (head >> 16) as u16 as i16);
+    if by_file && pid as u32 != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if !matches!(file.body(), Body::File) && matches!(file.body(), Body::Path) {
+        return Err(Errno::EBADF);
+    }
+    let base = match whence as u32 {
+        raw::SEEK_SET => 0,
+        raw::SEEK_CUR => file.position(),
+        raw::SEEK_END => file.dentry.inode.status().size,
+        _ => return Err(Errno::EINVAL),
+    };
+    let fits = |v: u64| if v <= OFFSET_MAX + 1 { Ok(v) } else { Err(Errno::EOVERFLOW) };
+    let start = base.checked_add_signed(start as i64).ok_or(Errno::EINVAL)?;
+    let (start, end) = match len as i64 {
+        0 => (start, OFFSET_MAX + 1),
+        len if len > 0 => (start, start.checked_add(len as u64).ok_or(Errno::EOVERFLOW)?),
+        len => (start.checked_add_signed(len).ok_or(Errno::EINVAL)?, start),
+    };
+    Ok(Flock { kind: kind as u32, start: fits(start)?, end: fits(end)? })
+}
+
+fn owner<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, by_file: bool) -> Result<Owner, Errno> {
+    Ok(if by_file { Owner::File(file.lock_owner()) } else { Owner::Process { id: ctx.files()?.id(), pid: ctx.pid() } })
+}
+
+fn test_lock<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, at: u64, by_file: bool) -> Result<usize, Errno> {
+    let lock = read_flock(ctx, file, at, by_file)?;
+    let exclusive = match lock.kind {
+        raw::F_RDLCK => false,
+        raw::F_WRLCK => true,
+        _ => return Err(Errno::EINVAL),
+    };
+    let wanted = Record { start: lock.start, end: lock.end, exclusive, owner: owner(ctx, file, by_file)? };
+    match file.dentry.inode.locks.test(&wanted) {
+        None => ctx.write(at, &(raw::F_UNLCK as u16))?,
+        Some(r) => {
+            let kind = if r.exclusive { raw::F_WRLCK } else { raw::F_RDLCK };
+            let len = if r.end > OFFSET_MAX { 0 } else { r.end - r.start };
+            let pid = match r.owner {
+                Owner::Process { pid, .. } => u64::from(pid),
+                Owner::File(_) => u64::from(u32::MAX),
+            };
+            ctx.write(at, &[u64::from(kind), r.start, len, pid])?;
+        }
+    }
+    Ok(0)
+}
+
+fn set_lock<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, at: u64, by_file: bool, wait: bool) -> Result<usize, Errno> {
+    let lock = read_flock(ctx, file, at, by_file)?;
+    let owner = owner(ctx, file, by_file)?;
+    let locks = &file.dentry.inode.locks;
+    let flags = file.flags();
+    let exclusive = match lock.kind {
+        raw::F_UNLCK => {
+            locks.unlock(owner, lock.start, lock.end).map_err(|_| Errno::ENOLCK)?;
+            return Ok(0);
+        }
+        raw::F_RDLCK if flags.contains(OpenFlags::READ) => false,
+        raw::F_WRLCK if flags.contains(OpenFlags::WRITE) => true,
+        raw::F_RDLCK | raw::F_WRLCK => return Err(Errno::EBADF),
+        _ => return Err(Errno::EINVAL),
+    };
+    let thread = ctx.thread;
+    let interrupted = || thread.interrupted();
+    let io = Io { nonblock: !wait, deadline: None, interrupted: &interrupted };
+    locks.lock(Record { start: lock.start, end: lock.end, exclusive, owner }, &io).map_err(|e| match e {
+        quire_fs::FsError::OutOfMemory => Errno::ENOLCK,
+        e => e.into(),
+    })?;
+    Ok(0)
+}
+
+/// `flock`
+pub fn sys_flock<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, operation: u32) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    if file.flags().contains(OpenFlags::PATH) {
+        return Err(Errno::EBADF);
+    }
+    let locks = &file.dentry.inode.locks;
+    let exclusive = match operation & !raw::LOCK_NB {
+        raw::LOCK_SH => false,
+        raw::LOCK_EX => true,
+        raw::LOCK_UN => {
+            locks.unlock_whole(file.lock_owner());
+            return Ok(0);
+        }
+        _ => return Err(Errno::EINVAL),
+    };
+    let thread = ctx.thread;
+    let interrupted = || thread.interrupted();
+    let io = Io { nonblock: operation & raw::LOCK_NB != 0, deadline: None, interrupted: &interrupted };
+    locks.lock_whole(file.lock_owner(), exclusive, &io)?;
+    Ok(0)
+}

@@ -1,0 +1,237 @@
+//! `quire_fs` on the memory core: files' bytes are objects, pipes' pages are frames.
+
+use super::Dentry;
+use crate::{Errno, Linux, Machine};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::fmt;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicPtr, Ordering};
+use quire_fs::{FileObject, FsError, Host, MemoryCount, Origin, PAGE_SIZE, Sink, Source, Timestamp};
+use quire_vm::frames::{Fill, For, Frame};
+use quire_vm::object::{IoError, ObjectRef};
+use quire_vm::pager::Pager;
+use quire_vm::{Phys, Vm};
+
+/// The kernel, as `quire_fs` sees it.
+pub struct FileHost<M: Machine> {
+    vm: &'static Vm<M>,
+    machine: &'static M,
+    late: Arc<Late<M>>,
+}
+
+/// What exists only after the first files do.
+struct Late<M: Machine> {
+    linux: AtomicPtr<Linux<M>>,
+}
+
+impl<M: Machine> Clone for FileHost<M> {
+    fn clone(&self) -> Self {
+        FileHost { vm: self.vm, machine: self.machine, late: self.late.clone() }
+    }
+}
+
+impl<M: Machine> FileHost<M> {
+    /// A host without a Linux layer: files can be made, random bytes come straight from the machine.
+    pub fn new(vm: &'static Vm<M>, machine: &'static M) -> Self {
+        FileHost { vm, machine, late: Arc::new(Late { linux: AtomicPtr::new(core::ptr::null_mut()) }) }
+    }
+
+    /// From now on random bytes come from `linux`.
+    pub fn set_linux(&self, linux: &'static Linux<M>) {
+        self.late.linux.store(core::ptr::from_ref(linux).cast_mut(), Ordering::Release);
+    }
+
+    fn linux(&self) -> Option<&'static Linux<M>> {
+        // SAFETY: null, or set from a `&'static` in `set_linux`, and only read through.
+        unsafe { self.late.linux.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The root of the tree, for names of files.
+    fn root(&self) -> Option<&'static Arc<Dentry<M>>> {
+        Some(self.linux()?.files.vfs().root())
+    }
+}
+
+/// A file's bytes: a handle on its object.
+pub struct FileBytes<M: Machine>(pub ObjectRef<M>);
+
+impl<M: Machine> Clone for FileBytes<M> {
+    fn clone(&self) -> Self {
+        FileBytes(self.0.clone())
+    }
+}
+
+/// The pager of a file in memory: knows the file's name, and nothing else, since its pages exist nowhere else. Freed when its
+/// object is gone, which may be long after the file.
+struct FilePager<M: Machine> {
+    origin: Arc<Origin<FileHost<M>>>,
+    host: FileHost<M>,
+}
+
+impl<M: Machine> Pager for FilePager<M> {
+    fn name(&self, to: &mut dyn fmt::Write) -> fmt::Result {
+        let (Some(dentry), Some(root)) = (self.origin.dentry(), self.host.root()) else {
+            return to.write_str("(deleted)");
+        };
+        let (path, exists) = dentry.path(root);
+        for byte in path {
+            // As in Linux's listings, a newline would look like another line.
+            match byte {
+                b'\n' => to.write_str("\\012")?,
+                _ => to.write_char(char::from(byte))?,
+            }
+        }
+        if exists { Ok(()) } else { to.write_str(" (deleted)") }
+    }
+
+    fn ident(&self) -> (u64, u64) {
+        (self.origin.ident.device, self.origin.ident.number)
+    }
+
+    fn released(&self) {
+        // SAFETY: `FileHost::object` leaked a box for exactly one object, and the core calls this once, last.
+        drop(unsafe { Box::from_raw(core::ptr::from_ref(self).cast_mut()) });
+    }
+}
+
+fn fs_error(e: IoError<FsError>) -> FsError {
+    match e {
+        IoError::OutOfMemory => FsError::NoSpace,
+        IoError::Pager => FsError::Io,
+        IoError::TooLarge => FsError::TooLarge,
+        IoError::Caller(e) => e,
+    }
+}
+
+impl<M: Machine> FileObject for FileBytes<M> {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn set_size(&self, bytes: u64) -> Result<(), FsError> {
+        self.0.set_size(bytes);
+        Ok(())
+    }
+
+    fn read(&self, offset: u64, sink: &mut dyn Sink) -> Result<usize, FsError> {
+        let len = sink.room();
+        self.0.read(offset, len, &mut |bytes: &[u8]| sink.put(bytes)).map_err(fs_error)
+    }
+
+    fn write(&self, offset: u64, source: &mut dyn Source) -> Result<usize, FsError> {
+        let len = source.left();
+        self.0.write(offset, len, &mut |bytes: &mut [u8]| source.take(bytes)).map_err(fs_error)
+    }
+
+    fn resident(&self) -> u64 {
+        self.0.resident()
+    }
+
+    fn discard(&self, first: u64, end: u64) {
+        self.0.discard(first..end);
+    }
+
+    fn allocate(&self, first: u64, end: u64) -> Result<(), FsError> {
+        // Frames are not reserved; what could not possibly fit is refused.
+        let vm = self.0.vm();
+        if end.saturating_sub(first) > vm.frames().free() { Err(FsError::NoSpace) } else { Ok(()) }
+    }
+}
+
+/// One frame of a pipe, for as long as the pipe lives.
+pub struct PipePage<M: Machine> {
+    vm: &'static Vm<M>,
+    /// `None` only while it is dropped.
+    frame: Option<Frame>,
+}
+
+impl<M: Machine> PipePage<M> {
+    fn bytes(&self) -> *mut u8 {
+        match &self.frame {
+            Some(frame) => self.vm.machine().frame_ptr(frame.pfn()),
+            None => core::ptr::NonNull::dangling().as_ptr(),
+        }
+    }
+    fn len(&self) -> usize {
+        if self.frame.is_some() { PAGE_SIZE } else { 0 }
+    }
+}
+
+impl<M: Machine> Deref for PipePage<M> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the frame is ours, was filled with zeroes at first, and the machine reaches all of it.
+        unsafe { core::slice::from_raw_parts(self.bytes(), self.len()) }
+    }
+}
+
+impl<M: Machine> DerefMut for PipePage<M> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; borrowed exclusively.
+        unsafe { core::slice::from_raw_parts_mut(self.bytes(), self.len()) }
+    }
+}
+
+impl<M: Machine> Drop for PipePage<M> {
+    fn drop(&mut self) {
+        if let Some(frame) = self.frame.take() {
+            self.vm.free_frame(frame);
+        }
+    }
+}
+
+impl<M: Machine> Host for FileHost<M> {
+    type Object = FileBytes<M>;
+    type Page = PipePage<M>;
+
+    fn object(&self, origin: Arc<Origin<Self>>) -> Result<FileBytes<M>, FsError> {
+        let pager = Box::into_raw(Box::new(FilePager { origin, host: self.clone() }));
+        // SAFETY: just made; freed by `released` alone, after the last use, or below where no object took it.
+        let object = ObjectRef::with_pager(self.vm, unsafe { &*pager }, 0);
+        object.map(FileBytes).map_err(|_| {
+            // SAFETY: no object was made, so nobody else has the pager.
+            drop(unsafe { Box::from_raw(pager) });
+            FsError::NoSpace
+        })
+    }
+
+    fn page(&self) -> Option<PipePage<M>> {
+        // Zeroed, so that every byte of the slice is initialised.
+        let frame = self.vm.alloc_frame(Fill::Zeroed, For::User).ok()?;
+        Some(PipePage { vm: self.vm, frame: Some(frame) })
+    }
+
+    fn realtime(&self) -> Timestamp {
+        timestamp(self.machine.realtime())
+    }
+
+    fn random(&self, into: &mut [u8]) {
+        match self.linux() {
+            Some(linux) => linux.random.fill(into),
+            None => {
+                for chunk in into.chunks_mut(32) {
+                    chunk.copy_from_slice(&self.machine.entropy()[..chunk.len()]);
+                }
+            }
+        }
+    }
+
+    fn memory(&self) -> MemoryCount {
+        MemoryCount { total: self.vm.frames().total(), free: self.vm.frames().free() }
+    }
+}
+
+/// Nanoseconds since 1970 as a timestamp.
+pub fn timestamp(ns: u64) -> Timestamp {
+    const SECOND: u64 = 1_000_000_000;
+    Timestamp { seconds: (ns / SECOND) as i64, nanos: (ns % SECOND) as u32 }
+}
+
+/// Reads from a file's object into kernel memory; stops short at the end of the file.
+pub fn read_kernel<M: Machine>(object: &ObjectRef<M>, offset: u64, into: &mut [u8]) -> Result<usize, Errno> {
+    let mut sink = quire_fs::SliceSink::new(into);
+    let len = sink.room();
+    let n = object.read(offset, len, &mut |bytes: &[u8]| sink.put(bytes)).map_err(fs_error)?;
+    Ok(n)
+}

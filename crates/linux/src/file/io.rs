@@ -1,0 +1,410 @@
+//! Reading, writing, seeking, and moving data between files.
+
+use super::File;
+use super::path::{AT_FDCWD, find, only};
+use super::transfer::{MOST, Vectors};
+use crate::signal::{SigInfo, Signal};
+use crate::{Ctx, Errno, Machine};
+use linux_raw_sys::general as raw;
+use quire_fs::open_file::{Body, OFFSET_MAX};
+use quire_fs::transfer::Limited;
+use quire_fs::walk::Want;
+use quire_fs::{FsError, Io, OpenFlags, Sink, SliceSource, Source, Whence};
+
+fn read_with<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    to: &Vectors,
+    read: impl FnOnce(&Io<'_>, &mut dyn Sink) -> Result<usize, FsError>,
+) -> Result<usize, Errno> {
+    let thread = ctx.thread;
+    let interrupted = || thread.interrupted();
+    let io = Io { nonblock: false, deadline: None, interrupted: &interrupted };
+    Ok(read(&io, &mut to.transfer(ctx))?)
+}
+
+fn write_with<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    from: &Vectors,
+    write: impl FnOnce(&Io<'_>, &mut dyn Source) -> Result<usize, FsError>,
+) -> Result<usize, Errno> {
+    let thread = ctx.thread;
+    let interrupted = || thread.interrupted();
+    let io = Io { nonblock: false, deadline: None, interrupted: &interrupted };
+    write(&io, &mut from.transfer(ctx)).map_err(|e| broken_pipe(ctx, e))
+}
+
+/// A write that nobody will read raises SIGPIPE in the writer itself.
+pub(super) fn broken_pipe<M: Machine>(ctx: &Ctx<'_, M>, e: FsError) -> Errno {
+    if e == FsError::BrokenPipe {
+        let thread = ctx.thread;
+        let ignored = thread.process.actions().lock().get(Signal::PIPE).ignores(Signal::PIPE);
+        if !ignored {
+            let _merged = thread.pending.add(SigInfo::kernel(Signal::PIPE));
+            thread.look_for_signals();
+        }
+    }
+    e.into()
+}
+
+fn offset(at: i64) -> Result<u64, Errno> {
+    u64::try_from(at).map_err(|_| Errno::EINVAL)
+}
+
+fn readable<M: Machine>(file: &File<M>) -> Result<(), Errno> {
+    let flags = file.flags();
+    let may = flags.contains(OpenFlags::READ) && !flags.contains(OpenFlags::PATH);
+    if may { Ok(()) } else { Err(Errno::EBADF) }
+}
+
+fn writable<M: Machine>(file: &File<M>) -> Result<(), Errno> {
+    let flags = file.flags();
+    let may = flags.contains(OpenFlags::WRITE) && !flags.contains(OpenFlags::PATH);
+    if may { Ok(()) } else { Err(Errno::EBADF) }
+}
+
+/// `read`
+pub fn sys_read<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: u64) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    readable(&file)?;
+    let to = Vectors::one(at, len)?;
+    read_with(ctx, &to, |io, sink| file.read(io, sink))
+}
+
+/// `write`
+pub fn sys_write<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: u64) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    writable(&file)?;
+    let from = Vectors::one(at, len)?;
+    write_with(ctx, &from, |io, source| file.write(io, source))
+}
+
+/// `pread64`
+pub fn sys_pread64<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: u64, from: i64) -> Result<usize, Errno> {
+    let from = offset(from)?;
+    let file = ctx.file(fd)?;
+    readable(&file)?;
+    let to = Vectors::one(at, len)?;
+    read_with(ctx, &to, |io, sink| file.read_at(io, from, sink))
+}
+
+/// `pwrite64`
+pub fn sys_pwrite64<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: u64, to: i64) -> Result<usize, Errno> {
+    let to = offset(to)?;
+    let file = ctx.file(fd)?;
+    writable(&file)?;
+    let from = Vectors::one(at, len)?;
+    write_with(ctx, &from, |io, source| file.write_at(io, to, source))
+}
+
+/// `readv`
+pub fn sys_readv<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, count: u64) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    readable(&file)?;
+    let to = Vectors::many(ctx, at, count)?;
+    read_with(ctx, &to, |io, sink| file.read(io, sink))
+}
+
+/// `writev`
+pub fn sys_writev<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, count: u64) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    writable(&file)?;
+    let from = Vectors::many(ctx, at, count)?;
+    write_with(ctx, &from, |io, source| file.write(io, source))
+}
+
+/// `preadv`
+pub fn sys_preadv<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, count: u64, from: i64) -> Result<usize, Errno> {
+    let from = offset(from)?;
+    let file = ctx.file(fd)?;
+    readable(&file)?;
+    let to = Vectors::many(ctx, at, count)?;
+    read_with(ctx, &to, |io, sink| file.read_at(io, from, sink))
+}
+
+/// `pwritev`
+pub fn sys_pwritev<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, count: u64, to: i64) -> Result<usize, Errno> {
+    let to = offset(to)?;
+    let file = ctx.file(fd)?;
+    writable(&file)?;
+    let from = Vectors::many(ctx, at, count)?;
+    write_with(ctx, &from, |io, source| file.write_at(io, to, source))
+}
+
+/// Flags of `preadv2` and `pwritev2` that need nothing done: memory is as synchronous as it gets.
+fn no_effect(flags: u32) -> Result<(), Errno> {
+    let known = raw::RWF_HIPRI | raw::RWF_DSYNC | raw::RWF_SYNC;
+    if flags & !known == 0 { Ok(()) } else { Err(Errno::EOPNOTSUPP) }
+}
+
+/// `preadv2`
+pub fn sys_preadv2<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    fd: i32,
+    at: u64,
+    count: u64,
+    from: i64,
+    _high: u64,
+    flags: u32,
+) -> Result<usize, Errno> {
+    no_effect(flags)?;
+    if from == -1 { sys_readv(ctx, fd, at, count) } else { sys_preadv(ctx, fd, at, count, from) }
+}
+
+/// `pwritev2`
+pub fn sys_pwritev2<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    fd: i32,
+    at: u64,
+    count: u64,
+    to: i64,
+    _high: u64,
+    flags: u32,
+) -> Result<usize, Errno> {
+    no_effect(flags)?;
+    if to == -1 { sys_writev(ctx, fd, at, count) } else { sys_pwritev(ctx, fd, at, count, to) }
+}
+
+/// `lseek`
+pub fn sys_lseek<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: i64, whence: u32) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    let whence = match whence {
+        raw::SEEK_SET => Whence::Start,
+        raw::SEEK_CUR => Whence::Current,
+        raw::SEEK_END => Whence::End,
+        raw::SEEK_DATA => Whence::Data,
+        raw::SEEK_HOLE => Whence::Hole,
+        _ => return Err(Errno::EINVAL),
+    };
+    Ok(file.seek(to, whence)? as usize)
+}
+
+/// Kernel memory that is read becomes another file's input, without a stop in between.
+struct IntoFile<'a, M: Machine> {
+    file: &'a File<M>,
+    io: Io<'a>,
+    /// Where to write, if not at the file's position.
+    at: Option<u64>,
+    left: usize,
+    /// Why writing ended.
+    failed: Option<FsError>,
+}
+
+impl<M: Machine> Sink for IntoFile<'_, M> {
+    fn put(&mut self, bytes: &[u8]) -> Result<usize, FsError> {
+        let mut source = SliceSource::new(&bytes[..bytes.len().min(self.left)]);
+        let written = match self.at {
+            Some(at) => self.file.write_at(&self.io, at, &mut source),
+            None => self.file.write(&self.io, &mut source),
+        };
+        match written {
+            Ok(n) => {
+                self.left -= n;
+                self.at = self.at.map(|at| at + n as u64);
+                // A long transfer ends at a signal.
+                if (self.io.interrupted)() {
+                    self.left = 0;
+                }
+                Ok(n)
+            }
+            Err(e) => {
+                self.failed = Some(e);
+                Err(e)
+            }
+        }
+    }
+    fn room(&self) -> usize {
+        self.left
+    }
+}
+
+/// Copies from `input` at `from` to `output`; both offsets optional (else the files' positions). Returns the count and the
+/// offset behind what was read.
+fn copy<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    input: &File<M>,
+    from: Option<u64>,
+    output: &File<M>,
+    to: Option<u64>,
+    len: usize,
+) -> Result<(usize, u64), Errno> {
+    let thread = ctx.thread;
+    let interrupted = || thread.interrupted();
+    let io = Io { nonblock: false, deadline: None, interrupted: &interrupted };
+    // Not by `read`, which holds the position: input and output may share one.
+    let start = from.unwrap_or_else(|| input.position());
+    let mut sink = IntoFile { file: output, io, at: to, left: len, failed: None };
+    let mut sink = Limited::new(&mut sink, len);
+    let n = input.read_at(&io, start, &mut sink).map_err(|e| broken_pipe(ctx, e))?;
+    let end = start + n as u64;
+    if from.is_none() {
+        input.seek(end as i64, Whence::Start)?;
+    }
+    Ok((n, end))
+}
+
+/// `sendfile`
+pub fn sys_sendfile<M: Machine>(ctx: &mut Ctx<'_, M>, out: i32, from: i32, at: u64, len: u64) -> Result<usize, Errno> {
+    let (input, output) = (ctx.file(from)?, ctx.file(out)?);
+    readable(&input)?;
+    writable(&output)?;
+    if !matches!(input.body(), Body::File | Body::Text(..)) || output.flags().contains(OpenFlags::APPEND) {
+        return Err(Errno::EINVAL);
+    }
+    let start = match at {
+        0 => None,
+        at => Some(offset(ctx.read::<i64>(at)?)?),
+    };
+    let (n, end) = copy(ctx, &input, start, &output, None, len.min(MOST as u64) as usize)?;
+    ctx.write_optional(at, &(end as i64))?;
+    Ok(n)
+}
+
+/// `copy_file_range`
+pub fn sys_copy_file_range<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    from: i32,
+    from_at: u64,
+    to: i32,
+    to_at: u64,
+    len: u64,
+    flags: u32,
+) -> Result<usize, Errno> {
+    let (input, output) = (ctx.file(from)?, ctx.file(to)?);
+    readable(&input)?;
+    writable(&output)?;
+    only(flags, 0)?;
+    if output.flags().contains(OpenFlags::APPEND) {
+        return Err(Errno::EBADF);
+    }
+    for file in [&input, &output] {
+        match file.body() {
+            Body::File => {}
+            Body::Directory | Body::Names(_) => return Err(Errno::EISDIR),
+            _ => return Err(Errno::EINVAL),
+        }
+    }
+    let read_offset = |at: u64| match at {
+        0 => Ok(None),
+        at => offset(ctx.read::<i64>(at)?).map(Some),
+    };
+    let (source, target) = (read_offset(from_at)?, read_offset(to_at)?);
+    let len = len.min(MOST as u64);
+    if input.dentry.inode.ident == output.dentry.inode.ident {
+        let (a, b) = (source.unwrap_or_else(|| input.position()), target.unwrap_or_else(|| output.position()));
+        if a < b.saturating_add(len) && b < a.saturating_add(len) {
+            return Err(Errno::EINVAL);
+        }
+    }
+    let (n, end) = copy(ctx, &input, source, &output, target, len as usize)?;
+    ctx.write_optional(from_at, &(end as i64))?;
+    if let Some(target) = target {
+        ctx.write(to_at, &((target + n as u64) as i64))?;
+    }
+    Ok(n)
+}
+
+/// `fsync`: memory files are where they will ever be.
+pub fn sys_fsync<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32) -> Result<usize, Errno> {
+    match ctx.file(fd)?.body() {
+        Body::Path => Err(Errno::EBADF),
+        Body::Stream(_) => Err(Errno::EINVAL),
+        _ => Ok(0),
+    }
+}
+
+/// `fdatasync`
+pub fn sys_fdatasync<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32) -> Result<usize, Errno> {
+    sys_fsync(ctx, fd)
+}
+
+/// `sync`
+pub fn sys_sync<M: Machine>(_ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
+    Ok(0)
+}
+
+/// `syncfs`
+pub fn sys_syncfs<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32) -> Result<usize, Errno> {
+    ctx.file(fd).map(|_| 0)
+}
+
+/// `sync_file_range`
+pub fn sys_sync_file_range<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    fd: i32,
+    at: i64,
+    len: i64,
+    flags: u32,
+) -> Result<usize, Errno> {
+    only(flags, 7)?;
+    if at < 0 || len < 0 || at.checked_add(len).is_none() {
+        return Err(Errno::EINVAL);
+    }
+    match ctx.file(fd)?.body() {
+        Body::Stream(_) => Err(Errno::ESPIPE),
+        Body::Path => Err(Errno::EBADF),
+        _ => Ok(0),
+    }
+}
+
+/// `fadvise64`: everything is in memory already.
+pub fn sys_fadvise64<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, _at: i64, len: i64, advice: u32) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    match file.body() {
+        Body::Path => Err(Errno::EBADF),
+        Body::Stream(s) if !s.seekable() => Err(Errno::ESPIPE),
+        _ if len < 0 || advice > 5 => Err(Errno::EINVAL),
+        _ => Ok(0),
+    }
+}
+
+/// `readahead`
+pub fn sys_readahead<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, _at: i64, _len: u64) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    readable(&file)?;
+    if matches!(file.body(), Body::File) { Ok(0) } else { Err(Errno::EINVAL) }
+}
+
+/// `ftruncate`
+pub fn sys_ftruncate<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, size: i64) -> Result<usize, Errno> {
+    let size = offset(size)?;
+    ctx.file(fd)?.truncate(size)?;
+    Ok(0)
+}
+
+/// `truncate`
+pub fn sys_truncate<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, size: i64) -> Result<usize, Errno> {
+    let size = offset(size)?;
+    let (view, dentry) = find(ctx, AT_FDCWD, path, 0)?;
+    if dentry.inode.is_directory() {
+        return Err(Errno::EISDIR);
+    }
+    view.who.may(&dentry.inode, Want::WRITE)?;
+    dentry.inode.truncate(ctx.vfs().host(), size)?;
+    Ok(0)
+}
+
+/// `fallocate`
+pub fn sys_fallocate<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, mode: u32, at: i64, len: i64) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    writable(&file)?;
+    if at < 0 || len <= 0 {
+        return Err(Errno::EINVAL);
+    }
+    let (at, len) = (at as u64, len as u64);
+    if at.checked_add(len).is_none_or(|end| end > OFFSET_MAX) {
+        return Err(Errno::EFBIG);
+    }
+    match file.body() {
+        Body::File => {}
+        Body::Stream(s) if !s.seekable() => return Err(Errno::ESPIPE),
+        _ => return Err(Errno::ENODEV),
+    }
+    const PUNCH: u32 = raw::FALLOC_FL_PUNCH_HOLE | raw::FALLOC_FL_KEEP_SIZE;
+    match mode {
+        0 => file.allocate(at, len, false)?,
+        raw::FALLOC_FL_KEEP_SIZE => file.allocate(at, len, true)?,
+        PUNCH => file.punch(at, len)?,
+        _ => return Err(Errno::EOPNOTSUPP),
+    }
+    Ok(0)
+}

@@ -1,0 +1,134 @@
+//! `ioctl`: terminals, and the few requests that every file knows.
+
+use super::terminals::{self, settings};
+use super::File;
+use crate::{Ctx, Errno, Machine};
+use linux_raw_sys::general as raw;
+use quire_fs::terminal::{Size, Terminal};
+use quire_fs::{Io, OpenFlags};
+
+// From Linux's asm-generic/ioctls.h.
+const TCGETS: u32 = 0x5401;
+const TCSETS: u32 = 0x5402;
+const TCSETSW: u32 = 0x5403;
+const TCSETSF: u32 = 0x5404;
+const TCSBRK: u32 = 0x5409;
+const TCXONC: u32 = 0x540a;
+const TCFLSH: u32 = 0x540b;
+const TIOCSCTTY: u32 = 0x540e;
+const TIOCGPGRP: u32 = 0x540f;
+const TIOCSPGRP: u32 = 0x5410;
+const TIOCOUTQ: u32 = 0x5411;
+const TIOCGWINSZ: u32 = 0x5413;
+const TIOCSWINSZ: u32 = 0x5414;
+const FIONREAD: u32 = 0x541b;
+const FIONBIO: u32 = 0x5421;
+const TIOCNOTTY: u32 = 0x5422;
+const TCSBRKP: u32 = 0x5425;
+const TIOCGSID: u32 = 0x5429;
+const FIONCLEX: u32 = 0x5450;
+const FIOCLEX: u32 = 0x5451;
+const FIOASYNC: u32 = 0x5452;
+
+/// `ioctl`
+pub fn sys_ioctl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, request: u32, argument: u64) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    if file.flags().contains(OpenFlags::PATH) {
+        return Err(Errno::EBADF);
+    }
+    match request {
+        FIOCLEX | FIONCLEX => {
+            ctx.files()?.set_close_on_exec(fd as u32, request == FIOCLEX)?;
+            return Ok(0);
+        }
+        FIONBIO | FIOASYNC => {
+            let on = ctx.read::<i32>(argument)? != 0;
+            let flag = if request == FIONBIO { OpenFlags::NONBLOCK } else { OpenFlags::ASYNC };
+            let mut flags = file.flags();
+            flags.set(flag, on);
+            file.set_flags(flags);
+            return Ok(0);
+        }
+        FIONREAD => {
+            ctx.write(argument, &readable_bytes(&file)?)?;
+            return Ok(0);
+        }
+        _ => {}
+    }
+    match file.stream_as::<Terminal>() {
+        Some(terminal) => of_terminal(ctx, terminal, request, argument),
+        None => Err(Errno::ENOTTY),
+    }
+}
+
+fn readable_bytes<M: Machine>(file: &File<M>) -> Result<i32, Errno> {
+    let bytes = match file.stream() {
+        Some(stream) => stream.queued()?,
+        None if file.regular().is_some() => {
+            (file.dentry.inode.status().size as i64 - file.position() as i64).max(0) as usize
+        }
+        None => return Err(Errno::ENOTTY),
+    };
+    Ok(i32::try_from(bytes).unwrap_or(i32::MAX))
+}
+
+fn of_terminal<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, request: u32, argument: u64) -> Result<usize, Errno> {
+    match request {
+        TCGETS => ctx.write(argument, &settings::to_linux(&terminal.settings()))?,
+        TCSETS | TCSETSW | TCSETSF => {
+            let new = settings::from_linux(&ctx.read(argument)?);
+            terminal.check(true)?;
+            if request != TCSETS {
+                drain(ctx, terminal)?;
+            }
+            terminal.set_settings(new, request == TCSETSF);
+        }
+        TCSBRK | TCSBRKP => {
+            terminal.check(true)?;
+            drain(ctx, terminal)?;
+        }
+        TCXONC => {
+            terminal.check(true)?;
+            match argument {
+                0 => terminal.set_stopped(true),
+                1 => terminal.set_stopped(false),
+                2 | 3 => {}
+                _ => return Err(Errno::EINVAL),
+            }
+        }
+        TCFLSH => {
+            terminal.check(true)?;
+            match argument {
+                0 | 2 => terminal.flush_input(),
+                1 => {} // output is with the port already
+                _ => return Err(Errno::EINVAL),
+            }
+        }
+        TIOCGWINSZ => {
+            let s = terminal.size();
+            ctx.write(argument, &[s.rows, s.columns, s.width, s.height])?;
+        }
+        TIOCSWINSZ => {
+            let [rows, columns, width, height] = ctx.read::<[u16; 4]>(argument)?;
+            terminal.set_size(Size { rows, columns, width, height });
+        }
+        TIOCOUTQ => ctx.write(argument, &0i32)?,
+        TIOCGPGRP => ctx.write(argument, &terminals::foreground_of(ctx, terminal)?)?,
+        TIOCSPGRP => terminals::set_foreground(ctx, terminal, ctx.read::<i32>(argument)?)?,
+        TIOCGSID => ctx.write(argument, &terminals::session_of(ctx, terminal)?)?,
+        TIOCSCTTY => terminals::claim(ctx, terminal, argument == 1)?,
+        TIOCNOTTY => terminals::give_up(ctx, terminal)?,
+        _ => return Err(Errno::ENOTTY),
+    }
+    Ok(0)
+}
+
+fn drain<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal) -> Result<(), Errno> {
+    let thread = ctx.thread;
+    let interrupted = || thread.interrupted();
+    terminal.drain(&Io { nonblock: false, deadline: None, interrupted: &interrupted })?;
+    Ok(())
+}
+
+/// `O_NONBLOCK` as it is on x86-64: the two numbers that programs pass for it must agree.
+const _: () = assert!(raw::O_NONBLOCK == 0o4000);

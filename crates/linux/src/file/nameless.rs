@@ -1,0 +1,112 @@
+//! Files without names: pipes, event counters, memory files, socket pairs.
+
+use super::File;
+use super::path::only;
+use crate::{Ctx, Errno, Machine};
+use alloc::sync::Arc;
+use linux_raw_sys::general as raw;
+use quire_fs::event::Event;
+use quire_fs::pipe::Pair;
+use quire_fs::{FileKind, OpenFlags};
+
+const BOTH: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+/// Socket numbers, which the generated constants for files lack.
+const AF_UNIX: u32 = 1;
+const SOCK_STREAM: u32 = 1;
+const SOCK_NONBLOCK: u32 = 0o4000;
+const SOCK_CLOEXEC: u32 = 0o2_000_000;
+
+/// Gives two files two descriptors and stores them at `to`; on failure none stays.
+fn install_two<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    files: (Arc<File<M>>, Arc<File<M>>),
+    close_on_exec: bool,
+    to: u64,
+) -> Result<usize, Errno> {
+    let first = ctx.install(files.0, close_on_exec)?;
+    let undo = |fd: usize| {
+        if let Ok(table) = ctx.files() {
+            drop(table.remove(fd as u32));
+        }
+    };
+    let second = ctx.install(files.1, close_on_exec).inspect_err(|_| undo(first))?;
+    ctx.write(to, &[first as u32, second as u32]).inspect_err(|_| {
+        undo(first);
+        undo(second);
+    })?;
+    Ok(0)
+}
+
+/// `pipe2`
+pub fn sys_pipe2<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64, flags: u32) -> Result<usize, Errno> {
+    only(flags, raw::O_CLOEXEC | raw::O_NONBLOCK)?;
+    let ours = if flags & raw::O_NONBLOCK != 0 { OpenFlags::NONBLOCK } else { OpenFlags::empty() };
+    let ends = ctx.vfs().pipe(ours)?;
+    install_two(ctx, ends, flags & raw::O_CLOEXEC != 0, to)
+}
+
+/// `pipe`
+pub fn sys_pipe<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, Errno> {
+    sys_pipe2(ctx, to, 0)
+}
+
+/// `eventfd2`
+pub fn sys_eventfd2<M: Machine>(ctx: &mut Ctx<'_, M>, count: u32, flags: u32) -> Result<usize, Errno> {
+    only(flags, raw::EFD_SEMAPHORE | raw::EFD_CLOEXEC | raw::EFD_NONBLOCK)?;
+    let event = Event::new(u64::from(count), flags & raw::EFD_SEMAPHORE != 0);
+    let mut ours = BOTH;
+    ours.set(OpenFlags::NONBLOCK, flags & raw::EFD_NONBLOCK != 0);
+    let file = ctx.vfs().nameless_stream("[eventfd]", event, ours, false)?;
+    ctx.install(file, flags & raw::EFD_CLOEXEC != 0)
+}
+
+/// `eventfd`
+pub fn sys_eventfd<M: Machine>(ctx: &mut Ctx<'_, M>, count: u32) -> Result<usize, Errno> {
+    sys_eventfd2(ctx, count, 0)
+}
+
+/// `memfd_create`
+pub fn sys_memfd_create<M: Machine>(ctx: &mut Ctx<'_, M>, name: u64, flags: u32) -> Result<usize, Errno> {
+    /// Linux's NAME_MAX without its "memfd:".
+    const NAME: usize = 249;
+    const MFD_NOEXEC_SEAL: u32 = 8;
+    const MFD_EXEC: u32 = 16;
+    only(flags, raw::MFD_CLOEXEC | raw::MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL | MFD_EXEC)?;
+    let name = ctx.user().read_string(name, NAME, Errno::EINVAL)?;
+    let file = ctx.vfs().memory_file(&name, BOTH)?;
+    ctx.install(file, flags & raw::MFD_CLOEXEC != 0)
+}
+
+/// `socketpair`: of streams between processes of this machine.
+pub fn sys_socketpair<M: Machine>(ctx: &mut Ctx<'_, M>, family: u32, kind: u32, protocol: u32, to: u64) -> Result<usize, Errno> {
+    if family != AF_UNIX {
+        return Err(Errno::EAFNOSUPPORT);
+    }
+    if kind & !(SOCK_NONBLOCK | SOCK_CLOEXEC) != SOCK_STREAM || protocol > 1 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let mut ours = BOTH;
+    ours.set(OpenFlags::NONBLOCK, kind & SOCK_NONBLOCK != 0);
+    let (a, b) = Pair::new(ctx.vfs().host().clone());
+    let ends = (
+        ctx.vfs().nameless_stream("socket", a, ours, true)?,
+        ctx.vfs().nameless_stream("socket", b, ours, true)?,
+    );
+    install_two(ctx, ends, kind & SOCK_CLOEXEC != 0, to)
+}
+
+/// `shutdown`, of a socket pair's end.
+pub fn sys_shutdown<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, how: u32) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    if file.dentry.inode.kind() != FileKind::Socket {
+        return Err(Errno::ENOTSOCK);
+    }
+    let pair = file.stream_as::<Pair<super::FileHost<M>>>().ok_or(Errno::EOPNOTSUPP)?;
+    match how {
+        0 => pair.shut(true, false),
+        1 => pair.shut(false, true),
+        2 => pair.shut(true, true),
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(0)
+}

@@ -1,0 +1,195 @@
+//! Opening files; what exec and mmap need of them.
+
+use super::files::descriptor_limit;
+use super::path::{AT_FDCWD, base, find_path};
+use super::{Dentry, File, terminals};
+use crate::{Ctx, Errno, Machine};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use linux_raw_sys::general as raw;
+use quire_fs::open_file::Body;
+use quire_fs::walk::Want;
+use quire_fs::{FsError, Io, OpenFlags};
+use quire_vm::Prot;
+use quire_vm::object::ObjectRef;
+
+/// Linux's O_LARGEFILE on x86-64: always on, and shown.
+const LARGE: u32 = 0o100_000;
+/// The one bit of O_TMPFILE that is not O_DIRECTORY.
+const TMPFILE_BIT: u32 = 0o20_000_000;
+
+const PAIRS: [(u32, OpenFlags); 13] = [
+    (raw::O_APPEND, OpenFlags::APPEND),
+    (raw::O_NONBLOCK, OpenFlags::NONBLOCK),
+    (raw::O_CREAT, OpenFlags::CREATE),
+    (raw::O_EXCL, OpenFlags::EXCLUSIVE),
+    (raw::O_TRUNC, OpenFlags::TRUNCATE),
+    (raw::O_DIRECTORY, OpenFlags::DIRECTORY),
+    (raw::O_NOFOLLOW, OpenFlags::NOFOLLOW),
+    (raw::O_PATH, OpenFlags::PATH),
+    (raw::O_NOCTTY, OpenFlags::NO_TERMINAL),
+    (raw::O_DSYNC, OpenFlags::SYNC),
+    (raw::O_DIRECT, OpenFlags::DIRECT),
+    (raw::O_NOATIME, OpenFlags::NOATIME),
+    (raw::FASYNC, OpenFlags::ASYNC),
+];
+
+/// Linux's open flags as ours.
+pub fn open_flags(flags: u32) -> Result<OpenFlags, Errno> {
+    if flags & raw::O_PATH != 0 {
+        let mut out = OpenFlags::PATH;
+        out.set(OpenFlags::DIRECTORY, flags & raw::O_DIRECTORY != 0);
+        out.set(OpenFlags::NOFOLLOW, flags & raw::O_NOFOLLOW != 0);
+        return Ok(out);
+    }
+    let mut out = match flags & raw::O_ACCMODE {
+        raw::O_RDONLY => OpenFlags::READ,
+        raw::O_WRONLY => OpenFlags::WRITE,
+        raw::O_RDWR => OpenFlags::READ | OpenFlags::WRITE,
+        _ => OpenFlags::empty(),
+    };
+    for (bit, ours) in PAIRS {
+        out.set(ours, flags & bit != 0);
+    }
+    // The access mode shares no bit with the pairs, so it is still there.
+    if flags & TMPFILE_BIT != 0 {
+        if !out.contains(OpenFlags::DIRECTORY | OpenFlags::WRITE) || out.contains(OpenFlags::CREATE) {
+            return Err(Errno::EINVAL);
+        }
+        out = out.difference(OpenFlags::DIRECTORY) | OpenFlags::NAMELESS;
+    }
+    if out.contains(OpenFlags::CREATE | OpenFlags::DIRECTORY) {
+        return Err(Errno::EINVAL);
+    }
+    Ok(out)
+}
+
+/// Our flags as F_GETFL shows them.
+pub fn linux_flags(flags: OpenFlags) -> u32 {
+    let access = match (flags.contains(OpenFlags::READ), flags.contains(OpenFlags::WRITE)) {
+        (true, true) => raw::O_RDWR,
+        (false, true) => raw::O_WRONLY,
+        _ => raw::O_RDONLY,
+    };
+    let shown = PAIRS.iter().filter(|(_, ours)| flags.contains(*ours)).fold(access, |all, (bit, _)| all | bit);
+    if flags.contains(OpenFlags::PATH) { shown } else { shown | LARGE }
+}
+
+impl<M: Machine> Ctx<'_, M> {
+    /// Gives an open file the lowest free descriptor.
+    pub fn install(&self, file: Arc<File<M>>, close_on_exec: bool) -> Result<usize, Errno> {
+        Ok(self.files()?.insert(file, close_on_exec, 0, descriptor_limit(self.thread))? as usize)
+    }
+}
+
+/// `openat`
+pub fn sys_openat<M: Machine>(ctx: &mut Ctx<'_, M>, dir: i32, path: u64, flags: u32, mode: u32) -> Result<usize, Errno> {
+    let path = ctx.path(path)?;
+    let ours = open_flags(flags)?;
+    let view = ctx.view()?;
+    let base = base(ctx, &view, dir, &path)?;
+    let thread = ctx.thread;
+    let interrupted = || thread.interrupted();
+    let io = Io { nonblock: false, deadline: None, interrupted: &interrupted };
+    let file = ctx.vfs().open(&view, &base, &path, ours, (mode & 0o7777) as u16, &io)?;
+    if !ours.contains(OpenFlags::NO_TERMINAL) {
+        terminals::claim_at_open(ctx, &file);
+    }
+    ctx.install(file, flags & raw::O_CLOEXEC != 0)
+}
+
+/// `open`
+pub fn sys_open<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, flags: u32, mode: u32) -> Result<usize, Errno> {
+    sys_openat(ctx, AT_FDCWD, path, flags, mode)
+}
+
+/// `creat`
+pub fn sys_creat<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, mode: u32) -> Result<usize, Errno> {
+    sys_openat(ctx, AT_FDCWD, path, raw::O_CREAT | raw::O_WRONLY | raw::O_TRUNC, mode)
+}
+
+/// A file to be executed; the right to do so is checked.
+pub struct Executable<M: Machine> {
+    /// Its bytes.
+    pub object: ObjectRef<M>,
+    /// Where it is.
+    pub dentry: Arc<Dentry<M>>,
+    /// Its absolute path, from the caller's root.
+    pub path: Vec<u8>,
+}
+
+/// The executable file that `path` leads to. `flags` as for `execveat`.
+pub fn open_executable<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    directory: i32,
+    path: &[u8],
+    flags: u32,
+) -> Result<Executable<M>, Errno> {
+    let (view, dentry) = find_path(ctx, directory, path, flags)?;
+    match dentry.inode.kind() {
+        quire_fs::FileKind::Regular => {}
+        quire_fs::FileKind::Symlink => return Err(Errno::ELOOP),
+        _ => return Err(Errno::EACCES),
+    }
+    view.who.may(&dentry.inode, Want::EXECUTE)?;
+    let object = dentry.inode.file().ok_or(Errno::EACCES)?.object.0.clone();
+    let path = dentry.path(&view.root).0;
+    Ok(Executable { object, dentry, path })
+}
+
+/// What a descriptor's file gives to a mapping.
+pub enum Mappable<M: Machine> {
+    /// An object, with the protection that the mapping may ever get.
+    Object {
+        /// The object.
+        object: ObjectRef<M>,
+        /// The most that `mprotect` may grant.
+        max_prot: Prot,
+    },
+    /// Zeroes, as anonymous memory.
+    Zeroes,
+}
+
+/// What to map for descriptor `fd`; `write` and `shared` are how.
+pub fn mappable<M: Machine>(ctx: &Ctx<'_, M>, fd: i32, write: bool, shared: bool) -> Result<Mappable<M>, Errno> {
+    let file = ctx.file(fd)?;
+    let flags = file.flags();
+    if flags.contains(OpenFlags::PATH) {
+        return Err(Errno::EBADF);
+    }
+    let writable = flags.contains(OpenFlags::WRITE);
+    if !flags.contains(OpenFlags::READ) || (shared && write && !writable) {
+        return Err(Errno::EACCES);
+    }
+    match file.body() {
+        Body::File => {
+            let object = file.regular().ok_or(Errno::ENODEV)?.object.0.clone();
+            let max_prot = if shared && !writable { Prot::READ | Prot::EXEC } else { Prot::all() };
+            Ok(Mappable::Object { object, max_prot })
+        }
+        Body::Stream(s) if s.maps_zeroes() => Ok(Mappable::Zeroes),
+        _ => Err(Errno::ENODEV),
+    }
+}
+
+/// For calls that a signal interrupts before anything happened and that are never made again.
+pub fn no_restart(e: FsError) -> Errno {
+    match e {
+        FsError::Interrupted => Errno::EINTR,
+        e => e.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_come_back_as_they_were_given() {
+        for flags in [raw::O_RDONLY, raw::O_WRONLY | raw::O_APPEND, raw::O_RDWR | raw::O_NONBLOCK] {
+            assert_eq!(linux_flags(open_flags(flags).unwrap()), flags | LARGE);
+        }
+        assert!(open_flags(raw::O_TMPFILE).is_err());
+        assert!(open_flags(raw::O_TMPFILE | raw::O_RDWR).unwrap().contains(OpenFlags::NAMELESS));
+    }
+}

@@ -1,0 +1,84 @@
+//! Path arguments: directory descriptors, flags, and the way to dentries.
+
+use super::{Dentry, File, FileHost, View};
+use crate::{Ctx, Errno, Machine};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use linux_raw_sys::general as raw;
+use quire_fs::{Found, Vfs};
+
+/// "The working directory", where a directory descriptor is asked for.
+pub const AT_FDCWD: i32 = raw::AT_FDCWD;
+
+impl<M: Machine> Ctx<'_, M> {
+    /// All files.
+    pub fn vfs(&self) -> &'static Arc<Vfs<FileHost<M>>> {
+        self.linux.files.vfs()
+    }
+
+    /// The open file of a descriptor argument.
+    #[inline]
+    pub fn file(&self, fd: i32) -> Result<Arc<File<M>>, Errno> {
+        self.files()?.get(u32::try_from(fd).map_err(|_| Errno::EBADF)?)
+    }
+}
+
+/// Where relative path `path` starts, for directory descriptor `fd`.
+pub fn base<M: Machine>(ctx: &Ctx<'_, M>, view: &View<M>, fd: i32, path: &[u8]) -> Result<Arc<Dentry<M>>, Errno> {
+    if fd == AT_FDCWD || path.first() == Some(&b'/') {
+        return Ok(view.cwd.clone());
+    }
+    Ok(ctx.file(fd)?.dentry.clone())
+}
+
+/// Walks the path at user address `at` to its last component, which may be missing.
+pub fn walk<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    fd: i32,
+    at: u64,
+    follow: bool,
+) -> Result<(View<M>, Found<FileHost<M>>), Errno> {
+    let path = ctx.path(at)?;
+    let view = ctx.view()?;
+    let base = base(ctx, &view, fd, &path)?;
+    let found = ctx.vfs().walk(&view, &base, &path, follow)?;
+    Ok((view, found))
+}
+
+/// What the path at user address `at` leads to. With AT_SYMLINK_NOFOLLOW a link at its end is not followed; with
+/// AT_EMPTY_PATH an empty path means what the descriptor names.
+pub fn find<M: Machine>(ctx: &Ctx<'_, M>, fd: i32, at: u64, flags: u32) -> Result<(View<M>, Arc<Dentry<M>>), Errno> {
+    let path = ctx.path(at)?;
+    find_path(ctx, fd, &path, flags)
+}
+
+/// As [`find`], for a path that was read already.
+pub fn find_path<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    fd: i32,
+    path: &[u8],
+    flags: u32,
+) -> Result<(View<M>, Arc<Dentry<M>>), Errno> {
+    let view = ctx.view()?;
+    if path.is_empty() && flags & raw::AT_EMPTY_PATH != 0 {
+        let dentry = if fd == AT_FDCWD { view.cwd.clone() } else { ctx.file(fd)?.dentry.clone() };
+        return Ok((view, dentry));
+    }
+    let base = base(ctx, &view, fd, path)?;
+    let dentry = ctx.vfs().find(&view, &base, path, flags & raw::AT_SYMLINK_NOFOLLOW == 0)?;
+    Ok((view, dentry))
+}
+
+/// The absolute path of a dentry as the caller sees it; `(deleted)` where the name is gone.
+pub fn absolute<M: Machine>(root: &Arc<Dentry<M>>, dentry: &Arc<Dentry<M>>) -> Vec<u8> {
+    let (mut path, exists) = dentry.path(root);
+    if !exists {
+        path.extend_from_slice(b" (deleted)");
+    }
+    path
+}
+
+/// Refuses flags that a call does not know.
+pub fn only(flags: u32, known: u32) -> Result<(), Errno> {
+    if flags & !known == 0 { Ok(()) } else { Err(Errno::EINVAL) }
+}

@@ -1,0 +1,191 @@
+//! Waiting for many files at once: the engine, and `poll`.
+
+use super::File;
+use super::open::no_restart;
+use crate::signal::SigSet;
+use crate::thread::{Restart, work};
+use crate::{Ctx, Errno, Machine};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+use linux_raw_sys::general as raw;
+use quire_fs::readiness::Poller;
+use quire_fs::{FsError, Io, Listener, OpenFlags, Ready};
+
+/// Calls `scan` until it counts something, `deadline` passes (`Ok(0)`) or a signal comes. Between the calls it sleeps until
+/// one of `files` changes.
+pub(super) fn wait_for<'f, M: Machine>(
+    ctx: &Ctx<'_, M>,
+    files: impl Iterator<Item = &'f Arc<File<M>>> + Clone,
+    deadline: Option<u64>,
+    mut scan: impl FnMut() -> usize,
+) -> Result<usize, FsError> {
+    let n = scan();
+    if n > 0 || deadline.is_some_and(|d| d <= ctx.now()) {
+        return Ok(n);
+    }
+    let thread = ctx.thread;
+    let interrupted = || thread.interrupted();
+    let io = Io { nonblock: false, deadline, interrupted: &interrupted };
+    let poller = Poller::new();
+    let listener: Arc<dyn Listener> = poller.clone();
+    for readiness in files.clone().filter_map(|f| f.readiness()) {
+        readiness.listen(&listener);
+    }
+    let outcome = loop {
+        let n = scan();
+        if n > 0 {
+            break Ok(n);
+        }
+        match poller.sleep(&io) {
+            Ok(true) => {}
+            Ok(false) => break Ok(0),
+            Err(e) => break Err(e),
+        }
+    };
+    for readiness in files.filter_map(|f| f.readiness()) {
+        readiness.unlisten(&listener);
+    }
+    outcome
+}
+
+/// What `poll` calls a state.
+pub(super) fn poll_bits(ready: Ready) -> u32 {
+    const PAIRS: [(Ready, u32); 6] = [
+        (Ready::READ, raw::POLLIN | raw::POLLRDNORM),
+        (Ready::WRITE, raw::POLLOUT | raw::POLLWRNORM),
+        (Ready::HANGUP, raw::POLLHUP),
+        (Ready::ERROR, raw::POLLERR),
+        (Ready::PRIORITY, raw::POLLPRI),
+        (Ready::READ_HANGUP, raw::POLLRDHUP),
+    ];
+    PAIRS.iter().filter(|(r, _)| ready.contains(*r)).fold(0, |all, (_, bits)| all | bits)
+}
+
+/// When a relative time in nanoseconds will have passed; `None`: never.
+pub(super) fn deadline_after(now: u64, ns: u64) -> Option<u64> {
+    now.checked_add(ns)
+}
+
+/// The relative time of a `timespec` argument in nanoseconds; `None` where there is no argument.
+pub(super) fn timeout<M: Machine>(ctx: &Ctx<'_, M>, at: u64) -> Result<Option<u64>, Errno> {
+    if at == 0 {
+        return Ok(None);
+    }
+    let [seconds, nanos] = ctx.read::<[i64; 2]>(at)?;
+    if seconds < 0 || !(0..1_000_000_000).contains(&nanos) {
+        return Err(Errno::EINVAL);
+    }
+    Ok(Some((seconds as u64).saturating_mul(1_000_000_000).saturating_add(nanos as u64)))
+}
+
+/// Blocks other signals for the length of one call; undone on the way back to the program, after a handler was chosen.
+pub(super) fn temporary_mask<M: Machine>(ctx: &mut Ctx<'_, M>, mask: u64, size: u64) -> Result<(), Errno> {
+    if mask == 0 {
+        return Ok(());
+    }
+    if size != 8 {
+        return Err(Errno::EINVAL);
+    }
+    let new = SigSet(ctx.read::<u64>(mask)?);
+    let thread = ctx.thread;
+    // SAFETY: a context is the owner's; nothing borrows the old value.
+    unsafe { thread.saved_mask.replace(Some(thread.blocked())) };
+    thread.work.fetch_or(work::RESTORE_MASK, Ordering::AcqRel);
+    thread.set_blocked(new);
+    Ok(())
+}
+
+struct Entry<M: Machine> {
+    file: Option<Arc<File<M>>>,
+    events: u32,
+    result: u32,
+}
+
+fn poll<M: Machine>(ctx: &mut Ctx<'_, M>, at: u64, count: u64, deadline: Option<u64>) -> Result<usize, FsOrErrno> {
+    let limit = super::files::descriptor_limit(ctx.thread) as usize;
+    let raw_entries: Vec<u64> = ctx.user().read_many(at, usize::try_from(count).map_err(|_| Errno::EINVAL)?, limit)?;
+    let mut entries: Vec<Entry<M>> = Vec::new();
+    entries.try_reserve_exact(raw_entries.len()).map_err(Errno::from)?;
+    for word in &raw_entries {
+        let (fd, events) = (*word as u32 as i32, (word >> 32) as u16);
+        let file = if fd < 0 { None } else { ctx.file(fd).ok().filter(|f| !f.flags().contains(OpenFlags::PATH)) };
+        let result = if fd >= 0 && file.is_none() { raw::POLLNVAL } else { 0 };
+        entries.push(Entry { file, events: u32::from(events) | raw::POLLERR | raw::POLLHUP, result });
+    }
+    // The files by themselves: the entries change while they are listened to.
+    let mut files: Vec<Arc<File<M>>> = Vec::new();
+    files.try_reserve_exact(entries.len()).map_err(Errno::from)?;
+    files.extend(entries.iter().filter_map(|e| e.file.clone()));
+    let n = wait_for(ctx, files.iter(), deadline, || {
+        let mut n = 0;
+        for e in &mut entries {
+            if let Some(file) = &e.file {
+                e.result = poll_bits(file.ready()) & e.events;
+            }
+            n += usize::from(e.result != 0);
+        }
+        n
+    })
+    .map_err(FsOrErrno::Fs)?;
+    for (i, e) in entries.iter().enumerate() {
+        ctx.write(at + 8 * i as u64 + 6, &(e.result as u16))?;
+    }
+    Ok(n)
+}
+
+enum FsOrErrno {
+    Fs(FsError),
+    Errno(Errno),
+}
+
+impl From<Errno> for FsOrErrno {
+    fn from(e: Errno) -> Self {
+        FsOrErrno::Errno(e)
+    }
+}
+
+/// `poll` with an absolute deadline (`u64::MAX`: none): what `restart_syscall` goes on with.
+pub fn resume<M: Machine>(ctx: &mut Ctx<'_, M>, fds: u64, count: u64, deadline: u64) -> Result<usize, Errno> {
+    match poll(ctx, fds, count, (deadline != u64::MAX).then_some(deadline)) {
+        Ok(n) => Ok(n),
+        Err(FsOrErrno::Fs(FsError::Interrupted)) => Err(ctx.restart_with(Restart::Poll { fds, count, deadline })),
+        Err(FsOrErrno::Fs(e)) => Err(e.into()),
+        Err(FsOrErrno::Errno(e)) => Err(e),
+    }
+}
+
+/// `poll`
+pub fn sys_poll<M: Machine>(ctx: &mut Ctx<'_, M>, fds: u64, count: u64, milliseconds: i32) -> Result<usize, Errno> {
+    let deadline = u64::try_from(milliseconds).map_or(u64::MAX, |ms| ctx.now() + ms * 1_000_000);
+    resume(ctx, fds, count, deadline)
+}
+
+/// `ppoll`
+pub fn sys_ppoll<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    fds: u64,
+    count: u64,
+    time: u64,
+    mask: u64,
+    mask_size: u64,
+) -> Result<usize, Errno> {
+    let relative = timeout(ctx, time)?;
+    let deadline = relative.and_then(|ns| deadline_after(ctx.now(), ns));
+    temporary_mask(ctx, mask, mask_size)?;
+    let outcome = poll(ctx, fds, count, deadline).map_err(|e| match e {
+        FsOrErrno::Fs(FsError::Interrupted) => Errno::ERESTARTNOHAND,
+        FsOrErrno::Fs(e) => no_restart(e),
+        FsOrErrno::Errno(e) => e,
+    });
+    write_remaining(ctx, time, deadline);
+    outcome
+}
+
+/// Tells the caller how much of its time is left, as Linux does; a place that cannot be written is its own loss.
+pub(super) fn write_remaining<M: Machine>(ctx: &Ctx<'_, M>, at: u64, deadline: Option<u64>) {
+    if let Some(deadline) = deadline.filter(|_| at != 0) {
+        let left = deadline.saturating_sub(ctx.now());
+        let _unwritten = ctx.write(at, &[left / 1_000_000_000, left % 1_000_000_000]);
+    }
+}

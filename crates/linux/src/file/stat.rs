@@ -1,0 +1,180 @@
+//! Asking about files.
+
+use super::path::{AT_FDCWD, find, only};
+use crate::{Ctx, Errno, Machine};
+use linux_raw_sys::general as raw;
+use quire_fs::inode::Space;
+use quire_fs::walk::Want;
+use quire_fs::{FileKind, PAGE_SIZE, Status, Timestamp, Who};
+
+/// The file type bits of `st_mode`.
+pub fn type_bits(kind: FileKind) -> u32 {
+    match kind {
+        FileKind::Regular => raw::S_IFREG,
+        FileKind::Directory => raw::S_IFDIR,
+        FileKind::Symlink => raw::S_IFLNK,
+        FileKind::Fifo => raw::S_IFIFO,
+        FileKind::CharDevice => raw::S_IFCHR,
+        FileKind::BlockDevice => raw::S_IFBLK,
+        FileKind::Socket => raw::S_IFSOCK,
+        FileKind::Anonymous => 0,
+    }
+}
+
+/// `st_mode`.
+fn mode(s: &Status) -> u32 {
+    type_bits(s.kind) | u32::from(s.attr.mode)
+}
+
+/// A device number as `st_rdev` has it.
+fn device(s: &Status) -> u64 {
+    let (major, minor) = (u64::from(s.device.major), u64::from(s.device.minor));
+    (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & !0xff) << 12)
+}
+
+/// `struct stat` of x86-64, as words.
+fn stat_words(s: &Status) -> [u64; 18] {
+    let time = |t: Timestamp| [t.seconds as u64, u64::from(t.nanos)];
+    let [a, m, c] = [s.attr.accessed, s.attr.modified, s.attr.changed].map(time);
+    [
+        s.ident.device,
+        s.ident.number,
+        u64::from(s.attr.links),
+        u64::from(mode(s)) | u64::from(s.attr.uid) << 32,
+        u64::from(s.attr.gid),
+        device(s),
+        s.size,
+        PAGE_SIZE as u64,
+        s.allocated / 512,
+        a[0],
+        a[1],
+        m[0],
+        m[1],
+        c[0],
+        c[1],
+        0,
+        0,
+        0,
+    ]
+}
+
+/// `newfstatat`
+pub fn sys_newfstatat<M: Machine>(ctx: &mut Ctx<'_, M>, dir: i32, path: u64, to: u64, flags: u32) -> Result<usize, Errno> {
+    only(flags, raw::AT_SYMLINK_NOFOLLOW | raw::AT_EMPTY_PATH | raw::AT_NO_AUTOMOUNT)?;
+    let (_, dentry) = find(ctx, dir, path, flags)?;
+    ctx.write(to, &stat_words(&dentry.inode.status()))?;
+    Ok(0)
+}
+
+/// `stat`
+pub fn sys_stat<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, to: u64) -> Result<usize, Errno> {
+    sys_newfstatat(ctx, AT_FDCWD, path, to, 0)
+}
+
+/// `lstat`
+pub fn sys_lstat<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, to: u64) -> Result<usize, Errno> {
+    sys_newfstatat(ctx, AT_FDCWD, path, to, raw::AT_SYMLINK_NOFOLLOW)
+}
+
+/// `fstat`
+pub fn sys_fstat<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: u64) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    ctx.write(to, &stat_words(&file.dentry.inode.status()))?;
+    Ok(0)
+}
+
+/// `struct statx`, as words.
+fn statx_words(s: &Status) -> [u64; 32] {
+    let mut out = [0; 32];
+    let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    out[0] = pair(raw::STATX_BASIC_STATS | raw::STATX_BTIME, PAGE_SIZE as u32);
+    out[2] = pair(s.attr.links, s.attr.uid);
+    out[3] = pair(s.attr.gid, mode(s) & 0xffff);
+    out[4] = s.ident.number;
+    out[5] = s.size;
+    out[6] = s.allocated / 512;
+    let times = [s.attr.accessed, s.attr.born, s.attr.changed, s.attr.modified];
+    for (slot, t) in out[8..16].chunks_exact_mut(2).zip(times) {
+        slot.copy_from_slice(&[t.seconds as u64, u64::from(t.nanos)]);
+    }
+    out[16] = pair(s.device.major, s.device.minor);
+    out[17] = pair((s.ident.device >> 8) as u32, (s.ident.device & 0xff) as u32);
+    out
+}
+
+/// `statx`
+pub fn sys_statx<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    dir: i32,
+    path: u64,
+    flags: u32,
+    mask: u32,
+    to: u64,
+) -> Result<usize, Errno> {
+    only(flags, raw::AT_SYMLINK_NOFOLLOW | raw::AT_EMPTY_PATH | raw::AT_NO_AUTOMOUNT | raw::AT_STATX_SYNC_TYPE)?;
+    if mask & raw::STATX__RESERVED as u32 != 0 || flags & raw::AT_STATX_SYNC_TYPE == raw::AT_STATX_SYNC_TYPE {
+        return Err(Errno::EINVAL);
+    }
+    let (_, dentry) = find(ctx, dir, path, flags)?;
+    ctx.write(to, &statx_words(&dentry.inode.status()))?;
+    Ok(0)
+}
+
+fn check_access<M: Machine>(ctx: &Ctx<'_, M>, dir: i32, path: u64, mode: u32, flags: u32) -> Result<usize, Errno> {
+    if mode & !7 != 0 {
+        return Err(Errno::EINVAL);
+    }
+    only(flags, raw::AT_EACCESS | raw::AT_SYMLINK_NOFOLLOW | raw::AT_EMPTY_PATH)?;
+    let (view, dentry) = find(ctx, dir, path, flags)?;
+    let who = if flags & raw::AT_EACCESS != 0 {
+        view.who
+    } else {
+        let c = ctx.process().credentials();
+        Who { uid: c.real_user, gid: c.real_group }
+    };
+    if mode != 0 {
+        who.may(&dentry.inode, Want::from_bits_truncate(mode as u16))?;
+    }
+    Ok(0)
+}
+
+/// `faccessat`
+pub fn sys_faccessat<M: Machine>(ctx: &mut Ctx<'_, M>, dir: i32, path: u64, mode: u32) -> Result<usize, Errno> {
+    check_access(ctx, dir, path, mode, 0)
+}
+
+/// `faccessat2`
+pub fn sys_faccessat2<M: Machine>(ctx: &mut Ctx<'_, M>, dir: i32, path: u64, mode: u32, flags: u32) -> Result<usize, Errno> {
+    check_access(ctx, dir, path, mode, flags)
+}
+
+/// `access`
+pub fn sys_access<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, mode: u32) -> Result<usize, Errno> {
+    check_access(ctx, AT_FDCWD, path, mode, 0)
+}
+
+/// `struct statfs`, as words.
+fn statfs_words(s: &Space) -> [u64; 15] {
+    let kind = match s.kind {
+        "proc" => 0x9fa0,
+        "pipefs" => 0x5049_5045,
+        _ => 0x0102_1994,
+    };
+    let page = PAGE_SIZE as u64;
+    let (blocks, free) = if kind == 0x0102_1994 { (s.pages.total, s.pages.free) } else { (0, 0) };
+    [kind, page, blocks, free, free, s.inodes.0, s.inodes.1, s.device, 255, page, raw::MS_NOATIME as u64, 0, 0, 0, 0]
+}
+
+/// `statfs`
+pub fn sys_statfs<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, to: u64) -> Result<usize, Errno> {
+    let (_, dentry) = find(ctx, AT_FDCWD, path, 0)?;
+    ctx.write(to, &statfs_words(&ctx.vfs().space(&dentry.inode)))?;
+    Ok(0)
+}
+
+/// `fstatfs`
+pub fn sys_fstatfs<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: u64) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    ctx.write(to, &statfs_words(&ctx.vfs().space(&file.dentry.inode)))?;
+    Ok(0)
+}

@@ -1,0 +1,147 @@
+//! Terminals and processes: controlling terminals, the foreground, job control.
+
+pub mod settings;
+
+use super::File;
+use crate::signal::{SigInfo, Signal};
+use crate::{Ctx, Errno, Linux, Machine};
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+use quire_fs::device::Driver;
+use quire_fs::terminal::{Key, Notice, Processes, Terminal};
+use quire_fs::{FsError, OpenFlags, Stream};
+
+/// The one terminal's number in `Session::terminal`.
+pub const CONSOLE: u64 = 1;
+
+/// What a terminal needs of processes.
+pub struct Groups<M: Machine>(pub &'static Linux<M>);
+
+impl<M: Machine> Processes for Groups<M> {
+    fn tell(&self, group: u32, notice: Notice) {
+        let signal = match notice {
+            Notice::Key(Key::Interrupt) => Signal::INT,
+            Notice::Key(Key::Quit) => Signal::QUIT,
+            Notice::Key(Key::Suspend) => Signal::TSTP,
+            Notice::Resized => Signal::WINCH,
+        };
+        self.0.signal_group(group, signal);
+    }
+
+    fn check(&self, session: u32, foreground: u32, writing: bool) -> Result<(), FsError> {
+        let thread = self.0.current();
+        let group = thread.process.group();
+        if session == 0 || group.session.id != session || foreground == 0 || group.id == foreground {
+            return Ok(());
+        }
+        let signal = if writing { Signal::TTOU } else { Signal::TTIN };
+        let ignored = thread.blocked().has(signal) || thread.process.actions().lock().get(signal).ignores(signal);
+        if ignored {
+            return if writing { Ok(()) } else { Err(FsError::Io) };
+        }
+        if group.is_orphaned() {
+            return Err(FsError::Io);
+        }
+        let _nobody = group.signal(Some(SigInfo::kernel(signal)), |_| true);
+        Err(FsError::Interrupted)
+    }
+}
+
+/// `/dev/tty`: the controlling terminal of who opens it.
+pub struct OwnTerminal<M: Machine>(pub &'static Linux<M>);
+
+impl<M: Machine> Driver for OwnTerminal<M> {
+    fn open(&self, _flags: OpenFlags) -> Result<Arc<dyn Stream>, FsError> {
+        let session = self.0.current().process.group().session.clone();
+        match session.terminal.load(Ordering::Acquire) {
+            0 => Err(FsError::NoDevice),
+            _ => self.0.files.terminal().map(|t| t as Arc<dyn Stream>).ok_or(FsError::NoDevice),
+        }
+    }
+}
+
+/// The session of the caller, if `terminal` is its controlling terminal.
+fn own_session<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal) -> Result<u32, Errno> {
+    let session = ctx.process().group().session.id;
+    if terminal.owner().1 == session { Ok(session) } else { Err(Errno::ENOTTY) }
+}
+
+/// A session leader without a terminal that opens a free one gets it.
+pub fn claim_at_open<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>) {
+    if let Some(terminal) = file.stream_as::<Terminal>() {
+        let session = ctx.process().group().session.clone();
+        if session.id == ctx.pid() && session.terminal.load(Ordering::Acquire) == 0 {
+            // Where it is another's, the file is opened all the same.
+            let _not_free = claim(ctx, terminal, false);
+        }
+    }
+}
+
+/// Makes `terminal` the caller's controlling terminal.
+pub fn claim<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, steal: bool) -> Result<(), Errno> {
+    let group = ctx.process().group();
+    let session = group.session.clone();
+    let root = ctx.process().credentials().is_root();
+    if terminal.owner().1 == session.id && session.id == ctx.pid() {
+        return Ok(());
+    }
+    if session.id != ctx.pid() || session.terminal.load(Ordering::Acquire) != 0 {
+        return Err(Errno::EPERM);
+    }
+    terminal.claim(session.id, group.id, steal && root)?;
+    session.terminal.store(CONSOLE, Ordering::Release);
+    Ok(())
+}
+
+/// The caller's session gives its terminal up; where the leader does, the foreground is hung up.
+pub fn give_up<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal) -> Result<(), Errno> {
+    let session = own_session(ctx, terminal)?;
+    if session == ctx.pid() {
+        let (foreground, _) = terminal.owner();
+        ctx.process().group().session.terminal.store(0, Ordering::Release);
+        terminal.release(session);
+        ctx.linux.signal_group(foreground, Signal::HUP);
+        ctx.linux.signal_group(foreground, Signal::CONT);
+    }
+    Ok(())
+}
+
+/// The foreground group, for a process of the terminal's session.
+pub fn foreground_of<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal) -> Result<i32, Errno> {
+    own_session(ctx, terminal)?;
+    Ok(terminal.owner().0 as i32)
+}
+
+/// The session, for a process of it.
+pub fn session_of<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal) -> Result<i32, Errno> {
+    Ok(own_session(ctx, terminal)? as i32)
+}
+
+/// Puts group `group` of the caller's session into the foreground.
+pub fn set_foreground<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, group: i32) -> Result<(), Errno> {
+    let session = own_session(ctx, terminal)?;
+    terminal.check(true)?;
+    if group < 0 {
+        return Err(Errno::EINVAL);
+    }
+    let found = ctx.linux.ids.group(group as u32).ok_or(Errno::ESRCH)?;
+    if found.session.id != session {
+        return Err(Errno::EPERM);
+    }
+    terminal.set_foreground(group as u32);
+    Ok(())
+}
+
+/// What a session leader's end means for the session's terminal: it becomes free, and its foreground is hung up.
+pub fn session_ended<M: Machine>(linux: &'static Linux<M>, session: u32) {
+    let Some(terminal) = linux.files.terminal() else { return };
+    let (foreground, owner) = terminal.owner();
+    if owner == session {
+        terminal.release(session);
+        if foreground != 0 {
+            linux.signal_group(foreground, Signal::HUP);
+            linux.signal_group(foreground, Signal::CONT);
+        }
+    }
+}
+

@@ -1,0 +1,125 @@
+//! Moving bytes between files and user memory.
+
+use crate::user::{UserMemory, in_user_space};
+use crate::{Ctx, Errno, Machine};
+use alloc::vec::Vec;
+use quire_fs::{FsError, Sink, Source};
+
+/// The most that one call moves, as in Linux.
+pub const MOST: usize = 0x7fff_f000;
+/// The most vectors that one call takes.
+pub const VECTORS: usize = 1024;
+
+/// A `struct iovec`: address and length.
+pub type IoVec = [u64; 2];
+
+/// A caller's vectors: few of them without an allocation.
+pub enum Vectors {
+    /// One buffer.
+    One([IoVec; 1]),
+    /// Many.
+    Many(Vec<IoVec>),
+}
+
+impl Vectors {
+    /// One buffer, checked to lie in user space.
+    pub fn one(at: u64, len: u64) -> Result<Self, Errno> {
+        let len = len.min(MOST as u64);
+        if !in_user_space(at, len as usize) {
+            return Err(Errno::EFAULT);
+        }
+        Ok(Vectors::One([[at, len]]))
+    }
+
+    /// The vectors at `at`, checked.
+    pub fn many<M: Machine>(ctx: &Ctx<'_, M>, at: u64, count: u64) -> Result<Self, Errno> {
+        let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
+        let mut all: Vec<IoVec> = ctx.user().read_many(at, count, VECTORS)?;
+        let mut room = MOST as u64;
+        for [at, len] in &mut all {
+            if *len > i64::MAX as u64 {
+                return Err(Errno::EINVAL);
+            }
+            *len = (*len).min(room);
+            room -= *len;
+            if !in_user_space(*at, *len as usize) {
+                return Err(Errno::EFAULT);
+            }
+        }
+        Ok(Vectors::Many(all))
+    }
+
+    fn all(&self) -> &[IoVec] {
+        match self {
+            Vectors::One(one) => one,
+            Vectors::Many(many) => many,
+        }
+    }
+
+    /// User memory as a sink or a source.
+    pub fn transfer<M: Machine>(&self, ctx: &Ctx<'_, M>) -> UserTransfer<'_, M> {
+        let vectors = self.all();
+        let left = vectors.iter().map(|v| v[1] as usize).sum();
+        UserTransfer { user: ctx.user(), vectors, offset: 0, left }
+    }
+}
+
+/// User memory, from the front of the first vector to the end of the last.
+pub struct UserTransfer<'v, M: Machine> {
+    user: UserMemory<'static, M>,
+    /// What is left; the first has `offset` bytes behind it.
+    vectors: &'v [IoVec],
+    offset: u64,
+    left: usize,
+}
+
+impl<M: Machine> UserTransfer<'_, M> {
+    /// Runs `copy(address, done, len)` over the next `len` bytes; it returns how many it moved.
+    fn step(&mut self, len: usize, mut copy: impl FnMut(u64, usize, usize) -> usize) -> Result<usize, FsError> {
+        let mut done = 0;
+        while done < len {
+            let Some(&[at, size]) = self.vectors.first() else { break };
+            if self.offset == size {
+                self.vectors = &self.vectors[1..];
+                self.offset = 0;
+                continue;
+            }
+            let n = ((size - self.offset) as usize).min(len - done);
+            let moved = copy(at + self.offset, done, n);
+            self.offset += moved as u64;
+            self.left -= moved;
+            done += moved;
+            if moved < n {
+                return if done == 0 { Err(FsError::Fault) } else { Ok(done) };
+            }
+        }
+        Ok(done)
+    }
+}
+
+impl<M: Machine> Sink for UserTransfer<'_, M> {
+    fn put(&mut self, bytes: &[u8]) -> Result<usize, FsError> {
+        let user = UserMemory(self.user.0);
+        self.step(bytes.len(), |at, done, n| match user.write_bytes(at, &bytes[done..done + n]) {
+            Ok(()) => n,
+            Err(bad) => n - bad.left.min(n),
+        })
+    }
+    fn room(&self) -> usize {
+        self.left
+    }
+}
+
+impl<M: Machine> Source for UserTransfer<'_, M> {
+    fn take(&mut self, into: &mut [u8]) -> Result<usize, FsError> {
+        let user = UserMemory(self.user.0);
+        let len = into.len();
+        self.step(len, |at, done, n| match user.read_bytes(at, &mut into[done..done + n]) {
+            Ok(()) => n,
+            Err(bad) => n - bad.left.min(n),
+        })
+    }
+    fn left(&self) -> usize {
+        self.left
+    }
+}
