@@ -215,11 +215,6 @@ struct FreeBacking {
 }
 
 impl<M: Machine> Spare<M> {
-    /// None yet.
-    pub fn new(vm: &'static Vm<M>) -> Spare<M> {
-        Spare { vm, first: ptr::null_mut(), len: 0 }
-    }
-
     /// Memory for none yet.
     pub fn empty(vm: &'static Vm<M>) -> Spare<M> {
         Spare { vm, first: ptr::null_mut(), len: 0 }
@@ -227,7 +222,7 @@ impl<M: Machine> Spare<M> {
 
     /// Memory for `n` backings.
     pub fn reserve(vm: &'static Vm<M>, n: usize) -> Result<Spare<M>, OutOfMemory> {
-        let mut spare = Spare::new(vm);
+        let mut spare = Spare::empty(vm);
         spare.reserve_more(n)?;
         Ok(spare)
     }

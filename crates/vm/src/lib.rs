@@ -44,6 +44,8 @@ pub mod sleep;
 pub mod stats;
 #[cfg(any(test, loom, shuttle))]
 mod testing;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
 pub mod types;
 mod vm;
 

@@ -460,9 +460,9 @@ impl<'s, M: Machine> Update<'s, M> {
             }
         }
         let prune = emptied.and_then(|e| writer.idle_tables(e));
-        drop(writer);
 
-        // Nobody finds the old entries any more. Their chains go without the lock: freeing many pages takes its time.
+        // Nobody finds the old entries any more. Their chains go under the lock: a mapping that grows into what a private
+        // object showed here must not find pages that are still to be freed.
         // SAFETY: as above.
         while let Some(entry) = unsafe { replaced.as_ref() } {
             replaced = entry.link.get();
@@ -474,6 +474,7 @@ impl<'s, M: Machine> Update<'s, M> {
                 Entry::retire(NonNull::from(entry));
             }
         }
+        drop(writer);
         if let Some(prune) = prune {
             self.space.pmap().prune(self.space.vm(), prune);
         }
