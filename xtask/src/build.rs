@@ -16,7 +16,7 @@ use crate::{
     setup::toolchain::{KERNEL_TARGET, Toolchain},
 };
 
-/// Builds the kernel (release) if it is stale and returns its ELF file. `$QUIRE_KERNEL` names one that is built already.
+/// Builds the kernel if it is stale and returns its ELF file. `$QUIRE_KERNEL` names one that is built already.
 pub fn kernel(places: &Places) -> Result<PathBuf> {
     if let Some(given) = std::env::var_os("QUIRE_KERNEL") {
         return Ok(given.into());
@@ -27,7 +27,7 @@ pub fn kernel(places: &Places) -> Result<PathBuf> {
     // Rust does not speak while there is nothing to do; errors and warnings pass through to the user.
     let out = toolchain
         .cargo(places, "build")
-        .args(["--release", "--locked", "-p", "quire-kernel", "--target", KERNEL_TARGET, "--target-dir"])
+        .args(["--profile", "kernel", "--locked", "-p", "quire-kernel", "--target", KERNEL_TARGET, "--target-dir"])
         .arg(&target)
         .args(["--color", "never"])
         .stdin(Stdio::null())
@@ -40,7 +40,7 @@ pub fn kernel(places: &Places) -> Result<PathBuf> {
         eprint!("{}", String::from_utf8_lossy(&out.stderr));
         return Err(Failure::usage("the kernel did not build: see above"));
     }
-    Ok(target.join(KERNEL_TARGET).join("release/quire-kernel"))
+    Ok(target.join(KERNEL_TARGET).join("kernel/quire-kernel"))
 }
 
 /// The kernel's functions as lines `address name`, sorted by address: what its panics print from.

@@ -20,13 +20,13 @@ use crate::{
 };
 
 const MANIFEST: &str = "[package]\nname = \"empty\"\nversion = \"0.0.0\"\nedition = \"2024\"\n[lib]\n\
-                        [profile.release]\nopt-level = 3\npanic = \"abort\"\n[workspace]\n";
+                        [profile.release]\nopt-level = 3\ncodegen-units = 1\nlto = \"fat\"\npanic = \"abort\"\n[workspace]\n";
 
 /// The directory name that belongs to what `rustc -vV` said.
 pub fn key(version: &str) -> String {
     let release = version.lines().find_map(|l| l.strip_prefix("release: ")).unwrap_or("unknown");
     let digest = Sha256::digest(version.as_bytes());
-    format!("sysroot-{release}-{:02x}{:02x}{:02x}{:02x}", digest[0], digest[1], digest[2], digest[3])
+    format!("sysroot-lto-{release}-{:02x}{:02x}{:02x}{:02x}", digest[0], digest[1], digest[2], digest[3])
 }
 
 /// The sysroot for `rustc`, made first if it is not there.
@@ -69,7 +69,8 @@ fn compile(work: &Path, rustc: &Path) -> Result<()> {
         .env("RUSTC", rustc)
         .env("RUSTC_BOOTSTRAP", "1")
         .env("CARGO_TARGET_DIR", work.join("target"))
-        .env_remove("RUSTFLAGS")
+        // The kernel is linked with LTO, and its backtraces walk frame pointers through the library too.
+        .env("RUSTFLAGS", "-Cembed-bitcode=yes -Cforce-frame-pointers=yes")
         .env_remove("RUSTUP_TOOLCHAIN")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -138,7 +139,7 @@ mod tests {
     fn another_rustc_gets_another_sysroot() {
         let one = "rustc 1.96.0\nhost: x86_64\nrelease: 1.96.0\nLLVM version: 22.1.8\n";
         let other = "rustc 1.96.0\nhost: x86_64\nrelease: 1.96.0\nLLVM version: 22.1.9\n";
-        assert!(key(one).starts_with("sysroot-1.96.0-"));
+        assert!(key(one).starts_with("sysroot-lto-1.96.0-"));
         assert_ne!(key(one), key(other));
         assert_eq!(key(one), key(one));
     }
