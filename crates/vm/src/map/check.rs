@@ -9,6 +9,7 @@ use crate::index::Slot;
 use crate::machine::{Machine, Pmap, Table};
 use crate::types::{PAGE_SIZE, Prot, VirtRange};
 use core::ptr;
+use quire_sync::epoch::Pinned;
 
 /// An invariant that does not hold, and the address at which that was seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,14 +67,8 @@ impl<M: Machine> Space<M> {
                 if leaf.prot.contains(Prot::WRITE) && !self.vm().page(leaf.pfn).state().dirty() {
                     return Err(Broken::LeafClean(present));
                 }
-                if quiet {
-                    let shown = layers(entry.front())
-                        .filter_map(|b| b.layer(present))
-                        .map(|(o, key)| o.index().get(key, &pin))
-                        .find(|slot| !matches!(slot, Slot::Empty | Slot::Cover(_)));
-                    if shown != Some(Slot::Page(leaf.pfn)) {
-                        return Err(Broken::LeafFrame(present));
-                    }
+                if quiet && shown(entry, present, &pin) != Slot::Page(leaf.pfn) {
+                    return Err(Broken::LeafFrame(present));
                 }
                 va = present + PAGE_SIZE;
             }
@@ -111,6 +106,22 @@ impl<M: Machine> Space<M> {
         }
         Ok(())
     }
+}
+
+/// What a fault at `va` would find.
+fn shown<M: Machine>(entry: &Entry<M>, va: u64, pin: &Pinned<'_>) -> Slot {
+    let mut cut = false;
+    for (object, key) in layers(entry.front()).filter_map(|b| b.layer(va)) {
+        if cut && object.is_private() {
+            continue;
+        }
+        match object.index().get(key, pin) {
+            Slot::Empty | Slot::Cover(_) => {}
+            Slot::Cut => cut = true,
+            there => return there,
+        }
+    }
+    Slot::Empty
 }
 
 fn is_listed<M: Machine>(layer: &Backing<M>) -> bool {

@@ -94,7 +94,7 @@ impl<'s, M: Machine> Piece<'s, M> {
 
 /// Whether `next` is empty memory that `p`, private and anonymous, can grow over: a page that is not in `p`'s chain is zero
 /// there, and its front is nobody else's.
-fn grows<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>) -> bool {
+fn grows<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>, moved: u64) -> bool {
     let own = !p.attributes.flags.intersects(Flags::SHARED | Flags::NEEDS_FRONT);
     let empty = match next.from {
         From::Empty => true,
@@ -106,9 +106,10 @@ fn grows<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>) -> bool {
         && match p.from {
             From::Empty => true,
             From::Entry(e) => {
-                // Pages of the front's object that other fronts show (it was clipped, and a part moved away) could lie where
-                // it would grow to.
-                e.front().object().is_none_or(|o| o.is_exclusive())
+                // Pages of the front's object could lie where it would grow to: the entry's own, of which a part gives way, or
+                // such as other fronts show (it was clipped, and that part moved away).
+                p.range.end.wrapping_add(moved) >= e.range().end
+                    && e.front().object().is_none_or(|o| o.is_exclusive())
                     && layers(e.front()).all(|b| b.object().is_none_or(|o| o.is_private()))
             }
             From::Object | From::Tail(_) => false,
@@ -222,7 +223,7 @@ impl<'s, M: Machine> Row<'s, M> {
         if p.range.end != next.range.start || p.attributes != next.attributes || p.add_front != next.add_front {
             return false;
         }
-        let grows = grows(p, next);
+        let grows = grows(p, next, self.moved);
         if !grows && !continues(p, next) {
             return false;
         }
