@@ -5,6 +5,9 @@ use super::path::only;
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 
+const CLOSE_RANGE_UNSHARE: u32 = 2;
+const CLOSE_RANGE_CLOEXEC: u32 = 4;
+
 /// `close`
 pub fn sys_close<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32) -> Result<usize, Errno> {
     let files = ctx.files()?;
@@ -45,16 +48,16 @@ pub fn sys_dup3<M: Machine>(ctx: &mut Ctx<'_, M>, old: i32, new: i32, flags: u32
 
 /// `close_range`
 pub fn sys_close_range<M: Machine>(ctx: &mut Ctx<'_, M>, first: u32, last: u32, flags: u32) -> Result<usize, Errno> {
-    only(flags, raw::CLOSE_RANGE_UNSHARE | raw::CLOSE_RANGE_CLOEXEC)?;
+    only(flags, CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC)?;
     if first > last {
         return Err(Errno::EINVAL);
     }
-    if flags & raw::CLOSE_RANGE_UNSHARE != 0 {
+    if flags & CLOSE_RANGE_UNSHARE != 0 {
         let own = ctx.files()?.fork()?;
         ctx.replace_files(own);
     }
     let files = ctx.files()?;
-    if flags & raw::CLOSE_RANGE_CLOEXEC != 0 {
+    if flags & CLOSE_RANGE_CLOEXEC != 0 {
         files.mark_range(first, last);
     } else {
         files.remove_range(first, last, |_| true, |file| files.closed(&file));

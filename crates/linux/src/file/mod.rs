@@ -28,7 +28,9 @@ pub mod transfer;
 
 pub use attributes::*;
 pub use descriptors::*;
-pub use epoll::{sys_epoll_create, sys_epoll_create1, sys_epoll_ctl, sys_epoll_pwait, sys_epoll_wait};
+pub use epoll::{
+    sys_epoll_create, sys_epoll_create1, sys_epoll_ctl, sys_epoll_pwait, sys_epoll_pwait2, sys_epoll_wait,
+};
 pub use fcntl::{sys_fcntl, sys_flock};
 pub use files::Files;
 pub use host::{FileBytes, FileHost, read_kernel};
@@ -37,11 +39,13 @@ pub use ioctl::sys_ioctl;
 pub use nameless::*;
 pub use names::*;
 pub use open::*;
-pub use poll::{sys_poll, sys_ppoll};
+pub use path::AT_FDCWD;
+pub use poll::{restart_poll, sys_poll, sys_ppoll};
 pub use select::{sys_pselect6, sys_select};
 pub use stat::*;
 pub use state::{FsState, sys_umask};
 pub use system::System;
+pub use terminals::session_ends;
 
 /// An open file of this kernel.
 pub type File<M> = quire_fs::OpenFile<FileHost<M>>;

@@ -2,14 +2,14 @@
 
 use super::files::descriptor_limit;
 use super::path::{AT_FDCWD, base, find_path};
-use super::{Dentry, File, terminals};
-use crate::{Ctx, Errno, Machine};
+use super::{Dentry, File, FsState, View, terminals};
+use crate::{Ctx, Errno, Linux, Machine};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use linux_raw_sys::general as raw;
 use quire_fs::open_file::Body;
 use quire_fs::walk::Want;
-use quire_fs::{FsError, Io, OpenFlags};
+use quire_fs::{FsError, Io, OpenFlags, Who};
 use quire_vm::Prot;
 use quire_vm::object::ObjectRef;
 
@@ -114,8 +114,14 @@ pub struct Executable<M: Machine> {
     pub object: ObjectRef<M>,
     /// Where it is.
     pub dentry: Arc<Dentry<M>>,
-    /// Its absolute path, from the caller's root.
-    pub path: Vec<u8>,
+    root: Arc<Dentry<M>>,
+}
+
+impl<M: Machine> Executable<M> {
+    /// Its absolute path, from the root of who opened it.
+    pub fn path(&self) -> Result<Vec<u8>, Errno> {
+        Ok(self.dentry.path(&self.root).0)
+    }
 }
 
 /// The executable file that `path` leads to. `flags` as for `execveat`.
@@ -126,6 +132,18 @@ pub fn open_executable<M: Machine>(
     flags: u32,
 ) -> Result<Executable<M>, Errno> {
     let (view, dentry) = find_path(ctx, directory, path, flags)?;
+    executable(&view, dentry)
+}
+
+/// As [`open_executable`] where nobody runs yet: for the first process, which may do everything.
+pub fn first_executable<M: Machine>(linux: &Linux<M>, cwd: &FsState<M>, path: &[u8]) -> Result<Executable<M>, Errno> {
+    let (root, cwd, umask) = cwd.get();
+    let view = View { root, cwd, who: Who::ROOT, umask };
+    let dentry = linux.files.vfs().find(&view, &view.cwd, path, true)?;
+    executable(&view, dentry)
+}
+
+fn executable<M: Machine>(view: &View<M>, dentry: Arc<Dentry<M>>) -> Result<Executable<M>, Errno> {
     match dentry.inode.kind() {
         quire_fs::FileKind::Regular => {}
         quire_fs::FileKind::Symlink => return Err(Errno::ELOOP),
@@ -133,21 +151,15 @@ pub fn open_executable<M: Machine>(
     }
     view.who.may(&dentry.inode, Want::EXECUTE)?;
     let object = dentry.inode.file().ok_or(Errno::EACCES)?.object.0.clone();
-    let path = dentry.path(&view.root).0;
-    Ok(Executable { object, dentry, path })
+    Ok(Executable { object, dentry, root: view.root.clone() })
 }
 
 /// What a descriptor's file gives to a mapping.
-pub enum Mappable<M: Machine> {
-    /// An object, with the protection that the mapping may ever get.
-    Object {
-        /// The object.
-        object: ObjectRef<M>,
-        /// The most that `mprotect` may grant.
-        max_prot: Prot,
-    },
-    /// Zeroes, as anonymous memory.
-    Zeroes,
+pub struct Mappable<M: Machine> {
+    /// The object; `None`: fresh zeroes, as of `/dev/zero`.
+    pub object: Option<ObjectRef<M>>,
+    /// The most that the mapping may ever be allowed.
+    pub max_prot: Prot,
 }
 
 /// What to map for descriptor `fd`; `write` and `shared` are how.
@@ -161,13 +173,13 @@ pub fn mappable<M: Machine>(ctx: &Ctx<'_, M>, fd: i32, write: bool, shared: bool
     if !flags.contains(OpenFlags::READ) || (shared && write && !writable) {
         return Err(Errno::EACCES);
     }
+    let max_prot = if shared && !writable { Prot::READ | Prot::EXEC } else { Prot::all() };
     match file.body() {
         Body::File => {
             let object = file.regular().ok_or(Errno::ENODEV)?.object.0.clone();
-            let max_prot = if shared && !writable { Prot::READ | Prot::EXEC } else { Prot::all() };
-            Ok(Mappable::Object { object, max_prot })
+            Ok(Mappable { object: Some(object), max_prot })
         }
-        Body::Stream(s) if s.maps_zeroes() => Ok(Mappable::Zeroes),
+        Body::Stream(s) if s.maps_zeroes() => Ok(Mappable { object: None, max_prot: Prot::all() }),
         _ => Err(Errno::ENODEV),
     }
 }

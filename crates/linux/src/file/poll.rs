@@ -146,7 +146,7 @@ impl From<Errno> for FsOrErrno {
 }
 
 /// `poll` with an absolute deadline (`u64::MAX`: none): what `restart_syscall` goes on with.
-pub fn resume<M: Machine>(ctx: &mut Ctx<'_, M>, fds: u64, count: u64, deadline: u64) -> Result<usize, Errno> {
+pub fn restart_poll<M: Machine>(ctx: &mut Ctx<'_, M>, fds: u64, count: u64, deadline: u64) -> Result<usize, Errno> {
     match poll(ctx, fds, count, (deadline != u64::MAX).then_some(deadline)) {
         Ok(n) => Ok(n),
         Err(FsOrErrno::Fs(FsError::Interrupted)) => Err(ctx.restart_with(Restart::Poll { fds, count, deadline })),
@@ -158,7 +158,7 @@ pub fn resume<M: Machine>(ctx: &mut Ctx<'_, M>, fds: u64, count: u64, deadline: 
 /// `poll`
 pub fn sys_poll<M: Machine>(ctx: &mut Ctx<'_, M>, fds: u64, count: u64, milliseconds: i32) -> Result<usize, Errno> {
     let deadline = u64::try_from(milliseconds).map_or(u64::MAX, |ms| ctx.now() + ms * 1_000_000);
-    resume(ctx, fds, count, deadline)
+    restart_poll(ctx, fds, count, deadline)
 }
 
 /// `ppoll`

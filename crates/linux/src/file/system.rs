@@ -5,7 +5,7 @@ use super::host::FileHost;
 use super::state::FsState;
 use super::terminals::{Groups, OwnTerminal, settings};
 use super::{Dentry, File};
-use crate::{Errno, Linux, Machine, Pid};
+use crate::{Errno, Linux, Machine};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 use quire_fs::device::{CONSOLE, TTY};
@@ -139,10 +139,5 @@ impl<M: Machine> System<M> {
         if let Some(terminal) = self.terminal() {
             terminal.set_size(Size { rows, columns, ..terminal.size() });
         }
-    }
-
-    /// A session's leader ended.
-    pub fn release_session(&self, linux: &'static Linux<M>, session: Pid) {
-        super::terminals::session_ended(linux, session);
     }
 }

@@ -3,6 +3,7 @@
 pub mod settings;
 
 use super::File;
+use crate::process::group::Session;
 use crate::signal::{SigInfo, Signal};
 use crate::{Ctx, Errno, Linux, Machine};
 use alloc::sync::Arc;
@@ -132,16 +133,16 @@ pub fn set_foreground<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, group: 
     Ok(())
 }
 
-/// What a session leader's end means for the session's terminal: it becomes free, and its foreground is hung up.
-pub fn session_ended<M: Machine>(linux: &'static Linux<M>, session: u32) {
+/// A session's leader ended: its terminal becomes free, and who was in the foreground is hung up.
+pub fn session_ends<M: Machine>(linux: &'static Linux<M>, session: &Session) {
     let Some(terminal) = linux.files.terminal() else { return };
     let (foreground, owner) = terminal.owner();
-    if owner == session {
-        terminal.release(session);
+    if owner == session.id {
+        session.terminal.store(0, Ordering::Release);
+        terminal.release(session.id);
         if foreground != 0 {
             linux.signal_group(foreground, Signal::HUP);
             linux.signal_group(foreground, Signal::CONT);
         }
     }
 }
-
