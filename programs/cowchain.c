@@ -1,0 +1,132 @@
+// Generations of forks that each dirty some pages. In `gone` every parent ends once it has a child, so that what only it
+// could reach must be given back; in `kept` every parent waits, and must find its own memory unchanged.
+#include "report.h"
+
+static long pages = 2048, generations = 50, dirty = 64;
+static uint64_t *memory;
+static uint32_t *last; // the generation that wrote each page last; private, hence copied by fork like the pages
+
+static uint64_t content(uint32_t page, uint32_t generation) { return ((uint64_t)generation << 32 | page) * 0x9e3779b97f4a7c15ull; }
+static uint64_t *word(uint32_t page) { return memory + page * (PAGE / 8) + page % (PAGE / 8); }
+
+static void write_some(uint32_t generation, long count) {
+    uint64_t seed = generation;
+    for (long i = 0; i < count; i++) {
+        uint32_t page = generation ? (uint32_t)(random_next(&seed) % pages) : (uint32_t)i;
+        *word(page) = content(page, generation);
+        last[page] = generation;
+    }
+}
+
+static void verify(uint32_t generation) {
+    for (long page = 0; page < pages; page++)
+        CHECK(*word(page) == content(page, last[page]), "generation %u: page %ld is not of generation %u", generation, page,
+              last[page]);
+}
+
+static void begin(void) {
+    memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    last = mmap(NULL, pages * sizeof *last, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(memory != MAP_FAILED && (void *)last != MAP_FAILED, "mmap");
+    write_some(0, pages);
+}
+
+static void end(void) {
+    munmap(memory, pages * PAGE);
+    munmap(last, pages * sizeof *last);
+}
+
+// The last generation says so through a pipe, whose end the first process sees when everybody is gone.
+static void chain_gone(int result) {
+    for (uint32_t generation = 1; generation <= generations; generation++) {
+        pid_t child = fork();
+        CHECK(child >= 0, "fork");
+        if (child) _exit(0);
+        write_some(generation, dirty);
+        if (generation % 8 == 0) verify(generation);
+    }
+    verify(generations);
+    CHECK(write(result, "k", 1) == 1, "write");
+    _exit(0);
+}
+
+static void gone(struct worker *w) {
+    begin();
+    while (running(w)) {
+        int ends[2], status;
+        CHECK(!pipe(ends), "pipe");
+        lap_begin(w);
+        pid_t first = fork();
+        CHECK(first >= 0, "fork");
+        if (!first) chain_gone(ends[1]);
+        close(ends[1]);
+        char answer[2];
+        CHECK(read(ends[0], answer, 2) == 1, "the chain broke");
+        CHECK(read(ends[0], answer, 1) == 0, "somebody is left");
+        lap_end(w, generations);
+        CHECK(waitpid(first, &status, 0) == first && status == 0, "the first of the chain failed");
+        close(ends[0]);
+        verify(0);
+    }
+    end();
+}
+
+static void chain_kept(uint32_t generation) {
+    if (generation > generations) return;
+    pid_t child = fork();
+    CHECK(child >= 0, "fork");
+    if (!child) {
+        write_some(generation, dirty);
+        chain_kept(generation + 1);
+        verify(generation);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0, "generation %u failed", generation);
+}
+
+static void kept(struct worker *w) {
+    begin();
+    while (running(w)) {
+        lap_begin(w);
+        chain_kept(1);
+        lap_end(w, generations);
+        verify(0);
+    }
+    end();
+}
+
+// One parent, many children one after the other, each from the parent's changed state: what a shell does. The parent's
+// memory must not sink into a deeper chain each time.
+static void siblings(struct worker *w) {
+    begin();
+    for (uint32_t generation = 1; running(w); generation++) {
+        write_some(generation, dirty);
+        lap_begin(w);
+        pid_t child = fork();
+        CHECK(child >= 0, "fork");
+        if (!child) {
+            write_some(generation + 1, dirty);
+            verify(generation + 1);
+            _exit(0);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0, "child %u failed", generation);
+        lap_end(w, 1);
+        if (generation % 16 == 0) verify(generation);
+    }
+    end();
+}
+
+int main(int argc, char **argv) {
+    struct setting own[] = {
+        {"--pages", &pages, NULL}, {"--generations", &generations, NULL}, {"--dirty", &dirty, NULL}, {0}};
+    parse_options(argc, argv, own);
+    if (options.threads > 1) {
+        fprintf(stderr, "cowchain: threads cannot share what is forked; use --processes\n");
+        return 2;
+    }
+    measure("cowchain_gone", gone);
+    measure("cowchain_kept", kept);
+    measure("cowchain_siblings", siblings);
+}
