@@ -30,7 +30,8 @@ pub enum On {
 }
 
 /// Words for Linux's command line that take away what would slow it unfairly: see docs/commands.md.
-const FAIR: &str = "quiet mitigations=off audit=0 apparmor=0 init_on_alloc=0 cryptomgr.notests transparent_hugepage=never";
+const FAIR: &str = "console=ttyS0 panic=-1 rdinit=/.quire/init mitigations=off audit=0 apparmor=0 init_on_alloc=0 cryptomgr.notests \
+                    transparent_hugepage=never";
 
 /// A kernel, ready for images.
 #[derive(Debug, Clone)]
@@ -57,6 +58,8 @@ pub struct Shape {
     pub count: bool,
     /// On the q35 board: Quire has no ports there.
     pub q35: bool,
+    /// Let the kernel's log tell more.
+    pub verbose: bool,
     /// More words for QEMU.
     pub extra: Vec<OsString>,
     /// Descriptors that `extra` mentions.
@@ -106,16 +109,24 @@ impl Kernel {
         if shape.count && (shape.cpus > 1 || self.accelerator == Accelerator::Kvm) {
             return Err(Failure::usage("instructions are counted under TCG at one CPU: leave --cpus and set QUIRE_ACCEL=tcg"));
         }
-        let system = match self.on {
-            On::Quire if shape.q35 => System::QuireQ35,
-            On::Quire => System::Quire,
-            // With a counted clock the TSC runs at 1 GHz; Linux would calibrate for a long (counted) while.
-            On::Linux if shape.count => System::Linux { cmdline: format!("{FAIR} tsc_early_khz=1000000") },
-            On::Linux => System::Linux { cmdline: FAIR.to_owned() },
+        let (system, mut cmdline) = match self.on {
+            On::Quire if shape.q35 => (System::QuireQ35, String::new()),
+            On::Quire => (System::Quire, String::new()),
+            On::Linux => (System::Linux, FAIR.to_owned()),
         };
+        match self.on {
+            On::Quire if shape.verbose => cmdline.push_str("verbose"),
+            On::Linux if !shape.verbose => cmdline.push_str(" quiet"),
+            _ => {}
+        }
+        if shape.count && self.on == On::Linux {
+            // With a counted clock the TSC runs at 1 GHz; Linux would calibrate for a long (counted) while.
+            cmdline.push_str(" tsc_early_khz=1000000");
+        }
         Launch {
             qemu: &self.qemu,
             system,
+            cmdline,
             kernel: &self.file,
             image,
             cpus: shape.cpus,

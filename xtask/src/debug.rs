@@ -1,1 +1,148 @@
-use crate::{cli, places::Places, failure::Result}; pub fn command(_p:&Places,_o:&cli::Debug)->Result<u8>{Ok(0)}
+//! `./quire debug`: gdb at a program's first instruction, with the kernel's symbols and the program's.
+//!
+//! QEMU starts stopped and listens on a socket that it inherits. The kernel is let run until it first leaves for user mode
+//! (`trap_first_return`); from there the program's entry is read from the auxiliary vector on its stack, wherever it was
+//! loaded, so that this works for static, position-independent and dynamic programs alike.
+
+use std::{
+    fs::File,
+    io::{Seek, Write},
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::Arc,
+};
+
+use signal_hook::consts::SIGINT;
+
+use crate::{
+    boot::{Kernel, On, Shape},
+    cli,
+    failure::{Doing, Failure, Result},
+    image::{libraries, tree::Tree},
+    machine::{
+        qemu,
+        relay::{self, Asked, Ends},
+    },
+    places::Places,
+    run,
+};
+
+/// Starts the machine and gdb; the status is gdb's.
+pub fn command(places: &Places, options: &cli::Debug) -> Result<u8> {
+    let (tree, order) = run::prepare(places, &options.guest, &options.program, false)?;
+    let program = symbols_of(&tree, &order.args[0])?;
+    let kernel = Kernel::ready(places, On::Quire)?;
+    let image = kernel.image(tree, &order)?;
+    let (listener, port) = qemu::local_listener()?;
+    let script = script(kernel.file(), program.as_deref(), port)?;
+    let (mut stop, wake) = UnixStream::pair().doing(|| "cannot connect with the guest".to_string())?;
+    // Ctrl-C belongs to gdb while it runs.
+    let ignored = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    signal_hook::flag::register(SIGINT, ignored).doing(|| "cannot catch signals".to_string())?;
+    let shape = shape(&options.guest, &listener);
+    std::thread::scope(|scope| {
+        let machine = scope.spawn(move || {
+            let guest = kernel.start(&image, &shape);
+            drop(listener);
+            let nothing = File::open("/dev/null").doing(|| "cannot open /dev/null".to_string())?;
+            Ok::<_, Failure>(relay::run(
+                guest?,
+                Ends {
+                    input: nothing.as_fd(),
+                    output: rustix::stdio::stdout(),
+                    errors: rustix::stdio::stderr(),
+                    wake: Some(wake.as_fd()),
+                    asked: Box::new(|| vec![Asked::Stop(15)]),
+                    tty: false,
+                    verbose: false,
+                    log: None,
+                    deadline: None,
+                },
+            ))
+        });
+        let mut gdb = Command::new("gdb");
+        gdb.args(["-q", "-nx", "-x"]).arg(format!("/proc/self/fd/{}", script.as_raw_fd()));
+        if !options.commands.is_empty() {
+            gdb.arg("-batch").stdin(Stdio::null());
+            options.commands.iter().for_each(|c| {
+                gdb.arg("-ex").arg(c);
+            });
+        }
+        qemu::inherit(&mut gdb, vec![script.as_raw_fd()]);
+        let status = gdb.status();
+        let _ = stop.write_all(b"x");
+        let report = machine.join().unwrap_or_else(|_| Err(Failure::machine("the relay panicked")))?;
+        let status = status.map_err(|e| Failure::usage(format_args!("gdb: {e}; run ./quire setup")))?;
+        drop(report);
+        Ok(status.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(1))
+    })
+}
+
+fn shape(guest: &cli::Guest, listener: &OwnedFd) -> Shape {
+    let fd = listener.as_raw_fd();
+    let words = ["-S", "-gdb", "chardev:gdb", "-chardev", &format!("socket,id=gdb,fd={fd},server=on,wait=off")];
+    Shape {
+        cpus: guest.cpus,
+        memory: guest.memory,
+        extra: words.iter().map(Into::into).collect(),
+        inherit: vec![fd],
+        ..Shape::default()
+    }
+}
+
+/// The host's file behind the guest's program, if it is an ELF file: links are followed within the tree.
+fn symbols_of(tree: &Tree, program: &std::ffi::OsStr) -> Result<Option<PathBuf>> {
+    Ok(tree.host_path(&program.to_string_lossy()).filter(|p| {
+        std::fs::read(p).is_ok_and(|bytes| libraries::needs(&bytes).is_ok())
+    }))
+}
+
+/// What gdb does before the user gets it.
+fn script(kernel: &Path, program: Option<&Path>, port: u16) -> Result<File> {
+    let mut text = format!(
+        "set pagination off\nset confirm off\nset architecture i386:x86-64\nfile {}\n\
+         target remote 127.0.0.1:{port}\n\
+         # The kernel's first way to user mode, and one step beyond it.\n\
+         hbreak *trap_first_return\ncontinue\ndelete\n\
+         while ($cs & 3) == 0\n  stepi\nend\n\
+         # argc, the arguments, the environment, then the auxiliary vector, where 9 is AT_ENTRY.\n\
+         set $word = (unsigned long *)$rsp + *(unsigned long *)$rsp + 2\n\
+         while *$word != 0\n  set $word = $word + 1\nend\n\
+         set $word = $word + 1\n\
+         while *$word != 9 && *$word != 0\n  set $word = $word + 2\nend\n\
+         set $entry = $word[1]\n",
+        kernel.display()
+    );
+    if let Some(program) = program {
+        let bytes = std::fs::read(program).doing(|| format!("cannot read {}", program.display()))?;
+        let linked = libraries::needs(&bytes).map_or(0, |n| n.entry);
+        text += &format!("add-symbol-file {} -o $entry-{linked:#x}\n", program.display());
+    }
+    text += "if $pc != $entry\n  hbreak *$entry\n  continue\n  delete\nend\nset confirm on\n\
+             printf \"The program is at its entry, %#lx. The kernel's symbols are loaded too.\\n\", $entry\nx/i $pc\n";
+    let about = || "cannot keep gdb's commands".to_string();
+    let mut file = qemu::memory_file("quire-gdb").doing(about)?;
+    file.write_all(text.as_bytes()).and_then(|()| file.rewind()).doing(about)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn the_script_loads_both_sides_symbols() {
+        let own = std::env::current_exe().unwrap();
+        let mut text = String::new();
+        script(Path::new("/k"), Some(&own), 4321).unwrap().read_to_string(&mut text).unwrap();
+        for part in ["file /k\n", "127.0.0.1:4321", &format!("add-symbol-file {} -o $entry-0x", own.display())] {
+            assert!(text.contains(part), "{part}");
+        }
+    }
+}

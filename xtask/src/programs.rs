@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -57,6 +58,16 @@ pub fn all(places: &Places) -> Result<BTreeMap<String, PathBuf>> {
         }
     }
     Ok(found)
+}
+
+/// The program of `programs/` that has this plain name, compiled.
+pub fn named(places: &Places, word: &OsStr) -> Result<Option<(String, PathBuf)>> {
+    let Some(name) = word.to_str().filter(|w| !w.is_empty() && !w.contains('/')) else { return Ok(None) };
+    let source = places.root.join("programs").join(format!("{name}.c"));
+    if !source.is_file() {
+        return Ok(None);
+    }
+    Ok(Some((name.to_owned(), compile(places, &source)?)))
 }
 
 /// Where a guest finds a program of `programs/`.

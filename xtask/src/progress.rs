@@ -35,14 +35,6 @@ impl Step {
             bar.set_message(format!("{}: {detail}", self.name));
         }
     }
-
-    /// A line that stays, above the spinner where there is one.
-    pub fn line(&self, text: &str) {
-        match &self.bar {
-            Some(bar) => bar.println(text),
-            None => eprintln!("{text}"),
-        }
-    }
 }
 
 impl Drop for Step {

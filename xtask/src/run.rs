@@ -29,18 +29,19 @@ use crate::{
         terminal::{self, Raw},
     },
     places::Places,
+    programs,
 };
 
 /// Runs what the user asked for and returns its status.
 pub fn command(places: &Places, options: &cli::Run) -> Result<u8> {
     let tty = terminal::interactive();
-    let (tree, order) = prepare(&options.guest, &options.program, tty)?;
+    let (tree, order) = prepare(places, &options.guest, &options.program, tty)?;
     let kernel = Kernel::ready(places, if options.linux { On::Linux } else { On::Quire })?;
     let image = kernel.image(tree, &order)?;
     if options.verbose {
         eprintln!("quire: accelerator {}: {}", kernel.accelerator(), kernel.why);
     }
-    let shape = Shape { cpus: options.guest.cpus, memory: options.guest.memory, ..Shape::default() };
+    let shape = Shape { cpus: options.guest.cpus, memory: options.guest.memory, verbose: options.verbose, ..Shape::default() };
     let start = || kernel.start(&image, &shape);
     let report = with_user(start, tty && !options.linux, options.verbose, options.timeout)?;
     if options.verbose {
@@ -77,7 +78,12 @@ pub fn last_lines(text: &str, count: usize) -> String {
 
 /// The tree with the program and the copies in it, and the order to run it. Refuses what cannot work, before anything
 /// is built or started.
-pub fn prepare(guest: &cli::Guest, words: &[std::ffi::OsString], tty: bool) -> Result<(Tree, Order)> {
+pub fn prepare(
+    places: &Places,
+    guest: &cli::Guest,
+    words: &[std::ffi::OsString],
+    tty: bool,
+) -> Result<(Tree, Order)> {
     let mut tree = root::tree()?;
     tree.directory(&guest.cwd, 0o755)?;
     for copy in &guest.copy {
@@ -88,7 +94,13 @@ pub fn prepare(guest: &cli::Guest, words: &[std::ffi::OsString], tty: bool) -> R
     if args.is_empty() {
         args = vec!["/bin/sh".into(), "-l".into()];
     }
-    args[0] = program::install(&mut tree, &args[0])?;
+    args[0] = match programs::named(places, &args[0])? {
+        Some((name, file)) => {
+            programs::install(&mut tree, &name, &file)?;
+            programs::in_guest(&name).into()
+        }
+        None => program::install(&mut tree, &args[0])?,
+    };
     let mut env = vec![format!("PATH={}", root::PATH), "HOME=/root".into(), "USER=root".into()];
     if tty {
         env.push(format!("TERM={}", std::env::var("TERM").unwrap_or_else(|_| "linux".into())));
@@ -181,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_variable_given_replaces_the_usual_one() {
-        let (tree, order) = prepare(&guest(), &["sort".into(), "-n".into()], false).unwrap();
+        let (tree, order) = prepare(&Places::find(), &guest(), &["sort".into(), "-n".into()], false).unwrap();
         assert!(tree.has("/w"));
         assert_eq!(order.args, ["/usr/bin/sort", "-n"]);
         let env: Vec<_> = order.env.iter().map(|e| e.to_string_lossy()).collect();
@@ -196,6 +208,6 @@ mod tests {
         let file = big.path().join("big");
         std::fs::File::create(&file).unwrap().set_len(100 << 20).unwrap();
         let small = cli::Guest { memory: 128, copy: vec![file.into()], ..guest() };
-        assert_eq!(prepare(&small, &["sort".into()], false).unwrap_err().status, 2);
+        assert_eq!(prepare(&Places::find(), &small, &["sort".into()], false).unwrap_err().status, 2);
     }
 }

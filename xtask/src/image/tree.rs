@@ -97,6 +97,22 @@ impl Tree {
         self.canonical(at).is_some_and(|at| self.nodes.contains_key(&at))
     }
 
+    /// The host's file that the guest will find under this name, through the tree's own links.
+    pub fn host_path(&self, at: &str) -> Option<PathBuf> {
+        let mut at = self.canonical(at)?;
+        for _ in 0..8 {
+            match self.nodes.get(&at)? {
+                Node::HostFile { path, .. } => return Some(path.clone()),
+                Node::Link { to } => {
+                    let from = Path::new(&at).parent()?.join(to);
+                    at = self.canonical(from.to_str()?)?;
+                }
+                Node::Directory { .. } | Node::File { .. } => return None,
+            }
+        }
+        None
+    }
+
     /// Bytes that the archive will take, roughly: what the guest's memory must hold twice while it unpacks.
     pub fn bytes(&self) -> u64 {
         let size = |n: &Node| match n {
@@ -231,6 +247,10 @@ mod tests {
         tree.file("/bin/../bin/./x", 0o755, "").unwrap();
         assert!(tree.has("/usr/bin/x") && tree.has("/bin/x"));
         assert!(!tree.has("/bin/y"));
+        tree.host_file("/bin/real", Path::new("/dev/null")).unwrap();
+        tree.link("/bin/name", "real").unwrap();
+        assert_eq!(tree.host_path("/bin/name"), Some("/dev/null".into()));
+        assert_eq!(tree.host_path("/bin"), None);
         assert!(tree.file("relative", 0o644, "").is_err());
         assert!(tree.file("/nul\0", 0o644, "").is_err());
     }

@@ -32,17 +32,14 @@ pub const ORDERLY: i32 = 33;
 pub const PANICKED: i32 = 35;
 
 /// Which kernel is booted, and on what board.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum System {
     /// Quire on a microvm board, its ports virtio-mmio consoles.
     Quire,
     /// Quire on a q35 board: log only, no ports.
     QuireQ35,
-    /// Debian's Linux on a q35 board, its ports on one virtio-serial device; `cmdline` is added to the kernel's.
-    Linux {
-        /// More words for the kernel's command line.
-        cmdline: String,
-    },
+    /// Debian's Linux on a q35 board, its ports on one virtio-serial device.
+    Linux,
 }
 
 /// Everything that decides the command line.
@@ -52,6 +49,8 @@ pub struct Launch<'a> {
     pub qemu: &'a Path,
     /// What is booted.
     pub system: System,
+    /// Words for the kernel's command line.
+    pub cmdline: String,
     /// The kernel's file.
     pub kernel: &'a Path,
     /// The initial file system.
@@ -178,7 +177,7 @@ impl Launch<'_> {
                 "-global",
                 "virtio-mmio.force-legacy=false",
             ]),
-            System::QuireQ35 | System::Linux { .. } => add(&["-M", "q35"]),
+            System::QuireQ35 | System::Linux => add(&["-M", "q35"]),
         }
         // ERMS and FSRM would make Linux (and anyone) clear pages by `rep stosb`, which TCG executes byte by byte.
         match self.accelerator {
@@ -205,13 +204,15 @@ impl Launch<'_> {
                 }
             }
             System::QuireQ35 => {}
-            System::Linux { cmdline } => {
+            System::Linux => {
                 add(&["-device", "virtio-serial-pci,max_ports=4"]);
                 for (nr, name) in [(1, "out"), (2, "err"), (3, "control")] {
                     add(&["-device", &format!("virtserialport,nr={nr},chardev={name},name=quire.{name}")]);
                 }
-                add(&["-append", &format!("console=ttyS0 panic=-1 rdinit=/.quire/init {cmdline}")]);
             }
+        }
+        if !self.cmdline.is_empty() {
+            add(&["-append", &self.cmdline]);
         }
         let mut out: Vec<OsString> = out.into_iter().map(OsString::from).collect();
         out.extend(self.extra.iter().cloned());

@@ -1,4 +1,457 @@
-//! later
-use super::{Context, verdict::Check}; use crate::failure::Result;
-pub fn names(_c:&Context<'_>)->Result<Vec<String>>{Ok(vec![])}
-pub fn run(_c:&Context<'_>,_d:&mut dyn FnMut(Check))->Result<()>{Ok(())}
+//! The command itself, as a user meets it: streams, statuses, signals, terminals, and what is left behind (nothing).
+
+use std::{
+    fs::{self, File},
+    io::{Read, Write},
+    os::{fd::OwnedFd, unix::fs::PermissionsExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    fs::{Mode, OFlags},
+    process::{Pid, Signal, kill_process},
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+    termios::tcgetattr,
+};
+
+use super::{Context, verdict::Check};
+use crate::failure::{Doing, Failure, Result};
+
+type Body = fn(&Bench) -> Result<(), String>;
+
+const CHECKS: &[(&str, Body)] = &[
+    ("exit status", exit_status),
+    ("death by a signal", death_by_signal),
+    ("streams are apart and byte-transparent", streams),
+    ("a slow reader loses nothing", slow_reader),
+    ("a reader that goes away", reader_goes),
+    ("standard input from nowhere", no_input),
+    ("copies, environment and directory", surroundings),
+    ("a dynamic program of this machine", dynamic),
+    ("timeout", timeout),
+    ("interrupt", interrupt),
+    ("a second interrupt", second_interrupt),
+    ("terminated", terminated),
+    ("killed", killed),
+    ("an interactive shell", interactive),
+    ("bad input", bad_input),
+    ("QEMU that is missing, hangs or dies", bad_qemu),
+    ("debugger", debugger),
+    ("comparison", comparison),
+];
+
+/// The checks' names.
+pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
+    Ok(CHECKS.iter().map(|(name, _)| format!("command/{name}")).collect())
+}
+
+/// Runs what is selected. Each check has a directory for temporary files of its own, which must be empty at the end, and a
+/// mark in the environment by which what it left running is found.
+pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
+    for (number, (name, body)) in CHECKS.iter().enumerate() {
+        let full = format!("command/{name}");
+        if !context.selects(&full) {
+            continue;
+        }
+        let place = tempfile::tempdir().doing(|| "cannot make a temporary directory".to_string())?;
+        let bench = Bench {
+            quire: std::env::current_exe().doing(|| "cannot find this program".to_string())?,
+            root: context.places.root.clone(),
+            temporary: place.path().join("tmp"),
+            place: place.path().to_owned(),
+            mark: format!("QUIRE_TEST_MARK={}-{number}", std::process::id()),
+        };
+        fs::create_dir(&bench.temporary).doing(|| "cannot make a temporary directory".to_string())?;
+        let result = body(&bench).and_then(|()| bench.nothing_left());
+        done(Check::of(full, result));
+    }
+    Ok(())
+}
+
+struct Bench {
+    quire: PathBuf,
+    root: PathBuf,
+    place: PathBuf,
+    temporary: PathBuf,
+    mark: String,
+}
+
+#[derive(Debug)]
+struct Done {
+    status: i32,
+    stdout: Vec<u8>,
+    stderr: String,
+}
+
+impl Bench {
+    fn command(&self, words: &[&str]) -> Command {
+        let (name, value) = self.mark.split_once('=').unwrap_or_default();
+        let mut command = Command::new(&self.quire);
+        command.args(words).env("QUIRE_ROOT", &self.root).env("TMPDIR", &self.temporary).env(name, value);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Result<Done, String> {
+        finish(self.command(words).spawn().map_err(text)?)
+    }
+
+    /// Runs and waits until the program has printed `word`.
+    fn until(&self, words: &[&str], word: &str) -> Result<Child, String> {
+        let mut child = self.command(words).spawn().map_err(text)?;
+        let mut seen = Vec::new();
+        let out = child.stdout.as_mut().ok_or("no standard output")?;
+        while !String::from_utf8_lossy(&seen).contains(word) {
+            let mut byte = [0];
+            if out.read(&mut byte).map_err(text)? == 0 {
+                let done = finish(child)?;
+                return Err(format!("ended with {} before it printed {word:?}: {}", done.status, done.stderr));
+            }
+            seen.push(byte[0]);
+        }
+        Ok(child)
+    }
+
+    /// Neither a file nor a process.
+    fn nothing_left(&self) -> Result<(), String> {
+        let files: Vec<_> = fs::read_dir(&self.temporary).map_err(text)?.filter_map(|e| Some(e.ok()?.path())).collect();
+        if !files.is_empty() {
+            return Err(format!("left behind: {files:?}"));
+        }
+        // A killed parent's QEMU gets its signal at once, but takes a moment to be gone.
+        let start = Instant::now();
+        loop {
+            let left = self.running();
+            if left.is_empty() {
+                return Ok(());
+            }
+            if start.elapsed() > Duration::from_secs(3) {
+                return Err(format!("still running: {left:?}"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn running(&self) -> Vec<String> {
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let marked = |path: &Path| {
+            let environment = fs::read(path.join("environ")).unwrap_or_default();
+            environment.split(|b| *b == 0).any(|v| v == self.mark.as_bytes())
+        };
+        processes
+            .filter(|p| p.file_name().to_string_lossy().bytes().all(|b| b.is_ascii_digit()) && marked(&p.path()))
+            .map(|p| fs::read_to_string(p.path().join("cmdline")).unwrap_or_default().replace('\0', " "))
+            .collect()
+    }
+
+    fn file(&self, name: &str, bytes: &[u8]) -> Result<PathBuf, String> {
+        let path = self.place.join(name);
+        fs::write(&path, bytes).map_err(text)?;
+        Ok(path)
+    }
+}
+
+fn text(e: impl std::fmt::Display) -> String {
+    e.to_string()
+}
+
+fn finish(child: Child) -> Result<Done, String> {
+    let out = child.wait_with_output().map_err(text)?;
+    let status = out.status.code().unwrap_or(-1);
+    Ok(Done { status, stdout: out.stdout, stderr: String::from_utf8_lossy(&out.stderr).into_owned() })
+}
+
+/// Did it end with `status`? Says what it said if not.
+fn ended(done: &Done, status: i32) -> Result<(), String> {
+    if done.status == status {
+        return Ok(());
+    }
+    Err(format!("status {} instead of {status}; standard error: {}", done.status, done.stderr.trim()))
+}
+
+fn same(what: &str, got: &[u8], expected: &[u8]) -> Result<(), String> {
+    if got == expected {
+        return Ok(());
+    }
+    let show = |b: &[u8]| format!("{} bytes, {:?}", b.len(), String::from_utf8_lossy(&b[..b.len().min(80)]));
+    Err(format!("{what}: {} instead of {}", show(got), show(expected)))
+}
+
+/// Bytes of every value, lines and none.
+fn bytes(count: usize) -> Vec<u8> {
+    (0..count).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+fn exit_status(bench: &Bench) -> Result<(), String> {
+    ended(&bench.run(&["run", "--", "busybox", "true"])?, 0)?;
+    ended(&bench.run(&["run", "--", "sh", "-c", "exit 42"])?, 42)
+}
+
+fn death_by_signal(bench: &Bench) -> Result<(), String> {
+    ended(&bench.run(&["run", "--", "sh", "-c", "kill -TERM $$"])?, 143)?;
+    ended(&bench.run(&["run", "--", "sh", "-c", "sleep 100 & kill -SEGV $$"])?, 139)
+}
+
+fn streams(bench: &Bench) -> Result<(), String> {
+    let sent = bytes(1 << 20);
+    let file = bench.file("input", &sent)?;
+    let mut command = bench.command(&["run", "--", "sh", "-c", "echo to the errors >&2; cat; echo again >&2"]);
+    let child = command.stdin(File::open(file).map_err(text)?).spawn().map_err(text)?;
+    let done = finish(child)?;
+    ended(&done, 0)?;
+    same("standard output", &done.stdout, &sent)?;
+    same("standard error", done.stderr.as_bytes(), b"to the errors\nagain\n")
+}
+
+fn slow_reader(bench: &Bench) -> Result<(), String> {
+    let sent = bytes(3 << 20);
+    let file = bench.file("input", &sent)?;
+    let mut command = bench.command(&["run", "--", "busybox", "cat"]);
+    let mut child = command.stdin(File::open(file).map_err(text)?).spawn().map_err(text)?;
+    std::thread::sleep(Duration::from_secs(3));
+    let mut got = Vec::new();
+    let out = child.stdout.as_mut().ok_or("no standard output")?;
+    let mut piece = [0; 30_000];
+    loop {
+        match out.read(&mut piece).map_err(text)? {
+            0 => break,
+            n => got.extend(&piece[..n]),
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    ended(&finish(child)?, 0)?;
+    same("standard output", &got, &sent)
+}
+
+fn reader_goes(bench: &Bench) -> Result<(), String> {
+    let mut child = bench.until(&["run", "--", "busybox", "yes"], "y\n")?;
+    drop(child.stdout.take());
+    ended(&finish(child)?, 141)
+}
+
+fn no_input(bench: &Bench) -> Result<(), String> {
+    let done = bench.run(&["run", "--", "busybox", "wc", "-c"])?;
+    ended(&done, 0)?;
+    same("standard output", &done.stdout, b"0\n")
+}
+
+fn surroundings(bench: &Bench) -> Result<(), String> {
+    let file = bench.file("data", b"the data\n")?;
+    fs::create_dir(bench.place.join("tree")).map_err(text)?;
+    bench.file("tree/inner", b"inner\n")?;
+    let tree = format!("{}:/srv/tree", bench.place.join("tree").display());
+    let script = "cat data /srv/tree/inner; pwd; echo $WORD; echo \"$PATH\" | grep -c bin; tty";
+    let copy = file.to_string_lossy();
+    let words = ["run", "--copy", &copy, "--copy", &tree, "--env", "WORD=a b", "--cwd", "/work", "--", "sh", "-c", script];
+    let done = bench.run(&words)?;
+    same("standard output", &done.stdout, b"the data\ninner\n/work\na b\n1\nnot a tty\n")?;
+    ended(&done, 1)
+}
+
+fn dynamic(bench: &Bench) -> Result<(), String> {
+    let sent = bytes(100_000);
+    let file = bench.file("input", &sent)?;
+    let here = Command::new("/usr/bin/sha256sum").stdin(File::open(&file).map_err(text)?).output().map_err(text)?;
+    let mut command = bench.command(&["run", "--", "/usr/bin/sha256sum"]);
+    let done = finish(command.stdin(File::open(&file).map_err(text)?).spawn().map_err(text)?)?;
+    ended(&done, 0)?;
+    same("standard output", &done.stdout, &here.stdout)
+}
+
+fn timeout(bench: &Bench) -> Result<(), String> {
+    let start = Instant::now();
+    let done = bench.run(&["run", "--timeout", "3", "--", "busybox", "sleep", "100"])?;
+    ended(&done, 124)?;
+    if start.elapsed() > Duration::from_secs(20) { Err("it took far longer than told".into()) } else { one_line(&done) }
+}
+
+fn signal(child: &Child, signal: Signal) -> Result<(), String> {
+    kill_process(Pid::from_child(child), signal).map_err(text)
+}
+
+fn interrupt(bench: &Bench) -> Result<(), String> {
+    let script = "trap 'echo got it; exit 7' INT; echo ready; while :; do sleep 0.1; done";
+    let child = bench.until(&["run", "--timeout", "60", "--", "sh", "-c", script], "ready")?;
+    signal(&child, Signal::INT)?;
+    let done = finish(child)?;
+    ended(&done, 7)?;
+    same("standard output", &done.stdout, b"\ngot it\n")?;
+    let child = bench.until(&["run", "--timeout", "60", "--", "sh", "-c", "echo ready; exec sleep 100"], "ready")?;
+    signal(&child, Signal::INT)?;
+    ended(&finish(child)?, 130)
+}
+
+fn second_interrupt(bench: &Bench) -> Result<(), String> {
+    let script = "trap '' INT; echo ready; while :; do sleep 0.1; done";
+    let child = bench.until(&["run", "--timeout", "60", "--", "sh", "-c", script], "ready")?;
+    signal(&child, Signal::INT)?;
+    std::thread::sleep(Duration::from_millis(500));
+    signal(&child, Signal::INT)?;
+    ended(&finish(child)?, 130)
+}
+
+fn terminated(bench: &Bench) -> Result<(), String> {
+    let child = bench.until(&["run", "--", "sh", "-c", "echo ready; sleep 100"], "ready")?;
+    signal(&child, Signal::TERM)?;
+    ended(&finish(child)?, 143)
+}
+
+fn killed(bench: &Bench) -> Result<(), String> {
+    let child = bench.until(&["run", "--", "sh", "-c", "echo ready; sleep 100"], "ready")?;
+    signal(&child, Signal::KILL)?;
+    finish(child).map(drop)
+}
+
+/// A shell on a terminal: what is typed is echoed and run, and the terminal is as before in the end.
+fn interactive(bench: &Bench) -> Result<(), String> {
+    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).map_err(text)?;
+    grantpt(&controller).and_then(|()| unlockpt(&controller)).map_err(text)?;
+    let name = ptsname(&controller, Vec::new()).map_err(text)?;
+    let terminal: OwnedFd = rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).map_err(text)?;
+    let settings = |fd: &OwnedFd| tcgetattr(fd).map(|t| (t.input_modes, t.output_modes, t.local_modes)).map_err(text);
+    let before = settings(&terminal)?;
+    let mut command = bench.command(&["run", "--timeout", "60"]);
+    let copy = || terminal.try_clone().map(Stdio::from).map_err(text);
+    let mut child = command.stdin(copy()?).stdout(copy()?).stderr(copy()?).spawn().map_err(text)?;
+    let mut controller = File::from(controller);
+    let mut seen = String::new();
+    wait_for(&mut controller, &mut seen, "# ")?;
+    controller.write_all(b"echo $((6 * 7)); tty; stty -a | grep -c icanon\r").map_err(text)?;
+    wait_for(&mut controller, &mut seen, "42\r\n")?;
+    wait_for(&mut controller, &mut seen, "/dev/console\r\n1\r\n")?;
+    // Ctrl-C reaches the program in the foreground, not the shell.
+    controller.write_all(b"sleep 100; echo then $?\r").map_err(text)?;
+    std::thread::sleep(Duration::from_millis(500));
+    controller.write_all(b"\x03").map_err(text)?;
+    wait_for(&mut controller, &mut seen, "# ")?;
+    controller.write_all(b"exit 5\r").map_err(text)?;
+    let status = child.wait().map_err(text)?.code();
+    if status != Some(5) {
+        return Err(format!("status {status:?} instead of 5 after: {seen}"));
+    }
+    if settings(&terminal)? != before {
+        return Err("the terminal was not restored".into());
+    }
+    Ok(())
+}
+
+/// Reads until `word` appears behind what was consumed before; what comes up to it is consumed.
+fn wait_for(from: &mut File, seen: &mut String, word: &str) -> Result<(), String> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let start = Instant::now();
+    loop {
+        if let Some(at) = seen.find(word) {
+            seen.drain(..at + word.len());
+            return Ok(());
+        }
+        if start.elapsed() > Duration::from_secs(30) {
+            return Err(format!("{word:?} did not appear; seen: {seen:?}"));
+        }
+        let timeout = Timespec { tv_sec: 1, tv_nsec: 0 };
+        if poll(&mut [PollFd::new(&*from, PollFlags::IN)], Some(&timeout)).map_err(text)? > 0 {
+            let mut piece = [0; 1024];
+            let n = from.read(&mut piece).map_err(text)?;
+            seen.push_str(&String::from_utf8_lossy(&piece[..n]));
+        }
+    }
+}
+
+/// Errors are one line that begins with the command's name.
+fn one_line(done: &Done) -> Result<(), String> {
+    let lines: Vec<&str> = done.stderr.lines().collect();
+    match lines[..] {
+        [line] if line.starts_with("quire: ") => Ok(()),
+        // The argument parser adds how to get help.
+        [line, ..] if line.starts_with("error: ") => Ok(()),
+        _ => Err(format!("not one line: {:?}", done.stderr)),
+    }
+}
+
+fn bad_input(bench: &Bench) -> Result<(), String> {
+    let plain = bench.file("plain", b"text\n")?;
+    let script = bench.file("mode", b"text\n")?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).map_err(text)?;
+    let mut foreign = fs::read(&bench.quire).map_err(text)?;
+    foreign.truncate(1 << 20);
+    foreign[18] = 183; // aarch64
+    let foreign = bench.file("foreign", &foreign)?;
+    fs::set_permissions(&foreign, fs::Permissions::from_mode(0o755)).map_err(text)?;
+    let (plain, script, foreign) = (plain.to_string_lossy(), script.to_string_lossy(), foreign.to_string_lossy());
+    let cases: &[(&[&str], i32)] = &[
+        (&["run", "--", "no-such-program"], 127),
+        (&["run", "--", "./no/such/file"], 127),
+        (&["run", "--", ""], 127),
+        (&["run", "--", &plain], 126),
+        (&["run", "--", &script], 126),
+        (&["run", "--", &foreign], 126),
+        (&["run", "--", "/"], 126),
+        (&["run", "--memory", "1M", "--", "true"], 2),
+        (&["run", "--memory", "much", "--", "true"], 2),
+        (&["run", "--cpus", "0", "--", "true"], 2),
+        (&["run", "--cpus", "65", "--", "true"], 2),
+        (&["run", "--timeout", "-1", "--", "true"], 2),
+        (&["run", "--copy", "/no/such/file", "--", "true"], 2),
+        (&["run", "--env", "NOVALUE", "--", "true"], 2),
+        (&["run", "--cwd", "relative", "--", "true"], 2),
+        (&["debug"], 2),
+        (&["fly"], 2),
+        (&["compare", "--count", "--cpus", "2", "--", "busybox", "true"], 2),
+    ];
+    for (words, status) in cases {
+        let done = bench.run(words)?;
+        ended(&done, *status).and_then(|()| one_line(&done)).map_err(|e| format!("{words:?}: {e}"))?;
+    }
+    Ok(())
+}
+
+fn bad_qemu(bench: &Bench) -> Result<(), String> {
+    let fake = |name: &str, script: &str| -> Result<PathBuf, String> {
+        let path = bench.file(name, format!("#!/bin/sh\n{script}\n").as_bytes())?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(text)?;
+        Ok(path)
+    };
+    let with = |qemu: &Path, words: &[&str]| -> Result<Done, String> {
+        let mut command = bench.command(words);
+        command.env("QUIRE_QEMU", qemu).env("QUIRE_ACCEL", "tcg");
+        finish(command.spawn().map_err(text)?)
+    };
+    let missing = with(Path::new("/no/such/qemu"), &["run", "--", "true"])?;
+    ended(&missing, 2).and_then(|()| one_line(&missing)).map_err(|e| format!("missing: {e}"))?;
+    let dies = with(&fake("dies", "echo it broke >&2; exit 1")?, &["run", "--", "true"])?;
+    ended(&dies, 125).map_err(|e| format!("dies: {e}"))?;
+    if !dies.stderr.contains("it broke") {
+        return Err(format!("QEMU's own complaint is lost: {:?}", dies.stderr));
+    }
+    let hangs = with(&fake("hangs", "sleep 1000")?, &["run", "--timeout", "1", "--", "true"])?;
+    ended(&hangs, 124).map_err(|e| format!("hangs: {e}"))
+}
+
+fn debugger(bench: &Bench) -> Result<(), String> {
+    let commands = ["--ex", "printf \"at entry: %d\\n\", $pc == $entry", "--ex", "info symbol trap_first_return"];
+    let words = [&["debug"][..], &commands, &["--", "busybox", "true"]].concat();
+    let done = bench.run(&words)?;
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    if said.contains("at entry: 1") && said.contains("trap_first_return in section") {
+        return Ok(());
+    }
+    Err(format!("gdb said: {said}\n{}", done.stderr))
+}
+
+fn comparison(bench: &Bench) -> Result<(), String> {
+    let words = ["compare", "--count", "--runs", "1", "--", "busybox", "echo", "answer", "42", "units"];
+    let done = bench.run(&words)?;
+    ended(&done, 0)?;
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    if said.contains("answer") && said.contains("1.00") && said.contains("Linux 6") {
+        return Ok(());
+    }
+    Err(format!("it printed: {said}"))
+}
+
+impl From<Failure> for String {
+    fn from(failure: Failure) -> Self {
+        failure.message
+    }
+}

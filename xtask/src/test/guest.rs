@@ -5,8 +5,8 @@ use std::{
     fs::{self, File},
     io::{Read, Seek, Write},
     os::unix::{fs::symlink, process::CommandExt, process::ExitStatusExt},
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
+    path::PathBuf,
+    process::Command,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -63,7 +63,7 @@ pub fn run(context: &Context<'_>, on: On, done: &mut dyn FnMut(Check)) -> Result
     }
     let bench = Bench::prepare(context.places)?;
     let kernel = Arc::new(Kernel::ready(context.places, on)?);
-    let image = Arc::new(bench.image(context.places, &kernel)?);
+    let image = Arc::new(bench.image(&kernel)?);
     let mut known: BTreeMap<String, Answer> = BTreeMap::new();
     for cpus in MACHINES {
         let mut machine = Machine { context, kernel: &kernel, image: &image, cpus, boots: 0, session: None };
@@ -173,7 +173,7 @@ impl Bench {
         Ok(Self { busybox, names: names.clone(), programs: programs::all(places)?, testd })
     }
 
-    fn image(&self, _places: &Places, kernel: &Kernel) -> Result<File> {
+    fn image(&self, kernel: &Kernel) -> Result<File> {
         let mut tree = root::tree()?;
         tree.host_file("/.quire/testd", &self.testd)?;
         for (name, file) in &self.programs {
@@ -297,7 +297,7 @@ fn judge(case: &Case, got: &Answer, expected: Option<&Answer>) -> Result<(), Str
 }
 
 /// The number of the line `name NUMBER UNIT`.
-pub fn figure(text: &str, name: &str) -> Option<f64> {
+fn figure(text: &str, name: &str) -> Option<f64> {
     text.lines().find_map(|l| {
         let mut words = l.split_whitespace();
         (words.next()? == name).then(|| words.next()?.parse().ok())?
@@ -335,8 +335,8 @@ fn shorten(text: &str) -> String {
 
 /// Where the suite's own tests find its data.
 #[cfg(test)]
-fn directory() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/guest"))
+fn directory() -> &'static std::path::Path {
+    std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/guest"))
 }
 
 #[cfg(test)]

@@ -32,8 +32,6 @@ use crate::{
 };
 use verdict::{Check, Outcome, Skip, summary};
 
-pub use guest::figure;
-
 /// What every stage knows.
 pub struct Context<'a> {
     /// Where everything is.
