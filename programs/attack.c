@@ -17,6 +17,7 @@
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <fcntl.h>
+#include <ftw.h>
 
 #define WORKERS 2
 #define NUMBERS 512
@@ -66,9 +67,19 @@ static long call(long n, const long *a) {
     return result;
 }
 
-static char *playground; // a few pages of every kind
-static char names[3][16] = {"a", "b/../c", "."};
-static char absolute[4][24] = {"/proc/self/maps", "/dev/zero", "/", "/proc/self/exe"};
+// A few pages of every kind, at one place always, so that ranges overlap across respawns and a repeated seed repeats. The
+// calls may write whatever is named to them: nothing that the attacker relies on lies elsewhere.
+#define playground ((char *)0x600000000000)
+#define NAMES (2 * (long)PAGE) // the page that begins with an absolute path and has short names further on
+#define NAME(i) (playground + NAMES + 1024 + (i) % 3 * 16)
+
+static void write_names(void) {
+    static const char absolute[4][24] = {"/proc/self/maps", "/dev/zero", "/", "/proc/self/exe"};
+    memcpy(playground + NAMES, absolute, sizeof absolute);
+    memcpy(NAME(0), "a", 2);
+    memcpy(NAME(1), "b/../c", 7);
+    memcpy(NAME(2), ".", 2);
+}
 
 static long random_address(uint64_t *state) {
     uint64_t r = random_next(state), page = (r >> 8) % 16, offset = (r >> 16) % 8 ? 0 : (r >> 24) % PAGE;
@@ -78,7 +89,7 @@ static long random_address(uint64_t *state) {
     case 2: return 0xffffffff80000000 + ((r >> 8) << 12 & 0x3fffffff);
     case 3: return 0xffff800000000000 + ((r >> 8) << 12 & 0x7fffffffffff);
     case 4: return 0x7ffffffff000 - page * PAGE + offset;
-    case 5: return (long)names[page % 3];
+    case 5: return (long)NAME(page);
     case 6: return (r >> 8) & 0x7fffffffffff;
     default: return (long)playground + page * PAGE + offset;
     }
@@ -110,13 +121,25 @@ static long random_number(uint64_t *state) {
 
 static void on_alarm(int signal) { (void)signal; }
 
+// What blocks is interrupted. Done again now and then: the calls take it away.
+static void interrupt_often(void) {
+    sigset_t nothing;
+    sigemptyset(&nothing);
+    struct sigaction action = {.sa_handler = on_alarm};
+    struct itimerval tick = {{0, 5000}, {0, 5000}};
+    sigaction(SIGALRM, &action, NULL);
+    sigprocmask(SIG_SETMASK, &nothing, NULL);
+    setitimer(ITIMER_REAL, &tick, NULL);
+    signal(SIGXFSZ, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);
+}
+
 static void make_playground(void) {
-    // At one place always, so that ranges overlap across respawns and a repeated seed repeats.
-    playground = mmap((void *)0x600000000000, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    if (playground == MAP_FAILED) _exit(1);
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+    if (mmap(playground, 16 * PAGE, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED) _exit(1);
     for (int i = 0; i < 8; i++) memset(playground + i * PAGE, i % 2 ? i : 0, PAGE);
     memcpy(playground, "a", 2);
-    memcpy(playground + 2 * PAGE, absolute, sizeof absolute);
+    write_names();
     mprotect(playground + 4 * PAGE, PAGE, PROT_READ);
     mprotect(playground + 5 * PAGE, PAGE, PROT_NONE);
     munmap(playground + 6 * PAGE, PAGE);
@@ -138,17 +161,16 @@ __attribute__((noreturn)) static void worker(int index, pid_t parent, const char
         setgroups(0, NULL);
         if (setresgid(65534, 65534, 65534) || setresuid(65534, 65534, 65534)) _exit(1);
     }
-    // What blocks is interrupted.
-    struct sigaction action = {.sa_handler = on_alarm};
-    sigaction(SIGALRM, &action, NULL);
-    signal(SIGXFSZ, SIG_IGN);
-    signal(SIGPIPE, SIG_IGN);
-    struct itimerval tick = {{0, 5000}, {0, 5000}};
-    setitimer(ITIMER_REAL, &tick, NULL);
     make_playground();
 
+    const bool tracing = trace;
     long self = syscall(SYS_getpid), none_given[6] = {0};
-    for (;;) {
+    for (unsigned turn = 0;; turn++) {
+        if (turn % 32 == 0) {
+            // Where the calls have unmapped the names the worker dies, and comes back with them.
+            write_names();
+            interrupt_often();
+        }
         uint64_t state = my->state;
         long number = random_number(&state), a[6];
         for (int i = 0; i < 6; i++) a[i] = random_argument(&state);
@@ -161,12 +183,10 @@ __attribute__((noreturn)) static void worker(int index, pid_t parent, const char
                 if (*who & 1 || (int)*who == 1 || (int)*who == parent) *who = self;
                 else *who = 0x3fffffff;
             }
-        if (LISTED(takes_away, number)) {
-            memset(playground + 2 * PAGE, 'x', 2);
+        if (LISTED(takes_away, number))
             for (int i = 0; i < 6; i++)
-                if (a[i] >= (long)playground + 2 * (long)PAGE && a[i] < (long)playground + 3 * (long)PAGE) a[i] = (long)names[i % 2];
-        }
-        if (trace) {
+                if (a[i] >= (long)playground + NAMES && a[i] < (long)playground + NAMES + 1024) a[i] = (long)NAME(i % 2);
+        if (tracing) {
             char line[160];
             int length = snprintf(line, sizeof line, "%d: %ld(%#lx, %#lx, %#lx, %#lx, %#lx, %#lx)\n", index, number, a[0], a[1],
                                   a[2], a[3], a[4], a[5]);
@@ -179,18 +199,21 @@ __attribute__((noreturn)) static void worker(int index, pid_t parent, const char
         my->calls++;
         if (number < NUMBERS) my->number[number] = 1;
         if (result < 0 && result > -ERRNOS) my->error[-result] = 1;
-        if (my->calls % 64 == 0) memcpy(playground + 2 * PAGE, absolute, sizeof absolute);
     }
 }
 
 static uint64_t deaths, hangs;
 
 static void bury(pid_t child) {
-    // Its group: what it forked goes with it.
-    kill(-child, SIGKILL);
+    kill(-child, SIGKILL); // its group: what it forked goes with it
     kill(child, SIGKILL);
-    int status;
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+    while (waitpid(child, NULL, 0) < 0 && errno == EINTR) {}
+}
+
+static int remove_entry(const char *path, const struct stat *s, int type, struct FTW *ftw) {
+    (void)s, (void)type, (void)ftw;
+    remove(path);
+    return 0;
 }
 
 int main(int argc, char **argv) {
@@ -202,22 +225,26 @@ int main(int argc, char **argv) {
     snprintf(directory, sizeof directory, "/tmp/attack.%d", getpid());
     CHECK(!mkdir(directory, 0777) && !chmod(directory, 0777), "cannot make %s", directory);
 
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
     pid_t workers[WORKERS] = {0};
     uint64_t seen[WORKERS] = {0}, since[WORKERS] = {0};
     for (int i = 0; i < WORKERS; i++) shared[i].state = seed * 1000003 + i;
+    int status;
     uint64_t end = now_ns() + (uint64_t)(options.seconds * 1e9);
     while (now_ns() < end) {
+        // Also what workers forked and left behind comes to us.
+        for (pid_t gone; (gone = waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0;)
+            for (int i = 0; i < WORKERS; i++)
+                if (gone == workers[i]) {
+                    deaths++;
+                    if (WIFSTOPPED(status)) bury(gone);
+                    else kill(-gone, SIGKILL);
+                    workers[i] = 0;
+                }
         for (int i = 0; i < WORKERS; i++) {
-            int status;
-            if (workers[i] && waitpid(workers[i], &status, WNOHANG | WUNTRACED) == workers[i]) {
-                deaths++;
-                if (WIFSTOPPED(status)) bury(workers[i]);
-                else kill(-workers[i], SIGKILL);
-                workers[i] = 0;
-            }
             uint64_t calls = shared[i].calls, now = now_ns();
             if (calls != seen[i] || !workers[i]) seen[i] = calls, since[i] = now;
-            if (workers[i] && now - since[i] > 100000000) {
+            if (workers[i] && now - since[i] > 50000000) {
                 hangs++;
                 bury(workers[i]);
                 workers[i] = 0;
@@ -254,15 +281,8 @@ int main(int argc, char **argv) {
         for (size_t at = 0; at < MIB; at++) CHECK(memory[at] == 0, "a fresh page is not zero");
         _exit(0);
     }
-    int status;
     CHECK(waitpid(child, &status, 0) == child && status == 0, "a simple child ended with status %#x", status);
     CHECK(calls > 0 && numbers > 0, "no call returned");
-    chdir("/");
-    char command[128];
-    snprintf(command, sizeof command, "%s/a", directory);
-    unlink(command), rmdir(command);
-    snprintf(command, sizeof command, "%s/c", directory);
-    unlink(command), rmdir(command);
-    rmdir(directory);
+    nftw(directory, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
     return 0;
 }

@@ -5,6 +5,7 @@
 //   --strict 1      no error at all is a failure: for limits that are known to be too high
 #include "report.h"
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 
 static long forks = 1000, megabytes = 256, strict;
@@ -119,6 +120,7 @@ int main(int argc, char **argv) {
     parse_options(argc, argv, own);
     shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK((void *)shared != MAP_FAILED, "mmap");
+    prctl(PR_SET_CHILD_SUBREAPER, 1); // the bomb's orphans come to us
     if (wanted("fork_bomb")) fork_bomb();
     alive();
     if (wanted("memory_bomb")) memory_bomb();
