@@ -150,8 +150,9 @@ __attribute__((noreturn)) static void worker(int index, pid_t parent, const char
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setsid();
     if (chdir(directory)) _exit(1);
-    int null = open("/dev/null", O_RDWR), errors = fcntl(2, F_DUPFD, 200);
-    for (int fd = 0; fd < 3; fd++) dup2(null, fd);
+    // No way to the outside but, when tracing, one for the traces.
+    int null = open("/dev/null", O_RDWR), errors = trace ? fcntl(2, F_DUPFD, 1000) : -1;
+    for (int fd = 0; fd < 256; fd++) fd < 3 ? dup2(null, fd) : close(fd);
     struct rlimit small = {MIB, MIB}, space = {512 * MIB, 512 * MIB}, few = {256, 256}, none = {0, 0};
     setrlimit(RLIMIT_FSIZE, &small);
     setrlimit(RLIMIT_AS, &space);
