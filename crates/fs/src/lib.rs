@@ -44,6 +44,8 @@ pub mod walk;
 mod test_host;
 #[cfg(test)]
 mod tree_model;
+#[cfg(test)]
+mod file_model;
 
 pub use dentry::Dentry;
 pub use error::FsError;

@@ -203,3 +203,76 @@ fn cut(records: &mut Vec<Record>, owner: Owner, start: u64, end: u64) {
     });
     records.extend(rest);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    fn owner(id: u64) -> Owner {
+        Owner::Process { id, pid: id as u32 }
+    }
+
+    #[test]
+    fn a_lock_waits_for_the_one_against_it_and_ends_with_its_owner() {
+        let locks = RecordLocks::new();
+        let lock = |id, exclusive, io: &Io<'_>| locks.lock(Record { start: 0, end: 10, exclusive, owner: owner(id) }, io);
+        lock(1, false, &Io::NOW).unwrap();
+        lock(2, false, &Io::NOW).unwrap();
+        assert_eq!(lock(3, true, &Io::NOW), Err(FsError::WouldBlock));
+        std::thread::scope(|s| {
+            let waiter = s.spawn(|| lock(3, true, &Io::WAIT));
+            locks.unlock(owner(1), 0, 10).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            assert!(!waiter.is_finished());
+            locks.release_process(2);
+            waiter.join().unwrap().unwrap();
+        });
+        locks.lock_whole(7, true, &Io::NOW).unwrap();
+        assert_eq!(locks.lock_whole(8, false, &Io::NOW), Err(FsError::WouldBlock));
+        locks.release_file(7);
+        locks.lock_whole(8, false, &Io::NOW).unwrap();
+    }
+
+    proptest! {
+        #[test]
+        fn ranges_are_locked_byte_by_byte(
+            steps in prop::collection::vec((0u64..3, 0u64..20, 1u64..10, 0u8..3), 1..60),
+        ) {
+            let locks = RecordLocks::new();
+            // Who has each byte: an exclusive owner, or a set of sharing ones.
+            let mut model = std::vec![[None::<bool>; 3]; 40];
+            for (who, start, len, what) in steps {
+                let end = start + len;
+                let bytes = start as usize..end as usize;
+                if what == 2 {
+                    locks.unlock(owner(who), start, end).unwrap();
+                    model[bytes].iter_mut().for_each(|b| b[who as usize] = None);
+                } else {
+                    let exclusive = what == 1;
+                    let free = model[bytes.clone()].iter().all(|b| {
+                        (0..3).all(|o| o == who as usize || !b[o].is_some_and(|e| e || exclusive))
+                    });
+                    let record = Record { start, end, exclusive, owner: owner(who) };
+                    prop_assert_eq!(locks.test(&record).is_none(), free);
+                    prop_assert_eq!(locks.lock(record, &Io::NOW).is_ok(), free);
+                    if free {
+                        model[bytes].iter_mut().for_each(|b| b[who as usize] = Some(exclusive));
+                    }
+                }
+                let held = locks.held.lock().records.clone();
+                for (at, byte) in model.iter().enumerate() {
+                    for (o, want) in byte.iter().enumerate() {
+                        let here: Vec<bool> = held
+                            .iter()
+                            .filter(|r| r.owner == owner(o as u64) && r.start <= at as u64 && (at as u64) < r.end)
+                            .map(|r| r.exclusive)
+                            .collect();
+                        prop_assert_eq!(here, want.iter().copied().collect::<Vec<bool>>());
+                    }
+                }
+            }
+        }
+    }
+}

@@ -6,6 +6,8 @@
 
 mod editor;
 mod settings;
+#[cfg(test)]
+mod tests;
 
 pub use editor::Key;
 pub use settings::{Characters, Input, Local, Output, Settings, Size};

@@ -1,0 +1,353 @@
+//! Open files against a model, and the rules of opening them.
+
+use crate::inode::NewAttr;
+use crate::generated::{Entry, Generated, GeneratedDirectory, GeneratedFile, GeneratedLink, Text};
+use crate::test_host::{TestHost, read_file, write_file};
+use crate::transfer::{SliceSink, SliceSource};
+use crate::{Create, FileKind, FsError, Io, OpenFile, OpenFlags, Vfs, Whence, Who};
+use alloc::sync::Arc;
+use core::fmt::Write;
+use proptest::prelude::*;
+use std::vec::Vec;
+
+type Tree = Arc<Vfs<TestHost>>;
+const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+fn tree() -> Tree {
+    Vfs::new(TestHost, 1000).unwrap()
+}
+fn open(vfs: &Tree, path: &str, flags: OpenFlags) -> Result<Arc<OpenFile<TestHost>>, FsError> {
+    vfs.open(&vfs.view(), vfs.root(), path.as_bytes(), flags, 0o644, &Io::NOW)
+}
+fn read(f: &OpenFile<TestHost>, n: usize) -> Result<Vec<u8>, FsError> {
+    let mut b = std::vec![0; n];
+    let n = f.read(&Io::NOW, &mut SliceSink::new(&mut b))?;
+    b.truncate(n);
+    Ok(b)
+}
+fn write(f: &OpenFile<TestHost>, b: &[u8]) -> Result<usize, FsError> {
+    f.write(&Io::NOW, &mut SliceSource::new(b))
+}
+fn mkdir(vfs: &Tree, path: &str) {
+    let found = vfs.walk(&vfs.view(), vfs.root(), path.as_bytes(), false).unwrap();
+    vfs.make(&vfs.view(), &found, Create::Directory, 0o755).unwrap();
+}
+fn symlink(vfs: &Tree, path: &str, target: &str) {
+    let found = vfs.walk(&vfs.view(), vfs.root(), path.as_bytes(), false).unwrap();
+    vfs.make(&vfs.view(), &found, Create::Symlink(target.as_bytes()), 0).unwrap();
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Write(Vec<u8>),
+    WriteAt(u64, Vec<u8>),
+    Read(usize),
+    Seek(i64, u8),
+    Truncate(u64),
+    Punch(u64, u64),
+    Allocate(u64, u64, bool),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let bytes = || prop::collection::vec(any::<u8>(), 0..6000);
+    prop_oneof![
+        bytes().prop_map(Op::Write),
+        (0u64..20_000, bytes()).prop_map(|(a, b)| Op::WriteAt(a, b)),
+        (0usize..9000).prop_map(Op::Read),
+        (-3000i64..12_000, 0u8..5).prop_map(|(a, b)| Op::Seek(a, b)),
+        (0u64..20_000).prop_map(Op::Truncate),
+        (0u64..20_000, 1u64..12_000).prop_map(|(a, b)| Op::Punch(a, b)),
+        (0u64..20_000, 1u64..12_000, any::<bool>()).prop_map(|(a, b, c)| Op::Allocate(a, b, c)),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_file_is_an_array_of_bytes_with_a_position(ops in prop::collection::vec(op(), 1..40), append in any::<bool>()) {
+        let vfs = tree();
+        let mut flags = RW | OpenFlags::CREATE;
+        flags.set(OpenFlags::APPEND, append);
+        let f = open(&vfs, "/f", flags).unwrap();
+        let (mut model, mut at) = (Vec::<u8>::new(), 0usize);
+        let put = |model: &mut Vec<u8>, at: usize, b: &[u8]| {
+            let at = if append { model.len() } else { at };
+            if !b.is_empty() {
+                model.resize(model.len().max(at + b.len()), 0);
+                model[at..at + b.len()].copy_from_slice(b);
+            }
+            at + b.len()
+        };
+        for op in ops {
+            match op {
+                Op::Write(b) => {
+                    prop_assert_eq!(write(&f, &b), Ok(b.len()));
+                    at = put(&mut model, at, &b);
+                }
+                Op::WriteAt(to, b) => {
+                    prop_assert_eq!(f.write_at(&Io::NOW, to, &mut SliceSource::new(&b)), Ok(b.len()));
+                    put(&mut model, to as usize, &b);
+                }
+                Op::Read(n) => {
+                    let from = at.min(model.len());
+                    let want = &model[from..(from + n).min(model.len())];
+                    prop_assert_eq!(read(&f, n).unwrap(), want);
+                    at += want.len();
+                }
+                Op::Seek(to, whence) => {
+                    let (base, w) = match whence {
+                        0 => (0, Whence::Start),
+                        1 => (at as i64, Whence::Current),
+                        2 => (model.len() as i64, Whence::End),
+                        3 => (0, Whence::Data),
+                        _ => (0, Whence::Hole),
+                    };
+                    let size = model.len() as i64;
+                    let want = match base + to {
+                        t if t < 0 => Err(FsError::Invalid),
+                        t if whence >= 3 && t >= size => Err(FsError::NoDevice),
+                        _ if whence == 4 => Ok(size as u64),
+                        t => Ok(t as u64),
+                    };
+                    prop_assert_eq!(f.seek(to, w), want);
+                    at = want.map_or(at, |w| w as usize);
+                }
+                Op::Truncate(n) => {
+                    f.truncate(n).unwrap();
+                    model.resize(n as usize, 0);
+                }
+                Op::Punch(from, len) => {
+                    f.punch(from, len).unwrap();
+                    let end = ((from + len) as usize).min(model.len());
+                    model[(from as usize).min(end)..end].fill(0);
+                }
+                Op::Allocate(from, len, keep) => {
+                    f.allocate(from, len, keep).unwrap();
+                    if !keep {
+                        model.resize(model.len().max((from + len) as usize), 0);
+                    }
+                }
+            }
+            prop_assert_eq!(f.dentry.inode.status().size, model.len() as u64);
+        }
+        prop_assert!(read_file(&vfs, "/f").unwrap() == model);
+    }
+}
+
+#[test]
+fn opening_obeys_its_flags() {
+    let vfs = tree();
+    assert_eq!(open(&vfs, "/f", OpenFlags::READ).err(), Some(FsError::NotFound));
+    let excl = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUSIVE;
+    write(&open(&vfs, "/f", excl).unwrap(), b"data").unwrap();
+    assert_eq!(open(&vfs, "/f", excl).err(), Some(FsError::Exists));
+    symlink(&vfs, "/l", "f");
+    symlink(&vfs, "/dangling", "new");
+    assert_eq!(open(&vfs, "/l", excl).err(), Some(FsError::Exists));
+    assert_eq!(open(&vfs, "/l", OpenFlags::READ | OpenFlags::NOFOLLOW).err(), Some(FsError::Loop));
+    assert!(open(&vfs, "/l", OpenFlags::PATH | OpenFlags::NOFOLLOW).is_ok());
+    assert!(open(&vfs, "/dangling", OpenFlags::WRITE | OpenFlags::CREATE).is_ok(), "made where the link leads");
+    assert!(read_file(&vfs, "/new").is_ok());
+    assert_eq!(open(&vfs, "/f", OpenFlags::READ | OpenFlags::DIRECTORY).err(), Some(FsError::NotDirectory));
+    assert_eq!(open(&vfs, "/f/", OpenFlags::READ).err(), Some(FsError::NotDirectory));
+    assert_eq!(open(&vfs, "/g/", OpenFlags::WRITE | OpenFlags::CREATE).err(), Some(FsError::IsDirectory));
+    assert_eq!(open(&vfs, "/", OpenFlags::WRITE).err(), Some(FsError::IsDirectory));
+    let r = open(&vfs, "/f", OpenFlags::READ).unwrap();
+    assert_eq!(write(&r, b"x"), Err(FsError::BadFile));
+    open(&vfs, "/f", OpenFlags::WRITE | OpenFlags::TRUNCATE).unwrap();
+    assert_eq!(read(&r, 10).unwrap(), b"");
+}
+
+#[test]
+fn a_file_lives_as_long_as_it_is_open() {
+    let vfs = tree();
+    write_file(&vfs, "/f", b"still here").unwrap();
+    let f = open(&vfs, "/f", RW).unwrap();
+    vfs.unlink(&vfs.view(), &vfs.walk(&vfs.view(), vfs.root(), b"/f", false).unwrap()).unwrap();
+    assert_eq!(read(&f, 99).unwrap(), b"still here");
+    assert_eq!(f.dentry.inode.attr().links, 0);
+    assert_eq!(f.dentry.path(vfs.root()), (b"/f".to_vec(), false));
+    drop(f);
+    assert_eq!(vfs.root().inode.system().inodes().0, 1);
+}
+
+#[test]
+fn links_that_lead_in_circles_end_and_dot_dot_stays_below_the_root() {
+    let vfs = tree();
+    symlink(&vfs, "/a", "b");
+    symlink(&vfs, "/b", "a");
+    assert_eq!(open(&vfs, "/a", OpenFlags::READ).err(), Some(FsError::Loop));
+    mkdir(&vfs, "/d");
+    mkdir(&vfs, "/d/e");
+    write_file(&vfs, "/d/secret", b"s").unwrap();
+    let mut view = vfs.view();
+    view.root = vfs.find(&view, vfs.root(), b"/d/e", true).unwrap();
+    view.cwd = view.root.clone();
+    assert!(vfs.find(&view, &view.cwd, b"../../secret", true).is_err());
+    assert!(Arc::ptr_eq(&vfs.find(&view, &view.cwd, b"..", true).unwrap(), &view.root));
+    let long = [b"x".as_slice(); 1].concat().repeat(256);
+    assert_eq!(vfs.find(&view, &view.cwd, &long, true).err(), Some(FsError::NameTooLong));
+    assert_eq!(vfs.find(&view, &view.cwd, &b"./".repeat(2048), true).err(), Some(FsError::NameTooLong));
+    assert!(vfs.find(&view, &view.cwd, &b"./".repeat(2047), true).is_ok());
+}
+
+#[test]
+fn a_listing_goes_on_while_entries_go() {
+    let vfs = tree();
+    for i in 0..100 {
+        write_file(&vfs, &std::format!("/{i}"), b"").unwrap();
+    }
+    let dir = open(&vfs, "/", OpenFlags::READ).unwrap();
+    let mut seen = Vec::new();
+    loop {
+        let mut batch = Vec::new();
+        dir.list(&mut |e| {
+            if batch.len() < 7 {
+                batch.push(e.name.to_vec());
+            }
+            batch.len() < 7
+        })
+        .unwrap();
+        // The last one that was offered was refused, and comes again.
+        if batch.len() == 7 {
+            batch.pop();
+        }
+        if batch.is_empty() {
+            break;
+        }
+        for name in batch.iter().filter(|n| !n.starts_with(b".")) {
+            vfs.unlink(&vfs.view(), &vfs.walk(&vfs.view(), vfs.root(), name, false).unwrap()).unwrap();
+        }
+        seen.extend(batch);
+    }
+    assert_eq!(seen.len(), 102);
+    assert_eq!(vfs.root().inode.system().inodes().0, 1);
+}
+
+#[test]
+fn inodes_run_out_as_an_error_and_come_back() {
+    let vfs = Vfs::new(TestHost, 3).unwrap();
+    write_file(&vfs, "/a", b"").unwrap();
+    write_file(&vfs, "/b", b"").unwrap();
+    assert_eq!(write_file(&vfs, "/c", b""), Err(FsError::NoSpace));
+    vfs.unlink(&vfs.view(), &vfs.walk(&vfs.view(), vfs.root(), b"/a", false).unwrap()).unwrap();
+    assert_eq!(write_file(&vfs, "/c", b""), Ok(()));
+}
+
+#[test]
+fn permission_bits_hold_for_everybody_but_root() {
+    let vfs = tree();
+    write_file(&vfs, "/f", b"x").unwrap();
+    let mut view = vfs.view();
+    view.who = Who { uid: 7, gid: 8 };
+    let try_open = |flags| vfs.open(&view, vfs.root(), b"/f", flags, 0, &Io::NOW).err();
+    assert_eq!(try_open(OpenFlags::READ), None);
+    assert_eq!(try_open(OpenFlags::WRITE), Some(FsError::Denied));
+    let inode = &vfs.find(&view, vfs.root(), b"/f", true).unwrap().inode;
+    assert_eq!(vfs.set_mode(&view.who, inode, 0o777), Err(FsError::NotPermitted));
+    vfs.set_mode(&Who::ROOT, inode, 0o600).unwrap();
+    assert_eq!(try_open(OpenFlags::READ), Some(FsError::Denied));
+    vfs.set_owner(&Who::ROOT, inode, Some(7), None).unwrap();
+    assert_eq!(try_open(RW), None);
+    let found = vfs.walk(&view, vfs.root(), b"/new", false).unwrap();
+    assert_eq!(vfs.make(&view, &found, Create::File, 0o644).err(), Some(FsError::Denied));
+}
+
+struct Numbers;
+struct Number(u64);
+struct ToFile(Arc<crate::Dentry<TestHost>>);
+
+impl GeneratedDirectory<TestHost> for Numbers {
+    fn lookup(&self, name: &[u8]) -> Option<Entry<TestHost>> {
+        let n: u64 = core::str::from_utf8(name).ok()?.parse().ok()?;
+        let node = Generated::File(Arc::new(Number(n)));
+        (n < 5).then_some(Entry { number: 100 + n, attr: NewAttr { mode: 0o444, uid: 0, gid: 0 }, node })
+    }
+    fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool) {
+        for n in after..5 {
+            if !each(n + 1, std::format!("{n}").as_bytes(), FileKind::Regular, 100 + n) {
+                return;
+            }
+        }
+    }
+}
+impl GeneratedFile for Number {
+    fn text(&self, out: &mut Text) -> Result<(), FsError> {
+        for i in 0..3000 {
+            writeln!(out, "{} {i}", self.0).map_err(|_| FsError::OutOfMemory)?;
+        }
+        Ok(())
+    }
+}
+impl GeneratedLink<TestHost> for ToFile {
+    fn target(&self) -> Result<Vec<u8>, FsError> {
+        Ok(b"nowhere".to_vec())
+    }
+    fn jump(&self) -> Option<Result<Arc<crate::Dentry<TestHost>>, FsError>> {
+        Some(Ok(self.0.clone()))
+    }
+}
+
+#[test]
+fn generated_files_are_listed_looked_up_and_read_in_pieces() {
+    let vfs = tree();
+    vfs.mount_generated(b"/proc", "proc", Arc::new(Numbers)).unwrap();
+    let text = read_file(&vfs, "/proc/3").unwrap();
+    assert_eq!(text.split(|b| *b == b'\n').nth(2999), Some(&b"3 2999"[..]));
+    assert_eq!(open(&vfs, "/proc/9", OpenFlags::READ).err(), Some(FsError::NotFound));
+    assert_eq!(write_file(&vfs, "/proc/x", b""), Err(FsError::NotFound));
+    let dir = open(&vfs, "/proc", OpenFlags::READ).unwrap();
+    let mut names = Vec::new();
+    dir.list(&mut |e| {
+        names.push(e.name.to_vec());
+        true
+    })
+    .unwrap();
+    assert_eq!(names, [&b"."[..], b"..", b"0", b"1", b"2", b"3", b"4"]);
+    let four = vfs.find(&vfs.view(), vfs.root(), b"/proc/4", true).unwrap();
+    assert_eq!(four.path(vfs.root()), (b"/proc/4".to_vec(), true));
+    let up = vfs.find(&vfs.view(), vfs.root(), b"/proc/..", true).unwrap();
+    assert!(Arc::ptr_eq(&up, vfs.root()));
+    let found = vfs.walk(&vfs.view(), vfs.root(), b"/proc", true).unwrap();
+    assert_eq!(vfs.rmdir(&vfs.view(), &found), Err(FsError::Busy));
+}
+
+#[test]
+fn a_deep_tree_that_was_removed_is_let_go_without_recursion() {
+    let vfs = Vfs::new(TestHost, 100_000).unwrap();
+    let view = vfs.view();
+    let mut chain = std::vec![vfs.root().clone()];
+    for _ in 0..50_000 {
+        let here = chain.last().unwrap().clone();
+        let found = vfs.walk(&view, &here, b"d", false).unwrap();
+        chain.push(vfs.make(&view, &found, Create::Directory, 0o755).unwrap());
+    }
+    let deepest = chain.last().unwrap().clone();
+    for parent in chain.iter().rev().skip(1) {
+        vfs.rmdir(&view, &vfs.walk(&view, parent, b"d", false).unwrap()).unwrap();
+    }
+    drop(chain);
+    std::thread::Builder::new().stack_size(64 << 10).spawn(move || drop(deepest)).unwrap().join().unwrap();
+    assert_eq!(vfs.root().inode.system().inodes().0, 1);
+}
+
+#[test]
+fn devices_do_what_their_names_say() {
+    let vfs = tree();
+    vfs.mount_devices().unwrap();
+    let zero = open(&vfs, "/dev/zero", RW).unwrap();
+    assert_eq!(read(&zero, 5000).unwrap(), [0; 5000]);
+    assert_eq!(write(&zero, &[1; 99]), Ok(99));
+    assert_eq!(read(&open(&vfs, "/dev/null", RW).unwrap(), 9).unwrap(), b"");
+    assert_eq!(write(&open(&vfs, "/dev/full", RW).unwrap(), b"x"), Err(FsError::NoSpace));
+    assert_eq!(read(&open(&vfs, "/dev/urandom", RW).unwrap(), 300).unwrap(), [4; 300]);
+    assert_eq!(open(&vfs, "/dev/tty", RW).err(), Some(FsError::NoDevice));
+    let (r, w) = vfs.pipe(OpenFlags::empty()).unwrap();
+    assert_eq!(w.seek(0, Whence::Start), Err(FsError::NotSeekable));
+    write(&w, b"through").unwrap();
+    // As `/proc/self/fd/0` leads to it: the pipe is opened anew.
+    vfs.mount_memory(b"/m", "tmpfs", 10, 0o755).unwrap();
+    let again = vfs.open_dentry(&r.dentry, OpenFlags::READ, &Io::NOW).unwrap();
+    assert_eq!(read(&again, 99).unwrap(), b"through");
+    let link = ToFile(r.dentry.clone());
+    assert!(link.jump().is_some());
+}

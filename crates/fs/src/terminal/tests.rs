@@ -1,0 +1,185 @@
+//! The terminal on a port that is a pair of queues.
+
+use super::*;
+use crate::transfer::{SliceSink, SliceSource};
+use std::collections::VecDeque;
+use std::sync::Mutex as StdMutex;
+use std::vec::Vec;
+
+#[derive(Default)]
+struct FakePort {
+    input: StdMutex<VecDeque<u8>>,
+    output: StdMutex<Vec<u8>>,
+    end: StdMutex<bool>,
+    readiness: Readiness,
+}
+
+impl FakePort {
+    fn type_in(&self, bytes: &[u8]) {
+        self.input.lock().unwrap().extend(bytes);
+        self.readiness.notify();
+    }
+    fn shown(&self) -> Vec<u8> {
+        core::mem::take(&mut self.output.lock().unwrap())
+    }
+}
+
+impl Port for FakePort {
+    fn write(&self, bytes: &[u8]) -> usize {
+        self.output.lock().unwrap().extend(bytes);
+        bytes.len()
+    }
+    fn read(&self, into: &mut [u8]) -> usize {
+        let mut input = self.input.lock().unwrap();
+        let n = into.len().min(input.len());
+        into.iter_mut().zip(input.drain(..n)).for_each(|(to, from)| *to = from);
+        n
+    }
+    fn unread(&self) -> usize {
+        self.input.lock().unwrap().len()
+    }
+    fn writable(&self) -> bool {
+        true
+    }
+    fn at_end(&self) -> bool {
+        *self.end.lock().unwrap() && self.unread() == 0
+    }
+    fn readiness(&self) -> &Readiness {
+        &self.readiness
+    }
+}
+
+#[derive(Default)]
+struct FakeProcesses {
+    told: StdMutex<Vec<(u32, Notice)>>,
+    background: StdMutex<bool>,
+}
+
+impl Processes for FakeProcesses {
+    fn tell(&self, group: u32, notice: Notice) {
+        self.told.lock().unwrap().push((group, notice));
+    }
+    fn check(&self, _session: u32, _foreground: u32, _writing: bool) -> Result<(), FsError> {
+        if *self.background.lock().unwrap() { Err(FsError::Interrupted) } else { Ok(()) }
+    }
+}
+
+fn terminal() -> (Arc<FakePort>, Arc<FakeProcesses>, Arc<Terminal>) {
+    let (port, processes) = (Arc::new(FakePort::default()), Arc::new(FakeProcesses::default()));
+    let t = Terminal::new(port.clone(), processes.clone(), Size { rows: 24, columns: 80, width: 0, height: 0 });
+    (port, processes, t)
+}
+fn read(t: &Terminal, io: &Io<'_>, n: usize) -> Result<Vec<u8>, FsError> {
+    let mut b = std::vec![0; n];
+    let n = t.read(io, &mut SliceSink::new(&mut b))?;
+    b.truncate(n);
+    Ok(b)
+}
+fn raw(t: &Terminal, min: u8, time: u8) {
+    let mut s = t.settings();
+    s.local -= Local::CANONICAL | Local::ECHO;
+    (s.characters.min, s.characters.time) = (min, time);
+    t.set_settings(s, false);
+}
+
+#[test]
+fn lines_are_read_one_at_a_time_and_in_parts() {
+    let (port, _, t) = terminal();
+    assert_eq!(read(&t, &Io::NOW, 10), Err(FsError::WouldBlock));
+    port.type_in(b"first\rsecond\r");
+    assert!(t.ready().contains(Ready::READ));
+    assert_eq!(t.queued(), Ok(6));
+    assert_eq!(read(&t, &Io::NOW, 3).unwrap(), b"fir");
+    assert_eq!(read(&t, &Io::NOW, 99).unwrap(), b"st\n");
+    assert_eq!(read(&t, &Io::NOW, 99).unwrap(), b"second\n");
+    assert_eq!(port.shown(), b"first\r\nsecond\r\n");
+    assert!(!t.ready().contains(Ready::READ));
+}
+
+#[test]
+fn keys_reach_the_foreground_while_nobody_reads() {
+    let (port, processes, t) = terminal();
+    t.claim(5, 6, false).unwrap();
+    port.type_in(b"\x03");
+    t.set_foreground(9);
+    port.type_in(b"\x1a");
+    t.set_size(Size { rows: 1, columns: 2, width: 0, height: 0 });
+    t.set_size(Size { rows: 1, columns: 2, width: 0, height: 0 });
+    let want = [(6, Notice::Key(Key::Interrupt)), (9, Notice::Key(Key::Suspend)), (9, Notice::Resized)];
+    assert_eq!(*processes.told.lock().unwrap(), want);
+    assert_eq!(t.claim(7, 7, false), Err(FsError::NotPermitted));
+    t.release(5);
+    assert_eq!(t.claim(7, 7, false), Ok(()));
+}
+
+#[test]
+fn a_reader_sleeps_until_the_line_is_finished() {
+    let (port, _, t) = terminal();
+    std::thread::scope(|s| {
+        let reader = s.spawn(|| read(&t, &Io::WAIT, 99));
+        for part in [&b"slow"[..], b" typ", b"ing\r"] {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            port.type_in(part);
+        }
+        assert_eq!(reader.join().unwrap().unwrap(), b"slow typing\n");
+    });
+}
+
+#[test]
+fn raw_reads_obey_minimum_and_time() {
+    let (port, _, t) = terminal();
+    raw(&t, 0, 0);
+    assert_eq!(read(&t, &Io::WAIT, 10).unwrap(), b"");
+    raw(&t, 0, 1);
+    assert_eq!(read(&t, &Io::WAIT, 10).unwrap(), b"", "nothing for a tenth of a second");
+    raw(&t, 2, 0);
+    std::thread::scope(|s| {
+        let reader = s.spawn(|| read(&t, &Io::WAIT, 10));
+        port.type_in(b"a");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!reader.is_finished());
+        port.type_in(b"b");
+        assert_eq!(reader.join().unwrap().unwrap(), b"ab");
+    });
+    raw(&t, 5, 1);
+    port.type_in(b"xy");
+    assert_eq!(read(&t, &Io::WAIT, 10).unwrap(), b"xy", "no more within a tenth of a second");
+}
+
+#[test]
+fn output_is_processed_and_stops_at_the_stop_character() {
+    let (port, _, t) = terminal();
+    t.write(&Io::WAIT, &mut SliceSource::new(b"a\nb\n")).unwrap();
+    assert_eq!(port.shown(), b"a\r\nb\r\n");
+    port.type_in(b"\x13");
+    assert_eq!(t.write(&Io::NOW, &mut SliceSource::new(b"x")), Err(FsError::WouldBlock));
+    std::thread::scope(|s| {
+        let writer = s.spawn(|| t.write(&Io::WAIT, &mut SliceSource::new(b"later")));
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        port.type_in(b"\x11");
+        assert_eq!(writer.join().unwrap(), Ok(5));
+    });
+}
+
+#[test]
+fn the_end_of_the_port_is_the_end_of_the_file_and_the_background_may_not_read() {
+    let (port, processes, t) = terminal();
+    port.type_in(b"last");
+    *port.end.lock().unwrap() = true;
+    port.readiness.notify();
+    assert_eq!(read(&t, &Io::WAIT, 9).unwrap(), b"");
+    *processes.background.lock().unwrap() = true;
+    assert_eq!(read(&t, &Io::WAIT, 9), Err(FsError::Interrupted));
+}
+
+#[test]
+fn more_than_the_queue_holds_waits_in_the_port() {
+    let (port, _, t) = terminal();
+    let lines = b"0123456789abcde\n".repeat(1000);
+    port.type_in(&lines);
+    let mut got = Vec::new();
+    while got.len() < lines.len() {
+        got.extend(read(&t, &Io::NOW, 999).unwrap());
+    }
+    assert!(got == lines);
+}
