@@ -1,4 +1,4 @@
-// A fork bomb and a memory bomb, bounded: they must end in errors, or in the death of who asked, never in a dead machine.
+// A fork bomb and a memory bomb, bounded: they end in errors, or in the death of who asked, never in a dead machine.
 //
 //   --forks N       the fork bomb stops at N processes (default 1000), or at the first error
 //   --megabytes N   the memory bomb touches up to so much (default 256); give more than the machine has
@@ -83,15 +83,16 @@ static void memory_bomb(void) {
 
 // Sizes that no machine has, and limits that say no.
 static void refusals(void) {
-    CHECK(mmap(NULL, 1ul << 47, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED && errno == ENOMEM, "mmap of 2^47");
-    CHECK(mmap(NULL, -PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED && errno == ENOMEM, "mmap of -1 page");
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    CHECK(mmap(NULL, 1ul << 47, PROT_READ, flags, -1, 0) == MAP_FAILED && errno == ENOMEM, "mmap of 2^47");
+    CHECK(mmap(NULL, -PAGE, PROT_READ, flags, -1, 0) == MAP_FAILED && errno == ENOMEM, "mmap of -1 page");
     pid_t child = fork();
     CHECK(child >= 0, "fork");
     if (!child) {
         struct rlimit limit = {64 * MIB, 64 * MIB};
         CHECK(!setrlimit(RLIMIT_AS, &limit), "setrlimit");
-        CHECK(mmap(NULL, 128 * MIB, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED && errno == ENOMEM,
-              "RLIMIT_AS does not hold");
+        void *memory = mmap(NULL, 128 * MIB, PROT_READ, flags, -1, 0);
+        CHECK(memory == MAP_FAILED && errno == ENOMEM, "RLIMIT_AS does not hold");
         _exit(0);
     }
     int status;

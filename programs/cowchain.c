@@ -1,12 +1,14 @@
-// Generations of forks that each dirty some pages. In `gone` every parent ends once it has a child, so that what only it
-// could reach must be given back; in `kept` every parent waits, and must find its own memory unchanged.
+// Generations of forks that each dirty some pages. In `gone` every parent ends once it has a child, so that what only
+// it could reach must be given back; in `kept` every parent waits, and must find its own memory unchanged.
 #include "report.h"
 
 static long pages = 2048, generations = 50, dirty = 64;
 static uint64_t *memory;
 static uint32_t *last; // the generation that wrote each page last; private, hence copied by fork like the pages
 
-static uint64_t content(uint32_t page, uint32_t generation) { return ((uint64_t)generation << 32 | page) * 0x9e3779b97f4a7c15ull; }
+static uint64_t content(uint32_t page, uint32_t generation) {
+    return ((uint64_t)generation << 32 | page) * 0x9e3779b97f4a7c15ull;
+}
 static uint64_t *word(uint32_t page) { return memory + page * (PAGE / 8) + page % (PAGE / 8); }
 
 static void write_some(uint32_t generation, long count) {
@@ -20,8 +22,8 @@ static void write_some(uint32_t generation, long count) {
 
 static void verify(uint32_t generation) {
     for (long page = 0; page < pages; page++)
-        CHECK(*word(page) == content(page, last[page]), "generation %u: page %ld is not of generation %u", generation, page,
-              last[page]);
+        CHECK(*word(page) == content(page, last[page]), "generation %u: page %ld is not of generation %u", generation,
+              page, last[page]);
 }
 
 static void begin(void) {

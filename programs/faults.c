@@ -162,8 +162,12 @@ static void check_fault(const struct fault *f, int how) {
     }
     int status;
     CHECK(waitpid(child, &status, 0) == child, "waitpid");
-    if (how == HANDLED) CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 33, "%s: handler, status %#x", f->name, status);
-    else CHECK(WIFSIGNALED(status) && WTERMSIG(status) == f->signal, "%s: status %#x, not signal %d", f->name, status, f->signal);
+    if (how == HANDLED) {
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 33, "%s: handler, status %#x", f->name, status);
+    } else {
+        bool right = WIFSIGNALED(status) && WTERMSIG(status) == f->signal;
+        CHECK(right, "%s: status %#x, not signal %d", f->name, status, f->signal);
+    }
 }
 
 // A handler that makes the page writable and returns: the store is done again.

@@ -1,6 +1,6 @@
 // Processes: fork + exit, fork + exec + wait of a static and of a dynamic program, the same with vfork, and fork of a
-// process with much memory. The programs executed lie beside this one (child, and child-dynamic where it is there) or are
-// named by --static and --dynamic; each takes one argument and ends with status 42.
+// process with much memory. The programs executed lie beside this one (child, and child-dynamic where it is there) or
+// are named by --static and --dynamic; each takes one argument and ends with status 42.
 #include "report.h"
 
 static const char *program_static, *program_dynamic;

@@ -34,7 +34,8 @@ static void file_read_faults(struct worker *w) {
         lap_begin(w);
         for (size_t at = 0; at < FILE_BYTES; at += PAGE) sum += *(volatile uint64_t *)(memory + at + 8);
         lap_end(w, FILE_BYTES / PAGE);
-        CHECK(sum == FILE_BYTES / PAGE * (FILE_BYTES / PAGE - 1) / 2 * PAGE + FILE_BYTES / PAGE, "the file's contents are wrong");
+        uint64_t pages = FILE_BYTES / PAGE;
+        CHECK(sum == pages * (pages - 1) / 2 * PAGE + pages, "the file's contents are wrong");
         munmap(memory, FILE_BYTES);
     }
 }
@@ -56,22 +57,22 @@ static void file_write_faults(struct worker *w) {
 static void cow_faults(struct worker *w) {
     size_t bytes = 8 * MIB;
     char *memory = map(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
-    struct worker *shared = w;
     while (running(w)) {
         for (size_t at = 0; at < bytes; at += PAGE) *(volatile uint64_t *)(memory + at) = at;
         pid_t child = fork();
         CHECK(child >= 0, "fork");
         if (!child) {
-            lap_begin(shared);
+            lap_begin(w);
             for (size_t at = 0; at < bytes; at += PAGE) *(volatile uint64_t *)(memory + at) += 1;
-            lap_end(shared, bytes / PAGE);
+            lap_end(w, bytes / PAGE);
             for (size_t at = 0; at < bytes; at += PAGE)
                 if (*(uint64_t *)(memory + at) != at + 1) _exit(1);
             _exit(0);
         }
         int status;
         CHECK(waitpid(child, &status, 0) == child && status == 0, "the child's copy is wrong");
-        for (size_t at = 0; at < bytes; at += 17 * PAGE) CHECK(*(uint64_t *)(memory + at) == at, "a child's store shows");
+        for (size_t at = 0; at < bytes; at += 17 * PAGE)
+            CHECK(*(uint64_t *)(memory + at) == at, "a child's store shows");
     }
     munmap(memory, bytes);
 }

@@ -6,8 +6,8 @@
 //   --count         the TSC counts 8 for each instruction (./quire compare --count): report instructions
 //   --only NAME     only measurements whose name starts so
 //
-// A measurement prints NAME_rate (operations a second, all workers together) and NAME_ticks (TSC ticks of one worker for
-// one operation). A wrong result ends the program with a message and status 1, a wrong option with status 2.
+// A measurement prints NAME_rate (operations a second, all workers together) and NAME_ticks (TSC ticks of one worker
+// for one operation). A wrong result ends the program with a message and status 1, a wrong option with status 2.
 #pragma once
 #define _GNU_SOURCE
 #include <errno.h>
@@ -99,7 +99,8 @@ static inline void parse_options(int argc, char **argv, const struct setting *ow
         continue;
     usage:
         fprintf(stderr, "usage: %s [--seconds S] [--processes N] [--threads N] [--count] [--only NAME]", argv[0]);
-        for (const struct setting *s = own; s && s->name; s++) fprintf(stderr, " [%s %s]", s->name, s->text ? "TEXT" : "N");
+        for (const struct setting *s = own; s && s->name; s++)
+            fprintf(stderr, " [%s %s]", s->name, s->text ? "TEXT" : "N");
         fprintf(stderr, "\n");
         exit(2);
     }

@@ -5,7 +5,7 @@
 //! reference.
 //!
 //! Numbers are handed out in rising order; those that were given back queue up and are used again, oldest first, only when
-//! [`DELAY`] others wait, so that a stale number does not soon name a stranger. CPUs take and return numbers in small
+//! 4,096 others wait, so that a stale number does not soon name a stranger. CPUs take and return numbers in small
 //! batches. The table grows by pages, with the numbers in use.
 
 use core::marker::PhantomData;
@@ -82,6 +82,7 @@ pub struct IdTable<T, G, S> {
     max: u32,
     cpus: PerCpu<CpuIds>,
     depot: SpinLock<Depot>,
+    #[allow(clippy::type_complexity)] // how one says: names these, owns none
     _names: PhantomData<fn() -> (T, G, S)>,
 }
 
@@ -301,6 +302,7 @@ fn lock_word(word: &AtomicUsize) -> usize {
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
+#[allow(clippy::undocumented_unsafe_blocks)] // all memory is the test's own
 mod tests {
     use super::*;
     use std::alloc::{Layout, alloc_zeroed};

@@ -13,7 +13,7 @@
 //!
 //! # Where to start reading
 //! [`Scheduler::park`], then `switch_from` in the same file (how a CPU changes threads), `place` (where a woken thread
-//! goes), [`thread`] (what a thread is), [`timer`] and [`futex`].
+//! goes), [`thread`] (what a thread is), [`timer`] and [`futex`]. `tests/simulated` is a whole machine in two hundred lines.
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![deny(missing_docs)]
 

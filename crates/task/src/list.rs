@@ -157,6 +157,7 @@ impl<A: Adapter> Default for List<A> {
 }
 
 #[cfg(test)]
+#[allow(clippy::undocumented_unsafe_blocks)] // all memory is the test's own
 mod tests {
     use super::*;
 

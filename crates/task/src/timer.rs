@@ -220,6 +220,7 @@ impl Wheel {
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
+#[allow(clippy::undocumented_unsafe_blocks)] // all memory is the test's own
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64 as Count, Ordering::SeqCst};

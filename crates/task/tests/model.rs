@@ -5,6 +5,7 @@
 //! interrupt wakes A. A switch away from A calls, in place of another stack, the idle loop of its CPU, which returns once
 //! it has switched back to A.
 #![cfg(any(loom, shuttle))]
+#![allow(clippy::undocumented_unsafe_blocks)] // all memory is the model's own
 
 use quire_sync::CpuId;
 use quire_sync::atomic::{AtomicBool, AtomicU32, Ordering};

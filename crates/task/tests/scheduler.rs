@@ -1,5 +1,6 @@
 //! The scheduler on a simulated machine.
 #![cfg(not(any(loom, shuttle)))]
+#![allow(clippy::undocumented_unsafe_blocks)] // all memory is the test's own
 mod simulated;
 
 use quire_task::ThreadRef;
