@@ -1,17 +1,22 @@
 //! The ways in from the kernel: system calls, faults, exceptions, and the way back to user mode.
 
 use crate::errno::{Errno, encode};
+use crate::exec::Prepared;
 use crate::machine::Machine;
 use crate::process::ids::Ids;
 use crate::regs::UserRegs;
 use crate::signal::info::code;
 use crate::signal::{SigInfo, Signal};
 use crate::syscall;
-use crate::thread::{Thread, work};
-use crate::{Ctx, file, futex, random};
-use core::sync::atomic::Ordering;
-use quire_task::{Scheduler, ThreadRef};
-use quire_vm::{Access, FaultError, Vm};
+use crate::thread::{Thread, Trap, work};
+use crate::{Ctx, Process, file, futex, random, rank};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use quire_sync::SpinLock;
+use quire_task::{Scheduler, Thread as Task};
+use quire_vm::fault::FaultKind;
+use quire_vm::{Access, FaultError, PAGE_SIZE, Vm};
 
 /// The Linux layer of a running kernel. One a machine, for ever.
 pub struct Linux<M: Machine> {
@@ -33,9 +38,57 @@ pub struct Linux<M: Machine> {
     pub files: file::System<M>,
     /// What `uname` calls this machine.
     pub host_name: crate::system::HostName,
+    /// Process 1.
+    pub(crate) first: SpinLock<Option<Arc<Process<M>>>>,
+    /// What process 1 writes to its stack before its first instruction.
+    pub(crate) first_program: SpinLock<Option<Prepared<M>>>,
+    /// Threads that are stopped. Written by job control only, so that nobody else pays for looking.
+    pub(crate) stopped: AtomicUsize,
+    /// The most mappings that a new program may have.
+    map_count: AtomicU64,
 }
 
+/// Ids a process needs memory for: about what a sleeping process takes with its page tables.
+const FRAMES_A_PROCESS: u64 = 8;
+/// The highest id that Linux has on 64 bits.
+const MOST_IDS: u64 = 4 << 20;
+/// `vm.max_map_count`: what distributions set, where Linux itself says 65,530. A mapping costs no more here.
+const MAP_COUNT: u64 = 1 << 20;
+
 impl<M: Machine> Linux<M> {
+    /// The Linux layer over `vm` and `scheduler`, for ever. Nothing runs yet.
+    pub fn new(vm: &'static Vm<M>, scheduler: &'static Scheduler<M>) -> Result<&'static Self, Errno> {
+        let machine = vm.machine();
+        let frames = vm.frames().total();
+        let ids = (frames / FRAMES_A_PROCESS).clamp(1024, MOST_IDS) as crate::Pid;
+        let linux = Box::new(Linux {
+            machine,
+            vm,
+            scheduler,
+            ids: Ids::new(ids, scheduler.cpus())?,
+            futexes: futex::Futexes::new(frames * PAGE_SIZE)?,
+            random: random::Random::new(machine.entropy()),
+            unknown: syscall::Unknown::new(),
+            files: file::System::new(vm, machine)?,
+            host_name: crate::system::HostName::new(),
+            first: SpinLock::new(rank::OWNED, None),
+            first_program: SpinLock::new(rank::OWNED, None),
+            stopped: AtomicUsize::new(0),
+            map_count: AtomicU64::new(MAP_COUNT),
+        });
+        Ok(Box::leak(linux))
+    }
+
+    /// The most mappings that a new program may have.
+    pub fn max_map_count(&self) -> u64 {
+        self.map_count.load(Ordering::Relaxed)
+    }
+
+    /// Changes it, for new programs.
+    pub fn set_max_map_count(&self, count: u64) {
+        self.map_count.store(count, Ordering::Relaxed);
+    }
+
     /// The calling thread.
     ///
     /// # Panics
@@ -83,12 +136,13 @@ impl<M: Machine> Linux<M> {
     /// Serves a page fault at `address`. `from_user`: the program itself faulted, and what cannot be repaired becomes its
     /// signal. Otherwise the kernel faulted on a user address, and `false` tells it to take its fix-up path.
     pub fn page_fault(&'static self, regs: &mut UserRegs, address: u64, access: Access, from_user: bool) -> bool {
+        if !from_user {
+            return self.kernel_fault(address, access);
+        }
         match self.repair(address, access) {
             Ok(()) => true,
             Err(error) => {
-                if from_user {
-                    self.fault_signal(regs, address, error);
-                }
+                self.fault_signal(regs, address, access, error);
                 false
             }
         }
@@ -96,7 +150,15 @@ impl<M: Machine> Linux<M> {
 
     /// As [`page_fault`](Linux::page_fault) for a fault of the kernel itself on user memory.
     pub fn kernel_fault(&'static self, address: u64, access: Access) -> bool {
-        self.repair(address, access).is_ok()
+        match self.repair(address, access) {
+            Ok(()) => true,
+            Err(error) => {
+                if error == FaultError::OutOfMemory {
+                    self.out_of_memory(self.current());
+                }
+                false
+            }
+        }
     }
 
     fn repair(&self, address: u64, access: Access) -> Result<(), FaultError> {
@@ -104,15 +166,24 @@ impl<M: Machine> Linux<M> {
         // SAFETY: the thread that runs.
         let Some(space) = (unsafe { thread.space.get() }) else { return Err(FaultError::NotMapped) };
         let kind = space.fault(address, access)?;
-        let count = if kind.is_major() { &thread.major_faults } else { &thread.minor_faults };
+        let count = if kind == FaultKind::PagedIn { &thread.major_faults } else { &thread.minor_faults };
         // Only this thread writes it.
         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         Ok(())
     }
 
     #[cold]
-    fn fault_signal(&'static self, regs: &UserRegs, address: u64, error: FaultError) {
+    fn fault_signal(&'static self, regs: &UserRegs, address: u64, access: Access, error: FaultError) {
         let thread = self.current();
+        // The error code as the CPU has it: present, write, user, instruction fetch.
+        let bits = match access {
+            Access::Read => 4,
+            Access::Write => 6,
+            Access::Exec => 0x14,
+        };
+        let trap = Trap { vector: 14, error: bits | u64::from(error == FaultError::Protection), address };
+        // SAFETY: the thread itself runs this.
+        unsafe { thread.trap.replace(trap) };
         let info = match error {
             FaultError::NotMapped => SigInfo::fault(Signal::SEGV, code::SEGV_MAPERR, address),
             FaultError::Protection => SigInfo::fault(Signal::SEGV, code::SEGV_ACCERR, address),
@@ -147,8 +218,23 @@ impl<M: Machine> Linux<M> {
 
     /// Serves an exception other than a page fault that a program raised: its vector and error code.
     pub fn exception(&'static self, regs: &mut UserRegs, vector: u8, error: u64) {
+        let thread = self.current();
+        // SAFETY: the thread itself runs this.
+        let address = unsafe { thread.trap.get() }.address;
+        // SAFETY: as above; the address is a copy.
+        unsafe { thread.trap.replace(Trap { vector: u64::from(vector), error, address }) };
         let info = crate::signal::send::of_exception(vector, error, regs.rip, || self.float_state());
-        self.force_signal(self.current(), info);
+        self.force_signal(thread, info);
+    }
+
+    /// The x87 control and status words, and MXCSR, of the calling thread.
+    #[cold]
+    fn float_state(&self) -> (u16, u16, u32) {
+        let Ok(mut area) = crate::signal::frame::FloatArea::new(self.machine.fpu_len()) else { return (0, 0, 0) };
+        let float = area.bytes();
+        self.machine.fpu_save(float);
+        let half = |at: usize| u16::from_le_bytes([float[at], float[at + 1]]);
+        (half(0), half(2), u32::from(half(24)) | u32::from(half(26)) << 16)
     }
 
     /// Comes before every return to user mode, with interrupts on: signals, stops, the end of the process.
@@ -168,6 +254,9 @@ impl<M: Machine> Linux<M> {
     /// What a new thread does before its first instruction, in place of [`return_to_user`](Linux::return_to_user).
     pub fn first_return(&'static self, regs: &mut UserRegs) {
         let thread = self.current();
+        if thread.process.pid == 1 {
+            self.fill_first_stack(thread);
+        }
         let set = thread.set_tid.load(Ordering::Relaxed);
         if set != 0 {
             // As in Linux, a bad address is the program's own loss.
@@ -176,8 +265,16 @@ impl<M: Machine> Linux<M> {
         self.return_to_user(regs);
     }
 
+    #[cold]
+    fn fill_first_stack(&'static self, thread: &Thread<M>) {
+        let Some(program) = self.first_program.lock().take() else { return };
+        if program.fill(self.machine).is_err() {
+            self.out_of_memory(thread);
+        }
+    }
+
     /// Makes `task` look at its work flags soon, wherever it is: asleep, or in user mode on another CPU.
-    pub(crate) fn poke(&self, task: &ThreadRef<M>) {
+    pub(crate) fn poke(&self, task: &Task<M>) {
         self.scheduler.unpark(task);
         if task.is_running() {
             let home = task.home();

@@ -69,6 +69,10 @@ pub unsafe trait Machine: quire_vm::Machine + quire_task::Machine<Payload = Opti
     /// Loads the aligned word at user address `at`, atomically. May sleep.
     fn load_user_u32(&self, at: u64) -> Result<u32, BadAddress>;
 
+    /// As [`load_user_u32`](Machine::load_user_u32), but never sleeps: a page that is not there is an error at once. Called
+    /// with a spin lock held (a futex compares its word under its bucket's lock).
+    fn peek_user_u32(&self, at: u64) -> Result<u32, BadAddress>;
+
     /// Stores `new` at the aligned user address `at` if `old` is there, atomically. Returns what was there. May sleep.
     fn compare_exchange_user_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, BadAddress>;
 

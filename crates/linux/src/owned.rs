@@ -47,4 +47,3 @@ impl<T> Owned<T> {
         f(unsafe { &*self.value.get() })
     }
 }
-

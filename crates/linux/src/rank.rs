@@ -6,6 +6,8 @@ use quire_sync::Rank;
 pub const FAMILY: Rank = Rank(20);
 /// A child's pointer to its parent.
 pub const PARENT: Rank = Rank(21);
+/// Moving a process between groups.
+pub const MOVING: Rank = Rank(21);
 /// Members of a process group, of a session.
 pub const GROUP: Rank = Rank(22);
 /// A process's list of threads.

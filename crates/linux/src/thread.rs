@@ -11,9 +11,9 @@
 
 use crate::file::{Files, FsState};
 use crate::machine::Machine;
+use crate::memory::AddressSpace;
 use crate::owned::Owned;
 use crate::process::Process;
-use crate::memory::AddressSpace;
 use crate::signal::SigSet;
 use crate::signal::send::PendingQueue;
 use crate::{Linux, Pid};
@@ -131,10 +131,23 @@ pub struct Thread<M: Machine> {
     pub minor_faults: AtomicU64,
     /// Faults that read from a device.
     pub major_faults: AtomicU64,
+    /// Owner only: its last fault or exception, for signal frames.
+    pub trap: Owned<Trap>,
     /// Raised when a vfork's child has left its parent's memory.
     pub released: AtomicBool,
     /// The parent sleeps here until then.
     pub releases: WaitQueue,
+}
+
+/// The last fault or exception of a thread, as signal frames tell it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Trap {
+    /// The vector.
+    pub vector: u64,
+    /// The error code.
+    pub error: u64,
+    /// The address (CR2).
+    pub address: u64,
 }
 
 /// A thread's name: up to 15 bytes and a zero.
@@ -169,6 +182,11 @@ impl<M: Machine> Thread<M> {
     pub unsafe fn pmap(&self) -> Option<&<M as quire_vm::Machine>::Pmap> {
         // SAFETY: by this function's contract the caller stands for the owner.
         unsafe { self.space.get() }.as_ref().map(|space| space.pmap())
+    }
+
+    /// Its last fault or exception.
+    pub(crate) fn last_trap(&self) -> Trap {
+        self.trap.look(|trap| *trap)
     }
 
     /// Whether the thread should leave an interruptible wait.

@@ -103,25 +103,34 @@ impl<M: Machine> UserMemory<'_, M> {
         const STEP: usize = 128;
         let mut out: Vec<u8> = Vec::new();
         loop {
-            let at = from.checked_add(out.len() as u64).filter(|at| *at < USER_END).ok_or(Errno::EFAULT)?;
-            let want = STEP.min(most + 1 - out.len()).min((USER_END - at) as usize);
-            if want == 0 {
-                return Err(too_long);
-            }
+            let want = STEP.min(most + 1 - out.len());
             out.try_reserve(want)?;
-            // SAFETY: `want` bytes of capacity follow the length; `got` of them were filled.
-            let got = unsafe {
-                let got = self.0.string_from_user(out.as_mut_ptr().add(out.len()), at, want)?;
-                out.set_len(out.len() + got.min(want));
-                got
-            };
-            if got < want {
+            let at = from.checked_add(out.len() as u64).ok_or(Errno::EFAULT)?;
+            if self.read_string_step(at, &mut out, want)? < want {
                 return Ok(out);
             }
             if out.len() > most {
                 return Err(too_long);
             }
         }
+    }
+
+    /// Appends to `out` what lies at `from` up to a zero byte, at most `want` bytes; fewer: the zero byte was met. The caller
+    /// has reserved room.
+    pub fn read_string_step(&self, from: u64, out: &mut Vec<u8>, want: usize) -> Result<usize, Errno> {
+        let room = USER_END.checked_sub(from).filter(|room| *room > 0).ok_or(Errno::EFAULT)?;
+        let allowed = want.min(out.capacity() - out.len()).min(room as usize);
+        // SAFETY: `allowed` bytes of capacity follow the length, and `got` of them are filled.
+        let got = unsafe {
+            let got = self.0.string_from_user(out.as_mut_ptr().add(out.len()), from, allowed)?.min(allowed);
+            out.set_len(out.len() + got);
+            got
+        };
+        if got == allowed && allowed < want {
+            // No zero byte before the end of user space.
+            return Err(Errno::EFAULT);
+        }
+        Ok(got)
     }
 }
 

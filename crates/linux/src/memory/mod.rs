@@ -41,6 +41,11 @@ impl<M: Machine> Deref for AddressSpace<M> {
 }
 
 impl<M: Machine> AddressSpace<M> {
+    /// A space that holds the program `image`.
+    pub fn new(space: SpaceRef<M>, heap: Heap, image: Arc<Image<M>>) -> Self {
+        AddressSpace { space, heap: Mutex::new(heap), image }
+    }
+
     /// A copy for a forked child.
     pub fn fork(&self) -> Result<Arc<Self>, Errno> {
         let heap = *self.heap.lock();

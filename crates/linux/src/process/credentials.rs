@@ -174,9 +174,7 @@ pub fn sys_setregid<M: Machine>(ctx: &mut Ctx<'_, M>, real: u32, effective: u32)
 pub fn sys_setresuid<M: Machine>(ctx: &mut Ctx<'_, M>, real: u32, effective: u32, saved: u32) -> Result<usize, Errno> {
     change(ctx, |c| {
         let old = c.clone();
-        for (new, field) in
-            [(real, &mut c.real_user), (effective, &mut c.effective_user), (saved, &mut c.saved_user)]
-        {
+        for (new, field) in [(real, &mut c.real_user), (effective, &mut c.effective_user), (saved, &mut c.saved_user)] {
             if new != KEEP {
                 if !old.has_user(new) {
                     return Err(Errno::EPERM);

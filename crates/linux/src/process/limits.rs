@@ -2,7 +2,7 @@
 
 use crate::errno::Errno;
 use crate::user::Plain;
-use crate::{Ctx, Machine};
+use crate::{Ctx, Machine, Process};
 use alloc::sync::Arc;
 
 /// One limit.
@@ -91,6 +91,23 @@ pub static NAMES: [(&str, &str); COUNT] = [
     ("Max realtime timeout", "us"),
 ];
 
+impl<M: Machine> Process<M> {
+    /// Tells the address space of limits that it keeps.
+    fn limits_changed(&self, which: usize) {
+        if which != self::which::STACK && which != self::which::AS {
+            return;
+        }
+        let Some(task) = self.any_thread() else { return };
+        let Some(thread) = task.payload() else { return };
+        if let Some(memory) = thread.space.look(|space| space.clone()) {
+            let limits = self.limits();
+            let most = memory.limits();
+            let bytes = limits.soft(self::which::AS).min(quire_vm::map::USER.end);
+            memory.set_limits(quire_vm::map::Limits { stack: limits.soft(self::which::STACK), bytes, ..most });
+        }
+    }
+}
+
 /// `getrlimit`
 pub fn sys_getrlimit<M: Machine>(ctx: &mut Ctx<'_, M>, which: u32, to: u64) -> Result<usize, Errno> {
     let limit = *ctx.process().limits().0.get(which as usize).ok_or(Errno::EINVAL)?;
@@ -142,7 +159,7 @@ pub fn sys_prlimit64<M: Machine>(
         let changed = Arc::new(changed);
         let old = core::mem::replace(&mut *process.limits.lock(), changed);
         drop(old);
-        process.limits_changed();
+        process.limits_changed(which);
     }
     if old != 0 {
         ctx.write(old, &before.0[which])?;

@@ -29,7 +29,8 @@ pub mod wait;
 use crate::machine::Machine;
 use crate::rank;
 use crate::signal::send::PendingQueue;
-use crate::signal::{Actions, SigInfo};
+use crate::signal::{Actions, SigInfo, SigSet};
+use crate::thread::Name;
 use crate::time::interval::Timers;
 use crate::{Linux, Pid};
 use alloc::sync::Arc;
@@ -60,7 +61,9 @@ pub struct Process<M: Machine> {
     pub(crate) member: Place<Process<M>>,
     /// `wait4` sleeps here for the children's sake.
     pub child_events: WaitQueue,
-    /// Its process group. Changed under the old and the new group's `members`.
+    /// Held by whoever moves the process from group to group.
+    pub(crate) moving: SpinLock<()>,
+    /// Its process group. Changed by the holder of `moving`.
     pub group: SpinLock<Arc<Group<M>>>,
     /// Its threads.
     pub threads: SpinLock<Threads<M>>,
@@ -100,6 +103,8 @@ pub struct Process<M: Machine> {
     pub personality: AtomicU32,
     /// OOM score adjustment, only remembered.
     pub oom_adjust: AtomicI32,
+    /// The name of its last thread, once that has ended.
+    pub(crate) last_name: SpinLock<Name>,
     /// Interval timers.
     pub timers: Timers<M>,
 }
@@ -189,6 +194,7 @@ impl<M: Machine> Process<M> {
             sibling: Place::new(),
             member: Place::new(),
             child_events: WaitQueue::new(),
+            moving: SpinLock::new(rank::MOVING, ()),
             group: SpinLock::new(rank::OWNED, new.group),
             threads: SpinLock::new(rank::THREADS, Threads::new()),
             thread_events: WaitQueue::new(),
@@ -209,6 +215,7 @@ impl<M: Machine> Process<M> {
             priority: AtomicU32::new(new.priority),
             personality: AtomicU32::new(new.personality),
             oom_adjust: AtomicI32::new(0),
+            last_name: SpinLock::new(rank::OWNED, Name::default()),
             timers: Timers::new(),
         }
     }
@@ -246,6 +253,18 @@ impl<M: Machine> Process<M> {
     /// Whether it ends or has ended.
     pub fn is_exiting(&self) -> bool {
         self.exiting.load(Ordering::Acquire)
+    }
+
+    /// Which signals it ignores, and which it handles.
+    pub fn dispositions(&self) -> (SigSet, SigSet) {
+        let actions = self.actions();
+        let actions = actions.lock();
+        actions.sets()
+    }
+
+    /// The name of its last thread, once that has ended.
+    pub fn last_name(&self) -> Name {
+        *self.last_name.lock()
     }
 
     /// A signal info that names this process as the sender.

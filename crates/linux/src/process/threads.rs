@@ -16,6 +16,11 @@ pub struct Threads<M: Machine> {
     pub closed: bool,
 }
 
+/// The id of a program's thread; 0 for a kernel thread, which is on no list.
+fn tid_of<M: Machine>(task: &ThreadRef<M>) -> Pid {
+    task.payload().as_ref().map_or(0, Thread::tid)
+}
+
 impl<M: Machine> Threads<M> {
     /// None yet.
     pub const fn new() -> Self {
@@ -27,24 +32,17 @@ impl<M: Machine> Threads<M> {
         if self.first.is_none() && self.others.is_empty() {
             self.first = Some(thread);
         } else {
-            let tid = thread.payload().tid();
+            let tid = tid_of(&thread);
             self.others.insert(tid, thread);
         }
     }
 
     /// Takes one out; the caller drops it without locks.
     pub fn remove(&mut self, tid: Pid) -> Option<ThreadRef<M>> {
-        if self.first.as_ref().is_some_and(|t| t.payload().tid() == tid) {
+        if self.first.as_ref().is_some_and(|t| tid_of(t) == tid) {
             return self.first.take();
         }
         self.others.remove(&tid)
-    }
-
-    /// Changes the key of the only thread that is left, which is about to change its id.
-    pub fn only_thread_becomes_first(&mut self) {
-        if self.first.is_none() {
-            self.first = self.others.pop_first().map(|(_, thread)| thread);
-        }
     }
 
     /// Number of threads.
@@ -70,7 +68,7 @@ impl<M: Machine> Threads<M> {
     /// The thread with id `tid`.
     pub fn get(&self, tid: Pid) -> Option<&ThreadRef<M>> {
         match &self.first {
-            Some(t) if t.payload().tid() == tid => Some(t),
+            Some(t) if tid_of(t) == tid => Some(t),
             _ => self.others.get(&tid),
         }
     }
@@ -105,10 +103,12 @@ impl<M: Machine> Process<M> {
     /// Tells all threads but `except` to end, and wakes them.
     pub(crate) fn kill_threads(&self, except: Option<&Thread<M>>) {
         let threads = self.threads.lock();
-        for thread in threads.iter() {
-            if except.is_none_or(|e| !core::ptr::eq(e, thread.payload())) {
-                thread.payload().work.fetch_or(work::KILL, Ordering::AcqRel);
-                self.linux.poke(thread);
+        for task in threads.iter() {
+            if let Some(thread) = task.payload()
+                && except.is_none_or(|e| !core::ptr::eq(e, thread))
+            {
+                thread.work.fetch_or(work::KILL, Ordering::AcqRel);
+                self.linux.poke(task);
             }
         }
     }

@@ -89,7 +89,7 @@ impl From<&Usage> for RawUsage {
 pub fn of_thread<M: Machine>(linux: &crate::Linux<M>, task: &Task<M>) -> Usage {
     let times = linux.scheduler.times(task);
     let (voluntary, involuntary) = task.switches();
-    let thread = task.payload();
+    let Some(thread) = task.payload() else { return Usage::default() };
     Usage {
         user: times.user_ns,
         system: times.system_ns,

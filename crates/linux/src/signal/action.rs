@@ -142,6 +142,17 @@ impl Actions {
         Ok(())
     }
 
+    /// What is ignored, and what is handled.
+    pub fn sets(&self) -> (SigSet, SigSet) {
+        self.set.iter().fold((SigSet::EMPTY, SigSet::EMPTY), |(ignored, handled), (signal, action)| {
+            match action.handler {
+                0 => (ignored, handled),
+                1 => (ignored.with(*signal), handled),
+                _ => (ignored, handled.with(*signal)),
+            }
+        })
+    }
+
     /// A copy for a forked child.
     pub fn try_clone(&self) -> Result<Actions, alloc::collections::TryReserveError> {
         let mut set = alloc::vec::Vec::new();

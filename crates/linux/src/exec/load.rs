@@ -1,0 +1,275 @@
+//! Mapping a program's segments into a new address space.
+
+use super::elf::{Header, Layout};
+use super::strings::{Stack, aux};
+use super::{Identity, elf};
+use crate::errno::Errno;
+use crate::file;
+use crate::machine::Machine;
+use crate::memory::Heap;
+use crate::{Linux, signal};
+use alloc::vec::Vec;
+use quire_vm::map::{Limits, MapRequest, Placement, Tag};
+use quire_vm::object::ObjectRef;
+use quire_vm::{PAGE_SIZE, Prot, Space, SpaceRef};
+
+/// A program file, read and checked.
+pub struct Program {
+    /// Its file header.
+    pub header: Header,
+    /// Its program headers.
+    pub layout: Layout,
+}
+
+impl Program {
+    /// Reads the program in `object`, whose first bytes are `head`.
+    pub fn read<M: Machine>(object: &ObjectRef<M>, head: &[u8]) -> Result<Program, Errno> {
+        let header = Header::parse(head)?;
+        let len = header.segments_len();
+        // Where the linkers put them: right behind the file header, in the bytes that are here already.
+        let start = usize::try_from(header.segments_at).map_err(|_| Errno::ENOEXEC)?;
+        if let Some(near) = start.checked_add(len).and_then(|end| head.get(start..end)) {
+            return Ok(Program { header, layout: Layout::parse(&header, near)? });
+        }
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(len)?;
+        bytes.resize(len, 0);
+        if file::read_kernel(object, header.segments_at, &mut bytes)? != len {
+            return Err(Errno::ENOEXEC);
+        }
+        Ok(Program { header, layout: Layout::parse(&header, &bytes)? })
+    }
+
+    /// The path of its interpreter.
+    pub fn interpreter_path<M: Machine>(&self, object: &ObjectRef<M>) -> Result<Option<Vec<u8>>, Errno> {
+        let Some((offset, len)) = self.layout.interpreter else { return Ok(None) };
+        let mut path = Vec::new();
+        path.try_reserve_exact(len)?;
+        path.resize(len, 0);
+        if file::read_kernel(object, offset, &mut path)? != len || path.pop() != Some(0) || path.contains(&0) {
+            return Err(Errno::ENOEXEC);
+        }
+        Ok(Some(path))
+    }
+}
+
+/// Where the parts of an address space go that have no fixed place.
+///
+/// One random base for all: the stack grows down from it, mappings go up from it, so that a small process's stack, program
+/// and libraries share page tables. The heap starts at the gigabyte boundary below, under the same directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Places {
+    /// One past the stack's highest byte.
+    pub stack_top: u64,
+    /// Where mappings start.
+    pub base: u64,
+    /// Where the heap of a position-independent program starts.
+    pub heap: u64,
+}
+
+const GIB: u64 = 1 << 30;
+const MIB: u64 = 1 << 20;
+/// The bases: 16 TiB of them, so that 48 TiB lie above the highest.
+const LOWEST: u64 = 0x4000_0000_0000;
+/// Stacks that may grow further get their heap elsewhere.
+const NEAR_STACK: u64 = 512 * MIB;
+
+impl Places {
+    /// Places chosen by `random` bits.
+    fn from_bits(random: u64, stack_limit: u64) -> Places {
+        // 14 bits choose a gigabyte, 5 bits a table in its last 64 MiB, 7 bits a page in the middle of the table: stack
+        // below and mappings above then both have room in it.
+        let gigabyte = LOWEST + (random & 0x3fff) * GIB;
+        let table = gigabyte + GIB - 64 * MIB + (random >> 14 & 0x1f) * 2 * MIB;
+        let base = table + MIB / 2 + (random >> 19 & 0x7f) * PAGE_SIZE;
+        let heap_page = (random >> 26 & 0xff) * PAGE_SIZE;
+        let heap = if stack_limit <= NEAR_STACK { gigabyte } else { gigabyte - (8 << 40) } + heap_page;
+        Places { stack_top: base, base, heap }
+    }
+
+    pub(crate) fn random<M: Machine>(linux: &Linux<M>, stack_limit: u64) -> Places {
+        let mut bits = [0u8; 8];
+        linux.random.fill(&mut bits);
+        Places::from_bits(u64::from_le_bytes(bits), stack_limit)
+    }
+}
+
+/// A loaded program.
+pub struct Loaded<M: Machine> {
+    /// The new space.
+    pub space: SpaceRef<M>,
+    /// The first instruction: the interpreter's where there is one.
+    pub entry: u64,
+    /// The heap, empty.
+    pub heap: Heap,
+    /// From the first to the last byte of code.
+    pub code: (u64, u64),
+    /// What must be zeroed.
+    pub tails: [Option<(u64, usize)>; 2],
+    /// What is added to the program's addresses, and to the interpreter's.
+    bias: u64,
+    interpreter: u64,
+}
+
+/// Maps `program`, and its interpreter, into a new space.
+pub(crate) fn load<M: Machine>(
+    linux: &'static Linux<M>,
+    places: &Places,
+    object: &ObjectRef<M>,
+    program: &Program,
+    interpreter: Option<(&ObjectRef<M>, &Program)>,
+) -> Result<Loaded<M>, Errno> {
+    let space = Space::new(linux.vm)?;
+    space.set_limits(Limits { base: places.base, entries: linux.max_map_count(), ..space.limits() });
+    let bias = map_segments(&space, places.base, object, program)?;
+    let (start, end) = program.layout.span();
+    let heap = if program.header.relocatable { places.heap } else { end.wrapping_add(bias) };
+    let mut tails = [tail(program, bias), None];
+    let (mut entry, mut interpreter_bias) = (program.header.entry.wrapping_add(bias), 0);
+    if let Some((object, program)) = interpreter {
+        let above = if start.wrapping_add(bias) >= places.base { end.wrapping_add(bias) } else { places.base };
+        interpreter_bias = map_segments(&space, above, object, program)?;
+        entry = program.header.entry.wrapping_add(interpreter_bias);
+        tails[1] = tail(program, interpreter_bias);
+    }
+    let code = program.layout.segments.iter().filter(|s| s.prot.contains(Prot::EXEC));
+    let code =
+        code.fold((u64::MAX, 0), |(lo, hi), s| (lo.min(s.address + bias), hi.max(s.address + s.memory_len + bias)));
+    let heap = Heap { start: heap, end: heap };
+    Ok(Loaded { space, entry, heap, code: (code.0.min(code.1), code.1), tails, bias, interpreter: interpreter_bias })
+}
+
+/// The range behind the last segment's file bytes that must be zero, where the program may see it.
+fn tail(program: &Program, bias: u64) -> Option<(u64, usize)> {
+    let segment = program.layout.segments.iter().rfind(|s| s.tail().is_some())?;
+    let (at, len) = segment.tail()?;
+    segment.prot.contains(Prot::WRITE).then_some((at + bias, len))
+}
+
+/// Maps all segments; returns the load bias. Position-independent ones go to the first fitting place from `base` on.
+fn map_segments<M: Machine>(
+    space: &SpaceRef<M>,
+    base: u64,
+    object: &ObjectRef<M>,
+    program: &Program,
+) -> Result<u64, Errno> {
+    let (start, end) = program.layout.span();
+    let bias = if program.header.relocatable {
+        let align = program.layout.align.max(PAGE_SIZE);
+        let at = base.checked_next_multiple_of(align).ok_or(Errno::ENOMEM)?;
+        at.checked_add(end - start).filter(|end| *end <= crate::user::USER_END).ok_or(Errno::ENOMEM)?;
+        at.wrapping_sub(start)
+    } else {
+        0
+    };
+    for segment in &program.layout.segments {
+        let (from, file_end, to) = (segment.map_start(), segment.file_map_end(), segment.map_end());
+        if file_end > from {
+            let request = MapRequest {
+                at: Placement::Fixed(from.wrapping_add(bias)),
+                len: file_end - from,
+                object: Some((object.clone(), segment.map_offset())),
+                ..private(segment.prot)
+            };
+            space.map(&request)?;
+        }
+        if to > file_end {
+            let request = MapRequest {
+                at: Placement::Fixed(file_end.wrapping_add(bias)),
+                len: to - file_end,
+                ..private(segment.prot)
+            };
+            space.map(&request)?;
+        }
+    }
+    Ok(bias)
+}
+
+fn private<M: Machine>(prot: Prot) -> MapRequest<M> {
+    MapRequest {
+        at: Placement::Any { hint: 0 },
+        len: 0,
+        prot,
+        max_prot: Prot::all(),
+        shared: false,
+        object: None,
+        grows_down: false,
+        tag: Tag::None,
+        populate: false,
+    }
+}
+
+/// How much of a stack is mapped from the start; the rest grows by faults.
+const FIRST_STACK: u64 = 132 << 10;
+
+/// Maps the stack that `stack` is to be written to.
+pub(crate) fn map_stack<M: Machine>(
+    space: &SpaceRef<M>,
+    places: &Places,
+    stack: &Stack,
+    limit: u64,
+    executable: bool,
+) -> Result<(), Errno> {
+    let len = (stack.bytes.len() as u64 + FIRST_STACK).next_multiple_of(PAGE_SIZE);
+    let mut prot = Prot::READ | Prot::WRITE;
+    prot.set(Prot::EXEC, executable);
+    let at = Placement::Fixed(places.stack_top - len);
+    space.map(&MapRequest { at, len, grows_down: true, tag: Tag::Stack, ..private(prot) })?;
+    space.set_limits(Limits { stack: limit, ..space.limits() });
+    Ok(())
+}
+
+impl<M: Machine> Loaded<M> {
+    /// The auxiliary vector, without what lies on the stack.
+    pub(crate) fn vector(
+        &self,
+        linux: &Linux<M>,
+        program: &Program,
+        identity: Identity,
+    ) -> Result<Vec<(u64, u64)>, Errno> {
+        let mut out = Vec::new();
+        out.try_reserve_exact(20)?;
+        out.extend([
+            (aux::MINSIGSTKSZ, signal::frame::least_stack(linux.machine) as u64),
+            (aux::HWCAP, linux.machine.hwcap()),
+            (aux::PAGESZ, PAGE_SIZE),
+            (aux::CLKTCK, crate::time::TICKS_PER_SECOND),
+            (aux::PHDR, program.layout.headers.map_or(0, |at| at.wrapping_add(self.bias))),
+            (aux::PHENT, elf::SEGMENT_LEN as u64),
+            (aux::PHNUM, program.header.segment_count as u64),
+            (aux::BASE, self.interpreter),
+            (aux::FLAGS, 0),
+            (aux::ENTRY, program.header.entry.wrapping_add(self.bias)),
+            (aux::UID, u64::from(identity.user)),
+            (aux::EUID, u64::from(identity.effective_user)),
+            (aux::GID, u64::from(identity.group)),
+            (aux::EGID, u64::from(identity.effective_group)),
+            (aux::SECURE, 0),
+            (aux::HWCAP2, 0),
+        ]);
+        Ok(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn stack_and_mappings_share_a_page_table_and_nothing_collides(random in any::<u64>(), large in any::<bool>()) {
+            let limit = if large { u64::MAX } else { 8 * MIB };
+            let p = Places::from_bits(random, limit);
+            prop_assert_eq!(p.base % PAGE_SIZE, 0);
+            prop_assert_eq!((p.stack_top - FIRST_STACK) / (2 * MIB), (p.base + 256 * PAGE_SIZE) / (2 * MIB));
+            prop_assert!(p.base < LOWEST + (16 << 40));
+            if large {
+                prop_assert!(p.stack_top - p.heap > 7 << 40);
+            } else {
+                prop_assert_eq!(p.heap / GIB, p.base / GIB);
+                prop_assert!(p.stack_top - limit - p.heap > 800 * MIB);
+            }
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! New programs: `execve`, and process 1.
+//!
+//! Everything that can fail with an error to the caller happens first, on the side, in an address space that nobody uses
+//! yet: the files are opened and read, arguments collected, segments mapped. Only then are the other threads ended and the
+//! old memory left. No page is copied: text and data are mapped from the file's object; the part of the last data page
+//! behind the file's bytes is zeroed through an ordinary private write.
+
+pub mod elf;
+pub mod load;
+pub mod script;
+pub mod strings;
+
+use crate::errno::Errno;
+use crate::file::{self, Executable};
+use crate::machine::Machine;
+use crate::memory::AddressSpace;
+use crate::process::Process;
+use crate::regs::UserRegs;
+use crate::thread::{AltStack, Name, Thread};
+use crate::user::UserMemory;
+use crate::{Ctx, Linux, rank};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+use load::Program;
+use quire_sync::SpinLock;
+use strings::{Stack, Strings};
+
+/// How many `#!` lines may lead to one another, as in Linux.
+const MOST_SCRIPTS: usize = 5;
+
+/// What an address space holds: a program.
+pub struct Image<M: Machine> {
+    /// The file and its path, as `/proc/<pid>/exe` leads to it.
+    pub file: Executable<M>,
+    /// Where the arguments' strings are on the stack.
+    pub arguments: (u64, u64),
+    /// Where the environment's strings are.
+    pub environment: (u64, u64),
+    /// The auxiliary vector, as `/proc/<pid>/auxv` shows it.
+    pub vector: Vec<(u64, u64)>,
+    /// Code, from the first to the last byte.
+    pub code: (u64, u64),
+    /// The stack pointer at the first instruction.
+    pub stack: u64,
+}
+
+/// A program that is ready to run.
+pub struct Prepared<M: Machine> {
+    /// Its memory.
+    pub space: Arc<AddressSpace<M>>,
+    /// Its first registers.
+    pub regs: UserRegs,
+    /// Its name.
+    pub name: Name,
+    /// What its stack holds, to be written once the space is active.
+    stack: Stack,
+    /// Ranges that must read as zero although their page shows a file.
+    tails: [Option<(u64, usize)>; 2],
+}
+
+/// Who starts a program, as the auxiliary vector tells it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Identity {
+    pub user: u32,
+    pub effective_user: u32,
+    pub group: u32,
+    pub effective_group: u32,
+}
+
+/// Finds the program that `path` leads to: through scripts, whose lines change `strings`.
+fn resolve<M: Machine>(
+    mut open: impl FnMut(&[u8], bool) -> Result<Executable<M>, Errno>,
+    path: &[u8],
+    strings: &mut Strings,
+) -> Result<(Executable<M>, Vec<u8>), Errno> {
+    let mut name = Vec::new();
+    name.try_reserve(path.len())?;
+    name.extend_from_slice(path);
+    for depth in 0..=MOST_SCRIPTS {
+        let file = open(&name, depth == 0)?;
+        let mut head = [0u8; script::HEAD_LEN];
+        let len = file::read_kernel(&file.object, 0, &mut head)?;
+        let Some(line) = script::parse(&head[..len])? else {
+            let mut kept = Vec::new();
+            kept.try_reserve_exact(len)?;
+            kept.extend_from_slice(&head[..len]);
+            return Ok((file, kept));
+        };
+        let argument = line.argument;
+        match &argument {
+            Some(argument) => strings.prepend(&[&line.interpreter, argument], &name)?,
+            None => strings.prepend(&[&line.interpreter], &name)?,
+        }
+        name = line.interpreter;
+    }
+    Err(Errno::ELOOP)
+}
+
+/// Prepares the program at `path`, opened by `open` (whose flag says whether it is the caller's own path argument).
+pub(crate) fn prepare<M: Machine>(
+    linux: &'static Linux<M>,
+    mut open: impl FnMut(&[u8], bool) -> Result<Executable<M>, Errno>,
+    path: &[u8],
+    mut strings: Strings,
+    stack_limit: u64,
+    identity: Identity,
+) -> Result<Prepared<M>, Errno> {
+    let (file, head) = resolve(&mut open, path, &mut strings)?;
+    if strings.argument_count() == 0 {
+        // As Linux does since 5.18: a program may rely on having a name.
+        strings.prepend(&[], b"")?;
+    }
+    let program = Program::read(&file.object, &head)?;
+    let interpreter = match program.interpreter_path(&file.object)? {
+        None => None,
+        Some(path) => {
+            let file = open(&path, false)?;
+            let mut head = [0u8; elf::HEADER_LEN];
+            let len = file::read_kernel(&file.object, 0, &mut head)?;
+            let program = Program::read(&file.object, &head[..len]).map_err(|_| Errno::ELIBBAD)?;
+            if program.layout.interpreter.is_some() {
+                return Err(Errno::ELIBBAD);
+            }
+            Some((file, program))
+        }
+    };
+
+    let places = load::Places::random(linux, stack_limit);
+    let loaded = load::load(linux, &places, &file.object, &program, interpreter.as_ref().map(|(f, p)| (&f.object, p)))?;
+    let mut vector = loaded.vector(linux, &program, identity)?;
+    let mut random = [0u8; 16];
+    linux.random.fill(&mut random);
+    let stack = strings::lay_out(&strings, places.stack_top, path, &random, &mut vector)?;
+    load::map_stack(&loaded.space, &places, &stack, stack_limit, program.layout.executable_stack)?;
+
+    let start = path.iter().rposition(|b| *b == b'/').map_or(0, |at| at + 1);
+    let name = Name::new(&path[start..]);
+    let image = Arc::new(Image {
+        file,
+        arguments: stack.arguments,
+        environment: stack.environment,
+        vector,
+        code: loaded.code,
+        stack: stack.pointer,
+    });
+    let regs = UserRegs::at_entry(loaded.entry, stack.pointer);
+    let space = Arc::new(AddressSpace::new(loaded.space, loaded.heap, image));
+    Ok(Prepared { space, regs, name, stack, tails: loaded.tails })
+}
+
+impl<M: Machine> Prepared<M> {
+    /// Writes the stack and zeroes what must be zero. The space is active.
+    pub(crate) fn fill(&self, machine: &M) -> Result<(), Errno> {
+        let memory = UserMemory(machine);
+        for (at, len) in self.tails.iter().flatten() {
+            memory.clear(*at, *len)?;
+        }
+        memory.write_bytes(self.stack.pointer, &self.stack.bytes)?;
+        Ok(())
+    }
+}
+
+/// Ends the other threads of the caller's process, and makes the caller its first thread. An error where the process ends
+/// meanwhile, or another thread execs.
+fn end_other_threads<M: Machine>(ctx: &Ctx<'_, M>) -> Result<(), Errno> {
+    let process = ctx.process();
+    let me = ctx.thread;
+    {
+        let mut threads = process.threads.lock();
+        if threads.closed {
+            return Err(Errno::EAGAIN);
+        }
+        if threads.len() == 1 && me.tid() == process.pid {
+            return Ok(());
+        }
+        threads.closed = true;
+    }
+    process.kill_threads(Some(me));
+    let alone =
+        process.thread_events.wait_until(None, || me.killed(), || (process.threads.lock().len() == 1).then_some(()));
+    if alone.is_err() {
+        return Err(Errno::EINTR);
+    }
+    let mut threads = process.threads.lock();
+    let tid = me.tid();
+    if tid != process.pid {
+        // The first thread is gone; its id, which is the process's, passes to the caller.
+        if let Some(task) = threads.remove(tid) {
+            me.tid.store(process.pid, Ordering::Relaxed);
+            threads.add(task);
+        }
+        drop(threads);
+        ctx.linux.ids.forget_process(tid);
+        ctx.linux.ids.release(tid);
+        threads = process.threads.lock();
+    }
+    threads.closed = process.is_exiting();
+    Ok(())
+}
+
+/// Leaves the old program for `prepared`. There is no way back: what fails from here on ends the process.
+fn become_program<M: Machine>(ctx: &mut Ctx<'_, M>, prepared: Prepared<M>) -> Result<(), Errno> {
+    let linux = ctx.linux;
+    let me = ctx.thread;
+    let process: &Arc<Process<M>> = ctx.process();
+    crate::futex::robust::walk(linux, me);
+    me.robust_list.store(0, Ordering::Relaxed);
+    note_peak(process, me);
+    // SAFETY: the thread itself runs this; `ctx` is borrowed exclusively, so nothing of the old space is borrowed from it.
+    let old = unsafe { me.space.replace(Some(prepared.space.clone())) };
+    linux.machine.activate(Some(prepared.space.pmap()));
+    me.clear_tid.store(0, Ordering::Release);
+    crate::process::exit::release_parent(me);
+    drop(old);
+
+    unshare_files(ctx)?;
+    reset_signals(process)?;
+    // SAFETY: the thread itself runs this, and holds no view of these.
+    unsafe {
+        me.alt_stack.replace(AltStack::default());
+        me.name.replace(prepared.name);
+        me.restart.replace(None);
+    }
+    process.execed.store(true, Ordering::Release);
+    linux.machine.fpu_reset();
+    linux.machine.set_fs_base(0);
+    linux.machine.set_gs_base(0);
+    prepared.fill(linux.machine)?;
+    *ctx.regs = prepared.regs;
+    ctx.regs_replaced = true;
+    Ok(())
+}
+
+/// The peak of the memory that the process leaves counts for the process.
+fn note_peak<M: Machine>(process: &Process<M>, me: &Thread<M>) {
+    let peak = me.space.look(|s| s.clone()).map_or(0, |s| s.stats().peak_resident);
+    let mut accounts = process.accounts.lock();
+    accounts.ended_threads.peak_pages = accounts.ended_threads.peak_pages.max(peak);
+}
+
+fn unshare_files<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<(), Errno> {
+    if Arc::strong_count(ctx.files()?) > 1 {
+        let own = ctx.files()?.fork()?;
+        ctx.replace_files(own);
+    }
+    ctx.files()?.close_on_exec();
+    Ok(())
+}
+
+fn reset_signals<M: Machine>(process: &Arc<Process<M>>) -> Result<(), Errno> {
+    let shared = process.actions();
+    let mut own = shared.lock().try_clone()?;
+    own.reset_handlers();
+    // Two counts: the process's, and the one above.
+    if Arc::strong_count(&shared) > 2 {
+        let new = Arc::new(SpinLock::new(rank::ACTIONS, own));
+        let old = core::mem::replace(&mut *process.actions.lock(), new);
+        drop(old);
+    } else {
+        let old = core::mem::replace(&mut *shared.lock(), own);
+        drop(old);
+    }
+    Ok(())
+}
+
+fn exec<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    directory: i32,
+    path: &[u8],
+    arguments: u64,
+    environment: u64,
+    flags: u32,
+) -> Result<usize, Errno> {
+    let linux = ctx.linux;
+    let stack_limit = ctx.process().limits().soft(crate::process::limits::which::STACK);
+    let mut strings = Strings::new(stack_limit);
+    let memory = ctx.user();
+    strings.collect(&memory, arguments)?;
+    strings.arguments_end();
+    strings.collect(&memory, environment)?;
+    let c = ctx.process().credentials();
+    let identity = Identity {
+        user: c.real_user,
+        effective_user: c.effective_user,
+        group: c.real_group,
+        effective_group: c.effective_group,
+    };
+    let prepared = prepare(
+        linux,
+        |name, first| {
+            let (directory, flags) = if first { (directory, flags) } else { (file::AT_FDCWD, 0) };
+            file::open_executable(ctx, directory, name, flags)
+        },
+        path,
+        strings,
+        stack_limit,
+        identity,
+    )?;
+    end_other_threads(ctx)?;
+    if become_program(ctx, prepared).is_err() {
+        if linux.machine.verbose() {
+            linux.machine.log(format_args!("process {} ran out of memory on its way into a program", ctx.pid()));
+        }
+        linux.kill_process(ctx.process(), crate::signal::Signal::KILL);
+        ctx.regs_replaced = true;
+    }
+    Ok(0)
+}
+
+/// `execve`
+pub fn sys_execve<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    path: u64,
+    arguments: u64,
+    environment: u64,
+) -> Result<usize, Errno> {
+    let path = ctx.path(path)?;
+    exec(ctx, file::AT_FDCWD, &path, arguments, environment, 0)
+}
+
+/// `execveat`
+pub fn sys_execveat<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    directory: i32,
+    path: u64,
+    arguments: u64,
+    environment: u64,
+    flags: u32,
+) -> Result<usize, Errno> {
+    let path = ctx.path(path)?;
+    exec(ctx, directory, &path, arguments, environment, flags)
+}

@@ -1,0 +1,79 @@
+//! `#!` lines.
+
+use crate::errno::Errno;
+use alloc::vec::Vec;
+
+/// How many of a file's bytes decide what it is.
+pub const HEAD_LEN: usize = 256;
+
+/// What a `#!` line says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Line {
+    /// The interpreter.
+    pub interpreter: Vec<u8>,
+    /// Everything after it, as one argument.
+    pub argument: Option<Vec<u8>>,
+}
+
+fn is_blank(byte: &u8) -> bool {
+    matches!(byte, b' ' | b'\t')
+}
+
+/// The line at the start of `head` (a file's first bytes, at most [`HEAD_LEN`]); `None` where it is no script. ENOEXEC where
+/// the line names nobody, or the name does not end within the head.
+pub fn parse(head: &[u8]) -> Result<Option<Line>, Errno> {
+    let Some(rest) = head.strip_prefix(b"#!") else { return Ok(None) };
+    let end = rest.iter().position(|b| matches!(b, b'\n' | b'\0'));
+    let line = &rest[..end.unwrap_or(rest.len())];
+    let line = &line[line.iter().take_while(|b| is_blank(b)).count()..];
+    let name_len = line.iter().position(is_blank);
+    if name_len.is_none() && end.is_none() && head.len() >= HEAD_LEN {
+        // Cut off: running something else than what is meant would be worse.
+        return Err(Errno::ENOEXEC);
+    }
+    let (name, rest) = line.split_at(name_len.unwrap_or(line.len()));
+    if name.is_empty() {
+        return Err(Errno::ENOEXEC);
+    }
+    let rest = &rest[rest.iter().take_while(|b| is_blank(b)).count()..];
+    let rest = &rest[..rest.len() - rest.iter().rev().take_while(|b| is_blank(b)).count()];
+    let argument = (!rest.is_empty()).then(|| rest.to_vec());
+    Ok(Some(Line { interpreter: name.to_vec(), argument }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn line(head: &[u8]) -> Result<Option<(Vec<u8>, Option<Vec<u8>>)>, Errno> {
+        parse(head).map(|l| l.map(|l| (l.interpreter, l.argument)))
+    }
+
+    #[test]
+    fn interpreter_and_one_argument_are_found() {
+        assert_eq!(line(b"#!/bin/sh\necho"), Ok(Some((b"/bin/sh".to_vec(), None))));
+        assert_eq!(line(b"#! \t/bin/awk  -f x \n"), Ok(Some((b"/bin/awk".to_vec(), Some(b"-f x".to_vec())))));
+        assert_eq!(line(b"#!/bin/sh"), Ok(Some((b"/bin/sh".to_vec(), None))));
+        assert_eq!(line(b"#!  \n"), Err(Errno::ENOEXEC));
+        assert_eq!(line(b"\x7fELF"), Ok(None));
+    }
+
+    #[test]
+    fn a_name_that_is_cut_off_is_refused() {
+        let mut head = b"#!/".to_vec();
+        head.resize(HEAD_LEN, b'x');
+        assert_eq!(line(&head), Err(Errno::ENOEXEC));
+    }
+
+    proptest! {
+        #[test]
+        fn no_head_makes_it_panic(rest in proptest::collection::vec(any::<u8>(), 0..HEAD_LEN - 2)) {
+            let mut head = b"#!".to_vec();
+            head.extend(rest);
+            if let Ok(Some(l)) = parse(&head) {
+                prop_assert!(!l.interpreter.is_empty());
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Futexes: from system calls to the futex table of `quire_task`.
+
+pub mod operation;
+pub mod robust;
+
+use crate::errno::Errno;
+use crate::machine::{BadAddress, Machine};
+use crate::process::ids::table_memory;
+use crate::thread::{Restart, Thread};
+use crate::time::Timespec;
+use crate::user::USER_END;
+use crate::{Ctx, Linux};
+use linux_raw_sys::general as raw;
+use quire_task::{FutexTable, FutexWait, Key};
+
+/// The futexes of a machine.
+pub struct Futexes<M: Machine> {
+    table: FutexTable<M>,
+}
+
+impl<M: Machine> Futexes<M> {
+    /// A table sized for `memory` bytes of RAM.
+    pub fn new(memory: u64) -> Result<Self, Errno> {
+        let buckets = FutexTable::<M>::buckets_for(memory);
+        let place = table_memory(FutexTable::<M>::bytes(buckets), 64)?;
+        // SAFETY: fresh memory of that size and alignment, which is never freed.
+        Ok(Futexes { table: unsafe { FutexTable::new(place, buckets) } })
+    }
+}
+
+/// Every waker counts.
+pub(crate) const ANY: u32 = u32::MAX;
+
+fn check_address(at: u64) -> Result<(), Errno> {
+    if at % 4 != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if at >= USER_END { Err(Errno::EFAULT) } else { Ok(()) }
+}
+
+/// The key of the word at `at`. Words of the process's own need no look at the map.
+fn key_of<M: Machine>(thread: &Thread<M>, at: u64, private: bool) -> Result<Key, Errno> {
+    check_address(at)?;
+    // SAFETY: only the thread itself asks, for a word of its own memory.
+    let space = unsafe { thread.space.get() }.as_ref().ok_or(Errno::EFAULT)?;
+    if private {
+        return Ok((space.id(), at));
+    }
+    Ok(space.futex_key(at)?)
+}
+
+/// Sleeps while the word at `at` holds `value`, until woken by somebody with a bit of `bitset`, or until `deadline`.
+pub(crate) fn wait<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    at: u64,
+    value: u32,
+    bitset: u32,
+    private: bool,
+    deadline: Option<u64>,
+) -> Result<usize, Errno> {
+    if bitset == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let linux = ctx.linux;
+    let machine = linux.machine;
+    let key = key_of(ctx.thread, at, private)?;
+    loop {
+        let result = linux.futexes.table.wait(
+            linux.scheduler,
+            key,
+            bitset,
+            deadline,
+            &mut || machine.peek_user_u32(at).map(|found| found == value),
+            &mut || ctx.interrupted(),
+        );
+        return match result {
+            Ok(FutexWait::Woken) => Ok(0),
+            Ok(FutexWait::Differs) => Err(Errno::EAGAIN),
+            Ok(FutexWait::TimedOut) => Err(Errno::ETIMEDOUT),
+            Ok(FutexWait::Interrupted) => Err(match deadline {
+                None => Errno::ERESTARTSYS,
+                Some(deadline) => ctx.restart_with(Restart::Futex { at, value, bitset, private, deadline }),
+            }),
+            // The page is not there: fetched without the bucket's lock, and looked at again.
+            Err(BadAddress { .. }) => {
+                machine.load_user_u32(at)?;
+                continue;
+            }
+        };
+    }
+}
+
+/// Wakes up to `most` waiters on the word at `at`.
+pub(crate) fn wake<M: Machine>(
+    linux: &Linux<M>,
+    thread: &Thread<M>,
+    at: u64,
+    most: usize,
+    bitset: u32,
+    private: bool,
+) -> Result<usize, Errno> {
+    if bitset == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let key = key_of(thread, at, private)?;
+    Ok(linux.futexes.table.wake(linux.scheduler, key, most, bitset))
+}
+
+/// Wakes waiters on a word whose kind the kernel does not know (thread exit, robust lists).
+pub(crate) fn wake_address<M: Machine>(
+    linux: &Linux<M>,
+    thread: &Thread<M>,
+    at: u64,
+    most: usize,
+) -> Result<usize, Errno> {
+    wake(linux, thread, at, most, ANY, false)
+}
+
+fn requeue<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    (from, to): (u64, u64),
+    (wake, move_most): (i32, i32),
+    expected: Option<u32>,
+    private: bool,
+) -> Result<usize, Errno> {
+    let linux = ctx.linux;
+    let (wake, move_most) = match (usize::try_from(wake), usize::try_from(move_most)) {
+        (Ok(wake), Ok(most)) => (wake, most),
+        _ => return Err(Errno::EINVAL),
+    };
+    let (key, other) = (key_of(ctx.thread, from, private)?, key_of(ctx.thread, to, private)?);
+    loop {
+        let mut check = || match expected {
+            None => Ok(true),
+            Some(value) => linux.machine.peek_user_u32(from).map(|found| found == value),
+        };
+        match linux.futexes.table.requeue(linux.scheduler, key, other, wake, move_most, &mut check) {
+            // `FUTEX_CMP_REQUEUE` tells both numbers, the older call those that it woke.
+            Ok(Some((woken, moved))) => return Ok(if expected.is_some() { woken + moved } else { woken }),
+            Ok(None) => return Err(Errno::EAGAIN),
+            Err(BadAddress { .. }) => {
+                linux.machine.load_user_u32(from)?;
+            }
+        }
+    }
+}
+
+const PRIVATE: u32 = raw::FUTEX_PRIVATE_FLAG;
+const REALTIME: u32 = raw::FUTEX_CLOCK_REALTIME;
+
+/// `futex`
+pub fn sys_futex<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    at: u64,
+    operation: u32,
+    value: u32,
+    timeout: u64,
+    other: u64,
+    last: u32,
+) -> Result<usize, Errno> {
+    let private = operation & PRIVATE != 0;
+    let command = operation & !(PRIVATE | REALTIME);
+    if operation & REALTIME != 0 && !matches!(command, raw::FUTEX_WAIT | raw::FUTEX_WAIT_BITSET) {
+        return Err(Errno::ENOSYS);
+    }
+    match command {
+        raw::FUTEX_WAIT | raw::FUTEX_WAIT_BITSET => {
+            let bitset = if command == raw::FUTEX_WAIT { ANY } else { last };
+            let deadline = match timeout {
+                0 => None,
+                from => {
+                    let nanos = ctx.read::<Timespec>(from)?.nanos()?;
+                    Some(match command {
+                        raw::FUTEX_WAIT => ctx.now().saturating_add(nanos),
+                        _ if operation & REALTIME != 0 => crate::time::sleep::on_monotonic(ctx, nanos),
+                        _ => nanos,
+                    })
+                }
+            };
+            wait(ctx, at, value, bitset, private, deadline)
+        }
+        raw::FUTEX_WAKE => wake(ctx.linux, ctx.thread, at, count(value), ANY, private),
+        raw::FUTEX_WAKE_BITSET => wake(ctx.linux, ctx.thread, at, count(value), last, private),
+        raw::FUTEX_REQUEUE => requeue(ctx, (at, other), (value as i32, timeout as i32), None, private),
+        raw::FUTEX_CMP_REQUEUE => requeue(ctx, (at, other), (value as i32, timeout as i32), Some(last), private),
+        raw::FUTEX_WAKE_OP => operation::wake_operation(ctx, (at, other), (value, timeout as u32), last, private),
+        _ => Err(Errno::ENOSYS),
+    }
+}
+
+/// A number of waiters to wake: at least one, as Linux has always done; negative ones mean all.
+fn count(value: u32) -> usize {
+    if (value as i32) < 0 { usize::MAX } else { value.max(1) as usize }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_aligned_words_of_user_space() {
+        assert_eq!(check_address(0x1002), Err(Errno::EINVAL));
+        assert_eq!(check_address(USER_END), Err(Errno::EFAULT));
+        assert_eq!(check_address(u64::MAX - 3), Err(Errno::EFAULT));
+        assert_eq!(check_address(0x1000), Ok(()));
+    }
+}

@@ -1,0 +1,163 @@
+//! `madvise`, `msync`, `mincore`.
+
+use super::page_up;
+use crate::errno::Errno;
+use crate::machine::Machine;
+use crate::user::USER_END;
+use crate::{Ctx, user};
+use linux_raw_sys::general as raw;
+use quire_vm::map::{Advice, Flags};
+use quire_vm::{Access, FaultError, MapError, PAGE_SIZE, Prot, VirtRange};
+
+/// `start` aligned (else EINVAL), `len` rounded up; an empty range is `None`.
+fn checked(address: u64, len: u64) -> Result<Option<VirtRange>, Errno> {
+    let rounded = page_up(len).ok_or(Errno::EINVAL)?;
+    let end = address.checked_add(rounded).ok_or(Errno::EINVAL)?;
+    if address % PAGE_SIZE != 0 || (len != 0 && rounded == 0) {
+        return Err(Errno::EINVAL);
+    }
+    Ok((rounded != 0).then_some(VirtRange { start: address, end }))
+}
+
+/// Faults every page of `range` in, for writing where that is allowed.
+pub(super) fn populate<M: Machine>(ctx: &Ctx<'_, M>, range: VirtRange) -> Result<(), Errno> {
+    fault_in(ctx, range, None).map_err(|(_, error)| error)
+}
+
+/// As [`populate`]; `how` says which access. The error comes with what the core said.
+fn fault_in<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    range: VirtRange,
+    how: Option<Access>,
+) -> Result<(), (Option<FaultError>, Errno)> {
+    let space = ctx.space().map_err(|e| (None, e))?;
+    let mut at = range.start;
+    while at < range.end {
+        let mut found = None;
+        space.entries(at, &mut |entry| {
+            let shared = entry.attributes.flags.contains(Flags::SHARED);
+            found = entry.range.contains(at).then_some((entry.range.end, entry.attributes.prot, shared));
+            false
+        });
+        let Some((end, prot, shared)) = found else { return Err((None, Errno::ENOMEM)) };
+        let access = how.unwrap_or(match prot.contains(Prot::WRITE) && !shared {
+            true => Access::Write,
+            false => Access::Read,
+        });
+        if how.is_none() && !prot.contains(access.needs()) {
+            at = end;
+            continue;
+        }
+        while at < end.min(range.end) {
+            if ctx.thread.killed() {
+                return Err((None, Errno::EINTR));
+            }
+            match space.fault(at, access) {
+                Ok(_) => {}
+                // Unmapped meanwhile: looked up again, and found missing.
+                Err(FaultError::NotMapped) => break,
+                Err(error @ FaultError::OutOfMemory) => return Err((Some(error), Errno::ENOMEM)),
+                Err(error) if how.is_some() => return Err((Some(error), Errno::EFAULT)),
+                Err(_) => {}
+            }
+            at += PAGE_SIZE;
+        }
+    }
+    Ok(())
+}
+
+/// `madvise`
+pub fn sys_madvise<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, advice: u32) -> Result<usize, Errno> {
+    let advice = match advice {
+        raw::MADV_NORMAL | raw::MADV_RANDOM | raw::MADV_SEQUENTIAL => Advice::Normal,
+        raw::MADV_WILLNEED => Advice::WillNeed,
+        raw::MADV_DONTNEED | raw::MADV_DONTNEED_LOCKED => Advice::DontNeed,
+        raw::MADV_FREE => Advice::Free,
+        raw::MADV_REMOVE => Advice::Remove,
+        raw::MADV_DONTFORK => Advice::DontFork,
+        raw::MADV_DOFORK => Advice::DoFork,
+        raw::MADV_WIPEONFORK => Advice::WipeOnFork,
+        raw::MADV_KEEPONFORK => Advice::KeepOnFork,
+        // Hints about merging, huge pages, core files and ageing: there is nothing to do, but the range must be right.
+        raw::MADV_MERGEABLE
+        | raw::MADV_UNMERGEABLE
+        | raw::MADV_HUGEPAGE
+        | raw::MADV_NOHUGEPAGE
+        | raw::MADV_DONTDUMP
+        | raw::MADV_DODUMP
+        | raw::MADV_COLD
+        | raw::MADV_PAGEOUT => Advice::Normal,
+        raw::MADV_POPULATE_READ | raw::MADV_POPULATE_WRITE => {
+            let Some(range) = checked(address, len)? else { return Ok(0) };
+            let access = if advice == raw::MADV_POPULATE_READ { Access::Read } else { Access::Write };
+            return match fault_in(ctx, range, Some(access)) {
+                Ok(()) => Ok(0),
+                Err((Some(FaultError::Protection), _)) => Err(Errno::EINVAL),
+                Err((_, error)) => Err(error),
+            };
+        }
+        _ => return Err(Errno::EINVAL),
+    };
+    let Some(range) = checked(address, len)? else { return Ok(0) };
+    if range.end > USER_END {
+        return Err(Errno::ENOMEM);
+    }
+    match ctx.space()?.advise(range, advice) {
+        Ok(()) => Ok(0),
+        Err(MapError::Protection) => Err(Errno::EACCES),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// `msync`
+pub fn sys_msync<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, flags: u32) -> Result<usize, Errno> {
+    let known = raw::MS_ASYNC | raw::MS_INVALIDATE | raw::MS_SYNC;
+    if flags & !known != 0
+        || address % PAGE_SIZE != 0
+        || flags & (raw::MS_ASYNC | raw::MS_SYNC) == known & !raw::MS_INVALIDATE
+    {
+        return Err(Errno::EINVAL);
+    }
+    let end = page_up(len).and_then(|len| address.checked_add(len)).ok_or(Errno::ENOMEM)?;
+    if end == address {
+        return Ok(0);
+    }
+    if end > USER_END || address < PAGE_SIZE {
+        return Err(Errno::ENOMEM);
+    }
+    ctx.space()?.sync(VirtRange { start: address, end })?;
+    Ok(0)
+}
+
+/// Pages that `mincore` tells of at a time.
+const BATCH: u64 = 512;
+
+/// `mincore`
+pub fn sys_mincore<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, vector: u64) -> Result<usize, Errno> {
+    if address % PAGE_SIZE != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let end =
+        page_up(len).and_then(|len| address.checked_add(len)).filter(|end| *end <= USER_END).ok_or(Errno::ENOMEM)?;
+    let pages = (end - address) / PAGE_SIZE;
+    if !user::in_user_space(vector, pages as usize) {
+        return Err(Errno::EFAULT);
+    }
+    let mut at = address;
+    while at < end {
+        if at < PAGE_SIZE {
+            return Err(Errno::ENOMEM);
+        }
+        let to = end.min(at + BATCH * PAGE_SIZE);
+        let mut resident = [0u8; BATCH as usize];
+        ctx.space()?.resident(VirtRange { start: at, end: to }, &mut |page, is| {
+            if let Some(byte) = resident.get_mut(page as usize) {
+                *byte = u8::from(is);
+            }
+        })?;
+        let count = ((to - at) / PAGE_SIZE) as usize;
+        ctx.user().write_bytes(vector + (at - address) / PAGE_SIZE, &resident[..count])?;
+        at = to;
+    }
+    Ok(0)
+}

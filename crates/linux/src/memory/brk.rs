@@ -1,0 +1,47 @@
+//! The heap.
+
+use super::page_up;
+use crate::Ctx;
+use crate::errno::Errno;
+use crate::machine::Machine;
+use crate::process::limits::which;
+use crate::user::USER_END;
+use quire_vm::map::{MapRequest, Placement, Tag};
+use quire_vm::{PAGE_SIZE, VirtRange};
+
+/// Bytes above the heap that stay free, so that it does not run into a neighbour unnoticed (as Linux: one page).
+const GUARD: u64 = PAGE_SIZE;
+
+/// `brk`: never fails, but tells where the break is afterwards.
+pub fn sys_brk<M: Machine>(ctx: &mut Ctx<'_, M>, wanted: u64) -> Result<usize, Errno> {
+    let Ok(memory) = ctx.space() else { return Ok(0) };
+    let mut heap = memory.heap.lock();
+    if wanted < heap.start || wanted >= USER_END {
+        return Ok(heap.end as usize);
+    }
+    let (Some(from), Some(to)) = (page_up(heap.end), page_up(wanted)) else { return Ok(heap.end as usize) };
+    if to < from {
+        if memory.unmap(VirtRange { start: to, end: from }).is_err() {
+            return Ok(heap.end as usize);
+        }
+    } else if to > from {
+        let too_much = wanted - heap.start > ctx.process().limits().soft(which::DATA)
+            || super::map::refuse_obvious_overcommit(ctx.linux, to - from).is_err()
+            || is_mapped(memory, VirtRange { start: from, end: to.saturating_add(GUARD) });
+        let request = MapRequest { tag: Tag::Heap, ..MapRequest::private(Placement::FixedNoReplace(from), to - from) };
+        if too_much || memory.map(&request).is_err() {
+            return Ok(heap.end as usize);
+        }
+    }
+    heap.end = wanted;
+    Ok(wanted as usize)
+}
+
+fn is_mapped<M: Machine>(memory: &super::AddressSpace<M>, range: VirtRange) -> bool {
+    let mut mapped = false;
+    memory.entries(range.start, &mut |entry| {
+        mapped = entry.range.start < range.end;
+        false
+    });
+    mapped
+}

@@ -1,0 +1,201 @@
+//! `mmap` and `munmap`.
+
+use super::page_up;
+use crate::errno::Errno;
+use crate::file;
+use crate::machine::Machine;
+use crate::user::USER_END;
+use crate::{Ctx, Linux};
+use linux_raw_sys::general as raw;
+use quire_vm::map::{MapRequest, Placement};
+use quire_vm::object::ObjectRef;
+use quire_vm::{MapError, PAGE_SIZE, Prot, VirtRange};
+
+const SHARED: u32 = raw::MAP_SHARED;
+const PRIVATE: u32 = raw::MAP_PRIVATE;
+const SHARED_VALIDATE: u32 = raw::MAP_SHARED_VALIDATE;
+const TYPE: u32 = raw::MAP_TYPE;
+const FIXED: u32 = raw::MAP_FIXED;
+const FIXED_NOREPLACE: u32 = raw::MAP_FIXED_NOREPLACE;
+const ANONYMOUS: u32 = raw::MAP_ANONYMOUS;
+const GROWSDOWN: u32 = raw::MAP_GROWSDOWN;
+const NORESERVE: u32 = raw::MAP_NORESERVE;
+const POPULATE: u32 = raw::MAP_POPULATE;
+const NONBLOCK: u32 = raw::MAP_NONBLOCK;
+const LOCKED: u32 = raw::MAP_LOCKED;
+const HUGETLB: u32 = raw::MAP_HUGETLB;
+const SYNC: u32 = raw::MAP_SYNC;
+const BELOW_4_GIB: u32 = raw::MAP_32BIT;
+/// What MAP_SHARED_VALIDATE accepts; other kinds ignore bits that they do not know.
+const KNOWN: u32 = TYPE
+    | FIXED
+    | FIXED_NOREPLACE
+    | ANONYMOUS
+    | GROWSDOWN
+    | NORESERVE
+    | POPULATE
+    | NONBLOCK
+    | LOCKED
+    | HUGETLB
+    | BELOW_4_GIB
+    | raw::MAP_DENYWRITE
+    | raw::MAP_EXECUTABLE
+    | raw::MAP_STACK;
+
+/// The protection that `PROT_*` bits ask for. On x86 whatever can be written or executed can be read.
+pub(super) fn prot_of(bits: u32) -> Prot {
+    let mut prot = Prot::empty();
+    prot.set(Prot::READ, bits & (raw::PROT_READ | raw::PROT_WRITE | raw::PROT_EXEC) != 0);
+    prot.set(Prot::WRITE, bits & raw::PROT_WRITE != 0);
+    prot.set(Prot::EXEC, bits & raw::PROT_EXEC != 0);
+    prot
+}
+
+/// What a placement in the low 2 GiB starts from, and where those end: Linux's window for MAP_32BIT.
+const LOW: (u64, u64) = (0x4000_0000, 0x8000_0000);
+
+fn placement(address: u64, flags: u32) -> Result<Placement, Errno> {
+    if flags & (FIXED | FIXED_NOREPLACE) == 0 {
+        let hint = if flags & BELOW_4_GIB != 0 && address == 0 { LOW.0 } else { address & !(PAGE_SIZE - 1) };
+        return Ok(Placement::Any { hint });
+    }
+    if address % PAGE_SIZE != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if address < PAGE_SIZE {
+        // The first page is never mapped: what it would be good for is attacks.
+        return Err(Errno::EPERM);
+    }
+    Ok(if flags & FIXED_NOREPLACE != 0 { Placement::FixedNoReplace(address) } else { Placement::Fixed(address) })
+}
+
+/// The heuristic of Linux's overcommit mode 0: a single request for more than there is at all is a mistake.
+pub(super) fn refuse_obvious_overcommit<M: Machine>(linux: &Linux<M>, bytes: u64) -> Result<(), Errno> {
+    if bytes / PAGE_SIZE > linux.vm.frames().total() { Err(Errno::ENOMEM) } else { Ok(()) }
+}
+
+/// `mmap`
+pub fn sys_mmap<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    address: u64,
+    len: u64,
+    prot: u32,
+    flags: u32,
+    fd: i32,
+    offset: u64,
+) -> Result<usize, Errno> {
+    if offset % PAGE_SIZE != 0 || len == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let shared = match flags & TYPE {
+        PRIVATE => false,
+        SHARED => true,
+        SHARED_VALIDATE if flags & SYNC != 0 || flags & !KNOWN != 0 => return Err(Errno::EOPNOTSUPP),
+        SHARED_VALIDATE => true,
+        _ => return Err(Errno::EINVAL),
+    };
+    let len = page_up(len).filter(|len| *len <= USER_END).ok_or(Errno::ENOMEM)?;
+    if offset.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
+        return Err(Errno::EOVERFLOW);
+    }
+    if flags & HUGETLB != 0 {
+        // No pool of huge pages was set aside.
+        return Err(Errno::ENOMEM);
+    }
+    let at = placement(address, flags)?;
+    if let Placement::Fixed(at) | Placement::FixedNoReplace(at) = at
+        && at.checked_add(len).is_none_or(|end| end > USER_END)
+    {
+        return Err(Errno::ENOMEM);
+    }
+    let wanted = prot_of(prot);
+    let mut request = MapRequest { prot: wanted, shared, ..MapRequest::private(at, len) };
+    request.populate = flags & LOCKED != 0 || (flags & POPULATE != 0 && flags & NONBLOCK == 0);
+    if flags & ANONYMOUS == 0 {
+        let file = file::mappable(ctx, fd, wanted.contains(Prot::WRITE), shared)?;
+        if flags & GROWSDOWN != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if !file.max_prot.contains(wanted) {
+            return Err(if file.max_prot.contains(wanted & Prot::EXEC) { Errno::EACCES } else { Errno::EPERM });
+        }
+        request.max_prot = file.max_prot;
+        // Without an object (`/dev/zero`) it is fresh memory.
+        request.object = file.object.map(|object| (object, offset));
+    } else {
+        request.grows_down = flags & GROWSDOWN != 0 && !shared;
+        if flags & GROWSDOWN != 0 && shared {
+            return Err(Errno::EINVAL);
+        }
+    }
+    let accountable = request.object.is_none() && (shared || wanted.contains(Prot::WRITE)) && flags & NORESERVE == 0;
+    if accountable {
+        refuse_obvious_overcommit(ctx.linux, len)?;
+    }
+    if shared && request.object.is_none() {
+        request.object = Some((ObjectRef::anonymous(ctx.linux.vm, len / PAGE_SIZE)?, 0));
+    }
+    let space = ctx.space()?;
+    let at = space.map(&request)?;
+    if flags & BELOW_4_GIB != 0 && matches!(request.at, Placement::Any { .. }) && at + len > LOW.1 {
+        space.unmap(VirtRange { start: at, end: at + len })?;
+        return Err(Errno::ENOMEM);
+    }
+    Ok(at as usize)
+}
+
+/// `munmap`
+pub fn sys_munmap<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64) -> Result<usize, Errno> {
+    let range = range(address, len)?;
+    match ctx.space()?.unmap(range) {
+        Err(MapError::Invalid) if range.start < PAGE_SIZE => {
+            // Page 0 is never mapped, so there is nothing to unmap there; the rest of the range counts.
+            if range.end > PAGE_SIZE {
+                ctx.space()?.unmap(VirtRange { start: PAGE_SIZE, ..range })?;
+            }
+        }
+        other => other?,
+    }
+    Ok(0)
+}
+
+/// A range of whole pages: `address` aligned, `len` rounded up, not empty, inside user space. Else EINVAL.
+pub(super) fn range(address: u64, len: u64) -> Result<VirtRange, Errno> {
+    let range = page_up(len).and_then(|len| VirtRange::from_outside(address, len)).ok_or(Errno::EINVAL)?;
+    if range.end > USER_END { Err(Errno::EINVAL) } else { Ok(range) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_can_be_written_or_executed_can_be_read() {
+        assert_eq!(prot_of(0), Prot::empty());
+        assert_eq!(prot_of(raw::PROT_WRITE), Prot::READ | Prot::WRITE);
+        assert_eq!(prot_of(raw::PROT_EXEC), Prot::READ | Prot::EXEC);
+    }
+
+    proptest! {
+        #[test]
+        fn ranges_are_whole_pages_of_user_space(address in any::<u64>(), len in any::<u64>()) {
+            if let Ok(r) = range(address & !0xfff, len) {
+                prop_assert!(r.start < r.end && r.end <= USER_END && r.end % PAGE_SIZE == 0 && r.len() >= len);
+            }
+            prop_assert!(address % PAGE_SIZE == 0 || range(address, len).is_err());
+        }
+
+        #[test]
+        fn fixed_addresses_are_aligned_and_not_null(address in any::<u64>(), noreplace in any::<bool>()) {
+            let flags = if noreplace { FIXED_NOREPLACE } else { FIXED };
+            match placement(address, flags) {
+                Ok(Placement::Fixed(at) | Placement::FixedNoReplace(at)) => {
+                    prop_assert!(at == address && at % PAGE_SIZE == 0 && at != 0);
+                }
+                Ok(_) => prop_assert!(false),
+                Err(_) => prop_assert!(address % PAGE_SIZE != 0 || address == 0),
+            }
+        }
+    }
+}

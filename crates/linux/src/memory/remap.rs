@@ -1,0 +1,60 @@
+//! `mremap`.
+
+use super::page_up;
+use crate::Ctx;
+use crate::errno::Errno;
+use crate::machine::Machine;
+use crate::user::USER_END;
+use linux_raw_sys::general as raw;
+use quire_vm::map::Move;
+use quire_vm::{MapError, PAGE_SIZE, VirtRange};
+
+const MAYMOVE: u32 = raw::MREMAP_MAYMOVE;
+const FIXED: u32 = raw::MREMAP_FIXED;
+const DONTUNMAP: u32 = raw::MREMAP_DONTUNMAP;
+
+/// `mremap`
+pub fn sys_mremap<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    old: u64,
+    old_len: u64,
+    new_len: u64,
+    flags: u32,
+    new: u64,
+) -> Result<usize, Errno> {
+    if flags & !(MAYMOVE | FIXED | DONTUNMAP) != 0 || (flags & (FIXED | DONTUNMAP) != 0 && flags & MAYMOVE == 0) {
+        return Err(Errno::EINVAL);
+    }
+    if old % PAGE_SIZE != 0 || new_len == 0 || (flags & DONTUNMAP != 0 && old_len != new_len) {
+        return Err(Errno::EINVAL);
+    }
+    let old_len = page_up(old_len).ok_or(Errno::EINVAL)?;
+    let new_len = page_up(new_len).filter(|len| *len <= USER_END).ok_or(Errno::EINVAL)?;
+    let old_end = old.checked_add(old_len).filter(|end| *end <= USER_END).ok_or(Errno::EFAULT)?;
+    if old < PAGE_SIZE {
+        return Err(Errno::EFAULT);
+    }
+    let how = if flags & FIXED != 0 {
+        let fits = new.checked_add(new_len).is_some_and(|end| end <= USER_END);
+        if new % PAGE_SIZE != 0 || !fits || (new < old_end && old < new.wrapping_add(new_len)) {
+            return Err(Errno::EINVAL);
+        }
+        if new < PAGE_SIZE {
+            return Err(Errno::EPERM);
+        }
+        Move::To(new)
+    } else if flags & MAYMOVE != 0 {
+        Move::May
+    } else {
+        Move::No
+    };
+    if new_len > old_len {
+        super::map::refuse_obvious_overcommit(ctx.linux, new_len - old_len)?;
+    }
+    match ctx.space()?.remap(VirtRange { start: old, end: old_end }, new_len, how, flags & DONTUNMAP != 0) {
+        Ok(at) => Ok(at as usize),
+        // Nothing is mapped there, or more than one mapping lies there.
+        Err(MapError::NotMapped) => Err(Errno::EFAULT),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,81 @@
+//! `fd`: a link for each open file.
+
+use super::node::{Jump, number};
+use super::process::{About, numbers};
+use crate::file::{File, FileHost, Files};
+use crate::machine::Machine;
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use quire_fs::generated::{Entry, Generated, GeneratedDirectory, GeneratedLink};
+use quire_fs::inode::NewAttr;
+use quire_fs::{FileKind, FsError, OpenFlags};
+
+struct Descriptors<M: Machine>(About<M>);
+struct Link<M: Machine>(About<M>, Arc<File<M>>);
+
+/// The directory.
+pub(super) fn directory<M: Machine>(about: About<M>) -> Arc<dyn GeneratedDirectory<FileHost<M>>> {
+    Arc::new(Descriptors(about))
+}
+
+impl<M: Machine> Descriptors<M> {
+    fn files(&self) -> Option<Arc<Files<M>>> {
+        let task = self.0.task()?;
+        task.payload().as_ref()?.files.look(|files| files.clone())
+    }
+
+    fn number(&self, fd: u32) -> u64 {
+        numbers(self.0.tid) + 0x2000 + u64::from(fd)
+    }
+}
+
+impl<M: Machine> GeneratedDirectory<FileHost<M>> for Descriptors<M> {
+    fn lookup(&self, name: &[u8]) -> Option<Entry<FileHost<M>>> {
+        let fd = number(name)?;
+        let file = self.files()?.get(fd).ok()?;
+        let flags = file.flags();
+        let mut mode = 0o100;
+        if flags.contains(OpenFlags::READ) {
+            mode |= 0o400;
+        }
+        if flags.contains(OpenFlags::WRITE) {
+            mode |= 0o200;
+        }
+        let attr = NewAttr { mode, uid: 0, gid: 0 };
+        Some(Entry { number: self.number(fd), attr, node: Generated::Link(Arc::new(Link(self.0.clone(), file))) })
+    }
+
+    fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool) {
+        const BATCH: usize = 64;
+        let Some(files) = self.files() else { return };
+        // Cookies are descriptors plus one.
+        let mut from = after as u32;
+        loop {
+            let batch = files.list(from, BATCH);
+            let Some((last, _)) = batch.last() else { return };
+            let next = last + 1;
+            for (fd, _) in &batch {
+                if !each(u64::from(*fd) + 1, format!("{fd}").as_bytes(), FileKind::Symlink, self.number(*fd)) {
+                    return;
+                }
+            }
+            from = next;
+        }
+    }
+}
+
+impl<M: Machine> GeneratedLink<FileHost<M>> for Link<M> {
+    fn target(&self) -> Result<Vec<u8>, FsError> {
+        let root = self.0.process.linux.files.vfs().root();
+        let (mut path, exists) = self.1.dentry.path(root);
+        if !exists {
+            path.extend_from_slice(b" (deleted)");
+        }
+        Ok(path)
+    }
+
+    fn jump(&self) -> Option<Jump<M>> {
+        Some(Ok(self.1.dentry.clone()))
+    }
+}

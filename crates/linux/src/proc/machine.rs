@@ -1,0 +1,145 @@
+//! Files about the whole machine.
+
+use super::node::put;
+use super::root::About;
+use crate::machine::Machine;
+use crate::system::{RELEASE, VERSION};
+use crate::time::{SECOND, ticks};
+use quire_fs::FsError;
+use quire_fs::generated::Text;
+use quire_task::CpuTimes;
+use quire_vm::PAGE_SIZE;
+use quire_vm::stats::Event;
+
+const KIB_A_PAGE: u64 = PAGE_SIZE / 1024;
+
+pub(super) fn command_line<M: Machine>(_about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "quire\n")
+}
+
+pub(super) fn cpu_info<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    for cpu in 0..about.0.scheduler.cpus() {
+        put!(out, "processor\t: {cpu}\n")?;
+        about.0.machine.describe_cpu(cpu, out).map_err(|_| FsError::OutOfMemory)?;
+        put!(out, "\n")?;
+    }
+    Ok(())
+}
+
+pub(super) fn file_systems<M: Machine>(_about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "nodev\ttmpfs\nnodev\tproc\n")
+}
+
+pub(super) fn load_average<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let linux = about.0;
+    let load = linux.load();
+    let (mut threads, mut last) = (0, 0);
+    for process in linux.ids.processes() {
+        threads += process.threads.lock().len();
+        last = process.pid;
+    }
+    put!(out, "{load}.00 {load}.00 {load}.00 {load}/{threads} {last}\n")
+}
+
+pub(super) fn memory_info<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let vm = about.0.vm;
+    let kib = |pages: u64| pages * KIB_A_PAGE;
+    let (total, free) = (vm.frames().total(), vm.frames().free());
+    let slabs: u64 = slab_frames(about);
+    let rows = [
+        ("MemTotal", total),
+        ("MemFree", free),
+        ("MemAvailable", free.saturating_sub(vm.frames().reserve())),
+        ("Buffers", 0),
+        ("Cached", 0),
+        ("SwapCached", 0),
+        ("Active", 0),
+        ("Inactive", 0),
+        ("SwapTotal", 0),
+        ("SwapFree", 0),
+        ("Dirty", 0),
+        ("Writeback", 0),
+        ("AnonPages", 0),
+        ("Mapped", 0),
+        ("Shmem", 0),
+        ("KReclaimable", 0),
+        ("Slab", slabs),
+        ("SReclaimable", 0),
+        ("SUnreclaim", slabs),
+        ("KernelStack", 0),
+        ("PageTables", 0),
+        ("CommitLimit", total),
+        ("Committed_AS", total - free.min(total)),
+    ];
+    for (name, pages) in rows {
+        let label = alloc::format!("{name}:");
+        put!(out, "{label:<16}{:>8} kB\n", kib(pages))?;
+    }
+    Ok(())
+}
+
+fn slab_frames<M: Machine>(about: &About<M>) -> u64 {
+    let vm = about.0.vm;
+    let maps = vm.map_memory().caches();
+    let objects = vm.object_memory().caches();
+    let all = vm.heap().caches().iter().chain(maps).chain(objects);
+    all.map(|cache| cache.frames()).sum()
+}
+
+pub(super) fn slab_info<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let vm = about.0.vm;
+    put!(out, "# name object-bytes frames\n")?;
+    for cache in vm.heap().caches().iter().chain(vm.map_memory().caches()).chain(vm.object_memory().caches()) {
+        put!(out, "{} {} {}\n", cache.label(), cache.object_size(), cache.frames())?;
+    }
+    Ok(())
+}
+
+fn cpu_row(out: &mut Text, label: &str, times: &CpuTimes) -> Result<(), FsError> {
+    let [user, system, idle] = [times.user_ns, times.system_ns, times.idle_ns].map(ticks);
+    put!(out, "{label} {user} 0 {system} {idle} 0 0 0 0 0 0\n")
+}
+
+pub(super) fn stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let linux = about.0;
+    let mut sum = CpuTimes::default();
+    for cpu in 0..linux.scheduler.cpus() {
+        let times = linux.scheduler.cpu_times(cpu);
+        sum.user_ns += times.user_ns;
+        sum.system_ns += times.system_ns;
+        sum.idle_ns += times.idle_ns;
+        sum.switches += times.switches;
+    }
+    cpu_row(out, "cpu ", &sum)?;
+    for cpu in 0..linux.scheduler.cpus() {
+        cpu_row(out, &alloc::format!("cpu{cpu}"), &linux.scheduler.cpu_times(cpu))?;
+    }
+    let boot = (linux.machine.realtime() - quire_sync::hooks::now().min(linux.machine.realtime())) / SECOND;
+    let forks = linux.vm.stats().total(Event::Fork);
+    put!(out, "intr 0\nctxt {}\nbtime {boot}\nprocesses {forks}\n", sum.switches)?;
+    put!(out, "procs_running {}\nprocs_blocked 0\n", linux.scheduler.runnable())
+}
+
+pub(super) fn swaps<M: Machine>(_about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n")
+}
+
+pub(super) fn uptime<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let hundredths = |ns: u64| (ns / SECOND, ns % SECOND / (SECOND / 100));
+    let idle = (0..about.0.scheduler.cpus()).map(|cpu| about.0.scheduler.cpu_times(cpu).idle_ns).sum();
+    let ((up, up_part), (idle, idle_part)) = (hundredths(quire_sync::hooks::now()), hundredths(idle));
+    put!(out, "{up}.{up_part:02} {idle}.{idle_part:02}\n")
+}
+
+pub(super) fn version<M: Machine>(_about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "Linux version {RELEASE} (rustc) {VERSION}\n")
+}
+
+pub(super) fn vm_stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let vm = about.0.vm;
+    put!(out, "nr_free_pages {}\n", vm.frames().free())?;
+    for event in Event::ALL {
+        put!(out, "{} {}\n", event.name(), vm.stats().total(*event))?;
+    }
+    Ok(())
+}

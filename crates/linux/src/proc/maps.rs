@@ -1,0 +1,66 @@
+//! `maps` and what is summed up from it.
+
+use super::node::put;
+use super::process::About;
+use crate::machine::Machine;
+use alloc::string::String;
+use core::fmt::Write as _;
+use quire_fs::FsError;
+use quire_fs::generated::Text;
+use quire_vm::map::{Flags, Tag};
+use quire_vm::{PAGE_SIZE, Prot};
+
+pub(super) fn maps<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let Some(memory) = about.memory() else { return Ok(()) };
+    let mut result = Ok(());
+    memory.entries(0, &mut |entry| {
+        let a = entry.attributes;
+        let letter = |prot: Prot, c: char| if a.prot.contains(prot) { c } else { '-' };
+        let (r, w, x) = (letter(Prot::READ, 'r'), letter(Prot::WRITE, 'w'), letter(Prot::EXEC, 'x'));
+        let s = if a.flags.contains(Flags::SHARED) { 's' } else { 'p' };
+        let (device, inode) = entry.ident();
+        let (major, minor) = (device >> 8 & 0xfff, device & 0xff);
+        let mut line = String::new();
+        let mut write = || {
+            write!(line, "{:x}-{:x} {r}{w}{x}{s} {:08x} ", entry.range.start, entry.range.end, entry.offset)?;
+            write!(line, "{major:02x}:{minor:02x} {inode} ")?;
+            let name_at = line.len();
+            match a.tag {
+                Tag::Heap => line.push_str("[heap]"),
+                Tag::Stack => line.push_str("[stack]"),
+                Tag::Vdso => line.push_str("[vdso]"),
+                Tag::Vvar => line.push_str("[vvar]"),
+                Tag::None if inode != 0 => entry.name(&mut line)?,
+                Tag::None if s == 's' => line.push_str("/dev/zero (deleted)"),
+                Tag::None => {}
+            }
+            // Names stand in one column, where the addresses leave room.
+            if line.len() > name_at && name_at < COLUMN {
+                let pad: String = core::iter::repeat_n(' ', COLUMN - name_at).collect();
+                line.insert_str(name_at, &pad);
+            }
+            writeln!(line)
+        };
+        result = write().map_err(|_| FsError::OutOfMemory).and_then(|()| out.push(line.as_bytes()));
+        result.is_ok()
+    });
+    result
+}
+
+/// Where Linux puts the names.
+const COLUMN: usize = 73;
+
+/// `smaps_rollup`: sums over the whole space.
+pub(super) fn rollup<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let Some(memory) = about.memory() else { return Ok(()) };
+    let (mut first, mut last) = (0, 0);
+    memory.entries(0, &mut |entry| {
+        if first == 0 {
+            first = entry.range.start;
+        }
+        last = entry.range.end;
+        true
+    });
+    let rss = memory.stats().resident_pages * PAGE_SIZE / 1024;
+    put!(out, "{first:x}-{last:x} ---p 00000000 00:00 0 [rollup]\nRss:            {rss:8} kB\n")
+}

@@ -1,0 +1,155 @@
+//! Tables of generated files: what most directories of `/proc` are.
+
+use crate::file::FileHost;
+use crate::machine::Machine;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use quire_fs::generated::{Entry, Generated, GeneratedDirectory, GeneratedFile, GeneratedLink, Text};
+use quire_fs::inode::NewAttr;
+use quire_fs::{Dentry, FileKind, FsError};
+
+/// Where a link leads.
+pub(super) type Jump<M> = Result<Arc<Dentry<FileHost<M>>>, FsError>;
+
+/// What a name stands for, in directories about a `T`.
+pub(super) enum What<M: Machine, T> {
+    /// A text that is written when it is read.
+    File(fn(&T, &mut Text) -> Result<(), FsError>),
+    /// A text that can also be written.
+    Writable(fn(&T, &mut Text) -> Result<(), FsError>, fn(&T, &[u8]) -> Result<usize, FsError>),
+    /// A link to be read; and followed elsewhere than its text says, where the second function is there.
+    Link(fn(&T) -> Result<Vec<u8>, FsError>, Option<fn(&T) -> Jump<M>>),
+    /// A directory.
+    Directory(fn(&T) -> Arc<dyn GeneratedDirectory<FileHost<M>>>),
+}
+
+/// A name and what it stands for.
+pub(super) struct Item<M: Machine, T> {
+    pub name: &'static str,
+    pub what: What<M, T>,
+}
+
+impl<M: Machine, T> Item<M, T> {
+    pub const fn file(name: &'static str, text: fn(&T, &mut Text) -> Result<(), FsError>) -> Self {
+        Item { name, what: What::File(text) }
+    }
+
+    fn kind(&self) -> FileKind {
+        match self.what {
+            What::File(_) | What::Writable(..) => FileKind::Regular,
+            What::Link(..) => FileKind::Symlink,
+            What::Directory(_) => FileKind::Directory,
+        }
+    }
+}
+
+struct File<M: Machine, T: 'static>(T, &'static Item<M, T>);
+
+impl<M: Machine, T: Send + Sync> GeneratedFile for File<M, T> {
+    fn text(&self, out: &mut Text) -> Result<(), FsError> {
+        match self.1.what {
+            What::File(text) | What::Writable(text, _) => text(&self.0, out),
+            _ => Err(FsError::Invalid),
+        }
+    }
+
+    fn store(&self, bytes: &[u8]) -> Result<usize, FsError> {
+        match self.1.what {
+            What::Writable(_, store) => store(&self.0, bytes),
+            _ => Err(FsError::NotPermitted),
+        }
+    }
+}
+
+impl<M: Machine, T: Send + Sync> GeneratedLink<FileHost<M>> for File<M, T> {
+    fn target(&self) -> Result<Vec<u8>, FsError> {
+        match self.1.what {
+            What::Link(target, _) => target(&self.0),
+            _ => Err(FsError::Invalid),
+        }
+    }
+
+    fn jump(&self) -> Option<Jump<M>> {
+        match self.1.what {
+            What::Link(_, Some(jump)) => Some(jump(&self.0)),
+            _ => None,
+        }
+    }
+}
+
+/// A directory that is a table, about a `T`. Its inode numbers start at `numbers`.
+pub(super) struct Table<M: Machine, T: 'static> {
+    pub about: T,
+    pub items: &'static [Item<M, T>],
+    pub numbers: u64,
+    /// Whose its files are.
+    pub owner: (u32, u32),
+}
+
+impl<M: Machine, T: Clone + Send + Sync> Table<M, T> {
+    fn entry(&self, at: usize) -> Entry<FileHost<M>> {
+        let item = &self.items[at];
+        let file = || File(self.about.clone(), item);
+        let (node, mode) = match &item.what {
+            What::File(_) => (Generated::File(Arc::new(file())), 0o444),
+            What::Writable(..) => (Generated::File(Arc::new(file())), 0o644),
+            What::Link(..) => (Generated::Link(Arc::new(file())), 0o777),
+            What::Directory(make) => (Generated::Directory(make(&self.about)), 0o555),
+        };
+        let attr = NewAttr { mode, uid: self.owner.0, gid: self.owner.1 };
+        Entry { number: self.numbers + at as u64, attr, node }
+    }
+
+    /// Lists the table with cookies from 1 on; returns whether `each` wanted to go on.
+    pub fn list_items(&self, after: u64, each: &mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool) -> bool {
+        for (at, item) in self.items.iter().enumerate().skip(after as usize) {
+            let number = self.numbers + at as u64;
+            if !each(at as u64 + 1, item.name.as_bytes(), item.kind(), number) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl<M: Machine, T: Clone + Send + Sync> GeneratedDirectory<FileHost<M>> for Table<M, T> {
+    fn lookup(&self, name: &[u8]) -> Option<Entry<FileHost<M>>> {
+        let at = self.items.iter().position(|item| item.name.as_bytes() == name)?;
+        Some(self.entry(at))
+    }
+
+    fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool) {
+        self.list_items(after, each);
+    }
+}
+
+/// `write!` to a text; what fails is memory.
+macro_rules! put {
+    ($out:expr, $($arg:tt)*) => {
+        core::fmt::Write::write_fmt($out, format_args!($($arg)*)).map_err(|_| quire_fs::FsError::OutOfMemory)
+    };
+}
+pub(super) use put;
+
+/// A number in a file name: decimal, no sign, no leading zero.
+pub(super) fn number(name: &[u8]) -> Option<u32> {
+    if name.is_empty() || name.len() > 10 || (name[0] == b'0' && name.len() > 1) || !name.iter().all(u8::is_ascii_digit)
+    {
+        return None;
+    }
+    core::str::from_utf8(name).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number;
+
+    #[test]
+    fn only_plain_numbers_name_processes() {
+        assert_eq!(number(b"17"), Some(17));
+        assert_eq!(number(b"0"), Some(0));
+        for bad in [&b""[..], b"01", b"+1", b"1x", b"99999999999", b"4294967296"] {
+            assert_eq!(number(bad), None);
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! A process's directory.
+
+use super::node::{Item, Jump, Table, What, number, put};
+use super::{descriptors, maps, memory};
+use crate::file::FileHost;
+use crate::machine::Machine;
+use crate::memory::AddressSpace;
+use crate::process::limits::{INFINITY, NAMES};
+use crate::process::usage;
+use crate::signal::SigSet;
+use crate::thread::{Name, Thread};
+use crate::time::ticks;
+use crate::{Pid, Process};
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt::Write as _;
+use core::sync::atomic::Ordering;
+use quire_fs::generated::{Entry, Generated, GeneratedDirectory, Text};
+use quire_fs::inode::NewAttr;
+use quire_fs::{FileKind, FsError};
+use quire_task::ThreadRef;
+use quire_vm::PAGE_SIZE;
+
+type Directory<M> = Arc<dyn GeneratedDirectory<FileHost<M>>>;
+
+/// A process, or one thread of it.
+pub(super) struct About<M: Machine> {
+    pub process: Arc<Process<M>>,
+    /// The thread that is meant; the process's id for the process as a whole.
+    pub tid: Pid,
+}
+
+impl<M: Machine> Clone for About<M> {
+    fn clone(&self) -> Self {
+        About { process: self.process.clone(), tid: self.tid }
+    }
+}
+
+impl<M: Machine> About<M> {
+    /// The thread, or any where the first one has ended. `None` for a zombie.
+    pub fn task(&self) -> Option<ThreadRef<M>> {
+        let threads = self.process.threads.lock();
+        threads.get(self.tid).or_else(|| threads.any()).cloned()
+    }
+
+    /// The thread's memory.
+    pub fn memory(&self) -> Option<Arc<AddressSpace<M>>> {
+        let task = self.task()?;
+        let thread: &Thread<M> = task.payload().as_ref()?;
+        thread.space.look(|space| space.clone())
+    }
+
+    fn name(&self) -> Name {
+        let task = self.task();
+        let thread = task.as_ref().and_then(|task| task.payload().as_ref());
+        thread.map_or_else(|| self.process.last_name(), |thread| thread.name.look(|name| *name))
+    }
+}
+
+/// Inode numbers of what belongs to `pid` start here.
+pub(super) fn numbers(pid: Pid) -> u64 {
+    u64::from(pid) << 20
+}
+
+struct Names<M>(core::marker::PhantomData<M>);
+
+impl<M: Machine> Names<M> {
+    const OF_BOTH: &'static [Item<M, About<M>>] = &[
+        Item::file("auxv", memory::vector),
+        Item::file("cmdline", memory::command_line),
+        Item { name: "comm", what: What::Writable(comm, set_comm) },
+        Item { name: "cwd", what: What::Link(working_directory, Some(jump_to_cwd)) },
+        Item::file("environ", memory::environment),
+        Item { name: "exe", what: What::Link(executable, Some(jump_to_executable)) },
+        Item { name: "fd", what: What::Directory(|a| descriptors::directory(a.clone())) },
+        Item::file("limits", limits),
+        Item::file("maps", maps::maps),
+        Item::file("mounts", mounts),
+        Item { name: "oom_score_adj", what: What::Writable(oom_adjust, set_oom_adjust) },
+        Item { name: "root", what: What::Link(root_directory, Some(jump_to_root)) },
+        Item::file("smaps_rollup", maps::rollup),
+        Item::file("stat", stat),
+        Item::file("statm", statm),
+        Item::file("status", status),
+        Item::file("wchan", |_, out| put!(out, "0")),
+        Item { name: "task", what: What::Directory(|a| Arc::new(Tasks(a.process.clone()))) },
+    ];
+    /// Everything but `task`, which comes last.
+    const OF_THREAD: &'static [Item<M, About<M>>] = Self::OF_BOTH.split_at(Self::OF_BOTH.len() - 1).0;
+}
+
+/// The directory of a process.
+pub(super) fn directory<M: Machine>(process: Arc<Process<M>>) -> Directory<M> {
+    let (owner, pid) = (owner(&process), process.pid);
+    Arc::new(Table { about: About { process, tid: pid }, items: Names::<M>::OF_BOTH, numbers: numbers(pid) + 1, owner })
+}
+
+fn owner<M: Machine>(process: &Process<M>) -> (u32, u32) {
+    let c = process.credentials();
+    (c.effective_user, c.effective_group)
+}
+
+/// `task`: a directory for each thread.
+struct Tasks<M: Machine>(Arc<Process<M>>);
+
+impl<M: Machine> GeneratedDirectory<FileHost<M>> for Tasks<M> {
+    fn lookup(&self, name: &[u8]) -> Option<Entry<FileHost<M>>> {
+        let tid = number(name)?;
+        self.0.threads.lock().get(tid)?;
+        let owner = owner(&self.0);
+        let about = About { process: self.0.clone(), tid };
+        let numbers = numbers(tid) + 0x1000;
+        let table = Table { about, items: Names::<M>::OF_THREAD, numbers: numbers + 1, owner };
+        let attr = NewAttr { mode: 0o555, uid: owner.0, gid: owner.1 };
+        Some(Entry { number: numbers, attr, node: Generated::Directory(Arc::new(table)) })
+    }
+
+    fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool) {
+        let Ok(all) = self.0.all_threads() else { return };
+        let mut ids: Vec<Pid> = all.iter().filter_map(|t| t.payload().as_ref().map(|t| t.tid())).collect();
+        ids.sort_unstable();
+        for tid in ids.into_iter().filter(|tid| u64::from(*tid) > after) {
+            if !each(u64::from(tid), format!("{tid}").as_bytes(), FileKind::Directory, numbers(tid) + 0x1000) {
+                return;
+            }
+        }
+    }
+}
+
+fn comm<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    out.push(about.name().bytes())?;
+    put!(out, "\n")
+}
+
+fn set_comm<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    let linux = about.process.linux;
+    let me = linux.current();
+    // A thread's name belongs to the thread; it may be set from here by itself.
+    if me.tid() != about.tid {
+        return Err(FsError::NotPermitted);
+    }
+    // SAFETY: the thread itself runs this, and nobody borrows the old name.
+    unsafe { me.name.replace(Name::new(bytes)) };
+    Ok(bytes.len())
+}
+
+fn executable<M: Machine>(about: &About<M>) -> Result<Vec<u8>, FsError> {
+    let memory = about.memory().ok_or(FsError::NotFound)?;
+    memory.image.file.path().map_err(|_| FsError::OutOfMemory)
+}
+
+fn jump_to_executable<M: Machine>(about: &About<M>) -> Jump<M> {
+    let memory = about.memory().ok_or(FsError::NotFound)?;
+    Ok(memory.image.file.dentry.clone())
+}
+
+fn fs_of<M: Machine>(about: &About<M>) -> Result<Arc<crate::file::FsState<M>>, FsError> {
+    let task = about.task().ok_or(FsError::NotFound)?;
+    let thread = task.payload().as_ref().ok_or(FsError::NotFound)?;
+    thread.fs.look(|fs| fs.clone()).ok_or(FsError::NotFound)
+}
+
+fn jump_to_cwd<M: Machine>(about: &About<M>) -> Jump<M> {
+    Ok(fs_of(about)?.get().1)
+}
+
+fn jump_to_root<M: Machine>(about: &About<M>) -> Jump<M> {
+    Ok(fs_of(about)?.get().0)
+}
+
+fn working_directory<M: Machine>(about: &About<M>) -> Result<Vec<u8>, FsError> {
+    let (root, cwd, _) = fs_of(about)?.get();
+    Ok(cwd.path(&root).0)
+}
+
+fn root_directory<M: Machine>(about: &About<M>) -> Result<Vec<u8>, FsError> {
+    let (root, _, _) = fs_of(about)?.get();
+    Ok(root.path(about.process.linux.files.vfs().root()).0)
+}
+
+fn limits<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let value = |v: u64| if v == INFINITY { alloc::string::String::from("unlimited") } else { format!("{v}") };
+    put!(out, "{:<26}{:<21}{:<21}{:<10}\n", "Limit", "Soft Limit", "Hard Limit", "Units")?;
+    let limits = about.process.limits();
+    for ((name, unit), limit) in NAMES.iter().zip(&limits.0) {
+        put!(out, "{name:<26}{:<21}{:<21}{unit:<10}\n", value(limit.soft), value(limit.hard))?;
+    }
+    Ok(())
+}
+
+fn mounts<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let mut result = Ok(());
+    about.process.linux.files.vfs().mounts(|path, kind| {
+        let mut line = || {
+            put!(out, "{kind} ")?;
+            out.push(path)?;
+            put!(out, " {kind} rw,relatime 0 0\n")
+        };
+        if result.is_ok() {
+            result = line();
+        }
+    });
+    result
+}
+
+fn oom_adjust<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "{}\n", about.process.oom_adjust.load(Ordering::Relaxed))
+}
+
+fn set_oom_adjust<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    let text = core::str::from_utf8(bytes).map_err(|_| FsError::Invalid)?;
+    let value = text.trim().parse::<i32>().map_err(|_| FsError::Invalid)?;
+    if !(-1000..=1000).contains(&value) {
+        return Err(FsError::Invalid);
+    }
+    about.process.oom_adjust.store(value, Ordering::Relaxed);
+    Ok(bytes.len())
+}
+
+/// The state as one letter, and in words.
+fn state<M: Machine>(about: &About<M>) -> (char, &'static str) {
+    let Some(task) = about.task() else { return ('Z', "zombie") };
+    let stopped = {
+        let job = about.process.job.lock();
+        job.stopping.is_some() && job.stopped_threads > 0
+    };
+    if stopped {
+        ('T', "stopped")
+    } else if task.is_running() {
+        ('R', "running")
+    } else {
+        ('S', "sleeping")
+    }
+}
+
+fn stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let process = &about.process;
+    let task = about.task();
+    let memory = about.memory();
+    let used = match &task {
+        Some(task) if about.tid != process.pid => usage::of_thread(process.linux, task),
+        _ => process.usage(),
+    };
+    let children = process.accounts.lock().children;
+    let (group, threads) = (process.group(), process.threads.lock().len());
+    let (terminal, foreground) = match group.session.terminal.load(Ordering::Relaxed) {
+        0 => (0, -1),
+        // Device 5:1, the console.
+        _ => (0x501, process.linux.files.terminal().map_or(-1, |t| t.owner().0 as i32)),
+    };
+    let priority = process.priority.load(Ordering::Relaxed) as i32;
+    let nice = 20 - priority;
+    let stats = memory.as_ref().map(|m| m.stats()).unwrap_or_default();
+    let image = memory.as_ref().map(|m| &m.image);
+    let blocked = task.as_ref().and_then(|t| t.payload().as_ref()).map_or(0, |t| t.blocked().0);
+    let pending = process.pending.set().0;
+    let (ignored, caught) = process.dispositions();
+    put!(out, "{} (", about.tid)?;
+    out.push(about.name().bytes())?;
+    put!(out, ") {} {} {} {} ", state(about).0, process.parent_pid(), group.id, group.session.id)?;
+    put!(out, "{terminal} {foreground} 0 {} {} ", used.minor_faults, children.minor_faults)?;
+    put!(out, "{} {} ", used.major_faults, children.major_faults)?;
+    put!(out, "{} {} {} {} ", ticks(used.user), ticks(used.system), ticks(children.user), ticks(children.system))?;
+    put!(out, "{} {nice} {threads} 0 {} ", 20 + nice, ticks(process.started))?;
+    put!(
+        out,
+        "{} {} {} ",
+        stats.mapped_bytes,
+        stats.resident_pages,
+        process.limits().soft(crate::process::limits::which::RSS)
+    )?;
+    let (code, stack) = image.map_or(((0, 0), 0), |i| (i.code, i.stack));
+    put!(out, "{} {} {stack} 0 0 ", code.0, code.1)?;
+    put!(out, "{pending} {blocked} {} {} 0 0 0 ", ignored.0, caught.0)?;
+    let cpu = task.as_ref().map_or(0, |t| t.home());
+    let exit_signal = process.exit_signal.load(Ordering::Relaxed);
+    put!(out, "{exit_signal} {cpu} 0 0 0 0 0 ")?;
+    let heap = memory.as_ref().map_or(0, |m| m.heap.lock().start);
+    let (arguments, environment) = image.map_or(((0, 0), (0, 0)), |i| (i.arguments, i.environment));
+    put!(out, "0 0 {heap} {} {} ", arguments.0, arguments.1)?;
+    put!(out, "{} {} {}\n", environment.0, environment.1, process.status.load(Ordering::Relaxed))
+}
+
+fn statm<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let memory = about.memory();
+    let stats = memory.as_ref().map(|m| m.stats()).unwrap_or_default();
+    let text = memory.as_ref().map_or(0, |m| (m.image.code.1 - m.image.code.0).div_ceil(PAGE_SIZE));
+    let size = stats.mapped_bytes / PAGE_SIZE;
+    put!(out, "{size} {} 0 {text} 0 {} 0\n", stats.resident_pages, size.saturating_sub(text))
+}
+
+fn status<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let process = &about.process;
+    let task = about.task();
+    let thread = task.as_ref().and_then(|task| task.payload().as_ref());
+    put!(out, "Name:\t")?;
+    out.push(about.name().bytes())?;
+    let umask = thread.and_then(|t| t.fs.look(|fs| fs.clone())).map_or(0, |fs| fs.get().2);
+    let (letter, word) = state(about);
+    put!(out, "\nUmask:\t{umask:04o}\nState:\t{letter} ({word})\nTgid:\t{}\nNgid:\t0\n", process.pid)?;
+    put!(out, "Pid:\t{}\nPPid:\t{}\nTracerPid:\t0\n", about.tid, process.parent_pid())?;
+    let c = process.credentials();
+    put!(out, "Uid:\t{}\t{}\t{}\t{}\n", c.real_user, c.effective_user, c.saved_user, c.file_user)?;
+    put!(out, "Gid:\t{}\t{}\t{}\t{}\n", c.real_group, c.effective_group, c.saved_group, c.file_group)?;
+    let files = thread.and_then(|t| t.files.look(|files| files.clone())).map_or(0, |files| files.size());
+    put!(out, "FDSize:\t{files}\nGroups:\t")?;
+    for group in &c.groups {
+        write!(out, "{group} ").map_err(|_| FsError::OutOfMemory)?;
+    }
+    put!(out, "\n")?;
+    let group = process.group();
+    put!(
+        out,
+        "NStgid:\t{}\nNSpid:\t{}\nNSpgid:\t{}\nNSsid:\t{}\n",
+        process.pid,
+        about.tid,
+        group.id,
+        group.session.id
+    )?;
+    if let Some(memory) = about.memory() {
+        let stats = memory.stats();
+        let kib = |bytes: u64| bytes / 1024;
+        let pages = |pages: u64| pages * (PAGE_SIZE / 1024);
+        put!(out, "VmPeak:\t{:8} kB\nVmSize:\t{:8} kB\n", kib(stats.mapped_bytes), kib(stats.mapped_bytes))?;
+        put!(out, "VmLck:\t{:8} kB\nVmPin:\t{:8} kB\n", 0, 0)?;
+        put!(out, "VmHWM:\t{:8} kB\nVmRSS:\t{:8} kB\n", pages(stats.peak_resident), pages(stats.resident_pages))?;
+        put!(out, "VmPTE:\t{:8} kB\nVmSwap:\t{:8} kB\n", pages(stats.table_pages), 0)?;
+    }
+    put!(out, "Threads:\t{}\n", process.threads.lock().len())?;
+    let own = thread.map_or(SigSet::EMPTY, |t| t.pending.set());
+    let blocked = thread.map_or(SigSet::EMPTY, |t| t.blocked());
+    let (ignored, caught) = process.dispositions();
+    put!(out, "SigQ:\t0/1024\nSigPnd:\t{:016x}\nShdPnd:\t{:016x}\n", own.0, process.pending.set().0)?;
+    put!(out, "SigBlk:\t{:016x}\nSigIgn:\t{:016x}\nSigCgt:\t{:016x}\n", blocked.0, ignored.0, caught.0)?;
+    let capabilities: u64 = if c.is_root() { 0x1ff_ffff_ffff } else { 0 };
+    put!(out, "CapInh:\t{:016x}\nCapPrm:\t{capabilities:016x}\nCapEff:\t{capabilities:016x}\n", 0)?;
+    put!(out, "CapBnd:\t{:016x}\nCapAmb:\t{:016x}\n", 0x1ff_ffff_ffffu64, 0)?;
+    put!(out, "NoNewPrivs:\t{}\nSeccomp:\t0\n", u8::from(process.no_new_privileges.load(Ordering::Relaxed)))?;
+    let cpus = process.linux.scheduler.cpus();
+    put!(out, "Cpus_allowed_list:\t0-{}\nMems_allowed_list:\t0\n", cpus - 1)?;
+    let (mut voluntary, mut involuntary) = (0, 0);
+    if let Some(task) = &task {
+        (voluntary, involuntary) = task.switches();
+    }
+    put!(out, "voluntary_ctxt_switches:\t{voluntary}\nnonvoluntary_ctxt_switches:\t{involuntary}\n")
+}

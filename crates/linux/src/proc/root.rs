@@ -1,0 +1,98 @@
+//! `/proc` itself.
+
+use super::node::{Item, Table, What, number};
+use super::{machine, process, sys};
+use crate::Linux;
+use crate::file::FileHost;
+use crate::machine::Machine;
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use quire_fs::generated::{Entry, Generated, GeneratedDirectory};
+use quire_fs::inode::NewAttr;
+use quire_fs::{FileKind, FsError};
+
+/// The kernel, as files about the whole machine need it.
+pub(super) struct About<M: Machine>(pub &'static Linux<M>);
+
+impl<M: Machine> Clone for About<M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<M: Machine> Copy for About<M> {}
+
+/// Inode numbers: the root's files from 2 on, `sys` from 1,000, a process's from its id times 2^20.
+const NUMBERS: u64 = 2;
+/// Cookies of processes lie above those of names.
+const PROCESSES: u64 = 1000;
+
+struct Root<M: Machine> {
+    names: Table<M, About<M>>,
+}
+
+struct Names<M>(core::marker::PhantomData<M>);
+
+impl<M: Machine> Names<M> {
+    const ITEMS: &'static [Item<M, About<M>>] = &[
+        Item { name: "self", what: What::Link(own, None) },
+        Item { name: "thread-self", what: What::Link(own_thread, None) },
+        Item { name: "mounts", what: What::Link(|_| Ok(b"self/mounts".to_vec()), None) },
+        Item { name: "sys", what: What::Directory(sys::directory) },
+        Item::file("cmdline", machine::command_line),
+        Item::file("cpuinfo", machine::cpu_info),
+        Item::file("filesystems", machine::file_systems),
+        Item::file("loadavg", machine::load_average),
+        Item::file("meminfo", machine::memory_info),
+        Item::file("slabinfo", machine::slab_info),
+        Item::file("stat", machine::stat),
+        Item::file("swaps", machine::swaps),
+        Item::file("uptime", machine::uptime),
+        Item::file("version", machine::version),
+        Item::file("vmstat", machine::vm_stat),
+    ];
+}
+
+/// The root directory of `/proc`.
+pub fn root<M: Machine>(linux: &'static Linux<M>) -> Arc<dyn GeneratedDirectory<FileHost<M>>> {
+    let names = Table { about: About(linux), items: Names::<M>::ITEMS, numbers: NUMBERS, owner: (0, 0) };
+    Arc::new(Root { names })
+}
+
+fn own<M: Machine>(about: &About<M>) -> Result<Vec<u8>, FsError> {
+    Ok(format!("{}", about.0.current().process.pid).into_bytes())
+}
+
+fn own_thread<M: Machine>(about: &About<M>) -> Result<Vec<u8>, FsError> {
+    let thread = about.0.current();
+    Ok(format!("{}/task/{}", thread.process.pid, thread.tid()).into_bytes())
+}
+
+impl<M: Machine> GeneratedDirectory<FileHost<M>> for Root<M> {
+    fn lookup(&self, name: &[u8]) -> Option<Entry<FileHost<M>>> {
+        let Some(pid) = number(name) else { return self.names.lookup(name) };
+        let found = self.names.about.0.ids.process_of_thread(pid)?;
+        let c = found.credentials();
+        let attr = NewAttr { mode: 0o555, uid: c.effective_user, gid: c.effective_group };
+        Some(Entry { number: process::numbers(pid), attr, node: Generated::Directory(process::directory(found)) })
+    }
+
+    fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool) {
+        if after < PROCESSES && !self.names.list_items(after, each) {
+            return;
+        }
+        let mut from = after.saturating_sub(PROCESSES) as u32 + 1;
+        while let Some(found) = self.names.about.0.ids.next_process(from) {
+            let pid = found.pid;
+            if !each(
+                PROCESSES + u64::from(pid),
+                format!("{pid}").as_bytes(),
+                FileKind::Directory,
+                process::numbers(pid),
+            ) {
+                return;
+            }
+            from = pid + 1;
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! `/proc/sys`: settings, most of them only to be read.
+
+use super::node::{Item, Table, What, put};
+use super::root::About;
+use crate::file::FileHost;
+use crate::machine::Machine;
+use crate::system::{RELEASE, VERSION};
+use alloc::sync::Arc;
+use quire_fs::FsError;
+use quire_fs::generated::{GeneratedDirectory, Text};
+
+type Directory<M> = Arc<dyn GeneratedDirectory<FileHost<M>>>;
+
+fn table<M: Machine>(about: &About<M>, items: &'static [Item<M, About<M>>], numbers: u64) -> Directory<M> {
+    Arc::new(Table { about: *about, items, numbers, owner: (0, 0) })
+}
+
+struct Settings<M>(core::marker::PhantomData<M>);
+
+impl<M: Machine> Settings<M> {
+    const TOP: &'static [Item<M, About<M>>] = &[
+        Item { name: "fs", what: What::Directory(|a| table(a, Self::FS, 1100)) },
+        Item { name: "kernel", what: What::Directory(|a| table(a, Self::KERNEL, 1200)) },
+        Item { name: "vm", what: What::Directory(|a| table(a, Self::VM, 1300)) },
+    ];
+    const FS: &'static [Item<M, About<M>>] = &[
+        Item::file("file-max", |_, out| put!(out, "9223372036854775807\n")),
+        Item::file("nr_open", |_, out| put!(out, "1048576\n")),
+        Item::file("pipe-max-size", |_, out| put!(out, "1048576\n")),
+    ];
+    const KERNEL: &'static [Item<M, About<M>>] = &[
+        Item::file("cap_last_cap", |_, out| put!(out, "40\n")),
+        Item::file("hostname", |a, out| {
+            out.push(&a.0.host_name.node())?;
+            put!(out, "\n")
+        }),
+        Item::file("ngroups_max", |_, out| put!(out, "65536\n")),
+        Item::file("osrelease", |_, out| put!(out, "{RELEASE}\n")),
+        Item::file("ostype", |_, out| put!(out, "Linux\n")),
+        Item::file("overflowgid", |_, out| put!(out, "65534\n")),
+        Item::file("overflowuid", |_, out| put!(out, "65534\n")),
+        Item::file("pid_max", |a, out| put!(out, "{}\n", a.0.ids.max())),
+        Item { name: "random", what: What::Directory(|a| table(a, Self::RANDOM, 1250)) },
+        Item::file("randomize_va_space", |_, out| put!(out, "2\n")),
+        Item::file("threads-max", |a, out| put!(out, "{}\n", a.0.ids.max())),
+        Item::file("version", |_, out| put!(out, "{VERSION}\n")),
+    ];
+    const RANDOM: &'static [Item<M, About<M>>] = &[
+        Item::file("entropy_avail", |_, out| put!(out, "256\n")),
+        Item::file("poolsize", |_, out| put!(out, "256\n")),
+        Item::file("uuid", uuid),
+    ];
+    const VM: &'static [Item<M, About<M>>] = &[
+        Item { name: "max_map_count", what: What::Writable(max_map_count, set_max_map_count) },
+        Item::file("min_free_kbytes", |a, out| put!(out, "{}\n", a.0.vm.frames().reserve() * 4)),
+        Item::file("mmap_min_addr", |_, out| put!(out, "4096\n")),
+        Item::file("overcommit_memory", |_, out| put!(out, "0\n")),
+        Item::file("overcommit_ratio", |_, out| put!(out, "50\n")),
+        Item::file("swappiness", |_, out| put!(out, "60\n")),
+    ];
+}
+
+pub(super) fn directory<M: Machine>(about: &About<M>) -> Directory<M> {
+    table(about, Settings::<M>::TOP, 1000)
+}
+
+fn uuid<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let mut bytes = [0u8; 16];
+    about.0.random.fill(&mut bytes);
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    for (i, byte) in bytes.iter().enumerate() {
+        if matches!(i, 4 | 6 | 8 | 10) {
+            put!(out, "-")?;
+        }
+        put!(out, "{byte:02x}")?;
+    }
+    put!(out, "\n")
+}
+
+fn max_map_count<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "{}\n", about.0.max_map_count())
+}
+
+fn set_max_map_count<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    let text = core::str::from_utf8(bytes).map_err(|_| FsError::Invalid)?;
+    let value = text.trim().parse::<u32>().map_err(|_| FsError::Invalid)?;
+    about.0.set_max_map_count(u64::from(value));
+    Ok(bytes.len())
+}

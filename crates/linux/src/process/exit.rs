@@ -1,0 +1,271 @@
+//! Ending: of a thread, and of a process with its last thread.
+
+use super::{Process, usage, wait};
+use crate::errno::Errno;
+use crate::machine::{End, Machine};
+use crate::signal::action::flag;
+use crate::signal::{Detail, SigInfo, Signal, info::code, stop};
+use crate::thread::{Thread, work};
+use crate::{Ctx, Linux, futex};
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+
+/// `exit`: ends the calling thread.
+pub fn sys_exit<M: Machine>(ctx: &mut Ctx<'_, M>, status: i32) -> Result<usize, Errno> {
+    let process = ctx.process();
+    // What the process reports when no `exit_group` says otherwise: the status of its first thread.
+    if ctx.thread.tid() == process.pid && !process.is_exiting() {
+        process.status.store((status & 0xff) << 8, Ordering::Release);
+    }
+    ctx.thread.work.fetch_or(work::KILL, Ordering::AcqRel);
+    Ok(0)
+}
+
+/// `exit_group`: ends the process.
+pub fn sys_exit_group<M: Machine>(ctx: &mut Ctx<'_, M>, status: i32) -> Result<usize, Errno> {
+    ctx.process().begin_exit((status & 0xff) << 8);
+    Ok(0)
+}
+
+impl<M: Machine> Process<M> {
+    /// Makes all threads end; the process reports `status` (as `wait4` shows it). The first one who says so counts.
+    pub fn begin_exit(&self, status: i32) {
+        {
+            let mut threads = self.threads.lock();
+            if self.exiting.swap(true, Ordering::AcqRel) {
+                return;
+            }
+            self.status.store(status, Ordering::Release);
+            threads.closed = true;
+            let me = quire_task::Machine::current(self.linux.machine);
+            for task in threads.iter() {
+                if let Some(thread) = task.payload() {
+                    thread.work.fetch_or(work::KILL, Ordering::AcqRel);
+                    if !core::ptr::eq(me, &**task) {
+                        self.linux.poke(task);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Ends the calling thread, which holds nothing any more.
+pub(crate) fn exit_thread<M: Machine>(linux: &'static Linux<M>) -> ! {
+    finish(linux, linux.current());
+    linux.scheduler.exit()
+}
+
+/// Everything that the end of a thread means, up to giving its CPU away. A function of its own, so that all counts that
+/// it holds are dropped before.
+fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
+    let process = &thread.process;
+    let tid = thread.tid();
+    let used = usage::of_thread(linux, &linux.scheduler.current());
+    leave_memory(linux, thread);
+    // SAFETY: the thread itself runs this, and holds no view of its tables.
+    let (files, fs) = unsafe { (thread.files.replace(None), thread.fs.replace(None)) };
+    drop((files, fs));
+    process.accounts.lock().ended_threads.add(&used);
+    if tid == process.pid {
+        // SAFETY: the thread itself runs this.
+        *process.last_name.lock() = *unsafe { thread.name.get() };
+    }
+    process.timers.thread_ends(linux, process, thread);
+    let (gone, remaining) = {
+        let mut threads = process.threads.lock();
+        let gone = threads.remove(tid);
+        (gone, threads.len())
+    };
+    // The scheduler and the caller's stack still count it.
+    drop(gone);
+    if remaining == 0 {
+        end_process(linux, process);
+    } else {
+        hand_over_signals(linux, thread);
+        stop::thread_left(process, remaining);
+        process.thread_events.wake_all();
+    }
+    if tid != process.pid {
+        linux.ids.forget_process(tid);
+        linux.ids.release(tid);
+    }
+}
+
+/// Leaves the address space: tells those who wait for it by futexes, lets a vfork parent go on.
+pub(crate) fn leave_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
+    futex::robust::walk(linux, thread);
+    let clear = thread.clear_tid.swap(0, Ordering::AcqRel);
+    // SAFETY: the thread itself runs this.
+    let shared = unsafe { thread.space.get() }.as_ref().is_some_and(|space| Arc::strong_count(space) > 1);
+    if clear != 0 && shared {
+        // As in Linux, a bad address is the program's own loss.
+        if crate::user::UserMemory(linux.machine).write(clear, &0u32).is_ok() {
+            let _none_waits = futex::wake_address(linux, thread, clear, 1);
+        }
+    }
+    // First the thread has no space any more (a switch back to it activates none), then its CPU leaves it, then it may go.
+    // SAFETY: the thread itself runs this, and holds no view of the space.
+    let space = unsafe { thread.space.replace(None) };
+    linux.machine.activate(None);
+    drop(space);
+    release_parent(thread);
+}
+
+/// Lets the parent go on that waits in vfork.
+pub(crate) fn release_parent<M: Machine>(thread: &Thread<M>) {
+    thread.released.store(true, Ordering::Release);
+    thread.releases.wake_all();
+}
+
+/// A thread that ends may have been told of signals that any thread can take: another one is told.
+fn hand_over_signals<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
+    let mut left = thread.process.pending.set().without(thread.blocked());
+    while let Some(signal) = left.first() {
+        linux.tell_one(&thread.process, signal);
+        left = left.without(crate::signal::SigSet::of(&[signal]));
+    }
+}
+
+/// The last thread of `process` ends.
+fn end_process<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) {
+    process.exiting.store(true, Ordering::Release);
+    process.timers.end(linux);
+    if process.pid == 1 {
+        let status = process.status.load(Ordering::Acquire);
+        let end = match status & 0x7f {
+            0 => End::Exit((status >> 8) as u8),
+            signal => End::Signal(signal as u8),
+        };
+        linux.machine.power_off(end);
+    }
+    let group = process.group();
+    if group.session.id == process.pid {
+        crate::file::session_ends(linux, &group.session);
+    }
+    give_children_away(linux, process);
+    if linux.stopped.load(Ordering::Relaxed) != 0 {
+        group.hang_up_if_orphaned();
+    }
+    drop(group);
+    tell_parent(linux, process);
+}
+
+/// Who adopts the children of `process`: its nearest ancestor that asked for them, else process 1.
+pub(super) fn reaper_of<M: Machine>(process: &Process<M>) -> Option<Arc<Process<M>>> {
+    let mut at = process.parent();
+    while let Some(ancestor) = at {
+        if ancestor.subreaper.load(Ordering::Relaxed) && !ancestor.is_exiting() {
+            return Some(ancestor);
+        }
+        at = ancestor.parent();
+    }
+    process.linux.first.lock().clone()
+}
+
+fn give_children_away<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) {
+    {
+        let mut family = process.family.lock();
+        family.closed = true;
+        family.reports = alloc::vec::Vec::new();
+        if family.children.is_empty() && family.zombies.is_empty() {
+            return;
+        }
+    }
+    let Some(mut reaper) = reaper_of(process) else { return };
+    let mut zombies = false;
+    loop {
+        let mut mine = process.family.lock();
+        let (child, zombie) = match mine.children.pop() {
+            Some(child) => (child, false),
+            None => match mine.zombies.pop() {
+                Some(child) => (child, true),
+                None => break,
+            },
+        };
+        // Families are locked from descendants to ancestors, so two reparentings cannot wait for each other.
+        let mut theirs = reaper.family.lock_nested();
+        if theirs.closed {
+            // The ancestor ends too: process 1, which takes everybody in until the machine stops.
+            drop(theirs);
+            let first = linux.first.lock().clone();
+            let Some(first) = first else { break };
+            reaper = first;
+            theirs = reaper.family.lock_nested();
+        }
+        let old = core::mem::replace(&mut *child.parent.lock(), Some(reaper.clone()));
+        let place = if zombie { &mut theirs.zombies } else { &mut theirs.children };
+        let pushed = place.push(child.clone());
+        debug_assert!(pushed.is_ok());
+        drop(theirs);
+        drop(mine);
+        drop(old);
+        zombies |= zombie;
+        // An adopted child's end is reported like any other's.
+        child.exit_signal.store(Signal::CHLD.number(), Ordering::Relaxed);
+        if let Ok(signal) = Signal::new(u64::from(child.parent_death_signal.load(Ordering::Relaxed))) {
+            let _ignored = linux.signal_process(&child, process.as_sender(signal));
+        }
+        if linux.stopped.load(Ordering::Relaxed) != 0 {
+            child.group().hang_up_if_orphaned();
+        }
+    }
+    if zombies {
+        let _merged = linux.signal_process(&reaper, SigInfo::kernel(Signal::CHLD));
+        reaper.child_events.wake_all();
+    }
+}
+
+/// Makes `process` a zombie, or lets it go at once where its parent does not want to know.
+fn tell_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) {
+    let signal = Signal::new(u64::from(process.exit_signal.load(Ordering::Relaxed)));
+    let own = process.usage();
+    let status = process.status.load(Ordering::Acquire);
+    let uid = process.credentials().real_user;
+    loop {
+        let Some(parent) = process.parent() else { return };
+        let actions = parent.actions();
+        let unwanted = signal == Ok(Signal::CHLD) && {
+            let action = actions.lock().get(Signal::CHLD);
+            action.handler == 1 || action.flags & flag::NOCLDWAIT != 0
+        };
+        let gone = {
+            let mut family = parent.family.lock();
+            let Some(node) = family.children.remove(process) else {
+                // Given to another parent meanwhile.
+                continue;
+            };
+            family.reports.retain(|(pid, _)| *pid != process.pid);
+            if unwanted {
+                Some(node)
+            } else {
+                let pushed = family.zombies.push(node);
+                debug_assert!(pushed.is_ok());
+                None
+            }
+        };
+        let ignored = gone.is_some();
+        if let Some(gone) = gone {
+            wait::release(linux, &gone);
+        }
+        // From here on the parent may have waited for the process: only what was read before is used.
+        if let Ok(signal) = signal
+            && !(ignored && actions.lock().get(Signal::CHLD).handler == 1)
+        {
+            let (code, value) = match status & 0x7f {
+                0 => (code::CLD_EXITED, status >> 8 & 0xff),
+                by => (code::CLD_KILLED, by),
+            };
+            let detail = Detail::Child {
+                pid: process.pid,
+                uid,
+                status: value,
+                user: crate::time::ticks(own.user),
+                system: crate::time::ticks(own.system),
+            };
+            let _merged = linux.signal_process(&parent, SigInfo { signal, code, errno: 0, detail });
+        }
+        parent.child_events.wake_all();
+        return;
+    }
+}

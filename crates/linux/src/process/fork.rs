@@ -1,0 +1,430 @@
+//! Making threads and processes.
+
+use super::credentials::Credentials;
+use super::limits::Limits;
+use super::{NewProcess, Process};
+use crate::errno::Errno;
+use crate::machine::{Fpu, Machine};
+use crate::owned::Owned;
+use crate::regs::UserRegs;
+use crate::signal::send::PendingQueue;
+use crate::signal::{Actions, SigSet, Signal};
+use crate::thread::{AltStack, Name, Thread, Trap};
+use crate::user::USER_END;
+use crate::{Ctx, Linux, Pid, file, rank};
+use alloc::alloc::{alloc, dealloc};
+use alloc::sync::Arc;
+use core::alloc::Layout;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use linux_raw_sys::general as raw;
+use quire_sync::{SpinLock, WaitQueue};
+use quire_task::{Thread as Task, ThreadRef};
+
+/// What `clone` was asked for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Request {
+    flags: u64,
+    exit_signal: u8,
+    stack: u64,
+    parent_tid: u64,
+    child_tid: u64,
+    tls: u64,
+}
+
+const VM: u64 = raw::CLONE_VM as u64;
+const FS: u64 = raw::CLONE_FS as u64;
+const FILES: u64 = raw::CLONE_FILES as u64;
+const SIGHAND: u64 = raw::CLONE_SIGHAND as u64;
+const VFORK: u64 = raw::CLONE_VFORK as u64;
+const PARENT: u64 = raw::CLONE_PARENT as u64;
+const THREAD: u64 = raw::CLONE_THREAD as u64;
+const SYSVSEM: u64 = raw::CLONE_SYSVSEM as u64;
+const SETTLS: u64 = raw::CLONE_SETTLS as u64;
+const PARENT_SETTID: u64 = raw::CLONE_PARENT_SETTID as u64;
+const CHILD_CLEARTID: u64 = raw::CLONE_CHILD_CLEARTID as u64;
+const CHILD_SETTID: u64 = raw::CLONE_CHILD_SETTID as u64;
+const DETACHED: u64 = raw::CLONE_DETACHED as u64;
+const UNTRACED: u64 = raw::CLONE_UNTRACED as u64;
+const PTRACE: u64 = raw::CLONE_PTRACE as u64;
+const IO: u64 = raw::CLONE_IO as u64;
+const CLEAR_SIGHAND: u64 = 1 << 32;
+/// What is understood; the rest is namespaces, pidfds and control groups.
+const KNOWN: u64 = VM
+    | FS
+    | FILES
+    | SIGHAND
+    | VFORK
+    | PARENT
+    | THREAD
+    | SYSVSEM
+    | SETTLS
+    | PARENT_SETTID
+    | CHILD_CLEARTID
+    | CHILD_SETTID
+    | DETACHED
+    | UNTRACED
+    | PTRACE
+    | IO
+    | CLEAR_SIGHAND;
+
+impl Request {
+    fn has(&self, flag: u64) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn check(&self) -> Result<(), Errno> {
+        let wrong = self.flags & !KNOWN != 0
+            || (self.has(THREAD) && !self.has(SIGHAND))
+            || (self.has(SIGHAND) && !self.has(VM))
+            || (self.has(CLEAR_SIGHAND) && self.has(SIGHAND))
+            || self.exit_signal > Signal::MAX;
+        if wrong { Err(Errno::EINVAL) } else { Ok(()) }
+    }
+}
+
+/// An id that is given back unless it is kept.
+struct NewId<M: Machine> {
+    linux: &'static Linux<M>,
+    id: Pid,
+}
+
+impl<M: Machine> NewId<M> {
+    fn keep(self) -> Pid {
+        let id = self.id;
+        core::mem::forget(self);
+        id
+    }
+}
+
+impl<M: Machine> Drop for NewId<M> {
+    fn drop(&mut self) {
+        self.linux.ids.forget_process(self.id);
+        self.linux.ids.release(self.id);
+    }
+}
+
+/// Parts of a thread that come from elsewhere.
+pub(crate) struct NewThread<M: Machine> {
+    pub process: Arc<Process<M>>,
+    pub tid: Pid,
+    pub space: Option<Arc<crate::memory::AddressSpace<M>>>,
+    pub files: Arc<file::Files<M>>,
+    pub fs: Arc<file::FsState<M>>,
+    pub blocked: SigSet,
+    pub alt_stack: AltStack,
+    pub name: Name,
+    pub clear_tid: u64,
+    pub set_tid: u64,
+}
+
+/// Places a scheduler's thread with its payload in memory of its own. ENOMEM where there is none.
+pub(crate) fn place<M: Machine>(
+    linux: &'static Linux<M>,
+    context: <M as quire_task::Machine>::Context,
+    new: NewThread<M>,
+) -> Result<ThreadRef<M>, Errno> {
+    unsafe fn release<M: Machine>(task: NonNull<Task<M>>) {
+        // SAFETY: placed below with this layout; the last reference is gone.
+        unsafe {
+            core::ptr::drop_in_place(task.as_ptr());
+            dealloc(task.as_ptr().cast(), Layout::new::<Task<M>>());
+        }
+    }
+    let payload = Thread {
+        linux,
+        process: new.process,
+        tid: AtomicU32::new(new.tid),
+        space: Owned::new(new.space),
+        files: Owned::new(Some(new.files)),
+        fs: Owned::new(Some(new.fs)),
+        work: AtomicU32::new(0),
+        blocked: AtomicU64::new(new.blocked.0),
+        awaited: AtomicU64::new(0),
+        saved_mask: Owned::new(None),
+        pending: PendingQueue::new(),
+        alt_stack: Owned::new(new.alt_stack),
+        restart: Owned::new(None),
+        clear_tid: AtomicU64::new(new.clear_tid),
+        set_tid: AtomicU64::new(new.set_tid),
+        robust_list: AtomicU64::new(0),
+        name: Owned::new(new.name),
+        minor_faults: AtomicU64::new(0),
+        major_faults: AtomicU64::new(0),
+        trap: Owned::new(Trap::default()),
+        released: AtomicBool::new(false),
+        releases: WaitQueue::new(),
+    };
+    // SAFETY: the layout is not empty.
+    let memory = NonNull::new(unsafe { alloc(Layout::new::<Task<M>>()) }).ok_or(Errno::ENOMEM)?.cast::<Task<M>>();
+    // SAFETY: fresh memory of that layout; `release` gives it back; the count is the one that `Task::new` starts with.
+    unsafe {
+        memory.write(Task::new(context, Some(payload), release::<M>));
+        Ok(ThreadRef::adopt(memory))
+    }
+}
+
+fn clone<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usize, Errno> {
+    request.check()?;
+    let linux = ctx.linux;
+    let me = ctx.thread;
+    let parent = ctx.process();
+    if request.has(PARENT) && parent.pid == 1 && !request.has(THREAD) {
+        return Err(Errno::EINVAL);
+    }
+    // A signal to the whole group must not slip between its sending and the child's joining.
+    if me.interrupted() {
+        return Err(Errno::ERESTARTNOINTR);
+    }
+    if request.has(SETTLS) && request.tls >= USER_END {
+        return Err(Errno::EPERM);
+    }
+
+    let id = NewId { linux, id: linux.ids.allocate()? };
+    let space = if request.has(VM) { ctx.space()?.clone() } else { ctx.space()?.fork()? };
+    let files = if request.has(FILES) { ctx.files()?.clone() } else { ctx.files()?.fork()? };
+    let fs = if request.has(FS) { ctx.fs()?.clone() } else { ctx.fs()?.fork()? };
+    let process = if request.has(THREAD) {
+        parent.clone()
+    } else {
+        Arc::new(Process::new(linux, child_of(ctx, &request, id.id)?))
+    };
+
+    let mut regs = *ctx.regs;
+    regs.rax = 0;
+    regs.orig_rax = UserRegs::NOT_A_SYSCALL;
+    if request.stack != 0 {
+        regs.rsp = request.stack;
+    }
+    let fs_base = if request.has(SETTLS) { request.tls } else { linux.machine.fs_base() };
+    let context = linux.machine.new_context(&regs, fs_base, linux.machine.gs_base(), Fpu::Copy)?;
+    let shares_stack = request.has(VM) && !request.has(VFORK);
+    let tid = id.id;
+    let task = place(
+        linux,
+        context,
+        NewThread {
+            process: process.clone(),
+            tid,
+            space: Some(space),
+            files,
+            fs,
+            blocked: me.blocked(),
+            // SAFETY: a context is the owner's view.
+            alt_stack: if shares_stack { AltStack::default() } else { *unsafe { me.alt_stack.get() } },
+            // SAFETY: as above.
+            name: *unsafe { me.name.get() },
+            clear_tid: if request.has(CHILD_CLEARTID) { request.child_tid } else { 0 },
+            set_tid: if request.has(CHILD_SETTID) { request.child_tid } else { 0 },
+        },
+    )?;
+    task.set_nice(linux.scheduler.current().nice());
+    if request.has(PARENT_SETTID) {
+        ctx.write(request.parent_tid, &tid)?;
+    }
+
+    linux.ids.name_process(tid, &process);
+    if request.has(THREAD) {
+        let mut threads = process.threads.lock();
+        if threads.closed {
+            return Err(Errno::ERESTARTNOINTR);
+        }
+        threads.add(task.clone());
+    } else {
+        process.threads.lock().add(task.clone());
+        adopt_into_family(&process)?;
+    }
+    id.keep();
+    if request.has(VFORK) {
+        // The parent sleeps until the child has left its memory: the child takes its CPU over.
+        linux.scheduler.spawn_on(task.clone(), quire_sync::current_cpu());
+        wait_for_release(me, &task);
+    } else {
+        linux.scheduler.spawn(task);
+    }
+    Ok(tid as usize)
+}
+
+/// Sleeps until the vfork child has left its parent's memory, by exec or exit.
+fn wait_for_release<M: Machine>(me: &Thread<M>, child: &ThreadRef<M>) {
+    if let Some(child) = child.payload() {
+        let _killed =
+            child.releases.wait_until(None, || me.killed(), || child.released.load(Ordering::Acquire).then_some(()));
+    }
+}
+
+fn child_of<M: Machine>(ctx: &Ctx<'_, M>, request: &Request, pid: Pid) -> Result<NewProcess<M>, Errno> {
+    let parent = ctx.process();
+    let actions = parent.actions();
+    let actions = if request.has(SIGHAND) {
+        actions
+    } else {
+        let mut copy = actions.lock().try_clone()?;
+        if request.has(CLEAR_SIGHAND) {
+            copy.reset_handlers();
+        }
+        Arc::new(SpinLock::new(rank::ACTIONS, copy))
+    };
+    let (family, exit_signal) = if request.has(PARENT) {
+        (parent.parent(), parent.exit_signal.load(Ordering::Relaxed))
+    } else {
+        (Some(parent.clone()), request.exit_signal)
+    };
+    Ok(NewProcess {
+        pid,
+        parent: family,
+        group: parent.group(),
+        actions,
+        exit_signal,
+        credentials: parent.credentials(),
+        limits: parent.limits(),
+        priority: parent.priority.load(Ordering::Relaxed),
+        personality: parent.personality.load(Ordering::Relaxed),
+    })
+}
+
+/// Puts a new process into its group and under its parent, from where others can find it. Undone where that fails.
+fn adopt_into_family<M: Machine>(process: &Arc<Process<M>>) -> Result<(), Errno> {
+    // The group may end only with its last member, which the parent is; but the parent may move meanwhile.
+    while !process.group().join(process.clone()) {
+        let Some(parent) = process.parent() else { return Err(Errno::EAGAIN) };
+        let group = parent.group();
+        let old = core::mem::replace(&mut *process.group.lock(), group);
+        drop(old);
+    }
+    loop {
+        let parent = process.parent();
+        let Some(parent) = parent else { return Ok(()) };
+        {
+            let mut family = parent.family.lock();
+            if !family.closed {
+                return family.children.push(process.clone()).map_err(|_| Errno::EAGAIN);
+            }
+        }
+        // CLONE_PARENT, and that parent has ended: its reaper it is.
+        let reaper = super::exit::reaper_of(&parent);
+        let old = core::mem::replace(&mut *process.parent.lock(), reaper);
+        drop(old);
+    }
+}
+
+impl<M: Machine> Linux<M> {
+    /// Makes process 1, whose only thread starts with `regs`; the caller spawns it.
+    pub(crate) fn first_process(
+        &'static self,
+        program: crate::exec::Prepared<M>,
+        files: Arc<file::Files<M>>,
+        fs: Arc<file::FsState<M>>,
+    ) -> Result<ThreadRef<M>, Errno> {
+        let pid = self.ids.allocate()?;
+        let session = Arc::new(super::group::Session { id: pid, terminal: AtomicU64::new(0) });
+        let group = super::group::Group::new(self, pid, session);
+        let new = NewProcess {
+            pid,
+            parent: None,
+            group: group.clone(),
+            actions: Arc::new(SpinLock::new(rank::ACTIONS, Actions::new())),
+            exit_signal: 0,
+            credentials: Arc::new(Credentials::default()),
+            limits: Arc::new(Limits::initial(u64::from(self.ids.max()))),
+            priority: 20,
+            personality: 0,
+        };
+        let process = Arc::new(Process::new(self, new));
+        group.join(process.clone());
+        let context = self.machine.new_context(&program.regs, 0, 0, Fpu::Fresh)?;
+        let new = NewThread {
+            process: process.clone(),
+            tid: pid,
+            space: Some(program.space.clone()),
+            files,
+            fs,
+            blocked: SigSet::EMPTY,
+            alt_stack: AltStack::default(),
+            name: program.name,
+            clear_tid: 0,
+            set_tid: 0,
+        };
+        let task = place(self, context, new)?;
+        self.ids.name_process(pid, &process);
+        process.threads.lock().add(task.clone());
+        *self.first.lock() = Some(process);
+        *self.first_program.lock() = Some(program);
+        Ok(task)
+    }
+}
+
+/// `fork`
+pub fn sys_fork<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
+    clone(ctx, Request { exit_signal: Signal::CHLD.number(), ..Request::default() })
+}
+
+/// `vfork`
+pub fn sys_vfork<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
+    clone(ctx, Request { flags: VM | VFORK, exit_signal: Signal::CHLD.number(), ..Request::default() })
+}
+
+/// `clone`
+pub fn sys_clone<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    flags: u64,
+    stack: u64,
+    parent_tid: u64,
+    child_tid: u64,
+    tls: u64,
+) -> Result<usize, Errno> {
+    let request = Request { flags: flags & 0xffff_ff00, exit_signal: flags as u8, stack, parent_tid, child_tid, tls };
+    clone(ctx, request)
+}
+
+/// `clone3`
+pub fn sys_clone3<M: Machine>(ctx: &mut Ctx<'_, M>, from: u64, size: usize) -> Result<usize, Errno> {
+    /// The first, shortest form of `struct clone_args`, and the longest that this kernel knows.
+    const SHORTEST: usize = 64;
+    const LONGEST: usize = 88;
+    if size > 4096 {
+        return Err(Errno::E2BIG);
+    }
+    if size < SHORTEST {
+        return Err(Errno::EINVAL);
+    }
+    let mut words = [0u64; LONGEST / 8];
+    let known = size.min(LONGEST) / 8;
+    for (i, word) in words.iter_mut().enumerate().take(known) {
+        *word = ctx.read(from + 8 * i as u64)?;
+    }
+    // What is longer than what is known must be zero.
+    for at in known * 8..size {
+        if ctx.read::<u8>(from + at as u64)? != 0 {
+            return Err(Errno::E2BIG);
+        }
+    }
+    let [flags, _pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_len, _cgroup] =
+        words;
+    let bad_stack = (stack == 0) != (stack_size == 0) || stack.checked_add(stack_size).is_none_or(|end| end > USER_END);
+    if bad_stack || set_tid != 0 || set_tid_len != 0 || flags & 0xff != 0 || flags & DETACHED != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let exit_signal = u8::try_from(exit_signal).map_err(|_| Errno::EINVAL)?;
+    if exit_signal != 0 && flags & (THREAD | PARENT) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    clone(ctx, Request { flags, exit_signal, stack: stack + stack_size, parent_tid, child_tid, tls })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn combinations_that_linux_refuses_are_refused() {
+        let check = |flags| Request { flags, exit_signal: 17, ..Request::default() }.check();
+        assert_eq!(check(0), Ok(()));
+        assert_eq!(check(VM | VFORK), Ok(()));
+        assert_eq!(check(VM | SIGHAND | THREAD | FS | FILES), Ok(()));
+        assert_eq!(check(THREAD), Err(Errno::EINVAL));
+        assert_eq!(check(THREAD | SIGHAND), Err(Errno::EINVAL));
+        assert_eq!(check(SIGHAND), Err(Errno::EINVAL));
+        assert_eq!(check(u64::from(raw::CLONE_NEWPID)), Err(Errno::EINVAL));
+    }
+}

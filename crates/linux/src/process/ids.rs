@@ -1,0 +1,143 @@
+//! Ids and what they name: processes and threads, groups, sessions.
+//!
+//! Every thread's id names its *process* in the table; the thread itself is found in the process's list. A number stays in
+//! use while a thread, a process (until it was waited for), a group or a session has it.
+
+use super::group::{Group, Session};
+use crate::errno::Errno;
+use crate::machine::Machine;
+use crate::{Pid, Process};
+use alloc::alloc::alloc_zeroed;
+use alloc::sync::Arc;
+use core::alloc::Layout;
+use core::ptr::NonNull;
+use quire_task::ids::CHUNK_BYTES;
+use quire_task::{IdTable, ThreadRef};
+
+/// See the module.
+pub struct Ids<M: Machine> {
+    table: IdTable<Process<M>, Group<M>, Session>,
+    max: Pid,
+}
+
+/// Another count of what a table names.
+///
+/// # Safety
+/// `named` is the content of an `Arc` that lives while the table names it.
+unsafe fn count<T>(named: &T) -> Arc<T> {
+    // SAFETY: by this function's contract.
+    unsafe {
+        Arc::increment_strong_count(named);
+        Arc::from_raw(named)
+    }
+}
+
+impl<M: Machine> Ids<M> {
+    /// A table of the ids 1 to `max` for `cpus` CPUs.
+    pub fn new(max: Pid, cpus: usize) -> Result<Self, Errno> {
+        let bytes = IdTable::<Process<M>, Group<M>, Session>::bytes(max, cpus);
+        let memory = table_memory(bytes, 128)?;
+        // SAFETY: fresh memory of that size and alignment, which is never freed.
+        Ok(Ids { table: unsafe { IdTable::new(memory, max, cpus) }, max })
+    }
+
+    /// The highest id.
+    pub fn max(&self) -> Pid {
+        self.max
+    }
+
+    /// An id that names nothing yet.
+    pub fn allocate(&self) -> Result<Pid, Errno> {
+        let layout = Layout::from_size_align(CHUNK_BYTES, 64).map_err(|_| Errno::ENOMEM)?;
+        let mut grow = || {
+            // SAFETY: the size is not zero.
+            NonNull::new(unsafe { alloc_zeroed(layout) })
+        };
+        self.table.allocate(&mut grow).map_err(|e| match e {
+            quire_task::IdError::Exhausted => Errno::EAGAIN,
+            quire_task::IdError::OutOfMemory => Errno::ENOMEM,
+        })
+    }
+
+    /// One holder of `id` less.
+    pub fn release(&self, id: Pid) {
+        self.table.release(id);
+    }
+
+    /// One more holder of `id`.
+    pub fn hold(&self, id: Pid) {
+        self.table.hold(id);
+    }
+
+    /// Makes `id` name `process` (as its id, or as that of one of its threads). The caller sees to it that the process
+    /// outlives the name.
+    pub fn name_process(&self, id: Pid, process: &Arc<Process<M>>) {
+        self.table.set_thread(id, NonNull::new(Arc::as_ptr(process).cast_mut()));
+    }
+
+    /// Makes `id` name no process or thread.
+    pub fn forget_process(&self, id: Pid) {
+        self.table.set_thread(id, None);
+    }
+
+    pub(super) fn name_group(&self, group: &Arc<Group<M>>) {
+        self.table.set_group(group.id, NonNull::new(Arc::as_ptr(group).cast_mut()));
+    }
+
+    pub(super) fn forget_group(&self, id: Pid) {
+        self.table.set_group(id, None);
+    }
+
+    /// The process that has thread `id`.
+    pub fn process_of_thread(&self, id: Pid) -> Option<Arc<Process<M>>> {
+        // SAFETY: named from an `Arc` that outlives the name.
+        self.table.thread(id, |process| unsafe { count(process) })
+    }
+
+    /// The process with id `pid`.
+    pub fn process(&self, pid: Pid) -> Option<Arc<Process<M>>> {
+        self.process_of_thread(pid).filter(|process| process.pid == pid)
+    }
+
+    /// The living thread with id `tid`.
+    pub fn thread(&self, tid: Pid) -> Option<ThreadRef<M>> {
+        let process = self.process_of_thread(tid)?;
+        let threads = process.threads.lock();
+        threads.get(tid).cloned()
+    }
+
+    /// The group with id `id`.
+    pub fn group(&self, id: Pid) -> Option<Arc<Group<M>>> {
+        // SAFETY: named from an `Arc`; a group takes its name away before it is freed.
+        self.table.group(id, |group| unsafe { count(group) })
+    }
+
+    /// The process with the lowest id at or above `from`.
+    pub fn next_process(&self, from: Pid) -> Option<Arc<Process<M>>> {
+        let mut at = from;
+        loop {
+            at = self.table.next_thread(at)?;
+            if let Some(process) = self.process(at) {
+                return Some(process);
+            }
+            at += 1;
+        }
+    }
+
+    /// Every process, by ascending id.
+    pub fn processes(&self) -> impl Iterator<Item = Arc<Process<M>>> + '_ {
+        let mut from = 1;
+        core::iter::from_fn(move || {
+            let process = self.next_process(from)?;
+            from = process.pid + 1;
+            Some(process)
+        })
+    }
+}
+
+/// Memory for a table that lives as long as the kernel.
+pub(crate) fn table_memory(bytes: usize, align: usize) -> Result<NonNull<u8>, Errno> {
+    let layout = Layout::from_size_align(bytes.max(1), align).map_err(|_| Errno::ENOMEM)?;
+    // SAFETY: the size is not zero.
+    NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(Errno::ENOMEM)
+}

@@ -1,0 +1,103 @@
+//! `prctl` and `arch_prctl`.
+
+use crate::Ctx;
+use crate::errno::Errno;
+use crate::machine::Machine;
+use crate::signal::Signal;
+use crate::thread::Name;
+use crate::user::USER_END;
+use core::sync::atomic::Ordering;
+use linux_raw_sys::prctl as raw;
+
+/// `prctl`
+pub fn sys_prctl<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    option: u32,
+    second: u64,
+    third: u64,
+    fourth: u64,
+    fifth: u64,
+) -> Result<usize, Errno> {
+    let process = ctx.process();
+    match option {
+        raw::PR_SET_NAME => {
+            let name = ctx.user().read_string(second, 15, Errno::E2BIG).or_else(|error| match error {
+                // Longer names are cut.
+                Errno::E2BIG => ctx.read::<[u8; 15]>(second).map(|name| name.to_vec()),
+                error => Err(error),
+            })?;
+            // SAFETY: a context is the owner's; nobody borrows the old name.
+            unsafe { ctx.thread.name.replace(Name::new(&name)) };
+            Ok(0)
+        }
+        raw::PR_GET_NAME => {
+            // SAFETY: a context is the owner's view.
+            let name = *unsafe { ctx.thread.name.get() };
+            ctx.write(second, &name.0)?;
+            Ok(0)
+        }
+        raw::PR_SET_PDEATHSIG => {
+            let signal = if second == 0 { 0 } else { Signal::new(second)?.number() };
+            process.parent_death_signal.store(signal, Ordering::Relaxed);
+            Ok(0)
+        }
+        raw::PR_GET_PDEATHSIG => {
+            let signal = i32::from(process.parent_death_signal.load(Ordering::Relaxed));
+            ctx.write(second, &signal)?;
+            Ok(0)
+        }
+        // Core files are never written, so a process may call itself dumpable or not.
+        raw::PR_GET_DUMPABLE => Ok(1),
+        raw::PR_SET_DUMPABLE if second <= 1 => Ok(0),
+        raw::PR_GET_KEEPCAPS => Ok(0),
+        raw::PR_SET_KEEPCAPS if second <= 1 => Ok(0),
+        raw::PR_SET_CHILD_SUBREAPER => {
+            process.subreaper.store(second != 0, Ordering::Relaxed);
+            Ok(0)
+        }
+        raw::PR_GET_CHILD_SUBREAPER => {
+            ctx.write(second, &i32::from(process.subreaper.load(Ordering::Relaxed)))?;
+            Ok(0)
+        }
+        raw::PR_SET_NO_NEW_PRIVS if second == 1 && third == 0 && fourth == 0 && fifth == 0 => {
+            process.no_new_privileges.store(true, Ordering::Relaxed);
+            Ok(0)
+        }
+        raw::PR_GET_NO_NEW_PRIVS => Ok(usize::from(process.no_new_privileges.load(Ordering::Relaxed))),
+        raw::PR_GET_TIMERSLACK => Ok(50_000),
+        raw::PR_SET_TIMERSLACK => Ok(0),
+        raw::PR_CAPBSET_READ if second <= 40 => Ok(1),
+        raw::PR_GET_SECUREBITS => Ok(0),
+        // Names of anonymous mappings are not kept, as in a Linux built without them.
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// `arch_prctl`
+pub fn sys_arch_prctl<M: Machine>(ctx: &mut Ctx<'_, M>, option: u32, value: u64) -> Result<usize, Errno> {
+    const SET_GS: u32 = 0x1001;
+    const SET_FS: u32 = 0x1002;
+    const GET_FS: u32 = 0x1003;
+    const GET_GS: u32 = 0x1004;
+    let machine = ctx.linux.machine;
+    match option {
+        SET_FS | SET_GS if value >= USER_END => Err(Errno::EPERM),
+        SET_FS => {
+            machine.set_fs_base(value);
+            Ok(0)
+        }
+        SET_GS => {
+            machine.set_gs_base(value);
+            Ok(0)
+        }
+        GET_FS => {
+            ctx.write(value, &machine.fs_base())?;
+            Ok(0)
+        }
+        GET_GS => {
+            ctx.write(value, &machine.gs_base())?;
+            Ok(0)
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}

@@ -1,0 +1,186 @@
+//! Scheduling: yielding, priorities, CPUs. There is one class of scheduling; real-time ones are refused.
+
+use super::Process;
+use crate::errno::Errno;
+use crate::machine::Machine;
+use crate::time::Timespec;
+use crate::{Ctx, Pid};
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+use linux_raw_sys::general as raw;
+use quire_task::ThreadRef;
+
+/// `sched_yield`
+pub fn sys_sched_yield<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
+    ctx.linux.scheduler.yield_now();
+    Ok(0)
+}
+
+fn thread_or_self<M: Machine>(ctx: &Ctx<'_, M>, tid: i32) -> Result<ThreadRef<M>, Errno> {
+    match tid {
+        0 => Ok(ctx.linux.scheduler.current().to_ref()),
+        tid if tid < 0 => Err(Errno::EINVAL),
+        tid => ctx.linux.ids.thread(tid as Pid).ok_or(Errno::ESRCH),
+    }
+}
+
+/// `sched_getaffinity`: every thread may run everywhere.
+pub fn sys_sched_getaffinity<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, len: usize, to: u64) -> Result<usize, Errno> {
+    thread_or_self(ctx, tid)?;
+    let cpus = ctx.linux.scheduler.cpus();
+    let words = cpus.div_ceil(64);
+    if len < words * 8 || len % 8 != 0 {
+        return Err(Errno::EINVAL);
+    }
+    for word in 0..words {
+        let left = cpus - word * 64;
+        let bits = if left >= 64 { u64::MAX } else { (1 << left) - 1 };
+        ctx.write(to + 8 * word as u64, &bits)?;
+    }
+    Ok(words * 8)
+}
+
+/// `sched_setaffinity`: accepted where it names a CPU that exists; threads still run everywhere.
+pub fn sys_sched_setaffinity<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    tid: i32,
+    len: usize,
+    from: u64,
+) -> Result<usize, Errno> {
+    thread_or_self(ctx, tid)?;
+    let cpus = ctx.linux.scheduler.cpus();
+    let mut any = false;
+    for byte in 0..len.min(cpus.div_ceil(8)) {
+        let bits: u8 = ctx.read(from + byte as u64)?;
+        let here = cpus - byte * 8;
+        any |= bits & if here >= 8 { 0xff } else { (1 << here) - 1 } != 0;
+    }
+    if any { Ok(0) } else { Err(Errno::EINVAL) }
+}
+
+/// `getcpu`
+pub fn sys_getcpu<M: Machine>(ctx: &mut Ctx<'_, M>, cpu: u64, node: u64) -> Result<usize, Errno> {
+    ctx.write_optional(cpu, &(quire_sync::current_cpu() as u32))?;
+    ctx.write_optional(node, &0u32)?;
+    Ok(0)
+}
+
+/// `sched_getscheduler`
+pub fn sys_sched_getscheduler<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32) -> Result<usize, Errno> {
+    thread_or_self(ctx, tid)?;
+    Ok(raw::SCHED_NORMAL as usize)
+}
+
+fn check_policy(policy: u32, priority: i32) -> Result<(), Errno> {
+    match policy & !raw::SCHED_RESET_ON_FORK {
+        raw::SCHED_NORMAL | raw::SCHED_BATCH | raw::SCHED_IDLE if priority == 0 => Ok(()),
+        raw::SCHED_FIFO | raw::SCHED_RR if (1..=99).contains(&priority) => Err(Errno::EPERM),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// `sched_setscheduler`
+pub fn sys_sched_setscheduler<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    tid: i32,
+    policy: u32,
+    parameter: u64,
+) -> Result<usize, Errno> {
+    thread_or_self(ctx, tid)?;
+    check_policy(policy, ctx.read(parameter)?)?;
+    Ok(0)
+}
+
+/// `sched_getparam`
+pub fn sys_sched_getparam<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, to: u64) -> Result<usize, Errno> {
+    thread_or_self(ctx, tid)?;
+    ctx.write(to, &0i32)?;
+    Ok(0)
+}
+
+/// `sched_setparam`
+pub fn sys_sched_setparam<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, from: u64) -> Result<usize, Errno> {
+    thread_or_self(ctx, tid)?;
+    check_policy(raw::SCHED_NORMAL, ctx.read(from)?)?;
+    Ok(0)
+}
+
+fn priorities(policy: u32) -> Result<(usize, usize), Errno> {
+    match policy {
+        raw::SCHED_FIFO | raw::SCHED_RR => Ok((1, 99)),
+        raw::SCHED_NORMAL | raw::SCHED_BATCH | raw::SCHED_IDLE => Ok((0, 0)),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// `sched_get_priority_min`
+pub fn sys_sched_get_priority_min<M: Machine>(_ctx: &mut Ctx<'_, M>, policy: u32) -> Result<usize, Errno> {
+    Ok(priorities(policy)?.0)
+}
+
+/// `sched_get_priority_max`
+pub fn sys_sched_get_priority_max<M: Machine>(_ctx: &mut Ctx<'_, M>, policy: u32) -> Result<usize, Errno> {
+    Ok(priorities(policy)?.1)
+}
+
+/// `sched_rr_get_interval`
+pub fn sys_sched_rr_get_interval<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, to: u64) -> Result<usize, Errno> {
+    thread_or_self(ctx, tid)?;
+    ctx.write(to, &Timespec::from_nanos(4_000_000))?;
+    Ok(0)
+}
+
+/// The processes that `getpriority` and `setpriority` name.
+fn named<M: Machine>(ctx: &Ctx<'_, M>, kind: u32, who: u32) -> Result<alloc::vec::Vec<Arc<Process<M>>>, Errno> {
+    let mut out = alloc::vec::Vec::new();
+    match kind {
+        raw::PRIO_PROCESS => {
+            let process = if who == 0 { Some(ctx.process().clone()) } else { ctx.linux.ids.process_of_thread(who) };
+            out.try_reserve(1)?;
+            out.extend(process);
+        }
+        raw::PRIO_PGRP => {
+            let group = if who == 0 { Some(ctx.process().group()) } else { ctx.linux.ids.group(who) };
+            if let Some(group) = group {
+                out = group.members()?;
+            }
+        }
+        raw::PRIO_USER => {
+            let user = if who == 0 { ctx.process().credentials().real_user } else { who };
+            for process in ctx.linux.ids.processes() {
+                if process.credentials().real_user == user {
+                    out.try_reserve(1)?;
+                    out.push(process);
+                }
+            }
+        }
+        _ => return Err(Errno::EINVAL),
+    }
+    if out.is_empty() { Err(Errno::ESRCH) } else { Ok(out) }
+}
+
+/// `getpriority`: 40 for the most favoured nice value -20, down to 1 for 19.
+pub fn sys_getpriority<M: Machine>(ctx: &mut Ctx<'_, M>, kind: u32, who: u32) -> Result<usize, Errno> {
+    let all = named(ctx, kind, who)?;
+    Ok(all.iter().map(|process| process.priority.load(Ordering::Relaxed)).max().unwrap_or(20) as usize)
+}
+
+/// `setpriority`
+pub fn sys_setpriority<M: Machine>(ctx: &mut Ctx<'_, M>, kind: u32, who: u32, nice: i32) -> Result<usize, Errno> {
+    let nice = nice.clamp(-20, 19);
+    let value = (20 - nice) as u32;
+    let me = ctx.process().credentials();
+    for process in named(ctx, kind, who)? {
+        if !me.may_signal(&process.credentials()) {
+            return Err(Errno::EPERM);
+        }
+        if value > process.priority.load(Ordering::Relaxed) && !me.is_root() {
+            return Err(Errno::EACCES);
+        }
+        process.priority.store(value, Ordering::Relaxed);
+        for task in process.all_threads()? {
+            task.set_nice(nice as i8);
+        }
+    }
+    Ok(0)
+}

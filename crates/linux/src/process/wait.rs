@@ -1,0 +1,244 @@
+//! Waiting for children.
+
+use super::usage::{RawUsage, Usage};
+use super::{Family, Process, Report, group};
+use crate::errno::Errno;
+use crate::machine::Machine;
+use crate::signal::{Detail, SigInfo, Signal, info::code};
+use crate::{Ctx, Linux, Pid};
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+use linux_raw_sys::general as raw;
+
+const NOHANG: u32 = raw::WNOHANG;
+const UNTRACED: u32 = raw::WUNTRACED;
+const EXITED: u32 = raw::WEXITED;
+const CONTINUED: u32 = raw::WCONTINUED;
+const NOWAIT: u32 = raw::WNOWAIT;
+const ALL: u32 = raw::__WALL;
+const CLONE: u32 = raw::__WCLONE;
+const NOTHREAD: u32 = raw::__WNOTHREAD;
+
+/// Which children.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Which {
+    Any,
+    Process(Pid),
+    Group(Pid),
+}
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    which: Which,
+    options: u32,
+}
+
+/// What was found.
+struct Found {
+    pid: Pid,
+    uid: u32,
+    event: Event,
+    usage: Usage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Event {
+    /// With a wait status.
+    Ended(i32),
+    Living(Report),
+}
+
+impl Event {
+    fn status(self) -> i32 {
+        match self {
+            Event::Ended(status) => status,
+            Event::Living(Report::Stopped(signal)) => i32::from(signal) << 8 | 0x7f,
+            Event::Living(Report::Continued) => 0xffff,
+        }
+    }
+
+    /// `si_code` and `si_status`.
+    fn info(self) -> (i32, i32) {
+        match self {
+            Event::Ended(status) if status & 0x7f == 0 => (code::CLD_EXITED, status >> 8 & 0xff),
+            Event::Ended(status) => (code::CLD_KILLED, status & 0x7f),
+            Event::Living(Report::Stopped(signal)) => (code::CLD_STOPPED, i32::from(signal)),
+            Event::Living(Report::Continued) => (code::CLD_CONTINUED, i32::from(Signal::CONT.number())),
+        }
+    }
+}
+
+impl Wanted {
+    fn fits<M: Machine>(&self, child: &Process<M>) -> bool {
+        let named = match self.which {
+            Which::Any => true,
+            Which::Process(pid) => child.pid == pid,
+            Which::Group(id) => child.group.lock().id == id,
+        };
+        let cloned = child.exit_signal.load(Ordering::Relaxed) != Signal::CHLD.number();
+        named && (self.options & ALL != 0 || cloned == (self.options & CLONE != 0))
+    }
+
+    fn wants(&self, report: Report) -> bool {
+        match report {
+            Report::Stopped(_) => self.options & UNTRACED != 0,
+            Report::Continued => self.options & CONTINUED != 0,
+        }
+    }
+}
+
+/// One look at the children: something to tell, nothing yet, or nobody to wait for.
+fn look<M: Machine>(linux: &'static Linux<M>, me: &Process<M>, wanted: Wanted) -> Option<Result<Found, Errno>> {
+    let mut family = me.family.lock();
+    if wanted.options & EXITED != 0
+        && let Some(child) = zombie(&family, wanted)
+    {
+        let taken = if wanted.options & NOWAIT == 0 { family.zombies.remove(&child) } else { None };
+        drop(family);
+        let found = Found {
+            pid: child.pid,
+            uid: child.credentials().real_user,
+            event: Event::Ended(child.status.load(Ordering::Acquire)),
+            usage: whole(&child),
+        };
+        if taken.is_some() {
+            me.accounts.lock().children.add(&found.usage);
+            release(linux, &child);
+        }
+        return Some(Ok(found));
+    }
+    if !family.reports.is_empty()
+        && let Some((at, child)) = report(&family, wanted)
+    {
+        let (pid, report) = family.reports[at];
+        if wanted.options & NOWAIT == 0 {
+            family.reports.swap_remove(at);
+        }
+        drop(family);
+        let event = Event::Living(report);
+        return Some(Ok(Found { pid, uid: child.credentials().real_user, event, usage: whole(&child) }));
+    }
+    let anybody = match wanted.which {
+        Which::Any if wanted.options & ALL != 0 => !family.children.is_empty() || !family.zombies.is_empty(),
+        _ => family.children.iter().chain(family.zombies.iter()).any(|child| wanted.fits(child)),
+    };
+    if anybody { None } else { Some(Err(Errno::ECHILD)) }
+}
+
+fn zombie<M: Machine>(family: &Family<M>, wanted: Wanted) -> Option<Arc<Process<M>>> {
+    let found = family.zombies.iter().find(|child| wanted.fits(child))?;
+    family.zombies.counted(found)
+}
+
+fn report<M: Machine>(family: &Family<M>, wanted: Wanted) -> Option<(usize, Arc<Process<M>>)> {
+    family.reports.iter().enumerate().find_map(|(at, (pid, report))| {
+        if !wanted.wants(*report) {
+            return None;
+        }
+        let child = family.children.iter().find(|child| child.pid == *pid && wanted.fits(child))?;
+        Some((at, family.children.counted(child)?))
+    })
+}
+
+/// What a child and the children that it waited for used.
+fn whole<M: Machine>(child: &Process<M>) -> Usage {
+    let mut sum = child.usage();
+    sum.add(&child.accounts.lock().children);
+    sum
+}
+
+/// A process that nobody waits for any more: its id and its place in its group are free.
+pub(super) fn release<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) {
+    linux.ids.forget_process(process.pid);
+    group::leave(process);
+    linux.ids.release(process.pid);
+}
+
+fn wait<M: Machine>(ctx: &Ctx<'_, M>, wanted: Wanted) -> Result<Option<Found>, Errno> {
+    let me = ctx.process();
+    let linux = ctx.linux;
+    if wanted.options & NOHANG != 0 {
+        return look(linux, me, wanted).transpose();
+    }
+    match me.child_events.wait_until(None, || ctx.interrupted(), || look(linux, me, wanted)) {
+        Ok(result) => result.map(Some),
+        Err(_) => Err(Errno::ERESTARTSYS),
+    }
+}
+
+/// `wait4`
+pub fn sys_wait4<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    pid: i32,
+    status: u64,
+    options: u32,
+    usage: u64,
+) -> Result<usize, Errno> {
+    if options & !(NOHANG | UNTRACED | CONTINUED | NOTHREAD | ALL | CLONE) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let which = match pid {
+        i32::MIN => return Err(Errno::ESRCH),
+        -1 => Which::Any,
+        0 => Which::Group(ctx.process().group().id),
+        group if group < 0 => Which::Group(-group as Pid),
+        pid => Which::Process(pid as Pid),
+    };
+    let Some(found) = wait(ctx, Wanted { which, options: options | EXITED })? else { return Ok(0) };
+    ctx.write_optional(status, &found.event.status())?;
+    ctx.write_optional(usage, &RawUsage::from(&found.usage))?;
+    Ok(found.pid as usize)
+}
+
+/// `waitid`
+pub fn sys_waitid<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    kind: u32,
+    id: i32,
+    info: u64,
+    options: u32,
+    usage: u64,
+) -> Result<usize, Errno> {
+    let known = NOHANG | UNTRACED | EXITED | CONTINUED | NOWAIT | NOTHREAD | ALL | CLONE;
+    if options & !known != 0 || options & (EXITED | UNTRACED | CONTINUED) == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let which = match (kind, id) {
+        (0, _) => Which::Any,
+        (1, 1..) => Which::Process(id as Pid),
+        (2, 0) => Which::Group(ctx.process().group().id),
+        (2, 1..) => Which::Group(id as Pid),
+        _ => return Err(Errno::EINVAL),
+    };
+    let found = wait(ctx, Wanted { which, options })?;
+    if info != 0 {
+        let raw = match &found {
+            None => [0; 128],
+            Some(found) => {
+                let (code, status) = found.event.info();
+                let (user, system) = (crate::time::ticks(found.usage.user), crate::time::ticks(found.usage.system));
+                let detail = Detail::Child { pid: found.pid, uid: found.uid, status, user, system };
+                SigInfo { signal: Signal::CHLD, code, errno: 0, detail }.encode()
+            }
+        };
+        ctx.write(info, &raw)?;
+    }
+    if let Some(found) = &found {
+        ctx.write_optional(usage, &RawUsage::from(&found.usage))?;
+    }
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_are_what_the_wait_macros_take_apart() {
+        assert_eq!(Event::Ended(3 << 8).info(), (code::CLD_EXITED, 3));
+        assert_eq!(Event::Ended(9).info(), (code::CLD_KILLED, 9));
+        assert_eq!(Event::Living(Report::Stopped(19)).status(), 0x137f);
+        assert_eq!(Event::Living(Report::Continued).status(), 0xffff);
+    }
+}

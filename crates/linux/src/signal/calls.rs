@@ -1,0 +1,295 @@
+//! The system calls about actions, masks, the alternate stack, and sending.
+
+use super::action::{Action, flag};
+use super::frame::{RawStack, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, least_stack};
+use super::info::{SIGINFO_LEN, code};
+use super::send::{discard_ignored, stops};
+use super::{Detail, SigInfo, SigSet, Signal};
+use crate::errno::Errno;
+use crate::machine::Machine;
+use crate::thread::AltStack;
+use crate::user::Plain;
+use crate::{Ctx, Pid, Process};
+use alloc::sync::Arc;
+use quire_task::ThreadRef;
+
+// SAFETY: one word.
+unsafe impl Plain for SigSet {}
+
+/// Bytes of the kernel's `sigset_t`: what programs must pass as its size.
+pub(super) const SET_LEN: usize = 8;
+
+pub(super) fn check_len(len: usize) -> Result<(), Errno> {
+    if len == SET_LEN { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// `rt_sigaction`
+pub fn sys_rt_sigaction<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    signal: u32,
+    new: u64,
+    old: u64,
+    len: usize,
+) -> Result<usize, Errno> {
+    check_len(len)?;
+    let signal = Signal::new(u64::from(signal))?;
+    let wanted = if new == 0 { None } else { Some(ctx.read::<Action>(new)?) };
+    if wanted.is_some() && SigSet::UNBLOCKABLE.has(signal) {
+        return Err(Errno::EINVAL);
+    }
+    let process = ctx.process();
+    let actions = process.actions();
+    let before = {
+        let mut actions = actions.lock();
+        let before = actions.get(signal);
+        if let Some(mut action) = wanted {
+            action.flags &= flag::KNOWN;
+            action.mask = action.mask.without(SigSet::UNBLOCKABLE);
+            actions.put(signal, action)?;
+        }
+        before
+    };
+    if wanted.is_some_and(|action| action.ignores(signal)) {
+        discard_ignored(process, signal);
+    }
+    ctx.write_optional(old, &before)?;
+    Ok(0)
+}
+
+/// `rt_sigprocmask`
+pub fn sys_rt_sigprocmask<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    how: u32,
+    new: u64,
+    old: u64,
+    len: usize,
+) -> Result<usize, Errno> {
+    check_len(len)?;
+    let before = ctx.thread.blocked();
+    if new != 0 {
+        let set: SigSet = ctx.read(new)?;
+        let after = match how {
+            0 => before.or(set),
+            1 => before.without(set),
+            2 => set,
+            _ => return Err(Errno::EINVAL),
+        };
+        ctx.thread.set_blocked(after);
+    }
+    ctx.write_optional(old, &before)?;
+    Ok(0)
+}
+
+/// `rt_sigpending`
+pub fn sys_rt_sigpending<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64, len: usize) -> Result<usize, Errno> {
+    if len > SET_LEN {
+        return Err(Errno::EINVAL);
+    }
+    let pending = ctx.thread.pending.set().or(ctx.process().pending.set()).and(ctx.thread.blocked());
+    ctx.user().write_bytes(to, &pending.0.to_le_bytes()[..len])?;
+    Ok(0)
+}
+
+/// `sigaltstack`
+pub fn sys_sigaltstack<M: Machine>(ctx: &mut Ctx<'_, M>, new: u64, old: u64) -> Result<usize, Errno> {
+    // SAFETY: a context is the owner's view.
+    let before = *unsafe { ctx.thread.alt_stack.get() };
+    if new != 0 {
+        let stack: RawStack = ctx.read(new)?;
+        set_alt_stack(ctx, &stack)?;
+    }
+    if old != 0 {
+        let state = if before.size == 0 {
+            SS_DISABLE
+        } else if before.holds(ctx.regs.rsp) {
+            SS_ONSTACK
+        } else {
+            0
+        };
+        ctx.write(old, &RawStack::new(before.base, state | before.flags, before.size))?;
+    }
+    Ok(0)
+}
+
+/// Makes `stack` the alternate stack. EPERM while the thread runs on the one that it has.
+pub(super) fn set_alt_stack<M: Machine>(ctx: &mut Ctx<'_, M>, stack: &RawStack) -> Result<(), Errno> {
+    // SAFETY: a context is the owner's view.
+    let before = *unsafe { ctx.thread.alt_stack.get() };
+    if before.holds(ctx.regs.rsp) && before.flags & SS_AUTODISARM == 0 {
+        return Err(Errno::EPERM);
+    }
+    let mode = stack.flags & !SS_AUTODISARM;
+    let new = match mode {
+        SS_DISABLE => AltStack::default(),
+        0 | SS_ONSTACK => {
+            if stack.size < least_stack(ctx.linux.machine).min(2048) as u64 {
+                return Err(Errno::ENOMEM);
+            }
+            if stack.base.checked_add(stack.size).is_none_or(|end| end > crate::user::USER_END) {
+                return Err(Errno::EFAULT);
+            }
+            AltStack { base: stack.base, size: stack.size, flags: stack.flags & SS_AUTODISARM }
+        }
+        _ => return Err(Errno::EINVAL),
+    };
+    // SAFETY: the owner is here; `before` is a copy.
+    unsafe { ctx.thread.alt_stack.replace(new) };
+    Ok(())
+}
+
+/// Whether the caller may send `signal` (or nothing: a check) to `process`.
+fn may<M: Machine>(ctx: &Ctx<'_, M>, process: &Process<M>, signal: Option<Signal>) -> bool {
+    // Anybody may continue a process of the own session.
+    let same_session = || process.group().session.id == ctx.process().group().session.id;
+    ctx.process().credentials().may_signal(&process.credentials()) || (signal == Some(Signal::CONT) && same_session())
+}
+
+/// `kill`
+pub fn sys_kill<M: Machine>(ctx: &mut Ctx<'_, M>, pid: i32, signal: i32) -> Result<usize, Errno> {
+    let signal = Signal::or_none(signal)?;
+    let info = signal.map(|signal| ctx.process().as_sender(signal));
+    match pid {
+        1.. => {
+            let process = ctx.linux.ids.process_of_thread(pid as Pid).ok_or(Errno::ESRCH)?;
+            if !may(ctx, &process, signal) {
+                return Err(Errno::EPERM);
+            }
+            if let Some(info) = info {
+                ctx.linux.signal_process(&process, info)?;
+            }
+        }
+        -1 => {
+            // Everybody but process 1 and the caller.
+            let (mut found, mut allowed) = (false, false);
+            for process in ctx.linux.ids.processes() {
+                if process.pid == 1 || Arc::ptr_eq(&process, ctx.process()) {
+                    continue;
+                }
+                found = true;
+                if may(ctx, &process, signal) {
+                    allowed = true;
+                    if let Some(info) = info {
+                        ctx.linux.signal_process(&process, info)?;
+                    }
+                }
+            }
+            match (found, allowed) {
+                (false, _) => return Err(Errno::ESRCH),
+                (true, false) => return Err(Errno::EPERM),
+                _ => {}
+            }
+        }
+        i32::MIN => return Err(Errno::ESRCH),
+        _ => {
+            let group =
+                if pid == 0 { ctx.process().group() } else { ctx.linux.ids.group(-pid as Pid).ok_or(Errno::ESRCH)? };
+            group.signal(info, |process| may(ctx, process, signal))?;
+        }
+    }
+    Ok(0)
+}
+
+fn thread_of<M: Machine>(ctx: &Ctx<'_, M>, group: Option<i32>, tid: i32) -> Result<ThreadRef<M>, Errno> {
+    if tid <= 0 || group.is_some_and(|group| group <= 0) {
+        return Err(Errno::EINVAL);
+    }
+    let task = ctx.linux.ids.thread(tid as Pid).ok_or(Errno::ESRCH)?;
+    let in_group =
+        task.payload().as_ref().is_some_and(|thread| group.is_none_or(|group| thread.process.pid == group as Pid));
+    if in_group { Ok(task) } else { Err(Errno::ESRCH) }
+}
+
+fn signal_thread<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    group: Option<i32>,
+    tid: i32,
+    signal: Option<Signal>,
+    info: Option<SigInfo>,
+) -> Result<usize, Errno> {
+    let task = thread_of(ctx, group, tid)?;
+    let Some(thread) = task.payload() else { return Err(Errno::ESRCH) };
+    if !may(ctx, &thread.process, signal) {
+        return Err(Errno::EPERM);
+    }
+    match info {
+        // A deadly signal ends the process whichever thread it was sent to.
+        Some(info) if info.signal == Signal::KILL => ctx.linux.kill_process(&thread.process, Signal::KILL),
+        Some(info) => ctx.linux.signal_thread(&task, info)?,
+        None => {}
+    }
+    Ok(0)
+}
+
+fn from_thread<M: Machine>(ctx: &Ctx<'_, M>, signal: Option<Signal>) -> Option<SigInfo> {
+    signal.map(|signal| SigInfo { code: code::TKILL, ..ctx.process().as_sender(signal) })
+}
+
+/// `tkill`
+pub fn sys_tkill<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, signal: i32) -> Result<usize, Errno> {
+    let signal = Signal::or_none(signal)?;
+    signal_thread(ctx, None, tid, signal, from_thread(ctx, signal))
+}
+
+/// `tgkill`
+pub fn sys_tgkill<M: Machine>(ctx: &mut Ctx<'_, M>, group: i32, tid: i32, signal: i32) -> Result<usize, Errno> {
+    let signal = Signal::or_none(signal)?;
+    signal_thread(ctx, Some(group), tid, signal, from_thread(ctx, signal))
+}
+
+/// An info that a program made up, checked: only to itself may it pretend to be the kernel or `kill`.
+fn made_up<M: Machine>(ctx: &Ctx<'_, M>, signal: i32, at: u64, to_self: bool) -> Result<(Signal, SigInfo), Errno> {
+    let signal = Signal::or_none(signal)?.ok_or(Errno::EINVAL)?;
+    let raw: [u8; SIGINFO_LEN] = ctx.read(at)?;
+    let info = SigInfo::decode(signal, &raw);
+    if (info.code >= 0 || info.code == code::TKILL) && !to_self {
+        return Err(Errno::EPERM);
+    }
+    Ok((signal, info))
+}
+
+/// `rt_sigqueueinfo`
+pub fn sys_rt_sigqueueinfo<M: Machine>(ctx: &mut Ctx<'_, M>, pid: i32, signal: i32, info: u64) -> Result<usize, Errno> {
+    let to_self = pid == ctx.pid() as i32;
+    let (signal, info) = made_up(ctx, signal, info, to_self)?;
+    let process = ctx.linux.ids.process_of_thread(pid as Pid).ok_or(Errno::ESRCH)?;
+    if !may(ctx, &process, Some(signal)) {
+        return Err(Errno::EPERM);
+    }
+    ctx.linux.signal_process(&process, info)?;
+    Ok(0)
+}
+
+/// `rt_tgsigqueueinfo`
+pub fn sys_rt_tgsigqueueinfo<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    group: i32,
+    tid: i32,
+    signal: i32,
+    info: u64,
+) -> Result<usize, Errno> {
+    let (signal, info) = made_up(ctx, signal, info, group == ctx.pid() as i32)?;
+    signal_thread(ctx, Some(group), tid, Some(signal), Some(info))
+}
+
+impl<M: Machine> Ctx<'_, M> {
+    /// Sends the calling thread SIGPIPE: it wrote to what nobody reads.
+    pub fn broken_pipe(&self) {
+        let info = SigInfo {
+            detail: Detail::Sender { pid: self.pid(), uid: 0 },
+            code: code::USER,
+            ..SigInfo::kernel(Signal::PIPE)
+        };
+        self.signal_self(info);
+    }
+
+    /// Sends the calling thread SIGXFSZ: it wrote beyond its limit on file sizes.
+    pub fn file_too_large(&self) {
+        self.signal_self(SigInfo::kernel(Signal::XFSZ));
+    }
+
+    fn signal_self(&self, info: SigInfo) {
+        debug_assert!(!stops(info.signal));
+        let me = self.linux.scheduler.current().to_ref();
+        let _merged = self.linux.signal_thread(&me, info);
+    }
+}

@@ -1,0 +1,191 @@
+//! Delivery: what a thread does about its work flags before it goes to user mode.
+
+use super::action::{Default as DefaultAction, Disposition, flag};
+use super::set::{SigSet, Signal};
+use super::{Action, SigInfo, frame, stop};
+use crate::errno::Errno;
+use crate::machine::Machine;
+use crate::process::exit;
+use crate::regs::UserRegs;
+use crate::thread::{Thread, work};
+use crate::{Linux, rank};
+use core::sync::atomic::Ordering;
+use linux_raw_sys::general::__NR_restart_syscall;
+
+const _: () = assert!(rank::FAMILY.0 < rank::SIGNALS.0);
+
+/// Does everything that `thread`'s flags ask for. Does not return where the thread has to end.
+pub(crate) fn work<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut UserRegs) {
+    let mut handled = false;
+    loop {
+        let flags = thread.work.load(Ordering::Acquire);
+        if flags & work::KILL != 0 {
+            exit::exit_thread(linux);
+        }
+        if flags & work::TIMER != 0 {
+            thread.work.fetch_and(!work::TIMER, Ordering::AcqRel);
+            thread.process.timers.expired(linux, &thread.process);
+        } else if flags & work::STOP != 0 {
+            stop::stop_here(thread);
+        } else if flags & work::SIGNAL != 0 {
+            // Cleared before looking: a signal that comes later raises it again.
+            thread.work.fetch_and(!work::SIGNAL, Ordering::AcqRel);
+            if let Some(info) = take(thread) {
+                thread.look_for_signals();
+                handled |= deliver(linux, thread, regs, info);
+            }
+        } else {
+            break;
+        }
+    }
+    if !handled {
+        restart_without_handler(regs);
+    }
+    // The restart belongs to the call that was interrupted, which is settled now.
+    regs.orig_rax = UserRegs::NOT_A_SYSCALL;
+    if thread.work.load(Ordering::Acquire) & work::RESTORE_MASK != 0 {
+        // No handler took the saved mask along: it comes back here.
+        thread.work.fetch_and(!work::RESTORE_MASK, Ordering::AcqRel);
+        // SAFETY: the thread itself runs this.
+        if let Some(mask) = unsafe { thread.saved_mask.replace(None) } {
+            thread.set_blocked(mask);
+            if thread.work.load(Ordering::Acquire) & work::SIGNAL != 0 {
+                work(linux, thread, regs);
+            }
+        }
+    }
+}
+
+/// The next signal to deliver: the thread's own first (a fault must not be overtaken), then the process's.
+fn take<M: Machine>(thread: &Thread<M>) -> Option<SigInfo> {
+    let wanted = SigSet(!thread.blocked().0);
+    thread.pending.take(wanted).or_else(|| thread.process.pending.take(wanted))
+}
+
+/// Delivers one signal. True where a handler will run.
+fn deliver<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut UserRegs, info: SigInfo) -> bool {
+    let process = &thread.process;
+    let signal = info.signal;
+    let actions = process.actions();
+    let disposition = {
+        let mut actions = actions.lock();
+        let action = actions.get(signal);
+        let disposition = action.disposition(signal);
+        if matches!(disposition, Disposition::Handle(_)) && action.flags & flag::RESETHAND != 0 {
+            // Removing an entry allocates nothing, so it cannot fail.
+            let _removed = actions.put(signal, Action::DEFAULT);
+        }
+        disposition
+    };
+    match disposition {
+        Disposition::Ignore | Disposition::Default(DefaultAction::Ignore | DefaultAction::Continue) => false,
+        Disposition::Default(DefaultAction::Stop) => {
+            // A group that nobody could continue is not stopped from the keyboard.
+            if signal == Signal::STOP || !process.group().is_orphaned() {
+                stop::begin(linux, process, signal);
+            }
+            false
+        }
+        Disposition::Default(DefaultAction::Terminate | DefaultAction::Dump) => {
+            if linux.machine.verbose() {
+                linux.machine.log(format_args!(
+                    "process {} ends by signal {} ({:?})",
+                    process.pid,
+                    signal.number(),
+                    info.detail
+                ));
+            }
+            linux.kill_process(process, signal);
+            false
+        }
+        Disposition::Handle(action) => {
+            restart_with_handler(regs, &action);
+            if frame::push(linux, thread, regs, &action, &info).is_err() {
+                // No room for the frame: SIGSEGV, and where that was the signal, its default.
+                if signal == Signal::SEGV {
+                    let mut actions = actions.lock();
+                    let _removed = actions.put(Signal::SEGV, Action::DEFAULT);
+                }
+                linux.force_signal(thread, SigInfo::kernel(Signal::SEGV));
+            }
+            true
+        }
+    }
+}
+
+fn is_restart(regs: &UserRegs) -> Option<Errno> {
+    if regs.orig_rax == UserRegs::NOT_A_SYSCALL {
+        return None;
+    }
+    let value = regs.rax.wrapping_neg();
+    let errno = Errno(u16::try_from(value).ok()?);
+    errno.is_restart().then_some(errno)
+}
+
+/// The length of the `syscall` instruction.
+const SYSCALL_LEN: u64 = 2;
+
+fn again(regs: &mut UserRegs, number: u64) {
+    regs.rax = number;
+    regs.rip = regs.rip.wrapping_sub(SYSCALL_LEN);
+}
+
+fn restart_without_handler(regs: &mut UserRegs) {
+    match is_restart(regs) {
+        None => {}
+        Some(Errno::ERESTARTBLOCK) => again(regs, u64::from(__NR_restart_syscall)),
+        Some(_) => again(regs, regs.orig_rax),
+    }
+}
+
+fn restart_with_handler(regs: &mut UserRegs, action: &Action) {
+    match is_restart(regs) {
+        None => {}
+        Some(Errno::ERESTARTNOINTR) => again(regs, regs.orig_rax),
+        Some(Errno::ERESTARTSYS) if action.flags & flag::RESTART != 0 => again(regs, regs.orig_rax),
+        Some(_) => regs.rax = crate::errno::encode(Err(Errno::EINTR)),
+    }
+    // Further frames on top of this one must not restart again.
+    regs.orig_rax = UserRegs::NOT_A_SYSCALL;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interrupted(errno: Errno) -> UserRegs {
+        UserRegs { rip: 0x1002, orig_rax: 7, rax: crate::errno::encode(Err(errno)), ..UserRegs::default() }
+    }
+
+    #[test]
+    fn a_call_is_made_again_or_fails_as_its_error_and_the_action_say() {
+        let plain = Action { handler: 0x5000, ..Action::DEFAULT };
+        let restarting = Action { flags: flag::RESTART, ..plain };
+        let mut r = interrupted(Errno::ERESTARTSYS);
+        restart_with_handler(&mut r, &plain);
+        assert_eq!((r.rip, r.rax as i64), (0x1002, -4));
+        let mut r = interrupted(Errno::ERESTARTSYS);
+        restart_with_handler(&mut r, &restarting);
+        assert_eq!((r.rip, r.rax), (0x1000, 7));
+        let mut r = interrupted(Errno::ERESTARTNOHAND);
+        restart_with_handler(&mut r, &restarting);
+        assert_eq!(r.rax as i64, -4);
+        let mut r = interrupted(Errno::ERESTARTNOHAND);
+        restart_without_handler(&mut r);
+        assert_eq!((r.rip, r.rax), (0x1000, 7));
+        let mut r = interrupted(Errno::ERESTARTBLOCK);
+        restart_without_handler(&mut r);
+        assert_eq!((r.rip, r.rax), (0x1000, 219));
+        let mut r = interrupted(Errno::EPERM);
+        restart_without_handler(&mut r);
+        assert_eq!(r, interrupted(Errno::EPERM));
+    }
+
+    #[test]
+    fn a_fault_is_never_taken_for_a_call_to_restart() {
+        let mut r = UserRegs { orig_rax: UserRegs::NOT_A_SYSCALL, ..interrupted(Errno::ERESTARTSYS) };
+        let before = r;
+        restart_without_handler(&mut r);
+        assert_eq!(r, before);
+    }
+}

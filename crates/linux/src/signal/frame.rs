@@ -1,0 +1,422 @@
+//! Signal frames: what a handler finds on its stack, and going back from it. Laid out as Linux does on x86-64
+//! (arch/x86/include/uapi/asm/sigcontext.h, ucontext.h).
+
+use super::action::{Action, flag};
+use super::info::{SIGINFO_LEN, SigInfo};
+use super::set::SigSet;
+use crate::errno::Errno;
+use crate::machine::Machine;
+use crate::regs::UserRegs;
+use crate::thread::{AltStack, Thread, work};
+use crate::user::{Plain, UserMemory};
+use crate::{Ctx, Linux};
+use alloc::alloc::{alloc_zeroed, dealloc};
+use core::alloc::Layout;
+use core::mem::{offset_of, size_of};
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering;
+
+/// `struct sigcontext`.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+struct Context {
+    r8: u64,
+    r9: u64,
+    r10: u64,
+    r11: u64,
+    r12: u64,
+    r13: u64,
+    r14: u64,
+    r15: u64,
+    rdi: u64,
+    rsi: u64,
+    rbp: u64,
+    rbx: u64,
+    rdx: u64,
+    rax: u64,
+    rcx: u64,
+    rsp: u64,
+    rip: u64,
+    rflags: u64,
+    cs: u16,
+    gs: u16,
+    fs: u16,
+    ss: u16,
+    error: u64,
+    trap: u64,
+    old_mask: u64,
+    fault_address: u64,
+    float: u64,
+    reserved: [u64; 8],
+}
+
+/// `stack_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct RawStack {
+    /// Lowest address.
+    pub base: u64,
+    /// `SS_*`.
+    pub flags: u32,
+    padding: u32,
+    /// Bytes.
+    pub size: u64,
+}
+
+impl RawStack {
+    /// A `stack_t`.
+    pub const fn new(base: u64, flags: u32, size: u64) -> RawStack {
+        RawStack { base, flags, padding: 0, size }
+    }
+}
+
+/// `struct ucontext`.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+struct UserContext {
+    flags: u64,
+    link: u64,
+    stack: RawStack,
+    context: Context,
+    mask: SigSet,
+}
+
+/// `struct rt_sigframe`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Frame {
+    return_to: u64,
+    user: UserContext,
+    info: [u8; SIGINFO_LEN],
+}
+
+// SAFETY: words and bytes, whose order leaves no padding (asserted below).
+unsafe impl Plain for Frame {}
+// SAFETY: as above; the padding is a field.
+unsafe impl Plain for RawStack {}
+
+const _: () = assert!(size_of::<Context>() == 256);
+const _: () = assert!(offset_of!(Context, rip) == 128 && offset_of!(Context, cs) == 144);
+const _: () = assert!(offset_of!(Context, fault_address) == 176 && offset_of!(Context, float) == 184);
+const _: () = assert!(size_of::<UserContext>() == 304 && offset_of!(UserContext, context) == 40);
+const _: () = assert!(offset_of!(UserContext, mask) == 296);
+const _: () = assert!(size_of::<Frame>() == 440 && offset_of!(Frame, info) == 312);
+
+/// Bytes below the stack pointer that a function may use without moving it (the red zone of the x86-64 ABI).
+const RED_ZONE: u64 = 128;
+/// `UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`.
+const USER_CONTEXT_FLAGS: u64 = 7;
+/// Offset of `sw_reserved` in the legacy area, and what it says.
+const SOFTWARE: usize = 464;
+const MAGIC_1: u32 = 0x4650_5853;
+const MAGIC_2: u32 = 0x4650_5845;
+const MAGIC_2_LEN: usize = 4;
+/// Bytes of the legacy area, and of it with the XSAVE header.
+const LEGACY: usize = 512;
+const WITH_HEADER: usize = 576;
+/// `SS_DISABLE`, `SS_ONSTACK`, `SS_AUTODISARM`.
+pub(crate) const SS_DISABLE: u32 = 2;
+pub(crate) const SS_ONSTACK: u32 = 1;
+pub(crate) const SS_AUTODISARM: u32 = 1 << 31;
+
+/// A buffer for the floating-point state, aligned as the CPU wants it.
+pub(crate) struct FloatArea {
+    at: NonNull<u8>,
+    layout: Layout,
+}
+
+impl FloatArea {
+    pub(crate) fn new(len: usize) -> Result<FloatArea, Errno> {
+        let layout = Layout::from_size_align(len, 64).map_err(|_| Errno::ENOMEM)?;
+        // SAFETY: the layout is not empty: a state has at least its header.
+        let at = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(Errno::ENOMEM)?;
+        Ok(FloatArea { at, layout })
+    }
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: allocated with that length, initialised, and borrowed exclusively.
+        unsafe { core::slice::from_raw_parts_mut(self.at.as_ptr(), self.layout.size()) }
+    }
+}
+
+impl Drop for FloatArea {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { dealloc(self.at.as_ptr(), self.layout) };
+    }
+}
+
+/// Where the parts of a frame go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Placement {
+    float: u64,
+    frame: u64,
+}
+
+/// Places a frame below `top` (with red zone, if `top` is the interrupted stack): the floating-point state aligned to 64,
+/// the frame such that the handler starts with the stack pointer that a call leaves (8 modulo 16).
+fn place(top: u64, float_len: usize) -> Option<Placement> {
+    let float = top.checked_sub((float_len + MAGIC_2_LEN) as u64)? & !63;
+    let frame = (float.checked_sub(size_of::<Frame>() as u64)? & !15).checked_sub(8)?;
+    Some(Placement { float, frame })
+}
+
+/// The least stack that a handler's frame needs (`AT_MINSIGSTKSZ`).
+pub fn least_stack<M: Machine>(machine: &M) -> usize {
+    size_of::<Frame>() + machine.fpu_len() + MAGIC_2_LEN + 64 + 16 + RED_ZONE as usize
+}
+
+/// Pushes a frame for `action` and makes `regs` those of the handler's first instruction.
+pub(crate) fn push<M: Machine>(
+    linux: &'static Linux<M>,
+    thread: &Thread<M>,
+    regs: &mut UserRegs,
+    action: &Action,
+    info: &SigInfo,
+) -> Result<(), Errno> {
+    let memory = UserMemory(linux.machine);
+    // SAFETY: the thread itself runs this.
+    let alt = *unsafe { thread.alt_stack.get() };
+    let on_alt = alt.holds(regs.rsp) && alt.flags & SS_AUTODISARM == 0;
+    let mut top = regs.rsp.wrapping_sub(RED_ZONE);
+    if action.flags & flag::ONSTACK != 0 && alt.size != 0 && !on_alt {
+        top = alt.base + alt.size;
+    }
+    let float_len = linux.machine.fpu_len();
+    let at = place(top, float_len).ok_or(Errno::EFAULT)?;
+    if on_alt && !alt.holds(at.frame) {
+        // The alternate stack itself has run over.
+        return Err(Errno::EFAULT);
+    }
+    if action.flags & flag::RESTORER == 0 {
+        // x86-64 has no other way back.
+        return Err(Errno::EFAULT);
+    }
+
+    let mut area = FloatArea::new(float_len)?;
+    let float = area.bytes();
+    linux.machine.fpu_save(float);
+    describe_float(float, linux.machine.fpu_features());
+    memory.write_bytes(at.float, float)?;
+    memory.write(at.float + float_len as u64, &MAGIC_2)?;
+    drop(area);
+
+    // SAFETY: the thread itself runs this.
+    let mask = unsafe { thread.saved_mask.replace(None) }.unwrap_or(thread.blocked());
+    thread.work.fetch_and(!work::RESTORE_MASK, Ordering::AcqRel);
+    let trap = thread.last_trap();
+    let stack_flags = if alt.size == 0 {
+        SS_DISABLE
+    } else if on_alt {
+        SS_ONSTACK
+    } else {
+        0
+    };
+    let frame = Frame {
+        return_to: action.restorer,
+        user: UserContext {
+            flags: USER_CONTEXT_FLAGS,
+            link: 0,
+            stack: RawStack::new(alt.base, stack_flags | (alt.flags & SS_AUTODISARM), alt.size),
+            context: Context {
+                r8: regs.r8,
+                r9: regs.r9,
+                r10: regs.r10,
+                r11: regs.r11,
+                r12: regs.r12,
+                r13: regs.r13,
+                r14: regs.r14,
+                r15: regs.r15,
+                rdi: regs.rdi,
+                rsi: regs.rsi,
+                rbp: regs.rbp,
+                rbx: regs.rbx,
+                rdx: regs.rdx,
+                rax: regs.rax,
+                rcx: regs.rcx,
+                rsp: regs.rsp,
+                rip: regs.rip,
+                rflags: regs.rflags,
+                cs: regs.cs as u16,
+                gs: 0,
+                fs: 0,
+                ss: regs.ss as u16,
+                error: trap.error,
+                trap: trap.vector,
+                old_mask: mask.0,
+                fault_address: trap.address,
+                float: at.float,
+                reserved: [0; 8],
+            },
+            mask,
+        },
+        info: info.encode(),
+    };
+    memory.write(at.frame, &frame)?;
+
+    if alt.flags & SS_AUTODISARM != 0 && top == alt.base + alt.size {
+        // SAFETY: the thread itself runs this, and `alt` is a copy.
+        unsafe { thread.alt_stack.replace(AltStack::default()) };
+    }
+    let mut blocked = thread.blocked().or(action.mask);
+    if action.flags & flag::NODEFER == 0 {
+        blocked = blocked.with(info.signal);
+    }
+    thread.set_blocked(blocked);
+
+    regs.rip = action.handler;
+    regs.rsp = at.frame;
+    regs.rdi = u64::from(info.signal.number());
+    regs.rsi = at.frame + offset_of!(Frame, info) as u64;
+    regs.rdx = at.frame + offset_of!(Frame, user) as u64;
+    regs.rax = 0;
+    // Direction, resume and trap flags are clear in a handler.
+    regs.rflags &= !0x1_0500;
+    regs.cs = UserRegs::USER_CS;
+    regs.ss = UserRegs::USER_SS;
+    Ok(())
+}
+
+/// Fills in the part of the legacy area that says how long the state is and what it has.
+fn describe_float(float: &mut [u8], features: u64) {
+    let len = float.len();
+    let mut put = |at: usize, bytes: &[u8]| float[at..at + bytes.len()].copy_from_slice(bytes);
+    put(SOFTWARE, &[0; 48]);
+    put(SOFTWARE, &MAGIC_1.to_le_bytes());
+    put(SOFTWARE + 4, &((len + MAGIC_2_LEN) as u32).to_le_bytes());
+    put(SOFTWARE + 8, &features.to_le_bytes());
+    put(SOFTWARE + 16, &(len as u32).to_le_bytes());
+}
+
+/// Makes a state that a program supplied safe to load: only components that exist, the standard format, reserved bytes
+/// zero, no MXCSR bit that faults. `extended` is false for one that has the legacy area only.
+fn check_float(float: &mut [u8], extended: bool, features: u64, mxcsr_mask: u32) -> Result<(), Errno> {
+    /// x87 and SSE.
+    const LEGACY_FEATURES: u64 = 3;
+    if extended {
+        let header = &float[LEGACY..WITH_HEADER];
+        let present = u64::from_le_bytes(header[..8].try_into().map_err(|_| Errno::EFAULT)?);
+        if present & !features != 0 || header[8..].iter().any(|b| *b != 0) {
+            return Err(Errno::EFAULT);
+        }
+    } else {
+        float[LEGACY..].fill(0);
+        float[LEGACY..LEGACY + 8].copy_from_slice(&LEGACY_FEATURES.to_le_bytes());
+    }
+    let mxcsr = u32::from_le_bytes(float[24..28].try_into().map_err(|_| Errno::EFAULT)?);
+    float[24..28].copy_from_slice(&(mxcsr & mxcsr_mask).to_le_bytes());
+    Ok(())
+}
+
+fn restore_float<M: Machine>(linux: &Linux<M>, at: u64) -> Result<(), Errno> {
+    let machine = linux.machine;
+    if at == 0 {
+        machine.fpu_reset();
+        return Ok(());
+    }
+    let memory = UserMemory(machine);
+    let len = machine.fpu_len();
+    let mut area = FloatArea::new(len)?;
+    let float = area.bytes();
+    memory.read_bytes(at, &mut float[..LEGACY])?;
+    let word = |at: usize| u32::from_le_bytes([float[at], float[at + 1], float[at + 2], float[at + 3]]);
+    let extended = word(SOFTWARE) == MAGIC_1
+        && word(SOFTWARE + 16) as usize == len
+        && memory.read::<u32>(at + len as u64)? == MAGIC_2;
+    if extended {
+        memory.read_bytes(at + LEGACY as u64, &mut float[LEGACY..])?;
+    }
+    check_float(float, extended, machine.fpu_features(), machine.mxcsr_mask())?;
+    machine.fpu_restore(float);
+    Ok(())
+}
+
+/// `rt_sigreturn`
+pub fn sys_rt_sigreturn<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
+    ctx.regs_replaced = true;
+    if restore(ctx).is_err() {
+        let info = SigInfo::kernel(super::Signal::SEGV);
+        ctx.linux.force_signal(ctx.thread, info);
+    }
+    // Whatever comes next, this call is not made again.
+    ctx.regs.orig_rax = UserRegs::NOT_A_SYSCALL;
+    Ok(0)
+}
+
+fn restore<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<(), Errno> {
+    // The handler's return popped the first word.
+    let at = ctx.regs.rsp.wrapping_sub(8);
+    let frame: Frame = ctx.read(at)?;
+    let c = &frame.user.context;
+    if c.rip >> 47 != 0 {
+        // Not an address of user space: the CPU would fault in the kernel on its way there.
+        return Err(Errno::EFAULT);
+    }
+    ctx.thread.set_blocked(frame.user.mask);
+    restore_float(ctx.linux, c.float)?;
+    *ctx.regs = UserRegs {
+        r15: c.r15,
+        r14: c.r14,
+        r13: c.r13,
+        r12: c.r12,
+        rbp: c.rbp,
+        rbx: c.rbx,
+        r11: c.r11,
+        r10: c.r10,
+        r9: c.r9,
+        r8: c.r8,
+        rax: c.rax,
+        rcx: c.rcx,
+        rdx: c.rdx,
+        rsi: c.rsi,
+        rdi: c.rdi,
+        orig_rax: UserRegs::NOT_A_SYSCALL,
+        rip: c.rip,
+        cs: UserRegs::USER_CS,
+        rflags: (c.rflags & UserRegs::USER_FLAGS) | UserRegs::FIXED_FLAGS,
+        rsp: c.rsp,
+        ss: UserRegs::USER_SS,
+    };
+    // As Linux: a stack that cannot be set is no reason to fail.
+    let stack = frame.user.stack;
+    let _kept = super::calls::set_alt_stack(ctx, &stack);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn frames_are_aligned_and_below_the_top(top in any::<u64>(), float_len in 9usize..128) {
+            let float_len = float_len * 64;
+            if let Some(at) = place(top, float_len) {
+                prop_assert_eq!(at.float % 64, 0);
+                prop_assert_eq!(at.frame % 16, 8);
+                prop_assert!(at.float + (float_len + MAGIC_2_LEN) as u64 <= top);
+                prop_assert!(at.frame + size_of::<Frame>() as u64 <= at.float);
+            } else {
+                prop_assert!(top < 16 << 10);
+            }
+        }
+
+        #[test]
+        fn no_state_that_the_cpu_would_refuse_passes(
+            mut float in proptest::collection::vec(any::<u8>(), 832),
+            extended in any::<bool>(),
+            tame in any::<bool>(),
+        ) {
+            if tame {
+                float[LEGACY..WITH_HEADER].fill(0);
+            }
+            let ok = check_float(&mut float, extended, 7, 0xffbf).is_ok();
+            prop_assert!(!tame || ok);
+            if ok {
+                prop_assert!(float[LEGACY] & !7 == 0 && float[LEGACY + 1..WITH_HEADER].iter().all(|b| *b == 0));
+                prop_assert_eq!(float[26], 0);
+                prop_assert_eq!(float[24] & 0x40, 0);
+            }
+        }
+    }
+}

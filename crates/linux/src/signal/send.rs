@@ -1,0 +1,268 @@
+//! Sending: making a signal pending and telling somebody who can take it.
+//!
+//! No signal is lost between a sender, who finds every thread blocking it, and a thread that unblocks it meanwhile: the
+//! sender publishes the pending bit, fences, and reads the masks; the thread publishes its mask, fences, and reads the
+//! pending bits. One of the two sees the other.
+
+use super::action::Default as DefaultAction;
+use super::info::{SigInfo, code};
+use super::pending::{Full, Pending};
+use super::set::{SigSet, Signal};
+use super::{Action, stop};
+use crate::errno::Errno;
+use crate::machine::Machine;
+use crate::thread::{Thread, work};
+use crate::{Linux, Process, rank};
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+use quire_sync::SpinLock;
+use quire_task::ThreadRef;
+
+/// A queue of pending signals and, readable without its lock, what is in it.
+pub struct PendingQueue {
+    bits: AtomicU64,
+    queue: SpinLock<Pending>,
+}
+
+impl Default for PendingQueue {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl PendingQueue {
+    /// Nothing pending.
+    pub const fn new() -> Self {
+        PendingQueue { bits: AtomicU64::new(0), queue: SpinLock::new(rank::SIGNALS, Pending::new()) }
+    }
+    /// What is pending.
+    pub fn set(&self) -> SigSet {
+        SigSet(self.bits.load(Ordering::Acquire))
+    }
+    /// Adds a signal.
+    pub fn add(&self, info: SigInfo) -> Result<(), Full> {
+        let mut queue = self.queue.lock();
+        let result = queue.add(info);
+        self.bits.store(queue.set().0, Ordering::Release);
+        result
+    }
+    /// Takes the first signal of `wanted`.
+    pub fn take(&self, wanted: SigSet) -> Option<SigInfo> {
+        if self.set().and(wanted).is_empty() {
+            return None;
+        }
+        let mut queue = self.queue.lock();
+        let info = queue.take(wanted);
+        self.bits.store(queue.set().0, Ordering::Release);
+        info
+    }
+    /// Drops what is in `gone`.
+    pub fn discard(&self, gone: SigSet) {
+        if self.set().and(gone).is_empty() {
+            return;
+        }
+        let mut queue = self.queue.lock();
+        queue.discard(gone);
+        self.bits.store(queue.set().0, Ordering::Release);
+    }
+}
+
+impl<M: Machine> Thread<M> {
+    /// What it blocks.
+    pub fn blocked(&self) -> SigSet {
+        SigSet(self.blocked.load(Ordering::Acquire))
+    }
+
+    /// Blocks `set` (never what cannot be blocked) from now on, and notes whether something can be delivered now. The
+    /// thread itself calls it.
+    pub fn set_blocked(&self, set: SigSet) {
+        self.blocked.store(set.without(SigSet::UNBLOCKABLE).0, Ordering::Release);
+        fence(Ordering::SeqCst);
+        self.look_for_signals();
+    }
+
+    /// Raises the thread's signal flag if something is pending that it does not block.
+    pub fn look_for_signals(&self) {
+        let pending = self.pending.set().or(self.process.pending.set());
+        if !pending.without(self.blocked()).is_empty() {
+            self.work.fetch_or(work::SIGNAL, Ordering::AcqRel);
+        }
+    }
+
+    fn wants(&self, signal: Signal) -> bool {
+        !self.blocked().has(signal) || SigSet(self.awaited.load(Ordering::Acquire)).has(signal)
+    }
+}
+
+impl<M: Machine> Linux<M> {
+    /// Sends to one thread. EAGAIN where a queued signal found no room.
+    pub fn signal_thread(&self, task: &ThreadRef<M>, info: SigInfo) -> Result<(), Errno> {
+        let Some(thread) = task.payload() else { return Err(Errno::ESRCH) };
+        let process = &thread.process;
+        if !self.prepare(process, info.signal, Some(thread)) {
+            return Ok(());
+        }
+        let room = thread.pending.add(info);
+        fence(Ordering::SeqCst);
+        if thread.wants(info.signal) {
+            thread.work.fetch_or(work::SIGNAL, Ordering::AcqRel);
+            self.poke(task);
+        }
+        room_or_again(info, room)
+    }
+
+    /// Sends to a process: any of its threads that does not block the signal takes it.
+    pub fn signal_process(&self, process: &Process<M>, info: SigInfo) -> Result<(), Errno> {
+        if info.signal == Signal::KILL {
+            self.kill_process(process, Signal::KILL);
+            return Ok(());
+        }
+        if !self.prepare(process, info.signal, None) {
+            return Ok(());
+        }
+        let room = process.pending.add(info);
+        fence(Ordering::SeqCst);
+        self.tell_one(process, info.signal);
+        room_or_again(info, room)
+    }
+
+    /// Tells one thread of `process` that `signal` is pending for all of them: one that wants it, and of those one that is
+    /// not busy with another signal already.
+    pub(crate) fn tell_one(&self, process: &Process<M>, signal: Signal) {
+        let threads = process.threads.lock();
+        let mut chosen = None;
+        for task in threads.iter() {
+            let Some(thread) = task.payload() else { continue };
+            if thread.wants(signal) {
+                chosen = Some((task, thread));
+                if thread.work.load(Ordering::Relaxed) & work::SIGNAL == 0 {
+                    break;
+                }
+            }
+        }
+        if let Some((task, thread)) = chosen {
+            thread.work.fetch_or(work::SIGNAL, Ordering::AcqRel);
+            self.poke(task);
+        }
+    }
+
+    /// What a signal does by being sent, blocked or not: SIGCONT continues and takes back stops, stops take back SIGCONT.
+    /// Returns whether the signal is to become pending at all.
+    fn prepare(&self, process: &Process<M>, signal: Signal, thread: Option<&Thread<M>>) -> bool {
+        if process.is_exiting() {
+            return false;
+        }
+        if signal == Signal::CONT {
+            discard_everywhere(process, SigSet::STOPPING);
+            stop::go_on(process);
+        } else if SigSet::STOPPING.has(signal) {
+            discard_everywhere(process, SigSet::of(&[Signal::CONT]));
+        }
+        let actions = process.actions();
+        let ignored = actions.lock().get(signal).ignores(signal) && !SigSet::UNBLOCKABLE.has(signal);
+        if !ignored {
+            return true;
+        }
+        // Blocked signals stay pending even where they are ignored now: the action may change before they are unblocked.
+        match thread {
+            Some(thread) => thread.blocked().has(signal),
+            None => process.threads.lock().iter().all(|t| t.payload().as_ref().is_none_or(|t| t.blocked().has(signal))),
+        }
+    }
+
+    /// Sends what the thread itself raised. Where it blocks or ignores it, it dies of it.
+    pub fn force_signal(&self, thread: &Thread<M>, info: SigInfo) {
+        let signal = info.signal;
+        {
+            let actions = thread.process.actions();
+            let mut actions = actions.lock();
+            let blocked = thread.blocked().has(signal);
+            if blocked || actions.get(signal).handler == 1 {
+                // Removing an entry allocates nothing, so it cannot fail.
+                let _removed = actions.put(signal, Action::DEFAULT);
+            }
+        }
+        thread.blocked.fetch_and(!SigSet::of(&[signal]).0, Ordering::AcqRel);
+        let _room = thread.pending.add(info);
+        thread.work.fetch_or(work::SIGNAL, Ordering::AcqRel);
+    }
+
+    /// Ends all of `process` with `signal` as its status.
+    pub fn kill_process(&self, process: &Process<M>, signal: Signal) {
+        process.begin_exit(i32::from(signal.number()));
+    }
+}
+
+fn room_or_again(info: SigInfo, room: Result<(), Full>) -> Result<(), Errno> {
+    match room {
+        Err(Full) if info.signal.is_queued() && info.code < 0 => Err(Errno::EAGAIN),
+        _ => Ok(()),
+    }
+}
+
+fn discard_everywhere<M: Machine>(process: &Process<M>, gone: SigSet) {
+    process.pending.discard(gone);
+    for task in process.threads.lock().iter() {
+        if let Some(thread) = task.payload() {
+            thread.pending.discard(gone);
+        }
+    }
+}
+
+/// Drops pending signals that a process ignores from now on.
+pub(crate) fn discard_ignored<M: Machine>(process: &Arc<Process<M>>, signal: Signal) {
+    discard_everywhere(process, SigSet::of(&[signal]));
+}
+
+/// Whether the default action of `signal` stops.
+pub(crate) fn stops(signal: Signal) -> bool {
+    DefaultAction::of(signal) == DefaultAction::Stop
+}
+
+/// What a program gets for exception `vector` at instruction `ip`. `float_state` gives the x87 status word and MXCSR.
+pub fn of_exception(vector: u8, _error: u64, ip: u64, float_state: impl FnOnce() -> (u16, u16, u32)) -> SigInfo {
+    match vector {
+        0 => SigInfo::fault(Signal::FPE, code::FPE_INTDIV, ip),
+        1 => SigInfo::fault(Signal::TRAP, code::TRAP_TRACE, ip),
+        3 => SigInfo { signal: Signal::TRAP, code: code::KERNEL, errno: 0, detail: super::Detail::None },
+        6 => SigInfo::fault(Signal::ILL, code::ILL_ILLOPN, ip),
+        16 | 19 => {
+            let (control, status, mxcsr) = float_state();
+            let raised = if vector == 16 { u32::from(status & !control) } else { !(mxcsr >> 7) & mxcsr };
+            SigInfo::fault(Signal::FPE, float_code(raised), ip)
+        }
+        17 => SigInfo::fault(Signal::BUS, code::BUS_ADRALN, ip),
+        // Segment not present and stack fault are bus errors in Linux; general protection and the rest are SIGSEGV that
+        // tells no address.
+        11 | 12 => SigInfo { signal: Signal::BUS, code: code::KERNEL, errno: 0, detail: super::Detail::None },
+        _ => SigInfo { signal: Signal::SEGV, code: code::KERNEL, errno: 0, detail: super::Detail::None },
+    }
+}
+
+fn float_code(raised: u32) -> i32 {
+    match raised {
+        r if r & 0x01 != 0 => code::FPE_FLTINV,
+        r if r & 0x04 != 0 => code::FPE_FLTDIV,
+        r if r & 0x08 != 0 => code::FPE_FLTOVF,
+        r if r & 0x12 != 0 => code::FPE_FLTUND,
+        r if r & 0x20 != 0 => code::FPE_FLTRES,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exceptions_become_the_signals_that_linux_sends() {
+        let none = || (0, 0, 0);
+        assert_eq!(of_exception(0, 0, 5, none), SigInfo::fault(Signal::FPE, code::FPE_INTDIV, 5));
+        assert_eq!(of_exception(6, 0, 5, none).signal, Signal::ILL);
+        assert_eq!(of_exception(13, 0, 5, none).code, code::KERNEL);
+        let divide = || (0, 0, 0x0004);
+        assert_eq!(of_exception(19, 0, 5, divide).code, code::FPE_FLTDIV);
+        let masked = || (0, 0, 0x0204);
+        assert_eq!(of_exception(19, 0, 5, masked).code, 0);
+    }
+}

@@ -1,0 +1,114 @@
+//! Stopping and going on: job control.
+
+use super::action::flag;
+use super::info::{Detail, SigInfo, code};
+use super::set::Signal;
+use crate::machine::Machine;
+use crate::process::Report;
+use crate::thread::{Thread, work};
+use crate::{Linux, Process};
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+
+/// Begins to stop a whole process: every thread stops on its way to user mode, the last one tells the parent.
+pub(crate) fn begin<M: Machine>(linux: &Linux<M>, process: &Process<M>, signal: Signal) {
+    let threads = process.threads.lock();
+    {
+        let mut job = process.job.lock();
+        if job.stopping.is_some() || process.is_exiting() {
+            return;
+        }
+        job.stopping = Some(signal.number());
+    }
+    for task in threads.iter() {
+        if let Some(thread) = task.payload() {
+            thread.work.fetch_or(work::STOP, Ordering::AcqRel);
+            linux.poke(task);
+        }
+    }
+}
+
+/// Stops the calling thread until its process goes on or ends.
+pub(crate) fn stop_here<M: Machine>(thread: &Thread<M>) {
+    let process = &thread.process;
+    thread.work.fetch_and(!work::STOP, Ordering::AcqRel);
+    let all_stopped = {
+        let threads = process.threads.lock();
+        let mut job = process.job.lock();
+        if job.stopping.is_none() {
+            return;
+        }
+        job.stopped_threads += 1;
+        (job.stopped_threads == threads.len()).then_some(job.stopping).flatten()
+    };
+    if let Some(signal) = all_stopped {
+        tell_parent(process, Report::Stopped(signal));
+    }
+    thread.linux.stopped.fetch_add(1, Ordering::Relaxed);
+    let _ended =
+        process.continued.wait_until(None, || thread.killed(), || process.job.lock().stopping.is_none().then_some(()));
+    thread.linux.stopped.fetch_sub(1, Ordering::Relaxed);
+    let mut job = process.job.lock();
+    job.stopped_threads = job.stopped_threads.saturating_sub(1);
+}
+
+/// A thread that ends may be the last one that the others' stop was waiting for.
+pub(crate) fn thread_left<M: Machine>(process: &Arc<Process<M>>, remaining: usize) {
+    let all_stopped = {
+        let job = process.job.lock();
+        (remaining > 0 && job.stopped_threads == remaining).then_some(job.stopping).flatten()
+    };
+    if let Some(signal) = all_stopped {
+        tell_parent(process, Report::Stopped(signal));
+    }
+}
+
+/// SIGCONT: a process that is stopped, or about to, goes on.
+pub(crate) fn go_on<M: Machine>(process: &Process<M>) {
+    let was_stopped = {
+        let mut job = process.job.lock();
+        job.stopping.take().is_some() && job.stopped_threads > 0
+    };
+    process.continued.wake_all();
+    if was_stopped {
+        tell_parent(process, Report::Continued);
+    }
+}
+
+/// Leaves a report for `wait4` with the parent, and sends SIGCHLD where the parent wants that.
+fn tell_parent<M: Machine>(process: &Process<M>, report: Report) {
+    let Some(parent) = process.parent() else { return };
+    {
+        let mut family = parent.family.lock();
+        if !family.children.has(process) {
+            return;
+        }
+        family.reports.retain(|(pid, _)| *pid != process.pid);
+        if family.reports.try_reserve(1).is_ok() {
+            family.reports.push((process.pid, report));
+        }
+    }
+    let actions = parent.actions();
+    let wanted = actions.lock().get(Signal::CHLD).flags & flag::NOCLDSTOP == 0;
+    if wanted {
+        let (code, status) = match report {
+            Report::Stopped(signal) => (code::CLD_STOPPED, i32::from(signal)),
+            Report::Continued => (code::CLD_CONTINUED, i32::from(Signal::CONT.number())),
+        };
+        let usage = process.usage();
+        let info = SigInfo {
+            signal: Signal::CHLD,
+            code,
+            errno: 0,
+            detail: Detail::Child {
+                pid: process.pid,
+                uid: process.credentials().real_user,
+                status,
+                user: crate::time::ticks(usage.user),
+                system: crate::time::ticks(usage.system),
+            },
+        };
+        let _merged = process.linux.signal_process(&parent, info);
+    }
+    parent.child_events.wake_all();
+}

@@ -1,0 +1,221 @@
+//! The first process: the root file system, what is to be run, and running it.
+
+use crate::Linux;
+use crate::errno::Errno;
+use crate::exec::strings::Strings;
+use crate::exec::{self, Identity};
+use crate::file;
+use crate::machine::Machine;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use quire_fs::Port;
+use quire_fs::terminal::Size;
+
+/// What the kernel found at boot.
+pub struct Boot<'a> {
+    /// The initial file system: a cpio archive.
+    pub initramfs: &'a [u8],
+    /// The program's standard input and output.
+    pub io: Arc<dyn Port>,
+    /// Its standard error.
+    pub error: Arc<dyn Port>,
+    /// The terminal's size, where the program gets one.
+    pub size: Size,
+}
+
+/// Why no program could be started, for the kernel's log.
+#[derive(Debug)]
+pub enum StartError {
+    /// The initial file system is damaged.
+    Initramfs(quire_fs::cpio::CpioError),
+    /// `/.quire/run` is missing or says nothing that can be run.
+    Order,
+    /// The program could not be started.
+    Program(Vec<u8>, Errno),
+    /// Something else, said in words, failed.
+    Step(&'static str, Errno),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Initramfs(e) => write!(f, "the initial file system is damaged: {e}"),
+            StartError::Order => write!(f, "{ORDER} in the initial file system is missing or names no program"),
+            StartError::Program(path, e) => {
+                write!(f, "{} cannot be run: {e:?}", core::str::from_utf8(path).unwrap_or("the program"))
+            }
+            StartError::Step(what, e) => write!(f, "{what}: {e:?}"),
+        }
+    }
+}
+
+impl StartError {
+    /// The status that a shell reports for it: 127 where the program is not there, 126 where it cannot be run.
+    pub fn status(&self) -> u8 {
+        match self {
+            StartError::Program(_, Errno::ENOENT | Errno::ENOTDIR) => 127,
+            StartError::Program(..) => 126,
+            _ => 125,
+        }
+    }
+}
+
+/// Where the order lies.
+const ORDER: &str = "/.quire/run";
+/// Where programs without a slash in their name are looked for when the environment has no PATH.
+const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The order is written by the command that boots the kernel; longer ones are damaged.
+const LONGEST_ORDER: u64 = 16 << 20;
+
+/// What is to be run: lines `arg HEX`, `env HEX`, `cwd HEX`, `tty 0` or `tty 1`; others are skipped.
+#[derive(Default, PartialEq, Eq, Debug)]
+struct Order {
+    arguments: Vec<Vec<u8>>,
+    environment: Vec<Vec<u8>>,
+    directory: Vec<u8>,
+    terminal: bool,
+}
+
+fn hex(text: &[u8]) -> Option<Vec<u8>> {
+    let digit = |b: u8| char::from(b).to_digit(16).map(|d| d as u8);
+    if text.len() % 2 != 0 {
+        return None;
+    }
+    text.chunks_exact(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
+}
+
+impl Order {
+    fn parse(text: &[u8]) -> Option<Order> {
+        let mut order = Order { directory: b"/".to_vec(), ..Order::default() };
+        for line in text.split(|b| *b == b'\n') {
+            let (word, value) = match line.iter().position(|b| *b == b' ') {
+                Some(at) => (&line[..at], &line[at + 1..]),
+                None => (line, &b""[..]),
+            };
+            match word {
+                b"arg" => order.arguments.push(hex(value)?),
+                b"env" => order.environment.push(hex(value)?),
+                b"cwd" => order.directory = hex(value)?,
+                b"tty" => order.terminal = value == b"1",
+                _ => {}
+            }
+        }
+        (!order.arguments.is_empty()).then_some(order)
+    }
+
+    /// Where the program may be, in order.
+    fn candidates(&self) -> Vec<Vec<u8>> {
+        let name = &self.arguments[0];
+        if name.contains(&b'/') {
+            return alloc::vec![name.clone()];
+        }
+        let path = self.environment.iter().find_map(|e| e.strip_prefix(b"PATH=")).unwrap_or(DEFAULT_PATH);
+        let join = |directory: &[u8]| [if directory.is_empty() { b"." } else { directory }, b"/", name].concat();
+        path.split(|b| *b == b':').map(join).collect()
+    }
+}
+
+impl<M: Machine> Linux<M> {
+    /// Unpacks the initial file system and starts what its order says as process 1. Returns once that is spawned.
+    pub fn start(&'static self, boot: Boot<'_>) -> Result<(), StartError> {
+        let vfs = self.files.vfs();
+        vfs.unpack(boot.initramfs).map_err(StartError::Initramfs)?;
+        self.files.start(self, Some(crate::proc::root(self))).map_err(|e| StartError::Step("mounting", e))?;
+        let order = self.read_order().ok_or(StartError::Order)?;
+
+        let fs = self.files.first_fs(&order.directory).map_err(|e| StartError::Step("the working directory", e))?;
+        let mut failure = StartError::Program(order.arguments[0].clone(), Errno::ENOENT);
+        let mut found = None;
+        for path in order.candidates() {
+            match self.prepare_first(&fs, &order, &path) {
+                Ok(program) => {
+                    found = Some(program);
+                    break;
+                }
+                Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+                Err(e) => failure = StartError::Program(path, e),
+            }
+        }
+        let program = found.ok_or(failure)?;
+        let files = file::Files::new();
+        let task =
+            self.first_process(program, files, fs).map_err(|e| StartError::Step("making the first process", e))?;
+        // The terminal asks for process 1's session, so the files come after the process and before its first instruction.
+        let files = self
+            .files
+            .standard_files(self, order.terminal, boot.io, boot.error, boot.size)
+            .map_err(|e| StartError::Step("opening the standard files", e))?;
+        if let Some(thread) = task.payload() {
+            // SAFETY: the thread does not run yet: its maker stands for it.
+            drop(unsafe { thread.files.replace(Some(files)) });
+        }
+        self.scheduler.spawn(task);
+        Ok(())
+    }
+
+    fn read_order(&self) -> Option<Order> {
+        let vfs = self.files.vfs();
+        let dentry = vfs.find(&vfs.view(), vfs.root(), ORDER.as_bytes(), true).ok()?;
+        let object = &dentry.inode.file()?.object.0;
+        let len = object.size();
+        if len > LONGEST_ORDER {
+            return None;
+        }
+        let mut text = alloc::vec![0; len as usize];
+        let got = file::read_kernel(object, 0, &mut text).ok()?;
+        Order::parse(&text[..got])
+    }
+
+    fn prepare_first(
+        &'static self,
+        fs: &Arc<file::FsState<M>>,
+        order: &Order,
+        path: &[u8],
+    ) -> Result<exec::Prepared<M>, Errno> {
+        /// Linux's default soft limit.
+        const STACK: u64 = 8 << 20;
+        let mut strings = Strings::new(STACK);
+        for argument in &order.arguments {
+            strings.push(argument)?;
+        }
+        strings.arguments_end();
+        for variable in &order.environment {
+            strings.push(variable)?;
+        }
+        let open = |name: &[u8], _: bool| file::first_executable(self, fs, name);
+        exec::prepare(self, open, path, strings, STACK, Identity::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_order_is_read_line_by_line() {
+        let order =
+            Order::parse(b"arg 6c73\narg 2d6c\nenv 413d31\ncwd 2f746d70\ntty 1\ntimeout 5\n").expect("an order");
+        assert_eq!(order.arguments, [b"ls".to_vec(), b"-l".to_vec()]);
+        assert_eq!(order.environment, [b"A=1".to_vec()]);
+        assert_eq!((order.directory.as_slice(), order.terminal), (&b"/tmp"[..], true));
+        assert_eq!(order.candidates()[0], b"/usr/local/sbin/ls");
+        assert_eq!(Order::parse(b"env 41\n"), None);
+        assert_eq!(Order::parse(b"arg 4\n"), None);
+        assert_eq!(Order::parse(b"arg zz\n"), None);
+    }
+
+    #[test]
+    fn a_name_with_a_slash_is_not_searched_for() {
+        let order = Order::parse(b"arg 2e2f78\n").expect("an order");
+        assert_eq!(order.candidates(), [b"./x".to_vec()]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_reader_panic(text in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _parsed = Order::parse(&text);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! About the machine as a whole: `uname`, `sysinfo`, `reboot`.
+
+use crate::errno::Errno;
+use crate::machine::{End, Machine};
+use crate::user::Plain;
+use crate::{Ctx, Linux, rank};
+use quire_sync::SpinLock;
+use quire_vm::PAGE_SIZE;
+
+/// The version of Linux whose interface this is: programs compare it with what they need.
+pub const RELEASE: &str = "6.12.0-quire";
+/// What `uname -v` says.
+pub const VERSION: &str = concat!("#1 SMP Quire ", env!("CARGO_PKG_VERSION"));
+
+/// Bytes of a name in `struct utsname`, its zero byte included.
+const NAME_LEN: usize = 65;
+
+/// `struct utsname`: system, node, release, version, machine, domain.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Names([[u8; NAME_LEN]; 6]);
+
+// SAFETY: bytes.
+unsafe impl Plain for Names {}
+
+/// Node and domain names, which can be set.
+pub struct HostName {
+    names: SpinLock<[[u8; NAME_LEN]; 2]>,
+}
+
+fn name(text: &[u8]) -> [u8; NAME_LEN] {
+    let mut out = [0; NAME_LEN];
+    let len = text.len().min(NAME_LEN - 1);
+    out[..len].copy_from_slice(&text[..len]);
+    out
+}
+
+impl Default for HostName {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl HostName {
+    /// "quire", and no domain.
+    pub fn new() -> Self {
+        HostName { names: SpinLock::new(rank::OWNED, [name(b"quire"), name(b"(none)")]) }
+    }
+
+    /// The node's name, without zeroes.
+    pub fn node(&self) -> alloc::vec::Vec<u8> {
+        let [node, _] = *self.names.lock();
+        node.iter().copied().take_while(|b| *b != 0).collect()
+    }
+}
+
+/// `uname`
+pub fn sys_uname<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, Errno> {
+    let [node, domain] = *ctx.linux.host_name.names.lock();
+    let all = [name(b"Linux"), node, name(RELEASE.as_bytes()), name(VERSION.as_bytes()), name(b"x86_64"), domain];
+    ctx.write(to, &Names(all))?;
+    Ok(0)
+}
+
+fn set_name<M: Machine>(ctx: &Ctx<'_, M>, which: usize, from: u64, len: usize) -> Result<usize, Errno> {
+    if !ctx.process().credentials().is_root() {
+        return Err(Errno::EPERM);
+    }
+    if len >= NAME_LEN {
+        return Err(Errno::EINVAL);
+    }
+    let mut new = [0; NAME_LEN];
+    ctx.user().read_bytes(from, &mut new[..len])?;
+    ctx.linux.host_name.names.lock()[which] = new;
+    Ok(0)
+}
+
+/// `sethostname`
+pub fn sys_sethostname<M: Machine>(ctx: &mut Ctx<'_, M>, from: u64, len: usize) -> Result<usize, Errno> {
+    set_name(ctx, 0, from, len)
+}
+
+/// `setdomainname`
+pub fn sys_setdomainname<M: Machine>(ctx: &mut Ctx<'_, M>, from: u64, len: usize) -> Result<usize, Errno> {
+    set_name(ctx, 1, from, len)
+}
+
+/// `struct sysinfo`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Info {
+    uptime: i64,
+    loads: [u64; 3],
+    total: u64,
+    free: u64,
+    shared: u64,
+    buffers: u64,
+    swap: u64,
+    free_swap: u64,
+    processes: u16,
+    padding: [u16; 3],
+    high: u64,
+    free_high: u64,
+    unit: u32,
+    tail: u32,
+}
+
+// SAFETY: its padding is made of fields.
+unsafe impl Plain for Info {}
+const _: () = assert!(core::mem::size_of::<Info>() == 112);
+
+impl<M: Machine> Linux<M> {
+    /// Number of processes.
+    pub fn process_count(&self) -> usize {
+        self.ids.processes().count()
+    }
+
+    /// Runnable threads as a load average of 65,536ths would show them: what runs now, since nothing is averaged.
+    pub(crate) fn load(&self) -> u64 {
+        self.scheduler.runnable() as u64
+    }
+}
+
+/// `sysinfo`
+pub fn sys_sysinfo<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, Errno> {
+    let linux = ctx.linux;
+    let frames = linux.vm.frames();
+    let info = Info {
+        uptime: (ctx.now() / crate::time::SECOND) as i64,
+        loads: [linux.load() << 16; 3],
+        total: frames.total() * PAGE_SIZE,
+        free: frames.free() * PAGE_SIZE,
+        processes: linux.process_count().min(usize::from(u16::MAX)) as u16,
+        unit: 1,
+        ..Info::default()
+    };
+    ctx.write(to, &info)?;
+    Ok(0)
+}
+
+/// `reboot`: every command that ends the machine ends it.
+pub fn sys_reboot<M: Machine>(ctx: &mut Ctx<'_, M>, magic: u32, second: u32, command: u32) -> Result<usize, Errno> {
+    const MAGIC: u32 = 0xfee1_dead;
+    const SECOND_MAGICS: [u32; 4] = [672_274_793, 85_072_278, 369_367_448, 537_993_216];
+    if !ctx.process().credentials().is_root() {
+        return Err(Errno::EPERM);
+    }
+    if magic != MAGIC || !SECOND_MAGICS.contains(&second) {
+        return Err(Errno::EINVAL);
+    }
+    match command {
+        // Ctrl-Alt-Del on and off: there is none.
+        0 | 0x89ab_cdef => Ok(0),
+        0x0123_4567 | 0xcdef_0123 | 0x4321_fedc | 0xa1b2_c3d4 => ctx.linux.machine.power_off(End::PowerOff),
+        _ => Err(Errno::EINVAL),
+    }
+}

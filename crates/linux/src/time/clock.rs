@@ -1,0 +1,141 @@
+//! Reading and setting clocks.
+
+use super::{SECOND, Timespec, Timeval};
+use crate::errno::Errno;
+use crate::machine::Machine;
+use crate::{Ctx, Pid};
+use linux_raw_sys::general as raw;
+
+const REALTIME: i32 = raw::CLOCK_REALTIME as i32;
+const MONOTONIC: i32 = raw::CLOCK_MONOTONIC as i32;
+const PROCESS_CPU: i32 = raw::CLOCK_PROCESS_CPUTIME_ID as i32;
+const THREAD_CPU: i32 = raw::CLOCK_THREAD_CPUTIME_ID as i32;
+const MONOTONIC_RAW: i32 = raw::CLOCK_MONOTONIC_RAW as i32;
+const REALTIME_COARSE: i32 = raw::CLOCK_REALTIME_COARSE as i32;
+const MONOTONIC_COARSE: i32 = raw::CLOCK_MONOTONIC_COARSE as i32;
+const BOOTTIME: i32 = raw::CLOCK_BOOTTIME as i32;
+const TAI: i32 = raw::CLOCK_TAI as i32;
+
+/// What a clock id names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Clock {
+    /// Time of day.
+    Real,
+    /// Time since boot.
+    Monotonic,
+    /// CPU time of a process (0: the caller's).
+    Process(Pid),
+    /// CPU time of a thread (0: the caller).
+    Thread(Pid),
+}
+
+impl Clock {
+    pub(super) fn new(id: i32) -> Result<Clock, Errno> {
+        Ok(match id {
+            REALTIME | REALTIME_COARSE | TAI => Clock::Real,
+            MONOTONIC | MONOTONIC_RAW | MONOTONIC_COARSE | BOOTTIME => Clock::Monotonic,
+            PROCESS_CPU => Clock::Process(0),
+            THREAD_CPU => Clock::Thread(0),
+            // What `clock_getcpuclockid` makes: the id's complement above three bits that say which clock.
+            id if id < 0 && id & 3 == 2 => {
+                let whose = !(id >> 3) as Pid;
+                if id & 4 != 0 { Clock::Thread(whose) } else { Clock::Process(whose) }
+            }
+            _ => return Err(Errno::EINVAL),
+        })
+    }
+
+    fn now<M: Machine>(self, ctx: &Ctx<'_, M>) -> Result<u64, Errno> {
+        let linux = ctx.linux;
+        Ok(match self {
+            Clock::Real => linux.machine.realtime(),
+            Clock::Monotonic => ctx.now(),
+            Clock::Process(pid) => {
+                let process = match pid {
+                    0 => ctx.process().clone(),
+                    pid => linux.ids.process(pid).ok_or(Errno::EINVAL)?,
+                };
+                let usage = process.usage();
+                usage.user + usage.system
+            }
+            Clock::Thread(0) => {
+                let times = linux.scheduler.times(&linux.scheduler.current());
+                times.user_ns + times.system_ns
+            }
+            Clock::Thread(tid) => {
+                let task = linux.ids.thread(tid).ok_or(Errno::EINVAL)?;
+                let times = linux.scheduler.times(&task);
+                times.user_ns + times.system_ns
+            }
+        })
+    }
+}
+
+/// `clock_gettime`
+pub fn sys_clock_gettime<M: Machine>(ctx: &mut Ctx<'_, M>, clock: i32, to: u64) -> Result<usize, Errno> {
+    let now = Clock::new(clock)?.now(ctx)?;
+    ctx.write(to, &Timespec::from_nanos(now))?;
+    Ok(0)
+}
+
+/// `clock_getres`
+pub fn sys_clock_getres<M: Machine>(ctx: &mut Ctx<'_, M>, clock: i32, to: u64) -> Result<usize, Errno> {
+    Clock::new(clock)?;
+    ctx.write_optional(to, &Timespec::from_nanos(ctx.linux.machine.clock_resolution()))?;
+    Ok(0)
+}
+
+fn set_realtime<M: Machine>(ctx: &Ctx<'_, M>, nanos: u64) -> Result<usize, Errno> {
+    if !ctx.process().credentials().is_root() {
+        return Err(Errno::EPERM);
+    }
+    ctx.linux.machine.set_realtime(nanos);
+    Ok(0)
+}
+
+/// `clock_settime`
+pub fn sys_clock_settime<M: Machine>(ctx: &mut Ctx<'_, M>, clock: i32, from: u64) -> Result<usize, Errno> {
+    if clock != REALTIME {
+        return Err(Errno::EINVAL);
+    }
+    let nanos = ctx.read::<Timespec>(from)?.nanos()?;
+    set_realtime(ctx, nanos)
+}
+
+/// `gettimeofday`
+pub fn sys_gettimeofday<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64, zone: u64) -> Result<usize, Errno> {
+    if to != 0 {
+        ctx.write(to, &Timeval::from_nanos(ctx.linux.machine.realtime()))?;
+    }
+    ctx.write_optional(zone, &[0i32, 0])?;
+    Ok(0)
+}
+
+/// `settimeofday`
+pub fn sys_settimeofday<M: Machine>(ctx: &mut Ctx<'_, M>, from: u64, _zone: u64) -> Result<usize, Errno> {
+    if from == 0 {
+        return Ok(0);
+    }
+    let nanos = ctx.read::<Timeval>(from)?.nanos()?;
+    set_realtime(ctx, nanos)
+}
+
+/// `time`
+pub fn sys_time<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, Errno> {
+    let seconds = ctx.linux.machine.realtime() / SECOND;
+    ctx.write_optional(to, &seconds)?;
+    Ok(seconds as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_clocks_of_others_are_taken_apart() {
+        // clock_getcpuclockid(42) and pthread_getcpuclockid of thread 42, as libc makes them.
+        assert_eq!(Clock::new((!42i32) << 3 | 2), Ok(Clock::Process(42)));
+        assert_eq!(Clock::new((!42i32) << 3 | 6), Ok(Clock::Thread(42)));
+        assert_eq!(Clock::new(99), Err(Errno::EINVAL));
+    }
+}

@@ -1,0 +1,93 @@
+//! Clocks, sleeping, interval timers.
+
+pub mod clock;
+pub mod interval;
+pub mod sleep;
+
+use crate::errno::Errno;
+use crate::user::Plain;
+
+/// Nanoseconds in a second.
+pub const SECOND: u64 = 1_000_000_000;
+/// `sysconf(_SC_CLK_TCK)`.
+pub const TICKS_PER_SECOND: u64 = 100;
+
+/// Nanoseconds as clock ticks.
+pub fn ticks(nanos: u64) -> u64 {
+    nanos / (SECOND / TICKS_PER_SECOND)
+}
+
+/// `struct timespec`.
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Timespec {
+    /// Whole seconds.
+    pub seconds: i64,
+    /// Nanoseconds, 0 to 999,999,999.
+    pub nanos: i64,
+}
+
+/// `struct timeval`.
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Timeval {
+    /// Whole seconds.
+    pub seconds: i64,
+    /// Microseconds, 0 to 999,999.
+    pub micros: i64,
+}
+
+// SAFETY: two words.
+unsafe impl Plain for Timespec {}
+// SAFETY: two words.
+unsafe impl Plain for Timeval {}
+
+impl Timespec {
+    /// From nanoseconds.
+    pub fn from_nanos(nanos: u64) -> Timespec {
+        Timespec { seconds: (nanos / SECOND) as i64, nanos: (nanos % SECOND) as i64 }
+    }
+
+    /// As nanoseconds; more than fits (584 years) counts as that. EINVAL where it is negative or not normalised.
+    pub fn nanos(&self) -> Result<u64, Errno> {
+        if self.seconds < 0 || !(0..SECOND as i64).contains(&self.nanos) {
+            return Err(Errno::EINVAL);
+        }
+        Ok((self.seconds as u64).saturating_mul(SECOND).saturating_add(self.nanos as u64))
+    }
+}
+
+impl Timeval {
+    /// From nanoseconds.
+    pub fn from_nanos(nanos: u64) -> Timeval {
+        Timeval { seconds: (nanos / SECOND) as i64, micros: (nanos % SECOND / 1000) as i64 }
+    }
+
+    /// As nanoseconds. EINVAL where it is negative or not normalised.
+    pub fn nanos(&self) -> Result<u64, Errno> {
+        if self.seconds < 0 || !(0..1_000_000).contains(&self.micros) {
+            return Err(Errno::EINVAL);
+        }
+        Ok((self.seconds as u64).saturating_mul(SECOND).saturating_add(self.micros as u64 * 1000))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn times_survive_the_way_there_and_back(nanos in 0..i64::MAX as u64) {
+            prop_assert_eq!(Timespec::from_nanos(nanos).nanos(), Ok(nanos));
+            prop_assert_eq!(Timeval::from_nanos(nanos).nanos(), Ok(nanos / 1000 * 1000));
+        }
+
+        #[test]
+        fn no_time_overflows(seconds in any::<i64>(), nanos in any::<i64>()) {
+            let t = Timespec { seconds, nanos };
+            prop_assert_eq!(t.nanos().is_ok(), seconds >= 0 && (0..1_000_000_000).contains(&nanos));
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Sleeping for a time.
+
+use super::Timespec;
+use super::clock::Clock;
+use crate::Ctx;
+use crate::errno::Errno;
+use crate::machine::Machine;
+use crate::thread::Restart;
+use linux_raw_sys::general as raw;
+
+/// Sleeps until `deadline` (nanoseconds since boot). False where a signal came first.
+fn sleep_until<M: Machine>(ctx: &Ctx<'_, M>, deadline: u64) -> bool {
+    loop {
+        if ctx.now() >= deadline {
+            return true;
+        }
+        if ctx.interrupted() {
+            return false;
+        }
+        quire_sync::hooks::park(Some(deadline));
+    }
+}
+
+/// Sleeps until `deadline`; where a signal comes first, tells the rest at `remaining` and how to go on.
+pub(crate) fn sleep<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    clock: i32,
+    deadline: u64,
+    remaining: u64,
+) -> Result<usize, Errno> {
+    if sleep_until(ctx, deadline) {
+        return Ok(0);
+    }
+    let left = deadline.saturating_sub(ctx.now());
+    ctx.write_optional(remaining, &Timespec::from_nanos(left))?;
+    Err(ctx.restart_with(Restart::Sleep { clock, deadline, remaining }))
+}
+
+/// `nanosleep`
+pub fn sys_nanosleep<M: Machine>(ctx: &mut Ctx<'_, M>, from: u64, remaining: u64) -> Result<usize, Errno> {
+    let nanos = ctx.read::<Timespec>(from)?.nanos()?;
+    let deadline = ctx.now().saturating_add(nanos);
+    sleep(ctx, raw::CLOCK_MONOTONIC as i32, deadline, remaining)
+}
+
+/// `clock_nanosleep`
+pub fn sys_clock_nanosleep<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    clock: i32,
+    flags: u32,
+    from: u64,
+    remaining: u64,
+) -> Result<usize, Errno> {
+    let which = Clock::new(clock)?;
+    let nanos = ctx.read::<Timespec>(from)?.nanos()?;
+    let absolute = flags & raw::TIMER_ABSTIME != 0;
+    match which {
+        Clock::Real | Clock::Monotonic => {}
+        Clock::Process(_) | Clock::Thread(_) => return Err(Errno::EOPNOTSUPP),
+    }
+    if !absolute {
+        let deadline = ctx.now().saturating_add(nanos);
+        return sleep(ctx, clock, deadline, remaining);
+    }
+    let deadline = match which {
+        Clock::Real => on_monotonic(ctx, nanos),
+        _ => nanos,
+    };
+    if sleep_until(ctx, deadline) { Ok(0) } else { Err(Errno::ERESTARTNOHAND) }
+}
+
+/// A time of day as nanoseconds since boot.
+pub(crate) fn on_monotonic<M: Machine>(ctx: &Ctx<'_, M>, realtime: u64) -> u64 {
+    ctx.now().saturating_add(realtime.saturating_sub(ctx.linux.machine.realtime()))
+}
+
+/// `restart_syscall`: goes on with what a signal interrupted. Programs do not call it themselves.
+pub fn sys_restart_syscall<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
+    // SAFETY: the owner is here; nothing borrows the value.
+    let how = unsafe { ctx.thread.restart.replace(None) };
+    match how {
+        None => Err(Errno::EINTR),
+        Some(Restart::Sleep { clock, deadline, remaining }) => sleep(ctx, clock, deadline, remaining),
+        Some(Restart::Futex { at, value, bitset, private, deadline }) => {
+            crate::futex::wait(ctx, at, value, bitset, private, Some(deadline))
+        }
+        Some(Restart::Poll { fds, count, deadline }) => crate::file::restart_poll(ctx, fds, count, deadline),
+    }
+}
