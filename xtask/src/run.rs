@@ -94,12 +94,11 @@ pub fn prepare(
     if args.is_empty() {
         args = vec!["/bin/sh".into(), "-l".into()];
     }
-    args[0] = match programs::named(places, &args[0])? {
-        Some((name, file)) => {
-            programs::install(&mut tree, &name, &file)?;
-            programs::in_guest(&name).into()
-        }
-        None => program::install(&mut tree, &args[0])?,
+    args[0] = if programs::is_named(places, &args[0]) {
+        programs::install(&mut tree, &programs::all(places)?)?;
+        programs::in_guest(&args[0].to_string_lossy()).into()
+    } else {
+        program::install(&mut tree, &args[0])?
     };
     let mut env = vec![format!("PATH={}", root::PATH), "HOME=/root".into(), "USER=root".into()];
     if tty {

@@ -176,9 +176,7 @@ impl Bench {
     fn image(&self, kernel: &Kernel) -> Result<File> {
         let mut tree = root::tree()?;
         tree.host_file("/.quire/testd", &self.testd)?;
-        for (name, file) in &self.programs {
-            programs::install(&mut tree, name, file)?;
-        }
+        programs::install(&mut tree, &self.programs)?;
         let env = [format!("PATH={}", root::PATH), "HOME=/root".into(), "LC_ALL=C".into()];
         let env = env.into_iter().map(Into::into).collect();
         kernel.image(tree, &Order { args: vec!["/.quire/testd".into()], env, cwd: "/".into(), tty: false })
