@@ -12,7 +12,7 @@ use crate::transfer::{Sink, Source};
 use alloc::sync::Arc;
 use core::any::Any;
 use quire_sync::{Mutex, SpinLock};
-use quire_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use quire_sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence_full};
 
 /// Pages of a pipe's ring.
 const PAGES: usize = 16;
@@ -125,9 +125,9 @@ impl<H: Host> Pipe<H> {
     /// Copies what is there into `sink`.
     fn take(&self, sink: &mut dyn Sink) -> Result<usize, FsError> {
         let _one = self.reader.lock();
-        let mut at = self.read.load(Ordering::Relaxed);
+        let start = self.read.load(Ordering::Relaxed);
         let end = self.written.load(Ordering::Acquire);
-        let before = CAPACITY - (end - at) as usize;
+        let mut at = start;
         let mut done = 0;
         let mut failed = None;
         while at < end && sink.room() > 0 {
@@ -152,8 +152,12 @@ impl<H: Host> Pipe<H> {
             }
         }
         self.read.store(at, Ordering::Release);
-        // Writers and polls wait for room only while less than ATOMIC bytes are free.
-        if done > 0 && before < ATOMIC {
+        // Writers and polls wait for room only while less than ATOMIC bytes are free. Whether that was so is asked now, after
+        // the new position: writers went on during the copy, and one that then found the ring full looked at the position
+        // after its last write; so either it saw the new one, or its write is seen here.
+        fence_full();
+        let free_until_now = CAPACITY.saturating_sub((self.written.load(Ordering::Acquire) - start) as usize);
+        if done > 0 && free_until_now < ATOMIC {
             self.readiness.notify();
         }
         match failed {
@@ -462,6 +466,36 @@ mod tests {
                 got.extend(read(&*r, &Io::WAIT, 5000).unwrap());
             }
             assert!(got.chunks(4000).all(|c| c.iter().all(|b| *b == c[0])));
+        });
+    }
+
+    #[test]
+    fn a_writer_that_fills_the_pipe_during_a_read_is_woken_by_it() {
+        /// Lets the writer go on until it sleeps, in the middle of the copy.
+        struct Slow<'a>(&'a AtomicBool, usize);
+        impl Sink for Slow<'_> {
+            fn put(&mut self, bytes: &[u8]) -> Result<usize, FsError> {
+                self.0.store(true, Ordering::SeqCst);
+                std::thread::sleep(std::time::Duration::from_millis(30));
+                self.1 -= bytes.len();
+                Ok(bytes.len())
+            }
+            fn room(&self) -> usize {
+                self.1
+            }
+        }
+        let (r, w) = pipe();
+        let copying = AtomicBool::new(false);
+        write(&*w, &Io::NOW, b"x").unwrap();
+        std::thread::scope(|s| {
+            let writer = s.spawn(|| {
+                while !copying.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                write(&*w, &Io { deadline: Some(quire_sync::hooks::now() + 5_000_000_000), ..Io::WAIT }, &[0; CAPACITY])
+            });
+            assert_eq!(r.read(&Io::NOW, &mut Slow(&copying, 1)), Ok(1));
+            assert_eq!(writer.join().unwrap(), Ok(CAPACITY));
         });
     }
 
