@@ -2,6 +2,7 @@
 
 pub mod arg;
 pub mod names;
+pub mod page;
 pub mod table;
 
 use core::sync::atomic::{AtomicU64, Ordering};
