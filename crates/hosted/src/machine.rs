@@ -57,6 +57,8 @@ pub struct Hosted {
     cpus: Vec<CachePadded<CpuState>>,
     /// How often each frame was freed: a translation is stale where it was made in an earlier life.
     lives: Vec<AtomicU32>,
+    /// A CPU has panicked: the run is over, and the others must not wait for it.
+    failed: AtomicBool,
 }
 
 impl Hosted {
@@ -85,7 +87,7 @@ impl Hosted {
         let mmu = unsafe { Mmu::new(NonNull::new(at).expect("not null"), settings.cpus, kernel, settings.pcid) };
         let lives = (0..settings.frames).map(|_| AtomicU32::new(0)).collect();
         let cpus = (0..settings.cpus).map(|_| CachePadded(CpuState::default())).collect::<Vec<_>>();
-        let machine = Hosted { arena, mmu, cpus, lives };
+        let machine = Hosted { arena, mmu, cpus, lives, failed: AtomicBool::new(false) };
         for cpu in &machine.cpus {
             cpu.cr3.store(machine.mmu.kernel().root().address(), Ordering::Relaxed);
         }
@@ -104,7 +106,16 @@ impl Hosted {
         assert!(!was, "CPU {cpu} is attached to another thread already");
     }
 
+    /// Whether a CPU has panicked.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn detach(&self, cpu: CpuId) {
+        if std::thread::panicking() {
+            self.failed.store(true, Ordering::Relaxed);
+            return;
+        }
         self.serve(cpu);
         self.state(cpu).attached.store(false, Ordering::Release);
     }
@@ -226,6 +237,13 @@ unsafe impl X86 for Hosted {
             request.serve(self);
         }
         while pending.load(Ordering::Acquire) != 0 {
+            if self.has_failed() {
+                // Nothing can be relied upon any more.
+                if std::thread::panicking() {
+                    return;
+                }
+                panic!("another CPU has failed");
+            }
             for cpu in &others {
                 assert!(
                     pending.load(Ordering::Acquire) == 0 || self.state(*cpu).attached.load(Ordering::Acquire),

@@ -88,7 +88,12 @@ pub struct Page {
     since: u64,
     /// Earlier states, kept while somebody looks on.
     past: Vec<Past>,
+    /// The last operations on the page: for the message where something is wrong.
+    log: Vec<(Span, String)>,
 }
+
+/// Operations that a page remembers.
+const LOG: usize = 8;
 
 impl Page {
     /// A page that nothing is mapped at.
@@ -98,7 +103,20 @@ impl Page {
 
     /// A page that is one of `candidates`.
     pub fn of(candidates: Vec<State>) -> Page {
-        Page { now: candidates, since: 0, past: Vec::new() }
+        Page { now: candidates, since: 0, past: Vec::new(), log: Vec::new() }
+    }
+
+    /// Remembers that `what` was done to the page.
+    pub fn note(&mut self, span: Span, what: &str) {
+        if self.log.len() == LOG {
+            self.log.remove(0);
+        }
+        self.log.push((span, what.to_owned()));
+    }
+
+    /// The last operations on the page.
+    pub fn log(&self) -> &[(Span, String)] {
+        &self.log
     }
 
     /// The candidates now.

@@ -55,6 +55,9 @@ impl<'w> Worker<'w> {
     pub fn work(&mut self, steps: usize) {
         for step in 0..steps {
             let n = self.random(self.world.spaces.len());
+            if self.cpu.vm().machine().has_failed() {
+                return;
+            }
             let Some(model) = self.world.slot(n) else { continue };
             self.cpu.enter(&model.space);
             self.step(&model, n);
@@ -131,6 +134,7 @@ impl<'w> Worker<'w> {
         let watched = model.watched();
         for i in run {
             pages[i].change(span, watched, |s| f(i, s));
+            pages[i].note(span, &self.doing);
         }
     }
 
@@ -148,6 +152,7 @@ impl<'w> Worker<'w> {
             let mut states = pages[i].now().to_vec();
             states.extend(pages[i].now().iter().map(|s| f(*s)).collect::<Vec<_>>());
             pages[i].become_one_of(states, span, watched);
+            pages[i].note(span, &self.doing);
         }
     }
 
@@ -364,8 +369,9 @@ impl<'w> Worker<'w> {
                 .filter_map(|s| if let State::Shared(_, o, p) = s { stamp(*o, *p) } else { None })
                 .collect();
             self.wrong(&format!(
-                "{access:?} ended as {seen:x?}, which none of {:x?} explains (shared: {stamps:x?})",
-                before.now()
+                "{access:?} ended as {seen:x?}, which none of {:x?} explains (shared: {stamps:x?}); before: {:#?}",
+                before.now(),
+                before.log()
             ));
         }
     }
@@ -429,7 +435,7 @@ impl<'w> Worker<'w> {
         }
     }
 
-    fn look_at_all(&mut self, model: &SpaceModel) {
+    pub fn look_at_all(&mut self, model: &SpaceModel) {
         let mut pages = self.own(model);
         for i in 0..LANE_PAGES {
             self.read(model, &mut pages, i);
@@ -505,7 +511,8 @@ impl<'w> Worker<'w> {
 
     /// A mapping wherever the space puts it, used and removed at once.
     fn anywhere(&mut self, model: &SpaceModel) {
-        let n = 1 + self.random(20) as u64;
+        // From a hint on it stays within one block of the own lane.
+        let n = 1 + self.random(BLOCK) as u64;
         let hint = if self.random(2) == 0 { 0 } else { self.world.va(self.lane, 0) };
         self.doing = format!("map {n} pages anywhere, hint {hint:#x}");
         let request = MapRequest {
@@ -578,8 +585,12 @@ impl<'w> Worker<'w> {
             Err(MapError::OutOfMemory) => return self.no_memory(),
             Err(e) => self.wrong(&format!("fork failed: {e:?}")),
         };
-        let lanes =
-            model.lanes.iter().map(|lane| lane.lock().iter().map(|p| Page::of(p.during(span))).collect()).collect();
+        let inherited = |p: &Page| {
+            let mut page = Page::of(p.during(span));
+            page.note(span, &format!("{}, which came to this by {:?}", self.doing, p.log()));
+            page
+        };
+        let lanes = model.lanes.iter().map(|lane| lane.lock().iter().map(inherited).collect()).collect();
         let child = SpaceModel::new(child, lanes);
         self.world.counts.forks.fetch_add(1, Ordering::Relaxed);
         // The child's first look is its parent's CPU's: everything that was there must be there.
