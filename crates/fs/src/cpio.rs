@@ -207,11 +207,11 @@ impl<H: Host> Vfs<H> {
         }
         let permissions = (member.mode & 0o7777) as u16;
         let Some((name, directories)) = path.split_last() else {
-            return if member.mode >> 12 == 0o4 {
-                Ok(self.adorn(&self.root().inode, member))
-            } else {
-                Err(Problem::Name)
-            };
+            if member.mode >> 12 != 0o4 {
+                return Err(Problem::Name);
+            }
+            self.adorn(&self.root().inode, member);
+            return Ok(());
         };
         let mut parent = self.root().clone();
         for part in directories {

@@ -18,9 +18,14 @@ pub struct Directory<H: Host> {
     entries: SpinLock<Entries<H>>,
 }
 
+/// A dentry and its cookie.
+type Listed<H> = (u64, Arc<Dentry<H>>);
+/// An entry as a listing shows it: the cookie of what comes next, the name, the dentry.
+pub(crate) type Shown<H> = (u64, Arc<[u8]>, Arc<Dentry<H>>);
+
 /// What the lock of a directory guards.
 pub(crate) struct Entries<H: Host> {
-    by_name: BTreeMap<Arc<[u8]>, (u64, Arc<Dentry<H>>)>,
+    by_name: BTreeMap<Arc<[u8]>, Listed<H>>,
     /// Listings go by cookie, so that one goes on at the right place while entries come and go.
     by_cookie: BTreeMap<u64, Arc<[u8]>>,
     next: u64,
@@ -65,7 +70,7 @@ impl<H: Host> Directory<H> {
     }
 
     /// Up to `most` entries at or after `cookie`, each with the cookie of what comes next.
-    pub(crate) fn batch(&self, cookie: u64, most: usize) -> Vec<(u64, Arc<[u8]>, Arc<Dentry<H>>)> {
+    pub(crate) fn batch(&self, cookie: u64, most: usize) -> Vec<Shown<H>> {
         let mut out = Vec::with_capacity(most);
         let entries = self.entries.lock();
         for (at, name) in entries.by_cookie.range((Bound::Included(cookie), Bound::Unbounded)).take(most) {

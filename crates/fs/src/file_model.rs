@@ -1,7 +1,7 @@
 //! Open files against a model, and the rules of opening them.
 
-use crate::inode::NewAttr;
 use crate::generated::{Entry, Generated, GeneratedDirectory, GeneratedFile, GeneratedLink, Text};
+use crate::inode::NewAttr;
 use crate::test_host::{TestHost, read_file, write_file};
 use crate::transfer::{SliceSink, SliceSource};
 use crate::{Create, FileKind, FsError, Io, OpenFile, OpenFlags, Vfs, Whence, Who};

@@ -46,6 +46,7 @@ pub trait GeneratedDirectory<H: Host>: Send + Sync {
     fn lookup(&self, name: &[u8]) -> Option<Entry<H>>;
     /// Calls `each(cookie, name, kind, inode number)` for the entries with cookies above `after`, in ascending order of
     /// cookies (all above zero), until it returns false.
+    #[allow(clippy::type_complexity)]
     fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool);
 }
 

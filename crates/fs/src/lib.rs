@@ -41,11 +41,11 @@ pub mod vfs;
 pub mod walk;
 
 #[cfg(test)]
+mod file_model;
+#[cfg(test)]
 mod test_host;
 #[cfg(test)]
 mod tree_model;
-#[cfg(test)]
-mod file_model;
 
 pub use dentry::Dentry;
 pub use error::FsError;

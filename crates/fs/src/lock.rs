@@ -217,7 +217,8 @@ mod tests {
     #[test]
     fn a_lock_waits_for_the_one_against_it_and_ends_with_its_owner() {
         let locks = RecordLocks::new();
-        let lock = |id, exclusive, io: &Io<'_>| locks.lock(Record { start: 0, end: 10, exclusive, owner: owner(id) }, io);
+        let lock =
+            |id, exclusive, io: &Io<'_>| locks.lock(Record { start: 0, end: 10, exclusive, owner: owner(id) }, io);
         lock(1, false, &Io::NOW).unwrap();
         lock(2, false, &Io::NOW).unwrap();
         assert_eq!(lock(3, true, &Io::NOW), Err(FsError::WouldBlock));

@@ -38,11 +38,13 @@ pub trait Listener: Send + Sync {
     fn changed(&self);
 }
 
+type Listeners = Arc<Vec<Arc<dyn Listener>>>;
+
 /// Who waits for a stream.
 pub struct Readiness {
     sleepers: WaitQueue,
     /// Copied on change, so that listeners are told without the lock.
-    listeners: SpinLock<Option<Arc<Vec<Arc<dyn Listener>>>>>,
+    listeners: SpinLock<Option<Listeners>>,
     listening: AtomicUsize,
 }
 

@@ -34,10 +34,10 @@ struct Both<'a, H: Host> {
 }
 
 impl<H: Host> Both<'_, H> {
-    fn old(&mut self) -> &mut Entries<H> {
+    fn source(&mut self) -> &mut Entries<H> {
         &mut self.old
     }
-    fn new(&mut self) -> &mut Entries<H> {
+    fn target(&mut self) -> &mut Entries<H> {
         match &mut self.new {
             Some(new) => new,
             None => &mut self.old,
@@ -83,13 +83,13 @@ impl<H: Host> Vfs<H> {
                 Both { old: old_dir.lock_nested(), new: Some(new) }
             }
         };
-        let source = both.old().get(from.name.bytes()).cloned().ok_or(FsError::NotFound)?;
-        let there = both.new().get(&name).cloned();
+        let source = both.source().get(from.name.bytes()).cloned().ok_or(FsError::NotFound)?;
+        let there = both.target().get(&name).cloned();
         let source_is_dir = source.inode.is_directory();
         if source.mounted || there.as_ref().is_some_and(|t| t.mounted) {
             return Err(FsError::Busy);
         }
-        if both.new().dead() {
+        if both.target().dead() {
             return Err(FsError::NotFound);
         }
         match (&there, how) {
@@ -118,8 +118,8 @@ impl<H: Host> Vfs<H> {
                 if !same && there_is_dir && old_parent.is_below(there) {
                     return Err(FsError::Invalid);
                 }
-                let a = both.old().put(from.name.shared(), there.clone());
-                let b = both.new().put(name.clone(), source.clone());
+                let a = both.source().put(from.name.shared(), there.clone());
+                let b = both.target().put(name.clone(), source.clone());
                 let c = there.place_at(old_parent, from.name.shared());
                 let d = source.place_at(new_parent, name);
                 drop(both);
@@ -144,8 +144,8 @@ impl<H: Host> Vfs<H> {
                     }
                     there.unlist();
                 }
-                let a = both.old().take(from.name.bytes());
-                let b = both.new().put(name.clone(), source.clone());
+                let a = both.source().take(from.name.bytes());
+                let b = both.target().put(name.clone(), source.clone());
                 let c = source.place_at(new_parent, name);
                 drop(both);
                 (a, b, c, None)

@@ -22,7 +22,8 @@ enum Op {
 }
 
 fn path() -> impl Strategy<Value = String> {
-    prop::collection::vec(0usize..3, 1..4).prop_map(|parts| parts.iter().map(|p| format!("/{}", ["a", "b", "c"][*p])).collect())
+    prop::collection::vec(0usize..3, 1..4)
+        .prop_map(|parts| parts.iter().map(|p| format!("/{}", ["a", "b", "c"][*p])).collect())
 }
 
 fn op() -> impl Strategy<Value = Op> {

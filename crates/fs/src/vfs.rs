@@ -16,6 +16,9 @@ use alloc::vec::Vec;
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::{Mutex, SpinLock};
 
+/// An open file as descriptors share it.
+pub type SharedFile<H> = Arc<OpenFile<H>>;
+
 /// Most names of one inode.
 pub const LINK_MAX: u32 = 1 << 30;
 
@@ -458,7 +461,7 @@ impl<H: Host> Vfs<H> {
     }
 
     /// A new pipe: its reading and its writing end. `flags` are added to both.
-    pub fn pipe(&self, flags: OpenFlags) -> Result<(Arc<OpenFile<H>>, Arc<OpenFile<H>>), FsError> {
+    pub fn pipe(&self, flags: OpenFlags) -> Result<(SharedFile<H>, SharedFile<H>), FsError> {
         let pipe = Pipe::new(self.host.clone());
         let (r, w) = (pipe.open(true, false, &Io::NOW)?, pipe.open_now(false, true));
         let attr = NewAttr { mode: 0o600, uid: 0, gid: 0 };

@@ -16,7 +16,11 @@ fn of_descriptor<M: Machine>(ctx: &Ctx<'_, M>, fd: i32) -> Result<(View<M>, Arc<
     Ok((ctx.view()?, file.dentry.clone()))
 }
 
-fn change_mode<M: Machine>(ctx: &Ctx<'_, M>, (view, dentry): (View<M>, Arc<Dentry<M>>), mode: u32) -> Result<usize, Errno> {
+fn change_mode<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    (view, dentry): (View<M>, Arc<Dentry<M>>),
+    mode: u32,
+) -> Result<usize, Errno> {
     if dentry.inode.kind() == FileKind::Symlink {
         return Err(Errno::EOPNOTSUPP);
     }
@@ -25,7 +29,13 @@ fn change_mode<M: Machine>(ctx: &Ctx<'_, M>, (view, dentry): (View<M>, Arc<Dentr
 }
 
 /// `fchmodat2`
-pub fn sys_fchmodat2<M: Machine>(ctx: &mut Ctx<'_, M>, dir: i32, path: u64, mode: u32, flags: u32) -> Result<usize, Errno> {
+pub fn sys_fchmodat2<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    dir: i32,
+    path: u64,
+    mode: u32,
+    flags: u32,
+) -> Result<usize, Errno> {
     only(flags, raw::AT_SYMLINK_NOFOLLOW | raw::AT_EMPTY_PATH)?;
     let found = find(ctx, dir, path, flags)?;
     change_mode(ctx, found, mode)
@@ -90,7 +100,12 @@ enum Time {
     At(Timestamp),
 }
 
-fn set_times<M: Machine>(ctx: &Ctx<'_, M>, view: &View<M>, dentry: &Dentry<M>, times: [Time; 2]) -> Result<usize, Errno> {
+fn set_times<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    view: &View<M>,
+    dentry: &Dentry<M>,
+    times: [Time; 2],
+) -> Result<usize, Errno> {
     if times == [Time::Keep; 2] {
         return Ok(0);
     }
@@ -106,7 +121,13 @@ fn set_times<M: Machine>(ctx: &Ctx<'_, M>, view: &View<M>, dentry: &Dentry<M>, t
 }
 
 /// `utimensat`
-pub fn sys_utimensat<M: Machine>(ctx: &mut Ctx<'_, M>, dir: i32, path: u64, times: u64, flags: u32) -> Result<usize, Errno> {
+pub fn sys_utimensat<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    dir: i32,
+    path: u64,
+    times: u64,
+    flags: u32,
+) -> Result<usize, Errno> {
     only(flags, raw::AT_SYMLINK_NOFOLLOW | raw::AT_EMPTY_PATH)?;
     let times = if times == 0 {
         [Time::Now; 2]

@@ -25,7 +25,6 @@ struct Watch<M: Machine> {
     itself: Weak<Watch<M>>,
     epoll: Weak<Epoll<M>>,
     file: Weak<File<M>>,
-    fd: i32,
     events: AtomicU32,
     data: AtomicU64,
     /// It is on the list of those that changed.
@@ -76,7 +75,6 @@ impl<M: Machine> Epoll<M> {
             itself: itself.clone(),
             epoll: self.itself.clone(),
             file: Arc::downgrade(file),
-            fd,
             events: AtomicU32::new(events | ALWAYS),
             data: AtomicU64::new(data),
             listed: AtomicBool::new(false),
@@ -214,7 +212,13 @@ pub fn sys_epoll_create<M: Machine>(ctx: &mut Ctx<'_, M>, size: i32) -> Result<u
 }
 
 /// `epoll_ctl`
-pub fn sys_epoll_ctl<M: Machine>(ctx: &mut Ctx<'_, M>, set: i32, operation: u32, fd: i32, event: u64) -> Result<usize, Errno> {
+pub fn sys_epoll_ctl<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    set: i32,
+    operation: u32,
+    fd: i32,
+    event: u64,
+) -> Result<usize, Errno> {
     let set_file = ctx.file(set)?;
     let file = ctx.file(fd)?;
     let epoll = set_file.stream_as::<Epoll<M>>().ok_or(Errno::EINVAL)?;
@@ -279,7 +283,13 @@ fn wait<M: Machine>(ctx: &Ctx<'_, M>, set: i32, to: u64, most: i32, deadline: Op
 }
 
 /// `epoll_wait`
-pub fn sys_epoll_wait<M: Machine>(ctx: &mut Ctx<'_, M>, set: i32, to: u64, most: i32, milliseconds: i32) -> Result<usize, Errno> {
+pub fn sys_epoll_wait<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    set: i32,
+    to: u64,
+    most: i32,
+    milliseconds: i32,
+) -> Result<usize, Errno> {
     let deadline = u64::try_from(milliseconds).ok().map(|ms| ctx.now() + ms * 1_000_000);
     wait(ctx, set, to, most, deadline)
 }

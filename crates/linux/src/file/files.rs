@@ -136,7 +136,13 @@ impl<M: Machine> Files<M> {
 
     /// Takes the descriptors `first..=last` away that `which` wants, a batch at a time, and gives them to `each` without the
     /// lock.
-    pub fn remove_range(&self, first: u32, last: u32, which: impl Fn(bool) -> bool, mut each: impl FnMut(Arc<File<M>>)) {
+    pub fn remove_range(
+        &self,
+        first: u32,
+        last: u32,
+        which: impl Fn(bool) -> bool,
+        mut each: impl FnMut(Arc<File<M>>),
+    ) {
         const BATCH: usize = 16;
         let mut at = first as usize;
         loop {

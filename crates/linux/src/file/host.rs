@@ -8,10 +8,10 @@ use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use quire_fs::{FileObject, FsError, Host, MemoryCount, Origin, PAGE_SIZE, Sink, Source, Timestamp};
+use quire_vm::Vm;
 use quire_vm::frames::{Fill, For, Frame};
 use quire_vm::object::{IoError, ObjectRef};
 use quire_vm::pager::Pager;
-use quire_vm::{Phys, Vm};
 
 /// The kernel, as `quire_fs` sees it.
 pub struct FileHost<M: Machine> {

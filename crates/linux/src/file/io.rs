@@ -347,7 +347,13 @@ pub fn sys_sync_file_range<M: Machine>(
 }
 
 /// `fadvise64`: everything is in memory already.
-pub fn sys_fadvise64<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, _at: i64, len: i64, advice: u32) -> Result<usize, Errno> {
+pub fn sys_fadvise64<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    fd: i32,
+    _at: i64,
+    len: i64,
+    advice: u32,
+) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
     match file.body() {
         Body::Path => Err(Errno::EBADF),

@@ -1,7 +1,7 @@
 //! `ioctl`: terminals, and the few requests that every file knows.
 
-use super::terminals::{self, settings};
 use super::File;
+use super::terminals::{self, settings};
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::terminal::{Size, Terminal};

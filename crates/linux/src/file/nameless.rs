@@ -78,7 +78,13 @@ pub fn sys_memfd_create<M: Machine>(ctx: &mut Ctx<'_, M>, name: u64, flags: u32)
 }
 
 /// `socketpair`: of streams between processes of this machine.
-pub fn sys_socketpair<M: Machine>(ctx: &mut Ctx<'_, M>, family: u32, kind: u32, protocol: u32, to: u64) -> Result<usize, Errno> {
+pub fn sys_socketpair<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    family: u32,
+    kind: u32,
+    protocol: u32,
+    to: u64,
+) -> Result<usize, Errno> {
     if family != AF_UNIX {
         return Err(Errno::EAFNOSUPPORT);
     }
@@ -88,10 +94,8 @@ pub fn sys_socketpair<M: Machine>(ctx: &mut Ctx<'_, M>, family: u32, kind: u32, 
     let mut ours = BOTH;
     ours.set(OpenFlags::NONBLOCK, kind & SOCK_NONBLOCK != 0);
     let (a, b) = Pair::new(ctx.vfs().host().clone());
-    let ends = (
-        ctx.vfs().nameless_stream("socket", a, ours, true)?,
-        ctx.vfs().nameless_stream("socket", b, ours, true)?,
-    );
+    let ends =
+        (ctx.vfs().nameless_stream("socket", a, ours, true)?, ctx.vfs().nameless_stream("socket", b, ours, true)?);
     install_two(ctx, ends, kind & SOCK_CLOEXEC != 0, to)
 }
 

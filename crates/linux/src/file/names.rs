@@ -20,7 +20,13 @@ pub fn sys_mkdir<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, mode: u32) -> Resu
 }
 
 /// `mknodat`
-pub fn sys_mknodat<M: Machine>(ctx: &mut Ctx<'_, M>, dir: i32, path: u64, mode: u32, device: u32) -> Result<usize, Errno> {
+pub fn sys_mknodat<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    dir: i32,
+    path: u64,
+    mode: u32,
+    device: u32,
+) -> Result<usize, Errno> {
     let number = DeviceNumber { major: (device >> 8) & 0xfff, minor: (device & 0xff) | ((device >> 12) & 0xf_ff00) };
     let what = match mode & raw::S_IFMT {
         0 | raw::S_IFREG => Create::File,
@@ -84,7 +90,13 @@ pub fn sys_renameat2<M: Machine>(
     Ok(0)
 }
 /// `renameat`
-pub fn sys_renameat<M: Machine>(ctx: &mut Ctx<'_, M>, old_dir: i32, old: u64, new_dir: i32, new: u64) -> Result<usize, Errno> {
+pub fn sys_renameat<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    old_dir: i32,
+    old: u64,
+    new_dir: i32,
+    new: u64,
+) -> Result<usize, Errno> {
     sys_renameat2(ctx, old_dir, old, new_dir, new, 0)
 }
 /// `rename`
@@ -130,7 +142,13 @@ pub fn sys_symlink<M: Machine>(ctx: &mut Ctx<'_, M>, target: u64, path: u64) -> 
 }
 
 /// `readlinkat`
-pub fn sys_readlinkat<M: Machine>(ctx: &mut Ctx<'_, M>, dir: i32, path: u64, to: u64, size: i32) -> Result<usize, Errno> {
+pub fn sys_readlinkat<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    dir: i32,
+    path: u64,
+    to: u64,
+    size: i32,
+) -> Result<usize, Errno> {
     if size <= 0 {
         return Err(Errno::EINVAL);
     }

@@ -83,7 +83,13 @@ impl<M: Machine> Ctx<'_, M> {
 }
 
 /// `openat`
-pub fn sys_openat<M: Machine>(ctx: &mut Ctx<'_, M>, dir: i32, path: u64, flags: u32, mode: u32) -> Result<usize, Errno> {
+pub fn sys_openat<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    dir: i32,
+    path: u64,
+    flags: u32,
+    mode: u32,
+) -> Result<usize, Errno> {
     let path = ctx.path(path)?;
     let ours = open_flags(flags)?;
     let view = ctx.view()?;

@@ -8,11 +8,8 @@ use alloc::vec::Vec;
 use quire_fs::{FsError, OpenFlags, Ready};
 
 /// Read, write and exceptional sets, and what each waits for.
-const SETS: [Ready; 3] = [
-    Ready::READ.union(Ready::HANGUP).union(Ready::ERROR),
-    Ready::WRITE.union(Ready::ERROR),
-    Ready::PRIORITY,
-];
+const SETS: [Ready; 3] =
+    [Ready::READ.union(Ready::HANGUP).union(Ready::ERROR), Ready::WRITE.union(Ready::ERROR), Ready::PRIORITY];
 
 struct Watched<M: Machine> {
     fd: usize,

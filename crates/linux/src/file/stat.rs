@@ -59,7 +59,13 @@ fn stat_words(s: &Status) -> [u64; 18] {
 }
 
 /// `newfstatat`
-pub fn sys_newfstatat<M: Machine>(ctx: &mut Ctx<'_, M>, dir: i32, path: u64, to: u64, flags: u32) -> Result<usize, Errno> {
+pub fn sys_newfstatat<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    dir: i32,
+    path: u64,
+    to: u64,
+    flags: u32,
+) -> Result<usize, Errno> {
     only(flags, raw::AT_SYMLINK_NOFOLLOW | raw::AT_EMPTY_PATH | raw::AT_NO_AUTOMOUNT)?;
     let (_, dentry) = find(ctx, dir, path, flags)?;
     ctx.write(to, &stat_words(&dentry.inode.status()))?;
@@ -112,7 +118,7 @@ pub fn sys_statx<M: Machine>(
     to: u64,
 ) -> Result<usize, Errno> {
     only(flags, raw::AT_SYMLINK_NOFOLLOW | raw::AT_EMPTY_PATH | raw::AT_NO_AUTOMOUNT | raw::AT_STATX_SYNC_TYPE)?;
-    if mask & raw::STATX__RESERVED as u32 != 0 || flags & raw::AT_STATX_SYNC_TYPE == raw::AT_STATX_SYNC_TYPE {
+    if mask & raw::STATX__RESERVED != 0 || flags & raw::AT_STATX_SYNC_TYPE == raw::AT_STATX_SYNC_TYPE {
         return Err(Errno::EINVAL);
     }
     let (_, dentry) = find(ctx, dir, path, flags)?;
@@ -144,7 +150,13 @@ pub fn sys_faccessat<M: Machine>(ctx: &mut Ctx<'_, M>, dir: i32, path: u64, mode
 }
 
 /// `faccessat2`
-pub fn sys_faccessat2<M: Machine>(ctx: &mut Ctx<'_, M>, dir: i32, path: u64, mode: u32, flags: u32) -> Result<usize, Errno> {
+pub fn sys_faccessat2<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    dir: i32,
+    path: u64,
+    mode: u32,
+    flags: u32,
+) -> Result<usize, Errno> {
     check_access(ctx, dir, path, mode, flags)
 }
 

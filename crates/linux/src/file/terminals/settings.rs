@@ -30,8 +30,10 @@ const LOCAL: [(u32, Local); 11] = [
 /// Bits per character, receiver on, hang up, 38400 baud: what a line without a speed says.
 const CONTROL: u32 = 0o60 | 0o200 | 0o2000 | 0o17;
 
+type Field = fn(&mut Characters) -> &mut u8;
+
 /// The characters by their index in `c_cc`.
-const CHARACTERS: [(usize, fn(&mut Characters) -> &mut u8); 16] = [
+const CHARACTERS: [(usize, Field); 16] = [
     (0, |c| &mut c.interrupt),
     (1, |c| &mut c.quit),
     (2, |c| &mut c.erase),
