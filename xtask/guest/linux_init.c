@@ -26,6 +26,8 @@ static char *args[MOST], *envs[MOST], *cwd = "/";
 static int nargs, nenvs;
 
 static void power_off(int how) {
+    // The driver returns from a write when the data is queued, not when QEMU has taken it.
+    usleep(100000);
     if (ioperm(0xf4, 1, 1) == 0) __asm__ volatile("outb %b0, $0xf4" ::"a"(how));
     for (;;) pause();
 }
