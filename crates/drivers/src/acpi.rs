@@ -1,4 +1,5 @@
-//! Reads from ACPI's tables what a kernel needs to start: the CPUs and the interrupt controllers (the MADT).
+//! Reads from ACPI's tables what a kernel needs to start: the CPUs and the interrupt controllers (the MADT), and virtio
+//! devices in memory (the DSDT).
 //!
 //! The tables come from outside. Every length is checked against what it must hold, every table's checksum is verified, and
 //! what does not fit is an error or is left out; nothing here panics.
@@ -121,7 +122,8 @@ fn root(memory: &impl Physical, hint: u64) -> Option<&[u8]> {
     {
         return Some(r);
     }
-    let extended_bios_data = memory.bytes(0x40e, 2).and_then(|b| u16_at(b, 0)).map_or(0, |segment| (segment as u64) << 4);
+    let extended_bios_data =
+        memory.bytes(0x40e, 2).and_then(|b| u16_at(b, 0)).map_or(0, |segment| (segment as u64) << 4);
     let low = (extended_bios_data..extended_bios_data.saturating_add(1024)).step_by(16);
     let high = (0xe_0000..0x10_0000).step_by(16);
     low.filter(|at| *at >= 0x400).chain(high).find_map(valid)
@@ -138,8 +140,8 @@ fn table(memory: &impl Physical, at: u64) -> Result<&[u8], AcpiError> {
     if adds_up(whole) { Ok(whole) } else { Err(AcpiError::BadChecksum) }
 }
 
-/// Reads the machine's topology. `root_hint` is where the boot loader says the root pointer is, 0 where it does not say.
-pub fn topology(memory: &impl Physical, root_hint: u64) -> Result<Topology, AcpiError> {
+/// The whole table with `signature` that the root table lists.
+fn listed<'a>(memory: &'a impl Physical, root_hint: u64, signature: &[u8; 4]) -> Result<Option<&'a [u8]>, AcpiError> {
     let root = root(memory, root_hint).ok_or(AcpiError::NoRoot)?;
     let extended = u64_at(root, 24).filter(|at| *at != 0);
     let (list, width) = match extended {
@@ -150,11 +152,78 @@ pub fn topology(memory: &impl Physical, root_hint: u64) -> Result<Topology, Acpi
         let at = if width == 8 { u64_at(pointer, 0) } else { u32_at(pointer, 0).map(u64::from) };
         let Some(at) = at else { continue };
         // Only the table that is wanted has to be sound.
-        if memory.bytes(at, 4).is_some_and(|signature| signature == b"APIC") {
-            return madt(table(memory, at)?);
+        if memory.bytes(at, 4).is_some_and(|found| found == signature) {
+            return table(memory, at).map(Some);
         }
     }
-    Err(AcpiError::NoMadt)
+    Ok(None)
+}
+
+/// Reads the machine's topology. `root_hint` is where the boot loader says the root pointer is, 0 where it does not say.
+pub fn topology(memory: &impl Physical, root_hint: u64) -> Result<Topology, AcpiError> {
+    madt(listed(memory, root_hint, b"APIC")?.ok_or(AcpiError::NoMadt)?)
+}
+
+/// A virtio device in memory, as the DSDT describes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct VirtioDevice {
+    /// Physical address of its registers.
+    pub address: u64,
+    /// Their length in bytes.
+    pub len: u64,
+    /// Its global interrupt.
+    pub gsi: u32,
+    /// It signals by edges, not by a level.
+    pub edge: bool,
+    /// It signals with a low level or a falling edge.
+    pub low: bool,
+}
+
+/// Calls `found` for each virtio-mmio device of the DSDT, in its order.
+///
+/// No AML is interpreted: microVMs describe these devices by constant data, a `_HID` of "LNRO0005" and after it a `_CRS`
+/// buffer with one memory range and one interrupt (ACPI 6.4, 6.4.3.4 and 6.4.3.6), and that is what is looked for.
+pub fn virtio_devices(
+    memory: &impl Physical,
+    root_hint: u64,
+    mut found: impl FnMut(VirtioDevice),
+) -> Result<(), AcpiError> {
+    let Some(fadt) = listed(memory, root_hint, b"FACP")? else { return Ok(()) };
+    let at = match u64_at(fadt, 140).filter(|at| *at != 0) {
+        Some(at) => at,
+        None => u32_at(fadt, 40).ok_or(AcpiError::BadTable)? as u64,
+    };
+    if at == 0 {
+        return Ok(());
+    }
+    let mut rest = &table(memory, at)?[36..];
+    const IDENTIFIER: &[u8] = b"LNRO0005\0";
+    while let Some(i) = rest.windows(IDENTIFIER.len()).position(|w| w == IDENTIFIER) {
+        rest = &rest[i + IDENTIFIER.len()..];
+        // The device's resources come before the next device's identifier.
+        let end = rest.windows(IDENTIFIER.len()).position(|w| w == IDENTIFIER).unwrap_or(rest.len());
+        if let Some(device) = resources(&rest[..end]) {
+            found(device);
+        }
+    }
+    Ok(())
+}
+
+/// The memory range and the interrupt in the first `_CRS` of `aml`.
+fn resources(aml: &[u8]) -> Option<VirtioDevice> {
+    let start = aml.windows(4).position(|w| w == b"_CRS")?;
+    let aml = &aml[start..];
+    // Memory32Fixed: tag, length 9, access, base, length.
+    let at = aml.windows(3).position(|w| w == [0x86, 9, 0])?;
+    let (address, len) = (u32_at(aml, at + 4)? as u64, u32_at(aml, at + 8)? as u64);
+    // Extended interrupt follows: tag, length 6, flags, count 1, number.
+    let next = aml.get(at + 12..)?;
+    if next.get(..3)? != [0x89, 6, 0] || *next.get(4)? != 1 {
+        return None;
+    }
+    let flags = *next.get(3)?;
+    let gsi = u32_at(next, 5)?;
+    (len >= 0x100).then_some(VirtioDevice { address, len, gsi, edge: flags & 2 != 0, low: flags & 4 != 0 })
 }
 
 fn madt(table: &[u8]) -> Result<Topology, AcpiError> {
@@ -314,6 +383,56 @@ mod tests {
         }
         let t = topology(&image(0xe_0000, &entries), 0).unwrap();
         assert_eq!((t.cpus().len(), t.cpus_left_out), (MAX_CPUS, 5));
+    }
+
+    /// As `image`, with a FADT at 0x3000 and a DSDT with `aml` at 0x4000.
+    fn image_with_dsdt(aml: &[u8]) -> Image {
+        let mut m = image(0xe_0000, &cpu(0, true));
+        let mut put = |at: usize, t: Vec<u8>| m.0[at..at + t.len()].copy_from_slice(&t);
+        let mut body = vec![0; 240];
+        body[140 - 36..148 - 36].copy_from_slice(&0x4000u64.to_le_bytes());
+        put(0x3000, sdt(b"FACP", &body));
+        put(0x4000, sdt(b"DSDT", aml));
+        put(0x1000, sdt(b"XSDT", &[0x2000u64.to_le_bytes(), 0x3000u64.to_le_bytes()].concat()));
+        m
+    }
+    fn device(address: u32, gsi: u8) -> Vec<u8> {
+        let mut aml = b"\x5b\x82VR00\x08_HID\x0dLNRO0005\0\x08_UID\x00\x08_CRS\x11\x0a\x86\x09\x00\x01".to_vec();
+        aml.extend_from_slice(&address.to_le_bytes());
+        aml.extend_from_slice(&512u32.to_le_bytes());
+        aml.extend_from_slice(&[0x89, 6, 0, 1, 1, gsi, 0, 0, 0, 0x79, 0]);
+        aml
+    }
+    fn devices(m: &Image) -> Vec<VirtioDevice> {
+        let mut all = Vec::new();
+        virtio_devices(m, 0, |d| all.push(d)).unwrap();
+        all
+    }
+
+    #[test]
+    fn virtio_devices_are_found_in_the_dsdt() {
+        let m = image_with_dsdt(&[b"\x10\x20_SB_".to_vec(), device(0xfeb0_0000, 5), device(0xfeb0_0200, 6)].concat());
+        let expected = |address, gsi| VirtioDevice { address, len: 512, gsi, edge: false, low: false };
+        assert_eq!(devices(&m), [expected(0xfeb0_0000, 5), expected(0xfeb0_0200, 6)]);
+    }
+
+    #[test]
+    fn a_device_without_resources_does_not_take_its_neighbours() {
+        let m = image_with_dsdt(&[b"LNRO0005\0".to_vec(), device(0xfeb0_0200, 6)].concat());
+        assert_eq!(devices(&m).len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_aml_never_panics(aml in proptest::collection::vec(any::<u8>(), 0..300), at in 0usize..40, cut in 0usize..80) {
+            let mut m = [device(0x1000_0000, 1), device(0x1000_0200, 2)].concat();
+            m.truncate(cut.max(1));
+            for (i, b) in aml.iter().enumerate().take(at) {
+                let slot = (i * 7) % m.len();
+                m[slot] = *b;
+            }
+            let _count = devices(&image_with_dsdt(&[m, aml].concat())).len();
+        }
     }
 
     proptest! {

@@ -43,7 +43,12 @@ impl Interval {
             let low = in8(CHANNEL_0) as u16;
             let high = in8(CHANNEL_0) as u16;
             let count = high << 8 | low;
-            (status & (ENDED | NOT_LOADED) == 0).then(|| (START - count) as u64)
+            match status & (ENDED | NOT_LOADED) {
+                0 => Some((START - count) as u64),
+                // It begins with the next pulse of its clock.
+                NOT_LOADED => Some(0),
+                _ => None,
+            }
         }
     }
 }

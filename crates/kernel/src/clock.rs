@@ -80,19 +80,12 @@ impl Calibration {
 
     /// Waits until the interval is long enough, and sets the clock's rate.
     pub fn finish(self) -> Rates {
-        let mut patience = 2_000_000u32;
-        let measured = loop {
-            let Some(elapsed) = self.reference.elapsed() else { break None };
-            let now = ticks();
-            if elapsed >= ENOUGH {
-                break Some(((now - self.at) as u128 * pit::HZ as u128 / elapsed as u128) as u64);
-            }
-            patience -= 1;
-            if patience == 0 {
-                break None;
-            }
-            core::hint::spin_loop();
-        };
+        let measured = measure(&self.reference, self.at).or_else(|| {
+            // The boot took longer than the counter runs: once more, waiting for it.
+            // SAFETY: as in `start`.
+            let again = unsafe { pit::Interval::start() };
+            measure(&again, ticks())
+        });
         let tsc = stated_rate().or(measured).unwrap_or(2_500_000_000).max(1_000_000);
         NS_PER_TICK.store(((1_000_000_000u128 << 32) / tsc as u128) as u64, Ordering::Relaxed);
         TICKS_PER_NS.store((((tsc as u128) << 32) / 1_000_000_000) as u64, Ordering::Relaxed);
@@ -103,6 +96,19 @@ impl Calibration {
         });
         Rates { tsc, apic: apic.max(1_000_000) }
     }
+}
+
+/// The TSC's rate by an interval that began at TSC value `at`; `None` where its counter has run out or does not run.
+fn measure(reference: &pit::Interval, at: u64) -> Option<u64> {
+    for _ in 0..2_000_000 {
+        let elapsed = reference.elapsed()?;
+        let now = ticks();
+        if elapsed >= ENOUGH {
+            return Some(((now - at) as u128 * pit::HZ as u128 / elapsed as u128) as u64);
+        }
+        core::hint::spin_loop();
+    }
+    None
 }
 
 /// The TSC's rate where CPUID states it: leaf 0x15, or a hypervisor's leaf 0x4000_0010 (in kHz).

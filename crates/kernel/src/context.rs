@@ -35,7 +35,9 @@ impl Context {
         let top = stack.top();
         // Two spare words keep the stack aligned as a call would leave it, and end the chain of frames.
         // SAFETY: the stack is this function's own.
-        let stack_pointer = unsafe { first_frame(top - 16, kernel_thread_start as u64, main as u64, argument as u64) };
+        let stack_pointer = unsafe {
+            first_frame(top - 16, kernel_thread_start as *const () as u64, main as *const () as u64, argument as u64)
+        };
         Ok(Context { stack_pointer, stack_top: top, fs_base: 0, gs_base: 0, fpu: None, _stack: Some(stack) })
     }
 
@@ -54,7 +56,7 @@ impl Context {
         // SAFETY: the stack is this function's own.
         let stack_pointer = unsafe {
             (at as *mut R).write(*regs);
-            first_frame(at, user_thread_start as u64, main as u64, at)
+            first_frame(at, user_thread_start as *const () as u64, main as *const () as u64, at)
         };
         Ok(Context { stack_pointer, stack_top: top, fs_base, gs_base, fpu: Some(fpu), _stack: Some(stack) })
     }
@@ -195,4 +197,3 @@ unsafe fn switch_space(machine: &Machine, prev: &Thread<Machine>, next: &Thread<
         }
     }
 }
-

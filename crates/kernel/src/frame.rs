@@ -68,9 +68,7 @@ unsafe extern "C" {
 #[inline(always)]
 pub unsafe fn zero(frame: *mut u8) {
     // SAFETY: by this function's contract; the vector loop only where the CPU and XCR0 allow it.
-    unsafe {
-        if VECTORS.load(Ordering::Relaxed) { frame_zero_vector(frame) } else { frame_zero_string(frame) }
-    }
+    unsafe { if VECTORS.load(Ordering::Relaxed) { frame_zero_vector(frame) } else { frame_zero_string(frame) } }
 }
 
 /// Copies 4 KiB.

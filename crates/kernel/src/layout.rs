@@ -11,8 +11,6 @@
 pub const PAGE: u64 = 4096;
 /// Start of the direct map of RAM.
 pub const DIRECT: u64 = 0xffff_8000_0000_0000;
-/// One past the largest direct map: 64 TiB.
-pub const DIRECT_END: u64 = 0xffff_c000_0000_0000;
 /// Start of the kernel stacks.
 pub const STACKS: u64 = 0xffff_c000_0000_0000;
 /// One past the last kernel stack: 8 TiB, room for 400 million.
@@ -35,7 +33,12 @@ unsafe extern "C" {
 /// The image's parts as virtual addresses, each a multiple of the page size: start of text, end of text (start of
 /// constants), end of constants (start of data), end.
 pub fn image() -> [u64; 4] {
-    [&raw const __text_start as u64, &raw const __text_end as u64, &raw const __rodata_end as u64, &raw const __image_end as u64]
+    [
+        &raw const __text_start as u64,
+        &raw const __text_end as u64,
+        &raw const __rodata_end as u64,
+        &raw const __image_end as u64,
+    ]
 }
 
 /// The physical bytes that the image covers, its boot part included.

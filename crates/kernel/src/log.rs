@@ -35,6 +35,11 @@ pub fn line(args: fmt::Arguments<'_>) {
     let _never_fails = line.write_fmt(args);
     line.bytes[line.len] = b'\n';
     line.len += 1;
+    raw(&line.bytes[..line.len]);
+}
+
+/// Writes bytes to the port in one piece.
+pub fn raw(bytes: &[u8]) {
     let interrupts = crate::cpu::interrupts_off();
     // A CPU that died with the lock held must not silence the others: give up after a while.
     let mut patience = 50_000_000u32;
@@ -42,7 +47,7 @@ pub fn line(args: fmt::Arguments<'_>) {
         core::hint::spin_loop();
         patience -= 1;
     }
-    uart::write(&line.bytes[..line.len]);
+    uart::write(bytes);
     HELD.store(false, Ordering::Release);
     crate::cpu::interrupts_restore(interrupts);
 }

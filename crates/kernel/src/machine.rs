@@ -163,9 +163,7 @@ unsafe impl X86 for Machine {
         };
         let descriptor = [pcid, 0];
         // SAFETY: called only where the CPU has INVPCID.
-        unsafe {
-            asm!("invpcid {}, [{}]", in(reg) kind, in(reg) &descriptor, options(nostack, preserves_flags))
-        }
+        unsafe { asm!("invpcid {}, [{}]", in(reg) kind, in(reg) &descriptor, options(nostack, preserves_flags)) }
     }
     fn shoot(&self, targets: &CpuMask, request: &Request<'_>) {
         shootdown::shoot(self, targets, request);

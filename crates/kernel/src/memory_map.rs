@@ -64,6 +64,11 @@ impl Ram {
         &self.spans[..self.len]
     }
 
+    /// Whether every byte of `span` is usable.
+    pub fn covers(&self, span: Span) -> bool {
+        self.spans().iter().any(|s| s.start <= span.start && span.end <= s.end)
+    }
+
     /// One past the highest usable byte.
     pub fn end(&self) -> u64 {
         self.spans().last().map_or(0, |s| s.end)

@@ -2,13 +2,19 @@
 
 use crate::context::{self, Context};
 use crate::cpu;
-use crate::machine::{Machine, Once, scheduler};
-use crate::{clock, fpu, power, trap, user};
+use crate::machine::{Machine, Once, scheduler, vm};
+use crate::{clock, fpu, ports, power, trap, user};
+use alloc::boxed::Box;
 use core::arch::x86_64::__cpuid;
 use core::fmt;
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use quire_fs::terminal::{Key, Size};
+use quire_linux::signal::Signal;
+use quire_linux::start::Boot;
 use quire_linux::{BadAddress, End, Fpu, Linux, UserRegs};
 use quire_pmap_x86_64::X86Pmap;
+use quire_sync::hooks::ThreadHandle;
 use quire_sync::preempt_off;
 use quire_task::{Thread, ThreadRef};
 use quire_vm::OutOfMemory;
@@ -17,6 +23,8 @@ use quire_vm::OutOfMemory;
 pub type Payload = Option<quire_linux::Thread<Machine>>;
 
 static LINUX: Once<Linux<Machine>> = Once::new();
+/// A program has begun.
+static FIRST_RAN: AtomicBool = AtomicBool::new(false);
 static VERBOSE: AtomicBool = AtomicBool::new(false);
 /// Nanoseconds from 1970 to boot.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
@@ -31,11 +39,6 @@ pub fn linux() -> &'static Linux<Machine> {
 /// The Linux layer, once it is there.
 pub fn try_linux() -> Option<&'static Linux<Machine>> {
     LINUX.try_get()
-}
-
-/// Called once, before the first program.
-pub fn set_linux(linux: &'static Linux<Machine>) {
-    LINUX.set(linux);
 }
 
 /// Makes the log tell more.
@@ -65,6 +68,9 @@ pub fn reap(thread: ThreadRef<Machine>) {
 
 /// Where a program's thread starts, on its own stack: `regs` is what it will load.
 extern "C" fn user_thread(regs: &mut UserRegs) {
+    if !FIRST_RAN.swap(true, Ordering::Relaxed) {
+        ports::tell(format_args!("ready {}", clock::now()));
+    }
     linux().first_return(regs);
     trap::leave(regs);
 }
@@ -165,14 +171,14 @@ unsafe impl quire_linux::Machine for Machine {
         fpu::mxcsr_mask()
     }
     fn fpu_save(&self, area: &mut [u8]) {
-        assert!(area.len() >= fpu::len() && area.as_ptr() as usize % 64 == 0);
+        assert!(area.len() >= fpu::len() && (area.as_ptr() as usize).is_multiple_of(64));
         // XSAVE leaves the header's reserved bytes as they are.
         area[512..576].fill(0);
         // SAFETY: large enough and aligned, as just asserted.
         unsafe { fpu::save(area.as_mut_ptr()) }
     }
     fn fpu_restore(&self, area: &[u8]) {
-        assert!(area.len() >= fpu::len() && area.as_ptr() as usize % 64 == 0);
+        assert!(area.len() >= fpu::len() && (area.as_ptr() as usize).is_multiple_of(64));
         // SAFETY: large enough and aligned; the caller has checked the header and MXCSR.
         unsafe { fpu::restore(area.as_ptr()) }
     }
@@ -207,10 +213,66 @@ unsafe impl quire_linux::Machine for Machine {
     }
 }
 
+/// Starts the Linux layer and process 1, in a thread of its own: unpacking files may sleep.
+pub fn start(archive: &'static [u8]) {
+    let linux = match Linux::new(vm(), scheduler()) {
+        Ok(linux) => linux,
+        Err(e) => panic!("the Linux layer cannot be built: {e:?}"),
+    };
+    LINUX.set(linux);
+    let archive = Box::leak(Box::new(archive));
+    kernel_thread(first_thread, core::ptr::from_ref(archive) as usize);
+}
 
-/// The host asks for an interrupt from the keyboard.
-pub fn host_interrupt() {}
+extern "C" fn first_thread(archive: usize) -> ! {
+    // SAFETY: `start` passes a leaked box.
+    let initramfs: &'static [u8] = unsafe { *(archive as *const &'static [u8]) };
+    let boot = Boot { initramfs, io: ports::shared(0), error: ports::shared(1), size: Size::default() };
+    if let Err(e) = linux().start(boot) {
+        log!("{e}");
+        power::off(End::Exit(e.status()));
+    }
+    scheduler().exit()
+}
+
+/// Starts a thread of the kernel's own: it runs `main(argument)`, which ends by `Scheduler::exit`, if at all.
+pub fn kernel_thread(main: extern "C" fn(usize) -> !, argument: usize) -> ThreadHandle {
+    unsafe fn release(thread: NonNull<Thread<Machine>>) {
+        // SAFETY: leaked from a box below; the last reference is gone.
+        drop(unsafe { Box::from_raw(thread.as_ptr()) });
+    }
+    let Ok(context) = Context::kernel(main, argument) else { panic!("not enough memory for the kernel's own threads") };
+    let thread = Box::leak(Box::new(Thread::new(context, None, release)));
+    let handle = thread.handle();
+    // SAFETY: leaked, so it stays in place; its first count is given up here.
+    scheduler().spawn(unsafe { ThreadRef::adopt(NonNull::from(thread)) });
+    handle
+}
+
+/// Process 1, and the group that it began with.
+const FIRST: u32 = 1;
+
+/// The host asks for an interrupt: to the terminal's foreground, or to the first process's group.
+pub fn host_interrupt() {
+    if let Some(linux) = LINUX.try_get()
+        && !linux.files.key(Key::Interrupt)
+    {
+        linux.signal_group(FIRST, Signal::INT);
+    }
+}
+
 /// The host asks for the end.
-pub fn host_kill() {}
+pub fn host_kill() {
+    if let Some(linux) = LINUX.try_get()
+        && let Some(first) = linux.ids.process(FIRST)
+    {
+        linux.kill_process(&first, Signal::KILL);
+    }
+}
+
 /// The host's window has a new size.
-pub fn host_resize(_rows: u16, _columns: u16) {}
+pub fn host_resize(rows: u16, columns: u16) {
+    if let Some(linux) = LINUX.try_get() {
+        linux.files.resize(rows, columns);
+    }
+}

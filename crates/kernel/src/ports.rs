@@ -1,4 +1,4 @@
-//! The machine's byte ports: virtio consoles in memory, announced on the kernel's command line.
+//! The machine's byte ports: virtio consoles in memory, announced by ACPI or on the kernel's command line.
 //!
 //! Three single-port consoles, in the order in which they were created on QEMU's command line:
 //!
@@ -13,23 +13,21 @@
 //!
 //! A device's interrupt only acknowledges it and wakes the ports' thread, which tells the readers and writers.
 
-use crate::context::Context;
 use crate::layout::{DIRECT, PAGE, direct};
-use crate::machine::{Machine, scheduler, vm};
+use crate::machine::vm;
 use crate::{interrupt, paging, personality};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use quire_drivers::acpi::Topology;
+use quire_drivers::acpi::{self, Physical, Topology, VirtioDevice};
 use quire_drivers::console::{BufferDirection, Console, ConsoleError, Hal, Line};
 use quire_drivers::io_apic::{IoApic, Signal};
 use quire_fs::{Port, Readiness};
-use quire_kernel::command_line::{self, VirtioDevice};
+use quire_kernel::command_line;
 use quire_pmap_x86_64::X86;
 use quire_sync::hooks::{ThreadHandle, park, unpark};
 use quire_sync::{Rank, SpinLock};
-use quire_task::{Thread, ThreadRef};
 use quire_vm::Phys;
 use quire_vm::frames::{Fill, For, Frame};
 
@@ -87,7 +85,7 @@ impl ConsolePort {
     }
 }
 
-impl Port for ConsolePort {
+impl Port for &'static ConsolePort {
     fn write(&self, bytes: &[u8]) -> usize {
         self.console.lock().write(bytes)
     }
@@ -123,34 +121,74 @@ fn port(i: usize) -> Option<&'static ConsolePort> {
     unsafe { PORT[i].load(Ordering::Acquire).as_ref() }
 }
 
-/// A port for the file layer: 0 is A, 1 is B.
-pub fn shared(i: usize) -> Option<Arc<dyn Port>> {
-    struct Forward(&'static ConsolePort);
-    impl Port for Forward {
-        fn write(&self, bytes: &[u8]) -> usize {
-            self.0.write(bytes)
-        }
-        fn read(&self, into: &mut [u8]) -> usize {
-            self.0.read(into)
-        }
-        fn unread(&self) -> usize {
-            self.0.unread()
-        }
-        fn writable(&self) -> bool {
-            self.0.writable()
-        }
-        fn at_end(&self) -> bool {
-            self.0.at_end()
-        }
-        fn readiness(&self) -> &Readiness {
-            &self.0.readiness
-        }
+/// A port for the file layer: 0 is A, 1 is B. Where the machine has none: the log, and nothing to read.
+pub fn shared(i: usize) -> Arc<dyn Port> {
+    match port(i) {
+        Some(port) => Arc::new(port),
+        None => Arc::new(LogPort(Readiness::new())),
     }
-    Some(Arc::new(Forward(port(i)?)))
 }
 
-/// Finds the consoles that `line` announces, and routes their interrupts to the boot CPU.
-pub fn init(line: &[u8], topology: &Topology) {
+/// The serial log in place of a port.
+struct LogPort(Readiness);
+
+impl Port for LogPort {
+    fn write(&self, bytes: &[u8]) -> usize {
+        crate::log::raw(bytes);
+        bytes.len()
+    }
+    fn read(&self, _into: &mut [u8]) -> usize {
+        0
+    }
+    fn unread(&self) -> usize {
+        0
+    }
+    fn writable(&self) -> bool {
+        true
+    }
+    fn at_end(&self) -> bool {
+        true
+    }
+    fn readiness(&self) -> &Readiness {
+        &self.0
+    }
+}
+
+/// The virtio devices that were announced, at most this many.
+pub struct Announced([VirtioDevice; 64], usize);
+
+impl Announced {
+    /// What the command line announces (as for Linux), else what ACPI does. Called while the firmware's tables can be read.
+    pub fn find(line: &[u8], topology: &Topology, memory: &impl Physical, root: u64) -> Announced {
+        let mut all = Announced([VirtioDevice::default(); 64], 0);
+        for d in command_line::virtio_devices(line) {
+            let changed = topology.overrides().iter().find(|o| o.line as u32 == d.line);
+            let gsi = changed.map_or(d.line, |o| o.gsi);
+            let low = changed.is_some_and(|o| o.flags & 3 == 3);
+            // The devices hold their line until they are acknowledged.
+            all.add(VirtioDevice { address: d.address, len: d.len, gsi, edge: false, low });
+        }
+        if all.1 == 0
+            && let Err(e) = acpi::virtio_devices(memory, root, |d| all.add(d))
+        {
+            log!("virtio devices: {e:?}");
+        }
+        // In the order of their creation: QEMU's microvm gives out its register blocks from the highest address down.
+        let Announced(devices, len) = &mut all;
+        devices[..*len].sort_unstable_by_key(|d| core::cmp::Reverse(d.address));
+        all
+    }
+
+    fn add(&mut self, device: VirtioDevice) {
+        if let Some(slot) = self.0.get_mut(self.1) {
+            *slot = device;
+            self.1 += 1;
+        }
+    }
+}
+
+/// Finds the consoles among the devices, and routes their interrupts to the boot CPU.
+pub fn init(announced: &Announced, topology: &Topology) {
     let mut io_apics = [const { None }; 8];
     let mut frames = || vm().alloc_frame(Fill::Any, For::Kernel).ok().map(Frame::into_pfn);
     let tables = vm().machine().mmu().kernel();
@@ -162,7 +200,7 @@ pub fn init(line: &[u8], topology: &Topology) {
         }
     }
     let mut found = 0;
-    for device in announced(line) {
+    for device in &announced.0[..announced.1] {
         if found == PORTS {
             break;
         }
@@ -174,7 +212,7 @@ pub fn init(line: &[u8], topology: &Topology) {
             }
         };
         let Some(registers) = NonNull::new(registers) else { continue };
-        // SAFETY: the command line says that a virtio device is there; mapped uncached just now.
+        // SAFETY: the firmware says that a virtio device is there; mapped uncached just now.
         let console = match unsafe { Console::<Dma>::new(registers, device.len as usize) } {
             Ok(console) => console,
             Err(ConsoleError::Absent | ConsoleError::Kind(_)) => continue,
@@ -192,31 +230,18 @@ pub fn init(line: &[u8], topology: &Topology) {
         PORT[found].store(port, Ordering::Release);
         // SAFETY: the same registers; the console leaves these two to the line.
         unsafe { LINES[found].connect(registers) };
-        if !route(&mut io_apics, topology, device.line, found) {
+        if !route(&mut io_apics, device, found) {
             log!("virtio console at {:#x}: no interrupt", device.address);
         }
         found += 1;
     }
 }
 
-/// The devices in the order of their creation: QEMU's microvm gives out its register blocks from the highest address down.
-fn announced(line: &[u8]) -> impl Iterator<Item = VirtioDevice> {
-    let mut below = u64::MAX;
-    core::iter::from_fn(move || {
-        let next = command_line::virtio_devices(line).filter(|d| d.address < below).max_by_key(|d| d.address)?;
-        below = next.address;
-        Some(next)
-    })
-}
-
-fn route(io_apics: &mut [Option<IoApic>], topology: &Topology, line: u32, index: usize) -> bool {
+fn route(io_apics: &mut [Option<IoApic>], device: &VirtioDevice, index: usize) -> bool {
     let Some(vector) = interrupt::register(interrupted, index) else { return false };
-    let changed = topology.overrides().iter().find(|o| o.line as u32 == line);
-    let gsi = changed.map_or(line, |o| o.gsi);
-    // The devices hold their line until they are acknowledged.
-    let signal = Signal { level: true, low: changed.is_some_and(|o| o.flags & 3 == 3) };
+    let signal = Signal { level: !device.edge, low: device.low };
     let target = crate::cpu::apic_id(0);
-    io_apics.iter_mut().flatten().any(|apic| apic.route(gsi, vector, target, signal))
+    io_apics.iter_mut().flatten().any(|apic| apic.route(device.gsi, vector, target, signal))
 }
 
 /// The interrupt handler of port `index`.
@@ -232,15 +257,9 @@ fn interrupted(index: usize) {
 
 /// Starts the ports' thread.
 pub fn start() {
-    unsafe fn release(thread: NonNull<Thread<Machine>>) {
-        // SAFETY: leaked from a box below; the last reference is gone.
-        drop(unsafe { Box::from_raw(thread.as_ptr()) });
-    }
-    let Ok(context) = Context::kernel(serve, 0) else { panic!("not enough memory for the ports' thread") };
-    let thread = Box::leak(Box::new(Thread::new(context, personality::Payload::None, release)));
-    THREAD.store(thread.handle().0, Ordering::Release);
-    // SAFETY: leaked, so it stays in place; its first count is given up here.
-    scheduler().spawn(unsafe { ThreadRef::adopt(NonNull::from(thread)) });
+    let thread = personality::kernel_thread(serve, 0);
+    THREAD.store(thread.0, Ordering::Release);
+    unpark(thread);
 }
 
 /// The ports' thread.
@@ -274,7 +293,7 @@ struct LineBuffer {
 }
 
 impl LineBuffer {
-    fn feed(&mut self, port: &ConsolePort) {
+    fn feed(&mut self, port: &'static ConsolePort) {
         let mut chunk = [0; 64];
         loop {
             let n = port.read(&mut chunk);
@@ -319,17 +338,23 @@ fn obey(line: &[u8]) {
     }
 }
 
-/// Tells the host something on the control port; lost where there is none, or where it does not listen.
+/// Tells the host a line on the control port; lost where there is none, or where it does not listen.
 pub fn tell(message: core::fmt::Arguments<'_>) {
     use core::fmt::Write;
-    struct Out(&'static ConsolePort);
-    impl Write for Out {
+    struct Text([u8; 64], usize);
+    impl Write for Text {
         fn write_str(&mut self, s: &str) -> core::fmt::Result {
-            if self.0.write(s.as_bytes()) == s.len() { Ok(()) } else { Err(core::fmt::Error) }
+            let room = self.0.get_mut(self.1..self.1 + s.len()).ok_or(core::fmt::Error)?;
+            room.copy_from_slice(s.as_bytes());
+            self.1 += s.len();
+            Ok(())
         }
     }
-    if let Some(control) = port(2) {
-        let _lost = writeln!(Out(control), "{message}");
+    let mut text = Text([0; 64], 0);
+    if let Some(control) = port(2)
+        && writeln!(text, "{message}").is_ok()
+    {
+        let _lost = control.write(&text.0[..text.1]);
     }
 }
 

@@ -57,7 +57,8 @@ impl Stack {
         };
         let tables = vm().machine().mmu().kernel();
         for offset in (0..SIZE).step_by(PAGE_SIZE as usize) {
-            let mapped = vm().alloc_frame(Fill::Any, For::Kernel).and_then(|frame| map_frame(tables, bottom + offset, frame));
+            let mapped =
+                vm().alloc_frame(Fill::Any, For::Kernel).and_then(|frame| map_frame(tables, bottom + offset, frame));
             if mapped.is_err() {
                 // What was mapped so far was never used: no CPU holds a translation but by chance, so it is shot like any other.
                 unmap(&[bottom]);
@@ -166,4 +167,3 @@ fn forget(bottoms: &[u64]) {
         }
     }
 }
-

@@ -94,7 +94,10 @@ mod tests {
 
     #[test]
     fn only_the_first_member_of_that_name_is_the_table() {
-        assert_eq!(Symbols::in_archive(&archive(".quire/symbols", TEXT)).unwrap().find(0xffff_ffff_8010_0011), Some(("bb", 1)));
+        assert_eq!(
+            Symbols::in_archive(&archive(".quire/symbols", TEXT)).unwrap().find(0xffff_ffff_8010_0011),
+            Some(("bb", 1))
+        );
         assert!(Symbols::in_archive(&archive("bin/sh", TEXT)).is_none());
         let mut short = archive(".quire/symbols", TEXT);
         short.pop();

@@ -242,7 +242,7 @@ pub unsafe fn string(to: *mut u8, from: u64, len: usize) -> Result<usize, usize>
 /// Loads the aligned word at user address `at`.
 #[inline(always)]
 pub fn load_u32(at: u64) -> Result<u32, ()> {
-    if !in_user(at, 4) || at % 4 != 0 {
+    if !in_user(at, 4) || !at.is_multiple_of(4) {
         return Err(());
     }
     // SAFETY: reads user space only.
@@ -252,7 +252,7 @@ pub fn load_u32(at: u64) -> Result<u32, ()> {
 
 /// Stores `new` at the aligned user address `at` where `old` is there; returns what was there.
 pub fn compare_exchange_u32(at: u64, old: u32, new: u32) -> Result<u32, ()> {
-    if !in_user(at, 4) || at % 4 != 0 {
+    if !in_user(at, 4) || !at.is_multiple_of(4) {
         return Err(());
     }
     // SAFETY: writes user space only.

@@ -61,14 +61,19 @@ pub extern "C" fn start(start_info: u32) -> ! {
         Err(e) => panic!("the firmware's ACPI tables cannot be used: {e:?}"),
     };
 
+    let announced = ports::Announced::find(info.command_line, &topology, &BootPhysical, info.root_pointer);
+
     let mut reserved = [Span::default(); 8];
     let (image_start, image_end) = crate::layout::image_physical();
     reserved[0] = Span { start: 0, end: 1 << 20 };
     reserved[1] = Span { start: image_start, end: image_end };
+    let all = Ram::new(info.ranges(), &[]);
     for (slot, m) in reserved[2..].iter_mut().zip(info.modules()) {
         *slot = Span { start: m.start, end: m.start.saturating_add(m.len) };
+        if !all.covers(*slot) {
+            panic!("the boot loader's module at {:#x} is not in RAM", m.start);
+        }
     }
-    let all = Ram::new(info.ranges(), &[]);
     let mut free = Ram::new(info.ranges(), &reserved);
     let command_line = keep_command_line(info.command_line);
     let total = all.bytes();
@@ -139,9 +144,14 @@ pub extern "C" fn start(start_info: u32) -> ! {
     if let Some(seconds) = unsafe { rtc::read() }.and_then(|r| r.seconds_since_1970()) {
         personality::set_epoch(seconds);
     }
-    ports::init(command_line, &topology);
+    ports::init(&announced, &topology);
     ports::start();
-    start_linux();
+    let archive = info.modules().first().map_or(&[][..], |m| {
+        // SAFETY: the loader's module lies in RAM, which the direct map shows; it was kept out of what was given away.
+        unsafe { core::slice::from_raw_parts(direct(m.start), m.len as usize) }
+    });
+    crate::panic::set_symbols(archive);
+    personality::start(archive);
     smp::go(&topology, registers.is_none());
     cpu::interrupts_on();
     scheduler().idle()
@@ -200,10 +210,4 @@ fn keep_command_line(line: &[u8]) -> &'static [u8] {
     let len = line.len().min(kept.len());
     kept[..len].copy_from_slice(&line[..len]);
     &kept[..len]
-}
-
-fn start_linux() {
-    let linux = Box::leak(Box::new(quire_linux::Linux { machine: vm().machine(), vm: vm(), scheduler: scheduler() }));
-    personality::set_linux(linux);
-    linux.start();
 }

@@ -150,8 +150,10 @@ pub fn prepare(topology: &Topology, tables: &KernelTables, free: &mut Ram, regis
     // SAFETY: the boot CPU's block, on the boot CPU.
     unsafe { add_interrupt_stacks(cpu::boot_block(), tables, free) };
     let wanted = others(topology, registers.is_none()).count();
-    for id in 1..=wanted {
-        let Some(at) = paging::take_low(free, size_of::<Block>() as u64) else { panic!("not enough memory for the CPUs") };
+    for (id, stack_top) in STACK_TOPS.iter().enumerate().take(wanted + 1).skip(1) {
+        let Some(at) = paging::take_low(free, size_of::<Block>() as u64) else {
+            panic!("not enough memory for the CPUs")
+        };
         let block = direct(at).cast::<Block>();
         // SAFETY: fresh memory, large enough, page-aligned.
         unsafe {
@@ -159,7 +161,7 @@ pub fn prepare(topology: &Topology, tables: &KernelTables, free: &mut Ram, regis
             add_interrupt_stacks(block, tables, free);
         }
         cpu::register(id, block, u32::MAX);
-        STACK_TOPS[id].store(boot_stack(tables, free, stack::SIZE), Ordering::Relaxed);
+        stack_top.store(boot_stack(tables, free, stack::SIZE), Ordering::Relaxed);
     }
     KERNEL_ROOT.store(tables.root().address(), Ordering::Relaxed);
     APIC_REGISTERS.store(registers.unwrap_or(0), Ordering::Relaxed);

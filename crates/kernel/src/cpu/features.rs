@@ -111,7 +111,12 @@ pub fn describe(cpu: usize, out: &mut dyn core::fmt::Write) -> core::fmt::Result
             write!(out, " {name}")?;
         }
     }
-    for (name, there) in [("syscall nx lm", true), ("smep", has(Feature::Smep)), ("smap", has(Feature::Smap)), ("umip", has(Feature::Umip))] {
+    for (name, there) in [
+        ("syscall nx lm", true),
+        ("smep", has(Feature::Smep)),
+        ("smap", has(Feature::Smap)),
+        ("umip", has(Feature::Umip)),
+    ] {
         if there {
             write!(out, " {name}")?;
         }

@@ -145,7 +145,9 @@ pub fn preempt_due() -> bool {
 pub fn preempt_word() -> u32 {
     let word: u32;
     // SAFETY: reads this CPU's block.
-    unsafe { asm!("mov {:e}, gs:[{}]", out(reg) word, const offset::PREEMPT, options(nostack, preserves_flags, readonly)) }
+    unsafe {
+        asm!("mov {:e}, gs:[{}]", out(reg) word, const offset::PREEMPT, options(nostack, preserves_flags, readonly))
+    }
     word
 }
 

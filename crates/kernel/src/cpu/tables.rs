@@ -117,8 +117,7 @@ pub unsafe fn load(block: *mut Block) {
         (*block).this = block;
         let task = &raw mut (*block).task as u64;
         let limit = size_of::<TaskState>() as u64 - 1;
-        (*block).segments.0[8] =
-            limit | (task & 0xff_ffff) << 16 | 0x89 << 40 | (task >> 24 & 0xff) << 56;
+        (*block).segments.0[8] = limit | (task & 0xff_ffff) << 16 | 0x89 << 40 | (task >> 24 & 0xff) << 56;
         (*block).segments.0[9] = task >> 32;
         let gdt = Pointer { limit: size_of::<Segments>() as u16 - 1, base: &raw const (*block).segments as u64 };
         let idt = Pointer { limit: 4095, base: INTERRUPTS.0.get() as u64 };
