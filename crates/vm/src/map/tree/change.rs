@@ -94,11 +94,13 @@ pub(super) struct Source<A: NodeAlloc, const F: usize> {
     pub alloc: A,
     /// Leaves and inner nodes that were set aside, linked. The writer's.
     aside: [Cell<*mut Node<A, F>>; 2],
+    /// Commits to come before what is set aside is given back.
+    awaited: Cell<u8>,
 }
 
 impl<A: NodeAlloc, const F: usize> Source<A, F> {
     pub fn new(alloc: A) -> Self {
-        Source { alloc, aside: [Cell::new(ptr::null_mut()), Cell::new(ptr::null_mut())] }
+        Source { alloc, aside: [Cell::new(ptr::null_mut()), Cell::new(ptr::null_mut())], awaited: Cell::new(0) }
     }
 
     fn node(&self, level: u8) -> Result<*mut Node<A, F>, OutOfMemory> {
@@ -127,7 +129,16 @@ impl<A: NodeAlloc, const F: usize> Source<A, F> {
         Ok(())
     }
 
+    /// A change was committed: nodes that were set aside for one yet to come stay.
+    fn committed(&self) {
+        match self.awaited.get() {
+            0 | 1 => self.empty(),
+            n => self.awaited.set(n - 1),
+        }
+    }
+
     fn empty(&self) {
+        self.awaited.set(0);
         for list in &self.aside {
             let mut at = list.replace(ptr::null_mut());
             while !at.is_null() {
@@ -348,17 +359,18 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         }
         // The new nodes belong to the tree now.
         change.built = ptr::null_mut();
-        self.source.empty();
+        self.source.committed();
     }
 
     /// Sets nodes aside for a change that gives at most three items for a range, after one other change: its `prepare` cannot
-    /// fail then. What is left is given back when it is committed.
+    /// fail then. What is left is given back when the second is committed.
     pub fn set_aside(&self, _owner: &mut Owner) -> Result<(), OutOfMemory> {
         let root = self.root.load(Ordering::Relaxed);
         // SAFETY: the caller is the writer, so the root stays.
         let height = 1 + if root.is_null() { 0 } else { unsafe { (*root).level as usize + 1 } };
         // Two nodes' worth of slots and three more: three nodes a level, and a root over them.
         let filled = self.source.fill(0, 3).and_then(|()| self.source.fill(1, 3 * height));
+        self.source.awaited.set(2);
         filled.inspect_err(|_| self.source.empty())
     }
 }
