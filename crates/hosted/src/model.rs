@@ -7,6 +7,7 @@
 //! no candidate explains is an error of the core (or of the model).
 
 use quire_vm::{Access, FaultError, Prot};
+use std::sync::Arc;
 
 /// What a page of a space is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,7 +90,7 @@ pub struct Page {
     /// Earlier states, kept while somebody looks on.
     past: Vec<Past>,
     /// The last operations on the page: for the message where something is wrong.
-    log: Vec<(Span, String)>,
+    log: Vec<(Span, Arc<str>)>,
 }
 
 /// Operations that a page remembers.
@@ -107,15 +108,23 @@ impl Page {
     }
 
     /// Remembers that `what` was done to the page.
-    pub fn note(&mut self, span: Span, what: &str) {
+    pub fn note(&mut self, span: Span, what: &Arc<str>) {
         if self.log.len() == LOG {
             self.log.remove(0);
         }
-        self.log.push((span, what.to_owned()));
+        self.log.push((span, what.clone()));
+    }
+
+    /// What a fork that took the whole of `span` makes of the page in the child.
+    pub fn inherited(&self, span: Span, what: &Arc<str>) -> Page {
+        let mut page = Page::of(self.during(span));
+        page.log = self.log.clone();
+        page.note(span, what);
+        page
     }
 
     /// The last operations on the page.
-    pub fn log(&self) -> &[(Span, String)] {
+    pub fn log(&self) -> &[(Span, Arc<str>)] {
         &self.log
     }
 

@@ -131,10 +131,10 @@ impl<'w> Worker<'w> {
         span: Span,
         f: impl Fn(usize, State) -> State,
     ) {
-        let watched = model.watched();
+        let (watched, what) = (model.watched(), Arc::from(self.doing.as_str()));
         for i in run {
             pages[i].change(span, watched, |s| f(i, s));
-            pages[i].note(span, &self.doing);
+            pages[i].note(span, &what);
         }
     }
 
@@ -147,12 +147,12 @@ impl<'w> Worker<'w> {
         span: Span,
         f: impl Fn(State) -> State,
     ) {
-        let watched = model.watched();
+        let (watched, what) = (model.watched(), Arc::from(self.doing.as_str()));
         for i in run {
             let mut states = pages[i].now().to_vec();
             states.extend(pages[i].now().iter().map(|s| f(*s)).collect::<Vec<_>>());
             pages[i].become_one_of(states, span, watched);
-            pages[i].note(span, &self.doing);
+            pages[i].note(span, &what);
         }
     }
 
@@ -585,11 +585,8 @@ impl<'w> Worker<'w> {
             Err(MapError::OutOfMemory) => return self.no_memory(),
             Err(e) => self.wrong(&format!("fork failed: {e:?}")),
         };
-        let inherited = |p: &Page| {
-            let mut page = Page::of(p.during(span));
-            page.note(span, &format!("{}, which came to this by {:?}", self.doing, p.log()));
-            page
-        };
+        let what: Arc<str> = self.doing.as_str().into();
+        let inherited = |p: &Page| p.inherited(span, &what);
         let lanes = model.lanes.iter().map(|lane| lane.lock().iter().map(inherited).collect()).collect();
         let child = SpaceModel::new(child, lanes);
         self.world.counts.forks.fetch_add(1, Ordering::Relaxed);
