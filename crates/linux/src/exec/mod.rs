@@ -204,13 +204,11 @@ fn become_program<M: Machine>(ctx: &mut Ctx<'_, M>, prepared: Prepared<M>) -> Re
     let linux = ctx.linux;
     let me = ctx.thread;
     let process: &Arc<Process<M>> = ctx.process();
-    crate::futex::robust::walk(linux, me);
-    me.robust_list.store(0, Ordering::Relaxed);
+    crate::process::exit::tell_memory(linux, me);
     note_peak(process, me);
     // SAFETY: the thread itself runs this; `ctx` is borrowed exclusively, so nothing of the old space is borrowed from it.
     let old = unsafe { me.space.replace(Some(prepared.space.clone())) };
     linux.machine.activate(Some(prepared.space.pmap()));
-    me.clear_tid.store(0, Ordering::Release);
     crate::process::exit::release_parent(me);
     drop(old);
 

@@ -92,8 +92,19 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     }
 }
 
-/// Leaves the address space: tells those who wait for it by futexes, lets a vfork parent go on.
-pub(crate) fn leave_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
+/// Leaves the address space, and lets a vfork parent go on.
+fn leave_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
+    tell_memory(linux, thread);
+    // First the thread has no space any more (a switch back to it activates none), then its CPU leaves it, then it may go.
+    // SAFETY: the thread itself runs this, and holds no view of the space.
+    let space = unsafe { thread.space.replace(None) };
+    linux.machine.activate(None);
+    drop(space);
+    release_parent(thread);
+}
+
+/// Tells those who wait, by futexes in the memory that the thread is about to leave, that it ends.
+pub(crate) fn tell_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     futex::robust::walk(linux, thread);
     let clear = thread.clear_tid.swap(0, Ordering::AcqRel);
     // SAFETY: the thread itself runs this.
@@ -104,12 +115,6 @@ pub(crate) fn leave_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread
             let _none_waits = futex::wake_address(linux, thread, clear, 1);
         }
     }
-    // First the thread has no space any more (a switch back to it activates none), then its CPU leaves it, then it may go.
-    // SAFETY: the thread itself runs this, and holds no view of the space.
-    let space = unsafe { thread.space.replace(None) };
-    linux.machine.activate(None);
-    drop(space);
-    release_parent(thread);
 }
 
 /// Lets the parent go on that waits in vfork.
