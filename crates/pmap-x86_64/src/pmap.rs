@@ -202,23 +202,28 @@ impl X86Pmap {
         let frames = Frames::of(vm);
         let root = View::of(frames, self.root);
         let mut tables = 0;
-        for i in 0..USER_HALF {
-            for j in 0..FANOUT {
-                let _held = self.census.lock();
-                let _pin = frames.pin();
-                let Some((at, word)) = root.next(i, i) else { break };
-                debug_assert_eq!(at, i);
-                tables += u64::from(j == 0);
-                let upper = View::of(frames, frame(word));
-                let Some((_, word)) = upper.next(j, j) else { continue };
+        let (mut i, mut j) = (0, 0);
+        loop {
+            let _held = self.census.lock();
+            let _pin = frames.pin();
+            let Some((at, word)) = root.next(i, USER_HALF - 1) else { break };
+            if at != i {
+                (i, j) = (at, 0);
+            }
+            tables += u64::from(j == 0);
+            let upper = View::of(frames, frame(word));
+            let Some((at, word)) = upper.next(j, FANOUT - 1) else {
+                (i, j) = (i + 1, 0);
+                continue;
+            };
+            j = at + 1;
+            tables += 1;
+            let middle = View::of(frames, frame(word));
+            let mut k = 0;
+            while let Some((at, word)) = middle.next(k, FANOUT - 1) {
                 tables += 1;
-                let middle = View::of(frames, frame(word));
-                let mut k = 0;
-                while let Some((at, word)) = middle.next(k, FANOUT - 1) {
-                    tables += 1;
-                    f(frames.state(frame(word)));
-                    k = at + 1;
-                }
+                f(frames.state(frame(word)));
+                k = at + 1;
             }
         }
         tables

@@ -232,7 +232,7 @@ fn become_program<M: Machine>(ctx: &mut Ctx<'_, M>, prepared: Prepared<M>) -> Re
 
 /// The peak of the memory that the process leaves counts for the process.
 fn note_peak<M: Machine>(process: &Process<M>, me: &Thread<M>) {
-    let peak = me.space.look(|s| s.clone()).map_or(0, |s| s.stats().peak_resident);
+    let peak = me.space.look(|s| s.clone()).map_or(0, |s| s.peak_resident());
     let mut accounts = process.accounts.lock();
     accounts.ended_threads.peak_pages = accounts.ended_threads.peak_pages.max(peak);
 }

@@ -97,7 +97,7 @@ pub fn of_thread<M: Machine>(linux: &crate::Linux<M>, task: &Task<M>) -> Usage {
         major_faults: thread.major_faults.load(core::sync::atomic::Ordering::Relaxed),
         voluntary,
         involuntary,
-        peak_pages: thread.space.look(|s| s.as_ref().map_or(0, |s| s.stats().peak_resident)),
+        peak_pages: thread.space.look(|s| s.as_ref().map_or(0, |s| s.peak_resident())),
     }
 }
 

@@ -187,6 +187,12 @@ impl<M: Machine> Space<M> {
         }
     }
 
+    /// The most pages that were resident at once, as far as anybody looked.
+    pub fn peak_resident(&self) -> u64 {
+        let now = self.note_peak();
+        self.peak.load(Ordering::Relaxed).max(now)
+    }
+
     /// Counts residents and remembers the most; before an operation that takes many pages away.
     pub(super) fn note_peak(&self) -> u64 {
         let now = self.pmap.resident_pages(self.vm);
