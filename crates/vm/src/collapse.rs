@@ -9,7 +9,8 @@
 //! A page that moves is in both slots for a moment, never in none: the new slot is filled before the old one is emptied
 //! (mutant [`Mutant::EmptyBeforeFill`]). A fault that looked at the page before sees busy, or another generation, under its
 //! table page's lock. A fault that walked front to back while a page moved forward may have missed it in both layers; it
-//! looks behind its new page once more before it installs it, and finds the front's slot taken, or the page.
+//! looks behind its new page once more before it installs it, and finds the front's slot taken, or the page. A page that a
+//! fault is making is busy until it is installed or given up; until then it hides nothing (mutant [`Mutant::BusyHides`]).
 
 use crate::backing::Backing;
 use crate::flush::Flushed;
@@ -199,7 +200,20 @@ fn move_up<M: Machine>(
     }
     match to.0.index().fill(to.1, slot, vm, pin) {
         Ok(()) => settle(vm, page, slot, from, to, true, pin),
-        Err(FillError::Taken(Slot::Page(_) | Slot::Cut)) => {
+        Err(FillError::Taken(taken @ (Slot::Page(_) | Slot::Cut))) => {
+            // What stands in front hides this one, where it is there to stay: a page that a fault is making right now may
+            // be a copy of this one, and be given up.
+            let over = match taken {
+                Slot::Page(pfn) => match vm.try_busy_page(to.0, to.1, vm.page(pfn)) {
+                    Some(over) => Some(over),
+                    None if mutant(Mutant::BusyHides) => None,
+                    None => {
+                        page.inspect(|p| vm.unbusy(p));
+                        return Ok(());
+                    }
+                },
+                _ => None,
+            };
             if let (Some(hidden), Slot::Page(pfn)) = (page, slot) {
                 let mut batch = Batch::new();
                 batch.push(from.1, pfn);
@@ -209,6 +223,7 @@ fn move_up<M: Machine>(
             } else {
                 from.0.index().clear(from.1, slot, pin);
             }
+            over.inspect(|p| vm.unbusy(p));
         }
         Err(e) => {
             page.inspect(|p| vm.unbusy(p));

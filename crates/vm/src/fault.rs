@@ -385,7 +385,9 @@ impl<'e, M: Machine> At<'e, M> {
             Err(FillError::Taken(_) | FillError::Gone) => return Err(Stop::Again),
         }
         // Contract C2, *insert*: whoever shortens or ends the object after this sees the page; whoever did before is seen.
-        fence_full();
+        if !mutant(Mutant::NoFenceAfterInsert) {
+            fence_full();
+        }
         if !mutant(Mutant::NoEndCheck) && (object.is_dead() || key >= object.end()) {
             return Err(Stop::Again);
         }
@@ -406,9 +408,10 @@ impl<'e, M: Machine> At<'e, M> {
     ) -> Result<(), Stop<M>> {
         let mut table = self.pmap.table(self.vm, self.va)?;
         self.check_entry()?;
-        // What lies behind must still be what the content was made of. A page that moved forward meanwhile is found here,
-        // since whoever moves fills the new slot before emptying the old one.
-        if !mutant(Mutant::NoFrontCheck)
+        // What lies behind must still be what the content was made of: a source that was removed may have been overwritten
+        // before it was copied. A page that moved forward meanwhile is found here, since whoever moves it fills the new slot
+        // before emptying the old one.
+        if !mutant(Mutant::NoSourceCheck)
             && let Some(behind) = front.behind()
         {
             match (self.walk(Some(behind), new.cut, pin)?, source) {

@@ -32,6 +32,8 @@ pub mod index;
 pub mod interval;
 pub mod machine;
 pub mod map;
+#[cfg(all(test, any(loom, shuttle)))]
+mod models;
 pub mod mutant;
 pub mod object;
 pub mod page;

@@ -23,12 +23,16 @@ pub enum Mutant {
     NoFenceBeforeScan,
     /// Remove: unflushed removals of others are not waited for.
     NoUnflushedCheck,
-    /// Copy-on-write: the copy is taken before the old translation is flushed.
-    CopyBeforeFlush,
-    /// Copy-on-write: the source's generation is not checked after the copy.
+    /// Enter a new page: what it was made of is not looked at again.
     NoSourceCheck,
+    /// Copy-on-write: the old translation is flushed after the copy is installed.
+    FlushAfterInstall,
     /// Insert: the object's end and dead mark are not read again after the insert.
     NoEndCheck,
+    /// Insert: the fence between the insert and that look is left out.
+    NoFenceAfterInsert,
+    /// Move: a page that is busy in front counts as hiding the one behind it, though it may yet be given up.
+    BusyHides,
     /// Move: the old slot is emptied before the new one is filled.
     EmptyBeforeFill,
 }
@@ -37,29 +41,24 @@ pub enum Mutant {
 mod switch {
     use super::Mutant;
     use std::cell::Cell;
-    use std::sync::atomic::{AtomicU8, Ordering};
 
-    // Plain memory of the process: not an atomic of the checkers, so that reading it is no step of the model.
-    static ON: AtomicU8 = AtomicU8::new(0);
+    // Both checkers run all threads of a model on the operating-system thread of its test; and this is no atomic of theirs,
+    // so that reading it is no step of the model.
     std::thread_local! {
-        static HERE: Cell<u8> = const { Cell::new(0) };
+        static ON: Cell<u8> = const { Cell::new(0) };
     }
 
     /// Whether the step that `m` names is to be left out.
     pub fn mutant(m: Mutant) -> bool {
-        ON.load(Ordering::Relaxed) == m as u8 || HERE.get() == m as u8
+        ON.get() == m as u8
     }
-    /// Leaves out `m` (or nothing) from now on, in all threads of the process.
+    /// Leaves out `m` (or nothing) from now on, in models and tests that run on this thread of the system.
     pub fn set_mutant(m: Option<Mutant>) {
-        ON.store(m.map_or(0, |m| m as u8), Ordering::Relaxed);
-    }
-    /// Leaves out `m` (or nothing) from now on, in this thread.
-    pub fn set_mutant_here(m: Option<Mutant>) {
-        HERE.set(m.map_or(0, |m| m as u8));
+        ON.set(m.map_or(0, |m| m as u8));
     }
 }
 #[cfg(any(loom, shuttle, test))]
-pub use switch::{mutant, set_mutant, set_mutant_here};
+pub use switch::{mutant, set_mutant};
 
 /// Whether the step that `m` names is to be left out: never, outside tests.
 #[cfg(not(any(loom, shuttle, test)))]

@@ -8,14 +8,14 @@ use crate::mutant::{Mutant, mutant};
 use crate::types::{Access, PAGE_SHIFT, PAGE_SIZE, Pfn, PhysRange, Prot, VirtRange};
 use crate::vm::{Config, Vm};
 use core::ptr::NonNull;
-use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence_after_rmw};
+use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence_after_rmw};
 use quire_sync::{Rank, SpinGuard, SpinLock, current_cpu};
 
 /// Pages that one table page covers.
 #[cfg(not(any(loom, shuttle)))]
 pub const SPAN: u64 = 64;
 #[cfg(any(loom, shuttle))]
-pub const SPAN: u64 = 2;
+pub const SPAN: u64 = 4;
 /// Table pages of a space.
 const TABLES: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
 /// The first address that a space can map.
@@ -112,6 +112,8 @@ fn decode(w: u64) -> Option<Leaf> {
 }
 
 struct TestTable {
+    /// An absent table page is skipped without its lock.
+    linked: AtomicBool,
     lock: SpinLock<()>,
     unflushed: AtomicU32,
     leaves: [AtomicU64; SPAN as usize],
@@ -131,6 +133,13 @@ impl TestPmap {
         let n = va.checked_sub(BASE)? >> PAGE_SHIFT;
         (n < SPAN * TABLES as u64).then_some(n as usize)
     }
+    fn locked(&self, n: usize) -> TestGuard<'_> {
+        let guard = self.tables[n].lock.lock();
+        if !mutant(Mutant::NoFenceAfterLock) {
+            fence_after_rmw();
+        }
+        TestGuard { pmap: self, n, _guard: guard }
+    }
     fn leaf(&self, n: usize) -> &AtomicU64 {
         &self.tables[n / SPAN as usize].leaves[n % SPAN as usize]
     }
@@ -144,6 +153,16 @@ impl TestPmap {
         }
         let leaf = decode(tlb[n])?;
         leaf.prot.contains(access.needs()).then_some(leaf.pfn)
+    }
+
+    /// Drops the leaf at `va`, as page tables may at any time: they are a cache of the map.
+    #[cfg(any(loom, shuttle))]
+    pub fn forget(&self, vm: &'static Vm<TestMachine>, va: u64) {
+        let mut owed = Obligation::new(vm, self);
+        if let Some(mut table) = self.next_table(vm, VirtRange { start: va, end: va + PAGE_SIZE }) {
+            let _gone = table.remove(va, &mut owed);
+        }
+        let _flushed = owed.discharge();
     }
 
     /// The leaf, as the tables have it.
@@ -165,6 +184,7 @@ unsafe impl Pmap<TestMachine> for TestPmap {
     fn new(_vm: &'static Vm<TestMachine>) -> Result<Self, OutOfMemory> {
         Ok(TestPmap {
             tables: core::array::from_fn(|_| TestTable {
+                linked: AtomicBool::new(false),
                 lock: SpinLock::new(Rank::TABLE, ()),
                 unflushed: AtomicU32::new(0),
                 leaves: core::array::from_fn(|_| AtomicU64::new(0)),
@@ -173,18 +193,20 @@ unsafe impl Pmap<TestMachine> for TestPmap {
         })
     }
 
-    fn table(&self, vm: &'static Vm<TestMachine>, va: u64) -> Result<TestGuard<'_>, OutOfMemory> {
-        self.next_table(vm, VirtRange { start: va, end: va + PAGE_SIZE }).ok_or(OutOfMemory)
+    fn table(&self, _vm: &'static Vm<TestMachine>, va: u64) -> Result<TestGuard<'_>, OutOfMemory> {
+        let n = Self::index(va).ok_or(OutOfMemory)? / SPAN as usize;
+        if !self.tables[n].linked.load(Ordering::Acquire) {
+            self.tables[n].linked.swap(true, Ordering::AcqRel);
+        }
+        Ok(self.locked(n))
     }
 
     fn next_table(&self, _vm: &'static Vm<TestMachine>, range: VirtRange) -> Option<TestGuard<'_>> {
-        let start = range.start.max(BASE);
-        let n = Self::index(start).filter(|_| start < range.end)? / SPAN as usize;
-        let guard = self.tables[n].lock.lock();
-        if !mutant(Mutant::NoFenceAfterLock) {
-            fence_after_rmw();
-        }
-        Some(TestGuard { pmap: self, n, _guard: guard })
+        let first = Self::index(range.start.max(BASE)).filter(|_| range.start < range.end)?;
+        let last = Self::index(range.end - 1).unwrap_or(SPAN as usize * TABLES - 1);
+        (first / SPAN as usize..=last / SPAN as usize)
+            .find(|n| self.tables[*n].linked.load(Ordering::Acquire))
+            .map(|n| self.locked(n))
     }
 
     fn unflushed_above(&self, _vm: &'static Vm<TestMachine>, _va: u64) -> bool {

@@ -202,103 +202,112 @@ mod models {
     use quire_sync::explore::{Arc, model, thread};
     use quire_sync::hooks::threads::set_cpu;
 
+    const NODES: fn() -> Boxes = || Boxes(domain(2));
+
+    /// Runs `f` pinned, as CPU `cpu`. (Assertions stand outside: a failing one must not unwind through a pin.)
+    fn pinned<R>(nodes: Boxes, cpu: usize, f: impl FnOnce(&Pinned<'_>) -> R) -> R {
+        set_cpu(cpu);
+        let pin = nodes.0.pin();
+        f(&pin)
+    }
+
     /// One thread takes a page out of a slot, another fills it again: in the end the bitmap and the slot agree.
-    fn fill_against_clear() {
-        let nodes = Boxes(domain(2));
+    fn clear_against_fill() {
+        let nodes = NODES();
         let index = Arc::new(Index::<Boxes>::new());
         let (old, new) = (Slot::Page(Pfn(1)), Slot::Page(Pfn(2)));
-        {
-            let pin = nodes.0.pin();
-            index.fill(1, old, nodes, &pin).unwrap();
-        }
+        pinned(nodes, 0, |pin| index.fill(1, old, nodes, pin)).unwrap();
         let other = index.clone();
-        let t = thread::spawn(move || {
-            set_cpu(1);
-            let pin = nodes.0.pin();
-            other.fill(1, new, nodes, &pin).is_ok()
+        let t = thread::spawn(move || pinned(nodes, 1, |pin| other.fill(1, new, nodes, pin).is_ok()));
+        pinned(nodes, 0, |pin| index.clear(1, old, pin));
+        t.join().unwrap();
+        agree(nodes, &index, 1);
+    }
+
+    /// One thread fills a slot, another empties it as soon as it sees the page there.
+    fn fill_against_clear() {
+        let nodes = NODES();
+        let index = Arc::new(Index::<Boxes>::new());
+        let value = Slot::Page(Pfn(1));
+        pinned(nodes, 0, |pin| {
+            // A node, so that there is a bitmap.
+            index.fill(0, value, nodes, pin).unwrap();
+            index.fill(1, value, nodes, pin).unwrap();
+            index.clear(1, value, pin);
         });
-        set_cpu(0);
-        let cleared = {
-            let pin = nodes.0.pin();
-            let first = index.clear(1, old, &pin);
-            first && index.get(1, &pin) == new && index.clear(1, new, &pin)
-        };
-        let filled = t.join().unwrap();
-        let pin = nodes.0.pin();
-        let there = index.get(1, &pin);
-        assert_eq!(there, if filled && !cleared { new } else { Slot::Empty });
-        assert_eq!(index.first(0, 4, &pin), (there != Slot::Empty).then_some((1, there)), "the bitmap lies");
+        let other = index.clone();
+        let t = thread::spawn(move || pinned(nodes, 1, |pin| other.fill(1, value, nodes, pin).is_ok()));
+        pinned(nodes, 0, |pin| index.clear(1, value, pin));
+        t.join().unwrap();
+        agree(nodes, &index, 1);
+    }
+
+    fn agree(nodes: Boxes, index: &Index<Boxes>, key: u64) {
+        let (slot, first) = pinned(nodes, 0, |pin| {
+            let n = index.count(key..key + 1, pin);
+            (index.get(key, pin), n)
+        });
+        assert_eq!(first, (slot != Slot::Empty) as u64, "the bitmap lies");
     }
 
     #[test]
     fn the_bitmap_agrees_with_the_slots() {
         set_mutant(None);
+        model(Some(3), clear_against_fill);
         model(Some(3), fill_against_clear);
     }
 
-    // Found by both checkers: an interleaving is enough.
+    // Both are found by both checkers: an interleaving is enough.
     #[test]
     #[should_panic(expected = "the bitmap lies")]
     fn a_bit_that_is_cleared_after_the_slot_is_found_out() {
         set_mutant(Some(Mutant::BitAfterEmpty));
-        model(Some(3), fill_against_clear);
+        model(Some(3), clear_against_fill);
     }
 
     #[test]
     #[should_panic(expected = "the bitmap lies")]
     fn a_bit_that_is_set_after_the_slot_is_found_out() {
         set_mutant(Some(Mutant::BitAfterPublish));
-        model(Some(3), || {
-            let nodes = Boxes(domain(2));
-            let index = Arc::new(Index::<Boxes>::new());
-            let value = Slot::Page(Pfn(1));
-            {
-                // A node, so that there is a bitmap.
-                let pin = nodes.0.pin();
-                index.fill(0, value, nodes, &pin).unwrap();
-                index.fill(1, value, nodes, &pin).unwrap();
-                index.clear(1, value, &pin);
-            }
-            let other = index.clone();
-            let t = thread::spawn(move || {
-                set_cpu(1);
-                let pin = nodes.0.pin();
-                other.fill(1, value, nodes, &pin).unwrap();
-            });
-            set_cpu(0);
-            let pin = nodes.0.pin();
-            // Whoever takes out what it sees leaves nothing behind.
-            let cleared = index.clear(1, value, &pin);
-            drop(pin);
-            t.join().unwrap();
-            let pin = nodes.0.pin();
-            if cleared {
-                assert_eq!(index.count(0..4, &pin), 1, "the bitmap lies");
-            }
-        });
+        model(Some(3), fill_against_clear);
     }
 
     #[test]
     fn two_that_fill_one_slot_agree_who_did() {
         set_mutant(None);
         model(Some(2), || {
-            let nodes = Boxes(domain(2));
+            let nodes = NODES();
             let index = Arc::new(Index::<Boxes>::new());
             let other = index.clone();
-            let t = thread::spawn(move || {
-                set_cpu(1);
-                let pin = nodes.0.pin();
-                other.fill(1, Slot::Page(Pfn(1)), nodes, &pin).is_ok()
-            });
-            set_cpu(0);
-            let mine = {
-                let pin = nodes.0.pin();
-                index.fill(1, Slot::Page(Pfn(2)), nodes, &pin).is_ok()
+            let fill = move |index: &Index<Boxes>, cpu, pfn| {
+                pinned(nodes, cpu, |pin| index.fill(1, Slot::Page(Pfn(pfn)), nodes, pin).is_ok())
             };
+            let t = thread::spawn(move || fill(&other, 1, 1));
+            let mine = fill(&index, 0, 2);
             let theirs = t.join().unwrap();
             assert!(mine != theirs, "one of two wins");
-            let pin = nodes.0.pin();
-            assert_eq!(index.get(1, &pin), Slot::Page(Pfn(if mine { 2 } else { 1 })));
+            let there = pinned(nodes, 0, |pin| index.get(1, pin));
+            assert_eq!(there, Slot::Page(Pfn(if mine { 2 } else { 1 })));
+        });
+    }
+
+    #[test]
+    fn a_tree_that_grows_loses_nothing() {
+        set_mutant(None);
+        model(Some(2), || {
+            let nodes = NODES();
+            let index = Arc::new(Index::<Boxes>::new());
+            let other = index.clone();
+            let fill = move |index: &Index<Boxes>, cpu, key| {
+                pinned(nodes, cpu, |pin| index.fill(key, Slot::Page(Pfn(key)), nodes, pin).is_ok())
+            };
+            // Key 0 lives in the root word until the other key makes it a node.
+            let t = thread::spawn(move || fill(&other, 1, 0));
+            let mine = fill(&index, 0, 3);
+            let theirs = t.join().unwrap();
+            assert!(mine && theirs);
+            let there = pinned(nodes, 0, |pin| (index.get(0, pin), index.get(3, pin), index.count(0..4, pin)));
+            assert_eq!(there, (Slot::Page(Pfn(0)), Slot::Page(Pfn(3)), 2));
         });
     }
 
@@ -306,28 +315,19 @@ mod models {
     fn a_node_is_not_taken_out_under_a_page() {
         set_mutant(None);
         model(Some(2), || {
-            let nodes = Boxes(domain(2));
+            let nodes = NODES();
             let index = Arc::new(Index::<Boxes>::new());
-            {
-                let pin = nodes.0.pin();
-                index.fill(2, Slot::Cut, nodes, &pin).unwrap();
-                index.clear(2, Slot::Cut, &pin);
-            }
-            let other = index.clone();
-            let t = thread::spawn(move || {
-                set_cpu(1);
-                let pin = nodes.0.pin();
-                other.fill(3, Slot::Page(Pfn(1)), nodes, &pin).unwrap();
+            pinned(nodes, 0, |pin| {
+                index.fill(2, Slot::Cut, nodes, pin).unwrap();
+                index.clear(2, Slot::Cut, pin);
             });
-            set_cpu(0);
-            {
-                let pin = nodes.0.pin();
-                index.prune(0..4, &pin);
-            }
-            t.join().unwrap();
-            let pin = nodes.0.pin();
-            assert_eq!(index.get(3, &pin), Slot::Page(Pfn(1)));
-            assert_eq!(index.count(0..4, &pin), 1);
+            let other = index.clone();
+            let t =
+                thread::spawn(move || pinned(nodes, 1, |pin| other.fill(3, Slot::Page(Pfn(1)), nodes, pin).is_ok()));
+            pinned(nodes, 0, |pin| index.prune(0..4, pin));
+            assert!(t.join().unwrap());
+            let there = pinned(nodes, 0, |pin| (index.get(3, pin), index.count(0..4, pin)));
+            assert_eq!(there, (Slot::Page(Pfn(1)), 1));
         });
     }
 }

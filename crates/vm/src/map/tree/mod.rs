@@ -38,7 +38,7 @@ mod change;
 mod check;
 mod fit;
 mod node;
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
 pub use change::Change;

@@ -1,0 +1,468 @@
+//! Models of the fault path's protocols, on the production functions, under loom and shuttle.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p quire-vm --lib`, and the same with `shuttle`. Each protocol first holds;
+//! then each step that can be left out makes a checker fail. A step that is a fence can only be missed under loom, since
+//! shuttle runs everything in one order: those tests are loom's alone. The machine beneath has one table page, absent at
+//! first, and TLBs that keep what they are not told to drop. Assertions stand where no pin or lock is held.
+
+use crate::Phys;
+use crate::collapse::collapse;
+use crate::index::Slot;
+use crate::map::{MapRequest, Placement, Space, SpaceRef};
+use crate::mutant::{Mutant, set_mutant};
+use crate::object::ObjectRef;
+use crate::testing::{Boot, TestMachine, boot, page};
+use crate::types::{Access, PAGE_SIZE, Pfn, VirtRange};
+use quire_sync::explore::{Arc, model, thread};
+use quire_sync::hooks::threads::set_cpu;
+use std::ptr::NonNull;
+
+/// As few as a system starts with: each descriptor is a dozen of the checkers' atomics.
+const FRAMES: u64 = 160;
+const ONE: VirtRange = VirtRange { start: crate::testing::BASE, end: crate::testing::BASE + PAGE_SIZE };
+
+/// A system with one space, and a file of four pages whose first is there, full of sevens.
+struct World {
+    space: SpaceRef<TestMachine>,
+    file: ObjectRef<TestMachine>,
+    // Last: the others live in it.
+    boot: Boot,
+}
+
+impl World {
+    fn new() -> Self {
+        set_cpu(0);
+        let boot = boot(FRAMES, 2);
+        let space = Space::new(boot.vm).unwrap();
+        let file = ObjectRef::anonymous(boot.vm, 4).unwrap();
+        file.write(0, 1, &mut |b| -> Result<_, ()> {
+            b.fill(7);
+            Ok(b.len())
+        })
+        .unwrap();
+        World { space, file, boot }
+    }
+
+    /// The file's first page at the first address.
+    fn showing(shared: bool) -> Self {
+        let w = World::new();
+        let object = Some((w.file.clone(), 0));
+        let r = MapRequest { object, shared, ..MapRequest::private(Placement::Fixed(page(0)), PAGE_SIZE) };
+        w.space.map(&r).unwrap();
+        w
+    }
+
+    /// Private memory over `pages` addresses.
+    fn private(pages: u64) -> Self {
+        let w = World::new();
+        w.space.map(&MapRequest::private(Placement::Fixed(page(0)), pages * PAGE_SIZE)).unwrap();
+        w
+    }
+
+    /// Every translation of the first address, in the tables and in every TLB.
+    fn translations(&self) -> Vec<Pfn> {
+        let pmap = self.space.pmap();
+        pmap.peek(page(0)).into_iter().chain(pmap.cached(page(0))).map(|l| l.pfn).collect()
+    }
+
+    /// The frame that the file has for its first page.
+    fn frame(&self) -> Option<Pfn> {
+        let pin = self.boot.vm.epoch().pin();
+        match self.file.index().get(0, &pin) {
+            Slot::Page(pfn) => Some(pfn),
+            _ => None,
+        }
+    }
+}
+
+/// Where a program reaches `va`, or `None` where it gets a signal.
+fn reach(space: &Space<TestMachine>, va: u64, access: Access) -> Option<*mut u8> {
+    loop {
+        if let Some(pfn) = space.pmap().translate(va, access) {
+            return Some(space.vm().machine().frame_ptr(pfn));
+        }
+        space.fault(va, access).ok()?;
+    }
+}
+
+fn load(space: &Space<TestMachine>, n: u64) -> Option<u8> {
+    // SAFETY: a frame; the checkers run one thread at a time.
+    reach(space, page(n), Access::Read).map(|at| unsafe { at.read() })
+}
+
+fn store(space: &Space<TestMachine>, n: u64, value: u8) {
+    if let Some(at) = reach(space, page(n), Access::Write) {
+        // SAFETY: as above.
+        unsafe { at.write(value) }
+    }
+}
+
+/// Runs `theirs` on CPU 1 beside `mine` on CPU 0, then `after` on CPU 0 alone.
+fn beside<A: Send + 'static, B>(
+    world: World,
+    theirs: impl FnOnce(&World) -> A + Send + 'static,
+    mine: impl FnOnce(&World) -> B,
+    after: impl FnOnce(&World, A, B),
+) {
+    let world = Arc::new(world);
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        set_cpu(1);
+        theirs(&other)
+    });
+    set_cpu(0);
+    let b = mine(&world);
+    let a = t.join().unwrap();
+    set_cpu(0);
+    after(&world, a, b);
+}
+
+fn holds(preemptions: usize, f: fn()) {
+    set_mutant(None);
+    model(Some(preemptions), f);
+}
+
+fn fails(preemptions: usize, without: Mutant, f: fn()) {
+    set_mutant(Some(without));
+    model(Some(preemptions), f);
+}
+
+/// C2, enter versus remove: a fault enters a file's page while it is taken away.
+fn enter_against_remove() {
+    beside(
+        World::showing(true),
+        |w| {
+            let _any = load(&w.space, 0);
+        },
+        |w| w.file.discard(0..1),
+        |w, _, _| {
+            let (there, translations) = (w.frame(), w.translations());
+            assert!(translations.iter().all(|t| Some(*t) == there), "a removed page is mapped");
+        },
+    );
+}
+
+#[test]
+fn a_removed_page_is_mapped_by_nobody() {
+    holds(4, enter_against_remove);
+}
+#[test]
+#[should_panic(expected = "a removed page is mapped")]
+fn a_fault_that_does_not_look_at_busy_is_found_out() {
+    fails(4, Mutant::NoBusyCheck, enter_against_remove);
+}
+#[test]
+#[cfg(loom)]
+#[should_panic(expected = "a removed page is mapped")]
+fn a_fault_that_looks_before_its_lock_is_found_out() {
+    fails(4, Mutant::NoFenceAfterLock, enter_against_remove);
+}
+#[test]
+#[cfg(loom)]
+#[should_panic(expected = "a removed page is mapped")]
+fn a_remover_that_scans_before_busy_is_seen_is_found_out() {
+    fails(4, Mutant::NoFenceBeforeScan, enter_against_remove);
+}
+
+/// C2, unflushed removals: one remover has cleared a leaf and not flushed yet when another finds it clear.
+fn remove_against_unmap() {
+    let w = World::showing(true);
+    load(&w.space, 0);
+    let frame = w.frame().unwrap();
+    beside(
+        w,
+        move |w| {
+            w.file.discard(0..1);
+            // The frame is free now.
+            w.space.pmap().cached(page(0)).any(|l| l.pfn == frame)
+        },
+        |w| w.space.unmap(ONE).unwrap(),
+        |_, still_reached, _| assert!(!still_reached, "a free frame is reached through a TLB"),
+    );
+}
+
+#[test]
+fn a_removal_that_is_not_flushed_yet_is_seen_by_other_removers() {
+    holds(3, remove_against_unmap);
+}
+#[test]
+#[should_panic(expected = "a free frame is reached")]
+fn a_remover_that_trusts_an_empty_leaf_is_found_out() {
+    fails(3, Mutant::NoUnflushedCheck, remove_against_unmap);
+}
+
+/// C3: a fault enters a page while its mapping goes.
+fn enter_against_unmap() {
+    beside(
+        World::showing(true),
+        |w| {
+            let _any = load(&w.space, 0);
+        },
+        |w| w.space.unmap(ONE).unwrap(),
+        |w, _, _| {
+            let translations = w.translations();
+            assert!(translations.is_empty(), "an unmapped address is translated");
+        },
+    );
+}
+
+#[test]
+fn an_unmapped_address_is_translated_by_nobody() {
+    holds(3, enter_against_unmap);
+}
+#[test]
+#[should_panic(expected = "an unmapped address is translated")]
+fn a_fault_that_does_not_look_at_the_stale_mark_is_found_out() {
+    fails(3, Mutant::NoStaleCheck, enter_against_unmap);
+}
+
+/// C2, copy-on-write: another CPU of the space reads the source through its TLB.
+fn copy_against_load() {
+    let w = World::showing(false);
+    set_cpu(1);
+    load(&w.space, 0);
+    set_cpu(0);
+    let source = w.frame().unwrap();
+    beside(
+        w,
+        move |w| {
+            // Once the copy is mapped, a third thread may have stored into it.
+            let mapped = w.space.pmap().peek(page(0)).is_some_and(|l| l.pfn != source);
+            let reads = w.space.pmap().translate(page(0), Access::Read);
+            mapped && reads == Some(source)
+        },
+        |w| store(&w.space, 0, 9),
+        |w, backwards, _| {
+            assert!(!backwards, "memory goes backwards");
+            assert_eq!(load(&w.space, 0), Some(9));
+        },
+    );
+}
+
+#[test]
+fn memory_does_not_go_backwards_when_a_page_is_copied() {
+    holds(3, copy_against_load);
+}
+#[test]
+#[should_panic(expected = "memory goes backwards")]
+fn a_copy_that_is_installed_before_the_flush_is_found_out() {
+    fails(3, Mutant::FlushAfterInstall, copy_against_load);
+}
+
+/// C2, copy-on-write: the source goes while it is copied, and its frame is overwritten.
+fn copy_against_remove() {
+    beside(
+        World::showing(false),
+        |w| {
+            if let Some(at) = reach(&w.space, page(0), Access::Write) {
+                // SAFETY: a mapped frame; another byte than the one that is looked at.
+                unsafe { at.add(1).write(9) };
+            }
+        },
+        |w| w.file.discard(0..1),
+        |w, _, _| {
+            let seen = load(&w.space, 0);
+            assert!(matches!(seen, Some(7 | 0)), "a freed frame was copied: {seen:?}");
+        },
+    );
+}
+
+#[test]
+fn a_copy_is_of_what_was_there() {
+    holds(3, copy_against_remove);
+}
+#[test]
+#[should_panic(expected = "a freed frame was copied")]
+fn a_copy_whose_source_is_not_looked_at_again_is_found_out() {
+    fails(3, Mutant::NoSourceCheck, copy_against_remove);
+}
+
+/// C2, two faults: one copies the file's page into the front, the other maps the file's page for a load.
+fn copy_against_enter() {
+    beside(
+        World::showing(false),
+        |w| {
+            let _any = load(&w.space, 0);
+        },
+        |w| {
+            store(&w.space, 0, 9);
+            // Else the copy's leaf would be in the other fault's way.
+            w.space.pmap().forget(w.boot.vm, page(0));
+        },
+        |w, _, _| assert_eq!(load(&w.space, 0), Some(9), "the page behind a copy is mapped"),
+    );
+}
+
+#[test]
+fn a_page_behind_another_is_mapped_by_nobody() {
+    holds(3, copy_against_enter);
+}
+#[test]
+#[should_panic(expected = "the page behind a copy is mapped")]
+fn a_fault_that_does_not_look_in_front_again_is_found_out() {
+    fails(3, Mutant::NoFrontCheck, copy_against_enter);
+}
+
+/// C2, insert: a hole is filled while the file is cut short.
+fn insert_against_truncate() {
+    let w = World::showing(true);
+    w.file.discard(0..1);
+    beside(
+        w,
+        |w| {
+            let _any = w.space.fault(page(0), Access::Write);
+        },
+        |w| w.file.set_size(0),
+        |w, _, _| {
+            let (resident, translations) = (w.file.resident(), w.translations());
+            assert!(resident == 0 && translations.is_empty(), "a page is left beyond the end");
+        },
+    );
+}
+
+#[test]
+fn no_page_is_left_beyond_the_end() {
+    holds(4, insert_against_truncate);
+}
+#[test]
+#[should_panic(expected = "a page is left beyond the end")]
+fn an_insert_that_does_not_look_at_the_end_again_is_found_out() {
+    fails(4, Mutant::NoEndCheck, insert_against_truncate);
+}
+#[test]
+#[cfg(loom)]
+#[should_panic(expected = "a page is left beyond the end")]
+fn an_insert_that_looks_at_the_end_too_early_is_found_out() {
+    fails(4, Mutant::NoFenceAfterInsert, insert_against_truncate);
+}
+
+/// Two faults fill the same empty address.
+fn fill_against_fill() {
+    beside(
+        World::private(1),
+        |w| reach(&w.space, page(0), Access::Write).map(|p| p.addr()),
+        |w| reach(&w.space, page(0), Access::Write).map(|p| p.addr()),
+        |w, a, b| {
+            assert!(a.is_some() && a == b, "two pages at one address");
+            assert_eq!(w.space.stats().resident_pages, 1);
+        },
+    );
+}
+
+#[test]
+fn an_address_has_one_page() {
+    holds(3, fill_against_fill);
+}
+
+/// C3, fork: the child's memory is one moment's, whatever the parent's other thread stores.
+fn fork_against_store() {
+    let w = World::private(1);
+    store(&w.space, 0, 1);
+    beside(
+        w,
+        |w| store(&w.space, 0, 2),
+        |w| {
+            let child = w.space.fork().unwrap();
+            let first = load(&child, 0);
+            (first, child)
+        },
+        |w, _, (first, child)| {
+            let then = load(&child, 0);
+            assert!(first == then, "the parent's store reaches the child");
+            assert!(matches!(then, Some(1 | 2)));
+            assert_eq!(load(&w.space, 0), Some(2));
+        },
+    );
+}
+
+#[test]
+fn a_childs_memory_is_one_moments() {
+    holds(2, fork_against_store);
+}
+#[test]
+#[should_panic]
+fn a_store_that_does_not_look_at_the_stale_mark_reaches_the_child() {
+    fails(2, Mutant::NoStaleCheck, fork_against_store);
+}
+
+/// Private memory after a fork whose child is gone: page 0 is in the layer behind, pages 1 and 2 are in front.
+fn layered() -> World {
+    let w = World::private(3);
+    store(&w.space, 0, 1);
+    let child = w.space.fork().unwrap();
+    store(&w.space, 1, 2);
+    store(&w.space, 2, 3);
+    drop(child);
+    w
+}
+
+/// Merges the layers of the space's first mapping, as a fork does, but with faults let in.
+fn merge(w: &World) {
+    let vm = w.boot.vm;
+    let _writer = w.space.keep_writers_out(page(0));
+    let front = {
+        let pin = vm.epoch().pin();
+        w.space.lookup(page(0), &pin).map(|e| NonNull::from(e.front()))
+    };
+    // SAFETY: the writer is held, and nothing is pinned.
+    unsafe { collapse(vm, front.unwrap()) };
+}
+
+/// A page moves forward while a fault looks for it.
+fn move_against_load() {
+    let w = layered();
+    // So that the load has to look.
+    w.space.pmap().forget(w.boot.vm, page(0));
+    beside(
+        w,
+        |w| load(&w.space, 0),
+        merge,
+        |w, seen, _| {
+            assert_eq!(seen, Some(1), "a page is missed while it moves");
+            assert_eq!(load(&w.space, 0), Some(1), "a page is lost by moving");
+        },
+    );
+}
+
+#[test]
+fn a_page_that_moves_is_never_missed() {
+    holds(3, move_against_load);
+}
+#[test]
+#[should_panic(expected = "a page is missed while it moves")]
+fn a_move_that_empties_before_it_fills_is_found_out() {
+    fails(3, Mutant::EmptyBeforeFill, move_against_load);
+}
+
+/// A copy of a page is under way, since a child still showed it, when the child goes and the page moves.
+fn move_against_copy() {
+    let w = World::private(3);
+    store(&w.space, 0, 1);
+    let child = w.space.fork().unwrap();
+    store(&w.space, 1, 2);
+    store(&w.space, 2, 3);
+    beside(
+        w,
+        |w| {
+            if let Some(at) = reach(&w.space, page(0), Access::Write) {
+                // SAFETY: a mapped frame; another byte than the one that is looked at.
+                unsafe { at.add(1).write(9) };
+            }
+        },
+        |w| {
+            drop(child);
+            merge(w);
+        },
+        |w, _, _| assert_eq!(load(&w.space, 0), Some(1), "a page is lost by moving"),
+    );
+}
+
+#[test]
+fn a_page_that_is_being_copied_is_not_lost_by_moving() {
+    holds(3, move_against_copy);
+}
+#[test]
+#[should_panic(expected = "a page is lost by moving")]
+fn a_page_that_is_not_there_to_stay_hides_nothing() {
+    fails(3, Mutant::BusyHides, move_against_copy);
+}
