@@ -54,7 +54,8 @@ impl<'w> Worker<'w> {
     /// `steps` random operations.
     pub fn work(&mut self, steps: usize) {
         for step in 0..steps {
-            let n = self.random(self.world.spaces.len());
+            // Mostly two of the spaces, so that CPUs meet.
+            let n = if self.random(3) == 0 { self.random(self.world.spaces.len()) } else { self.random(2) };
             if self.cpu.vm().machine().has_failed() {
                 return;
             }
@@ -80,12 +81,12 @@ impl<'w> Worker<'w> {
             60..64 => self.look_at_all(model),
             64..78 => self.look_elsewhere(model),
             78..88 => self.store_elsewhere(model),
-            88..91 => self.use_the_object(),
-            91..93 => self.anywhere(model),
-            93..97 => self.fork(model),
-            97..99 => self.exit(n),
+            88..92 => self.use_the_object(),
+            92..93 => self.anywhere(model),
+            93..96 => self.fork(model),
+            96..98 => self.exit(n),
             _ => {
-                let (lane, i) = (self.random_lane(), self.random(LANE_PAGES));
+                let (lane, i) = self.elsewhere(model);
                 self.cpu.speculate(self.world.va(lane, i));
             }
         }
@@ -95,8 +96,23 @@ impl<'w> Worker<'w> {
         self.random(self.world.lanes)
     }
 
-    /// A run of pages whose addresses are consecutive.
-    fn run(&mut self) -> Range<usize> {
+    /// A page of any lane, mostly where something happens.
+    fn elsewhere(&mut self, model: &SpaceModel) -> (usize, usize) {
+        if self.random(4) == 0 { (self.random_lane(), self.random(LANE_PAGES)) } else { model.hot() }
+    }
+
+    /// A run of pages of the own lane whose addresses are consecutive.
+    fn run(&mut self, model: &SpaceModel) -> Range<usize> {
+        let run = self.any_run(model);
+        model.heat(self.lane, run.start);
+        run
+    }
+
+    fn any_run(&mut self, model: &SpaceModel) -> Range<usize> {
+        let (lane, page) = model.hot();
+        if lane == self.lane && self.random(2) == 0 {
+            return page..page + 1;
+        }
         let (start, end) = if self.random(2) == 0 {
             let block = self.random(MIXED_PAGES / BLOCK) * BLOCK;
             (block, block + BLOCK)
@@ -161,7 +177,7 @@ impl<'w> Worker<'w> {
     }
 
     fn map(&mut self, model: &SpaceModel) {
-        let run = self.run();
+        let run = self.run(model);
         let r = self.range(&run);
         let prot = self.prot();
         let replace = self.random(4) != 0;
@@ -226,7 +242,7 @@ impl<'w> Worker<'w> {
     }
 
     fn unmap(&mut self, model: &SpaceModel) {
-        let run = self.run();
+        let run = self.run(model);
         self.doing = format!("unmap {run:?}");
         let mut pages = self.own(model);
         let r = self.range(&run);
@@ -239,7 +255,7 @@ impl<'w> Worker<'w> {
     }
 
     fn protect(&mut self, model: &SpaceModel) {
-        let (run, prot) = (self.run(), self.prot());
+        let (run, prot) = (self.run(model), self.prot());
         self.doing = format!("protect {run:?} {prot:?}");
         let mut pages = self.own(model);
         let r = self.range(&run);
@@ -248,7 +264,7 @@ impl<'w> Worker<'w> {
     }
 
     fn advise(&mut self, model: &SpaceModel) {
-        let run = self.run();
+        let run = self.run(model);
         let need = self.random(4) == 0;
         self.doing = format!("advise {run:?}, will need {need}");
         let mut pages = self.own(model);
@@ -301,7 +317,7 @@ impl<'w> Worker<'w> {
 
     /// Moves a run to another place in the lane.
     fn remap(&mut self, model: &SpaceModel) {
-        let (from, to) = (self.run(), self.run());
+        let (from, to) = (self.run(model), self.run(model));
         let n = from.len().min(to.len());
         let (from, to) = (from.start..from.start + n, to.start..to.start + n);
         if from.start < to.end && to.start < from.end {
@@ -321,6 +337,8 @@ impl<'w> Worker<'w> {
                     self.wrong("a hole was moved");
                 }
                 let start = to.start;
+                // What lay at the target goes first.
+                self.set(model, &mut pages, to.clone(), span, |_, _| State::Unmapped);
                 self.set(model, &mut pages, to, span, |i, _| certain[i - start].unwrap_or(State::Unmapped));
                 self.set(model, &mut pages, from, span, |_, _| State::Unmapped);
             }
@@ -339,7 +357,7 @@ impl<'w> Worker<'w> {
 
     /// Reads or writes the stamp of one page of the own lane.
     fn touch(&mut self, model: &SpaceModel) {
-        let i = self.run().start;
+        let i = self.run(model).start;
         let mut pages = self.own(model);
         match self.random(4) {
             0 => self.fetch(model, &mut pages, i),
@@ -444,7 +462,7 @@ impl<'w> Worker<'w> {
 
     /// Reads a stamp of another lane, whose owner may be changing it right now.
     fn look_elsewhere(&mut self, model: &SpaceModel) {
-        let (lane, i) = (self.random_lane(), self.random(LANE_PAGES));
+        let (lane, i) = self.elsewhere(model);
         let va = self.world.va(lane, i);
         self.doing = format!("look at {i} of lane {lane} at {va:#x} in space {}", model.space.id());
         let _watch = model.watch();
@@ -454,15 +472,19 @@ impl<'w> Worker<'w> {
     }
 
     fn check_elsewhere(&self, model: &SpaceModel, lane: usize, i: usize, access: Access, seen: Seen, span: Span) {
-        let states = model.lanes[lane].lock()[i].during(span);
+        let page = model.lanes[lane].lock()[i].clone();
+        let states = page.during(span);
         if !states.iter().any(|s| s.explains(access, seen, |_, _| None)) {
-            self.wrong(&format!("{access:?} ended as {seen:x?}, which none of {states:x?} explains"));
+            let log = page.log();
+            self.wrong(&format!(
+                "{access:?} ended as {seen:x?} in {span:?}, which none of {states:x?} explains: {log:#?}"
+            ));
         }
     }
 
     /// Stores beside the stamp of a page of another lane: the owner's stamp must not suffer.
     fn store_elsewhere(&mut self, model: &SpaceModel) {
-        let (lane, i) = (self.random_lane(), self.random(LANE_PAGES));
+        let (lane, i) = self.elsewhere(model);
         let beside = self.world.va(lane, i) + 512 + self.lane as u64 * 8;
         self.doing = format!("store beside {i} of lane {lane} at {beside:#x} in space {}", model.space.id());
         let value = self.stamp();

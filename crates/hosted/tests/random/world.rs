@@ -3,9 +3,9 @@
 use quire_hosted::model::{Page, Span};
 use quire_hosted::{Cpu, Hosted};
 use quire_sync::Mutex;
+use quire_vm::PAGE_SIZE;
 use quire_vm::map::SpaceRef;
 use quire_vm::object::ObjectRef;
-use quire_vm::{PAGE_SIZE, Vm};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ pub const MIXED_PAGES: usize = 64;
 /// Pages to a block of those.
 pub const BLOCK: usize = 16;
 /// Pages of each shared object that one lane stamps.
-pub const PART: usize = 32;
+pub const PART: usize = 12;
 /// Pages of the file.
 pub const FILE_PAGES: usize = 64;
 
@@ -31,6 +31,8 @@ pub struct SpaceModel {
     pub lanes: Vec<Mutex<Vec<Page>>>,
     /// How many look on: forks, and accesses to other lanes.
     watchers: AtomicUsize,
+    /// Where something happens: a lane and a page of it, so that CPUs meet.
+    hot: AtomicUsize,
 }
 
 /// While it lives, lanes keep their past.
@@ -39,7 +41,16 @@ pub struct Watch<'a>(&'a SpaceModel);
 impl SpaceModel {
     pub fn new(space: SpaceRef<Hosted>, lanes: Vec<Vec<Page>>) -> Arc<Self> {
         let lanes = lanes.into_iter().map(Mutex::new).collect();
-        Arc::new(SpaceModel { space, lanes, watchers: AtomicUsize::new(0) })
+        Arc::new(SpaceModel { space, lanes, watchers: AtomicUsize::new(0), hot: AtomicUsize::new(0) })
+    }
+
+    pub fn hot(&self) -> (usize, usize) {
+        let hot = self.hot.load(Ordering::Relaxed);
+        (hot / LANE_PAGES, hot % LANE_PAGES)
+    }
+
+    pub fn heat(&self, lane: usize, page: usize) {
+        self.hot.store(lane * LANE_PAGES + page, Ordering::Relaxed);
     }
 
     pub fn watch(&self) -> Watch<'_> {
@@ -75,7 +86,6 @@ impl SharedObject {
 }
 
 pub struct World {
-    pub vm: &'static Vm<Hosted>,
     pub lanes: usize,
     pub spaces: Vec<Mutex<Option<Arc<SpaceModel>>>>,
     pub shared: Vec<SharedObject>,
@@ -101,12 +111,6 @@ pub fn file_stamp(page: usize) -> u64 {
     if page % 2 == 0 { 0xf11e_0000 + page as u64 } else { 0 }
 }
 
-pub fn no_error(r: Result<usize, Infallible>) -> usize {
-    match r {
-        Ok(n) => n,
-    }
-}
-
 impl World {
     /// An empty world: one space, two shared objects, a file.
     pub fn new(cpu: &Cpu, lanes: usize, slots: usize) -> World {
@@ -126,7 +130,7 @@ impl World {
         let empty = (0..lanes).map(|_| vec![Page::new(); LANE_PAGES]).collect();
         let mut spaces: Vec<_> = (0..slots).map(|_| Mutex::new(None)).collect();
         *spaces[0].get_mut() = Some(SpaceModel::new(first, empty));
-        World { vm, lanes, spaces, shared, file, clock: AtomicU64::new(1), counts: Counts::default() }
+        World { lanes, spaces, shared, file, clock: AtomicU64::new(1), counts: Counts::default() }
     }
 
     pub fn tick(&self) -> u64 {
