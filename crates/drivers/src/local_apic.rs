@@ -33,8 +33,8 @@ const MSR_TSC_DEADLINE: u32 = 0x6e0;
 
 /// Where the registers are: an address, or 0 for x2APIC mode. The same on all CPUs.
 static REGISTERS: AtomicUsize = AtomicUsize::new(0);
-/// Timer ticks per second at divisor 1; 0 where the TSC deadline is used.
-static TIMER_HZ: AtomicU64 = AtomicU64::new(0);
+/// Timer ticks per nanosecond at divisor 1, times 2^32; 0 where the TSC deadline is used.
+static TIMER_RATE: AtomicU64 = AtomicU64::new(0);
 
 unsafe fn rdmsr(msr: u32) -> u64 {
     let (low, high): (u32, u32);
@@ -176,7 +176,8 @@ pub fn timer_elapsed() -> u64 {
 /// Sets this CPU's timer to send `vector` once, when armed. With `hz` it counts its own ticks, of which there are that many
 /// a second; with `None` it compares with the TSC, which the CPU then must be able to do.
 pub fn timer_init(vector: u8, hz: Option<u64>) {
-    TIMER_HZ.store(hz.unwrap_or(0), Ordering::Relaxed);
+    let rate = hz.map_or(0, |hz| ((hz as u128) << 32) / 1_000_000_000);
+    TIMER_RATE.store(rate as u64, Ordering::Relaxed);
     match hz {
         Some(_) => {
             write(TIMER_DIVIDE, 0b1011);
@@ -194,20 +195,20 @@ pub fn timer_init(vector: u8, hz: Option<u64>) {
 /// Arms this CPU's timer: `ticks` from now (or, in TSC-deadline mode, at TSC value `deadline`).
 #[inline]
 pub fn timer_arm(nanoseconds: u64, deadline: u64) {
-    let hz = TIMER_HZ.load(Ordering::Relaxed);
-    if hz == 0 {
+    let rate = TIMER_RATE.load(Ordering::Relaxed);
+    if rate == 0 {
         // SAFETY: `timer_init` was told that the CPU has the deadline mode.
         unsafe { wrmsr(MSR_TSC_DEADLINE, deadline.max(1)) }
     } else {
         // At least one tick, for 0 disarms; at most what the register holds: the handler then arms again.
-        let ticks = (nanoseconds as u128 * hz as u128 / 1_000_000_000).clamp(1, u32::MAX as u128);
+        let ticks = ((nanoseconds as u128 * rate as u128) >> 32).clamp(1, u32::MAX as u128);
         write(TIMER_INITIAL, ticks as u32);
     }
 }
 
 /// Disarms this CPU's timer.
 pub fn timer_disarm() {
-    if TIMER_HZ.load(Ordering::Relaxed) == 0 {
+    if TIMER_RATE.load(Ordering::Relaxed) == 0 {
         // SAFETY: as in `timer_arm`.
         unsafe { wrmsr(MSR_TSC_DEADLINE, 0) }
     } else {

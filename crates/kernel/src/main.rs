@@ -18,6 +18,8 @@ mod log;
 #[cfg(target_os = "none")]
 mod boot;
 #[cfg(target_os = "none")]
+mod bytes;
+#[cfg(target_os = "none")]
 mod clock;
 #[cfg(target_os = "none")]
 mod context;
