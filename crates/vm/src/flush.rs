@@ -123,7 +123,8 @@ impl<'p, M: Machine> Obligation<'p, M> {
     /// Called by the pmap with `table` locked.
     pub fn owe(&mut self, va: u64, table: Pfn) {
         self.set.add(VirtRange { start: va, end: va + PAGE_SIZE });
-        if let Some(t) = self.tables[..self.tables_len].iter_mut().find(|t| t.0 == table) {
+        // Most often the table page of the last one.
+        if let Some(t) = self.tables[..self.tables_len].iter_mut().rev().find(|t| t.0 == table) {
             t.1 += 1;
         } else {
             assert!(self.tables_len < TABLES, "an obligation is discharged before it visits more table pages");

@@ -195,6 +195,13 @@ impl<M: Machine> Object<M> {
         self.is_private() && self.parts.is_single()
     }
 
+    /// As [`is_exclusive`](Self::is_exclusive), and no page is left outside of what that backing shows: whoever unlinked another
+    /// one is done with freeing what only that one showed. Before a backing may reach further than it did.
+    pub(crate) fn is_alone(&self) -> bool {
+        // `unlink` takes a reference before the count falls, and gives it up after the pages are gone: read the other way.
+        self.is_exclusive() && self.refs.load(Ordering::Acquire) == 1
+    }
+
     /// Resident pages: the sum over the index's nodes.
     pub fn resident(&self) -> u64 {
         let pin = self.vm.epoch().pin();

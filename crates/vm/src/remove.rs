@@ -226,7 +226,7 @@ pub(crate) fn free_all<M: Machine>(object: &Object<M>) {
 pub(crate) fn trim<M: Machine>(object: &Object<M>, keys: Range<u64>) {
     let mut at = keys.start;
     while at < keys.end {
-        at = object.parts().covered(at);
+        at = object.parts().covered(at, keys.end);
         if at >= keys.end {
             return;
         }

@@ -15,6 +15,7 @@ use crate::sleep::MaySleep;
 use crate::types::{PAGE_SHIFT, Prot, VirtRange};
 use core::ops::Range;
 use quire_sync::atomic::fence_full;
+use quire_sync::hooks::relax;
 
 /// What a program says of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -165,7 +166,12 @@ impl<M: Machine> Space<M> {
                 let Some(top) = front.touch(&pin)? else { break };
                 match top.index().fill(front.key(layer.va(key)), Slot::Cut, vm, &pin) {
                     // Taken: by the cut for a layer in front of this one.
-                    Ok(()) | Err(FillError::Taken(_)) => {}
+                    Ok(()) | Err(FillError::Taken(Slot::Cut)) => {}
+                    // A fault that began before the mark has a page there, which it is about to give up.
+                    Err(FillError::Taken(_)) => {
+                        cursor.rewind(key);
+                        relax();
+                    }
                     Err(_) => return Err(MapError::OutOfMemory),
                 }
             }

@@ -108,6 +108,13 @@ pub struct Attributes {
     pub tag: Tag,
 }
 
+impl Attributes {
+    /// Those of a range that goes with it but is empty memory: its front is its own.
+    pub(super) fn emptied(self) -> Attributes {
+        Attributes { flags: self.flags - Flags::NEEDS_FRONT, ..self }
+    }
+}
+
 impl<M: Machine> Entry<M> {
     fn new(vm: &'static Vm<M>, range: VirtRange, a: Attributes, how: How, origin: *const Entry<M>) -> Self {
         debug_assert!(!(a.flags.contains(Flags::NEEDS_FRONT) && a.prot.contains(Prot::WRITE)));

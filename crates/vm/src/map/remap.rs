@@ -75,7 +75,7 @@ impl<M: Machine> Space<M> {
             return Err(MapError::Invalid);
         }
         let more = new_len - if keep_old { 0 } else { old.len() };
-        if self.arena.mapped() + more > self.limits().bytes {
+        if self.arena.mapped().saturating_add(more) > self.limits().bytes {
             return Err(MapError::NoSpace);
         }
         if !twice && stays {
@@ -113,6 +113,7 @@ impl<M: Machine> Space<M> {
     ) -> Result<(), MapError> {
         let all = VirtRange { start: entry.range().start, end: more.end };
         let mut update = Update::new(self, writer, all);
+        let mut last = a;
         if shows_objects(entry) {
             if !front_is_own(entry) {
                 return Err(MapError::NoSpace);
@@ -121,9 +122,10 @@ impl<M: Machine> Space<M> {
             update.push(Piece::new(all, a, From::Entry(entry)))?;
         } else {
             update.push(Piece::part(entry, entry.range()))?;
-            update.push(Piece::new(more, a, From::Empty))?;
+            last = a.emptied();
+            update.push(Piece::new(more, last, From::Empty))?;
         }
-        update.lean_on_next(a);
+        update.lean_on_next(last);
         update.apply(Work::None)
     }
 
@@ -150,7 +152,7 @@ impl<M: Machine> Space<M> {
         let mut there = Row::new(self, new).moving(by);
         there.push(Piece::new(moved, a, From::Entry(entry)))?;
         if let Some(rest) = rest {
-            there.push(Piece::new(rest, a, From::Empty))?;
+            there.push(Piece::new(rest, a.emptied(), From::Empty))?;
         }
         // Marking the old place freezes its chain. A second mapping leaves it as it is.
         let gone = if twice { entry.range() } else { old };
@@ -161,7 +163,7 @@ impl<M: Machine> Space<M> {
         } else if keep_old && a.flags.contains(Flags::SHARED) {
             here.push(Piece::part(entry, old))?;
         } else if keep_old {
-            here.push(Piece::new(old, a, From::Empty))?;
+            here.push(Piece::new(old, a.emptied(), From::Empty))?;
         }
         here.outside_after(gone)?;
         here.apply_with(Some(there), if twice { Work::None } else { Work::Clear(old) })
@@ -181,7 +183,7 @@ fn shows_objects<M: Machine>(entry: &Entry<M>) -> bool {
 /// Whether a copy of the front may reach further than the entry: no page that another front of its object shows can lie
 /// there.
 fn front_is_own<M: Machine>(entry: &Entry<M>) -> bool {
-    entry.front().object().is_none_or(|o| !o.is_private() || o.is_exclusive())
+    entry.front().object().is_none_or(|o| !o.is_private() || o.is_alone())
 }
 
 fn new_parts(new: VirtRange, len: u64) -> (VirtRange, Option<VirtRange>) {

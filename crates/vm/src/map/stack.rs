@@ -57,7 +57,7 @@ impl<M: Machine> Space<M> {
         let room = (top - old.start).saturating_mul(4).min(limits.stack);
         let range = VirtRange { start, end: old.start };
         let mut update = Update::new(self, writer, range).with_stack_room(room);
-        update.push(Piece::new(range, a, From::Empty))?;
+        update.push(Piece::new(range, a.emptied(), From::Empty))?;
         update.apply(Work::None)
     }
 }

@@ -109,7 +109,7 @@ fn grows<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>, moved: u64) -> bool 
                 // Pages of the front's object could lie where it would grow to: the entry's own, of which a part gives way, or
                 // such as other fronts show (it was clipped, and that part moved away).
                 p.range.end.wrapping_add(moved) >= e.range().end
-                    && e.front().object().is_none_or(|o| o.is_exclusive())
+                    && e.front().object().is_none_or(|o| o.is_alone())
                     && layers(e.front()).all(|b| b.object().is_none_or(|o| o.is_private()))
             }
             From::Object | From::Tail(_) => false,

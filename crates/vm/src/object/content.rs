@@ -217,12 +217,13 @@ impl<M: Machine> ObjectRef<M> {
         let mut may = MaySleep::here();
         let mut done = 0;
         while done < len {
+            let size = self.size();
             let at = match offset.checked_add(done as u64) {
-                Some(at) if at < self.size() => at,
+                Some(at) if at < size => at,
                 _ => break,
             };
             let (key, within) = (at >> PAGE_SHIFT, (at % PAGE_SIZE) as usize);
-            let n = (PAGE_SIZE as usize - within).min(len - done).min((self.size() - at).min(PAGE_SIZE) as usize);
+            let n = (PAGE_SIZE as usize - within).min(len - done).min((size - at).min(PAGE_SIZE) as usize);
             let held = match resident(self, key, &mut may) {
                 None if self.holes_are_zero() => None,
                 Some(held) => Some(held),

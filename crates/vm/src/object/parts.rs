@@ -107,19 +107,23 @@ impl<M: Machine> Parts<M> {
             && self.first.count.load(Ordering::Relaxed) >= FAN_OUT_AT
             && self.first.contended.load(Ordering::Relaxed) != 0
         {
-            let parts = MoreParts { parts: core::array::from_fn(|_| CachePadded(Part::new(ptr::null_mut()))) };
-            // No memory: the list stays as it is, which is slower and right.
-            if let Ok(fresh) = vm.object_memory().parts.alloc(vm, parts)
-                && self
-                    .more
-                    .compare_exchange(ptr::null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire)
-                    .is_err()
-            {
-                // SAFETY: nobody has seen it.
-                unsafe { vm.object_memory().parts.free(vm, fresh) };
-            }
+            self.fan_out(vm);
         }
         if self.more().is_some() { (quire_sync::current_cpu() % (MORE + 1)) as u8 } else { 0 }
+    }
+
+    // Kept out of its caller's stack frame: the parts are built on the stack.
+    #[cold]
+    #[inline(never)]
+    fn fan_out(&self, vm: &Vm<M>) {
+        let parts = MoreParts { parts: core::array::from_fn(|_| CachePadded(Part::new(ptr::null_mut()))) };
+        // No memory: the list stays as it is, which is slower and right.
+        if let Ok(fresh) = vm.object_memory().parts.alloc(vm, parts)
+            && self.more.compare_exchange(ptr::null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire).is_err()
+        {
+            // SAFETY: nobody has seen it.
+            unsafe { vm.object_memory().parts.free(vm, fresh) };
+        }
     }
 
     /// Links `b` into its part; true where the part was empty.
@@ -181,16 +185,18 @@ impl<M: Machine> Parts<M> {
         }
     }
 
-    /// The end of the run of pages from `key` that some backing shows; `key` itself where none does.
-    pub fn covered(&self, mut key: u64) -> u64 {
-        loop {
-            let end =
+    /// The end of the run of pages from `key` that some backing shows, or a page beyond `end`; `key` itself where none does.
+    /// Work for the backings that begin below `end`.
+    pub fn covered(&self, mut key: u64, end: u64) -> u64 {
+        while key < end {
+            let next =
                 self.iter().filter_map(|p| p.lock().tree.next_overlap(key, key + 1, None).map(Interval::end)).max();
-            match end {
+            match next {
                 Some(e) => key = e,
-                None => return key,
+                None => break,
             }
         }
+        key
     }
 
     /// The first page after `key` that a backing begins with.

@@ -1,0 +1,164 @@
+//! Map operations one after the other, and next to exits and faults of relatives: what a range shows afterwards.
+
+use quire_hosted::{Cpu, Hosted, Settings};
+use quire_vm::map::{Advice, MapRequest, Move, Placement, Space, SpaceRef};
+use quire_vm::{MapError, PAGE_SIZE, Prot, VirtRange, Vm};
+use std::time::{Duration, Instant};
+
+const BASE: u64 = 0x5000_0000_0000;
+const ANY: Prot = Prot::all();
+
+fn boot(cpus: usize) -> &'static Vm<Hosted> {
+    Hosted::boot(Settings { cpus, frames: 32 * 1024, ..Settings::default() })
+}
+
+fn page(n: u64) -> u64 {
+    BASE + n * PAGE_SIZE
+}
+
+fn range(first: u64, pages: u64) -> VirtRange {
+    VirtRange { start: page(first), end: page(first + pages) }
+}
+
+fn map(space: &Space<Hosted>, first: u64, pages: u64) {
+    let r = MapRequest::private(Placement::Fixed(page(first)), pages * PAGE_SIZE);
+    assert_eq!(space.map(&r), Ok(page(first)));
+}
+
+fn entries(space: &Space<Hosted>) -> usize {
+    let mut n = 0;
+    space.entries(0, &mut |_| {
+        n += 1;
+        true
+    });
+    n
+}
+
+#[test]
+fn what_a_mapping_without_stores_grows_by_after_a_fork_is_its_own_memory() {
+    let vm = boot(1);
+    let cpu = Cpu::attach(vm, 0);
+    let space = Space::new(vm).unwrap();
+    cpu.enter(&space);
+    map(&space, 0, 2);
+    (0..2).for_each(|n| cpu.write(&space, page(n), 7 + n).unwrap());
+    space.protect(range(0, 2), Prot::READ).unwrap();
+    let first = space.fork().unwrap();
+    assert_eq!(space.remap(range(0, 2), 4 * PAGE_SIZE, Move::No, false), Ok(page(0)));
+    space.check(true).unwrap();
+    let second = space.fork().unwrap();
+    for s in [&space, &second] {
+        cpu.enter(s);
+        assert_eq!([0, 1, 2, 3].map(|n| cpu.read(s, page(n)).unwrap()), [7, 8, 0, 0]);
+        s.protect(range(0, 4), Prot::READ | Prot::WRITE).unwrap();
+        (0..4).for_each(|n| cpu.write(s, page(n), 20 + n).unwrap());
+        s.check(true).unwrap();
+    }
+    cpu.enter(&first);
+    assert_eq!(cpu.read(&first, page(0)), Ok(7));
+    cpu.leave();
+}
+
+#[test]
+fn memory_mapped_where_a_child_just_let_go_is_empty() {
+    const PAGES: u64 = 300;
+    let vm = boot(2);
+    let cpu = Cpu::attach(vm, 0);
+    let space = Space::new(vm).unwrap();
+    for round in 0..60 {
+        cpu.enter(&space);
+        map(&space, 0, 2 * PAGES);
+        (PAGES..2 * PAGES).for_each(|n| cpu.write(&space, page(n), 1 + n).unwrap());
+        // Two entries show one object; of the lower one's part nothing is there.
+        space.protect(range(PAGES, PAGES), ANY).unwrap();
+        let child: SpaceRef<Hosted> = space.fork().unwrap();
+        space.unmap(range(PAGES, PAGES)).unwrap();
+        std::thread::scope(|s| {
+            let exit = s.spawn(move || {
+                let _cpu = Cpu::attach(vm, 1);
+                drop(child);
+            });
+            let mut late = 0;
+            while !exit.is_finished() && late < 20 {
+                map(&space, PAGES, PAGES);
+                for n in (PAGES..2 * PAGES).step_by(7) {
+                    assert_eq!(cpu.read(&space, page(n)), Ok(0), "round {round}: page {n} is somebody else's");
+                }
+                space.unmap(range(PAGES, PAGES)).unwrap();
+                late += 1;
+            }
+            while !exit.is_finished() {
+                cpu.interrupts();
+            }
+        });
+        space.check(true).unwrap();
+        space.unmap(range(0, 2 * PAGES)).unwrap();
+    }
+    cpu.leave();
+}
+
+#[test]
+fn the_end_of_a_process_costs_as_much_for_each_of_few_entries_as_of_many() {
+    let vm = boot(1);
+    let _cpu = Cpu::attach(vm, 0);
+    let exit = |pages: u64| -> Duration {
+        let space = Space::new(vm).unwrap();
+        map(&space, 0, pages);
+        space.fault(page(0), quire_vm::Access::Write).unwrap();
+        for n in (0..pages).step_by(2) {
+            space.protect(range(n, 1), Prot::READ).unwrap();
+        }
+        space.fault(page(1), quire_vm::Access::Write).unwrap();
+        assert_eq!(entries(&space), pages as usize);
+        let child = space.fork().unwrap();
+        let start = Instant::now();
+        drop(child);
+        start.elapsed()
+    };
+    let best = |pages| (0..3).map(|_| exit(pages)).min().unwrap_or_default();
+    let (few, many) = (best(500), best(8_000));
+    // 16 times as many: a cost that grew with their square would be 256 times as high.
+    assert!(many < few * 80, "500 entries: {few:?}, 8000 entries: {many:?}");
+}
+
+#[test]
+fn forgotten_memory_is_empty_though_relatives_still_have_it() {
+    let vm = boot(1);
+    let cpu = Cpu::attach(vm, 0);
+    let space = Space::new(vm).unwrap();
+    cpu.enter(&space);
+    map(&space, 0, 1000);
+    (0..1000).for_each(|n| cpu.write(&space, page(n), 1 + n).unwrap());
+    let child = space.fork().unwrap();
+    (0..1000).step_by(3).for_each(|n| cpu.write(&space, page(n), 5000 + n).unwrap());
+    for _ in 0..2 {
+        space.advise(range(100, 800), Advice::DontNeed).unwrap();
+        space.check(true).unwrap();
+        for n in 0..1000 {
+            let expected = match n {
+                100..900 => 0,
+                n if n % 3 == 0 => 5000 + n,
+                n => 1 + n,
+            };
+            assert_eq!(cpu.read(&space, page(n)), Ok(expected), "page {n}");
+        }
+    }
+    cpu.enter(&child);
+    (0..1000).for_each(|n| assert_eq!(cpu.read(&child, page(n)), Ok(1 + n)));
+    cpu.leave();
+}
+
+#[test]
+fn lengths_that_no_address_space_has_are_refused() {
+    let vm = boot(1);
+    let _cpu = Cpu::attach(vm, 0);
+    let space = Space::new(vm).unwrap();
+    map(&space, 0, 4);
+    for len in [u64::MAX - PAGE_SIZE + 1, 1 << 63, 1 << 47, (1 << 47) - PAGE_SIZE] {
+        for how in [Move::No, Move::May, Move::To(page(100))] {
+            let got = space.remap(range(0, 4), len, how, false);
+            assert!(matches!(got, Err(MapError::Invalid | MapError::NoSpace)), "{len:#x} {how:?}: {got:?}");
+        }
+    }
+    assert_eq!(space.stats().mapped_bytes, 4 * PAGE_SIZE);
+}
