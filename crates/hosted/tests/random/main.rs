@@ -3,6 +3,7 @@
 //! Every run prints its seed. `QUIRE_SEED=n` runs with that one: each CPU then issues the same operations in the same order
 //! (with one CPU the whole run repeats; with more the interleaving is the host's). `QUIRE_STEPS=n` sets the operations a CPU.
 
+mod access;
 mod worker;
 mod world;
 
@@ -12,7 +13,7 @@ use quire_vm::Vm;
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 use worker::Worker;
-use world::World;
+use world::{COPIES, DISCARDS, EVERYTHING, Mix, World};
 
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -41,6 +42,7 @@ struct Plan {
     steps: usize,
     /// Make every n-th allocation or so fail.
     starve: bool,
+    mix: &'static Mix,
 }
 
 fn run(plan: Plan) {
@@ -50,7 +52,7 @@ fn run(plan: Plan) {
     let vm = Hosted::boot(Settings { cpus: plan.cpus, frames: plan.frames, pcid: plan.pcid, poison: true });
     let cpu = Cpu::attach(vm, 0);
     let before = settle(vm);
-    let world = World::new(&cpu, plan.cpus, 8);
+    let world = World::new(&cpu, plan.cpus, 8, plan.mix);
     drop(cpu);
     std::thread::scope(|s| {
         for id in 0..plan.cpus {
@@ -92,25 +94,35 @@ fn run(plan: Plan) {
 
 #[test]
 fn one_cpu_sees_what_it_wrote() {
-    run(Plan { cpus: 1, frames: 8192, pcid: true, steps: 6_000, starve: false });
+    run(Plan { cpus: 1, frames: 8192, pcid: true, steps: 6_000, starve: false, mix: &EVERYTHING });
 }
 
 #[test]
 fn four_cpus_see_what_they_wrote() {
-    run(Plan { cpus: 4, frames: 16_384, pcid: true, steps: 6_000, starve: false });
+    run(Plan { cpus: 4, frames: 16_384, pcid: true, steps: 6_000, starve: false, mix: &EVERYTHING });
 }
 
 #[test]
 fn without_pcids() {
-    run(Plan { cpus: 3, frames: 16_384, pcid: false, steps: 3_000, starve: false });
+    run(Plan { cpus: 3, frames: 16_384, pcid: false, steps: 3_000, starve: false, mix: &EVERYTHING });
 }
 
 #[test]
 fn with_little_memory() {
-    run(Plan { cpus: 3, frames: 1_536, pcid: true, steps: 3_000, starve: false });
+    run(Plan { cpus: 3, frames: 1_536, pcid: true, steps: 3_000, starve: false, mix: &EVERYTHING });
 }
 
 #[test]
 fn with_allocations_that_fail() {
-    run(Plan { cpus: 2, frames: 8_192, pcid: true, steps: 4_000, starve: true });
+    run(Plan { cpus: 2, frames: 8_192, pcid: true, steps: 4_000, starve: true, mix: &EVERYTHING });
+}
+
+#[test]
+fn faults_against_discards() {
+    run(Plan { cpus: 4, frames: 8_192, pcid: true, steps: 6_000, starve: false, mix: &DISCARDS });
+}
+
+#[test]
+fn copies_by_several_cpus() {
+    run(Plan { cpus: 4, frames: 16_384, pcid: true, steps: 6_000, starve: false, mix: &COPIES });
 }

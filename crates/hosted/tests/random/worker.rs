@@ -1,29 +1,26 @@
 //! One CPU at work: random operations on its own lane of random spaces, looks and stores in other lanes, forks, exits.
 
-use crate::world::{
-    BLOCK, FILE_PAGES, LANE_PAGES, MIXED_PAGES, PART, SharedObject, SpaceModel, World, file_stamp, write_stamp,
-};
-use quire_hosted::model::{Page, Seen, Span, State};
-use quire_hosted::{Cpu, Hosted};
+use crate::world::{BLOCK, FILE_PAGES, LANE_PAGES, MIXED_PAGES, Op, SharedObject, SpaceModel, World, file_stamp};
+use quire_hosted::Cpu;
+use quire_hosted::model::{Page, Span, State};
 use quire_vm::map::{Advice, MapRequest, Move, Placement, Tag};
-use quire_vm::object::ObjectRef;
-use quire_vm::{Access, FaultError, MapError, PAGE_SIZE, Prot, VirtRange};
+use quire_vm::{FaultError, MapError, PAGE_SIZE, Prot, VirtRange};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 pub struct Worker<'w> {
-    world: &'w World,
-    cpu: &'w Cpu,
-    lane: usize,
+    pub world: &'w World,
+    pub cpu: &'w Cpu,
+    pub lane: usize,
     random: u64,
     /// Makes stamps that nobody has used before.
     stamps: u64,
     /// What it did last, for the message when something is wrong.
-    doing: String,
+    pub doing: String,
 }
 
-type Pages<'a> = quire_sync::MutexGuard<'a, Vec<Page>>;
+pub type Pages<'a> = quire_sync::MutexGuard<'a, Vec<Page>>;
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 
@@ -34,20 +31,20 @@ impl<'w> Worker<'w> {
         Worker { world, cpu, lane, random, stamps: 0, doing: String::new() }
     }
 
-    fn random(&mut self, n: usize) -> usize {
+    pub fn random(&mut self, n: usize) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
         ((self.random >> 11) % n as u64) as usize
     }
 
-    fn stamp(&mut self) -> u64 {
+    pub fn stamp(&mut self) -> u64 {
         self.stamps += 1;
         (self.lane as u64 + 1) << 48 | self.stamps
     }
 
     #[track_caller]
-    fn wrong(&self, what: &str) -> ! {
+    pub fn wrong(&self, what: &str) -> ! {
         panic!("lane {} of {}: {what}; doing: {}", self.lane, self.world.lanes, self.doing)
     }
 
@@ -71,38 +68,54 @@ impl<'w> Worker<'w> {
     }
 
     fn step(&mut self, model: &Arc<SpaceModel>, n: usize) {
-        match self.random(100) {
-            0..16 => self.map(model),
-            16..22 => self.unmap(model),
-            22..28 => self.protect(model),
-            28..32 => self.advise(model),
-            32..35 => self.remap(model),
-            35..60 => self.touch(model),
-            60..64 => self.look_at_all(model),
-            64..78 => self.look_elsewhere(model),
-            78..88 => self.store_elsewhere(model),
-            88..92 => self.use_the_object(),
-            92..93 => self.anywhere(model),
-            93..96 => self.fork(model),
-            96..98 => self.exit(n),
-            _ => {
+        match self.mixed_op() {
+            Op::Map => self.map(model),
+            Op::Unmap => self.unmap(model),
+            Op::Protect => self.protect(model),
+            Op::Advise => self.advise(model),
+            Op::Remap => self.remap(model),
+            Op::Touch => self.touch(model),
+            Op::LookAtAll => self.look_at_all(model),
+            Op::LookElsewhere => self.look_elsewhere(model),
+            Op::StoreElsewhere => self.store_elsewhere(model),
+            Op::Object => self.use_the_object(),
+            Op::Anywhere => self.anywhere(model),
+            Op::Fork => self.fork(model),
+            Op::Exit => self.exit(n),
+            Op::Speculate => {
                 let (lane, i) = self.elsewhere(model);
                 self.cpu.speculate(self.world.va(lane, i));
             }
         }
     }
 
-    fn random_lane(&mut self) -> usize {
+    fn mixed_op(&mut self) -> Op {
+        let ops = self.world.mix.ops;
+        let mut n = self.random(ops.iter().map(|(_, weight)| weight).sum());
+        for (op, weight) in ops {
+            if n < *weight {
+                return *op;
+            }
+            n -= weight;
+        }
+        unreachable!("the weights were summed up")
+    }
+
+    pub fn random_lane(&mut self) -> usize {
         self.random(self.world.lanes)
     }
 
     /// A page of any lane, mostly where something happens.
-    fn elsewhere(&mut self, model: &SpaceModel) -> (usize, usize) {
-        if self.random(4) == 0 { (self.random_lane(), self.random(LANE_PAGES)) } else { model.hot() }
+    pub fn elsewhere(&mut self, model: &SpaceModel) -> (usize, usize) {
+        if self.random(4) != 0 {
+            return model.hot();
+        }
+        let (start, end) = self.world.mix.focus.unwrap_or((0, LANE_PAGES));
+        (self.random_lane(), start + self.random(end - start))
     }
 
     /// A run of pages of the own lane whose addresses are consecutive.
-    fn run(&mut self, model: &SpaceModel) -> Range<usize> {
+    pub fn run(&mut self, model: &SpaceModel) -> Range<usize> {
         let run = self.any_run(model);
         model.heat(self.lane, run.start);
         run
@@ -113,7 +126,9 @@ impl<'w> Worker<'w> {
         if lane == self.lane && self.random(2) == 0 {
             return page..page + 1;
         }
-        let (start, end) = if self.random(2) == 0 {
+        let (start, end) = if let Some(focus) = self.world.mix.focus {
+            focus
+        } else if self.random(2) == 0 {
             let block = self.random(MIXED_PAGES / BLOCK) * BLOCK;
             (block, block + BLOCK)
         } else {
@@ -134,12 +149,12 @@ impl<'w> Worker<'w> {
         all[self.random(all.len())]
     }
 
-    fn own<'m>(&self, model: &'m SpaceModel) -> Pages<'m> {
+    pub fn own<'m>(&self, model: &'m SpaceModel) -> Pages<'m> {
         model.lanes[self.lane].lock()
     }
 
     /// Notes what an operation that took the whole of `span` made of the pages of `run`.
-    fn set(
+    pub fn set(
         &self,
         model: &SpaceModel,
         pages: &mut Pages<'_>,
@@ -181,7 +196,7 @@ impl<'w> Worker<'w> {
         let r = self.range(&run);
         let prot = self.prot();
         let replace = self.random(4) != 0;
-        let what = self.random(4);
+        let what = if self.random(100) < self.world.mix.shared { 1 } else { [0, 2, 2][self.random(3)] };
         let mut request = MapRequest {
             at: if replace { Placement::Fixed(r.start) } else { Placement::FixedNoReplace(r.start) },
             len: r.len(),
@@ -194,7 +209,7 @@ impl<'w> Worker<'w> {
             populate: self.random(8) == 0,
         };
         let file_at = self.random(FILE_PAGES);
-        let (object, part_at) = (self.random(2), self.random(PART));
+        let (object, part_at) = (self.random(2), self.random(self.world.mix.part));
         let end = match what {
             0 => {
                 request.object = Some((self.world.file.clone(), file_at as u64 * PAGE_SIZE));
@@ -204,7 +219,7 @@ impl<'w> Worker<'w> {
                 request.shared = true;
                 let o = &self.world.shared[object];
                 request.object = Some((o.object.clone(), SharedObject::index(self.lane, part_at) * PAGE_SIZE));
-                PART - part_at
+                self.world.mix.part - part_at
             }
             _ => usize::MAX,
         };
@@ -355,182 +370,6 @@ impl<'w> Worker<'w> {
         }
     }
 
-    /// Reads or writes the stamp of one page of the own lane.
-    fn touch(&mut self, model: &SpaceModel) {
-        let i = self.run(model).start;
-        let mut pages = self.own(model);
-        match self.random(4) {
-            0 => self.fetch(model, &mut pages, i),
-            1 => self.read(model, &mut pages, i),
-            _ => self.write(model, &mut pages, i),
-        }
-    }
-
-    fn seen(&self, r: Result<Option<u64>, FaultError>) -> Seen {
-        self.world.counts.accesses.fetch_add(1, Ordering::Relaxed);
-        r.map_or_else(
-            |e| {
-                self.world.counts.faults_failed.fetch_add(1, Ordering::Relaxed);
-                Seen::Failed(e)
-            },
-            Seen::Value,
-        )
-    }
-
-    fn narrow(&self, page: &mut Page, access: Access, seen: Seen) {
-        let before = page.clone();
-        let stamp = |o: usize, p: usize| Some(self.world.shared[o].stamp(self.lane, p).load(Ordering::Relaxed));
-        if !page.narrow(|s| s.explains(access, seen, stamp)) {
-            let stamps: Vec<_> = before
-                .now()
-                .iter()
-                .filter_map(|s| if let State::Shared(_, o, p) = s { stamp(*o, *p) } else { None })
-                .collect();
-            self.wrong(&format!(
-                "{access:?} ended as {seen:x?}, which none of {:x?} explains (shared: {stamps:x?}); before: {:#?}",
-                before.now(),
-                before.log()
-            ));
-        }
-    }
-
-    fn read(&mut self, model: &SpaceModel, pages: &mut Pages<'_>, i: usize) {
-        self.doing = format!("read {i} at {:#x} in space {}", self.world.va(self.lane, i), model.space.id());
-        let r = self.cpu.read(&model.space, self.world.va(self.lane, i)).map(Some);
-        let seen = self.seen(r);
-        self.narrow(&mut pages[i], Access::Read, seen);
-    }
-
-    fn fetch(&mut self, model: &SpaceModel, pages: &mut Pages<'_>, i: usize) {
-        self.doing = format!("fetch {i} at {:#x} in space {}", self.world.va(self.lane, i), model.space.id());
-        let r = self.cpu.execute(&model.space, self.world.va(self.lane, i)).map(|()| None);
-        let seen = self.seen(r);
-        self.narrow(&mut pages[i], Access::Exec, seen);
-    }
-
-    fn write(&mut self, model: &SpaceModel, pages: &mut Pages<'_>, i: usize) {
-        let stamp = self.stamp();
-        let va = self.world.va(self.lane, i);
-        self.doing = format!("write {i} at {va:#x} in space {}", model.space.id());
-        let (r, span) = self.world.during(|| self.cpu.write(&model.space, va, stamp).map(|()| None));
-        let seen = self.seen(r);
-        self.narrow(&mut pages[i], Access::Write, seen);
-        if let Seen::Value(_) = seen {
-            // The stamp is in one place only: whichever candidate it was, later reads tell.
-            for s in pages[i].now() {
-                if let State::Shared(_, o, p) = s
-                    && pages[i].certain().is_some()
-                {
-                    self.world.shared[*o].stamp(self.lane, *p).store(stamp, Ordering::Relaxed);
-                }
-            }
-            let uncertain = pages[i].certain().is_none();
-            if uncertain && pages[i].now().iter().any(|s| matches!(s, State::Shared(..))) {
-                self.find_out(model, &mut pages[i], va, stamp);
-            }
-            self.set(model, pages, i..i + 1, span, |_, s| match s {
-                State::Private(p, _, base) => State::Private(p, stamp, base),
-                other => other,
-            });
-            self.read(model, pages, i);
-        }
-    }
-
-    /// A page was stored to, and may be private or shared memory: looks at the objects, which alone can tell.
-    fn find_out(&self, _model: &SpaceModel, page: &mut Page, _va: u64, stamp: u64) {
-        let in_object =
-            |o: usize, p: usize| read_stamp(&self.world.shared[o].object, SharedObject::index(self.lane, p)) == stamp;
-        if !page.narrow(|s| match s {
-            State::Shared(_, o, p) => in_object(o, p),
-            _ => true,
-        }) {
-            self.wrong("a store to shared memory did not reach the object");
-        }
-        let found = page.now().iter().find_map(|s| if let State::Shared(_, o, p) = s { Some((*o, *p)) } else { None });
-        if let Some((o, p)) = found {
-            page.narrow(|s| matches!(s, State::Shared(_, so, sp) if (so, sp) == (o, p)));
-            self.world.shared[o].stamp(self.lane, p).store(stamp, Ordering::Relaxed);
-        }
-    }
-
-    pub fn look_at_all(&mut self, model: &SpaceModel) {
-        let mut pages = self.own(model);
-        for i in 0..LANE_PAGES {
-            self.read(model, &mut pages, i);
-        }
-    }
-
-    /// Reads a stamp of another lane, whose owner may be changing it right now.
-    fn look_elsewhere(&mut self, model: &SpaceModel) {
-        let (lane, i) = self.elsewhere(model);
-        let va = self.world.va(lane, i);
-        self.doing = format!("look at {i} of lane {lane} at {va:#x} in space {}", model.space.id());
-        let _watch = model.watch();
-        let (r, span) = self.world.during(|| self.cpu.read(&model.space, va).map(Some));
-        let seen = self.seen(r);
-        self.check_elsewhere(model, lane, i, Access::Read, seen, span);
-    }
-
-    fn check_elsewhere(&self, model: &SpaceModel, lane: usize, i: usize, access: Access, seen: Seen, span: Span) {
-        let page = model.lanes[lane].lock()[i].clone();
-        let states = page.during(span);
-        if !states.iter().any(|s| s.explains(access, seen, |_, _| None)) {
-            let log = page.log();
-            self.wrong(&format!(
-                "{access:?} ended as {seen:x?} in {span:?}, which none of {states:x?} explains: {log:#?}"
-            ));
-        }
-    }
-
-    /// Stores beside the stamp of a page of another lane: the owner's stamp must not suffer.
-    fn store_elsewhere(&mut self, model: &SpaceModel) {
-        let (lane, i) = self.elsewhere(model);
-        let beside = self.world.va(lane, i) + 512 + self.lane as u64 * 8;
-        self.doing = format!("store beside {i} of lane {lane} at {beside:#x} in space {}", model.space.id());
-        let value = self.stamp();
-        let _watch = model.watch();
-        let (r, span) = self.world.during(|| self.cpu.write(&model.space, beside, value).map(|()| None));
-        let seen = self.seen(r);
-        self.check_elsewhere(model, lane, i, Access::Write, seen, span);
-        // Whatever another CPU stored beside a stamp carries its number.
-        let other = self.random_lane();
-        let va = self.world.va(lane, i) + 512 + other as u64 * 8;
-        if let Ok(v) = self.cpu.read(&model.space, va)
-            && v != 0
-            && v >> 48 != other as u64 + 1
-        {
-            self.wrong(&format!("{va:#x} holds {v:#x}, which nobody stored there"));
-        }
-    }
-
-    /// Reads, writes or discards a page of the own part of a shared object, past any mapping.
-    fn use_the_object(&mut self) {
-        let (o, p) = (self.random(2), self.random(PART));
-        let shared = &self.world.shared[o];
-        let index = SharedObject::index(self.lane, p);
-        self.doing = format!("use page {p} of object {o}");
-        match self.random(3) {
-            0 => {
-                let (got, known) =
-                    (read_stamp(&shared.object, index), shared.stamp(self.lane, p).load(Ordering::Relaxed));
-                if got != known {
-                    self.wrong(&format!("the object has {got:#x} where {known:#x} was written"));
-                }
-            }
-            1 => {
-                let stamp = self.stamp();
-                if write_stamp(&shared.object, index, stamp).is_ok_and(|n| n == 8) {
-                    shared.stamp(self.lane, p).store(stamp, Ordering::Relaxed);
-                }
-            }
-            _ => {
-                let end = p + 1 + self.random((PART - p).min(4));
-                shared.object.discard(index..SharedObject::index(self.lane, end - 1) + 1);
-                (p..end).for_each(|p| shared.stamp(self.lane, p).store(0, Ordering::Relaxed));
-            }
-        }
-    }
-
     /// A mapping wherever the space puts it, used and removed at once.
     fn anywhere(&mut self, model: &SpaceModel) {
         // From a hint on it stays within one block of the own lane.
@@ -629,16 +468,4 @@ impl<'w> Worker<'w> {
             self.world.counts.exits.fetch_add(u64::from(gone.is_some()), Ordering::Relaxed);
         }
     }
-}
-
-fn read_stamp(object: &ObjectRef<Hosted>, page: u64) -> u64 {
-    let mut bytes = [0; 8];
-    let mut at = 0;
-    let read = object.read::<std::convert::Infallible>(page * PAGE_SIZE, 8, &mut |from| {
-        bytes[at..at + from.len()].copy_from_slice(from);
-        at += from.len();
-        Ok(from.len())
-    });
-    assert!(matches!(read, Ok(8)), "an object's page cannot be read: {read:?}");
-    u64::from_le_bytes(bytes)
 }

@@ -85,7 +85,98 @@ impl SharedObject {
     }
 }
 
+/// What a worker can do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    Map,
+    Unmap,
+    Protect,
+    Advise,
+    Remap,
+    Touch,
+    LookAtAll,
+    LookElsewhere,
+    StoreElsewhere,
+    Object,
+    Anywhere,
+    Fork,
+    Exit,
+    Speculate,
+}
+
+/// How often it does what, and where.
+pub struct Mix {
+    pub ops: &'static [(Op, usize)],
+    /// All happens on these pages of each lane.
+    pub focus: Option<(usize, usize)>,
+    /// Pages of each object that each lane uses.
+    pub part: usize,
+    /// Of a hundred mappings so many are shared.
+    pub shared: usize,
+}
+
+/// Everything everywhere.
+pub const EVERYTHING: Mix = Mix {
+    ops: &[
+        (Op::Map, 16),
+        (Op::Unmap, 6),
+        (Op::Protect, 6),
+        (Op::Advise, 4),
+        (Op::Remap, 3),
+        (Op::Touch, 25),
+        (Op::LookAtAll, 4),
+        (Op::LookElsewhere, 14),
+        (Op::StoreElsewhere, 10),
+        (Op::Object, 4),
+        (Op::Anywhere, 1),
+        (Op::Fork, 3),
+        (Op::Exit, 2),
+        (Op::Speculate, 2),
+    ],
+    focus: None,
+    part: PART,
+    shared: 25,
+};
+
+/// Few pages of shared objects are mapped, used and discarded: faults against the remover.
+pub const DISCARDS: Mix = Mix {
+    ops: &[
+        (Op::Map, 6),
+        (Op::Unmap, 1),
+        (Op::Touch, 25),
+        (Op::LookElsewhere, 25),
+        (Op::StoreElsewhere, 20),
+        (Op::Object, 20),
+        (Op::Fork, 1),
+        (Op::Exit, 1),
+        (Op::Speculate, 5),
+    ],
+    focus: Some((102, 107)),
+    part: 3,
+    shared: 90,
+};
+
+/// Few pages are forked and copied again and again by several CPUs at once.
+pub const COPIES: Mix = Mix {
+    ops: &[
+        (Op::Map, 3),
+        (Op::Unmap, 1),
+        (Op::Protect, 2),
+        (Op::Advise, 2),
+        (Op::Touch, 25),
+        (Op::LookElsewhere, 25),
+        (Op::StoreElsewhere, 25),
+        (Op::Fork, 9),
+        (Op::Exit, 6),
+        (Op::Speculate, 5),
+    ],
+    focus: Some((102, 107)),
+    part: 3,
+    shared: 5,
+};
+
 pub struct World {
+    pub mix: &'static Mix,
     pub lanes: usize,
     pub spaces: Vec<Mutex<Option<Arc<SpaceModel>>>>,
     pub shared: Vec<SharedObject>,
@@ -113,7 +204,7 @@ pub fn file_stamp(page: usize) -> u64 {
 
 impl World {
     /// An empty world: one space, two shared objects, a file.
-    pub fn new(cpu: &Cpu, lanes: usize, slots: usize) -> World {
+    pub fn new(cpu: &Cpu, lanes: usize, slots: usize, mix: &'static Mix) -> World {
         let vm = cpu.vm();
         let object = |pages: usize| ObjectRef::anonymous(vm, pages as u64).expect("memory at the start");
         let shared = (0..2)
@@ -130,7 +221,7 @@ impl World {
         let empty = (0..lanes).map(|_| vec![Page::new(); LANE_PAGES]).collect();
         let mut spaces: Vec<_> = (0..slots).map(|_| Mutex::new(None)).collect();
         *spaces[0].get_mut() = Some(SpaceModel::new(first, empty));
-        World { lanes, spaces, shared, file, clock: AtomicU64::new(1), counts: Counts::default() }
+        World { mix, lanes, spaces, shared, file, clock: AtomicU64::new(1), counts: Counts::default() }
     }
 
     pub fn tick(&self) -> u64 {

@@ -1,0 +1,199 @@
+//! Accesses: of the own lane, whose outcome is known; of other lanes, whose owners may be changing them; of objects.
+
+use crate::worker::{Pages, Worker};
+use crate::world::{LANE_PAGES, SharedObject, SpaceModel, write_stamp};
+use quire_hosted::Hosted;
+use quire_hosted::model::{Page, Seen, Span, State};
+use quire_vm::object::ObjectRef;
+use quire_vm::{Access, FaultError, PAGE_SIZE};
+use std::sync::atomic::Ordering;
+
+impl Worker<'_> {
+    /// Reads or writes the stamp of one page of the own lane.
+    pub fn touch(&mut self, model: &SpaceModel) {
+        let i = self.run(model).start;
+        let mut pages = self.own(model);
+        match self.random(4) {
+            0 => self.fetch(model, &mut pages, i),
+            1 => self.read(model, &mut pages, i),
+            _ => self.write(model, &mut pages, i),
+        }
+    }
+
+    pub fn seen(&self, r: Result<Option<u64>, FaultError>) -> Seen {
+        self.world.counts.accesses.fetch_add(1, Ordering::Relaxed);
+        r.map_or_else(
+            |e| {
+                self.world.counts.faults_failed.fetch_add(1, Ordering::Relaxed);
+                Seen::Failed(e)
+            },
+            Seen::Value,
+        )
+    }
+
+    pub fn narrow(&self, page: &mut Page, access: Access, seen: Seen) {
+        let before = page.clone();
+        let stamp = |o: usize, p: usize| Some(self.world.shared[o].stamp(self.lane, p).load(Ordering::Relaxed));
+        if !page.narrow(|s| s.explains(access, seen, stamp)) {
+            let stamps: Vec<_> = before
+                .now()
+                .iter()
+                .filter_map(|s| if let State::Shared(_, o, p) = s { stamp(*o, *p) } else { None })
+                .collect();
+            self.wrong(&format!(
+                "{access:?} ended as {seen:x?}, which none of {:x?} explains (shared: {stamps:x?}); before: {:#?}",
+                before.now(),
+                before.log()
+            ));
+        }
+    }
+
+    pub fn read(&mut self, model: &SpaceModel, pages: &mut Pages<'_>, i: usize) {
+        self.doing = format!("read {i} at {:#x} in space {}", self.world.va(self.lane, i), model.space.id());
+        let r = self.cpu.read(&model.space, self.world.va(self.lane, i)).map(Some);
+        let seen = self.seen(r);
+        self.narrow(&mut pages[i], Access::Read, seen);
+    }
+
+    pub fn fetch(&mut self, model: &SpaceModel, pages: &mut Pages<'_>, i: usize) {
+        self.doing = format!("fetch {i} at {:#x} in space {}", self.world.va(self.lane, i), model.space.id());
+        let r = self.cpu.execute(&model.space, self.world.va(self.lane, i)).map(|()| None);
+        let seen = self.seen(r);
+        self.narrow(&mut pages[i], Access::Exec, seen);
+    }
+
+    pub fn write(&mut self, model: &SpaceModel, pages: &mut Pages<'_>, i: usize) {
+        let stamp = self.stamp();
+        let va = self.world.va(self.lane, i);
+        self.doing = format!("write {i} at {va:#x} in space {}", model.space.id());
+        let (r, span) = self.world.during(|| self.cpu.write(&model.space, va, stamp).map(|()| None));
+        let seen = self.seen(r);
+        self.narrow(&mut pages[i], Access::Write, seen);
+        if let Seen::Value(_) = seen {
+            // The stamp is in one place only: whichever candidate it was, later reads tell.
+            for s in pages[i].now() {
+                if let State::Shared(_, o, p) = s
+                    && pages[i].certain().is_some()
+                {
+                    self.world.shared[*o].stamp(self.lane, *p).store(stamp, Ordering::Relaxed);
+                }
+            }
+            let uncertain = pages[i].certain().is_none();
+            if uncertain && pages[i].now().iter().any(|s| matches!(s, State::Shared(..))) {
+                self.find_out(model, &mut pages[i], va, stamp);
+            }
+            self.set(model, pages, i..i + 1, span, |_, s| match s {
+                State::Private(p, _, base) => State::Private(p, stamp, base),
+                other => other,
+            });
+            self.read(model, pages, i);
+        }
+    }
+
+    /// A page was stored to, and may be private or shared memory: looks at the objects, which alone can tell.
+    pub fn find_out(&self, _model: &SpaceModel, page: &mut Page, _va: u64, stamp: u64) {
+        let in_object =
+            |o: usize, p: usize| read_stamp(&self.world.shared[o].object, SharedObject::index(self.lane, p)) == stamp;
+        if !page.narrow(|s| match s {
+            State::Shared(_, o, p) => in_object(o, p),
+            _ => true,
+        }) {
+            self.wrong("a store to shared memory did not reach the object");
+        }
+        let found = page.now().iter().find_map(|s| if let State::Shared(_, o, p) = s { Some((*o, *p)) } else { None });
+        if let Some((o, p)) = found {
+            page.narrow(|s| matches!(s, State::Shared(_, so, sp) if (so, sp) == (o, p)));
+            self.world.shared[o].stamp(self.lane, p).store(stamp, Ordering::Relaxed);
+        }
+    }
+
+    pub fn look_at_all(&mut self, model: &SpaceModel) {
+        let mut pages = self.own(model);
+        for i in 0..LANE_PAGES {
+            self.read(model, &mut pages, i);
+        }
+    }
+
+    /// Reads a stamp of another lane, whose owner may be changing it right now.
+    pub fn look_elsewhere(&mut self, model: &SpaceModel) {
+        let (lane, i) = self.elsewhere(model);
+        let va = self.world.va(lane, i);
+        self.doing = format!("look at {i} of lane {lane} at {va:#x} in space {}", model.space.id());
+        let _watch = model.watch();
+        let (r, span) = self.world.during(|| self.cpu.read(&model.space, va).map(Some));
+        let seen = self.seen(r);
+        self.check_elsewhere(model, lane, i, Access::Read, seen, span);
+    }
+
+    pub fn check_elsewhere(&self, model: &SpaceModel, lane: usize, i: usize, access: Access, seen: Seen, span: Span) {
+        let page = model.lanes[lane].lock()[i].clone();
+        let states = page.during(span);
+        if !states.iter().any(|s| s.explains(access, seen, |_, _| None)) {
+            let log = page.log();
+            self.wrong(&format!(
+                "{access:?} ended as {seen:x?} in {span:?}, which none of {states:x?} explains: {log:#?}"
+            ));
+        }
+    }
+
+    /// Stores beside the stamp of a page of another lane: the owner's stamp must not suffer.
+    pub fn store_elsewhere(&mut self, model: &SpaceModel) {
+        let (lane, i) = self.elsewhere(model);
+        let beside = self.world.va(lane, i) + 512 + self.lane as u64 * 8;
+        self.doing = format!("store beside {i} of lane {lane} at {beside:#x} in space {}", model.space.id());
+        let value = self.stamp();
+        let _watch = model.watch();
+        let (r, span) = self.world.during(|| self.cpu.write(&model.space, beside, value).map(|()| None));
+        let seen = self.seen(r);
+        self.check_elsewhere(model, lane, i, Access::Write, seen, span);
+        // Whatever another CPU stored beside a stamp carries its number.
+        let other = self.random_lane();
+        let va = self.world.va(lane, i) + 512 + other as u64 * 8;
+        if let Ok(v) = self.cpu.read(&model.space, va)
+            && v != 0
+            && v >> 48 != other as u64 + 1
+        {
+            self.wrong(&format!("{va:#x} holds {v:#x}, which nobody stored there"));
+        }
+    }
+
+    /// Reads, writes or discards a page of the own part of a shared object, past any mapping.
+    pub fn use_the_object(&mut self) {
+        let (o, p) = (self.random(2), self.random(self.world.mix.part));
+        let shared = &self.world.shared[o];
+        let index = SharedObject::index(self.lane, p);
+        self.doing = format!("use page {p} of object {o}");
+        match self.random(3) {
+            0 => {
+                let (got, known) =
+                    (read_stamp(&shared.object, index), shared.stamp(self.lane, p).load(Ordering::Relaxed));
+                if got != known {
+                    self.wrong(&format!("the object has {got:#x} where {known:#x} was written"));
+                }
+            }
+            1 => {
+                let stamp = self.stamp();
+                if write_stamp(&shared.object, index, stamp).is_ok_and(|n| n == 8) {
+                    shared.stamp(self.lane, p).store(stamp, Ordering::Relaxed);
+                }
+            }
+            _ => {
+                let end = p + 1 + self.random((self.world.mix.part - p).min(4));
+                shared.object.discard(index..SharedObject::index(self.lane, end - 1) + 1);
+                (p..end).for_each(|p| shared.stamp(self.lane, p).store(0, Ordering::Relaxed));
+            }
+        }
+    }
+}
+
+fn read_stamp(object: &ObjectRef<Hosted>, page: u64) -> u64 {
+    let mut bytes = [0; 8];
+    let mut at = 0;
+    let read = object.read::<std::convert::Infallible>(page * PAGE_SIZE, 8, &mut |from| {
+        bytes[at..at + from.len()].copy_from_slice(from);
+        at += from.len();
+        Ok(from.len())
+    });
+    assert!(matches!(read, Ok(8)), "an object's page cannot be read: {read:?}");
+    u64::from_le_bytes(bytes)
+}
