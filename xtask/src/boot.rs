@@ -9,7 +9,7 @@ use std::{
 
 use crate::{
     build,
-    failure::{Failure, Result},
+    failure::Result,
     image::{order::Order, tree::Tree},
     machine::{
         accel::{self, Accelerator},
@@ -69,9 +69,14 @@ pub struct Shape {
 impl Kernel {
     /// Finds QEMU and the accelerator; builds or fetches the kernel.
     pub fn ready(places: &Places, on: On) -> Result<Self> {
+        Self::with(places, on, || build::kernel(places))
+    }
+
+    /// The same, where `quire` says which kernel of ours it is.
+    pub fn with(places: &Places, on: On, quire: impl FnOnce() -> Result<PathBuf>) -> Result<Self> {
         let qemu = accel::find_qemu()?;
         let (file, name, init) = match on {
-            On::Quire => (build::kernel(places)?, "Quire".to_owned(), None),
+            On::Quire => (quire()?, "Quire".to_owned(), None),
             On::Linux => {
                 let linux = linux::ensure(places)?;
                 let init = programs::compile(places, &places.root.join("xtask/guest/linux_init.c"))?;
@@ -106,9 +111,8 @@ impl Kernel {
 
     /// Starts a machine. The calling thread must live as long as the guest.
     pub fn start(&self, image: &File, shape: &Shape) -> Result<Guest> {
-        if shape.count && (shape.cpus > 1 || self.accelerator == Accelerator::Kvm) {
-            return Err(Failure::usage("instructions are counted under TCG at one CPU: leave --cpus and set QUIRE_ACCEL=tcg"));
-        }
+        // Counting is something that only the translator does.
+        let accelerator = if shape.count { Accelerator::Tcg } else { self.accelerator };
         let (system, mut cmdline) = match self.on {
             On::Quire if shape.q35 => (System::QuireQ35, String::new()),
             On::Quire => (System::Quire, String::new()),
@@ -131,7 +135,7 @@ impl Kernel {
             image,
             cpus: shape.cpus,
             memory: shape.memory,
-            accelerator: self.accelerator,
+            accelerator,
             count: shape.count,
             extra: shape.extra.clone(),
             inherit: shape.inherit.clone(),

@@ -47,6 +47,9 @@ struct Row {
 
 /// Runs both sides and prints the table.
 pub fn command(places: &Places, options: &cli::Compare) -> Result<u8> {
+    if options.count && options.guest.cpus > 1 {
+        return Err(Failure::usage("instructions are counted at one CPU: leave out --cpus"));
+    }
     let (tree, order) = run::prepare(places, &options.guest, &options.program, false)?;
     let sides = [Kernel::ready(places, On::Quire)?, Kernel::ready(places, On::Linux)?];
     let shape = Shape {

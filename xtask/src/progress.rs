@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// One step that takes long enough to be told about. Says nothing if it ends within a blink.
 pub struct Step {
@@ -14,16 +14,26 @@ pub struct Step {
     start: Instant,
 }
 
+/// What is over sooner than this is not shown.
+const BLINK: Duration = Duration::from_millis(400);
+
 impl Step {
     /// Starts a step called `name`, for instance "building the kernel".
     pub fn new(name: impl Into<String>) -> Self {
         let name = name.into();
         let bar = stderr().is_terminal().then(|| {
-            let bar = ProgressBar::new_spinner().with_message(name.clone());
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden()).with_message(name.clone());
             if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} [{elapsed}]") {
                 bar.set_style(style);
             }
-            bar.enable_steady_tick(Duration::from_millis(120));
+            let shown = bar.clone();
+            std::thread::spawn(move || {
+                std::thread::sleep(BLINK);
+                if !shown.is_finished() {
+                    shown.set_draw_target(ProgressDrawTarget::stderr());
+                    shown.enable_steady_tick(Duration::from_millis(120));
+                }
+            });
             bar
         });
         Self { bar, name, start: Instant::now() }

@@ -19,7 +19,7 @@ const FILES: &[(&str, &str)] = &[
     ("/etc/hosts", "127.0.0.1 localhost quire\n"),
     ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),
     ("/etc/os-release", "NAME=Quire\nID=quire\nPRETTY_NAME=\"Quire\"\n"),
-    ("/etc/profile", "export PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin\nPS1='quire:\\w\\$ '\n"),
+    ("/etc/profile", "export PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin\nPS1='quire:$PWD# '\n"),
     ("/etc/shells", "/bin/sh\n"),
 ];
 

@@ -57,6 +57,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
         }
         let place = tempfile::tempdir().doing(|| "cannot make a temporary directory".to_string())?;
         let bench = Bench {
+            kernel: context.kernel()?,
             quire: std::env::current_exe().doing(|| "cannot find this program".to_string())?,
             root: context.places.root.clone(),
             temporary: place.path().join("tmp"),
@@ -71,6 +72,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
 }
 
 struct Bench {
+    kernel: PathBuf,
     quire: PathBuf,
     root: PathBuf,
     place: PathBuf,
@@ -90,6 +92,7 @@ impl Bench {
         let (name, value) = self.mark.split_once('=').unwrap_or_default();
         let mut command = Command::new(&self.quire);
         command.args(words).env("QUIRE_ROOT", &self.root).env("TMPDIR", &self.temporary).env(name, value);
+        command.env("QUIRE_KERNEL", &self.kernel);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }

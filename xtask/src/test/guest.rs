@@ -62,7 +62,7 @@ pub fn run(context: &Context<'_>, on: On, done: &mut dyn FnMut(Check)) -> Result
         return Ok(());
     }
     let bench = Bench::prepare(context.places)?;
-    let kernel = Arc::new(Kernel::ready(context.places, on)?);
+    let kernel = Arc::new(Kernel::with(context.places, on, || context.kernel())?);
     let image = Arc::new(bench.image(&kernel)?);
     let mut known: BTreeMap<String, Answer> = BTreeMap::new();
     for cpus in MACHINES {

@@ -17,7 +17,7 @@ use std::{
     fs::{self, File},
     io::IsTerminal,
     path::PathBuf,
-    sync::Mutex,
+    sync::{Mutex, OnceLock},
     thread,
     time::{Duration, Instant},
 };
@@ -26,7 +26,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
     boot::On,
-    cli,
+    build, cli,
     failure::{Doing, Result},
     places::Places,
 };
@@ -38,6 +38,7 @@ pub struct Context<'a> {
     pub places: &'a Places,
     filter: Option<String>,
     logs: PathBuf,
+    kernel: OnceLock<Result<PathBuf>>,
 }
 
 impl Context<'_> {
@@ -52,6 +53,16 @@ impl Context<'_> {
         let Some(filter) = self.filter.as_deref() else { return false };
         let word = filter.split('/').next().unwrap_or_default();
         word != stage && HERE.iter().chain(GUESTS).any(|s| s.name == word)
+    }
+
+    /// The kernel, built once: what is tested does not change under the tests.
+    pub fn kernel(&self) -> Result<PathBuf> {
+        let built = self.kernel.get_or_init(|| {
+            let kept = self.places.target.join("kernel-under-test");
+            fs::copy(build::kernel(self.places)?, &kept).doing(|| "cannot keep the kernel".to_string())?;
+            Ok(kept)
+        });
+        built.clone()
     }
 
     /// A log file that is kept.
@@ -95,7 +106,7 @@ const GUESTS: &[Stage] = &[
 pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
     let logs = places.target.join("test-logs");
     fs::create_dir_all(&logs).doing(|| format!("cannot make {}", logs.display()))?;
-    let context = Context { places, filter: options.filter.clone(), logs };
+    let context = Context { places, filter: options.filter.clone(), logs, kernel: OnceLock::new() };
     if options.list {
         for stage in HERE.iter().chain(GUESTS) {
             for name in (stage.names)(&context)?.into_iter().filter(|n| context.selects(n)) {

@@ -41,6 +41,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
         }
         let mut shell = Command::new("sh");
         shell.args(["-c", &example.command]).current_dir(&context.places.root).stdin(Stdio::null());
+        shell.env("QUIRE_KERNEL", context.kernel()?);
         let out = shell.output().doing(|| "cannot run sh".to_string())?;
         let said = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
         done(if !out.status.success() {
