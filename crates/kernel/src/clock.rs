@@ -45,8 +45,30 @@ pub fn ticks_at(ns: u64) -> u64 {
 /// A calibration that runs while the boot goes on.
 pub struct Calibration {
     reference: pit::Interval,
-    at: u64,
+    first: Option<Sample>,
     apic_at: Option<u64>,
+}
+
+/// Both clocks at one moment.
+#[derive(Clone, Copy)]
+struct Sample {
+    tsc: u64,
+    pit: u64,
+}
+
+/// Reads both clocks. A virtual CPU may lose its core between two instructions, so the tightest of a few readings counts:
+/// the one between whose two looks at the TSC the least time passed.
+fn sample(reference: &pit::Interval) -> Option<Sample> {
+    let mut best: Option<(u64, Sample)> = None;
+    for _ in 0..5 {
+        let before = ticks();
+        let pit = reference.elapsed()?;
+        let spread = ticks() - before;
+        if best.is_none_or(|(least, _)| spread < least) {
+            best = Some((spread, Sample { tsc: before + spread / 2, pit }));
+        }
+    }
+    best.map(|(_, sample)| sample)
 }
 
 /// What a calibration found.
@@ -58,6 +80,8 @@ pub struct Rates {
     pub apic: u64,
 }
 
+/// TSC ticks within which two accesses to a device are over where nobody takes the core away.
+const QUICK: u64 = 50_000;
 /// How long the reference interval should be at least, in PIT ticks: 6 ms, for an error below one part in a thousand where a
 /// port access takes a few microseconds.
 const ENOUGH: u64 = pit::HZ * 6 / 1000;
@@ -67,44 +91,56 @@ impl Calibration {
     pub fn start() -> Calibration {
         // SAFETY: the boot CPU alone runs, and nothing else uses the PIT.
         let reference = unsafe { pit::Interval::start() };
-        let at = ticks();
-        START.store(at, Ordering::Relaxed);
-        Calibration { reference, at, apic_at: None }
+        START.store(ticks(), Ordering::Relaxed);
+        let first = sample(&reference);
+        Calibration { reference, first, apic_at: None }
     }
 
     /// The local APIC works: its timer is measured from here on.
     pub fn start_apic(&mut self) {
-        local_apic::timer_calibration_start();
-        self.apic_at = Some(ticks());
+        // The tightest of a few starts, as for a sample: a late look at the TSC would make the timer seem slow.
+        for _ in 0..5 {
+            let before = ticks();
+            local_apic::timer_calibration_start();
+            let after = ticks();
+            self.apic_at = Some(before + (after - before) / 2);
+            if after - before < QUICK {
+                break;
+            }
+        }
     }
 
     /// Waits until the interval is long enough, and sets the clock's rate.
     pub fn finish(self) -> Rates {
-        let measured = measure(&self.reference, self.at).or_else(|| {
+        let measured = self.first.and_then(|first| measure(&self.reference, first)).or_else(|| {
             // The boot took longer than the counter runs: once more, waiting for it.
             // SAFETY: as in `start`.
             let again = unsafe { pit::Interval::start() };
-            measure(&again, ticks())
+            measure(&again, sample(&again)?)
         });
         let tsc = stated_rate().or(measured).unwrap_or(2_500_000_000).max(1_000_000);
         NS_PER_TICK.store(((1_000_000_000u128 << 32) / tsc as u128) as u64, Ordering::Relaxed);
         TICKS_PER_NS.store((((tsc as u128) << 32) / 1_000_000_000) as u64, Ordering::Relaxed);
         let apic = self.apic_at.map_or(0, |at| {
-            let elapsed = local_apic::timer_elapsed();
-            let span = (ticks() - at).max(1);
-            (elapsed as u128 * tsc as u128 / span as u128) as u64
+            let tightest = (0..5).map(|_| {
+                let before = ticks();
+                let elapsed = local_apic::timer_elapsed();
+                (ticks() - before, before, elapsed)
+            });
+            let (_, now, elapsed) = tightest.min().unwrap_or((0, at + 1, 0));
+            (elapsed as u128 * tsc as u128 / (now - at).max(1) as u128) as u64
         });
         Rates { tsc, apic: apic.max(1_000_000) }
     }
 }
 
-/// The TSC's rate by an interval that began at TSC value `at`; `None` where its counter has run out or does not run.
-fn measure(reference: &pit::Interval, at: u64) -> Option<u64> {
-    for _ in 0..2_000_000 {
-        let elapsed = reference.elapsed()?;
-        let now = ticks();
+/// The TSC's rate since `first`; `None` where the reference has run out or does not run.
+fn measure(reference: &pit::Interval, first: Sample) -> Option<u64> {
+    for _ in 0..500_000 {
+        let now = sample(reference)?;
+        let elapsed = now.pit.checked_sub(first.pit)?;
         if elapsed >= ENOUGH {
-            return Some(((now - at) as u128 * pit::HZ as u128 / elapsed as u128) as u64);
+            return Some(((now.tsc - first.tsc) as u128 * pit::HZ as u128 / elapsed as u128) as u64);
         }
         core::hint::spin_loop();
     }
