@@ -95,20 +95,18 @@ impl<H: Host> Pipe<H> {
         if writes && !reads && io.nonblock && self.readers.load(Ordering::Acquire) == 0 {
             return Err(FsError::NoDevice);
         }
-        let (seen_readers, seen_writers) =
-            (self.reader_opens.load(Ordering::Acquire), self.writer_opens.load(Ordering::Acquire));
+        // Who is there already may come to life by this opening, and be gone before this thread looks again.
+        let (there, opens) = match reads {
+            true => (&self.writers, &self.writer_opens),
+            false => (&self.readers, &self.reader_opens),
+        };
+        let seen = opens.load(Ordering::Acquire);
+        let met_already = there.load(Ordering::Acquire) > 0;
         let end = self.open_now(reads, writes);
-        if reads == writes || io.nonblock {
+        if reads == writes || io.nonblock || met_already {
             return Ok(end);
         }
-        let met = || match reads {
-            true => {
-                self.writers.load(Ordering::Acquire) > 0 || self.writer_opens.load(Ordering::Acquire) != seen_writers
-            }
-            false => {
-                self.readers.load(Ordering::Acquire) > 0 || self.reader_opens.load(Ordering::Acquire) != seen_readers
-            }
-        };
+        let met = || there.load(Ordering::Acquire) > 0 || opens.load(Ordering::Acquire) != seen;
         self.readiness.wait(io, || met().then_some(()))?;
         Ok(end)
     }
@@ -554,6 +552,32 @@ mod tests {
             assert!(!met.load(Ordering::SeqCst));
             let w = p.open(false, true, &Io::WAIT).unwrap();
             write(&*w, &Io::WAIT, b"hello").unwrap();
+        });
+    }
+
+    #[test]
+    fn a_writer_that_opened_first_and_leaves_at_once_is_met() {
+        let p = Pipe::new(TestHost);
+        std::thread::scope(|s| {
+            let writer = s.spawn(|| write(&*p.open(false, true, &Io::WAIT).unwrap(), &Io::WAIT, b"x"));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            // As preempted right after the opening was announced: the writer has come and gone.
+            struct Late(Arc<Pipe<TestHost>>, std::thread::ThreadId);
+            impl crate::Listener for Late {
+                fn changed(&self) {
+                    let opener = std::thread::current().id() == self.1;
+                    while opener && (self.0.filled() == 0 || self.0.writers.load(Ordering::SeqCst) > 0) {
+                        std::thread::yield_now();
+                    }
+                }
+            }
+            let late: Arc<dyn crate::Listener> = Arc::new(Late(p.clone(), std::thread::current().id()));
+            p.readiness.listen(&late);
+            let io = Io { deadline: Some(quire_sync::hooks::now() + 2_000_000_000), ..Io::WAIT };
+            let r = p.open(true, false, &io).expect("the writer was there");
+            p.readiness.unlisten(&late);
+            assert_eq!(read(&*r, &Io::WAIT, 9).unwrap(), b"x");
+            assert_eq!(writer.join().unwrap(), Ok(1));
         });
     }
 
