@@ -125,7 +125,6 @@ static void prepare(void) {
     CHECK(area != MAP_FAILED, "mmap");
     memset(area, 1, 4 * PAGE);
     CHECK(!mprotect(area + PAGE, PAGE, PROT_READ) && !mprotect(area + 2 * PAGE, PAGE, PROT_NONE), "mprotect");
-    CHECK(!munmap(area + 3 * PAGE, PAGE), "munmap");
     char path[64];
     snprintf(path, sizeof path, "/tmp/faults.%d", getpid());
     int file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
@@ -137,6 +136,8 @@ static void prepare(void) {
     CHECK(memory[50] == 0 && memory[PAGE - 1] == 0, "the rest of the last page reads as zero");
     beyond = memory + PAGE;
     close(file);
+    // Last, so that nothing is mapped into the hole.
+    CHECK(!munmap(area + 3 * PAGE, PAGE), "munmap");
 }
 
 enum { DEFAULT, HANDLED, REFUSED };
