@@ -197,8 +197,15 @@ pub(crate) fn evict<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut 
     object.index().prune(keys, &pin);
 }
 
-/// Frees pages of `keys` that no leaf can map. Waits for busy pages by spinning: who holds one here is about to find the object
-/// gone and never sleeps.
+/// Frees pages (and cuts) of `keys` that no leaf maps nor will: those of private memory whose leaves are gone and flushed and
+/// whose faults give up. Waits for busy pages by spinning: who holds one here is such a fault, which never sleeps.
+pub(crate) fn free<M: Machine>(object: &Object<M>, keys: Range<u64>) {
+    free_unmapped(object, keys.clone());
+    let pin = object.vm().epoch().pin();
+    object.index().prune(keys, &pin);
+}
+
+/// As [`free`], and leaves empty nodes where they are.
 fn free_unmapped<M: Machine>(object: &Object<M>, keys: Range<u64>) {
     let vm = object.vm();
     let mut cursor = Cursor::over(keys);
@@ -232,9 +239,7 @@ pub(crate) fn trim<M: Machine>(object: &Object<M>, keys: Range<u64>) {
         }
         let end = object.parts().next_start(at).unwrap_or(u64::MAX).min(keys.end);
         // Nobody can show it again: a private object is shown through chains that show it already.
-        free_unmapped(object, at..end);
-        let pin = object.vm().epoch().pin();
-        object.index().prune(at..end, &pin);
+        free(object, at..end);
         at = end;
     }
 }

@@ -11,7 +11,6 @@ use crate::index::{Cursor, FillError, Slot};
 use crate::machine::Machine;
 use crate::object::{Object, ObjectRef};
 use crate::remove;
-use crate::sleep::MaySleep;
 use crate::types::{PAGE_SHIFT, Prot, VirtRange};
 use core::ops::Range;
 use quire_sync::atomic::fence_full;
@@ -123,28 +122,24 @@ impl<M: Machine> Space<M> {
 
     /// Frees what a private entry has of its own in `part`. => the writer is held.
     ///
-    /// The entry is marked for the time being, so that no fault takes effect in between. Pages in layers that nobody else
-    /// shows go; where a layer that others show has a page, a cut in the front hides it (and all anonymous layers behind).
+    /// The entry is marked for the time being, so that no fault takes effect in between; then the leaves go, with one flush for
+    /// many. Pages in layers that nobody else shows go; where a layer that others show has a page, a cut in the front hides it
+    /// (and all anonymous layers behind).
     fn free_private(&self, entry: &Entry<M>, part: VirtRange) -> Result<(), MapError> {
         entry.mark_stale();
         fence_full();
-        let mut may = MaySleep::here();
-        let (mut behind, mut hidden) = (false, false);
+        self.drop_leaves(part);
+        let mut hidden = false;
         for (depth, layer) in layers(entry.front()).enumerate() {
-            behind |= depth > 0;
             let Some((object, keys)) = window(layer, part).filter(|(o, _)| o.is_private()) else { continue };
             // Others may show the front's object too, but not these pages of it: it was clipped.
             if depth == 0 || object.is_exclusive() {
-                remove::evict(object, keys, &mut may);
+                remove::free(object, keys);
             } else {
                 hidden = true;
             }
         }
         let result = if hidden { self.cut(entry, part) } else { Ok(()) };
-        if behind {
-            // Leaves that map what is hidden now, or a file's pages.
-            self.drop_leaves(part);
-        }
         entry.unmark_stale();
         result
     }
