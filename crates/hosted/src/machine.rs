@@ -8,8 +8,8 @@ use quire_sync::cpuset::CpuMask;
 use quire_sync::{CachePadded, CpuId, current_cpu};
 use quire_vm::{Config, Machine, PAGE_SHIFT, Pfn, Phys, PhysRange, VirtRange, Vm};
 use std::ptr::NonNull;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 /// What to build.
 #[derive(Clone, Copy, Debug)]
@@ -39,13 +39,19 @@ struct Call {
 // SAFETY: what the pointers name is shared by design and outlives the call, which the asker waits for.
 unsafe impl Send for Call {}
 
+#[derive(Default)]
+struct Inbox {
+    /// A thread is this CPU. Else it is switched off: it runs no space, and begins with empty caches when it comes back.
+    attached: bool,
+    calls: Vec<Call>,
+}
+
 /// One CPU. Only the thread that is attached to it changes its caches; others only put calls into its inbox.
 #[derive(Default)]
 struct CpuState {
-    attached: AtomicBool,
     cr3: AtomicU64,
     tlb: Mutex<Tlb>,
-    inbox: Mutex<Vec<Call>>,
+    inbox: Mutex<Inbox>,
     calls: AtomicUsize,
     interrupts: AtomicU64,
 }
@@ -102,8 +108,13 @@ impl Hosted {
     }
 
     pub(crate) fn attach(&self, cpu: CpuId) {
-        let was = self.state(cpu).attached.swap(true, Ordering::AcqRel);
+        let was = std::mem::replace(&mut self.inbox(cpu).attached, true);
         assert!(!was, "CPU {cpu} is attached to another thread already");
+        self.with_tlb(cpu, Tlb::drop_all);
+    }
+
+    fn inbox(&self, cpu: CpuId) -> MutexGuard<'_, Inbox> {
+        self.state(cpu).inbox.lock().expect("inboxes are not held across panics")
     }
 
     /// Whether a CPU has panicked.
@@ -116,8 +127,14 @@ impl Hosted {
             self.failed.store(true, Ordering::Relaxed);
             return;
         }
-        self.serve(cpu);
-        self.state(cpu).attached.store(false, Ordering::Release);
+        loop {
+            self.serve(cpu);
+            let mut inbox = self.inbox(cpu);
+            if inbox.calls.is_empty() {
+                inbox.attached = false;
+                return;
+            }
+        }
     }
 
     /// Root and PCID that `cpu` has loaded.
@@ -141,7 +158,7 @@ impl Hosted {
         if state.calls.load(Ordering::Acquire) == 0 {
             return;
         }
-        let calls = std::mem::take(&mut *state.inbox.lock().expect("inboxes are not held across panics"));
+        let calls = std::mem::take(&mut self.inbox(cpu).calls);
         for call in calls {
             state.calls.fetch_sub(1, Ordering::AcqRel);
             state.interrupts.fetch_add(1, Ordering::Relaxed);
@@ -227,11 +244,14 @@ unsafe impl X86 for Hosted {
         let others: Vec<CpuId> = targets.iter().filter(|c| *c != here).collect();
         let pending = AtomicUsize::new(others.len());
         for cpu in &others {
-            let state = self.state(*cpu);
             let call = Call { request: std::ptr::from_ref(request).cast(), pending: &pending };
-            let mut inbox = state.inbox.lock().expect("inboxes are not held across panics");
-            state.calls.fetch_add(1, Ordering::AcqRel);
-            inbox.push(call);
+            let mut inbox = self.inbox(*cpu);
+            if inbox.attached {
+                self.state(*cpu).calls.fetch_add(1, Ordering::AcqRel);
+                inbox.calls.push(call);
+            } else {
+                pending.fetch_sub(1, Ordering::AcqRel);
+            }
         }
         if targets.contains(here) {
             request.serve(self);
@@ -243,12 +263,6 @@ unsafe impl X86 for Hosted {
                     return;
                 }
                 panic!("another CPU has failed");
-            }
-            for cpu in &others {
-                assert!(
-                    pending.load(Ordering::Acquire) == 0 || self.state(*cpu).attached.load(Ordering::Acquire),
-                    "CPU {cpu} is asked to flush a space that it has left"
-                );
             }
             self.serve(here);
             std::thread::yield_now();

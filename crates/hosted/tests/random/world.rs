@@ -141,8 +141,8 @@ pub const EVERYTHING: Mix = Mix {
 /// Few pages of shared objects are mapped, used and discarded: faults against the remover.
 pub const DISCARDS: Mix = Mix {
     ops: &[
-        (Op::Map, 6),
-        (Op::Unmap, 1),
+        (Op::Map, 12),
+        (Op::Unmap, 5),
         (Op::Touch, 25),
         (Op::LookElsewhere, 25),
         (Op::StoreElsewhere, 20),
