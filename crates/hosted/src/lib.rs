@@ -23,3 +23,8 @@ pub use arena::Arena;
 pub use cpu::{Cpu, PageFault};
 pub use machine::{Hosted, Settings};
 pub use tlb::Tlb;
+
+/// The README's example, compiled and run with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
