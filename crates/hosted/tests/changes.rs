@@ -162,3 +162,19 @@ fn lengths_that_no_address_space_has_are_refused() {
     }
     assert_eq!(space.stats().mapped_bytes, 8 * PAGE_SIZE);
 }
+
+#[test]
+fn the_peak_of_residents_is_known_within_an_eighth_after_they_went() {
+    let vm = boot(1);
+    let _cpu = Cpu::attach(vm, 0);
+    let space = Space::new(vm).unwrap();
+    let mut most = 0;
+    for pages in [3_000, 9_000, 6_000] {
+        map(&space, 0, pages);
+        (0..pages).for_each(|n| assert!(space.fault(page(n), Access::Write).is_ok()));
+        (0..pages).step_by(100).for_each(|n| space.unmap(range(n, 100)).unwrap());
+        most = most.max(pages);
+        let peak = space.stats().peak_resident;
+        assert!(peak <= most && peak >= most - most / 8 - 256, "{peak} of {most}");
+    }
+}

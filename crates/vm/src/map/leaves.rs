@@ -26,11 +26,13 @@ pub(super) struct Sweep<'s, M: Machine> {
     owed: Obligation<'s, M>,
     /// From the first to the last table page that a clearing left empty.
     pub emptied: Option<VirtRange>,
+    /// Leaves that were cleared.
+    pub cleared: u64,
 }
 
 impl<'s, M: Machine> Sweep<'s, M> {
     pub fn new(space: &'s Space<M>) -> Self {
-        Sweep { space, owed: Obligation::new(space.vm(), space.pmap()), emptied: None }
+        Sweep { space, owed: Obligation::new(space.vm(), space.pmap()), emptied: None, cleared: 0 }
     }
 
     /// Does `work`. Contract C3: the caller has marked the entries stale, and fenced: only so may an absent table page be
@@ -54,7 +56,10 @@ impl<'s, M: Machine> Sweep<'s, M> {
             let mut va = at.max(span.start);
             while let Some(present) = table.next_present(va, end) {
                 let old = match keep {
-                    None => table.remove(present, &mut self.owed),
+                    None => {
+                        self.cleared += 1;
+                        table.remove(present, &mut self.owed)
+                    }
                     Some(keep) => table.weaken(present, keep, &mut self.owed),
                 };
                 credit(self.space, old);

@@ -20,6 +20,9 @@ pub const USER: VirtRange = VirtRange { start: 0x1000, end: 0x7fff_ffff_f000 };
 /// Addresses below a stack that nothing is placed in unasked, and that a stack never grows into: 256 pages, as Linux.
 pub const STACK_GUARD: u64 = 256 * PAGE_SIZE;
 
+/// Leaves that go unnoticed, however few there are.
+const LOOK_AFTER: u64 = 256;
+
 /// Where a space puts what has no address, and how much it may hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
@@ -54,6 +57,8 @@ pub struct Space<M: Machine> {
     entries: AtomicU64,
     /// The most resident pages that a look has found.
     peak: AtomicU64,
+    /// Leaves that map operations have cleared since the last look. Written under the arena's lock.
+    cleared: AtomicU64,
 }
 
 /// What a space holds, counted when asked: no fault touches a counter of the space.
@@ -67,7 +72,7 @@ pub struct SpaceStats {
     pub table_pages: u64,
     /// Entries.
     pub entries: u64,
-    /// The largest number of resident pages seen at an operation that removes pages, or now.
+    /// The largest number of resident pages seen when many were removed, or now.
     pub peak_resident: u64,
 }
 
@@ -108,6 +113,7 @@ impl<M: Machine> Space<M> {
             bytes: AtomicU64::new(limits.bytes),
             entries: AtomicU64::new(limits.entries),
             peak: AtomicU64::new(0),
+            cleared: AtomicU64::new(0),
         };
         // SAFETY: memory for a space, written before anybody sees it.
         unsafe { place.write(space) };
@@ -193,8 +199,19 @@ impl<M: Machine> Space<M> {
         self.peak.load(Ordering::Relaxed).max(now)
     }
 
-    /// Counts residents and remembers the most; before an operation that takes many pages away.
-    pub(super) fn note_peak(&self) -> u64 {
+    /// A map operation has cleared `leaves`: remembers how many there were before, within an eighth. Counting visits every
+    /// table page, so it is done only where about as many leaves went. => caller holds the arena's lock.
+    pub(super) fn note_cleared(&self, leaves: u64) {
+        let cleared = self.cleared.load(Ordering::Relaxed) + leaves;
+        let due = cleared > self.peak.load(Ordering::Relaxed) / 8 + LOOK_AFTER;
+        self.cleared.store(if due { 0 } else { cleared }, Ordering::Relaxed);
+        if due {
+            self.peak.fetch_max(self.pmap.resident_pages(self.vm) + leaves, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts residents and remembers the most.
+    fn note_peak(&self) -> u64 {
         let now = self.pmap.resident_pages(self.vm);
         self.peak.fetch_max(now, Ordering::Relaxed);
         now

@@ -11,17 +11,11 @@ use crate::machine::{Machine, Pmap};
 use crate::types::VirtRange;
 use core::ptr::NonNull;
 
-/// Residents above which an operation first notes the peak.
-const MANY: u64 = 1 << 20;
-
 impl<M: Machine> Space<M> {
     /// Unmaps what is mapped in `range`; holes are no error. Proportional to the residents and entries in it, not to its
     /// length. When it returns, no CPU has a translation of the range left.
     pub fn unmap(&self, range: VirtRange) -> Result<(), MapError> {
         self.valid(range)?;
-        if range.len() >= MANY {
-            self.note_peak();
-        }
         let writer = self.arena.write();
         if writer.next(range.start).is_none_or(|e| e.range().start >= range.end) {
             return Ok(());

@@ -435,8 +435,9 @@ impl<'s, M: Machine> Update<'s, M> {
         // Phase 2: nothing from here on can fail.
         let mut sweep = Sweep::new(self.space);
         sweep.perform(work);
-        let emptied = sweep.emptied;
+        let (emptied, cleared) = (sweep.emptied, sweep.cleared);
         let proof = sweep.finish();
+        self.space.note_cleared(cleared);
         let mut writer = self.writer.take().expect("the writer is held until the change is applied");
         if let (Some(row), Some(first)) = (elsewhere, first) {
             row.publish(&mut writer, first, 0);
