@@ -127,6 +127,16 @@ impl<'a, M: Machine> Writer<'a, M> {
         cursor.take_while(move |i| i.start < hi).map(|item| unsafe { &*item.value.as_ptr() })
     }
 
+    /// The entries from the first one that ends after `va` on; and the one before that, where it costs nothing to tell.
+    pub(super) fn around(&self, va: u64) -> (Option<&'a Entry<M>>, impl Iterator<Item = &'a Entry<M>> + use<'a, M>) {
+        // SAFETY: as in `get`.
+        let cursor: Cursor<_, _, FAN_OUT> = unsafe { self.arena.entries.cursor(va) };
+        // SAFETY: as in `get`.
+        let before = cursor.before().map(|item| unsafe { &*item.value.as_ptr() });
+        // SAFETY: as in `get`.
+        (before, cursor.map(|item| unsafe { &*item.value.as_ptr() }))
+    }
+
     /// All entries, with the ranges under which the tree has them.
     pub(super) fn items(&self) -> impl Iterator<Item = (VirtRange, &'a Entry<M>)> + use<'a, M> {
         // SAFETY: as in `get`.

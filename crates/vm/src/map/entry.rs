@@ -275,8 +275,8 @@ impl<M: Machine> NewEntries<M> {
     }
 
     /// They belong to the tree from now on.
-    pub fn published(mut self) {
-        self.first = ptr::null();
+    pub fn published(&mut self) {
+        (self.first, self.last) = (ptr::null(), ptr::null());
     }
 }
 

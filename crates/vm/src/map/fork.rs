@@ -13,7 +13,7 @@
 //! 5. Chains are made, linked, and published on both sides. Nobody runs in the child before this returns.
 
 use super::entry::{Attributes, Entry, Flags, How, NewEntries};
-use super::leaves::{Sweep, Work};
+use super::leaves::Sweep;
 use super::space::{Space, SpaceRef, USER};
 use super::update::layers;
 use crate::backing::{self, Spare};
@@ -78,11 +78,10 @@ impl<M: Machine> Space<M> {
         fence_full();
 
         let mut sweep = Sweep::new(self);
-        for e in writer.overlapping(USER.start, USER.end) {
-            if is_private(&e.attributes()) && e.prot().contains(Prot::WRITE) && has_content(e) {
-                sweep.perform(Work::Weaken(e.range(), e.prot() - Prot::WRITE));
-            }
-        }
+        let stored = writer
+            .overlapping(USER.start, USER.end)
+            .filter(|e| is_private(&e.attributes()) && e.prot().contains(Prot::WRITE) && has_content(e));
+        sweep.weaken_all(stored.map(|e| (e.range(), e.prot() - Prot::WRITE)));
         let proof = sweep.finish();
 
         let mut theirs = NewEntries::new(vm);

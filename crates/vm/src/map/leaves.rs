@@ -73,6 +73,39 @@ impl<'s, M: Machine> Sweep<'s, M> {
         }
     }
 
+    /// Weakens several ranges, ascending; those that share a table page share its lock. The caller as for `perform`.
+    pub fn weaken_all(&mut self, ranges: impl Iterator<Item = (VirtRange, Prot)>) {
+        let (vm, pmap) = (self.space.vm(), self.space.pmap());
+        let mut held: Option<<M::Pmap as Pmap<M>>::Table<'_>> = None;
+        for (range, keep) in ranges {
+            let mut at = range.start;
+            while at < range.end {
+                let mut table = match held.take().filter(|t| t.span().contains(at)) {
+                    Some(table) => table,
+                    None => {
+                        if self.owed.is_full() {
+                            let _part = core::mem::replace(&mut self.owed, Obligation::new(vm, pmap)).discharge();
+                        }
+                        match pmap.next_table(vm, VirtRange { start: at, end: range.end }) {
+                            Some(table) => table,
+                            None => break,
+                        }
+                    }
+                };
+                let span = table.span();
+                let end = span.end.min(range.end);
+                let mut va = at.max(span.start);
+                while let Some(present) = table.next_present(va, end) {
+                    let old = table.weaken(present, keep, &mut self.owed);
+                    credit(self.space, old);
+                    va = present + PAGE_SIZE;
+                }
+                at = end;
+                held = Some(table);
+            }
+        }
+    }
+
     /// Pays for all of it.
     pub fn finish(self) -> Flushed {
         self.owed.discharge()

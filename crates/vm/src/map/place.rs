@@ -85,18 +85,6 @@ impl<M: Machine> Space<M> {
         let writer = self.arena.write();
         let range = self.place(&writer, r.at, r.len)?;
 
-        let in_the_way: u64 = writer
-            .overlapping(range.start, range.end)
-            .filter_map(|e| e.range().intersect(&range))
-            .map(|r| r.len())
-            .sum();
-        if in_the_way != 0 && !matches!(r.at, Placement::Fixed(_)) {
-            return Err(MapError::Exists);
-        }
-        if self.arena.mapped() - in_the_way + range.len() > self.limits().bytes {
-            return Err(MapError::NoSpace);
-        }
-
         let mut flags = Flags::empty();
         flags.set(Flags::SHARED, r.shared);
         flags.set(Flags::GROWS_DOWN, r.grows_down);
@@ -106,6 +94,13 @@ impl<M: Machine> Space<M> {
         let attributes = Attributes { prot: r.prot, max_prot: r.max_prot, flags, tag: r.tag };
 
         let mut update = Update::new(self, writer, range).showing(object.map(|o| (o, page)));
+        let in_the_way = update.mapped_in(range);
+        if in_the_way != 0 && !matches!(r.at, Placement::Fixed(_)) {
+            return Err(MapError::Exists);
+        }
+        if self.arena.mapped() - in_the_way + range.len() > self.limits().bytes {
+            return Err(MapError::NoSpace);
+        }
         update.outside_before(range)?;
         if in_the_way == 0 {
             update.lean_on_previous(attributes);

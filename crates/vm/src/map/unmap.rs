@@ -3,7 +3,7 @@
 use super::entry::Entry;
 use super::leaves::Work;
 use super::space::{Space, USER};
-use super::update::{Piece, Update};
+use super::update::Update;
 use crate::backing;
 use crate::error::MapError;
 use crate::flush::{FlushSet, Flushed};
@@ -17,10 +17,10 @@ impl<M: Machine> Space<M> {
     pub fn unmap(&self, range: VirtRange) -> Result<(), MapError> {
         self.valid(range)?;
         let writer = self.arena.write();
-        if writer.next(range.start).is_none_or(|e| e.range().start >= range.end) {
+        let mut update = Update::new(self, writer, range);
+        if update.mapped_in(range) == 0 {
             return Ok(());
         }
-        let mut update = Update::new(self, writer, range);
         update.outside_before(range)?;
         update.outside_after(range)?;
         update.apply(Work::Clear(range))
@@ -33,28 +33,6 @@ impl<M: Machine> Space<M> {
             .filter(|r| r.start >= USER.start && r.end <= USER.end)
             .map(|_| ())
             .ok_or(MapError::Invalid)
-    }
-}
-
-impl<'s, M: Machine> Update<'s, M> {
-    /// What the entry that reaches into `range` from below has before it stays.
-    pub fn outside_before(&mut self, range: VirtRange) -> Result<(), MapError> {
-        match self.writer().get(range.start) {
-            Some(e) if e.range().start < range.start => {
-                self.push(Piece::part(e, VirtRange { start: e.range().start, end: range.start }))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// What the entry that reaches out of `range` upward has after it stays.
-    pub fn outside_after(&mut self, range: VirtRange) -> Result<(), MapError> {
-        match self.writer().get(range.end) {
-            Some(e) if e.range().start < range.end => {
-                self.push(Piece::part(e, VirtRange { start: range.end, end: e.range().end }))
-            }
-            _ => Ok(()),
-        }
     }
 }
 

@@ -183,6 +183,12 @@ pub(super) struct Update<'s, M: Machine> {
     writer: Option<Writer<'s, M>>,
     /// Entries marked stale, linked.
     marked: *const Entry<M>,
+    /// The entries that overlap the range: the first, the last; and the one after them.
+    first: Option<&'s Entry<M>>,
+    last: Option<&'s Entry<M>>,
+    following: Option<&'s Entry<M>>,
+    /// The one before them, where it was met on the way.
+    previous: Option<&'s Entry<M>>,
     row: Row<'s, M>,
 }
 
@@ -306,7 +312,7 @@ impl<'s, M: Machine> Row<'s, M> {
     }
 
     /// Gives the new entries their chains and publishes them, in the place of `gone` bytes.
-    fn publish(mut self, writer: &mut Writer<'s, M>, change: EntryChange<M>, gone: u64) {
+    fn publish(&mut self, writer: &mut Writer<'s, M>, change: EntryChange<M>, gone: u64) {
         for entry in self.new.iter() {
             // SAFETY: ours, not published.
             self.furnish(unsafe { entry.as_ref() });
@@ -320,13 +326,66 @@ impl<'s, M: Machine> Update<'s, M> {
     /// A change that replaces what lies in `range`: every entry that overlaps it is marked, its attributes and chain are
     /// frozen. What of those entries lies outside must come back as pieces.
     pub fn new(space: &'s Space<M>, writer: Writer<'s, M>, range: VirtRange) -> Self {
-        let mut update = Update { space, writer: None, marked: ptr::null(), row: Row::new(space, range) };
-        for entry in writer.overlapping(range.start, range.end) {
-            update.include(entry);
+        let mut update = Update {
+            space,
+            writer: None,
+            marked: ptr::null(),
+            first: None,
+            last: None,
+            following: None,
+            previous: None,
+            row: Row::new(space, range),
+        };
+        // One descent finds all of them.
+        let (previous, mut entries) = writer.around(range.start);
+        update.previous = previous;
+        loop {
+            match entries.next() {
+                Some(entry) if entry.range().start < range.end => {
+                    update.include(entry);
+                    update.first.get_or_insert(entry);
+                    update.last = Some(entry);
+                }
+                following => {
+                    update.following = following;
+                    break;
+                }
+            }
         }
         update.writer = Some(writer);
-        fence_full();
+        if update.first.is_some() {
+            fence_full();
+        }
         update
+    }
+
+    /// What the entry that reaches into `range` from below has before it stays.
+    pub fn outside_before(&mut self, range: VirtRange) -> Result<(), MapError> {
+        match self.first {
+            Some(e) if e.range().start < range.start => {
+                self.push(Piece::part(e, VirtRange { start: e.range().start, end: range.start }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What the entry that reaches out of `range` upward has after it stays.
+    pub fn outside_after(&mut self, range: VirtRange) -> Result<(), MapError> {
+        match self.last {
+            Some(e) if e.range().end > range.end => {
+                self.push(Piece::part(e, VirtRange { start: range.end, end: e.range().end }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Bytes of `range` that are mapped.
+    pub fn mapped_in(&self, range: VirtRange) -> u64 {
+        if self.first.is_none() {
+            return 0;
+        }
+        let parts = self.marked().filter_map(|e| e.range().intersect(&range));
+        parts.map(|r| r.len()).sum()
     }
 
     /// The object that a piece may show, from page `page` on.
@@ -368,7 +427,7 @@ impl<'s, M: Machine> Update<'s, M> {
     /// The neighbour before the change may grow into it: it is the first piece, and forgotten where nothing joins it.
     pub fn lean_on_previous(&mut self, a: Attributes) {
         let start = self.row.range.start;
-        if let Some(previous) = self.writer().before(start)
+        if let Some(previous) = self.previous.or_else(|| self.writer().before(start))
             && previous.range().end == start
             && previous.attributes() == a
         {
@@ -380,9 +439,8 @@ impl<'s, M: Machine> Update<'s, M> {
 
     /// The neighbour after the change joins the last piece, where it continues it.
     pub fn lean_on_next(&mut self, a: Attributes) {
-        let end = self.row.range.end;
-        if let Some(next) = self.writer().get(end)
-            && next.range().start == end
+        if let Some(next) = self.following
+            && next.range().start == self.row.range.end
             && next.attributes() == a
         {
             self.mark(next);
@@ -433,21 +491,24 @@ impl<'s, M: Machine> Update<'s, M> {
         }
 
         // Phase 2: nothing from here on can fail.
-        let mut sweep = Sweep::new(self.space);
-        sweep.perform(work);
-        let (emptied, cleared) = (sweep.emptied, sweep.cleared);
-        let proof = sweep.finish();
-        self.space.note_cleared(cleared);
+        let (mut proof, mut emptied) = (None, None);
+        if work != Work::None {
+            let mut sweep = Sweep::new(self.space);
+            sweep.perform(work);
+            emptied = sweep.emptied;
+            let cleared = sweep.cleared;
+            proof = Some(sweep.finish());
+            self.space.note_cleared(cleared);
+        }
         let mut writer = self.writer.take().expect("the writer is held until the change is applied");
-        if let (Some(row), Some(first)) = (elsewhere, first) {
+        if let (Some(mut row), Some(first)) = (elsewhere, first) {
             row.publish(&mut writer, first, 0);
         }
         let change = change.unwrap_or_else(|| {
             self.row.prepare(&mut writer).unwrap_or_else(|_| panic!("the nodes of the second change were set aside"))
         });
         let range = self.row.range;
-        let row = core::mem::replace(&mut self.row, Row::new(self.space, range));
-        row.publish(&mut writer, change, gone_bytes);
+        self.row.publish(&mut writer, change, gone_bytes);
 
         let mut replaced: *const Entry<M> = ptr::null();
         let mut at = core::mem::replace(&mut self.marked, ptr::null());
@@ -471,7 +532,9 @@ impl<'s, M: Machine> Update<'s, M> {
             // SAFETY: unreachable for new readers, and given up once; a chain that was not passed on was the entry's own.
             unsafe {
                 if !entry.passed_on.get() {
-                    backing::dispose(self.space.vm(), entry.front_ptr(), &proof);
+                    // Without work on leaves there is nothing to flush: those that stand are right.
+                    let proof = proof.get_or_insert_with(|| Sweep::new(self.space).finish());
+                    backing::dispose(self.space.vm(), entry.front_ptr(), proof);
                 }
                 Entry::retire(NonNull::from(entry));
             }

@@ -80,10 +80,20 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
         node: *mut Node<A, F>,
         range: core::ops::Range<usize>,
     ) -> Result<(), OutOfMemory> {
-        for i in range {
-            // SAFETY: by this function's contract.
-            let (n, gap) = unsafe { (&*node, Node::gap(node, i)) };
-            self.push(from, n.start(i), n.end(i), n.slot(i), gap)?;
+        let mut range = range;
+        while !range.is_empty() {
+            if self.room == 0 {
+                // SAFETY: by this function's contract.
+                let (n, gap) = unsafe { (&*node, Node::gap(node, range.start)) };
+                self.push(from, n.start(range.start), n.end(range.start), n.slot(range.start), gap)?;
+                range.start += 1;
+                continue;
+            }
+            let n = self.room.min(range.len());
+            // SAFETY: by this function's contract; a node of ours with room.
+            unsafe { Node::append(self.last, node, range.start..range.start + n) };
+            self.room -= n;
+            range.start += n;
         }
         Ok(())
     }
@@ -196,6 +206,9 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
             self.fill(&mut change, &mut below, |row, from| row.take(from, &mut items, count))?;
             return self.crown(change, below);
         }
+        if let Some(done) = self.prepare_leaf(root, lo, hi, count, &mut items)? {
+            return Ok(done);
+        }
         let (mut left, mut right) = (Path::new(), Path::new());
         // SAFETY: the caller is the writer (`Owner`): what is reachable stays, and only this code changes it.
         unsafe {
@@ -282,6 +295,53 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
             }
         }
         self.crown(change, below)
+    }
+
+    /// The usual change: one leaf gives way to one leaf. `None` where it is another.
+    #[inline]
+    fn prepare_leaf(
+        &self,
+        root: *mut Node<A, F>,
+        lo: u64,
+        hi: u64,
+        count: usize,
+        items: &mut impl Iterator<Item = Item<T>>,
+    ) -> Result<Option<Change<T, A, F>>, OutOfMemory> {
+        let mut path = Path::new();
+        // SAFETY: the caller is the writer: what is reachable stays, and only this code changes it.
+        unsafe {
+            let bound = path.descend_below(root, lo);
+            let leaf = path.node(0);
+            let n = &*leaf;
+            if hi > bound {
+                return Ok(None);
+            }
+            let keep = starting_before(n, lo);
+            let mut resume = keep;
+            while resume < n.len() && n.start(resume) < hi {
+                resume += 1;
+            }
+            let total = keep + count + n.len() - resume;
+            if total > F || total == 0 || (total <= thin(F) && path.height() > 1) {
+                return Ok(None);
+            }
+            let new = self.source.node(0)?;
+            Node::append(new, leaf, 0..keep);
+            for item in items.take(count) {
+                Node::push(new, item.start, item.end, item.value.as_ptr().cast(), 0);
+            }
+            Node::append(new, leaf, resume..n.len());
+            debug_assert_eq!((*new).len(), total, "as many items as were announced");
+            n.link.set(ptr::null_mut());
+            Ok(Some(Change {
+                built: new,
+                replaced: leaf,
+                top: new,
+                parent: (path.height() > 1).then_some((1, path)),
+                delta: count as isize - (resume - keep) as isize,
+                _values: PhantomData,
+            }))
+        }
     }
 
     /// Runs `f` to fill `row`; where that fails, the row's nodes go to the change, which frees them.

@@ -174,7 +174,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         if !root.is_null() {
             // SAFETY: as in `get`.
             unsafe {
-                path.descend(root, |n| n.route(from));
+                path.descend_below(root, from);
                 let leaf = path.node(0);
                 let mut i = (*leaf).count_starting_at_or_before(from);
                 if i > 0 && (*leaf).end(i - 1) > from {
@@ -206,6 +206,15 @@ pub struct Cursor<T, A: NodeAlloc, const F: usize> {
     path: Path<A, F>,
     valid: bool,
     _values: PhantomData<NonNull<T>>,
+}
+
+impl<T, A: NodeAlloc, const F: usize> Cursor<T, A, F> {
+    /// The item before the cursor's place, where it is in the same leaf. `None` says nothing.
+    pub fn before(&self) -> Option<Item<T>> {
+        let leaf = self.path.leaf()?;
+        // SAFETY: as in `next`.
+        self.path.index(0).checked_sub(1).map(|i| unsafe { (*leaf).item(i) })
+    }
 }
 
 impl<T, A: NodeAlloc, const F: usize> Clone for Cursor<T, A, F> {

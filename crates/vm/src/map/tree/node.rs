@@ -38,8 +38,8 @@ pub unsafe trait NodeAlloc: Copy + 'static {
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired));
 }
 
-/// The deepest tree: with a fan-out of 15 that is never reached, and a change that would go deeper fails for memory.
-pub(super) const MAX_LEVELS: usize = 12;
+/// The deepest tree: 15^8 items and a few. A change that would go deeper fails as if for memory.
+pub(super) const MAX_LEVELS: usize = 8;
 
 /// A leaf, or the part of an inner node that both have.
 #[repr(C)]
@@ -232,6 +232,42 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
         }
     }
 
+    /// Appends slots `range` of `from`, a node of the same level, to a node that is being built.
+    ///
+    /// # Safety
+    /// As [`Node::push`], for each of them.
+    pub unsafe fn append(this: *mut Self, from: *mut Self, range: core::ops::Range<usize>) {
+        // SAFETY: by this function's contract. Only the writer changes what is copied, so plain copies do; the arrays of the
+        // two nodes do not overlap.
+        unsafe {
+            let (at, n) = ((*this).len(), range.len());
+            debug_assert!(at + n <= F && range.end <= (*from).len());
+            ptr::copy_nonoverlapping(
+                (&raw const (*from).starts).cast::<u64>().add(range.start),
+                (&raw mut (*this).starts).cast::<u64>().add(at),
+                n,
+            );
+            ptr::copy_nonoverlapping(
+                (&raw const (*from).ends).cast::<u64>().add(range.start),
+                (&raw mut (*this).ends).cast::<u64>().add(at),
+                n,
+            );
+            ptr::copy_nonoverlapping(
+                (&raw const (*from).slots).cast::<*mut ()>().add(range.start),
+                (&raw mut (*this).slots).cast::<*mut ()>().add(at),
+                n,
+            );
+            if (*this).level > 0 {
+                ptr::copy_nonoverlapping(
+                    (&raw const (*from.cast::<Inner<A, F>>()).gaps).cast::<u64>().add(range.start),
+                    (&raw mut (*this.cast::<Inner<A, F>>()).gaps).cast::<u64>().add(at),
+                    n,
+                );
+            }
+            (*this).len.set((at + n) as u8);
+        }
+    }
+
     /// The node's own triple, from its arrays alone.
     ///
     /// # Safety
@@ -240,9 +276,14 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
         // SAFETY: by this function's contract.
         unsafe {
             let n = (*this).len();
-            let mut gap = Self::gap(this, 0);
+            let mut gap = 0;
             for i in 1..n {
-                gap = gap.max((*this).start(i) - (*this).end(i - 1)).max(Self::gap(this, i));
+                gap = gap.max((*this).start(i) - (*this).end(i - 1));
+            }
+            if (*this).level > 0 {
+                for i in 0..n {
+                    gap = gap.max(Self::gap(this, i));
+                }
             }
             Summary { first: (*this).start(0), last: (*this).end(n - 1), gap }
         }
@@ -302,6 +343,10 @@ impl<A: NodeAlloc, const F: usize> Path<A, F> {
     pub fn node(&self, level: usize) -> *mut Node<A, F> {
         self.nodes[level]
     }
+    /// The leaf, where the path leads to one.
+    pub fn leaf(&self) -> Option<*mut Node<A, F>> {
+        (self.height > 0).then_some(self.nodes[0])
+    }
     pub fn index(&self, level: usize) -> usize {
         self.index[level] as usize
     }
@@ -328,6 +373,34 @@ impl<A: NodeAlloc, const F: usize> Path<A, F> {
                 let i = route(&*node);
                 self.index[level] = i as u8;
                 node = (*node).child(i);
+            }
+        }
+    }
+
+    /// From `root` to the leaf for `at`. Returns the first address that belongs to a leaf further right.
+    ///
+    /// # Safety
+    /// As [`Path::descend`].
+    pub unsafe fn descend_below(&mut self, root: *mut Node<A, F>, at: u64) -> u64 {
+        let mut bound = u64::MAX;
+        let mut node = root;
+        // SAFETY: by this function's contract.
+        unsafe {
+            self.height = (*node).level + 1;
+            loop {
+                let n = &*node;
+                let level = n.level as usize;
+                self.nodes[level] = node;
+                self.index[level] = 0;
+                if level == 0 {
+                    return bound;
+                }
+                let i = n.route(at);
+                self.index[level] = i as u8;
+                if i + 1 < n.len() {
+                    bound = n.start(i + 1);
+                }
+                node = n.child(i);
             }
         }
     }
