@@ -57,3 +57,31 @@ impl fmt::Display for OutOfMemory {
     }
 }
 impl core::error::Error for OutOfMemory {}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            MapError::Invalid => "no valid address, length or alignment",
+            MapError::NotMapped => "not mapped",
+            MapError::Exists => "a mapping is in the way",
+            MapError::NoSpace => "no hole is large enough",
+            MapError::Protection => "the mapping does not allow this protection",
+            MapError::TooMany => "too many mappings",
+            MapError::OutOfMemory => "out of memory",
+        })
+    }
+}
+impl core::error::Error for MapError {}
+
+impl fmt::Display for FaultError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FaultError::NotMapped => "not mapped",
+            FaultError::Protection => "the mapping does not allow this access",
+            FaultError::BeyondEnd => "beyond the end of what is mapped",
+            FaultError::Pager => "the page could not be read",
+            FaultError::OutOfMemory => "out of memory",
+        })
+    }
+}
+impl core::error::Error for FaultError {}
