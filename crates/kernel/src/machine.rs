@@ -165,6 +165,12 @@ unsafe impl X86 for Machine {
         // SAFETY: called only where the CPU has INVPCID.
         unsafe { asm!("invpcid {}, [{}]", in(reg) kind, in(reg) &descriptor, options(nostack, preserves_flags)) }
     }
+    fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
+        let interrupts = cpu::interrupts_off();
+        let r = f();
+        cpu::interrupts_restore(interrupts);
+        r
+    }
     fn shoot(&self, targets: &CpuMask, request: &Request<'_>) {
         shootdown::shoot(self, targets, request);
     }

@@ -149,11 +149,14 @@ impl<'a> Request<'a> {
                 }
             }
             Kind::Leave { space } => {
-                if state.loaded() == space.id {
-                    // SAFETY: a shootdown is served on the CPU that it asks, with preemption and interrupts off, or by the
-                    // asker, which has preemption off and holds nothing of the user half.
-                    unsafe { mmu.leave(machine, cpu) };
-                }
+                // Masked: a handler must find either all of the space loaded or nothing of it. Otherwise it could call a flush
+                // done while the hardware still walks tables that are about to be freed.
+                machine.masked(|| {
+                    if state.loaded() == space.id {
+                        // SAFETY: on the CPU that is asked, interrupts masked; nothing of the user half is used there.
+                        unsafe { mmu.leave(machine, cpu) };
+                    }
+                });
             }
             Kind::Kernel { start, end } => {
                 (*start..*end).step_by(PAGE_SIZE as usize).for_each(|va| machine.invlpg(va));

@@ -39,6 +39,9 @@ pub unsafe trait X86: Machine<Pmap = X86Pmap> {
     /// INVPCID on this CPU. Called only where [`Mmu::pcid`] is true.
     fn invpcid(&self, what: Invpcid);
 
+    /// Runs `f` with interrupts masked on this CPU.
+    fn masked<R>(&self, f: impl FnOnce() -> R) -> R;
+
     /// Makes every CPU in `targets` call [`Request::serve`], and returns when all of them have. The caller's own CPU may be
     /// among them: it serves the request itself, after it has interrupted the others and before it waits for them.
     ///
