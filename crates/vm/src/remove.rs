@@ -133,32 +133,29 @@ enum Stop {
 /// Takes pages from the cursor on, each busy, into an empty batch; drops cuts.
 fn collect<M: Machine>(object: &Object<M>, cursor: &mut Cursor, batch: &mut Batch, pin: &Pinned<'_>) -> Stop {
     let vm = object.vm();
-    loop {
+    let mut visit = cursor.resume(object.index(), pin);
+    let (key, stop) = loop {
         if batch.is_full() {
             return Stop::Full;
         }
-        let Some((key, slot)) = cursor.resume(object.index(), pin).next() else { return Stop::Done };
+        let Some((key, slot)) = visit.next() else { return Stop::Done };
         match slot {
             Slot::Page(pfn) => {
                 let page = vm.page(pfn);
                 match vm.try_busy_page(object, key, page) {
                     Some(_) => batch.push(key, pfn),
-                    None => {
-                        cursor.rewind(key);
-                        return Stop::Busy(page);
-                    }
+                    None => break (key, Stop::Busy(page)),
                 }
             }
-            Slot::Reserved => {
-                cursor.rewind(key);
-                return Stop::Reserved;
-            }
+            Slot::Reserved => break (key, Stop::Reserved),
             Slot::Cut | Slot::Cover(_) => {
                 object.index().clear(key, slot, pin);
             }
             Slot::Empty | Slot::Swap(_) => {}
         }
-    }
+    };
+    cursor.rewind(key);
+    stop
 }
 
 /// Frees the batch's pages, which no leaf maps any more.
@@ -200,20 +197,24 @@ pub(crate) fn evict<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut 
 /// Frees pages (and cuts) of `keys` that no leaf maps nor will: those of private memory whose leaves are gone and flushed and
 /// whose faults give up. Waits for busy pages by spinning: who holds one here is such a fault, which never sleeps.
 pub(crate) fn free<M: Machine>(object: &Object<M>, keys: Range<u64>) {
-    free_unmapped(object, keys.clone());
+    free_unmapped(object, keys.clone(), false);
     let pin = object.vm().epoch().pin();
     object.index().prune(keys, &pin);
 }
 
-/// As [`free`], and leaves empty nodes where they are.
-fn free_unmapped<M: Machine>(object: &Object<M>, keys: Range<u64>) {
+/// As [`free`], and leaves empty nodes where they are. `whole`: the index goes next, so its slots need not be emptied.
+fn free_unmapped<M: Machine>(object: &Object<M>, keys: Range<u64>, whole: bool) {
     let vm = object.vm();
     let mut cursor = Cursor::over(keys);
     loop {
         let pin = vm.epoch().pin();
         let mut batch = Batch::new();
         let stop = collect(object, &mut cursor, &mut batch, &pin);
-        finish(object, &batch, &pin);
+        if whole {
+            batch.as_slice().iter().for_each(|(_, pfn)| vm.release_page(vm.page(*pfn)));
+        } else {
+            finish(object, &batch, &pin);
+        }
         drop(pin);
         match stop {
             Stop::Done => return,
@@ -225,7 +226,7 @@ fn free_unmapped<M: Machine>(object: &Object<M>, keys: Range<u64>) {
 
 /// Frees all pages of a dead object: nobody shows it, every flush is done.
 pub(crate) fn free_all<M: Machine>(object: &Object<M>) {
-    free_unmapped(object, 0..KEYS);
+    free_unmapped(object, 0..KEYS, true);
 }
 
 /// Frees those pages of `keys` that no backing of this private object shows any more. Who showed them has unlinked, and
