@@ -134,9 +134,6 @@ pub extern "C" fn start(start_info: u32) -> ! {
         if registers.is_some() { "xAPIC" } else { "x2APIC" },
         crate::clock::now() / 1000,
     );
-    if quire_kernel::command_line::flag(command_line, "panic") {
-        panic!("as asked");
-    }
     start_timer();
     adopt_idle();
     personality::set_verbose(quire_kernel::command_line::flag(command_line, "verbose"));
@@ -151,6 +148,10 @@ pub extern "C" fn start(start_info: u32) -> ! {
         unsafe { core::slice::from_raw_parts(direct(m.start), m.len as usize) }
     });
     crate::panic::set_symbols(archive);
+    // The word `panic` on the command line: how a panic's report and status are tested.
+    if quire_kernel::command_line::flag(command_line, "panic") {
+        panic!("as asked");
+    }
     personality::start(archive);
     smp::go(&topology, registers.is_none());
     cpu::interrupts_on();
