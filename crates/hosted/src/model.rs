@@ -48,17 +48,35 @@ pub enum Seen {
     Failed(FaultError),
 }
 
+/// What is known of a page of a shared object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Content {
+    /// Its stamp.
+    Stamp(u64),
+    /// It lies beyond the object's end.
+    Beyond,
+    /// Its owner may be changing it.
+    Unknown,
+}
+
 impl State {
-    /// Whether an access that found the page in this state could end like that. `shared` tells a shared page's stamp, where
-    /// it is known.
-    pub fn explains(self, access: Access, seen: Seen, shared: impl Fn(usize, usize) -> Option<u64>) -> bool {
+    /// Whether an access that found the page in this state could end like that. `shared` tells what a shared page has.
+    pub fn explains(self, access: Access, seen: Seen, shared: impl Fn(usize, usize) -> Content) -> bool {
         match (seen, self.prot()) {
             (Seen::Failed(FaultError::OutOfMemory), Some(_)) => true,
             (Seen::Failed(FaultError::NotMapped), None) => true,
             (Seen::Failed(FaultError::Protection), Some(p)) => !p.contains(access.needs()),
+            (Seen::Failed(FaultError::BeyondEnd), Some(p)) if p.contains(access.needs()) => match self {
+                State::Shared(_, o, p) => matches!(shared(o, p), Content::Beyond | Content::Unknown),
+                _ => false,
+            },
             (Seen::Value(v), Some(p)) if p.contains(access.needs()) => match (v, self) {
                 (Some(v), State::Private(_, own, _)) => v == own,
-                (Some(v), State::Shared(_, o, p)) => shared(o, p).is_none_or(|s| s == v),
+                (v, State::Shared(_, o, p)) => match shared(o, p) {
+                    Content::Stamp(s) => v.is_none_or(|v| v == s),
+                    Content::Beyond => false,
+                    Content::Unknown => true,
+                },
                 _ => true,
             },
             _ => false,
@@ -209,7 +227,7 @@ mod tests {
     #[test]
     fn an_access_that_nothing_explains_is_an_error() {
         let mut page = Page::of(vec![State::Private(RW, 1, 0), State::Unmapped]);
-        let seen = |s: State, v| s.explains(Access::Read, v, |_, _| None);
+        let seen = |s: State, v| s.explains(Access::Read, v, |_, _| Content::Unknown);
         assert!(page.narrow(|s| seen(s, Seen::Value(Some(1)))));
         assert_eq!(page.certain(), Some(State::Private(RW, 1, 0)));
         assert!(!page.narrow(|s| seen(s, Seen::Failed(FaultError::NotMapped))));

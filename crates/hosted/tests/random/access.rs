@@ -1,9 +1,9 @@
 //! Accesses: of the own lane, whose outcome is known; of other lanes, whose owners may be changing them; of objects.
 
 use crate::worker::{Pages, Worker};
-use crate::world::{LANE_PAGES, SharedObject, SpaceModel, write_stamp};
+use crate::world::{COMMON, LANE_PAGES, SpaceModel, write_stamp};
 use quire_hosted::Hosted;
-use quire_hosted::model::{Page, Seen, Span, State};
+use quire_hosted::model::{Content, Page, Seen, Span, State};
 use quire_vm::object::ObjectRef;
 use quire_vm::{Access, FaultError, PAGE_SIZE};
 use std::sync::atomic::Ordering;
@@ -33,12 +33,12 @@ impl Worker<'_> {
 
     pub fn narrow(&self, page: &mut Page, access: Access, seen: Seen) {
         let before = page.clone();
-        let stamp = |o: usize, p: usize| Some(self.world.shared[o].stamp(self.lane, p).load(Ordering::Relaxed));
-        if !page.narrow(|s| s.explains(access, seen, stamp)) {
+        let content = |o: usize, p: usize| self.world.shared[o].content(self.lane, p);
+        if !page.narrow(|s| s.explains(access, seen, content)) {
             let stamps: Vec<_> = before
                 .now()
                 .iter()
-                .filter_map(|s| if let State::Shared(_, o, p) = s { stamp(*o, *p) } else { None })
+                .filter_map(|s| if let State::Shared(_, o, p) = s { Some(content(*o, *p)) } else { None })
                 .collect();
             self.wrong(&format!(
                 "{access:?} ended as {seen:x?}, which none of {:x?} explains (shared: {stamps:x?}); before: {:#?}",
@@ -92,8 +92,10 @@ impl Worker<'_> {
 
     /// A page was stored to, and may be private or shared memory: looks at the objects, which alone can tell.
     pub fn find_out(&self, _model: &SpaceModel, page: &mut Page, _va: u64, stamp: u64) {
-        let in_object =
-            |o: usize, p: usize| read_stamp(&self.world.shared[o].object, SharedObject::index(self.lane, p)) == stamp;
+        let in_object = |o: usize, p: usize| {
+            let shared = &self.world.shared[o];
+            read_stamp(&shared.object, shared.index(self.lane, p)) == Some(stamp)
+        };
         if !page.narrow(|s| match s {
             State::Shared(_, o, p) => in_object(o, p),
             _ => true,
@@ -130,7 +132,10 @@ impl Worker<'_> {
         let states = page.during(span);
         // Which stamp a shared page had at that moment is not known, but whose it must be.
         let own = |v: u64| v == 0 || v >> 48 == lane as u64 + 1;
-        let shared = |_, _| if let Seen::Value(Some(v)) = seen { Some(if own(v) { v } else { 0 }) } else { None };
+        let shared = |_, _| match seen {
+            Seen::Value(Some(v)) if !own(v) => Content::Stamp(!v),
+            _ => Content::Unknown,
+        };
         if !states.iter().any(|s| s.explains(access, seen, shared)) {
             let log = page.log();
             self.wrong(&format!(
@@ -160,36 +165,50 @@ impl Worker<'_> {
         }
     }
 
-    /// Reads, writes or discards a page of the own part of a shared object, past any mapping.
+    /// One of the objects that the lane uses.
+    pub fn object(&mut self) -> usize {
+        match self.random(COMMON + 1) {
+            COMMON => COMMON + self.lane,
+            common => common,
+        }
+    }
+
+    /// Reads, writes or discards a page of the own part of a shared object, past any mapping; or changes the own object's
+    /// size.
     pub fn use_the_object(&mut self) {
-        let (o, p) = (self.random(2), self.random(self.world.mix.part));
+        let (o, p) = (self.object(), self.random(self.world.mix.part));
         let shared = &self.world.shared[o];
-        let index = SharedObject::index(self.lane, p);
+        let index = shared.index(self.lane, p);
         self.doing = format!("use page {p} of object {o}");
+        if shared.is_own() && self.random(2) == 0 {
+            shared.resize(self.random(self.world.mix.part + 1));
+            return;
+        }
         match self.random(3) {
             0 => {
-                let (got, known) =
-                    (read_stamp(&shared.object, index), shared.stamp(self.lane, p).load(Ordering::Relaxed));
-                if got != known {
-                    self.wrong(&format!("the object has {got:#x} where {known:#x} was written"));
+                let (got, known) = (read_stamp(&shared.object, index), shared.content(self.lane, p));
+                if got.map_or(Content::Beyond, Content::Stamp) != known {
+                    self.wrong(&format!("the object has {got:x?} where there should be {known:x?}"));
                 }
             }
-            1 => {
+            1 if shared.has(p) => {
                 let stamp = self.stamp();
                 if write_stamp(&shared.object, index, stamp).is_ok_and(|n| n == 8) {
                     shared.stamp(self.lane, p).store(stamp, Ordering::Relaxed);
                 }
             }
+            1 => {}
             _ => {
                 let end = p + 1 + self.random((self.world.mix.part - p).min(4));
-                shared.object.discard(index..SharedObject::index(self.lane, end - 1) + 1);
+                shared.object.discard(index..shared.index(self.lane, end - 1) + 1);
                 (p..end).for_each(|p| shared.stamp(self.lane, p).store(0, Ordering::Relaxed));
             }
         }
     }
 }
 
-fn read_stamp(object: &ObjectRef<Hosted>, page: u64) -> u64 {
+/// The stamp of a page; `None` beyond the end.
+fn read_stamp(object: &ObjectRef<Hosted>, page: u64) -> Option<u64> {
     let mut bytes = [0; 8];
     let mut at = 0;
     let read = object.read::<std::convert::Infallible>(page * PAGE_SIZE, 8, &mut |from| {
@@ -197,6 +216,9 @@ fn read_stamp(object: &ObjectRef<Hosted>, page: u64) -> u64 {
         at += from.len();
         Ok(from.len())
     });
-    assert!(matches!(read, Ok(8)), "an object's page cannot be read: {read:?}");
-    u64::from_le_bytes(bytes)
+    match read {
+        Ok(8) => Some(u64::from_le_bytes(bytes)),
+        Ok(0) => None,
+        other => panic!("an object's page cannot be read: {other:?}"),
+    }
 }

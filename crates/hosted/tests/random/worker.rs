@@ -1,6 +1,6 @@
 //! One CPU at work: random operations on its own lane of random spaces, looks and stores in other lanes, forks, exits.
 
-use crate::world::{BLOCK, FILE_PAGES, LANE_PAGES, MIXED_PAGES, Op, SharedObject, SpaceModel, World, file_stamp};
+use crate::world::{BLOCK, FILE_PAGES, LANE_PAGES, MIXED_PAGES, Op, SpaceModel, World, file_stamp};
 use quire_hosted::Cpu;
 use quire_hosted::model::{Page, Span, State};
 use quire_vm::map::{Advice, MapRequest, Move, Placement, Tag};
@@ -209,7 +209,7 @@ impl<'w> Worker<'w> {
             populate: self.random(8) == 0,
         };
         let file_at = self.random(FILE_PAGES);
-        let (object, part_at) = (self.random(2), self.random(self.world.mix.part));
+        let (object, part_at) = (self.object(), self.random(self.world.mix.part));
         let end = match what {
             0 => {
                 request.object = Some((self.world.file.clone(), file_at as u64 * PAGE_SIZE));
@@ -218,7 +218,7 @@ impl<'w> Worker<'w> {
             1 => {
                 request.shared = true;
                 let o = &self.world.shared[object];
-                request.object = Some((o.object.clone(), SharedObject::index(self.lane, part_at) * PAGE_SIZE));
+                request.object = Some((o.object.clone(), o.index(self.lane, part_at) * PAGE_SIZE));
                 self.world.mix.part - part_at
             }
             _ => usize::MAX,

@@ -1,11 +1,12 @@
 //! What the workers share: spaces with the models of their lanes, objects with their stamps, a logical clock.
 
-use quire_hosted::model::{Page, Span};
+use quire_hosted::model::{Content, Page, Span};
 use quire_hosted::{Cpu, Hosted};
 use quire_sync::Mutex;
 use quire_vm::PAGE_SIZE;
 use quire_vm::map::SpaceRef;
 use quire_vm::object::ObjectRef;
+use quire_vm::pager::{Pager, PagerError};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -73,15 +74,42 @@ impl Drop for Watch<'_> {
 pub struct SharedObject {
     pub object: ObjectRef<Hosted>,
     stamps: Vec<AtomicU64>,
+    /// It is one lane's alone, who shortens and lengthens it: the pages that there are.
+    size: Option<AtomicUsize>,
 }
 
+/// Objects that all lanes share; behind them, each lane has one of its own.
+pub const COMMON: usize = 2;
+
 impl SharedObject {
+    fn new(object: ObjectRef<Hosted>, pages: usize, own: bool) -> Self {
+        let stamps = (0..pages).map(|_| AtomicU64::new(0)).collect();
+        SharedObject { object, stamps, size: own.then(|| AtomicUsize::new(pages)) }
+    }
     pub fn stamp(&self, lane: usize, page: usize) -> &AtomicU64 {
-        &self.stamps[lane * PART + page]
+        &self.stamps[self.index(lane, page) as usize]
     }
     /// The page's number in the object.
-    pub fn index(lane: usize, page: usize) -> u64 {
-        (lane * PART + page) as u64
+    pub fn index(&self, lane: usize, page: usize) -> u64 {
+        if self.size.is_some() { page as u64 } else { (lane * PART + page) as u64 }
+    }
+    pub fn is_own(&self) -> bool {
+        self.size.is_some()
+    }
+    pub fn has(&self, page: usize) -> bool {
+        self.size.as_ref().is_none_or(|s| page < s.load(Ordering::Relaxed))
+    }
+    /// Its lane makes it `pages` pages long.
+    pub fn resize(&self, pages: usize) {
+        self.object.set_size(pages as u64 * PAGE_SIZE);
+        if let Some(size) = &self.size {
+            size.store(pages, Ordering::Relaxed);
+            self.stamps[pages..].iter().for_each(|s| s.store(0, Ordering::Relaxed));
+        }
+    }
+    /// What its lane knows of a page.
+    pub fn content(&self, lane: usize, page: usize) -> Content {
+        if self.has(page) { Content::Stamp(self.stamp(lane, page).load(Ordering::Relaxed)) } else { Content::Beyond }
     }
 }
 
@@ -197,6 +225,27 @@ pub struct Counts {
     pub out_of_memory: AtomicU64,
 }
 
+/// The file's pager: slow, as disks are.
+struct Slow;
+
+impl Pager for Slow {
+    fn name(&self, to: &mut dyn std::fmt::Write) -> std::fmt::Result {
+        to.write_str("slow file")
+    }
+    fn ident(&self) -> (u64, u64) {
+        (1, 2)
+    }
+    fn in_memory(&self) -> bool {
+        false
+    }
+    fn fill(&self, page: u64, frame: &mut [u8; PAGE_SIZE as usize]) -> Result<(), PagerError> {
+        // A pager is called where sleeping is allowed; poisoned bytes would show if it left any behind.
+        quire_sync::hooks::park(Some(quire_sync::hooks::now() + 30_000));
+        frame[..8].copy_from_slice(&file_stamp(page as usize).to_le_bytes());
+        Ok(())
+    }
+}
+
 /// The stamp of page `page` of the file: odd pages are holes.
 pub fn file_stamp(page: usize) -> u64 {
     if page % 2 == 0 { 0xf11e_0000 + page as u64 } else { 0 }
@@ -207,16 +256,11 @@ impl World {
     pub fn new(cpu: &Cpu, lanes: usize, slots: usize, mix: &'static Mix) -> World {
         let vm = cpu.vm();
         let object = |pages: usize| ObjectRef::anonymous(vm, pages as u64).expect("memory at the start");
-        let shared = (0..2)
-            .map(|_| SharedObject {
-                object: object(lanes * PART),
-                stamps: (0..lanes * PART).map(|_| AtomicU64::new(0)).collect(),
-            })
+        let shared = (0..COMMON + lanes)
+            .map(|n| if n < COMMON { (lanes * PART, false) } else { (PART, true) })
+            .map(|(pages, own)| SharedObject::new(object(pages), pages, own))
             .collect();
-        let file = object(FILE_PAGES);
-        for page in (0..FILE_PAGES).step_by(2) {
-            write_stamp(&file, page as u64, file_stamp(page)).expect("memory at the start");
-        }
+        let file = ObjectRef::with_pager(vm, &Slow, FILE_PAGES as u64 * PAGE_SIZE).expect("memory at the start");
         let first = quire_vm::map::Space::new(vm).expect("memory at the start");
         let empty = (0..lanes).map(|_| vec![Page::new(); LANE_PAGES]).collect();
         let mut spaces: Vec<_> = (0..slots).map(|_| Mutex::new(None)).collect();
