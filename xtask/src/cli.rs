@@ -126,9 +126,11 @@ pub struct Test {
 
 /// Options of `debug`.
 #[derive(Debug, Clone, Args)]
-#[command(after_help = "Examples:\n  ./quire debug -- ./my-program --with arguments\n  ./quire debug -- busybox ls\n\n\
+#[command(
+    after_help = "Examples:\n  ./quire debug -- ./my-program --with arguments\n  ./quire debug -- busybox ls\n\n\
                         gdb starts with the kernel's symbols and the program's, and stops at the program's first \
-                        instruction.\nThe program's output appears in between; its standard input is empty.")]
+                        instruction.\nThe program's output appears in between; its standard input is empty."
+)]
 pub struct Debug {
     /// The guest.
     #[command(flatten)]
@@ -145,9 +147,11 @@ pub struct Debug {
 
 /// Options of `compare`.
 #[derive(Debug, Clone, Args)]
-#[command(after_help = "The program prints lines `name value unit`; both sides' medians and their ratio are printed.\n\n\
+#[command(
+    after_help = "The program prints lines `name value unit`; both sides' medians and their ratio are printed.\n\n\
                         Examples:\n  ./quire compare --cpus 2 -- target/programs/zerofill --seconds 2\n  \
-                        ./quire compare --count -- target/programs/forkexec     guest instructions: repeatable")]
+                        ./quire compare --count -- target/programs/forkexec     guest instructions: repeatable"
+)]
 pub struct Compare {
     /// The guest.
     #[command(flatten)]
@@ -235,7 +239,10 @@ mod tests {
 
     #[test]
     fn everything_after_the_program_is_its_own() {
-        for line in [vec!["./quire", "run", "--cpus", "2", "--", "ls", "-l", "--help"], vec!["./quire", "run", "--cpus", "2", "ls", "-l", "--help"]] {
+        for line in [
+            vec!["./quire", "run", "--cpus", "2", "--", "ls", "-l", "--help"],
+            vec!["./quire", "run", "--cpus", "2", "ls", "-l", "--help"],
+        ] {
             let Command::Run(run) = Cli::try_parse_from(line).unwrap().command else { panic!("not run") };
             assert_eq!(run.program, ["ls", "-l", "--help"]);
             assert_eq!(run.guest.cpus, 2);

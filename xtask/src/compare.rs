@@ -52,12 +52,8 @@ pub fn command(places: &Places, options: &cli::Compare) -> Result<u8> {
     }
     let (tree, order) = run::prepare(places, &options.guest, &options.program, false)?;
     let sides = [Kernel::ready(places, On::Quire)?, Kernel::ready(places, On::Linux)?];
-    let shape = Shape {
-        cpus: options.guest.cpus,
-        memory: options.guest.memory,
-        count: options.count,
-        ..Shape::default()
-    };
+    let shape =
+        Shape { cpus: options.guest.cpus, memory: options.guest.memory, count: options.count, ..Shape::default() };
     let mut rows: Vec<(String, Row)> = Vec::new();
     let step = Step::new("comparing");
     for round in 1..=options.runs {
@@ -88,7 +84,12 @@ pub fn command(places: &Places, options: &cli::Compare) -> Result<u8> {
     let how = if options.count { ", instructions counted (8 ns of guest time each)" } else { "" };
     println!(
         "{} against {}: {} CPU(s), {} MiB, {}{how}; medians of {}",
-        sides[0].name, sides[1].name, shape.cpus, shape.memory, sides[0].accelerator(), options.runs
+        sides[0].name,
+        sides[1].name,
+        shape.cpus,
+        shape.memory,
+        sides[0].accelerator(),
+        options.runs
     );
     println!("{}", table(&rows));
     Ok(0)

@@ -41,17 +41,18 @@ pub fn command(places: &Places, options: &cli::Run) -> Result<u8> {
     if options.verbose {
         eprintln!("quire: accelerator {}: {}", kernel.accelerator(), kernel.why);
     }
-    let shape = Shape { cpus: options.guest.cpus, memory: options.guest.memory, verbose: options.verbose, ..Shape::default() };
+    let shape =
+        Shape { cpus: options.guest.cpus, memory: options.guest.memory, verbose: options.verbose, ..Shape::default() };
     let start = || kernel.start(&image, &shape);
     let report = with_user(start, tty && !options.linux, options.verbose, options.timeout)?;
-    if options.verbose {
-        if let (Some(ns), Some(after)) = (report.ready, report.ready_after) {
-            eprintln!(
-                "quire: first user instruction {:.3} s after the kernel's start, {:.3} s after QEMU's",
-                ns as f64 / 1e9,
-                after.as_secs_f64()
-            );
-        }
+    if options.verbose
+        && let (Some(ns), Some(after)) = (report.ready, report.ready_after)
+    {
+        eprintln!(
+            "quire: first user instruction {:.3} s after the kernel's start, {:.3} s after QEMU's",
+            ns as f64 / 1e9,
+            after.as_secs_f64()
+        );
     }
     conclude(&report, options.verbose)
 }
@@ -78,12 +79,7 @@ pub fn last_lines(text: &str, count: usize) -> String {
 
 /// The tree with the program and the copies in it, and the order to run it. Refuses what cannot work, before anything
 /// is built or started.
-pub fn prepare(
-    places: &Places,
-    guest: &cli::Guest,
-    words: &[std::ffi::OsString],
-    tty: bool,
-) -> Result<(Tree, Order)> {
+pub fn prepare(places: &Places, guest: &cli::Guest, words: &[std::ffi::OsString], tty: bool) -> Result<(Tree, Order)> {
     let mut tree = root::tree()?;
     tree.directory(&guest.cwd, 0o755)?;
     for copy in &guest.copy {

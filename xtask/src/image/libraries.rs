@@ -137,7 +137,9 @@ impl SearchPath {
         let environment = env::var_os("LD_LIBRARY_PATH").iter().flat_map(env::split_paths).collect();
         let mut system = Vec::new();
         read_conf(Path::new("/etc/ld.so.conf"), 0, &mut system);
-        for built_in in ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"] {
+        for built_in in
+            ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"]
+        {
             system.push(built_in.into());
         }
         Self { environment, system }

@@ -41,9 +41,9 @@ pub fn install(tree: &mut Tree, word: &OsStr) -> Result<OsString> {
         }
     }
     let on_path = env::var_os("PATH").and_then(|path| {
-        env::split_paths(&path).map(|d| d.join(word)).find(|p| {
-            fs::metadata(p).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
-        })
+        env::split_paths(&path)
+            .map(|d| d.join(word))
+            .find(|p| fs::metadata(p).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0))
     });
     match on_path {
         Some(host) => install_host(tree, &host, 0),

@@ -28,10 +28,10 @@ pub fn busybox() -> Result<PathBuf> {
     let given = std::env::var_os("QUIRE_BUSYBOX").map(PathBuf::from);
     let places = given.iter().cloned().chain(["/usr/bin/busybox", "/bin/busybox"].map(PathBuf::from));
     for path in places {
-        if let Ok(bytes) = fs::read(&path) {
-            if libraries::needs(&bytes).is_ok_and(|needs| needs.interpreter.is_none()) {
-                return Ok(path);
-            }
+        if let Ok(bytes) = fs::read(&path)
+            && libraries::needs(&bytes).is_ok_and(|needs| needs.interpreter.is_none())
+        {
+            return Ok(path);
         }
     }
     Err(Failure::usage("no static busybox: install busybox-static (./quire setup), or name one in $QUIRE_BUSYBOX"))
@@ -39,7 +39,8 @@ pub fn busybox() -> Result<PathBuf> {
 
 /// The names that `busybox` answers to, as paths without the leading slash.
 pub fn applets(busybox: &Path) -> Result<Vec<String>> {
-    let out = Command::new(busybox).arg("--list-full").output().doing(|| format!("cannot run {}", busybox.display()))?;
+    let out =
+        Command::new(busybox).arg("--list-full").output().doing(|| format!("cannot run {}", busybox.display()))?;
     let text = String::from_utf8(out.stdout).doing(|| "busybox --list-full".to_string())?;
     Ok(text.lines().filter(|l| !l.is_empty()).map(str::to_owned).collect())
 }
@@ -51,7 +52,8 @@ pub fn tree() -> Result<Tree> {
     for (from, to) in [("/bin", "usr/bin"), ("/sbin", "usr/sbin"), ("/lib", "usr/lib"), ("/lib64", "usr/lib64")] {
         tree.link(from, to)?;
     }
-    for directory in ["/usr/lib", "/usr/lib64", "/usr/local/bin", "/dev", "/proc", "/sys", "/run", "/home", "/var/log"] {
+    for directory in ["/usr/lib", "/usr/lib64", "/usr/local/bin", "/dev", "/proc", "/sys", "/run", "/home", "/var/log"]
+    {
         tree.directory(directory, 0o755)?;
     }
     tree.directory("/root", 0o700)?;

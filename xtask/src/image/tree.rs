@@ -19,11 +19,21 @@ const LINK: u32 = 0o120_000;
 /// One thing in the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Node {
-    Directory { mode: u32 },
+    Directory {
+        mode: u32,
+    },
     /// Read from the host only when the archive is written.
-    HostFile { path: PathBuf, mode: u32 },
-    File { bytes: Vec<u8>, mode: u32 },
-    Link { to: String },
+    HostFile {
+        path: PathBuf,
+        mode: u32,
+    },
+    File {
+        bytes: Vec<u8>,
+        mode: u32,
+    },
+    Link {
+        to: String,
+    },
 }
 
 /// What the guest's root will hold. Names are absolute, without `.` or `..`; directories come by themselves.
@@ -79,7 +89,10 @@ impl Tree {
             let entry = entry.doing(about)?;
             let name = entry.file_name();
             let Some(name) = name.to_str() else {
-                return Err(Failure::usage(format_args!("cannot copy {}: its name is not UTF-8", entry.path().display())));
+                return Err(Failure::usage(format_args!(
+                    "cannot copy {}: its name is not UTF-8",
+                    entry.path().display()
+                )));
             };
             let inner = format!("{}/{name}", at.trim_end_matches('/'));
             if entry.file_type().doing(about)?.is_symlink() {

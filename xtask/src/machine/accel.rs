@@ -70,16 +70,16 @@ pub fn choose(places: &Places, qemu: &Path) -> Result<(Accelerator, String)> {
         "{} {} {}",
         fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim(),
         qemu.display(),
-        fs::metadata(qemu).and_then(|m| m.modified()).map_or(0, |t| {
-            t.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
-        })
+        fs::metadata(qemu)
+            .and_then(|m| m.modified())
+            .map_or(0, |t| { t.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()) })
     );
     let kept = places.cache.join("kvm-trial");
-    if let Some((k, found)) = fs::read_to_string(&kept).ok().as_deref().and_then(|t| t.split_once('\n')) {
-        if k == key {
-            let accelerator = if found.is_empty() { Accelerator::Kvm } else { Accelerator::Tcg };
-            return Ok((accelerator, if found.is_empty() { "a trial guest ran".into() } else { found.into() }));
-        }
+    if let Some((k, found)) = fs::read_to_string(&kept).ok().as_deref().and_then(|t| t.split_once('\n'))
+        && k == key
+    {
+        let accelerator = if found.is_empty() { Accelerator::Kvm } else { Accelerator::Tcg };
+        return Ok((accelerator, if found.is_empty() { "a trial guest ran".into() } else { found.into() }));
     }
     let found = trial(qemu, PATIENCE);
     let _ = fs::create_dir_all(&places.cache);

@@ -80,7 +80,9 @@ mod tests {
         assert_eq!(Outcome::of_qemu(Some(35), "exit 35", ""), Outcome::Panicked);
         assert!(matches!(Outcome::of_qemu(Some(33), "exit 33", ""), Outcome::Died(m) if m.contains("powered off")));
         assert!(matches!(Outcome::of_qemu(None, "signal 11", ""), Outcome::Died(m) if m.contains("signal 11")));
-        assert!(matches!(Outcome::of_qemu(Some(1), "exit 1", "no such thing"), Outcome::Died(m) if m == "no such thing"));
+        assert!(
+            matches!(Outcome::of_qemu(Some(1), "exit 1", "no such thing"), Outcome::Died(m) if m == "no such thing")
+        );
     }
 
     #[test]

@@ -149,9 +149,8 @@ impl Launch<'_> {
         keep.extend(&self.inherit);
         inherit(&mut command, keep);
         let started = Instant::now();
-        let child = command
-            .spawn()
-            .map_err(|e| Failure::usage(format_args!("cannot start {}: {e}", self.qemu.display())))?;
+        let child =
+            command.spawn().map_err(|e| Failure::usage(format_args!("cannot start {}: {e}", self.qemu.display())))?;
         let pid = Pid::from_child(&child);
         let ended = match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(fd) => fd,
@@ -161,8 +160,7 @@ impl Launch<'_> {
                 return Err(Failure::usage(format_args!("cannot watch QEMU: {e}")));
             }
         };
-        let guest =
-            Guest { child, ended, port_a: a.0, port_b: b.0, port_c: c.0, log: log.0, complaints, started };
+        let guest = Guest { child, ended, port_a: a.0, port_b: b.0, port_c: c.0, log: log.0, complaints, started };
         make_blocking(&theirs.map(AsFd::as_fd), &guest.ended);
         Ok(guest)
     }
@@ -263,7 +261,7 @@ impl Guest {
         let mut text = String::new();
         let _ = self.complaints.rewind();
         let _ = self.complaints.by_ref().take(1 << 16).read_to_string(&mut text);
-        text.lines().filter(|l| !l.contains("warning")).last().unwrap_or_default().to_owned()
+        text.lines().rfind(|l| !l.contains("warning")).unwrap_or_default().to_owned()
     }
 }
 

@@ -39,7 +39,9 @@ pub fn ensure(places: &Places) -> Result<Linux> {
         return Ok(found);
     }
     if !Path::new("/usr/bin/apt-get").exists() {
-        return Err(Failure::usage("Debian's Linux is fetched with apt, which is not here; name a bzImage in $QUIRE_LINUX"));
+        return Err(Failure::usage(
+            "Debian's Linux is fetched with apt, which is not here; name a bzImage in $QUIRE_LINUX",
+        ));
     }
     let step = Step::new("fetching Debian's Linux kernel (once, 35 MB)");
     let work = places.cache.join("linux-fetch");
@@ -73,11 +75,18 @@ fn kept(home: &Path) -> Option<Linux> {
 /// Fetches and unpacks; `Err(None)` if apt does not know the package.
 fn fetch(apt: &Apt, package: &str, work: &Path, home: &Path) -> Result<(), Option<Failure>> {
     let Some(real) = apt.resolve(package) else { return Err(None) };
-    let failed = |what: &str| Some(Failure::usage(format_args!("{what} {real} failed; see {}", work.join("log").display())));
+    let failed =
+        |what: &str| Some(Failure::usage(format_args!("{what} {real} failed; see {}", work.join("log").display())));
     let log = fs::File::create(work.join("log")).map_err(|e| Some(Failure::usage(e)))?;
     let run = |command: &mut Command| {
         let err = log.try_clone().map(Stdio::from).unwrap_or_else(|_| Stdio::null());
-        command.current_dir(work).stdin(Stdio::null()).stdout(Stdio::null()).stderr(err).status().is_ok_and(|s| s.success())
+        command
+            .current_dir(work)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(err)
+            .status()
+            .is_ok_and(|s| s.success())
     };
     if !run(apt.command("apt-get").args(["-q", "download", &real])) {
         return Err(failed("fetching"));
@@ -143,7 +152,8 @@ impl Apt {
             .flat_map(|o| ["-o".to_owned(), o])
             .collect(),
         };
-        let updated = apt.command("apt-get").args(["-q", "update"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let updated =
+            apt.command("apt-get").args(["-q", "update"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
         updated.is_ok_and(|s| s.success()).then_some(apt)
     }
 
@@ -187,7 +197,8 @@ fn mirror_in(text: &str, suite: &str) -> Option<String> {
     });
     one_line.or_else(|| {
         text.split("\n\n").find_map(|stanza| {
-            let field = |name: &str| stanza.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+            let field =
+                |name: &str| stanza.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
             let here = field("Suites")?.split_whitespace().any(|s| s == suite);
             here.then(|| field("URIs")?.split_whitespace().next().map(str::to_owned)).flatten()
         })

@@ -95,7 +95,9 @@ impl Binary {
             done(match results.iter().find(|(n, _)| n == short) {
                 Some((_, Said::Ok)) => Check::passed(name),
                 Some((_, Said::Ignored)) => Check::skipped(name, "marked as ignored", false),
-                Some((_, Said::Failed)) => Check::failed(name, format!("{}\nlog: {}", section(&text, short), log.display())),
+                Some((_, Said::Failed)) => {
+                    Check::failed(name, format!("{}\nlog: {}", section(&text, short), log.display()))
+                }
                 None => Check::failed(name, format!("gave no result ({ended}); log: {}", log.display())),
             });
         }
@@ -206,7 +208,9 @@ pub fn doc(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
         return Ok(());
     }
     let mut command = cargo(context);
-    command.args(["test", "--locked", "--doc", "--workspace", "--no-fail-fast", "--target-dir"]).arg(&context.places.target);
+    command
+        .args(["test", "--locked", "--doc", "--workspace", "--no-fail-fast", "--target-dir"])
+        .arg(&context.places.target);
     let (text, ended) = capture(context, &mut command, "doc")?;
     let results = parse(&text);
     for (short, said) in &results {

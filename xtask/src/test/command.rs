@@ -247,7 +247,8 @@ fn surroundings(bench: &Bench) -> Result<(), String> {
     let tree = format!("{}:/srv/tree", bench.place.join("tree").display());
     let script = "cat data /srv/tree/inner; pwd; echo $WORD; echo \"$PATH\" | grep -c bin; tty";
     let copy = file.to_string_lossy();
-    let words = ["run", "--copy", &copy, "--copy", &tree, "--env", "WORD=a b", "--cwd", "/work", "--", "sh", "-c", script];
+    let words =
+        ["run", "--copy", &copy, "--copy", &tree, "--env", "WORD=a b", "--cwd", "/work", "--", "sh", "-c", script];
     let done = bench.run(&words)?;
     same("standard output", &done.stdout, b"the data\ninner\n/work\na b\n1\nnot a tty\n")?;
     ended(&done, 1)

@@ -48,16 +48,16 @@ pub fn names(context: &Context<'_>) -> Result<Vec<String>> {
 
 fn placed<'a>(cases: &'a [(String, Case)], cpus: u32) -> Vec<Placed<'a>> {
     let here = |case: &Case| case.cpus.is_empty() || case.cpus.contains(&cpus);
-    let place = |(file, case): &'a (String, Case)| Placed { name: format!("guest/{cpus}cpu/{file}/{}", case.name), case };
+    let place =
+        |(file, case): &'a (String, Case)| Placed { name: format!("guest/{cpus}cpu/{file}/{}", case.name), case };
     cases.iter().filter(|(_, c)| here(c)).map(place).collect()
 }
 
 /// Runs what is selected and hands each result to `done`.
 pub fn run(context: &Context<'_>, on: On, done: &mut dyn FnMut(Check)) -> Result<()> {
     let cases = suite::load(&context.places.root.join("tests/guest"))?;
-    let selected = |cpus| -> Vec<Placed<'_>> {
-        placed(&cases, cpus).into_iter().filter(|p| context.selects(&p.name)).collect()
-    };
+    let selected =
+        |cpus| -> Vec<Placed<'_>> { placed(&cases, cpus).into_iter().filter(|p| context.selects(&p.name)).collect() };
     if MACHINES.iter().all(|cpus| selected(*cpus).is_empty()) {
         return Ok(());
     }
@@ -371,7 +371,12 @@ mod tests {
             ..Case::default()
         };
         assert_eq!(judge(&case, &answer(End::Exit(0), "rate 3.5 1/s\ncalls 100 n\nok\n", ""), None), Ok(()));
-        for wrong in ["calls 100 n\nok\n", "rate 0 1/s\ncalls 100 n\nok\n", "rate 1 1/s\ncalls 99 n\nok\n", "rate 1 x\ncalls 100 n\n"] {
+        for wrong in [
+            "calls 100 n\nok\n",
+            "rate 0 1/s\ncalls 100 n\nok\n",
+            "rate 1 1/s\ncalls 99 n\nok\n",
+            "rate 1 x\ncalls 100 n\n",
+        ] {
             assert!(judge(&case, &answer(End::Exit(0), wrong, ""), None).is_err(), "{wrong}");
         }
         let dies = Case { signal: Some(11), ..Case::default() };

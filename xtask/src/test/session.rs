@@ -219,7 +219,9 @@ mod tests {
     fn an_answers_first_line_is_read_and_nonsense_is_not() {
         assert_eq!(parse("done exit 3 12 0"), Some((End::Exit(3), 12, 0)));
         assert_eq!(parse("done signal 11 0 5"), Some((End::Signal(11), 0, 5)));
-        for bad in ["", "done", "done exit 3 12", "done exit 256 0 0", "done jump 1 0 0", "done exit 1 -1 0", "x y z a b"] {
+        for bad in
+            ["", "done", "done exit 3 12", "done exit 256 0 0", "done jump 1 0 0", "done exit 1 -1 0", "x y z a b"]
+        {
             assert_eq!(parse(bad), None, "{bad}");
         }
     }

@@ -99,8 +99,7 @@ fn noise(count: usize) -> Vec<u8> {
 /// All tests of a directory as (file's stem, test), in the order of names.
 pub fn load(directory: &Path) -> Result<Vec<(String, Case)>> {
     let about = || format!("cannot read {}", directory.display());
-    let mut files: Vec<_> =
-        fs::read_dir(directory).doing(about)?.filter_map(|e| Some(e.ok()?.path())).collect();
+    let mut files: Vec<_> = fs::read_dir(directory).doing(about)?.filter_map(|e| Some(e.ok()?.path())).collect();
     files.retain(|f| f.extension().is_some_and(|e| e == "toml"));
     files.sort();
     let mut cases = Vec::new();
