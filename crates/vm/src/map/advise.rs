@@ -221,14 +221,26 @@ impl<M: Machine> Space<M> {
             return Err(MapError::Invalid);
         }
         let result = covered(&writer, range);
+        let changed = |e: &Entry<M>| {
+            let mut a = e.attributes();
+            a.flags = (a.flags | set) - clear;
+            a
+        };
         let mut update = Update::new(self, writer, range);
+        let (first, last) = update.ends();
         update.outside_before(range)?;
+        if let Some(e) = first.filter(|e| e.range().start >= range.start) {
+            update.lean_on_previous(changed(e));
+        }
         for e in update.writer().overlapping(range.start, range.end) {
             let mut piece = Piece::part(e, e.range().intersect(&range).unwrap_or(e.range()));
-            piece.attributes.flags = (piece.attributes.flags | set) - clear;
+            piece.attributes = changed(e);
             update.push(piece)?;
         }
         update.outside_after(range)?;
+        if let Some(e) = last.filter(|e| e.range().end <= range.end) {
+            update.lean_on_next(changed(e));
+        }
         update.apply(Work::None)?;
         result
     }

@@ -43,6 +43,8 @@ mod protect;
 mod remap;
 mod space;
 mod stack;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
 pub mod tree;
 mod unmap;
 mod update;

@@ -1,6 +1,6 @@
 //! Changing what accesses are allowed.
 
-use super::entry::Flags;
+use super::entry::{Entry, Flags};
 use super::leaves::Work;
 use super::space::Space;
 use super::update::{Piece, Update};
@@ -47,32 +47,27 @@ impl<M: Machine> Space<M> {
         prot: Prot,
         lost: Prot,
     ) -> Result<(), MapError> {
-        let mut update = Update::new(self, writer, range);
-        update.outside_before(range)?;
-        let (mut first, mut last) = (None, None);
-        for e in update.writer().overlapping(range.start, range.end) {
+        let changed = |e: &Entry<M>| {
             let mut a = e.attributes();
             a.prot = prot;
+            a.flags.set(Flags::NEEDS_FRONT, a.flags.contains(Flags::NEEDS_FRONT) && !prot.contains(Prot::WRITE));
+            a
+        };
+        let mut update = Update::new(self, writer, range);
+        let (first, last) = update.ends();
+        update.outside_before(range)?;
+        if let Some(e) = first.filter(|e| e.range().start >= range.start) {
+            update.lean_on_previous(changed(e));
+        }
+        for e in update.writer().overlapping(range.start, range.end) {
             let mut piece = Piece::part(e, e.range().intersect(&range).unwrap_or(e.range()));
-            if prot.contains(Prot::WRITE) && a.flags.contains(Flags::NEEDS_FRONT) {
-                piece.add_front = true;
-                a.flags -= Flags::NEEDS_FRONT;
-            }
-            piece.attributes = a;
-            if first.is_none() {
-                first = Some(());
-                if e.range().start >= range.start {
-                    update.lean_on_previous(a);
-                }
-            }
-            last = Some((e, a));
+            piece.attributes = changed(e);
+            piece.add_front = piece.attributes.flags != e.flags();
             update.push(piece)?;
         }
         update.outside_after(range)?;
-        if let Some((e, a)) = last
-            && e.range().end <= range.end
-        {
-            update.lean_on_next(a);
+        if let Some(e) = last.filter(|e| e.range().end <= range.end) {
+            update.lean_on_next(changed(e));
         }
         update.apply(if lost.is_empty() { Work::None } else { Work::Weaken(range, prot) })
     }

@@ -379,6 +379,11 @@ impl<'s, M: Machine> Update<'s, M> {
         }
     }
 
+    /// The first and the last entry that overlap the range.
+    pub fn ends(&self) -> (Option<&'s Entry<M>>, Option<&'s Entry<M>>) {
+        (self.first, self.last)
+    }
+
     /// Bytes of `range` that are mapped.
     pub fn mapped_in(&self, range: VirtRange) -> u64 {
         if self.first.is_none() {

@@ -1,0 +1,509 @@
+//! Map operations on the test machine: what each leaves behind, and that a failure leaves nothing.
+
+use super::*;
+use crate::error::{FaultError, MapError};
+use crate::machine::Phys;
+use crate::object::ObjectRef;
+use crate::testing::{BASE, Boot, TestMachine, boot, page};
+use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
+
+type Sp = SpaceRef<TestMachine>;
+const RW: Prot = Prot::READ.union(Prot::WRITE);
+
+struct System {
+    space: Option<Sp>,
+    /// Dropped last.
+    m: Boot,
+}
+
+impl System {
+    fn new() -> System {
+        quire_sync::hooks::threads::set_cpu(0);
+        let m = boot(2048, 2);
+        let space = Space::new(m.vm).unwrap();
+        space.set_limits(Limits { base: BASE, ..Limits::DEFAULT });
+        System { space: Some(space), m }
+    }
+}
+
+impl core::ops::Deref for System {
+    type Target = Sp;
+    fn deref(&self) -> &Sp {
+        self.space.as_ref().unwrap()
+    }
+}
+
+impl Drop for System {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.check(true).unwrap();
+        }
+        self.space = None;
+        self.m.vm.epoch().drain();
+    }
+}
+
+fn range(first: u64, pages: u64) -> VirtRange {
+    VirtRange { start: page(first), end: page(first + pages) }
+}
+
+fn request(first: u64, pages: u64) -> MapRequest<TestMachine> {
+    MapRequest::private(Placement::Fixed(page(first)), pages * PAGE_SIZE)
+}
+
+fn map(s: &Space<TestMachine>, first: u64, pages: u64) {
+    assert_eq!(s.map(&request(first, pages)), Ok(page(first)));
+}
+
+fn reach(s: &Space<TestMachine>, va: u64, access: Access) -> Result<*mut u8, FaultError> {
+    loop {
+        if let Some(pfn) = s.pmap().translate(va, access) {
+            return Ok(s.vm().machine().frame_ptr(pfn).wrapping_add((va % PAGE_SIZE) as usize));
+        }
+        s.fault(va, access)?;
+    }
+}
+
+fn store(s: &Space<TestMachine>, n: u64, value: u8) {
+    // SAFETY: the frame is mapped for stores.
+    unsafe { reach(s, page(n), Access::Write).unwrap().write_volatile(value) }
+}
+
+fn load(s: &Space<TestMachine>, n: u64) -> Result<u8, FaultError> {
+    // SAFETY: the frame is mapped.
+    reach(s, page(n), Access::Read).map(|p| unsafe { p.read_volatile() })
+}
+
+/// The entries as page numbers from the base, with their rights.
+fn entries(s: &Space<TestMachine>) -> Vec<(u64, u64, Prot)> {
+    let mut all = Vec::new();
+    s.entries(0, &mut |e| {
+        let n = |va| (va - BASE) / PAGE_SIZE;
+        all.push((n(e.range.start), n(e.range.end), e.attributes.prot));
+        true
+    });
+    all
+}
+
+fn resident(s: &Space<TestMachine>, r: VirtRange) -> Vec<u64> {
+    let mut there = Vec::new();
+    s.resident(r, &mut |n, yes| {
+        if yes {
+            there.push(n)
+        }
+    })
+    .unwrap();
+    there
+}
+
+/// Pages that faults have filled with zeroes or copied.
+fn pages_made(s: &System) -> u64 {
+    use crate::stats::Event;
+    s.m.vm.stats().total(Event::FaultZero) + s.m.vm.stats().total(Event::FaultCopy)
+}
+
+#[test]
+fn a_heap_that_grows_page_by_page_stays_one_entry_and_keeps_its_content() {
+    let s = System::new();
+    for n in 0..200 {
+        map(&s, n, 1);
+        store(&s, n, n as u8);
+    }
+    assert_eq!(entries(&s), [(0, 200, RW)]);
+    assert!((0..200).all(|n| load(&s, n) == Ok(n as u8)));
+}
+
+#[test]
+fn a_heap_that_shrinks_and_grows_again_begins_with_zeroes() {
+    let s = System::new();
+    map(&s, 0, 16);
+    (0..16).for_each(|n| store(&s, n, 7));
+    s.unmap(range(8, 8)).unwrap();
+    map(&s, 8, 8);
+    assert_eq!(entries(&s), [(0, 16, RW)]);
+    assert!((0..8).all(|n| load(&s, n) == Ok(7)));
+    assert!((8..16).all(|n| load(&s, n) == Ok(0)));
+}
+
+#[test]
+fn a_mapping_over_the_tail_of_another_does_not_show_what_was_there() {
+    let s = System::new();
+    map(&s, 0, 16);
+    (0..16).for_each(|n| store(&s, n, 7));
+    map(&s, 8, 8);
+    assert!((8..16).all(|n| load(&s, n) == Ok(0)));
+}
+
+#[test]
+fn a_hole_between_two_mappings_is_filled_without_a_new_entry() {
+    let s = System::new();
+    map(&s, 0, 4);
+    map(&s, 6, 4);
+    store(&s, 1, 1);
+    map(&s, 4, 2);
+    assert_eq!(entries(&s), [(0, 10, RW)]);
+    assert_eq!(load(&s, 1), Ok(1));
+}
+
+#[test]
+fn protecting_the_middle_and_back_gives_one_entry_again() {
+    let s = System::new();
+    map(&s, 0, 12);
+    (0..12).for_each(|n| store(&s, n, n as u8));
+    s.protect(range(4, 4), Prot::READ).unwrap();
+    assert_eq!(entries(&s), [(0, 4, RW), (4, 8, Prot::READ), (8, 12, RW)]);
+    assert_eq!(reach(&s, page(5), Access::Write), Err(FaultError::Protection));
+    s.check(true).unwrap();
+    s.protect(range(4, 4), RW).unwrap();
+    assert_eq!(entries(&s), [(0, 12, RW)]);
+    (0..12).for_each(|n| store(&s, n, n as u8 + 1));
+    assert!((0..12).all(|n| load(&s, n) == Ok(n as u8 + 1)));
+}
+
+#[test]
+fn a_reservation_that_is_opened_piece_by_piece_takes_two_entries() {
+    let s = System::new();
+    s.map(&MapRequest { prot: Prot::empty(), ..request(0, 100) }).unwrap();
+    for n in 0..100 {
+        s.protect(range(n, 1), RW).unwrap();
+        store(&s, n, 3);
+        assert!(entries(&s).len() <= 2, "{:?}", entries(&s));
+    }
+}
+
+#[test]
+fn protect_changes_what_lies_before_a_hole_and_says_so() {
+    let s = System::new();
+    map(&s, 0, 2);
+    map(&s, 4, 2);
+    assert_eq!(s.protect(range(0, 6), Prot::READ), Err(MapError::NotMapped));
+    assert_eq!(entries(&s), [(0, 2, Prot::READ), (4, 6, RW)]);
+    let fixed = MapRequest { max_prot: RW, ..request(2, 2) };
+    s.map(&fixed).unwrap();
+    assert_eq!(s.protect(range(0, 6), Prot::EXEC), Err(MapError::Protection));
+    assert_eq!(s.protect(range(9, 1), RW), Err(MapError::NotMapped));
+}
+
+#[test]
+fn unmapping_the_middle_frees_just_its_pages() {
+    let s = System::new();
+    map(&s, 0, 12);
+    (0..12).for_each(|n| store(&s, n, 9));
+    s.unmap(range(3, 5)).unwrap();
+    assert_eq!(s.stats().resident_pages, 7);
+    assert_eq!(load(&s, 4), Err(FaultError::NotMapped));
+    assert_eq!(load(&s, 2), Ok(9));
+    assert_eq!(load(&s, 8), Ok(9));
+    s.unmap(range(100, 50)).unwrap();
+}
+
+#[test]
+fn nonsense_from_outside_is_an_error() {
+    let s = System::new();
+    let one = PAGE_SIZE;
+    for (at, len) in [(1, one), (0, one), (USER.end, one), (u64::MAX - 4095, one), (page(0), 0), (page(0), 5)] {
+        assert_eq!(s.map(&MapRequest::private(Placement::Fixed(at), len)), Err(MapError::Invalid), "{at:x} {len:x}");
+        let end = at.wrapping_add(len);
+        assert_eq!(s.unmap(VirtRange { start: at, end }), Err(MapError::Invalid));
+        assert_eq!(s.protect(VirtRange { start: at, end }, RW), Err(MapError::Invalid));
+    }
+    let any = Placement::Any { hint: 0 };
+    assert_eq!(s.map(&MapRequest::private(any, 1 << 62)), Err(MapError::NoSpace));
+    assert_eq!(s.map(&MapRequest { max_prot: Prot::READ, ..request(0, 1) }), Err(MapError::Protection));
+    assert_eq!(s.map(&request(3, 1)), Ok(page(3)));
+    let taken = MapRequest { at: Placement::FixedNoReplace(page(2)), ..request(2, 3) };
+    assert_eq!(s.map(&taken), Err(MapError::Exists));
+    assert_eq!(s.remap(range(3, 2), one, Move::May, false), Err(MapError::NotMapped));
+    assert_eq!(s.remap(range(3, 1), 0, Move::May, false), Err(MapError::Invalid));
+    assert_eq!(s.remap(range(3, 1), one, Move::To(page(3)), false), Err(MapError::Invalid));
+    s.set_limits(Limits { bytes: 2 * one, ..s.limits() });
+    assert_eq!(s.map(&request(10, 2)), Err(MapError::NoSpace));
+    assert_eq!(s.map(&request(3, 2)), Ok(page(3)), "what is replaced does not count");
+    s.set_limits(Limits { bytes: 1 << 40, entries: 1, ..s.limits() });
+    assert_eq!(s.map(&request(10, 2)), Err(MapError::TooMany));
+    assert_eq!(entries(&s).len(), 1);
+}
+
+#[test]
+fn mappings_without_an_address_take_the_lowest_hole_and_leave_a_stack_its_guard() {
+    let s = System::new();
+    let any = |hint: u64| MapRequest::private(Placement::Any { hint }, 2 * PAGE_SIZE);
+    map(&s, 3, 2);
+    assert_eq!(s.map(&any(0)), Ok(page(0)));
+    assert_eq!(s.map(&any(0)), Ok(page(5)));
+    assert_eq!(s.map(&any(page(20) + 5)), Ok(page(20)));
+    assert_eq!(s.map(&any(page(20))), Ok(page(7)), "a hint that is taken counts for nothing");
+    s.map(&MapRequest { grows_down: true, ..request(300, 2) }).unwrap();
+    let wide = MapRequest::private(Placement::Any { hint: 0 }, 100 * PAGE_SIZE);
+    assert_eq!(s.map(&wide), Ok(page(302)), "the hole below the stack is wide enough, but the guard is not left");
+}
+
+#[test]
+fn a_stack_grows_down_to_its_limit_and_keeps_its_content() {
+    let s = System::new();
+    s.set_limits(Limits { stack: 300 * PAGE_SIZE, ..s.limits() });
+    s.map(&MapRequest { grows_down: true, tag: Tag::Stack, ..request(600, 4) }).unwrap();
+    for n in (304..604).rev() {
+        if load(&s, n) == Err(FaultError::NotMapped) {
+            s.grow_stack(page(n) + 123).unwrap();
+        }
+        store(&s, n, n as u8);
+    }
+    assert_eq!(s.grow_stack(page(303)), Err(MapError::NotMapped));
+    assert!((304..604).all(|n| load(&s, n) == Ok(n as u8)));
+    assert!(entries(&s).len() <= 4, "{:?}", entries(&s));
+    assert_eq!(s.grow_stack(page(700)), Err(MapError::NotMapped));
+    assert_eq!(s.grow_stack(u64::MAX), Err(MapError::NotMapped));
+}
+
+#[test]
+fn a_stack_does_not_grow_into_the_guard_of_what_lies_below() {
+    let s = System::new();
+    s.map(&MapRequest { grows_down: true, ..request(600, 4) }).unwrap();
+    map(&s, 340, 1);
+    assert_eq!(s.grow_stack(page(597)), Ok(()));
+    assert_eq!(s.grow_stack(page(596)), Err(MapError::NotMapped));
+}
+
+#[test]
+fn moving_a_mapping_moves_its_content_without_touching_a_page() {
+    let s = System::new();
+    map(&s, 0, 8);
+    (0..8).for_each(|n| store(&s, n, n as u8 + 1));
+    let made = pages_made(&s);
+    assert_eq!(s.remap(range(2, 4), 4 * PAGE_SIZE, Move::To(page(100)), false), Ok(page(100)));
+    assert_eq!(entries(&s), [(0, 2, RW), (6, 8, RW), (100, 104, RW)]);
+    assert!((0..4).all(|n| load(&s, 100 + n) == Ok(n as u8 + 3)));
+    assert_eq!(pages_made(&s), made);
+    assert_eq!(load(&s, 3), Err(FaultError::NotMapped));
+    s.check(true).unwrap();
+    // What is mapped where it was is new, though the front that it grows has such pages elsewhere.
+    map(&s, 2, 4);
+    assert!((2..6).all(|n| load(&s, n) == Ok(0)));
+    assert_eq!(load(&s, 100), Ok(3));
+}
+
+#[test]
+fn a_mapping_grows_in_place_where_there_is_room_and_moves_where_there_is_none() {
+    let s = System::new();
+    map(&s, 0, 4);
+    store(&s, 3, 5);
+    assert_eq!(s.remap(range(0, 4), 8 * PAGE_SIZE, Move::No, false), Ok(page(0)));
+    assert_eq!(load(&s, 7), Ok(0));
+    s.map(&MapRequest { prot: Prot::READ, ..request(8, 1) }).unwrap();
+    assert_eq!(s.remap(range(0, 8), 16 * PAGE_SIZE, Move::No, false), Err(MapError::NoSpace));
+    assert_eq!(s.remap(range(0, 8), 16 * PAGE_SIZE, Move::May, false), Ok(page(9)));
+    assert_eq!(load(&s, 12), Ok(5));
+    assert_eq!(load(&s, 24), Ok(0));
+    assert_eq!(s.remap(range(9, 16), PAGE_SIZE, Move::No, false), Ok(page(9)));
+    assert_eq!(entries(&s), [(8, 9, Prot::READ), (9, 10, RW)]);
+}
+
+#[test]
+fn a_move_may_leave_empty_memory_or_a_second_view_behind() {
+    let s = System::new();
+    map(&s, 0, 4);
+    store(&s, 1, 5);
+    assert_eq!(s.remap(range(0, 4), 4 * PAGE_SIZE, Move::To(page(50)), true), Ok(page(50)));
+    assert_eq!((load(&s, 1), load(&s, 51)), (Ok(0), Ok(5)));
+    s.map(&MapRequest { shared: true, ..request(10, 4) }).unwrap();
+    let empty = VirtRange { start: page(10), end: page(10) };
+    assert_eq!(s.remap(empty, 4 * PAGE_SIZE, Move::To(page(70)), false), Ok(page(70)));
+    store(&s, 11, 8);
+    assert_eq!(load(&s, 71), Ok(8));
+    let empty = VirtRange { start: page(0), end: page(0) };
+    assert_eq!(s.remap(empty, PAGE_SIZE, Move::May, false), Err(MapError::Invalid));
+}
+
+#[test]
+fn memory_that_is_not_needed_is_zero_afterwards_on_both_sides_of_a_fork() {
+    let s = System::new();
+    map(&s, 0, 8);
+    (0..8).for_each(|n| store(&s, n, 4));
+    let child = s.fork().unwrap();
+    // The parent's pages lie in a layer that both show: a cut hides them from the child only.
+    child.advise(range(2, 3), Advice::DontNeed).unwrap();
+    assert_eq!((0..8).map(|n| load(&child, n).unwrap()).collect::<Vec<_>>(), [4, 4, 0, 0, 0, 4, 4, 4]);
+    assert!((0..8).all(|n| load(&s, n) == Ok(4)));
+    store(&child, 3, 1);
+    child.advise(range(3, 1), Advice::DontNeed).unwrap();
+    assert_eq!(load(&child, 3), Ok(0), "a page over a cut leaves the cut");
+    child.check(true).unwrap();
+    drop(child);
+    s.advise(range(0, 8), Advice::Free).unwrap();
+    assert_eq!(s.stats().resident_pages, 0);
+    assert!((0..8).all(|n| load(&s, n) == Ok(0)));
+    assert_eq!(entries(&s).len(), 1);
+}
+
+#[test]
+fn advice_for_shared_memory_and_files_keeps_or_punches_their_pages() {
+    let s = System::new();
+    let object = ObjectRef::anonymous(s.m.vm, 8).unwrap();
+    let shared = MapRequest { shared: true, object: Some((object.clone(), 0)), ..request(0, 8) };
+    s.map(&shared).unwrap();
+    let private = MapRequest { object: Some((object.clone(), 0)), ..request(20, 8) };
+    s.map(&private).unwrap();
+    store(&s, 1, 6);
+    store(&s, 22, 7);
+    s.advise(range(0, 8), Advice::DontNeed).unwrap();
+    assert_eq!(load(&s, 1), Ok(6));
+    s.advise(range(20, 8), Advice::DontNeed).unwrap();
+    assert_eq!((load(&s, 21), load(&s, 22)), (Ok(6), Ok(0)));
+    assert_eq!(s.advise(range(20, 8), Advice::Free), Err(MapError::Invalid));
+    assert_eq!(s.advise(range(20, 8), Advice::Remove), Err(MapError::Invalid));
+    s.advise(range(1, 1), Advice::Remove).unwrap();
+    assert_eq!((load(&s, 1), load(&s, 21)), (Ok(0), Ok(0)));
+    assert_eq!(s.advise(range(0, 20), Advice::DontNeed), Err(MapError::NotMapped));
+}
+
+#[test]
+fn a_fork_leaves_out_or_wipes_what_it_was_told_to() {
+    let s = System::new();
+    map(&s, 0, 6);
+    (0..6).for_each(|n| store(&s, n, 2));
+    s.advise(range(0, 2), Advice::DontFork).unwrap();
+    s.advise(range(2, 2), Advice::WipeOnFork).unwrap();
+    let child = s.fork().unwrap();
+    assert_eq!(load(&child, 0), Err(FaultError::NotMapped));
+    assert_eq!((load(&child, 2), load(&child, 4)), (Ok(0), Ok(2)));
+    child.check(true).unwrap();
+    drop(child);
+    map(&s, 20, 6);
+    s.advise(range(20, 2), Advice::DontFork).unwrap();
+    s.advise(range(22, 2), Advice::WipeOnFork).unwrap();
+    assert_eq!(entries(&s)[3..], [(20, 22, RW), (22, 24, RW), (24, 26, RW)]);
+    s.advise(range(20, 6), Advice::DoFork).unwrap();
+    s.advise(range(20, 6), Advice::KeepOnFork).unwrap();
+    assert_eq!(entries(&s)[3..], [(20, 26, RW)]);
+    assert_eq!(s.advise(range(5, 2), Advice::DontFork), Err(MapError::NotMapped));
+}
+
+#[test]
+fn read_only_memory_that_was_written_is_shared_by_a_fork_and_split_when_it_is_opened() {
+    let s = System::new();
+    map(&s, 0, 4);
+    (0..4).for_each(|n| store(&s, n, 3));
+    s.protect(range(0, 4), Prot::READ).unwrap();
+    let child = s.fork().unwrap();
+    let made = pages_made(&s);
+    assert!((0..4).all(|n| load(&child, n) == Ok(3) && load(&s, n) == Ok(3)));
+    assert_eq!(pages_made(&s), made);
+    child.protect(range(1, 2), RW).unwrap();
+    store(&child, 1, 9);
+    s.protect(range(0, 4), RW).unwrap();
+    store(&s, 2, 8);
+    assert_eq!((0..4).map(|n| load(&child, n).unwrap()).collect::<Vec<_>>(), [3, 9, 3, 3]);
+    assert_eq!((0..4).map(|n| load(&s, n).unwrap()).collect::<Vec<_>>(), [3, 3, 8, 3]);
+    child.check(true).unwrap();
+}
+
+#[test]
+fn a_child_that_begins_anew_in_frozen_memory_hides_it_from_itself_only() {
+    let s = System::new();
+    map(&s, 0, 4);
+    (0..4).for_each(|n| store(&s, n, 3));
+    s.protect(range(0, 4), Prot::READ).unwrap();
+    let child = s.fork().unwrap();
+    child.advise(range(1, 2), Advice::DontNeed).unwrap();
+    assert_eq!((0..4).map(|n| load(&child, n).unwrap()).collect::<Vec<_>>(), [3, 0, 0, 3]);
+    assert!((0..4).all(|n| load(&s, n) == Ok(3)));
+    child.check(true).unwrap();
+}
+
+#[test]
+fn futex_keys_are_equal_where_the_word_is_and_nowhere_else() {
+    let s = System::new();
+    let object = ObjectRef::anonymous(s.m.vm, 4).unwrap();
+    for first in [0, 10] {
+        let shared = MapRequest { shared: true, object: Some((object.clone(), 0)), ..request(first, 4) };
+        s.map(&shared).unwrap();
+    }
+    map(&s, 20, 1);
+    let child = s.fork().unwrap();
+    assert_eq!(s.futex_key(page(1) + 8), child.futex_key(page(11) + 8));
+    assert_ne!(s.futex_key(page(1) + 8), s.futex_key(page(1) + 12));
+    assert_ne!(s.futex_key(page(20)), child.futex_key(page(20)));
+    assert_eq!(s.futex_key(page(30)), Err(FaultError::NotMapped));
+}
+
+#[test]
+fn residency_is_told_page_by_page() {
+    let s = System::new();
+    map(&s, 0, 6);
+    store(&s, 1, 1);
+    store(&s, 4, 1);
+    assert_eq!(resident(&s, range(0, 6)), [1, 4]);
+    assert_eq!(s.resident(range(0, 7), &mut |_, _| {}), Err(MapError::NotMapped));
+    assert_eq!(s.sync(range(0, 6)), Ok(()));
+    assert_eq!(s.sync(range(0, 7)), Err(MapError::NotMapped));
+}
+
+/// Each operation with its n-th allocation failing: the map and its content are as before, or as after.
+#[test]
+fn a_failed_allocation_anywhere_changes_nothing() {
+    type Op = fn(&Sp) -> Result<(), MapError>;
+    let ops: [(&str, Op); 9] = [
+        ("map over", |s| s.map(&MapRequest { prot: Prot::READ, ..request(2, 5) }).map(|_| ())),
+        ("map shared", |s| s.map(&MapRequest { shared: true, ..request(60, 5) }).map(|_| ())),
+        ("unmap", |s| s.unmap(range(3, 6))),
+        ("protect", |s| s.protect(range(1, 12), Prot::READ)),
+        ("move", |s| s.remap(range(3, 2), 6 * PAGE_SIZE, Move::To(page(200)), false).map(|_| ())),
+        ("keep", |s| s.remap(range(3, 2), 2 * PAGE_SIZE, Move::To(page(200)), true).map(|_| ())),
+        ("grow", |s| s.remap(range(8, 6), 12 * PAGE_SIZE, Move::May, false).map(|_| ())),
+        ("flags", |s| s.advise(range(2, 9), Advice::DontFork)),
+        ("fork", |s| s.fork().map(|_| ())),
+    ];
+    for (name, op) in ops {
+        for n in 1..200 {
+            let s = System::new();
+            map(&s, 0, 7);
+            s.map(&MapRequest { prot: Prot::all(), ..request(7, 7) }).unwrap();
+            (0..14).for_each(|n| store(&s, n, n as u8 + 1));
+            // Many entries, so that the tree has several levels.
+            (0..60).for_each(|n| map(&s, 300 + 2 * n, 1));
+            let before = (entries(&s), (0..14).map(|n| load(&s, n)).collect::<Vec<_>>());
+            s.m.vm.epoch().drain();
+            s.m.vm.fail_allocation(n);
+            let done = op(&s);
+            let failed = done.is_err();
+            s.m.vm.fail_allocation(0);
+            if failed {
+                assert_eq!(done, Err(MapError::OutOfMemory), "{name}, allocation {n}");
+                let after = (entries(&s), (0..14).map(|n| load(&s, n)).collect::<Vec<_>>());
+                assert_eq!(before, after, "{name}, allocation {n}");
+            }
+            s.check(true).unwrap();
+            if !failed {
+                assert!(n > 2, "{name} allocates");
+                break;
+            }
+        }
+    }
+}
+
+/// One thread replaces a mapping again and again; another never finds nothing there, and never waits for ever.
+#[test]
+fn replacing_a_mapping_never_shows_nothing_in_between() {
+    let s = System::new();
+    map(&s, 0, 4);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            quire_sync::hooks::threads::set_cpu(1);
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                assert!(matches!(load(&s, 1), Ok(0 | 1)));
+                assert!(reach(&s, page(2), Access::Write).is_ok());
+            }
+        });
+        for n in 0..2_000 {
+            match n % 4 {
+                0 => map(&s, 0, 4),
+                1 => map(&s, 1, 2),
+                2 => store(&s, 1, 1),
+                _ => s.advise(range(0, 4), Advice::DontNeed).unwrap(),
+            }
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
