@@ -7,7 +7,7 @@ use crate::host::{FileObject, Host, Timestamp};
 use crate::inode::DeviceNumber;
 use crate::transfer::{SliceSource, Source};
 use crate::vfs::{Create, Vfs};
-use crate::walk::{Last, PATH_MAX, View};
+use crate::walk::{Final, Last, PATH_MAX, View};
 use crate::{FsError, Inode};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -215,13 +215,13 @@ impl<H: Host> Vfs<H> {
         };
         let mut parent = self.root().clone();
         for part in directories {
-            let found = self.walk(view, &parent, part, true)?;
+            let found = self.walk(view, &parent, part, Final::Follow)?;
             parent = match &found.target {
                 Some(there) => there.clone(),
                 None => self.make(view, &found, Create::Directory, 0o755)?,
             };
         }
-        let mut found = self.walk(view, &parent, name, false)?;
+        let mut found = self.walk(view, &parent, name, Final::Name)?;
         let what = match member.mode >> 12 {
             0o4 => {
                 if let Some(there) = found.target.as_ref().filter(|t| t.inode.is_directory()) {

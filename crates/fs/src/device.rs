@@ -5,6 +5,7 @@ use crate::inode::DeviceNumber;
 use crate::stream::{Io, Stream};
 use crate::transfer::{Sink, Source};
 use crate::vfs::{Create, Vfs};
+use crate::walk::Final;
 use crate::{FsError, OpenFlags};
 use alloc::sync::Arc;
 use core::any::Any;
@@ -20,7 +21,7 @@ pub const TTY: DeviceNumber = DeviceNumber { major: 5, minor: 0 };
 /// Number of the system's terminal.
 pub const CONSOLE: DeviceNumber = DeviceNumber { major: 5, minor: 1 };
 
-const ZEROES: [u8; 512] = [0; 512];
+static ZEROES: [u8; 4096] = [0; 4096];
 
 /// The memory devices.
 struct Memory<H: Host> {
@@ -122,7 +123,7 @@ impl<H: Host> Vfs<H> {
         let view = self.view();
         let dev = self.mount_memory(b"/dev", "devtmpfs", 4096, 0o755)?;
         let make = |name: &[u8], what: Create<'_>, mode: u16| -> Result<(), FsError> {
-            let found = self.walk(&view, &dev, name, false)?;
+            let found = self.walk(&view, &dev, name, Final::Name)?;
             self.make(&view, &found, what, mode).map(drop)
         };
         let memory = [
@@ -157,7 +158,7 @@ impl<H: Host> Vfs<H> {
     ) -> Result<(), FsError> {
         let view = self.view();
         let dev = self.find(&view, self.root(), b"/dev", true)?;
-        let found = self.walk(&view, &dev, name, false)?;
+        let found = self.walk(&view, &dev, name, Final::Name)?;
         self.make(&view, &found, Create::CharDevice(number), mode)?;
         self.register(number, driver);
         Ok(())

@@ -56,7 +56,7 @@ impl Stream for Event {
 
     fn write(&self, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
         let mut bytes = [0; 8];
-        if source.left() < 8 {
+        if source.left() != 8 {
             return Err(FsError::Invalid);
         }
         if source.take(&mut bytes)? < 8 {
@@ -81,6 +81,10 @@ impl Stream for Event {
 
     fn readiness(&self) -> Option<&Readiness> {
         Some(&self.readiness)
+    }
+
+    fn seek(&self) -> Result<u64, FsError> {
+        Ok(0)
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -4,7 +4,7 @@ use crate::generated::{Entry, Generated, GeneratedDirectory, GeneratedFile, Gene
 use crate::inode::NewAttr;
 use crate::test_host::{TestHost, read_file, write_file};
 use crate::transfer::{SliceSink, SliceSource};
-use crate::{Create, FileKind, FsError, Io, OpenFile, OpenFlags, Vfs, Whence, Who};
+use crate::{Create, FileKind, Final, FsError, Io, OpenFile, OpenFlags, Vfs, Whence, Who};
 use alloc::sync::Arc;
 use core::fmt::Write;
 use proptest::prelude::*;
@@ -29,11 +29,11 @@ fn write(f: &OpenFile<TestHost>, b: &[u8]) -> Result<usize, FsError> {
     f.write(&Io::NOW, &mut SliceSource::new(b))
 }
 fn mkdir(vfs: &Tree, path: &str) {
-    let found = vfs.walk(&vfs.view(), vfs.root(), path.as_bytes(), false).unwrap();
+    let found = vfs.walk(&vfs.view(), vfs.root(), path.as_bytes(), Final::Name).unwrap();
     vfs.make(&vfs.view(), &found, Create::Directory, 0o755).unwrap();
 }
 fn symlink(vfs: &Tree, path: &str, target: &str) {
-    let found = vfs.walk(&vfs.view(), vfs.root(), path.as_bytes(), false).unwrap();
+    let found = vfs.walk(&vfs.view(), vfs.root(), path.as_bytes(), Final::Name).unwrap();
     vfs.make(&vfs.view(), &found, Create::Symlink(target.as_bytes()), 0).unwrap();
 }
 
@@ -162,7 +162,7 @@ fn a_file_lives_as_long_as_it_is_open() {
     let vfs = tree();
     write_file(&vfs, "/f", b"still here").unwrap();
     let f = open(&vfs, "/f", RW).unwrap();
-    vfs.unlink(&vfs.view(), &vfs.walk(&vfs.view(), vfs.root(), b"/f", false).unwrap()).unwrap();
+    vfs.unlink(&vfs.view(), &vfs.walk(&vfs.view(), vfs.root(), b"/f", Final::Name).unwrap()).unwrap();
     assert_eq!(read(&f, 99).unwrap(), b"still here");
     assert_eq!(f.dentry.inode.attr().links, 0);
     assert_eq!(f.dentry.path(vfs.root()), (b"/f".to_vec(), false));
@@ -215,7 +215,7 @@ fn a_listing_goes_on_while_entries_go() {
             break;
         }
         for name in batch.iter().filter(|n| !n.starts_with(b".")) {
-            vfs.unlink(&vfs.view(), &vfs.walk(&vfs.view(), vfs.root(), name, false).unwrap()).unwrap();
+            vfs.unlink(&vfs.view(), &vfs.walk(&vfs.view(), vfs.root(), name, Final::Name).unwrap()).unwrap();
         }
         seen.extend(batch);
     }
@@ -229,7 +229,7 @@ fn inodes_run_out_as_an_error_and_come_back() {
     write_file(&vfs, "/a", b"").unwrap();
     write_file(&vfs, "/b", b"").unwrap();
     assert_eq!(write_file(&vfs, "/c", b""), Err(FsError::NoSpace));
-    vfs.unlink(&vfs.view(), &vfs.walk(&vfs.view(), vfs.root(), b"/a", false).unwrap()).unwrap();
+    vfs.unlink(&vfs.view(), &vfs.walk(&vfs.view(), vfs.root(), b"/a", Final::Name).unwrap()).unwrap();
     assert_eq!(write_file(&vfs, "/c", b""), Ok(()));
 }
 
@@ -248,7 +248,7 @@ fn permission_bits_hold_for_everybody_but_root() {
     assert_eq!(try_open(OpenFlags::READ), Some(FsError::Denied));
     vfs.set_owner(&Who::ROOT, inode, Some(7), None).unwrap();
     assert_eq!(try_open(RW), None);
-    let found = vfs.walk(&view, vfs.root(), b"/new", false).unwrap();
+    let found = vfs.walk(&view, vfs.root(), b"/new", Final::Name).unwrap();
     assert_eq!(vfs.make(&view, &found, Create::File, 0o644).err(), Some(FsError::Denied));
 }
 
@@ -307,7 +307,7 @@ fn generated_files_are_listed_looked_up_and_read_in_pieces() {
     assert_eq!(four.path(vfs.root()), (b"/proc/4".to_vec(), true));
     let up = vfs.find(&vfs.view(), vfs.root(), b"/proc/..", true).unwrap();
     assert!(Arc::ptr_eq(&up, vfs.root()));
-    let found = vfs.walk(&vfs.view(), vfs.root(), b"/proc", true).unwrap();
+    let found = vfs.walk(&vfs.view(), vfs.root(), b"/proc", Final::Follow).unwrap();
     assert_eq!(vfs.rmdir(&vfs.view(), &found), Err(FsError::Busy));
 }
 
@@ -318,12 +318,12 @@ fn a_deep_tree_that_was_removed_is_let_go_without_recursion() {
     let mut chain = std::vec![vfs.root().clone()];
     for _ in 0..50_000 {
         let here = chain.last().unwrap().clone();
-        let found = vfs.walk(&view, &here, b"d", false).unwrap();
+        let found = vfs.walk(&view, &here, b"d", Final::Name).unwrap();
         chain.push(vfs.make(&view, &found, Create::Directory, 0o755).unwrap());
     }
     let deepest = chain.last().unwrap().clone();
     for parent in chain.iter().rev().skip(1) {
-        vfs.rmdir(&view, &vfs.walk(&view, parent, b"d", false).unwrap()).unwrap();
+        vfs.rmdir(&view, &vfs.walk(&view, parent, b"d", Final::Name).unwrap()).unwrap();
     }
     drop(chain);
     std::thread::Builder::new().stack_size(64 << 10).spawn(move || drop(deepest)).unwrap().join().unwrap();

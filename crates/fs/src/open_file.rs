@@ -52,6 +52,8 @@ bitflags::bitflags! {
         const NOATIME = 1 << 14;
         /// Remembered for the caller, without effect.
         const ASYNC = 1 << 15;
+        /// Remembered for the caller, without effect: offsets may be large (they always may).
+        const LARGE = 1 << 16;
     }
 }
 
@@ -283,7 +285,7 @@ impl<H: Host> OpenFile<H> {
     /// Moves the position, and returns it.
     pub fn seek(&self, offset: i64, whence: Whence) -> Result<u64, FsError> {
         if let Body::Stream(s) = &self.body {
-            return if s.seekable() { Ok(0) } else { Err(FsError::NotSeekable) };
+            return s.seek();
         }
         let mut position = self.position.lock();
         let (base, size) = match (&self.body, whence) {

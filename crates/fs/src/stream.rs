@@ -50,6 +50,10 @@ pub trait Stream: Send + Sync {
     fn seekable(&self) -> bool {
         false
     }
+    /// Where a seek arrives, whatever it asked for; an error where the stream refuses it.
+    fn seek(&self) -> Result<u64, FsError> {
+        if self.seekable() { Ok(0) } else { Err(FsError::NotSeekable) }
+    }
     /// A private mapping of it is a mapping of zeroes, as of `/dev/zero`.
     fn maps_zeroes(&self) -> bool {
         false

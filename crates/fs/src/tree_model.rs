@@ -3,7 +3,7 @@
 
 use crate::rename::Rename;
 use crate::test_host::{TestHost, read_file, write_file};
-use crate::{Create, FileKind, FsError, Io, OpenFlags, Vfs};
+use crate::{Create, FileKind, Final, FsError, Io, OpenFlags, Vfs};
 use alloc::sync::Arc;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -166,7 +166,7 @@ type Tree = Arc<Vfs<TestHost>>;
 
 fn apply(vfs: &Tree, op: &Op) -> Result<(), FsError> {
     let view = vfs.view();
-    let walk = |p: &str| vfs.walk(&view, vfs.root(), p.as_bytes(), false);
+    let walk = |p: &str| vfs.walk(&view, vfs.root(), p.as_bytes(), Final::Name);
     match op {
         Op::Write(p, b) => write_file(vfs, p, &[*b; 3]),
         Op::Mkdir(p) => vfs.make(&view, &walk(p)?, Create::Directory, 0o755).map(drop),
@@ -247,10 +247,10 @@ proptest! {
         let vfs = Vfs::new(TestHost, 100).unwrap();
         let view = vfs.view();
         for (name, target) in ["/a", "/b", "/ab"].iter().zip(&links) {
-            let found = vfs.walk(&view, vfs.root(), name.as_bytes(), false).unwrap();
+            let found = vfs.walk(&view, vfs.root(), name.as_bytes(), Final::Name).unwrap();
             vfs.make(&view, &found, Create::Symlink(target.as_bytes()), 0).unwrap();
         }
-        match vfs.walk(&view, vfs.root(), path.as_bytes(), true) {
+        match vfs.walk(&view, vfs.root(), path.as_bytes(), Final::Follow) {
             Ok(found) => prop_assert!(found.parent.inode.is_directory()),
             Err(e) => prop_assert!(matches!(e, FsError::NotFound | FsError::Loop | FsError::NotDirectory)),
         }

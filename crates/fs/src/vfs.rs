@@ -8,7 +8,7 @@ use crate::host::{Host, Timestamp};
 use crate::inode::{Attr, DeviceNumber, FileSystem, Inode, NewAttr, Node, Space};
 use crate::open_file::{Body, OpenFile};
 use crate::pipe::Pipe;
-use crate::walk::{Found, Last, View, Want, Who};
+use crate::walk::{Final, Found, Last, View, Want, Who};
 use crate::{FileKind, FsError, Io, OpenFlags, Stream, rank};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -120,7 +120,7 @@ impl<H: Host> Vfs<H> {
 
     fn mount(&self, path: &[u8], inode: Arc<Inode<H>>) -> Result<Arc<Dentry<H>>, FsError> {
         let view = self.view();
-        let found = self.walk(&view, &self.root, path, true)?;
+        let found = self.walk(&view, &self.root, path, Final::Follow)?;
         if found.last != Last::Name {
             return Err(FsError::Busy);
         }
@@ -374,9 +374,18 @@ impl<H: Host> Vfs<H> {
         io: &Io<'_>,
     ) -> Result<Arc<OpenFile<H>>, FsError> {
         let exclusive = flags.contains(OpenFlags::CREATE | OpenFlags::EXCLUSIVE);
-        let follow = !flags.contains(OpenFlags::NOFOLLOW) && !exclusive;
+        let end = match () {
+            () if exclusive => Final::Name,
+            () if flags.contains(OpenFlags::NOFOLLOW) => Final::Stay,
+            () => Final::Follow,
+        };
+        if flags.contains(OpenFlags::CREATE) && path.last() == Some(&b'/') {
+            // Whatever it is, it would have to be made as a directory; but first of all the way there must exist.
+            self.walk(view, base, path, Final::Name)?;
+            return Err(FsError::IsDirectory);
+        }
         loop {
-            let found = self.walk(view, base, path, follow)?;
+            let found = self.walk(view, base, path, end)?;
             if flags.contains(OpenFlags::NAMELESS) {
                 let directory = found.target.ok_or(FsError::NotFound)?;
                 let Node::Directory(_) = &directory.inode.node else { return Err(FsError::NotDirectory) };
@@ -389,7 +398,6 @@ impl<H: Host> Vfs<H> {
                 Some(_) if exclusive => return Err(FsError::Exists),
                 Some(there) => there.clone(),
                 None if !flags.contains(OpenFlags::CREATE) => return Err(FsError::NotFound),
-                None if found.slash => return Err(FsError::IsDirectory),
                 None => match self.make(view, &found, Create::File, mode) {
                     Ok(new) => return self.open_dentry(&new, flags - OpenFlags::TRUNCATE, io),
                     Err(FsError::Exists) if !exclusive => continue,
@@ -501,7 +509,7 @@ impl<H: Host> Vfs<H> {
         label.extend_from_slice(name);
         label.extend_from_slice(b" (deleted)");
         let dentry = Dentry::nameless(&label, inode);
-        self.open_dentry(&dentry, flags, &Io::NOW)
+        self.open_dentry(&dentry, flags | OpenFlags::LARGE, &Io::NOW)
     }
 
     // Attributes

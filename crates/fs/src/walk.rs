@@ -132,6 +132,17 @@ pub enum Last {
     Jump,
 }
 
+/// What to do about a symbolic link at the end of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Final {
+    /// It is followed: the path stands for what the link leads to.
+    Follow,
+    /// It is not followed, unless a slash stands behind it: the path stands for the link.
+    Stay,
+    /// It is never followed: the path stands for a name that is to be made, moved or removed.
+    Name,
+}
+
 /// Where a path leads.
 pub struct Found<H: Host> {
     /// The directory of the last component.
@@ -183,9 +194,10 @@ impl<H: Host> Vfs<H> {
         }
     }
 
-    /// Walks `path` from `base` (or from the root) to its last component. Links on the way are always followed, one at the
-    /// end where `follow` says so or a slash stands behind it. The last component may be missing.
-    pub fn walk(&self, view: &View<H>, base: &Arc<Dentry<H>>, path: &[u8], follow: bool) -> Result<Found<H>, FsError> {
+    /// Walks `path` from `base` (or from the root) to its last component, which may be missing. Links on the way are always
+    /// followed, one at the end as `end` says. With a slash behind it the last component must be a directory, unless only
+    /// its name matters.
+    pub fn walk(&self, view: &View<H>, base: &Arc<Dentry<H>>, path: &[u8], end: Final) -> Result<Found<H>, FsError> {
         if path.is_empty() {
             return Err(FsError::NotFound);
         }
@@ -222,7 +234,7 @@ impl<H: Host> Vfs<H> {
             };
             if let Some(link) = &child
                 && link.inode.kind() == FileKind::Symlink
-                && (!is_final || follow || slash)
+                && (!is_final || end == Final::Follow || (slash && end == Final::Stay))
             {
                 links += 1;
                 if links > LINKS_MAX {
@@ -246,7 +258,7 @@ impl<H: Host> Vfs<H> {
             }
             if is_final {
                 let name = Name::new(name)?;
-                if slash && child.as_ref().is_some_and(|c| !c.inode.is_directory()) {
+                if slash && end != Final::Name && child.as_ref().is_some_and(|c| !c.inode.is_directory()) {
                     return Err(FsError::NotDirectory);
                 }
                 return Ok(Found { parent: here, last, name, target: child, slash });
@@ -264,7 +276,8 @@ impl<H: Host> Vfs<H> {
         path: &[u8],
         follow: bool,
     ) -> Result<Arc<Dentry<H>>, FsError> {
-        self.walk(view, base, path, follow)?.target.ok_or(FsError::NotFound)
+        let end = if follow { Final::Follow } else { Final::Stay };
+        self.walk(view, base, path, end)?.target.ok_or(FsError::NotFound)
     }
 
     fn follow(&self, link: &Arc<Dentry<H>>) -> Result<Step<H>, FsError> {

@@ -184,6 +184,9 @@ impl<M: Machine> Stream for Epoll<M> {
     fn write(&self, _io: &Io<'_>, _source: &mut dyn Source) -> Result<usize, FsError> {
         Err(FsError::Invalid)
     }
+    fn seek(&self) -> Result<u64, FsError> {
+        Ok(0)
+    }
     fn ready(&self) -> Ready {
         if self.any_ready() { Ready::READ } else { Ready::empty() }
     }

@@ -154,20 +154,25 @@ fn set_lock<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, at: u64, by_file: bool
 
 /// `flock`
 pub fn sys_flock<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, operation: u32) -> Result<usize, Errno> {
+    /// Locks that others must obey: a thing of the past, of which Linux says that it worked.
+    const LOCK_MAND: u32 = 32;
+    if operation & LOCK_MAND != 0 {
+        return Ok(0);
+    }
+    let operation_only = operation & !raw::LOCK_NB;
+    if !matches!(operation_only, raw::LOCK_SH | raw::LOCK_EX | raw::LOCK_UN) {
+        return Err(Errno::EINVAL);
+    }
     let file = ctx.file(fd)?;
     if file.flags().contains(OpenFlags::PATH) {
         return Err(Errno::EBADF);
     }
     let locks = &file.dentry.inode.locks;
-    let exclusive = match operation & !raw::LOCK_NB {
-        raw::LOCK_SH => false,
-        raw::LOCK_EX => true,
-        raw::LOCK_UN => {
-            locks.unlock_whole(file.lock_owner());
-            return Ok(0);
-        }
-        _ => return Err(Errno::EINVAL),
-    };
+    if operation_only == raw::LOCK_UN {
+        locks.unlock_whole(file.lock_owner());
+        return Ok(0);
+    }
+    let exclusive = operation_only == raw::LOCK_EX;
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
     let io = Io { nonblock: operation & raw::LOCK_NB != 0, deadline: None, interrupted: &interrupted };

@@ -9,7 +9,7 @@ use linux_raw_sys::general as raw;
 use quire_fs::open_file::{Body, OFFSET_MAX};
 use quire_fs::transfer::Limited;
 use quire_fs::walk::Want;
-use quire_fs::{FsError, Io, OpenFlags, Sink, SliceSource, Source, Whence};
+use quire_fs::{FileKind, FsError, Io, OpenFlags, Sink, SliceSource, Source, Whence};
 
 fn read_with<M: Machine>(
     ctx: &Ctx<'_, M>,
@@ -244,16 +244,22 @@ fn copy<M: Machine>(
 
 /// `sendfile`
 pub fn sys_sendfile<M: Machine>(ctx: &mut Ctx<'_, M>, out: i32, from: i32, at: u64, len: u64) -> Result<usize, Errno> {
-    let (input, output) = (ctx.file(from)?, ctx.file(out)?);
-    readable(&input)?;
-    writable(&output)?;
-    if !matches!(input.body(), Body::File | Body::Text(..)) || output.flags().contains(OpenFlags::APPEND) {
-        return Err(Errno::EINVAL);
-    }
     let start = match at {
         0 => None,
-        at => Some(offset(ctx.read::<i64>(at)?)?),
+        at => Some(ctx.read::<i64>(at)?),
     };
+    let input = ctx.file(from)?;
+    readable(&input)?;
+    let stream = matches!(input.body(), Body::Stream(s) if !s.seekable());
+    if start.is_some() && stream {
+        return Err(Errno::ESPIPE);
+    }
+    let start = start.map(offset).transpose()?;
+    let output = ctx.file(out)?;
+    writable(&output)?;
+    if output.flags().contains(OpenFlags::APPEND) || !matches!(input.body(), Body::File | Body::Text(..)) {
+        return Err(Errno::EINVAL);
+    }
     let (n, end) = copy(ctx, &input, start, &output, None, len.min(MOST as u64) as usize)?;
     ctx.write_optional(at, &(end as i64))?;
     Ok(n)
@@ -391,26 +397,35 @@ pub fn sys_truncate<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, size: i64) -> R
 
 /// `fallocate`
 pub fn sys_fallocate<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, mode: u32, at: i64, len: i64) -> Result<usize, Errno> {
+    const PUNCH: u32 = raw::FALLOC_FL_PUNCH_HOLE | raw::FALLOC_FL_KEEP_SIZE;
     let file = ctx.file(fd)?;
-    writable(&file)?;
+    if file.flags().contains(OpenFlags::PATH) {
+        return Err(Errno::EBADF);
+    }
     if at < 0 || len <= 0 {
         return Err(Errno::EINVAL);
+    }
+    if !matches!(mode, 0 | raw::FALLOC_FL_KEEP_SIZE | PUNCH) {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    writable(&file)?;
+    match file.dentry.inode.kind() {
+        FileKind::Fifo => return Err(Errno::ESPIPE),
+        FileKind::Directory => return Err(Errno::EISDIR),
+        FileKind::Regular => {}
+        _ => return Err(Errno::ENODEV),
     }
     let (at, len) = (at as u64, len as u64);
     if at.checked_add(len).is_none_or(|end| end > OFFSET_MAX) {
         return Err(Errno::EFBIG);
     }
-    match file.body() {
-        Body::File => {}
-        Body::Stream(s) if !s.seekable() => return Err(Errno::ESPIPE),
-        _ => return Err(Errno::ENODEV),
+    if file.regular().is_none() {
+        return Err(Errno::EOPNOTSUPP);
     }
-    const PUNCH: u32 = raw::FALLOC_FL_PUNCH_HOLE | raw::FALLOC_FL_KEEP_SIZE;
     match mode {
         0 => file.allocate(at, len, false)?,
         raw::FALLOC_FL_KEEP_SIZE => file.allocate(at, len, true)?,
-        PUNCH => file.punch(at, len)?,
-        _ => return Err(Errno::EOPNOTSUPP),
+        _ => file.punch(at, len)?,
     }
     Ok(0)
 }

@@ -6,11 +6,11 @@ use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::rename::Rename;
 use quire_fs::walk::Want;
-use quire_fs::{Create, DeviceNumber, FsError};
+use quire_fs::{Create, DeviceNumber, Final, FsError};
 
 /// `mkdirat`
 pub fn sys_mkdirat<M: Machine>(ctx: &mut Ctx<'_, M>, dir: i32, path: u64, mode: u32) -> Result<usize, Errno> {
-    let (view, found) = walk(ctx, dir, path, false)?;
+    let (view, found) = walk(ctx, dir, path, Final::Name)?;
     ctx.vfs().make(&view, &found, Create::Directory, (mode & 0o1777) as u16)?;
     Ok(0)
 }
@@ -37,7 +37,7 @@ pub fn sys_mknodat<M: Machine>(
         raw::S_IFDIR => return Err(Errno::EPERM),
         _ => return Err(Errno::EINVAL),
     };
-    let (view, found) = walk(ctx, dir, path, false)?;
+    let (view, found) = walk(ctx, dir, path, Final::Name)?;
     if matches!(what, Create::CharDevice(_) | Create::BlockDevice(_)) && view.who.uid != 0 {
         return Err(Errno::EPERM);
     }
@@ -52,7 +52,7 @@ pub fn sys_mknod<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, mode: u32, device:
 /// `unlinkat`
 pub fn sys_unlinkat<M: Machine>(ctx: &mut Ctx<'_, M>, dir: i32, path: u64, flags: u32) -> Result<usize, Errno> {
     only(flags, raw::AT_REMOVEDIR)?;
-    let (view, found) = walk(ctx, dir, path, false)?;
+    let (view, found) = walk(ctx, dir, path, Final::Name)?;
     if flags & raw::AT_REMOVEDIR != 0 {
         ctx.vfs().rmdir(&view, &found)?;
     } else {
@@ -84,8 +84,8 @@ pub fn sys_renameat2<M: Machine>(
         raw::RENAME_EXCHANGE => Rename::Exchange,
         _ => return Err(Errno::EINVAL),
     };
-    let (view, from) = walk(ctx, old_dir, old, false)?;
-    let (_, to) = walk(ctx, new_dir, new, false)?;
+    let (view, from) = walk(ctx, old_dir, old, Final::Name)?;
+    let (_, to) = walk(ctx, new_dir, new, Final::Name)?;
     ctx.vfs().rename(&view, &from, &to, how)?;
     Ok(0)
 }
@@ -117,7 +117,7 @@ pub fn sys_linkat<M: Machine>(
     // `find` follows unless told otherwise; `linkat` the other way round.
     let nofollow = if flags & raw::AT_SYMLINK_FOLLOW == 0 { raw::AT_SYMLINK_NOFOLLOW } else { 0 };
     let (_, target) = find(ctx, old_dir, old, (flags & raw::AT_EMPTY_PATH) | nofollow)?;
-    let (view, found) = walk(ctx, new_dir, new, false)?;
+    let (view, found) = walk(ctx, new_dir, new, Final::Name)?;
     ctx.vfs().link(&view, &target, &found)?;
     Ok(0)
 }
@@ -132,7 +132,7 @@ pub fn sys_symlinkat<M: Machine>(ctx: &mut Ctx<'_, M>, target: u64, dir: i32, pa
     if target.is_empty() {
         return Err(Errno::ENOENT);
     }
-    let (view, found) = walk(ctx, dir, path, false)?;
+    let (view, found) = walk(ctx, dir, path, Final::Name)?;
     ctx.vfs().make(&view, &found, Create::Symlink(&target), 0o777)?;
     Ok(0)
 }

@@ -13,12 +13,12 @@ use quire_fs::{FsError, Io, OpenFlags, Who};
 use quire_vm::Prot;
 use quire_vm::object::ObjectRef;
 
-/// Linux's O_LARGEFILE on x86-64: always on, and shown.
+/// Linux's O_LARGEFILE on x86-64: every `open` sets it, and F_GETFL shows it.
 const LARGE: u32 = 0o100_000;
 /// The one bit of O_TMPFILE that is not O_DIRECTORY.
 const TMPFILE_BIT: u32 = 0o20_000_000;
 
-const PAIRS: [(u32, OpenFlags); 13] = [
+const PAIRS: [(u32, OpenFlags); 14] = [
     (raw::O_APPEND, OpenFlags::APPEND),
     (raw::O_NONBLOCK, OpenFlags::NONBLOCK),
     (raw::O_CREAT, OpenFlags::CREATE),
@@ -32,6 +32,7 @@ const PAIRS: [(u32, OpenFlags); 13] = [
     (raw::O_DIRECT, OpenFlags::DIRECT),
     (raw::O_NOATIME, OpenFlags::NOATIME),
     (raw::FASYNC, OpenFlags::ASYNC),
+    (LARGE, OpenFlags::LARGE),
 ];
 
 /// Linux's open flags as ours.
@@ -51,7 +52,7 @@ pub fn open_flags(flags: u32) -> Result<OpenFlags, Errno> {
     for (bit, ours) in PAIRS {
         out.set(ours, flags & bit != 0);
     }
-    // The access mode shares no bit with the pairs, so it is still there.
+    out |= OpenFlags::LARGE;
     if flags & TMPFILE_BIT != 0 {
         if !out.contains(OpenFlags::DIRECTORY | OpenFlags::WRITE) || out.contains(OpenFlags::CREATE) {
             return Err(Errno::EINVAL);
@@ -72,7 +73,7 @@ pub fn linux_flags(flags: OpenFlags) -> u32 {
         _ => raw::O_RDONLY,
     };
     let shown = PAIRS.iter().filter(|(_, ours)| flags.contains(*ours)).fold(access, |all, (bit, _)| all | bit);
-    if flags.contains(OpenFlags::PATH) { shown } else { shown | LARGE }
+    shown
 }
 
 impl<M: Machine> Ctx<'_, M> {

@@ -5,7 +5,7 @@ use crate::{Ctx, Errno, Machine};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use linux_raw_sys::general as raw;
-use quire_fs::{Found, Vfs};
+use quire_fs::{Final, Found, Vfs};
 
 /// "The working directory", where a directory descriptor is asked for.
 pub const AT_FDCWD: i32 = raw::AT_FDCWD;
@@ -36,12 +36,12 @@ pub fn walk<M: Machine>(
     ctx: &Ctx<'_, M>,
     fd: i32,
     at: u64,
-    follow: bool,
+    end: Final,
 ) -> Result<(View<M>, Found<FileHost<M>>), Errno> {
     let path = ctx.path(at)?;
     let view = ctx.view()?;
     let base = base(ctx, &view, fd, &path)?;
-    let found = ctx.vfs().walk(&view, &base, &path, follow)?;
+    let found = ctx.vfs().walk(&view, &base, &path, end)?;
     Ok((view, found))
 }
 

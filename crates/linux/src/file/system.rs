@@ -12,7 +12,7 @@ use quire_fs::device::{CONSOLE, TTY};
 use quire_fs::generated::GeneratedDirectory;
 use quire_fs::port::{RawPort, Shared};
 use quire_fs::terminal::{Key, Size, Terminal};
-use quire_fs::{DeviceNumber, FsError, Io, OpenFlags, Port, Stream, Vfs};
+use quire_fs::{DeviceNumber, Final, FsError, Io, OpenFlags, Port, Stream, Vfs};
 use quire_sync::{Rank, SpinLock};
 use quire_vm::Vm;
 
@@ -60,7 +60,7 @@ impl<M: Machine> System<M> {
         }
         // What programs expect to be able to write to.
         let view = self.vfs.view();
-        let found = self.vfs.walk(&view, self.vfs.root(), b"/tmp", true)?;
+        let found = self.vfs.walk(&view, self.vfs.root(), b"/tmp", Final::Follow)?;
         if found.target.is_none() {
             self.vfs.make(&view, &found, quire_fs::Create::Directory, 0o1777)?;
         }
