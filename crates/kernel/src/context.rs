@@ -79,6 +79,7 @@ global_asm!(
     .section .text.entry, "ax"
     // rdi = where the old stack pointer goes, rsi = the new one
     .balign 32
+    .global switch_stacks
     switch_stacks:
         push rbp
         push rbx
@@ -96,6 +97,7 @@ global_asm!(
         pop rbp
         ret
 
+    .global kernel_thread_start
     kernel_thread_start:
         call {started}
         mov rdi, r12
@@ -103,6 +105,7 @@ global_asm!(
         call rbx
         ud2
 
+    .global user_thread_start
     user_thread_start:
         call {started}
         mov rdi, r12

@@ -21,6 +21,7 @@ global_asm!(
     .section .text.frame, "ax"
     // rdi = frame
     .balign 64
+    .global frame_zero_vector
     frame_zero_vector:
         sub rsp, 40
         vmovdqu [rsp], ymm0
@@ -40,6 +41,7 @@ global_asm!(
         ret
 
     .balign 16
+    .global frame_zero_string
     frame_zero_string:
         xor eax, eax
         mov ecx, 512
@@ -47,6 +49,7 @@ global_asm!(
         ret
 
     .balign 16
+    .global frame_copy_string
     frame_copy_string:
         mov ecx, 512
         rep movsq

@@ -10,6 +10,7 @@ use crate::layout::USER_END;
 use core::arch::global_asm;
 
 global_asm!(
+    include_str!("smap.s"),
     r#"
     // The instruction at the first address may fault on user memory; the kernel then goes on at the second.
     .macro FIXUP at, to
@@ -22,6 +23,7 @@ global_asm!(
 
     // rdi = to, rsi = from, rdx = bytes; returns the bytes that were not copied. One of the two is a user address.
     .balign 32
+    .global user_copy
     user_copy:
         STAC
         mov rcx, rdx
@@ -44,6 +46,7 @@ global_asm!(
 
     // rdi = to (user), rsi = bytes; returns the bytes that were not zeroed.
     .balign 32
+    .global user_clear
     user_clear:
         STAC
         xor eax, eax
@@ -67,6 +70,7 @@ global_asm!(
     // rdi = to, rsi = from (user), rdx = room; returns the bytes before the zero byte, or the room; bit 63 set after a fault.
     // Eight bytes at a time where they are in one page, so that nothing beyond the string's last page is touched.
     .balign 32
+    .global user_string
     user_string:
         STAC
         xor eax, eax
@@ -113,6 +117,7 @@ global_asm!(
 
     // rdi = at (user); returns the word, and whether it could not be had.
     .balign 16
+    .global user_load
     user_load:
         STAC
     1:  mov eax, [rdi]
@@ -126,6 +131,7 @@ global_asm!(
 
     // rdi = at (user), esi = old, edx = new; returns what was there, and whether it could not be had.
     .balign 16
+    .global user_exchange
     user_exchange:
         STAC
         mov eax, esi
@@ -139,7 +145,9 @@ global_asm!(
         ret
         FIXUP 1b, 2b
     .text
-    "#
+    .purgem FIXUP
+    "#,
+    include_str!("smap_end.s"),
 );
 
 /// A word and whether there was a fault instead.

@@ -13,23 +13,8 @@ use crate::cpu::offset;
 use core::arch::global_asm;
 
 global_asm!(
+    include_str!("../smap.s"),
     r#"
-    // Puts "clac" here, once patched.
-    .macro CLAC
-    771: .byte 0x0f, 0x1f, 0x00
-    .pushsection .smap_sites, "a"
-    .quad 771b
-    .quad 0xca010f
-    .popsection
-    .endm
-    .macro STAC
-    772: .byte 0x0f, 0x1f, 0x00
-    .pushsection .smap_sites, "a"
-    .quad 772b
-    .quad 0xcb010f
-    .popsection
-    .endm
-
     // The registers below orig_rax and rdi.
     .macro PUSH_REST
     push rdx
@@ -238,6 +223,7 @@ global_asm!(
         sysretq
     .text
     "#,
+    include_str!("../smap_end.s"),
     orig = const 15 * 8,
     rip = const 16 * 8,
     cs = const 17 * 8,

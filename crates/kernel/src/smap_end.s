@@ -1,0 +1,2 @@
+    .purgem CLAC
+    .purgem STAC
