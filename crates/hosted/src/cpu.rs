@@ -99,10 +99,10 @@ impl Cpu {
             x ^= x >> 7;
             x ^= x << 17;
             DISTURBANCE.set(x);
-            if x % 512 == 0 {
+            if x.is_multiple_of(512) {
                 // Long enough for others to do whole operations.
                 std::thread::sleep(std::time::Duration::from_micros(50));
-            } else if x % 32 == 0 {
+            } else if x.is_multiple_of(32) {
                 (0..x >> 32 & 7).for_each(|_| std::thread::yield_now());
             }
         }));

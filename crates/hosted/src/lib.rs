@@ -11,7 +11,9 @@
 //! # How it runs
 //! A thread becomes a CPU with [`Cpu::attach`]. An access ([`Cpu::read`], [`Cpu::write`]) is one uninterruptible step:
 //! translate, check, touch memory. Interrupts (flushes that others ask for) are served between such steps and wherever the
-//! core spins or sleeps.
+//! core spins or sleeps. [`Cpu::disturb`] lets others run where a lock is about to be taken, so that two cores of the host
+//! show what else would take many. [`model`] says what memory must contain; `tests/random` puts it all together.
+#![deny(missing_docs)]
 
 mod arena;
 mod cpu;

@@ -104,7 +104,7 @@ impl KernelTables {
         caching: Caching,
         frames: &mut dyn FnMut() -> Option<Pfn>,
     ) -> Result<(), KernelMapError> {
-        if (range.start | range.end | physical) % PAGE_SIZE != 0 {
+        if !(range.start | range.end | physical).is_multiple_of(PAGE_SIZE) {
             return Err(KernelMapError::Invalid(range.start));
         }
         let _guard = self.lock.lock();

@@ -149,7 +149,7 @@ impl X86Pmap {
     /// loaded before is left. Cheap where they are loaded already.
     ///
     /// # Safety
-    /// `cpu` is the calling CPU, with preemption and interrupts off; the pmap is not destroyed before the CPU has loaded
+    /// `cpu` is the calling CPU, with preemption and interrupts off; the pmap is not moved or destroyed before the CPU has loaded
     /// something else ([`Pmap::destroy`] sees to that on other CPUs).
     pub unsafe fn switch_in<M: X86>(&self, machine: &M, cpu: CpuId) {
         // SAFETY: as this function's.

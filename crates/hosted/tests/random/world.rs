@@ -248,7 +248,7 @@ impl Pager for Slow {
 
 /// The stamp of page `page` of the file: odd pages are holes.
 pub fn file_stamp(page: usize) -> u64 {
-    if page % 2 == 0 { 0xf11e_0000 + page as u64 } else { 0 }
+    if page.is_multiple_of(2) { 0xf11e_0000 + page as u64 } else { 0 }
 }
 
 impl World {
