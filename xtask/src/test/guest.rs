@@ -4,7 +4,10 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io::{Read, Seek, Write},
-    os::unix::{fs::symlink, process::CommandExt, process::ExitStatusExt},
+    os::{
+        fd::AsFd,
+        unix::{fs::symlink, process::CommandExt, process::ExitStatusExt},
+    },
     path::PathBuf,
     process::Command,
     sync::Arc,
@@ -23,6 +26,10 @@ use crate::{
     boot::{Kernel, On, Shape},
     failure::{Doing, Result},
     image::{order::Order, root},
+    machine::{
+        outcome::Outcome,
+        relay::{self, Ends},
+    },
     places::Places,
     programs,
 };
@@ -40,10 +47,14 @@ struct Placed<'a> {
     case: &'a Case,
 }
 
+/// The board without ports: what can be seen there is the log and the orderly end.
+const BOARD: &str = "guest/q35/4 CPUs start, a program runs, the machine powers off";
+
 /// The names of all tests on all machines.
 pub fn names(context: &Context<'_>) -> Result<Vec<String>> {
     let cases = suite::load(&context.places.root.join("tests/guest"))?;
-    Ok(MACHINES.iter().flat_map(|cpus| placed(&cases, *cpus).into_iter().map(|p| p.name)).collect())
+    let boards = std::iter::once(BOARD.to_owned());
+    Ok(boards.chain(MACHINES.iter().flat_map(|cpus| placed(&cases, *cpus).into_iter().map(|p| p.name))).collect())
 }
 
 fn placed<'a>(cases: &'a [(String, Case)], cpus: u32) -> Vec<Placed<'a>> {
@@ -58,12 +69,16 @@ pub fn run(context: &Context<'_>, on: On, done: &mut dyn FnMut(Check)) -> Result
     let cases = suite::load(&context.places.root.join("tests/guest"))?;
     let selected =
         |cpus| -> Vec<Placed<'_>> { placed(&cases, cpus).into_iter().filter(|p| context.selects(&p.name)).collect() };
-    if MACHINES.iter().all(|cpus| selected(*cpus).is_empty()) {
+    let board = on == On::Quire && context.selects(BOARD);
+    if !board && MACHINES.iter().all(|cpus| selected(*cpus).is_empty()) {
         return Ok(());
     }
     let bench = Bench::prepare(context.places)?;
     let kernel = Arc::new(Kernel::with(context.places, on, || context.kernel())?);
     let image = Arc::new(bench.image(&kernel)?);
+    if board {
+        done(Check::of(BOARD, boots_on_q35(context, &kernel)));
+    }
     let mut known: BTreeMap<String, Answer> = BTreeMap::new();
     for cpus in MACHINES {
         let mut machine = Machine { context, kernel: &kernel, image: &image, cpus, boots: 0, session: None };
@@ -90,6 +105,35 @@ pub fn run(context: &Context<'_>, on: On, done: &mut dyn FnMut(Check)) -> Result
         }
     }
     Ok(())
+}
+
+/// Boots the other board, with a program that ends at once.
+fn boots_on_q35(context: &Context<'_>, kernel: &Kernel) -> Result<(), String> {
+    let order = Order { args: vec!["/bin/true".into()], env: vec![], cwd: "/".into(), tty: false };
+    let image = root::tree().and_then(|tree| kernel.image(tree, &order)).map_err(|e| e.to_string())?;
+    let nothing = File::options().read(true).write(true).open("/dev/null").map_err(|e| e.to_string())?;
+    let shape = Shape { cpus: 4, memory: 256, q35: true, verbose: true, ..Shape::default() };
+    let guest = kernel.start(&image, &shape).map_err(|e| e.to_string())?;
+    let report = relay::run(
+        guest,
+        Ends {
+            input: nothing.as_fd(),
+            output: nothing.as_fd(),
+            errors: nothing.as_fd(),
+            wake: None,
+            asked: Box::new(Vec::new),
+            tty: false,
+            verbose: false,
+            log: Some(context.log("guest-q35").map_err(|e| e.to_string())?),
+            deadline: Some(Instant::now() + LIMIT),
+        },
+    );
+    // No port tells the status there: an orderly end is all that can be told.
+    let orderly = matches!(&report.outcome, Outcome::Died(how) if how.contains("powered off"));
+    if orderly && report.log_tail.contains("4 CPUs") && !report.log_tail.contains("damaged") {
+        return Ok(());
+    }
+    Err(format!("{:?}; the log ends:\n{}", report.outcome, crate::run::last_lines(&report.log_tail, 12)))
 }
 
 /// One machine, started again after a test that killed it.
