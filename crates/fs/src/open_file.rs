@@ -178,6 +178,14 @@ impl<H: Host> OpenFile<H> {
         }
     }
 
+    /// Whether reading and writing at an offset means something.
+    pub fn has_positions(&self) -> Result<(), FsError> {
+        match &self.body {
+            Body::Stream(s) if !s.seekable() => Err(FsError::NotSeekable),
+            _ => Ok(()),
+        }
+    }
+
     fn permits(&self, flag: OpenFlags) -> Result<OpenFlags, FsError> {
         let flags = self.flags();
         if flags.contains(flag) && !flags.contains(OpenFlags::PATH) { Ok(flags) } else { Err(FsError::BadFile) }
@@ -197,13 +205,13 @@ impl<H: Host> OpenFile<H> {
 
     /// Reads from `offset`.
     pub fn read_at(&self, io: &Io<'_>, offset: u64, sink: &mut dyn Sink) -> Result<usize, FsError> {
-        let flags = self.permits(OpenFlags::READ)?;
         if offset > OFFSET_MAX {
             return Err(FsError::Invalid);
         }
+        self.has_positions()?;
+        let flags = self.permits(OpenFlags::READ)?;
         match &self.body {
-            Body::Stream(s) if s.seekable() => s.read(&io.of(flags), sink),
-            Body::Stream(_) => Err(FsError::NotSeekable),
+            Body::Stream(s) => s.read(&io.of(flags), sink),
             _ => self.read_here(offset, sink),
         }
     }
@@ -239,13 +247,13 @@ impl<H: Host> OpenFile<H> {
 
     /// Writes at `offset` (at the end, where the file is open for appending).
     pub fn write_at(&self, io: &Io<'_>, offset: u64, source: &mut dyn Source) -> Result<usize, FsError> {
-        let flags = self.permits(OpenFlags::WRITE)?;
         if offset > OFFSET_MAX {
             return Err(FsError::Invalid);
         }
+        self.has_positions()?;
+        let flags = self.permits(OpenFlags::WRITE)?;
         match &self.body {
-            Body::Stream(s) if s.seekable() => s.write(&io.of(flags), source),
-            Body::Stream(_) => Err(FsError::NotSeekable),
+            Body::Stream(s) => s.write(&io.of(flags), source),
             _ => Ok(self.write_here(flags, offset, source)?.0),
         }
     }

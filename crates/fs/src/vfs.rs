@@ -381,8 +381,9 @@ impl<H: Host> Vfs<H> {
         };
         if flags.contains(OpenFlags::CREATE) && path.last() == Some(&b'/') {
             // Whatever it is, it would have to be made as a directory; but first of all the way there must exist.
-            self.walk(view, base, path, Final::Name)?;
-            return Err(FsError::IsDirectory);
+            if self.walk(view, base, path, Final::Name)?.last == Last::Name {
+                return Err(FsError::IsDirectory);
+            }
         }
         loop {
             let found = self.walk(view, base, path, end)?;

@@ -5,15 +5,11 @@ use super::{Dentry, View};
 use crate::{Ctx, Errno, Machine};
 use alloc::sync::Arc;
 use linux_raw_sys::general as raw;
-use quire_fs::{FileKind, Host, OpenFlags, Timestamp};
+use quire_fs::{FileKind, Host, Timestamp};
 
 /// What a descriptor names, for calls that change it: not one that only names.
 fn of_descriptor<M: Machine>(ctx: &Ctx<'_, M>, fd: i32) -> Result<(View<M>, Arc<Dentry<M>>), Errno> {
-    let file = ctx.file(fd)?;
-    if file.flags().contains(OpenFlags::PATH) {
-        return Err(Errno::EBADF);
-    }
-    Ok((ctx.view()?, file.dentry.clone()))
+    Ok((ctx.view()?, ctx.file(fd)?.dentry.clone()))
 }
 
 fn change_mode<M: Machine>(

@@ -18,14 +18,14 @@ pub fn sys_close<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32) -> Result<usize, Err
 
 /// `dup`
 pub fn sys_dup<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32) -> Result<usize, Errno> {
-    let file = ctx.file(fd)?;
+    let file = ctx.any_file(fd)?;
     ctx.install(file, false)
 }
 
 /// `dup2`
 pub fn sys_dup2<M: Machine>(ctx: &mut Ctx<'_, M>, old: i32, new: i32) -> Result<usize, Errno> {
     if old == new {
-        ctx.file(old)?;
+        ctx.any_file(old)?;
         return Ok(new as usize);
     }
     sys_dup3(ctx, old, new, 0)
@@ -38,7 +38,7 @@ pub fn sys_dup3<M: Machine>(ctx: &mut Ctx<'_, M>, old: i32, new: i32, flags: u32
         return Err(Errno::EINVAL);
     }
     let to = u32::try_from(new).map_err(|_| Errno::EBADF)?;
-    let file = ctx.file(old)?;
+    let file = ctx.any_file(old)?;
     let files = ctx.files()?;
     if let Some(closed) = files.replace(file, flags != 0, to, descriptor_limit(ctx.thread))? {
         files.closed(&closed);

@@ -6,7 +6,7 @@ use super::open::{linux_flags, open_flags};
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::lock::{Owner, Record};
-use quire_fs::open_file::{Body, OFFSET_MAX};
+use quire_fs::open_file::OFFSET_MAX;
 use quire_fs::pipe::CAPACITY;
 use quire_fs::{FileKind, Io, OpenFlags};
 
@@ -16,7 +16,7 @@ const F_SETOWN_EX: u32 = 15;
 
 /// `fcntl`
 pub fn sys_fcntl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, command: u32, argument: u64) -> Result<usize, Errno> {
-    let file = ctx.file(fd)?;
+    let file = ctx.any_file(fd)?;
     let number = fd as u32;
     let duplicates = command == raw::F_DUPFD || command == raw::F_DUPFD_CLOEXEC;
     if file.flags().contains(OpenFlags::PATH)
@@ -80,9 +80,6 @@ fn read_flock<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, at: u64, by_file: bo
     let (kind, whence) = (head as u16 as i16, (head >> 16) as u16 as i16);
     if by_file && pid as u32 != 0 {
         return Err(Errno::EINVAL);
-    }
-    if !matches!(file.body(), Body::File) && matches!(file.body(), Body::Path) {
-        return Err(Errno::EBADF);
     }
     let base = match whence as u32 {
         raw::SEEK_SET => 0,
@@ -164,9 +161,6 @@ pub fn sys_flock<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, operation: u32) -> R
         return Err(Errno::EINVAL);
     }
     let file = ctx.file(fd)?;
-    if file.flags().contains(OpenFlags::PATH) {
-        return Err(Errno::EBADF);
-    }
     let locks = &file.dentry.inode.locks;
     if operation_only == raw::LOCK_UN {
         locks.unlock_whole(file.lock_owner());

@@ -51,15 +51,11 @@ fn offset(at: i64) -> Result<u64, Errno> {
 }
 
 fn readable<M: Machine>(file: &File<M>) -> Result<(), Errno> {
-    let flags = file.flags();
-    let may = flags.contains(OpenFlags::READ) && !flags.contains(OpenFlags::PATH);
-    if may { Ok(()) } else { Err(Errno::EBADF) }
+    if file.flags().contains(OpenFlags::READ) { Ok(()) } else { Err(Errno::EBADF) }
 }
 
 fn writable<M: Machine>(file: &File<M>) -> Result<(), Errno> {
-    let flags = file.flags();
-    let may = flags.contains(OpenFlags::WRITE) && !flags.contains(OpenFlags::PATH);
-    if may { Ok(()) } else { Err(Errno::EBADF) }
+    if file.flags().contains(OpenFlags::WRITE) { Ok(()) } else { Err(Errno::EBADF) }
 }
 
 /// `read`
@@ -82,6 +78,7 @@ pub fn sys_write<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: u64) -
 pub fn sys_pread64<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: u64, from: i64) -> Result<usize, Errno> {
     let from = offset(from)?;
     let file = ctx.file(fd)?;
+    file.has_positions()?;
     readable(&file)?;
     let to = Vectors::one(at, len)?;
     read_with(ctx, &to, |io, sink| file.read_at(io, from, sink))
@@ -91,6 +88,7 @@ pub fn sys_pread64<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: u64,
 pub fn sys_pwrite64<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: u64, to: i64) -> Result<usize, Errno> {
     let to = offset(to)?;
     let file = ctx.file(fd)?;
+    file.has_positions()?;
     writable(&file)?;
     let from = Vectors::one(at, len)?;
     write_with(ctx, &from, |io, source| file.write_at(io, to, source))
@@ -116,6 +114,7 @@ pub fn sys_writev<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, count: u64
 pub fn sys_preadv<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, count: u64, from: i64) -> Result<usize, Errno> {
     let from = offset(from)?;
     let file = ctx.file(fd)?;
+    file.has_positions()?;
     readable(&file)?;
     let to = Vectors::many(ctx, at, count)?;
     read_with(ctx, &to, |io, sink| file.read_at(io, from, sink))
@@ -125,6 +124,7 @@ pub fn sys_preadv<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, count: u64
 pub fn sys_pwritev<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, count: u64, to: i64) -> Result<usize, Errno> {
     let to = offset(to)?;
     let file = ctx.file(fd)?;
+    file.has_positions()?;
     writable(&file)?;
     let from = Vectors::many(ctx, at, count)?;
     write_with(ctx, &from, |io, source| file.write_at(io, to, source))
@@ -250,9 +250,8 @@ pub fn sys_sendfile<M: Machine>(ctx: &mut Ctx<'_, M>, out: i32, from: i32, at: u
     };
     let input = ctx.file(from)?;
     readable(&input)?;
-    let stream = matches!(input.body(), Body::Stream(s) if !s.seekable());
-    if start.is_some() && stream {
-        return Err(Errno::ESPIPE);
+    if start.is_some() {
+        input.has_positions()?;
     }
     let start = start.map(offset).transpose()?;
     let output = ctx.file(out)?;
@@ -312,7 +311,6 @@ pub fn sys_copy_file_range<M: Machine>(
 /// `fsync`: memory files are where they will ever be.
 pub fn sys_fsync<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32) -> Result<usize, Errno> {
     match ctx.file(fd)?.body() {
-        Body::Path => Err(Errno::EBADF),
         Body::Stream(_) => Err(Errno::EINVAL),
         _ => Ok(0),
     }
@@ -347,7 +345,6 @@ pub fn sys_sync_file_range<M: Machine>(
     }
     match ctx.file(fd)?.body() {
         Body::Stream(_) => Err(Errno::ESPIPE),
-        Body::Path => Err(Errno::EBADF),
         _ => Ok(0),
     }
 }
@@ -362,7 +359,6 @@ pub fn sys_fadvise64<M: Machine>(
 ) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
     match file.body() {
-        Body::Path => Err(Errno::EBADF),
         Body::Stream(s) if !s.seekable() => Err(Errno::ESPIPE),
         _ if len < 0 || advice > 5 => Err(Errno::EINVAL),
         _ => Ok(0),
@@ -399,9 +395,6 @@ pub fn sys_truncate<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, size: i64) -> R
 pub fn sys_fallocate<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, mode: u32, at: i64, len: i64) -> Result<usize, Errno> {
     const PUNCH: u32 = raw::FALLOC_FL_PUNCH_HOLE | raw::FALLOC_FL_KEEP_SIZE;
     let file = ctx.file(fd)?;
-    if file.flags().contains(OpenFlags::PATH) {
-        return Err(Errno::EBADF);
-    }
     if at < 0 || len <= 0 {
         return Err(Errno::EINVAL);
     }

@@ -33,9 +33,6 @@ const FIOASYNC: u32 = 0x5452;
 /// `ioctl`
 pub fn sys_ioctl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, request: u32, argument: u64) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
-    if file.flags().contains(OpenFlags::PATH) {
-        return Err(Errno::EBADF);
-    }
     match request {
         FIOCLEX | FIONCLEX => {
             ctx.files()?.set_close_on_exec(fd as u32, request == FIOCLEX)?;

@@ -232,7 +232,7 @@ pub fn sys_chdir<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64) -> Result<usize, E
 
 /// `fchdir`
 pub fn sys_fchdir<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32) -> Result<usize, Errno> {
-    let dentry = ctx.file(fd)?.dentry.clone();
+    let dentry = ctx.any_file(fd)?.dentry.clone();
     if !dentry.inode.is_directory() {
         return Err(Errno::ENOTDIR);
     }

@@ -173,9 +173,6 @@ pub struct Mappable<M: Machine> {
 pub fn mappable<M: Machine>(ctx: &Ctx<'_, M>, fd: i32, write: bool, shared: bool) -> Result<Mappable<M>, Errno> {
     let file = ctx.file(fd)?;
     let flags = file.flags();
-    if flags.contains(OpenFlags::PATH) {
-        return Err(Errno::EBADF);
-    }
     let writable = flags.contains(OpenFlags::WRITE);
     if !flags.contains(OpenFlags::READ) || (shared && write && !writable) {
         return Err(Errno::EACCES);

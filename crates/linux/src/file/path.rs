@@ -5,7 +5,7 @@ use crate::{Ctx, Errno, Machine};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use linux_raw_sys::general as raw;
-use quire_fs::{Final, Found, Vfs};
+use quire_fs::{Final, Found, OpenFlags, Vfs};
 
 /// "The working directory", where a directory descriptor is asked for.
 pub const AT_FDCWD: i32 = raw::AT_FDCWD;
@@ -16,9 +16,16 @@ impl<M: Machine> Ctx<'_, M> {
         self.linux.files.vfs()
     }
 
-    /// The open file of a descriptor argument.
+    /// The open file of a descriptor argument; not one that only names something.
     #[inline]
     pub fn file(&self, fd: i32) -> Result<Arc<File<M>>, Errno> {
+        let file = self.any_file(fd)?;
+        if file.flags().contains(OpenFlags::PATH) { Err(Errno::EBADF) } else { Ok(file) }
+    }
+
+    /// The open file of a descriptor argument, also one that only names something.
+    #[inline]
+    pub fn any_file(&self, fd: i32) -> Result<Arc<File<M>>, Errno> {
         self.files()?.get(u32::try_from(fd).map_err(|_| Errno::EBADF)?)
     }
 }
@@ -28,7 +35,7 @@ pub fn base<M: Machine>(ctx: &Ctx<'_, M>, view: &View<M>, fd: i32, path: &[u8]) 
     if fd == AT_FDCWD || path.first() == Some(&b'/') {
         return Ok(view.cwd.clone());
     }
-    Ok(ctx.file(fd)?.dentry.clone())
+    Ok(ctx.any_file(fd)?.dentry.clone())
 }
 
 /// Walks the path at user address `at` to its last component, which may be missing.
@@ -61,7 +68,7 @@ pub fn find_path<M: Machine>(
 ) -> Result<(View<M>, Arc<Dentry<M>>), Errno> {
     let view = ctx.view()?;
     if path.is_empty() && flags & raw::AT_EMPTY_PATH != 0 {
-        let dentry = if fd == AT_FDCWD { view.cwd.clone() } else { ctx.file(fd)?.dentry.clone() };
+        let dentry = if fd == AT_FDCWD { view.cwd.clone() } else { ctx.any_file(fd)?.dentry.clone() };
         return Ok((view, dentry));
     }
     let base = base(ctx, &view, fd, path)?;

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general as raw;
 use quire_fs::readiness::Poller;
-use quire_fs::{FsError, Io, Listener, OpenFlags, Ready};
+use quire_fs::{FsError, Io, Listener, Ready};
 
 /// Calls `scan` until it counts something, `deadline` passes (`Ok(0)`) or a signal comes. Between the calls it sleeps until
 /// one of `files` changes.
@@ -109,7 +109,7 @@ fn poll<M: Machine>(ctx: &mut Ctx<'_, M>, at: u64, count: u64, deadline: Option<
     entries.try_reserve_exact(raw_entries.len()).map_err(Errno::from)?;
     for word in &raw_entries {
         let (fd, events) = (*word as u32 as i32, (word >> 32) as u16);
-        let file = if fd < 0 { None } else { ctx.file(fd).ok().filter(|f| !f.flags().contains(OpenFlags::PATH)) };
+        let file = if fd < 0 { None } else { ctx.file(fd).ok() };
         let result = if fd >= 0 && file.is_none() { raw::POLLNVAL } else { 0 };
         entries.push(Entry { file, events: u32::from(events) | raw::POLLERR | raw::POLLHUP, result });
     }

@@ -5,7 +5,7 @@ use super::poll::{deadline_after, temporary_mask, timeout, wait_for, write_remai
 use crate::{Ctx, Errno, Machine};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use quire_fs::{FsError, OpenFlags, Ready};
+use quire_fs::{FsError, Ready};
 
 /// Read, write and exceptional sets, and what each waits for.
 const SETS: [Ready; 3] =
@@ -40,9 +40,6 @@ fn select<M: Machine>(ctx: &Ctx<'_, M>, count: i32, at: [u64; 3], deadline: Opti
         let inside = [0, 1, 2].map(|i| sets[i][fd / 64] >> (fd % 64) & 1 != 0);
         if inside.contains(&true) {
             let file = ctx.file(fd as i32)?;
-            if file.flags().contains(OpenFlags::PATH) {
-                return Err(Errno::EBADF);
-            }
             watched.try_reserve(1)?;
             watched.push(Watched { fd, file, sets: inside });
         }

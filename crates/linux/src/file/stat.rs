@@ -84,7 +84,7 @@ pub fn sys_lstat<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, to: u64) -> Result
 
 /// `fstat`
 pub fn sys_fstat<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: u64) -> Result<usize, Errno> {
-    let file = ctx.file(fd)?;
+    let file = ctx.any_file(fd)?;
     ctx.write(to, &stat_words(&file.dentry.inode.status()))?;
     Ok(0)
 }
@@ -186,7 +186,7 @@ pub fn sys_statfs<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, to: u64) -> Resul
 
 /// `fstatfs`
 pub fn sys_fstatfs<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: u64) -> Result<usize, Errno> {
-    let file = ctx.file(fd)?;
+    let file = ctx.any_file(fd)?;
     ctx.write(to, &statfs_words(&ctx.vfs().space(&file.dentry.inode)))?;
     Ok(0)
 }
