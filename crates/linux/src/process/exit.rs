@@ -202,12 +202,12 @@ fn give_children_away<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
         let place = if zombie { &mut theirs.zombies } else { &mut theirs.children };
         let pushed = place.push(child.clone());
         debug_assert!(pushed.is_ok());
+        // An adopted child's end is reported like any other's. Under the new parent's lock: `tell_parent` reads it there.
+        child.exit_signal.store(Signal::CHLD.number(), Ordering::Relaxed);
         drop(theirs);
         drop(mine);
         drop(old);
         zombies |= zombie;
-        // An adopted child's end is reported like any other's.
-        child.exit_signal.store(Signal::CHLD.number(), Ordering::Relaxed);
         if let Ok(signal) = Signal::new(u64::from(child.parent_death_signal.load(Ordering::Relaxed))) {
             let _ignored = linux.signal_process(&child, process.as_sender(signal));
         }
@@ -223,12 +223,13 @@ fn give_children_away<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
 
 /// Makes `process` a zombie, or lets it go at once where its parent does not want to know.
 fn tell_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) {
-    let signal = Signal::new(u64::from(process.exit_signal.load(Ordering::Relaxed)));
     let own = process.usage();
     let status = process.status.load(Ordering::Acquire);
     let uid = process.credentials().real_user;
     loop {
         let Some(parent) = process.parent() else { return };
+        let number = process.exit_signal.load(Ordering::Relaxed);
+        let signal = Signal::new(u64::from(number));
         let actions = parent.actions();
         let unwanted = signal == Ok(Signal::CHLD) && {
             let action = actions.lock().get(Signal::CHLD);
@@ -236,10 +237,11 @@ fn tell_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) 
         };
         let gone = {
             let mut family = parent.family.lock();
-            let Some(node) = family.children.remove(process) else {
-                // Given to another parent meanwhile.
+            // Given to another parent meanwhile, or since the signal was read.
+            if process.exit_signal.load(Ordering::Relaxed) != number {
                 continue;
-            };
+            }
+            let Some(node) = family.children.remove(process) else { continue };
             family.reports.retain(|(pid, _)| *pid != process.pid);
             if unwanted {
                 Some(node)
