@@ -216,6 +216,13 @@ fn a_fault_that_does_not_look_at_the_stale_mark_is_found_out() {
     fails(2, Mutant::NoStaleCheck, enter_against_unmap);
 }
 
+#[test]
+#[should_panic(expected = "an unmapped address is translated")]
+#[cfg(loom)]
+fn a_writer_that_looks_at_table_pages_before_its_mark_is_seen_is_found_out() {
+    fails(2, Mutant::NoFenceAfterMark, enter_against_unmap);
+}
+
 /// C2, copy-on-write: another CPU of the space reads the source through its TLB.
 fn copy_against_load() {
     let w = World::showing(false);

@@ -19,6 +19,8 @@ pub enum Mutant {
     NoFrontCheck,
     /// Enter: the entry's stale mark is not checked under the table page's lock.
     NoStaleCheck,
+    /// Map change: the fence between marking entries stale and looking at the table pages is left out.
+    NoFenceAfterMark,
     /// Remove: the fence between setting busy and the scan is left out.
     NoFenceBeforeScan,
     /// Remove: unflushed removals of others are not waited for.

@@ -223,14 +223,11 @@ impl<M: Machine> Space<M> {
         crate::fault::fault(self, va, access)
     }
 
-    /// Whether there is one handle only: the caller's.
-    pub(super) fn is_single(&self) -> bool {
-        self.refs.load(Ordering::Acquire) == 1
-    }
-
-    /// Unmaps everything (exec, exit). The space can be used again.
+    /// Unmaps everything. The space can be used again. (At exit there is no need: dropping the last handle does it faster.)
     pub fn clear(&self) {
-        unmap::clear(self);
+        // Whole entries are removed, which allocates nothing and so cannot fail.
+        let done = self.unmap(USER);
+        debug_assert!(done.is_ok(), "unmapping everything needs no memory");
     }
 
     /// Another handle.
@@ -261,9 +258,10 @@ impl<M: Machine> Drop for SpaceRef<M> {
             return;
         }
         quire_sync::atomic::fence_after_rmw();
-        unmap::take_apart(self);
-        // SAFETY: this was the last handle: nobody faults in the space, no CPU runs it, and no backing leads to it.
+        // SAFETY: this was the last handle: nobody faults in the space, and no CPU runs it; after the first step no backing
+        // leads to it either.
         unsafe {
+            unmap::take_apart(self);
             let space = self.0.as_mut();
             space.arena.free_nodes();
             space.pmap.destroy(space.vm);

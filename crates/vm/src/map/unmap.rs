@@ -36,52 +36,35 @@ impl<M: Machine> Space<M> {
     }
 }
 
-/// See [`Space::clear`].
-pub(super) fn clear<M: Machine>(space: &Space<M>) {
-    if space.is_single() {
-        // Only the caller can reach the space, and is here.
-        take_apart(space);
-        return;
-    }
-    // Removing whole entries allocates nothing, so this cannot fail.
-    let done = space.unmap(USER);
-    debug_assert!(done.is_ok(), "unmapping everything needs no memory");
-}
-
-/// Empties a space that nobody but the caller can reach: no leaf is looked at one by one, no page table is walked.
+/// Takes a space apart whose last handle is gone: no leaf is looked at one by one, no page table is walked.
 ///
 /// Contract C4, exit: one flush leaves no CPU with a translation, and none will fault here again. Reverse scans that found
 /// the space through a backing hold that backing's part, so unlinking every backing waits for them; only then do the page
-/// tables go.
-pub(super) fn take_apart<M: Machine>(space: &Space<M>) {
+/// tables go. The entries go at once: nobody is left who could read them.
+///
+/// # Safety
+/// Nobody else can reach the space but by its backings, and no CPU runs it.
+pub(super) unsafe fn take_apart<M: Machine>(space: &Space<M>) {
     let vm = space.vm();
-    let mut writer = space.arena.write();
     let mut all: *const Entry<M> = core::ptr::null();
-    for entry in writer.overlapping(0, u64::MAX) {
-        entry.mark_stale();
+    for entry in space.arena.write().overlapping(0, u64::MAX) {
         entry.link.set(all);
         all = entry;
     }
     if !all.is_null() {
-        // Replacing everything by nothing builds no node.
-        let Ok(change) = writer.prepare(0, u64::MAX, 0, core::iter::empty()) else {
-            debug_assert!(false, "an empty tree needs no memory");
-            return;
-        };
-        writer.commit(change, -(space.arena.mapped() as i64));
         let mut set = FlushSet::new();
         set.add_all();
         space.pmap().flush(vm, &set);
-        // SAFETY: flushed just now, and nobody runs or faults in the space any more.
-        let proof = unsafe { Flushed::never_mapped() };
-        // SAFETY: the entries are off the tree; each is given up once, and its chain is its own.
-        while let Some(entry) = unsafe { all.as_ref() } {
-            all = entry.link.get();
-            // SAFETY: as above.
-            unsafe {
-                backing::dispose(vm, entry.front_ptr(), &proof);
-                Entry::retire(NonNull::from(entry));
-            }
+    }
+    // SAFETY: flushed just now, and nobody runs or faults in the space any more.
+    let proof = unsafe { Flushed::never_mapped() };
+    // SAFETY: the tree's entries; nobody looks at the tree any more, whose nodes are freed without a look at them.
+    while let Some(entry) = unsafe { all.as_ref() } {
+        all = entry.link.get();
+        // SAFETY: as above; each is given up once, and its chain is its own.
+        unsafe {
+            backing::dispose(vm, entry.front_ptr(), &proof);
+            vm.map_memory().entries.free(vm, NonNull::from(entry));
         }
     }
     // Table pages may be there even where nothing is mapped any more.

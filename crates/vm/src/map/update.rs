@@ -23,6 +23,7 @@ use super::space::{Space, USER};
 use crate::backing::{self, Backing, Spare};
 use crate::error::{MapError, OutOfMemory};
 use crate::machine::{Machine, Pmap};
+use crate::mutant::{Mutant, mutant};
 use crate::object::ObjectRef;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, VirtRange};
 use core::ptr::{self, NonNull};
@@ -353,7 +354,7 @@ impl<'s, M: Machine> Update<'s, M> {
             }
         }
         update.writer = Some(writer);
-        if update.first.is_some() {
+        if update.first.is_some() && !mutant(Mutant::NoFenceAfterMark) {
             fence_full();
         }
         update
