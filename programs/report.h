@@ -158,11 +158,12 @@ static inline void measure(const char *name, void (*body)(struct worker *)) {
     struct worker *all = (struct worker *)(shared + PAGE);
     for (int i = 0; i < workers; i++)
         all[i] = (struct worker){.index = i, .workers = workers, .gate = (atomic_int *)shared, .body = body};
+    pid_t children[options.processes];
     for (int p = 0; p < options.processes; p++) {
         struct worker *first = all + p * options.threads;
-        pid_t child = fork();
-        CHECK(child >= 0, "fork");
-        if (child) continue;
+        children[p] = fork();
+        CHECK(children[p] >= 0, "fork");
+        if (children[p]) continue;
         pthread_t threads[options.threads];
         for (int t = 1; t < options.threads; t++)
             CHECK(!(errno = pthread_create(&threads[t], NULL, worker_main, first + t)), "pthread_create");
@@ -173,7 +174,8 @@ static inline void measure(const char *name, void (*body)(struct worker *)) {
     }
     for (int p = 0; p < options.processes; p++) {
         int status;
-        CHECK(wait(&status) > 0, "wait");
+        // By name: as process 1 the program is also given orphans to wait for.
+        CHECK(waitpid(children[p], &status, 0) == children[p], "waitpid");
         if (!WIFEXITED(status) || WEXITSTATUS(status)) {
             if (WIFSIGNALED(status)) fprintf(stderr, "failed: a worker died of signal %d\n", WTERMSIG(status));
             exit(1);
