@@ -103,8 +103,8 @@ proptest! {
                     };
                     let size = model.len() as i64;
                     let want = match base + to {
-                        t if t < 0 => Err(FsError::Invalid),
-                        t if whence >= 3 && t >= size => Err(FsError::NoDevice),
+                        t if t < 0 && whence < 3 => Err(FsError::Invalid),
+                        t if whence >= 3 && (t < 0 || t >= size) => Err(FsError::NoDevice),
                         _ if whence == 4 => Ok(size as u64),
                         t => Ok(t as u64),
                     };

@@ -94,7 +94,7 @@ impl RecordLocks {
                 return Some(Err(FsError::OutOfMemory));
             }
             cut(&mut held.records, wanted.owner, wanted.start, wanted.end);
-            held.records.push(wanted);
+            add(&mut held.records, wanted);
             self.counted(&held);
             Some(Ok(()))
         })??;
@@ -180,6 +180,20 @@ impl RecordLocks {
     fn counted(&self, held: &Held) {
         self.count.store(held.records.len() + held.whole.len(), Ordering::Release);
     }
+}
+
+/// Adds a lock to a range that the owner has cut free; it and equal neighbours become one.
+fn add(records: &mut Vec<Record>, mut new: Record) {
+    records.retain(|r| {
+        let equal = r.owner == new.owner && r.exclusive == new.exclusive;
+        let touches = equal && (r.end == new.start || r.start == new.end);
+        if touches {
+            new.start = new.start.min(r.start);
+            new.end = new.end.max(r.end);
+        }
+        !touches
+    });
+    records.push(new);
 }
 
 /// Takes `start..end` out of the owner's records; one that reaches over both ends becomes two.

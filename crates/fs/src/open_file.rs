@@ -306,6 +306,9 @@ impl<H: Host> OpenFile<H> {
             }
             _ => return Err(FsError::Invalid),
         };
+        if offset < 0 && matches!(whence, Whence::Data | Whence::Hole) {
+            return Err(FsError::NoDevice);
+        }
         let mut to = base.checked_add_signed(offset).filter(|&to| to <= OFFSET_MAX).ok_or(FsError::Invalid)?;
         // A file counts as data up to its end, where the one hole begins.
         if let (Whence::Data | Whence::Hole, Some(size)) = (whence, size) {

@@ -47,6 +47,9 @@ pub struct PipeEnd<H: Host> {
     pipe: Arc<Pipe<H>>,
     reads: bool,
     writes: bool,
+    /// How often the writing side had been opened when this end was opened without anybody there: it is not hung up before
+    /// a writer came. `u64::MAX` for all others.
+    unmet: u64,
 }
 
 impl<H: Host> Pipe<H> {
@@ -86,7 +89,7 @@ impl<H: Host> Pipe<H> {
             self.writer_opens.fetch_add(1, Ordering::AcqRel);
         }
         self.readiness.notify();
-        PipeEnd { pipe: self.clone(), reads, writes }
+        PipeEnd { pipe: self.clone(), reads, writes, unmet: u64::MAX }
     }
 
     /// Opens ends as opening a FIFO does: one side waits until the other is, or was, there; a writer that does not wait
@@ -102,13 +105,16 @@ impl<H: Host> Pipe<H> {
         };
         let seen = opens.load(Ordering::Acquire);
         let met_already = there.load(Ordering::Acquire) > 0;
-        let end = self.open_now(reads, writes);
+        let mut end = self.end(reads, writes);
         if reads == writes || io.nonblock || met_already {
-            return Ok(end);
+            if reads && !writes && !met_already {
+                end.unmet = seen;
+            }
+            return Ok(Arc::new(end));
         }
         let met = || there.load(Ordering::Acquire) > 0 || opens.load(Ordering::Acquire) != seen;
         self.readiness.wait(io, || met().then_some(()))?;
-        Ok(end)
+        Ok(Arc::new(end))
     }
 
     fn filled(&self) -> usize {
@@ -240,12 +246,12 @@ impl<H: Host> Pipe<H> {
         // What cannot wait and is large goes on as soon as anything fits.
         let grain = if io.nonblock && source.left() > ATOMIC { 1 } else { ATOMIC };
         loop {
-            if self.readers.load(Ordering::Acquire) == 0 {
-                return if done > 0 { Ok(done) } else { Err(FsError::BrokenPipe) };
-            }
             let need = source.left().min(grain);
             if need == 0 {
                 return Ok(done);
+            }
+            if self.readers.load(Ordering::Acquire) == 0 {
+                return if done > 0 { Ok(done) } else { Err(FsError::BrokenPipe) };
             }
             let outcome = match self.put(source, need) {
                 Ok(0) => {
@@ -282,8 +288,7 @@ impl<H: Host> Stream for PipeEnd<H> {
         if self.reads {
             let closed = pipe.writers.load(Ordering::Acquire) == 0;
             ready.set(Ready::READ, pipe.filled() > 0);
-            // A FIFO that nobody has written to yet is not hung up.
-            ready.set(Ready::HANGUP, closed && pipe.writer_opens.load(Ordering::Acquire) > 0);
+            ready.set(Ready::HANGUP, closed && pipe.writer_opens.load(Ordering::Acquire) != self.unmet);
         }
         if self.writes {
             ready.set(Ready::WRITE, pipe.free() >= ATOMIC);

@@ -55,8 +55,10 @@ fn entries<H: Host>(dentry: &Dentry<H>) -> Result<&Directory<H>, FsError> {
 impl<H: Host> Vfs<H> {
     /// Moves the name `from` to `to`.
     pub fn rename(&self, view: &View<H>, from: &Found<H>, to: &Found<H>, how: Rename) -> Result<(), FsError> {
-        if from.last != Last::Name || to.last != Last::Name {
-            return Err(FsError::Busy);
+        match (from.last, to.last) {
+            (Last::Name, Last::Name) => {}
+            (Last::Name, _) if how == Rename::NoReplace => return Err(FsError::Exists),
+            _ => return Err(FsError::Busy),
         }
         let (old_parent, new_parent) = (&from.parent, &to.parent);
         if !Arc::ptr_eq(old_parent.inode.system(), new_parent.inode.system()) {
@@ -105,6 +107,9 @@ impl<H: Host> Vfs<H> {
             return Err(FsError::Invalid);
         }
         if let Some(there) = &there {
+            if !same && there.inode.is_directory() && old_parent.is_below(there) {
+                return Err(if how == Rename::Exchange { FsError::Invalid } else { FsError::NotEmpty });
+            }
             view.who.may_take(&new_parent.inode, &there.inode)?;
             if Arc::ptr_eq(&there.inode, &source.inode) {
                 return Ok(()); // two names of one file: nothing happens, as POSIX has it
@@ -115,9 +120,6 @@ impl<H: Host> Vfs<H> {
         // Whatever might be freed is dropped after the locks.
         let _dropped = match (&there, how) {
             (Some(there), Rename::Exchange) => {
-                if !same && there_is_dir && old_parent.is_below(there) {
-                    return Err(FsError::Invalid);
-                }
                 let a = both.source().put(from.name.shared(), there.clone());
                 let b = both.target().put(name.clone(), source.clone());
                 let c = there.place_at(old_parent, from.name.shared());
@@ -132,9 +134,6 @@ impl<H: Host> Vfs<H> {
                         (false, true) => return Err(FsError::IsDirectory),
                         (false, false) => {}
                         (true, true) => {
-                            if old_parent.is_below(there) {
-                                return Err(FsError::NotEmpty);
-                            }
                             let mut inner = entries(there)?.lock_nested();
                             if !inner.is_empty() {
                                 return Err(FsError::NotEmpty);

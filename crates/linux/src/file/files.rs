@@ -5,6 +5,7 @@ use crate::{Errno, Machine, Thread};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
+use quire_fs::OpenFlags;
 use quire_sync::{Rank, SpinLock};
 
 /// A file layer lock that is taken with nothing else held.
@@ -183,7 +184,9 @@ impl<M: Machine> Files<M> {
 
     /// What POSIX wants at every close of a descriptor: the process's record locks on the file end.
     pub fn closed(&self, file: &File<M>) {
-        file.dentry.inode.locks.release_process(self.id);
+        if !file.flags().contains(OpenFlags::PATH) {
+            file.dentry.inode.locks.release_process(self.id);
+        }
     }
 
     /// A copy for a forked child.

@@ -62,7 +62,8 @@ fn readable_bytes<M: Machine>(file: &File<M>) -> Result<i32, Errno> {
     let bytes = match file.stream() {
         Some(stream) => stream.queued()?,
         None if file.regular().is_some() => {
-            (file.dentry.inode.status().size as i64 - file.position() as i64).max(0) as usize
+            // Negative behind the end, and cut to the width of the answer, as Linux has it.
+            return Ok(file.dentry.inode.status().size.wrapping_sub(file.position()) as i32);
         }
         None => return Err(Errno::ENOTTY),
     };

@@ -73,7 +73,7 @@ pub fn linux_flags(flags: OpenFlags) -> u32 {
         _ => raw::O_RDONLY,
     };
     let shown = PAIRS.iter().filter(|(_, ours)| flags.contains(*ours)).fold(access, |all, (bit, _)| all | bit);
-    shown
+    if flags.contains(OpenFlags::NAMELESS) { shown | raw::O_DIRECTORY | TMPFILE_BIT } else { shown }
 }
 
 impl<M: Machine> Ctx<'_, M> {
