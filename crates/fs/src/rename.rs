@@ -100,7 +100,10 @@ impl<H: Host> Vfs<H> {
             _ => {}
         }
         view.who.may_take(&old_parent.inode, &source.inode)?;
-        if (from.slash || (to.slash && how != Rename::Exchange)) && !source_is_dir {
+        // A slash means a directory: the source, whichever name it is behind; when places change, each its own.
+        let there_is_dir = there.as_ref().is_some_and(|t| t.inode.is_directory());
+        let new_is_dir = if how == Rename::Exchange { there_is_dir } else { source_is_dir };
+        if (from.slash && !source_is_dir) || (to.slash && !new_is_dir) {
             return Err(FsError::NotDirectory);
         }
         if !same && source_is_dir && new_parent.is_below(&source) {
@@ -116,7 +119,6 @@ impl<H: Host> Vfs<H> {
             }
         }
 
-        let there_is_dir = there.as_ref().is_some_and(|t| t.inode.is_directory());
         // Whatever might be freed is dropped after the locks.
         let _dropped = match (&there, how) {
             (Some(there), Rename::Exchange) => {

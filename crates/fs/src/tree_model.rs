@@ -137,6 +137,9 @@ impl Model {
                     self.put_tree(a, y);
                     return Ok(());
                 }
+                if there == Some(None) && a.starts_with(&format!("{b}/")) {
+                    return Err(FsError::NotEmpty);
+                }
                 match (from, there) {
                     (None, Some(Some(_))) => return Err(FsError::NotDirectory),
                     (Some(_), Some(None)) => return Err(FsError::IsDirectory),
