@@ -3,8 +3,9 @@
 use super::arena::Writer;
 use super::entry::{Entry, Flags};
 use super::leaves::{Sweep, Work};
+use super::piece::{Piece, layers};
 use super::space::Space;
-use super::update::{Piece, Update, layers};
+use super::update::Update;
 use crate::backing::Backing;
 use crate::error::MapError;
 use crate::index::{Cursor, FillError, Slot};

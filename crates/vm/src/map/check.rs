@@ -1,9 +1,9 @@
 //! Re-derives every invariant of a map: its tree, its entries, their chains, and what the page tables cache of them.
 
 use super::entry::{Entry, Flags};
+use super::piece::layers;
 use super::space::Space;
 use super::tree::TreeError;
-use super::update::layers;
 use crate::backing::Backing;
 use crate::index::Slot;
 use crate::machine::{Machine, Pmap, Table};

@@ -14,8 +14,8 @@
 
 use super::entry::{Attributes, Entry, Flags, How, NewEntries};
 use super::leaves::Sweep;
+use super::piece::layers;
 use super::space::{Space, SpaceRef, USER};
-use super::update::layers;
 use crate::backing::{self, Spare};
 use crate::collapse::collapse;
 use crate::error::MapError;

@@ -1,8 +1,8 @@
 //! Looking at a map: entries for tools, residency, keys for futexes. Nothing here takes the map's lock.
 
 use super::entry::{Attributes, Tag};
+use super::piece::layers;
 use super::space::Space;
-use super::update::layers;
 use crate::error::{FaultError, MapError};
 use crate::index::Slot;
 use crate::machine::Machine;
@@ -113,7 +113,7 @@ impl<M: Machine> Space<M> {
             return Ok(match front.object() {
                 Some(object) if entry.shared() => {
                     let page = front.key(va & !(PAGE_SIZE - 1));
-                    (SHARED_KEY | object.id(), page << PAGE_SHIFT | va % PAGE_SIZE)
+                    (SHARED_KEY | object.id(), (page << PAGE_SHIFT) | (va % PAGE_SIZE))
                 }
                 _ => (self.id(), va),
             });

@@ -38,6 +38,7 @@ mod fork;
 mod leaves;
 mod look;
 mod memory;
+mod piece;
 mod place;
 mod protect;
 mod remap;

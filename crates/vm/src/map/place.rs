@@ -3,8 +3,9 @@
 use super::arena::Writer;
 use super::entry::{Attributes, Flags, Tag};
 use super::leaves::Work;
+use super::piece::{From, Piece};
 use super::space::{STACK_GUARD, Space, USER};
-use super::update::{From, Piece, Update};
+use super::update::Update;
 use crate::error::MapError;
 use crate::machine::Machine;
 use crate::object::ObjectRef;
@@ -192,7 +193,7 @@ fn is_free<M: Machine>(writer: &Writer<'_, M>, range: VirtRange) -> bool {
 
 /// Contract C10. Returns the first page of the object that the mapping shows.
 fn validate<M: Machine>(r: &MapRequest<M>) -> Result<u64, MapError> {
-    if r.len == 0 || r.len % PAGE_SIZE != 0 {
+    if r.len == 0 || !r.len.is_multiple_of(PAGE_SIZE) {
         return Err(MapError::Invalid);
     }
     if r.len > USER.end - USER.start {
@@ -203,7 +204,7 @@ fn validate<M: Machine>(r: &MapRequest<M>) -> Result<u64, MapError> {
     }
     let Some((_, offset)) = &r.object else { return Ok(0) };
     let end = offset.checked_add(r.len).ok_or(MapError::Invalid)?;
-    if offset % PAGE_SIZE != 0 || end > i64::MAX as u64 || r.grows_down {
+    if !offset.is_multiple_of(PAGE_SIZE) || end > i64::MAX as u64 || r.grows_down {
         return Err(MapError::Invalid);
     }
     Ok(offset / PAGE_SIZE)

@@ -2,8 +2,9 @@
 
 use super::entry::{Entry, Flags};
 use super::leaves::Work;
+use super::piece::Piece;
 use super::space::Space;
-use super::update::{Piece, Update};
+use super::update::Update;
 use crate::error::MapError;
 use crate::machine::Machine;
 use crate::types::{Prot, VirtRange};

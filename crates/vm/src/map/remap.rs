@@ -4,9 +4,10 @@
 use super::Writer;
 use super::entry::{Attributes, Entry, Flags};
 use super::leaves::Work;
+use super::piece::{From, Piece};
 use super::place::Placement;
 use super::space::Space;
-use super::update::{From, Piece, Row, Update};
+use super::update::{Row, Update};
 use crate::error::MapError;
 use crate::machine::Machine;
 use crate::types::{PAGE_SIZE, VirtRange};
@@ -37,7 +38,8 @@ impl<M: Machine> Space<M> {
         } else {
             self.valid(old)?;
         }
-        if new_len == 0 || new_len % PAGE_SIZE != 0 || (keep_old && (new_len != old.len() || how == Move::No)) {
+        if new_len == 0 || !new_len.is_multiple_of(PAGE_SIZE) || (keep_old && (new_len != old.len() || how == Move::No))
+        {
             return Err(MapError::Invalid);
         }
         if let Move::To(at) = how {
@@ -177,7 +179,7 @@ fn covering<'a, M: Machine>(writer: &Writer<'a, M>, range: VirtRange) -> Result<
 
 /// Whether what lies beyond the entry's end is more of its object, and not zeroes.
 fn shows_objects<M: Machine>(entry: &Entry<M>) -> bool {
-    super::update::layers(entry.front()).any(|b| b.object().is_some_and(|o| !o.is_private()))
+    super::piece::layers(entry.front()).any(|b| b.object().is_some_and(|o| !o.is_private()))
 }
 
 /// Whether a copy of the front may reach further than the entry: no page that another front of its object shows can lie

@@ -87,6 +87,7 @@ unsafe impl<M: Machine> Sync for SpaceRef<M> {}
 
 impl<M: Machine> Space<M> {
     /// An empty space. Its cost is a root table and this structure.
+    #[allow(clippy::new_ret_no_self)] // A space is reached through handles only.
     pub fn new(vm: &'static Vm<M>) -> Result<SpaceRef<M>, OutOfMemory> {
         Self::with_limits(vm, Limits::DEFAULT)
     }

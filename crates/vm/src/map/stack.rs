@@ -2,8 +2,9 @@
 
 use super::entry::Flags;
 use super::leaves::Work;
+use super::piece::{From, Piece};
 use super::space::{STACK_GUARD, Space, USER};
-use super::update::{From, Piece, Update};
+use super::update::Update;
 use crate::error::MapError;
 use crate::machine::Machine;
 use crate::types::{PAGE_SIZE, VirtRange};
@@ -13,7 +14,7 @@ impl<M: Machine> Space<M> {
     /// where the fault at `va` is worth another try; [`MapError::NotMapped`] where there is no such stack.
     pub fn grow_stack(&self, va: u64) -> Result<(), MapError> {
         let start = va & !(PAGE_SIZE - 1);
-        if start < USER.start || start >= USER.end {
+        if !USER.contains(start) {
             return Err(MapError::NotMapped);
         }
         let writer = self.arena.write();

@@ -19,148 +19,16 @@
 use super::arena::{EntryChange, Writer};
 use super::entry::{Attributes, Entry, Flags, How, NewEntries};
 use super::leaves::{Sweep, Work};
-use super::space::{Space, USER};
-use crate::backing::{self, Backing, Spare};
+use super::piece::{From, Piece, STACK_ROOM, continues, grows, layers, with_room};
+use super::space::Space;
+use crate::backing::{self, Spare};
 use crate::error::{MapError, OutOfMemory};
 use crate::machine::{Machine, Pmap};
 use crate::mutant::{Mutant, mutant};
 use crate::object::ObjectRef;
-use crate::types::{PAGE_SHIFT, PAGE_SIZE, VirtRange};
+use crate::types::VirtRange;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::fence_full;
-
-/// Addresses beyond a private mapping that its front backing covers in advance, so that the mapping can grow by a new entry
-/// alone. They cost nothing; no page is ever kept there (a front that was clipped has none of them).
-const ROOM: u64 = 1 << 30;
-
-/// A stack's front covers at least this much, downward: 64 pages are one node of its object's index.
-const STACK_ROOM: u64 = 64 * PAGE_SIZE;
-
-/// A part of the row that takes a range's place.
-pub(super) struct Piece<'s, M: Machine> {
-    pub range: VirtRange,
-    pub attributes: Attributes,
-    /// Where its chain comes from.
-    pub from: From<'s, M>,
-    /// A new, untouched front goes before that chain.
-    pub add_front: bool,
-    /// Empty memory was joined to it: it may well grow again.
-    grown: bool,
-}
-
-/// Where a piece's chain comes from.
-pub(super) enum From<'s, M: Machine> {
-    /// What this entry shows there (or, in an update that moves, showed at the old place).
-    Entry(&'s Entry<M>),
-    /// Private, empty memory.
-    Empty,
-    /// The update's object.
-    Object,
-    /// The file at the end of this entry's chain.
-    Tail(&'s Entry<M>),
-}
-
-impl<M: Machine> Clone for From<'_, M> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<M: Machine> Copy for From<'_, M> {}
-
-impl<'s, M: Machine> Piece<'s, M> {
-    pub fn new(range: VirtRange, attributes: Attributes, from: From<'s, M>) -> Self {
-        Piece { range, attributes, from, add_front: false, grown: false }
-    }
-
-    /// What `entry` has in `range`, as it is.
-    pub fn part(entry: &'s Entry<M>, range: VirtRange) -> Self {
-        Self::new(range, entry.attributes(), From::Entry(entry))
-    }
-
-    /// What `entry` has in `range` without the anonymous memory that was put before it.
-    pub fn without_private_layers(entry: &'s Entry<M>, range: VirtRange) -> Self {
-        let mut a = entry.attributes();
-        if layers(entry.front()).any(|b| b.object().is_some_and(|o| !o.is_private())) {
-            Self::new(range, a, From::Tail(entry))
-        } else {
-            a.flags -= Flags::NEEDS_FRONT;
-            Self::new(range, a, From::Empty)
-        }
-    }
-
-    fn is_all_of(&self, entry: &Entry<M>) -> bool {
-        self.range == entry.range() && self.attributes == entry.attributes() && !self.add_front
-    }
-}
-
-/// Whether `next` is empty memory that `p`, private and anonymous, can grow over: a page that is not in `p`'s chain is zero
-/// there, and its front is nobody else's.
-fn grows<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>, moved: u64) -> bool {
-    let own = !p.attributes.flags.intersects(Flags::SHARED | Flags::NEEDS_FRONT);
-    let empty = match next.from {
-        From::Empty => true,
-        From::Entry(e) => e.front().object().is_none() && e.front().behind().is_none(),
-        From::Object | From::Tail(_) => false,
-    };
-    own && empty
-        && !next.add_front
-        && match p.from {
-            From::Empty => true,
-            From::Entry(e) => {
-                // Pages of the front's object could lie where it would grow to: the entry's own, of which a part gives way, or
-                // such as other fronts show (it was clipped, and that part moved away).
-                p.range.end.wrapping_add(moved) >= e.range().end
-                    && e.front().object().is_none_or(|o| o.is_alone())
-                    && layers(e.front()).all(|b| b.object().is_none_or(|o| o.is_private()))
-            }
-            From::Object | From::Tail(_) => false,
-        }
-}
-
-/// Whether each layer of `next` goes on where the same layer of `p` ends, so that one chain can show both.
-fn continues<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>) -> bool {
-    let (From::Entry(a), From::Entry(b)) = (p.from, next.from) else { return false };
-    let (mut left, mut right) = (layers(a.front()), layers(b.front()));
-    let mut front = true;
-    loop {
-        match (left.next(), right.next()) {
-            (None, None) => return true,
-            (Some(l), Some(r)) => {
-                let same = match (l.object(), r.object()) {
-                    (None, None) => front,
-                    (Some(lo), Some(ro)) => ptr::eq(lo, ro) && origin_of(l) == origin_of(r),
-                    _ => false,
-                };
-                // A copy of the left chain must show all of the right one. The front and a file grow to its range.
-                let reaches = front || l.object().is_none_or(|o| !o.is_private()) || l.range().end >= next.range.end;
-                if !same || !reaches {
-                    return false;
-                }
-                front = false;
-            }
-            _ => return false,
-        }
-    }
-}
-
-/// The address at which a layer would show page 0 of its object.
-fn origin_of<M: Machine>(b: &Backing<M>) -> u64 {
-    b.range().start.wrapping_sub(b.offset() << PAGE_SHIFT)
-}
-
-pub(super) fn layers<M: Machine>(front: &Backing<M>) -> impl Iterator<Item = &Backing<M>> {
-    core::iter::successors(Some(front), |b| b.behind())
-}
-
-/// The range that the front of private memory over `range` covers: with room to grow where it may.
-fn with_room(range: VirtRange, flags: Flags, stack: u64) -> VirtRange {
-    if flags.contains(Flags::GROWS_DOWN) {
-        let room = range.len().max(stack);
-        VirtRange { start: range.end.saturating_sub(room).max(USER.start), end: range.end }
-    } else {
-        VirtRange { start: range.start, end: range.end.saturating_add(ROOM).min(USER.end).max(range.end) }
-    }
-}
 
 /// The pieces of one range, and what was allocated for them.
 pub(super) struct Row<'s, M: Machine> {

@@ -68,13 +68,15 @@ unsafe fn below<A: NodeAlloc, const F: usize>(this: *mut Node<A, F>, w: &Wanted)
     // Children that end at or before `lo` hold nothing of interest; the hole after the last of them may.
     let mut i = node.route(w.lo);
     loop {
-        // The child that contains `lo` may be entered in vain, once a level.
         // SAFETY: as above.
-        if node.end(i) > w.lo
-            && unsafe { Node::gap(this, i) } >= w.enter
-            && let Some(at) = unsafe { below(node.child(i), w) }
-        {
-            return Some(at);
+        let gap = unsafe { Node::gap(this, i) };
+        // The child that contains `lo` may be entered in vain, once a level.
+        if node.end(i) > w.lo && gap >= w.enter {
+            // SAFETY: as above.
+            let found = unsafe { below(node.child(i), w) };
+            if found.is_some() {
+                return found;
+            }
         }
         if i + 1 == node.len() || node.end(i) >= w.hi {
             return None;
