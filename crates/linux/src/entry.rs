@@ -257,6 +257,11 @@ impl<M: Machine> Linux<M> {
         if thread.process.pid == 1 {
             self.fill_first_stack(thread);
         }
+        // What was sent to the process between its becoming known by its id and this thread's joining it.
+        thread.look_for_signals();
+        if thread.process.is_exiting() {
+            thread.work.fetch_or(work::KILL, Ordering::AcqRel);
+        }
         let set = thread.set_tid.load(Ordering::Relaxed);
         if set != 0 {
             // As in Linux, a bad address is the program's own loss.

@@ -79,7 +79,7 @@ struct Order {
 
 fn hex(text: &[u8]) -> Option<Vec<u8>> {
     let digit = |b: u8| char::from(b).to_digit(16).map(|d| d as u8);
-    if text.len() % 2 != 0 {
+    if !text.len().is_multiple_of(2) {
         return None;
     }
     text.chunks_exact(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
@@ -184,7 +184,7 @@ impl<M: Machine> Linux<M> {
             strings.push(variable)?;
         }
         let open = |name: &[u8], _: bool| file::first_executable(self, fs, name);
-        exec::prepare(self, open, path, strings, STACK, Identity::default())
+        exec::prepare(self, open, path, strings, exec::Limits { stack: STACK, bytes: u64::MAX }, Identity::default())
     }
 }
 

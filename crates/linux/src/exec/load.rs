@@ -9,7 +9,7 @@ use crate::machine::Machine;
 use crate::memory::Heap;
 use crate::{Linux, signal};
 use alloc::vec::Vec;
-use quire_vm::map::{Limits, MapRequest, Placement, Tag};
+use quire_vm::map::{Limits, MapRequest, Placement, Tag, USER};
 use quire_vm::object::ObjectRef;
 use quire_vm::{PAGE_SIZE, Prot, Space, SpaceRef};
 
@@ -118,9 +118,11 @@ pub(crate) fn load<M: Machine>(
     object: &ObjectRef<M>,
     program: &Program,
     interpreter: Option<(&ObjectRef<M>, &Program)>,
+    most_bytes: u64,
 ) -> Result<Loaded<M>, Errno> {
     let space = Space::new(linux.vm)?;
-    space.set_limits(Limits { base: places.base, entries: linux.max_map_count(), ..space.limits() });
+    let bytes = most_bytes.min(USER.end);
+    space.set_limits(Limits { base: places.base, entries: linux.max_map_count(), bytes, ..space.limits() });
     let bias = map_segments(&space, places.base, object, program)?;
     let (start, end) = program.layout.span();
     let heap = if program.header.relocatable { places.heap } else { end.wrapping_add(bias) };

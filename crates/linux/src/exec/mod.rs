@@ -15,6 +15,7 @@ use crate::file::{self, Executable};
 use crate::machine::Machine;
 use crate::memory::AddressSpace;
 use crate::process::Process;
+use crate::process::limits::which;
 use crate::regs::UserRegs;
 use crate::thread::{AltStack, Name, Thread};
 use crate::user::UserMemory;
@@ -68,6 +69,15 @@ pub(crate) struct Identity {
     pub effective_group: u32,
 }
 
+/// What an address space may grow to.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    /// Bytes of stack.
+    pub stack: u64,
+    /// Bytes in all.
+    pub bytes: u64,
+}
+
 /// Finds the program that `path` leads to: through scripts, whose lines change `strings`.
 fn resolve<M: Machine>(
     mut open: impl FnMut(&[u8], bool) -> Result<Executable<M>, Errno>,
@@ -103,7 +113,7 @@ pub(crate) fn prepare<M: Machine>(
     mut open: impl FnMut(&[u8], bool) -> Result<Executable<M>, Errno>,
     path: &[u8],
     mut strings: Strings,
-    stack_limit: u64,
+    limits: Limits,
     identity: Identity,
 ) -> Result<Prepared<M>, Errno> {
     let (file, head) = resolve(&mut open, path, &mut strings)?;
@@ -126,13 +136,20 @@ pub(crate) fn prepare<M: Machine>(
         }
     };
 
-    let places = load::Places::random(linux, stack_limit);
-    let loaded = load::load(linux, &places, &file.object, &program, interpreter.as_ref().map(|(f, p)| (&f.object, p)))?;
+    let places = load::Places::random(linux, limits.stack);
+    let loaded = load::load(
+        linux,
+        &places,
+        &file.object,
+        &program,
+        interpreter.as_ref().map(|(f, p)| (&f.object, p)),
+        limits.bytes,
+    )?;
     let mut vector = loaded.vector(linux, &program, identity)?;
     let mut random = [0u8; 16];
     linux.random.fill(&mut random);
     let stack = strings::lay_out(&strings, places.stack_top, path, &random, &mut vector)?;
-    load::map_stack(&loaded.space, &places, &stack, stack_limit, program.layout.executable_stack)?;
+    load::map_stack(&loaded.space, &places, &stack, limits.stack, program.layout.executable_stack)?;
 
     let start = path.iter().rposition(|b| *b == b'/').map_or(0, |at| at + 1);
     let name = Name::new(&path[start..]);
@@ -271,8 +288,9 @@ fn exec<M: Machine>(
     flags: u32,
 ) -> Result<usize, Errno> {
     let linux = ctx.linux;
-    let stack_limit = ctx.process().limits().soft(crate::process::limits::which::STACK);
-    let mut strings = Strings::new(stack_limit);
+    let all = ctx.process().limits();
+    let limits = Limits { stack: all.soft(which::STACK), bytes: all.soft(which::AS) };
+    let mut strings = Strings::new(limits.stack);
     let memory = ctx.user();
     strings.collect(&memory, arguments)?;
     strings.arguments_end();
@@ -292,7 +310,7 @@ fn exec<M: Machine>(
         },
         path,
         strings,
-        stack_limit,
+        limits,
         identity,
     )?;
     end_other_threads(ctx)?;

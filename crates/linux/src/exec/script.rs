@@ -46,7 +46,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn line(head: &[u8]) -> Result<Option<(Vec<u8>, Option<Vec<u8>>)>, Errno> {
+    type Parts = (Vec<u8>, Option<Vec<u8>>);
+
+    fn line(head: &[u8]) -> Result<Option<Parts>, Errno> {
         parse(head).map(|l| l.map(|l| (l.interpreter, l.argument)))
     }
 

@@ -32,7 +32,7 @@ impl<M: Machine> Futexes<M> {
 pub(crate) const ANY: u32 = u32::MAX;
 
 fn check_address(at: u64) -> Result<(), Errno> {
-    if at % 4 != 0 {
+    if !at.is_multiple_of(4) {
         return Err(Errno::EINVAL);
     }
     if at >= USER_END { Err(Errno::EFAULT) } else { Ok(()) }

@@ -13,7 +13,7 @@ use quire_vm::{Access, FaultError, MapError, PAGE_SIZE, Prot, VirtRange};
 fn checked(address: u64, len: u64) -> Result<Option<VirtRange>, Errno> {
     let rounded = page_up(len).ok_or(Errno::EINVAL)?;
     let end = address.checked_add(rounded).ok_or(Errno::EINVAL)?;
-    if address % PAGE_SIZE != 0 || (len != 0 && rounded == 0) {
+    if !address.is_multiple_of(PAGE_SIZE) || (len != 0 && rounded == 0) {
         return Err(Errno::EINVAL);
     }
     Ok((rounded != 0).then_some(VirtRange { start: address, end }))
@@ -113,7 +113,7 @@ pub fn sys_madvise<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, adv
 pub fn sys_msync<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, flags: u32) -> Result<usize, Errno> {
     let known = raw::MS_ASYNC | raw::MS_INVALIDATE | raw::MS_SYNC;
     if flags & !known != 0
-        || address % PAGE_SIZE != 0
+        || !address.is_multiple_of(PAGE_SIZE)
         || flags & (raw::MS_ASYNC | raw::MS_SYNC) == known & !raw::MS_INVALIDATE
     {
         return Err(Errno::EINVAL);
@@ -134,7 +134,7 @@ const BATCH: u64 = 512;
 
 /// `mincore`
 pub fn sys_mincore<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, vector: u64) -> Result<usize, Errno> {
-    if address % PAGE_SIZE != 0 {
+    if !address.is_multiple_of(PAGE_SIZE) {
         return Err(Errno::EINVAL);
     }
     let end =

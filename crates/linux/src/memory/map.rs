@@ -59,7 +59,7 @@ fn placement(address: u64, flags: u32) -> Result<Placement, Errno> {
         let hint = if flags & BELOW_4_GIB != 0 && address == 0 { LOW.0 } else { address & !(PAGE_SIZE - 1) };
         return Ok(Placement::Any { hint });
     }
-    if address % PAGE_SIZE != 0 {
+    if !address.is_multiple_of(PAGE_SIZE) {
         return Err(Errno::EINVAL);
     }
     if address < PAGE_SIZE {
@@ -84,7 +84,7 @@ pub fn sys_mmap<M: Machine>(
     fd: i32,
     offset: u64,
 ) -> Result<usize, Errno> {
-    if offset % PAGE_SIZE != 0 || len == 0 {
+    if !offset.is_multiple_of(PAGE_SIZE) || len == 0 {
         return Err(Errno::EINVAL);
     }
     let shared = match flags & TYPE {
@@ -194,7 +194,7 @@ mod tests {
                     prop_assert!(at == address && at % PAGE_SIZE == 0 && at != 0);
                 }
                 Ok(_) => prop_assert!(false),
-                Err(_) => prop_assert!(address % PAGE_SIZE != 0 || address == 0),
+                Err(_) => prop_assert!(!address.is_multiple_of(PAGE_SIZE) || address == 0),
             }
         }
     }

@@ -14,7 +14,7 @@ use quire_vm::{MapError, PAGE_SIZE, VirtRange};
 /// `mprotect`
 pub fn sys_mprotect<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, prot: u32) -> Result<usize, Errno> {
     let known = raw::PROT_READ | raw::PROT_WRITE | raw::PROT_EXEC | raw::PROT_SEM;
-    if prot & !(known | raw::PROT_GROWSDOWN | raw::PROT_GROWSUP) != 0 || address % PAGE_SIZE != 0 {
+    if prot & !(known | raw::PROT_GROWSDOWN | raw::PROT_GROWSUP) != 0 || !address.is_multiple_of(PAGE_SIZE) {
         return Err(Errno::EINVAL);
     }
     if prot & raw::PROT_GROWSDOWN != 0 && prot & raw::PROT_GROWSUP != 0 {

@@ -25,7 +25,7 @@ pub fn sys_mremap<M: Machine>(
     if flags & !(MAYMOVE | FIXED | DONTUNMAP) != 0 || (flags & (FIXED | DONTUNMAP) != 0 && flags & MAYMOVE == 0) {
         return Err(Errno::EINVAL);
     }
-    if old % PAGE_SIZE != 0 || new_len == 0 || (flags & DONTUNMAP != 0 && old_len != new_len) {
+    if !old.is_multiple_of(PAGE_SIZE) || new_len == 0 || (flags & DONTUNMAP != 0 && old_len != new_len) {
         return Err(Errno::EINVAL);
     }
     let old_len = page_up(old_len).ok_or(Errno::EINVAL)?;
@@ -36,7 +36,7 @@ pub fn sys_mremap<M: Machine>(
     }
     let how = if flags & FIXED != 0 {
         let fits = new.checked_add(new_len).is_some_and(|end| end <= USER_END);
-        if new % PAGE_SIZE != 0 || !fits || (new < old_end && old < new.wrapping_add(new_len)) {
+        if !new.is_multiple_of(PAGE_SIZE) || !fits || (new < old_end && old < new.wrapping_add(new_len)) {
             return Err(Errno::EINVAL);
         }
         if new < PAGE_SIZE {

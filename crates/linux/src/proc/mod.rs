@@ -1,7 +1,7 @@
 //! What `/proc` says. The frame (directories made up when somebody looks, reading by pieces) is `quire_fs::generated`;
 //! here are the contents.
 //!
-//! A directory is a table of names ([`node::Item`]); processes and their descriptors are found by number.
+//! A directory is a table of names (`node::Item`); processes and their descriptors are found by number.
 
 pub mod descriptors;
 pub mod machine;

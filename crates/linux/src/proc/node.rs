@@ -8,6 +8,9 @@ use quire_fs::generated::{Entry, Generated, GeneratedDirectory, GeneratedFile, G
 use quire_fs::inode::NewAttr;
 use quire_fs::{Dentry, FileKind, FsError};
 
+/// Who is told of a directory's entries: cookie, name, kind, inode number; says whether to go on.
+pub(super) type Each<'a> = &'a mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool;
+
 /// Where a link leads.
 pub(super) type Jump<M> = Result<Arc<Dentry<FileHost<M>>>, FsError>;
 
@@ -101,7 +104,7 @@ impl<M: Machine, T: Clone + Send + Sync> Table<M, T> {
     }
 
     /// Lists the table with cookies from 1 on; returns whether `each` wanted to go on.
-    pub fn list_items(&self, after: u64, each: &mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool) -> bool {
+    pub fn list_items(&self, after: u64, each: Each<'_>) -> bool {
         for (at, item) in self.items.iter().enumerate().skip(after as usize) {
             let number = self.numbers + at as u64;
             if !each(at as u64 + 1, item.name.as_bytes(), item.kind(), number) {

@@ -17,6 +17,12 @@ unsafe impl<T> Send for Place<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Place<T> {}
 
+impl<T> Default for Place<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T> Place<T> {
     /// The place of a node that is on no list.
     pub const fn new() -> Self {

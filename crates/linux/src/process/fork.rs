@@ -232,7 +232,13 @@ fn clone<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usize, Er
         threads.add(task.clone());
     } else {
         process.threads.lock().add(task.clone());
-        adopt_into_family(&process)?;
+        if let Err(error) = adopt_into_family(&process) {
+            // The process counts its thread, and the thread its process.
+            let thread = process.threads.lock().remove(tid);
+            drop(thread);
+            super::group::leave(&process);
+            return Err(error);
+        }
     }
     id.keep();
     if request.has(VFORK) {

@@ -29,7 +29,7 @@ pub fn sys_sched_getaffinity<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, len: us
     thread_or_self(ctx, tid)?;
     let cpus = ctx.linux.scheduler.cpus();
     let words = cpus.div_ceil(64);
-    if len < words * 8 || len % 8 != 0 {
+    if len < words * 8 || !len.is_multiple_of(8) {
         return Err(Errno::EINVAL);
     }
     for word in 0..words {

@@ -18,8 +18,15 @@ fn write(out: &mut String) -> core::fmt::Result {
     writeln!(out, "# System calls\n")?;
     writeln!(out, "Generated from the dispatch table (`crates/linux/src/syscall/table.rs`) by")?;
     writeln!(out, "`cargo run -p quire-linux --example system-calls > docs/system-calls.md`.\n")?;
-    writeln!(out, "{} of the {known} calls that Linux has on x86-64 are there; the others return ENOSYS, and", SUPPORTED.len())?;
-    writeln!(out, "`./quire run -v` logs each of them once by name. A note says what is missing or different; without")?;
+    writeln!(
+        out,
+        "{} of the {known} calls that Linux has on x86-64 are there; the others return ENOSYS, and",
+        SUPPORTED.len()
+    )?;
+    writeln!(
+        out,
+        "`./quire run -v` logs each of them once by name. A note says what is missing or different; without"
+    )?;
     writeln!(out, "one, a difference from Linux is a bug.\n")?;
     writeln!(out, "| number | name | note |\n|---|---|---|")?;
     for call in SUPPORTED {
