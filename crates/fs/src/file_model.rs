@@ -70,11 +70,12 @@ proptest! {
         let f = open(&vfs, "/f", flags).unwrap();
         let (mut model, mut at) = (Vec::<u8>::new(), 0usize);
         let put = |model: &mut Vec<u8>, at: usize, b: &[u8]| {
-            let at = if append { model.len() } else { at };
-            if !b.is_empty() {
-                model.resize(model.len().max(at + b.len()), 0);
-                model[at..at + b.len()].copy_from_slice(b);
+            if b.is_empty() {
+                return at;
             }
+            let at = if append { model.len() } else { at };
+            model.resize(model.len().max(at + b.len()), 0);
+            model[at..at + b.len()].copy_from_slice(b);
             at + b.len()
         };
         for op in ops {

@@ -263,11 +263,11 @@ impl<H: Host> OpenFile<H> {
         match &self.body {
             Body::File => {
                 let file = self.regular().ok_or(FsError::BadFile)?;
+                if source.left() == 0 {
+                    return Ok((0, offset)); // moves nothing, not even the position to the end
+                }
                 let _one = file.writing.lock();
                 let offset = if flags.contains(OpenFlags::APPEND) { file.object.size() } else { offset };
-                if source.left() == 0 {
-                    return Ok((0, offset));
-                }
                 let room = OFFSET_MAX.saturating_sub(offset);
                 if room == 0 {
                     return Err(FsError::TooLarge);
