@@ -117,6 +117,20 @@ impl<H: Host> Pipe<H> {
         Ok(Arc::new(end))
     }
 
+    /// What nobody read is lost with the last end: whoever opens a FIFO then finds it empty.
+    fn empty_if_closed(&self) {
+        let closed = || self.readers.load(Ordering::Acquire) + self.writers.load(Ordering::Acquire) == 0;
+        if closed() {
+            let (_reader, _writer) = (self.reader.lock(), self.writer.lock());
+            // A reader that opened meanwhile may lose what was written before it came, and a writer has the lock or comes
+            // later.
+            if closed() {
+                self.read.store(self.written.load(Ordering::Acquire), Ordering::Release);
+                self.pages.iter().for_each(|page| drop(page.lock().take()));
+            }
+        }
+    }
+
     fn filled(&self) -> usize {
         let read = self.read.load(Ordering::Acquire);
         (self.written.load(Ordering::Acquire) - read) as usize
@@ -318,6 +332,7 @@ impl<H: Host> Drop for PipeEnd<H> {
         if self.writes {
             self.pipe.writers.fetch_sub(1, Ordering::AcqRel);
         }
+        self.pipe.empty_if_closed();
         self.pipe.readiness.notify();
     }
 }
@@ -540,6 +555,16 @@ mod tests {
         assert_eq!(write(&*w, &Io::NOW, &big), Ok(100), "large ones are not");
         let io = Io { interrupted: &|| true, ..Io::WAIT };
         assert_eq!(write(&*w, &io, b"x"), Err(FsError::Interrupted));
+    }
+
+    #[test]
+    fn a_fifo_that_everybody_left_is_empty() {
+        let p = Pipe::new(TestHost);
+        let both = p.open(true, true, &Io::NOW).unwrap();
+        write(&*both, &Io::NOW, b"never read").unwrap();
+        drop(both);
+        let both = p.open(true, true, &Io::NOW).unwrap();
+        assert_eq!(read(&*both, &Io::NOW, 99), Err(FsError::WouldBlock));
     }
 
     #[test]

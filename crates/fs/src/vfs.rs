@@ -399,6 +399,8 @@ impl<H: Host> Vfs<H> {
                 Some(_) if exclusive => return Err(FsError::Exists),
                 Some(there) => there.clone(),
                 None if !flags.contains(OpenFlags::CREATE) => return Err(FsError::NotFound),
+                // A link led to a name with a slash behind it.
+                None if found.slash => return Err(FsError::IsDirectory),
                 None => match self.make(view, &found, Create::File, mode) {
                     Ok(new) => return self.open_dentry(&new, flags - OpenFlags::TRUNCATE, io),
                     Err(FsError::Exists) if !exclusive => continue,
