@@ -170,9 +170,9 @@ impl Domain {
         {
             let mut bags = slot.bags.lock();
             let e = self.global.load(Ordering::Acquire);
-            for i in 0..3 {
+            for (i, list) in free.iter_mut().enumerate() {
                 if bags.stamp[i] + 2 <= e {
-                    free[i] = core::mem::replace(&mut bags.head[i], ptr::null_mut());
+                    *list = core::mem::replace(&mut bags.head[i], ptr::null_mut());
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! `epoll`: a set of files that collects those that changed.
 //!
-//! A [`Watch`] listens to its file and, told of a change, puts itself on the set's list. Waiting takes watches off that list
+//! A `Watch` listens to its file and, told of a change, puts itself on the set's list. Waiting takes watches off that list
 //! and looks at their files: O(changed), not O(watched). Level-triggered watches that were ready go back on the list.
 
 use super::open::no_restart;
