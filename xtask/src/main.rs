@@ -1,6 +1,6 @@
 //! `./quire`: the one command of the project. Builds Quire, runs programs in it, tests it, debugs it, compares it.
 //!
-//! A command is a module that reads top-down: [`run`], [`test`], [`debug`], [`compare`], [`build`]. Below them stand
+//! A command is a module that reads top-down: [`run`], [`mod@test`], [`debug`], [`compare`], [`build`]. Below them stand
 //! [`image`] (what the guest finds), [`machine`] (QEMU and its ports) and [`setup`] (what is made or fetched once).
 
 mod boot;

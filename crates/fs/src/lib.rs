@@ -19,6 +19,7 @@
 
 extern crate alloc;
 
+mod attributes;
 pub mod cpio;
 pub mod dentry;
 pub mod device;

@@ -322,14 +322,13 @@ impl<M: Machine> Vm<M> {
         let f = self.frames();
         for attempt in 0..2 {
             let mut depot = f.depot.lock();
-            if on_behalf == For::Kernel || f.outside.load(Ordering::Relaxed) >= f.reserve + (1 << order) {
-                if let Some(pfn) = self.take_block(&mut depot, order) {
-                    f.account(-(1i64 << order));
-                    drop(depot);
-                    (pfn.0..pfn.0 + (1 << order)).for_each(|i| self.page(Pfn(i)).set_kind(Kind::Wild));
-                    self.stats().add(Event::FrameAlloc, 1 << order);
-                    return Ok(Frame(pfn));
-                }
+            let allowed = on_behalf == For::Kernel || f.outside.load(Ordering::Relaxed) >= f.reserve + (1 << order);
+            if allowed && let Some(pfn) = self.take_block(&mut depot, order) {
+                f.account(-(1i64 << order));
+                drop(depot);
+                (pfn.0..pfn.0 + (1 << order)).for_each(|i| self.page(Pfn(i)).set_kind(Kind::Wild));
+                self.stats().add(Event::FrameAlloc, 1 << order);
+                return Ok(Frame(pfn));
             }
             drop(depot);
             if attempt == 0 {

@@ -356,7 +356,7 @@ impl<M: Machine> ObjectRef<M> {
             fence_full();
             let mut may = MaySleep::here();
             remove::evict(self, bytes.div_ceil(PAGE_SIZE)..crate::index::KEYS, &mut may);
-            if bytes % PAGE_SIZE != 0 {
+            if !bytes.is_multiple_of(PAGE_SIZE) {
                 content::zero_tail(self, bytes, &mut may);
             }
         }

@@ -1,8 +1,10 @@
 //! The remover: takes pages away from an object, and from everybody who maps them (Contract C2).
 //!
 //! # The protocol
-//! 1. Set the page exclusively busy. 2. Fence. 3. For each backing that shows it, under the lock of the backing's part: lock
-//! the table page over it, exchange the leaf if it maps the frame, credit dirty; flush that space before the part is let go.
+//! 1. Set the page exclusively busy.
+//! 2. Fence.
+//! 3. For each backing that shows it, under the lock of the backing's part: lock the table page over it, exchange the leaf if
+//!    it maps the frame, credit dirty; flush that space before the part is let go.
 //! 4. Empty the index slot, drop the identity (the generation rises), free the frame.
 //!
 //! A fault checks busy and generation under the table page's lock, after a fence; so either it sees busy, or the scan sees its
