@@ -4,15 +4,15 @@
 //! bytes between them belong to readers, the others to writers; each page has a sleeping lock, held over one copy, for the
 //! page where the two meet. No spin lock is held over a copy, which may fault and sleep.
 
+use crate::FsError;
 use crate::host::{Host, PAGE_SIZE};
 use crate::readiness::{Readiness, Ready};
 use crate::stream::{Io, Stream};
 use crate::transfer::{Sink, Source};
-use crate::{FsError, rank};
 use alloc::sync::Arc;
 use core::any::Any;
+use quire_sync::Mutex;
 use quire_sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence_full};
-use quire_sync::{Mutex, SpinLock};
 
 /// Pages of a pipe's ring.
 const PAGES: usize = 16;

@@ -1,0 +1,64 @@
+//! Changing modes, owners and times.
+
+use crate::FsError;
+use crate::host::{Host, Timestamp};
+use crate::inode::{Attr, Inode};
+use crate::vfs::Vfs;
+use crate::walk::{Want, Who};
+
+impl<H: Host> Vfs<H> {
+    /// Changes the permission bits.
+    pub fn set_mode(&self, who: &Who, inode: &Inode<H>, mode: u16) -> Result<(), FsError> {
+        inode.change(self.host().realtime(), |a| {
+            if !who.owns(a) {
+                return Err(FsError::NotPermitted);
+            }
+            a.mode = mode & 0o7777;
+            Ok(())
+        })
+    }
+
+    /// Changes owner and group, where given. Files lose their set-id bits.
+    pub fn set_owner(&self, who: &Who, inode: &Inode<H>, uid: Option<u32>, gid: Option<u32>) -> Result<(), FsError> {
+        let is_directory = inode.is_directory();
+        inode.change(self.host().realtime(), |a| {
+            let same = uid.is_none_or(|u| u == a.uid) && gid.is_none_or(|g| g == a.gid || g == who.gid);
+            if who.uid != 0 && !(who.uid == a.uid && same) {
+                return Err(FsError::NotPermitted);
+            }
+            a.uid = uid.unwrap_or(a.uid);
+            a.gid = gid.unwrap_or(a.gid);
+            if !is_directory {
+                a.mode &= !0o4000;
+                if a.mode & 0o010 != 0 {
+                    a.mode &= !0o2000;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Changes the times of last access and modification, where given. `explicit` times need the owner, the current time
+    /// only permission to write.
+    pub fn set_times(
+        &self,
+        who: &Who,
+        inode: &Inode<H>,
+        accessed: Option<Timestamp>,
+        modified: Option<Timestamp>,
+        explicit: bool,
+    ) -> Result<(), FsError> {
+        let owner = who.owns(&inode.attr());
+        if !owner {
+            if explicit {
+                return Err(FsError::NotPermitted);
+            }
+            who.may(inode, Want::WRITE)?;
+        }
+        inode.change(self.host().realtime(), |a: &mut Attr| {
+            a.accessed = accessed.unwrap_or(a.accessed);
+            a.modified = modified.unwrap_or(a.modified);
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,87 @@
+//! Socket pairs: two pipes, one each way.
+
+use super::{Pipe, PipeEnd};
+use crate::host::Host;
+use crate::readiness::{Readiness, Ready};
+use crate::stream::{Io, Stream};
+use crate::transfer::{Sink, Source};
+use crate::{FsError, rank};
+use alloc::sync::Arc;
+use core::any::Any;
+use quire_sync::SpinLock;
+
+/// One end of a pair of connected sockets: two pipes, one each way.
+pub struct Pair<H: Host> {
+    /// `None` once that direction was shut down.
+    from: SpinLock<Option<Arc<PipeEnd<H>>>>,
+    to: SpinLock<Option<Arc<PipeEnd<H>>>>,
+    readiness: Arc<Readiness>,
+}
+
+impl<H: Host> Pair<H> {
+    /// Two ends that are connected to each other.
+    #[allow(clippy::new_ret_no_self)]
+    pub fn new(host: H) -> (Arc<Self>, Arc<Self>) {
+        let readiness = Arc::new(Readiness::new());
+        let pipes = [(); 2].map(|()| Pipe::announced_by(host.clone(), readiness.clone()));
+        let end = |from: &Arc<Pipe<H>>, to: &Arc<Pipe<H>>| {
+            let direction = |end| SpinLock::new(rank::ATTR, Some(Arc::new(end)));
+            Arc::new(Pair {
+                from: direction(from.end(true, false)),
+                to: direction(to.end(false, true)),
+                readiness: readiness.clone(),
+            })
+        };
+        (end(&pipes[0], &pipes[1]), end(&pipes[1], &pipes[0]))
+    }
+
+    /// Closes the directions that are named, for both ends.
+    pub fn shut(&self, reading: bool, writing: bool) {
+        let from = if reading { self.from.lock().take() } else { None };
+        let to = if writing { self.to.lock().take() } else { None };
+        drop((from, to));
+        self.readiness.notify();
+    }
+}
+
+impl<H: Host> Stream for Pair<H> {
+    fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
+        let end = self.from.lock().clone();
+        end.map_or(Ok(0), |end| end.read(io, sink))
+    }
+
+    fn write(&self, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
+        let end = self.to.lock().clone();
+        end.ok_or(FsError::BrokenPipe)?.write(io, source)
+    }
+
+    fn ready(&self) -> Ready {
+        let from = self.from.lock().clone();
+        let to = self.to.lock().clone();
+        let from = from.map_or(Ready::HANGUP, |end| end.ready());
+        let to = to.map_or(Ready::ERROR, |end| end.ready());
+        let mut ready = (from & Ready::READ) | (to & Ready::WRITE);
+        let (no_more, nobody) = (from.contains(Ready::HANGUP), to.contains(Ready::ERROR));
+        if no_more {
+            ready |= Ready::READ | Ready::READ_HANGUP;
+        }
+        if nobody {
+            ready |= Ready::WRITE; // a write would not wait: it fails
+        }
+        ready.set(Ready::HANGUP, no_more && nobody);
+        ready
+    }
+
+    fn readiness(&self) -> Option<&Readiness> {
+        Some(&self.readiness)
+    }
+
+    fn queued(&self) -> Result<usize, FsError> {
+        let end = self.from.lock().clone();
+        end.map_or(Ok(0), |end| end.queued())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
