@@ -165,7 +165,11 @@ impl<M: Machine> Linux<M> {
         let thread = self.current();
         // SAFETY: the thread that runs.
         let Some(space) = (unsafe { thread.space.get() }) else { return Err(FaultError::NotMapped) };
-        let kind = space.fault(address, access)?;
+        let kind = match space.fault(address, access) {
+            // A miss below a stack that may grow: once it has grown, the fault is like any other.
+            Err(FaultError::NotMapped) if space.grow_stack(address).is_ok() => space.fault(address, access)?,
+            other => other?,
+        };
         let count = if kind == FaultKind::PagedIn { &thread.major_faults } else { &thread.minor_faults };
         // Only this thread writes it.
         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
