@@ -149,8 +149,10 @@ fn end_process<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) 
         crate::file::session_ends(linux, &group.session);
     }
     give_children_away(linux, process);
-    if linux.stopped.load(Ordering::Relaxed) != 0 {
-        group.hang_up_if_orphaned();
+    if linux.stopped.load(Ordering::Relaxed) != 0
+        && let Some(parent) = process.parent()
+    {
+        group.hang_up_if_orphaned(&parent.group());
     }
     drop(group);
     tell_parent(linux, process);
@@ -212,7 +214,7 @@ fn give_children_away<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
             let _ignored = linux.signal_process(&child, process.as_sender(signal));
         }
         if linux.stopped.load(Ordering::Relaxed) != 0 {
-            child.group().hang_up_if_orphaned();
+            child.group().hang_up_if_orphaned(&process.group());
         }
     }
     if zombies {

@@ -130,9 +130,11 @@ impl<M: Machine> Group<M> {
         members.iter().any(|process| process.job.lock().stopped_threads > 0)
     }
 
-    /// What POSIX asks for when a group becomes orphaned with stopped members: SIGHUP, then SIGCONT.
-    pub(crate) fn hang_up_if_orphaned(&self) {
-        if self.is_orphaned() && self.has_stopped_member() {
+    /// What POSIX asks for when a group *becomes* orphaned with stopped members: SIGHUP, then SIGCONT. `link` is the group of
+    /// the other end of the parenthood that has just gone: only one into another group of this session kept this group from
+    /// being orphaned.
+    pub(crate) fn hang_up_if_orphaned(&self, link: &Group<M>) {
+        if link.id != self.id && link.session.id == self.session.id && self.is_orphaned() && self.has_stopped_member() {
             let _none_left = self.signal(Some(SigInfo::kernel(Signal::HUP)), |_| true);
             let _none_left = self.signal(Some(SigInfo::kernel(Signal::CONT)), |_| true);
         }
