@@ -44,7 +44,8 @@ impl VirtRange {
     /// Contract C10: this is the only way in for ranges from outside.
     pub fn from_outside(start: u64, len: u64) -> Option<VirtRange> {
         let end = start.checked_add(len)?;
-        (start.is_multiple_of(PAGE_SIZE) && len.is_multiple_of(PAGE_SIZE) && len != 0).then_some(VirtRange { start, end })
+        (start.is_multiple_of(PAGE_SIZE) && len.is_multiple_of(PAGE_SIZE) && len != 0)
+            .then_some(VirtRange { start, end })
     }
     /// Length in bytes.
     pub const fn len(&self) -> u64 {

@@ -34,6 +34,8 @@ pub struct Config {
     pub reserve: Option<u64>,
 }
 
+// Only where debug assertions are off do all fields have their types' defaults.
+#[allow(clippy::derivable_impls)]
 impl Default for Config {
     fn default() -> Self {
         Config { poison: cfg!(debug_assertions), reserve: None }

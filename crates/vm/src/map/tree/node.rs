@@ -20,7 +20,7 @@ pub enum NodeSize {
 /// Where a tree's nodes come from and go to. A copy stands in each node, so that the epoch can free it.
 ///
 /// # Safety
-/// `alloc` returns memory for the layout that [`NodeAlloc::bytes`] gives, aligned to 8, that nobody else uses.
+/// `alloc` returns `bytes` bytes, aligned to 8, that nobody else uses.
 pub unsafe trait NodeAlloc: Copy + 'static {
     /// Memory for a node of `bytes` bytes.
     fn alloc(self, size: NodeSize, bytes: usize) -> Result<NonNull<u8>, OutOfMemory>;
