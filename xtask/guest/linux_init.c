@@ -143,6 +143,11 @@ int main(void) {
     if (nargs == 0) die("nothing to run");
     int input[2];
     if (pipe2(input, O_CLOEXEC) < 0) die("pipe");
+    // What Linux still does on its own right after boot belongs to nobody's measurement.
+    FILE *settle = fopen("/.quire/settle", "r");
+    int seconds = 0;
+    if (settle && fscanf(settle, "%d", &seconds) == 1) sleep((unsigned)seconds);
+    if (settle) fclose(settle);
     sigset_t child_ended;
     sigemptyset(&child_ended);
     sigaddset(&child_ended, SIGCHLD);

@@ -113,7 +113,8 @@ pub fn prepare(places: &Places, guest: &cli::Guest, words: &[std::ffi::OsString]
         )));
     }
     let env = env.into_iter().map(Into::into).collect();
-    Ok((tree, Order { args, env, cwd: guest.cwd.clone().into(), tty }))
+    let size = if tty { terminal::size(rustix::stdio::stdout()) } else { None };
+    Ok((tree, Order { args, env, cwd: guest.cwd.clone().into(), tty, size }))
 }
 
 /// Starts the machine and connects it with the user: their streams, their terminal, their signals.

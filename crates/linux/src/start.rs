@@ -68,13 +68,14 @@ const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:
 /// The order is written by the command that boots the kernel; longer ones are damaged.
 const LONGEST_ORDER: u64 = 16 << 20;
 
-/// What is to be run: lines `arg HEX`, `env HEX`, `cwd HEX`, `tty 0` or `tty 1`; others are skipped.
+/// What is to be run: lines `arg HEX`, `env HEX`, `cwd HEX`, `tty 0` or `tty 1`, `size ROWS COLUMNS`; others are skipped.
 #[derive(Default, PartialEq, Eq, Debug)]
 struct Order {
     arguments: Vec<Vec<u8>>,
     environment: Vec<Vec<u8>>,
     directory: Vec<u8>,
     terminal: bool,
+    size: Option<Size>,
 }
 
 fn hex(text: &[u8]) -> Option<Vec<u8>> {
@@ -83,6 +84,12 @@ fn hex(text: &[u8]) -> Option<Vec<u8>> {
         return None;
     }
     text.chunks_exact(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
+}
+
+/// A terminal's rows and columns.
+fn size(text: &[u8]) -> Option<Size> {
+    let mut numbers = core::str::from_utf8(text).ok()?.split(' ').map(|n| n.parse().ok());
+    Some(Size { rows: numbers.next()??, columns: numbers.next()??, ..Size::default() })
 }
 
 impl Order {
@@ -98,6 +105,7 @@ impl Order {
                 b"env" => order.environment.push(hex(value)?),
                 b"cwd" => order.directory = hex(value)?,
                 b"tty" => order.terminal = value == b"1",
+                b"size" => order.size = size(value),
                 _ => {}
             }
         }
@@ -144,7 +152,7 @@ impl<M: Machine> Linux<M> {
         // The terminal asks for process 1's session, so the files come after the process and before its first instruction.
         let files = self
             .files
-            .standard_files(self, order.terminal, boot.io, boot.error, boot.size)
+            .standard_files(self, order.terminal, boot.io, boot.error, order.size.unwrap_or(boot.size))
             .map_err(|e| StartError::Step("opening the standard files", e))?;
         if let Some(thread) = task.payload() {
             // SAFETY: the thread does not run yet: its maker stands for it.

@@ -2,7 +2,7 @@
 //!
 //! One word and one value a line; texts are in hexadecimal, so that arguments may hold anything but NUL:
 //! `arg HEX` (as often as there are arguments; the first is the absolute path that is executed), `env HEX` (`NAME=value`),
-//! `cwd HEX`, `tty 0|1` (are descriptors 0 to 2 a terminal, or byte streams).
+//! `cwd HEX`, `tty 0|1` (are descriptors 0 to 2 a terminal, or byte streams), `size ROWS COLUMNS` (of that terminal).
 
 use std::{ffi::OsString, fmt::Write as _, os::unix::ffi::OsStrExt};
 
@@ -17,6 +17,8 @@ pub struct Order {
     pub cwd: OsString,
     /// A terminal, or plain streams.
     pub tty: bool,
+    /// The terminal's rows and columns, where they are known.
+    pub size: Option<(u16, u16)>,
 }
 
 impl Order {
@@ -33,6 +35,9 @@ impl Order {
             }
         }
         let _ = writeln!(out, "tty {}", u8::from(self.tty));
+        if let Some((rows, columns)) = self.size {
+            let _ = writeln!(out, "size {rows} {columns}");
+        }
         out
     }
 }
@@ -43,8 +48,13 @@ mod tests {
 
     #[test]
     fn any_bytes_survive_as_hexadecimal() {
-        let order =
-            Order { args: vec!["/bin/a".into(), "x\n ".into()], env: vec!["A=".into()], cwd: "/".into(), tty: true };
-        assert_eq!(order.encode(), "arg 2f62696e2f61\narg 780a20\nenv 413d\ncwd 2f\ntty 1\n");
+        let order = Order {
+            args: vec!["/bin/a".into(), "x\n ".into()],
+            env: vec!["A=".into()],
+            cwd: "/".into(),
+            tty: true,
+            size: Some((24, 80)),
+        };
+        assert_eq!(order.encode(), "arg 2f62696e2f61\narg 780a20\nenv 413d\ncwd 2f\ntty 1\nsize 24 80\n");
     }
 }

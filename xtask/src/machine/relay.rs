@@ -122,7 +122,6 @@ pub fn run(guest: Guest, ends: Ends<'_>) -> Report {
         closed: [false; 2],
         blocking,
     };
-    relay.window_size();
     let outcome = loop {
         if let Some(outcome) = relay.step() {
             break outcome;
@@ -327,7 +326,11 @@ impl Relay<'_> {
         while let Ok(n @ 1..) = rustix::io::read(&self.guest.port_c, &mut bytes) {
             for line in self.lines.push(&bytes[..n]) {
                 match FromGuest::parse(&line) {
-                    Some(FromGuest::Ready(ns)) => self.ready = Some((ns, self.guest.started.elapsed())),
+                    Some(FromGuest::Ready(ns)) => {
+                        self.ready = Some((ns, self.guest.started.elapsed()));
+                        // It may have changed since the guest was told at its start.
+                        self.window_size();
+                    }
                     Some(said) => {
                         self.said.get_or_insert(said);
                         self.quiet_since = Instant::now();

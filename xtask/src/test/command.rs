@@ -13,7 +13,7 @@ use rustix::{
     fs::{Mode, OFlags},
     process::{Pid, Signal, kill_process},
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
-    termios::tcgetattr,
+    termios::{Winsize, tcgetattr, tcsetwinsize},
 };
 
 use super::{Context, verdict::Check};
@@ -314,6 +314,8 @@ fn interactive(bench: &Bench) -> Result<(), String> {
     grantpt(&controller).and_then(|()| unlockpt(&controller)).map_err(text)?;
     let name = ptsname(&controller, Vec::new()).map_err(text)?;
     let terminal: OwnedFd = rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).map_err(text)?;
+    let size = Winsize { ws_row: 30, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&terminal, size).map_err(text)?;
     let settings = |fd: &OwnedFd| tcgetattr(fd).map(|t| (t.input_modes, t.output_modes, t.local_modes)).map_err(text);
     let before = settings(&terminal)?;
     let mut command = bench.command(&["run", "--timeout", "60"]);
@@ -322,9 +324,9 @@ fn interactive(bench: &Bench) -> Result<(), String> {
     let mut controller = File::from(controller);
     let mut seen = String::new();
     wait_for(&mut controller, &mut seen, "# ")?;
-    controller.write_all(b"echo $((6 * 7)); tty; stty -a | grep -c icanon\r").map_err(text)?;
+    controller.write_all(b"echo $((6 * 7)); tty; stty -a | grep -c icanon; stty size\r").map_err(text)?;
     wait_for(&mut controller, &mut seen, "42\r\n")?;
-    wait_for(&mut controller, &mut seen, "/dev/console\r\n1\r\n")?;
+    wait_for(&mut controller, &mut seen, "/dev/console\r\n1\r\n30 100\r\n")?;
     // Ctrl-C reaches the program in the foreground, not the shell.
     controller.write_all(b"sleep 100; echo then $?\r").map_err(text)?;
     std::thread::sleep(Duration::from_millis(500));

@@ -46,7 +46,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     }
     let mut rustdoc = plain(context, "doc");
     rustdoc.args(["--locked", "--workspace", "--no-deps", "--document-private-items", "--target-dir"]).arg(target);
-    rustdoc.env("RUSTDOCFLAGS", "-D warnings");
+    rustdoc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links");
     tool(context, "lint/rustdoc", rustdoc, done)
 }
 
