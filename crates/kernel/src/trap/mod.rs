@@ -41,7 +41,8 @@ fn enter() {
     thread().enter_kernel(clock::ticks());
 }
 
-/// All that comes before user mode. Called with interrupts on or masked; returns with them masked.
+/// All that comes before user mode. Called with interrupts on, since delivering a signal may fault on the user's stack and
+/// sleep; returns with them masked.
 #[inline(always)]
 pub fn leave(regs: &mut Regs) {
     let linux = linux();
@@ -141,6 +142,7 @@ pub extern "C" fn interrupt(regs: &mut Regs, vector: u64) {
     if from_user(regs) {
         enter();
         serve(vector as u8);
+        cpu::interrupts_on();
         leave(regs);
     } else {
         serve(vector as u8);
