@@ -131,8 +131,8 @@ impl<M: Machine> Group<M> {
     }
 
     /// What POSIX asks for when a group *becomes* orphaned with stopped members: SIGHUP, then SIGCONT. `link` is the group of
-    /// the other end of the parenthood that has just gone: only one into another group of this session kept this group from
-    /// being orphaned.
+    /// the other end of the parenthood that has just gone: only one into another group of the same session kept this group
+    /// from being orphaned.
     pub(crate) fn hang_up_if_orphaned(&self, link: &Group<M>) {
         if link.id != self.id && link.session.id == self.session.id && self.is_orphaned() && self.has_stopped_member() {
             let _none_left = self.signal(Some(SigInfo::kernel(Signal::HUP)), |_| true);
