@@ -60,6 +60,8 @@ pub struct Shape {
     pub q35: bool,
     /// Let the kernel's log tell more.
     pub verbose: bool,
+    /// More words for the kernel's command line.
+    pub append: String,
     /// More words for QEMU.
     pub extra: Vec<OsString>,
     /// Descriptors that `extra` mentions.
@@ -126,6 +128,9 @@ impl Kernel {
         if shape.count && self.on == On::Linux {
             // With a counted clock the TSC runs at 1 GHz; Linux would calibrate for a long (counted) while.
             cmdline.push_str(" tsc_early_khz=1000000");
+        }
+        if !shape.append.is_empty() {
+            cmdline = format!("{cmdline} {}", shape.append);
         }
         Launch {
             qemu: &self.qemu,

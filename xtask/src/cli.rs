@@ -84,6 +84,10 @@ pub struct Run {
     #[arg(short, long)]
     pub verbose: bool,
 
+    /// Words for the kernel's command line
+    #[arg(long, hide = true, default_value = "")]
+    pub append: String,
+
     /// Boot Debian's Linux instead, with the same image and the same ports
     #[arg(long, hide = true)]
     pub linux: bool,

@@ -41,8 +41,13 @@ pub fn command(places: &Places, options: &cli::Run) -> Result<u8> {
     if options.verbose {
         eprintln!("quire: accelerator {}: {}", kernel.accelerator(), kernel.why);
     }
-    let shape =
-        Shape { cpus: options.guest.cpus, memory: options.guest.memory, verbose: options.verbose, ..Shape::default() };
+    let shape = Shape {
+        cpus: options.guest.cpus,
+        memory: options.guest.memory,
+        verbose: options.verbose,
+        append: options.append.clone(),
+        ..Shape::default()
+    };
     let start = || kernel.start(&image, &shape);
     let report = with_user(start, tty && !options.linux, options.verbose, options.timeout)?;
     if options.verbose

@@ -36,6 +36,7 @@ const CHECKS: &[(&str, Body)] = &[
     ("terminated", terminated),
     ("killed", killed),
     ("an interactive shell", interactive),
+    ("a panic of the kernel", panic),
     ("bad input", bad_input),
     ("QEMU that is missing, hangs or dies", bad_qemu),
     ("debugger", debugger),
@@ -373,6 +374,17 @@ fn one_line(done: &Done) -> Result<(), String> {
         [line, ..] if line.starts_with("error: ") => Ok(()),
         _ => Err(format!("not one line: {:?}", done.stderr)),
     }
+}
+
+/// The report names functions, and the status is the machine's, not the program's.
+fn panic(bench: &Bench) -> Result<(), String> {
+    let done = bench.run(&["run", "--append", "panic", "--", "busybox", "true"])?;
+    ended(&done, 125)?;
+    let named = done.stderr.lines().any(|l| l.contains("+0x") && l.contains("quire_kernel"));
+    if done.stderr.contains("as asked") && named && done.stderr.contains("quire: the kernel panicked") {
+        return Ok(());
+    }
+    Err(format!("it reported: {}", done.stderr))
 }
 
 fn bad_input(bench: &Bench) -> Result<(), String> {
