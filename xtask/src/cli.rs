@@ -25,7 +25,8 @@ Examples:
   ./quire test                                      everything that is checked
   ./quire test busybox                              what has `busybox` in its name
   ./quire debug -- ./my-program                     gdb, stopped at the program's entry, kernel symbols loaded
-  ./quire compare -- ./my-program                   the same program on Quire and on Debian's Linux, side by side";
+  ./quire compare -- ./my-program                   the same program on Quire and on Debian's Linux, side by side
+  ./quire bench mapper                              what the memory core's parts cost, and what they replaced";
 
 /// What can be done.
 #[derive(Debug, Subcommand)]
@@ -42,6 +43,8 @@ pub enum Command {
     Debug(Debug),
     /// Run a program on Quire and on Debian's Linux in the same QEMU and print both sides
     Compare(Compare),
+    /// Measure the memory core's parts, and the designs that they replaced, on this machine without a guest
+    Bench(Bench),
 }
 
 /// What a guest is made of.
@@ -123,6 +126,10 @@ pub struct Test {
     #[arg(long)]
     pub list: bool,
 
+    /// Run the memory core's random tests ten times as long: ten million operations
+    #[arg(long)]
+    pub soak: bool,
+
     /// Run the guest tests on Debian's Linux instead: a check of the tests themselves
     #[arg(long, hide = true)]
     pub linux: bool,
@@ -172,6 +179,29 @@ pub struct Compare {
     /// The program and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
+}
+
+/// Options of `bench`.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "One line `name value unit` for each figure. Figures that are counted repeat exactly; times are \
+                        medians. docs/bench.md tells the methods.\n\nExamples:\n  ./quire bench                    all \
+                        (some minutes)\n  ./quire bench mapper fork        what has `mapper` or `fork` in its name\n  \
+                        ./quire bench --list             names, units and methods, without measuring\n  ./quire bench --json \
+                        fork >fork.json"
+)]
+pub struct Bench {
+    /// Only figures whose name contains one of these
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+
+    /// Print all names with their units and methods
+    #[arg(long)]
+    pub list: bool,
+
+    /// Print one JSON array of objects with name, value and unit
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `256M`, `2G`, `512` (MiB) as MiB.

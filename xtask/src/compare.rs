@@ -30,11 +30,14 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(1200);
 
 /// A line that the program printed: `name value unit`.
-#[derive(Debug, Clone, PartialEq)]
-struct Line {
-    name: String,
-    value: f64,
-    unit: String,
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Line {
+    /// What was measured.
+    pub name: String,
+    /// How much.
+    pub value: f64,
+    /// Of what.
+    pub unit: String,
 }
 
 /// The values of one name over the runs of both sides.
@@ -144,7 +147,7 @@ fn content(file: &mut File) -> Result<String> {
 }
 
 /// All lines of the form `name value unit`; others are passed over.
-fn parse(text: &str) -> Vec<Line> {
+pub fn parse(text: &str) -> Vec<Line> {
     let line = |l: &str| {
         let words: Vec<&str> = l.split_whitespace().collect();
         let [name, value, unit @ ..] = &words[..] else { return None };

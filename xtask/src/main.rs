@@ -1,8 +1,9 @@
 //! `./quire`: the one command of the project. Builds Quire, runs programs in it, tests it, debugs it, compares it.
 //!
-//! A command is a module that reads top-down: [`run`], [`mod@test`], [`debug`], [`compare`], [`build`]. Below them stand
+//! A command is a module that reads top-down: [`run`], [`mod@test`], [`debug`], [`compare`], [`mod@bench`], [`build`]. Below them stand
 //! [`image`] (what the guest finds), [`machine`] (QEMU and its ports) and [`setup`] (what is made or fetched once).
 
+mod bench;
 mod boot;
 mod build;
 mod cli;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         cli::Command::Test(options) => test::command(&places, &options),
         cli::Command::Debug(options) => debug::command(&places, &options),
         cli::Command::Compare(options) => compare::command(&places, &options),
+        cli::Command::Bench(options) => bench::command(&places, &options),
     };
     match done {
         Ok(status) => ExitCode::from(status),

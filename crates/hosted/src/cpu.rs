@@ -1,14 +1,16 @@
 //! A CPU: translating and touching memory as the hardware does, with every use of a translation checked.
 
-use crate::machine::Hosted;
+use crate::machine::Simulated;
+use crate::simulate::Simulate;
 use crate::tlb::{Entry, Upper};
-use quire_pmap_x86_64::word::{self, ACCESSED, DIRTY, FANOUT, GLOBAL, LARGE, LEVELS, NO_EXECUTE, USER, WRITE};
-use quire_pmap_x86_64::{X86, X86Pmap};
+use quire_pmap::format::{FANOUT, index, span};
+use quire_pmap::{Hardware, Tables};
+use quire_pmap_x86_64::X86_64;
 use quire_sync::CpuId;
 use quire_sync::hooks::threads;
 use quire_vm::map::{Space, SpaceRef};
 use quire_vm::page::Kind;
-use quire_vm::{Access, FaultError, PAGE_SHIFT, PAGE_SIZE, Pfn, Phys, Vm};
+use quire_vm::{Access, FaultError, MemoryType, PAGE_SHIFT, PAGE_SIZE, Pfn, Phys, Vm};
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,29 +26,38 @@ pub struct PageFault {
     pub present: bool,
 }
 
+/// Who accesses memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Program,
+    Kernel,
+}
+
 /// Faults for one access beyond which something goes round in circles: others may take the page away a few times.
 const FAULTS: u32 = 100_000;
 
 std::thread_local! {
     static DISTURBANCE: std::cell::Cell<u64> = const { std::cell::Cell::new(1) };
+    static PAUSES: std::cell::Cell<u64> = const { std::cell::Cell::new(512) };
 }
 
-/// The calling thread as a CPU. Detaches when dropped.
-pub struct Cpu {
-    vm: &'static Vm<Hosted>,
+/// The calling thread as a CPU. Detaches when dropped. A thread can be several: what is done through one of these is done as
+/// that CPU, and while the thread waits it answers for all of them. So one thread plays a protocol of many CPUs step by step.
+pub struct Cpu<F: Simulate = X86_64> {
+    vm: &'static Vm<Simulated<F>>,
     id: CpuId,
     _this_thread: PhantomData<Rc<()>>,
 }
 
-impl Cpu {
+impl<F: Simulate> Cpu<F> {
     /// Makes the calling thread CPU `id`.
     ///
     /// # Panics
     /// Where another thread is that CPU.
-    pub fn attach(vm: &'static Vm<Hosted>, id: CpuId) -> Cpu {
+    pub fn attach(vm: &'static Vm<Simulated<F>>, id: CpuId) -> Cpu<F> {
         vm.machine().attach(id);
         threads::set_cpu(id);
-        threads::set_relax(Some(Rc::new(move || vm.machine().serve(id))));
+        threads::set_relax(Some(Rc::new(move || vm.machine().serve_own())));
         Cpu { vm, id, _this_thread: PhantomData }
     }
 
@@ -56,24 +67,29 @@ impl Cpu {
     }
 
     /// The memory system.
-    pub fn vm(&self) -> &'static Vm<Hosted> {
+    pub fn vm(&self) -> &'static Vm<Simulated<F>> {
         self.vm
+    }
+
+    /// Does `f` as this CPU, where the thread is several.
+    pub fn run<R>(&self, f: impl FnOnce() -> R) -> R {
+        threads::as_cpu(self.id, f)
     }
 
     /// Loads the page tables of a space.
     ///
     /// # Safety
     /// The pmap is not moved or dropped without `destroy` while any CPU has it loaded.
-    pub unsafe fn load(&self, pmap: &X86Pmap) {
+    pub unsafe fn load(&self, pmap: &Tables<F>) {
         self.interrupts();
         // SAFETY: this thread is the CPU; flushes are served only between steps.
-        unsafe { pmap.switch_in(self.machine(), self.id) }
+        self.run(|| unsafe { pmap.switch_in(self.machine(), self.id) })
     }
 
     /// Goes on with the space loaded, but without running it.
-    pub fn idle(&self, pmap: &X86Pmap) {
+    pub fn idle(&self, pmap: &Tables<F>) {
         // SAFETY: as in `load`.
-        unsafe { pmap.go_lazy(self.machine(), self.id) }
+        self.run(|| unsafe { pmap.go_lazy(self.machine(), self.id) });
         self.interrupts();
     }
 
@@ -81,7 +97,7 @@ impl Cpu {
     pub fn leave(&self) {
         self.interrupts();
         // SAFETY: as in `load`.
-        unsafe { self.machine().mmu().leave(self.machine(), self.id) }
+        self.run(|| unsafe { self.machine().mmu().leave(self.machine(), self.id) })
     }
 
     /// Answers what other CPUs ask of this one.
@@ -92,6 +108,12 @@ impl Cpu {
     /// From now on this CPU lets others run at random moments inside the core, where a lock is about to be taken; the moments
     /// follow from `seed` and from what this CPU does.
     pub fn disturb(&self, seed: u64) {
+        self.disturb_every(512, seed);
+    }
+
+    /// As [`Cpu::disturb`], letting others do whole operations at one such moment in `pauses` on average.
+    pub fn disturb_every(&self, pauses: u64, seed: u64) {
+        PAUSES.set(pauses.max(1));
         DISTURBANCE.set(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         threads::set_disturb(Some(|| {
             let mut x = DISTURBANCE.get();
@@ -99,7 +121,7 @@ impl Cpu {
             x ^= x >> 7;
             x ^= x << 17;
             DISTURBANCE.set(x);
-            if x.is_multiple_of(512) {
+            if x.is_multiple_of(PAUSES.get()) {
                 // Long enough for others to do whole operations.
                 std::thread::sleep(std::time::Duration::from_micros(50));
             } else if x.is_multiple_of(32) {
@@ -108,13 +130,13 @@ impl Cpu {
         }));
     }
 
-    fn machine(&self) -> &'static Hosted {
+    fn machine(&self) -> &'static Simulated<F> {
         self.vm.machine()
     }
 
     /// Loads the aligned word at `va` through whatever is loaded.
     pub fn load_word(&self, va: u64) -> Result<u64, PageFault> {
-        let e = self.translate(va, Access::Read)?;
+        let e = self.translate(va, Access::Read, Mode::Program)?;
         let value = self.word(&e, va).load(Ordering::Acquire);
         self.interrupts();
         Ok(value)
@@ -122,57 +144,93 @@ impl Cpu {
 
     /// Stores to the aligned word at `va` through whatever is loaded.
     pub fn store_word(&self, va: u64, value: u64) -> Result<(), PageFault> {
-        let e = self.translate(va, Access::Write)?;
-        let state = self.vm.page(e.frame).state();
-        assert!(
-            state.dirty() || state.busy(),
-            "Contract C2: CPU {} stores at {va:#x} through a writable translation of {:?}, whose page is not marked dirty: {state:?}",
-            self.id,
-            e.frame
-        );
+        let e = self.translate(va, Access::Write, Mode::Program)?;
+        if !self.machine().is_device(e.frame) {
+            let state = self.vm.page(e.frame).state();
+            assert!(
+                state.dirty() || state.busy(),
+                "Contract C2: CPU {} stores at {va:#x} through a writable translation of {:?}, whose page is not marked dirty: {state:?}",
+                self.id,
+                e.frame
+            );
+        }
+        self.word(&e, va).store(value, Ordering::Release);
+        self.interrupts();
+        Ok(())
+    }
+
+    /// What the kernel does when an access to an address of its own faults: where something is mapped, the hardware looks
+    /// again.
+    pub fn kernel_look_again(&self, va: u64) -> Result<(), PageFault> {
+        let there = quire_pmap::kernel_pages::look_again(self.machine(), va);
+        if there { Ok(()) } else { Err(PageFault { va, access: Access::Read, present: false }) }
+    }
+
+    /// The kernel on this CPU loads the aligned word at `va`, an address of its own.
+    pub fn kernel_load(&self, va: u64) -> Result<u64, PageFault> {
+        let e = self.translate(va, Access::Read, Mode::Kernel)?;
+        let value = self.word(&e, va).load(Ordering::Acquire);
+        self.interrupts();
+        Ok(value)
+    }
+
+    /// The kernel on this CPU stores to the aligned word at `va`, an address of its own.
+    pub fn kernel_store(&self, va: u64, value: u64) -> Result<(), PageFault> {
+        let e = self.translate(va, Access::Write, Mode::Kernel)?;
         self.word(&e, va).store(value, Ordering::Release);
         self.interrupts();
         Ok(())
     }
 
     /// Loads the page tables of `space`, whose last handle sees to it that no CPU has them any more.
-    pub fn enter(&self, space: &SpaceRef<Hosted>) {
+    pub fn enter(&self, space: &SpaceRef<Simulated<F>>) {
         // SAFETY: a space destroys its pmap when its last handle goes, and stays where it is until then.
         unsafe { self.load(space.pmap()) }
     }
 
     /// Loads the aligned word at `va` in `space`, which is loaded; faults as a program would.
-    pub fn read(&self, space: &Space<Hosted>, va: u64) -> Result<u64, FaultError> {
+    pub fn read(&self, space: &Space<Simulated<F>>, va: u64) -> Result<u64, FaultError> {
         self.served(space, || self.load_word(va))
     }
 
     /// Stores to the aligned word at `va` in `space`, which is loaded; faults as a program would.
-    pub fn write(&self, space: &Space<Hosted>, va: u64, value: u64) -> Result<(), FaultError> {
+    pub fn write(&self, space: &Space<Simulated<F>>, va: u64, value: u64) -> Result<(), FaultError> {
         self.served(space, || self.store_word(va, value))
     }
 
     /// Executes at `va` in `space`, which is loaded; faults as a program would.
-    pub fn execute(&self, space: &Space<Hosted>, va: u64) -> Result<(), FaultError> {
+    pub fn execute(&self, space: &Space<Simulated<F>>, va: u64) -> Result<(), FaultError> {
         self.served(space, || self.fetch(va))
     }
 
     /// Tries until it goes through or the core refuses.
-    fn served<R>(&self, space: &Space<Hosted>, access: impl Fn() -> Result<R, PageFault>) -> Result<R, FaultError> {
+    fn served<R>(
+        &self,
+        space: &Space<Simulated<F>>,
+        access: impl Fn() -> Result<R, PageFault>,
+    ) -> Result<R, FaultError> {
         for _ in 0..FAULTS {
             let fault = match access() {
                 Ok(r) => return Ok(r),
                 Err(fault) => fault,
             };
             self.interrupts();
-            let _kind = space.fault(fault.va, fault.access)?;
+            let _kind = self.run(|| space.fault(fault.va, fault.access))?;
             self.interrupts();
         }
         panic!("no progress: an access still faults after {FAULTS} faults were served");
     }
 
+    /// How a load at `va` through whatever is loaded is cached.
+    pub fn memory_type(&self, va: u64) -> Result<MemoryType, PageFault> {
+        let e = self.translate(va, Access::Read, Mode::Program)?;
+        self.interrupts();
+        Ok(e.memory)
+    }
+
     /// Fetches an instruction at `va`: only the translation counts.
     pub fn fetch(&self, va: u64) -> Result<(), PageFault> {
-        self.translate(va, Access::Exec)?;
+        self.translate(va, Access::Exec, Mode::Program)?;
         self.interrupts();
         Ok(())
     }
@@ -185,36 +243,51 @@ impl Cpu {
     }
 
     /// One translation, as the hardware makes it, checked.
-    fn translate(&self, va: u64, access: Access) -> Result<Entry, PageFault> {
-        let (_, pcid) = self.machine().cr3(self.id);
+    fn translate(&self, va: u64, access: Access, mode: Mode) -> Result<Entry, PageFault> {
+        let (_, tag) = self.machine().loaded(self.id);
         let page = va >> PAGE_SHIFT;
-        let fault = |present| {
-            // A fault takes the page's translation with it, and the upper levels that led there.
-            let prefixes = (1..LEVELS).map(|l| (l, prefix(va, l)));
-            self.machine().with_tlb(self.id, |t| t.faulted(pcid, page, prefixes));
+        let fault = |present: bool| {
+            if F::CACHES_ABSENT {
+                // What was seen stays until it is fenced.
+                self.machine().with_tlb(self.id, |t| {
+                    if !present {
+                        t.put_absent(tag, page)
+                    }
+                });
+            } else {
+                // A fault takes the page's translation with it, and the upper levels that led there.
+                let prefixes = (1..F::LEVELS).map(|l| (l, prefix(va, l)));
+                self.machine().with_tlb(self.id, |t| t.faulted(tag, page, prefixes));
+            }
             PageFault { va, access, present }
         };
-        let cached = self.machine().with_tlb(self.id, |t| t.get(pcid, page));
+        let (cached, absent) = self.machine().with_tlb(self.id, |t| (t.get(tag, page), t.is_absent(tag, page)));
+        if absent {
+            return Err(fault(false));
+        }
         let entry = match cached {
             Some(e) => {
-                self.check(&e, va, "cached");
-                if !allows(&e, access) {
+                self.check(&e, va, mode, "cached");
+                if !allows(&e, access, mode) {
                     return Err(fault(true));
                 }
                 // A store through a translation that is not known to be dirty looks at the tables again.
-                if access == Access::Write && !e.dirty { self.walk(va, access, pcid).map_err(fault)? } else { e }
+                if access == Access::Write && !e.dirty { self.walk(va, access, mode, tag).map_err(fault)? } else { e }
             }
-            None => self.walk(va, access, pcid).map_err(fault)?,
+            None => self.walk(va, access, mode, tag).map_err(fault)?,
         };
-        self.check(&entry, va, "fresh");
+        self.check(&entry, va, mode, "fresh");
         Ok(entry)
     }
 
     /// The heart of the oracle: a translation is used only in the life of the frame that it was made for.
-    fn check(&self, e: &Entry, va: u64, how: &str) {
+    fn check(&self, e: &Entry, va: u64, mode: Mode, how: &str) {
+        if self.machine().is_device(e.frame) {
+            return;
+        }
         let (life, kind) = (self.machine().life(e.frame), self.vm.page(e.frame).kind());
         assert!(
-            e.life == life && kind == Kind::Object,
+            e.life == life && kind == if mode == Mode::Program { Kind::Object } else { Kind::Wild },
             "stale translation: CPU {} reaches {va:#x} through a {how} translation to {:?}, made in its life {}, which is now \
              {kind:?} in life {life}",
             self.id,
@@ -225,65 +298,70 @@ impl Cpu {
 
     /// Translates `va` ahead of any use, as speculation and prefetch do.
     pub fn speculate(&self, va: u64) {
-        let (_, pcid) = self.machine().cr3(self.id);
-        if self.machine().with_tlb(self.id, |t| t.get(pcid, va >> PAGE_SHIFT)).is_none() {
-            let _ = self.walk(va, Access::Read, pcid);
+        let (_, tag) = self.machine().loaded(self.id);
+        if self.machine().with_tlb(self.id, |t| t.get(tag, va >> PAGE_SHIFT)).is_none() {
+            let _ = self.walk(va, Access::Read, Mode::Program, tag);
         }
         self.interrupts();
     }
 
     /// Walks the tables; the error says whether something was present that forbade the access.
-    fn walk(&self, va: u64, access: Access, pcid: u16) -> Result<Entry, bool> {
+    fn walk(&self, va: u64, access: Access, mode: Mode, tag: u16) -> Result<Entry, bool> {
         let m = self.machine();
-        let (root, _) = m.cr3(self.id);
+        let (root, _) = m.loaded(self.id);
         // From the lowest upper level that is cached.
         let cached =
-            m.with_tlb(self.id, |t| (1..LEVELS).find_map(|l| t.get_upper(pcid, l, prefix(va, l)).map(|u| (l, u))));
+            m.with_tlb(self.id, |t| (1..F::LEVELS).find_map(|l| t.get_upper(tag, l, prefix(va, l)).map(|u| (l, u))));
         let (mut level, mut at) = match cached {
             Some((l, u)) => (l - 1, u),
-            None => (LEVELS - 1, Upper { table: root, user: true, write: true, life: m.life(root) }),
+            None => (F::LEVELS - 1, Upper { table: root, user: true, write: true, life: m.life(root) }),
         };
         loop {
             self.check_table(&at, va);
-            let slot = self.slot(at.table, word::index(va, level));
+            let slot = self.slot(at.table, index(va, level));
             let mut w = slot.load(Ordering::Acquire);
-            if !word::present(w) {
+            if !F::present(w) {
                 return Err(false);
             }
-            if level == 0 || w & LARGE != 0 {
+            if F::is_leaf(w, level) {
                 loop {
+                    let leaf = F::see(w, true);
                     let mut e = Entry {
-                        frame: Pfn((word::frame(w).0 & !((word::span(level) >> PAGE_SHIFT) - 1))
-                            + ((va & (word::span(level) - 1)) >> PAGE_SHIFT)),
-                        user: at.user && w & USER != 0,
-                        write: at.write && w & WRITE != 0,
-                        execute: w & NO_EXECUTE == 0,
-                        dirty: w & DIRTY != 0,
+                        frame: Pfn((F::frame(w).0 & !((span(level) >> PAGE_SHIFT) - 1))
+                            + ((va & (span(level) - 1)) >> PAGE_SHIFT)),
+                        user: at.user && leaf.user,
+                        write: at.write && leaf.write,
+                        execute: leaf.execute,
+                        dirty: leaf.dirty,
+                        memory: leaf.memory,
                         life: 0,
                     };
-                    if !allows(&e, access) {
+                    if !allows(&e, access, mode) {
                         return Err(true);
                     }
-                    let seen = w | ACCESSED | if access == Access::Write { DIRTY } else { 0 };
+                    let store = access == Access::Write;
+                    if !m.sets_accessed() && (!leaf.accessed || store && !leaf.dirty) {
+                        return Err(true);
+                    }
+                    let seen = w | F::ACCESSED | if store { F::DIRTY } else { 0 };
                     if let Err(now) = slot.compare_exchange(w, seen, Ordering::AcqRel, Ordering::Acquire) {
                         // Changed under the walk: hardware looks again.
-                        if !word::present(now) {
+                        if !F::present(now) {
                             return Err(false);
                         }
                         w = now;
                         continue;
                     }
-                    e.dirty = seen & DIRTY != 0;
+                    e.dirty = seen & F::DIRTY != 0;
                     // The frame cannot be freed before this CPU has answered a flush, so this is its life in the tables.
                     e.life = m.life(e.frame);
-                    m.with_tlb(self.id, |t| t.put(pcid, va >> PAGE_SHIFT, e, w & GLOBAL != 0));
+                    m.with_tlb(self.id, |t| t.put(tag, va >> PAGE_SHIFT, e, leaf.global));
                     return Ok(e);
                 }
             }
-            let table = word::frame(w);
-            at =
-                Upper { table, user: at.user && w & USER != 0, write: at.write && w & WRITE != 0, life: m.life(table) };
-            m.with_tlb(self.id, |t| t.put_upper(pcid, level, prefix(va, level), at));
+            let (table, above) = (F::frame(w), F::see(w, false));
+            at = Upper { table, user: at.user && above.user, write: at.write && above.write, life: m.life(table) };
+            m.with_tlb(self.id, |t| t.put_upper(tag, level, prefix(va, level), at));
             level -= 1;
         }
     }
@@ -308,11 +386,11 @@ impl Cpu {
 
 /// The address bits that an entry at `level` is found by.
 fn prefix(va: u64, level: u32) -> u64 {
-    va / word::span(level)
+    va / span(level)
 }
 
-fn allows(e: &Entry, access: Access) -> bool {
-    e.user
+fn allows(e: &Entry, access: Access, mode: Mode) -> bool {
+    e.user == (mode == Mode::Program)
         && match access {
             Access::Read => true,
             Access::Write => e.write,
@@ -320,13 +398,14 @@ fn allows(e: &Entry, access: Access) -> bool {
         }
 }
 
-impl Drop for Cpu {
+impl<F: Simulate> Drop for Cpu<F> {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.leave();
         }
-        self.machine().detach(self.id);
-        threads::set_relax(None);
-        threads::set_disturb(None);
+        if self.machine().detach(self.id) {
+            threads::set_relax(None);
+            threads::set_disturb(None);
+        }
     }
 }

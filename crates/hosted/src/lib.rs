@@ -2,8 +2,9 @@
 //! builds there are walked by a simulated MMU.
 //!
 //! # Principles
-//! - **The real code.** There is no pmap of this machine's own: `quire-pmap-x86_64` keeps its tables in the arena.
-//! - **As hostile as the manual allows.** Translations and cached upper levels stay until an instruction takes them away;
+//! - **The real code.** There is no pmap of this machine's own: `quire-pmap` keeps its tables in the arena, as x86-64's or as
+//!   RISC-V's ([`Simulated`]; [`Hosted`] is the former, [`HostedSv39`] the latter).
+//! - **As hostile as the manuals allow.** Translations and cached upper levels stay until an instruction takes them away;
 //!   CPUs translate addresses that nobody asked for; accessed and dirty bits are set by atomic writes at any time.
 //! - **Every access is checked.** A translation remembers which life of its frame it was made for; using one after the frame
 //!   was freed ends the run. So does a store through which no page was marked dirty.
@@ -15,16 +16,36 @@
 //! show what else would take many. [`model`] says what memory must contain; `tests/random` puts it all together.
 #![deny(missing_docs)]
 
+mod account;
 mod arena;
 mod cpu;
 mod machine;
 pub mod model;
+mod simulate;
 mod tlb;
 
+pub use account::Account;
 pub use arena::Arena;
 pub use cpu::{Cpu, PageFault};
-pub use machine::{Hosted, Settings};
+pub use machine::{Hosted, HostedSv39, Settings, Simulated};
+pub use quire_pmap_sv39::Sv39;
+pub use quire_pmap_x86_64::X86_64;
+pub use simulate::{Seen, Simulate};
 pub use tlb::Tlb;
+
+/// Makes tests of functions that are generic over an architecture: `fn name<F: Simulate>()`, each run for x86-64 and for
+/// RISC-V.
+#[macro_export]
+macro_rules! of_each_architecture {
+    ($($name:ident),* $(,)?) => {
+        mod x86_64 {
+            $(#[test] fn $name() { super::$name::<$crate::X86_64>() })*
+        }
+        mod sv39 {
+            $(#[test] fn $name() { super::$name::<$crate::Sv39>() })*
+        }
+    };
+}
 
 /// The README's example, compiled and run with the tests.
 #[cfg(doctest)]

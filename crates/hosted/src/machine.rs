@@ -1,15 +1,27 @@
 //! The machine: RAM, CPUs with their translation caches and inboxes, and the instructions that change them.
 
 use crate::arena::Arena;
+use crate::simulate::Simulate;
 use crate::tlb::Tlb;
-use quire_pmap_x86_64::mmu::CR3_KEEP;
-use quire_pmap_x86_64::{Invpcid, KernelTables, Mmu, Request, X86, X86Pmap, word};
+use quire_pmap::{Hardware, KernelTables, Mmu, Request, Tables, kernel_pages};
+use quire_pmap_sv39::Sv39;
+use quire_pmap_x86_64::X86_64;
 use quire_sync::cpuset::CpuMask;
+use quire_sync::hooks::threads::as_cpu;
 use quire_sync::{CachePadded, CpuId, current_cpu};
-use quire_vm::{Config, Machine, PAGE_SHIFT, Pfn, Phys, PhysRange, VirtRange, Vm};
+use quire_vm::check::Level;
+use quire_vm::flush::FlushSet;
+use quire_vm::machine::KernelPages;
+use quire_vm::{Config, Machine, MemoryType, OutOfMemory, Pfn, Phys, PhysRange, VirtRange, Vm};
+use std::cell::RefCell;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
+
+std::thread_local! {
+    /// The CPUs that the thread is, by the machine's address.
+    static OWN: RefCell<Vec<(usize, CpuId)>> = const { RefCell::new(Vec::new()) };
+}
 
 /// What to build.
 #[derive(Clone, Copy, Debug)]
@@ -18,15 +30,32 @@ pub struct Settings {
     pub cpus: usize,
     /// Frames of RAM.
     pub frames: u64,
-    /// Whether the CPUs have PCIDs and INVPCID.
+    /// Whether the CPUs have address-space tags (PCIDs and INVPCID; ASIDs).
     pub pcid: bool,
     /// Overwrite freed frames.
     pub poison: bool,
+    /// Frames behind RAM that are a device's: programs reach them through device objects only.
+    pub device_frames: u64,
+    /// Whether the hardware sets accessed and dirty bits, or faults where they are missing (RISC-V may do either).
+    pub sets_accessed: bool,
+    /// When the core checks its structures.
+    pub check: Level,
+    /// Frames kept back for the core's own structures; `None`: as [`Config`] says.
+    pub reserve: Option<u64>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { cpus: 4, frames: 16 * 1024, pcid: true, poison: true }
+        Settings {
+            cpus: 4,
+            frames: 16 * 1024,
+            pcid: true,
+            poison: true,
+            device_frames: 0,
+            sets_accessed: true,
+            check: Level::DEFAULT,
+            reserve: None,
+        }
     }
 }
 
@@ -49,17 +78,26 @@ struct Inbox {
 /// One CPU. Only the thread that is attached to it changes its caches; others only put calls into its inbox.
 #[derive(Default)]
 struct CpuState {
-    cr3: AtomicU64,
+    /// Root's frame number and tag.
+    root: AtomicU64,
+    tag: AtomicU16,
     tlb: Mutex<Tlb>,
     inbox: Mutex<Inbox>,
     calls: AtomicUsize,
     interrupts: AtomicU64,
 }
 
-/// A machine in a process.
-pub struct Hosted {
+/// The machine in a process whose page tables are x86-64's.
+pub type Hosted = Simulated<X86_64>;
+/// The machine in a process whose page tables are RISC-V's.
+pub type HostedSv39 = Simulated<Sv39>;
+
+/// A machine in a process, with the page tables and the translation caches of one architecture.
+pub struct Simulated<F: Simulate> {
     arena: Arena,
-    mmu: Mmu,
+    mmu: Mmu<F>,
+    devices: PhysRange,
+    sets_accessed: bool,
     cpus: Vec<CachePadded<CpuState>>,
     /// How often each frame was freed: a translation is stale where it was made in an earlier life.
     lives: Vec<AtomicU32>,
@@ -67,14 +105,18 @@ pub struct Hosted {
     failed: AtomicBool,
 }
 
-impl Hosted {
+impl<F: Simulate> Simulated<F> {
+    /// The addresses where the kernel may map something: the first GiB of its half.
+    pub const KERNEL_WINDOW: VirtRange = VirtRange { start: F::KERNEL_HALF, end: F::KERNEL_HALF + (1 << 30) };
+
     /// Builds a machine and the memory system over its RAM. Both live until the process ends.
     ///
     /// # Panics
     /// Where the host has no memory for it, or the settings make no machine.
-    pub fn boot(settings: Settings) -> &'static Vm<Hosted> {
-        let arena = Arena::new(settings.frames).expect("the host gives memory for the arena");
-        let range = arena.range();
+    pub fn boot(settings: Settings) -> &'static Vm<Simulated<F>> {
+        let arena = Arena::new(settings.frames + settings.device_frames).expect("the host gives memory for the arena");
+        let all = arena.range();
+        let range = PhysRange { start: all.start, end: Pfn(all.start.0 + settings.frames) };
         // The first frames are the kernel's tables; the core gets the rest.
         let mut taken = range.start.0;
         let boot = BootPhys(&arena);
@@ -82,23 +124,30 @@ impl Hosted {
             taken += 1;
             Some(Pfn(taken - 1))
         };
-        let mut kernel = KernelTables::new(&boot, frame().expect("frames are counted up"));
-        let half = VirtRange { start: quire_pmap_x86_64::kernel_tables::KERNEL_HALF, end: u64::MAX };
-        let window = VirtRange { start: half.start, end: half.start + (1 << 39) };
-        kernel.reserve(&boot, window, &mut frame).expect("the first slot of the kernel's half can be reserved");
-        let memory = vec![0u128; Mmu::bytes(settings.cpus).div_ceil(16) + 8].leak();
+        let mut kernel = KernelTables::<F>::new(&boot, frame().expect("frames are counted up"));
+        kernel.reserve(&boot, Self::KERNEL_WINDOW, &mut frame).expect("the first of the kernel's half can be reserved");
+        let memory = vec![0u128; Mmu::<F>::bytes(settings.cpus).div_ceil(16) + 8].leak();
         let at = memory.as_mut_ptr().cast::<u8>();
         let at = at.wrapping_add(at.align_offset(128));
         // SAFETY: leaked, aligned, large enough.
         let mmu = unsafe { Mmu::new(NonNull::new(at).expect("not null"), settings.cpus, kernel, settings.pcid) };
-        let lives = (0..settings.frames).map(|_| AtomicU32::new(0)).collect();
+        let lives = (0..settings.frames + settings.device_frames).map(|_| AtomicU32::new(0)).collect();
         let cpus = (0..settings.cpus).map(|_| CachePadded(CpuState::default())).collect::<Vec<_>>();
-        let machine = Hosted { arena, mmu, cpus, lives, failed: AtomicBool::new(false) };
+        let machine = Simulated {
+            arena,
+            mmu,
+            devices: PhysRange { start: range.end, end: all.end },
+            sets_accessed: settings.sets_accessed,
+            cpus,
+            lives,
+            failed: AtomicBool::new(false),
+        };
         for cpu in &machine.cpus {
-            cpu.cr3.store(machine.mmu.kernel().root().address(), Ordering::Relaxed);
+            cpu.root.store(machine.mmu.kernel().root().0, Ordering::Relaxed);
         }
         let ram = [PhysRange { start: Pfn(taken), end: range.end }];
-        let config = Config { poison: settings.poison, ..Config::default() };
+        let config =
+            Config { poison: settings.poison, check: settings.check, reserve: settings.reserve, ..Config::default() };
         // SAFETY: the frames are the arena's, which the machine owns for ever.
         unsafe { Vm::new(machine, &ram, config) }.expect("a hosted machine has enough memory")
     }
@@ -107,10 +156,15 @@ impl Hosted {
         &self.cpus[cpu]
     }
 
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
     pub(crate) fn attach(&self, cpu: CpuId) {
         let was = std::mem::replace(&mut self.inbox(cpu).attached, true);
         assert!(!was, "CPU {cpu} is attached to another thread already");
         self.with_tlb(cpu, Tlb::drop_all);
+        OWN.with_borrow_mut(|own| own.push((self.address(), cpu)));
     }
 
     fn inbox(&self, cpu: CpuId) -> MutexGuard<'_, Inbox> {
@@ -122,25 +176,45 @@ impl Hosted {
         self.failed.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn detach(&self, cpu: CpuId) {
+    /// Returns whether the thread is no CPU any more.
+    pub(crate) fn detach(&self, cpu: CpuId) -> bool {
+        let none = OWN.with_borrow_mut(|own| {
+            own.retain(|o| *o != (self.address(), cpu));
+            own.is_empty()
+        });
         if std::thread::panicking() {
             self.failed.store(true, Ordering::Relaxed);
-            return;
+            return none;
         }
         loop {
             self.serve(cpu);
             let mut inbox = self.inbox(cpu);
             if inbox.calls.is_empty() {
                 inbox.attached = false;
-                return;
+                return none;
             }
         }
     }
 
-    /// Root and PCID that `cpu` has loaded.
-    pub(crate) fn cr3(&self, cpu: CpuId) -> (Pfn, u16) {
-        let cr3 = self.state(cpu).cr3.load(Ordering::Relaxed);
-        (word::frame(cr3), (cr3 & 0xfff) as u16)
+    /// Root and tag that `cpu` has loaded.
+    pub(crate) fn loaded(&self, cpu: CpuId) -> (Pfn, u16) {
+        let state = self.state(cpu);
+        (Pfn(state.root.load(Ordering::Relaxed)), state.tag.load(Ordering::Relaxed))
+    }
+
+    /// The device's frames.
+    pub fn devices(&self) -> PhysRange {
+        self.devices
+    }
+
+    /// Whether frame `pfn` is the device's.
+    pub(crate) fn is_device(&self, pfn: Pfn) -> bool {
+        self.devices.start <= pfn && pfn < self.devices.end
+    }
+
+    /// Whether the hardware sets accessed and dirty bits.
+    pub(crate) fn sets_accessed(&self) -> bool {
+        self.sets_accessed
     }
 
     pub(crate) fn with_tlb<R>(&self, cpu: CpuId, f: impl FnOnce(&mut Tlb) -> R) -> R {
@@ -163,10 +237,21 @@ impl Hosted {
             state.calls.fetch_sub(1, Ordering::AcqRel);
             state.interrupts.fetch_add(1, Ordering::Relaxed);
             // SAFETY: the asker waits for `pending` before it lets go of either.
-            unsafe {
-                (*call.request.cast::<Request<'_>>()).serve(self);
+            as_cpu(cpu, || unsafe {
+                (*call.request.cast::<Request<'_, F>>()).serve(self);
                 (*call.pending).fetch_sub(1, Ordering::AcqRel);
+            });
+        }
+    }
+
+    /// Answers what is asked of any CPU that the calling thread is.
+    pub(crate) fn serve_own(&self) {
+        let mut n = 0;
+        while let Some((machine, cpu)) = OWN.with_borrow(|own| own.get(n).copied()) {
+            if machine == self.address() {
+                self.serve(cpu);
             }
+            n += 1;
         }
     }
 
@@ -190,53 +275,78 @@ unsafe impl Phys for BootPhys<'_> {
 }
 
 // SAFETY: as above.
-unsafe impl Phys for Hosted {
+unsafe impl<F: Simulate> Phys for Simulated<F> {
     fn frame_ptr(&self, pfn: Pfn) -> *mut u8 {
         self.arena.ptr(pfn)
     }
     fn pfn_of(&self, ptr: *const u8) -> Pfn {
         self.arena.pfn(ptr)
     }
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn prefetch(&self, at: *const u8) {
+        use core::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        // SAFETY: a hint, which touches nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(at.cast()) }
+    }
     fn frame_freed(&self, pfn: Pfn) {
         self.lives[(pfn.0 - self.arena.range().start.0) as usize].fetch_add(1, Ordering::AcqRel);
     }
 }
 
-impl Machine for Hosted {
-    type Pmap = X86Pmap;
+impl<F: Simulate> Machine for Simulated<F> {
+    type Pmap = Tables<F>;
     fn cpus(&self) -> usize {
         self.cpus.len()
     }
 }
 
-// SAFETY: the instructions act on the calling CPU's caches as the SDM says; `shoot` waits for every target.
-unsafe impl X86 for Hosted {
-    fn mmu(&self) -> &Mmu {
+// SAFETY: `kernel_pages` keeps the contract by way of `shoot`.
+unsafe impl<F: Simulate> KernelPages for Simulated<F> {
+    fn map_kernel(&self, vm: &'static Vm<Self>, va: u64, pfn: Pfn, memory: MemoryType) -> Result<(), OutOfMemory> {
+        kernel_pages::map(vm, va, pfn, memory)
+    }
+    fn unmap_kernel(&self, va: u64) -> Option<Pfn> {
+        kernel_pages::unmap(self, va)
+    }
+    fn flush_kernel(&self, set: &FlushSet) {
+        kernel_pages::flush(self, set);
+    }
+}
+
+// SAFETY: the instructions act on the calling CPU's caches as the manuals say; `shoot` waits for every target.
+unsafe impl<F: Simulate> Hardware for Simulated<F> {
+    type Format = F;
+
+    fn mmu(&self) -> &Mmu<F> {
         &self.mmu
     }
 
-    unsafe fn write_cr3(&self, value: u64) {
+    unsafe fn load_root(&self, root: Pfn, tag: u16, keep: bool) {
         let cpu = current_cpu();
-        let (pcid, keep) = ((value & 0xfff) as u16, value & CR3_KEEP != 0);
-        assert!(self.mmu.pcid() || (pcid == 0 && !keep), "PCIDs are used on CPUs that have none");
-        self.state(cpu).cr3.store(value & !CR3_KEEP, Ordering::Relaxed);
+        assert!(self.mmu.tags() || (tag == 0 && !keep), "tags are used on CPUs that have none");
+        let state = self.state(cpu);
+        state.root.store(root.0, Ordering::Relaxed);
+        state.tag.store(tag, Ordering::Relaxed);
         if !keep {
-            self.with_tlb(cpu, |t| t.drop_pcid(pcid));
+            self.with_tlb(cpu, |t| t.drop_tag(tag));
         }
     }
 
-    fn invlpg(&self, va: u64) {
+    fn drop_page(&self, va: u64) {
         let cpu = current_cpu();
-        let (_, pcid) = self.cr3(cpu);
-        self.with_tlb(cpu, |t| t.invlpg(pcid, va >> PAGE_SHIFT));
+        let (_, tag) = self.loaded(cpu);
+        self.with_tlb(cpu, |t| F::drop_page(t, tag, va));
     }
 
-    fn invpcid(&self, what: Invpcid) {
-        assert!(self.mmu.pcid(), "INVPCID on CPUs that do not have it");
-        self.with_tlb(current_cpu(), |t| match what {
-            Invpcid::Single(pcid) => t.drop_pcid(pcid),
-            Invpcid::All => t.drop_all(),
-        });
+    fn drop_loaded(&self, root: Pfn, tag: u16) {
+        let cpu = current_cpu();
+        assert_eq!(self.loaded(cpu), (root, tag), "what is dropped as loaded is not");
+        self.with_tlb(cpu, |t| t.drop_tag(tag));
+    }
+
+    fn drop_all(&self) {
+        self.with_tlb(current_cpu(), Tlb::drop_all);
     }
 
     fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
@@ -244,7 +354,7 @@ unsafe impl X86 for Hosted {
         f()
     }
 
-    fn shoot(&self, targets: &CpuMask, request: &Request<'_>) {
+    fn shoot(&self, targets: &CpuMask, request: &Request<'_, F>) {
         let here = current_cpu();
         let others: Vec<CpuId> = targets.iter().filter(|c| *c != here).collect();
         let pending = AtomicUsize::new(others.len());
@@ -269,7 +379,7 @@ unsafe impl X86 for Hosted {
                 }
                 panic!("another CPU has failed");
             }
-            self.serve(here);
+            self.serve_own();
             std::thread::yield_now();
         }
     }

@@ -39,6 +39,29 @@ impl State {
     }
 }
 
+/// What a fork makes of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// The child has it.
+    Keep,
+    /// The child has nothing there.
+    Leave,
+    /// The child has empty memory there.
+    Wipe,
+    /// One of these.
+    Unknown,
+}
+
+impl Fate {
+    fn of(self, state: State) -> State {
+        match (self, state) {
+            (Fate::Leave, _) => State::Unmapped,
+            (Fate::Wipe, State::Private(prot, ..)) => State::Private(prot, 0, 0),
+            (_, same) => same,
+        }
+    }
+}
+
 /// How an access ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seen {
@@ -63,7 +86,8 @@ impl State {
     /// Whether an access that found the page in this state could end like that. `shared` tells what a shared page has.
     pub fn explains(self, access: Access, seen: Seen, shared: impl Fn(usize, usize) -> Content) -> bool {
         match (seen, self.prot()) {
-            (Seen::Failed(FaultError::OutOfMemory), Some(_)) => true,
+            // Whether there was reason for either, whoever ran the test knows.
+            (Seen::Failed(FaultError::OutOfMemory | FaultError::Pager), Some(_)) => true,
             (Seen::Failed(FaultError::NotMapped), None) => true,
             (Seen::Failed(FaultError::Protection), Some(p)) => !p.contains(access.needs()),
             (Seen::Failed(FaultError::BeyondEnd), Some(p)) if p.contains(access.needs()) => match self {
@@ -107,6 +131,8 @@ pub struct Page {
     since: u64,
     /// Earlier states, kept while somebody looks on.
     past: Vec<Past>,
+    /// What a fork makes of it, and what it may have been when: the last one holds now.
+    fates: Vec<(Fate, Span)>,
     /// The last operations on the page: for the message where something is wrong.
     log: Vec<(Span, Arc<str>)>,
 }
@@ -122,7 +148,7 @@ impl Page {
 
     /// A page that is one of `candidates`.
     pub fn of(candidates: Vec<State>) -> Page {
-        Page { now: candidates, since: 0, past: Vec::new(), log: Vec::new() }
+        Page { now: candidates, since: 0, past: Vec::new(), fates: Vec::new(), log: Vec::new() }
     }
 
     /// Remembers that `what` was done to the page.
@@ -135,10 +161,64 @@ impl Page {
 
     /// What a fork that took the whole of `span` makes of the page in the child.
     pub fn inherited(&self, span: Span, what: &Arc<str>) -> Page {
-        let mut page = Page::of(self.during(span));
+        let mut states: Vec<State> = Vec::new();
+        for fate in self.fates_during(span) {
+            for state in self.during(span).into_iter().map(|s| fate.of(s)) {
+                if !states.contains(&state) {
+                    states.push(state);
+                }
+            }
+        }
+        let mut page = Page::of(states);
+        // The child's memory has the same fate as its parent's, where that is known.
+        let forever = Span { from: 0, to: u64::MAX };
+        match self.fates_during(span)[..] {
+            [Fate::Keep] => {}
+            [one] => page.fates.push((one, forever)),
+            _ => page.fates.push((Fate::Unknown, forever)),
+        }
         page.log = self.log.clone();
         page.note(span, what);
         page
+    }
+
+    /// What forks during `span` may have made of the page.
+    fn fates_during(&self, span: Span) -> Vec<Fate> {
+        let mut fates: Vec<Fate> =
+            self.fates.iter().filter(|(_, s)| s.from <= span.to && span.from <= s.to).map(|(f, _)| *f).collect();
+        match self.fates.first() {
+            None => fates.push(Fate::Keep),
+            // Longer ago than is remembered.
+            Some((_, s)) if s.from > span.from => fates.push(Fate::Unknown),
+            Some(_) => {}
+        }
+        if fates.contains(&Fate::Unknown) {
+            fates = vec![Fate::Keep, Fate::Leave, Fate::Wipe, Fate::Unknown];
+        }
+        fates.dedup();
+        fates
+    }
+
+    /// What a fork makes of the page now, where that is known.
+    pub fn fate(&self) -> Fate {
+        self.fates.last().map_or(Fate::Keep, |(f, _)| *f)
+    }
+
+    /// An operation that ran during `span` decided what forks make of the page.
+    pub fn set_fate(&mut self, fate: Fate, span: Span) {
+        if let Some((last, held)) = self.fates.last_mut() {
+            if *last == fate {
+                return;
+            }
+            held.to = span.to;
+        } else if fate == Fate::Keep {
+            return;
+        } else {
+            self.fates.push((Fate::Keep, Span { from: 0, to: span.to }));
+        }
+        let excess = self.fates.len().saturating_sub(16);
+        self.fates.drain(..excess);
+        self.fates.push((fate, Span { from: span.from, to: u64::MAX }));
     }
 
     /// The last operations on the page.

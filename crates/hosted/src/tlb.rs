@@ -1,9 +1,9 @@
-//! One CPU's translation caches, as hostile as the SDM (volume 3, 4.10) lets them be: whatever was ever seen in a page table
+//! One CPU's translation caches, as hostile as the manuals (Intel SDM volume 3, 4.10; RISC-V privileged 12.2) let them be: whatever was ever seen in a page table
 //! stays until an instruction takes it away, in the TLB and in the paging-structure caches alike. Nothing is evicted but at
 //! random, and that seldom.
 
-use quire_vm::Pfn;
-use std::collections::HashMap;
+use quire_vm::{MemoryType, Pfn};
+use std::collections::{HashMap, HashSet};
 
 /// A cached translation.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +18,8 @@ pub struct Entry {
     pub execute: bool,
     /// The dirty bit is known to be set in the page table.
     pub dirty: bool,
+    /// How accesses are cached.
+    pub memory: MemoryType,
     /// Which life of the frame the translation was made for.
     pub life: u32,
 }
@@ -41,22 +43,24 @@ const CAPACITY: usize = 8192;
 /// TLB and paging-structure caches of one CPU.
 #[derive(Default)]
 pub struct Tlb {
-    /// By PCID and page number.
+    /// By tag (PCID, ASID) and page number.
     pages: HashMap<(u16, u64), Entry>,
-    /// Global translations, by page number: in every PCID.
+    /// Global translations, by page number: under every tag.
     global: HashMap<u64, Entry>,
-    /// By PCID, level (1: the table that holds leaves) and the address bits above it.
+    /// By tag, level (1: the table that holds leaves) and the address bits above it.
     upper: HashMap<(u16, u32, u64), Upper>,
+    /// Pages under which nothing was found, by tag, where the hardware remembers that.
+    absent: HashSet<(u16, u64)>,
 }
 
 impl Tlb {
-    /// The translation of page number `page` under `pcid`.
-    pub fn get(&self, pcid: u16, page: u64) -> Option<Entry> {
-        self.global.get(&page).or_else(|| self.pages.get(&(pcid, page))).copied()
+    /// The translation of page number `page` under `tag`.
+    pub fn get(&self, tag: u16, page: u64) -> Option<Entry> {
+        self.global.get(&page).or_else(|| self.pages.get(&(tag, page))).copied()
     }
 
     /// Caches a translation.
-    pub fn put(&mut self, pcid: u16, page: u64, entry: Entry, global: bool) {
+    pub fn put(&mut self, tag: u16, page: u64, entry: Entry, global: bool) {
         if global {
             self.global.insert(page, entry);
             return;
@@ -68,38 +72,61 @@ impl Tlb {
                 n % 4 != 0
             });
         }
-        self.pages.insert((pcid, page), entry);
+        self.pages.insert((tag, page), entry);
     }
 
     /// The table page that translates the addresses with `prefix` below level `level`.
-    pub fn get_upper(&self, pcid: u16, level: u32, prefix: u64) -> Option<Upper> {
-        self.upper.get(&(pcid, level, prefix)).copied()
+    pub fn get_upper(&self, tag: u16, level: u32, prefix: u64) -> Option<Upper> {
+        self.upper.get(&(tag, level, prefix)).copied()
     }
 
     /// Caches an upper level.
-    pub fn put_upper(&mut self, pcid: u16, level: u32, prefix: u64, upper: Upper) {
-        self.upper.insert((pcid, level, prefix), upper);
+    pub fn put_upper(&mut self, tag: u16, level: u32, prefix: u64, upper: Upper) {
+        self.upper.insert((tag, level, prefix), upper);
     }
 
-    /// INVLPG: the page in the current PCID and in the global ones, and all upper levels of the current PCID.
-    pub fn invlpg(&mut self, pcid: u16, page: u64) {
-        self.pages.remove(&(pcid, page));
+    /// The page's translation under one tag and the global one.
+    pub fn drop_page(&mut self, tag: u16, page: u64) {
+        self.pages.remove(&(tag, page));
+        self.absent.remove(&(tag, page));
         self.global.remove(&page);
-        self.upper.retain(|k, _| k.0 != pcid);
+    }
+
+    /// The page's translations under every tag, and the global one.
+    pub fn drop_page_of_all(&mut self, page: u64) {
+        self.pages.retain(|k, _| k.1 != page);
+        self.absent.retain(|k| k.1 != page);
+        self.global.remove(&page);
+    }
+
+    /// All upper levels of one tag.
+    pub fn drop_upper(&mut self, tag: u16) {
+        self.upper.retain(|k, _| k.0 != tag);
+    }
+
+    /// Remembers that nothing is there.
+    pub fn put_absent(&mut self, tag: u16, page: u64) {
+        self.absent.insert((tag, page));
+    }
+
+    /// Whether it is remembered that nothing is there.
+    pub fn is_absent(&self, tag: u16, page: u64) -> bool {
+        self.absent.contains(&(tag, page))
     }
 
     /// A page fault at the page: its translation goes, and the upper levels that led to it.
-    pub fn faulted(&mut self, pcid: u16, page: u64, prefixes: impl Iterator<Item = (u32, u64)>) {
-        self.pages.remove(&(pcid, page));
+    pub fn faulted(&mut self, tag: u16, page: u64, prefixes: impl Iterator<Item = (u32, u64)>) {
+        self.pages.remove(&(tag, page));
         for (level, prefix) in prefixes {
-            self.upper.remove(&(pcid, level, prefix));
+            self.upper.remove(&(tag, level, prefix));
         }
     }
 
-    /// Everything of one PCID but global translations.
-    pub fn drop_pcid(&mut self, pcid: u16) {
-        self.pages.retain(|k, _| k.0 != pcid);
-        self.upper.retain(|k, _| k.0 != pcid);
+    /// Everything of one tag but global translations.
+    pub fn drop_tag(&mut self, tag: u16) {
+        self.pages.retain(|k, _| k.0 != tag);
+        self.absent.retain(|k| k.0 != tag);
+        self.drop_upper(tag);
     }
 
     /// Everything.
@@ -121,9 +148,20 @@ impl Tlb {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simulate::Simulate;
+    use quire_pmap_sv39::Sv39;
+    use quire_pmap_x86_64::X86_64;
 
     fn entry(frame: u64) -> Entry {
-        Entry { frame: Pfn(frame), user: true, write: true, execute: false, dirty: true, life: 0 }
+        Entry {
+            frame: Pfn(frame),
+            user: true,
+            write: true,
+            execute: false,
+            dirty: true,
+            memory: MemoryType::WriteBack,
+            life: 0,
+        }
     }
     fn upper(table: u64) -> Upper {
         Upper { table: Pfn(table), user: true, write: true, life: 0 }
@@ -137,7 +175,7 @@ mod tests {
         tlb.put(2, 7, entry(71), false);
         tlb.put_upper(1, 1, 0, upper(5));
         tlb.put_upper(2, 1, 0, upper(6));
-        tlb.invlpg(1, 7);
+        X86_64::drop_page(&mut tlb, 1, 7 << 12);
         assert!(tlb.get(1, 7).is_none());
         assert!(tlb.get(1, 8).is_some() && tlb.get(2, 7).is_some());
         assert!(tlb.get_upper(1, 1, 0).is_none() && tlb.get_upper(2, 1, 0).is_some());
@@ -147,9 +185,20 @@ mod tests {
     fn global_translations_outlive_a_pcid() {
         let mut tlb = Tlb::default();
         tlb.put(1, 9, entry(90), true);
-        tlb.drop_pcid(1);
+        tlb.drop_tag(1);
         assert!(tlb.get(3, 9).is_some());
-        tlb.invlpg(3, 9);
+        X86_64::drop_page(&mut tlb, 3, 9 << 12);
         assert!(tlb.get(1, 9).is_none());
+    }
+
+    #[test]
+    fn a_fence_of_one_address_keeps_upper_levels_on_riscv() {
+        let mut tlb = Tlb::default();
+        tlb.put(1, 7, entry(70), false);
+        tlb.put_absent(2, 7);
+        tlb.put_upper(1, 1, 0, upper(5));
+        Sv39::drop_page(&mut tlb, 1, 7 << 12);
+        assert!(tlb.get(1, 7).is_none() && !tlb.is_absent(2, 7));
+        assert!(tlb.get_upper(1, 1, 0).is_some());
     }
 }

@@ -1,8 +1,9 @@
-//! The page tables by themselves: against a map of what must be there, and under concurrent faults, removals and pruning.
+//! The page tables by themselves, of each architecture: against a map of what must be there, and under concurrent faults,
+//! removals and pruning.
 
 use proptest::prelude::*;
-use quire_hosted::{Cpu, Hosted, Settings};
-use quire_pmap_x86_64::{X86, X86Pmap};
+use quire_hosted::{Cpu, Settings, Simulate, Simulated};
+use quire_pmap::Tables;
 use quire_vm::flush::Obligation;
 use quire_vm::frames::{Fill, For, Frame};
 use quire_vm::machine::Enter;
@@ -11,10 +12,19 @@ use quire_vm::{Access, PAGE_SIZE, Pfn, Pmap, Prot, Table, VirtRange, Vm};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-type V = &'static Vm<Hosted>;
+type V<F> = &'static Vm<Simulated<F>>;
+
+quire_hosted::of_each_architecture!(
+    the_tables_hold_exactly_what_was_entered,
+    a_table_page_that_owes_a_flush_is_not_pruned,
+    tables_under_fire_with_tags,
+    tables_under_fire_without_tags,
+    a_lazy_cpu_is_not_interrupted_and_catches_up,
+    a_lazy_cpu_drops_cached_upper_levels_before_a_table_page_is_freed,
+);
 
 /// A frame that passes for a page of some object, dirty so that writable leaves may show it.
-fn page(vm: V) -> Pfn {
+fn page<F: Simulate>(vm: V<F>) -> Pfn {
     let pfn = vm.alloc_frame(Fill::Zeroed, For::User).unwrap().into_pfn();
     vm.page(pfn).set_kind(Kind::Object);
     vm.page(pfn).set(State::DIRTY);
@@ -31,9 +41,10 @@ fn range(start: u64, pages: u64) -> VirtRange {
 }
 
 /// Addresses that share tables at every level, and some that do not.
-fn address(n: u16) -> u64 {
+fn address<F: Simulate>(n: u16) -> u64 {
     let n = n as u64;
-    let bases = [0x1000, 0x1f_f000, 0x4000_0000, 0x80_0000_0000, 0x7fff_ffe0_0000];
+    let half = F::USER.end + PAGE_SIZE;
+    let bases = [0x1000, 0x1f_f000, 0x4000_0000, half / 4, half - 0x20_0000];
     bases[(n % 5) as usize] + (n / 5 % 24) * PAGE_SIZE
 }
 
@@ -54,19 +65,26 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// All that programs' tables cover: to the end of the last table page.
+fn everything<F: Simulate>() -> VirtRange {
+    VirtRange { start: 0, end: F::USER.end + PAGE_SIZE }
+}
+
 /// Calls `f` with each locked table and the part of `r` that it covers, paying in between.
-fn each(
-    vm: V,
-    pmap: &X86Pmap,
+fn each<F: Simulate>(
+    vm: V<F>,
+    pmap: &Tables<F>,
     r: VirtRange,
-    mut f: impl FnMut(&mut <X86Pmap as Pmap<Hosted>>::Table<'_>, VirtRange, &mut Obligation<'_, Hosted>),
+    mut f: impl FnMut(&mut <Tables<F> as Pmap<Simulated<F>>>::Table<'_>, VirtRange, &mut Obligation<'_, Simulated<F>>),
 ) {
     let mut at = r.start;
     while at < r.end {
         let mut owed = Obligation::new(vm, pmap);
         {
-            let Some(mut t) = Pmap::<Hosted>::next_table(pmap, vm, VirtRange { start: at, end: r.end }) else { return };
-            let span = Table::<Hosted>::span(&t);
+            let Some(mut t) = Pmap::<Simulated<F>>::next_table(pmap, vm, VirtRange { start: at, end: r.end }) else {
+                return;
+            };
+            let span = Table::<Simulated<F>>::span(&t);
             let part = span.intersect(&r).unwrap();
             f(&mut t, part, &mut owed);
             at = part.end;
@@ -79,15 +97,14 @@ fn normal(prot: u8) -> Prot {
     Prot::from_bits_truncate(prot) | Prot::READ
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, .. ProptestConfig::default() })]
-    #[test]
-    fn the_tables_hold_exactly_what_was_entered(ops in prop::collection::vec(op(), 1..60)) {
-        let vm = Hosted::boot(Settings { cpus: 1, frames: 2048, ..Settings::default() });
+fn the_tables_hold_exactly_what_was_entered<F: Simulate>() {
+    let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(config, |(ops in prop::collection::vec(op(), 1..60), sets_accessed: bool)| {
+        let vm = Simulated::<F>::boot(Settings { cpus: 1, frames: 2048, sets_accessed, ..Settings::default() });
         let cpu = Cpu::attach(vm, 0);
         let before = vm.frames().free();
         // Leaked, so that a failing assertion drops no pmap that is still loaded.
-        let pmap = Box::leak(Box::new(<X86Pmap as Pmap<Hosted>>::new(vm).unwrap()));
+        let pmap = Box::leak(Box::new(<Tables<F> as Pmap<Simulated<F>>>::new(vm).unwrap()));
         let frame_of = page(vm);
         let mut model: BTreeMap<u64, Prot> = BTreeMap::new();
         // SAFETY: destroyed below, after the CPU has left.
@@ -95,30 +112,30 @@ proptest! {
         for op in ops {
             match op {
                 Op::Enter(a, p) => {
-                    let va = address(a);
-                    let mut t = Pmap::<Hosted>::table(&*pmap, vm, va).unwrap();
-                    Table::<Hosted>::enter(&mut t, va, Enter { pfn: frame_of, prot: normal(p) });
+                    let va = address::<F>(a);
+                    let mut t = Pmap::<Simulated<F>>::table(&*pmap, vm, va).unwrap();
+                    Table::<Simulated<F>>::enter(&mut t, va, Enter::new(frame_of, normal(p)));
                     let old = model.get(&va).copied().unwrap_or(Prot::empty());
                     model.insert(va, old | normal(p));
-                    if let Some(leaf) = Table::<Hosted>::get(&t, va) {
+                    if let Some(leaf) = Table::<Simulated<F>>::get(&t, va) {
                         prop_assert_eq!(leaf.prot, model[&va]);
                     }
                 }
                 Op::Remove(a, n) => {
-                    let r = range(address(a), n as u64);
+                    let r = range(address::<F>(a), n as u64);
                     each(vm, pmap, r, |t, part, owed| {
                         let mut at = part.start;
-                        while let Some(va) = Table::<Hosted>::next_present(t, at, part.end) {
+                        while let Some(va) = Table::<Simulated<F>>::next_present(t, at, part.end) {
                             let old = t.remove(va, owed).unwrap();
                             assert_eq!(Some(old.prot), model.remove(&va));
-                            assert!(Table::<Hosted>::unflushed(t));
+                            assert!(Table::<Simulated<F>>::unflushed(t));
                             at = va + PAGE_SIZE;
                         }
                     });
                     prop_assert_eq!(model.range(r.start..r.end).next(), None);
                 }
                 Op::Weaken(a, n, p) => {
-                    let r = range(address(a), n as u64);
+                    let r = range(address::<F>(a), n as u64);
                     let keep = Prot::from_bits_truncate(p);
                     each(vm, pmap, r, |t, part, owed| {
                         for va in (part.start..part.end).step_by(PAGE_SIZE as usize) {
@@ -133,13 +150,13 @@ proptest! {
                     }
                 }
                 Op::Prune(a, n) => {
-                    let start = address(a) & !((2 << 20) - 1);
-                    Pmap::<Hosted>::prune(&*pmap, vm, VirtRange { start, end: start + (n as u64 + 1) * (2 << 20) });
+                    let start = address::<F>(a) & !((2 << 20) - 1);
+                    Pmap::<Simulated<F>>::prune(&*pmap, vm, VirtRange { start, end: start + (n as u64 + 1) * (2 << 20) });
                 }
             }
-            prop_assert_eq!(Pmap::<Hosted>::resident_pages(&*pmap, vm), model.len() as u64);
+            prop_assert_eq!(Pmap::<Simulated<F>>::resident_pages(&*pmap, vm), model.len() as u64);
             for n in 0..120 {
-                let va = address(n);
+                let va = address::<F>(n);
                 let prot = model.get(&va).copied();
                 // Where a leaf gained rights, the first access may still fault on the weaker translation.
                 let twice = |f: &dyn Fn() -> bool| f() || f();
@@ -151,58 +168,62 @@ proptest! {
             }
         }
         // A prune of everything leaves exactly the tables that still hold something.
-        Pmap::<Hosted>::prune(&*pmap, vm, VirtRange { start: 0, end: 1 << 47 });
+        Pmap::<Simulated<F>>::prune(&*pmap, vm, everything::<F>());
         let mut tables = std::collections::BTreeSet::new();
         for va in model.keys() {
-            (1..4).for_each(|l| { tables.insert((l, va >> (12 + 9 * l))); });
+            (1..F::LEVELS).for_each(|l| { tables.insert((l, va >> (12 + 9 * l))); });
         }
-        prop_assert_eq!(Pmap::<Hosted>::table_pages(&*pmap, vm), 1 + tables.len() as u64);
+        prop_assert_eq!(Pmap::<Simulated<F>>::table_pages(&*pmap, vm), 1 + tables.len() as u64);
         cpu.leave();
-        Pmap::<Hosted>::clear(&*pmap, vm);
-        prop_assert_eq!(Pmap::<Hosted>::table_pages(&*pmap, vm), 1);
+        Pmap::<Simulated<F>>::clear(&*pmap, vm);
+        prop_assert_eq!(Pmap::<Simulated<F>>::table_pages(&*pmap, vm), 1);
         // SAFETY: cleared, loaded nowhere.
-        unsafe { Pmap::<Hosted>::destroy(&mut *pmap, vm) };
+        unsafe { Pmap::<Simulated<F>>::destroy(&mut *pmap, vm) };
         vm.free_frame(frame(frame_of));
         vm.epoch().drain();
-        vm.machine().mmu().drain(vm);
+        Tables::<F>::reclaim_tables(vm);
         prop_assert_eq!(vm.frames().free(), before);
-    }
+    });
 }
 
-#[test]
-fn a_table_page_that_owes_a_flush_is_not_pruned() {
-    let vm = Hosted::boot(Settings { cpus: 1, frames: 2048, ..Settings::default() });
+fn a_table_page_that_owes_a_flush_is_not_pruned<F: Simulate>() {
+    let vm = Simulated::<F>::boot(Settings { cpus: 1, frames: 2048, ..Settings::default() });
     let cpu = Cpu::attach(vm, 0);
-    let pmap = Box::leak(Box::new(<X86Pmap as Pmap<Hosted>>::new(vm).unwrap()));
+    let pmap = Box::leak(Box::new(<Tables<F> as Pmap<Simulated<F>>>::new(vm).unwrap()));
     let pfn = page(vm);
     let va = 0x40_0000;
-    Table::<Hosted>::enter(&mut Pmap::<Hosted>::table(&*pmap, vm, va).unwrap(), va, Enter { pfn, prot: Prot::READ });
+    Table::<Simulated<F>>::enter(
+        &mut Pmap::<Simulated<F>>::table(&*pmap, vm, va).unwrap(),
+        va,
+        Enter::new(pfn, Prot::READ),
+    );
     let mut owed = Obligation::new(vm, &*pmap);
     {
-        let mut t = Pmap::<Hosted>::table(&*pmap, vm, va).unwrap();
+        let mut t = Pmap::<Simulated<F>>::table(&*pmap, vm, va).unwrap();
         t.remove(va, &mut owed).unwrap();
     }
-    assert!(Pmap::<Hosted>::unflushed_above(&*pmap, vm, va));
-    let everything = VirtRange { start: 0, end: 1 << 47 };
-    Pmap::<Hosted>::prune(&*pmap, vm, everything);
-    assert_eq!(Pmap::<Hosted>::table_pages(&*pmap, vm), 4);
+    assert!(Pmap::<Simulated<F>>::unflushed_above(&*pmap, vm, va));
+    let everything = everything::<F>();
+    Pmap::<Simulated<F>>::prune(&*pmap, vm, everything);
+    assert_eq!(Pmap::<Simulated<F>>::table_pages(&*pmap, vm), F::LEVELS as u64);
     let _ = owed.discharge();
-    assert!(!Pmap::<Hosted>::unflushed_above(&*pmap, vm, va));
-    Pmap::<Hosted>::prune(&*pmap, vm, everything);
-    assert_eq!(Pmap::<Hosted>::table_pages(&*pmap, vm), 1);
+    assert!(!Pmap::<Simulated<F>>::unflushed_above(&*pmap, vm, va));
+    Pmap::<Simulated<F>>::prune(&*pmap, vm, everything);
+    assert_eq!(Pmap::<Simulated<F>>::table_pages(&*pmap, vm), 1);
     vm.free_frame(frame(pfn));
     cpu.leave();
     // SAFETY: empty, loaded nowhere.
-    unsafe { Pmap::<Hosted>::destroy(&mut *pmap, vm) };
+    unsafe { Pmap::<Simulated<F>>::destroy(&mut *pmap, vm) };
 }
 
 /// CPUs fault pages in, use them, take them away again and free their frames, all in one space; table pages are pruned
 /// under them. The machine itself fails the test where anything is used after it was freed.
-fn tables_under_fire(pcid: bool) {
+fn tables_under_fire<F: Simulate>(pcid: bool) {
     const CPUS: usize = 4;
-    let vm = Hosted::boot(Settings { cpus: CPUS, frames: 8192, pcid, ..Settings::default() });
+    let vm = Simulated::<F>::boot(Settings { cpus: CPUS, frames: 8192, pcid, ..Settings::default() });
     let before = vm.frames().free();
-    let spaces: Vec<Box<X86Pmap>> = (0..9).map(|_| Box::new(<X86Pmap as Pmap<Hosted>>::new(vm).unwrap())).collect();
+    let spaces: Vec<Box<Tables<F>>> =
+        (0..9).map(|_| Box::new(<Tables<F> as Pmap<Simulated<F>>>::new(vm).unwrap())).collect();
     let done = AtomicBool::new(false);
     let work = AtomicU64::new(0);
     let left = AtomicU64::new(CPUS as u64);
@@ -231,7 +252,7 @@ fn tables_under_fire(pcid: bool) {
                             cpu.idle(&spaces[current]);
                             continue;
                         }
-                        // Mostly two spaces, at times more than there are PCIDs.
+                        // Mostly two spaces, at times more than there are tags.
                         current = (if random(4) == 0 { random(spaces.len() as u64) } else { random(2) }) as usize;
                         // SAFETY: destroyed below, after every CPU has left.
                         unsafe { cpu.load(&spaces[current]) };
@@ -243,13 +264,9 @@ fn tables_under_fire(pcid: bool) {
                     match random(8) {
                         0..3 => {
                             let fresh = page(vm);
-                            let mut t = Pmap::<Hosted>::table(space, vm, va).unwrap();
-                            if Table::<Hosted>::get(&t, va).is_none() {
-                                Table::<Hosted>::enter(
-                                    &mut t,
-                                    va,
-                                    Enter { pfn: fresh, prot: Prot::READ | Prot::WRITE },
-                                );
+                            let mut t = Pmap::<Simulated<F>>::table(space, vm, va).unwrap();
+                            if Table::<Simulated<F>>::get(&t, va).is_none() {
+                                Table::<Simulated<F>>::enter(&mut t, va, Enter::new(fresh, Prot::READ | Prot::WRITE));
                             } else {
                                 drop(t);
                                 vm.free_frame(frame(fresh));
@@ -257,9 +274,9 @@ fn tables_under_fire(pcid: bool) {
                         }
                         3..6 => {
                             let mut owed = Obligation::new(vm, space);
-                            if let Some(mut t) = Pmap::<Hosted>::next_table(space, vm, range(va, 6)) {
-                                let part = Table::<Hosted>::span(&t).intersect(&range(va, 6)).unwrap();
-                                while let Some(va) = Table::<Hosted>::next_present(&t, part.start, part.end) {
+                            if let Some(mut t) = Pmap::<Simulated<F>>::next_table(space, vm, range(va, 6)) {
+                                let part = Table::<Simulated<F>>::span(&t).intersect(&range(va, 6)).unwrap();
+                                while let Some(va) = Table::<Simulated<F>>::next_present(&t, part.start, part.end) {
                                     let old = t.remove(va, &mut owed).unwrap();
                                     owed.own(frame(old.pfn));
                                 }
@@ -268,10 +285,10 @@ fn tables_under_fire(pcid: bool) {
                         }
                         6 => {
                             let start = 0x20_0000 * random(5);
-                            Pmap::<Hosted>::prune(space, vm, VirtRange { start, end: start + 0x40_0000 });
+                            Pmap::<Simulated<F>>::prune(space, vm, VirtRange { start, end: start + 0x40_0000 });
                         }
                         _ => {
-                            Pmap::<Hosted>::resident_pages(space, vm);
+                            Pmap::<Simulated<F>>::resident_pages(space, vm);
                         }
                     }
                     if here {
@@ -296,40 +313,41 @@ fn tables_under_fire(pcid: bool) {
     assert!(work.load(Ordering::Relaxed) > 100, "the test touches memory");
     let _cpu = Cpu::attach(vm, 0);
     for mut space in spaces {
-        each(vm, &space, VirtRange { start: 0, end: 1 << 47 }, |t, part, owed| {
+        each(vm, &space, everything::<F>(), |t, part, owed| {
             let mut at = part.start;
-            while let Some(va) = Table::<Hosted>::next_present(t, at, part.end) {
+            while let Some(va) = Table::<Simulated<F>>::next_present(t, at, part.end) {
                 let old = t.remove(va, owed).unwrap();
                 owed.own(frame(old.pfn));
                 at = va + PAGE_SIZE;
             }
         });
-        Pmap::<Hosted>::clear(&*space, vm);
+        Pmap::<Simulated<F>>::clear(&*space, vm);
         // SAFETY: cleared, loaded nowhere.
-        unsafe { Pmap::<Hosted>::destroy(&mut *space, vm) };
+        unsafe { Pmap::<Simulated<F>>::destroy(&mut *space, vm) };
     }
     vm.epoch().drain();
-    vm.machine().mmu().drain(vm);
+    Tables::<F>::reclaim_tables(vm);
     assert_eq!(vm.frames().free(), before, "frames are lost");
 }
 
-#[test]
-fn tables_under_fire_with_pcids() {
-    tables_under_fire(true);
+fn tables_under_fire_with_tags<F: Simulate>() {
+    tables_under_fire::<F>(true);
 }
 
-#[test]
-fn tables_under_fire_without_pcids() {
-    tables_under_fire(false);
+fn tables_under_fire_without_tags<F: Simulate>() {
+    tables_under_fire::<F>(false);
 }
 
-#[test]
-fn a_lazy_cpu_is_not_interrupted_and_catches_up() {
-    let vm = Hosted::boot(Settings { cpus: 2, frames: 2048, ..Settings::default() });
-    let pmap = Box::leak(Box::new(<X86Pmap as Pmap<Hosted>>::new(vm).unwrap()));
+fn a_lazy_cpu_is_not_interrupted_and_catches_up<F: Simulate>() {
+    let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 2048, ..Settings::default() });
+    let pmap = Box::leak(Box::new(<Tables<F> as Pmap<Simulated<F>>>::new(vm).unwrap()));
     let pfn = page(vm);
     let va = 0x40_0000;
-    Table::<Hosted>::enter(&mut Pmap::<Hosted>::table(&*pmap, vm, va).unwrap(), va, Enter { pfn, prot: Prot::READ });
+    Table::<Simulated<F>>::enter(
+        &mut Pmap::<Simulated<F>>::table(&*pmap, vm, va).unwrap(),
+        va,
+        Enter::new(pfn, Prot::READ),
+    );
     let other = Cpu::attach(vm, 1);
     // SAFETY: destroyed below.
     unsafe { other.load(pmap) };
@@ -338,7 +356,7 @@ fn a_lazy_cpu_is_not_interrupted_and_catches_up() {
     // This thread stands for both CPUs in turn: CPU 1 answers nothing meanwhile, and nothing is asked of it.
     quire_sync::hooks::threads::set_cpu(0);
     let mut owed = Obligation::new(vm, &*pmap);
-    Pmap::<Hosted>::table(&*pmap, vm, va).unwrap().remove(va, &mut owed).unwrap();
+    Pmap::<Simulated<F>>::table(&*pmap, vm, va).unwrap().remove(va, &mut owed).unwrap();
     let _ = owed.discharge();
     quire_sync::hooks::threads::set_cpu(1);
     assert_eq!(vm.machine().interrupts(1), 0);
@@ -346,20 +364,23 @@ fn a_lazy_cpu_is_not_interrupted_and_catches_up() {
     unsafe { other.load(pmap) };
     assert_eq!(other.load_word(va).unwrap_err().access, Access::Read);
     other.leave();
-    Pmap::<Hosted>::clear(&*pmap, vm);
+    Pmap::<Simulated<F>>::clear(&*pmap, vm);
     // SAFETY: cleared, loaded nowhere.
-    unsafe { Pmap::<Hosted>::destroy(&mut *pmap, vm) };
+    unsafe { Pmap::<Simulated<F>>::destroy(&mut *pmap, vm) };
     vm.free_frame(frame(pfn));
 }
 
-#[test]
-fn a_lazy_cpu_drops_cached_upper_levels_before_a_table_page_is_freed() {
-    let vm = Hosted::boot(Settings { cpus: 2, frames: 2048, ..Settings::default() });
-    let pmap = Box::leak(Box::new(<X86Pmap as Pmap<Hosted>>::new(vm).unwrap()));
+fn a_lazy_cpu_drops_cached_upper_levels_before_a_table_page_is_freed<F: Simulate>() {
+    let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 2048, ..Settings::default() });
+    let pmap = Box::leak(Box::new(<Tables<F> as Pmap<Simulated<F>>>::new(vm).unwrap()));
     let pfn = page(vm);
     let va = 0x40_0000;
     let cpu = Cpu::attach(vm, 0);
-    Table::<Hosted>::enter(&mut Pmap::<Hosted>::table(pmap, vm, va).unwrap(), va, Enter { pfn, prot: Prot::READ });
+    Table::<Simulated<F>>::enter(
+        &mut Pmap::<Simulated<F>>::table(pmap, vm, va).unwrap(),
+        va,
+        Enter::new(pfn, Prot::READ),
+    );
     let (idle, done) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|s| {
         s.spawn(|| {
@@ -378,10 +399,10 @@ fn a_lazy_cpu_drops_cached_upper_levels_before_a_table_page_is_freed() {
             cpu.interrupts();
         }
         let mut owed = Obligation::new(vm, &*pmap);
-        Pmap::<Hosted>::table(pmap, vm, va).unwrap().remove(va, &mut owed).unwrap();
+        Pmap::<Simulated<F>>::table(pmap, vm, va).unwrap().remove(va, &mut owed).unwrap();
         let _ = owed.discharge();
         let asked_for_the_leaf = vm.machine().interrupts(1);
-        Pmap::<Hosted>::prune(pmap, vm, VirtRange { start: 0, end: 1 << 47 });
+        Pmap::<Simulated<F>>::prune(pmap, vm, everything::<F>());
         let asked_for_the_tables = vm.machine().interrupts(1);
         vm.epoch().drain();
         let reused: Vec<Frame> = (0..256).map(|_| vm.alloc_frame(Fill::Any, For::User).unwrap()).collect();
@@ -391,6 +412,6 @@ fn a_lazy_cpu_drops_cached_upper_levels_before_a_table_page_is_freed() {
         assert_eq!((asked_for_the_leaf, asked_for_the_tables), (0, 1));
     });
     // SAFETY: empty, loaded nowhere.
-    unsafe { Pmap::<Hosted>::destroy(pmap, vm) };
+    unsafe { Pmap::<Simulated<F>>::destroy(pmap, vm) };
     vm.free_frame(frame(pfn));
 }

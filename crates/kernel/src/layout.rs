@@ -3,20 +3,17 @@
 //! | from | what |
 //! |---|---|
 //! | `0xffff_8000_0000_0000` | all RAM, one to one, writable, never executable; the image's text and constants read-only |
-//! | `0xffff_c000_0000_0000` | kernel stacks, an unmapped guard page below each |
-//! | `0xffff_c800_0000_0000` | device registers, uncached |
+//! | `0xffff_c000_0000_0000` | the kernel's map: stacks, an unmapped guard page below each, buffers, device registers |
 //! | `0xffff_ffff_8000_0000` | the image: text executable, constants read-only, data writable |
 
 /// Bytes in a page.
 pub const PAGE: u64 = 4096;
 /// Start of the direct map of RAM.
 pub const DIRECT: u64 = 0xffff_8000_0000_0000;
-/// Start of the kernel stacks.
-pub const STACKS: u64 = 0xffff_c000_0000_0000;
-/// One past the last kernel stack: 8 TiB, room for 400 million.
-pub const STACKS_END: u64 = 0xffff_c800_0000_0000;
-/// Start of device registers.
-pub const DEVICES: u64 = 0xffff_c800_0000_0000;
+/// Start of the kernel's map.
+pub const MAP: u64 = 0xffff_c000_0000_0000;
+/// One past the last address of the kernel's map: 8 TiB, room for 400 million stacks.
+pub const MAP_END: u64 = 0xffff_c800_0000_0000;
 /// What the image's addresses are above its physical ones.
 pub const IMAGE: u64 = 0xffff_ffff_8000_0000;
 /// One past the highest user address plus one: what lies below may belong to a program.

@@ -8,11 +8,15 @@ use crate::{clock, context, frame, interrupt, shootdown};
 use core::arch::asm;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use quire_drivers::local_apic;
-use quire_pmap_x86_64::{Invpcid, Mmu, Request, X86, X86Pmap};
+use quire_pmap::{Hardware, kernel_pages};
+use quire_pmap_x86_64::registers::cr3;
+use quire_pmap_x86_64::{Mmu, Request, X86_64, X86Pmap};
 use quire_sync::cpuset::CpuMask;
 use quire_sync::{CpuId, ThreadHandle};
 use quire_task::{Irq, Scheduler, Thread, ThreadRef};
-use quire_vm::{Pfn, Phys, Vm};
+use quire_vm::flush::FlushSet;
+use quire_vm::machine::KernelPages;
+use quire_vm::{MemoryType, OutOfMemory, Pfn, Phys, Vm};
 
 /// The machine: one value, inside the memory system.
 pub struct Machine {
@@ -121,6 +125,12 @@ unsafe impl Phys for Machine {
         DirectMap.pfn_of(ptr)
     }
     #[inline(always)]
+    fn prefetch(&self, at: *const u8) {
+        use core::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        // SAFETY: a hint, which touches nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(at.cast()) }
+    }
+    #[inline(always)]
     unsafe fn zero_frame(&self, pfn: Pfn) {
         // SAFETY: by the trait's contract.
         unsafe { DirectMap.zero_frame(pfn) }
@@ -140,30 +150,59 @@ impl quire_vm::Machine for Machine {
     }
 }
 
+/// INVPCID: everything of one PCID but global translations, or everything.
+fn invpcid(kind: u64, pcid: u16) {
+    let descriptor = [pcid as u64, 0];
+    // SAFETY: called only where the CPU has INVPCID.
+    unsafe { asm!("invpcid {}, [{}]", in(reg) kind, in(reg) &descriptor, options(nostack, preserves_flags)) }
+}
+
+// SAFETY: `kernel_pages` keeps the contract by way of `shoot`.
+unsafe impl KernelPages for Machine {
+    fn map_kernel(&self, vm: &'static Vm<Self>, va: u64, pfn: Pfn, memory: MemoryType) -> Result<(), OutOfMemory> {
+        kernel_pages::map(vm, va, pfn, memory)
+    }
+    fn unmap_kernel(&self, va: u64) -> Option<Pfn> {
+        kernel_pages::unmap(self, va)
+    }
+    fn flush_kernel(&self, set: &FlushSet) {
+        kernel_pages::flush(self, set);
+    }
+}
+
 // SAFETY: the instructions are the CPU's own; `shootdown` returns when every target has answered.
-unsafe impl X86 for Machine {
+unsafe impl Hardware for Machine {
+    type Format = X86_64;
+
     #[inline(always)]
     fn mmu(&self) -> &Mmu {
         &self.mmu
     }
     #[inline(always)]
-    unsafe fn write_cr3(&self, value: u64) {
+    unsafe fn load_root(&self, root: Pfn, tag: u16, keep: bool) {
         // SAFETY: by the trait's contract the root maps the kernel.
-        unsafe { registers::set_cr3(value) }
+        unsafe { registers::set_cr3(cr3(root, tag, keep)) }
     }
     #[inline(always)]
-    fn invlpg(&self, va: u64) {
+    fn drop_page(&self, va: u64) {
         // SAFETY: dropping a translation changes nothing that the tables do not say.
         unsafe { asm!("invlpg [{}]", in(reg) va, options(nostack, preserves_flags)) }
     }
-    fn invpcid(&self, what: Invpcid) {
-        let (kind, pcid) = match what {
-            Invpcid::Single(pcid) => (1u64, pcid as u64),
-            Invpcid::All => (2, 0),
-        };
-        let descriptor = [pcid, 0];
-        // SAFETY: called only where the CPU has INVPCID.
-        unsafe { asm!("invpcid {}, [{}]", in(reg) kind, in(reg) &descriptor, options(nostack, preserves_flags)) }
+    fn drop_loaded(&self, root: Pfn, tag: u16) {
+        if self.mmu.tags() {
+            invpcid(1, tag);
+        } else {
+            // SAFETY: the root that is loaded is loaded again; without PCIDs that drops everything but global entries.
+            unsafe { registers::set_cr3(cr3(root, 0, false)) }
+        }
+    }
+    fn drop_all(&self) {
+        if self.mmu.tags() {
+            invpcid(2, 0);
+        } else {
+            // SAFETY: the same root and the same switches again; turning global pages off and on drops all of them.
+            unsafe { registers::drop_global() }
+        }
     }
     fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
         let interrupts = cpu::interrupts_off();
@@ -206,6 +245,11 @@ unsafe impl quire_task::Machine for Machine {
     #[inline(always)]
     fn halt(&self) {
         cpu::halt();
+    }
+    fn idle_work(&self) -> bool {
+        let vm = vm();
+        vm.drain_own_queue_batch();
+        vm.idle_zero(1)
     }
     #[inline(always)]
     fn mask(&self) -> Irq {

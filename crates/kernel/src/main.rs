@@ -54,6 +54,8 @@ mod shootdown;
 #[cfg(target_os = "none")]
 mod stack;
 #[cfg(target_os = "none")]
+mod swap;
+#[cfg(target_os = "none")]
 mod trap;
 #[cfg(target_os = "none")]
 mod user;

@@ -1,17 +1,15 @@
-//! Builds the kernel's half of every address space at boot, over `quire_pmap_x86_64`'s tables.
+//! Builds the kernel's half of every address space at boot, over `quire_pmap`'s tables.
 
-use crate::layout::{self, DEVICES, DIRECT, IMAGE, PAGE, STACKS, STACKS_END};
+use crate::layout::{self, DIRECT, IMAGE, MAP, MAP_END, PAGE};
 use crate::machine::DirectMap;
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::stack;
 use quire_kernel::memory_map::{Ram, Span};
-use quire_pmap_x86_64::{Caching, KernelMapError, KernelTables, Rights};
-use quire_vm::{Pfn, VirtRange};
+use quire_pmap::{KernelMapError, Rights};
+use quire_pmap_x86_64::KernelTables;
+use quire_vm::{MemoryType, Pfn, VirtRange};
 
-/// Bytes of addresses set aside for device registers: a root entry's worth is the least there is.
-const DEVICES_LEN: u64 = 1 << 39;
-
-/// Builds the kernel's tables over `all` RAM, taking table pages from `free`. Root entries for stacks and devices are made
-/// too, so that mappings made there later are in every space.
+/// Builds the kernel's tables over `all` RAM, taking table pages from `free`. Root entries for the kernel's map are made too,
+/// so that what is mapped there later is in every space.
 pub fn build(all: &Ram, free: &mut Ram) -> Result<KernelTables, KernelMapError> {
     let phys = &DirectMap;
     let mut frames = || take_low(free, PAGE).map(Pfn::containing);
@@ -21,10 +19,9 @@ pub fn build(all: &Ram, free: &mut Ram) -> Result<KernelTables, KernelMapError> 
     let range = |start: u64, end: u64| VirtRange { start, end };
     tables.reserve(phys, range(IMAGE, end), &mut frames)?;
     tables.reserve(phys, range(DIRECT, DIRECT + all.end()), &mut frames)?;
-    tables.reserve(phys, range(STACKS, STACKS_END), &mut frames)?;
-    tables.reserve(phys, range(DEVICES, DEVICES + DEVICES_LEN), &mut frames)?;
+    tables.reserve(phys, range(MAP, MAP_END), &mut frames)?;
     let mut map = |at: u64, end: u64, physical: u64, rights| {
-        tables.map(phys, range(at, end), physical, rights, Caching::WriteBack, &mut frames)
+        tables.map(phys, range(at, end), physical, rights, MemoryType::WriteBack, &mut frames)
     };
     map(text, constants, text - IMAGE, Rights::Execute)?;
     map(constants, data, constants - IMAGE, Rights::Read)?;
@@ -52,9 +49,8 @@ pub fn take_low(free: &mut Ram, len: u64) -> Option<u64> {
     (at + len <= 1 << 32).then_some(at)
 }
 
-static NEXT_DEVICE: AtomicU64 = AtomicU64::new(DEVICES);
-
-/// Maps `len` bytes of device registers at physical address `pa`.
+/// Maps `len` bytes of device registers at physical address `pa` before there is a memory system; later ones are windows of
+/// the kernel's map ([`stack::kernel_map`]).
 pub fn map_device(
     tables: &KernelTables,
     pa: u64,
@@ -63,8 +59,8 @@ pub fn map_device(
 ) -> Result<*mut u8, KernelMapError> {
     let offset = pa % PAGE;
     let pages = (offset + len).next_multiple_of(PAGE);
-    let va = NEXT_DEVICE.fetch_add(pages, Ordering::Relaxed);
+    let va = stack::fresh(pages).ok_or(KernelMapError::OutOfMemory)?;
     let range = VirtRange { start: va, end: va + pages };
-    tables.map(&DirectMap, range, pa - offset, Rights::Write, Caching::Uncached, frames)?;
+    tables.map(&DirectMap, range, pa - offset, Rights::Write, MemoryType::Uncached, frames)?;
     Ok((va + offset) as *mut u8)
 }

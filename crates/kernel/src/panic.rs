@@ -85,7 +85,7 @@ pub fn backtrace(mut frame: u64) {
     for _ in 0..DEPTH {
         // A frame lies on a kernel stack or on one in the image (the boot CPU's).
         let on_stack =
-            (layout::STACKS..layout::STACKS_END - 16).contains(&frame) || (text_end..image_end - 16).contains(&frame);
+            (layout::MAP..layout::MAP_END - 16).contains(&frame) || (text_end..image_end - 16).contains(&frame);
         if !on_stack || !frame.is_multiple_of(8) || !crate::stack::is_readable(frame) {
             return;
         }

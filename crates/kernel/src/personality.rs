@@ -128,7 +128,7 @@ unsafe impl quire_linux::Machine for Machine {
         unsafe {
             match pmap {
                 Some(pmap) => pmap.switch_in(self, cpu::id()),
-                None => quire_pmap_x86_64::X86::mmu(self).leave(self, cpu::id()),
+                None => quire_pmap::Hardware::mmu(self).leave(self, cpu::id()),
             }
         }
         cpu::interrupts_restore(interrupts);

@@ -14,8 +14,9 @@
 //! A device's interrupt only acknowledges it and wakes the ports' thread, which tells the readers and writers.
 
 use crate::layout::{DIRECT, PAGE, direct};
-use crate::machine::vm;
-use crate::{interrupt, paging, personality};
+use crate::machine::{Machine, vm};
+use crate::stack::kernel_map;
+use crate::{interrupt, personality};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::ptr::NonNull;
@@ -25,11 +26,11 @@ use quire_drivers::console::{BufferDirection, Console, ConsoleError, Hal, Line};
 use quire_drivers::io_apic::{IoApic, Signal};
 use quire_fs::{Port, Readiness};
 use quire_kernel::command_line;
-use quire_pmap_x86_64::X86;
 use quire_sync::hooks::{ThreadHandle, park, unpark};
 use quire_sync::{Rank, SpinLock};
-use quire_vm::Phys;
-use quire_vm::frames::{Fill, For, Frame};
+use quire_vm::frames::{For, Frame};
+use quire_vm::map::kernel::KernelRange;
+use quire_vm::{MapError, MemoryType, PAGE_SIZE, Pfn, Phys, PhysRange};
 
 /// How many ports are looked for.
 const PORTS: usize = 3;
@@ -187,15 +188,38 @@ impl Announced {
     }
 }
 
+/// Device registers, mapped uncached until dropped.
+struct Registers {
+    window: KernelRange<Machine>,
+    /// The first of them.
+    at: NonNull<u8>,
+}
+
+impl Registers {
+    /// `len` bytes at physical address `pa`.
+    fn map(pa: u64, len: u64) -> Result<Registers, MapError> {
+        let end = pa.checked_add(len).ok_or(MapError::Invalid)?;
+        let frames = PhysRange { start: Pfn::containing(pa), end: Pfn(end.div_ceil(PAGE_SIZE)) };
+        // SAFETY: the firmware says that registers are there, so it is no RAM; they are mapped uncached everywhere.
+        let window = unsafe { kernel_map().device(frames, MemoryType::Uncached) }?;
+        let at = (window.range().start + pa % PAGE_SIZE) as *mut u8;
+        Ok(Registers { window, at: NonNull::new(at).ok_or(MapError::Invalid)? })
+    }
+
+    /// They stay mapped for ever.
+    fn keep(self) -> NonNull<u8> {
+        self.window.keep();
+        self.at
+    }
+}
+
 /// Finds the consoles among the devices, and routes their interrupts to the boot CPU.
 pub fn init(announced: &Announced, topology: &Topology) {
     let mut io_apics = [const { None }; 8];
-    let mut frames = || vm().alloc_frame(Fill::Any, For::Kernel).ok().map(Frame::into_pfn);
-    let tables = vm().machine().mmu().kernel();
     for (slot, info) in io_apics.iter_mut().zip(topology.io_apics()) {
-        match paging::map_device(tables, info.address, 32, &mut frames) {
+        match Registers::map(info.address, 32) {
             // SAFETY: the firmware says that an I/O APIC is there; mapped uncached just now, and used by boot alone.
-            Ok(at) => *slot = Some(unsafe { IoApic::new(at.cast(), info.first) }),
+            Ok(registers) => *slot = Some(unsafe { IoApic::new(registers.keep().cast().as_ptr(), info.first) }),
             Err(e) => log!("I/O APIC at {:#x}: {e:?}", info.address),
         }
     }
@@ -204,16 +228,15 @@ pub fn init(announced: &Announced, topology: &Topology) {
         if found == PORTS {
             break;
         }
-        let registers = match paging::map_device(tables, device.address, device.len, &mut frames) {
-            Ok(at) => at,
+        let registers = match Registers::map(device.address, device.len) {
+            Ok(registers) => registers,
             Err(e) => {
                 log!("virtio device at {:#x}: {e:?}", device.address);
                 continue;
             }
         };
-        let Some(registers) = NonNull::new(registers) else { continue };
         // SAFETY: the firmware says that a virtio device is there; mapped uncached just now.
-        let console = match unsafe { Console::<Dma>::new(registers, device.len as usize) } {
+        let console = match unsafe { Console::<Dma>::new(registers.at, device.len as usize) } {
             Ok(console) => console,
             Err(ConsoleError::Absent | ConsoleError::Kind(_)) => continue,
             Err(e) => {
@@ -221,6 +244,7 @@ pub fn init(announced: &Announced, topology: &Topology) {
                 continue;
             }
         };
+        let registers = registers.keep();
         let port = Box::leak(Box::new(ConsolePort {
             console: SpinLock::new(Rank::DEVICE, console),
             readiness: Readiness::new(),

@@ -84,6 +84,7 @@ impl From<MapError> for Errno {
     fn from(e: MapError) -> Self {
         match e {
             MapError::Invalid => Errno::EINVAL,
+            MapError::Pager => Errno::EIO,
             MapError::NotMapped | MapError::NoSpace | MapError::TooMany | MapError::OutOfMemory => Errno::ENOMEM,
             MapError::Exists => Errno::EEXIST,
             MapError::Protection => Errno::EACCES,

@@ -1,35 +1,21 @@
-//! x86-64 page tables for Quire: four levels, a lock for each table page, no record for each mapping.
+//! x86-64 page tables for Quire: four levels, and how the hardware spells them. Everything that does not depend on that is in
+//! [`quire_pmap`].
 //!
-//! # Principles
-//! - **A cache of the map.** Everything here can be thrown away and made again by faults; nothing but the hardware's own
-//!   words describes a mapping. The descriptor of a table page is eight bytes in its frame's page descriptor.
-//! - **Locks stand where the writing is.** A fault locks one last-level table page. Upper levels are locked only while a
-//!   table page is linked or pruned; walkers read them under an epoch pin.
-//! - **Interrupt those who run it.** A flush asks the CPUs that run the space now; others notice when they switch in.
-//!
-//! # Where to start reading
-//! [`pmap`] is what the memory core calls. [`tree`](self) walks, links and prunes; [`table`](self) is one table page;
-//! [`word`] one entry. [`mmu`] loads spaces and keeps PCIDs; [`shootdown`] is the flush protocol. [`kernel_tables`] is the
-//! kernel's half, made at boot. A machine implements [`X86`].
-//!
-//! The protocols' reasoning and who settles each pair of operations stand at the heads of those modules.
+//! [`word`] is one entry, bit by bit; [`X86_64`] says to `quire-pmap` what it needs to know; [`registers`] has the values of
+//! CR3 and of the PAT that the entries rely on.
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![deny(missing_docs)]
 
-pub mod kernel_tables;
-pub mod mmu;
-#[cfg(all(test, any(loom, shuttle)))]
-mod models;
-mod mutant;
-pub mod pmap;
-pub mod shootdown;
-mod table;
-mod tree;
+pub mod registers;
 pub mod word;
-mod x86;
 
-pub use kernel_tables::{Caching, KernelMapError, KernelTables, Rights};
-pub use mmu::Mmu;
-pub use pmap::{LockedTable, X86Pmap};
-pub use shootdown::Request;
-pub use x86::{Invpcid, X86};
+pub use word::X86_64;
+
+/// The page tables of one address space.
+pub type X86Pmap = quire_pmap::Tables<X86_64>;
+/// The kernel's half of every address space.
+pub type KernelTables = quire_pmap::KernelTables<X86_64>;
+/// What each CPU has loaded.
+pub type Mmu = quire_pmap::Mmu<X86_64>;
+/// A flush that one CPU asks of others.
+pub type Request<'a> = quire_pmap::Request<'a, X86_64>;

@@ -1,27 +1,14 @@
-//! Page-table entries, bit by bit (Intel SDM volume 3, table 4-20), and where an address stands in the tables.
+//! Page-table entries, bit by bit (Intel SDM volume 3, table 4-20).
 //!
 //! An entry that is not present is zero: no frame number is ever left behind in one, so nothing is there for a speculative
 //! load to follow (L1TF). Bits 5 and 6 of such words stay unused.
 
+use quire_pmap::{Format, Rights};
 use quire_vm::machine::{Enter, Leaf};
-use quire_vm::{PAGE_SHIFT, Pfn, Prot};
+use quire_vm::{MemoryType, PAGE_SHIFT, Pfn, Prot, VirtRange};
 
 /// Levels of tables; level 0 is the last one, whose entries are leaves.
-#[cfg(not(any(loom, shuttle)))]
 pub const LEVELS: u32 = 4;
-/// Levels of tables; fewer under the model checkers.
-#[cfg(any(loom, shuttle))]
-pub const LEVELS: u32 = 3;
-
-/// log2 of the entries in a table.
-#[cfg(not(any(loom, shuttle)))]
-pub const BITS: u32 = 9;
-/// log2 of the entries in a table; fewer under the model checkers.
-#[cfg(any(loom, shuttle))]
-pub const BITS: u32 = 1;
-
-/// Entries in a table.
-pub const FANOUT: usize = 1 << BITS;
 
 /// Entry is present.
 pub const PRESENT: u64 = 1;
@@ -29,7 +16,8 @@ pub const PRESENT: u64 = 1;
 pub const WRITE: u64 = 1 << 1;
 /// Programs may use it.
 pub const USER: u64 = 1 << 2;
-/// With [`NO_CACHE`]: strong uncacheable memory (PAT entry 3 as reset leaves it).
+/// Alone: write-combining memory (PAT entry 1 as [`registers::PAT`](crate::registers::PAT) has it). With [`NO_CACHE`]: strong
+/// uncacheable memory (entry 3).
 pub const WRITE_THROUGH: u64 = 1 << 3;
 /// Not cached.
 pub const NO_CACHE: u64 = 1 << 4;
@@ -69,7 +57,7 @@ pub const fn kernel_table(pfn: Pfn) -> u64 {
 /// A user leaf. Accessed is preset, and dirty where stores are allowed: a writable leaf implies that the page is marked dirty
 /// already (Contract C2). Whatever is mapped can be read: the hardware knows no other way.
 pub const fn user_leaf(new: Enter) -> u64 {
-    let mut word = new.pfn.address() | PRESENT | USER | ACCESSED;
+    let mut word = new.pfn.address() | PRESENT | USER | ACCESSED | cache_bits(new.memory);
     if new.prot.contains(Prot::WRITE) {
         word |= WRITE | DIRTY;
     }
@@ -94,30 +82,115 @@ pub const fn read_leaf(word: u64) -> Option<Leaf> {
     Some(Leaf { pfn: frame(word), prot, accessed: word & ACCESSED != 0, dirty: word & DIRTY != 0 })
 }
 
-/// Bytes that one entry of a table at `level` covers.
-pub const fn span(level: u32) -> u64 {
-    1 << (PAGE_SHIFT + BITS * level)
+/// x86-64 as [`quire_pmap`] knows it.
+pub enum X86_64 {}
+
+/// The cache bits of a leaf at any level.
+const fn cache_bits(memory: MemoryType) -> u64 {
+    match memory {
+        MemoryType::WriteBack => 0,
+        MemoryType::WriteCombining => WRITE_THROUGH,
+        MemoryType::Uncached => NO_CACHE | WRITE_THROUGH,
+    }
 }
 
-/// Which entry of a table at `level` covers `va`.
-pub const fn index(va: u64, level: u32) -> usize {
-    (va >> (PAGE_SHIFT + BITS * level)) as usize & (FANOUT - 1)
+const fn rights_bits(rights: Rights) -> u64 {
+    match rights {
+        Rights::Read => NO_EXECUTE,
+        Rights::Write => NO_EXECUTE | WRITE | DIRTY,
+        Rights::Execute => 0,
+    }
 }
 
-/// The first address that the entry covers which covers `va` at `level`.
-pub const fn base(va: u64, level: u32) -> u64 {
-    va & !(span(level) - 1)
+impl Format for X86_64 {
+    const LEVELS: u32 = LEVELS;
+    // Not page 0, and not the last page before the hole, from which a system call's return address would lie in the hole (as
+    // Linux).
+    const USER: VirtRange = VirtRange { start: 0x1000, end: 0x7fff_ffff_f000 };
+    const KERNEL_HALF: u64 = 0xffff_8000_0000_0000;
+    const PAGE_DROPS_UPPER: bool = true;
+    const CACHES_ABSENT: bool = false;
+    const ACCESSED: u64 = ACCESSED;
+
+    #[inline(always)]
+    fn present(word: u64) -> bool {
+        present(word)
+    }
+    #[inline(always)]
+    fn frame(word: u64) -> Pfn {
+        frame(word)
+    }
+    #[inline(always)]
+    fn user_table(child: Pfn) -> u64 {
+        user_table(child)
+    }
+    #[inline(always)]
+    fn kernel_table(child: Pfn) -> u64 {
+        kernel_table(child)
+    }
+    #[inline(always)]
+    fn user_leaf(new: Enter) -> u64 {
+        user_leaf(new)
+    }
+    #[inline(always)]
+    fn read_leaf(word: u64) -> Option<Leaf> {
+        read_leaf(word)
+    }
+    #[inline(always)]
+    fn strengthen(old: u64, add: u64) -> u64 {
+        (old | add) & !((!old | !add) & NO_EXECUTE)
+    }
+    #[inline(always)]
+    fn weaken(old: u64, keep: Prot) -> u64 {
+        let clear = if keep.contains(Prot::WRITE) { 0 } else { WRITE | DIRTY };
+        let set = if keep.contains(Prot::EXEC) { 0 } else { NO_EXECUTE };
+        old & !clear | set
+    }
+    fn kernel_leaf(pa: u64, level: u32, rights: Rights, memory: MemoryType) -> u64 {
+        let large = if level > 0 { LARGE } else { 0 };
+        pa | PRESENT | ACCESSED | GLOBAL | large | cache_bits(memory) | rights_bits(rights)
+    }
+    fn with_rights(word: u64, rights: Rights) -> u64 {
+        word & !(WRITE | DIRTY | NO_EXECUTE) | rights_bits(rights)
+    }
+    fn rights(word: u64) -> Rights {
+        match (word & WRITE != 0, word & NO_EXECUTE == 0) {
+            (true, _) => Rights::Write,
+            (false, true) => Rights::Execute,
+            (false, false) => Rights::Read,
+        }
+    }
+    #[inline(always)]
+    fn is_leaf(word: u64, level: u32) -> bool {
+        level == 0 || word & LARGE != 0
+    }
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use quire_pmap::format::{base, index, span};
+
+    #[test]
+    fn memory_types_are_the_pats_entries() {
+        // Entry n of the PAT is its n-th byte; 6 is write-back, 1 write-combining, 0 uncached. The entry's number is made of
+        // the word's bits 4 and 3.
+        for (memory, kind) in [(MemoryType::WriteBack, 6), (MemoryType::WriteCombining, 1), (MemoryType::Uncached, 0)] {
+            let word = user_leaf(Enter { memory, ..Enter::new(Pfn(1), Prot::READ) });
+            let entry = (word >> 3) & 3;
+            assert_eq!((crate::registers::PAT >> (8 * entry)) & 0xff, kind, "{memory:?}");
+            assert_eq!(
+                X86_64::kernel_leaf(0, 0, Rights::Read, memory) & (NO_CACHE | WRITE_THROUGH),
+                cache_bits(memory)
+            );
+        }
+    }
 
     #[test]
     fn a_leaf_reads_back_as_it_was_entered() {
         for bits in 1..8u8 {
             let prot = Prot::from_bits_truncate(bits);
-            let leaf = read_leaf(user_leaf(Enter { pfn: Pfn(0x12345), prot })).unwrap();
+            let leaf = read_leaf(user_leaf(Enter::new(Pfn(0x12345), prot))).unwrap();
             assert_eq!(leaf.pfn, Pfn(0x12345));
             assert_eq!(leaf.prot, prot | Prot::READ);
             assert!(leaf.accessed);

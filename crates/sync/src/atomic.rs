@@ -3,7 +3,11 @@
 //! `Contract C2` and its neighbours argue with full fences. On x86 a locked read-modify-write already is one, so after
 //! such an instruction only the compiler has to be held back; elsewhere, and under the model checkers, a real fence stands.
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(recording)]
+pub use crate::record::atomic::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
+#[cfg(not(any(loom, shuttle, recording)))]
 pub use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
@@ -19,6 +23,7 @@ pub use shuttle::sync::atomic::{
 /// A full fence: no later access passes an earlier one. Needed after a plain store that another CPU must see before this
 /// CPU reads (store-to-load order), for example "set busy, then scan".
 #[inline(always)]
+#[cfg_attr(recording, track_caller)]
 pub fn fence_full() {
     fence(Ordering::SeqCst);
 }

@@ -12,6 +12,8 @@ pub struct CpuSet {
     words: [AtomicU64; WORDS],
 }
 
+crate::assert_layout!(CpuSet { size: 32, align: 8, words: 0 });
+
 impl CpuSet {
     /// The empty set.
     pub fn new() -> Self {

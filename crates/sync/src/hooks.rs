@@ -160,3 +160,13 @@ pub fn unpark(thread: ThreadHandle) {
 pub fn now() -> u64 {
     bound::__quire_now()
 }
+
+/// Whether the calling thread is on its way out because of a panic, giving up what it holds half-way. Only where threads
+/// unwind (tests, the hosted machine).
+#[inline(always)]
+pub fn is_panicking() -> bool {
+    #[cfg(any(test, loom, shuttle, feature = "std"))]
+    return std::thread::panicking();
+    #[cfg(not(any(test, loom, shuttle, feature = "std")))]
+    false
+}

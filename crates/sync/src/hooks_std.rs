@@ -34,6 +34,19 @@ pub fn set_cpu(id: usize) {
     CPU.with(|c| c.set(id));
 }
 
+/// Does `f` as CPU `id`; then the thread is again the CPU that it was. So one thread can play many, one after the other.
+pub fn as_cpu<R>(id: usize, f: impl FnOnce() -> R) -> R {
+    struct Back(usize);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            set_cpu(self.0);
+        }
+    }
+    let _back = Back(__quire_cpu());
+    set_cpu(id);
+    f()
+}
+
 /// What the calling thread does in each turn of a spin loop (besides yielding). `None` takes it away.
 pub fn set_relax(f: Option<std::rc::Rc<dyn Fn()>>) {
     RELAX.with(|r| *r.borrow_mut() = f);

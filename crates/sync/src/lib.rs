@@ -2,15 +2,16 @@
 //!
 //! # Principles
 //! - **One door to shared memory.** Every atomic and lock that the memory core or the scheduler shares between CPUs
-//!   comes from here, so that one switch swaps the personality: *native*, or *model-checked* under
-//!   [loom](https://docs.rs/loom) (`--cfg loom`) and [shuttle](https://docs.rs/shuttle) (`--cfg shuttle`).
+//!   comes from here, so that one switch swaps the personality: *native*, *recording* (`--cfg recording`, see [`record`]), or
+//!   *model-checked* under [loom](https://docs.rs/loom) (`--cfg loom`) and [shuttle](https://docs.rs/shuttle)
+//!   (`--cfg shuttle`).
 //! - **No architecture, no operating system.** What the primitives need of their surroundings (which CPU is this, keep me
 //!   on it, put me to sleep) comes through two small traits, [`Cpu`] and [`Wait`], supplied once by the final binary with
 //!   [`provide!`] and bound at link time. The `std` feature supplies them from ordinary threads.
 //! - **Locks know their rank.** A debug build panics when locks are taken against [`rank::Rank`]'s order (Contract C6).
 //! - **Spinning is for guards, sleeping is for everybody else.** A [`SpinLock`] keeps its holder on its CPU; a
 //!   [`Mutex`] or a [`WaitQueue`] sleeps and must not be used while a spin lock or an epoch is held.
-#![cfg_attr(not(any(test, loom, shuttle, feature = "std")), no_std)]
+#![cfg_attr(not(any(test, loom, shuttle, recording, feature = "std")), no_std)]
 #![deny(missing_docs)]
 
 pub mod atomic;
@@ -24,6 +25,8 @@ mod models;
 pub mod mutex;
 pub mod per_cpu;
 pub mod rank;
+pub mod record;
+pub mod shared;
 pub mod spin;
 pub mod wait_queue;
 
@@ -32,5 +35,6 @@ pub use hooks::{Cpu, CpuId, ThreadHandle, Wait, current_cpu, preempt_off};
 pub use mutex::{Mutex, MutexGuard};
 pub use per_cpu::{CachePadded, PerCpu};
 pub use rank::Rank;
+pub use shared::Shared;
 pub use spin::{SpinGuard, SpinLock};
 pub use wait_queue::{WaitOutcome, WaitQueue};

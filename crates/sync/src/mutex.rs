@@ -1,6 +1,7 @@
 //! A lock whose waiters sleep. For what may take long or may itself sleep: map writers, directories, file tables.
 
 use crate::atomic::{AtomicBool, Ordering};
+use crate::record;
 use crate::wait_queue::WaitQueue;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -11,6 +12,8 @@ pub struct Mutex<T: ?Sized> {
     waiters: WaitQueue,
     value: UnsafeCell<T>,
 }
+
+crate::assert_layout!(Mutex<()> { size: 40, align: 8 });
 
 // SAFETY: the lock hands the value to one holder at a time.
 unsafe impl<T: ?Sized + Send> Send for Mutex<T> {}
@@ -36,19 +39,27 @@ impl<T> Mutex<T> {
 
 impl<T: ?Sized> Mutex<T> {
     /// Sleeps until the lock is free, then holds it.
+    #[cfg_attr(recording, track_caller)]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         crate::rank::assert_may_sleep();
         if !self.take() {
             self.waiters.wait(|| self.take());
         }
+        record::taken(&self.held, None);
         MutexGuard { lock: self, _not_send: core::marker::PhantomData }
     }
 
     /// Takes the lock if it is free.
+    #[cfg_attr(recording, track_caller)]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        self.take().then_some(MutexGuard { lock: self, _not_send: core::marker::PhantomData })
+        if !self.take() {
+            return None;
+        }
+        record::taken(&self.held, None);
+        Some(MutexGuard { lock: self, _not_send: core::marker::PhantomData })
     }
 
+    #[cfg_attr(recording, track_caller)]
     fn take(&self) -> bool {
         self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
@@ -67,19 +78,26 @@ pub struct MutexGuard<'a, T: ?Sized> {
 
 impl<T: ?Sized> Deref for MutexGuard<'_, T> {
     type Target = T;
+    #[cfg_attr(recording, track_caller)]
     fn deref(&self) -> &T {
         // SAFETY: the guard holds the lock.
-        unsafe { &*self.lock.value.get() }
+        let value = unsafe { &*self.lock.value.get() };
+        record::guarded(value, false);
+        value
     }
 }
 impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+    #[cfg_attr(recording, track_caller)]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the guard holds the lock, and is borrowed exclusively.
-        unsafe { &mut *self.lock.value.get() }
+        let value = unsafe { &mut *self.lock.value.get() };
+        record::guarded(value, true);
+        value
     }
 }
 impl<T: ?Sized> Drop for MutexGuard<'_, T> {
     fn drop(&mut self) {
+        record::released(&self.lock.held, None);
         self.lock.held.store(false, Ordering::Release);
         self.lock.waiters.wake_one();
     }

@@ -1,6 +1,7 @@
 //! Storage with one element a CPU, each on cache lines of its own.
 
 use crate::hooks::{CpuId, PreemptOff};
+use crate::record;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
@@ -15,6 +16,8 @@ impl<T> Deref for CachePadded<T> {
         &self.0
     }
 }
+
+crate::assert_layout!(CachePadded<u64> { size: 128, align: 128 });
 impl<T> DerefMut for CachePadded<T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.0
@@ -47,6 +50,8 @@ impl<T> PerCpu<T> {
     /// `memory` points to [`PerCpu::bytes`]`(cpus)` writable bytes, aligned to 128, that nobody else uses, for ever.
     pub unsafe fn new(memory: NonNull<u8>, cpus: usize, mut init: impl FnMut(CpuId) -> T) -> Self {
         let base = memory.cast::<CachePadded<T>>();
+        let (bytes, stride) = (Self::bytes(cpus), size_of::<CachePadded<T>>());
+        record::own_array(memory.as_ptr(), bytes, stride, core::any::type_name::<T>());
         for cpu in 0..cpus {
             // SAFETY: within the memory that the caller handed over.
             unsafe { base.add(cpu).write(CachePadded(init(cpu))) };
@@ -56,6 +61,7 @@ impl<T> PerCpu<T> {
 
     /// The element of the CPU that the caller is kept on.
     #[inline(always)]
+    #[cfg_attr(recording, track_caller)]
     pub fn mine(&self, pinned: &PreemptOff) -> &T {
         self.of(pinned.cpu())
     }
@@ -65,7 +71,9 @@ impl<T> PerCpu<T> {
     /// # Panics
     /// Where `cpu` is not a CPU of the machine.
     #[inline(always)]
+    #[cfg_attr(recording, track_caller)]
     pub fn of(&self, cpu: CpuId) -> &T {
+        record::read(self);
         assert!(cpu < self.len);
         // SAFETY: in bounds, initialised by `new`, never freed.
         unsafe { &self.base.add(cpu).as_ref().0 }

@@ -29,14 +29,24 @@ impl Rank {
     pub const INDEX: Rank = Rank(70);
     /// Hash of waiters for busy pages, wait queues, sleeping locks' insides.
     pub const WAIT: Rank = Rank(80);
+    /// A CPU's list of objects that the reaper shall look at.
+    pub const REAPER: Rank = Rank(82);
     /// A CPU's batch in front of the page queues.
     pub const QUEUE_BATCH: Rank = Rank(88);
     /// One part of a page queue.
     pub const QUEUE: Rank = Rank(90);
+    /// Slots of the swap store.
+    pub const SWAP: Rank = Rank(91);
+    /// Records of reads and writes.
+    pub const IO: Rank = Rank(92);
     /// A slab's depot.
     pub const SLAB: Rank = Rank(100);
     /// A CPU's own cache of slab objects: before the depot that refills it.
     pub const SLAB_LOCAL: Rank = Rank(95);
+    /// Idle kernel stacks of a CPU, and kernel ranges that wait to be forgotten.
+    pub const KERNEL_STACKS: Rank = Rank(84);
+    /// Empty table pages that a CPU keeps: given back to the magazines when memory is short, whatever slab is being filled.
+    pub const TABLE_SPARE: Rank = Rank(103);
     /// A CPU's magazine of frames: before the depot that refills it.
     pub const MAGAZINE: Rank = Rank(105);
     /// The frame depot and the buddy lists of a domain.

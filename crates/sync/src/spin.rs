@@ -6,6 +6,7 @@
 use crate::atomic::{AtomicBool, Ordering};
 use crate::hooks::{PreemptOff, preempt_off, relax};
 use crate::rank::{self, Rank};
+use crate::record;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
@@ -15,6 +16,9 @@ pub struct SpinLock<T: ?Sized> {
     rank: Rank,
     value: UnsafeCell<T>,
 }
+
+crate::assert_layout!(SpinLock<()> { size: 2, align: 1, held: 0 });
+crate::assert_layout!(SpinLock<u64> { size: 16, align: 8 });
 
 // SAFETY: the lock hands out the value to one holder at a time.
 unsafe impl<T: ?Sized + Send> Send for SpinLock<T> {}
@@ -42,23 +46,27 @@ impl<T> SpinLock<T> {
 impl<T: ?Sized> SpinLock<T> {
     /// Spins until the lock is free, then holds it.
     #[inline]
+    #[cfg_attr(recording, track_caller)]
     pub fn lock(&self) -> SpinGuard<'_, T> {
         self.acquire(false)
     }
 
     /// Like [`lock`](Self::lock), where another lock of the same rank is held; the caller takes equals in one fixed order.
     #[inline]
+    #[cfg_attr(recording, track_caller)]
     pub fn lock_nested(&self) -> SpinGuard<'_, T> {
         self.acquire(true)
     }
 
     #[inline]
+    #[cfg_attr(recording, track_caller)]
     fn acquire(&self, nested: bool) -> SpinGuard<'_, T> {
         let pinned = preempt_off();
         rank::push(self.rank, nested);
         while self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.contended();
         }
+        record::taken(&self.held, Some(self.rank));
         SpinGuard { lock: self, _pinned: pinned }
     }
 
@@ -71,11 +79,13 @@ impl<T: ?Sized> SpinLock<T> {
 
     /// Takes the lock if it is free; never waits, so its rank is not checked against what is held.
     #[inline]
+    #[cfg_attr(recording, track_caller)]
     pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
         let pinned = preempt_off();
         if self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return None;
         }
+        record::taken(&self.held, Some(self.rank));
         rank::push(self.rank.max(Rank(0)), true);
         Some(SpinGuard { lock: self, _pinned: pinned })
     }
@@ -100,23 +110,30 @@ pub struct SpinGuard<'a, T: ?Sized> {
 impl<T: ?Sized> Deref for SpinGuard<'_, T> {
     type Target = T;
     #[inline(always)]
+    #[cfg_attr(recording, track_caller)]
     fn deref(&self) -> &T {
         // SAFETY: the guard holds the lock.
-        unsafe { &*self.lock.value.get() }
+        let value = unsafe { &*self.lock.value.get() };
+        record::guarded(value, false);
+        value
     }
 }
 
 impl<T: ?Sized> DerefMut for SpinGuard<'_, T> {
     #[inline(always)]
+    #[cfg_attr(recording, track_caller)]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the guard holds the lock, and is borrowed exclusively.
-        unsafe { &mut *self.lock.value.get() }
+        let value = unsafe { &mut *self.lock.value.get() };
+        record::guarded(value, true);
+        value
     }
 }
 
 impl<T: ?Sized> Drop for SpinGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
+        record::released(&self.lock.held, Some(self.lock.rank));
         self.lock.held.store(false, Ordering::Release);
         rank::pop(self.lock.rank);
     }

@@ -41,6 +41,8 @@ pub struct WaitQueue {
     waiting: crate::atomic::AtomicUsize,
 }
 
+crate::assert_layout!(WaitQueue { size: 32, align: 8 });
+
 impl WaitQueue {
     /// An empty queue.
     #[cfg(not(any(loom, shuttle)))]

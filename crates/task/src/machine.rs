@@ -53,6 +53,12 @@ pub unsafe trait Machine: Sized + Send + Sync + 'static {
     /// interrupts on, after any interrupt. Called by the idle thread with interrupts masked.
     fn halt(&self);
 
+    /// What an idle CPU does for others before it halts, in small steps: one step, and whether there may be more. Called by
+    /// the idle thread with interrupts on.
+    fn idle_work(&self) -> bool {
+        false
+    }
+
     /// Masks interrupts on this CPU; returns how they were.
     fn mask(&self) -> Irq;
 

@@ -178,9 +178,15 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// One turn of [`idle`](Self::idle): runs threads until none is left, or halts until an interrupt.
+    /// One turn of [`idle`](Self::idle): runs threads until none is left; else does a step of what idle CPUs do for others, or
+    /// halts until an interrupt.
     pub fn idle_once(&self) {
         self.reap_dead();
+        // Whoever makes a thread runnable meanwhile interrupts the step, and the next turn finds it.
+        if self.here().waiting.load(Ordering::Acquire) == 0 && self.crowded.any(0).is_none() && self.machine.idle_work()
+        {
+            return;
+        }
         let was = self.machine.mask();
         let here = self.here();
         // Marked idle first, then a look round: who makes a CPU crowded marks it first, then looks for an idle one.

@@ -14,6 +14,7 @@
 //!   ([`crate::collapse`]), under the map's lock.
 //! - A backing's memory goes back through the epoch: faults walk chains under a pin.
 
+use crate::copy_up;
 use crate::error::OutOfMemory;
 use crate::flush::Flushed;
 use crate::interval::{Interval, Links};
@@ -21,10 +22,10 @@ use crate::machine::Machine;
 use crate::object::{Object, ObjectRef};
 use crate::types::{PAGE_SHIFT, VirtRange};
 use crate::vm::Vm;
-use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
-use quire_sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use quire_sync::epoch::{Pinned, Retired};
+use quire_sync::{Shared, record};
 
 /// A range of an address space that shows an object; see the module.
 #[repr(C, align(64))]
@@ -41,11 +42,25 @@ pub struct Backing<M: Machine> {
     // First cache line to here: all that a fault reads.
     vm: &'static Vm<M>,
     pmap: NonNull<M::Pmap>,
+    /// The layer in front of it, or null. Written under the map's lock; read under a pin.
+    in_front: AtomicPtr<Backing<M>>,
+    /// A front: how far its chain is copied up ([`crate::copy_up`]).
+    progress: AtomicU64,
+    /// A front: the layers of its chain, itself included; 255 also stands for more. Written under the map's lock.
+    layers: AtomicU8,
     /// Which part of the object's list it is in. Written before it is linked.
     part: AtomicU8,
+    /// What it shows stays resident. Written under the map's lock.
+    wired: AtomicBool,
     /// Guarded by that part's lock.
-    links: UnsafeCell<Links<Backing<M>>>,
+    links: Shared<Links<Backing<M>>>,
 }
+
+#[cfg(test)]
+quire_sync::assert_layout!(Backing<crate::testing::TestMachine> {
+    size: 128, align: 64,
+    retired: 0, object: 16, behind: 24, range: 32, offset: 48, vm: 56, pmap: 64,
+});
 
 // SAFETY: `links` is guarded by the lock of the object's part; the pmap outlives the backing, by the rules above.
 unsafe impl<M: Machine> Send for Backing<M> {}
@@ -54,14 +69,14 @@ unsafe impl<M: Machine> Sync for Backing<M> {}
 
 // SAFETY: the interval is made of fields that never change; ranges are not empty.
 unsafe impl<M: Machine> Interval for Backing<M> {
-    fn links(&self) -> &UnsafeCell<Links<Self>> {
+    fn links(&self) -> &Shared<Links<Self>> {
         &self.links
     }
     fn start(&self) -> u64 {
-        self.offset
+        self.offset()
     }
     fn end(&self) -> u64 {
-        self.offset + (self.range.len() >> PAGE_SHIFT)
+        self.offset + (self.range().len() >> PAGE_SHIFT)
     }
 }
 
@@ -79,6 +94,7 @@ impl<M: Machine> Backing<M> {
         behind: *mut Backing<M>,
     ) -> Backing<M> {
         debug_assert!(!range.is_empty());
+        debug_assert!(size_of::<Backing<M>>() <= 128 || cfg!(any(loom, shuttle)), "two lines");
         Backing {
             retired: Retired::new(),
             object: AtomicPtr::new(ptr::null_mut()),
@@ -87,30 +103,36 @@ impl<M: Machine> Backing<M> {
             offset,
             vm,
             pmap,
+            in_front: AtomicPtr::new(ptr::null_mut()),
+            layers: AtomicU8::new(1),
+            progress: AtomicU64::new(copy_up::IDLE),
             part: AtomicU8::new(0),
-            links: UnsafeCell::new(Links::new(offset + (range.len() >> PAGE_SHIFT))),
+            wired: AtomicBool::new(false),
+            links: Shared::new(Links::new(offset + (range.len() >> PAGE_SHIFT))),
         }
     }
 
     /// The addresses that show the object.
     #[inline(always)]
     pub fn range(&self) -> VirtRange {
+        record::read(&self.range);
         self.range
     }
     /// The page of the object that the range begins with.
     #[inline(always)]
     pub fn offset(&self) -> u64 {
+        record::read(&self.offset);
         self.offset
     }
     /// The page of the object that `va` shows. `va` lies in the range.
     #[inline(always)]
     pub fn key(&self, va: u64) -> u64 {
         debug_assert!(self.range.contains(va));
-        self.offset + ((va - self.range.start) >> PAGE_SHIFT)
+        self.offset() + ((va - self.range.start) >> PAGE_SHIFT)
     }
     /// The address that shows page `key` of the object. `key` lies in the interval.
     pub fn va(&self, key: u64) -> u64 {
-        self.range.start + ((key - self.offset) << PAGE_SHIFT)
+        self.range().start + ((key - self.offset) << PAGE_SHIFT)
     }
     /// The next layer.
     #[inline(always)]
@@ -121,8 +143,21 @@ impl<M: Machine> Backing<M> {
     pub(crate) fn behind_ptr(&self) -> *mut Backing<M> {
         self.behind.load(Ordering::Acquire)
     }
-    pub(crate) fn set_behind(&self, behind: *mut Backing<M>) {
+    fn set_behind(&self, behind: *mut Backing<M>) {
         self.behind.store(behind, Ordering::Release);
+    }
+    /// The layer in front of it. Its memory outlives the pin, since a layer that goes first makes the one behind it forget it.
+    pub(crate) fn in_front<'p>(&self, _pin: &'p Pinned<'_>) -> Option<&'p Backing<M>> {
+        // SAFETY: as the comment says.
+        unsafe { self.in_front.load(Ordering::Acquire).as_ref() }
+    }
+    /// The layers in front of it, nearest first.
+    pub(crate) fn all_in_front<'p>(&self, pin: &'p Pinned<'_>) -> impl Iterator<Item = &'p Backing<M>> + use<'p, M> {
+        let first: Option<&'p Backing<M>> = self.in_front(pin);
+        core::iter::successors(first, |b| b.in_front(pin))
+    }
+    fn set_in_front(&self, front: *mut Backing<M>) {
+        self.in_front.store(front, Ordering::Release);
     }
     /// The object, where the backing has been touched.
     #[inline(always)]
@@ -133,8 +168,21 @@ impl<M: Machine> Backing<M> {
     }
     /// The page tables of the space that the range lies in.
     pub fn pmap(&self) -> &M::Pmap {
+        record::read(&self.pmap);
         // SAFETY: a space unlinks its backings before its page tables go.
         unsafe { self.pmap.as_ref() }
+    }
+    /// The system.
+    pub(crate) fn vm(&self) -> &'static Vm<M> {
+        self.vm
+    }
+    /// The layers of a front's chain, up to 255.
+    #[inline(always)]
+    pub(crate) fn layers(&self) -> usize {
+        self.layers.load(Ordering::Relaxed).into()
+    }
+    pub(crate) fn progress(&self) -> &AtomicU64 {
+        &self.progress
     }
     pub(crate) fn part(&self) -> u8 {
         self.part.load(Ordering::Relaxed)
@@ -142,11 +190,20 @@ impl<M: Machine> Backing<M> {
     pub(crate) fn set_part(&self, part: u8) {
         self.part.store(part, Ordering::Relaxed);
     }
+    /// Whether what it shows stays resident ([`crate::map::Wire`]).
+    pub(crate) fn is_wired(&self) -> bool {
+        self.wired.load(Ordering::Acquire)
+    }
+    pub(crate) fn set_wired(&self, wired: bool) {
+        if self.wired.load(Ordering::Relaxed) != wired {
+            self.wired.store(wired, Ordering::Release);
+        }
+    }
     /// The page that the layer has for `va`, as the index says now; `None` where the layer does not reach there or is
     /// untouched.
     #[inline(always)]
     pub(crate) fn layer(&self, va: u64) -> Option<(&Object<M>, u64)> {
-        if !self.range.contains(va) {
+        if !self.range().contains(va) {
             return None;
         }
         self.object().map(|o| (o, self.key(va)))
@@ -171,6 +228,22 @@ impl<M: Machine> Backing<M> {
     pub(crate) fn close(&self) -> Option<&Object<M>> {
         let _lost = self.object.compare_exchange(ptr::null_mut(), closed(), Ordering::AcqRel, Ordering::Acquire);
         self.object()
+    }
+
+    /// Makes its chain go on elsewhere, for tests of the checker.
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(crate) fn corrupt_behind(&self, behind: *mut Backing<M>) {
+        self.set_behind(behind);
+    }
+    /// Makes something else stand in front of it, for tests of the checker.
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(crate) fn corrupt_in_front(&self, front: NonNull<Backing<M>>) {
+        self.set_in_front(front.as_ptr());
+    }
+    /// Makes it show another object than the one whose list it is on, for tests of the checker.
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(crate) fn corrupt_object(&self, other: &Object<M>) {
+        self.object.store(ptr::from_ref(other).cast_mut(), Ordering::Release);
     }
 
     /// Whether the layer holds nothing of its own in its range, now.
@@ -257,6 +330,7 @@ impl<M: Machine> Spare<M> {
             self.first = at.as_ref().next;
             self.len -= 1;
             let b = at.cast::<Backing<M>>();
+            record::wrote(b.as_ptr());
             b.write(value);
             b
         }
@@ -289,8 +363,28 @@ pub fn private<M: Machine>(
     offset: u64,
     behind: Option<NonNull<Backing<M>>>,
 ) -> NonNull<Backing<M>> {
-    let behind = behind.map_or(ptr::null_mut(), |b| b.as_ptr());
-    spare.take(Backing::new(spare.vm, NonNull::from(pmap), range, offset, behind))
+    let at = behind.map_or(ptr::null_mut(), |b| b.as_ptr());
+    let front = spare.take(Backing::new(spare.vm, NonNull::from(pmap), range, offset, at));
+    // SAFETY: the caller's chain.
+    behind.inspect(|b| unsafe { b.as_ref() }.set_in_front(front.as_ptr()));
+    // SAFETY: just made.
+    note_depth(unsafe { front.as_ref() });
+    front
+}
+
+/// Notes in a front how many layers its chain has. => the map's lock is held, or nobody sees the chain yet.
+pub(crate) fn note_depth<M: Machine>(front: &Backing<M>) {
+    front.layers.store(depth(front).min(u8::MAX.into()) as u8, Ordering::Relaxed);
+}
+
+/// Takes `gone` out of the chain, right behind `layer`. => the map's lock is held; the caller unlinks and retires it.
+pub(crate) fn take_out<M: Machine>(layer: &Backing<M>, gone: &Backing<M>) {
+    let behind = gone.behind_ptr();
+    // SAFETY: a layer of the same chain.
+    if let Some(b) = unsafe { behind.as_ref() } {
+        b.set_in_front(ptr::from_ref(layer).cast_mut());
+    }
+    layer.set_behind(behind);
 }
 
 /// A layer that shows `object` from page `offset` on; linked; one of `spare`.
@@ -364,6 +458,9 @@ unsafe fn copy_from<M: Machine>(
         let shift = (window.start as i64 - b.range.start as i64) >> PAGE_SHIFT;
         let offset = b.offset.wrapping_add_signed(shift);
         let new = spare.take(Backing::new(spare.vm, NonNull::from(pmap), shown, offset, ptr::null_mut()));
+        // Before it is listed: who finds it there asks what hides it.
+        // SAFETY: just made, ours.
+        unsafe { new.as_ref() }.set_in_front(last.map_or(ptr::null_mut(), NonNull::as_ptr));
         if let Some(o) = object {
             show(new, o, b.part());
         }
@@ -374,6 +471,8 @@ unsafe fn copy_from<M: Machine>(
         }
         last = Some(new);
     }
+    // SAFETY: made by us.
+    first.inspect(|f| note_depth(unsafe { f.as_ref() }));
     first
 }
 
@@ -412,6 +511,9 @@ pub unsafe fn fork<M: Machine>(
         (front, f.behind().and_then(|b| unsafe { copy_from(spare, b, false, range, range.start, child) }))
     } else {
         let parent = spare.take(Backing::new(spare.vm, f.pmap, range, offset, front.as_ptr()));
+        f.set_in_front(parent.as_ptr());
+        // SAFETY: just made.
+        note_depth(unsafe { parent.as_ref() });
         // SAFETY: as above.
         (parent, unsafe { copy_from(spare, f, true, range, range.start, child) })
     };
@@ -435,6 +537,10 @@ pub unsafe fn dispose<M: Machine>(vm: &'static Vm<M>, front: NonNull<Backing<M>>
             let object = NonNull::from(object);
             // SAFETY: linked until now; its leaves are flushed, says the proof.
             unsafe { Object::unlink(vm, object, b, proof) };
+        }
+        // SAFETY: a layer of the chain, which is the caller's.
+        if let Some(behind) = unsafe { at.as_ref() } {
+            behind.set_in_front(ptr::null_mut());
         }
         // SAFETY: unlinked, and unreachable for new readers by this function's contract.
         unsafe { Backing::retire(b) };

@@ -12,7 +12,7 @@
 //! looks behind its new page once more before it installs it, and finds the front's slot taken, or the page. A page that a
 //! fault is making is busy until it is installed or given up; until then it hides nothing (mutant [`Mutant::BusyHides`]).
 
-use crate::backing::Backing;
+use crate::backing::{self, Backing};
 use crate::flush::Flushed;
 use crate::index::{Cursor, FillError, Slot};
 use crate::interval::Interval;
@@ -20,7 +20,7 @@ use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
 use crate::page::Page;
-use crate::remove::{self, Batch};
+use crate::rmap::{self, Batch};
 use crate::stats::Event;
 use crate::types::VirtRange;
 use crate::vm::Vm;
@@ -37,7 +37,7 @@ pub unsafe fn collapse<M: Machine>(vm: &'static Vm<M>, front: NonNull<Backing<M>
     loop {
         // SAFETY: layers of the caller's chain, which changes under the map's lock only.
         let layer = unsafe { at.as_ref() };
-        let Some(next) = NonNull::new(layer.behind_ptr()) else { return };
+        let Some(next) = NonNull::new(layer.behind_ptr()) else { break };
         // SAFETY: as above.
         let behind = unsafe { next.as_ref() };
         if let (Some(a), Some(b)) = (layer.object(), behind.object())
@@ -54,7 +54,7 @@ pub unsafe fn collapse<M: Machine>(vm: &'static Vm<M>, front: NonNull<Backing<M>
             at = next;
             continue;
         }
-        layer.set_behind(behind.behind_ptr());
+        backing::take_out(layer, behind);
         if let Some(object) = behind.object() {
             // SAFETY: the layer shows no page, so no leaf is there because of it; it is linked, and unlinked once. Nobody
             // fills it: only fronts are filled.
@@ -63,6 +63,8 @@ pub unsafe fn collapse<M: Machine>(vm: &'static Vm<M>, front: NonNull<Backing<M>
         // SAFETY: out of the chain, and unlinked.
         unsafe { Backing::retire(next) };
     }
+    // SAFETY: as above.
+    backing::note_depth(unsafe { front.as_ref() });
 }
 
 /// Moves the smaller of two populations into the larger, where both layers show the same addresses.
@@ -146,7 +148,7 @@ fn move_down<M: Machine>(
                 // Hidden, so hardly mapped; but a leaf may be on its way out still.
                 let mut batch = Batch::new();
                 batch.push(to.1, old);
-                remove::unmap(to.0, &batch);
+                let _flushed = rmap::unmap(to.0, &batch);
                 let replaced = if page.is_some() || more {
                     to.0.index().replace(to.1, Slot::Page(old), slot, pin)
                 } else {
@@ -217,7 +219,7 @@ fn move_up<M: Machine>(
             if let (Some(hidden), Slot::Page(pfn)) = (page, slot) {
                 let mut batch = Batch::new();
                 batch.push(from.1, pfn);
-                remove::unmap(from.0, &batch);
+                let _flushed = rmap::unmap(from.0, &batch);
                 from.0.index().clear(from.1, slot, pin);
                 vm.release_page(hidden);
             } else {

@@ -8,17 +8,43 @@ use crate::error::OutOfMemory;
 use crate::fault::{At, FaultKind, Found, Stop};
 use crate::flush::Obligation;
 use crate::frames::Fill;
-use crate::machine::{Machine, Pmap, Table};
+use crate::machine::{Machine, Pmap, Removed, Table};
 use crate::mutant::{Mutant, mutant};
+use crate::page::State;
+use crate::shadow;
+use crate::types::{PAGE_SIZE, VirtRange};
+use crate::vm::Vm;
 use quire_sync::epoch::Pinned;
+
+/// Contract C2, *dirty*: who takes a leaf away, or its right to store, credits what it says of stores, under the table page's
+/// lock. (A writable leaf implies a dirty page, so there is something to do only where a cleaner has just cleared the page's
+/// mark and has not come to this leaf yet: it will find nothing there, and the store must not be lost.)
+#[inline]
+pub(crate) fn credit<M: Machine>(vm: &Vm<M>, old: Option<Removed>) {
+    if !mutant(Mutant::NoCredit)
+        && let Some(leaf) = old
+        && leaf.dirty
+        && let Some(page) = vm.page_of_leaf(leaf.pfn)
+        && !page.state().dirty()
+    {
+        page.set(State::DIRTY);
+    }
+}
 
 impl<'e, M: Machine> At<'e, M> {
     /// Copies the page that was found behind the front into the front, and maps the copy.
     pub fn copy(&self, source: Found<'e, M>, pin: &Pinned<'_>) -> Result<FaultKind, Stop<M>> {
         let front = self.entry.front();
         let Some(object) = front.touch(pin)? else { return Err(Stop::Stale) };
+        if mutant(Mutant::LookBeforeFill) {
+            shadow::hid(&source, pin);
+        }
         let new = self.insert(object, front.key(self.va), Fill::Any, true, pin)?;
         let (from, to) = (self.vm.pfn_of_page(source.page), self.vm.pfn_of_page(new.page));
+        if from == to {
+            // The source was freed since it was found, and its frame is the new page's.
+            return Err(Stop::Again);
+        }
         let owed = self.take_away()?;
         let late = if mutant(Mutant::FlushAfterInstall) {
             Some(owed)
@@ -30,16 +56,57 @@ impl<'e, M: Machine> At<'e, M> {
         // its state says so when it is looked at again, and what was copied is thrown away.
         unsafe { self.vm.machine().copy_frame(from, to) };
         self.install(new, front, Some(&source), pin)?;
+        if !mutant(Mutant::LookBeforeFill) {
+            shadow::hid(&source, pin);
+        }
         drop(late);
         Ok(FaultKind::Copy)
+    }
+
+    /// Copies the page that was found behind the front into the front though no store asks for it; maps the copy only where
+    /// the page was mapped. Elsewhere no table page is locked for it: who is about to map the page finds the front's slot filled
+    /// (the insert fenced), and a writer who does not find it filled has marked the entry before (it fenced too).
+    pub fn copy_up(&self, source: &Found<'e, M>, pin: &Pinned<'_>) -> Result<(), Stop<M>> {
+        let front = self.entry.front();
+        let Some(object) = front.touch(pin)? else { return Err(Stop::Stale) };
+        let new = self.insert(object, front.key(self.va), Fill::Any, true, pin)?;
+        let (from, to) = (self.vm.pfn_of_page(source.page), self.vm.pfn_of_page(new.page));
+        if from == to {
+            // The source was freed since it was found, and its frame is the new page's.
+            return Err(Stop::Again);
+        }
+        let mut owed = Obligation::new(self.vm, self.pmap);
+        let mut mapped = false;
+        match self.pmap.next_table(self.vm, VirtRange { start: self.va, end: self.va + PAGE_SIZE }) {
+            Some(mut table) => match table.remove(self.va, &mut owed) {
+                None if table.unflushed() => owed.owe_again(self.va),
+                gone => {
+                    mapped = gone.is_some();
+                    credit(self.vm, gone);
+                }
+            },
+            None if self.pmap.unflushed_above(self.vm, self.va) => owed.owe_again(self.va),
+            None => {}
+        }
+        let _flushed = owed.discharge();
+        // SAFETY: as in `copy`.
+        unsafe { self.vm.machine().copy_frame(from, to) };
+        if mapped {
+            return self.install(new, front, Some(source), pin);
+        }
+        self.check_entry()?;
+        self.check_source(&new, front, Some(source), pin)?;
+        new.keep();
+        Ok(())
     }
 
     /// Takes the leaf at the address away; what is owed is the flush after which no CPU translates by it.
     fn take_away(&self) -> Result<Obligation<'e, M>, OutOfMemory> {
         let mut owed = Obligation::new(self.vm, self.pmap);
         let mut table = self.pmap.table(self.vm, self.va)?;
-        if table.remove(self.va, &mut owed).is_none() && table.unflushed() {
-            owed.owe_again(self.va);
+        match table.remove(self.va, &mut owed) {
+            None if table.unflushed() => owed.owe_again(self.va),
+            gone => credit(self.vm, gone),
         }
         Ok(owed)
     }

@@ -23,6 +23,8 @@ pub enum MapError {
     TooMany,
     /// No memory for the operation itself.
     OutOfMemory,
+    /// A pager could not write what has changed.
+    Pager,
 }
 
 /// Why an access cannot be served.
@@ -68,6 +70,7 @@ impl fmt::Display for MapError {
             MapError::Protection => "the mapping does not allow this protection",
             MapError::TooMany => "too many mappings",
             MapError::OutOfMemory => "out of memory",
+            MapError::Pager => "changes could not be written",
         })
     }
 }

@@ -25,33 +25,32 @@
 //!
 //! # Waiting
 //! Everything above happens under one pin and never sleeps; where something is in the way, the attempt ends and says what to
-//! wait for. A busy page: on its wait queue. A stale entry: on the map's lock, which its writer holds. A pager: with nothing
+//! wait for. Memory: until pageout has freed some or found nothing to free. A busy page: on its wait queue. A stale entry: on the map's lock, which its writer holds. A pager: with nothing
 //! held but a busy placeholder. After [`DEFEATS`] defeats the fault keeps the map's writers out and tries under that.
 
 use crate::backing::Backing;
+use crate::copy::credit;
+use crate::copy_up;
 use crate::error::{FaultError, OutOfMemory};
 use crate::flush::Obligation;
 use crate::frames::{Fill, For};
 use crate::index::{FillError, Slot};
 use crate::machine::{Enter, Machine, Pmap, Table};
-use crate::map::{Entry, Space, USER};
+use crate::map::{Entry, Flags, Space, refill};
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
 use crate::page::{Page, State};
 use crate::page_in::{PageIn, WriteHook};
+use crate::pageout::PATIENCE;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
-use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
+use crate::types::{Access, PAGE_SIZE, Prot};
 use crate::vm::Vm;
 use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
 
 /// Attempts that something else may spoil before the fault keeps the map's writers out.
 const DEFEATS: u32 = 8;
-
-/// Pages that a read fault on a file maps at once where they are resident, the faulting one included: an aligned window, as
-/// large as Linux's `fault_around_bytes`.
-const AROUND: u64 = 16;
 
 /// How a fault was served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,6 +108,8 @@ pub(crate) struct Found<'e, M: Machine> {
     pub state: State,
     pub object: &'e Object<M>,
     pub key: u64,
+    /// The layer that shows the object.
+    pub layer: &'e Backing<M>,
     /// Layers in front of it.
     pub depth: usize,
 }
@@ -119,6 +120,8 @@ pub(crate) enum Walk<'e, M: Machine> {
     Page(Found<'e, M>),
     /// Nothing; the page is to be made in this object, which is a file's or shared.
     Hole(&'e Object<M>, u64),
+    /// The page is in this swap slot.
+    Swapped(&'e Object<M>, u64, u64),
     /// Nothing at all: zeroes, in the front.
     Zero,
 }
@@ -127,32 +130,49 @@ pub(crate) enum Walk<'e, M: Machine> {
 pub fn fault<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultKind, FaultError> {
     let vm = space.vm();
     let va = va & !(PAGE_SIZE - 1);
-    if !USER.contains(va) {
+    if !M::Pmap::USER.contains(va) {
         return Err(FaultError::NotMapped);
     }
     let mut may = MaySleep::here();
     let mut defeats = 0;
     let mut paged_in = false;
+    let mut patience = PATIENCE;
     let mut writers_out = None;
+    let mut deep = false;
     loop {
         let pin = may.pin(vm.epoch());
-        let stop = match attempt(vm, space, va, access, &pin) {
+        let stop = match attempt(vm, space, va, access, &mut deep, &pin) {
             Ok(kind) => {
                 drop(pin);
+                if space.were_tables_dropped() {
+                    refill(space, &mut may);
+                }
+                if deep {
+                    drop(writers_out);
+                    copy_up::shorten(space, va, &mut may);
+                }
                 return Ok(count(vm, if paged_in { FaultKind::PagedIn } else { kind }));
             }
             Err(stop) => stop,
         };
         drop(pin);
         match stop {
+            Stop::Fail(FaultError::OutOfMemory) => {
+                // With nothing held; then from the start.
+                drop(writers_out.take());
+                vm.memory_or_error(&mut patience, &mut may)?;
+            }
             Stop::Fail(e) => return Err(e),
             Stop::Progress => continue,
-            Stop::Again => {}
+            Stop::Again => quire_sync::hooks::relax(),
             Stop::Stale => drop((writers_out.is_none()).then(|| space.keep_writers_out(va))),
             Stop::Busy(page) => vm.wait_unbusy(page, &mut may),
             Stop::PageIn(what) => {
                 writers_out = None;
-                what.run(&mut may)?;
+                match what.run(&mut may) {
+                    Err(FaultError::OutOfMemory) => vm.memory_or_error(&mut patience, &mut may)?,
+                    done => done?,
+                }
                 paged_in = true;
                 continue;
             }
@@ -164,7 +184,8 @@ pub fn fault<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<Fa
         }
         vm.stats().count(Event::FaultRetry);
         defeats += 1;
-        if defeats == DEFEATS {
+        if defeats >= DEFEATS && writers_out.is_none() {
+            // Also where they were let in again for the time of a sleep.
             writers_out = Some(space.keep_writers_out(va));
         }
     }
@@ -188,17 +209,20 @@ fn attempt<'e, M: Machine>(
     space: &'e Space<M>,
     va: u64,
     access: Access,
+    deep: &mut bool,
     pin: &'e Pinned<'_>,
 ) -> Result<FaultKind, Stop<M>> {
-    let sequence = space.sequence(va);
+    let moment = space.moment(va);
     let Some(entry) = space.lookup(va, pin) else {
         // Contract C3: a miss counts only where the arena did not change around it.
-        return Err(if space.unchanged_since(va, sequence) { Stop::Fail(FaultError::NotMapped) } else { Stop::Again });
+        return Err(if space.unchanged_since(va, moment) { Stop::Fail(FaultError::NotMapped) } else { Stop::Again });
     };
-    if !entry.prot().contains(access.needs()) {
+    if !entry.prot().allows(access) {
         return Err(if entry.is_stale() { Stop::Stale } else { Stop::Fail(FaultError::Protection) });
     }
-    At { vm, pmap: space.pmap(), entry, va, access }.serve(pin)
+    let kind = At { vm, pmap: space.pmap(), entry, va, access }.serve(pin)?;
+    *deep = kind == FaultKind::Copy && entry.front().layers() > copy_up::LAYERS;
+    Ok(kind)
 }
 
 impl<'e, M: Machine> At<'e, M> {
@@ -208,17 +232,39 @@ impl<'e, M: Machine> At<'e, M> {
         let front = self.entry.front();
         match self.walk(Some(front), false, pin)? {
             Walk::Page(found) => self.map_or_copy(found, pin),
+            // Where it is, however deep: one page for all chains that show the layer. Then it is mapped, or copied.
+            Walk::Swapped(object, key, slot) => {
+                Err(PageIn::swapped(object, key, slot, pin).map_or(Stop::Again, Stop::PageIn))
+            }
             Walk::Zero => self.zero_fill(front, pin),
-            Walk::Hole(object, key) if object.holes_are_zero() => self.fill_hole(object, key, pin),
-            Walk::Hole(object, key) => Err(PageIn::new(object, key, pin).map_or(Stop::Again, Stop::PageIn)),
+            Walk::Hole(object, key) => match object.device() {
+                Some(device) => self.map_device(object, device),
+                None if object.holes_are_zero() => self.fill_hole(object, key, pin),
+                None => Err(PageIn::new(object, key, pin).map_or(Stop::Again, Stop::PageIn)),
+            },
         }
+    }
+
+    /// Whether the file at the end of the chain ends before the address: then a copy that was made while it was longer cannot
+    /// be reached either (as on Linux).
+    fn is_cut_off(&self, layer: Option<&'e Backing<M>>) -> bool {
+        let file = core::iter::successors(layer, |b| b.behind()).last();
+        file.and_then(|b| b.layer(self.va)).is_some_and(|(o, key)| !o.is_private() && key >= o.end())
     }
 
     /// Walks the chain from `layer` on. A cut (one in front of it, or one that is met) hides the anonymous layers behind it,
     /// not a file at the end.
     #[inline]
-    fn walk(&self, mut layer: Option<&'e Backing<M>>, mut cut: bool, pin: &Pinned<'_>) -> Result<Walk<'e, M>, Stop<M>> {
+    pub fn walk(
+        &self,
+        mut layer: Option<&'e Backing<M>>,
+        mut cut: bool,
+        pin: &Pinned<'_>,
+    ) -> Result<Walk<'e, M>, Stop<M>> {
         let mut depth = 0;
+        if self.entry.flags().contains(Flags::FILE) && self.is_cut_off(layer) {
+            return Err(if self.entry.is_stale() { Stop::Stale } else { Stop::Fail(FaultError::BeyondEnd) });
+        }
         while let Some(b) = layer {
             if let Some((object, key)) = b.layer(self.va)
                 && !(cut && object.is_private())
@@ -234,11 +280,12 @@ impl<'e, M: Machine> At<'e, M> {
                         if !state.valid() || page.object() != object.address() || page.index() != key {
                             return Err(Stop::Again);
                         }
-                        return Ok(Walk::Page(Found { page, state, object, key, depth }));
+                        return Ok(Walk::Page(Found { page, state, object, key, layer: b, depth }));
                     }
                     Slot::Reserved => return Err(Stop::Again),
                     Slot::Cut => cut = true,
-                    Slot::Empty | Slot::Cover(_) | Slot::Swap(_) => {}
+                    Slot::Swap(slot) => return Ok(Walk::Swapped(object, key, slot)),
+                    Slot::Empty | Slot::Cover(_) => {}
                 }
                 if !object.is_private() {
                     if key >= object.end() {
@@ -276,8 +323,7 @@ impl<'e, M: Machine> At<'e, M> {
             found.page.set(State::DIRTY);
             found.object.index().tag_dirty(found.key, pin);
         }
-        let mut table = self.pmap.table(self.vm, self.va)?;
-        self.check_entry()?;
+        let mut table = self.table()?;
         let now = self.check_page(&found, pin)?;
         let mut prot = self.entry.prot();
         // Exclusive still: a fork that shares the layer has marked the entry stale before.
@@ -293,7 +339,7 @@ impl<'e, M: Machine> At<'e, M> {
             Some(leaf) if leaf.pfn != pfn => {
                 // Whoever gave the address another page has not come to the old one's leaf yet.
                 let mut owed = Obligation::new(self.vm, self.pmap);
-                let _gone = table.remove(self.va, &mut owed);
+                credit(self.vm, table.remove(self.va, &mut owed));
                 drop(table);
                 let _flushed = owed.discharge();
                 return Err(Stop::Again);
@@ -301,36 +347,52 @@ impl<'e, M: Machine> At<'e, M> {
             Some(leaf) if leaf.prot.contains(self.access.needs()) => FaultKind::Spurious,
             Some(_) => FaultKind::Resident,
         };
-        table.enter(self.va, Enter { pfn, prot });
-        if kind == FaultKind::Resident && !store && !found.object.is_private() {
+        table.enter(self.va, Enter::new(pfn, prot));
+        if kind == FaultKind::Resident && !store {
             self.map_around(&mut table, found.object, pin);
         }
         Ok(kind)
     }
 
-    /// Maps resident neighbours of a file's page, for loads only where a store would have to do more first. Each is checked
-    /// as the faulting page is, under the same lock.
-    fn map_around(&self, table: &mut impl Table<M>, object: &Object<M>, pin: &Pinned<'_>) {
-        let start = self.va & !(AROUND * PAGE_SIZE - 1);
-        let window = VirtRange { start, end: start + AROUND * PAGE_SIZE };
-        let Some(window) = window.intersect(&self.entry.range()).and_then(|w| w.intersect(&table.span())) else {
-            return;
-        };
-        for va in (window.start..window.end).step_by(PAGE_SIZE as usize) {
-            if va == self.va || table.get(va).is_some() {
-                continue;
-            }
-            let near = At { va, ..*self };
-            if let Ok(Walk::Page(found)) = near.walk(Some(self.entry.front()), false, pin)
-                && core::ptr::eq(found.object, object)
-            {
-                let mut prot = self.entry.prot();
-                if !self.entry.shared() || !found.state.dirty() {
-                    prot -= Prot::WRITE;
-                }
-                table.enter(va, Enter { pfn: self.vm.pfn_of_page(found.page), prot });
-            }
+    /// Maps the page that the chain shows at the address, where it is resident and `wanted` by its object, and nothing is
+    /// mapped there; for whole small spaces. Checked as
+    /// [`At::map_around`] does. Returns whether it did. => under the table page's lock.
+    pub fn map_if_resident(
+        &self,
+        table: &mut impl Table<M>,
+        wanted: impl Fn(&Object<M>) -> bool,
+        pin: &Pinned<'_>,
+    ) -> Result<bool, Stop<M>> {
+        if table.get(self.va).is_some() {
+            return Ok(false);
         }
+        let Ok(Walk::Page(found)) = self.walk(Some(self.entry.front()), false, pin) else { return Ok(false) };
+        if !wanted(found.object) {
+            return Ok(false);
+        }
+        self.check_entry()?;
+        let mut prot = self.entry.prot();
+        let in_place = self.entry.shared() || (found.depth == 0 && found.object.is_private());
+        if !in_place || !found.state.dirty() {
+            prot -= Prot::WRITE;
+        }
+        table.enter(self.va, Enter::new(self.vm.pfn_of_page(found.page), prot));
+        Ok(true)
+    }
+
+    /// The table page over the address, locked, with the entry checked under its lock. Where the entry is being replaced, a
+    /// table page that is empty (linked by this fault, perhaps, after the writer came by) is not left behind.
+    pub fn table(&self) -> Result<<M::Pmap as Pmap<M>>::Table<'e>, Stop<M>> {
+        let table = self.pmap.table(self.vm, self.va)?;
+        if let Err(stop) = self.check_entry() {
+            let empty = (table.live() == 0).then(|| table.span());
+            drop(table);
+            if let Some(span) = empty {
+                self.pmap.prune(self.vm, span);
+            }
+            return Err(stop);
+        }
+        Ok(table)
     }
 
     /// Nothing anywhere in a private chain: a new page of zeroes in the front.
@@ -339,6 +401,7 @@ impl<'e, M: Machine> At<'e, M> {
         let key = front.key(self.va);
         let writable = self.entry.prot().contains(Prot::WRITE);
         let new = self.insert(object, key, Fill::Zeroed, writable, pin)?;
+        new.complete();
         self.install(new, front, None, pin)?;
         Ok(FaultKind::ZeroFill)
     }
@@ -348,6 +411,7 @@ impl<'e, M: Machine> At<'e, M> {
     fn fill_hole(&self, object: &'e Object<M>, key: u64, pin: &Pinned<'_>) -> Result<FaultKind, Stop<M>> {
         let shared = self.entry.shared();
         let new = self.insert(object, key, Fill::Zeroed, shared && self.entry.prot().contains(Prot::WRITE), pin)?;
+        new.complete();
         if !shared {
             new.keep();
             return Err(Stop::Progress);
@@ -357,7 +421,9 @@ impl<'e, M: Machine> At<'e, M> {
         Ok(FaultKind::ZeroFill)
     }
 
-    /// Makes a busy, valid page in `object`'s empty slot `key`. Its content is the caller's to complete.
+    /// Makes a busy, valid page in `object`'s empty slot `key`. Its content is the caller's to complete, zeroes too
+    /// ([`NewPage::complete`]): what is done here is time in which the frame's lines come.
+    #[inline(always)]
     pub fn insert<'o>(
         &self,
         object: &'o Object<M>,
@@ -366,8 +432,15 @@ impl<'e, M: Machine> At<'e, M> {
         dirty: bool,
         pin: &'o Pinned<'_>,
     ) -> Result<NewPage<'o, M>, Stop<M>> {
-        let frame = self.vm.alloc_frame(fill, For::User)?;
+        let (frame, zeroed) = self.vm.take_frame(fill, For::User)?;
         let page = self.vm.page(frame.pfn());
+        if !zeroed {
+            self.vm.machine().prefetch_frame(frame.pfn());
+            // The frame still names the one behind it in the magazine: the next fault's.
+            if let Some(next) = page.next() {
+                self.vm.machine().prefetch(core::ptr::from_ref(self.vm.page(next)).cast());
+            }
+        }
         let bits = if dirty { State::VALID | State::DIRTY } else { State::VALID };
         self.vm.assume_page(page, object.address(), key, bits);
         let slot = Slot::Page(frame.into_pfn());
@@ -377,7 +450,8 @@ impl<'e, M: Machine> At<'e, M> {
             cut = true;
             filled = Ok(());
         }
-        let new = NewPage { vm: self.vm, object, key, page, slot, cut, pin, listed: filled.is_ok() };
+        let zero = fill == Fill::Zeroed && !zeroed;
+        let new = NewPage { vm: self.vm, object, key, page, slot, cut, pin, listed: filled.is_ok(), zero };
         match filled {
             Ok(()) => {}
             Err(FillError::OutOfMemory) => return Err(Stop::Fail(FaultError::OutOfMemory)),
@@ -399,6 +473,7 @@ impl<'e, M: Machine> At<'e, M> {
     }
 
     /// Installs a new page, whose content is complete, and lets go of it. `source`: the page that it was copied from.
+    #[inline(always)]
     pub fn install(
         &self,
         new: NewPage<'_, M>,
@@ -406,11 +481,37 @@ impl<'e, M: Machine> At<'e, M> {
         source: Option<&Found<'e, M>>,
         pin: &Pinned<'_>,
     ) -> Result<(), Stop<M>> {
-        let mut table = self.pmap.table(self.vm, self.va)?;
-        self.check_entry()?;
-        // What lies behind must still be what the content was made of: a source that was removed may have been overwritten
-        // before it was copied. A page that moved forward meanwhile is found here, since whoever moves it fills the new slot
-        // before emptying the old one.
+        let mut table = self.table()?;
+        self.check_source(&new, front, source, pin)?;
+        let mut prot = self.entry.prot();
+        if !new.page.state().dirty() {
+            prot -= Prot::WRITE;
+        }
+        let pfn = self.vm.pfn_of_page(new.page);
+        if table.get(self.va).is_some_and(|leaf| leaf.pfn != pfn) {
+            let mut owed = Obligation::new(self.vm, self.pmap);
+            credit(self.vm, table.remove(self.va, &mut owed));
+            drop(table);
+            let _flushed = owed.discharge();
+            return Err(Stop::Again);
+        }
+        table.enter(self.va, Enter::new(pfn, prot));
+        drop(table);
+        new.keep();
+        Ok(())
+    }
+
+    /// What lies behind must still be what a new page's content was made of: a source that was removed may have been
+    /// overwritten before it was copied. A page that moved forward meanwhile is found here, since whoever moves it fills the new
+    /// slot before emptying the old one.
+    #[inline]
+    pub fn check_source(
+        &self,
+        new: &NewPage<'_, M>,
+        front: &'e Backing<M>,
+        source: Option<&Found<'e, M>>,
+        pin: &Pinned<'_>,
+    ) -> Result<(), Stop<M>> {
         if !mutant(Mutant::NoSourceCheck)
             && let Some(behind) = front.behind()
         {
@@ -421,21 +522,6 @@ impl<'e, M: Machine> At<'e, M> {
                 _ => return Err(Stop::Again),
             }
         }
-        let mut prot = self.entry.prot();
-        if !new.page.state().dirty() {
-            prot -= Prot::WRITE;
-        }
-        let pfn = self.vm.pfn_of_page(new.page);
-        if table.get(self.va).is_some_and(|leaf| leaf.pfn != pfn) {
-            let mut owed = Obligation::new(self.vm, self.pmap);
-            let _gone = table.remove(self.va, &mut owed);
-            drop(table);
-            let _flushed = owed.discharge();
-            return Err(Stop::Again);
-        }
-        table.enter(self.va, Enter { pfn, prot });
-        drop(table);
-        new.keep();
         Ok(())
     }
 
@@ -456,6 +542,9 @@ impl<'e, M: Machine> At<'e, M> {
             if now.generation() != found.state.generation() || !now.valid() {
                 return Err(Stop::Again);
             }
+        }
+        if found.depth == 0 && self.entry.flags().contains(Flags::FILE) && self.is_cut_off(Some(found.layer)) {
+            return Err(Stop::Again);
         }
         if found.depth > 0 && !mutant(Mutant::NoFrontCheck) {
             match self.walk(Some(self.entry.front()), false, pin)? {
@@ -479,9 +568,20 @@ pub(crate) struct NewPage<'o, M: Machine> {
     pin: &'o Pinned<'o>,
     /// It is in the index.
     listed: bool,
+    /// Its content is still to be zeroed.
+    zero: bool,
 }
 
 impl<M: Machine> NewPage<'_, M> {
+    /// Zeroes the content where that was asked for and is still to be done. Nobody looks at it before: the page is busy.
+    #[inline(always)]
+    pub fn complete(&self) {
+        if self.zero {
+            // SAFETY: the page is busy with us, and no leaf maps it.
+            unsafe { self.vm.machine().zero_frame(self.vm.pfn_of_page(self.page)) };
+        }
+    }
+
     /// The page stays, and is not busy any more.
     pub fn keep(self) {
         self.vm.unbusy(self.page);

@@ -1,7 +1,7 @@
 //! What is owed after a translation was taken away or weakened, and the proof that it was paid (Contract C4).
 //!
-//! An [`Obligation`] collects addresses, the table pages whose unflushed counts it raised, and frames that only the flush
-//! may free. Its `discharge` makes the CPUs that run the space drop those translations, lowers the counts, frees the frames
+//! An [`Obligation`] collects addresses, the table pages whose unflushed counts it raised (each by one, however many leaves
+//! it takes there), and frames that only the flush may free. Its `discharge` makes the CPUs that run the space drop those translations, lowers the counts, frees the frames
 //! and yields [`Flushed`]. Dropping it discharges it too, so that no path can forget; only `discharge` gives the proof.
 //! It holds a bounded number of ranges and table pages; when full, ranges widen to "everything" and table pages are paid
 //! for at once.
@@ -94,8 +94,12 @@ pub struct Obligation<'p, M: Machine> {
     vm: &'static Vm<M>,
     pmap: &'p M::Pmap,
     set: FlushSet,
-    tables: [(Pfn, u32); TABLES],
+    tables: [Pfn; TABLES],
     tables_len: usize,
+    /// Everything that those table pages cover.
+    covered: VirtRange,
+    /// Table pages that are found empty when they are paid for go.
+    prunes: bool,
     frames: Option<Pfn>,
 }
 
@@ -116,20 +120,39 @@ impl Flushed {
 impl<'p, M: Machine> Obligation<'p, M> {
     /// Nothing is owed yet.
     pub fn new(vm: &'static Vm<M>, pmap: &'p M::Pmap) -> Self {
-        Obligation { vm, pmap, set: FlushSet::new(), tables: [(Pfn(0), 0); TABLES], tables_len: 0, frames: None }
+        Obligation {
+            vm,
+            pmap,
+            set: FlushSet::new(),
+            tables: [Pfn(0); TABLES],
+            tables_len: 0,
+            covered: VirtRange { start: u64::MAX, end: 0 },
+            prunes: false,
+            frames: None,
+        }
     }
 
-    /// Owes the flush of one page at `va`, whose removal raised the unflushed count of `table` by one.
-    /// Called by the pmap with `table` locked.
-    pub fn owe(&mut self, va: u64, table: Pfn) {
+    /// Table pages that hold nothing and owe nothing once this is paid are freed: for who takes leaves away where nobody else
+    /// may come to look (a reverse scan). A map operation knows better when.
+    pub fn pruning(mut self) -> Self {
+        self.prunes = true;
+        self
+    }
+
+    /// Owes the flush of one page at `va`. The first time that it owes anything for `table` since it was paid, it calls
+    /// `raise`, which raises that table page's count of unflushed removals by one. Called by the pmap with `table`, which covers `span`,
+    /// locked, *before* the leaf is cleared or weakened (Contract C2).
+    #[inline]
+    pub fn owe(&mut self, va: u64, table: Pfn, span: VirtRange, raise: impl FnOnce()) {
         self.set.add(VirtRange { start: va, end: va + PAGE_SIZE });
         // Most often the table page of the last one.
-        if let Some(t) = self.tables[..self.tables_len].iter_mut().rev().find(|t| t.0 == table) {
-            t.1 += 1;
-        } else {
+        if !self.tables[..self.tables_len].iter().rev().any(|t| *t == table) {
             assert!(self.tables_len < TABLES, "an obligation is discharged before it visits more table pages");
-            self.tables[self.tables_len] = (table, 1);
+            raise();
+            self.tables[self.tables_len] = table;
             self.tables_len += 1;
+            self.covered.start = self.covered.start.min(span.start);
+            self.covered.end = self.covered.end.max(span.end);
         }
     }
 
@@ -142,6 +165,11 @@ impl<'p, M: Machine> Obligation<'p, M> {
     /// Whether the next table page may not fit: the caller then discharges (with no table locked) and begins anew.
     pub fn is_full(&self) -> bool {
         self.tables_len == TABLES
+    }
+
+    /// Owes a flush of `range` that other obligations owe already (Contract C2, unflushed removals).
+    pub fn owe_range(&mut self, range: VirtRange) {
+        self.set.add(range);
     }
 
     /// Owes a flush of upper levels as well: a table page was unlinked. Its frame goes to the epoch, not here.
@@ -173,10 +201,15 @@ impl<'p, M: Machine> Obligation<'p, M> {
             self.pmap.flush(self.vm, &self.set);
             self.set = FlushSet::new();
         }
-        for (table, by) in &self.tables[..self.tables_len] {
-            self.pmap.settle(self.vm, *table, *by);
+        let mut empty = false;
+        for table in &self.tables[..self.tables_len] {
+            empty |= self.pmap.settle(self.vm, *table);
         }
         self.tables_len = 0;
+        if empty && self.prunes {
+            self.pmap.prune(self.vm, self.covered);
+        }
+        self.covered = VirtRange { start: u64::MAX, end: 0 };
         while let Some(pfn) = self.frames {
             self.frames = self.vm.page(pfn).next();
             // SAFETY: `own` took the frame from its owner, and it is taken off the list here.
@@ -188,5 +221,29 @@ impl<'p, M: Machine> Obligation<'p, M> {
 impl<M: Machine> Drop for Obligation<'_, M> {
     fn drop(&mut self) {
         self.pay();
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::testing::{TestPmap, boot, page};
+
+    #[test]
+    fn a_table_pages_count_is_raised_once_for_each_obligation_however_many_leaves_it_takes() {
+        let boot = boot(512, 1);
+        let pmap = TestPmap::new(boot.vm).unwrap();
+        let mut raised = 0;
+        for _ in 0..2 {
+            let mut owed = Obligation::new(boot.vm, &pmap);
+            for n in 0..100 {
+                // Two table pages in turn: the count of each is the obligation's until it is paid.
+                owed.owe(page(n), Pfn(n % 2), VirtRange { start: page(0), end: page(100) }, || raised += 1);
+            }
+            // What the closure did not do to the tables is not undone either.
+            owed.tables_len = 0;
+            let _flushed = owed.discharge();
+        }
+        assert_eq!(raised, 4);
     }
 }

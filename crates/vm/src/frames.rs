@@ -1,24 +1,47 @@
-//! Physical frames: a buddy allocator, a depot of chains before it, a magazine a CPU before that.
+//! Physical frames: buddy lists by domain, a depot of chains before them, a magazine a CPU before that.
 //!
-//! A magazine is two chains of frames, linked through their descriptors; the depot holds whole chains of [`CHAIN`] frames, so
-//! an exchange moves one pointer. At most one shared operation for [`CHAIN`] allocations or frees, whatever the mix: two
+//! A magazine holds chains of frames, linked through their descriptors; a depot holds whole chains of up to [`CHAIN`] frames,
+//! so an exchange moves one pointer. At most one shared operation for so many allocations or frees, whatever the mix: two
 //! chains mean that a CPU which alternates at the edge of one does not go back to the depot each time (Bonwick and Adams,
-//! USENIX 2001). Blocks of several frames come from the buddy lists directly; where those have split too far, the depot's
-//! chains are broken up first.
+//! USENIX 2001). Blocks of several frames come from the buddy lists directly; where those have split too far, the depots'
+//! chains are broken up first, then the magazines.
 //!
-//! # The reserve
+//! # Domains
+//! The machine says which memory is near which CPU ([`Machine::domains`]). Each domain has a depot and buddy lists of its own
+//! under a lock of its own. A CPU takes from its own domain, from the next where that has none; what it frees of another
+//! domain's collects in a chain and goes home in a batch. No block spans two domains.
+//!
+//! # Length of a chain
+//! [`CHAIN`], less on machines with many CPUs and little memory: all magazines together keep at most a quarter of it from
+//! whoever needs it.
+//!
+//! # The reserve, and low memory
 //! Frames for programs ([`For::User`]) are refused once fewer than the reserve are left outside the magazines, so that the
-//! kernel's own memory ([`For::Kernel`]) does not run out because a program asked for everything. The mark is one
-//! read-mostly flag, changed only at depot exchanges.
+//! kernel's own memory ([`For::Kernel`]) does not run out because a program asked for everything. Only whoever goes to a depot
+//! finds out; taking a frame from the magazine compares nothing. Who is refused looks whether all CPUs together have more than
+//! the reserve, and brings that in; else it is refused without touching them. Below the low mark ([`Frames::is_low`], one
+//! read-mostly flag that changes at depot exchanges only) CPUs exchange short chains and keep little, the depots keep none,
+//! idle CPUs zero nothing, and the thread that asked for it ([`Frames::wake_when_low`]) is woken.
+
+mod buddy;
+mod check;
+mod contiguous;
+mod magazine;
+mod stock;
 
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
-use crate::page::{Kind, Page};
+use crate::page::{Descriptors, Kind};
 use crate::stats::Event;
 use crate::types::Pfn;
-use crate::vm::Vm;
-use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use quire_sync::{PerCpu, Rank, SpinLock, preempt_off};
+use crate::vm::{BootMemory, Config, Vm};
+use buddy::{Buddy, Group};
+pub use buddy::{LARGE, MAX_ORDER};
+pub use check::FrameError;
+pub use contiguous::Contiguous;
+use magazine::Magazine;
+use quire_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, ThreadHandle, record};
 
 /// Frames in a chain: with one shared line for an exchange, one in 256 allocations shares anything.
 #[cfg(not(any(loom, shuttle)))]
@@ -26,9 +49,6 @@ pub const CHAIN: u32 = 256;
 /// Frames in a chain, small so that exchanges happen under the checkers.
 #[cfg(any(loom, shuttle))]
 pub const CHAIN: u32 = 2;
-
-/// The largest block is 2^MAX_ORDER frames (4 MiB): a large page and its alignment, with room.
-pub const MAX_ORDER: u8 = 10;
 
 /// A frame that somebody owns. Not copied; it goes back with [`Vm::free_frame`], or becomes a page or a table.
 #[derive(Debug)]
@@ -79,55 +99,84 @@ pub enum For {
     Kernel,
 }
 
-#[derive(Clone, Copy)]
-struct Chain {
-    head: Option<Pfn>,
-    len: u32,
-}
-
-impl Chain {
-    const EMPTY: Chain = Chain { head: None, len: 0 };
-}
-
-/// One CPU's frames. Its lock is taken by others only to drain it.
-pub struct Magazine {
-    chains: SpinLock<[Chain; 2]>,
-}
-
-impl Magazine {
-    pub(crate) fn new() -> Self {
-        Magazine { chains: SpinLock::new(Rank::MAGAZINE, [Chain::EMPTY; 2]) }
+impl For {
+    fn group(self) -> Group {
+        match self {
+            For::User => Group::User,
+            For::Kernel => Group::Kernel,
+        }
     }
 }
 
+/// What a domain has that no CPU has.
+struct Held {
+    /// Full chains by group, linked head to head through `prev`.
+    full: [Option<Pfn>; 2],
+    buddy: Buddy,
+}
+
+/// One domain's frames outside the magazines.
+#[repr(C)]
 struct Depot {
-    /// Full chains, linked head to head through `prev`.
-    full: Option<Pfn>,
-    /// Free blocks by order, doubly linked.
-    blocks: [Option<Pfn>; MAX_ORDER as usize + 1],
+    /// Frames in chains and blocks. Written under the lock, with which it shares a line.
+    outside: AtomicU64,
+    held: SpinLock<Held>,
 }
 
 /// The frames of a machine.
 pub struct Frames {
+    pages: Descriptors,
     magazines: PerCpu<Magazine>,
-    depot: SpinLock<Depot>,
-    /// Frames in the depot (chains and blocks). Written under the depot's lock.
-    outside: AtomicU64,
-    /// Fewer than the reserve are left outside the magazines.
+    domains: &'static [CachePadded<Depot>],
+    /// Fewer than the low mark are left outside the magazines. Read often, changed at depot exchanges.
     low: AtomicBool,
+    /// Frames in a full chain of programs' frames.
+    chain: u32,
+    /// Zeroed frames that a CPU keeps at most.
+    stock: u32,
     reserve: u64,
+    low_mark: u64,
     total: u64,
+    /// The thread to wake when memory gets low; 0: none.
+    daemon: AtomicUsize,
 }
 
 impl Frames {
-    pub(crate) fn new(magazines: PerCpu<Magazine>, total: u64, reserve: u64) -> Self {
+    /// Bytes of boot memory that the depots of `domains` domains take.
+    pub(crate) const fn boot_bytes(domains: usize) -> usize {
+        domains * size_of::<CachePadded<Depot>>()
+    }
+
+    pub(crate) fn new<M: Machine>(
+        boot: &mut BootMemory<'_, M>,
+        pages: Descriptors,
+        total: u64,
+        domains: usize,
+        config: &Config,
+    ) -> Self {
+        let reserve = config.reserve.unwrap_or((total / 64).clamp(256, 4096)).min(total / 2);
+        let machine = boot.machine();
+        let cpus = machine.cpus();
+        let magazines = boot.per_cpu(|cpu| Magazine::new((machine.domain_of_cpu(cpu) % domains) as u8));
+        let mut number = 0;
+        let depots = boot.slice(domains, || {
+            number += 1;
+            let held = Held { full: [None; 2], buddy: Buddy::new(pages, (number - 1) as u8) };
+            CachePadded(Depot { held: SpinLock::new(Rank::FRAMES, held), outside: AtomicU64::new(0) })
+        });
+        record::own_array(depots.as_ptr().cast(), size_of_val(depots), size_of::<CachePadded<Depot>>(), "frame-depot");
+        let share = total / (8 * cpus as u64);
         Frames {
+            pages,
             magazines,
-            depot: SpinLock::new(Rank::FRAMES, Depot { full: None, blocks: [None; MAX_ORDER as usize + 1] }),
-            outside: AtomicU64::new(0),
+            domains: depots,
             low: AtomicBool::new(false),
+            chain: if cfg!(any(loom, shuttle)) { CHAIN } else { (CHAIN as u64).min(share).max(16) as u32 },
+            stock: (config.zero_stock as u64).min(share / 4) as u32,
             reserve,
+            low_mark: reserve + (total / 64).max(16).min(total / 8),
             total,
+            daemon: AtomicUsize::new(0),
         }
     }
 
@@ -139,20 +188,67 @@ impl Frames {
     pub fn reserve(&self) -> u64 {
         self.reserve
     }
-    /// Frames that are free now: exact where nothing runs, else each magazine as it was when read.
+    /// Frames outside the magazines below which memory is low: the reserve, and a sixty-fourth of all.
+    pub fn low_mark(&self) -> u64 {
+        self.low_mark
+    }
+    /// Whether fewer than [`Frames::low_mark`] frames were left outside the magazines at the last depot exchange. One load of
+    /// a word that is hardly ever written.
+    #[inline(always)]
+    pub fn is_low(&self) -> bool {
+        self.low.load(Ordering::Relaxed)
+    }
+    /// Frames that are free now: exact where nothing runs, else each magazine and depot as it was when read.
     pub fn free(&self) -> u64 {
-        let cached: u64 =
-            self.magazines.iter().map(|m| m.chains.lock().iter().map(|c| c.len as u64).sum::<u64>()).sum();
-        self.outside.load(Ordering::Relaxed) + cached
+        self.outside() + self.cached(None)
+    }
+    /// Memory domains of the machine.
+    pub fn domains(&self) -> usize {
+        self.domains.len()
+    }
+    /// Frames of `domain` that are free now, in its depot or with its CPUs (where those have some of another domain, as theirs).
+    ///
+    /// # Panics
+    /// Where there is no such domain.
+    pub fn free_in(&self, domain: usize) -> u64 {
+        self.domains[domain].outside.load(Ordering::Relaxed) + self.cached(Some(domain as u8))
+    }
+    /// Frames in the depots.
+    fn outside(&self) -> u64 {
+        self.domains.iter().map(|d| d.outside.load(Ordering::Relaxed)).sum()
+    }
+    fn cached(&self, domain: Option<u8>) -> u64 {
+        let of = self.magazines.iter().filter(|m| domain.is_none_or(|d| d == m.domain));
+        of.map(|m| m.local.lock().chains().map(|c| c.len as u64).sum::<u64>()).sum()
+    }
+    /// Large frames (2^[`LARGE`]) that are whole, in all domains.
+    pub fn large(&self) -> u64 {
+        self.domains.iter().map(|d| d.held.lock().buddy.large()).sum()
     }
 
-    fn account(&self, delta: i64) {
-        // Under the depot's lock: the only writer.
-        let now = self.outside.load(Ordering::Relaxed).wrapping_add_signed(delta);
-        self.outside.store(now, Ordering::Relaxed);
-        let low = now < self.reserve;
+    /// From now on `thread` is unparked when memory gets low, and each time that a frame is refused. It must not go before
+    /// somebody else is named.
+    pub fn wake_when_low(&self, thread: Option<ThreadHandle>) {
+        self.daemon.store(thread.map_or(0, |t| t.0), Ordering::Release);
+    }
+
+    fn wake_daemon(&self) {
+        match self.daemon.load(Ordering::Acquire) {
+            0 => {}
+            thread => quire_sync::hooks::unpark(ThreadHandle(thread)),
+        }
+    }
+
+    /// Counts what comes to a depot or goes. Its lock is held: nobody else writes the count.
+    fn account(&self, depot: &Depot, delta: i64) {
+        let now = depot.outside.load(Ordering::Relaxed).wrapping_add_signed(delta);
+        depot.outside.store(now, Ordering::Relaxed);
+        let low = self.outside() < self.low_mark;
         if self.low.load(Ordering::Relaxed) != low {
             self.low.store(low, Ordering::Relaxed);
+            if low {
+                self.wake_daemon();
+            }
         }
     }
 }
@@ -160,88 +256,32 @@ impl Frames {
 impl<M: Machine> Vm<M> {
     /// One frame. Takes no shared lock but once in [`CHAIN`] calls.
     pub fn alloc_frame(&self, fill: Fill, on_behalf: For) -> Result<Frame, OutOfMemory> {
-        let pfn = self.take_frame(on_behalf)?;
-        let page = self.page(pfn);
-        page.set_kind(Kind::Wild);
-        self.stats().count(Event::FrameAlloc);
-        if fill == Fill::Zeroed {
+        let (frame, zeroed) = self.take_frame(fill, on_behalf)?;
+        if fill == Fill::Zeroed && !zeroed {
             // SAFETY: the frame was just taken off the free lists; nobody else uses it.
-            unsafe { self.machine().zero_frame(pfn) };
+            unsafe { self.machine().zero_frame(frame.pfn()) };
         }
-        Ok(Frame(pfn))
+        Ok(frame)
     }
 
-    fn take_frame(&self, on_behalf: For) -> Result<Pfn, OutOfMemory> {
+    /// A frame that the caller will fill whole, with zeroes or something else; whether it is zeroed already is told. What it
+    /// does before that is time in which the frame's lines come.
+    #[inline]
+    pub(crate) fn take_frame(&self, fill: Fill, on_behalf: For) -> Result<(Frame, bool), OutOfMemory> {
         if self.inject_failure() {
             return Err(OutOfMemory);
         }
-        let f = self.frames();
-        if on_behalf == For::User && f.low.load(Ordering::Relaxed) {
-            // Frames may sit in other CPUs' magazines: bring them back once before giving up.
-            self.drain_magazines();
-            if f.low.load(Ordering::Relaxed) {
-                return Err(OutOfMemory);
-            }
+        let group = on_behalf.group();
+        let (pfn, zeroed) = match self.pop_frame(fill, group) {
+            Some(got) => got,
+            None => self.pop_frame_at_last(fill, group).ok_or(OutOfMemory)?,
+        };
+        self.page(pfn).set_kind(Kind::Wild);
+        self.stats().count(Event::FrameAlloc);
+        if zeroed {
+            self.check_zeroed(pfn);
         }
-        if let Some(pfn) = self.pop_magazine(on_behalf) {
-            return Ok(pfn);
-        }
-        self.drain_magazines();
-        self.pop_magazine(on_behalf).ok_or(OutOfMemory)
-    }
-
-    fn pop_magazine(&self, on_behalf: For) -> Option<Pfn> {
-        let f = self.frames();
-        let cpu = preempt_off();
-        let mut chains = f.magazines.mine(&cpu).chains.lock();
-        if chains[0].len == 0 {
-            chains.swap(0, 1);
-        }
-        if chains[0].len == 0 {
-            chains[0] = self.refill(on_behalf);
-        }
-        let pfn = chains[0].head?;
-        chains[0] = Chain { head: self.page(pfn).next(), len: chains[0].len - 1 };
-        Some(pfn)
-    }
-
-    /// A chain from the depot: a full one, or one cut from the smallest block that is there.
-    fn refill(&self, on_behalf: For) -> Chain {
-        let f = self.frames();
-        let mut depot = f.depot.lock();
-        if on_behalf == For::User && f.outside.load(Ordering::Relaxed) < f.reserve {
-            return Chain::EMPTY;
-        }
-        self.stats().count(Event::DepotExchange);
-        if let Some(head) = depot.full {
-            depot.full = self.page(head).prev();
-            f.account(-(CHAIN as i64));
-            return Chain { head: Some(head), len: CHAIN };
-        }
-        let mut chain = Chain::EMPTY;
-        while chain.len < CHAIN {
-            let want = CHAIN - chain.len;
-            // The largest order that fits what is wanted, or what is there below it; else split from above.
-            let fit = (31 - want.leading_zeros()).min(MAX_ORDER as u32) as u8;
-            let Some((pfn, order)) = (0..=fit)
-                .rev()
-                .find_map(|o| depot.blocks[o as usize].map(|_| o))
-                .or_else(|| (fit + 1..=MAX_ORDER).find(|o| depot.blocks[*o as usize].is_some()))
-                .and_then(|o| self.take_block(&mut depot, o.min(fit)).map(|p| (p, o.min(fit))))
-            else {
-                break;
-            };
-            let n = 1u64 << order;
-            for i in (pfn.0..pfn.0 + n).rev() {
-                let page = self.page(Pfn(i));
-                page.set_kind(Kind::Cached);
-                page.set_next(chain.head);
-                chain.head = Some(Pfn(i));
-            }
-            chain.len += n as u32;
-        }
-        f.account(-(chain.len as i64));
-        chain
+        Ok((Frame(pfn), zeroed))
     }
 
     /// Takes a frame back.
@@ -256,62 +296,7 @@ impl<M: Machine> Vm<M> {
         page.set_kind(Kind::Cached);
         self.stats().count(Event::FrameFree);
         self.poison(pfn);
-        let f = self.frames();
-        let cpu = preempt_off();
-        let mut chains = f.magazines.mine(&cpu).chains.lock();
-        if chains[0].len == CHAIN {
-            if chains[1].len == CHAIN {
-                let full = chains[1];
-                self.put_chain(full);
-                chains[1] = Chain::EMPTY;
-            }
-            chains.swap(0, 1);
-        }
-        page.set_next(chains[0].head);
-        chains[0] = Chain { head: Some(pfn), len: chains[0].len + 1 };
-    }
-
-    fn put_chain(&self, chain: Chain) {
-        let f = self.frames();
-        let mut depot = f.depot.lock();
-        self.stats().count(Event::DepotExchange);
-        if chain.len == CHAIN
-            && let Some(head) = chain.head
-        {
-            self.page(head).set_prev(depot.full);
-            depot.full = Some(head);
-        } else {
-            self.break_chain(&mut depot, chain);
-        }
-        f.account(chain.len as i64);
-    }
-
-    fn break_chain(&self, depot: &mut Depot, chain: Chain) {
-        let mut at = chain.head;
-        while let Some(pfn) = at {
-            at = self.page(pfn).next();
-            self.put_block(depot, pfn, 0);
-        }
-    }
-
-    /// Brings every CPU's cached frames back to the buddy lists: before giving up, and before asking for large blocks.
-    pub fn drain_magazines(&self) {
-        let f = self.frames();
-        for m in f.magazines.iter() {
-            let chains = core::mem::replace(&mut *m.chains.lock(), [Chain::EMPTY; 2]);
-            for c in chains {
-                if c.len > 0 {
-                    let mut depot = f.depot.lock();
-                    self.break_chain(&mut depot, c);
-                    f.account(c.len as i64);
-                }
-            }
-        }
-        let mut depot = f.depot.lock();
-        while let Some(head) = depot.full {
-            depot.full = self.page(head).prev();
-            self.break_chain(&mut depot, Chain { head: Some(head), len: CHAIN });
-        }
+        self.push_frame(pfn);
     }
 
     /// 2^`order` consecutive frames, aligned to their size. The first frame stands for the block.
@@ -319,97 +304,85 @@ impl<M: Machine> Vm<M> {
         if order > MAX_ORDER || self.inject_failure() {
             return Err(OutOfMemory);
         }
-        let f = self.frames();
-        for attempt in 0..2 {
-            let mut depot = f.depot.lock();
-            let allowed = on_behalf == For::Kernel || f.outside.load(Ordering::Relaxed) >= f.reserve + (1 << order);
-            if allowed && let Some(pfn) = self.take_block(&mut depot, order) {
-                f.account(-(1i64 << order));
-                drop(depot);
-                (pfn.0..pfn.0 + (1 << order)).for_each(|i| self.page(Pfn(i)).set_kind(Kind::Wild));
-                self.stats().add(Event::FrameAlloc, 1 << order);
-                return Ok(Frame(pfn));
-            }
-            drop(depot);
-            if attempt == 0 {
-                self.drain_magazines();
+        if let Some(frame) = self.take_run(order, on_behalf) {
+            return Ok(frame);
+        }
+        // The depots' chains one by one, for as long as that takes; then the magazines.
+        while self.frames().break_one() {
+            if let Some(frame) = self.take_run(order, on_behalf) {
+                return Ok(frame);
             }
         }
-        Err(OutOfMemory)
+        self.drain_magazines();
+        self.take_run(order, on_behalf).ok_or(OutOfMemory)
+    }
+
+    fn take_run(&self, order: u8, on_behalf: For) -> Option<Frame> {
+        let f = self.frames();
+        let here = f.magazines.of(quire_sync::current_cpu()).domain as usize;
+        for i in 0..f.domains.len() {
+            let depot = &f.domains[(here + i) % f.domains.len()];
+            let mut held = depot.held.lock();
+            if on_behalf == For::User && f.outside() < f.reserve + (1 << order) {
+                return None;
+            }
+            if let Some(pfn) = held.buddy.take(order, on_behalf.group()) {
+                f.account(depot, -(1i64 << order));
+                drop(held);
+                self.hand_out(pfn.0, pfn.0 + (1 << order), on_behalf.group());
+                return Some(Frame(pfn));
+            }
+        }
+        None
+    }
+
+    /// Marks frames that were just taken out of the buddy lists.
+    fn hand_out(&self, start: u64, end: u64, group: Group) {
+        for i in start..end {
+            let page = self.page(Pfn(i));
+            page.set_kind(Kind::Wild);
+            page.set_group(group as u8);
+        }
+        self.stats().add(Event::FrameAlloc, end - start);
     }
 
     /// Takes back what [`Vm::alloc_run`] gave, with the same order.
     pub fn free_run(&self, first: Frame, order: u8) {
         let pfn = first.into_pfn();
+        self.give_back(pfn.0, pfn.0 + (1 << order));
+    }
+
+    /// Takes back consecutive frames of one domain.
+    fn give_back(&self, start: u64, end: u64) {
         let f = self.frames();
-        (pfn.0..pfn.0 + (1 << order)).for_each(|i| self.poison(Pfn(i)));
-        self.stats().add(Event::FrameFree, 1 << order);
-        let mut depot = f.depot.lock();
-        self.put_block(&mut depot, pfn, order);
-        f.account(1i64 << order);
+        let page = self.page(Pfn(start));
+        debug_assert!(
+            (start..end).all(|i| !matches!(self.page(Pfn(i)).kind(), Kind::Free | Kind::Cached | Kind::Reserved)),
+            "frames from {start} on are freed twice"
+        );
+        (start..end).for_each(|i| self.poison(Pfn(i)));
+        self.stats().add(Event::FrameFree, end - start);
+        let depot = &f.domains[page.domain() as usize];
+        let mut held = depot.held.lock();
+        held.buddy.put_range(start, end, Group::from_u8(page.group()));
+        f.account(depot, (end - start) as i64);
     }
 
     /// Hands a range of RAM to the buddy lists, at boot.
-    pub(crate) fn donate(&self, mut start: u64, end: u64) {
+    pub(crate) fn donate(&self, start: u64, end: u64) {
         let f = self.frames();
-        let mut depot = f.depot.lock();
-        while start < end {
-            let align = if start == 0 { MAX_ORDER as u32 } else { start.trailing_zeros() };
-            let order = align.min((end - start).ilog2()).min(MAX_ORDER as u32) as u8;
-            self.put_block(&mut depot, Pfn(start), order);
-            f.account(1i64 << order);
-            start += 1 << order;
+        let domain = |pfn: u64| (self.machine().domain_of_frame(Pfn(pfn)) % f.domains.len()) as u8;
+        let mut at = start;
+        while at < end {
+            let here = domain(at);
+            let to = (at + 1..end).find(|i| domain(*i) != here).unwrap_or(end);
+            (at..to).for_each(|i| self.page(Pfn(i)).set_domain(here));
+            let depot = &f.domains[here as usize];
+            let mut held = depot.held.lock();
+            held.buddy.put_range(at, to, Group::User);
+            f.account(depot, (to - at) as i64);
+            at = to;
         }
-    }
-
-    fn take_block(&self, depot: &mut Depot, order: u8) -> Option<Pfn> {
-        let from = (order..=MAX_ORDER).find(|o| depot.blocks[*o as usize].is_some())?;
-        let pfn = depot.blocks[from as usize]?;
-        self.unlink_block(depot, pfn, from);
-        for o in (order..from).rev() {
-            self.link_block(depot, Pfn(pfn.0 + (1 << o)), o);
-        }
-        Some(pfn)
-    }
-
-    fn put_block(&self, depot: &mut Depot, mut pfn: Pfn, mut order: u8) {
-        (pfn.0..pfn.0 + (1 << order)).for_each(|i| self.page(Pfn(i)).set_kind(Kind::Wild));
-        while order < MAX_ORDER {
-            let buddy = Pfn(pfn.0 ^ (1 << order));
-            let Some(page) = self.find_page(buddy) else { break };
-            if page.kind() != Kind::Free || page.order() != order {
-                break;
-            }
-            self.unlink_block(depot, buddy, order);
-            pfn = Pfn(pfn.0 & !(1 << order));
-            order += 1;
-        }
-        self.link_block(depot, pfn, order);
-    }
-
-    fn link_block(&self, depot: &mut Depot, pfn: Pfn, order: u8) {
-        let page = self.page(pfn);
-        page.set_kind(Kind::Free);
-        page.set_order(order);
-        page.set_prev(None);
-        let head = depot.blocks[order as usize];
-        page.set_next(head);
-        if let Some(h) = head {
-            self.page(h).set_prev(Some(pfn));
-        }
-        depot.blocks[order as usize] = Some(pfn);
-    }
-
-    fn unlink_block(&self, depot: &mut Depot, pfn: Pfn, order: u8) {
-        let page = self.page(pfn);
-        match page.prev() {
-            Some(p) => self.page(p).set_next(page.next()),
-            None => depot.blocks[order as usize] = page.next(),
-        }
-        if let Some(n) = page.next() {
-            self.page(n).set_prev(page.prev());
-        }
-        page.set_kind(Kind::Wild);
     }
 
     fn poison(&self, pfn: Pfn) {
@@ -419,8 +392,9 @@ impl<M: Machine> Vm<M> {
             unsafe { core::ptr::write_bytes(self.machine().frame_ptr(pfn), 0xd5, crate::types::PAGE_SIZE as usize) };
         }
     }
-
-    fn find_page(&self, pfn: Pfn) -> Option<&'static Page> {
-        (pfn.0 < self.page_count()).then(|| self.page(pfn))
-    }
 }
+
+#[cfg(all(test, any(loom, shuttle)))]
+mod models;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -26,6 +26,7 @@
 //!
 //! Everything here needs an epoch pin of the caller: nodes are freed by the epoch.
 
+mod check;
 mod prune;
 mod range;
 #[cfg(test)]
@@ -37,10 +38,12 @@ use crate::error::OutOfMemory;
 use crate::mutant::{Mutant, mutant};
 use crate::types::Pfn;
 use core::marker::PhantomData;
+use core::ops::Deref;
 use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::epoch::{Pinned, Retired};
 use quire_sync::hooks::relax;
+use quire_sync::record;
 
 /// log2 of a node's slots. 64 slots make the bitmaps one word each.
 #[cfg(not(any(loom, shuttle)))]
@@ -155,7 +158,26 @@ pub struct Node<N: Nodes> {
     dirty: AtomicU64,
     /// 1: a leaf. Fixed.
     height: u32,
-    slots: [AtomicU64; SLOTS],
+    slots: Slots,
+}
+
+#[cfg(test)]
+quire_sync::assert_layout!(Node<&'static crate::Vm<crate::testing::TestMachine>> {
+    size: 576, align: 64,
+    retired: 0, nodes: 16, present: 24, dirty: 32, height: 40, slots: 64,
+});
+
+/// A node's slots, from a line's start on: eight leaf nodes, which cover as much as one page-table page, have their slots in
+/// one line of their parent. So CPUs that fill different regions do not share a line of slots.
+#[repr(align(64))]
+struct Slots([AtomicU64; SLOTS]);
+
+impl Deref for Slots {
+    type Target = [AtomicU64; SLOTS];
+    #[inline(always)]
+    fn deref(&self) -> &[AtomicU64; SLOTS] {
+        &self.0
+    }
 }
 
 impl<N: Nodes> Node<N> {
@@ -167,8 +189,9 @@ impl<N: Nodes> Node<N> {
             present: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
             height,
-            slots: core::array::from_fn(|_| AtomicU64::new(EMPTY)),
+            slots: Slots(core::array::from_fn(|_| AtomicU64::new(EMPTY))),
         };
+        record::wrote(node.as_ptr());
         // SAFETY: fresh memory for a node, by the contract of `Nodes`.
         unsafe { node.write(value) };
         Ok(node)
@@ -199,7 +222,14 @@ impl<N: Nodes> Node<N> {
     }
 
     fn slot(&self, key: u64) -> (&AtomicU64, u64) {
-        let i = (key >> (BITS * (self.height - 1))) & MASK;
+        record::read(&self.height);
+        self.slot_at(key, self.height)
+    }
+
+    /// As [`slot`](Self::slot), where the caller knows the height from the word that led here: the header of an inner node is
+    /// written whenever a node is linked below it, its slots' lines are not.
+    fn slot_at(&self, key: u64, height: u32) -> (&AtomicU64, u64) {
+        let i = (key >> (BITS * (height - 1))) & MASK;
         (&self.slots[i as usize], 1 << i)
     }
 }
@@ -291,10 +321,11 @@ impl<N: Nodes> Index<N> {
         loop {
             // SAFETY: the word is a node of this index, and the caller is pinned for 'a.
             let n = unsafe { node::<N>(word) };
-            if n.height == 1 {
+            let h = height(word);
+            if h == 1 {
                 return Place::Leaf(n);
             }
-            word = n.slot(key).0.load(Ordering::Acquire);
+            word = n.slot_at(key, h).0.load(Ordering::Acquire);
             if word & NODE == 0 {
                 return Place::Absent;
             }
@@ -355,17 +386,18 @@ impl<N: Nodes> Index<N> {
         loop {
             // SAFETY: the word is a node of this index, and the caller is pinned for 'a.
             let n = unsafe { node::<N>(word) };
-            if n.height == 1 {
+            let h = height(word);
+            if h == 1 {
                 return Ok(Place::Leaf(n));
             }
-            let (slot, bit) = n.slot(key);
+            let (slot, bit) = n.slot_at(key, h);
             word = slot.load(Ordering::Acquire);
             if word == EMPTY {
-                let child = Node::build(nodes, n.height - 1).map_err(|_| FillError::OutOfMemory)?;
+                let child = Node::build(nodes, h - 1).map_err(|_| FillError::OutOfMemory)?;
                 match slot.compare_exchange(EMPTY, RESERVED, Ordering::AcqRel, Ordering::Acquire) {
                     Ok(_) => {
                         n.present.fetch_or(bit, Ordering::AcqRel);
-                        word = Node::word(child, n.height - 1);
+                        word = Node::word(child, h - 1);
                         slot.store(word, Ordering::Release);
                         continue;
                     }

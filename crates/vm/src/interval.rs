@@ -4,8 +4,9 @@
 //! rebalance and nothing stored for it. Each member knows the largest end below it. Insert, remove and a step to the next
 //! overlap are O(log n) expected. Nothing is allocated; the owner of the tree guards it.
 
-use core::cell::UnsafeCell;
+use crate::check::Broken;
 use core::ptr;
+use quire_sync::Shared;
 
 /// The part of a member that its tree uses. Guarded by the tree's owner.
 pub struct Links<T> {
@@ -29,7 +30,7 @@ impl<T> Links<T> {
 /// `links` is the same cell each time, `start` and `end` never change, and `start < end`.
 pub unsafe trait Interval: Sized {
     /// The links.
-    fn links(&self) -> &UnsafeCell<Links<Self>>;
+    fn links(&self) -> &Shared<Links<Self>>;
     /// First key.
     fn start(&self) -> u64;
     /// One past the last key.
@@ -65,12 +66,12 @@ impl<T: Interval> Tree<T> {
     pub unsafe fn insert(&mut self, member: *mut T) {
         // SAFETY: members are alive while they are in the tree, and links are guarded by the tree.
         unsafe {
-            *links(member) = Links::new((*member).end());
+            *change(member) = Links::new((*member).end());
             let mut parent = ptr::null_mut();
             let mut at = self.root;
             while !at.is_null() {
                 parent = at;
-                let l = links(at);
+                let l = change(at);
                 l.max = l.max.max((*member).end());
                 at = if place(member) < place(at) { l.left } else { l.right };
             }
@@ -78,11 +79,11 @@ impl<T: Interval> Tree<T> {
                 self.root = member;
                 return;
             }
-            links(member).parent = parent;
+            change(member).parent = parent;
             if place(member) < place(parent) {
-                links(parent).left = member;
+                change(parent).left = member;
             } else {
-                links(parent).right = member;
+                change(parent).right = member;
             }
             loop {
                 let parent = links(member).parent;
@@ -116,14 +117,14 @@ impl<T: Interval> Tree<T> {
             if parent.is_null() {
                 self.root = ptr::null_mut();
             } else {
-                let p = links(parent);
+                let p = change(parent);
                 if p.left == member {
                     p.left = ptr::null_mut();
                 } else {
                     p.right = ptr::null_mut();
                 }
             }
-            links(member).parent = ptr::null_mut();
+            change(member).parent = ptr::null_mut();
             let mut at = parent;
             while !at.is_null() {
                 refresh(at);
@@ -140,27 +141,27 @@ impl<T: Interval> Tree<T> {
             let grand = links(parent).parent;
             if links(parent).left == member {
                 let inner = links(member).right;
-                links(parent).left = inner;
+                change(parent).left = inner;
                 if !inner.is_null() {
-                    links(inner).parent = parent;
+                    change(inner).parent = parent;
                 }
-                links(member).right = parent;
+                change(member).right = parent;
             } else {
                 let inner = links(member).left;
-                links(parent).right = inner;
+                change(parent).right = inner;
                 if !inner.is_null() {
-                    links(inner).parent = parent;
+                    change(inner).parent = parent;
                 }
-                links(member).left = parent;
+                change(member).left = parent;
             }
-            links(parent).parent = member;
-            links(member).parent = grand;
+            change(parent).parent = member;
+            change(member).parent = grand;
             if grand.is_null() {
                 self.root = member;
             } else if links(grand).left == parent {
-                links(grand).left = member;
+                change(grand).left = member;
             } else {
-                links(grand).right = member;
+                change(grand).right = member;
             }
             refresh(parent);
             refresh(member);
@@ -196,16 +197,63 @@ impl<T: Interval> Tree<T> {
         (member.start(), ptr::from_ref(member).addr())
     }
 
-    /// Panics where an invariant does not hold; returns the number of members. For tests and the checker.
-    pub fn check(&self) -> usize {
+    /// Whether `member` is found where the order says that it stands.
+    pub fn contains(&self, member: &T) -> bool {
+        let mut at = self.root;
         // SAFETY: members are alive while they are in the tree.
-        unsafe { check(self.root, ptr::null_mut()) }
+        while let Some(t) = unsafe { at.as_ref() } {
+            if ptr::eq(t, member) {
+                return true;
+            }
+            // SAFETY: as above.
+            let l = unsafe { links(at) };
+            at = if Self::place(member) < Self::place(t) { l.left } else { l.right };
+        }
+        false
+    }
+
+    /// Checks links, order, heap order and largest ends, and calls `each` with every member; returns how many there are. In
+    /// O(n), as deep as the tree.
+    pub fn check(&self, each: &mut dyn FnMut(&T) -> Result<(), Broken>) -> Result<u64, Broken> {
+        let mut seen = Seen { count: 0, last: None, each };
+        // SAFETY: members are alive while they are in the tree.
+        unsafe { check(self.root, ptr::null_mut(), &mut seen)? };
+        Ok(seen.count)
     }
 }
 
-unsafe fn links<'a, T: Interval>(member: *mut T) -> &'a mut Links<T> {
+/// What a check has met so far.
+struct Seen<'a, T> {
+    count: u64,
+    last: Option<Place>,
+    each: &'a mut dyn FnMut(&T) -> Result<(), Broken>,
+}
+
+/// A door for tests of the checker.
+#[cfg(all(test, not(any(loom, shuttle))))]
+impl<T: Interval> Tree<T> {
+    /// Makes the largest end below `member` wrong.
+    ///
+    /// # Safety
+    /// The tree has the member.
+    pub unsafe fn corrupt_max(&mut self, member: *mut T) {
+        // SAFETY: by this function's contract.
+        unsafe { change(member) }.max += 1;
+    }
+}
+
+/// A member's links, to be read.
+#[cfg_attr(recording, track_caller)]
+unsafe fn links<'a, T: Interval + 'a>(member: *mut T) -> &'a Links<T> {
     // SAFETY: the callers hold the tree, and use one member's links at a time.
-    unsafe { &mut *(*member).links().get() }
+    unsafe { (*member).links().get() }
+}
+
+/// A member's links, to be changed.
+#[cfg_attr(recording, track_caller)]
+unsafe fn change<'a, T: Interval + 'a>(member: *mut T) -> &'a mut Links<T> {
+    // SAFETY: as in `links`.
+    unsafe { (*member).links().get_mut() }
 }
 
 unsafe fn place<T: Interval>(member: *mut T) -> Place {
@@ -225,7 +273,7 @@ fn priority<T>(member: *mut T) -> u64 {
 unsafe fn refresh<T: Interval>(member: *mut T) {
     // SAFETY: the callers hold the tree.
     unsafe {
-        let l = links(member);
+        let l = change(member);
         let mut max = (*member).end();
         for child in [l.left, l.right] {
             if !child.is_null() {
@@ -261,24 +309,32 @@ unsafe fn find<T: Interval>(at: *mut T, start: u64, end: u64, after: Option<Plac
     ptr::null_mut()
 }
 
-unsafe fn check<T: Interval>(at: *mut T, parent: *mut T) -> usize {
-    if at.is_null() {
-        return 0;
-    }
-    // SAFETY: the callers hold the tree.
+/// Checks the members below `at` in their order; returns the largest end among them, or 0. A member whose parent is not the
+/// one above it ends the walk, so that it ends also where links lead in a circle.
+unsafe fn check<T: Interval>(at: *mut T, parent: *mut T, seen: &mut Seen<'_, T>) -> Result<u64, Broken> {
+    // SAFETY: the callers hold the tree, whose members are alive.
+    let Some(member) = (unsafe { at.as_ref() }) else { return Ok(0) };
+    // SAFETY: as above.
     unsafe {
         let (left, right, up, max) = {
             let l = links(at);
             (l.left, l.right, l.parent, l.max)
         };
-        assert_eq!(up, parent, "a member's parent is not the one above it");
-        assert!(parent.is_null() || priority(parent) >= priority(at), "the heap order is broken");
-        assert!(left.is_null() || place(left) < place(at), "the order is broken");
-        assert!(right.is_null() || place(right) > place(at), "the order is broken");
-        let n = check(left, at) + check(right, at) + 1;
-        refresh(at);
-        assert_eq!(links(at).max, max, "the largest end is not the one that the members have");
-        n
+        if up != parent {
+            return Err(Broken::ListLinks(member.start()));
+        }
+        if !parent.is_null() && priority(parent) < priority(at) {
+            return Err(Broken::ListOrder(member.start()));
+        }
+        let below = check(left, at, seen)?;
+        if seen.last.is_some_and(|last| last >= place(at)) {
+            return Err(Broken::ListOrder(member.start()));
+        }
+        seen.last = Some(place(at));
+        seen.count += 1;
+        (seen.each)(member)?;
+        let largest = member.end().max(below).max(check(right, at, seen)?);
+        if largest == max { Ok(max) } else { Err(Broken::ListMax(member.start())) }
     }
 }
 
@@ -288,13 +344,13 @@ mod tests {
     use proptest::prelude::*;
 
     struct Member {
-        links: UnsafeCell<Links<Member>>,
+        links: Shared<Links<Member>>,
         start: u64,
         end: u64,
     }
     // SAFETY: fixed fields.
     unsafe impl Interval for Member {
-        fn links(&self) -> &UnsafeCell<Links<Self>> {
+        fn links(&self) -> &Shared<Links<Self>> {
             &self.links
         }
         fn start(&self) -> u64 {
@@ -323,12 +379,12 @@ mod tests {
                     }
                 } else {
                     let end = start + len;
-                    let m = Box::into_raw(Box::new(Member { links: UnsafeCell::new(Links::new(end)), start, end }));
+                    let m = Box::into_raw(Box::new(Member { links: Shared::new(Links::new(end)), start, end }));
                     // SAFETY: in no tree yet.
                     unsafe { tree.insert(m) };
                     list.push(m);
                 }
-                prop_assert_eq!(tree.check(), list.len());
+                prop_assert_eq!(tree.check(&mut |_| Ok(())), Ok(list.len() as u64));
             }
             for (start, len) in asks {
                 let end = start + len;

@@ -21,29 +21,42 @@
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![deny(missing_docs)]
 
+mod around;
 pub mod backing;
+pub mod check;
 pub mod collapse;
 mod copy;
+mod copy_up;
+pub mod daemon;
 pub mod error;
 pub mod fault;
 pub mod flush;
 pub mod frames;
 pub mod index;
 pub mod interval;
+pub mod io;
+mod laundry;
 pub mod machine;
 pub mod map;
+pub mod memory_store;
 #[cfg(all(test, any(loom, shuttle)))]
 mod models;
 pub mod mutant;
 pub mod object;
 pub mod page;
 mod page_in;
+pub mod pageout;
 pub mod pager;
 pub mod queue;
+mod reaper;
 mod remove;
+mod rmap;
+mod shadow;
 pub mod slab;
 pub mod sleep;
 pub mod stats;
+mod steal;
+pub mod swap;
 #[cfg(any(test, loom, shuttle))]
 mod testing;
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -56,5 +69,5 @@ pub use fault::FaultKind;
 pub use machine::{Machine, Phys, Pmap, Table};
 pub use map::{Space, SpaceRef};
 pub use object::ObjectRef;
-pub use types::{Access, PAGE_SHIFT, PAGE_SIZE, Pfn, PhysRange, Prot, VirtRange};
+pub use types::{Access, MemoryType, PAGE_SHIFT, PAGE_SIZE, Pfn, PhysRange, Prot, VirtRange};
 pub use vm::{BootError, Config, Vm};

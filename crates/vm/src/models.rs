@@ -5,13 +5,17 @@
 //! shuttle runs everything in one order: those tests are loom's alone. The machine beneath has one table page, absent at
 //! first, and TLBs that keep what they are not told to drop. Assertions stand where no pin or lock is held.
 
+mod chains;
+mod paging;
+
 use crate::Phys;
 use crate::collapse::collapse;
 use crate::index::Slot;
+use crate::map::kernel::KernelMap;
 use crate::map::{MapRequest, Placement, Space, SpaceRef};
 use crate::mutant::{Mutant, set_mutant};
 use crate::object::ObjectRef;
-use crate::testing::{Boot, TestMachine, boot, page};
+use crate::testing::{Boot, KERNEL, TestMachine, boot, page};
 use crate::types::{Access, PAGE_SIZE, Pfn, VirtRange};
 use quire_sync::explore::{Arc, model, thread};
 use quire_sync::hooks::threads::set_cpu;
@@ -392,6 +396,37 @@ fn a_store_that_does_not_look_at_the_stale_mark_reaches_the_child() {
     fails(2, Mutant::NoStaleCheck, fork_against_store);
 }
 
+/// C9: arenas join while a fault looks its entry up.
+fn join_against_load() {
+    let w = World::private(1);
+    set_cpu(1);
+    w.space.open_arena(1);
+    let at = w.space.map(&MapRequest::private(Placement::Any { hint: 0 }, PAGE_SIZE)).unwrap();
+    assert_eq!(at, page(2), "the other CPU's stretch");
+    store(&w.space, 2, 5);
+    w.space.pmap().forget(w.boot.vm, page(2));
+    set_cpu(0);
+    beside(
+        w,
+        |w| load(&w.space, 2),
+        |w| w.space.join_arenas().unwrap(),
+        |w, seen, ()| {
+            assert_eq!(seen, Some(5), "an entry is missed while arenas join");
+            assert_eq!(load(&w.space, 2), Some(5), "an entry is lost while arenas join");
+        },
+    );
+}
+
+#[test]
+fn an_entry_is_found_while_arenas_join() {
+    holds(3, join_against_load);
+}
+#[test]
+#[should_panic(expected = "an entry is missed while arenas join")]
+fn a_miss_in_a_closed_arena_is_found_out() {
+    fails(3, Mutant::MissInClosedArena, join_against_load);
+}
+
 /// Private memory after a fork whose child is gone: page 0 is in the layer behind, pages 1 and 2 are in front.
 fn layered() -> World {
     let w = World::private(3);
@@ -477,4 +512,178 @@ fn a_page_that_is_being_copied_is_not_lost_by_moving() {
 #[should_panic(expected = "a page is lost by moving")]
 fn a_page_that_is_not_there_to_stay_hides_nothing() {
     fails(1, Mutant::BusyHides, move_against_copy);
+}
+
+/// Idle page tables are dropped while a page that they map is taken away: the remover must not trust the empty leaf.
+fn drop_tables_against_remove() {
+    let w = World::showing(true);
+    load(&w.space, 0);
+    let frame = w.frame().unwrap();
+    beside(
+        w,
+        move |w| {
+            w.file.discard(0..1);
+            // The frame is free now.
+            w.space.pmap().cached(page(0)).any(|l| l.pfn == frame)
+        },
+        |w| w.space.drop_tables(),
+        |_, still_reached, _| assert!(!still_reached, "a free frame is reached through a TLB"),
+    );
+}
+
+#[test]
+fn a_remover_sees_that_dropped_tables_are_not_flushed_yet() {
+    holds(2, drop_tables_against_remove);
+}
+#[test]
+#[should_panic(expected = "a free frame is reached")]
+fn a_remover_that_trusts_a_dropped_leaf_is_found_out() {
+    fails(2, Mutant::NoUnflushedCheck, drop_tables_against_remove);
+}
+
+/// Idle page tables are dropped while a thread of the space stores: whatever comes first, the store is there and marked.
+fn drop_tables_against_store() {
+    let w = World::private(1);
+    store(&w.space, 0, 1);
+    beside(
+        w,
+        |w| store(&w.space, 0, 2),
+        |w| w.space.drop_tables(),
+        |w, _, _| {
+            assert_eq!(load(&w.space, 0), Some(2), "a store is lost");
+            assert_eq!(w.space.stats().resident_pages, 1, "an address has two pages");
+        },
+    );
+}
+
+#[test]
+fn a_store_is_there_whenever_tables_are_dropped() {
+    holds(2, drop_tables_against_store);
+}
+
+/// The first fault after a drop maps all residents while one of them is unmapped.
+fn refill_against_unmap() {
+    let w = World::private(2);
+    store(&w.space, 0, 1);
+    store(&w.space, 1, 2);
+    w.space.drop_tables();
+    beside(
+        w,
+        |w| load(&w.space, 1),
+        |w| w.space.unmap(ONE).unwrap(),
+        |w, seen, _| {
+            assert_eq!(seen, Some(2));
+            assert!(w.translations().is_empty(), "an unmapped address is translated");
+        },
+    );
+}
+
+#[test]
+fn a_fault_that_maps_all_residents_maps_none_that_is_unmapped() {
+    holds(2, refill_against_unmap);
+}
+#[test]
+#[should_panic(expected = "an unmapped address is translated")]
+fn a_refill_that_does_not_look_at_the_stale_mark_is_found_out() {
+    fails(2, Mutant::NoStaleCheck, refill_against_unmap);
+}
+
+/// The first fault after a drop maps all residents of a file while one of them is taken away.
+fn refill_against_remove() {
+    let w = World::new();
+    let object = Some((w.file.clone(), 0));
+    let r = MapRequest { object, shared: true, ..MapRequest::private(Placement::Fixed(page(0)), 2 * PAGE_SIZE) };
+    w.space.map(&r).unwrap();
+    // Nothing of the system may outlive it.
+    drop(r);
+    w.file.write(PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();
+    load(&w.space, 0);
+    w.space.drop_tables();
+    beside(
+        w,
+        |w| load(&w.space, 1),
+        |w| w.file.discard(0..1),
+        |w, _, _| {
+            let (there, translations) = (w.frame(), w.translations());
+            assert!(translations.iter().all(|t| Some(*t) == there), "a removed page is mapped");
+        },
+    );
+}
+
+#[test]
+fn a_fault_that_maps_all_residents_maps_none_that_is_removed() {
+    holds(2, refill_against_remove);
+}
+
+/// Idle page tables are dropped, and not flushed yet, when the page that they map is unmapped.
+fn unmap_against_drop_tables() {
+    let w = World::showing(true);
+    load(&w.space, 0);
+    beside(
+        w,
+        |w| w.space.drop_tables(),
+        |w| {
+            w.space.unmap(ONE).unwrap();
+            w.space.pmap().cached(page(0)).next().is_some()
+        },
+        |_, _, still_reached| assert!(!still_reached, "an unmapped address is still reached through a TLB"),
+    );
+}
+
+#[test]
+fn unmapping_flushes_what_was_dropped_and_is_not_flushed_yet() {
+    holds(2, unmap_against_drop_tables);
+}
+// Under loom only: shuttle's random schedules hardly ever stop at that one place.
+#[test]
+#[cfg(loom)]
+#[should_panic(expected = "an unmapped address is still reached")]
+fn a_writer_that_trusts_an_empty_leaf_is_found_out() {
+    fails(2, Mutant::NoUnflushedSweep, unmap_against_drop_tables);
+}
+
+/// Kernel addresses are given up and used again by two CPUs at once.
+fn kernel_addresses_are_reused() {
+    set_cpu(0);
+    let boot = Arc::new(boot(FRAMES, 2));
+    let vm = boot.vm;
+    // The map refers to itself for ever; what it holds lies in the system's memory.
+    let map: &'static KernelMap<TestMachine> = Box::leak(Box::new(KernelMap::new(vm, KERNEL, PAGE_SIZE).unwrap()));
+    // One range for each CPU: room for no guard, so that addresses run out.
+    let use_some = move |cpu: usize| {
+        set_cpu(cpu);
+        let mut stale = false;
+        for _ in 0..2 {
+            if let Ok(range) = map.buffer(0x1) {
+                let va = range.range().start;
+                // What any CPU reaches there is what is mapped there now.
+                let now = vm.machine().kernel_leaf(va);
+                stale |= vm.machine().kernel_translate(va) != now;
+                set_cpu(1 - cpu);
+                stale |= vm.machine().kernel_translate(va) != now;
+                set_cpu(cpu);
+            }
+        }
+        stale
+    };
+    let keep = boot.clone();
+    let t = thread::spawn(move || {
+        let _keep = keep;
+        use_some(1)
+    });
+    let mine = use_some(0);
+    let theirs = t.join().unwrap();
+    set_cpu(0);
+    assert!(!mine && !theirs, "a kernel address is reached by an old translation");
+    map.settle();
+}
+
+#[test]
+fn a_kernel_address_is_used_again_only_after_every_cpu_has_forgotten_it() {
+    holds(2, kernel_addresses_are_reused);
+}
+#[test]
+#[should_panic(expected = "reached by an old translation")]
+fn kernel_addresses_that_are_reused_before_the_flush_are_found_out() {
+    fails(2, Mutant::ReuseBeforeFlush, kernel_addresses_are_reused);
 }

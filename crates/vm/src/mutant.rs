@@ -1,7 +1,7 @@
 //! Switches that leave out one step of a protocol, so that the model checkers can be seen to notice.
 //!
 //! A model first passes with everything in place, then fails with each switch on. Natively [`mutant`] is constant false and
-//! the switches are compiled away.
+//! the switches are compiled away, but for tests of the hosted machine, which want them (feature `mutants`).
 
 /// A step that can be left out; each names the protocol and the step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +37,32 @@ pub enum Mutant {
     BusyHides,
     /// Move: the old slot is emptied before the new one is filled.
     EmptyBeforeFill,
+    /// Shadow: a copy looks who else sees its source before it is there to stay.
+    LookBeforeFill,
+    /// Shadow: a chain that was chosen as the watch is not looked at again after the watch was written.
+    NoSecondLook,
+    /// Dirty: what a leaf says of stores is not credited when the leaf is taken away.
+    NoCredit,
+    /// Map change: a leaf that is gone but not flushed yet is taken for gone.
+    NoUnflushedSweep,
+    /// Kernel map: frames and addresses are used again before every CPU has dropped its translations.
+    ReuseBeforeFlush,
+    /// Arenas: a miss is believed though the address belongs to another arena by now.
+    MissInClosedArena,
+    /// Clean: the data is read before the flush.
+    ReadBeforeProtect,
+    /// Clean: whether somebody stores through the frame is not looked at.
+    NoHoldCheck,
+    /// Clean: at the end of a write the page is not asked whether it has gone.
+    NoGoneCheck,
+    /// Queues: a drain links what its batch names, whatever the page's state says.
+    DrainTrustsBatch,
+    /// Queues: a page is unlinked though its state could not be changed, because a remover has just taken its identity.
+    TakeUnlinksLeaving,
+    /// Queues: a page's links are read after its state was changed, when its frame may be another's.
+    LinksAfterState,
+    /// Frames: a block stays marked free until it is handed out, after the depot's lock was let go.
+    TakenStaysFree,
 }
 
 #[cfg(any(loom, shuttle, test))]
@@ -59,11 +85,29 @@ mod switch {
         ON.set(m.map_or(0, |m| m as u8));
     }
 }
-#[cfg(any(loom, shuttle, test))]
+#[cfg(all(feature = "mutants", not(any(loom, shuttle, test))))]
+mod switch {
+    use super::Mutant;
+    use core::sync::atomic::{AtomicU8, Ordering};
+
+    // Of the whole program: the CPUs of a hosted machine are threads.
+    static ON: AtomicU8 = AtomicU8::new(0);
+
+    /// Whether the step that `m` names is to be left out.
+    #[inline(always)]
+    pub fn mutant(m: Mutant) -> bool {
+        ON.load(Ordering::Relaxed) == m as u8
+    }
+    /// Leaves out `m` (or nothing) from now on, in the whole program.
+    pub fn set_mutant(m: Option<Mutant>) {
+        ON.store(m.map_or(0, |m| m as u8), Ordering::Relaxed);
+    }
+}
+#[cfg(any(loom, shuttle, test, feature = "mutants"))]
 pub use switch::{mutant, set_mutant};
 
 /// Whether the step that `m` names is to be left out: never, outside tests.
-#[cfg(not(any(loom, shuttle, test)))]
+#[cfg(not(any(loom, shuttle, test, feature = "mutants")))]
 #[inline(always)]
 pub const fn mutant(m: Mutant) -> bool {
     let _named = m;

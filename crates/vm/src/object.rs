@@ -9,21 +9,33 @@
 //! `index`: itself. `size`: written by who serialises size changes (the file), read by faults under C2's rule. `refs`,
 //! `flags`: atomic. A part's tree: its lock. Everything else is fixed.
 
+mod check;
 mod content;
+mod device;
+mod marks;
 mod parts;
+mod range;
+mod write_back;
 
 pub use content::IoError;
+pub use device::Device;
+pub use marks::Marks;
 pub(crate) use parts::{MoreParts, Parts};
+pub use range::{ObjectRange, Present, Walk, What};
 
 use crate::backing::Backing;
 use crate::error::OutOfMemory;
 use crate::flush::Flushed;
 use crate::index::{Index, Node, Nodes};
 use crate::machine::Machine;
+use crate::page::Page;
 use crate::pager::Pager;
+use crate::reaper;
 use crate::remove;
+use crate::rmap;
 use crate::slab::Slab;
 use crate::sleep::MaySleep;
+use crate::steal;
 use crate::types::PAGE_SIZE;
 use crate::vm::{BootMemory, Vm};
 use core::fmt;
@@ -78,6 +90,8 @@ unsafe impl<M: Machine> Nodes for &'static Vm<M> {
 const DEAD: u32 = 1;
 /// Anonymous and reached through backings only.
 const PRIVATE: u32 = 2;
+/// Physical addresses: no page, no pager.
+const DEVICE: u32 = 4;
 
 /// A thing that has pages; see the module.
 #[repr(C, align(64))]
@@ -94,9 +108,19 @@ pub struct Object<M: Machine> {
     // First cache line to here: what faults read; written at the ends only.
     parts: Parts<M>,
     pager: Option<NonNull<dyn Pager>>,
+    /// What a device shows.
+    device: Option<Device>,
     /// 0: not asked for yet.
     id: AtomicU64,
+    /// Where the reaper finds it.
+    reaping: reaper::Place<M>,
 }
+
+#[cfg(test)]
+quire_sync::assert_layout!(Object<crate::testing::TestMachine> {
+    size: 192, align: 64,
+    retired: 0, index: 16, size: 24, flags: 32, refs: 36, vm: 40, parts: 48,
+});
 
 // SAFETY: the pager is `Send + Sync` and outlives the object (`Pager::released`); the rest is made of atomics and locks.
 unsafe impl<M: Machine> Send for Object<M> {}
@@ -114,7 +138,9 @@ impl<M: Machine> Object<M> {
             vm,
             parts: Parts::new(ptr::null_mut()),
             pager,
+            device: None,
             id: AtomicU64::new(0),
+            reaping: reaper::Place::new(),
         }
     }
 
@@ -151,7 +177,7 @@ impl<M: Machine> Object<M> {
     /// As pages name it.
     #[inline(always)]
     pub(crate) fn address(&self) -> u64 {
-        ptr::from_ref(self).addr() as u64
+        ptr::from_ref(self).expose_provenance() as u64
     }
     /// Whether it is anonymous and reached through backings only.
     #[inline(always)]
@@ -176,6 +202,9 @@ impl<M: Machine> Object<M> {
     }
     pub(crate) fn parts(&self) -> &Parts<M> {
         &self.parts
+    }
+    pub(crate) fn reaping(&self) -> &reaper::Place<M> {
+        &self.reaping
     }
 
     /// Bytes.
@@ -270,6 +299,8 @@ impl<M: Machine> Object<M> {
         let emptied = unsafe { object.parts.remove(b) };
         if keeps {
             remove::trim(object, keys);
+            // Who is left may hide what only this one saw.
+            vm.reaper().flag(object);
         }
         for _ in 0..emptied as u32 + keeps as u32 {
             // SAFETY: a part that counted is empty now, or the reference was taken above.
@@ -302,6 +333,7 @@ impl<M: Machine> Object<M> {
         object.flags.fetch_or(DEAD, Ordering::AcqRel);
         // Insert: "insert busy, fence, read the dead mark". Teardown: "mark, fence, look". One of the two sees the other.
         fence_full();
+        vm.reaper().forget(object);
         remove::free_all(object);
         let pin = vm.epoch().pin();
         object.index.dismantle(&pin);
@@ -316,6 +348,16 @@ impl<M: Machine> Object<M> {
         }
         // SAFETY: no handle and no backing leads here any more; faults that found the object before are pinned.
         unsafe { vm.epoch().retire(this.as_ptr().cast(), free::<M>) };
+    }
+}
+
+impl<M: Machine> Vm<M> {
+    /// The object of `page`, as it says now; it stays as long as the pin, even where the page leaves it.
+    pub(crate) fn object_of<'p>(&self, page: &Page, _pin: &'p Pinned<'_>) -> Option<&'p Object<M>> {
+        let object = core::ptr::with_exposed_provenance::<Object<M>>(page.object() as usize);
+        // SAFETY: pages name objects, and an object is retired only after its pages have lost their identities: what was
+        // read under the pin is not freed under it.
+        unsafe { object.as_ref() }
     }
 }
 
@@ -338,6 +380,9 @@ impl<M: Machine> ObjectRef<M> {
 
     /// What `pager` has: a file of `bytes` bytes. The pager is used until its [`Pager::released`] is called.
     pub fn with_pager(vm: &'static Vm<M>, pager: &'static dyn Pager, bytes: u64) -> Result<Self, OutOfMemory> {
+        if !pager.in_memory() {
+            vm.pageout().note_pager();
+        }
         let pager = Some(NonNull::from(pager));
         Ok(ObjectRef { object: vm.object_memory().objects.alloc(vm, Object::build(vm, bytes, 0, pager))? })
     }
@@ -348,18 +393,36 @@ impl<M: Machine> ObjectRef<M> {
     }
 
     /// Changes the size. Shrinking takes the pages beyond the end away, from the object and from everybody who maps them, and
-    /// zeroes the rest of the last page. The caller serialises size changes of one object (the file's own lock). May sleep.
+    /// zeroes the rest of the last page. The caller serialises size changes of one object (the file's own lock). May sleep. A
+    /// device keeps its size ([`ObjectRef::revoke`]).
     pub fn set_size(&self, bytes: u64) {
-        let old = self.size.swap(bytes, Ordering::AcqRel);
+        if self.device().is_some() {
+            return;
+        }
+        let old = self.size();
+        if bytes > old && !old.is_multiple_of(PAGE_SIZE) {
+            // What programs have stored behind the end through mappings does not become the file's.
+            content::zero_tail(self, old, &mut MaySleep::here());
+        }
+        self.size.store(bytes, Ordering::Release);
         if bytes < old {
             // Insert: "insert busy, fence, read the size". Here: "write the size, fence, look".
             fence_full();
             let mut may = MaySleep::here();
-            remove::evict(self, bytes.div_ceil(PAGE_SIZE)..crate::index::KEYS, &mut may);
+            let gone = bytes.div_ceil(PAGE_SIZE)..crate::index::KEYS;
+            remove::evict(self, gone.clone(), &mut may);
+            // Copies of private mappings stay where they are, and cannot be reached: as if the file's own pages lay there.
+            let _flushed = rmap::unmap_shown(self, gone);
             if !bytes.is_multiple_of(PAGE_SIZE) {
                 content::zero_tail(self, bytes, &mut may);
             }
         }
+    }
+
+    /// Pages the pages of `pages` out: writes what changed, and frees the frames. What is in use, or cannot be written, stays.
+    /// May sleep.
+    pub fn page_out(&self, pages: Range<u64>) {
+        steal::push_out(self, pages, &mut MaySleep::here());
     }
 
     /// Takes the pages of `pages` away, from the object and from everybody who maps them: their next use finds zeroes (or what

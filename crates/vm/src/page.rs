@@ -10,7 +10,9 @@
 //! - `words` belong to the frame's user by kind: the descriptor of a page-table page, a slab's free list.
 
 use crate::types::Pfn;
-use quire_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::ptr::NonNull;
+use quire_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence_after_rmw};
+use quire_sync::record;
 
 /// What a frame is used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +33,25 @@ pub enum Kind {
     /// A slab's frame.
     Slab = 6,
 }
+
+/// What a copy of a page finds about earlier ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Copied {
+    /// It is the first.
+    First,
+    /// It is not, and nobody has looked who still shows the page.
+    Again,
+    /// This stands for one who still did when somebody looked.
+    Watched(u64),
+}
+
+/// The bit of a frame's home that says its group.
+const GROUP: u8 = 1 << 7;
+
+const COPIED: u8 = 1;
+const WATCHED: u8 = 2;
+/// The word that a watch is kept in.
+const WATCH: usize = 1;
 
 impl Kind {
     fn from_u8(v: u8) -> Kind {
@@ -61,12 +82,17 @@ impl State {
     pub const WAITERS: u64 = 1 << 3;
     /// Referenced since the queues last looked.
     pub const REFERENCED: u64 = 1 << 4;
-    /// Lowest bit of the queue field (three bits; see [`crate::page::Page::queue`]).
+    /// The content is being written out. No second write begins; freeing takes the frame only when the write is done. See
+    /// [`crate::laundry`].
+    pub const LAUNDERING: u64 = 1 << 5;
+    /// Lowest bit of the queue field: three bits for the queue, then the part (the meaning is the queue module's).
     pub const QUEUE_SHIFT: u32 = 8;
+    /// Bits of the queue field that number a part.
+    pub const PART_BITS: u32 = 10;
     /// Mask of the queue field.
-    pub const QUEUE_MASK: u64 = 0b111 << Self::QUEUE_SHIFT;
-    /// Lowest bit of the generation.
-    pub const GENERATION_SHIFT: u32 = 16;
+    pub const QUEUE_MASK: u64 = ((1 << (3 + Self::PART_BITS)) - 1) << Self::QUEUE_SHIFT;
+    /// Lowest bit of the generation: 40 bits, which a frame that gets a new identity each microsecond uses up in 12 days.
+    pub const GENERATION_SHIFT: u32 = 24;
 
     /// Whether `BUSY` is set.
     pub fn busy(self) -> bool {
@@ -84,9 +110,17 @@ impl State {
     pub fn waiters(self) -> bool {
         self.0 & Self::WAITERS != 0
     }
+    /// Whether the content is being written out.
+    pub fn laundering(self) -> bool {
+        self.0 & Self::LAUNDERING != 0
+    }
     /// The generation: another value means another identity.
     pub fn generation(self) -> u64 {
         self.0 >> Self::GENERATION_SHIFT
+    }
+    /// The queue field.
+    pub fn queue(self) -> u16 {
+        ((self.0 & Self::QUEUE_MASK) >> Self::QUEUE_SHIFT) as u16
     }
 }
 
@@ -119,13 +153,28 @@ pub struct Page {
     holds: AtomicU32,
     kind: AtomicU8,
     order: AtomicU8,
-    _pad: [u8; 2],
+    /// Of an object's page: whether it was copied for a front, and whether its second word is its watch.
+    copied: AtomicU8,
+    /// The memory domain of the frame, and in the top bit its group. Written by whoever takes the frame off the free lists; the
+    /// domain never changes.
+    home: AtomicU8,
     words: [AtomicU64; 3],
 }
 
 // One line a page: the budget of the whole design.
-#[cfg(not(any(loom, shuttle)))]
-const _: () = assert!(size_of::<Page>() == 64);
+quire_sync::assert_layout!(Page {
+    size: 64,
+    align: 64,
+    state: 0,
+    object: 8,
+    index: 16,
+    next: 24,
+    prev: 28,
+    holds: 32,
+    kind: 36,
+    order: 37,
+    words: 40,
+});
 
 impl Page {
     /// A descriptor of a frame that is not RAM.
@@ -139,7 +188,8 @@ impl Page {
             holds: AtomicU32::new(0),
             kind: AtomicU8::new(0),
             order: AtomicU8::new(0),
-            _pad: [0; 2],
+            copied: AtomicU8::new(0),
+            home: AtomicU8::new(0),
             words: core::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
@@ -188,10 +238,10 @@ impl Page {
         }
     }
 
-    /// Sets bits of the state word (VALID, DIRTY, REFERENCED); returns the state before.
+    /// Sets bits of the state word (VALID, DIRTY, REFERENCED, LAUNDERING); returns the state before.
     #[inline]
     pub fn set(&self, bits: u64) -> State {
-        debug_assert!(bits & !(State::VALID | State::DIRTY | State::REFERENCED) == 0);
+        debug_assert!(bits & !(State::VALID | State::DIRTY | State::REFERENCED | State::LAUNDERING) == 0);
         State(self.state.fetch_or(bits, Ordering::AcqRel))
     }
 
@@ -202,12 +252,27 @@ impl Page {
         State(self.state.fetch_and(!bits, Ordering::AcqRel))
     }
 
+    /// Ends a write of the content, and sets `bits` in the same step; false where the page has lost its identity meanwhile,
+    /// and nothing is changed. The caller has a hold on the frame since the write began, so it is no other page yet.
+    pub(crate) fn end_laundering(&self, bits: u64) -> bool {
+        let mut s = self.state.load(Ordering::Acquire);
+        while s & State::LAUNDERING != 0 {
+            let new = s & !State::LAUNDERING | bits;
+            match self.state.compare_exchange_weak(s, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(now) => s = now,
+            }
+        }
+        false
+    }
+
     /// Gives a wild frame an identity: busy from the start, `bits` of VALID and DIRTY as told. The caller owns the frame.
     #[inline]
     pub fn assume(&self, object: u64, index: u64, bits: u64) {
         self.object.store(object, Ordering::Relaxed);
         self.index.store(index, Ordering::Relaxed);
         self.kind.store(Kind::Object as u8, Ordering::Relaxed);
+        self.copied.store(0, Ordering::Relaxed);
         self.holds.store(1, Ordering::Relaxed);
         let generation = self.state.load(Ordering::Relaxed) >> State::GENERATION_SHIFT;
         self.state.store(generation << State::GENERATION_SHIFT | State::BUSY | bits, Ordering::Release);
@@ -218,6 +283,7 @@ impl Page {
         debug_assert!(self.state().busy(), "Contract C1: a page changes its identity without being busy");
         self.object.store(object, Ordering::Relaxed);
         self.index.store(index, Ordering::Relaxed);
+        self.copied.store(0, Ordering::Relaxed);
         self.state.fetch_add(1 << State::GENERATION_SHIFT, Ordering::AcqRel);
     }
 
@@ -246,15 +312,11 @@ impl Page {
         self.index.load(Ordering::Acquire)
     }
 
-    /// Which queue the page is in (the meaning is the queue module's).
-    pub fn queue(&self) -> u8 {
-        ((self.state.load(Ordering::Acquire) & State::QUEUE_MASK) >> State::QUEUE_SHIFT) as u8
-    }
     /// Moves the queue field from `from` to `to`; false where it was something else.
-    pub fn change_queue(&self, from: u8, to: u8) -> bool {
+    pub(crate) fn change_queue(&self, from: u16, to: u16) -> bool {
         let mut s = self.state.load(Ordering::Acquire);
         loop {
-            if (s & State::QUEUE_MASK) >> State::QUEUE_SHIFT != from as u64 {
+            if State(s).queue() != from {
                 return false;
             }
             let new = s & !State::QUEUE_MASK | (to as u64) << State::QUEUE_SHIFT;
@@ -272,7 +334,11 @@ impl Page {
         let mut n = self.holds.load(Ordering::Relaxed);
         while n != 0 {
             match self.holds.compare_exchange_weak(n, n + 1, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return true,
+                Ok(_) => {
+                    // Between the hold and what its taker looks at next: who sets busy or clears dirty fences, and looks for holds.
+                    fence_after_rmw();
+                    return true;
+                }
                 Err(now) => n = now,
             }
         }
@@ -286,6 +352,22 @@ impl Page {
     /// Number of holds.
     pub fn holds(&self) -> u32 {
         self.holds.load(Ordering::Acquire)
+    }
+
+    /// Notes that the page was copied for somebody who does not see it any more; see [`crate::shadow`]. Where the frame is
+    /// another's by now, that one's first copy looks once too often.
+    #[inline]
+    pub(crate) fn note_copy(&self) -> Copied {
+        match self.copied.load(Ordering::Acquire) {
+            0 if self.copied.compare_exchange(0, COPIED, Ordering::AcqRel, Ordering::Acquire).is_ok() => Copied::First,
+            WATCHED => Copied::Watched(self.words[WATCH].load(Ordering::Acquire)),
+            _ => Copied::Again,
+        }
+    }
+    /// Sets the page's watch. The caller holds the page ([`Page::try_hold`]), which is a page of an object.
+    pub(crate) fn watch(&self, watch: u64) {
+        self.words[WATCH].store(watch, Ordering::Release);
+        self.copied.store(WATCHED, Ordering::Release);
     }
 
     /// What the frame is used for.
@@ -302,6 +384,24 @@ impl Page {
     }
     pub(crate) fn set_order(&self, order: u8) {
         self.order.store(order, Ordering::Relaxed);
+    }
+
+    /// The memory domain of the frame.
+    #[inline(always)]
+    pub fn domain(&self) -> u8 {
+        self.home.load(Ordering::Relaxed) & !GROUP
+    }
+    /// With which frames it is kept together while it is free: 0 or 1 (the meaning is the frame allocator's).
+    #[inline(always)]
+    pub(crate) fn group(&self) -> u8 {
+        (self.home.load(Ordering::Relaxed) & GROUP != 0) as u8
+    }
+    pub(crate) fn set_domain(&self, domain: u8) {
+        self.home.store(domain & !GROUP, Ordering::Relaxed);
+    }
+    pub(crate) fn set_group(&self, group: u8) {
+        let home = self.domain() | if group != 0 { GROUP } else { 0 };
+        self.home.store(home, Ordering::Relaxed);
     }
 
     /// The next frame on the list that this frame is on.
@@ -334,6 +434,50 @@ impl Page {
     #[inline(always)]
     pub fn words(&self) -> &[AtomicU64; 3] {
         &self.words
+    }
+}
+
+/// All descriptors, by frame number.
+#[derive(Clone, Copy)]
+pub(crate) struct Descriptors {
+    first: NonNull<Page>,
+    len: u64,
+}
+
+// SAFETY: descriptors are made of atomics, and live as long as the system.
+unsafe impl Send for Descriptors {}
+// SAFETY: as above.
+unsafe impl Sync for Descriptors {}
+
+impl Descriptors {
+    /// # Safety
+    /// `first` points to `len` descriptors that live as long as anything that is made from this.
+    pub unsafe fn new(first: NonNull<Page>, len: u64) -> Descriptors {
+        Descriptors { first, len }
+    }
+
+    /// One more than the highest frame number.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The descriptor of frame `pfn`.
+    ///
+    /// # Panics
+    /// Where `pfn` lies beyond the machine's RAM.
+    #[inline(always)]
+    #[cfg_attr(recording, track_caller)]
+    pub fn get(&self, pfn: Pfn) -> &'static Page {
+        record::read(self);
+        assert!(pfn.0 < self.len, "frame number beyond RAM");
+        // SAFETY: in bounds of the descriptor array, which lives as long as the system.
+        unsafe { &*self.first.as_ptr().add(pfn.0 as usize) }
+    }
+
+    /// The frame that `page` describes.
+    #[inline(always)]
+    pub fn pfn(&self, page: &Page) -> Pfn {
+        Pfn(((page as *const Page as usize - self.first.as_ptr() as usize) / size_of::<Page>()) as u64)
     }
 }
 

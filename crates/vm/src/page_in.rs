@@ -1,28 +1,56 @@
-//! What a fault does when a pager has to be waited for: with nothing held but a reference and a busy placeholder.
+//! What a fault does when a page has to be read first: from the object's pager, or from swap.
+//!
+//! # What must hold
+//! - A *placeholder* stands for the page while it is read: a page with the identity, busy and not valid, which the index has
+//!   already. Others who need the page wait for it instead of reading it again; a remover waits too.
+//! - Swap to placeholder is one compare-and-swap of the index slot; the swap slot is the page's from then on. A read that fails
+//!   puts the slot back by the reverse step.
+//! - The reader holds nothing else over the wait but the read's reference on the object, which finishing gives up: the object
+//!   cannot be torn down around a placeholder.
+//! - Neighbours are read along where their slots neighbour, too (files: where nothing is there either). They are the read's,
+//!   not the fault's: what they need and do not get makes the read shorter.
 
-use crate::error::FaultError;
+use crate::error::{FaultError, OutOfMemory};
 use crate::fault::Found;
 use crate::frames::{Fill, For};
-use crate::index::Slot;
+use crate::index::{FillError, Slot};
+use crate::io::{Body, CLUSTER, Direction, Done};
 use crate::machine::Machine;
 use crate::object::Object;
 use crate::page::{Page, State};
+use crate::pager::PagerError;
 use crate::sleep::MaySleep;
-use crate::types::PAGE_SIZE;
-use core::ptr::NonNull;
+use crate::stats::Event;
+use crate::types::Pfn;
+use crate::vm::Vm;
+use core::ptr::{self, NonNull};
 use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
 
 /// A reference on an object, for the time of a sleep.
-struct Kept<M: Machine>(NonNull<Object<M>>);
+pub(crate) struct Kept<M: Machine>(NonNull<Object<M>>);
 
 impl<M: Machine> Kept<M> {
-    fn new(object: &Object<M>, pin: &Pinned<'_>) -> Option<Self> {
+    /// `None`: the object is going.
+    pub fn new(object: &Object<M>, pin: &Pinned<'_>) -> Option<Self> {
         object.try_ref(pin).then(|| Kept(NonNull::from(object)))
     }
-    fn object(&self) -> &Object<M> {
+    pub fn object(&self) -> &Object<M> {
         // SAFETY: the reference keeps it.
         unsafe { self.0.as_ref() }
+    }
+    /// Gives the reference to whoever keeps the pointer.
+    pub fn into_raw(self) -> *const () {
+        let object = self.0.as_ptr();
+        core::mem::forget(self);
+        object.cast()
+    }
+    /// Takes it back.
+    ///
+    /// # Safety
+    /// The pointer came from [`Kept::into_raw`] of the same machine's, once.
+    pub unsafe fn from_raw(object: *const ()) -> Option<Self> {
+        NonNull::new(object.cast_mut().cast()).map(Kept)
     }
 }
 
@@ -34,54 +62,168 @@ impl<M: Machine> Drop for Kept<M> {
     }
 }
 
-/// A page that only a pager has.
+/// A page that has to be read.
 pub(crate) struct PageIn<M: Machine> {
     object: Kept<M>,
     key: u64,
+    /// Where it is, if in swap.
+    slot: Option<u64>,
+}
+
+/// Placeholders for neighbouring pages.
+struct Run {
+    /// From the middle on forward, before it backward.
+    pfns: [Pfn; 2 * CLUSTER],
+    start: usize,
+    end: usize,
 }
 
 impl<M: Machine> PageIn<M> {
-    /// `None`: the object is going.
+    /// A page that only the pager has. `None`: the object is going.
     pub fn new(object: &Object<M>, key: u64, pin: &Pinned<'_>) -> Option<Self> {
-        Some(PageIn { object: Kept::new(object, pin)?, key })
+        Some(PageIn { object: Kept::new(object, pin)?, key, slot: None })
     }
 
-    /// Makes the page: a busy placeholder first, so that others wait instead of asking the pager too. The placeholder keeps
-    /// nothing but itself busy, and the reference keeps the object.
+    /// A page in swap. `None`: the object is going.
+    pub fn swapped(object: &Object<M>, key: u64, slot: u64, pin: &Pinned<'_>) -> Option<Self> {
+        Some(PageIn { object: Kept::new(object, pin)?, key, slot: Some(slot) })
+    }
+
+    /// Reads it, and neighbours. An error is the page's own; where somebody else was first there is none.
     pub fn run(self, may: &mut MaySleep) -> Result<(), FaultError> {
-        let (object, key) = (self.object.object(), self.key);
+        let vm = self.object.object().vm();
+        // The record first: from here on nothing but the pager is waited for.
+        let mut taken = vm.take_record(may);
+        let (run, first) = {
+            let pin = may.pin(vm.epoch());
+            match self.place_run(&pin)? {
+                Some(found) => found,
+                None => return Ok(()),
+            }
+        };
+        let done = Done::new();
+        let body = taken.body();
+        body.direction = Direction::Read;
+        body.swap = self.slot.is_some();
+        body.first = self.slot.map_or(first, |s| s - (self.key - first));
+        for (i, pfn) in run.pfns[run.start..run.end].iter().enumerate() {
+            body.push(vm, first + i as u64, *pfn);
+        }
+        body.done = ptr::from_ref(&done);
+        let object = self.object;
+        // SAFETY: the reference is given up by `finish`, which is not before `done` is set, and we wait for that.
+        let pager = unsafe { (*ptr::from_ref(object.object())).pager() };
+        body.object = object.into_raw();
+        let request = taken.start();
+        if self.slot.is_some() {
+            vm.stats().add(Event::SwapIn, request.len() as u64);
+            match vm.swap().store() {
+                Some(store) => store.start(request),
+                None => drop(request),
+            }
+        } else {
+            match pager {
+                Some(pager) => pager.start(request),
+                None => drop(request),
+            }
+        }
+        vm.wait_for_io(may, || done.get()).map_err(|_| FaultError::Pager)
+    }
+
+    /// Placeholders for the page and for neighbours that are to be read along, and the first one's key. `None`: somebody else
+    /// was first.
+    fn place_run(&self, pin: &Pinned<'_>) -> Result<Option<(Run, u64)>, OutOfMemory> {
+        let object = self.object.object();
+        let Some(pfn) = self.place(self.key, self.slot, pin)? else { return Ok(None) };
+        let mut run = Run { pfns: [Pfn(0); 2 * CLUSTER], start: CLUSTER, end: CLUSTER + 1 };
+        run.pfns[CLUSTER] = pfn;
+        let most = match self.slot {
+            // Half of what is written at once: the other half may be of no use, and memory is short where pages are in swap.
+            Some(_) => CLUSTER / 2,
+            None => object.pager().map_or(1, |p| p.cluster()).clamp(1, CLUSTER),
+        };
+        while run.end - run.start < most
+            && let Some(pfn) = self.beside((run.end - CLUSTER) as i64, pin)
+        {
+            run.pfns[run.end] = pfn;
+            run.end += 1;
+        }
+        while self.slot.is_some()
+            && run.end - run.start < most
+            && let Some(pfn) = self.beside(run.start as i64 - 1 - CLUSTER as i64, pin)
+        {
+            run.start -= 1;
+            run.pfns[run.start] = pfn;
+        }
+        let first = self.key - (CLUSTER - run.start) as u64;
+        Ok(Some((run, first)))
+    }
+
+    /// A placeholder for the page `by` pages from this one, where it can be read in the same stroke.
+    fn beside(&self, by: i64, pin: &Pinned<'_>) -> Option<Pfn> {
+        let object = self.object.object();
+        let key = self.key.checked_add_signed(by).filter(|k| *k < object.end())?;
+        let slot = match self.slot {
+            Some(slot) => Some(slot.checked_add_signed(by)?),
+            None => None,
+        };
+        let there = object.index().get(key, pin);
+        if there != slot.map_or(Slot::Empty, Slot::Swap) {
+            return None;
+        }
+        self.place(key, slot, pin).ok().flatten()
+    }
+
+    /// Puts a placeholder at `key`, where `slot` (or nothing) still is there; `None` where not.
+    fn place(&self, key: u64, slot: Option<u64>, pin: &Pinned<'_>) -> Result<Option<Pfn>, OutOfMemory> {
+        let object = self.object.object();
         let vm = object.vm();
-        let frame = vm.alloc_frame(Fill::Zeroed, For::User)?;
-        let pfn = frame.into_pfn();
+        // Pagers are promised zeroes; swap is always read whole.
+        let fill = if slot.is_some() { Fill::Any } else { Fill::Zeroed };
+        let pfn = vm.alloc_frame(fill, For::User)?.into_pfn();
         let page = vm.page(pfn);
         vm.assume_page(page, object.address(), key, 0);
-        let filled = {
-            let pin = may.pin(vm.epoch());
-            object.index().fill(key, Slot::Page(pfn), vm, &pin)
+        page.set_swap_slot(slot);
+        let placed = match slot {
+            Some(slot) => Ok(object.index().replace(key, Slot::Swap(slot), Slot::Page(pfn), pin)),
+            None => match object.index().fill(key, Slot::Page(pfn), vm, pin) {
+                Ok(()) => Ok(true),
+                Err(FillError::OutOfMemory) => Err(OutOfMemory),
+                Err(_) => Ok(false),
+            },
         };
-        if filled.is_err() {
-            // Somebody else was first, or there is no memory for the index: the next attempt finds out.
-            vm.release_page(page);
-            return match filled {
-                Err(crate::index::FillError::OutOfMemory) => Err(FaultError::OutOfMemory),
-                _ => Ok(()),
-            };
+        if placed == Ok(true) {
+            return Ok(Some(pfn));
         }
-        // SAFETY: the frame is a busy placeholder's: nobody else reads or writes it.
-        let bytes = unsafe { &mut *vm.machine().frame_ptr(pfn).cast::<[u8; PAGE_SIZE as usize]>() };
-        let result = object.pager().map_or(Ok(()), |p| p.fill(key, bytes));
+        page.set_swap_slot(None);
+        vm.release_page(page);
+        placed.map(|_| None)
+    }
+}
+
+/// A read is complete: its placeholders become pages, or go.
+pub(crate) fn finish<M: Machine>(vm: &'static Vm<M>, body: &Body, result: Result<(), PagerError>, may: &mut MaySleep) {
+    // SAFETY: the reference that `run` gave to the record.
+    let Some(kept) = (unsafe { Kept::<M>::from_raw(body.object) }) else { return };
+    let object = kept.object();
+    for i in 0..body.len {
+        let (key, pfn) = (body.keys[i], body.pfn(i));
+        let page = vm.page(pfn);
         fence_full();
         // Contract C2, *insert*: a truncation since then waits for this page, or was before and is seen here.
-        if result.is_err() || key >= object.end() {
-            let pin = may.pin(vm.epoch());
-            object.index().clear(key, Slot::Page(pfn), &pin);
-            vm.release_page(page);
-            return result.map_err(|_| FaultError::Pager);
+        if result.is_ok() && (body.swap || key < object.end()) {
+            page.set(State::VALID);
+            vm.enqueue_new(page);
+            vm.unbusy(page);
+            continue;
         }
-        page.set(State::VALID);
-        vm.enqueue_new(page);
-        vm.unbusy(page);
-        Ok(())
+        let pin = may.pin(vm.epoch());
+        let back = match page.take_swap_slot() {
+            Some(slot) => object.index().replace(key, Slot::Page(pfn), Slot::Swap(slot), &pin),
+            None => object.index().clear(key, Slot::Page(pfn), &pin),
+        };
+        debug_assert!(back, "a placeholder stays in its slot");
+        vm.release_page(page);
     }
 }
 

@@ -3,7 +3,7 @@
 //! # The protocol
 //! 1. Set the page exclusively busy.
 //! 2. Fence.
-//! 3. For each backing that shows it, under the lock of the backing's part: lock the table page over it, exchange the leaf if
+//! 3. ([`rmap::unmap`]) For each backing that shows it, under the lock of the backing's part: lock the table page over it, exchange the leaf if
 //!    it maps the frame, credit dirty; flush that space before the part is let go.
 //! 4. Empty the index slot, drop the identity (the generation rises), free the frame.
 //!
@@ -18,49 +18,17 @@
 //! Pages are taken in batches, so that a scan and a flush serve many. A batch is never held over a wait: where a page is busy,
 //! the batch so far is finished first, then the wait begins, with nothing held.
 
-use crate::backing::Backing;
-use crate::flush::Obligation;
 use crate::frames::Frame;
-use crate::index::{Cursor, KEYS, Slot};
-use crate::interval::Interval;
-use crate::machine::{Machine, Pmap, Table};
-use crate::mutant::{Mutant, mutant};
-use crate::object::Object;
-use crate::page::{Page, State};
+use crate::index::{KEYS, Slot};
+use crate::machine::Machine;
+use crate::object::{Object, ObjectRange, What};
+use crate::page::Page;
+use crate::rmap::{self, Batch};
 use crate::sleep::MaySleep;
-use crate::types::{PAGE_SIZE, Pfn, VirtRange};
+use crate::swap::{Returned, Slots};
 use crate::vm::Vm;
 use core::ops::Range;
-use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
-
-/// Pages taken at once: enough that a scan and a flush are amortised, few enough for the stack.
-#[cfg(not(any(loom, shuttle)))]
-const BATCH: usize = 32;
-#[cfg(any(loom, shuttle))]
-const BATCH: usize = 2;
-
-/// Pages of one object, ascending, each held busy by the batch.
-pub(crate) struct Batch {
-    pages: [(u64, Pfn); BATCH],
-    len: usize,
-}
-
-impl Batch {
-    pub fn new() -> Batch {
-        Batch { pages: [(0, Pfn(0)); BATCH], len: 0 }
-    }
-    pub fn push(&mut self, key: u64, pfn: Pfn) {
-        self.pages[self.len] = (key, pfn);
-        self.len += 1;
-    }
-    fn is_full(&self) -> bool {
-        self.len == BATCH
-    }
-    fn as_slice(&self) -> &[(u64, Pfn)] {
-        &self.pages[..self.len]
-    }
-}
 
 impl<M: Machine> Vm<M> {
     /// Lets go of a busy page and wakes who waits for it.
@@ -84,11 +52,23 @@ impl<M: Machine> Vm<M> {
         may.sleep_on(self.page_waits(page), || !page.announce_waiter());
     }
 
+    /// Waits until `page` is not being written any more.
+    #[cold]
+    pub(crate) fn wait_laundered(&'static self, page: &Page, may: &mut MaySleep) {
+        self.wait_for_io(may, || (!page.state().laundering()).then_some(()));
+    }
+
     /// Takes the identity of a busy page that no index and no leaf has any more; frees the frame, at once or with its last
     /// hold. Contract C1.
     pub(crate) fn release_page(&self, page: &Page) {
         let before = page.disown();
         self.leave_queue(page, before);
+        // While the page is being written its swap slot is the write's.
+        if !before.laundering()
+            && let Some(slot) = page.take_swap_slot()
+        {
+            self.swap().release(Slots { first: slot, len: 1 });
+        }
         if before.waiters() {
             self.page_waits(page).wake_all();
         }
@@ -120,43 +100,63 @@ impl<M: Machine> Vm<M> {
 /// Turns of a spin before a wait sleeps.
 const SPINS: u32 = 64;
 
+/// What a remover has to look at: pages wherever they are, and the marks that go with them.
+const EVERYTHING: What = What::BOTH.union(What::MARKS);
+
 /// What stopped a collection.
 enum Stop {
     /// The range is done.
     Done,
     /// The batch is full.
     Full,
-    /// This page is busy; the cursor stands before it.
+    /// This page is busy; the walk stands before it.
     Busy(&'static Page),
-    /// A slot is being filled or emptied; the cursor stands before it.
+    /// A slot is being filled or emptied; the walk stands before it.
     Reserved,
+    /// This page is being written to the object's pager; the walk stands before it.
+    Laundering(&'static Page),
 }
 
-/// Takes pages from the cursor on, each busy, into an empty batch; drops cuts.
-fn collect<M: Machine>(object: &Object<M>, cursor: &mut Cursor, batch: &mut Batch, pin: &Pinned<'_>) -> Stop {
-    let vm = object.vm();
-    let mut visit = cursor.resume(object.index(), pin);
-    let (key, stop) = loop {
-        if batch.is_full() {
-            return Stop::Full;
-        }
-        let Some((key, slot)) = visit.next() else { return Stop::Done };
-        match slot {
-            Slot::Page(pfn) => {
-                let page = vm.page(pfn);
-                match vm.try_busy_page(object, key, page) {
-                    Some(_) => batch.push(key, pfn),
-                    None => break (key, Stop::Busy(page)),
+/// Takes pages from where the walk stands, each busy, into an empty batch; drops cuts, and frees what is in swap.
+fn collect<M: Machine>(range: &mut ObjectRange<'_, M>, batch: &mut Batch, pin: &Pinned<'_>) -> Stop {
+    let object = range.object();
+    let mut returned = Returned::new(object.vm().swap());
+    let (key, stop) = 'walk: {
+        for found in range.walk(pin) {
+            let (key, slot) = (found.key(), found.slot());
+            match slot {
+                Slot::Page(pfn) => {
+                    if batch.is_full() {
+                        break 'walk (key, Stop::Full);
+                    }
+                    let page = object.vm().page(pfn);
+                    match object.vm().try_busy_page(object, key, page) {
+                        // No write may fall on the file beyond the end that it is about to have.
+                        Some(_) if page.state().laundering() && !object.holes_are_zero() => {
+                            object.vm().unbusy(page);
+                            break 'walk (key, Stop::Laundering(page));
+                        }
+                        Some(_) => batch.push(key, pfn),
+                        None => break 'walk (key, Stop::Busy(page)),
+                    }
                 }
+                Slot::Reserved => break 'walk (key, Stop::Reserved),
+                Slot::Cut | Slot::Cover(_) => {
+                    object.index().clear(key, slot, pin);
+                }
+                Slot::Swap(at) => {
+                    // Else a fault has just begun to read it, and stands there busy now.
+                    match object.index().clear(key, slot, pin) {
+                        true => returned.add(at),
+                        false => break 'walk (key, Stop::Reserved),
+                    }
+                }
+                Slot::Empty => {}
             }
-            Slot::Reserved => break (key, Stop::Reserved),
-            Slot::Cut | Slot::Cover(_) => {
-                object.index().clear(key, slot, pin);
-            }
-            Slot::Empty | Slot::Swap(_) => {}
         }
+        return Stop::Done;
     };
-    cursor.rewind(key);
+    range.resume_at(key);
     stop
 }
 
@@ -173,15 +173,15 @@ fn finish<M: Machine>(object: &Object<M>, batch: &Batch, pin: &Pinned<'_>) {
 /// Takes the pages of `keys` (and cuts) away from `object` and from everybody who maps them.
 pub(crate) fn evict<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut MaySleep) {
     let vm = object.vm();
-    let mut cursor = Cursor::over(keys.clone());
+    let mut range = object.range(keys.clone(), EVERYTHING);
     loop {
         let mut batch = Batch::new();
         let stop = {
             let pin = may.pin(vm.epoch());
-            collect(object, &mut cursor, &mut batch, &pin)
+            collect(&mut range, &mut batch, &pin)
         };
-        if batch.len != 0 {
-            unmap(object, &batch);
+        if !batch.is_empty() {
+            let _flushed = rmap::unmap(object, &batch);
             let pin = may.pin(vm.epoch());
             finish(object, &batch, &pin);
         }
@@ -190,6 +190,7 @@ pub(crate) fn evict<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut 
             Stop::Full => {}
             Stop::Busy(page) => vm.wait_unbusy(page, may),
             Stop::Reserved => quire_sync::hooks::relax(),
+            Stop::Laundering(page) => vm.wait_laundered(page, may),
         }
     }
     let pin = may.pin(vm.epoch());
@@ -197,21 +198,28 @@ pub(crate) fn evict<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut 
 }
 
 /// Frees pages (and cuts) of `keys` that no leaf maps nor will: those of private memory whose leaves are gone and flushed and
-/// whose faults give up. Waits for busy pages by spinning: who holds one here is such a fault, which never sleeps.
+/// whose faults give up. May sleep: a page may be on its way in from swap.
 pub(crate) fn free<M: Machine>(object: &Object<M>, keys: Range<u64>) {
-    free_unmapped(object, keys.clone(), false);
+    free_unmapped(object, keys.clone(), EVERYTHING, false);
+    let pin = object.vm().epoch().pin();
+    object.index().prune(keys, &pin);
+}
+
+/// As [`free`]; cuts stay.
+pub(crate) fn free_but_marks<M: Machine>(object: &Object<M>, keys: Range<u64>) {
+    free_unmapped(object, keys.clone(), What::BOTH, false);
     let pin = object.vm().epoch().pin();
     object.index().prune(keys, &pin);
 }
 
 /// As [`free`], and leaves empty nodes where they are. `whole`: the index goes next, so its slots need not be emptied.
-fn free_unmapped<M: Machine>(object: &Object<M>, keys: Range<u64>, whole: bool) {
+fn free_unmapped<M: Machine>(object: &Object<M>, keys: Range<u64>, what: What, whole: bool) {
     let vm = object.vm();
-    let mut cursor = Cursor::over(keys);
+    let mut range = object.range(keys, what);
     loop {
         let pin = vm.epoch().pin();
         let mut batch = Batch::new();
-        let stop = collect(object, &mut cursor, &mut batch, &pin);
+        let stop = collect(&mut range, &mut batch, &pin);
         if whole {
             batch.as_slice().iter().for_each(|(_, pfn)| vm.release_page(vm.page(*pfn)));
         } else {
@@ -221,14 +229,16 @@ fn free_unmapped<M: Machine>(object: &Object<M>, keys: Range<u64>, whole: bool) 
         match stop {
             Stop::Done => return,
             Stop::Full => {}
-            Stop::Busy(_) | Stop::Reserved => quire_sync::hooks::relax(),
+            Stop::Busy(page) => vm.wait_unbusy(page, &mut MaySleep::here()),
+            Stop::Reserved => quire_sync::hooks::relax(),
+            Stop::Laundering(page) => vm.wait_laundered(page, &mut MaySleep::here()),
         }
     }
 }
 
 /// Frees all pages of a dead object: nobody shows it, every flush is done.
 pub(crate) fn free_all<M: Machine>(object: &Object<M>) {
-    free_unmapped(object, 0..KEYS, true);
+    free_unmapped(object, 0..KEYS, EVERYTHING, true);
 }
 
 /// Frees those pages of `keys` that no backing of this private object shows any more. Who showed them has unlinked, and
@@ -245,59 +255,4 @@ pub(crate) fn trim<M: Machine>(object: &Object<M>, keys: Range<u64>) {
         free(object, at..end);
         at = end;
     }
-}
-
-/// Steps 2 and 3 of the protocol, for a batch of busy pages.
-pub(crate) fn unmap<M: Machine>(object: &Object<M>, batch: &Batch) {
-    let pages = batch.as_slice();
-    let (Some(first), Some(last)) = (pages.first(), pages.last()) else { return };
-    if !mutant(Mutant::NoFenceBeforeScan) {
-        fence_full();
-    }
-    object.parts().scan(first.0, last.0 + 1, |b| unmap_from(object.vm(), b, pages));
-}
-
-/// Takes the leaves of `pages` out of the range of one backing, and flushes.
-fn unmap_from<M: Machine>(vm: &'static Vm<M>, b: &Backing<M>, pages: &[(u64, Pfn)]) {
-    let pmap = b.pmap();
-    let shown = Interval::start(b)..Interval::end(b);
-    let from = pages.partition_point(|p| p.0 < shown.start);
-    let to = pages.partition_point(|p| p.0 < shown.end);
-    let mut rest = &pages[from..to];
-    let mut owed = Obligation::new(vm, pmap);
-    while let Some((key, _)) = rest.first() {
-        let va = b.va(*key);
-        match pmap.next_table(vm, VirtRange { start: va, end: va + PAGE_SIZE }) {
-            None => {
-                if !mutant(Mutant::NoUnflushedCheck) && pmap.unflushed_above(vm, va) {
-                    owed.owe_again(va);
-                }
-                rest = &rest[1..];
-            }
-            Some(mut table) => {
-                let end = table.span().end;
-                while let Some((key, pfn)) = rest.first() {
-                    let va = b.va(*key);
-                    if va >= end {
-                        break;
-                    }
-                    if table.get(va).is_some_and(|leaf| leaf.pfn == *pfn) {
-                        if let Some(gone) = table.remove(va, &mut owed)
-                            && gone.dirty
-                        {
-                            vm.page(*pfn).set(State::DIRTY);
-                        }
-                    } else if !mutant(Mutant::NoUnflushedCheck) && table.unflushed() {
-                        owed.owe_again(va);
-                    }
-                    rest = &rest[1..];
-                }
-                drop(table);
-                if owed.is_full() {
-                    let _flushed = core::mem::replace(&mut owed, Obligation::new(vm, pmap)).discharge();
-                }
-            }
-        }
-    }
-    let _flushed = owed.discharge();
 }

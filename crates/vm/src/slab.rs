@@ -4,6 +4,8 @@
 //! slabs (runs of frames) that have free objects. A slab whose objects are all free gives its frames back. [`Slab`] is a cache
 //! of one type; [`Heap`] is a row of caches by size for memory that has no type of its own.
 
+mod check;
+
 use crate::error::OutOfMemory;
 use crate::frames::{For, Frame};
 use crate::machine::Machine;
@@ -14,12 +16,34 @@ use core::alloc::Layout;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicU64, Ordering};
-use quire_sync::{PerCpu, Rank, SpinLock, preempt_off};
+use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, preempt_off, record};
 
 /// A free object's first word points to the next free one.
 type FreeList = *mut Free;
 struct Free {
     next: FreeList,
+}
+
+/// What stands behind a free object.
+///
+/// # Safety
+/// `object` is free, and on a list that is the caller's.
+#[inline(always)]
+unsafe fn next(object: FreeList) -> FreeList {
+    record::read(object);
+    // SAFETY: by this function's contract.
+    unsafe { (*object).next }
+}
+
+/// Puts a free object before `next`.
+///
+/// # Safety
+/// As [`next`].
+#[inline(always)]
+unsafe fn link(object: FreeList, next: FreeList) {
+    record::wrote(object);
+    // SAFETY: by this function's contract.
+    unsafe { (*object).next = next }
 }
 
 struct Local {
@@ -44,9 +68,14 @@ pub struct Cache {
     /// Objects that move between a CPU and the depot at once.
     batch: u32,
     local: PerCpu<SpinLock<Local>>,
-    depot: SpinLock<Depot>,
-    /// Slabs in existence; written under the depot's lock.
-    slabs: AtomicU64,
+    depot: CachePadded<Shelf>,
+}
+
+/// What CPUs share, on lines of its own: what stands beside it in a cache is read at each allocation.
+struct Shelf {
+    slabs: SpinLock<Depot>,
+    /// Slabs in existence; written under the lock.
+    count: AtomicU64,
 }
 
 // A slab's first frame: words[0] = its free list, words[1] = number of objects in use (handed to CPUs or to callers).
@@ -68,7 +97,9 @@ impl Cache {
         }
         let per_slab = ((PAGE_SIZE as usize) << order) / size;
         assert!(per_slab > 0, "slab objects are smaller than eight pages");
-        let batch = (2048 / size).clamp(4, 64) as u32;
+        // Half a frame's worth, and not less than a small slab: whoever makes a slab then keeps it whole, instead of leaving
+        // neighbours of its own objects, linked by its writes, to other CPUs.
+        let batch = (2048 / size).clamp(4, 64).max(per_slab.min(8)) as u32;
         let local = boot.per_cpu(|_| SpinLock::new(Rank::SLAB_LOCAL, Local { head: ptr::null_mut(), len: 0 }));
         Cache {
             label,
@@ -77,8 +108,10 @@ impl Cache {
             order,
             batch,
             local,
-            depot: SpinLock::new(Rank::SLAB, Depot { partial: None }),
-            slabs: AtomicU64::new(0),
+            depot: CachePadded(Shelf {
+                slabs: SpinLock::new(Rank::SLAB, Depot { partial: None }),
+                count: AtomicU64::new(0),
+            }),
         }
     }
 
@@ -92,7 +125,7 @@ impl Cache {
     }
     /// Frames that the cache holds now.
     pub fn frames(&self) -> u64 {
-        self.slabs.load(Ordering::Relaxed) << self.order
+        self.depot.count.load(Ordering::Relaxed) << self.order
     }
 
     /// An object's memory, uninitialised.
@@ -107,7 +140,7 @@ impl Cache {
         }
         let object = local.head;
         // SAFETY: a free object's first word is its link, and the list is ours under the lock.
-        local.head = unsafe { (*object).next };
+        local.head = unsafe { next(object) };
         local.len -= 1;
         NonNull::new(object.cast()).ok_or(OutOfMemory)
     }
@@ -121,7 +154,7 @@ impl Cache {
         let mut local = self.local.mine(&cpu).lock();
         let object: FreeList = object.as_ptr().cast();
         // SAFETY: the caller gave the object up; its first word becomes the link.
-        unsafe { (*object).next = local.head };
+        unsafe { link(object, local.head) };
         local.head = object;
         local.len += 1;
         if local.len > 2 * self.batch {
@@ -130,7 +163,7 @@ impl Cache {
     }
 
     fn refill<M: Machine>(&self, vm: &Vm<M>, local: &mut Local) -> Result<(), OutOfMemory> {
-        let mut depot = self.depot.lock();
+        let mut depot = self.depot.slabs.lock();
         while local.len < self.batch {
             let Some(slab) = depot.partial else {
                 if local.len > 0 {
@@ -138,8 +171,8 @@ impl Cache {
                 }
                 drop(depot);
                 let fresh = self.new_slab(vm)?;
-                depot = self.depot.lock();
-                self.slabs.store(self.slabs.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                depot = self.depot.slabs.lock();
+                self.depot.count.store(self.depot.count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 self.link(vm, &mut depot, fresh);
                 continue;
             };
@@ -149,10 +182,10 @@ impl Cache {
             while local.len < self.batch && !free.is_null() {
                 // SAFETY: objects on a slab's free list are free, and ours under the depot's lock.
                 unsafe {
-                    let next = (*free).next;
-                    (*free).next = local.head;
+                    let rest = next(free);
+                    link(free, local.head);
                     local.head = free;
-                    free = next;
+                    free = rest;
                 }
                 local.len += 1;
                 used += 1;
@@ -176,12 +209,13 @@ impl Cache {
         let page = vm.page(pfn);
         page.set_kind(Kind::Slab);
         let base = vm.machine().frame_ptr(pfn);
+        record::own_array(base, self.size as usize * self.per_slab as usize, self.size as usize, self.label);
         let mut list: FreeList = ptr::null_mut();
         for i in (0..self.per_slab as usize).rev() {
             // SAFETY: within the run, which is ours; objects do not overlap.
             unsafe {
                 let object: FreeList = base.add(i * self.size as usize).cast();
-                (*object).next = list;
+                link(object, list);
                 list = object;
             }
         }
@@ -192,7 +226,7 @@ impl Cache {
 
     /// Moves `n` objects back to their slabs.
     fn flush<M: Machine>(&self, vm: &Vm<M>, local: &mut Local, n: u32) {
-        let mut depot = self.depot.lock();
+        let mut depot = self.depot.slabs.lock();
         let mut empty: Option<Pfn> = None;
         for _ in 0..n {
             let object = local.head;
@@ -200,7 +234,7 @@ impl Cache {
                 break;
             }
             // SAFETY: objects on the CPU's list are free, and ours under its lock.
-            local.head = unsafe { (*object).next };
+            local.head = unsafe { next(object) };
             local.len -= 1;
             let pfn = vm.machine().pfn_of(object.cast());
             let slab = Pfn(pfn.0 & !((1 << self.order) - 1));
@@ -208,7 +242,7 @@ impl Cache {
             debug_assert_eq!(page.kind(), Kind::Slab, "an object is freed into a cache that it did not come from");
             let free = page.words()[FREE].load(Ordering::Relaxed) as FreeList;
             // SAFETY: as above.
-            unsafe { (*object).next = free };
+            unsafe { link(object, free) };
             page.words()[FREE].store(object as u64, Ordering::Relaxed);
             let used = page.words()[USED].load(Ordering::Relaxed) - 1;
             page.words()[USED].store(used, Ordering::Relaxed);
@@ -217,7 +251,7 @@ impl Cache {
             }
             if used == 0 {
                 self.unlink(vm, &mut depot, slab);
-                self.slabs.store(self.slabs.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+                self.depot.count.store(self.depot.count.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
                 page.set_prev(empty);
                 empty = Some(slab);
             }
@@ -226,6 +260,7 @@ impl Cache {
         while let Some(slab) = empty {
             empty = vm.page(slab).prev();
             vm.page(slab).set_kind(Kind::Wild);
+            record::disown(vm.machine().frame_ptr(slab));
             // SAFETY: the slab is off every list and none of its objects is in use.
             let run = unsafe { Frame::from_pfn(slab) };
             if self.order == 0 { vm.free_frame(run) } else { vm.free_run(run, self.order) }
@@ -277,6 +312,7 @@ impl<T> Slab<T> {
     /// A new object that holds `value`. The caller frees it with [`Slab::free`].
     pub fn alloc<M: Machine>(&self, vm: &Vm<M>, value: T) -> Result<NonNull<T>, OutOfMemory> {
         let memory = self.cache.alloc(vm)?.cast::<T>();
+        record::wrote(memory.as_ptr());
         // SAFETY: fresh memory of the right size and alignment.
         unsafe { memory.write(value) };
         Ok(memory)

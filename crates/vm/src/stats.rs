@@ -45,8 +45,30 @@ events! {
     FlushRemote = "tlb_flush_remote",
     /// Pages moved from a front object into the object behind it instead of being copied.
     PageMoved = "page_moved",
+    /// Slots of objects and leaves of page tables that operations on ranges looked at.
+    RangeVisit = "range_visit",
+    /// Pages copied from near a front into it, so that the chain gets shorter.
+    PageCopiedUp = "page_copied_up",
+    /// Pages destroyed because every chain in front of them had its own.
+    PageShadowed = "page_shadowed",
+    /// Pages read from swap.
+    SwapIn = "pswpin",
+    /// Pages written to swap.
+    SwapOut = "pswpout",
+    /// Pages written to their own pagers.
+    PageOut = "pgpgout",
+    /// Pages whose write failed.
+    WriteFailed = "pgwrite_failed",
+    /// Pages whose frames were taken by pageout.
+    Steal = "pgsteal",
+    /// Table pages freed because their space was idle.
+    TablesDropped = "pagetables_dropped",
+    /// Pages mapped by the first fault after that.
+    FaultAll = "pgfault_all",
     /// Address spaces forked.
     Fork = "fork",
+    /// Things that the consistency checker looked at.
+    CheckVisit = "check_visit",
 }
 
 /// The counters of one CPU.

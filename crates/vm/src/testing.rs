@@ -1,11 +1,13 @@
 //! A machine for this crate's own tests and models: some RAM, page tables of two pages, TLBs that keep what they were not told
 //! to drop. (The hosted machine tests the real page tables; this one is small enough for a model checker.)
 
+use crate::check::Broken;
 use crate::error::OutOfMemory;
 use crate::flush::{FlushSet, Obligation};
-use crate::machine::{Enter, Leaf, Machine, Phys, Pmap, Removed, Table};
+use crate::machine::{Enter, KernelPages, Leaf, Machine, Phys, Pmap, Removed, Table};
+use crate::memory_store::{FaultPlan, MemoryStore};
 use crate::mutant::{Mutant, mutant};
-use crate::types::{Access, PAGE_SHIFT, PAGE_SIZE, Pfn, PhysRange, Prot, VirtRange};
+use crate::types::{Access, MemoryType, PAGE_SHIFT, PAGE_SIZE, Pfn, PhysRange, Prot, VirtRange};
 use crate::vm::{Config, Vm};
 use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence_after_rmw};
@@ -26,10 +28,79 @@ pub fn page(n: u64) -> u64 {
     BASE + n * PAGE_SIZE
 }
 
+/// The addresses of the kernel's own map.
+pub const KERNEL: VirtRange =
+    VirtRange { start: 0x8000_0000, end: 0x8000_0000 + if cfg!(any(loom, shuttle)) { 2 } else { 4096 } * PAGE_SIZE };
+const KERNEL_PAGES: usize = ((KERNEL.end - KERNEL.start) >> PAGE_SHIFT) as usize;
+
+/// What the kernel's addresses map (a frame number plus one), and what each of two CPUs remembers of that.
+struct KernelTable {
+    leaves: Vec<AtomicU64>,
+    cached: [SpinLock<Vec<u64>>; 2],
+}
+
+impl KernelTable {
+    fn new() -> KernelTable {
+        KernelTable {
+            leaves: (0..KERNEL_PAGES).map(|_| AtomicU64::new(0)).collect(),
+            cached: core::array::from_fn(|_| SpinLock::new(Rank::DEVICE, vec![0; KERNEL_PAGES])),
+        }
+    }
+    fn index(va: u64) -> usize {
+        assert!(KERNEL.contains(va), "{va:#x} is no address of the kernel's map");
+        ((va - KERNEL.start) >> PAGE_SHIFT) as usize
+    }
+}
+
+impl TestMachine {
+    #[cfg(any(loom, shuttle))]
+    /// What the kernel on this CPU reaches at `va`: by what the CPU remembers, else by the tables, which it remembers then.
+    pub fn kernel_translate(&self, va: u64) -> Option<Pfn> {
+        let n = KernelTable::index(va);
+        let mut cached = self.kernel.cached[current_cpu()].lock();
+        if cached[n] == 0 {
+            cached[n] = self.kernel.leaves[n].load(Ordering::Acquire);
+        }
+        cached[n].checked_sub(1).map(Pfn)
+    }
+
+    /// The frame that the tables have at kernel address `va`.
+    pub fn kernel_leaf(&self, va: u64) -> Option<Pfn> {
+        self.kernel.leaves[KernelTable::index(va)].load(Ordering::Acquire).checked_sub(1).map(Pfn)
+    }
+}
+
+// SAFETY: every CPU's memory is cleared before `flush_kernel` returns.
+unsafe impl KernelPages for TestMachine {
+    fn map_kernel(&self, _vm: &'static Vm<Self>, va: u64, pfn: Pfn, _memory: MemoryType) -> Result<(), OutOfMemory> {
+        let old = self.kernel.leaves[KernelTable::index(va)].swap(pfn.0 + 1, Ordering::AcqRel);
+        assert_eq!(old, 0, "kernel address {va:#x} is mapped twice");
+        Ok(())
+    }
+    fn unmap_kernel(&self, va: u64) -> Option<Pfn> {
+        self.kernel.leaves[KernelTable::index(va)].swap(0, Ordering::AcqRel).checked_sub(1).map(Pfn)
+    }
+    fn flush_kernel(&self, set: &FlushSet) {
+        for cached in &self.kernel.cached {
+            let mut cached = cached.lock();
+            match set.ranges() {
+                None => cached.fill(0),
+                Some(ranges) => ranges
+                    .iter()
+                    .flat_map(|r| (r.start..r.end).step_by(PAGE_SIZE as usize))
+                    .for_each(|va| cached[KernelTable::index(va)] = 0),
+            }
+        }
+    }
+}
+
 /// RAM and CPUs.
 pub struct TestMachine {
+    kernel: KernelTable,
     ram: NonNull<u8>,
     cpus: usize,
+    frames: u64,
+    domains: usize,
 }
 // SAFETY: RAM is shared by design.
 unsafe impl Send for TestMachine {}
@@ -51,17 +122,38 @@ impl Machine for TestMachine {
     fn cpus(&self) -> usize {
         self.cpus
     }
+    fn domains(&self) -> usize {
+        self.domains
+    }
+    fn domain_of_cpu(&self, cpu: usize) -> usize {
+        cpu % self.domains
+    }
+    // Equal parts, one after the other.
+    fn domain_of_frame(&self, pfn: Pfn) -> usize {
+        (pfn.0 * self.domains as u64 / self.frames) as usize
+    }
 }
 
 /// A memory system over `frames` frames. Under the checkers [`Boot`] gives the RAM back.
 pub fn boot(frames: u64, cpus: usize) -> Boot {
+    boot_with(frames, cpus, Config { poison: true, reserve: Some(4), ..Config::default() })
+}
+
+/// As [`boot`], with settings.
+pub fn boot_with(frames: u64, cpus: usize, config: Config) -> Boot {
+    boot_in_domains(frames, cpus, 1, config)
+}
+
+/// As [`boot_with`], on a machine of several memory domains.
+pub fn boot_in_domains(frames: u64, cpus: usize, domains: usize, config: Config) -> Boot {
     let layout = std::alloc::Layout::from_size_align((frames * PAGE_SIZE) as usize, PAGE_SIZE as usize).unwrap();
     // SAFETY: not of size zero.
     let ram = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap();
     let range = PhysRange { start: Pfn(0), end: Pfn(frames) };
-    let config = Config { poison: true, reserve: Some(4) };
     // SAFETY: the memory is ours; `Boot` is dropped after everything that uses it.
-    let vm = unsafe { Vm::new(TestMachine { ram, cpus }, &[range], config) }.unwrap();
+    let vm =
+        unsafe { Vm::new(TestMachine { kernel: KernelTable::new(), ram, cpus, frames, domains }, &[range], config) }
+            .unwrap();
     Boot { vm, ram, layout }
 }
 
@@ -76,6 +168,22 @@ pub struct Boot {
 unsafe impl Send for Boot {}
 // SAFETY: as the machine.
 unsafe impl Sync for Boot {}
+
+impl Boot {
+    /// Gives the system a swap store of `slots` slots.
+    pub fn swap(&self, slots: u64, plan: FaultPlan) -> &'static MemoryStore {
+        let store = memory_store(slots, plan);
+        self.vm.add_polled_swap(store).unwrap();
+        store
+    }
+}
+
+/// A store in leaked memory.
+pub fn memory_store(pages: u64, plan: FaultPlan) -> &'static MemoryStore {
+    let bytes = std::vec![0u8; (pages * PAGE_SIZE) as usize].leak();
+    // SAFETY: leaked, and nobody else's.
+    Box::leak(Box::new(unsafe { MemoryStore::new(NonNull::from(bytes).cast(), pages, plan) }))
+}
 
 impl Drop for Boot {
     fn drop(&mut self) {
@@ -145,14 +253,20 @@ impl TestPmap {
     }
 
     /// What an instruction on this CPU reaches at `va`: by the TLB, else by the tables, which fills the TLB.
+    #[cfg(any(loom, shuttle))]
     pub fn translate(&self, va: u64, access: Access) -> Option<Pfn> {
+        self.access(va, access, |pfn| pfn)
+    }
+
+    /// As an instruction does it: translates, and has done with the memory before an invalidation can be over.
+    pub fn access<R>(&self, va: u64, access: Access, f: impl FnOnce(Pfn) -> R) -> Option<R> {
         let n = Self::index(va)?;
         let mut tlb = self.tlbs[current_cpu()].0.lock();
         if tlb[n] & PRESENT == 0 {
             tlb[n] = self.leaf(n).load(Ordering::Acquire);
         }
         let leaf = decode(tlb[n])?;
-        leaf.prot.contains(access.needs()).then_some(leaf.pfn)
+        leaf.prot.contains(access.needs()).then(|| f(leaf.pfn))
     }
 
     /// Drops the leaf at `va`, as page tables may at any time: they are a cache of the map.
@@ -179,6 +293,8 @@ impl TestPmap {
 
 // SAFETY: table pages are part of the pmap, so none is ever freed or dead.
 unsafe impl Pmap<TestMachine> for TestPmap {
+    const USER: VirtRange = crate::map::USER;
+
     type Table<'a> = TestGuard<'a>;
 
     fn new(_vm: &'static Vm<TestMachine>) -> Result<Self, OutOfMemory> {
@@ -227,14 +343,27 @@ unsafe impl Pmap<TestMachine> for TestPmap {
         }
     }
 
-    fn settle(&self, _vm: &'static Vm<TestMachine>, table: Pfn, by: u32) {
-        self.tables[table.0 as usize].unflushed.fetch_sub(by, Ordering::AcqRel);
+    fn settle(&self, _vm: &'static Vm<TestMachine>, table: Pfn) -> bool {
+        self.tables[table.0 as usize].unflushed.fetch_sub(1, Ordering::AcqRel);
+        false
     }
 
+    fn is_running(&self) -> bool {
+        false
+    }
     fn prune(&self, _vm: &'static Vm<TestMachine>, _range: VirtRange) {}
     fn clear(&self, _vm: &'static Vm<TestMachine>) {}
     unsafe fn destroy(&mut self, _vm: &'static Vm<TestMachine>) {}
 
+    fn check(&self, _vm: &'static Vm<TestMachine>, quiet: bool) -> Result<u64, Broken> {
+        for (n, table) in self.tables.iter().enumerate() {
+            let _held = table.lock.lock();
+            if quiet && table.unflushed.load(Ordering::Acquire) != 0 {
+                return Err(Broken::TableUnflushed(BASE + n as u64 * SPAN * PAGE_SIZE));
+            }
+        }
+        Ok(TABLES as u64)
+    }
     fn resident_pages(&self, _vm: &'static Vm<TestMachine>) -> u64 {
         (0..SPAN as usize * TABLES).filter(|n| self.leaf(*n).load(Ordering::Acquire) & PRESENT != 0).count() as u64
     }
@@ -256,6 +385,9 @@ impl TestGuard<'_> {
         assert_eq!(n / SPAN as usize, self.n, "an address outside the locked table page");
         self.pmap.leaf(n)
     }
+    fn raise(&self) {
+        self.pmap.tables[self.n].unflushed.fetch_add(1, Ordering::AcqRel);
+    }
 }
 
 impl Table<TestMachine> for TestGuard<'_> {
@@ -276,21 +408,17 @@ impl Table<TestMachine> for TestGuard<'_> {
         if self.leaf(va).load(Ordering::Acquire) & PRESENT == 0 {
             return None;
         }
-        self.pmap.tables[self.n].unflushed.fetch_add(1, Ordering::AcqRel);
-        let old = decode(self.leaf(va).swap(0, Ordering::AcqRel));
-        owed.owe(va, Pfn(self.n as u64));
-        old
+        owed.owe(va, Pfn(self.n as u64), self.span(), || self.raise());
+        decode(self.leaf(va).swap(0, Ordering::AcqRel))
     }
     fn weaken(&mut self, va: u64, keep: Prot, owed: &mut Obligation<'_, TestMachine>) -> Option<Removed> {
         let old = decode(self.leaf(va).load(Ordering::Acquire))?;
         if keep.contains(old.prot) {
             return Some(old);
         }
-        self.pmap.tables[self.n].unflushed.fetch_add(1, Ordering::AcqRel);
-        let new = Enter { pfn: old.pfn, prot: old.prot & keep };
-        let old = decode(self.leaf(va).swap(encode(new), Ordering::AcqRel));
-        owed.owe(va, Pfn(self.n as u64));
-        old
+        owed.owe(va, Pfn(self.n as u64), self.span(), || self.raise());
+        let new = Enter::new(old.pfn, old.prot & keep);
+        decode(self.leaf(va).swap(encode(new), Ordering::AcqRel))
     }
     fn take_accessed(&mut self, va: u64) -> bool {
         self.leaf(va).fetch_and(!ACCESSED, Ordering::AcqRel) & ACCESSED != 0

@@ -13,19 +13,19 @@ use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-type Vm = crate::vm::Vm<TestMachine>;
+pub(crate) type Vm = crate::vm::Vm<TestMachine>;
 
-fn system() -> Boot {
+pub(crate) fn system() -> Boot {
     quire_sync::hooks::threads::set_cpu(0);
     boot(2048, 2)
 }
 
-fn anonymous(space: &Space<TestMachine>, first: u64, pages: u64) {
+pub(crate) fn anonymous(space: &Space<TestMachine>, first: u64, pages: u64) {
     let r = MapRequest::private(Placement::Fixed(page(first)), pages * PAGE_SIZE);
     assert_eq!(space.map(&r), Ok(page(first)));
 }
 
-fn show(space: &Space<TestMachine>, first: u64, pages: u64, object: &ObjectRef<TestMachine>, shared: bool) {
+pub(crate) fn show(space: &Space<TestMachine>, first: u64, pages: u64, object: &ObjectRef<TestMachine>, shared: bool) {
     let r = MapRequest {
         object: Some((object.clone(), 0)),
         shared,
@@ -35,27 +35,36 @@ fn show(space: &Space<TestMachine>, first: u64, pages: u64, object: &ObjectRef<T
 }
 
 /// What a program does at an address: translate, fault where that fails, and begin again.
-fn reach(space: &Space<TestMachine>, va: u64, access: Access) -> Result<*mut u8, FaultError> {
+pub(crate) fn reach<R>(
+    space: &Space<TestMachine>,
+    va: u64,
+    access: Access,
+    f: impl Fn(*mut u8) -> R,
+) -> Result<R, FaultError> {
     loop {
-        if let Some(pfn) = space.pmap().translate(va, access) {
-            return Ok(crate::Phys::frame_ptr(space.vm().machine(), pfn).wrapping_add((va % PAGE_SIZE) as usize));
+        let at = |pfn| {
+            let frame = crate::Phys::frame_ptr(space.vm().machine(), pfn);
+            f(frame.wrapping_add((va % PAGE_SIZE) as usize))
+        };
+        if let Some(done) = space.pmap().access(va, access, at) {
+            return Ok(done);
         }
         space.fault(va, access)?;
     }
 }
 
-fn store(space: &Space<TestMachine>, va: u64, value: u8) {
+pub(crate) fn store(space: &Space<TestMachine>, va: u64, value: u8) {
     // SAFETY: the frame is mapped for stores.
-    unsafe { reach(space, va, Access::Write).unwrap().write_volatile(value) }
+    reach(space, va, Access::Write, |p| unsafe { p.write_volatile(value) }).unwrap()
 }
 
-fn load(space: &Space<TestMachine>, va: u64) -> u8 {
+pub(crate) fn load(space: &Space<TestMachine>, va: u64) -> u8 {
     // SAFETY: the frame is mapped.
-    unsafe { reach(space, va, Access::Read).unwrap().read_volatile() }
+    reach(space, va, Access::Read, |p| unsafe { p.read_volatile() }).unwrap()
 }
 
 /// Frames in use, once everything that waits for readers has gone.
-fn settled(vm: &'static Vm) -> u64 {
+pub(crate) fn settled(vm: &'static Vm) -> u64 {
     vm.epoch().drain();
     for cache in vm.object_memory().caches() {
         cache.drain(vm);
@@ -66,7 +75,7 @@ fn settled(vm: &'static Vm) -> u64 {
     vm.frames().total() - vm.frames().free()
 }
 
-fn range(first: u64, pages: u64) -> VirtRange {
+pub(crate) fn range(first: u64, pages: u64) -> VirtRange {
     VirtRange { start: page(first), end: page(first + pages) }
 }
 
@@ -154,6 +163,23 @@ fn a_load_from_a_file_maps_its_resident_neighbours_for_loads() {
     let mapped: Vec<u64> = (0..64).filter(|n| space.pmap().peek(page(*n)).is_some()).collect();
     assert_eq!(mapped, [0, 1, 5, 15]);
     assert!(mapped.iter().all(|n| !space.pmap().peek(page(*n)).unwrap().prot.contains(Prot::WRITE)));
+}
+
+#[test]
+fn a_childs_loads_map_the_resident_neighbours_that_it_shares_and_no_store_goes_to_them() {
+    let m = system();
+    let space = Space::new(m.vm).unwrap();
+    anonymous(&space, 0, 64);
+    (0..40).filter(|n| n % 3 != 1).for_each(|n| store(&space, page(n), n as u8));
+    let child = space.fork().unwrap();
+    store(&child, page(5), 99);
+    assert_eq!(child.fault(page(2), Access::Read), Ok(FaultKind::Resident));
+    let mapped: Vec<u64> = (0..64).filter(|n| child.pmap().peek(page(*n)).is_some()).collect();
+    assert_eq!(mapped, (0..16).filter(|n| n % 3 != 1).collect::<Vec<u64>>());
+    let writable = |n: &u64| child.pmap().peek(page(*n)).unwrap().prot.contains(Prot::WRITE);
+    assert_eq!(mapped.into_iter().filter(writable).collect::<Vec<u64>>(), [5], "its own page alone");
+    (0..40).for_each(|n| store(&child, page(n), 100 + n as u8));
+    (0..40).for_each(|n| assert_eq!(load(&space, page(n)), if n % 3 != 1 { n as u8 } else { 0 }));
 }
 
 #[test]

@@ -66,6 +66,19 @@ impl VirtRange {
     }
 }
 
+/// How accesses to memory are cached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum MemoryType {
+    /// RAM: cached, stores written back when the line is needed elsewhere.
+    #[default]
+    WriteBack = 0,
+    /// Loads are not cached; stores are gathered and may be reordered: frame buffers.
+    WriteCombining = 1,
+    /// Each access reaches the device, in program order: registers.
+    Uncached = 2,
+}
+
 bitflags::bitflags! {
     /// What a mapping allows.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -88,6 +101,18 @@ pub enum Access {
     Write,
     /// An instruction fetch.
     Exec,
+}
+
+impl Prot {
+    /// Whether an access is allowed. What can be stored into or executed can be read: no page table of ours says otherwise,
+    /// and programs rely on it.
+    #[inline(always)]
+    pub fn allows(self, access: Access) -> bool {
+        match access {
+            Access::Read => !self.is_empty(),
+            _ => self.contains(access.needs()),
+        }
+    }
 }
 
 impl Access {

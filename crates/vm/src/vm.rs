@@ -1,17 +1,23 @@
 //! The memory system as one value: everything that the core shares between CPUs, in the memory that it manages.
 
-use crate::frames::{Frames, Magazine};
+use crate::check::Level;
+use crate::daemon::Daemons;
+use crate::frames::Frames;
+use crate::io::Io;
 use crate::machine::Machine;
 use crate::map::MapMemory;
 use crate::object::ObjectMemory;
-use crate::page::Page;
-use crate::queue::Queues;
+use crate::page::{Descriptors, Page};
+use crate::pageout::Pageout;
+use crate::queue::{MAX_PARTS, Queues};
+use crate::reaper::Reaper;
 use crate::slab::Heap;
 use crate::stats::{Counters, Stats};
+use crate::swap::Swap;
 use crate::types::{PAGE_SIZE, Pfn, PhysRange};
 use core::ptr::NonNull;
-use quire_sync::atomic::{AtomicU64, Ordering};
-use quire_sync::{CpuId, PerCpu, WaitQueue, epoch};
+use quire_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use quire_sync::{CpuId, PerCpu, WaitQueue, epoch, record};
 
 /// Why a memory system cannot be built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +27,9 @@ pub enum BootError {
     /// RAM beyond frame number 2^32 - 2, or ranges that are empty, unsorted or overlap.
     BadRange(PhysRange),
 }
+
+/// In the word of failures: they happen at random.
+const AT_RANDOM: u64 = 1 << 63;
 
 /// Wait queues for busy pages, for each CPU: as many threads as can wait at once rarely share one.
 const PAGE_WAITS: usize = 4;
@@ -32,21 +41,33 @@ pub struct Config {
     pub poison: bool,
     /// Frames kept back for the kernel; `None`: one in 64, at least 256 and at most 4,096.
     pub reserve: Option<u64>,
+    /// When structures are checked at first ([`Vm::set_check_level`] changes it).
+    pub check: Level,
+    /// Parts of each page queue, at most [`MAX_PARTS`]; `None`: as [`Queues::scale`] says.
+    pub queue_parts: Option<usize>,
+    /// Zeroed frames that each CPU may keep for first touches, made while it idles ([`Vm::idle_zero`]); 0: none. Small machines
+    /// keep fewer.
+    pub zero_stock: u32,
 }
 
 // Only where debug assertions are off do all fields have their types' defaults.
 #[allow(clippy::derivable_impls)]
 impl Default for Config {
     fn default() -> Self {
-        Config { poison: cfg!(debug_assertions), reserve: None }
+        Config {
+            poison: cfg!(debug_assertions),
+            reserve: None,
+            check: Level::DEFAULT,
+            queue_parts: None,
+            zero_stock: 256,
+        }
     }
 }
 
 /// A memory system. It lives in the RAM that it manages, for ever.
 pub struct Vm<M: Machine> {
     machine: M,
-    pages: NonNull<Page>,
-    page_count: u64,
+    pages: Descriptors,
     frames: Frames,
     epoch: epoch::Domain,
     stats: Stats,
@@ -54,17 +75,25 @@ pub struct Vm<M: Machine> {
     object_memory: ObjectMemory<M>,
     map_memory: MapMemory<M>,
     queues: Queues,
+    reaper: Reaper<M>,
+    io: Io,
+    swap: Swap,
+    daemons: Daemons,
+    pageout: Pageout,
     /// Where threads sleep for busy pages, by a hash of the page.
     page_waits: PerCpu<[WaitQueue; PAGE_WAITS]>,
     config: Config,
-    /// 0: off; n: the n-th allocation from now fails (tests of error paths).
+    /// 0: off; n: the n-th allocation from now fails; [`AT_RANDOM`] | n: one in n does (tests of error paths).
     fail_in: AtomicU64,
+    /// An allocation has failed because of that, and nobody has asked why yet.
+    injected: AtomicBool,
+    /// Where the random choice stands.
+    fail_seed: AtomicU64,
+    /// Changes of maps since queues and slabs were checked last.
+    pub(crate) check_updates: AtomicU64,
+    /// A [`Level`]. Written by hand only.
+    check: AtomicU8,
 }
-
-// SAFETY: `pages` points to descriptors made of atomics that live as long as the system; everything else is shared by design.
-unsafe impl<M: Machine> Send for Vm<M> {}
-// SAFETY: as above.
-unsafe impl<M: Machine> Sync for Vm<M> {}
 
 /// RAM handed out while the system is built, never taken back: a bump allocator over one range.
 pub struct BootMemory<'m, M: Machine> {
@@ -73,7 +102,11 @@ pub struct BootMemory<'m, M: Machine> {
     end: *mut u8,
 }
 
-impl<M: Machine> BootMemory<'_, M> {
+impl<'m, M: Machine> BootMemory<'m, M> {
+    pub(crate) fn machine(&self) -> &'m M {
+        self.machine
+    }
+
     /// `bytes` of zeroed memory, aligned to `align`.
     ///
     /// # Panics
@@ -88,6 +121,17 @@ impl<M: Machine> BootMemory<'_, M> {
         NonNull::new(at).expect("RAM does not lie at address zero")
     }
 
+    /// `n` elements, for ever.
+    pub(crate) fn slice<T>(&mut self, n: usize, mut init: impl FnMut() -> T) -> &'static [T] {
+        let first = self.take(n * size_of::<T>(), align_of::<T>()).cast::<T>();
+        for i in 0..n {
+            // SAFETY: within the memory just taken.
+            unsafe { first.add(i).write(init()) };
+        }
+        // SAFETY: `n` initialised elements, never freed, and from now on only shared.
+        unsafe { core::slice::from_raw_parts(first.as_ptr(), n) }
+    }
+
     /// One `T` a CPU.
     pub(crate) fn per_cpu<T>(&mut self, init: impl FnMut(CpuId) -> T) -> PerCpu<T> {
         let cpus = self.machine.cpus();
@@ -97,9 +141,10 @@ impl<M: Machine> BootMemory<'_, M> {
     }
 }
 
-/// Bytes that the system itself and its per-CPU parts take at most, for `cpus` CPUs, without the page descriptors.
-const fn boot_bytes<M: Machine>(cpus: usize) -> usize {
-    size_of::<Vm<M>>() + 128 * 1024 + cpus * 16 * 1024
+/// Bytes that the system itself, its queues, its depots and its per-CPU parts take at most, without the page descriptors.
+const fn boot_bytes<M: Machine>(cpus: usize, queue_parts: usize, domains: usize) -> usize {
+    let parts = Queues::boot_bytes(queue_parts) + Frames::boot_bytes(domains) + Io::boot_bytes();
+    size_of::<Vm<M>>() + 128 * 1024 + cpus * 16 * 1024 + parts
 }
 
 impl<M: Machine> Vm<M> {
@@ -121,7 +166,9 @@ impl<M: Machine> Vm<M> {
         let total: u64 = ram.iter().map(|r| r.end.0 - r.start.0).sum();
         let largest = ram.iter().copied().max_by_key(|r| r.end.0 - r.start.0).ok_or(BootError::TooLittleMemory(0))?;
         let cpus = machine.cpus();
-        let bytes = page_count * size_of::<Page>() as u64 + boot_bytes::<M>(cpus) as u64;
+        let queue_parts = config.queue_parts.map_or(Queues::scale(cpus, total), |n| n.clamp(1, MAX_PARTS));
+        let domains = machine.domains().clamp(1, 128);
+        let bytes = page_count * size_of::<Page>() as u64 + boot_bytes::<M>(cpus, queue_parts, domains) as u64;
         let boot_frames = bytes.div_ceil(PAGE_SIZE);
         let boot_end = largest.start.0 + boot_frames;
         if boot_end + 64 > largest.end.0 {
@@ -134,27 +181,30 @@ impl<M: Machine> Vm<M> {
 
         // All-zero bytes are a descriptor of a frame that is not RAM (`Kind::Reserved`), which is what holes stay.
         let pages = boot.take(page_count as usize * size_of::<Page>(), 64).cast::<Page>();
+        record::own_array(pages.as_ptr().cast(), page_count as usize * size_of::<Page>(), size_of::<Page>(), "page");
         // The checkers' atomics are not made of zeroes.
         #[cfg(any(loom, shuttle))]
         for i in 0..page_count as usize {
             // SAFETY: within the array, which nobody else has yet.
             unsafe { pages.as_ptr().add(i).write(Page::new()) };
         }
+        // SAFETY: the array was just made, and is never freed.
+        let pages = unsafe { Descriptors::new(pages, page_count) };
         let managed = total - boot_frames;
-        let reserve = config.reserve.unwrap_or((total / 64).clamp(256, 4096));
-        let frames = Frames::new(boot.per_cpu(|_| Magazine::new()), managed, reserve.min(managed / 2));
+        let frames = Frames::new(&mut boot, pages, managed, domains, &config);
         let epoch = epoch::Domain::new(boot.per_cpu(|_| epoch::Slot::new()));
         let stats = Stats::new(boot.per_cpu(|_| Counters::new()));
         let heap = Heap::new(&mut boot);
         let object_memory = ObjectMemory::new(&mut boot);
         let map_memory = MapMemory::new(&mut boot);
-        let queues = Queues::new(&mut boot);
+        let queues = Queues::new(&mut boot, pages, queue_parts);
+        let reaper = Reaper::new(&mut boot);
+        let io = Io::new(&mut boot);
         let page_waits = boot.per_cpu(|_| core::array::from_fn(|_| WaitQueue::new()));
         let place = boot.take(size_of::<Vm<M>>(), align_of::<Vm<M>>()).cast::<Vm<M>>();
         let vm = Vm {
             machine,
             pages,
-            page_count,
             frames,
             epoch,
             stats,
@@ -162,10 +212,20 @@ impl<M: Machine> Vm<M> {
             object_memory,
             map_memory,
             queues,
+            reaper,
+            io,
+            swap: Swap::new(),
+            daemons: Daemons::new(),
+            pageout: Pageout::new(),
+            injected: AtomicBool::new(false),
             page_waits,
             config,
             fail_in: AtomicU64::new(0),
+            fail_seed: AtomicU64::new(0),
+            check_updates: AtomicU64::new(0),
+            check: AtomicU8::new(config.check as u8),
         };
+        record::own(place.as_ptr().cast(), size_of::<Vm<M>>(), "vm");
         // SAFETY: fresh memory of the right size and alignment, never freed.
         let vm: &'static Vm<M> = unsafe {
             place.write(vm);
@@ -188,19 +248,23 @@ impl<M: Machine> Vm<M> {
     /// # Panics
     /// Where `pfn` lies beyond the machine's RAM.
     #[inline(always)]
+    #[cfg_attr(recording, track_caller)]
     pub fn page(&self, pfn: Pfn) -> &'static Page {
-        assert!(pfn.0 < self.page_count, "frame number beyond RAM");
-        // SAFETY: in bounds of the descriptor array, which lives as long as the system.
-        unsafe { &*self.pages.as_ptr().add(pfn.0 as usize) }
+        self.pages.get(pfn)
+    }
+    /// The page that a leaf shows; `None` where it shows a device: no RAM, or a frame that is no object's page.
+    #[inline]
+    pub(crate) fn page_of_leaf(&self, pfn: Pfn) -> Option<&'static Page> {
+        (pfn.0 < self.page_count()).then(|| self.page(pfn)).filter(|p| p.kind() == crate::page::Kind::Object)
     }
     /// The frame that `page` describes.
     #[inline(always)]
     pub fn pfn_of_page(&self, page: &Page) -> Pfn {
-        Pfn(((page as *const Page as usize - self.pages.as_ptr() as usize) / size_of::<Page>()) as u64)
+        self.pages.pfn(page)
     }
     /// Number of page descriptors: one more than the highest frame number.
     pub fn page_count(&self) -> u64 {
-        self.page_count
+        self.pages.len()
     }
     /// Physical frames: totals and the reserve.
     #[inline(always)]
@@ -235,6 +299,26 @@ impl<M: Machine> Vm<M> {
     pub fn queues(&self) -> &Queues {
         &self.queues
     }
+    #[inline(always)]
+    pub(crate) fn reaper(&self) -> &Reaper<M> {
+        &self.reaper
+    }
+    /// Reads and writes under way.
+    pub fn io(&self) -> &Io {
+        &self.io
+    }
+    /// Swap: totals. A store is added with [`Vm::add_swap`].
+    pub fn swap(&self) -> &Swap {
+        &self.swap
+    }
+    /// Pageout: passes, and who waits for memory.
+    pub fn pageout(&self) -> &Pageout {
+        &self.pageout
+    }
+    /// What the daemons share.
+    pub fn daemons(&self) -> &Daemons {
+        &self.daemons
+    }
     /// Where to sleep until `page` is not busy. Strangers may share it: who wakes there looks again.
     pub(crate) fn page_waits(&self, page: &Page) -> &WaitQueue {
         let hash = self.pfn_of_page(page).0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -247,14 +331,75 @@ impl<M: Machine> Vm<M> {
         self.config.poison
     }
 
-    /// Makes the `n`-th allocation from now fail, once (1: the next; 0: none). For tests of error paths.
+    /// Makes the `n`-th allocation from now fail, once (1: the next; 0: none): of frames, runs of frames, table pages and
+    /// objects of slabs alike. For tests of error paths.
     pub fn fail_allocation(&self, n: u64) {
-        self.fail_in.store(n, Ordering::Relaxed);
+        self.injected.store(false, Ordering::Relaxed);
+        self.fail_in.store(n & !AT_RANDOM, Ordering::Relaxed);
     }
 
-    /// Whether this allocation is the one that [`Vm::fail_allocation`] chose. One relaxed load of a read-mostly word.
+    /// Makes one allocation in `one_in` fail from now on, until [`Vm::fail_allocation`] ends that: which ones follows from
+    /// `seed` and from the order of allocations. For tests of error paths.
+    pub fn fail_allocations(&self, one_in: u32, seed: u64) {
+        self.fail_seed.store(seed, Ordering::Relaxed);
+        self.fail_in.store(AT_RANDOM | u64::from(one_in.max(1)), Ordering::Relaxed);
+    }
+
+    /// Whether the failure that [`Vm::fail_allocation`] asked for has not happened yet.
+    pub fn failure_is_pending(&self) -> bool {
+        self.fail_in.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether this allocation is one that shall fail. One relaxed load of a read-mostly word.
     #[inline(always)]
-    pub(crate) fn inject_failure(&self) -> bool {
-        self.fail_in.load(Ordering::Relaxed) != 0 && self.fail_in.fetch_sub(1, Ordering::Relaxed) == 1
+    pub fn inject_failure(&self) -> bool {
+        self.fail_in.load(Ordering::Relaxed) != 0 && self.choose_failure()
+    }
+
+    #[cold]
+    fn choose_failure(&self) -> bool {
+        let fails = self.fails_now();
+        if fails {
+            self.injected.store(true, Ordering::Relaxed);
+        }
+        fails
+    }
+
+    fn fails_now(&self) -> bool {
+        let mut left = self.fail_in.load(Ordering::Relaxed);
+        if left & AT_RANDOM != 0 {
+            // SplitMix64 (Steele et al. 2014): its state is a counter, so that CPUs share it without a lock.
+            let z = self.fail_seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+            let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            return (z ^ (z >> 31)).is_multiple_of(left & !AT_RANDOM);
+        }
+        while left != 0 && left & AT_RANDOM == 0 {
+            match self.fail_in.compare_exchange_weak(left, left - 1, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return left == 1,
+                Err(now) => left = now,
+            }
+        }
+        false
+    }
+
+    /// Whether an allocation has failed since the last question only because it was told to: then memory is not short.
+    pub(crate) fn take_injected(&self) -> bool {
+        self.injected.load(Ordering::Relaxed) && self.injected.swap(false, Ordering::Relaxed)
+    }
+
+    /// When structures are checked. One relaxed load of a word that nobody writes.
+    #[inline(always)]
+    pub fn check_level(&self) -> Level {
+        match self.check.load(Ordering::Relaxed) {
+            0 => Level::Never,
+            1 => Level::AtRelease,
+            _ => Level::Always,
+        }
+    }
+
+    /// Changes when structures are checked, from now on.
+    pub fn set_check_level(&self, level: Level) {
+        self.check.store(level as u8, Ordering::Relaxed);
     }
 }

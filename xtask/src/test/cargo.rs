@@ -1,4 +1,5 @@
-//! Unit and property tests, documentation tests, and the models under both checkers: all through cargo, each counted by name.
+//! Unit and property tests, documentation tests, the models under both checkers, and what only the recording build can tell:
+//! all through cargo, each counted by name.
 
 use std::{
     fmt::Write as _,
@@ -15,11 +16,15 @@ use crate::{
 };
 
 /// Crates whose protocols have models.
-const MODELLED: [&str; 4] = ["quire-sync", "quire-vm", "quire-task", "quire-pmap-x86_64"];
+const MODELLED: [&str; 4] = ["quire-sync", "quire-vm", "quire-task", "quire-pmap"];
 /// The two checkers: loom knows weak memory, shuttle more schedules.
 const CHECKERS: [&str; 2] = ["loom", "shuttle"];
+/// Crates whose types are held to their layouts in the recording build, or whose costs are counted there.
+const RECORDED: [&str; 5] = ["quire-sync", "quire-vm", "quire-task", "quire-pmap", "quire-hosted"];
 /// One test program may take this long; what hangs is a failure with a name.
 const LIMIT: Duration = Duration::from_secs(900);
+/// How much longer random tests run with `--soak`.
+const SOAK: u32 = 10;
 
 /// One compiled test program.
 struct Binary {
@@ -110,6 +115,10 @@ fn capture(context: &Context<'_>, command: &mut Command, log: &str) -> Result<(S
     use std::os::unix::process::CommandExt;
     let file = context.log(log)?;
     let about = || log.to_owned();
+    let limit = if context.soak { LIMIT * SOAK } else { LIMIT };
+    if context.soak {
+        command.env("QUIRE_SOAK", SOAK.to_string());
+    }
     command.stdout(file.try_clone().doing(about)?).stderr(file).process_group(0);
     let mut child = command.spawn().doing(about)?;
     let start = Instant::now();
@@ -117,9 +126,9 @@ fn capture(context: &Context<'_>, command: &mut Command, log: &str) -> Result<(S
         if let Some(status) = child.try_wait().doing(about)? {
             break status.to_string();
         }
-        if start.elapsed() > LIMIT {
+        if start.elapsed() > limit {
             qemu::kill_group(&mut child);
-            break format!("stopped after {} s", LIMIT.as_secs());
+            break format!("stopped after {} s", limit.as_secs());
         }
         std::thread::sleep(Duration::from_millis(10));
     };
@@ -260,6 +269,33 @@ pub fn models(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> 
         for binary in model_binaries(context, checker)? {
             binary.run(context, done)?;
         }
+    }
+    Ok(())
+}
+
+fn record_binaries(context: &Context<'_>) -> Result<Vec<Binary>> {
+    let target = context.places.target.join("recording");
+    build(context, "record", "record-build", |command| {
+        for package in RECORDED {
+            command.args(["-p", package]);
+        }
+        command.args(["--lib", "--test", "conflicts", "--target-dir"]).arg(target);
+        command.env("RUSTFLAGS", "--cfg recording");
+    })
+}
+
+/// What the recording build tests: layouts, shared lines, locks taken.
+pub fn record_names(context: &Context<'_>) -> Result<Vec<String>> {
+    collect_names(record_binaries(context)?)
+}
+
+/// See [`record_names`].
+pub fn records(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
+    if context.names_another("record") {
+        return Ok(());
+    }
+    for binary in record_binaries(context)? {
+        binary.run(context, done)?;
     }
     Ok(())
 }

@@ -30,6 +30,7 @@ const CHECKS: &[(&str, Body)] = &[
     ("standard input from nowhere", no_input),
     ("copies, environment and directory", surroundings),
     ("a dynamic program of this machine", dynamic),
+    ("programs larger than memory", overcommit),
     ("timeout", timeout),
     ("interrupt", interrupt),
     ("a second interrupt", second_interrupt),
@@ -263,6 +264,14 @@ fn dynamic(bench: &Bench) -> Result<(), String> {
     let done = finish(command.stdin(File::open(&file).map_err(text)?).spawn().map_err(text)?)?;
     ended(&done, 0)?;
     same("standard output", &done.stdout, &here.stdout)
+}
+
+/// Two processes show three quarters more than the guest has, what is missing in swap; nothing is lost.
+fn overcommit(bench: &Bench) -> Result<(), String> {
+    let size = ["run", "--memory", "160M", "--append", "swap=96M", "--"];
+    let done = bench.run(&[&size[..], &["overcommit", "--megabytes", "72", "--rounds", "1"]].concat())?;
+    ended(&done, 0)?;
+    same("standard output", &done.stdout, b"overcommit_pages 18432 pages\n")
 }
 
 fn timeout(bench: &Bench) -> Result<(), String> {

@@ -12,12 +12,15 @@ const LAYERS: &[(&str, u32)] = &[
     ("quire-sync", 0),
     ("quire-vm", 1),
     ("quire-task", 2),
+    ("quire-pmap", 2),
     ("quire-pmap-x86_64", 3),
+    ("quire-pmap-sv39", 3),
     ("quire-fs", 4),
     ("quire-drivers", 4),
     ("quire-linux", 5),
     ("quire-hosted", 6),
     ("quire-kernel", 6),
+    ("quire-lab", 7),
     ("xtask", 7),
 ];
 
@@ -25,10 +28,16 @@ const LAYERS: &[(&str, u32)] = &[
 /// page tables know no scheduler, and what drives devices knows neither files nor system calls.
 const APART: &[(&str, &str)] = &[
     ("quire-task", "quire-vm"),
+    ("quire-pmap", "quire-task"),
     ("quire-pmap-x86_64", "quire-task"),
+    ("quire-pmap-x86_64", "quire-pmap-sv39"),
     ("quire-fs", "quire-pmap-x86_64"),
+    ("quire-fs", "quire-pmap"),
     ("quire-drivers", "quire-pmap-x86_64"),
+    ("quire-drivers", "quire-pmap"),
     ("quire-linux", "quire-pmap-x86_64"),
+    ("quire-linux", "quire-pmap"),
+    ("quire-kernel", "quire-pmap-sv39"),
     ("quire-linux", "quire-drivers"),
 ];
 

@@ -86,14 +86,15 @@ pub fn dependencies(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Resul
     tool(context, DEPENDENCIES, deny, done)
 }
 
-fn plain(context: &Context<'_>, subcommand: &str) -> Command {
+/// cargo for this machine.
+pub(super) fn plain(context: &Context<'_>, subcommand: &str) -> Command {
     let mut command = Command::new("cargo");
     command.arg(subcommand).current_dir(&context.places.root).env("CARGO_TERM_COLOR", "never");
     command
 }
 
 /// Runs one tool; its exit status is the verdict, its output the log.
-fn tool(context: &Context<'_>, name: &str, mut command: Command, done: &mut dyn FnMut(Check)) -> Result<()> {
+pub(super) fn tool(context: &Context<'_>, name: &str, mut command: Command, done: &mut dyn FnMut(Check)) -> Result<()> {
     if !context.selects(name) {
         return Ok(());
     }

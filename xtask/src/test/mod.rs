@@ -3,11 +3,14 @@
 //! A stage reports each check by its full name; FILTER selects by a part of that name. One lane compiles and runs what runs
 //! on this machine, the other what runs in guests: neither fills two processors alone.
 
+mod bare_metal;
 mod cargo;
 mod command;
+mod docs;
 mod guest;
 mod layers;
 mod lint;
+mod packages;
 mod readme;
 mod session;
 mod suite;
@@ -37,6 +40,8 @@ pub struct Context<'a> {
     /// Where everything is.
     pub places: &'a Places,
     filter: Option<String>,
+    /// The random tests of the memory core run ten times as long.
+    pub soak: bool,
     logs: PathBuf,
     kernel: OnceLock<Result<PathBuf>>,
 }
@@ -92,10 +97,13 @@ struct Stage {
 const HERE: &[Stage] = &[
     Stage { name: "format", names: lint::format_names, run: lint::format },
     Stage { name: "layers", names: layers::names, run: layers::run },
+    Stage { name: "docs", names: docs::names, run: docs::run },
     Stage { name: "lint", names: lint::names, run: lint::run },
     Stage { name: "unit", names: cargo::unit_names, run: cargo::unit },
     Stage { name: "doc", names: cargo::doc_names, run: cargo::doc },
     Stage { name: "model", names: cargo::model_names, run: cargo::models },
+    Stage { name: "packages", names: packages::names, run: packages::run },
+    Stage { name: "record", names: cargo::record_names, run: cargo::records },
     Stage { name: "dependencies", names: lint::dependency_names, run: lint::dependencies },
 ];
 
@@ -103,6 +111,7 @@ const HERE: &[Stage] = &[
 const GUESTS: &[Stage] = &[
     Stage { name: "guest", names: guest::names, run: |context, done| guest::run(context, On::Quire, done) },
     Stage { name: "command", names: command::names, run: command::run },
+    Stage { name: "embed", names: bare_metal::names, run: bare_metal::run },
     Stage { name: "readme", names: readme::names, run: readme::run },
 ];
 
@@ -110,7 +119,7 @@ const GUESTS: &[Stage] = &[
 pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
     let logs = places.target.join("test-logs");
     fs::create_dir_all(&logs).doing(|| format!("cannot make {}", logs.display()))?;
-    let context = Context { places, filter: options.filter.clone(), logs, kernel: OnceLock::new() };
+    let context = Context { places, filter: options.filter.clone(), soak: options.soak, logs, kernel: OnceLock::new() };
     if options.list {
         for stage in HERE.iter().chain(GUESTS) {
             for name in (stage.names)(&context)?.into_iter().filter(|n| context.selects(n)) {

@@ -4,11 +4,28 @@ use crate::worker::{Pages, Worker};
 use crate::world::{COMMON, LANE_PAGES, SpaceModel, write_stamp};
 use quire_hosted::Hosted;
 use quire_hosted::model::{Content, Page, Seen, Span, State};
-use quire_vm::object::ObjectRef;
+use quire_vm::index::Slot;
+use quire_vm::map::Space;
+use quire_vm::object::{IoError, ObjectRef};
 use quire_vm::{Access, FaultError, PAGE_SIZE};
 use std::sync::atomic::Ordering;
 
+/// Reads that fail may go well the next time.
+const PATIENCE: u32 = 10_000;
+
+fn patient<R>(f: impl Fn() -> Result<R, FaultError>) -> Result<R, FaultError> {
+    (0..PATIENCE).map(|_| f()).find(|r| !matches!(r, Err(FaultError::Pager))).unwrap_or(Err(FaultError::Pager))
+}
+
 impl Worker<'_> {
+    pub fn load(&self, space: &Space<Hosted>, va: u64) -> Result<u64, FaultError> {
+        patient(|| self.cpu.read(space, va))
+    }
+
+    pub fn store(&self, space: &Space<Hosted>, va: u64, value: u64) -> Result<(), FaultError> {
+        patient(|| self.cpu.write(space, va, value))
+    }
+
     /// Reads or writes the stamp of one page of the own lane.
     pub fn touch(&mut self, model: &SpaceModel) {
         let i = self.run(model).start;
@@ -50,14 +67,14 @@ impl Worker<'_> {
 
     pub fn read(&mut self, model: &SpaceModel, pages: &mut Pages<'_>, i: usize) {
         self.doing = format!("read {i} at {:#x} in space {}", self.world.va(self.lane, i), model.space.id());
-        let r = self.cpu.read(&model.space, self.world.va(self.lane, i)).map(Some);
+        let r = self.load(&model.space, self.world.va(self.lane, i)).map(Some);
         let seen = self.seen(r);
         self.narrow(&mut pages[i], Access::Read, seen);
     }
 
     pub fn fetch(&mut self, model: &SpaceModel, pages: &mut Pages<'_>, i: usize) {
         self.doing = format!("fetch {i} at {:#x} in space {}", self.world.va(self.lane, i), model.space.id());
-        let r = self.cpu.execute(&model.space, self.world.va(self.lane, i)).map(|()| None);
+        let r = patient(|| self.cpu.execute(&model.space, self.world.va(self.lane, i))).map(|()| None);
         let seen = self.seen(r);
         self.narrow(&mut pages[i], Access::Exec, seen);
     }
@@ -66,7 +83,7 @@ impl Worker<'_> {
         let stamp = self.stamp();
         let va = self.world.va(self.lane, i);
         self.doing = format!("write {i} at {va:#x} in space {}", model.space.id());
-        let (r, span) = self.world.during(|| self.cpu.write(&model.space, va, stamp).map(|()| None));
+        let (r, span) = self.world.during(|| self.store(&model.space, va, stamp).map(|()| None));
         let seen = self.seen(r);
         self.narrow(&mut pages[i], Access::Write, seen);
         if let Seen::Value(_) = seen {
@@ -111,7 +128,8 @@ impl Worker<'_> {
 
     pub fn look_at_all(&mut self, model: &SpaceModel) {
         let mut pages = self.own(model);
-        for i in 0..LANE_PAGES {
+        let (start, end) = self.world.mix.focus.unwrap_or((0, LANE_PAGES));
+        for i in start..end {
             self.read(model, &mut pages, i);
         }
     }
@@ -122,7 +140,7 @@ impl Worker<'_> {
         let va = self.world.va(lane, i);
         self.doing = format!("look at {i} of lane {lane} at {va:#x} in space {}", model.space.id());
         let _watch = model.watch();
-        let (r, span) = self.world.during(|| self.cpu.read(&model.space, va).map(Some));
+        let (r, span) = self.world.during(|| self.load(&model.space, va).map(Some));
         let seen = self.seen(r);
         self.check_elsewhere(model, lane, i, Access::Read, seen, span);
     }
@@ -151,13 +169,13 @@ impl Worker<'_> {
         self.doing = format!("store beside {i} of lane {lane} at {beside:#x} in space {}", model.space.id());
         let value = self.stamp();
         let _watch = model.watch();
-        let (r, span) = self.world.during(|| self.cpu.write(&model.space, beside, value).map(|()| None));
+        let (r, span) = self.world.during(|| self.store(&model.space, beside, value).map(|()| None));
         let seen = self.seen(r);
         self.check_elsewhere(model, lane, i, Access::Write, seen, span);
         // Whatever another CPU stored beside a stamp carries its number.
         let other = self.random_lane();
         let va = self.world.va(lane, i) + 512 + other as u64 * 8;
-        if let Ok(v) = self.cpu.read(&model.space, va)
+        if let Ok(v) = self.load(&model.space, va)
             && v != 0
             && v >> 48 != other as u64 + 1
         {
@@ -167,9 +185,27 @@ impl Worker<'_> {
 
     /// One of the objects that the lane uses.
     pub fn object(&mut self) -> usize {
-        match self.random(COMMON + 1) {
+        // In a mix that is about ends, mostly the own one.
+        match if self.world.mix.own && self.random(4) != 0 { COMMON } else { self.random(COMMON + 1) } {
             COMMON => COMMON + self.lane,
             common => common,
+        }
+    }
+
+    /// The own object has no page beyond its end but those that somebody is about to take back.
+    fn no_page_beyond_the_end(&self, o: usize) {
+        let (shared, vm) = (&self.world.shared[o], self.cpu.vm());
+        for p in (0..self.world.mix.part).filter(|p| !shared.has(*p)) {
+            let stays = || {
+                let pin = vm.epoch().pin();
+                match shared.object.index().get(shared.index(self.lane, p), &pin) {
+                    Slot::Page(pfn) => !vm.page(pfn).state().busy(),
+                    _ => false,
+                }
+            };
+            if stays() {
+                self.wrong(&format!("page {p} of object {o} is there, and the object ends before it"));
+            }
         }
     }
 
@@ -181,7 +217,9 @@ impl Worker<'_> {
         let index = shared.index(self.lane, p);
         self.doing = format!("use page {p} of object {o}");
         if shared.is_own() && self.random(2) == 0 {
+            self.no_page_beyond_the_end(o);
             shared.resize(self.random(self.world.mix.part + 1));
+            self.no_page_beyond_the_end(o);
             return;
         }
         match self.random(3) {
@@ -219,6 +257,7 @@ fn read_stamp(object: &ObjectRef<Hosted>, page: u64) -> Option<u64> {
     match read {
         Ok(8) => Some(u64::from_le_bytes(bytes)),
         Ok(0) => None,
+        Err(IoError::Pager | IoError::OutOfMemory) => read_stamp(object, page),
         other => panic!("an object's page cannot be read: {other:?}"),
     }
 }

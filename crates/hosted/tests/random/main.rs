@@ -1,19 +1,26 @@
-//! Random operations from several CPUs, checked against a model of what memory must contain, with every translation watched.
+//! Random operations from several CPUs, checked against a model of what memory must contain, with every translation watched and
+//! the consistency checker on.
 //!
-//! Every run prints its seed. `QUIRE_SEED=n` runs with that one: each CPU then issues the same operations in the same order
-//! (with one CPU the whole run repeats; with more the interleaving is the host's). `QUIRE_STEPS=n` sets the operations a CPU.
+//! Every run prints the command that repeats it. `QUIRE_SEED=n` runs with that seed: each CPU then issues the same operations in
+//! the same order (with one CPU the whole run repeats; with more the interleaving is the host's). `QUIRE_STEPS=n` sets the
+//! operations a CPU, `QUIRE_SOAK=n` makes every run n times as long, `QUIRE_MUTANT=Name` leaves out a step of a protocol.
+//!
+//! All configurations together do a million operations.
 
 mod access;
+mod memory;
+mod mutants;
+mod paging;
 mod worker;
 mod world;
 
-use quire_hosted::{Cpu, Hosted, Settings};
-use quire_pmap_x86_64::X86;
-use quire_vm::Vm;
-use std::sync::atomic::Ordering;
+use quire_hosted::{Account, Cpu, Hosted, Settings};
+use quire_vm::check::Level;
+use quire_vm::memory_store::FaultPlan;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use worker::Worker;
-use world::{COPIES, DISCARDS, EVERYTHING, Mix, World};
+use world::{COPIES, DISCARDS, ENDS, EVERYTHING, FRONTS, MUCH, Mix, SOURCES, STALE, World};
 
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -24,51 +31,69 @@ fn seed() -> u64 {
     from_environment("QUIRE_SEED").unwrap_or_else(fresh)
 }
 
-/// Frames that are free or cached where they can be taken back at once: everything when nothing is in use.
-fn settle(vm: &'static Vm<Hosted>) -> u64 {
-    for _ in 0..3 {
-        vm.epoch().drain();
-    }
-    vm.map_memory().caches().iter().for_each(|c| c.drain(vm));
-    vm.object_memory().caches().iter().for_each(|c| c.drain(vm));
-    vm.machine().mmu().drain(vm);
-    vm.frames().free()
-}
-
 struct Plan {
     cpus: usize,
     frames: u64,
     pcid: bool,
+    /// Operations of each CPU.
     steps: usize,
-    /// Make every n-th allocation or so fail.
-    starve: bool,
+    /// One allocation in so many fails; 0: none.
+    starve: u32,
+    /// Pages go to a swap store that is so bad; memory is short enough that they have to.
+    swap: Option<FaultPlan>,
     mix: &'static Mix,
 }
 
+const PLAN: Plan = Plan { cpus: 1, frames: 16_384, pcid: true, steps: 0, starve: 0, swap: None, mix: &EVERYTHING };
+
 fn run(plan: Plan) {
     let seed = seed();
-    let steps = from_environment("QUIRE_STEPS").map_or(plan.steps, |n| n as usize);
-    println!("QUIRE_SEED={seed} QUIRE_STEPS={steps} on {} CPUs, {} frames", plan.cpus, plan.frames);
-    let vm = Hosted::boot(Settings { cpus: plan.cpus, frames: plan.frames, pcid: plan.pcid, poison: true });
+    let soak = from_environment("QUIRE_SOAK").unwrap_or(1) as usize;
+    let steps = from_environment("QUIRE_STEPS").map_or(plan.steps * soak, |n| n as usize);
+    let name = std::thread::current().name().unwrap_or_default().to_owned();
+    println!(
+        "to repeat: QUIRE_SEED={seed} QUIRE_STEPS={steps} cargo test -p quire-hosted --test random -- --exact {name}"
+    );
+    let mutant = mutants::from_environment();
+    // With one CPU nothing is left to chance: what daemons do, the CPU does itself.
+    let daemons = if plan.swap.is_some() && plan.cpus > 1 { paging::DAEMONS.len() } else { 0 };
+    let vm = Hosted::boot(Settings {
+        cpus: plan.cpus + daemons,
+        frames: plan.frames,
+        pcid: plan.pcid,
+        reserve: plan.swap.map(|_| paging::RESERVE),
+        check: if mutant.is_some() { Level::Never } else { Level::AtRelease },
+        ..Settings::default()
+    });
     let cpu = Cpu::attach(vm, 0);
-    let before = settle(vm);
+    let swap = plan.swap.map(|bad| paging::add_swap(vm, FaultPlan { seed, ..bad }));
+    let before = Account::of(vm);
     let world = World::new(&cpu, plan.cpus, 8, plan.mix);
     drop(cpu);
+    if plan.starve != 0 {
+        vm.fail_allocations(plan.starve, seed);
+    }
+    mutants::switch_on(mutant);
+    let threads = (daemons > 0).then(|| paging::start_daemons(vm, plan.cpus));
+    let peak = AtomicU64::new(0);
     std::thread::scope(|s| {
         for id in 0..plan.cpus {
-            let world = &world;
+            let (world, peak) = (&world, &peak);
             s.spawn(move || {
                 let cpu = Cpu::attach(vm, id);
                 let mut worker = Worker::new(world, &cpu, id, seed);
-                for _ in 0..steps / 50 {
-                    if plan.starve {
-                        vm.fail_allocation(1 + seed % 37);
-                    }
+                for _ in 0..steps.div_ceil(50) {
                     worker.work(50);
+                    peak.fetch_max(paging::demand(vm), Ordering::Relaxed);
                 }
             });
         }
     });
+    // From here on who needs something done does it.
+    if let Some(threads) = threads {
+        paging::stop_daemons(vm, threads);
+    }
+    mutants::switch_on(None);
     vm.fail_allocation(0);
     let cpu = Cpu::attach(vm, 0);
     println!("{:?}", world.counts);
@@ -79,50 +104,109 @@ fn run(plan: Plan) {
             for lane in 0..plan.cpus {
                 Worker::new(&world, &cpu, lane, seed).look_at_all(&model);
             }
-            model.space.check(true).expect("the map's invariants hold");
-            println!("space {}: {:?}", model.space.id(), model.space.stats());
+            cpu.leave();
         }
     }
-    cpu.leave();
-    drop(world);
-    let after = settle(vm);
-    for cache in vm.map_memory().caches().iter().chain(&vm.object_memory().caches()) {
-        assert_eq!(cache.frames(), 0, "objects of slab {} are lost", cache.label());
+    vm.finish_io(&mut quire_vm::sleep::MaySleep::here());
+    for model in (0..world.spaces.len()).filter_map(|n| world.slot(n)) {
+        model.space.check(true).unwrap_or_else(|broken| panic!("{broken}"));
     }
-    assert_eq!(after, before, "frames are lost");
+    for shared in &world.shared {
+        shared.object.check(true).unwrap_or_else(|broken| panic!("{broken}"));
+    }
+    drop(world);
+    if let Some(swap) = swap {
+        let _kept = (steps >= plan.steps).then(|| paging::finish(vm, swap, peak.into_inner()));
+    }
+    before.assert_settled(vm);
 }
 
 #[test]
 fn one_cpu_sees_what_it_wrote() {
-    run(Plan { cpus: 1, frames: 8192, pcid: true, steps: 6_000, starve: false, mix: &EVERYTHING });
+    run(Plan { frames: 8192, steps: 320_000, ..PLAN });
 }
 
 #[test]
 fn four_cpus_see_what_they_wrote() {
-    run(Plan { cpus: 4, frames: 16_384, pcid: true, steps: 6_000, starve: false, mix: &EVERYTHING });
+    run(Plan { cpus: 4, steps: 40_000, ..PLAN });
+}
+
+#[test]
+fn eight_cpus_see_what_they_wrote() {
+    run(Plan { cpus: 8, frames: 32_768, steps: 12_000, ..PLAN });
 }
 
 #[test]
 fn without_pcids() {
-    run(Plan { cpus: 3, frames: 16_384, pcid: false, steps: 3_000, starve: false, mix: &EVERYTHING });
+    run(Plan { cpus: 3, pcid: false, steps: 30_000, ..PLAN });
 }
 
 #[test]
 fn with_little_memory() {
-    run(Plan { cpus: 3, frames: 1_536, pcid: true, steps: 3_000, starve: false, mix: &EVERYTHING });
+    run(Plan { cpus: 3, frames: 1_536, steps: 30_000, ..PLAN });
 }
 
 #[test]
 fn with_allocations_that_fail() {
-    run(Plan { cpus: 2, frames: 8_192, pcid: true, steps: 4_000, starve: true, mix: &EVERYTHING });
+    run(Plan { cpus: 2, frames: 8_192, steps: 40_000, starve: 37, ..PLAN });
 }
 
 #[test]
 fn faults_against_discards() {
-    run(Plan { cpus: 4, frames: 8_192, pcid: true, steps: 6_000, starve: false, mix: &DISCARDS });
+    run(Plan { cpus: 4, frames: 8_192, steps: 20_000, mix: &DISCARDS, ..PLAN });
 }
 
 #[test]
 fn copies_by_several_cpus() {
-    run(Plan { cpus: 4, frames: 16_384, pcid: true, steps: 6_000, starve: false, mix: &COPIES });
+    run(Plan { cpus: 4, steps: 12_000, mix: &COPIES, ..PLAN });
+}
+
+#[test]
+fn faults_beyond_an_end_that_moves() {
+    run(Plan { cpus: 4, frames: 8_192, steps: 3_000, mix: &ENDS, ..PLAN });
+}
+
+#[test]
+fn leaves_that_are_gone_and_not_flushed() {
+    run(Plan { cpus: 4, frames: 8_192, steps: 3_000, mix: &STALE, ..PLAN });
+}
+
+#[test]
+fn copies_of_what_others_discard() {
+    run(Plan { cpus: 4, frames: 8_192, steps: 3_000, mix: &SOURCES, ..PLAN });
+}
+
+#[test]
+fn copies_whose_leaves_are_dropped() {
+    run(Plan { cpus: 4, frames: 8_192, steps: 3_000, mix: &FRONTS, ..PLAN });
+}
+
+/// Memory four times overcommitted, by so many CPUs, against a store that is so bad.
+fn overcommitted(cpus: usize, steps: usize, bad: FaultPlan) {
+    run(Plan { cpus, frames: paging::frames(cpus), steps, swap: Some(bad), mix: &MUCH, ..PLAN });
+}
+
+#[test]
+fn one_cpu_with_more_than_memory_holds() {
+    overcommitted(1, 15_000, FaultPlan { delay: 1, window: 3, ..paging::PROMPT });
+}
+
+#[test]
+fn four_cpus_with_more_than_memory_holds() {
+    overcommitted(4, 5_000, paging::PROMPT);
+}
+
+#[test]
+fn against_a_store_that_is_late_and_out_of_order() {
+    overcommitted(4, 4_000, FaultPlan { delay: 3, window: 8, ..paging::PROMPT });
+}
+
+#[test]
+fn against_a_store_that_fails_at_times() {
+    overcommitted(3, 4_000, FaultPlan { delay: 1, window: 4, fail_reads: 50, fail_writes: 7, ..paging::PROMPT });
+}
+
+#[test]
+fn eight_cpus_with_more_than_memory_holds() {
+    overcommitted(8, 2_500, FaultPlan { window: 4, ..paging::PROMPT });
 }

@@ -2,8 +2,9 @@
 
 use crate::world::{BLOCK, FILE_PAGES, LANE_PAGES, MIXED_PAGES, Op, SpaceModel, World, file_stamp};
 use quire_hosted::Cpu;
-use quire_hosted::model::{Page, Span, State};
+use quire_hosted::model::{Fate, Page, Span, State};
 use quire_vm::map::{Advice, MapRequest, Move, Placement, Tag};
+use quire_vm::sleep::MaySleep;
 use quire_vm::{FaultError, MapError, PAGE_SIZE, Prot, VirtRange};
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,12 +23,12 @@ pub struct Worker<'w> {
 
 pub type Pages<'a> = quire_sync::MutexGuard<'a, Vec<Page>>;
 
-const RW: Prot = Prot::READ.union(Prot::WRITE);
+pub const RW: Prot = Prot::READ.union(Prot::WRITE);
 
 impl<'w> Worker<'w> {
     pub fn new(world: &'w World, cpu: &'w Cpu, lane: usize, seed: u64) -> Self {
         let random = (seed ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(lane as u64 * 2 + 3) | 1;
-        cpu.disturb(random);
+        cpu.disturb_every(world.mix.pauses, random);
         Worker { world, cpu, lane, random, stamps: 0, doing: String::new() }
     }
 
@@ -43,6 +44,11 @@ impl<'w> Worker<'w> {
         (self.lane as u64 + 1) << 48 | self.stamps
     }
 
+    /// `n` more stamps are used.
+    pub fn spend_stamps(&mut self, n: u64) {
+        self.stamps += n;
+    }
+
     #[track_caller]
     pub fn wrong(&self, what: &str) -> ! {
         panic!("lane {} of {}: {what}; doing: {}", self.lane, self.world.lanes, self.doing)
@@ -56,7 +62,10 @@ impl<'w> Worker<'w> {
             if self.cpu.vm().machine().has_failed() {
                 return;
             }
-            let Some(model) = self.world.slot(n) else { continue };
+            // One of them is always there; the one that is meant, or the next.
+            let slots = self.world.spaces.len();
+            let found = (0..slots).map(|i| (n + i) % slots).find_map(|n| self.world.slot(n).map(|model| (n, model)));
+            let Some((n, model)) = found else { continue };
             self.cpu.enter(&model.space);
             self.step(&model, n);
             if step % 64 == 0 && self.random(2) == 0 {
@@ -86,6 +95,15 @@ impl<'w> Worker<'w> {
                 let (lane, i) = self.elsewhere(model);
                 self.cpu.speculate(self.world.va(lane, i));
             }
+            Op::Inherit => self.inherit(model),
+            Op::Forget => self.forget(model),
+            Op::PageOut => self.page_out(model),
+            Op::DropTables => self.drop_tables(model),
+            Op::Fill => self.fill(model),
+            Op::Sync => self.sync(model),
+            Op::FutexKey => self.futex_key(model),
+            Op::Stack => self.stack(model),
+            Op::Volatile => self.volatile(model),
         }
     }
 
@@ -139,7 +157,7 @@ impl<'w> Worker<'w> {
         a..a + 1 + self.random(most)
     }
 
-    fn range(&self, run: &Range<usize>) -> VirtRange {
+    pub fn range(&self, run: &Range<usize>) -> VirtRange {
         let start = self.world.va(self.lane, run.start);
         VirtRange { start, end: start + run.len() as u64 * PAGE_SIZE }
     }
@@ -187,7 +205,7 @@ impl<'w> Worker<'w> {
         }
     }
 
-    fn no_memory(&self) {
+    pub fn no_memory(&self) {
         self.world.counts.out_of_memory.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -207,6 +225,7 @@ impl<'w> Worker<'w> {
             grows_down: false,
             tag: Tag::None,
             populate: self.random(8) == 0,
+            wire: quire_vm::map::Wire::No,
         };
         let file_at = self.random(FILE_PAGES);
         let (object, part_at) = (self.object(), self.random(self.world.mix.part));
@@ -238,6 +257,7 @@ impl<'w> Worker<'w> {
                     }
                 }
                 let start = run.start;
+                self.forget_fates(&mut pages, run.clone(), span);
                 self.set(model, &mut pages, run, span, |i, _| match what {
                     0 => State::Private(prot, file_stamp(file_at + i - start), file_stamp(file_at + i - start)),
                     1 => State::Shared(prot, object, part_at + i - start),
@@ -254,6 +274,11 @@ impl<'w> Worker<'w> {
             Err(MapError::OutOfMemory) => self.no_memory(),
             Err(e) => self.wrong(&format!("map failed: {e:?}")),
         }
+    }
+
+    /// What was mapped anew is inherited as new memory is.
+    fn forget_fates(&self, pages: &mut Pages<'_>, run: Range<usize>, span: Span) {
+        run.for_each(|i| pages[i].set_fate(Fate::Keep, span));
     }
 
     fn unmap(&mut self, model: &SpaceModel) {
@@ -298,7 +323,7 @@ impl<'w> Worker<'w> {
     }
 
     /// An operation that needs every page of `run` mapped, and otherwise may have been done in part.
-    fn whole(
+    pub fn whole(
         &self,
         model: &SpaceModel,
         pages: &mut Pages<'_>,
@@ -330,8 +355,31 @@ impl<'w> Worker<'w> {
         }
     }
 
+    /// Shortens what is mapped in a run to its first half.
+    fn shrink(&mut self, model: &SpaceModel) {
+        let run = self.run(model);
+        let half = run.len().div_ceil(2);
+        self.doing = format!("shrink {run:?} to {half}");
+        let mut pages = self.own(model);
+        let r = self.range(&run);
+        let (done, span) = self.world.during(|| model.space.remap(r, half as u64 * PAGE_SIZE, Move::No, false));
+        let rest = run.start + half..run.end;
+        match done {
+            Ok(_) => self.set(model, &mut pages, rest, span, |_, _| State::Unmapped),
+            Err(MapError::NotMapped | MapError::Invalid) => {}
+            Err(MapError::OutOfMemory) => {
+                self.no_memory();
+                self.maybe(model, &mut pages, rest, span, |_| State::Unmapped);
+            }
+            Err(e) => self.wrong(&format!("failed: {e:?}")),
+        }
+    }
+
     /// Moves a run to another place in the lane.
     fn remap(&mut self, model: &SpaceModel) {
+        if self.random(4) == 0 {
+            return self.shrink(model);
+        }
         let (from, to) = (self.run(model), self.run(model));
         let n = from.len().min(to.len());
         let (from, to) = (from.start..from.start + n, to.start..to.start + n);
@@ -345,17 +393,25 @@ impl<'w> Worker<'w> {
             return;
         }
         let (r, target) = (self.range(&from), self.world.va(self.lane, to.start));
-        let (done, span) = self.world.during(|| model.space.remap(r, r.len(), Move::To(target), false));
+        // The old place may stay mapped: as new, where it is private.
+        let keep = self.random(4) == 0;
+        let (done, span) = self.world.during(|| model.space.remap(r, r.len(), Move::To(target), keep));
         match done {
             Ok(at) if at == target => {
                 if certain.contains(&Some(State::Unmapped)) {
                     self.wrong("a hole was moved");
                 }
                 let start = to.start;
+                let fates: Vec<Fate> = from.clone().map(|i| pages[i].fate()).collect();
+                to.clone().for_each(|i| pages[i].set_fate(fates[i - start], span));
                 // What lay at the target goes first.
                 self.set(model, &mut pages, to.clone(), span, |_, _| State::Unmapped);
                 self.set(model, &mut pages, to, span, |i, _| certain[i - start].unwrap_or(State::Unmapped));
-                self.set(model, &mut pages, from, span, |_, _| State::Unmapped);
+                self.set(model, &mut pages, from, span, |_, s| match s {
+                    State::Private(prot, _, base) if keep => State::Private(prot, base, base),
+                    shared if keep => shared,
+                    _ => State::Unmapped,
+                });
             }
             Ok(_) => self.wrong("it was moved elsewhere"),
             // More than one mapping in the range, or a hole: refused before or after the target was unmapped.
@@ -381,11 +437,12 @@ impl<'w> Worker<'w> {
             len: n * PAGE_SIZE,
             prot: RW,
             max_prot: Prot::all(),
-            shared: false,
+            shared: hint == 0 && self.random(3) == 0,
             object: None,
             grows_down: false,
             tag: Tag::None,
             populate: false,
+            wire: quire_vm::map::Wire::No,
         };
         // With the lane locked: a hint may lead into a hole of it.
         let mut pages = self.own(model);
@@ -401,19 +458,20 @@ impl<'w> Worker<'w> {
             if !pages[*i].narrow(|s| s == State::Unmapped) {
                 self.wrong("a mapping without an address replaced one");
             }
+            self.forget_fates(&mut pages, *i..*i + 1, span);
             self.set(model, &mut pages, *i..*i + 1, span, |_, _| State::Private(RW, 0, 0));
         }
         let stamp = self.stamp();
         for p in 0..n {
-            match self.cpu.read(&model.space, at + p * PAGE_SIZE) {
+            match self.load(&model.space, at + p * PAGE_SIZE) {
                 Ok(0) | Err(FaultError::OutOfMemory) => {}
                 other => self.wrong(&format!("new memory reads as {other:x?} at {:#x}", at + p * PAGE_SIZE)),
             }
         }
         let wrote: Vec<bool> =
-            (0..n).map(|p| self.cpu.write(&model.space, at + p * PAGE_SIZE + 8, stamp + p).is_ok()).collect();
+            (0..n).map(|p| self.store(&model.space, at + p * PAGE_SIZE + 8, stamp + p).is_ok()).collect();
         for p in (0..n).filter(|p| wrote[*p as usize]) {
-            match self.cpu.read(&model.space, at + p * PAGE_SIZE + 8) {
+            match self.load(&model.space, at + p * PAGE_SIZE + 8) {
                 Ok(v) if v == stamp + p => {}
                 other => self.wrong(&format!("what was stored reads as {other:x?}")),
             }
@@ -466,6 +524,9 @@ impl<'w> Worker<'w> {
             self.doing = format!("exit of slot {n}");
             let gone = self.world.spaces[n].lock().take();
             self.world.counts.exits.fetch_add(u64::from(gone.is_some()), Ordering::Relaxed);
+            drop(gone);
+            let budget = self.random(64) as u64;
+            self.cpu.vm().reap(budget, &mut MaySleep::here());
         }
     }
 }

@@ -130,6 +130,24 @@ pub enum Op {
     Fork,
     Exit,
     Speculate,
+    /// Advice on what forks make of a range.
+    Inherit,
+    /// A leaf is dropped: page tables are only a cache.
+    Forget,
+    /// A range is paged out, as far as that goes.
+    PageOut,
+    /// All page tables are dropped, where no CPU runs the space.
+    DropTables,
+    /// Every page of the own lane is stored to.
+    Fill,
+    /// A range is written back.
+    Sync,
+    /// What stands for a word of the own lane.
+    FutexKey,
+    /// A stack is mapped, grows, and goes.
+    Stack,
+    /// Pages that others discard at any moment are copied.
+    Volatile,
 }
 
 /// How often it does what, and where.
@@ -141,6 +159,10 @@ pub struct Mix {
     pub part: usize,
     /// Of a hundred mappings so many are shared.
     pub shared: usize,
+    /// Of the shared objects mostly the lane's own is used.
+    pub own: bool,
+    /// Others do whole operations at one moment in so many at which a lock is about to be taken.
+    pub pauses: u64,
 }
 
 /// Everything everywhere.
@@ -152,7 +174,7 @@ pub const EVERYTHING: Mix = Mix {
         (Op::Advise, 4),
         (Op::Remap, 3),
         (Op::Touch, 25),
-        (Op::LookAtAll, 4),
+        (Op::LookAtAll, 1),
         (Op::LookElsewhere, 14),
         (Op::StoreElsewhere, 10),
         (Op::Object, 4),
@@ -160,10 +182,52 @@ pub const EVERYTHING: Mix = Mix {
         (Op::Fork, 3),
         (Op::Exit, 2),
         (Op::Speculate, 2),
+        (Op::Inherit, 2),
+        (Op::Forget, 3),
+        (Op::PageOut, 1),
+        (Op::DropTables, 1),
+        (Op::Sync, 1),
+        (Op::FutexKey, 1),
+        (Op::Stack, 1),
+        (Op::Volatile, 2),
     ],
     focus: None,
     part: PART,
     shared: 25,
+    own: false,
+    pauses: 512,
+};
+
+/// As much memory as possible is in use.
+pub const MUCH: Mix = Mix {
+    ops: &[
+        (Op::Map, 24),
+        (Op::Unmap, 3),
+        (Op::Protect, 2),
+        (Op::Advise, 3),
+        (Op::Remap, 2),
+        (Op::Touch, 20),
+        (Op::LookAtAll, 1),
+        (Op::Fill, 5),
+        (Op::LookElsewhere, 14),
+        (Op::StoreElsewhere, 10),
+        (Op::Object, 4),
+        (Op::Anywhere, 1),
+        (Op::Fork, 4),
+        (Op::Exit, 1),
+        (Op::Speculate, 2),
+        (Op::Inherit, 1),
+        (Op::Forget, 3),
+        (Op::PageOut, 2),
+        (Op::DropTables, 1),
+        (Op::Volatile, 1),
+        (Op::Sync, 1),
+    ],
+    focus: None,
+    part: PART,
+    shared: 15,
+    own: false,
+    pauses: 512,
 };
 
 /// Few pages of shared objects are mapped, used and discarded: faults against the remover.
@@ -178,10 +242,13 @@ pub const DISCARDS: Mix = Mix {
         (Op::Fork, 1),
         (Op::Exit, 1),
         (Op::Speculate, 5),
+        (Op::Forget, 5),
     ],
     focus: Some((102, 107)),
     part: 3,
     shared: 90,
+    own: false,
+    pauses: 512,
 };
 
 /// Few pages are forked and copied again and again by several CPUs at once.
@@ -197,10 +264,77 @@ pub const COPIES: Mix = Mix {
         (Op::Fork, 9),
         (Op::Exit, 6),
         (Op::Speculate, 5),
+        (Op::Forget, 5),
     ],
     focus: Some((102, 107)),
     part: 3,
     shared: 5,
+    own: false,
+    pauses: 512,
+};
+
+/// Objects that their owners shorten and lengthen, next to faults beyond the end.
+pub const ENDS: Mix = Mix {
+    ops: &[
+        (Op::Map, 6),
+        (Op::Touch, 20),
+        (Op::LookElsewhere, 20),
+        (Op::StoreElsewhere, 25),
+        (Op::Object, 30),
+        (Op::Forget, 8),
+    ],
+    focus: Some((102, 105)),
+    part: 3,
+    shared: 100,
+    own: true,
+    pauses: 24,
+};
+
+/// Leaves that are dropped, next to discards and to CPUs that have them cached.
+pub const STALE: Mix = Mix {
+    ops: &[
+        (Op::Map, 4),
+        (Op::Touch, 15),
+        (Op::LookElsewhere, 30),
+        (Op::StoreElsewhere, 20),
+        (Op::Object, 20),
+        (Op::Forget, 25),
+        (Op::Speculate, 10),
+    ],
+    focus: Some((102, 104)),
+    part: 2,
+    shared: 100,
+    own: false,
+    pauses: 24,
+};
+
+/// Pages are copied while others discard them.
+pub const SOURCES: Mix = Mix {
+    ops: &[(Op::Volatile, 60), (Op::Touch, 10), (Op::Map, 2)],
+    focus: Some((102, 104)),
+    part: 2,
+    shared: 0,
+    own: false,
+    pauses: 24,
+};
+
+/// Copies whose leaves are dropped, next to late looks at what they were made of.
+pub const FRONTS: Mix = Mix {
+    ops: &[
+        (Op::Map, 1),
+        (Op::Touch, 25),
+        (Op::LookElsewhere, 40),
+        (Op::StoreElsewhere, 15),
+        (Op::Fork, 12),
+        (Op::Exit, 8),
+        (Op::Forget, 30),
+        (Op::PageOut, 2),
+    ],
+    focus: Some((102, 104)),
+    part: 2,
+    shared: 0,
+    own: false,
+    pauses: 24,
 };
 
 pub struct World {
@@ -210,6 +344,8 @@ pub struct World {
     pub shared: Vec<SharedObject>,
     /// Mapped privately only, so its pages never change.
     pub file: ObjectRef<Hosted>,
+    /// Written and discarded by anybody at any time: each word is zero, or says whose it is.
+    pub volatile: ObjectRef<Hosted>,
     clock: AtomicU64,
     pub counts: Counts,
 }
@@ -265,7 +401,8 @@ impl World {
         let empty = (0..lanes).map(|_| vec![Page::new(); LANE_PAGES]).collect();
         let mut spaces: Vec<_> = (0..slots).map(|_| Mutex::new(None)).collect();
         *spaces[0].get_mut() = Some(SpaceModel::new(first, empty));
-        World { mix, lanes, spaces, shared, file, clock: AtomicU64::new(1), counts: Counts::default() }
+        let volatile = object(2);
+        World { mix, lanes, spaces, shared, file, volatile, clock: AtomicU64::new(1), counts: Counts::default() }
     }
 
     pub fn tick(&self) -> u64 {

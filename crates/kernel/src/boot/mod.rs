@@ -9,7 +9,7 @@ use crate::cpu::features::{Feature, has};
 use crate::cpu::{self, tables};
 use crate::layout::direct;
 use crate::machine::{self, Machine, scheduler, vm};
-use crate::{fpu, frame, interrupt, paging, personality, ports, shootdown, trap};
+use crate::{fpu, frame, interrupt, paging, personality, ports, shootdown, stack, trap};
 use alloc::boxed::Box;
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
@@ -113,6 +113,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
     unsafe {
         shootdown::init(boot_memory(&mut free, shootdown::bytes(cpus)), cpus);
         let mmu = Mmu::new(boot_memory(&mut free, Mmu::bytes(cpus)), cpus, kernel_tables, has(Feature::Pcid));
+        let swap = crate::swap::set_aside(command_line, &mut free);
         let schedulers_memory = boot_memory(&mut free, Scheduler::<Machine>::bytes(cpus));
         let mut ranges = [PhysRange { start: Pfn(0), end: Pfn(0) }; quire_kernel::start_info::MAX_RANGES];
         let ranges = fill_ranges(&free, &mut ranges);
@@ -120,8 +121,12 @@ pub extern "C" fn start(start_info: u32) -> ! {
             Ok(vm) => machine::set_vm(vm),
             Err(e) => panic!("the memory system cannot be built: {e:?}"),
         }
+        if stack::init().is_err() {
+            panic!("not enough memory for the kernel's map");
+        }
         let scheduler = Box::leak(Box::new(Scheduler::new(vm().machine(), schedulers_memory, cpus)));
         machine::set_scheduler(scheduler);
+        crate::swap::add(swap);
     }
     let rates = calibration.finish();
     TIMER_HZ.store(if has(Feature::TscDeadline) { 0 } else { rates.apic }, Ordering::Relaxed);
@@ -152,6 +157,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
     if quire_kernel::command_line::flag(command_line, "panic") {
         panic!("as asked");
     }
+    crate::swap::start_daemons();
     personality::start(archive);
     smp::go(&topology, registers.is_none());
     cpu::interrupts_on();

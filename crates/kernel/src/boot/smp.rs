@@ -10,8 +10,9 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use quire_drivers::acpi::Topology;
 use quire_drivers::local_apic;
 use quire_kernel::memory_map::Ram;
-use quire_pmap_x86_64::{Caching, KernelTables, Rights};
-use quire_vm::{Pfn, VirtRange};
+use quire_pmap::Rights;
+use quire_pmap_x86_64::KernelTables;
+use quire_vm::{MemoryType, Pfn, VirtRange};
 
 /// Where CPUs begin in real mode: a page below 1 MiB that is RAM on every PC and kept out of the memory that is given away.
 const TRAMPOLINE: u64 = 0x8000;
@@ -120,7 +121,7 @@ fn boot_stack(tables: &KernelTables, free: &mut Ram, len: u64) -> u64 {
     let Some(memory) = paging::take_low(free, len) else { too_little() };
     let range = VirtRange { start: bottom, end: bottom + len };
     let mut frames = || paging::take_low(free, 4096).map(Pfn::containing);
-    match tables.map(&DirectMap, range, memory, Rights::Write, Caching::WriteBack, &mut frames) {
+    match tables.map(&DirectMap, range, memory, Rights::Write, MemoryType::WriteBack, &mut frames) {
         Ok(()) => bottom + len,
         Err(_) => too_little(),
     }

@@ -7,6 +7,7 @@ pub mod tables;
 use core::arch::asm;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use features::{Feature, has};
+use quire_pmap_x86_64::registers::{PAT, PAT_MSR};
 use registers::*;
 use tables::{Segments, TaskState};
 
@@ -295,6 +296,7 @@ pub unsafe fn set_registers() {
                 | when(Feature::Smep, CR4_SMEP)
                 | when(Feature::Smap, CR4_SMAP),
         );
+        wrmsr(PAT_MSR, PAT);
         wrmsr(EFER, rdmsr(EFER) | EFER_SYSCALL);
         wrmsr(STAR, (tables::SYSRET_BASE as u64) << 48 | (tables::KERNEL_CS as u64) << 32);
         wrmsr(LSTAR, crate::trap::entry::syscall_address());

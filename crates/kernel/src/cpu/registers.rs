@@ -69,3 +69,18 @@ pub unsafe fn set_xcr0(value: u64) {
         asm!("xsetbv", in("ecx") 0, in("eax") value as u32, in("edx") (value >> 32) as u32, options(nostack, preserves_flags))
     }
 }
+
+/// Drops every translation of this CPU, global ones included, by turning global pages off and on (Intel SDM volume 3,
+/// 4.10.4.1).
+///
+/// # Safety
+/// Interrupts are off, or their handlers do not mind which translations are cached; CR4 is otherwise what it was.
+pub unsafe fn drop_global() {
+    const GLOBAL_PAGES: u64 = 1 << 7;
+    // SAFETY: by this function's contract; the bit changes only what is cached.
+    unsafe {
+        let now = cr4();
+        set_cr4(now & !GLOBAL_PAGES);
+        set_cr4(now);
+    }
+}

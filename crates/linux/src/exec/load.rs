@@ -9,7 +9,7 @@ use crate::machine::Machine;
 use crate::memory::Heap;
 use crate::{Linux, signal};
 use alloc::vec::Vec;
-use quire_vm::map::{Limits, MapRequest, Placement, Tag, USER};
+use quire_vm::map::{Limits, MapRequest, Placement, Tag, USER, Wire};
 use quire_vm::object::ObjectRef;
 use quire_vm::{PAGE_SIZE, Prot, Space, SpaceRef};
 
@@ -197,6 +197,7 @@ fn private<M: Machine>(prot: Prot) -> MapRequest<M> {
         object: None,
         grows_down: false,
         tag: Tag::None,
+        wire: Wire::No,
         populate: false,
     }
 }

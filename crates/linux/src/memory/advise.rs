@@ -67,8 +67,8 @@ fn fault_in<M: Machine>(
 }
 
 /// `madvise`
-pub fn sys_madvise<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, advice: u32) -> Result<usize, Errno> {
-    let advice = match advice {
+pub fn sys_madvise<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, what: u32) -> Result<usize, Errno> {
+    let advice = match what {
         raw::MADV_NORMAL | raw::MADV_RANDOM | raw::MADV_SEQUENTIAL => Advice::Normal,
         raw::MADV_WILLNEED => Advice::WillNeed,
         raw::MADV_DONTNEED | raw::MADV_DONTNEED_LOCKED => Advice::DontNeed,
@@ -89,7 +89,7 @@ pub fn sys_madvise<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, adv
         | raw::MADV_PAGEOUT => Advice::Normal,
         raw::MADV_POPULATE_READ | raw::MADV_POPULATE_WRITE => {
             let Some(range) = checked(address, len)? else { return Ok(0) };
-            let access = if advice == raw::MADV_POPULATE_READ { Access::Read } else { Access::Write };
+            let access = if what == raw::MADV_POPULATE_READ { Access::Read } else { Access::Write };
             return match fault_in(ctx, range, Some(access)) {
                 Ok(()) => Ok(0),
                 Err((Some(FaultError::Protection), _)) => Err(Errno::EINVAL),
@@ -101,6 +101,11 @@ pub fn sys_madvise<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, adv
     let Some(range) = checked(address, len)? else { return Ok(0) };
     if range.end > USER_END {
         return Err(Errno::ENOMEM);
+    }
+    let takes =
+        matches!(what, raw::MADV_DONTNEED | raw::MADV_FREE | raw::MADV_REMOVE | raw::MADV_COLD | raw::MADV_PAGEOUT);
+    if takes && ctx.space()?.wired_in(range) != 0 {
+        return Err(Errno::EINVAL);
     }
     match ctx.space()?.advise(range, advice) {
         Ok(()) => Ok(0),
@@ -125,7 +130,11 @@ pub fn sys_msync<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, flags
     if end > USER_END || address < PAGE_SIZE {
         return Err(Errno::ENOMEM);
     }
-    ctx.space()?.sync(VirtRange { start: address, end })?;
+    let range = VirtRange { start: address, end };
+    if flags & raw::MS_INVALIDATE != 0 && ctx.space()?.wired_in(range) != 0 {
+        return Err(Errno::EBUSY);
+    }
+    ctx.space()?.sync(range)?;
     Ok(0)
 }
 

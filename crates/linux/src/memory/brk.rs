@@ -6,7 +6,7 @@ use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::process::limits::which;
 use crate::user::USER_END;
-use quire_vm::map::{MapRequest, Placement, Tag};
+use quire_vm::map::{MapRequest, Placement, Tag, Wire};
 use quire_vm::{PAGE_SIZE, VirtRange};
 
 /// Bytes above the heap that stay free, so that it does not run into a neighbour unnoticed (as Linux: one page).
@@ -27,6 +27,7 @@ pub fn sys_brk<M: Machine>(ctx: &mut Ctx<'_, M>, wanted: u64) -> Result<usize, E
     } else if to > from {
         let too_much = wanted - heap.start > ctx.process().limits().soft(which::DATA)
             || super::map::refuse_obvious_overcommit(ctx.linux, to - from).is_err()
+            || (memory.future() != Wire::No && super::lock::may_add(ctx, to - from).is_err())
             || is_mapped(memory, VirtRange { start: from, end: to.saturating_add(GUARD) });
         let request = MapRequest { tag: Tag::Heap, ..MapRequest::private(Placement::FixedNoReplace(from), to - from) };
         if too_much || memory.map(&request).is_err() {

@@ -7,7 +7,7 @@ use crate::machine::Machine;
 use crate::user::USER_END;
 use crate::{Ctx, Linux};
 use linux_raw_sys::general as raw;
-use quire_vm::map::{MapRequest, Placement};
+use quire_vm::map::{MapRequest, Placement, Wire};
 use quire_vm::object::ObjectRef;
 use quire_vm::{MapError, PAGE_SIZE, Prot, VirtRange};
 
@@ -42,10 +42,10 @@ const KNOWN: u32 = TYPE
     | raw::MAP_EXECUTABLE
     | raw::MAP_STACK;
 
-/// The protection that `PROT_*` bits ask for. On x86 whatever can be written or executed can be read.
+/// The protection that `PROT_*` bits ask for.
 pub(super) fn prot_of(bits: u32) -> Prot {
     let mut prot = Prot::empty();
-    prot.set(Prot::READ, bits & (raw::PROT_READ | raw::PROT_WRITE | raw::PROT_EXEC) != 0);
+    prot.set(Prot::READ, bits & raw::PROT_READ != 0);
     prot.set(Prot::WRITE, bits & raw::PROT_WRITE != 0);
     prot.set(Prot::EXEC, bits & raw::PROT_EXEC != 0);
     prot
@@ -71,7 +71,7 @@ fn placement(address: u64, flags: u32) -> Result<Placement, Errno> {
 
 /// The heuristic of Linux's overcommit mode 0: a single request for more than there is at all is a mistake.
 pub(super) fn refuse_obvious_overcommit<M: Machine>(linux: &Linux<M>, bytes: u64) -> Result<(), Errno> {
-    if bytes / PAGE_SIZE > linux.vm.frames().total() { Err(Errno::ENOMEM) } else { Ok(()) }
+    if bytes / PAGE_SIZE > linux.vm.frames().total() + linux.vm.swap().total() { Err(Errno::ENOMEM) } else { Ok(()) }
 }
 
 /// `mmap`
@@ -110,7 +110,14 @@ pub fn sys_mmap<M: Machine>(
     }
     let wanted = prot_of(prot);
     let mut request = MapRequest { prot: wanted, shared, ..MapRequest::private(at, len) };
-    request.populate = flags & LOCKED != 0 || (flags & POPULATE != 0 && flags & NONBLOCK == 0);
+    request.populate = flags & POPULATE != 0 && flags & NONBLOCK == 0;
+    if flags & LOCKED != 0 {
+        super::lock::may_lock(ctx)?;
+        request.wire = Wire::Now;
+    }
+    if flags & LOCKED != 0 || ctx.space()?.future() != Wire::No {
+        super::lock::may_add(ctx, len)?;
+    }
     if flags & ANONYMOUS == 0 {
         let file = file::mappable(ctx, fd, wanted.contains(Prot::WRITE), shared)?;
         if flags & GROWSDOWN != 0 {
@@ -171,10 +178,10 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_can_be_written_or_executed_can_be_read() {
+    fn a_protection_is_what_was_asked_for() {
         assert_eq!(prot_of(0), Prot::empty());
-        assert_eq!(prot_of(raw::PROT_WRITE), Prot::READ | Prot::WRITE);
-        assert_eq!(prot_of(raw::PROT_EXEC), Prot::READ | Prot::EXEC);
+        assert_eq!(prot_of(raw::PROT_WRITE), Prot::WRITE);
+        assert_eq!(prot_of(raw::PROT_EXEC), Prot::EXEC);
     }
 
     proptest! {

@@ -2,6 +2,7 @@
 
 pub mod advise;
 pub mod brk;
+pub mod lock;
 pub mod map;
 pub mod protect;
 pub mod remap;

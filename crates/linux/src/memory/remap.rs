@@ -50,6 +50,9 @@ pub fn sys_mremap<M: Machine>(
     };
     if new_len > old_len {
         super::map::refuse_obvious_overcommit(ctx.linux, new_len - old_len)?;
+        if ctx.space()?.wired_in(VirtRange { start: old, end: old_end.max(old + PAGE_SIZE) }) != 0 {
+            super::lock::may_add(ctx, new_len - old_len)?;
+        }
     }
     match ctx.space()?.remap(VirtRange { start: old, end: old_end }, new_len, how, flags & DONTUNMAP != 0) {
         Ok(at) => Ok(at as usize),

@@ -9,6 +9,7 @@ use quire_fs::FsError;
 use quire_fs::generated::Text;
 use quire_task::CpuTimes;
 use quire_vm::PAGE_SIZE;
+use quire_vm::queue::Queue;
 use quire_vm::stats::Event;
 
 const KIB_A_PAGE: u64 = PAGE_SIZE / 1024;
@@ -53,10 +54,10 @@ pub(super) fn memory_info<M: Machine>(about: &About<M>, out: &mut Text) -> Resul
         ("Buffers", 0),
         ("Cached", 0),
         ("SwapCached", 0),
-        ("Active", 0),
-        ("Inactive", 0),
-        ("SwapTotal", 0),
-        ("SwapFree", 0),
+        ("Active", vm.queues().len(Queue::Active)),
+        ("Inactive", vm.queues().len(Queue::Inactive) + vm.queues().len(Queue::Laundry)),
+        ("SwapTotal", vm.swap().total()),
+        ("SwapFree", vm.swap().free()),
         ("Dirty", 0),
         ("Writeback", 0),
         ("AnonPages", 0),
@@ -120,8 +121,11 @@ pub(super) fn stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), F
     put!(out, "procs_running {}\nprocs_blocked 0\n", linux.scheduler.runnable())
 }
 
-pub(super) fn swaps<M: Machine>(_about: &About<M>, out: &mut Text) -> Result<(), FsError> {
-    put!(out, "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n")
+pub(super) fn swaps<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n")?;
+    let swap = about.0.vm.swap();
+    let (size, used) = (swap.total() * KIB_A_PAGE, (swap.total() - swap.free().min(swap.total())) * KIB_A_PAGE);
+    if size == 0 { Ok(()) } else { put!(out, "memory\t\t\t\t\tpartition\t{size}\t\t{used}\t\t-2\n") }
 }
 
 pub(super) fn uptime<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {

@@ -8,6 +8,7 @@ use crate::system::{RELEASE, VERSION};
 use alloc::sync::Arc;
 use quire_fs::FsError;
 use quire_fs::generated::{GeneratedDirectory, Text};
+use quire_vm::check::Level;
 
 type Directory<M> = Arc<dyn GeneratedDirectory<FileHost<M>>>;
 
@@ -56,6 +57,7 @@ impl<M: Machine> Settings<M> {
         Item::file("mmap_min_addr", |_, out| put!(out, "4096\n")),
         Item::file("overcommit_memory", |_, out| put!(out, "0\n")),
         Item::file("overcommit_ratio", |_, out| put!(out, "50\n")),
+        Item { name: "quire_check", what: What::Writable(check_level, set_check_level) },
         Item::file("swappiness", |_, out| put!(out, "60\n")),
     ];
 }
@@ -76,6 +78,18 @@ fn uuid<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
         put!(out, "{byte:02x}")?;
     }
     put!(out, "\n")
+}
+
+/// When the memory core checks its structures: 0 never, 1 when a lock is given up, amortised, 2 whenever one is.
+fn check_level<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "{}\n", about.0.vm.check_level() as u8)
+}
+
+fn set_check_level<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    let text = core::str::from_utf8(bytes).map_err(|_| FsError::Invalid)?;
+    let number = text.trim().parse::<u8>().map_err(|_| FsError::Invalid)?;
+    about.0.vm.set_check_level(Level::from_number(number).ok_or(FsError::Invalid)?);
+    Ok(bytes.len())
 }
 
 fn max_map_count<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {

@@ -164,8 +164,22 @@ pub(crate) fn place<M: Machine>(
     }
 }
 
+/// How often a new thread is tried again after paging has made room.
+const ATTEMPTS: u32 = 32;
+
+/// Makes a thread, and tries again where memory was missing that paging can free.
 fn clone<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usize, Errno> {
     request.check()?;
+    for _ in 0..ATTEMPTS {
+        match clone_once(ctx, request) {
+            Err(Errno::ENOMEM) if ctx.linux.vm.wait_for_frames() => {}
+            done => return done,
+        }
+    }
+    clone_once(ctx, request)
+}
+
+fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usize, Errno> {
     let linux = ctx.linux;
     let me = ctx.thread;
     let parent = ctx.process();

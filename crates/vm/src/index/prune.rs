@@ -97,7 +97,7 @@ unsafe fn dismantle<N: Nodes>(word: u64) {
     // SAFETY: by this function's contract the word was just taken out of a live tree.
     let n = unsafe { node::<N>(word) };
     if n.height > 1 {
-        for slot in &n.slots {
+        for slot in n.slots.iter() {
             // Sealed, so that a late fill links no child below a node that is gone. In a leaf a late fill does no harm.
             let child = loop {
                 let child = slot.load(Ordering::Acquire);

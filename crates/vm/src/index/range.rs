@@ -67,7 +67,12 @@ impl Cursor {
     /// }
     /// ```
     pub fn resume<'a, N: Nodes>(&'a mut self, index: &'a Index<N>, pin: &'a Pinned<'_>) -> Visit<'a, N> {
-        Visit { cursor: self, index, pin, leaf: None, bits: 0, base: 0 }
+        Visit { cursor: self, index, pin, dirty: false, leaf: None, bits: 0, base: 0 }
+    }
+
+    /// As [`Cursor::resume`]; visits only what is tagged dirty (the slot in the root word counts as tagged).
+    pub fn resume_dirty<'a, N: Nodes>(&'a mut self, index: &'a Index<N>, pin: &'a Pinned<'_>) -> Visit<'a, N> {
+        Visit { dirty: true, ..self.resume(index, pin) }
     }
 }
 
@@ -77,6 +82,8 @@ pub struct Visit<'a, N: Nodes> {
     cursor: &'a mut Cursor,
     index: &'a Index<N>,
     pin: &'a Pinned<'a>,
+    /// Only what is tagged dirty.
+    dirty: bool,
     leaf: Option<&'a Node<N>>,
     /// Slots of `leaf` still to be visited, as its bitmap said when it was entered.
     bits: u64,
@@ -123,6 +130,9 @@ impl<N: Nodes> Iterator for Visit<'_, N> {
                 Some((base, Place::Leaf(leaf))) => {
                     let from = self.cursor.at.saturating_sub(base);
                     self.bits = leaf.present.load(Ordering::Acquire) & (u64::MAX << from);
+                    if self.dirty {
+                        self.bits &= leaf.dirty.load(Ordering::Acquire);
+                    }
                     self.base = base;
                     self.leaf = Some(leaf);
                 }
@@ -136,6 +146,36 @@ impl<N: Nodes> Index<N> {
     /// The first occupied slot in `from..end`.
     pub fn first(&self, from: u64, end: u64, pin: &Pinned<'_>) -> Option<(u64, Slot)> {
         Cursor::over(from..end).resume(self, pin).next()
+    }
+
+    /// Calls `each` with every occupied slot of `keys`, in order: for a few keys, where an iterator's state is most of the cost.
+    #[inline]
+    pub fn each(&self, keys: Range<u64>, pin: &Pinned<'_>, mut each: impl FnMut(u64, Slot)) {
+        let (mut at, end) = (keys.start, keys.end.min(KEYS));
+        while at < end {
+            match self.next_leaf(at, end, pin) {
+                Some((base, Place::Leaf(leaf))) => {
+                    let mut bits = leaf.present.load(Ordering::Acquire) & (u64::MAX << at.saturating_sub(base));
+                    if base + (SLOTS as u64) > end {
+                        bits &= !(u64::MAX << end.saturating_sub(base));
+                    }
+                    while bits != 0 {
+                        let i = bits.trailing_zeros();
+                        bits &= bits - 1;
+                        let slot = decode(leaf.slots[i as usize].load(Ordering::Acquire));
+                        if slot != Slot::Empty {
+                            each(base + u64::from(i), slot);
+                        }
+                    }
+                    at = base + SLOTS as u64;
+                }
+                Some((_, Place::Root(word))) => {
+                    each(0, decode(word));
+                    at = 1;
+                }
+                _ => return,
+            }
+        }
     }
 
     /// The occupied slots of `keys`.

@@ -1,9 +1,11 @@
 //! What the core needs of hardware, one trait a file. Dispatch is static: a [`Vm`](crate::Vm) is generic over one
 //! [`Machine`]. (Which CPU this is, staying on it, sleeping: those come from `quire_sync`'s hooks.)
 
+mod kernel;
 mod phys;
 mod pmap;
 
+pub use kernel::KernelPages;
 pub use phys::Phys;
 pub use pmap::{Enter, Leaf, Pmap, Removed, Table};
 
@@ -14,4 +16,19 @@ pub trait Machine: Phys + Sized + Send + Sync + 'static {
 
     /// Number of CPUs; `quire_sync::current_cpu()` is always below it.
     fn cpus(&self) -> usize;
+
+    /// Number of memory domains: parts of RAM, each near to some of the CPUs. At most 128.
+    fn domains(&self) -> usize {
+        1
+    }
+
+    /// The domain that is near to `cpu`, below [`Machine::domains`].
+    fn domain_of_cpu(&self, _cpu: usize) -> usize {
+        0
+    }
+
+    /// The domain of frame `pfn`, below [`Machine::domains`]. Asked at boot only.
+    fn domain_of_frame(&self, _pfn: crate::types::Pfn) -> usize {
+        0
+    }
 }

@@ -2,6 +2,10 @@
 
 use crate::types::{PAGE_SIZE, Pfn};
 
+/// Lines of a frame that are fetched ahead: about as many as a CPU can have under way at once (`zero_fill_share_of_limit`: 0.63
+/// with none, 0.81 with 16, 0.80 with 32, 0.78 with all 64). From there on the hardware's own prefetcher has seen the stream.
+const PREFETCHED: usize = 16;
+
 /// RAM as the kernel reaches it.
 ///
 /// # Safety
@@ -22,6 +26,18 @@ pub unsafe trait Phys {
     unsafe fn zero_frame(&self, pfn: Pfn) {
         // SAFETY: by the trait's contract the pointer is valid; by this function's, nobody else uses the frame.
         unsafe { core::ptr::write_bytes(self.frame_ptr(pfn), 0, PAGE_SIZE as usize) }
+    }
+
+    /// The line at `at` will soon be written: fetches it while the caller does something else. A hint, for any address;
+    /// machines that cannot have nothing to do.
+    #[inline(always)]
+    fn prefetch(&self, _at: *const u8) {}
+
+    /// Frame `pfn` will soon be overwritten whole: fetches its translation and its first [`PREFETCHED`] lines.
+    #[inline(always)]
+    fn prefetch_frame(&self, pfn: Pfn) {
+        let first = self.frame_ptr(pfn);
+        (0..PREFETCHED).for_each(|line| self.prefetch(first.wrapping_add(64 * line)));
     }
 
     /// Copies one frame to another.

@@ -1,9 +1,10 @@
 //! The page tables of one address space, as the core sees them: a cache of the map, locked by page-table page.
 
 use super::Machine;
+use crate::check::Broken;
 use crate::error::OutOfMemory;
 use crate::flush::{FlushSet, Obligation};
-use crate::types::{Pfn, Prot, VirtRange};
+use crate::types::{MemoryType, Pfn, Prot, VirtRange};
 use crate::vm::Vm;
 
 /// What a present leaf says.
@@ -26,6 +27,16 @@ pub struct Enter {
     pub pfn: Pfn,
     /// Protection; WRITE only where the page is marked dirty already (a writable leaf implies page.dirty).
     pub prot: Prot,
+    /// How accesses are cached: anything but write-back is for devices.
+    pub memory: MemoryType,
+}
+
+impl Enter {
+    /// A page of RAM.
+    #[inline(always)]
+    pub const fn new(pfn: Pfn, prot: Prot) -> Enter {
+        Enter { pfn, prot, memory: MemoryType::WriteBack }
+    }
 }
 
 /// What was taken away or weakened: the leaf as it last was, exchanged atomically.
@@ -37,6 +48,9 @@ pub type Removed = Leaf;
 /// The implementation must keep contracts C2, C3 (dead table pages) and C4 for its own memory: a table page is freed only
 /// after it is marked dead under its lock, unlinked, flushed from paging-structure caches, and no walker is left.
 pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
+    /// The addresses that a program may map.
+    const USER: VirtRange;
+
     /// A locked last-level table page.
     type Table<'a>: Table<M>
     where
@@ -62,12 +76,24 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     /// Sends interrupts only to CPUs that run this space now; others catch up by generation when they switch in.
     fn flush(&self, vm: &'static Vm<M>, set: &FlushSet);
 
-    /// Lowers the count of unflushed removals of table page `table` by `by`. Called only by [`Obligation`]'s discharge.
-    fn settle(&self, vm: &'static Vm<M>, table: Pfn, by: u32);
+    /// Lowers the count of unflushed removals of table page `table` by one. Called only by [`Obligation`]'s discharge. Returns
+    /// whether the table page held nothing and owed nothing then: a hint that it may be pruned.
+    fn settle(&self, vm: &'static Vm<M>, table: Pfn) -> bool;
 
     /// Frees empty last-level table pages inside `range` (and upper levels that become empty) while others may be walking:
-    /// parent then child locked, verified empty, marked dead, unlinked, flushed, freed after the walkers.
+    /// parent then child locked, verified empty, marked dead, unlinked, flushed, freed after the walkers. Preemption is off for
+    /// a bounded number of table pages at a time.
     fn prune(&self, vm: &'static Vm<M>, range: VirtRange);
+
+    /// Whether a CPU runs the space now, as far as can be told without asking it.
+    fn is_running(&self) -> bool;
+
+    /// Gives empty table pages that CPUs keep for later back to the frame allocator; returns how many. Called when memory
+    /// is short, with locks of slabs possibly held.
+    fn reclaim_tables(vm: &Vm<M>) -> u64 {
+        let _none_kept = vm;
+        0
+    }
 
     /// Frees all table pages but the root. The caller has emptied the map: nothing can fault here any more, and no reverse
     /// scan can reach this space. Needs no epoch (C4: exit).
@@ -78,6 +104,12 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     /// # Safety
     /// No CPU runs this space, and `clear` was called.
     unsafe fn destroy(&mut self, vm: &'static Vm<M>);
+
+    /// Derives the invariants of the table pages again: every present entry leads to a live table page or is a leaf, counts
+    /// of present entries are right, nothing that is present would be skipped by a scan; and where nothing at all is under
+    /// way (`quiet`), no removal counts as not flushed. Others may walk, link and remove meanwhile. Returns how many entries
+    /// were looked at.
+    fn check(&self, vm: &'static Vm<M>, quiet: bool) -> Result<u64, Broken>;
 
     /// Number of resident (present) user pages, summed from the table pages' counts: no shared counter exists.
     fn resident_pages(&self, vm: &'static Vm<M>) -> u64;

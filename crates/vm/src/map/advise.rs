@@ -8,14 +8,20 @@ use super::space::Space;
 use super::update::Update;
 use crate::backing::Backing;
 use crate::error::MapError;
-use crate::index::{Cursor, FillError, Slot};
+use crate::index::{FillError, Slot};
 use crate::machine::Machine;
-use crate::object::{Object, ObjectRef};
+use crate::object::{Object, ObjectRef, What};
+use crate::page::Page;
+use crate::page_in::Kept;
 use crate::remove;
+use crate::sleep::MaySleep;
+use crate::steal;
+use crate::swap::Slots;
 use crate::types::{PAGE_SHIFT, Prot, VirtRange};
+use crate::vm::Vm;
 use core::ops::Range;
 use quire_sync::atomic::fence_full;
-use quire_sync::hooks::relax;
+use quire_sync::epoch::Pinned;
 
 /// What a program says of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +37,9 @@ pub enum Advice {
     Free,
     /// The pages go from the shared object itself: a hole is punched.
     Remove,
+    /// It is not needed soon: its pages are paged out, where that is possible, and come back when they are used. Not pages
+    /// that other spaces show.
+    PageOut,
     /// A fork leaves the range out.
     DontFork,
     /// A fork includes it again.
@@ -47,15 +56,21 @@ pub enum Advice {
 
 impl<M: Machine> Space<M> {
     /// Takes advice about `range`. Where a part of it is a hole, the rest is served and [`MapError::NotMapped`] returned, as
-    /// on Linux; [`MapError::Invalid`] where the advice does not fit the mapping.
+    /// on Linux; [`MapError::Invalid`] where the advice does not fit the mapping. With [`MapError::OutOfMemory`] a part may have
+    /// been done: the same advice again completes it.
     pub fn advise(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
         self.valid(range)?;
+        self.with_memory(|| self.advise_once(range, advice))
+    }
+
+    fn advise_once(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
         match advice {
             // Files in memory and anonymous memory have nothing to be read ahead.
             Advice::Normal | Advice::WillNeed => self.covered(range),
             Advice::PopulateRead | Advice::PopulateWrite => self.populate_strictly(range, advice),
             Advice::DontNeed | Advice::Free => self.forget(range, advice),
             Advice::Remove => self.punch(range),
+            Advice::PageOut => self.page_out(range),
             Advice::DontFork => self.change_flags(range, Flags::DONT_FORK, Flags::empty()),
             Advice::DoFork => self.change_flags(range, Flags::empty(), Flags::DONT_FORK),
             Advice::WipeOnFork => self.change_flags(range, Flags::WIPE_ON_FORK, Flags::empty()),
@@ -65,25 +80,22 @@ impl<M: Machine> Space<M> {
 
     /// Whether there is no hole in `range`.
     pub(super) fn covered(&self, range: VirtRange) -> Result<(), MapError> {
-        let writer = self.arena.write();
+        let writer = self.write(range)?;
         covered(&writer, range)
     }
 
     fn populate_strictly(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
-        use crate::types::{Access, PAGE_SIZE};
+        use crate::types::Access;
         let access = if advice == Advice::PopulateWrite { Access::Write } else { Access::Read };
-        for va in (range.start..range.end).step_by(PAGE_SIZE as usize) {
-            self.fault(va, access).map_err(|e| match e {
-                crate::FaultError::NotMapped => MapError::NotMapped,
-                crate::FaultError::OutOfMemory => MapError::OutOfMemory,
-                _ => MapError::Invalid,
-            })?;
-        }
-        Ok(())
+        self.fault_range(range, access).map_err(|e| match e {
+            crate::FaultError::NotMapped => MapError::NotMapped,
+            crate::FaultError::OutOfMemory => MapError::OutOfMemory,
+            _ => MapError::Invalid,
+        })
     }
 
     fn forget(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
-        let writer = self.arena.write();
+        let writer = self.write(range)?;
         if advice == Advice::Free && writer.overlapping(range.start, range.end).any(|e| e.shared() || shows_file(e)) {
             return Err(MapError::Invalid);
         }
@@ -92,7 +104,10 @@ impl<M: Machine> Space<M> {
         let mut writer = Some(writer);
         let mut result = Ok(());
         while at < range.end {
-            let w = writer.take().unwrap_or_else(|| self.arena.write());
+            let w = match writer.take() {
+                Some(writer) => writer,
+                None => self.write(VirtRange { start: at, end: range.end })?,
+            };
             let Some(entry) = w.next(at).filter(|e| e.range().start < range.end) else {
                 result = Err(MapError::NotMapped);
                 break;
@@ -120,58 +135,63 @@ impl<M: Machine> Space<M> {
         sweep.perform(Work::Clear(part));
         let cleared = sweep.cleared;
         let _flushed = sweep.finish();
-        self.note_cleared(cleared);
+        self.note_cleared(part.start, cleared);
     }
 
     /// Frees what a private entry has of its own in `part`. => the writer is held.
     ///
     /// The entry is marked for the time being, so that no fault takes effect in between; then the leaves go, with one flush for
-    /// many. Pages in layers that nobody else shows go; where a layer that others show has a page, a cut in the front hides it
-    /// (and all anonymous layers behind).
+    /// many. Where a layer that others show has a page, a cut in the front hides it (and all anonymous layers behind). The cuts
+    /// come first: without memory for one, what was hidden before is hidden still. Then the pages go that only this chain
+    /// shows.
     fn free_private(&self, entry: &Entry<M>, part: VirtRange) -> Result<(), MapError> {
         entry.mark_stale();
         fence_full();
         self.drop_leaves(part);
-        let mut hidden = false;
-        for (depth, layer) in layers(entry.front()).enumerate() {
-            let Some((object, keys)) = window(layer, part).filter(|(o, _)| o.is_private()) else { continue };
-            // Others may show the front's object too, but not these pages of it: it was clipped.
-            if depth == 0 || object.is_exclusive() {
-                remove::free(object, keys);
-            } else {
-                hidden = true;
+        let hidden = layers(entry.front()).skip(1).any(|b| shared_window(b, part).is_some());
+        let result = if hidden { self.cut(entry, part) } else { Ok(()) };
+        if result.is_ok() {
+            for (depth, layer) in layers(entry.front()).enumerate() {
+                let Some((object, keys)) = window(layer, part).filter(|(o, _)| o.is_private()) else { continue };
+                // Others may show the front's object too, but not these pages of it: it was clipped.
+                if depth == 0 && hidden {
+                    remove::free_but_marks(object, keys);
+                } else if depth == 0 || object.is_exclusive() {
+                    remove::free(object, keys);
+                }
             }
         }
-        let result = if hidden { self.cut(entry, part) } else { Ok(()) };
         entry.unmark_stale();
+        if hidden {
+            // This chain may have been the last one that saw pages of theirs.
+            let behind = layers(entry.front()).skip(1).filter_map(|b| b.object()).filter(|o| o.is_private());
+            behind.for_each(|o| self.vm().reaper().flag(o));
+        }
         result
     }
 
-    /// Puts a cut into the front wherever a layer behind it has a page in `part`. Work for those pages only (Contract C7).
+    /// Puts a cut into the front, in the place of what the front has there, wherever a layer behind it that others show has
+    /// a page in `part`. Work for those pages only (Contract C7).
     fn cut(&self, entry: &Entry<M>, part: VirtRange) -> Result<(), MapError> {
         let vm = self.vm();
         let front = entry.front();
+        let mut may = MaySleep::here();
         for layer in layers(front).skip(1) {
-            let Some((object, keys)) = window(layer, part).filter(|(o, _)| o.is_private()) else { continue };
-            let mut cursor = Cursor::over(keys);
+            let Some((object, keys)) = shared_window(layer, part) else { continue };
+            let mut range = object.range(keys, What::BOTH);
             loop {
-                // A pin for each page: there may be many.
-                let pin = vm.epoch().pin();
-                let Some((key, slot)) = cursor.resume(object.index(), &pin).next() else { break };
-                if !matches!(slot, Slot::Page(_) | Slot::Swap(_)) {
-                    continue;
-                }
-                let Some(top) = front.touch(&pin)? else { break };
-                match top.index().fill(front.key(layer.va(key)), Slot::Cut, vm, &pin) {
-                    // Taken: by the cut for a layer in front of this one.
-                    Ok(()) | Err(FillError::Taken(Slot::Cut)) => {}
-                    // A fault that began before the mark has a page there, which it is about to give up.
-                    Err(FillError::Taken(_)) => {
-                        cursor.rewind(key);
-                        relax();
+                let busy = {
+                    // A pin for each page: there may be many.
+                    let pin = may.pin(vm.epoch());
+                    let Some(key) = range.walk(&pin).next().map(|found| found.key()) else { break };
+                    let Some(top) = front.touch(&pin)? else { break };
+                    let hidden = hide(vm, top, front.key(layer.va(key)), &pin)?;
+                    if hidden.is_some() {
+                        range.resume_at(key);
                     }
-                    Err(_) => return Err(MapError::OutOfMemory),
-                }
+                    hidden
+                };
+                busy.inspect(|page| vm.wait_unbusy(page, &mut may));
             }
         }
         Ok(())
@@ -191,10 +211,10 @@ impl<M: Machine> Space<M> {
         while at < range.end {
             let (object, pages, next) = {
                 let pin = self.vm().epoch().pin();
-                let sequence = self.sequence(at);
+                let moment = self.moment(at);
                 let found = self.lookup(at, &pin);
                 let Some(entry) = found else {
-                    if !self.unchanged_since(at, sequence) {
+                    if !self.unchanged_since(at, moment) {
                         continue;
                     }
                     return Err(MapError::NotMapped);
@@ -215,8 +235,48 @@ impl<M: Machine> Space<M> {
         Ok(())
     }
 
+    fn page_out(&self, range: VirtRange) -> Result<(), MapError> {
+        let mut may = MaySleep::here();
+        let mut at = range.start;
+        let mut result = Ok(());
+        while at < range.end {
+            // Layer after layer, each with nothing held but a reference.
+            let mut depth = 0;
+            loop {
+                let found = {
+                    let pin = may.pin(self.vm().epoch());
+                    let Some(entry) = self.arenas.next(at, &pin).filter(|e| e.range().start < range.end) else {
+                        return Err(MapError::NotMapped);
+                    };
+                    if entry.range().start > at {
+                        result = Err(MapError::NotMapped);
+                        at = entry.range().start;
+                    }
+                    let Some(part) = entry.range().intersect(&VirtRange { start: at, end: range.end }) else { break };
+                    let alone = |o: &Object<M>, depth: usize| entry.shared() || depth == 0 || o.is_exclusive();
+                    let layer = layers(entry.front())
+                        .enumerate()
+                        .skip(depth)
+                        .find_map(|(n, b)| Some((n, window(b, part).filter(|(o, _)| alone(o, n))?)))
+                        .and_then(|(n, (o, keys))| Some((n, Kept::new(o, &pin)?, keys)));
+                    match layer {
+                        Some(found) => found,
+                        None => {
+                            at = part.end;
+                            break;
+                        }
+                    }
+                };
+                let (n, object, keys) = found;
+                steal::push_out(object.object(), keys, &mut may);
+                depth = n + 1;
+            }
+        }
+        result
+    }
+
     fn change_flags(&self, range: VirtRange, set: Flags, clear: Flags) -> Result<(), MapError> {
-        let writer = self.arena.write();
+        let writer = self.write(range)?;
         let wiped = set.contains(Flags::WIPE_ON_FORK);
         if wiped && writer.overlapping(range.start, range.end).any(|e| e.shared() || shows_file(e)) {
             return Err(MapError::Invalid);
@@ -272,3 +332,45 @@ fn window<M: Machine>(layer: &Backing<M>, part: VirtRange) -> Option<(&Object<M>
     let first = layer.key(part.start);
     Some((layer.object()?, first..first + (part.len() >> PAGE_SHIFT)))
 }
+
+/// As [`window`], where others show the layer too, so that what it has there stays.
+fn shared_window<M: Machine>(layer: &Backing<M>, part: VirtRange) -> Option<(&Object<M>, Range<u64>)> {
+    window(layer, part).filter(|(o, _)| o.is_private() && !o.is_exclusive())
+}
+
+/// Puts a cut at `key` of a front whose leaves there are gone and whose faults give up; frees what stood there. A page that
+/// such a fault has not given up yet is returned, to be waited for.
+fn hide<M: Machine>(
+    vm: &'static Vm<M>,
+    front: &Object<M>,
+    key: u64,
+    pin: &Pinned<'_>,
+) -> Result<Option<&'static Page>, MapError> {
+    loop {
+        match front.index().fill(key, Slot::Cut, vm, pin) {
+            Ok(()) | Err(FillError::Taken(Slot::Cut)) => return Ok(None),
+            Err(FillError::Taken(slot @ Slot::Page(pfn))) => {
+                let page = vm.page(pfn);
+                if vm.try_busy_page(front, key, page).is_none() {
+                    return Ok(Some(page));
+                }
+                let replaced = front.index().replace(key, slot, Slot::Cut, pin);
+                debug_assert!(replaced, "a busy page stays in its slot");
+                vm.release_page(page);
+                return Ok(None);
+            }
+            Err(FillError::Taken(slot)) => {
+                if front.index().replace(key, slot, Slot::Cut, pin) {
+                    if let Slot::Swap(at) = slot {
+                        vm.swap().release(Slots { first: at, len: 1 });
+                    }
+                    return Ok(None);
+                }
+            }
+            Err(_) => return Err(MapError::OutOfMemory),
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

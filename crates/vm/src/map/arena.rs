@@ -2,87 +2,126 @@
 
 use super::entry::Entry;
 use super::memory::{FAN_OUT, Nodes};
+use super::space::Space;
 use super::tree::{Change, Cursor, Item, Owner, Tree};
-use crate::machine::Machine;
+use crate::check::Due;
+use crate::machine::{Machine, Pmap};
 use crate::types::VirtRange;
 use crate::vm::Vm;
 use core::ptr::NonNull;
-use quire_sync::atomic::{AtomicU64, Ordering, fence};
+use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use quire_sync::epoch::Pinned;
 use quire_sync::{Mutex, MutexGuard};
 
 pub(super) type Entries<M> = Tree<Entry<M>, Nodes<M>, FAN_OUT>;
 pub(super) type EntryChange<M> = Change<Entry<M>, Nodes<M>, FAN_OUT>;
 
-/// A part of a map that has writers of its own. Every space has one; the shape is ready for more (Contract C9): no
-/// operation knows of a space's entries but through an arena.
-pub(super) struct Arena<M: Machine> {
+/// A part of a map that has writers of its own (Contract C9): no operation knows of a space's entries but through an arena.
+/// [`arenas`](super::arenas) says which addresses it has.
+pub struct Arena<M: Machine> {
     entries: Entries<M>,
     /// Odd while the tree is being changed: a miss counts only where the same even value stood before and after it.
     sequence: AtomicU64,
     /// Bytes that entries cover. The writer's; read by anybody for statistics.
     mapped: AtomicU64,
+    /// Leaves that map operations here have cleared since the last look at how many there are. The writer's.
+    cleared: AtomicU64,
+    /// The addresses that it may have.
+    bounds: VirtRange,
+    /// Whether it has them. Changes under its lock and the home arena's; the home arena always has what no other has.
+    open: AtomicBool,
     writer: Mutex<Kept>,
 }
 
 /// What only writers use.
-struct Kept {
-    owner: Owner,
+pub(super) struct Kept {
+    pub(super) owner: Owner,
     /// Table pages there were found empty last. Pruned when the next ones are: whoever maps and unmaps in one place does not
     /// pay for a table page each time, and at most one idle stretch is kept.
     idle: Option<VirtRange>,
+    /// When the entries and their chains are checked next, and the leaves.
+    pub(super) entries_due: Due,
+    pub(super) leaves_due: Due,
 }
 
-/// The one writer of an arena. Sleeps may happen while it is held.
+/// The one writer of an arena. Sleeps may happen while it is held. Where the knob says so, the map is checked when it is given
+/// up (`check`).
 pub struct Writer<'a, M: Machine> {
+    pub(super) space: &'a Space<M>,
     arena: &'a Arena<M>,
-    kept: MutexGuard<'a, Kept>,
+    pub(super) kept: MutexGuard<'a, Kept>,
 }
 
 impl<M: Machine> Arena<M> {
-    pub fn new(vm: &'static Vm<M>) -> Self {
+    pub(super) fn new(vm: &'static Vm<M>, bounds: VirtRange, open: bool) -> Self {
         let (entries, owner) = Tree::new(Nodes(vm));
         Arena {
             entries,
             sequence: AtomicU64::new(0),
             mapped: AtomicU64::new(0),
-            writer: Mutex::new(Kept { owner, idle: None }),
+            cleared: AtomicU64::new(0),
+            bounds,
+            open: AtomicBool::new(open),
+            writer: Mutex::new(Kept { owner, idle: None, entries_due: Due::new(), leaves_due: Due::new() }),
         }
     }
 
-    /// Sleeps until no other writer is left.
-    pub fn write(&self) -> Writer<'_, M> {
-        Writer { arena: self, kept: self.writer.lock() }
+    pub(super) fn bounds(&self) -> VirtRange {
+        self.bounds
+    }
+    #[inline(always)]
+    pub(super) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Acquire)
+    }
+    pub(super) fn set_open(&self, open: bool) {
+        self.open.store(open, Ordering::Release);
+    }
+
+    /// The writer, where there is none now. `space`: whose arena it is.
+    pub(super) fn try_write<'a>(&'a self, space: &'a Space<M>) -> Option<Writer<'a, M>> {
+        self.writer.try_lock().map(|kept| Writer { space, arena: self, kept })
+    }
+
+    /// Sleeps until no other writer is left. `space`: whose arena it is.
+    pub(super) fn write<'a>(&'a self, space: &'a Space<M>) -> Writer<'a, M> {
+        Writer { space, arena: self, kept: self.writer.lock() }
     }
 
     #[inline]
-    pub fn lookup<'p>(&self, va: u64, _pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
+    pub(super) fn lookup<'p>(&self, va: u64, _pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
         // SAFETY: pinned; what the tree holds is retired through the epoch.
         unsafe { self.entries.get(va).map(|item| &*item.value.as_ptr()) }
     }
 
     /// The first entry that ends after `from`.
-    pub fn next<'p>(&self, from: u64, _pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
+    pub(super) fn next<'p>(&self, from: u64, _pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
         // SAFETY: as in `lookup`.
         unsafe { self.entries.next(from).map(|item| &*item.value.as_ptr()) }
     }
 
     #[inline]
-    pub fn sequence(&self) -> u64 {
+    pub(super) fn sequence(&self) -> u64 {
         self.sequence.load(Ordering::Acquire)
     }
 
     /// Contract C3: whether a miss that lies between `sequence` and this call may be believed.
     #[inline]
-    pub fn unchanged_since(&self, sequence: u64) -> bool {
+    pub(super) fn unchanged_since(&self, sequence: u64) -> bool {
         fence(Ordering::Acquire);
         sequence & 1 == 0 && self.sequence.load(Ordering::Relaxed) == sequence
     }
 
-    pub fn mapped(&self) -> u64 {
+    pub(super) fn mapped(&self) -> u64 {
         self.mapped.load(Ordering::Relaxed)
     }
-    pub fn len(&self) -> usize {
+    /// Leaves that were cleared here since [`Arena::set_cleared`]. The writer's.
+    pub(super) fn cleared(&self) -> u64 {
+        self.cleared.load(Ordering::Relaxed)
+    }
+    pub(super) fn set_cleared(&self, n: u64) {
+        self.cleared.store(n, Ordering::Relaxed);
+    }
+    pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
@@ -90,7 +129,7 @@ impl<M: Machine> Arena<M> {
     ///
     /// # Safety
     /// Nobody else can reach the arena any more.
-    pub unsafe fn free_nodes(&mut self) {
+    pub(super) unsafe fn free_nodes(&mut self) {
         // SAFETY: by this function's contract.
         unsafe { self.entries.free_all() }
     }
@@ -179,14 +218,39 @@ impl<'a, M: Machine> Writer<'a, M> {
         self.arena.sequence.store(s + 2, Ordering::Release);
         let total = self.arena.mapped.load(Ordering::Relaxed).wrapping_add_signed(mapped);
         self.arena.mapped.store(total, Ordering::Relaxed);
+        self.note_updates(1);
     }
 
-    /// Table pages in `emptied` hold nothing any more: returns what to prune now.
-    pub(super) fn idle_tables(&mut self, emptied: VirtRange) -> Option<VirtRange> {
+    /// Puts an entry in the place of the one that has exactly its range, by one store. Nobody's miss is concerned.
+    ///
+    /// # Panics
+    /// Where none has: a bug of the map.
+    pub(super) fn replace(&mut self, entry: NonNull<Entry<M>>) {
+        // SAFETY: the caller's entry.
+        let range = unsafe { entry.as_ref() }.range();
+        let item = Item { start: range.start, end: range.end, value: entry };
+        let old = self.arena.entries.replace(&mut self.kept.owner, item);
+        assert!(old.is_some(), "an entry that gives way is in the tree");
+        self.note_updates(1);
+    }
+
+    /// Counts leaves that a change cleared or weakened, or changes: what the checker's cost is spread over.
+    pub(super) fn note_updates(&mut self, n: u64) {
+        self.kept.entries_due.note(1);
+        self.kept.leaves_due.note(n);
+    }
+
+    /// Table pages in `emptied` hold nothing any more: returns what to prune now. Where nothing is mapped in the space any
+    /// more, that is everything. (Who maps and unmaps in an arena of its own looks no further than the home arena.)
+    pub(super) fn idle_tables(&mut self, emptied: Option<VirtRange>, space: &Space<M>) -> Option<VirtRange> {
+        if self.arena.mapped() == 0 && space.arenas.home().mapped() == 0 && space.mapped() == 0 {
+            self.kept.idle = None;
+            return Some(M::Pmap::USER);
+        }
         match self.kept.idle {
-            Some(idle) if idle == emptied => None,
+            Some(idle) if Some(idle) == emptied => None,
             old => {
-                self.kept.idle = Some(emptied);
+                self.kept.idle = Some(emptied?);
                 old
             }
         }
@@ -194,5 +258,20 @@ impl<'a, M: Machine> Writer<'a, M> {
 
     pub(super) fn check_tree(&self) -> Result<(), super::tree::TreeError> {
         self.arena.entries.check(&self.kept.owner)
+    }
+}
+
+/// Doors for tests of the checker.
+#[cfg(all(test, not(any(loom, shuttle))))]
+impl<M: Machine> Writer<'_, M> {
+    pub(super) fn corrupt_tree(&self, what: super::tree::TreeError) {
+        self.arena.entries.corrupt(what, &self.kept.owner);
+    }
+    pub(super) fn corrupt_mapped(&self) {
+        self.arena.mapped.fetch_add(1, Ordering::Relaxed);
+    }
+    pub(super) fn pointer(&self, va: u64) -> NonNull<Entry<M>> {
+        // SAFETY: as in `get`.
+        unsafe { self.arena.entries.get(va) }.expect("an entry is there").value
     }
 }

@@ -1,83 +1,65 @@
-//! Re-derives every invariant of a map: its tree, its entries, their chains, and what the page tables cache of them.
+//! Derives every invariant of a map again: its tree, its entries, their chains, and what the page tables cache of them.
 
+use super::arena::Writer;
 use super::entry::{Entry, Flags};
+use super::look::shown;
 use super::piece::layers;
 use super::space::Space;
-use super::tree::TreeError;
 use crate::backing::Backing;
+use crate::check::Broken;
 use crate::index::Slot;
-use crate::machine::{Machine, Pmap, Table};
+use crate::interval::Interval;
+use crate::machine::{Leaf, Machine, Pmap, Table};
 use crate::types::{PAGE_SIZE, Prot, VirtRange};
 use core::ptr;
 use quire_sync::epoch::Pinned;
 
-/// An invariant that does not hold, and the address at which that was seen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Broken {
-    /// The tree of entries.
-    Tree(TreeError),
-    /// An entry is stale though no writer is there, or its range is not the tree's.
-    Entry(u64),
-    /// An entry's rights contradict its kind.
-    Rights(u64),
-    /// A chain does not fit its entry: the front does not cover it, a layer is another space's, shared and private mixed.
-    Chain(u64),
-    /// A backing is not on its object's list.
-    Unlisted(u64),
-    /// The number of mapped bytes is wrong.
-    Count,
-    /// A leaf where no entry is.
-    LeafWithoutEntry(u64),
-    /// A leaf allows more than its entry.
-    LeafRights(u64),
-    /// A leaf maps another frame than the chain shows.
-    LeafFrame(u64),
-    /// A writable leaf of a clean page.
-    LeafClean(u64),
+impl<M: Machine> Drop for Writer<'_, M> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.space.vm().check_level() != crate::check::Level::Never {
+            self.check_at_release();
+        }
+    }
 }
 
-impl<M: Machine> Space<M> {
-    /// Checks the map, with its writers kept out. Faults may go on; so only what no fault can have under way is checked of
-    /// page tables unless `quiet`, which says that there are none. In O(entries + residents).
-    pub fn check(&self, quiet: bool) -> Result<(), Broken> {
-        let writer = self.arena.write();
-        writer.check_tree().map_err(Broken::Tree)?;
-        let mut bytes = 0;
-        for (range, entry) in writer.items() {
-            if entry.range() != range || entry.is_stale() {
+impl<M: Machine> Writer<'_, M> {
+    #[cold]
+    fn check_at_release(&mut self) {
+        let vm = self.space.vm();
+        let level = vm.check_level();
+        // A thread that unwinds gives its locks up half-way through what it was doing.
+        if quire_sync::hooks::is_panicking() {
+            return;
+        }
+        if self.kept.entries_due.is_due(level) {
+            let result = self.check_entries();
+            vm.checked(&mut self.kept.entries_due, result);
+        }
+        if self.kept.leaves_due.is_due(level) {
+            let result = self.check_leaves(false);
+            vm.checked(&mut self.kept.leaves_due, result);
+        }
+        vm.check_at_release();
+    }
+
+    /// The tree, the entries and their chains. Returns how many things were looked at.
+    fn check_entries(&self) -> Result<u64, Broken> {
+        self.check_tree().map_err(Broken::Tree)?;
+        let (mut bytes, mut cost) = (0, 0);
+        for (range, entry) in self.items() {
+            let inside =
+                range.start >= M::Pmap::USER.start && range.end <= M::Pmap::USER.end && self.space.has(self, range);
+            if entry.range() != range || entry.is_stale() || !inside {
                 return Err(Broken::Entry(range.start));
             }
             bytes += range.len();
-            self.check_entry(entry)?;
+            cost += 1 + self.check_entry(entry)?;
         }
-        if bytes != self.arena.mapped() {
-            return Err(Broken::Count);
-        }
-        let mut at = 0;
-        while let Some(table) = self.pmap().next_table(self.vm(), VirtRange { start: at, end: super::USER.end }) {
-            let span = table.span();
-            let pin = self.vm().epoch().pin();
-            let mut va = span.start;
-            while let Some(present) = table.next_present(va, span.end) {
-                let leaf = table.get(present).ok_or(Broken::LeafFrame(present))?;
-                let entry = writer.get(present).ok_or(Broken::LeafWithoutEntry(present))?;
-                if !entry.prot().contains(leaf.prot & Prot::WRITE) {
-                    return Err(Broken::LeafRights(present));
-                }
-                if leaf.prot.contains(Prot::WRITE) && !self.vm().page(leaf.pfn).state().dirty() {
-                    return Err(Broken::LeafClean(present));
-                }
-                if quiet && shown(entry, present, &pin) != Slot::Page(leaf.pfn) {
-                    return Err(Broken::LeafFrame(present));
-                }
-                va = present + PAGE_SIZE;
-            }
-            at = span.end;
-        }
-        Ok(())
+        if bytes != self.arena().mapped() { Err(Broken::Count) } else { Ok(cost) }
     }
 
-    fn check_entry(&self, entry: &Entry<M>) -> Result<(), Broken> {
+    fn check_entry(&self, entry: &Entry<M>) -> Result<u64, Broken> {
         let (range, a, front) = (entry.range(), entry.attributes(), entry.front());
         let needs_front = a.flags.contains(Flags::NEEDS_FRONT);
         if !a.max_prot.contains(a.prot) || (needs_front && (a.prot.contains(Prot::WRITE) || entry.shared())) {
@@ -92,41 +74,118 @@ impl<M: Machine> Space<M> {
         if !covers || !kind {
             return Err(Broken::Chain(range.start));
         }
+        let mut depth = 0;
+        let pin = self.space.vm().epoch().pin();
+        let mut before: Option<&Backing<M>> = None;
         for layer in layers(front) {
-            if !ptr::eq(layer.pmap(), self.pmap()) {
+            depth += 1;
+            let linked_back = match (before, layer.in_front(&pin)) {
+                (None, None) => true,
+                (Some(before), Some(front)) => ptr::eq(before, front),
+                _ => false,
+            };
+            if !linked_back {
                 return Err(Broken::Chain(layer.range().start));
             }
+            before = Some(layer);
             let file_before_the_end = layer.object().is_some_and(|o| !o.is_private()) && layer.behind().is_some();
-            if file_before_the_end {
+            if !ptr::eq(layer.pmap(), self.space.pmap()) || file_before_the_end {
+                return Err(Broken::Chain(layer.range().start));
+            }
+            if layer.is_wired() != a.flags.contains(Flags::WIRED) {
                 return Err(Broken::Chain(layer.range().start));
             }
             if !is_listed(layer) {
                 return Err(Broken::Unlisted(layer.range().start));
             }
         }
+        Ok(depth)
+    }
+
+    /// The page tables, and what the private layers of the chains hold. `quiet`: no fault and no remover is under way.
+    fn check_leaves(&self, quiet: bool) -> Result<u64, Broken> {
+        let (vm, pmap) = (self.space.vm(), self.space.pmap());
+        let mut cost = pmap.check(vm, quiet)?;
+        let VirtRange { start: mut at, end } = self.arena().bounds();
+        while let Some(table) = pmap.next_table(vm, VirtRange { start: at, end }) {
+            let span = table.span();
+            at = span.end;
+            if !self.space.has(self, span) {
+                continue;
+            }
+            let pin = vm.epoch().pin();
+            let mut va = span.start;
+            while let Some(present) = table.next_present(va, span.end) {
+                let leaf = table.get(present).ok_or(Broken::LeafFrame(present))?;
+                self.check_leaf(present, leaf, quiet, &pin)?;
+                cost += 1;
+                va = present + PAGE_SIZE;
+            }
+        }
+        for (_, entry) in self.items() {
+            for layer in layers(entry.front()) {
+                if let Some(object) = layer.object().filter(|o| o.is_private()) {
+                    cost += object.check_pages(Interval::start(layer)..Interval::end(layer), quiet)?;
+                }
+            }
+        }
+        Ok(cost)
+    }
+
+    /// One leaf, under the lock of its table page.
+    fn check_leaf(&self, va: u64, leaf: Leaf, quiet: bool, pin: &Pinned<'_>) -> Result<(), Broken> {
+        let entry = self.get(va).ok_or(Broken::LeafWithoutEntry(va))?;
+        if !entry.prot().contains(leaf.prot & Prot::WRITE) {
+            return Err(Broken::LeafRights(va));
+        }
+        if let Some((object, key)) = entry.front().layer(va)
+            && let Some(device) = object.device()
+        {
+            // A revoked one has no pages; its leaves are on their way out.
+            let right = leaf.pfn.0 == device.first.0 + key && (key < object.end() || !quiet);
+            return if right { Ok(()) } else { Err(Broken::LeafFrame(va)) };
+        }
+        let page = self.space.vm().page(leaf.pfn);
+        let state = page.state();
+        if state.busy() && !quiet {
+            // Somebody is taking the page away, or moves it from layer to layer.
+            return Ok(());
+        }
+        if leaf.prot.contains(Prot::WRITE) && !state.dirty() {
+            return Err(Broken::LeafClean(va));
+        }
+        let right = if quiet {
+            shown(entry, va, pin) == Slot::Page(leaf.pfn)
+        } else {
+            // Something may have come in front of it a moment ago; but a layer of the chain has it.
+            let (object, key) = (page.object(), page.index());
+            layers(entry.front()).filter_map(|b| b.layer(va)).any(|(o, k)| o.address() == object && k == key)
+                || page.state() != state
+        };
+        if right { Ok(()) } else { Err(Broken::LeafFrame(va)) }
+    }
+}
+
+impl<M: Machine> Space<M> {
+    /// Checks the map, with its writers kept out. Faults may go on, unless the caller says that the machine is `quiet`; then
+    /// more can be checked. In O(entries + residents).
+    pub fn check(&self, quiet: bool) -> Result<(), Broken> {
+        // While the home arena's writer is held, no arena opens or closes.
+        let home = self.arenas.home().write(self);
+        home.check_entries()?;
+        home.check_leaves(quiet)?;
+        for arena in self.arenas.all().skip(1) {
+            let writer = arena.write(self);
+            writer.check_entries()?;
+            writer.check_leaves(quiet)?;
+        }
         Ok(())
     }
 }
 
-/// What a fault at `va` would find.
-fn shown<M: Machine>(entry: &Entry<M>, va: u64, pin: &Pinned<'_>) -> Slot {
-    let mut cut = false;
-    for (object, key) in layers(entry.front()).filter_map(|b| b.layer(va)) {
-        if cut && object.is_private() {
-            continue;
-        }
-        match object.index().get(key, pin) {
-            Slot::Empty | Slot::Cover(_) => {}
-            Slot::Cut => cut = true,
-            there => return there,
-        }
-    }
-    Slot::Empty
+fn is_listed<M: Machine>(layer: &Backing<M>) -> bool {
+    layer.object().is_none_or(|object| object.parts().lists(layer))
 }
 
-fn is_listed<M: Machine>(layer: &Backing<M>) -> bool {
-    let Some(object) = layer.object() else { return true };
-    let mut listed = false;
-    object.parts().scan(layer.offset(), layer.offset() + 1, |b| listed |= ptr::eq(b, layer));
-    listed
-}
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -10,6 +10,7 @@ use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicBool, Ordering};
 use quire_sync::epoch::Retired;
+use quire_sync::record;
 
 bitflags::bitflags! {
     /// What kind of mapping an entry is.
@@ -26,6 +27,12 @@ bitflags::bitflags! {
         const DONT_FORK = 8;
         /// A fork gives the child fresh, empty memory in its place.
         const WIPE_ON_FORK = 16;
+        /// What it shows stays resident ([`Wire`](super::Wire)).
+        const WIRED = 32;
+        /// With `WIRED`: from the first use on; nothing is made resident before.
+        const WIRED_ON_FAULT = 64;
+        /// Private, and a file lies at the end of the chain: what lies beyond the file's end cannot be reached, copied or not.
+        const FILE = 128;
     }
 }
 
@@ -73,6 +80,12 @@ pub struct Entry<M: Machine> {
     _front: PhantomData<*const Backing<M>>,
 }
 
+#[cfg(test)]
+quire_sync::assert_layout!(Entry<crate::testing::TestMachine> {
+    size: 64, align: 8,
+    retired: 0, vm: 16, front: 24, range: 32, prot: 48, stale: 52,
+});
+
 /// How a new entry comes to its chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum How {
@@ -111,7 +124,7 @@ pub struct Attributes {
 impl Attributes {
     /// Those of a range that goes with it but is empty memory: its front is its own.
     pub(super) fn emptied(self) -> Attributes {
-        Attributes { flags: self.flags - Flags::NEEDS_FRONT, ..self }
+        Attributes { flags: self.flags - Flags::NEEDS_FRONT - Flags::FILE, ..self }
     }
 }
 
@@ -139,22 +152,25 @@ impl<M: Machine> Entry<M> {
     /// The addresses that it describes.
     #[inline(always)]
     pub fn range(&self) -> VirtRange {
+        record::read(&self.range);
         self.range
     }
     /// What accesses are allowed.
     #[inline(always)]
     pub fn prot(&self) -> Prot {
+        record::read(&self.prot);
         self.prot
     }
     /// What kind of mapping it is.
     #[inline(always)]
     pub fn flags(&self) -> Flags {
+        record::read(&self.flags);
         self.flags
     }
     /// Whether stores go to the object itself.
     #[inline(always)]
     pub fn shared(&self) -> bool {
-        self.flags.contains(Flags::SHARED)
+        self.flags().contains(Flags::SHARED)
     }
     /// All of the entry's attributes.
     pub fn attributes(&self) -> Attributes {
@@ -163,6 +179,7 @@ impl<M: Machine> Entry<M> {
     /// The newest layer.
     #[inline(always)]
     pub fn front(&self) -> &Backing<M> {
+        record::read(&self.front);
         // SAFETY: set before the entry was published. The chain outlives the entry: backings are retired through the epoch
         // after the entry that has them is unreachable.
         unsafe { &*self.front.get().cast() }
@@ -180,6 +197,7 @@ impl<M: Machine> Entry<M> {
     }
     /// Gives an unpublished entry its chain.
     pub(super) fn set_front(&self, front: NonNull<Backing<M>>) {
+        record::wrote(&self.front);
         self.front.set(front.as_ptr().cast_const().cast());
     }
 
@@ -198,6 +216,16 @@ impl<M: Machine> Entry<M> {
     /// Takes the mark back where the writer has changed nothing after all.
     pub(super) fn unmark_stale(&self) {
         self.stale.store(false, Ordering::Release);
+    }
+
+    /// Makes the rights wrong, for tests of the checker.
+    ///
+    /// # Safety
+    /// Nobody looks at the entry meanwhile.
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(super) unsafe fn corrupt_rights(entry: NonNull<Entry<M>>, max_prot: Prot) {
+        // SAFETY: by this function's contract.
+        unsafe { (*entry.as_ptr()).max_prot = max_prot };
     }
 
     /// Gives up an entry that readers may still hold; its chain is the caller's business.

@@ -16,6 +16,7 @@ use super::entry::{Attributes, Entry, Flags, How, NewEntries};
 use super::leaves::Sweep;
 use super::piece::layers;
 use super::space::{Space, SpaceRef, USER};
+use super::wire::mark_chain;
 use crate::backing::{self, Spare};
 use crate::collapse::collapse;
 use crate::error::MapError;
@@ -65,9 +66,14 @@ impl<M: Machine> Space<M> {
     /// A copy of the space, as of one moment during the call: private memory is the child's own from then on, shared memory
     /// and files are shared. On an error there is no child, and the parent is as it was.
     pub fn fork(&self) -> Result<SpaceRef<M>, MapError> {
+        self.with_memory(|| self.fork_once())
+    }
+
+    fn fork_once(&self) -> Result<SpaceRef<M>, MapError> {
         let vm = self.vm();
         let child = Space::with_limits(vm, self.limits())?;
-        let mut writer = self.arena.write();
+        // One moment's copy of everything: all arenas are one for the time being.
+        let mut writer = self.write_all()?;
 
         let mut marks = Marks { list: ptr::null() };
         for e in writer.overlapping(USER.start, USER.end).filter(|e| is_private(&e.attributes())) {
@@ -105,14 +111,14 @@ impl<M: Machine> Space<M> {
                 Fate::Keep | Fate::Split => spare.reserve_more(backing::fork_needs(e.front()))?,
             }
             // Until its chain is made, a new entry has its origin in the chain's place.
-            theirs.push(e.range(), a, How::Copied, e)?;
+            theirs.push(e.range(), a.inherited(), How::Copied, e)?;
             if matches!(fate, Fate::Freeze | Fate::Split) {
                 ours.push(e.range(), a, How::Taken, e)?;
                 replaced.start = replaced.start.min(e.range().start);
                 replaced.end = e.range().end;
             }
         }
-        let mut child_writer = child.arena.write();
+        let mut child_writer = child.arenas.home().write(&child);
         let born = child_writer.prepare(USER.start, USER.end, theirs.len(), theirs.iter())?;
         let change = if ours.len() == 0 {
             None
@@ -146,7 +152,9 @@ impl<M: Machine> Space<M> {
                 let f = unsafe { backing::fork(&mut spare, e.front_ptr(), !split, child.pmap()) };
                 if let Some(own) = own {
                     // SAFETY: as above.
-                    unsafe { own.as_ref() }.set_front(f.parent);
+                    let own = unsafe { own.as_ref() };
+                    own.set_front(f.parent);
+                    mark_chain(own.front(), own.flags());
                     e.passed_on.set(true);
                 }
                 f.child

@@ -4,9 +4,11 @@
 //! bitmap (Contract C7).
 
 use super::space::Space;
+use crate::copy::credit;
 use crate::flush::{Flushed, Obligation};
-use crate::machine::{Machine, Pmap, Removed, Table};
-use crate::page::State;
+use crate::machine::{Machine, Pmap, Table};
+use crate::mutant::{Mutant, mutant};
+use crate::stats::Event;
 use crate::types::{PAGE_SIZE, Prot, VirtRange};
 
 /// What a change does to the leaves of its range.
@@ -28,11 +30,13 @@ pub(super) struct Sweep<'s, M: Machine> {
     pub emptied: Option<VirtRange>,
     /// Leaves that were cleared.
     pub cleared: u64,
+    /// Leaves that were looked at.
+    visited: u64,
 }
 
 impl<'s, M: Machine> Sweep<'s, M> {
     pub fn new(space: &'s Space<M>) -> Self {
-        Sweep { space, owed: Obligation::new(space.vm(), space.pmap()), emptied: None, cleared: 0 }
+        Sweep { space, owed: Obligation::new(space.vm(), space.pmap()), emptied: None, cleared: 0, visited: 0 }
     }
 
     /// Does `work`. Contract C3: the caller has marked the entries stale, and fenced: only so may an absent table page be
@@ -54,7 +58,12 @@ impl<'s, M: Machine> Sweep<'s, M> {
             let span = table.span();
             let end = span.end.min(range.end);
             let mut va = at.max(span.start);
+            if !mutant(Mutant::NoUnflushedSweep) && table.unflushed() {
+                // What a reverse scan took away may still be cached; nobody shall reach it once this is done.
+                self.owed.owe_range(VirtRange { start: va, end });
+            }
             while let Some(present) = table.next_present(va, end) {
+                self.visited += 1;
                 let old = match keep {
                     None => {
                         self.cleared += 1;
@@ -62,7 +71,7 @@ impl<'s, M: Machine> Sweep<'s, M> {
                     }
                     Some(keep) => table.weaken(present, keep, &mut self.owed),
                 };
-                credit(self.space, old);
+                credit(self.space.vm(), old);
                 va = present + PAGE_SIZE;
             }
             if keep.is_none() && table.live() == 0 {
@@ -95,9 +104,14 @@ impl<'s, M: Machine> Sweep<'s, M> {
                 let span = table.span();
                 let end = span.end.min(range.end);
                 let mut va = at.max(span.start);
+                if !mutant(Mutant::NoUnflushedSweep) && table.unflushed() {
+                    // As above: a right that a cleaner took away may still be used.
+                    self.owed.owe_range(VirtRange { start: va, end });
+                }
                 while let Some(present) = table.next_present(va, end) {
+                    self.visited += 1;
                     let old = table.weaken(present, keep, &mut self.owed);
-                    credit(self.space, old);
+                    credit(self.space.vm(), old);
                     va = present + PAGE_SIZE;
                 }
                 at = end;
@@ -108,17 +122,9 @@ impl<'s, M: Machine> Sweep<'s, M> {
 
     /// Pays for all of it.
     pub fn finish(self) -> Flushed {
+        if self.visited != 0 {
+            self.space.vm().stats().add(Event::RangeVisit, self.visited);
+        }
         self.owed.discharge()
-    }
-}
-
-/// Contract C2: who takes a writable leaf away credits what it says of stores, under the table page's lock. (A writable leaf
-/// implies a dirty page, so there is something to do only where a cleaner has just cleared the page's mark.)
-fn credit<M: Machine>(space: &Space<M>, old: Option<Removed>) {
-    if let Some(leaf) = old
-        && leaf.dirty
-        && !space.vm().page(leaf.pfn).state().dirty()
-    {
-        space.vm().page(leaf.pfn).set(State::DIRTY);
     }
 }

@@ -1,6 +1,6 @@
 //! Looking at a map: entries for tools, residency, keys for futexes. Nothing here takes the map's lock.
 
-use super::entry::{Attributes, Tag};
+use super::entry::{Attributes, Entry, Flags, Tag};
 use super::piece::layers;
 use super::space::Space;
 use crate::error::{FaultError, MapError};
@@ -9,6 +9,7 @@ use crate::machine::Machine;
 use crate::object::ObjectRef;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, VirtRange};
 use core::fmt;
+use quire_sync::epoch::Pinned;
 
 /// Marks a futex key that names an object; without it, a key names a space.
 const SHARED_KEY: u64 = 1 << 63;
@@ -49,7 +50,7 @@ impl<M: Machine> Space<M> {
         loop {
             let info = {
                 let pin = self.vm().epoch().pin();
-                let Some(entry) = self.arena.next(at, &pin) else { return };
+                let Some(entry) = self.arenas.next(at, &pin) else { return };
                 let shown = layers(entry.front())
                     .filter_map(|b| Some((b, b.object().filter(|o| !o.is_private())?)))
                     .find_map(|(b, o)| Some((b, ObjectRef::of(o, &pin)?)));
@@ -68,11 +69,32 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// Makes sure that what `range` holds of files has reached them. Files in memory have nowhere to go, so this only
-    /// checks: [`MapError::NotMapped`] for a hole.
+    /// Makes sure that what was stored into shared mappings of files in `range` has reached the files' pagers. What lies behind
+    /// a hole is written too, as on Linux; then [`MapError::NotMapped`]. [`MapError::Pager`] where a write failed: the pages
+    /// stay dirty. May sleep.
     pub fn sync(&self, range: VirtRange) -> Result<(), MapError> {
         self.valid(range)?;
-        self.covered(range)
+        let (mut at, mut result) = (range.start, Ok(()));
+        while at < range.end {
+            let mut next = None;
+            self.entries(at, &mut |e| {
+                next = e.range.intersect(&VirtRange { start: at, end: range.end }).map(|part| {
+                    let shown = e.object.clone().filter(|_| e.attributes.flags.contains(Flags::SHARED));
+                    let first = (e.offset + (part.start - e.range.start)) >> PAGE_SHIFT;
+                    (part, shown, first)
+                });
+                false
+            });
+            let Some((part, shown, first)) = next else { return Err(MapError::NotMapped) };
+            if part.start > at {
+                result = Err(MapError::NotMapped);
+            }
+            if let Some(object) = shown {
+                object.write_back(first..first + (part.len() >> PAGE_SHIFT)).map_err(|_| MapError::Pager)?;
+            }
+            at = part.end;
+        }
+        result
     }
 
     /// Calls `sink` with each page of `range`, as a number from its start, and whether an access would find it in memory.
@@ -83,12 +105,11 @@ impl<M: Machine> Space<M> {
         while va < range.end {
             let there = {
                 let pin = self.vm().epoch().pin();
-                let sequence = self.sequence(va);
+                let moment = self.moment(va);
                 match self.lookup(va, &pin) {
-                    None if self.unchanged_since(va, sequence) => return Err(MapError::NotMapped),
+                    None if self.unchanged_since(va, moment) => return Err(MapError::NotMapped),
                     None => continue,
-                    Some(entry) => layers(entry.front())
-                        .any(|b| b.layer(va).is_some_and(|(o, key)| matches!(o.index().get(key, &pin), Slot::Page(_)))),
+                    Some(entry) => matches!(shown(entry, va, &pin), Slot::Page(_)),
                 }
             };
             sink((va - range.start) >> PAGE_SHIFT, there);
@@ -102,9 +123,9 @@ impl<M: Machine> Space<M> {
     pub fn futex_key(&self, va: u64) -> Result<(u64, u64), FaultError> {
         loop {
             let pin = self.vm().epoch().pin();
-            let sequence = self.sequence(va);
+            let moment = self.moment(va);
             let Some(entry) = self.lookup(va, &pin) else {
-                if self.unchanged_since(va, sequence) {
+                if self.unchanged_since(va, moment) {
                     return Err(FaultError::NotMapped);
                 }
                 continue;
@@ -119,4 +140,20 @@ impl<M: Machine> Space<M> {
             });
         }
     }
+}
+
+/// What a fault at `va` would find.
+pub(super) fn shown<M: Machine>(entry: &Entry<M>, va: u64, pin: &Pinned<'_>) -> Slot {
+    let mut cut = false;
+    for (object, key) in layers(entry.front()).filter_map(|b| b.layer(va)) {
+        if cut && object.is_private() {
+            continue;
+        }
+        match object.index().get(key, pin) {
+            Slot::Empty | Slot::Cover(_) => {}
+            Slot::Cut => cut = true,
+            there => return there,
+        }
+    }
+    Slot::Empty
 }

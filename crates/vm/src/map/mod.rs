@@ -1,7 +1,7 @@
 //! Maps: what an address space shows at which address.
 //!
-//! A [`Space`] is an address space: an arena of entries (an ordered [`tree`] read without locks), and the page tables that
-//! cache it. An [`Entry`] says what a range allows and which chain of backings it shows. Faults look entries up and never
+//! A [`Space`] is an address space: an arena of entries (an ordered [`tree`] read without locks) or several where CPUs
+//! contend (`arenas`), and the page tables that cache it. An [`Entry`] says what a range allows and which chain of backings it shows. Faults look entries up and never
 //! change them; map operations replace whole entries.
 //!
 //! # Map changes against faults (Contract C3)
@@ -28,18 +28,22 @@
 //! | **unlink** | chains live until the epoch | parts' locks | part's lock: sees the old backing, the new one, or both |
 //!
 //! # Where to start reading
-//! [`space`](self): what a space is. `place`: where a mapping goes. `update`: how a change happens. Then the operations.
+//! [`space`](self): what a space is. `arenas`: which lock and tree an address has. `place`: where a mapping goes. `update`: how a change happens. Then the operations.
 
 mod advise;
 mod arena;
+mod arenas;
 mod check;
 mod entry;
 mod fork;
+mod idle;
+pub mod kernel;
 mod leaves;
 mod look;
 mod memory;
 mod piece;
 mod place;
+mod populate;
 mod protect;
 mod remap;
 mod space;
@@ -49,13 +53,18 @@ mod tests;
 pub mod tree;
 mod unmap;
 mod update;
+mod wire;
 
+pub use crate::check::Broken;
 pub use advise::Advice;
 pub use arena::Writer;
-pub use check::Broken;
+pub use arenas::{Moment, SPAN};
 pub use entry::{Attributes, Entry, Flags, Tag};
+pub(crate) use idle::refill;
+pub use idle::{Dropped, SMALL};
 pub use look::EntryInfo;
-pub use memory::MapMemory;
+pub use memory::{FAN_OUT, MapMemory};
 pub use place::{MapRequest, Placement};
 pub use remap::Move;
 pub use space::{Limits, STACK_GUARD, Space, SpaceRef, SpaceStats, USER};
+pub use wire::Wire;

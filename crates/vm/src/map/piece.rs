@@ -59,7 +59,8 @@ impl<'s, M: Machine> Piece<'s, M> {
     pub fn without_private_layers(entry: &'s Entry<M>, range: VirtRange) -> Self {
         let mut a = entry.attributes();
         if layers(entry.front()).any(|b| b.object().is_some_and(|o| !o.is_private())) {
-            Self::new(range, a, From::Tail(entry))
+            // The file itself allows no stores.
+            Piece { add_front: !a.flags.contains(Flags::NEEDS_FRONT), ..Self::new(range, a, From::Tail(entry)) }
         } else {
             a.flags -= Flags::NEEDS_FRONT;
             Self::new(range, a, From::Empty)

@@ -1,15 +1,20 @@
 //! Making mappings, and where they go.
 
 use super::arena::Writer;
+use super::arenas::STRETCHES;
 use super::entry::{Attributes, Flags, Tag};
 use super::leaves::Work;
 use super::piece::{From, Piece};
-use super::space::{STACK_GUARD, Space, USER};
+use super::space::{STACK_GUARD, Space};
 use super::update::Update;
+use super::wire::Wire;
 use crate::error::MapError;
-use crate::machine::Machine;
+use crate::machine::{Machine, Pmap};
 use crate::object::ObjectRef;
 use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
+
+/// An arena may have this part of a space's entries without a look at the others: twice as many as there can be arenas.
+const SHARES: u64 = 256;
 
 /// Where a mapping shall go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,6 +49,8 @@ pub struct MapRequest<M: Machine> {
     pub grows_down: bool,
     /// What it is for.
     pub tag: Tag,
+    /// Whether it is wired; in any case where [`Space::wire_future`] says so.
+    pub wire: Wire,
     /// Whether all of it shall be resident at the return, as far as memory allows.
     pub populate: bool,
 }
@@ -61,6 +68,7 @@ impl<M: Machine> MapRequest<M> {
             object: None,
             grows_down: false,
             tag: Tag::None,
+            wire: Wire::No,
             populate: false,
         }
     }
@@ -73,6 +81,10 @@ impl<M: Machine> Space<M> {
     /// exceeds `max_prot`, [`MapError::Exists`], [`MapError::NoSpace`], [`MapError::TooMany`], [`MapError::OutOfMemory`].
     /// Nothing was changed then.
     pub fn map(&self, r: &MapRequest<M>) -> Result<u64, MapError> {
+        self.with_memory(|| self.map_once(r))
+    }
+
+    fn map_once(&self, r: &MapRequest<M>) -> Result<u64, MapError> {
         let page = validate(r)?;
         let made;
         let object = match &r.object {
@@ -83,15 +95,17 @@ impl<M: Machine> Space<M> {
             }
             None => None,
         };
-        let writer = self.arena.write();
-        let range = self.place(&writer, r.at, r.len)?;
+        let (writer, range) = self.place_new(r.at, r.len)?;
 
         let mut flags = Flags::empty();
         flags.set(Flags::SHARED, r.shared);
         flags.set(Flags::GROWS_DOWN, r.grows_down);
         // A private mapping of an object that allows no stores yet shows the object itself.
         let add_front = object.is_some() && !r.shared && r.prot.contains(Prot::WRITE);
+        flags.set(Flags::FILE, object.is_some() && !r.shared);
         flags.set(Flags::NEEDS_FRONT, object.is_some() && !r.shared && !add_front);
+        let wire = if r.wire == Wire::No { self.future() } else { r.wire };
+        flags |= wire.flags();
         let attributes = Attributes { prot: r.prot, max_prot: r.max_prot, flags, tag: r.tag };
 
         let mut update = Update::new(self, writer, range).showing(object.map(|o| (o, page)));
@@ -99,7 +113,7 @@ impl<M: Machine> Space<M> {
         if in_the_way != 0 && !matches!(r.at, Placement::Fixed(_)) {
             return Err(MapError::Exists);
         }
-        if self.arena.mapped() - in_the_way + range.len() > self.limits().bytes {
+        if self.mapped_exceeds(range.len() - in_the_way) {
             return Err(MapError::NoSpace);
         }
         update.outside_before(range)?;
@@ -116,68 +130,114 @@ impl<M: Machine> Space<M> {
         }
         update.apply(if in_the_way == 0 { Work::None } else { Work::Clear(range) })?;
 
-        if r.populate {
+        if wire == Wire::Now {
+            // What is missing shows at the access, as without wiring.
+            let _as_far_as_it_goes = self.make_resident(range);
+        } else if r.populate {
             self.populate(range, r.prot);
         }
         Ok(range.start)
     }
 
-    /// The range that a mapping of `len` bytes gets. => what is mapped in a fixed one is the caller's business.
-    pub(super) fn place(&self, writer: &Writer<'_, M>, at: Placement, len: u64) -> Result<VirtRange, MapError> {
-        let range = |start| {
-            VirtRange::from_outside(start, len)
-                .filter(|r| r.start >= USER.start && r.end <= USER.end)
-                .ok_or(MapError::Invalid)
-        };
-        match at {
-            Placement::Fixed(start) | Placement::FixedNoReplace(start) => range(start),
-            Placement::Any { hint } => {
-                let hint = hint & !(PAGE_SIZE - 1);
-                if hint != 0
-                    && let Ok(wish) = range(hint)
-                    && is_free(writer, wish)
-                {
-                    return Ok(wish);
-                }
-                self.find(writer, len).and_then(range)
+    /// The range that a new mapping of `len` bytes gets, and the writer that has it. => what is mapped in a fixed one is the
+    /// caller's business.
+    fn place_new(&self, at: Placement, len: u64) -> Result<(Writer<'_, M>, VirtRange), MapError> {
+        if let Placement::Fixed(start) | Placement::FixedNoReplace(start) = at {
+            let range = self.range_at(start, len)?;
+            return Ok((self.write(range)?, range));
+        }
+        if let Placement::Any { hint } = at
+            && let Ok(wish) = self.range_at(hint & !(PAGE_SIZE - 1), len)
+        {
+            let (writer, end) = self.write_at(wish.start);
+            if wish.end <= end && is_free(&writer, wish) {
+                return Ok((writer, wish));
             }
         }
+        let writer = self.write_somewhere();
+        if let Some(range) = self.find(&writer, len) {
+            return Ok((writer, range));
+        }
+        drop(writer);
+        let writer = self.write_all()?;
+        let range = self.find(&writer, len).ok_or(MapError::NoSpace)?;
+        Ok((writer, range))
     }
 
-    /// The lowest hole at or above the base; below it where there is none above.
-    fn find(&self, writer: &Writer<'_, M>, len: u64) -> Result<u64, MapError> {
-        let base = self.limits().base.clamp(USER.start, USER.end - PAGE_SIZE);
-        for (lo, hi) in [(base, USER.end), (USER.start, USER.end)] {
-            let mut lo = lo;
-            while let Some(at) = writer.first_fit(len, PAGE_SIZE, lo, hi) {
-                let found = VirtRange { start: at, end: at + len };
-                if is_free(writer, found) {
-                    return Ok(at);
-                }
-                // The hole ends at a stack, which needs the rest of it for itself.
-                match writer.next(found.end - PAGE_SIZE) {
-                    Some(stack) => lo = stack.range().end,
-                    None => break,
-                }
+    /// A range of user space.
+    fn range_at(&self, start: u64, len: u64) -> Result<VirtRange, MapError> {
+        VirtRange::from_outside(start, len)
+            .filter(|r| r.start >= M::Pmap::USER.start && r.end <= M::Pmap::USER.end)
+            .ok_or(MapError::Invalid)
+    }
+
+    /// The lowest hole of the writer's arena. Of the home arena: the lowest at or above the base, below it where there is
+    /// none above, and none in the stretches while others are open.
+    pub(super) fn find(&self, writer: &Writer<'_, M>, len: u64) -> Option<VirtRange> {
+        let bounds = writer.arena().bounds();
+        if bounds != M::Pmap::USER {
+            return find_in(writer, len, bounds.start, bounds.end);
+        }
+        let base = self.limits().base.clamp(M::Pmap::USER.start, M::Pmap::USER.end - PAGE_SIZE);
+        for (lo, hi) in [(base, M::Pmap::USER.end), (M::Pmap::USER.start, M::Pmap::USER.end)] {
+            let found = if self.arenas.fanned_out() {
+                let below = find_in(writer, len, lo, hi.min(STRETCHES.start));
+                below.or_else(|| find_in(writer, len, lo.max(STRETCHES.end), hi))
+            } else {
+                find_in(writer, len, lo, hi)
+            };
+            if found.is_some() {
+                return found;
             }
         }
-        Err(MapError::NoSpace)
+        None
+    }
+
+    /// Whether the space would have more bytes than it may, with `more`. Exact where one arena is open; else what others map
+    /// at the same moment may not be seen, so that the limit may be passed by one mapping a CPU.
+    pub(super) fn mapped_exceeds(&self, more: u64) -> bool {
+        let limit = self.limits().bytes;
+        // Where the limit is the address space itself, no arena has to look at another's count.
+        limit < M::Pmap::USER.len() && self.mapped().saturating_add(more) > limit
+    }
+
+    /// Whether the space would have more entries than it may, with `more` in the writer's arena. An arena has a share that it
+    /// may use without a look at the others: as many as all can have together is half the limit.
+    pub(super) fn too_many(&self, writer: &Writer<'_, M>, more: usize) -> bool {
+        let limit = self.limits().entries;
+        let own = (writer.arena().len() + more) as u64;
+        if self.arenas.fanned_out() && own <= limit / SHARES {
+            return false;
+        }
+        let all: usize = self.arenas.all().map(|a| a.len()).sum();
+        (all + more) as u64 > limit
     }
 
     /// Makes what can be made resident; errors show at the later access.
     pub(super) fn populate(&self, range: VirtRange, prot: Prot) {
         let access = if prot.contains(Prot::WRITE) {
             Access::Write
-        } else if prot.contains(Prot::READ) {
+        } else if prot.allows(Access::Read) {
             Access::Read
         } else {
             return;
         };
-        let mut va = range.start;
-        while va < range.end && self.fault(va, access).is_ok() {
-            va += PAGE_SIZE;
-        }
+        let _as_far_as_it_goes = self.fault_range(range, access);
     }
+}
+
+/// The lowest hole of `len` bytes in `lo..hi`.
+fn find_in<M: Machine>(writer: &Writer<'_, M>, len: u64, lo: u64, hi: u64) -> Option<VirtRange> {
+    let mut lo = lo;
+    while let Some(at) = (lo < hi).then(|| writer.first_fit(len, PAGE_SIZE, lo, hi)).flatten() {
+        let found = VirtRange { start: at, end: at + len };
+        if is_free(writer, found) {
+            return Some(found);
+        }
+        // The hole ends at a stack, which needs the rest of it for itself.
+        lo = writer.next(found.end - PAGE_SIZE)?.range().end;
+    }
+    None
 }
 
 /// Whether nothing is mapped in `range`, and no stack that may still grow begins within the guard above it.
@@ -196,13 +256,16 @@ fn validate<M: Machine>(r: &MapRequest<M>) -> Result<u64, MapError> {
     if r.len == 0 || !r.len.is_multiple_of(PAGE_SIZE) {
         return Err(MapError::Invalid);
     }
-    if r.len > USER.end - USER.start {
+    if r.len > M::Pmap::USER.len() {
         return Err(MapError::NoSpace);
     }
     if !r.max_prot.contains(r.prot) {
         return Err(MapError::Protection);
     }
-    let Some((_, offset)) = &r.object else { return Ok(0) };
+    let Some((object, offset)) = &r.object else { return Ok(0) };
+    if object.device().is_some() && !r.shared {
+        return Err(MapError::Invalid);
+    }
     let end = offset.checked_add(r.len).ok_or(MapError::Invalid)?;
     if !offset.is_multiple_of(PAGE_SIZE) || end > i64::MAX as u64 || r.grows_down {
         return Err(MapError::Invalid);

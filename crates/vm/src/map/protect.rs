@@ -1,13 +1,16 @@
 //! Changing what accesses are allowed.
 
-use super::entry::{Entry, Flags};
-use super::leaves::Work;
+use super::entry::{Attributes, Entry, Flags, How, NewEntries};
+use super::leaves::{Sweep, Work};
 use super::piece::Piece;
 use super::space::Space;
 use super::update::Update;
 use crate::error::MapError;
 use crate::machine::Machine;
-use crate::types::{Prot, VirtRange};
+use crate::mutant::{Mutant, mutant};
+use crate::types::{Access, Prot, VirtRange};
+use core::ptr::NonNull;
+use quire_sync::atomic::fence_full;
 
 impl<M: Machine> Space<M> {
     /// Gives `range` the protection `prot`. Rights that are lost are lost when it returns; rights that are gained come by
@@ -15,7 +18,11 @@ impl<M: Machine> Space<M> {
     /// ([`MapError::Protection`]), what lies before that part is changed, as POSIX allows and Linux does.
     pub fn protect(&self, range: VirtRange, prot: Prot) -> Result<(), MapError> {
         self.valid(range)?;
-        let writer = self.arena.write();
+        self.with_memory(|| self.protect_once(range, prot))
+    }
+
+    fn protect_once(&self, range: VirtRange, prot: Prot) -> Result<(), MapError> {
+        let writer = self.write(range)?;
         // How far it goes, and what rights are lost there.
         let (mut end, mut error, mut changes) = (range.start, None, false);
         let mut lost = Prot::empty();
@@ -29,6 +36,8 @@ impl<M: Machine> Space<M> {
             }
             changes |= e.prot() != prot;
             lost |= e.prot() - prot;
+            // What can be stored into or executed stays readable.
+            lost.set(Prot::READ, lost.contains(Prot::READ) && !prot.allows(Access::Read));
             end = e.range().end;
         }
         if end < range.end && error.is_none() {
@@ -54,6 +63,18 @@ impl<M: Machine> Space<M> {
             a.flags.set(Flags::NEEDS_FRONT, a.flags.contains(Flags::NEEDS_FRONT) && !prot.contains(Prot::WRITE));
             a
         };
+        let (previous, mut entries) = writer.around(range.start);
+        if let Some(e) = entries.next()
+            && e.range() == range
+            && changed(e).flags == e.flags()
+        {
+            let a = changed(e);
+            let previous = previous.or_else(|| writer.before(range.start)).filter(|p| p.range().end == range.start);
+            let next = entries.next().filter(|n| n.range().start == range.end);
+            if previous.into_iter().chain(next).all(|n| n.attributes() != a) {
+                return self.protect_whole(writer, e, a, lost);
+            }
+        }
         let mut update = Update::new(self, writer, range);
         let (first, last) = update.ends();
         update.outside_before(range)?;
@@ -71,5 +92,35 @@ impl<M: Machine> Space<M> {
             update.lean_on_next(changed(e));
         }
         update.apply(if lost.is_empty() { Work::None } else { Work::Weaken(range, prot) })
+    }
+
+    /// One entry gets the attributes `a`, as a whole, and joins no neighbour: the most common change by far. The new entry takes
+    /// over the chain and the place in the tree, so there is nothing to plan. The steps are those of every change (Contract C3).
+    fn protect_whole(
+        &self,
+        mut writer: super::Writer<'_, M>,
+        e: &Entry<M>,
+        a: Attributes,
+        lost: Prot,
+    ) -> Result<(), MapError> {
+        let mut new = NewEntries::new(self.vm());
+        let entry = new.push(e.range(), a, How::Taken, e)?;
+        e.mark_stale();
+        if !mutant(Mutant::NoFenceAfterMark) {
+            fence_full();
+        }
+        // Nothing from here on can fail.
+        if !lost.is_empty() {
+            let mut sweep = Sweep::new(self);
+            sweep.perform(Work::Weaken(e.range(), a.prot));
+            let _flushed = sweep.finish();
+        }
+        // SAFETY: just made, and not published.
+        unsafe { entry.as_ref() }.set_front(e.front_ptr());
+        writer.replace(entry);
+        new.published();
+        // SAFETY: unreachable for new readers since the store, and given up once; its chain is the new entry's.
+        unsafe { Entry::retire(NonNull::from(e)) };
+        Ok(())
     }
 }

@@ -5,7 +5,6 @@ use super::Writer;
 use super::entry::{Attributes, Entry, Flags};
 use super::leaves::Work;
 use super::piece::{From, Piece};
-use super::place::Placement;
 use super::space::Space;
 use super::update::{Row, Update};
 use crate::error::MapError;
@@ -26,8 +25,7 @@ pub enum Move {
 impl<M: Machine> Space<M> {
     /// Makes the mapping at `old` `new_len` bytes long, moving it as `how` says; returns its address. `old` lies within one
     /// entry ([`MapError::NotMapped`]). An empty `old`, of a shared mapping, makes a second mapping of the same pages.
-    /// `keep_old`: the old range stays mapped, but (where it is private) empty; the mapping moves in any case. Not for private
-    /// mappings of files.
+    /// `keep_old`: the old range stays mapped, but (where it is private) as new; the mapping moves in any case.
     pub fn remap(&self, old: VirtRange, new_len: u64, how: Move, keep_old: bool) -> Result<u64, MapError> {
         let twice = old.is_empty();
         if twice {
@@ -54,55 +52,95 @@ impl<M: Machine> Space<M> {
         // What lies beyond the new length goes first, as on Linux.
         let mut old = old;
         if !twice && new_len < old.len() {
-            {
-                let writer = self.arena.write();
-                covering(&writer, old)?;
-            }
+            covering(&self.write_at(old.start).0, old)?;
             self.unmap(VirtRange { start: old.start + new_len, end: old.end })?;
             old.end = old.start + new_len;
         }
         if !twice && stays && new_len == old.len() {
-            let writer = self.arena.write();
-            covering(&writer, old)?;
+            covering(&self.write_at(old.start).0, old)?;
             return Ok(old.start);
         }
-        if let Move::To(at) = how {
-            self.unmap(VirtRange { start: at, end: at + new_len })?;
+        let to = match how {
+            Move::To(at) => Some(VirtRange { start: at, end: at + new_len }),
+            _ => None,
+        };
+        if let Some(to) = to {
+            self.unmap(to)?;
         }
 
-        let writer = self.arena.write();
-        let entry = covering(&writer, if twice { VirtRange { end: old.start + 1, ..old } } else { old })?;
-        let a = entry.attributes();
-        if twice && !a.flags.contains(Flags::SHARED) {
-            return Err(MapError::Invalid);
-        }
-        let more = new_len - if keep_old { 0 } else { old.len() };
-        if self.arena.mapped().saturating_add(more) > self.limits().bytes {
-            return Err(MapError::NoSpace);
-        }
-        if !twice && stays {
-            let grown = VirtRange { start: old.start, end: old.start.checked_add(new_len).ok_or(MapError::Invalid)? };
-            let free = entry.range().end == old.end
-                && self.valid(grown).is_ok()
-                && writer.next(old.end).is_none_or(|e| e.range().start >= grown.end);
-            if free {
-                return self.grow(writer, entry, a, VirtRange { start: old.end, end: grown.end }).map(|()| old.start);
+        self.with_memory(|| self.resize(old, new_len, how, to, keep_old))
+    }
+
+    /// The rest of [`Space::remap`], once what is in the way is gone: grows in place, or relocates.
+    fn resize(
+        &self,
+        old: VirtRange,
+        new_len: u64,
+        how: Move,
+        to: Option<VirtRange>,
+        keep_old: bool,
+    ) -> Result<u64, MapError> {
+        let twice = old.is_empty();
+        let stays = how == Move::No || (how == Move::May && !keep_old);
+        let mut writer = self.write_at(old.start).0;
+        let mut everything = false;
+        loop {
+            let entry = covering(&writer, if twice { VirtRange { end: old.start + 1, ..old } } else { old })?;
+            let a = entry.attributes();
+            if twice && !a.flags.contains(Flags::SHARED) {
+                return Err(MapError::Invalid);
             }
-            if how == Move::No {
+            let more = new_len - if keep_old { 0 } else { old.len() };
+            if self.mapped_exceeds(more) {
                 return Err(MapError::NoSpace);
             }
+            if !twice && stays {
+                let end = old.start.checked_add(new_len).ok_or(MapError::Invalid)?;
+                let grown = VirtRange { start: old.start, end };
+                let free = entry.range().end == old.end
+                    && self.valid(grown).is_ok()
+                    && self.has(&writer, grown)
+                    && writer.next(old.end).is_none_or(|e| e.range().start >= grown.end);
+                if free {
+                    let more = VirtRange { start: old.end, end: grown.end };
+                    self.grow(writer, entry, a, more)?;
+                    self.bring_in(a, more);
+                    return Ok(old.start);
+                }
+                if how == Move::No {
+                    return Err(MapError::NoSpace);
+                }
+            }
+            // Both places in one arena: in all of them together, where they are not.
+            let new = match to {
+                Some(to) => Some(to).filter(|to| self.has(&writer, *to)),
+                None => self.find(&writer, new_len),
+            };
+            match new {
+                // Somebody else mapped there since it was cleared.
+                Some(new) if writer.next(new.start).is_some_and(|e| e.range().start < new.end) => {
+                    return Err(MapError::NoSpace);
+                }
+                Some(new) => {
+                    self.relocate(writer, entry, old, new, twice, keep_old)?;
+                    self.bring_in(a, new);
+                    return Ok(new.start);
+                }
+                None if everything => return Err(MapError::NoSpace),
+                None => {
+                    drop(writer);
+                    writer = self.write_all()?;
+                    everything = true;
+                }
+            }
         }
-        let at = match how {
-            Move::To(at) => Placement::FixedNoReplace(at),
-            _ => Placement::Any { hint: 0 },
-        };
-        let new = self.place(&writer, at, new_len)?;
-        if writer.next(new.start).is_some_and(|e| e.range().start < new.end) {
-            // Somebody else mapped there since it was cleared.
-            return Err(MapError::NoSpace);
+    }
+
+    /// Makes `range` resident where an entry with these attributes is to be. What is missing shows at the access.
+    fn bring_in(&self, a: Attributes, range: VirtRange) {
+        if a.flags.contains(Flags::WIRED) && !a.flags.contains(Flags::WIRED_ON_FAULT) {
+            let _as_far_as_it_goes = self.make_resident(range);
         }
-        self.relocate(writer, entry, old, new, twice, keep_old)?;
-        Ok(new.start)
     }
 
     /// Extends `entry` over the hole `more`, which begins where it ends.
@@ -144,8 +182,7 @@ impl<M: Machine> Space<M> {
         let a = entry.attributes();
         let by = old.start.wrapping_sub(new.start);
         let goes_on = shows_objects(entry);
-        if goes_on && !a.flags.contains(Flags::SHARED) && (keep_old || (new.len() > old.len() && !front_is_own(entry)))
-        {
+        if goes_on && !a.flags.contains(Flags::SHARED) && new.len() > old.len() && !front_is_own(entry) {
             return Err(MapError::Invalid);
         }
         let len = if twice || goes_on { new.len() } else { old.len() };
@@ -165,7 +202,7 @@ impl<M: Machine> Space<M> {
         } else if keep_old && a.flags.contains(Flags::SHARED) {
             here.push(Piece::part(entry, old))?;
         } else if keep_old {
-            here.push(Piece::new(old, a.emptied(), From::Empty))?;
+            here.push(Piece::without_private_layers(entry, old))?;
         }
         here.outside_after(gone)?;
         here.apply_with(Some(there), if twice { Work::None } else { Work::Clear(old) })
@@ -192,3 +229,6 @@ fn new_parts(new: VirtRange, len: u64) -> (VirtRange, Option<VirtRange>) {
     let moved = VirtRange { start: new.start, end: new.start + len.min(new.len()) };
     (moved, (moved.end < new.end).then_some(VirtRange { start: moved.end, end: new.end }))
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

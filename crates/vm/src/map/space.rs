@@ -1,24 +1,28 @@
 //! Address spaces: a map and its page tables, counted by handles.
 
-use super::arena::{Arena, Writer};
+use super::arenas::Arenas;
 use super::entry::Entry;
 use super::unmap;
-use crate::error::{FaultError, OutOfMemory};
+use super::wire::Wire;
+use crate::error::{FaultError, MapError, OutOfMemory};
 use crate::fault::FaultKind;
 use crate::machine::{Machine, Pmap};
 use crate::types::{Access, PAGE_SIZE, VirtRange};
 use crate::vm::Vm;
 use core::ops::Deref;
 use core::ptr::NonNull;
-use quire_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use quire_sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use quire_sync::epoch::Pinned;
 
-/// The addresses that a program may map: not page 0, and not the last page before the hole, from which a system call's
-/// return address would lie in the hole (as Linux).
+/// The addresses that a program may map at most: not page 0, and not the last page before the hole on x86-64, from which a
+/// system call's return address would lie in the hole (as Linux). Page tables may reach less far ([`Pmap::USER`]).
 pub const USER: VirtRange = VirtRange { start: 0x1000, end: 0x7fff_ffff_f000 };
 
 /// Addresses below a stack that nothing is placed in unasked, and that a stack never grows into: 256 pages, as Linux.
 pub const STACK_GUARD: u64 = 256 * PAGE_SIZE;
+
+/// How often an operation begins again after pageout has made room: others may take it first.
+const ATTEMPTS: u32 = 32;
 
 /// Leaves that go unnoticed, however few there are.
 const LOOK_AFTER: u64 = 256;
@@ -42,23 +46,28 @@ impl Limits {
         Limits { base: 0x7000_0000_0000, stack: 8 << 20, bytes: USER.end - USER.start, entries: 1 << 20 };
 }
 
-/// An address space. Made by [`Space::new`] or [`Space::fork`], reached through [`SpaceRef`]s.
+/// An address space. Made by [`Space::new`] or [`Space::fork`], reached through [`SpaceRef`]s. On lines of its own: spaces that lie side by side
+/// belong to different CPUs.
+#[repr(align(64))]
 pub struct Space<M: Machine> {
     vm: &'static Vm<M>,
     /// Handles.
     refs: AtomicUsize,
     id: u64,
     pmap: M::Pmap,
-    pub(super) arena: Arena<M>,
+    pub(super) arenas: Arenas<M>,
+    /// Leaves that went with the page tables while nobody ran the space; the first fault after that takes it to zero. Read by
+    /// every fault, so it stands with what never changes.
+    dropped: AtomicU64,
     /// Settings: written by their owner's system calls, read by map operations.
     base: AtomicU64,
     stack: AtomicU64,
     bytes: AtomicU64,
     entries: AtomicU64,
+    /// How mappings are wired that are made from now on (a [`Wire`]).
+    future: AtomicU8,
     /// The most resident pages that a look has found.
     peak: AtomicU64,
-    /// Leaves that map operations have cleared since the last look. Written under the arena's lock.
-    cleared: AtomicU64,
 }
 
 /// What a space holds, counted when asked: no fault touches a counter of the space.
@@ -108,13 +117,14 @@ impl<M: Machine> Space<M> {
             refs: AtomicUsize::new(1),
             id: memory.new_id(),
             pmap,
-            arena: Arena::new(vm),
+            arenas: Arenas::new(vm),
+            dropped: AtomicU64::new(0),
             base: AtomicU64::new(limits.base),
             stack: AtomicU64::new(limits.stack),
             bytes: AtomicU64::new(limits.bytes),
             entries: AtomicU64::new(limits.entries),
+            future: AtomicU8::new(Wire::No as u8),
             peak: AtomicU64::new(0),
-            cleared: AtomicU64::new(0),
         };
         // SAFETY: memory for a space, written before anybody sees it.
         unsafe { place.write(space) };
@@ -140,28 +150,15 @@ impl<M: Machine> Space<M> {
     /// stale under the lock of the table page; a miss while [`Space::unchanged_since`] holds (Contract C3).
     #[inline]
     pub fn lookup<'p>(&self, va: u64, pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
-        self.arena.lookup(va, pin)
+        self.arenas.of(va).lookup(va, pin)
     }
 
-    /// The sequence that stands for the state of the arena of `va`; taken before a lookup whose miss shall count.
-    #[inline]
-    pub fn sequence(&self, va: u64) -> u64 {
-        let _one_arena = va;
-        self.arena.sequence()
+    /// How mappings are wired that are made from now on.
+    pub fn future(&self) -> Wire {
+        Wire::from_u8(self.future.load(Ordering::Relaxed))
     }
-
-    /// Whether nothing changed in the arena of `va` since `sequence`.
-    #[inline]
-    pub fn unchanged_since(&self, va: u64, sequence: u64) -> bool {
-        let _one_arena = va;
-        self.arena.unchanged_since(sequence)
-    }
-
-    /// Sleeps until no writer changes the arena of `va`, and keeps writers out while the result is held: no entry is or
-    /// becomes stale. For a fault that was defeated too often (progress), and to wait for a stale entry to be replaced.
-    pub fn keep_writers_out(&self, va: u64) -> Writer<'_, M> {
-        let _one_arena = va;
-        self.arena.write()
+    pub(super) fn set_future(&self, how: Wire) {
+        self.future.store(how as u8, Ordering::Relaxed);
     }
 
     /// What the space may hold, and where it puts things.
@@ -182,14 +179,26 @@ impl<M: Machine> Space<M> {
         self.entries.store(limits.entries, Ordering::Relaxed);
     }
 
+    /// Does a map operation, and again where it failed for want of memory that pageout can free. => the operation changes
+    /// nothing where it fails, or comes to the same when it is done again; the caller holds nothing.
+    pub(super) fn with_memory<R>(&self, mut operation: impl FnMut() -> Result<R, MapError>) -> Result<R, MapError> {
+        for _ in 0..ATTEMPTS {
+            match operation() {
+                Err(MapError::OutOfMemory) if self.vm.wait_for_frames() => {}
+                done => return done,
+            }
+        }
+        operation()
+    }
+
     /// Counts what the space holds, from its tables.
     pub fn stats(&self) -> SpaceStats {
         let resident_pages = self.note_peak();
         SpaceStats {
-            mapped_bytes: self.arena.mapped(),
+            mapped_bytes: self.mapped(),
             resident_pages,
             table_pages: self.pmap.table_pages(self.vm),
-            entries: self.arena.len() as u64,
+            entries: self.arenas.all().map(|a| a.len() as u64).sum(),
             peak_resident: self.peak.load(Ordering::Relaxed).max(resident_pages),
         }
     }
@@ -200,15 +209,39 @@ impl<M: Machine> Space<M> {
         self.peak.load(Ordering::Relaxed).max(now)
     }
 
-    /// A map operation has cleared `leaves`: remembers how many there were before, within an eighth. Counting visits every
-    /// table page, so it is done only where about as many leaves went. => caller holds the arena's lock.
-    pub(super) fn note_cleared(&self, leaves: u64) {
-        let cleared = self.cleared.load(Ordering::Relaxed) + leaves;
+    /// Bytes that entries cover, in all arenas.
+    pub(super) fn mapped(&self) -> u64 {
+        self.arenas.all().map(|a| a.mapped()).sum()
+    }
+
+    /// A map operation has cleared `leaves` from `va` on: remembers how many there were before, within an eighth. Counting
+    /// visits every table page, so it is done only where about as many leaves went. => caller holds the lock of the arena
+    /// that has `va`.
+    pub(super) fn note_cleared(&self, va: u64, leaves: u64) {
+        let arena = self.arenas.of(va);
+        let cleared = arena.cleared() + leaves;
         let due = cleared > self.peak.load(Ordering::Relaxed) / 8 + LOOK_AFTER;
-        self.cleared.store(if due { 0 } else { cleared }, Ordering::Relaxed);
+        arena.set_cleared(if due { 0 } else { cleared });
         if due {
             self.peak.fetch_max(self.pmap.resident_pages(self.vm) + leaves, Ordering::Relaxed);
         }
+    }
+
+    /// The page tables went with so many leaves.
+    pub(super) fn note_dropped(&self, leaves: u64) {
+        self.peak.fetch_max(leaves, Ordering::Relaxed);
+        self.dropped.fetch_add(leaves, Ordering::Relaxed);
+    }
+
+    /// Whether the page tables were dropped since the last fault.
+    #[inline(always)]
+    pub(crate) fn were_tables_dropped(&self) -> bool {
+        self.dropped.load(Ordering::Relaxed) != 0
+    }
+
+    /// How many leaves went with them; the caller is the one fault that knows.
+    pub(super) fn take_dropped(&self) -> u64 {
+        self.dropped.swap(0, Ordering::Relaxed)
     }
 
     /// Counts residents and remembers the most.
@@ -226,9 +259,15 @@ impl<M: Machine> Space<M> {
 
     /// Unmaps everything. The space can be used again. (At exit there is no need: dropping the last handle does it faster.)
     pub fn clear(&self) {
-        // Whole entries are removed, which allocates nothing and so cannot fail.
-        let done = self.unmap(USER);
-        debug_assert!(done.is_ok(), "unmapping everything needs no memory");
+        let mut at = M::Pmap::USER.start;
+        while at < M::Pmap::USER.end {
+            let (writer, end) = self.write_at(at);
+            let range = VirtRange { start: at, end: end.min(M::Pmap::USER.end) };
+            // Whole entries are removed, which allocates nothing and so cannot fail.
+            let done = self.unmap_by(writer, range);
+            debug_assert!(done.is_ok(), "unmapping everything needs no memory");
+            at = range.end;
+        }
     }
 
     /// Another handle.
@@ -264,7 +303,7 @@ impl<M: Machine> Drop for SpaceRef<M> {
         unsafe {
             unmap::take_apart(self);
             let space = self.0.as_mut();
-            space.arena.free_nodes();
+            space.arenas.free(space.vm);
             space.pmap.destroy(space.vm);
             space.vm.map_memory().spaces.free(space.vm, self.0);
         }

@@ -3,10 +3,10 @@
 use super::entry::Flags;
 use super::leaves::Work;
 use super::piece::{From, Piece};
-use super::space::{STACK_GUARD, Space, USER};
+use super::space::{STACK_GUARD, Space};
 use super::update::Update;
 use crate::error::MapError;
-use crate::machine::Machine;
+use crate::machine::{Machine, Pmap};
 use crate::types::{PAGE_SIZE, VirtRange};
 
 impl<M: Machine> Space<M> {
@@ -14,10 +14,10 @@ impl<M: Machine> Space<M> {
     /// where the fault at `va` is worth another try; [`MapError::NotMapped`] where there is no such stack.
     pub fn grow_stack(&self, va: u64) -> Result<(), MapError> {
         let start = va & !(PAGE_SIZE - 1);
-        if !USER.contains(start) {
+        if !M::Pmap::USER.contains(start) {
             return Err(MapError::NotMapped);
         }
-        let writer = self.arena.write();
+        let (writer, _) = self.write_at(start);
         let stack = writer.next(start).ok_or(MapError::NotMapped)?;
         if stack.range().contains(start) {
             // Another thread was faster.
@@ -44,7 +44,7 @@ impl<M: Machine> Space<M> {
             return Err(MapError::NotMapped);
         }
         let more = stack.range().start - start;
-        if self.arena.mapped() + more > limits.bytes {
+        if self.mapped() + more > limits.bytes {
             return Err(MapError::NoSpace);
         }
         let a = stack.attributes();

@@ -55,10 +55,11 @@ fn map(s: &Space<TestMachine>, first: u64, pages: u64) {
     assert_eq!(s.map(&request(first, pages)), Ok(page(first)));
 }
 
-fn reach(s: &Space<TestMachine>, va: u64, access: Access) -> Result<*mut u8, FaultError> {
+fn reach<R>(s: &Space<TestMachine>, va: u64, access: Access, f: impl Fn(*mut u8) -> R) -> Result<R, FaultError> {
     loop {
-        if let Some(pfn) = s.pmap().translate(va, access) {
-            return Ok(s.vm().machine().frame_ptr(pfn).wrapping_add((va % PAGE_SIZE) as usize));
+        let at = |pfn| f(s.vm().machine().frame_ptr(pfn).wrapping_add((va % PAGE_SIZE) as usize));
+        if let Some(done) = s.pmap().access(va, access, at) {
+            return Ok(done);
         }
         s.fault(va, access)?;
     }
@@ -66,12 +67,12 @@ fn reach(s: &Space<TestMachine>, va: u64, access: Access) -> Result<*mut u8, Fau
 
 fn store(s: &Space<TestMachine>, n: u64, value: u8) {
     // SAFETY: the frame is mapped for stores.
-    unsafe { reach(s, page(n), Access::Write).unwrap().write_volatile(value) }
+    reach(s, page(n), Access::Write, |p| unsafe { p.write_volatile(value) }).unwrap()
 }
 
 fn load(s: &Space<TestMachine>, n: u64) -> Result<u8, FaultError> {
     // SAFETY: the frame is mapped.
-    reach(s, page(n), Access::Read).map(|p| unsafe { p.read_volatile() })
+    reach(s, page(n), Access::Read, |p| unsafe { p.read_volatile() })
 }
 
 /// The entries as page numbers from the base, with their rights.
@@ -100,6 +101,32 @@ fn resident(s: &Space<TestMachine>, r: VirtRange) -> Vec<u64> {
 fn pages_made(s: &System) -> u64 {
     use crate::stats::Event;
     s.m.vm.stats().total(Event::FaultZero) + s.m.vm.stats().total(Event::FaultCopy)
+}
+
+#[test]
+fn protecting_a_whole_entry_allocates_that_entry_and_nothing_else() {
+    let m = crate::tests::system();
+    let space = Space::new(m.vm).unwrap();
+    (0..200).for_each(|n| crate::tests::anonymous(&space, 3 * n, 1));
+    (0..200).for_each(|n| crate::tests::store(&space, crate::testing::page(3 * n), n as u8));
+    let mut frames = 0;
+    for n in 0..200 {
+        m.vm.fail_allocation(1);
+        assert_eq!(space.protect(crate::tests::range(3 * n, 1), Prot::READ), Err(MapError::OutOfMemory));
+        m.vm.fail_allocation(2);
+        if space.protect(crate::tests::range(3 * n, 1), Prot::READ).is_err() {
+            // The frame that entries are cut from, now and then.
+            frames += 1;
+            assert_eq!(space.protect(crate::tests::range(3 * n, 1), Prot::READ), Ok(()));
+        }
+        m.vm.fail_allocation(0);
+        let refused = Err(crate::FaultError::Protection);
+        assert_eq!(space.fault(crate::testing::page(3 * n), crate::Access::Write), refused);
+    }
+    assert!(frames <= 20, "{frames} protections of 200 allocated more than an entry");
+    space.check(true).unwrap();
+    assert_eq!(space.stats().entries, 200);
+    (0..200).for_each(|n| assert_eq!(crate::tests::load(&space, crate::testing::page(3 * n)), n as u8));
 }
 
 #[test]
@@ -152,7 +179,7 @@ fn protecting_the_middle_and_back_gives_one_entry_again() {
     (0..12).for_each(|n| store(&s, n, n as u8));
     s.protect(range(4, 4), Prot::READ).unwrap();
     assert_eq!(entries(&s), [(0, 4, RW), (4, 8, Prot::READ), (8, 12, RW)]);
-    assert_eq!(reach(&s, page(5), Access::Write), Err(FaultError::Protection));
+    assert_eq!(reach(&s, page(5), Access::Write, |_| ()), Err(FaultError::Protection));
     s.check(true).unwrap();
     s.protect(range(4, 4), RW).unwrap();
     assert_eq!(entries(&s), [(0, 12, RW)]);
@@ -493,7 +520,7 @@ fn replacing_a_mapping_never_shows_nothing_in_between() {
             quire_sync::hooks::threads::set_cpu(1);
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                 assert!(matches!(load(&s, 1), Ok(0 | 1)));
-                assert!(reach(&s, page(2), Access::Write).is_ok());
+                assert!(reach(&s, page(2), Access::Write, |_| ()).is_ok());
             }
         });
         for n in 0..2_000 {

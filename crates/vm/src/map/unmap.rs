@@ -1,8 +1,9 @@
 //! Taking mappings away: a range, or everything.
 
+use super::arena::Writer;
 use super::entry::Entry;
 use super::leaves::Work;
-use super::space::{Space, USER};
+use super::space::Space;
 use super::update::Update;
 use crate::backing;
 use crate::error::MapError;
@@ -16,7 +17,11 @@ impl<M: Machine> Space<M> {
     /// length. When it returns, no CPU has a translation of the range left.
     pub fn unmap(&self, range: VirtRange) -> Result<(), MapError> {
         self.valid(range)?;
-        let writer = self.arena.write();
+        self.with_memory(|| self.unmap_by(self.write(range)?, range))
+    }
+
+    /// As [`Space::unmap`], by the writer that has all of `range`.
+    pub(super) fn unmap_by<'s>(&'s self, writer: Writer<'s, M>, range: VirtRange) -> Result<(), MapError> {
         let mut update = Update::new(self, writer, range);
         if update.mapped_in(range) == 0 {
             return Ok(());
@@ -30,7 +35,7 @@ impl<M: Machine> Space<M> {
     pub(super) fn valid(&self, range: VirtRange) -> Result<(), MapError> {
         let len = range.end.checked_sub(range.start).ok_or(MapError::Invalid)?;
         VirtRange::from_outside(range.start, len)
-            .filter(|r| r.start >= USER.start && r.end <= USER.end)
+            .filter(|r| r.start >= M::Pmap::USER.start && r.end <= M::Pmap::USER.end)
             .map(|_| ())
             .ok_or(MapError::Invalid)
     }
@@ -47,9 +52,11 @@ impl<M: Machine> Space<M> {
 pub(super) unsafe fn take_apart<M: Machine>(space: &Space<M>) {
     let vm = space.vm();
     let mut all: *const Entry<M> = core::ptr::null();
-    for entry in space.arena.write().overlapping(0, u64::MAX) {
-        entry.link.set(all);
-        all = entry;
+    for arena in space.arenas.all() {
+        for entry in arena.write(space).overlapping(0, u64::MAX) {
+            entry.link.set(all);
+            all = entry;
+        }
     }
     if !all.is_null() {
         let mut set = FlushSet::new();

@@ -21,6 +21,7 @@ use super::entry::{Attributes, Entry, Flags, How, NewEntries};
 use super::leaves::{Sweep, Work};
 use super::piece::{From, Piece, STACK_ROOM, continues, grows, layers, with_room};
 use super::space::Space;
+use super::wire::mark_chain;
 use crate::backing::{self, Spare};
 use crate::error::{MapError, OutOfMemory};
 use crate::machine::{Machine, Pmap};
@@ -174,6 +175,7 @@ impl<'s, M: Machine> Row<'s, M> {
         };
         let front = if entry.add_front.get() { backing::private(spare, pmap, range, 0, Some(chain)) } else { chain };
         entry.set_front(front);
+        mark_chain(entry.front(), flags);
     }
 
     fn prepare(&self, writer: &mut Writer<'s, M>) -> Result<EntryChange<M>, OutOfMemory> {
@@ -348,8 +350,7 @@ impl<'s, M: Machine> Update<'s, M> {
             }
         }
         let come = self.row.new.len() + other;
-        let entries = (self.writer().arena().len() - gone + come) as u64;
-        if come > gone && entries > self.space.limits().entries {
+        if come > gone && self.space.too_many(self.writer(), come - gone) {
             return Err(MapError::TooMany);
         }
         let writer = self.writer.as_mut().expect("the writer is held until the change is applied");
@@ -372,7 +373,10 @@ impl<'s, M: Machine> Update<'s, M> {
             emptied = sweep.emptied;
             let cleared = sweep.cleared;
             proof = Some(sweep.finish());
-            self.space.note_cleared(cleared);
+            self.space.note_cleared(self.row.range.start, cleared);
+            if let Some(writer) = &mut self.writer {
+                writer.note_updates(cleared);
+            }
         }
         let mut writer = self.writer.take().expect("the writer is held until the change is applied");
         if let (Some(mut row), Some(first)) = (elsewhere, first) {
@@ -396,7 +400,7 @@ impl<'s, M: Machine> Update<'s, M> {
                 entry.unmark_stale();
             }
         }
-        let prune = emptied.and_then(|e| writer.idle_tables(e));
+        let prune = writer.idle_tables(emptied, self.space);
 
         // Nobody finds the old entries any more. Their chains go under the lock: a mapping that grows into what a private
         // object showed here must not find pages that are still to be freed.

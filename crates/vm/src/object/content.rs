@@ -4,11 +4,12 @@
 //! may sleep and may fault, even on a mapping of the same page.
 
 use super::{Object, ObjectRef};
-use crate::error::OutOfMemory;
-use crate::frames::{Fill, For, Frame};
+use crate::error::{FaultError, OutOfMemory};
+use crate::frames::{Fill, Frame};
 use crate::index::{FillError, KEYS, Slot};
 use crate::machine::Machine;
 use crate::page::{Page, State};
+use crate::page_in::PageIn;
 use crate::pager::PagerError;
 use crate::remove;
 use crate::sleep::MaySleep;
@@ -39,6 +40,9 @@ impl<E> From<PagerError> for IoError<E> {
     }
 }
 
+/// How often the last page is read again, where that fails while an object is cut short.
+const TAIL_READS: u32 = 16;
+
 static ZEROES: [u8; PAGE_SIZE as usize] = [0; PAGE_SIZE as usize];
 
 /// A page that is held; let go when dropped.
@@ -60,10 +64,15 @@ impl<M: Machine> Drop for Held<'_, M> {
     }
 }
 
-/// The page at `key`, held, valid when it was looked up; `None`: a hole.
-fn resident<'a, M: Machine>(object: &'a Object<M>, key: u64, may: &mut MaySleep) -> Option<Held<'a, M>> {
+/// The page at `key`, held, valid when it was looked up, read from swap where it is there; `None`: a hole.
+fn resident<'a, M: Machine>(
+    object: &'a Object<M>,
+    key: u64,
+    may: &mut MaySleep,
+) -> Result<Option<Held<'a, M>>, IoError<()>> {
     let vm = object.vm();
     loop {
+        let mut swapped = None;
         let busy = {
             let pin = may.pin(vm.epoch());
             match object.index().get(key, &pin) {
@@ -74,7 +83,7 @@ fn resident<'a, M: Machine>(object: &'a Object<M>, key: u64, may: &mut MaySleep)
                         let state = page.state();
                         // Validated after the hold: from here on the frame keeps this content's memory.
                         if !state.busy() && state.valid() && page.object() == object.address() && page.index() == key {
-                            return Some(held);
+                            return Ok(Some(held));
                         }
                         drop(held);
                         Some(page)
@@ -83,23 +92,33 @@ fn resident<'a, M: Machine>(object: &'a Object<M>, key: u64, may: &mut MaySleep)
                     }
                 }
                 Slot::Reserved => None,
-                _ => return None,
+                Slot::Swap(slot) => {
+                    swapped = PageIn::swapped(object, key, slot, &pin);
+                    None
+                }
+                _ => return Ok(None),
             }
         };
-        match busy {
-            Some(page) => vm.wait_unbusy(page, may),
-            None => quire_sync::hooks::relax(),
+        match (busy, swapped) {
+            (Some(page), _) => vm.wait_unbusy(page, may),
+            (None, Some(read)) => match read.run(may) {
+                Ok(()) => {}
+                Err(FaultError::OutOfMemory) if vm.wait_for_memory(may) => {}
+                Err(FaultError::OutOfMemory) => return Err(IoError::OutOfMemory),
+                Err(_) => return Err(IoError::Pager),
+            },
+            (None, None) => quire_sync::hooks::relax(),
         }
     }
 }
 
 /// The page at `key`, held; made where there is none, from the pager or of zeroes.
 fn present<'a, M: Machine>(object: &'a Object<M>, key: u64, may: &mut MaySleep) -> Result<Held<'a, M>, IoError<()>> {
-    if let Some(held) = resident(object, key, may) {
+    if let Some(held) = resident(object, key, may)? {
         return Ok(held);
     }
     let vm = object.vm();
-    let frame = vm.alloc_frame(Fill::Zeroed, For::User)?;
+    let frame = vm.alloc_frame_waiting(Fill::Zeroed, may)?;
     if let Some(pager) = object.pager()
         && !pager.in_memory()
     {
@@ -166,12 +185,14 @@ fn add<'a, M: Machine>(
             Err(FillError::OutOfMemory) => break IoError::OutOfMemory,
             Err(FillError::BeyondKeys | FillError::Gone) => break IoError::TooLarge,
             // A page there, or gone again meanwhile. (Ours is busy, but nobody can wait for what is in no index.)
-            Err(FillError::Taken(_)) => {
-                if let Some(theirs) = resident(object, key, may) {
+            Err(FillError::Taken(_)) => match resident(object, key, may) {
+                Ok(Some(theirs)) => {
                     vm.release_page(page);
                     return Ok(Added::Theirs { theirs, ours });
                 }
-            }
+                Ok(None) => {}
+                Err(e) => break e,
+            },
         }
     };
     vm.release_page(page);
@@ -184,7 +205,7 @@ fn make_dirty<M: Machine>(held: &Held<'_, M>, key: u64, may: &mut MaySleep) -> R
     if page.state().dirty() {
         return Ok(());
     }
-    if let Some(pager) = object.pager() {
+    if let Some(pager) = object.pager().filter(|p| !p.in_memory()) {
         pager.make_writable(key)?;
     }
     page.set(State::DIRTY);
@@ -196,9 +217,19 @@ fn make_dirty<M: Machine>(held: &Held<'_, M>, key: u64, may: &mut MaySleep) -> R
 /// Zeroes what lies behind `bytes` in the last page of an object whose size is `bytes` now.
 pub(super) fn zero_tail<M: Machine>(object: &Object<M>, bytes: u64, may: &mut MaySleep) {
     let key = bytes >> PAGE_SHIFT;
-    if let Some(held) = resident(object, key, may) {
+    let mut held = resident(object, key, may);
+    for _ in 0..TAIL_READS {
+        if held.is_ok() {
+            break;
+        }
+        held = resident(object, key, may);
+    }
+    // Where the page cannot be read, it will not be read by others either.
+    if let Ok(Some(held)) = held {
+        // What is in swap, or with the pager, must not come back when the object grows again.
+        held.page.set(State::DIRTY);
+        object.index().tag_dirty(key, &may.pin(object.vm().epoch()));
         let from = (bytes % PAGE_SIZE) as usize;
-        // A page without dirty is what the pager has; the zeroes need no write-back, since the file ends before them.
         // SAFETY: within the frame, which is held; programs that map the page race with us as they do with each other.
         unsafe { core::ptr::write_bytes(held.bytes().add(from), 0, PAGE_SIZE as usize - from) };
     }
@@ -214,6 +245,9 @@ impl<M: Machine> ObjectRef<M> {
         len: usize,
         sink: &mut dyn FnMut(&[u8]) -> Result<usize, E>,
     ) -> Result<usize, IoError<E>> {
+        if self.device().is_some() {
+            return Err(IoError::Pager);
+        }
         let mut may = MaySleep::here();
         let mut done = 0;
         while done < len {
@@ -224,7 +258,12 @@ impl<M: Machine> ObjectRef<M> {
             };
             let (key, within) = (at >> PAGE_SHIFT, (at % PAGE_SIZE) as usize);
             let n = (PAGE_SIZE as usize - within).min(len - done).min((size - at).min(PAGE_SIZE) as usize);
-            let held = match resident(self, key, &mut may) {
+            let found = match resident(self, key, &mut may) {
+                Ok(found) => found,
+                Err(_) if done > 0 => break,
+                Err(e) => return Err(e.for_caller()),
+            };
+            let held = match found {
                 None if self.holes_are_zero() => None,
                 Some(held) => Some(held),
                 None => match present(self, key, &mut may) {
@@ -263,8 +302,16 @@ impl<M: Machine> ObjectRef<M> {
         len: usize,
         source: &mut dyn FnMut(&mut [u8]) -> Result<usize, E>,
     ) -> Result<usize, IoError<E>> {
+        if self.device().is_some() {
+            return Err(IoError::Pager);
+        }
         let mut may = MaySleep::here();
         let mut done = 0;
+        let old = self.size();
+        if offset > old && !old.is_multiple_of(PAGE_SIZE) && len > 0 {
+            // As in `set_size`: what lies between the old end and this becomes the file's, and is zeroes.
+            zero_tail(self, old, &mut may);
+        }
         while done < len {
             let Some(at) = offset.checked_add(done as u64).filter(|at| at >> PAGE_SHIFT < KEYS) else {
                 if done > 0 {
@@ -297,10 +344,10 @@ impl<M: Machine> ObjectRef<M> {
         may: &mut MaySleep,
     ) -> Result<usize, IoError<E>> {
         let vm = self.vm();
-        if self.holes_are_zero() && resident(self, key, may).is_none() {
+        if self.holes_are_zero() && resident(self, key, may).map_err(IoError::for_caller)?.is_none() {
             // A new page is filled before anybody can see it: no zeroes that are overwritten at once.
             let whole = n == PAGE_SIZE as usize;
-            let frame = vm.alloc_frame(if whole { Fill::Any } else { Fill::Zeroed }, For::User)?;
+            let frame = vm.alloc_frame_waiting(if whole { Fill::Any } else { Fill::Zeroed }, may)?;
             let bytes = vm.machine().frame_ptr(frame.pfn());
             // SAFETY: within the frame, which is ours alone.
             let gave = source(unsafe { core::slice::from_raw_parts_mut(bytes.add(within), n) });
@@ -314,12 +361,6 @@ impl<M: Machine> ObjectRef<M> {
             if whole && gave < n {
                 // SAFETY: as above.
                 unsafe { core::ptr::write_bytes(bytes.add(gave), 0, n - gave) };
-            }
-            if let Some(pager) = self.pager()
-                && pager.make_writable(key).is_err()
-            {
-                vm.free_frame(frame);
-                return Err(IoError::Pager);
             }
             match add(self, key, frame, State::DIRTY, may).map_err(IoError::for_caller)? {
                 Added::Ours(_) => {}
@@ -351,3 +392,6 @@ impl IoError<()> {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -1,11 +1,12 @@
 //! Changing the tree: everything is built aside, then published by one store that cannot fail.
 
-use super::node::{MAX_LEVELS, Node, Path};
+use super::node::{MAX_LEVELS, Node, Path, Summary};
 use super::{Item, NodeAlloc, Owner, Tree};
 use crate::error::OutOfMemory;
 use core::cell::Cell;
+use core::iter::Peekable;
 use core::marker::PhantomData;
-use core::ptr;
+use core::ptr::{self, NonNull};
 use quire_sync::atomic::Ordering;
 
 /// A node with this many slots or fewer is filled up from a neighbour where one change leaves it so.
@@ -22,8 +23,10 @@ pub struct Change<T, A: NodeAlloc, const F: usize> {
     replaced: *mut Node<A, F>,
     /// The top of what is new; null: nothing is left.
     top: *mut Node<A, F>,
-    /// Where it goes: the level and the path of the parent, or none for the root.
+    /// Where it goes: the level and the path of the parent, or none for the root. Level 0: only a value is replaced.
     parent: Option<(usize, Path<A, F>)>,
+    /// That value.
+    value: *mut (),
     /// Items gained or lost.
     delta: isize,
     _values: PhantomData<Item<T>>,
@@ -189,17 +192,19 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         lo: u64,
         hi: u64,
         count: usize,
-        mut items: impl Iterator<Item = Item<T>>,
+        items: impl Iterator<Item = Item<T>>,
     ) -> Result<Change<T, A, F>, OutOfMemory> {
         let mut change = Change {
             built: ptr::null_mut(),
             replaced: ptr::null_mut(),
             top: ptr::null_mut(),
             parent: None,
+            value: ptr::null_mut(),
             delta: count as isize,
             _values: PhantomData,
         };
         debug_assert!(lo < hi);
+        let mut items = items.peekable();
         let root = self.root.load(Ordering::Relaxed);
         let mut below = Level::<A, F>::plan(0, count, true);
         if root.is_null() {
@@ -297,7 +302,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         self.crown(change, below)
     }
 
-    /// The usual change: one leaf gives way to one leaf. `None` where it is another.
+    /// The usual changes: one leaf gives way to one leaf, or one value to another of the same range. `None` where it is another.
     #[inline]
     fn prepare_leaf(
         &self,
@@ -305,7 +310,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         lo: u64,
         hi: u64,
         count: usize,
-        items: &mut impl Iterator<Item = Item<T>>,
+        items: &mut Peekable<impl Iterator<Item = Item<T>>>,
     ) -> Result<Option<Change<T, A, F>>, OutOfMemory> {
         let mut path = Path::new();
         // SAFETY: the caller is the writer: what is reachable stays, and only this code changes it.
@@ -320,6 +325,21 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
             let mut resume = keep;
             while resume < n.len() && n.start(resume) < hi {
                 resume += 1;
+            }
+            if count == 1
+                && resume == keep + 1
+                && let Some(item) = items.next_if(|item| item.start == n.start(keep) && item.end == n.end(keep))
+            {
+                path.set(0, keep);
+                return Ok(Some(Change {
+                    built: ptr::null_mut(),
+                    replaced: ptr::null_mut(),
+                    top: ptr::null_mut(),
+                    parent: Some((0, path)),
+                    value: item.value.as_ptr().cast(),
+                    delta: 0,
+                    _values: PhantomData,
+                }));
             }
             let total = keep + count + n.len() - resume;
             if total > F || total == 0 || (total <= thin(F) && path.height() > 1) {
@@ -338,6 +358,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
                 replaced: leaf,
                 top: new,
                 parent: (path.height() > 1).then_some((1, path)),
+                value: ptr::null_mut(),
                 delta: count as isize - (resume - keep) as isize,
                 _values: PhantomData,
             }))
@@ -398,16 +419,11 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         unsafe {
             match &change.parent {
                 None => self.root.store(change.top, Ordering::Release),
+                // A value alone: no triple changes.
+                Some((0, path)) => (*path.node(0)).publish(path.index(0), change.value),
                 Some((level, path)) => {
-                    (*path.node(*level)).publish(path.index(*level), change.top);
-                    let mut child = change.top;
-                    for l in *level..path.height() {
-                        let node = path.node(l);
-                        if !Node::renew(node, path.index(l), Node::summary(child)) {
-                            break;
-                        }
-                        child = node;
-                    }
+                    (*path.node(*level)).publish(path.index(*level), change.top.cast());
+                    Self::renew_ancestors(path, *level, &change);
                 }
             }
             let mut at = core::mem::replace(&mut change.replaced, ptr::null_mut());
@@ -420,6 +436,67 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         // The new nodes belong to the tree now.
         change.built = ptr::null_mut();
         self.source.committed();
+    }
+
+    /// Brings the triples of `change.top` and of what is above it up to date: from its parent at `level` up, until one stays.
+    ///
+    /// # Safety
+    /// The caller is the writer, and has published the change.
+    unsafe fn renew_ancestors(path: &Path<A, F>, level: usize, change: &Change<T, A, F>) {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let mut new = Node::summary(change.top);
+            // A leaf that gave way to a leaf was just read in whole: it tells what it was, where its parent would be one look more.
+            let lone = level == 1 && (*change.replaced).link.get().is_null() && (*change.replaced).level == 0;
+            let mut old =
+                if lone { Node::summary(change.replaced) } else { Node::said(path.node(level), path.index(level)) };
+            for l in level..path.height() {
+                let (node, i) = (path.node(l), path.index(l));
+                Node::renew(node, i, old, new);
+                if old == new || l + 1 == path.height() {
+                    return;
+                }
+                let (parent, at) = (path.node(l + 1), path.index(l + 1));
+                if (old.first, old.last) == (new.first, new.last) {
+                    // The holes at both ends of the child stay: only its gap counts. The ends are carried on as they are, equal.
+                    let own = Node::gap(parent, at);
+                    let gap = if new.gap >= own {
+                        new.gap
+                    } else if old.gap < own {
+                        return;
+                    } else {
+                        Node::summary(node).gap
+                    };
+                    (old, new) = (Summary { gap: own, ..old }, Summary { gap, ..old });
+                } else {
+                    let own = Node::said(parent, at);
+                    new = Node::summary_after(node, i, own, old, new);
+                    old = own;
+                }
+            }
+        }
+    }
+
+    /// Puts `item` in the place of the one that has exactly its range, by one store: a reader finds the one or the other.
+    /// Returns what was there; nothing changes where nothing was. Allocates nothing.
+    pub fn replace(&self, _owner: &mut Owner, item: Item<T>) -> Option<NonNull<T>> {
+        let mut node = self.root.load(Ordering::Relaxed);
+        if node.is_null() {
+            return None;
+        }
+        // SAFETY: the caller is the writer, so what is reachable stays.
+        unsafe {
+            while (*node).level > 0 {
+                node = (*node).child((*node).route(item.start));
+            }
+            let i = (*node).count_starting_at_or_before(item.start).checked_sub(1)?;
+            if (*node).start(i) != item.start || (*node).end(i) != item.end {
+                return None;
+            }
+            let old = (*node).item::<T>(i).value;
+            (*node).publish(i, item.value.as_ptr().cast());
+            Some(old)
+        }
     }
 
     /// Sets nodes aside for a change that gives at most three items for a range, after one other change: its `prepare` cannot

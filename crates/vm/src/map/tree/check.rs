@@ -78,3 +78,27 @@ unsafe fn check_node<A: NodeAlloc, const F: usize>(
     }
     sum.ok_or(TreeError::Shape(0))
 }
+
+/// A door for tests of the checker.
+#[cfg(all(test, not(any(loom, shuttle))))]
+impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
+    /// Makes wrong what `what` names, wherever that is, in a tree of two levels or more.
+    pub fn corrupt(&self, what: TreeError, _owner: &Owner) {
+        let root = self.root.load(Ordering::Relaxed);
+        // SAFETY: the caller is the writer, and nobody reads.
+        unsafe {
+            let child = (*root).child(1);
+            match what {
+                TreeError::Order(_) => (*child).corrupt_end(0, (*child).start(1) + 1),
+                TreeError::Summary(_) => {
+                    let said = Node::said(root, 1);
+                    Node::renew(root, 1, said, Summary { gap: said.gap + 1, ..said });
+                }
+                TreeError::Shape(_) => (*child).level += 1,
+                TreeError::Count => {
+                    self.len.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}

@@ -5,7 +5,6 @@ use super::{NodeAlloc, Owner, Tree};
 use crate::types::PAGE_SIZE;
 
 /// What is looked for.
-#[derive(Clone, Copy)]
 struct Wanted {
     len: u64,
     align: u64,
@@ -13,6 +12,8 @@ struct Wanted {
     hi: u64,
     /// Subtrees whose largest hole is smaller are not entered.
     enter: u64,
+    /// Nodes that were looked at.
+    visited: u64,
 }
 
 impl Wanted {
@@ -27,25 +28,35 @@ impl Wanted {
 impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
     /// The lowest multiple of `align` in `lo..hi` with `len` free bytes behind it that end at or before `hi`. O(log n) where
     /// `align` is a page; for larger ones too, unless every hole that is surely large enough is gone.
-    pub fn first_fit(&self, _owner: &Owner, len: u64, align: u64, lo: u64, hi: u64) -> Option<u64> {
-        if len == 0 || !align.is_power_of_two() || lo >= hi {
+    pub fn first_fit(&self, owner: &Owner, len: u64, align: u64, lo: u64, hi: u64) -> Option<u64> {
+        self.first_fit_visits(owner, len, align, lo, hi).0
+    }
+
+    /// As [`first_fit`](Self::first_fit), and how many nodes were looked at.
+    pub fn first_fit_visits(&self, _owner: &Owner, len: u64, align: u64, lo: u64, hi: u64) -> (Option<u64>, u64) {
+        let mut w = Wanted { len, align, lo, hi, enter: 0, visited: 0 };
+        let found = self.find(&mut w);
+        (found, w.visited)
+    }
+
+    fn find(&self, w: &mut Wanted) -> Option<u64> {
+        if w.len == 0 || !w.align.is_power_of_two() || w.lo >= w.hi {
             return None;
         }
-        let sure = len.checked_add(align.max(PAGE_SIZE) - PAGE_SIZE)?;
-        let mut w = Wanted { len, align, lo, hi, enter: sure };
-        let found = self.search(&w);
-        if sure == len {
+        w.enter = w.len.checked_add(w.align.max(PAGE_SIZE) - PAGE_SIZE)?;
+        let found = self.search(w);
+        if w.enter == w.len {
             return found;
         }
         // A hole of `sure` bytes fits whatever its alignment; a smaller one may fit by luck, and may lie lower, but looking
         // for it everywhere would be a walk. Only where nothing is surely large enough is that walk worth it.
         found.or_else(|| {
-            w.enter = len;
-            self.search(&w)
+            w.enter = w.len;
+            self.search(w)
         })
     }
 
-    fn search(&self, w: &Wanted) -> Option<u64> {
+    fn search(&self, w: &mut Wanted) -> Option<u64> {
         let root = self.root.load(quire_sync::atomic::Ordering::Relaxed);
         if root.is_null() {
             return w.in_hole(w.lo, w.hi);
@@ -53,7 +64,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         // SAFETY: the caller is the writer (`Owner`), so reachable nodes stay.
         unsafe {
             let r = &*root;
-            w.in_hole(w.lo, r.start(0)).or_else(|| below(root, w)).or_else(|| w.in_hole(r.end(r.len() - 1), w.hi))
+            let (before, after) = (w.in_hole(w.lo, r.start(0)), w.in_hole(r.end(r.len() - 1), w.hi));
+            before.or_else(|| below(root, w)).or(after)
         }
     }
 }
@@ -62,7 +74,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
 ///
 /// # Safety
 /// The caller is the writer.
-unsafe fn below<A: NodeAlloc, const F: usize>(this: *mut Node<A, F>, w: &Wanted) -> Option<u64> {
+unsafe fn below<A: NodeAlloc, const F: usize>(this: *mut Node<A, F>, w: &mut Wanted) -> Option<u64> {
+    w.visited += 1;
     // SAFETY: as for this function: a live node, and the only one who changes it is the caller.
     let node = unsafe { &*this };
     // Children that end at or before `lo` hold nothing of interest; the hole after the last of them may.

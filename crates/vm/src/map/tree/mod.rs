@@ -16,16 +16,30 @@
 //! # Why the gap values hold
 //! The triple (first, last, gap) of a run of items is a monoid: the triple of two adjacent runs is
 //! `(a.first, b.last, max(a.gap, b.gap, b.first - a.last))`. A node's triple therefore follows from its own arrays alone, with
-//! no look at a neighbour: a hole between two subtrees belongs to their lowest common ancestor. A change rebuilds the nodes
-//! that lose or gain an item (bottom up, each triple computed from the finished arrays below) and then walks the remaining
-//! ancestors once, replacing one triple in each and stopping where it did not change. Nothing off the search path is read or
-//! written, since no triple off it contains a changed item (FreeBSD D19826 has the same property for its binary tree, by the
-//! same argument; there the hole belongs to the left neighbour, here to the common ancestor).
+//! no look at a neighbour: a hole between two subtrees belongs to their lowest common ancestor. By operation:
+//!
+//! - *A value is replaced by another of the same range.* No triple contains a value; one store, and nothing else is looked at.
+//! - *A leaf gives way to a leaf*, or any subtree to another below one slot. The new nodes' triples are computed from their finished
+//!   arrays, bottom up. Above the slot the ancestors are walked once, each slot given its child's new triple, until a triple stays
+//!   as it was: then no triple further up contains anything that changed.
+//! - *Nodes split, merge or vanish.* Their parent gives way too, and so on up to a slot or the root: the same argument, higher.
+//!
+//! An ancestor's own new gap needs no look at its other children, mostly. Let `G` be its gap before (its parent says it), and
+//! `x`, `y` the largest of what surrounds the changed child before and after: the child's gap, and the holes at its two ends.
+//! `G = max(x, rest)`. If `y >= G`, then `y >= rest`, and the new gap is `y`. If `x < G`, then `rest = G`, and with `y < G` it stays
+//! `G`. Only where `x = G > y` the rest decides, and is read. Where the child's ends stay, so do the holes, and its gap alone
+//! takes the place of `x` and `y`: if it was less than `G` and still is, the ancestor's triple stays.
+//!
+//! Nothing off the search path is read or written but a neighbour's end and start in the same node. (FreeBSD D19826 has the same
+//! aim for its binary tree, and infers the value of a child that it does not want to touch from its parent's; there the hole
+//! belongs to both neighbours, here to the common ancestor, so no child off the path is ever asked.) [`Tree::check`] derives all
+//! of it again from the leaves.
 //!
 //! # Readers against the one writer
-//! Leaves are immutable once reachable; so are an inner node's `len`, `level` and which slots are in use. A change whose effect
-//! fits below one slot of one inner node builds the new subtree aside and stores **one pointer**: either a reader sees the old
-//! subtree or the new one. Everything that is replaced is retired through the epoch.
+//! Leaves are immutable once reachable but for values, of which one takes the place of another of the same range by one store.
+//! An inner node's `len`, `level` and which slots are in use are immutable too. A change whose effect fits below one slot of one
+//! inner node builds the new subtree aside and stores **one pointer**: either a reader sees the old subtree or the new one.
+//! Everything that is replaced is retired through the epoch.
 //!
 //! Readers use of an inner node only `starts[1..]` (routing: the last child that starts at or before the address, else the
 //! first) and the pointers. `starts[i]` may rise in place, after the pointer is stored; it never falls for `i > 0`, since an
@@ -43,7 +57,7 @@ mod tests;
 
 pub use change::Change;
 pub use check::TreeError;
-pub use node::{NodeAlloc, NodeSize, node_bytes};
+pub use node::{NODE_ALIGN, NodeAlloc, NodeSize, node_bytes};
 
 use change::Source;
 use core::marker::PhantomData;
@@ -72,7 +86,7 @@ impl<T> Clone for Item<T> {
 }
 impl<T> Copy for Item<T> {}
 
-/// The tree; see the module. `F` is the fan-out: 15 makes a leaf 400 bytes.
+/// The tree; see the module. `F` is the fan-out: 11 makes a leaf five lines.
 pub struct Tree<T, A: NodeAlloc, const F: usize> {
     root: AtomicPtr<Node<A, F>>,
     /// Number of items: the writer's, read by anybody for statistics.

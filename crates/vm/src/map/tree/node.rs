@@ -7,6 +7,7 @@ use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use quire_sync::epoch::Retired;
+use quire_sync::record;
 
 /// The two sizes of node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,7 +21,7 @@ pub enum NodeSize {
 /// Where a tree's nodes come from and go to. A copy stands in each node, so that the epoch can free it.
 ///
 /// # Safety
-/// `alloc` returns `bytes` bytes, aligned to 8, that nobody else uses.
+/// `alloc` returns `bytes` bytes, aligned to [`NODE_ALIGN`], that nobody else uses.
 pub unsafe trait NodeAlloc: Copy + 'static {
     /// Memory for a node of `bytes` bytes.
     fn alloc(self, size: NodeSize, bytes: usize) -> Result<NonNull<u8>, OutOfMemory>;
@@ -31,34 +32,45 @@ pub unsafe trait NodeAlloc: Copy + 'static {
     /// It came from `alloc` with the same size, and nobody uses it.
     unsafe fn free(self, node: NonNull<u8>, size: NodeSize, bytes: usize);
 
-    /// Calls `free` with `node` once no reader can hold it.
+    /// Calls `free` with `node`, a part of a node, once no reader can hold it.
     ///
     /// # Safety
     /// As [`quire_sync::epoch::Domain::retire`].
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired));
 }
 
-/// The deepest tree: 15^8 items and a few. A change that would go deeper fails as if for memory.
-pub(super) const MAX_LEVELS: usize = 8;
+/// The deepest tree: 2^20 items where nodes are as thin as they can be, 2^36 and more where they are filled at random. A change
+/// that would go deeper fails as if for memory.
+pub(super) const MAX_LEVELS: usize = 12;
 
 /// A leaf, or the part of an inner node that both have.
-#[repr(C)]
+///
+/// Nodes begin on a line, and a pointer stands beside the start that leads to it: a descent reads one or two lines of a node. Ends
+/// and gaps are apart from them, since few changes of a child change its ends.
+#[repr(C, align(64))]
 pub(super) struct Node<A: NodeAlloc, const F: usize> {
-    /// Must be first: the epoch hands it back.
-    retired: Retired,
-    alloc: A,
-    /// The next node of a list that the writer has it on: nodes being built, nodes to be retired. Readers never look.
-    pub link: Cell<*mut Node<A, F>>,
     /// 0: a leaf. Fixed.
     pub level: u8,
     /// Slots in use. Fixed once reachable.
     len: Cell<u8>,
-    /// Inner: rises in place (see the tree's module). Leaf: fixed once reachable. Initialised below `len`, as all arrays here.
-    starts: [MaybeUninit<AtomicU64>; F],
+    /// Initialised below `len`, as all arrays here.
+    keys: [Key; F],
     /// Inner: the writer's. Leaf: fixed once reachable.
     ends: [MaybeUninit<Cell<u64>>; F],
-    /// Inner: children. Leaf: values, fixed once reachable.
-    slots: [MaybeUninit<AtomicPtr<()>>; F],
+    /// The epoch's, once the node is given up.
+    retired: Retired,
+    alloc: A,
+    /// The next node of a list that the writer has it on: nodes being built, nodes to be retired. Readers never look.
+    pub link: Cell<*mut Node<A, F>>,
+}
+
+/// A start, and what it leads to.
+#[repr(C)]
+struct Key {
+    /// Inner: rises in place (see the tree's module). Leaf: fixed once reachable.
+    start: MaybeUninit<AtomicU64>,
+    /// Inner: a child. Leaf: a value. Replaced by one store.
+    slot: MaybeUninit<AtomicPtr<()>>,
 }
 
 /// An inner node: what a leaf has, and the gaps.
@@ -68,6 +80,9 @@ struct Inner<A: NodeAlloc, const F: usize> {
     /// The writer's.
     gaps: [MaybeUninit<Cell<u64>>; F],
 }
+
+/// What a node's address is a multiple of: a line.
+pub const NODE_ALIGN: usize = 64;
 
 /// Bytes of a node.
 pub const fn node_bytes<A: NodeAlloc, const F: usize>(size: NodeSize) -> usize {
@@ -95,6 +110,7 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
     pub fn new(alloc: A, level: u8) -> Result<*mut Self, OutOfMemory> {
         let (size, bytes) = Self::size(level);
         let node = alloc.alloc(size, bytes)?.cast::<Node<A, F>>().as_ptr();
+        record::wrote(node);
         // SAFETY: fresh memory, large enough. The arrays may be uninitialised; `push` writes what `len` makes readable.
         unsafe {
             (&raw mut (*node).retired).write(Retired::new());
@@ -139,30 +155,38 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
     /// # Safety
     /// It is unreachable for new readers, and given up once.
     pub unsafe fn retire(node: *mut Self) {
-        unsafe fn free<A: NodeAlloc, const F: usize>(retired: *mut Retired) {
-            // SAFETY: `retired` is a node's first field; no reader is left.
-            unsafe { Node::<A, F>::free(retired.cast()) }
+        // One function for each size, so that the node's first line need not be looked at.
+        unsafe fn free<A: NodeAlloc, const F: usize, const LEAF: bool>(retired: *mut Retired) {
+            // SAFETY: `retired` is a node's field; no reader is left.
+            unsafe {
+                let node: *mut Node<A, F> = retired.byte_sub(core::mem::offset_of!(Node<A, F>, retired)).cast();
+                let (size, bytes) = Node::<A, F>::size(u8::from(!LEAF));
+                (*node).alloc.free(NonNull::new_unchecked(node.cast()), size, bytes);
+            }
         }
         // SAFETY: by this function's contract.
         unsafe {
-            let alloc = (*node).alloc;
-            alloc.retire(node.cast(), free::<A, F>);
+            let (alloc, leaf) = ((*node).alloc, (*node).level == 0);
+            let free = if leaf { free::<A, F, true> } else { free::<A, F, false> };
+            alloc.retire(&raw mut (*node).retired, free);
         }
     }
 
     #[inline(always)]
     pub fn len(&self) -> usize {
+        record::read(&self.len);
         self.len.get() as usize
     }
     #[inline(always)]
     pub fn start(&self, i: usize) -> u64 {
         debug_assert!(i < self.len());
         // SAFETY: slots below `len` are initialised, and callers ask for no others.
-        unsafe { self.starts[i].assume_init_ref() }.load(Ordering::Relaxed)
+        unsafe { self.keys[i].start.assume_init_ref() }.load(Ordering::Relaxed)
     }
     #[inline(always)]
     pub fn end(&self, i: usize) -> u64 {
         debug_assert!(i < self.len());
+        record::read(&self.ends[i]);
         // SAFETY: as in `start`.
         unsafe { self.ends[i].assume_init_ref() }.get()
     }
@@ -170,7 +194,7 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
     pub fn slot(&self, i: usize) -> *mut () {
         debug_assert!(i < self.len());
         // SAFETY: as in `start`.
-        unsafe { self.slots[i].assume_init_ref() }.load(Ordering::Acquire)
+        unsafe { self.keys[i].slot.assume_init_ref() }.load(Ordering::Acquire)
     }
     #[inline(always)]
     pub fn child(&self, i: usize) -> *mut Node<A, F> {
@@ -222,9 +246,11 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
             let i = (*this).len();
             debug_assert!(i < F);
             debug_assert!(i == 0 || (*this).end(i - 1) <= start, "T1: ranges ascend");
-            (*this).starts[i].write(AtomicU64::new(start));
+            record::wrote(&raw const (*this).keys[i]);
+            record::wrote(&raw const (*this).ends[i]);
+            (*this).keys[i].start.write(AtomicU64::new(start));
             (*this).ends[i].write(Cell::new(end));
-            (*this).slots[i].write(AtomicPtr::new(slot));
+            (*this).keys[i].slot.write(AtomicPtr::new(slot));
             if (*this).level > 0 {
                 (*this.cast::<Inner<A, F>>()).gaps[i].write(Cell::new(gap));
             }
@@ -241,20 +267,25 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
         // two nodes do not overlap.
         unsafe {
             let (at, n) = ((*this).len(), range.len());
+            record::read(from);
+            record::wrote(this);
             debug_assert!(at + n <= F && range.end <= (*from).len());
+            // The checkers' atomics are no plain words.
+            if cfg!(any(loom, shuttle)) {
+                for i in range {
+                    let gap = Node::gap(from, i);
+                    Node::push(this, (*from).start(i), (*from).end(i), (*from).slot(i), gap);
+                }
+                return;
+            }
             ptr::copy_nonoverlapping(
-                (&raw const (*from).starts).cast::<u64>().add(range.start),
-                (&raw mut (*this).starts).cast::<u64>().add(at),
+                (&raw const (*from).keys).cast::<Key>().add(range.start),
+                (&raw mut (*this).keys).cast::<Key>().add(at),
                 n,
             );
             ptr::copy_nonoverlapping(
                 (&raw const (*from).ends).cast::<u64>().add(range.start),
                 (&raw mut (*this).ends).cast::<u64>().add(at),
-                n,
-            );
-            ptr::copy_nonoverlapping(
-                (&raw const (*from).slots).cast::<*mut ()>().add(range.start),
-                (&raw mut (*this).slots).cast::<*mut ()>().add(at),
                 n,
             );
             if (*this).level > 0 {
@@ -289,31 +320,80 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
         }
     }
 
-    /// Stores in an inner node what is true of child `i` now; returns whether anything changed. After the pointer.
+    /// What an inner node says about child `i`.
+    ///
+    /// # Safety
+    /// As [`Node::gap`].
+    pub unsafe fn said(this: *mut Self, i: usize) -> Summary {
+        // SAFETY: by this function's contract.
+        unsafe { Summary { first: (*this).start(i), last: (*this).end(i), gap: Self::gap(this, i) } }
+    }
+
+    /// Stores in an inner node what is true of child `i` now, where that differs from `old`, after the pointer.
     ///
     /// # Safety
     /// As [`Node::gap`]; the node is an inner one.
-    pub unsafe fn renew(this: *mut Self, i: usize, s: Summary) -> bool {
+    pub unsafe fn renew(this: *mut Self, i: usize, old: Summary, new: Summary) {
+        debug_assert!(i == 0 || new.first >= old.first, "routing starts never fall in place");
         // SAFETY: by this function's contract.
         unsafe {
-            let old = Summary { first: (*this).start(i), last: (*this).end(i), gap: Self::gap(this, i) };
-            if old == s {
-                return false;
+            debug_assert_eq!(old.gap, Self::gap(this, i), "T2");
+            if new.first != old.first {
+                // Release: a reader that routes by the new start meets the new child everywhere.
+                (*this).keys[i].start.assume_init_ref().store(new.first, Ordering::Release);
             }
-            debug_assert!(i == 0 || s.first >= old.first, "routing starts never fall in place");
-            // Release: a reader that routes by the new start meets the new child everywhere.
-            (*this).starts[i].assume_init_ref().store(s.first, Ordering::Release);
-            (*this).ends[i].assume_init_ref().set(s.last);
-            (*this.cast::<Inner<A, F>>()).gaps[i].assume_init_ref().set(s.gap);
-            true
+            if new.last != old.last {
+                (*this).ends[i].assume_init_ref().set(new.last);
+            }
+            if new.gap != old.gap {
+                (*this.cast::<Inner<A, F>>()).gaps[i].assume_init_ref().set(new.gap);
+            }
         }
     }
 
-    /// Replaces child `i`. Contract C3: the one store that publishes a change below one slot.
-    pub fn publish(&self, i: usize, child: *mut Node<A, F>) {
+    /// Makes the end of item `i` wrong, for tests of the checker.
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub fn corrupt_end(&self, i: usize, end: u64) {
+        // SAFETY: slots below `len` are initialised.
+        unsafe { self.ends[i].assume_init_ref() }.set(end);
+    }
+
+    /// The node's own triple, where it was `own` before child `i` changed from `old` to `new`: without a look at the other
+    /// children, unless the largest gap may have shrunk (see the tree's module).
+    ///
+    /// # Safety
+    /// As [`Node::renew`], which has stored `new`.
+    pub unsafe fn summary_after(this: *mut Self, i: usize, own: Summary, old: Summary, new: Summary) -> Summary {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let (n, node) = ((*this).len(), &*this);
+            let mut around = (old.gap, new.gap);
+            if i > 0 {
+                let end = node.end(i - 1);
+                around = (around.0.max(old.first - end), around.1.max(new.first - end));
+            }
+            if i + 1 < n {
+                let start = node.start(i + 1);
+                around = (around.0.max(start - old.last), around.1.max(start - new.last));
+            }
+            let gap = if around.1 >= own.gap {
+                around.1
+            } else if around.0 < own.gap {
+                own.gap
+            } else {
+                return Self::summary(this);
+            };
+            let first = if i == 0 { new.first } else { own.first };
+            let last = if i + 1 == n { new.last } else { own.last };
+            Summary { first, last, gap }
+        }
+    }
+
+    /// Replaces child or value `i`. Contract C3: the one store that publishes a change below one slot.
+    pub fn publish(&self, i: usize, child: *mut ()) {
         debug_assert!(i < self.len());
         // SAFETY: slots below `len` are initialised.
-        unsafe { self.slots[i].assume_init_ref() }.store(child.cast(), Ordering::Release);
+        unsafe { self.keys[i].slot.assume_init_ref() }.store(child, Ordering::Release);
     }
 }
 

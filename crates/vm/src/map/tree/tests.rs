@@ -29,14 +29,15 @@ unsafe impl NodeAlloc for Boxes {
         }
         LIVE.set(LIVE.get() + 1);
         // SAFETY: not a zero-sized layout.
-        NonNull::new(unsafe { std::alloc::alloc(Layout::from_size_align(bytes, 8).unwrap()) }).ok_or(OutOfMemory)
+        NonNull::new(unsafe { std::alloc::alloc(Layout::from_size_align(bytes, NODE_ALIGN).unwrap()) })
+            .ok_or(OutOfMemory)
     }
     unsafe fn free(self, node: NonNull<u8>, _size: NodeSize, bytes: usize) {
         LIVE.set(LIVE.get() - 1);
         // SAFETY: by the trait's contract it came from `alloc`; poisoned first, so that a use after free shows.
         unsafe {
             node.as_ptr().write_bytes(0xdd, bytes);
-            std::alloc::dealloc(node.as_ptr(), Layout::from_size_align(bytes, 8).unwrap())
+            std::alloc::dealloc(node.as_ptr(), Layout::from_size_align(bytes, NODE_ALIGN).unwrap())
         }
     }
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {

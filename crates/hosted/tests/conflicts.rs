@@ -1,0 +1,181 @@
+//! Scalability as a test: which cache lines operations of different CPUs share, and what a fault costs in locks and
+//! allocations. Only the recording build can tell: `RUSTFLAGS="--cfg recording" cargo test -p quire-hosted`.
+#![cfg(recording)]
+
+use quire_hosted::{Cpu, Hosted, Settings};
+use quire_sync::Rank;
+use quire_sync::record::{Coherence, Record, scope};
+use quire_vm::check::Level;
+use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
+use quire_vm::{Access, FaultKind, ObjectRef, PAGE_SIZE, Prot, Vm};
+use std::collections::BTreeSet;
+
+const BASE: u64 = 0x5000_0000_0000;
+/// Pages that one last-level table page covers.
+const REGION: u64 = 512;
+
+fn boot(cpus: usize, frames: u64) -> (&'static Vm<Hosted>, Vec<Cpu>) {
+    // The checker looks at everybody's lines, and is not what is measured.
+    let vm = Hosted::boot(Settings { cpus, frames, check: Level::Never, ..Settings::default() });
+    (vm, (0..cpus).map(|id| Cpu::attach(vm, id)).collect())
+}
+
+/// One space for all CPUs, with `regions` regions of private memory for each, and the first page that is CPU `n`'s.
+fn shared_space(cpus: &[Cpu], regions: u64) -> (SpaceRef<Hosted>, impl Fn(usize) -> u64 + use<>) {
+    let space = Space::new(cpus[0].vm()).unwrap();
+    cpus.iter().for_each(|c| c.enter(&space));
+    let len = cpus.len() as u64 * regions * REGION * PAGE_SIZE;
+    assert_eq!(space.map(&MapRequest::private(Placement::Fixed(BASE), len)), Ok(BASE));
+    (space, move |n| n as u64 * regions * REGION)
+}
+
+/// The record of one fault of `cpu` at `page`, which is served as expected.
+fn fault(cpu: &Cpu, space: &Space<Hosted>, page: u64, access: Access, kind: FaultKind) -> Record {
+    let (got, record) = scope(|| cpu.run(|| space.fault(BASE + page * PAGE_SIZE, access)));
+    assert_eq!(got, Ok(kind));
+    record
+}
+
+/// Labels of the lines that one CPU wrote and another one touched.
+fn conflicts(record: &Record) -> BTreeSet<&'static str> {
+    record.conflicts().iter().map(|c| c.label()).collect()
+}
+
+/// What the conflicts are, for whoever reads a failed test.
+fn told(record: &Record) -> String {
+    record.conflicts().iter().map(|c| c.to_string()).collect()
+}
+
+/// Zero-fill faults of several CPUs in turn, each in regions of its own, as shared lines written for each fault.
+fn zero_fill_shared_lines(cpus: usize) -> f64 {
+    let (_, cpus) = boot(cpus, cpus as u64 * 4 * REGION + 16 * 1024);
+    let (space, first) = shared_space(&cpus, 3);
+    let mut caches = Coherence::new();
+    let (mut shared, mut faults) = (0, 0);
+    for n in 0..3 * REGION {
+        for cpu in &cpus {
+            let one = fault(cpu, &space, first(cpu.id()) + n, Access::Write, FaultKind::ZeroFill);
+            let lines = caches.shared_lines_written(&one);
+            // The first region warms everything up.
+            if n >= REGION {
+                (shared, faults) = (shared + lines, faults + 1);
+            }
+        }
+    }
+    shared as f64 / faults as f64
+}
+
+#[test]
+fn zero_fill_faults_in_different_regions_write_at_most_one_shared_line_in_32_faults() {
+    for cpus in [2, 5, 16] {
+        let lines = zero_fill_shared_lines(cpus);
+        println!("{cpus} CPUs: {lines:.4} shared lines written a fault");
+        assert!(lines <= 1.0 / 32.0, "{cpus} CPUs: {lines}");
+    }
+}
+
+#[test]
+fn two_zero_fill_faults_share_only_what_is_refilled_in_batches() {
+    let (_, cpus) = boot(2, 16 * 1024);
+    let (space, first) = shared_space(&cpus, 1);
+    let all = |range: std::ops::Range<u64>| {
+        scope(|| {
+            for n in range {
+                for cpu in &cpus {
+                    fault(cpu, &space, first(cpu.id()) + n, Access::Write, FaultKind::ZeroFill);
+                }
+            }
+        })
+        .1
+    };
+    all(0..2);
+    // Between two refills: nothing at all.
+    let few = all(2..60);
+    assert_eq!(conflicts(&few), BTreeSet::new(), "{}", told(&few));
+    // Nodes of the page index are linked into one they share, and come from a depot, as frames do.
+    let many = all(60..REGION);
+    let listed = BTreeSet::from(["index-node", "vm", "page", "frame-depot"]);
+    assert!(conflicts(&many).is_subset(&listed), "{}", told(&many));
+}
+
+#[test]
+fn a_resident_fault_takes_the_lock_of_its_table_page_allocates_nothing_and_shares_nothing() {
+    let (vm, cpus) = boot(3, 16 * 1024);
+    let object = ObjectRef::anonymous(vm, REGION).unwrap();
+    let spaces: Vec<SpaceRef<Hosted>> = cpus.iter().map(|_| Space::new(vm).unwrap()).collect();
+    for (cpu, space) in cpus.iter().zip(&spaces) {
+        cpu.enter(space);
+        let request = MapRequest {
+            shared: true,
+            object: Some((object.clone(), 0)),
+            ..MapRequest::private(Placement::Fixed(BASE), REGION * PAGE_SIZE)
+        };
+        assert_eq!(space.map(&request), Ok(BASE));
+    }
+    // The first CPU fills the object; the others find its pages, each in a space of its own.
+    for n in 0..REGION {
+        fault(&cpus[0], &spaces[0], n, Access::Write, FaultKind::ZeroFill);
+    }
+    for n in [1, 2] {
+        fault(&cpus[n], &spaces[n], 0, Access::Read, FaultKind::Resident);
+    }
+    // At every second window that a fault maps around it: between two faults nothing is mapped ahead.
+    let ((), record) = scope(|| {
+        for page in (32..REGION).step_by(32) {
+            for n in [1, 2] {
+                let one = fault(&cpus[n], &spaces[n], page, Access::Read, FaultKind::Resident);
+                assert_eq!(one.lock_takes_by_rank(), [(Some(Rank::TABLE), 1)].into(), "{one}");
+                // The CPU's own counters, its epoch slot, its table page and that page's descriptor.
+                let written = one.only(|a| a.kind.writes());
+                let labels: BTreeSet<&str> =
+                    written.accesses().iter().filter_map(|a| a.place).map(|p| p.label).collect();
+                let own = ["page", "quire_sync::epoch::Slot", "quire_vm::stats::Counters", "table"];
+                assert_eq!(labels, own.into(), "{written}");
+                assert!(written.accesses().iter().all(|a| a.place.is_some()), "{written}");
+            }
+        }
+    });
+    assert_eq!(conflicts(&record), BTreeSet::new(), "{}", told(&record));
+}
+
+#[test]
+fn a_zero_fill_fault_allocates_one_frame_and_takes_three_locks_of_its_own() {
+    let (_, cpus) = boot(1, 16 * 1024);
+    let (space, _) = shared_space(&cpus, 1);
+    fault(&cpus[0], &space, 0, Access::Write, FaultKind::ZeroFill);
+    fault(&cpus[0], &space, 1, Access::Write, FaultKind::ZeroFill);
+    let one = fault(&cpus[0], &space, 2, Access::Write, FaultKind::ZeroFill);
+    let expected = [(Some(Rank::TABLE), 1), (Some(Rank::QUEUE_BATCH), 1), (Some(Rank::MAGAZINE), 1)];
+    assert_eq!(one.lock_takes_by_rank(), expected.into(), "{one}");
+}
+
+#[test]
+fn changing_maps_of_different_spaces_shares_nothing_but_the_epoch_now_and_then() {
+    let (vm, cpus) = boot(2, 16 * 1024);
+    let spaces: Vec<SpaceRef<Hosted>> = cpus.iter().map(|_| Space::new(vm).unwrap()).collect();
+    cpus.iter().zip(&spaces).for_each(|(c, s)| c.enter(s));
+    let round = |n: u64| {
+        for (cpu, space) in cpus.iter().zip(&spaces) {
+            let at = BASE + n % 4 * 2 * REGION * PAGE_SIZE;
+            cpu.run(|| {
+                let request = MapRequest {
+                    prot: Prot::READ | Prot::WRITE,
+                    ..MapRequest::private(Placement::Fixed(at), 4 * PAGE_SIZE)
+                };
+                assert_eq!(space.map(&request), Ok(at));
+                assert_eq!(space.fault(at, Access::Write), Ok(FaultKind::ZeroFill));
+                space.unmap(quire_vm::VirtRange { start: at, end: at + 4 * PAGE_SIZE }).unwrap();
+            });
+        }
+    };
+    (0..40).for_each(round);
+    // Every 64 retired structures a CPU looks at all CPUs' epochs, and advances the one that they share.
+    let listed = BTreeSet::from(["quire_sync::epoch::Slot", "vm"]);
+    let mut quiet = 0;
+    for n in 40..72 {
+        let ((), record) = scope(|| round(n));
+        assert!(conflicts(&record).is_subset(&listed), "{}", told(&record));
+        quiet += conflicts(&record).is_empty() as u32;
+    }
+    assert!(quiet >= 24, "only {quiet} of 32 rounds shared nothing");
+}

@@ -1,0 +1,141 @@
+//! Every allocation can fail: for each operation the first, the second, and so on until it needs no more; and at random. After
+//! each failure the checker is content, nothing is lost, and memory holds what the operation's contract says: what it held
+//! before, where the operation reports the failure.
+//!
+//! `operations` is the table: a new operation is one line there. `QUIRE_SEED=n` repeats the random ones.
+
+mod operations;
+mod world;
+
+use operations::{OPERATIONS, Operation};
+use quire_hosted::{Account, Cpu, Hosted, Settings};
+use quire_vm::Vm;
+use quire_vm::check::Level;
+use quire_vm::memory_store::FaultPlan;
+use world::{Failed, World};
+
+fn boot(plan: FaultPlan) -> &'static Vm<Hosted> {
+    let vm = Hosted::boot(Settings { cpus: 1, frames: 4096, check: Level::AtRelease, ..Settings::default() });
+    let _cpu = Cpu::attach(vm, 0);
+    vm.add_polled_swap(world::store(1024, plan)).expect("the first store");
+    vm
+}
+
+/// Failures of one operation after which nothing is done.
+const MOST: u64 = 400;
+
+/// Runs `operation` in fresh worlds with the n-th allocation failing, n = 1, 2, ...; returns how many allocations it makes.
+fn each_allocation(vm: &'static Vm<Hosted>, cpu: &Cpu, operation: &Operation) -> u64 {
+    for n in 1..MOST {
+        let before = Account::of(vm);
+        let mut world = World::new(cpu);
+        (operation.prepare)(&mut world);
+        vm.fail_allocation(n);
+        let result = (operation.run)(&mut world);
+        let done = vm.failure_is_pending();
+        vm.fail_allocation(0);
+        let context = format!("{}, allocation {n}", operation.name);
+        match result {
+            Ok(()) => (operation.effect)(&mut world.expected),
+            Err(Failed::Memory) => assert!(!done, "{context}: no allocation failed, and yet memory is out"),
+            Err(Failed::Other(e)) => panic!("{context}: {e}"),
+        }
+        world.verify(&context);
+        drop(world);
+        let lost = before.lost(&Account::of(vm));
+        assert!(lost.is_empty(), "{context}: {lost:?}");
+        if done {
+            return n - 1;
+        }
+    }
+    panic!("{}: it never needs less than {MOST} allocations", operation.name);
+}
+
+#[test]
+fn whichever_allocation_fails_nothing_is_lost_and_nothing_is_changed() {
+    let vm = boot(FaultPlan::default());
+    let cpu = Cpu::attach(vm, 0);
+    for operation in OPERATIONS {
+        let allocations = each_allocation(vm, &cpu, operation);
+        println!("{:<40} {allocations} allocations", operation.name);
+        assert!(
+            operation.allocates.is_none_or(|a| a == (allocations > 0)),
+            "{}: {allocations} allocations",
+            operation.name
+        );
+    }
+}
+
+fn seed() -> u64 {
+    std::env::var("QUIRE_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(|| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        now.map_or(1, |d| d.as_nanos() as u64 % 1_000_000_007)
+    })
+}
+
+/// Operations one after the other in one world, each begun again until no allocation fails it.
+fn at_random(plan: FaultPlan) {
+    let seed = seed();
+    println!("QUIRE_SEED={seed}");
+    let vm = boot(FaultPlan { seed, ..plan });
+    let cpu = Cpu::attach(vm, 0);
+    let before = Account::of(vm);
+    let mut random = seed | 1;
+    for round in 0..150u64 {
+        let mut world = World::new(&cpu);
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let operation = &OPERATIONS[(random >> 16) as usize % OPERATIONS.len()];
+        (operation.prepare)(&mut world);
+        vm.fail_allocations(2 + (random >> 40) as u32 % 12, random);
+        let context = format!("QUIRE_SEED={seed}, round {round}: {}", operation.name);
+        for tries in 0.. {
+            let result = (operation.run)(&mut world);
+            if tries == 50 {
+                vm.fail_allocation(0);
+            }
+            match result {
+                Ok(()) => {
+                    (operation.effect)(&mut world.expected);
+                    break;
+                }
+                Err(Failed::Memory) => {}
+                Err(Failed::Other(e)) => panic!("{context}: {e}"),
+            }
+        }
+        vm.fail_allocation(0);
+        world.verify(&context);
+    }
+    let lost = before.lost(&Account::of(vm));
+    assert!(lost.is_empty(), "QUIRE_SEED={seed}: {lost:?}");
+}
+
+#[test]
+fn allocations_that_fail_at_random_lose_nothing() {
+    at_random(FaultPlan::default());
+}
+
+#[test]
+fn nor_do_they_where_the_pager_is_late_and_reorders() {
+    at_random(FaultPlan { delay: 2, window: 5, ..FaultPlan::default() });
+}
+
+#[test]
+fn a_write_that_fails_leaves_the_page_where_it_is() {
+    at_random(FaultPlan { fail_writes: 3, delay: 1, window: 3, ..FaultPlan::default() });
+}
+
+#[test]
+fn a_read_that_fails_is_an_error_and_the_content_comes_with_a_later_one() {
+    let vm = boot(FaultPlan { fail_reads: 3, seed: 7, ..FaultPlan::default() });
+    let cpu = Cpu::attach(vm, 0);
+    let before = Account::of(vm);
+    let world = World::new(&cpu);
+    assert!(world.page_out_everything().is_ok());
+    let failed = world.read_until_it_goes("reads that fail");
+    assert!(failed > 0, "no read failed");
+    world.verify("after reads that failed");
+    drop(world);
+    before.assert_settled(vm);
+}

@@ -1,0 +1,312 @@
+//! Page tables that go: with the last mapping, and while nobody runs the space; and how they come back.
+
+use proptest::prelude::*;
+use quire_hosted::{Cpu, Settings, Simulate, Simulated};
+use quire_vm::map::{Advice, MapRequest, Placement, SMALL, Space, SpaceRef};
+use quire_vm::object::ObjectRef;
+use quire_vm::stats::Event;
+use quire_vm::{PAGE_SIZE, Prot, VirtRange, Vm};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+quire_hosted::of_each_architecture!(
+    one_fault_brings_all_residents_of_a_small_space_back,
+    a_large_space_comes_back_page_by_page,
+    what_a_child_shares_comes_back_and_is_copied_as_before,
+    a_space_that_runs_keeps_its_tables,
+    what_was_stored_is_still_dirty_and_referenced_after_the_tables_went,
+    after_unmapping_everything_the_root_is_left,
+    after_unmapping_everything_under_faults_the_root_is_left,
+    contents_stay_while_tables_are_dropped_under_faults,
+);
+
+type V<F> = &'static Vm<Simulated<F>>;
+type S<F> = SpaceRef<Simulated<F>>;
+
+/// Apart by more than what one table page covers.
+const PLACES: [u64; 3] = [0x1000_0000, 0x1020_0000 - 5 * PAGE_SIZE, 0x3f_0000_0000];
+
+fn boot<F: Simulate>(cpus: usize) -> V<F> {
+    Simulated::<F>::boot(Settings { cpus, frames: 16 * 1024, ..Settings::default() })
+}
+
+fn map<F: Simulate>(space: &Space<Simulated<F>>, start: u64, pages: u64) {
+    let r = MapRequest::private(Placement::Fixed(start), pages * PAGE_SIZE);
+    assert_eq!(space.map(&r), Ok(start));
+}
+
+fn pages(start: u64, pages: u64) -> impl Iterator<Item = u64> {
+    (start..start + pages * PAGE_SIZE).step_by(PAGE_SIZE as usize)
+}
+
+fn range(start: u64, pages: u64) -> VirtRange {
+    VirtRange { start, end: start + pages * PAGE_SIZE }
+}
+
+/// A space with private memory at each place, some of it not to be stored into, and shared memory; all touched.
+fn small<F: Simulate>(cpu: &Cpu<F>) -> S<F> {
+    let vm = cpu.vm();
+    let space = Space::new(vm).unwrap();
+    cpu.enter(&space);
+    for at in PLACES {
+        map(&space, at, 40);
+        pages(at, 40).for_each(|va| cpu.write(&space, va, va + 1).unwrap());
+    }
+    space.protect(range(PLACES[0], 10), Prot::READ).unwrap();
+    let object = ObjectRef::anonymous(vm, 30).unwrap();
+    let r = MapRequest {
+        object: Some((object, 0)),
+        shared: true,
+        ..MapRequest::private(Placement::Fixed(SHARED), 30 * PAGE_SIZE)
+    };
+    space.map(&r).unwrap();
+    pages(SHARED, 30).for_each(|va| cpu.write(&space, va, va + 1).unwrap());
+    space
+}
+
+const SHARED: u64 = 0x2000_0000;
+
+/// All that [`small`] wrote is there; returns the faults that it took.
+fn look<F: Simulate>(cpu: &Cpu<F>, space: &Space<Simulated<F>>) -> u64 {
+    let faults = || cpu.vm().stats().total(Event::Fault);
+    let before = faults();
+    let all = PLACES.into_iter().flat_map(|at| pages(at, 40)).chain(pages(SHARED, 30));
+    for va in all {
+        assert_eq!(cpu.read(space, va), Ok(va + 1));
+        if va >= PLACES[0] + 10 * PAGE_SIZE {
+            cpu.write(space, va, va + 1).unwrap();
+        }
+    }
+    faults() - before
+}
+
+fn one_fault_brings_all_residents_of_a_small_space_back<F: Simulate>() {
+    let vm = boot::<F>(1);
+    let cpu = Cpu::attach(vm, 0);
+    let space = small(&cpu);
+    assert_eq!(look(&cpu, &space), 0, "all is mapped");
+    for _ in 0..3 {
+        cpu.leave();
+        let dropped = space.drop_tables().expect("nobody runs it");
+        assert_eq!(dropped.leaves, 150);
+        assert_eq!((space.stats().table_pages, space.stats().resident_pages), (1, 0), "the root is left");
+        cpu.enter(&space);
+        assert_eq!(look(&cpu, &space), 1, "one fault");
+        assert_eq!(space.stats().resident_pages, 150);
+    }
+    assert!(vm.stats().total(Event::FaultAll) > 3 * 100, "not by the neighbours of one page alone");
+    cpu.leave();
+    space.check(true).unwrap();
+}
+
+fn a_large_space_comes_back_page_by_page<F: Simulate>() {
+    let vm = boot::<F>(1);
+    let cpu = Cpu::attach(vm, 0);
+    let space = small(&cpu);
+    let at = 0x5000_0000;
+    map(&space, at, SMALL);
+    pages(at, SMALL).for_each(|va| cpu.write(&space, va, va).unwrap());
+    cpu.leave();
+    assert_eq!(space.drop_tables().unwrap().leaves, SMALL + 150);
+    assert_eq!(space.stats().table_pages, 1);
+    cpu.enter(&space);
+    assert!(look(&cpu, &space) > 10);
+    pages(at, SMALL).for_each(|va| assert_eq!(cpu.read(&space, va), Ok(va)));
+    assert_eq!(vm.stats().total(Event::FaultAll), 0);
+    cpu.leave();
+}
+
+fn what_a_child_shares_comes_back_and_is_copied_as_before<F: Simulate>() {
+    let vm = boot::<F>(1);
+    let cpu = Cpu::attach(vm, 0);
+    let space = small(&cpu);
+    let child = space.fork().unwrap();
+    pages(PLACES[1], 20).for_each(|va| cpu.write(&space, va, 7).unwrap());
+    cpu.leave();
+    for s in [&space, &child] {
+        s.drop_tables();
+    }
+    cpu.enter(&child);
+    assert_eq!(cpu.read(&child, PLACES[1]), Ok(PLACES[1] + 1));
+    let faults = vm.stats().total(Event::Fault);
+    let all = PLACES.into_iter().flat_map(|at| pages(at, 40));
+    all.for_each(|va| assert_eq!(cpu.read(&child, va), Ok(va + 1)));
+    // The child's tables were empty when they were dropped, so nothing came back at once.
+    assert!(vm.stats().total(Event::Fault) > faults);
+    pages(PLACES[0] + 10 * PAGE_SIZE, 30).for_each(|va| cpu.write(&child, va, 9).unwrap());
+    cpu.enter(&space);
+    pages(PLACES[0] + 10 * PAGE_SIZE, 30).for_each(|va| assert_eq!(cpu.read(&space, va), Ok(va + 1)));
+    pages(PLACES[1], 20).for_each(|va| assert_eq!(cpu.read(&space, va), Ok(7)));
+    cpu.leave();
+    child.check(true).unwrap();
+    space.check(true).unwrap();
+}
+
+fn a_space_that_runs_keeps_its_tables<F: Simulate>() {
+    let vm = boot::<F>(1);
+    let cpu = Cpu::attach(vm, 0);
+    let space = small(&cpu);
+    let before = space.stats();
+    assert_eq!(space.drop_tables(), None);
+    assert_eq!(space.stats(), before);
+    cpu.idle(space.pmap());
+    assert!(space.drop_tables().is_some(), "a CPU that only has it loaded does not run it");
+    cpu.speculate(PLACES[0]);
+    cpu.enter(&space);
+    look(&cpu, &space);
+    cpu.leave();
+}
+
+fn what_was_stored_is_still_dirty_and_referenced_after_the_tables_went<F: Simulate>() {
+    let vm = boot::<F>(1);
+    let cpu = Cpu::attach(vm, 0);
+    let space = small(&cpu);
+    cpu.leave();
+    let state = |va: u64| {
+        let pin = vm.epoch().pin();
+        let entry = space.lookup(va, &pin).unwrap();
+        let object = entry.front().object().unwrap();
+        match object.index().get(entry.front().key(va), &pin) {
+            quire_vm::index::Slot::Page(pfn) => vm.page(pfn).state(),
+            other => panic!("{va:#x} shows {other:?}"),
+        }
+    };
+    space.drop_tables().unwrap();
+    for va in pages(PLACES[2], 40).chain(pages(SHARED, 30)) {
+        assert!(state(va).dirty(), "{va:#x} was stored to");
+        assert!(state(va).0 & quire_vm::page::State::REFERENCED != 0, "{va:#x} was touched");
+    }
+}
+
+fn after_unmapping_everything_the_root_is_left<F: Simulate>() {
+    let op = (0..6u8, 0..3usize, 0..60u64, 1..60u64);
+    let config = ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(config, |(ops in prop::collection::vec(op, 1..40), by_parts: bool)| {
+        let vm = boot::<F>(1);
+        let cpu = Cpu::attach(vm, 0);
+        let space = Space::new(vm).unwrap();
+        cpu.enter(&space);
+        let object = ObjectRef::anonymous(vm, 64).unwrap();
+        for (what, place, first, n) in ops {
+            let start = PLACES[place] + first * PAGE_SIZE;
+            match what {
+                0 | 1 => {
+                    let shared = what == 1;
+                    let object = shared.then(|| (object.clone(), 0));
+                    let r = MapRequest { object, shared, ..MapRequest::private(Placement::Fixed(start), n * PAGE_SIZE) };
+                    space.map(&r).unwrap();
+                    pages(start, n).step_by(3).for_each(|va| cpu.write(&space, va, va).unwrap());
+                }
+                2 => space.unmap(range(start, n)).unwrap(),
+                3 => {
+                    let _holes = space.advise(range(start, n), Advice::DontNeed);
+                }
+                4 => object.discard(first..first + n),
+                _ => {
+                    let _holes = space.protect(range(start, n), Prot::READ);
+                }
+            }
+            space.check(true).unwrap();
+        }
+        if by_parts {
+            for at in PLACES {
+                space.unmap(range(at, 60)).unwrap();
+                space.unmap(range(at + 60 * PAGE_SIZE, 60)).unwrap();
+            }
+        } else {
+            space.clear();
+        }
+        prop_assert_eq!(space.stats().table_pages, 1);
+        cpu.leave();
+    });
+}
+
+fn after_unmapping_everything_under_faults_the_root_is_left<F: Simulate>() {
+    let vm = boot::<F>(3);
+    let cpu = Cpu::attach(vm, 0);
+    let space: S<F> = Space::new(vm).unwrap();
+    cpu.disturb(5);
+    for round in 0..150 {
+        for at in PLACES {
+            map(&space, at, 8);
+        }
+        let begun = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            let faults: Vec<_> = [1, 2]
+                .map(|id| {
+                    let (space, begun) = (&space, &begun);
+                    s.spawn(move || {
+                        let cpu = Cpu::attach(vm, id);
+                        cpu.disturb(round * 2 + id as u64);
+                        cpu.enter(space);
+                        let mut n = id;
+                        // Until everything is unmapped.
+                        while cpu.write(space, PLACES[n % 3] + (n / 3 % 8) as u64 * PAGE_SIZE, 1).is_ok() {
+                            begun.store(true, Ordering::Relaxed);
+                            n += 1;
+                        }
+                        cpu.leave();
+                    })
+                })
+                .into();
+            while !begun.load(Ordering::Relaxed) {
+                cpu.interrupts();
+            }
+            for at in PLACES {
+                space.unmap(range(at, 8)).unwrap();
+            }
+            while !faults.iter().all(|f| f.is_finished()) {
+                cpu.interrupts();
+            }
+        });
+        assert_eq!(space.stats().table_pages, 1, "round {round}");
+    }
+}
+
+fn contents_stay_while_tables_are_dropped_under_faults<F: Simulate>() {
+    let vm = boot::<F>(3);
+    let space = {
+        let cpu = Cpu::attach(vm, 0);
+        let space = small(&cpu);
+        cpu.leave();
+        space
+    };
+    let done = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        for id in 1..3 {
+            let (space, done) = (&space, &done);
+            s.spawn(move || {
+                let cpu = Cpu::attach(vm, id);
+                cpu.disturb(id as u64);
+                for round in 0..60u64 {
+                    cpu.enter(space);
+                    // Each CPU has half of the pages, and stores what it will look for.
+                    for va in PLACES.into_iter().skip(1).flat_map(|at| pages(at, 40)).skip(id - 1).step_by(2) {
+                        if round > 0 {
+                            assert_eq!(cpu.read(space, va), Ok(va + round - 1));
+                        }
+                        cpu.write(space, va, va + round).unwrap();
+                    }
+                    if round % 2 == 0 {
+                        cpu.leave()
+                    } else {
+                        cpu.idle(space.pmap())
+                    }
+                    cpu.speculate(PLACES[1]);
+                    std::thread::yield_now();
+                }
+                cpu.leave();
+                done.store(true, Ordering::Relaxed);
+            });
+        }
+        let cpu = Cpu::attach(vm, 0);
+        cpu.disturb(77);
+        let mut dropped = 0;
+        while !done.load(Ordering::Relaxed) {
+            dropped += u64::from(space.drop_tables().is_some());
+            cpu.interrupts();
+        }
+        assert!(dropped > 0, "the space was idle at times");
+    });
+    let _cpu = Cpu::attach(vm, 0);
+    space.check(true).unwrap();
+}

@@ -1,0 +1,215 @@
+//! Operations that change no content: what forks inherit, page tables that are dropped, paging out; and stacks.
+
+use crate::worker::Worker;
+use crate::world::{LANE_PAGES, SpaceModel};
+use quire_hosted::model::{Fate, State};
+use quire_vm::flush::Obligation;
+use quire_vm::map::{Advice, MapRequest, Placement};
+use quire_vm::{FaultError, MapError, PAGE_SIZE, Pmap, Table, VirtRange};
+
+/// Words of the volatile object, in their highest byte.
+const VOLATILE: u64 = 0x7e << 56;
+
+/// Where each lane has its stacks: away from everything else.
+const STACKS: u64 = 0x6000_0000_0000;
+
+impl Worker<'_> {
+    pub fn inherit(&mut self, model: &SpaceModel) {
+        let run = self.run(model);
+        let (advice, fate) = [
+            (Advice::DontFork, Fate::Leave),
+            (Advice::DoFork, Fate::Unknown),
+            (Advice::WipeOnFork, Fate::Wipe),
+            (Advice::KeepOnFork, Fate::Unknown),
+        ][self.random(4)];
+        self.doing = format!("advise {run:?} {advice:?}");
+        let mut pages = self.own(model);
+        let r = self.range(&run);
+        let (done, span) = self.world.during(|| model.space.advise(r, advice));
+        // Two flags, of which either decides: what the model does not tell apart it forgets.
+        let known = |old: Fate| match (old, fate) {
+            (Fate::Keep, Fate::Unknown) => Fate::Keep,
+            (Fate::Keep, new) => new,
+            (old, new) if old == new => old,
+            (Fate::Leave, Fate::Unknown) if advice == Advice::DoFork => Fate::Keep,
+            (Fate::Wipe, Fate::Unknown) if advice == Advice::KeepOnFork => Fate::Keep,
+            _ => Fate::Unknown,
+        };
+        match done {
+            Err(MapError::Invalid) if advice == Advice::WipeOnFork => {}
+            Err(MapError::OutOfMemory) => self.no_memory(),
+            Ok(()) | Err(MapError::NotMapped) => {
+                // Nothing that is not mapped keeps advice.
+                for i in run.clone() {
+                    let (old, certain) = (pages[i].fate(), pages[i].certain());
+                    match certain {
+                        Some(State::Unmapped) => {}
+                        Some(_) => pages[i].set_fate(known(old), span),
+                        None => pages[i].set_fate(Fate::Unknown, span),
+                    }
+                }
+                self.whole(model, &mut pages, run, span, done, |s| s);
+            }
+            Err(e) => self.wrong(&format!("failed: {e:?}")),
+        }
+    }
+
+    /// Drops a leaf, which comes back by a fault: page tables are only a cache of the map.
+    pub fn forget(&mut self, model: &SpaceModel) {
+        let (lane, i) = self.elsewhere(model);
+        let va = self.world.va(lane, i);
+        self.doing = format!("drop the leaf of {i} of lane {lane} at {va:#x} in space {}", model.space.id());
+        let (vm, pmap) = (self.cpu.vm(), model.space.pmap());
+        let mut owed = Obligation::new(vm, pmap);
+        if let Some(mut table) = pmap.next_table(vm, VirtRange { start: va, end: va + PAGE_SIZE }) {
+            let _gone = table.remove(va, &mut owed);
+        }
+        // It is gone, and not flushed yet, for as long as an interrupt may take.
+        if self.random(4) == 0 {
+            std::thread::sleep(std::time::Duration::from_micros(30));
+        }
+        let _flushed = owed.discharge();
+    }
+
+    pub fn page_out(&mut self, model: &SpaceModel) {
+        let run = self.run(model);
+        self.doing = format!("page out {run:?}");
+        let mut pages = self.own(model);
+        let r = self.range(&run);
+        let (done, span) = self.world.during(|| model.space.advise(r, Advice::PageOut));
+        self.whole(model, &mut pages, run, span, done, |s| s);
+    }
+
+    pub fn sync(&mut self, model: &SpaceModel) {
+        let run = self.run(model);
+        self.doing = format!("write {run:?} back");
+        let mut pages = self.own(model);
+        let r = self.range(&run);
+        let (done, span) = self.world.during(|| model.space.sync(r));
+        self.whole(model, &mut pages, run, span, done, |s| s);
+    }
+
+    pub fn drop_tables(&mut self, model: &SpaceModel) {
+        self.doing = format!("drop the tables of space {}", model.space.id());
+        self.cpu.leave();
+        let _where_nobody_runs_it = model.space.drop_tables();
+        self.cpu.enter(&model.space);
+    }
+
+    /// Stores to every page of the own lane.
+    pub fn fill(&mut self, model: &SpaceModel) {
+        let mut pages = self.own(model);
+        let (start, end) = self.world.mix.focus.unwrap_or((0, LANE_PAGES));
+        for i in start..end {
+            self.write(model, &mut pages, i);
+        }
+    }
+
+    pub fn futex_key(&mut self, model: &SpaceModel) {
+        let i = self.run(model).start;
+        let va = self.world.va(self.lane, i) + 16;
+        self.doing = format!("key of {va:#x}");
+        let pages = self.own(model);
+        let key = model.space.futex_key(va);
+        let right = match pages[i].certain() {
+            Some(State::Unmapped) => key == Err(FaultError::NotMapped),
+            Some(State::Private(..)) => key == Ok((model.space.id(), va)),
+            Some(State::Shared(_, o, p)) => {
+                let byte = self.world.shared[o].index(self.lane, p) * PAGE_SIZE + 16;
+                key.is_ok_and(|(object, at)| at == byte && object != model.space.id())
+            }
+            None => true,
+        };
+        if !right {
+            self.wrong(&format!("the key is {key:x?}, of {:?}", pages[i].now()));
+        }
+    }
+
+    /// Writes or discards pages that others copy, or copies them: what was copied is what was there, not what came later.
+    pub fn volatile(&mut self, model: &SpaceModel) {
+        let object = &self.world.volatile;
+        let page = self.random(2) as u64;
+        self.doing = format!("use page {page} of the volatile object in space {}", model.space.id());
+        match self.random(4) {
+            0 => {
+                let word = VOLATILE | self.stamp();
+                // Where it fails for memory, nothing was written.
+                let _done = object.write::<std::convert::Infallible>(page * PAGE_SIZE, PAGE_SIZE as usize, &mut |to| {
+                    to.chunks_exact_mut(8).for_each(|w| w.copy_from_slice(&word.to_le_bytes()));
+                    Ok(to.len())
+                });
+            }
+            1 => object.discard(page..page + 1),
+            _ => {
+                let all = MapRequest::private(Placement::Any { hint: 0 }, 2 * PAGE_SIZE);
+                let at = match model.space.map(&MapRequest { object: Some((object.clone(), 0)), ..all }) {
+                    Ok(at) => at,
+                    Err(MapError::OutOfMemory) => return self.no_memory(),
+                    Err(e) => self.wrong(&format!("map failed: {e:?}")),
+                };
+                let stamp = self.stamp();
+                for va in [at, at + PAGE_SIZE] {
+                    if self.store(&model.space, va + 8, stamp).is_err() {
+                        continue;
+                    }
+                    for within in [0, 16, 2048, PAGE_SIZE - 8] {
+                        match self.load(&model.space, va + within) {
+                            Ok(v) if v == 0 || v & !(u64::MAX >> 8) == VOLATILE => {}
+                            Err(FaultError::OutOfMemory) => {}
+                            other => self.wrong(&format!("a copy reads as {other:x?} at {within}")),
+                        }
+                    }
+                }
+                while model.space.unmap(VirtRange { start: at, end: at + 2 * PAGE_SIZE }).is_err() {
+                    self.no_memory();
+                    self.cpu.interrupts();
+                }
+            }
+        }
+    }
+
+    /// A stack grows below itself, not beyond its limit, keeps what was stored, and goes.
+    pub fn stack(&mut self, model: &SpaceModel) {
+        let end = STACKS + (self.lane as u64 + 1) * (1 << 30);
+        let depth = 1 + self.random(40) as u64;
+        self.doing = format!("a stack of {depth} pages below {end:#x} in space {}", model.space.id());
+        // One at a time in a space: nobody else uses these addresses, but a child has what its parent had.
+        let _mine = self.own(model);
+        let all = VirtRange { start: end - 64 * PAGE_SIZE, end };
+        let top = end - 2 * PAGE_SIZE;
+        let request = MapRequest { grows_down: true, ..MapRequest::private(Placement::Fixed(top), 2 * PAGE_SIZE) };
+        let cleared = model.space.unmap(all).and_then(|()| model.space.map(&request));
+        match cleared {
+            Ok(_) => {}
+            Err(MapError::OutOfMemory) => return self.no_memory(),
+            Err(e) => self.wrong(&format!("failed: {e:?}")),
+        }
+        let stamp = self.stamp();
+        for n in 1..=depth {
+            let va = top - n * PAGE_SIZE;
+            match model.space.grow_stack(va) {
+                Ok(()) => {}
+                Err(MapError::OutOfMemory) => return self.no_memory(),
+                Err(e) => self.wrong(&format!("it does not grow to {va:#x}: {e:?}")),
+            }
+            if self.store(&model.space, va, stamp + n).is_err() {
+                return self.no_memory();
+            }
+        }
+        for n in 1..=depth {
+            match self.load(&model.space, top - n * PAGE_SIZE) {
+                Ok(v) if v == stamp + n => {}
+                Err(FaultError::OutOfMemory) => return self.no_memory(),
+                other => self.wrong(&format!("what was stored {n} pages down reads as {other:x?}")),
+            }
+        }
+        self.spend_stamps(depth);
+        let far = model.space.grow_stack(top - (16 << 20));
+        if far != Err(MapError::NotMapped) {
+            self.wrong(&format!("a stack grows beyond its limit: {far:?}"));
+        }
+        if self.random(2) == 0 && model.space.unmap(all) == Err(MapError::OutOfMemory) {
+            self.no_memory();
+        }
+    }
+}

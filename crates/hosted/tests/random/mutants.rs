@@ -1,0 +1,84 @@
+//! Steps of protocols that are left out: the random test must notice each.
+
+use quire_vm::mutant::{Mutant, set_mutant};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Each step with the configuration that shows its absence soonest.
+const FOUND_BY: &[(Mutant, &str)] = &[
+    (Mutant::NoBusyCheck, "faults_against_discards"),
+    (Mutant::NoStaleCheck, "four_cpus_see_what_they_wrote"),
+    (Mutant::NoFrontCheck, "copies_whose_leaves_are_dropped"),
+    (Mutant::NoSourceCheck, "copies_of_what_others_discard"),
+    (Mutant::NoUnflushedCheck, "leaves_that_are_gone_and_not_flushed"),
+    (Mutant::NoEndCheck, "faults_beyond_an_end_that_moves"),
+];
+
+/// The exit status of a run that notices.
+const NOTICED: i32 = 3;
+
+/// The step that `QUIRE_MUTANT` names.
+pub fn from_environment() -> Option<Mutant> {
+    let name = std::env::var("QUIRE_MUTANT").ok()?;
+    let found = FOUND_BY.iter().map(|(m, _)| *m).find(|m| format!("{m:?}") == name);
+    Some(found.unwrap_or_else(|| panic!("{name} is no step that can be left out here")))
+}
+
+/// Leaves it out from now on. The first panic ends the process: what follows in the other threads is of no interest.
+pub fn switch_on(mutant: Option<Mutant>) {
+    set_mutant(mutant);
+    if mutant.is_some() {
+        let say = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            say(info);
+            std::process::exit(NOTICED);
+        }));
+    }
+}
+
+/// Operations of each CPU in one attempt, and attempts.
+const STEPS: u64 = 20_000;
+const ATTEMPTS: u64 = 8;
+/// Longer than an attempt takes; one that hangs has noticed too.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Runs the test of that name with the step left out until it fails; returns after how many attempts.
+fn attempts(mutant: Mutant, name: &str) -> Option<u64> {
+    let program = std::env::current_exe().expect("this program has a file");
+    (1..=ATTEMPTS).find(|attempt| {
+        let mut child = Command::new(&program)
+            .args(["--exact", name])
+            .env("QUIRE_MUTANT", format!("{mutant:?}"))
+            .env("QUIRE_SEED", (attempt * 7919).to_string())
+            .env("QUIRE_STEPS", STEPS.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the test program runs");
+        let start = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait().expect("a child") {
+                // Ended by the first panic after the switch, or by a signal; anything else is another mistake.
+                let noticed = matches!(status.code(), Some(NOTICED) | None);
+                assert!(noticed || status.success(), "{name} cannot be run with {mutant:?}: {status}");
+                return noticed;
+            }
+            if start.elapsed() > LIMIT {
+                child.kill().and_then(|()| child.wait()).expect("it ends");
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    })
+}
+
+#[test]
+fn every_step_that_is_left_out_is_noticed() {
+    for (mutant, name) in FOUND_BY {
+        let start = Instant::now();
+        let found = attempts(*mutant, name);
+        println!("{mutant:?}: {found:?} attempts of {name}, {:?}", start.elapsed());
+        assert!(found.is_some(), "{mutant:?} is not noticed by {name} in {ATTEMPTS} times {STEPS} operations a CPU");
+    }
+}

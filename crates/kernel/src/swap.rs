@@ -1,0 +1,66 @@
+//! Swap in memory, and the daemons of the memory core.
+//!
+//! `swap=SIZE` on the kernel's command line sets memory aside that stands for a disk until there is one: what is in it is out
+//! of programs' reach, and comes back page by page.
+
+use crate::layout::direct;
+use crate::machine::vm;
+use crate::paging;
+use crate::personality::kernel_thread;
+use alloc::boxed::Box;
+use core::ptr::NonNull;
+use quire_kernel::command_line;
+use quire_kernel::memory_map::Ram;
+use quire_vm::PAGE_SIZE;
+use quire_vm::daemon::Daemon;
+use quire_vm::memory_store::{FaultPlan, MemoryStore};
+
+/// Memory for swap.
+pub struct Memory {
+    at: NonNull<u8>,
+    pages: u64,
+}
+
+/// Takes the memory that the command line asks for out of `free`; none where it does not, or asks for too much.
+pub fn set_aside(line: &[u8], free: &mut Ram) -> Option<Memory> {
+    let text = core::str::from_utf8(command_line::value(line, "swap")?).ok()?;
+    let pages = command_line::number(text)? / PAGE_SIZE;
+    if pages == 0 {
+        return None;
+    }
+    let memory = paging::take_low(free, pages * PAGE_SIZE).and_then(|at| NonNull::new(direct(at)));
+    if memory.is_none() {
+        log!("no {} MiB in one piece for swap", (pages * PAGE_SIZE) >> 20);
+    }
+    memory.map(|at| Memory { at, pages })
+}
+
+/// Gives it to the memory core.
+///
+/// # Safety
+/// The memory came from [`set_aside`], and nobody else uses it.
+pub unsafe fn add(memory: Option<Memory>) {
+    let Some(memory) = memory else { return };
+    // SAFETY: by this function's contract.
+    let store = unsafe { MemoryStore::new(memory.at, memory.pages, FaultPlan::default()) };
+    match vm().add_swap(Box::leak(Box::new(store))) {
+        Ok(()) => log!("{} MiB of swap, in memory", (memory.pages * PAGE_SIZE) >> 20),
+        Err(e) => log!("swap cannot be used: {e:?}"),
+    }
+}
+
+/// The memory core's own threads.
+const DAEMONS: [Daemon; 3] = [Daemon::Completion, Daemon::Pageout, Daemon::Reaper];
+
+/// Starts them.
+pub fn start_daemons() {
+    for daemon in 0..DAEMONS.len() {
+        kernel_thread(run, daemon);
+    }
+}
+
+extern "C" fn run(daemon: usize) -> ! {
+    vm().daemon_run(DAEMONS[daemon]);
+    // Nobody stops the kernel's daemons.
+    crate::machine::scheduler().exit()
+}

@@ -1,0 +1,145 @@
+//! `mlock`, `mlock2`, `munlock`, `mlockall`, `munlockall`, and what the limit on locked memory allows.
+
+use super::{AddressSpace, page_up};
+use crate::Ctx;
+use crate::errno::Errno;
+use crate::machine::Machine;
+use crate::process::limits::which;
+use crate::user::USER_END;
+use linux_raw_sys::general as raw;
+use quire_vm::map::Wire;
+use quire_vm::{MapError, PAGE_SIZE, VirtRange};
+
+/// What a process may lock at most, in bytes; `None`: as much as it likes (root).
+fn limit<M: Machine>(ctx: &Ctx<'_, M>) -> Option<u64> {
+    (!ctx.process().credentials().is_root()).then(|| ctx.process().limits().soft(which::MEMLOCK))
+}
+
+/// EPERM for who may lock nothing at all.
+pub(super) fn may_lock<M: Machine>(ctx: &Ctx<'_, M>) -> Result<(), Errno> {
+    if limit(ctx) == Some(0) { Err(Errno::EPERM) } else { Ok(()) }
+}
+
+/// EAGAIN where `more` bytes, about to be mapped locked, are more than the limit leaves.
+pub(super) fn may_add<M: Machine>(ctx: &Ctx<'_, M>, more: u64) -> Result<(), Errno> {
+    match limit(ctx) {
+        Some(limit) if ctx.space()?.wired_bytes().saturating_add(more) > limit => Err(Errno::EAGAIN),
+        _ => Ok(()),
+    }
+}
+
+/// Whole pages over `len` bytes at `address`; `None`: nothing. A range that no mapping can fill is ENOMEM.
+fn pages(address: u64, len: u64) -> Result<Option<VirtRange>, Errno> {
+    let start = address & !(PAGE_SIZE - 1);
+    let end = len.checked_add(address - start).and_then(page_up).and_then(|len| start.checked_add(len));
+    let end = end.ok_or(Errno::EINVAL)?;
+    if end == start {
+        return Ok(None);
+    }
+    if start < PAGE_SIZE || end > USER_END { Err(Errno::ENOMEM) } else { Ok(Some(VirtRange { start, end })) }
+}
+
+/// Bytes that are brought in between two looks at whether the caller was killed.
+const STEP: u64 = 1 << 20;
+
+fn wire<M: Machine>(ctx: &Ctx<'_, M>, range: VirtRange, how: Wire) -> Result<usize, Errno> {
+    let space = ctx.space()?;
+    let mut result = space.wire(range, how);
+    let mut at = range.start;
+    while how == Wire::Now && result.is_ok() && at < range.end {
+        if ctx.thread.killed() {
+            return Err(Errno::EINTR);
+        }
+        let end = range.end.min(at + STEP);
+        result = space.make_resident(VirtRange { start: at, end });
+        at = end;
+    }
+    match result {
+        Ok(()) => Ok(0),
+        Err(MapError::OutOfMemory) => Err(Errno::EAGAIN),
+        // A hole, or something that cannot be made resident.
+        Err(MapError::NotMapped | MapError::Protection) => Err(Errno::ENOMEM),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn lock<M: Machine>(ctx: &Ctx<'_, M>, address: u64, len: u64, how: Wire) -> Result<usize, Errno> {
+    may_lock(ctx)?;
+    let Some(range) = pages(address, len)? else { return Ok(0) };
+    if let Some(limit) = limit(ctx) {
+        let memory = ctx.space()?;
+        // What is locked already is not counted twice.
+        let after = memory.wired_bytes().saturating_add(range.len()).saturating_sub(memory.wired_in(range));
+        if after > limit {
+            return Err(Errno::ENOMEM);
+        }
+    }
+    wire(ctx, range, how)
+}
+
+/// `mlock`
+pub fn sys_mlock<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64) -> Result<usize, Errno> {
+    lock(ctx, address, len, Wire::Now)
+}
+
+/// `mlock2`
+pub fn sys_mlock2<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, flags: u32) -> Result<usize, Errno> {
+    match flags {
+        0 => lock(ctx, address, len, Wire::Now),
+        raw::MLOCK_ONFAULT => lock(ctx, address, len, Wire::OnFault),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// `munlock`
+pub fn sys_munlock<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64) -> Result<usize, Errno> {
+    match pages(address, len)? {
+        Some(range) => wire(ctx, range, Wire::No),
+        None => Ok(0),
+    }
+}
+
+/// `mlockall`
+pub fn sys_mlockall<M: Machine>(ctx: &mut Ctx<'_, M>, flags: u32) -> Result<usize, Errno> {
+    let known = raw::MCL_CURRENT | raw::MCL_FUTURE | raw::MCL_ONFAULT;
+    if flags == 0 || flags & !known != 0 || flags == raw::MCL_ONFAULT {
+        return Err(Errno::EINVAL);
+    }
+    may_lock(ctx)?;
+    let memory = ctx.space()?;
+    let current = flags & raw::MCL_CURRENT != 0;
+    if current && limit(ctx).is_some_and(|limit| memory.stats().mapped_bytes > limit) {
+        return Err(Errno::ENOMEM);
+    }
+    let how = if flags & raw::MCL_ONFAULT != 0 { Wire::OnFault } else { Wire::Now };
+    memory.wire_future(if flags & raw::MCL_FUTURE != 0 { how } else { Wire::No });
+    if current {
+        memory.wire_all(how)?;
+        if how == Wire::Now {
+            let mut at = PAGE_SIZE;
+            while let Some(range) = next_mapped(memory, at) {
+                // What cannot be made resident is no error here.
+                let _as_far_as_it_goes = super::advise::populate(ctx, range);
+                at = range.end;
+            }
+        }
+    }
+    Ok(0)
+}
+
+fn next_mapped<M: Machine>(memory: &AddressSpace<M>, from: u64) -> Option<VirtRange> {
+    let mut found = None;
+    memory.entries(from, &mut |entry| {
+        found = Some(entry.range);
+        false
+    });
+    found
+}
+
+/// `munlockall`
+pub fn sys_munlockall<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
+    let memory = ctx.space()?;
+    memory.wire_future(Wire::No);
+    memory.wire_all(Wire::No)?;
+    Ok(0)
+}

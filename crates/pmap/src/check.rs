@@ -1,0 +1,88 @@
+//! Derives the invariants of the table pages of one address space again: counts, occupied groups, marks, links.
+
+use crate::format::{FANOUT, Format, base, span};
+use crate::table::{GROUP, Memory, View};
+use crate::tree::Tree;
+use quire_sync::atomic::Ordering;
+use quire_vm::Pfn;
+use quire_vm::check::Broken;
+
+impl<F: Format, A: Memory> Tree<'_, F, A> {
+    /// Checks all table pages; of the root the first `user` entries. `is_table`: whether a frame is a table page at all.
+    /// Others may walk, link, enter, remove and prune meanwhile, unless the caller says that nothing is under way (`quiet`).
+    /// Returns how many entries were looked at.
+    pub(crate) fn check(&self, user: usize, is_table: &dyn Fn(Pfn) -> bool, quiet: bool) -> Result<u64, Broken> {
+        let _pin = self.memory.pin();
+        self.check_table(self.root, F::LEVELS - 1, 0, user, is_table, quiet)
+    }
+
+    /// The table page `t` at `level`, which begins at `va`, and those below. => caller is pinned.
+    fn check_table(
+        &self,
+        t: Pfn,
+        level: u32,
+        va: u64,
+        entries: usize,
+        is_table: &dyn Fn(Pfn) -> bool,
+        quiet: bool,
+    ) -> Result<u64, Broken> {
+        let view = View::of(self.memory, t);
+        {
+            let _held = view.state.lock();
+            if view.state.is_dead() {
+                // Taken out since its parent was looked at, under whose lock a child is dead only once it is unlinked.
+                return Ok(0);
+            }
+            self.check_locked(&view, level, va, entries, is_table, quiet)?;
+        }
+        let mut cost = entries as u64;
+        if level > 0 {
+            for i in 0..entries {
+                let word = view.slots[i].load(Ordering::Acquire);
+                if F::present(word) {
+                    let below = base(va + i as u64 * span(level), level);
+                    cost += self.check_table(F::frame(word), level - 1, below, FANOUT, is_table, quiet)?;
+                }
+            }
+        }
+        Ok(cost)
+    }
+
+    /// One table page by itself. => caller holds its lock.
+    fn check_locked(
+        &self,
+        view: &View<'_>,
+        level: u32,
+        va: u64,
+        entries: usize,
+        is_table: &dyn Fn(Pfn) -> bool,
+        quiet: bool,
+    ) -> Result<(), Broken> {
+        let mut live = 0;
+        let occupied = view.occupied.load(Ordering::Acquire);
+        for i in 0..entries {
+            let word = view.slots[i].load(Ordering::Acquire);
+            let at = va + i as u64 * span(level);
+            if word == 0 {
+                continue;
+            }
+            if !F::present(word) {
+                return Err(Broken::TableWord(at));
+            }
+            live += 1;
+            if occupied & (1 << (i / GROUP)) == 0 {
+                return Err(Broken::TableOccupied(at));
+            }
+            if level > 0 && (!is_table(F::frame(word)) || self.memory.state(F::frame(word)).is_dead()) {
+                return Err(Broken::TableDead(at));
+            }
+        }
+        if live != view.state.live() {
+            return Err(Broken::TableLive(va));
+        }
+        if quiet && view.state.unflushed() {
+            return Err(Broken::TableUnflushed(va));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,79 @@
+//! How an architecture spells page-table entries, and where an address stands in the tables.
+//!
+//! All tables are one page of 64-bit entries: 512 to a table, nine bits of the address a level, on x86-64 and on RISC-V
+//! alike. What an entry says is the architecture's.
+
+use crate::kernel_tables::Rights;
+use quire_vm::machine::{Enter, Leaf};
+use quire_vm::{MemoryType, PAGE_SHIFT, Pfn, Prot, VirtRange};
+
+/// log2 of the entries in a table.
+#[cfg(not(any(loom, shuttle)))]
+pub const BITS: u32 = 9;
+/// log2 of the entries in a table; fewer under the model checkers.
+#[cfg(any(loom, shuttle))]
+pub const BITS: u32 = 1;
+
+/// Entries in a table.
+pub const FANOUT: usize = 1 << BITS;
+
+/// Page-table entries of one architecture. An entry that is not present is zero: no frame number is ever left behind in one,
+/// so nothing is there for a speculative load to follow (L1TF on x86-64).
+pub trait Format: Send + Sync + Sized + 'static {
+    /// Levels of tables; level 0 is the last one, whose entries are leaves.
+    const LEVELS: u32;
+    /// The addresses that programs may map. The entries of the root below the middle are theirs.
+    const USER: VirtRange;
+    /// The first address of the kernel's half.
+    const KERNEL_HALF: u64;
+    /// Dropping one page's translation also drops every cached upper level of that space (x86-64's INVLPG does, RISC-V's
+    /// SFENCE.VMA with an address does not).
+    const PAGE_DROPS_UPPER: bool;
+    /// The hardware may remember that nothing was there: an entry that becomes present is not seen before a local fence
+    /// (RISC-V; x86-64 never caches what is not present, and a page fault drops the translation that it came from).
+    const CACHES_ABSENT: bool;
+    /// Something was translated through the entry.
+    const ACCESSED: u64;
+
+    /// Whether the entry is present.
+    fn present(word: u64) -> bool;
+    /// The frame that an entry names.
+    fn frame(word: u64) -> Pfn;
+    /// An entry for a table page below a table of programs.
+    fn user_table(child: Pfn) -> u64;
+    /// An entry for a table page below a table of the kernel's.
+    fn kernel_table(child: Pfn) -> u64;
+    /// A user leaf. Accessed is preset, and dirty where stores are allowed: a writable leaf implies that the page is marked
+    /// dirty already (Contract C2).
+    fn user_leaf(new: Enter) -> u64;
+    /// What a user leaf says, if it is present.
+    fn read_leaf(word: u64) -> Option<Leaf>;
+    /// The leaf `old` with the rights of `add`, which maps the same frame, besides its own. Accessed and dirty stay.
+    fn strengthen(old: u64, add: u64) -> u64;
+    /// The leaf `old` with no more rights than `keep`, which is not empty. Where stores go, dirty goes with them.
+    fn weaken(old: u64, keep: Prot) -> u64;
+    /// A kernel leaf at `level` for the physical address `pa`, aligned to what it covers. Accessed and dirty are preset:
+    /// nobody asks for them, and hardware need not write them.
+    fn kernel_leaf(pa: u64, level: u32, rights: Rights, memory: MemoryType) -> u64;
+    /// A kernel leaf's other rights: the same word with these.
+    fn with_rights(word: u64, rights: Rights) -> u64;
+    /// What a kernel leaf allows.
+    fn rights(word: u64) -> Rights;
+    /// Whether a present entry of a table at `level` is a leaf.
+    fn is_leaf(word: u64, level: u32) -> bool;
+}
+
+/// Bytes that one entry of a table at `level` covers.
+pub const fn span(level: u32) -> u64 {
+    1 << (PAGE_SHIFT + BITS * level)
+}
+
+/// Which entry of a table at `level` covers `va`.
+pub const fn index(va: u64, level: u32) -> usize {
+    (va >> (PAGE_SHIFT + BITS * level)) as usize & (FANOUT - 1)
+}
+
+/// The first address that the entry covers which covers `va` at `level`.
+pub const fn base(va: u64, level: u32) -> u64 {
+    va & !(span(level) - 1)
+}

@@ -1,0 +1,57 @@
+//! What a machine's [`KernelPages`](quire_vm::machine::KernelPages) does by [`KernelTables`](crate::KernelTables): a machine's
+//! implementation of that trait is these three calls.
+
+use crate::hardware::Hardware;
+use crate::kernel_tables::{KernelMapError, Rights};
+use crate::shootdown::Request;
+use quire_sync::cpuset::CpuMask;
+use quire_sync::preempt_off;
+use quire_vm::flush::FlushSet;
+use quire_vm::frames::{Fill, For};
+use quire_vm::page::Kind;
+use quire_vm::{MemoryType, OutOfMemory, PAGE_SIZE, Pfn, VirtRange, Vm};
+
+/// Maps the page at `va` for loads and stores; see [`quire_vm::machine::KernelPages::map_kernel`].
+///
+/// # Panics
+/// Where `va` was not reserved at boot or is mapped: the kernel's map hands an address out once.
+pub fn map<M: Hardware>(vm: &'static Vm<M>, va: u64, pfn: Pfn, memory: MemoryType) -> Result<(), OutOfMemory> {
+    let machine = vm.machine();
+    let mut frames = || {
+        let pfn = vm.alloc_frame(Fill::Any, For::Kernel).ok()?.into_pfn();
+        vm.page(pfn).set_kind(Kind::Table);
+        Some(pfn)
+    };
+    let range = VirtRange { start: va, end: va + PAGE_SIZE };
+    match machine.mmu().kernel().map(machine, range, pfn.address(), Rights::Write, memory, &mut frames) {
+        Ok(()) => Ok(()),
+        Err(KernelMapError::OutOfMemory) => Err(OutOfMemory),
+        Err(e) => panic!("kernel address {va:#x} cannot be mapped: {e:?}"),
+    }
+}
+
+/// Whether a kernel fault at `va` came only of what the hardware remembered, and nothing more is to be done than to try again:
+/// the page is mapped, and this CPU has been made to look. ([`Format::CACHES_ABSENT`](crate::Format::CACHES_ABSENT); on
+/// x86-64 there are no such faults.)
+pub fn look_again<M: Hardware>(machine: &M, va: u64) -> bool {
+    let there = machine.mmu().kernel().lookup(machine, va).is_some();
+    if there {
+        machine.drop_page(va);
+    }
+    there
+}
+
+/// Takes the mapping of the page at `va` away; see [`quire_vm::machine::KernelPages::unmap_kernel`].
+pub fn unmap<M: Hardware>(machine: &M, va: u64) -> Option<Pfn> {
+    machine.mmu().kernel().take(machine, va)
+}
+
+/// Makes every CPU drop its translations of `set`; see [`quire_vm::machine::KernelPages::flush_kernel`].
+pub fn flush<M: Hardware>(machine: &M, set: &FlushSet) {
+    let request = match set.ranges() {
+        Some(ranges) => Request::kernel(ranges),
+        None => Request::everything(),
+    };
+    let _here = preempt_off();
+    machine.shoot(&CpuMask::first(machine.cpus()), &request);
+}

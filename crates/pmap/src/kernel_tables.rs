@@ -1,0 +1,256 @@
+//! The kernel's half of every address space: made at boot, shared by all roots, never freed.
+//!
+//! The root entries of the ranges that the kernel will ever use are filled once, before the first space exists, and copied
+//! into every new root; below them everything is shared, so a kernel mapping made later is at once in every space. Table
+//! pages of the kernel are never freed and their entries change under one lock: kernel mappings are rare.
+
+use crate::format::{FANOUT, Format, base, index, span};
+use core::marker::PhantomData;
+use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::{Rank, SpinLock};
+use quire_vm::{MemoryType, OutOfMemory, PAGE_SIZE, Pfn, Phys, VirtRange};
+
+/// Bytes that a large kernel leaf covers.
+pub const LARGE_PAGE: u64 = span(1);
+
+/// What the kernel may do with a mapping of its own. There is no way to say "store and execute" (W^X).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rights {
+    /// Loads.
+    Read,
+    /// Loads and stores.
+    Write,
+    /// Loads and instruction fetches.
+    Execute,
+}
+
+/// Why a kernel mapping could not be made. What was made before stays; nothing that was there is replaced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KernelMapError {
+    /// Addresses that are misaligned, not in the kernel's half, or outside what was reserved at boot.
+    Invalid(u64),
+    /// Something else is mapped at this address.
+    Exists(u64),
+    /// No frame for a table page.
+    OutOfMemory,
+}
+
+impl From<OutOfMemory> for KernelMapError {
+    fn from(_: OutOfMemory) -> Self {
+        KernelMapError::OutOfMemory
+    }
+}
+
+/// The kernel's tables.
+pub struct KernelTables<F: Format> {
+    root: Pfn,
+    format: PhantomData<F>,
+    /// Root entries that are filled: one bit for each of the upper 256.
+    used: [u64; FANOUT.div_ceil(128)],
+    lock: SpinLock<()>,
+}
+
+impl<F: Format> KernelTables<F> {
+    /// Empty tables in the frame `root`, which is theirs from now on.
+    pub fn new(phys: &impl Phys, root: Pfn) -> Self {
+        // SAFETY: the frame is the caller's to give.
+        unsafe { phys.zero_frame(root) };
+        KernelTables { root, format: PhantomData, used: [0; _], lock: SpinLock::new(Rank::TABLE_UPPER, ()) }
+    }
+
+    /// The kernel's own root: what a CPU has in CR3 when it runs no program.
+    pub fn root(&self) -> Pfn {
+        self.root
+    }
+
+    /// Fills the root entries over `range`, so that mappings can be made there at any time later. Only before the first
+    /// space exists: the table pages taken here are in every root.
+    pub fn reserve(
+        &mut self,
+        phys: &impl Phys,
+        range: VirtRange,
+        frames: &mut dyn FnMut() -> Option<Pfn>,
+    ) -> Result<(), KernelMapError> {
+        if range.start < F::KERNEL_HALF || range.is_empty() {
+            return Err(KernelMapError::Invalid(range.start));
+        }
+        for i in index(range.start, F::LEVELS - 1)..=index(range.end - 1, F::LEVELS - 1) {
+            self.descend(phys, self.root, F::LEVELS - 1, i, frames)?;
+            let bit = i - FANOUT / 2;
+            self.used[bit / 64] |= 1 << (bit % 64);
+        }
+        Ok(())
+    }
+
+    /// Maps `range` to the physical addresses from `physical` on, with 2 MiB leaves where both sides allow it. New table
+    /// pages come from `frames`. A mapping that is there already is left alone and is an error. No flush is needed: entries
+    /// that are not present are never cached.
+    pub fn map(
+        &self,
+        phys: &impl Phys,
+        range: VirtRange,
+        physical: u64,
+        rights: Rights,
+        memory: MemoryType,
+        frames: &mut dyn FnMut() -> Option<Pfn>,
+    ) -> Result<(), KernelMapError> {
+        if !(range.start | range.end | physical).is_multiple_of(PAGE_SIZE) {
+            return Err(KernelMapError::Invalid(range.start));
+        }
+        let _guard = self.lock.lock();
+        let (mut va, mut pa) = (range.start, physical);
+        while va < range.end {
+            let large = (va | pa) % LARGE_PAGE == 0 && range.end - va >= LARGE_PAGE;
+            let level = if large { 1 } else { 0 };
+            let t = self.table(phys, va, level, frames)?;
+            let slot = slot(phys, t, index(va, level));
+            if F::present(slot.load(Ordering::Relaxed)) {
+                return Err(KernelMapError::Exists(va));
+            }
+            slot.store(F::kernel_leaf(pa, level, rights, memory), Ordering::Release);
+            va += span(level);
+            pa += span(level);
+        }
+        Ok(())
+    }
+
+    /// Takes the 4 KiB mappings in `range` away; gaps are allowed. The caller then shoots
+    /// [`Request::kernel`](crate::Request::kernel) at every CPU before it uses the addresses or the frames for anything else.
+    pub fn unmap(&self, phys: &impl Phys, range: VirtRange) -> Result<(), KernelMapError> {
+        self.change(phys, range, |_| 0)
+    }
+
+    /// Takes the 4 KiB mapping of `va` away and returns what it mapped, if there is one. The caller then shoots as after
+    /// [`unmap`](Self::unmap).
+    pub fn take(&self, phys: &impl Phys, va: u64) -> Option<Pfn> {
+        let _guard = self.lock.lock();
+        match self.find(phys, va) {
+            Found::Leaf(slot, 0) => Some(F::frame(slot.swap(0, Ordering::AcqRel))),
+            _ => None,
+        }
+    }
+
+    /// Changes what the mappings in `range` allow; gaps are allowed. The caller then shoots as after [`unmap`](Self::unmap).
+    /// Large leaves must lie wholly inside.
+    pub fn protect(&self, phys: &impl Phys, range: VirtRange, rights: Rights) -> Result<(), KernelMapError> {
+        self.change(phys, range, |old| F::with_rights(old, rights))
+    }
+
+    fn change(&self, phys: &impl Phys, range: VirtRange, new: impl Fn(u64) -> u64) -> Result<(), KernelMapError> {
+        let _guard = self.lock.lock();
+        let mut at = Some(range.start);
+        while let Some(va) = at.filter(|va| *va < range.end) {
+            let found = self.find(phys, va);
+            let (Found::Leaf(_, level) | Found::Absent(level)) = found;
+            let start = base(va, level);
+            // The last entry of the address space has no address behind it.
+            let end = start.checked_add(span(level));
+            if let Found::Leaf(slot, _) = found {
+                if va != start || end.is_none_or(|end| end > range.end) {
+                    return Err(KernelMapError::Invalid(va));
+                }
+                slot.store(new(slot.load(Ordering::Relaxed)), Ordering::Release);
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// The physical address behind kernel address `va`, and whether it may be stored to.
+    pub fn lookup(&self, phys: &impl Phys, va: u64) -> Option<(u64, Rights)> {
+        let Found::Leaf(slot, level) = self.find(phys, va) else { return None };
+        let w = slot.load(Ordering::Acquire);
+        let offset = va - base(va, level);
+        Some(((F::frame(w).address() & !(span(level) - 1)) + offset, F::rights(w)))
+    }
+
+    /// Copies the kernel's half into a new root. => `root` is the caller's alone, and zeroed.
+    pub fn share(&self, phys: &impl Phys, root: Pfn) {
+        self.each_used(|i| {
+            slot(phys, root, i).store(slot(phys, self.root, i).load(Ordering::Relaxed), Ordering::Relaxed);
+        });
+    }
+
+    /// Empties the kernel's half of a root that goes. => no CPU has `root` in CR3.
+    pub(crate) fn unshare(&self, phys: &impl Phys, root: Pfn) {
+        self.each_used(|i| slot(phys, root, i).store(0, Ordering::Relaxed));
+    }
+
+    fn each_used(&self, mut f: impl FnMut(usize)) {
+        for (w, bits) in self.used.iter().enumerate() {
+            let mut bits = *bits;
+            while bits != 0 {
+                f(FANOUT / 2 + w * 64 + bits.trailing_zeros() as usize);
+                bits &= bits - 1;
+            }
+        }
+    }
+
+    /// The table page at `level` over `va`. => caller holds the lock.
+    fn table(
+        &self,
+        phys: &impl Phys,
+        va: u64,
+        level: u32,
+        frames: &mut dyn FnMut() -> Option<Pfn>,
+    ) -> Result<Pfn, KernelMapError> {
+        let top = index(va, F::LEVELS - 1);
+        if va < F::KERNEL_HALF || !F::present(slot(phys, self.root, top).load(Ordering::Relaxed)) {
+            return Err(KernelMapError::Invalid(va));
+        }
+        let mut t = self.root;
+        for l in (level + 1..F::LEVELS).rev() {
+            t = self.descend(phys, t, l, index(va, l), frames)?.ok_or(KernelMapError::Exists(va))?;
+        }
+        Ok(t)
+    }
+
+    /// The table page below entry `i` of `t`, which stands at `level`, made where it is missing; `None` where a large leaf
+    /// stands there.
+    fn descend(
+        &self,
+        phys: &impl Phys,
+        t: Pfn,
+        level: u32,
+        i: usize,
+        frames: &mut dyn FnMut() -> Option<Pfn>,
+    ) -> Result<Option<Pfn>, KernelMapError> {
+        let slot = slot(phys, t, i);
+        let w = slot.load(Ordering::Relaxed);
+        if F::present(w) {
+            return Ok((!F::is_leaf(w, level)).then(|| F::frame(w)));
+        }
+        let child = frames().ok_or(KernelMapError::OutOfMemory)?;
+        // SAFETY: the frame source gives frames that nobody else uses.
+        unsafe { phys.zero_frame(child) };
+        slot.store(F::kernel_table(child), Ordering::Release);
+        Ok(Some(child))
+    }
+
+    fn find<'p>(&self, phys: &'p impl Phys, va: u64) -> Found<'p> {
+        let mut t = self.root;
+        for level in (0..F::LEVELS).rev() {
+            let slot = slot(phys, t, index(va, level));
+            let w = slot.load(Ordering::Acquire);
+            if !F::present(w) {
+                return Found::Absent(level);
+            }
+            if F::is_leaf(w, level) {
+                return Found::Leaf(slot, level);
+            }
+            t = F::frame(w);
+        }
+        unreachable!("the last level has no tables below it")
+    }
+}
+
+enum Found<'p> {
+    Leaf(&'p AtomicU64, u32),
+    Absent(u32),
+}
+
+fn slot(phys: &impl Phys, t: Pfn, i: usize) -> &AtomicU64 {
+    debug_assert!(i < FANOUT);
+    // SAFETY: `t` is a table page, reachable by the trait's contract and never freed; entries are only touched as atomics.
+    unsafe { &*phys.frame_ptr(t).cast::<AtomicU64>().add(i) }
+}

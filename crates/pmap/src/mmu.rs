@@ -1,0 +1,234 @@
+//! Which tables each CPU has loaded, and which tags (PCIDs, ASIDs) stand for which spaces there.
+//!
+//! A CPU keeps the translations of the last few spaces that it ran: tags are its own small cache of spaces, not a number
+//! that a space owns, so the memory is a fixed few words a CPU (Contract C8). A space whose tag is still there and whose
+//! generation has not moved is loaded without losing a translation.
+
+use crate::format::Format;
+use crate::hardware::Hardware;
+use crate::kernel_tables::KernelTables;
+use crate::shootdown::{Residency, drop_loaded};
+use core::ptr::{self, NonNull};
+use quire_sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use quire_sync::{CpuId, PerCpu, Rank, SpinLock, preempt_off};
+use quire_vm::frames::Frame;
+use quire_vm::{Pfn, Vm};
+
+/// Tags that each CPU uses for spaces. More would only keep translations that other work has pushed out of the TLB before
+/// their space runs again (Linux came to six PCIDs as well).
+pub const TAGS: usize = 6;
+
+/// One tag of one CPU: whose entries it holds, and how fresh they are.
+struct Tagged {
+    space: AtomicU64,
+    seen: AtomicU64,
+}
+
+/// Empty table pages that a CPU keeps: enough for two small processes, few enough not to matter.
+const SPARE: u32 = 16;
+
+/// Empty table pages, linked through their descriptors.
+#[derive(Default)]
+struct Spare {
+    head: Option<Pfn>,
+    len: u32,
+}
+
+/// One CPU's translation state. Only that CPU touches it, with interrupts off or from a shootdown handler.
+pub struct CpuMmu {
+    /// The space that is loaded; null: the kernel's own root.
+    space: AtomicPtr<Residency>,
+    /// Its number, 0 for the kernel's.
+    loaded: AtomicU64,
+    root: AtomicU64,
+    tag: AtomicU16,
+    slot: AtomicUsize,
+    slots: [Tagged; TAGS],
+    /// Table pages are empty again when they are given back, so the next one needs no zeroing. Another CPU takes the lock
+    /// only to drain it.
+    spare: SpinLock<Spare>,
+}
+
+impl CpuMmu {
+    fn new() -> Self {
+        CpuMmu {
+            space: AtomicPtr::new(ptr::null_mut()),
+            loaded: AtomicU64::new(0),
+            root: AtomicU64::new(0),
+            tag: AtomicU16::new(0),
+            slot: AtomicUsize::new(0),
+            slots: core::array::from_fn(|_| Tagged { space: AtomicU64::new(0), seen: AtomicU64::new(0) }),
+            spare: SpinLock::new(Rank::TABLE_SPARE, Spare::default()),
+        }
+    }
+
+    /// The number of the space that is loaded, 0 for the kernel's own root.
+    pub fn loaded(&self) -> u64 {
+        self.loaded.load(Ordering::Relaxed)
+    }
+
+    /// The root that is loaded, and the tag that it is loaded under.
+    pub(crate) fn root(&self) -> (Pfn, u16) {
+        (Pfn(self.root.load(Ordering::Relaxed)), self.tag.load(Ordering::Relaxed))
+    }
+
+    fn set_root(&self, root: Pfn, tag: u16) {
+        self.root.store(root.0, Ordering::Relaxed);
+        self.tag.store(tag, Ordering::Relaxed);
+    }
+
+    /// The generation of the loaded space that this CPU has caught up with.
+    pub(crate) fn seen(&self) -> u64 {
+        self.slots[self.slot.load(Ordering::Relaxed)].seen.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_seen(&self, generation: u64) {
+        self.slots[self.slot.load(Ordering::Relaxed)].seen.store(generation, Ordering::Relaxed);
+    }
+
+    /// Which tag's slot to load `space` into, and whether what it holds is that space's as of `generation`.
+    fn choose(&self, space: u64, generation: u64, tags: bool) -> (usize, bool) {
+        if !tags {
+            return (0, false);
+        }
+        match self.slots.iter().position(|s| s.space.load(Ordering::Relaxed) == space) {
+            Some(i) => (i, self.slots[i].seen.load(Ordering::Relaxed) == generation),
+            // In turn: what was loaded longest ago, if spaces come in turn as well.
+            None => ((self.slot.load(Ordering::Relaxed) + 1) % TAGS, false),
+        }
+    }
+}
+
+/// The translation state of all CPUs, and the kernel's half.
+pub struct Mmu<F: Format> {
+    kernel: KernelTables<F>,
+    cpus: PerCpu<CpuMmu>,
+    /// The number of the next space; never reused.
+    next_id: AtomicU64,
+    tags: bool,
+}
+
+impl<F: Format> Mmu<F> {
+    /// The size in bytes of the memory that [`Mmu::new`] needs, aligned to 128.
+    pub const fn bytes(cpus: usize) -> usize {
+        PerCpu::<CpuMmu>::bytes(cpus)
+    }
+
+    /// The state of `cpus` CPUs, each of which runs on the kernel's own root. `tags`: CPUs have address-space
+    /// tags, switched on everywhere.
+    ///
+    /// # Safety
+    /// `memory` points to [`Mmu::bytes`]`(cpus)` writable bytes, aligned to 128, that nobody else uses, for ever.
+    pub unsafe fn new(memory: NonNull<u8>, cpus: usize, kernel: KernelTables<F>, tags: bool) -> Mmu<F> {
+        let root = kernel.root();
+        // SAFETY: as this function's.
+        let cpus = unsafe { PerCpu::new(memory, cpus, |_| CpuMmu::new()) };
+        cpus.iter().for_each(|c| c.set_root(root, 0));
+        Mmu { kernel, cpus, next_id: AtomicU64::new(1), tags }
+    }
+
+    /// Whether tags are used.
+    pub fn tags(&self) -> bool {
+        self.tags
+    }
+
+    /// The kernel's half, shared by all spaces.
+    pub fn kernel(&self) -> &KernelTables<F> {
+        &self.kernel
+    }
+
+    /// One CPU's state.
+    pub fn cpu(&self, cpu: CpuId) -> &CpuMmu {
+        self.cpus.of(cpu)
+    }
+
+    /// An empty table page from this CPU's few.
+    pub(crate) fn take_spare<M: Hardware<Format = F>>(&self, vm: &Vm<M>) -> Option<Pfn> {
+        let cpu = preempt_off();
+        let mut spare = self.cpus.mine(&cpu).spare.lock();
+        let t = spare.head?;
+        *spare = Spare { head: vm.page(t).next(), len: spare.len - 1 };
+        Some(t)
+    }
+
+    /// Keeps an empty table page for later, where there is room.
+    pub(crate) fn keep_spare<M: Hardware<Format = F>>(&self, vm: &Vm<M>, t: Pfn) -> bool {
+        let cpu = preempt_off();
+        let mut spare = self.cpus.mine(&cpu).spare.lock();
+        if spare.len == SPARE {
+            return false;
+        }
+        vm.page(t).set_next(spare.head);
+        *spare = Spare { head: Some(t), len: spare.len + 1 };
+        true
+    }
+
+    /// Gives the empty table pages that the CPUs keep back to the system; returns how many.
+    pub fn drain<M: Hardware<Format = F>>(&self, vm: &Vm<M>) -> u64 {
+        let mut n = 0;
+        for cpu in self.cpus.iter() {
+            let mut next = core::mem::take(&mut *cpu.spare.lock()).head;
+            while let Some(t) = next {
+                next = vm.page(t).next();
+                // SAFETY: nobody else has a page that was kept here.
+                vm.free_frame(unsafe { Frame::from_pfn(t) });
+                n += 1;
+            }
+        }
+        n
+    }
+
+    pub(crate) fn new_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Loads the kernel's own root on this CPU, and leaves the space that was loaded.
+    ///
+    /// # Safety
+    /// `cpu` is the calling CPU, with preemption and interrupts off.
+    pub unsafe fn leave<M: Hardware<Format = F>>(&self, machine: &M, cpu: CpuId) {
+        let state = self.cpus.of(cpu);
+        let root = self.kernel.root();
+        let before = state.space.swap(ptr::null_mut(), Ordering::Relaxed);
+        state.loaded.store(0, Ordering::Relaxed);
+        state.set_root(root, 0);
+        // SAFETY: the kernel's root maps the kernel; tag 0 holds nothing but kernel translations where tags are used.
+        unsafe { machine.load_root(root, 0, self.tags) };
+        // SAFETY: a space is destroyed only after every CPU has left it, and this one leaves it just now.
+        if let Some(before) = unsafe { before.as_ref() } {
+            before.leave(cpu);
+        }
+    }
+
+    /// Loads `space`, whose root is `root`, on this CPU, and catches up with the flushes that it missed.
+    ///
+    /// # Safety
+    /// Preemption and interrupts are off; `space` and `root` live until the CPU has left them.
+    pub(crate) unsafe fn load<M: Hardware<Format = F>>(&self, machine: &M, cpu: CpuId, space: &Residency, root: Pfn) {
+        let state = self.cpus.of(cpu);
+        // Contract C4: from here on flushes ask this CPU; what it missed before, it makes up for now.
+        let generation = space.arrive(cpu);
+        if state.loaded() == space.id() {
+            if state.seen() != generation {
+                drop_loaded(machine, state);
+                state.set_seen(generation);
+            }
+        } else {
+            let (slot, fresh) = state.choose(space.id(), generation, self.tags);
+            let tag = if self.tags { slot as u16 + 1 } else { 0 };
+            let before = state.space.swap(ptr::from_ref(space).cast_mut(), Ordering::Relaxed);
+            // SAFETY: every root shares the kernel's half; interrupts are off by this function's contract.
+            unsafe { machine.load_root(root, tag, fresh) };
+            state.slots[slot].space.store(space.id(), Ordering::Relaxed);
+            state.slots[slot].seen.store(generation, Ordering::Relaxed);
+            state.slot.store(slot, Ordering::Relaxed);
+            state.set_root(root, tag);
+            state.loaded.store(space.id(), Ordering::Relaxed);
+            // SAFETY: a space is destroyed only after every CPU has left it, and this one leaves it just now.
+            if let Some(before) = unsafe { before.as_ref() } {
+                before.leave(cpu);
+            }
+        }
+        space.arrived(cpu);
+    }
+}

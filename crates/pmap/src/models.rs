@@ -1,0 +1,351 @@
+//! The protocols of this crate under loom and shuttle, on the production code over tiny tables: three levels of two entries.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p quire-pmap` and the same with `shuttle`. Each protocol first holds,
+//! then fails with each of its steps left out; steps that are fences can only be missed under loom, since shuttle runs
+//! everything in one order.
+
+use crate::format::{Format, index};
+use crate::kernel_tables::Rights;
+use crate::mutant::{self, Mutant};
+use crate::shootdown::Residency;
+use crate::table::{Memory, Slots, TableState};
+use crate::tree::Tree;
+use core::marker::PhantomData;
+use quire_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence_full};
+use quire_sync::explore::{Arc, model, thread};
+use quire_vm::machine::{Enter, Leaf};
+use quire_vm::{MemoryType, OutOfMemory, PAGE_SIZE, Pfn, Prot, VirtRange};
+
+/// A leaf that maps "the frame".
+const LEAF: u64 = 1 | 7 << 12;
+const LEVELS: u32 = Tiny::LEVELS;
+const EVERYTHING: VirtRange = VirtRange { start: 0, end: PAGE_SIZE << LEVELS };
+
+/// Three levels; an entry is a frame number and a bit.
+struct Tiny;
+
+impl Format for Tiny {
+    const LEVELS: u32 = 3;
+    const USER: VirtRange = EVERYTHING;
+    const KERNEL_HALF: u64 = 1 << 63;
+    const PAGE_DROPS_UPPER: bool = true;
+    const CACHES_ABSENT: bool = false;
+    const ACCESSED: u64 = 2;
+    fn present(word: u64) -> bool {
+        word & 1 != 0
+    }
+    fn frame(word: u64) -> Pfn {
+        Pfn::containing(word)
+    }
+    fn user_table(child: Pfn) -> u64 {
+        child.address() | 1
+    }
+    fn kernel_table(child: Pfn) -> u64 {
+        child.address() | 1
+    }
+    fn user_leaf(new: Enter) -> u64 {
+        new.pfn.address() | 1
+    }
+    fn read_leaf(_word: u64) -> Option<Leaf> {
+        None
+    }
+    fn strengthen(old: u64, add: u64) -> u64 {
+        old | add
+    }
+    fn weaken(old: u64, _keep: Prot) -> u64 {
+        old
+    }
+    fn kernel_leaf(pa: u64, _level: u32, _rights: Rights, _memory: MemoryType) -> u64 {
+        pa | 1
+    }
+    fn with_rights(word: u64, _rights: Rights) -> u64 {
+        word
+    }
+    fn rights(_word: u64) -> Rights {
+        Rights::Read
+    }
+    fn is_leaf(_word: u64, level: u32) -> bool {
+        level == 0
+    }
+}
+
+struct Cell {
+    slots: Slots,
+    state: TableState,
+    occupied: AtomicU64,
+}
+
+/// Table pages in an array. Nothing is reused: what the epoch is for is taken as given, and a table page that is used though
+/// it was unlinked shows by what gets lost in it.
+struct Pages {
+    cells: Vec<Cell>,
+    next: AtomicUsize,
+}
+
+impl Pages {
+    fn new(n: usize) -> Pages {
+        // Level by number: the root, then from the top down; the models allocate in that order.
+        let level = |i: usize| (LEVELS - 1).saturating_sub(i as u32);
+        let cell = |i| Cell {
+            slots: core::array::from_fn(|_| AtomicU64::new(0)),
+            state: TableState::new(level(i)),
+            occupied: AtomicU64::new(0),
+        };
+        Pages { cells: (0..n).map(cell).collect(), next: AtomicUsize::new(1) }
+    }
+}
+
+impl Memory for Pages {
+    type Pin<'a> = ();
+    fn pin(&self) {}
+    fn slots(&self, t: Pfn) -> &Slots {
+        &self.cells[t.0 as usize].slots
+    }
+    fn state(&self, t: Pfn) -> &TableState {
+        &self.cells[t.0 as usize].state
+    }
+    fn occupied(&self, t: Pfn) -> &AtomicU64 {
+        &self.cells[t.0 as usize].occupied
+    }
+    fn allocate(&self, _level: u32) -> Result<Pfn, OutOfMemory> {
+        let i = self.next.fetch_add(1, Ordering::Relaxed);
+        if i < self.cells.len() { Ok(Pfn(i as u64)) } else { Err(OutOfMemory) }
+    }
+    fn free(&self, _t: Pfn) {}
+    fn retire(&self, _t: Pfn) {}
+    fn set_next(&self, _t: Pfn, _next: Option<Pfn>) {}
+    fn next(&self, _t: Pfn) -> Option<Pfn> {
+        None
+    }
+}
+
+fn tree(memory: &Pages) -> Tree<'_, Tiny, Pages> {
+    Tree { memory, root: Pfn(0), format: PhantomData }
+}
+
+/// As `Pmap::prune`.
+fn prune(memory: &Pages) -> Option<Pfn> {
+    let (mut dead, mut at) = (None, 0);
+    while at < EVERYTHING.end {
+        at = tree(memory).prune_some(VirtRange { start: at, end: EVERYTHING.end }, &mut dead);
+    }
+    dead
+}
+
+fn enter(memory: &Pages, va: u64) {
+    let t = tree(memory).lock_last(va).expect("the model has table pages enough");
+    let i = index(va, 0);
+    if t.view.slots[i].load(Ordering::Relaxed) == 0 {
+        t.view.put(i, LEAF);
+    }
+}
+
+/// The leaf that a hardware walk would find.
+fn walk(memory: &Pages, va: u64) -> u64 {
+    let t = tree(memory).lock_next(VirtRange { start: va, end: va + PAGE_SIZE });
+    t.map_or(0, |t| t.view.slots[index(va, 0)].load(Ordering::Relaxed))
+}
+
+fn with(m: Option<Mutant>, preemptions: Option<usize>, f: impl Fn() + Send + Sync + 'static) {
+    mutant::set(m);
+    model(preemptions, f);
+    mutant::set(None);
+}
+
+/// A fault enters a leaf while the empty table page that it would use is pruned.
+fn fault_against_prune(m: Option<Mutant>) {
+    with(m, Some(3), || {
+        let pages = Arc::new(Pages::new(8));
+        drop(tree(&pages).lock_last(0).expect("table pages"));
+        let other = pages.clone();
+        let fault = thread::spawn(move || enter(&other, 0));
+        prune(&pages);
+        fault.join().unwrap();
+        assert_eq!(walk(&pages, 0), LEAF, "a leaf is lost in a dead table page");
+    });
+}
+
+#[test]
+fn a_fault_and_the_pruner_never_lose_a_leaf() {
+    fault_against_prune(None);
+}
+#[test]
+#[should_panic(expected = "dead table page")]
+fn mutant_a_dead_table_page_is_used() {
+    fault_against_prune(Some(mutant::TABLE_NO_DEAD_CHECK));
+}
+#[test]
+#[should_panic(expected = "dead table page")]
+fn mutant_a_table_page_is_linked_below_a_dead_one() {
+    fault_against_prune(Some(mutant::LINK_NO_DEAD_CHECK));
+}
+#[test]
+#[should_panic(expected = "dead table page")]
+fn mutant_the_pruner_does_not_lock_the_child() {
+    fault_against_prune(Some(mutant::PRUNE_NO_CHILD_LOCK));
+}
+
+#[test]
+fn two_faults_link_one_table_page() {
+    with(None, Some(3), || {
+        let pages = Arc::new(Pages::new(8));
+        let other = pages.clone();
+        let fault = thread::spawn(move || enter(&other, 0));
+        enter(&pages, PAGE_SIZE);
+        fault.join().unwrap();
+        assert_eq!((walk(&pages, 0), walk(&pages, PAGE_SIZE)), (LEAF, LEAF));
+    });
+}
+
+/// Contract C3: a writer marks an entry stale, fences, and skips table pages that are not there; a fault that links one finds
+/// the mark.
+fn stale_against_link(m: Option<Mutant>) {
+    with(m, None, || {
+        let world = Arc::new((Pages::new(4), AtomicBool::new(false)));
+        let other = world.clone();
+        let fault = thread::spawn(move || {
+            let (pages, stale) = &*other;
+            let t = tree(pages).lock_last(0).expect("table pages");
+            if !stale.load(Ordering::Acquire) {
+                t.view.put(0, LEAF);
+            }
+        });
+        let (pages, stale) = &*world;
+        stale.store(true, Ordering::Release);
+        fence_full();
+        if let Some(t) = tree(pages).lock_next(EVERYTHING)
+            && t.view.slots[0].load(Ordering::Relaxed) != 0
+        {
+            t.view.owe();
+            t.view.take(0);
+            let _last = t.view.state.settle();
+        }
+        fault.join().unwrap();
+        assert_eq!(walk(pages, 0), 0, "a leaf outlives its entry");
+    });
+}
+
+#[test]
+fn a_fault_finds_the_stale_mark_or_the_writer_finds_its_table_page() {
+    stale_against_link(None);
+}
+#[test]
+#[cfg(loom)]
+#[should_panic(expected = "outlives")]
+fn mutant_no_fence_after_the_table_pages_lock() {
+    stale_against_link(Some(mutant::TABLE_NO_FENCE));
+}
+
+/// Contract C2, unflushed removals: one CPU has cleared a leaf and not flushed yet, a pruner passes by, and a remover that
+/// finds nothing must still flush before it gives the frame away.
+fn remover_against_unflushed(m: Option<Mutant>, prunes: bool) {
+    with(m, Some(3), move || {
+        struct World {
+            pages: Pages,
+            /// The user CPU's cached translation.
+            cached: AtomicBool,
+            ours: AtomicBool,
+        }
+        let world =
+            Arc::new(World { pages: Pages::new(8), cached: AtomicBool::new(true), ours: AtomicBool::new(true) });
+        enter(&world.pages, 0);
+        let w = world.clone();
+        let unmapper = thread::spawn(move || {
+            {
+                let t = tree(&w.pages).lock_last(0).expect("table pages");
+                t.view.owe();
+                t.view.take(0);
+            }
+            if prunes {
+                prune(&w.pages);
+            }
+            w.cached.swap(false, Ordering::AcqRel);
+            // As `Pmap::settle`, by the number of the table page.
+            if !mutant::on(mutant::TAKE_NOT_COUNTED) {
+                let _last = w.pages.state(Pfn(2)).settle();
+            }
+        });
+        // The remover: busy is set and fenced.
+        fence_full();
+        let (found, owes) = match tree(&world.pages).lock_next(VirtRange { start: 0, end: PAGE_SIZE }) {
+            Some(t) if t.view.slots[0].load(Ordering::Relaxed) != 0 => {
+                // Still there: the unmapper has not begun, and will flush what it takes.
+                (true, false)
+            }
+            Some(t) => (false, t.view.state.unflushed()),
+            None => (false, tree(&world.pages).unflushed(0)),
+        };
+        if !found {
+            if owes {
+                world.cached.swap(false, Ordering::AcqRel);
+            }
+            world.ours.store(false, Ordering::Release);
+            assert!(!world.cached.load(Ordering::Acquire), "a program reaches a frame that is somebody else's");
+        }
+        unmapper.join().unwrap();
+    });
+}
+
+#[test]
+fn a_remover_never_trusts_an_empty_entry_that_is_not_flushed() {
+    remover_against_unflushed(None, false);
+}
+#[test]
+fn a_table_page_with_unflushed_removals_stays() {
+    remover_against_unflushed(None, true);
+}
+#[test]
+#[should_panic(expected = "somebody else's")]
+fn mutant_a_removal_is_not_counted() {
+    remover_against_unflushed(Some(mutant::TAKE_NOT_COUNTED), false);
+}
+#[test]
+#[should_panic(expected = "somebody else's")]
+fn mutant_a_table_page_with_unflushed_removals_is_pruned() {
+    remover_against_unflushed(Some(mutant::PRUNE_UNFLUSHED), true);
+}
+
+/// Contract C4: a CPU switches in with stale translations under its PCID while another flushes.
+fn switch_in_against_flush(m: Option<Mutant>) {
+    with(m, None, || {
+        struct World {
+            space: Residency,
+            pte: AtomicBool,
+            cached: AtomicBool,
+        }
+        let world =
+            Arc::new(World { space: Residency::new(1), pte: AtomicBool::new(true), cached: AtomicBool::new(true) });
+        let w = world.clone();
+        let seen = world.space.generation();
+        let cpu = thread::spawn(move || {
+            if w.space.arrive(0) != seen {
+                w.cached.store(w.pte.load(Ordering::Acquire), Ordering::Relaxed);
+            }
+            w.space.arrived(0);
+            // From here on it runs; what asks it now is answered before the frame is freed.
+            w.cached.load(Ordering::Relaxed)
+        });
+        world.pte.swap(false, Ordering::AcqRel);
+        let (_, targets) = world.space.bump(false);
+        let asked = targets.contains(0);
+        let uses = cpu.join().unwrap();
+        assert!(asked || !uses, "a CPU runs on a translation that a completed flush has taken away");
+    });
+}
+
+#[test]
+fn a_cpu_that_switches_in_is_asked_or_catches_up() {
+    switch_in_against_flush(None);
+}
+#[test]
+#[cfg(loom)]
+#[should_panic(expected = "completed flush")]
+fn mutant_switch_in_without_a_fence() {
+    switch_in_against_flush(Some(mutant::ARRIVE_NO_FENCE));
+}
+#[test]
+#[cfg(loom)]
+#[should_panic(expected = "completed flush")]
+fn mutant_flush_without_a_fence() {
+    switch_in_against_flush(Some(mutant::BUMP_NO_FENCE));
+}

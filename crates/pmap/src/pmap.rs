@@ -1,0 +1,509 @@
+//! The page tables of one address space: [`quire_vm::Pmap`].
+
+use crate::format::{FANOUT, Format, base, index, span};
+use crate::hardware::Hardware;
+use crate::shootdown::{Request, Residency};
+use crate::table::{Memory, Slots, TableState, View};
+use crate::tree::{Locked, Tree};
+use core::marker::PhantomData;
+use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::cpuset::CpuMask;
+use quire_sync::epoch::{Pinned, Retired};
+use quire_sync::{CpuId, Rank, SpinLock, preempt_off, record};
+use quire_vm::check::Broken;
+use quire_vm::flush::{FlushSet, Obligation};
+use quire_vm::frames::{Fill, For, Frame};
+use quire_vm::machine::{Enter, Leaf, Removed};
+use quire_vm::page::{Kind, Page};
+use quire_vm::{OutOfMemory, PAGE_SIZE, Pfn, Pmap, Prot, Table, VirtRange, Vm};
+
+/// Entries of the root that belong to programs.
+const USER_HALF: usize = FANOUT / 2;
+
+/// The page tables of one address space.
+pub struct Tables<F: Format> {
+    root: Pfn,
+    format: PhantomData<F>,
+    residency: Residency,
+    /// Held while somebody counts pages, one GiB at a time, and while the tables are detached at the end: counting is the
+    /// one walk that may meet an exit.
+    census: SpinLock<()>,
+}
+
+/// A memory system, seen as the place where table pages live.
+#[repr(transparent)]
+struct Frames<M: Hardware>(Vm<M>);
+
+impl<M: Hardware> Frames<M> {
+    fn of(vm: &'static Vm<M>) -> &'static Self {
+        // SAFETY: the same value in the same layout, under another name.
+        unsafe { &*(&raw const *vm).cast() }
+    }
+}
+
+impl<M: Hardware> Memory for Frames<M> {
+    type Pin<'a> = Pinned<'a>;
+
+    #[inline]
+    fn pin(&self) -> Pinned<'_> {
+        self.0.epoch().pin()
+    }
+    #[inline]
+    fn slots(&self, t: Pfn) -> &'static Slots {
+        // SAFETY: frames stay reachable (Phys); a table page's memory is touched only as atomics, by us and by hardware.
+        unsafe { &*self.0.machine().frame_ptr(t).cast::<Slots>() }
+    }
+    #[inline]
+    fn state(&self, t: Pfn) -> &'static TableState {
+        // SAFETY: the first word of a table page's descriptor holds its state from `allocate` on; the size is asserted where
+        // the type is, and it is made of atomics.
+        unsafe { &*(&raw const self.0.page(t).words()[0]).cast::<TableState>() }
+    }
+    #[inline]
+    fn occupied(&self, t: Pfn) -> &'static AtomicU64 {
+        self.0.page(t).spare()
+    }
+
+    fn allocate(&self, level: u32) -> Result<Pfn, OutOfMemory> {
+        let t = match self.0.machine().mmu().take_spare(&self.0) {
+            // An allocation like any other, to who makes them fail.
+            Some(t) if self.0.inject_failure() => {
+                // SAFETY: nobody else has a page that was kept.
+                self.0.free_frame(unsafe { Frame::from_pfn(t) });
+                return Err(OutOfMemory);
+            }
+            Some(t) => t,
+            None => self.0.alloc_frame(Fill::Zeroed, For::User)?.into_pfn(),
+        };
+        debug_assert!(self.slots(t).iter().all(|s| s.load(Ordering::Relaxed) == 0), "a new table page is not empty");
+        record::own(self.0.machine().frame_ptr(t), PAGE_SIZE as usize, "table");
+        let page = self.0.page(t);
+        page.set_kind(Kind::Table);
+        page.spare().store(0, Ordering::Relaxed);
+        let word: *const AtomicU64 = &page.words()[0];
+        // SAFETY: the frame is ours alone; see `state`.
+        unsafe { word.cast_mut().cast::<TableState>().write(TableState::new(level)) };
+        Ok(t)
+    }
+
+    fn free(&self, t: Pfn) {
+        self.0.page(t).set_kind(Kind::Wild);
+        let vm = &self.0;
+        record::disown(vm.machine().frame_ptr(t));
+        if self.state(t).live() == 0 && vm.machine().mmu().keep_spare(vm, t) {
+            vm.machine().frame_freed(t);
+            return;
+        }
+        // SAFETY: by the trait's contract nobody reaches the table page any more; `allocate` gave its number up.
+        self.0.free_frame(unsafe { Frame::from_pfn(t) });
+    }
+
+    fn retire(&self, t: Pfn) {
+        let page: *const Page = self.0.page(t);
+        // What frees the page later needs the system; the word's other use ended with the table page's life.
+        self.0.page(t).spare().store((&raw const self.0).expose_provenance() as u64, Ordering::Relaxed);
+        let offset = &raw const self.0.page(t).words()[1] as usize - page as usize;
+        let header = page.wrapping_byte_add(offset).cast_mut().cast::<Retired>();
+        // SAFETY: the second and third word of a table page's descriptor are used for nothing else, and hold a header; the
+        // page was unlinked and flushed, and is retired once. `released` does not sleep.
+        unsafe {
+            header.write(Retired::new());
+            self.0.epoch().retire(header, released::<M>);
+        }
+    }
+
+    fn set_next(&self, t: Pfn, next: Option<Pfn>) {
+        self.0.page(t).set_next(next);
+    }
+    fn next(&self, t: Pfn) -> Option<Pfn> {
+        self.0.page(t).next()
+    }
+}
+
+const _: () = assert!(size_of::<Retired>() == 16);
+
+/// The walkers are gone: frees a retired table page.
+unsafe fn released<M: Hardware>(header: *mut Retired) {
+    // SAFETY: the header lies inside the descriptor of the table page, which is as large as its alignment and was named when
+    // the header was made; the spare word holds the system's address.
+    unsafe {
+        let page: *const Page = header.cast_const().map_addr(|a| a & !(align_of::<Page>() - 1)).cast();
+        let page: &'static Page = &*page;
+        let vm: &'static Vm<M> = &*core::ptr::with_exposed_provenance(page.spare().load(Ordering::Relaxed) as usize);
+        Frames::of(vm).free(vm.pfn_of_page(page));
+    }
+}
+
+impl<F: Format> Tables<F> {
+    fn tree<M: Hardware<Format = F>>(&self, vm: &'static Vm<M>) -> Tree<'static, F, Frames<M>> {
+        Tree { memory: Frames::of(vm), root: self.root, format: PhantomData }
+    }
+
+    /// The frame of the root table: what the hardware walks from.
+    pub fn root(&self) -> Pfn {
+        self.root
+    }
+
+    /// The number of this space for its translations; never reused.
+    pub fn id(&self) -> u64 {
+        self.residency.id()
+    }
+
+    /// The CPUs that have these tables loaded now.
+    pub fn loaded_on(&self) -> CpuMask {
+        self.residency.loaded()
+    }
+
+    /// Loads these tables on this CPU, which may then run the space's programs and touch its user memory. Whatever was
+    /// loaded before is left. Cheap where they are loaded already.
+    ///
+    /// # Safety
+    /// `cpu` is the calling CPU, with preemption and interrupts off; the pmap is not moved or destroyed before the CPU has loaded
+    /// something else ([`Pmap::destroy`] sees to that on other CPUs).
+    pub unsafe fn switch_in<M: Hardware<Format = F>>(&self, machine: &M, cpu: CpuId) {
+        // SAFETY: as this function's.
+        unsafe { machine.mmu().load(machine, cpu, &self.residency, self.root) }
+    }
+
+    /// Loads the kernel's own root instead of these tables, if they are what is loaded.
+    ///
+    /// # Safety
+    /// `cpu` is the calling CPU, with preemption and interrupts off.
+    pub unsafe fn switch_out<M: Hardware<Format = F>>(&self, machine: &M, cpu: CpuId) {
+        let mmu = machine.mmu();
+        if mmu.cpu(cpu).loaded() == self.id() {
+            // SAFETY: as this function's.
+            unsafe { mmu.leave(machine, cpu) };
+        }
+    }
+
+    /// The CPU goes on to run something that has no user half (the idle thread, a kernel thread) and keeps these tables
+    /// loaded meanwhile: it is not interrupted for flushes, unless table pages go. It must not touch user memory until it
+    /// has called [`switch_in`](Self::switch_in) again.
+    ///
+    /// # Safety
+    /// As [`switch_out`](Self::switch_out).
+    pub unsafe fn go_lazy<M: Hardware<Format = F>>(&self, machine: &M, cpu: CpuId) {
+        if machine.mmu().cpu(cpu).loaded() == self.id() {
+            self.residency.idle(cpu);
+        }
+    }
+
+    fn shoot<M: Hardware<Format = F>>(vm: &'static Vm<M>, mut targets: CpuMask, request: &Request<'_, F>) {
+        let pinned = preempt_off();
+        let here = pinned.cpu();
+        let mine = targets.contains(here);
+        targets.remove(here);
+        if !targets.is_empty() {
+            if mine {
+                targets.insert(here);
+            }
+            vm.machine().shoot(&targets, request);
+        } else if mine {
+            // The common case, a program of one thread: nobody else is involved.
+            request.serve(vm.machine());
+        }
+    }
+
+    /// Calls `f` with each last-level table page in turn, and returns the number of table pages, the root not counted. At
+    /// each step the tables are held for one entry of level 2 (a GiB).
+    fn census<M: Hardware<Format = F>>(&self, vm: &'static Vm<M>, mut f: impl FnMut(&TableState)) -> u64 {
+        let frames = Frames::of(vm);
+        let (mut tables, mut at) = (0, 0);
+        'step: loop {
+            let _held = self.census.lock();
+            let _pin = frames.pin();
+            let mut t = self.root;
+            for level in (2..F::LEVELS).rev() {
+                let table = base(at, level + 1);
+                let last = if level == F::LEVELS - 1 { USER_HALF - 1 } else { FANOUT - 1 };
+                // The root's user half may be done: there the address has left it.
+                let from = if at >= span(F::LEVELS - 1) * USER_HALF as u64 { FANOUT } else { index(at, level) };
+                let Some((i, word)) = View::of(frames, t).next(from, last) else {
+                    if level == F::LEVELS - 1 {
+                        return tables;
+                    }
+                    at = table + span(level + 1);
+                    continue 'step;
+                };
+                at = at.max(table + i as u64 * span(level));
+                // Entered for the first time.
+                tables += u64::from(at == base(at, level));
+                t = F::frame(word);
+            }
+            let middle = View::of(frames, t);
+            let mut k = 0;
+            while let Some((i, word)) = middle.next(k, FANOUT - 1) {
+                tables += 1;
+                f(frames.state(F::frame(word)));
+                k = i + 1;
+            }
+            at = base(at, 2) + span(2);
+        }
+    }
+}
+
+// SAFETY: C2 and C3 are kept in `tree` and `table`: installs and removals by read-modify-write under the table page's lock,
+// dead marks under both locks, frames of table pages to the epoch after the flush. C4 is kept in `shootdown`.
+unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
+    const USER: VirtRange = F::USER;
+
+    type Table<'a> = LockedTable<'a, M>;
+
+    fn new(vm: &'static Vm<M>) -> Result<Self, OutOfMemory> {
+        let mmu = vm.machine().mmu();
+        let root = Frames::of(vm).allocate(F::LEVELS - 1)?;
+        mmu.kernel().share(vm.machine(), root);
+        Ok(Tables {
+            root,
+            format: PhantomData,
+            residency: Residency::new(mmu.new_id()),
+            census: SpinLock::new(Rank::TABLE_UPPER, ()),
+        })
+    }
+
+    #[inline]
+    fn table(&self, vm: &'static Vm<M>, va: u64) -> Result<LockedTable<'_, M>, OutOfMemory> {
+        debug_assert!(index(va, F::LEVELS - 1) < USER_HALF, "a kernel address is entered into a user half");
+        Ok(LockedTable { vm, tables: self, t: self.tree(vm).lock_last(va)? })
+    }
+
+    fn next_table(&self, vm: &'static Vm<M>, range: VirtRange) -> Option<LockedTable<'_, M>> {
+        Some(LockedTable { vm, tables: self, t: self.tree(vm).lock_next(range)? })
+    }
+
+    fn unflushed_above(&self, vm: &'static Vm<M>, va: u64) -> bool {
+        self.tree(vm).unflushed(va)
+    }
+
+    fn flush(&self, vm: &'static Vm<M>, set: &FlushSet) {
+        let (generation, targets) = self.residency.bump(set.structure());
+        Self::shoot(vm, targets, &Request::flush(&self.residency, generation, set));
+    }
+
+    fn settle(&self, vm: &'static Vm<M>, table: Pfn) -> bool {
+        Frames::of(vm).state(table).settle()
+    }
+
+    fn prune(&self, vm: &'static Vm<M>, range: VirtRange) {
+        let tree = self.tree(vm);
+        // The first and the last table page cover more than programs may map.
+        let mut at = if range.start <= F::USER.start { 0 } else { range.start };
+        let end = if range.end >= F::USER.end { span(F::LEVELS - 1) * USER_HALF as u64 } else { range.end };
+        let mut dead = None;
+        while at < end {
+            at = tree.prune_some(VirtRange { start: at, end }, &mut dead);
+        }
+        if dead.is_some() {
+            // All leaves below were flushed before: only cached upper levels are left.
+            let mut set = FlushSet::new();
+            set.add_structure();
+            Pmap::<M>::flush(self, vm, &set);
+            tree.retire(dead);
+        }
+    }
+
+    fn is_running(&self) -> bool {
+        !self.residency.running().is_empty()
+    }
+
+    fn reclaim_tables(vm: &Vm<M>) -> u64 {
+        vm.machine().mmu().drain(vm)
+    }
+
+    fn clear(&self, vm: &'static Vm<M>) {
+        let frames = Frames::of(vm);
+        let root = View::of(frames, self.root);
+        let mut detached = [0; USER_HALF];
+        let mut any = false;
+        {
+            let _held = self.census.lock();
+            let mut i = 0;
+            while let Some((at, word)) = root.next(i, USER_HALF - 1) {
+                detached[at] = word;
+                any = true;
+                root.unlink(at);
+                i = at + 1;
+            }
+        }
+        if !any {
+            return;
+        }
+        // Other CPUs have nothing left to do with this space; this one drops what it has cached of the upper levels.
+        let (generation, mut targets) = self.residency.bump(true);
+        {
+            let pinned = preempt_off();
+            let here = pinned.cpu();
+            if targets.contains(here) {
+                let mut set = FlushSet::new();
+                set.add_all();
+                set.add_structure();
+                Request::flush(&self.residency, generation, &set).serve(vm.machine());
+                targets.remove(here);
+            }
+            Self::shoot(vm, targets, &Request::leave(&self.residency));
+        }
+        // Nobody can reach them any more, so nothing keeps this from being interrupted.
+        let tree = self.tree(vm);
+        detached.iter().filter(|w| F::present(**w)).for_each(|w| tree.free_below(*w, F::LEVELS - 2));
+    }
+
+    unsafe fn destroy(&mut self, vm: &'static Vm<M>) {
+        // Idle CPUs may still have it loaded.
+        Self::shoot(vm, self.residency.loaded(), &Request::leave(&self.residency));
+        vm.machine().mmu().kernel().unshare(vm.machine(), self.root);
+        Frames::of(vm).free(self.root);
+    }
+
+    fn check(&self, vm: &'static Vm<M>, quiet: bool) -> Result<u64, Broken> {
+        let is_table = |pfn: Pfn| pfn.0 < vm.page_count() && vm.page(pfn).kind() == Kind::Table;
+        self.tree(vm).check(USER_HALF, &is_table, quiet)
+    }
+
+    fn resident_pages(&self, vm: &'static Vm<M>) -> u64 {
+        let mut pages = 0;
+        self.census(vm, |t| pages += t.live() as u64);
+        pages
+    }
+
+    fn table_pages(&self, vm: &'static Vm<M>) -> u64 {
+        1 + self.census(vm, |_| {})
+    }
+}
+
+/// A locked, live, last-level table page.
+pub struct LockedTable<'a, M: Hardware> {
+    vm: &'static Vm<M>,
+    tables: &'a Tables<M::Format>,
+    t: Locked<'a>,
+}
+
+impl<M: Hardware> LockedTable<'_, M> {
+    #[inline]
+    fn covers(&self) -> VirtRange {
+        VirtRange { start: self.t.base, end: self.t.base + span(1) }
+    }
+
+    #[inline]
+    fn at(&self, va: u64) -> usize {
+        debug_assert!(va >= self.t.base && va - self.t.base < span(1), "an address outside the locked table page");
+        index(va, 0)
+    }
+
+    /// Where hardware may remember that nothing was there, or that it was weaker: this CPU looks again.
+    #[inline]
+    fn forget_absent(&self, va: u64) {
+        if M::Format::CACHES_ABSENT {
+            // The lock keeps us on this CPU.
+            let machine = self.vm.machine();
+            if machine.mmu().cpu(quire_sync::current_cpu()).loaded() == self.tables.id() {
+                machine.drop_page(va);
+            }
+        }
+    }
+
+    #[inline]
+    fn word(&self, va: u64) -> u64 {
+        self.t.view.slots[self.at(va)].load(Ordering::Relaxed)
+    }
+}
+
+impl<M: Hardware> Table<M> for LockedTable<'_, M> {
+    fn span(&self) -> VirtRange {
+        self.covers()
+    }
+
+    #[inline]
+    fn get(&self, va: u64) -> Option<Leaf> {
+        M::Format::read_leaf(self.word(va))
+    }
+
+    /// Where a leaf is there already, other CPUs that still hold the weaker one will fault and find the stronger. What this CPU
+    /// remembers of the old one, or of there being none, went by the page fault that led here (x86-64: SDM volume 3, 4.10.4.1)
+    /// or goes now.
+    #[inline]
+    fn enter(&mut self, va: u64, new: Enter) {
+        let i = self.at(va);
+        let slot = &self.t.view.slots[i];
+        let mut old = slot.load(Ordering::Relaxed);
+        let add = M::Format::user_leaf(new);
+        if !M::Format::present(old) {
+            self.t.view.put(i, add);
+            self.forget_absent(va);
+            return;
+        }
+        assert_eq!(M::Format::frame(old), new.pfn, "a leaf is entered over another frame's");
+        loop {
+            // Rights only grow; accessed and dirty, which hardware sets meanwhile, stay.
+            let word = M::Format::strengthen(old, add);
+            match slot.compare_exchange_weak(old, word, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => old = now,
+            }
+        }
+        self.forget_absent(va);
+    }
+
+    #[inline]
+    fn remove(&mut self, va: u64, owed: &mut Obligation<'_, M>) -> Option<Removed> {
+        let i = self.at(va);
+        if !M::Format::present(self.t.view.slots[i].load(Ordering::Relaxed)) {
+            return None;
+        }
+        owed.owe(va, self.t.view.pfn, self.covers(), || self.t.view.owe());
+        M::Format::read_leaf(self.t.view.take(i))
+    }
+
+    fn weaken(&mut self, va: u64, keep: Prot, owed: &mut Obligation<'_, M>) -> Option<Removed> {
+        let i = self.at(va);
+        let slot = &self.t.view.slots[i];
+        let mut old = slot.load(Ordering::Relaxed);
+        if !M::Format::present(old) {
+            return None;
+        }
+        if keep.is_empty() {
+            // Nothing that is present can be unreadable: it goes, and comes back by a fault.
+            return Table::<M>::remove(self, va, owed);
+        }
+        if M::Format::read_leaf(old).is_some_and(|leaf| keep.contains(leaf.prot - Prot::READ)) {
+            return M::Format::read_leaf(old);
+        }
+        owed.owe(va, self.t.view.pfn, self.covers(), || self.t.view.owe());
+        loop {
+            match slot.compare_exchange_weak(old, M::Format::weaken(old, keep), Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => old = now,
+            }
+        }
+        M::Format::read_leaf(old)
+    }
+
+    fn take_accessed(&mut self, va: u64) -> bool {
+        let slot = &self.t.view.slots[self.at(va)];
+        let word = slot.load(Ordering::Relaxed);
+        M::Format::present(word)
+            && word & M::Format::ACCESSED != 0
+            && slot.fetch_and(!M::Format::ACCESSED, Ordering::AcqRel) & M::Format::ACCESSED != 0
+    }
+
+    #[inline]
+    fn next_present(&self, from: u64, to: u64) -> Option<u64> {
+        let from = from.max(self.t.base);
+        let to = to.min(self.t.base + span(1));
+        if from >= to {
+            return None;
+        }
+        let (i, word) = self.t.view.next_locked(index(from, 0), index(to - 1, 0))?;
+        debug_assert!(M::Format::present(word), "a word that is neither empty nor present");
+        let found = self.t.base + i as u64 * PAGE_SIZE;
+        Some(found.max(from))
+    }
+
+    fn unflushed(&self) -> bool {
+        self.t.view.state.unflushed()
+    }
+
+    fn live(&self) -> u32 {
+        self.t.view.state.live()
+    }
+}

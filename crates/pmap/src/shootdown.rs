@@ -1,0 +1,226 @@
+//! Which CPUs must drop translations, and how one that was not asked finds out (Contract C4).
+//!
+//! # The protocol
+//! A space has a generation and the set of CPUs that *run* it. Whoever owes a flush raises the generation, fences, then
+//! reads the set and interrupts those CPUs only. A CPU that switches in adds itself to the set, fences, then reads the
+//! generation: where it differs from what this CPU had last seen, everything that is cached for the space goes. One of the
+//! two sees the other, so no CPU runs on translations older than the last completed flush.
+//!
+//! | | switch in | flush | go lazy | structure flush |
+//! |---|---|---|---|---|
+//! | **switch in** | own CPU's state only | bump before set, set before generation | own CPU | lazy mark dropped after the catch-up |
+//! | **flush** | | each has its own generation; late ones find it passed | an extra interrupt, harmless | as flush |
+//! | **go lazy** | | not a target: catches up when it runs again | own CPU | lazy mark set before the running mark goes |
+//!
+//! A *lazy* CPU has the space loaded but runs a kernel thread: user translations may stay stale there until it runs the
+//! space again, but page tables that are freed must leave its paging-structure caches, so structure flushes ask it too.
+
+use crate::format::Format;
+use crate::hardware::Hardware;
+use crate::mmu::CpuMmu;
+use crate::mutant;
+use core::marker::PhantomData;
+use quire_sync::CpuId;
+use quire_sync::atomic::{AtomicU64, Ordering, fence_after_rmw};
+use quire_sync::cpuset::{CpuMask, CpuSet};
+use quire_vm::flush::FlushSet;
+use quire_vm::{PAGE_SIZE, VirtRange};
+
+/// Who may hold translations of one space, and how old they may be.
+pub struct Residency {
+    /// Never reused, so that a tag that still holds a dead space's entries is never taken for a new one's. Zero is the
+    /// kernel's own.
+    id: u64,
+    /// Raised by every flush before it reads the set.
+    generation: AtomicU64,
+    /// The CPUs that run the space, or may at any moment.
+    running: CpuSet,
+    /// The CPUs that have it loaded while they run something that has no user half.
+    lazy: CpuSet,
+}
+
+impl Residency {
+    /// A space that no CPU runs. `id` must never have been used before.
+    pub(crate) fn new(id: u64) -> Self {
+        Residency { id, generation: AtomicU64::new(1), running: CpuSet::new(), lazy: CpuSet::new() }
+    }
+
+    /// The space's number, unique for ever.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Switch-in, first half: from now on flushes ask this CPU. Returns the generation to catch up with.
+    pub(crate) fn arrive(&self, cpu: CpuId) -> u64 {
+        self.running.insert(cpu);
+        // The shooter bumps, then reads the set; this CPU enters the set, then reads the generation: store-to-load order
+        // on both sides, or neither sees the other.
+        if !mutant::on(mutant::ARRIVE_NO_FENCE) {
+            fence_after_rmw();
+        }
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Switch-in, second half: what was stale is gone.
+    pub(crate) fn arrived(&self, cpu: CpuId) {
+        if self.lazy.contains(cpu) {
+            self.lazy.remove(cpu);
+        }
+    }
+
+    /// This CPU keeps the space loaded but runs nothing of it.
+    pub(crate) fn idle(&self, cpu: CpuId) {
+        self.lazy.insert(cpu);
+        self.running.remove(cpu);
+    }
+
+    /// This CPU has loaded something else.
+    pub(crate) fn leave(&self, cpu: CpuId) {
+        if self.running.contains(cpu) {
+            self.running.remove(cpu);
+        }
+        if self.lazy.contains(cpu) {
+            self.lazy.remove(cpu);
+        }
+    }
+
+    /// A flush's first half: raises the generation, and says which CPUs to ask.
+    pub(crate) fn bump(&self, structure: bool) -> (u64, CpuMask) {
+        let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
+        if !mutant::on(mutant::BUMP_NO_FENCE) {
+            fence_after_rmw();
+        }
+        let mut targets = self.running.snapshot();
+        if structure {
+            self.lazy.snapshot().iter().for_each(|cpu| targets.insert(cpu));
+        }
+        (generation, targets)
+    }
+
+    /// The newest generation.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The CPUs that run the space.
+    pub(crate) fn running(&self) -> CpuMask {
+        self.running.snapshot()
+    }
+
+    /// The CPUs that have the space loaded, running or lazy.
+    pub(crate) fn loaded(&self) -> CpuMask {
+        let mut mask = self.running.snapshot();
+        self.lazy.snapshot().iter().for_each(|cpu| mask.insert(cpu));
+        mask
+    }
+}
+
+/// What one CPU asks of others. It lives on the asker's stack until all have answered.
+pub struct Request<'a, F: Format> {
+    kind: Kind<'a>,
+    format: PhantomData<F>,
+}
+
+enum Kind<'a> {
+    /// Drop `set` of the space, as of `generation`.
+    Flush { space: &'a Residency, generation: u64, set: &'a FlushSet },
+    /// The space is about to lose its tables: whoever has it loaded loads the kernel's.
+    Leave { space: &'a Residency },
+    /// Kernel addresses, the same in every space.
+    Kernel { ranges: &'a [VirtRange] },
+    /// All translations of kernel addresses, whichever.
+    Everything,
+}
+
+impl<'a, F: Format> Request<'a, F> {
+    pub(crate) fn flush(space: &'a Residency, generation: u64, set: &'a FlushSet) -> Self {
+        Request { kind: Kind::Flush { space, generation, set }, format: PhantomData }
+    }
+
+    pub(crate) fn leave(space: &'a Residency) -> Self {
+        Request { kind: Kind::Leave { space }, format: PhantomData }
+    }
+
+    /// Kernel addresses, in whole pages, must leave every TLB: the one flush that may be sent to all CPUs. Page by page, since
+    /// global translations survive everything else but the costliest.
+    pub fn kernel(ranges: &'a [VirtRange]) -> Self {
+        Request { kind: Kind::Kernel { ranges }, format: PhantomData }
+    }
+
+    /// Every translation must leave every TLB, global ones included: for so many kernel addresses at once that naming them
+    /// costs more than filling the TLBs again.
+    pub fn everything() -> Self {
+        Request { kind: Kind::Everything, format: PhantomData }
+    }
+
+    /// Does what is asked on the calling CPU: from the interrupt handler, or from the asker itself. Preemption is off.
+    pub fn serve<M: Hardware<Format = F>>(&self, machine: &M) {
+        let mmu = machine.mmu();
+        let cpu = quire_sync::current_cpu();
+        let state = mmu.cpu(cpu);
+        match &self.kind {
+            Kind::Flush { space, generation, set } => {
+                if state.loaded() == space.id {
+                    flush_here(machine, state, space, *generation, set);
+                }
+            }
+            Kind::Leave { space } => {
+                // Masked: a handler must find either all of the space loaded or nothing of it. Otherwise it could call a flush
+                // done while the hardware still walks tables that are about to be freed.
+                machine.masked(|| {
+                    if state.loaded() == space.id {
+                        // SAFETY: on the CPU that is asked, interrupts masked; nothing of the user half is used there.
+                        unsafe { mmu.leave(machine, cpu) };
+                    }
+                });
+            }
+            Kind::Kernel { ranges } => {
+                for range in *ranges {
+                    (range.start..range.end).step_by(PAGE_SIZE as usize).for_each(|va| machine.drop_page(va));
+                }
+            }
+            Kind::Everything => machine.drop_all(),
+        }
+    }
+}
+
+/// The space is loaded here: drops what `set` names, or everything where an earlier flush was missed.
+///
+/// A handler may serve another request in the middle of this; what this CPU has seen may then be written down too low,
+/// which costs one flush too many and never one too few.
+fn flush_here<M: Hardware>(machine: &M, state: &CpuMmu, space: &Residency, generation: u64, set: &FlushSet) {
+    let seen = state.seen();
+    if seen >= generation {
+        return;
+    }
+    match set.ranges() {
+        // Only where nothing was missed in between does dropping single pages bring this CPU up to date.
+        Some(ranges) if seen + 1 == generation => {
+            let mut upper = set.structure();
+            for range in ranges {
+                for va in (range.start..range.end).step_by(PAGE_SIZE as usize) {
+                    machine.drop_page(va);
+                    upper &= !M::Format::PAGE_DROPS_UPPER;
+                }
+            }
+            if upper && M::Format::PAGE_DROPS_UPPER {
+                machine.drop_page(0);
+            } else if upper {
+                drop_loaded(machine, state);
+            }
+            state.set_seen(generation);
+        }
+        _ => {
+            // Read before the flush: whatever was cleared up to that generation is gone after it.
+            let newest = space.generation();
+            drop_loaded(machine, state);
+            state.set_seen(newest);
+        }
+    }
+}
+
+/// Drops all that this CPU has cached for the space that it has loaded; global translations stay.
+pub(crate) fn drop_loaded<M: Hardware>(machine: &M, state: &CpuMmu) {
+    let (root, tag) = state.root();
+    machine.drop_loaded(root, tag);
+}

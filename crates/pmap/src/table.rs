@@ -1,0 +1,234 @@
+//! The descriptor of a table page, and where table pages live.
+//!
+//! # The descriptor
+//! Eight bytes in the page descriptor of the table's frame: {lock, live count or dead, unflushed}. It names neither an
+//! address nor a pmap, so that table pages can be shared later. Beside it stands `occupied`, one bit for each group of
+//! entries in which something was put: scans skip what was never used.
+//!
+//! | field | guarded by |
+//! |---|---|
+//! | `live` | written under the lock; read under it, or as a hint |
+//! | dead mark (a value of `live`) | written under the parent's lock *and* this one; final |
+//! | `unflushed` | one for each obligation that took something here: raised under the lock before the first leaf is cleared; lowered by whoever flushed, without the lock |
+//! | `occupied` | written under the lock; read under it, or by walkers after a fence, as the entries themselves are |
+
+use crate::format::FANOUT;
+use crate::mutant;
+use quire_sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use quire_sync::{Rank, SpinGuard, SpinLock};
+use quire_vm::{OutOfMemory, Pfn};
+
+/// The entries of a table page.
+pub(crate) type Slots = [AtomicU64; FANOUT];
+
+/// Entries to one bit of `occupied`: a cache line of them.
+pub(crate) const GROUP: usize = if FANOUT < 64 { 1 } else { FANOUT / 64 };
+
+/// The value of `live` in a table page that was unlinked for ever.
+const DEAD: u16 = u16::MAX;
+
+/// What is known of a table page besides its entries.
+pub(crate) struct TableState {
+    lock: SpinLock<()>,
+    live: AtomicU16,
+    unflushed: AtomicU32,
+}
+
+// It overlays one word of the frame's page descriptor.
+quire_sync::assert_layout!(TableState { size: 8, align: 4 });
+
+impl TableState {
+    /// An empty table page at `level` (0 is the last).
+    pub(crate) fn new(level: u32) -> Self {
+        let rank = if level == 0 { Rank::TABLE } else { Rank::TABLE_UPPER };
+        TableState { lock: SpinLock::new(rank, ()), live: AtomicU16::new(0), unflushed: AtomicU32::new(0) }
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> SpinGuard<'_, ()> {
+        self.lock.lock()
+    }
+
+    /// Takes the lock of a child while its parent's is held: parent before child is the fixed order.
+    pub(crate) fn lock_child(&self) -> SpinGuard<'_, ()> {
+        self.lock.lock_nested()
+    }
+
+    #[inline]
+    pub(crate) fn is_dead(&self) -> bool {
+        self.live.load(Ordering::Acquire) == DEAD
+    }
+
+    /// Number of present entries.
+    pub(crate) fn live(&self) -> u32 {
+        match self.live.load(Ordering::Relaxed) {
+            DEAD => 0,
+            n => n as u32,
+        }
+    }
+
+    /// => caller holds the lock.
+    #[inline]
+    fn change_live(&self, by: i16) {
+        let live = self.live.load(Ordering::Relaxed);
+        debug_assert!(live != DEAD, "a dead table page is changed");
+        self.live.store(live.wrapping_add_signed(by), Ordering::Relaxed);
+    }
+
+    /// => caller holds this lock and the parent's.
+    fn kill(&self) {
+        self.live.store(DEAD, Ordering::Release);
+    }
+
+    /// Whether removals are not flushed yet.
+    pub(crate) fn unflushed(&self) -> bool {
+        self.unflushed.load(Ordering::Acquire) != 0
+    }
+
+    /// One obligation was paid; returns whether it was the last, and nothing is left here.
+    pub(crate) fn settle(&self) -> bool {
+        let old = self.unflushed.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(old != 0, "more removals are settled than were counted");
+        // A hint: once the count is zero the table page may be freed.
+        old == 1 && self.live.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// Where table pages live: natively in frames, described in page descriptors; in the models in checked arrays.
+pub(crate) trait Memory {
+    /// Keeps table pages that a walker may reach from being reused.
+    type Pin<'a>
+    where
+        Self: 'a;
+
+    fn pin(&self) -> Self::Pin<'_>;
+    fn slots(&self, t: Pfn) -> &Slots;
+    fn state(&self, t: Pfn) -> &TableState;
+    fn occupied(&self, t: Pfn) -> &AtomicU64;
+    /// A zeroed table page for `level`, its descriptor fresh.
+    fn allocate(&self, level: u32) -> Result<Pfn, OutOfMemory>;
+    /// Takes back a table page that no walker can reach; it is empty where its count of present entries is zero.
+    fn free(&self, t: Pfn);
+    /// Takes back, after the walkers, a dead table page that has left every paging-structure cache.
+    fn retire(&self, t: Pfn);
+    /// The list of dead table pages that wait for one flush: `t`'s link.
+    fn set_next(&self, t: Pfn, next: Option<Pfn>);
+    fn next(&self, t: Pfn) -> Option<Pfn>;
+}
+
+/// One table page: its entries and its descriptor.
+pub(crate) struct View<'a> {
+    pub pfn: Pfn,
+    pub slots: &'a Slots,
+    pub state: &'a TableState,
+    pub occupied: &'a AtomicU64,
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn of<A: Memory>(memory: &'a A, pfn: Pfn) -> View<'a> {
+        View { pfn, slots: memory.slots(pfn), state: memory.state(pfn), occupied: memory.occupied(pfn) }
+    }
+
+    /// Puts `word` into the empty entry `i`, by a read-modify-write (Contract C2). => caller holds the lock.
+    #[inline]
+    pub(crate) fn put(&self, i: usize, word: u64) {
+        let bit = 1u64 << (i / GROUP);
+        let occupied = self.occupied.load(Ordering::Relaxed);
+        if occupied & bit == 0 {
+            // Before the entry: who sees the entry in a scan must not have skipped its group.
+            self.occupied.store(occupied | bit, Ordering::Release);
+        }
+        self.state.change_live(1);
+        let old = self.slots[i].swap(word, Ordering::AcqRel);
+        debug_assert_eq!(old, 0, "an entry is overwritten");
+    }
+
+    /// Empties the entry `i` of a table above the last level. => caller holds the lock.
+    pub(crate) fn unlink(&self, i: usize) {
+        self.slots[i].swap(0, Ordering::AcqRel);
+        self.state.change_live(-1);
+        self.tidy(i / GROUP);
+    }
+
+    /// Empties the entry `i` of a table above the last level that nobody can reach any more.
+    pub(crate) fn unlink_last(&self, i: usize) {
+        self.slots[i].store(0, Ordering::Relaxed);
+        self.state.change_live(-1);
+    }
+
+    /// Empties the present leaf `i`. => caller holds the lock, and has counted the removal as not flushed ([`owe`](Self::owe)).
+    #[inline]
+    pub(crate) fn take(&self, i: usize) -> u64 {
+        self.state.change_live(-1);
+        self.slots[i].swap(0, Ordering::AcqRel)
+    }
+
+    /// Counts one more obligation that is not paid. Contract C2: before the clear, so that whoever finds the entry empty finds
+    /// the count. => caller holds the lock.
+    #[inline]
+    pub(crate) fn owe(&self) {
+        if !mutant::on(mutant::TAKE_NOT_COUNTED) {
+            self.state.unflushed.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Forgets group `g` where nothing is left in it. => caller holds the lock.
+    fn tidy(&self, g: usize) {
+        let slots = &self.slots[g * GROUP..(g + 1) * GROUP];
+        if slots.iter().all(|s| s.load(Ordering::Relaxed) == 0) {
+            let occupied = self.occupied.load(Ordering::Relaxed);
+            self.occupied.store(occupied & !(1 << g), Ordering::Release);
+        }
+    }
+
+    /// The first entry at or above `from`, and not above `last`, that is not zero, with its word.
+    #[inline]
+    pub(crate) fn next(&self, from: usize, last: usize) -> Option<(usize, u64)> {
+        let mut i = from;
+        while i <= last {
+            let rest = self.occupied.load(Ordering::Acquire) >> (i / GROUP);
+            if rest == 0 {
+                return None;
+            }
+            if rest & 1 == 0 {
+                i = (i / GROUP + rest.trailing_zeros() as usize) * GROUP;
+                continue;
+            }
+            let end = ((i / GROUP + 1) * GROUP - 1).min(last);
+            while i <= end {
+                let word = self.slots[i].load(Ordering::Acquire);
+                if word != 0 {
+                    return Some((i, word));
+                }
+                i += 1;
+            }
+        }
+        None
+    }
+
+    /// As [`next`](Self::next), and forgets groups that it finds empty. => caller holds the lock.
+    pub(crate) fn next_locked(&self, from: usize, last: usize) -> Option<(usize, u64)> {
+        let found = self.next(from, last);
+        let end = found.map_or(last + 1, |(i, _)| i);
+        // Groups that lie wholly in what was just seen to be empty.
+        for g in from.div_ceil(GROUP)..end / GROUP {
+            let occupied = self.occupied.load(Ordering::Relaxed);
+            if occupied & (1 << g) != 0 {
+                self.occupied.store(occupied & !(1 << g), Ordering::Release);
+            }
+        }
+        found
+    }
+
+    /// Marks the table page dead where it is empty and owes nothing. => caller holds this lock and the parent's.
+    pub(crate) fn kill_if_empty(&self) -> bool {
+        let empty = self.state.live.load(Ordering::Relaxed) == 0;
+        // A table page that owes flushes stays: removers must find the count, and its number must not be reused before
+        // it is settled.
+        if !empty || (self.state.unflushed() && !mutant::on(mutant::PRUNE_UNFLUSHED)) {
+            return false;
+        }
+        self.state.kill();
+        true
+    }
+}

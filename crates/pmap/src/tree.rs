@@ -1,0 +1,277 @@
+//! Walking, linking and pruning the tree of table pages of one address space.
+//!
+//! # The protocol
+//! Walkers go down without locks, pinned in the epoch, and lock only the table page that they were looking for; then they
+//! check that it is not dead, else they begin again. A table page is linked under its parent's lock, where the parent is not
+//! dead. The pruner locks parent, then child, verifies that the child is empty and owes no flush, marks it dead, clears the
+//! parent's entry, lets go, flushes paging-structure caches, and only then gives the page to the epoch.
+//!
+//! | | walk and lock | link | prune |
+//! |---|---|---|---|
+//! | **walk and lock** | T's lock | finds the entry or links itself; one wins under the parent's lock | dead mark under T's lock; the epoch keeps what was read before |
+//! | **link** | | the parent's lock; the loser keeps its page as a spare | the parent's lock and its dead mark |
+//! | **prune** | | | parent before child; a child is unlinked once, under both |
+//! | **scan for the next table** | none needed | fence before the scan, fence after linking and T's lock: one sees the other (Contract C3) | dead: looks again |
+
+use crate::format::{FANOUT, Format, base, index, span};
+use crate::mutant;
+use crate::table::{Memory, View};
+use core::marker::PhantomData;
+use quire_sync::SpinGuard;
+use quire_sync::atomic::{Ordering, fence_after_rmw};
+use quire_vm::{OutOfMemory, Pfn, VirtRange};
+
+/// Last-level table pages that are pruned under one pin: preemption is off meanwhile.
+#[cfg(not(any(loom, shuttle)))]
+const STEP: u32 = 32;
+/// One, so that steps meet under the checkers.
+#[cfg(any(loom, shuttle))]
+const STEP: u32 = 1;
+
+/// A locked, live, last-level table page.
+pub(crate) struct Locked<'a> {
+    pub view: View<'a>,
+    /// The first address that it covers.
+    pub base: u64,
+    _guard: SpinGuard<'a, ()>,
+}
+
+/// The tables below one root.
+pub(crate) struct Tree<'m, F: Format, A: Memory> {
+    pub memory: &'m A,
+    pub root: Pfn,
+    pub format: PhantomData<F>,
+}
+
+/// A table page that was allocated but is linked nowhere yet: goes back when it was not needed.
+struct Spare<'m, A: Memory> {
+    memory: &'m A,
+    page: Option<(Pfn, u32)>,
+}
+
+impl<A: Memory> Spare<'_, A> {
+    fn provide(&mut self, level: u32) -> Result<(), OutOfMemory> {
+        if self.page.is_some_and(|(_, l)| l != level)
+            && let Some((pfn, _)) = self.page.take()
+        {
+            self.memory.free(pfn);
+        }
+        if self.page.is_none() {
+            self.page = Some((self.memory.allocate(level)?, level));
+        }
+        Ok(())
+    }
+}
+
+impl<A: Memory> Drop for Spare<'_, A> {
+    fn drop(&mut self) {
+        if let Some((pfn, _)) = self.page.take() {
+            self.memory.free(pfn);
+        }
+    }
+}
+
+impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
+    /// Locks the last-level table page over `va`, linking what is missing. A full fence stands between the lock and the
+    /// return.
+    #[inline]
+    pub(crate) fn lock_last(&self, va: u64) -> Result<Locked<'m>, OutOfMemory> {
+        let mut spare = Spare { memory: self.memory, page: None };
+        'again: loop {
+            let pin = self.memory.pin();
+            let mut t = self.root;
+            for level in (1..F::LEVELS).rev() {
+                let word = self.memory.slots(t)[index(va, level)].load(Ordering::Acquire);
+                t = if F::present(word) {
+                    F::frame(word)
+                } else {
+                    match self.link(t, level, va, &mut spare)? {
+                        Some(child) => child,
+                        None => continue 'again,
+                    }
+                };
+            }
+            if let Some(locked) = self.lock_live(t, va) {
+                drop(pin);
+                return Ok(locked);
+            }
+        }
+    }
+
+    /// Links a table page into the empty entry over `va` of `parent`, which stands at `level`; `None` where the parent is
+    /// dead. => caller is pinned.
+    #[cold]
+    fn link(&self, parent: Pfn, level: u32, va: u64, spare: &mut Spare<'_, A>) -> Result<Option<Pfn>, OutOfMemory> {
+        // Before the lock: zeroing a page under it would hold up every other fault below this parent.
+        spare.provide(level - 1)?;
+        let parent = View::of(self.memory, parent);
+        let _guard = parent.state.lock();
+        if parent.state.is_dead() && !mutant::on(mutant::LINK_NO_DEAD_CHECK) {
+            return Ok(None);
+        }
+        let i = index(va, level);
+        let word = parent.slots[i].load(Ordering::Acquire);
+        if F::present(word) {
+            return Ok(Some(F::frame(word)));
+        }
+        let Some((child, _)) = spare.page.take() else { unreachable!("a spare was just provided") };
+        parent.put(i, F::user_table(child));
+        Ok(Some(child))
+    }
+
+    /// Locks `t` where it is not dead, and fences. => caller is pinned.
+    #[inline]
+    fn lock_live(&self, t: Pfn, va: u64) -> Option<Locked<'m>> {
+        let view = View::of(self.memory, t);
+        let guard = view.state.lock();
+        // Contract C2: what the caller checks from here on (stale marks, busy pages) is read after this table page became
+        // reachable for a remover's scan.
+        if !mutant::on(mutant::TABLE_NO_FENCE) {
+            fence_after_rmw();
+        }
+        if view.state.is_dead() && !mutant::on(mutant::TABLE_NO_DEAD_CHECK) {
+            return None;
+        }
+        Some(Locked { view, base: base(va, 1), _guard: guard })
+    }
+
+    /// Locks the first existing last-level table page that covers an address of `range`. => caller has fenced since it
+    /// published what it relies on.
+    pub(crate) fn lock_next(&self, range: VirtRange) -> Option<Locked<'m>> {
+        loop {
+            let _pin = self.memory.pin();
+            let (t, va) = self.find(self.root, F::LEVELS - 1, range.start, range.end)?;
+            if let Some(locked) = self.lock_live(t, va) {
+                return Some(locked);
+            }
+        }
+    }
+
+    /// The first last-level table page below `t`, which stands at `level`, over an address of `from..to`, with the first
+    /// address that it covers. => caller is pinned.
+    fn find(&self, t: Pfn, level: u32, from: u64, to: u64) -> Option<(Pfn, u64)> {
+        let view = View::of(self.memory, t);
+        let (mut from, last) = (from, index(to.checked_sub(1)?, level));
+        while from < to {
+            let (i, word) = view.next(index(from, level), last)?;
+            let start = base(from, level) + (i - index(from, level)) as u64 * span(level);
+            let end = start + span(level);
+            if F::present(word) {
+                if level == 1 {
+                    return Some((F::frame(word), start));
+                }
+                if let Some(found) = self.find(F::frame(word), level - 1, from.max(start), to.min(end)) {
+                    return Some(found);
+                }
+            }
+            if i == last {
+                return None;
+            }
+            from = end;
+        }
+        None
+    }
+
+    /// Whether a removal is not flushed yet in the last-level table page over `va`, or, where that is absent, in the level
+    /// that it is absent from.
+    pub(crate) fn unflushed(&self, va: u64) -> bool {
+        let _pin = self.memory.pin();
+        let mut t = self.root;
+        for level in (1..F::LEVELS).rev() {
+            let word = self.memory.slots(t)[index(va, level)].load(Ordering::Acquire);
+            if !F::present(word) {
+                break;
+            }
+            t = F::frame(word);
+        }
+        self.memory.state(t).unflushed()
+    }
+
+    /// One step of pruning `range`: looks at [`STEP`] last-level table pages at most, unlinks the empty ones that lie wholly
+    /// inside and whatever becomes empty above them, and adds them to the list `dead`: to be flushed from paging-structure
+    /// caches and then retired. Returns where the next step begins, `range.end` where none is left. Between steps nothing is
+    /// pinned, so each begins at the root again.
+    pub(crate) fn prune_some(&self, range: VirtRange, dead: &mut Option<Pfn>) -> u64 {
+        let _pin = self.memory.pin();
+        let mut left = STEP;
+        self.prune_below(self.root, F::LEVELS - 1, range.start, range.end, &mut left, dead).unwrap_or(range.end)
+    }
+
+    /// Prunes below `t`, which stands at `level`; `Some`: not done, but come to this address. => caller is pinned.
+    fn prune_below(
+        &self,
+        t: Pfn,
+        level: u32,
+        from: u64,
+        to: u64,
+        left: &mut u32,
+        dead: &mut Option<Pfn>,
+    ) -> Option<u64> {
+        let view = View::of(self.memory, t);
+        let mut at = from;
+        while at < to {
+            let (i, word) = view.next(index(at, level), index(to - 1, level))?;
+            let start = base(at, level) + (i - index(at, level)) as u64 * span(level);
+            let end = start + span(level);
+            if F::present(word) {
+                let child = F::frame(word);
+                if level > 1 {
+                    if let Some(next) = self.prune_below(child, level - 1, at.max(start), to.min(end), left, dead) {
+                        return Some(next);
+                    }
+                } else if *left == 0 {
+                    return Some(at.max(start));
+                } else {
+                    *left -= 1;
+                }
+                let whole = from <= start && end <= to;
+                if (whole || level > 1) && self.memory.state(child).live() == 0 {
+                    self.unlink(&view, i, child, dead);
+                }
+            }
+            at = end;
+        }
+        None
+    }
+
+    /// Unlinks `child` from entry `i` of `parent` where it is still there, empty and settled.
+    fn unlink(&self, parent: &View<'m>, i: usize, child: Pfn, dead: &mut Option<Pfn>) {
+        let _parent = parent.state.lock();
+        let word = parent.slots[i].load(Ordering::Acquire);
+        if !F::present(word) || F::frame(word) != child {
+            return;
+        }
+        let view = View::of(self.memory, child);
+        let child_lock = (!mutant::on(mutant::PRUNE_NO_CHILD_LOCK)).then(|| view.state.lock_child());
+        if view.kill_if_empty() {
+            parent.unlink(i);
+            self.memory.set_next(child, *dead);
+            *dead = Some(child);
+        }
+        drop(child_lock);
+    }
+
+    /// Gives a list of dead table pages to the epoch. => they have left every paging-structure cache.
+    pub(crate) fn retire(&self, mut dead: Option<Pfn>) {
+        while let Some(t) = dead {
+            dead = self.memory.next(t);
+            self.memory.retire(t);
+        }
+    }
+
+    /// Frees the table page at `level` that `word` names and every one below, which nobody can reach any more. They are left
+    /// empty.
+    pub(crate) fn free_below(&self, word: u64, level: u32) {
+        let t = F::frame(word);
+        if level > 0 {
+            let view = View::of(self.memory, t);
+            let mut i = 0;
+            while let Some((at, word)) = view.next(i, FANOUT - 1) {
+                self.free_below(word, level - 1);
+                view.unlink_last(at);
+                i = at + 1;
+            }
+        }
+        self.memory.free(t);
+    }
+}

@@ -1,0 +1,103 @@
+//! A simple model of cache coherence: each line has an owner or sharers, caches are endless, and messages are counted.
+
+use super::recorder::Access;
+use super::report::Record;
+use crate::hooks::CpuId;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+#[derive(Default)]
+struct Line {
+    holders: BTreeSet<CpuId>,
+    /// The only holder has changed it.
+    modified: bool,
+}
+
+/// What moved between CPUs.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Traffic {
+    /// A CPU needed a line that another one had, and got it from there (or, unchanged, from memory).
+    pub transfers: u64,
+    /// A CPU had the line already, and took it away from others to write it.
+    pub upgrades: u64,
+    /// A line that no CPU had before: it comes from memory.
+    pub cold: u64,
+}
+
+impl Traffic {
+    /// Times that a CPU waited for others.
+    pub fn shared(&self) -> u64 {
+        self.transfers + self.upgrades
+    }
+}
+
+/// The state of all lines. Warm it with the record of a few operations, then ask what the next ones cost.
+#[derive(Default)]
+pub struct Coherence {
+    lines: HashMap<usize, Line>,
+}
+
+impl Coherence {
+    /// No CPU has anything.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Goes on with the accesses of `record`, and says what they moved.
+    pub fn run(&mut self, record: &Record) -> Traffic {
+        self.run_by(record, |_| ()).remove(&()).unwrap_or_default()
+    }
+
+    /// The same, told apart by what `key` says of each access: its label, its site.
+    pub fn run_by<K: Ord>(&mut self, record: &Record, key: impl Fn(&Access) -> K) -> BTreeMap<K, Traffic> {
+        let mut traffic = BTreeMap::new();
+        for access in record.accesses().iter().filter(|a| a.kind.touches()) {
+            for line in access.lines() {
+                let moved = self.touch(line, access);
+                let sum: &mut Traffic = traffic.entry(key(access)).or_default();
+                sum.transfers += moved.transfers;
+                sum.upgrades += moved.upgrades;
+                sum.cold += moved.cold;
+            }
+        }
+        traffic
+    }
+
+    /// Goes on with `operation`, one operation of one CPU, and returns how many lines it wrote that another CPU had before:
+    /// the *shared lines written*, each counted once however often it is touched.
+    pub fn shared_lines_written(&mut self, operation: &Record) -> usize {
+        let written: BTreeMap<usize, CpuId> = operation
+            .accesses()
+            .iter()
+            .filter(|a| a.kind.writes())
+            .flat_map(|a| a.lines().map(|l| (l, a.cpu)))
+            .collect();
+        let others = |(l, cpu): (&usize, &CpuId)| self.lines.get(l).is_some_and(|l| l.holders.iter().any(|c| c != cpu));
+        let shared = written.iter().filter(|w| others(*w)).count();
+        self.run(operation);
+        shared
+    }
+
+    fn touch(&mut self, line: usize, access: &Access) -> Traffic {
+        let mut traffic = Traffic::default();
+        let line = self.lines.entry(line).or_default();
+        let (mine, others) = (line.holders.contains(&access.cpu), line.holders.iter().any(|c| *c != access.cpu));
+        if !mine {
+            if others { traffic.transfers += 1 } else { traffic.cold += 1 }
+        } else if others && access.kind.writes() {
+            traffic.upgrades += 1;
+        }
+        if access.kind.writes() {
+            line.holders.clear();
+            line.modified = true;
+        } else if !mine {
+            line.modified = false;
+        }
+        line.holders.insert(access.cpu);
+        traffic
+    }
+
+    /// Lines that their last writer still has alone.
+    pub fn modified(&self) -> usize {
+        self.lines.values().filter(|l| l.modified).count()
+    }
+}

@@ -1,0 +1,51 @@
+//! Whose memory an address is.
+
+use std::collections::BTreeMap;
+use std::sync::{PoisonError, RwLock};
+
+struct Owned {
+    end: usize,
+    stride: usize,
+    label: &'static str,
+}
+
+/// Disjoint ranges by their first address.
+static OWNED: RwLock<BTreeMap<usize, Owned>> = RwLock::new(BTreeMap::new());
+
+/// An address, said with its object's name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Place {
+    /// What the object is.
+    pub label: &'static str,
+    /// The object's address.
+    pub object: usize,
+    /// Bytes from there to the address.
+    pub offset: usize,
+}
+
+pub(super) fn own(at: usize, bytes: usize, stride: usize, label: &'static str) {
+    if bytes == 0 {
+        return;
+    }
+    let end = at + bytes;
+    let mut owned = OWNED.write().unwrap_or_else(PoisonError::into_inner);
+    // Ranges are disjoint: those that overlap are a run that ends below `end`.
+    while let Some((start, old)) = owned.range(..end).next_back().map(|(s, o)| (*s, o.end)) {
+        if old <= at {
+            break;
+        }
+        owned.remove(&start);
+    }
+    owned.insert(at, Owned { end, stride, label });
+}
+
+pub(super) fn disown(at: usize) {
+    OWNED.write().unwrap_or_else(PoisonError::into_inner).remove(&at);
+}
+
+pub(super) fn find(address: usize) -> Option<Place> {
+    let owned = OWNED.read().unwrap_or_else(PoisonError::into_inner);
+    let (start, o) = owned.range(..=address).next_back().filter(|(_, o)| address < o.end)?;
+    let offset = (address - start) % o.stride;
+    Some(Place { label: o.label, object: address - offset, offset })
+}

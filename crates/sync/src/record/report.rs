@@ -1,0 +1,176 @@
+//! What a record says.
+
+use super::labels::Place;
+use super::recorder::{Access, Kind};
+use crate::hooks::CpuId;
+use crate::rank::Rank;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// Bytes of a cache line.
+pub const LINE: usize = 64;
+
+impl Access {
+    /// The lines that it touches, by number.
+    pub fn lines(&self) -> std::ops::RangeInclusive<usize> {
+        self.address / LINE..=(self.address + self.size.max(1) - 1) / LINE
+    }
+}
+
+/// Accesses, in the order in which they happened.
+#[derive(Clone, Default, Debug)]
+pub struct Record {
+    accesses: Vec<Access>,
+}
+
+/// A line that one CPU wrote and another one touched.
+#[derive(Clone, Debug)]
+pub struct Conflict {
+    /// The line's first address.
+    pub address: usize,
+    /// Whose memory it is: of the first access that says.
+    pub place: Option<Place>,
+    /// CPUs that wrote it.
+    pub writers: BTreeSet<CpuId>,
+    /// CPUs that touched it, the writers included.
+    pub cpus: BTreeSet<CpuId>,
+    /// The accesses.
+    pub accesses: Vec<Access>,
+}
+
+impl Conflict {
+    /// The label of the object that the line belongs to; empty where nobody owns it.
+    pub fn label(&self) -> &'static str {
+        self.place.map_or("", |p| p.label)
+    }
+}
+
+impl Record {
+    pub(super) fn new(accesses: Vec<Access>) -> Self {
+        Record { accesses }
+    }
+
+    /// All accesses.
+    pub fn accesses(&self) -> &[Access] {
+        &self.accesses
+    }
+
+    /// Those that `keep` takes.
+    pub fn only(&self, keep: impl Fn(&Access) -> bool) -> Record {
+        Record { accesses: self.accesses.iter().filter(|a| keep(a)).copied().collect() }
+    }
+    /// Those of one CPU.
+    pub fn of(&self, cpu: CpuId) -> Record {
+        self.only(|a| a.cpu == cpu)
+    }
+
+    /// How often a lock was taken.
+    pub fn lock_takes(&self) -> usize {
+        self.accesses.iter().filter(|a| matches!(a.kind, Kind::Take(_))).count()
+    }
+    /// How often a lock of each rank was taken (`None`: sleeping locks).
+    pub fn lock_takes_by_rank(&self) -> BTreeMap<Option<Rank>, usize> {
+        let mut takes = BTreeMap::new();
+        for access in &self.accesses {
+            if let Kind::Take(rank) = access.kind {
+                *takes.entry(rank).or_default() += 1;
+            }
+        }
+        takes
+    }
+    /// How many fences stand between accesses.
+    pub fn fences(&self) -> usize {
+        self.accesses.iter().filter(|a| a.kind == Kind::Fence).count()
+    }
+
+    /// How many different lines were touched.
+    pub fn lines(&self) -> usize {
+        self.distinct(|a| a.kind.touches())
+    }
+    /// How many different lines were written.
+    pub fn lines_written(&self) -> usize {
+        self.distinct(|a| a.kind.writes())
+    }
+    fn distinct(&self, keep: impl Fn(&Access) -> bool) -> usize {
+        self.accesses.iter().filter(|a| keep(a)).flat_map(Access::lines).collect::<BTreeSet<_>>().len()
+    }
+
+    /// Lines that one CPU wrote and another one touched, by address.
+    pub fn conflicts(&self) -> Vec<Conflict> {
+        let mut lines: BTreeMap<usize, Vec<Access>> = BTreeMap::new();
+        for access in self.accesses.iter().filter(|a| a.kind.touches()) {
+            for line in access.lines() {
+                lines.entry(line).or_default().push(*access);
+            }
+        }
+        let conflict = |(line, accesses): (usize, Vec<Access>)| {
+            let writers: BTreeSet<_> = accesses.iter().filter(|a| a.kind.writes()).map(|a| a.cpu).collect();
+            let cpus: BTreeSet<_> = accesses.iter().map(|a| a.cpu).collect();
+            let place = accesses.iter().find_map(|a| a.place);
+            (!writers.is_empty() && cpus.len() > 1).then_some(Conflict {
+                address: line * LINE,
+                place,
+                writers,
+                cpus,
+                accesses,
+            })
+        };
+        lines.into_iter().filter_map(conflict).collect()
+    }
+}
+
+/// The last module and the name of a type, where a label is a type's full name.
+fn short(label: &str) -> String {
+    let mut out = String::new();
+    for part in label.split_inclusive(['<', '>', ',', ' ', '[', ';', '(', '&']) {
+        let words: Vec<&str> = part.split("::").collect();
+        out.push_str(&words[words.len().saturating_sub(2)..].join("::"));
+    }
+    out
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{} (at {:#x})", short(self.label), self.offset, self.object)
+    }
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CPU {} ", self.cpu)?;
+        match self.kind {
+            Kind::Read => write!(f, "reads {} at ", self.size)?,
+            Kind::Write => write!(f, "writes {} at ", self.size)?,
+            Kind::ReadModifyWrite => write!(f, "changes {} at ", self.size)?,
+            Kind::Fence => write!(f, "fences")?,
+            Kind::Take(Some(rank)) => write!(f, "takes {rank:?} at ")?,
+            Kind::Take(None) => write!(f, "takes a sleeping lock at ")?,
+            Kind::Release(Some(rank)) => write!(f, "releases {rank:?} at ")?,
+            Kind::Release(None) => write!(f, "releases a sleeping lock at ")?,
+        }
+        match self.place {
+            Some(place) => write!(f, "{place}")?,
+            None if self.kind == Kind::Fence => {}
+            None => write!(f, "{:#x}", self.address)?,
+        }
+        write!(f, ", {}:{}", self.site.file(), self.site.line())
+    }
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.place {
+            Some(place) => writeln!(f, "line {:#x}, {place}:", self.address)?,
+            None => writeln!(f, "line {:#x}:", self.address)?,
+        }
+        let said: BTreeSet<String> = self.accesses.iter().map(Access::to_string).collect();
+        said.iter().try_for_each(|s| writeln!(f, "    {s}"))
+    }
+}
+
+/// Every access on a line of its own.
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.accesses.iter().try_for_each(|a| writeln!(f, "{a}"))
+    }
+}

@@ -1,0 +1,46 @@
+//! Plain memory that CPUs share under a lock that stands elsewhere.
+
+use crate::record;
+use core::cell::UnsafeCell;
+
+/// A value that several CPUs reach, guarded by something that the type does not know: the lock of the list that it is linked
+/// in, or busy. Like an [`UnsafeCell`], and of the same layout; the recording build writes accesses down.
+#[repr(transparent)]
+pub struct Shared<T> {
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached only through unsafe functions, whose callers hold the guard.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// A cell that holds `value`.
+    pub const fn new(value: T) -> Self {
+        Shared { value: UnsafeCell::new(value) }
+    }
+
+    /// The value, to be read.
+    ///
+    /// # Safety
+    /// The caller holds the guard, and nobody writes while the reference lives.
+    #[inline(always)]
+    #[cfg_attr(recording, track_caller)]
+    pub unsafe fn get(&self) -> &T {
+        record::read(self.value.get());
+        // SAFETY: by this function's contract.
+        unsafe { &*self.value.get() }
+    }
+
+    /// The value, to be written.
+    ///
+    /// # Safety
+    /// The caller holds the guard, and no other reference to the value lives.
+    #[inline(always)]
+    #[allow(clippy::mut_from_ref)]
+    #[cfg_attr(recording, track_caller)]
+    pub unsafe fn get_mut(&self) -> &mut T {
+        record::wrote(self.value.get());
+        // SAFETY: by this function's contract.
+        unsafe { &mut *self.value.get() }
+    }
+}

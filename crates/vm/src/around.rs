@@ -1,0 +1,92 @@
+//! Fault-around: what a fault maps besides the page that it came for.
+//!
+//! The chain is looked at for a window at once, layer by layer, through each object's occupancy bitmap: a neighbour costs a
+//! slot, not a walk. Of each page the first layer that has something decides, as in a walk; pages are checked as the faulting
+//! page is, under the same table page's lock, where a look at each is enough: whoever fills a slot in front after it comes
+//! for the leaf under that lock, and pages move between layers only while the entry is stale, which is looked at last.
+
+use crate::fault::At;
+use crate::index::Slot;
+use crate::machine::{Enter, Machine, Table};
+use crate::map::Flags;
+use crate::object::Object;
+use crate::types::{PAGE_SHIFT, PAGE_SIZE, Pfn, Prot, VirtRange};
+use quire_sync::epoch::Pinned;
+
+/// Pages that a read fault maps at once where they are resident, the faulting one included: an aligned window, as large as
+/// Linux's `fault_around_bytes`. Of private memory too: a child begins with empty page tables, and what it only reads it
+/// finds in the layers that it shares.
+const AROUND: u64 = 16;
+
+impl<M: Machine> At<'_, M> {
+    /// The part of `window` that the file at the end of a private mapping's chain does not end before: copies beyond it cannot
+    /// be reached. => under the table page's lock: whoever cuts the file short comes for the leaves after it has written the
+    /// size.
+    fn reachable(&self, window: VirtRange) -> Option<VirtRange> {
+        if !self.entry.flags().contains(Flags::FILE) {
+            return Some(window);
+        }
+        let file = core::iter::successors(Some(self.entry.front()), |b| b.behind()).last()?;
+        let (object, first) = file.layer(window.start)?;
+        let left = object.end().saturating_sub(first) << PAGE_SHIFT;
+        window.intersect(&VirtRange { start: window.start, end: window.start.saturating_add(left) })
+    }
+
+    /// Maps resident neighbours, of the object `file` or of private memory, for loads only where a store would have to do more
+    /// first. => the table page that covers the address is locked, and the entry was checked under its lock.
+    pub fn map_around(&self, table: &mut impl Table<M>, file: &Object<M>, pin: &Pinned<'_>) {
+        let start = self.va & !(AROUND * PAGE_SIZE - 1);
+        let window = VirtRange { start, end: start + AROUND * PAGE_SIZE };
+        let Some(window) = window.intersect(&self.entry.range()).and_then(|w| w.intersect(&table.span())) else {
+            return;
+        };
+        let Some(window) = self.reachable(window) else { return };
+        let place = |va: u64| ((va - window.start) >> PAGE_SHIFT) as usize;
+        // Pages that nobody has decided yet, and what was decided.
+        let mut open = ((1u32 << (window.len() >> PAGE_SHIFT)) - 1) & !(1 << place(self.va));
+        let mut found = [None::<(Pfn, bool)>; AROUND as usize];
+        let mut layer = Some(self.entry.front());
+        let mut front = true;
+        while let Some(b) = layer
+            && open != 0
+        {
+            if let (Some(object), Some(shown)) = (b.object(), b.range().intersect(&window)) {
+                let private = object.is_private();
+                if !private && !core::ptr::eq(object, file) {
+                    break;
+                }
+                let first = b.key(shown.start);
+                object.index().each(first..first + (shown.len() >> PAGE_SHIFT), pin, |key, slot| {
+                    let at = place(b.va(key));
+                    if open & 1 << at == 0 || matches!(slot, Slot::Cover(_)) {
+                        return;
+                    }
+                    open &= !(1 << at);
+                    let Slot::Page(pfn) = slot else { return };
+                    let page = self.vm.page(pfn);
+                    let state = page.state();
+                    if !state.busy() && state.valid() && page.object() == object.address() && page.index() == key {
+                        let in_place = self.entry.shared() || (front && private);
+                        found[at] = Some((pfn, in_place && state.dirty()));
+                    }
+                });
+            }
+            front = false;
+            layer = b.behind();
+        }
+        // Contract C3.
+        if self.check_entry().is_err() {
+            return;
+        }
+        for (at, page) in found.iter().enumerate() {
+            let va = window.start + at as u64 * PAGE_SIZE;
+            if let Some((pfn, writable)) = *page
+                && table.get(va).is_none()
+            {
+                let mut prot = self.entry.prot();
+                prot.set(Prot::WRITE, prot.contains(Prot::WRITE) && writable);
+                table.enter(va, Enter::new(pfn, prot));
+            }
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The consistency checker: every invariant derived again from scratch, when the [`Level`] says so.
+//!
+//! Each structure has a `check` of its own beside its code, which trusts nothing that the structure remembers about itself:
+//! sums, largest gaps, largest ends, bitmaps, counts and links are computed anew and compared. This module has what they
+//! share: when they run, what they can say, and what happens then.
+//!
+//! # When
+//! The knob is one word ([`Vm::check_level`]). With [`Level::AtRelease`] whoever gives up a structure's lock checks the
+//! structure only after as many updates as the last check looked at things ([`Due`]), so that checking costs each update a
+//! constant on average however large the structure is (the idea of FreeBSD's `vm_map` checker, D19826). With
+//! [`Level::Never`] a release costs one load of a word that nobody writes.
+//!
+//! # What a check may assume
+//! Its caller keeps the structure's writers out. Others go on: faults install leaves, pages come and go in indexes. So a check
+//! says *broken* only for what no step under way can explain; what only holds while nothing at all runs is checked where the
+//! caller says that it is `quiet`.
+
+use crate::frames::FrameError;
+use crate::machine::Machine;
+use crate::map::tree::TreeError;
+use crate::queue::{Queue, QueueError};
+use crate::stats::Event;
+use crate::vm::Vm;
+use core::fmt;
+use quire_sync::atomic::Ordering;
+
+/// When structures are checked.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum Level {
+    /// Never: the default of release builds.
+    Never = 0,
+    /// When a lock is given up, after as many updates as the last check looked at things: the default of debug builds.
+    AtRelease = 1,
+    /// Whenever a lock is given up. Slow.
+    Always = 2,
+}
+
+impl Level {
+    /// Debug builds choose another default, and nothing else.
+    pub const DEFAULT: Level =
+        if cfg!(all(debug_assertions, not(any(loom, shuttle)))) { Level::AtRelease } else { Level::Never };
+
+    /// The level with this number (0, 1, 2: the order of the variants).
+    pub fn from_number(n: u8) -> Option<Level> {
+        match n {
+            0 => Some(Level::Never),
+            1 => Some(Level::AtRelease),
+            2 => Some(Level::Always),
+            _ => None,
+        }
+    }
+}
+
+/// An invariant that does not hold, and where that was seen: addresses are those of the address space, keys are page numbers
+/// of an object, frames are frame numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Broken {
+    /// Map: the tree of entries.
+    Tree(TreeError),
+    /// Map: an entry is stale though no writer is there, or its range is not the tree's (address).
+    Entry(u64),
+    /// Map: an entry's rights contradict its kind (address).
+    Rights(u64),
+    /// Map: a chain does not fit its entry: the front does not cover it, a layer is another space's, shared and private mixed
+    /// (address).
+    Chain(u64),
+    /// Map: the number of mapped bytes is wrong.
+    Count,
+    /// Backing: it is not on its object's list (address).
+    Unlisted(u64),
+    /// Backing: it is on the list of an object that it does not show, or in another part than it says (address).
+    Stranger(u64),
+    /// List of backings: a member's links do not lead back to where it stands: it is in the list twice, or in two (first key).
+    ListLinks(u64),
+    /// List of backings: members are not in their order (first key).
+    ListOrder(u64),
+    /// List of backings: a member's largest end is not that of the members below it (first key).
+    ListMax(u64),
+    /// List of backings: it is not as long as it says (what it says).
+    ListCount(u64),
+    /// Object: fewer references than its list alone has (the count).
+    References(u32),
+    /// Object: its size or its pager contradict its kind (the size).
+    Kind(u64),
+    /// Index: a node stands at a height that does not fit its place (first key).
+    NodeHeight(u64),
+    /// Index: an occupancy bit contradicts its slot (key).
+    Occupancy(u64),
+    /// Index: an empty slot is tagged dirty, or a dirty page of a file is not (key).
+    DirtyTag(u64),
+    /// Index: a slot has a page that says it is another (key).
+    Identity(u64),
+    /// Index: a page beyond the object's end (key).
+    BeyondEnd(u64),
+    /// Page tables: a present entry leads to a frame that is no table page, or to a dead one (address).
+    TableDead(u64),
+    /// Page tables: the count of present entries is wrong (address).
+    TableLive(u64),
+    /// Page tables: a present entry is not noted as occupied, so that scans would skip it (address).
+    TableOccupied(u64),
+    /// Page tables: removals count as not flushed, though nothing is under way (address).
+    TableUnflushed(u64),
+    /// Page tables: an entry that is neither empty nor present (address).
+    TableWord(u64),
+    /// Leaf: no entry of the map covers it (address).
+    LeafWithoutEntry(u64),
+    /// Leaf: it allows more than its entry (address).
+    LeafRights(u64),
+    /// Leaf: it maps another frame than the chain shows, or one that no layer of it has (address).
+    LeafFrame(u64),
+    /// Leaf: it is writable, and the page is clean (address).
+    LeafClean(u64),
+    /// The page queues.
+    Queue(QueueError),
+    /// The frame allocator.
+    Frames(FrameError),
+    /// Slab: free objects and counts do not add up (first frame).
+    Slab(u64),
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, at) = match *self {
+            Broken::Tree(TreeError::Order(at)) => ("map: entries overlap or are out of order", at),
+            Broken::Tree(TreeError::Summary(at)) => ("map: a start, end or largest gap is not what lies below", at),
+            Broken::Tree(TreeError::Shape(at)) => ("map: a tree node at the wrong level, or an empty one", at),
+            Broken::Tree(TreeError::Count) => ("map: the number of entries is wrong", 0),
+            Broken::Entry(at) => ("map: a stale entry without a writer, or one with another range than the tree's", at),
+            Broken::Rights(at) => ("map: an entry's rights contradict its kind", at),
+            Broken::Chain(at) => ("map: a chain does not fit its entry", at),
+            Broken::Count => ("map: the number of mapped bytes is wrong", 0),
+            Broken::Unlisted(at) => ("backing: not on its object's list", at),
+            Broken::Stranger(at) => ("backing: on the list of an object that it does not show", at),
+            Broken::ListLinks(at) => ("backings: links do not lead back", at),
+            Broken::ListOrder(at) => ("backings: out of order", at),
+            Broken::ListMax(at) => ("backings: a largest end is wrong", at),
+            Broken::ListCount(n) => ("backings: the list is not as long as it says", n),
+            Broken::References(n) => ("object: fewer references than its list has", n as u64),
+            Broken::Kind(at) => ("object: size or pager contradict its kind", at),
+            Broken::NodeHeight(at) => ("index: a node at the wrong height", at),
+            Broken::Occupancy(at) => ("index: an occupancy bit contradicts its slot", at),
+            Broken::DirtyTag(at) => ("index: a dirty tag is wrong", at),
+            Broken::Identity(at) => ("index: a page that says it is another", at),
+            Broken::BeyondEnd(at) => ("index: a page beyond the end of the object", at),
+            Broken::TableDead(at) => ("page tables: an entry leads to no live table page", at),
+            Broken::TableLive(at) => ("page tables: the count of present entries is wrong", at),
+            Broken::TableOccupied(at) => ("page tables: a present entry is not noted as occupied", at),
+            Broken::TableUnflushed(at) => ("page tables: removals that nobody flushes", at),
+            Broken::TableWord(at) => ("page tables: an entry that is neither empty nor present", at),
+            Broken::LeafWithoutEntry(at) => ("leaf: no entry covers it", at),
+            Broken::LeafRights(at) => ("leaf: allows more than its entry", at),
+            Broken::LeafFrame(at) => ("leaf: maps another page than the chain shows", at),
+            Broken::LeafClean(at) => ("leaf: writable, and the page is clean", at),
+            Broken::Queue(QueueError::Links(p)) => ("page queue: links do not lead back", p.0),
+            Broken::Queue(QueueError::Place(p)) => ("page queue: a page that says it is elsewhere", p.0),
+            Broken::Queue(QueueError::NoPage(p)) => ("page queue: a frame that is no page", p.0),
+            Broken::Queue(QueueError::Lost(p)) => ("page queue: a page that is in no part, and says it is", p.0),
+            Broken::Queue(QueueError::Length(_, part)) => ("page queue: a part is not as long as it says", part as u64),
+            Broken::Frames(FrameError::Block(p)) => ("frames: a free block contradicts its list", p.0),
+            Broken::Frames(FrameError::Apart(p)) => ("frames: two free blocks that should be one", p.0),
+            Broken::Frames(FrameError::Kind(p)) => ("frames: a frame on a list says it is something else", p.0),
+            Broken::Frames(FrameError::Chain(p)) => ("frames: a chain is not as long as it says", p.0),
+            Broken::Frames(FrameError::Count(domain)) => ("frames: a domain's count is wrong", domain as u64),
+            Broken::Frames(FrameError::Lost(n)) => ("frames: some are on two lists, or on none", n.unsigned_abs()),
+            Broken::Slab(at) => ("slab: free objects and counts do not add up", at),
+        };
+        write!(f, "{what} ({at:#x})")
+    }
+}
+impl core::error::Error for Broken {}
+
+/// When a structure is to be checked next. Guarded as the structure is.
+#[derive(Debug, Default)]
+pub struct Due {
+    updates: u64,
+    /// What the last check looked at.
+    cost: u64,
+}
+
+impl Due {
+    /// Not before the first update.
+    pub const fn new() -> Due {
+        Due { updates: 0, cost: 0 }
+    }
+
+    /// Counts `n` updates.
+    #[inline(always)]
+    pub fn note(&mut self, n: u64) {
+        self.updates += n;
+    }
+
+    /// Whether it is to be checked now, when its lock is given up.
+    #[inline]
+    pub fn is_due(&self, level: Level) -> bool {
+        match level {
+            Level::Never => false,
+            Level::AtRelease => self.updates > 0 && self.updates >= self.cost,
+            Level::Always => true,
+        }
+    }
+}
+
+impl<M: Machine> Vm<M> {
+    /// A structure was checked: panics with the report where it is broken; else it is due again after as many updates as the
+    /// check looked at things.
+    #[cold]
+    pub fn checked(&self, due: &mut Due, result: Result<u64, Broken>) {
+        match result {
+            Ok(cost) => {
+                *due = Due { updates: 0, cost };
+                self.stats().add(Event::CheckVisit, cost);
+            }
+            Err(broken) => self.broken(broken),
+        }
+    }
+
+    /// A map was changed and its lock is given up: what belongs to no address space is checked where it is due.
+    #[cold]
+    pub(crate) fn check_at_release(&self) {
+        let done = match self.check_level() {
+            Level::Never => return,
+            Level::AtRelease => {
+                // Shared between CPUs: with the knob at this level, nobody measures.
+                let updates = self.check_updates.fetch_add(1, Ordering::Relaxed);
+                let cost = Queue::ALL.iter().map(|q| self.queues().len(*q)).sum::<u64>();
+                if updates < cost {
+                    return;
+                }
+                self.check_updates.store(0, Ordering::Relaxed);
+                self.check(false)
+            }
+            Level::Always => self.check(false),
+        };
+        done.unwrap_or_else(|broken| self.broken(broken));
+    }
+
+    /// Checks what belongs to no address space: queues, slabs, frames. Others may be at work, unless the caller says that the
+    /// machine is `quiet`; then more can be checked. In O(pages in queues), and where `quiet` O(frames).
+    pub fn check(&self, quiet: bool) -> Result<(), Broken> {
+        self.queues().check(quiet).map_err(Broken::Queue)?;
+        if quiet {
+            self.frames().check().map_err(Broken::Frames)?;
+        }
+        for cache in
+            self.map_memory().caches().into_iter().chain(self.object_memory().caches()).chain(self.heap().caches())
+        {
+            cache.check(self)?;
+        }
+        Ok(())
+    }
+
+    /// An invariant does not hold: nothing that follows could be relied upon.
+    #[cold]
+    pub fn broken(&self, what: Broken) -> ! {
+        // The panic's own way out gives up locks: they must not be checked.
+        self.set_check_level(Level::Never);
+        panic!("consistency check: {what}")
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

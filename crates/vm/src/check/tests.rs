@@ -1,0 +1,148 @@
+//! The knob: when structures are checked, at what cost, and what happens where one is broken.
+
+use super::*;
+use crate::map::{MapRequest, Placement, Space, SpaceRef};
+use crate::testing::{Boot, TestMachine, boot, page};
+use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
+
+fn system(level: Level) -> (Boot, SpaceRef<TestMachine>) {
+    quire_sync::hooks::threads::set_cpu(0);
+    let m = boot(4096, 1);
+    m.vm.set_check_level(level);
+    let space = Space::new(m.vm).unwrap();
+    (m, space)
+}
+
+fn map(space: &Space<TestMachine>, n: u64) {
+    space.map(&MapRequest::private(Placement::Fixed(page(n)), PAGE_SIZE)).unwrap();
+}
+
+fn visits(m: &Boot) -> u64 {
+    m.vm.stats().total(Event::CheckVisit)
+}
+
+/// A writable leaf where nothing is mapped.
+fn corrupt(m: &Boot, space: &Space<TestMachine>) {
+    use crate::machine::{Enter, Pmap, Table};
+    let pfn = space.pmap().peek(page(0)).unwrap().pfn;
+    space.pmap().table(m.vm, page(1)).unwrap().enter(page(1), Enter::new(pfn, Prot::all()));
+}
+
+#[test]
+fn a_broken_map_ends_the_run_when_its_lock_is_given_up_and_the_report_names_it() {
+    let (m, space) = system(Level::Always);
+    map(&space, 0);
+    space.fault(page(0), Access::Write).unwrap();
+    corrupt(&m, &space);
+    let range = VirtRange { start: page(0), end: page(1) };
+    let end = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| space.protect(range, Prot::READ)));
+    let report = end.unwrap_err().downcast::<String>().unwrap();
+    assert_eq!(*report, format!("consistency check: leaf: no entry covers it ({:#x})", page(1)));
+    assert_eq!(m.vm.check_level(), Level::Never, "the way out is not checked");
+    core::mem::forget((space, m));
+}
+
+#[test]
+fn with_the_knob_at_never_nothing_is_looked_at() {
+    let (m, space) = system(Level::Never);
+    (0..100).for_each(|n| map(&space, 2 * n));
+    assert_eq!(visits(&m), 0);
+    map(&space, 1);
+    m.vm.set_check_level(Level::Always);
+    map(&space, 3);
+    assert!(visits(&m) > 0, "it can be turned while the system runs");
+    drop(space);
+    m.vm.epoch().drain();
+}
+
+#[test]
+fn checking_costs_each_update_a_constant_however_large_the_map_is() {
+    let mut costs = vec![];
+    for entries in [100, 500] {
+        let (m, space) = system(Level::AtRelease);
+        (0..entries).for_each(|n| map(&space, 2 * n));
+        (0..entries).for_each(|n| assert!(space.fault(page(2 * n), Access::Write).is_ok()));
+        let before = visits(&m);
+        let updates = 20 * entries;
+        for n in 0..updates {
+            let at = page(2 * (n % entries));
+            let prot = if n / entries % 2 == 0 { Prot::READ } else { Prot::READ | Prot::WRITE };
+            space.protect(VirtRange { start: at, end: at + PAGE_SIZE }, prot).unwrap();
+        }
+        costs.push((visits(&m) - before) as f64 / updates as f64);
+        assert!(visits(&m) - before > entries, "it is checked now and then");
+        drop(space);
+        m.vm.epoch().drain();
+    }
+    assert!(costs.iter().all(|c| *c < 8.0), "things looked at for each update: {costs:?}");
+}
+
+#[test]
+fn always_means_at_every_release() {
+    let (m, space) = system(Level::Always);
+    (0..50).for_each(|n| map(&space, 2 * n));
+    let before = visits(&m);
+    map(&space, 200);
+    let one = visits(&m) - before;
+    assert!(one >= 2 * 50, "{one} things looked at");
+    drop(space);
+    m.vm.epoch().drain();
+}
+
+#[test]
+fn levels_have_the_numbers_that_tools_use() {
+    let all = [Level::Never, Level::AtRelease, Level::Always];
+    (0..3).for_each(|n| assert_eq!(Level::from_number(n), Some(all[n as usize])));
+    assert_eq!(Level::from_number(3), None);
+}
+
+/// What the checker says of the system after `corrupt` was done to the second page of a queue of three.
+fn of_a_queue(corrupt: impl FnOnce(&Boot, &'static crate::page::Page)) -> Result<(), Broken> {
+    let (m, space) = system(Level::Never);
+    (0..3).for_each(|n| map(&space, n));
+    (0..3).for_each(|n| assert!(space.fault(page(n), Access::Write).is_ok()));
+    m.vm.drain_queue_batches();
+    assert_eq!(m.vm.check(true), Ok(()));
+    corrupt(&m, m.vm.page(space.pmap().peek(page(1)).unwrap().pfn));
+    let result = m.vm.check(true);
+    core::mem::forget((space, m));
+    result
+}
+
+#[test]
+fn wrong_links_and_a_wrong_length_of_a_queue_are_noticed() {
+    let links = of_a_queue(|_, p| p.set_prev(None));
+    assert!(matches!(links, Err(Broken::Queue(QueueError::Links(_)))), "{links:?}");
+    let circle = of_a_queue(|m, p| p.set_next(Some(m.vm.pfn_of_page(p))));
+    assert!(matches!(circle, Err(Broken::Queue(_))), "{circle:?}");
+    let short = of_a_queue(|_, p| p.set_next(None));
+    assert!(matches!(short, Err(Broken::Queue(_))), "{short:?}");
+}
+
+#[test]
+fn a_page_in_a_queue_that_is_none_or_says_it_is_elsewhere_is_noticed() {
+    let none = of_a_queue(|_, p| p.set_kind(crate::page::Kind::Wild));
+    assert!(matches!(none, Err(Broken::Queue(QueueError::NoPage(_)))), "{none:?}");
+    let elsewhere = of_a_queue(|m, p| {
+        // It leaves in the right way, and is linked where it was nevertheless.
+        let (next, before) = (p.next(), p.prev());
+        assert!(m.vm.queues().isolate(p));
+        p.set_next(next);
+        p.set_prev(before);
+        before.into_iter().for_each(|b| m.vm.page(b).set_next(Some(m.vm.pfn_of_page(p))));
+        next.into_iter().for_each(|n| m.vm.page(n).set_prev(Some(m.vm.pfn_of_page(p))));
+    });
+    assert!(matches!(elsewhere, Err(Broken::Queue(_))), "{elsewhere:?}");
+}
+
+#[test]
+fn a_frame_that_is_on_a_free_list_and_in_use_is_noticed() {
+    let result = of_a_queue(|m, _| {
+        let cached = (0..m.vm.page_count()).map(|n| m.vm.page(crate::Pfn(n)));
+        cached
+            .filter(|p| p.kind() == crate::page::Kind::Cached)
+            .take(1)
+            .for_each(|p| p.set_kind(crate::page::Kind::Slab));
+    });
+    assert!(matches!(result, Err(Broken::Frames(_))), "{result:?}");
+}

@@ -1,0 +1,243 @@
+//! Lines of generations: how deep their chains get, what they hold, what is copied and looked at.
+
+use crate::backing;
+use crate::map::{Space, SpaceRef};
+use crate::object::ObjectRef;
+use crate::page::Kind;
+use crate::sleep::MaySleep;
+use crate::stats::Event;
+use crate::testing::{Boot, TestMachine, boot, page};
+use crate::tests::{Vm, anonymous, load, range, show, store};
+use crate::types::{PAGE_SIZE, Pfn, Prot};
+
+const PAGES: u64 = 256;
+/// What each generation writes.
+const DIRTY: u64 = 8;
+
+/// A line of spaces, each a child of the one before it, and what each must find.
+struct Line {
+    spaces: Vec<SpaceRef<TestMachine>>,
+    models: Vec<Vec<u8>>,
+    random: u64,
+    boot: Boot,
+}
+
+impl Line {
+    fn new(frames: u64) -> Line {
+        quire_sync::hooks::threads::set_cpu(0);
+        let boot = boot(frames, 2);
+        let first = Space::new(boot.vm).unwrap();
+        anonymous(&first, 0, PAGES);
+        (0..PAGES).for_each(|n| store(&first, page(n), n as u8));
+        let model = (0..PAGES).map(|n| n as u8).collect();
+        Line { spaces: vec![first], models: vec![model], random: 88_172_645_463_325_252, boot }
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % n
+    }
+
+    /// One more generation, which writes some pages.
+    fn next(&mut self) {
+        let child = self.spaces.last().unwrap().fork().unwrap();
+        let mut model = self.models.last().unwrap().clone();
+        for _ in 0..DIRTY {
+            let (n, value) = (self.below(PAGES), self.below(256) as u8);
+            store(&child, page(n), value);
+            model[n as usize] = value;
+        }
+        self.spaces.push(child);
+        self.models.push(model);
+    }
+
+    fn verify(&self, at: usize) {
+        (0..PAGES).for_each(|n| assert_eq!(load(&self.spaces[at], page(n)), self.models[at][n as usize], "page {n}"));
+    }
+
+    fn layers(&self, at: usize) -> usize {
+        layers(self.boot.vm, &self.spaces[at])
+    }
+
+    /// Only the last stays.
+    fn orphan(&mut self) {
+        let last = self.spaces.len() - 1;
+        self.spaces.drain(..last);
+        self.models.drain(..last);
+    }
+
+    fn reap(&self) -> u64 {
+        let mut seen = 0;
+        while self.boot.vm.reapable() {
+            seen += self.boot.vm.reap(10_000, &mut MaySleep::here());
+        }
+        seen
+    }
+
+    fn count(&self, event: Event) -> u64 {
+        self.boot.vm.stats().total(event)
+    }
+}
+
+fn layers(vm: &'static Vm, space: &Space<TestMachine>) -> usize {
+    let pin = vm.epoch().pin();
+    backing::depth(space.lookup(page(0), &pin).unwrap().front())
+}
+
+/// Pages of objects.
+fn pages(vm: &'static Vm) -> u64 {
+    (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == Kind::Object).count() as u64
+}
+
+#[test]
+fn a_line_of_living_ancestors_keeps_short_chains_and_each_its_own_memory() {
+    let generations = 60;
+    let mut line = Line::new(12_000);
+    for _ in 0..generations {
+        line.next();
+        let deep = line.layers(line.spaces.len() - 1);
+        assert!(deep <= super::LAYERS, "{deep} layers after {DIRTY} stores");
+    }
+    (0..=generations).for_each(|at| line.verify(at));
+    line.spaces.iter().for_each(|s| s.check(true).unwrap());
+    let copied = line.count(Event::PageCopiedUp);
+    assert!(copied <= 4 * DIRTY * generations as u64, "{copied} pages copied up");
+}
+
+#[test]
+fn of_a_line_whose_ancestors_have_left_only_what_is_seen_is_held() {
+    let generations = 200;
+    let mut line = Line::new(20_000);
+    (0..generations).for_each(|_| line.next());
+    line.orphan();
+    let seen = line.reap();
+    line.verify(0);
+    assert!(pages(line.boot.vm) * 100 <= PAGES * 105, "{} pages are held", pages(line.boot.vm));
+    let visits = seen + line.count(Event::PageCopiedUp) + line.count(Event::PageMoved);
+    assert!(visits <= 8 * DIRTY * generations, "{visits} pages moved, copied up or looked at");
+}
+
+#[test]
+fn of_a_line_whose_ancestors_leave_as_it_goes_on_only_what_is_seen_is_held() {
+    let generations = 200;
+    let mut line = Line::new(6_000);
+    let mut seen = 0;
+    for _ in 0..generations {
+        line.next();
+        line.orphan();
+        seen += line.reap();
+        assert!(pages(line.boot.vm) * 100 <= PAGES * 105, "{} pages are held", pages(line.boot.vm));
+        assert!(line.layers(0) <= 3);
+    }
+    line.verify(0);
+    let visits = seen + line.count(Event::PageCopiedUp) + line.count(Event::PageMoved);
+    assert!(visits <= 8 * DIRTY * generations, "{visits} pages moved, copied up or looked at");
+}
+
+#[test]
+fn a_cost_that_follows_the_generations_not_their_square() {
+    let visits = |generations: u64| {
+        let mut line = Line::new(40_000);
+        (0..generations).for_each(|_| line.next());
+        line.orphan();
+        line.reap() + line.count(Event::PageCopiedUp) + line.count(Event::PageMoved)
+    };
+    let (one, four) = (visits(100), visits(400));
+    assert!(four <= 5 * one, "{one} visits for 100 generations, {four} for 400");
+}
+
+#[test]
+fn a_file_behind_a_deep_chain_stays_where_it_is() {
+    quire_sync::hooks::threads::set_cpu(0);
+    let m = boot(6_000, 2);
+    let file = ObjectRef::anonymous(m.vm, 64).unwrap();
+    let mut at = 0u8;
+    file.write(0, 64 * PAGE_SIZE as usize, &mut |b| -> Result<_, ()> {
+        b.fill(at + 100);
+        at += 1;
+        Ok(b.len())
+    })
+    .unwrap();
+    let first = Space::new(m.vm).unwrap();
+    show(&first, 0, 64, &file, false);
+    let mut spaces = vec![first];
+    for g in 0..20u64 {
+        let child = spaces.last().unwrap().fork().unwrap();
+        for n in 0..4 {
+            store(&child, page((g * 3 + n) % 32), g as u8);
+        }
+        spaces.push(child);
+    }
+    let deep = layers(m.vm, spaces.last().unwrap());
+    assert!(deep <= super::LAYERS, "{deep} layers");
+    for (g, space) in spaces.iter().enumerate() {
+        for n in 0..64 {
+            let last = (0..g as u64).rev().find(|g| (0..4).any(|k| (g * 3 + k) % 32 == n));
+            assert_eq!(load(space, page(n)), last.map_or(n as u8 + 100, |g| g as u8), "page {n} of {g}");
+        }
+    }
+    assert_eq!(file.resident(), 64);
+    file.set_size(0);
+    let last = spaces.last().unwrap();
+    assert_eq!(last.fault(page(0), crate::Access::Read), Err(crate::FaultError::BeyondEnd), "its end counts");
+}
+
+#[test]
+fn what_was_cut_stays_cut_when_it_is_copied_up() {
+    let mut line = Line::new(6_000);
+    line.next();
+    for g in 0..10 {
+        line.next();
+        let last = line.spaces.len() - 1;
+        let cut = range(g * 20, 8);
+        line.spaces[last].advise(cut, crate::map::Advice::DontNeed).unwrap();
+        (g * 20..g * 20 + 8).for_each(|n| line.models[last][n as usize] = 0);
+        line.next();
+    }
+    (0..line.spaces.len()).for_each(|at| line.verify(at));
+    line.orphan();
+    line.reap();
+    line.verify(0);
+}
+
+#[test]
+fn a_part_with_other_rights_has_a_chain_of_its_own_that_is_shortened_too() {
+    let mut line = Line::new(12_000);
+    line.spaces[0].protect(range(100, 50), Prot::READ).unwrap();
+    line.spaces[0].protect(range(100, 50), Prot::READ | Prot::WRITE).unwrap();
+    for g in 0..30 {
+        line.next();
+        let last = line.spaces.len() - 1;
+        store(&line.spaces[last], page(120), g);
+        line.models[last][120] = g;
+        if g == 10 {
+            line.spaces[last].protect(range(30, 50), Prot::READ).unwrap();
+            line.spaces[last].protect(range(30, 50), Prot::READ | Prot::WRITE).unwrap();
+        }
+    }
+    (0..line.spaces.len()).for_each(|at| line.verify(at));
+    line.spaces.iter().for_each(|s| s.check(true).unwrap());
+}
+
+#[test]
+fn without_memory_a_chain_stays_deep_and_right() {
+    let mut line = Line::new(12_000);
+    for g in 0..40u64 {
+        let child = line.spaces.last().unwrap().fork().unwrap();
+        let mut model = line.models.last().unwrap().clone();
+        for n in 0..DIRTY {
+            // The copies of a fault that had its own: at the second allocation and later.
+            line.boot.vm.fail_allocation(2 + (g + n) % 7);
+            let (at, value) = ((g * 13 + n * 5) % PAGES, (g + n) as u8);
+            while child.fault(page(at), crate::Access::Write).is_err() {}
+            line.boot.vm.fail_allocation(0);
+            store(&child, page(at), value);
+            model[at as usize] = value;
+        }
+        line.spaces.push(child);
+        line.models.push(model);
+    }
+    (0..line.spaces.len()).for_each(|at| line.verify(at));
+}

@@ -1,0 +1,77 @@
+//! Work that threads of the machine do for the core: what each loop does, and how it ends.
+//!
+//! The machine makes a thread for each [`Daemon`] and lets it call [`Vm::daemon_run`]: hosted, a thread that is a CPU of its
+//! own; in the kernel, a kernel thread. Without them everything still works, done by whoever needs it done.
+
+use crate::machine::Machine;
+use crate::sleep::MaySleep;
+use crate::vm::Vm;
+use quire_sync::atomic::{AtomicBool, Ordering};
+use quire_sync::hooks::{current_thread, now, park};
+
+/// Between two looks at pagers that have to be polled, in nanoseconds: shorter than a disk's answer, longer than a look.
+const POLL_EVERY: u64 = 50_000;
+
+/// A loop that a thread of the machine runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Daemon {
+    /// Finishes reads and writes that pagers have completed. One thread.
+    Completion,
+    /// Pages out when memory is short. One thread.
+    Pageout,
+    /// Frees pages that nobody shows any more since somebody left. One thread.
+    Reaper,
+}
+
+/// What the daemons share.
+pub struct Daemons {
+    stop: AtomicBool,
+}
+
+impl Daemons {
+    pub(crate) fn new() -> Daemons {
+        Daemons { stop: AtomicBool::new(false) }
+    }
+    pub(crate) fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+}
+
+impl<M: Machine> Vm<M> {
+    /// Runs a daemon's loop on the calling thread until [`Vm::stop_daemons`].
+    pub fn daemon_run(&'static self, daemon: Daemon) {
+        match daemon {
+            Daemon::Completion => self.run_completion(),
+            Daemon::Pageout => self.run_pageout(),
+            Daemon::Reaper => self.run_reaper(),
+        }
+    }
+
+    /// Makes every daemon's loop end. What they were for is done by whoever needs it from then on.
+    pub fn stop_daemons(&self) {
+        self.daemons().stop.store(true, Ordering::Release);
+        self.io().wake_completer();
+        self.pageout().wake_daemon();
+        self.wake_reaper();
+    }
+
+    /// Lets daemons run again that are started after this.
+    pub fn allow_daemons(&self) {
+        self.daemons().stop.store(false, Ordering::Release);
+    }
+
+    fn run_completion(&'static self) {
+        let mut may = MaySleep::here();
+        self.io().set_completer(Some(current_thread()));
+        while !self.daemons().stopping() {
+            self.poll_pagers();
+            if self.finish_completed(&mut may) != 0 || self.io().has_completed() {
+                continue;
+            }
+            // A request that is completed, or a polled pager's that is started, gives this thread its token.
+            let polled = self.io().in_flight() != 0 && self.io().has_polled();
+            park(polled.then(|| now() + POLL_EVERY));
+        }
+        self.io().set_completer(None);
+    }
+}

@@ -1,0 +1,128 @@
+//! Models of the frame allocator's protocols, on the production functions: magazines, depots, blocks and the stock.
+
+use super::*;
+use crate::mutant::{Mutant, set_mutant};
+use crate::testing::{Boot, boot_in_domains};
+use quire_sync::explore::{Arc, model, thread};
+use quire_sync::hooks::threads::set_cpu;
+
+fn system(domains: usize) -> Arc<Boot> {
+    set_cpu(0);
+    let config = Config { reserve: Some(4), zero_stock: 2, poison: false, ..Config::default() };
+    Arc::new(boot_in_domains(160, 2, domains, config))
+}
+
+/// Runs `theirs` on CPU 1 beside `mine` on CPU 0; then every frame is accounted for, and as many are free as before.
+fn beside(
+    world: Arc<Boot>,
+    theirs: impl FnOnce(&'static Vm<crate::testing::TestMachine>) + Send + 'static,
+    mine: impl FnOnce(&'static Vm<crate::testing::TestMachine>),
+    free: u64,
+) {
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        set_cpu(1);
+        theirs(other.vm);
+    });
+    set_cpu(0);
+    mine(world.vm);
+    t.join().unwrap();
+    set_cpu(0);
+    assert_eq!(world.vm.frames().check(), Ok(()), "a frame is on two lists or on none");
+    assert_eq!(world.vm.frames().free(), free, "frames are lost");
+}
+
+/// A block is taken while its buddy is freed.
+fn take_against_put() {
+    let world = system(1);
+    let vm = world.vm;
+    let all = vm.frames().free();
+    let pair = vm.alloc_run(1, For::Kernel).unwrap().into_pfn();
+    // SAFETY: the two frames of the run just taken.
+    let (low, high) = unsafe { (Frame::from_pfn(pair), Frame::from_pfn(Pfn(pair.0 + 1))) };
+    vm.free_run(low, 0);
+    beside(
+        world,
+        move |vm| vm.free_run(high, 0),
+        |vm| {
+            let frame = vm.alloc_run(0, For::Kernel).unwrap();
+            vm.free_run(frame, 0);
+        },
+        all,
+    );
+}
+
+/// A CPU takes and frees, more than a chain, while another brings everything home.
+fn use_against_drain() {
+    let world = system(1);
+    let all = world.vm.frames().free();
+    beside(
+        world,
+        |vm| {
+            let taken: Vec<Frame> = (0..3).map(|_| vm.alloc_frame(Fill::Any, For::User).unwrap()).collect();
+            taken.into_iter().for_each(|f| vm.free_frame(f));
+        },
+        |vm| vm.drain_magazines(),
+        all,
+    );
+}
+
+/// Frames of one domain are freed by the other's CPU while their own takes some.
+fn frees_go_home() {
+    let world = system(2);
+    let all = world.vm.frames().free();
+    let taken: Vec<Frame> = (0..3).map(|_| world.vm.alloc_frame(Fill::Any, For::User).unwrap()).collect();
+    beside(
+        world,
+        |vm| taken.into_iter().for_each(|f| vm.free_frame(f)),
+        |vm| {
+            let frame = vm.alloc_frame(Fill::Any, For::Kernel).unwrap();
+            vm.free_frame(frame);
+        },
+        all,
+    );
+}
+
+/// An idle CPU zeroes for its stock while another drains it.
+fn stock_against_drain() {
+    let world = system(1);
+    let all = world.vm.frames().free();
+    beside(
+        world,
+        |vm| {
+            vm.idle_zero(1);
+            let frame = vm.alloc_frame(Fill::Zeroed, For::User).unwrap();
+            vm.free_frame(frame);
+        },
+        |vm| vm.drain_caches(),
+        all,
+    );
+}
+
+fn holds(f: fn()) {
+    set_mutant(None);
+    model(Some(2), f);
+}
+
+#[test]
+fn a_block_that_is_being_taken_is_not_joined_with_its_buddy() {
+    holds(take_against_put);
+}
+#[test]
+#[should_panic]
+fn a_block_that_stays_marked_free_until_it_is_handed_out_is_found_out() {
+    set_mutant(Some(Mutant::TakenStaysFree));
+    model(Some(2), take_against_put);
+}
+#[test]
+fn no_frame_is_lost_between_a_magazine_and_a_drain() {
+    holds(use_against_drain);
+}
+#[test]
+fn frames_freed_far_away_come_home() {
+    holds(frees_go_home);
+}
+#[test]
+fn no_frame_is_lost_between_the_stock_and_a_drain() {
+    holds(stock_against_drain);
+}

@@ -1,0 +1,238 @@
+use super::*;
+use crate::Phys;
+use crate::testing::{Boot, boot_with};
+use crate::types::{PAGE_SIZE, PhysRange};
+
+fn system(frames: u64, cpus: usize, domains: usize, zero_stock: u32) -> Boot {
+    let config = Config { poison: true, reserve: Some(64), zero_stock, ..Config::default() };
+    crate::testing::boot_in_domains(frames, cpus, domains, config)
+}
+
+fn on(cpu: usize) {
+    quire_sync::hooks::threads::set_cpu(cpu);
+}
+
+fn take(m: &Boot, n: usize, on_behalf: For) -> Vec<Frame> {
+    (0..n).map(|_| m.vm.alloc_frame(Fill::Any, on_behalf).unwrap()).collect()
+}
+
+#[test]
+fn every_frame_is_accounted_for_once_and_damage_is_found() {
+    let m = boot_with(4096, 2, Config { reserve: Some(64), ..Config::default() });
+    let f = m.vm.frames();
+    assert_eq!(f.check(), Ok(()));
+    let mut mine = take(&m, 1000, For::User);
+    mine.extend(take(&m, 100, For::Kernel));
+    let run = m.vm.alloc_run(4, For::Kernel).unwrap();
+    assert_eq!(f.check(), Ok(()));
+    assert_eq!(f.free() + 1100 + 16, f.total());
+    mine.drain(..700).for_each(|p| m.vm.free_frame(p));
+    m.vm.free_run(run, 4);
+    assert_eq!(f.check(), Ok(()));
+
+    let pfn = mine[0].pfn();
+    m.vm.page(pfn).set_kind(Kind::Cached);
+    assert_eq!(f.check(), Err(FrameError::Lost(1)));
+    m.vm.page(pfn).set_kind(Kind::Wild);
+
+    let cached = m.vm.page(Pfn((0..4096).find(|i| m.vm.page(Pfn(*i)).kind() == Kind::Cached).unwrap()));
+    cached.set_kind(Kind::Wild);
+    assert!(matches!(f.check(), Err(FrameError::Kind(_))));
+    cached.set_kind(Kind::Cached);
+    let next = cached.next();
+    cached.set_next(Some(m.vm.pfn_of_page(cached)));
+    assert!(matches!(f.check(), Err(FrameError::Chain(_))));
+    cached.set_next(next);
+
+    let block = f.domains[0].held.lock().buddy.first(MAX_ORDER, Group::User).unwrap();
+    m.vm.page(block).set_order(3);
+    assert_eq!(f.check(), Err(FrameError::Block(block)));
+    m.vm.page(block).set_order(MAX_ORDER);
+    f.domains[0].outside.fetch_add(1, Ordering::Relaxed);
+    assert_eq!(f.check(), Err(FrameError::Count(0)));
+    f.domains[0].outside.fetch_sub(1, Ordering::Relaxed);
+    assert_eq!(f.check(), Ok(()));
+    mine.into_iter().for_each(|p| m.vm.free_frame(p));
+    m.vm.drain_magazines();
+    assert_eq!(f.check(), Ok(()));
+}
+
+#[test]
+fn a_cpu_takes_from_its_own_domain_and_frees_go_home() {
+    let m = system(8192, 4, 2, 0);
+    let f = m.vm.frames();
+    let free = [f.free_in(0), f.free_in(1)];
+    let mut mine = Vec::new();
+    for cpu in 0..4 {
+        on(cpu);
+        let frames = take(&m, 600, For::User);
+        assert!(frames.iter().all(|p| m.vm.page(p.pfn()).domain() as usize == cpu % 2), "CPU {cpu} takes near frames");
+        mine.extend(frames);
+    }
+    // All are freed by one CPU.
+    on(0);
+    mine.into_iter().for_each(|p| m.vm.free_frame(p));
+    assert_eq!(f.check(), Ok(()));
+    m.vm.drain_magazines();
+    assert_eq!([f.free_in(0), f.free_in(1)], free);
+
+    // More than its own domain has.
+    let most = free[0] as usize + 1000;
+    let mine = take(&m, most, For::User);
+    let far = mine.iter().filter(|p| m.vm.page(p.pfn()).domain() == 1).count();
+    assert!((990..=1000 + 2 * CHAIN as usize).contains(&far), "{far} from the next domain");
+    assert_eq!(f.check(), Ok(()));
+    mine.into_iter().for_each(|p| m.vm.free_frame(p));
+    m.vm.drain_magazines();
+    assert_eq!([f.free_in(0), f.free_in(1)], free);
+    assert_eq!(f.check(), Ok(()));
+}
+
+#[test]
+fn no_block_spans_two_domains() {
+    let m = system(8192, 2, 3, 0);
+    let blocks: Vec<Frame> = core::iter::from_fn(|| m.vm.alloc_run(9, For::Kernel).ok()).collect();
+    for b in &blocks {
+        let first = b.pfn().0;
+        assert!((first..first + 512).all(|i| m.vm.page(Pfn(i)).domain() == m.vm.page(b.pfn()).domain()));
+    }
+    blocks.into_iter().for_each(|b| m.vm.free_run(b, 9));
+    assert_eq!(m.vm.frames().check(), Ok(()));
+}
+
+#[test]
+fn zeroed_frames_of_the_stock_are_used_first_and_given_back_when_memory_is_short() {
+    let m = system(4096, 1, 1, 100);
+    assert!(m.vm.idle_zero(30) && m.vm.zero_stock() == 30);
+    while m.vm.idle_zero(64) {}
+    assert_eq!(m.vm.zero_stock(), 100);
+    assert_eq!(m.vm.frames().check(), Ok(()));
+    let frame = m.vm.alloc_frame(Fill::Zeroed, For::User).unwrap();
+    assert_eq!(m.vm.zero_stock(), 99);
+    // SAFETY: the frame is this test's.
+    let bytes = unsafe { core::slice::from_raw_parts(m.vm.machine().frame_ptr(frame.pfn()), PAGE_SIZE as usize) };
+    assert!(bytes.iter().all(|b| *b == 0));
+    m.vm.free_frame(frame);
+
+    let all = m.vm.frames().free();
+    let mine: Vec<Frame> = core::iter::from_fn(|| m.vm.alloc_frame(Fill::Any, For::User).ok()).collect();
+    assert!(mine.len() as u64 >= all - m.vm.frames().reserve(), "the stock is memory like any other");
+    assert_eq!(m.vm.zero_stock(), 0);
+    assert!(!m.vm.idle_zero(10), "nothing is zeroed while memory is low");
+    mine.into_iter().for_each(|f| m.vm.free_frame(f));
+    m.vm.drain_magazines();
+    assert_eq!(m.vm.frames().check(), Ok(()));
+    assert!(!system(4096, 1, 1, 0).vm.idle_zero(10), "the stock is off");
+}
+
+#[test]
+#[should_panic(expected = "somebody stored into free frame")]
+fn a_store_into_a_zeroed_frame_of_the_stock_is_found() {
+    let m = system(4096, 1, 1, 100);
+    m.vm.idle_zero(1);
+    let last = (0..4096).map(Pfn).filter(|p| m.vm.page(*p).kind() == Kind::Cached).last().unwrap();
+    for p in (0..=last.0).map(Pfn).filter(|p| m.vm.page(*p).kind() == Kind::Cached) {
+        // SAFETY: RAM; that it is nobody's is what the test is about.
+        unsafe { m.vm.machine().frame_ptr(p).add(77).write(1) };
+    }
+    let _frame = m.vm.alloc_frame(Fill::Zeroed, For::User).map(Frame::into_pfn);
+}
+
+#[test]
+fn who_is_refused_takes_what_other_cpus_keep_and_leaves_them_alone_where_they_have_nothing() {
+    let m = system(8192, 4, 1, 0);
+    let f = m.vm.frames();
+    // The others have freed much, and keep some of it.
+    let theirs: Vec<Vec<Frame>> = (1..4)
+        .map(|cpu| {
+            on(cpu);
+            take(&m, 1000, For::User)
+        })
+        .collect();
+    theirs.into_iter().zip(1..).for_each(|(frames, cpu)| {
+        on(cpu);
+        frames.into_iter().for_each(|p| m.vm.free_frame(p));
+    });
+    on(0);
+    let all = f.free();
+    let mine: Vec<Frame> = core::iter::from_fn(|| m.vm.alloc_frame(Fill::Any, For::User).ok()).collect();
+    assert!(mine.len() as u64 >= all - f.reserve(), "{} of {all}", mine.len());
+    assert!(f.is_low());
+    // What another CPU has now stays there, since all together is not more than the reserve.
+    on(1);
+    let own = take(&m, 5, For::Kernel);
+    own.into_iter().for_each(|p| m.vm.free_frame(p));
+    on(0);
+    let kept = |m: &Boot| m.vm.frames().magazines.of(1).local.lock().chains().map(|c| c.len).sum::<u32>();
+    let before = kept(&m);
+    assert!(before > 0);
+    assert_eq!(m.vm.alloc_frame(Fill::Any, For::User).map(Frame::into_pfn), Err(OutOfMemory));
+    assert_eq!(kept(&m), before);
+    mine.into_iter().for_each(|p| m.vm.free_frame(p));
+    assert!(!f.is_low());
+}
+
+#[test]
+fn the_daemon_is_woken_once_when_memory_gets_low() {
+    let m = system(4096, 1, 1, 0);
+    let f = m.vm.frames();
+    let woken = std::sync::Arc::new(AtomicBool::new(false));
+    let (send, receive) = std::sync::mpsc::channel();
+    let seen = woken.clone();
+    let daemon = std::thread::spawn(move || {
+        send.send(quire_sync::hooks::current_thread()).unwrap();
+        quire_sync::hooks::park(None);
+        seen.store(true, Ordering::Release);
+    });
+    f.wake_when_low(Some(receive.recv().unwrap()));
+    let enough = take(&m, (f.free() - f.low_mark() - 2 * CHAIN as u64) as usize, For::User);
+    assert!(!f.is_low() && !woken.load(Ordering::Acquire));
+    let rest = take(&m, 2 * CHAIN as usize, For::User);
+    assert!(f.is_low());
+    daemon.join().unwrap();
+    assert!(woken.load(Ordering::Acquire));
+    f.wake_when_low(None);
+    enough.into_iter().chain(rest).for_each(|p| m.vm.free_frame(p));
+}
+
+#[test]
+fn contiguous_frames_are_where_they_were_asked_for() {
+    let m = system(8192, 1, 2, 0);
+    let f = m.vm.frames();
+    // Every seventh frame is taken, in a part of memory.
+    let busy: Vec<Frame> = take(&m, 3000, For::Kernel);
+    let (keep, free): (Vec<_>, Vec<_>) = busy.into_iter().partition(|p| p.pfn().0 % 7 == 0);
+    free.into_iter().for_each(|p| m.vm.free_frame(p));
+    let before = f.free();
+    let mut mine = Vec::new();
+    for (count, align, start, end) in [
+        (1, 1, 0, 8192),
+        (6, 1, 0, 8192),
+        (5, 4, 0, 8192),
+        (100, 64, 2000, 6000),
+        (1500, 1, 0, 8192),
+        (3, 2, 4000, 4090),
+    ] {
+        let within = PhysRange { start: Pfn(start), end: Pfn(end) };
+        let frame = m.vm.alloc_contiguous(Contiguous { count, align, within }, For::Kernel).unwrap();
+        let first = frame.pfn().0;
+        assert!(first.is_multiple_of(align) && first >= start && first + count <= end);
+        let domain = m.vm.page(frame.pfn()).domain();
+        for i in first..first + count {
+            assert_eq!((m.vm.page(Pfn(i)).kind(), m.vm.page(Pfn(i)).domain()), (Kind::Wild, domain));
+        }
+        assert!(!keep.iter().any(|p| (first..first + count).contains(&p.pfn().0)));
+        assert_eq!(f.check(), Ok(()));
+        mine.push((frame, count));
+    }
+    let bad = |c: Contiguous| m.vm.alloc_contiguous(c, For::Kernel).map(Frame::into_pfn);
+    assert_eq!(bad(Contiguous::anywhere(0)), Err(OutOfMemory));
+    assert_eq!(bad(Contiguous { align: 3, ..Contiguous::anywhere(1) }), Err(OutOfMemory));
+    assert_eq!(bad(Contiguous { align: 1 << 63, ..Contiguous::anywhere(1) }), Err(OutOfMemory));
+    assert_eq!(bad(Contiguous::anywhere(u64::MAX)), Err(OutOfMemory));
+    mine.into_iter().for_each(|(p, count)| m.vm.free_contiguous(p, count));
+    assert_eq!(f.free(), before);
+    keep.into_iter().for_each(|p| m.vm.free_frame(p));
+    m.vm.drain_magazines();
+    assert_eq!(f.check(), Ok(()));
+}

@@ -1,0 +1,503 @@
+//! The arenas of a space: one to begin with, more where CPUs get in each other's way (Contract C9).
+//!
+//! A space starts with its *home* arena, which has all addresses. Where a mapping without an address meets another writer
+//! there again and again, the CPU that had to wait gets an arena of its own: a stretch of [`SPAN`] bytes (a slot of the root
+//! table on x86-64, so that arenas share no table page but the root), with a tree, a lock and a sequence of its own. From then
+//! on what that CPU maps without an address goes there, and whoever unmaps or changes it takes that arena's lock. So memory
+//! follows the CPUs on which a process really contended (Contract C8).
+//!
+//! # Rules
+//! - An address belongs to the open arena whose stretch covers it, else to the home arena. Reading that takes two loads of
+//!   words that hardly ever change.
+//! - Arenas open and close under the home arena's lock; one closes under its own lock too. So who holds either knows what
+//!   belongs to it, and who has just taken an arena's lock looks again whether the address is still the arena's.
+//! - A stretch is opened only where the home arena has nothing in it; and the home arena places nothing in the stretches once
+//!   there are any.
+//! - No entry crosses from one arena to another. An operation that would, or one that needs all of the space at one moment
+//!   (fork), *joins*: under the home arena's lock the others' entries go to the home tree, and the stretches close. Entries
+//!   themselves do not change by that, so no fault is disturbed: it finds the entry in one tree or the other, and a miss counts
+//!   only where the address still belongs to the arena that was searched (mutant [`Mutant::MissInClosedArena`]).
+//! - A closed arena's memory stays until the space goes, and is used when that CPU contends again.
+
+use super::arena::{Arena, Writer};
+use super::entry::Entry;
+use super::space::Space;
+use crate::error::OutOfMemory;
+use crate::machine::{Machine, Pmap};
+use crate::mutant::{Mutant, mutant};
+use crate::types::VirtRange;
+use crate::vm::Vm;
+use core::ptr::{self, NonNull};
+use quire_sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use quire_sync::{CpuId, current_cpu};
+
+/// log2 of [`SPAN`].
+#[cfg(not(any(test, loom, shuttle)))]
+const SPAN_SHIFT: u32 = 39;
+/// log2 of [`SPAN`]: what a table page of the test machine covers, and half of that under the checkers.
+#[cfg(any(test, loom, shuttle))]
+const SPAN_SHIFT: u32 = if cfg!(any(loom, shuttle)) { 13 } else { 18 };
+/// Bytes of an arena other than the home arena: what one entry of a four-level root table covers.
+pub const SPAN: u64 = 1 << SPAN_SHIFT;
+
+/// Arenas that a space can have beside its home arena; CPUs share them where there are more of those.
+#[cfg(not(any(test, loom, shuttle)))]
+const ARENAS: usize = 128;
+/// As many as fit into what the test machine can map.
+#[cfg(any(test, loom, shuttle))]
+const ARENAS: usize = 2;
+
+/// The first stretch begins here: above what sanitizers reserve below 17 TiB, and all end below where programs that may lie
+/// anywhere are loaded (85 TiB).
+#[cfg(not(any(test, loom, shuttle)))]
+const FIRST: u64 = 40 << SPAN_SHIFT;
+#[cfg(any(test, loom, shuttle))]
+const FIRST: u64 = crate::testing::BASE + if cfg!(any(loom, shuttle)) { 0 } else { 8 * SPAN };
+/// All stretches.
+pub(super) const STRETCHES: VirtRange = VirtRange { start: FIRST, end: FIRST + ARENAS as u64 * SPAN };
+
+/// A CPU has an arena of its own after so many waits of anybody for the home arena's writers.
+#[cfg(not(any(test, loom, shuttle)))]
+const CROWD: u32 = 16;
+#[cfg(any(test, loom, shuttle))]
+const CROWD: u32 = 1;
+
+/// Where a look at a map took place, and when: what a miss is believed by (Contract C3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Moment<M: Machine> {
+    arena: *const Arena<M>,
+    sequence: u64,
+}
+
+/// Pointers to the arenas, in the order of their stretches.
+pub(super) struct Fan<M: Machine> {
+    slots: [AtomicPtr<Arena<M>>; ARENAS],
+}
+
+impl<M: Machine> Fan<M> {
+    fn new() -> Fan<M> {
+        Fan { slots: core::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())) }
+    }
+
+    /// The arena of slot `n`, open or closed.
+    fn at(&self, n: usize) -> Option<&Arena<M>> {
+        // SAFETY: an arena lives as long as the space.
+        unsafe { self.slots[n].load(Ordering::Acquire).as_ref() }
+    }
+
+    fn open(&self) -> impl Iterator<Item = &Arena<M>> {
+        (0..ARENAS).filter_map(|n| self.at(n)).filter(|a| a.is_open())
+    }
+}
+
+/// All arenas of a space; see the module.
+pub(super) struct Arenas<M: Machine> {
+    home: Arena<M>,
+    /// Null until a CPU gets an arena of its own.
+    fan: AtomicPtr<Fan<M>>,
+    /// Waits for the home arena's writers, of those who would rather be elsewhere.
+    crowd: AtomicU32,
+}
+
+/// The slot of the stretch that covers `va`.
+#[inline]
+fn slot(va: u64) -> Option<usize> {
+    STRETCHES.contains(va).then(|| ((va - FIRST) >> SPAN_SHIFT) as usize)
+}
+
+fn stretch(n: usize) -> VirtRange {
+    let start = FIRST + n as u64 * SPAN;
+    VirtRange { start, end: start + SPAN }
+}
+
+impl<M: Machine> Arenas<M> {
+    pub fn new(vm: &'static Vm<M>) -> Self {
+        Arenas {
+            home: Arena::new(vm, M::Pmap::USER, true),
+            fan: AtomicPtr::new(ptr::null_mut()),
+            crowd: AtomicU32::new(0),
+        }
+    }
+
+    #[inline(always)]
+    fn fan(&self) -> Option<&Fan<M>> {
+        // SAFETY: made once, and freed with the space.
+        unsafe { self.fan.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The arena that has `va` now.
+    #[inline(always)]
+    pub fn of(&self, va: u64) -> &Arena<M> {
+        match self.fan() {
+            None => &self.home,
+            Some(fan) => slot(va).and_then(|n| fan.at(n)).filter(|a| a.is_open()).unwrap_or(&self.home),
+        }
+    }
+
+    pub fn home(&self) -> &Arena<M> {
+        &self.home
+    }
+
+    /// All arenas that were ever opened, and the home arena.
+    pub fn all(&self) -> impl Iterator<Item = &Arena<M>> {
+        let others = self.fan().into_iter().flat_map(|f| (0..ARENAS).filter_map(|n| f.at(n)));
+        core::iter::once(&self.home).chain(others)
+    }
+
+    /// Whether any stretch is open.
+    pub fn fanned_out(&self) -> bool {
+        self.fan().is_some_and(|f| f.open().next().is_some())
+    }
+
+    /// Where what belongs to `arena` from `va` on ends. => `arena`'s lock or the home arena's is held, and it has `va`.
+    fn end_of(&self, arena: &Arena<M>, va: u64) -> u64 {
+        if !ptr::eq(arena, &self.home) {
+            return arena.bounds().end;
+        }
+        let open = self.fan().into_iter().flat_map(|f| f.open());
+        open.map(|a| a.bounds().start).filter(|start| *start > va).min().unwrap_or(u64::MAX)
+    }
+
+    /// The first entry that ends after `from`, in any arena.
+    pub fn next<'p>(&self, from: u64, pin: &'p quire_sync::epoch::Pinned<'_>) -> Option<&'p Entry<M>> {
+        let others = self.fan().into_iter().flat_map(|f| f.open());
+        core::iter::once(&self.home)
+            .chain(others.filter(|a| a.bounds().end > from))
+            .filter_map(|a| a.next(from, pin))
+            .min_by_key(|e| e.range().start)
+    }
+
+    /// Opens the stretch of `cpu`; nothing happens where something is mapped there, where the machine's
+    /// addresses end before, or where there is no memory for it.
+    pub fn open(&self, space: &Space<M>, cpu: CpuId) {
+        let vm = space.vm();
+        let n = cpu % ARENAS;
+        let home = self.home.write(space);
+        let bounds = stretch(n);
+        if bounds.end > M::Pmap::USER.end || home.next(bounds.start).is_some_and(|e| e.range().start < bounds.end) {
+            return;
+        }
+        if self.fan().is_none() {
+            let Ok(fan) = vm.map_memory().fans.alloc(vm, Fan::new()) else { return };
+            self.fan.store(fan.as_ptr(), Ordering::Release);
+        }
+        let Some(fan) = self.fan() else { return };
+        if fan.at(n).is_none() {
+            let Ok(arena) = vm.map_memory().arenas.alloc(vm, Arena::new(vm, bounds, false)) else { return };
+            fan.slots[n].store(arena.as_ptr(), Ordering::Release);
+        }
+        if let Some(arena) = fan.at(n) {
+            arena.set_open(true);
+        }
+    }
+
+    /// Everything belongs to the home arena, and does while the result is held. An error closes some stretches or none, and
+    /// loses nothing.
+    fn join<'a>(&'a self, space: &'a Space<M>) -> Result<Writer<'a, M>, OutOfMemory> {
+        let mut home = self.home.write(space);
+        let Some(fan) = self.fan() else { return Ok(home) };
+        for arena in fan.open() {
+            let mut theirs = arena.write(space);
+            let bounds = arena.bounds();
+            let bytes = arena.mapped() as i64;
+            if arena.len() == 0 {
+                arena.set_open(false);
+                continue;
+            }
+            let come =
+                home.prepare(bounds.start, bounds.end, arena.len(), theirs.items().map(|(_, e)| NonNull::from(e)))?;
+            let go = theirs.prepare(bounds.start, bounds.end, 0, core::iter::empty())?;
+            // A look that misses an entry in the old tree sees that the stretch is closed: it was before the entry went.
+            home.commit(come, bytes);
+            arena.set_open(false);
+            theirs.commit(go, -bytes);
+        }
+        Ok(home)
+    }
+
+    /// Frees the arenas and their nodes.
+    ///
+    /// # Safety
+    /// Nobody else can reach the space any more.
+    pub unsafe fn free(&mut self, vm: &'static Vm<M>) {
+        // SAFETY: by this function's contract; arenas and fan were made from these slabs, and are freed once.
+        unsafe {
+            self.home.free_nodes();
+            let Some(fan) = NonNull::new(self.fan.load(Ordering::Acquire)) else { return };
+            for arena in &fan.as_ref().slots {
+                if let Some(mut arena) = NonNull::new(arena.load(Ordering::Acquire)) {
+                    arena.as_mut().free_nodes();
+                    vm.map_memory().arenas.free(vm, arena);
+                }
+            }
+            vm.map_memory().fans.free(vm, fan);
+        }
+    }
+}
+
+impl<M: Machine> Space<M> {
+    /// The writer of the arena that has `va`; and where what belongs to that arena from there on ends.
+    pub(super) fn write_at(&self, va: u64) -> (Writer<'_, M>, u64) {
+        loop {
+            let arena = self.arenas.of(va);
+            let writer = arena.write(self);
+            if ptr::eq(self.arenas.of(va), arena) {
+                let end = self.arenas.end_of(arena, va);
+                return (writer, end);
+            }
+        }
+    }
+
+    /// Whether `writer` has all of `range`, which is in order.
+    pub(super) fn has(&self, writer: &Writer<'_, M>, range: VirtRange) -> bool {
+        let arena = self.arenas.of(range.start);
+        ptr::eq(arena, writer.arena()) && self.arenas.end_of(arena, range.start) >= range.end
+    }
+
+    /// The writer that has all of `range`, which is in order; joins arenas where several have parts of it.
+    pub(super) fn write(&self, range: VirtRange) -> Result<Writer<'_, M>, OutOfMemory> {
+        let (writer, end) = self.write_at(range.start);
+        if end >= range.end {
+            return Ok(writer);
+        }
+        drop(writer);
+        self.write_all()
+    }
+
+    /// The writer of everything: joins all arenas.
+    pub(super) fn write_all(&self) -> Result<Writer<'_, M>, OutOfMemory> {
+        self.arenas.join(self)
+    }
+
+    /// The writer under which a mapping without an address shall be made: the calling CPU's own arena's where it has one.
+    pub(super) fn write_somewhere(&self) -> Writer<'_, M> {
+        let arenas = &self.arenas;
+        let n = current_cpu() % ARENAS;
+        if let Some(own) = arenas.fan().and_then(|f| f.at(n)).filter(|a| a.is_open()) {
+            let writer = own.write(self);
+            if own.is_open() {
+                return writer;
+            }
+        }
+        if let Some(writer) = arenas.home.try_write(self) {
+            return writer;
+        }
+        if arenas.crowd.fetch_add(1, Ordering::Relaxed) + 1 >= CROWD {
+            arenas.open(self, n);
+            if let Some(own) = arenas.fan().and_then(|f| f.at(n)).filter(|a| a.is_open()) {
+                let writer = own.write(self);
+                if own.is_open() {
+                    return writer;
+                }
+            }
+        }
+        arenas.home.write(self)
+    }
+
+    /// Where and when a look at the map at `va` takes place, taken before a lookup whose miss shall count.
+    #[inline]
+    pub fn moment(&self, va: u64) -> Moment<M> {
+        let arena = self.arenas.of(va);
+        Moment { arena, sequence: arena.sequence() }
+    }
+
+    /// Whether a miss at `va` since `moment` may be believed: nothing changed in the arena, and `va` is still its.
+    #[inline]
+    pub fn unchanged_since(&self, va: u64, moment: Moment<M>) -> bool {
+        let arena = self.arenas.of(va);
+        if mutant(Mutant::MissInClosedArena) {
+            return true;
+        }
+        ptr::eq(arena, moment.arena) && arena.unchanged_since(moment.sequence)
+    }
+
+    /// Sleeps until no writer changes the arena of `va`, and keeps writers out while the result is held: no entry is or
+    /// becomes stale. For a fault that was defeated too often (progress), and to wait for a stale entry to be replaced.
+    pub fn keep_writers_out(&self, va: u64) -> Writer<'_, M> {
+        self.write_at(va).0
+    }
+}
+
+#[cfg(any(test, loom, shuttle))]
+impl<M: Machine> Space<M> {
+    /// Opens the stretch of `cpu`, as waiting often enough would.
+    pub(crate) fn open_arena(&self, cpu: CpuId) {
+        self.arenas.open(self, cpu);
+    }
+    /// Joins all arenas, as a fork does.
+    pub(crate) fn join_arenas(&self) -> Result<(), OutOfMemory> {
+        self.write_all().map(drop)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::error::MapError;
+    use crate::map::{Limits, MapRequest, Move, Placement, SpaceRef};
+    use crate::testing::{BASE, Boot, TestMachine, boot, page};
+    use crate::types::{Access, PAGE_SIZE, Prot};
+    use quire_sync::hooks::threads::set_cpu;
+
+    struct World {
+        space: SpaceRef<TestMachine>,
+        // Last: the space lives in it.
+        _boot: Boot,
+    }
+
+    /// CPU 1 has an arena of its own, CPU 0 has not.
+    fn fanned_out() -> World {
+        set_cpu(0);
+        let boot = boot(2048, 2);
+        let space = Space::new(boot.vm).unwrap();
+        space.set_limits(Limits { base: BASE, ..Limits::DEFAULT });
+        space.open_arena(1);
+        World { space, _boot: boot }
+    }
+
+    fn map(s: &Space<TestMachine>, cpu: usize, at: Placement, pages: u64) -> Result<u64, MapError> {
+        set_cpu(cpu);
+        s.map(&MapRequest::private(at, pages * PAGE_SIZE))
+    }
+
+    fn anywhere(s: &Space<TestMachine>, cpu: usize, pages: u64) -> u64 {
+        map(s, cpu, Placement::Any { hint: 0 }, pages).unwrap()
+    }
+
+    fn rows(s: &Space<TestMachine>) -> Vec<(u64, u64)> {
+        let mut all = Vec::new();
+        s.entries(0, &mut |e| {
+            all.push((e.range.start, e.range.len() / PAGE_SIZE));
+            true
+        });
+        all
+    }
+
+    #[test]
+    fn a_cpu_with_an_arena_maps_there_and_the_others_at_home() {
+        let w = fanned_out();
+        let s = &w.space;
+        let (a, b) = (anywhere(s, 0, 2), anywhere(s, 1, 3));
+        assert_eq!((a, b), (page(0), stretch(1).start));
+        assert_eq!(rows(s), [(a, 2), (b, 3)]);
+        assert_eq!(s.stats().mapped_bytes, 5 * PAGE_SIZE);
+        assert_eq!(s.fault(b, Access::Write), Ok(crate::FaultKind::ZeroFill));
+        // Whoever unmaps, it is the same memory.
+        set_cpu(0);
+        s.unmap(VirtRange { start: b, end: b + PAGE_SIZE }).unwrap();
+        assert_eq!(rows(s), [(a, 2), (b + PAGE_SIZE, 2)]);
+        assert_eq!(s.fault(b, Access::Read), Err(crate::FaultError::NotMapped));
+        s.check(true).unwrap();
+        s.clear();
+        assert_eq!(s.stats().entries, 0);
+        s.check(true).unwrap();
+    }
+
+    #[test]
+    fn who_waits_for_writers_gets_an_arena() {
+        set_cpu(0);
+        let boot = boot(2048, 2);
+        let space = Space::new(boot.vm).unwrap();
+        space.set_limits(Limits { base: BASE, ..Limits::DEFAULT });
+        let s: &Space<TestMachine> = &space;
+        let held = s.keep_writers_out(page(0));
+        let at = std::thread::scope(|scope| {
+            let other = scope.spawn(|| anywhere(s, 1, 1));
+            while s.arenas.crowd.load(Ordering::Relaxed) < CROWD {
+                std::thread::yield_now();
+            }
+            drop(held);
+            other.join().unwrap()
+        });
+        assert_eq!(at, stretch(1).start);
+    }
+
+    #[test]
+    fn what_crosses_joins_the_arenas_and_keeps_everything() {
+        let w = fanned_out();
+        let s = &w.space;
+        let edge = stretch(1).start;
+        let b = anywhere(s, 1, 2);
+        assert_eq!(b, edge);
+        s.fault(b, Access::Write).unwrap();
+        // A fixed mapping over the edge replaces the first page.
+        let at = map(s, 0, Placement::Fixed(edge - PAGE_SIZE), 2).unwrap();
+        assert!(!s.arenas.fanned_out());
+        assert_eq!(rows(s), [(at, 2), (edge + PAGE_SIZE, 1)]);
+        s.check(true).unwrap();
+        // What is there now keeps the stretch closed.
+        s.open_arena(1);
+        assert!(!s.arenas.fanned_out());
+    }
+
+    #[test]
+    fn a_fork_shows_what_every_arena_has() {
+        let w = fanned_out();
+        let s = &w.space;
+        let (a, b) = (anywhere(s, 0, 1), anywhere(s, 1, 1));
+        let child = s.fork().unwrap();
+        assert_eq!(rows(&child), [(a, 1), (b, 1)]);
+        child.check(true).unwrap();
+        s.check(true).unwrap();
+    }
+
+    #[test]
+    fn a_mapping_moves_from_one_arena_to_another() {
+        let w = fanned_out();
+        let s = &w.space;
+        let b = anywhere(s, 1, 2);
+        s.fault(b, Access::Write).unwrap();
+        let to =
+            s.remap(VirtRange { start: b, end: b + 2 * PAGE_SIZE }, 2 * PAGE_SIZE, Move::To(page(4)), false).unwrap();
+        assert_eq!(rows(s), [(to, 2)]);
+        assert_eq!(s.fault(to, Access::Read), Ok(crate::FaultKind::Resident));
+        s.check(true).unwrap();
+    }
+
+    #[test]
+    fn operations_over_several_arenas_serve_all_of_them() {
+        let w = fanned_out();
+        let s = &w.space;
+        let (a, b) = (anywhere(s, 0, 1), anywhere(s, 1, 1));
+        s.unmap(VirtRange { start: a, end: b + PAGE_SIZE }).unwrap();
+        assert_eq!(rows(s), []);
+        s.open_arena(1);
+        let b = anywhere(s, 1, 2);
+        let a = map(s, 0, Placement::Fixed(b - 2 * PAGE_SIZE), 2).unwrap();
+        s.protect(VirtRange { start: a, end: b + 2 * PAGE_SIZE }, Prot::READ).unwrap();
+        assert_eq!(s.fault(b, Access::Write), Err(crate::FaultError::Protection));
+        assert_eq!(s.fault(a, Access::Write), Err(crate::FaultError::Protection));
+        s.check(true).unwrap();
+    }
+
+    #[test]
+    fn a_full_arena_sends_its_cpu_elsewhere() {
+        let w = fanned_out();
+        let s = &w.space;
+        let all = SPAN / PAGE_SIZE;
+        assert_eq!(anywhere(s, 1, all), stretch(1).start);
+        let next = anywhere(s, 1, 1);
+        assert!(!stretch(1).contains(next));
+        s.check(true).unwrap();
+    }
+
+    #[test]
+    fn a_join_without_memory_loses_nothing() {
+        let w = fanned_out();
+        let s = &w.space;
+        let (a, b) = (anywhere(s, 0, 1), anywhere(s, 1, 1));
+        let mut n = 0;
+        loop {
+            n += 1;
+            s.vm().fail_allocation(n);
+            let done = s.join_arenas();
+            s.vm().fail_allocation(0);
+            s.check(true).unwrap();
+            assert_eq!(rows(s), [(a, 1), (b, 1)]);
+            if done.is_ok() {
+                break;
+            }
+        }
+        assert!(n > 1, "a join allocates");
+    }
+}

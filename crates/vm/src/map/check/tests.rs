@@ -1,0 +1,326 @@
+//! Every structure of a map, made wrong on purpose in every way that the checker knows, is noticed, and named.
+
+use super::super::tree::TreeError;
+use super::super::{MapRequest, Placement, Space, SpaceRef};
+use super::*;
+use crate::check::Level;
+use crate::index::KEYS;
+use crate::machine::Enter;
+use crate::object::ObjectRef;
+use crate::page::State;
+use crate::testing::{TestMachine, boot, page};
+use crate::types::Access;
+use core::ptr::NonNull;
+
+type M = TestMachine;
+const RW: Prot = Prot::READ.union(Prot::WRITE);
+
+/// Where things are.
+const SINGLE: u64 = 0;
+const SHARED: u64 = 200;
+const PRIVATE: u64 = 300;
+const READ_ONLY: u64 = 400;
+const HOLE: u64 = 500;
+
+struct World {
+    space: SpaceRef<M>,
+    /// Keeps layers behind the fronts.
+    child: SpaceRef<M>,
+    shared: ObjectRef<M>,
+    other: ObjectRef<M>,
+}
+
+impl World {
+    /// A space with all kinds of mappings, in order.
+    fn new() -> World {
+        quire_sync::hooks::threads::set_cpu(0);
+        let vm = Box::leak(Box::new(boot(4096, 1))).vm;
+        vm.set_check_level(Level::Never);
+        let space = Space::new(vm).unwrap();
+        let request = |first, pages| MapRequest::private(Placement::Fixed(page(first)), pages * PAGE_SIZE);
+        // Enough entries for a tree of two levels.
+        for n in 0..40 {
+            space.map(&request(SINGLE + 2 * n, 1)).unwrap();
+        }
+        let [shared, other] = [0, 1].map(|_| ObjectRef::anonymous(vm, 64).unwrap());
+        let object = |first, pages, shared: &ObjectRef<M>| MapRequest {
+            object: Some((shared.clone(), 0)),
+            shared: true,
+            ..request(first, pages)
+        };
+        for n in 0..6 {
+            space.map(&object(SHARED + 10 * n, 4 + n, &shared)).unwrap();
+        }
+        space.map(&object(SHARED + 70, 8, &other)).unwrap();
+        space.map(&request(PRIVATE, 80)).unwrap();
+        space.map(&MapRequest { prot: Prot::READ, ..request(READ_ONLY, 8) }).unwrap();
+        (0..4).for_each(|n| store(&space, SHARED + n));
+        store(&space, SHARED + 70);
+        (0..80).for_each(|n| store(&space, PRIVATE + n));
+        space.fault(page(READ_ONLY), Access::Read).unwrap();
+        let child = space.fork().unwrap();
+        (0..80).step_by(3).for_each(|n| store(&space, PRIVATE + n));
+        space.check(true).unwrap();
+        child.check(true).unwrap();
+        for o in [&shared, &other] {
+            o.check(true).unwrap();
+        }
+        World { space, child, shared, other }
+    }
+
+    fn writer(&self) -> Writer<'_, M> {
+        self.space.keep_writers_out(page(0))
+    }
+
+    fn front(&self, n: u64) -> NonNull<Backing<M>> {
+        NonNull::from(self.writer().get(page(n)).unwrap().front())
+    }
+
+    fn leaf(&self, n: u64) -> Leaf {
+        self.space.pmap().peek(page(n)).unwrap()
+    }
+
+    fn enter(&self, n: u64, new: Enter) {
+        let mut table = self.space.pmap().table(self.space.vm(), page(n)).unwrap();
+        let mut owed = crate::flush::Obligation::new(self.space.vm(), self.space.pmap());
+        let _gone = table.remove(page(n), &mut owed);
+        table.enter(page(n), new);
+        drop(table);
+        let _flushed = owed.discharge();
+    }
+
+    /// What the checker says of the space, and of its objects where that is all right. What is broken is not taken apart.
+    fn verdict(self) -> Result<(), Broken> {
+        let result = self.space.check(true);
+        let result = result.and_then(|()| self.shared.check(true).and(self.other.check(true)).map(drop));
+        core::mem::forget(self);
+        result
+    }
+}
+
+fn store(space: &Space<M>, n: u64) {
+    space.fault(page(n), Access::Write).unwrap();
+}
+
+#[test]
+fn a_tree_with_overlapping_entries_a_wrong_gap_level_or_count_is_noticed() {
+    for what in [TreeError::Order(0), TreeError::Summary(0), TreeError::Shape(0), TreeError::Count] {
+        let w = World::new();
+        w.writer().corrupt_tree(what);
+        let Err(Broken::Tree(found)) = w.verdict() else { panic!("{what:?} was not noticed") };
+        assert_eq!(core::mem::discriminant(&found), core::mem::discriminant(&what), "{found:?}");
+    }
+}
+
+#[test]
+fn a_wrong_count_of_mapped_bytes_is_noticed() {
+    let w = World::new();
+    w.writer().corrupt_mapped();
+    assert_eq!(w.verdict(), Err(Broken::Count));
+}
+
+#[test]
+fn an_entry_that_stays_stale_is_noticed() {
+    let w = World::new();
+    w.writer().get(page(PRIVATE)).unwrap().mark_stale();
+    assert_eq!(w.verdict(), Err(Broken::Entry(page(PRIVATE))));
+}
+
+#[test]
+fn an_entry_whose_rights_contradict_its_kind_is_noticed() {
+    let w = World::new();
+    // SAFETY: nobody else is here.
+    unsafe { Entry::corrupt_rights(w.writer().pointer(page(SHARED)), Prot::READ) };
+    assert_eq!(w.verdict(), Err(Broken::Rights(page(SHARED))));
+}
+
+#[test]
+fn a_chain_that_leads_to_another_spaces_backing_is_noticed() {
+    let w = World::new();
+    let theirs = NonNull::from(w.child.keep_writers_out(page(0)).get(page(PRIVATE)).unwrap().front());
+    // SAFETY: both are alive.
+    unsafe { w.front(PRIVATE).as_ref() }.corrupt_behind(theirs.as_ptr());
+    assert_eq!(w.verdict(), Err(Broken::Chain(page(PRIVATE))));
+}
+
+#[test]
+fn a_layer_that_does_not_know_what_stands_in_front_of_it_is_noticed() {
+    let w = World::new();
+    // SAFETY: both are alive.
+    unsafe { w.front(PRIVATE).as_ref().behind().unwrap().corrupt_in_front(w.front(SHARED)) };
+    assert_eq!(w.verdict(), Err(Broken::Chain(page(PRIVATE))));
+}
+
+#[test]
+fn a_chain_that_shows_something_behind_shared_memory_is_noticed() {
+    let w = World::new();
+    // SAFETY: both are alive.
+    unsafe { w.front(SHARED).as_ref() }.corrupt_behind(w.front(SHARED + 10).as_ptr());
+    assert_eq!(w.verdict(), Err(Broken::Chain(page(SHARED))));
+}
+
+#[test]
+fn a_backing_that_shows_a_wrong_object_is_noticed_from_both_sides() {
+    let w = World::new();
+    // SAFETY: alive.
+    unsafe { w.front(SHARED).as_ref() }.corrupt_object(&w.other);
+    assert!(matches!(w.shared.check(true), Err(Broken::Stranger(at)) if at == page(SHARED)));
+    assert_eq!(w.verdict(), Err(Broken::Unlisted(page(SHARED))));
+}
+
+#[test]
+fn a_backing_that_is_on_no_list_is_noticed() {
+    let w = World::new();
+    // SAFETY: linked.
+    unsafe { w.shared.parts().remove(w.front(SHARED)) };
+    assert_eq!(w.verdict(), Err(Broken::Unlisted(page(SHARED))));
+}
+
+#[test]
+fn a_backing_that_is_listed_twice_is_noticed() {
+    for n in 0..6 {
+        let w = World::new();
+        w.shared.parts().insert(w.space.vm(), w.front(SHARED + 10 * n));
+        let found = w.shared.check(true);
+        let list = matches!(found, Err(Broken::ListLinks(_) | Broken::ListOrder(_) | Broken::ListCount(_)));
+        assert!(list, "{found:?}");
+        core::mem::forget(w);
+    }
+}
+
+#[test]
+fn a_backing_on_two_objects_lists_is_noticed() {
+    for n in 0..6 {
+        let w = World::new();
+        w.other.parts().insert(w.space.vm(), w.front(SHARED + 10 * n));
+        assert!(w.verdict().is_err());
+    }
+}
+
+#[test]
+fn a_wrong_largest_end_or_count_of_a_list_is_noticed() {
+    let w = World::new();
+    w.shared.parts().corrupt_max(w.front(SHARED + 20));
+    let found = w.shared.check(true);
+    assert!(matches!(found, Err(Broken::ListMax(_))), "{found:?}");
+    core::mem::forget(w);
+    let w = World::new();
+    w.shared.parts().corrupt_count();
+    assert_eq!(w.verdict(), Err(Broken::ListCount(13)), "six backings here, six in the child");
+}
+
+#[test]
+fn an_object_without_references_or_of_a_wrong_size_is_noticed() {
+    let w = World::new();
+    w.shared.corrupt_references();
+    assert_eq!(w.verdict(), Err(Broken::References(0)));
+    let w = World::new();
+    // SAFETY: alive.
+    let front = unsafe { w.front(PRIVATE).as_ref() };
+    let object = front.object().unwrap();
+    object.corrupt_size();
+    assert_eq!(object.check(true), Err(Broken::Kind(1)));
+    core::mem::forget(w);
+}
+
+#[test]
+fn a_wrong_occupancy_bit_tag_or_height_of_an_index_is_noticed() {
+    for (key, what) in [
+        (2, Broken::Occupancy(2)),
+        (50, Broken::Occupancy(50)),
+        (50, Broken::DirtyTag(50)),
+        (2, Broken::DirtyTag(2)),
+        (2, Broken::NodeHeight(0)),
+    ] {
+        let w = World::new();
+        {
+            let pin = w.space.vm().epoch().pin();
+            w.shared.index().corrupt(key, what, &pin);
+        }
+        assert_eq!(w.shared.check(true).map(drop), Err(what));
+        core::mem::forget(w);
+    }
+}
+
+#[test]
+fn a_wrong_bitmap_of_private_memory_is_noticed_by_the_map_though_others_are_at_work() {
+    let w = World::new();
+    // SAFETY: alive.
+    let behind = unsafe { w.front(PRIVATE).as_ref() }.behind().unwrap();
+    {
+        let pin = w.space.vm().epoch().pin();
+        behind.object().unwrap().index().corrupt(7, Broken::Occupancy(7), &pin);
+    }
+    assert_eq!(w.space.check(false), Err(Broken::Occupancy(7)));
+    core::mem::forget(w);
+}
+
+#[test]
+fn a_page_that_says_it_is_another_is_noticed() {
+    for quiet in [true, false] {
+        let w = World::new();
+        let vm = w.space.vm();
+        let p = vm.page(w.leaf(PRIVATE).pfn);
+        assert!(p.try_busy(p.state().generation()));
+        p.rename(p.object(), p.index() + 1);
+        vm.unbusy(p);
+        // SAFETY: alive.
+        let object = unsafe { w.front(PRIVATE).as_ref() }.object().unwrap();
+        assert_eq!(object.check_pages(0..KEYS, quiet), Err(Broken::Identity(0)));
+        // The leaf is looked at first; to a fault's eye the page is where it was.
+        assert!(matches!(w.space.check(quiet), Err(Broken::LeafFrame(_) | Broken::Identity(0))));
+        core::mem::forget(w);
+    }
+}
+
+#[test]
+fn a_leaf_where_nothing_is_mapped_is_noticed() {
+    let w = World::new();
+    w.enter(HOLE, Enter::new(w.leaf(PRIVATE).pfn, RW));
+    assert_eq!(w.verdict(), Err(Broken::LeafWithoutEntry(page(HOLE))));
+}
+
+#[test]
+fn a_leaf_that_allows_more_than_its_entry_is_noticed() {
+    let w = World::new();
+    w.enter(READ_ONLY, Enter::new(w.leaf(READ_ONLY).pfn, RW));
+    assert_eq!(w.verdict(), Err(Broken::LeafRights(page(READ_ONLY))));
+}
+
+#[test]
+fn a_leaf_of_another_page_is_noticed_also_while_others_are_at_work() {
+    for quiet in [true, false] {
+        let w = World::new();
+        w.enter(PRIVATE + 3, Enter::new(w.leaf(PRIVATE).pfn, Prot::READ));
+        assert_eq!(w.space.check(quiet), Err(Broken::LeafFrame(page(PRIVATE + 3))));
+        core::mem::forget(w);
+    }
+}
+
+#[test]
+fn a_leaf_of_a_page_that_a_newer_layer_hides_is_noticed_where_nothing_is_under_way() {
+    let w = World::new();
+    let old = w.child.fault(page(PRIVATE), Access::Read).map(|_| w.child.pmap().peek(page(PRIVATE)).unwrap());
+    w.enter(PRIVATE, Enter::new(old.unwrap().pfn, Prot::READ));
+    assert_eq!(w.space.check(false), Ok(()), "a fault may be about to replace it");
+    assert_eq!(w.verdict(), Err(Broken::LeafFrame(page(PRIVATE))));
+}
+
+#[test]
+fn a_writable_leaf_of_a_clean_page_is_noticed() {
+    let w = World::new();
+    let vm = w.space.vm();
+    vm.page(w.leaf(PRIVATE).pfn).clear(State::DIRTY);
+    assert_eq!(w.verdict(), Err(Broken::LeafClean(page(PRIVATE))));
+}
+
+#[test]
+fn a_removal_that_nobody_flushes_is_noticed() {
+    let w = World::new();
+    let mut owed = crate::flush::Obligation::new(w.space.vm(), w.space.pmap());
+    let mut table = w.space.pmap().table(w.space.vm(), page(PRIVATE)).unwrap();
+    let _gone = table.remove(page(PRIVATE), &mut owed);
+    drop(table);
+    core::mem::forget(owed);
+    assert!(matches!(w.verdict(), Err(Broken::TableUnflushed(_))));
+}

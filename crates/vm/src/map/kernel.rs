@@ -1,0 +1,438 @@
+//! The kernel's own address space: a map of the same kind as a program's, by the same tree, with what a kernel maps: stacks with
+//! guards, large buffers, windows on devices.
+//!
+//! # How addresses come and go
+//! A range is the lowest hole that fits, with its guard (pages that are never mapped) below it. Ranges are mapped as a whole
+//! when they are made: the kernel takes no faults on them.
+//!
+//! What is given up is *recycled* or *retired*. Stacks, which come and go with threads, stay mapped on a list of the CPU that
+//! gave them up, and the next thread there gets one without any work on page tables. Everything else, and stacks beyond
+//! [`KEEP`], is retired: its leaves go at once, its frames and its addresses wait. When [`BATCH`] ranges or [`PAGES`] pages wait,
+//! or when memory or addresses run out, all CPUs drop their translations, once for all that waits: a new *generation*. Only
+//! then are the frames freed and may the addresses be used again.
+//!
+//! | | make | give up | new generation |
+//! |---|---|---|---|
+//! | **make** | the tree's lock | the CPU's list; a retired range is still in the tree | its range is in the tree until after the flush |
+//! | **give up** | | the list of what waits | it waits for this flush or the next: what waits is taken before the flush begins |
+//! | **new generation** | | | each takes what waits then |
+//!
+//! Model: `a_kernel_address_is_used_again_only_after_every_cpu_has_forgotten_it`, mutant
+//! [`Mutant::ReuseBeforeFlush`](crate::mutant::Mutant).
+
+use super::memory::{FAN_OUT, Nodes};
+use super::tree::{Cursor, Item, Owner, Tree};
+use crate::error::{MapError, OutOfMemory};
+use crate::flush::FlushSet;
+use crate::frames::{Fill, For, Frame};
+use crate::machine::KernelPages;
+use crate::mutant::{Mutant, mutant};
+use crate::types::{MemoryType, PAGE_SIZE, Pfn, PhysRange, VirtRange};
+use crate::vm::Vm;
+use core::alloc::Layout;
+use core::cell::Cell;
+use core::ptr::{self, NonNull};
+use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::{PerCpu, Rank, SpinLock, preempt_off};
+
+/// Idle stacks that a CPU keeps mapped.
+#[cfg(not(any(loom, shuttle)))]
+pub const KEEP: usize = 64;
+/// None, so that addresses are used again under the checkers.
+#[cfg(any(loom, shuttle))]
+pub const KEEP: usize = 0;
+/// Retired ranges that make a generation.
+#[cfg(not(any(test, loom, shuttle)))]
+pub const BATCH: u64 = 64;
+/// Few, so that generations come.
+#[cfg(any(test, loom, shuttle))]
+pub const BATCH: u64 = if cfg!(any(loom, shuttle)) { 1 } else { 4 };
+/// Retired pages that make a generation: 8 MiB.
+pub const PAGES: u64 = 2048;
+
+/// What a range of kernel addresses is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// A thread's stack, of [`KernelMap::stack_bytes`] bytes, an unmapped page below.
+    Stack,
+    /// Memory that need not be contiguous.
+    Buffer,
+    /// A window on physical addresses that are a device's.
+    Device,
+}
+
+/// A range in the tree.
+pub struct Region {
+    /// What is mapped; the guard lies below it.
+    range: VirtRange,
+    guard: u64,
+    purpose: Purpose,
+    /// It is mapped to its end: one whose making failed half-way is not, and is never recycled.
+    whole: Cell<bool>,
+    /// The next region on the list that it is on: guarded by that list's lock.
+    link: Cell<*mut Region>,
+    /// Frames that wait for a generation, linked. Guarded as `link`.
+    frames: Cell<Option<Pfn>>,
+}
+
+/// Regions, linked.
+struct List {
+    first: *mut Region,
+    len: u64,
+    pages: u64,
+}
+
+// SAFETY: what is on a list is reached by the holder of its lock only.
+unsafe impl Send for List {}
+
+impl List {
+    const EMPTY: List = List { first: ptr::null_mut(), len: 0, pages: 0 };
+
+    fn push(&mut self, region: NonNull<Region>) {
+        // SAFETY: the caller's region, which is on no list.
+        let r = unsafe { region.as_ref() };
+        r.link.set(self.first);
+        self.first = region.as_ptr();
+        self.len += 1;
+        self.pages += r.range.len() / PAGE_SIZE;
+    }
+
+    fn pop(&mut self) -> Option<NonNull<Region>> {
+        let region = NonNull::new(self.first)?;
+        // SAFETY: on the list, so alive and ours.
+        let r = unsafe { region.as_ref() };
+        self.first = r.link.get();
+        self.len -= 1;
+        self.pages -= r.range.len() / PAGE_SIZE;
+        Some(region)
+    }
+}
+
+/// The kernel's map; see the module.
+pub struct KernelMap<M: KernelPages> {
+    vm: &'static Vm<M>,
+    range: VirtRange,
+    stack_bytes: u64,
+    regions: Tree<Region, Nodes<M>, FAN_OUT>,
+    writer: SpinLock<Owner>,
+    /// Each CPU's idle stacks, mapped.
+    idle: PerCpu<SpinLock<List>>,
+    /// What waits for a generation: mapped nowhere, still in the tree.
+    waiting: SpinLock<List>,
+    generation: AtomicU64,
+}
+
+// SAFETY: regions are reached through the tree's lock and the lists' locks; a range that somebody holds is looked at by its
+// holder only, and what it says of itself never changes.
+unsafe impl<M: KernelPages> Send for KernelMap<M> {}
+// SAFETY: as above.
+unsafe impl<M: KernelPages> Sync for KernelMap<M> {}
+
+impl<M: KernelPages> KernelMap<M> {
+    /// An empty map of the addresses `range`, whose stacks have `stack_bytes` bytes, a multiple of the page size. It is never
+    /// taken apart.
+    pub fn new(vm: &'static Vm<M>, range: VirtRange, stack_bytes: u64) -> Result<KernelMap<M>, OutOfMemory> {
+        let cpus = vm.machine().cpus();
+        let layout = Layout::from_size_align(PerCpu::<SpinLock<List>>::bytes(cpus), 128).map_err(|_| OutOfMemory)?;
+        let memory = vm.heap().alloc(vm, layout)?;
+        // SAFETY: fresh, large enough, aligned, and never freed.
+        let idle = unsafe { PerCpu::new(memory, cpus, |_| SpinLock::new(Rank::KERNEL_STACKS, List::EMPTY)) };
+        let (regions, owner) = Tree::new(Nodes(vm));
+        Ok(KernelMap {
+            vm,
+            range,
+            stack_bytes,
+            regions,
+            writer: SpinLock::new(Rank::MAP, owner),
+            idle,
+            waiting: SpinLock::new(Rank::KERNEL_STACKS, List::EMPTY),
+            generation: AtomicU64::new(0),
+        })
+    }
+
+    /// Bytes of a stack.
+    pub fn stack_bytes(&self) -> u64 {
+        self.stack_bytes
+    }
+    /// The addresses that it hands out.
+    pub fn range(&self) -> VirtRange {
+        self.range
+    }
+    /// How often every CPU has dropped what was retired.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+    /// Ranges in use, idle or waiting.
+    pub fn len(&self) -> usize {
+        self.regions.len()
+    }
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A stack, its contents left over from whoever had it before, an unmapped page below.
+    pub fn stack(&'static self) -> Result<KernelRange<M>, MapError> {
+        let idle = {
+            let cpu = preempt_off();
+            self.idle.mine(&cpu).lock().pop()
+        };
+        match idle {
+            Some(region) => Ok(KernelRange { map: self, region }),
+            None => self.mapped(self.stack_bytes, PAGE_SIZE, Purpose::Stack),
+        }
+    }
+
+    /// Memory of `bytes` bytes (rounded up to pages), not contiguous in RAM, contents arbitrary, an unmapped page below.
+    pub fn buffer(&'static self, bytes: u64) -> Result<KernelRange<M>, MapError> {
+        let bytes = bytes.checked_next_multiple_of(PAGE_SIZE).filter(|b| *b != 0).ok_or(MapError::Invalid)?;
+        self.mapped(bytes, PAGE_SIZE, Purpose::Buffer)
+    }
+
+    /// A window on the physical addresses of `frames`, which are a device's.
+    ///
+    /// # Safety
+    /// The frames are used for nothing else meanwhile, nor mapped elsewhere with another memory type.
+    pub unsafe fn device(&'static self, frames: PhysRange, memory: MemoryType) -> Result<KernelRange<M>, MapError> {
+        let pages = frames.end.0.checked_sub(frames.start.0).filter(|n| *n != 0).ok_or(MapError::Invalid)?;
+        let bytes = pages.checked_mul(PAGE_SIZE).ok_or(MapError::Invalid)?;
+        let window = self.reserve(bytes, 0, Purpose::Device)?;
+        for (n, va) in window.pages().enumerate() {
+            self.vm.machine().map_kernel(self.vm, va, Pfn(frames.start.0 + n as u64), memory)?;
+        }
+        Ok(window)
+    }
+
+    /// A range with memory of its own.
+    fn mapped(&'static self, bytes: u64, guard: u64, purpose: Purpose) -> Result<KernelRange<M>, MapError> {
+        let made = self.reserve(bytes, guard, purpose)?;
+        for va in made.pages() {
+            let frame = self.frame()?;
+            let pfn = frame.pfn();
+            if let Err(e) = self.vm.machine().map_kernel(self.vm, va, pfn, MemoryType::WriteBack) {
+                self.vm.free_frame(frame);
+                // What was mapped so far was never used, but a CPU may have looked: it is retired like any other.
+                return Err(e.into());
+            }
+            let _mapped = frame.into_pfn();
+        }
+        // SAFETY: ours.
+        unsafe { made.region.as_ref() }.whole.set(true);
+        Ok(made)
+    }
+
+    fn frame(&self) -> Result<Frame, OutOfMemory> {
+        self.vm.alloc_frame(Fill::Any, For::Kernel).or_else(|e| {
+            // Retired frames are memory too.
+            if self.settle() { self.vm.alloc_frame(Fill::Any, For::Kernel) } else { Err(e) }
+        })
+    }
+
+    /// Addresses for `bytes` bytes above `guard` bytes that nothing is mapped at, in the tree from now on.
+    fn reserve(&'static self, bytes: u64, guard: u64, purpose: Purpose) -> Result<KernelRange<M>, MapError> {
+        let len = bytes.checked_add(guard).ok_or(MapError::Invalid)?;
+        loop {
+            if let Some(region) = self.find(len, guard, purpose)? {
+                return Ok(KernelRange { map: self, region });
+            }
+            // Addresses may wait for a generation.
+            if !self.settle() {
+                return Err(MapError::NoSpace);
+            }
+        }
+    }
+
+    fn find(&self, len: u64, guard: u64, purpose: Purpose) -> Result<Option<NonNull<Region>>, OutOfMemory> {
+        let slab = &self.vm.map_memory().regions;
+        let nothing = Region {
+            range: VirtRange { start: 0, end: 0 },
+            guard,
+            purpose,
+            whole: Cell::new(false),
+            link: Cell::new(ptr::null_mut()),
+            frames: Cell::new(None),
+        };
+        let mut region = slab.alloc(self.vm, nothing)?;
+        let mut owner = self.writer.lock();
+        let Some(at) = self.regions.first_fit(&owner, len, PAGE_SIZE, self.range.start, self.range.end) else {
+            drop(owner);
+            // SAFETY: ours, and in no tree.
+            unsafe { slab.free(self.vm, region) };
+            return Ok(None);
+        };
+        let end = at + len;
+        // SAFETY: ours alone so far.
+        unsafe { region.as_mut() }.range = VirtRange { start: at + guard, end };
+        let item = Item { start: at, end, value: region };
+        match self.regions.prepare(&mut owner, at, end, 1, core::iter::once(item)) {
+            Ok(change) => self.regions.commit(&mut owner, change),
+            Err(e) => {
+                drop(owner);
+                // SAFETY: as above.
+                unsafe { slab.free(self.vm, region) };
+                return Err(e);
+            }
+        }
+        Ok(Some(region))
+    }
+
+    /// The holder gives a region up.
+    fn give_up(&self, region: NonNull<Region>) {
+        // SAFETY: the caller held it.
+        let r = unsafe { region.as_ref() };
+        if r.purpose == Purpose::Stack && r.whole.get() {
+            let cpu = preempt_off();
+            let mut idle = self.idle.mine(&cpu).lock();
+            if idle.len < KEEP as u64 {
+                idle.push(region);
+                return;
+            }
+        }
+        self.retire(region);
+    }
+
+    /// Takes a region's leaves away; its frames and addresses wait for a generation, which begins where enough waits.
+    fn retire(&self, region: NonNull<Region>) {
+        // SAFETY: nobody holds it or has it on a list.
+        let r = unsafe { region.as_ref() };
+        for va in (r.range.start..r.range.end).step_by(PAGE_SIZE as usize) {
+            if let Some(pfn) = self.vm.machine().unmap_kernel(va)
+                && r.purpose != Purpose::Device
+            {
+                self.vm.page(pfn).set_next(r.frames.get());
+                r.frames.set(Some(pfn));
+            }
+        }
+        let due = {
+            let mut waiting = self.waiting.lock();
+            waiting.push(region);
+            waiting.len >= BATCH || waiting.pages >= PAGES
+        };
+        if due {
+            self.settle();
+        }
+    }
+
+    /// A new generation: every CPU drops what waits, then its frames are freed and its addresses may be used again. Returns
+    /// whether anything came back.
+    pub fn settle(&self) -> bool {
+        let mut batch = core::mem::replace(&mut *self.waiting.lock(), List::EMPTY);
+        if batch.len == 0 {
+            return false;
+        }
+        let early = mutant(Mutant::ReuseBeforeFlush);
+        let mut set = FlushSet::new();
+        let mut at = batch.first;
+        // SAFETY: on our list.
+        while let Some(r) = unsafe { at.as_ref() } {
+            set.add(r.range);
+            at = r.link.get();
+        }
+        // Contract C4: the one flush that is sent to all CPUs.
+        if !early {
+            self.vm.machine().flush_kernel(&set);
+            self.generation.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut any = false;
+        while let Some(region) = batch.pop() {
+            // SAFETY: on our list, so nobody else looks at it.
+            let r = unsafe { region.as_ref() };
+            while let Some(pfn) = r.frames.get() {
+                r.frames.set(self.vm.page(pfn).next());
+                // SAFETY: unmapped everywhere and flushed; the region's own frame.
+                self.vm.free_frame(unsafe { Frame::from_pfn(pfn) });
+                any = true;
+            }
+            let (start, end) = (r.range.start - r.guard, r.range.end);
+            let mut owner = self.writer.lock();
+            match self.regions.prepare(&mut owner, start, end, 0, core::iter::empty()) {
+                Ok(change) => {
+                    self.regions.commit(&mut owner, change);
+                    drop(owner);
+                    // SAFETY: in no tree and on no list; the tree is read under its lock only.
+                    unsafe { self.vm.map_memory().regions.free(self.vm, region) };
+                    any = true;
+                }
+                Err(OutOfMemory) => {
+                    drop(owner);
+                    // The tree has no memory to shrink by: the addresses wait for the next time.
+                    self.waiting.lock().push(region);
+                }
+            }
+        }
+        if early {
+            self.vm.machine().flush_kernel(&set);
+        }
+        any
+    }
+
+    /// Gives idle stacks back: when memory is short. Returns whether anything came back.
+    pub fn reclaim(&self) -> bool {
+        for idle in self.idle.iter() {
+            loop {
+                let Some(region) = idle.lock().pop() else { break };
+                self.retire(region);
+            }
+        }
+        self.settle()
+    }
+
+    /// Calls `f` with each range, its purpose, and the bytes of its guard, ascending, under the tree's lock.
+    pub fn each(&self, mut f: impl FnMut(VirtRange, Purpose, u64)) {
+        let _owner = self.writer.lock();
+        // SAFETY: the writer is kept out.
+        let cursor: Cursor<_, _, FAN_OUT> = unsafe { self.regions.cursor(0) };
+        for item in cursor {
+            // SAFETY: in the tree, so alive.
+            let r = unsafe { item.value.as_ref() };
+            f(r.range, r.purpose, r.guard);
+        }
+    }
+
+    /// The nodes of the tree that finding room for a stack visits now.
+    pub fn visits_for_a_stack(&self) -> u64 {
+        let owner = self.writer.lock();
+        let len = self.stack_bytes + PAGE_SIZE;
+        self.regions.first_fit_visits(&owner, len, PAGE_SIZE, self.range.start, self.range.end).1
+    }
+}
+
+/// A range of kernel addresses that the holder has; given up when dropped.
+pub struct KernelRange<M: KernelPages> {
+    map: &'static KernelMap<M>,
+    region: NonNull<Region>,
+}
+
+// SAFETY: the range is the holder's alone.
+unsafe impl<M: KernelPages> Send for KernelRange<M> {}
+// SAFETY: as above; what it says of itself never changes.
+unsafe impl<M: KernelPages> Sync for KernelRange<M> {}
+
+impl<M: KernelPages> KernelRange<M> {
+    /// The addresses.
+    pub fn range(&self) -> VirtRange {
+        // SAFETY: the holder keeps it.
+        unsafe { self.region.as_ref() }.range
+    }
+
+    /// Never gives it up: for what lasts as long as the machine. Returns the addresses.
+    pub fn keep(self) -> VirtRange {
+        let range = self.range();
+        core::mem::forget(self);
+        range
+    }
+
+    fn pages(&self) -> impl Iterator<Item = u64> + use<M> {
+        let r = self.range();
+        (r.start..r.end).step_by(PAGE_SIZE as usize)
+    }
+}
+
+impl<M: KernelPages> Drop for KernelRange<M> {
+    fn drop(&mut self) {
+        self.map.give_up(self.region);
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

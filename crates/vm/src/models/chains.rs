@@ -1,0 +1,201 @@
+//! Models of what happens to chains while others go on: the last copy of a page, copying up.
+
+use super::*;
+#[cfg(shuttle)]
+use crate::map::Advice;
+use crate::page::Kind;
+use crate::sleep::MaySleep;
+
+/// Pages of objects, without the file's.
+fn pages(w: &World) -> usize {
+    let vm = w.boot.vm;
+    (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == Kind::Object).count() - w.file.resident() as usize
+}
+
+/// A page that nobody sees is gone, or the reaper has been told.
+fn assert_no_page_is_forgotten(w: &World, seen: usize) {
+    assert!(pages(w) == seen || w.boot.vm.reapable(), "a page that nobody sees is forgotten");
+    w.boot.vm.reap(u64::MAX, &mut MaySleep::here());
+    assert_eq!(pages(w), seen, "a page that nobody sees is forgotten");
+}
+
+/// The last two who see a page copy it at once.
+fn copy_against_copy() {
+    let w = World::private(1);
+    store(&w.space, 0, 1);
+    let child = w.space.fork().unwrap();
+    beside(
+        w,
+        move |_| {
+            store(&child, 0, 2);
+            child
+        },
+        |w| store(&w.space, 0, 3),
+        |w, child, _| {
+            assert_no_page_is_forgotten(w, 2);
+            assert_eq!((load(&child, 0), load(&w.space, 0)), (Some(2), Some(3)));
+        },
+    );
+}
+
+#[test]
+fn of_two_last_copies_one_destroys_the_page() {
+    holds(2, copy_against_copy);
+}
+#[test]
+#[should_panic(expected = "a page that nobody sees is forgotten")]
+fn a_copy_that_looks_for_others_before_it_is_there_is_found_out() {
+    fails(2, Mutant::LookBeforeFill, copy_against_copy);
+}
+
+/// One of the last two is the watch when both copy.
+#[cfg(shuttle)]
+fn copy_against_choice() {
+    let w = World::private(1);
+    store(&w.space, 0, 1);
+    let children: Vec<_> = (0..3).map(|_| w.space.fork().unwrap()).collect();
+    store(&children[0], 0, 2);
+    // It finds that others see the page, and chooses one of them.
+    store(&children[1], 0, 3);
+    let last = children[2].clone();
+    beside(
+        w,
+        move |_| store(&last, 0, 4),
+        |w| store(&w.space, 0, 5),
+        // Moved there, so that nothing outlives the system.
+        move |w, _, _| {
+            assert_no_page_is_forgotten(w, 4);
+            assert!(children.iter().zip([2, 3, 4]).all(|(c, value)| load(c, 0) == Some(value)));
+        },
+    );
+}
+
+#[test]
+#[cfg(shuttle)]
+fn a_watch_that_copies_while_it_is_chosen_is_not_waited_for() {
+    holds(2, copy_against_choice);
+}
+#[test]
+#[cfg(shuttle)]
+#[should_panic(expected = "a page that nobody sees is forgotten")]
+fn a_watch_that_is_not_looked_at_again_is_found_out() {
+    fails(2, Mutant::NoSecondLook, copy_against_choice);
+}
+
+/// The other one who sees a page leaves while it is copied, and the reaper is quick.
+fn copy_against_exit() {
+    let w = World::private(1);
+    store(&w.space, 0, 1);
+    let (stays, leaves) = (w.space.fork().unwrap(), w.space.fork().unwrap());
+    store(&stays, 0, 2);
+    beside(
+        w,
+        move |w| {
+            drop(leaves);
+            w.boot.vm.reap(u64::MAX, &mut MaySleep::here());
+        },
+        |w| store(&w.space, 0, 3),
+        move |w, _, _| {
+            assert_no_page_is_forgotten(w, 2);
+            assert_eq!((load(&stays, 0), load(&w.space, 0)), (Some(2), Some(3)));
+        },
+    );
+}
+
+#[test]
+fn who_leaves_while_others_copy_leaves_nothing_behind() {
+    holds(1, copy_against_exit);
+}
+
+// What is copied up is modelled under shuttle alone: three spaces are too much for loom, and what matters are orders of steps.
+
+/// A grandchild, deep enough that its next copy shortens its chain: page 0 is the child's (3) over the first one's (1), page 1
+/// the first one's (2).
+#[cfg(shuttle)]
+fn deep() -> (World, [SpaceRef<TestMachine>; 2]) {
+    let w = World::private(2);
+    store(&w.space, 0, 1);
+    store(&w.space, 1, 2);
+    let child = w.space.fork().unwrap();
+    store(&child, 0, 3);
+    let grandchild = child.fork().unwrap();
+    (w, [child, grandchild])
+}
+
+/// A page is copied up while another CPU looks at it and stores into it.
+#[cfg(shuttle)]
+fn copy_up_against_store() {
+    let (w, [child, grandchild]) = deep();
+    let (theirs, ours) = (grandchild.clone(), grandchild.clone());
+    beside(
+        w,
+        move |_| {
+            let seen = load(&theirs, 0);
+            store(&theirs, 0, 9);
+            seen
+        },
+        move |_| store(&ours, 1, 4),
+        move |w, seen, _| {
+            assert_eq!(seen, Some(3), "what is copied up is missed");
+            assert_eq!((load(&grandchild, 0), load(&grandchild, 1)), (Some(9), Some(4)));
+            assert_eq!((load(&child, 0), load(&child, 1)), (Some(3), Some(2)));
+            assert_eq!((load(&w.space, 0), load(&w.space, 1)), (Some(1), Some(2)));
+        },
+    );
+}
+
+#[test]
+#[cfg(shuttle)]
+fn what_is_copied_up_is_seen_all_the_time() {
+    holds(2, copy_up_against_store);
+}
+
+/// A page is copied up while it is forgotten.
+#[cfg(shuttle)]
+fn copy_up_against_cut() {
+    let (w, [child, grandchild]) = deep();
+    let (theirs, ours) = (grandchild.clone(), grandchild.clone());
+    beside(
+        w,
+        move |_| theirs.advise(ONE, Advice::DontNeed).unwrap(),
+        move |_| store(&ours, 1, 4),
+        move |_, _, _| {
+            assert_eq!(load(&grandchild, 0), Some(0), "old data comes back");
+            assert_eq!(load(&child, 0), Some(3));
+        },
+    );
+}
+
+#[test]
+#[cfg(shuttle)]
+fn what_is_cut_while_it_is_copied_up_stays_cut() {
+    holds(2, copy_up_against_cut);
+}
+
+/// The layers are taken out while another CPU's copy of what is in them is under way, and is given up.
+#[cfg(shuttle)]
+fn take_out_against_copy() {
+    let (w, [child, grandchild]) = deep();
+    let (theirs, ours) = (grandchild.clone(), grandchild.clone());
+    beside(
+        w,
+        move |_| {
+            // Its entry goes stale now and then, so that copies are given up.
+            theirs.protect(VirtRange { start: page(1), end: page(2) }, crate::types::Prot::READ).unwrap();
+            store(&theirs, 0, 9);
+        },
+        move |_| {
+            let _any = ours.fault(page(1), Access::Write);
+        },
+        move |_, _, _| {
+            assert_eq!(load(&grandchild, 0), Some(9));
+            assert_eq!((load(&child, 0), load(&grandchild, 1)), (Some(3), Some(2)));
+        },
+    );
+}
+
+#[test]
+#[cfg(shuttle)]
+fn a_copy_that_is_given_up_keeps_its_source() {
+    holds(2, take_out_against_copy);
+}

@@ -1,0 +1,68 @@
+//! Derives the invariants of an object again: its list of backings, its index, and the identity of its pages.
+
+use super::Object;
+use crate::check::Broken;
+use crate::index::{KEYS, Slot};
+use crate::machine::Machine;
+use crate::page::Kind;
+use core::ops::Range;
+use quire_sync::atomic::Ordering;
+
+impl<M: Machine> Object<M> {
+    /// Checks the object. Others may link, unlink, fault and remove meanwhile, unless the caller says that nothing is under
+    /// way (`quiet`); then more can be checked. In O(backings + pages). Returns how many things were looked at.
+    pub fn check(&self, quiet: bool) -> Result<u64, Broken> {
+        let size = self.size();
+        if self.is_private() && (size != u64::MAX || self.pager().is_some()) {
+            return Err(Broken::Kind(size));
+        }
+        let (backings, parts) = self.parts().check(self)?;
+        let refs = self.refs.load(Ordering::Acquire);
+        if quiet && refs < parts {
+            return Err(Broken::References(refs));
+        }
+        Ok(1 + backings + self.check_pages(0..KEYS, quiet)?)
+    }
+
+    /// As [`Object::check`], of the index over `keys` and the pages in it only.
+    pub(crate) fn check_pages(&self, keys: Range<u64>, quiet: bool) -> Result<u64, Broken> {
+        let pin = self.vm().epoch().pin();
+        self.index().check(keys, quiet, &pin, &mut |key, slot, tagged| self.check_slot(key, slot, tagged, quiet))
+    }
+
+    /// Whether what the index says of `key` agrees with the page. `false`: not at this moment.
+    fn check_slot(&self, key: u64, slot: Slot, tagged: bool, quiet: bool) -> Result<bool, Broken> {
+        // A page beyond the end would come back with its old content when the object grows.
+        if quiet && !self.is_private() && key >= self.end() && matches!(slot, Slot::Page(_) | Slot::Swap(_)) {
+            return Err(Broken::BeyondEnd(key));
+        }
+        let Slot::Page(pfn) = slot else { return Ok(true) };
+        let page = self.vm().page(pfn);
+        let state = page.state();
+        if state.busy() && !quiet {
+            return Ok(true);
+        }
+        let named = page.kind() == Kind::Object && page.object() == self.address() && page.index() == key;
+        if !named || !state.valid() || state.busy() {
+            return if quiet { Err(Broken::Identity(key)) } else { Ok(false) };
+        }
+        // Whoever makes a page dirty tags it next.
+        if quiet && state.dirty() && !tagged && !self.is_private() {
+            return Err(Broken::DirtyTag(key));
+        }
+        Ok(true)
+    }
+}
+
+/// Doors for tests of the checker.
+#[cfg(all(test, not(any(loom, shuttle))))]
+impl<M: Machine> Object<M> {
+    /// The object forgets its references.
+    pub(crate) fn corrupt_references(&self) {
+        self.refs.store(0, Ordering::Release);
+    }
+    /// A private object gets an end.
+    pub(crate) fn corrupt_size(&self) {
+        self.size.store(1, Ordering::Release);
+    }
+}

@@ -1,0 +1,66 @@
+//! Ends of files, on the test machine.
+
+use crate::object::ObjectRef;
+use crate::testing::{TestMachine, page};
+use crate::tests::{load, range, show, store, system};
+use crate::types::{PAGE_SIZE, Prot};
+use crate::{Access, FaultError, Space};
+
+fn write(file: &ObjectRef<TestMachine>, at: u64, bytes: &[u8]) {
+    let n = file.write(at, bytes.len(), &mut |b| -> Result<_, ()> {
+        b.copy_from_slice(&bytes[..b.len()]);
+        Ok(b.len())
+    });
+    assert_eq!(n, Ok(bytes.len()));
+}
+
+#[test]
+fn what_was_stored_behind_the_end_is_zero_when_the_file_grows() {
+    let m = system();
+    let space = Space::new(m.vm).unwrap();
+    let file = ObjectRef::anonymous(m.vm, 0).unwrap();
+    show(&space, 0, 8, &file, true);
+    let grow: [&dyn Fn(); 3] =
+        [&|| file.set_size(3 * PAGE_SIZE), &|| write(&file, 300, &[9]), &|| write(&file, 2 * PAGE_SIZE, &[9])];
+    for grow in grow {
+        file.set_size(0);
+        write(&file, 0, &[1; 100]);
+        (100..400).for_each(|at| store(&space, page(0) + at, 77));
+        grow();
+        assert_eq!((load(&space, page(0) + 99), load(&space, page(0) + 100)), (1, 0));
+        assert_eq!((load(&space, page(0) + 299), load(&space, page(0) + 399)), (0, 0));
+        assert!(matches!(load(&space, page(0) + 300), 0 | 9));
+    }
+    // What lies behind the end of a write that extends the file is behind the end still.
+    file.set_size(100);
+    store(&space, page(0) + 120, 77);
+    write(&file, 90, &[5; 20]);
+    file.set_size(PAGE_SIZE);
+    assert_eq!((load(&space, page(0) + 109), load(&space, page(0) + 120)), (5, 0));
+}
+
+#[test]
+fn a_private_copy_beyond_the_end_cannot_be_reached() {
+    let m = system();
+    let space = Space::new(m.vm).unwrap();
+    let file = ObjectRef::anonymous(m.vm, 8).unwrap();
+    show(&space, 0, 8, &file, false);
+    (0..8).for_each(|n| store(&space, page(n), n as u8 + 1));
+    let child = space.fork().unwrap();
+    store(&child, page(5), 50);
+    file.set_size(3 * PAGE_SIZE + 10);
+    for s in [&space, &child] {
+        for n in 4..8 {
+            assert!(s.pmap().cached(page(n)).next().is_none(), "a translation beyond the end");
+            for access in [Access::Read, Access::Write] {
+                assert_eq!(s.fault(page(n), access), Err(FaultError::BeyondEnd));
+            }
+        }
+        s.protect(range(0, 8), Prot::empty()).unwrap();
+        s.protect(range(0, 8), Prot::READ | Prot::WRITE).unwrap();
+        (0..4).for_each(|n| assert_eq!(load(s, page(n)), n as u8 + 1));
+        let there: Vec<u64> = (0..8).filter(|n| s.pmap().peek(page(*n)).is_some()).collect();
+        assert_eq!(there, [0, 1, 2, 3], "a load does not map what lies beyond the end around it");
+        s.check(true).unwrap();
+    }
+}

@@ -1,0 +1,83 @@
+//! What an object's pages say of their use, everywhere they are mapped: asked and reset by range, one pass over the backings
+//! for each batch of pages ([`crate::rmap`]).
+
+use super::Object;
+use super::range::{ObjectRange, What};
+use crate::flush::Flushed;
+use crate::index::Slot;
+use crate::machine::Machine;
+use crate::rmap::{self, Batch};
+use core::ops::Range;
+
+/// Counts of a range of an object; each page counts once, however often it is mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Marks {
+    /// Resident pages.
+    pub resident: u64,
+    /// Those that some page table maps.
+    pub mapped: u64,
+    /// Those that were referenced since the last [`Object::take_referenced`].
+    pub referenced: u64,
+    /// Those that are newer than what the pager has.
+    pub dirty: u64,
+}
+
+impl<M: Machine> Object<M> {
+    /// Counts what the pages of `keys` say of their use. Nothing is changed, nothing waited for.
+    pub fn query_range(&self, keys: Range<u64>) -> Marks {
+        let mut marks = Marks::default();
+        self.in_batches(keys, |batch| {
+            let found = rmap::query(self, batch);
+            marks.resident += batch.as_slice().len() as u64;
+            marks.mapped += found.mapped.len() as u64;
+            marks.referenced += found.referenced.len() as u64;
+            marks.dirty += found.dirty.len() as u64;
+        });
+        marks
+    }
+
+    /// Clears the referenced marks of the pages of `keys` in every mapping; returns how many pages had one.
+    pub fn take_referenced(&self, keys: Range<u64>) -> u64 {
+        let mut n = 0;
+        self.in_batches(keys, |batch| n += rmap::take_referenced(self, batch).len() as u64);
+        n
+    }
+
+    /// Takes the right to store into the pages of `keys` away from every mapping that has it when this begins; stores fault
+    /// after it returns. The pages stay as dirty as they are.
+    pub fn write_protect(&self, keys: Range<u64>) -> Flushed {
+        let mut proof = rmap::write_protect(self, &Batch::new());
+        self.in_batches(keys, |batch| proof = rmap::write_protect(self, batch));
+        proof
+    }
+
+    /// Calls `f` with the resident pages of `keys`, as they come, under no pin. They are not busy: each may be gone by then,
+    /// which a pass notices, since no leaf there maps its frame any more.
+    fn in_batches(&self, keys: Range<u64>, mut f: impl FnMut(&Batch)) {
+        let mut range = self.range(keys, What::PAGES);
+        loop {
+            let mut batch = Batch::new();
+            let done = gather(&mut range, &mut batch);
+            if !batch.is_empty() {
+                f(&batch);
+            }
+            if done {
+                return;
+            }
+        }
+    }
+}
+
+/// Fills `batch` with pages that follow; true at the end of the range.
+fn gather<M: Machine>(range: &mut ObjectRange<'_, M>, batch: &mut Batch) -> bool {
+    let pin = range.object().vm().epoch().pin();
+    for found in range.walk(&pin) {
+        if let Slot::Page(pfn) = found.slot() {
+            batch.push(found.key(), pfn);
+            if batch.is_full() {
+                return false;
+            }
+        }
+    }
+    true
+}

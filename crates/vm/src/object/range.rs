@@ -1,0 +1,200 @@
+//! Walks over a range of an object: what is there, in order, and nothing for what is not.
+//!
+//! Every operation on a range of an object is such a walk: flush, truncate, invalidate, unwire, unmap, the release of swap
+//! slots. None looks one offset after another up (Contract C7).
+//!
+//! # Why nothing stale can be used (Contract C5)
+//! An [`ObjectRange`] at rest is two numbers: where it stands, and where it ends. Walking borrows it together with a pin, and
+//! what the walk yields borrows both. So while anything that was found is still at hand, nothing can sleep, since sleeping
+//! wants the [`MaySleep`](crate::sleep::MaySleep) that the pin borrows; and the range cannot be moved or resumed. There is no
+//! "next" that could go stale: the walk finds what follows a *key*, when it is asked to.
+//!
+//! To remove what was found while walking is safe: the walk holds no slot. What comes or goes meanwhile may be visited or not;
+//! what is there all the time is visited once.
+//!
+//! A page that was found cannot be kept over a sleep:
+//! ```compile_fail,E0502
+//! use quire_vm::{Machine, ObjectRef, sleep::MaySleep, object::What};
+//!
+//! fn keeps_a_page_over_a_sleep<M: Machine>(object: &ObjectRef<M>, may: &mut MaySleep) {
+//!     let mut range = object.range(0..64, What::PAGES);
+//!     let pin = may.pin(object.vm().epoch());
+//!     let found = range.walk(&pin).next();
+//!     may.sleep_until(|| true); // error: `may` is borrowed by the pin, which `found` holds
+//!     assert!(found.is_some());
+//! }
+//! ```
+//! Nor can the iteration:
+//! ```compile_fail,E0502
+//! use quire_vm::{Machine, ObjectRef, sleep::MaySleep, object::What};
+//!
+//! fn sleeps_between_two_steps<M: Machine>(object: &ObjectRef<M>, may: &mut MaySleep) {
+//!     let mut range = object.range(0..64, What::PAGES);
+//!     let pin = may.pin(object.vm().epoch());
+//!     for _page in range.walk(&pin) {
+//!         may.sleep_until(|| true); // error: the walk holds the pin
+//!     }
+//! }
+//! ```
+//! What a walk found is of no use once the range has moved on elsewhere:
+//! ```compile_fail,E0499
+//! use quire_vm::{Machine, ObjectRef, object::What};
+//!
+//! fn uses_a_stale_next<M: Machine>(object: &ObjectRef<M>) {
+//!     let mut range = object.range(0..64, What::PAGES);
+//!     let pin = object.vm().epoch().pin();
+//!     let next = range.walk(&pin).next();
+//!     range.resume_at(32); // error: `next` still borrows the range
+//!     assert!(next.is_some());
+//! }
+//! ```
+//! Suspended to its key, it may sleep, and goes on behind what it dealt with:
+//! ```
+//! use quire_vm::{Machine, ObjectRef, sleep::MaySleep, object::What};
+//!
+//! fn in_clusters_of_eight<M: Machine>(object: &ObjectRef<M>, may: &mut MaySleep) {
+//!     let mut range = object.range(0..64, What::PAGES);
+//!     loop {
+//!         let first = {
+//!             let pin = may.pin(object.vm().epoch());
+//!             let Some(found) = range.walk(&pin).next() else { return };
+//!             found.key()
+//!         };
+//!         may.sleep_until(|| true); // the cluster is written
+//!         range.resume_at(first + 8);
+//!     }
+//! }
+//! ```
+
+use super::Object;
+use crate::index::{Cursor, Slot, Visit};
+use crate::machine::Machine;
+use crate::page::Page;
+use crate::stats::Event;
+use crate::vm::Vm;
+use core::ops::Range;
+use quire_sync::epoch::Pinned;
+
+bitflags::bitflags! {
+    /// What a walk visits. Slots that are being filled or emptied at the moment are always visited: whoever must not miss
+    /// what comes of them waits and looks again.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct What: u8 {
+        /// Resident pages.
+        const PAGES = 1;
+        /// Pages that are in a swap slot.
+        const SWAP = 2;
+        /// Marks without content: cuts, and counts of covering children.
+        const MARKS = 4;
+        /// Of the pages only those that are tagged dirty. (Tags are hints towards dirty: the page's own mark decides.)
+        const DIRTY_ONLY = 8;
+        /// Pages wherever they are.
+        const BOTH = 1 | 2;
+    }
+}
+
+/// A range of an object and a place in it, at rest; see the module.
+pub struct ObjectRange<'o, M: Machine> {
+    object: &'o Object<M>,
+    cursor: Cursor,
+    what: What,
+}
+
+impl<M: Machine> Object<M> {
+    /// A walk over the pages `keys`, standing at their start.
+    pub fn range(&self, keys: Range<u64>, what: What) -> ObjectRange<'_, M> {
+        ObjectRange { object: self, cursor: Cursor::over(keys), what }
+    }
+}
+
+impl<'o, M: Machine> ObjectRange<'o, M> {
+    /// The object.
+    pub fn object(&self) -> &'o Object<M> {
+        self.object
+    }
+    /// The next key that will be looked at.
+    pub fn key(&self) -> u64 {
+        self.cursor.key()
+    }
+    /// Whether nothing is left to look at.
+    pub fn is_done(&self) -> bool {
+        self.cursor.is_done()
+    }
+    /// Goes on at `key`: back, to look again, or forward, behind a cluster that is dealt with.
+    pub fn resume_at(&mut self, key: u64) {
+        self.cursor.rewind(key);
+    }
+    /// Goes on.
+    pub fn walk<'w>(&'w mut self, pin: &'w Pinned<'_>) -> Walk<'w, M> {
+        let dirty = self.what.contains(What::DIRTY_ONLY);
+        let visit = if dirty {
+            self.cursor.resume_dirty(&self.object.index, pin)
+        } else {
+            self.cursor.resume(&self.object.index, pin)
+        };
+        Walk { object: self.object, visit, what: self.what, visited: 0 }
+    }
+}
+
+/// A walk under way: an iterator over what is there, ascending.
+pub struct Walk<'w, M: Machine> {
+    object: &'w Object<M>,
+    visit: Visit<'w, &'static Vm<M>>,
+    what: What,
+    visited: u64,
+}
+
+/// Something that a walk found: as the slot said when it was visited, and as long as the walk may be gone on with.
+#[derive(Clone, Copy)]
+pub struct Present<'w, M: Machine> {
+    object: &'w Object<M>,
+    key: u64,
+    slot: Slot,
+}
+
+impl<'w, M: Machine> Iterator for Walk<'w, M> {
+    type Item = Present<'w, M>;
+
+    fn next(&mut self) -> Option<Present<'w, M>> {
+        loop {
+            let (key, slot) = self.visit.next()?;
+            self.visited += 1;
+            let wanted = match slot {
+                Slot::Page(_) => What::PAGES,
+                Slot::Swap(_) => What::SWAP,
+                Slot::Cut | Slot::Cover(_) => What::MARKS,
+                Slot::Reserved => What::empty(),
+                Slot::Empty => continue,
+            };
+            if self.what.contains(wanted) {
+                return Some(Present { object: self.object, key, slot });
+            }
+        }
+    }
+}
+
+impl<M: Machine> Drop for Walk<'_, M> {
+    fn drop(&mut self) {
+        if self.visited != 0 {
+            self.object.vm().stats().add(Event::RangeVisit, self.visited);
+        }
+    }
+}
+
+impl<'w, M: Machine> Present<'w, M> {
+    /// Where it is.
+    pub fn key(&self) -> u64 {
+        self.key
+    }
+    /// What the slot said.
+    pub fn slot(&self) -> Slot {
+        self.slot
+    }
+    /// The page, where it is one.
+    pub fn page(&self) -> Option<&'w Page> {
+        match self.slot {
+            Slot::Page(pfn) => Some(self.object.vm().page(pfn)),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Writing an object's changes back: what `fsync` and `msync` ask for.
+//!
+//! One walk over what is tagged dirty starts the writes, in clusters of neighbours; a second one over the same range waits for
+//! them. The walk is suspended to its key before anything that sleeps. A busy page is waited for, and the walk goes on at it;
+//! so it does at a page that is being written already, with what may be older content, and at one that is in somebody's hands.
+//! Behind a cluster it goes on behind the cluster. No lock is held over a walk.
+//!
+//! What becomes dirty while this runs may be written or not. A page that is dirty when it begins has been written when it
+//! returns, or its write has failed, which is an error and leaves the page dirty.
+
+use super::{ObjectRef, What};
+use crate::index::Slot;
+use crate::io::CLUSTER;
+use crate::laundry;
+use crate::machine::Machine;
+use crate::page::Page;
+use crate::pager::PagerError;
+use crate::rmap::Batch;
+use crate::sleep::MaySleep;
+use core::ops::Range;
+
+/// What ended a step of the walk, which stands before it.
+enum Stop {
+    /// The range is done.
+    Done,
+    /// The cluster is complete.
+    Cluster,
+    /// This page is busy.
+    Busy(&'static Page),
+    /// This page is being written.
+    Laundering(&'static Page),
+    /// Somebody holds this page.
+    Held(&'static Page),
+    /// The slot is being filled or emptied.
+    Reserved,
+}
+
+impl<M: Machine> ObjectRef<M> {
+    /// Writes what has changed in `pages` to the object's pager, and waits until that is done; returns how many pages it wrote.
+    /// Nothing, for objects whose pages have nowhere to go. May sleep.
+    pub fn write_back(&self, pages: Range<u64>) -> Result<u64, PagerError> {
+        if self.holes_are_zero() || !laundry::is_washable(self) {
+            return Ok(0);
+        }
+        let mut may = MaySleep::here();
+        let written = self.start_writes(pages.clone(), &mut may);
+        self.wait_for_writes(pages, &mut may)?;
+        Ok(written)
+    }
+
+    fn start_writes(&self, pages: Range<u64>, may: &mut MaySleep) -> u64 {
+        let vm = self.vm();
+        let mut range = self.range(pages, What::PAGES | What::DIRTY_ONLY);
+        let mut written = 0;
+        loop {
+            // Before any page is busy: this may wait.
+            let taken = vm.take_record(may);
+            let mut wash = Batch::new();
+            let (key, stop) = {
+                let pin = may.pin(vm.epoch());
+                let mut end = (0, Stop::Done);
+                for found in range.walk(&pin) {
+                    let (key, slot) = (found.key(), found.slot());
+                    if let Some(stop) = self.consider(key, slot, &mut wash) {
+                        end = (key, stop);
+                        break;
+                    }
+                }
+                end
+            };
+            let mut next = (!matches!(stop, Stop::Done)).then_some(key);
+            let mut wait = stop;
+            if !wash.is_empty() {
+                let n = laundry::launder(self, &wash, taken, may);
+                written += n as u64;
+                if let Some((key, pfn)) = wash.as_slice().get(n) {
+                    // Somebody took a hold of it in the last moment.
+                    (next, wait) = (Some(*key), Stop::Held(vm.page(*pfn)));
+                }
+            }
+            let Some(next) = next else { return written };
+            range.resume_at(next);
+            match wait {
+                Stop::Done | Stop::Cluster => {}
+                Stop::Busy(page) => vm.wait_unbusy(page, may),
+                Stop::Laundering(page) => vm.wait_laundered(page, may),
+                Stop::Held(page) => may.sleep_until(|| page.holds() <= 1),
+                Stop::Reserved => quire_sync::hooks::relax(),
+            }
+        }
+    }
+
+    /// Adds what stands at `key` to the cluster, busy; what stops the walk before it, if anything does.
+    fn consider(&self, key: u64, slot: Slot, wash: &mut Batch) -> Option<Stop> {
+        let vm = self.vm();
+        let pfn = match slot {
+            Slot::Page(pfn) => pfn,
+            Slot::Reserved => return Some(Stop::Reserved),
+            _ => return None,
+        };
+        let pages = wash.as_slice();
+        if pages.len() == CLUSTER || pages.last().is_some_and(|last| last.0 + 1 != key) {
+            return Some(Stop::Cluster);
+        }
+        let page = vm.page(pfn);
+        if vm.try_busy_page(self, key, page).is_none() {
+            return Some(Stop::Busy(page));
+        }
+        let state = page.state();
+        if laundry::is_laundry(page) {
+            wash.push(key, pfn);
+            return None;
+        }
+        vm.unbusy(page);
+        if !state.valid() || !state.dirty() {
+            None
+        } else if state.laundering() {
+            Some(Stop::Laundering(page))
+        } else {
+            Some(Stop::Held(page))
+        }
+    }
+
+    fn wait_for_writes(&self, pages: Range<u64>, may: &mut MaySleep) -> Result<(), PagerError> {
+        let vm = self.vm();
+        let mut range = self.range(pages, What::PAGES);
+        let mut result = Ok(());
+        loop {
+            let wait = {
+                let pin = may.pin(vm.epoch());
+                let mut wait = None;
+                for found in range.walk(&pin) {
+                    let Slot::Page(pfn) = found.slot() else { continue };
+                    let page = vm.page(pfn);
+                    let state = page.state();
+                    if state.laundering() {
+                        wait = Some((found.key(), page));
+                        break;
+                    }
+                    if state.dirty() && page.failed_writes() != 0 {
+                        result = Err(PagerError);
+                    }
+                }
+                wait
+            };
+            let Some((key, page)) = wait else { return result };
+            vm.wait_laundered(page, may);
+            range.resume_at(key);
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

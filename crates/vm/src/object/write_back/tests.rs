@@ -1,0 +1,97 @@
+//! Writing back, against a store in memory.
+
+use crate::MapError;
+use crate::memory_store::{FaultPlan, MemoryStore};
+use crate::object::ObjectRef;
+use crate::pager::PagerError;
+use crate::stats::Event;
+use crate::testing::{Boot, TestMachine, memory_store, page};
+use crate::tests::{load, range, show, store, system};
+use crate::types::PAGE_SIZE;
+use crate::{Access, Space};
+
+const LATE: FaultPlan = FaultPlan { delay: 4, pause: 0, fail_reads: 0, fail_writes: 0, window: 5, seed: 99 };
+
+fn file(m: &Boot, pages: u64, plan: FaultPlan) -> (ObjectRef<TestMachine>, &'static MemoryStore) {
+    let disk = memory_store(pages, plan);
+    m.vm.poll_with(disk).unwrap();
+    (ObjectRef::with_pager(m.vm, disk, pages * PAGE_SIZE).unwrap(), disk)
+}
+
+#[test]
+fn only_what_has_changed_is_visited_and_written_in_clusters() {
+    for plan in [FaultPlan::default(), LATE] {
+        let m = system();
+        let (file, disk) = file(&m, 600, plan);
+        let space = Space::new(m.vm).unwrap();
+        show(&space, 0, 600, &file, true);
+        (0..600).for_each(|n| assert_eq!(load(&space, page(n)), 0));
+        // Two clusters that touch no other page, and a single page.
+        (100..132).chain([500]).for_each(|n| store(&space, page(n), n as u8));
+        let visits = m.vm.stats().total(Event::RangeVisit);
+        assert_eq!(file.write_back(0..400), Ok(32));
+        assert_eq!(disk.counts().writes, 2);
+        let walked = m.vm.stats().total(Event::RangeVisit) - visits;
+        assert!(walked <= 32 + 4 + 400 + 8, "one walk over what changed, one over what is resident: {walked}");
+        assert_eq!(file.query_range(0..600).dirty, 1);
+        assert_eq!(space.sync(range(0, 600)), Ok(()));
+        assert_eq!((disk.counts().writes, file.query_range(0..600).dirty), (3, 0));
+        assert_eq!(file.write_back(0..600), Ok(0));
+        store(&space, page(100), 7);
+        assert_eq!(file.query_range(0..600).dirty, 1, "a store after the write is seen");
+        file.page_out(0..600);
+        assert_eq!((load(&space, page(100)), load(&space, page(131)), load(&space, page(500))), (7, 131, 500u64 as u8));
+    }
+}
+
+#[test]
+fn a_write_that_fails_is_an_error_and_leaves_the_page_dirty() {
+    let m = system();
+    let (file, disk) = file(&m, 64, FaultPlan::default());
+    let space = Space::new(m.vm).unwrap();
+    show(&space, 0, 64, &file, true);
+    (0..40).for_each(|n| store(&space, page(n), 3));
+    disk.set_plan(FaultPlan { fail_writes: 1, seed: 5, ..FaultPlan::default() });
+    assert_eq!(file.write_back(0..64), Err(PagerError));
+    assert_eq!(space.sync(range(0, 64)), Err(MapError::Pager));
+    assert_eq!(file.query_range(0..64).dirty, 40);
+    disk.set_plan(FaultPlan::default());
+    assert_eq!(file.write_back(0..64), Ok(40));
+    assert_eq!(file.query_range(0..64).dirty, 0);
+    assert_eq!(space.sync(range(60, 8)), Err(MapError::NotMapped));
+}
+
+#[test]
+fn what_others_store_while_it_is_written_is_written_or_dirty() {
+    let m = system();
+    let (file, _disk) = file(&m, 64, LATE);
+    let space = Space::new(m.vm).unwrap();
+    show(&space, 0, 64, &file, true);
+    std::thread::scope(|s| {
+        let (space, file) = (&space, &file);
+        s.spawn(move || {
+            quire_sync::hooks::threads::set_cpu(1);
+            for i in 0..4000u64 {
+                store(space, page(i * 7 % 64), (i / 64) as u8);
+                if i % 5 == 0 {
+                    let at = (i * 11 % 64) * PAGE_SIZE + 8;
+                    file.write(at, 1, &mut |b| -> Result<_, ()> {
+                        b[0] = i as u8;
+                        Ok(1)
+                    })
+                    .unwrap();
+                }
+            }
+        });
+        for _ in 0..60 {
+            file.write_back(0..64).unwrap();
+        }
+    });
+    file.write_back(0..64).unwrap();
+    let before: Vec<(u8, u8)> = (0..64).map(|n| (load(&space, page(n)), load(&space, page(n) + 8))).collect();
+    file.page_out(0..64);
+    assert_eq!(file.resident(), 0);
+    let after: Vec<(u8, u8)> = (0..64).map(|n| (load(&space, page(n)), load(&space, page(n) + 8))).collect();
+    assert_eq!(before, after, "the store has what memory had");
+    space.fault(page(0), Access::Read).unwrap();
+}

@@ -1,0 +1,542 @@
+//! Pageout: which pages give up their frames when memory is short, and who waits for that.
+//!
+//! # A pass
+//! Pages go round: *active* → *inactive*, where no translation says that they were referenced since the last look (second
+//! chance); inactive and referenced again → active; inactive and clean → free; inactive and changed → *laundry* → written, in
+//! clusters of neighbours of one object → inactive again, now clean. A pass goes over the parts of the queues in rounds, until
+//! its target is met or a whole round has found nothing to do. Each round looks at each page once at most: what was looked at
+//! goes to a tail, and as many are looked at as there were at the round's beginning. From the third round on references do not
+//! count: so programs that touch everything all the time cannot keep a pass from its target.
+//!
+//! # Decisions come from exact sums
+//! How much is free is summed over the magazines and the depot when it is asked; queue lengths are the parts' own. The marks
+//! are computed from the totals each time, so that there is nothing to rescale. (Known bugs of others: limits computed once at
+//! boot, and counters that lag behind by a multiple of the number of CPUs.)
+//!
+//! # Pages that cannot be cleaned
+//! A page whose write failed is dirty still, and tried again in every second pass, then in every fourth, and so on; after
+//! [`GIVE_UP`] failures hardly ever. It waits on the active queue, out of the way. The same goes for pages that have nowhere
+//! to go. So no pass is spent on writing the same pages over and over.
+//!
+//! # Low memory
+//! Below the reserve, frames for programs are refused; a fault drops everything, wakes the daemon and sleeps until frames are
+//! free or a pass that *began after it asked* has found nothing: no page to free, none on its way to be clean, none to be tried
+//! again. Only then is memory out. Where there is no daemon, the fault does a pass itself.
+//!
+//! # What pageout itself needs
+//! No memory: records of writes and the swap bitmap were made before, queue positions are in the pages. It holds one page
+//! batch busy at a time, never over a wait: for a record it waits before it sets pages busy. It takes no lock of a map. So
+//! nothing that waits for memory is ever waited for here.
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+
+use crate::error::{FaultError, OutOfMemory};
+use crate::frames::{Fill, For, Frame};
+use crate::index::Slot;
+use crate::io::CLUSTER;
+use crate::laundry;
+use crate::machine::Machine;
+use crate::object::{Object, What};
+use crate::page::Page;
+use crate::page_in::Kept;
+use crate::queue::{Place, Queue};
+use crate::rmap::{self, Batch};
+use crate::sleep::MaySleep;
+use crate::steal;
+use crate::vm::Vm;
+use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use quire_sync::{Mutex, WaitQueue};
+
+/// Pages taken from a part at once.
+#[cfg(not(any(loom, shuttle)))]
+const TAKE: usize = rmap::BATCH;
+#[cfg(any(loom, shuttle))]
+const TAKE: usize = 2;
+
+/// Failed writes of a page after which it is hardly tried again.
+pub(crate) const GIVE_UP: u64 = 8;
+
+/// Rounds of a pass in which a reference saves a page.
+const CHANCES: u32 = 2;
+
+/// Rounds of a pass at most: in practice it is over long before, one way or the other.
+const ROUNDS: u32 = 64;
+
+/// How often a fault finds memory taken again by others that it had waited for, before that is an error: only where what it
+/// needs is not what pageout frees.
+pub(crate) const PATIENCE: u32 = 1000;
+
+/// Where pageout begins and ends, in free frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Watermarks {
+    /// Frames for programs are refused below this.
+    pub min: u64,
+    /// The daemon begins below this.
+    pub low: u64,
+    /// And ends here.
+    pub high: u64,
+}
+
+/// What a pass has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Pass {
+    /// Pages whose frames were freed.
+    pub freed: u64,
+    /// Pages whose writes were started.
+    pub washed: u64,
+    /// Pages that will be tried again later: their writes have failed lately.
+    pub deferred: u64,
+    /// Rounds.
+    pub rounds: u32,
+    /// Nothing was found, nothing is on its way, and nothing will be tried again.
+    pub hopeless: bool,
+}
+
+/// Where the scans stand.
+struct Hands {
+    active: usize,
+    inactive: usize,
+    laundry: usize,
+}
+
+/// The state of pageout.
+pub struct Pageout {
+    /// Where faults sleep for memory.
+    waits: WaitQueue,
+    /// Where the daemon sleeps.
+    daemon_waits: WaitQueue,
+    /// Threads that sleep for memory.
+    waiting: AtomicU64,
+    /// Somebody saw that memory is short.
+    wanted: AtomicBool,
+    /// The daemon's thread runs.
+    daemon: AtomicBool,
+    /// Passes begun; each has its number.
+    begun: AtomicU64,
+    /// The last pass that found nothing.
+    hopeless: AtomicU64,
+    /// There was ever an object whose pages are somewhere else too.
+    has_pagers: AtomicBool,
+    /// One pass at a time.
+    hands: Mutex<Hands>,
+}
+
+/// Pages in the scan's hands, of one look at one part, each with the identity that it had then.
+struct Taken {
+    pages: [Option<(u64, u64, &'static Page)>; TAKE],
+    len: usize,
+}
+
+impl Taken {
+    fn new() -> Taken {
+        Taken { pages: [None; TAKE], len: 0 }
+    }
+    fn push(&mut self, page: &'static Page) {
+        if self.len < TAKE {
+            self.pages[self.len] = Some((page.object(), page.index(), page));
+            self.len += 1;
+        }
+    }
+    fn iter(&self) -> impl Iterator<Item = &'static Page> + '_ {
+        self.pages[..self.len].iter().flatten().map(|p| p.2)
+    }
+}
+
+impl Pageout {
+    pub(crate) fn new() -> Pageout {
+        Pageout {
+            waits: WaitQueue::new(),
+            daemon_waits: WaitQueue::new(),
+            waiting: AtomicU64::new(0),
+            wanted: AtomicBool::new(false),
+            daemon: AtomicBool::new(false),
+            begun: AtomicU64::new(0),
+            hopeless: AtomicU64::new(0),
+            has_pagers: AtomicBool::new(false),
+            hands: Mutex::new(Hands { active: 0, inactive: 0, laundry: 0 }),
+        }
+    }
+
+    /// Passes so far.
+    pub fn passes(&self) -> u64 {
+        self.begun.load(Ordering::Relaxed)
+    }
+
+    /// An object has a pager that has its pages.
+    pub(crate) fn note_pager(&self) {
+        self.has_pagers.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn wake_daemon(&self) {
+        self.wanted.store(true, Ordering::Release);
+        self.daemon_waits.wake_all();
+    }
+}
+
+/// Pages that a pass lets the reaper look at before it begins.
+const SHADOWED: u64 = 4096;
+
+impl<M: Machine> Vm<M> {
+    /// Where pageout begins and ends: computed from the totals as they are now.
+    pub fn watermarks(&self) -> Watermarks {
+        let (total, min) = (self.frames().total(), self.frames().reserve());
+        // A sixty-fourth each: enough for what programs take while a write is under way; never so much that a small machine
+        // pages with a quarter of its memory free.
+        let step = (total / 64).max(16).min(total / 8);
+        Watermarks { min, low: min + step, high: min + 2 * step }
+    }
+
+    /// Pages out until as many frames are free as the high mark says, or nothing is left to be done. May sleep.
+    pub fn pageout_pass(&'static self, may: &mut MaySleep) -> Pass {
+        // What nobody sees any more goes first: it costs no write.
+        self.reap(SHADOWED, may);
+        let p = self.pageout();
+        let mut hands = p.hands.lock();
+        let number = p.begun.fetch_add(1, Ordering::AcqRel) + 1;
+        let mut scan = Scan { vm: self, number, done: Pass::default(), hands: &mut hands };
+        scan.run(may);
+        let done = scan.done;
+        drop(hands);
+        if done.hopeless {
+            p.hopeless.store(number, Ordering::Release);
+        }
+        p.waits.wake_all();
+        done
+    }
+
+    /// Whether there is anywhere for pages to go. Where not, nothing is worth a look at every page.
+    fn can_page_out(&self) -> bool {
+        self.swap().store().is_some() || self.pageout().has_pagers.load(Ordering::Relaxed)
+    }
+
+    /// Whether programs get frames.
+    fn has_memory(&self) -> bool {
+        self.frames().free() > self.watermarks().min
+    }
+
+    /// Sleeps until frames for programs are free; false where there is nothing that could be freed.
+    #[cold]
+    pub(crate) fn wait_for_memory(&'static self, may: &mut MaySleep) -> bool {
+        if self.take_injected() {
+            return false;
+        }
+        if !self.can_page_out() {
+            return self.has_memory();
+        }
+        let p = self.pageout();
+        let since = p.begun.load(Ordering::Acquire);
+        if p.daemon.load(Ordering::Acquire) {
+            p.waiting.fetch_add(1, Ordering::AcqRel);
+            p.wake_daemon();
+            let mut hopeless = false;
+            may.sleep_on(&p.waits, || {
+                hopeless = p.hopeless.load(Ordering::Acquire) > since;
+                hopeless || self.has_memory() || !p.daemon.load(Ordering::Acquire)
+            });
+            p.waiting.fetch_sub(1, Ordering::AcqRel);
+            return self.has_memory() || !hopeless;
+        }
+        let pass = self.pageout_pass(may);
+        !pass.hopeless || self.has_memory()
+    }
+
+    /// Sleeps until there is memory again, after an allocation has failed; false where nothing can be freed. The caller holds
+    /// nothing that pageout could want, and tries again a bounded number of times.
+    #[cold]
+    pub fn wait_for_frames(&'static self) -> bool {
+        self.wait_for_memory(&mut MaySleep::here())
+    }
+
+    /// As [`Vm::wait_for_memory`], so often.
+    #[cold]
+    pub(crate) fn memory_or_error(&'static self, patience: &mut u32, may: &mut MaySleep) -> Result<(), FaultError> {
+        *patience = patience.saturating_sub(1);
+        if *patience != 0 && self.wait_for_memory(may) { Ok(()) } else { Err(FaultError::OutOfMemory) }
+    }
+
+    /// A frame for a program's data; waits for memory. The caller holds nothing that pageout could want.
+    pub(crate) fn alloc_frame_waiting(&'static self, fill: Fill, may: &mut MaySleep) -> Result<Frame, OutOfMemory> {
+        loop {
+            match self.alloc_frame(fill, For::User) {
+                Ok(frame) => return Ok(frame),
+                Err(e) if !self.wait_for_memory(may) => return Err(e),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// The pageout daemon's loop.
+    pub(crate) fn run_pageout(&'static self) {
+        let mut may = MaySleep::here();
+        let p = self.pageout();
+        p.daemon.store(true, Ordering::Release);
+        while !self.daemons().stopping() {
+            p.wanted.store(false, Ordering::Release);
+            let mut hopeless = false;
+            if self.frames().free() < self.watermarks().low || p.waiting.load(Ordering::Acquire) != 0 {
+                hopeless = self.pageout_pass(&mut may).hopeless;
+            }
+            if hopeless || self.frames().free() >= self.watermarks().low {
+                let stop = || p.wanted.load(Ordering::Acquire) || self.daemons().stopping();
+                may.sleep_on(&p.daemon_waits, stop);
+            }
+        }
+        p.daemon.store(false, Ordering::Release);
+        p.waits.wake_all();
+    }
+}
+
+/// A pass under way.
+struct Scan<'s, M: Machine> {
+    vm: &'static Vm<M>,
+    number: u64,
+    done: Pass,
+    hands: &'s mut Hands,
+}
+
+impl<M: Machine> Scan<'_, M> {
+    fn run(&mut self, may: &mut MaySleep) {
+        let vm = self.vm;
+        loop {
+            // What is complete counts: its pages are clean now.
+            vm.poll_pagers();
+            vm.finish_completed(may);
+            let free = vm.frames().free();
+            let high = vm.watermarks().high;
+            if free >= high && self.done.rounds > 0 || self.done.rounds >= ROUNDS {
+                break;
+            }
+            let missing = high.saturating_sub(free).max(1);
+            let before = self.done;
+            self.done.deferred = 0;
+            let aged = self.round(missing, may);
+            self.done.rounds += 1;
+            let idle = self.done.freed == before.freed && self.done.washed == before.washed && aged == 0;
+            if idle && vm.io().in_flight() != 0 {
+                // Some of it makes pages clean.
+                let finished = vm.io().finished();
+                vm.wait_for_io(may, || (vm.io().finished() != finished || vm.io().in_flight() == 0).then_some(()));
+            } else if idle && self.done.rounds > CHANCES + 1 {
+                self.done.hopeless = self.done.freed == 0 && self.done.deferred == 0;
+                break;
+            }
+        }
+    }
+
+    /// One round; returns how many pages were made inactive.
+    fn round(&mut self, missing: u64, may: &mut MaySleep) -> u64 {
+        let queues = self.vm.queues();
+        queues.drain_batches();
+        let (active, inactive) = (queues.len(Queue::Active), queues.len(Queue::Inactive));
+        // A third of all inactive: long enough there for a reference to show.
+        let wanted = ((active + inactive) / 3).max(2 * missing).saturating_sub(inactive);
+        let aged = self.age(wanted.min(active), may);
+        self.reclaim(missing, may);
+        // In each round somewhat more than is missing: some will be stored into again.
+        self.wash(missing + missing / 2, may);
+        aged
+    }
+
+    /// Takes up to `n` pages at the hand's part, at most `share`, and moves the hand on.
+    fn take(&mut self, queue: Queue, share: usize) -> Option<Taken> {
+        let hand = match queue {
+            Queue::Active => &mut self.hands.active,
+            Queue::Inactive => &mut self.hands.inactive,
+            Queue::Laundry => &mut self.hands.laundry,
+        };
+        let part = self.vm.queues().parts_from(queue, *hand).next()?;
+        *hand = part.number() + 1;
+        let mut taken = Taken::new();
+        part.take(share.clamp(1, TAKE), &mut |page| taken.push(page));
+        Some(taken)
+    }
+
+    /// How many pages of each part make `n` in all: targets follow the number of parts that have pages, and small ones still
+    /// take enough at once for a pass over backings to be worth it.
+    fn share(&self, queue: Queue, n: u64) -> usize {
+        let parts = self.vm.queues().parts(queue).count() as u64;
+        n.div_ceil(parts.max(1)).clamp(1, TAKE as u64) as usize
+    }
+
+    /// Makes up to `n` active pages inactive that were not referenced lately; looks at each active page once at most.
+    fn age(&mut self, n: u64, _may: &mut MaySleep) -> u64 {
+        let queues = self.vm.queues();
+        let mut left = queues.len(Queue::Active);
+        let share = self.share(Queue::Active, n).max(TAKE / 4);
+        let mut aged = 0;
+        while aged < n && left > 0 {
+            let Some(mut taken) = self.take(Queue::Active, share) else { break };
+            if taken.len == 0 {
+                break;
+            }
+            left = left.saturating_sub(taken.len as u64);
+            let (mut stay, mut go) = (Taken::new(), Taken::new());
+            self.by_object(&mut taken, &mut |scan, object, batch| {
+                let referenced = rmap::take_referenced(object, batch);
+                for (i, (_, pfn)) in batch.as_slice().iter().enumerate() {
+                    let page = scan.vm.page(*pfn);
+                    let saved = referenced.contains(i) && scan.done.rounds < CHANCES;
+                    // Those that cannot be written now are no good on the inactive queue.
+                    let stuck = page.state().dirty() && !scan.can_wash(object, page);
+                    if saved || stuck { stay.push(page) } else { go.push(page) }
+                }
+            });
+            aged += queues.put_all(go.iter(), Queue::Inactive) as u64;
+            queues.put_all(stay.iter(), Queue::Active);
+        }
+        aged
+    }
+
+    /// Frees up to `n` inactive pages that are clean; those that are not go to the laundry, those that were referenced back to
+    /// the active queue. Looks at each inactive page once at most.
+    fn reclaim(&mut self, n: u64, may: &mut MaySleep) {
+        let queues = self.vm.queues();
+        let mut left = queues.len(Queue::Inactive);
+        let share = self.share(Queue::Inactive, n).max(TAKE / 4);
+        let end = self.done.freed + n;
+        while self.done.freed < end && left > 0 {
+            let Some(mut taken) = self.take(Queue::Inactive, share) else { break };
+            if taken.len == 0 {
+                break;
+            }
+            left = left.saturating_sub(taken.len as u64);
+            let (mut active, mut again, mut dirty) = (Taken::new(), Taken::new(), Taken::new());
+            self.by_object(&mut taken, &mut |scan, object, batch| {
+                let vm = scan.vm;
+                let referenced = rmap::take_referenced(object, batch);
+                let mut clean = Batch::new();
+                for (i, (key, pfn)) in batch.as_slice().iter().enumerate() {
+                    let page = vm.page(*pfn);
+                    if referenced.contains(i) && scan.done.rounds < CHANCES {
+                        active.push(page);
+                    } else if vm.try_busy_page(object, *key, page).is_none() {
+                        again.push(page);
+                    } else if steal::is_clean(page) {
+                        clean.push(*key, *pfn);
+                    } else {
+                        let changed = laundry::is_laundry(page);
+                        vm.unbusy(page);
+                        match changed {
+                            true if scan.can_wash(object, page) => dirty.push(page),
+                            true => active.push(page),
+                            false => again.push(page),
+                        }
+                    }
+                }
+                let freed = steal::steal(object, &clean, &mut |page| again.push(page), may);
+                scan.done.freed += freed as u64;
+            });
+            queues.put_all(active.iter(), Queue::Active);
+            queues.put_all(again.iter(), Queue::Inactive);
+            queues.put_all(dirty.iter(), Queue::Laundry);
+        }
+    }
+
+    /// Whether writing the page makes sense now. Counts those that are put off.
+    fn can_wash(&mut self, object: &Object<M>, page: &Page) -> bool {
+        if !laundry::is_washable(object) {
+            return false;
+        }
+        match page.failed_writes() {
+            0 => true,
+            n if n >= GIVE_UP => self.number.is_multiple_of(1 << GIVE_UP),
+            n => {
+                let now = self.number.is_multiple_of(1 << n);
+                self.done.deferred += !now as u64;
+                now
+            }
+        }
+    }
+
+    /// Starts writing up to `n` pages of the laundry, each with its neighbours. Looks at each page there once at most.
+    fn wash(&mut self, n: u64, may: &mut MaySleep) {
+        let queues = self.vm.queues();
+        let mut left = queues.len(Queue::Laundry);
+        let end = self.done.washed + n;
+        while self.done.washed < end && left > 0 {
+            let Some(mut taken) = self.take(Queue::Laundry, CLUSTER) else { break };
+            if taken.len == 0 {
+                break;
+            }
+            left = left.saturating_sub(taken.len as u64);
+            let mut inactive = Taken::new();
+            self.by_object(&mut taken, &mut |scan, object, batch| {
+                for (key, pfn) in batch.as_slice() {
+                    let page = scan.vm.page(*pfn);
+                    // A neighbour's cluster may have had it.
+                    if page.state().dirty() && !page.state().laundering() {
+                        scan.done.washed += cluster(object, *key, page, may) as u64;
+                    }
+                    // By the time it comes to the head there it is clean; if not, it goes round again.
+                    inactive.push(page);
+                }
+            });
+            queues.put_all(inactive.iter(), Queue::Inactive);
+        }
+    }
+
+    /// Calls `f` for each object of the pages taken, with those of its pages, ascending, and nothing held but a reference.
+    /// Pages that have lost their identity are left out: nobody puts them back.
+    fn by_object(&mut self, taken: &mut Taken, f: &mut dyn FnMut(&mut Self, &Object<M>, &Batch)) {
+        let pages = &mut taken.pages[..taken.len];
+        pages.sort_unstable_by_key(|p| p.map_or((0, 0), |p| (p.0, p.1)));
+        let mut rest = &pages[..];
+        while let Some((first, _)) = rest.split_first() {
+            let name = first.map_or(0, |p| p.0);
+            let (same, others) =
+                rest.split_at(rest.iter().take_while(|p| p.is_some_and(|p| p.0 == name)).count().max(1));
+            rest = others;
+            let Some((_, _, page)) = *first else { continue };
+            let kept = {
+                let pin = self.vm.epoch().pin();
+                self.vm.object_of(page, &pin).filter(|o| o.address() == name).and_then(|o| Kept::new(o, &pin))
+            };
+            let Some(kept) = kept else {
+                // The first one has gone meanwhile; the others may be the object's still: for the next look.
+                self.vm.queues().put_all(same.iter().flatten().map(|p| p.2), Queue::Inactive);
+                continue;
+            };
+            let mut batch = Batch::new();
+            same.iter().flatten().for_each(|(_, key, page)| batch.push(*key, self.vm.pfn_of_page(page)));
+            f(self, kept.object(), &batch);
+        }
+    }
+}
+
+/// Starts writing `page` with those of its neighbours that are changed and not in use; returns how many.
+fn cluster<M: Machine>(object: &Object<M>, key: u64, page: &Page, may: &mut MaySleep) -> usize {
+    let vm = object.vm();
+    // Before any page is busy: this may wait.
+    let taken = vm.take_record_for_writing(may);
+    let start = key - key % CLUSTER as u64;
+    let mut range = object.range(start..start + CLUSTER as u64, What::PAGES);
+    let mut wash = Batch::new();
+    {
+        let pin = may.pin(vm.epoch());
+        for found in range.walk(&pin) {
+            let (at, Slot::Page(pfn)) = (found.key(), found.slot()) else { continue };
+            let other = vm.page(pfn);
+            let wanted = core::ptr::eq(other, page)
+                || (matches!(Place::of(other.state()), Place::Listed(Queue::Inactive | Queue::Laundry, _))
+                    && other.failed_writes() == 0);
+            let gap = wash.as_slice().last().is_some_and(|(last, _)| last + 1 != at);
+            if gap && at > key {
+                break;
+            }
+            if gap {
+                wash.as_slice().iter().for_each(|(_, pfn)| vm.unbusy(vm.page(*pfn)));
+                wash = Batch::new();
+            }
+            if !wanted || !other.state().dirty() || vm.try_busy_page(object, at, other).is_none() {
+                continue;
+            }
+            if laundry::is_laundry(other) {
+                wash.push(at, pfn);
+            } else {
+                vm.unbusy(other);
+            }
+        }
+    }
+    if wash.is_empty() { 0 } else { laundry::launder(object, &wash, taken, may) }
+}

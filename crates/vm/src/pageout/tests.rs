@@ -1,0 +1,106 @@
+//! Memory that is short, on the test machine.
+
+use crate::memory_store::FaultPlan;
+use crate::stats::Event;
+use crate::testing::{Boot, boot, page};
+use crate::tests::{anonymous, load, settled, store};
+use crate::types::Access;
+use crate::{FaultError, Space};
+
+/// A system with `frames` frames that programs can have, more or less.
+fn small(frames: u64) -> Boot {
+    quire_sync::hooks::threads::set_cpu(0);
+    boot(frames, 2)
+}
+
+const PROMPT: FaultPlan = FaultPlan { delay: 0, pause: 0, fail_reads: 0, fail_writes: 0, window: 0, seed: 1 };
+
+/// Writes four times what there is, and finds it again.
+fn overcommit(m: &Boot, pages: u64) {
+    let space = Space::new(m.vm).unwrap();
+    anonymous(&space, 0, pages);
+    for round in 0..3u8 {
+        (0..pages).for_each(|n| store(&space, page(n), (n as u8).wrapping_mul(3) ^ round));
+        (0..pages).for_each(|n| assert_eq!(load(&space, page(n)), (n as u8).wrapping_mul(3) ^ round, "page {n}"));
+    }
+}
+
+#[test]
+fn a_program_that_uses_four_times_the_memory_finds_everything_again() {
+    for plan in [PROMPT, FaultPlan { delay: 3, window: 5, seed: 7, ..PROMPT }] {
+        let m = small(512);
+        m.swap(2048, plan);
+        let before = settled(m.vm);
+        let pages = (m.vm.frames().total() - m.vm.frames().reserve()).min(240) * 4;
+        overcommit(&m, pages);
+        assert!(m.vm.stats().total(Event::SwapOut) > pages);
+        while m.vm.io().in_flight() != 0 {
+            m.vm.poll_pagers();
+            m.vm.finish_completed(&mut crate::sleep::MaySleep::here());
+        }
+        assert_eq!(m.vm.swap().free(), 2048);
+        assert_eq!(settled(m.vm), before);
+        m.vm.queues().check(true).unwrap();
+    }
+}
+
+// Natively only: daemons that run beside are not what the recording build, which is exact, is for.
+#[test]
+#[cfg(not(recording))]
+fn with_daemons_too() {
+    let m = small(512);
+    m.swap(2048, FaultPlan { delay: 2, window: 4, fail_writes: 9, seed: 5, ..PROMPT });
+    let before = settled(m.vm);
+    std::thread::scope(|s| {
+        for daemon in [crate::daemon::Daemon::Completion, crate::daemon::Daemon::Pageout] {
+            s.spawn(move || {
+                quire_sync::hooks::threads::set_cpu(1);
+                m.vm.daemon_run(daemon);
+            });
+        }
+        overcommit(&m, 800);
+        m.vm.stop_daemons();
+    });
+    assert_eq!((m.vm.swap().free(), settled(m.vm)), (2048, before));
+    m.vm.queues().check(true).unwrap();
+}
+
+#[test]
+fn memory_is_out_only_when_nothing_can_be_freed() {
+    let m = small(512);
+    let swap = m.swap(64, PROMPT);
+    let space = Space::new(m.vm).unwrap();
+    anonymous(&space, 0, 1000);
+    let stored = (0..1000).take_while(|n| space.fault(page(*n), Access::Write).is_ok()).count() as u64;
+    assert_eq!(m.vm.swap().free(), 0, "swap was used up first");
+    assert!(stored > 64 + 200, "{stored}");
+    assert_eq!(space.fault(page(stored), Access::Write), Err(FaultError::OutOfMemory));
+    // What one program gives back, another gets.
+    space.unmap(crate::tests::range(0, 200)).unwrap();
+    (200..stored).for_each(|n| assert_eq!(load(&space, page(n)), 0));
+    assert!(swap.counts().writes < 1000, "nothing is written over and over: {:?}", swap.counts());
+}
+
+#[test]
+fn a_store_that_takes_nothing_ends_in_an_error_and_not_in_endless_writes() {
+    let m = small(512);
+    let swap = m.swap(2048, FaultPlan { fail_writes: 1, ..PROMPT });
+    let space = Space::new(m.vm).unwrap();
+    anonymous(&space, 0, 1000);
+    let stored = (0..1000).take_while(|n| space.fault(page(*n), Access::Write).is_ok()).count() as u64;
+    assert!(stored < 512);
+    let writes = swap.counts().writes;
+    assert_eq!(space.fault(page(stored), Access::Write), Err(FaultError::OutOfMemory));
+    assert!(swap.counts().writes - writes < 600, "{} writes for one fault", swap.counts().writes - writes);
+    swap.set_plan(PROMPT);
+    (0..stored).for_each(|n| store(&space, page(n), n as u8));
+}
+
+#[test]
+fn marks_follow_the_size_of_memory_and_leave_most_of_it_in_use() {
+    for frames in [256, 512, 2048, 1 << 14] {
+        let m = small(frames);
+        let (w, total) = (m.vm.watermarks(), m.vm.frames().total());
+        assert!(w.min < w.low && w.low < w.high && w.high - w.min <= total / 4, "{w:?} of {total}");
+    }
+}

@@ -1,0 +1,101 @@
+//! Models of the queues' protocol, on the production functions: who loses a page, and who moves it.
+
+use super::*;
+use crate::frames::{Fill, For};
+use crate::mutant::{Mutant, set_mutant};
+use crate::testing::{Boot, TestMachine, boot};
+use quire_sync::explore::{Arc, model, thread};
+use quire_sync::hooks::threads::set_cpu;
+
+/// A new page of an object that nobody looks into, in CPU 0's batch.
+fn page(vm: &'static Vm<TestMachine>) -> &'static Page {
+    let pfn = vm.alloc_frame(Fill::Any, For::User).unwrap().into_pfn();
+    let page = vm.page(pfn);
+    vm.assume_page(page, 64, pfn.0, State::VALID);
+    vm.enqueue_new(page);
+    page
+}
+
+/// A page that goes on CPU 0 while CPU 1 does `theirs` with the queues; at the end it is nowhere.
+fn goes_while(drained: bool, theirs: fn(&'static Vm<TestMachine>)) {
+    set_cpu(0);
+    let world: Arc<Boot> = Arc::new(boot(160, 2));
+    let vm = world.vm;
+    let gone = page(vm);
+    if drained {
+        vm.drain_queue_batches();
+    }
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        set_cpu(1);
+        theirs(other.vm);
+    });
+    set_cpu(0);
+    vm.release_page(gone);
+    t.join().unwrap();
+    set_cpu(0);
+    vm.drain_queue_batches();
+    assert_eq!(Queue::ALL.map(|q| vm.queues().len(q)), [0; 3], "a page that is gone is in a queue");
+    assert_eq!(vm.queues().check(true), Ok(()), "the links are wrong");
+}
+
+fn drain_against_release() {
+    goes_while(false, |vm| vm.drain_queue_batches());
+}
+
+fn take_against_release() {
+    goes_while(true, |vm| {
+        let mut taken = None;
+        for part in vm.queues().parts(Queue::Active) {
+            part.take(1, &mut |p| taken = Some(p));
+        }
+        vm.queues().put_all(taken, Queue::Inactive);
+    });
+}
+
+fn move_against_release() {
+    goes_while(true, |vm| {
+        let first = (0..vm.page_count()).map(Pfn).find(|p| Place::of(vm.page(*p).state()) != Place::Nowhere);
+        if let Some(pfn) = first {
+            vm.queues().requeue(vm.page(pfn));
+            vm.queues().move_to(vm.page(pfn), Queue::Laundry);
+        }
+    });
+}
+
+fn holds(f: fn()) {
+    set_mutant(None);
+    model(Some(3), f);
+}
+fn fails(without: Mutant, f: fn()) {
+    set_mutant(Some(without));
+    model(Some(3), f);
+}
+
+#[test]
+fn a_page_that_goes_while_its_batch_is_drained_is_in_no_queue() {
+    holds(drain_against_release);
+}
+#[test]
+#[should_panic]
+fn a_drain_that_trusts_its_batch_is_found_out() {
+    fails(Mutant::DrainTrustsBatch, drain_against_release);
+}
+#[test]
+fn a_page_that_goes_while_it_is_taken_is_unlinked_once() {
+    holds(take_against_release);
+}
+#[test]
+#[should_panic]
+fn a_take_that_unlinks_what_another_is_about_to_is_found_out() {
+    fails(Mutant::TakeUnlinksLeaving, take_against_release);
+}
+#[test]
+#[should_panic]
+fn a_take_that_reads_links_too_late_is_found_out() {
+    fails(Mutant::LinksAfterState, take_against_release);
+}
+#[test]
+fn a_page_that_goes_while_it_moves_is_in_no_queue() {
+    holds(move_against_release);
+}

@@ -1,0 +1,87 @@
+//! Passes over the backings of an object, on the test machine.
+
+use crate::fault::FaultKind;
+use crate::map::Space;
+use crate::object::{Marks, ObjectRef};
+use crate::testing::{TestMachine, page};
+use crate::tests::{load, range, settled, show, store, system};
+use crate::types::{Access, PAGE_SIZE, Prot};
+
+fn filled(vm: &'static crate::Vm<TestMachine>, pages: u64) -> ObjectRef<TestMachine> {
+    let file = ObjectRef::anonymous(vm, pages).unwrap();
+    for n in 0..pages {
+        file.write(n * PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();
+    }
+    file
+}
+
+#[test]
+fn a_reference_through_any_mapping_is_seen_once_and_cleared_in_all() {
+    let m = system();
+    let file = filled(m.vm, 200);
+    let (a, b) = (Space::new(m.vm).unwrap(), Space::new(m.vm).unwrap());
+    show(&a, 0, 200, &file, true);
+    show(&b, 300, 200, &file, false);
+    file.take_referenced(0..200);
+    assert_eq!(file.query_range(0..200), Marks { resident: 200, mapped: 0, referenced: 0, dirty: 200 });
+    for n in [0, 63, 64, 130] {
+        a.fault(page(n), Access::Write).unwrap();
+        b.fault(page(300 + n), Access::Read).unwrap();
+    }
+    b.unmap(range(300 + 130, 1)).unwrap();
+    let seen = file.query_range(0..200);
+    assert!(seen.referenced >= 4 && seen.referenced == seen.mapped, "{seen:?}");
+    assert_eq!(file.query_range(100..200).mapped, file.take_referenced(100..200));
+    assert_eq!(file.take_referenced(0..100), seen.referenced - file.query_range(100..200).mapped);
+    assert_eq!(file.query_range(0..200).referenced, 0);
+    assert_eq!(a.fault(page(63), Access::Read), Ok(FaultKind::Spurious));
+    assert_eq!(file.take_referenced(0..200), 1, "a fault says that the page was referenced");
+}
+
+#[test]
+fn a_store_after_write_protection_faults_in_every_space_and_the_page_stays_dirty() {
+    let m = system();
+    let file = filled(m.vm, 100);
+    let (a, b) = (Space::new(m.vm).unwrap(), Space::new(m.vm).unwrap());
+    show(&a, 0, 100, &file, true);
+    show(&b, 100, 100, &file, true);
+    for n in 0..100 {
+        store(&a, page(n), 1);
+        store(&b, page(100 + n), 2);
+    }
+    let _proof = file.write_protect(10..90);
+    for n in 0..100 {
+        let keeps = !(10..90).contains(&n);
+        for (space, n) in [(&a, n), (&b, 100 + n)] {
+            assert_eq!(space.pmap().peek(page(n)).unwrap().prot.contains(Prot::WRITE), keeps);
+            assert!(
+                keeps || space.pmap().cached(page(n)).all(|l| !l.prot.contains(Prot::WRITE)),
+                "a TLB allows stores"
+            );
+        }
+    }
+    assert_eq!(file.query_range(0..100).dirty, 100);
+    store(&b, page(150), 3);
+    assert_eq!(load(&a, page(50)), 3);
+}
+
+#[test]
+fn a_page_that_a_thousand_ranges_map_takes_the_memory_of_a_page_that_one_maps() {
+    let m = system();
+    let file = filled(m.vm, 1);
+    let space = Space::new(m.vm).unwrap();
+    for n in 0..1000 {
+        show(&space, n, 1, &file, n % 2 == 0);
+    }
+    let once = {
+        load(&space, page(0));
+        settled(m.vm)
+    };
+    for n in 0..1000 {
+        load(&space, page(n));
+    }
+    assert_eq!(space.stats().resident_pages, 1000);
+    assert_eq!(settled(m.vm), once, "frames for 999 more mappings of a page");
+    file.set_size(0);
+    assert_eq!(space.stats().resident_pages, 0, "the page is found in all of them");
+}

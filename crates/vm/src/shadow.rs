@@ -1,0 +1,193 @@
+//! Pages that nobody can see any more because every chain in front of them has something of its own there: found when the last
+//! copy is made, and destroyed.
+//!
+//! # How the last one is known
+//! What would be counted, how many of those that show a layer have filled their slot, changes with every fork, exit, clip and
+//! move, at each page of a window of its own. It need not be counted: the reverse list already says who shows a page, whatever
+//! became of their mappings, and each backing knows the layers in front of it ([`Backing::in_front`]). So a page remembers
+//! *one* backing that still shows it, its **watch**, and only whoever hides the page from that one looks for another. Where
+//! there is none, the page goes. The search goes on behind the old watch and comes round once, so that all copies of a page
+//! together read about two slots each.
+//!
+//! The first copy of a page only leaves a mark. A fork with one child so pays one byte a copy, and no lock.
+//!
+//! # Why a page that was found hidden stays hidden
+//! What is in front of a page in a chain may move forward or back between its layers, be paged out, or be cut off; it never
+//! goes without leaving something that hides the page too, but for one case: a page that a fault is making is given up while
+//! it is busy. So busy pages hide nothing here. A chain that replaces another (clip, protect, remap) or that a fork makes of it
+//! has copies of the same layers in the same parts of the lists, linked before the old ones are unlinked; a fork leaves the
+//! front out only where it is empty. So who comes late inherits what was found. And a page that goes into the slot *behind*, as
+//! merging layers does, is another page, of another generation, than the one that was looked at.
+//!
+//! # Who may miss whom
+//! | | what it does first | what the other sees |
+//! |---|---|---|
+//! | two copies at once | lets go of its new page (a full fence), then looks at the mark and the watch (mutant [`Mutant::LookBeforeFill`]) | the later one sees both pages |
+//! | a copy, and a search that chooses its chain as the watch | the search writes the watch, fences, looks at that chain once more (mutant [`Mutant::NoSecondLook`]) | the copy sees the watch, or the search sees the copy |
+//! | a copy, and the exit of the watch | the exit counts (`unlinked`), then hands the object to the reaper | a watch from before that count is no watch; or the reaper sees the copy |
+//!
+//! Where something is busy, the page stays and the object is left to the [reaper](crate::reaper). Every error is towards keeping.
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+
+use crate::backing::Backing;
+use crate::fault::Found;
+use crate::index::Slot;
+use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
+use crate::object::Object;
+use crate::page::{Copied, Page};
+use crate::rmap::{self, Batch};
+use crate::stats::Event;
+use core::ops::ControlFlow;
+use quire_sync::atomic::{fence_after_rmw, fence_full};
+use quire_sync::epoch::Pinned;
+
+/// Whether the layers in front of a backing hide a page of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sight {
+    /// One of them has a page, a page in swap, or a cut there.
+    Hidden,
+    /// None has.
+    Shown,
+    /// One has something busy there, which may stay or not.
+    Unsure,
+}
+
+/// What `b`, which covers `key`, makes of that page of its object.
+fn sight<M: Machine>(b: &Backing<M>, key: u64, pin: &Pinned<'_>) -> Sight {
+    let va = b.va(key);
+    let mut sight = Sight::Shown;
+    let mut at = b.in_front(pin);
+    while let Some(layer) = at {
+        if let Some((object, key)) = layer.layer(va) {
+            match object.index().get(key, pin) {
+                Slot::Page(pfn) => {
+                    let page = object.vm().page(pfn);
+                    let state = page.state();
+                    if state.busy() || !state.valid() {
+                        sight = Sight::Unsure;
+                    } else if page.object() == object.address() && page.index() == key {
+                        return Sight::Hidden;
+                    }
+                }
+                Slot::Swap(_) | Slot::Cut => return Sight::Hidden,
+                Slot::Reserved => sight = Sight::Unsure,
+                Slot::Empty | Slot::Cover(_) => {}
+            }
+        }
+        at = layer.in_front(pin);
+    }
+    sight
+}
+
+/// A copy of `source` stands in front of it, and is not busy any more: destroys `source` where that was the last chain to see
+/// it. => no lock is held.
+#[inline]
+pub(crate) fn hid<M: Machine>(source: &Found<'_, M>, pin: &Pinned<'_>) {
+    let object = source.object;
+    if !object.is_private() {
+        return;
+    }
+    // The copy was let go of by a read-modify-write.
+    fence_after_rmw();
+    match source.page.note_copy() {
+        Copied::First => {}
+        Copied::Watched(watch)
+            if watch != Watch::new(source.layer, object.parts().unlinked()).0 && {
+                // A watch that has been unlinked since is none.
+                Watch(watch).is_of(object.parts().unlinked())
+            } => {}
+        Copied::Again | Copied::Watched(_) => search(object, source.key, source.page, Some(source.layer), pin),
+    }
+}
+
+/// A backing, by its address, and how many had been unlinked from its object when it was chosen. Compared, never followed: the
+/// address may be another's by now, which costs a search too many.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Watch(u64);
+
+impl Watch {
+    const VERSION: u64 = (1 << 22) - 1;
+
+    fn new<M: Machine>(b: &Backing<M>, unlinked: u64) -> Watch {
+        let address = core::ptr::from_ref(b).addr() as u64;
+        // 64-byte aligned, and 48 bits tell addresses apart.
+        Watch(((address & 0xffff_ffff_ffff) >> 6) << 22 | (unlinked & Self::VERSION))
+    }
+
+    fn is_of(self, unlinked: u64) -> bool {
+        self.0 & Self::VERSION == unlinked & Self::VERSION
+    }
+}
+
+/// Finds a backing that shows `page`, which is `object`'s page `key`, and makes it the page's watch; destroys the page where
+/// there is none. `hider`: a backing that does not show it any more, where the search begins.
+pub(crate) fn search<M: Machine>(
+    object: &Object<M>,
+    key: u64,
+    page: &'static Page,
+    hider: Option<&Backing<M>>,
+    pin: &Pinned<'_>,
+) {
+    let vm = object.vm();
+    // Held, so that the descriptor stays a page's while the watch is written into it.
+    if !page.try_hold() {
+        return;
+    }
+    let state = page.state();
+    if state.valid() && page.object() == object.address() && page.index() == key {
+        let shown = find(object, key, page, hider, pin);
+        match shown {
+            Some(Sight::Unsure) => vm.reaper().flag(object),
+            Some(_) => {}
+            None => destroy(object, key, page, state.generation(), pin),
+        }
+    }
+    vm.unhold_page(page);
+}
+
+/// The search proper: how the backing that it chose sees the page.
+fn find<M: Machine>(
+    object: &Object<M>,
+    key: u64,
+    page: &Page,
+    hider: Option<&Backing<M>>,
+    pin: &Pinned<'_>,
+) -> Option<Sight> {
+    let unlinked = object.parts().unlinked();
+    let mut look = |b: &Backing<M>| {
+        let first = sight(b, key, pin);
+        if first == Sight::Hidden {
+            return ControlFlow::Continue(());
+        }
+        page.watch(Watch::new(b, unlinked).0);
+        fence_full();
+        match if mutant(Mutant::NoSecondLook) { first } else { sight(b, key, pin) } {
+            Sight::Hidden => ControlFlow::Continue(()),
+            seen => ControlFlow::Break(seen),
+        }
+    };
+    let near = hider.and_then(|b| object.parts().search_after(b, key, &mut look));
+    near.or_else(|| object.parts().search(key, key + 1, &mut look))
+}
+
+/// Takes a page away that no chain shows. (Hidden, so no leaf maps it: a copy is let go of after the old translation is flushed.
+/// The remover looks all the same, and meets what is on its way out.)
+fn destroy<M: Machine>(object: &Object<M>, key: u64, page: &'static Page, generation: u64, pin: &Pinned<'_>) {
+    let vm = object.vm();
+    // The same generation: never moved, so what hid it hides it still.
+    if !page.try_busy(generation) {
+        vm.reaper().flag(object);
+        return;
+    }
+    let pfn = vm.pfn_of_page(page);
+    let mut batch = Batch::new();
+    batch.push(key, pfn);
+    let _flushed = rmap::unmap(object, &batch);
+    let cleared = object.index().clear(key, Slot::Page(pfn), pin);
+    debug_assert!(cleared, "a busy page stays in its slot");
+    vm.release_page(page);
+    vm.stats().count(Event::PageShadowed);
+}

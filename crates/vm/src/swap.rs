@@ -1,0 +1,277 @@
+//! Swap: which slots of the system's swap store are in use, and whose they are.
+//!
+//! # Whose a slot is
+//! A slot in use belongs to exactly one of:
+//! - an index slot that says [`Slot::Swap`](crate::index::Slot::Swap): the page is there and nowhere else;
+//! - a resident page, whose descriptor names it ([`Page::swap_slot`]): what the slot holds is the page's content if the page
+//!   is clean. The slot is kept while the page is resident, so that a page that was only read goes without a write. A page that
+//!   has been stored into keeps its slot too, worthless though it is, until it is written again or freed: giving it up at the
+//!   first store would put a shared lock on the fault path;
+//! - a write under way, which gives it to the page when it is done, or frees it.
+//!
+//! Page to Swap and back is one compare-and-swap of the index slot, by whoever holds the page busy; the slot changes hands
+//! with it. A Swap slot in an index is emptied by compare-and-swap too, whoever does it frees the slot: so it is freed once.
+//!
+//! # Clusters
+//! Neighbouring pages of an object that are written together get neighbouring slots, so that they can be read together again.
+//! Search goes round the bitmap from where the last cluster was found.
+
+use crate::frames::For;
+use crate::io::{CLUSTER, Polled};
+use crate::machine::Machine;
+use crate::page::Page;
+use crate::pager::SwapStore;
+use crate::types::{PAGE_SIZE, Pfn};
+use crate::vm::Vm;
+use core::cell::UnsafeCell;
+use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use quire_sync::{Rank, SpinLock};
+
+/// Why a swap store was not added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SwapError {
+    /// There is one already.
+    Exists,
+    /// No memory for the bitmap, which is one run of at most 4 MiB.
+    OutOfMemory,
+}
+
+/// Slots of a store; consecutive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Slots {
+    /// The first.
+    pub first: u64,
+    /// How many.
+    pub len: u64,
+}
+
+struct Bitmap {
+    /// One bit a slot: in use. Bits behind the last slot are set.
+    words: &'static mut [u64],
+    /// Where the search goes on.
+    at: usize,
+}
+
+/// The swap store and its slots.
+pub struct Swap {
+    store: UnsafeCell<Option<&'static dyn SwapStore>>,
+    /// `store` is set, for ever.
+    ready: AtomicBool,
+    total: AtomicU64,
+    free: AtomicU64,
+    bitmap: SpinLock<Bitmap>,
+}
+
+// SAFETY: `store` is written once, before `ready`, under the bitmap's lock.
+unsafe impl Send for Swap {}
+// SAFETY: as above.
+unsafe impl Sync for Swap {}
+
+/// A run of at most `n` zero bits in `word`, as long as possible: (bit, length).
+fn run(word: u64, n: u32) -> Option<(u32, u32)> {
+    let mut found = None;
+    let mut starts = !word;
+    for len in 1..=n.min(64) {
+        if len > 1 {
+            starts &= !word >> (len - 1);
+        }
+        if starts == 0 {
+            break;
+        }
+        found = Some((starts.trailing_zeros(), len));
+    }
+    found
+}
+
+impl Swap {
+    pub(crate) fn new() -> Swap {
+        Swap {
+            store: UnsafeCell::new(None),
+            ready: AtomicBool::new(false),
+            total: AtomicU64::new(0),
+            free: AtomicU64::new(0),
+            bitmap: SpinLock::new(Rank::SWAP, Bitmap { words: &mut [], at: 0 }),
+        }
+    }
+
+    /// The store, where there is one.
+    pub(crate) fn store(&self) -> Option<&'static dyn SwapStore> {
+        if !self.ready.load(Ordering::Acquire) {
+            return None;
+        }
+        // SAFETY: set, and never changed again.
+        unsafe { *self.store.get() }
+    }
+    /// Slots in all.
+    pub fn total(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+    /// Slots that nobody has. Written under the bitmap's lock.
+    pub fn free(&self) -> u64 {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// Up to `n` slots in a row, as many as one place has.
+    pub(crate) fn allocate(&self, n: usize) -> Option<Slots> {
+        let mut map = self.bitmap.lock();
+        let free = self.free.load(Ordering::Relaxed);
+        if free == 0 {
+            return None;
+        }
+        let n = n.clamp(1, CLUSTER) as u32;
+        let words = map.words.len();
+        let start = map.at;
+        let mut best: Option<(usize, u32, u32)> = None;
+        for i in 0..words {
+            let w = (start + i) % words;
+            if let Some((bit, len)) = run(map.words[w], n)
+                && best.is_none_or(|b| len > b.2)
+            {
+                best = Some((w, bit, len));
+                if len == n {
+                    break;
+                }
+            }
+        }
+        let (w, bit, len) = best?;
+        map.words[w] |= (u64::MAX >> (64 - len)) << bit;
+        map.at = w;
+        self.free.store(free - len as u64, Ordering::Relaxed);
+        Some(Slots { first: w as u64 * 64 + bit as u64, len: len as u64 })
+    }
+
+    /// Gives slots back.
+    ///
+    /// # Panics
+    /// Where one of them is free already: a bug of the core.
+    pub(crate) fn release(&self, slots: Slots) {
+        if slots.len == 0 {
+            return;
+        }
+        let mut map = self.bitmap.lock();
+        for slot in slots.first..slots.first + slots.len {
+            let (w, bit) = ((slot / 64) as usize, 1u64 << (slot % 64));
+            assert!(map.words[w] & bit != 0, "swap slot {slot} is freed twice");
+            map.words[w] &= !bit;
+        }
+        let free = self.free.load(Ordering::Relaxed);
+        self.free.store(free + slots.len, Ordering::Relaxed);
+    }
+}
+
+/// Swap slots on their way back: neighbours go together.
+pub(crate) struct Returned<'s> {
+    swap: &'s Swap,
+    slots: Slots,
+}
+
+impl<'s> Returned<'s> {
+    pub fn new(swap: &'s Swap) -> Self {
+        Returned { swap, slots: Slots { first: 0, len: 0 } }
+    }
+    pub fn add(&mut self, slot: u64) {
+        if self.slots.len != 0 && self.slots.first + self.slots.len == slot {
+            self.slots.len += 1;
+            return;
+        }
+        self.swap.release(self.slots);
+        self.slots = Slots { first: slot, len: 1 };
+    }
+}
+
+impl Drop for Returned<'_> {
+    fn drop(&mut self) {
+        self.swap.release(self.slots);
+    }
+}
+
+impl Page {
+    /// The swap slot that the page has beside its frame. Whoever holds the page busy may ask; while it is being written the
+    /// answer is none.
+    pub(crate) fn swap_slot(&self) -> Option<u64> {
+        self.words()[0].load(Ordering::Relaxed).checked_sub(1)
+    }
+    pub(crate) fn set_swap_slot(&self, slot: Option<u64>) {
+        self.words()[0].store(slot.map_or(0, |s| s + 1), Ordering::Relaxed);
+    }
+    /// Takes the slot from the page.
+    pub(crate) fn take_swap_slot(&self) -> Option<u64> {
+        let slot = self.swap_slot();
+        if slot.is_some() {
+            self.set_swap_slot(None);
+        }
+        slot
+    }
+}
+
+impl Page {
+    /// How often writing the page has failed since it last went well, and what the pageout daemon makes of it.
+    pub(crate) fn failed_writes(&self) -> u64 {
+        self.words()[2].load(Ordering::Relaxed)
+    }
+    pub(crate) fn set_failed_writes(&self, value: u64) {
+        self.words()[2].store(value, Ordering::Relaxed);
+    }
+}
+
+impl<M: Machine> Vm<M> {
+    /// Pages of anonymous memory and of files in memory go to `store` from now on, when memory is short. Once.
+    pub fn add_swap(&self, store: &'static dyn SwapStore) -> Result<(), SwapError> {
+        let swap = self.swap();
+        if swap.ready.load(Ordering::Acquire) {
+            return Err(SwapError::Exists);
+        }
+        let slots = store.slots();
+        let words = slots.div_ceil(64) as usize;
+        let frames = (words as u64 * 8).div_ceil(PAGE_SIZE).max(1);
+        let order = frames.next_power_of_two().ilog2() as u8;
+        let memory = self.alloc_run(order, For::Kernel).map_err(|_| SwapError::OutOfMemory)?;
+        let at = self.machine().frame_ptr(memory.pfn()).cast::<u64>();
+        // SAFETY: the run is large enough, ours alone, and never freed.
+        let map = unsafe {
+            core::ptr::write_bytes(at, 0, words);
+            core::slice::from_raw_parts_mut(at, words)
+        };
+        if let Some(last) = map.last_mut()
+            && !slots.is_multiple_of(64)
+        {
+            *last = u64::MAX << (slots % 64);
+        }
+        let mut bitmap = swap.bitmap.lock();
+        if swap.ready.load(Ordering::Acquire) {
+            drop(bitmap);
+            self.free_run(memory, order);
+            return Err(SwapError::Exists);
+        }
+        bitmap.words = map;
+        let _kept: Pfn = memory.into_pfn();
+        // SAFETY: nobody reads it before `ready`, and the lock keeps others from writing it.
+        unsafe { *swap.store.get() = Some(store) };
+        swap.total.store(slots, Ordering::Relaxed);
+        swap.free.store(slots, Ordering::Relaxed);
+        swap.ready.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// As [`Vm::add_swap`], of a store that wants to be polled.
+    pub fn add_polled_swap<S: SwapStore + Polled>(&self, store: &'static S) -> Result<(), SwapError> {
+        self.poll_with(store).map_err(|_| SwapError::Exists)?;
+        self.add_swap(store)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::run;
+
+    #[test]
+    fn the_longest_run_of_free_slots_in_a_word_is_found() {
+        assert_eq!(run(u64::MAX, 16), None);
+        assert_eq!(run(0, 16), Some((0, 16)));
+        assert_eq!(run(!0b0110_0111_0000, 16), Some((4, 3)));
+        assert_eq!(run(!(1 << 63), 16), Some((63, 1)));
+        assert_eq!(run(u64::MAX >> 16, 16), Some((48, 16)));
+        assert_eq!(run(0, 64), Some((0, 64)));
+        assert_eq!(run(!0xf0f0, 4), Some((4, 4)));
+    }
+}

@@ -1,0 +1,168 @@
+//! Chains: what lines and families of forks hold when they have written.
+
+use super::{Bench, Build, Line, Report};
+use crate::{Failure, machine};
+use quire_hosted::{Cpu, Hosted};
+use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
+use quire_vm::page::Kind;
+use quire_vm::sleep::MaySleep;
+use quire_vm::stats::Event;
+use quire_vm::{Access, PAGE_SIZE, Pfn, Vm};
+
+const BASE: u64 = 0x1000_0000_0000;
+const GENERATIONS: u64 = 1000;
+/// Pages of a line's region, and how many of them each generation stores into.
+const LINE_PAGES: u64 = 2048;
+const DIRTY: u64 = 16;
+const CHILDREN: u64 = 100;
+/// 16 MiB.
+const FAMILY_PAGES: u64 = 4096;
+
+/// A thousand generations, one after the other.
+pub const LINES: Bench = Bench {
+    build: Build::Native,
+    lines: &[
+        Line {
+            name: "chain_1000_overhead",
+            unit: "ratio",
+            how: "Hosted: 1,000 generations of forks, each storing into 16 random pages of a region of 2,048, all alive until the \
+                  last has stored; then only the last lives. Pages of objects held, over pages that it can reach.",
+        },
+        Line {
+            name: "chain_1000_visits",
+            unit: "visits/generation",
+            how: "The same: pages moved, copied up or looked at by the reaper, for each generation.",
+        },
+        Line {
+            name: "chain_1000_overhead_leaving",
+            unit: "ratio",
+            how: "The same where each parent leaves once its child has stored.",
+        },
+        Line { name: "chain_1000_visits_leaving", unit: "visits/generation", how: "The visits of that." },
+    ],
+    run: |report| {
+        line(report, false, ["chain_1000_overhead", "chain_1000_visits"])?;
+        line(report, true, ["chain_1000_overhead_leaving", "chain_1000_visits_leaving"])
+    },
+};
+
+/// One parent and a hundred children.
+pub const FAMILY: Bench = Bench {
+    build: Build::Native,
+    lines: &[
+        Line {
+            name: "shadow_copies_100_children",
+            unit: "copies",
+            how: "Hosted: a parent and 100 children each store into every page of a shared region of 16 MiB, in random order. Pages \
+                  of objects held at the end, over pages of the region.",
+        },
+        Line {
+            name: "shadow_copies_100_children_alone",
+            unit: "copies",
+            how: "The same once the parent has left halfway and the reaper has run.",
+        },
+    ],
+    run: |report| {
+        report.put("shadow_copies_100_children", family(false)?);
+        report.put("shadow_copies_100_children_alone", family(true)?);
+        Ok(())
+    },
+};
+
+/// Numbers that look random, the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+}
+
+fn first(vm: &'static Vm<Hosted>, pages: u64) -> Result<SpaceRef<Hosted>, Failure> {
+    let space = Space::new(vm)?;
+    space.map(&MapRequest::private(Placement::Fixed(BASE), pages * PAGE_SIZE))?;
+    (0..pages).try_for_each(|n| store(&space, n))?;
+    Ok(space)
+}
+
+fn store(space: &Space<Hosted>, page: u64) -> Result<(), Failure> {
+    space.fault(BASE + page * PAGE_SIZE, Access::Write)?;
+    Ok(())
+}
+
+/// Pages of objects.
+fn held(vm: &'static Vm<Hosted>) -> u64 {
+    (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == Kind::Object).count() as u64
+}
+
+fn reap(vm: &'static Vm<Hosted>) -> u64 {
+    let mut seen = 0;
+    while vm.reapable() {
+        seen += vm.reap(u64::MAX, &mut MaySleep::here());
+    }
+    seen
+}
+
+fn line(report: &mut Report, leaving: bool, names: [&str; 2]) -> Result<(), Failure> {
+    let vm = machine::boot(1, 1024);
+    let _cpu = Cpu::attach(vm, 0);
+    let mut random = Random(88_172_645_463_325_252);
+    let mut alive = vec![first(vm, LINE_PAGES)?];
+    let mut visits = 0;
+    for _ in 0..GENERATIONS {
+        let Some(parent) = alive.last() else { break };
+        let child = parent.fork()?;
+        for _ in 0..DIRTY {
+            store(&child, random.below(LINE_PAGES))?;
+        }
+        if leaving {
+            alive.clear();
+            visits += reap(vm);
+        }
+        alive.push(child);
+    }
+    let Some(last) = alive.pop() else { return Ok(()) };
+    alive.clear();
+    visits += reap(vm);
+    let count = |e| vm.stats().total(e);
+    visits += count(Event::PageMoved) + count(Event::PageCopiedUp);
+    report.put(names[0], held(vm) as f64 / LINE_PAGES as f64);
+    report.put(names[1], visits as f64 / GENERATIONS as f64);
+    drop(last);
+    Ok(())
+}
+
+fn family(leaving: bool) -> Result<f64, Failure> {
+    let vm = machine::boot(1, (CHILDREN + 2) * FAMILY_PAGES / 256 + 128);
+    let _cpu = Cpu::attach(vm, 0);
+    let mut random = Random(362_436_069);
+    let mut members = vec![Some(first(vm, FAMILY_PAGES)?)];
+    for _ in 0..CHILDREN {
+        let Some(Some(parent)) = members.first() else { break };
+        let child = parent.fork()?;
+        members.push(Some(child));
+    }
+    // Each member goes through the pages in an order of its own; who is next is random.
+    let mut orders: Vec<Vec<u64>> = members.iter().map(|_| (0..FAMILY_PAGES).collect()).collect();
+    for order in &mut orders {
+        (1..order.len()).rev().for_each(|i| order.swap(i, random.below(i as u64 + 1) as usize));
+    }
+    let mut left = (CHILDREN + 1) * FAMILY_PAGES;
+    let half = left / 2;
+    while left > 0 {
+        let who = random.below(CHILDREN + 1) as usize;
+        let Some(page) = orders[who].pop() else { continue };
+        if let Some(space) = &members[who] {
+            store(space, page)?;
+        }
+        left -= 1;
+        if leaving && left == half {
+            members[0] = None;
+        }
+    }
+    reap(vm);
+    Ok(held(vm) as f64 / FAMILY_PAGES as f64)
+}

@@ -1,0 +1,161 @@
+//! What a fault costs in locks, allocations and shared cache lines: counted by the recording build, hence exact.
+
+use super::{Bench, Build, Line, Report};
+use crate::Failure;
+
+/// Locks and allocations of common faults, and lines that zero-fill faults of different CPUs share.
+pub const COSTS: Bench = Bench {
+    build: Build::Recording,
+    lines: &[
+        Line {
+            name: "lock_takes_per_fault",
+            unit: "locks/fault",
+            how: "Hosted, recording build, one CPU: spin locks taken by 4,096 zero-fill faults in ascending order after a first \
+                  region of 2 MiB, refills of magazines and slabs included; all are the CPU's own or its table page's but for \
+                  refills.",
+        },
+        Line {
+            name: "lock_takes_per_resident_fault",
+            unit: "locks/fault",
+            how: "The same for read faults on resident pages of shared memory that another space has filled, one in each window \
+                  that a fault maps around it: the table page's lock alone.",
+        },
+        Line {
+            name: "allocations_per_fault",
+            unit: "allocations/fault",
+            how: "Hosted, recording build, one CPU: frames and slab objects taken (the magazines' and the slabs' locks are \
+                  counted) by the same zero-fill faults: the page itself, index nodes and table pages.",
+        },
+        Line {
+            name: "allocations_per_resident_fault",
+            unit: "allocations/fault",
+            how: "The same for the same resident faults.",
+        },
+        Line {
+            name: "shared_lines_per_fault_2cpu",
+            unit: "lines/fault",
+            how: "Hosted, recording build: lines that a zero-fill fault wrote and another CPU had, in a model with endless caches; \
+                  two CPUs in turn, each 1,024 faults in regions of its own of one space, after a first region.",
+        },
+        Line { name: "shared_lines_per_fault_16cpu", unit: "lines/fault", how: "The same with sixteen CPUs in turn." },
+    ],
+    run: costs,
+};
+
+#[cfg(not(recording))]
+fn costs(_report: &mut Report) -> Result<(), Failure> {
+    Err(Failure::Build)
+}
+
+#[cfg(recording)]
+use recorded::costs;
+
+#[cfg(recording)]
+mod recorded {
+    use super::{Failure, Report};
+    use crate::machine;
+    use quire_hosted::{Cpu, Hosted};
+    use quire_sync::Rank;
+    use quire_sync::record::{Coherence, Record, scope};
+    use quire_vm::map::{MapRequest, Placement, Space};
+    use quire_vm::{Access, ObjectRef, PAGE_SIZE, Vm};
+
+    const BASE: u64 = 0x1000_0000_0000;
+    /// Pages that one last-level table page covers.
+    const REGION: u64 = 512;
+
+    pub(super) fn costs(report: &mut Report) -> Result<(), Failure> {
+        let (takes, allocations) = zero_fill(4096)?;
+        report.put("lock_takes_per_fault", takes);
+        report.put("allocations_per_fault", allocations);
+        let (takes, allocations) = resident(4096)?;
+        report.put("lock_takes_per_resident_fault", takes);
+        report.put("allocations_per_resident_fault", allocations);
+        report.put("shared_lines_per_fault_2cpu", shared_lines(2)?);
+        report.put("shared_lines_per_fault_16cpu", shared_lines(16)?);
+        Ok(())
+    }
+
+    fn allocations(record: &Record) -> usize {
+        let by_rank = record.lock_takes_by_rank();
+        [Rank::MAGAZINE, Rank::SLAB_LOCAL].iter().filter_map(|r| by_rank.get(&Some(*r))).sum()
+    }
+
+    fn per(n: u64, record: &Record) -> (f64, f64) {
+        (record.lock_takes() as f64 / n as f64, allocations(record) as f64 / n as f64)
+    }
+
+    fn private(vm: &'static Vm<Hosted>, pages: u64) -> Result<quire_vm::SpaceRef<Hosted>, Failure> {
+        let space = Space::new(vm)?;
+        space.map(&MapRequest::private(Placement::Fixed(BASE), pages * PAGE_SIZE))?;
+        Ok(space)
+    }
+
+    fn zero_fill(n: u64) -> Result<(f64, f64), Failure> {
+        let vm = machine::boot(1, 64);
+        let _cpu = Cpu::attach(vm, 0);
+        let space = private(vm, REGION + n)?;
+        let touch = |page: u64| space.fault(BASE + page * PAGE_SIZE, Access::Write);
+        for page in 0..REGION {
+            touch(page)?;
+        }
+        let (done, record) = scope(|| (REGION..REGION + n).try_for_each(|p| touch(p).map(drop)));
+        done?;
+        Ok(per(n, &record))
+    }
+
+    fn resident(n: u64) -> Result<(f64, f64), Failure> {
+        // As many pages as a fault maps around it.
+        const AROUND: u64 = 16;
+        let vm = machine::boot(1, 64 + (n * AROUND * PAGE_SIZE >> 20));
+        let _cpu = Cpu::attach(vm, 0);
+        let object = ObjectRef::anonymous(vm, n * AROUND)?;
+        let show = || {
+            let space = Space::new(vm)?;
+            let object = Some((object.clone(), 0));
+            let all = MapRequest::private(Placement::Fixed(BASE), n * AROUND * PAGE_SIZE);
+            space.map(&MapRequest { shared: true, object, ..all })?;
+            Ok::<_, Failure>(space)
+        };
+        let (first, second) = (show()?, show()?);
+        for page in 0..n * AROUND {
+            first.fault(BASE + page * PAGE_SIZE, Access::Write)?;
+        }
+        let windows = |first: u64, step: usize| (first..n * AROUND).step_by(step);
+        // Table pages are there.
+        for page in windows(0, REGION as usize) {
+            second.fault(BASE + page * PAGE_SIZE, Access::Read)?;
+        }
+        let mut faults = 0;
+        let (done, record) = scope(|| {
+            windows(0, AROUND as usize).filter(|p| p % REGION != 0).try_for_each(|page| {
+                faults += 1;
+                second.fault(BASE + page * PAGE_SIZE, Access::Read).map(drop)
+            })
+        });
+        done?;
+        Ok(per(faults, &record))
+    }
+
+    fn shared_lines(cpus: usize) -> Result<f64, Failure> {
+        const REGIONS: u64 = 3;
+        let pages = cpus as u64 * REGIONS * REGION;
+        let vm = machine::boot(cpus, 64 + (pages * PAGE_SIZE >> 20));
+        let cpus: Vec<Cpu> = (0..cpus).map(|id| Cpu::attach(vm, id)).collect();
+        let space = private(vm, pages)?;
+        let mut caches = Coherence::new();
+        let (mut shared, mut faults) = (0, 0);
+        for n in 0..REGIONS * REGION {
+            for cpu in &cpus {
+                let va = BASE + (cpu.id() as u64 * REGIONS * REGION + n) * PAGE_SIZE;
+                let (done, record) = scope(|| cpu.run(|| space.fault(va, Access::Write)));
+                done?;
+                let lines = caches.shared_lines_written(&record);
+                if n >= REGION {
+                    (shared, faults) = (shared + lines, faults + 1);
+                }
+            }
+        }
+        Ok(shared as f64 / faults as f64)
+    }
+}

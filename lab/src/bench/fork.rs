@@ -1,0 +1,69 @@
+//! Fork: of memory that was touched (leaves to write-protect), and of memory that hardly was.
+
+use super::{Bench, Build, Line};
+use crate::{Failure, harness, machine};
+use quire_hosted::{Cpu, Hosted};
+use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
+use quire_vm::{Access, PAGE_SIZE, Vm};
+
+const BASE: u64 = 0x1000_0000_0000;
+
+/// 1 GiB of private memory, every page written.
+pub const TOUCHED: Bench = Bench {
+    build: Build::Native,
+    lines: &[Line {
+        name: "fork_1gib_touched",
+        unit: "ms",
+        how: "Hosted, one CPU: Space::fork of a space with one private mapping of 1 GiB whose 262,144 pages were all written; \
+              median time of the call, the child dropped outside it.",
+    }],
+    run: |report| {
+        let vm = machine::boot(1, 1024 + 64);
+        let _cpu = Cpu::attach(vm, 0);
+        let median = forks("fork_1gib_touched", vm, 1 << 30, 1)?;
+        report.put("fork_1gib_touched", median * 1e3);
+        Ok(())
+    },
+};
+
+/// 1 TiB of private memory, a hundred pages of it written.
+pub const MAPPED: Bench = Bench {
+    build: Build::Native,
+    lines: &[Line {
+        name: "fork_1tib_mapped_100_touched",
+        unit: "us",
+        how: "Hosted, one CPU: Space::fork of a space with one private mapping of 1 TiB of which 100 pages, evenly spread, were \
+              written; median time of the call, the child dropped outside it.",
+    }],
+    run: |report| {
+        let vm = machine::boot(1, 64);
+        let _cpu = Cpu::attach(vm, 0);
+        let median = forks("fork_1tib_mapped_100_touched", vm, 1 << 40, (1 << 40) / PAGE_SIZE / 100)?;
+        report.put("fork_1tib_mapped_100_touched", median * 1e6);
+        Ok(())
+    },
+};
+
+/// Median time of a fork of `bytes` of which every `stride`-th page was written, in seconds. Each sample has its own space.
+fn forks(name: &str, vm: &'static Vm<Hosted>, bytes: u64, stride: u64) -> Result<f64, Failure> {
+    // A sample that failed is no sample: what it said is the bench's answer.
+    let mut failed = None;
+    let median = harness::median(
+        name,
+        || touched(vm, bytes, stride),
+        |space| {
+            let forked = space.and_then(|s| Ok((s.fork()?, s)));
+            forked.map_err(|e| failed = Some(e)).ok()
+        },
+    )?;
+    failed.map_or(Ok(median), Err)
+}
+
+fn touched(vm: &'static Vm<Hosted>, bytes: u64, stride: u64) -> Result<SpaceRef<Hosted>, Failure> {
+    let space = Space::new(vm)?;
+    space.map(&MapRequest::private(Placement::Fixed(BASE), bytes))?;
+    for page in (0..bytes / PAGE_SIZE).step_by(stride as usize) {
+        space.fault(BASE + page * PAGE_SIZE, Access::Write)?;
+    }
+    Ok(space)
+}

@@ -1,0 +1,173 @@
+//! The address map: random map and unmap of 200,000 ranges with gaps between them, by production's tree, by the two splay trees and
+//! by a crate's ordered tree.
+
+use super::{Bench, Build, Line, Report};
+use crate::cachegrind::{self, Workload};
+use crate::map::AddressMap;
+use crate::map::ordered::Ordered;
+use crate::map::ours::Ours;
+use crate::map::splay::{After, Before};
+use crate::map::workload::{Plan, Sizes};
+use crate::{Failure, harness};
+use quire_vm::map::FAN_OUT;
+
+/// Ranges.
+const ENTRIES: usize = 200_000;
+
+fn plan(sizes: Sizes) -> Plan {
+    Plan::new(ENTRIES, sizes, 0x5eed)
+}
+
+/// The work for cachegrind: equal sizes and mixed ones, one map after the other; with 0 the plans are made and nothing is done.
+fn work<M: AddressMap>(count: usize, new: impl Fn() -> M) {
+    for sizes in [Sizes::Equal, Sizes::Mixed] {
+        let (plan, mut map) = (plan(sizes), new());
+        if count > 0 {
+            plan.run(&mut map);
+        }
+    }
+}
+
+/// *Before*, for cachegrind.
+pub const BEFORE: Workload = Workload { name: "before", run: |n| work(n, || Before::with_capacity(ENTRIES)) };
+/// *After*, for cachegrind.
+pub const AFTER: Workload = Workload { name: "after", run: |n| work(n, || After::with_capacity(ENTRIES)) };
+/// Production's tree, for cachegrind.
+pub const OURS: Workload = Workload { name: "ours", run: |n| work(n, Ours::<FAN_OUT>::new) };
+/// The crate's tree, for cachegrind.
+pub const ORDERED: Workload = Workload { name: "ordered", run: |n| work(n, || Ordered::with_capacity(ENTRIES)) };
+
+macro_rules! misses {
+    ($first:literal, $last:literal, $workload:expr, $what:literal) => {
+        Bench {
+            build: Build::Native,
+            lines: &[
+                Line {
+                    name: $first,
+                    unit: "misses/op",
+                    how: concat!("Cachegrind, first level of 32 KiB, data loads and stores; ", $what),
+                },
+                Line { name: $last, unit: "misses/op", how: concat!("Cachegrind, last level of 8 MiB; ", $what) },
+            ],
+            run: |report| missed(report, $first, $last, &$workload),
+        }
+    };
+}
+
+/// Misses of *before*.
+pub const MISSES_BEFORE: Bench = misses!(
+    "mapper_misses_before",
+    "mapper_misses_ll_before",
+    BEFORE,
+    "splay that keeps the largest gap by reading both children of each node on its path; 200,000 ranges with gaps between them, \
+     mapped, touched, protected and unmapped in random orders, equal sizes and mixed."
+);
+/// Misses of *after*.
+pub const MISSES_AFTER: Bench = misses!(
+    "mapper_misses_after",
+    "mapper_misses_ll_after",
+    AFTER,
+    "splay that infers the child off the path from the parent's value (FreeBSD D19826); the same work as mapper_misses_before."
+);
+/// Misses of production's tree.
+pub const MISSES_OURS: Bench = misses!(
+    "mapper_misses_ours",
+    "mapper_misses_ll_ours",
+    OURS,
+    "production's tree, entries and reclamation included; the same work as mapper_misses_before."
+);
+/// Misses of the crate's tree.
+pub const MISSES_ORDERED: Bench = misses!(
+    "mapper_misses_ordered",
+    "mapper_misses_ll_ordered",
+    ORDERED,
+    "the standard library's BTreeMap, which keeps no gaps; the same work as mapper_misses_before."
+);
+
+fn missed(report: &mut Report, first: &str, last: &str, workload: &Workload) -> Result<(), Failure> {
+    let misses = cachegrind::misses(workload, 1)?;
+    let operations = 2.0 * plan(Sizes::Equal).operations() as f64;
+    report.put(first, misses.first as f64 / operations);
+    report.put(last, misses.last as f64 / operations);
+    Ok(())
+}
+
+/// Times of all four.
+pub const TIME: Bench = Bench {
+    build: Build::Native,
+    lines: &[
+        Line {
+            name: "mapper_time_before",
+            unit: "ns/op",
+            how: "Median time of the work of mapper_misses_before, mixed sizes, by the splay that reads both children.",
+        },
+        Line {
+            name: "mapper_time_after",
+            unit: "ns/op",
+            how: "The same by the splay that infers the child off the path.",
+        },
+        Line {
+            name: "mapper_time_ours",
+            unit: "ns/op",
+            how: "The same by production's tree, entries and reclamation included.",
+        },
+        Line {
+            name: "mapper_time_ordered",
+            unit: "ns/op",
+            how: "The same by the standard library's BTreeMap, without gaps.",
+        },
+    ],
+    run: |report| {
+        timed(report, "mapper_time_before", || Before::with_capacity(ENTRIES))?;
+        timed(report, "mapper_time_after", || After::with_capacity(ENTRIES))?;
+        timed(report, "mapper_time_ours", Ours::<FAN_OUT>::new)?;
+        timed(report, "mapper_time_ordered", || Ordered::with_capacity(ENTRIES))
+    },
+};
+
+fn timed<M: AddressMap>(report: &mut Report, name: &str, new: impl Fn() -> M) -> Result<(), Failure> {
+    let plan = plan(Sizes::Mixed);
+    let seconds = harness::median(name, new, |mut map| {
+        plan.run(&mut map);
+        map
+    })?;
+    report.put(name, seconds * 1e9 / plan.operations() as f64);
+    Ok(())
+}
+
+/// How often *after* had to look off its path.
+pub const ASKED: Bench = Bench {
+    build: Build::Native,
+    lines: &[
+        Line {
+            name: "mapper_after_reads",
+            unit: "%",
+            how: "Of the off-path values that the inferring splay needed, those for which it read the child (source: 1.07 G of \
+                  1.89 G, 57 %).",
+        },
+        Line {
+            name: "mapper_after_declines",
+            unit: "%",
+            how: "Those that it inferred from values that decline along the path (source: 821 M of 1.89 G, 43 %).",
+        },
+        Line {
+            name: "mapper_after_zeros",
+            unit: "%",
+            how: "Those read although the node's own value was zero, for which the source's first version tested (97 M, 5 %).",
+        },
+    ],
+    run: |report| {
+        let (mut reads, mut declines, mut zeros) = (0, 0, 0);
+        for sizes in [Sizes::Equal, Sizes::Mixed] {
+            let mut map = After::with_capacity(ENTRIES);
+            plan(sizes).run(&mut map);
+            let asked = map.asked();
+            (reads, declines, zeros) = (reads + asked.reads, declines + asked.declines, zeros + asked.zeros);
+        }
+        let share = |n: u64| 100.0 * n as f64 / (reads + declines) as f64;
+        report.put("mapper_after_reads", share(reads));
+        report.put("mapper_after_declines", share(declines));
+        report.put("mapper_after_zeros", share(zeros));
+        Ok(())
+    },
+};

@@ -1,0 +1,156 @@
+//! Queues and frames against the designs that they replaced: one queue and one lock, one free list, one kind of frames.
+
+use super::{Bench, Build, Line, Report};
+use crate::frames::{Domains, FrameSource, GlobalList, mixed_load};
+use crate::queue::{OneLock, PageQueue, Parts};
+use crate::{Failure, harness, machine};
+use quire_hosted::{Cpu, Hosted};
+use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
+use quire_vm::queue::Queue;
+use quire_vm::{Access, PAGE_SIZE, Vm};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+const BASE: u64 = 0x1000_0000_0000;
+/// Pages and frames of each CPU.
+const EACH: usize = 4096;
+/// Times that each goes round in a sample.
+const TURNS: usize = 64;
+/// Pages taken at once, as pageout does.
+const TAKE: usize = 32;
+const ROUNDS: usize = 9;
+
+/// Time of two CPUs, and large frames that are left.
+pub const BASELINES: Bench = Bench {
+    build: Build::Native,
+    lines: &[
+        Line {
+            name: "queue_2cpu_one_lock",
+            unit: "ns/page",
+            how: "Two CPUs at once put 4,096 pages each into one queue under one lock and take them again, 64 times; time of a page \
+                  in and out, median of 9.",
+        },
+        Line {
+            name: "queue_2cpu_ours",
+            unit: "ns/page",
+            how: "The same with production's inactive queue of 256 parts.",
+        },
+        Line {
+            name: "frames_2cpu_one_list",
+            unit: "ns/frame",
+            how: "Two CPUs at once take 4,096 frames each from one free list under one lock and give them back, 64 times; time of a \
+                  frame, median of 9.",
+        },
+        Line { name: "frames_2cpu_ours", unit: "ns/frame", how: "The same with production's magazines and depot." },
+        Line {
+            name: "large_frames_left_naive",
+            unit: "ratio",
+            how: "Blocks of 2 MiB that are whole, of those that could be, after programs came and went eight times over 256 MiB \
+                  while the kernel kept a frame in 512: production's buddy lists with all frames taken alike.",
+        },
+        Line { name: "large_frames_left_ours", unit: "ratio", how: "The same with the kernel's frames kept apart." },
+    ],
+    run,
+};
+
+fn run(report: &mut Report) -> Result<(), Failure> {
+    let vm = machine::boot(2, 256);
+    let mut spaces = Vec::new();
+    let mut pages = Vec::new();
+    for _ in 0..2 {
+        let _cpu = Cpu::attach(vm, 0);
+        let (space, own) = isolated(vm, EACH as u64)?;
+        spaces.push(space);
+        pages.push(own);
+    }
+    let (ours, one) = (Parts(vm), OneLock::new(vm.page_count() as usize));
+    let samples = harness::pairs(ROUNDS, || queue(vm, &ours, &pages), || queue(vm, &one, &pages))?;
+    let per = 1e9 / (2 * EACH * TURNS) as f64;
+    report.put("queue_2cpu_ours", per * harness::middle(samples.iter().map(|s| s.0)));
+    report.put("queue_2cpu_one_lock", per * harness::middle(samples.iter().map(|s| s.1)));
+    let (ours, one) = (Domains { vm, groups: true }, GlobalList::new(4 * EACH as u32));
+    let samples = harness::pairs(ROUNDS, || frames(vm, &ours), || frames(vm, &one))?;
+    report.put("frames_2cpu_ours", per * harness::middle(samples.iter().map(|s| s.0)));
+    report.put("frames_2cpu_one_list", per * harness::middle(samples.iter().map(|s| s.1)));
+    drop(spaces);
+    let vm = machine::boot(1, 256);
+    let _cpu = Cpu::attach(vm, 0);
+    for (name, groups) in [("large_frames_left_naive", false), ("large_frames_left_ours", true)] {
+        let (whole, most) = mixed_load(&Domains { vm, groups }, vm.frames().free());
+        report.put(name, whole as f64 / most as f64);
+    }
+    Ok(())
+}
+
+/// A space with `n` pages that are in nobody's queue, and their numbers.
+pub fn isolated(vm: &'static Vm<Hosted>, n: u64) -> Result<(SpaceRef<Hosted>, Vec<u32>), Failure> {
+    let space = Space::new(vm)?;
+    space.map(&MapRequest::private(Placement::Fixed(BASE), n * PAGE_SIZE))?;
+    for page in 0..n {
+        space.fault(BASE + page * PAGE_SIZE, Access::Write)?;
+    }
+    vm.drain_queue_batches();
+    let mut pages = Vec::new();
+    for part in vm.queues().parts(Queue::Active) {
+        part.take(usize::MAX, &mut |page| pages.push(vm.pfn_of_page(page).0 as u32));
+    }
+    Ok((space, pages))
+}
+
+fn both(vm: &'static Vm<Hosted>, f: impl Fn(usize) -> Result<(), Failure> + Sync) -> Result<Duration, Failure> {
+    let barrier = Barrier::new(2);
+    std::thread::scope(|s| {
+        let threads = [0, 1].map(|cpu| {
+            let (f, barrier) = (&f, &barrier);
+            s.spawn(move || {
+                let _cpu = Cpu::attach(vm, cpu);
+                barrier.wait();
+                let start = Instant::now();
+                f(cpu).map(|()| start.elapsed())
+            })
+        });
+        let mut times =
+            threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err(Failure::Wrong("a CPU failed".into()))));
+        times.try_fold(Duration::ZERO, |longest, t| Ok(longest.max(t?)))
+    })
+}
+
+fn queue(vm: &'static Vm<Hosted>, queue: &dyn PageQueue, pages: &[Vec<u32>]) -> Result<Duration, Failure> {
+    let time = both(vm, |cpu| {
+        let mut mine = pages[cpu].clone();
+        for _ in 0..TURNS {
+            mine.drain(..).for_each(|p| queue.put(p));
+            // What the other has taken of ours comes back as its own: as many as were put, from both.
+            while mine.len() < EACH {
+                let before = mine.len();
+                queue.take(TAKE.min(EACH - before), &mut |p| mine.push(p));
+                if mine.len() == before {
+                    break;
+                }
+            }
+        }
+        mine.drain(..).for_each(|p| queue.put(p));
+        Ok(())
+    })?;
+    let _cpu = Cpu::attach(vm, 0);
+    let all = queue.len();
+    queue.take(usize::MAX, &mut |_| {});
+    if all as usize == 2 * EACH {
+        Ok(time)
+    } else {
+        Err(Failure::Wrong(format!("{all} pages are left of {}", 2 * EACH)))
+    }
+}
+
+fn frames(vm: &'static Vm<Hosted>, source: &dyn FrameSource) -> Result<Duration, Failure> {
+    both(vm, |_| {
+        let mut mine = Vec::with_capacity(EACH);
+        for _ in 0..TURNS {
+            for _ in 0..EACH {
+                mine.push(source.take(false).ok_or(Failure::OutOfMemory)?);
+            }
+            mine.drain(..).for_each(|f| source.give(f));
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,216 @@
+//! First touches: how near a fault comes to what zeroing its frame costs alone.
+
+use super::{Bench, Build, Line, Report};
+use crate::cachegrind::Workload;
+use crate::{Failure, harness, machine};
+use quire_hosted::{Cpu, Hosted};
+use quire_vm::frames::{Fill, For, Frame};
+use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
+use quire_vm::{Access, PAGE_SIZE, Phys, Vm};
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::time::Duration;
+
+const BASE: u64 = 0x1000_0000_0000;
+/// Frames for each CPU in the cold case: 512 MiB, eight last-level caches of 64 MiB.
+const COLD: u64 = 128 * 1024;
+/// Frames in the hot case: 1 MiB, which stays in a second-level cache.
+const HOT: u64 = 256;
+/// Pairs of samples.
+const ROUNDS: usize = 15;
+
+/// Faults against zeroing, one CPU and all, and what a second CPU adds.
+pub const SHARE: Bench = Bench {
+    build: Build::Native,
+    lines: &[
+        Line {
+            name: "zero_fill_share_of_limit",
+            unit: "ratio",
+            how: "Hosted, one CPU: rate of zero-fill faults (Space::fault over a fresh private mapping of 512 MiB) over the rate at \
+                  which that CPU takes the same frames from the allocator and zeroes them; frames in random order, nothing else \
+                  free; no stock, no poison. By the thread's CPU time; median of 15 pairs of samples.",
+        },
+        Line {
+            name: "zero_fill_share_of_limit_hot",
+            unit: "ratio",
+            how: "The same over 1 MiB again and again, which stays in the cache.",
+        },
+        Line {
+            name: "zero_fill_share_of_limit_all_cpus",
+            unit: "ratio",
+            how: "The same on every CPU of this machine at once, each with 512 MiB in a mapping of its own of one space, against the \
+                  rate at which all take and zero at once.",
+        },
+        Line { name: "zero_fill_rate", unit: "faults/s", how: "Hosted, one CPU: zero-fill faults of the cold case." },
+        Line {
+            name: "zero_fill_rate_hot",
+            unit: "faults/s",
+            how: "Hosted, one CPU: zero-fill faults of the hot case.",
+        },
+        Line {
+            name: "zeroing_rate",
+            unit: "frames/s",
+            how: "Hosted, one CPU: frames taken and zeroed, cold case: the limit.",
+        },
+        Line {
+            name: "zero_fill_scaling_2cpu",
+            unit: "ratio",
+            how: "Hosted: rate of zero-fill faults of two CPUs at once, each in a mapping of its own of one space with 512 MiB, \
+                  over that of one of them alone. By the slower one's CPU time.",
+        },
+    ],
+    run,
+};
+
+fn run(report: &mut Report) -> Result<(), Failure> {
+    let cold = measure(1, COLD, 1)?;
+    report.put("zero_fill_share_of_limit", cold.share);
+    report.put("zero_fill_rate", cold.faults);
+    report.put("zeroing_rate", cold.limit);
+    let hot = measure(1, HOT, 256)?;
+    report.put("zero_fill_share_of_limit_hot", hot.share);
+    report.put("zero_fill_rate_hot", hot.faults);
+    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get()).min(64);
+    let all = if cpus == 1 { cold.share } else { measure(cpus, COLD, 1)?.share };
+    report.put("zero_fill_share_of_limit_all_cpus", all);
+    report.put("zero_fill_scaling_2cpu", scaling()?);
+    Ok(())
+}
+
+/// Zero-fill faults, for whoever counts instructions and misses.
+pub const FAULTS: Workload = Workload { name: "zero_fill", run: faults };
+
+fn faults(count: usize) {
+    let m = Machine::new(1, COLD);
+    let _cpu = Cpu::attach(m.vm, 0);
+    let space: SpaceRef<Hosted> = Space::new(m.vm).expect("a fresh machine has memory");
+    let bytes = (count as u64 + 1) * PAGE_SIZE;
+    space.map(&MapRequest::private(Placement::Fixed(BASE), bytes)).expect("nothing is mapped there");
+    for page in 0..count as u64 {
+        space.fault(BASE + page * PAGE_SIZE, Access::Write).expect("the count is less than there is memory");
+    }
+}
+
+struct Rates {
+    /// Medians, a second, of all CPUs together.
+    faults: f64,
+    limit: f64,
+    /// Median of the pairs' quotients.
+    share: f64,
+}
+
+/// Time that this thread has run: what else the host does meanwhile is not in it.
+fn cpu_time() -> Duration {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+}
+
+/// A machine on which nothing but `frames` frames for each CPU is free for programs.
+struct Machine {
+    vm: &'static Vm<Hosted>,
+    frames: u64,
+}
+
+fn measure(cpus: usize, frames: u64, repeat: u32) -> Result<Rates, Failure> {
+    let m = Machine::new(cpus, frames);
+    let samples = harness::pairs(ROUNDS, || m.touch(cpus, repeat), || m.zero(cpus, repeat))?;
+    let pages = (cpus as u64 * frames * repeat as u64) as f64;
+    Ok(Rates {
+        faults: pages / harness::middle(samples.iter().map(|s| s.0)),
+        limit: pages / harness::middle(samples.iter().map(|s| s.1)),
+        share: harness::middle(samples.iter().map(|s| s.1 / s.0)),
+    })
+}
+
+fn scaling() -> Result<f64, Failure> {
+    let m = Machine::new(2, COLD);
+    let samples = harness::pairs(ROUNDS, || m.touch(1, 1), || m.touch(2, 1))?;
+    Ok(2.0 * harness::middle(samples.iter().map(|s| s.0 / s.1)))
+}
+
+impl Machine {
+    fn new(cpus: usize, frames: u64) -> Machine {
+        let vm = machine::boot(cpus, cpus as u64 * frames / 256);
+        Machine { vm, frames }
+    }
+
+    /// Mixes the free frames: all are taken, and come back in random order, so that the magazines' chains are in that order.
+    fn shuffle(&self, seed: &mut u64) -> Result<(), Failure> {
+        self.vm.epoch().drain();
+        self.vm.drain_magazines();
+        let mut frames: Vec<Frame> = Vec::new();
+        while let Ok(frame) = self.vm.alloc_frame(Fill::Any, For::User) {
+            frames.push(frame);
+        }
+        for i in (1..frames.len()).rev() {
+            *seed ^= *seed << 13;
+            *seed ^= *seed >> 7;
+            *seed ^= *seed << 17;
+            frames.swap(i, (*seed % (i as u64 + 1)) as usize);
+        }
+        frames.into_iter().for_each(|f| self.vm.free_frame(f));
+        Ok(())
+    }
+
+    /// Faults of `cpus` CPUs at once, over fresh mappings; the time that the slowest took.
+    fn touch(&self, cpus: usize, repeat: u32) -> Result<Duration, Failure> {
+        self.sample(cpus, repeat, |vm, frames, barrier| {
+            let space: SpaceRef<Hosted> = Space::new(vm)?;
+            let at = BASE + quire_sync::current_cpu() as u64 * (1 << 32);
+            space.map(&MapRequest::private(Placement::Fixed(at), frames * PAGE_SIZE))?;
+            barrier.wait();
+            let start = cpu_time();
+            for page in 0..frames {
+                space.fault(at + page * PAGE_SIZE, Access::Write)?;
+            }
+            Ok(cpu_time() - start)
+        })
+    }
+
+    /// The same number of frames taken and zeroed.
+    fn zero(&self, cpus: usize, repeat: u32) -> Result<Duration, Failure> {
+        self.sample(cpus, repeat, |vm, frames, barrier| {
+            let mut taken = Vec::with_capacity(frames as usize);
+            barrier.wait();
+            let start = cpu_time();
+            for _ in 0..frames {
+                let frame = vm.alloc_frame(Fill::Any, For::User)?;
+                // SAFETY: the frame was just taken.
+                unsafe { vm.machine().zero_frame(frame.pfn()) };
+                taken.push(frame);
+            }
+            let time = cpu_time() - start;
+            black_box(&taken);
+            taken.into_iter().for_each(|f| vm.free_frame(f));
+            Ok(time)
+        })
+    }
+
+    fn sample(
+        &self,
+        cpus: usize,
+        repeat: u32,
+        f: impl Fn(&'static Vm<Hosted>, u64, &Barrier) -> Result<Duration, Failure> + Sync,
+    ) -> Result<Duration, Failure> {
+        let mut seed = 0x9e37_79b9_7f4a_7c15;
+        if repeat == 1 {
+            let _cpu = Cpu::attach(self.vm, 0);
+            self.shuffle(&mut seed)?;
+        }
+        let barrier = Barrier::new(cpus);
+        std::thread::scope(|s| {
+            let threads: Vec<_> = (0..cpus)
+                .map(|cpu| {
+                    let (f, barrier) = (&f, &barrier);
+                    s.spawn(move || {
+                        let _cpu = Cpu::attach(self.vm, cpu);
+                        (0..repeat).map(|_| f(self.vm, self.frames, barrier)).sum::<Result<Duration, Failure>>()
+                    })
+                })
+                .collect();
+            let mut times =
+                threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err(Failure::Wrong("a CPU failed".into()))));
+            times.try_fold(Duration::ZERO, |longest, t| Ok(longest.max(t?)))
+        })
+    }
+}

@@ -1,0 +1,44 @@
+//! Why a bench gives no figure.
+
+use quire_vm::{FaultError, MapError, OutOfMemory};
+
+/// Why a bench gives no figure.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// What is measured ran out of memory.
+    #[error("the measured machine is out of memory")]
+    OutOfMemory,
+    /// A map operation was refused.
+    #[error("a map operation was refused: {0:?}")]
+    Map(MapError),
+    /// An access was refused.
+    #[error("an access was refused: {0:?}")]
+    Fault(FaultError),
+    /// A tool is not there or failed; the text says which and how.
+    #[error("{0}")]
+    Tool(String),
+    /// What was measured did not do what it must, so its figure would mean nothing.
+    #[error("{0}")]
+    Wrong(String),
+    /// The bench needs the program built otherwise.
+    #[error("this needs the recording build (--cfg recording)")]
+    Build,
+}
+
+impl From<OutOfMemory> for Failure {
+    fn from(_: OutOfMemory) -> Self {
+        Failure::OutOfMemory
+    }
+}
+
+impl From<MapError> for Failure {
+    fn from(e: MapError) -> Self {
+        Failure::Map(e)
+    }
+}
+
+impl From<FaultError> for Failure {
+    fn from(e: FaultError) -> Self {
+        Failure::Fault(e)
+    }
+}

@@ -1,0 +1,56 @@
+//! One free list under one lock: each frame is taken and given back under it.
+
+use super::FrameSource;
+use quire_sync::{Rank, SpinLock};
+
+const NONE: u32 = u32::MAX;
+
+/// A frame's link stands in its descriptor, a line of its own, as in kernels that had this.
+#[derive(Clone)]
+#[repr(align(64))]
+struct Descriptor {
+    next: u32,
+}
+
+struct List {
+    frames: Vec<Descriptor>,
+    head: u32,
+}
+
+/// A stack of free frames.
+pub struct GlobalList {
+    list: SpinLock<List>,
+}
+
+impl GlobalList {
+    /// Frames from 0 to `frames`, all free.
+    pub fn new(frames: u32) -> GlobalList {
+        let next = |i| if i + 1 < frames { i + 1 } else { NONE };
+        let all = (0..frames).map(|i| Descriptor { next: next(i) }).collect();
+        GlobalList { list: SpinLock::new(Rank::FRAMES, List { frames: all, head: 0 }) }
+    }
+}
+
+impl FrameSource for GlobalList {
+    fn take(&self, _kernel: bool) -> Option<u32> {
+        let mut list = self.list.lock();
+        let frame = list.head;
+        if frame == NONE {
+            return None;
+        }
+        list.head = list.frames[frame as usize].next;
+        Some(frame)
+    }
+    fn give(&self, frame: u32) {
+        let mut list = self.list.lock();
+        list.frames[frame as usize].next = list.head;
+        list.head = frame;
+    }
+    fn large(&self) -> u64 {
+        let list = self.list.lock();
+        let next = |f: &u32| Some(list.frames[*f as usize].next).filter(|n| *n != NONE);
+        let mut free: Vec<u32> = std::iter::successors(Some(list.head).filter(|h| *h != NONE), next).collect();
+        free.sort_unstable();
+        free.chunk_by(|a, b| a / 512 == b / 512).filter(|block| block.len() == 512).count() as u64
+    }
+}

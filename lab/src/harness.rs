@@ -1,0 +1,83 @@
+//! Times, by Criterion: warm-up, samples, and the median with its confidence interval beneath.
+
+use crate::Failure;
+use criterion::{BatchSize, Criterion, SamplingMode};
+use std::time::Duration;
+
+/// How long a time is sampled for, at least; one run of the routine per sample may take longer.
+const LONG: Duration = Duration::from_millis(1500);
+/// Samples: Criterion's least, since a routine here is thousands of operations and not one.
+const SAMPLES: usize = 10;
+
+/// The median time of one call of `routine`, in seconds, with what `setup` makes for each call; neither `setup` nor the drop of
+/// what `routine` returns is in it. Criterion's own report goes to standard error, which is where the harness's output belongs
+/// ([`crate::bench::Report`] has taken standard output for itself).
+pub fn median<I, O>(name: &str, mut setup: impl FnMut() -> I, mut routine: impl FnMut(I) -> O) -> Result<f64, Failure> {
+    let tool = |what: &str, e: &dyn std::fmt::Display| Failure::Tool(format!("{name}: {what}: {e}"));
+    let kept = tempfile::tempdir().map_err(|e| tool("no directory for the samples", &e))?;
+    let mut criterion = Criterion::default().without_plots().output_directory(kept.path());
+    let mut group = criterion.benchmark_group("lab");
+    group.sample_size(SAMPLES).measurement_time(LONG).warm_up_time(LONG / 5).sampling_mode(SamplingMode::Flat);
+    group.bench_function(name, |b| b.iter_batched(&mut setup, &mut routine, BatchSize::PerIteration));
+    group.finish();
+    let file = kept.path().join("lab").join(name).join("new/estimates.json");
+    let text = std::fs::read_to_string(&file).map_err(|e| tool("Criterion kept no estimates", &e))?;
+    let estimates: serde_json::Value = serde_json::from_str(&text).map_err(|e| tool("Criterion's estimates", &e))?;
+    let nanoseconds = estimates["median"]["point_estimate"].as_f64();
+    nanoseconds.map(|n| n * 1e-9).ok_or_else(|| Failure::Tool(format!("{name}: Criterion's estimates hold no median")))
+}
+
+/// Seconds that `a` and `b` took, each round one after the other and then the other way round: where two things are compared
+/// on a machine that does other work too, what disturbs one sample disturbs its partner.
+pub fn pairs(
+    rounds: usize,
+    mut a: impl FnMut() -> Result<Duration, Failure>,
+    mut b: impl FnMut() -> Result<Duration, Failure>,
+) -> Result<Vec<(f64, f64)>, Failure> {
+    // Once for the caches and for the host's memory.
+    a()?;
+    b()?;
+    (0..rounds)
+        .map(|round| {
+            let (a, b) = if round % 2 == 0 {
+                let a = a()?;
+                (a, b()?)
+            } else {
+                let b = b()?;
+                (a()?, b)
+            };
+            Ok((a.as_secs_f64(), b.as_secs_f64()))
+        })
+        .collect()
+}
+
+/// The median of a few values.
+pub fn middle(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_routines_time_without_its_setup() {
+        let wait = |ms| std::thread::sleep(Duration::from_millis(ms));
+        let seconds = median("wait", || wait(10), |()| wait(2)).unwrap();
+        assert!((0.002..0.008).contains(&seconds), "{seconds}");
+    }
+
+    #[test]
+    fn a_median_is_the_value_in_the_middle_and_pairs_alternate() {
+        assert_eq!(middle([3.0, 1.0, 100.0].into_iter()), 3.0);
+        let order = std::cell::RefCell::new(String::new());
+        let note = |c: char, ms| {
+            order.borrow_mut().push(c);
+            Ok(Duration::from_millis(ms))
+        };
+        let both = pairs(3, || note('a', 1), || note('b', 2)).unwrap();
+        assert_eq!((both, order.into_inner().as_str()), (vec![(0.001, 0.002); 3], "ababbaab"));
+    }
+}

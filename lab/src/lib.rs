@@ -1,0 +1,26 @@
+//! What Quire's parts are measured with, and what they are measured against.
+//!
+//! # Principles
+//! - **A baseline stands behind the trait that production stands behind**, and passes the same tests. It is the best of its
+//!   kind that can be written in reason: a comparison with a straw man says nothing.
+//! - **Counts before times.** What can be counted (lines missed, slots visited, locks taken, bytes held) is counted, and repeats
+//!   exactly. Times come from a benchmark harness, as medians.
+//! - **No number without its unit and its method**: both stand beside the name in [`mod@bench`], and `./quire bench --list` prints
+//!   them.
+//!
+//! # Where to start reading
+//! [`mod@bench`]: the list of all benches. [`harness`] takes times, [`cachegrind`] counts cache misses, [`machine`] boots what is
+//! measured.
+#![deny(missing_docs)]
+
+pub mod bench;
+pub mod cachegrind;
+pub mod failure;
+pub mod frames;
+pub mod harness;
+pub mod machine;
+pub mod map;
+pub mod queue;
+pub mod rmap;
+
+pub use failure::Failure;

@@ -1,0 +1,67 @@
+//! Runs benches and prints one line `name value unit` for each figure. `./quire bench` builds and calls it.
+
+use clap::{Parser, Subcommand};
+use quire_lab::bench::{ALL, Build, Report, WORKLOADS, selects};
+use std::process::ExitCode;
+
+/// Measures Quire's parts, and the designs that they replaced.
+#[derive(Parser)]
+#[command(name = "quire-lab", args_conflicts_with_subcommands = true)]
+struct Options {
+    /// Only lines whose name contains one of these
+    names: Vec<String>,
+    /// Print what there is: build, name, unit and method, apart by tabs
+    #[arg(long)]
+    list: bool,
+    #[command(subcommand)]
+    part: Option<Part>,
+}
+
+#[derive(Subcommand)]
+enum Part {
+    /// Do one workload for somebody who counts
+    Workload {
+        /// Its name
+        name: String,
+        /// How many operations; 0 prepares everything and does none
+        count: usize,
+    },
+}
+
+/// The build that this is.
+const BUILD: Build = if cfg!(recording) { Build::Recording } else { Build::Native };
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    if let Some(Part::Workload { name, count }) = options.part {
+        let Some(workload) = WORKLOADS.iter().find(|w| w.name == name) else {
+            eprintln!("quire-lab: there is no workload {name}");
+            return ExitCode::from(2);
+        };
+        (workload.run)(count);
+        return ExitCode::SUCCESS;
+    }
+    if options.list {
+        for bench in ALL {
+            for line in bench.lines.iter().filter(|l| selects(&options.names, l.name)) {
+                println!("{:?}\t{}\t{}\t{}", bench.build, line.name, line.unit, line.how);
+            }
+        }
+        return ExitCode::SUCCESS;
+    }
+    let mut report = match Report::to_stdout(options.names.clone()) {
+        Ok(report) => report,
+        Err(e) => {
+            eprintln!("quire-lab: {e}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut failed = false;
+    for bench in ALL.iter().filter(|b| b.build == BUILD && b.selected(&options.names)) {
+        if let Err(e) = report.run(bench) {
+            eprintln!("quire-lab: {}: {e}", bench.lines.first().map_or("a bench", |l| l.name));
+            failed = true;
+        }
+    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}

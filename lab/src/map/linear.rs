@@ -1,0 +1,166 @@
+//! A list of entries that is searched linearly, with hints: the entry that was found last, and four places where room of some
+//! size and alignment was found last. So address maps began, and so DragonFly's kernel map found room in 2017 (its hints).
+//!
+//! The list is a sorted vector: what is searched linearly lies in consecutive memory, which favours it over a linked one.
+
+use super::Held;
+use super::by_entry::{Entries, in_hole};
+
+/// Holes of `len` bytes at multiples of `align` are nowhere below `at`.
+#[derive(Clone, Copy, Default)]
+struct Hint {
+    len: u64,
+    align: u64,
+    at: u64,
+}
+
+/// A sorted list with hints.
+#[derive(Default)]
+pub struct Linear {
+    list: Vec<Held>,
+    /// Index of the entry that was found last.
+    last: usize,
+    hints: [Hint; 4],
+    /// The hint that is overwritten next.
+    oldest: usize,
+}
+
+impl Linear {
+    /// An empty map.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Number of entries that start at or before `at`, walked to from the one found last.
+    fn upto(&mut self, at: u64) -> usize {
+        let mut i = self.last.min(self.list.len());
+        while i > 0 && self.list[i - 1].start > at {
+            i -= 1;
+        }
+        while i < self.list.len() && self.list[i].start <= at {
+            i += 1;
+        }
+        self.last = i;
+        i
+    }
+
+    fn index(&mut self, start: u64) -> Option<usize> {
+        let i = self.upto(start).checked_sub(1)?;
+        (self.list[i].start == start).then_some(i)
+    }
+
+    /// Something below `from` became free: no hint may say more than that.
+    fn freed(&mut self, from: u64) {
+        for hint in &mut self.hints {
+            // The hole may begin further down, at the entry before.
+            hint.at = hint.at.min(from);
+        }
+    }
+
+    /// Where the hole that `at` lies in, or ends at, begins.
+    fn hole_before(&mut self, at: u64) -> u64 {
+        let i = self.upto(at.saturating_sub(1));
+        i.checked_sub(1).map_or(0, |i| self.list[i].end.min(at))
+    }
+}
+
+impl Entries for Linear {
+    fn around(&mut self, at: u64) -> (Option<Held>, Option<Held>) {
+        let i = self.upto(at);
+        (i.checked_sub(1).map(|i| self.list[i]), self.list.get(i).copied())
+    }
+
+    fn link(&mut self, entry: Held) {
+        let i = self.upto(entry.start);
+        self.list.insert(i, entry);
+    }
+
+    fn unlink(&mut self, start: u64) {
+        if let Some(i) = self.index(start) {
+            self.list.remove(i);
+            let from = self.hole_before(start);
+            self.freed(from);
+        }
+    }
+
+    fn clip(&mut self, start: u64, rest: Held) {
+        if let Some(i) = self.index(start) {
+            self.list[i].end = rest.start;
+            self.list.insert(i + 1, rest);
+        }
+    }
+
+    fn resize(&mut self, start: u64, end: u64) {
+        if let Some(i) = self.index(start) {
+            self.list[i].end = end;
+            self.freed(end);
+        }
+    }
+
+    fn shrink_start(&mut self, start: u64, to: u64) {
+        if let Some(i) = self.index(start) {
+            self.list[i].start = to;
+            let from = self.hole_before(start);
+            self.freed(from);
+        }
+    }
+
+    fn set_prot(&mut self, start: u64, prot: u32) {
+        if let Some(i) = self.index(start) {
+            self.list[i].prot = prot;
+        }
+    }
+
+    fn find(&mut self, len: u64, align: u64, lo: u64, hi: u64) -> Option<u64> {
+        // A hint holds for whatever is at least as large and as aligned.
+        let known = self.hints.iter().filter(|h| h.align != 0 && h.len <= len && h.align <= align).map(|h| h.at).max();
+        let begin = known.unwrap_or(0).max(lo);
+        let mut i = self.upto(begin);
+        let mut from = i.checked_sub(1).map_or(0, |i| self.list[i].end);
+        let found = loop {
+            let to = self.list.get(i).map_or(hi, |e| e.start);
+            if let Some(at) = in_hole(len, align, (begin, hi), (from, to)) {
+                break Some(at);
+            }
+            match self.list.get(i) {
+                Some(e) if e.start < hi => from = e.end,
+                _ => break None,
+            }
+            i += 1;
+        };
+        // Only a search from the bottom, or from where a hint said, tells that nothing lies below.
+        if let Some(at) = found.filter(|_| known.unwrap_or(0) >= lo || lo == 0) {
+            let same = self.hints.iter().position(|h| h.len == len && h.align == align);
+            let slot = same.unwrap_or_else(|| {
+                self.oldest = (self.oldest + 1) % self.hints.len();
+                self.oldest
+            });
+            self.hints[slot] = Hint { len, align, at };
+        }
+        found
+    }
+
+    fn entries(&self) -> Vec<Held> {
+        self.list.clone()
+    }
+
+    fn consistent(&self) -> Result<(), String> {
+        let mut last = 0;
+        for e in &self.list {
+            if e.start < last || e.end <= e.start {
+                return Err(format!("{:#x}..{:#x} is empty or overlaps what ends at {last:#x}", e.start, e.end));
+            }
+            last = e.end;
+        }
+        for h in self.hints.iter().filter(|h| h.align != 0) {
+            let mut from = 0;
+            for to in self.list.iter().map(|e| e.start).chain([u64::MAX]) {
+                if let Some(at) = in_hole(h.len, h.align, (0, u64::MAX), (from, to)).filter(|at| *at < h.at) {
+                    return Err(format!("room for {:#x} at {at:#x} below the hint {:#x}", h.len, h.at));
+                }
+                from = self.list.iter().find(|e| e.start == to).map_or(to, |e| e.end);
+            }
+        }
+        Ok(())
+    }
+}

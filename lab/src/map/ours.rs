@@ -1,0 +1,342 @@
+//! Production's tree, driven as `quire_vm::map` drives it: an operation finds what it touches, prepares the pieces that take the
+//! range's place, and commits by one swap; entries are records beside the tree, immutable, replaced and retired through an epoch.
+
+use super::{AddressMap, Held, Taken};
+use quire_sync::PerCpu;
+use quire_sync::epoch::{Domain, Retired, Slot};
+use quire_vm::OutOfMemory;
+use quire_vm::map::tree::{Item, NodeAlloc, NodeSize, Owner, Tree};
+use std::alloc::Layout;
+use std::cell::Cell;
+use std::ptr::{self, NonNull};
+
+/// The fan-out of production's maps.
+const FAN_OUT: usize = quire_vm::map::FAN_OUT;
+
+/// What an entry is beside the tree: a line, as production's entries are at least.
+#[repr(C, align(64))]
+struct Record {
+    retired: Retired,
+    shared: *const Shared,
+    held: Held,
+}
+
+/// Objects of one size, carved from large chunks; the last one given back is the next one given out.
+struct Pool {
+    layout: Layout,
+    free: Cell<*mut u8>,
+    /// What is left of the last chunk.
+    fresh: Cell<(*mut u8, usize)>,
+    chunks: Cell<Vec<*mut u8>>,
+}
+
+const CHUNK: Layout = match Layout::from_size_align(1 << 20, 4096) {
+    Ok(layout) => layout,
+    Err(_) => unreachable!(),
+};
+
+impl Pool {
+    fn new(bytes: usize, align: usize) -> Self {
+        let layout = Layout::from_size_align(bytes, align).expect("sizes of nodes").pad_to_align();
+        Pool {
+            layout,
+            free: Cell::new(ptr::null_mut()),
+            fresh: Cell::new((ptr::null_mut(), 0)),
+            chunks: Cell::default(),
+        }
+    }
+
+    fn alloc(&self) -> Option<NonNull<u8>> {
+        let free = self.free.get();
+        if !free.is_null() {
+            // SAFETY: a free object's first word is the next one.
+            self.free.set(unsafe { *free.cast::<*mut u8>() });
+            return NonNull::new(free);
+        }
+        let (mut at, mut left) = self.fresh.get();
+        if left < self.layout.size() {
+            // SAFETY: not a layout of no bytes.
+            at = unsafe { std::alloc::alloc(CHUNK) };
+            if at.is_null() {
+                return None;
+            }
+            left = CHUNK.size();
+            let mut chunks = self.chunks.take();
+            chunks.push(at);
+            self.chunks.set(chunks);
+        }
+        self.fresh.set((at.wrapping_add(self.layout.size()), left - self.layout.size()));
+        NonNull::new(at)
+    }
+
+    /// # Safety
+    /// `object` came from `alloc`, and nobody uses it.
+    unsafe fn free(&self, object: *mut u8) {
+        // SAFETY: by this function's contract it is ours.
+        unsafe { *object.cast::<*mut u8>() = self.free.get() };
+        self.free.set(object);
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        for chunk in self.chunks.take() {
+            // SAFETY: allocated with this layout; whoever used its objects is gone.
+            unsafe { std::alloc::dealloc(chunk, CHUNK) };
+        }
+    }
+}
+
+/// Where nodes and records come from, and the epoch through which they go.
+struct Shared {
+    domain: Domain,
+    slots: (*mut u8, Layout),
+    leaves: Pool,
+    inner: Pool,
+    records: Pool,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: allocated so in `Ours::new`; the domain is used no more.
+        unsafe { std::alloc::dealloc(self.slots.0, self.slots.1) };
+    }
+}
+
+/// Tree nodes from the pools.
+#[derive(Clone, Copy)]
+struct Nodes(&'static Shared);
+
+impl Nodes {
+    fn pool(self, size: NodeSize) -> &'static Pool {
+        match size {
+            NodeSize::Leaf => &self.0.leaves,
+            NodeSize::Inner => &self.0.inner,
+        }
+    }
+}
+
+// SAFETY: the pools give what the tree asks for, to one thread.
+unsafe impl NodeAlloc for Nodes {
+    fn alloc(self, size: NodeSize, bytes: usize) -> Result<NonNull<u8>, OutOfMemory> {
+        debug_assert!(bytes <= self.pool(size).layout.size());
+        self.pool(size).alloc().ok_or(OutOfMemory)
+    }
+    unsafe fn free(self, node: NonNull<u8>, size: NodeSize, _bytes: usize) {
+        // SAFETY: by the trait's contract.
+        unsafe { self.pool(size).free(node.as_ptr()) }
+    }
+    unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
+        // SAFETY: by the trait's contract.
+        unsafe { self.0.domain.retire(node, free) }
+    }
+}
+
+/// Production's tree as an [`AddressMap`], with production's fan-out or another.
+pub struct Ours<const F: usize = FAN_OUT> {
+    tree: Tree<Record, Nodes, F>,
+    owner: Owner,
+    shared: &'static Shared,
+    /// What an operation replaces, and what takes its place: kept, so that operations allocate nothing of their own.
+    old: Vec<Item<Record>>,
+    new: Vec<Held>,
+}
+
+impl<const F: usize> Default for Ours<F> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const F: usize> Ours<F> {
+    /// An empty map.
+    pub fn new() -> Self {
+        use quire_vm::map::tree::{NODE_ALIGN, node_bytes};
+        let layout = Layout::from_size_align(PerCpu::<Slot>::bytes(1), 128).expect("slots of one CPU");
+        // SAFETY: not a layout of no bytes.
+        let memory = unsafe { std::alloc::alloc(layout) };
+        let at = NonNull::new(memory).expect("memory for a slot");
+        // SAFETY: of the size and alignment that `PerCpu` asks for, and freed after the domain.
+        let slots = unsafe { PerCpu::new(at, 1, |_| Slot::new()) };
+        let shared: &'static Shared = Box::leak(Box::new(Shared {
+            domain: Domain::new(slots),
+            slots: (memory, layout),
+            leaves: Pool::new(node_bytes::<Nodes, F>(NodeSize::Leaf), NODE_ALIGN),
+            inner: Pool::new(node_bytes::<Nodes, F>(NodeSize::Inner), NODE_ALIGN),
+            records: Pool::new(size_of::<Record>(), align_of::<Record>()),
+        }));
+        let (tree, owner) = Tree::new(Nodes(shared));
+        Ours { tree, owner, shared, old: Vec::new(), new: Vec::new() }
+    }
+
+    fn held(item: &Item<Record>) -> Held {
+        // SAFETY: the tree's items have records that live while they are in it.
+        unsafe { item.value.as_ref() }.held
+    }
+
+    fn record(shared: &'static Shared, held: Held) -> NonNull<Record> {
+        let at = shared.records.alloc().expect("memory for a record").cast::<Record>();
+        // SAFETY: fresh memory for a record.
+        unsafe { at.write(Record { retired: Retired::new(), shared, held }) };
+        at
+    }
+
+    /// `self.new` takes the place of `self.old`.
+    fn replace(&mut self) {
+        let ends = |first: Option<(u64, u64)>, last: Option<(u64, u64)>| Some((first?.0, last?.1));
+        let old = ends(self.old.first().map(|i| (i.start, i.end)), self.old.last().map(|i| (i.start, i.end)));
+        let new = ends(self.new.first().map(|h| (h.start, h.end)), self.new.last().map(|h| (h.start, h.end)));
+        let Some((lo, hi)) = old.or(new) else { return };
+        let (lo, hi) = new.map_or((lo, hi), |n| (lo.min(n.0), hi.max(n.1)));
+        let new = std::mem::take(&mut self.new);
+        let shared = self.shared;
+        let items = new.iter().map(|h| Item { start: h.start, end: h.end, value: Self::record(shared, *h) });
+        let change = self.tree.prepare(&mut self.owner, lo, hi, new.len(), items).expect("memory for nodes");
+        self.tree.commit(&mut self.owner, change);
+        self.new = new;
+        self.new.clear();
+        for item in self.old.drain(..) {
+            unsafe fn free(retired: *mut Retired) {
+                let record = retired.cast::<Record>();
+                // SAFETY: the header is a record's first field; nobody holds it any more.
+                unsafe { (*(*record).shared).records.free(record.cast()) }
+            }
+            // SAFETY: out of the tree since the commit, and given up once.
+            unsafe { self.shared.domain.retire(item.value.as_ptr().cast(), free) };
+        }
+    }
+
+    /// Adds a piece, joined to the one before it where it continues it.
+    fn push(&mut self, piece: Held) {
+        match self.new.last_mut() {
+            Some(last) if last.end == piece.start && last.prot == piece.prot => last.end = piece.end,
+            _ => self.new.push(piece),
+        }
+    }
+
+    /// The item that ends where `start` is, if one does.
+    fn touching_before(&self, known: Option<Item<Record>>, start: u64) -> Option<Item<Record>> {
+        // SAFETY: one thread.
+        known.or_else(|| unsafe { self.tree.before(start) }).filter(|i| i.end == start)
+    }
+
+    /// Nodes that a search for room looks at.
+    pub fn nodes_searched(&self, len: u64, align: u64, lo: u64, hi: u64) -> u64 {
+        self.tree.first_fit_visits(&self.owner, len, align, lo, hi).1
+    }
+}
+
+impl<const F: usize> AddressMap for Ours<F> {
+    fn lookup(&mut self, at: u64) -> Option<Held> {
+        let _pin = self.shared.domain.pin();
+        // SAFETY: pinned.
+        unsafe { self.tree.get(at) }.map(|item| Self::held(&item))
+    }
+
+    fn insert(&mut self, start: u64, end: u64, prot: u32) -> Result<(), Taken> {
+        // SAFETY: one thread.
+        let mut cursor = unsafe { self.tree.cursor(start) };
+        let before = cursor.before();
+        let next = cursor.next();
+        if next.is_some_and(|n| n.start < end) {
+            return Err(Taken);
+        }
+        if let Some(i) = self.touching_before(before, start).filter(|i| Self::held(i).prot == prot) {
+            self.old.push(i);
+            self.push(Self::held(&i));
+        }
+        self.push(Held { start, end, prot });
+        if let Some(i) = next.filter(|n| n.start == end).filter(|i| Self::held(i).prot == prot) {
+            self.old.push(i);
+            self.push(Self::held(&i));
+        }
+        self.replace();
+        Ok(())
+    }
+
+    fn remove(&mut self, start: u64, end: u64) {
+        // SAFETY: one thread.
+        let cursor = unsafe { self.tree.cursor(start) };
+        self.old.extend(cursor.take_while(|i| i.start < end));
+        if let Some(first) = self.old.first().filter(|i| i.start < start).map(Self::held) {
+            self.new.push(Held { end: start, ..first });
+        }
+        if let Some(last) = self.old.last().filter(|i| i.end > end).map(Self::held) {
+            self.new.push(Held { start: end, ..last });
+        }
+        self.replace();
+    }
+
+    fn protect(&mut self, start: u64, end: u64, prot: u32) {
+        // SAFETY: one thread.
+        let mut cursor = unsafe { self.tree.cursor(start) };
+        let before = cursor.before();
+        let mut next = cursor.next();
+        let (mut changes, mut inside) = (false, Vec::new());
+        std::mem::swap(&mut inside, &mut self.old);
+        while let Some(item) = next.filter(|i| i.start < end) {
+            changes |= Self::held(&item).prot != prot;
+            inside.push(item);
+            next = cursor.next();
+        }
+        if !changes {
+            inside.clear();
+            self.old = inside;
+            return;
+        }
+        let first = inside[0];
+        if first.start >= start
+            && let Some(i) = self.touching_before(before, first.start)
+        {
+            inside.insert(0, i);
+        }
+        if inside.last().is_some_and(|l| next.is_some_and(|n| l.end <= end && l.end == n.start)) {
+            inside.extend(next);
+        }
+        for item in &inside {
+            let held = Self::held(item);
+            let (from, to) = (held.start.max(start), held.end.min(end));
+            if from >= to {
+                self.push(held);
+                continue;
+            }
+            if held.start < from {
+                self.push(Held { end: from, ..held });
+            }
+            self.push(Held { start: from, end: to, prot });
+            if held.end > to {
+                self.push(Held { start: to, ..held });
+            }
+        }
+        self.old = inside;
+        self.replace();
+    }
+
+    fn first_fit(&mut self, len: u64, align: u64, lo: u64, hi: u64) -> Option<u64> {
+        self.tree.first_fit(&self.owner, len, align, lo, hi)
+    }
+
+    fn all(&self) -> Vec<Held> {
+        // SAFETY: one thread.
+        unsafe { self.tree.cursor(0) }.map(|i| Self::held(&i)).collect()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.tree.check(&self.owner).map_err(|e| format!("{e:?}"))?;
+        // SAFETY: one thread.
+        let odd = unsafe { self.tree.cursor(0) }.find(|i| (i.start, i.end) != (Self::held(i).start, Self::held(i).end));
+        odd.map_or(Ok(()), |i| Err(format!("{:#x}..{:#x} has another entry's record", i.start, i.end)))
+    }
+}
+
+impl<const F: usize> Drop for Ours<F> {
+    fn drop(&mut self) {
+        // Records lie in their pool and need no drop of their own; what is retired needs its pools until it is freed.
+        self.shared.domain.drain();
+        // SAFETY: nobody else has the tree, nor what it shares: both end here.
+        unsafe {
+            self.tree.free_all();
+            drop(Box::from_raw(ptr::from_ref(self.shared).cast_mut()));
+        }
+    }
+}

@@ -1,0 +1,483 @@
+//! Top-down splay trees that know the largest gap: *before* and *after* FreeBSD's change D19826 (Doug Moore, 2019).
+//!
+//! # What is kept
+//! `max` of a node is the largest gap with an end in the node's subtree: gaps between two of its entries, and the two gaps that
+//! the subtree borders on. So with `L` and `R` for the sides of a node (the child's `max`; where there is no child, the gap between
+//! the node and the nearest ancestor on that side, or the map's end): `max = max(L, R)`.
+//!
+//! # The walk
+//! Splitting at an address takes every node on the search path off the tree and puts it on one of two lists: nodes below the
+//! address and nodes above it, the latest first. Merging hangs both lists under a new root, and each node's `max` is made anew:
+//! the side that was searched has changed, the other side (*off the path*) has not.
+//!
+//! - *Before*: both children of every node are read when its `max` is made.
+//! - *After*: the split leaves the value of the off-path side in `max`, and the merge needs nothing else. A node whose path child
+//!   has a smaller `max` than itself tells that value without a look: it is its own `max` (a *decline*). In a rotation the child
+//!   that changes parents is looked at only where its new parent's other side is smaller than all that it could hold.
+//!   **Exception**: at the end of the path there is no path child but a gap, and whoever clips or resizes changes the bounds of
+//!   that very gap before the walk; so its value proves nothing about a `max` from before, and the other child is read.
+//!
+//! `AFTER` chooses between the two; everything else is the same code.
+
+use super::by_entry::{Entries, in_hole};
+use super::{Held, PAGE};
+
+const NIL: u32 = u32::MAX;
+/// The map's range: gaps at its ends count.
+const BOTTOM: u64 = 0;
+const TOP: u64 = 1 << 47;
+
+/// An entry: one cache line, as a kernel's is at best.
+#[repr(align(64))]
+#[derive(Clone, Copy)]
+struct Node {
+    start: u64,
+    end: u64,
+    max: u64,
+    left: u32,
+    right: u32,
+    /// The entry before in the order of addresses, and the one after.
+    prev: u32,
+    next: u32,
+    prot: u32,
+}
+
+/// How often a node's off-path side was asked for when a path was walked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Asked {
+    /// A child off the path was read.
+    pub reads: u64,
+    /// It was not: the values declined along the path.
+    pub declines: u64,
+    /// Of the reads: the node's own value was zero, which would have told without a read.
+    pub zeros: u64,
+}
+
+/// The tree; see the module.
+pub struct Splay<const AFTER: bool> {
+    nodes: Vec<Node>,
+    root: u32,
+    /// Nodes that hold no entry, linked by `next`.
+    free: u32,
+    asked: Asked,
+}
+
+/// The children of every node on a path are read.
+pub type Before = Splay<false>;
+/// Children off the path are read only where they must.
+pub type After = Splay<true>;
+
+/// What a search took off the tree: the latest of the nodes below and above the address, each list linked through the child
+/// that leads towards the address.
+struct Lists {
+    below: u32,
+    above: u32,
+}
+
+impl<const AFTER: bool> Splay<AFTER> {
+    /// An empty tree with room for `entries` entries.
+    pub fn with_capacity(entries: usize) -> Self {
+        Splay { nodes: Vec::with_capacity(entries), root: NIL, free: NIL, asked: Asked::default() }
+    }
+
+    /// How often off-path sides were asked for.
+    pub fn asked(&self) -> Asked {
+        self.asked
+    }
+
+    #[inline(always)]
+    fn at(&self, n: u32) -> &Node {
+        &self.nodes[n as usize]
+    }
+    #[inline(always)]
+    fn at_mut(&mut self, n: u32) -> &mut Node {
+        &mut self.nodes[n as usize]
+    }
+
+    /// Where the gap below the next path node begins: at the end of the nearest node below.
+    #[inline(always)]
+    fn end_of(&self, n: u32) -> u64 {
+        if n == NIL { BOTTOM } else { self.at(n).end }
+    }
+    #[inline(always)]
+    fn start_of(&self, n: u32) -> u64 {
+        if n == NIL { TOP } else { self.at(n).start }
+    }
+
+    /// The value of a side: the child's, or the gap's up to the nearest ancestor there.
+    #[inline(always)]
+    fn left_side(&self, n: u32, ancestor: u32) -> u64 {
+        let left = self.at(n).left;
+        if left == NIL { self.at(n).start - self.end_of(ancestor) } else { self.at(left).max }
+    }
+    #[inline(always)]
+    fn right_side(&self, n: u32, ancestor: u32) -> u64 {
+        let right = self.at(n).right;
+        if right == NIL { self.start_of(ancestor) - self.at(n).end } else { self.at(right).max }
+    }
+
+    /// Whether the off-path side's value is the node's own: counted.
+    #[inline(always)]
+    fn declines(&mut self, own: u64, path_child: u32, off_child: u32) -> bool {
+        if !AFTER {
+            return false;
+        }
+        if path_child != NIL && self.at(path_child).max < own {
+            self.asked.declines += 1;
+            return true;
+        }
+        if off_child != NIL {
+            self.asked.reads += 1;
+            self.asked.zeros += u64::from(own == 0);
+        }
+        false
+    }
+
+    /// From `n`, which lies above `at`, to its left: `n` (and where `at` lies left of its child too, that child, rotated over it)
+    /// joins the nodes above. Returns where the path goes on.
+    #[inline(always)]
+    fn step_left(&mut self, n: u32, at: u64, lists: &mut Lists) -> u32 {
+        let (own, child, off_child) = (self.at(n).max, self.at(n).left, self.at(n).right);
+        let mut off = match self.declines(own, child, off_child) {
+            true => own,
+            false if AFTER => self.right_side(n, lists.above),
+            false => 0,
+        };
+        let (mut top, mut next) = (n, child);
+        if child != NIL && at < self.at(child).start {
+            let inner = self.at(child).right;
+            let over = self.at(child).max;
+            self.at_mut(n).left = inner;
+            if AFTER {
+                if off < over {
+                    let side = if inner == NIL { self.at(n).start - self.at(child).end } else { self.at(inner).max };
+                    off = off.max(side);
+                }
+                self.at_mut(n).max = off;
+            } else {
+                let side = if inner == NIL { self.at(n).start - self.at(child).end } else { self.at(inner).max };
+                self.at_mut(n).max = side.max(self.right_side(n, lists.above));
+            }
+            self.at_mut(child).right = n;
+            (top, next) = (child, self.at(child).left);
+        }
+        let above = lists.above;
+        let top_node = self.at_mut(top);
+        top_node.left = above;
+        if AFTER {
+            top_node.max = off;
+        }
+        lists.above = top;
+        next
+    }
+
+    /// The mirror image of [`Splay::step_left`].
+    #[inline(always)]
+    fn step_right(&mut self, n: u32, at: u64, lists: &mut Lists) -> u32 {
+        let (own, child, off_child) = (self.at(n).max, self.at(n).right, self.at(n).left);
+        let mut off = match self.declines(own, child, off_child) {
+            true => own,
+            false if AFTER => self.left_side(n, lists.below),
+            false => 0,
+        };
+        let (mut top, mut next) = (n, child);
+        if child != NIL && at >= self.at(child).end {
+            let inner = self.at(child).left;
+            let over = self.at(child).max;
+            self.at_mut(n).right = inner;
+            if AFTER {
+                if off < over {
+                    let side = if inner == NIL { self.at(child).start - self.at(n).end } else { self.at(inner).max };
+                    off = off.max(side);
+                }
+                self.at_mut(n).max = off;
+            } else {
+                let side = if inner == NIL { self.at(child).start - self.at(n).end } else { self.at(inner).max };
+                self.at_mut(n).max = side.max(self.left_side(n, lists.below));
+            }
+            self.at_mut(child).left = n;
+            (top, next) = (child, self.at(child).right);
+        }
+        let below = lists.below;
+        let top_node = self.at_mut(top);
+        top_node.right = below;
+        if AFTER {
+            top_node.max = off;
+        }
+        lists.below = top;
+        next
+    }
+
+    /// Takes the path to `at` apart. Returns the entry that covers it, which keeps both its children.
+    fn split(&mut self, at: u64) -> (u32, Lists) {
+        let mut lists = Lists { below: NIL, above: NIL };
+        let mut n = self.root;
+        while n != NIL {
+            let node = self.at(n);
+            n = if at < node.start {
+                self.step_left(n, at, &mut lists)
+            } else if at >= node.end {
+                self.step_right(n, at, &mut lists)
+            } else {
+                break;
+            };
+        }
+        (n, lists)
+    }
+
+    /// Puts everything under `root`, whose children lie between the two lists. `left`, `right`: the values of its sides, where
+    /// they are known.
+    fn merge(&mut self, root: u32, lists: Lists, left: Option<u64>, right: Option<u64>) {
+        let (mut tree, mut n) = (self.at(root).left, lists.below);
+        let mut side = left.unwrap_or_else(|| self.left_side(root, n));
+        while n != NIL {
+            let up = self.at(n).right;
+            let off = if AFTER { self.at(n).max } else { self.left_side(n, up) };
+            side = side.max(off);
+            let node = self.at_mut(n);
+            (node.right, node.max) = (tree, side);
+            (tree, n) = (n, up);
+        }
+        self.at_mut(root).left = tree;
+        let mut most = side;
+        (tree, n) = (self.at(root).right, lists.above);
+        side = right.unwrap_or_else(|| self.right_side(root, n));
+        while n != NIL {
+            let up = self.at(n).left;
+            let off = if AFTER { self.at(n).max } else { self.right_side(n, up) };
+            side = side.max(off);
+            let node = self.at_mut(n);
+            (node.left, node.max) = (tree, side);
+            (tree, n) = (n, up);
+        }
+        most = most.max(side);
+        let node = self.at_mut(root);
+        (node.right, node.max) = (tree, most);
+        self.root = root;
+    }
+
+    /// Merges where no entry is to be the root: the nearest one below becomes it, else the nearest above.
+    fn merge_around_gap(&mut self, lists: Lists) {
+        let Lists { below, above } = lists;
+        let known = |s: &Self, n: u32| AFTER.then(|| s.at(n).max);
+        if below != NIL {
+            let left = known(self, below);
+            let rest = Lists { below: self.at(below).right, above };
+            self.at_mut(below).right = NIL;
+            self.merge(below, rest, left, None);
+        } else if above != NIL {
+            let right = known(self, above);
+            let rest = Lists { below, above: self.at(above).left };
+            self.at_mut(above).left = NIL;
+            self.merge(above, rest, None, right);
+        } else {
+            self.root = NIL;
+        }
+    }
+
+    /// Moves the place of `at` to the root: the entry there, else a neighbour.
+    fn splay(&mut self, at: u64) {
+        if self.root == NIL || (self.at(self.root).start <= at && at < self.at(self.root).end) {
+            return;
+        }
+        let (root, lists) = self.split(at);
+        if root == NIL { self.merge_around_gap(lists) } else { self.merge(root, lists, None, None) }
+    }
+
+    /// The entry that starts at `start`, taken out as the root, or `None` with everything as it was.
+    fn entry(&mut self, start: u64) -> Option<(u32, Lists)> {
+        let (root, lists) = self.split(start);
+        if root == NIL {
+            self.merge_around_gap(lists);
+            return None;
+        }
+        Some((root, lists))
+    }
+
+    /// Takes the left subtree of `root` onto the list of nodes below, so that its last entry is the latest there.
+    fn open_left(&mut self, root: u32, lists: &mut Lists) {
+        let (mut n, at) = (self.at(root).left, self.at(root).start);
+        while n != NIL {
+            n = self.step_right(n, at, lists);
+        }
+        self.at_mut(root).left = NIL;
+    }
+
+    fn open_right(&mut self, root: u32, lists: &mut Lists) {
+        let (mut n, at) = (self.at(root).right, self.at(root).start);
+        while n != NIL {
+            n = self.step_left(n, at, lists);
+        }
+        self.at_mut(root).right = NIL;
+    }
+
+    fn held(&self, n: u32) -> Option<Held> {
+        (n != NIL).then(|| {
+            let Node { start, end, prot, .. } = *self.at(n);
+            Held { start, end, prot }
+        })
+    }
+
+    fn new_node(&mut self, node: Node) -> u32 {
+        if self.free == NIL {
+            self.nodes.push(node);
+            return self.nodes.len() as u32 - 1;
+        }
+        let n = self.free;
+        self.free = self.at(n).next;
+        *self.at_mut(n) = node;
+        n
+    }
+
+    /// The lowest suitable address among holes whose subtrees have gaps of `enter` bytes.
+    fn search(&self, len: u64, align: u64, bounds: (u64, u64), enter: u64) -> Option<u64> {
+        // Subtrees and holes yet to be seen, the lowest on top: (node, begin and end of what it lies in).
+        let mut todo = vec![(self.root, BOTTOM, TOP)];
+        while let Some((n, from, to)) = todo.pop() {
+            if to <= bounds.0 {
+                continue;
+            }
+            if from >= bounds.1 {
+                return None;
+            }
+            if n == NIL {
+                let at = in_hole(len, align, bounds, (from, to));
+                if at.is_some() {
+                    return at;
+                }
+            } else if self.at(n).max >= enter {
+                let node = self.at(n);
+                todo.push((node.right, node.end, to));
+                todo.push((node.left, from, node.start));
+            }
+        }
+        None
+    }
+}
+
+impl<const AFTER: bool> Entries for Splay<AFTER> {
+    fn around(&mut self, at: u64) -> (Option<Held>, Option<Held>) {
+        self.splay(at);
+        match self.root {
+            NIL => (None, None),
+            n if self.at(n).start <= at => (self.held(n), self.held(self.at(n).next)),
+            n => (self.held(self.at(n).prev), self.held(n)),
+        }
+    }
+
+    fn link(&mut self, entry: Held) {
+        let (root, lists) = self.split(entry.start);
+        debug_assert_eq!(root, NIL, "entries do not overlap");
+        let Held { start, end, prot } = entry;
+        let (prev, next) = (lists.below, lists.above);
+        let n = self.new_node(Node { start, end, max: 0, left: NIL, right: NIL, prev, next, prot });
+        if prev != NIL {
+            self.at_mut(prev).next = n;
+        }
+        if next != NIL {
+            self.at_mut(next).prev = n;
+        }
+        self.merge(n, lists, None, None);
+    }
+
+    fn unlink(&mut self, start: u64) {
+        let Some((n, mut lists)) = self.entry(start) else { return };
+        self.open_left(n, &mut lists);
+        self.open_right(n, &mut lists);
+        let (prev, next) = (self.at(n).prev, self.at(n).next);
+        if prev != NIL {
+            self.at_mut(prev).next = next;
+        }
+        if next != NIL {
+            self.at_mut(next).prev = prev;
+        }
+        self.at_mut(n).next = self.free;
+        self.free = n;
+        self.merge_around_gap(lists);
+    }
+
+    fn clip(&mut self, start: u64, rest: Held) {
+        self.splay(start);
+        if self.root != NIL {
+            // The exception: the end changes before the walk that links the rest.
+            let root = self.root;
+            self.at_mut(root).end = rest.start;
+            self.link(rest);
+        }
+    }
+
+    fn resize(&mut self, start: u64, end: u64) {
+        let Some((n, mut lists)) = self.entry(start) else { return };
+        // As the source does: the end changes first, then the path to the gap behind it is walked.
+        self.at_mut(n).end = end;
+        self.open_right(n, &mut lists);
+        self.merge(n, lists, None, None);
+    }
+
+    fn shrink_start(&mut self, start: u64, to: u64) {
+        let Some((n, mut lists)) = self.entry(start) else { return };
+        self.at_mut(n).start = to;
+        self.open_left(n, &mut lists);
+        self.merge(n, lists, None, None);
+    }
+
+    fn set_prot(&mut self, start: u64, prot: u32) {
+        self.splay(start);
+        if self.root != NIL {
+            let root = self.root;
+            self.at_mut(root).prot = prot;
+        }
+    }
+
+    fn find(&mut self, len: u64, align: u64, lo: u64, hi: u64) -> Option<u64> {
+        let sure = len.checked_add(align.max(PAGE) - PAGE)?;
+        let found = self.search(len, align, (lo, hi), sure);
+        if sure == len { found } else { found.or_else(|| self.search(len, align, (lo, hi), len)) }
+    }
+
+    fn entries(&self) -> Vec<Held> {
+        let mut n = self.root;
+        while n != NIL && self.at(n).prev != NIL {
+            n = self.at(n).prev;
+        }
+        let mut all = Vec::new();
+        while let Some(held) = self.held(n) {
+            all.push(held);
+            n = self.at(n).next;
+        }
+        all
+    }
+
+    fn consistent(&self) -> Result<(), String> {
+        // Parents before children, each with the nearest ancestor on both sides.
+        let (mut order, mut todo) = (Vec::new(), vec![(self.root, NIL, NIL)]);
+        while let Some((n, below, above)) = todo.pop() {
+            if n == NIL {
+                continue;
+            }
+            let node = self.at(n);
+            if node.start >= node.end || self.end_of(below) > node.start || self.start_of(above) < node.end {
+                return Err(format!("{:#x}..{:#x} is out of order", node.start, node.end));
+            }
+            order.push((n, below, above));
+            todo.extend([(node.left, below, n), (node.right, n, above)]);
+        }
+        // The gaps, from the entries alone; children before parents.
+        let mut truth = std::collections::HashMap::new();
+        for &(n, below, above) in order.iter().rev() {
+            let node = self.at(n);
+            let side = |child: u32, gap: u64| if child == NIL { gap } else { truth[&child] };
+            let left = side(node.left, node.start - self.end_of(below));
+            let right = side(node.right, self.start_of(above) - node.end);
+            if node.max != left.max(right) {
+                return Err(format!("{:#x} says its gap is {:#x}, it is {:#x}", node.start, node.max, left.max(right)));
+            }
+            truth.insert(n, node.max);
+        }
+        let listed = self.entries();
+        if listed.len() != order.len() || !listed.windows(2).all(|w| w[0].end <= w[1].start) {
+            return Err(format!("{} entries are listed, {} are in the tree", listed.len(), order.len()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,3 @@
+//! What reverse mapping by backings replaced.
+
+pub mod record_per_page;

@@ -1,0 +1,170 @@
+//! `./quire bench`: builds the lab (`lab/`) in each way that the asked-for figures need, runs it, and prints its lines.
+
+use std::{
+    io::{BufRead, BufReader, Write as _},
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+use crate::{
+    cli,
+    compare::{self, Line},
+    failure::{Doing, Failure, Result},
+    places::Places,
+    progress::Step,
+};
+
+/// The ways in which the lab is built: as `--list` names them, the flags for rustc, and the directory under `target/`.
+const BUILDS: [(&str, &str, &str); 2] = [("Native", "", "lab"), ("Recording", "--cfg recording", "lab-recording")];
+
+/// What the lab says of a figure that it can give.
+#[derive(Debug, Clone, PartialEq)]
+struct Known {
+    build: String,
+    name: String,
+    unit: String,
+    how: String,
+}
+
+/// Measures what is asked for.
+pub fn command(places: &Places, options: &cli::Bench) -> Result<u8> {
+    let native = build(places, BUILDS[0])?;
+    let list = Command::new(&native).arg("--list").output().doing(|| "cannot run the lab".to_string())?;
+    let known = listed(&String::from_utf8_lossy(&list.stdout));
+    let asked: Vec<&Known> = known.iter().filter(|k| selects(&options.names, &k.name)).collect();
+    if asked.is_empty() {
+        return Err(Failure::usage("no figure has such a name: ./quire bench --list prints all"));
+    }
+    if options.list {
+        asked.iter().for_each(|k| println!("{} [{}]\n    {}", k.name, k.unit, k.how));
+        return Ok(0);
+    }
+    let mut lines = Vec::new();
+    let mut failed = false;
+    for way in BUILDS {
+        if asked.iter().any(|k| k.build == way.0) {
+            let lab = build(places, way)?;
+            failed |= !run(&lab, options, &mut lines)?;
+        }
+    }
+    if options.json {
+        let text = serde_json::to_string_pretty(&lines).doing(|| "cannot write JSON".to_string())?;
+        println!("{text}");
+    }
+    Ok(if failed { 1 } else { 0 })
+}
+
+/// Runs one build's share. Lines are printed as they come; false where a bench failed, which has said why on standard error.
+fn run(lab: &PathBuf, options: &cli::Bench, lines: &mut Vec<Line>) -> Result<bool> {
+    let about = || "cannot run the lab".to_string();
+    let log = tempfile::tempfile().doing(about)?;
+    let errors = log.try_clone().doing(about)?;
+    let mut child =
+        Command::new(lab).args(&options.names).stdout(Stdio::piped()).stderr(errors).spawn().doing(about)?;
+    let step = Step::new("measuring");
+    for text in BufReader::new(child.stdout.take().expect("piped")).lines() {
+        for line in compare::parse(&text.doing(about)?) {
+            step.doing(&line.name);
+            if !options.json {
+                // As the lab wrote it, though a reader may have gone.
+                let _ = writeln!(std::io::stdout(), "{} {} {}", line.name, line.value, line.unit);
+            }
+            lines.push(line);
+        }
+    }
+    let status = child.wait().doing(about)?;
+    drop(step);
+    if !status.success() {
+        // What the harness reports of its samples is of no use here; what the lab says of itself is.
+        complaints(log).iter().for_each(|line| eprintln!("{line}"));
+        eprintln!("quire: not everything could be measured ({status})");
+    }
+    Ok(status.success())
+}
+
+/// The lab's own words among what its tools wrote, and a panic's.
+fn complaints(mut log: std::fs::File) -> Vec<String> {
+    use std::io::{Read as _, Seek as _};
+    let mut bytes = Vec::new();
+    let read = log.rewind().and_then(|()| log.read_to_end(&mut bytes));
+    let text = String::from_utf8_lossy(&bytes);
+    let own = |l: &&str| l.starts_with("quire-lab:") || l.contains("panicked at");
+    let mut lines: Vec<String> = Vec::new();
+    for (at, line) in text.lines().enumerate().filter(|(_, l)| own(l)) {
+        lines.push(line.to_owned());
+        if line.contains("panicked at") {
+            lines.extend(text.lines().nth(at + 1).map(str::to_owned));
+        }
+    }
+    if read.is_err() {
+        lines.push("quire: the lab's log cannot be read".to_owned());
+    }
+    lines
+}
+
+/// Builds the lab one way and returns its program.
+fn build(places: &Places, (name, flags, directory): (&str, &str, &str)) -> Result<PathBuf> {
+    let target = places.target.join(directory);
+    let step = Step::new(format!("building the lab ({})", name.to_lowercase()));
+    let out = Command::new("cargo")
+        .args(["build", "--profile", "measure", "--locked", "-p", "quire-lab", "--color", "never", "--target-dir"])
+        .arg(&target)
+        .current_dir(&places.root)
+        .env("RUSTFLAGS", flags)
+        .stdin(Stdio::null())
+        .output()
+        .doing(|| "cannot run cargo".to_string())?;
+    drop(step);
+    if !out.status.success() {
+        eprint!("{}", String::from_utf8_lossy(&out.stderr));
+        return Err(Failure::usage("the lab did not build: see above"));
+    }
+    Ok(target.join("measure/quire-lab"))
+}
+
+/// Whether `name` contains one of the filters, or there are none.
+fn selects(filters: &[String], name: &str) -> bool {
+    filters.is_empty() || filters.iter().any(|f| name.contains(f.as_str()))
+}
+
+/// The lab's list.
+fn listed(text: &str) -> Vec<Known> {
+    let known = |l: &str| {
+        let mut parts = l.split('\t').map(str::to_owned);
+        Some(Known { build: parts.next()?, name: parts.next()?, unit: parts.next()?, how: parts.next()? })
+    };
+    text.lines().filter_map(known).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_labs_list_is_read_and_filtered() {
+        let known = listed("Native\tfork_a\tms\tForks.\nRecording\tlocks_b\tlocks\tCounts.\nnoise\n");
+        assert_eq!(known.len(), 2);
+        assert_eq!((known[1].build.as_str(), known[1].how.as_str()), ("Recording", "Counts."));
+        let filters = ["fork".to_owned(), "x".to_owned()];
+        assert!(selects(&filters, &known[0].name) && !selects(&filters, &known[1].name) && selects(&[], "any"));
+    }
+
+    #[test]
+    fn only_what_the_lab_itself_complains_of_is_shown() {
+        let mut log = tempfile::tempfile().unwrap();
+        log.write_all(
+            b"lab/fork time: [1 ms]\nquire-lab: fork: out\nthread 'main' panicked at x.rs:1:\nreason\nmore\n",
+        )
+        .unwrap();
+        let lines = complaints(log);
+        assert_eq!(lines, ["quire-lab: fork: out", "thread 'main' panicked at x.rs:1:", "reason"]);
+    }
+
+    #[test]
+    fn the_ways_to_build_are_the_labs_own() {
+        let source = include_str!("../../lab/src/bench/mod.rs");
+        for (name, ..) in BUILDS {
+            assert!(source.contains(&format!("    {name},\n")), "{name} is a Build of the lab");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What others use: the library crates can be packaged as a registry wants them, and build with each set of their features.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::{Context, lint, verdict::Check};
+use crate::failure::{Doing, Failure, Result};
+
+/// The crates that others embed.
+const LIBRARIES: [&str; 6] =
+    ["quire-sync", "quire-vm", "quire-task", "quire-pmap", "quire-pmap-x86_64", "quire-pmap-sv39"];
+
+const PACKAGE: &str = "packages/cargo package";
+
+/// One name for the packaging, one for each crate's features.
+pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
+    Ok(std::iter::once(PACKAGE.to_owned()).chain(LIBRARIES.map(features_of)).collect())
+}
+
+fn features_of(package: &str) -> String {
+    format!("packages/features of {package}")
+}
+
+/// Packages the libraries and builds what was packaged; then each library with each set of its features.
+pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
+    if context.names_another("packages") {
+        return Ok(());
+    }
+    let target = context.places.target.join("packages");
+    let mut package = lint::plain(context, "package");
+    // What is committed does not matter here, and what is compiled comes from the packages themselves.
+    package.args(["--locked", "--offline", "--allow-dirty", "--target-dir"]).arg(&target);
+    for library in LIBRARIES {
+        package.args(["-p", library]);
+    }
+    lint::tool(context, PACKAGE, package, done)?;
+    let metadata = metadata(context)?;
+    for library in LIBRARIES.iter().filter(|p| context.selects(&features_of(p))) {
+        let mut check = Ok(());
+        for set in subsets(&features(&metadata, library)?) {
+            check = check.and(build(context, library, &set));
+        }
+        done(match check {
+            Ok(()) => Check::passed(features_of(library)),
+            Err(failure) => Check::failed(features_of(library), failure.message),
+        });
+    }
+    Ok(())
+}
+
+fn metadata(context: &Context<'_>) -> Result<Value> {
+    let mut command = Command::new("cargo");
+    command.args(["metadata", "--format-version", "1", "--no-deps", "--offline"]).current_dir(&context.places.root);
+    let out = command.output().doing(|| "cannot run cargo metadata".to_string())?;
+    serde_json::from_slice(&out.stdout).doing(|| "cargo metadata".to_string())
+}
+
+/// The features that a package names.
+fn features(metadata: &Value, package: &str) -> Result<Vec<String>> {
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let found = packages.clone().find(|p| p["name"] == package);
+    let found = found.ok_or_else(|| Failure::usage(format_args!("cargo knows no package {package}")))?;
+    Ok(found["features"].as_object().map(|f| f.keys().cloned().collect()).unwrap_or_default())
+}
+
+/// All sets of features, the empty one among them.
+fn subsets(features: &[String]) -> Vec<Vec<String>> {
+    let take = |set: usize| (0..features.len()).filter(move |i| set >> i & 1 == 1).map(|i| features[i].clone());
+    (0..1usize << features.len()).map(|set| take(set).collect()).collect()
+}
+
+fn build(context: &Context<'_>, package: &str, features: &[String]) -> Result<()> {
+    let mut command = lint::plain(context, "check");
+    command.args(["--locked", "--lib", "-p", package, "--no-default-features", "--features", &features.join(",")]);
+    command.arg("--target-dir").arg(&context.places.target).env("RUSTFLAGS", "-D warnings");
+    let out = command.output().doing(|| "cannot run cargo".to_string())?;
+    if out.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&out.stderr);
+    let first = said.lines().find(|l| l.starts_with("error")).unwrap_or("it did not build");
+    Err(Failure::usage(format_args!("with features [{}]: {first}", features.join(","))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_set_of_features_is_tried_once() {
+        assert_eq!(subsets(&[]), [Vec::<String>::new()]);
+        let all = subsets(&["a".to_owned(), "b".to_owned()]);
+        assert_eq!(all.iter().map(|s| s.concat()).collect::<Vec<_>>(), ["", "a", "b", "ab"]);
+    }
+
+    #[test]
+    fn a_packages_features_are_those_that_cargo_names() {
+        let metadata = serde_json::json!({"packages": [{"name": "quire-sync", "features": {"std": [], "more": []}}]});
+        assert_eq!(features(&metadata, "quire-sync").unwrap(), ["more", "std"]);
+        assert!(features(&metadata, "quire-none").is_err());
+    }
+}
