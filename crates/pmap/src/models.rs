@@ -12,7 +12,7 @@ use crate::table::{Memory, Slots, TableState};
 use crate::tree::Tree;
 use core::marker::PhantomData;
 use quire_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence_full};
-use quire_sync::explore::{Arc, model, thread};
+use quire_sync::explore::{Arc, model, refute, thread};
 use quire_vm::machine::{Enter, Leaf};
 use quire_vm::{MemoryType, OutOfMemory, PAGE_SIZE, Pfn, Prot, VirtRange};
 
@@ -148,7 +148,11 @@ fn walk(memory: &Pages, va: u64) -> u64 {
 
 fn with(m: Option<Mutant>, preemptions: Option<usize>, f: impl Fn() + Send + Sync + 'static) {
     mutant::set(m);
-    model(preemptions, f);
+    if m.is_some() {
+        refute(preemptions, f)
+    } else {
+        model(preemptions, f)
+    }
     mutant::set(None);
 }
 

@@ -17,6 +17,8 @@ pub use loom::sync::Arc;
 pub use shuttle::sync::Arc;
 
 /// Runs `f` under the checker that this build was made for. `preemptions` bounds loom's search (`None`: unbounded).
+///
+/// shuttle's schedules come from a fixed seed: what one run finds, every run of the same code finds.
 pub fn model(preemptions: Option<usize>, f: impl Fn() + Send + Sync + 'static) {
     #[cfg(loom)]
     {
@@ -28,14 +30,37 @@ pub fn model(preemptions: Option<usize>, f: impl Fn() + Send + Sync + 'static) {
     #[cfg(shuttle)]
     {
         let _loom_only = preemptions;
-        let f = std::sync::Arc::new(f);
-        let g = f.clone();
-        // Its threads' own stacks, of 32 KiB, are too small for an operation that has another one inside.
-        let mut config = shuttle::Config::new();
-        config.stack_size = 512 * 1024;
-        let random = shuttle::scheduler::RandomScheduler::new(2_000);
-        shuttle::Runner::new(random, config.clone()).run(move || f());
-        let pct = shuttle::scheduler::PctScheduler::new(3, 1_000);
-        shuttle::Runner::new(pct, config).run(move || g());
+        schedules(0, &std::sync::Arc::new(f));
     }
+}
+
+/// Runs `f`, from which a step was left out, until the checker fails: the mutant's test expects that panic.
+///
+/// loom's search is complete within its bound already. shuttle's is a matter of chance, so it goes on for twenty times as
+/// many schedules as [`model`] takes before it gives up and returns.
+pub fn refute(preemptions: Option<usize>, f: impl Fn() + Send + Sync + 'static) {
+    #[cfg(loom)]
+    model(preemptions, f);
+    #[cfg(shuttle)]
+    {
+        let _loom_only = preemptions;
+        let f = std::sync::Arc::new(f);
+        for round in 0..20 {
+            schedules(round, &f);
+        }
+    }
+}
+
+/// 2,000 schedules at random and 1,000 with few changes of priority.
+#[cfg(shuttle)]
+fn schedules(round: u64, f: &std::sync::Arc<impl Fn() + Send + Sync + 'static>) {
+    use shuttle::scheduler::{PctScheduler, RandomScheduler};
+    let (f, g) = (f.clone(), f.clone());
+    // Its threads' own stacks, of 32 KiB, are too small for an operation that has another one inside.
+    let mut config = shuttle::Config::new();
+    config.stack_size = 512 * 1024;
+    let random = RandomScheduler::new_from_seed(round, 2_000);
+    shuttle::Runner::new(random, config.clone()).run(move || f());
+    let pct = PctScheduler::new_from_seed(round, 3, 1_000);
+    shuttle::Runner::new(pct, config).run(move || g());
 }

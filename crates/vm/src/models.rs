@@ -17,7 +17,7 @@ use crate::mutant::{Mutant, set_mutant};
 use crate::object::ObjectRef;
 use crate::testing::{Boot, KERNEL, TestMachine, boot, page};
 use crate::types::{Access, PAGE_SIZE, Pfn, VirtRange};
-use quire_sync::explore::{Arc, model, thread};
+use quire_sync::explore::{Arc, model, refute, thread};
 use quire_sync::hooks::threads::set_cpu;
 use std::ptr::NonNull;
 
@@ -128,7 +128,7 @@ fn holds(preemptions: usize, f: fn()) {
 
 fn fails(preemptions: usize, without: Mutant, f: fn()) {
     set_mutant(Some(without));
-    model(Some(preemptions), f);
+    refute(Some(preemptions), f);
 }
 
 /// C2, enter versus remove: a fault enters a file's page while it is taken away.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::mutant::{Mutant, set_mutant};
 use crate::testing::{Boot, boot_in_domains};
-use quire_sync::explore::{Arc, model, thread};
+use quire_sync::explore::{Arc, model, refute, thread};
 use quire_sync::hooks::threads::set_cpu;
 
 fn system(domains: usize) -> Arc<Boot> {
@@ -112,7 +112,7 @@ fn a_block_that_is_being_taken_is_not_joined_with_its_buddy() {
 #[should_panic]
 fn a_block_that_stays_marked_free_until_it_is_handed_out_is_found_out() {
     set_mutant(Some(Mutant::TakenStaysFree));
-    model(Some(2), take_against_put);
+    refute(Some(2), take_against_put);
 }
 #[test]
 fn no_frame_is_lost_between_a_magazine_and_a_drain() {

@@ -199,7 +199,7 @@ mod plain {
 mod models {
     use super::*;
     use crate::mutant::{Mutant, set_mutant};
-    use quire_sync::explore::{Arc, model, thread};
+    use quire_sync::explore::{Arc, model, refute, thread};
     use quire_sync::hooks::threads::set_cpu;
 
     const NODES: fn() -> Boxes = || Boxes(domain(2));
@@ -262,14 +262,14 @@ mod models {
     #[should_panic(expected = "the bitmap lies")]
     fn a_bit_that_is_cleared_after_the_slot_is_found_out() {
         set_mutant(Some(Mutant::BitAfterEmpty));
-        model(Some(3), clear_against_fill);
+        refute(Some(3), clear_against_fill);
     }
 
     #[test]
     #[should_panic(expected = "the bitmap lies")]
     fn a_bit_that_is_set_after_the_slot_is_found_out() {
         set_mutant(Some(Mutant::BitAfterPublish));
-        model(Some(3), fill_against_clear);
+        refute(Some(3), fill_against_clear);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::*;
 use crate::frames::{Fill, For};
 use crate::mutant::{Mutant, set_mutant};
 use crate::testing::{Boot, TestMachine, boot};
-use quire_sync::explore::{Arc, model, thread};
+use quire_sync::explore::{Arc, model, refute, thread};
 use quire_sync::hooks::threads::set_cpu;
 
 /// A new page of an object that nobody looks into, in CPU 0's batch.
@@ -69,7 +69,7 @@ fn holds(f: fn()) {
 }
 fn fails(without: Mutant, f: fn()) {
     set_mutant(Some(without));
-    model(Some(3), f);
+    refute(Some(3), f);
 }
 
 #[test]
