@@ -7,15 +7,23 @@
 mod operations;
 mod world;
 
-use operations::{OPERATIONS, Operation};
-use quire_hosted::{Account, Cpu, Hosted, Settings};
+use operations::{Operation, operations};
+use quire_hosted::{Account, Cpu, Settings, Simulate, Simulated};
 use quire_vm::Vm;
 use quire_vm::check::Level;
 use quire_vm::memory_store::FaultPlan;
 use world::{Failed, World};
 
-fn boot(plan: FaultPlan) -> &'static Vm<Hosted> {
-    let vm = Hosted::boot(Settings { cpus: 1, frames: 4096, check: Level::AtRelease, ..Settings::default() });
+quire_hosted::of_each_architecture!(
+    whichever_allocation_fails_nothing_is_lost_and_nothing_is_changed,
+    allocations_that_fail_at_random_lose_nothing,
+    nor_do_they_where_the_pager_is_late_and_reorders,
+    a_write_that_fails_leaves_the_page_where_it_is,
+    a_read_that_fails_is_an_error_and_the_content_comes_with_a_later_one,
+);
+
+fn boot<F: Simulate>(plan: FaultPlan) -> &'static Vm<Simulated<F>> {
+    let vm = Simulated::<F>::boot(Settings { cpus: 1, frames: 4096, check: Level::AtRelease, ..Settings::default() });
     let _cpu = Cpu::attach(vm, 0);
     vm.add_polled_swap(world::store(1024, plan)).expect("the first store");
     vm
@@ -25,7 +33,7 @@ fn boot(plan: FaultPlan) -> &'static Vm<Hosted> {
 const MOST: u64 = 400;
 
 /// Runs `operation` in fresh worlds with the n-th allocation failing, n = 1, 2, ...; returns how many allocations it makes.
-fn each_allocation(vm: &'static Vm<Hosted>, cpu: &Cpu, operation: &Operation) -> u64 {
+fn each_allocation<F: Simulate>(vm: &'static Vm<Simulated<F>>, cpu: &Cpu<F>, operation: &Operation<F>) -> u64 {
     for n in 1..MOST {
         let before = Account::of(vm);
         let mut world = World::new(cpu);
@@ -51,12 +59,11 @@ fn each_allocation(vm: &'static Vm<Hosted>, cpu: &Cpu, operation: &Operation) ->
     panic!("{}: it never needs less than {MOST} allocations", operation.name);
 }
 
-#[test]
-fn whichever_allocation_fails_nothing_is_lost_and_nothing_is_changed() {
-    let vm = boot(FaultPlan::default());
+fn whichever_allocation_fails_nothing_is_lost_and_nothing_is_changed<F: Simulate>() {
+    let vm = boot::<F>(FaultPlan::default());
     let cpu = Cpu::attach(vm, 0);
-    for operation in OPERATIONS {
-        let allocations = each_allocation(vm, &cpu, operation);
+    for operation in operations() {
+        let allocations = each_allocation(vm, &cpu, &operation);
         println!("{:<40} {allocations} allocations", operation.name);
         assert!(
             operation.allocates.is_none_or(|a| a == (allocations > 0)),
@@ -74,19 +81,20 @@ fn seed() -> u64 {
 }
 
 /// Operations one after the other in one world, each begun again until no allocation fails it.
-fn at_random(plan: FaultPlan) {
+fn at_random<F: Simulate>(plan: FaultPlan) {
     let seed = seed();
     println!("QUIRE_SEED={seed}");
-    let vm = boot(FaultPlan { seed, ..plan });
+    let vm = boot::<F>(FaultPlan { seed, ..plan });
     let cpu = Cpu::attach(vm, 0);
     let before = Account::of(vm);
+    let operations = operations::<F>();
     let mut random = seed | 1;
     for round in 0..150u64 {
         let mut world = World::new(&cpu);
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        let operation = &OPERATIONS[(random >> 16) as usize % OPERATIONS.len()];
+        let operation = &operations[(random >> 16) as usize % operations.len()];
         (operation.prepare)(&mut world);
         vm.fail_allocations(2 + (random >> 40) as u32 % 12, random);
         let context = format!("QUIRE_SEED={seed}, round {round}: {}", operation.name);
@@ -111,24 +119,20 @@ fn at_random(plan: FaultPlan) {
     assert!(lost.is_empty(), "QUIRE_SEED={seed}: {lost:?}");
 }
 
-#[test]
-fn allocations_that_fail_at_random_lose_nothing() {
-    at_random(FaultPlan::default());
+fn allocations_that_fail_at_random_lose_nothing<F: Simulate>() {
+    at_random::<F>(FaultPlan::default());
 }
 
-#[test]
-fn nor_do_they_where_the_pager_is_late_and_reorders() {
-    at_random(FaultPlan { delay: 2, window: 5, ..FaultPlan::default() });
+fn nor_do_they_where_the_pager_is_late_and_reorders<F: Simulate>() {
+    at_random::<F>(FaultPlan { delay: 2, window: 5, ..FaultPlan::default() });
 }
 
-#[test]
-fn a_write_that_fails_leaves_the_page_where_it_is() {
-    at_random(FaultPlan { fail_writes: 3, delay: 1, window: 3, ..FaultPlan::default() });
+fn a_write_that_fails_leaves_the_page_where_it_is<F: Simulate>() {
+    at_random::<F>(FaultPlan { fail_writes: 3, delay: 1, window: 3, ..FaultPlan::default() });
 }
 
-#[test]
-fn a_read_that_fails_is_an_error_and_the_content_comes_with_a_later_one() {
-    let vm = boot(FaultPlan { fail_reads: 3, seed: 7, ..FaultPlan::default() });
+fn a_read_that_fails_is_an_error_and_the_content_comes_with_a_later_one<F: Simulate>() {
+    let vm = boot::<F>(FaultPlan { fail_reads: 3, seed: 7, ..FaultPlan::default() });
     let cpu = Cpu::attach(vm, 0);
     let before = Account::of(vm);
     let world = World::new(&cpu);

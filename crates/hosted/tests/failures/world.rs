@@ -1,6 +1,6 @@
 //! An address space with mappings of every kind, its child, and what their memory must contain.
 
-use quire_hosted::{Cpu, Hosted};
+use quire_hosted::{Cpu, Simulate, Simulated};
 use quire_vm::map::{Advice, MapRequest, Placement, SpaceRef, Tag};
 use quire_vm::memory_store::{FaultPlan, MemoryStore};
 use quire_vm::object::{IoError, ObjectRef};
@@ -8,7 +8,7 @@ use quire_vm::pager::{Pager, PagerError};
 use quire_vm::{FaultError, MapError, PAGE_SIZE, Prot, VirtRange, Vm};
 use std::ptr::NonNull;
 
-pub const BASE: u64 = 0x5000_0000_0000;
+pub const BASE: u64 = 0x20_0000_0000;
 pub const RW: Prot = Prot::READ.union(Prot::WRITE);
 
 /// Private memory: 32 pages, of which the first 16 were stored into.
@@ -75,16 +75,16 @@ impl Expected {
     }
 }
 
-pub struct World<'c> {
-    pub cpu: &'c Cpu,
-    pub vm: &'static Vm<Hosted>,
-    pub space: SpaceRef<Hosted>,
-    pub child: Option<SpaceRef<Hosted>>,
-    pub shared: ObjectRef<Hosted>,
-    pub file: ObjectRef<Hosted>,
+pub struct World<'c, F: Simulate> {
+    pub cpu: &'c Cpu<F>,
+    pub vm: &'static Vm<Simulated<F>>,
+    pub space: SpaceRef<Simulated<F>>,
+    pub child: Option<SpaceRef<Simulated<F>>>,
+    pub shared: ObjectRef<Simulated<F>>,
+    pub file: ObjectRef<Simulated<F>>,
     pub expected: Expected,
     /// What operations make, to be dropped with the world.
-    pub made: Vec<SpaceRef<Hosted>>,
+    pub made: Vec<SpaceRef<Simulated<F>>>,
 }
 
 /// A file whose pages a pager makes up.
@@ -123,7 +123,7 @@ pub fn range(first: u64, pages: u64) -> VirtRange {
 }
 
 /// Private memory at page `first`.
-pub fn request(first: u64, pages: u64) -> MapRequest<Hosted> {
+pub fn request<F: Simulate>(first: u64, pages: u64) -> MapRequest<Simulated<F>> {
     MapRequest::private(Placement::Fixed(page(first)), pages * PAGE_SIZE)
 }
 
@@ -134,13 +134,13 @@ pub fn store(pages: u64, plan: FaultPlan) -> &'static MemoryStore {
     Box::leak(Box::new(unsafe { MemoryStore::new(NonNull::from(bytes).cast(), pages, plan) }))
 }
 
-impl<'c> World<'c> {
-    pub fn new(cpu: &'c Cpu) -> World<'c> {
+impl<'c, F: Simulate> World<'c, F> {
+    pub fn new(cpu: &'c Cpu<F>) -> World<'c, F> {
         let vm = cpu.vm();
         let space = quire_vm::Space::new(vm).expect("memory");
         let shared = ObjectRef::anonymous(vm, 64).expect("memory");
         let file = ObjectRef::with_pager(vm, &Made, 16 * PAGE_SIZE).expect("memory");
-        let of = |object: &ObjectRef<Hosted>, first, pages, shared, prot| MapRequest {
+        let of = |object: &ObjectRef<Simulated<F>>, first, pages, shared, prot| MapRequest {
             object: Some((object.clone(), 0)),
             shared,
             prot,
@@ -263,7 +263,7 @@ impl<'c> World<'c> {
     }
 }
 
-impl Drop for World<'_> {
+impl<F: Simulate> Drop for World<'_, F> {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.cpu.leave();

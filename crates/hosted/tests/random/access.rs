@@ -2,8 +2,8 @@
 
 use crate::worker::{Pages, Worker};
 use crate::world::{COMMON, LANE_PAGES, SpaceModel, write_stamp};
-use quire_hosted::Hosted;
 use quire_hosted::model::{Content, Page, Seen, Span, State};
+use quire_hosted::{Simulate, Simulated};
 use quire_vm::index::Slot;
 use quire_vm::map::Space;
 use quire_vm::object::{IoError, ObjectRef};
@@ -17,17 +17,17 @@ fn patient<R>(f: impl Fn() -> Result<R, FaultError>) -> Result<R, FaultError> {
     (0..PATIENCE).map(|_| f()).find(|r| !matches!(r, Err(FaultError::Pager))).unwrap_or(Err(FaultError::Pager))
 }
 
-impl Worker<'_> {
-    pub fn load(&self, space: &Space<Hosted>, va: u64) -> Result<u64, FaultError> {
+impl<F: Simulate> Worker<'_, F> {
+    pub fn load(&self, space: &Space<Simulated<F>>, va: u64) -> Result<u64, FaultError> {
         patient(|| self.cpu.read(space, va))
     }
 
-    pub fn store(&self, space: &Space<Hosted>, va: u64, value: u64) -> Result<(), FaultError> {
+    pub fn store(&self, space: &Space<Simulated<F>>, va: u64, value: u64) -> Result<(), FaultError> {
         patient(|| self.cpu.write(space, va, value))
     }
 
     /// Reads or writes the stamp of one page of the own lane.
-    pub fn touch(&mut self, model: &SpaceModel) {
+    pub fn touch(&mut self, model: &SpaceModel<F>) {
         let i = self.run(model).start;
         let mut pages = self.own(model);
         match self.random(4) {
@@ -65,21 +65,21 @@ impl Worker<'_> {
         }
     }
 
-    pub fn read(&mut self, model: &SpaceModel, pages: &mut Pages<'_>, i: usize) {
+    pub fn read(&mut self, model: &SpaceModel<F>, pages: &mut Pages<'_>, i: usize) {
         self.doing = format!("read {i} at {:#x} in space {}", self.world.va(self.lane, i), model.space.id());
         let r = self.load(&model.space, self.world.va(self.lane, i)).map(Some);
         let seen = self.seen(r);
         self.narrow(&mut pages[i], Access::Read, seen);
     }
 
-    pub fn fetch(&mut self, model: &SpaceModel, pages: &mut Pages<'_>, i: usize) {
+    pub fn fetch(&mut self, model: &SpaceModel<F>, pages: &mut Pages<'_>, i: usize) {
         self.doing = format!("fetch {i} at {:#x} in space {}", self.world.va(self.lane, i), model.space.id());
         let r = patient(|| self.cpu.execute(&model.space, self.world.va(self.lane, i))).map(|()| None);
         let seen = self.seen(r);
         self.narrow(&mut pages[i], Access::Exec, seen);
     }
 
-    pub fn write(&mut self, model: &SpaceModel, pages: &mut Pages<'_>, i: usize) {
+    pub fn write(&mut self, model: &SpaceModel<F>, pages: &mut Pages<'_>, i: usize) {
         let stamp = self.stamp();
         let va = self.world.va(self.lane, i);
         self.doing = format!("write {i} at {va:#x} in space {}", model.space.id());
@@ -108,7 +108,7 @@ impl Worker<'_> {
     }
 
     /// A page was stored to, and may be private or shared memory: looks at the objects, which alone can tell.
-    pub fn find_out(&self, _model: &SpaceModel, page: &mut Page, _va: u64, stamp: u64) {
+    pub fn find_out(&self, _model: &SpaceModel<F>, page: &mut Page, _va: u64, stamp: u64) {
         let in_object = |o: usize, p: usize| {
             let shared = &self.world.shared[o];
             read_stamp(&shared.object, shared.index(self.lane, p)) == Some(stamp)
@@ -126,7 +126,7 @@ impl Worker<'_> {
         }
     }
 
-    pub fn look_at_all(&mut self, model: &SpaceModel) {
+    pub fn look_at_all(&mut self, model: &SpaceModel<F>) {
         let mut pages = self.own(model);
         let (start, end) = self.world.mix.focus.unwrap_or((0, LANE_PAGES));
         for i in start..end {
@@ -135,7 +135,7 @@ impl Worker<'_> {
     }
 
     /// Reads a stamp of another lane, whose owner may be changing it right now.
-    pub fn look_elsewhere(&mut self, model: &SpaceModel) {
+    pub fn look_elsewhere(&mut self, model: &SpaceModel<F>) {
         let (lane, i) = self.elsewhere(model);
         let va = self.world.va(lane, i);
         self.doing = format!("look at {i} of lane {lane} at {va:#x} in space {}", model.space.id());
@@ -145,7 +145,15 @@ impl Worker<'_> {
         self.check_elsewhere(model, lane, i, Access::Read, seen, span);
     }
 
-    pub fn check_elsewhere(&self, model: &SpaceModel, lane: usize, i: usize, access: Access, seen: Seen, span: Span) {
+    pub fn check_elsewhere(
+        &self,
+        model: &SpaceModel<F>,
+        lane: usize,
+        i: usize,
+        access: Access,
+        seen: Seen,
+        span: Span,
+    ) {
         let page = model.lanes[lane].lock()[i].clone();
         let states = page.during(span);
         // Which stamp a shared page had at that moment is not known, but whose it must be.
@@ -163,7 +171,7 @@ impl Worker<'_> {
     }
 
     /// Stores beside the stamp of a page of another lane: the owner's stamp must not suffer.
-    pub fn store_elsewhere(&mut self, model: &SpaceModel) {
+    pub fn store_elsewhere(&mut self, model: &SpaceModel<F>) {
         let (lane, i) = self.elsewhere(model);
         let beside = self.world.va(lane, i) + 512 + self.lane as u64 * 8;
         self.doing = format!("store beside {i} of lane {lane} at {beside:#x} in space {}", model.space.id());
@@ -246,7 +254,7 @@ impl Worker<'_> {
 }
 
 /// The stamp of a page; `None` beyond the end.
-fn read_stamp(object: &ObjectRef<Hosted>, page: u64) -> Option<u64> {
+fn read_stamp<F: Simulate>(object: &ObjectRef<Simulated<F>>, page: u64) -> Option<u64> {
     let mut bytes = [0; 8];
     let mut at = 0;
     let read = object.read::<std::convert::Infallible>(page * PAGE_SIZE, 8, &mut |from| {

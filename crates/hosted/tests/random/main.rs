@@ -5,7 +5,7 @@
 //! the same order (with one CPU the whole run repeats; with more the interleaving is the host's). `QUIRE_STEPS=n` sets the
 //! operations a CPU, `QUIRE_SOAK=n` makes every run n times as long, `QUIRE_MUTANT=Name` leaves out a step of a protocol.
 //!
-//! All configurations together do a million operations.
+//! All configurations together do a million operations on x86-64, and a tenth of that on RISC-V.
 
 mod access;
 mod memory;
@@ -14,13 +14,33 @@ mod paging;
 mod worker;
 mod world;
 
-use quire_hosted::{Account, Cpu, Hosted, Settings};
+use quire_hosted::{Account, Cpu, Settings, Simulate, Simulated, Sv39, X86_64};
 use quire_vm::check::Level;
 use quire_vm::memory_store::FaultPlan;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use worker::Worker;
 use world::{COPIES, DISCARDS, ENDS, EVERYTHING, FRONTS, MUCH, Mix, SOURCES, STALE, World};
+
+quire_hosted::of_each_architecture!(
+    one_cpu_sees_what_it_wrote,
+    four_cpus_see_what_they_wrote,
+    eight_cpus_see_what_they_wrote,
+    without_pcids,
+    with_little_memory,
+    with_allocations_that_fail,
+    faults_against_discards,
+    copies_by_several_cpus,
+    faults_beyond_an_end_that_moves,
+    leaves_that_are_gone_and_not_flushed,
+    copies_of_what_others_discard,
+    copies_whose_leaves_are_dropped,
+    one_cpu_with_more_than_memory_holds,
+    four_cpus_with_more_than_memory_holds,
+    against_a_store_that_is_late_and_out_of_order,
+    against_a_store_that_fails_at_times,
+    eight_cpus_with_more_than_memory_holds,
+);
 
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -46,10 +66,31 @@ struct Plan {
 
 const PLAN: Plan = Plan { cpus: 1, frames: 16_384, pcid: true, steps: 0, starve: 0, swap: None, mix: &EVERYTHING };
 
-fn run(plan: Plan) {
+/// How much of a plan is done on an architecture.
+trait Reduced: Simulate {
+    /// Operations of each CPU.
+    fn part(plan: &Plan) -> usize;
+}
+
+impl Reduced for X86_64 {
+    fn part(plan: &Plan) -> usize {
+        plan.steps
+    }
+}
+
+/// All that does not depend on the format of page tables is found on the other already.
+impl Reduced for Sv39 {
+    fn part(plan: &Plan) -> usize {
+        // Less than half would not overcommit memory.
+        plan.steps / if plan.swap.is_some() { 2 } else { 15 }
+    }
+}
+
+fn run<F: Reduced>(plan: Plan) {
     let seed = seed();
     let soak = from_environment("QUIRE_SOAK").unwrap_or(1) as usize;
-    let steps = from_environment("QUIRE_STEPS").map_or(plan.steps * soak, |n| n as usize);
+    let whole = F::part(&plan);
+    let steps = from_environment("QUIRE_STEPS").map_or(whole * soak, |n| n as usize);
     let name = std::thread::current().name().unwrap_or_default().to_owned();
     println!(
         "to repeat: QUIRE_SEED={seed} QUIRE_STEPS={steps} cargo test -p quire-hosted --test random -- --exact {name}"
@@ -57,7 +98,7 @@ fn run(plan: Plan) {
     let mutant = mutants::from_environment();
     // With one CPU nothing is left to chance: what daemons do, the CPU does itself.
     let daemons = if plan.swap.is_some() && plan.cpus > 1 { paging::DAEMONS.len() } else { 0 };
-    let vm = Hosted::boot(Settings {
+    let vm = Simulated::<F>::boot(Settings {
         cpus: plan.cpus + daemons,
         frames: plan.frames,
         pcid: plan.pcid,
@@ -116,97 +157,80 @@ fn run(plan: Plan) {
     }
     drop(world);
     if let Some(swap) = swap {
-        let _kept = (steps >= plan.steps).then(|| paging::finish(vm, swap, peak.into_inner()));
+        let _kept = (steps >= whole).then(|| paging::finish(vm, swap, peak.into_inner()));
     }
     before.assert_settled(vm);
 }
 
-#[test]
-fn one_cpu_sees_what_it_wrote() {
-    run(Plan { frames: 8192, steps: 320_000, ..PLAN });
+fn one_cpu_sees_what_it_wrote<F: Reduced>() {
+    run::<F>(Plan { frames: 8192, steps: 320_000, ..PLAN });
 }
 
-#[test]
-fn four_cpus_see_what_they_wrote() {
-    run(Plan { cpus: 4, steps: 40_000, ..PLAN });
+fn four_cpus_see_what_they_wrote<F: Reduced>() {
+    run::<F>(Plan { cpus: 4, steps: 40_000, ..PLAN });
 }
 
-#[test]
-fn eight_cpus_see_what_they_wrote() {
-    run(Plan { cpus: 8, frames: 32_768, steps: 12_000, ..PLAN });
+fn eight_cpus_see_what_they_wrote<F: Reduced>() {
+    run::<F>(Plan { cpus: 8, frames: 32_768, steps: 12_000, ..PLAN });
 }
 
-#[test]
-fn without_pcids() {
-    run(Plan { cpus: 3, pcid: false, steps: 30_000, ..PLAN });
+fn without_pcids<F: Reduced>() {
+    run::<F>(Plan { cpus: 3, pcid: false, steps: 30_000, ..PLAN });
 }
 
-#[test]
-fn with_little_memory() {
-    run(Plan { cpus: 3, frames: 1_536, steps: 30_000, ..PLAN });
+fn with_little_memory<F: Reduced>() {
+    run::<F>(Plan { cpus: 3, frames: 1_536, steps: 30_000, ..PLAN });
 }
 
-#[test]
-fn with_allocations_that_fail() {
-    run(Plan { cpus: 2, frames: 8_192, steps: 40_000, starve: 37, ..PLAN });
+fn with_allocations_that_fail<F: Reduced>() {
+    run::<F>(Plan { cpus: 2, frames: 8_192, steps: 40_000, starve: 37, ..PLAN });
 }
 
-#[test]
-fn faults_against_discards() {
-    run(Plan { cpus: 4, frames: 8_192, steps: 20_000, mix: &DISCARDS, ..PLAN });
+fn faults_against_discards<F: Reduced>() {
+    run::<F>(Plan { cpus: 4, frames: 8_192, steps: 20_000, mix: &DISCARDS, ..PLAN });
 }
 
-#[test]
-fn copies_by_several_cpus() {
-    run(Plan { cpus: 4, steps: 12_000, mix: &COPIES, ..PLAN });
+fn copies_by_several_cpus<F: Reduced>() {
+    run::<F>(Plan { cpus: 4, steps: 12_000, mix: &COPIES, ..PLAN });
 }
 
-#[test]
-fn faults_beyond_an_end_that_moves() {
-    run(Plan { cpus: 4, frames: 8_192, steps: 3_000, mix: &ENDS, ..PLAN });
+fn faults_beyond_an_end_that_moves<F: Reduced>() {
+    run::<F>(Plan { cpus: 4, frames: 8_192, steps: 3_000, mix: &ENDS, ..PLAN });
 }
 
-#[test]
-fn leaves_that_are_gone_and_not_flushed() {
-    run(Plan { cpus: 4, frames: 8_192, steps: 3_000, mix: &STALE, ..PLAN });
+fn leaves_that_are_gone_and_not_flushed<F: Reduced>() {
+    run::<F>(Plan { cpus: 4, frames: 8_192, steps: 3_000, mix: &STALE, ..PLAN });
 }
 
-#[test]
-fn copies_of_what_others_discard() {
-    run(Plan { cpus: 4, frames: 8_192, steps: 3_000, mix: &SOURCES, ..PLAN });
+fn copies_of_what_others_discard<F: Reduced>() {
+    run::<F>(Plan { cpus: 4, frames: 8_192, steps: 3_000, mix: &SOURCES, ..PLAN });
 }
 
-#[test]
-fn copies_whose_leaves_are_dropped() {
-    run(Plan { cpus: 4, frames: 8_192, steps: 3_000, mix: &FRONTS, ..PLAN });
+fn copies_whose_leaves_are_dropped<F: Reduced>() {
+    run::<F>(Plan { cpus: 4, frames: 8_192, steps: 3_000, mix: &FRONTS, ..PLAN });
 }
 
 /// Memory four times overcommitted, by so many CPUs, against a store that is so bad.
-fn overcommitted(cpus: usize, steps: usize, bad: FaultPlan) {
-    run(Plan { cpus, frames: paging::frames(cpus), steps, swap: Some(bad), mix: &MUCH, ..PLAN });
+fn overcommitted<F: Reduced>(cpus: usize, steps: usize, bad: FaultPlan) {
+    run::<F>(Plan { cpus, frames: paging::frames(cpus), steps, swap: Some(bad), mix: &MUCH, ..PLAN });
 }
 
-#[test]
-fn one_cpu_with_more_than_memory_holds() {
-    overcommitted(1, 15_000, FaultPlan { delay: 1, window: 3, ..paging::PROMPT });
+fn one_cpu_with_more_than_memory_holds<F: Reduced>() {
+    overcommitted::<F>(1, 15_000, FaultPlan { delay: 1, window: 3, ..paging::PROMPT });
 }
 
-#[test]
-fn four_cpus_with_more_than_memory_holds() {
-    overcommitted(4, 5_000, paging::PROMPT);
+fn four_cpus_with_more_than_memory_holds<F: Reduced>() {
+    overcommitted::<F>(4, 5_000, paging::PROMPT);
 }
 
-#[test]
-fn against_a_store_that_is_late_and_out_of_order() {
-    overcommitted(4, 4_000, FaultPlan { delay: 3, window: 8, ..paging::PROMPT });
+fn against_a_store_that_is_late_and_out_of_order<F: Reduced>() {
+    overcommitted::<F>(4, 4_000, FaultPlan { delay: 3, window: 8, ..paging::PROMPT });
 }
 
-#[test]
-fn against_a_store_that_fails_at_times() {
-    overcommitted(3, 4_000, FaultPlan { delay: 1, window: 4, fail_reads: 50, fail_writes: 7, ..paging::PROMPT });
+fn against_a_store_that_fails_at_times<F: Reduced>() {
+    overcommitted::<F>(3, 4_000, FaultPlan { delay: 1, window: 4, fail_reads: 50, fail_writes: 7, ..paging::PROMPT });
 }
 
-#[test]
-fn eight_cpus_with_more_than_memory_holds() {
-    overcommitted(8, 2_500, FaultPlan { window: 4, ..paging::PROMPT });
+fn eight_cpus_with_more_than_memory_holds<F: Reduced>() {
+    overcommitted::<F>(8, 2_500, FaultPlan { window: 4, ..paging::PROMPT });
 }

@@ -2,6 +2,7 @@
 
 use crate::worker::Worker;
 use crate::world::{LANE_PAGES, SpaceModel};
+use quire_hosted::Simulate;
 use quire_hosted::model::{Fate, State};
 use quire_vm::flush::Obligation;
 use quire_vm::map::{Advice, MapRequest, Placement};
@@ -11,10 +12,12 @@ use quire_vm::{FaultError, MapError, PAGE_SIZE, Pmap, Table, VirtRange};
 const VOLATILE: u64 = 0x7e << 56;
 
 /// Where each lane has its stacks: away from everything else.
-const STACKS: u64 = 0x6000_0000_0000;
+const fn stacks<F: Simulate>() -> u64 {
+    ((F::USER.end / 4 * 3) >> 30) << 30
+}
 
-impl Worker<'_> {
-    pub fn inherit(&mut self, model: &SpaceModel) {
+impl<F: Simulate> Worker<'_, F> {
+    pub fn inherit(&mut self, model: &SpaceModel<F>) {
         let run = self.run(model);
         let (advice, fate) = [
             (Advice::DontFork, Fate::Leave),
@@ -55,7 +58,7 @@ impl Worker<'_> {
     }
 
     /// Drops a leaf, which comes back by a fault: page tables are only a cache of the map.
-    pub fn forget(&mut self, model: &SpaceModel) {
+    pub fn forget(&mut self, model: &SpaceModel<F>) {
         let (lane, i) = self.elsewhere(model);
         let va = self.world.va(lane, i);
         self.doing = format!("drop the leaf of {i} of lane {lane} at {va:#x} in space {}", model.space.id());
@@ -71,7 +74,7 @@ impl Worker<'_> {
         let _flushed = owed.discharge();
     }
 
-    pub fn page_out(&mut self, model: &SpaceModel) {
+    pub fn page_out(&mut self, model: &SpaceModel<F>) {
         let run = self.run(model);
         self.doing = format!("page out {run:?}");
         let mut pages = self.own(model);
@@ -80,7 +83,7 @@ impl Worker<'_> {
         self.whole(model, &mut pages, run, span, done, |s| s);
     }
 
-    pub fn sync(&mut self, model: &SpaceModel) {
+    pub fn sync(&mut self, model: &SpaceModel<F>) {
         let run = self.run(model);
         self.doing = format!("write {run:?} back");
         let mut pages = self.own(model);
@@ -89,7 +92,7 @@ impl Worker<'_> {
         self.whole(model, &mut pages, run, span, done, |s| s);
     }
 
-    pub fn drop_tables(&mut self, model: &SpaceModel) {
+    pub fn drop_tables(&mut self, model: &SpaceModel<F>) {
         self.doing = format!("drop the tables of space {}", model.space.id());
         self.cpu.leave();
         let _where_nobody_runs_it = model.space.drop_tables();
@@ -97,7 +100,7 @@ impl Worker<'_> {
     }
 
     /// Stores to every page of the own lane.
-    pub fn fill(&mut self, model: &SpaceModel) {
+    pub fn fill(&mut self, model: &SpaceModel<F>) {
         let mut pages = self.own(model);
         let (start, end) = self.world.mix.focus.unwrap_or((0, LANE_PAGES));
         for i in start..end {
@@ -105,7 +108,7 @@ impl Worker<'_> {
         }
     }
 
-    pub fn futex_key(&mut self, model: &SpaceModel) {
+    pub fn futex_key(&mut self, model: &SpaceModel<F>) {
         let i = self.run(model).start;
         let va = self.world.va(self.lane, i) + 16;
         self.doing = format!("key of {va:#x}");
@@ -126,7 +129,7 @@ impl Worker<'_> {
     }
 
     /// Writes or discards pages that others copy, or copies them: what was copied is what was there, not what came later.
-    pub fn volatile(&mut self, model: &SpaceModel) {
+    pub fn volatile(&mut self, model: &SpaceModel<F>) {
         let object = &self.world.volatile;
         let page = self.random(2) as u64;
         self.doing = format!("use page {page} of the volatile object in space {}", model.space.id());
@@ -169,8 +172,8 @@ impl Worker<'_> {
     }
 
     /// A stack grows below itself, not beyond its limit, keeps what was stored, and goes.
-    pub fn stack(&mut self, model: &SpaceModel) {
-        let end = STACKS + (self.lane as u64 + 1) * (1 << 30);
+    pub fn stack(&mut self, model: &SpaceModel<F>) {
+        let end = stacks::<F>() + (self.lane as u64 + 1) * (1 << 30);
         let depth = 1 + self.random(40) as u64;
         self.doing = format!("a stack of {depth} pages below {end:#x} in space {}", model.space.id());
         // One at a time in a space: nobody else uses these addresses, but a child has what its parent had.

@@ -47,7 +47,7 @@ fn attempts(mutant: Mutant, name: &str) -> Option<u64> {
     let program = std::env::current_exe().expect("this program has a file");
     (1..=ATTEMPTS).find(|attempt| {
         let mut child = Command::new(&program)
-            .args(["--exact", name])
+            .args(["--exact", &format!("x86_64::{name}")])
             .env("QUIRE_MUTANT", format!("{mutant:?}"))
             .env("QUIRE_SEED", (attempt * 7919).to_string())
             .env("QUIRE_STEPS", STEPS.to_string())

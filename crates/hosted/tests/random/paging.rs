@@ -1,6 +1,6 @@
 //! Memory that is short: a swap store, the daemons on CPUs of their own, and what must be left at the end.
 
-use quire_hosted::{Cpu, Hosted};
+use quire_hosted::{Cpu, Simulate, Simulated};
 use quire_vm::daemon::Daemon;
 use quire_vm::memory_store::{FaultPlan, MemoryStore};
 use quire_vm::stats::Event;
@@ -27,7 +27,7 @@ pub const fn frames(cpus: usize) -> u64 {
 }
 
 /// Gives `vm` a swap store.
-pub fn add_swap(vm: &'static Vm<Hosted>, bad: FaultPlan) -> &'static MemoryStore {
+pub fn add_swap<F: Simulate>(vm: &'static Vm<Simulated<F>>, bad: FaultPlan) -> &'static MemoryStore {
     let bytes = memmap2::MmapMut::map_anon((SLOTS * PAGE_SIZE) as usize).expect("the host gives memory for swap");
     let at = NonNull::new(Box::leak(Box::new(bytes)).as_mut_ptr()).expect("not null");
     // SAFETY: leaked, and nobody else's.
@@ -37,7 +37,7 @@ pub fn add_swap(vm: &'static Vm<Hosted>, bad: FaultPlan) -> &'static MemoryStore
 }
 
 /// Starts the daemons on the CPUs from `first` on.
-pub fn start_daemons(vm: &'static Vm<Hosted>, first: usize) -> Vec<JoinHandle<()>> {
+pub fn start_daemons<F: Simulate>(vm: &'static Vm<Simulated<F>>, first: usize) -> Vec<JoinHandle<()>> {
     let start = |(i, daemon)| {
         std::thread::spawn(move || {
             let _cpu = Cpu::attach(vm, first + i);
@@ -48,14 +48,14 @@ pub fn start_daemons(vm: &'static Vm<Hosted>, first: usize) -> Vec<JoinHandle<()
 }
 
 /// Pages in memory and in swap now.
-pub fn demand(vm: &'static Vm<Hosted>) -> u64 {
+pub fn demand<F: Simulate>(vm: &'static Vm<Simulated<F>>) -> u64 {
     let swap = vm.swap();
     // What is free is a sum over moving parts: while others run it may come out too large.
     swap.total() - swap.free() + vm.frames().total().saturating_sub(vm.frames().free())
 }
 
 /// Ends the daemons.
-pub fn stop_daemons(vm: &'static Vm<Hosted>, daemons: Vec<JoinHandle<()>>) {
+pub fn stop_daemons<F: Simulate>(vm: &'static Vm<Simulated<F>>, daemons: Vec<JoinHandle<()>>) {
     vm.stop_daemons();
     for daemon in daemons {
         daemon.join().expect("no daemon fails");
@@ -63,7 +63,7 @@ pub fn stop_daemons(vm: &'static Vm<Hosted>, daemons: Vec<JoinHandle<()>>) {
 }
 
 /// Everything that was in swap has gone with the spaces.
-pub fn finish(vm: &'static Vm<Hosted>, swap: &MemoryStore, peak: u64) {
+pub fn finish<F: Simulate>(vm: &'static Vm<Simulated<F>>, swap: &MemoryStore, peak: u64) {
     let total = |e| vm.stats().total(e);
     println!(
         "{} frames, {peak} pages at the peak; {} pages out, {} in, {} freed, {} writes failed; {} passes; {:?}",

@@ -1,8 +1,8 @@
 //! One CPU at work: random operations on its own lane of random spaces, looks and stores in other lanes, forks, exits.
 
 use crate::world::{BLOCK, FILE_PAGES, LANE_PAGES, MIXED_PAGES, Op, SpaceModel, World, file_stamp};
-use quire_hosted::Cpu;
 use quire_hosted::model::{Fate, Page, Span, State};
+use quire_hosted::{Cpu, Simulate};
 use quire_vm::map::{Advice, MapRequest, Move, Placement, Tag};
 use quire_vm::sleep::MaySleep;
 use quire_vm::{FaultError, MapError, PAGE_SIZE, Prot, VirtRange};
@@ -10,9 +10,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-pub struct Worker<'w> {
-    pub world: &'w World,
-    pub cpu: &'w Cpu,
+pub struct Worker<'w, F: Simulate> {
+    pub world: &'w World<F>,
+    pub cpu: &'w Cpu<F>,
     pub lane: usize,
     random: u64,
     /// Makes stamps that nobody has used before.
@@ -25,8 +25,8 @@ pub type Pages<'a> = quire_sync::MutexGuard<'a, Vec<Page>>;
 
 pub const RW: Prot = Prot::READ.union(Prot::WRITE);
 
-impl<'w> Worker<'w> {
-    pub fn new(world: &'w World, cpu: &'w Cpu, lane: usize, seed: u64) -> Self {
+impl<'w, F: Simulate> Worker<'w, F> {
+    pub fn new(world: &'w World<F>, cpu: &'w Cpu<F>, lane: usize, seed: u64) -> Self {
         let random = (seed ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(lane as u64 * 2 + 3) | 1;
         cpu.disturb_every(world.mix.pauses, random);
         Worker { world, cpu, lane, random, stamps: 0, doing: String::new() }
@@ -76,7 +76,7 @@ impl<'w> Worker<'w> {
         self.cpu.leave();
     }
 
-    fn step(&mut self, model: &Arc<SpaceModel>, n: usize) {
+    fn step(&mut self, model: &Arc<SpaceModel<F>>, n: usize) {
         match self.mixed_op() {
             Op::Map => self.map(model),
             Op::Unmap => self.unmap(model),
@@ -124,7 +124,7 @@ impl<'w> Worker<'w> {
     }
 
     /// A page of any lane, mostly where something happens.
-    pub fn elsewhere(&mut self, model: &SpaceModel) -> (usize, usize) {
+    pub fn elsewhere(&mut self, model: &SpaceModel<F>) -> (usize, usize) {
         if self.random(4) != 0 {
             return model.hot();
         }
@@ -133,13 +133,13 @@ impl<'w> Worker<'w> {
     }
 
     /// A run of pages of the own lane whose addresses are consecutive.
-    pub fn run(&mut self, model: &SpaceModel) -> Range<usize> {
+    pub fn run(&mut self, model: &SpaceModel<F>) -> Range<usize> {
         let run = self.any_run(model);
         model.heat(self.lane, run.start);
         run
     }
 
-    fn any_run(&mut self, model: &SpaceModel) -> Range<usize> {
+    fn any_run(&mut self, model: &SpaceModel<F>) -> Range<usize> {
         let (lane, page) = model.hot();
         if lane == self.lane && self.random(2) == 0 {
             return page..page + 1;
@@ -167,14 +167,14 @@ impl<'w> Worker<'w> {
         all[self.random(all.len())]
     }
 
-    pub fn own<'m>(&self, model: &'m SpaceModel) -> Pages<'m> {
+    pub fn own<'m>(&self, model: &'m SpaceModel<F>) -> Pages<'m> {
         model.lanes[self.lane].lock()
     }
 
     /// Notes what an operation that took the whole of `span` made of the pages of `run`.
     pub fn set(
         &self,
-        model: &SpaceModel,
+        model: &SpaceModel<F>,
         pages: &mut Pages<'_>,
         run: Range<usize>,
         span: Span,
@@ -190,7 +190,7 @@ impl<'w> Worker<'w> {
     /// What an operation that failed half-way may have done: each page is as before, or as `f` says.
     fn maybe(
         &self,
-        model: &SpaceModel,
+        model: &SpaceModel<F>,
         pages: &mut Pages<'_>,
         run: Range<usize>,
         span: Span,
@@ -209,7 +209,7 @@ impl<'w> Worker<'w> {
         self.world.counts.out_of_memory.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn map(&mut self, model: &SpaceModel) {
+    fn map(&mut self, model: &SpaceModel<F>) {
         let run = self.run(model);
         let r = self.range(&run);
         let prot = self.prot();
@@ -281,7 +281,7 @@ impl<'w> Worker<'w> {
         run.for_each(|i| pages[i].set_fate(Fate::Keep, span));
     }
 
-    fn unmap(&mut self, model: &SpaceModel) {
+    fn unmap(&mut self, model: &SpaceModel<F>) {
         let run = self.run(model);
         self.doing = format!("unmap {run:?}");
         let mut pages = self.own(model);
@@ -294,7 +294,7 @@ impl<'w> Worker<'w> {
         }
     }
 
-    fn protect(&mut self, model: &SpaceModel) {
+    fn protect(&mut self, model: &SpaceModel<F>) {
         let (run, prot) = (self.run(model), self.prot());
         self.doing = format!("protect {run:?} {prot:?}");
         let mut pages = self.own(model);
@@ -303,7 +303,7 @@ impl<'w> Worker<'w> {
         self.whole(model, &mut pages, run, span, done, |s| s.with_prot(prot));
     }
 
-    fn advise(&mut self, model: &SpaceModel) {
+    fn advise(&mut self, model: &SpaceModel<F>) {
         let run = self.run(model);
         let need = self.random(4) == 0;
         self.doing = format!("advise {run:?}, will need {need}");
@@ -325,7 +325,7 @@ impl<'w> Worker<'w> {
     /// An operation that needs every page of `run` mapped, and otherwise may have been done in part.
     pub fn whole(
         &self,
-        model: &SpaceModel,
+        model: &SpaceModel<F>,
         pages: &mut Pages<'_>,
         run: Range<usize>,
         span: Span,
@@ -356,7 +356,7 @@ impl<'w> Worker<'w> {
     }
 
     /// Shortens what is mapped in a run to its first half.
-    fn shrink(&mut self, model: &SpaceModel) {
+    fn shrink(&mut self, model: &SpaceModel<F>) {
         let run = self.run(model);
         let half = run.len().div_ceil(2);
         self.doing = format!("shrink {run:?} to {half}");
@@ -376,7 +376,7 @@ impl<'w> Worker<'w> {
     }
 
     /// Moves a run to another place in the lane.
-    fn remap(&mut self, model: &SpaceModel) {
+    fn remap(&mut self, model: &SpaceModel<F>) {
         if self.random(4) == 0 {
             return self.shrink(model);
         }
@@ -427,7 +427,7 @@ impl<'w> Worker<'w> {
     }
 
     /// A mapping wherever the space puts it, used and removed at once.
-    fn anywhere(&mut self, model: &SpaceModel) {
+    fn anywhere(&mut self, model: &SpaceModel<F>) {
         // From a hint on it stays within one block of the own lane.
         let n = 1 + self.random(BLOCK) as u64;
         let hint = if self.random(2) == 0 { 0 } else { self.world.va(self.lane, 0) };
@@ -494,7 +494,7 @@ impl<'w> Worker<'w> {
         }
     }
 
-    fn fork(&mut self, model: &SpaceModel) {
+    fn fork(&mut self, model: &SpaceModel<F>) {
         let Some(free) = (0..self.world.spaces.len()).find(|n| self.world.slot(*n).is_none()) else { return };
         self.doing = format!("fork space {}", model.space.id());
         let _watch = model.watch();

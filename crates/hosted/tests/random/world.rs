@@ -1,7 +1,7 @@
 //! What the workers share: spaces with the models of their lanes, objects with their stamps, a logical clock.
 
 use quire_hosted::model::{Content, Page, Span};
-use quire_hosted::{Cpu, Hosted};
+use quire_hosted::{Cpu, Simulate, Simulated};
 use quire_sync::Mutex;
 use quire_vm::PAGE_SIZE;
 use quire_vm::map::SpaceRef;
@@ -24,11 +24,15 @@ pub const PART: usize = 12;
 pub const FILE_PAGES: usize = 64;
 
 const MIXED: u64 = 0x4000_0000 - 5 * PAGE_SIZE;
-const APART: u64 = 0x7f12_0000_0000;
+
+/// Near the end of what programs may use.
+const fn apart<F: Simulate>() -> u64 {
+    ((F::USER.end >> 30) << 30) - (15 << 30)
+}
 
 /// One address space, and what it must contain.
-pub struct SpaceModel {
-    pub space: SpaceRef<Hosted>,
+pub struct SpaceModel<F: Simulate> {
+    pub space: SpaceRef<Simulated<F>>,
     pub lanes: Vec<Mutex<Vec<Page>>>,
     /// How many look on: forks, and accesses to other lanes.
     watchers: AtomicUsize,
@@ -37,10 +41,10 @@ pub struct SpaceModel {
 }
 
 /// While it lives, lanes keep their past.
-pub struct Watch<'a>(&'a SpaceModel);
+pub struct Watch<'a, F: Simulate>(&'a SpaceModel<F>);
 
-impl SpaceModel {
-    pub fn new(space: SpaceRef<Hosted>, lanes: Vec<Vec<Page>>) -> Arc<Self> {
+impl<F: Simulate> SpaceModel<F> {
+    pub fn new(space: SpaceRef<Simulated<F>>, lanes: Vec<Vec<Page>>) -> Arc<Self> {
         let lanes = lanes.into_iter().map(Mutex::new).collect();
         Arc::new(SpaceModel { space, lanes, watchers: AtomicUsize::new(0), hot: AtomicUsize::new(0) })
     }
@@ -54,7 +58,7 @@ impl SpaceModel {
         self.hot.store(lane * LANE_PAGES + page, Ordering::Relaxed);
     }
 
-    pub fn watch(&self) -> Watch<'_> {
+    pub fn watch(&self) -> Watch<'_, F> {
         self.watchers.fetch_add(1, Ordering::SeqCst);
         Watch(self)
     }
@@ -64,15 +68,15 @@ impl SpaceModel {
     }
 }
 
-impl Drop for Watch<'_> {
+impl<F: Simulate> Drop for Watch<'_, F> {
     fn drop(&mut self) {
         self.0.watchers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 /// Shared memory: each lane stamps its own part of the pages.
-pub struct SharedObject {
-    pub object: ObjectRef<Hosted>,
+pub struct SharedObject<F: Simulate> {
+    pub object: ObjectRef<Simulated<F>>,
     stamps: Vec<AtomicU64>,
     /// It is one lane's alone, who shortens and lengthens it: the pages that there are.
     size: Option<AtomicUsize>,
@@ -81,8 +85,8 @@ pub struct SharedObject {
 /// Objects that all lanes share; behind them, each lane has one of its own.
 pub const COMMON: usize = 2;
 
-impl SharedObject {
-    fn new(object: ObjectRef<Hosted>, pages: usize, own: bool) -> Self {
+impl<F: Simulate> SharedObject<F> {
+    fn new(object: ObjectRef<Simulated<F>>, pages: usize, own: bool) -> Self {
         let stamps = (0..pages).map(|_| AtomicU64::new(0)).collect();
         SharedObject { object, stamps, size: own.then(|| AtomicUsize::new(pages)) }
     }
@@ -337,15 +341,15 @@ pub const FRONTS: Mix = Mix {
     pauses: 24,
 };
 
-pub struct World {
+pub struct World<F: Simulate> {
     pub mix: &'static Mix,
     pub lanes: usize,
-    pub spaces: Vec<Mutex<Option<Arc<SpaceModel>>>>,
-    pub shared: Vec<SharedObject>,
+    pub spaces: Vec<Mutex<Option<Arc<SpaceModel<F>>>>>,
+    pub shared: Vec<SharedObject<F>>,
     /// Mapped privately only, so its pages never change.
-    pub file: ObjectRef<Hosted>,
+    pub file: ObjectRef<Simulated<F>>,
     /// Written and discarded by anybody at any time: each word is zero, or says whose it is.
-    pub volatile: ObjectRef<Hosted>,
+    pub volatile: ObjectRef<Simulated<F>>,
     clock: AtomicU64,
     pub counts: Counts,
 }
@@ -387,9 +391,9 @@ pub fn file_stamp(page: usize) -> u64 {
     if page.is_multiple_of(2) { 0xf11e_0000 + page as u64 } else { 0 }
 }
 
-impl World {
+impl<F: Simulate> World<F> {
     /// An empty world: one space, two shared objects, a file.
-    pub fn new(cpu: &Cpu, lanes: usize, slots: usize, mix: &'static Mix) -> World {
+    pub fn new(cpu: &Cpu<F>, lanes: usize, slots: usize, mix: &'static Mix) -> World<F> {
         let vm = cpu.vm();
         let object = |pages: usize| ObjectRef::anonymous(vm, pages as u64).expect("memory at the start");
         let shared = (0..COMMON + lanes)
@@ -421,19 +425,19 @@ impl World {
         if i < MIXED_PAGES {
             MIXED + (((i / BLOCK) * self.lanes + lane) * BLOCK + i % BLOCK) as u64 * PAGE_SIZE
         } else {
-            let border = APART + (lane as u64 * 4 + 2) * (1 << 20);
+            let border = apart::<F>() + (lane as u64 * 4 + 2) * (1 << 20);
             border - 40 * PAGE_SIZE + (i - MIXED_PAGES) as u64 * PAGE_SIZE
         }
     }
 
-    pub fn slot(&self, n: usize) -> Option<Arc<SpaceModel>> {
+    pub fn slot(&self, n: usize) -> Option<Arc<SpaceModel<F>>> {
         self.spaces[n].lock().clone()
     }
 }
 
 /// Writes the stamp of a page through the object.
-pub fn write_stamp(
-    object: &ObjectRef<Hosted>,
+pub fn write_stamp<F: Simulate>(
+    object: &ObjectRef<Simulated<F>>,
     page: u64,
     stamp: u64,
 ) -> Result<usize, quire_vm::object::IoError<Infallible>> {
