@@ -10,7 +10,7 @@
 //! Pins nest on a CPU and keep the thread there; nothing may sleep while pinned (Contract C5).
 
 use crate::atomic::{AtomicU64, Ordering, fence_full};
-use crate::hooks::{PreemptOff, preempt_off};
+use crate::hooks::{PreemptOff, preempt_off, thread_tag};
 use crate::per_cpu::PerCpu;
 use crate::rank::Rank;
 use crate::record;
@@ -48,7 +48,8 @@ unsafe impl Sync for Retired {}
 pub struct Slot {
     /// 0: idle; else (epoch << 1) | 1.
     pinned: AtomicU64,
-    /// Pins nest: only this CPU touches it, with preemption off.
+    /// Pins nest: only this CPU touches it, with preemption off. Where it can be checked that the CPU is one thread at a time,
+    /// the thread's [`tag`](crate::hooks::thread_tag) stands above the depth.
     depth: AtomicU64,
     bags: SpinLock<Bags>,
 }
@@ -105,6 +106,19 @@ pub struct Pinned<'a> {
     _cpu: PreemptOff,
 }
 
+/// Bits of [`Slot::depth`] that count.
+const DEPTH_BITS: u32 = 32;
+const DEPTH: u64 = (1 << DEPTH_BITS) - 1;
+
+/// What is per CPU is kept without locks by whoever has the CPU. Two threads that are the same CPU at once break all of it,
+/// and most of that shows long after: the epoch stands still, a waiter is never woken.
+#[inline(always)]
+fn assert_one_thread(ok: bool) {
+    if crate::hooks::TAGS && !crate::hooks::is_panicking() {
+        assert!(ok, "two threads are CPU {} at once", crate::hooks::current_cpu());
+    }
+}
+
 impl Domain {
     /// A domain over one [`Slot`] a CPU.
     pub fn new(slots: PerCpu<Slot>) -> Self {
@@ -116,8 +130,9 @@ impl Domain {
     pub fn pin(&self) -> Pinned<'_> {
         let cpu = preempt_off();
         let slot = self.slots.mine(&cpu);
-        let depth = slot.depth.load(Ordering::Relaxed);
-        slot.depth.store(depth + 1, Ordering::Relaxed);
+        let (depth, me) = (slot.depth.load(Ordering::Relaxed), thread_tag() << DEPTH_BITS);
+        assert_one_thread(depth == 0 || depth >> DEPTH_BITS == me >> DEPTH_BITS);
+        slot.depth.store(me | (depth & DEPTH) + 1, Ordering::Relaxed);
         if depth == 0 {
             let e = self.global.load(Ordering::Relaxed);
             // The swap is the store and the fence in one: what follows is not read before the pin is visible.
@@ -238,8 +253,10 @@ unsafe fn free_list(mut list: *mut Retired) {
 impl Drop for Pinned<'_> {
     #[inline]
     fn drop(&mut self) {
-        let depth = self.slot.depth.load(Ordering::Relaxed) - 1;
-        self.slot.depth.store(depth, Ordering::Relaxed);
+        let held = self.slot.depth.load(Ordering::Relaxed);
+        let (owner, depth) = (held >> DEPTH_BITS, (held & DEPTH).wrapping_sub(1));
+        assert_one_thread(owner == thread_tag() && depth <= DEPTH);
+        self.slot.depth.store(if depth == 0 { 0 } else { owner << DEPTH_BITS | depth }, Ordering::Relaxed);
         if depth == 0 {
             self.slot.pinned.store(0, Ordering::Release);
         }
@@ -271,6 +288,22 @@ mod tests {
         let mut n = unsafe { Box::from_raw(n.cast::<Node>()) };
         n.alive = 0;
         FREED.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    #[test]
+    #[cfg(any(debug_assertions, recording))]
+    #[should_panic(expected = "two threads are CPU 1 at once")]
+    fn two_threads_that_are_one_cpu_are_found() {
+        let domain = domain(2);
+        set_cpu(1);
+        let _pin = domain.pin();
+        std::thread::scope(|s| {
+            let other = s.spawn(|| {
+                set_cpu(1);
+                drop(domain.pin());
+            });
+            other.join().unwrap_or_else(|why| std::panic::resume_unwind(why));
+        });
     }
 
     #[test]

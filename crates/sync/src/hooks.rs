@@ -170,3 +170,16 @@ pub fn is_panicking() -> bool {
     #[cfg(not(any(test, loom, shuttle, feature = "std")))]
     false
 }
+
+/// Whether [`thread_tag`] tells threads apart: where threads of the host stand for CPUs, in builds that check.
+pub(crate) const TAGS: bool =
+    cfg!(any(debug_assertions, recording)) && cfg!(all(any(test, feature = "std"), not(any(loom, shuttle))));
+
+/// A small number of the calling thread; 0 where nothing is checked by it. (The checkers' threads are one of the host's.)
+#[inline(always)]
+pub(crate) fn thread_tag() -> u64 {
+    #[cfg(all(any(debug_assertions, recording), any(test, feature = "std"), not(any(loom, shuttle))))]
+    return threads::tag();
+    #[cfg(not(all(any(debug_assertions, recording), any(test, feature = "std"), not(any(loom, shuttle)))))]
+    0
+}

@@ -114,6 +114,18 @@ mod parking {
     pub fn unpark(_t: usize) {}
 }
 
+/// A number of the calling thread that no other has: from 1 on.
+#[cfg(all(any(debug_assertions, recording), not(any(loom, shuttle))))]
+pub(crate) fn tag() -> u64 {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    std::thread_local! {
+        static TAG: u32 = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    // A pin may be let go by what a thread drops at its very end.
+    TAG.try_with(|t| *t as u64).unwrap_or(0)
+}
+
 pub fn __quire_thread() -> usize {
     parking::handle()
 }

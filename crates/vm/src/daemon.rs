@@ -6,7 +6,7 @@
 use crate::machine::Machine;
 use crate::sleep::MaySleep;
 use crate::vm::Vm;
-use quire_sync::atomic::{AtomicBool, Ordering};
+use quire_sync::atomic::{AtomicBool, Ordering, fence_full};
 use quire_sync::hooks::{current_thread, now, park};
 
 /// Between two looks at pagers that have to be polled, in nanoseconds: shorter than a disk's answer, longer than a look.
@@ -21,6 +21,16 @@ pub enum Daemon {
     Pageout,
     /// Frees pages that nobody shows any more since somebody left. One thread.
     Reaper,
+}
+
+/// Done when a daemon's loop ends, however it does: a thread that dies of a panic leaves its work to whoever waits for it, and
+/// the panic is seen, instead of everybody asleep.
+pub(crate) struct OnEnd<F: FnMut()>(pub F);
+
+impl<F: FnMut()> Drop for OnEnd<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
 }
 
 /// What the daemons share.
@@ -50,6 +60,8 @@ impl<M: Machine> Vm<M> {
     /// Makes every daemon's loop end. What they were for is done by whoever needs it from then on.
     pub fn stop_daemons(&self) {
         self.daemons().stop.store(true, Ordering::Release);
+        // A daemon names its thread, fences and then looks whether it is to stop: one of the two sees the other.
+        fence_full();
         self.io().wake_completer();
         self.pageout().wake_daemon();
         self.wake_reaper();
@@ -63,6 +75,7 @@ impl<M: Machine> Vm<M> {
     fn run_completion(&'static self) {
         let mut may = MaySleep::here();
         self.io().set_completer(Some(current_thread()));
+        let _withdraws = OnEnd(|| self.io().set_completer(None));
         while !self.daemons().stopping() {
             self.poll_pagers();
             if self.finish_completed(&mut may) != 0 || self.io().has_completed() {
@@ -72,6 +85,5 @@ impl<M: Machine> Vm<M> {
             let polled = self.io().in_flight() != 0 && self.io().has_polled();
             park(polled.then(|| now() + POLL_EVERY));
         }
-        self.io().set_completer(None);
     }
 }

@@ -22,7 +22,7 @@ use crate::types::Pfn;
 use crate::vm::{BootMemory, Vm};
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
-use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence_full};
 use quire_sync::hooks::{ThreadHandle, relax, unpark};
 use quire_sync::{Rank, SpinLock, WaitQueue};
 
@@ -405,10 +405,12 @@ impl Io {
     /// The calling thread finishes what is complete from now on, and is woken for it. None: nobody does.
     pub(crate) fn set_completer(&self, thread: Option<ThreadHandle>) {
         self.completer.store(thread.map_or(0, |t| t.0.wrapping_add(1)), Ordering::Release);
+        // Before the daemon looks whether it is to stop, and for requests; see [`Vm::stop_daemons`] and [`Taken::start`].
+        fence_full();
         // Who sleeps and was to be woken by the daemon looks after itself now.
         self.waits.wake_all();
     }
-    fn has_completer(&self) -> bool {
+    pub(crate) fn has_completer(&self) -> bool {
         self.completer.load(Ordering::Acquire) != 0
     }
     pub(crate) fn wake_completer(&self) {

@@ -31,6 +31,7 @@
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
+use crate::daemon::OnEnd;
 use crate::error::{FaultError, OutOfMemory};
 use crate::frames::{Fill, For, Frame};
 use crate::index::Slot;
@@ -271,6 +272,10 @@ impl<M: Machine> Vm<M> {
         let mut may = MaySleep::here();
         let p = self.pageout();
         p.daemon.store(true, Ordering::Release);
+        let _withdraws = OnEnd(|| {
+            p.daemon.store(false, Ordering::Release);
+            p.waits.wake_all();
+        });
         while !self.daemons().stopping() {
             p.wanted.store(false, Ordering::Release);
             let mut hopeless = false;
@@ -282,8 +287,6 @@ impl<M: Machine> Vm<M> {
                 may.sleep_on(&p.daemon_waits, stop);
             }
         }
-        p.daemon.store(false, Ordering::Release);
-        p.waits.wake_all();
     }
 }
 

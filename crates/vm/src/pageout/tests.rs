@@ -1,16 +1,19 @@
 //! Memory that is short, on the test machine.
 
+use crate::daemon::Daemon;
+use crate::io::Polled;
 use crate::memory_store::FaultPlan;
 use crate::stats::Event;
 use crate::testing::{Boot, boot, page};
 use crate::tests::{anonymous, load, settled, store};
 use crate::types::Access;
 use crate::{FaultError, Space};
+use quire_sync::atomic::{AtomicU32, Ordering};
 
 /// A system with `frames` frames that programs can have, more or less.
 fn small(frames: u64) -> Boot {
     quire_sync::hooks::threads::set_cpu(0);
-    boot(frames, 2)
+    boot(frames, 3)
 }
 
 const PROMPT: FaultPlan = FaultPlan { delay: 0, pause: 0, fail_reads: 0, fail_writes: 0, window: 0, seed: 1 };
@@ -44,17 +47,16 @@ fn a_program_that_uses_four_times_the_memory_finds_everything_again() {
     }
 }
 
-// Natively only: daemons that run beside are not what the recording build, which is exact, is for.
 #[test]
-#[cfg(not(recording))]
 fn with_daemons_too() {
     let m = small(512);
     m.swap(2048, FaultPlan { delay: 2, window: 4, fail_writes: 9, seed: 5, ..PROMPT });
     let before = settled(m.vm);
     std::thread::scope(|s| {
-        for daemon in [crate::daemon::Daemon::Completion, crate::daemon::Daemon::Pageout] {
+        let (m, daemons) = (&m, [Daemon::Completion, Daemon::Pageout]);
+        for (daemon, cpu) in daemons.into_iter().zip(1..) {
             s.spawn(move || {
-                quire_sync::hooks::threads::set_cpu(1);
+                quire_sync::hooks::threads::set_cpu(cpu);
                 m.vm.daemon_run(daemon);
             });
         }
@@ -63,6 +65,34 @@ fn with_daemons_too() {
     });
     assert_eq!((m.vm.swap().free(), settled(m.vm)), (2048, before));
     m.vm.queues().check(true).unwrap();
+}
+
+/// Fails when it is polled for the third time.
+struct Breaks(AtomicU32);
+
+impl Polled for Breaks {
+    fn poll(&self) -> bool {
+        assert_ne!(self.0.fetch_add(1, Ordering::Relaxed), 3, "the daemon breaks");
+        false
+    }
+}
+
+#[test]
+fn a_daemon_that_dies_leaves_its_work_to_who_waits() {
+    let m = small(512);
+    m.swap(2048, FaultPlan { delay: 2, window: 4, seed: 5, ..PROMPT });
+    m.vm.poll_with(Box::leak(Box::new(Breaks(AtomicU32::new(0))))).unwrap();
+    std::thread::scope(|s| {
+        let daemon = s.spawn(|| {
+            quire_sync::hooks::threads::set_cpu(1);
+            m.vm.daemon_run(Daemon::Completion);
+        });
+        while !m.vm.io().has_completer() && !daemon.is_finished() {
+            std::thread::yield_now();
+        }
+        overcommit(&m, 800);
+        assert!(daemon.join().is_err(), "it died of its panic, while threads waited for it");
+    });
 }
 
 #[test]
