@@ -39,6 +39,7 @@ impl<F: Simulate> Worker<'_, F> {
 
     pub fn seen(&self, r: Result<Option<u64>, FaultError>) -> Seen {
         self.world.counts.accesses.fetch_add(1, Ordering::Relaxed);
+        self.told(&r);
         r.map_or_else(
             |e| {
                 self.world.counts.faults_failed.fetch_add(1, Ordering::Relaxed);

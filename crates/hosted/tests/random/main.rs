@@ -1,8 +1,9 @@
 //! Random operations from several CPUs, checked against a model of what memory must contain, with every translation watched and
 //! the consistency checker on.
 //!
-//! Every run prints the command that repeats it. `QUIRE_SEED=n` runs with that seed: each CPU then issues the same operations in
-//! the same order (with one CPU the whole run repeats; with more the interleaving is the host's). `QUIRE_STEPS=n` sets the
+//! Every run prints the command that repeats it. `QUIRE_SEED=n` runs with that seed: with one CPU the whole run repeats, to the
+//! last count. With more, the n-th operation of each CPU is of the same kind and draws from the same random numbers; the
+//! interleaving is the host's, and where CPUs look for each other decides about places (`reproduce`). `QUIRE_STEPS=n` sets the
 //! operations a CPU, `QUIRE_SOAK=n` makes every run n times as long, `QUIRE_MUTANT=Name` leaves out a step of a protocol.
 //!
 //! All configurations together do a million operations on x86-64, and a tenth of that on RISC-V.
@@ -11,15 +12,17 @@ mod access;
 mod memory;
 mod mutants;
 mod paging;
+mod reproduce;
 mod worker;
 mod world;
 
 use quire_hosted::{Account, Cpu, Settings, Simulate, Simulated, Sv39, X86_64};
 use quire_vm::check::Level;
 use quire_vm::memory_store::FaultPlan;
+use quire_vm::stats::Event;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
-use worker::Worker;
+use worker::{History, Worker};
 use world::{COPIES, DISCARDS, ENDS, EVERYTHING, FRONTS, MUCH, Mix, SOURCES, STALE, World};
 
 quire_hosted::of_each_architecture!(
@@ -51,6 +54,7 @@ fn seed() -> u64 {
     from_environment("QUIRE_SEED").unwrap_or_else(fresh)
 }
 
+#[derive(Clone, Copy)]
 struct Plan {
     cpus: usize,
     frames: u64,
@@ -86,11 +90,24 @@ impl Reduced for Sv39 {
     }
 }
 
+/// What a run did, for comparison with another one.
+#[derive(PartialEq, Eq, Debug)]
+struct Outcome {
+    /// Of each CPU.
+    histories: Vec<History>,
+    counts: String,
+    /// Every event that the core counted.
+    events: Vec<(&'static str, u64)>,
+    settled: Account,
+}
+
 fn run<F: Reduced>(plan: Plan) {
-    let seed = seed();
     let soak = from_environment("QUIRE_SOAK").unwrap_or(1) as usize;
-    let whole = F::part(&plan);
-    let steps = from_environment("QUIRE_STEPS").map_or(whole * soak, |n| n as usize);
+    let steps = from_environment("QUIRE_STEPS").map_or(F::part(&plan) * soak, |n| n as usize);
+    run_with::<F>(plan, seed(), steps);
+}
+
+fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
     let name = std::thread::current().name().unwrap_or_default().to_owned();
     println!(
         "to repeat: QUIRE_SEED={seed} QUIRE_STEPS={steps} cargo test -p quire-hosted --test random -- --exact {name}"
@@ -117,8 +134,8 @@ fn run<F: Reduced>(plan: Plan) {
     mutants::switch_on(mutant);
     let threads = (daemons > 0).then(|| paging::start_daemons(vm, plan.cpus));
     let peak = AtomicU64::new(0);
-    std::thread::scope(|s| {
-        for id in 0..plan.cpus {
+    let histories = std::thread::scope(|s| {
+        let start = |id| {
             let (world, peak) = (&world, &peak);
             s.spawn(move || {
                 let cpu = Cpu::attach(vm, id);
@@ -127,8 +144,11 @@ fn run<F: Reduced>(plan: Plan) {
                     worker.work(50);
                     peak.fetch_max(paging::demand(vm), Ordering::Relaxed);
                 }
-            });
-        }
+                worker.history()
+            })
+        };
+        let threads: Vec<_> = (0..plan.cpus).map(start).collect();
+        threads.into_iter().map(|t| t.join().unwrap_or_else(|e| std::panic::resume_unwind(e))).collect()
     });
     // From here on who needs something done does it.
     if let Some(threads) = threads {
@@ -155,11 +175,14 @@ fn run<F: Reduced>(plan: Plan) {
     for shared in &world.shared {
         shared.object.check(true).unwrap_or_else(|broken| panic!("{broken}"));
     }
+    let counts = format!("{:?}", world.counts);
     drop(world);
     if let Some(swap) = swap {
-        let _kept = (steps >= whole).then(|| paging::finish(vm, swap, peak.into_inner()));
+        let _kept = (steps >= F::part(&plan)).then(|| paging::finish(vm, swap, peak.into_inner()));
     }
     before.assert_settled(vm);
+    let events = Event::ALL.iter().map(|e| (e.name(), vm.stats().total(*e))).collect();
+    Outcome { histories, counts, events, settled: Account::of(vm) }
 }
 
 fn one_cpu_sees_what_it_wrote<F: Reduced>() {

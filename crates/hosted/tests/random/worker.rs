@@ -6,6 +6,7 @@ use quire_hosted::{Cpu, Simulate};
 use quire_vm::map::{Advice, MapRequest, Move, Placement, Tag};
 use quire_vm::sleep::MaySleep;
 use quire_vm::{FaultError, MapError, PAGE_SIZE, Prot, VirtRange};
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,11 +15,30 @@ pub struct Worker<'w, F: Simulate> {
     pub world: &'w World<F>,
     pub cpu: &'w Cpu<F>,
     pub lane: usize,
+    seed: u64,
     random: u64,
+    /// Steps begun so far, in this worker's life.
+    steps: u64,
+    history: History,
     /// Makes stamps that nobody has used before.
     stamps: u64,
     /// What it did last, for the message when something is wrong.
     pub doing: String,
+}
+
+/// Digests of what a worker did.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct History {
+    /// The operations, in order.
+    pub asked: Cell<u64>,
+    /// Their arguments and how they ended, every value that was read among them.
+    pub told: Cell<u64>,
+}
+
+/// FNV-1a.
+fn fold(digest: &Cell<u64>, bytes: &[u8]) {
+    digest
+        .set(bytes.iter().fold(digest.get(), |d, b| (d ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3).wrapping_add(1)));
 }
 
 pub type Pages<'a> = quire_sync::MutexGuard<'a, Vec<Page>>;
@@ -27,9 +47,30 @@ pub const RW: Prot = Prot::READ.union(Prot::WRITE);
 
 impl<'w, F: Simulate> Worker<'w, F> {
     pub fn new(world: &'w World<F>, cpu: &'w Cpu<F>, lane: usize, seed: u64) -> Self {
-        let random = (seed ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(lane as u64 * 2 + 3) | 1;
-        cpu.disturb_every(world.mix.pauses, random);
-        Worker { world, cpu, lane, random, stamps: 0, doing: String::new() }
+        let seed = (seed ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(lane as u64 * 2 + 3) | 1;
+        cpu.disturb_every(world.mix.pauses, seed);
+        let history = History::default();
+        Worker { world, cpu, lane, seed, random: seed, steps: 0, history, stamps: 0, doing: String::new() }
+    }
+
+    /// What was done until now, and what came of it.
+    pub fn history(&self) -> History {
+        self.history.clone()
+    }
+
+    /// Notes what came of something.
+    pub fn told(&self, what: &dyn std::fmt::Debug) {
+        fold(&self.history.told, format!("{what:?}").as_bytes());
+    }
+
+    /// The random numbers of the next step: they follow from the seed and the step alone, not from what other CPUs did.
+    fn begin_step(&mut self) {
+        // splitmix64 (Steele, Lea, Flood 2014).
+        self.steps += 1;
+        let z = self.seed.wrapping_add(self.steps.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        self.random = (z ^ z >> 31) | 1;
     }
 
     pub fn random(&mut self, n: usize) -> usize {
@@ -57,6 +98,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
     /// `steps` random operations.
     pub fn work(&mut self, steps: usize) {
         for step in 0..steps {
+            self.begin_step();
             // Mostly two of the spaces, so that CPUs meet.
             let n = if self.random(3) == 0 { self.random(self.world.spaces.len()) } else { self.random(2) };
             if self.cpu.vm().machine().has_failed() {
@@ -68,6 +110,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
             let Some((n, model)) = found else { continue };
             self.cpu.enter(&model.space);
             self.step(&model, n);
+            fold(&self.history.told, self.doing.as_bytes());
             if step % 64 == 0 && self.random(2) == 0 {
                 self.cpu.idle(model.space.pmap());
             }
@@ -77,7 +120,9 @@ impl<'w, F: Simulate> Worker<'w, F> {
     }
 
     fn step(&mut self, model: &Arc<SpaceModel<F>>, n: usize) {
-        match self.mixed_op() {
+        let op = self.mixed_op();
+        fold(&self.history.asked, &[op as u8]);
+        match op {
             Op::Map => self.map(model),
             Op::Unmap => self.unmap(model),
             Op::Protect => self.protect(model),
@@ -181,6 +226,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         f: impl Fn(usize, State) -> State,
     ) {
         let (watched, what) = (model.watched(), Arc::from(self.doing.as_str()));
+        self.told(&("done", &run, span.to));
         for i in run {
             pages[i].change(span, watched, |s| f(i, s));
             pages[i].note(span, &what);
@@ -197,6 +243,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         f: impl Fn(State) -> State,
     ) {
         let (watched, what) = (model.watched(), Arc::from(self.doing.as_str()));
+        self.told(&("perhaps", &run, span.to));
         for i in run {
             let mut states = pages[i].now().to_vec();
             states.extend(pages[i].now().iter().map(|s| f(*s)).collect::<Vec<_>>());
@@ -206,6 +253,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
     }
 
     pub fn no_memory(&self) {
+        self.told(&"no memory");
         self.world.counts.out_of_memory.fetch_add(1, Ordering::Relaxed);
     }
 
