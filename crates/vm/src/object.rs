@@ -15,6 +15,7 @@ mod device;
 mod marks;
 mod parts;
 mod range;
+mod truncate;
 mod write_back;
 
 pub use content::IoError;
@@ -32,7 +33,6 @@ use crate::page::Page;
 use crate::pager::Pager;
 use crate::reaper;
 use crate::remove;
-use crate::rmap;
 use crate::slab::Slab;
 use crate::sleep::MaySleep;
 use crate::steal;
@@ -390,33 +390,6 @@ impl<M: Machine> ObjectRef<M> {
     /// A handle on an object that a backing shows. `None` for private memory, which has none, and for one that is going.
     pub fn of(object: &Object<M>, pin: &Pinned<'_>) -> Option<Self> {
         (!object.is_private() && object.try_ref(pin)).then(|| ObjectRef { object: NonNull::from(object) })
-    }
-
-    /// Changes the size. Shrinking takes the pages beyond the end away, from the object and from everybody who maps them, and
-    /// zeroes the rest of the last page. The caller serialises size changes of one object (the file's own lock). May sleep. A
-    /// device keeps its size ([`ObjectRef::revoke`]).
-    pub fn set_size(&self, bytes: u64) {
-        if self.device().is_some() {
-            return;
-        }
-        let old = self.size();
-        if bytes > old && !old.is_multiple_of(PAGE_SIZE) {
-            // What programs have stored behind the end through mappings does not become the file's.
-            content::zero_tail(self, old, &mut MaySleep::here());
-        }
-        self.size.store(bytes, Ordering::Release);
-        if bytes < old {
-            // Insert: "insert busy, fence, read the size". Here: "write the size, fence, look".
-            fence_full();
-            let mut may = MaySleep::here();
-            let gone = bytes.div_ceil(PAGE_SIZE)..crate::index::KEYS;
-            remove::evict(self, gone.clone(), &mut may);
-            // Copies of private mappings stay where they are, and cannot be reached: as if the file's own pages lay there.
-            let _flushed = rmap::unmap_shown(self, gone);
-            if !bytes.is_multiple_of(PAGE_SIZE) {
-                content::zero_tail(self, bytes, &mut may);
-            }
-        }
     }
 
     /// Pages the pages of `pages` out: writes what changed, and frees the frames. What is in use, or cannot be written, stays.

@@ -207,6 +207,42 @@ fn truncation_takes_pages_from_every_mapping_and_the_rest_of_the_last_page_is_ze
 }
 
 #[test]
+fn truncation_takes_the_copies_that_private_mappings_have_made() {
+    let m = system();
+    let before = settled(m.vm);
+    {
+        let file = ObjectRef::anonymous(m.vm, 100).unwrap();
+        let space = Space::new(m.vm).unwrap();
+        show(&space, 0, 100, &file, false);
+        let other = Space::new(m.vm).unwrap();
+        show(&other, 7, 100, &file, false);
+        // Copies in three layers: of parent and child each, and of both.
+        (0..100).for_each(|n| store(&space, page(n), 1));
+        let child = space.fork().unwrap();
+        (0..100).step_by(2).for_each(|n| store(&space, page(n), 2));
+        (0..100).step_by(3).for_each(|n| store(&child, page(n), 3));
+        (0..100).for_each(|n| store(&other, page(n + 7), 4));
+        file.set_size(40 * PAGE_SIZE + 100);
+        let own = |s: &Space<_>| s.stats().resident_pages;
+        assert_eq!((own(&space), own(&other)), (41, 41));
+        for (s, n) in [(&space, 41), (&child, 99), (&other, 60)] {
+            assert_eq!(s.fault(page(n), Access::Read), Err(FaultError::BeyondEnd));
+        }
+        file.set_size(100 * PAGE_SIZE);
+        for n in 0..100 {
+            let kept = |value| if n <= 40 { value } else { 0 };
+            assert_eq!(load(&space, page(n)), kept(if n % 2 == 0 { 2 } else { 1 }), "page {n}");
+            assert_eq!(load(&child, page(n)), kept(if n % 3 == 0 { 3 } else { 1 }), "page {n}");
+            assert_eq!(load(&other, page(n + 7)), kept(4), "page {n}");
+        }
+        for s in [&space, &child, &other] {
+            s.check(true).unwrap();
+        }
+    }
+    assert_eq!(settled(m.vm), before);
+}
+
+#[test]
 fn a_shell_that_forks_a_thousand_times_keeps_a_short_chain_and_copies_little() {
     let m = system();
     let space = Space::new(m.vm).unwrap();

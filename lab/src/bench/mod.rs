@@ -3,6 +3,7 @@
 
 pub mod chain;
 pub mod fault;
+pub mod flush;
 pub mod fork;
 pub mod kernel_map;
 pub mod mapper;
@@ -33,6 +34,7 @@ pub const ALL: &[&Bench] = &[
     &chain::LINES,
     &chain::FAMILY,
     &range::VISITS,
+    &flush::QUEUES,
     &rmap::BYTES,
     &rmap::LOCKS,
     &kernel_map::FIND,

@@ -78,6 +78,24 @@ impl Record {
         }
         takes
     }
+    /// The longest time for which a CPU held a lock of `rank`, in accesses of that CPU to shared memory; 0 where it took none.
+    pub fn longest_hold(&self, rank: Rank) -> usize {
+        let mut longest = 0;
+        // By lock and CPU: accesses since it was taken.
+        let mut held: BTreeMap<(usize, CpuId), usize> = BTreeMap::new();
+        for access in &self.accesses {
+            let lock = (access.address, access.cpu);
+            match access.kind {
+                Kind::Take(Some(r)) if r == rank => drop(held.insert(lock, 0)),
+                Kind::Release(Some(r)) if r == rank => longest = longest.max(held.remove(&lock).unwrap_or(0)),
+                kind if kind.touches() => {
+                    held.iter_mut().filter(|((_, cpu), _)| *cpu == access.cpu).for_each(|(_, n)| *n += 1);
+                }
+                _ => {}
+            }
+        }
+        longest
+    }
     /// How many fences stand between accesses.
     pub fn fences(&self) -> usize {
         self.accesses.iter().filter(|a| a.kind == Kind::Fence).count()

@@ -19,6 +19,25 @@ fn said(record: &Record, words: &[(&str, *const u8)]) -> Vec<String> {
 }
 
 #[test]
+fn the_longest_hold_is_that_of_one_cpu_and_one_rank() {
+    let (short, long, other) = (SpinLock::new(Rank(7), 0), SpinLock::new(Rank(7), 0), SpinLock::new(Rank(9), 0));
+    let word = AtomicU64::new(0);
+    let ((), record) = scope(|| {
+        as_cpu(1, || *short.lock() = 1);
+        as_cpu(2, || {
+            let guard = long.lock();
+            (0..5).for_each(|n| word.store(n, Ordering::Relaxed));
+            // What another CPU does meanwhile is not counted.
+            as_cpu(3, || (0..100).for_each(|n| word.store(n, Ordering::Relaxed)));
+            drop(guard);
+            (0..50).for_each(|n| word.store(n, Ordering::Relaxed));
+            *other.lock() = 1;
+        });
+    });
+    assert_eq!([7, 9, 11].map(|r| record.longest_hold(Rank(r))), [5, 1, 0]);
+}
+
+#[test]
 fn a_message_passed_under_a_lock_is_recorded_step_by_step() {
     struct Channel {
         lock: SpinLock<u32>,

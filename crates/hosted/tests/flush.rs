@@ -1,0 +1,41 @@
+//! Locks of the page queues while a large file is written back and thrown away: a walk over an object holds none of them. Only
+//! the recording build can tell: `RUSTFLAGS="--cfg recording" cargo test -p quire-hosted`.
+#![cfg(recording)]
+
+use quire_hosted::{Cpu, Hosted, Settings};
+use quire_sync::Rank;
+use quire_sync::record::{Record, scope};
+use quire_vm::check::Level;
+use quire_vm::memory_store::{FaultPlan, MemoryStore};
+use quire_vm::{ObjectRef, PAGE_SIZE};
+use std::ptr::NonNull;
+
+const PAGES: u64 = 2048;
+
+fn takes(record: &Record) -> usize {
+    let by_rank = record.lock_takes_by_rank();
+    [Rank::QUEUE, Rank::QUEUE_BATCH].iter().filter_map(|rank| by_rank.get(&Some(*rank))).sum()
+}
+
+#[test]
+fn no_queue_is_locked_over_a_walk_that_writes_back_or_takes_away() {
+    let vm = Hosted::boot(Settings { cpus: 1, frames: 4 * PAGES, check: Level::Never, ..Settings::default() });
+    let _cpu = Cpu::attach(vm, 0);
+    let bytes = vec![0u8; (PAGES * PAGE_SIZE) as usize].leak();
+    // SAFETY: leaked, and nobody else's.
+    let store = unsafe { MemoryStore::new(NonNull::from(bytes).cast(), PAGES, FaultPlan::default()) };
+    let store = Box::leak(Box::new(store));
+    vm.poll_with(store).unwrap();
+    let file = ObjectRef::with_pager(vm, store, PAGES * PAGE_SIZE).unwrap();
+    for page in 0..PAGES {
+        file.write(page * PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();
+    }
+    let (written, record) = scope(|| file.write_back(0..PAGES));
+    assert_eq!(written, Ok(PAGES));
+    assert_eq!(takes(&record), 0, "what is written stays where it is listed");
+    let (_, record) = scope(|| file.discard(0..PAGES));
+    assert_eq!(file.resident(), 0);
+    assert!(takes(&record) as u64 <= PAGES, "each page leaves its part once: {}", takes(&record));
+    let longest = record.longest_hold(Rank::QUEUE);
+    assert!((1..=16).contains(&longest), "a part is held while one page is unlinked: {longest} accesses");
+}

@@ -1,0 +1,108 @@
+//! A new size: what lies beyond a nearer end goes, from the object and from everybody who shows it.
+//!
+//! # Copies
+//! Private mappings have copies of a file's pages in layers in front of it. Those beyond the new end go too, wherever they are,
+//! as on Linux: they are memory that nobody can reach, and would come back if the file grew again. A layer in front of a file
+//! is shown by chains that all have the file behind it at the same place, so what one chain's window says holds for every
+//! chain that shows the layer.
+//!
+//! | | fault copies, beyond the end | collapse moves a copy | fork, clip |
+//! |---|---|---|---|
+//! | **truncate** | insert, fence, look at the size; here: size, fence, look for pages: one of them takes the copy back | filled before it is emptied, and forward only once: two looks in a row that find nothing | the list's part is held; the old or the new backing is there |
+
+use super::{Object, ObjectRef, content};
+use crate::backing::Backing;
+use crate::index::KEYS;
+use crate::interval::Interval;
+use crate::machine::Machine;
+use crate::page_in::Kept;
+use crate::remove;
+use crate::rmap;
+use crate::sleep::MaySleep;
+use crate::types::{PAGE_SHIFT, PAGE_SIZE, VirtRange};
+use core::ops::{ControlFlow, Range};
+use quire_sync::atomic::{Ordering, fence_full};
+use quire_sync::epoch::Pinned;
+
+impl<M: Machine> ObjectRef<M> {
+    /// Changes the size. Shrinking takes the pages beyond the end away, from the object and from everybody who maps them, with
+    /// the copies that private mappings have made of them, and zeroes the rest of the last page. The caller serialises size
+    /// changes of one object (the file's own lock). May sleep. A device keeps its size ([`ObjectRef::revoke`]).
+    pub fn set_size(&self, bytes: u64) {
+        if self.device().is_some() {
+            return;
+        }
+        let old = self.size();
+        if bytes > old && !old.is_multiple_of(PAGE_SIZE) {
+            // What programs have stored behind the end through mappings does not become the file's.
+            content::zero_tail(self, old, &mut MaySleep::here());
+        }
+        self.size.store(bytes, Ordering::Release);
+        if bytes < old {
+            // Insert: "insert busy, fence, read the size". Here: "write the size, fence, look".
+            fence_full();
+            let mut may = MaySleep::here();
+            let gone = bytes.div_ceil(PAGE_SIZE)..KEYS;
+            remove::evict(self, gone.clone(), &mut may);
+            drop_copies(self, gone.clone(), &mut may);
+            let _flushed = rmap::unmap_shown(self, gone);
+            if !bytes.is_multiple_of(PAGE_SIZE) {
+                content::zero_tail(self, bytes, &mut may);
+            }
+        }
+    }
+}
+
+/// Layers that are looked for at a time, under the lock of a part of the list.
+const LAYERS: usize = 16;
+
+/// Layers with copies, kept while nothing else is held.
+struct Copies<M: Machine> {
+    layers: [Option<(Kept<M>, Range<u64>)>; LAYERS],
+    len: usize,
+}
+
+impl<M: Machine> Copies<M> {
+    /// Adds the layers in front of `b`, which shows a file, that have anything where `b` shows `gone`. Breaks when full.
+    fn add_in_front(&mut self, b: &Backing<M>, gone: &Range<u64>, pin: &Pinned<'_>) -> ControlFlow<()> {
+        let (from, to) = (gone.start.max(Interval::start(b)), gone.end.min(Interval::end(b)));
+        if from >= to {
+            return ControlFlow::Continue(());
+        }
+        let start = b.va(from);
+        let part = VirtRange { start, end: start + ((to - from) << PAGE_SHIFT) };
+        for layer in b.all_in_front(pin) {
+            let Some(part) = layer.range().intersect(&part) else { continue };
+            let Some(object) = layer.object().filter(|o| o.is_private()) else { continue };
+            let first = layer.key(part.start);
+            let keys = first..first + (part.len() >> PAGE_SHIFT);
+            if object.index().first(keys.start, keys.end, pin).is_none() {
+                continue;
+            }
+            let Some(kept) = Kept::new(object, pin) else { continue };
+            self.layers[self.len] = Some((kept, keys));
+            self.len += 1;
+            if self.len == LAYERS {
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// Takes the copies away that private mappings have of the pages `gone` of `file`, which end before them.
+fn drop_copies<M: Machine>(file: &Object<M>, gone: Range<u64>, may: &mut MaySleep) {
+    // A copy that moves from behind to the front between the looks at both is found by the next look.
+    let mut empty = 0;
+    while empty < 2 {
+        let mut copies = Copies { layers: [const { None }; LAYERS], len: 0 };
+        {
+            let pin = may.pin(file.vm().epoch());
+            let _full = file.parts().search(gone.start, gone.end, |b| copies.add_in_front(b, &gone, &pin));
+        }
+        empty = if copies.len == 0 { empty + 1 } else { 0 };
+        for (layer, keys) in copies.layers.into_iter().flatten() {
+            remove::evict(layer.object(), keys, may);
+        }
+    }
+}
