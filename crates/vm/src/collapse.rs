@@ -11,10 +11,15 @@
 //! table page's lock. A fault that walked front to back while a page moved forward may have missed it in both layers; it
 //! looks behind its new page once more before it installs it, and finds the front's slot taken, or the page. A page that a
 //! fault is making is busy until it is installed or given up; until then it hides nothing (mutant [`Mutant::BusyHides`]).
+//!
+//! # What is in swap
+//! It moves too, without being read: the index slot is the page's then, so who moves it holds the slot as he would hold a page
+//! busy ([`TakenSlot`]), and fills the new one before he empties it. A fault that meets the slot looks again; one that has read
+//! it before finds that it says something else when it puts its page there (mutant [`Mutant::SwapInTwoSlots`]).
 
 use crate::backing::{self, Backing};
 use crate::flush::Flushed;
-use crate::index::{Cursor, FillError, Slot};
+use crate::index::{Cursor, FillError, Slot, TakenSlot};
 use crate::interval::Interval;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
@@ -22,6 +27,7 @@ use crate::object::Object;
 use crate::page::Page;
 use crate::rmap::{self, Batch};
 use crate::stats::Event;
+use crate::swap::Slots;
 use crate::types::VirtRange;
 use crate::vm::Vm;
 use core::ptr::NonNull;
@@ -125,6 +131,73 @@ fn front_is_smaller<M: Machine>(
 /// No memory to go on.
 struct Full;
 
+/// What is moved, held so that it stays where it is meanwhile.
+enum Held<'p, M: Machine> {
+    /// A page, busy.
+    Page(&'static Page),
+    /// A page in swap, held by its slot. It is in both slots for no moment: who reads it in takes the swap slot along, from one.
+    Swap(TakenSlot<'p, &'static Vm<M>>),
+    /// A cut.
+    Cut,
+}
+
+impl<'p, M: Machine> Held<'p, M> {
+    /// `None`: it is in somebody's hands, or nothing to move.
+    fn take(vm: &'static Vm<M>, from: (&'p Object<M>, u64), slot: Slot, pin: &'p Pinned<'_>) -> Option<Self> {
+        match slot {
+            Slot::Page(pfn) => vm.try_busy_page(from.0, from.1, vm.page(pfn)).map(Held::Page),
+            Slot::Swap(_) if mutant(Mutant::SwapInTwoSlots) => Some(Held::Cut),
+            Slot::Swap(_) => from.0.index().take(from.1, slot, pin).map(Held::Swap),
+            Slot::Cut => Some(Held::Cut),
+            _ => None,
+        }
+    }
+
+    /// The new slot is filled: completes the move.
+    fn settle(self, vm: &'static Vm<M>, slot: Slot, from: (&Object<M>, u64), to: (&Object<M>, u64), pin: &Pinned<'_>) {
+        match self {
+            Held::Page(page) => {
+                page.rename(to.0.address(), to.1);
+                from.0.index().clear(from.1, slot, pin);
+                vm.unbusy(page);
+                vm.stats().count(Event::PageMoved);
+            }
+            Held::Swap(taken) => {
+                taken.empty();
+                vm.stats().count(Event::PageMoved);
+            }
+            // It may have been filled by a fault meanwhile: then that page stays in front, as it should.
+            Held::Cut => _ = from.0.index().clear(from.1, slot, pin),
+        }
+    }
+
+    /// It stays where it is.
+    fn stay(self, vm: &'static Vm<M>) {
+        if let Held::Page(page) = self {
+            vm.unbusy(page);
+        }
+    }
+
+    /// It is hidden for good: it goes.
+    fn destroy(self, vm: &'static Vm<M>, slot: Slot, from: (&Object<M>, u64), pin: &Pinned<'_>) {
+        match (self, slot) {
+            (Held::Page(page), Slot::Page(pfn)) => {
+                // Hidden, so hardly mapped; but a leaf may be on its way out still.
+                let mut batch = Batch::new();
+                batch.push(from.1, pfn);
+                let _flushed = rmap::unmap(from.0, &batch);
+                from.0.index().clear(from.1, slot, pin);
+                vm.release_page(page);
+            }
+            (Held::Swap(taken), Slot::Swap(at)) => {
+                taken.empty();
+                vm.swap().release(Slots { first: at, len: 1 });
+            }
+            _ => _ = from.0.index().clear(from.1, slot, pin),
+        }
+    }
+}
+
 /// Moves what is at `from` (in front) into `to` (behind it), whose content it hides. `more`: there are layers behind `to`.
 fn move_down<M: Machine>(
     vm: &'static Vm<M>,
@@ -134,45 +207,51 @@ fn move_down<M: Machine>(
     more: bool,
     pin: &Pinned<'_>,
 ) -> Result<(), Full> {
-    let page = match slot {
-        Slot::Page(pfn) => match vm.try_busy_page(from.0, from.1, vm.page(pfn)) {
-            Some(page) => Some(page),
-            None => return Ok(()),
-        },
-        Slot::Cut => None,
-        _ => return Ok(()),
-    };
-    let done = match to.0.index().get(to.1, pin) {
-        Slot::Page(old) => match vm.try_busy_page(to.0, to.1, vm.page(old)) {
-            Some(hidden) => {
-                // Hidden, so hardly mapped; but a leaf may be on its way out still.
+    let Some(held) = Held::take(vm, from, slot, pin) else { return Ok(()) };
+    // A cut with nothing behind it hides nothing.
+    let keeps = slot != Slot::Cut || more;
+    let there = to.0.index().get(to.1, pin);
+    let done = match there {
+        Slot::Page(_) | Slot::Swap(_) => match Held::take(vm, to, there, pin) {
+            Some(Held::Page(hidden)) if keeps => {
                 let mut batch = Batch::new();
-                batch.push(to.1, old);
+                batch.push(to.1, vm.pfn_of_page(hidden));
                 let _flushed = rmap::unmap(to.0, &batch);
-                let replaced = if page.is_some() || more {
-                    to.0.index().replace(to.1, Slot::Page(old), slot, pin)
-                } else {
-                    to.0.index().clear(to.1, Slot::Page(old), pin)
-                };
+                let replaced = to.0.index().replace(to.1, there, slot, pin);
                 debug_assert!(replaced, "a busy page stays in its slot");
                 vm.release_page(hidden);
                 true
             }
+            Some(Held::Swap(mut hidden)) if keeps => {
+                hidden.replace(slot);
+                if let Slot::Swap(at) = there {
+                    vm.swap().release(Slots { first: at, len: 1 });
+                }
+                true
+            }
+            Some(hidden) => {
+                hidden.destroy(vm, there, to, pin);
+                true
+            }
             None => false,
         },
-        Slot::Cut => page.is_none() || to.0.index().replace(to.1, Slot::Cut, slot, pin),
-        Slot::Empty if page.is_none() && !more => true,
+        Slot::Cut => slot == Slot::Cut || to.0.index().replace(to.1, Slot::Cut, slot, pin),
+        Slot::Empty if !keeps => true,
         Slot::Empty => match to.0.index().fill(to.1, slot, vm, pin) {
             Ok(()) => true,
             Err(FillError::OutOfMemory) => {
-                page.inspect(|p| vm.unbusy(p));
+                held.stay(vm);
                 return Err(Full);
             }
             Err(_) => false,
         },
         _ => false,
     };
-    settle(vm, page, slot, from, to, done, pin);
+    if done {
+        held.settle(vm, slot, from, to, pin)
+    } else {
+        held.stay(vm)
+    }
     Ok(())
 }
 
@@ -185,75 +264,39 @@ fn move_up<M: Machine>(
     more: bool,
     pin: &Pinned<'_>,
 ) -> Result<(), Full> {
-    let page = match slot {
-        Slot::Page(pfn) => match vm.try_busy_page(from.0, from.1, vm.page(pfn)) {
-            Some(page) => Some(page),
-            None => return Ok(()),
-        },
-        Slot::Cut => None,
-        _ => return Ok(()),
-    };
-    if page.is_none() && !more {
-        from.0.index().clear(from.1, slot, pin);
+    let Some(held) = Held::take(vm, from, slot, pin) else { return Ok(()) };
+    if slot == Slot::Cut && !more {
+        held.destroy(vm, slot, from, pin);
         return Ok(());
     }
     if mutant(Mutant::EmptyBeforeFill) {
         from.0.index().clear(from.1, slot, pin);
     }
     match to.0.index().fill(to.1, slot, vm, pin) {
-        Ok(()) => settle(vm, page, slot, from, to, true, pin),
-        Err(FillError::Taken(taken @ (Slot::Page(_) | Slot::Cut))) => {
+        Ok(()) => held.settle(vm, slot, from, to, pin),
+        Err(FillError::Taken(taken @ (Slot::Page(_) | Slot::Swap(_) | Slot::Cut))) => {
             // What stands in front hides this one, where it is there to stay: a page that a fault is making right now may
-            // be a copy of this one, and be given up.
+            // be a copy of this one, and be given up. (One that is being read from swap goes back there at worst.)
             let over = match taken {
                 Slot::Page(pfn) => match vm.try_busy_page(to.0, to.1, vm.page(pfn)) {
                     Some(over) => Some(over),
                     None if mutant(Mutant::BusyHides) => None,
                     None => {
-                        page.inspect(|p| vm.unbusy(p));
+                        held.stay(vm);
                         return Ok(());
                     }
                 },
                 _ => None,
             };
-            if let (Some(hidden), Slot::Page(pfn)) = (page, slot) {
-                let mut batch = Batch::new();
-                batch.push(from.1, pfn);
-                let _flushed = rmap::unmap(from.0, &batch);
-                from.0.index().clear(from.1, slot, pin);
-                vm.release_page(hidden);
-            } else {
-                from.0.index().clear(from.1, slot, pin);
-            }
+            held.destroy(vm, slot, from, pin);
             over.inspect(|p| vm.unbusy(p));
         }
         Err(e) => {
-            page.inspect(|p| vm.unbusy(p));
+            held.stay(vm);
             if e == FillError::OutOfMemory {
                 return Err(Full);
             }
         }
     }
     Ok(())
-}
-
-/// The new slot is filled (`done`), or nothing happened: completes the move, and lets go of the page.
-fn settle<M: Machine>(
-    vm: &'static Vm<M>,
-    page: Option<&Page>,
-    slot: Slot,
-    from: (&Object<M>, u64),
-    to: (&Object<M>, u64),
-    done: bool,
-    pin: &Pinned<'_>,
-) {
-    if done {
-        page.inspect(|p| p.rename(to.0.address(), to.1));
-        // A cut may have been filled by a fault meanwhile: then that page stays in front, as it should.
-        from.0.index().clear(from.1, slot, pin);
-        if page.is_some() {
-            vm.stats().count(Event::PageMoved);
-        }
-    }
-    page.inspect(|p| vm.unbusy(p));
 }

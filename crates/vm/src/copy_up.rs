@@ -4,8 +4,12 @@
 //! Where a layer is one chain's alone, fork merges it into the next ([`collapse`](crate::collapse)): pages move. Where relatives
 //! live that see it too, nothing can move; each fork adds a layer for as long as the line goes on. So a copy-on-write fault that
 //! finds its source behind more than [`LAYERS`] layers copies a few pages more than the one that it came for, and the last of
-//! these faults takes the emptied layers out. Never at fork; never a file's page (a file at the end stays); no page that has to
-//! be read in.
+//! these faults takes the emptied layers out. Never at fork; never a file's page (a file at the end stays).
+//!
+//! A page of theirs that is in swap stays there: to share its swap slot would need a count for each, to copy it a read, which a
+//! fault that only tidies up does not wait for. A layer that still shows one stays in the chain, the others go, and the next
+//! generation tries again. Once relatives leave, [`collapse`](crate::collapse) moves what is in swap as it moves pages, and the
+//! reaper frees what is hidden.
 //!
 //! # Which layers
 //! A *run* behind the front: as few layers as possible, such that what is in them together is no more than what is in the one
@@ -18,8 +22,9 @@
 //! 1. *Copy*, no lock of the map held: page by page as a fault does it ([`At::copy_up`]), a budget a fault. Loads and stores of
 //!    others, on the same pages too, meet a busy page for the time of one copy. Where the page is mapped, the copy is mapped in
 //!    its place; where it is not, no page table is touched.
-//! 2. *Take out*, with the map's lock: each page and cut in the run must have something in the front's slot that is there to
-//!    stay, else the run waits for the next fault. No leaf maps a page of the run then: whoever filled the front's slot has
+//! 2. *Take out*, with the map's lock: each page and cut in a layer that goes must have something in front of it that is there
+//!    to stay, in the front or in a layer that does not go; where it is not in swap and has not, the run waits for the next
+//!    fault. No leaf maps a page of a layer that goes then: whoever filled the front's slot has
 //!    cleared the leaf, and flushed, before letting go of its page; whoever came later found the slot filled, under the table
 //!    page's lock. So the layers are unlinked, and a walk that stands in them goes on, under its pin, to what lies behind.
 //!
@@ -60,6 +65,9 @@ const DOUBLINGS: usize = 10;
 
 /// What a page that has to be copied takes of a fault's budget; one that has not takes 1.
 const A_COPY: u64 = 16;
+
+/// Layers of a run at most: a bit each.
+const MOST: usize = 64;
 
 /// A front's progress, where it is no page number: nothing is begun.
 pub(crate) const IDLE: u64 = u64::MAX;
@@ -102,6 +110,9 @@ impl<'e, M: Machine> Run<'e, M> {
             }
             sum += here;
             layers = n + 1;
+            if layers == MOST {
+                break;
+            }
         }
         Some(Run { front, layers, depth })
     }
@@ -110,14 +121,27 @@ impl<'e, M: Machine> Run<'e, M> {
         private_behind(self.front).take(self.layers)
     }
 
-    /// Something in the run that has nothing in front of it that is there to stay.
-    fn shows(&self, pin: &Pinned<'_>) -> Option<u64> {
-        self.layers().find_map(|layer| {
-            let (object, keys) = (layer.object()?, window(layer, self.front.range())?);
-            let mut cursor = Cursor::over(keys);
-            let mut there = cursor.resume(object.index(), pin).filter(|(_, slot)| !matches!(slot, Slot::Cover(_)));
-            there.find_map(|(key, _)| Some(layer.va(key)).filter(|va| !self.is_filled(*va, pin)))
-        })
+    /// What `layer` of the run has that neither the front nor a layer of the run before it which `stays` hides for good:
+    /// something that is not in swap, where there is such a thing.
+    fn shows(&self, layer: &Backing<M>, stays: u64, pin: &Pinned<'_>) -> Option<Shown> {
+        let (object, keys) = (layer.object()?, window(layer, self.front.range())?);
+        let mut cursor = Cursor::over(keys);
+        let mut swapped = None;
+        for (key, slot) in cursor.resume(object.index(), pin) {
+            let va = layer.va(key);
+            let before = || self.layers().enumerate().take_while(|(_, l)| !core::ptr::eq(*l, layer));
+            if matches!(slot, Slot::Cover(_))
+                || is_filled(self.front, va, pin)
+                || before().any(|(n, l)| stays >> n & 1 != 0 && is_filled(l, va, pin))
+            {
+                continue;
+            }
+            if !matches!(slot, Slot::Swap(_)) {
+                return Some(Shown::Page(va));
+            }
+            swapped = Some(Shown::Swapped);
+        }
+        swapped
     }
 
     /// The first address from `at` on, and below `end`, for which a layer of the run has something.
@@ -129,18 +153,27 @@ impl<'e, M: Machine> Run<'e, M> {
         });
         each.min()
     }
+}
 
-    fn is_filled(&self, va: u64, pin: &Pinned<'_>) -> bool {
-        let Some((object, key)) = self.front.layer(va) else { return false };
-        match object.index().get(key, pin) {
-            Slot::Page(pfn) => {
-                let page = object.vm().page(pfn);
-                let state = page.state();
-                !state.busy() && state.valid() && page.object() == object.address() && page.index() == key
-            }
-            Slot::Swap(_) | Slot::Cut => true,
-            Slot::Empty | Slot::Reserved | Slot::Cover(_) => false,
+/// What a layer shows.
+enum Shown {
+    /// A page, or a cut, at this address.
+    Page(u64),
+    /// Nothing but pages in swap.
+    Swapped,
+}
+
+/// Whether `layer` has something at `va` that is there to stay.
+fn is_filled<M: Machine>(layer: &Backing<M>, va: u64, pin: &Pinned<'_>) -> bool {
+    let Some((object, key)) = layer.layer(va) else { return false };
+    match object.index().get(key, pin) {
+        Slot::Page(pfn) => {
+            let page = object.vm().page(pfn);
+            let state = page.state();
+            !state.busy() && state.valid() && page.object() == object.address() && page.index() == key
         }
+        Slot::Swap(_) | Slot::Cut => true,
+        Slot::Empty | Slot::Reserved | Slot::Cover(_) => false,
     }
 }
 
@@ -181,8 +214,6 @@ enum Came {
     Through,
     /// To this page of the front's range.
     To(u64),
-    /// To a page that has to be read in first, which is not done for this.
-    ToSwap,
 }
 
 /// Copies some pages up where the chain that shows `va` is too deep, and takes layers out once all are. For a fault that has just
@@ -206,7 +237,6 @@ pub(crate) fn shorten<M: Machine>(space: &Space<M>, va: u64, may: &mut MaySleep)
         match came {
             Came::Through => {}
             Came::To(page) => return progress.store(page, Ordering::Release),
-            Came::ToSwap => return progress.store(NEVER, Ordering::Release),
         }
         (NonNull::from(run.front), run.layers)
     };
@@ -241,7 +271,6 @@ fn copy<'e, M: Machine>(
             match one(&At { vm: space.vm(), pmap: space.pmap(), entry, va, access: Access::Write }, pin) {
                 Ok(One::Copied) => budget = budget.saturating_sub(A_COPY),
                 Ok(One::There) => budget -= 1,
-                Ok(One::Swapped) => return Came::ToSwap,
                 Err(Stop::Again | Stop::Busy(_) | Stop::Progress) => {
                     budget = budget.saturating_sub(A_COPY);
                     stuck.get_or_insert(va);
@@ -276,10 +305,8 @@ fn filled<M: Machine>(layer: &Backing<M>, stretch: VirtRange, pin: &Pinned<'_>) 
 enum One {
     /// Its page was copied.
     Copied,
-    /// The front had something there, or has it now, without a copy.
+    /// The front had something there, or has it now, without a copy; or the page is in swap.
     There,
-    /// Its page is in swap.
-    Swapped,
 }
 
 /// Fills the front's slot at one address with what the chain shows there.
@@ -292,10 +319,7 @@ fn one<M: Machine>(at: &At<'_, M>, pin: &Pinned<'_>) -> Result<One, Stop<M>> {
             at.vm.stats().count(Event::PageCopiedUp);
             return Ok(One::Copied);
         }
-        Walk::Swapped(object, ..) => {
-            let own = front.object().is_some_and(|o| core::ptr::eq(o, object));
-            return Ok(if own { One::There } else { One::Swapped });
-        }
+        Walk::Swapped(..) => return Ok(One::There),
         Walk::Page(_) | Walk::Hole(..) | Walk::Zero => {}
     }
     // What stands there is a cut, in the front or in the run; what lies behind stays hidden.
@@ -311,6 +335,8 @@ fn one<M: Machine>(at: &At<'_, M>, pin: &Pinned<'_>) -> Result<One, Stop<M>> {
 fn take_out<M: Machine>(space: &Space<M>, va: u64, front: NonNull<Backing<M>>, layers: usize) {
     let vm = space.vm();
     let _writer = space.keep_writers_out(va);
+    // Layers of the run, a bit each, that pages in swap keep where they are.
+    let mut stays = 0u64;
     {
         let pin = vm.epoch().pin();
         // Where the map has another chain there by now, this front may be gone.
@@ -322,16 +348,28 @@ fn take_out<M: Machine>(space: &Space<M>, va: u64, front: NonNull<Backing<M>>, l
             progress.store(IDLE, Ordering::Release);
             return;
         }
-        if let Some(shown) = run.shows(&pin) {
-            // In the entry: somebody was copying it just then. Elsewhere nobody will.
-            progress.store(if entry.range().contains(shown) { IDLE } else { NEVER }, Ordering::Release);
-            return;
+        for (n, l) in run.layers().enumerate() {
+            match run.shows(l, stays, &pin) {
+                None => {}
+                Some(Shown::Swapped) => stays |= 1 << n,
+                Some(Shown::Page(va)) => {
+                    // In the entry: somebody was copying it just then. Elsewhere nobody will.
+                    progress.store(if entry.range().contains(va) { IDLE } else { NEVER }, Ordering::Release);
+                    return;
+                }
+            }
         }
     }
     // SAFETY: the front of an entry, whose chain changes under the map's lock only, which is held.
-    let layer = unsafe { front.as_ref() };
-    for _ in 0..layers {
+    let first = unsafe { front.as_ref() };
+    let mut layer = first;
+    for n in 0..layers {
         let Some(gone) = NonNull::new(layer.behind_ptr()) else { break };
+        if stays >> n & 1 != 0 {
+            // SAFETY: as above.
+            layer = unsafe { gone.as_ref() };
+            continue;
+        }
         // SAFETY: as above.
         let object = unsafe {
             backing::take_out(layer, gone.as_ref());
@@ -344,6 +382,6 @@ fn take_out<M: Machine>(space: &Space<M>, va: u64, front: NonNull<Backing<M>>, l
         // SAFETY: out of the chain, and unlinked.
         unsafe { Backing::retire(gone) };
     }
-    backing::note_depth(layer);
-    layer.progress().store(IDLE, Ordering::Release);
+    backing::note_depth(first);
+    first.progress().store(if stays == 0 { IDLE } else { NEVER }, Ordering::Release);
 }

@@ -11,6 +11,8 @@
 //!   [`Mutant::BitAfterEmpty`]). So a set bit is never lost to a neighbour in time. Owners are pinned and short; others who
 //!   want to fill the slot spin, readers take `Reserved` for what it is.
 //! - From one occupied word to another (`Page` to `Swap`, a page for its copy) is one compare-and-swap.
+//! - What cannot be held by itself, as a page is by its busy bit, is held by its slot: occupied → `Reserved` → occupied again,
+//!   or empty ([`Index::take`]).
 //! - A child is linked the same way: `Empty`, `Reserved`, node.
 //! - An empty node is taken out by *sealing*: each of its slots goes `Empty` → `Sealed`, or the attempt is undone. Readers
 //!   take `Sealed` for `Empty`; whoever wants to fill starts again from the root. Then the parent's slot goes node →
@@ -29,10 +31,12 @@
 mod check;
 mod prune;
 mod range;
+mod take;
 #[cfg(test)]
 mod tests;
 
 pub use range::{Cursor, Visit};
+pub use take::TakenSlot;
 
 use crate::error::OutOfMemory;
 use crate::mutant::{Mutant, mutant};

@@ -37,6 +37,8 @@ pub enum Mutant {
     BusyHides,
     /// Move: the old slot is emptied before the new one is filled.
     EmptyBeforeFill,
+    /// Move: a page in swap is put into the new slot while its old slot can still be read in.
+    SwapInTwoSlots,
     /// Shadow: a copy looks who else sees its source before it is there to stay.
     LookBeforeFill,
     /// Shadow: a chain that was chosen as the watch is not looked at again after the watch was written.

@@ -364,6 +364,10 @@ impl Page {
             _ => Copied::Again,
         }
     }
+    /// Notes that somebody may have copied the page while it had another descriptor. => the page is busy.
+    pub(crate) fn suspect(&self) {
+        self.copied.store(COPIED, Ordering::Relaxed);
+    }
     /// Sets the page's watch. The caller holds the page ([`Page::try_hold`]), which is a page of an object.
     pub(crate) fn watch(&self, watch: u64) {
         self.words[WATCH].store(watch, Ordering::Release);

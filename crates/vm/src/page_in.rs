@@ -184,6 +184,9 @@ impl<M: Machine> PageIn<M> {
         let page = vm.page(pfn);
         vm.assume_page(page, object.address(), key, 0);
         page.set_swap_slot(slot);
+        if slot.is_some() {
+            page.suspect();
+        }
         let placed = match slot {
             Some(slot) => Ok(object.index().replace(key, Slot::Swap(slot), Slot::Page(pfn), pin)),
             None => match object.index().fill(key, Slot::Page(pfn), vm, pin) {

@@ -1,4 +1,4 @@
-//! The reaper: frees pages that nobody shows any more because those who did have left.
+//! The reaper: frees pages, resident or in swap, that nobody shows any more because those who did have left.
 //!
 //! A copy finds by itself that it hid a page from the last one who saw it ([`shadow`]). An exit, an unmapping or
 //! a cut that takes the last one away leaves the object here, and looks no further: it costs the leaver a mark, and nothing
@@ -290,8 +290,10 @@ fn look<M: Machine>(
     for (key, _) in cursor.resume(front.index(), pin) {
         seen += 1;
         let key = b.key(layer.va(key));
-        if let Slot::Page(pfn) = object.index().get(key, pin) {
-            shadow::search(object, key, object.vm().page(pfn), None, pin);
+        match object.index().get(key, pin) {
+            Slot::Page(pfn) => shadow::search(object, key, object.vm().page(pfn), None, pin),
+            Slot::Swap(slot) => shadow::search_swapped(object, key, slot, pin),
+            _ => {}
         }
     }
     seen

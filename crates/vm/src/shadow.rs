@@ -27,6 +27,12 @@
 //! | a copy, and the exit of the watch | the exit counts (`unlinked`), then hands the object to the reaper | a watch from before that count is no watch; or the reaper sees the copy |
 //!
 //! Where something is busy, the page stays and the object is left to the [reaper](crate::reaper). Every error is towards keeping.
+//!
+//! # Pages in swap
+//! They are hidden and freed as others are, without being read. A page that is paged out takes no mark and no watch along: once
+//! it is read in again, the first copy looks ([`Page::suspect`]). Where it is in swap when it is looked for, which is by the
+//! reaper, or by a copy whose source was taken just then, all of the list is asked, and once more while the slot is held
+//! ([`Index::take`](crate::index::Index::take)), since a slot has no generation that would say that it is another page's.
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
@@ -40,6 +46,7 @@ use crate::object::Object;
 use crate::page::{Copied, Page};
 use crate::rmap::{self, Batch};
 use crate::stats::Event;
+use crate::swap::Slots;
 use core::ops::ControlFlow;
 use quire_sync::atomic::{fence_after_rmw, fence_full};
 use quire_sync::epoch::Pinned;
@@ -133,19 +140,54 @@ pub(crate) fn search<M: Machine>(
 ) {
     let vm = object.vm();
     // Held, so that the descriptor stays a page's while the watch is written into it.
-    if !page.try_hold() {
-        return;
-    }
+    let held = page.try_hold();
     let state = page.state();
-    if state.valid() && page.object() == object.address() && page.index() == key {
+    if held && state.valid() && page.object() == object.address() && page.index() == key {
         let shown = find(object, key, page, hider, pin);
         match shown {
             Some(Sight::Unsure) => vm.reaper().flag(object),
             Some(_) => {}
             None => destroy(object, key, page, state.generation(), pin),
         }
+    } else {
+        // Taken by pageout since it was found?
+        match object.index().get(key, pin) {
+            Slot::Swap(slot) => search_swapped(object, key, slot, pin),
+            Slot::Reserved => vm.reaper().flag(object),
+            _ => {}
+        }
     }
-    vm.unhold_page(page);
+    if held {
+        vm.unhold_page(page);
+    }
+}
+
+/// As [`search`], of the page in swap at `object`'s `key`.
+pub(crate) fn search_swapped<M: Machine>(object: &Object<M>, key: u64, slot: u64, pin: &Pinned<'_>) {
+    let vm = object.vm();
+    let seen = |object: &Object<M>| {
+        object.parts().search(key, key + 1, |b| match sight(b, key, pin) {
+            Sight::Hidden => ControlFlow::Continue(()),
+            seen => ControlFlow::Break(seen),
+        })
+    };
+    let shown = match seen(object) {
+        None => {
+            let Some(taken) = object.index().take(key, Slot::Swap(slot), pin) else { return };
+            let shown = seen(object);
+            if shown.is_none() {
+                // Nothing is left in its place: every chain hides what lies behind here, too.
+                taken.empty();
+                vm.swap().release(Slots { first: slot, len: 1 });
+                vm.stats().count(Event::PageShadowed);
+            }
+            shown
+        }
+        shown => shown,
+    };
+    if shown == Some(Sight::Unsure) {
+        vm.reaper().flag(object);
+    }
 }
 
 /// The search proper: how the backing that it chose sees the page.

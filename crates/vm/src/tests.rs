@@ -3,13 +3,18 @@
 use crate::backing;
 use crate::error::FaultError;
 use crate::fault::FaultKind;
+use crate::index::KEYS;
 use crate::map::{MapRequest, Placement, Space, SpaceRef};
 use crate::object::{IoError, ObjectRef};
+use crate::page::Kind;
+use crate::page_in::Kept;
 use crate::pager::{Pager, PagerError};
 use crate::queue::Queue;
+use crate::sleep::MaySleep;
 use crate::stats::Event;
+use crate::steal;
 use crate::testing::{Boot, TestMachine, boot, page};
-use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
+use crate::types::{Access, PAGE_SIZE, Pfn, Prot, VirtRange};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -77,6 +82,24 @@ pub(crate) fn settled(vm: &'static Vm) -> u64 {
 
 pub(crate) fn range(first: u64, pages: u64) -> VirtRange {
     VirtRange { start: page(first), end: page(first + pages) }
+}
+
+/// Pages of objects, resident ones and those that are in swap alone.
+pub(crate) fn held(vm: &'static Vm) -> u64 {
+    let pages = || (0..vm.page_count()).map(|n| vm.page(Pfn(n))).filter(|p| p.kind() == Kind::Object);
+    let kept = pages().filter(|p| p.swap_slot().is_some()).count() as u64;
+    pages().count() as u64 + vm.swap().total() - vm.swap().free() - kept
+}
+
+/// Pages out what the mapping at the first page shows, whoever else shows it too.
+pub(crate) fn page_out(space: &Space<TestMachine>) {
+    let kept: Vec<_> = {
+        let pin = space.vm().epoch().pin();
+        let front = space.lookup(page(0), &pin).map(|e| e.front());
+        let objects = core::iter::successors(front, |b| b.behind()).filter_map(|b| b.object());
+        objects.filter_map(|o| Kept::new(o, &pin)).collect()
+    };
+    kept.iter().for_each(|k| steal::push_out(k.object(), 0..KEYS, &mut MaySleep::here()));
 }
 
 #[test]

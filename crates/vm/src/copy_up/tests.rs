@@ -2,12 +2,13 @@
 
 use crate::backing;
 use crate::map::{Space, SpaceRef};
+use crate::memory_store::FaultPlan;
 use crate::object::ObjectRef;
 use crate::page::Kind;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::testing::{Boot, TestMachine, boot, page};
-use crate::tests::{Vm, anonymous, load, range, show, store};
+use crate::tests::{Vm, anonymous, held, load, page_out, range, settled, show, store};
 use crate::types::{PAGE_SIZE, Pfn, Prot};
 
 const PAGES: u64 = 256;
@@ -240,4 +241,51 @@ fn without_memory_a_chain_stays_deep_and_right() {
         line.models.push(model);
     }
     (0..line.spaces.len()).for_each(|at| line.verify(at));
+}
+
+#[test]
+fn of_a_line_that_is_in_swap_only_what_is_seen_is_held_in_memory_and_swap() {
+    let generations = 150;
+    let mut line = Line::new(8_000);
+    let store = line.boot.swap(4096, FaultPlan::default());
+    for _ in 0..generations {
+        line.next();
+        page_out(line.spaces.last().unwrap());
+    }
+    let deep = line.layers(line.spaces.len() - 1);
+    (0..line.spaces.len()).step_by(7).for_each(|at| line.verify(at));
+    line.spaces.iter().for_each(|s| page_out(s));
+    assert_eq!(pages(line.boot.vm), 0, "everything is in swap");
+    assert!(held(line.boot.vm) >= PAGES + DIRTY * generations / 2, "and there is much of it");
+    line.orphan();
+    let (reads, before) = (store.counts().reads, line.count(Event::PageMoved));
+    line.reap();
+    assert!(held(line.boot.vm) * 100 <= PAGES * 105, "{} pages and slots are held", held(line.boot.vm));
+    // A fork merges the layers, and reads nothing for it.
+    let _child = line.spaces[0].fork().unwrap();
+    assert!(line.layers(0) <= 3, "{} layers of {deep}", line.layers(0));
+    assert!(line.count(Event::PageMoved) > before);
+    assert_eq!((store.counts().reads, pages(line.boot.vm)), (reads, 0), "collapse does no I/O");
+    line.spaces[0].check(true).unwrap();
+    line.verify(0);
+    drop(_child);
+    line.spaces.clear();
+    settled(line.boot.vm);
+    assert_eq!(held(line.boot.vm), 0);
+}
+
+#[test]
+fn a_layer_with_pages_in_swap_stays_and_the_others_of_its_run_go() {
+    let mut line = Line::new(8_000);
+    line.boot.swap(1024, FaultPlan::default());
+    for g in 0..40 {
+        line.next();
+        if g == 10 || g == 11 {
+            page_out(line.spaces.last().unwrap());
+        }
+    }
+    let deep = line.layers(line.spaces.len() - 1);
+    assert!(deep <= super::LAYERS + 3, "{deep} layers");
+    (0..line.spaces.len()).for_each(|at| line.verify(at));
+    line.spaces.iter().for_each(|s| s.check(true).unwrap());
 }

@@ -1,7 +1,6 @@
 //! Models of what happens to chains while others go on: the last copy of a page, copying up.
 
 use super::*;
-#[cfg(shuttle)]
 use crate::map::Advice;
 use crate::page::Kind;
 use crate::sleep::MaySleep;
@@ -198,4 +197,72 @@ fn take_out_against_copy() {
 #[cfg(shuttle)]
 fn a_copy_that_is_given_up_keeps_its_source() {
     holds(2, take_out_against_copy);
+}
+
+/// A page in swap moves between layers while a fault reads it in.
+fn swap_move_against_page_in() {
+    let w = layered();
+    let slots = super::paging::SLOTS;
+    w.boot.swap(slots, super::paging::PROMPT);
+    w.space.advise(ONE, Advice::PageOut).unwrap();
+    assert!(w.boot.vm.swap().free() < slots);
+    beside(
+        w,
+        |w| load(&w.space, 0),
+        merge,
+        move |w, seen, _| {
+            assert_eq!(seen, Some(1), "a page is missed while it moves");
+            assert_eq!(load(&w.space, 0), Some(1), "a page is lost by moving");
+            let all = VirtRange { start: page(0), end: page(3) };
+            w.space.unmap(all).unwrap();
+            assert_eq!(w.boot.vm.swap().free(), slots, "a swap slot is lost");
+        },
+    );
+}
+
+#[test]
+fn a_page_in_swap_that_moves_is_read_in_once() {
+    holds(1, swap_move_against_page_in);
+}
+#[test]
+#[cfg(shuttle)]
+#[should_panic(expected = "freed twice")]
+fn a_page_in_swap_that_can_be_read_from_two_slots_is_found_out() {
+    fails(1, Mutant::SwapInTwoSlots, swap_move_against_page_in);
+}
+
+/// The last two who see a page in swap copy it at once, and the pages that they copy from are taken again meanwhile.
+#[cfg(shuttle)]
+fn copy_from_swap_against_copy() {
+    let w = World::private(1);
+    store(&w.space, 0, 1);
+    let slots = super::paging::SLOTS;
+    w.boot.swap(slots, super::paging::PROMPT);
+    let child = w.space.fork().unwrap();
+    {
+        let pin = w.boot.vm.epoch().pin();
+        let behind = w.space.lookup(page(0), &pin).and_then(|e| e.front().behind()).and_then(|b| b.object());
+        let kept = crate::page_in::Kept::new(behind.unwrap(), &pin).unwrap();
+        drop(pin);
+        crate::steal::push_out(kept.object(), 0..1, &mut MaySleep::here());
+    }
+    beside(
+        w,
+        move |_| {
+            store(&child, 0, 2);
+            child
+        },
+        |w| store(&w.space, 0, 3),
+        move |w, child, _| {
+            w.boot.vm.reap(u64::MAX, &mut MaySleep::here());
+            assert_eq!((pages(w), w.boot.vm.swap().free()), (2, slots), "a page that nobody sees is forgotten");
+            assert_eq!((load(&child, 0), load(&w.space, 0)), (Some(2), Some(3)));
+        },
+    );
+}
+
+#[test]
+#[cfg(shuttle)]
+fn of_two_last_copies_from_swap_one_destroys_the_page() {
+    holds(2, copy_from_swap_against_copy);
 }

@@ -4,10 +4,11 @@ use super::*;
 use crate::memory_store::FaultPlan;
 use crate::sleep::MaySleep;
 
-const PROMPT: FaultPlan = FaultPlan { delay: 0, pause: 0, fail_reads: 0, fail_writes: 0, window: 0, seed: 1 };
+pub(super) const PROMPT: FaultPlan =
+    FaultPlan { delay: 0, pause: 0, fail_reads: 0, fail_writes: 0, window: 0, seed: 1 };
 /// A request waits until somebody polls.
 const LATE: FaultPlan = FaultPlan { window: 2, ..PROMPT };
-const SLOTS: u64 = 4;
+pub(super) const SLOTS: u64 = 4;
 
 /// The file's first page at the first address, shared, and somewhere for it to go.
 fn with_swap(plan: FaultPlan) -> World {

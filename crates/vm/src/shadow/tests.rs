@@ -1,11 +1,12 @@
 //! How many copies there are when all is written: exactly one for each space that sees a page.
 
 use crate::map::{Advice, Move, Space, SpaceRef};
+use crate::memory_store::FaultPlan;
 use crate::page::Kind;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::testing::{Boot, TestMachine, boot, page};
-use crate::tests::{Vm, anonymous, load, range, settled, store};
+use crate::tests::{Vm, anonymous, held, load, page_out, range, settled, store};
 use crate::types::{PAGE_SIZE, Pfn, Prot};
 
 const PAGES: u64 = 64;
@@ -243,4 +244,63 @@ fn who_leaves_last_leaves_nothing() {
     assert!(!vm.reapable(), "objects that are gone are on no list");
     assert_eq!(pages(vm), 0);
     settled(vm);
+}
+
+/// The family of the tests above, with a swap store and less memory than it needs.
+fn family_in_swap(children: u64, plan: FaultPlan) -> Family {
+    let f = family(children);
+    f.boot.swap((children + 2) * PAGES, plan);
+    f
+}
+
+#[test]
+fn under_swap_pressure_there_is_a_copy_for_each_in_memory_or_in_swap() {
+    let awkward = FaultPlan { delay: 3, window: 5, seed: 99, ..FaultPlan::default() };
+    for (plan, parent_stays) in [(FaultPlan::default(), true), (awkward, true), (awkward, false)] {
+        let mut f = family_in_swap(CHILDREN, plan);
+        let vm = f.boot.vm;
+        f.rewrite(17, |f, at| {
+            if at % 90 == 0 {
+                // The parent's layers, which all show, and one child's own.
+                page_out(f.member(1).unwrap_or(&f.children[0]));
+                page_out(&f.children[at as usize / 90 % CHILDREN as usize]);
+            }
+            if at == CHILDREN * PAGES / 2 && !parent_stays {
+                f.parent = None;
+            }
+        });
+        vm.finish_io(&mut MaySleep::here());
+        reap(vm);
+        assert!(vm.stats().total(Event::SwapOut) > 10 * PAGES, "there was pressure");
+        assert_eq!(held(vm), (CHILDREN + u64::from(parent_stays)) * PAGES, "a copy each, and no original");
+        f.verify();
+        f.children.iter().for_each(|s| s.check(true).unwrap());
+        f.parent = None;
+        f.children.clear();
+        vm.finish_io(&mut MaySleep::here());
+        assert_eq!((held(vm), vm.swap().free()), (0, vm.swap().total()));
+    }
+}
+
+#[test]
+fn a_page_that_is_hidden_while_it_is_in_swap_gives_its_slot_up() {
+    let mut f = family_in_swap(3, FaultPlan::default());
+    let vm = f.boot.vm;
+    for n in 0..PAGES {
+        store(&f.children[0], page(n), 1);
+        store(&f.children[1], page(n), 2);
+        store(f.parent.as_ref().unwrap(), page(n), 3);
+    }
+    page_out(&f.children[2]);
+    assert_eq!(held(vm), 4 * PAGES);
+    let reads = vm.stats().total(Event::SwapIn);
+    // The last who sees them leaves, by halves: a cut, and an exit.
+    f.children[2].advise(range(0, PAGES / 2), Advice::DontNeed).unwrap();
+    reap(vm);
+    assert_eq!(held(vm), 3 * PAGES + PAGES / 2);
+    assert!((0..PAGES / 2).all(|n| load(&f.children[2], page(n)) == 0), "a cut stays a cut");
+    f.children.pop();
+    reap(vm);
+    assert_eq!((held(vm), vm.stats().total(Event::SwapIn)), (3 * PAGES, reads), "and nothing is read for it");
+    assert!((0..PAGES).all(|n| (load(&f.children[0], page(n)), load(&f.children[1], page(n))) == (1, 2)));
 }

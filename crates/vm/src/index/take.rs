@@ -1,0 +1,64 @@
+//! Holding what an occupied slot says, for who moves or destroys something that has no busy bit: a page in swap.
+
+use super::{EMPTY, Index, NODE, Node, Nodes, Place, RESERVED, Slot, encode};
+use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::epoch::Pinned;
+
+/// An occupied slot that its owner has taken over. Readers meet [`Slot::Reserved`] and look again, so it is held for a moment
+/// and under one pin. Dropped, it says again what it said.
+pub struct TakenSlot<'p, N: Nodes> {
+    slot: &'p AtomicU64,
+    /// Where the occupancy bit and the tag are; the root word has none.
+    bits: Option<(&'p Node<N>, u64)>,
+    was: u64,
+}
+
+impl<N: Nodes> Index<N> {
+    /// Takes over the slot at `key`, which holds `from`; `None` where it holds something else.
+    pub fn take<'p>(&'p self, key: u64, from: Slot, pin: &'p Pinned<'_>) -> Option<TakenSlot<'p, N>> {
+        debug_assert!(!matches!(from, Slot::Empty | Slot::Reserved));
+        let was = encode(from);
+        loop {
+            let (slot, bits) = match self.place(key, pin) {
+                Place::Root(_) => (&self.root, None),
+                Place::Leaf(leaf) => {
+                    let (slot, bit) = leaf.slot(key);
+                    (slot, Some((leaf, bit)))
+                }
+                Place::Absent => return None,
+            };
+            match slot.compare_exchange(was, RESERVED, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some(TakenSlot { slot, bits, was }),
+                // The tree grew above the root's slot meanwhile.
+                Err(word) if word & NODE != 0 => continue,
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
+impl<N: Nodes> TakenSlot<'_, N> {
+    /// It says this from now on.
+    pub fn replace(&mut self, to: Slot) {
+        debug_assert!(!matches!(to, Slot::Empty | Slot::Reserved));
+        self.was = encode(to);
+    }
+
+    /// What it said is nowhere any more, or elsewhere.
+    pub fn empty(self) {
+        if let Some((leaf, bit)) = self.bits {
+            if leaf.dirty.load(Ordering::Relaxed) & bit != 0 {
+                leaf.dirty.fetch_and(!bit, Ordering::AcqRel);
+            }
+            leaf.present.fetch_and(!bit, Ordering::AcqRel);
+        }
+        self.slot.store(EMPTY, Ordering::Release);
+        core::mem::forget(self);
+    }
+}
+
+impl<N: Nodes> Drop for TakenSlot<'_, N> {
+    fn drop(&mut self) {
+        self.slot.store(self.was, Ordering::Release);
+    }
+}
