@@ -19,9 +19,12 @@
 //! Frames for programs ([`For::User`]) are refused once fewer than the reserve are left outside the magazines, so that the
 //! kernel's own memory ([`For::Kernel`]) does not run out because a program asked for everything. Only whoever goes to a depot
 //! finds out; taking a frame from the magazine compares nothing. Who is refused looks whether all CPUs together have more than
-//! the reserve, and brings that in; else it is refused without touching them. Below the low mark ([`Frames::is_low`], one
-//! read-mostly flag that changes at depot exchanges only) CPUs exchange short chains and keep little, the depots keep none,
-//! idle CPUs zero nothing, and the thread that asked for it ([`Frames::wake_when_low`]) is woken.
+//! the reserve, and brings that in; else it is refused without touching them.
+//!
+//! Each domain has [`Marks`] of its own, by its size. A CPU whose domain is below its low mark takes from the next one that is
+//! not. Where all are, memory is *low* ([`Frames::is_low`], one read-mostly flag that is computed anew, from all depots' exact
+//! counts, at depot exchanges only): CPUs exchange short chains and keep little, the depots keep none, idle CPUs zero nothing,
+//! and the thread that asked for it ([`Frames::wake_when_low`]) is woken, long before anybody is refused.
 
 mod buddy;
 mod check;
@@ -40,7 +43,7 @@ pub use buddy::{LARGE, MAX_ORDER};
 pub use check::FrameError;
 pub use contiguous::Contiguous;
 use magazine::Magazine;
-use quire_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use quire_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence_after_rmw, fence_full};
 use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, ThreadHandle, record};
 
 /// Frames in a chain: with one shared line for an exchange, one in 256 allocations shares anything.
@@ -120,6 +123,10 @@ struct Held {
 struct Depot {
     /// Frames in chains and blocks. Written under the lock, with which it shares a line.
     outside: AtomicU64,
+    /// All frames of the domain. Grows at boot only.
+    total: AtomicU64,
+    /// What [`Frames::marks`] says, computed when `total` grows.
+    low: AtomicU64,
     held: SpinLock<Held>,
 }
 
@@ -128,17 +135,40 @@ pub struct Frames {
     pages: Descriptors,
     magazines: PerCpu<Magazine>,
     domains: &'static [CachePadded<Depot>],
-    /// Fewer than the low mark are left outside the magazines. Read often, changed at depot exchanges.
+    /// Each domain has fewer than its low mark outside the magazines. Read often, changed at depot exchanges.
     low: AtomicBool,
     /// Frames in a full chain of programs' frames.
     chain: u32,
     /// Zeroed frames that a CPU keeps at most.
     stock: u32,
     reserve: u64,
-    low_mark: u64,
     total: u64,
     /// The thread to wake when memory gets low; 0: none.
     daemon: AtomicUsize,
+    /// Memory got low, or somebody was refused, since the daemon last asked.
+    asked: AtomicBool,
+}
+
+/// Where pageout begins and ends, in frames outside the magazines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Marks {
+    /// Frames for programs are refused below this (the sum of it over the domains).
+    pub min: u64,
+    /// Pageout begins below this.
+    pub low: u64,
+    /// And ends here.
+    pub high: u64,
+}
+
+/// The domains of a machine, each at most once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DomainSet(u128);
+
+impl DomainSet {
+    /// Whether `domain` is among them.
+    pub fn contains(self, domain: u8) -> bool {
+        self.0 >> domain & 1 != 0
+    }
 }
 
 impl Frames {
@@ -162,7 +192,8 @@ impl Frames {
         let depots = boot.slice(domains, || {
             number += 1;
             let held = Held { full: [None; 2], buddy: Buddy::new(pages, (number - 1) as u8) };
-            CachePadded(Depot { held: SpinLock::new(Rank::FRAMES, held), outside: AtomicU64::new(0) })
+            let [outside, total, low] = core::array::from_fn(|_| AtomicU64::new(0));
+            CachePadded(Depot { outside, total, low, held: SpinLock::new(Rank::FRAMES, held) })
         });
         record::own_array(depots.as_ptr().cast(), size_of_val(depots), size_of::<CachePadded<Depot>>(), "frame-depot");
         let share = total / (8 * cpus as u64);
@@ -174,9 +205,9 @@ impl Frames {
             chain: if cfg!(any(loom, shuttle)) { CHAIN } else { (CHAIN as u64).min(share).max(16) as u32 },
             stock: (config.zero_stock as u64).min(share / 4) as u32,
             reserve,
-            low_mark: reserve + (total / 64).max(16).min(total / 8),
             total,
             daemon: AtomicUsize::new(0),
+            asked: AtomicBool::new(false),
         }
     }
 
@@ -188,15 +219,38 @@ impl Frames {
     pub fn reserve(&self) -> u64 {
         self.reserve
     }
-    /// Frames outside the magazines below which memory is low: the reserve, and a sixty-fourth of all.
-    pub fn low_mark(&self) -> u64 {
-        self.low_mark
+    /// The marks of `domain`, from the frames that it has: its share of the reserve, and a sixty-fourth of its frames twice
+    /// over. That is enough for what programs take while a write is under way, and never so much that a small machine pages
+    /// with a quarter of its memory free.
+    ///
+    /// # Panics
+    /// Where there is no such domain.
+    pub fn marks(&self, domain: usize) -> Marks {
+        self.marks_of(self.domains[domain].total.load(Ordering::Relaxed))
     }
-    /// Whether fewer than [`Frames::low_mark`] frames were left outside the magazines at the last depot exchange. One load of
-    /// a word that is hardly ever written.
+    fn marks_of(&self, frames: u64) -> Marks {
+        let min = (self.reserve as u128 * frames as u128).div_ceil(self.total.max(1) as u128) as u64;
+        let step = (frames / 64).max(16).min(frames / 8);
+        Marks { min, low: min + step, high: min + 2 * step }
+    }
+    /// Whether each domain had fewer frames outside the magazines than its low mark at the last depot exchange. One load of a
+    /// word that is hardly ever written.
     #[inline(always)]
     pub fn is_low(&self) -> bool {
         self.low.load(Ordering::Relaxed)
+    }
+    fn all_low(&self) -> bool {
+        self.domains.iter().all(|d| d.is_low())
+    }
+    /// How many frames are missing outside the magazines for each domain to reach its high mark, and in which domains.
+    pub fn missing(&self) -> (u64, DomainSet) {
+        let (mut missing, mut which) = (0, DomainSet::default());
+        for (n, depot) in self.domains.iter().enumerate() {
+            let of = self.marks(n).high.saturating_sub(depot.outside.load(Ordering::Relaxed));
+            missing += of;
+            which.0 |= u128::from(of != 0) << n;
+        }
+        (missing, which)
     }
     /// Frames that are free now: exact where nothing runs, else each magazine and depot as it was when read.
     pub fn free(&self) -> u64 {
@@ -229,13 +283,22 @@ impl Frames {
     /// From now on `thread` is unparked when memory gets low, and each time that a frame is refused. It must not go before
     /// somebody else is named.
     pub fn wake_when_low(&self, thread: Option<ThreadHandle>) {
-        self.daemon.store(thread.map_or(0, |t| t.0), Ordering::Release);
+        self.daemon.store(thread.map_or(0, |t| t.0.wrapping_add(1)), Ordering::Release);
+        // Before the thread looks whether memory is low already.
+        fence_full();
+    }
+
+    /// Whether memory got low, or somebody was refused, since this was last asked.
+    pub fn take_asked(&self) -> bool {
+        self.asked.load(Ordering::Acquire) && self.asked.swap(false, Ordering::AcqRel)
     }
 
     fn wake_daemon(&self) {
+        self.asked.swap(true, Ordering::AcqRel);
+        fence_after_rmw();
         match self.daemon.load(Ordering::Acquire) {
             0 => {}
-            thread => quire_sync::hooks::unpark(ThreadHandle(thread)),
+            thread => quire_sync::hooks::unpark(ThreadHandle(thread.wrapping_sub(1))),
         }
     }
 
@@ -243,13 +306,23 @@ impl Frames {
     fn account(&self, depot: &Depot, delta: i64) {
         let now = depot.outside.load(Ordering::Relaxed).wrapping_add_signed(delta);
         depot.outside.store(now, Ordering::Relaxed);
-        let low = self.outside() < self.low_mark;
+        if self.domains.len() > 1 {
+            // Of two that take the last from two domains, one sees the other.
+            fence_full();
+        }
+        let low = self.all_low();
         if self.low.load(Ordering::Relaxed) != low {
             self.low.store(low, Ordering::Relaxed);
             if low {
                 self.wake_daemon();
             }
         }
+    }
+}
+
+impl Depot {
+    fn is_low(&self) -> bool {
+        self.outside.load(Ordering::Relaxed) < self.low.load(Ordering::Relaxed)
     }
 }
 
@@ -380,6 +453,9 @@ impl<M: Machine> Vm<M> {
             let depot = &f.domains[here as usize];
             let mut held = depot.held.lock();
             held.buddy.put_range(at, to, Group::User);
+            let total = depot.total.load(Ordering::Relaxed) + (to - at);
+            depot.total.store(total, Ordering::Relaxed);
+            depot.low.store(f.marks_of(total).low, Ordering::Relaxed);
             f.account(depot, (to - at) as i64);
             at = to;
         }

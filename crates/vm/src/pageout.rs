@@ -9,9 +9,16 @@
 //! count: so programs that touch everything all the time cannot keep a pass from its target.
 //!
 //! # Decisions come from exact sums
-//! How much is free is summed over the magazines and the depot when it is asked; queue lengths are the parts' own. The marks
-//! are computed from the totals each time, so that there is nothing to rescale. (Known bugs of others: limits computed once at
-//! boot, and counters that lag behind by a multiple of the number of CPUs.)
+//! A pass begins by bringing home what sits in magazines, and goes on until each memory domain has reached its high mark
+//! ([`Marks`](crate::frames::Marks)), by the exact counts of the depots; pages of domains that have reached it are left alone.
+//! Queue lengths are the parts' own. The marks are computed from the totals each time, so that there is nothing to rescale.
+//! (Known bugs of others: limits computed once at boot, and counters that lag behind by a multiple of the number of CPUs.)
+//!
+//! # The daemon
+//! Whoever takes a chain from a depot and leaves every domain below its low mark wakes the daemon, by the frames' own word
+//! ([`Frames::wake_when_low`](crate::frames::Frames::wake_when_low)); who takes a frame from its magazine looks at nothing. So
+//! as long as the store keeps up, nobody is ever refused. After a pass that found nothing to do the daemon sleeps until
+//! somebody is refused, or memory gets low anew.
 //!
 //! # Pages that cannot be cleaned
 //! A page whose write failed is dirty still, and tried again in every second pass, then in every fourth, and so on; after
@@ -33,7 +40,7 @@ mod tests;
 
 use crate::daemon::OnEnd;
 use crate::error::{FaultError, OutOfMemory};
-use crate::frames::{Fill, For, Frame};
+use crate::frames::{DomainSet, Fill, For, Frame};
 use crate::index::Slot;
 use crate::io::CLUSTER;
 use crate::laundry;
@@ -44,9 +51,11 @@ use crate::page_in::Kept;
 use crate::queue::{Place, Queue};
 use crate::rmap::{self, Batch};
 use crate::sleep::MaySleep;
+use crate::stats::Event;
 use crate::steal;
 use crate::vm::Vm;
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use quire_sync::hooks::current_thread;
 use quire_sync::{Mutex, WaitQueue};
 
 /// Pages taken from a part at once.
@@ -67,17 +76,6 @@ const ROUNDS: u32 = 64;
 /// How often a fault finds memory taken again by others that it had waited for, before that is an error: only where what it
 /// needs is not what pageout frees.
 pub(crate) const PATIENCE: u32 = 1000;
-
-/// Where pageout begins and ends, in free frames.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Watermarks {
-    /// Frames for programs are refused below this.
-    pub min: u64,
-    /// The daemon begins below this.
-    pub low: u64,
-    /// And ends here.
-    pub high: u64,
-}
 
 /// What a pass has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -179,15 +177,6 @@ impl Pageout {
 const SHADOWED: u64 = 4096;
 
 impl<M: Machine> Vm<M> {
-    /// Where pageout begins and ends: computed from the totals as they are now.
-    pub fn watermarks(&self) -> Watermarks {
-        let (total, min) = (self.frames().total(), self.frames().reserve());
-        // A sixty-fourth each: enough for what programs take while a write is under way; never so much that a small machine
-        // pages with a quarter of its memory free.
-        let step = (total / 64).max(16).min(total / 8);
-        Watermarks { min, low: min + step, high: min + 2 * step }
-    }
-
     /// Pages out until as many frames are free as the high mark says, or nothing is left to be done. May sleep.
     pub fn pageout_pass(&'static self, may: &mut MaySleep) -> Pass {
         // What nobody sees any more goes first: it costs no write.
@@ -195,7 +184,9 @@ impl<M: Machine> Vm<M> {
         let p = self.pageout();
         let mut hands = p.hands.lock();
         let number = p.begun.fetch_add(1, Ordering::AcqRel) + 1;
-        let mut scan = Scan { vm: self, number, done: Pass::default(), hands: &mut hands };
+        self.drain_caches();
+        let (done, short) = (Pass::default(), DomainSet::default());
+        let mut scan = Scan { vm: self, number, done, hands: &mut hands, short };
         scan.run(may);
         let done = scan.done;
         drop(hands);
@@ -213,7 +204,7 @@ impl<M: Machine> Vm<M> {
 
     /// Whether programs get frames.
     fn has_memory(&self) -> bool {
-        self.frames().free() > self.watermarks().min
+        self.frames().free() > self.frames().reserve()
     }
 
     /// Sleeps until frames for programs are free; false where there is nothing that could be freed.
@@ -272,21 +263,34 @@ impl<M: Machine> Vm<M> {
         let mut may = MaySleep::here();
         let p = self.pageout();
         p.daemon.store(true, Ordering::Release);
+        let frames = self.frames();
+        frames.wake_when_low(Some(current_thread()));
         let _withdraws = OnEnd(|| {
+            frames.wake_when_low(None);
             p.daemon.store(false, Ordering::Release);
             p.waits.wake_all();
         });
         while !self.daemons().stopping() {
             p.wanted.store(false, Ordering::Release);
-            let mut hopeless = false;
-            if self.frames().free() < self.watermarks().low || p.waiting.load(Ordering::Acquire) != 0 {
-                hopeless = self.pageout_pass(&mut may).hopeless;
+            let mut done = true;
+            if p.waiting.load(Ordering::Acquire) != 0 || self.is_low_indeed() {
+                let pass = self.pageout_pass(&mut may);
+                done = pass.hopeless || !self.is_low_indeed();
             }
-            if hopeless || self.frames().free() >= self.watermarks().low {
-                let stop = || p.wanted.load(Ordering::Acquire) || self.daemons().stopping();
+            if done {
+                let stop = || p.wanted.load(Ordering::Acquire) || frames.take_asked() || self.daemons().stopping();
                 may.sleep_on(&p.daemon_waits, stop);
             }
         }
+    }
+
+    /// Whether memory is low when what CPUs keep has been brought home, and there is anywhere for pages to go.
+    fn is_low_indeed(&self) -> bool {
+        if !self.frames().is_low() || !self.can_page_out() {
+            return false;
+        }
+        self.drain_caches();
+        self.frames().is_low()
     }
 }
 
@@ -296,6 +300,8 @@ struct Scan<'s, M: Machine> {
     number: u64,
     done: Pass,
     hands: &'s mut Hands,
+    /// The domains that are short.
+    short: DomainSet,
 }
 
 impl<M: Machine> Scan<'_, M> {
@@ -305,12 +311,13 @@ impl<M: Machine> Scan<'_, M> {
             // What is complete counts: its pages are clean now.
             vm.poll_pagers();
             vm.finish_completed(may);
-            let free = vm.frames().free();
-            let high = vm.watermarks().high;
-            if free >= high && self.done.rounds > 0 || self.done.rounds >= ROUNDS {
+            // What this pass has freed is counted where others can get it.
+            vm.drain_own_cache();
+            let (missing, short) = vm.frames().missing();
+            if missing == 0 || self.done.rounds >= ROUNDS {
                 break;
             }
-            let missing = high.saturating_sub(free).max(1);
+            self.short = short;
             let before = self.done;
             self.done.deferred = 0;
             let aged = self.round(missing, may);
@@ -379,13 +386,16 @@ impl<M: Machine> Scan<'_, M> {
                 let referenced = rmap::take_referenced(object, batch);
                 for (i, (_, pfn)) in batch.as_slice().iter().enumerate() {
                     let page = scan.vm.page(*pfn);
-                    let saved = referenced.contains(i) && scan.done.rounds < CHANCES;
+                    let rich = !scan.short.contains(page.domain());
+                    let saved = rich || referenced.contains(i) && scan.done.rounds < CHANCES;
                     // Those that cannot be written now are no good on the inactive queue.
                     let stuck = page.state().dirty() && !scan.can_wash(object, page);
                     if saved || stuck { stay.push(page) } else { go.push(page) }
                 }
             });
-            aged += queues.put_all(go.iter(), Queue::Inactive) as u64;
+            let inactive = queues.put_all(go.iter(), Queue::Inactive) as u64;
+            self.vm.stats().add(Event::Deactivate, inactive);
+            aged += inactive;
             queues.put_all(stay.iter(), Queue::Active);
         }
         aged
@@ -404,6 +414,7 @@ impl<M: Machine> Scan<'_, M> {
                 break;
             }
             left = left.saturating_sub(taken.len as u64);
+            self.vm.stats().add(Event::Scan, taken.len as u64);
             let (mut active, mut again, mut dirty) = (Taken::new(), Taken::new(), Taken::new());
             self.by_object(&mut taken, &mut |scan, object, batch| {
                 let vm = scan.vm;
@@ -413,6 +424,8 @@ impl<M: Machine> Scan<'_, M> {
                     let page = vm.page(*pfn);
                     if referenced.contains(i) && scan.done.rounds < CHANCES {
                         active.push(page);
+                    } else if !scan.short.contains(page.domain()) {
+                        again.push(page);
                     } else if vm.try_busy_page(object, *key, page).is_none() {
                         again.push(page);
                     } else if steal::is_clean(page) {
@@ -430,7 +443,8 @@ impl<M: Machine> Scan<'_, M> {
                 let freed = steal::steal(object, &clean, &mut |page| again.push(page), may);
                 scan.done.freed += freed as u64;
             });
-            queues.put_all(active.iter(), Queue::Active);
+            let activated = queues.put_all(active.iter(), Queue::Active);
+            self.vm.stats().add(Event::Activate, activated as u64);
             queues.put_all(again.iter(), Queue::Inactive);
             queues.put_all(dirty.iter(), Queue::Laundry);
         }

@@ -35,6 +35,8 @@ events! {
     FaultRetry = "pgfault_retry",
     /// Frames handed out.
     FrameAlloc = "pgalloc",
+    /// Times that a depot refused a frame for a program: memory was out, or sat with other CPUs.
+    AllocStall = "allocstall",
     /// Frames taken back.
     FrameFree = "pgfree",
     /// Magazine exchanged with the depot.
@@ -59,8 +61,14 @@ events! {
     PageOut = "pgpgout",
     /// Pages whose write failed.
     WriteFailed = "pgwrite_failed",
+    /// Pages that pageout looked at on the inactive queue.
+    Scan = "pgscan",
     /// Pages whose frames were taken by pageout.
     Steal = "pgsteal",
+    /// Pages that pageout took from the active queue because nobody had referenced them.
+    Deactivate = "pgdeactivate",
+    /// Pages that pageout gave back to the active queue because somebody had.
+    Activate = "pgactivate",
     /// Table pages freed because their space was idle.
     TablesDropped = "pagetables_dropped",
     /// Pages mapped by the first fault after that.

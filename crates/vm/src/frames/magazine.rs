@@ -101,8 +101,13 @@ impl Frames {
     #[cold]
     fn refill(&self, domain: u8, group: Group) -> Chain {
         let count = self.domains.len();
-        for i in 0..count {
+        // The next domain that is not low, and only where each is, one that has any.
+        let from = if count == 1 || self.is_low() { count } else { 0 };
+        for i in from..2 * count {
             let depot = &self.domains[(domain as usize + i) % count];
+            if i < count && depot.is_low() {
+                continue;
+            }
             let mut held = depot.held.lock();
             if group == Group::User && self.outside() < self.reserve {
                 break;
@@ -237,6 +242,9 @@ impl<M: Machine> Vm<M> {
     pub(super) fn pop_frame_at_last(&self, fill: Fill, group: Group) -> Option<(Pfn, bool)> {
         let f = self.frames();
         f.wake_daemon();
+        if group == Group::User {
+            self.stats().count(Event::AllocStall);
+        }
         // Other CPUs' frames, and table pages kept for later: only where that helps, so that whoever is refused while memory
         // is low does not empty every magazine in vain.
         M::Pmap::reclaim_tables(self);
@@ -285,6 +293,15 @@ impl<M: Machine> Vm<M> {
             let chains = m.local.lock().take_all();
             chains.for_each(|c| f.take_home(c));
         }
+    }
+
+    /// Brings the calling CPU's cached frames to the buddy lists: where a sum that somebody decides by must have them.
+    pub(crate) fn drain_own_cache(&self) {
+        let chains = {
+            let cpu = preempt_off();
+            self.frames().magazines.mine(&cpu).local.lock().take_all()
+        };
+        chains.for_each(|c| self.frames().take_home(c));
     }
 
     /// Brings every cached frame to the buddy lists, those in the depots too: before asking for large blocks.

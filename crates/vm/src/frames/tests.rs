@@ -185,7 +185,7 @@ fn the_daemon_is_woken_once_when_memory_gets_low() {
         seen.store(true, Ordering::Release);
     });
     f.wake_when_low(Some(receive.recv().unwrap()));
-    let enough = take(&m, (f.free() - f.low_mark() - 2 * CHAIN as u64) as usize, For::User);
+    let enough = take(&m, (f.free() - f.marks(0).low - 2 * CHAIN as u64) as usize, For::User);
     assert!(!f.is_low() && !woken.load(Ordering::Acquire));
     let rest = take(&m, 2 * CHAIN as usize, For::User);
     assert!(f.is_low());

@@ -7,7 +7,7 @@ use crate::stats::Event;
 use crate::testing::{Boot, boot, page};
 use crate::tests::{anonymous, load, settled, store};
 use crate::types::Access;
-use crate::{FaultError, Space};
+use crate::{Config, FaultError, Space};
 use quire_sync::atomic::{AtomicU32, Ordering};
 
 /// A system with `frames` frames that programs can have, more or less.
@@ -52,17 +52,7 @@ fn with_daemons_too() {
     let m = small(512);
     m.swap(2048, FaultPlan { delay: 2, window: 4, fail_writes: 9, seed: 5, ..PROMPT });
     let before = settled(m.vm);
-    std::thread::scope(|s| {
-        let (m, daemons) = (&m, [Daemon::Completion, Daemon::Pageout]);
-        for (daemon, cpu) in daemons.into_iter().zip(1..) {
-            s.spawn(move || {
-                quire_sync::hooks::threads::set_cpu(cpu);
-                m.vm.daemon_run(daemon);
-            });
-        }
-        overcommit(&m, 800);
-        m.vm.stop_daemons();
-    });
+    beside_daemons(&m, 1, || overcommit(&m, 800));
     assert_eq!((m.vm.swap().free(), settled(m.vm)), (2048, before));
     m.vm.queues().check(true).unwrap();
 }
@@ -130,7 +120,105 @@ fn a_store_that_takes_nothing_ends_in_an_error_and_not_in_endless_writes() {
 fn marks_follow_the_size_of_memory_and_leave_most_of_it_in_use() {
     for frames in [256, 512, 2048, 1 << 14] {
         let m = small(frames);
-        let (w, total) = (m.vm.watermarks(), m.vm.frames().total());
-        assert!(w.min < w.low && w.low < w.high && w.high - w.min <= total / 4, "{w:?} of {total}");
+        let (f, total) = (m.vm.frames(), m.vm.frames().total());
+        let w = f.marks(0);
+        assert!(
+            w.min == f.reserve() && w.min < w.low && w.low < w.high && w.high - w.min <= total / 4,
+            "{w:?} of {total}"
+        );
     }
+}
+
+/// Starts the daemons beside `f`, each on a CPU of its own, the first of them `cpu`.
+fn beside_daemons(m: &Boot, cpu: usize, f: impl FnOnce()) {
+    std::thread::scope(|s| {
+        for (daemon, cpu) in [Daemon::Completion, Daemon::Pageout].into_iter().zip(cpu..) {
+            s.spawn(move || {
+                quire_sync::hooks::threads::set_cpu(cpu);
+                m.vm.daemon_run(daemon);
+            });
+        }
+        let _stop = crate::daemon::OnEnd(|| m.vm.stop_daemons());
+        f();
+    });
+}
+
+/// Waits, at most for long, until memory is not low.
+fn until_the_store_has_kept_up(m: &Boot) {
+    let begin = quire_sync::hooks::now();
+    while m.vm.frames().is_low() {
+        assert!(quire_sync::hooks::now() - begin < 5_000_000_000, "nobody woke the daemon");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_program_that_allocates_no_faster_than_the_store_writes_is_never_refused_a_frame() {
+    let m = small(2048);
+    m.swap(8192, FaultPlan { delay: 2, window: 4, seed: 3, ..PROMPT });
+    beside_daemons(&m, 1, || {
+        let pages = 960;
+        // Several, since a space of this machine is small.
+        let spaces: Vec<_> = (0..5)
+            .map(|n| {
+                let space = Space::new(m.vm).unwrap();
+                anonymous(&space, 0, pages);
+                (0..pages).for_each(|p| {
+                    store(&space, page(p), p as u8 ^ n);
+                    until_the_store_has_kept_up(&m);
+                });
+                space
+            })
+            .collect();
+        for (n, space) in spaces.iter().enumerate() {
+            (0..pages).for_each(|p| {
+                assert_eq!(load(space, page(p)), p as u8 ^ n as u8);
+                until_the_store_has_kept_up(&m);
+            });
+        }
+        assert!(m.vm.stats().total(Event::SwapOut) > 2 * pages);
+        assert_eq!(m.vm.stats().total(Event::AllocStall), 0);
+    });
+}
+
+#[test]
+fn a_domain_that_is_short_is_left_alone_while_another_is_not_and_each_gets_its_own_frames_back() {
+    quire_sync::hooks::threads::set_cpu(0);
+    let m = crate::testing::boot_in_domains(4096, 2, 2, Config::default());
+    m.swap(8192, PROMPT);
+    let f = m.vm.frames();
+    let low = |domain: usize| f.free_in(domain) < f.marks(domain).low + 2 * crate::frames::CHAIN as u64;
+    let spaces: Vec<_> = (0..8)
+        .map(|_| {
+            let space = Space::new(m.vm).unwrap();
+            anonymous(&space, 0, 960);
+            space
+        })
+        .collect();
+    let mut pages = spaces.iter().flat_map(|s| (0..960).map(move |p| (s, p)));
+    // CPU 0 uses its own domain up, and goes on in the other.
+    while !low(0) {
+        let (space, p) = pages.next().unwrap();
+        store(space, page(p), 1);
+    }
+    assert!(!low(1) && !f.is_low());
+    while !f.is_low() {
+        let (space, p) = pages.next().unwrap();
+        store(space, page(p), 1);
+    }
+    assert_eq!(m.vm.stats().total(Event::AllocStall), 0);
+    m.vm.drain_caches();
+    let (missing, which) = f.missing();
+    assert!(
+        missing > 0 && which.contains(0),
+        "{missing} {which:?} {:?} {:?}",
+        [f.marks(0), f.marks(1)],
+        [f.free_in(0), f.free_in(1)]
+    );
+    m.vm.pageout_pass(&mut crate::sleep::MaySleep::here());
+    for domain in 0..2 {
+        let (free, high) = (f.free_in(domain), f.marks(domain).high);
+        assert!(free >= high, "{free} of domain {domain}, whose high mark is {high}");
+    }
+    assert_eq!(f.missing().0, 0);
 }
