@@ -57,23 +57,7 @@ impl<'s, M: Machine> Sweep<'s, M> {
             let Some(mut table) = pmap.next_table(vm, VirtRange { start: at, end: range.end }) else { break };
             let span = table.span();
             let end = span.end.min(range.end);
-            let mut va = at.max(span.start);
-            if !mutant(Mutant::NoUnflushedSweep) && table.unflushed() {
-                // What a reverse scan took away may still be cached; nobody shall reach it once this is done.
-                self.owed.owe_range(VirtRange { start: va, end });
-            }
-            while let Some(present) = table.next_present(va, end) {
-                self.visited += 1;
-                let old = match keep {
-                    None => {
-                        self.cleared += 1;
-                        table.remove(present, &mut self.owed)
-                    }
-                    Some(keep) => table.weaken(present, keep, &mut self.owed),
-                };
-                credit(self.space.vm(), old);
-                va = present + PAGE_SIZE;
-            }
+            self.sweep(&mut table, VirtRange { start: at.max(span.start), end }, keep);
             if keep.is_none() && table.live() == 0 {
                 let start = self.emptied.map_or(span.start, |e| e.start);
                 self.emptied = Some(VirtRange { start, end: span.end });
@@ -103,20 +87,32 @@ impl<'s, M: Machine> Sweep<'s, M> {
                 };
                 let span = table.span();
                 let end = span.end.min(range.end);
-                let mut va = at.max(span.start);
-                if !mutant(Mutant::NoUnflushedSweep) && table.unflushed() {
-                    // As above: a right that a cleaner took away may still be used.
-                    self.owed.owe_range(VirtRange { start: va, end });
-                }
-                while let Some(present) = table.next_present(va, end) {
-                    self.visited += 1;
-                    let old = table.weaken(present, keep, &mut self.owed);
-                    credit(self.space.vm(), old);
-                    va = present + PAGE_SIZE;
-                }
+                self.sweep(&mut table, VirtRange { start: at.max(span.start), end }, Some(keep));
                 at = end;
                 held = Some(table);
             }
+        }
+    }
+
+    /// The leaves of `part`, which `table` has: they keep the rights `keep` at most, or go.
+    fn sweep(&mut self, table: &mut <M::Pmap as Pmap<M>>::Table<'_>, part: VirtRange, keep: Option<Prot>) {
+        if !mutant(Mutant::NoUnflushedSweep) && table.unflushed() {
+            // What a reverse scan took away may still be cached, and a right that a cleaner took away still be used; nobody shall
+            // do so once this is done.
+            self.owed.owe_range(part);
+        }
+        let mut va = part.start;
+        while let Some(present) = table.next_present(va, part.end) {
+            self.visited += 1;
+            let old = match keep {
+                None => {
+                    self.cleared += 1;
+                    table.remove(present, &mut self.owed)
+                }
+                Some(keep) => table.weaken(present, keep, &mut self.owed),
+            };
+            credit(self.space.vm(), old);
+            va = present + PAGE_SIZE;
         }
     }
 

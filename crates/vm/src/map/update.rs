@@ -250,9 +250,25 @@ impl<'s, M: Machine> Update<'s, M> {
         }
     }
 
-    /// The first and the last entry that overlap the range.
-    pub fn ends(&self) -> (Option<&'s Entry<M>>, Option<&'s Entry<M>>) {
-        (self.first, self.last)
+    /// Everything in `range`, which the update was made for, stays with the attributes that `changed` gives it, joined with what
+    /// is the same then. What needs a front of its own no longer to be stored into gets one.
+    pub fn change(&mut self, range: VirtRange, changed: impl Fn(&Entry<M>) -> Attributes) -> Result<(), MapError> {
+        let (first, last) = (self.first, self.last);
+        self.outside_before(range)?;
+        if let Some(e) = first.filter(|e| e.range().start >= range.start) {
+            self.lean_on_previous(changed(e));
+        }
+        for e in self.writer().overlapping(range.start, range.end) {
+            let mut piece = Piece::part(e, e.range().intersect(&range).unwrap_or(e.range()));
+            piece.attributes = changed(e);
+            piece.add_front = (e.flags() - piece.attributes.flags).contains(Flags::NEEDS_FRONT);
+            self.push(piece)?;
+        }
+        self.outside_after(range)?;
+        if let Some(e) = last.filter(|e| e.range().end <= range.end) {
+            self.lean_on_next(changed(e));
+        }
+        Ok(())
     }
 
     /// Bytes of `range` that are mapped.

@@ -138,20 +138,7 @@ impl<M: Machine> Space<M> {
             return Ok(range);
         }
         let mut update = Update::new(self, writer, range);
-        let (first, last) = update.ends();
-        update.outside_before(range)?;
-        if let Some(e) = first.filter(|e| e.range().start >= range.start) {
-            update.lean_on_previous(changed(e));
-        }
-        for e in update.writer().overlapping(range.start, range.end) {
-            let mut piece = Piece::part(e, e.range().intersect(&range).unwrap_or(e.range()));
-            piece.attributes = changed(e);
-            update.push(piece)?;
-        }
-        update.outside_after(range)?;
-        if let Some(e) = last.filter(|e| e.range().end <= range.end) {
-            update.lean_on_next(changed(e));
-        }
+        update.change(range, changed)?;
         update.apply(Work::None)?;
         Ok(range)
     }
