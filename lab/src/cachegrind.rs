@@ -9,9 +9,11 @@ use std::process::{Command, Stdio};
 /// 32 KiB, 8 ways, lines of 64 bytes; 8 MiB, 16 ways.
 const CACHES: [&str; 2] = ["--D1=32768,8,64", "--LL=8388608,16,64"];
 
-/// Data references and misses (loads and stores) of a workload.
+/// Instructions, data references and misses (loads and stores) of a workload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Misses {
+    /// Instructions.
+    pub instructions: u64,
     /// Loads and stores.
     pub references: u64,
     /// Those that missed the first level.
@@ -32,6 +34,7 @@ pub struct Workload {
 pub fn misses(workload: &Workload, count: usize) -> Result<Misses, Failure> {
     let (full, none) = (measure(workload, count)?, measure(workload, 0)?);
     Ok(Misses {
+        instructions: full.instructions.saturating_sub(none.instructions),
         references: full.references.saturating_sub(none.references),
         first: full.first.saturating_sub(none.first),
         last: full.last.saturating_sub(none.last),
@@ -67,6 +70,7 @@ fn parse(text: &str) -> Option<Misses> {
         events.split_whitespace().zip(summary.split_whitespace()).find(|(e, _)| *e == name)?.1.parse::<u64>().ok()
     };
     Some(Misses {
+        instructions: value("Ir")?,
         references: value("Dr")? + value("Dw")?,
         first: value("D1mr")? + value("D1mw")?,
         last: value("DLmr")? + value("DLmw")?,
@@ -80,7 +84,7 @@ mod tests {
     #[test]
     fn loads_and_stores_of_the_summary_are_added() {
         let text = "desc: D1 cache\nevents: Ir I1mr ILmr Dr D1mr DLmr Dw D1mw DLmw\nfn=x\n1 2\nsummary: 900 1 1 100 10 3 50 5 2\n";
-        assert_eq!(parse(text), Some(Misses { references: 150, first: 15, last: 5 }));
+        assert_eq!(parse(text), Some(Misses { instructions: 900, references: 150, first: 15, last: 5 }));
         assert_eq!(parse("events: Ir\nsummary: 900\n"), None);
     }
 }

@@ -191,6 +191,11 @@ impl<'p, M: Machine> Obligation<'p, M> {
 
     /// Pays: flushes, lowers the counts, frees the frames.
     pub fn discharge(mut self) -> Flushed {
+        self.discharge_so_far()
+    }
+
+    /// As [`Obligation::discharge`], and more may be owed after that.
+    pub fn discharge_so_far(&mut self) -> Flushed {
         self.pay();
         Flushed(())
     }

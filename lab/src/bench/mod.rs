@@ -7,6 +7,7 @@ pub mod flush;
 pub mod fork;
 pub mod kernel_map;
 pub mod mapper;
+pub mod operations;
 pub mod queues;
 pub mod range;
 pub mod rmap;
@@ -29,6 +30,7 @@ pub const ALL: &[&Bench] = &[
     &mapper::MISSES_ORDERED,
     &mapper::TIME,
     &mapper::ASKED,
+    &operations::INSTRUCTIONS,
     &zero_fill::SHARE,
     &queues::BASELINES,
     &chain::LINES,
@@ -49,6 +51,10 @@ pub const WORKLOADS: &[&Workload] = &[
     &mapper::OURS,
     &mapper::ORDERED,
     &zero_fill::FAULTS,
+    &operations::MAP_UNMAP,
+    &operations::PROTECT,
+    &operations::CREATE,
+    &operations::REMOVE,
 ];
 
 /// Which build of the lab a bench runs in.

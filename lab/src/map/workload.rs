@@ -19,7 +19,8 @@ impl Random {
         (z ^ (z >> 31)) % n
     }
 
-    fn shuffled(&mut self, n: usize) -> Vec<u32> {
+    /// The numbers below `n`, shuffled.
+    pub fn shuffled(&mut self, n: usize) -> Vec<u32> {
         let mut order: Vec<u32> = (0..n as u32).collect();
         for i in (1..n).rev() {
             order.swap(i, self.below(i as u64 + 1) as usize);

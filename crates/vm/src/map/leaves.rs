@@ -52,7 +52,7 @@ impl<'s, M: Machine> Sweep<'s, M> {
         while at < range.end {
             if self.owed.is_full() {
                 // The proof of a part proves nothing that is asked for; the last one is given out when all is paid.
-                let _part = core::mem::replace(&mut self.owed, Obligation::new(vm, pmap)).discharge();
+                let _part = self.owed.discharge_so_far();
             }
             let Some(mut table) = pmap.next_table(vm, VirtRange { start: at, end: range.end }) else { break };
             let span = table.span();
@@ -77,7 +77,7 @@ impl<'s, M: Machine> Sweep<'s, M> {
                     Some(table) => table,
                     None => {
                         if self.owed.is_full() {
-                            let _part = core::mem::replace(&mut self.owed, Obligation::new(vm, pmap)).discharge();
+                            let _part = self.owed.discharge_so_far();
                         }
                         match pmap.next_table(vm, VirtRange { start: at, end: range.end }) {
                             Some(table) => table,
@@ -117,10 +117,10 @@ impl<'s, M: Machine> Sweep<'s, M> {
     }
 
     /// Pays for all of it.
-    pub fn finish(self) -> Flushed {
+    pub fn finish(&mut self) -> Flushed {
         if self.visited != 0 {
             self.space.vm().stats().add(Event::RangeVisit, self.visited);
         }
-        self.owed.discharge()
+        self.owed.discharge_so_far()
     }
 }

@@ -108,7 +108,8 @@ impl<M: Machine> Space<M> {
         flags |= wire.flags();
         let attributes = Attributes { prot: r.prot, max_prot: r.max_prot, flags, tag: r.tag };
 
-        let mut update = Update::new(self, writer, range).showing(object.map(|o| (o, page)));
+        let mut update = Update::new(self, writer, range);
+        update.show(object.map(|o| (o, page)));
         let in_the_way = update.mapped_in(range);
         if in_the_way != 0 && !matches!(r.at, Placement::Fixed(_)) {
             return Err(MapError::Exists);

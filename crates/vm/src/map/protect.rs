@@ -2,7 +2,6 @@
 
 use super::entry::{Attributes, Entry, Flags, How, NewEntries};
 use super::leaves::{Sweep, Work};
-use super::piece::Piece;
 use super::space::Space;
 use super::update::Update;
 use crate::error::MapError;

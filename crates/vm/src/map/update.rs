@@ -281,9 +281,8 @@ impl<'s, M: Machine> Update<'s, M> {
     }
 
     /// The object that a piece may show, from page `page` on.
-    pub fn showing(mut self, object: Option<(&'s ObjectRef<M>, u64)>) -> Self {
+    pub fn show(&mut self, object: Option<(&'s ObjectRef<M>, u64)>) {
         self.row.object = object;
-        self
     }
 
     /// A new stack's front covers this much.
@@ -345,15 +344,20 @@ impl<'s, M: Machine> Update<'s, M> {
 
     /// Ends the plan and does it: `work` on the leaves, then the swap, then what was replaced is given up. On an error
     /// nothing has changed.
-    pub fn apply(self, work: Work) -> Result<(), MapError> {
-        self.apply_with(None, work)
+    #[inline]
+    pub fn apply(mut self, work: Work) -> Result<(), MapError> {
+        self.perform(None, work)
     }
 
     /// As [`Update::apply`], with a second row that fills a hole elsewhere, out of entries that give way here: it is published
     /// first, so that nobody sees neither.
-    pub fn apply_with(mut self, elsewhere: Option<Row<'s, M>>, work: Work) -> Result<(), MapError> {
+    pub fn apply_with(mut self, mut elsewhere: Row<'s, M>, work: Work) -> Result<(), MapError> {
+        self.perform(Some(&mut elsewhere), work)
+    }
+
+    /// Once: what is left of the update does nothing.
+    fn perform(&mut self, mut elsewhere: Option<&mut Row<'s, M>>, work: Work) -> Result<(), MapError> {
         self.row.settle()?;
-        let mut elsewhere = elsewhere;
         if let Some(row) = &mut elsewhere {
             row.settle()?;
         }
@@ -395,7 +399,7 @@ impl<'s, M: Machine> Update<'s, M> {
             }
         }
         let mut writer = self.writer.take().expect("the writer is held until the change is applied");
-        if let (Some(mut row), Some(first)) = (elsewhere, first) {
+        if let (Some(row), Some(first)) = (elsewhere, first) {
             row.publish(&mut writer, first, 0);
         }
         let change = change.unwrap_or_else(|| {

@@ -18,7 +18,7 @@
 
 use super::entry::{Attributes, Entry, Flags};
 use super::leaves::Work;
-use super::piece::{Piece, layers};
+use super::piece::layers;
 use super::space::Space;
 use super::update::Update;
 use crate::backing::Backing;

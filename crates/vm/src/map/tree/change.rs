@@ -3,7 +3,7 @@
 use super::node::{MAX_LEVELS, Node, Path, Summary};
 use super::{Item, NodeAlloc, Owner, Tree};
 use crate::error::OutOfMemory;
-use core::cell::Cell;
+use core::cell::{Cell, UnsafeCell};
 use core::iter::Peekable;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
@@ -23,8 +23,11 @@ pub struct Change<T, A: NodeAlloc, const F: usize> {
     replaced: *mut Node<A, F>,
     /// The top of what is new; null: nothing is left.
     top: *mut Node<A, F>,
-    /// Where it goes: the level and the path of the parent, or none for the root. Level 0: only a value is replaced.
-    parent: Option<(usize, Path<A, F>)>,
+    /// Where it goes: the level of the parent on the path that the tree keeps, or none for the root. Level 0: only a value is
+    /// replaced.
+    parent: Option<usize>,
+    /// Which of the tree's changes it is: the path is that of the last.
+    number: u32,
     /// That value.
     value: *mut (),
     /// Items gained or lost.
@@ -109,11 +112,27 @@ pub(super) struct Source<A: NodeAlloc, const F: usize> {
     aside: [Cell<*mut Node<A, F>>; 2],
     /// Commits to come before what is set aside is given back.
     awaited: Cell<u8>,
+    /// The way to where the change goes that was prepared last: here, since changes are handed from call to call. The writer's.
+    path: UnsafeCell<Path<A, F>>,
+    /// Changes prepared so far.
+    number: Cell<u32>,
 }
 
 impl<A: NodeAlloc, const F: usize> Source<A, F> {
     pub fn new(alloc: A) -> Self {
-        Source { alloc, aside: [Cell::new(ptr::null_mut()), Cell::new(ptr::null_mut())], awaited: Cell::new(0) }
+        Source {
+            alloc,
+            aside: [Cell::new(ptr::null_mut()), Cell::new(ptr::null_mut())],
+            awaited: Cell::new(0),
+            path: UnsafeCell::new(Path::new()),
+            number: Cell::new(0),
+        }
+    }
+
+    /// The number of a change that is prepared now.
+    fn next(&self) -> u32 {
+        self.number.set(self.number.get().wrapping_add(1));
+        self.number.get()
     }
 
     fn node(&self, level: u8) -> Result<*mut Node<A, F>, OutOfMemory> {
@@ -199,6 +218,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
             replaced: ptr::null_mut(),
             top: ptr::null_mut(),
             parent: None,
+            number: self.source.next(),
             value: ptr::null_mut(),
             delta: count as isize,
             _values: PhantomData,
@@ -294,7 +314,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
                 {
                     change.top = below.first;
                     chain(below.first, &mut change.built);
-                    change.parent = Some((level + 1, left));
+                    change.parent = Some(level + 1);
+                    *self.source.path.get() = left;
                     return Ok(change);
                 }
             }
@@ -312,9 +333,9 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         count: usize,
         items: &mut Peekable<impl Iterator<Item = Item<T>>>,
     ) -> Result<Option<Change<T, A, F>>, OutOfMemory> {
-        let mut path = Path::new();
-        // SAFETY: the caller is the writer: what is reachable stays, and only this code changes it.
+        // SAFETY: the caller is the writer: what is reachable stays, and only this code changes it; the path is the writer's too.
         unsafe {
+            let path = &mut *self.source.path.get();
             let bound = path.descend_below(root, lo);
             let leaf = path.node(0);
             let n = &*leaf;
@@ -335,7 +356,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
                     built: ptr::null_mut(),
                     replaced: ptr::null_mut(),
                     top: ptr::null_mut(),
-                    parent: Some((0, path)),
+                    parent: Some(0),
+                    number: self.source.next(),
                     value: item.value.as_ptr().cast(),
                     delta: 0,
                     _values: PhantomData,
@@ -357,7 +379,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
                 built: new,
                 replaced: leaf,
                 top: new,
-                parent: (path.height() > 1).then_some((1, path)),
+                parent: (path.height() > 1).then_some(1),
+                number: self.source.next(),
                 value: ptr::null_mut(),
                 delta: count as isize - (resume - keep) as isize,
                 _values: PhantomData,
@@ -415,15 +438,17 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
     /// Contract C3, second phase: cannot fail.
     pub fn commit(&self, _owner: &mut Owner, mut change: Change<T, A, F>) {
         self.len.store(self.len.load(Ordering::Relaxed).wrapping_add_signed(change.delta), Ordering::Relaxed);
+        debug_assert_eq!(change.number, self.source.number.get(), "a change is committed before the next is prepared");
         // SAFETY: the caller is the writer, and nothing was changed since `prepare` (the owner was borrowed for both).
         unsafe {
-            match &change.parent {
+            let path = &*self.source.path.get();
+            match change.parent {
                 None => self.root.store(change.top, Ordering::Release),
                 // A value alone: no triple changes.
-                Some((0, path)) => (*path.node(0)).publish(path.index(0), change.value),
-                Some((level, path)) => {
-                    (*path.node(*level)).publish(path.index(*level), change.top.cast());
-                    Self::renew_ancestors(path, *level, &change);
+                Some(0) => (*path.node(0)).publish(path.index(0), change.value),
+                Some(level) => {
+                    (*path.node(level)).publish(path.index(level), change.top.cast());
+                    Self::renew_ancestors(path, level, &change);
                 }
             }
             let mut at = core::mem::replace(&mut change.replaced, ptr::null_mut());

@@ -62,7 +62,7 @@ pub use node::{NODE_ALIGN, NodeAlloc, NodeSize, node_bytes};
 use change::Source;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
-use node::{Node, Path};
+use node::Node;
 use quire_sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// The right to change one tree: made with it, kept under the lock of its writers.
@@ -182,23 +182,13 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
     /// # Safety
     /// As [`Tree::get`], for as long as the cursor is used. Next to a writer the walk may show a mix of before and after.
     pub unsafe fn cursor(&self, from: u64) -> Cursor<T, A, F> {
-        let mut path = Path::new();
         let root = self.root.load(Ordering::Acquire);
-        let mut valid = false;
+        let mut cursor = Cursor { root, leaf: ptr::null_mut(), index: 0, beyond: from, _values: PhantomData };
         if !root.is_null() {
-            // SAFETY: as in `get`.
-            unsafe {
-                path.descend_below(root, from);
-                let leaf = path.node(0);
-                let mut i = (*leaf).count_starting_at_or_before(from);
-                if i > 0 && (*leaf).end(i - 1) > from {
-                    i -= 1;
-                }
-                path.set(0, i);
-                valid = i < (*leaf).len() || path.advance(0);
-            }
+            // SAFETY: by this function's contract.
+            unsafe { cursor.go_on() };
         }
-        Cursor { path, valid, _values: PhantomData }
+        cursor
     }
 
     /// The items' nodes, freed at once.
@@ -215,45 +205,70 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
     }
 }
 
-/// A place between items; see [`Tree::cursor`].
+/// A place between items; see [`Tree::cursor`]. Four words: where a leaf ends, the next one is found from the root again, which
+/// costs less than a path that every short walk would have to carry.
 pub struct Cursor<T, A: NodeAlloc, const F: usize> {
-    path: Path<A, F>,
-    valid: bool,
+    root: *mut Node<A, F>,
+    /// The leaf that the place is in or behind; null: there are no items.
+    leaf: *mut Node<A, F>,
+    index: usize,
+    /// The first address that belongs to a leaf further right.
+    beyond: u64,
     _values: PhantomData<NonNull<T>>,
 }
 
 impl<T, A: NodeAlloc, const F: usize> Cursor<T, A, F> {
+    /// To the first item that ends after `beyond`, in the leaf for that address.
+    ///
+    /// # Safety
+    /// There is a root, whose nodes are alive.
+    #[inline]
+    unsafe fn go_on(&mut self) {
+        let from = self.beyond;
+        // SAFETY: by this function's contract.
+        unsafe {
+            (self.leaf, self.beyond) = Node::leaf_for(self.root, from);
+            let leaf = &*self.leaf;
+            self.index = leaf.count_starting_at_or_before(from);
+            if self.index > 0 && leaf.end(self.index - 1) > from {
+                self.index -= 1;
+            }
+        }
+    }
+
     /// The item before the cursor's place, where it is in the same leaf. `None` says nothing.
     pub fn before(&self) -> Option<Item<T>> {
-        let leaf = self.path.leaf()?;
         // SAFETY: as in `next`.
-        self.path.index(0).checked_sub(1).map(|i| unsafe { (*leaf).item(i) })
+        let leaf = unsafe { self.leaf.as_ref() }?;
+        self.index.checked_sub(1).map(|i| leaf.item(i))
     }
 }
 
 impl<T, A: NodeAlloc, const F: usize> Clone for Cursor<T, A, F> {
     fn clone(&self) -> Self {
-        Cursor { path: self.path, valid: self.valid, _values: PhantomData }
+        Cursor { root: self.root, leaf: self.leaf, index: self.index, beyond: self.beyond, _values: PhantomData }
     }
 }
 
 impl<T, A: NodeAlloc, const F: usize> Iterator for Cursor<T, A, F> {
     type Item = Item<T>;
 
+    #[inline]
     fn next(&mut self) -> Option<Item<T>> {
-        if !self.valid {
-            return None;
-        }
         // SAFETY: the cursor's maker promised that the nodes stay alive while it is used.
-        unsafe {
-            let (leaf, i) = (self.path.node(0), self.path.index(0));
-            let item = (*leaf).item(i);
-            if i + 1 < (*leaf).len() {
-                self.path.set(0, i + 1);
-            } else {
-                self.valid = self.path.advance(0);
+        let mut leaf = unsafe { self.leaf.as_ref() }?;
+        while self.index >= leaf.len() {
+            // Every leaf further right begins beyond the one before: this ends, next to a writer too.
+            if self.beyond == u64::MAX {
+                return None;
             }
-            Some(item)
+            // SAFETY: as above.
+            leaf = unsafe {
+                self.go_on();
+                &*self.leaf
+            };
         }
+        self.index += 1;
+        Some(leaf.item(self.index - 1))
     }
 }

@@ -225,6 +225,27 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
         base + (len == 1 && self.start(base) <= at) as usize
     }
 
+    /// The leaf for `at`, and the first address that belongs to a leaf further right.
+    ///
+    /// # Safety
+    /// `root` and what is reachable from it stay alive.
+    #[inline]
+    pub unsafe fn leaf_for(root: *mut Self, at: u64) -> (*mut Self, u64) {
+        let (mut node, mut bound) = (root, u64::MAX);
+        // SAFETY: by this function's contract.
+        unsafe {
+            while (*node).level > 0 {
+                let n = &*node;
+                let i = n.route(at);
+                if i + 1 < n.len() {
+                    bound = n.start(i + 1);
+                }
+                node = n.child(i);
+            }
+        }
+        (node, bound)
+    }
+
     /// The gap below child `i`; 0 in a leaf.
     ///
     /// # Safety
@@ -422,10 +443,6 @@ impl<A: NodeAlloc, const F: usize> Path<A, F> {
     }
     pub fn node(&self, level: usize) -> *mut Node<A, F> {
         self.nodes[level]
-    }
-    /// The leaf, where the path leads to one.
-    pub fn leaf(&self) -> Option<*mut Node<A, F>> {
-        (self.height > 0).then_some(self.nodes[0])
     }
     pub fn index(&self, level: usize) -> usize {
         self.index[level] as usize

@@ -1,0 +1,140 @@
+//! What map operations of a whole space cost in instructions: counted by cachegrind, so they repeat, and compare from one machine to
+//! another as times do not. The simulated hardware's part is in them; the changes from one version to the next are the map's.
+
+use super::{Bench, Build, Line, Report};
+use crate::cachegrind::{self, Workload};
+use crate::map::workload::Random;
+use crate::{Failure, machine};
+use quire_hosted::{Cpu, Hosted};
+use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
+use quire_vm::{Access, PAGE_SIZE, Prot, VirtRange};
+
+const BASE: u64 = 0x1000_0000_0000;
+/// From one of many mappings to the next; the gaps keep them apart.
+const SLOT: u64 = 32 * PAGE_SIZE;
+/// Operations of the small workloads, and mappings of the large ones.
+const OPERATIONS: usize = 10_000;
+
+/// Instructions of the common operations.
+pub const INSTRUCTIONS: Bench = Bench {
+    build: Build::Native,
+    lines: &[
+        Line {
+            name: "instructions_map_unmap",
+            unit: "instructions/op",
+            how: "Hosted, one CPU, cachegrind: a page is mapped where there is room, and unmapped again, untouched, beside ten \
+                  other mappings. For both together.",
+        },
+        Line {
+            name: "instructions_protect",
+            unit: "instructions/op",
+            how: "Hosted, one CPU, cachegrind: the middle 16 of 48 resident pages are made read-only or writable again in turn.",
+        },
+        Line {
+            name: "instructions_create",
+            unit: "instructions/op",
+            how: "Hosted, one CPU, cachegrind: 10,000 ranges of one page with gaps between them are mapped at fixed addresses, \
+                  in random order.",
+        },
+        Line {
+            name: "instructions_remove",
+            unit: "instructions/op",
+            how: "Hosted, one CPU, cachegrind: the same 10,000 ranges, each touched, are unmapped in random order.",
+        },
+    ],
+    run: |report| {
+        counted(report, "instructions_map_unmap", &MAP_UNMAP)?;
+        counted(report, "instructions_protect", &PROTECT)?;
+        counted(report, "instructions_create", &CREATE)?;
+        counted(report, "instructions_remove", &REMOVE)
+    },
+};
+
+fn counted(report: &mut Report, name: &str, workload: &Workload) -> Result<(), Failure> {
+    let counts = cachegrind::misses(workload, OPERATIONS)?;
+    report.put(name, counts.instructions as f64 / OPERATIONS as f64);
+    Ok(())
+}
+
+/// A page mapped and unmapped, again and again.
+pub const MAP_UNMAP: Workload = Workload { name: "map_unmap", run: |n| done(map_unmap(n)) };
+/// Rights taken and given back.
+pub const PROTECT: Workload = Workload { name: "protect", run: |n| done(protect(n)) };
+/// Very many mappings made.
+pub const CREATE: Workload = Workload { name: "create", run: |n| done(create(n).map(drop)) };
+/// And unmapped.
+pub const REMOVE: Workload = Workload { name: "remove", run: |n| done(remove(n)) };
+
+fn done(result: Result<(), Failure>) {
+    result.expect("a fresh machine has memory for the workload");
+}
+
+fn range(start: u64, pages: u64) -> VirtRange {
+    VirtRange { start, end: start + pages * PAGE_SIZE }
+}
+
+fn fixed(start: u64, pages: u64) -> MapRequest<Hosted> {
+    MapRequest::private(Placement::FixedNoReplace(start), pages * PAGE_SIZE)
+}
+
+fn map_unmap(count: usize) -> Result<(), Failure> {
+    let vm = machine::boot(1, 64);
+    let _cpu = Cpu::attach(vm, 0);
+    let space = Space::new(vm)?;
+    for n in 0..10 {
+        space.map(&fixed(BASE + n * SLOT, 1))?;
+    }
+    for _ in 0..count {
+        let at = space.map(&MapRequest::private(Placement::Any { hint: 0 }, PAGE_SIZE))?;
+        space.unmap(range(at, 1))?;
+    }
+    Ok(())
+}
+
+fn protect(count: usize) -> Result<(), Failure> {
+    let vm = machine::boot(1, 64);
+    let cpu = Cpu::attach(vm, 0);
+    let space = Space::new(vm)?;
+    space.map(&fixed(BASE, 48))?;
+    cpu.enter(&space);
+    for page in 0..48 {
+        cpu.write(&space, BASE + page * PAGE_SIZE, 1)?;
+    }
+    let prots = [Prot::READ, Prot::READ | Prot::WRITE];
+    // Once, so that it is three entries.
+    space.protect(range(BASE + 16 * PAGE_SIZE, 16), prots[0])?;
+    for n in 0..count {
+        space.protect(range(BASE + 16 * PAGE_SIZE, 16), prots[(n + 1) % 2])?;
+    }
+    cpu.leave();
+    Ok(())
+}
+
+/// Slots in random order.
+fn order(seed: u64) -> Vec<u64> {
+    Random(seed).shuffled(OPERATIONS).into_iter().map(|slot| BASE + u64::from(slot) * SLOT).collect()
+}
+
+fn create(count: usize) -> Result<SpaceRef<Hosted>, Failure> {
+    let vm = machine::boot(1, 256);
+    // Kept for as long as the process lives: the space is used on.
+    std::mem::forget(Cpu::attach(vm, 0));
+    let space = Space::new(vm)?;
+    for start in order(1).into_iter().take(count) {
+        space.map(&fixed(start, 1))?;
+    }
+    Ok(space)
+}
+
+fn remove(count: usize) -> Result<(), Failure> {
+    let space = create(OPERATIONS)?;
+    for start in order(2) {
+        space.fault(start, Access::Write)?;
+    }
+    for start in order(3).into_iter().take(count) {
+        space.unmap(range(start, 1))?;
+    }
+    // What is left goes with the process, in either run.
+    std::mem::forget(space);
+    Ok(())
+}
