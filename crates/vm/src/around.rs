@@ -3,7 +3,8 @@
 //! The chain is looked at for a window at once, layer by layer, through each object's occupancy bitmap: a neighbour costs a
 //! slot, not a walk. Of each page the first layer that has something decides, as in a walk; pages are checked as the faulting
 //! page is, under the same table page's lock, where a look at each is enough: whoever fills a slot in front after it comes
-//! for the leaf under that lock, and pages move between layers only while the entry is stale, which is looked at last.
+//! for the leaf under that lock, and pages move between layers under it too, or while the entry is stale, which is looked at
+//! last.
 
 use crate::fault::At;
 use crate::index::Slot;

@@ -32,8 +32,12 @@ pub(crate) fn credit<M: Machine>(vm: &Vm<M>, old: Option<Removed>) {
 }
 
 impl<'e, M: Machine> At<'e, M> {
-    /// Copies the page that was found behind the front into the front, and maps the copy.
+    /// Copies the page that was found behind the front into the front, and maps the copy; or moves it there, where nobody else
+    /// sees it any more ([`claim`](crate::claim)).
     pub fn copy(&self, source: Found<'e, M>, pin: &Pinned<'_>) -> Result<FaultKind, Stop<M>> {
+        if self.claim(&source, pin)? {
+            return Ok(FaultKind::Move);
+        }
         let front = self.entry.front();
         let Some(object) = front.touch(pin)? else { return Err(Stop::Stale) };
         if mutant(Mutant::LookBeforeFill) {

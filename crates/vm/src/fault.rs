@@ -3,7 +3,7 @@
 //! # What a fault does
 //! Pin the epoch. Find the entry that covers the address. Walk its chain of backings, front to back, asking each object's
 //! index. Then one of four things: *map* the page that was found; *zero-fill* a new page into the front; *copy* the page that
-//! was found into the front ([`copy`](crate::copy)); *page in* what a pager has. Everything that the decision rests on is
+//! was found into the front ([`copy`](crate::copy)), or move it there ([`claim`](crate::claim)); *page in* what a pager has. Everything that the decision rests on is
 //! checked again under the lock of the one table page that covers the address, and only then is the leaf installed. Nothing
 //! is installed first and backed out: another CPU could cache a translation that a remover never sees.
 //!
@@ -63,6 +63,8 @@ pub enum FaultKind {
     ZeroFill,
     /// A new page, copied.
     Copy,
+    /// The page was there, behind the front, where nobody else saw it any more: it is the front's now.
+    Move,
     /// A pager was waited for.
     PagedIn,
 }
@@ -196,6 +198,7 @@ fn count<M: Machine>(vm: &Vm<M>, kind: FaultKind) -> FaultKind {
     match kind {
         FaultKind::ZeroFill => vm.stats().count(Event::FaultZero),
         FaultKind::Copy => vm.stats().count(Event::FaultCopy),
+        FaultKind::Move => vm.stats().count(Event::FaultMove),
         FaultKind::Spurious => vm.stats().count(Event::FaultSpurious),
         FaultKind::PagedIn => vm.stats().count(Event::FaultMajor),
         FaultKind::Resident => {}
@@ -221,7 +224,7 @@ fn attempt<'e, M: Machine>(
         return Err(if entry.is_stale() { Stop::Stale } else { Stop::Fail(FaultError::Protection) });
     }
     let kind = At { vm, pmap: space.pmap(), entry, va, access }.serve(pin)?;
-    *deep = kind == FaultKind::Copy && entry.front().layers() > copy_up::LAYERS;
+    *deep = matches!(kind, FaultKind::Copy | FaultKind::Move) && entry.front().layers() > copy_up::LAYERS;
     Ok(kind)
 }
 

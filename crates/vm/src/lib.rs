@@ -24,7 +24,8 @@
 mod around;
 pub mod backing;
 pub mod check;
-pub mod collapse;
+pub mod claim;
+mod collapse;
 mod copy;
 mod copy_up;
 pub mod daemon;

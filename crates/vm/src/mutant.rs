@@ -39,6 +39,8 @@ pub enum Mutant {
     EmptyBeforeFill,
     /// Move: a page in swap is put into the new slot while its old slot can still be read in.
     SwapInTwoSlots,
+    /// Claim: who else sees the page is not asked again once it is in the front.
+    NoSecondAsk,
     /// Shadow: a copy looks who else sees its source before it is there to stay.
     LookBeforeFill,
     /// Shadow: a chain that was chosen as the watch is not looked at again after the watch was written.

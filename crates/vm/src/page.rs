@@ -364,6 +364,15 @@ impl Page {
             _ => Copied::Again,
         }
     }
+    /// What a copy that was made now would be, without a note of it.
+    #[inline]
+    pub(crate) fn copied(&self) -> Copied {
+        match self.copied.load(Ordering::Acquire) {
+            0 => Copied::First,
+            WATCHED => Copied::Watched(self.words[WATCH].load(Ordering::Acquire)),
+            _ => Copied::Again,
+        }
+    }
     /// Notes that somebody may have copied the page while it had another descriptor. => the page is busy.
     pub(crate) fn suspect(&self) {
         self.copied.store(COPIED, Ordering::Relaxed);

@@ -9,7 +9,9 @@
 //! there is none, the page goes. The search goes on behind the old watch and comes round once, so that all copies of a page
 //! together read about two slots each.
 //!
-//! The first copy of a page only leaves a mark. A fork with one child so pays one byte a copy, and no lock.
+//! The first copy of a page only leaves a mark. A fork with one child so pays one byte a copy, and no lock. Who is about to
+//! make the last one need not: the page moves into its front ([`claim`](crate::claim)). What is left for copies to destroy are
+//! pages whose last two copies were made at once.
 //!
 //! # Why a page that was found hidden stays hidden
 //! What is in front of a page in a chain may move forward or back between its layers, be paged out, or be cut off; it never
@@ -73,7 +75,7 @@ fn sight<M: Machine>(b: &Backing<M>, key: u64, pin: &Pinned<'_>) -> Sight {
                 Slot::Page(pfn) => {
                     let page = object.vm().page(pfn);
                     let state = page.state();
-                    if state.busy() || !state.valid() {
+                    if (state.busy() && !mutant(Mutant::BusyHides)) || !state.valid() {
                         sight = Sight::Unsure;
                     } else if page.object() == object.address() && page.index() == key {
                         return Sight::Hidden;
@@ -99,15 +101,47 @@ pub(crate) fn hid<M: Machine>(source: &Found<'_, M>, pin: &Pinned<'_>) {
     }
     // The copy was let go of by a read-modify-write.
     fence_after_rmw();
-    match source.page.note_copy() {
-        Copied::First => {}
-        Copied::Watched(watch)
-            if watch != Watch::new(source.layer, object.parts().unlinked()).0 && {
-                // A watch that has been unlinked since is none.
-                Watch(watch).is_of(object.parts().unlinked())
-            } => {}
-        Copied::Again | Copied::Watched(_) => search(object, source.key, source.page, Some(source.layer), pin),
+    if !somebody_watches(source, source.page.note_copy()) {
+        search(object, source.key, source.page, Some(source.layer), pin);
     }
+}
+
+/// Whether a page need not be looked for when `source.layer` does not show it any more.
+fn somebody_watches<M: Machine>(source: &Found<'_, M>, copied: Copied) -> bool {
+    match copied {
+        Copied::First => true,
+        Copied::Again => false,
+        Copied::Watched(watch) => {
+            let unlinked = source.object.parts().unlinked();
+            // A watch that has been unlinked since is none.
+            watch != Watch::new(source.layer, unlinked).0 && Watch(watch).is_of(unlinked)
+        }
+    }
+}
+
+/// Whether `source` was copied before and no chain but the one that it was found in is known to see it still. Where one is
+/// found that does, it becomes the page's watch.
+#[inline]
+pub(crate) fn seems_last<M: Machine>(source: &Found<'_, M>, pin: &Pinned<'_>) -> bool {
+    let page = source.page;
+    if !source.object.is_private() || somebody_watches(source, page.copied()) || !page.try_hold() {
+        return false;
+    }
+    let state = page.state();
+    let same = !state.busy() && state.generation() == source.state.generation();
+    let last = same && !is_shown_elsewhere(source, pin);
+    source.object.vm().unhold_page(page);
+    last
+}
+
+/// Whether another chain than the one that `source` was found in sees it, or may; it becomes the page's watch. The caller holds
+/// the page, or has it busy.
+pub(crate) fn is_shown_elsewhere<M: Machine>(source: &Found<'_, M>, pin: &Pinned<'_>) -> bool {
+    let seen = find(source.object, source.key, source.page, Some(source.layer), true, pin);
+    if seen == Some(Sight::Unsure) {
+        source.object.vm().reaper().flag(source.object);
+    }
+    seen.is_some()
 }
 
 /// A backing, by its address, and how many had been unlinked from its object when it was chosen. Compared, never followed: the
@@ -143,8 +177,9 @@ pub(crate) fn search<M: Machine>(
     let held = page.try_hold();
     let state = page.state();
     if held && state.valid() && page.object() == object.address() && page.index() == key {
-        let shown = find(object, key, page, hider, pin);
+        let shown = if state.busy() { Some(Sight::Unsure) } else { find(object, key, page, hider, false, pin) };
         match shown {
+            // Or on its way elsewhere: a watch must not come after it.
             Some(Sight::Unsure) => vm.reaper().flag(object),
             Some(_) => {}
             None => destroy(object, key, page, state.generation(), pin),
@@ -190,16 +225,20 @@ pub(crate) fn search_swapped<M: Machine>(object: &Object<M>, key: u64, slot: u64
     }
 }
 
-/// The search proper: how the backing that it chose sees the page.
+/// The search proper: how the backing that it chose sees the page. `others`: the one where it begins does not count.
 fn find<M: Machine>(
     object: &Object<M>,
     key: u64,
     page: &Page,
     hider: Option<&Backing<M>>,
+    others: bool,
     pin: &Pinned<'_>,
 ) -> Option<Sight> {
     let unlinked = object.parts().unlinked();
     let mut look = |b: &Backing<M>| {
+        if others && hider.is_some_and(|h| core::ptr::eq(h, b)) {
+            return ControlFlow::Continue(());
+        }
         let first = sight(b, key, pin);
         if first == Sight::Hidden {
             return ControlFlow::Continue(());

@@ -29,6 +29,8 @@ events! {
     FaultZero = "pgfault_zero",
     /// Faults that copied a page.
     FaultCopy = "pgfault_copy",
+    /// Faults that moved a page into the front instead of copying it, since nobody else saw it any more.
+    FaultMove = "pgfault_move",
     /// Faults that found the translation in place already.
     FaultSpurious = "pgfault_spurious",
     /// Faults that began again because something changed under them.

@@ -266,3 +266,105 @@ fn copy_from_swap_against_copy() {
 fn of_two_last_copies_from_swap_one_destroys_the_page() {
     holds(2, copy_from_swap_against_copy);
 }
+
+/// A page that only its last chain sees moves into the front while that space is forked.
+#[cfg(shuttle)]
+fn claim_against_fork() {
+    let w = World::private(1);
+    store(&w.space, 0, 1);
+    let first = w.space.fork().unwrap();
+    store(&first, 0, 2);
+    beside(
+        w,
+        |w| w.space.fork().unwrap(),
+        |w| store(&w.space, 0, 3),
+        move |w, child, _| {
+            let seen = load(&child, 0);
+            assert!(matches!(seen, Some(1 | 3)), "a child loses a page that moves");
+            assert_eq!((load(&first, 0), load(&w.space, 0)), (Some(2), Some(3)));
+            assert_no_page_is_forgotten(w, if seen == Some(1) { 3 } else { 2 });
+        },
+    );
+}
+
+#[test]
+#[cfg(shuttle)]
+fn a_page_that_moves_to_the_last_who_sees_it_is_the_childs_too() {
+    holds(2, claim_against_fork);
+}
+#[test]
+#[cfg(shuttle)]
+#[should_panic(expected = "a child loses a page that moves")]
+fn a_page_that_moves_though_a_fork_has_come_between_is_found_out() {
+    fails(2, Mutant::NoSecondAsk, claim_against_fork);
+}
+
+/// It moves while another chain's copy of it is under way, which is given up then.
+#[cfg(shuttle)]
+fn claim_against_copy() {
+    let w = World::private(1);
+    store(&w.space, 0, 1);
+    let (first, child) = (w.space.fork().unwrap(), w.space.fork().unwrap());
+    store(&first, 0, 2);
+    let theirs = child.clone();
+    beside(
+        w,
+        move |_| {
+            // Another byte than the one that is looked at.
+            if let Some(at) = reach(&theirs, page(0), Access::Write) {
+                // SAFETY: a mapped frame.
+                unsafe { at.add(1).write(9) };
+            }
+        },
+        |w| store(&w.space, 0, 3),
+        move |w, _, _| {
+            assert_eq!(load(&child, 0), Some(1), "a page moves away from who copies it");
+            assert_eq!((load(&first, 0), load(&w.space, 0)), (Some(2), Some(3)));
+            assert_no_page_is_forgotten(w, 3);
+        },
+    );
+}
+
+#[test]
+#[cfg(shuttle)]
+fn a_page_that_somebody_copies_does_not_move() {
+    holds(2, claim_against_copy);
+}
+#[test]
+#[cfg(shuttle)]
+#[should_panic(expected = "a page moves away from who copies it")]
+fn a_copy_under_way_hides_nothing_from_a_claim() {
+    fails(2, Mutant::BusyHides, claim_against_copy);
+}
+
+/// It moves while another CPU of the same space looks at it.
+fn claim_against_load() {
+    let w = World::private(1);
+    store(&w.space, 0, 1);
+    let child = w.space.fork().unwrap();
+    store(&child, 0, 2);
+    // So that the load has to look.
+    w.space.pmap().forget(w.boot.vm, page(0));
+    beside(
+        w,
+        |w| load(&w.space, 0),
+        |w| store(&w.space, 0, 3),
+        move |w, seen, _| {
+            assert!(matches!(seen, Some(1 | 3)), "a page that moves is missed");
+            assert_eq!((load(&child, 0), load(&w.space, 0)), (Some(2), Some(3)), "a page that moves is missed");
+            assert_eq!(w.boot.vm.stats().total(crate::stats::Event::FaultMove), 1);
+            assert_no_page_is_forgotten(w, 2);
+        },
+    );
+}
+
+#[test]
+fn a_page_that_moves_is_seen_all_the_time() {
+    holds(1, claim_against_load);
+}
+#[test]
+#[cfg(shuttle)]
+#[should_panic(expected = "a page that moves is missed")]
+fn a_claim_that_empties_before_it_fills_is_found_out() {
+    fails(1, Mutant::EmptyBeforeFill, claim_against_load);
+}
