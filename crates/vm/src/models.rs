@@ -6,6 +6,7 @@
 //! first, and TLBs that keep what they are not told to drop. Assertions stand where no pin or lock is held.
 
 mod chains;
+mod lists;
 mod paging;
 
 use crate::Phys;
@@ -71,8 +72,13 @@ impl World {
 
     /// The frame that the file has for its first page.
     fn frame(&self) -> Option<Pfn> {
+        self.frame_of(0)
+    }
+
+    /// The frame that the file has for page `key`.
+    fn frame_of(&self, key: u64) -> Option<Pfn> {
         let pin = self.boot.vm.epoch().pin();
-        match self.file.index().get(0, &pin) {
+        match self.file.index().get(key, &pin) {
             Slot::Page(pfn) => Some(pfn),
             _ => None,
         }

@@ -41,6 +41,10 @@ pub enum Mutant {
     SwapInTwoSlots,
     /// Claim: who else sees the page is not asked again once it is in the front.
     NoSecondAsk,
+    /// Reverse lists: a scan that let go of a part goes on where it was, though something was unlinked meanwhile.
+    ScanGoesOn,
+    /// Reverse lists: that backings have gone back to the first part is not shown to scans.
+    ShrinkUnseen,
     /// Shadow: a copy looks who else sees its source before it is there to stay.
     LookBeforeFill,
     /// Shadow: a chain that was chosen as the watch is not looked at again after the watch was written.

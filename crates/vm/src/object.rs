@@ -295,6 +295,11 @@ impl<M: Machine> Object<M> {
         if keeps {
             object.refs.fetch_add(1, Ordering::AcqRel);
         }
+        // While it still keeps the object.
+        // SAFETY: linked, hence alive.
+        if object.parts.is_too_wide(unsafe { b.as_ref() }) {
+            object.parts.shrink(&object.refs);
+        }
         // SAFETY: by this function's contract.
         let emptied = unsafe { object.parts.remove(b) };
         if keeps {

@@ -1,17 +1,27 @@
 //! The list of an object's backings: interval trees, fanned out into parts where many CPUs link and unlink.
 //!
 //! A backing records its part, chosen when it is first mapped; every backing that replaces it is in the same part, and is
-//! linked before the old one is unlinked. So a scan of a part that holds its lock meets the one or the other.
+//! linked before the old one is unlinked. So a scan of a part that holds its lock meets the one or the other; one that let go
+//! meanwhile begins the part again where something was unlinked (mutant [`Mutant::ScanGoesOn`]).
+//!
+//! # Growing and shrinking
+//! Parts grow where the first one is contended and there is a backing for each sixty-fourth of them ([`FAN_OUT_AT`]); they go
+//! where there are fewer backings than that ([`Parts::shrink`]): each part is closed, and its backings go back to the first, one
+//! by one, under both locks. A scan that has passed the first part would miss what goes there: so everything that changes its
+//! part raises a count first, and a scan that sees it change looks at everything again (mutant [`Mutant::ShrinkUnseen`]). What
+//! is linked into a part that is closed by then goes to the first part, and counts too: the one that it replaces may have been
+//! in a part that the scan has not come to. The parts' memory stays with the object; an empty part costs a scan nothing.
 
 use crate::backing::Backing;
 use crate::check::{Broken, Due, Level};
 use crate::interval::{Interval, Tree};
 use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
 use crate::vm::Vm;
 use core::ops::ControlFlow;
 use core::ptr::{self, NonNull};
-use quire_sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use quire_sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use quire_sync::{CachePadded, Rank, SpinLock};
 
 /// Parts beyond the first, where there are any.
@@ -19,13 +29,20 @@ use quire_sync::{CachePadded, Rank, SpinLock};
 const MORE: usize = 15;
 #[cfg(any(loom, shuttle))]
 const MORE: usize = 1;
-/// Backings in the first part before it may fan out: at most one part for 64.
+/// Fewer backings than this in all, and the parts go: at most one part for 64.
 #[cfg(not(any(test, loom, shuttle)))]
-const FAN_OUT_AT: u32 = 64 * (MORE as u32 + 1);
+const SHRINK_BELOW: u32 = 64 * (MORE as u32 + 1);
 #[cfg(any(test, loom, shuttle))]
-const FAN_OUT_AT: u32 = 8;
+const SHRINK_BELOW: u32 = 6;
+/// Backings in the first part before it may fan out: a quarter more, so that it does not go back and forth.
+const FAN_OUT_AT: u32 = SHRINK_BELOW / 4 * 5 + SHRINK_BELOW % 4;
+/// How many backings leave a part between two looks at how many there are in all.
+const LOOK_EVERY: u32 = if SHRINK_BELOW > 16 { 16 } else { 1 };
 /// Backings that a scan visits before it lets go of a part, so that others get in.
+#[cfg(not(any(loom, shuttle)))]
 const VISITS: u32 = 16;
+#[cfg(any(loom, shuttle))]
+const VISITS: u32 = 2;
 /// Times that a scan begins a part again because something was unlinked meanwhile, before it holds the part to the end.
 const RESTARTS: u32 = 4;
 
@@ -53,12 +70,23 @@ quire_sync::assert_layout!(Part<crate::testing::TestMachine> { size: 48, align: 
 /// Parts 1 and up.
 pub struct MoreParts<M: Machine> {
     parts: [CachePadded<Part<M>>; MORE],
+    /// [`OPEN`], [`CLOSING`] or [`CLOSED`]. A part whose lock is held stays as open as it is.
+    state: AtomicU8,
+    /// Rises before a backing goes to the first part that would have been in another, or was.
+    moved: AtomicU64,
 }
+
+/// New backings go to all parts.
+const OPEN: u8 = 0;
+/// They go to the first; what is elsewhere is on its way there.
+const CLOSING: u8 = 1;
+/// There is nothing elsewhere.
+const CLOSED: u8 = 2;
 
 /// The whole list.
 pub(crate) struct Parts<M: Machine> {
     first: Part<M>,
-    /// Null until the first part is contended and full. Set once.
+    /// Null until the first part is contended and full for the first time. Set once.
     more: AtomicPtr<MoreParts<M>>,
 }
 
@@ -95,6 +123,37 @@ impl<M: Machine> Part<M> {
         }
     }
 
+    /// As [`Parts::search`], of this part.
+    fn search<T>(&self, start: u64, end: u64, visit: &mut impl FnMut(&Backing<M>) -> ControlFlow<T>) -> Option<T> {
+        let mut restarts = 0;
+        'part: loop {
+            let mut after = None;
+            let mut seen = None;
+            loop {
+                let list = self.lock();
+                let unlinked = self.unlinked.load(Ordering::Relaxed);
+                if *seen.get_or_insert(unlinked) != unlinked && !mutant(Mutant::ScanGoesOn) {
+                    restarts += 1;
+                    continue 'part;
+                }
+                let mut visits = 0;
+                while let Some(b) = list.tree.next_overlap(start, end, after) {
+                    after = Some(Tree::place(b));
+                    if let ControlFlow::Break(found) = visit(b) {
+                        return Some(found);
+                    }
+                    visits += 1;
+                    if visits == VISITS && restarts < RESTARTS {
+                        break;
+                    }
+                }
+                if visits < VISITS || restarts >= RESTARTS {
+                    return None;
+                }
+            }
+        }
+    }
+
     fn check(&self, list: &Listed<M>, each: &mut dyn FnMut(&Backing<M>) -> Result<(), Broken>) -> Result<u64, Broken> {
         let says = u64::from(self.count.load(Ordering::Relaxed));
         let has = list.tree.check(each)?;
@@ -120,8 +179,32 @@ impl<M: Machine> Parts<M> {
         }
     }
 
+    /// The parts that may hold something; the first one first.
     fn iter(&self) -> impl Iterator<Item = &Part<M>> {
-        core::iter::once(&self.first).chain(self.more().into_iter().flat_map(|m| m.parts.iter().map(|p| &p.0)))
+        let more = self.more().filter(|m| m.state.load(Ordering::Acquire) != CLOSED);
+        core::iter::once(&self.first).chain(more.into_iter().flat_map(|m| m.parts.iter().map(|p| &p.0)))
+    }
+
+    fn is_open(&self) -> bool {
+        self.more().is_some_and(|m| m.state.load(Ordering::Acquire) == OPEN)
+    }
+
+    /// How often a backing has changed its part.
+    fn moved(&self) -> u64 {
+        self.more().map_or(0, |m| m.moved.load(Ordering::Acquire))
+    }
+
+    /// The part that `b`, which is linked, is in, locked.
+    fn lock_part_of(&self, b: &Backing<M>) -> (&Part<M>, quire_sync::SpinGuard<'_, Listed<M>>) {
+        loop {
+            let n = b.part();
+            let part = self.part(n);
+            let list = part.lock();
+            // It may have gone to the first part while the lock was waited for.
+            if b.part() == n {
+                return (part, list);
+            }
+        }
     }
 
     /// Whether there is one backing in all, now.
@@ -132,20 +215,28 @@ impl<M: Machine> Parts<M> {
 
     /// The part for a new backing: by CPU, once the list has fanned out, which it does where it is long and contended.
     pub fn choose(&self, vm: &Vm<M>) -> u8 {
-        if self.more().is_none()
+        if !self.is_open()
             && self.first.count.load(Ordering::Relaxed) >= FAN_OUT_AT
             && self.first.contended.load(Ordering::Relaxed) != 0
         {
             self.fan_out(vm);
         }
-        if self.more().is_some() { (quire_sync::current_cpu() % (MORE + 1)) as u8 } else { 0 }
+        if self.is_open() { (quire_sync::current_cpu() % (MORE + 1)) as u8 } else { 0 }
     }
 
     // Kept out of its caller's stack frame: the parts are built on the stack.
     #[cold]
     #[inline(never)]
     fn fan_out(&self, vm: &Vm<M>) {
-        let parts = MoreParts { parts: core::array::from_fn(|_| CachePadded(Part::new(ptr::null_mut()))) };
+        if let Some(more) = self.more() {
+            let _now = more.state.compare_exchange(CLOSED, OPEN, Ordering::AcqRel, Ordering::Acquire);
+            return;
+        }
+        let parts = MoreParts {
+            parts: core::array::from_fn(|_| CachePadded(Part::new(ptr::null_mut()))),
+            state: AtomicU8::new(OPEN),
+            moved: AtomicU64::new(0),
+        };
         // No memory: the list stays as it is, which is slower and right.
         if let Ok(fresh) = vm.object_memory().parts.alloc(vm, parts)
             && self.more.compare_exchange(ptr::null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire).is_err()
@@ -155,11 +246,23 @@ impl<M: Machine> Parts<M> {
         }
     }
 
-    /// Links `b` into its part; true where the part was empty.
+    /// Links `b` into its part, or into the first where that is closed by now; true where the part was empty.
     pub fn insert(&self, vm: &Vm<M>, b: NonNull<Backing<M>>) -> bool {
         // SAFETY: the caller's, and not linked yet.
-        let part = self.part(unsafe { b.as_ref() }.part());
+        let backing = unsafe { b.as_ref() };
+        let mut part = self.part(backing.part());
         let mut list = part.lock();
+        if let Some(more) = self.more()
+            && backing.part() != 0
+            && more.state.load(Ordering::Acquire) != OPEN
+        {
+            drop(list);
+            backing.set_part(0);
+            part = &self.first;
+            list = part.lock();
+            // In the same hold as the linking: a scan that reads the count after this finds the backing here.
+            more.moved.fetch_add(1, Ordering::AcqRel);
+        }
         // SAFETY: in no tree; backings are unlinked before they are freed.
         unsafe { list.tree.insert(b.as_ptr()) };
         let n = part.count.load(Ordering::Relaxed);
@@ -174,8 +277,7 @@ impl<M: Machine> Parts<M> {
     /// It is linked here.
     pub unsafe fn remove(&self, b: NonNull<Backing<M>>) -> bool {
         // SAFETY: linked, hence alive.
-        let part = self.part(unsafe { b.as_ref() }.part());
-        let mut list = part.lock();
+        let (part, mut list) = self.lock_part_of(unsafe { b.as_ref() });
         // SAFETY: by this function's contract.
         unsafe { list.tree.remove(b.as_ptr()) };
         let unlinked = part.unlinked.load(Ordering::Relaxed);
@@ -187,9 +289,68 @@ impl<M: Machine> Parts<M> {
         n == 1
     }
 
+    /// Whether the list has become too short for its parts; `b`, which is linked, is about to leave it.
+    #[inline]
+    pub fn is_too_wide(&self, b: &Backing<M>) -> bool {
+        self.is_open()
+            && self.part(b.part()).count.load(Ordering::Relaxed).is_multiple_of(LOOK_EVERY)
+            && self.iter().map(|p| p.count.load(Ordering::Relaxed)).sum::<u32>() <= SHRINK_BELOW
+    }
+
+    /// Takes all backings back into the first part. `refs`: the object's references, of which each part that is not empty has
+    /// one. The caller keeps the object.
+    #[cold]
+    pub fn shrink(&self, refs: &AtomicU32) {
+        let Some(more) = self.more() else { return };
+        if more.state.compare_exchange(OPEN, CLOSING, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return;
+        }
+        for part in more.parts.iter().map(|p| &p.0) {
+            // A few at a time, so that others get in. Nothing is linked into the part from here on.
+            while self.bring_home(part, &more.moved, refs) {}
+        }
+        self.first.contended.store(0, Ordering::Relaxed);
+        more.state.store(CLOSED, Ordering::Release);
+    }
+
+    /// Moves some backings of `from` into the first part; whether there may be more.
+    fn bring_home(&self, from: &Part<M>, moved: &AtomicU64, refs: &AtomicU32) -> bool {
+        // The first part before the others.
+        let mut home = self.first.lock();
+        let mut list = from.list.lock_nested();
+        for _ in 0..VISITS {
+            let Some(b) = list.tree.next_overlap(0, u64::MAX, None).map(NonNull::from) else { return false };
+            if !mutant(Mutant::ShrinkUnseen) {
+                // Before it is gone from where a scan has not been yet.
+                moved.fetch_add(1, Ordering::AcqRel);
+            }
+            // SAFETY: in this tree, hence alive; and in no tree when it goes into the other. Both locks are held.
+            unsafe {
+                list.tree.remove(b.as_ptr());
+                b.as_ref().set_part(0);
+                home.tree.insert(b.as_ptr());
+            }
+            let (here, there) = (self.first.count.load(Ordering::Relaxed), from.count.load(Ordering::Relaxed));
+            self.first.count.store(here + 1, Ordering::Release);
+            if here == 0 {
+                refs.fetch_add(1, Ordering::AcqRel);
+            }
+            from.count.store(there - 1, Ordering::Release);
+            if there == 1 {
+                // Not the last one: the first part's is there.
+                refs.fetch_sub(1, Ordering::AcqRel);
+            }
+            home.due.note(1);
+            list.due.note(1);
+        }
+        true
+    }
+
     /// How often a backing was unlinked.
     pub fn unlinked(&self) -> u64 {
-        self.iter().map(|p| p.unlinked.load(Ordering::Acquire)).fold(0, u64::wrapping_add)
+        // Of closed parts too: the sum never falls.
+        let more = self.more().into_iter().flat_map(|m| m.parts.iter().map(|p| &p.0));
+        core::iter::once(&self.first).chain(more).map(|p| p.unlinked.load(Ordering::Acquire)).fold(0, u64::wrapping_add)
     }
 
     /// Calls `visit` with every backing that shows a page of `start..end`, under the lock of its part: each at least once,
@@ -203,36 +364,13 @@ impl<M: Machine> Parts<M> {
 
     /// As [`scan`](Self::scan), up to the first backing at which `visit` breaks; what it breaks with.
     pub fn search<T>(&self, start: u64, end: u64, mut visit: impl FnMut(&Backing<M>) -> ControlFlow<T>) -> Option<T> {
-        for part in self.iter() {
-            let mut restarts = 0;
-            'part: loop {
-                let mut after = None;
-                let mut seen = None;
-                loop {
-                    let list = part.lock();
-                    let unlinked = part.unlinked.load(Ordering::Relaxed);
-                    if *seen.get_or_insert(unlinked) != unlinked {
-                        restarts += 1;
-                        continue 'part;
-                    }
-                    let mut visits = 0;
-                    while let Some(b) = list.tree.next_overlap(start, end, after) {
-                        after = Some(Tree::place(b));
-                        if let ControlFlow::Break(found) = visit(b) {
-                            return Some(found);
-                        }
-                        visits += 1;
-                        if visits == VISITS && restarts < RESTARTS {
-                            break;
-                        }
-                    }
-                    if visits < VISITS || restarts >= RESTARTS {
-                        break 'part;
-                    }
-                }
+        loop {
+            let moved = self.moved();
+            let found = self.iter().find_map(|part| part.search(start, end, &mut visit));
+            if found.is_some() || self.moved() == moved {
+                return found;
             }
         }
-        None
     }
 
     /// As [`search`](Self::search) for one page, only among those that stand behind `b` in its part, and with no promise to
@@ -244,6 +382,7 @@ impl<M: Machine> Parts<M> {
         mut visit: impl FnMut(&Backing<M>) -> ControlFlow<T>,
     ) -> Option<T> {
         let part = self.part(b.part());
+        // Where it changes its part meanwhile, its place says nothing; see the promise.
         let mut after = Tree::place(b);
         loop {
             let list = part.lock();
@@ -278,7 +417,7 @@ impl<M: Machine> Parts<M> {
 
     /// Whether `b` is linked in the part that it names.
     pub fn lists(&self, b: &Backing<M>) -> bool {
-        self.part(b.part()).lock().tree.contains(b)
+        self.lock_part_of(b).1.tree.contains(b)
     }
 
     /// Checks every part of the list of `object`, whose parts these are; returns the number of backings and of parts that are
@@ -307,6 +446,19 @@ impl<M: Machine> Parts<M> {
             // SAFETY: the object is dead and shown by nobody: only scans looked here, and they hold the object.
             unsafe { vm.object_memory().parts.free(vm, more) };
         }
+    }
+}
+
+/// Doors for tests and models.
+#[cfg(test)]
+impl<M: Machine> Parts<M> {
+    /// Fans out, or opens the parts again.
+    pub fn widen(&self, vm: &Vm<M>) {
+        self.fan_out(vm);
+    }
+    /// Whether there is more than one part, for scans.
+    pub fn is_wide(&self) -> bool {
+        self.iter().count() > 1
     }
 }
 

@@ -85,3 +85,50 @@ fn a_page_that_a_thousand_ranges_map_takes_the_memory_of_a_page_that_one_maps() 
     file.set_size(0);
     assert_eq!(space.stats().resident_pages, 0, "the page is found in all of them");
 }
+
+#[test]
+fn a_list_that_was_long_and_contended_has_one_part_again_when_it_is_short() {
+    let m = system();
+    let before = settled(m.vm);
+    {
+        let file = ObjectRef::anonymous(m.vm, 4).unwrap();
+        file.write(0, 1, &mut |b| -> Result<_, ()> {
+            b[0] = 1;
+            Ok(1)
+        })
+        .unwrap();
+        for round in 0..3 {
+            let spaces: Vec<_> = (0..20)
+                .map(|n| {
+                    if n == 10 {
+                        file.parts().widen(m.vm);
+                    }
+                    quire_sync::hooks::threads::set_cpu(n % 2);
+                    let space = Space::new(m.vm).unwrap();
+                    show(&space, 0, 4, &file, true);
+                    assert_eq!(load(&space, page(0)), 1);
+                    space
+                })
+                .collect();
+            quire_sync::hooks::threads::set_cpu(0);
+            assert!(file.parts().is_wide(), "round {round}");
+            file.check(true).unwrap();
+            let mut spaces = spaces;
+            spaces.drain(..10);
+            assert!(file.parts().is_wide(), "as long as it is long");
+            spaces.drain(..6);
+            assert!(!file.parts().is_wide(), "round {round}");
+            file.check(true).unwrap();
+            // Who has changed the part is found.
+            assert_eq!(file.query_range(0..4).mapped, 1);
+            file.discard(0..1);
+            spaces.iter().for_each(|s| assert_eq!(s.pmap().peek(page(0)), None));
+            file.write(0, 1, &mut |b| -> Result<_, ()> {
+                b[0] = 1;
+                Ok(1)
+            })
+            .unwrap();
+        }
+    }
+    assert_eq!(settled(m.vm), before);
+}

@@ -1,0 +1,128 @@
+//! Scans of an object's list of backings while backings are replaced, and while they change their part. Orders of steps matter
+//! here: under shuttle alone.
+#![cfg(shuttle)]
+
+use super::*;
+use crate::types::Prot;
+
+/// Shows page `key` of the file, and `pages - 1` more, from the `n`-th address on, for loads.
+fn show(w: &World, n: u64, key: u64, pages: u64) {
+    let object = Some((w.file.clone(), key * PAGE_SIZE));
+    let r = MapRequest {
+        object,
+        shared: true,
+        prot: Prot::READ,
+        ..MapRequest::private(Placement::Fixed(page(n)), pages * PAGE_SIZE)
+    };
+    w.space.map(&r).unwrap();
+}
+
+/// The `n`-th address does not map `frame`, which page `key` of the file was in, where it is not there any more.
+fn assert_nobody_maps(w: &World, n: u64, key: u64, frame: Option<Pfn>) {
+    let pmap = w.space.pmap();
+    let mapped = pmap.peek(page(n)).into_iter().chain(pmap.cached(page(n))).any(|l| Some(l.pfn) == frame);
+    assert!(!mapped || frame == w.frame_of(key), "a removed page is mapped");
+}
+
+/// The address of the backing over the `n`-th address.
+fn place(w: &World, n: u64) -> usize {
+    let pin = w.boot.vm.epoch().pin();
+    w.space.lookup(page(n), &pin).map(|e| std::ptr::from_ref(e.front()).addr()).unwrap()
+}
+
+/// A page is taken away while a backing that shows it is replaced by one that stands before the scan's place.
+fn scan_against_replacement() {
+    let w = World::new();
+    w.file.write(PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();
+    let frame = w.frame_of(1);
+    // Two that a scan visits in one go, and a third behind them, which is about to become one with its neighbour: that begins
+    // with page 0, and so stands first.
+    show(&w, 2, 0, 1);
+    [3, 1, 0].iter().for_each(|n| show(&w, *n, 1, 1));
+    let later = VirtRange { start: page(3), end: page(4) };
+    w.space.protect(later, Prot::READ | Prot::WRITE).unwrap();
+    [0, 1, 3].iter().for_each(|n| _ = load(&w.space, *n));
+    assert!(place(&w, 3) > place(&w, 0).max(place(&w, 1)), "the model has the order that it means");
+    beside(
+        w,
+        |w| w.file.discard(1..2),
+        move |w| w.space.protect(later, Prot::READ).unwrap(),
+        move |w, _, _| {
+            assert_eq!(place(w, 3), place(w, 2), "the model has the neighbours that it means");
+            [0, 1, 3].iter().for_each(|n| assert_nobody_maps(w, *n, 1, frame));
+        },
+    );
+}
+
+#[test]
+fn a_scan_meets_a_backing_or_the_one_that_replaces_it() {
+    holds(2, scan_against_replacement);
+}
+#[test]
+#[should_panic(expected = "a removed page is mapped")]
+fn a_scan_that_does_not_begin_again_is_found_out() {
+    fails(2, Mutant::ScanGoesOn, scan_against_replacement);
+}
+
+/// A page is taken away while the list has become short, and the backing that shows it goes back to the first part.
+fn scan_against_shrinking() {
+    let w = World::new();
+    let frame = w.frame();
+    w.file.parts().widen(w.boot.vm);
+    show(&w, 1, 0, 1);
+    set_cpu(1);
+    show(&w, 0, 0, 1);
+    assert!(w.file.parts().is_wide());
+    beside(
+        w,
+        |w| {
+            load(&w.space, 0);
+            w.file.discard(0..1);
+        },
+        |w| w.space.unmap(VirtRange { start: page(1), end: page(2) }).unwrap(),
+        move |w, _, _| {
+            assert_nobody_maps(w, 0, 0, frame);
+            assert!(!w.file.parts().is_wide(), "a short list has one part");
+            w.file.check(true).unwrap();
+        },
+    );
+}
+
+#[test]
+fn a_scan_meets_a_backing_in_its_part_or_in_the_first() {
+    holds(2, scan_against_shrinking);
+}
+#[test]
+#[should_panic(expected = "a removed page is mapped")]
+fn a_list_that_shrinks_unseen_is_found_out() {
+    fails(2, Mutant::ShrinkUnseen, scan_against_shrinking);
+}
+
+/// A backing is replaced while its part is closed: what replaces it goes to the first part.
+fn scan_against_replacement_in_a_closed_part() {
+    let w = World::new();
+    let frame = w.frame();
+    w.file.parts().widen(w.boot.vm);
+    show(&w, 1, 0, 1);
+    set_cpu(1);
+    show(&w, 0, 0, 1);
+    set_cpu(0);
+    load(&w.space, 0);
+    beside(
+        w,
+        |w| {
+            w.space.unmap(VirtRange { start: page(1), end: page(2) }).unwrap();
+            w.space.protect(ONE, Prot::READ | Prot::WRITE).unwrap();
+        },
+        |w| w.file.discard(0..1),
+        move |w, _, _| {
+            assert_nobody_maps(w, 0, 0, frame);
+            w.file.check(true).unwrap();
+        },
+    );
+}
+
+#[test]
+fn a_scan_meets_what_replaces_a_backing_of_a_closed_part() {
+    holds(2, scan_against_replacement_in_a_closed_part);
+}
