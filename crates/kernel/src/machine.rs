@@ -126,9 +126,11 @@ unsafe impl Phys for Machine {
     }
     #[inline(always)]
     fn prefetch(&self, at: *const u8) {
-        use core::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        // SAFETY: a hint, which touches nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_ET0>(at.cast()) }
+        frame::prefetch_line(at);
+    }
+    #[inline(always)]
+    fn prefetch_frame(&self, pfn: Pfn) {
+        frame::prefetch(direct(pfn.address()));
     }
     #[inline(always)]
     unsafe fn zero_frame(&self, pfn: Pfn) {
@@ -293,9 +295,7 @@ unsafe impl quire_sync::Cpu for Hooks {
     }
     #[inline(always)]
     fn preempt_enable() {
-        if cpu::preempt_enable() {
-            preempt_now();
-        }
+        cpu::preempt_enable();
     }
     #[inline(always)]
     fn current() -> CpuId {
@@ -307,8 +307,9 @@ unsafe impl quire_sync::Cpu for Hooks {
     }
 }
 
+/// The last reason against preemption is gone, and a reschedule is pending.
 #[cold]
-fn preempt_now() {
+pub extern "C" fn preempt_now() {
     // With interrupts masked, whoever masked them drops a guard later.
     if cpu::interrupts_are_on()
         && let Some(scheduler) = try_scheduler()

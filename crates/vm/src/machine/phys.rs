@@ -4,7 +4,7 @@ use crate::types::{PAGE_SIZE, Pfn};
 
 /// Lines of a frame that are fetched ahead: about as many as a CPU can have under way at once (`zero_fill_share_of_limit`: 0.63
 /// with none, 0.81 with 16, 0.80 with 32, 0.78 with all 64). From there on the hardware's own prefetcher has seen the stream.
-const PREFETCHED: usize = 16;
+pub const PREFETCHED: usize = 16;
 
 /// RAM as the kernel reaches it.
 ///
