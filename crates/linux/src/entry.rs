@@ -113,13 +113,13 @@ impl<M: Machine> Linux<M> {
         let mut ctx = unsafe { Ctx::new(self, thread, regs) };
         let result = match syscall::dispatch(&mut ctx, number, &arguments) {
             Some(result) => result,
-            None => self.unknown_call(number),
+            None => encode(self.unknown_call(number)),
         };
         // `rt_sigreturn` and exec leave whole register sets behind.
         if ctx.regs_replaced {
             return;
         }
-        regs.rax = encode(result);
+        regs.rax = result;
     }
 
     #[cold]
@@ -241,8 +241,8 @@ impl<M: Machine> Linux<M> {
         (half(0), half(2), u32::from(half(24)) | u32::from(half(26)) << 16)
     }
 
-    /// Comes before every return to user mode, with interrupts on: signals, stops, the end of the process.
-    #[inline(always)]
+    /// Comes before a return to user mode where there [is work](Linux::has_work), with interrupts on: signals, stops, the end
+    /// of the process.
     pub fn return_to_user(&'static self, regs: &mut UserRegs) {
         let thread = self.current();
         if thread.work.load(Ordering::Acquire) != 0 {
@@ -294,7 +294,8 @@ impl<M: Machine> Linux<M> {
     }
 
     /// Whether `thread` has anything to do before it may go to user mode.
+    #[inline(always)]
     pub fn has_work(thread: &Thread<M>) -> bool {
-        thread.work.load(Ordering::Acquire) & !work::RESTORE_MASK != 0
+        thread.work.load(Ordering::Acquire) != 0
     }
 }

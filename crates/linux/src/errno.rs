@@ -61,6 +61,7 @@ impl core::fmt::Debug for Errno {
 }
 
 /// A result register as Linux encodes it: small negative numbers are errors.
+#[inline(always)]
 pub fn encode(result: Result<usize, Errno>) -> u64 {
     match result {
         Ok(value) => value as u64,

@@ -32,17 +32,19 @@ impl Account {
         Account { stamp: AtomicU64::new(0), user: AtomicU64::new(0), system: AtomicU64::new(0) }
     }
 
+    // The stamp is of this CPU, whose clock does not run backwards: `start` sets it anew where a thread comes to another.
+
     /// The kernel was entered from user mode: what passed since the last cut was user time.
     #[inline(always)]
     pub fn enter_kernel(&self, ticks: u64) {
-        bump(&self.user, ticks.saturating_sub(self.stamp.load(Relaxed)));
+        bump(&self.user, ticks.wrapping_sub(self.stamp.load(Relaxed)));
         self.stamp.store(ticks, Relaxed);
     }
 
     /// The kernel is about to be left for user mode, or the CPU for another thread: it was system time.
     #[inline(always)]
     pub fn cut_system(&self, ticks: u64) {
-        bump(&self.system, ticks.saturating_sub(self.stamp.load(Relaxed)));
+        bump(&self.system, ticks.wrapping_sub(self.stamp.load(Relaxed)));
         self.stamp.store(ticks, Relaxed);
     }
 

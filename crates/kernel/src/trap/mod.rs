@@ -48,17 +48,15 @@ pub fn leave(regs: &mut Regs) {
     let linux = linux();
     let thread = thread();
     loop {
-        linux.return_to_user(regs);
-        cpu::interrupts_disable();
         // What is raised from here on interrupts user mode.
+        cpu::interrupts_disable();
         if cpu::preempt_due() {
             preempt();
             continue;
         }
-        if let Some(payload) = thread.payload()
-            && Linux::has_work(payload)
-        {
+        if thread.payload().as_ref().is_some_and(Linux::has_work) {
             cpu::interrupts_on();
+            linux.return_to_user(regs);
             continue;
         }
         // IRET would fault in the kernel.
