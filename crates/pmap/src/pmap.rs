@@ -478,6 +478,66 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
         M::Format::read_leaf(old)
     }
 
+    fn sweep(
+        &mut self,
+        range: VirtRange,
+        keep: Option<Prot>,
+        owed: &mut Obligation<'_, M>,
+        mut each: impl FnMut(Removed),
+    ) -> u64 {
+        let (from, to) = (range.start.max(self.t.base), range.end.min(self.t.base + span(1)));
+        if from >= to {
+            return 0;
+        }
+        // Nothing that is present can be unreadable: it goes, and comes back by a fault.
+        let keep = keep.filter(|k| !k.is_empty());
+        let (view, covers) = (&self.t.view, self.covers());
+        let mut changed = VirtRange { start: 0, end: 0 };
+        let mut taken = 0;
+        let seen = view.scan_locked(index(from, 0), index(to - 1, 0), |i, slot, word| {
+            let leaf = M::Format::read_leaf(word);
+            if let (Some(keep), Some(leaf)) = (keep, leaf)
+                && keep.contains(leaf.prot - Prot::READ)
+            {
+                return each(leaf);
+            }
+            let va = covers.start + i as u64 * PAGE_SIZE;
+            if changed.end != va {
+                if changed.start == changed.end {
+                    owed.owe_table(view.pfn, covers, || view.owe());
+                } else {
+                    owed.owe_range(changed);
+                }
+                changed.start = va;
+            }
+            changed.end = va + PAGE_SIZE;
+            let old = match keep {
+                None => {
+                    taken += 1;
+                    slot.swap(0, Ordering::AcqRel)
+                }
+                Some(keep) => {
+                    let mut old = word;
+                    loop {
+                        let new = M::Format::weaken(old, keep);
+                        match slot.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
+                            Ok(_) => break old,
+                            Err(now) => old = now,
+                        }
+                    }
+                }
+            };
+            if let Some(leaf) = M::Format::read_leaf(old) {
+                each(leaf);
+            }
+        });
+        view.state.change_live(-taken);
+        if changed.start != changed.end {
+            owed.owe_range(changed);
+        }
+        seen
+    }
+
     fn take_accessed(&mut self, va: u64) -> bool {
         let slot = &self.t.view.slots[self.at(va)];
         let word = slot.load(Ordering::Relaxed);

@@ -69,7 +69,7 @@ impl TableState {
 
     /// => caller holds the lock.
     #[inline]
-    fn change_live(&self, by: i16) {
+    pub(crate) fn change_live(&self, by: i16) {
         let live = self.live.load(Ordering::Relaxed);
         debug_assert!(live != DEAD, "a dead table page is changed");
         self.live.store(live.wrapping_add_signed(by), Ordering::Relaxed);
@@ -218,6 +218,40 @@ impl<'a> View<'a> {
             }
         }
         found
+    }
+
+    /// Calls `f` with each entry from `from` to `last` that is not zero, in order, and its word; returns how many there were.
+    /// Forgets groups that it finds empty. => caller holds the lock.
+    #[inline]
+    pub(crate) fn scan_locked(&self, from: usize, last: usize, mut f: impl FnMut(usize, &AtomicU64, u64)) -> u64 {
+        // Written under the lock only.
+        let occupied = self.occupied.load(Ordering::Relaxed);
+        let mut rest = occupied & (!0 << (from / GROUP));
+        let (mut seen, mut empty) = (0, 0u64);
+        while rest != 0 {
+            let g = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            let start = (g * GROUP).max(from);
+            if start > last {
+                break;
+            }
+            let end = (g * GROUP + GROUP - 1).min(last);
+            let before = seen;
+            for (i, slot) in (start..).zip(&self.slots[start..=end]) {
+                let word = slot.load(Ordering::Relaxed);
+                if word != 0 {
+                    seen += 1;
+                    f(i, slot, word);
+                }
+            }
+            if seen == before && end - start == GROUP - 1 {
+                empty |= 1 << g;
+            }
+        }
+        if empty != 0 {
+            self.occupied.store(occupied & !empty, Ordering::Release);
+        }
+        seen
     }
 
     /// Marks the table page dead where it is empty and owes nothing. => caller holds this lock and the parent's.

@@ -145,6 +145,13 @@ impl<'p, M: Machine> Obligation<'p, M> {
     #[inline]
     pub fn owe(&mut self, va: u64, table: Pfn, span: VirtRange, raise: impl FnOnce()) {
         self.set.add(VirtRange { start: va, end: va + PAGE_SIZE });
+        self.owe_table(table, span, raise);
+    }
+
+    /// The half of [`owe`](Self::owe) that must come before the leaves of `table` are cleared or weakened. Which ones may be told
+    /// after it ([`owe_range`](Self::owe_range)), while the table page is still locked.
+    #[inline]
+    pub fn owe_table(&mut self, table: Pfn, span: VirtRange, raise: impl FnOnce()) {
         // Most often the table page of the last one.
         if !self.tables[..self.tables_len].iter().rev().any(|t| *t == table) {
             assert!(self.tables_len < TABLES, "an obligation is discharged before it visits more table pages");
@@ -167,7 +174,8 @@ impl<'p, M: Machine> Obligation<'p, M> {
         self.tables_len == TABLES
     }
 
-    /// Owes a flush of `range` that other obligations owe already (Contract C2, unflushed removals).
+    /// Owes a flush of `range`: of leaves whose table page this owes for ([`owe_table`](Self::owe_table)), or that other
+    /// obligations owe for already (Contract C2, unflushed removals).
     pub fn owe_range(&mut self, range: VirtRange) {
         self.set.add(range);
     }

@@ -4,7 +4,7 @@ use super::Machine;
 use crate::check::Broken;
 use crate::error::OutOfMemory;
 use crate::flush::{FlushSet, Obligation};
-use crate::types::{MemoryType, Pfn, Prot, VirtRange};
+use crate::types::{MemoryType, PAGE_SIZE, Pfn, Prot, VirtRange};
 use crate::vm::Vm;
 
 /// What a present leaf says.
@@ -137,6 +137,28 @@ pub trait Table<M: Machine> {
     /// Leaves only `keep` of the leaf's rights, noting it in `owed` where something was taken. Dirty is kept in what is
     /// returned, and cleared in the leaf where WRITE was taken.
     fn weaken(&mut self, va: u64, keep: Prot, owed: &mut Obligation<'_, M>) -> Option<Removed>;
+
+    /// [`remove`](Self::remove)s all leaves in `range`, or [`weaken`](Self::weaken)s them to `keep`, and hands each that is there
+    /// to `each`, as it last was. Returns how many were there.
+    fn sweep(
+        &mut self,
+        range: VirtRange,
+        keep: Option<Prot>,
+        owed: &mut Obligation<'_, M>,
+        mut each: impl FnMut(Removed),
+    ) -> u64 {
+        let (mut va, mut seen) = (range.start, 0);
+        while let Some(present) = self.next_present(va, range.end) {
+            seen += 1;
+            let old = match keep {
+                None => self.remove(present, owed),
+                Some(keep) => self.weaken(present, keep, owed),
+            };
+            old.into_iter().for_each(&mut each);
+            va = present + PAGE_SIZE;
+        }
+        seen
+    }
 
     /// Clears the accessed bit without a flush, and returns what it was.
     fn take_accessed(&mut self, va: u64) -> bool;

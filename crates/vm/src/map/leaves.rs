@@ -9,7 +9,7 @@ use crate::flush::{Flushed, Obligation};
 use crate::machine::{Machine, Pmap, Table};
 use crate::mutant::{Mutant, mutant};
 use crate::stats::Event;
-use crate::types::{PAGE_SIZE, Prot, VirtRange};
+use crate::types::{Prot, VirtRange};
 
 /// What a change does to the leaves of its range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +26,7 @@ pub(super) enum Work {
 pub(super) struct Sweep<'s, M: Machine> {
     space: &'s Space<M>,
     owed: Obligation<'s, M>,
-    /// From the first to the last table page that a clearing left empty.
+    /// From the first to the last table page that a clearing emptied.
     pub emptied: Option<VirtRange>,
     /// Leaves that were cleared.
     pub cleared: u64,
@@ -57,8 +57,11 @@ impl<'s, M: Machine> Sweep<'s, M> {
             let Some(mut table) = pmap.next_table(vm, VirtRange { start: at, end: range.end }) else { break };
             let span = table.span();
             let end = span.end.min(range.end);
-            self.sweep(&mut table, VirtRange { start: at.max(span.start), end }, keep);
-            if keep.is_none() && table.live() == 0 {
+            let seen = self.sweep(&mut table, VirtRange { start: at.max(span.start), end }, keep);
+            if keep.is_none() {
+                self.cleared += seen;
+            }
+            if keep.is_none() && seen != 0 && table.live() == 0 {
                 let start = self.emptied.map_or(span.start, |e| e.start);
                 self.emptied = Some(VirtRange { start, end: span.end });
             }
@@ -94,26 +97,17 @@ impl<'s, M: Machine> Sweep<'s, M> {
         }
     }
 
-    /// The leaves of `part`, which `table` has: they keep the rights `keep` at most, or go.
-    fn sweep(&mut self, table: &mut <M::Pmap as Pmap<M>>::Table<'_>, part: VirtRange, keep: Option<Prot>) {
+    /// The leaves of `part`, which `table` has: they keep the rights `keep` at most, or go. Returns how many there were.
+    fn sweep(&mut self, table: &mut <M::Pmap as Pmap<M>>::Table<'_>, part: VirtRange, keep: Option<Prot>) -> u64 {
         if !mutant(Mutant::NoUnflushedSweep) && table.unflushed() {
             // What a reverse scan took away may still be cached, and a right that a cleaner took away still be used; nobody shall
             // do so once this is done.
             self.owed.owe_range(part);
         }
-        let mut va = part.start;
-        while let Some(present) = table.next_present(va, part.end) {
-            self.visited += 1;
-            let old = match keep {
-                None => {
-                    self.cleared += 1;
-                    table.remove(present, &mut self.owed)
-                }
-                Some(keep) => table.weaken(present, keep, &mut self.owed),
-            };
-            credit(self.space.vm(), old);
-            va = present + PAGE_SIZE;
-        }
+        let vm = self.space.vm();
+        let seen = table.sweep(part, keep, &mut self.owed, |old| credit(vm, Some(old)));
+        self.visited += seen;
+        seen
     }
 
     /// Pays for all of it.
