@@ -53,6 +53,7 @@ enum Op {
     Enter(u16, u8),
     Remove(u16, u8),
     Weaken(u16, u8, u8),
+    Sweep(u16, u16, Option<u8>),
     Prune(u16, u16),
 }
 
@@ -61,6 +62,7 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (any::<u16>(), 1..8u8).prop_map(|(a, p)| Op::Enter(a, p)),
         3 => (any::<u16>(), 1..40u8).prop_map(|(a, n)| Op::Remove(a, n)),
         2 => (any::<u16>(), 1..40u8, 0..8u8).prop_map(|(a, n, p)| Op::Weaken(a, n, p)),
+        3 => (any::<u16>(), 1..600u16, prop::option::of(0..8u8)).prop_map(|(a, n, p)| Op::Sweep(a, n, p)),
         1 => (any::<u16>(), any::<u16>()).prop_map(|(a, n)| Op::Prune(a, n)),
     ]
 }
@@ -113,7 +115,7 @@ fn the_tables_hold_exactly_what_was_entered<F: Simulate>() {
             match op {
                 Op::Enter(a, p) => {
                     let va = address::<F>(a);
-                    let mut t = Pmap::<Simulated<F>>::table(&*pmap, vm, va).unwrap();
+                    let mut t = Pmap::<Simulated<F>>::table(&*pmap, vm, va, &vm.epoch().pin()).unwrap();
                     Table::<Simulated<F>>::enter(&mut t, va, Enter::new(frame_of, normal(p)));
                     let old = model.get(&va).copied().unwrap_or(Prot::empty());
                     model.insert(va, old | normal(p));
@@ -147,6 +149,27 @@ fn the_tables_hold_exactly_what_was_entered<F: Simulate>() {
                     for k in keys {
                         let now = model[&k] & (keep | Prot::READ);
                         if keep.is_empty() { model.remove(&k); } else { model.insert(k, now); }
+                    }
+                }
+                Op::Sweep(a, n, keep) => {
+                    let r = range(address::<F>(a), n as u64);
+                    let r = r.intersect(&everything::<F>()).unwrap();
+                    let keep = keep.map(Prot::from_bits_truncate);
+                    let (mut met, mut count) = (Vec::new(), 0);
+                    each(vm, pmap, r, |t, part, owed| {
+                        let before = count;
+                        count += Table::<Simulated<F>>::sweep(t, part, keep, owed, |leaf| met.push(leaf.prot));
+                        assert!(keep.is_some() || count == before || Table::<Simulated<F>>::unflushed(t));
+                    });
+                    let there: Vec<Prot> = model.range(r.start..r.end).map(|(_, p)| *p).collect();
+                    prop_assert_eq!(count, there.len() as u64);
+                    prop_assert_eq!(met, there);
+                    let keys: Vec<u64> = model.range(r.start..r.end).map(|(k, _)| *k).collect();
+                    for k in keys {
+                        match keep.filter(|keep| !keep.is_empty()) {
+                            None => model.remove(&k),
+                            Some(keep) => model.insert(k, model[&k] & (keep | Prot::READ)),
+                        };
                     }
                 }
                 Op::Prune(a, n) => {
@@ -193,13 +216,13 @@ fn a_table_page_that_owes_a_flush_is_not_pruned<F: Simulate>() {
     let pfn = page(vm);
     let va = 0x40_0000;
     Table::<Simulated<F>>::enter(
-        &mut Pmap::<Simulated<F>>::table(&*pmap, vm, va).unwrap(),
+        &mut Pmap::<Simulated<F>>::table(&*pmap, vm, va, &vm.epoch().pin()).unwrap(),
         va,
         Enter::new(pfn, Prot::READ),
     );
     let mut owed = Obligation::new(vm, &*pmap);
     {
-        let mut t = Pmap::<Simulated<F>>::table(&*pmap, vm, va).unwrap();
+        let mut t = Pmap::<Simulated<F>>::table(&*pmap, vm, va, &vm.epoch().pin()).unwrap();
         t.remove(va, &mut owed).unwrap();
     }
     assert!(Pmap::<Simulated<F>>::unflushed_above(&*pmap, vm, va));
@@ -264,7 +287,7 @@ fn tables_under_fire<F: Simulate>(pcid: bool) {
                     match random(8) {
                         0..3 => {
                             let fresh = page(vm);
-                            let mut t = Pmap::<Simulated<F>>::table(space, vm, va).unwrap();
+                            let mut t = Pmap::<Simulated<F>>::table(space, vm, va, &vm.epoch().pin()).unwrap();
                             if Table::<Simulated<F>>::get(&t, va).is_none() {
                                 Table::<Simulated<F>>::enter(&mut t, va, Enter::new(fresh, Prot::READ | Prot::WRITE));
                             } else {
@@ -344,7 +367,7 @@ fn a_lazy_cpu_is_not_interrupted_and_catches_up<F: Simulate>() {
     let pfn = page(vm);
     let va = 0x40_0000;
     Table::<Simulated<F>>::enter(
-        &mut Pmap::<Simulated<F>>::table(&*pmap, vm, va).unwrap(),
+        &mut Pmap::<Simulated<F>>::table(&*pmap, vm, va, &vm.epoch().pin()).unwrap(),
         va,
         Enter::new(pfn, Prot::READ),
     );
@@ -356,7 +379,7 @@ fn a_lazy_cpu_is_not_interrupted_and_catches_up<F: Simulate>() {
     // This thread stands for both CPUs in turn: CPU 1 answers nothing meanwhile, and nothing is asked of it.
     quire_sync::hooks::threads::set_cpu(0);
     let mut owed = Obligation::new(vm, &*pmap);
-    Pmap::<Simulated<F>>::table(&*pmap, vm, va).unwrap().remove(va, &mut owed).unwrap();
+    Pmap::<Simulated<F>>::table(&*pmap, vm, va, &vm.epoch().pin()).unwrap().remove(va, &mut owed).unwrap();
     let _ = owed.discharge();
     quire_sync::hooks::threads::set_cpu(1);
     assert_eq!(vm.machine().interrupts(1), 0);
@@ -377,7 +400,7 @@ fn a_lazy_cpu_drops_cached_upper_levels_before_a_table_page_is_freed<F: Simulate
     let va = 0x40_0000;
     let cpu = Cpu::attach(vm, 0);
     Table::<Simulated<F>>::enter(
-        &mut Pmap::<Simulated<F>>::table(pmap, vm, va).unwrap(),
+        &mut Pmap::<Simulated<F>>::table(pmap, vm, va, &vm.epoch().pin()).unwrap(),
         va,
         Enter::new(pfn, Prot::READ),
     );
@@ -399,7 +422,7 @@ fn a_lazy_cpu_drops_cached_upper_levels_before_a_table_page_is_freed<F: Simulate
             cpu.interrupts();
         }
         let mut owed = Obligation::new(vm, &*pmap);
-        Pmap::<Simulated<F>>::table(pmap, vm, va).unwrap().remove(va, &mut owed).unwrap();
+        Pmap::<Simulated<F>>::table(pmap, vm, va, &vm.epoch().pin()).unwrap().remove(va, &mut owed).unwrap();
         let _ = owed.discharge();
         let asked_for_the_leaf = vm.machine().interrupts(1);
         Pmap::<Simulated<F>>::prune(pmap, vm, everything::<F>());

@@ -133,7 +133,7 @@ fn prune(memory: &Pages) -> Option<Pfn> {
 }
 
 fn enter(memory: &Pages, va: u64) {
-    let t = tree(memory).lock_last(va).expect("the model has table pages enough");
+    let t = tree(memory).lock_last(va, &memory.pin()).expect("the model has table pages enough");
     let i = index(va, 0);
     if t.view.slots[i].load(Ordering::Relaxed) == 0 {
         t.view.put(i, LEAF);
@@ -160,7 +160,7 @@ fn with(m: Option<Mutant>, preemptions: Option<usize>, f: impl Fn() + Send + Syn
 fn fault_against_prune(m: Option<Mutant>) {
     with(m, Some(3), || {
         let pages = Arc::new(Pages::new(8));
-        drop(tree(&pages).lock_last(0).expect("table pages"));
+        drop(tree(&pages).lock_last(0, &pages.pin()).expect("table pages"));
         let other = pages.clone();
         let fault = thread::spawn(move || enter(&other, 0));
         prune(&pages);
@@ -209,7 +209,7 @@ fn stale_against_link(m: Option<Mutant>) {
         let other = world.clone();
         let fault = thread::spawn(move || {
             let (pages, stale) = &*other;
-            let t = tree(pages).lock_last(0).expect("table pages");
+            let t = tree(pages).lock_last(0, &pages.pin()).expect("table pages");
             if !stale.load(Ordering::Acquire) {
                 t.view.put(0, LEAF);
             }
@@ -256,7 +256,7 @@ fn remover_against_unflushed(m: Option<Mutant>, prunes: bool) {
         let w = world.clone();
         let unmapper = thread::spawn(move || {
             {
-                let t = tree(&w.pages).lock_last(0).expect("table pages");
+                let t = tree(&w.pages).lock_last(0, &w.pages.pin()).expect("table pages");
                 t.view.owe();
                 t.view.take(0);
             }

@@ -262,10 +262,10 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         })
     }
 
-    #[inline]
-    fn table(&self, vm: &'static Vm<M>, va: u64) -> Result<LockedTable<'_, M>, OutOfMemory> {
+    #[inline(always)]
+    fn table(&self, vm: &'static Vm<M>, va: u64, pin: &Pinned<'_>) -> Result<LockedTable<'_, M>, OutOfMemory> {
         debug_assert!(index(va, F::LEVELS - 1) < USER_HALF, "a kernel address is entered into a user half");
-        Ok(LockedTable { vm, tables: self, t: self.tree(vm).lock_last(va)? })
+        Ok(LockedTable { vm, tables: self, t: self.tree(vm).lock_last(va, pin)? })
     }
 
     fn next_table(&self, vm: &'static Vm<M>, range: VirtRange) -> Option<LockedTable<'_, M>> {

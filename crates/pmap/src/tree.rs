@@ -74,11 +74,34 @@ impl<A: Memory> Drop for Spare<'_, A> {
 impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     /// Locks the last-level table page over `va`, linking what is missing. A full fence stands between the lock and the
     /// return.
-    #[inline]
-    pub(crate) fn lock_last(&self, va: u64) -> Result<Locked<'m>, OutOfMemory> {
+    #[inline(always)]
+    pub(crate) fn lock_last(&self, va: u64, pin: &A::Pin<'_>) -> Result<Locked<'m>, OutOfMemory> {
+        if let Some(t) = self.last(va)
+            && let Some(locked) = self.lock_live(t, va)
+        {
+            return Ok(locked);
+        }
+        self.lock_last_linking(va, pin)
+    }
+
+    /// The last-level table page over `va`, where it is there. => caller is pinned.
+    #[inline(always)]
+    fn last(&self, va: u64) -> Option<Pfn> {
+        let mut t = self.root;
+        for level in (1..F::LEVELS).rev() {
+            let word = self.memory.slots(t)[index(va, level)].load(Ordering::Acquire);
+            if !F::present(word) {
+                return None;
+            }
+            t = F::frame(word);
+        }
+        Some(t)
+    }
+
+    #[cold]
+    fn lock_last_linking(&self, va: u64, _pin: &A::Pin<'_>) -> Result<Locked<'m>, OutOfMemory> {
         let mut spare = Spare { memory: self.memory, page: None };
         'again: loop {
-            let pin = self.memory.pin();
             let mut t = self.root;
             for level in (1..F::LEVELS).rev() {
                 let word = self.memory.slots(t)[index(va, level)].load(Ordering::Acquire);
@@ -91,8 +114,8 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
                     }
                 };
             }
+            // Where it is dead, its parent no longer names it.
             if let Some(locked) = self.lock_live(t, va) {
-                drop(pin);
                 return Ok(locked);
             }
         }

@@ -106,7 +106,7 @@ impl<'e, M: Machine> At<'e, M> {
         let mut batch = Batch::new();
         batch.push(source.key, pfn);
         let _flushed = rmap::unmap(source.object, &batch);
-        let mut table = self.table()?;
+        let mut table = self.table(pin)?;
         if !nothing_between(front, source.layer, self.va, pin) {
             return Err(Stop::Again);
         }

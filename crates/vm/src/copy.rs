@@ -49,7 +49,7 @@ impl<'e, M: Machine> At<'e, M> {
             // The source was freed since it was found, and its frame is the new page's.
             return Err(Stop::Again);
         }
-        let owed = self.take_away()?;
+        let owed = self.take_away(pin)?;
         let late = if mutant(Mutant::FlushAfterInstall) {
             Some(owed)
         } else {
@@ -105,9 +105,9 @@ impl<'e, M: Machine> At<'e, M> {
     }
 
     /// Takes the leaf at the address away; what is owed is the flush after which no CPU translates by it.
-    fn take_away(&self) -> Result<Obligation<'e, M>, OutOfMemory> {
+    fn take_away(&self, pin: &Pinned<'_>) -> Result<Obligation<'e, M>, OutOfMemory> {
         let mut owed = Obligation::new(self.vm, self.pmap);
-        let mut table = self.pmap.table(self.vm, self.va)?;
+        let mut table = self.pmap.table(self.vm, self.va, pin)?;
         match table.remove(self.va, &mut owed) {
             None if table.unflushed() => owed.owe_again(self.va),
             gone => credit(self.vm, gone),

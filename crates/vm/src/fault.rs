@@ -241,7 +241,7 @@ impl<'e, M: Machine> At<'e, M> {
             }
             Walk::Zero => self.zero_fill(front, pin),
             Walk::Hole(object, key) => match object.device() {
-                Some(device) => self.map_device(object, device),
+                Some(device) => self.map_device(object, device, pin),
                 None if object.holes_are_zero() => self.fill_hole(object, key, pin),
                 None => Err(PageIn::new(object, key, pin).map_or(Stop::Again, Stop::PageIn)),
             },
@@ -326,7 +326,7 @@ impl<'e, M: Machine> At<'e, M> {
             found.page.set(State::DIRTY);
             found.object.index().tag_dirty(found.key, pin);
         }
-        let mut table = self.table()?;
+        let mut table = self.table(pin)?;
         let now = self.check_page(&found, pin)?;
         let mut prot = self.entry.prot();
         // Exclusive still: a fork that shares the layer has marked the entry stale before.
@@ -385,17 +385,23 @@ impl<'e, M: Machine> At<'e, M> {
 
     /// The table page over the address, locked, with the entry checked under its lock. Where the entry is being replaced, a
     /// table page that is empty (linked by this fault, perhaps, after the writer came by) is not left behind.
-    pub fn table(&self) -> Result<<M::Pmap as Pmap<M>>::Table<'e>, Stop<M>> {
-        let table = self.pmap.table(self.vm, self.va)?;
-        if let Err(stop) = self.check_entry() {
-            let empty = (table.live() == 0).then(|| table.span());
-            drop(table);
-            if let Some(span) = empty {
-                self.pmap.prune(self.vm, span);
-            }
-            return Err(stop);
+    #[inline(always)]
+    pub fn table(&self, pin: &Pinned<'_>) -> Result<<M::Pmap as Pmap<M>>::Table<'e>, Stop<M>> {
+        let table = self.pmap.table(self.vm, self.va, pin)?;
+        match self.check_entry() {
+            Ok(()) => Ok(table),
+            Err(stop) => Err(self.leave_table(table, stop)),
         }
-        Ok(table)
+    }
+
+    #[cold]
+    fn leave_table(&self, table: <M::Pmap as Pmap<M>>::Table<'e>, stop: Stop<M>) -> Stop<M> {
+        let empty = (table.live() == 0).then(|| table.span());
+        drop(table);
+        if let Some(span) = empty {
+            self.pmap.prune(self.vm, span);
+        }
+        stop
     }
 
     /// Nothing anywhere in a private chain: a new page of zeroes in the front.
@@ -484,7 +490,7 @@ impl<'e, M: Machine> At<'e, M> {
         source: Option<&Found<'e, M>>,
         pin: &Pinned<'_>,
     ) -> Result<(), Stop<M>> {
-        let mut table = self.table()?;
+        let mut table = self.table(pin)?;
         self.check_source(&new, front, source, pin)?;
         let mut prot = self.entry.prot();
         if !new.page.state().dirty() {

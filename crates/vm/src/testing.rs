@@ -11,6 +11,7 @@ use crate::types::{Access, MemoryType, PAGE_SHIFT, PAGE_SIZE, Pfn, PhysRange, Pr
 use crate::vm::{Config, Vm};
 use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence_after_rmw};
+use quire_sync::epoch::Pinned;
 use quire_sync::{Rank, SpinGuard, SpinLock, current_cpu};
 
 /// Pages that one table page covers.
@@ -309,7 +310,7 @@ unsafe impl Pmap<TestMachine> for TestPmap {
         })
     }
 
-    fn table(&self, _vm: &'static Vm<TestMachine>, va: u64) -> Result<TestGuard<'_>, OutOfMemory> {
+    fn table(&self, _vm: &'static Vm<TestMachine>, va: u64, _pin: &Pinned<'_>) -> Result<TestGuard<'_>, OutOfMemory> {
         let n = Self::index(va).ok_or(OutOfMemory)? / SPAN as usize;
         if !self.tables[n].linked.load(Ordering::Acquire) {
             self.tables[n].linked.swap(true, Ordering::AcqRel);

@@ -25,7 +25,7 @@ fn visits(m: &Boot) -> u64 {
 fn corrupt(m: &Boot, space: &Space<TestMachine>) {
     use crate::machine::{Enter, Pmap, Table};
     let pfn = space.pmap().peek(page(0)).unwrap().pfn;
-    space.pmap().table(m.vm, page(1)).unwrap().enter(page(1), Enter::new(pfn, Prot::all()));
+    space.pmap().table(m.vm, page(1), &m.vm.epoch().pin()).unwrap().enter(page(1), Enter::new(pfn, Prot::all()));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use crate::error::OutOfMemory;
 use crate::flush::{FlushSet, Obligation};
 use crate::types::{MemoryType, PAGE_SIZE, Pfn, Prot, VirtRange};
 use crate::vm::Vm;
+use quire_sync::epoch::Pinned;
 
 /// What a present leaf says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,8 +61,9 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     fn new(vm: &'static Vm<M>) -> Result<Self, OutOfMemory>;
 
     /// Locks the last-level table page that covers `va`, linking new levels as needed. What is returned is live (not
-    /// dead), and a full fence stands between the lock and the return (`fence_after_rmw`, Contract C2).
-    fn table(&self, vm: &'static Vm<M>, va: u64) -> Result<Self::Table<'_>, OutOfMemory>;
+    /// dead), and a full fence stands between the lock and the return (`fence_after_rmw`, Contract C2). `pin` is of the
+    /// system's epoch: who faults has one already.
+    fn table(&self, vm: &'static Vm<M>, va: u64, pin: &Pinned<'_>) -> Result<Self::Table<'_>, OutOfMemory>;
 
     /// Locks the first *existing* last-level table page that covers an address of `range`; never allocates; absent levels
     /// are skipped whole. To go on, call again with a range that starts at the returned table's `span().end`.

@@ -146,7 +146,7 @@ pub(super) fn refill_some<M: Machine>(
         .min();
     let Some(first) = first else { return Ok(range.end) };
     let on = |va| At { vm: space.vm(), pmap: space.pmap(), entry, va, access: Access::Read };
-    let mut table = on(first).table()?;
+    let mut table = on(first).table(pin)?;
     let mut next = table.span().end.min(range.end);
     for (b, object) in of_kind() {
         let Some(keys) = keys(b, VirtRange { start: first, end: next }) else { continue };

@@ -15,6 +15,7 @@ use crate::flush::Obligation;
 use crate::machine::{Enter, Machine, Pmap, Table};
 use crate::types::{MemoryType, PAGE_SIZE, Pfn, PhysRange, VirtRange};
 use quire_sync::atomic::{Ordering, fence_full};
+use quire_sync::epoch::Pinned;
 
 /// Pages that a fault maps at once, an aligned window: a driver that touches one register touches its neighbours.
 const AROUND: u64 = 16;
@@ -92,9 +93,14 @@ impl<M: Machine> ObjectRef<M> {
 
 impl<'e, M: Machine> At<'e, M> {
     /// Maps the device's page at the address, and its neighbours.
-    pub(crate) fn map_device(&self, object: &Object<M>, device: Device) -> Result<FaultKind, Stop<M>> {
+    pub(crate) fn map_device(
+        &self,
+        object: &Object<M>,
+        device: Device,
+        pin: &Pinned<'_>,
+    ) -> Result<FaultKind, Stop<M>> {
         let front = self.entry.front();
-        let mut table = self.table()?;
+        let mut table = self.table(pin)?;
         let end = object.end();
         if front.key(self.va) >= end {
             return Err(Stop::Again);
