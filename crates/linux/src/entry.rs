@@ -104,7 +104,7 @@ impl<M: Machine> Linux<M> {
 
     /// Serves the system call in `regs`; its result is in `regs.rax` afterwards. The kernel has put the call's number in
     /// both `rax` and `orig_rax`.
-    #[inline]
+    #[inline(always)]
     pub fn syscall(&'static self, regs: &mut UserRegs) {
         let thread = self.current();
         let number = regs.orig_rax;

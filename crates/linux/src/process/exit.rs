@@ -200,7 +200,7 @@ fn give_children_away<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
             reaper = first;
             theirs = reaper.family.lock_nested();
         }
-        let old = child.parent.lock().replace(reaper.clone());
+        let old = child.replace_parent(Some(reaper.clone()));
         let place = if zombie { &mut theirs.zombies } else { &mut theirs.children };
         let pushed = place.push(child.clone());
         debug_assert!(pushed.is_ok());

@@ -323,7 +323,7 @@ fn adopt_into_family<M: Machine>(process: &Arc<Process<M>>) -> Result<(), Errno>
         }
         // CLONE_PARENT, and that parent has ended: its reaper it is.
         let reaper = super::exit::reaper_of(&parent);
-        let old = core::mem::replace(&mut *process.parent.lock(), reaper);
+        let old = process.replace_parent(reaper);
         drop(old);
     }
 }

@@ -54,7 +54,9 @@ pub struct Process<M: Machine> {
     /// Its children.
     pub family: SpinLock<Family<M>>,
     /// Who made it, or adopted it. `None` for process 1.
-    pub parent: SpinLock<Option<Arc<Process<M>>>>,
+    parent: SpinLock<Option<Arc<Process<M>>>>,
+    /// Its parent's id, 0 for none. Written under that lock.
+    parent_pid: AtomicU32,
     /// Its place among its parent's children or zombies.
     sibling: Place<Process<M>>,
     /// Its place in its group.
@@ -190,6 +192,7 @@ impl<M: Machine> Process<M> {
                     closed: false,
                 },
             ),
+            parent_pid: AtomicU32::new(new.parent.as_ref().map_or(0, |p| p.pid)),
             parent: SpinLock::new(rank::PARENT, new.parent),
             sibling: Place::new(),
             member: Place::new(),
@@ -227,7 +230,15 @@ impl<M: Machine> Process<M> {
 
     /// Its parent's id; 0 where it has none.
     pub fn parent_pid(&self) -> Pid {
-        self.parent.lock().as_ref().map_or(0, |p| p.pid)
+        self.parent_pid.load(Ordering::Relaxed)
+    }
+
+    /// Gives it another parent; returns the one before, to be let go of with no lock held.
+    #[must_use = "it may be the last handle, and locks may be held"]
+    pub fn replace_parent(&self, new: Option<Arc<Process<M>>>) -> Option<Arc<Process<M>>> {
+        let mut parent = self.parent.lock();
+        self.parent_pid.store(new.as_ref().map_or(0, |p| p.pid), Ordering::Relaxed);
+        core::mem::replace(&mut *parent, new)
     }
 
     /// Its group.
