@@ -163,7 +163,11 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     pub(crate) fn lock_next(&self, range: VirtRange) -> Option<Locked<'m>> {
         loop {
             let _pin = self.memory.pin();
-            let (t, va) = self.find(self.root, F::LEVELS - 1, range.start, range.end)?;
+            // Most often there is one right at the start.
+            let (t, va) = match self.last(range.start) {
+                Some(t) if !range.is_empty() => (t, range.start),
+                _ => self.find(self.root, F::LEVELS - 1, range.start, range.end)?,
+            };
             if let Some(locked) = self.lock_live(t, va) {
                 return Some(locked);
             }

@@ -49,13 +49,11 @@ impl<'e, M: Machine> At<'e, M> {
             // The source was freed since it was found, and its frame is the new page's.
             return Err(Stop::Again);
         }
-        let owed = self.take_away(pin)?;
-        let late = if mutant(Mutant::FlushAfterInstall) {
-            Some(owed)
-        } else {
-            let _flushed = owed.discharge();
-            None
-        };
+        let mut owed = Obligation::new(self.vm, self.pmap);
+        self.take_away(&mut owed, pin)?;
+        if !mutant(Mutant::FlushAfterInstall) {
+            let _flushed = owed.discharge_so_far();
+        }
         // SAFETY: the new frame is ours, busy and mapped by nobody. The source may be stored into or reused meanwhile; then
         // its state says so when it is looked at again, and what was copied is thrown away.
         unsafe { self.vm.machine().copy_frame(from, to) };
@@ -63,7 +61,7 @@ impl<'e, M: Machine> At<'e, M> {
         if !mutant(Mutant::LookBeforeFill) {
             shadow::hid(&source, pin);
         }
-        drop(late);
+        drop(owed);
         Ok(FaultKind::Copy)
     }
 
@@ -104,14 +102,14 @@ impl<'e, M: Machine> At<'e, M> {
         Ok(())
     }
 
-    /// Takes the leaf at the address away; what is owed is the flush after which no CPU translates by it.
-    fn take_away(&self, pin: &Pinned<'_>) -> Result<Obligation<'e, M>, OutOfMemory> {
-        let mut owed = Obligation::new(self.vm, self.pmap);
+    /// Takes the leaf at the address away, and owes the flush after which no CPU translates by it.
+    #[inline]
+    fn take_away(&self, owed: &mut Obligation<'e, M>, pin: &Pinned<'_>) -> Result<(), OutOfMemory> {
         let mut table = self.pmap.table(self.vm, self.va, pin)?;
-        match table.remove(self.va, &mut owed) {
+        match table.remove(self.va, owed) {
             None if table.unflushed() => owed.owe_again(self.va),
             gone => credit(self.vm, gone),
         }
-        Ok(owed)
+        Ok(())
     }
 }

@@ -194,15 +194,18 @@ pub fn fault<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<Fa
 }
 
 fn count<M: Machine>(vm: &Vm<M>, kind: FaultKind) -> FaultKind {
-    vm.stats().count(Event::Fault);
-    match kind {
-        FaultKind::ZeroFill => vm.stats().count(Event::FaultZero),
-        FaultKind::Copy => vm.stats().count(Event::FaultCopy),
-        FaultKind::Move => vm.stats().count(Event::FaultMove),
-        FaultKind::Spurious => vm.stats().count(Event::FaultSpurious),
-        FaultKind::PagedIn => vm.stats().count(Event::FaultMajor),
-        FaultKind::Resident => {}
-    }
+    let of_kind = match kind {
+        FaultKind::ZeroFill => Event::FaultZero,
+        FaultKind::Copy => Event::FaultCopy,
+        FaultKind::Move => Event::FaultMove,
+        FaultKind::Spurious => Event::FaultSpurious,
+        FaultKind::PagedIn => Event::FaultMajor,
+        FaultKind::Resident => {
+            vm.stats().count(Event::Fault);
+            return kind;
+        }
+    };
+    vm.stats().count_both(Event::Fault, of_kind);
     kind
 }
 

@@ -36,6 +36,11 @@ impl FlushSet {
         FlushSet { ranges: [VirtRange { start: 0, end: 0 }; RANGES], len: 0, pages: 0, all: false, structure: false }
     }
 
+    /// Forgets what was added.
+    fn clear(&mut self) {
+        (self.len, self.pages, self.all, self.structure) = (0, 0, false, false);
+    }
+
     /// Adds `range`.
     pub fn add(&mut self, range: VirtRange) {
         if self.all {
@@ -212,7 +217,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
     fn pay(&mut self) {
         if !self.set.is_empty() {
             self.pmap.flush(self.vm, &self.set);
-            self.set = FlushSet::new();
+            self.set.clear();
         }
         let mut empty = false;
         for table in &self.tables[..self.tables_len] {
@@ -232,8 +237,11 @@ impl<'p, M: Machine> Obligation<'p, M> {
 }
 
 impl<M: Machine> Drop for Obligation<'_, M> {
+    #[inline(always)]
     fn drop(&mut self) {
-        self.pay();
+        if self.tables_len != 0 || !self.is_empty() {
+            self.pay();
+        }
     }
 }
 

@@ -115,6 +115,17 @@ impl Stats {
         self.add(event, 1);
     }
 
+    /// Counts two events, on this CPU.
+    #[inline]
+    pub fn count_both(&self, one: Event, other: Event) {
+        let cpu = preempt_off();
+        let events = &self.cpus.mine(&cpu).events;
+        for event in [one, other] {
+            let c = &events[event as usize];
+            c.store(c.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        }
+    }
+
     /// Counts `event` `n` times, on this CPU.
     #[inline]
     pub fn add(&self, event: Event, n: u64) {
