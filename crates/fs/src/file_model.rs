@@ -352,3 +352,21 @@ fn devices_do_what_their_names_say() {
     let link = ToFile(r.dentry.clone());
     assert!(link.jump().is_some());
 }
+
+#[test]
+fn a_write_that_failed_is_told_once_to_each_open_file() {
+    let vfs = tree();
+    write_file(&vfs, "/f", b"data").unwrap();
+    let (a, b) = (open(&vfs, "/f", RW).unwrap(), open(&vfs, "/f", OpenFlags::READ).unwrap());
+    let fails = |yes| a.regular().unwrap().object.disk().fails.store(yes, std::sync::atomic::Ordering::Relaxed);
+    let sync = |f: &OpenFile<TestHost>| {
+        f.write_back(0, u64::MAX);
+        f.write_error()
+    };
+    assert_eq!(sync(&a), Ok(()));
+    fails(true);
+    assert_eq!((sync(&a), sync(&a)), (Err(FsError::Io), Err(FsError::Io)), "it fails again and again");
+    fails(false);
+    assert_eq!((sync(&a), sync(&b), sync(&b)), (Ok(()), Err(FsError::Io), Ok(())));
+    assert_eq!(sync(&open(&vfs, "/f", RW).unwrap()), Ok(()), "who opens it later is told of what comes then");
+}

@@ -7,6 +7,7 @@ use crate::{FsError, rank};
 use alloc::sync::{Arc, Weak};
 use core::ops::DerefMut;
 use quire_sync::SpinLock;
+use quire_vm::object::WriteErrors;
 
 /// Bytes in a page, of pipes and of what sizes are rounded to.
 pub const PAGE_SIZE: usize = quire_vm::PAGE_SIZE as usize;
@@ -62,6 +63,11 @@ pub trait FileObject: Clone + Send + Sync + 'static {
     fn resident(&self) -> u64;
     /// Drops the pages `first..end`: they read as zeroes from now on.
     fn discard(&self, first: u64, end: u64);
+    /// Writes what has changed in the pages `first..end` to where the file is kept, and waits for that. What fails is noted in
+    /// [`write_errors`](Self::write_errors). May sleep.
+    fn write_back(&self, first: u64, end: u64);
+    /// Writes that failed, whoever started them.
+    fn write_errors(&self) -> &WriteErrors;
     /// Makes sure that the pages `first..end` exist, so that storing to them cannot run out of memory.
     fn allocate(&self, first: u64, end: u64) -> Result<(), FsError>;
 }

@@ -12,6 +12,7 @@ use crate::transfer::{Sink, Source};
 use alloc::sync::Arc;
 use quire_sync::Mutex;
 use quire_sync::atomic::{AtomicU32, Ordering};
+use quire_vm::object::Told;
 
 /// The largest offset, and size, of a file.
 pub const OFFSET_MAX: u64 = i64::MAX as u64;
@@ -127,12 +128,18 @@ pub struct OpenFile<H: Host> {
     /// Held for the length of a call that moves it, so that two readers do not get the same bytes.
     position: Mutex<u64>,
     body: Body<H>,
+    /// Up to where it has been told of writes that failed; of regular files.
+    told: Option<Told>,
 }
 
 impl<H: Host> OpenFile<H> {
     pub(crate) fn new(host: H, dentry: Arc<Dentry<H>>, flags: OpenFlags, body: Body<H>) -> Arc<Self> {
         let flags = AtomicU32::new((flags - OpenFlags::OPENING).bits());
-        Arc::new(OpenFile { dentry, host, flags, position: Mutex::new(0), body })
+        let told = match (&body, &dentry.inode.node) {
+            (Body::File, Node::File(f)) => Some(f.object.write_errors().follow()),
+            _ => None,
+        };
+        Arc::new(OpenFile { dentry, host, flags, position: Mutex::new(0), body, told })
     }
 
     /// How it is open.
@@ -338,6 +345,22 @@ impl<H: Host> OpenFile<H> {
             return Err(FsError::Invalid);
         }
         self.dentry.inode.truncate(&self.host, size)
+    }
+
+    /// Writes what has changed in `offset..end` to where the file is kept, and waits for that.
+    pub fn write_back(&self, offset: u64, end: u64) {
+        if let Some(file) = self.regular() {
+            let page = PAGE_SIZE as u64;
+            file.object.write_back(offset / page, end.div_ceil(page));
+        }
+    }
+
+    /// An error where a write of the file has failed, whoever started it, and this open file has not been told yet.
+    pub fn write_error(&self) -> Result<(), FsError> {
+        match (self.regular(), &self.told) {
+            (Some(file), Some(told)) => file.object.write_errors().tell(told).map_err(|_| FsError::Io),
+            _ => Ok(()),
+        }
     }
 
     /// Makes sure that `offset..offset + len` has memory; grows the file to cover it, unless `keep_size`.

@@ -4,10 +4,12 @@ use crate::host::{FileObject, Host, MemoryCount, Origin, PAGE_SIZE, Timestamp};
 use crate::transfer::{Sink, SliceSink, SliceSource, Source};
 use crate::{FsError, Io, OpenFlags, Vfs};
 use alloc::sync::Arc;
+use quire_vm::object::WriteErrors;
 use std::boxed::Box;
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::vec::Vec;
 
 #[derive(Clone, Default)]
@@ -20,7 +22,20 @@ struct Pages {
 }
 
 #[derive(Clone, Default)]
-pub struct TestObject(Arc<Mutex<Pages>>);
+pub struct TestObject(Arc<Mutex<Pages>>, Arc<TestDisk>);
+
+/// Where the file is kept: nothing is written to it, but it may fail.
+#[derive(Default)]
+pub struct TestDisk {
+    pub fails: AtomicBool,
+    errors: WriteErrors,
+}
+
+impl TestObject {
+    pub fn disk(&self) -> &TestDisk {
+        &self.1
+    }
+}
 
 pub struct TestPage(Box<[u8; PAGE_SIZE]>);
 impl Deref for TestPage {
@@ -99,6 +114,14 @@ impl FileObject for TestObject {
     }
     fn discard(&self, first: u64, end: u64) {
         self.0.lock().unwrap().pages.retain(|i, _| !(first..end).contains(i));
+    }
+    fn write_back(&self, _first: u64, _end: u64) {
+        if self.1.fails.load(Ordering::Relaxed) {
+            self.1.errors.raise();
+        }
+    }
+    fn write_errors(&self) -> &WriteErrors {
+        &self.1.errors
     }
     fn allocate(&self, first: u64, end: u64) -> Result<(), FsError> {
         let mut p = self.0.lock().unwrap();

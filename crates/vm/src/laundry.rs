@@ -185,7 +185,13 @@ fn stain<M: Machine>(object: &Object<M>, key: u64, page: &Page, pin: &Pinned<'_>
 /// A write is complete.
 pub(crate) fn finish<M: Machine>(vm: &'static Vm<M>, body: &Body, result: Result<(), PagerError>, may: &mut MaySleep) {
     // SAFETY: the reference that `launder` gave to the record, if any.
-    let _kept = unsafe { Kept::<M>::from_raw(body.object) };
+    let kept = unsafe { Kept::<M>::from_raw(body.object) };
+    if result.is_err()
+        && let Some(kept) = &kept
+    {
+        // Before anybody who waits for the write goes on, and asks.
+        kept.object().write_errors().raise();
+    }
     for i in 0..body.len {
         let page = vm.page(body.pfn(i));
         let slot = body.swap.then_some(body.first + i as u64);

@@ -12,6 +12,7 @@
 mod check;
 mod content;
 mod device;
+mod errors;
 mod marks;
 mod parts;
 mod range;
@@ -20,6 +21,7 @@ mod write_back;
 
 pub use content::IoError;
 pub use device::Device;
+pub use errors::{Told, WriteErrors, WritesFailed};
 pub use marks::Marks;
 pub(crate) use parts::{MoreParts, Parts};
 pub use range::{ObjectRange, Present, Walk, What};
@@ -112,6 +114,7 @@ pub struct Object<M: Machine> {
     device: Option<Device>,
     /// 0: not asked for yet.
     id: AtomicU64,
+    write_errors: WriteErrors,
     /// Where the reaper finds it.
     reaping: reaper::Place<M>,
 }
@@ -140,6 +143,7 @@ impl<M: Machine> Object<M> {
             pager,
             device: None,
             id: AtomicU64::new(0),
+            write_errors: WriteErrors::new(),
             reaping: reaper::Place::new(),
         }
     }
@@ -248,6 +252,11 @@ impl<M: Machine> Object<M> {
             Ok(_) => fresh,
             Err(there) => there,
         }
+    }
+
+    /// Which of its writes have failed, in the background too.
+    pub fn write_errors(&self) -> &WriteErrors {
+        &self.write_errors
     }
 
     /// Device and inode number for tools: the pager's, or zeroes.

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use quire_fs::{FileObject, FsError, Host, MemoryCount, Origin, PAGE_SIZE, Sink, Source, Timestamp};
 use quire_vm::Vm;
 use quire_vm::frames::{Fill, For, Frame};
-use quire_vm::object::{IoError, ObjectRef};
+use quire_vm::object::{IoError, ObjectRef, WriteErrors};
 use quire_vm::pager::Pager;
 
 /// The kernel, as `quire_fs` sees it.
@@ -130,6 +130,15 @@ impl<M: Machine> FileObject for FileBytes<M> {
 
     fn discard(&self, first: u64, end: u64) {
         self.0.discard(first..end);
+    }
+
+    fn write_back(&self, first: u64, end: u64) {
+        // What fails is in `write_errors`, which more than this caller want to know.
+        let _written = self.0.write_back(first..end.min(self.0.end()));
+    }
+
+    fn write_errors(&self) -> &WriteErrors {
+        self.0.write_errors()
     }
 
     fn allocate(&self, first: u64, end: u64) -> Result<(), FsError> {

@@ -308,12 +308,16 @@ pub fn sys_copy_file_range<M: Machine>(
     Ok(n)
 }
 
-/// `fsync`: memory files are where they will ever be.
+/// `fsync`: files in memory are where they will ever be; others are written back. A write that has failed is told of once for
+/// each open file.
 pub fn sys_fsync<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32) -> Result<usize, Errno> {
-    match ctx.file(fd)?.body() {
-        Body::Stream(_) => Err(Errno::EINVAL),
-        _ => Ok(0),
+    let file = ctx.file(fd)?;
+    if let Body::Stream(_) = file.body() {
+        return Err(Errno::EINVAL);
     }
+    file.write_back(0, OFFSET_MAX);
+    file.write_error()?;
+    Ok(0)
 }
 
 /// `fdatasync`
@@ -339,14 +343,23 @@ pub fn sys_sync_file_range<M: Machine>(
     len: i64,
     flags: u32,
 ) -> Result<usize, Errno> {
-    only(flags, 7)?;
-    if at < 0 || len < 0 || at.checked_add(len).is_none() {
-        return Err(Errno::EINVAL);
+    const WAIT_BEFORE: u32 = 1;
+    const WRITE: u32 = 2;
+    const WAIT_AFTER: u32 = 4;
+    only(flags, WAIT_BEFORE | WRITE | WAIT_AFTER)?;
+    let (Ok(start), Ok(bytes)) = (u64::try_from(at), u64::try_from(len)) else { return Err(Errno::EINVAL) };
+    let end = start.checked_add(bytes).filter(|end| *end <= OFFSET_MAX).ok_or(Errno::EINVAL)?;
+    let file = ctx.file(fd)?;
+    if let Body::Stream(_) = file.body() {
+        return Err(Errno::ESPIPE);
     }
-    match ctx.file(fd)?.body() {
-        Body::Stream(_) => Err(Errno::ESPIPE),
-        _ => Ok(0),
+    if flags & WRITE != 0 {
+        file.write_back(start, if bytes == 0 { OFFSET_MAX } else { end });
     }
+    if flags & (WAIT_BEFORE | WAIT_AFTER) != 0 {
+        file.write_error()?;
+    }
+    Ok(0)
 }
 
 /// `fadvise64`: everything is in memory already.

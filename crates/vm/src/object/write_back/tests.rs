@@ -62,6 +62,22 @@ fn a_write_that_fails_is_an_error_and_leaves_the_page_dirty() {
 }
 
 #[test]
+fn a_write_that_failed_in_the_background_is_told_to_everybody_who_follows_once() {
+    use crate::object::WritesFailed;
+    let m = system();
+    let (file, disk) = file(&m, 64, LATE);
+    let (a, b) = (file.write_errors().follow(), file.write_errors().follow());
+    file.write(0, 1, &mut |to| -> Result<_, ()> { Ok(to.len()) }).unwrap();
+    disk.set_plan(FaultPlan { fail_writes: 1, seed: 5, ..FaultPlan::default() });
+    file.page_out(0..64);
+    disk.set_plan(FaultPlan::default());
+    assert_eq!(file.write_back(0..64), Ok(1), "it is still dirty, and is written now");
+    let tell = |who| (file.write_errors().tell(who), file.write_errors().tell(who));
+    assert_eq!((tell(&a), tell(&b)), ((Err(WritesFailed), Ok(())), (Err(WritesFailed), Ok(()))));
+    assert_eq!(tell(&file.write_errors().follow()), (Ok(()), Ok(())));
+}
+
+#[test]
 fn what_others_store_while_it_is_written_is_written_or_dirty() {
     let m = system();
     let (file, _disk) = file(&m, 64, LATE);
