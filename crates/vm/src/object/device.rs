@@ -4,6 +4,10 @@
 //! with [`ObjectRef::revoke`]. A leaf is made of the address and the memory type alone. Mappings are shared, so a fork shows
 //! the same device, and unmapping is a matter of leaves.
 //!
+//! A private mapping is refused: the core would have to copy a page at the first store, and it reaches RAM only; what a device
+//! answers to reads of a whole page is the driver's to know. (Linux copies. What programs do map privately there, `/dev/zero`,
+//! is private memory and no device.)
+//!
 //! | | fault | revoke |
 //! |---|---|---|
 //! | **fault** | table page's lock | the size is read under the table page's lock, which fences; it is written before the scan: one sees the other |
