@@ -35,9 +35,9 @@ global_asm!(
         CLAC
         xor eax, eax
         ret
-    3:  lea rax, [rdx + rcx * 8]
-        CLAC
-        ret
+        // Byte by byte to where it stops.
+    3:  lea rcx, [rdx + rcx * 8]
+        jmp 2b
     4:  mov rax, rcx
         CLAC
         ret
@@ -58,9 +58,8 @@ global_asm!(
     2:  rep stosb
         CLAC
         ret
-    3:  lea rax, [rsi + rcx * 8]
-        CLAC
-        ret
+    3:  lea rcx, [rsi + rcx * 8]
+        jmp 2b
     4:  mov rax, rcx
         CLAC
         ret

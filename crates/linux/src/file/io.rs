@@ -275,18 +275,19 @@ pub fn sys_copy_file_range<M: Machine>(
     flags: u32,
 ) -> Result<usize, Errno> {
     let (input, output) = (ctx.file(from)?, ctx.file(to)?);
-    readable(&input)?;
-    writable(&output)?;
     only(flags, 0)?;
-    if output.flags().contains(OpenFlags::APPEND) {
-        return Err(Errno::EBADF);
-    }
+    // What kind of files they are comes before how they were opened, as on Linux.
     for file in [&input, &output] {
         match file.body() {
             Body::File => {}
             Body::Directory | Body::Names(_) => return Err(Errno::EISDIR),
             _ => return Err(Errno::EINVAL),
         }
+    }
+    readable(&input)?;
+    writable(&output)?;
+    if output.flags().contains(OpenFlags::APPEND) {
+        return Err(Errno::EBADF);
     }
     let read_offset = |at: u64| match at {
         0 => Ok(None),
@@ -296,7 +297,9 @@ pub fn sys_copy_file_range<M: Machine>(
     let len = len.min(MOST as u64);
     if input.dentry.inode.ident == output.dentry.inode.ident {
         let (a, b) = (source.unwrap_or_else(|| input.position()), target.unwrap_or_else(|| output.position()));
-        if a < b.saturating_add(len) && b < a.saturating_add(len) {
+        // What there is must not overlap what it becomes.
+        let there = len.min(input.dentry.inode.status().size.saturating_sub(a));
+        if a < b.saturating_add(there) && b < a.saturating_add(there) {
             return Err(Errno::EINVAL);
         }
     }

@@ -74,6 +74,17 @@ pub(super) fn refuse_obvious_overcommit<M: Machine>(linux: &Linux<M>, bytes: u64
     if bytes / PAGE_SIZE > linux.vm.frames().total() + linux.vm.swap().total() { Err(Errno::ENOMEM) } else { Ok(()) }
 }
 
+/// The error where something lies in the way of a mapping that must not replace anything. (Only the map itself decides.)
+fn refuse_to_replace<M: Machine>(ctx: &Ctx<'_, M>, at: Placement, len: u64) -> Result<(), Errno> {
+    let Placement::FixedNoReplace(at) = at else { return Ok(()) };
+    let mut next = None;
+    ctx.space()?.entries(at, &mut |entry| {
+        next = Some(entry.range.start);
+        false
+    });
+    if next.is_some_and(|start| start < at + len) { Err(Errno::EEXIST) } else { Ok(()) }
+}
+
 /// `mmap`
 pub fn sys_mmap<M: Machine>(
     ctx: &mut Ctx<'_, M>,
@@ -119,7 +130,12 @@ pub fn sys_mmap<M: Machine>(
         super::lock::may_add(ctx, len)?;
     }
     if flags & ANONYMOUS == 0 {
-        let file = file::mappable(ctx, fd, wanted.contains(Prot::WRITE), shared)?;
+        let file = file::mappable(ctx, fd, wanted.contains(Prot::WRITE), shared);
+        // What is in the way comes before what the file allows, as on Linux.
+        if !matches!(file, Err(Errno::EBADF)) {
+            refuse_to_replace(ctx, at, len)?;
+        }
+        let file = file?;
         if flags & GROWSDOWN != 0 {
             return Err(Errno::EINVAL);
         }

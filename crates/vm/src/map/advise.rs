@@ -56,7 +56,8 @@ pub enum Advice {
 
 impl<M: Machine> Space<M> {
     /// Takes advice about `range`. Where a part of it is a hole, the rest is served and [`MapError::NotMapped`] returned, as
-    /// on Linux; [`MapError::Invalid`] where the advice does not fit the mapping. With [`MapError::OutOfMemory`] a part may have
+    /// on Linux; [`MapError::Invalid`] where the advice does not fit the mapping, [`MapError::Protection`] where a hole is to be
+    /// punched through a mapping that does not let its object be written. With [`MapError::OutOfMemory`] a part may have
     /// been done: the same advice again completes it.
     pub fn advise(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
         self.valid(range)?;
@@ -208,20 +209,26 @@ impl<M: Machine> Space<M> {
 
     fn punch(&self, range: VirtRange) -> Result<(), MapError> {
         let mut at = range.start;
+        let mut result = Ok(());
         while at < range.end {
             let (object, pages, next) = {
                 let pin = self.vm().epoch().pin();
                 let moment = self.moment(at);
                 let found = self.lookup(at, &pin);
                 let Some(entry) = found else {
-                    if !self.unchanged_since(at, moment) {
-                        continue;
+                    let next = self.arenas.next(at, &pin).map_or(range.end, |e| e.range().start);
+                    if self.unchanged_since(at, moment) {
+                        result = Err(MapError::NotMapped);
+                        at = next.max(at);
                     }
-                    return Err(MapError::NotMapped);
+                    continue;
                 };
                 let Some(part) = entry.range().intersect(&VirtRange { start: at, end: range.end }) else { continue };
-                if !entry.shared() || !entry.attributes().max_prot.contains(Prot::WRITE) {
+                if !entry.shared() && !shows_file(entry) {
                     return Err(MapError::Invalid);
+                }
+                if !entry.shared() || !entry.attributes().max_prot.contains(Prot::WRITE) {
+                    return Err(MapError::Protection);
                 }
                 let Some((object, keys)) = window(entry.front(), part) else { return Err(MapError::Invalid) };
                 match ObjectRef::of(object, &pin) {
@@ -232,7 +239,7 @@ impl<M: Machine> Space<M> {
             object.discard(pages);
             at = next;
         }
-        Ok(())
+        result
     }
 
     fn page_out(&self, range: VirtRange) -> Result<(), MapError> {

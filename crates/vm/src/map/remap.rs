@@ -65,6 +65,11 @@ impl<M: Machine> Space<M> {
             _ => None,
         };
         if let Some(to) = to {
+            // Nothing goes for the sake of what cannot be moved.
+            let shown = if twice { VirtRange { end: old.start + 1, ..old } } else { old };
+            if !covering(&self.write_at(old.start).0, shown)?.shared() && twice {
+                return Err(MapError::Invalid);
+            }
             self.unmap(to)?;
         }
 
@@ -154,12 +159,12 @@ impl<M: Machine> Space<M> {
         let all = VirtRange { start: entry.range().start, end: more.end };
         let mut update = Update::new(self, writer, all);
         let mut last = a;
-        if shows_objects(entry) {
-            if !front_is_own(entry) {
-                return Err(MapError::NoSpace);
-            }
+        if shows_objects(entry) && front_is_own(entry) {
             // A file or shared memory goes on where it ended.
             update.push(Piece::new(all, a, From::Entry(entry)))?;
+        } else if shows_objects(entry) {
+            update.push(Piece::part(entry, entry.range()))?;
+            update.push(Piece::without_private_layers(entry, more))?;
         } else {
             update.push(Piece::part(entry, entry.range()))?;
             last = a.emptied();
@@ -181,17 +186,16 @@ impl<M: Machine> Space<M> {
     ) -> Result<(), MapError> {
         let a = entry.attributes();
         let by = old.start.wrapping_sub(new.start);
-        let goes_on = shows_objects(entry);
-        if goes_on && !a.flags.contains(Flags::SHARED) && new.len() > old.len() && !front_is_own(entry) {
-            return Err(MapError::Invalid);
-        }
+        // The front's pages behind a part are the rest of the entry's.
+        let all_there_is = old.end >= entry.range().end || !has_pages(entry);
+        let goes_on = shows_objects(entry) && (new.len() <= old.len() || (front_is_own(entry) && all_there_is));
         let len = if twice || goes_on { new.len() } else { old.len() };
         let (moved, rest) = new_parts(new, len);
 
         let mut there = Row::new(self, new).moving(by);
         there.push(Piece::new(moved, a, From::Entry(entry)))?;
         if let Some(rest) = rest {
-            there.push(Piece::new(rest, a.emptied(), From::Empty))?;
+            there.push(Piece::without_private_layers(entry, rest))?;
         }
         // Marking the old place freezes its chain. A second mapping leaves it as it is.
         let gone = if twice { entry.range() } else { old };
@@ -223,6 +227,11 @@ fn shows_objects<M: Machine>(entry: &Entry<M>) -> bool {
 /// there.
 fn front_is_own<M: Machine>(entry: &Entry<M>) -> bool {
     entry.front().object().is_none_or(|o| !o.is_private() || o.is_alone())
+}
+
+/// Whether the front has anonymous pages.
+fn has_pages<M: Machine>(entry: &Entry<M>) -> bool {
+    entry.front().object().is_some_and(|o| o.is_private())
 }
 
 fn new_parts(new: VirtRange, len: u64) -> (VirtRange, Option<VirtRange>) {

@@ -378,7 +378,7 @@ fn advice_for_shared_memory_and_files_keeps_or_punches_their_pages() {
     s.advise(range(20, 8), Advice::DontNeed).unwrap();
     assert_eq!((load(&s, 21), load(&s, 22)), (Ok(6), Ok(0)));
     assert_eq!(s.advise(range(20, 8), Advice::Free), Err(MapError::Invalid));
-    assert_eq!(s.advise(range(20, 8), Advice::Remove), Err(MapError::Invalid));
+    assert_eq!(s.advise(range(20, 8), Advice::Remove), Err(MapError::Protection));
     s.advise(range(1, 1), Advice::Remove).unwrap();
     assert_eq!((load(&s, 1), load(&s, 21)), (Ok(0), Ok(0)));
     assert_eq!(s.advise(range(0, 20), Advice::DontNeed), Err(MapError::NotMapped));

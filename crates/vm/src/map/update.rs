@@ -154,8 +154,10 @@ impl<'s, M: Machine> Row<'s, M> {
                 // SAFETY: entries made this way have an origin, and no chain yet.
                 let origin = unsafe { entry.origin() };
                 let file = layers(origin.front()).last().unwrap_or(origin.front());
+                let from = range.start.wrapping_add(self.moved);
+                let shown = VirtRange { start: from, end: from + range.len() };
                 // SAFETY: the writer is held; the space outlives its chains.
-                unsafe { backing::replicate(spare, file, range, range.start, pmap) }
+                unsafe { backing::replicate(spare, file, shown, range.start, pmap) }
             }
             how @ (How::Taken | How::Copied | How::Grown) => {
                 // SAFETY: entries made this way have an origin, and no chain yet.

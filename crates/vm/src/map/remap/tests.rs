@@ -1,5 +1,6 @@
 //! Moving private mappings of files.
 
+use crate::MapError;
 use crate::map::{Move, Space};
 use crate::object::ObjectRef;
 use crate::testing::page;
@@ -24,4 +25,55 @@ fn a_private_mapping_of_a_file_that_moves_away_leaves_the_file_as_it_is() {
     (2..6).for_each(|n| store(&space, page(n), 5));
     assert_eq!([100, 101, 102, 103].map(|n| load(&space, page(n))), [9, 9, 3, 3]);
     space.check(true).unwrap();
+}
+
+#[test]
+fn what_cannot_be_moved_leaves_its_target_as_it_is() {
+    let m = system();
+    let space = Space::new(m.vm).unwrap();
+    let file = ObjectRef::anonymous(m.vm, 8).unwrap();
+    show(&space, 20, 8, &file, false);
+    store(&space, page(21), 7);
+    let to = Move::To(page(20));
+    assert_eq!(space.remap(range(0, 4), 4 * PAGE_SIZE, to, false), Err(MapError::NotMapped));
+    show(&space, 0, 8, &file, false);
+    assert_eq!(
+        space.remap(range(0, 0), 4 * PAGE_SIZE, to, false),
+        Err(MapError::Invalid),
+        "private memory is not doubled"
+    );
+    assert_eq!(load(&space, page(21)), 7);
+    space.check(true).unwrap();
+}
+
+#[test]
+fn a_part_of_a_private_mapping_of_a_file_grows_into_the_file_not_into_its_neighbours_copies() {
+    let m = system();
+    let file = ObjectRef::anonymous(m.vm, 16).unwrap();
+    file.write(0, 16 * PAGE_SIZE as usize, &mut |b| -> Result<_, ()> {
+        b.fill(3);
+        Ok(b.len())
+    })
+    .unwrap();
+    for how in [Move::To(page(100)), Move::No] {
+        let space = Space::new(m.vm).unwrap();
+        show(&space, 0, 8, &file, false);
+        (0..8).for_each(|n| store(&space, page(n), 9));
+        if how == Move::No {
+            // Room behind the part, where a neighbour's copy was.
+            space.unmap(range(4, 4)).unwrap();
+            (4..8).for_each(|n| assert!(space.fault(page(n), crate::Access::Read).is_err()));
+        }
+        let at = space.remap(range(2, 2), 6 * PAGE_SIZE, how, false).unwrap();
+        let moved = |n: u64| at + n * PAGE_SIZE;
+        assert_eq!([0, 1, 2, 3, 4, 5].map(|n| load(&space, moved(n))), [9, 9, 3, 3, 3, 3], "{how:?}");
+        (0..6).for_each(|n| store(&space, moved(n), 5));
+        assert_eq!(load(&space, page(1)), 9);
+        file.read(0, 16 * PAGE_SIZE as usize, &mut |b| -> Result<_, ()> {
+            assert!(b.iter().all(|b| *b == 3), "the file stays as it is");
+            Ok(b.len())
+        })
+        .unwrap();
+        space.check(true).unwrap();
+    }
 }
