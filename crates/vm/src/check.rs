@@ -115,6 +115,10 @@ pub enum Broken {
     Queue(QueueError),
     /// The frame allocator.
     Frames(FrameError),
+    /// Swap: the bitmap and the count of free slots differ (the count).
+    SwapCount(u64),
+    /// Swap: an index or a page has a slot that is free (key).
+    SwapSlot(u64),
     /// Slab: free objects and counts do not add up (first frame).
     Slab(u64),
 }
@@ -163,6 +167,8 @@ impl fmt::Display for Broken {
             Broken::Frames(FrameError::Chain(p)) => ("frames: a chain is not as long as it says", p.0),
             Broken::Frames(FrameError::Count(domain)) => ("frames: a domain's count is wrong", domain as u64),
             Broken::Frames(FrameError::Lost(n)) => ("frames: some are on two lists, or on none", n.unsigned_abs()),
+            Broken::SwapCount(n) => ("swap: the bitmap and the count of free slots differ", n),
+            Broken::SwapSlot(at) => ("swap: a page's slot is free", at),
             Broken::Slab(at) => ("slab: free objects and counts do not add up", at),
         };
         write!(f, "{what} ({at:#x})")
@@ -235,10 +241,11 @@ impl<M: Machine> Vm<M> {
         done.unwrap_or_else(|broken| self.broken(broken));
     }
 
-    /// Checks what belongs to no address space: queues, slabs, frames. Others may be at work, unless the caller says that the
-    /// machine is `quiet`; then more can be checked. In O(pages in queues), and where `quiet` O(frames).
+    /// Checks what belongs to no address space: queues, swap, slabs, frames. Others may be at work, unless the caller says that
+    /// the machine is `quiet`; then more can be checked. In O(pages in queues + swap slots / 64), and where `quiet` O(frames).
     pub fn check(&self, quiet: bool) -> Result<(), Broken> {
         self.queues().check(quiet).map_err(Broken::Queue)?;
+        self.swap().check()?;
         if quiet {
             self.frames().check().map_err(Broken::Frames)?;
         }

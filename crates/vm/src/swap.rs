@@ -16,6 +16,7 @@
 //! Neighbouring pages of an object that are written together get neighbouring slots, so that they can be read together again.
 //! Search goes round the bitmap from where the last cluster was found.
 
+use crate::check::Broken;
 use crate::frames::For;
 use crate::io::{CLUSTER, Polled};
 use crate::machine::Machine;
@@ -111,6 +112,25 @@ impl Swap {
         self.free.load(Ordering::Relaxed)
     }
 
+    /// Counts the bitmap again. In O(slots / 64).
+    pub(crate) fn check(&self) -> Result<(), Broken> {
+        let map = self.bitmap.lock();
+        let total = self.total.load(Ordering::Relaxed);
+        let set: u64 = map.words.iter().map(|w| u64::from(w.count_ones())).sum();
+        let behind = map.words.len() as u64 * 64 - total;
+        let free = self.free.load(Ordering::Relaxed);
+        if set.checked_sub(behind).and_then(|used| used.checked_add(free)) != Some(total) {
+            return Err(Broken::SwapCount(free));
+        }
+        Ok(())
+    }
+
+    /// Whether somebody has `slot`.
+    pub(crate) fn in_use(&self, slot: u64) -> bool {
+        let map = self.bitmap.lock();
+        slot < self.total.load(Ordering::Relaxed) && map.words[(slot / 64) as usize] & 1 << (slot % 64) != 0
+    }
+
     /// Up to `n` slots in a row, as many as one place has.
     pub(crate) fn allocate(&self, n: usize) -> Option<Slots> {
         let mut map = self.bitmap.lock();
@@ -156,6 +176,20 @@ impl Swap {
         }
         let free = self.free.load(Ordering::Relaxed);
         self.free.store(free + slots.len, Ordering::Relaxed);
+    }
+}
+
+/// Doors for tests of the checker.
+#[cfg(all(test, not(any(loom, shuttle))))]
+impl Swap {
+    /// A slot changes hands, and nothing else knows.
+    pub(crate) fn corrupt_bit(&self, slot: u64) {
+        self.bitmap.lock().words[(slot / 64) as usize] ^= 1 << (slot % 64);
+    }
+    /// One free slot fewer is counted than there are.
+    pub(crate) fn corrupt_count(&self) {
+        let _map = self.bitmap.lock();
+        self.free.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -146,3 +146,30 @@ fn a_frame_that_is_on_a_free_list_and_in_use_is_noticed() {
     });
     assert!(matches!(result, Err(Broken::Frames(_))), "{result:?}");
 }
+
+/// What the checker says of swap, with two of four pages there, after `corrupt` was done with the slot of the first.
+fn of_swap(corrupt: impl FnOnce(&Boot, u64)) -> [Result<(), Broken>; 2] {
+    let (m, space) = system(Level::Never);
+    m.swap(100, Default::default());
+    (0..4).for_each(|n| map(&space, n));
+    (0..4).for_each(|n| assert!(space.fault(page(n), Access::Write).is_ok()));
+    let out = VirtRange { start: page(0), end: page(2) };
+    space.advise(out, crate::map::Advice::PageOut).unwrap();
+    m.vm.finish_io(&mut crate::sleep::MaySleep::here());
+    assert_eq!((m.vm.swap().free(), m.vm.check(true), space.check(true)), (98, Ok(()), Ok(())));
+    let slot = (0..100).find(|slot| m.vm.swap().in_use(*slot)).unwrap();
+    corrupt(&m, slot);
+    let result = [m.vm.check(false), space.check(true)];
+    core::mem::forget((space, m));
+    result
+}
+
+#[test]
+fn a_slot_of_swap_that_is_lost_doubled_or_miscounted_is_noticed() {
+    assert_eq!(of_swap(|m, _| m.vm.swap().corrupt_count())[0], Err(Broken::SwapCount(97)));
+    // Nobody has it, and it is taken.
+    assert_eq!(of_swap(|m, _| m.vm.swap().corrupt_bit(99))[0], Err(Broken::SwapCount(98)));
+    // A page's slot is given away: the count is right, the page's claim is not.
+    let given = of_swap(|m, slot| m.vm.swap().release(crate::swap::Slots { first: slot, len: 1 }));
+    assert!(matches!(given, [Ok(()), Err(Broken::SwapSlot(_))]), "{given:?}");
+}

@@ -36,6 +36,12 @@ impl<M: Machine> Object<M> {
         if quiet && !self.is_private() && key >= self.end() && matches!(slot, Slot::Page(_) | Slot::Swap(_)) {
             return Err(Broken::BeyondEnd(key));
         }
+        if let Slot::Swap(slot) = slot
+            && quiet
+            && !self.vm().swap().in_use(slot)
+        {
+            return Err(Broken::SwapSlot(key));
+        }
         let Slot::Page(pfn) = slot else { return Ok(true) };
         let page = self.vm().page(pfn);
         let state = page.state();
@@ -45,6 +51,9 @@ impl<M: Machine> Object<M> {
         let named = page.kind() == Kind::Object && page.object() == self.address() && page.index() == key;
         if !named || !state.valid() || state.busy() {
             return if quiet { Err(Broken::Identity(key)) } else { Ok(false) };
+        }
+        if quiet && page.swap_slot().is_some_and(|slot| !self.vm().swap().in_use(slot)) {
+            return Err(Broken::SwapSlot(key));
         }
         // Whoever makes a page dirty tags it next.
         if quiet && state.dirty() && !tagged && !self.is_private() {
