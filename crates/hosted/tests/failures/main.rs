@@ -23,7 +23,14 @@ quire_hosted::of_each_architecture!(
 );
 
 fn boot<F: Simulate>(plan: FaultPlan) -> &'static Vm<Simulated<F>> {
-    let vm = Simulated::<F>::boot(Settings { cpus: 1, frames: 4096, check: Level::AtRelease, ..Settings::default() });
+    let settings = Settings {
+        cpus: 1,
+        frames: 4096,
+        device_frames: world::DEVICE_FRAMES,
+        check: Level::AtRelease,
+        ..Settings::default()
+    };
+    let vm = Simulated::<F>::boot(settings);
     let _cpu = Cpu::attach(vm, 0);
     vm.add_polled_swap(world::store(1024, plan)).expect("the first store");
     vm

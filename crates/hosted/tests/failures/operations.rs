@@ -3,8 +3,9 @@
 
 use crate::world::*;
 use quire_hosted::{Simulate, Simulated};
-use quire_vm::map::{Advice, MapRequest, Move, Placement};
-use quire_vm::{Access, PAGE_SIZE, Prot, Space, VirtRange};
+use quire_vm::map::{Advice, MapRequest, Move, Placement, Wire};
+use quire_vm::object::ObjectRef;
+use quire_vm::{Access, MemoryType, PAGE_SIZE, Prot, Space, VirtRange};
 use std::convert::Infallible;
 
 type Run<F> = fn(&mut World<'_, F>) -> Result<(), Failed>;
@@ -63,6 +64,24 @@ fn of_the_file<F: Simulate>(w: &World<'_, F>, first: u64, pages: u64, prot: Prot
 
 fn advise<F: Simulate>(w: &World<'_, F>, first: u64, pages: u64, advice: Advice) -> Result<(), Failed> {
     Ok(w.space.advise(range(first, pages), advice)?)
+}
+
+/// Wires a range, and makes it resident where that is asked for.
+fn wire<F: Simulate>(w: &World<'_, F>, first: u64, pages: u64, how: Wire) -> Result<(), Failed> {
+    w.space.wire(range(first, pages), how)?;
+    if how == Wire::Now {
+        w.space.make_resident(range(first, pages))?;
+    }
+    Ok(())
+}
+
+/// A device's registers, where nothing is compared.
+const REGISTERS: u64 = END + 100;
+
+fn map_device<F: Simulate>(w: &mut World<'_, F>) -> Result<(), Failed> {
+    // SAFETY: the simulated device's own frames, behind RAM.
+    let device = unsafe { ObjectRef::device(w.vm, w.vm.machine().devices(), MemoryType::Uncached) }?;
+    map(w, MapRequest { object: Some((device, 0)), shared: true, ..request(REGISTERS, DEVICE_FRAMES) })
 }
 
 fn remap<F: Simulate>(w: &World<'_, F>, first: u64, old: u64, new: u64, how: Move, keep: bool) -> Result<(), Failed> {
@@ -205,6 +224,37 @@ pub fn operations<F: Simulate>() -> Vec<Operation<F>> {
         op("make resident for loads", |w| advise(w, TEXT, 16, Advice::PopulateRead), same),
         free("advise to read ahead", |w| advise(w, TEXT, 16, Advice::WillNeed), same),
         free("page out", |w| w.page_out_everything(), same),
+        // Wiring.
+        op("wire, all of it", |w| wire(w, PRIVATE, 32, Wire::Now), same),
+        op("wire, the middle of what a child shares", |w| wire(w, FORKED + 8, 8, Wire::Now), same),
+        op("wire a file's text", |w| wire(w, TEXT + 4, 4, Wire::Now), same),
+        op("wire from the first use on", |w| wire(w, SHARED + 8, 8, Wire::OnFault), same),
+        after(
+            "unwire, middle",
+            |w| assert!(wire(w, FORKED, 32, Wire::Now).is_ok()),
+            |w| wire(w, FORKED + 8, 8, Wire::No),
+            same,
+        ),
+        after(
+            "fork what is wired",
+            |w| assert!(wire(w, FORKED, 32, Wire::Now).is_ok()),
+            |w| keep(w, w.space.fork()?),
+            same,
+        ),
+        op(
+            "map, wired",
+            |w| map(w, MapRequest { wire: Wire::Now, ..request(HOLE, 8) }),
+            |e| e.set(HOLE, 8, |_| Some(0)),
+        ),
+        // Devices.
+        op("map a device", map_device, same),
+        after("fault: a device", |w| assert!(map_device(w).is_ok()), |w| fault(w, REGISTERS, Access::Write), same),
+        after(
+            "unmap a part of a device",
+            |w| assert!(map_device(w).is_ok() && fault(w, REGISTERS, Access::Read).is_ok()),
+            |w| Ok(w.space.unmap(range(REGISTERS + 1, 2))?),
+            same,
+        ),
         // Moves.
         op("grow in place", |w| remap(w, PRIVATE, 32, 40, Move::No, false), |e| e.set(PRIVATE + 32, 8, |_| Some(0))),
         op(

@@ -28,6 +28,9 @@ pub const HOLE: u64 = 600;
 /// One past the last page that is looked at.
 pub const END: u64 = 1500;
 
+/// Frames of the simulated device.
+pub const DEVICE_FRAMES: u64 = 4;
+
 /// Why an operation ended early.
 pub enum Failed {
     /// Memory is out, it says.

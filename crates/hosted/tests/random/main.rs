@@ -9,6 +9,7 @@
 //! All configurations together do a million operations on x86-64, and a tenth of that on RISC-V.
 
 mod access;
+mod apart;
 mod memory;
 mod mutants;
 mod paging;
@@ -20,10 +21,10 @@ use quire_hosted::{Account, Cpu, Settings, Simulate, Simulated, Sv39, X86_64};
 use quire_vm::check::Level;
 use quire_vm::memory_store::FaultPlan;
 use quire_vm::stats::Event;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use worker::{History, Worker};
-use world::{COPIES, DISCARDS, ENDS, EVERYTHING, FRONTS, MUCH, Mix, SOURCES, STALE, World};
+use world::{ANYWHERE, COPIES, DISCARDS, ENDS, EVERYTHING, FRONTS, MUCH, Mix, SOURCES, STALE, World};
 
 quire_hosted::of_each_architecture!(
     one_cpu_sees_what_it_wrote,
@@ -38,6 +39,7 @@ quire_hosted::of_each_architecture!(
     leaves_that_are_gone_and_not_flushed,
     copies_of_what_others_discard,
     copies_whose_leaves_are_dropped,
+    mappings_without_an_address,
     one_cpu_with_more_than_memory_holds,
     four_cpus_with_more_than_memory_holds,
     against_a_store_that_is_late_and_out_of_order,
@@ -68,15 +70,21 @@ struct Plan {
     mix: &'static Mix,
 }
 
+/// The disk where nothing else is said.
+const DISK: FaultPlan = FaultPlan { delay: 1, window: 3, ..paging::PROMPT };
+
 const PLAN: Plan = Plan { cpus: 1, frames: 16_384, pcid: true, steps: 0, starve: 0, swap: None, mix: &EVERYTHING };
 
 /// How much of a plan is done on an architecture.
 trait Reduced: Simulate {
+    /// Whether CPUs that contend get arenas for their mappings.
+    const ARENAS: bool;
     /// Operations of each CPU.
     fn part(plan: &Plan) -> usize;
 }
 
 impl Reduced for X86_64 {
+    const ARENAS: bool = true;
     fn part(plan: &Plan) -> usize {
         plan.steps
     }
@@ -84,9 +92,30 @@ impl Reduced for X86_64 {
 
 /// All that does not depend on the format of page tables is found on the other already.
 impl Reduced for Sv39 {
+    // Its addresses end below them.
+    const ARENAS: bool = false;
     fn part(plan: &Plan) -> usize {
         // Less than half would not overcommit memory.
         plan.steps / if plan.swap.is_some() { 2 } else { 15 }
+    }
+}
+
+/// Where CPUs wait for each other, answering meanwhile.
+struct Barrier {
+    missing: AtomicUsize,
+}
+
+impl Barrier {
+    fn new(cpus: usize) -> Barrier {
+        Barrier { missing: AtomicUsize::new(cpus) }
+    }
+
+    fn wait<F: Simulate>(&self, cpu: &Cpu<F>) {
+        self.missing.fetch_sub(1, Ordering::SeqCst);
+        while self.missing.load(Ordering::SeqCst) != 0 && !cpu.vm().machine().has_failed() {
+            cpu.interrupts();
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -96,15 +125,16 @@ struct Outcome {
     /// Of each CPU.
     histories: Vec<History>,
     counts: String,
+    in_arenas: u64,
     /// Every event that the core counted.
     events: Vec<(&'static str, u64)>,
     settled: Account,
 }
 
-fn run<F: Reduced>(plan: Plan) {
+fn run<F: Reduced>(plan: Plan) -> Outcome {
     let soak = from_environment("QUIRE_SOAK").unwrap_or(1) as usize;
     let steps = from_environment("QUIRE_STEPS").map_or(F::part(&plan) * soak, |n| n as usize);
-    run_with::<F>(plan, seed(), steps);
+    run_with::<F>(plan, seed(), steps)
 }
 
 fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
@@ -120,30 +150,37 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
         frames: plan.frames,
         pcid: plan.pcid,
         reserve: plan.swap.map(|_| paging::RESERVE),
+        device_frames: plan.cpus as u64 * world::DEVICE_PART,
         check: if mutant.is_some() { Level::Never } else { Level::AtRelease },
         ..Settings::default()
     });
     let cpu = Cpu::attach(vm, 0);
     let swap = plan.swap.map(|bad| paging::add_swap(vm, FaultPlan { seed, ..bad }));
     let before = Account::of(vm);
-    let world = World::new(&cpu, plan.cpus, 8, plan.mix);
+    let hoard = if plan.swap.is_some() { paging::hoard(plan.cpus) } else { 0 };
+    let disk = FaultPlan { seed, ..plan.swap.unwrap_or(DISK) };
+    let world = World::new(&cpu, plan.cpus, 8, plan.mix, hoard, disk);
     drop(cpu);
     if plan.starve != 0 {
         vm.fail_allocations(plan.starve, seed);
     }
     mutants::switch_on(mutant);
     let threads = (daemons > 0).then(|| paging::start_daemons(vm, plan.cpus));
-    let peak = AtomicU64::new(0);
+    let least = AtomicU64::new(u64::MAX);
+    let filled = Barrier::new(plan.cpus);
     let histories = std::thread::scope(|s| {
         let start = |id| {
-            let (world, peak) = (&world, &peak);
+            let (world, least, filled) = (&world, &least, &filled);
             s.spawn(move || {
                 let cpu = Cpu::attach(vm, id);
                 let mut worker = Worker::new(world, &cpu, id, seed);
+                worker.fill_hoard();
+                filled.wait(&cpu);
                 for _ in 0..steps.div_ceil(50) {
                     worker.work(50);
-                    peak.fetch_max(paging::demand(vm), Ordering::Relaxed);
+                    least.fetch_min(paging::in_swap(vm), Ordering::Relaxed);
                 }
+                worker.look_at_hoard();
                 worker.history()
             })
         };
@@ -172,70 +209,76 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
     for model in (0..world.spaces.len()).filter_map(|n| world.slot(n)) {
         model.space.check(true).unwrap_or_else(|broken| panic!("{broken}"));
     }
-    for shared in &world.shared {
-        shared.object.check(true).unwrap_or_else(|broken| panic!("{broken}"));
+    for object in world.shared.iter().map(|s| &s.object).chain([&world.file_on_disk]) {
+        object.check(true).unwrap_or_else(|broken| panic!("{broken}"));
     }
     let counts = format!("{:?}", world.counts);
+    let in_arenas = world.counts.in_arenas.load(Ordering::Relaxed);
     drop(world);
     if let Some(swap) = swap {
-        let _kept = (steps >= F::part(&plan)).then(|| paging::finish(vm, swap, peak.into_inner()));
+        let _kept = (steps >= F::part(&plan)).then(|| paging::finish(vm, swap, least.into_inner()));
     }
     before.assert_settled(vm);
     let events = Event::ALL.iter().map(|e| (e.name(), vm.stats().total(*e))).collect();
-    Outcome { histories, counts, events, settled: Account::of(vm) }
+    Outcome { histories, counts, in_arenas, events, settled: Account::of(vm) }
 }
 
 fn one_cpu_sees_what_it_wrote<F: Reduced>() {
-    run::<F>(Plan { frames: 8192, steps: 320_000, ..PLAN });
+    let _done = run::<F>(Plan { frames: 8192, steps: 320_000, ..PLAN });
 }
 
 fn four_cpus_see_what_they_wrote<F: Reduced>() {
-    run::<F>(Plan { cpus: 4, steps: 40_000, ..PLAN });
+    let _done = run::<F>(Plan { cpus: 4, steps: 40_000, ..PLAN });
 }
 
 fn eight_cpus_see_what_they_wrote<F: Reduced>() {
-    run::<F>(Plan { cpus: 8, frames: 32_768, steps: 12_000, ..PLAN });
+    let _done = run::<F>(Plan { cpus: 8, frames: 32_768, steps: 12_000, ..PLAN });
 }
 
 fn without_pcids<F: Reduced>() {
-    run::<F>(Plan { cpus: 3, pcid: false, steps: 30_000, ..PLAN });
+    let _done = run::<F>(Plan { cpus: 3, pcid: false, steps: 30_000, ..PLAN });
 }
 
 fn with_little_memory<F: Reduced>() {
-    run::<F>(Plan { cpus: 3, frames: 1_536, steps: 30_000, ..PLAN });
+    let _done = run::<F>(Plan { cpus: 3, frames: 1_536, steps: 30_000, ..PLAN });
 }
 
 fn with_allocations_that_fail<F: Reduced>() {
-    run::<F>(Plan { cpus: 2, frames: 8_192, steps: 40_000, starve: 37, ..PLAN });
+    let _done = run::<F>(Plan { cpus: 2, frames: 8_192, steps: 40_000, starve: 37, ..PLAN });
 }
 
 fn faults_against_discards<F: Reduced>() {
-    run::<F>(Plan { cpus: 4, frames: 8_192, steps: 20_000, mix: &DISCARDS, ..PLAN });
+    let _done = run::<F>(Plan { cpus: 4, frames: 8_192, steps: 20_000, mix: &DISCARDS, ..PLAN });
 }
 
 fn copies_by_several_cpus<F: Reduced>() {
-    run::<F>(Plan { cpus: 4, steps: 12_000, mix: &COPIES, ..PLAN });
+    let _done = run::<F>(Plan { cpus: 4, steps: 12_000, mix: &COPIES, ..PLAN });
 }
 
 fn faults_beyond_an_end_that_moves<F: Reduced>() {
-    run::<F>(Plan { cpus: 4, frames: 8_192, steps: 3_000, mix: &ENDS, ..PLAN });
+    let _done = run::<F>(Plan { cpus: 4, frames: 8_192, steps: 3_000, mix: &ENDS, ..PLAN });
 }
 
 fn leaves_that_are_gone_and_not_flushed<F: Reduced>() {
-    run::<F>(Plan { cpus: 4, frames: 8_192, steps: 3_000, mix: &STALE, ..PLAN });
+    let _done = run::<F>(Plan { cpus: 4, frames: 8_192, steps: 3_000, mix: &STALE, ..PLAN });
 }
 
 fn copies_of_what_others_discard<F: Reduced>() {
-    run::<F>(Plan { cpus: 4, frames: 8_192, steps: 3_000, mix: &SOURCES, ..PLAN });
+    let _done = run::<F>(Plan { cpus: 4, frames: 8_192, steps: 3_000, mix: &SOURCES, ..PLAN });
 }
 
 fn copies_whose_leaves_are_dropped<F: Reduced>() {
-    run::<F>(Plan { cpus: 4, frames: 8_192, steps: 3_000, mix: &FRONTS, ..PLAN });
+    let _done = run::<F>(Plan { cpus: 4, frames: 8_192, steps: 3_000, mix: &FRONTS, ..PLAN });
+}
+
+fn mappings_without_an_address<F: Reduced>() {
+    let done = run::<F>(Plan { cpus: 4, frames: 8_192, steps: 10_000, mix: &ANYWHERE, ..PLAN });
+    assert_eq!(done.in_arenas > 0, F::ARENAS, "CPUs that contend get arenas of their own");
 }
 
 /// Memory four times overcommitted, by so many CPUs, against a store that is so bad.
 fn overcommitted<F: Reduced>(cpus: usize, steps: usize, bad: FaultPlan) {
-    run::<F>(Plan { cpus, frames: paging::frames(cpus), steps, swap: Some(bad), mix: &MUCH, ..PLAN });
+    let _done = run::<F>(Plan { cpus, frames: paging::frames(cpus), steps, swap: Some(bad), mix: &MUCH, ..PLAN });
 }
 
 fn one_cpu_with_more_than_memory_holds<F: Reduced>() {

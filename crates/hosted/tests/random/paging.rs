@@ -6,6 +6,7 @@ use quire_vm::memory_store::{FaultPlan, MemoryStore};
 use quire_vm::stats::Event;
 use quire_vm::{PAGE_SIZE, Vm};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 /// A store that does everything at once.
@@ -20,18 +21,53 @@ pub const RESERVE: u64 = 64;
 /// Slots: more than all spaces together can hold.
 const SLOTS: u64 = 64 * 1024;
 
-/// Frames of a machine whose memory is overcommitted about four times by [`MUCH`](crate::world::MUCH) on `cpus` CPUs.
+/// Frames of a machine with `cpus` CPUs that is short of memory: tables, the core's own structures and what sits in magazines
+/// take about half.
 pub const fn frames(cpus: usize) -> u64 {
-    // Tables, the core's own structures and what sits in magazines take about half.
     450 + 120 * cpus as u64
+}
+
+/// Pages of each lane's own program: together so many that four times the frames there are have been stored to, whatever else is
+/// in use.
+pub const fn hoard(cpus: usize) -> usize {
+    (OVERCOMMIT * frames(cpus)).div_ceil(cpus as u64) as usize
+}
+
+/// Pages that are in use for each frame.
+const OVERCOMMIT: u64 = 4;
+
+/// A store, and what is in it.
+pub struct Disk {
+    pub store: &'static MemoryStore,
+    bytes: NonNull<u8>,
+    pages: u64,
+}
+
+// SAFETY: the memory is the process's for ever; it is looked at as atomics.
+unsafe impl Send for Disk {}
+// SAFETY: as above.
+unsafe impl Sync for Disk {}
+
+impl Disk {
+    /// One that is so bad, with nothing on it.
+    pub fn new(pages: u64, bad: FaultPlan) -> Disk {
+        let bytes = memmap2::MmapMut::map_anon((pages * PAGE_SIZE) as usize).expect("the host gives memory for a disk");
+        let bytes = NonNull::new(Box::leak(Box::new(bytes)).as_mut_ptr()).expect("not null");
+        // SAFETY: leaked, and nobody else writes there.
+        Disk { store: Box::leak(Box::new(unsafe { MemoryStore::new(bytes, pages, bad) })), bytes, pages }
+    }
+
+    /// The first word of a page that is not being written.
+    pub fn word(&self, page: u64) -> u64 {
+        assert!(page < self.pages);
+        // SAFETY: a page of the store, aligned.
+        unsafe { &*self.bytes.as_ptr().add((page * PAGE_SIZE) as usize).cast::<AtomicU64>() }.load(Ordering::Acquire)
+    }
 }
 
 /// Gives `vm` a swap store.
 pub fn add_swap<F: Simulate>(vm: &'static Vm<Simulated<F>>, bad: FaultPlan) -> &'static MemoryStore {
-    let bytes = memmap2::MmapMut::map_anon((SLOTS * PAGE_SIZE) as usize).expect("the host gives memory for swap");
-    let at = NonNull::new(Box::leak(Box::new(bytes)).as_mut_ptr()).expect("not null");
-    // SAFETY: leaked, and nobody else's.
-    let store = Box::leak(Box::new(unsafe { MemoryStore::new(at, SLOTS, bad) }));
+    let store = Disk::new(SLOTS, bad).store;
     vm.add_polled_swap(store).expect("there is no other swap");
     store
 }
@@ -47,11 +83,9 @@ pub fn start_daemons<F: Simulate>(vm: &'static Vm<Simulated<F>>, first: usize) -
     DAEMONS.into_iter().enumerate().map(start).collect()
 }
 
-/// Pages in memory and in swap now.
-pub fn demand<F: Simulate>(vm: &'static Vm<Simulated<F>>) -> u64 {
-    let swap = vm.swap();
-    // What is free is a sum over moving parts: while others run it may come out too large.
-    swap.total() - swap.free() + vm.frames().total().saturating_sub(vm.frames().free())
+/// Pages that have a place in swap now: so many are certainly in use.
+pub fn in_swap<F: Simulate>(vm: &'static Vm<Simulated<F>>) -> u64 {
+    vm.swap().total() - vm.swap().free()
 }
 
 /// Ends the daemons.
@@ -62,11 +96,11 @@ pub fn stop_daemons<F: Simulate>(vm: &'static Vm<Simulated<F>>, daemons: Vec<Joi
     }
 }
 
-/// Everything that was in swap has gone with the spaces.
-pub fn finish<F: Simulate>(vm: &'static Vm<Simulated<F>>, swap: &MemoryStore, peak: u64) {
+/// Memory was overcommitted all the time, `least` pages being in swap; and everything that was there has gone with the spaces.
+pub fn finish<F: Simulate>(vm: &'static Vm<Simulated<F>>, swap: &MemoryStore, least: u64) {
     let total = |e| vm.stats().total(e);
     println!(
-        "{} frames, {peak} pages at the peak; {} pages out, {} in, {} freed, {} writes failed; {} passes; {:?}",
+        "{} frames, {least} pages in swap at least; {} pages out, {} in, {} freed, {} writes failed; {} passes; {:?}",
         vm.frames().total(),
         total(Event::SwapOut),
         total(Event::SwapIn),
@@ -75,7 +109,8 @@ pub fn finish<F: Simulate>(vm: &'static Vm<Simulated<F>>, swap: &MemoryStore, pe
         vm.pageout().passes(),
         swap.counts(),
     );
-    assert!(2 * peak > 3 * vm.frames().total(), "memory is overcommitted");
+    // What does not fit is there.
+    assert!(least >= (OVERCOMMIT - 1) * vm.frames().total(), "memory is not overcommitted {OVERCOMMIT} times");
     vm.finish_io(&mut quire_vm::sleep::MaySleep::here());
     vm.queues().check(true).expect("the queues' invariants hold");
     assert_eq!(vm.swap().free(), vm.swap().total(), "swap slots are lost");

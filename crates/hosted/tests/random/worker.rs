@@ -1,6 +1,6 @@
 //! One CPU at work: random operations on its own lane of random spaces, looks and stores in other lanes, forks, exits.
 
-use crate::world::{BLOCK, FILE_PAGES, LANE_PAGES, MIXED_PAGES, Op, SpaceModel, World, file_stamp};
+use crate::world::{BLOCK, DEVICE_PART, FILE_PAGES, LANE_PAGES, MIXED_PAGES, Op, SpaceModel, World, file_stamp};
 use quire_hosted::model::{Fate, Page, Span, State};
 use quire_hosted::{Cpu, Simulate};
 use quire_vm::map::{Advice, MapRequest, Move, Placement, Tag};
@@ -20,6 +20,8 @@ pub struct Worker<'w, F: Simulate> {
     /// Steps begun so far, in this worker's life.
     steps: u64,
     history: History,
+    /// What the lane's registers of the device have, where that is known.
+    pub registers: [Option<u64>; DEVICE_PART as usize],
     /// Makes stamps that nobody has used before.
     stamps: u64,
     /// What it did last, for the message when something is wrong.
@@ -43,6 +45,9 @@ fn fold(digest: &Cell<u64>, bytes: &[u8]) {
 
 pub type Pages<'a> = quire_sync::MutexGuard<'a, Vec<Page>>;
 
+/// Where mappings lie that CPUs made in arenas of their own.
+const ARENAS: Range<u64> = 40 << 39..168 << 39;
+
 pub const RW: Prot = Prot::READ.union(Prot::WRITE);
 
 impl<'w, F: Simulate> Worker<'w, F> {
@@ -50,7 +55,18 @@ impl<'w, F: Simulate> Worker<'w, F> {
         let seed = (seed ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(lane as u64 * 2 + 3) | 1;
         cpu.disturb_every(world.mix.pauses, seed);
         let history = History::default();
-        Worker { world, cpu, lane, seed, random: seed, steps: 0, history, stamps: 0, doing: String::new() }
+        Worker {
+            world,
+            cpu,
+            lane,
+            seed,
+            random: seed,
+            steps: 0,
+            history,
+            registers: [None; _],
+            stamps: 0,
+            doing: String::new(),
+        }
     }
 
     /// What was done until now, and what came of it.
@@ -149,6 +165,13 @@ impl<'w, F: Simulate> Worker<'w, F> {
             Op::FutexKey => self.futex_key(model),
             Op::Stack => self.stack(model),
             Op::Volatile => self.volatile(model),
+            Op::Wire => self.wire(model),
+            Op::Device => self.device(model),
+            Op::Grow => self.grow(model),
+            Op::ShareWithAChild => self.share_with_a_child(model),
+            Op::Shorten => self.shorten(model),
+            Op::File => self.file(model),
+            Op::Hoard => self.use_hoard(model),
         }
     }
 
@@ -353,13 +376,23 @@ impl<'w, F: Simulate> Worker<'w, F> {
 
     fn advise(&mut self, model: &SpaceModel<F>) {
         let run = self.run(model);
-        let need = self.random(4) == 0;
-        self.doing = format!("advise {run:?}, will need {need}");
+        let advice =
+            [Advice::WillNeed, Advice::Free, Advice::DontNeed, Advice::DontNeed, Advice::DontNeed][self.random(5)];
+        self.doing = format!("advise {run:?} {advice:?}");
         let mut pages = self.own(model);
         let r = self.range(&run);
-        let advice = if need { Advice::WillNeed } else { Advice::DontNeed };
         let (done, span) = self.world.during(|| model.space.advise(r, advice));
-        if need {
+        if advice == Advice::Free {
+            match done {
+                // Files and shared memory are not freed.
+                Err(MapError::Invalid) => return,
+                Ok(()) if !run.clone().all(|i| pages[i].narrow(|s| !matches!(s, State::Shared(..)))) => {
+                    self.wrong("shared memory was freed")
+                }
+                _ => {}
+            }
+        }
+        if advice == Advice::WillNeed {
             self.whole(model, &mut pages, run, span, done, |s| s);
             return;
         }
@@ -462,10 +495,8 @@ impl<'w, F: Simulate> Worker<'w, F> {
                 });
             }
             Ok(_) => self.wrong("it was moved elsewhere"),
-            // More than one mapping in the range, or a hole: refused before or after the target was unmapped.
-            Err(MapError::NotMapped | MapError::Invalid) => {
-                self.maybe(model, &mut pages, to, span, |_| State::Unmapped)
-            }
+            // More than one mapping in the range, or a hole: nothing has changed.
+            Err(MapError::NotMapped | MapError::Invalid) => {}
             Err(MapError::OutOfMemory) => {
                 self.no_memory();
                 self.maybe(model, &mut pages, to, span, |_| State::Unmapped);
@@ -500,6 +531,9 @@ impl<'w, F: Simulate> Worker<'w, F> {
             Err(MapError::OutOfMemory) => return self.no_memory(),
             Err(e) => self.wrong(&format!("map failed: {e:?}")),
         };
+        if ARENAS.contains(&at) {
+            self.world.counts.in_arenas.fetch_add(1, Ordering::Relaxed);
+        }
         let inside: Vec<usize> =
             (0..LANE_PAGES).filter(|i| (at..at + n * PAGE_SIZE).contains(&self.world.va(self.lane, *i))).collect();
         for i in &inside {
@@ -521,6 +555,8 @@ impl<'w, F: Simulate> Worker<'w, F> {
         for p in (0..n).filter(|p| wrote[*p as usize]) {
             match self.load(&model.space, at + p * PAGE_SIZE + 8) {
                 Ok(v) if v == stamp + p => {}
+                // It may have been paged out meanwhile.
+                Err(FaultError::OutOfMemory) => self.no_memory(),
                 other => self.wrong(&format!("what was stored reads as {other:x?}")),
             }
         }

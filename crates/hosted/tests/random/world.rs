@@ -1,12 +1,15 @@
 //! What the workers share: spaces with the models of their lanes, objects with their stamps, a logical clock.
 
+use crate::apart::Hoard;
+use crate::paging::Disk;
 use quire_hosted::model::{Content, Page, Span};
 use quire_hosted::{Cpu, Simulate, Simulated};
 use quire_sync::Mutex;
-use quire_vm::PAGE_SIZE;
 use quire_vm::map::SpaceRef;
+use quire_vm::memory_store::FaultPlan;
 use quire_vm::object::ObjectRef;
 use quire_vm::pager::{Pager, PagerError};
+use quire_vm::{MemoryType, PAGE_SIZE};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -20,6 +23,10 @@ pub const MIXED_PAGES: usize = 64;
 pub const BLOCK: usize = 16;
 /// Pages of each shared object that one lane stamps.
 pub const PART: usize = 12;
+/// Pages of the device that each lane uses.
+pub const DEVICE_PART: u64 = 3;
+/// Pages of the file on disk that each lane uses.
+pub const FILE_PART: u64 = 10;
 /// Pages of the file.
 pub const FILE_PAGES: usize = 64;
 
@@ -152,6 +159,20 @@ pub enum Op {
     Stack,
     /// Pages that others discard at any moment are copied.
     Volatile,
+    /// A range is wired, and mostly unwired again.
+    Wire,
+    /// Registers are mapped and used.
+    Device,
+    /// A mapping grows and shrinks.
+    Grow,
+    /// Anonymous memory is shared with a child.
+    ShareWithAChild,
+    /// An object is shortened and lengthened under its mappings.
+    Shorten,
+    /// A file is used through a mapping and written back.
+    File,
+    /// The lane's own large program is used.
+    Hoard,
 }
 
 /// How often it does what, and where.
@@ -194,6 +215,12 @@ pub const EVERYTHING: Mix = Mix {
         (Op::FutexKey, 1),
         (Op::Stack, 1),
         (Op::Volatile, 2),
+        (Op::Wire, 2),
+        (Op::Device, 1),
+        (Op::Grow, 2),
+        (Op::ShareWithAChild, 1),
+        (Op::Shorten, 1),
+        (Op::File, 2),
     ],
     focus: None,
     part: PART,
@@ -226,6 +253,13 @@ pub const MUCH: Mix = Mix {
         (Op::DropTables, 1),
         (Op::Volatile, 1),
         (Op::Sync, 1),
+        (Op::Wire, 1),
+        (Op::Device, 1),
+        (Op::Grow, 1),
+        (Op::ShareWithAChild, 1),
+        (Op::Shorten, 1),
+        (Op::File, 2),
+        (Op::Hoard, 14),
     ],
     focus: None,
     part: PART,
@@ -341,6 +375,37 @@ pub const FRONTS: Mix = Mix {
     pauses: 24,
 };
 
+/// Mappings without an address by several CPUs at once, and what needs all of them at one moment.
+pub const ANYWHERE: Mix = Mix {
+    ops: &[
+        (Op::Anywhere, 50),
+        (Op::Grow, 10),
+        (Op::Device, 4),
+        (Op::Map, 5),
+        (Op::Touch, 10),
+        (Op::Fork, 2),
+        (Op::Exit, 1),
+        (Op::DropTables, 1),
+    ],
+    focus: None,
+    part: PART,
+    shared: 10,
+    own: false,
+    pauses: 24,
+};
+
+/// The stamps of a lane's pages of the file on disk, which that lane alone changes.
+pub struct OnDisk<'w>(&'w [AtomicU64]);
+
+impl OnDisk<'_> {
+    pub fn get(&self, page: u64) -> u64 {
+        self.0[page as usize].load(Ordering::Relaxed)
+    }
+    pub fn set(&self, page: u64, stamp: u64) {
+        self.0[page as usize].store(stamp, Ordering::Relaxed);
+    }
+}
+
 pub struct World<F: Simulate> {
     pub mix: &'static Mix,
     pub lanes: usize,
@@ -350,6 +415,14 @@ pub struct World<F: Simulate> {
     pub file: ObjectRef<Simulated<F>>,
     /// Written and discarded by anybody at any time: each word is zero, or says whose it is.
     pub volatile: ObjectRef<Simulated<F>>,
+    /// Some registers for each lane.
+    pub device: ObjectRef<Simulated<F>>,
+    pub disk: Disk,
+    /// Some pages for each lane.
+    pub file_on_disk: ObjectRef<Simulated<F>>,
+    on_disk: Vec<AtomicU64>,
+    /// A program for each lane, or none.
+    pub hoards: Vec<Mutex<Hoard<F>>>,
     clock: AtomicU64,
     pub counts: Counts,
 }
@@ -363,6 +436,8 @@ pub struct Counts {
     pub forks: AtomicU64,
     pub exits: AtomicU64,
     pub out_of_memory: AtomicU64,
+    /// Mappings in arenas that CPUs had for themselves.
+    pub in_arenas: AtomicU64,
 }
 
 /// The file's pager: slow, as disks are.
@@ -392,8 +467,9 @@ pub fn file_stamp(page: usize) -> u64 {
 }
 
 impl<F: Simulate> World<F> {
-    /// An empty world: one space, two shared objects, a file.
-    pub fn new(cpu: &Cpu<F>, lanes: usize, slots: usize, mix: &'static Mix) -> World<F> {
+    /// An empty world: one space, two shared objects, files, a device; `hoard` pages for each lane's own program. The disk is
+    /// as bad as `bad`.
+    pub fn new(cpu: &Cpu<F>, lanes: usize, slots: usize, mix: &'static Mix, hoard: usize, bad: FaultPlan) -> World<F> {
         let vm = cpu.vm();
         let object = |pages: usize| ObjectRef::anonymous(vm, pages as u64).expect("memory at the start");
         let shared = (0..COMMON + lanes)
@@ -406,7 +482,34 @@ impl<F: Simulate> World<F> {
         let mut spaces: Vec<_> = (0..slots).map(|_| Mutex::new(None)).collect();
         *spaces[0].get_mut() = Some(SpaceModel::new(first, empty));
         let volatile = object(2);
-        World { mix, lanes, spaces, shared, file, volatile, clock: AtomicU64::new(1), counts: Counts::default() }
+        // SAFETY: the simulated device's own frames, behind RAM, each lane's for itself.
+        let device = unsafe { ObjectRef::device(vm, vm.machine().devices(), MemoryType::Uncached) };
+        let disk_pages = lanes as u64 * FILE_PART;
+        let disk = Disk::new(disk_pages, bad);
+        vm.poll_with(disk.store).expect("a place for another disk");
+        let on_file = ObjectRef::with_pager(vm, disk.store, disk_pages * PAGE_SIZE);
+        let hoards = (0..if hoard == 0 { 0 } else { lanes }).map(|_| Mutex::new(Hoard::new(vm, hoard)));
+        World {
+            mix,
+            lanes,
+            spaces,
+            shared,
+            file,
+            volatile,
+            device: device.expect("memory at the start"),
+            disk,
+            file_on_disk: on_file.expect("memory at the start"),
+            on_disk: (0..disk_pages).map(|_| AtomicU64::new(0)).collect(),
+            hoards: hoards.collect(),
+            clock: AtomicU64::new(1),
+            counts: Counts::default(),
+        }
+    }
+
+    /// What a lane knows of its pages of the file on disk.
+    pub fn on_disk(&self, lane: usize) -> OnDisk<'_> {
+        let part = FILE_PART as usize;
+        OnDisk(&self.on_disk[lane * part..(lane + 1) * part])
     }
 
     pub fn tick(&self) -> u64 {
