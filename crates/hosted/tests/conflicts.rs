@@ -179,3 +179,34 @@ fn changing_maps_of_different_spaces_shares_nothing_but_the_epoch_now_and_then()
     }
     assert!(quiet >= 24, "only {quiet} of 32 rounds shared nothing");
 }
+
+#[test]
+fn mapping_and_unmapping_in_arenas_of_their_own_shares_nothing_but_the_epoch_now_and_then() {
+    for touched in [false, true] {
+        let (vm, cpus) = boot(3, 16 * 1024);
+        let space = Space::new(vm).unwrap();
+        cpus.iter().for_each(|c| c.enter(&space));
+        cpus.iter().for_each(|c| c.run(|| space.open_arena(c.id())));
+        let round = || {
+            for cpu in &cpus {
+                cpu.run(|| {
+                    let request = MapRequest::private(Placement::Any { hint: 0 }, 4 * PAGE_SIZE);
+                    let at = space.map(&request).unwrap();
+                    if touched {
+                        assert_eq!(space.fault(at, Access::Write), Ok(FaultKind::ZeroFill));
+                    }
+                    space.unmap(quire_vm::VirtRange { start: at, end: at + 4 * PAGE_SIZE }).unwrap();
+                });
+            }
+        };
+        (0..40).for_each(|_| round());
+        let listed = BTreeSet::from(["quire_sync::epoch::Slot", "vm"]);
+        let mut quiet = 0;
+        for _ in 0..32 {
+            let ((), record) = scope(round);
+            assert!(conflicts(&record).is_subset(&listed), "touched: {touched}\n{}", told(&record));
+            quiet += conflicts(&record).is_empty() as u32;
+        }
+        assert!(quiet >= 24, "only {quiet} of 32 rounds shared nothing");
+    }
+}

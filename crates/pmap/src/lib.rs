@@ -11,8 +11,8 @@
 //!
 //! # Where to start reading
 //! [`pmap`] is what the memory core calls. [`tree`](self) walks, links and prunes; [`table`](self) is one table page.
-//! [`mmu`] loads spaces and keeps address-space tags; [`shootdown`] is the flush protocol. [`kernel_tables`] is the kernel's
-//! half, made at boot. An architecture implements [`Format`], a machine [`Hardware`].
+//! [`mmu`] loads spaces and keeps address-space tags; [`shootdown`] is the flush protocol; [`roots`](self) gives CPUs root tables
+//! of their own where a map has fanned out. [`kernel_tables`] is the kernel's half, made at boot. An architecture implements [`Format`], a machine [`Hardware`].
 //!
 //! The protocols' reasoning and who settles each pair of operations stand at the heads of those modules.
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
@@ -28,6 +28,7 @@ pub mod mmu;
 mod models;
 mod mutant;
 pub mod pmap;
+mod roots;
 pub mod shootdown;
 mod table;
 mod tree;

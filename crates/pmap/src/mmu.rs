@@ -7,6 +7,7 @@
 use crate::format::Format;
 use crate::hardware::Hardware;
 use crate::kernel_tables::KernelTables;
+use crate::roots::{Own, Roots};
 use crate::shootdown::{Residency, drop_loaded};
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, AtomicUsize, Ordering};
@@ -22,6 +23,8 @@ pub const TAGS: usize = 6;
 struct Tagged {
     space: AtomicU64,
     seen: AtomicU64,
+    /// The regime of the space's [`Roots`] under which they were made.
+    regime: AtomicU64,
 }
 
 /// Empty table pages that a CPU keeps: enough for two small processes, few enough not to matter.
@@ -41,6 +44,8 @@ pub struct CpuMmu {
     /// Its number, 0 for the kernel's.
     loaded: AtomicU64,
     root: AtomicU64,
+    /// This CPU's own root of that space, if that is what is loaded.
+    own: AtomicPtr<Own>,
     tag: AtomicU16,
     slot: AtomicUsize,
     slots: [Tagged; TAGS],
@@ -55,9 +60,14 @@ impl CpuMmu {
             space: AtomicPtr::new(ptr::null_mut()),
             loaded: AtomicU64::new(0),
             root: AtomicU64::new(0),
+            own: AtomicPtr::new(ptr::null_mut()),
             tag: AtomicU16::new(0),
             slot: AtomicUsize::new(0),
-            slots: core::array::from_fn(|_| Tagged { space: AtomicU64::new(0), seen: AtomicU64::new(0) }),
+            slots: core::array::from_fn(|_| Tagged {
+                space: AtomicU64::new(0),
+                seen: AtomicU64::new(0),
+                regime: AtomicU64::new(0),
+            }),
             spare: SpinLock::new(Rank::TABLE_SPARE, Spare::default()),
         }
     }
@@ -72,9 +82,22 @@ impl CpuMmu {
         (Pfn(self.root.load(Ordering::Relaxed)), self.tag.load(Ordering::Relaxed))
     }
 
-    fn set_root(&self, root: Pfn, tag: u16) {
+    fn set_root(&self, root: Pfn, own: Option<&Own>, tag: u16) {
         self.root.store(root.0, Ordering::Relaxed);
+        self.own.store(own.map_or(ptr::null_mut(), |o| ptr::from_ref(o).cast_mut()), Ordering::Relaxed);
         self.tag.store(tag, Ordering::Relaxed);
+    }
+
+    /// Whether this CPU has a root of its own loaded. A hint where it may be another CPU that asks.
+    pub(crate) fn has_own(&self) -> bool {
+        !self.own.load(Ordering::Relaxed).is_null()
+    }
+
+    /// The root that this CPU has for itself, if that is what is loaded. => on that CPU, with interrupts off.
+    #[inline]
+    pub(crate) fn own(&self) -> Option<&Own> {
+        // SAFETY: it is freed after this CPU has come back to the space's root, or left the space.
+        unsafe { self.own.load(Ordering::Relaxed).as_ref() }
     }
 
     /// The generation of the loaded space that this CPU has caught up with.
@@ -86,13 +109,25 @@ impl CpuMmu {
         self.slots[self.slot.load(Ordering::Relaxed)].seen.store(generation, Ordering::Relaxed);
     }
 
-    /// Which tag's slot to load `space` into, and whether what it holds is that space's as of `generation`.
-    fn choose(&self, space: u64, generation: u64, tags: bool) -> (usize, bool) {
+    /// What is cached under the loaded tag is as of `generation` and `regime`.
+    fn set_fresh(&self, generation: u64, regime: u64) {
+        self.set_seen(generation);
+        self.slots[self.slot.load(Ordering::Relaxed)].regime.store(regime, Ordering::Relaxed);
+    }
+
+    /// Whether what is cached under tag slot `i` is as of `generation` and `regime`.
+    fn is_fresh(&self, i: usize, generation: u64, regime: u64) -> bool {
+        let slot = &self.slots[i];
+        slot.seen.load(Ordering::Relaxed) == generation && slot.regime.load(Ordering::Relaxed) == regime
+    }
+
+    /// Which tag's slot to load `space` into, and whether what it holds is that space's as of `generation` and `regime`.
+    fn choose(&self, space: u64, generation: u64, regime: u64, tags: bool) -> (usize, bool) {
         if !tags {
             return (0, false);
         }
         match self.slots.iter().position(|s| s.space.load(Ordering::Relaxed) == space) {
-            Some(i) => (i, self.slots[i].seen.load(Ordering::Relaxed) == generation),
+            Some(i) => (i, self.is_fresh(i, generation, regime)),
             // In turn: what was loaded longest ago, if spaces come in turn as well.
             None => ((self.slot.load(Ordering::Relaxed) + 1) % TAGS, false),
         }
@@ -123,7 +158,7 @@ impl<F: Format> Mmu<F> {
         let root = kernel.root();
         // SAFETY: as this function's.
         let cpus = unsafe { PerCpu::new(memory, cpus, |_| CpuMmu::new()) };
-        cpus.iter().for_each(|c| c.set_root(root, 0));
+        cpus.iter().for_each(|c| c.set_root(root, None, 0));
         Mmu { kernel, cpus, next_id: AtomicU64::new(1), tags }
     }
 
@@ -191,7 +226,7 @@ impl<F: Format> Mmu<F> {
         let root = self.kernel.root();
         let before = state.space.swap(ptr::null_mut(), Ordering::Relaxed);
         state.loaded.store(0, Ordering::Relaxed);
-        state.set_root(root, 0);
+        state.set_root(root, None, 0);
         // SAFETY: the kernel's root maps the kernel; tag 0 holds nothing but kernel translations where tags are used.
         unsafe { machine.load_root(root, 0, self.tags) };
         // SAFETY: a space is destroyed only after every CPU has left it, and this one leaves it just now.
@@ -200,29 +235,54 @@ impl<F: Format> Mmu<F> {
         }
     }
 
-    /// Loads `space`, whose root is `root`, on this CPU, and catches up with the flushes that it missed.
+    /// Loads `space`, whose root is `root`, on this CPU, or the CPU's own root of it, and catches up with the flushes that it
+    /// missed.
     ///
     /// # Safety
-    /// Preemption and interrupts are off; `space` and `root` live until the CPU has left them.
-    pub(crate) unsafe fn load<M: Hardware<Format = F>>(&self, machine: &M, cpu: CpuId, space: &Residency, root: Pfn) {
+    /// Preemption and interrupts are off; `space`, `root` and `roots` live until the CPU has left them.
+    #[inline]
+    pub(crate) unsafe fn load<M: Hardware<Format = F>>(
+        &self,
+        machine: &M,
+        cpu: CpuId,
+        space: &Residency,
+        root: Pfn,
+        roots: &AtomicPtr<Roots>,
+    ) {
         let state = self.cpus.of(cpu);
         // Contract C4: from here on flushes ask this CPU; what it missed before, it makes up for now.
-        let generation = space.arrive(cpu);
+        let (generation, new) = space.arrive(cpu);
+        // SAFETY: by this function's contract. Read after the CPU joined: see `roots`.
+        let (regime, own, stale) = match unsafe { roots.load(Ordering::Acquire).as_ref() } {
+            None => (0, None, false),
+            Some(roots) => {
+                let found = roots.arrive(cpu, new);
+                (found.regime, found.own, found.stale)
+            }
+        };
+        let root = own.map_or(root, Own::root);
         if state.loaded() == space.id() {
-            if state.seen() != generation {
+            let (loaded, tag) = state.root();
+            if loaded != root {
+                // SAFETY: every root shares the kernel's half; interrupts are off by this function's contract.
+                unsafe { machine.load_root(root, tag, false) };
+                state.set_root(root, own, tag);
+                state.set_fresh(generation, regime);
+            } else if stale || !state.is_fresh(state.slot.load(Ordering::Relaxed), generation, regime) {
                 drop_loaded(machine, state);
-                state.set_seen(generation);
+                state.set_fresh(generation, regime);
             }
         } else {
-            let (slot, fresh) = state.choose(space.id(), generation, self.tags);
+            let (slot, fresh) = state.choose(space.id(), generation, regime, self.tags);
+            let fresh = fresh && !stale;
             let tag = if self.tags { slot as u16 + 1 } else { 0 };
             let before = state.space.swap(ptr::from_ref(space).cast_mut(), Ordering::Relaxed);
             // SAFETY: every root shares the kernel's half; interrupts are off by this function's contract.
             unsafe { machine.load_root(root, tag, fresh) };
             state.slots[slot].space.store(space.id(), Ordering::Relaxed);
-            state.slots[slot].seen.store(generation, Ordering::Relaxed);
             state.slot.store(slot, Ordering::Relaxed);
-            state.set_root(root, tag);
+            state.set_fresh(generation, regime);
+            state.set_root(root, own, tag);
             state.loaded.store(space.id(), Ordering::Relaxed);
             // SAFETY: a space is destroyed only after every CPU has left it, and this one leaves it just now.
             if let Some(before) = unsafe { before.as_ref() } {
@@ -230,5 +290,55 @@ impl<F: Format> Mmu<F> {
             }
         }
         space.arrived(cpu);
+    }
+
+    /// Goes over to `own`, this CPU's new root of the loaded space, with nothing cached.
+    ///
+    /// # Safety
+    /// On `cpu`, with preemption and interrupts off; the root shares the kernel's half and lives until the CPU has left it.
+    pub(crate) unsafe fn go_private<M: Hardware<Format = F>>(
+        &self,
+        machine: &M,
+        cpu: CpuId,
+        space: &Residency,
+        own: &Own,
+        regime: u64,
+    ) {
+        // SAFETY: as this function's.
+        unsafe { self.reload(machine, cpu, space, (own.root(), Some(own)), regime) }
+    }
+
+    /// Goes back to `root`, the loaded space's, with nothing cached.
+    ///
+    /// # Safety
+    /// As [`go_private`](Self::go_private).
+    pub(crate) unsafe fn come_home<M: Hardware<Format = F>>(
+        &self,
+        machine: &M,
+        cpu: CpuId,
+        space: &Residency,
+        root: Pfn,
+        regime: u64,
+    ) {
+        // SAFETY: as this function's.
+        unsafe { self.reload(machine, cpu, space, (root, None), regime) }
+    }
+
+    unsafe fn reload<M: Hardware<Format = F>>(
+        &self,
+        machine: &M,
+        cpu: CpuId,
+        space: &Residency,
+        (root, own): (Pfn, Option<&Own>),
+        regime: u64,
+    ) {
+        let state = self.cpus.of(cpu);
+        let (_, tag) = state.root();
+        // Read before everything is dropped.
+        let generation = space.generation();
+        // SAFETY: by the callers' contracts.
+        unsafe { machine.load_root(root, tag, false) };
+        state.set_root(root, own, tag);
+        state.set_fresh(generation, regime);
     }
 }

@@ -7,9 +7,10 @@
 use crate::format::{Format, index};
 use crate::kernel_tables::Rights;
 use crate::mutant::{self, Mutant};
+use crate::roots::{Own, Part, Roots};
 use crate::shootdown::Residency;
 use crate::table::{Memory, Slots, TableState};
-use crate::tree::Tree;
+use crate::tree::{Dead, Tree};
 use core::marker::PhantomData;
 use quire_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence_full};
 use quire_sync::explore::{Arc, model, refute, thread};
@@ -120,16 +121,16 @@ impl Memory for Pages {
 }
 
 fn tree(memory: &Pages) -> Tree<'_, Tiny, Pages> {
-    Tree { memory, root: Pfn(0), format: PhantomData }
+    Tree { memory, root: Pfn(0), keeps_root: None, format: PhantomData }
 }
 
 /// As `Pmap::prune`.
 fn prune(memory: &Pages) -> Option<Pfn> {
-    let (mut dead, mut at) = (None, 0);
+    let (mut dead, mut at) = (Dead::new(), 0);
     while at < EVERYTHING.end {
         at = tree(memory).prune_some(VirtRange { start: at, end: EVERYTHING.end }, &mut dead);
     }
-    dead
+    dead.first
 }
 
 fn enter(memory: &Pages, va: u64) {
@@ -322,7 +323,7 @@ fn switch_in_against_flush(m: Option<Mutant>) {
         let w = world.clone();
         let seen = world.space.generation();
         let cpu = thread::spawn(move || {
-            if w.space.arrive(0) != seen {
+            if w.space.arrive(0).0 != seen {
                 w.cached.store(w.pte.load(Ordering::Acquire), Ordering::Relaxed);
             }
             w.space.arrived(0);
@@ -352,4 +353,111 @@ fn mutant_switch_in_without_a_fence() {
 #[should_panic(expected = "completed flush")]
 fn mutant_flush_without_a_fence() {
     switch_in_against_flush(Some(mutant::BUMP_NO_FENCE));
+}
+
+/// Contract C9: one CPU copies an entry of the root and uses what is below; another takes a leaf below away and flushes that
+/// entry.
+fn copy_against_flush(m: Option<Mutant>) {
+    with(m, None, || {
+        struct World {
+            space: Residency,
+            roots: Roots,
+            own: Own,
+            part: Part,
+            pte: AtomicBool,
+        }
+        let world = Arc::new(World {
+            space: Residency::new(1),
+            roots: Roots::new(),
+            own: Own::new(Pfn(1)),
+            part: Part::new(),
+            pte: AtomicBool::new(true),
+        });
+        world.roots.part_of(0).store((&raw const world.part).cast_mut(), Ordering::Release);
+        world.roots.open();
+        world.space.arrive(0);
+        world.roots.adopt(0, (&raw const world.own).cast_mut());
+        let w = world.clone();
+        let cpu = thread::spawn(move || {
+            let reach = w.roots.reach(0).expect("the part is there");
+            w.roots.join(0, &w.own, 0, reach);
+            // The walk through the entry that was copied.
+            w.pte.load(Ordering::Acquire)
+        });
+        world.pte.swap(false, Ordering::AcqRel);
+        let (_, _, targets) = world.roots.bump(0, &world.space, false).expect("the regime is odd");
+        let asked = targets.contains(0);
+        let uses = cpu.join().unwrap();
+        assert!(asked || !uses, "a CPU runs on a translation that a completed flush has taken away");
+        world.roots.take(|_| ());
+    });
+}
+
+#[test]
+fn a_cpu_that_copies_an_entry_is_asked_or_finds_the_leaf_gone() {
+    copy_against_flush(None);
+}
+#[test]
+#[cfg(loom)]
+#[should_panic(expected = "completed flush")]
+fn mutant_copying_an_entry_without_a_fence() {
+    copy_against_flush(Some(mutant::COPY_NO_FENCE));
+}
+
+/// A CPU that holds a translation switches in while one entry is flushed and the regime ends: it is asked by the flush, is asked
+/// to come home, or drops what it has.
+fn switch_in_against_close(m: Option<Mutant>) {
+    with(m, Some(3), || {
+        struct World {
+            space: Residency,
+            roots: Roots,
+            own: Own,
+            part: Part,
+            pte: AtomicBool,
+        }
+        let world = Arc::new(World {
+            space: Residency::new(1),
+            roots: Roots::new(),
+            own: Own::new(Pfn(1)),
+            part: Part::new(),
+            pte: AtomicBool::new(true),
+        });
+        world.roots.part_of(0).store((&raw const world.part).cast_mut(), Ordering::Release);
+        world.roots.open();
+        world.space.arrive(0);
+        world.roots.adopt(0, (&raw const world.own).cast_mut());
+        world.roots.join(0, &world.own, 0, world.roots.reach(0).expect("the part is there"));
+        // It runs something else, and has the leaf cached as of this regime.
+        world.space.leave(0);
+        let regime = world.roots.regime();
+        let w = world.clone();
+        let cpu = thread::spawn(move || {
+            let (_, new) = w.space.arrive(0);
+            let arrival = w.roots.arrive(0, new);
+            let mut cached = true;
+            if arrival.regime != regime || arrival.stale {
+                cached = w.pte.load(Ordering::Acquire);
+            }
+            w.space.arrived(0);
+            (cached, arrival.own.is_some())
+        });
+        world.pte.swap(false, Ordering::AcqRel);
+        let asked = world.roots.bump(0, &world.space, false).is_some_and(|(_, _, targets)| targets.contains(0));
+        let called = world.roots.close(&world.space).contains(0);
+        let (uses, own) = cpu.join().unwrap();
+        assert!(asked || called || !uses, "a CPU runs on a translation that a completed flush has taken away");
+        assert!(called || !own, "a CPU stays on a root that is freed");
+        world.roots.take(|_| ());
+    });
+}
+
+#[test]
+fn a_cpu_that_switches_in_while_a_regime_ends_is_asked_or_has_nothing_old() {
+    switch_in_against_close(None);
+}
+#[test]
+#[cfg(loom)]
+#[should_panic(expected = "a CPU stays on a root that is freed")]
+fn mutant_closing_without_a_fence() {
+    switch_in_against_close(Some(mutant::CLOSE_NO_FENCE));
 }

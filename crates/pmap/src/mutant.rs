@@ -21,6 +21,10 @@ pub(crate) const TAKE_NOT_COUNTED: Mutant = Mutant(6);
 pub(crate) const PRUNE_UNFLUSHED: Mutant = Mutant(7);
 /// The pruner trusts the count that it read without the child's lock.
 pub(crate) const PRUNE_NO_CHILD_LOCK: Mutant = Mutant(8);
+/// A CPU that copies an entry of the root reads its generation before a flush can see it in the set.
+pub(crate) const COPY_NO_FENCE: Mutant = Mutant(9);
+/// Who closes a regime reads whom to ask before CPUs that switch in can see it closed.
+pub(crate) const CLOSE_NO_FENCE: Mutant = Mutant(10);
 
 #[cfg(not(any(loom, shuttle)))]
 #[inline(always)]

@@ -2,12 +2,14 @@
 
 use crate::format::{FANOUT, Format, base, index, span};
 use crate::hardware::Hardware;
-use crate::shootdown::{Request, Residency};
+use crate::roots::{Own, Part, Roots, USER_HALF};
+use crate::shootdown::{Request, Residency, drop_loaded};
 use crate::table::{Memory, Slots, TableState, View};
-use crate::tree::{Locked, Tree};
+use crate::tree::{Dead, Locked, Tree};
 use core::marker::PhantomData;
-use quire_sync::atomic::{AtomicU64, Ordering};
-use quire_sync::cpuset::CpuMask;
+use core::ptr;
+use quire_sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use quire_sync::cpuset::{CpuMask, MAX_CPUS};
 use quire_sync::epoch::{Pinned, Retired};
 use quire_sync::{CpuId, Rank, SpinLock, preempt_off, record};
 use quire_vm::check::Broken;
@@ -17,14 +19,13 @@ use quire_vm::machine::{Enter, Leaf, Removed};
 use quire_vm::page::{Kind, Page};
 use quire_vm::{OutOfMemory, PAGE_SIZE, Pfn, Pmap, Prot, Table, VirtRange, Vm};
 
-/// Entries of the root that belong to programs.
-const USER_HALF: usize = FANOUT / 2;
-
 /// The page tables of one address space.
 pub struct Tables<F: Format> {
     root: Pfn,
     format: PhantomData<F>,
     residency: Residency,
+    /// Root tables of the CPUs' own; null until the map fans out for the first time.
+    roots: AtomicPtr<Roots>,
     /// Held while somebody counts pages, one GiB at a time, and while the tables are detached at the end: counting is the
     /// one walk that may meet an exit.
     census: SpinLock<()>,
@@ -136,7 +137,156 @@ unsafe fn released<M: Hardware>(header: *mut Retired) {
 
 impl<F: Format> Tables<F> {
     fn tree<M: Hardware<Format = F>>(&self, vm: &'static Vm<M>) -> Tree<'static, F, Frames<M>> {
-        Tree { memory: Frames::of(vm), root: self.root, format: PhantomData }
+        let keeps_root = self.roots().map(|r| &r.keeps_root);
+        Tree { memory: Frames::of(vm), root: self.root, keeps_root, format: PhantomData }
+    }
+
+    #[inline]
+    fn roots(&self) -> Option<&'static Roots> {
+        // SAFETY: made once, and freed with the space, which outlives every use of its page tables.
+        unsafe { self.roots.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// [`Pmap::table`] where CPUs may have roots of their own.
+    #[inline(never)]
+    fn table_fanned_out<M: Hardware<Format = F>>(
+        &self,
+        vm: &'static Vm<M>,
+        roots: &'static Roots,
+        va: u64,
+        pin: &Pinned<'_>,
+    ) -> Result<LockedTable<'_, M>, OutOfMemory> {
+        self.prepare_own(vm, roots, va)?;
+        let t = self.tree(vm).lock_last(va, pin)?;
+        self.copy_entry(vm, roots, va);
+        Ok(LockedTable { vm, tables: self, t })
+    }
+
+    /// Before a fault at `va`: this CPU gets a root of its own, where it runs the space and there is memory; and where it has
+    /// one, what it needs to copy the entry over `va`.
+    #[cold]
+    fn prepare_own<M: Hardware<Format = F>>(
+        &self,
+        vm: &'static Vm<M>,
+        roots: &'static Roots,
+        va: u64,
+    ) -> Result<(), OutOfMemory> {
+        let here = vm.machine().mmu().cpu(preempt_off().cpu());
+        if here.loaded() != self.id() {
+            return Ok(());
+        }
+        if !here.has_own() {
+            let Ok(new) = self.new_own(vm) else { return Ok(()) };
+            if !self.adopt(vm, roots, new) {
+                Self::free_own(vm, new);
+            }
+        }
+        let part = roots.part_of(index(va, F::LEVELS - 1));
+        if part.load(Ordering::Acquire).is_null() {
+            let new = Self::place(vm, "root-entries", Part::new())?;
+            if part.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                // SAFETY: nobody else has seen it.
+                unsafe { Self::displace(vm, new) };
+            }
+        }
+        Ok(())
+    }
+
+    fn new_own<M: Hardware<Format = F>>(&self, vm: &'static Vm<M>) -> Result<*mut Own, OutOfMemory> {
+        let frames = Frames::of(vm);
+        let root = frames.allocate(F::LEVELS - 1)?;
+        match Self::place(vm, "own-root", Own::new(root)) {
+            Ok(own) => {
+                vm.machine().mmu().kernel().share(vm.machine(), root);
+                Ok(own)
+            }
+            Err(no) => {
+                frames.free(root);
+                Err(no)
+            }
+        }
+    }
+
+    /// Makes `new` the root that this CPU has of this space, and loads it; `false` where things have changed meanwhile.
+    fn adopt<M: Hardware<Format = F>>(&self, vm: &'static Vm<M>, roots: &'static Roots, new: *mut Own) -> bool {
+        let held = roots.lock.lock();
+        let cpu = quire_sync::current_cpu();
+        let mmu = vm.machine().mmu();
+        let done = vm.machine().masked(|| {
+            if !roots.is_open() || roots.own(cpu).is_some() || mmu.cpu(cpu).loaded() != self.id() {
+                return false;
+            }
+            // SAFETY: on this CPU, masked; it shares the kernel's half, and is freed when every CPU has come home.
+            unsafe { mmu.go_private(vm.machine(), cpu, &self.residency, &*new, roots.regime()) };
+            roots.adopt(cpu, new);
+            true
+        });
+        drop(held);
+        done
+    }
+
+    /// Where this CPU has a root of its own, copies the entry over `va` into it. => the last-level table page over `va` is
+    /// locked, hence linked.
+    fn copy_entry<M: Hardware<Format = F>>(&self, vm: &'static Vm<M>, roots: &'static Roots, va: u64) {
+        let i = index(va, F::LEVELS - 1);
+        let machine = vm.machine();
+        let cpu = quire_sync::current_cpu();
+        let state = machine.mmu().cpu(cpu);
+        // Masked: who is asked to come home must not go on with what is freed then.
+        machine.masked(|| {
+            let Some((own, reach)) = state.own().zip(roots.reach(i)) else { return };
+            if state.loaded() != self.id() || own.has(i) {
+                return;
+            }
+            roots.join(cpu, own, i, reach);
+            let frames = Frames::of(vm);
+            let word = frames.slots(self.root)[i].load(Ordering::Acquire);
+            frames.slots(own.root())[i].store(word, Ordering::Release);
+            if F::CACHES_ABSENT {
+                drop_loaded(machine, state);
+            }
+        });
+    }
+
+    /// => no CPU has it loaded.
+    fn free_own<M: Hardware<Format = F>>(vm: &'static Vm<M>, own: *mut Own) {
+        let frames = Frames::of(vm);
+        // SAFETY: it was made by `new_own`, and is the caller's alone.
+        let root = unsafe {
+            (*own).each(|i| frames.slots((*own).root())[i].store(0, Ordering::Relaxed));
+            (*own).root()
+        };
+        vm.machine().mmu().kernel().unshare(vm.machine(), root);
+        frames.free(root);
+        // SAFETY: as above.
+        unsafe { Self::displace(vm, own) };
+    }
+
+    /// Puts a value into a frame of its own.
+    fn place<M: Hardware<Format = F>, T>(
+        vm: &'static Vm<M>,
+        label: &'static str,
+        value: T,
+    ) -> Result<*mut T, OutOfMemory> {
+        const { assert!(size_of::<T>() <= PAGE_SIZE as usize || cfg!(any(loom, shuttle))) };
+        let frame = vm.alloc_frame(Fill::Any, For::User)?.into_pfn();
+        let at = vm.machine().frame_ptr(frame);
+        record::own(at, PAGE_SIZE as usize, label);
+        let at = at.cast::<T>();
+        // SAFETY: the frame is ours alone, and large enough.
+        unsafe { at.write(value) };
+        Ok(at)
+    }
+
+    /// Frees what [`place`](Self::place) made.
+    ///
+    /// # Safety
+    /// Nobody can reach it any more.
+    unsafe fn displace<M: Hardware<Format = F>, T>(vm: &'static Vm<M>, value: *mut T) {
+        record::disown(value.cast());
+        let pfn = vm.machine().pfn_of(value.cast());
+        // SAFETY: by this function's contract.
+        vm.free_frame(unsafe { Frame::from_pfn(pfn) });
     }
 
     /// The frame of the root table: what the hardware walks from.
@@ -162,7 +312,7 @@ impl<F: Format> Tables<F> {
     /// something else ([`Pmap::destroy`] sees to that on other CPUs).
     pub unsafe fn switch_in<M: Hardware<Format = F>>(&self, machine: &M, cpu: CpuId) {
         // SAFETY: as this function's.
-        unsafe { machine.mmu().load(machine, cpu, &self.residency, self.root) }
+        unsafe { machine.mmu().load(machine, cpu, &self.residency, self.root, &self.roots) }
     }
 
     /// Loads the kernel's own root instead of these tables, if they are what is loaded.
@@ -187,6 +337,23 @@ impl<F: Format> Tables<F> {
         if machine.mmu().cpu(cpu).loaded() == self.id() {
             self.residency.idle(cpu);
         }
+    }
+
+    /// Whether the CPUs' own roots say what the space's does, where they say anything.
+    fn check_own<M: Hardware<Format = F>>(&self, vm: &'static Vm<M>) -> Result<(), Broken> {
+        let Some(roots) = self.roots() else { return Ok(()) };
+        let _held = roots.lock.lock();
+        let frames = Frames::of(vm);
+        for own in (0..MAX_CPUS).filter_map(|cpu| roots.own(cpu)) {
+            for i in 0..USER_HALF {
+                let theirs = frames.slots(own.root())[i].load(Ordering::Acquire);
+                // A CPU says that it has an entry before it copies it.
+                if theirs != 0 && (!own.has(i) || theirs != frames.slots(self.root)[i].load(Ordering::Acquire)) {
+                    return Err(Broken::TableRoot(i as u64 * span(F::LEVELS - 1)));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn shoot<M: Hardware<Format = F>>(vm: &'static Vm<M>, mut targets: CpuMask, request: &Request<'_, F>) {
@@ -258,6 +425,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
             root,
             format: PhantomData,
             residency: Residency::new(mmu.new_id()),
+            roots: AtomicPtr::new(ptr::null_mut()),
             census: SpinLock::new(Rank::TABLE_UPPER, ()),
         })
     }
@@ -265,7 +433,10 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     #[inline(always)]
     fn table(&self, vm: &'static Vm<M>, va: u64, pin: &Pinned<'_>) -> Result<LockedTable<'_, M>, OutOfMemory> {
         debug_assert!(index(va, F::LEVELS - 1) < USER_HALF, "a kernel address is entered into a user half");
-        Ok(LockedTable { vm, tables: self, t: self.tree(vm).lock_last(va, pin)? })
+        match self.roots() {
+            Some(roots) if roots.is_open() => self.table_fanned_out(vm, roots, va, pin),
+            _ => Ok(LockedTable { vm, tables: self, t: self.tree(vm).lock_last(va, pin)? }),
+        }
     }
 
     fn next_table(&self, vm: &'static Vm<M>, range: VirtRange) -> Option<LockedTable<'_, M>> {
@@ -277,6 +448,17 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     }
 
     fn flush(&self, vm: &'static Vm<M>, set: &FlushSet) {
+        let (hull, top) = (set.hull(), F::LEVELS - 1);
+        if let Some(roots) = self.roots()
+            && let Some(last) = hull.end.checked_sub(1)
+            && base(hull.start, top) == base(last, top)
+        {
+            let i = index(hull.start, top);
+            if let Some((reach, generation, targets)) = roots.bump(i, &self.residency, set.structure()) {
+                Self::shoot(vm, targets, &Request::entry(&self.residency, i, (reach, generation), set));
+                return;
+            }
+        }
         let (generation, targets) = self.residency.bump(set.structure());
         Self::shoot(vm, targets, &Request::flush(&self.residency, generation, set));
     }
@@ -290,17 +472,48 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         // The first and the last table page cover more than programs may map.
         let mut at = if range.start <= F::USER.start { 0 } else { range.start };
         let end = if range.end >= F::USER.end { span(F::LEVELS - 1) * USER_HALF as u64 } else { range.end };
-        let mut dead = None;
+        let mut dead = Dead::new();
         while at < end {
             at = tree.prune_some(VirtRange { start: at, end }, &mut dead);
         }
-        if dead.is_some() {
+        if dead.first.is_some() {
             // All leaves below were flushed before: only cached upper levels are left.
             let mut set = FlushSet::new();
-            set.add_structure();
+            set.add_structure(dead.covered);
             Pmap::<M>::flush(self, vm, &set);
             tree.retire(dead);
         }
+    }
+
+    fn fan_out(&self, vm: &'static Vm<M>) {
+        if self.roots().is_none() {
+            let Ok(new) = Self::place(vm, "roots", Roots::new()) else { return };
+            if self.roots.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                // SAFETY: nobody else has seen it.
+                unsafe { Self::displace(vm, new) };
+            }
+        }
+        if let Some(roots) = self.roots() {
+            let _held = roots.lock.lock();
+            // Who prunes looks under this lock whether entries stay.
+            let _root = Frames::of(vm).state(self.root).lock();
+            if !roots.is_open() {
+                roots.open();
+            }
+        }
+    }
+
+    fn fan_in(&self, vm: &'static Vm<M>) {
+        let Some(roots) = self.roots().filter(|r| r.is_open()) else { return };
+        let _held = roots.lock.lock();
+        if !roots.is_open() {
+            return;
+        }
+        let loaded = roots.close(&self.residency);
+        Self::shoot(vm, loaded, &Request::home(&self.residency, self.root, roots.regime()));
+        roots.take(|own| Self::free_own(vm, own));
+        let _root = Frames::of(vm).state(self.root).lock();
+        roots.keeps_root.store(false, Ordering::Release);
     }
 
     fn is_running(&self) -> bool {
@@ -312,6 +525,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     }
 
     fn clear(&self, vm: &'static Vm<M>) {
+        Pmap::<M>::fan_in(self, vm);
         let frames = Frames::of(vm);
         let root = View::of(frames, self.root);
         let mut detached = [0; USER_HALF];
@@ -337,7 +551,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
             if targets.contains(here) {
                 let mut set = FlushSet::new();
                 set.add_all();
-                set.add_structure();
+                set.add_structure(F::USER);
                 Request::flush(&self.residency, generation, &set).serve(vm.machine());
                 targets.remove(here);
             }
@@ -353,11 +567,21 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         Self::shoot(vm, self.residency.loaded(), &Request::leave(&self.residency));
         vm.machine().mmu().kernel().unshare(vm.machine(), self.root);
         Frames::of(vm).free(self.root);
+        if let Some(roots) = self.roots() {
+            debug_assert!(!roots.is_open(), "page tables are destroyed that were not cleared");
+            // SAFETY: no CPU and no walker is left.
+            unsafe {
+                roots.each_part(|part| Self::displace(vm, part));
+                Self::displace(vm, self.roots.load(Ordering::Relaxed));
+            }
+        }
     }
 
     fn check(&self, vm: &'static Vm<M>, quiet: bool) -> Result<u64, Broken> {
         let is_table = |pfn: Pfn| pfn.0 < vm.page_count() && vm.page(pfn).kind() == Kind::Table;
-        self.tree(vm).check(USER_HALF, &is_table, quiet)
+        let cost = self.tree(vm).check(USER_HALF, &is_table, quiet)?;
+        self.check_own(vm)?;
+        Ok(cost)
     }
 
     fn resident_pages(&self, vm: &'static Vm<M>) -> u64 {
@@ -367,7 +591,11 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     }
 
     fn table_pages(&self, vm: &'static Vm<M>) -> u64 {
-        1 + self.census(vm, |_| {})
+        let own = self.roots().map_or(0, |r| {
+            let _held = r.lock.lock();
+            r.count()
+        });
+        1 + own + self.census(vm, |_| {})
     }
 }
 

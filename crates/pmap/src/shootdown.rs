@@ -19,12 +19,13 @@ use crate::format::Format;
 use crate::hardware::Hardware;
 use crate::mmu::CpuMmu;
 use crate::mutant;
+use crate::roots::Reach;
 use core::marker::PhantomData;
 use quire_sync::CpuId;
 use quire_sync::atomic::{AtomicU64, Ordering, fence_after_rmw};
 use quire_sync::cpuset::{CpuMask, CpuSet};
 use quire_vm::flush::FlushSet;
-use quire_vm::{PAGE_SIZE, VirtRange};
+use quire_vm::{PAGE_SIZE, Pfn, VirtRange};
 
 /// Who may hold translations of one space, and how old they may be.
 pub struct Residency {
@@ -50,15 +51,16 @@ impl Residency {
         self.id
     }
 
-    /// Switch-in, first half: from now on flushes ask this CPU. Returns the generation to catch up with.
-    pub(crate) fn arrive(&self, cpu: CpuId) -> u64 {
-        self.running.insert(cpu);
+    /// Switch-in, first half: from now on flushes ask this CPU. Returns the generation to catch up with, and whether the CPU did
+    /// not run the space until now.
+    pub(crate) fn arrive(&self, cpu: CpuId) -> (u64, bool) {
+        let new = self.running.insert(cpu);
         // The shooter bumps, then reads the set; this CPU enters the set, then reads the generation: store-to-load order
         // on both sides, or neither sees the other.
         if !mutant::on(mutant::ARRIVE_NO_FENCE) {
             fence_after_rmw();
         }
-        self.generation.load(Ordering::Acquire)
+        (self.generation.load(Ordering::Acquire), new)
     }
 
     /// Switch-in, second half: what was stale is gone.
@@ -124,6 +126,10 @@ pub struct Request<'a, F: Format> {
 enum Kind<'a> {
     /// Drop `set` of the space, as of `generation`.
     Flush { space: &'a Residency, generation: u64, set: &'a FlushSet },
+    /// Drop `set`, which lies below entry `i` of the root, as of `generation` of that entry.
+    Entry { space: &'a Residency, i: usize, reach: &'a Reach, generation: u64, set: &'a FlushSet },
+    /// Whoever has a root of its own loaded for the space loads the space's.
+    Home { space: &'a Residency, root: Pfn, regime: u64 },
     /// The space is about to lose its tables: whoever has it loaded loads the kernel's.
     Leave { space: &'a Residency },
     /// Kernel addresses, the same in every space.
@@ -135,6 +141,19 @@ enum Kind<'a> {
 impl<'a, F: Format> Request<'a, F> {
     pub(crate) fn flush(space: &'a Residency, generation: u64, set: &'a FlushSet) -> Self {
         Request { kind: Kind::Flush { space, generation, set }, format: PhantomData }
+    }
+
+    pub(crate) fn entry(
+        space: &'a Residency,
+        i: usize,
+        (reach, generation): (&'a Reach, u64),
+        set: &'a FlushSet,
+    ) -> Self {
+        Request { kind: Kind::Entry { space, i, reach, generation, set }, format: PhantomData }
+    }
+
+    pub(crate) fn home(space: &'a Residency, root: Pfn, regime: u64) -> Self {
+        Request { kind: Kind::Home { space, root, regime }, format: PhantomData }
     }
 
     pub(crate) fn leave(space: &'a Residency) -> Self {
@@ -163,6 +182,23 @@ impl<'a, F: Format> Request<'a, F> {
                 if state.loaded() == space.id {
                     flush_here(machine, state, space, *generation, set);
                 }
+            }
+            Kind::Entry { space, i, reach, generation, set } => {
+                // Masked: as for `Leave`, and who is asked to come home must not go on with what is freed then.
+                machine.masked(|| {
+                    if state.loaded() == space.id {
+                        flush_entry_here(machine, state, *i, reach, *generation, set);
+                    }
+                });
+            }
+            Kind::Home { space, root, regime } => {
+                // Masked: as for `Leave`.
+                machine.masked(|| {
+                    if state.loaded() == space.id && state.has_own() {
+                        // SAFETY: on the CPU that is asked, interrupts masked; the root is the loaded space's.
+                        unsafe { mmu.come_home(machine, cpu, space, *root, *regime) };
+                    }
+                });
             }
             Kind::Leave { space } => {
                 // Masked: a handler must find either all of the space loaded or nothing of it. Otherwise it could call a flush
@@ -193,29 +229,65 @@ fn flush_here<M: Hardware>(machine: &M, state: &CpuMmu, space: &Residency, gener
     if seen >= generation {
         return;
     }
-    match set.ranges() {
+    if let Some(ranges) = set.ranges()
         // Only where nothing was missed in between does dropping single pages bring this CPU up to date.
-        Some(ranges) if seen + 1 == generation => {
-            let mut upper = set.structure();
-            for range in ranges {
-                for va in (range.start..range.end).step_by(PAGE_SIZE as usize) {
-                    machine.drop_page(va);
-                    upper &= !M::Format::PAGE_DROPS_UPPER;
-                }
-            }
-            if upper && M::Format::PAGE_DROPS_UPPER {
-                machine.drop_page(0);
-            } else if upper {
-                drop_loaded(machine, state);
-            }
-            state.set_seen(generation);
+        && seen + 1 == generation
+    {
+        drop_ranges(machine, state, ranges, set.structure());
+        state.set_seen(generation);
+    } else {
+        // Read before the flush: whatever was cleared up to that generation is gone after it.
+        let newest = space.generation();
+        drop_loaded(machine, state);
+        state.set_seen(newest);
+    }
+}
+
+/// As [`flush_here`], for what lies below one entry of the root.
+fn flush_entry_here<M: Hardware>(
+    machine: &M,
+    state: &CpuMmu,
+    i: usize,
+    reach: &Reach,
+    generation: u64,
+    set: &FlushSet,
+) {
+    let Some(own) = state.own() else {
+        // On the space's root a CPU keeps no account of single entries: it is asked for each flush while it runs the space.
+        match set.ranges() {
+            Some(ranges) => drop_ranges(machine, state, ranges, set.structure()),
+            None => drop_loaded(machine, state),
         }
-        _ => {
-            // Read before the flush: whatever was cleared up to that generation is gone after it.
-            let newest = space.generation();
-            drop_loaded(machine, state);
-            state.set_seen(newest);
+        return;
+    };
+    let seen = own.seen(i);
+    if !own.has(i) || seen >= generation {
+        return;
+    }
+    if let Some(ranges) = set.ranges()
+        && seen + 1 == generation
+    {
+        drop_ranges(machine, state, ranges, set.structure());
+        own.set_seen(i, generation);
+    } else {
+        let newest = reach.generation();
+        drop_loaded(machine, state);
+        own.set_seen(i, newest);
+    }
+}
+
+/// Drops what this CPU has cached of `ranges`, and of upper levels where `upper` says so.
+fn drop_ranges<M: Hardware>(machine: &M, state: &CpuMmu, ranges: &[VirtRange], mut upper: bool) {
+    for range in ranges {
+        for va in (range.start..range.end).step_by(PAGE_SIZE as usize) {
+            machine.drop_page(va);
+            upper &= !M::Format::PAGE_DROPS_UPPER;
         }
+    }
+    if upper && M::Format::PAGE_DROPS_UPPER {
+        machine.drop_page(0);
+    } else if upper {
+        drop_loaded(machine, state);
     }
 }
 

@@ -18,7 +18,7 @@ use crate::mutant;
 use crate::table::{Memory, View};
 use core::marker::PhantomData;
 use quire_sync::SpinGuard;
-use quire_sync::atomic::{Ordering, fence_after_rmw};
+use quire_sync::atomic::{AtomicBool, Ordering, fence_after_rmw};
 use quire_vm::{OutOfMemory, Pfn, VirtRange};
 
 /// Last-level table pages that are pruned under one pin: preemption is off meanwhile.
@@ -36,10 +36,26 @@ pub(crate) struct Locked<'a> {
     _guard: SpinGuard<'a, ()>,
 }
 
+/// Table pages that were unlinked, and wait for one flush.
+pub(crate) struct Dead {
+    /// The first, linked through their descriptors.
+    pub first: Option<Pfn>,
+    /// What they covered, or more.
+    pub covered: VirtRange,
+}
+
+impl Dead {
+    pub(crate) fn new() -> Dead {
+        Dead { first: None, covered: VirtRange { start: u64::MAX, end: 0 } }
+    }
+}
+
 /// The tables below one root.
 pub(crate) struct Tree<'m, F: Format, A: Memory> {
     pub memory: &'m A,
     pub root: Pfn,
+    /// While it says so, entries of the root stay: CPUs have copies of them.
+    pub keeps_root: Option<&'m AtomicBool>,
     pub format: PhantomData<F>,
 }
 
@@ -215,25 +231,17 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     }
 
     /// One step of pruning `range`: looks at [`STEP`] last-level table pages at most, unlinks the empty ones that lie wholly
-    /// inside and whatever becomes empty above them, and adds them to the list `dead`: to be flushed from paging-structure
+    /// inside and whatever becomes empty above them, and adds them to `dead`: to be flushed from paging-structure
     /// caches and then retired. Returns where the next step begins, `range.end` where none is left. Between steps nothing is
     /// pinned, so each begins at the root again.
-    pub(crate) fn prune_some(&self, range: VirtRange, dead: &mut Option<Pfn>) -> u64 {
+    pub(crate) fn prune_some(&self, range: VirtRange, dead: &mut Dead) -> u64 {
         let _pin = self.memory.pin();
         let mut left = STEP;
         self.prune_below(self.root, F::LEVELS - 1, range.start, range.end, &mut left, dead).unwrap_or(range.end)
     }
 
     /// Prunes below `t`, which stands at `level`; `Some`: not done, but come to this address. => caller is pinned.
-    fn prune_below(
-        &self,
-        t: Pfn,
-        level: u32,
-        from: u64,
-        to: u64,
-        left: &mut u32,
-        dead: &mut Option<Pfn>,
-    ) -> Option<u64> {
+    fn prune_below(&self, t: Pfn, level: u32, from: u64, to: u64, left: &mut u32, dead: &mut Dead) -> Option<u64> {
         let view = View::of(self.memory, t);
         let mut at = from;
         while at < to {
@@ -253,7 +261,10 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
                 }
                 let whole = from <= start && end <= to;
                 if (whole || level > 1) && self.memory.state(child).live() == 0 {
-                    self.unlink(&view, i, child, dead);
+                    if self.unlink(&view, i, child, dead) {
+                        dead.covered.start = dead.covered.start.min(start);
+                        dead.covered.end = dead.covered.end.max(end);
+                    }
                 }
             }
             at = end;
@@ -261,27 +272,33 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         None
     }
 
-    /// Unlinks `child` from entry `i` of `parent` where it is still there, empty and settled.
-    fn unlink(&self, parent: &View<'m>, i: usize, child: Pfn, dead: &mut Option<Pfn>) {
+    /// Unlinks `child` from entry `i` of `parent` where it is still there, empty and settled; says whether it did.
+    fn unlink(&self, parent: &View<'m>, i: usize, child: Pfn, dead: &mut Dead) -> bool {
         let _parent = parent.state.lock();
         let word = parent.slots[i].load(Ordering::Acquire);
         if !F::present(word) || F::frame(word) != child {
-            return;
+            return false;
+        }
+        if parent.pfn == self.root && self.keeps_root.is_some_and(|k| k.load(Ordering::Acquire)) {
+            return false;
         }
         let view = View::of(self.memory, child);
         let child_lock = (!mutant::on(mutant::PRUNE_NO_CHILD_LOCK)).then(|| view.state.lock_child());
-        if view.kill_if_empty() {
+        let empty = view.kill_if_empty();
+        if empty {
             parent.unlink(i);
-            self.memory.set_next(child, *dead);
-            *dead = Some(child);
+            self.memory.set_next(child, dead.first);
+            dead.first = Some(child);
         }
         drop(child_lock);
+        empty
     }
 
-    /// Gives a list of dead table pages to the epoch. => they have left every paging-structure cache.
-    pub(crate) fn retire(&self, mut dead: Option<Pfn>) {
-        while let Some(t) = dead {
-            dead = self.memory.next(t);
+    /// Gives dead table pages to the epoch. => they have left every paging-structure cache.
+    pub(crate) fn retire(&self, dead: Dead) {
+        let mut next = dead.first;
+        while let Some(t) = next {
+            next = self.memory.next(t);
             self.memory.retire(t);
         }
     }

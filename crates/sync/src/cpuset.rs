@@ -20,9 +20,10 @@ impl CpuSet {
         CpuSet { words: core::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
-    /// Adds `cpu`; a full fence on x86 (callers follow with [`fence_after_rmw`](crate::atomic::fence_after_rmw)).
-    pub fn insert(&self, cpu: CpuId) {
-        self.words[cpu / 64].fetch_or(1 << (cpu % 64), Ordering::AcqRel);
+    /// Adds `cpu`; a full fence on x86 (callers follow with [`fence_after_rmw`](crate::atomic::fence_after_rmw)). Returns
+    /// whether it was not in the set before.
+    pub fn insert(&self, cpu: CpuId) -> bool {
+        self.words[cpu / 64].fetch_or(1 << (cpu % 64), Ordering::AcqRel) & 1 << (cpu % 64) == 0
     }
 
     /// Takes `cpu` out.
@@ -77,6 +78,10 @@ impl CpuMask {
     /// Whether `cpu` is in the set.
     pub fn contains(&self, cpu: CpuId) -> bool {
         self.words[cpu / 64] & (1 << (cpu % 64)) != 0
+    }
+    /// The CPUs of the set that are in `a`, or not in `b`.
+    pub fn in_or_not_in(&self, a: &CpuMask, b: &CpuMask) -> CpuMask {
+        CpuMask { words: core::array::from_fn(|i| self.words[i] & (a.words[i] | !b.words[i])) }
     }
     /// Whether no CPU is in the set.
     pub fn is_empty(&self) -> bool {

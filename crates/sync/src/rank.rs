@@ -21,6 +21,8 @@ impl Rank {
     pub const MAP: Rank = Rank(40);
     /// One part of an object's list of backings.
     pub const BACKINGS: Rank = Rank(50);
+    /// The root tables that CPUs have of their own for one space.
+    pub const ROOTS: Rank = Rank(58);
     /// A page-table page above the last level (parent before child).
     pub const TABLE_UPPER: Rank = Rank(60);
     /// A page-table page of the last level.

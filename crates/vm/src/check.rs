@@ -99,6 +99,8 @@ pub enum Broken {
     TableLive(u64),
     /// Page tables: a present entry is not noted as occupied, so that scans would skip it (address).
     TableOccupied(u64),
+    /// Page tables: a CPU's own root does not say what the space's does (address).
+    TableRoot(u64),
     /// Page tables: removals count as not flushed, though nothing is under way (address).
     TableUnflushed(u64),
     /// Page tables: an entry that is neither empty nor present (address).
@@ -150,6 +152,7 @@ impl fmt::Display for Broken {
             Broken::TableDead(at) => ("page tables: an entry leads to no live table page", at),
             Broken::TableLive(at) => ("page tables: the count of present entries is wrong", at),
             Broken::TableOccupied(at) => ("page tables: a present entry is not noted as occupied", at),
+            Broken::TableRoot(at) => ("page tables: a CPU's own root contradicts the space's", at),
             Broken::TableUnflushed(at) => ("page tables: removals that nobody flushes", at),
             Broken::TableWord(at) => ("page tables: an entry that is neither empty nor present", at),
             Broken::LeafWithoutEntry(at) => ("leaf: no entry covers it", at),

@@ -19,6 +19,9 @@ const TABLES: usize = 16;
 /// Pages above which a flush drops everything instead of page by page (Linux found 33 on its machines).
 const PAGES: u64 = 32;
 
+const NOWHERE: VirtRange = VirtRange { start: u64::MAX, end: 0 };
+const EVERYWHERE: VirtRange = VirtRange { start: 0, end: u64::MAX };
+
 /// What has to leave the TLBs.
 #[derive(Clone, Debug)]
 pub struct FlushSet {
@@ -28,12 +31,21 @@ pub struct FlushSet {
     all: bool,
     /// Paging-structure caches must go too: a table page was unlinked.
     structure: bool,
+    /// Everything that was added lies in here, also where it became "everything" since.
+    hull: VirtRange,
 }
 
 impl FlushSet {
     /// Nothing.
     pub const fn new() -> Self {
-        FlushSet { ranges: [VirtRange { start: 0, end: 0 }; RANGES], len: 0, pages: 0, all: false, structure: false }
+        let ranges = [VirtRange { start: 0, end: 0 }; RANGES];
+        FlushSet { ranges, len: 0, pages: 0, all: false, structure: false, hull: NOWHERE }
+    }
+
+    #[inline]
+    fn widen(&mut self, range: VirtRange) {
+        self.hull.start = self.hull.start.min(range.start);
+        self.hull.end = self.hull.end.max(range.end);
     }
 
     /// Forgets what was added.
@@ -42,7 +54,9 @@ impl FlushSet {
     }
 
     /// Adds `range`.
+    #[inline]
     pub fn add(&mut self, range: VirtRange) {
+        self.widen(range);
         if self.all {
             return;
         }
@@ -64,11 +78,18 @@ impl FlushSet {
     /// Adds everything that the space maps.
     pub fn add_all(&mut self) {
         self.all = true;
+        self.hull = EVERYWHERE;
     }
 
-    /// Also drop cached upper levels.
-    pub fn add_structure(&mut self) {
+    /// Also drop cached upper levels of what `range` covers.
+    pub fn add_structure(&mut self, range: VirtRange) {
         self.structure = true;
+        self.widen(range);
+    }
+
+    /// What holds everything that has to go.
+    pub fn hull(&self) -> VirtRange {
+        self.hull
     }
 
     /// Whether nothing has to go.
@@ -183,11 +204,6 @@ impl<'p, M: Machine> Obligation<'p, M> {
     /// obligations owe for already (Contract C2, unflushed removals).
     pub fn owe_range(&mut self, range: VirtRange) {
         self.set.add(range);
-    }
-
-    /// Owes a flush of upper levels as well: a table page was unlinked. Its frame goes to the epoch, not here.
-    pub fn owe_structure(&mut self) {
-        self.set.add_structure();
     }
 
     /// Hands over a frame that only the flush may free.

@@ -60,9 +60,9 @@ impl<M: Machine> ObjectMemory<M> {
     pub(crate) fn new(boot: &mut BootMemory<'_, impl Machine>) -> Self {
         ObjectMemory {
             objects: Slab::new("object", boot),
-            backings: Slab::new("backing", boot),
+            backings: Slab::new("backing", boot).deferred(),
             parts: Slab::new("backing-parts", boot),
-            nodes: Slab::new("index-node", boot),
+            nodes: Slab::new("index-node", boot).deferred(),
             last_id: AtomicU64::new(0),
         }
     }

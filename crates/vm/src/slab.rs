@@ -67,6 +67,8 @@ pub struct Cache {
     order: u8,
     /// Objects that move between a CPU and the depot at once.
     batch: u32,
+    /// Free objects that a CPU has at most.
+    keep: u32,
     local: PerCpu<SpinLock<Local>>,
     depot: CachePadded<Shelf>,
 }
@@ -81,6 +83,9 @@ struct Shelf {
 // A slab's first frame: words[0] = its free list, words[1] = number of objects in use (handed to CPUs or to callers).
 const FREE: usize = 0;
 const USED: usize = 1;
+
+/// What a CPU retires before it looks whether the epoch can advance; it comes back at once.
+const BURST: u32 = 64;
 
 impl Cache {
     /// A cache of objects of `layout`, whose alignment must not exceed its size rounded up to a power of two.
@@ -107,12 +112,20 @@ impl Cache {
             per_slab: per_slab as u32,
             order,
             batch,
+            keep: 2 * batch,
             local,
             depot: CachePadded(Shelf {
                 slabs: SpinLock::new(Rank::SLAB, Depot { partial: None }),
                 count: AtomicU64::new(0),
             }),
         }
+    }
+
+    /// The objects come back through the epoch, some dozens at once: a CPU keeps that many, or it would exchange them with the
+    /// depot for ever.
+    pub(crate) fn deferred(mut self) -> Cache {
+        self.keep = self.keep.max(BURST + self.batch);
+        self
     }
 
     /// What the objects are.
@@ -157,7 +170,7 @@ impl Cache {
         unsafe { link(object, local.head) };
         local.head = object;
         local.len += 1;
-        if local.len > 2 * self.batch {
+        if local.len > self.keep {
             self.flush(vm, &mut local, self.batch);
         }
     }
@@ -307,6 +320,12 @@ pub struct Slab<T> {
 impl<T> Slab<T> {
     pub(crate) fn new(label: &'static str, boot: &mut BootMemory<'_, impl Machine>) -> Self {
         Slab { cache: Cache::new(label, Layout::new::<T>(), boot), _type: PhantomData }
+    }
+
+    /// See [`Cache::deferred`].
+    pub(crate) fn deferred(mut self) -> Self {
+        self.cache = self.cache.deferred();
+        self
     }
 
     /// A new object that holds `value`. The caller frees it with [`Slab::free`].

@@ -87,6 +87,17 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     /// a bounded number of table pages at a time.
     fn prune(&self, vm: &'static Vm<M>, range: VirtRange);
 
+    /// The map has fanned out (Contract C9): from now on CPUs that fault here have root tables of their own, where that helps,
+    /// and a flush asks only those that have reached what it is about. Where there is no memory for that, nothing changes.
+    fn fan_out(&self, vm: &'static Vm<M>) {
+        let _one_root_serves_all = vm;
+    }
+
+    /// Undoes [`fan_out`](Self::fan_out): all CPUs share the root again, and what was theirs is freed.
+    fn fan_in(&self, vm: &'static Vm<M>) {
+        let _one_root_serves_all = vm;
+    }
+
     /// Whether a CPU runs the space now, as far as can be told without asking it.
     fn is_running(&self) -> bool;
 

@@ -9,7 +9,7 @@ use crate::machine::{Machine, Pmap};
 use crate::types::VirtRange;
 use crate::vm::Vm;
 use core::ptr::NonNull;
-use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use quire_sync::atomic::{AtomicU64, Ordering, fence};
 use quire_sync::epoch::Pinned;
 use quire_sync::{Mutex, MutexGuard};
 
@@ -28,8 +28,6 @@ pub struct Arena<M: Machine> {
     cleared: AtomicU64,
     /// The addresses that it may have.
     bounds: VirtRange,
-    /// Whether it has them. Changes under its lock and the home arena's; the home arena always has what no other has.
-    open: AtomicBool,
     writer: Mutex<Kept>,
 }
 
@@ -53,7 +51,7 @@ pub struct Writer<'a, M: Machine> {
 }
 
 impl<M: Machine> Arena<M> {
-    pub(super) fn new(vm: &'static Vm<M>, bounds: VirtRange, open: bool) -> Self {
+    pub(super) fn new(vm: &'static Vm<M>, bounds: VirtRange) -> Self {
         let (entries, owner) = Tree::new(Nodes(vm));
         Arena {
             entries,
@@ -61,20 +59,12 @@ impl<M: Machine> Arena<M> {
             mapped: AtomicU64::new(0),
             cleared: AtomicU64::new(0),
             bounds,
-            open: AtomicBool::new(open),
             writer: Mutex::new(Kept { owner, idle: None, entries_due: Due::new(), leaves_due: Due::new() }),
         }
     }
 
     pub(super) fn bounds(&self) -> VirtRange {
         self.bounds
-    }
-    #[inline(always)]
-    pub(super) fn is_open(&self) -> bool {
-        self.open.load(Ordering::Acquire)
-    }
-    pub(super) fn set_open(&self, open: bool) {
-        self.open.store(open, Ordering::Release);
     }
 
     /// The writer, where there is none now. `space`: whose arena it is.
@@ -241,9 +231,11 @@ impl<'a, M: Machine> Writer<'a, M> {
     }
 
     /// Table pages in `emptied` hold nothing any more: returns what to prune now. Where nothing is mapped in the space any
-    /// more, that is everything. (Who maps and unmaps in an arena of its own looks no further than the home arena.)
+    /// more, that is everything. (Who maps and unmaps in an arena of its own does not look at others; what one idle stretch
+    /// there has goes when the arenas join.)
     pub(super) fn idle_tables(&mut self, emptied: Option<VirtRange>, space: &Space<M>) -> Option<VirtRange> {
-        if self.arena.mapped() == 0 && space.arenas.home().mapped() == 0 && space.mapped() == 0 {
+        let home = core::ptr::eq(self.arena, space.arenas.home());
+        if home && self.arena.mapped() == 0 && space.mapped() == 0 {
             self.kept.idle = None;
             return Some(M::Pmap::USER);
         }

@@ -28,7 +28,7 @@ use crate::mutant::{Mutant, mutant};
 use crate::types::VirtRange;
 use crate::vm::Vm;
 use core::ptr::{self, NonNull};
-use quire_sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use quire_sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use quire_sync::{CpuId, current_cpu};
 
 /// log2 of [`SPAN`].
@@ -71,12 +71,17 @@ pub struct Moment<M: Machine> {
 
 /// Pointers to the arenas, in the order of their stretches.
 pub(super) struct Fan<M: Machine> {
+    /// Which of them have their stretches, one bit each: apart from the arenas, whose lines their writers write.
+    open: [AtomicU64; ARENAS.div_ceil(64)],
     slots: [AtomicPtr<Arena<M>>; ARENAS],
 }
 
 impl<M: Machine> Fan<M> {
     fn new() -> Fan<M> {
-        Fan { slots: core::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())) }
+        Fan {
+            open: core::array::from_fn(|_| AtomicU64::new(0)),
+            slots: core::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
+        }
     }
 
     /// The arena of slot `n`, open or closed.
@@ -85,8 +90,23 @@ impl<M: Machine> Fan<M> {
         unsafe { self.slots[n].load(Ordering::Acquire).as_ref() }
     }
 
+    /// The arena of slot `n`, if it has its stretch.
+    #[inline]
+    fn open_at(&self, n: usize) -> Option<&Arena<M>> {
+        if self.open[n / 64].load(Ordering::Acquire) & 1 << (n % 64) == 0 { None } else { self.at(n) }
+    }
+
+    /// => caller holds the home arena's lock, and where it closes, `n`'s.
+    fn set_open(&self, n: usize, open: bool) {
+        let bit = 1 << (n % 64);
+        match open {
+            true => self.open[n / 64].fetch_or(bit, Ordering::AcqRel),
+            false => self.open[n / 64].fetch_and(!bit, Ordering::AcqRel),
+        };
+    }
+
     fn open(&self) -> impl Iterator<Item = &Arena<M>> {
-        (0..ARENAS).filter_map(|n| self.at(n)).filter(|a| a.is_open())
+        (0..ARENAS).filter_map(|n| self.open_at(n))
     }
 }
 
@@ -112,11 +132,7 @@ fn stretch(n: usize) -> VirtRange {
 
 impl<M: Machine> Arenas<M> {
     pub fn new(vm: &'static Vm<M>) -> Self {
-        Arenas {
-            home: Arena::new(vm, M::Pmap::USER, true),
-            fan: AtomicPtr::new(ptr::null_mut()),
-            crowd: AtomicU32::new(0),
-        }
+        Arenas { home: Arena::new(vm, M::Pmap::USER), fan: AtomicPtr::new(ptr::null_mut()), crowd: AtomicU32::new(0) }
     }
 
     #[inline(always)]
@@ -130,7 +146,7 @@ impl<M: Machine> Arenas<M> {
     pub fn of(&self, va: u64) -> &Arena<M> {
         match self.fan() {
             None => &self.home,
-            Some(fan) => slot(va).and_then(|n| fan.at(n)).filter(|a| a.is_open()).unwrap_or(&self.home),
+            Some(fan) => slot(va).and_then(|n| fan.open_at(n)).unwrap_or(&self.home),
         }
     }
 
@@ -146,7 +162,7 @@ impl<M: Machine> Arenas<M> {
 
     /// Whether any stretch is open.
     pub fn fanned_out(&self) -> bool {
-        self.fan().is_some_and(|f| f.open().next().is_some())
+        self.fan().is_some_and(|f| f.open.iter().any(|w| w.load(Ordering::Acquire) != 0))
     }
 
     /// Where what belongs to `arena` from `va` on ends. => `arena`'s lock or the home arena's is held, and it has `va`.
@@ -183,12 +199,11 @@ impl<M: Machine> Arenas<M> {
         }
         let Some(fan) = self.fan() else { return };
         if fan.at(n).is_none() {
-            let Ok(arena) = vm.map_memory().arenas.alloc(vm, Arena::new(vm, bounds, false)) else { return };
+            let Ok(arena) = vm.map_memory().arenas.alloc(vm, Arena::new(vm, bounds)) else { return };
             fan.slots[n].store(arena.as_ptr(), Ordering::Release);
         }
-        if let Some(arena) = fan.at(n) {
-            arena.set_open(true);
-        }
+        fan.set_open(n, true);
+        space.pmap().fan_out(vm);
     }
 
     /// Everything belongs to the home arena, and does while the result is held. An error closes some stretches or none, and
@@ -196,12 +211,12 @@ impl<M: Machine> Arenas<M> {
     fn join<'a>(&'a self, space: &'a Space<M>) -> Result<Writer<'a, M>, OutOfMemory> {
         let mut home = self.home.write(space);
         let Some(fan) = self.fan() else { return Ok(home) };
-        for arena in fan.open() {
+        for (n, arena) in (0..ARENAS).filter_map(|n| Some((n, fan.open_at(n)?))) {
             let mut theirs = arena.write(space);
             let bounds = arena.bounds();
             let bytes = arena.mapped() as i64;
             if arena.len() == 0 {
-                arena.set_open(false);
+                fan.set_open(n, false);
                 continue;
             }
             let come =
@@ -209,9 +224,10 @@ impl<M: Machine> Arenas<M> {
             let go = theirs.prepare(bounds.start, bounds.end, 0, core::iter::empty())?;
             // A look that misses an entry in the old tree sees that the stretch is closed: it was before the entry went.
             home.commit(come, bytes);
-            arena.set_open(false);
+            fan.set_open(n, false);
             theirs.commit(go, -bytes);
         }
+        space.pmap().fan_in(space.vm());
         Ok(home)
     }
 
@@ -273,9 +289,10 @@ impl<M: Machine> Space<M> {
     pub(super) fn write_somewhere(&self) -> Writer<'_, M> {
         let arenas = &self.arenas;
         let n = current_cpu() % ARENAS;
-        if let Some(own) = arenas.fan().and_then(|f| f.at(n)).filter(|a| a.is_open()) {
-            let writer = own.write(self);
-            if own.is_open() {
+        let own = || arenas.fan().and_then(|f| f.open_at(n));
+        if let Some(arena) = own() {
+            let writer = arena.write(self);
+            if own().is_some() {
                 return writer;
             }
         }
@@ -284,9 +301,9 @@ impl<M: Machine> Space<M> {
         }
         if arenas.crowd.fetch_add(1, Ordering::Relaxed) + 1 >= CROWD {
             arenas.open(self, n);
-            if let Some(own) = arenas.fan().and_then(|f| f.at(n)).filter(|a| a.is_open()) {
-                let writer = own.write(self);
-                if own.is_open() {
+            if let Some(arena) = own() {
+                let writer = arena.write(self);
+                if own().is_some() {
                     return writer;
                 }
             }
@@ -318,12 +335,17 @@ impl<M: Machine> Space<M> {
     }
 }
 
-#[cfg(any(test, loom, shuttle))]
 impl<M: Machine> Space<M> {
-    /// Opens the stretch of `cpu`, as waiting often enough would.
-    pub(crate) fn open_arena(&self, cpu: CpuId) {
+    /// Gives `cpu` an arena of its own for what it maps without an address, as waiting for other writers often enough would:
+    /// for who knows beforehand that a program's threads will map and unmap at once. Nothing happens where there is no memory
+    /// for it, or where something is mapped in the CPU's stretch of addresses already.
+    pub fn open_arena(&self, cpu: CpuId) {
         self.arenas.open(self, cpu);
     }
+}
+
+#[cfg(any(test, loom, shuttle))]
+impl<M: Machine> Space<M> {
     /// Joins all arenas, as a fork does.
     pub(crate) fn join_arenas(&self) -> Result<(), OutOfMemory> {
         self.write_all().map(drop)

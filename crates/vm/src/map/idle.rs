@@ -76,6 +76,7 @@ impl<M: Machine> Space<M> {
             at = span.end;
         }
         let _flushed = owed.discharge();
+        pmap.fan_in(vm);
         pmap.prune(vm, user);
         if leaves != 0 {
             self.note_dropped(leaves);

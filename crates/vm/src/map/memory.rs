@@ -39,13 +39,13 @@ impl<M: Machine> MapMemory<M> {
             Layout::from_size_align(bytes, super::tree::NODE_ALIGN).unwrap_or(Layout::new::<u64>())
         };
         MapMemory {
-            entries: Slab::new("map-entry", boot),
+            entries: Slab::new("map-entry", boot).deferred(),
             spaces: Slab::new("space", boot),
             arenas: Slab::new("map-arena", boot),
             fans: Slab::new("map-arenas", boot),
             regions: Slab::new("kernel-range", boot),
-            leaves: Cache::new("map-leaf", node(NodeSize::Leaf), boot),
-            inner: Cache::new("map-inner", node(NodeSize::Inner), boot),
+            leaves: Cache::new("map-leaf", node(NodeSize::Leaf), boot).deferred(),
+            inner: Cache::new("map-inner", node(NodeSize::Inner), boot).deferred(),
             last_id: AtomicU64::new(0),
         }
     }

@@ -1,0 +1,207 @@
+//! Root tables of the CPUs' own, where a map has fanned out: who is asked to forget what, and what comes back.
+
+use quire_hosted::{Account, Cpu, Hosted, Settings};
+use quire_vm::check::Level;
+use quire_vm::machine::Pmap;
+use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
+use quire_vm::{PAGE_SIZE, Prot, VirtRange, Vm};
+
+type V = &'static Vm<Hosted>;
+
+/// One space that `cpus` CPUs run, the first `arenas` of them with arenas of their own.
+fn fanned_out(cpus: usize, arenas: usize) -> (V, Vec<Cpu>, SpaceRef<Hosted>) {
+    let vm = Hosted::boot(Settings { cpus, frames: 16 * 1024, check: Level::Always, ..Settings::default() });
+    let cpus: Vec<Cpu> = (0..cpus).map(|id| Cpu::attach(vm, id)).collect();
+    let space = Space::new(vm).unwrap();
+    cpus.iter().for_each(|c| c.enter(&space));
+    for cpu in &cpus[..arenas] {
+        cpu.run(|| space.open_arena(cpu.id()));
+    }
+    (vm, cpus, space)
+}
+
+/// `pages` pages of private memory wherever `cpu` maps without an address.
+fn map(cpu: &Cpu, space: &Space<Hosted>, pages: u64) -> VirtRange {
+    let r = MapRequest::private(Placement::Any { hint: 0 }, pages * PAGE_SIZE);
+    let start = cpu.run(|| space.map(&r)).unwrap();
+    VirtRange { start, end: start + pages * PAGE_SIZE }
+}
+
+/// Maps, stores into each page, loads it again, unmaps.
+fn round(cpu: &Cpu, space: &Space<Hosted>, pages: u64) {
+    let range = map(cpu, space, pages);
+    for va in (range.start..range.end).step_by(PAGE_SIZE as usize) {
+        cpu.write(space, va, !va).unwrap();
+        assert_eq!(cpu.read(space, va), Ok(!va));
+    }
+    cpu.run(|| space.unmap(range)).unwrap();
+    assert!(cpu.read(space, range.start).is_err());
+}
+
+fn interrupts(vm: V, cpus: &[Cpu]) -> u64 {
+    cpus.iter().map(|c| vm.machine().interrupts(c.id())).sum()
+}
+
+#[test]
+fn cpus_that_map_in_arenas_of_their_own_interrupt_nobody() {
+    let (vm, cpus, space) = fanned_out(4, 4);
+    cpus.iter().for_each(|c| round(c, &space, 1));
+    let before = interrupts(vm, &cpus);
+    // A few pages are dropped one by one, many at once: neither asks anybody.
+    for pages in [1, 3, 100] {
+        cpus.iter().for_each(|c| round(c, &space, pages));
+    }
+    assert_eq!(interrupts(vm, &cpus), before);
+    space.check(true).unwrap();
+}
+
+#[test]
+fn without_arenas_every_cpu_that_runs_the_space_is_asked() {
+    let (vm, cpus, space) = fanned_out(2, 0);
+    let before = interrupts(vm, &cpus);
+    round(&cpus[0], &space, 1);
+    assert!(interrupts(vm, &cpus) > before, "the counter does not count");
+}
+
+#[test]
+fn who_has_reached_an_arena_is_asked_and_forgets() {
+    let (vm, cpus, space) = fanned_out(3, 3);
+    cpus.iter().for_each(|c| round(c, &space, 1));
+    let range = map(&cpus[0], &space, 2);
+    cpus[0].write(&space, range.start, 7).unwrap();
+    assert_eq!(cpus[1].read(&space, range.start), Ok(7));
+    let asked = |n: usize| vm.machine().interrupts(n);
+    let before = (asked(1), asked(2));
+    cpus[0].run(|| space.unmap(range)).unwrap();
+    assert!(asked(1) > before.0 && asked(2) == before.1);
+    for cpu in &cpus {
+        assert!(cpu.read(&space, range.start).is_err());
+    }
+}
+
+#[test]
+fn a_cpu_on_the_spaces_root_is_asked_for_everything() {
+    let (_, cpus, space) = fanned_out(2, 1);
+    round(&cpus[0], &space, 1);
+    let range = map(&cpus[0], &space, 1);
+    cpus[0].write(&space, range.start, 7).unwrap();
+    // The second CPU has no root of its own before it first faults.
+    assert_eq!(cpus[1].read(&space, range.start), Ok(7));
+    cpus[0].run(|| space.unmap(range)).unwrap();
+    assert!(cpus[1].read(&space, range.start).is_err());
+}
+
+#[test]
+fn who_did_not_run_while_an_entry_was_flushed_catches_up() {
+    let (vm, cpus, space) = fanned_out(2, 2);
+    let other = Space::new(vm).unwrap();
+    cpus.iter().for_each(|c| round(c, &space, 1));
+    for idle in [false, true] {
+        let range = map(&cpus[0], &space, 2);
+        for va in [range.start, range.start + PAGE_SIZE] {
+            cpus[0].write(&space, va, 7).unwrap();
+            assert_eq!(cpus[1].read(&space, va), Ok(7));
+        }
+        if idle {
+            cpus[1].idle(space.pmap());
+        } else {
+            cpus[1].enter(&other);
+        }
+        let before = vm.machine().interrupts(1);
+        // Weakened, and taken: neither asks who does not run it, unless table pages go.
+        cpus[0].run(|| space.protect(range, Prot::READ)).unwrap();
+        assert_eq!(vm.machine().interrupts(1), before);
+        cpus[1].enter(&space);
+        assert!(cpus[1].write(&space, range.start, 8).is_err());
+        if !idle {
+            cpus[1].enter(&other);
+        }
+        cpus[0].run(|| space.unmap(range)).unwrap();
+        cpus[1].enter(&space);
+        assert!(cpus[1].read(&space, range.start).is_err());
+    }
+}
+
+#[test]
+fn a_fork_brings_all_cpus_back_to_one_root_and_the_memory_of_their_own_is_freed() {
+    let (vm, cpus, space) = fanned_out(4, 4);
+    let all: Vec<(u64, VirtRange)> = (1..).zip(&cpus).map(|(n, c)| (n, map(c, &space, 3))).collect();
+    // A CPU gets its root when it first faults.
+    for (cpu, (n, range)) in cpus.iter().zip(&all) {
+        cpu.write(&space, range.start, *n).unwrap();
+    }
+    let fanned = space.pmap().table_pages(vm);
+    let child = cpus[0].run(|| space.fork()).unwrap();
+    // Four roots.
+    assert_eq!(fanned - space.pmap().table_pages(vm), 4);
+    for cpu in &cpus {
+        for (n, range) in &all {
+            assert_eq!(cpu.read(&space, range.start), Ok(*n));
+            cpu.write(&space, range.start, n + 10).unwrap();
+            cpu.write(&space, range.start, *n).unwrap();
+        }
+    }
+    // And out again.
+    for cpu in &cpus {
+        cpu.run(|| space.open_arena(cpu.id()));
+        round(cpu, &space, 2);
+    }
+    cpus[3].enter(&child);
+    for (n, range) in &all {
+        assert_eq!(cpus[3].read(&child, range.start), Ok(*n));
+    }
+    space.check(true).unwrap();
+    child.check(true).unwrap();
+}
+
+#[test]
+fn after_unmapping_everything_and_joining_the_root_is_left() {
+    let (vm, cpus, space) = fanned_out(3, 3);
+    for cpu in &cpus {
+        round(cpu, &space, 5);
+        round(cpu, &space, 700);
+    }
+    cpus.iter().for_each(Cpu::leave);
+    space.drop_tables().unwrap();
+    assert_eq!(space.pmap().table_pages(vm), 1);
+}
+
+#[test]
+fn what_a_space_had_for_its_arenas_goes_with_it() {
+    let vm = Hosted::boot(Settings { cpus: 2, frames: 16 * 1024, ..Settings::default() });
+    let cpus: Vec<Cpu> = (0..2).map(|id| Cpu::attach(vm, id)).collect();
+    let before = Account::of(vm);
+    for _ in 0..3 {
+        let space = Space::new(vm).unwrap();
+        for cpu in &cpus {
+            cpu.enter(&space);
+            cpu.run(|| space.open_arena(cpu.id()));
+            round(cpu, &space, 3);
+            map(cpu, &space, 3);
+        }
+        cpus.iter().for_each(Cpu::leave);
+    }
+    before.assert_settled(vm);
+}
+
+#[test]
+fn without_memory_for_roots_the_space_goes_on_with_one() {
+    for n in 1..12 {
+        let (vm, cpus, space) = fanned_out(2, 0);
+        vm.fail_allocation(n);
+        cpus[0].run(|| space.open_arena(0));
+        cpus[1].run(|| space.open_arena(1));
+        vm.fail_allocation(0);
+        space.check(true).unwrap();
+        vm.fail_allocation(n);
+        cpus.iter().for_each(|c| {
+            let r = MapRequest::private(Placement::Any { hint: 0 }, PAGE_SIZE);
+            if let Ok(at) = c.run(|| space.map(&r)) {
+                let _full = c.write(&space, at, 1);
+            }
+        });
+        vm.fail_allocation(0);
+        cpus.iter().for_each(|c| round(c, &space, 3));
+        space.check(true).unwrap();
+    }
+}

@@ -1,0 +1,287 @@
+//! Root tables of their own for the CPUs of a space whose map has fanned out (Contract C9): who has never reached an arena's
+//! addresses is never asked to forget them.
+//!
+//! A CPU's own root begins empty. The entry over an address is copied into it from the space's root when the CPU first faults
+//! there, and who has copied an entry is the set of CPUs that a flush below that entry asks. All levels below the root are
+//! shared, so nothing else about page tables changes. CPUs without a root of their own use the space's, and are always asked.
+//!
+//! # The protocol
+//! Each entry of the root has a generation and the set of CPUs that copied it, as a space has for all of it
+//! ([`shootdown`](crate::shootdown)): a flush raises the generation, fences, reads the set; who copies joins the set, fences,
+//! reads the generation; who switches in joins the CPUs that run the space, fences, and compares the generations of all that
+//! it has copied.
+//!
+//! A *regime* says whether there are such roots: odd while there are. It is read where a flush decides whom to ask, after the
+//! leaves were cleared, and where a CPU switches in, after it joined. Translations made under another regime are dropped at
+//! switch-in: so what a flush of one entry did not ask of a CPU never outlives the regime.
+//!
+//! | | copy | flush of an entry | switch in | open | close |
+//! |---|---|---|---|---|---|
+//! | **copy** | each CPU its own root | set before generation, bump before set | same CPU, masked | only while open | waits for every CPU to be back |
+//! | **flush of an entry** | | each its own generation | set of running CPUs before generations | regime after the leaves | superset, or dropped by who left the regime |
+//! | **switch in** | | | own CPU | regime after joining | regime after joining |
+//!
+//! While the regime is odd, and until every CPU is back on the space's root, entries of the space's root are not unlinked.
+
+use crate::format::FANOUT;
+use crate::mutant;
+use crate::shootdown::Residency;
+use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence_after_rmw, fence_full};
+use quire_sync::cpuset::{CpuMask, CpuSet, MAX_CPUS};
+use quire_sync::{CpuId, Rank, SpinLock};
+use quire_vm::{PAGE_SIZE, Pfn};
+
+/// Entries of the root that belong to programs.
+pub(crate) const USER_HALF: usize = FANOUT / 2;
+/// Entries whose state shares a frame.
+const PART: usize = if USER_HALF < 64 { USER_HALF } else { 64 };
+const PARTS: usize = USER_HALF / PART;
+const WORDS: usize = USER_HALF.div_ceil(64);
+
+/// One entry of the root: who has copied it, and how many flushes there were below it.
+#[repr(align(64))]
+pub(crate) struct Reach {
+    generation: AtomicU64,
+    copied: CpuSet,
+}
+
+/// The state of as many entries as fit into a frame.
+pub(crate) struct Part([Reach; PART]);
+
+impl Part {
+    pub(crate) fn new() -> Part {
+        Part(core::array::from_fn(|_| Reach { generation: AtomicU64::new(1), copied: CpuSet::new() }))
+    }
+}
+
+impl Reach {
+    /// The newest generation.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+}
+
+/// One CPU's own root. Only that CPU touches it, with interrupts off or from a shootdown handler, until every CPU is back on the
+/// space's root.
+pub(crate) struct Own {
+    root: Pfn,
+    copied: [AtomicU64; WORDS],
+    seen: [AtomicU64; USER_HALF],
+}
+
+impl Own {
+    pub(crate) fn new(root: Pfn) -> Own {
+        Own {
+            root,
+            copied: core::array::from_fn(|_| AtomicU64::new(0)),
+            seen: core::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    pub(crate) fn root(&self) -> Pfn {
+        self.root
+    }
+
+    /// Whether entry `i` was copied.
+    #[inline]
+    pub(crate) fn has(&self, i: usize) -> bool {
+        self.copied[i / 64].load(Ordering::Relaxed) & 1 << (i % 64) != 0
+    }
+
+    /// The entries that were copied.
+    pub(crate) fn each(&self, mut f: impl FnMut(usize)) {
+        for (w, word) in self.copied.iter().enumerate() {
+            let mut bits = word.load(Ordering::Relaxed);
+            while bits != 0 {
+                f(w * 64 + bits.trailing_zeros() as usize);
+                bits &= bits - 1;
+            }
+        }
+    }
+
+    /// The generation of entry `i` that this CPU has caught up with.
+    pub(crate) fn seen(&self, i: usize) -> u64 {
+        self.seen[i].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_seen(&self, i: usize, generation: u64) {
+        self.seen[i].store(generation, Ordering::Relaxed);
+    }
+}
+
+/// What a CPU finds when it switches in.
+pub(crate) struct Arrival<'a> {
+    /// Translations that were made under another regime are worth nothing.
+    pub regime: u64,
+    /// The CPU's own root, where it has one.
+    pub own: Option<&'a Own>,
+    /// It may have missed a flush of one entry.
+    pub stale: bool,
+}
+
+/// The CPUs' own roots of one space. It stays once it was made, and is closed where it is not used.
+pub(crate) struct Roots {
+    /// Odd: open.
+    regime: AtomicU64,
+    /// Entries of the space's root stay while it is set. Changed under that root's lock too.
+    pub keeps_root: AtomicBool,
+    /// CPUs that have a root of their own, and nothing else loaded of this space.
+    own_root: CpuSet,
+    parts: [AtomicPtr<Part>; PARTS],
+    own: [AtomicPtr<Own>; MAX_CPUS],
+    /// Opening, closing, and giving a CPU its root.
+    pub lock: SpinLock<()>,
+}
+
+// The checkers' atomics are larger, and their values lie elsewhere.
+#[cfg(not(any(loom, shuttle)))]
+const _: () = {
+    assert!(size_of::<Roots>() <= PAGE_SIZE as usize);
+    assert!(size_of::<Own>() <= PAGE_SIZE as usize);
+    assert!(size_of::<Part>() <= PAGE_SIZE as usize);
+};
+
+impl Roots {
+    pub(crate) fn new() -> Roots {
+        Roots {
+            regime: AtomicU64::new(0),
+            keeps_root: AtomicBool::new(false),
+            own_root: CpuSet::new(),
+            parts: core::array::from_fn(|_| AtomicPtr::new(core::ptr::null_mut())),
+            own: core::array::from_fn(|_| AtomicPtr::new(core::ptr::null_mut())),
+            lock: SpinLock::new(Rank::ROOTS, ()),
+        }
+    }
+
+    /// Which regime there is now.
+    pub(crate) fn regime(&self) -> u64 {
+        self.regime.load(Ordering::Acquire)
+    }
+
+    /// Whether CPUs may have roots of their own.
+    pub(crate) fn is_open(&self) -> bool {
+        self.regime() & 1 != 0
+    }
+
+    /// => caller holds the lock, and the space's root's; the regime is even.
+    pub(crate) fn open(&self) {
+        self.keeps_root.store(true, Ordering::Release);
+        self.regime.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// From now on nobody loads a root of its own. Returns the CPUs that have to be asked to come back, of those that have the
+    /// space loaded. => caller holds the lock; the regime is odd.
+    pub(crate) fn close(&self, space: &Residency) -> CpuMask {
+        self.regime.fetch_add(1, Ordering::AcqRel);
+        if !mutant::on(mutant::CLOSE_NO_FENCE) {
+            fence_after_rmw();
+        }
+        space.loaded()
+    }
+
+    /// Every CPU is back on the space's root: takes what was the CPUs' own, to be freed. => caller holds the lock.
+    pub(crate) fn take(&self, mut free: impl FnMut(*mut Own)) {
+        // First: who is in neither set is asked for everything.
+        self.own_root.snapshot().iter().for_each(|cpu| self.own_root.remove(cpu));
+        for own in &self.own {
+            let own = own.swap(core::ptr::null_mut(), Ordering::AcqRel);
+            if !own.is_null() {
+                free(own);
+            }
+        }
+        for part in self.parts() {
+            for reach in &part.0 {
+                reach.copied.snapshot().iter().for_each(|cpu| reach.copied.remove(cpu));
+            }
+        }
+    }
+
+    /// How many CPUs have roots of their own. => caller holds the lock.
+    pub(crate) fn count(&self) -> u64 {
+        self.own.iter().filter(|o| !o.load(Ordering::Relaxed).is_null()).count() as u64
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &Part> {
+        // SAFETY: a part lives as long as the space.
+        self.parts.iter().filter_map(|p| unsafe { p.load(Ordering::Acquire).as_ref() })
+    }
+
+    /// Where the frame of the part that holds entry `i` stands.
+    pub(crate) fn part_of(&self, i: usize) -> &AtomicPtr<Part> {
+        &self.parts[i / PART]
+    }
+
+    /// All parts, to be freed with the space.
+    pub(crate) fn each_part(&self, f: impl FnMut(*mut Part)) {
+        self.parts.iter().map(|p| p.load(Ordering::Acquire)).filter(|p| !p.is_null()).for_each(f);
+    }
+
+    /// The state of entry `i`, where anybody has copied an entry near it.
+    pub(crate) fn reach(&self, i: usize) -> Option<&Reach> {
+        // SAFETY: a part lives as long as the space.
+        unsafe { self.parts[i / PART].load(Ordering::Acquire).as_ref() }.map(|p| &p.0[i % PART])
+    }
+
+    /// The root that `cpu` has for itself.
+    pub(crate) fn own(&self, cpu: CpuId) -> Option<&Own> {
+        // SAFETY: freed only when every CPU is back on the space's root; who asks is that CPU, or holds the lock.
+        unsafe { self.own[cpu].load(Ordering::Acquire).as_ref() }
+    }
+
+    /// `cpu`, which has just loaded `own` with nothing cached, is from now on asked only for what it copies. => on that CPU, with
+    /// interrupts off; caller holds the lock, and the regime is odd.
+    pub(crate) fn adopt(&self, cpu: CpuId, own: *mut Own) {
+        self.own[cpu].store(own, Ordering::Release);
+        self.own_root.insert(cpu);
+    }
+
+    /// `cpu` is about to copy entry `i`: flushes below it ask this CPU from now on. => on that CPU, which has `own` loaded, with
+    /// interrupts off.
+    pub(crate) fn join(&self, cpu: CpuId, own: &Own, i: usize, reach: &Reach) {
+        reach.copied.insert(cpu);
+        if !mutant::on(mutant::COPY_NO_FENCE) {
+            fence_after_rmw();
+        }
+        own.set_seen(i, reach.generation());
+        own.copied[i / 64].fetch_or(1 << (i % 64), Ordering::Relaxed);
+    }
+
+    /// A flush's first half, below entry `i`: raises its generation, and says which CPUs to ask. `None`: the regime is even, or
+    /// nobody has copied an entry near it. => the leaves were cleared before.
+    pub(crate) fn bump(&self, i: usize, space: &Residency, structure: bool) -> Option<(&Reach, u64, CpuMask)> {
+        // The regime is read after the leaves were cleared: a removal ends in a read-modify-write, a weakening too.
+        fence_full();
+        if !self.is_open() {
+            return None;
+        }
+        let reach = self.reach(i)?;
+        let generation = reach.generation.fetch_add(1, Ordering::AcqRel) + 1;
+        fence_after_rmw();
+        let own_root = self.own_root.snapshot();
+        let copied = reach.copied.snapshot();
+        let asked = if structure { space.loaded() } else { space.running() };
+        Some((reach, generation, asked.in_or_not_in(&copied, &own_root)))
+    }
+
+    /// A CPU switches in; `new`: it did not run the space until now. => on that CPU, with interrupts off, after it joined the
+    /// CPUs that run the space, and a full fence.
+    pub(crate) fn arrive(&self, cpu: CpuId, new: bool) -> Arrival<'_> {
+        let regime = self.regime();
+        if regime & 1 == 0 {
+            return Arrival { regime, own: None, stale: false };
+        }
+        let Some(own) = self.own(cpu) else {
+            // What was flushed of one entry while it did not run is not written down for it.
+            return Arrival { regime, own: None, stale: new };
+        };
+        let mut stale = false;
+        if new {
+            own.each(|i| {
+                let generation = self.reach(i).map_or(0, Reach::generation);
+                stale |= own.seen(i) != generation;
+                own.set_seen(i, generation);
+            });
+        }
+        Arrival { regime, own: Some(own), stale }
+    }
+}
