@@ -132,7 +132,7 @@ impl Domain {
         let slot = self.slots.mine(&cpu);
         let (depth, me) = (slot.depth.load(Ordering::Relaxed), thread_tag() << DEPTH_BITS);
         assert_one_thread(depth == 0 || depth >> DEPTH_BITS == me >> DEPTH_BITS);
-        slot.depth.store(me | (depth & DEPTH) + 1, Ordering::Relaxed);
+        slot.depth.store(me | ((depth & DEPTH) + 1), Ordering::Relaxed);
         if depth == 0 {
             let e = self.global.load(Ordering::Relaxed);
             // The swap is the store and the fence in one: what follows is not read before the pin is visible.

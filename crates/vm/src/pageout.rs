@@ -424,9 +424,7 @@ impl<M: Machine> Scan<'_, M> {
                     let page = vm.page(*pfn);
                     if referenced.contains(i) && scan.done.rounds < CHANCES {
                         active.push(page);
-                    } else if !scan.short.contains(page.domain()) {
-                        again.push(page);
-                    } else if vm.try_busy_page(object, *key, page).is_none() {
+                    } else if !scan.short.contains(page.domain()) || vm.try_busy_page(object, *key, page).is_none() {
                         again.push(page);
                     } else if steal::is_clean(page) {
                         clean.push(*key, *pfn);
