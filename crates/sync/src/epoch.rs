@@ -184,6 +184,7 @@ impl Domain {
 
     /// Advances the epoch where no reader holds it back, and frees what this CPU retired two epochs ago. Returns whether the
     /// epoch advanced.
+    #[inline(never)]
     pub fn collect(&self) -> bool {
         let advanced = self.try_advance();
         let cpu = preempt_off();

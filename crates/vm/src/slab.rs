@@ -53,6 +53,17 @@ struct Local {
 // SAFETY: the list holds free objects that only the lock's holder reaches.
 unsafe impl Send for Local {}
 
+impl Local {
+    #[inline(always)]
+    fn pop(&mut self) -> Option<NonNull<u8>> {
+        let object = NonNull::new(self.head)?;
+        // SAFETY: a free object's first word is its link, and the list is ours under the lock.
+        self.head = unsafe { next(object.as_ptr()) };
+        self.len -= 1;
+        Some(object.cast())
+    }
+}
+
 struct Depot {
     /// Slabs with at least one free object, linked through their first frame's descriptor.
     partial: Option<Pfn>,
@@ -146,16 +157,22 @@ impl Cache {
         if vm.inject_failure() {
             return Err(OutOfMemory);
         }
+        // What the depot is needed for stands apart, lest its registers are saved each time.
+        let object = self.local.mine(&preempt_off()).lock().pop();
+        match object {
+            Some(object) => Ok(object),
+            None => self.alloc_from_depot(vm),
+        }
+    }
+
+    #[cold]
+    fn alloc_from_depot<M: Machine>(&self, vm: &Vm<M>) -> Result<NonNull<u8>, OutOfMemory> {
         let cpu = preempt_off();
         let mut local = self.local.mine(&cpu).lock();
         if local.head.is_null() {
             self.refill(vm, &mut local)?;
         }
-        let object = local.head;
-        // SAFETY: a free object's first word is its link, and the list is ours under the lock.
-        local.head = unsafe { next(object) };
-        local.len -= 1;
-        NonNull::new(object.cast()).ok_or(OutOfMemory)
+        local.pop().ok_or(OutOfMemory)
     }
 
     /// Takes an object back.
@@ -163,13 +180,25 @@ impl Cache {
     /// # Safety
     /// `object` came from this cache's `alloc` and is not used any more.
     pub unsafe fn free<M: Machine>(&self, vm: &Vm<M>, object: NonNull<u8>) {
+        let object: FreeList = object.as_ptr().cast();
+        let full = {
+            let cpu = preempt_off();
+            let mut local = self.local.mine(&cpu).lock();
+            // SAFETY: the caller gave the object up; its first word becomes the link.
+            unsafe { link(object, local.head) };
+            local.head = object;
+            local.len += 1;
+            local.len > self.keep
+        };
+        if full {
+            self.flush_some(vm);
+        }
+    }
+
+    #[cold]
+    fn flush_some<M: Machine>(&self, vm: &Vm<M>) {
         let cpu = preempt_off();
         let mut local = self.local.mine(&cpu).lock();
-        let object: FreeList = object.as_ptr().cast();
-        // SAFETY: the caller gave the object up; its first word becomes the link.
-        unsafe { link(object, local.head) };
-        local.head = object;
-        local.len += 1;
         if local.len > self.keep {
             self.flush(vm, &mut local, self.batch);
         }
