@@ -260,11 +260,9 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
                     *left -= 1;
                 }
                 let whole = from <= start && end <= to;
-                if (whole || level > 1) && self.memory.state(child).live() == 0 {
-                    if self.unlink(&view, i, child, dead) {
-                        dead.covered.start = dead.covered.start.min(start);
-                        dead.covered.end = dead.covered.end.max(end);
-                    }
+                if (whole || level > 1) && self.memory.state(child).live() == 0 && self.unlink(&view, i, child, dead) {
+                    dead.covered.start = dead.covered.start.min(start);
+                    dead.covered.end = dead.covered.end.max(end);
                 }
             }
             at = end;
