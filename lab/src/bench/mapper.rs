@@ -171,3 +171,96 @@ pub const ASKED: Bench = Bench {
         Ok(())
     },
 };
+
+/// Cache lines of an operation.
+pub const TOUCHED: Bench = Bench {
+    build: Build::Recording,
+    lines: &[
+        Line {
+            name: "mapper_lines_before",
+            unit: "lines/op",
+            how: "Recording build: different lines that an operation of mapper_misses_before touches, mixed sizes, every 64th \
+                  operation counted; each is a node of the splay that reads both children.",
+        },
+        Line { name: "mapper_lines_after", unit: "lines/op", how: "The same: nodes of the splay that infers." },
+        Line {
+            name: "mapper_lines_ours",
+            unit: "lines/op",
+            how: "The same: lines of production's nodes (an inner node is seven, a leaf five), entries' records and the epoch.",
+        },
+    ],
+    run: touched,
+};
+
+#[cfg(not(recording))]
+fn touched(_report: &mut Report) -> Result<(), Failure> {
+    Err(Failure::Build)
+}
+
+#[cfg(recording)]
+fn touched(report: &mut Report) -> Result<(), Failure> {
+    report.put("mapper_lines_before", recorded::lines(Before::with_capacity(ENTRIES)));
+    report.put("mapper_lines_after", recorded::lines(After::with_capacity(ENTRIES)));
+    report.put("mapper_lines_ours", recorded::lines(Ours::<FAN_OUT>::new()));
+    Ok(())
+}
+
+#[cfg(recording)]
+mod recorded {
+    use super::{Sizes, plan};
+    use crate::map::{AddressMap, Held, Taken};
+    use quire_sync::record::scope;
+
+    /// A map of which every so many operations are recorded.
+    struct Counted<M> {
+        map: M,
+        operations: usize,
+        counted: usize,
+        lines: usize,
+    }
+
+    const EVERY: usize = 64;
+
+    impl<M: AddressMap> Counted<M> {
+        fn operation<R>(&mut self, f: impl FnOnce(&mut M) -> R) -> R {
+            self.operations += 1;
+            if !self.operations.is_multiple_of(EVERY) {
+                return f(&mut self.map);
+            }
+            let (done, record) = scope(|| f(&mut self.map));
+            self.counted += 1;
+            self.lines += record.lines();
+            done
+        }
+    }
+
+    impl<M: AddressMap> AddressMap for Counted<M> {
+        fn lookup(&mut self, at: u64) -> Option<Held> {
+            self.operation(|m| m.lookup(at))
+        }
+        fn insert(&mut self, start: u64, end: u64, prot: u32) -> Result<(), Taken> {
+            self.operation(|m| m.insert(start, end, prot))
+        }
+        fn remove(&mut self, start: u64, end: u64) {
+            self.operation(|m| m.remove(start, end));
+        }
+        fn protect(&mut self, start: u64, end: u64, prot: u32) {
+            self.operation(|m| m.protect(start, end, prot));
+        }
+        fn first_fit(&mut self, len: u64, align: u64, lo: u64, hi: u64) -> Option<u64> {
+            self.operation(|m| m.first_fit(len, align, lo, hi))
+        }
+        fn all(&self) -> Vec<Held> {
+            self.map.all()
+        }
+        fn check(&self) -> Result<(), String> {
+            self.map.check()
+        }
+    }
+
+    pub(super) fn lines(map: impl AddressMap) -> f64 {
+        let mut counted = Counted { map, operations: 0, counted: 0, lines: 0 };
+        plan(Sizes::Mixed).run(&mut counted);
+        counted.lines as f64 / counted.counted as f64
+    }
+}

@@ -3,6 +3,7 @@
 
 pub mod chain;
 pub mod fault;
+pub mod find_space;
 pub mod flush;
 pub mod fork;
 pub mod kernel_map;
@@ -30,6 +31,7 @@ pub const ALL: &[&Bench] = &[
     &mapper::MISSES_ORDERED,
     &mapper::TIME,
     &mapper::ASKED,
+    &mapper::TOUCHED,
     &operations::INSTRUCTIONS,
     &zero_fill::SHARE,
     &queues::BASELINES,
@@ -40,6 +42,7 @@ pub const ALL: &[&Bench] = &[
     &rmap::BYTES,
     &rmap::LOCKS,
     &kernel_map::FIND,
+    &find_space::HINTS,
     &kernel_map::TABLES,
 ];
 

@@ -5,14 +5,8 @@
 
 use super::Held;
 use super::by_entry::{Entries, in_hole};
-
-/// Holes of `len` bytes at multiples of `align` are nowhere below `at`.
-#[derive(Clone, Copy, Default)]
-struct Hint {
-    len: u64,
-    align: u64,
-    at: u64,
-}
+use super::hinted::below_no_hint;
+use super::hints::Hints;
 
 /// A sorted list with hints.
 #[derive(Default)]
@@ -20,9 +14,9 @@ pub struct Linear {
     list: Vec<Held>,
     /// Index of the entry that was found last.
     last: usize,
-    hints: [Hint; 4],
-    /// The hint that is overwritten next.
-    oldest: usize,
+    hints: Hints,
+    /// Entries that the last search for room looked at.
+    visits: u64,
 }
 
 impl Linear {
@@ -49,12 +43,9 @@ impl Linear {
         (self.list[i].start == start).then_some(i)
     }
 
-    /// Something below `from` became free: no hint may say more than that.
-    fn freed(&mut self, from: u64) {
-        for hint in &mut self.hints {
-            // The hole may begin further down, at the entry before.
-            hint.at = hint.at.min(from);
-        }
+    /// Entries that the last search for room looked at.
+    pub fn visits(&self) -> u64 {
+        self.visits
     }
 
     /// Where the hole that `at` lies in, or ends at, begins.
@@ -79,7 +70,7 @@ impl Entries for Linear {
         if let Some(i) = self.index(start) {
             self.list.remove(i);
             let from = self.hole_before(start);
-            self.freed(from);
+            self.hints.freed(from);
         }
     }
 
@@ -93,7 +84,7 @@ impl Entries for Linear {
     fn resize(&mut self, start: u64, end: u64) {
         if let Some(i) = self.index(start) {
             self.list[i].end = end;
-            self.freed(end);
+            self.hints.freed(end);
         }
     }
 
@@ -101,7 +92,7 @@ impl Entries for Linear {
         if let Some(i) = self.index(start) {
             self.list[i].start = to;
             let from = self.hole_before(start);
-            self.freed(from);
+            self.hints.freed(from);
         }
     }
 
@@ -112,9 +103,8 @@ impl Entries for Linear {
     }
 
     fn find(&mut self, len: u64, align: u64, lo: u64, hi: u64) -> Option<u64> {
-        // A hint holds for whatever is at least as large and as aligned.
-        let known = self.hints.iter().filter(|h| h.align != 0 && h.len <= len && h.align <= align).map(|h| h.at).max();
-        let begin = known.unwrap_or(0).max(lo);
+        let begin = self.hints.begin(len, align, lo);
+        self.visits = 1;
         let mut i = self.upto(begin);
         let mut from = i.checked_sub(1).map_or(0, |i| self.list[i].end);
         let found = loop {
@@ -127,15 +117,10 @@ impl Entries for Linear {
                 _ => break None,
             }
             i += 1;
+            self.visits += 1;
         };
-        // Only a search from the bottom, or from where a hint said, tells that nothing lies below.
-        if let Some(at) = found.filter(|_| known.unwrap_or(0) >= lo || lo == 0) {
-            let same = self.hints.iter().position(|h| h.len == len && h.align == align);
-            let slot = same.unwrap_or_else(|| {
-                self.oldest = (self.oldest + 1) % self.hints.len();
-                self.oldest
-            });
-            self.hints[slot] = Hint { len, align, at };
+        if let Some(at) = found {
+            self.hints.found(len, align, lo, at);
         }
         found
     }
@@ -152,15 +137,6 @@ impl Entries for Linear {
             }
             last = e.end;
         }
-        for h in self.hints.iter().filter(|h| h.align != 0) {
-            let mut from = 0;
-            for to in self.list.iter().map(|e| e.start).chain([u64::MAX]) {
-                if let Some(at) = in_hole(h.len, h.align, (0, u64::MAX), (from, to)).filter(|at| *at < h.at) {
-                    return Err(format!("room for {:#x} at {at:#x} below the hint {:#x}", h.len, h.at));
-                }
-                from = self.list.iter().find(|e| e.start == to).map_or(to, |e| e.end);
-            }
-        }
-        Ok(())
+        below_no_hint(&self.hints, &self.list)
     }
 }

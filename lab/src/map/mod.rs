@@ -5,6 +5,8 @@
 //! narrower [`Entries`] and get the operations from [`by_entry`]; [`ours::Ours`] drives production's tree as `quire_vm::map` does.
 
 pub mod by_entry;
+pub mod hinted;
+pub mod hints;
 pub mod linear;
 pub mod ordered;
 pub mod ours;

@@ -4,6 +4,7 @@
 use super::{AddressMap, Held, Taken};
 use quire_sync::PerCpu;
 use quire_sync::epoch::{Domain, Retired, Slot};
+use quire_sync::record;
 use quire_vm::OutOfMemory;
 use quire_vm::map::tree::{Item, NodeAlloc, NodeSize, Owner, Tree};
 use std::alloc::Layout;
@@ -170,12 +171,14 @@ impl<const F: usize> Ours<F> {
     }
 
     fn held(item: &Item<Record>) -> Held {
+        record::read(item.value.as_ptr());
         // SAFETY: the tree's items have records that live while they are in it.
         unsafe { item.value.as_ref() }.held
     }
 
     fn record(shared: &'static Shared, held: Held) -> NonNull<Record> {
         let at = shared.records.alloc().expect("memory for a record").cast::<Record>();
+        record::wrote(at.as_ptr());
         // SAFETY: fresh memory for a record.
         unsafe { at.write(Record { retired: Retired::new(), shared, held }) };
         at
@@ -220,9 +223,15 @@ impl<const F: usize> Ours<F> {
         known.or_else(|| unsafe { self.tree.before(start) }).filter(|i| i.end == start)
     }
 
-    /// Nodes that a search for room looks at.
-    pub fn nodes_searched(&self, len: u64, align: u64, lo: u64, hi: u64) -> u64 {
-        self.tree.first_fit_visits(&self.owner, len, align, lo, hi).1
+    /// As [`AddressMap::first_fit`], and the nodes that were looked at.
+    pub fn first_fit_visits(&self, len: u64, align: u64, lo: u64, hi: u64) -> (Option<u64>, u64) {
+        self.tree.first_fit_visits(&self.owner, len, align, lo, hi)
+    }
+
+    /// Where the last range ends that begins before `at`; at most `at`.
+    pub fn end_before(&self, at: u64) -> u64 {
+        // SAFETY: one thread.
+        unsafe { self.tree.before(at) }.map_or(0, |i| i.end.min(at))
     }
 }
 

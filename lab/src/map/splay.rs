@@ -21,6 +21,7 @@
 
 use super::by_entry::{Entries, in_hole};
 use super::{Held, PAGE};
+use quire_sync::record;
 
 const NIL: u32 = u32::MAX;
 /// The map's range: gaps at its ends count.
@@ -87,11 +88,15 @@ impl<const AFTER: bool> Splay<AFTER> {
 
     #[inline(always)]
     fn at(&self, n: u32) -> &Node {
-        &self.nodes[n as usize]
+        let node = &self.nodes[n as usize];
+        record::read(node);
+        node
     }
     #[inline(always)]
     fn at_mut(&mut self, n: u32) -> &mut Node {
-        &mut self.nodes[n as usize]
+        let node = &mut self.nodes[n as usize];
+        record::wrote(node);
+        node
     }
 
     /// Where the gap below the next path node begins: at the end of the nearest node below.

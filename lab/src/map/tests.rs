@@ -1,5 +1,6 @@
 //! Every map against a simple model: a protection for each page.
 
+use super::hinted::Hinted;
 use super::linear::Linear;
 use super::ordered::Ordered;
 use super::ours::Ours;
@@ -118,6 +119,11 @@ proptest! {
     #[test]
     fn the_linear_list_and_its_hints_agree_with_the_model(ops in prop::collection::vec(op(), 1..120)) {
         agrees(Linear::new(), &ops)?;
+    }
+
+    #[test]
+    fn productions_tree_with_hints_agrees_with_the_model(ops in prop::collection::vec(op(), 1..120)) {
+        agrees(Hinted::<4>::new(), &ops)?;
     }
 
     #[test]

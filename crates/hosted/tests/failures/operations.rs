@@ -3,7 +3,7 @@
 
 use crate::world::*;
 use quire_hosted::{Simulate, Simulated};
-use quire_vm::map::{Advice, MapRequest, Move, Placement, Wire};
+use quire_vm::map::{Advice, Inherit, MapRequest, Move, Placement, Wire};
 use quire_vm::object::ObjectRef;
 use quire_vm::{Access, MemoryType, PAGE_SIZE, Prot, Space, VirtRange};
 use std::convert::Infallible;
@@ -218,8 +218,8 @@ pub fn operations<F: Simulate>() -> Vec<Operation<F>> {
                 });
             },
         ),
-        op("advise against inheritance", |w| advise(w, PRIVATE + 4, 4, Advice::DontFork), same),
-        op("advise to wipe", |w| advise(w, FORKED + 4, 4, Advice::WipeOnFork), same),
+        op("leave out of forks", |w| Ok(w.space.inherit(range(PRIVATE + 4, 4), Inherit::NONE)?), same),
+        op("wipe in forks", |w| Ok(w.space.inherit(range(FORKED + 4, 4), Inherit::ZERO)?), same),
         op("make resident for stores", |w| advise(w, PRIVATE, 32, Advice::PopulateWrite), same),
         op("make resident for loads", |w| advise(w, TEXT, 16, Advice::PopulateRead), same),
         free("advise to read ahead", |w| advise(w, TEXT, 16, Advice::WillNeed), same),

@@ -5,7 +5,7 @@ use crate::world::{LANE_PAGES, SpaceModel};
 use quire_hosted::Simulate;
 use quire_hosted::model::{Fate, State};
 use quire_vm::flush::Obligation;
-use quire_vm::map::{Advice, MapRequest, Placement};
+use quire_vm::map::{Advice, Content, Inherit, MapRequest, Placement};
 use quire_vm::{FaultError, MapError, PAGE_SIZE, Pmap, Table, VirtRange};
 
 /// Words of the volatile object, in their highest byte.
@@ -19,30 +19,34 @@ const fn stacks<F: Simulate>() -> u64 {
 impl<F: Simulate> Worker<'_, F> {
     pub fn inherit(&mut self, model: &SpaceModel<F>) {
         let run = self.run(model);
-        let (advice, fate) = [
-            (Advice::DontFork, Fate::Leave),
-            (Advice::DoFork, Fate::Unknown),
-            (Advice::WipeOnFork, Fate::Wipe),
-            (Advice::KeepOnFork, Fate::Unknown),
-        ][self.random(4)];
-        self.doing = format!("advise {run:?} {advice:?}");
+        let only = |included, content| Inherit { included, content };
+        let (how, fate) = [
+            (Inherit::NONE, Fate::Leave),
+            (only(Some(true), None), Fate::Unknown),
+            (only(None, Some(Content::Zero)), Fate::Wipe),
+            (only(None, Some(Content::Copy)), Fate::Unknown),
+            (Inherit::COPY, Fate::Keep),
+            (Inherit::SHARE, Fate::Keep),
+        ][self.random(6)];
+        self.doing = format!("inherit {run:?} {how:?}");
         let mut pages = self.own(model);
         let r = self.range(&run);
-        let (done, span) = self.world.during(|| model.space.advise(r, advice));
+        let (done, span) = self.world.during(|| model.space.inherit(r, how));
         // Two flags, of which either decides: what the model does not tell apart it forgets.
         let known = |old: Fate| match (old, fate) {
+            (_, Fate::Keep) => Fate::Keep,
             (Fate::Keep, Fate::Unknown) => Fate::Keep,
             (Fate::Keep, new) => new,
             (old, new) if old == new => old,
-            (Fate::Leave, Fate::Unknown) if advice == Advice::DoFork => Fate::Keep,
-            (Fate::Wipe, Fate::Unknown) if advice == Advice::KeepOnFork => Fate::Keep,
+            (Fate::Leave, Fate::Unknown) if how.content.is_none() => Fate::Keep,
+            (Fate::Wipe, Fate::Unknown) if how.included.is_none() => Fate::Keep,
             _ => Fate::Unknown,
         };
         match done {
-            Err(MapError::Invalid) if advice == Advice::WipeOnFork => {}
+            Err(MapError::Invalid) if matches!(how.content, Some(Content::Zero | Content::Share)) => {}
             Err(MapError::OutOfMemory) => self.no_memory(),
             Ok(()) | Err(MapError::NotMapped) => {
-                // Nothing that is not mapped keeps advice.
+                // Nothing that is not mapped keeps what it was told.
                 for i in run.clone() {
                     let (old, certain) = (pages[i].fate(), pages[i].certain());
                     match certain {

@@ -141,7 +141,7 @@ pub enum Op {
     Fork,
     Exit,
     Speculate,
-    /// Advice on what forks make of a range.
+    /// What forks make of a range.
     Inherit,
     /// A leaf is dropped: page tables are only a cache.
     Forget,

@@ -6,7 +6,7 @@ use crate::machine::Machine;
 use crate::user::USER_END;
 use crate::{Ctx, user};
 use linux_raw_sys::general as raw;
-use quire_vm::map::{Advice, Flags};
+use quire_vm::map::{Advice, Content, Flags, Inherit};
 use quire_vm::{Access, FaultError, MapError, PAGE_SIZE, Prot, VirtRange};
 
 /// `start` aligned (else EINVAL), `len` rounded up; an empty range is `None`.
@@ -66,6 +66,16 @@ fn fault_in<M: Machine>(
     Ok(())
 }
 
+/// Advice about forks.
+fn inherit<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, how: Inherit) -> Result<usize, Errno> {
+    let Some(range) = checked(address, len)? else { return Ok(0) };
+    if range.end > USER_END {
+        return Err(Errno::ENOMEM);
+    }
+    ctx.space()?.inherit(range, how)?;
+    Ok(0)
+}
+
 /// `madvise`
 pub fn sys_madvise<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, what: u32) -> Result<usize, Errno> {
     let advice = match what {
@@ -74,10 +84,14 @@ pub fn sys_madvise<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, wha
         raw::MADV_DONTNEED | raw::MADV_DONTNEED_LOCKED => Advice::DontNeed,
         raw::MADV_FREE => Advice::Free,
         raw::MADV_REMOVE => Advice::Remove,
-        raw::MADV_DONTFORK => Advice::DontFork,
-        raw::MADV_DOFORK => Advice::DoFork,
-        raw::MADV_WIPEONFORK => Advice::WipeOnFork,
-        raw::MADV_KEEPONFORK => Advice::KeepOnFork,
+        raw::MADV_DONTFORK => return inherit(ctx, address, len, Inherit::NONE),
+        raw::MADV_DOFORK => return inherit(ctx, address, len, Inherit { included: Some(true), content: None }),
+        raw::MADV_WIPEONFORK => {
+            return inherit(ctx, address, len, Inherit { included: None, content: Some(Content::Zero) });
+        }
+        raw::MADV_KEEPONFORK => {
+            return inherit(ctx, address, len, Inherit { included: None, content: Some(Content::Copy) });
+        }
         // Hints about merging, huge pages, core files and ageing: there is nothing to do, but the range must be right.
         raw::MADV_MERGEABLE
         | raw::MADV_UNMERGEABLE

@@ -40,14 +40,6 @@ pub enum Advice {
     /// It is not needed soon: its pages are paged out, where that is possible, and come back when they are used. Not pages
     /// that other spaces show.
     PageOut,
-    /// A fork leaves the range out.
-    DontFork,
-    /// A fork includes it again.
-    DoFork,
-    /// A fork gives the child fresh, empty memory there (private anonymous memory only).
-    WipeOnFork,
-    /// A fork gives the child the content again.
-    KeepOnFork,
     /// Made resident now, for loads; errors are reported.
     PopulateRead,
     /// Made resident now, for stores; errors are reported.
@@ -72,10 +64,6 @@ impl<M: Machine> Space<M> {
             Advice::DontNeed | Advice::Free => self.forget(range, advice),
             Advice::Remove => self.punch(range),
             Advice::PageOut => self.page_out(range),
-            Advice::DontFork => self.change_flags(range, Flags::DONT_FORK, Flags::empty()),
-            Advice::DoFork => self.change_flags(range, Flags::empty(), Flags::DONT_FORK),
-            Advice::WipeOnFork => self.change_flags(range, Flags::WIPE_ON_FORK, Flags::empty()),
-            Advice::KeepOnFork => self.change_flags(range, Flags::empty(), Flags::WIPE_ON_FORK),
         }
     }
 
@@ -281,27 +269,10 @@ impl<M: Machine> Space<M> {
         }
         result
     }
-
-    fn change_flags(&self, range: VirtRange, set: Flags, clear: Flags) -> Result<(), MapError> {
-        let writer = self.write(range)?;
-        let wiped = set.contains(Flags::WIPE_ON_FORK);
-        if wiped && writer.overlapping(range.start, range.end).any(|e| e.shared() || shows_file(e)) {
-            return Err(MapError::Invalid);
-        }
-        let result = covered(&writer, range);
-        let changed = |e: &Entry<M>| {
-            let mut a = e.attributes();
-            a.flags = (a.flags | set) - clear;
-            a
-        };
-        let mut update = Update::new(self, writer, range);
-        update.change(range, changed)?;
-        update.apply(Work::None)?;
-        result
-    }
 }
 
-fn covered<M: Machine>(writer: &Writer<'_, M>, range: VirtRange) -> Result<(), MapError> {
+/// Whether there is no hole in `range`.
+pub(super) fn covered<M: Machine>(writer: &Writer<'_, M>, range: VirtRange) -> Result<(), MapError> {
     let mut at = range.start;
     for e in writer.overlapping(range.start, range.end) {
         if e.range().start > at {
@@ -312,7 +283,7 @@ fn covered<M: Machine>(writer: &Writer<'_, M>, range: VirtRange) -> Result<(), M
     if at >= range.end { Ok(()) } else { Err(MapError::NotMapped) }
 }
 
-fn shows_file<M: Machine>(entry: &Entry<M>) -> bool {
+pub(super) fn shows_file<M: Machine>(entry: &Entry<M>) -> bool {
     layers(entry.front()).any(|b| b.object().is_some_and(|o| !o.is_private()))
 }
 

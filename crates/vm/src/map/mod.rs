@@ -16,6 +16,7 @@
 //! | unmap | the ends of entries that reach beyond | cleared |
 //! | protect | the same chains, other rights | weakened, where rights are lost |
 //! | remap | the same chain elsewhere | cleared at the old place, and refault |
+//! | inherit, wire | the same chains, other flags | none |
 //! | advise (free) | fresh ones, where layers lie behind | cleared |
 //! | grow a stack | one more page or more at the lower end | none |
 //! | fork | new fronts for parent and child | stores taken away from private ones |
@@ -37,10 +38,13 @@ mod check;
 mod entry;
 mod fork;
 mod idle;
+mod inherit;
 pub mod kernel;
 mod leaves;
 mod look;
 mod memory;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod outside;
 mod piece;
 mod place;
 mod populate;
@@ -62,6 +66,7 @@ pub use arenas::{Moment, SPAN};
 pub use entry::{Attributes, Entry, Flags, Tag};
 pub(crate) use idle::refill;
 pub use idle::{Dropped, SMALL};
+pub use inherit::{Content, Inherit};
 pub use look::EntryInfo;
 pub use memory::{FAN_OUT, MapMemory};
 pub use place::{MapRequest, Placement};

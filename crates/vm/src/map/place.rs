@@ -263,12 +263,16 @@ fn validate<M: Machine>(r: &MapRequest<M>) -> Result<u64, MapError> {
     if !r.max_prot.contains(r.prot) {
         return Err(MapError::Protection);
     }
+    // What a stack grows by is memory of its own.
+    if r.grows_down && (r.shared || r.object.is_some()) {
+        return Err(MapError::Invalid);
+    }
     let Some((object, offset)) = &r.object else { return Ok(0) };
     if object.device().is_some() && !r.shared {
         return Err(MapError::Invalid);
     }
     let end = offset.checked_add(r.len).ok_or(MapError::Invalid)?;
-    if !offset.is_multiple_of(PAGE_SIZE) || end > i64::MAX as u64 || r.grows_down {
+    if !offset.is_multiple_of(PAGE_SIZE) || end > i64::MAX as u64 {
         return Err(MapError::Invalid);
     }
     Ok(offset / PAGE_SIZE)

@@ -27,7 +27,7 @@ impl<M: Machine> Space<M> {
     /// entry ([`MapError::NotMapped`]). An empty `old`, of a shared mapping, makes a second mapping of the same pages.
     /// `keep_old`: the old range stays mapped, but (where it is private) as new; the mapping moves in any case.
     pub fn remap(&self, old: VirtRange, new_len: u64, how: Move, keep_old: bool) -> Result<u64, MapError> {
-        let twice = old.is_empty();
+        let twice = old.start == old.end;
         if twice {
             self.valid(VirtRange {
                 start: old.start,
@@ -85,7 +85,7 @@ impl<M: Machine> Space<M> {
         to: Option<VirtRange>,
         keep_old: bool,
     ) -> Result<u64, MapError> {
-        let twice = old.is_empty();
+        let twice = old.start == old.end;
         let stays = how == Move::No || (how == Move::May && !keep_old);
         let mut writer = self.write_at(old.start).0;
         let mut everything = false;

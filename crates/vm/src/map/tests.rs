@@ -389,21 +389,41 @@ fn a_fork_leaves_out_or_wipes_what_it_was_told_to() {
     let s = System::new();
     map(&s, 0, 6);
     (0..6).for_each(|n| store(&s, n, 2));
-    s.advise(range(0, 2), Advice::DontFork).unwrap();
-    s.advise(range(2, 2), Advice::WipeOnFork).unwrap();
+    s.inherit(range(0, 2), Inherit::NONE).unwrap();
+    s.inherit(range(2, 2), Inherit::ZERO).unwrap();
     let child = s.fork().unwrap();
     assert_eq!(load(&child, 0), Err(FaultError::NotMapped));
     assert_eq!((load(&child, 2), load(&child, 4)), (Ok(0), Ok(2)));
     child.check(true).unwrap();
     drop(child);
     map(&s, 20, 6);
-    s.advise(range(20, 2), Advice::DontFork).unwrap();
-    s.advise(range(22, 2), Advice::WipeOnFork).unwrap();
+    s.inherit(range(20, 2), Inherit::NONE).unwrap();
+    s.inherit(range(22, 2), Inherit::ZERO).unwrap();
     assert_eq!(entries(&s)[3..], [(20, 22, RW), (22, 24, RW), (24, 26, RW)]);
-    s.advise(range(20, 6), Advice::DoFork).unwrap();
-    s.advise(range(20, 6), Advice::KeepOnFork).unwrap();
+    let again = Inherit { included: Some(true), content: None };
+    s.inherit(range(20, 6), again).unwrap();
+    assert_eq!(
+        entries(&s)[3..],
+        [(20, 22, RW), (22, 24, RW), (24, 26, RW)],
+        "what is included again may still be wiped"
+    );
+    s.inherit(range(20, 6), Inherit::COPY).unwrap();
     assert_eq!(entries(&s)[3..], [(20, 26, RW)]);
-    assert_eq!(s.advise(range(5, 2), Advice::DontFork), Err(MapError::NotMapped));
+    assert_eq!(s.inherit(range(5, 2), Inherit::NONE), Err(MapError::NotMapped));
+    // A range that is left out remembers what it would hold.
+    s.inherit(range(20, 2), Inherit::ZERO).unwrap();
+    s.inherit(range(20, 2), Inherit::NONE).unwrap();
+    s.inherit(range(20, 2), again).unwrap();
+    store(&s, 20, 7);
+    assert_eq!(load(&s.fork().unwrap(), 20), Ok(0));
+    // Shared memory is shared, private memory never.
+    s.map(&MapRequest { shared: true, ..request(30, 4) }).unwrap();
+    s.inherit(range(30, 4), Inherit::SHARE).unwrap();
+    assert_eq!(s.inherit(range(30, 4), Inherit::ZERO), Err(MapError::Invalid));
+    assert_eq!(s.inherit(range(24, 10), Inherit::SHARE), Err(MapError::Invalid));
+    let child = s.fork().unwrap();
+    store(&child, 30, 9);
+    assert_eq!(load(&s, 30), Ok(9));
 }
 
 #[test]
@@ -478,7 +498,7 @@ fn a_failed_allocation_anywhere_changes_nothing() {
         ("move", |s| s.remap(range(3, 2), 6 * PAGE_SIZE, Move::To(page(200)), false).map(|_| ())),
         ("keep", |s| s.remap(range(3, 2), 2 * PAGE_SIZE, Move::To(page(200)), true).map(|_| ())),
         ("grow", |s| s.remap(range(8, 6), 12 * PAGE_SIZE, Move::May, false).map(|_| ())),
-        ("flags", |s| s.advise(range(2, 9), Advice::DontFork)),
+        ("flags", |s| s.inherit(range(2, 9), Inherit::NONE)),
         ("fork", |s| s.fork().map(|_| ())),
     ];
     for (name, op) in ops {

@@ -1,4 +1,10 @@
 //! Finding room: the lowest hole that fits.
+//!
+//! # Cost
+//! At most two nodes a level, for lengths whose alignment is a page. A subtree is entered where it says that its largest hole is
+//! large enough (T2), and then has one that fits, unless that hole lies below `lo` or above `hi` in part. Only the one subtree a level
+//! that `lo` lies in can be left without a find and the search go on to its right; the one that `hi` lies in ends it. To the right of
+//! `lo`'s path the first subtree entered gives the answer, and by the same argument so does the first one in it.
 
 use super::node::Node;
 use super::{NodeAlloc, Owner, Tree};

@@ -244,6 +244,52 @@ fn a_hole_that_only_luck_aligns_is_found_when_nothing_else_is_left() {
     assert_eq!(p.tree.first_fit(&p.owner, 4 * PAGE, 16 * PAGE, 0, 64 * PAGE), None);
 }
 
+/// `n` pages with a page between any two, then holes of two pages and more where some go; how deep the tree is.
+fn fragmented(n: u64) -> (Tree<u64, Boxes, 11>, Owner, u64) {
+    let (tree, mut owner) = Tree::new(Boxes);
+    let value = NonNull::dangling();
+    let all = (0..n).map(|i| Item { start: 2 * i * PAGE, end: (2 * i + 1) * PAGE, value });
+    let change = tree.prepare(&mut owner, 0, 2 * n * PAGE, n as usize, all).unwrap();
+    tree.commit(&mut owner, change);
+    let mut x = 1u64;
+    for _ in 0..n / 50 {
+        x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        // Few of many pages, many of few.
+        let (at, pages) = ((x >> 20) % (2 * n - 40), 1 << ((x >> 60) % 5).min((x >> 56) % 5));
+        let change = tree.prepare(&mut owner, at * PAGE, (at + pages) * PAGE, 0, core::iter::empty()).unwrap();
+        tree.commit(&mut owner, change);
+    }
+    // SAFETY: the writer.
+    let levels = unsafe { (*tree.root.load(Ordering::Relaxed)).level } as u64 + 1;
+    (tree, owner, levels)
+}
+
+#[test]
+fn finding_room_looks_at_two_nodes_a_level_at_most_however_many_entries_there_are() {
+    let live = LIVE.get();
+    let mut most = Vec::new();
+    for n in [1000u64, 10_000, 100_000, 1_000_000] {
+        let (mut tree, owner, levels) = fragmented(n);
+        let mut worst = 0;
+        for k in 0..200 {
+            let lo = n / 200 * k * 2 * PAGE;
+            for pages in [1, 2, 3, 5, 9, 17, 33, 1 << 30] {
+                let (found, visits) = tree.first_fit_visits(&owner, pages * PAGE, PAGE, lo, 2 * n * PAGE);
+                // SAFETY: the writer.
+                assert!(found.is_none_or(|at| unsafe { tree.next(at) }.is_none_or(|i| i.start >= at + pages * PAGE)));
+                assert!(visits <= 2 * levels, "{visits} nodes of {n} entries on {levels} levels");
+                worst = visits.max(worst);
+            }
+        }
+        most.push(worst);
+        // SAFETY: nobody else has it.
+        unsafe { tree.free_all() };
+    }
+    // O(log n): ten times the entries are a level more, mostly, or a little more than one.
+    assert!(most.windows(2).all(|w| w[1] <= w[0] + 4), "{most:?}");
+    assert_eq!(LIVE.get(), live);
+}
+
 #[test]
 fn readers_beside_a_writer_see_every_item_that_stays() {
     use quire_sync::epoch::{Domain, Slot};

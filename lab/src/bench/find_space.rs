@@ -1,0 +1,147 @@
+//! Finding room among 100,000 kernel stacks that come and go: production's tree without hints and with them, and the linear list
+//! that hints were made for.
+
+use super::{Bench, Build, Line, Report};
+use crate::map::hinted::Hinted;
+use crate::map::linear::Linear;
+use crate::map::ours::Ours;
+use crate::map::workload::Random;
+use crate::map::{AddressMap, PAGE};
+use crate::{Failure, harness};
+use quire_vm::map::FAN_OUT;
+
+/// Ranges.
+const STACKS: usize = 100_000;
+/// Where the kernel's addresses begin and end.
+const LO: u64 = 1 << 40;
+const HI: u64 = LO + (1 << 36);
+/// A guard and four pages; a buffer takes a guard and one page.
+const STACK: u64 = 5 * PAGE;
+const BUFFER: u64 = 2 * PAGE;
+
+/// Nodes and times, with and without hints.
+pub const HINTS: Bench = Bench {
+    build: Build::Native,
+    lines: &[
+        Line {
+            name: "findspace_nodes_churn",
+            unit: "nodes",
+            how: "Production's tree with 100,000 ranges, stacks of four pages and buffers of one, guards included, of which every third \
+                  was unmapped; then 50,000 times one at random goes and another, every fourth a buffer, takes the lowest hole. Nodes \
+                  that a search looks at, mean.",
+        },
+        Line {
+            name: "findspace_nodes_churn_hints",
+            unit: "nodes",
+            how: "The same behind four hints by size and alignment.",
+        },
+        Line {
+            name: "findspace_entries_churn_linear",
+            unit: "entries",
+            how: "Entries that a linear scan behind the same hints looks at, mean of 1,000 searches.",
+        },
+        Line {
+            name: "findspace_time_churn",
+            unit: "ns/op",
+            how: "Median time of one going and coming, without hints.",
+        },
+        Line { name: "findspace_time_churn_hints", unit: "ns/op", how: "The same behind the hints." },
+    ],
+    run: |report| {
+        let nodes = |find: &mut dyn FnMut(u64) -> u64, n: &mut (u64, u64), len| {
+            n.0 += 1;
+            n.1 += find(len);
+        };
+        let mut plain = Ours::<FAN_OUT>::new();
+        let mut n = (0, 0);
+        churn(&mut plain, 50_000, |map, len| {
+            nodes(&mut |len| map.first_fit_visits(len, PAGE, LO, HI).1, &mut n, len);
+        });
+        report.put("findspace_nodes_churn", n.1 as f64 / n.0 as f64);
+        let mut hinted = Hinted::<FAN_OUT>::new();
+        let mut n = (0, 0);
+        churn(&mut hinted, 50_000, |map, len| {
+            nodes(&mut |len| map.first_fit_visits(len, PAGE, LO, HI).1, &mut n, len);
+        });
+        report.put("findspace_nodes_churn_hints", n.1 as f64 / n.0 as f64);
+        let mut linear = Linear::new();
+        let mut n = (0, 0);
+        churn(&mut linear, 1000, |map, len| {
+            map.first_fit(len, PAGE, LO, HI);
+            n = (n.0 + 1, n.1 + map.visits());
+        });
+        report.put("findspace_entries_churn_linear", n.1 as f64 / n.0 as f64);
+        timed(report, "findspace_time_churn", Ours::<FAN_OUT>::new)?;
+        timed(report, "findspace_time_churn_hints", Hinted::<FAN_OUT>::new)
+    },
+};
+
+fn timed<M: AddressMap>(report: &mut Report, name: &str, new: impl Fn() -> M) -> Result<(), Failure> {
+    const OPERATIONS: usize = 50_000;
+    let prepared = || {
+        let mut map = new();
+        let places = fill(&mut map);
+        (map, places)
+    };
+    let seconds = harness::median(name, prepared, |(mut map, mut places)| {
+        come_and_go(&mut map, &mut places, OPERATIONS, |_, _| ());
+        map
+    })?;
+    report.put(name, seconds * 1e9 / OPERATIONS as f64);
+    Ok(())
+}
+
+fn churn<M: AddressMap>(map: &mut M, operations: usize, before: impl FnMut(&mut M, u64)) {
+    let mut places = fill(map);
+    come_and_go(map, &mut places, operations, before);
+}
+
+fn length(n: usize) -> u64 {
+    if n.is_multiple_of(4) { BUFFER } else { STACK }
+}
+
+/// A different protection for neighbours, so that they are not merged: as regions of a kernel map are not.
+fn prot(at: u64) -> u32 {
+    (at / PAGE) as u32
+}
+
+/// Fills the map, then takes every third range away.
+fn fill(map: &mut impl AddressMap) -> Vec<(u64, u64)> {
+    let mut places = Vec::with_capacity(STACKS);
+    let mut at = LO;
+    for n in 0..STACKS {
+        let end = at + length(n);
+        map.insert(at, end, prot(at)).expect("nothing is there");
+        places.push((at, end));
+        at = end;
+    }
+    let mut n = 0;
+    places.retain(|&(start, end)| {
+        n += 1;
+        let goes = n % 3 == 0;
+        if goes {
+            map.remove(start, end);
+        }
+        !goes
+    });
+    places
+}
+
+fn come_and_go<M: AddressMap>(
+    map: &mut M,
+    places: &mut [(u64, u64)],
+    operations: usize,
+    mut before: impl FnMut(&mut M, u64),
+) {
+    let mut random = Random(0x57ac);
+    for n in 0..operations {
+        let i = random.below(places.len() as u64) as usize;
+        let (start, end) = places[i];
+        map.remove(start, end);
+        let len = length(n);
+        before(map, len);
+        let at = map.first_fit(len, PAGE, LO, HI).expect("the window is large enough");
+        map.insert(at, at + len, prot(at)).expect("a hole was found there");
+        places[i] = (at, at + len);
+    }
+}
