@@ -74,7 +74,7 @@ impl<M: Hardware> Memory for Frames<M> {
                 return Err(OutOfMemory);
             }
             Some(t) => t,
-            None => self.0.alloc_frame(Fill::Zeroed, For::User)?.into_pfn(),
+            None => self.0.alloc_frame(Fill::Zeroed, For::Table)?.into_pfn(),
         };
         debug_assert!(self.slots(t).iter().all(|s| s.load(Ordering::Relaxed) == 0), "a new table page is not empty");
         record::own(self.0.machine().frame_ptr(t), PAGE_SIZE as usize, "table");

@@ -30,6 +30,7 @@ mod buddy;
 mod check;
 mod contiguous;
 mod magazine;
+mod reclaim;
 mod stock;
 
 use crate::error::OutOfMemory;
@@ -98,6 +99,8 @@ pub enum Fill {
 pub enum For {
     /// A program's data: refused when only the reserve is left.
     User,
+    /// A program's page table: refused like its data, but kept together with the kernel's frames, since it cannot be moved.
+    Table,
     /// The kernel's own structures: may use the reserve.
     Kernel,
 }
@@ -106,8 +109,12 @@ impl For {
     fn group(self) -> Group {
         match self {
             For::User => Group::User,
-            For::Kernel => Group::Kernel,
+            For::Table | For::Kernel => Group::Kernel,
         }
+    }
+    /// Whether the reserve is kept from it.
+    fn is_limited(self) -> bool {
+        self != For::Kernel
     }
 }
 
@@ -344,10 +351,9 @@ impl<M: Machine> Vm<M> {
         if self.inject_failure() {
             return Err(OutOfMemory);
         }
-        let group = on_behalf.group();
-        let (pfn, zeroed) = match self.pop_frame(fill, group) {
+        let (pfn, zeroed) = match self.pop_frame(fill, on_behalf) {
             Some(got) => got,
-            None => self.pop_frame_at_last(fill, group).ok_or(OutOfMemory)?,
+            None => self.pop_frame_at_last(fill, on_behalf).ok_or(OutOfMemory)?,
         };
         self.page(pfn).set_kind(Kind::Wild);
         self.stats().count(Event::FrameAlloc);
@@ -396,7 +402,7 @@ impl<M: Machine> Vm<M> {
         for i in 0..f.domains.len() {
             let depot = &f.domains[(here + i) % f.domains.len()];
             let mut held = depot.held.lock();
-            if on_behalf == For::User && f.outside() < f.reserve + (1 << order) {
+            if on_behalf.is_limited() && f.outside() < f.reserve + (1 << order) {
                 return None;
             }
             if let Some(pfn) = held.buddy.take(order, on_behalf.group()) {

@@ -142,12 +142,20 @@ impl Taken<'_> {
     pub fn start(self) -> Request {
         let record = self.record;
         self.io.in_flight.fetch_add(1, Ordering::AcqRel);
+        self.io.writing.fetch_add(written(self.record), Ordering::Relaxed);
         if self.io.has_polled() {
             self.io.wake_completer();
         }
         core::mem::forget(self);
         Request(record)
     }
+}
+
+/// Pages that a record which is the caller's writes.
+fn written(record: NonNull<Record>) -> u64 {
+    // SAFETY: the record is the caller's.
+    let body = unsafe { &*record.as_ref().body.get() };
+    if body.direction == Direction::Write { body.len as u64 } else { 0 }
 }
 
 impl Drop for Taken<'_> {
@@ -321,6 +329,8 @@ pub struct Io {
     in_flight: AtomicU64,
     /// Finished, ever.
     finished: AtomicU64,
+    /// Pages that are being written.
+    writing: AtomicU64,
     /// The completion daemon's thread, plus one; 0: none.
     completer: AtomicUsize,
     polled: [SpinLock<Option<&'static dyn Polled>>; POLLED],
@@ -349,6 +359,7 @@ impl Io {
             completed: AtomicPtr::new(ptr::null_mut()),
             in_flight: AtomicU64::new(0),
             finished: AtomicU64::new(0),
+            writing: AtomicU64::new(0),
             completer: AtomicUsize::new(0),
             polled: core::array::from_fn(|_| SpinLock::new(Rank::IO, None)),
             polling: AtomicBool::new(false),
@@ -368,6 +379,11 @@ impl Io {
     /// Reads and writes that were ever finished.
     pub fn finished(&self) -> u64 {
         self.finished.load(Ordering::Acquire)
+    }
+
+    /// Pages that are being written now.
+    pub fn writing(&self) -> u64 {
+        self.writing.load(Ordering::Relaxed)
     }
 
     /// Records that nobody has.
@@ -481,6 +497,7 @@ impl<M: Machine> Vm<M> {
             if let Some(done) = unsafe { body.done.as_ref() } {
                 done.0.store(if result.is_ok() { 1 } else { 2 }, Ordering::Release);
             }
+            io.writing.fetch_sub(written(record), Ordering::Relaxed);
             io.finished.fetch_add(1, Ordering::AcqRel);
             io.in_flight.fetch_sub(1, Ordering::AcqRel);
             io.give(record);

@@ -177,7 +177,7 @@ fn own_slots<M: Machine>(vm: &Vm<M>, pages: &[(u64, Pfn)]) -> (usize, Slots) {
 }
 
 /// Marks a page dirty that the caller holds busy, or by its identity.
-fn stain<M: Machine>(object: &Object<M>, key: u64, page: &Page, pin: &Pinned<'_>) {
+pub(crate) fn stain<M: Machine>(object: &Object<M>, key: u64, page: &Page, pin: &Pinned<'_>) {
     page.set(State::DIRTY);
     object.index().tag_dirty(key, pin);
 }

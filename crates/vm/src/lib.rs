@@ -37,9 +37,11 @@ pub mod index;
 pub mod interval;
 pub mod io;
 mod laundry;
+mod lazy;
 pub mod machine;
 pub mod map;
 pub mod memory_store;
+mod migrate;
 #[cfg(all(test, any(loom, shuttle)))]
 mod models;
 pub mod mutant;

@@ -395,7 +395,7 @@ impl<M: Machine> ObjectRef<M> {
     /// What `pager` has: a file of `bytes` bytes. The pager is used until its [`Pager::released`] is called.
     pub fn with_pager(vm: &'static Vm<M>, pager: &'static dyn Pager, bytes: u64) -> Result<Self, OutOfMemory> {
         if !pager.in_memory() {
-            vm.pageout().note_pager();
+            vm.pageout().note_freeable();
         }
         let pager = Some(NonNull::from(pager));
         Ok(ObjectRef { object: vm.object_memory().objects.alloc(vm, Object::build(vm, bytes, 0, pager))? })

@@ -115,10 +115,12 @@ pub struct Pageout {
     begun: AtomicU64,
     /// The last pass that found nothing.
     hopeless: AtomicU64,
-    /// There was ever an object whose pages are somewhere else too.
-    has_pagers: AtomicBool,
+    /// There was ever an object whose pages are somewhere else too, or memory that was given up.
+    has_freeable: AtomicBool,
     /// One pass at a time.
     hands: Mutex<Hands>,
+    /// One claim of consecutive frames at a time; see [`Vm::alloc_contiguous_reclaiming`].
+    pub(crate) claims: Mutex<()>,
 }
 
 /// Pages in the scan's hands, of one look at one part, each with the identity that it had then.
@@ -152,8 +154,9 @@ impl Pageout {
             daemon: AtomicBool::new(false),
             begun: AtomicU64::new(0),
             hopeless: AtomicU64::new(0),
-            has_pagers: AtomicBool::new(false),
+            has_freeable: AtomicBool::new(false),
             hands: Mutex::new(Hands { active: 0, inactive: 0, laundry: 0 }),
+            claims: Mutex::new(()),
         }
     }
 
@@ -162,9 +165,11 @@ impl Pageout {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// An object has a pager that has its pages.
-    pub(crate) fn note_pager(&self) {
-        self.has_pagers.store(true, Ordering::Relaxed);
+    /// An object has a pager that has its pages, or memory was given up: there may be something to free without swap.
+    pub(crate) fn note_freeable(&self) {
+        if !self.has_freeable.load(Ordering::Relaxed) {
+            self.has_freeable.store(true, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn wake_daemon(&self) {
@@ -199,7 +204,7 @@ impl<M: Machine> Vm<M> {
 
     /// Whether there is anywhere for pages to go. Where not, nothing is worth a look at every page.
     fn can_page_out(&self) -> bool {
-        self.swap().store().is_some() || self.pageout().has_pagers.load(Ordering::Relaxed)
+        self.swap().store().is_some() || self.pageout().has_freeable.load(Ordering::Relaxed)
     }
 
     /// Whether programs get frames.

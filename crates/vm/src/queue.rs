@@ -442,6 +442,13 @@ impl<'q> PartRef<'q> {
         self.number
     }
 
+    /// Shows `f` up to `n` pages at the head, under the lock; they stay.
+    pub fn look(&self, n: usize, f: &mut dyn FnMut(&'static Page)) {
+        let list = self.queues.part(self.queue, self.number).list.lock();
+        let pages = &self.queues.pages;
+        core::iter::successors(list.head, |pfn| pages.get(*pfn).next()).take(n).for_each(|pfn| f(pages.get(pfn)));
+    }
+
     /// Takes up to `n` pages from the head into the caller's hands ([`Place::Isolated`]), under one lock: the longest there
     /// first. `f` gets each, with the lock held: it may keep them and look at their state, no more. Returns how many.
     ///

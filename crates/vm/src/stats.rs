@@ -38,7 +38,7 @@ events! {
     /// Frames handed out.
     FrameAlloc = "pgalloc",
     /// Times that a depot refused a frame for a program: memory was out, or sat with other CPUs.
-    AllocStall = "allocstall",
+    AllocStall = "allocstall_normal",
     /// Frames taken back.
     FrameFree = "pgfree",
     /// Magazine exchanged with the depot.
@@ -64,13 +64,19 @@ events! {
     /// Pages whose write failed.
     WriteFailed = "pgwrite_failed",
     /// Pages that pageout looked at on the inactive queue.
-    Scan = "pgscan",
+    Scan = "pgscan_kswapd",
     /// Pages whose frames were taken by pageout.
-    Steal = "pgsteal",
+    Steal = "pgsteal_kswapd",
     /// Pages that pageout took from the active queue because nobody had referenced them.
     Deactivate = "pgdeactivate",
     /// Pages that pageout gave back to the active queue because somebody had.
     Activate = "pgactivate",
+    /// Pages that programs gave up, to be freed when memory is short.
+    LazyFree = "pglazyfree",
+    /// Pages that left their frames so that those could be part of a run.
+    Migrated = "pgmigrate_success",
+    /// Pages that could not, at that moment or at all.
+    MigrateFailed = "pgmigrate_fail",
     /// Table pages freed because their space was idle.
     TablesDropped = "pagetables_dropped",
     /// Pages mapped by the first fault after that.

@@ -55,7 +55,7 @@ pub(crate) fn steal<M: Machine>(
 }
 
 /// Puts what brings the page back into its place in the index.
-fn leave<M: Machine>(object: &Object<M>, key: u64, page: &Page, pin: &Pinned<'_>) {
+pub(crate) fn leave<M: Machine>(object: &Object<M>, key: u64, page: &Page, pin: &Pinned<'_>) {
     let here = Slot::Page(object.vm().pfn_of_page(page));
     let done = match page.take_swap_slot() {
         Some(slot) => object.index().replace(key, here, Slot::Swap(slot), pin),

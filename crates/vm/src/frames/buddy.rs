@@ -206,12 +206,12 @@ impl Buddy {
             let Some((first, order)) = self.block_of(Pfn(at)) else { return false };
             at = first.0 + (1 << order);
         }
-        self.take_free(start, end);
+        self.take_free(start, end, &mut |_| {});
         true
     }
 
-    /// Takes those of the frames `start..end` that are free here.
-    pub fn take_free(&mut self, start: u64, end: u64) -> u64 {
+    /// Takes those of the frames `start..end` that are free here; `f` gets each. Returns how many.
+    pub fn take_free(&mut self, start: u64, end: u64, f: &mut dyn FnMut(Pfn)) -> u64 {
         let (mut at, mut taken) = (start, 0);
         while at < end {
             let Some((first, order)) = self.block_of(Pfn(at)) else {
@@ -222,7 +222,10 @@ impl Buddy {
             self.unlink(first);
             let (block_start, block_end) = (first.0, first.0 + (1 << order));
             // Else the rest would be joined with what is taken.
-            (start.max(block_start)..end.min(block_end)).for_each(|i| self.pages.get(Pfn(i)).set_kind(Kind::Wild));
+            (start.max(block_start)..end.min(block_end)).for_each(|i| {
+                self.pages.get(Pfn(i)).set_kind(Kind::Wild);
+                f(Pfn(i));
+            });
             self.put_range(block_start, start.max(block_start), group);
             self.put_range(end.min(block_end), block_end, group);
             taken += end.min(block_end) - start.max(block_start);

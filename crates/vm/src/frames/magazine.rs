@@ -1,6 +1,6 @@
 //! Frames in front of the buddy lists: magazines, depots, and the way home.
 
-use super::{Fill, Frames, Group};
+use super::{Fill, For, Frames, Group};
 use crate::machine::{Machine, Pmap};
 use crate::page::{Descriptors, Kind};
 use crate::stats::Event;
@@ -99,7 +99,8 @@ impl Frames {
 
     /// A chain for `domain`'s CPUs: a full one, or one made of pieces; from its own depot or the next that has any.
     #[cold]
-    fn refill(&self, domain: u8, group: Group) -> Chain {
+    fn refill(&self, domain: u8, on_behalf: For) -> Chain {
+        let group = on_behalf.group();
         let count = self.domains.len();
         // The next domain that is not low, and only where each is, one that has any.
         let from = if count == 1 || self.is_low() { count } else { 0 };
@@ -109,7 +110,7 @@ impl Frames {
                 continue;
             }
             let mut held = depot.held.lock();
-            if group == Group::User && self.outside() < self.reserve {
+            if on_behalf.is_limited() && self.outside() < self.reserve {
                 break;
             }
             if let Some(head) = held.full[group as usize] {
@@ -212,7 +213,8 @@ impl Frames {
 impl<M: Machine> Vm<M> {
     /// A frame of `group`, and whether it is zeroed already.
     #[inline]
-    pub(super) fn pop_frame(&self, fill: Fill, group: Group) -> Option<(Pfn, bool)> {
+    pub(super) fn pop_frame(&self, fill: Fill, on_behalf: For) -> Option<(Pfn, bool)> {
+        let group = on_behalf.group();
         let f = self.frames();
         let cpu = preempt_off();
         let magazine = f.magazines.mine(&cpu);
@@ -227,7 +229,7 @@ impl<M: Machine> Vm<M> {
         if stack[0].len == 0 {
             stack.swap(0, 1);
             if stack[0].len == 0 {
-                stack[0] = f.refill(magazine.domain, group);
+                stack[0] = f.refill(magazine.domain, on_behalf);
                 self.stats().count(Event::DepotExchange);
             }
         }
@@ -239,20 +241,20 @@ impl<M: Machine> Vm<M> {
 
     /// Where this CPU has none and the depots give none.
     #[cold]
-    pub(super) fn pop_frame_at_last(&self, fill: Fill, group: Group) -> Option<(Pfn, bool)> {
+    pub(super) fn pop_frame_at_last(&self, fill: Fill, on_behalf: For) -> Option<(Pfn, bool)> {
         let f = self.frames();
         f.wake_daemon();
-        if group == Group::User {
+        if on_behalf.is_limited() {
             self.stats().count(Event::AllocStall);
         }
         // Other CPUs' frames, and table pages kept for later: only where that helps, so that whoever is refused while memory
         // is low does not empty every magazine in vain.
         M::Pmap::reclaim_tables(self);
-        if group == Group::User && f.free() <= f.reserve {
+        if on_behalf.is_limited() && f.free() <= f.reserve {
             return None;
         }
         self.drain_caches();
-        self.pop_frame(fill, group)
+        self.pop_frame(fill, on_behalf)
     }
 
     /// Puts a free frame into this CPU's magazine.

@@ -3,7 +3,6 @@
 //! Each CPU keeps its own few ([`Config::zero_stock`](crate::Config)), in its magazine, under its lock. The stock is taken
 //! from the programs' frames and goes back to the buddy lists with the rest of a magazine; while memory is low none is made.
 
-use super::Group;
 use crate::machine::Machine;
 use crate::page::Kind;
 use crate::types::{PAGE_SIZE, Pfn};
@@ -37,7 +36,7 @@ impl<M: Machine> Vm<M> {
         if f.is_low() || local.lock().zeroed.len >= f.stock {
             return false;
         }
-        let Some((pfn, false)) = self.pop_frame(super::Fill::Any, Group::User) else { return false };
+        let Some((pfn, false)) = self.pop_frame(super::Fill::Any, super::For::User) else { return false };
         // While it is on no list it is somebody's.
         self.page(pfn).set_kind(Kind::Wild);
         // SAFETY: the frame was just taken off the free lists; nobody else uses it.

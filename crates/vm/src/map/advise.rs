@@ -9,6 +9,7 @@ use super::update::Update;
 use crate::backing::Backing;
 use crate::error::MapError;
 use crate::index::{FillError, Slot};
+use crate::lazy;
 use crate::machine::Machine;
 use crate::object::{Object, ObjectRef, What};
 use crate::page::Page;
@@ -33,7 +34,8 @@ pub enum Advice {
     /// Its content is not needed: private memory is as new (zeroes, or the file's content) at the next use; shared memory and
     /// files stay, and are mapped again by faults.
     DontNeed,
-    /// As `DontNeed`, of private anonymous memory only; the content may go at any time until the next store.
+    /// Of private anonymous memory only: the content may go at any time until the next store, and goes when memory is short.
+    /// What lies in swap, which nothing would be gained by reading, goes at once; what others show too stays.
     Free,
     /// The pages go from the shared object itself: a hole is punched.
     Remove,
@@ -61,7 +63,8 @@ impl<M: Machine> Space<M> {
             // Files in memory and anonymous memory have nothing to be read ahead.
             Advice::Normal | Advice::WillNeed => self.covered(range),
             Advice::PopulateRead | Advice::PopulateWrite => self.populate_strictly(range, advice),
-            Advice::DontNeed | Advice::Free => self.forget(range, advice),
+            Advice::DontNeed => self.forget(range),
+            Advice::Free => self.give_up(range),
             Advice::Remove => self.punch(range),
             Advice::PageOut => self.page_out(range),
         }
@@ -83,11 +86,8 @@ impl<M: Machine> Space<M> {
         })
     }
 
-    fn forget(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
+    fn forget(&self, range: VirtRange) -> Result<(), MapError> {
         let writer = self.write(range)?;
-        if advice == Advice::Free && writer.overlapping(range.start, range.end).any(|e| e.shared() || shows_file(e)) {
-            return Err(MapError::Invalid);
-        }
         // One entry after the other, each looked up anew: an entry may give way to others.
         let mut at = range.start;
         let mut writer = Some(writer);
@@ -231,11 +231,29 @@ impl<M: Machine> Space<M> {
     }
 
     fn page_out(&self, range: VirtRange) -> Result<(), MapError> {
+        self.each_own_layer(range, &mut steal::push_out)
+    }
+
+    /// Contents are given up, lazily: no entry changes, so no fault has to be kept away, and forks may run beside.
+    fn give_up(&self, range: VirtRange) -> Result<(), MapError> {
+        if self.write(range)?.overlapping(range.start, range.end).any(|e| e.shared() || shows_file(e)) {
+            return Err(MapError::Invalid);
+        }
+        self.each_own_layer(range, &mut lazy::give_up)
+    }
+
+    /// Calls `f` for each layer of `range` that no other chain shows, and for shared memory, with nothing held but a reference
+    /// on the object.
+    fn each_own_layer(
+        &self,
+        range: VirtRange,
+        f: &mut dyn FnMut(&Object<M>, Range<u64>, &mut MaySleep),
+    ) -> Result<(), MapError> {
         let mut may = MaySleep::here();
         let mut at = range.start;
         let mut result = Ok(());
         while at < range.end {
-            // Layer after layer, each with nothing held but a reference.
+            // Layer after layer.
             let mut depth = 0;
             loop {
                 let found = {
@@ -263,7 +281,7 @@ impl<M: Machine> Space<M> {
                     }
                 };
                 let (n, object, keys) = found;
-                steal::push_out(object.object(), keys, &mut may);
+                f(object.object(), keys, &mut may);
                 depth = n + 1;
             }
         }

@@ -357,7 +357,7 @@ fn memory_that_is_not_needed_is_zero_afterwards_on_both_sides_of_a_fork() {
     assert_eq!(load(&child, 3), Ok(0), "a page over a cut leaves the cut");
     child.check(true).unwrap();
     drop(child);
-    s.advise(range(0, 8), Advice::Free).unwrap();
+    s.advise(range(0, 8), Advice::DontNeed).unwrap();
     assert_eq!(s.stats().resident_pages, 0);
     assert!((0..8).all(|n| load(&s, n) == Ok(0)));
     assert_eq!(entries(&s).len(), 1);
