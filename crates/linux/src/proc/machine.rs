@@ -47,6 +47,7 @@ pub(super) fn memory_info<M: Machine>(about: &About<M>, out: &mut Text) -> Resul
     let kib = |pages: u64| pages * KIB_A_PAGE;
     let (total, free) = (vm.frames().total(), vm.frames().free());
     let slabs: u64 = slab_frames(about);
+    let [active, inactive, laundry] = queue_lengths(about);
     let rows = [
         ("MemTotal", total),
         ("MemFree", free),
@@ -54,12 +55,12 @@ pub(super) fn memory_info<M: Machine>(about: &About<M>, out: &mut Text) -> Resul
         ("Buffers", 0),
         ("Cached", 0),
         ("SwapCached", 0),
-        ("Active", vm.queues().len(Queue::Active)),
-        ("Inactive", vm.queues().len(Queue::Inactive) + vm.queues().len(Queue::Laundry)),
+        ("Active", active),
+        ("Inactive", inactive + laundry),
         ("SwapTotal", vm.swap().total()),
         ("SwapFree", vm.swap().free()),
-        ("Dirty", 0),
-        ("Writeback", 0),
+        ("Dirty", laundry),
+        ("Writeback", vm.io().writing()),
         ("AnonPages", 0),
         ("Mapped", 0),
         ("Shmem", 0),
@@ -77,6 +78,13 @@ pub(super) fn memory_info<M: Machine>(about: &About<M>, out: &mut Text) -> Resul
         put!(out, "{label:<16}{:>8} kB\n", kib(pages))?;
     }
     Ok(())
+}
+
+/// Pages that are active, inactive and waiting to be written, those included that are on their way there.
+fn queue_lengths<M: Machine>(about: &About<M>) -> [u64; 3] {
+    let queues = about.0.vm.queues();
+    queues.drain_batches();
+    Queue::ALL.map(|queue| queues.len(queue))
 }
 
 fn slab_frames<M: Machine>(about: &About<M>) -> u64 {
@@ -141,7 +149,18 @@ pub(super) fn version<M: Machine>(_about: &About<M>, out: &mut Text) -> Result<(
 
 pub(super) fn vm_stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     let vm = about.0.vm;
-    put!(out, "nr_free_pages {}\n", vm.frames().free())?;
+    let [active, inactive, laundry] = queue_lengths(about);
+    let now = [
+        ("nr_free_pages", vm.frames().free()),
+        ("nr_active", active),
+        ("nr_inactive", inactive),
+        ("nr_laundry", laundry),
+        ("nr_dirty", laundry),
+        ("nr_writeback", vm.io().writing()),
+    ];
+    for (name, pages) in now {
+        put!(out, "{name} {pages}\n")?;
+    }
     for event in Event::ALL {
         put!(out, "{} {}\n", event.name(), vm.stats().total(*event))?;
     }
