@@ -57,12 +57,14 @@ fn with_daemons_too() {
     m.vm.queues().check(true).unwrap();
 }
 
-/// Fails when it is polled for the third time.
+/// Fails when CPU 1 polls it for the third time.
 struct Breaks(AtomicU32);
 
 impl Polled for Breaks {
     fn poll(&self) -> bool {
-        assert_ne!(self.0.fetch_add(1, Ordering::Relaxed), 3, "the daemon breaks");
+        if quire_sync::current_cpu() == 1 {
+            assert_ne!(self.0.fetch_add(1, Ordering::Relaxed), 2, "the daemon breaks");
+        }
         false
     }
 }
@@ -81,6 +83,11 @@ fn a_daemon_that_dies_leaves_its_work_to_who_waits() {
             std::thread::yield_now();
         }
         overcommit(&m, 800);
+        // Each look is a poll: it dies at the latest now.
+        while !daemon.is_finished() {
+            m.vm.io().wake_completer();
+            std::thread::yield_now();
+        }
         assert!(daemon.join().is_err(), "it died of its panic, while threads waited for it");
     });
 }
