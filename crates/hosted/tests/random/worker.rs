@@ -381,7 +381,11 @@ impl<'w, F: Simulate> Worker<'w, F> {
         self.doing = format!("advise {run:?} {advice:?}");
         let mut pages = self.own(model);
         let r = self.range(&run);
-        let (done, span) = self.world.during(|| model.space.advise(r, advice));
+        let (done, span) = self.world.during(|| {
+            let done = model.space.advise(r, advice);
+            // What is given up may be there or not; after this it is not.
+            if advice == Advice::Free && done.is_ok() { model.space.advise(r, Advice::DontNeed) } else { done }
+        });
         if advice == Advice::Free {
             match done {
                 // Files and shared memory are not freed.
