@@ -104,7 +104,7 @@ impl<'e, M: Machine> At<'e, M> {
 
     /// Takes the leaf at the address away, and owes the flush after which no CPU translates by it.
     #[inline]
-    fn take_away(&self, owed: &mut Obligation<'e, M>, pin: &Pinned<'_>) -> Result<(), OutOfMemory> {
+    pub fn take_away(&self, owed: &mut Obligation<'e, M>, pin: &Pinned<'_>) -> Result<(), OutOfMemory> {
         let mut table = self.pmap.table(self.vm, self.va, pin)?;
         match table.remove(self.va, owed) {
             None if table.unflushed() => owed.owe_again(self.va),

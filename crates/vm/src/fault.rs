@@ -245,6 +245,10 @@ impl<'e, M: Machine> At<'e, M> {
             Walk::Zero => self.zero_fill(front, pin),
             Walk::Hole(object, key) => match object.device() {
                 Some(device) => self.map_device(object, device, pin),
+                // What is wired stays as it is found, so it needs a page.
+                None if object.holes_are_zero() && !self.entry.shared() && !front.is_wired() => {
+                    self.private_hole(object, key, pin)
+                }
                 None if object.holes_are_zero() => self.fill_hole(object, key, pin),
                 None => Err(PageIn::new(object, key, pin).map_or(Stop::Again, Stop::PageIn)),
             },
@@ -418,8 +422,8 @@ impl<'e, M: Machine> At<'e, M> {
         Ok(FaultKind::ZeroFill)
     }
 
-    /// A hole in a file in memory or in shared memory: a new page of zeroes there. A store through a private mapping copies
-    /// it in the next attempt.
+    /// A hole in a file in memory or in shared memory: a new page of zeroes there. A store through a private mapping (a wired
+    /// one; others: [`At::private_hole`]) copies it in the next attempt.
     fn fill_hole(&self, object: &'e Object<M>, key: u64, pin: &Pinned<'_>) -> Result<FaultKind, Stop<M>> {
         let shared = self.entry.shared();
         let new = self.insert(object, key, Fill::Zeroed, shared && self.entry.prot().contains(Prot::WRITE), pin)?;
@@ -477,6 +481,7 @@ impl<'e, M: Machine> At<'e, M> {
         if !mutant(Mutant::NoEndCheck) && (object.is_dead() || key >= object.end()) {
             return Err(Stop::Again);
         }
+        object.hole_is_filled(key);
         if dirty && !object.is_private() {
             object.index().tag_dirty(key, pin);
         }
@@ -530,7 +535,7 @@ impl<'e, M: Machine> At<'e, M> {
             match (self.walk(Some(behind), new.cut, pin)?, source) {
                 (Walk::Page(now), Some(source))
                     if core::ptr::eq(now.page, source.page) && now.state.generation() == source.state.generation() => {}
-                (Walk::Zero, None) => {}
+                (Walk::Zero | Walk::Hole(..), None) => {}
                 _ => return Err(Stop::Again),
             }
         }

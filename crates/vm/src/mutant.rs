@@ -71,6 +71,8 @@ pub enum Mutant {
     LinksAfterState,
     /// Frames: a block stays marked free until it is handed out, after the depot's lock was let go.
     TakenStaysFree,
+    /// Holes: the frame of zeroes stays mapped where a hole was filled.
+    NoHoleScan,
 }
 
 #[cfg(any(loom, shuttle, test))]

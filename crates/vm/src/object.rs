@@ -13,6 +13,7 @@ mod check;
 mod content;
 mod device;
 mod errors;
+mod holes;
 mod marks;
 mod parts;
 mod range;
@@ -94,6 +95,8 @@ const DEAD: u32 = 1;
 const PRIVATE: u32 = 2;
 /// Physical addresses: no page, no pager.
 const DEVICE: u32 = 4;
+/// Private mappings may show holes of it as the frame of zeroes.
+const HOLES_SHOWN: u32 = 8;
 
 /// A thing that has pages; see the module.
 #[repr(C, align(64))]

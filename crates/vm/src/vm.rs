@@ -68,6 +68,8 @@ impl Default for Config {
 pub struct Vm<M: Machine> {
     machine: M,
     pages: Descriptors,
+    /// Shown for holes; never stored into.
+    zero: Pfn,
     frames: Frames,
     epoch: epoch::Domain,
     stats: Stats,
@@ -144,7 +146,7 @@ impl<'m, M: Machine> BootMemory<'m, M> {
 /// Bytes that the system itself, its queues, its depots and its per-CPU parts take at most, without the page descriptors.
 const fn boot_bytes<M: Machine>(cpus: usize, queue_parts: usize, domains: usize) -> usize {
     let parts = Queues::boot_bytes(queue_parts) + Frames::boot_bytes(domains) + Io::boot_bytes();
-    size_of::<Vm<M>>() + 128 * 1024 + cpus * 16 * 1024 + parts
+    size_of::<Vm<M>>() + 2 * PAGE_SIZE as usize + 128 * 1024 + cpus * 16 * 1024 + parts
 }
 
 impl<M: Machine> Vm<M> {
@@ -201,10 +203,12 @@ impl<M: Machine> Vm<M> {
         let reaper = Reaper::new(&mut boot);
         let io = Io::new(&mut boot);
         let page_waits = boot.per_cpu(|_| core::array::from_fn(|_| WaitQueue::new()));
+        let zero = machine.pfn_of(boot.take(PAGE_SIZE as usize, PAGE_SIZE as usize).as_ptr());
         let place = boot.take(size_of::<Vm<M>>(), align_of::<Vm<M>>()).cast::<Vm<M>>();
         let vm = Vm {
             machine,
             pages,
+            zero,
             frames,
             epoch,
             stats,
@@ -251,6 +255,11 @@ impl<M: Machine> Vm<M> {
     #[cfg_attr(recording, track_caller)]
     pub fn page(&self, pfn: Pfn) -> &'static Page {
         self.pages.get(pfn)
+    }
+    /// The frame of zeroes that private mappings show for holes of files in memory. It is no object's page.
+    #[inline(always)]
+    pub fn zero_frame(&self) -> Pfn {
+        self.zero
     }
     /// The page that a leaf shows; `None` where it shows a device: no RAM, or a frame that is no object's page.
     #[inline]

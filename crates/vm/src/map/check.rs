@@ -145,6 +145,11 @@ impl<M: Machine> Writer<'_, M> {
             let right = leaf.pfn.0 == device.first.0 + key && (key < object.end() || !quiet);
             return if right { Ok(()) } else { Err(Broken::LeafFrame(va)) };
         }
+        if leaf.pfn == self.space.vm().zero_frame() {
+            let hole = !entry.shared() && !leaf.prot.contains(Prot::WRITE);
+            let right = hole && (!quiet || matches!(shown(entry, va, pin), Slot::Empty));
+            return if right { Ok(()) } else { Err(Broken::LeafFrame(va)) };
+        }
         let page = self.space.vm().page(leaf.pfn);
         let state = page.state();
         if state.busy() && !quiet {

@@ -178,6 +178,8 @@ fn add<'a, M: Machine>(
         };
         match filled {
             Ok(()) => {
+                fence_full();
+                object.hole_is_filled(key);
                 vm.enqueue_new(page);
                 vm.unbusy(page);
                 return Ok(Added::Ours(ours));
