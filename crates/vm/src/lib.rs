@@ -24,8 +24,8 @@
 mod around;
 pub mod backing;
 pub mod check;
-pub mod claim;
-mod collapse;
+mod claim;
+pub mod collapse;
 mod copy;
 mod copy_up;
 pub mod daemon;
