@@ -5,7 +5,7 @@
 //!    first, by the one iterator over the parts; only where no queue leads to one are all descriptors looked at. Of those that
 //!    were seen, the one with the fewest pages is tried.
 //! 2. The candidate is *claimed*, frame by frame: what is free comes out of the buddy lists; what sits in magazines is brought
-//!    there first; a page leaves its frame ([`vacate`](crate::migrate::vacate)), which goes to the claim and nowhere else. What
+//!    there first; a page leaves its frame ([`vacate`]), which goes to the claim and nowhere else. What
 //!    is in the way only for now, a busy page or a frame on its way from one owner to another, is come back to.
 //! 3. With all frames claimed the run is handed out. Where that cannot be, the claim's frames go back, and the next candidate
 //!    is tried; pages that were moved stay where they are.

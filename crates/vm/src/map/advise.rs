@@ -231,7 +231,7 @@ impl<M: Machine> Space<M> {
     }
 
     fn page_out(&self, range: VirtRange) -> Result<(), MapError> {
-        self.each_own_layer(range, &mut steal::push_out)
+        self.each_own_layer(range, steal::push_out)
     }
 
     /// Contents are given up, lazily: no entry changes, so no fault has to be kept away, and forks may run beside.
@@ -239,7 +239,7 @@ impl<M: Machine> Space<M> {
         if self.write(range)?.overlapping(range.start, range.end).any(|e| e.shared() || shows_file(e)) {
             return Err(MapError::Invalid);
         }
-        self.each_own_layer(range, &mut lazy::give_up)
+        self.each_own_layer(range, lazy::give_up)
     }
 
     /// Calls `f` for each layer of `range` that no other chain shows, and for shared memory, with nothing held but a reference
@@ -247,7 +247,7 @@ impl<M: Machine> Space<M> {
     fn each_own_layer(
         &self,
         range: VirtRange,
-        f: &mut dyn FnMut(&Object<M>, Range<u64>, &mut MaySleep),
+        mut f: impl FnMut(&Object<M>, Range<u64>, &mut MaySleep),
     ) -> Result<(), MapError> {
         let mut may = MaySleep::here();
         let mut at = range.start;

@@ -165,18 +165,15 @@ fn a_program_that_allocates_no_faster_than_the_store_writes_is_never_refused_a_f
     m.swap(8192, FaultPlan { delay: 2, window: 4, seed: 3, ..PROMPT });
     beside_daemons(&m, 1, || {
         let pages = 960;
-        // Several, since a space of this machine is small.
-        let spaces: Vec<_> = (0..5)
-            .map(|n| {
-                let space = Space::new(m.vm).unwrap();
-                anonymous(&space, 0, pages);
-                (0..pages).for_each(|p| {
-                    store(&space, page(p), p as u8 ^ n);
-                    until_the_store_has_kept_up(&m);
-                });
-                space
-            })
-            .collect();
+        // Several, since a space of this machine is small; all before memory is full, since it takes consecutive frames.
+        let spaces: Vec<_> = (0..5).map(|_| Space::new(m.vm).unwrap()).collect();
+        for (n, space) in spaces.iter().enumerate() {
+            anonymous(space, 0, pages);
+            (0..pages).for_each(|p| {
+                store(space, page(p), p as u8 ^ n as u8);
+                until_the_store_has_kept_up(&m);
+            });
+        }
         for (n, space) in spaces.iter().enumerate() {
             (0..pages).for_each(|p| {
                 assert_eq!(load(space, page(p)), p as u8 ^ n as u8);
