@@ -285,6 +285,10 @@ impl<F: Simulate> Cpu<F> {
         if self.machine().is_device(e.frame) {
             return;
         }
+        if e.frame == self.vm.zero_frame() {
+            assert!(!e.write, "CPU {} may store through {va:#x} into the frame that everybody's holes are", self.id);
+            return;
+        }
         let (life, kind) = (self.machine().life(e.frame), self.vm.page(e.frame).kind());
         assert!(
             e.life == life && kind == if mode == Mode::Program { Kind::Object } else { Kind::Wild },
