@@ -50,7 +50,7 @@ impl FlushSet {
 
     /// Forgets what was added.
     fn clear(&mut self) {
-        (self.len, self.pages, self.all, self.structure) = (0, 0, false, false);
+        (self.len, self.pages, self.all, self.structure, self.hull) = (0, 0, false, false, NOWHERE);
     }
 
     /// Adds `range`.
@@ -282,5 +282,20 @@ mod tests {
             let _flushed = owed.discharge();
         }
         assert_eq!(raised, 4);
+    }
+
+    #[test]
+    fn what_is_paid_for_is_not_asked_for_again() {
+        let boot = boot(512, 1);
+        let pmap = TestPmap::new(boot.vm).unwrap();
+        let range = |n| VirtRange { start: page(n), end: page(n + 1) };
+        let mut owed = Obligation::new(boot.vm, &pmap);
+        owed.owe_range(range(0));
+        let _flushed = owed.discharge_so_far();
+        assert!(owed.is_empty());
+        owed.owe_range(range(9));
+        // Whose CPUs are asked, where roots are CPUs' own.
+        assert_eq!(owed.set.hull(), range(9));
+        let _flushed = owed.discharge();
     }
 }
