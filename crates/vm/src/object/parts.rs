@@ -397,12 +397,10 @@ impl<M: Machine> Parts<M> {
     }
 
     /// The end of the run of pages from `key` that some backing shows, or a page beyond `end`; `key` itself where none does.
-    /// Work for the backings that begin below `end`.
+    /// Work for the backings that begin below `end`. => a private object's list.
     pub fn covered(&self, mut key: u64, end: u64) -> u64 {
         while key < end {
-            let next =
-                self.iter().filter_map(|p| p.lock().tree.next_overlap(key, key + 1, None).map(Interval::end)).max();
-            match next {
+            match self.only_part().lock().tree.next_overlap(key, key + 1, None).map(Interval::end) {
                 Some(e) => key = e,
                 None => break,
             }
@@ -410,9 +408,16 @@ impl<M: Machine> Parts<M> {
         key
     }
 
-    /// The first page after `key` that a backing begins with.
+    /// The first page after `key` that a backing begins with. => a private object's list.
     pub fn next_start(&self, key: u64) -> Option<u64> {
-        self.iter().filter_map(|p| p.lock().tree.next_start(key)).min()
+        self.only_part().lock().tree.next_start(key)
+    }
+
+    /// All of a private object's list: it begins with one backing in the first part, and every other one replaces or replicates
+    /// one that is there. Where parts could come and go, to look at one after the other would miss what moves between them.
+    fn only_part(&self) -> &Part<M> {
+        debug_assert!(self.more().is_none(), "a private object's list has fanned out");
+        &self.first
     }
 
     /// Whether `b` is linked in the part that it names.
