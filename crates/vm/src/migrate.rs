@@ -3,7 +3,8 @@
 //! It is a removal and a move in one hold of busy. Busy, fence, every translation taken away and flushed (Contract C2); then
 //! nobody reads or stores through the frame but who holds it, and such a page stays. Its bytes are copied, the object's slot
 //! changes from the old frame to the new one in one step, and the old frame's identity goes. A fault that had found the old
-//! one sees another generation under its table page's lock, and looks again.
+//! one sees another generation under its table page's lock, and looks again. (Mutants [`Mutant::CopyBeforeRemove`] and
+//! [`Mutant::MoveUnderHold`].)
 //!
 //! A page that is clean and that nobody maps is evicted instead: that takes no memory.
 //!
@@ -14,6 +15,7 @@
 use crate::frames::{Fill, For, Frame};
 use crate::index::Slot;
 use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
 use crate::page::{Page, State};
 use crate::page_in::Kept;
@@ -21,7 +23,7 @@ use crate::rmap::{self, Batch};
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::steal;
-use crate::types::PAGE_SIZE;
+use crate::types::{PAGE_SIZE, Pfn};
 use crate::vm::Vm;
 use quire_sync::epoch::Pinned;
 
@@ -91,10 +93,16 @@ fn leave<M: Machine>(
     let mut batch = Batch::new();
     batch.push(key, vm.pfn_of_page(page));
     let mapped = rmap::query(object, &batch).mapped.contains(0);
+    if mutant(Mutant::CopyBeforeRemove)
+        && let Some(to) = &to
+    {
+        copy_bytes(vm, vm.pfn_of_page(page), to.pfn());
+    }
     let (_flushed, wired) = rmap::unmap_unwired(object, &batch);
     let state = page.state();
     // Behind the pass's fence: who holds the page is seen, or sees busy.
-    if wired.contains(0) || !state.valid() || state.laundering() || page.holds() != 1 {
+    let held = page.holds() != 1 && !mutant(Mutant::MoveUnderHold);
+    if wired.contains(0) || !state.valid() || state.laundering() || held {
         vm.unbusy(page);
         return (if wired.contains(0) { Vacated::Never } else { Vacated::Again }, to);
     }
@@ -128,20 +136,29 @@ fn settle<M: Machine>(
 ) -> &'static Page {
     let vm = object.vm();
     let (from, to) = (vm.pfn_of_page(page), to.into_pfn());
-    // SAFETY: two frames; the old one's page is busy, not mapped and not held, so nobody stores into it; the new one is ours.
-    unsafe {
-        let (source, target) = (vm.machine().frame_ptr(from), vm.machine().frame_ptr(to));
-        core::ptr::copy_nonoverlapping(source, target, PAGE_SIZE as usize);
+    if !mutant(Mutant::CopyBeforeRemove) {
+        // The old frame's page is busy, not mapped and not held: nobody stores into it.
+        copy_bytes(vm, from, to);
     }
     let new = vm.page(to);
     let referenced = if mapped { State::REFERENCED } else { 0 };
     vm.assume_page(new, object.address(), key, State::VALID | page.state().0 & State::DIRTY | referenced);
     new.set_swap_slot(page.take_swap_slot());
     new.set_failed_writes(page.failed_writes());
+    // The mark of a copy stays with the old descriptor, and one that is on its way does: the next copy looks.
+    new.suspect();
     let replaced = object.index().replace(key, Slot::Page(from), Slot::Page(to), pin);
     debug_assert!(replaced, "a busy page stays in its slot");
     vm.enqueue_new(new);
     new
+}
+
+fn copy_bytes<M: Machine>(vm: &Vm<M>, from: Pfn, to: Pfn) {
+    // SAFETY: two frames, of which the caller owns the second.
+    unsafe {
+        let (source, target) = (vm.machine().frame_ptr(from), vm.machine().frame_ptr(to));
+        core::ptr::copy_nonoverlapping(source, target, PAGE_SIZE as usize);
+    }
 }
 
 /// Takes the identity of a busy page that is in no index any more, and hands the frame over: with a hold of its own, so that
@@ -156,3 +173,6 @@ fn give_up<M: Machine>(vm: &Vm<M>, page: &Page, take: &mut dyn FnMut(Frame)) {
         take(unsafe { Frame::from_pfn(vm.pfn_of_page(page)) });
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -6,6 +6,7 @@
 //! first, and TLBs that keep what they are not told to drop. Assertions stand where no pin or lock is held.
 
 mod chains;
+mod frames;
 mod lists;
 mod paging;
 

@@ -73,6 +73,12 @@ pub enum Mutant {
     TakenStaysFree,
     /// Holes: the frame of zeroes stays mapped where a hole was filled.
     NoHoleScan,
+    /// Holes: a load does not look at the slot again under its table page's lock.
+    NoHoleCheck,
+    /// Migrate: the bytes are copied before the translations are gone and flushed.
+    CopyBeforeRemove,
+    /// Migrate: whether somebody loads or stores through the old frame is not looked at.
+    MoveUnderHold,
 }
 
 #[cfg(any(loom, shuttle, test))]

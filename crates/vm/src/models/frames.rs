@@ -1,0 +1,175 @@
+//! Which frame shows a page: a page that leaves its frame, and the frame of zeroes that is shown for a hole.
+
+use super::*;
+use crate::frames::Frame;
+use crate::migrate::{Vacated, vacate};
+use crate::sleep::MaySleep;
+
+/// The file's first page leaves its frame, which is somebody else's at once: what is loaded from there then is not the
+/// page's, and what is stored there is lost. Hands the frame over, to be freed when nobody runs; none where the page stayed, or
+/// where who looked at it just then frees the frame.
+fn move_away(w: &World) -> Option<Frame> {
+    let vm = w.boot.vm;
+    let page = w.frame().map(|pfn| vm.page(pfn))?;
+    let mut taken = None;
+    let done = vacate(vm, page, &mut |_| false, &mut MaySleep::here(), &mut |frame| {
+        // SAFETY: the frame is ours.
+        unsafe { vm.machine().frame_ptr(frame.pfn()).write_bytes(0xbb, PAGE_SIZE as usize) };
+        taken = Some(frame);
+    });
+    assert!(taken.is_none() || done == Vacated::Gone, "the frame of a page that stays is handed over");
+    taken
+}
+
+/// The page is where the file has it, for everybody, and its old frame is nobody's but the new owner's.
+fn assert_moved(w: &World, old: Option<Frame>, content: &[u8]) {
+    let (now, translations) = (w.frame(), w.translations());
+    assert!(translations.iter().all(|t| Some(*t) == now), "a page that moved is mapped where it was");
+    assert!(load(&w.space, 0).is_some_and(|seen| content.contains(&seen)), "a page is lost by moving");
+    if let Some(old) = old {
+        assert!(now != Some(old.pfn()));
+        w.boot.vm.free_frame(old);
+    }
+}
+
+/// C2, enter versus remove: a fault enters the page while it moves.
+fn migrate_against_load() {
+    beside(
+        World::showing(true),
+        |w| {
+            let _any = w.space.fault(page(0), Access::Read);
+        },
+        move_away,
+        |w, _, old| assert_moved(w, old, &[7]),
+    );
+}
+
+#[test]
+fn a_page_that_leaves_its_frame_is_mapped_where_it_is() {
+    holds(2, migrate_against_load);
+}
+#[test]
+#[should_panic(expected = "a page that moved is mapped where it was")]
+fn a_fault_that_enters_a_page_that_is_moving_is_found_out() {
+    fails(2, Mutant::NoBusyCheck, migrate_against_load);
+}
+
+/// A CPU that has a writable translation stores while the page moves.
+fn migrate_against_store() {
+    let w = World::showing(true);
+    set_cpu(1);
+    store(&w.space, 0, 8);
+    set_cpu(0);
+    beside(
+        w,
+        |w| store(&w.space, 0, 9),
+        |w| move_away(w),
+        |w, _, old| {
+            assert!(old.is_some(), "nothing is in its way");
+            // The store came before the page moved, or faulted.
+            let now = load(&w.space, 0);
+            assert_eq!(now, Some(9), "a store is lost by moving");
+            assert_moved(w, old, &[9]);
+        },
+    );
+}
+
+#[test]
+fn a_store_is_never_lost_to_a_move() {
+    holds(2, migrate_against_store);
+}
+#[test]
+#[should_panic(expected = "a store is lost by moving")]
+fn a_move_that_copies_before_it_removes_is_found_out() {
+    fails(2, Mutant::CopyBeforeRemove, migrate_against_store);
+}
+
+/// A copy from a program stores through the frame, which it holds.
+fn migrate_against_write() {
+    beside(
+        World::showing(true),
+        |w| {
+            w.file
+                .write(0, 1, &mut |b| -> Result<_, ()> {
+                    // Where the source is slow to give its bytes.
+                    thread::yield_now();
+                    b.fill(9);
+                    Ok(1)
+                })
+                .unwrap();
+        },
+        move_away,
+        |w, _, old| {
+            assert_eq!(load(&w.space, 0), Some(9), "a write is lost by moving");
+            assert_moved(w, old, &[9]);
+        },
+    );
+}
+
+#[test]
+fn a_write_through_the_frame_is_never_lost_to_a_move() {
+    holds(2, migrate_against_write);
+}
+#[test]
+#[should_panic(expected = "a write is lost by moving")]
+fn a_move_that_does_not_look_at_holds_is_found_out() {
+    fails(2, Mutant::MoveUnderHold, migrate_against_write);
+}
+
+/// The page moves while it is taken away.
+fn migrate_against_discard() {
+    beside(
+        World::showing(true),
+        |w| w.file.discard(0..1),
+        move_away,
+        |w, _, old| {
+            assert_eq!((w.frame(), w.file.resident()), (None, 0), "a page that moves is not removed");
+            assert!(w.translations().is_empty(), "a page that moves is not removed");
+            assert_moved(w, old, &[0]);
+        },
+    );
+}
+
+#[test]
+fn a_page_that_moves_is_removed_all_the_same() {
+    holds(2, migrate_against_discard);
+}
+
+/// Holes: a private mapping shows the frame of zeroes for one while the file is written there.
+fn hole_against_write() {
+    let w = World::showing(false);
+    w.file.discard(0..1);
+    beside(
+        w,
+        |w| load(&w.space, 0),
+        |w| {
+            w.file
+                .write(0, 1, &mut |b| -> Result<_, ()> {
+                    b.fill(9);
+                    Ok(1)
+                })
+                .unwrap();
+        },
+        |w, seen, _| {
+            assert!(matches!(seen, Some(0 | 9)));
+            let (zero, translations) = (w.boot.vm.zero_frame(), w.translations());
+            assert!(!translations.contains(&zero), "zeroes are mapped where the file has a page");
+            assert_eq!(load(&w.space, 0), Some(9));
+        },
+    );
+}
+
+#[test]
+fn zeroes_are_mapped_where_there_is_a_hole_only() {
+    holds(2, hole_against_write);
+}
+#[test]
+#[should_panic(expected = "zeroes are mapped where the file has a page")]
+fn who_fills_a_hole_and_leaves_the_zeroes_is_found_out() {
+    fails(2, Mutant::NoHoleScan, hole_against_write);
+}
+#[test]
+#[should_panic(expected = "zeroes are mapped where the file has a page")]
+fn a_load_that_does_not_look_at_the_hole_again_is_found_out() {
+    fails(2, Mutant::NoHoleCheck, hole_against_write);
+}
