@@ -294,14 +294,12 @@ pub fn sys_copy_file_range<M: Machine>(
         at => offset(ctx.read::<i64>(at)?).map(Some),
     };
     let (source, target) = (read_offset(from_at)?, read_offset(to_at)?);
-    let len = len.min(MOST as u64);
-    if input.dentry.inode.ident == output.dentry.inode.ident {
-        let (a, b) = (source.unwrap_or_else(|| input.position()), target.unwrap_or_else(|| output.position()));
-        // What there is must not overlap what it becomes.
-        let there = len.min(input.dentry.inode.status().size.saturating_sub(a));
-        if a < b.saturating_add(there) && b < a.saturating_add(there) {
-            return Err(Errno::EINVAL);
-        }
+    let (a, b) = (source.unwrap_or_else(|| input.position()), target.unwrap_or_else(|| output.position()));
+    // What there is now: within one file the copy may make more of it.
+    let len = len.min(MOST as u64).min(input.dentry.inode.status().size.saturating_sub(a));
+    let same = input.dentry.inode.ident == output.dentry.inode.ident;
+    if same && a < b.saturating_add(len) && b < a.saturating_add(len) {
+        return Err(Errno::EINVAL);
     }
     let (n, end) = copy(ctx, &input, source, &output, target, len as usize)?;
     ctx.write_optional(from_at, &(end as i64))?;

@@ -72,8 +72,27 @@ fn inherit<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, how: Inheri
     if range.end > USER_END {
         return Err(Errno::ENOMEM);
     }
-    ctx.space()?.inherit(range, how)?;
-    Ok(0)
+    match ctx.space()?.inherit(range, how) {
+        Err(MapError::Invalid) => inherit_up_to(ctx, range, how),
+        done => Ok(done.map(|()| 0)?),
+    }
+}
+
+/// As Linux does it: from mapping to mapping, up to the first that `how` does not fit.
+fn inherit_up_to<M: Machine>(ctx: &mut Ctx<'_, M>, range: VirtRange, how: Inherit) -> Result<usize, Errno> {
+    let space = ctx.space()?;
+    let mut at = range.start;
+    while at < range.end {
+        let mut found = None;
+        space.entries(at, &mut |entry| {
+            found = Some(entry.range);
+            false
+        });
+        let Some(next) = found.filter(|next| next.start < range.end) else { break };
+        space.inherit(VirtRange { start: next.start.max(at), end: next.end.min(range.end) }, how)?;
+        at = next.end;
+    }
+    Err(Errno::EINVAL)
 }
 
 /// `madvise`
