@@ -185,6 +185,34 @@ fn what_a_space_had_for_its_arenas_goes_with_it() {
 }
 
 #[test]
+fn what_was_flushed_of_one_entry_is_not_forgotten_with_the_roots() {
+    let (vm, cpus, space) = fanned_out(2, 2);
+    let other = Space::new(vm).unwrap();
+    let range = map(&cpus[0], &space, 1);
+    cpus[0].write(&space, range.start, 7).unwrap();
+    assert_eq!(cpus[1].read(&space, range.start), Ok(7));
+    cpus[1].enter(&other);
+    cpus[0].run(|| space.unmap(range)).unwrap();
+    // Nothing is left that a fork would flush: only the regime tells the second CPU.
+    let _child = cpus[0].run(|| space.fork()).unwrap();
+    cpus[1].enter(&space);
+    assert!(cpus[1].read(&space, range.start).is_err());
+}
+
+#[test]
+fn a_space_whose_tables_were_dropped_fans_out_again() {
+    let (vm, cpus, space) = fanned_out(3, 3);
+    cpus.iter().for_each(|c| round(c, &space, 1));
+    cpus.iter().for_each(Cpu::leave);
+    space.drop_tables().unwrap();
+    cpus.iter().for_each(|c| c.enter(&space));
+    cpus.iter().for_each(|c| round(c, &space, 1));
+    let before = interrupts(vm, &cpus);
+    cpus.iter().for_each(|c| round(c, &space, 3));
+    assert_eq!(interrupts(vm, &cpus), before);
+}
+
+#[test]
 fn without_memory_for_roots_the_space_goes_on_with_one() {
     for n in 1..12 {
         let (vm, cpus, space) = fanned_out(2, 0);

@@ -7,7 +7,7 @@
 use crate::format::Format;
 use crate::hardware::Hardware;
 use crate::kernel_tables::KernelTables;
-use crate::roots::{Own, Roots};
+use crate::roots::{Fan, Own};
 use crate::shootdown::{Residency, drop_loaded};
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ pub const TAGS: usize = 6;
 struct Tagged {
     space: AtomicU64,
     seen: AtomicU64,
-    /// The regime of the space's [`Roots`] under which they were made.
+    /// The regime of the space's [`Roots`](crate::roots::Roots) under which they were made.
     regime: AtomicU64,
 }
 
@@ -239,7 +239,7 @@ impl<F: Format> Mmu<F> {
     /// missed.
     ///
     /// # Safety
-    /// Preemption and interrupts are off; `space`, `root` and `roots` live until the CPU has left them.
+    /// Preemption and interrupts are off; `space`, `root` and `fan` live until the CPU has left them.
     #[inline]
     pub(crate) unsafe fn load<M: Hardware<Format = F>>(
         &self,
@@ -247,13 +247,13 @@ impl<F: Format> Mmu<F> {
         cpu: CpuId,
         space: &Residency,
         root: Pfn,
-        roots: &AtomicPtr<Roots>,
+        fan: &Fan,
     ) {
         let state = self.cpus.of(cpu);
         // Contract C4: from here on flushes ask this CPU; what it missed before, it makes up for now.
         let (generation, new) = space.arrive(cpu);
-        // SAFETY: by this function's contract. Read after the CPU joined: see `roots`.
-        let (regime, own, stale) = match unsafe { roots.load(Ordering::Acquire).as_ref() } {
+        // Read after the CPU joined: see `roots`.
+        let (regime, own, stale) = match fan.get() {
             None => (0, None, false),
             Some(roots) => {
                 let found = roots.arrive(cpu, new);

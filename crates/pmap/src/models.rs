@@ -7,7 +7,7 @@
 use crate::format::{Format, index};
 use crate::kernel_tables::Rights;
 use crate::mutant::{self, Mutant};
-use crate::roots::{Own, Part, Roots};
+use crate::roots::{Fan, Own, Part, Roots};
 use crate::shootdown::Residency;
 use crate::table::{Memory, Slots, TableState};
 use crate::tree::{Dead, Tree};
@@ -81,6 +81,7 @@ struct Cell {
 struct Pages {
     cells: Vec<Cell>,
     next: AtomicUsize,
+    fan: Fan,
 }
 
 impl Pages {
@@ -92,7 +93,7 @@ impl Pages {
             state: TableState::new(level(i)),
             occupied: AtomicU64::new(0),
         };
-        Pages { cells: (0..n).map(cell).collect(), next: AtomicUsize::new(1) }
+        Pages { cells: (0..n).map(cell).collect(), next: AtomicUsize::new(1), fan: Fan::new() }
     }
 }
 
@@ -121,7 +122,7 @@ impl Memory for Pages {
 }
 
 fn tree(memory: &Pages) -> Tree<'_, Tiny, Pages> {
-    Tree { memory, root: Pfn(0), keeps_root: None, format: PhantomData }
+    Tree { memory, root: Pfn(0), fan: &memory.fan, format: PhantomData }
 }
 
 /// As `Pmap::prune`.
@@ -402,6 +403,41 @@ fn a_cpu_that_copies_an_entry_is_asked_or_finds_the_leaf_gone() {
 #[should_panic(expected = "completed flush")]
 fn mutant_copying_an_entry_without_a_fence() {
     copy_against_flush(Some(mutant::COPY_NO_FENCE));
+}
+
+/// Contract C9: the map fans out for the first time, and a CPU copies an entry of the root, while somebody prunes.
+fn fan_out_against_prune(m: Option<Mutant>) {
+    with(m, Some(3), || {
+        let world = Arc::new((Pages::new(8), Roots::new()));
+        drop(tree(&world.0).lock_last(0, &world.0.pin()).expect("table pages"));
+        let w = world.clone();
+        let cpu = thread::spawn(move || {
+            let (pages, roots) = &*w;
+            assert!(pages.fan.put((&raw const *roots).cast_mut()));
+            {
+                let _held = roots.lock.lock();
+                let _root = pages.state(Pfn(0)).lock();
+                roots.open();
+            }
+            let t = tree(pages).lock_last(0, &pages.pin()).expect("table pages");
+            let copy = pages.slots(Pfn(0))[0].load(Ordering::Acquire);
+            drop(t);
+            copy
+        });
+        prune(&world.0);
+        let copy = cpu.join().unwrap();
+        assert_eq!(world.0.slots(Pfn(0))[0].load(Ordering::Acquire), copy, "an entry that was copied has gone");
+    });
+}
+
+#[test]
+fn who_prunes_while_the_map_fans_out_leaves_what_is_copied() {
+    fan_out_against_prune(None);
+}
+#[test]
+#[should_panic(expected = "an entry that was copied has gone")]
+fn mutant_pruning_by_what_was_so_before() {
+    fan_out_against_prune(Some(mutant::KEEPS_ROOT_EARLY));
 }
 
 /// A CPU that holds a translation switches in while one entry is flushed and the regime ends: it is asked by the flush, is asked

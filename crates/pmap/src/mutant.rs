@@ -25,6 +25,8 @@ pub(crate) const PRUNE_NO_CHILD_LOCK: Mutant = Mutant(8);
 pub(crate) const COPY_NO_FENCE: Mutant = Mutant(9);
 /// Who closes a regime reads whom to ask before CPUs that switch in can see it closed.
 pub(crate) const CLOSE_NO_FENCE: Mutant = Mutant(10);
+/// Whether entries of the root stay is looked at when a step of pruning begins, not under the root's lock.
+pub(crate) const KEEPS_ROOT_EARLY: Mutant = Mutant(11);
 
 #[cfg(not(any(loom, shuttle)))]
 #[inline(always)]

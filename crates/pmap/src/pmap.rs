@@ -2,13 +2,13 @@
 
 use crate::format::{FANOUT, Format, base, index, span};
 use crate::hardware::Hardware;
-use crate::roots::{Own, Part, Roots, USER_HALF};
+use crate::roots::{Fan, Own, Part, Roots, USER_HALF};
 use crate::shootdown::{Request, Residency, drop_loaded};
 use crate::table::{Memory, Slots, TableState, View};
 use crate::tree::{Dead, Locked, Tree};
 use core::marker::PhantomData;
 use core::ptr;
-use quire_sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::cpuset::{CpuMask, MAX_CPUS};
 use quire_sync::epoch::{Pinned, Retired};
 use quire_sync::{CpuId, Rank, SpinLock, preempt_off, record};
@@ -25,7 +25,7 @@ pub struct Tables<F: Format> {
     format: PhantomData<F>,
     residency: Residency,
     /// Root tables of the CPUs' own; null until the map fans out for the first time.
-    roots: AtomicPtr<Roots>,
+    fan: Fan,
     /// Held while somebody counts pages, one GiB at a time, and while the tables are detached at the end: counting is the
     /// one walk that may meet an exit.
     census: SpinLock<()>,
@@ -136,15 +136,32 @@ unsafe fn released<M: Hardware>(header: *mut Retired) {
 }
 
 impl<F: Format> Tables<F> {
-    fn tree<M: Hardware<Format = F>>(&self, vm: &'static Vm<M>) -> Tree<'static, F, Frames<M>> {
-        let keeps_root = self.roots().map(|r| &r.keeps_root);
-        Tree { memory: Frames::of(vm), root: self.root, keeps_root, format: PhantomData }
+    fn tree<M: Hardware<Format = F>>(&self, vm: &'static Vm<M>) -> Tree<'_, F, Frames<M>> {
+        Tree { memory: Frames::of(vm), root: self.root, fan: &self.fan, format: PhantomData }
     }
 
-    #[inline]
-    fn roots(&self) -> Option<&'static Roots> {
-        // SAFETY: made once, and freed with the space, which outlives every use of its page tables.
-        unsafe { self.roots.load(Ordering::Acquire).as_ref() }
+    #[inline(always)]
+    fn roots(&self) -> Option<&Roots> {
+        self.fan.get()
+    }
+
+    #[cold]
+    fn fan_out_now<M: Hardware<Format = F>>(&self, vm: &'static Vm<M>) {
+        if self.roots().is_none() {
+            let Ok(new) = Self::place(vm, "roots", Roots::new()) else { return };
+            if !self.fan.put(new) {
+                // SAFETY: nobody else has seen it.
+                unsafe { Self::displace(vm, new) };
+            }
+        }
+        if let Some(roots) = self.roots() {
+            let _held = roots.lock.lock();
+            // Who prunes looks under this lock whether entries stay.
+            let _root = Frames::of(vm).state(self.root).lock();
+            if !roots.is_open() {
+                roots.open();
+            }
+        }
     }
 
     /// [`Pmap::table`] where CPUs may have roots of their own.
@@ -152,7 +169,7 @@ impl<F: Format> Tables<F> {
     fn table_fanned_out<M: Hardware<Format = F>>(
         &self,
         vm: &'static Vm<M>,
-        roots: &'static Roots,
+        roots: &Roots,
         va: u64,
         pin: &Pinned<'_>,
     ) -> Result<LockedTable<'_, M>, OutOfMemory> {
@@ -168,7 +185,7 @@ impl<F: Format> Tables<F> {
     fn prepare_own<M: Hardware<Format = F>>(
         &self,
         vm: &'static Vm<M>,
-        roots: &'static Roots,
+        roots: &Roots,
         va: u64,
     ) -> Result<(), OutOfMemory> {
         let here = vm.machine().mmu().cpu(preempt_off().cpu());
@@ -208,7 +225,7 @@ impl<F: Format> Tables<F> {
     }
 
     /// Makes `new` the root that this CPU has of this space, and loads it; `false` where things have changed meanwhile.
-    fn adopt<M: Hardware<Format = F>>(&self, vm: &'static Vm<M>, roots: &'static Roots, new: *mut Own) -> bool {
+    fn adopt<M: Hardware<Format = F>>(&self, vm: &'static Vm<M>, roots: &Roots, new: *mut Own) -> bool {
         let held = roots.lock.lock();
         let cpu = quire_sync::current_cpu();
         let mmu = vm.machine().mmu();
@@ -227,7 +244,7 @@ impl<F: Format> Tables<F> {
 
     /// Where this CPU has a root of its own, copies the entry over `va` into it. => the last-level table page over `va` is
     /// locked, hence linked.
-    fn copy_entry<M: Hardware<Format = F>>(&self, vm: &'static Vm<M>, roots: &'static Roots, va: u64) {
+    fn copy_entry<M: Hardware<Format = F>>(&self, vm: &'static Vm<M>, roots: &Roots, va: u64) {
         let i = index(va, F::LEVELS - 1);
         let machine = vm.machine();
         let cpu = quire_sync::current_cpu();
@@ -312,7 +329,7 @@ impl<F: Format> Tables<F> {
     /// something else ([`Pmap::destroy`] sees to that on other CPUs).
     pub unsafe fn switch_in<M: Hardware<Format = F>>(&self, machine: &M, cpu: CpuId) {
         // SAFETY: as this function's.
-        unsafe { machine.mmu().load(machine, cpu, &self.residency, self.root, &self.roots) }
+        unsafe { machine.mmu().load(machine, cpu, &self.residency, self.root, &self.fan) }
     }
 
     /// Loads the kernel's own root instead of these tables, if they are what is loaded.
@@ -425,7 +442,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
             root,
             format: PhantomData,
             residency: Residency::new(mmu.new_id()),
-            roots: AtomicPtr::new(ptr::null_mut()),
+            fan: Fan::new(),
             census: SpinLock::new(Rank::TABLE_UPPER, ()),
         })
     }
@@ -485,21 +502,10 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         }
     }
 
+    #[inline]
     fn fan_out(&self, vm: &'static Vm<M>) {
-        if self.roots().is_none() {
-            let Ok(new) = Self::place(vm, "roots", Roots::new()) else { return };
-            if self.roots.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-                // SAFETY: nobody else has seen it.
-                unsafe { Self::displace(vm, new) };
-            }
-        }
-        if let Some(roots) = self.roots() {
-            let _held = roots.lock.lock();
-            // Who prunes looks under this lock whether entries stay.
-            let _root = Frames::of(vm).state(self.root).lock();
-            if !roots.is_open() {
-                roots.open();
-            }
+        if self.roots().is_none_or(|r| !r.is_open()) {
+            self.fan_out_now(vm);
         }
     }
 
@@ -572,7 +578,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
             // SAFETY: no CPU and no walker is left.
             unsafe {
                 roots.each_part(|part| Self::displace(vm, part));
-                Self::displace(vm, self.roots.load(Ordering::Relaxed));
+                Self::displace(vm, ptr::from_ref(roots).cast_mut());
             }
         }
     }

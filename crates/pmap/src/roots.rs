@@ -26,10 +26,13 @@
 use crate::format::FANOUT;
 use crate::mutant;
 use crate::shootdown::Residency;
+use core::ptr;
 use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence_after_rmw, fence_full};
 use quire_sync::cpuset::{CpuMask, CpuSet, MAX_CPUS};
 use quire_sync::{CpuId, Rank, SpinLock};
-use quire_vm::{PAGE_SIZE, Pfn};
+#[cfg(not(any(loom, shuttle)))]
+use quire_vm::PAGE_SIZE;
+use quire_vm::Pfn;
 
 /// Entries of the root that belong to programs.
 pub(crate) const USER_HALF: usize = FANOUT / 2;
@@ -109,6 +112,32 @@ impl Own {
     }
 }
 
+/// Where a space keeps its [`Roots`]: nowhere until its map fans out for the first time.
+pub(crate) struct Fan(AtomicPtr<Roots>);
+
+impl Fan {
+    pub(crate) fn new() -> Fan {
+        Fan(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// What was made, if it was.
+    #[inline(always)]
+    pub(crate) fn get(&self) -> Option<&Roots> {
+        // SAFETY: made once, and freed with the space, of which this is a part.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Puts `new` here; `false` where others were faster.
+    pub(crate) fn put(&self, new: *mut Roots) -> bool {
+        self.0.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Whether entries of the space's root stay. => caller holds the root's lock; what it reads may be old before.
+    pub(crate) fn keeps_root(&self) -> bool {
+        self.get().is_some_and(|r| r.keeps_root.load(Ordering::Acquire))
+    }
+}
+
 /// What a CPU finds when it switches in.
 pub(crate) struct Arrival<'a> {
     /// Translations that were made under another regime are worth nothing.
@@ -147,8 +176,8 @@ impl Roots {
             regime: AtomicU64::new(0),
             keeps_root: AtomicBool::new(false),
             own_root: CpuSet::new(),
-            parts: core::array::from_fn(|_| AtomicPtr::new(core::ptr::null_mut())),
-            own: core::array::from_fn(|_| AtomicPtr::new(core::ptr::null_mut())),
+            parts: core::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
+            own: core::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
             lock: SpinLock::new(Rank::ROOTS, ()),
         }
     }
@@ -184,7 +213,7 @@ impl Roots {
         // First: who is in neither set is asked for everything.
         self.own_root.snapshot().iter().for_each(|cpu| self.own_root.remove(cpu));
         for own in &self.own {
-            let own = own.swap(core::ptr::null_mut(), Ordering::AcqRel);
+            let own = own.swap(ptr::null_mut(), Ordering::AcqRel);
             if !own.is_null() {
                 free(own);
             }

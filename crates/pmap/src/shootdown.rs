@@ -291,8 +291,11 @@ fn drop_ranges<M: Hardware>(machine: &M, state: &CpuMmu, ranges: &[VirtRange], m
     }
 }
 
-/// Drops all that this CPU has cached for the space that it has loaded; global translations stay.
+/// Drops all that this CPU has cached for what it has loaded; global translations stay.
 pub(crate) fn drop_loaded<M: Hardware>(machine: &M, state: &CpuMmu) {
-    let (root, tag) = state.root();
-    machine.drop_loaded(root, tag);
+    // Masked: without tags the root is loaded again, and it must not be one that a handler has left meanwhile, to be freed.
+    machine.masked(|| {
+        let (root, tag) = state.root();
+        machine.drop_loaded(root, tag);
+    });
 }

@@ -15,10 +15,11 @@
 
 use crate::format::{FANOUT, Format, base, index, span};
 use crate::mutant;
+use crate::roots::Fan;
 use crate::table::{Memory, View};
 use core::marker::PhantomData;
 use quire_sync::SpinGuard;
-use quire_sync::atomic::{AtomicBool, Ordering, fence_after_rmw};
+use quire_sync::atomic::{Ordering, fence_after_rmw};
 use quire_vm::{OutOfMemory, Pfn, VirtRange};
 
 /// Last-level table pages that are pruned under one pin: preemption is off meanwhile.
@@ -54,8 +55,9 @@ impl Dead {
 pub(crate) struct Tree<'m, F: Format, A: Memory> {
     pub memory: &'m A,
     pub root: Pfn,
-    /// While it says so, entries of the root stay: CPUs have copies of them.
-    pub keeps_root: Option<&'m AtomicBool>,
+    /// While it says so, entries of the root stay: CPUs have copies of them. It may begin to at any moment, so it is looked
+    /// at under the root's lock.
+    pub fan: &'m Fan,
     pub format: PhantomData<F>,
 }
 
@@ -243,6 +245,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     /// Prunes below `t`, which stands at `level`; `Some`: not done, but come to this address. => caller is pinned.
     fn prune_below(&self, t: Pfn, level: u32, from: u64, to: u64, left: &mut u32, dead: &mut Dead) -> Option<u64> {
         let view = View::of(self.memory, t);
+        let keeps_early = mutant::on(mutant::KEEPS_ROOT_EARLY) && t == self.root && self.fan.keeps_root();
         let mut at = from;
         while at < to {
             let (i, word) = view.next(index(at, level), index(to - 1, level))?;
@@ -260,7 +263,11 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
                     *left -= 1;
                 }
                 let whole = from <= start && end <= to;
-                if (whole || level > 1) && self.memory.state(child).live() == 0 && self.unlink(&view, i, child, dead) {
+                if !keeps_early
+                    && (whole || level > 1)
+                    && self.memory.state(child).live() == 0
+                    && self.unlink(&view, i, child, dead)
+                {
                     dead.covered.start = dead.covered.start.min(start);
                     dead.covered.end = dead.covered.end.max(end);
                 }
@@ -277,7 +284,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         if !F::present(word) || F::frame(word) != child {
             return false;
         }
-        if parent.pfn == self.root && self.keeps_root.is_some_and(|k| k.load(Ordering::Acquire)) {
+        if parent.pfn == self.root && !mutant::on(mutant::KEEPS_ROOT_EARLY) && self.fan.keeps_root() {
             return false;
         }
         let view = View::of(self.memory, child);

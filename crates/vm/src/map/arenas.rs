@@ -293,6 +293,8 @@ impl<M: Machine> Space<M> {
         if let Some(arena) = own() {
             let writer = arena.write(self);
             if own().is_some() {
+                // Again where the page tables were dropped meanwhile. Who closes the stretch waits for this lock before the fan-in.
+                self.pmap().fan_out(self.vm());
                 return writer;
             }
         }
