@@ -383,10 +383,13 @@ impl<'w, F: Simulate> Worker<'w, F> {
         let r = self.range(&run);
         let (done, span) = self.world.during(|| {
             let done = model.space.advise(r, advice);
-            // What is given up may be there or not; after this it is not.
-            if advice == Advice::Free && done.is_ok() { model.space.advise(r, Advice::DontNeed) } else { done }
+            if advice == Advice::Free && done != Err(MapError::Invalid) {
+                self.clear_up(model, &run);
+            }
+            done
         });
         if advice == Advice::Free {
+            self.doing = format!("{} => {done:?}", self.doing);
             match done {
                 // Files and shared memory are not freed.
                 Err(MapError::Invalid) => return,
@@ -405,6 +408,20 @@ impl<'w, F: Simulate> Worker<'w, F> {
             State::Private(p, _, base) => State::Private(p, base, base),
             other => other,
         });
+    }
+
+    /// What was given up, all of it or a part, may be there or not until it is looked at; after this it is not.
+    fn clear_up(&self, model: &SpaceModel<F>, run: &Range<usize>) {
+        for page in run.clone() {
+            let r = self.range(&(page..page + 1));
+            loop {
+                match model.space.advise(r, Advice::DontNeed) {
+                    Err(MapError::OutOfMemory) => self.no_memory(),
+                    Ok(()) | Err(MapError::NotMapped) => break,
+                    Err(e) => self.wrong(&format!("what was given up cannot be forgotten: {e:?}")),
+                }
+            }
+        }
     }
 
     /// An operation that needs every page of `run` mapped, and otherwise may have been done in part.
