@@ -169,7 +169,7 @@ pub struct Marks {
 
 /// The domains of a machine, each at most once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct DomainSet(u128);
+pub(crate) struct DomainSet(u128);
 
 impl DomainSet {
     /// Whether `domain` is among them.
@@ -250,7 +250,7 @@ impl Frames {
         self.domains.iter().all(|d| d.is_low())
     }
     /// How many frames are missing outside the magazines for each domain to reach its high mark, and in which domains.
-    pub fn missing(&self) -> (u64, DomainSet) {
+    pub(crate) fn missing(&self) -> (u64, DomainSet) {
         let (mut missing, mut which) = (0, DomainSet::default());
         for (n, depot) in self.domains.iter().enumerate() {
             let of = self.marks(n).high.saturating_sub(depot.outside.load(Ordering::Relaxed));
@@ -296,7 +296,7 @@ impl Frames {
     }
 
     /// Whether memory got low, or somebody was refused, since this was last asked.
-    pub fn take_asked(&self) -> bool {
+    pub(crate) fn take_asked(&self) -> bool {
         self.asked.load(Ordering::Acquire) && self.asked.swap(false, Ordering::AcqRel)
     }
 

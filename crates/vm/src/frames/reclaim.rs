@@ -57,7 +57,8 @@ impl<M: Machine> Vm<M> {
             Err(refused) if want.count != 0 && want.align.is_power_of_two() => refused,
             done => return done,
         };
-        let enough = || !on_behalf.is_limited() || self.frames().free() >= self.frames().reserve() + want.count;
+        let spare = || self.frames().free().saturating_sub(self.frames().reserve());
+        let enough = || !on_behalf.is_limited() || spare() >= want.count;
         if !enough() {
             self.pageout_pass(may);
         }
@@ -183,7 +184,8 @@ impl<M: Machine> Claim<M> {
                 return true;
             }
             if cached {
-                vm.drain_caches();
+                // The depots' too: who frees meanwhile puts full chains there.
+                vm.drain_magazines();
             }
             quire_sync::hooks::relax();
         }

@@ -236,3 +236,15 @@ fn contiguous_frames_are_where_they_were_asked_for() {
     m.vm.drain_magazines();
     assert_eq!(f.check(), Ok(()));
 }
+
+#[test]
+fn more_frames_than_can_be_counted_are_refused() {
+    let m = system(512, 1, 1, 0);
+    for count in [513, u64::MAX - 1, u64::MAX] {
+        for on_behalf in [For::User, For::Kernel] {
+            let want = Contiguous::anywhere(count);
+            let refused = m.vm.alloc_contiguous_reclaiming(want, on_behalf, &mut crate::sleep::MaySleep::here());
+            assert_eq!(refused.map(Frame::into_pfn), Err(crate::error::OutOfMemory));
+        }
+    }
+}
