@@ -183,11 +183,13 @@ impl Roots {
     }
 
     /// Which regime there is now.
+    #[inline]
     pub(crate) fn regime(&self) -> u64 {
         self.regime.load(Ordering::Acquire)
     }
 
     /// Whether CPUs may have roots of their own.
+    #[inline]
     pub(crate) fn is_open(&self) -> bool {
         self.regime() & 1 != 0
     }
