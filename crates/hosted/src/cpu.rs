@@ -86,11 +86,17 @@ impl<F: Simulate> Cpu<F> {
         self.run(|| unsafe { pmap.switch_in(self.machine(), self.id) })
     }
 
-    /// Goes on with the space loaded, but without running it.
+    /// Goes on with the space loaded, but without running it. An idle CPU zeroes frames for later, as many as
+    /// [`Settings::zero_stock`](crate::Settings) says, and answers others meanwhile.
     pub fn idle(&self, pmap: &Tables<F>) {
         // SAFETY: as in `load`.
         self.run(|| unsafe { pmap.go_lazy(self.machine(), self.id) });
         self.interrupts();
+        if self.machine().zeroes_when_idle() {
+            while self.run(|| self.vm.idle_zero(1)) {
+                self.interrupts();
+            }
+        }
     }
 
     /// Loads the kernel's own root.

@@ -42,6 +42,8 @@ pub struct Settings {
     pub check: Level,
     /// Frames kept back for the core's own structures; `None`: as [`Config`] says.
     pub reserve: Option<u64>,
+    /// Zeroed frames that a CPU makes while it idles ([`Cpu::idle`](crate::Cpu::idle)), and keeps for first touches; 0: none.
+    pub zero_stock: u32,
 }
 
 impl Default for Settings {
@@ -55,6 +57,7 @@ impl Default for Settings {
             sets_accessed: true,
             check: Level::DEFAULT,
             reserve: None,
+            zero_stock: 0,
         }
     }
 }
@@ -101,6 +104,8 @@ pub struct Simulated<F: Simulate> {
     cpus: Vec<CachePadded<CpuState>>,
     /// How often each frame was freed: a translation is stale where it was made in an earlier life.
     lives: Vec<AtomicU32>,
+    /// CPUs that idle zero frames.
+    zeroes: bool,
     /// A CPU has panicked: the run is over, and the others must not wait for it.
     failed: AtomicBool,
 }
@@ -140,14 +145,20 @@ impl<F: Simulate> Simulated<F> {
             sets_accessed: settings.sets_accessed,
             cpus,
             lives,
+            zeroes: settings.zero_stock != 0,
             failed: AtomicBool::new(false),
         };
         for cpu in &machine.cpus {
             cpu.root.store(machine.mmu.kernel().root().0, Ordering::Relaxed);
         }
         let ram = [PhysRange { start: Pfn(taken), end: range.end }];
-        let config =
-            Config { poison: settings.poison, check: settings.check, reserve: settings.reserve, ..Config::default() };
+        let config = Config {
+            poison: settings.poison,
+            check: settings.check,
+            reserve: settings.reserve,
+            zero_stock: settings.zero_stock,
+            ..Config::default()
+        };
         // SAFETY: the frames are the arena's, which the machine owns for ever.
         unsafe { Vm::new(machine, &ram, config) }.expect("a hosted machine has enough memory")
     }
@@ -169,6 +180,10 @@ impl<F: Simulate> Simulated<F> {
 
     fn inbox(&self, cpu: CpuId) -> MutexGuard<'_, Inbox> {
         self.state(cpu).inbox.lock().expect("inboxes are not held across panics")
+    }
+
+    pub(crate) fn zeroes_when_idle(&self) -> bool {
+        self.zeroes
     }
 
     /// Whether a CPU has panicked.

@@ -187,3 +187,20 @@ fn a_chosen_allocation_fails_and_the_next_does_not() {
     vm.free_frame(first);
     vm.free_frame(third);
 }
+
+#[test]
+fn an_idle_cpu_zeroes_frames_for_first_touches_where_it_is_told_to() {
+    for zero_stock in [0, 40] {
+        let vm = Hosted::boot(Settings { cpus: 2, frames: 4096, zero_stock, ..Settings::default() });
+        let cpu = Cpu::attach(vm, 1);
+        let space = quire_vm::Space::new(vm).unwrap();
+        cpu.enter(&space);
+        cpu.idle(space.pmap());
+        assert_eq!(vm.zero_stock(), zero_stock);
+        let frame = vm.alloc_frame(Fill::Zeroed, For::User).unwrap();
+        assert_eq!(vm.zero_stock(), zero_stock.saturating_sub(1));
+        vm.free_frame(frame);
+        assert_eq!(vm.frames().check(), Ok(()));
+        cpu.leave();
+    }
+}
