@@ -12,6 +12,7 @@ pub mod operations;
 pub mod queues;
 pub mod range;
 pub mod rmap;
+pub mod transfers;
 pub mod zero_fill;
 
 use crate::Failure;
@@ -35,6 +36,7 @@ pub const ALL: &[&Bench] = &[
     &operations::INSTRUCTIONS,
     &zero_fill::SHARE,
     &queues::BASELINES,
+    &transfers::LINES,
     &chain::LINES,
     &chain::FAMILY,
     &range::VISITS,

@@ -1,7 +1,7 @@
 //! One free list under one lock: each frame is taken and given back under it.
 
 use super::FrameSource;
-use quire_sync::{Rank, SpinLock};
+use quire_sync::{Rank, SpinLock, record};
 
 const NONE: u32 = u32::MAX;
 
@@ -38,13 +38,17 @@ impl FrameSource for GlobalList {
         if frame == NONE {
             return None;
         }
+        record::read(&list.frames[frame as usize]);
         list.head = list.frames[frame as usize].next;
+        record::wrote(&list.head);
         Some(frame)
     }
     fn give(&self, frame: u32) {
         let mut list = self.list.lock();
         list.frames[frame as usize].next = list.head;
         list.head = frame;
+        record::wrote(&list.frames[frame as usize]);
+        record::wrote(&list.head);
     }
     fn large(&self) -> u64 {
         let list = self.list.lock();

@@ -1,7 +1,7 @@
 //! One queue under one lock: what kernels had before they fanned out. Every page goes in and out under the lock.
 
 use super::PageQueue;
-use quire_sync::{Rank, SpinLock};
+use quire_sync::{Rank, SpinLock, record};
 
 const NONE: u32 = u32::MAX;
 
@@ -36,12 +36,17 @@ impl PageQueue for OneLock {
     fn put(&self, page: u32) {
         let mut list = self.list.lock();
         list.pages[page as usize].next = NONE;
+        record::wrote(&list.pages[page as usize]);
         match list.tail {
             NONE => list.head = page,
-            tail => list.pages[tail as usize].next = page,
+            tail => {
+                list.pages[tail as usize].next = page;
+                record::wrote(&list.pages[tail as usize]);
+            }
         }
         list.tail = page;
         list.len += 1;
+        record::wrote(&list.len);
     }
     fn take(&self, n: usize, f: &mut dyn FnMut(u32)) {
         for _ in 0..n {

@@ -1,0 +1,144 @@
+//! Lines that CPUs take from each other: queues and frames, production's and under one lock, by how many CPUs there are.
+//!
+//! Two CPUs hide what this is about: a line that goes to and fro between two is cheaper than a second structure. So the lines
+//! are counted, with CPUs in turn on one thread, and the count says what each more CPU would wait for.
+
+use super::{Bench, Build, Line, Report};
+use crate::Failure;
+
+const BEFORE: &str = "Recording build, CPUs in turn: lines that putting a page into one queue under one lock writes and another \
+                      CPU had before, on average.";
+const FRAMES: &str = "Recording build, CPUs in turn take 300 frames each from one free list under one lock and give them back: \
+                      lines that one of either writes and another CPU had before, on average.";
+const OURS: &str = "The same in production.";
+
+/// Shared lines written.
+pub const LINES: Bench = Bench {
+    build: Build::Recording,
+    lines: &[
+        Line { name: "queue_transfers_before_2cpu", unit: "lines/page", how: BEFORE },
+        Line { name: "queue_transfers_before_16cpu", unit: "lines/page", how: BEFORE },
+        Line { name: "queue_transfers_before_64cpu", unit: "lines/page", how: BEFORE },
+        Line { name: "queue_transfers_ours_2cpu", unit: "lines/page", how: OURS },
+        Line { name: "queue_transfers_ours_16cpu", unit: "lines/page", how: OURS },
+        Line { name: "queue_transfers_ours_64cpu", unit: "lines/page", how: OURS },
+        Line { name: "frames_transfers_before_2cpu", unit: "lines/op", how: FRAMES },
+        Line { name: "frames_transfers_before_16cpu", unit: "lines/op", how: FRAMES },
+        Line { name: "frames_transfers_before_64cpu", unit: "lines/op", how: FRAMES },
+        Line { name: "frames_transfers_ours_2cpu", unit: "lines/op", how: OURS },
+        Line { name: "frames_transfers_ours_16cpu", unit: "lines/op", how: OURS },
+        Line { name: "frames_transfers_ours_64cpu", unit: "lines/op", how: OURS },
+    ],
+    run,
+};
+
+#[cfg(not(recording))]
+fn run(_report: &mut Report) -> Result<(), Failure> {
+    Err(Failure::Build)
+}
+
+#[cfg(recording)]
+fn run(report: &mut Report) -> Result<(), Failure> {
+    const NAMES: [(usize, [&str; 4]); 3] = [
+        (
+            2,
+            [
+                "queue_transfers_before_2cpu",
+                "queue_transfers_ours_2cpu",
+                "frames_transfers_before_2cpu",
+                "frames_transfers_ours_2cpu",
+            ],
+        ),
+        (
+            16,
+            [
+                "queue_transfers_before_16cpu",
+                "queue_transfers_ours_16cpu",
+                "frames_transfers_before_16cpu",
+                "frames_transfers_ours_16cpu",
+            ],
+        ),
+        (
+            64,
+            [
+                "queue_transfers_before_64cpu",
+                "queue_transfers_ours_64cpu",
+                "frames_transfers_before_64cpu",
+                "frames_transfers_ours_64cpu",
+            ],
+        ),
+    ];
+    for (cpus, names) in NAMES {
+        for (name, lines) in names.into_iter().zip(recorded::lines(cpus)?) {
+            report.put(name, lines);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(recording)]
+mod recorded {
+    use crate::bench::queues::isolated;
+    use crate::frames::{Domains, FrameSource, GlobalList};
+    use crate::queue::{OneLock, PageQueue, Parts};
+    use crate::{Failure, machine};
+    use quire_hosted::Cpu;
+    use quire_sync::record::{Coherence, scope};
+
+    /// Pages of each CPU, of which the first half warms up.
+    const PAGES: usize = 128;
+    /// Frames that each CPU has at once: more than its magazines hold.
+    const FRAMES: usize = 300;
+
+    /// Of one queue, production's, one free list, production's.
+    pub(super) fn lines(cpus: usize) -> Result<[f64; 4], Failure> {
+        let vm = machine::boot(cpus, 256 + 4 * cpus as u64);
+        let cpus: Vec<Cpu> = (0..cpus).map(|id| Cpu::attach(vm, id)).collect();
+        let (space, pages) = isolated(vm, (PAGES * cpus.len()) as u64)?;
+        let one = OneLock::new(vm.page_count() as usize);
+        let queues = [queue(&one, &cpus, &pages), queue(&Parts(vm), &cpus, &pages)];
+        let list = GlobalList::new(2 * (FRAMES * cpus.len()) as u32);
+        let frames = [frames(&list, &cpus)?, frames(&Domains { vm, groups: true }, &cpus)?];
+        drop(space);
+        Ok([queues[0], queues[1], frames[0], frames[1]])
+    }
+
+    fn queue(queue: &dyn PageQueue, cpus: &[Cpu], pages: &[u32]) -> f64 {
+        let mut caches = Coherence::new();
+        let (mut shared, mut puts) = (0, 0);
+        for (n, turn) in pages.chunks(cpus.len()).enumerate() {
+            for (cpu, page) in cpus.iter().zip(turn) {
+                let ((), record) = scope(|| cpu.run(|| queue.put(*page)));
+                let lines = caches.shared_lines_written(&record);
+                if n >= PAGES / 2 {
+                    (shared, puts) = (shared + lines, puts + 1);
+                }
+            }
+        }
+        shared as f64 / puts as f64
+    }
+
+    fn frames(source: &dyn FrameSource, cpus: &[Cpu]) -> Result<f64, Failure> {
+        let mut caches = Coherence::new();
+        let mut held: Vec<Vec<u32>> = cpus.iter().map(|_| Vec::new()).collect();
+        let (mut shared, mut operations) = (0, 0);
+        for round in 0..2 {
+            for n in 0..2 * FRAMES {
+                for (cpu, held) in cpus.iter().zip(&mut held) {
+                    let (done, record) = scope(|| {
+                        cpu.run(|| match n < FRAMES {
+                            true => source.take(false).map(|f| held.push(f)),
+                            false => held.pop().map(|f| source.give(f)),
+                        })
+                    });
+                    done.ok_or(Failure::OutOfMemory)?;
+                    let lines = caches.shared_lines_written(&record);
+                    if round != 0 {
+                        (shared, operations) = (shared + lines, operations + 1);
+                    }
+                }
+            }
+        }
+        Ok(shared as f64 / operations as f64)
+    }
+}
