@@ -10,7 +10,7 @@ use crate::kernel_tables::KernelTables;
 use crate::roots::{Fan, Own};
 use crate::shootdown::{Residency, drop_loaded};
 use core::ptr::{self, NonNull};
-use quire_sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use quire_sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use quire_sync::{CpuId, PerCpu, Rank, SpinLock, preempt_off};
 use quire_vm::frames::Frame;
 use quire_vm::{Pfn, Vm};
@@ -34,7 +34,6 @@ const SPARE: u32 = 16;
 #[derive(Default)]
 struct Spare {
     head: Option<Pfn>,
-    len: u32,
 }
 
 /// One CPU's translation state. Only that CPU touches it, with interrupts off or from a shootdown handler.
@@ -52,6 +51,8 @@ pub struct CpuMmu {
     /// Table pages are empty again when they are given back, so the next one needs no zeroing. Another CPU takes the lock
     /// only to drain it.
     spare: SpinLock<Spare>,
+    /// How many those are: written under the lock, read without where there is nothing to take, or no room.
+    spares: AtomicU32,
 }
 
 impl CpuMmu {
@@ -69,6 +70,7 @@ impl CpuMmu {
                 regime: AtomicU64::new(0),
             }),
             spare: SpinLock::new(Rank::TABLE_SPARE, Spare::default()),
+            spares: AtomicU32::new(0),
         }
     }
 
@@ -180,21 +182,29 @@ impl<F: Format> Mmu<F> {
     /// An empty table page from this CPU's few.
     pub(crate) fn take_spare<M: Hardware<Format = F>>(&self, vm: &Vm<M>) -> Option<Pfn> {
         let cpu = preempt_off();
-        let mut spare = self.cpus.mine(&cpu).spare.lock();
+        let mine = self.cpus.mine(&cpu);
+        if mine.spares.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let mut spare = mine.spare.lock();
         let t = spare.head?;
-        *spare = Spare { head: vm.page(t).next(), len: spare.len - 1 };
+        spare.head = vm.page(t).next();
+        mine.spares.store(mine.spares.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
         Some(t)
     }
 
     /// Keeps an empty table page for later, where there is room.
     pub(crate) fn keep_spare<M: Hardware<Format = F>>(&self, vm: &Vm<M>, t: Pfn) -> bool {
         let cpu = preempt_off();
-        let mut spare = self.cpus.mine(&cpu).spare.lock();
-        if spare.len == SPARE {
+        let mine = self.cpus.mine(&cpu);
+        // Only this CPU adds to its own.
+        if mine.spares.load(Ordering::Relaxed) == SPARE {
             return false;
         }
+        let mut spare = mine.spare.lock();
         vm.page(t).set_next(spare.head);
-        *spare = Spare { head: Some(t), len: spare.len + 1 };
+        spare.head = Some(t);
+        mine.spares.store(mine.spares.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         true
     }
 
@@ -202,7 +212,11 @@ impl<F: Format> Mmu<F> {
     pub fn drain<M: Hardware<Format = F>>(&self, vm: &Vm<M>) -> u64 {
         let mut n = 0;
         for cpu in self.cpus.iter() {
-            let mut next = core::mem::take(&mut *cpu.spare.lock()).head;
+            let mut next = {
+                let mut spare = cpu.spare.lock();
+                cpu.spares.store(0, Ordering::Relaxed);
+                spare.head.take()
+            };
             while let Some(t) = next {
                 next = vm.page(t).next();
                 // SAFETY: nobody else has a page that was kept here.

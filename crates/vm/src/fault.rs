@@ -366,19 +366,19 @@ impl<'e, M: Machine> At<'e, M> {
 
     /// Maps the page that the chain shows at the address, where it is resident and `wanted` by its object, and nothing is
     /// mapped there; for whole small spaces. Checked as
-    /// [`At::map_around`] does. Returns whether it did. => under the table page's lock.
+    /// [`At::map_around`] does. Returns what the leaf allows, where it did. => under the table page's lock.
     pub fn map_if_resident(
         &self,
         table: &mut impl Table<M>,
         wanted: impl Fn(&Object<M>) -> bool,
         pin: &Pinned<'_>,
-    ) -> Result<bool, Stop<M>> {
+    ) -> Result<Option<Prot>, Stop<M>> {
         if table.get(self.va).is_some() {
-            return Ok(false);
+            return Ok(None);
         }
-        let Ok(Walk::Page(found)) = self.walk(Some(self.entry.front()), false, pin) else { return Ok(false) };
+        let Ok(Walk::Page(found)) = self.walk(Some(self.entry.front()), false, pin) else { return Ok(None) };
         if !wanted(found.object) {
-            return Ok(false);
+            return Ok(None);
         }
         self.check_entry()?;
         let mut prot = self.entry.prot();
@@ -387,7 +387,7 @@ impl<'e, M: Machine> At<'e, M> {
             prot -= Prot::WRITE;
         }
         table.enter(self.va, Enter::new(self.vm.pfn_of_page(found.page), prot));
-        Ok(true)
+        Ok(Some(prot))
     }
 
     /// The table page over the address, locked, with the entry checked under its lock. Where the entry is being replaced, a

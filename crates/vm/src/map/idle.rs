@@ -22,7 +22,7 @@ use crate::machine::{Machine, Pmap, Removed, Table};
 use crate::page::State;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
-use crate::types::{Access, PAGE_SHIFT, PAGE_SIZE, VirtRange};
+use crate::types::{Access, PAGE_SHIFT, PAGE_SIZE, Prot, VirtRange};
 use core::ops::Range;
 use core::ptr;
 use quire_sync::epoch::Pinned;
@@ -106,19 +106,31 @@ pub(crate) fn refill<M: Machine>(space: &Space<M>, may: &mut MaySleep) {
     if space.take_dropped() > SMALL {
         return;
     }
-    let mut left = SMALL as u32;
+    let mut tally = Tally::of(SMALL as u32);
     'all: for private in [true, false] {
         let mut at = 0;
-        while left != 0 {
+        while tally.left != 0 {
             let pin = may.pin(vm.epoch());
             let Some(entry) = space.arenas.next(at, &pin) else { break };
-            match refill_some(space, entry, at, private, STEP, &mut left, &pin) {
+            match refill_some(space, entry, at, private, STEP, &mut tally, &pin) {
                 Ok(next) => at = next,
                 Err(_) => break 'all,
             }
         }
     }
-    vm.stats().add(Event::FaultAll, SMALL - left as u64);
+    vm.stats().add(Event::FaultAll, SMALL - tally.left as u64);
+}
+
+/// Pages that [`refill_some`] may still enter, and what all that it has entered allow.
+pub(super) struct Tally {
+    pub left: u32,
+    pub prot: Prot,
+}
+
+impl Tally {
+    pub fn of(pages: u32) -> Tally {
+        Tally { left: pages, prot: Prot::all() }
+    }
 }
 
 /// One step of [`refill`], under one pin: enters up to `step` pages of each layer, all below one table page, from address `at`
@@ -129,7 +141,7 @@ pub(super) fn refill_some<M: Machine>(
     at: u64,
     private: bool,
     step: usize,
-    left: &mut u32,
+    tally: &mut Tally,
     pin: &Pinned<'_>,
 ) -> Result<u64, Stop<M>> {
     let range = entry.range();
@@ -153,14 +165,15 @@ pub(super) fn refill_some<M: Machine>(
         let Some(keys) = keys(b, VirtRange { start: first, end: next }) else { continue };
         let mut cursor = Cursor::over(keys);
         for (n, (key, slot)) in cursor.resume(object.index(), pin).enumerate() {
-            if n == step || *left == 0 {
+            if n == step || tally.left == 0 {
                 next = b.va(key);
                 break;
             }
             if matches!(slot, Slot::Page(_))
-                && on(b.va(key)).map_if_resident(&mut table, |o| ptr::eq(o, object), pin)?
+                && let Some(prot) = on(b.va(key)).map_if_resident(&mut table, |o| ptr::eq(o, object), pin)?
             {
-                *left -= 1;
+                tally.left -= 1;
+                tally.prot &= prot;
             }
         }
     }

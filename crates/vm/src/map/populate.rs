@@ -1,12 +1,12 @@
 //! Making ranges resident: what is in memory already is mapped by walks over the objects, one lock of a table page for many
 //! pages; the rest is faulted in.
 
-use super::idle::refill_some;
+use super::idle::{Tally, refill_some};
 use super::space::Space;
 use crate::error::FaultError;
 use crate::fault::FaultKind;
 use crate::machine::{Machine, Pmap, Table};
-use crate::types::{Access, PAGE_SIZE, VirtRange};
+use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
 
 /// Pages that one look for what is resident maps at most, under one hold of their table page's lock: all that it covers.
 const LOOK: u32 = 512;
@@ -16,7 +16,12 @@ impl<M: Machine> Space<M> {
     pub(super) fn fault_range(&self, range: VirtRange, access: Access) -> Result<(), FaultError> {
         let mut at = range.start;
         while at < range.end {
-            self.map_residents(VirtRange { start: at, end: range.end });
+            let (end, all) = self.map_residents(VirtRange { start: at, end: range.end });
+            // Only where something is missing or allows less is a second look due.
+            if all.contains(access.needs()) {
+                at = end;
+                continue;
+            }
             // Until something is resident again, a look at each would find nothing.
             loop {
                 let Some(va) = self.first_unmapped(VirtRange { start: at, end: range.end }, access) else {
@@ -33,20 +38,24 @@ impl<M: Machine> Space<M> {
         Ok(())
     }
 
-    /// Maps what is resident in `range`, as far as the table page over its start.
-    fn map_residents(&self, range: VirtRange) {
+    /// Maps what is resident in `range`, as far as the table page over its start and the entry there. Returns where that ends,
+    /// and what every page up to there allows, as far as this has mapped them.
+    fn map_residents(&self, range: VirtRange) -> (u64, Prot) {
         let pin = self.vm().epoch().pin();
-        let Some(entry) = self.lookup(range.start, &pin) else { return };
-        let (end, mut left) = (self.table_end(range.start).min(range.end).min(entry.range().end), LOOK);
+        let Some(entry) = self.lookup(range.start, &pin) else { return (range.start, Prot::empty()) };
+        let end = self.table_end(range.start).min(range.end).min(entry.range().end);
+        let mut tally = Tally::of(LOOK);
         for private in [true, false] {
             let mut at = range.start;
-            while at < end && left != 0 {
-                match refill_some(self, entry, at, private, LOOK as usize, &mut left, &pin) {
+            while at < end && tally.left != 0 {
+                match refill_some(self, entry, at, private, LOOK as usize, &mut tally, &pin) {
                     Ok(next) if next > at => at = next,
                     _ => break,
                 }
             }
         }
+        let all = u64::from(LOOK - tally.left) == (end - range.start) / PAGE_SIZE;
+        (end, if all { tally.prot } else { Prot::empty() })
     }
 
     /// The first page of `range` whose leaf does not allow `access`.

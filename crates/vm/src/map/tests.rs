@@ -554,3 +554,23 @@ fn replacing_a_mapping_never_shows_nothing_in_between() {
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
+
+#[test]
+fn after_populating_no_access_faults_whether_pages_are_mapped_at_once_or_copied() {
+    const PAGES: u64 = 150;
+    let s = System::new();
+    let object = ObjectRef::anonymous(s.m.vm, PAGES).unwrap();
+    for n in 0..PAGES {
+        let done = object.write(n * PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) });
+        assert!(done.is_ok());
+    }
+    let cases = [(true, RW, Access::Write), (false, RW, Access::Write), (true, Prot::READ, Access::Read)];
+    for (at, (shared, prot, access)) in (0..).step_by(200).zip(cases) {
+        let all = MapRequest { shared, prot, populate: true, object: Some((object.clone(), 0)), ..request(at, PAGES) };
+        s.map(&all).unwrap();
+        for n in at..at + PAGES {
+            let kind = s.fault(page(n), access);
+            assert_eq!(kind, Ok(crate::FaultKind::Spurious), "page {n} of {shared} {prot:?}");
+        }
+    }
+}
