@@ -171,9 +171,6 @@ impl<M: Machine> Vm<M> {
     /// Looks at up to `n` spaces from `hand` on, and drops the page tables of those that `which` says. Returns how many table
     /// pages went. May sleep: the last handle may be ours. => one caller at a time, who holds nothing that a fault could want.
     pub(crate) fn drop_tables(&'static self, hand: &mut Hand, n: usize, which: Which) -> u64 {
-        if n == 0 {
-            return 0;
-        }
         let now = quire_sync::hooks::now();
         let mut tables = 0;
         for _ in 0..n {
