@@ -22,7 +22,7 @@ use crate::mutant;
 use crate::roots::Reach;
 use core::marker::PhantomData;
 use quire_sync::CpuId;
-use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering, fence_after_rmw};
+use quire_sync::atomic::{AtomicU64, Ordering, fence_after_rmw};
 use quire_sync::cpuset::{CpuMask, CpuSet};
 use quire_vm::flush::FlushSet;
 use quire_vm::{PAGE_SIZE, Pfn, VirtRange};
@@ -38,20 +38,12 @@ pub struct Residency {
     running: CpuSet,
     /// The CPUs that have it loaded while they run something that has no user half.
     lazy: CpuSet,
-    /// A CPU has begun to run it since somebody asked. Beside what every switch-in writes.
-    ran: AtomicBool,
 }
 
 impl Residency {
     /// A space that no CPU runs. `id` must never have been used before.
     pub(crate) fn new(id: u64) -> Self {
-        Residency {
-            id,
-            generation: AtomicU64::new(1),
-            running: CpuSet::new(),
-            lazy: CpuSet::new(),
-            ran: AtomicBool::new(true),
-        }
+        Residency { id, generation: AtomicU64::new(1), running: CpuSet::new(), lazy: CpuSet::new() }
     }
 
     /// The space's number, unique for ever.
@@ -63,10 +55,6 @@ impl Residency {
     /// not run the space until now.
     pub(crate) fn arrive(&self, cpu: CpuId) -> (u64, bool) {
         let new = self.running.insert(cpu);
-        // A hint: no protocol rests on it.
-        if new && !self.ran.load(Ordering::Relaxed) {
-            self.ran.store(true, Ordering::Relaxed);
-        }
         // The shooter bumps, then reads the set; this CPU enters the set, then reads the generation: store-to-load order
         // on both sides, or neither sees the other.
         if !mutant::on(mutant::ARRIVE_NO_FENCE) {
@@ -96,11 +84,6 @@ impl Residency {
         if self.lazy.contains(cpu) {
             self.lazy.remove(cpu);
         }
-    }
-
-    /// Whether a CPU has begun to run it since this was asked last.
-    pub(crate) fn take_ran(&self) -> bool {
-        self.ran.load(Ordering::Relaxed) && self.ran.swap(false, Ordering::Relaxed)
     }
 
     /// A flush's first half: raises the generation, and says which CPUs to ask.

@@ -33,8 +33,6 @@ impl Rank {
     pub const WAIT: Rank = Rank(80);
     /// A CPU's list of objects that the reaper shall look at.
     pub const REAPER: Rank = Rank(82);
-    /// A CPU's list of address spaces.
-    pub const SPACES: Rank = Rank(83);
     /// A CPU's batch in front of the page queues.
     pub const QUEUE_BATCH: Rank = Rank(88);
     /// One part of a page queue.

@@ -5,7 +5,6 @@ use super::arenas::Fan;
 use super::entry::Entry;
 use super::kernel::Region;
 use super::space::Space;
-use super::spaces::Spaces;
 use super::tree::{NodeAlloc, NodeSize};
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
@@ -29,8 +28,6 @@ pub struct MapMemory<M: Machine> {
     pub(super) regions: Slab<Region>,
     leaves: Cache,
     inner: Cache,
-    /// All spaces.
-    pub(super) all: Spaces<M>,
     /// The last id given to a space; ids are never used again.
     last_id: AtomicU64,
 }
@@ -49,7 +46,6 @@ impl<M: Machine> MapMemory<M> {
             regions: Slab::new("kernel-range", boot),
             leaves: Cache::new("map-leaf", node(NodeSize::Leaf), boot).deferred(),
             inner: Cache::new("map-inner", node(NodeSize::Inner), boot).deferred(),
-            all: Spaces::new(boot),
             last_id: AtomicU64::new(0),
         }
     }
