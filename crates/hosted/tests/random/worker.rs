@@ -381,6 +381,14 @@ impl<'w, F: Simulate> Worker<'w, F> {
         self.doing = format!("advise {run:?} {advice:?}");
         let mut pages = self.own(model);
         let r = self.range(&run);
+        let counts = &self.world.counts;
+        if advice == Advice::Free {
+            counts.giving_up.fetch_add(1, Ordering::SeqCst);
+            if counts.forking.load(Ordering::SeqCst) != 0 {
+                counts.giving_up.fetch_sub(1, Ordering::SeqCst);
+                return;
+            }
+        }
         let (done, span) = self.world.during(|| {
             let done = model.space.advise(r, advice);
             if advice == Advice::Free && done != Err(MapError::Invalid) {
@@ -389,6 +397,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
             done
         });
         if advice == Advice::Free {
+            counts.giving_up.fetch_sub(1, Ordering::SeqCst);
             self.doing = format!("{} => {done:?}", self.doing);
             match done {
                 // Files and shared memory are not freed.
@@ -603,7 +612,14 @@ impl<'w, F: Simulate> Worker<'w, F> {
         let Some(free) = (0..self.world.spaces.len()).find(|n| self.world.slot(*n).is_none()) else { return };
         self.doing = format!("fork space {}", model.space.id());
         let _watch = model.watch();
+        let counts = &self.world.counts;
+        counts.forking.fetch_add(1, Ordering::SeqCst);
+        while counts.giving_up.load(Ordering::SeqCst) != 0 {
+            self.cpu.interrupts();
+            std::thread::yield_now();
+        }
         let (done, span) = self.world.during(|| model.space.fork());
+        counts.forking.fetch_sub(1, Ordering::SeqCst);
         let child = match done {
             Ok(child) => child,
             Err(MapError::OutOfMemory) => return self.no_memory(),

@@ -430,6 +430,9 @@ pub struct World<F: Simulate> {
 /// What was done, to see that the test does its work.
 #[derive(Default, Debug)]
 pub struct Counts {
+    /// Forks under way, and runs that are being given up: a child would have what may go at any time, which no model can say.
+    pub forking: AtomicU64,
+    pub giving_up: AtomicU64,
     pub accesses: AtomicU64,
     pub faults_failed: AtomicU64,
     pub maps: AtomicU64,

@@ -90,7 +90,9 @@ fn a_page_that_goes_while_it_is_taken_is_unlinked_once() {
 fn a_take_that_unlinks_what_another_is_about_to_is_found_out() {
     fails(Mutant::TakeUnlinksLeaving, take_against_release);
 }
+// loom's to find: shuttle needs luck.
 #[test]
+#[cfg(loom)]
 #[should_panic]
 fn a_take_that_reads_links_too_late_is_found_out() {
     fails(Mutant::LinksAfterState, take_against_release);
