@@ -15,6 +15,8 @@
 
 pub mod bench;
 pub mod cachegrind;
+#[cfg(recording)]
+pub mod conflicts;
 pub mod failure;
 pub mod frames;
 pub mod harness;

@@ -26,6 +26,21 @@ enum Part {
         /// How many operations; 0 prepares everything and does none
         count: usize,
     },
+    /// Which pairs of operations that commute share cache lines
+    Conflicts(Conflicts),
+}
+
+/// Options of `conflicts`.
+#[derive(clap::Args)]
+struct Conflicts {
+    /// Only pairs with one of these operations
+    operations: Vec<String>,
+    /// Write a page with the matrix
+    #[arg(long, value_name = "FILE")]
+    html: Option<std::path::PathBuf>,
+    /// Instead: lines that move for each operation, by how many CPUs there are
+    #[arg(long)]
+    scale: bool,
 }
 
 /// The build that this is.
@@ -33,6 +48,9 @@ const BUILD: Build = if cfg!(recording) { Build::Recording } else { Build::Nativ
 
 fn main() -> ExitCode {
     let options = Options::parse();
+    if let Some(Part::Conflicts(options)) = options.part {
+        return conflicts(options);
+    }
     if let Some(Part::Workload { name, count }) = options.part {
         let Some(workload) = WORKLOADS.iter().find(|w| w.name == name) else {
             eprintln!("quire-lab: there is no workload {name}");
@@ -64,4 +82,25 @@ fn main() -> ExitCode {
         }
     }
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+#[cfg(recording)]
+fn conflicts(options: Conflicts) -> ExitCode {
+    let options =
+        quire_lab::conflicts::Options { operations: options.operations, html: options.html, scale: options.scale };
+    match quire_lab::conflicts::command(&options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("quire-lab: {e}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+#[cfg(not(recording))]
+fn conflicts(options: Conflicts) -> ExitCode {
+    let _recording_only = (options.operations, options.html, options.scale);
+    eprintln!("quire-lab: {}", quire_lab::Failure::Build);
+    ExitCode::from(2)
 }

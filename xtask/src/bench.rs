@@ -102,6 +102,11 @@ fn complaints(mut log: std::fs::File) -> Vec<String> {
     lines
 }
 
+/// The lab's program that records.
+pub fn build_recording(places: &Places) -> Result<PathBuf> {
+    build(places, BUILDS[1])
+}
+
 /// Builds the lab one way and returns its program.
 fn build(places: &Places, (name, flags, directory): (&str, &str, &str)) -> Result<PathBuf> {
     let target = places.target.join(directory);

@@ -56,6 +56,8 @@ pub struct Shape {
     pub memory: u64,
     /// Count instructions; makes it one CPU.
     pub count: bool,
+    /// By the translator, whatever else there is, whose plugins see every access; the CPUs take turns on one thread.
+    pub translated: bool,
     /// On the q35 board: Quire has no ports there.
     pub q35: bool,
     /// Let the kernel's log tell more.
@@ -114,7 +116,7 @@ impl Kernel {
     /// Starts a machine. The calling thread must live as long as the guest.
     pub fn start(&self, image: &File, shape: &Shape) -> Result<Guest> {
         // Counting is something that only the translator does.
-        let accelerator = if shape.count { Accelerator::Tcg } else { self.accelerator };
+        let accelerator = if shape.count || shape.translated { Accelerator::Tcg } else { self.accelerator };
         let (system, mut cmdline) = match self.on {
             On::Quire if shape.q35 => (System::QuireQ35, String::new()),
             On::Quire => (System::Quire, String::new()),
@@ -142,6 +144,7 @@ impl Kernel {
             memory: shape.memory,
             accelerator,
             count: shape.count,
+            turns: shape.translated,
             extra: shape.extra.clone(),
             inherit: shape.inherit.clone(),
         }

@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 /// Quire: a virtual memory system and a kernel that runs unmodified Linux programs.
 #[derive(Debug, Parser)]
-#[command(name = "./quire", version, propagate_version = true, after_help = EXAMPLES, max_term_width = 110)]
+#[command(name = "./quire", bin_name = "./quire", version, propagate_version = true, after_help = EXAMPLES, max_term_width = 110)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -26,7 +26,9 @@ Examples:
   ./quire test busybox                              what has `busybox` in its name
   ./quire debug -- ./my-program                     gdb, stopped at the program's entry, kernel symbols loaded
   ./quire compare -- ./my-program                   the same program on Quire and on Debian's Linux, side by side
-  ./quire bench mapper                              what the memory core's parts cost, and what they replaced";
+  ./quire bench mapper                              what the memory core's parts cost, and what they replaced
+  ./quire conflicts                                 which operations that commute share cache lines
+  ./quire fuzz elf --seconds 600                    generated programs for the ELF reader, guided by coverage";
 
 /// What can be done.
 #[derive(Debug, Subcommand)]
@@ -45,6 +47,10 @@ pub enum Command {
     Compare(Compare),
     /// Measure the memory core's parts, and the designs that they replaced, on this machine without a guest
     Bench(Bench),
+    /// Show which operations that commute share cache lines: the conflict matrix
+    Conflicts(Conflicts),
+    /// Try generated inputs on the readers of foreign formats and on the memory core, guided by coverage
+    Fuzz(Fuzz),
 }
 
 /// What a guest is made of.
@@ -130,6 +136,10 @@ pub struct Test {
     #[arg(long)]
     pub soak: bool,
 
+    /// Only the models, under both checkers; the last line counts them and the mutants that each finds
+    #[arg(long)]
+    pub model: bool,
+
     /// Run the guest tests on Debian's Linux instead: a check of the tests themselves
     #[arg(long, hide = true)]
     pub linux: bool,
@@ -202,6 +212,63 @@ pub struct Bench {
     /// Print one JSON array of objects with name, value and unit
     #[arg(long)]
     pub json: bool,
+}
+
+/// Options of `conflicts`.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "Each pair of operations whose order cannot be observed is done by two virtual CPUs, and every access to shared \
+                        memory is recorded. The exit status is 1 where the matrix is not as its list says. docs/conflicts.md \
+                        tells how to read it.\n\nExamples:\n  ./quire conflicts                      all (a minute)\n  ./quire \
+                        conflicts fork exec            pairs with one of these\n  ./quire conflicts --html matrix.html   a page, \
+                        too\n  ./quire conflicts --scale              lines moved an operation, with 2 to 256 CPUs\n  ./quire \
+                        conflicts --guest              the whole kernel: system calls from two CPUs of a guest\n  ./quire \
+                        conflicts --guest -v munmap    this operation, and each line with its sites"
+)]
+pub struct Conflicts {
+    /// Only pairs with one of these operations
+    #[arg(value_name = "OPERATION")]
+    pub operations: Vec<String>,
+
+    /// Write a page with the matrix
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<std::path::PathBuf>,
+
+    /// Instead: lines that move from CPU to CPU for each operation, by how many CPUs there are
+    #[arg(long, conflicts_with_all = ["operations", "html"])]
+    pub scale: bool,
+
+    /// In a guest instead, by real system calls and faults
+    #[arg(long, conflicts_with_all = ["html", "scale"])]
+    pub guest: bool,
+
+    /// In a guest: tell of each conflict which code wrote the line and which touched it
+    #[arg(short, long, requires = "guest")]
+    pub verbose: bool,
+}
+
+/// Options of `fuzz`.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "What is found is written to target/fuzz/artifacts/, what is learned to target/fuzz/corpus/. docs/checking.md \
+                        tells how to add a target.\n\nExamples:\n  ./quire fuzz --list\n  ./quire fuzz elf --seconds 600\n  \
+                        ./quire fuzz elf --input target/fuzz/artifacts/elf-crash-0a1b"
+)]
+pub struct Fuzz {
+    /// The target
+    pub target: Option<String>,
+
+    /// How long
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
+    pub seconds: u32,
+
+    /// Only try this input
+    #[arg(long, value_name = "FILE")]
+    pub input: Option<std::path::PathBuf>,
+
+    /// Print all targets
+    #[arg(long)]
+    pub list: bool,
 }
 
 /// `256M`, `2G`, `512` (MiB) as MiB.

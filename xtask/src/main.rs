@@ -1,15 +1,17 @@
 //! `./quire`: the one command of the project. Builds Quire, runs programs in it, tests it, debugs it, compares it.
 //!
-//! A command is a module that reads top-down: [`run`], [`mod@test`], [`debug`], [`compare`], [`mod@bench`], [`build`]. Below them stand
-//! [`image`] (what the guest finds), [`machine`] (QEMU and its ports) and [`setup`] (what is made or fetched once).
+//! A command is a module that reads top-down: [`run`], [`mod@test`], [`debug`], [`compare`], [`mod@bench`], [`conflicts`], [`fuzz`],
+//! [`build`]. Below them stand [`image`] (what the guest finds), [`machine`] (QEMU and its ports) and [`setup`] (what is made or fetched once).
 
 mod bench;
 mod boot;
 mod build;
 mod cli;
 mod compare;
+mod conflicts;
 mod debug;
 mod failure;
+mod fuzz;
 mod image;
 mod machine;
 mod places;
@@ -34,6 +36,8 @@ fn main() -> ExitCode {
         cli::Command::Debug(options) => debug::command(&places, &options),
         cli::Command::Compare(options) => compare::command(&places, &options),
         cli::Command::Bench(options) => bench::command(&places, &options),
+        cli::Command::Conflicts(options) => conflicts::command(&places, &options),
+        cli::Command::Fuzz(options) => fuzz::command(&places, &options),
     };
     match done {
         Ok(status) => ExitCode::from(status),

@@ -13,7 +13,7 @@
 //! # Where to start reading
 //! [`walk`] turns a path into a dentry, [`vfs`] changes the tree, [`open_file`] is what a file descriptor names,
 //! [`stream`] is everything that is not a regular file or a directory ([`pipe`], [`device`], [`terminal`], [`event`]).
-#![cfg_attr(not(test), no_std)]
+#![cfg_attr(not(any(test, feature = "test-host")), no_std)]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -43,8 +43,8 @@ pub mod walk;
 
 #[cfg(test)]
 mod file_model;
-#[cfg(test)]
-mod test_host;
+#[cfg(any(test, feature = "test-host"))]
+pub mod test_host;
 #[cfg(test)]
 mod tree_model;
 

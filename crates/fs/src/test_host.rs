@@ -1,4 +1,4 @@
-//! A kernel for the tests of this crate: objects are maps of pages, the clock stands still.
+//! A kernel for tests: objects are maps of pages, the clock stands still.
 
 use crate::host::{FileObject, Host, MemoryCount, Origin, PAGE_SIZE, Timestamp};
 use crate::transfer::{Sink, SliceSink, SliceSource, Source};
@@ -12,6 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::vec::Vec;
 
+/// The kernel.
 #[derive(Clone, Default)]
 pub struct TestHost;
 
@@ -21,22 +22,26 @@ struct Pages {
     pages: BTreeMap<u64, Box<[u8; PAGE_SIZE]>>,
 }
 
+/// A file's pages.
 #[derive(Clone, Default)]
 pub struct TestObject(Arc<Mutex<Pages>>, Arc<TestDisk>);
 
 /// Where the file is kept: nothing is written to it, but it may fail.
 #[derive(Default)]
 pub struct TestDisk {
+    /// Every write fails.
     pub fails: AtomicBool,
     errors: WriteErrors,
 }
 
 impl TestObject {
+    /// Where the file is kept.
     pub fn disk(&self) -> &TestDisk {
         &self.1
     }
 }
 
+/// A page of its own.
 pub struct TestPage(Box<[u8; PAGE_SIZE]>);
 impl Deref for TestPage {
     type Target = [u8];

@@ -13,8 +13,8 @@ pub trait Sink {
 
 /// Supplies bytes to be written.
 pub trait Source {
-    /// Fills the front of `into` and returns how much. Less than all, or an error where it is nothing at all, mean that
-    /// no more comes.
+    /// Fills the front of `into` and returns how much. Less than all means that no more comes now; nothing, or an error where
+    /// it is nothing at all, that no more comes.
     fn take(&mut self, into: &mut [u8]) -> Result<usize, FsError>;
     /// How many bytes are still to come, if its memory holds out.
     fn left(&self) -> usize;

@@ -76,6 +76,20 @@ struct Inbox {
     /// A thread is this CPU. Else it is switched off: it runs no space, and begins with empty caches when it comes back.
     attached: bool,
     calls: Vec<Call>,
+    /// Those that the thread is answering now: more than one where answering one waits for a lock, and answers meanwhile.
+    serving: Vec<Call>,
+}
+
+/// A call that is being answered; dropped, it is not any more, answered or not.
+struct Serving<'a, F: Simulate> {
+    machine: &'a Simulated<F>,
+    cpu: CpuId,
+}
+
+impl<F: Simulate> Drop for Serving<'_, F> {
+    fn drop(&mut self) {
+        self.machine.inbox(self.cpu).serving.pop();
+    }
 }
 
 /// One CPU. Only the thread that is attached to it changes its caches; others only put calls into its inbox.
@@ -247,15 +261,39 @@ impl<F: Simulate> Simulated<F> {
         if state.calls.load(Ordering::Acquire) == 0 {
             return;
         }
-        let calls = std::mem::take(&mut self.inbox(cpu).calls);
-        for call in calls {
+        loop {
+            let call = {
+                let mut inbox = self.inbox(cpu);
+                if inbox.calls.is_empty() {
+                    return;
+                }
+                let call = inbox.calls.remove(0);
+                inbox.serving.push(call);
+                call
+            };
+            let _serving = Serving { machine: self, cpu };
             state.calls.fetch_sub(1, Ordering::AcqRel);
             state.interrupts.fetch_add(1, Ordering::Relaxed);
-            // SAFETY: the asker waits for `pending` before it lets go of either.
+            // SAFETY: the asker waits for `pending` before it lets go of either, or has seen that nobody serves it (`take_back`).
             as_cpu(cpu, || unsafe {
                 (*call.request.cast::<Request<'_, F>>()).serve(self);
                 (*call.pending).fetch_sub(1, Ordering::AcqRel);
             });
+        }
+    }
+
+    /// A CPU has failed: nobody answers the calls that say `pending` from here on.
+    fn take_back(&self, asked: &[CpuId], pending: &AtomicUsize) {
+        let ours = |call: &Call| std::ptr::eq(call.pending, pending);
+        for cpu in asked {
+            let calls = &mut self.inbox(*cpu).calls;
+            let before = calls.len();
+            calls.retain(|call| !ours(call));
+            self.state(*cpu).calls.fetch_sub(before - calls.len(), Ordering::AcqRel);
+        }
+        // Whoever answers one now comes to its end, or dies, which ends it too.
+        while asked.iter().any(|cpu| self.inbox(*cpu).serving.iter().any(ours)) {
+            std::thread::yield_now();
         }
     }
 
@@ -388,7 +426,8 @@ unsafe impl<F: Simulate> Hardware for Simulated<F> {
         }
         while pending.load(Ordering::Acquire) != 0 {
             if self.has_failed() {
-                // Nothing can be relied upon any more.
+                // Nothing can be relied upon any more, but this thread's stack may go.
+                self.take_back(&others, &pending);
                 if std::thread::panicking() {
                     return;
                 }

@@ -10,6 +10,7 @@ quire_hosted::of_each_architecture!(
     memory_mapped_where_a_child_just_let_go_is_empty,
     the_end_of_a_process_costs_as_much_for_each_of_some_entries_as_of_many,
     forgotten_memory_is_empty_though_relatives_still_have_it,
+    memory_without_stores_that_is_given_up_stays_a_childs,
     lengths_that_no_address_space_has_are_refused,
     the_peak_of_residents_is_known_within_an_eighth_after_they_went,
 );
@@ -155,6 +156,22 @@ fn forgotten_memory_is_empty_though_relatives_still_have_it<F: Simulate>() {
     }
     cpu.enter(&child);
     (0..1000).for_each(|n| assert_eq!(cpu.read(&child, page(n)), Ok(1 + n)));
+    cpu.leave();
+}
+
+fn memory_without_stores_that_is_given_up_stays_a_childs<F: Simulate>() {
+    let vm = boot::<F>(1);
+    let cpu = Cpu::attach(vm, 0);
+    let space = Space::new(vm).unwrap();
+    cpu.enter(&space);
+    map(&space, 0, 4);
+    (0..4).for_each(|n| cpu.write(&space, page(n), 1 + n).unwrap());
+    space.protect(range(0, 4), Prot::READ).unwrap();
+    let child = space.fork().unwrap();
+    space.advise(range(0, 4), Advice::Free).unwrap();
+    space.advise(range(0, 4), Advice::PageOut).unwrap();
+    cpu.enter(&child);
+    assert_eq!([0, 1, 2, 3].map(|n| cpu.read(&child, page(n)).unwrap()), [1, 2, 3, 4]);
     cpu.leave();
 }
 

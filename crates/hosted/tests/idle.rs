@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use quire_hosted::{Cpu, Settings, Simulate, Simulated};
-use quire_vm::map::{Advice, MapRequest, Placement, SMALL, Space, SpaceRef};
+use quire_vm::map::{Advice, MapRequest, Placement, SMALL, Space, SpaceRef, Wire};
+use quire_vm::memory_store::{FaultPlan, MemoryStore};
 use quire_vm::object::ObjectRef;
 use quire_vm::stats::Event;
 use quire_vm::{PAGE_SIZE, Prot, VirtRange, Vm};
@@ -11,6 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 quire_hosted::of_each_architecture!(
     one_fault_brings_all_residents_of_a_small_space_back,
     a_large_space_comes_back_page_by_page,
+    before_memory_is_out_idle_spaces_give_up_their_tables,
+    a_space_that_nobody_runs_for_a_second_gives_up_its_tables_before_memory_is_out,
     what_a_child_shares_comes_back_and_is_copied_as_before,
     a_space_that_runs_keeps_its_tables,
     what_was_stored_is_still_dirty_and_referenced_after_the_tables_went,
@@ -112,6 +115,67 @@ fn a_large_space_comes_back_page_by_page<F: Simulate>() {
     assert!(look(&cpu, &space) > 10);
     pages(at, SMALL).for_each(|va| assert_eq!(cpu.read(&space, va), Ok(va)));
     assert_eq!(vm.stats().total(Event::FaultAll), 0);
+    cpu.leave();
+}
+
+fn before_memory_is_out_idle_spaces_give_up_their_tables<F: Simulate>() {
+    const SPACES: usize = 12;
+    let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 4096, ..Settings::default() });
+    let other = Cpu::attach(vm, 1);
+    let running = small(&other);
+    let cpu = Cpu::attach(vm, 0);
+    let dropped = || vm.stats().total(Event::TablesDropped);
+    let idle: Vec<_> = (0..SPACES).map(|_| small(&cpu)).collect();
+    let hog = Space::new(vm).unwrap();
+    cpu.enter(&hog);
+    let at = 0x7000_0000;
+    map(&hog, at, 4096);
+    let stored = pages(at, 4096).take_while(|va| cpu.write(&hog, *va, *va).is_ok()).count() as u64;
+    assert!((100..4000).contains(&stored), "{stored}: there is no swap");
+    let tables: u64 = idle.iter().map(|s| s.stats().table_pages).sum();
+    assert_eq!((tables, dropped() > 5 * SPACES as u64), (SPACES as u64, true), "{}", dropped());
+    assert_eq!(running.stats().resident_pages, 150, "a CPU runs it");
+    // And what they gave was used.
+    assert!(vm.frames().free() < vm.frames().reserve() + 8, "{} free", vm.frames().free());
+    pages(at, stored).for_each(|va| assert_eq!(cpu.read(&hog, va), Ok(va)));
+    hog.clear();
+    for space in &idle {
+        cpu.enter(space);
+        assert_eq!(look(&cpu, space), 1, "one fault maps all");
+        space.check(true).unwrap();
+    }
+    cpu.leave();
+    other.leave();
+}
+
+fn a_space_that_nobody_runs_for_a_second_gives_up_its_tables_before_memory_is_out<F: Simulate>() {
+    let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 4096, ..Settings::default() });
+    let cpu = Cpu::attach(vm, 0);
+    let bytes = vec![0u8; 8192 * PAGE_SIZE as usize].leak();
+    // SAFETY: leaked, and nobody else's.
+    let store = unsafe { MemoryStore::new(std::ptr::NonNull::from(bytes).cast(), 8192, FaultPlan::default()) };
+    vm.add_swap(Box::leak(Box::new(store))).unwrap();
+    let idle: Vec<_> = (0..3).map(|_| small(&cpu)).collect();
+    // So that their pages stay, and with them the tables.
+    idle.iter().for_each(|space| space.wire_all(Wire::Now).unwrap());
+    let hog = Space::new(vm).unwrap();
+    cpu.enter(&hog);
+    let at = 0x7000_0000;
+    map(&hog, at, 6000);
+    let begin = std::time::Instant::now();
+    // More than there is, again and again: pageout is at work all the time, and always finds pages.
+    while vm.stats().total(Event::TablesDropped) == 0 {
+        assert!(begin.elapsed().as_secs() < 60, "their tables stay for ever");
+        pages(at, 6000).for_each(|va| cpu.write(&hog, va, va).unwrap());
+    }
+    assert!(begin.elapsed().as_secs() >= 1, "they were in use until then");
+    hog.clear();
+    let read = vm.stats().total(Event::SwapIn);
+    for space in &idle {
+        cpu.enter(space);
+        look(&cpu, space);
+    }
+    assert_eq!(vm.stats().total(Event::SwapIn), read, "their pages stayed");
     cpu.leave();
 }
 

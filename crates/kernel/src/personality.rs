@@ -68,7 +68,8 @@ pub fn reap(thread: ThreadRef<Machine>) {
 
 /// Where a program's thread starts, on its own stack: `regs` is what it will load.
 extern "C" fn user_thread(regs: &mut UserRegs) {
-    if !FIRST_RAN.swap(true, Ordering::Relaxed) {
+    // Written once: every thread of every CPU comes by.
+    if !FIRST_RAN.load(Ordering::Relaxed) && !FIRST_RAN.swap(true, Ordering::Relaxed) {
         ports::tell(format_args!("ready {}", clock::now()));
     }
     linux().first_return(regs);

@@ -21,6 +21,7 @@ static KERNEL_MAP: Once<KernelMap<Machine>> = Once::new();
 pub fn init() -> Result<(), OutOfMemory> {
     let range = VirtRange { start: NEXT.swap(MAP_END, Ordering::Relaxed), end: MAP_END };
     KERNEL_MAP.set(Box::leak(Box::new(KernelMap::new(vm(), range, SIZE)?)));
+    vm().reclaim_from(kernel_map());
     Ok(())
 }
 

@@ -53,6 +53,8 @@ pub struct CpuMmu {
     spare: SpinLock<Spare>,
     /// How many those are: written under the lock, read without where there is nothing to take, or no room.
     spares: AtomicU32,
+    /// Numbers that this CPU has given to spaces.
+    given: AtomicU64,
 }
 
 impl CpuMmu {
@@ -71,6 +73,7 @@ impl CpuMmu {
             }),
             spare: SpinLock::new(Rank::TABLE_SPARE, Spare::default()),
             spares: AtomicU32::new(0),
+            given: AtomicU64::new(0),
         }
     }
 
@@ -140,8 +143,6 @@ impl CpuMmu {
 pub struct Mmu<F: Format> {
     kernel: KernelTables<F>,
     cpus: PerCpu<CpuMmu>,
-    /// The number of the next space; never reused.
-    next_id: AtomicU64,
     tags: bool,
 }
 
@@ -161,7 +162,7 @@ impl<F: Format> Mmu<F> {
         // SAFETY: as this function's.
         let cpus = unsafe { PerCpu::new(memory, cpus, |_| CpuMmu::new()) };
         cpus.iter().for_each(|c| c.set_root(root, None, 0));
-        Mmu { kernel, cpus, next_id: AtomicU64::new(1), tags }
+        Mmu { kernel, cpus, tags }
     }
 
     /// Whether tags are used.
@@ -227,8 +228,13 @@ impl<F: Format> Mmu<F> {
         n
     }
 
+    /// The number of a new space; never 0, never used again. CPUs count each for itself, and their numbers alternate.
     pub(crate) fn new_id(&self) -> u64 {
-        self.next_id.fetch_add(1, Ordering::Relaxed)
+        let cpu = preempt_off();
+        let given = &self.cpus.mine(&cpu).given;
+        let n = given.load(Ordering::Relaxed) + 1;
+        given.store(n, Ordering::Relaxed);
+        n * self.cpus.len() as u64 + cpu.cpu() as u64
     }
 
     /// Loads the kernel's own root on this CPU, and leaves the space that was loaded.

@@ -1,19 +1,18 @@
 //! The protocols of this crate under loom and shuttle, on the production code over tiny tables: three levels of two entries.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p quire-pmap` and the same with `shuttle`. Each protocol first holds,
-//! then fails with each of its steps left out; steps that are fences can only be missed under loom, since shuttle runs
-//! everything in one order.
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p quire-pmap` and the same with `shuttle`; see `quire_sync::protocol`.
 
 use crate::format::{Format, index};
 use crate::kernel_tables::Rights;
-use crate::mutant::{self, Mutant};
+use crate::mutant::{Mutant, mutant};
 use crate::roots::{Fan, Own, Part, Roots};
 use crate::shootdown::Residency;
 use crate::table::{Memory, Slots, TableState};
 use crate::tree::{Dead, Tree};
 use core::marker::PhantomData;
 use quire_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence_full};
-use quire_sync::explore::{Arc, model, refute, thread};
+use quire_sync::explore::{Arc, thread};
+use quire_sync::protocol;
 use quire_vm::machine::{Enter, Leaf};
 use quire_vm::{MemoryType, OutOfMemory, PAGE_SIZE, Pfn, Prot, VirtRange};
 
@@ -148,352 +147,276 @@ fn walk(memory: &Pages, va: u64) -> u64 {
     t.map_or(0, |t| t.view.slots[index(va, 0)].load(Ordering::Relaxed))
 }
 
-fn with(m: Option<Mutant>, preemptions: Option<usize>, f: impl Fn() + Send + Sync + 'static) {
-    mutant::set(m);
-    if m.is_some() {
-        refute(preemptions, f)
-    } else {
-        model(preemptions, f)
-    }
-    mutant::set(None);
-}
-
 /// A fault enters a leaf while the empty table page that it would use is pruned.
-fn fault_against_prune(m: Option<Mutant>) {
-    with(m, Some(3), || {
-        let pages = Arc::new(Pages::new(8));
-        drop(tree(&pages).lock_last(0, &pages.pin()).expect("table pages"));
-        let other = pages.clone();
-        let fault = thread::spawn(move || enter(&other, 0));
-        prune(&pages);
-        fault.join().unwrap();
-        assert_eq!(walk(&pages, 0), LEAF, "a leaf is lost in a dead table page");
-    });
+fn fault_against_prune() {
+    let pages = Arc::new(Pages::new(8));
+    drop(tree(&pages).lock_last(0, &pages.pin()).expect("table pages"));
+    let other = pages.clone();
+    let fault = thread::spawn(move || enter(&other, 0));
+    prune(&pages);
+    fault.join().unwrap();
+    assert_eq!(walk(&pages, 0), LEAF, "a leaf is lost in a dead table page");
 }
 
-#[test]
-fn a_fault_and_the_pruner_never_lose_a_leaf() {
-    fault_against_prune(None);
-}
-#[test]
-#[should_panic(expected = "dead table page")]
-fn mutant_a_dead_table_page_is_used() {
-    fault_against_prune(Some(mutant::TABLE_NO_DEAD_CHECK));
-}
-#[test]
-#[should_panic(expected = "dead table page")]
-fn mutant_a_table_page_is_linked_below_a_dead_one() {
-    fault_against_prune(Some(mutant::LINK_NO_DEAD_CHECK));
-}
-#[test]
-#[should_panic(expected = "dead table page")]
-fn mutant_the_pruner_does_not_lock_the_child() {
-    fault_against_prune(Some(mutant::PRUNE_NO_CHILD_LOCK));
+protocol! {
+    a_fault_and_the_pruner_never_lose_a_leaf = fault_against_prune, Some(3);
+    TableNoDeadCheck: "dead table page";
+    LinkNoDeadCheck: "dead table page";
+    PruneNoChildLock: "dead table page";
 }
 
-#[test]
-fn two_faults_link_one_table_page() {
-    with(None, Some(3), || {
-        let pages = Arc::new(Pages::new(8));
-        let other = pages.clone();
-        let fault = thread::spawn(move || enter(&other, 0));
-        enter(&pages, PAGE_SIZE);
-        fault.join().unwrap();
-        assert_eq!((walk(&pages, 0), walk(&pages, PAGE_SIZE)), (LEAF, LEAF));
-    });
+/// Two faults want the same table page, which is not there.
+fn fault_against_fault() {
+    let pages = Arc::new(Pages::new(8));
+    let other = pages.clone();
+    let fault = thread::spawn(move || enter(&other, 0));
+    enter(&pages, PAGE_SIZE);
+    fault.join().unwrap();
+    assert_eq!((walk(&pages, 0), walk(&pages, PAGE_SIZE)), (LEAF, LEAF));
+}
+
+protocol! {
+    two_faults_link_one_table_page = fault_against_fault, Some(3);
 }
 
 /// Contract C3: a writer marks an entry stale, fences, and skips table pages that are not there; a fault that links one finds
 /// the mark.
-fn stale_against_link(m: Option<Mutant>) {
-    with(m, None, || {
-        let world = Arc::new((Pages::new(4), AtomicBool::new(false)));
-        let other = world.clone();
-        let fault = thread::spawn(move || {
-            let (pages, stale) = &*other;
-            let t = tree(pages).lock_last(0, &pages.pin()).expect("table pages");
-            if !stale.load(Ordering::Acquire) {
-                t.view.put(0, LEAF);
-            }
-        });
-        let (pages, stale) = &*world;
-        stale.store(true, Ordering::Release);
-        fence_full();
-        if let Some(t) = tree(pages).lock_next(EVERYTHING)
-            && t.view.slots[0].load(Ordering::Relaxed) != 0
-        {
-            t.view.owe();
-            t.view.take(0);
-            let _last = t.view.state.settle();
+fn stale_against_link() {
+    let world = Arc::new((Pages::new(4), AtomicBool::new(false)));
+    let other = world.clone();
+    let fault = thread::spawn(move || {
+        let (pages, stale) = &*other;
+        let t = tree(pages).lock_last(0, &pages.pin()).expect("table pages");
+        if !stale.load(Ordering::Acquire) {
+            t.view.put(0, LEAF);
         }
-        fault.join().unwrap();
-        assert_eq!(walk(pages, 0), 0, "a leaf outlives its entry");
     });
+    let (pages, stale) = &*world;
+    stale.store(true, Ordering::Release);
+    fence_full();
+    if let Some(t) = tree(pages).lock_next(EVERYTHING)
+        && t.view.slots[0].load(Ordering::Relaxed) != 0
+    {
+        t.view.owe();
+        t.view.take(0);
+        let _last = t.view.state.settle();
+    }
+    fault.join().unwrap();
+    assert_eq!(walk(pages, 0), 0, "a leaf outlives its entry");
 }
 
-#[test]
-fn a_fault_finds_the_stale_mark_or_the_writer_finds_its_table_page() {
-    stale_against_link(None);
-}
-#[test]
-#[cfg(loom)]
-#[should_panic(expected = "outlives")]
-fn mutant_no_fence_after_the_table_pages_lock() {
-    stale_against_link(Some(mutant::TABLE_NO_FENCE));
+protocol! {
+    a_fault_finds_the_stale_mark_or_the_writer_finds_its_table_page = stale_against_link, None;
+    #[cfg(loom)]
+    TableNoFence: "outlives";
 }
 
 /// Contract C2, unflushed removals: one CPU has cleared a leaf and not flushed yet, a pruner passes by, and a remover that
 /// finds nothing must still flush before it gives the frame away.
-fn remover_against_unflushed(m: Option<Mutant>, prunes: bool) {
-    with(m, Some(3), move || {
-        struct World {
-            pages: Pages,
-            /// The user CPU's cached translation.
-            cached: AtomicBool,
-            ours: AtomicBool,
+fn remover_against_unflushed(prunes: bool) {
+    struct World {
+        pages: Pages,
+        /// The user CPU's cached translation.
+        cached: AtomicBool,
+        ours: AtomicBool,
+    }
+    let world = Arc::new(World { pages: Pages::new(8), cached: AtomicBool::new(true), ours: AtomicBool::new(true) });
+    enter(&world.pages, 0);
+    let w = world.clone();
+    let unmapper = thread::spawn(move || {
+        {
+            let t = tree(&w.pages).lock_last(0, &w.pages.pin()).expect("table pages");
+            t.view.owe();
+            t.view.take(0);
         }
-        let world =
-            Arc::new(World { pages: Pages::new(8), cached: AtomicBool::new(true), ours: AtomicBool::new(true) });
-        enter(&world.pages, 0);
-        let w = world.clone();
-        let unmapper = thread::spawn(move || {
-            {
-                let t = tree(&w.pages).lock_last(0, &w.pages.pin()).expect("table pages");
-                t.view.owe();
-                t.view.take(0);
-            }
-            if prunes {
-                prune(&w.pages);
-            }
-            w.cached.swap(false, Ordering::AcqRel);
-            // As `Pmap::settle`, by the number of the table page.
-            if !mutant::on(mutant::TAKE_NOT_COUNTED) {
-                let _last = w.pages.state(Pfn(2)).settle();
-            }
-        });
-        // The remover: busy is set and fenced.
-        fence_full();
-        let (found, owes) = match tree(&world.pages).lock_next(VirtRange { start: 0, end: PAGE_SIZE }) {
-            Some(t) if t.view.slots[0].load(Ordering::Relaxed) != 0 => {
-                // Still there: the unmapper has not begun, and will flush what it takes.
-                (true, false)
-            }
-            Some(t) => (false, t.view.state.unflushed()),
-            None => (false, tree(&world.pages).unflushed(0)),
-        };
-        if !found {
-            if owes {
-                world.cached.swap(false, Ordering::AcqRel);
-            }
-            world.ours.store(false, Ordering::Release);
-            assert!(!world.cached.load(Ordering::Acquire), "a program reaches a frame that is somebody else's");
+        if prunes {
+            prune(&w.pages);
         }
-        unmapper.join().unwrap();
+        w.cached.swap(false, Ordering::AcqRel);
+        // As `Pmap::settle`, by the number of the table page.
+        if !mutant(Mutant::TakeNotCounted) {
+            let _last = w.pages.state(Pfn(2)).settle();
+        }
     });
+    // The remover: busy is set and fenced.
+    fence_full();
+    let (found, owes) = match tree(&world.pages).lock_next(VirtRange { start: 0, end: PAGE_SIZE }) {
+        Some(t) if t.view.slots[0].load(Ordering::Relaxed) != 0 => {
+            // Still there: the unmapper has not begun, and will flush what it takes.
+            (true, false)
+        }
+        Some(t) => (false, t.view.state.unflushed()),
+        None => (false, tree(&world.pages).unflushed(0)),
+    };
+    if !found {
+        if owes {
+            world.cached.swap(false, Ordering::AcqRel);
+        }
+        world.ours.store(false, Ordering::Release);
+        assert!(!world.cached.load(Ordering::Acquire), "a program reaches a frame that is somebody else's");
+    }
+    unmapper.join().unwrap();
 }
 
-#[test]
-fn a_remover_never_trusts_an_empty_entry_that_is_not_flushed() {
-    remover_against_unflushed(None, false);
+protocol! {
+    a_remover_never_trusts_an_empty_entry_that_is_not_flushed = || remover_against_unflushed(false), Some(3);
+    TakeNotCounted: "somebody else's";
 }
-#[test]
-fn a_table_page_with_unflushed_removals_stays() {
-    remover_against_unflushed(None, true);
-}
-#[test]
-#[should_panic(expected = "somebody else's")]
-fn mutant_a_removal_is_not_counted() {
-    remover_against_unflushed(Some(mutant::TAKE_NOT_COUNTED), false);
-}
-#[test]
-#[should_panic(expected = "somebody else's")]
-fn mutant_a_table_page_with_unflushed_removals_is_pruned() {
-    remover_against_unflushed(Some(mutant::PRUNE_UNFLUSHED), true);
+protocol! {
+    a_table_page_with_unflushed_removals_stays = || remover_against_unflushed(true), Some(3);
+    PruneUnflushed: "somebody else's";
 }
 
 /// Contract C4: a CPU switches in with stale translations under its PCID while another flushes.
-fn switch_in_against_flush(m: Option<Mutant>) {
-    with(m, None, || {
-        struct World {
-            space: Residency,
-            pte: AtomicBool,
-            cached: AtomicBool,
+fn switch_in_against_flush() {
+    struct World {
+        space: Residency,
+        pte: AtomicBool,
+        cached: AtomicBool,
+    }
+    let world = Arc::new(World { space: Residency::new(1), pte: AtomicBool::new(true), cached: AtomicBool::new(true) });
+    let w = world.clone();
+    let seen = world.space.generation();
+    let cpu = thread::spawn(move || {
+        if w.space.arrive(0).0 != seen {
+            w.cached.store(w.pte.load(Ordering::Acquire), Ordering::Relaxed);
         }
-        let world =
-            Arc::new(World { space: Residency::new(1), pte: AtomicBool::new(true), cached: AtomicBool::new(true) });
-        let w = world.clone();
-        let seen = world.space.generation();
-        let cpu = thread::spawn(move || {
-            if w.space.arrive(0).0 != seen {
-                w.cached.store(w.pte.load(Ordering::Acquire), Ordering::Relaxed);
-            }
-            w.space.arrived(0);
-            // From here on it runs; what asks it now is answered before the frame is freed.
-            w.cached.load(Ordering::Relaxed)
-        });
-        world.pte.swap(false, Ordering::AcqRel);
-        let (_, targets) = world.space.bump(false);
-        let asked = targets.contains(0);
-        let uses = cpu.join().unwrap();
-        assert!(asked || !uses, "a CPU runs on a translation that a completed flush has taken away");
+        w.space.arrived(0);
+        // From here on it runs; what asks it now is answered before the frame is freed.
+        w.cached.load(Ordering::Relaxed)
     });
+    world.pte.swap(false, Ordering::AcqRel);
+    let (_, targets) = world.space.bump(false);
+    let asked = targets.contains(0);
+    let uses = cpu.join().unwrap();
+    assert!(asked || !uses, "a CPU runs on a translation that a completed flush has taken away");
 }
 
-#[test]
-fn a_cpu_that_switches_in_is_asked_or_catches_up() {
-    switch_in_against_flush(None);
-}
-#[test]
-#[cfg(loom)]
-#[should_panic(expected = "completed flush")]
-fn mutant_switch_in_without_a_fence() {
-    switch_in_against_flush(Some(mutant::ARRIVE_NO_FENCE));
-}
-#[test]
-#[cfg(loom)]
-#[should_panic(expected = "completed flush")]
-fn mutant_flush_without_a_fence() {
-    switch_in_against_flush(Some(mutant::BUMP_NO_FENCE));
+protocol! {
+    a_cpu_that_switches_in_is_asked_or_catches_up = switch_in_against_flush, None;
+    #[cfg(loom)]
+    ArriveNoFence: "completed flush";
+    #[cfg(loom)]
+    BumpNoFence: "completed flush";
 }
 
 /// Contract C9: one CPU copies an entry of the root and uses what is below; another takes a leaf below away and flushes that
 /// entry.
-fn copy_against_flush(m: Option<Mutant>) {
-    with(m, None, || {
-        struct World {
-            space: Residency,
-            roots: Roots,
-            own: Own,
-            part: Part,
-            pte: AtomicBool,
-        }
-        let world = Arc::new(World {
-            space: Residency::new(1),
-            roots: Roots::new(),
-            own: Own::new(Pfn(1)),
-            part: Part::new(),
-            pte: AtomicBool::new(true),
-        });
-        world.roots.part_of(0).store((&raw const world.part).cast_mut(), Ordering::Release);
-        world.roots.open();
-        world.space.arrive(0);
-        world.roots.adopt(0, (&raw const world.own).cast_mut());
-        let w = world.clone();
-        let cpu = thread::spawn(move || {
-            let reach = w.roots.reach(0).expect("the part is there");
-            w.roots.join(0, &w.own, 0, reach);
-            // The walk through the entry that was copied.
-            w.pte.load(Ordering::Acquire)
-        });
-        world.pte.swap(false, Ordering::AcqRel);
-        let (_, _, targets) = world.roots.bump(0, &world.space, false).expect("the regime is odd");
-        let asked = targets.contains(0);
-        let uses = cpu.join().unwrap();
-        assert!(asked || !uses, "a CPU runs on a translation that a completed flush has taken away");
-        world.roots.take(|_| ());
+fn copy_against_flush() {
+    struct World {
+        space: Residency,
+        roots: Roots,
+        own: Own,
+        part: Part,
+        pte: AtomicBool,
+    }
+    let world = Arc::new(World {
+        space: Residency::new(1),
+        roots: Roots::new(),
+        own: Own::new(Pfn(1)),
+        part: Part::new(),
+        pte: AtomicBool::new(true),
     });
+    world.roots.part_of(0).store((&raw const world.part).cast_mut(), Ordering::Release);
+    world.roots.open();
+    world.space.arrive(0);
+    world.roots.adopt(0, (&raw const world.own).cast_mut());
+    let w = world.clone();
+    let cpu = thread::spawn(move || {
+        let reach = w.roots.reach(0).expect("the part is there");
+        w.roots.join(0, &w.own, 0, reach);
+        // The walk through the entry that was copied.
+        w.pte.load(Ordering::Acquire)
+    });
+    world.pte.swap(false, Ordering::AcqRel);
+    let (_, _, targets) = world.roots.bump(0, &world.space, false).expect("the regime is odd");
+    let asked = targets.contains(0);
+    let uses = cpu.join().unwrap();
+    assert!(asked || !uses, "a CPU runs on a translation that a completed flush has taken away");
+    world.roots.take(|_| ());
 }
 
-#[test]
-fn a_cpu_that_copies_an_entry_is_asked_or_finds_the_leaf_gone() {
-    copy_against_flush(None);
-}
-#[test]
-#[cfg(loom)]
-#[should_panic(expected = "completed flush")]
-fn mutant_copying_an_entry_without_a_fence() {
-    copy_against_flush(Some(mutant::COPY_NO_FENCE));
+protocol! {
+    a_cpu_that_copies_an_entry_is_asked_or_finds_the_leaf_gone = copy_against_flush, None;
+    #[cfg(loom)]
+    CopyNoFence: "completed flush";
 }
 
 /// Contract C9: the map fans out for the first time, and a CPU copies an entry of the root, while somebody prunes.
-fn fan_out_against_prune(m: Option<Mutant>) {
-    with(m, Some(3), || {
-        let world = Arc::new((Pages::new(8), Roots::new()));
-        drop(tree(&world.0).lock_last(0, &world.0.pin()).expect("table pages"));
-        let w = world.clone();
-        let cpu = thread::spawn(move || {
-            let (pages, roots) = &*w;
-            assert!(pages.fan.put((&raw const *roots).cast_mut()));
-            {
-                let _held = roots.lock.lock();
-                let _root = pages.state(Pfn(0)).lock();
-                roots.open();
-            }
-            let t = tree(pages).lock_last(0, &pages.pin()).expect("table pages");
-            let copy = pages.slots(Pfn(0))[0].load(Ordering::Acquire);
-            drop(t);
-            copy
-        });
-        prune(&world.0);
-        let copy = cpu.join().unwrap();
-        assert_eq!(world.0.slots(Pfn(0))[0].load(Ordering::Acquire), copy, "an entry that was copied has gone");
+fn fan_out_against_prune() {
+    let world = Arc::new((Pages::new(8), Roots::new()));
+    drop(tree(&world.0).lock_last(0, &world.0.pin()).expect("table pages"));
+    let w = world.clone();
+    let cpu = thread::spawn(move || {
+        let (pages, roots) = &*w;
+        assert!(pages.fan.put((&raw const *roots).cast_mut()));
+        {
+            let _held = roots.lock.lock();
+            let _root = pages.state(Pfn(0)).lock();
+            roots.open();
+        }
+        let t = tree(pages).lock_last(0, &pages.pin()).expect("table pages");
+        let copy = pages.slots(Pfn(0))[0].load(Ordering::Acquire);
+        drop(t);
+        copy
     });
+    prune(&world.0);
+    let copy = cpu.join().unwrap();
+    assert_eq!(world.0.slots(Pfn(0))[0].load(Ordering::Acquire), copy, "an entry that was copied has gone");
 }
 
-#[test]
-fn who_prunes_while_the_map_fans_out_leaves_what_is_copied() {
-    fan_out_against_prune(None);
-}
-#[test]
-#[should_panic(expected = "an entry that was copied has gone")]
-fn mutant_pruning_by_what_was_so_before() {
-    fan_out_against_prune(Some(mutant::KEEPS_ROOT_EARLY));
+protocol! {
+    who_prunes_while_the_map_fans_out_leaves_what_is_copied = fan_out_against_prune, Some(3);
+    KeepsRootEarly: "an entry that was copied has gone";
 }
 
 /// A CPU that holds a translation switches in while one entry is flushed and the regime ends: it is asked by the flush, is asked
 /// to come home, or drops what it has.
-fn switch_in_against_close(m: Option<Mutant>) {
-    with(m, Some(3), || {
-        struct World {
-            space: Residency,
-            roots: Roots,
-            own: Own,
-            part: Part,
-            pte: AtomicBool,
-        }
-        let world = Arc::new(World {
-            space: Residency::new(1),
-            roots: Roots::new(),
-            own: Own::new(Pfn(1)),
-            part: Part::new(),
-            pte: AtomicBool::new(true),
-        });
-        world.roots.part_of(0).store((&raw const world.part).cast_mut(), Ordering::Release);
-        world.roots.open();
-        world.space.arrive(0);
-        world.roots.adopt(0, (&raw const world.own).cast_mut());
-        world.roots.join(0, &world.own, 0, world.roots.reach(0).expect("the part is there"));
-        // It runs something else, and has the leaf cached as of this regime.
-        world.space.leave(0);
-        let regime = world.roots.regime();
-        let w = world.clone();
-        let cpu = thread::spawn(move || {
-            let (_, new) = w.space.arrive(0);
-            let arrival = w.roots.arrive(0, new);
-            let mut cached = true;
-            if arrival.regime != regime || arrival.stale {
-                cached = w.pte.load(Ordering::Acquire);
-            }
-            w.space.arrived(0);
-            (cached, arrival.own.is_some())
-        });
-        world.pte.swap(false, Ordering::AcqRel);
-        let asked = world.roots.bump(0, &world.space, false).is_some_and(|(_, _, targets)| targets.contains(0));
-        let called = world.roots.close(&world.space).contains(0);
-        let (uses, own) = cpu.join().unwrap();
-        assert!(asked || called || !uses, "a CPU runs on a translation that a completed flush has taken away");
-        assert!(called || !own, "a CPU stays on a root that is freed");
-        world.roots.take(|_| ());
+fn switch_in_against_close() {
+    struct World {
+        space: Residency,
+        roots: Roots,
+        own: Own,
+        part: Part,
+        pte: AtomicBool,
+    }
+    let world = Arc::new(World {
+        space: Residency::new(1),
+        roots: Roots::new(),
+        own: Own::new(Pfn(1)),
+        part: Part::new(),
+        pte: AtomicBool::new(true),
     });
+    world.roots.part_of(0).store((&raw const world.part).cast_mut(), Ordering::Release);
+    world.roots.open();
+    world.space.arrive(0);
+    world.roots.adopt(0, (&raw const world.own).cast_mut());
+    world.roots.join(0, &world.own, 0, world.roots.reach(0).expect("the part is there"));
+    // It runs something else, and has the leaf cached as of this regime.
+    world.space.leave(0);
+    let regime = world.roots.regime();
+    let w = world.clone();
+    let cpu = thread::spawn(move || {
+        let (_, new) = w.space.arrive(0);
+        let arrival = w.roots.arrive(0, new);
+        let mut cached = true;
+        if arrival.regime != regime || arrival.stale {
+            cached = w.pte.load(Ordering::Acquire);
+        }
+        w.space.arrived(0);
+        (cached, arrival.own.is_some())
+    });
+    world.pte.swap(false, Ordering::AcqRel);
+    let asked = world.roots.bump(0, &world.space, false).is_some_and(|(_, _, targets)| targets.contains(0));
+    let called = world.roots.close(&world.space).contains(0);
+    let (uses, own) = cpu.join().unwrap();
+    assert!(asked || called || !uses, "a CPU runs on a translation that a completed flush has taken away");
+    assert!(called || !own, "a CPU stays on a root that is freed");
+    world.roots.take(|_| ());
 }
 
-#[test]
-fn a_cpu_that_switches_in_while_a_regime_ends_is_asked_or_has_nothing_old() {
-    switch_in_against_close(None);
-}
-#[test]
-#[cfg(loom)]
-#[should_panic(expected = "a CPU stays on a root that is freed")]
-fn mutant_closing_without_a_fence() {
-    switch_in_against_close(Some(mutant::CLOSE_NO_FENCE));
+protocol! {
+    a_cpu_that_switches_in_while_a_regime_ends_is_asked_or_has_nothing_old = switch_in_against_close, Some(3);
+    #[cfg(loom)]
+    CloseNoFence: "a CPU stays on a root that is freed";
 }

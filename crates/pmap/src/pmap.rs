@@ -526,6 +526,10 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         !self.residency.running().is_empty()
     }
 
+    fn take_ran(&self) -> bool {
+        self.residency.take_ran()
+    }
+
     fn reclaim_tables(vm: &Vm<M>) -> u64 {
         vm.machine().mmu().drain(vm)
     }

@@ -24,7 +24,7 @@
 //! While the regime is odd, and until every CPU is back on the space's root, entries of the space's root are not unlinked.
 
 use crate::format::FANOUT;
-use crate::mutant;
+use crate::mutant::{Mutant, mutant};
 use crate::shootdown::Residency;
 use core::ptr;
 use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence_after_rmw, fence_full};
@@ -204,7 +204,7 @@ impl Roots {
     /// space loaded. => caller holds the lock; the regime is odd.
     pub(crate) fn close(&self, space: &Residency) -> CpuMask {
         self.regime.fetch_add(1, Ordering::AcqRel);
-        if !mutant::on(mutant::CLOSE_NO_FENCE) {
+        if !mutant(Mutant::CloseNoFence) {
             fence_after_rmw();
         }
         space.loaded()
@@ -270,7 +270,7 @@ impl Roots {
     /// interrupts off.
     pub(crate) fn join(&self, cpu: CpuId, own: &Own, i: usize, reach: &Reach) {
         reach.copied.insert(cpu);
-        if !mutant::on(mutant::COPY_NO_FENCE) {
+        if !mutant(Mutant::CopyNoFence) {
             fence_after_rmw();
         }
         own.set_seen(i, reach.generation());

@@ -18,11 +18,11 @@
 use crate::format::Format;
 use crate::hardware::Hardware;
 use crate::mmu::CpuMmu;
-use crate::mutant;
+use crate::mutant::{Mutant, mutant};
 use crate::roots::Reach;
 use core::marker::PhantomData;
 use quire_sync::CpuId;
-use quire_sync::atomic::{AtomicU64, Ordering, fence_after_rmw};
+use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering, fence_after_rmw};
 use quire_sync::cpuset::{CpuMask, CpuSet};
 use quire_vm::flush::FlushSet;
 use quire_vm::{PAGE_SIZE, Pfn, VirtRange};
@@ -38,12 +38,20 @@ pub struct Residency {
     running: CpuSet,
     /// The CPUs that have it loaded while they run something that has no user half.
     lazy: CpuSet,
+    /// A CPU has begun to run it since somebody asked. Beside what every switch-in writes.
+    ran: AtomicBool,
 }
 
 impl Residency {
     /// A space that no CPU runs. `id` must never have been used before.
     pub(crate) fn new(id: u64) -> Self {
-        Residency { id, generation: AtomicU64::new(1), running: CpuSet::new(), lazy: CpuSet::new() }
+        Residency {
+            id,
+            generation: AtomicU64::new(1),
+            running: CpuSet::new(),
+            lazy: CpuSet::new(),
+            ran: AtomicBool::new(true),
+        }
     }
 
     /// The space's number, unique for ever.
@@ -55,9 +63,13 @@ impl Residency {
     /// not run the space until now.
     pub(crate) fn arrive(&self, cpu: CpuId) -> (u64, bool) {
         let new = self.running.insert(cpu);
+        // A hint: no protocol rests on it.
+        if new && !self.ran.load(Ordering::Relaxed) {
+            self.ran.store(true, Ordering::Relaxed);
+        }
         // The shooter bumps, then reads the set; this CPU enters the set, then reads the generation: store-to-load order
         // on both sides, or neither sees the other.
-        if !mutant::on(mutant::ARRIVE_NO_FENCE) {
+        if !mutant(Mutant::ArriveNoFence) {
             fence_after_rmw();
         }
         (self.generation.load(Ordering::Acquire), new)
@@ -86,10 +98,15 @@ impl Residency {
         }
     }
 
+    /// Whether a CPU has begun to run it since this was asked last.
+    pub(crate) fn take_ran(&self) -> bool {
+        self.ran.load(Ordering::Relaxed) && self.ran.swap(false, Ordering::Relaxed)
+    }
+
     /// A flush's first half: raises the generation, and says which CPUs to ask.
     pub(crate) fn bump(&self, structure: bool) -> (u64, CpuMask) {
         let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
-        if !mutant::on(mutant::BUMP_NO_FENCE) {
+        if !mutant(Mutant::BumpNoFence) {
             fence_after_rmw();
         }
         let mut targets = self.running.snapshot();

@@ -13,7 +13,7 @@
 //! | `occupied` | written under the lock; read under it, or by walkers after a fence, as the entries themselves are |
 
 use crate::format::FANOUT;
-use crate::mutant;
+use crate::mutant::{Mutant, mutant};
 use quire_sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use quire_sync::{Rank, SpinGuard, SpinLock};
 use quire_vm::{OutOfMemory, Pfn};
@@ -51,7 +51,7 @@ impl TableState {
 
     /// Takes the lock of a child while its parent's is held: parent before child is the fixed order.
     pub(crate) fn lock_child(&self) -> SpinGuard<'_, ()> {
-        self.lock.lock_nested()
+        self.lock.lock_below()
     }
 
     #[inline]
@@ -167,7 +167,7 @@ impl<'a> View<'a> {
     /// the count. => caller holds the lock.
     #[inline]
     pub(crate) fn owe(&self) {
-        if !mutant::on(mutant::TAKE_NOT_COUNTED) {
+        if !mutant(Mutant::TakeNotCounted) {
             self.state.unflushed.fetch_add(1, Ordering::AcqRel);
         }
     }
@@ -259,7 +259,7 @@ impl<'a> View<'a> {
         let empty = self.state.live.load(Ordering::Relaxed) == 0;
         // A table page that owes flushes stays: removers must find the count, and its number must not be reused before
         // it is settled.
-        if !empty || (self.state.unflushed() && !mutant::on(mutant::PRUNE_UNFLUSHED)) {
+        if !empty || (self.state.unflushed() && !mutant(Mutant::PruneUnflushed)) {
             return false;
         }
         self.state.kill();

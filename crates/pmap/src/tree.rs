@@ -14,7 +14,7 @@
 //! | **scan for the next table** | none needed | fence before the scan, fence after linking and T's lock: one sees the other (Contract C3) | dead: looks again |
 
 use crate::format::{FANOUT, Format, base, index, span};
-use crate::mutant;
+use crate::mutant::{Mutant, mutant};
 use crate::roots::Fan;
 use crate::table::{Memory, View};
 use core::marker::PhantomData;
@@ -147,7 +147,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         spare.provide(level - 1)?;
         let parent = View::of(self.memory, parent);
         let _guard = parent.state.lock();
-        if parent.state.is_dead() && !mutant::on(mutant::LINK_NO_DEAD_CHECK) {
+        if parent.state.is_dead() && !mutant(Mutant::LinkNoDeadCheck) {
             return Ok(None);
         }
         let i = index(va, level);
@@ -167,10 +167,10 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         let guard = view.state.lock();
         // Contract C2: what the caller checks from here on (stale marks, busy pages) is read after this table page became
         // reachable for a remover's scan.
-        if !mutant::on(mutant::TABLE_NO_FENCE) {
+        if !mutant(Mutant::TableNoFence) {
             fence_after_rmw();
         }
-        if view.state.is_dead() && !mutant::on(mutant::TABLE_NO_DEAD_CHECK) {
+        if view.state.is_dead() && !mutant(Mutant::TableNoDeadCheck) {
             return None;
         }
         Some(Locked { view, base: base(va, 1), _guard: guard })
@@ -245,7 +245,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     /// Prunes below `t`, which stands at `level`; `Some`: not done, but come to this address. => caller is pinned.
     fn prune_below(&self, t: Pfn, level: u32, from: u64, to: u64, left: &mut u32, dead: &mut Dead) -> Option<u64> {
         let view = View::of(self.memory, t);
-        let keeps_early = mutant::on(mutant::KEEPS_ROOT_EARLY) && t == self.root && self.fan.keeps_root();
+        let keeps_early = mutant(Mutant::KeepsRootEarly) && t == self.root && self.fan.keeps_root();
         let mut at = from;
         while at < to {
             let (i, word) = view.next(index(at, level), index(to - 1, level))?;
@@ -284,11 +284,11 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         if !F::present(word) || F::frame(word) != child {
             return false;
         }
-        if parent.pfn == self.root && !mutant::on(mutant::KEEPS_ROOT_EARLY) && self.fan.keeps_root() {
+        if parent.pfn == self.root && !mutant(Mutant::KeepsRootEarly) && self.fan.keeps_root() {
             return false;
         }
         let view = View::of(self.memory, child);
-        let child_lock = (!mutant::on(mutant::PRUNE_NO_CHILD_LOCK)).then(|| view.state.lock_child());
+        let child_lock = (!mutant(Mutant::PruneNoChildLock)).then(|| view.state.lock_child());
         let empty = view.kill_if_empty();
         if empty {
             parent.unlink(i);

@@ -36,6 +36,11 @@ impl CpuSet {
         self.words[cpu / 64].load(Ordering::Acquire) & (1 << (cpu % 64)) != 0
     }
 
+    /// Makes the set `mask`, a word at a time.
+    pub fn replace(&self, mask: &CpuMask) {
+        self.words.iter().zip(mask.words).for_each(|(word, new)| word.store(new, Ordering::Release));
+    }
+
     /// A copy of the set as it is now, each word read once.
     pub fn snapshot(&self) -> CpuMask {
         CpuMask { words: core::array::from_fn(|i| self.words[i].load(Ordering::Acquire)) }
@@ -82,6 +87,18 @@ impl CpuMask {
     /// The CPUs of the set that are in `a`, or not in `b`.
     pub fn in_or_not_in(&self, a: &CpuMask, b: &CpuMask) -> CpuMask {
         CpuMask { words: core::array::from_fn(|i| self.words[i] & (a.words[i] | !b.words[i])) }
+    }
+    /// The CPUs that are in both sets.
+    pub fn and(&self, other: &CpuMask) -> CpuMask {
+        self.in_or_not_in(other, &CpuMask::first(MAX_CPUS))
+    }
+    /// The number of CPUs in the set.
+    pub fn len(&self) -> usize {
+        self.words.iter().map(|w| w.count_ones() as usize).sum()
+    }
+    /// The words of the set: CPU `n` is bit `n % 64` of word `n / 64`.
+    pub fn words(&self) -> &[u64; WORDS] {
+        &self.words
     }
     /// Whether no CPU is in the set.
     pub fn is_empty(&self) -> bool {

@@ -11,6 +11,7 @@
 
 use crate::atomic::{AtomicU64, Ordering, fence_full};
 use crate::hooks::{PreemptOff, preempt_off, thread_tag};
+use crate::mutant::{Mutant, mutant};
 use crate::per_cpu::PerCpu;
 use crate::rank::Rank;
 use crate::record;
@@ -135,9 +136,13 @@ impl Domain {
         slot.depth.store(me | ((depth & DEPTH) + 1), Ordering::Relaxed);
         if depth == 0 {
             let e = self.global.load(Ordering::Relaxed);
-            // The swap is the store and the fence in one: what follows is not read before the pin is visible.
-            slot.pinned.swap((e << 1) | 1, Ordering::AcqRel);
-            crate::atomic::fence_after_rmw();
+            if mutant(Mutant::PinNoFence) {
+                slot.pinned.store((e << 1) | 1, Ordering::Release);
+            } else {
+                // The swap is the store and the fence in one: what follows is not read before the pin is visible.
+                slot.pinned.swap((e << 1) | 1, Ordering::AcqRel);
+                crate::atomic::fence_after_rmw();
+            }
         }
         Pinned { slot, _cpu: cpu }
     }
@@ -147,7 +152,9 @@ impl Domain {
     /// # Safety
     /// `value` must be unreachable for new readers, be retired once, and stay untouched until `free`; `free` must not sleep.
     pub unsafe fn retire(&self, value: *mut Retired, free: unsafe fn(*mut Retired)) {
-        fence_full();
+        if !mutant(Mutant::AdvanceNoFence) {
+            fence_full();
+        }
         let due;
         {
             let cpu = preempt_off();
@@ -198,7 +205,7 @@ impl Domain {
             let mut bags = slot.bags.lock();
             let e = self.global.load(Ordering::Acquire);
             for (i, list) in free.iter_mut().enumerate() {
-                if bags.stamp[i] + 2 <= e {
+                if bags.stamp[i] + if mutant(Mutant::FreedTooSoon) { 1 } else { 2 } <= e {
                     *list = core::mem::replace(&mut bags.head[i], ptr::null_mut());
                 }
             }
@@ -225,14 +232,18 @@ impl Domain {
 
     fn try_advance(&self) -> bool {
         let e = self.global.load(Ordering::Acquire);
-        fence_full();
+        if !mutant(Mutant::AdvanceNoFence) {
+            fence_full();
+        }
         for slot in self.slots.iter() {
             let p = slot.pinned.load(Ordering::Acquire);
-            if p & 1 == 1 && p >> 1 != e {
+            if p & 1 == 1 && p >> 1 != e && !mutant(Mutant::AdvancePastReaders) {
                 return false;
             }
         }
-        fence_full();
+        if !mutant(Mutant::AdvanceNoFence) {
+            fence_full();
+        }
         self.global.compare_exchange(e, e + 1, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
@@ -258,7 +269,7 @@ impl Drop for Pinned<'_> {
         let (owner, depth) = (held >> DEPTH_BITS, (held & DEPTH).wrapping_sub(1));
         assert_one_thread(owner == thread_tag() && depth <= DEPTH);
         self.slot.depth.store(if depth == 0 { 0 } else { owner << DEPTH_BITS | depth }, Ordering::Relaxed);
-        if depth == 0 {
+        if depth == 0 || mutant(Mutant::NestedPinEnds) {
             self.slot.pinned.store(0, Ordering::Release);
         }
     }

@@ -1,4 +1,5 @@
-//! One entry for both model checkers: [`model`] runs a closure under every schedule (loom) or many random ones (shuttle).
+//! One entry for both model checkers: [`model`] runs a closure under every schedule (loom) or many random ones (shuttle), and
+//! [`protocol!`](crate::protocol!) states a model with the steps that it cannot do without.
 //!
 //! loom explores all interleavings and weak memory, up to a bound on preemptions, but was seen to miss schedules; shuttle
 //! is sequentially consistent, but explores schedules freely. Every model therefore runs under both; a mutant says which of
@@ -9,16 +10,113 @@ pub use loom::thread;
 #[cfg(shuttle)]
 pub use shuttle::thread;
 
-/// The checkers' reference count.
+/// What a model's threads share is counted by the ordinary reference count: that is no part of any protocol, and the checkers'
+/// own cannot be dropped while a deadlock is reported.
+pub use std::sync::Arc;
+
+/// Where one thread of a model stops until another lets it go on; a permission that comes first waits for it.
+///
+/// loom's own `park` forgets a permission that comes while its thread yields.
+pub struct Parker {
+    #[cfg(loom)]
+    permitted: loom::sync::Notify,
+    #[cfg(shuttle)]
+    permitted: (shuttle::sync::Mutex<bool>, shuttle::sync::Condvar),
+}
+
 #[cfg(loom)]
-pub use loom::sync::Arc;
-/// The checkers' reference count.
+#[allow(clippy::new_without_default)] // made where a thread first sleeps, never as a part of something
+impl Parker {
+    /// A parker without a permission.
+    pub fn new() -> Self {
+        Parker { permitted: loom::sync::Notify::new() }
+    }
+    /// Stops the caller until it has a permission, which is used up; once it may return without.
+    pub fn park(&self) {
+        self.permitted.wait();
+    }
+    /// Gives the permission.
+    pub fn unpark(&self) {
+        self.permitted.notify();
+    }
+}
+
 #[cfg(shuttle)]
-pub use shuttle::sync::Arc;
+#[allow(clippy::new_without_default)] // as above
+impl Parker {
+    /// A parker without a permission.
+    pub fn new() -> Self {
+        Parker { permitted: (shuttle::sync::Mutex::new(false), shuttle::sync::Condvar::new()) }
+    }
+    /// Stops the caller until it has a permission, which is used up.
+    pub fn park(&self) {
+        let mut permitted = self.permitted.0.lock().unwrap();
+        while !*permitted {
+            permitted = self.permitted.1.wait(permitted).unwrap();
+        }
+        *permitted = false;
+    }
+    /// Gives the permission.
+    pub fn unpark(&self) {
+        *self.permitted.0.lock().unwrap() = true;
+        self.permitted.1.notify_one();
+    }
+}
+
+/// States a protocol: a sentence, the model that it holds in, the bound on preemptions, and the steps without which the model
+/// fails, each with a part of what it says then (none where it may be anything).
+///
+/// ```ignore
+/// protocol! {
+///     a_removed_page_is_mapped_by_nobody = enter_against_remove, Some(4);
+///     NoBusyCheck: "a removed page is mapped";
+///     #[cfg(loom)]
+///     NoFenceBeforeScan: "a removed page is mapped";
+/// }
+/// ```
+///
+/// Each becomes a test: `a_removed_page_is_mapped_by_nobody::holds`, `...::without::NoBusyCheck`. A step without `#[cfg]` is
+/// found by both checkers; fences can be missed under loom alone, since shuttle runs everything in one order. The crate has
+/// a `mutant` module of [`mutants!`](crate::mutants!). The table of docs/models.md is made from the tests' names.
+#[macro_export]
+macro_rules! protocol {
+    (
+        $(#[$attribute:meta])*
+        $sentence:ident = $model:expr, $preemptions:expr;
+        $($(#[$checker:meta])* $mutant:ident $(: $says:tt)?;)*
+    ) => {
+        $(#[$attribute])*
+        mod $sentence {
+            use super::*;
+
+            #[test]
+            fn holds() {
+                crate::mutant::set_mutant(None);
+                $crate::explore::model($preemptions, $model);
+            }
+
+            #[allow(non_snake_case, unused_imports)]
+            mod without {
+                use super::*;
+                $(
+                    $(#[$checker])*
+                    #[test]
+                    #[should_panic $((expected = $says))?]
+                    fn $mutant() {
+                        crate::mutant::set_mutant(Some(crate::mutant::Mutant::$mutant));
+                        $crate::explore::refute($preemptions, $model);
+                    }
+                )*
+            }
+        }
+    };
+}
 
 /// Runs `f` under the checker that this build was made for. `preemptions` bounds loom's search (`None`: unbounded).
 ///
-/// shuttle's schedules come from a fixed seed: what one run finds, every run of the same code finds.
+/// shuttle's schedules come from a fixed seed: what one run finds, every run of the same code finds. The schedule that it prints
+/// with a failure is run again, alone, where `SHUTTLE_SCHEDULE` has it; loom's settings (`LOOM_CHECKPOINT_FILE`, `LOOM_LOG`) are
+/// read from the environment too.
 pub fn model(preemptions: Option<usize>, f: impl Fn() + Send + Sync + 'static) {
     #[cfg(loom)]
     {
@@ -30,7 +128,11 @@ pub fn model(preemptions: Option<usize>, f: impl Fn() + Send + Sync + 'static) {
     #[cfg(shuttle)]
     {
         let _loom_only = preemptions;
-        schedules(0, &std::sync::Arc::new(f));
+        let f = std::sync::Arc::new(f);
+        match std::env::var("SHUTTLE_SCHEDULE") {
+            Ok(schedule) => replay(&schedule, &f),
+            Err(_) => schedules(0, &f),
+        }
     }
 }
 
@@ -45,10 +147,21 @@ pub fn refute(preemptions: Option<usize>, f: impl Fn() + Send + Sync + 'static) 
     {
         let _loom_only = preemptions;
         let f = std::sync::Arc::new(f);
+        if let Ok(schedule) = std::env::var("SHUTTLE_SCHEDULE") {
+            return replay(&schedule, &f);
+        }
         for round in 0..20 {
             schedules(round, &f);
         }
     }
+}
+
+#[cfg(shuttle)]
+fn settings() -> shuttle::Config {
+    // Its threads' own stacks, of 32 KiB, are too small for an operation that has another one inside.
+    let mut config = shuttle::Config::new();
+    config.stack_size = 512 * 1024;
+    config
 }
 
 /// 2,000 schedules at random and 1,000 with few changes of priority.
@@ -56,11 +169,16 @@ pub fn refute(preemptions: Option<usize>, f: impl Fn() + Send + Sync + 'static) 
 fn schedules(round: u64, f: &std::sync::Arc<impl Fn() + Send + Sync + 'static>) {
     use shuttle::scheduler::{PctScheduler, RandomScheduler};
     let (f, g) = (f.clone(), f.clone());
-    // Its threads' own stacks, of 32 KiB, are too small for an operation that has another one inside.
-    let mut config = shuttle::Config::new();
-    config.stack_size = 512 * 1024;
     let random = RandomScheduler::new_from_seed(round, 2_000);
-    shuttle::Runner::new(random, config.clone()).run(move || f());
+    shuttle::Runner::new(random, settings()).run(move || f());
     let pct = PctScheduler::new_from_seed(round, 3, 1_000);
-    shuttle::Runner::new(pct, config).run(move || g());
+    shuttle::Runner::new(pct, settings()).run(move || g());
+}
+
+/// The one schedule that a failure has printed.
+#[cfg(shuttle)]
+fn replay(schedule: &str, f: &std::sync::Arc<impl Fn() + Send + Sync + 'static>) {
+    let f = f.clone();
+    let scheduler = shuttle::scheduler::ReplayScheduler::new_from_encoded(schedule);
+    shuttle::Runner::new(scheduler, settings()).run(move || f());
 }

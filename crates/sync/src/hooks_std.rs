@@ -103,15 +103,31 @@ mod parking {
 }
 #[cfg(any(loom, shuttle))]
 mod parking {
-    use super::thread;
-    // Under the checkers waiting is yielding: the schedule explorer decides who goes on.
+    use crate::explore::Parker;
+    // As natively; the checkers stop where everybody sleeps.
+    #[cfg(loom)]
+    loom::thread_local! {
+        static HANDLE: usize = Box::into_raw(Box::new(Parker::new())) as usize;
+    }
+    #[cfg(shuttle)]
+    shuttle::thread_local! {
+        static HANDLE: usize = Box::into_raw(Box::new(Parker::new())) as usize;
+    }
     pub fn handle() -> usize {
-        1
+        HANDLE.with(|h| *h)
     }
-    pub fn park(_deadline: Option<u64>) {
-        thread::yield_now();
+    pub fn park(deadline: Option<u64>) {
+        match deadline {
+            // SAFETY: as below.
+            None => unsafe { &*(handle() as *const Parker) }.park(),
+            // It may pass at any moment.
+            Some(_) => super::thread::yield_now(),
+        }
     }
-    pub fn unpark(_t: usize) {}
+    pub fn unpark(t: usize) {
+        // SAFETY: `t` came from `handle`, whose box is never freed.
+        unsafe { &*(t as *const Parker) }.unpark();
+    }
 }
 
 /// A number of the calling thread that no other has: from 1 on.

@@ -8,7 +8,8 @@
 //! - **No architecture, no operating system.** What the primitives need of their surroundings (which CPU is this, keep me
 //!   on it, put me to sleep) comes through two small traits, [`Cpu`] and [`Wait`], supplied once by the final binary with
 //!   [`provide!`] and bound at link time. The `std` feature supplies them from ordinary threads.
-//! - **Locks know their rank.** A debug build panics when locks are taken against [`rank::Rank`]'s order (Contract C6).
+//! - **Locks know their rank.** A debug build panics when locks are taken against [`rank::Rank`]'s order, or against the order in
+//!   which it has seen them taken before (Contract C6), with a backtrace of either (on threads of the host).
 //! - **Spinning is for guards, sleeping is for everybody else.** A [`SpinLock`] keeps its holder on its CPU; a
 //!   [`Mutex`] or a [`WaitQueue`] sleeps and must not be used while a spin lock or an epoch is held.
 #![cfg_attr(not(any(test, loom, shuttle, recording, feature = "std")), no_std)]
@@ -19,15 +20,24 @@ pub mod cpuset;
 pub mod epoch;
 #[cfg(any(loom, shuttle))]
 pub mod explore;
+mod held;
 pub mod hooks;
 #[cfg(all(test, any(loom, shuttle)))]
 mod models;
+mod mutant;
+mod mutants;
 pub mod mutex;
+#[cfg(all(debug_assertions, any(test, feature = "std"), not(any(loom, shuttle))))]
+mod order;
+#[cfg(all(test, debug_assertions, not(any(loom, shuttle))))]
+mod order_tests;
 pub mod per_cpu;
 pub mod rank;
 pub mod record;
 pub mod shared;
 pub mod spin;
+#[cfg(all(debug_assertions, any(test, feature = "std"), not(any(loom, shuttle))))]
+mod trace;
 pub mod wait_queue;
 
 pub use cpuset::CpuSet;

@@ -2,28 +2,34 @@
 
 use crate::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::epoch::{Domain, Retired, Slot};
-use crate::explore::{Arc, model, thread};
+use crate::explore::{Arc, thread};
 use crate::hooks::threads::set_cpu;
-use crate::{Mutex, PerCpu, Rank, SpinLock, WaitQueue};
+use crate::{Mutex, PerCpu, Rank, SpinLock, WaitQueue, protocol};
 use std::ptr::NonNull;
 
-#[test]
-fn a_spin_lock_admits_one_holder_and_publishes_what_it_guards() {
-    model(Some(3), || {
-        let lock = Arc::new(SpinLock::new(Rank(1), 0usize));
-        let other = lock.clone();
-        let t = thread::spawn(move || {
-            if let Some(mut g) = other.try_lock() {
-                *g += 1;
-            }
-        });
-        if let Some(mut g) = lock.try_lock() {
-            *g += 2;
-        }
-        t.join().unwrap();
-        let end = *lock.lock();
-        assert!((1..=3).contains(&end), "an update was lost: {end}");
-    });
+/// Two add to what a lock guards, each by a look and a store.
+fn spin_lock() {
+    // An atomic, so that loom sees which value is read; the lock has to order it.
+    let lock = Arc::new(SpinLock::new(Rank(1), AtomicUsize::new(0)));
+    let add = |lock: &SpinLock<AtomicUsize>, n: usize, tries: bool| {
+        let held = if tries { lock.try_lock() } else { Some(lock.lock()) };
+        let Some(guarded) = held else { return 0 };
+        guarded.store(guarded.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+        n
+    };
+    let other = lock.clone();
+    let t = thread::spawn(move || add(&other, 1, true));
+    let mine = add(&lock, 2, false);
+    let theirs = t.join().unwrap();
+    let end = lock.lock().load(Ordering::Relaxed);
+    assert_eq!(end, mine + theirs, "an update was lost");
+}
+
+protocol! {
+    a_spin_lock_admits_one_holder_and_publishes_what_it_guards = spin_lock, Some(3);
+    LockNotAtomic: "an update was lost";
+    #[cfg(loom)]
+    UnlockRelaxed: "an update was lost";
 }
 
 fn per_cpu<T>(n: usize, init: impl FnMut(usize) -> T) -> PerCpu<T> {
@@ -44,58 +50,129 @@ unsafe fn free(node: *mut Retired) {
     node.freed.store(true, Ordering::SeqCst);
 }
 
-#[test]
-fn nothing_is_freed_while_a_reader_that_reached_it_is_pinned() {
-    model(Some(2), || {
-        let domain = Arc::new(Domain::new(per_cpu(2, |_| Slot::new())));
-        let freed = Arc::new(AtomicBool::new(false));
-        // 1: reachable.
-        let shared = Arc::new(AtomicUsize::new(1));
-        let (d, s, f) = (domain.clone(), shared.clone(), freed.clone());
-        let reader = thread::spawn(move || {
-            set_cpu(1);
-            let pin = d.pin();
-            if s.load(Ordering::Acquire) == 1 {
-                assert!(!f.load(Ordering::SeqCst), "freed under a reader");
-            }
-            drop(pin);
-        });
-        set_cpu(0);
-        let node = Box::into_raw(Box::new(Node { header: Retired::new(), freed: freed.clone() }));
-        shared.store(0, Ordering::Release);
-        // SAFETY: unreachable for new readers since the store above; retired once.
-        unsafe { domain.retire(node.cast(), free) };
-        domain.collect();
-        domain.collect();
-        reader.join().unwrap();
-        domain.collect();
-        domain.collect();
-        domain.collect();
-        assert!(freed.load(Ordering::SeqCst), "what no reader holds is freed");
+/// A reader looks at what a writer unlinks, retires and would like to see freed; at the end, when nobody reads, it is.
+fn reader_against_retire(nested: bool) {
+    let domain = Arc::new(Domain::new(per_cpu(2, |_| Slot::new())));
+    let freed = Arc::new(AtomicBool::new(false));
+    // 1: reachable.
+    let shared = Arc::new(AtomicUsize::new(1));
+    let (d, s, f) = (domain.clone(), shared.clone(), freed.clone());
+    let reader = thread::spawn(move || {
+        set_cpu(1);
+        let pin = d.pin();
+        if nested {
+            drop(d.pin());
+        }
+        let unharmed = s.load(Ordering::Acquire) == 0 || !f.load(Ordering::SeqCst);
+        drop(pin);
+        unharmed
     });
+    set_cpu(0);
+    let node = Box::into_raw(Box::new(Node { header: Retired::new(), freed: freed.clone() }));
+    shared.store(0, Ordering::Release);
+    // SAFETY: unreachable for new readers since the store above; retired once.
+    unsafe { domain.retire(node.cast(), free) };
+    domain.collect();
+    domain.collect();
+    assert!(reader.join().unwrap(), "freed under a reader");
+    domain.collect();
+    domain.collect();
+    domain.collect();
+    assert!(freed.load(Ordering::SeqCst), "what no reader holds is freed");
 }
 
-#[test]
-fn a_wake_up_between_the_look_and_the_sleep_is_not_lost() {
-    model(Some(2), || {
-        let queue = Arc::new(WaitQueue::new());
-        let flag = Arc::new(AtomicBool::new(false));
-        let (q, f) = (queue.clone(), flag.clone());
-        let waiter = thread::spawn(move || q.wait(|| f.load(Ordering::Acquire)));
-        flag.store(true, Ordering::Release);
-        queue.wake_all();
-        waiter.join().unwrap();
-    });
+protocol! {
+    nothing_is_freed_while_a_reader_that_reached_it_is_pinned = || reader_against_retire(false), Some(2);
+    AdvancePastReaders: "freed under a reader";
+    FreedTooSoon: "freed under a reader";
+    #[cfg(loom)]
+    PinNoFence: "freed under a reader";
+    #[cfg(loom)]
+    AdvanceNoFence: "freed under a reader";
+}
+protocol! {
+    a_pin_inside_another_leaves_that_one_as_it_is = || reader_against_retire(true), Some(2);
+    NestedPinEnds: "freed under a reader";
 }
 
-#[test]
-fn a_mutex_admits_one_holder() {
-    model(Some(2), || {
-        let m = Arc::new(Mutex::new(0usize));
-        let other = m.clone();
-        let t = thread::spawn(move || *other.lock() += 1);
-        *m.lock() += 1;
-        t.join().unwrap();
-        assert_eq!(*m.lock(), 2);
+/// A writer drains the domain while a reader comes, goes, and comes again: it waits for pins that stand, for no new ones.
+fn drain_against_readers() {
+    let domain = Arc::new(Domain::new(per_cpu(2, |_| Slot::new())));
+    let freed = Arc::new(AtomicBool::new(false));
+    let d = domain.clone();
+    let reader = thread::spawn(move || {
+        set_cpu(1);
+        drop(d.pin());
+        drop(d.pin());
     });
+    set_cpu(0);
+    let node = Box::into_raw(Box::new(Node { header: Retired::new(), freed: freed.clone() }));
+    // SAFETY: nobody else has it; retired once.
+    unsafe { domain.retire(node.cast(), free) };
+    domain.drain();
+    assert!(freed.load(Ordering::SeqCst), "a drain leaves something");
+    reader.join().unwrap();
+}
+
+protocol! {
+    a_drain_waits_for_readers_and_frees_everything = drain_against_readers, Some(2);
+}
+
+/// A thread sleeps until a flag is up.
+fn wait_against_wake() {
+    let queue = Arc::new(WaitQueue::new());
+    let flag = Arc::new(AtomicBool::new(false));
+    let (q, f) = (queue.clone(), flag.clone());
+    let waiter = thread::spawn(move || q.wait(|| f.load(Ordering::Acquire)));
+    flag.store(true, Ordering::Release);
+    queue.wake_all();
+    waiter.join().unwrap();
+}
+
+protocol! {
+    a_wake_up_between_the_look_and_the_sleep_is_not_lost = wait_against_wake, Some(3);
+    LookBeforeListed: "deadlock";
+    #[cfg(loom)]
+    WaitNoFence: "deadlock";
+    #[cfg(loom)]
+    WakeNoFence: "deadlock";
+}
+
+/// One of two waiters gives up while the only wake-up comes.
+fn wake_against_timeout() {
+    let queue = Arc::new(WaitQueue::new());
+    let tokens = Arc::new(AtomicUsize::new(0));
+    let wait = |deadline| {
+        let (queue, tokens) = (queue.clone(), tokens.clone());
+        let take = move || tokens.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok().then_some(());
+        thread::spawn(move || queue.wait_until(deadline, || false, take))
+    };
+    // One's time is over when it begins.
+    let (hasty, patient) = (wait(Some(0)), wait(None));
+    tokens.fetch_add(1, Ordering::AcqRel);
+    queue.wake_one();
+    if hasty.join().unwrap().is_ok() {
+        tokens.fetch_add(1, Ordering::AcqRel);
+        queue.wake_one();
+    }
+    assert_eq!(patient.join().unwrap(), Ok(()));
+}
+
+protocol! {
+    a_wake_up_that_chose_one_who_gives_up_goes_to_the_next = wake_against_timeout, Some(2);
+    WakeNotPassedOn: "deadlock";
+}
+
+fn mutex() {
+    let m = Arc::new(Mutex::new(0usize));
+    let other = m.clone();
+    let t = thread::spawn(move || *other.lock() += 1);
+    *m.lock() += 1;
+    t.join().unwrap();
+    assert_eq!(*m.lock(), 2);
+}
+
+protocol! {
+    a_mutex_admits_one_holder_and_the_next_is_told = mutex, Some(2);
+    UnlockTellsNobody: "deadlock";
 }

@@ -1,6 +1,8 @@
 //! A lock whose waiters sleep. For what may take long or may itself sleep: map writers, directories, file tables.
 
 use crate::atomic::{AtomicBool, Ordering};
+use crate::held;
+use crate::mutant::{Mutant, mutant};
 use crate::record;
 use crate::wait_queue::WaitQueue;
 use core::cell::UnsafeCell;
@@ -33,7 +35,15 @@ impl<T> Mutex<T> {
     }
     /// Takes the value out of a lock that nobody else can reach any more.
     pub fn into_inner(self) -> T {
-        self.value.into_inner()
+        // SAFETY: the value is read once, and the lock is gone with it.
+        unsafe { core::mem::ManuallyDrop::new(self).value.get().read() }
+    }
+}
+
+#[cfg(all(debug_assertions, any(test, feature = "std"), not(any(loom, shuttle))))]
+impl<T: ?Sized> Drop for Mutex<T> {
+    fn drop(&mut self) {
+        held::forget(self.address());
     }
 }
 
@@ -42,10 +52,12 @@ impl<T: ?Sized> Mutex<T> {
     #[cfg_attr(recording, track_caller)]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         crate::rank::assert_may_sleep();
+        held::before_sleeping(core::any::type_name::<T>(), self.address());
         if !self.take() {
             self.waiters.wait(|| self.take());
         }
         record::taken(&self.held, None);
+        held::sleeping_taken(core::any::type_name::<T>(), self.address());
         MutexGuard { lock: self, _not_send: core::marker::PhantomData }
     }
 
@@ -56,12 +68,17 @@ impl<T: ?Sized> Mutex<T> {
             return None;
         }
         record::taken(&self.held, None);
+        held::sleeping_taken(core::any::type_name::<T>(), self.address());
         Some(MutexGuard { lock: self, _not_send: core::marker::PhantomData })
     }
 
     #[cfg_attr(recording, track_caller)]
     fn take(&self) -> bool {
         self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    fn address(&self) -> usize {
+        core::ptr::from_ref(&self.held).addr()
     }
 
     /// The value of a lock that the caller has alone.
@@ -98,8 +115,11 @@ impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
 impl<T: ?Sized> Drop for MutexGuard<'_, T> {
     fn drop(&mut self) {
         record::released(&self.lock.held, None);
+        held::sleeping_released(self.lock.address());
         self.lock.held.store(false, Ordering::Release);
-        self.lock.waiters.wake_one();
+        if !mutant(Mutant::UnlockTellsNobody) {
+            self.lock.waiters.wake_one();
+        }
     }
 }
 

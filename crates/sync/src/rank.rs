@@ -1,8 +1,9 @@
 //! The one lock order (Contract C6), written once.
 //!
 //! A lock may be taken only while every spin lock that the CPU already holds has a *lower* rank; equal ranks are allowed
-//! only through [`SpinLock::lock_nested`](crate::SpinLock::lock_nested), whose caller names the order (usually ascending
-//! address). Debug builds check it per CPU; release builds compile the check away.
+//! only through [`SpinLock::lock_nested`](crate::SpinLock::lock_nested), whose caller names the order, and
+//! [`SpinLock::lock_below`](crate::SpinLock::lock_below), along a tree. Debug builds on threads of the
+//! host check it, and learn the order of what has no rank; others compile the checks away.
 
 /// A place in the lock order; lower ranks are taken first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -33,6 +34,8 @@ impl Rank {
     pub const WAIT: Rank = Rank(80);
     /// A CPU's list of objects that the reaper shall look at.
     pub const REAPER: Rank = Rank(82);
+    /// A CPU's list of address spaces.
+    pub const SPACES: Rank = Rank(83);
     /// A CPU's batch in front of the page queues.
     pub const QUEUE_BATCH: Rank = Rank(88);
     /// One part of a page queue.
@@ -69,50 +72,10 @@ impl Rank {
     pub const DEVICE: Rank = Rank(200);
 }
 
-#[cfg(all(debug_assertions, any(test, feature = "std"), not(any(loom, shuttle))))]
-mod held {
-    use super::Rank;
-    std::thread_local! {
-        static HELD: std::cell::RefCell<Vec<Rank>> = const { std::cell::RefCell::new(Vec::new()) };
-    }
-    pub fn push(rank: Rank, nested: bool) {
-        HELD.with(|h| {
-            let mut h = h.borrow_mut();
-            if let Some(top) = h.iter().max() {
-                let ok = if nested { *top <= rank } else { *top < rank };
-                assert!(ok, "lock order (Contract C6): {rank:?} taken while {h:?} are held");
-            }
-            h.push(rank);
-        });
-    }
-    pub fn pop(rank: Rank) {
-        HELD.with(|h| {
-            let mut h = h.borrow_mut();
-            let at = h.iter().rposition(|r| *r == rank).expect("a lock is released that this CPU does not hold");
-            h.remove(at);
-        });
-    }
-    pub fn assert_none() {
-        HELD.with(|h| {
-            assert!(h.borrow().is_empty(), "sleeping while spin locks are held: {:?} (Contract C5)", h.borrow())
-        });
-    }
-}
-#[cfg(not(all(debug_assertions, any(test, feature = "std"), not(any(loom, shuttle)))))]
-mod held {
-    use super::Rank;
-    #[inline(always)]
-    pub fn push(_rank: Rank, _nested: bool) {}
-    #[inline(always)]
-    pub fn pop(_rank: Rank) {}
-    #[inline(always)]
-    pub fn assert_none() {}
-}
-
-pub(crate) use held::{pop, push};
+use crate::held;
 
 /// Panics in debug builds where the caller holds a spin lock (Contract C5: no sleep under a guard).
 #[inline(always)]
 pub fn assert_may_sleep() {
-    held::assert_none();
+    held::assert_no_spin();
 }

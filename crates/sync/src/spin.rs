@@ -4,11 +4,23 @@
 //! owner also masks interrupts around it (the scheduler's run queues and timer wheels do).
 
 use crate::atomic::{AtomicBool, Ordering};
+use crate::held;
 use crate::hooks::{PreemptOff, preempt_off, relax};
-use crate::rank::{self, Rank};
+use crate::mutant::{Mutant, mutant};
+use crate::rank::Rank;
 use crate::record;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
+
+/// Which lock of the same rank the caller may hold already.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Beside {
+    None,
+    /// One that is always taken first.
+    Equal,
+    /// The parent in a tree.
+    Parent,
+}
 
 /// A value guarded by spinning; see the module.
 pub struct SpinLock<T: ?Sized> {
@@ -39,7 +51,15 @@ impl<T> SpinLock<T> {
 
     /// Takes the value out of a lock that nobody else can reach any more.
     pub fn into_inner(self) -> T {
-        self.value.into_inner()
+        // SAFETY: the value is read once, and the lock is gone with it.
+        unsafe { core::mem::ManuallyDrop::new(self).value.get().read() }
+    }
+}
+
+#[cfg(all(debug_assertions, any(test, feature = "std"), not(any(loom, shuttle))))]
+impl<T: ?Sized> Drop for SpinLock<T> {
+    fn drop(&mut self) {
+        held::forget(self.address());
     }
 }
 
@@ -48,26 +68,46 @@ impl<T: ?Sized> SpinLock<T> {
     #[inline]
     #[cfg_attr(recording, track_caller)]
     pub fn lock(&self) -> SpinGuard<'_, T> {
-        self.acquire(false)
+        self.acquire(Beside::None)
     }
 
     /// Like [`lock`](Self::lock), where another lock of the same rank is held; the caller takes equals in one fixed order.
     #[inline]
     #[cfg_attr(recording, track_caller)]
     pub fn lock_nested(&self) -> SpinGuard<'_, T> {
-        self.acquire(true)
+        self.acquire(Beside::Equal)
+    }
+
+    /// Like [`lock`](Self::lock), where the lock of its parent in a tree is held, which has the same rank: from the root down is the
+    /// fixed order.
+    #[inline]
+    #[cfg_attr(recording, track_caller)]
+    pub fn lock_below(&self) -> SpinGuard<'_, T> {
+        self.acquire(Beside::Parent)
     }
 
     #[inline]
     #[cfg_attr(recording, track_caller)]
-    fn acquire(&self, nested: bool) -> SpinGuard<'_, T> {
+    fn acquire(&self, beside: Beside) -> SpinGuard<'_, T> {
         let pinned = preempt_off();
-        rank::push(self.rank, nested);
-        while self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        held::spin(self.rank, beside, self.address());
+        while !self.take() {
             self.contended();
         }
         record::taken(&self.held, Some(self.rank));
         SpinGuard { lock: self, _pinned: pinned }
+    }
+
+    #[inline(always)]
+    #[cfg_attr(recording, track_caller)]
+    fn take(&self) -> bool {
+        if mutant(Mutant::LockNotAtomic) {
+            return !self.held.load(Ordering::Acquire) && {
+                self.held.store(true, Ordering::Relaxed);
+                true
+            };
+        }
+        self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     #[cold]
@@ -82,12 +122,17 @@ impl<T: ?Sized> SpinLock<T> {
     #[cfg_attr(recording, track_caller)]
     pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
         let pinned = preempt_off();
-        if self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if !self.take() {
             return None;
         }
         record::taken(&self.held, Some(self.rank));
-        rank::push(self.rank.max(Rank(0)), true);
+        held::spin_taken(self.rank, self.address());
         Some(SpinGuard { lock: self, _pinned: pinned })
+    }
+
+    #[inline(always)]
+    fn address(&self) -> usize {
+        core::ptr::from_ref(&self.held).addr()
     }
 
     /// The value of a lock that the caller has alone.
@@ -134,8 +179,8 @@ impl<T: ?Sized> Drop for SpinGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
         record::released(&self.lock.held, Some(self.lock.rank));
-        self.lock.held.store(false, Ordering::Release);
-        rank::pop(self.lock.rank);
+        self.lock.held.store(false, if mutant(Mutant::UnlockRelaxed) { Ordering::Relaxed } else { Ordering::Release });
+        held::spin_released(self.lock.address());
     }
 }
 

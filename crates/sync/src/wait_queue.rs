@@ -5,6 +5,7 @@
 
 use crate::atomic::{AtomicBool, Ordering};
 use crate::hooks::{ThreadHandle, current_thread, now, park, unpark};
+use crate::mutant::{Mutant, mutant};
 use crate::rank::Rank;
 use crate::spin::SpinLock;
 use core::ptr;
@@ -81,10 +82,13 @@ impl WaitQueue {
             Waiter { next: ptr::null(), prev: ptr::null(), thread: current_thread(), woken: AtomicBool::new(false) };
         loop {
             me.woken.store(false, Ordering::Relaxed);
+            let early = mutant(Mutant::LookBeforeListed).then(&mut ready);
             let me_ptr: *mut Waiter = &mut me;
             self.enqueue(me_ptr);
-            crate::atomic::fence_full();
-            let out = if let Some(r) = ready() {
+            if !mutant(Mutant::WaitNoFence) {
+                crate::atomic::fence_full();
+            }
+            let out = if let Some(r) = early.unwrap_or_else(&mut ready) {
                 Some(Ok(r))
             } else if interrupted() {
                 Some(Err(WaitOutcome::Interrupted))
@@ -97,7 +101,7 @@ impl WaitQueue {
             let was_woken = self.dequeue(me_ptr);
             if let Some(out) = out {
                 // A wake-up that chose this waiter, which ends for another reason, goes to the next one.
-                if was_woken && out.is_err() {
+                if was_woken && out.is_err() && !mutant(Mutant::WakeNotPassedOn) {
                     self.wake_one();
                 }
                 return out;
@@ -164,7 +168,9 @@ impl WaitQueue {
     }
 
     fn wake(&self, most: usize) -> usize {
-        crate::atomic::fence_full();
+        if !mutant(Mutant::WakeNoFence) {
+            crate::atomic::fence_full();
+        }
         if self.waiting.load(Ordering::Acquire) == 0 {
             return 0;
         }

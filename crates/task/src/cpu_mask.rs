@@ -2,7 +2,7 @@
 
 use quire_sync::CpuId;
 use quire_sync::atomic::{AtomicU64, Ordering};
-use quire_sync::cpuset::MAX_CPUS;
+use quire_sync::cpuset::{CpuMask, MAX_CPUS};
 use quire_sync::per_cpu::CachePadded;
 
 const WORDS: usize = MAX_CPUS / 64;
@@ -36,10 +36,19 @@ impl CpuBits {
 
     /// A CPU that is in the set, searched upwards from `from` and round.
     pub fn any(&self, from: CpuId) -> Option<CpuId> {
+        self.any_of(from, &[!0; WORDS])
+    }
+
+    /// As [`any`](Self::any), of the CPUs in `mask`.
+    pub fn any_in(&self, from: CpuId, mask: &CpuMask) -> Option<CpuId> {
+        self.any_of(from, mask.words())
+    }
+
+    fn any_of(&self, from: CpuId, mask: &[u64; WORDS]) -> Option<CpuId> {
         let first = from / 64;
         for step in 0..=WORDS {
             let at = (first + step) % WORDS;
-            let mut word = self.words[at].load(Ordering::Relaxed);
+            let mut word = self.words[at].load(Ordering::Relaxed) & mask[at];
             if step == 0 {
                 word &= !0 << (from % 64);
             } else if step == WORDS {
@@ -71,5 +80,7 @@ mod tests {
         set.insert(3);
         set.insert(70);
         assert_eq!((set.any(4), set.any(71), set.any(0)), (Some(70), Some(3), Some(3)));
+        assert_eq!(set.any_in(4, &CpuMask::only(3)), Some(3));
+        assert_eq!(set.any_in(4, &CpuMask::only(71)), None);
     }
 }

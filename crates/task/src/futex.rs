@@ -12,7 +12,7 @@
 
 use crate::list::{Adapter, Links, List};
 use crate::machine::Machine;
-use crate::mutant;
+use crate::mutant::{Mutant, mutant};
 use crate::scheduler::Scheduler;
 use crate::thread::{Thread, ThreadRef};
 use core::cell::{Cell, UnsafeCell};
@@ -189,7 +189,7 @@ impl<M: Machine> FutexTable<M> {
         FutexTable { buckets: base, mask: buckets - 1 }
     }
 
-    fn index_of(&self, key: Key) -> usize {
+    pub(crate) fn index_of(&self, key: Key) -> usize {
         // Words are four-byte aligned and keys come in runs: multiply and take the high bits.
         let mixed = (key.0 ^ key.1.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ key.1;
         (mixed.wrapping_mul(0xd6e8_feb8_6659_fd93) >> 32) as usize & self.mask
@@ -198,6 +198,12 @@ impl<M: Machine> FutexTable<M> {
     fn bucket(&self, index: usize) -> &Bucket<M> {
         // SAFETY: masked, hence in bounds; initialised by `new`.
         unsafe { self.buckets.add(index & self.mask).as_ref() }
+    }
+
+    /// Whether no waiter is counted in any bucket.
+    #[cfg(all(test, any(loom, shuttle)))]
+    pub(crate) fn is_quiet(&self) -> bool {
+        (0..=self.mask).all(|i| self.bucket(i).waiting.load(Ordering::Relaxed) == 0)
     }
 
     /// Sleeps until a wake-up on `key` with a common bit in `bits`, until `deadline` ([`Machine::now`]'s nanoseconds), or until
@@ -229,9 +235,11 @@ impl<M: Machine> FutexTable<M> {
         {
             let bucket = self.bucket(index);
             let mut chain = bucket.chain.lock();
-            let early = if mutant::on(mutant::CHECK_BEFORE_COUNT) { Some(check()) } else { None };
+            let early = if mutant(Mutant::CheckBeforeCount) { Some(check()) } else { None };
             bucket.waiting.fetch_add(1, Ordering::AcqRel);
-            fence_after_rmw();
+            if !mutant(Mutant::CountNoFence) {
+                fence_after_rmw();
+            }
             match early.unwrap_or_else(check) {
                 // SAFETY: it stays on this stack until it is taken off, below or by a waker.
                 Ok(true) => unsafe { chain.add(NonNull::from(waiter)) },
@@ -253,7 +261,7 @@ impl<M: Machine> FutexTable<M> {
                 continue;
             };
             let (bucket, mut chain) = self.lock_of(waiter);
-            if waiter.woken.load(Ordering::Acquire) {
+            if waiter.woken.load(Ordering::Acquire) && !mutant(Mutant::LeaveThoughChosen) {
                 return Ok(FutexWait::Woken);
             }
             // SAFETY: not woken, so listed, in the bucket that is locked.
@@ -269,7 +277,7 @@ impl<M: Machine> FutexTable<M> {
             let index = waiter.bucket.load(Ordering::Acquire);
             let bucket = self.bucket(index);
             let chain = bucket.chain.lock();
-            if waiter.bucket.load(Ordering::Acquire) == index {
+            if waiter.bucket.load(Ordering::Acquire) == index || mutant(Mutant::LeaveOldBucket) {
                 return (bucket, chain);
             }
         }
@@ -278,7 +286,9 @@ impl<M: Machine> FutexTable<M> {
     /// Wakes up to `most` threads that wait on `key` with a bit in common with `bits`, longest waiting first. The caller has
     /// changed the word before. Returns how many.
     pub fn wake(&self, scheduler: &Scheduler<M>, key: Key, most: usize, bits: u32) -> usize {
-        fence_full();
+        if !mutant(Mutant::WakeNoFence) {
+            fence_full();
+        }
         let bucket = self.bucket(self.index_of(key));
         let mut woken = 0;
         // A thread that queues itself while the lock is free between two batches may be woken too: no harm.
@@ -349,9 +359,16 @@ impl<M: Machine> FutexTable<M> {
                 if waiter.bits & bits != 0 {
                     chain.take(node);
                     bucket.waiting.fetch_sub(1, Ordering::Relaxed);
-                    out.threads[out.len] = Some(waiter.thread.as_ref().to_ref());
+                    let thread = waiter.thread;
+                    let early = mutant(Mutant::WokenBeforeReference);
+                    if early {
+                        waiter.woken.store(true, Ordering::Release);
+                    }
+                    out.threads[out.len] = Some(thread.as_ref().to_ref());
                     out.len += 1;
-                    waiter.woken.store(true, Ordering::Release);
+                    if !early {
+                        waiter.woken.store(true, Ordering::Release);
+                    }
                 }
                 at = next;
             }
@@ -377,7 +394,9 @@ impl<M: Machine> FutexTable<M> {
                 source.take(node);
                 let waiter = node.as_ref();
                 waiter.key.set(to);
-                self.bucket(b).waiting.fetch_add(1, Ordering::AcqRel);
+                if !mutant(Mutant::RequeueUncounted) {
+                    self.bucket(b).waiting.fetch_add(1, Ordering::AcqRel);
+                }
                 waiter.bucket.store(b, Ordering::Release);
                 match &mut target {
                     Some(target) => target.add(node),

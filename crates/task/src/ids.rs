@@ -8,11 +8,12 @@
 //! 4,096 others wait, so that a stale number does not soon name a stranger. CPUs take and return numbers in small
 //! batches. The table grows by pages, with the numbers in use.
 
+use crate::mutant::{Mutant, mutant};
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use quire_sync::hooks::{preempt_off, relax};
-use quire_sync::{PerCpu, Rank, SpinLock};
+use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, record};
 
 /// Returned numbers that wait before the oldest is used again.
 const DELAY: usize = 4096;
@@ -81,7 +82,8 @@ pub struct IdTable<T, G, S> {
     chunks: NonNull<AtomicPtr<Slot>>,
     max: u32,
     cpus: PerCpu<CpuIds>,
-    depot: SpinLock<Depot>,
+    /// On lines of its own: what stands before it is read by every allocation.
+    depot: CachePadded<SpinLock<Depot>>,
     #[allow(clippy::type_complexity)] // how one says: names these, owns none
     _names: PhantomData<fn() -> (T, G, S)>,
 }
@@ -108,6 +110,7 @@ impl<T, G, S> IdTable<T, G, S> {
     /// used.
     pub unsafe fn new(memory: NonNull<u8>, max: u32, cpus: usize) -> Self {
         let chunks = memory.cast::<AtomicPtr<Slot>>();
+        record::own(memory.as_ptr(), Self::directory_bytes(max), "id-directory");
         for i in 0..max as usize / PER_CHUNK + 1 {
             // SAFETY: within the directory's part of the memory.
             unsafe { chunks.add(i).write(AtomicPtr::new(core::ptr::null_mut())) };
@@ -119,7 +122,7 @@ impl<T, G, S> IdTable<T, G, S> {
         // SAFETY: the rest of the memory.
         let cpus = unsafe { PerCpu::new(memory.add(Self::directory_bytes(max)), cpus, empty) };
         let depot = Depot { fresh: 1, chunks: 0, first: 0, last: 0, waiting: 0 };
-        IdTable { chunks, max, cpus, depot: SpinLock::new(Rank::ID_DEPOT, depot), _names: PhantomData }
+        IdTable { chunks, max, cpus, depot: CachePadded(SpinLock::new(Rank::ID_DEPOT, depot)), _names: PhantomData }
     }
 
     fn slot(&self, id: u32) -> Option<&Slot> {
@@ -153,6 +156,7 @@ impl<T, G, S> IdTable<T, G, S> {
                 }
             }
             let chunk = grow().ok_or(IdError::OutOfMemory)?.cast::<Slot>();
+            record::own_array(chunk.as_ptr().cast(), CHUNK_BYTES, size_of::<Slot>(), "id-slot");
             for i in 0..PER_CHUNK {
                 let slot = Slot {
                     thread: AtomicUsize::new(0),
@@ -187,6 +191,10 @@ impl<T, G, S> IdTable<T, G, S> {
                 }
                 id
             } else if !exhausted && (depot.fresh as usize) < depot.chunks * PER_CHUNK {
+                // A batch ends where a line of the table does: neighbours' names are not on one line.
+                if mine.ready_len > 0 && (depot.fresh as usize).is_multiple_of(BATCH) {
+                    break;
+                }
                 depot.fresh += 1;
                 depot.fresh - 1
             } else if exhausted && mine.ready_len == 0 {
@@ -206,6 +214,10 @@ impl<T, G, S> IdTable<T, G, S> {
     /// One more holder of `id`, which the caller knows to be held.
     pub fn hold(&self, id: u32) {
         if let Some(slot) = self.slot(id) {
+            if mutant(Mutant::HoldNotAtomic) {
+                slot.holds.store(slot.holds.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                return;
+            }
             slot.holds.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -282,10 +294,13 @@ impl<T, G, S> IdTable<T, G, S> {
             return None;
         }
         let _pinned = preempt_off();
-        let value = lock_word(word);
+        let value =
+            if mutant(Mutant::LookupUnlocked) { word.load(Ordering::Acquire) & !LOCKED } else { lock_word(word) };
         // SAFETY: named, and it cannot cease to be while the word is locked.
         let found = NonNull::new(value as *mut N).map(|n| f(unsafe { n.as_ref() }));
-        word.store(value, Ordering::Release);
+        if !mutant(Mutant::LookupUnlocked) {
+            word.store(value, Ordering::Release);
+        }
         found
     }
 }

@@ -9,7 +9,7 @@
 //!   only linked here; tables live in memory that the caller hands over. What the hardware must do is the
 //!   [`Machine`] trait.
 //! - **No wake-up is lost.** [`Scheduler::unpark`] leaves a token where its thread has not parked yet, and a futex waiter
-//!   is queued before its word is compared. Both protocols have a model beside them (`tests/model.rs`).
+//!   is queued before its word is compared. Both protocols have a model beside them (`models`).
 //!
 //! # Where to start reading
 //! [`Scheduler::park`], then `switch_from` in the same file (how a CPU changes threads), `place` (where a woken thread
@@ -25,10 +25,9 @@ pub mod ids;
 pub mod irq;
 pub mod list;
 mod machine;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(all(test, any(loom, shuttle)))]
+mod models;
 mod mutant;
-#[cfg(any(loom, shuttle))]
-pub mod mutant;
 mod place;
 mod run_queue;
 mod scheduler;

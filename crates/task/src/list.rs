@@ -5,6 +5,7 @@
 use core::cell::Cell;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
+use quire_sync::record;
 
 /// A node's place on one list. Guarded by whatever guards the list.
 pub struct Links<T> {
@@ -16,6 +17,20 @@ impl<T> Links<T> {
     /// The links of a node that is on no list.
     pub const fn new() -> Self {
         Links { next: Cell::new(None), prev: Cell::new(None) }
+    }
+
+    #[inline(always)]
+    #[cfg_attr(recording, track_caller)]
+    fn set_next(&self, to: Option<NonNull<T>>) {
+        record::wrote(&self.next);
+        self.next.set(to);
+    }
+
+    #[inline(always)]
+    #[cfg_attr(recording, track_caller)]
+    fn set_prev(&self, to: Option<NonNull<T>>) {
+        record::wrote(&self.prev);
+        self.prev.set(to);
     }
 }
 
@@ -73,21 +88,24 @@ impl<A: Adapter> List<A> {
     /// `node` is on this list.
     pub unsafe fn next(&self, node: NonNull<A::Node>) -> Option<NonNull<A::Node>> {
         // SAFETY: nodes on a list are alive.
-        A::links(unsafe { node.as_ref() }).next.get()
+        let links = A::links(unsafe { node.as_ref() });
+        record::read(links);
+        links.next.get()
     }
 
     /// Puts `node` in front.
     ///
     /// # Safety
     /// `node` is on no list of this adapter, and stays alive and in place while it is on this one.
+    #[cfg_attr(recording, track_caller)]
     pub unsafe fn push_front(&mut self, node: NonNull<A::Node>) {
         // SAFETY: the node is alive by the caller's word, its neighbours because they are listed.
         let links = unsafe { A::links(node.as_ref()) };
-        links.prev.set(None);
-        links.next.set(self.first);
+        links.set_prev(None);
+        links.set_next(self.first);
         match self.first {
             // SAFETY: as above.
-            Some(f) => unsafe { A::links(f.as_ref()) }.prev.set(Some(node)),
+            Some(f) => unsafe { A::links(f.as_ref()) }.set_prev(Some(node)),
             None => self.last = Some(node),
         }
         self.first = Some(node);
@@ -97,20 +115,22 @@ impl<A: Adapter> List<A> {
     ///
     /// # Safety
     /// As [`push_front`](Self::push_front).
+    #[cfg_attr(recording, track_caller)]
     pub unsafe fn push_back(&mut self, node: NonNull<A::Node>) {
         // SAFETY: the node is alive by the caller's word, its neighbours because they are listed.
         let links = unsafe { A::links(node.as_ref()) };
-        links.next.set(None);
-        links.prev.set(self.last);
+        links.set_next(None);
+        links.set_prev(self.last);
         match self.last {
             // SAFETY: as above.
-            Some(l) => unsafe { A::links(l.as_ref()) }.next.set(Some(node)),
+            Some(l) => unsafe { A::links(l.as_ref()) }.set_next(Some(node)),
             None => self.first = Some(node),
         }
         self.last = Some(node);
     }
 
     /// Takes the first node off.
+    #[cfg_attr(recording, track_caller)]
     pub fn pop_front(&mut self) -> Option<NonNull<A::Node>> {
         let node = self.first?;
         // SAFETY: it is on the list.
@@ -122,17 +142,19 @@ impl<A: Adapter> List<A> {
     ///
     /// # Safety
     /// `node` is on this list.
+    #[cfg_attr(recording, track_caller)]
     pub unsafe fn remove(&mut self, node: NonNull<A::Node>) {
         // SAFETY: nodes on a list are alive, and so are their neighbours.
         unsafe {
             let links = A::links(node.as_ref());
+            record::wrote(links);
             let (prev, next) = (links.prev.take(), links.next.take());
             match prev {
-                Some(p) => A::links(p.as_ref()).next.set(next),
+                Some(p) => A::links(p.as_ref()).set_next(next),
                 None => self.first = next,
             }
             match next {
-                Some(n) => A::links(n.as_ref()).prev.set(prev),
+                Some(n) => A::links(n.as_ref()).set_prev(prev),
                 None => self.last = prev,
             }
         }

@@ -1,32 +1,49 @@
-//! Steps that the model checkers leave out on purpose, to show that they would find the omission. Always off elsewhere.
-#![cfg_attr(not(any(loom, shuttle)), allow(dead_code))]
+//! Steps of the protocols that models leave out, to show that they would find the omission.
 
-/// `park` does not look for a token.
-pub const PARK_OVER_TOKEN: u32 = 1;
-/// A woken thread is queued on another CPU although it has not left its own.
-pub const PLACE_BEFORE_LEFT: u32 = 2;
-/// A futex waiter compares the word before it is counted.
-pub const CHECK_BEFORE_COUNT: u32 = 3;
-
-#[cfg(not(any(loom, shuttle)))]
-#[inline(always)]
-pub(crate) const fn on(_which: u32) -> bool {
-    false
-}
-
-#[cfg(any(loom, shuttle))]
-std::thread_local! {
-    // Plain memory, not an atomic of the checker: reading it is no step of the model. The checker's threads share it.
-    static CHOSEN: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
-}
-
-#[cfg(any(loom, shuttle))]
-pub(crate) fn on(which: u32) -> bool {
-    CHOSEN.get() == which
-}
-
-/// Leaves out the step `which` from now on, in models that run on this thread of the system; 0 for none.
-#[cfg(any(loom, shuttle))]
-pub fn choose(which: u32) {
-    CHOSEN.set(which);
+quire_sync::mutants! {
+    /// A step that can be left out; each names the protocol and the step.
+    pub enum Mutant {
+        /// Park: it is not asked whether a token waits.
+        ParkOverToken,
+        /// Wake-up: a woken thread is queued on another CPU although it has not left its own.
+        PlaceBeforeLeft,
+        /// Hand-over: a thread is queued here although it has not left its own CPU.
+        HandOverBeforeLeft,
+        /// Steal: a thread is taken from a queue although it has not left that CPU.
+        StealBeforeLeft,
+        /// Switch: what a thread's CPU has saved need not be visible to the CPU that runs it next.
+        LeftRelaxed,
+        /// Queue: a CPU that halts is not told of a thread that was queued there.
+        QueueWithoutKick,
+        /// Idle: a CPU looks for threads before it can be seen as idle.
+        IdleNoFence,
+        /// Idle: a CPU looks for threads, and is marked as idle then.
+        LookBeforeIdle,
+        /// Offer: a crowded CPU looks for idle ones before it can be seen as crowded.
+        OfferNoFence,
+        /// Futex: a waiter compares the word before it is counted.
+        CheckBeforeCount,
+        /// Futex: a waiter's comparison may come before its count is visible.
+        CountNoFence,
+        /// Futex: a waker reads the count before its change of the word is visible.
+        WakeNoFence,
+        /// Futex: a waiter that was chosen is told so before its waker has a reference to its thread.
+        WokenBeforeReference,
+        /// Futex: who leaves by itself does not look whether it was moved while it waited for its bucket's lock.
+        LeaveOldBucket,
+        /// Futex: who leaves by itself does not look whether it was chosen while it waited for its bucket's lock.
+        LeaveThoughChosen,
+        /// Futex: a waiter that is moved is not counted in its new bucket.
+        RequeueUncounted,
+        /// Timer: it stops being armed before its callback runs, not after.
+        UnarmedBeforeFired,
+        /// Timer: who takes it back does not look again whether it is armed, once it has the wheel.
+        CancelTrustsFirstLook,
+        /// Park: a deadline is left armed when the thread goes on.
+        DeadlineStaysArmed,
+        /// Ids: a lookup uses a name without locking it.
+        LookupUnlocked,
+        /// Ids: who holds a number is counted by a look and a store.
+        HoldNotAtomic,
+    }
 }

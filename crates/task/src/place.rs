@@ -2,12 +2,13 @@
 
 use crate::irq::Masked;
 use crate::machine::Machine;
-use crate::mutant;
+use crate::mutant::{Mutant, mutant};
 use crate::run_queue::{Join, RunQueue};
 use crate::scheduler::{Cpu, Scheduler};
 use crate::thread::Thread;
 use core::ptr::NonNull;
 use quire_sync::atomic::{Ordering, fence_full};
+use quire_sync::cpuset::CpuMask;
 use quire_sync::{CpuId, current_cpu};
 
 /// How many crowded CPUs an idle one tries before it gives up: a try that fails means that somebody else is at it.
@@ -15,27 +16,39 @@ const TRIES: usize = 4;
 
 impl<M: Machine> Scheduler<M> {
     /// Where a woken thread goes: home if that CPU is idle (its caches may still hold the thread's data), else to an idle
-    /// CPU, else home. Who takes an idle CPU's bit has it for itself, so two wakers do not pick the same one.
+    /// CPU that it may run on, else home. Who takes an idle CPU's bit has it for itself, so two wakers do not pick the same one.
     pub(crate) fn place(&self, thread: &Thread<M>) -> CpuId {
         let home = thread.home();
-        if thread.on_cpu.load(Ordering::Acquire) && !mutant::on(mutant::PLACE_BEFORE_LEFT) {
+        if thread.on_cpu.load(Ordering::Acquire) && !mutant(Mutant::PlaceBeforeLeft) {
             // It has not left its CPU: only there can it be queued.
             return home;
         }
-        if self.idle.remove(home) {
+        if thread.may_run_on(home) && self.idle.remove(home) {
             return home;
         }
-        self.claim_idle(home).unwrap_or(home)
+        self.choose(thread, home)
     }
 
     /// Where a new thread goes: to an idle CPU, else it stays with its maker.
-    pub(crate) fn place_new(&self) -> CpuId {
-        let here = current_cpu();
-        self.claim_idle(here).unwrap_or(here)
+    pub(crate) fn place_new(&self, thread: &Thread<M>) -> CpuId {
+        self.choose(thread, current_cpu())
     }
 
-    fn claim_idle(&self, from: CpuId) -> Option<CpuId> {
-        while let Some(cpu) = self.idle.any(from) {
+    /// An idle CPU that `thread` may run on, else `near`, else the least busy one.
+    fn choose(&self, thread: &Thread<M>, near: CpuId) -> CpuId {
+        let allowed = thread.affinity();
+        let here = allowed.contains(near);
+        if here && allowed.len() == 1 {
+            return near;
+        }
+        self.claim_idle(near, &allowed).or(here.then_some(near)).unwrap_or_else(|| {
+            let existing = allowed.iter().take_while(|cpu| *cpu < self.cpus.len());
+            existing.min_by_key(|cpu| self.cpus.of(*cpu).waiting.load(Ordering::Relaxed)).unwrap_or(near)
+        })
+    }
+
+    fn claim_idle(&self, from: CpuId, allowed: &CpuMask) -> Option<CpuId> {
+        while let Some(cpu) = self.idle.any_in(from, allowed) {
             if self.idle.remove(cpu) {
                 return Some(cpu);
             }
@@ -49,42 +62,67 @@ impl<M: Machine> Scheduler<M> {
         let _masked = Masked::new(self.machine);
         let first = {
             let mut queue = target.queue.lock_masked();
+            thread.set_home(cpu);
             queue.push(thread, join, self.machine.ticks_to_ns(self.machine.ticks()));
             self.note(target, cpu, &queue);
             if join != Join::First {
-                self.offer(cpu, &queue);
+                self.offer(cpu, &queue, thread);
             }
             queue.len() == 1
         };
         if cpu == current_cpu() {
             self.limit_stretch(target);
-        } else if first {
+        } else if first && !mutant(Mutant::QueueWithoutKick) {
             // It halts, or it has to set its timer for the end of the running thread's stretch. Where others wait there
             // already it has been told.
             self.machine.kick(cpu);
         }
     }
 
-    /// Brings the hints about a queue up to date. Called under its lock, after each change.
+    /// Brings the hints about a queue up to date. Called under its lock, after each change. A CPU whose queue runs dry stays in
+    /// the crowded set until it idles itself, or somebody who idles has looked: while all are busy, threads that sleep and wake write
+    /// nothing that CPUs share.
     pub(crate) fn note(&self, cpu: &Cpu<M>, id: CpuId, queue: &RunQueue<M>) {
         cpu.waiting.store(queue.len(), Ordering::Release);
         cpu.eager.store(queue.eager(), Ordering::Relaxed);
-        if queue.len() > 0 && !queue.idle {
-            self.crowded.insert(id);
-        } else {
+        if queue.idle {
             self.crowded.remove(id);
+        } else if queue.movable() > 0 {
+            self.crowded.insert(id);
         }
     }
 
-    /// Where threads wait on `id`'s queue while another CPU halts, wakes that one to look for them.
-    pub(crate) fn offer(&self, id: CpuId, queue: &RunQueue<M>) {
-        if queue.len() == 0 || queue.idle {
+    /// Where `thread` has joined `id`'s queue, on which it waits, while another CPU halts that it may run on, wakes that one
+    /// to look for it.
+    pub(crate) fn offer(&self, id: CpuId, queue: &RunQueue<M>, thread: &Thread<M>) {
+        if queue.movable() == 0 || queue.idle {
             return;
         }
-        fence_full();
-        if let Some(idle) = self.idle.any(id).filter(|i| *i != id && *i != current_cpu() && self.idle.remove(*i)) {
+        if !mutant(Mutant::OfferNoFence) {
+            fence_full();
+        }
+        let idle = self.idle.any_in(id, &thread.affinity());
+        if let Some(idle) = idle.filter(|i| *i != id && *i != current_cpu() && self.idle.remove(*i)) {
             self.machine.kick(idle);
         }
+    }
+
+    /// Whether a thread waits on a crowded CPU that may run on `cpu`. Exact, so that a CPU that finds none may halt: who queues
+    /// such a thread later finds this CPU marked idle.
+    ///
+    /// => Interrupts are masked, no queue is locked.
+    pub(crate) fn crowd_has_for(&self, cpu: CpuId) -> bool {
+        let mut from = 0;
+        while let Some(at) = self.crowded.any(from).filter(|at| *at >= from) {
+            if self.cpus.of(at).queue.lock_masked().has_for(cpu) {
+                return true;
+            }
+            from = at + 1;
+            if from == self.cpus.len() {
+                break;
+            }
+        }
+        false
     }
 
     /// Takes a thread from a crowded CPU for `cpu`, which has none.
@@ -96,8 +134,16 @@ impl<M: Machine> Scheduler<M> {
             from = self.crowded.any((from + 1) % self.cpus.len())?;
             let victim = self.cpus.of(from);
             let Some(mut queue) = victim.queue.try_lock_masked() else { continue };
-            let thread = queue.steal();
+            let thread = queue.steal(cpu);
+            if let Some(thread) = thread {
+                // Under the lock of the queue that it leaves: see `set_affinity`.
+                // SAFETY: it was queued, so it is alive.
+                unsafe { thread.as_ref() }.set_home(cpu);
+            }
             self.note(victim, from, &queue);
+            if queue.movable() == 0 {
+                self.crowded.remove(from);
+            }
             drop(queue);
             if thread.is_some() {
                 let own = self.cpus.of(cpu);

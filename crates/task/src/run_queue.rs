@@ -8,9 +8,12 @@
 
 use crate::list::List;
 use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
 use crate::thread::{Queued, Thread};
 use core::ptr::NonNull;
+use quire_sync::CpuId;
 use quire_sync::atomic::Ordering::Relaxed;
+use quire_sync::cpuset::MAX_CPUS;
 
 /// A turn at nice 0, in nanoseconds: long beside the cost of a switch, short beside what a person notices.
 pub(crate) const SLICE: u64 = 4_000_000;
@@ -40,11 +43,18 @@ pub(crate) enum Join {
     Back,
 }
 
+/// How far a thread may go from its queue, as it was when it joined.
+const PINNED: u32 = 0;
+const SOME: u32 = 1;
+const ANYWHERE: u32 = 2;
+
 pub(crate) struct RunQueue<M: Machine> {
     front: List<Queued<M>>,
     back: List<Queued<M>>,
     front_len: usize,
     back_len: usize,
+    /// Threads by reach.
+    reach: [usize; 3],
     /// When the back list was last served or was empty, in nanoseconds of CPU clock.
     back_served: u64,
     /// The CPU runs its idle thread, or is about to: whoever queues a thread here must wake it.
@@ -60,6 +70,7 @@ impl<M: Machine> RunQueue<M> {
             back: List::new(),
             front_len: 0,
             back_len: 0,
+            reach: [0; 3],
             back_served: 0,
             idle: false,
             dead: List::new(),
@@ -75,9 +86,26 @@ impl<M: Machine> RunQueue<M> {
         self.front_len
     }
 
+    /// Threads that may run on another CPU.
+    pub fn movable(&self) -> usize {
+        self.reach[SOME as usize] + self.reach[ANYWHERE as usize]
+    }
+
+    /// Threads that may run on every CPU.
+    pub fn unrestricted(&self) -> usize {
+        self.reach[ANYWHERE as usize]
+    }
+
     /// Puts a runnable thread, which is on no queue, on this one.
     pub fn push(&mut self, thread: &Thread<M>, join: Join, now: u64) {
         let node = NonNull::from(thread);
+        let reach = match thread.affinity().len() {
+            1 => PINNED,
+            MAX_CPUS => ANYWHERE,
+            _ => SOME,
+        };
+        thread.reach.store(reach, Relaxed);
+        self.reach[reach as usize] += 1;
         // SAFETY: a runnable thread has one queuer: who got `true` from its token, spawned it, or switches away from it.
         // It is alive until it has exited, which it cannot while it is queued.
         unsafe {
@@ -102,6 +130,8 @@ impl<M: Machine> RunQueue<M> {
         let starved = self.back_len > 0 && now.saturating_sub(self.back_served) > PATIENCE;
         if !starved && let Some(node) = self.front.pop_front() {
             self.front_len -= 1;
+            // SAFETY: it was queued, so it is alive.
+            self.left(unsafe { node.as_ref() });
             return Some(node);
         }
         let node = self.back.pop_front()?;
@@ -109,27 +139,52 @@ impl<M: Machine> RunQueue<M> {
         self.back_served = now;
         // SAFETY: it was queued, so it is alive.
         let thread = unsafe { node.as_ref() };
+        self.left(thread);
         thread.slice.store(slice_for(thread.nice()), Relaxed);
         Some(node)
     }
 
-    /// Takes off a thread that may move to another CPU: the one that waits longest on either list, unless it has not left
-    /// this CPU yet. Looks at two threads at most.
-    pub fn steal(&mut self) -> Option<NonNull<Thread<M>>> {
-        let movable = |n: &NonNull<Thread<M>>| {
-            // SAFETY: queued, so alive. Acquire: its saved context is complete once `on_cpu` reads false.
-            !unsafe { n.as_ref() }.on_cpu.load(quire_sync::atomic::Ordering::Acquire)
+    fn left(&mut self, thread: &Thread<M>) {
+        self.reach[thread.reach.load(Relaxed) as usize] -= 1;
+    }
+
+    /// Takes off a thread that may move to `cpu`: the one that waits longest on either list. One that has not left this CPU
+    /// yet stays.
+    pub fn steal(&mut self, cpu: CpuId) -> Option<NonNull<Thread<M>>> {
+        // Acquire: its saved context is complete once `on_cpu` reads false.
+        let off = |n: NonNull<Thread<M>>| {
+            // SAFETY: queued, so alive.
+            !unsafe { n.as_ref() }.on_cpu.load(quire_sync::atomic::Ordering::Acquire) || mutant(Mutant::StealBeforeLeft)
         };
-        if let Some(node) = self.back.first().filter(movable) {
-            // SAFETY: it is the first of that list.
-            unsafe { self.back.remove(node) };
-            self.back_len -= 1;
-            return Some(node);
+        let (node, back) = self.bound_for(cpu, off)?;
+        // SAFETY: it is on that list.
+        unsafe {
+            if back {
+                self.back.remove(node);
+                self.back_len -= 1;
+            } else {
+                self.front.remove(node);
+                self.front_len -= 1;
+            }
+            self.left(node.as_ref());
         }
-        let node = self.front.first().filter(movable)?;
-        // SAFETY: as above.
-        unsafe { self.front.remove(node) };
-        self.front_len -= 1;
         Some(node)
+    }
+
+    /// Whether a thread waits here that may run on `cpu`.
+    pub fn has_for(&self, cpu: CpuId) -> bool {
+        self.unrestricted() > 0 || self.bound_for(cpu, |_| true).is_some()
+    }
+
+    /// The first thread of the back list, else of the front list, that may run on `cpu` and that `take` accepts; whether it
+    /// is on the back list. Passes over threads only where some may not run on `cpu`.
+    fn bound_for(&self, cpu: CpuId, take: impl Fn(NonNull<Thread<M>>) -> bool) -> Option<(NonNull<Thread<M>>, bool)> {
+        if self.movable() == 0 {
+            return None;
+        }
+        // SAFETY: queued, so alive.
+        let may = |n: &NonNull<Thread<M>>| unsafe { n.as_ref() }.may_run_on(cpu);
+        let first = |list: &List<Queued<M>>| list.iter().find(may).filter(|n| take(*n));
+        first(&self.back).map(|n| (n, true)).or_else(|| first(&self.front).map(|n| (n, false)))
     }
 }

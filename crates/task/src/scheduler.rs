@@ -18,13 +18,16 @@
 use crate::account::{Times, bump};
 use crate::cpu_mask::CpuBits;
 use crate::irq::{Irq, IrqLock, Masked};
+use crate::list::List;
 use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
 use crate::run_queue::{Join, RunQueue, STRETCH};
-use crate::thread::{Current, Thread, ThreadRef};
+use crate::thread::{Current, Queued, Thread, ThreadRef};
 use crate::timer::{Timer, Wheel};
 use core::mem::offset_of;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence_full};
+use quire_sync::cpuset::{CpuMask, MAX_CPUS};
 use quire_sync::{CpuId, PerCpu, Rank, current_cpu};
 
 /// No deadline.
@@ -44,6 +47,8 @@ pub(crate) struct Cpu<M: Machine> {
     idle: AtomicPtr<Thread<M>>,
     /// (own) The thread that is being left, between the switch and `finish_switch`.
     leaving: AtomicPtr<Thread<M>>,
+    /// (own) That thread goes to another CPU.
+    moving: AtomicBool,
     /// (own) When the running thread got the CPU, in ticks.
     dispatched: AtomicU64,
     /// (own) When the running thread's stretch ends because others wait, nanoseconds; `NEVER` where none waits.
@@ -80,6 +85,8 @@ enum Leave {
     Yield,
     Preempt,
     Exit,
+    /// It may not run on this CPU any more.
+    Move,
 }
 
 /// The scheduler of a machine. Lives as long as the machine, at one address.
@@ -88,7 +95,7 @@ pub struct Scheduler<M: Machine> {
     pub(crate) cpus: PerCpu<Cpu<M>>,
     /// CPUs that halt, or are about to.
     pub(crate) idle: CpuBits,
-    /// CPUs that run a thread while others wait on their queue: where an idle CPU steals.
+    /// CPUs that run a thread while others wait on their queue, or lately did: where an idle CPU steals.
     pub(crate) crowded: CpuBits,
 }
 
@@ -112,6 +119,7 @@ impl<M: Machine> Scheduler<M> {
             wheel_due: AtomicU64::new(NEVER),
             idle: AtomicPtr::new(ptr::null_mut()),
             leaving: AtomicPtr::new(ptr::null_mut()),
+            moving: AtomicBool::new(false),
             dispatched: AtomicU64::new(0),
             stretch_end: AtomicU64::new(NEVER),
             armed: AtomicU64::new(NEVER),
@@ -189,10 +197,14 @@ impl<M: Machine> Scheduler<M> {
         }
         let was = self.machine.mask();
         let here = self.here();
+        let work = || here.waiting.load(Ordering::Acquire) != 0 || self.crowd_has_for(current_cpu());
+        let early = mutant(Mutant::LookBeforeIdle).then(work);
         // Marked idle first, then a look round: who makes a CPU crowded marks it first, then looks for an idle one.
         self.idle.insert(current_cpu());
-        fence_full();
-        if here.waiting.load(Ordering::Acquire) != 0 || self.crowded.any(0).is_some() {
+        if !mutant(Mutant::IdleNoFence) {
+            fence_full();
+        }
+        if early.unwrap_or_else(work) {
             self.switch_from(Leave::Yield);
             self.machine.restore(was);
             if here.waiting.load(Ordering::Acquire) == 0 {
@@ -205,17 +217,16 @@ impl<M: Machine> Scheduler<M> {
         self.machine.halt();
     }
 
-    /// Makes a new thread runnable, on an idle CPU where there is one. The scheduler keeps the reference until the thread
+    /// Makes a new thread runnable, on an idle CPU where there is one that it may run on. The scheduler keeps the reference until the thread
     /// has exited, and gives it to [`Machine::reap`].
     pub fn spawn(&self, thread: ThreadRef<M>) {
-        let cpu = self.place_new();
+        let cpu = self.place_new(&thread);
         self.spawn_on(thread, cpu);
     }
 
     /// As [`spawn`](Self::spawn), on `cpu`: for threads that belong to a CPU, or a child that its parent waits for.
     pub fn spawn_on(&self, thread: ThreadRef<M>, cpu: CpuId) {
         thread.scheduler.store(ptr::from_ref(self).cast_mut().cast(), Ordering::Relaxed);
-        thread.set_home(cpu);
         let thread = thread.into_raw();
         // SAFETY: the count that was just given up keeps it alive until it is reaped.
         self.enqueue(unsafe { thread.as_ref() }, cpu, Join::Back);
@@ -250,7 +261,7 @@ impl<M: Machine> Scheduler<M> {
             me.token.take();
         }
         self.machine.restore(was);
-        if deadline.is_some() {
+        if deadline.is_some() && !mutant(Mutant::DeadlineStaysArmed) {
             self.cancel(&me.deadline);
         }
         self.reap_dead();
@@ -271,7 +282,8 @@ impl<M: Machine> Scheduler<M> {
     pub fn hand_over(&self, thread: &Thread<M>) {
         if thread.token.give() {
             let here = current_cpu();
-            let cpu = if thread.on_cpu.load(Ordering::Acquire) { thread.home() } else { here };
+            let left = !thread.on_cpu.load(Ordering::Acquire) || mutant(Mutant::HandOverBeforeLeft);
+            let cpu = if left && thread.may_run_on(here) { here } else { self.place(thread) };
             self.enqueue(thread, cpu, if cpu == here { Join::First } else { Join::Front });
         }
     }
@@ -290,7 +302,9 @@ impl<M: Machine> Scheduler<M> {
         let was = self.machine.mask();
         let here = self.here();
         // The idle thread is not preempted: its loop looks at the queue after every interrupt.
-        if here.waiting.load(Ordering::Relaxed) > 0 && !self.is_idle(&self.current()) {
+        let current = self.current();
+        let gives_way = here.waiting.load(Ordering::Relaxed) > 0 || !current.may_run_on(current_cpu());
+        if gives_way && !self.is_idle(&current) {
             self.switch_from(Leave::Preempt);
         } else {
             self.machine.set_pending(false);
@@ -328,7 +342,49 @@ impl<M: Machine> Scheduler<M> {
         self.program(here);
     }
 
-    /// The reschedule interrupt: another CPU has queued a thread here.
+    /// Lets `thread` run on the CPUs of `allowed` only. The calling thread has moved when this returns; one that runs elsewhere
+    /// leaves that CPU at the interrupt that this sends; one that waits goes on to another CPU when its turn comes. False, and
+    /// nothing changes, where the machine has none of these CPUs.
+    pub fn set_affinity(&self, thread: &Thread<M>, allowed: &CpuMask) -> bool {
+        let machine = CpuMask::first(self.cpus.len());
+        if allowed.and(&machine).is_empty() {
+            return false;
+        }
+        // All that there are is all that there could be: such a thread is free to go.
+        let all = allowed.and(&machine) == machine;
+        thread.restrict(&if all { CpuMask::first(MAX_CPUS) } else { *allowed });
+        // Who takes it off a queue looks at the mask after it has locked that queue, on which its home stands: either it sees
+        // the new mask, or this sees the CPU that runs it.
+        fence_full();
+        let was = self.machine.mask();
+        loop {
+            let home = thread.home();
+            let queue = self.cpus.of(home).queue.lock_masked();
+            if thread.home() != home {
+                continue;
+            }
+            drop(queue);
+            if thread.may_run_on(home) {
+                break;
+            }
+            if !ptr::eq(&*self.current(), thread) {
+                if home == current_cpu() {
+                    break; // It waits here.
+                }
+                self.machine.kick(home);
+                break;
+            }
+            self.switch_from(Leave::Move);
+            break;
+        }
+        self.machine.restore(was);
+        if was == Irq::On {
+            self.reap_dead();
+        }
+        true
+    }
+
+    /// The reschedule interrupt: another CPU has queued a thread here, or the one that runs may not any more.
     pub fn kicked(&self) {
         let _masked = Masked::new(self.machine);
         self.limit_stretch(self.here());
@@ -360,7 +416,7 @@ impl<M: Machine> Scheduler<M> {
         };
         let owner = self.cpus.of(cpu);
         let mut wheel = owner.wheel.lock(self.machine);
-        if timer.wheel().is_none() {
+        if timer.wheel().is_none() && !mutant(Mutant::CancelTrustsFirstLook) {
             return false;
         }
         wheel.remove(timer);
@@ -408,11 +464,14 @@ impl<M: Machine> Scheduler<M> {
     /// another one).
     ///
     /// => Interrupts are masked; the preemption count is zero; no lock is held.
-    fn switch_from(&self, why: Leave) {
+    fn switch_from(&self, mut why: Leave) {
         let cpu = current_cpu();
         let here = self.cpus.of(cpu);
         let prev = self.current();
         let prev_idle = self.is_idle(&prev);
+        if matches!(why, Leave::Yield | Leave::Preempt) && !prev_idle && !prev.may_run_on(cpu) {
+            why = Leave::Move;
+        }
         let ticks = self.machine.ticks();
         prev.account.cut_system(ticks);
         let ran = self.machine.ticks_to_ns(ticks.wrapping_sub(here.dispatched.load(Ordering::Relaxed)));
@@ -421,22 +480,36 @@ impl<M: Machine> Scheduler<M> {
         self.machine.set_pending(false);
 
         let now = self.machine.ticks_to_ns(ticks);
+        // Threads that waited here when their CPUs were changed.
+        let mut strays: List<Queued<M>> = List::new();
         let next = {
             let mut queue = here.queue.lock_masked();
             match why {
                 Leave::Preempt if left == 0 => queue.push(&prev, Join::Back, now),
                 Leave::Preempt => queue.push(&prev, Join::Front, now),
                 Leave::Yield if !prev_idle => queue.push(&prev, Join::Back, now),
-                Leave::Yield | Leave::Park | Leave::Exit => {}
+                Leave::Yield | Leave::Park | Leave::Exit | Leave::Move => {}
             }
-            let next = queue.pop(now);
+            let next = loop {
+                let next = queue.pop(now);
+                // SAFETY: it was queued, so it is alive.
+                let stray = next.filter(|n| !unsafe { n.as_ref() }.may_run_on(cpu) && *n != NonNull::from(&*prev));
+                let Some(stray) = stray else { break next };
+                // SAFETY: it is on no list now.
+                unsafe { strays.push_back(stray) };
+            };
             queue.idle = next.is_none();
             self.note(here, cpu, &queue);
             if why == Leave::Preempt {
-                self.offer(cpu, &queue);
+                self.offer(cpu, &queue, &prev);
             }
             next
         };
+        while let Some(stray) = strays.pop_front() {
+            // SAFETY: it was queued, so it is alive.
+            let stray = unsafe { stray.as_ref() };
+            self.enqueue(stray, self.place(stray), Join::Front);
+        }
         // Only now look elsewhere: two queues are never locked at once. Meanwhile this one is marked idle, so whoever
         // queues a thread here sends an interrupt.
         let next = next.or_else(|| self.steal(cpu));
@@ -462,9 +535,9 @@ impl<M: Machine> Scheduler<M> {
         bump(count, 1);
         bump(&here.switches, 1);
         next.account.start(ticks);
-        next.set_home(cpu);
         next.on_cpu.store(true, Ordering::Relaxed);
         here.leaving.store(ptr::from_ref(&*prev).cast_mut(), Ordering::Relaxed);
+        here.moving.store(why == Leave::Move, Ordering::Relaxed);
         // SAFETY: just before the switch.
         unsafe { self.machine.set_current(next) };
         self.limit_stretch(here);
@@ -485,8 +558,13 @@ impl<M: Machine> Scheduler<M> {
             unsafe { here.queue.lock_masked().dead.push_back(NonNull::from(prev)) };
             here.has_dead.store(true, Ordering::Relaxed);
         } else {
+            let moves = here.moving.load(Ordering::Relaxed);
             // From here on another CPU may run it.
-            prev.on_cpu.store(false, Ordering::Release);
+            prev.on_cpu.store(false, if mutant(Mutant::LeftRelaxed) { Ordering::Relaxed } else { Ordering::Release });
+            if moves {
+                // It neither waits on a queue nor sleeps, so nobody else queues it.
+                self.enqueue(prev, self.place(prev), Join::Front);
+            }
         }
     }
 
@@ -523,12 +601,20 @@ impl<M: Machine> Scheduler<M> {
         system_then.store(system, Ordering::Relaxed);
     }
 
-    /// Sees to it that the running thread does not keep those who wait here longer than its stretch.
+    /// Sees to it that the running thread does not keep those who wait here longer than its stretch, nor stays where it may not
+    /// run.
     ///
     /// => Interrupts are masked.
     pub(crate) fn limit_stretch(&self, here: &Cpu<M>) {
         let current = self.current();
-        if here.waiting.load(Ordering::Relaxed) == 0 || self.is_idle(&current) {
+        if self.is_idle(&current) {
+            return;
+        }
+        if !current.may_run_on(current_cpu()) {
+            self.machine.set_pending(true);
+            return;
+        }
+        if here.waiting.load(Ordering::Relaxed) == 0 {
             return;
         }
         let ran = self.machine.ticks().wrapping_sub(here.dispatched.load(Ordering::Relaxed));

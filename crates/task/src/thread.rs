@@ -12,6 +12,7 @@ use core::ops::Deref;
 use core::ptr::NonNull;
 use quire_sync::CpuId;
 use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use quire_sync::cpuset::{CpuMask, CpuSet, MAX_CPUS};
 use quire_sync::hooks::ThreadHandle;
 
 /// A thread. Placed by its maker (a box, a slab), counted by [`ThreadRef`]s, linked by the scheduler.
@@ -25,8 +26,12 @@ pub struct Thread<M: Machine> {
     /// Its context is in use: it runs, or has not quite left its CPU. Set by the CPU that switches to it, cleared by the
     /// CPU that has switched away; while it is set the thread may only be queued on that CPU.
     pub(crate) on_cpu: AtomicBool,
-    /// Where it runs or ran last. Written by the CPU that switches to it.
+    /// Where it is queued, runs or ran last. Written under the lock of the queue that it joins, or is stolen from.
     home: AtomicU32,
+    /// The CPUs that it may run on. Written by [`Scheduler::set_affinity`](crate::Scheduler::set_affinity).
+    affinity: CpuSet,
+    /// How it was counted by the queue that it is on; guarded by that queue's lock.
+    pub(crate) reach: AtomicU32,
     /// It has called `exit`. Written by itself.
     pub(crate) dying: AtomicBool,
     /// Its place on a run queue or on the list of the dead; guarded by that queue's lock.
@@ -54,6 +59,12 @@ unsafe impl<M: Machine> Sync for Thread<M> {}
 // SAFETY: as above; contexts and payloads are `Send`.
 unsafe impl<M: Machine> Send for Thread<M> {}
 
+fn everywhere() -> CpuSet {
+    let set = CpuSet::new();
+    set.replace(&CpuMask::first(MAX_CPUS));
+    set
+}
+
 /// Run queues and the list of the dead: a thread is on at most one of them.
 pub(crate) struct Queued<M>(PhantomData<M>);
 // SAFETY: the one field of links, used by no other adapter.
@@ -74,6 +85,8 @@ impl<M: Machine> Thread<M> {
             token: Token::new(),
             on_cpu: AtomicBool::new(false),
             home: AtomicU32::new(0),
+            affinity: everywhere(),
+            reach: AtomicU32::new(0),
             dying: AtomicBool::new(false),
             links: Links::new(),
             slice: AtomicU64::new(slice_for(0)),
@@ -107,6 +120,27 @@ impl<M: Machine> Thread<M> {
 
     pub(crate) fn set_home(&self, cpu: CpuId) {
         self.home.store(cpu as u32, Ordering::Relaxed);
+    }
+
+    /// The CPUs that it may run on; of these the machine has at least one.
+    pub fn affinity(&self) -> CpuMask {
+        self.affinity.snapshot()
+    }
+
+    /// Lets it run where `other` may. Called before it is spawned; later
+    /// [`Scheduler::set_affinity`](crate::Scheduler::set_affinity) is due.
+    pub fn inherit_affinity(&self, other: &Thread<M>) {
+        self.restrict(&other.affinity());
+    }
+
+    pub(crate) fn restrict(&self, to: &CpuMask) {
+        self.affinity.replace(to);
+    }
+
+    /// Whether it may run on `cpu`.
+    #[inline]
+    pub fn may_run_on(&self, cpu: CpuId) -> bool {
+        self.affinity.contains(cpu)
     }
 
     /// Whether a CPU runs it at this moment.

@@ -10,12 +10,14 @@
 //! or outlasted it, and a callback may wake threads but not arm or cancel timers. To fire again it returns a new deadline.
 
 use crate::list::{Adapter, Links, List};
+use crate::mutant::{Mutant, mutant};
 use core::ptr::NonNull;
 use quire_sync::CpuId;
 use quire_sync::atomic::{
     AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
+use quire_sync::record;
 
 /// log2 of a tick in nanoseconds.
 const TICK_SHIFT: u32 = 14;
@@ -129,6 +131,7 @@ impl Wheel {
         let slot = (tick >> (level as u32 * DIGIT)) as usize % SLOTS;
         timer.slot.store((level * SLOTS + slot) as u32, Relaxed);
         self.occupied[level] |= 1 << slot;
+        record::wrote(&self.slots[level][slot]);
         // SAFETY: not armed, so on no list; the caller keeps it alive.
         unsafe { self.slots[level][slot].push_back(NonNull::from(timer)) };
     }
@@ -138,6 +141,7 @@ impl Wheel {
         debug_assert_eq!(timer.wheel(), Some(self.cpu));
         let at = timer.slot.load(Relaxed) as usize;
         let (level, slot) = (at / SLOTS, at % SLOTS);
+        record::wrote(&self.slots[level][slot]);
         // SAFETY: `wheel` says that it hangs on this wheel, and `slot` where.
         unsafe { self.slots[level][slot].remove(NonNull::from(timer)) };
         if self.slots[level][slot].is_empty() {
@@ -184,6 +188,7 @@ impl Wheel {
                 break;
             }
             self.time = due;
+            record::wrote(&self.slots[level][slot]);
             while handled < BATCH
                 && let Some(node) = self.slots[level][slot].pop_front()
             {
@@ -195,6 +200,9 @@ impl Wheel {
                     Some(deadline)
                 } else {
                     expired += 1;
+                    if mutant(Mutant::UnarmedBeforeFired) {
+                        timer.wheel.store(0, Release);
+                    }
                     // SAFETY: it was armed on this wheel.
                     unsafe { (timer.expire)(node, now) }.map(|d| d.max(now + (1 << TICK_SHIFT)))
                 };

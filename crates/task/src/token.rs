@@ -6,7 +6,7 @@
 //! | `TOKEN` | runs or is queued | → `EMPTY`, go on | stays, but is written: the waker's stores become visible |
 //! | `PARKED` | sleeps, or is about to | never | → `TOKEN`, **queue the thread** |
 
-use crate::mutant;
+use crate::mutant::{Mutant, mutant};
 use quire_sync::atomic::{AtomicU32, Ordering};
 
 const EMPTY: u32 = 0;
@@ -22,7 +22,7 @@ impl Token {
 
     /// Announces that the thread is about to sleep. False where a token was there: it is used up, and the thread goes on.
     pub fn park(&self) -> bool {
-        if mutant::on(mutant::PARK_OVER_TOKEN) {
+        if mutant(Mutant::ParkOverToken) {
             self.0.store(PARKED, Ordering::Release);
             return true;
         }

@@ -3,6 +3,7 @@
 #![allow(clippy::undocumented_unsafe_blocks)] // all memory is the test's own
 mod simulated;
 
+use quire_sync::cpuset::CpuMask;
 use quire_task::ThreadRef;
 use simulated::Sim;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -223,4 +224,113 @@ fn a_high_nice_value_gets_the_smaller_share() {
     sim.finish();
     let of = |n: i8| used.lock().unwrap().iter().find(|u| u.0 == n).unwrap().1;
     assert!(of(0) > of(5) * 3 / 2, "{:?}", used.lock().unwrap());
+}
+
+#[test]
+fn threads_run_only_on_the_cpus_that_they_are_allowed_and_idle_cpus_pass_them_over() {
+    let sim = Sim::new(4);
+    let wrong = Arc::new(AtomicUsize::new(0));
+    for i in 0..12usize {
+        let wrong = wrong.clone();
+        sim.spawn(&format!("t{i}"), move || {
+            let s = sim.scheduler();
+            let allowed = if i % 3 == 2 { pair(1, 2) } else { CpuMask::only(i % 2) };
+            assert!(s.set_affinity(&s.current(), &allowed));
+            for round in 0..40 {
+                sim.spin(Duration::from_micros(300));
+                if !allowed.contains(quire_sync::current_cpu()) {
+                    wrong.fetch_add(1, SeqCst);
+                }
+                match round % 3 {
+                    0 => s.yield_now(),
+                    1 => s.park(Some(quire_task::Machine::now(sim) + 50_000)),
+                    _ => {}
+                }
+            }
+        });
+    }
+    sim.finish();
+    assert_eq!(wrong.load(SeqCst), 0);
+    assert!(sim.halts(3) < 1000, "an idle CPU that nobody may run on must halt, not spin: {}", sim.halts(3));
+}
+
+#[test]
+fn a_running_and_a_waiting_thread_are_moved_by_another() {
+    let sim = Sim::new(3);
+    let (at, stop) = (Arc::new([AtomicUsize::new(9), AtomicUsize::new(9)]), Arc::new(AtomicBool::new(false)));
+    let hogs: Vec<_> = (0..2)
+        .map(|i| {
+            let (at, stop) = (at.clone(), stop.clone());
+            sim.spawn_at(Some(0), &format!("hog{i}"), move || {
+                let s = sim.scheduler();
+                s.set_affinity(&s.current(), &CpuMask::only(0));
+                while !stop.load(SeqCst) {
+                    sim.poll();
+                    at[i].store(quire_sync::current_cpu(), SeqCst);
+                }
+            })
+        })
+        .collect();
+    sim.spawn_at(Some(2), "mover", move || {
+        let s = sim.scheduler();
+        s.set_affinity(&s.current(), &CpuMask::only(2));
+        let wait = |i: usize, cpu: usize| {
+            let limit = Instant::now() + Duration::from_secs(20);
+            while at[i].load(SeqCst) != cpu {
+                sim.poll();
+                assert!(Instant::now() < limit, "hog {i} is on {} instead of {cpu}", at[i].load(SeqCst));
+            }
+        };
+        wait(0, 0);
+        wait(1, 0);
+        for round in 0..20 {
+            // One of the two runs, the other one waits.
+            s.set_affinity(&hogs[round % 2], &CpuMask::only(1));
+            wait(round % 2, 1);
+            s.set_affinity(&hogs[round % 2], &CpuMask::only(0));
+            wait(round % 2, 0);
+        }
+        assert!(!s.set_affinity(&hogs[0], &CpuMask::only(77)), "there is no such CPU");
+        stop.store(true, SeqCst);
+    });
+    sim.finish();
+}
+
+#[test]
+fn a_thread_woken_after_its_cpus_changed_wakes_up_on_one_of_them() {
+    let sim = Sim::new(3);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let to = seen.clone();
+    let sleeper = sim.spawn_at(Some(0), "sleeper", move || {
+        let s = sim.scheduler();
+        for _ in 0..3 {
+            let before = to.lock().unwrap().len();
+            while to.lock().unwrap().len() == before {
+                s.park(None);
+                to.lock().unwrap().push(quire_sync::current_cpu());
+            }
+        }
+    });
+    sim.spawn_at(Some(1), "waker", move || {
+        let s = sim.scheduler();
+        for (round, cpu) in [2, 1, 0].into_iter().enumerate() {
+            while sleeper.is_running() {
+                sim.poll();
+            }
+            s.set_affinity(&sleeper, &CpuMask::only(cpu));
+            s.unpark(&sleeper);
+            while seen.lock().unwrap().len() == round {
+                s.yield_now();
+                sim.poll();
+            }
+            assert_eq!(seen.lock().unwrap()[round], cpu);
+        }
+    });
+    sim.finish();
+}
+
+fn pair(a: usize, b: usize) -> CpuMask {
+    let mut mask = CpuMask::only(a);
+    mask.insert(b);
+    mask
 }

@@ -226,7 +226,10 @@ impl<M: Machine> Backing<M> {
 
     /// Ends the time in which a first touch may give the front an object; returns the one that it has.
     pub(crate) fn close(&self) -> Option<&Object<M>> {
-        let _lost = self.object.compare_exchange(ptr::null_mut(), closed(), Ordering::AcqRel, Ordering::Acquire);
+        // Touched already: then a fork takes no line away from those who fault here.
+        if self.object.load(Ordering::Acquire).is_null() {
+            let _lost = self.object.compare_exchange(ptr::null_mut(), closed(), Ordering::AcqRel, Ordering::Acquire);
+        }
         self.object()
     }
 

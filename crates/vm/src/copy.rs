@@ -21,8 +21,7 @@ use quire_sync::epoch::Pinned;
 /// mark and has not come to this leaf yet: it will find nothing there, and the store must not be lost.)
 #[inline]
 pub(crate) fn credit<M: Machine>(vm: &Vm<M>, old: Option<Removed>) {
-    if !mutant(Mutant::NoCredit)
-        && let Some(leaf) = old
+    if let Some(leaf) = old
         && leaf.dirty
         && let Some(page) = vm.page_of_leaf(leaf.pfn)
         && !page.state().dirty()

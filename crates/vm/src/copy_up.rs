@@ -28,6 +28,9 @@
 //!    cleared the leaf, and flushed, before letting go of its page; whoever came later found the slot filled, under the table
 //!    page's lock. So the layers are unlinked, and a walk that stands in them goes on, under its pin, to what lies behind.
 //!
+//! A cut is made with its slot held, and after a second look: a walk alone may miss a page that a fork moves forward past it
+//! (mutant [`Mutant::CutUnseen`]).
+//!
 //! | | fault in the same place | fork, unmap, clip, cut | another copy-up |
 //! |---|---|---|---|
 //! | **copy** | one fills the slot; the other waits, or begins again | the entry is stale: given up, and seen by whoever looks at the front's slots after the mark (fences on both sides) | one at a time a front |
@@ -43,13 +46,14 @@ use crate::flush::Flushed;
 use crate::index::{Cursor, FillError, Slot};
 use crate::machine::Machine;
 use crate::map::{Entry, Flags, Space};
+use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::types::{Access, PAGE_SIZE, VirtRange};
 use core::ops::Range;
 use core::ptr::NonNull;
-use quire_sync::atomic::Ordering;
+use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::epoch::Pinned;
 
 /// Layers that a chain may have before copies begin. Deeper, a walk costs more than a copy now and then.
@@ -322,13 +326,27 @@ fn one<M: Machine>(at: &At<'_, M>, pin: &Pinned<'_>) -> Result<One, Stop<M>> {
         Walk::Swapped(..) => return Ok(One::There),
         Walk::Page(_) | Walk::Hole(..) | Walk::Zero => {}
     }
-    // What stands there is a cut, in the front or in the run; what lies behind stays hidden.
+    // What stands there is a cut, in the front or in the run, and what lies behind stays hidden; unless a page moved forward past
+    // the walk, as a fork makes pages do. So the slot is held while the chain is looked at again: what a fork moves after the
+    // mark is seen as that, and what it moved before is found.
     let Some(object) = front.touch(pin)? else { return Err(Stop::Stale) };
-    match object.index().fill(front.key(at.va), Slot::Cut, at.vm, pin) {
-        Ok(()) | Err(FillError::Taken(_)) => Ok(One::There),
-        Err(FillError::OutOfMemory) => Err(Stop::Fail(FaultError::OutOfMemory)),
-        Err(FillError::Gone | FillError::BeyondKeys) => Err(Stop::Stale),
+    let mut slot = match object.index().take_empty(front.key(at.va), at.vm, pin) {
+        Ok(slot) => slot,
+        Err(FillError::Taken(_)) => return Ok(One::There),
+        Err(FillError::OutOfMemory) => return Err(Stop::Fail(FaultError::OutOfMemory)),
+        Err(FillError::Gone | FillError::BeyondKeys) => return Err(Stop::Stale),
+    };
+    fence_full();
+    if !mutant(Mutant::CutUnseen) {
+        match at.walk(front.behind(), false, pin)? {
+            Walk::Page(found) if found.object.is_private() => return Err(Stop::Again),
+            Walk::Swapped(..) => return Err(Stop::Again),
+            Walk::Page(_) | Walk::Hole(..) | Walk::Zero => {}
+        }
+        at.check_entry()?;
     }
+    slot.replace(Slot::Cut);
+    Ok(One::There)
 }
 
 /// Step 2.

@@ -38,7 +38,7 @@ use crate::index::{FillError, Slot};
 use crate::machine::{Enter, Machine, Pmap, Table};
 use crate::map::{Entry, Flags, Space, refill};
 use crate::mutant::{Mutant, mutant};
-use crate::object::Object;
+use crate::object::{Object, ObjectRef};
 use crate::page::{Page, State};
 use crate::page_in::{PageIn, WriteHook};
 use crate::pageout::PATIENCE;
@@ -46,7 +46,7 @@ use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::types::{Access, PAGE_SIZE, Prot};
 use crate::vm::Vm;
-use quire_sync::atomic::fence_full;
+use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::epoch::Pinned;
 
 /// Attempts that something else may spoil before the fault keeps the map's writers out.
@@ -152,6 +152,9 @@ pub fn fault<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<Fa
                 if deep {
                     drop(writers_out);
                     copy_up::shorten(space, va, &mut may);
+                }
+                if mutant(Mutant::CountsFaults) {
+                    vm.check_updates.fetch_add(1, Ordering::Relaxed);
                 }
                 return Ok(count(vm, if paged_in { FaultKind::PagedIn } else { kind }));
             }
@@ -316,6 +319,9 @@ impl<'e, M: Machine> At<'e, M> {
     /// A page is there: map it as it is, or copy it first.
     fn map_or_copy(&self, found: Found<'e, M>, pin: &Pinned<'_>) -> Result<FaultKind, Stop<M>> {
         let store = self.access == Access::Write;
+        if mutant(Mutant::CountsReferences) {
+            drop(ObjectRef::of(found.object, pin));
+        }
         // Stores go to the page itself in a shared mapping, in the front, and in a layer behind that only this chain shows.
         let in_place = if self.entry.shared() {
             true
@@ -337,7 +343,8 @@ impl<'e, M: Machine> At<'e, M> {
         let now = self.check_page(&found, pin)?;
         let mut prot = self.entry.prot();
         // Exclusive still: a fork that shares the layer has marked the entry stale before.
-        if !in_place || !now.dirty() || (found.depth > 0 && !self.entry.shared() && !found.object.is_exclusive()) {
+        let dirty = now.dirty() || (mutant(Mutant::DirtyAsFound) && (store || found.state.dirty()));
+        if !in_place || !dirty || (found.depth > 0 && !self.entry.shared() && !found.object.is_exclusive()) {
             if store {
                 return Err(Stop::Again);
             }

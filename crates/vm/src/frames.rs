@@ -35,6 +35,7 @@ mod stock;
 
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
 use crate::page::{Descriptors, Kind};
 use crate::stats::Event;
 use crate::types::Pfn;
@@ -376,6 +377,9 @@ impl<M: Machine> Vm<M> {
         self.stats().count(Event::FrameFree);
         self.poison(pfn);
         self.push_frame(pfn);
+        if mutant(Mutant::FreesToDepot) {
+            self.drain_own_cache();
+        }
     }
 
     /// 2^`order` consecutive frames, aligned to their size. The first frame stands for the block.

@@ -95,16 +95,9 @@ pub(crate) fn launder<M: Machine>(
     let mut batch = Batch::new();
     wash.iter().for_each(|(key, pfn)| batch.push(*key, *pfn));
     let early = mutant(Mutant::ReadBeforeProtect);
-    {
-        let pin = may.pin(vm.epoch());
-        for (key, pfn) in wash {
-            vm.page(*pfn).clear(State::DIRTY);
-            object.index().untag_dirty(*key, &pin);
-        }
-    }
-    // Fences before its scan.
+    mark_clean(object, &batch, may);
     let flushed = match early {
-        false => rmap::write_protect(object, &batch),
+        false => protect(object, &batch, may),
         // SAFETY: none: this is the step that the mutants leave out.
         true => unsafe { Flushed::never_mapped() },
     };
@@ -164,6 +157,30 @@ pub(crate) fn launder<M: Machine>(
         wash.iter().for_each(|(_, pfn)| vm.unbusy(vm.page(*pfn)));
     }
     n
+}
+
+/// Cleaning, first step: the marks and tags of the batch's pages go. => they are busy.
+pub(crate) fn mark_clean<M: Machine>(object: &Object<M>, batch: &Batch, may: &mut MaySleep) {
+    let pin = may.pin(object.vm().epoch());
+    for (key, pfn) in batch.as_slice() {
+        object.vm().page(*pfn).clear(State::DIRTY);
+        object.index().untag_dirty(*key, &pin);
+    }
+}
+
+/// Cleaning, second step: fences, takes the right to store from every translation, and flushes. => they are busy.
+///
+/// Who took a leaf away since the first step has credited it to its page ([`copy::credit`](crate::copy::credit)), without a tag:
+/// from here on no such leaf is left, so what is dirty now is tagged again, or nobody who looks for tags would find it.
+pub(crate) fn protect<M: Machine>(object: &Object<M>, batch: &Batch, may: &mut MaySleep) -> Flushed {
+    let flushed = rmap::write_protect(object, batch);
+    let pin = may.pin(object.vm().epoch());
+    for (key, pfn) in batch.as_slice() {
+        if object.vm().page(*pfn).state().dirty() && !mutant(Mutant::CreditUntagged) {
+            object.index().tag_dirty(*key, &pin);
+        }
+    }
+    flushed
 }
 
 /// The first of `pages` that has a swap slot, and its slot with those of its neighbours, as far as they neighbour too.

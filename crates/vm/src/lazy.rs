@@ -11,8 +11,9 @@
 use crate::index::Slot;
 use crate::laundry;
 use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
 use crate::object::{Object, What};
-use crate::page::{Page, State};
+use crate::page::Page;
 use crate::queue::Queue;
 use crate::rmap::{self, Batch};
 use crate::sleep::MaySleep;
@@ -69,15 +70,10 @@ fn is_free(page: &Page) -> bool {
 /// Makes busy pages look as if nobody had stored into them, and lets go of them.
 fn make_clean<M: Machine>(object: &Object<M>, batch: &Batch, may: &mut MaySleep) {
     let vm = object.vm();
-    {
-        let pin = may.pin(vm.epoch());
-        for (key, pfn) in batch.as_slice() {
-            vm.page(*pfn).clear(State::DIRTY);
-            object.index().untag_dirty(*key, &pin);
-        }
+    laundry::mark_clean(object, batch, may);
+    if !mutant(Mutant::FreeLeavesWritable) {
+        let _flushed = laundry::protect(object, batch, may);
     }
-    // Fences before its scan.
-    let _flushed = rmap::write_protect(object, batch);
     // They are not worth a second chance.
     rmap::take_referenced(object, batch);
     let pin = may.pin(vm.epoch());

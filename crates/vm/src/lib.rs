@@ -65,6 +65,7 @@ mod testing;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 pub mod types;
+pub mod uses;
 mod vm;
 
 pub use error::{FaultError, MapError, OutOfMemory};

@@ -8,6 +8,7 @@
 mod chains;
 mod frames;
 mod lists;
+mod maps;
 mod paging;
 
 use crate::Phys;
@@ -15,12 +16,12 @@ use crate::collapse::collapse;
 use crate::index::Slot;
 use crate::map::kernel::KernelMap;
 use crate::map::{MapRequest, Placement, Space, SpaceRef};
-use crate::mutant::{Mutant, set_mutant};
 use crate::object::ObjectRef;
 use crate::testing::{Boot, KERNEL, TestMachine, boot, page};
 use crate::types::{Access, PAGE_SIZE, Pfn, VirtRange};
-use quire_sync::explore::{Arc, model, refute, thread};
+use quire_sync::explore::{Arc, thread};
 use quire_sync::hooks::threads::set_cpu;
+use quire_sync::protocol;
 use std::ptr::NonNull;
 
 /// As few as a system starts with: each descriptor is a dozen of the checkers' atomics.
@@ -128,16 +129,6 @@ fn beside<A: Send + 'static, B>(
     after(&world, a, b);
 }
 
-fn holds(preemptions: usize, f: fn()) {
-    set_mutant(None);
-    model(Some(preemptions), f);
-}
-
-fn fails(preemptions: usize, without: Mutant, f: fn()) {
-    set_mutant(Some(without));
-    refute(Some(preemptions), f);
-}
-
 /// C2, enter versus remove: a fault enters a file's page while it is taken away.
 fn enter_against_remove() {
     beside(
@@ -153,26 +144,13 @@ fn enter_against_remove() {
     );
 }
 
-#[test]
-fn a_removed_page_is_mapped_by_nobody() {
-    holds(4, enter_against_remove);
-}
-#[test]
-#[should_panic(expected = "a removed page is mapped")]
-fn a_fault_that_does_not_look_at_busy_is_found_out() {
-    fails(4, Mutant::NoBusyCheck, enter_against_remove);
-}
-#[test]
-#[cfg(loom)]
-#[should_panic(expected = "a removed page is mapped")]
-fn a_fault_that_looks_before_its_lock_is_found_out() {
-    fails(4, Mutant::NoFenceAfterLock, enter_against_remove);
-}
-#[test]
-#[cfg(loom)]
-#[should_panic(expected = "a removed page is mapped")]
-fn a_remover_that_scans_before_busy_is_seen_is_found_out() {
-    fails(4, Mutant::NoFenceBeforeScan, enter_against_remove);
+protocol! {
+    a_removed_page_is_mapped_by_nobody = enter_against_remove, Some(4);
+    NoBusyCheck: "a removed page is mapped";
+    #[cfg(loom)]
+    NoFenceAfterLock: "a removed page is mapped";
+    #[cfg(loom)]
+    NoFenceBeforeScan: "a removed page is mapped";
 }
 
 /// C2, unflushed removals: one remover has cleared a leaf and not flushed yet when another finds it clear.
@@ -192,14 +170,9 @@ fn remove_against_unmap() {
     );
 }
 
-#[test]
-fn a_removal_that_is_not_flushed_yet_is_seen_by_other_removers() {
-    holds(2, remove_against_unmap);
-}
-#[test]
-#[should_panic(expected = "a free frame is reached")]
-fn a_remover_that_trusts_an_empty_leaf_is_found_out() {
-    fails(2, Mutant::NoUnflushedCheck, remove_against_unmap);
+protocol! {
+    a_removal_that_is_not_flushed_yet_is_seen_by_other_removers = remove_against_unmap, Some(2);
+    NoUnflushedCheck: "a free frame is reached";
 }
 
 /// C3: a fault enters a page while its mapping goes.
@@ -217,21 +190,11 @@ fn enter_against_unmap() {
     );
 }
 
-#[test]
-fn an_unmapped_address_is_translated_by_nobody() {
-    holds(2, enter_against_unmap);
-}
-#[test]
-#[should_panic(expected = "an unmapped address is translated")]
-fn a_fault_that_does_not_look_at_the_stale_mark_is_found_out() {
-    fails(2, Mutant::NoStaleCheck, enter_against_unmap);
-}
-
-#[test]
-#[should_panic(expected = "an unmapped address is translated")]
-#[cfg(loom)]
-fn a_writer_that_looks_at_table_pages_before_its_mark_is_seen_is_found_out() {
-    fails(2, Mutant::NoFenceAfterMark, enter_against_unmap);
+protocol! {
+    an_unmapped_address_is_translated_by_nobody = enter_against_unmap, Some(2);
+    NoStaleCheck: "an unmapped address is translated";
+    #[cfg(loom)]
+    NoFenceAfterMark: "an unmapped address is translated";
 }
 
 /// C2, copy-on-write: another CPU of the space reads the source through its TLB.
@@ -257,14 +220,9 @@ fn copy_against_load() {
     );
 }
 
-#[test]
-fn memory_does_not_go_backwards_when_a_page_is_copied() {
-    holds(3, copy_against_load);
-}
-#[test]
-#[should_panic(expected = "memory goes backwards")]
-fn a_copy_that_is_installed_before_the_flush_is_found_out() {
-    fails(3, Mutant::FlushAfterInstall, copy_against_load);
+protocol! {
+    memory_does_not_go_backwards_when_a_page_is_copied = copy_against_load, Some(3);
+    FlushAfterInstall: "memory goes backwards";
 }
 
 /// C2, copy-on-write: the source goes while it is copied, and its frame is overwritten.
@@ -285,14 +243,9 @@ fn copy_against_remove() {
     );
 }
 
-#[test]
-fn a_copy_is_of_what_was_there() {
-    holds(3, copy_against_remove);
-}
-#[test]
-#[should_panic(expected = "a freed frame was copied")]
-fn a_copy_whose_source_is_not_looked_at_again_is_found_out() {
-    fails(3, Mutant::NoSourceCheck, copy_against_remove);
+protocol! {
+    a_copy_is_of_what_was_there = copy_against_remove, Some(3);
+    NoSourceCheck: "a freed frame was copied";
 }
 
 /// C2, two faults: one copies the file's page into the front, the other maps the file's page for a load.
@@ -311,14 +264,9 @@ fn copy_against_enter() {
     );
 }
 
-#[test]
-fn a_page_behind_another_is_mapped_by_nobody() {
-    holds(3, copy_against_enter);
-}
-#[test]
-#[should_panic(expected = "the page behind a copy is mapped")]
-fn a_fault_that_does_not_look_in_front_again_is_found_out() {
-    fails(3, Mutant::NoFrontCheck, copy_against_enter);
+protocol! {
+    a_page_behind_another_is_mapped_by_nobody = copy_against_enter, Some(3);
+    NoFrontCheck: "the page behind a copy is mapped";
 }
 
 /// C2, insert: a hole is filled while the file is cut short.
@@ -338,20 +286,11 @@ fn insert_against_truncate() {
     );
 }
 
-#[test]
-fn no_page_is_left_beyond_the_end() {
-    holds(4, insert_against_truncate);
-}
-#[test]
-#[should_panic(expected = "a page is left beyond the end")]
-fn an_insert_that_does_not_look_at_the_end_again_is_found_out() {
-    fails(4, Mutant::NoEndCheck, insert_against_truncate);
-}
-#[test]
-#[cfg(loom)]
-#[should_panic(expected = "a page is left beyond the end")]
-fn an_insert_that_looks_at_the_end_too_early_is_found_out() {
-    fails(4, Mutant::NoFenceAfterInsert, insert_against_truncate);
+protocol! {
+    no_page_is_left_beyond_the_end = insert_against_truncate, Some(4);
+    NoEndCheck: "a page is left beyond the end";
+    #[cfg(loom)]
+    NoFenceAfterInsert: "a page is left beyond the end";
 }
 
 /// Two faults fill the same empty address.
@@ -367,9 +306,8 @@ fn fill_against_fill() {
     );
 }
 
-#[test]
-fn an_address_has_one_page() {
-    holds(3, fill_against_fill);
+protocol! {
+    an_address_has_one_page = fill_against_fill, Some(3);
 }
 
 /// C3, fork: the child's memory is one moment's, whatever the parent's other thread stores.
@@ -393,14 +331,9 @@ fn fork_against_store() {
     );
 }
 
-#[test]
-fn a_childs_memory_is_one_moments() {
-    holds(2, fork_against_store);
-}
-#[test]
-#[should_panic]
-fn a_store_that_does_not_look_at_the_stale_mark_reaches_the_child() {
-    fails(2, Mutant::NoStaleCheck, fork_against_store);
+protocol! {
+    a_childs_memory_is_one_moments = fork_against_store, Some(2);
+    NoStaleCheck;
 }
 
 /// C9: arenas join while a fault looks its entry up.
@@ -424,14 +357,9 @@ fn join_against_load() {
     );
 }
 
-#[test]
-fn an_entry_is_found_while_arenas_join() {
-    holds(3, join_against_load);
-}
-#[test]
-#[should_panic(expected = "an entry is missed while arenas join")]
-fn a_miss_in_a_closed_arena_is_found_out() {
-    fails(3, Mutant::MissInClosedArena, join_against_load);
+protocol! {
+    an_entry_is_found_while_arenas_join = join_against_load, Some(3);
+    MissInClosedArena: "an entry is missed while arenas join";
 }
 
 /// Private memory after a fork whose child is gone: page 0 is in the layer behind, pages 1 and 2 are in front.
@@ -473,16 +401,11 @@ fn move_against_load() {
     );
 }
 
-#[test]
-fn a_page_that_moves_is_never_missed() {
-    holds(1, move_against_load);
-}
-// Under shuttle only, as the two after it: loom takes a minute and more, and what is left out here is an order of steps.
-#[test]
-#[cfg(shuttle)]
-#[should_panic(expected = "a page is missed while it moves")]
-fn a_move_that_empties_before_it_fills_is_found_out() {
-    fails(1, Mutant::EmptyBeforeFill, move_against_load);
+protocol! {
+    a_page_that_moves_is_never_missed = move_against_load, Some(1);
+    // Under shuttle only, as the two after it: loom takes a minute and more, and what is left out here is an order of steps.
+    #[cfg(shuttle)]
+    EmptyBeforeFill: "a page is missed while it moves";
 }
 
 /// A copy of a page is under way, since a child still showed it, when the child goes and the page moves.
@@ -509,16 +432,10 @@ fn move_against_copy() {
     );
 }
 
-#[test]
-#[cfg(shuttle)]
-fn a_page_that_is_being_copied_is_not_lost_by_moving() {
-    holds(1, move_against_copy);
-}
-#[test]
-#[cfg(shuttle)]
-#[should_panic(expected = "a page is lost by moving")]
-fn a_page_that_is_not_there_to_stay_hides_nothing() {
-    fails(1, Mutant::BusyHides, move_against_copy);
+protocol! {
+    #[cfg(shuttle)]
+    a_page_that_is_being_copied_is_not_lost_by_moving = move_against_copy, Some(1);
+    BusyHides: "a page is lost by moving";
 }
 
 /// Idle page tables are dropped while a page that they map is taken away: the remover must not trust the empty leaf.
@@ -538,14 +455,9 @@ fn drop_tables_against_remove() {
     );
 }
 
-#[test]
-fn a_remover_sees_that_dropped_tables_are_not_flushed_yet() {
-    holds(2, drop_tables_against_remove);
-}
-#[test]
-#[should_panic(expected = "a free frame is reached")]
-fn a_remover_that_trusts_a_dropped_leaf_is_found_out() {
-    fails(2, Mutant::NoUnflushedCheck, drop_tables_against_remove);
+protocol! {
+    a_remover_sees_that_dropped_tables_are_not_flushed_yet = drop_tables_against_remove, Some(2);
+    NoUnflushedCheck: "a free frame is reached";
 }
 
 /// Idle page tables are dropped while a thread of the space stores: whatever comes first, the store is there and marked.
@@ -563,9 +475,8 @@ fn drop_tables_against_store() {
     );
 }
 
-#[test]
-fn a_store_is_there_whenever_tables_are_dropped() {
-    holds(2, drop_tables_against_store);
+protocol! {
+    a_store_is_there_whenever_tables_are_dropped = drop_tables_against_store, Some(2);
 }
 
 /// The first fault after a drop maps all residents while one of them is unmapped.
@@ -585,14 +496,9 @@ fn refill_against_unmap() {
     );
 }
 
-#[test]
-fn a_fault_that_maps_all_residents_maps_none_that_is_unmapped() {
-    holds(2, refill_against_unmap);
-}
-#[test]
-#[should_panic(expected = "an unmapped address is translated")]
-fn a_refill_that_does_not_look_at_the_stale_mark_is_found_out() {
-    fails(2, Mutant::NoStaleCheck, refill_against_unmap);
+protocol! {
+    a_fault_that_maps_all_residents_maps_none_that_is_unmapped = refill_against_unmap, Some(2);
+    NoStaleCheck: "an unmapped address is translated";
 }
 
 /// The first fault after a drop maps all residents of a file while one of them is taken away.
@@ -617,9 +523,8 @@ fn refill_against_remove() {
     );
 }
 
-#[test]
-fn a_fault_that_maps_all_residents_maps_none_that_is_removed() {
-    holds(2, refill_against_remove);
+protocol! {
+    a_fault_that_maps_all_residents_maps_none_that_is_removed = refill_against_remove, Some(2);
 }
 
 /// Idle page tables are dropped, and not flushed yet, when the page that they map is unmapped.
@@ -637,16 +542,11 @@ fn unmap_against_drop_tables() {
     );
 }
 
-#[test]
-fn unmapping_flushes_what_was_dropped_and_is_not_flushed_yet() {
-    holds(2, unmap_against_drop_tables);
-}
-// Under loom only: shuttle's random schedules hardly ever stop at that one place.
-#[test]
-#[cfg(loom)]
-#[should_panic(expected = "an unmapped address is still reached")]
-fn a_writer_that_trusts_an_empty_leaf_is_found_out() {
-    fails(2, Mutant::NoUnflushedSweep, unmap_against_drop_tables);
+protocol! {
+    unmapping_flushes_what_was_dropped_and_is_not_flushed_yet = unmap_against_drop_tables, Some(2);
+    // Under loom only: shuttle's random schedules hardly ever stop at that one place.
+    #[cfg(loom)]
+    NoUnflushedSweep: "an unmapped address is still reached";
 }
 
 /// Kernel addresses are given up and used again by two CPUs at once.
@@ -685,12 +585,7 @@ fn kernel_addresses_are_reused() {
     map.settle();
 }
 
-#[test]
-fn a_kernel_address_is_used_again_only_after_every_cpu_has_forgotten_it() {
-    holds(2, kernel_addresses_are_reused);
-}
-#[test]
-#[should_panic(expected = "reached by an old translation")]
-fn kernel_addresses_that_are_reused_before_the_flush_are_found_out() {
-    fails(2, Mutant::ReuseBeforeFlush, kernel_addresses_are_reused);
+protocol! {
+    a_kernel_address_is_used_again_only_after_every_cpu_has_forgotten_it = kernel_addresses_are_reused, Some(2);
+    ReuseBeforeFlush: "reached by an old translation";
 }

@@ -45,12 +45,14 @@ pub enum Mutant {
     ScanGoesOn,
     /// Reverse lists: that backings have gone back to the first part is not shown to scans.
     ShrinkUnseen,
+    /// Copy-up: what a walk did not find is cut off without a second look.
+    CutUnseen,
     /// Shadow: a copy looks who else sees its source before it is there to stay.
     LookBeforeFill,
     /// Shadow: a chain that was chosen as the watch is not looked at again after the watch was written.
     NoSecondLook,
-    /// Dirty: what a leaf says of stores is not credited when the leaf is taken away.
-    NoCredit,
+    /// Dirty: a page that was credited with stores in the middle of its cleaning is not tagged again.
+    CreditUntagged,
     /// Map change: a leaf that is gone but not flushed yet is taken for gone.
     NoUnflushedSweep,
     /// Kernel map: frames and addresses are used again before every CPU has dropped its translations.
@@ -75,10 +77,20 @@ pub enum Mutant {
     NoHoleScan,
     /// Holes: a load does not look at the slot again under its table page's lock.
     NoHoleCheck,
+    /// Enter: whether the page is dirty is not asked again under the table page's lock, before it is made writable.
+    DirtyAsFound,
+    /// Lazy: translations of what was given up may go on being stored through.
+    FreeLeavesWritable,
     /// Migrate: the bytes are copied before the translations are gone and flushed.
     CopyBeforeRemove,
     /// Migrate: whether somebody loads or stores through the old frame is not looked at.
     MoveUnderHold,
+    /// Scaling: every fault counts itself in a word that all CPUs share.
+    CountsFaults,
+    /// Scaling: every fault that finds a page of a file takes a reference on the file meanwhile.
+    CountsReferences,
+    /// Scaling: every frame that is freed goes to the list that all CPUs share.
+    FreesToDepot,
 }
 
 #[cfg(any(loom, shuttle, test))]

@@ -107,12 +107,13 @@ pub struct Object<M: Machine> {
     /// Bytes. Private memory has no end: `u64::MAX`.
     size: AtomicU64,
     flags: AtomicU32,
+    vm: &'static Vm<M>,
+    pager: Option<NonNull<dyn Pager>>,
+    // First cache line to here: what faults read; written where the index grows and at the ends only.
+    parts: Parts<M>,
     /// Handles, and parts that are not empty.
     refs: AtomicU32,
-    vm: &'static Vm<M>,
-    // First cache line to here: what faults read; written at the ends only.
-    parts: Parts<M>,
-    pager: Option<NonNull<dyn Pager>>,
+    // Second one: what is written by who maps, forks and exits.
     /// What a device shows.
     device: Option<Device>,
     /// 0: not asked for yet.
@@ -125,7 +126,7 @@ pub struct Object<M: Machine> {
 #[cfg(test)]
 quire_sync::assert_layout!(Object<crate::testing::TestMachine> {
     size: 192, align: 64,
-    retired: 0, index: 16, size: 24, flags: 32, refs: 36, vm: 40, parts: 48,
+    retired: 0, index: 16, size: 24, flags: 32, vm: 40, pager: 48, parts: 64, refs: 120,
 });
 
 // SAFETY: the pager is `Send + Sync` and outlives the object (`Pager::released`); the rest is made of atomics and locks.

@@ -28,15 +28,19 @@
 //! # Low memory
 //! Below the reserve, frames for programs are refused; a fault drops everything, wakes the daemon and sleeps until frames are
 //! free or a pass that *began after it asked* has found nothing: no page to free, none on its way to be clean, none to be tried
-//! again. Only then is memory out. Where there is no daemon, the fault does a pass itself.
+//! again, and nothing kept that costs no write ([page tables](kept) of spaces that no CPU runs). Only then is memory out. Where
+//! there is no daemon, the fault does a pass itself.
 //!
 //! # What pageout itself needs
 //! No memory: records of writes and the swap bitmap were made before, queue positions are in the pages. It holds one page
 //! batch busy at a time, never over a wait: for a record it waits before it sets pages busy. It takes no lock of a map. So
 //! nothing that waits for memory is ever waited for here.
 
+mod kept;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
+
+pub use kept::Reclaim;
 
 use crate::daemon::OnEnd;
 use crate::error::{FaultError, OutOfMemory};
@@ -45,6 +49,7 @@ use crate::index::Slot;
 use crate::io::CLUSTER;
 use crate::laundry;
 use crate::machine::Machine;
+use crate::map::Hand;
 use crate::object::{Object, What};
 use crate::page::Page;
 use crate::page_in::Kept;
@@ -56,7 +61,7 @@ use crate::steal;
 use crate::vm::Vm;
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quire_sync::hooks::current_thread;
-use quire_sync::{Mutex, WaitQueue};
+use quire_sync::{Mutex, Rank, SpinLock, WaitQueue};
 
 /// Pages taken from a part at once.
 #[cfg(not(any(loom, shuttle)))]
@@ -84,6 +89,8 @@ pub struct Pass {
     pub freed: u64,
     /// Pages whose writes were started.
     pub washed: u64,
+    /// Page tables of idle spaces that were dropped.
+    pub tables: u64,
     /// Pages that will be tried again later: their writes have failed lately.
     pub deferred: u64,
     /// Rounds.
@@ -97,6 +104,7 @@ struct Hands {
     active: usize,
     inactive: usize,
     laundry: usize,
+    spaces: Hand,
 }
 
 /// The state of pageout.
@@ -119,6 +127,8 @@ pub struct Pageout {
     has_freeable: AtomicBool,
     /// One pass at a time.
     hands: Mutex<Hands>,
+    /// Who keeps memory that a pass may ask for.
+    keeper: SpinLock<Option<&'static dyn Reclaim>>,
     /// One claim of consecutive frames at a time; see [`Vm::alloc_contiguous_reclaiming`].
     pub(crate) claims: Mutex<()>,
 }
@@ -155,7 +165,8 @@ impl Pageout {
             begun: AtomicU64::new(0),
             hopeless: AtomicU64::new(0),
             has_freeable: AtomicBool::new(false),
-            hands: Mutex::new(Hands { active: 0, inactive: 0, laundry: 0 }),
+            hands: Mutex::new(Hands { active: 0, inactive: 0, laundry: 0, spaces: Hand::default() }),
+            keeper: SpinLock::new(Rank::IO, None),
             claims: Mutex::new(()),
         }
     }
@@ -218,10 +229,10 @@ impl<M: Machine> Vm<M> {
         if self.take_injected() {
             return false;
         }
-        if !self.can_page_out() {
-            return self.has_memory();
-        }
         let p = self.pageout();
+        if !self.can_page_out() {
+            return self.has_memory() || self.take_kept(&mut p.hands.lock()) && self.has_memory();
+        }
         let since = p.begun.load(Ordering::Acquire);
         if p.daemon.load(Ordering::Acquire) {
             p.waiting.fetch_add(1, Ordering::AcqRel);
@@ -325,15 +336,22 @@ impl<M: Machine> Scan<'_, M> {
             self.short = short;
             let before = self.done;
             self.done.deferred = 0;
+            if self.done.rounds == CHANCES {
+                vm.ask_keeper();
+            }
+            self.done.tables += vm.drop_idle_tables(self.hands);
             let aged = self.round(missing, may);
             self.done.rounds += 1;
-            let idle = self.done.freed == before.freed && self.done.washed == before.washed && aged == 0;
+            let idle = aged == 0
+                && (self.done.freed, self.done.washed, self.done.tables)
+                    == (before.freed, before.washed, before.tables);
             if idle && vm.io().in_flight() != 0 {
                 // Some of it makes pages clean.
                 let finished = vm.io().finished();
                 vm.wait_for_io(may, || (vm.io().finished() != finished || vm.io().in_flight() == 0).then_some(()));
             } else if idle && self.done.rounds > CHANCES + 1 {
-                self.done.hopeless = self.done.freed == 0 && self.done.deferred == 0;
+                let done = self.done.freed != 0 || self.done.tables != 0 || self.done.deferred != 0;
+                self.done.hopeless = !done && !vm.take_kept(self.hands);
                 break;
             }
         }

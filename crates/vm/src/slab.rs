@@ -9,7 +9,7 @@ mod check;
 use crate::error::OutOfMemory;
 use crate::frames::{For, Frame};
 use crate::machine::Machine;
-use crate::page::Kind;
+use crate::page::{Kind, Page};
 use crate::types::{PAGE_SIZE, Pfn};
 use crate::vm::{BootMemory, Vm};
 use core::alloc::Layout;
@@ -91,9 +91,11 @@ struct Shelf {
     count: AtomicU64,
 }
 
-// A slab's first frame: words[0] = its free list, words[1] = number of objects in use (handed to CPUs or to callers).
+// A slab's first frame: words[0] = its free list, words[1] = number of objects in use (handed to CPUs or to callers), words[2] =
+// the address of its cache.
 const FREE: usize = 0;
 const USED: usize = 1;
+const CACHE: usize = 2;
 
 /// What a CPU retires before it looks whether the epoch can advance; it comes back at once.
 const BURST: u32 = 64;
@@ -150,6 +152,15 @@ impl Cache {
     /// Frames that the cache holds now.
     pub fn frames(&self) -> u64 {
         self.depot.count.load(Ordering::Relaxed) << self.order
+    }
+
+    /// Whether `page`, the descriptor of a slab's first frame, is of a slab of this cache.
+    pub(crate) fn is_of(&self, page: &Page) -> bool {
+        page.words()[CACHE].load(Ordering::Relaxed) == ptr::from_ref(self).addr() as u64
+    }
+    /// Frames in one slab.
+    pub(crate) fn slab_frames(&self) -> u64 {
+        1 << self.order
     }
 
     /// An object's memory, uninitialised.
@@ -249,6 +260,7 @@ impl Cache {
         };
         let pfn = run.into_pfn();
         let page = vm.page(pfn);
+        page.words()[CACHE].store(ptr::from_ref(self).addr() as u64, Ordering::Relaxed);
         page.set_kind(Kind::Slab);
         let base = vm.machine().frame_ptr(pfn);
         record::own_array(base, self.size as usize * self.per_slab as usize, self.size as usize, self.label);

@@ -69,12 +69,15 @@ fn run(report: &mut Report) -> Result<(), Failure> {
         ),
     ];
     for (cpus, names) in NAMES {
-        for (name, lines) in names.into_iter().zip(recorded::lines(cpus)?) {
-            report.put(name, lines);
+        for (name, n) in names.into_iter().zip(lines(cpus)?) {
+            report.put(name, n);
         }
     }
     Ok(())
 }
+
+#[cfg(recording)]
+pub(crate) use recorded::lines;
 
 #[cfg(recording)]
 mod recorded {
@@ -90,8 +93,8 @@ mod recorded {
     /// Frames that each CPU has at once: more than its magazines hold.
     const FRAMES: usize = 300;
 
-    /// Of one queue, production's, one free list, production's.
-    pub(super) fn lines(cpus: usize) -> Result<[f64; 4], Failure> {
+    /// Lines of one queue, production's, one free list, production's, that are written and another CPU had before.
+    pub fn lines(cpus: usize) -> Result<[f64; 4], Failure> {
         let vm = machine::boot(cpus, 256 + 4 * cpus as u64);
         let cpus: Vec<Cpu> = (0..cpus).map(|id| Cpu::attach(vm, id)).collect();
         let (space, pages) = isolated(vm, (PAGES * cpus.len()) as u64)?;

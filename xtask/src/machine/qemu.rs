@@ -63,6 +63,8 @@ pub struct Launch<'a> {
     pub accelerator: Accelerator,
     /// Count instructions (one CPU, repeatable) instead of running as fast as possible.
     pub count: bool,
+    /// Translate all CPUs on one thread: a CPU that pauses gives way to the next at once.
+    pub turns: bool,
     /// More arguments.
     pub extra: Vec<OsString>,
     /// Descriptors that `extra` mentions.
@@ -183,6 +185,7 @@ impl Launch<'_> {
             Accelerator::Tcg if self.count => {
                 add(&["-accel", "tcg,thread=single", "-icount", "shift=3,sleep=off", "-cpu", "max,-la57,-erms,-fsrm"]);
             }
+            Accelerator::Tcg if self.turns => add(&["-accel", "tcg,thread=single", "-cpu", "max,-la57,-erms,-fsrm"]),
             Accelerator::Tcg => add(&["-accel", "tcg,thread=multi", "-cpu", "max,-la57,-erms,-fsrm"]),
         }
         add(&["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);

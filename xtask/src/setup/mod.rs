@@ -1,6 +1,7 @@
 //! What is made or fetched once: the toolchain that builds kernels, and Debian's Linux to compare with.
 
 pub mod linux;
+pub mod runtime;
 pub mod sysroot;
 pub mod toolchain;
 

@@ -9,18 +9,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Context, verdict::Check};
+use super::{
+    Context,
+    models::{CHECKERS, MODELLED, Models},
+    verdict::Check,
+};
 use crate::{
     failure::{Doing, Failure, Result},
     machine::qemu,
 };
 
-/// Crates whose protocols have models.
-const MODELLED: [&str; 4] = ["quire-sync", "quire-vm", "quire-task", "quire-pmap"];
-/// The two checkers: loom knows weak memory, shuttle more schedules.
-const CHECKERS: [&str; 2] = ["loom", "shuttle"];
 /// Crates whose types are held to their layouts in the recording build, or whose costs are counted there.
-const RECORDED: [&str; 5] = ["quire-sync", "quire-vm", "quire-task", "quire-pmap", "quire-hosted"];
+const RECORDED: [&str; 6] = ["quire-sync", "quire-vm", "quire-task", "quire-pmap", "quire-hosted", "quire-lab"];
 /// One test program may take this long; what hangs is a failure with a name.
 const LIMIT: Duration = Duration::from_secs(900);
 /// How much longer random tests run with `--soak`.
@@ -240,13 +240,15 @@ pub fn doc(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
+const MODEL_TABLE: &str = "model/the table in docs/models.md is the tests'";
+
 fn model_binaries(context: &Context<'_>, checker: &str) -> Result<Vec<Binary>> {
     let target = context.places.target.join(checker);
     build(context, &format!("model/{checker}"), &format!("model-{checker}-build"), |command| {
         for package in MODELLED {
             command.args(["-p", package]);
         }
-        command.args(["--release", "--lib", "--tests", "--target-dir"]).arg(target);
+        command.args(["--release", "--lib", "--target-dir"]).arg(target);
         command.env("RUSTFLAGS", format!("--cfg {checker}"));
     })
 }
@@ -257,6 +259,7 @@ pub fn model_names(context: &Context<'_>) -> Result<Vec<String>> {
     for checker in CHECKERS {
         names.extend(collect_names(model_binaries(context, checker)?)?);
     }
+    names.push(MODEL_TABLE.to_owned());
     Ok(names)
 }
 
@@ -265,10 +268,23 @@ pub fn models(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> 
     if context.names_another("model") {
         return Ok(());
     }
+    let mut names = Vec::new();
     for checker in CHECKERS {
         for binary in model_binaries(context, checker)? {
+            names.extend(binary.names()?);
             binary.run(context, done)?;
         }
+    }
+    if context.selects(MODEL_TABLE) {
+        let all = Models::of(names.iter().map(String::as_str));
+        let differences = all.differences(&context.places.root)?;
+        let log = context.log_path("models-table");
+        fs::write(&log, all.table()).doing(|| format!("cannot write {}", log.display()))?;
+        done(if differences.is_empty() {
+            Check::passed(MODEL_TABLE)
+        } else {
+            Check::failed(MODEL_TABLE, format!("{}\nthe table is in {}", differences.join("\n"), log.display()))
+        });
     }
     Ok(())
 }

@@ -42,6 +42,7 @@ const CHECKS: &[(&str, Body)] = &[
     ("QEMU that is missing, hangs or dies", bad_qemu),
     ("debugger", debugger),
     ("comparison", comparison),
+    ("lines that processors share in the guest", shared_lines),
 ];
 
 /// The checks' names.
@@ -475,6 +476,23 @@ fn comparison(bench: &Bench) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("it printed: {said}"))
+}
+
+/// Operations that share nothing are clean; one that writes a line from both processors on purpose is found.
+fn shared_lines(bench: &Bench) -> Result<(), String> {
+    let clean = bench.run(&["conflicts", "--guest", "getpid", "zero-fill"])?;
+    ended(&clean, 0)?;
+    let said = String::from_utf8_lossy(&clean.stdout).into_owned();
+    if said.lines().last() != Some("11 of 11 cases conflict-free") {
+        return Err(format!("clean pairs: {said}"));
+    }
+    let wrong = bench.run(&["conflicts", "--guest", "same-pipe"])?;
+    ended(&wrong, 1)?;
+    let said = String::from_utf8_lossy(&wrong.stdout).into_owned();
+    if said.contains("not expected: heap, quire_fs::pipe::") && said.ends_with("0 of 1 cases conflict-free\n") {
+        return Ok(());
+    }
+    Err(format!("one pipe for two: {said}"))
 }
 
 impl From<Failure> for String {

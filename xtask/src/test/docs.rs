@@ -5,18 +5,23 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Context, verdict::Check};
+use super::{Context, models, verdict::Check};
 use crate::failure::{Doing, Result};
 
 const NAME: &str = "docs/the walkthrough names code that is there";
+const MUTANTS: &str = "docs/every step that models leave out is in the models' table";
 
-/// One check.
+/// Two checks.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
-    Ok(vec![NAME.to_owned()])
+    Ok(vec![NAME.to_owned(), MUTANTS.to_owned()])
 }
 
 /// Looks every name up.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
+    if context.selects(MUTANTS) {
+        let wrong = models::undocumented(&context.places.root)?;
+        done(if wrong.is_empty() { Check::passed(MUTANTS) } else { Check::failed(MUTANTS, wrong.join("\n")) });
+    }
     if !context.selects(NAME) {
         return Ok(());
     }

@@ -20,7 +20,9 @@ const LAYERS: &[(&str, u32)] = &[
     ("quire-linux", 5),
     ("quire-hosted", 6),
     ("quire-kernel", 6),
+    ("quire-plugin", 0),
     ("quire-lab", 7),
+    ("quire-fuzz", 7),
     ("xtask", 7),
 ];
 

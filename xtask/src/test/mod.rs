@@ -7,9 +7,11 @@ mod bare_metal;
 mod cargo;
 mod command;
 mod docs;
+mod fuzz;
 mod guest;
 mod layers;
 mod lint;
+mod models;
 mod packages;
 mod readme;
 mod session;
@@ -104,6 +106,7 @@ const HERE: &[Stage] = &[
     Stage { name: "model", names: cargo::model_names, run: cargo::models },
     Stage { name: "packages", names: packages::names, run: packages::run },
     Stage { name: "record", names: cargo::record_names, run: cargo::records },
+    Stage { name: "fuzz", names: fuzz::names, run: fuzz::run },
     Stage { name: "dependencies", names: lint::dependency_names, run: lint::dependencies },
 ];
 
@@ -134,7 +137,9 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
     let board = Board::new(strict);
     // Both lanes need the kernel, and its first build belongs to nobody's time limit.
     let lane = |stages: &[Stage]| stages.iter().for_each(|stage| board.run(stage, &context));
-    if options.linux {
+    if options.model {
+        HERE.iter().filter(|stage| stage.name == "model").for_each(|stage| board.run(stage, &context));
+    } else if options.linux {
         board.run(&Stage { run: |context, done| guest::run(context, On::Linux, done), ..GUESTS[0] }, &context);
     } else {
         thread::scope(|scope| {
@@ -154,6 +159,10 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
         eprintln!("quire: nothing is called that; ./quire test --list shows all names");
     }
     println!("{}", summary(&checks));
+    if options.model {
+        let passed = checks.iter().filter(|c| c.outcome == Outcome::Passed).map(|c| c.name.as_str());
+        println!("{}", models::Models::of(passed).summary());
+    }
     Ok(u8::from(checks.iter().any(|c| matches!(c.outcome, Outcome::Failed(_))) || checks.is_empty()))
 }
 

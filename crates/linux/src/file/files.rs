@@ -32,15 +32,15 @@ struct Table<M: Machine> {
 pub struct Files<M: Machine> {
     table: SpinLock<Table<M>>,
     /// Names the table among owners of record locks.
-    id: u64,
+    /// Given when it is first asked for; 0 before.
+    id: AtomicU64,
 }
 
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
 impl<M: Machine> Files<M> {
     fn with(table: Table<M>) -> Arc<Self> {
-        let id = LAST_ID.fetch_add(1, Ordering::Relaxed) + 1;
-        Arc::new(Files { table: SpinLock::new(TABLE, table), id })
+        Arc::new(Files { table: SpinLock::new(TABLE, table), id: AtomicU64::new(0) })
     }
 
     /// An empty table.
@@ -50,7 +50,13 @@ impl<M: Machine> Files<M> {
 
     /// Names the table among owners of record locks.
     pub fn id(&self) -> u64 {
-        self.id
+        match self.id.load(Ordering::Relaxed) {
+            0 => {
+                let new = LAST_ID.fetch_add(1, Ordering::Relaxed) + 1;
+                self.id.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|is| is, |_| new)
+            }
+            id => id,
+        }
     }
 
     /// The open file of descriptor `fd`.
@@ -184,8 +190,10 @@ impl<M: Machine> Files<M> {
 
     /// What POSIX wants at every close of a descriptor: the process's record locks on the file end.
     pub fn closed(&self, file: &File<M>) {
-        if !file.flags().contains(OpenFlags::PATH) {
-            file.dentry.inode.locks.release_process(self.id);
+        // Without an id it has never locked anything.
+        let id = self.id.load(Ordering::Relaxed);
+        if id != 0 && !file.flags().contains(OpenFlags::PATH) {
+            file.dentry.inode.locks.release_process(id);
         }
     }
 
@@ -225,8 +233,8 @@ impl<M: Machine> Files<M> {
 
 impl<M: Machine> Drop for Files<M> {
     fn drop(&mut self) {
-        let id = self.id;
-        for slot in self.table.get_mut().slots.drain(..).flatten() {
+        let id = *self.id.get_mut();
+        for slot in self.table.get_mut().slots.drain(..).flatten().filter(|_| id != 0) {
             slot.file.dentry.inode.locks.release_process(id);
         }
     }

@@ -28,7 +28,7 @@ pub fn sys_brk<M: Machine>(ctx: &mut Ctx<'_, M>, wanted: u64) -> Result<usize, E
         let too_much = wanted - heap.start > ctx.process().limits().soft(which::DATA)
             || super::map::refuse_obvious_overcommit(ctx.linux, to - from).is_err()
             || (memory.future() != Wire::No && super::lock::may_add(ctx, to - from).is_err())
-            || is_mapped(memory, VirtRange { start: from, end: to.saturating_add(GUARD) });
+            || memory.is_mapped(VirtRange { start: from, end: to.saturating_add(GUARD) });
         let request = MapRequest { tag: Tag::Heap, ..MapRequest::private(Placement::FixedNoReplace(from), to - from) };
         if too_much || memory.map(&request).is_err() {
             return Ok(heap.end as usize);
@@ -36,13 +36,4 @@ pub fn sys_brk<M: Machine>(ctx: &mut Ctx<'_, M>, wanted: u64) -> Result<usize, E
     }
     heap.end = wanted;
     Ok(wanted as usize)
-}
-
-fn is_mapped<M: Machine>(memory: &super::AddressSpace<M>, range: VirtRange) -> bool {
-    let mut mapped = false;
-    memory.entries(range.start, &mut |entry| {
-        mapped = entry.range.start < range.end;
-        false
-    });
-    mapped
 }

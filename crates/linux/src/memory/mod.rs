@@ -24,7 +24,9 @@ pub struct Heap {
     pub end: u64,
 }
 
-/// An address space and what belongs to it. Shared by the threads of a process, and with children made by CLONE_VM.
+/// An address space and what belongs to it. Shared by the threads of a process, and with children made by CLONE_VM. On lines of
+/// its own: those that lie side by side belong to different CPUs.
+#[repr(align(64))]
 pub struct AddressSpace<M: Machine> {
     /// The map.
     pub space: SpaceRef<M>,

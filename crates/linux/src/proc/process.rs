@@ -19,6 +19,7 @@ use core::sync::atomic::Ordering;
 use quire_fs::generated::{Entry, Generated, GeneratedDirectory, Text};
 use quire_fs::inode::NewAttr;
 use quire_fs::{FileKind, FsError};
+use quire_sync::cpuset::CpuMask;
 use quire_task::ThreadRef;
 use quire_vm::PAGE_SIZE;
 
@@ -337,11 +338,50 @@ fn status<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     put!(out, "CapInh:\t{:016x}\nCapPrm:\t{capabilities:016x}\nCapEff:\t{capabilities:016x}\n", 0)?;
     put!(out, "CapBnd:\t{:016x}\nCapAmb:\t{:016x}\n", 0x1ff_ffff_ffffu64, 0)?;
     put!(out, "NoNewPrivs:\t{}\nSeccomp:\t0\n", u8::from(process.no_new_privileges.load(Ordering::Relaxed)))?;
-    let cpus = process.linux.scheduler.cpus();
-    put!(out, "Cpus_allowed_list:\t0-{}\nMems_allowed_list:\t0\n", cpus - 1)?;
+    let machine = CpuMask::first(process.linux.scheduler.cpus());
+    let allowed = task.as_ref().map_or(machine, |t| t.affinity().and(&machine));
+    put!(out, "Cpus_allowed_list:\t{}\nMems_allowed_list:\t0\n", CpuList(allowed))?;
     let (mut voluntary, mut involuntary) = (0, 0);
     if let Some(task) = &task {
         (voluntary, involuntary) = task.switches();
     }
     put!(out, "voluntary_ctxt_switches:\t{voluntary}\nnonvoluntary_ctxt_switches:\t{involuntary}\n")
+}
+
+/// A set of CPUs as Linux writes lists: `0-3,7`.
+struct CpuList(CpuMask);
+
+impl core::fmt::Display for CpuList {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut cpus = self.0.iter().peekable();
+        let mut comma = "";
+        while let Some(first) = cpus.next() {
+            let mut last = first;
+            while let Some(next) = cpus.next_if_eq(&(last + 1)) {
+                last = next;
+            }
+            write!(f, "{comma}{first}")?;
+            if last > first {
+                write!(f, "-{last}")?;
+            }
+            comma = ",";
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus_are_runs() {
+        let list = |cpus: &[usize]| {
+            let mut mask = CpuMask::default();
+            cpus.iter().for_each(|cpu| mask.insert(*cpu));
+            alloc::format!("{}", CpuList(mask))
+        };
+        assert_eq!(list(&[0]), "0");
+        assert_eq!(list(&[0, 1, 2, 3, 7, 63, 64]), "0-3,7,63-64");
+    }
 }

@@ -9,6 +9,7 @@ use alloc::sync::Arc;
 use quire_fs::FsError;
 use quire_fs::generated::{GeneratedDirectory, Text};
 use quire_vm::check::Level;
+use quire_vm::uses::Use;
 
 type Directory<M> = Arc<dyn GeneratedDirectory<FileHost<M>>>;
 
@@ -58,6 +59,7 @@ impl<M: Machine> Settings<M> {
         Item::file("overcommit_memory", |_, out| put!(out, "0\n")),
         Item::file("overcommit_ratio", |_, out| put!(out, "50\n")),
         Item { name: "quire_check", what: What::Writable(check_level, set_check_level) },
+        Item::file("quire_frames", frames),
         Item::file("swappiness", |_, out| put!(out, "60\n")),
     ];
 }
@@ -78,6 +80,21 @@ fn uuid<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
         put!(out, "{byte:02x}")?;
     }
     put!(out, "\n")
+}
+
+/// What frames are used for: lines `first count use`, the numbers in hexadecimal; of a slab, what its objects are and their size.
+fn frames<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    about.0.vm.uses(|first, count, used| {
+        put!(out, "{:x} {count:x} ", first.0)?;
+        match used {
+            Use::Descriptors => put!(out, "descriptors\n"),
+            Use::Boot => put!(out, "boot\n"),
+            Use::Table => put!(out, "table\n"),
+            Use::Object => put!(out, "object\n"),
+            Use::Kernel => put!(out, "kernel\n"),
+            Use::Slab(label, size) => put!(out, "slab {label} {size}\n"),
+        }
+    })
 }
 
 /// When the memory core checks its structures: 0 never, 1 when a lock is given up, amortised, 2 whenever one is.

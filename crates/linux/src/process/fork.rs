@@ -232,7 +232,9 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
             set_tid: if request.has(CHILD_SETTID) { request.child_tid } else { 0 },
         },
     )?;
-    task.set_nice(linux.scheduler.current().nice());
+    let current = linux.scheduler.current();
+    task.set_nice(current.nice());
+    task.inherit_affinity(&current);
     if request.has(PARENT_SETTID) {
         ctx.write(request.parent_tid, &tid)?;
     }
@@ -296,8 +298,9 @@ fn child_of<M: Machine>(ctx: &Ctx<'_, M>, request: &Request, pid: Pid) -> Result
         group: parent.group(),
         actions,
         exit_signal,
-        credentials: parent.credentials(),
-        limits: parent.limits(),
+        // Of its own: relatives that share no more than their origin would count references on one line.
+        credentials: Arc::new(Credentials::clone(&parent.credentials())),
+        limits: Arc::new(Limits::clone(&parent.limits())),
         priority: parent.priority.load(Ordering::Relaxed),
         personality: parent.personality.load(Ordering::Relaxed),
     })

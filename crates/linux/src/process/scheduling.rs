@@ -8,6 +8,7 @@ use crate::{Ctx, Pid};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general as raw;
+use quire_sync::cpuset::{CpuMask, MAX_CPUS};
 use quire_task::ThreadRef;
 
 /// `sched_yield`
@@ -24,38 +25,41 @@ fn thread_or_self<M: Machine>(ctx: &Ctx<'_, M>, tid: i32) -> Result<ThreadRef<M>
     }
 }
 
-/// `sched_getaffinity`: every thread may run everywhere.
+/// `sched_getaffinity`
 pub fn sys_sched_getaffinity<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, len: usize, to: u64) -> Result<usize, Errno> {
-    thread_or_self(ctx, tid)?;
+    let thread = thread_or_self(ctx, tid)?;
     let cpus = ctx.linux.scheduler.cpus();
     let words = cpus.div_ceil(64);
     if len < words * 8 || !len.is_multiple_of(8) {
         return Err(Errno::EINVAL);
     }
-    for word in 0..words {
-        let left = cpus - word * 64;
-        let bits = if left >= 64 { u64::MAX } else { (1 << left) - 1 };
-        ctx.write(to + 8 * word as u64, &bits)?;
+    let allowed = thread.affinity().and(&CpuMask::first(cpus));
+    for (at, word) in allowed.words()[..words].iter().enumerate() {
+        ctx.write(to + 8 * at as u64, word)?;
     }
     Ok(words * 8)
 }
 
-/// `sched_setaffinity`: accepted where it names a CPU that exists; threads still run everywhere.
+/// `sched_setaffinity`: CPUs that the machine does not have are passed over.
 pub fn sys_sched_setaffinity<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     tid: i32,
     len: usize,
     from: u64,
 ) -> Result<usize, Errno> {
-    thread_or_self(ctx, tid)?;
-    let cpus = ctx.linux.scheduler.cpus();
-    let mut any = false;
-    for byte in 0..len.min(cpus.div_ceil(8)) {
+    let thread = thread_or_self(ctx, tid)?;
+    let mut allowed = CpuMask::default();
+    for byte in 0..len.min(MAX_CPUS / 8) {
         let bits: u8 = ctx.read(from + byte as u64)?;
-        let here = cpus - byte * 8;
-        any |= bits & if here >= 8 { 0xff } else { (1 << here) - 1 } != 0;
+        (0..8).filter(|bit| bits & 1 << bit != 0).for_each(|bit| allowed.insert(8 * byte + bit));
     }
-    if any { Ok(0) } else { Err(Errno::EINVAL) }
+    if let Some(other) = thread.payload() {
+        let (me, owner) = (ctx.process().credentials(), other.process.credentials());
+        if !me.is_root() && ![owner.real_user, owner.effective_user].contains(&me.effective_user) {
+            return Err(Errno::EPERM);
+        }
+    }
+    if ctx.linux.scheduler.set_affinity(&thread, &allowed) { Ok(0) } else { Err(Errno::EINVAL) }
 }
 
 /// `getcpu`

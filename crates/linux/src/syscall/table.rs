@@ -163,8 +163,8 @@ table! {
     200 tkill => signal::calls::sys_tkill;
     201 time => time::clock::sys_time;
     202 futex => futex::sys_futex, "no priority inheritance";
-    203 sched_setaffinity => process::scheduling::sys_sched_setaffinity, "checked and ignored: threads run on all CPUs";
-    204 sched_getaffinity => process::scheduling::sys_sched_getaffinity, "all CPUs";
+    203 sched_setaffinity => process::scheduling::sys_sched_setaffinity, "also for threads that run or wait elsewhere";
+    204 sched_getaffinity => process::scheduling::sys_sched_getaffinity;
     213 epoll_create => file::sys_epoll_create;
     217 getdents64 => file::sys_getdents64;
     218 set_tid_address => process::identity::sys_set_tid_address;

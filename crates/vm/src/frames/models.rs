@@ -1,10 +1,10 @@
 //! Models of the frame allocator's protocols, on the production functions: magazines, depots, blocks and the stock.
 
 use super::*;
-use crate::mutant::{Mutant, set_mutant};
 use crate::testing::{Boot, boot_in_domains};
-use quire_sync::explore::{Arc, model, refute, thread};
+use quire_sync::explore::{Arc, thread};
 use quire_sync::hooks::threads::set_cpu;
+use quire_sync::protocol;
 
 fn system(domains: usize) -> Arc<Boot> {
     set_cpu(0);
@@ -99,30 +99,16 @@ fn stock_against_drain() {
     );
 }
 
-fn holds(f: fn()) {
-    set_mutant(None);
-    model(Some(2), f);
+protocol! {
+    a_block_that_is_being_taken_is_not_joined_with_its_buddy = take_against_put, Some(2);
+    TakenStaysFree;
 }
-
-#[test]
-fn a_block_that_is_being_taken_is_not_joined_with_its_buddy() {
-    holds(take_against_put);
+protocol! {
+    no_frame_is_lost_between_a_magazine_and_a_drain = use_against_drain, Some(2);
 }
-#[test]
-#[should_panic]
-fn a_block_that_stays_marked_free_until_it_is_handed_out_is_found_out() {
-    set_mutant(Some(Mutant::TakenStaysFree));
-    refute(Some(2), take_against_put);
+protocol! {
+    frames_freed_far_away_come_home = frees_go_home, Some(2);
 }
-#[test]
-fn no_frame_is_lost_between_a_magazine_and_a_drain() {
-    holds(use_against_drain);
-}
-#[test]
-fn frames_freed_far_away_come_home() {
-    holds(frees_go_home);
-}
-#[test]
-fn no_frame_is_lost_between_the_stock_and_a_drain() {
-    holds(stock_against_drain);
+protocol! {
+    no_frame_is_lost_between_the_stock_and_a_drain = stock_against_drain, Some(2);
 }

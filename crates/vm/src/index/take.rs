@@ -1,10 +1,10 @@
-//! Holding what an occupied slot says, for who moves or destroys something that has no busy bit: a page in swap.
+//! Holding a slot, for who moves, makes or destroys something that has no busy bit: a page in swap, a cut.
 
-use super::{EMPTY, Index, NODE, Node, Nodes, Place, RESERVED, Slot, encode};
+use super::{EMPTY, FillError, Index, KEYS, NODE, Node, Nodes, Place, RESERVED, SEALED, Slot, decode, encode, relax};
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::epoch::Pinned;
 
-/// An occupied slot that its owner has taken over. Readers meet [`Slot::Reserved`] and look again, so it is held for a moment
+/// A slot that its owner has taken over. Readers meet [`Slot::Reserved`] and look again, so it is held for a moment
 /// and under one pin. Dropped, it says again what it said.
 pub struct TakenSlot<'p, N: Nodes> {
     slot: &'p AtomicU64,
@@ -35,6 +35,35 @@ impl<N: Nodes> Index<N> {
             }
         }
     }
+
+    /// Takes over the empty slot at `key`.
+    pub fn take_empty<'p>(&'p self, key: u64, nodes: N, pin: &'p Pinned<'_>) -> Result<TakenSlot<'p, N>, FillError> {
+        if key >= KEYS {
+            return Err(FillError::BeyondKeys);
+        }
+        loop {
+            let (slot, bits) = match self.leaf(key, nodes, pin)? {
+                Place::Root(_) => (&self.root, None),
+                Place::Leaf(leaf) => {
+                    let (slot, bit) = leaf.slot(key);
+                    (slot, Some((leaf, bit)))
+                }
+                Place::Absent => continue,
+            };
+            match slot.compare_exchange(EMPTY, RESERVED, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    if let Some((leaf, bit)) = bits {
+                        leaf.present.fetch_or(bit, Ordering::AcqRel);
+                    }
+                    return Ok(TakenSlot { slot, bits, was: EMPTY });
+                }
+                Err(RESERVED | SEALED) => relax(),
+                // The tree grew above the root's slot meanwhile.
+                Err(word) if word & NODE != 0 => {}
+                Err(word) => return Err(FillError::Taken(decode(word))),
+            }
+        }
+    }
 }
 
 impl<N: Nodes> TakenSlot<'_, N> {
@@ -45,20 +74,21 @@ impl<N: Nodes> TakenSlot<'_, N> {
     }
 
     /// What it said is nowhere any more, or elsewhere.
-    pub fn empty(self) {
-        if let Some((leaf, bit)) = self.bits {
-            if leaf.dirty.load(Ordering::Relaxed) & bit != 0 {
-                leaf.dirty.fetch_and(!bit, Ordering::AcqRel);
-            }
-            leaf.present.fetch_and(!bit, Ordering::AcqRel);
-        }
-        self.slot.store(EMPTY, Ordering::Release);
-        core::mem::forget(self);
+    pub fn empty(mut self) {
+        self.was = EMPTY;
     }
 }
 
 impl<N: Nodes> Drop for TakenSlot<'_, N> {
     fn drop(&mut self) {
+        if let Some((leaf, bit)) = self.bits
+            && self.was == EMPTY
+        {
+            if leaf.dirty.load(Ordering::Relaxed) & bit != 0 {
+                leaf.dirty.fetch_and(!bit, Ordering::AcqRel);
+            }
+            leaf.present.fetch_and(!bit, Ordering::AcqRel);
+        }
         self.slot.store(self.was, Ordering::Release);
     }
 }

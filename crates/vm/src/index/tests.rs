@@ -198,9 +198,9 @@ mod plain {
 #[cfg(any(loom, shuttle))]
 mod models {
     use super::*;
-    use crate::mutant::{Mutant, set_mutant};
-    use quire_sync::explore::{Arc, model, refute, thread};
+    use quire_sync::explore::{Arc, thread};
     use quire_sync::hooks::threads::set_cpu;
+    use quire_sync::protocol;
 
     const NODES: fn() -> Boxes = || Boxes(domain(2));
 
@@ -250,84 +250,73 @@ mod models {
         assert_eq!(first, (slot != Slot::Empty) as u64, "the bitmap lies");
     }
 
-    #[test]
-    fn the_bitmap_agrees_with_the_slots() {
-        set_mutant(None);
-        model(Some(3), clear_against_fill);
-        model(Some(3), fill_against_clear);
+    protocol! {
+        the_bitmap_agrees_with_a_slot_that_is_emptied = clear_against_fill, Some(3);
+        BitAfterEmpty: "the bitmap lies";
+    }
+    protocol! {
+        the_bitmap_agrees_with_a_slot_that_is_filled = fill_against_clear, Some(3);
+        BitAfterPublish: "the bitmap lies";
     }
 
-    // Both are found by both checkers: an interleaving is enough.
-    #[test]
-    #[should_panic(expected = "the bitmap lies")]
-    fn a_bit_that_is_cleared_after_the_slot_is_found_out() {
-        set_mutant(Some(Mutant::BitAfterEmpty));
-        refute(Some(3), clear_against_fill);
+    /// Two fill the same slot.
+    fn fill_against_fill() {
+        let nodes = NODES();
+        let index = Arc::new(Index::<Boxes>::new());
+        let other = index.clone();
+        let fill = move |index: &Index<Boxes>, cpu, pfn| {
+            pinned(nodes, cpu, |pin| index.fill(1, Slot::Page(Pfn(pfn)), nodes, pin).is_ok())
+        };
+        let t = thread::spawn(move || fill(&other, 1, 1));
+        let mine = fill(&index, 0, 2);
+        let theirs = t.join().unwrap();
+        assert!(mine != theirs, "one of two wins");
+        let there = pinned(nodes, 0, |pin| index.get(1, pin));
+        assert_eq!(there, Slot::Page(Pfn(if mine { 2 } else { 1 })));
     }
 
-    #[test]
-    #[should_panic(expected = "the bitmap lies")]
-    fn a_bit_that_is_set_after_the_slot_is_found_out() {
-        set_mutant(Some(Mutant::BitAfterPublish));
-        refute(Some(3), fill_against_clear);
+    protocol! {
+        two_that_fill_one_slot_agree_who_did = fill_against_fill, Some(2);
     }
 
-    #[test]
-    fn two_that_fill_one_slot_agree_who_did() {
-        set_mutant(None);
-        model(Some(2), || {
-            let nodes = NODES();
-            let index = Arc::new(Index::<Boxes>::new());
-            let other = index.clone();
-            let fill = move |index: &Index<Boxes>, cpu, pfn| {
-                pinned(nodes, cpu, |pin| index.fill(1, Slot::Page(Pfn(pfn)), nodes, pin).is_ok())
-            };
-            let t = thread::spawn(move || fill(&other, 1, 1));
-            let mine = fill(&index, 0, 2);
-            let theirs = t.join().unwrap();
-            assert!(mine != theirs, "one of two wins");
-            let there = pinned(nodes, 0, |pin| index.get(1, pin));
-            assert_eq!(there, Slot::Page(Pfn(if mine { 2 } else { 1 })));
+    /// Two fill slots of which one makes the tree higher.
+    fn fill_against_growth() {
+        let nodes = NODES();
+        let index = Arc::new(Index::<Boxes>::new());
+        let other = index.clone();
+        let fill = move |index: &Index<Boxes>, cpu, key| {
+            pinned(nodes, cpu, |pin| index.fill(key, Slot::Page(Pfn(key)), nodes, pin).is_ok())
+        };
+        // Key 0 lives in the root word until the other key makes it a node.
+        let t = thread::spawn(move || fill(&other, 1, 0));
+        let mine = fill(&index, 0, 3);
+        let theirs = t.join().unwrap();
+        assert!(mine && theirs);
+        let there = pinned(nodes, 0, |pin| (index.get(0, pin), index.get(3, pin), index.count(0..4, pin)));
+        assert_eq!(there, (Slot::Page(Pfn(0)), Slot::Page(Pfn(3)), 2));
+    }
+
+    protocol! {
+        a_tree_that_grows_loses_nothing = fill_against_growth, Some(2);
+    }
+
+    /// A node without slots is taken out while one of them is filled.
+    fn fill_against_prune() {
+        let nodes = NODES();
+        let index = Arc::new(Index::<Boxes>::new());
+        pinned(nodes, 0, |pin| {
+            index.fill(2, Slot::Cut, nodes, pin).unwrap();
+            index.clear(2, Slot::Cut, pin);
         });
+        let other = index.clone();
+        let t = thread::spawn(move || pinned(nodes, 1, |pin| other.fill(3, Slot::Page(Pfn(1)), nodes, pin).is_ok()));
+        pinned(nodes, 0, |pin| index.prune(0..4, pin));
+        assert!(t.join().unwrap());
+        let there = pinned(nodes, 0, |pin| (index.get(3, pin), index.count(0..4, pin)));
+        assert_eq!(there, (Slot::Page(Pfn(1)), 1));
     }
 
-    #[test]
-    fn a_tree_that_grows_loses_nothing() {
-        set_mutant(None);
-        model(Some(2), || {
-            let nodes = NODES();
-            let index = Arc::new(Index::<Boxes>::new());
-            let other = index.clone();
-            let fill = move |index: &Index<Boxes>, cpu, key| {
-                pinned(nodes, cpu, |pin| index.fill(key, Slot::Page(Pfn(key)), nodes, pin).is_ok())
-            };
-            // Key 0 lives in the root word until the other key makes it a node.
-            let t = thread::spawn(move || fill(&other, 1, 0));
-            let mine = fill(&index, 0, 3);
-            let theirs = t.join().unwrap();
-            assert!(mine && theirs);
-            let there = pinned(nodes, 0, |pin| (index.get(0, pin), index.get(3, pin), index.count(0..4, pin)));
-            assert_eq!(there, (Slot::Page(Pfn(0)), Slot::Page(Pfn(3)), 2));
-        });
-    }
-
-    #[test]
-    fn a_node_is_not_taken_out_under_a_page() {
-        set_mutant(None);
-        model(Some(2), || {
-            let nodes = NODES();
-            let index = Arc::new(Index::<Boxes>::new());
-            pinned(nodes, 0, |pin| {
-                index.fill(2, Slot::Cut, nodes, pin).unwrap();
-                index.clear(2, Slot::Cut, pin);
-            });
-            let other = index.clone();
-            let t =
-                thread::spawn(move || pinned(nodes, 1, |pin| other.fill(3, Slot::Page(Pfn(1)), nodes, pin).is_ok()));
-            pinned(nodes, 0, |pin| index.prune(0..4, pin));
-            assert!(t.join().unwrap());
-            let there = pinned(nodes, 0, |pin| (index.get(3, pin), index.count(0..4, pin)));
-            assert_eq!(there, (Slot::Page(Pfn(1)), 1));
-        });
+    protocol! {
+        a_node_is_not_taken_out_under_a_page = fill_against_prune, Some(2);
     }
 }

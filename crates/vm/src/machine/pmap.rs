@@ -101,6 +101,11 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     /// Whether a CPU runs the space now, as far as can be told without asking it.
     fn is_running(&self) -> bool;
 
+    /// Whether a CPU has begun to run the space since this was asked last. For pageout, which lets tables be that are in use.
+    fn take_ran(&self) -> bool {
+        true
+    }
+
     /// Gives empty table pages that CPUs keep for later back to the frame allocator; returns how many. Called when memory
     /// is short, with locks of slabs possibly held.
     fn reclaim_tables(vm: &Vm<M>) -> u64 {

@@ -266,7 +266,9 @@ impl<M: Machine> Space<M> {
                         at = entry.range().start;
                     }
                     let Some(part) = entry.range().intersect(&VirtRange { start: at, end: range.end }) else { break };
-                    let alone = |o: &Object<M>, depth: usize| entry.shared() || depth == 0 || o.is_exclusive();
+                    let own_front = !entry.flags().contains(Flags::NEEDS_FRONT);
+                    let alone =
+                        |o: &Object<M>, depth: usize| entry.shared() || (depth == 0 && own_front) || o.is_exclusive();
                     let layer = layers(entry.front())
                         .enumerate()
                         .skip(depth)

@@ -176,6 +176,10 @@ impl<M: Machine> Arenas<M> {
 
     /// The first entry that ends after `from`, in any arena.
     pub fn next<'p>(&self, from: u64, pin: &'p quire_sync::epoch::Pinned<'_>) -> Option<&'p Entry<M>> {
+        // Where something is there, no other arena is looked at.
+        if let Some(here) = self.of(from).next(from, pin).filter(|e| e.range().start <= from) {
+            return Some(here);
+        }
         let others = self.fan().into_iter().flat_map(|f| f.open());
         core::iter::once(&self.home)
             .chain(others.filter(|a| a.bounds().end > from))

@@ -216,8 +216,12 @@ fn fate<M: Machine>(e: &Entry<M>) -> Fate {
     }
     let Some(object) = e.front().object() else { return Fate::Keep };
     let vm = object.vm();
-    // SAFETY: the writer is held, nothing is pinned.
-    unsafe { collapse(vm, e.front_ptr()) };
+    // A page that moves forward is missed by a walk at most once: the second look at the chain is under the table page's lock, and
+    // the pass over the table pages, which left those of entries without stores out, comes between.
+    if a.prot.contains(Prot::WRITE) {
+        // SAFETY: the writer is held, nothing is pinned.
+        unsafe { collapse(vm, e.front_ptr()) };
+    }
     let pin = vm.epoch().pin();
     if e.front().is_empty(&pin) {
         Fate::Keep

@@ -27,6 +27,7 @@ use crate::flush::FlushSet;
 use crate::frames::{Fill, For, Frame};
 use crate::machine::KernelPages;
 use crate::mutant::{Mutant, mutant};
+use crate::pageout::Reclaim;
 use crate::types::{MemoryType, PAGE_SIZE, Pfn, PhysRange, VirtRange};
 use crate::vm::Vm;
 use core::alloc::Layout;
@@ -209,7 +210,8 @@ impl<M: KernelPages> KernelMap<M> {
         for va in made.pages() {
             let frame = self.frame()?;
             let pfn = frame.pfn();
-            if let Err(e) = self.vm.machine().map_kernel(self.vm, va, pfn, MemoryType::WriteBack) {
+            let map = || self.vm.machine().map_kernel(self.vm, va, pfn, MemoryType::WriteBack);
+            if let Err(e) = self.or_reclaim(map) {
                 self.vm.free_frame(frame);
                 // What was mapped so far was never used, but a CPU may have looked: it is retired like any other.
                 return Err(e.into());
@@ -222,21 +224,23 @@ impl<M: KernelPages> KernelMap<M> {
     }
 
     fn frame(&self) -> Result<Frame, OutOfMemory> {
-        self.vm.alloc_frame(Fill::Any, For::Kernel).or_else(|e| {
-            // Retired frames are memory too.
-            if self.settle() { self.vm.alloc_frame(Fill::Any, For::Kernel) } else { Err(e) }
-        })
+        self.or_reclaim(|| self.vm.alloc_frame(Fill::Any, For::Kernel))
+    }
+
+    /// Retired frames and idle stacks are memory too: tries once more where there were any.
+    fn or_reclaim<T>(&self, mut f: impl FnMut() -> Result<T, OutOfMemory>) -> Result<T, OutOfMemory> {
+        f().or_else(|e| if self.reclaim() { f() } else { Err(e) })
     }
 
     /// Addresses for `bytes` bytes above `guard` bytes that nothing is mapped at, in the tree from now on.
     fn reserve(&'static self, bytes: u64, guard: u64, purpose: Purpose) -> Result<KernelRange<M>, MapError> {
         let len = bytes.checked_add(guard).ok_or(MapError::Invalid)?;
         loop {
-            if let Some(region) = self.find(len, guard, purpose)? {
+            if let Some(region) = self.or_reclaim(|| self.find(len, guard, purpose))? {
                 return Ok(KernelRange { map: self, region });
             }
-            // Addresses may wait for a generation.
-            if !self.settle() {
+            // Addresses may wait for a generation, or be idle stacks'.
+            if !self.reclaim() {
                 return Err(MapError::NoSpace);
             }
         }
@@ -288,11 +292,12 @@ impl<M: KernelPages> KernelMap<M> {
                 return;
             }
         }
-        self.retire(region);
+        let _came = self.retire(region);
     }
 
-    /// Takes a region's leaves away; its frames and addresses wait for a generation, which begins where enough waits.
-    fn retire(&self, region: NonNull<Region>) {
+    /// Takes a region's leaves away; its frames and addresses wait for a generation, which begins where enough waits. Returns
+    /// whether anything came back by that.
+    fn retire(&self, region: NonNull<Region>) -> bool {
         // SAFETY: nobody holds it or has it on a list.
         let r = unsafe { region.as_ref() };
         for va in (r.range.start..r.range.end).step_by(PAGE_SIZE as usize) {
@@ -308,9 +313,7 @@ impl<M: KernelPages> KernelMap<M> {
             waiting.push(region);
             waiting.len >= BATCH || waiting.pages >= PAGES
         };
-        if due {
-            self.settle();
-        }
+        due && self.settle()
     }
 
     /// A new generation: every CPU drops what waits, then its frames are freed and its addresses may be used again. Returns
@@ -368,13 +371,14 @@ impl<M: KernelPages> KernelMap<M> {
 
     /// Gives idle stacks back: when memory is short. Returns whether anything came back.
     pub fn reclaim(&self) -> bool {
+        let mut any = false;
         for idle in self.idle.iter() {
             loop {
                 let Some(region) = idle.lock().pop() else { break };
-                self.retire(region);
+                any |= self.retire(region);
             }
         }
-        self.settle()
+        self.settle() || any
     }
 
     /// Calls `f` with each range, its purpose, and the bytes of its guard, ascending, under the tree's lock.
@@ -394,6 +398,12 @@ impl<M: KernelPages> KernelMap<M> {
         let owner = self.writer.lock();
         let len = self.stack_bytes + PAGE_SIZE;
         self.regions.first_fit_visits(&owner, len, PAGE_SIZE, self.range.start, self.range.end).1
+    }
+}
+
+impl<M: KernelPages> Reclaim for KernelMap<M> {
+    fn reclaim(&self) -> bool {
+        self.reclaim()
     }
 }
 

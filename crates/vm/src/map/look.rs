@@ -69,6 +69,12 @@ impl<M: Machine> Space<M> {
         }
     }
 
+    /// Whether anything is mapped in `range`, at this moment.
+    pub fn is_mapped(&self, range: VirtRange) -> bool {
+        let pin = self.vm().epoch().pin();
+        self.arenas.next(range.start, &pin).is_some_and(|e| e.range().start < range.end)
+    }
+
     /// Makes sure that what was stored into shared mappings of files in `range` has reached the files' pagers. What lies behind
     /// a hole is written too, as on Linux; then [`MapError::NotMapped`]. [`MapError::Pager`] where a write failed: the pages
     /// stay dirty. May sleep.
@@ -109,7 +115,8 @@ impl<M: Machine> Space<M> {
                 match self.lookup(va, &pin) {
                     None if self.unchanged_since(va, moment) => return Err(MapError::NotMapped),
                     None => continue,
-                    Some(entry) => matches!(shown(entry, va, &pin), Slot::Page(_)),
+                    // A page that a fork moves forward may be missed, once.
+                    Some(entry) => (0..2).any(|_| matches!(shown(entry, va, &pin), Slot::Page(_))),
                 }
             };
             sink((va - range.start) >> PAGE_SHIFT, there);

@@ -5,6 +5,7 @@ use super::arenas::Fan;
 use super::entry::Entry;
 use super::kernel::Region;
 use super::space::Space;
+use super::spaces::Spaces;
 use super::tree::{NodeAlloc, NodeSize};
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
@@ -14,6 +15,7 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::epoch::Retired;
+use quire_sync::{PerCpu, preempt_off};
 
 /// The fan-out of maps: leaves of five lines, twelve to a frame. A wider leaf costs more to copy, a narrower one a deeper tree:
 /// `./quire bench mapper_misses` counts both (of 8, 11, 14 and 15, 11 missed least).
@@ -28,8 +30,10 @@ pub struct MapMemory<M: Machine> {
     pub(super) regions: Slab<Region>,
     leaves: Cache,
     inner: Cache,
-    /// The last id given to a space; ids are never used again.
-    last_id: AtomicU64,
+    /// All spaces.
+    pub(super) all: Spaces<M>,
+    /// How many ids each CPU has given to spaces; ids are never used again.
+    ids: PerCpu<AtomicU64>,
 }
 
 impl<M: Machine> MapMemory<M> {
@@ -46,12 +50,18 @@ impl<M: Machine> MapMemory<M> {
             regions: Slab::new("kernel-range", boot),
             leaves: Cache::new("map-leaf", node(NodeSize::Leaf), boot).deferred(),
             inner: Cache::new("map-inner", node(NodeSize::Inner), boot).deferred(),
-            last_id: AtomicU64::new(0),
+            all: Spaces::new(boot),
+            ids: boot.per_cpu(|_| AtomicU64::new(0)),
         }
     }
 
+    /// CPUs count each for itself, and their numbers alternate: making a space writes nothing that they share.
     pub(super) fn new_id(&self) -> u64 {
-        self.last_id.fetch_add(1, Ordering::Relaxed) + 1
+        let cpu = preempt_off();
+        let given = self.ids.mine(&cpu);
+        let n = given.load(Ordering::Relaxed) + 1;
+        given.store(n, Ordering::Relaxed);
+        n * self.ids.len() as u64 + cpu.cpu() as u64
     }
 
     /// The slabs, for labels and counts.

@@ -51,6 +51,7 @@ mod populate;
 mod protect;
 mod remap;
 mod space;
+mod spaces;
 mod stack;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
@@ -72,4 +73,6 @@ pub use memory::{FAN_OUT, MapMemory};
 pub use place::{MapRequest, Placement};
 pub use remap::Move;
 pub use space::{Limits, STACK_GUARD, Space, SpaceRef, SpaceStats, USER};
+pub use spaces::IDLE;
+pub(crate) use spaces::{Hand, Which};
 pub use wire::Wire;

@@ -2,6 +2,7 @@
 
 use super::arenas::Arenas;
 use super::entry::Entry;
+use super::spaces::Place;
 use super::unmap;
 use super::wire::Wire;
 use crate::error::{FaultError, MapError, OutOfMemory};
@@ -68,6 +69,8 @@ pub struct Space<M: Machine> {
     future: AtomicU8,
     /// The most resident pages that a look has found.
     peak: AtomicU64,
+    /// Where pageout finds it.
+    pub(super) place: Place<M>,
 }
 
 /// What a space holds, counted when asked: no fault touches a counter of the space.
@@ -125,9 +128,14 @@ impl<M: Machine> Space<M> {
             entries: AtomicU64::new(limits.entries),
             future: AtomicU8::new(Wire::No as u8),
             peak: AtomicU64::new(0),
+            place: Place::new(),
         };
         // SAFETY: memory for a space, written before anybody sees it.
-        unsafe { place.write(space) };
+        let space = unsafe {
+            place.write(space);
+            place.as_ref()
+        };
+        memory.all.add(space);
         Ok(SpaceRef(place))
     }
 
@@ -247,7 +255,10 @@ impl<M: Machine> Space<M> {
     /// Counts residents and remembers the most.
     fn note_peak(&self) -> u64 {
         let now = self.pmap.resident_pages(self.vm);
-        self.peak.fetch_max(now, Ordering::Relaxed);
+        // Mostly it is none, and then nothing is written beside what map operations read.
+        if now > self.peak.load(Ordering::Relaxed) {
+            self.peak.fetch_max(now, Ordering::Relaxed);
+        }
         now
     }
 
@@ -275,6 +286,13 @@ impl<M: Machine> Space<M> {
         self.refs.fetch_add(1, Ordering::Relaxed);
         SpaceRef(NonNull::from(self))
     }
+
+    /// Another handle, unless the last one is gone. => caller holds the lock of the list that the space is on.
+    pub(super) fn try_handle(&self) -> Option<SpaceRef<M>> {
+        let more = |n: usize| (n != 0).then_some(n + 1);
+        self.refs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).ok()?;
+        Some(SpaceRef(NonNull::from(self)))
+    }
 }
 
 impl<M: Machine> Clone for SpaceRef<M> {
@@ -298,6 +316,7 @@ impl<M: Machine> Drop for SpaceRef<M> {
             return;
         }
         quire_sync::atomic::fence_after_rmw();
+        self.vm.map_memory().all.forget(self);
         // SAFETY: this was the last handle: nobody faults in the space, and no CPU runs it; after the first step no backing
         // leads to it either.
         unsafe {

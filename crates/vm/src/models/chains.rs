@@ -37,14 +37,9 @@ fn copy_against_copy() {
     );
 }
 
-#[test]
-fn of_two_last_copies_one_destroys_the_page() {
-    holds(2, copy_against_copy);
-}
-#[test]
-#[should_panic(expected = "a page that nobody sees is forgotten")]
-fn a_copy_that_looks_for_others_before_it_is_there_is_found_out() {
-    fails(2, Mutant::LookBeforeFill, copy_against_copy);
+protocol! {
+    of_two_last_copies_one_destroys_the_page = copy_against_copy, Some(2);
+    LookBeforeFill: "a page that nobody sees is forgotten";
 }
 
 /// One of the last two is the watch when both copy.
@@ -69,16 +64,10 @@ fn copy_against_choice() {
     );
 }
 
-#[test]
-#[cfg(shuttle)]
-fn a_watch_that_copies_while_it_is_chosen_is_not_waited_for() {
-    holds(2, copy_against_choice);
-}
-#[test]
-#[cfg(shuttle)]
-#[should_panic(expected = "a page that nobody sees is forgotten")]
-fn a_watch_that_is_not_looked_at_again_is_found_out() {
-    fails(2, Mutant::NoSecondLook, copy_against_choice);
+protocol! {
+    #[cfg(shuttle)]
+    a_watch_that_copies_while_it_is_chosen_is_not_waited_for = copy_against_choice, Some(2);
+    NoSecondLook: "a page that nobody sees is forgotten";
 }
 
 /// The other one who sees a page leaves while it is copied, and the reaper is quick.
@@ -101,9 +90,8 @@ fn copy_against_exit() {
     );
 }
 
-#[test]
-fn who_leaves_while_others_copy_leaves_nothing_behind() {
-    holds(1, copy_against_exit);
+protocol! {
+    who_leaves_while_others_copy_leaves_nothing_behind = copy_against_exit, Some(1);
 }
 
 // What is copied up is modelled under shuttle alone: three spaces are too much for loom, and what matters are orders of steps.
@@ -143,10 +131,9 @@ fn copy_up_against_store() {
     );
 }
 
-#[test]
-#[cfg(shuttle)]
-fn what_is_copied_up_is_seen_all_the_time() {
-    holds(2, copy_up_against_store);
+protocol! {
+    #[cfg(shuttle)]
+    what_is_copied_up_is_seen_all_the_time = copy_up_against_store, Some(2);
 }
 
 /// A page is copied up while it is forgotten.
@@ -165,10 +152,9 @@ fn copy_up_against_cut() {
     );
 }
 
-#[test]
-#[cfg(shuttle)]
-fn what_is_cut_while_it_is_copied_up_stays_cut() {
-    holds(2, copy_up_against_cut);
+protocol! {
+    #[cfg(shuttle)]
+    what_is_cut_while_it_is_copied_up_stays_cut = copy_up_against_cut, Some(2);
 }
 
 /// The layers are taken out while another CPU's copy of what is in them is under way, and is given up.
@@ -193,10 +179,40 @@ fn take_out_against_copy() {
     );
 }
 
-#[test]
-#[cfg(shuttle)]
-fn a_copy_that_is_given_up_keeps_its_source() {
-    holds(2, take_out_against_copy);
+protocol! {
+    #[cfg(shuttle)]
+    a_copy_that_is_given_up_keeps_its_source = take_out_against_copy, Some(2);
+}
+
+/// What is copied up moves forward between the layers behind, because the relatives have left.
+fn copy_up_against_merge() {
+    let w = World::private(4);
+    // Three layers behind an untouched front; the last one's page moves into the one in front of it, which has more. None is a
+    // copy, which would have shortened the chain.
+    let layers = [&[1][..], &[0, 2], &[3]].map(|pages| {
+        pages.iter().for_each(|n| store(&w.space, *n, *n as u8 + 1));
+        w.space.fork().unwrap()
+    });
+    drop(layers);
+    beside(
+        w,
+        |w| crate::copy_up::shorten(&w.space, page(0), &mut MaySleep::here()),
+        merge,
+        |w, (), ()| {
+            // What is mapped still would be seen whatever the chain shows.
+            let seen = [0, 1, 2, 3].map(|n| {
+                w.space.pmap().forget(w.boot.vm, page(n));
+                load(&w.space, n)
+            });
+            assert_eq!(seen, [Some(1), Some(2), Some(3), Some(4)], "what moves is taken for a cut");
+        },
+    );
+}
+
+protocol! {
+    what_moves_while_it_is_copied_up_is_not_taken_for_a_cut = copy_up_against_merge, Some(1);
+    #[cfg(loom)]
+    CutUnseen: "what moves is taken for a cut";
 }
 
 /// A page in swap moves between layers while a fault reads it in.
@@ -220,15 +236,20 @@ fn swap_move_against_page_in() {
     );
 }
 
-#[test]
-fn a_page_in_swap_that_moves_is_read_in_once() {
-    holds(1, swap_move_against_page_in);
+protocol! {
+    a_page_in_swap_that_moves_is_read_in_once = swap_move_against_page_in, Some(1);
+    #[cfg(shuttle)]
+    SwapInTwoSlots: "freed twice";
 }
-#[test]
+
+/// Does `f` with the object of the layer behind the first address's front.
 #[cfg(shuttle)]
-#[should_panic(expected = "freed twice")]
-fn a_page_in_swap_that_can_be_read_from_two_slots_is_found_out() {
-    fails(1, Mutant::SwapInTwoSlots, swap_move_against_page_in);
+fn with_behind<R>(w: &World, f: impl FnOnce(&crate::object::Object<TestMachine>) -> R) {
+    let pin = w.boot.vm.epoch().pin();
+    let behind = w.space.lookup(page(0), &pin).and_then(|e| e.front().behind()).and_then(|b| b.object());
+    let kept = crate::page_in::Kept::new(behind.unwrap(), &pin).unwrap();
+    drop(pin);
+    f(kept.object());
 }
 
 /// The last two who see a page in swap copy it at once, and the pages that they copy from are taken again meanwhile.
@@ -239,13 +260,7 @@ fn copy_from_swap_against_copy() {
     let slots = super::paging::SLOTS;
     w.boot.swap(slots, super::paging::PROMPT);
     let child = w.space.fork().unwrap();
-    {
-        let pin = w.boot.vm.epoch().pin();
-        let behind = w.space.lookup(page(0), &pin).and_then(|e| e.front().behind()).and_then(|b| b.object());
-        let kept = crate::page_in::Kept::new(behind.unwrap(), &pin).unwrap();
-        drop(pin);
-        crate::steal::push_out(kept.object(), 0..1, &mut MaySleep::here());
-    }
+    with_behind(&w, |object| crate::steal::push_out(object, 0..1, &mut MaySleep::here()));
     beside(
         w,
         move |_| {
@@ -261,10 +276,9 @@ fn copy_from_swap_against_copy() {
     );
 }
 
-#[test]
-#[cfg(shuttle)]
-fn of_two_last_copies_from_swap_one_destroys_the_page() {
-    holds(2, copy_from_swap_against_copy);
+protocol! {
+    #[cfg(shuttle)]
+    of_two_last_copies_from_swap_one_destroys_the_page = copy_from_swap_against_copy, Some(2);
 }
 
 /// A page that only its last chain sees moves into the front while that space is forked.
@@ -287,16 +301,10 @@ fn claim_against_fork() {
     );
 }
 
-#[test]
-#[cfg(shuttle)]
-fn a_page_that_moves_to_the_last_who_sees_it_is_the_childs_too() {
-    holds(2, claim_against_fork);
-}
-#[test]
-#[cfg(shuttle)]
-#[should_panic(expected = "a child loses a page that moves")]
-fn a_page_that_moves_though_a_fork_has_come_between_is_found_out() {
-    fails(2, Mutant::NoSecondAsk, claim_against_fork);
+protocol! {
+    #[cfg(shuttle)]
+    a_page_that_moves_to_the_last_who_sees_it_is_the_childs_too = claim_against_fork, Some(2);
+    NoSecondAsk: "a child loses a page that moves";
 }
 
 /// It moves while another chain's copy of it is under way, which is given up then.
@@ -325,16 +333,10 @@ fn claim_against_copy() {
     );
 }
 
-#[test]
-#[cfg(shuttle)]
-fn a_page_that_somebody_copies_does_not_move() {
-    holds(2, claim_against_copy);
-}
-#[test]
-#[cfg(shuttle)]
-#[should_panic(expected = "a page moves away from who copies it")]
-fn a_copy_under_way_hides_nothing_from_a_claim() {
-    fails(2, Mutant::BusyHides, claim_against_copy);
+protocol! {
+    #[cfg(shuttle)]
+    a_page_that_somebody_copies_does_not_move = claim_against_copy, Some(2);
+    BusyHides: "a page moves away from who copies it";
 }
 
 /// It moves while another CPU of the same space looks at it.
@@ -358,13 +360,92 @@ fn claim_against_load() {
     );
 }
 
-#[test]
-fn a_page_that_moves_is_seen_all_the_time() {
-    holds(1, claim_against_load);
+protocol! {
+    a_page_that_moves_is_seen_all_the_time = claim_against_load, Some(1);
+    #[cfg(shuttle)]
+    EmptyBeforeFill: "a page that moves is missed";
 }
-#[test]
+
+/// It is wanted while it is being written to swap, which ends.
 #[cfg(shuttle)]
-#[should_panic(expected = "a page that moves is missed")]
-fn a_claim_that_empties_before_it_fills_is_found_out() {
-    fails(1, Mutant::EmptyBeforeFill, claim_against_load);
+fn claim_against_completion() {
+    let w = World::private(1);
+    store(&w.space, 0, 1);
+    let slots = super::paging::SLOTS;
+    w.boot.swap(slots, super::paging::LATE);
+    let child = w.space.fork().unwrap();
+    store(&child, 0, 2);
+    with_behind(&w, |object| crate::steal::write_out(object, 0..1, &mut MaySleep::here()));
+    beside(
+        w,
+        |w| w.boot.vm.finish_io(&mut MaySleep::here()),
+        |w| store(&w.space, 0, 3),
+        move |w, _, _| {
+            w.boot.vm.finish_io(&mut MaySleep::here());
+            assert_eq!((load(&child, 0), load(&w.space, 0)), (Some(2), Some(3)));
+            w.space.unmap(ONE).unwrap();
+            child.unmap(ONE).unwrap();
+            w.boot.vm.reap(u64::MAX, &mut MaySleep::here());
+            w.boot.vm.finish_io(&mut MaySleep::here());
+            assert_eq!(w.boot.vm.swap().free(), slots, "a swap slot is lost");
+        },
+    );
+}
+
+protocol! {
+    #[cfg(shuttle)]
+    a_claim_of_a_page_that_is_written_loses_no_swap_slot = claim_against_completion, Some(2);
+}
+
+/// A private mapping of the file whose first page is copied, and a child that has a copy of its own in front of that.
+#[cfg(shuttle)]
+fn copied() -> (World, SpaceRef<TestMachine>) {
+    let w = World::showing(false);
+    store(&w.space, 0, 1);
+    let child = w.space.fork().unwrap();
+    store(&child, 0, 2);
+    (w, child)
+}
+
+/// Nothing is left of what the file has lost.
+#[cfg(shuttle)]
+fn assert_cut_off(w: &World) {
+    assert_eq!((load(&w.space, 0), w.translations()), (None, Vec::new()), "a copy is left beyond the end");
+    assert_no_page_is_forgotten(w, 0);
+}
+
+/// A file is cut short while the last who sees a copy of its page takes that over.
+#[cfg(shuttle)]
+fn claim_against_truncate() {
+    let (w, child) = copied();
+    beside(
+        w,
+        |w| w.file.set_size(0),
+        |w| {
+            let _any = w.space.fault(page(0), Access::Write);
+        },
+        move |w, _, _| {
+            assert_eq!(load(&child, 0), None, "a copy is left beyond the end");
+            assert_cut_off(w);
+        },
+    );
+}
+
+protocol! {
+    #[cfg(shuttle)]
+    no_copy_that_moves_is_left_beyond_the_end = claim_against_truncate, Some(2);
+}
+
+/// A file is cut short while the layers in front of it merge.
+#[cfg(shuttle)]
+fn collapse_against_truncate() {
+    let w = World::showing(false);
+    store(&w.space, 0, 1);
+    drop(w.space.fork().unwrap());
+    beside(w, |w| w.file.set_size(0), merge, |w, _, _| assert_cut_off(w));
+}
+
+protocol! {
+    #[cfg(shuttle)]
+    no_copy_that_merges_is_left_beyond_the_end = collapse_against_truncate, Some(2);
 }

@@ -44,14 +44,9 @@ fn migrate_against_load() {
     );
 }
 
-#[test]
-fn a_page_that_leaves_its_frame_is_mapped_where_it_is() {
-    holds(2, migrate_against_load);
-}
-#[test]
-#[should_panic(expected = "a page that moved is mapped where it was")]
-fn a_fault_that_enters_a_page_that_is_moving_is_found_out() {
-    fails(2, Mutant::NoBusyCheck, migrate_against_load);
+protocol! {
+    a_page_that_leaves_its_frame_is_mapped_where_it_is = migrate_against_load, Some(2);
+    NoBusyCheck: "a page that moved is mapped where it was";
 }
 
 /// A CPU that has a writable translation stores while the page moves.
@@ -74,14 +69,9 @@ fn migrate_against_store() {
     );
 }
 
-#[test]
-fn a_store_is_never_lost_to_a_move() {
-    holds(2, migrate_against_store);
-}
-#[test]
-#[should_panic(expected = "a store is lost by moving")]
-fn a_move_that_copies_before_it_removes_is_found_out() {
-    fails(2, Mutant::CopyBeforeRemove, migrate_against_store);
+protocol! {
+    a_store_is_never_lost_to_a_move = migrate_against_store, Some(2);
+    CopyBeforeRemove: "a store is lost by moving";
 }
 
 /// A copy from a program stores through the frame, which it holds.
@@ -106,14 +96,9 @@ fn migrate_against_write() {
     );
 }
 
-#[test]
-fn a_write_through_the_frame_is_never_lost_to_a_move() {
-    holds(2, migrate_against_write);
-}
-#[test]
-#[should_panic(expected = "a write is lost by moving")]
-fn a_move_that_does_not_look_at_holds_is_found_out() {
-    fails(2, Mutant::MoveUnderHold, migrate_against_write);
+protocol! {
+    a_write_through_the_frame_is_never_lost_to_a_move = migrate_against_write, Some(2);
+    MoveUnderHold: "a write is lost by moving";
 }
 
 /// The page moves while it is taken away.
@@ -130,9 +115,8 @@ fn migrate_against_discard() {
     );
 }
 
-#[test]
-fn a_page_that_moves_is_removed_all_the_same() {
-    holds(2, migrate_against_discard);
+protocol! {
+    a_page_that_moves_is_removed_all_the_same = migrate_against_discard, Some(2);
 }
 
 /// Holes: a private mapping shows the frame of zeroes for one while the file is written there.
@@ -159,17 +143,8 @@ fn hole_against_write() {
     );
 }
 
-#[test]
-fn zeroes_are_mapped_where_there_is_a_hole_only() {
-    holds(2, hole_against_write);
-}
-#[test]
-#[should_panic(expected = "zeroes are mapped where the file has a page")]
-fn who_fills_a_hole_and_leaves_the_zeroes_is_found_out() {
-    fails(2, Mutant::NoHoleScan, hole_against_write);
-}
-#[test]
-#[should_panic(expected = "zeroes are mapped where the file has a page")]
-fn a_load_that_does_not_look_at_the_hole_again_is_found_out() {
-    fails(2, Mutant::NoHoleCheck, hole_against_write);
+protocol! {
+    zeroes_are_mapped_where_there_is_a_hole_only = hole_against_write, Some(2);
+    NoHoleScan: "zeroes are mapped where the file has a page";
+    NoHoleCheck: "zeroes are mapped where the file has a page";
 }

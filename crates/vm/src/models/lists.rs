@@ -54,14 +54,9 @@ fn scan_against_replacement() {
     );
 }
 
-#[test]
-fn a_scan_meets_a_backing_or_the_one_that_replaces_it() {
-    holds(2, scan_against_replacement);
-}
-#[test]
-#[should_panic(expected = "a removed page is mapped")]
-fn a_scan_that_does_not_begin_again_is_found_out() {
-    fails(2, Mutant::ScanGoesOn, scan_against_replacement);
+protocol! {
+    a_scan_meets_a_backing_or_the_one_that_replaces_it = scan_against_replacement, Some(2);
+    ScanGoesOn: "a removed page is mapped";
 }
 
 /// A page is taken away while the list has become short, and the backing that shows it goes back to the first part.
@@ -88,14 +83,9 @@ fn scan_against_shrinking() {
     );
 }
 
-#[test]
-fn a_scan_meets_a_backing_in_its_part_or_in_the_first() {
-    holds(2, scan_against_shrinking);
-}
-#[test]
-#[should_panic(expected = "a removed page is mapped")]
-fn a_list_that_shrinks_unseen_is_found_out() {
-    fails(2, Mutant::ShrinkUnseen, scan_against_shrinking);
+protocol! {
+    a_scan_meets_a_backing_in_its_part_or_in_the_first = scan_against_shrinking, Some(2);
+    ShrinkUnseen: "a removed page is mapped";
 }
 
 /// A backing is replaced while its part is closed: what replaces it goes to the first part.
@@ -122,7 +112,6 @@ fn scan_against_replacement_in_a_closed_part() {
     );
 }
 
-#[test]
-fn a_scan_meets_what_replaces_a_backing_of_a_closed_part() {
-    holds(2, scan_against_replacement_in_a_closed_part);
+protocol! {
+    a_scan_meets_what_replaces_a_backing_of_a_closed_part = scan_against_replacement_in_a_closed_part, Some(2);
 }

@@ -7,7 +7,7 @@ use crate::sleep::MaySleep;
 pub(super) const PROMPT: FaultPlan =
     FaultPlan { delay: 0, pause: 0, fail_reads: 0, fail_writes: 0, window: 0, seed: 1 };
 /// A request waits until somebody polls.
-const LATE: FaultPlan = FaultPlan { window: 2, ..PROMPT };
+pub(super) const LATE: FaultPlan = FaultPlan { window: 2, ..PROMPT };
 pub(super) const SLOTS: u64 = 4;
 
 /// The file's first page at the first address, shared, and somewhere for it to go.
@@ -39,9 +39,8 @@ fn page_in_against_discard() {
     );
 }
 
-#[test]
-fn a_swap_slot_is_freed_once_whoever_gets_there_first() {
-    holds(2, page_in_against_discard);
+protocol! {
+    a_swap_slot_is_freed_once_whoever_gets_there_first = page_in_against_discard, Some(2);
 }
 
 /// Two CPUs want the same page, which is in swap.
@@ -59,9 +58,8 @@ fn page_in_against_page_in() {
     );
 }
 
-#[test]
-fn a_page_in_swap_is_read_once() {
-    holds(2, page_in_against_page_in);
+protocol! {
+    a_page_in_swap_is_read_once = page_in_against_page_in, Some(2);
 }
 
 /// The cleaner: a CPU that has a writable translation stores while the page is written out and taken.
@@ -81,14 +79,36 @@ fn clean_against_store() {
     );
 }
 
-#[test]
-fn a_store_is_never_lost_to_the_cleaner() {
-    holds(2, clean_against_store);
+protocol! {
+    a_store_is_never_lost_to_the_cleaner = clean_against_store, Some(2);
+    ReadBeforeProtect: "a store is lost";
 }
-#[test]
-#[should_panic(expected = "a store is lost")]
-fn a_cleaner_that_reads_before_the_flush_is_found_out() {
-    fails(2, Mutant::ReadBeforeProtect, clean_against_store);
+
+/// The cleaner against an unmap of a page that was stored into: what the leaf said of that is credited to the page, in the
+/// middle of its cleaning.
+fn clean_against_unmap() {
+    let w = with_swap(PROMPT);
+    // A second page, so that the index has a leaf, which has tags.
+    let seven = &mut |b: &mut [u8]| -> Result<_, ()> {
+        b.fill(7);
+        Ok(b.len())
+    };
+    w.file.write(PAGE_SIZE, 1, seven).unwrap();
+    w.file.page_out(1..2);
+    set_cpu(1);
+    store(&w.space, 0, 8);
+    set_cpu(0);
+    beside(
+        w,
+        |w| w.space.unmap(ONE).unwrap(),
+        |w| w.file.page_out(0..1),
+        |w, _, _| assert_eq!(w.file.check(true).err(), None, "a dirty page has no tag"),
+    );
+}
+
+protocol! {
+    a_page_that_is_credited_while_it_is_cleaned_is_found_by_its_tag = clean_against_unmap, Some(2);
+    CreditUntagged: "a dirty page has no tag";
 }
 
 /// The cleaner against a copy from a program, which stores through the frame.
@@ -114,14 +134,9 @@ fn clean_against_write() {
     );
 }
 
-#[test]
-fn a_write_through_the_frame_is_never_lost_to_the_cleaner() {
-    holds(2, clean_against_write);
-}
-#[test]
-#[should_panic(expected = "a write is lost")]
-fn a_cleaner_that_does_not_look_at_holds_is_found_out() {
-    fails(2, Mutant::NoHoldCheck, clean_against_write);
+protocol! {
+    a_write_through_the_frame_is_never_lost_to_the_cleaner = clean_against_write, Some(2);
+    NoHoldCheck: "a write is lost";
 }
 
 /// A write is under way when the page goes.
@@ -140,12 +155,62 @@ fn completion_against_discard() {
     );
 }
 
-#[test]
-fn the_slot_of_a_write_whose_page_has_gone_is_freed() {
-    holds(2, completion_against_discard);
+protocol! {
+    the_slot_of_a_write_whose_page_has_gone_is_freed = completion_against_discard, Some(2);
+    NoGoneCheck: "a swap slot is lost";
 }
-#[test]
-#[should_panic(expected = "a swap slot is lost")]
-fn a_completion_that_does_not_see_the_page_go_is_found_out() {
-    fails(2, Mutant::NoGoneCheck, completion_against_discard);
+
+/// C2: a translation that allows stores, in the tables or in a TLB, is of a page that is marked dirty.
+fn assert_writable_is_dirty(w: &World) {
+    let pmap = w.space.pmap();
+    let mut leaves = pmap.peek(page(0)).into_iter().chain(pmap.cached(page(0)));
+    let kept = |pfn| w.boot.vm.page(pfn).state().dirty();
+    assert!(leaves.all(|l| !l.prot.contains(crate::types::Prot::WRITE) || kept(l.pfn)), "a clean page is writable");
+}
+
+/// The cleaner against a fault that makes a page writable: it found the page dirty, before it was cleaned.
+fn clean_against_fault() {
+    let w = with_swap(PROMPT);
+    beside(
+        w,
+        |w| w.space.fault(page(0), Access::Write),
+        |w| {
+            crate::steal::write_out(&w.file, 0..1, &mut MaySleep::here());
+            finish(w);
+        },
+        |w, _, _| assert_writable_is_dirty(w),
+    );
+}
+
+protocol! {
+    what_is_writable_is_dirty = clean_against_fault, Some(2);
+    DirtyAsFound: "a clean page is writable";
+}
+
+/// Memory is given up lazily while a CPU that has a writable translation stores; a store after that is kept.
+fn free_against_store() {
+    let w = World::private(1);
+    w.boot.swap(SLOTS, PROMPT);
+    set_cpu(1);
+    store(&w.space, 0, 8);
+    set_cpu(0);
+    beside(
+        w,
+        |w| store(&w.space, 0, 9),
+        |w| w.space.advise(ONE, crate::map::Advice::Free).unwrap(),
+        |w, _, _| {
+            assert_writable_is_dirty(w);
+            set_cpu(1);
+            store(&w.space, 0, 7);
+            set_cpu(0);
+            w.space.advise(ONE, crate::map::Advice::PageOut).unwrap();
+            finish(w);
+            assert_eq!(load(&w.space, 0), Some(7), "a store into what was given up is lost");
+        },
+    );
+}
+
+protocol! {
+    a_store_takes_back_what_was_given_up = free_against_store, Some(2);
+    FreeLeavesWritable: "a clean page is writable";
 }

@@ -295,9 +295,10 @@ impl<M: Machine> ObjectRef<M> {
         Ok(done)
     }
 
-    /// Writes up to `len` bytes at `offset`, page by page from `source`, which says how many bytes it gave; fewer than asked
-    /// for end the write. Holes are filled; the size grows to what was written. Returns how many bytes were written. May
-    /// sleep; so may `source`.
+    /// Writes up to `len` bytes at `offset`, page by page from `source`, which says how many bytes it gave. After fewer than
+    /// asked for it is asked again, and nothing ends the write: what it gives may be of this very object, which has grown by
+    /// then. Holes are filled; the size grows to what was written. Returns how many bytes were written. May sleep; so may
+    /// `source`.
     pub fn write<E>(
         &self,
         offset: u64,
@@ -330,7 +331,7 @@ impl<M: Machine> ObjectRef<M> {
             };
             done += gave;
             self.size.fetch_max(at + gave as u64, Ordering::AcqRel);
-            if gave < n {
+            if gave == 0 {
                 break;
             }
         }

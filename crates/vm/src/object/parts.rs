@@ -5,8 +5,8 @@
 //! meanwhile begins the part again where something was unlinked (mutant [`Mutant::ScanGoesOn`]).
 //!
 //! # Growing and shrinking
-//! Parts grow where the first one is contended and there is a backing for each sixty-fourth of them ([`FAN_OUT_AT`]); they go
-//! where there are fewer backings than that ([`Parts::shrink`]): each part is closed, and its backings go back to the first, one
+//! Parts grow where the first one is contended (CPUs wait for it, or take turns) and there is a backing for each sixty-fourth of
+//! them ([`FAN_OUT_AT`]); they go where there are fewer backings than that ([`Parts::shrink`]): each part is closed, and its backings go back to the first, one
 //! by one, under both locks. A scan that has passed the first part would miss what goes there: so everything that changes its
 //! part raises a count first, and a scan that sees it change looks at everything again (mutant [`Mutant::ShrinkUnseen`]). What
 //! is linked into a part that is closed by then goes to the first part, and counts too: the one that it replaces may have been
@@ -21,7 +21,7 @@ use crate::object::Object;
 use crate::vm::Vm;
 use core::ops::ControlFlow;
 use core::ptr::{self, NonNull};
-use quire_sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use quire_sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use quire_sync::{CachePadded, Rank, SpinLock};
 
 /// Parts beyond the first, where there are any.
@@ -60,8 +60,11 @@ pub struct Part<M: Machine> {
     /// Rises with every unlinking, under the lock: a scan that let go may have missed a replacement that stands before its
     /// place.
     unlinked: AtomicU64,
-    /// Somebody met the lock held, since the count was last looked at.
-    contended: AtomicU32,
+    /// How often somebody met the lock held, or linked after another CPU had: a line that goes to and fro costs as much as a
+    /// lock that is met held. It may wrap round.
+    contended: AtomicU16,
+    /// The CPU that linked last. Written under the lock.
+    last: AtomicU16,
 }
 
 #[cfg(test)]
@@ -76,7 +79,7 @@ pub struct MoreParts<M: Machine> {
     moved: AtomicU64,
 }
 
-/// New backings go to all parts.
+/// New backings go to all parts but the first.
 const OPEN: u8 = 0;
 /// They go to the first; what is elsewhere is on its way there.
 const CLOSING: u8 = 1;
@@ -96,7 +99,8 @@ impl<M: Machine> Part<M> {
             list: SpinLock::new(Rank::BACKINGS, Listed { tree: Tree::new(only), due: Due::new() }),
             count: AtomicU32::new(!only.is_null() as u32),
             unlinked: AtomicU64::new(0),
-            contended: AtomicU32::new(0),
+            contended: AtomicU16::new(0),
+            last: AtomicU16::new(quire_sync::current_cpu() as u16),
         }
     }
 
@@ -221,7 +225,8 @@ impl<M: Machine> Parts<M> {
         {
             self.fan_out(vm);
         }
-        if self.is_open() { (quire_sync::current_cpu() % (MORE + 1)) as u8 } else { 0 }
+        // Not the first, beside which stands what everybody reads.
+        if self.is_open() { (1 + quire_sync::current_cpu() % MORE) as u8 } else { 0 }
     }
 
     // Kept out of its caller's stack frame: the parts are built on the stack.
@@ -267,6 +272,11 @@ impl<M: Machine> Parts<M> {
         unsafe { list.tree.insert(b.as_ptr()) };
         let n = part.count.load(Ordering::Relaxed);
         part.count.store(n + 1, Ordering::Release);
+        let here = quire_sync::current_cpu() as u16;
+        if part.last.load(Ordering::Relaxed) != here {
+            part.last.store(here, Ordering::Relaxed);
+            part.contended.fetch_add(1, Ordering::Relaxed);
+        }
         part.release(vm, &mut list);
         n == 0
     }

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::frames::{Fill, For};
-use crate::mutant::{Mutant, set_mutant};
 use crate::testing::{Boot, TestMachine, boot};
-use quire_sync::explore::{Arc, model, refute, thread};
+use quire_sync::explore::{Arc, thread};
 use quire_sync::hooks::threads::set_cpu;
+use quire_sync::protocol;
 
 /// A new page of an object that nobody looks into, in CPU 0's batch.
 fn page(vm: &'static Vm<TestMachine>) -> &'static Page {
@@ -63,41 +63,17 @@ fn move_against_release() {
     });
 }
 
-fn holds(f: fn()) {
-    set_mutant(None);
-    model(Some(3), f);
+protocol! {
+    a_page_that_goes_while_its_batch_is_drained_is_in_no_queue = drain_against_release, Some(3);
+    DrainTrustsBatch;
 }
-fn fails(without: Mutant, f: fn()) {
-    set_mutant(Some(without));
-    refute(Some(3), f);
+protocol! {
+    a_page_that_goes_while_it_is_taken_is_unlinked_once = take_against_release, Some(3);
+    TakeUnlinksLeaving;
+    // loom's to find: shuttle needs luck.
+    #[cfg(loom)]
+    LinksAfterState;
 }
-
-#[test]
-fn a_page_that_goes_while_its_batch_is_drained_is_in_no_queue() {
-    holds(drain_against_release);
-}
-#[test]
-#[should_panic]
-fn a_drain_that_trusts_its_batch_is_found_out() {
-    fails(Mutant::DrainTrustsBatch, drain_against_release);
-}
-#[test]
-fn a_page_that_goes_while_it_is_taken_is_unlinked_once() {
-    holds(take_against_release);
-}
-#[test]
-#[should_panic]
-fn a_take_that_unlinks_what_another_is_about_to_is_found_out() {
-    fails(Mutant::TakeUnlinksLeaving, take_against_release);
-}
-// loom's to find: shuttle needs luck.
-#[test]
-#[cfg(loom)]
-#[should_panic]
-fn a_take_that_reads_links_too_late_is_found_out() {
-    fails(Mutant::LinksAfterState, take_against_release);
-}
-#[test]
-fn a_page_that_goes_while_it_moves_is_in_no_queue() {
-    holds(move_against_release);
+protocol! {
+    a_page_that_goes_while_it_moves_is_in_no_queue = move_against_release, Some(3);
 }

@@ -135,3 +135,29 @@ fn finding_room_between_many_stacks_visits_a_few_nodes() {
     let _stack = map.stack().unwrap();
     assert!(map.visits_for_a_stack() <= 4, "{} nodes", map.visits_for_a_stack());
 }
+
+#[test]
+fn idle_stacks_are_given_back_before_memory_is_out() {
+    quire_sync::hooks::threads::set_cpu(0);
+    let b = boot(1024, 1);
+    let map = map(&b);
+    b.vm.reclaim_from(map);
+    let stacks: Vec<_> = (0..KEEP / 2).map(|_| map.stack().unwrap()).collect();
+    drop(stacks);
+    let space = crate::Space::new(b.vm).unwrap();
+    crate::tests::anonymous(&space, 0, 960);
+    let before = b.vm.frames().free() - b.vm.frames().reserve();
+    let stored = (0..960).take_while(|n| space.fault(crate::testing::page(*n), crate::Access::Write).is_ok()).count();
+    assert_eq!(map.len(), 0);
+    assert!(stored as u64 > before, "{stored} pages where {before} were free: stacks' frames are memory too");
+}
+
+#[test]
+fn the_addresses_of_idle_stacks_are_no_reason_to_refuse_a_range() {
+    let b = boot(8192, 1);
+    let map = map(&b);
+    drop((0..KEEP / 2).map(|_| map.stack().unwrap()).collect::<Vec<_>>());
+    assert_eq!(map.len(), KEEP / 2, "they are kept");
+    let all = map.buffer(KERNEL.len() - 2 * PAGE_SIZE).map(|r| r.range().len());
+    assert_eq!(all, Ok(KERNEL.len() - 2 * PAGE_SIZE));
+}

@@ -1,0 +1,138 @@
+//! Frames, runs of frames and slabs against a record of who has what: nothing is handed out twice, what is handed out keeps
+//! what its owner wrote, and everything comes back.
+
+use crate::Input;
+use quire_hosted::{Account, Cpu, Hosted, Settings};
+use quire_vm::frames::{Contiguous, Fill, For, Frame};
+use quire_vm::{PAGE_SIZE, Phys, Vm};
+use std::alloc::Layout;
+use std::ptr::NonNull;
+
+std::thread_local! {
+    /// A machine for all inputs, and what it has when nothing is under way: each gives everything back. Few enough frames that
+    /// an input can take them all.
+    static VM: (&'static Vm<Hosted>, Account) = {
+        let vm = Hosted::boot(Settings { cpus: 1, frames: 1500, ..Settings::default() });
+        let _cpu = Cpu::attach(vm, 0);
+        (vm, Account::of(vm))
+    };
+}
+
+/// What an input has.
+enum Held {
+    Frame(Frame),
+    /// Frames, log2 of their number.
+    Run(Frame, u8),
+    /// Frames, their number.
+    Contiguous(Frame, u64),
+    Object(NonNull<u8>, Layout),
+}
+
+impl Held {
+    /// Where it lies, as bytes of the machine's memory.
+    fn bytes(&self, vm: &Vm<Hosted>) -> (*mut u8, usize) {
+        let at = |f: &Frame| vm.machine().frame_ptr(f.pfn());
+        match self {
+            Held::Frame(f) => (at(f), PAGE_SIZE as usize),
+            Held::Run(f, order) => (at(f), (PAGE_SIZE as usize) << order),
+            Held::Contiguous(f, n) => (at(f), (PAGE_SIZE * n) as usize),
+            Held::Object(at, layout) => (at.as_ptr(), layout.size()),
+        }
+    }
+
+    /// Its first and last bytes say whose it is.
+    fn stamp(&self, vm: &Vm<Hosted>, tag: u8) {
+        let (at, len) = self.bytes(vm);
+        // SAFETY: it is ours, and so long.
+        unsafe {
+            at.write(tag);
+            at.add(len - 1).write(tag);
+        }
+    }
+
+    fn give_back(self, vm: &'static Vm<Hosted>, tag: u8) {
+        let (at, len) = self.bytes(vm);
+        // SAFETY: it is ours, and so long.
+        let found = unsafe { (at.read(), at.add(len - 1).read()) };
+        assert_eq!(found, (tag, tag), "somebody else wrote to what is held");
+        match self {
+            Held::Frame(f) => vm.free_frame(f),
+            Held::Run(f, order) => vm.free_run(f, order),
+            Held::Contiguous(f, n) => vm.free_contiguous(f, n),
+            // SAFETY: from `alloc` with this layout, not used any more.
+            Held::Object(at, layout) => unsafe { vm.heap().free(vm, at, layout) },
+        }
+    }
+}
+
+/// The bytes are allocations, and which of them ends when.
+pub fn run(data: &[u8]) {
+    let vm = VM.with(|(vm, _)| *vm);
+    let _cpu = Cpu::attach(vm, 0);
+    let input = &mut Input::new(data);
+    let mut held: Vec<(Held, u8)> = Vec::new();
+    let mut tag = 0u8;
+    while !input.is_over() {
+        let on_behalf = if input.byte() & 1 == 0 { For::User } else { For::Kernel };
+        let new = match input.below(8) {
+            0 => {
+                let fill = if input.byte() & 1 == 0 { Fill::Zeroed } else { Fill::Any };
+                vm.alloc_frame(fill, on_behalf).ok().map(|f| {
+                    let bytes = vm.machine().frame_ptr(f.pfn());
+                    // SAFETY: the frame is ours.
+                    let zero = (0..PAGE_SIZE as usize).all(|i| unsafe { bytes.add(i).read() } == 0);
+                    assert!(fill == Fill::Any || zero, "a frame that is asked for empty is empty");
+                    Held::Frame(f)
+                })
+            }
+            1 => {
+                let order = input.byte() % 12;
+                vm.alloc_run(order, on_behalf).ok().map(|f| {
+                    assert!(f.pfn().0.is_multiple_of(1 << order), "a run is aligned to its size");
+                    Held::Run(f, order)
+                })
+            }
+            2 => {
+                let n = u64::from(input.short() % 600);
+                vm.alloc_contiguous(Contiguous::anywhere(n), on_behalf).ok().map(|f| Held::Contiguous(f, n))
+            }
+            3 | 4 => {
+                let align = 1usize << (input.byte() % 13);
+                let layout = Layout::from_size_align(1 + usize::from(input.short()) % 9000, align).expect("a layout");
+                vm.heap().alloc(vm, layout).ok().map(|at| {
+                    assert!(at.addr().get().is_multiple_of(align), "an object is aligned as it was asked for");
+                    Held::Object(at, layout)
+                })
+            }
+            5 => {
+                for _ in 0..input.byte() {
+                    match held.len() {
+                        0 => break,
+                        n => {
+                            let (which, tag) = held.swap_remove(input.below(n));
+                            which.give_back(vm, tag);
+                        }
+                    }
+                }
+                None
+            }
+            6 => {
+                vm.drain_magazines();
+                None
+            }
+            _ => {
+                if let Some((which, tag)) = held.pop() {
+                    which.give_back(vm, tag);
+                }
+                None
+            }
+        };
+        if let Some(new) = new {
+            tag = tag.wrapping_add(1);
+            new.stamp(vm, tag);
+            held.push((new, tag));
+        }
+    }
+    held.into_iter().for_each(|(which, tag)| which.give_back(vm, tag));
+    VM.with(|(vm, before)| before.assert_settled(vm));
+}

@@ -1,0 +1,45 @@
+//! What the fuzzers run. A *target* is an ordinary function of bytes that panics where something is wrong; nothing here knows
+//! a fuzzer. `fuzz/` at the root of the repository binds each to libFuzzer, and holds the corpora, which `tests/corpus.rs`
+//! replays on any toolchain.
+//!
+//! Readers of foreign formats get the bytes as they are. The parts of the memory core get them as a list of operations
+//! ([`Input`]), done beside a simple model that must agree.
+#![deny(missing_docs)]
+
+mod archive;
+mod elf;
+mod frames;
+mod index;
+mod input;
+mod map;
+mod script;
+mod tables;
+
+pub use input::Input;
+
+/// A target: its name, and what it does with some bytes.
+pub struct Target {
+    /// What `./quire fuzz` calls it; its corpus is the directory of that name.
+    pub name: &'static str,
+    /// Panics where something is wrong.
+    pub run: fn(&[u8]),
+}
+
+/// All of them.
+pub const TARGETS: &[Target] = &[
+    Target { name: "cpio", run: archive::run },
+    Target { name: "elf", run: elf::run },
+    Target { name: "frames", run: frames::run },
+    Target { name: "index", run: index::run },
+    Target { name: "map", run: map::run },
+    Target { name: "script", run: script::run },
+    Target { name: "tables", run: tables::run },
+];
+
+/// The target of that name.
+///
+/// # Panics
+/// Where there is none.
+pub fn target(name: &str) -> &'static Target {
+    TARGETS.iter().find(|t| t.name == name).unwrap_or_else(|| panic!("no fuzz target is called {name}"))
+}

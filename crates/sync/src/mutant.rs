@@ -1,0 +1,31 @@
+//! Steps of this crate's protocols that models leave out; see [`mutants!`](crate::mutants!).
+
+crate::mutants! {
+    /// A step that can be left out; each names the protocol and the step.
+    pub enum Mutant {
+        /// Epoch: what a reader looks at may be read before its pin is visible.
+        PinNoFence,
+        /// Epoch: the epoch advances past readers that are pinned in an older one.
+        AdvancePastReaders,
+        /// Epoch: who retires and advances never fences: slots may be read before the unlinking is visible.
+        AdvanceNoFence,
+        /// Epoch: what was retired is freed one epoch later, not two.
+        FreedTooSoon,
+        /// Epoch: a reader that unpins inside another pin ends both.
+        NestedPinEnds,
+        /// Spin lock: it is taken by a look and a store.
+        LockNotAtomic,
+        /// Spin lock: what the holder wrote need not be visible to the next one.
+        UnlockRelaxed,
+        /// Mutex: who waits for it is not told when it is free.
+        UnlockTellsNobody,
+        /// Wait queue: a waiter looks at its condition before it is listed, and not after.
+        LookBeforeListed,
+        /// Wait queue: a waiter's look may come before it can be seen as waiting.
+        WaitNoFence,
+        /// Wait queue: a waker looks for waiters before its change is visible.
+        WakeNoFence,
+        /// Wait queue: a wake-up that chose a waiter which ends for another reason is lost.
+        WakeNotPassedOn,
+    }
+}

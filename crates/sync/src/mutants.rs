@@ -1,0 +1,50 @@
+//! Switches that leave one step of a protocol out, so that the model checkers can be seen to notice.
+
+/// Declares a crate's `Mutant`, a value for each step that can be left out, with `mutant(m)`, which asks whether step `m` is to be
+/// left out, and `set_mutant`, by which a model's test says so.
+///
+/// Outside the checkers' builds `mutant` is constant false, and the switches are compiled away.
+#[macro_export]
+macro_rules! mutants {
+    ($(#[$about:meta])* pub enum Mutant { $($(#[$doc:meta])* $name:ident,)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Mutant {
+            $($(#[$doc])* $name,)*
+        }
+
+        #[cfg(any(loom, shuttle))]
+        mod switch {
+            use super::Mutant;
+            use core::cell::Cell;
+
+            // Both checkers run all threads of a model on the operating-system thread of its test; and this is no atomic of
+            // theirs, so that reading it is no step of the model.
+            std::thread_local! {
+                static ON: Cell<Option<Mutant>> = const { Cell::new(None) };
+            }
+
+            /// Whether the step that `m` names is to be left out.
+            pub fn mutant(m: Mutant) -> bool {
+                ON.get() == Some(m)
+            }
+            #[cfg(test)]
+            /// Leaves out `m` (or nothing) from now on, in models that run on this thread of the system.
+            pub fn set_mutant(m: Option<Mutant>) {
+                ON.set(m);
+            }
+        }
+        #[cfg(any(loom, shuttle))]
+        pub use switch::mutant;
+        #[cfg(all(test, any(loom, shuttle)))]
+        pub use switch::set_mutant;
+
+        /// Whether the step that `m` names is to be left out: never, outside models.
+        #[cfg(not(any(loom, shuttle)))]
+        #[inline(always)]
+        pub const fn mutant(m: Mutant) -> bool {
+            let _named = m;
+            false
+        }
+    };
+}

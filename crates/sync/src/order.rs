@@ -1,0 +1,192 @@
+//! In which order locks are taken, learned as the program runs: the part of Contract C6 that [`Rank`](crate::Rank) does not
+//! decide. Debug builds on threads of the host only.
+//!
+//! Ranks order spin locks of different kinds. What they leave open is checked here: two spin locks of one rank, by their
+//! addresses, and sleeping locks, which have no ranks, by the types that they guard (two of one type by their addresses). Who
+//! takes one lock while it holds another adds an arrow; an arrow that closes a circle is a deadlock that needs only the
+//! right moment, so the first run that draws it fails, and shows where each arrow of the circle was drawn first.
+
+use crate::trace::Trace;
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What stands at an arrow's ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Node {
+    /// Every spin lock of this rank.
+    Rank(u8),
+    /// Every sleeping lock around this type.
+    Type(&'static str),
+    /// The lock at this address, while it is there.
+    Lock(usize),
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Node::Rank(rank) => write!(f, "a spin lock of rank {rank}"),
+            Node::Type(name) => write!(f, "a mutex around {name}"),
+            Node::Lock(at) => write!(f, "the lock at {at:#x}"),
+        }
+    }
+}
+
+/// `from` was held when `to` was taken.
+#[derive(Clone)]
+struct Arrow {
+    from: Node,
+    to: Node,
+    seen: Trace,
+}
+
+/// Arrows that are remembered; the oldest give way.
+const MOST: usize = 512;
+/// Locks of a circle, at most.
+const LONGEST: usize = 8;
+
+struct Arrows {
+    list: [Option<Arrow>; MOST],
+    next: usize,
+}
+
+/// The arrows of a program, behind a lock that is none of those that are watched.
+struct Graph {
+    busy: AtomicBool,
+    arrows: UnsafeCell<Arrows>,
+}
+
+// SAFETY: the arrows are reached only while `busy` is ours.
+unsafe impl Sync for Graph {}
+
+static GRAPH: Graph =
+    Graph { busy: AtomicBool::new(false), arrows: UnsafeCell::new(Arrows { list: [const { None }; MOST], next: 0 }) };
+/// Arrows between single locks exist, so that a lock that goes must be looked for.
+static SINGLE: AtomicBool = AtomicBool::new(false);
+
+impl Graph {
+    fn with<R>(&self, f: impl FnOnce(&mut Arrows) -> R) -> R {
+        let _here = crate::preempt_off();
+        while self.busy.swap(true, Ordering::Acquire) {
+            core::hint::spin_loop();
+        }
+        // SAFETY: `busy` is ours.
+        let out = f(unsafe { &mut *self.arrows.get() });
+        self.busy.store(false, Ordering::Release);
+        out
+    }
+
+    /// `None` where somebody is at it: for callers that need not know.
+    fn try_with<R>(&self, f: impl FnOnce(&mut Arrows) -> R) -> Option<R> {
+        let _here = crate::preempt_off();
+        if self.busy.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        // SAFETY: `busy` is ours.
+        let out = f(unsafe { &mut *self.arrows.get() });
+        self.busy.store(false, Ordering::Release);
+        Some(out)
+    }
+}
+
+impl Arrows {
+    fn known(&self, from: Node, to: Node) -> Option<&Arrow> {
+        self.list.iter().flatten().find(|a| a.from == from && a.to == to)
+    }
+
+    /// Follows arrows from `at` to `goal`; `path` gets those that lead there.
+    fn path<'a>(&'a self, at: Node, goal: Node, path: &mut [Option<&'a Arrow>]) -> bool {
+        let Some((here, rest)) = path.split_first_mut() else { return false };
+        for arrow in self.list.iter().flatten().filter(|a| a.from == at) {
+            *here = Some(arrow);
+            if arrow.to == goal || self.path(arrow.to, goal, rest) {
+                return true;
+            }
+        }
+        *here = None;
+        false
+    }
+
+    fn draw(&mut self, from: Node, to: Node) {
+        let at = self.next;
+        self.list[at] = Some(Arrow { from, to, seen: Trace::here() });
+        self.next = (at + 1) % MOST;
+    }
+
+    /// The circle that the arrow would close; else it is there from now on.
+    fn add(&mut self, from: Node, to: Node) -> Option<Circle> {
+        if self.known(from, to).is_some() {
+            return None;
+        }
+        let mut path = [None; LONGEST];
+        if self.path(to, from, &mut path) {
+            return Some(Circle { from, to, others: path.map(|a: Option<&Arrow>| a.cloned()), now: Trace::here() });
+        }
+        self.draw(from, to);
+        None
+    }
+}
+
+/// A circle, and where each of its arrows was drawn.
+struct Circle {
+    from: Node,
+    to: Node,
+    others: [Option<Arrow>; LONGEST],
+    now: Trace,
+}
+
+impl fmt::Display for Circle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "lock order (Contract C6): {} is taken while {} is held", self.to, self.from)?;
+        for arrow in self.others.iter().flatten() {
+            writeln!(f, "before, {} was taken while {} was held:\n{}", arrow.to, arrow.from, arrow.seen)?;
+        }
+        write!(f, "now:\n{}", self.now)
+    }
+}
+
+/// The caller holds `from` and is about to wait for `to`.
+///
+/// # Panics
+/// Where they, or others between them, were taken the other way round before.
+pub(crate) fn after(from: Node, to: Node) {
+    if matches!(from, Node::Lock(_)) {
+        SINGLE.store(true, Ordering::Relaxed);
+    }
+    if let Some(circle) = GRAPH.with(|arrows| arrows.add(from, to)) {
+        panic!("{circle}");
+    }
+}
+
+/// A bit for each pair of ranks whose arrow is drawn.
+static RANKS: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+
+/// A spin lock of rank `to` is taken while one of rank `from` is held, as the ranks want it: only where that was first is noted,
+/// for whoever does it the other way round.
+pub(crate) fn ranks(from: u8, to: u8) {
+    let (word, bit) = (&RANKS[usize::from(from) * 4 + usize::from(to) / 64], 1 << (to % 64));
+    if word.load(Ordering::Relaxed) & bit == 0
+        && word.fetch_or(bit, Ordering::Relaxed) & bit == 0
+        && GRAPH.try_with(|arrows| arrows.draw(Node::Rank(from), Node::Rank(to))).is_none()
+    {
+        word.fetch_and(!bit, Ordering::Relaxed);
+    }
+}
+
+/// Where a spin lock of rank `to` was first taken while one of rank `from` was held.
+pub(crate) fn first(from: u8, to: u8) -> Option<Trace> {
+    GRAPH.try_with(|arrows| arrows.known(Node::Rank(from), Node::Rank(to)).map(|a| a.seen.clone())).flatten()
+}
+
+/// The lock at `at` goes; another may come to lie there.
+pub(crate) fn forget(at: usize) {
+    if SINGLE.load(Ordering::Relaxed) {
+        GRAPH.with(|arrows| {
+            for place in &mut arrows.list {
+                if place.as_ref().is_some_and(|a| a.from == Node::Lock(at) || a.to == Node::Lock(at)) {
+                    *place = None;
+                }
+            }
+        });
+    }
+}

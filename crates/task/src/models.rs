@@ -1,0 +1,10 @@
+//! Models of this crate's protocols under loom and shuttle, on the production code: `RUSTFLAGS="--cfg loom" cargo test --release
+//! -p quire-task --lib`, and the same with `shuttle`.
+//!
+//! [`machine`] is a computer of two CPUs whose threads have a checker's thread each for a stack.
+
+mod futex;
+mod ids;
+mod machine;
+mod threads;
+mod timers;

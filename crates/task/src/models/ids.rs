@@ -1,0 +1,69 @@
+//! Process ids: lookups against what a number ceases to name, and who holds it.
+
+use super::machine::with_memory;
+use crate::IdTable;
+use crate::ids::CHUNK_BYTES;
+use quire_sync::atomic::{AtomicBool, Ordering};
+use quire_sync::explore::{Arc, thread};
+use quire_sync::hooks::threads::set_cpu;
+use quire_sync::protocol;
+use std::ptr::{self, NonNull};
+
+/// A table of two numbers, for two CPUs.
+fn with_table(f: impl FnOnce(&'static IdTable<AtomicBool, (), ()>)) {
+    with_memory(IdTable::<AtomicBool, (), ()>::bytes(2, 2), |memory| {
+        with_memory(CHUNK_BYTES, |chunk| {
+            // SAFETY: the memory is there as long as the table is used.
+            let table = unsafe { IdTable::new(memory, 2, 2) };
+            set_cpu(0);
+            let id = table.allocate(&mut || Some(chunk));
+            assert_eq!(id, Ok(1));
+            // SAFETY: `f` ends before the table does, and with it all threads.
+            f(unsafe { &*ptr::from_ref(&table) });
+        });
+    });
+}
+
+/// A number ceases to name a thread while somebody looks it up.
+fn lookup_against_exit() {
+    with_table(|table| {
+        let alive = Arc::new(AtomicBool::new(true));
+        table.set_thread(1, Some(NonNull::from(&*alive)));
+        let t = thread::spawn(move || {
+            set_cpu(1);
+            table.thread(1, |alive| alive.load(Ordering::Relaxed))
+        });
+        table.set_thread(1, None);
+        // As if it were freed.
+        alive.store(false, Ordering::Relaxed);
+        assert_ne!(t.join().unwrap(), Some(false), "a name is used after it was taken away");
+    });
+}
+
+protocol! {
+    who_finds_a_thread_by_its_number_has_it = lookup_against_exit, Some(3);
+    LookupUnlocked: "a name is used after it was taken away";
+}
+
+/// Two hold a number for a while; its first holder lets go last.
+fn hold_against_hold() {
+    with_table(|table| {
+        let for_a_while = move || {
+            table.hold(1);
+            table.release(1)
+        };
+        let t = thread::spawn(move || {
+            set_cpu(1);
+            for_a_while()
+        });
+        let mine = for_a_while();
+        let theirs = t.join().unwrap();
+        assert!(!mine && !theirs, "a number is freed under its holder");
+        assert!(table.release(1), "a number is freed under its holder");
+    });
+}
+
+protocol! {
+    a_number_is_freed_by_its_last_holder = hold_against_hold, Some(3);
+    HoldNotAtomic: "a number is freed under its holder";
+}

@@ -1,0 +1,70 @@
+//! Parking, hand-over, stealing, and CPUs that go idle.
+
+use super::machine::{A, Cast, make_b};
+use quire_sync::atomic::{AtomicBool, Ordering};
+use quire_sync::explore::Arc;
+use quire_sync::protocol;
+
+/// A thread sleeps until a flag is up, which the other CPU raises before it wakes the thread.
+fn park_against_wake(hands_over: bool) {
+    let flag = Arc::new(AtomicBool::new(false));
+    let seen = flag.clone();
+    let cast = Cast::new().interrupt(1, move |machine, s| {
+        seen.store(true, Ordering::Relaxed);
+        if hands_over {
+            s.hand_over(machine.thread(A));
+        } else {
+            s.unpark(machine.thread(A));
+        }
+    });
+    cast.run(|_, s| {
+        while !flag.load(Ordering::Relaxed) {
+            s.park(None);
+        }
+    });
+}
+
+protocol! {
+    a_thread_that_parks_is_always_woken_and_runs_on_one_cpu = || park_against_wake(false), Some(2);
+    ParkOverToken: "a wake-up was lost";
+    PlaceBeforeLeft: "two CPUs";
+    QueueWithoutKick: "a wake-up was lost";
+}
+protocol! {
+    a_thread_that_is_handed_over_runs_on_one_cpu = || park_against_wake(true), Some(2);
+    HandOverBeforeLeft: "two CPUs";
+}
+
+/// A thread gives way to another on its CPU, while the other CPU has nothing to do.
+fn steal_against_switch() {
+    Cast::new().b(|_, _| ()).run(|machine, s| {
+        make_b(machine, s, 0);
+        s.yield_now();
+    });
+}
+
+protocol! {
+    a_thread_is_stolen_once_it_has_left_its_cpu = steal_against_switch, Some(2);
+    StealBeforeLeft: "two CPUs";
+    #[cfg(loom)]
+    LeftRelaxed: "two CPUs";
+}
+
+/// A busy thread makes another on its own CPU, and does not give way: whoever is idle, or about to be, has to come for it.
+fn offer_against_idle() {
+    let done = Arc::new(AtomicBool::new(false));
+    let tell = done.clone();
+    Cast::new().b(move |_, _| tell.store(true, Ordering::Release)).run(|machine, s| {
+        make_b(machine, s, 0);
+        machine.wait_busily(|| done.load(Ordering::Acquire));
+    });
+}
+
+protocol! {
+    a_thread_that_waits_is_taken_by_a_cpu_that_goes_idle = offer_against_idle, Some(2);
+    LookBeforeIdle: "a wake-up was lost";
+    #[cfg(loom)]
+    IdleNoFence: "a wake-up was lost";
+    #[cfg(loom)]
+    OfferNoFence: "a wake-up was lost";
+}

@@ -1,0 +1,58 @@
+//! Changes of the map against faults in what stays: protection, clipping.
+
+use super::*;
+use crate::types::Prot;
+
+/// C3: the right to store is taken away while a thread stores.
+fn protect_against_store() {
+    // Without a table page: what is there already is locked by the writer, and needs no fence.
+    beside(
+        World::private(1),
+        |w| store(&w.space, 0, 2),
+        |w| {
+            w.space.protect(ONE, Prot::READ).unwrap();
+            load(&w.space, 0)
+        },
+        |w, _, then| {
+            let pmap = w.space.pmap();
+            let mut leaves = pmap.peek(page(0)).into_iter().chain(pmap.cached(page(0)));
+            assert!(!leaves.any(|l| l.prot.contains(Prot::WRITE)), "what is read-only can be stored into");
+            assert_eq!(load(&w.space, 0), then, "what is read-only changes");
+        },
+    );
+}
+
+protocol! {
+    what_was_made_read_only_does_not_change = protect_against_store, Some(2);
+    NoStaleCheck: "what is read-only can be stored into";
+    #[cfg(loom)]
+    NoFenceAfterMark: "what is read-only can be stored into";
+}
+
+/// C3: a mapping loses its middle while threads use its ends.
+fn clip_against_use() {
+    let w = World::private(3);
+    store(&w.space, 0, 1);
+    store(&w.space, 1, 2);
+    beside(
+        w,
+        |w| {
+            store(&w.space, 2, 3);
+            load(&w.space, 0)
+        },
+        |w| w.space.unmap(VirtRange { start: page(1), end: page(2) }).unwrap(),
+        |w, seen, _| {
+            assert_eq!(
+                (seen, load(&w.space, 2)),
+                (Some(1), Some(3)),
+                "what stays is missed while its mapping is clipped"
+            );
+            assert_eq!(load(&w.space, 1), None, "what was unmapped is there");
+            assert_eq!(w.space.stats().resident_pages, 2);
+        },
+    );
+}
+
+protocol! {
+    what_stays_of_a_mapping_that_is_clipped_is_there_all_the_time = clip_against_use, Some(1);
+}

@@ -1,0 +1,51 @@
+//! What pageout takes that is no page of anybody's: page tables of idle spaces, and what layers above keep for later.
+//!
+//! Page tables are a cache of the map: dropped, they cost a fault or some, no write. In each round of a pass a few spaces that
+//! nobody has run for a second lose theirs. Where pages are not enough, so do all that no CPU runs, except that tables which
+//! came back within a second of such a drop stay: programs that together need more than there is are told so, instead of
+//! taking each other's tables for ever.
+
+use super::Hands;
+use crate::machine::Machine;
+use crate::map::Which;
+use crate::vm::Vm;
+
+/// Spaces that a round of a pass looks at.
+const SOME: usize = if cfg!(any(loom, shuttle)) { 0 } else { 8 };
+
+/// Whether the last resort goes over all spaces. The models of pageout are of pages.
+const ALL: bool = !cfg!(any(loom, shuttle));
+
+/// Somebody who keeps memory for later, and gives it back when memory is short.
+pub trait Reclaim: Send + Sync {
+    /// Gives back what it keeps; returns whether anything came. Does not sleep; called where a fault may be served.
+    fn reclaim(&self) -> bool;
+}
+
+impl<M: Machine> Vm<M> {
+    /// From now on pageout asks `keeper` when memory is short; who was told before is not asked any more.
+    pub fn reclaim_from(&self, keeper: &'static dyn Reclaim) {
+        *self.pageout().keeper.lock() = Some(keeper);
+    }
+
+    /// Page tables of some spaces that nobody has run for long; returns how many table pages went.
+    pub(super) fn drop_idle_tables(&'static self, hands: &mut Hands) -> u64 {
+        self.drop_tables(&mut hands.spaces, SOME, Which::Idle)
+    }
+
+    /// All that can go without a look at a page; returns whether anything came back.
+    pub(super) fn take_kept(&'static self, hands: &mut Hands) -> bool {
+        let spaces = if ALL { self.spaces() } else { 0 };
+        let tables = self.drop_tables(&mut hands.spaces, spaces, Which::NotRunning);
+        let given = self.ask_keeper();
+        // Where whoever waits counts them.
+        self.drain_caches();
+        tables != 0 || given
+    }
+
+    /// Lets the keeper give back what it keeps; returns whether anything came.
+    pub(super) fn ask_keeper(&self) -> bool {
+        let keeper = *self.pageout().keeper.lock();
+        keeper.is_some_and(|k| k.reclaim())
+    }
+}

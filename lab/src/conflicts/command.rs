@@ -1,0 +1,101 @@
+//! `quire-lab conflicts`.
+
+use super::operation::{ALL, named};
+use super::report::{Counts, last_line, text};
+use super::sim::Tasks;
+use super::verdict::{Judged, Verdict, judge, unmet};
+use super::world::CPUS;
+use super::{Case, cases, html, scale};
+use crate::Failure;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What is asked for.
+#[derive(Default)]
+pub struct Options {
+    /// Operations of which each case has one; none: all.
+    pub operations: Vec<String>,
+    /// Where a page goes.
+    pub html: Option<PathBuf>,
+    /// Instead of the matrix: lines that move, by how many CPUs there are.
+    pub scale: bool,
+}
+
+/// Measures and judges `cases`, and says of each that it is done. Cases of one operation and state are done one after the other,
+/// on one scheduler's CPUs; as many such rows at once as the host has CPUs, which changes nothing: each has machines of its own.
+pub fn run(cases: &[Case], done: &(dyn Fn() + Sync)) -> Result<Vec<Judged>, Failure> {
+    let rows: Vec<&[Case]> = cases.chunk_by(|a, b| a.a.name == b.a.name && a.state == b.state).collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut mine = Vec::new();
+        while let Some((n, row)) = rows.get(next.fetch_add(1, Ordering::Relaxed)).map(|r| (r.as_ptr().addr(), r)) {
+            let tasks = Tasks::boot(CPUS);
+            for case in *row {
+                mine.push((n, judge(*case, &case.run(tasks)?)));
+                done();
+            }
+        }
+        Ok::<_, Failure>(mine)
+    };
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut all = std::thread::scope(|s| {
+        let threads: Vec<_> = (0..workers).map(|_| s.spawn(work)).collect();
+        let mut all = Vec::with_capacity(cases.len());
+        for thread in threads {
+            all.extend(thread.join().unwrap_or_else(|why| std::panic::resume_unwind(why))?);
+        }
+        Ok::<_, Failure>(all)
+    })?;
+    // Back in the order of the cases, which lie one after the other.
+    all.sort_by_key(|(row, _)| *row);
+    Ok(all.into_iter().map(|(_, judged)| judged).collect())
+}
+
+/// Prints the matrix; whether it is as the list says.
+pub fn command(options: &Options) -> Result<bool, Failure> {
+    if options.scale {
+        return scale::command();
+    }
+    if let Some(name) = options.operations.iter().find(|n| named(n).is_none()) {
+        let names: Vec<&str> = ALL.iter().map(|o| o.name).collect();
+        return Err(Failure::Tool(format!("there is no operation {name}; there are {}", names.join(", "))));
+    }
+    let asked = |name: &str| options.operations.is_empty() || options.operations.iter().any(|o| o == name);
+    let (pairs, cases) = cases();
+    let cases: Vec<Case> = cases.into_iter().filter(|c| asked(c.a.name) || asked(c.b.name)).collect();
+    let (n, shows) = (AtomicUsize::new(0), std::io::stderr().is_terminal());
+    let all = run(&cases, &|| {
+        let n = n.fetch_add(1, Ordering::Relaxed) + 1;
+        if shows {
+            eprint!("\r{n} of {} cases", cases.len());
+        }
+    })?;
+    if shows {
+        eprint!("\r\x1b[K");
+    }
+    let counts = Counts::of(&all);
+    let mut out = std::io::stdout().lock();
+    let mut right = all.iter().all(|j| j.verdict != Verdict::Wrong);
+    let mut say = |text: &str| {
+        // Whoever reads may have gone: then nobody misses the rest.
+        let _ = writeln!(out, "{text}");
+    };
+    say(&text(&all));
+    if options.operations.is_empty() {
+        for rate in unmet(&all) {
+            right = false;
+            say(&format!("GONE {}: once in {} operations, and nobody met it", rate.labels[0], rate.every.unwrap_or(0)));
+        }
+        say(&format!("{pairs} pairs of operations in a state; {} commute", cases.len()));
+    }
+    if let Some(path) = &options.html {
+        std::fs::write(path, html::page(&all)).map_err(|e| Failure::Tool(format!("{}: {e}", path.display())))?;
+    }
+    say(&format!(
+        "{} share nothing, {} only at stated rates, {} are listed, {} are not as listed",
+        counts.free, counts.amortised, counts.listed, counts.wrong
+    ));
+    say(&last_line(counts));
+    Ok(right)
+}

@@ -1,0 +1,154 @@
+//! What is known to be shared: which line, by which operations in which states, and why.
+//!
+//! A line that is shared and not listed fails the run. So does a listed one that is not shared any more: the list says what is,
+//! not what was.
+
+use super::measure::Line;
+use super::model::State;
+use super::operation::Operation;
+
+/// A line that operations share, though they commute.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected {
+    /// One operation is one of these; none: any.
+    pub a: &'static [&'static str],
+    /// The other one is one of these; none: any.
+    pub b: &'static [&'static str],
+    /// The states; none: all.
+    pub states: &'static [State],
+    /// What the line belongs to: any of these.
+    pub labels: &'static [&'static str],
+    /// A file of the source that writes it; empty: any.
+    pub by: &'static str,
+    /// How often: once in so many operations at most; `None`: as often as not.
+    pub every: Option<u32>,
+    /// Why, in a line.
+    pub reason: &'static str,
+}
+
+const ANY: &[&str] = &[];
+const EVERYWHERE: &[State] = &[];
+/// Whoever makes or takes apart a whole address space.
+const SPACES: &[&str] = &["fork", "exec", "exit"];
+
+const fn rate(
+    a: &'static [&'static str],
+    labels: &'static [&'static str],
+    by: &'static str,
+    every: u32,
+    reason: &'static str,
+) -> Expected {
+    Expected { a, b: ANY, states: EVERYWHERE, labels, by, every: Some(every), reason }
+}
+
+const fn always(
+    a: &'static [&'static str],
+    b: &'static [&'static str],
+    states: &'static [State],
+    labels: &'static [&'static str],
+    reason: &'static str,
+) -> Expected {
+    Expected { a, b, states, labels, by: "", every: None, reason }
+}
+
+/// The list.
+pub static EXPECTED: &[Expected] = &[
+    rate(
+        ANY,
+        &["epoch::Slot", "vm"],
+        "epoch.rs",
+        12,
+        "whoever has retired 64 structures looks at all CPUs' epochs and advances them; a change of a map retires a few",
+    ),
+    rate(
+        SPACES,
+        &["epoch::Slot", "vm"],
+        "epoch.rs",
+        5,
+        "the same; an address space retires some dozen when it is made or taken apart",
+    ),
+    rate(ANY, &["vm", "page"], "slab.rs", 32, "a CPU exchanges small structures with a slab's depot in batches"),
+    rate(
+        SPACES,
+        &["vm", "page", "backing"],
+        "slab.rs",
+        4,
+        "the same; a fork takes some twenty backings, of which a batch is sixteen",
+    ),
+    rate(&["pid-alloc", "thread-new"], &["id-directory"], "ids.rs", 128, "the table of numbers grows by 128"),
+    rate(
+        &["zero-fill"],
+        &["index-node"],
+        "index.rs",
+        64,
+        "a node of the page index holds 64 pages, and is linked into one above",
+    ),
+    always(
+        &["fork"],
+        &["fork"],
+        &[State::Threads],
+        &["space", "map-entry", "table", "page", "object", "backing"],
+        "a fork copies its process's map under the map's lock",
+    ),
+    always(
+        &["fork"],
+        &["read-fault"],
+        &[State::Threads],
+        &["space", "backing", "object"],
+        "a fork takes stores away, so the CPUs that run the process flush",
+    ),
+    always(
+        &["reclaim"],
+        &["reclaim", "fork"],
+        &[State::Threads, State::File, State::Parent],
+        &["page", "table", "object", "backing", "backing-parts", "space"],
+        "whose page is taken is found by its file's list of mappings, in their page tables",
+    ),
+    always(
+        &["reclaim"],
+        &["mmap", "mmap-fixed", "munmap", "exec", "exit"],
+        &[State::File],
+        &["object", "backing", "backing-parts", "page"],
+        "whose page is taken is found by its file's list of mappings, which these change",
+    ),
+    always(
+        &["reclaim"],
+        &["exit"],
+        &[State::Parent],
+        &["object", "backing", "page"],
+        "whose page is taken is found by its file's list of mappings, which an exit changes",
+    ),
+    always(
+        &["fork", "exit"],
+        &["fork", "exit"],
+        &[State::Anonymous, State::Parent],
+        &["object", "backing", "page"],
+        "memory that few processes show has one list of them, which each birth and each end changes",
+    ),
+    always(
+        &["copy-fault"],
+        &["fork", "exit"],
+        &[State::Parent],
+        &["object"],
+        "a copy asks whether anybody else shows the layer behind, which these change",
+    ),
+];
+
+impl Expected {
+    /// Whether it speaks of this pair in this state.
+    pub fn covers(&self, a: &Operation, b: &Operation, state: State) -> bool {
+        let has = |list: &[&str], o: &Operation| list.is_empty() || list.contains(&o.name);
+        (self.states.is_empty() || self.states.contains(&state))
+            && ((has(self.a, a) && has(self.b, b)) || (has(self.a, b) && has(self.b, a)))
+    }
+
+    /// Whether it speaks of this line.
+    pub fn names(&self, line: &Line) -> bool {
+        self.labels.contains(&line.label.as_str()) && line.by.contains(self.by)
+    }
+
+    /// Whether a line that was shared in `seen` of `rounds` rounds, of an operation of each side, is within what it says.
+    pub fn allows(&self, seen: u32, rounds: u32) -> bool {
+        self.every.is_none_or(|n| seen <= (2 * rounds).div_ceil(n) + 1)
+    }
+}

@@ -1,0 +1,117 @@
+//! One case for real: both sides do their operations again and again, in an order that a seed chooses, and each round says
+//! which lines one CPU wrote and the other touched.
+
+use super::model::{Outcome, State};
+use super::operation::{Act, Operation};
+use super::sim::Tasks;
+use super::world::World;
+use crate::Failure;
+use quire_sync::record::{Conflict, Record, scope};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Rounds before the first that counts: what is kept in stock is in stock then, and the epoch has come round.
+const WARM: u32 = 48;
+/// Rounds that count.
+pub const ROUNDS: u32 = 64;
+
+/// What a shared line is called: by the memory's owner, and by the source of what wrote it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Line {
+    /// The owner's name for it; empty where nobody owns it.
+    pub label: String,
+    /// Files of the source that wrote it.
+    pub by: String,
+}
+
+/// What was seen of a line in all rounds.
+#[derive(Clone, Default, Debug)]
+pub struct Seen {
+    /// Rounds in which it was shared.
+    pub rounds: u32,
+    /// The accesses of one such round, for people.
+    pub told: String,
+}
+
+/// What a case gave.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// Rounds that counted.
+    pub rounds: u32,
+    /// Lines that were shared in any.
+    pub lines: BTreeMap<Line, Seen>,
+    /// What the operations returned, by which of them came first.
+    pub results: BTreeMap<bool, BTreeSet<[String; 2]>>,
+}
+
+/// A short name: the last parts of a type's path.
+pub(super) fn short(label: &str) -> String {
+    let word = label.split('<').next().unwrap_or(label);
+    word.rsplit("::").take(2).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("::")
+}
+
+fn line_of(conflict: &Conflict) -> Line {
+    let file = |path: &str| path.rsplit_once("/src/").map_or(path, |(_, f)| f).to_owned();
+    let by: BTreeSet<String> =
+        conflict.accesses.iter().filter(|a| a.kind.writes()).map(|a| file(a.site.file())).collect();
+    Line { label: short(conflict.label()), by: by.into_iter().collect::<Vec<_>>().join(" ") }
+}
+
+/// Adds what a round shared.
+fn add(lines: &mut BTreeMap<Line, Seen>, record: &Record) {
+    let mut now: BTreeMap<Line, String> = BTreeMap::new();
+    for conflict in record.conflicts() {
+        now.entry(line_of(&conflict)).or_default().push_str(&conflict.to_string());
+    }
+    for (line, told) in now {
+        let seen = lines.entry(line).or_default();
+        seen.rounds += 1;
+        seen.told = told;
+    }
+}
+
+/// SplitMix64 (Steele et al. 2014).
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Does `a` on CPU 0 and `b` on CPU 1 in `state`, for `rounds` rounds that count.
+pub fn measure(tasks: Tasks, a: &Operation, b: &Operation, state: State, rounds: u32) -> Result<Measured, Failure> {
+    let mut acts: [Box<dyn Act>; 2] = [(a.act)(), (b.act)()];
+    let world = World::new(state, tasks, &mut |world, parent| {
+        acts.iter_mut().enumerate().try_for_each(|(side, act)| act.inherit(world, parent, side))
+    })?;
+    for (side, act) in acts.iter_mut().enumerate() {
+        world.cpu(side).run(|| act.set_up(&world, side))?;
+    }
+    let mut seed = 1;
+    let mut measured = Measured { rounds, lines: BTreeMap::new(), results: BTreeMap::new() };
+    for round in 0..WARM + rounds {
+        for (side, act) in acts.iter_mut().enumerate() {
+            world.cpu(side).run(|| act.ready(&world, side))?;
+        }
+        let swapped = random(&mut seed) & 1 == 1;
+        let mut results = [Outcome::Done; 2];
+        let mut both = || -> Result<(), Failure> {
+            for turn in 0..2 {
+                let side = turn ^ usize::from(swapped);
+                results[side] = world.cpu(side).run(|| acts[side].run(&world, side))?;
+            }
+            Ok(())
+        };
+        if round < WARM {
+            both()?;
+        } else {
+            let (done, record) = scope(both);
+            done?;
+            add(&mut measured.lines, &record);
+        }
+        measured.results.entry(swapped).or_default().insert(results.map(|r| format!("{r:?}")));
+        for (side, act) in acts.iter_mut().enumerate() {
+            world.cpu(side).run(|| act.settle(&world, side))?;
+        }
+    }
+    Ok(measured)
+}

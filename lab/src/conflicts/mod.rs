@@ -1,0 +1,86 @@
+//! The conflict matrix: operations that commute share no cache line that one of them writes.
+//!
+//! Every pair of operations is done in both orders on a [`model`] of what can be observed, in each of its states. Where both
+//! orders come to the same, the pair is a *case*: nobody chose it. Each case is then done for real ([`measure`](mod@measure)), on two virtual CPUs
+//! whose every access to shared memory is recorded. `docs/conflicts.md` says how to read what comes out, and how to add an
+//! operation.
+
+mod command;
+pub mod expected;
+mod fiber;
+mod html;
+pub mod measure;
+mod memory;
+pub mod model;
+pub mod operation;
+pub mod report;
+pub mod scale;
+mod sim;
+mod tasks;
+pub mod verdict;
+mod world;
+
+pub use command::{Options, command, run};
+
+use crate::Failure;
+use measure::{Measured, ROUNDS, measure};
+use model::{Model, Outcome, State};
+use operation::{ALL, Operation, Side};
+use sim::Tasks;
+
+/// Two operations that commute in a state.
+#[derive(Clone, Copy)]
+pub struct Case {
+    /// What CPU 0 does.
+    pub a: &'static Operation,
+    /// What CPU 1 does.
+    pub b: &'static Operation,
+    /// How their processes are related.
+    pub state: State,
+    /// What both return, whichever comes first.
+    pub results: [Outcome; 2],
+}
+
+/// Pairs of operations, each with itself and with every later one, in every state; and those of them that commute.
+pub fn cases() -> (usize, Vec<Case>) {
+    let mut pairs = 0;
+    let mut cases = Vec::new();
+    for state in State::ALL {
+        for (n, a) in ALL.iter().enumerate() {
+            for b in &ALL[n..] {
+                pairs += 1;
+                cases.extend(commute(a, b, state).map(|results| Case { a, b, state, results }));
+            }
+        }
+    }
+    (pairs, cases)
+}
+
+/// The results of both, where their order cannot be observed.
+fn commute(a: &Operation, b: &Operation, state: State) -> Option<[Outcome; 2]> {
+    let run = |first: (&Operation, Side), second: (&Operation, Side)| {
+        let mut model = Model::new(state);
+        let mut results = [Outcome::Gone; 2];
+        for (operation, side) in [first, second] {
+            results[side] = (operation.effect)(&mut model, side);
+        }
+        (results, model)
+    };
+    let (one, other) = (run((a, 0), (b, 1)), run((b, 1), (a, 0)));
+    (one == other).then_some(one.0)
+}
+
+impl Case {
+    /// Does it for real. An error where the results are not the model's, in either order.
+    pub fn run(&self, tasks: Tasks) -> Result<Measured, Failure> {
+        let measured = measure(tasks, self.a, self.b, self.state, ROUNDS)?;
+        let wanted = self.results.map(|r| format!("{r:?}"));
+        let both = measured.results.len() == 2;
+        if !both || measured.results.values().any(|r| r.len() != 1 || !r.contains(&wanted)) {
+            let (a, b) = (self.a.name, self.b.name);
+            let got = &measured.results;
+            return Err(Failure::Wrong(format!("{a} and {b}, {}: {got:?} instead of {wanted:?}", self.state.name())));
+        }
+        Ok(measured)
+    }
+}

@@ -1,0 +1,531 @@
+//! The reference model: what can be observed of operations, one after the other.
+//!
+//! It knows processes, what their addresses show, files, words, timers, run queues and numbers; it knows no page table, no lock
+//! and no list. Two operations *commute* in a state where both orders give both the same results and leave the same state behind
+//! (Clements et al., "The Scalable Commutativity Rule", 2013). What the specification leaves open is not told apart: which
+//! frame, which free address, which number and which structure of the kernel's somebody gets is [`Outcome::Fresh`], and what was got is named in
+//! the state after who asked for it.
+//!
+//! What is held to be observable, beyond results:
+//! - what each address of each process shows, what it allows, and which pages of objects are in memory (`mincore` tells);
+//! - who waits on a word, which timers are armed, which numbers are in use;
+//! - which thread runs on a CPU and in which order the others will: a run queue is first in, first out.
+//!
+//! Not the order of the page queues: they are approximate, and nobody can ask for it.
+
+use super::operation::Side;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// How an operation ended, as far as its caller is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It was done.
+    Done,
+    /// With this value.
+    Value(u64),
+    /// It got something; which one is left open.
+    Fresh,
+    /// The caller sleeps.
+    Sleeps,
+    /// The caller has ended before.
+    Gone,
+    /// It was refused.
+    Refused,
+}
+
+/// How the processes of the two CPUs are related.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum State {
+    /// Threads of one process.
+    Threads,
+    /// Processes that share nothing.
+    Apart,
+    /// Processes that map one file, as thousands do.
+    File,
+    /// Processes that share anonymous memory.
+    Anonymous,
+    /// Processes that were forked from one parent, which lives.
+    Parent,
+}
+
+impl State {
+    /// All, in the order in which they are shown.
+    pub const ALL: [State; 5] = [State::Threads, State::Apart, State::File, State::Anonymous, State::Parent];
+
+    /// The name that people type.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Threads => "threads",
+            State::Apart => "apart",
+            State::File => "file",
+            State::Anonymous => "anonymous",
+            State::Parent => "parent",
+        }
+    }
+
+    /// What the two have in common.
+    pub fn about(self) -> &'static str {
+        match self {
+            State::Threads => "threads of one process",
+            State::Apart => "processes that share nothing",
+            State::File => "processes that map one file, as thousands do",
+            State::Anonymous => "processes that share an anonymous region",
+            State::Parent => "processes with one parent, which lives",
+        }
+    }
+}
+
+/// A part of a process's addresses; each CPU's thread has its own.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Region {
+    /// Memory that was never touched.
+    Zero,
+    /// A shared mapping of a file.
+    File,
+    /// A private mapping of something, which a store copies.
+    Copy,
+    /// What a fixed mapping replaces.
+    Fixed,
+    /// What is unmapped.
+    Mapped,
+    /// What loses a right.
+    Writable,
+    /// What is given up.
+    Kept,
+    /// What may go when memory is short.
+    Lazy,
+    /// The heap, page by page.
+    Heap(u64),
+    /// What a mapping without an address got.
+    Anywhere,
+    /// A program that was executed.
+    Program,
+}
+
+/// Who asked for something whose name is left open.
+type By = Side;
+
+/// A thing that has pages.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Object {
+    File(Option<Side>),
+    Program(Option<Side>),
+    Shared,
+}
+
+/// What private memory holds of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Own {
+    Nothing,
+    Value(u64),
+    /// What it held, or nothing: left open until the next store.
+    GivenUp,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Shown {
+    Private(Own, Option<(Object, Side)>),
+    Shared(Object, Side),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Page {
+    shown: Shown,
+    writable: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Process {
+    threads: BTreeSet<Side>,
+    pages: BTreeMap<(Region, Side), Page>,
+    heap: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum ProcessName {
+    Initial(Side),
+    Parent,
+    Child(By),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Thread {
+    Program(usize),
+    Busy(usize),
+    Sleeper(Side),
+    Far(Side),
+    Waiter(Side),
+    New(By),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Cpu {
+    runs: Thread,
+    queue: VecDeque<Thread>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Word {
+    Own(Side),
+    Awaited(Side),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Clock {
+    Unarmed(Side),
+    Armed(Side),
+    Due(Side),
+}
+
+/// Everything that can be observed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Model {
+    shared: bool,
+    common_file: bool,
+    processes: BTreeMap<ProcessName, Process>,
+    of: [ProcessName; 2],
+    contents: BTreeMap<(Object, Side), u64>,
+    resident: BTreeSet<(Object, Side)>,
+    /// Frames that each side holds.
+    frames: [u32; 2],
+    queued: BTreeSet<Side>,
+    cpus: [Cpu; 4],
+    waiting: BTreeMap<Word, Vec<Thread>>,
+    armed: BTreeSet<Clock>,
+    fired: BTreeSet<Clock>,
+    numbers: BTreeMap<By, u32>,
+}
+
+/// What a side's store writes: sides write different things.
+pub fn stored(side: Side) -> u64 {
+    100 + side as u64
+}
+/// What a page of a side holds at first, where it holds anything.
+pub const CONTENT: u64 = 7;
+
+impl Model {
+    /// The two sides in `state`, before anything happens.
+    pub fn new(state: State) -> Model {
+        let one = state == State::Threads;
+        let common_file = state == State::File;
+        let of = if one { [ProcessName::Initial(0); 2] } else { [ProcessName::Initial(0), ProcessName::Initial(1)] };
+        let cpu = |n| Cpu { runs: Thread::Program(n), queue: VecDeque::from([Thread::Busy(n)]) };
+        let mut model = Model {
+            shared: state == State::Anonymous,
+            common_file,
+            processes: BTreeMap::new(),
+            of,
+            contents: BTreeMap::new(),
+            resident: BTreeSet::new(),
+            frames: [1; 2],
+            queued: BTreeSet::new(),
+            cpus: [cpu(0), cpu(1), cpu(2), cpu(3)],
+            waiting: BTreeMap::new(),
+            armed: BTreeSet::new(),
+            fired: BTreeSet::new(),
+            numbers: BTreeMap::new(),
+        };
+        let mut pages: BTreeMap<_, _> = (0..2).flat_map(|s| model.first_pages(s)).collect();
+        if state == State::Parent {
+            // What was the parent's is copied by value: that is what fork means.
+            for page in pages.values_mut() {
+                if let Shown::Private(own, behind @ Some(_)) = &mut page.shown {
+                    (*own, *behind) = (Own::Value(CONTENT), None);
+                }
+            }
+            model.processes.insert(ProcessName::Parent, Process { pages: pages.clone(), ..Process::default() });
+        }
+        for side in 0..2 {
+            let files = [model.file(side), Object::Program(model.owner(side))];
+            model.contents.extend(files.map(|f| ((f, side), CONTENT)));
+            model.resident.extend(files.map(|f| (f, side)));
+            // What a process has of the other side's regions is what they share.
+            let has = |region: Region, s: Side| {
+                s == side
+                    || match state {
+                        State::Threads | State::File | State::Parent => true,
+                        State::Anonymous => region == Region::Zero,
+                        State::Apart => false,
+                    }
+            };
+            let own = pages.iter().filter(|((r, s), _)| has(*r, *s)).map(|(at, page)| (*at, page.clone()));
+            let process = model.processes.entry(of[side]).or_default();
+            process.pages.extend(own);
+            process.threads.insert(side);
+            model.waiting.insert(Word::Awaited(side), vec![Thread::Waiter(side)]);
+            model.armed.extend([Clock::Armed(side), Clock::Due(side)]);
+        }
+        model
+    }
+
+    fn owner(&self, side: Side) -> Option<Side> {
+        (!self.common_file).then_some(side)
+    }
+    fn file(&self, side: Side) -> Object {
+        Object::File(self.owner(side))
+    }
+
+    fn first_pages(&self, side: Side) -> Vec<((Region, Side), Page)> {
+        let private = |own| Page { shown: Shown::Private(own, None), writable: true };
+        let zero = match self.shared {
+            true => Page { shown: Shown::Shared(Object::Shared, side), writable: true },
+            false => private(Own::Nothing),
+        };
+        let file = Page { shown: Shown::Shared(self.file(side), side), writable: false };
+        let copy = Page { shown: Shown::Private(Own::Nothing, Some((self.file(side), side))), writable: true };
+        let mut pages = vec![((Region::Zero, side), zero), ((Region::File, side), file), ((Region::Copy, side), copy)];
+        let touched = [Region::Fixed, Region::Mapped, Region::Writable, Region::Kept, Region::Lazy];
+        pages.extend(touched.map(|r| ((r, side), private(Own::Value(CONTENT)))));
+        pages
+    }
+
+    /// Whether the thread of `side` lives: what has ended does nothing.
+    fn lives(&self, side: Side) -> bool {
+        self.processes.get(&self.of[side]).is_some_and(|p| p.threads.contains(&side))
+    }
+
+    /// Does `f` with the process of `side`'s thread, if that lives.
+    fn by(&mut self, side: Side, f: impl FnOnce(&mut Process) -> Outcome) -> Outcome {
+        if !self.lives(side) {
+            return Outcome::Gone;
+        }
+        self.processes.get_mut(&self.of[side]).map_or(Outcome::Gone, f)
+    }
+
+    /// Does `f` where `side`'s thread lives.
+    fn alive(&mut self, side: Side, f: impl FnOnce(&mut Model) -> Outcome) -> Outcome {
+        if self.lives(side) { f(self) } else { Outcome::Gone }
+    }
+
+    /// `side` stores into its page of `region`.
+    pub fn store(&mut self, region: Region, side: Side) -> Outcome {
+        let mut to = None;
+        let done = self.by(side, |p| match p.pages.get_mut(&(region, side)) {
+            Some(Page { shown, writable: true }) => {
+                match shown {
+                    Shown::Private(own, _) => *own = Own::Value(stored(side)),
+                    Shown::Shared(object, of) => to = Some((*object, *of)),
+                }
+                Outcome::Done
+            }
+            _ => Outcome::Refused,
+        });
+        if let Some(page) = to {
+            self.contents.insert(page, stored(side));
+            self.resident.insert(page);
+        }
+        done
+    }
+
+    /// `side` loads from its page of `region`.
+    pub fn load(&mut self, region: Region, side: Side) -> Outcome {
+        let mut from = None;
+        let done = self.by(side, |p| match p.pages.get(&(region, side)).map(|p| &p.shown) {
+            Some(Shown::Private(Own::Value(v), _)) => Outcome::Value(*v),
+            Some(Shown::Private(_, Some(page))) => {
+                from = Some(*page);
+                Outcome::Done
+            }
+            Some(Shown::Private(..)) => Outcome::Value(0),
+            Some(Shown::Shared(object, of)) => {
+                from = Some((*object, *of));
+                Outcome::Done
+            }
+            None => Outcome::Refused,
+        });
+        match from {
+            Some(page) => {
+                self.resident.insert(page);
+                Outcome::Value(self.contents.get(&page).copied().unwrap_or(0))
+            }
+            None => done,
+        }
+    }
+
+    /// `side` maps empty memory, or the file that is shared, at `region`.
+    pub fn map(&mut self, region: Region, side: Side) -> Outcome {
+        let file = (self.common_file).then(|| (self.file(side), side));
+        self.by(side, |p| {
+            p.pages.insert((region, side), Page { shown: Shown::Private(Own::Nothing, file), writable: true });
+            if region == Region::Anywhere { Outcome::Fresh } else { Outcome::Done }
+        })
+    }
+
+    /// `side` unmaps `region`.
+    pub fn unmap(&mut self, region: Region, side: Side) -> Outcome {
+        self.by(side, |p| {
+            p.pages.remove(&(region, side));
+            Outcome::Done
+        })
+    }
+
+    /// `side` takes the right to store away from `region`.
+    pub fn protect(&mut self, region: Region, side: Side) -> Outcome {
+        self.by(side, |p| match p.pages.get_mut(&(region, side)) {
+            Some(page) => {
+                page.writable = false;
+                Outcome::Done
+            }
+            None => Outcome::Refused,
+        })
+    }
+
+    /// `side` gives the content of `region` up: at once, or when memory is short.
+    pub fn give_up(&mut self, region: Region, side: Side, at_once: bool) -> Outcome {
+        self.by(side, |p| match p.pages.get_mut(&(region, side)).map(|p| &mut p.shown) {
+            Some(Shown::Private(own, _)) => {
+                *own = if at_once { Own::Nothing } else { Own::GivenUp };
+                Outcome::Done
+            }
+            _ => Outcome::Refused,
+        })
+    }
+
+    /// The heap of `side`'s process grows by a page; the caller learns where it ends.
+    pub fn grow_heap(&mut self, side: Side) -> Outcome {
+        self.by(side, |p| {
+            p.heap += 1;
+            let page = Page { shown: Shown::Private(Own::Nothing, None), writable: true };
+            p.pages.insert((Region::Heap(p.heap), 0), page);
+            Outcome::Value(p.heap)
+        })
+    }
+
+    /// `side` forks: the child has a copy of everything.
+    pub fn fork(&mut self, side: Side) -> Outcome {
+        let mut child = None;
+        let done = self.by(side, |p| {
+            child = Some(Process { threads: BTreeSet::new(), ..p.clone() });
+            Outcome::Fresh
+        });
+        if let Some(child) = child {
+            self.processes.insert(ProcessName::Child(side), child);
+        }
+        done
+    }
+
+    /// `side` replaces its process's memory by a program; other threads of the process end.
+    pub fn exec(&mut self, side: Side) -> Outcome {
+        let program = (Object::Program(self.owner(side)), side);
+        self.by(side, |p| {
+            let page = Page { shown: Shown::Private(Own::Nothing, Some(program)), writable: true };
+            *p = Process {
+                threads: BTreeSet::from([side]),
+                pages: BTreeMap::from([((Region::Program, side), page)]),
+                heap: 0,
+            };
+            Outcome::Done
+        })
+    }
+
+    /// The process of `side` ends.
+    pub fn exit(&mut self, side: Side) -> Outcome {
+        self.alive(side, |m| {
+            m.processes.remove(&m.of[side]);
+            Outcome::Done
+        })
+    }
+
+    /// `side` takes a frame.
+    pub fn take_frame(&mut self, side: Side) -> Outcome {
+        self.alive(side, |m| {
+            m.frames[side] += 1;
+            Outcome::Fresh
+        })
+    }
+
+    /// `side` gives a frame back.
+    pub fn give_frame(&mut self, side: Side) -> Outcome {
+        self.alive(side, |m| {
+            m.frames[side] -= 1;
+            Outcome::Done
+        })
+    }
+
+    /// `side` puts its page into a queue.
+    pub fn enqueue_page(&mut self, side: Side) -> Outcome {
+        self.alive(side, |m| {
+            m.queued.insert(side);
+            Outcome::Done
+        })
+    }
+
+    /// `side` takes the frame of its page of the file.
+    pub fn reclaim(&mut self, side: Side) -> Outcome {
+        self.alive(side, |m| {
+            let page = (m.file(side), side);
+            m.resident.remove(&page);
+            Outcome::Done
+        })
+    }
+
+    /// `side`'s thread waits on its word; the next one on its CPU runs.
+    pub fn wait(&mut self, side: Side) -> Outcome {
+        self.alive(side, |m| {
+            m.waiting.entry(Word::Own(side)).or_default().push(Thread::Program(side));
+            let cpu = &mut m.cpus[side];
+            if let Some(next) = cpu.queue.pop_front() {
+                cpu.runs = next;
+            }
+            Outcome::Sleeps
+        })
+    }
+
+    /// `side` wakes the thread that waits on its other word.
+    pub fn wake(&mut self, side: Side) -> Outcome {
+        self.alive(side, |m| {
+            let woken = m.waiting.remove(&Word::Awaited(side)).unwrap_or_default();
+            let n = woken.len() as u64;
+            m.cpus[side].queue.extend(woken);
+            Outcome::Value(n)
+        })
+    }
+
+    /// `side` starts a thread, with a number.
+    pub fn spawn(&mut self, side: Side) -> Outcome {
+        self.alive(side, |m| {
+            *m.numbers.entry(side).or_default() += 1;
+            m.cpus[side].queue.push_back(Thread::New(side));
+            Outcome::Fresh
+        })
+    }
+
+    /// `side` wakes a sleeping thread: of its own CPU, or of another one.
+    pub fn unpark(&mut self, side: Side, far: bool) -> Outcome {
+        self.alive(side, |m| {
+            let (cpu, thread) = if far { (side + 2, Thread::Far(side)) } else { (side, Thread::Sleeper(side)) };
+            m.cpus[cpu].queue.push_back(thread);
+            Outcome::Done
+        })
+    }
+
+    /// `side` takes a number.
+    pub fn take_number(&mut self, side: Side) -> Outcome {
+        self.alive(side, |m| {
+            *m.numbers.entry(side).or_default() += 1;
+            Outcome::Fresh
+        })
+    }
+
+    /// `side` arms a timer.
+    pub fn arm(&mut self, side: Side) -> Outcome {
+        self.alive(side, |m| {
+            m.armed.insert(Clock::Unarmed(side));
+            Outcome::Done
+        })
+    }
+
+    /// `side` takes a timer back; the caller learns whether it was armed.
+    pub fn cancel(&mut self, side: Side) -> Outcome {
+        self.alive(side, |m| Outcome::Value(u64::from(m.armed.remove(&Clock::Armed(side)))))
+    }
+
+    /// A timer of `side`'s CPU is due.
+    pub fn fire(&mut self, side: Side) -> Outcome {
+        self.alive(side, |m| {
+            m.armed.remove(&Clock::Due(side));
+            m.fired.insert(Clock::Due(side));
+            Outcome::Done
+        })
+    }
+}

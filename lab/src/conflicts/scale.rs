@@ -1,0 +1,265 @@
+//! Lines that move from CPU to CPU for each operation, by how many CPUs there are: what scales moves as many with 256 as with 2.
+//!
+//! The CPUs take turns on one thread. A model of cache coherence, a line's holders and whether one has changed it, turns what
+//! was recorded into moves: a CPU fetches a line that another one has, or takes it away from others to write it.
+
+use super::measure::short;
+use crate::bench::transfers;
+use crate::{Failure, machine};
+use comfy_table::{Cell, CellAlignment, Table, presets};
+use quire_hosted::{Cpu, Hosted};
+use quire_sync::record::{Coherence, scope, unrecorded};
+use quire_vm::map::{Advice, MapRequest, Placement, Space, SpaceRef};
+use quire_vm::object::ObjectRef;
+use quire_vm::{Access, PAGE_SIZE, Prot, VirtRange, Vm};
+use std::collections::BTreeMap;
+
+/// How many CPUs are compared.
+pub const CPUS: [usize; 5] = [2, 4, 16, 64, 256];
+/// Operations that are counted, of all CPUs together, at least.
+const OPERATIONS: usize = 1024;
+/// Rounds that are recorded and do not count: until everybody has once had what only it uses.
+const WARM: usize = 2;
+/// Pages that a table page covers.
+const REGION: u64 = 512;
+const BASE: u64 = 0x5000_0000_0000;
+
+/// What CPUs do over and over.
+pub struct Workload {
+    /// What it is.
+    pub name: &'static str,
+    /// Whether a test holds it to move as many lines with many CPUs as with two.
+    pub held: bool,
+    /// What moves, with so many CPUs.
+    pub moves: fn(usize) -> Result<Moves, Failure>,
+}
+
+/// What moves from CPU to CPU.
+#[derive(Clone, Default, Debug)]
+pub struct Moves {
+    /// Lines for each operation.
+    pub lines: f64,
+    /// The same by whose they are, most first; none where the workload does not tell.
+    pub by: Vec<(&'static str, f64)>,
+}
+
+impl From<f64> for Moves {
+    fn from(lines: f64) -> Moves {
+        Moves { lines, by: Vec::new() }
+    }
+}
+
+/// All of them.
+pub const WORKLOADS: &[Workload] = &[
+    Workload { name: "zero-fill faults of threads of one process", held: true, moves: zero_fill },
+    Workload { name: "forks and exits", held: false, moves: fork_exit },
+    Workload { name: "execs of one shared program", held: false, moves: exec },
+    Workload { name: "faults on one shared file", held: false, moves: shared_file },
+    Workload { name: "mmap and munmap in one process", held: false, moves: |n| map_unmap(n, true) },
+    Workload { name: "  the same, one lock for the map", held: false, moves: |n| map_unmap(n, false) },
+    Workload { name: "a page into a queue", held: false, moves: |n| Ok(transfers::lines(n)?[1].into()) },
+    Workload { name: "  the same, one lock for the queue", held: false, moves: |n| Ok(transfers::lines(n)?[0].into()) },
+    Workload { name: "a frame taken or given back", held: false, moves: |n| Ok(transfers::lines(n)?[3].into()) },
+    Workload { name: "  the same, one list of frames", held: false, moves: |n| Ok(transfers::lines(n)?[2].into()) },
+];
+
+fn boot(cpus: usize) -> (&'static Vm<Hosted>, Vec<Cpu>) {
+    let vm = machine::boot(cpus, 64 + 4 * cpus as u64);
+    (vm, (0..cpus).map(|id| Cpu::attach(vm, id)).collect())
+}
+
+/// The CPUs do `operation` in turn: as each, with how often that CPU has done it. Each begins at another point of whatever it does
+/// once in many operations.
+fn moves(cpus: &[Cpu], mut operation: impl FnMut(&Cpu, u64) -> Result<(), Failure>) -> Result<Moves, Failure> {
+    let mut done = vec![0u64; cpus.len()];
+    for cpu in cpus {
+        for _ in 0..cpu.id() * 11 % 64 {
+            cpu.run(|| operation(cpu, done[cpu.id()]))?;
+            done[cpu.id()] += 1;
+        }
+    }
+    let mut caches = Coherence::new();
+    let rounds = OPERATIONS.div_ceil(cpus.len()).max(4);
+    let (mut by, mut operations) = (BTreeMap::<&str, u64>::new(), 0u64);
+    for round in 0..WARM + rounds {
+        for cpu in cpus {
+            let (result, record) = scope(|| cpu.run(|| operation(cpu, done[cpu.id()])));
+            result?;
+            done[cpu.id()] += 1;
+            let traffic = caches.run_by(&record, |a| a.place.map_or("", |p| p.label));
+            if round >= WARM {
+                operations += 1;
+                traffic.into_iter().for_each(|(label, t)| *by.entry(label).or_default() += t.shared());
+            }
+        }
+    }
+    let each = |n: u64| n as f64 / operations as f64;
+    let mut by: Vec<_> = by.into_iter().filter(|(_, n)| *n != 0).map(|(label, n)| (label, each(n))).collect();
+    by.sort_by(|a, b| b.1.total_cmp(&a.1));
+    Ok(Moves { lines: by.iter().map(|(_, n)| n).sum(), by })
+}
+
+fn region(n: u64, regions: u64) -> u64 {
+    BASE + n * regions * REGION * PAGE_SIZE
+}
+
+fn zero_fill(cpus: usize) -> Result<Moves, Failure> {
+    let (vm, cpus) = boot(cpus);
+    let space = Space::new(vm)?;
+    cpus.iter().for_each(|c| c.enter(&space));
+    space.map(&MapRequest::private(Placement::Fixed(BASE), cpus.len() as u64 * 2 * REGION * PAGE_SIZE))?;
+    moves(&cpus, |cpu, n| {
+        let at = region(cpu.id() as u64, 2) + n * PAGE_SIZE;
+        space.fault(at, Access::Write)?;
+        Ok(())
+    })
+}
+
+/// A space for each CPU, which that CPU has made.
+fn spaces(
+    vm: &'static Vm<Hosted>,
+    cpus: &[Cpu],
+    make: impl Fn(&Cpu, &Space<Hosted>) -> Result<(), Failure>,
+) -> Result<Vec<SpaceRef<Hosted>>, Failure> {
+    let one = |cpu: &Cpu| -> Result<_, Failure> {
+        let space = cpu.run(|| Space::new(vm))?;
+        cpu.enter(&space);
+        cpu.run(|| make(cpu, &space))?;
+        Ok(space)
+    };
+    cpus.iter().map(one).collect()
+}
+
+fn fork_exit(cpus: usize) -> Result<Moves, Failure> {
+    let (vm, cpus) = boot(cpus);
+    let spaces = spaces(vm, &cpus, |_, space| {
+        for n in 0..4 {
+            space.map(&MapRequest::private(Placement::Fixed(region(n, 1)), 8 * PAGE_SIZE))?;
+            for page in 0..8 {
+                space.fault(region(n, 1) + page * PAGE_SIZE, Access::Write)?;
+            }
+        }
+        Ok(())
+    })?;
+    moves(&cpus, |cpu, _| Ok(drop(spaces[cpu.id()].fork()?)))
+}
+
+/// A file in memory of `pages` pages, all resident.
+fn file(vm: &'static Vm<Hosted>, pages: u64) -> Result<ObjectRef<Hosted>, Failure> {
+    let object = ObjectRef::anonymous(vm, pages)?;
+    let space = Space::new(vm)?;
+    let all = MapRequest::private(Placement::Fixed(BASE), pages * PAGE_SIZE);
+    space.map(&MapRequest { shared: true, object: Some((object.clone(), 0)), ..all })?;
+    for page in 0..pages {
+        space.fault(BASE + page * PAGE_SIZE, Access::Write)?;
+    }
+    Ok(object)
+}
+
+/// Mapped by as many as the library that everybody uses: then its list of mappings has fanned out.
+fn crowd(cpus: &[Cpu], object: &ObjectRef<Hosted>, page: u64) -> Result<SpaceRef<Hosted>, Failure> {
+    let space = Space::new(cpus[0].vm())?;
+    let request = |n: u64| MapRequest {
+        object: Some((object.clone(), page * PAGE_SIZE)),
+        ..MapRequest::private(Placement::Fixed(BASE + n * 2 * PAGE_SIZE), PAGE_SIZE)
+    };
+    for n in 0..1500 {
+        cpus[n as usize % cpus.len()].run(|| space.map(&request(n)))?;
+    }
+    Ok(space)
+}
+
+fn exec(cpus: usize) -> Result<Moves, Failure> {
+    let (vm, cpus) = boot(cpus);
+    let program = file(vm, 64)?;
+    let _others = crowd(&cpus, &program, 63)?;
+    let text = Prot::READ | Prot::EXEC;
+    let data = Prot::READ | Prot::WRITE;
+    // Pages from the base, their number, what they allow, and the page of the file; none for zeroes.
+    let segments = [
+        (0, 8, text, Some(0)),
+        (8, 2, data, Some(8)),
+        (10, 2, data, None),
+        (64, 8, text, Some(16)),
+        (72, 2, data, Some(24)),
+        (74, 2, data, None),
+        (256, 34, data, None),
+    ];
+    let requests: Vec<MapRequest<Hosted>> = segments
+        .map(|(page, pages, prot, of)| MapRequest {
+            prot,
+            object: of.map(|n| (program.clone(), n * PAGE_SIZE)),
+            ..MapRequest::private(Placement::Fixed(BASE + page * PAGE_SIZE), pages * PAGE_SIZE)
+        })
+        .into();
+    moves(&cpus, |_, _| {
+        let space = Space::new(vm)?;
+        requests.iter().try_for_each(|r| space.map(r).map(drop))?;
+        for (page, access) in [(0, Access::Exec), (8, Access::Write), (64, Access::Exec), (289, Access::Write)] {
+            space.fault(BASE + page * PAGE_SIZE, access)?;
+        }
+        Ok(())
+    })
+}
+
+fn shared_file(cpus: usize) -> Result<Moves, Failure> {
+    const STEP: u64 = 32;
+    let (vm, cpus) = boot(cpus);
+    let object = file(vm, REGION)?;
+    let all = VirtRange { start: BASE, end: BASE + REGION * PAGE_SIZE };
+    let request = MapRequest {
+        shared: true,
+        prot: Prot::READ,
+        object: Some((object, 0)),
+        ..MapRequest::private(Placement::Fixed(BASE), all.len())
+    };
+    let spaces = spaces(vm, &cpus, |_, space| Ok(space.map(&request).map(drop)?))?;
+    moves(&cpus, |cpu, n| {
+        let space = &spaces[cpu.id()];
+        if n % (REGION / STEP) == 0 {
+            unrecorded(|| space.advise(all, Advice::DontNeed))?;
+        }
+        space.fault(BASE + n % (REGION / STEP) * STEP * PAGE_SIZE, Access::Read)?;
+        Ok(())
+    })
+}
+
+fn map_unmap(cpus: usize, arenas: bool) -> Result<Moves, Failure> {
+    let (vm, cpus) = boot(cpus);
+    let space = Space::new(vm)?;
+    cpus.iter().for_each(|c| c.enter(&space));
+    if arenas {
+        cpus.iter().for_each(|c| c.run(|| space.open_arena(c.id())));
+    }
+    let request = MapRequest::private(Placement::Any { hint: 0 }, 4 * PAGE_SIZE);
+    moves(&cpus, |_, _| {
+        let at = space.map(&request)?;
+        space.unmap(VirtRange { start: at, end: at + 4 * PAGE_SIZE })?;
+        Ok(())
+    })
+}
+
+/// Prints one line a workload.
+pub fn command() -> Result<bool, Failure> {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+    let head = CPUS.map(|n| right(format!("{n} CPUs")));
+    table.set_header([Cell::new("lines moved an operation")].into_iter().chain(head));
+    let mut rest = Vec::new();
+    for workload in WORKLOADS {
+        let mut row = vec![Cell::new(workload.name)];
+        for cpus in CPUS {
+            let moves = (workload.moves)(cpus)?;
+            row.push(right(format!("{:.2}", moves.lines)));
+            if cpus == CPUS[CPUS.len() - 1] && !moves.by.is_empty() {
+                let most = moves.by.iter().take(4).map(|(label, n)| format!("{} {n:.2}", short(label)));
+                rest.push(format!("{}: {}", workload.name, most.collect::<Vec<_>>().join(", ")));
+            }
+        }
+        table.add_row(row);
+    }
+    println!("{table}\n\nWhose lines they are, with {} CPUs:", CPUS[CPUS.len() - 1]);
+    rest.iter().for_each(|line| println!("- {line}"));
+    Ok(true)
+}

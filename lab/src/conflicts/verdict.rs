@@ -1,0 +1,75 @@
+//! Judging what was measured against the list.
+
+use super::Case;
+use super::expected::{EXPECTED, Expected};
+use super::measure::{Line, Measured, Seen};
+
+/// What is to be said of a case.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Verdict {
+    /// No line was shared in any round.
+    Free,
+    /// Lines were shared, at listed rates.
+    Amortised,
+    /// Lines are shared, and listed.
+    Listed,
+    /// A line is shared that is not listed, more often than listed, or listed and not shared.
+    Wrong,
+}
+
+/// A line of a case.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// The line.
+    pub line: Line,
+    /// What was seen of it.
+    pub seen: Seen,
+    /// What the list says of it.
+    pub expected: Option<&'static Expected>,
+}
+
+/// A case, measured and judged.
+#[derive(Clone)]
+pub struct Judged {
+    /// The case.
+    pub case: Case,
+    /// What is to be said.
+    pub verdict: Verdict,
+    /// The lines that were shared.
+    pub shared: Vec<Shared>,
+    /// What the list says should be shared, and is not.
+    pub gone: Vec<&'static Expected>,
+}
+
+/// Judges a case.
+pub fn judge(case: Case, measured: &Measured) -> Judged {
+    let covering = || EXPECTED.iter().filter(|e| e.covers(case.a, case.b, case.state));
+    let shared: Vec<Shared> = measured
+        .lines
+        .iter()
+        .map(|(line, seen)| {
+            let allows = |e: &&Expected| e.names(line) && e.allows(seen.rounds, measured.rounds);
+            // What holds it to a rate says more than what does not.
+            let expected = covering().filter(allows).min_by_key(|e| e.every.is_none());
+            Shared { line: line.clone(), seen: seen.clone(), expected }
+        })
+        .collect();
+    let there = |e: &Expected| shared.iter().any(|s| e.names(&s.line));
+    let gone: Vec<_> = covering().filter(|e| e.every.is_none() && !there(e)).collect();
+    let verdict = if !gone.is_empty() || shared.iter().any(|s| s.expected.is_none()) {
+        Verdict::Wrong
+    } else if shared.iter().any(|s| s.expected.is_some_and(|e| e.every.is_none())) {
+        Verdict::Listed
+    } else if shared.is_empty() {
+        Verdict::Free
+    } else {
+        Verdict::Amortised
+    };
+    Judged { case, verdict, shared, gone }
+}
+
+/// Rates that the list states and no case has met.
+pub fn unmet(all: &[Judged]) -> Vec<&'static Expected> {
+    let met = |e: &Expected| all.iter().flat_map(|j| &j.shared).any(|s| s.expected.is_some_and(|m| std::ptr::eq(m, e)));
+    EXPECTED.iter().filter(|e| e.every.is_some() && !met(e)).collect()
+}

@@ -1,0 +1,270 @@
+//! What a case runs in: a hosted machine whose CPUs 0 and 1 do the two operations, with processes that are related as the state
+//! says, and the CPUs of the scheduler beside it.
+
+use super::model::{CONTENT, Region, State};
+use super::operation::Side;
+use super::sim::Tasks;
+use crate::Failure;
+use quire_hosted::{Cpu, Hosted, Settings};
+use quire_vm::check::Level;
+use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
+use quire_vm::object::ObjectRef;
+use quire_vm::pager::{Pager, PagerError};
+use quire_vm::{Access, PAGE_SIZE, Prot, VirtRange, Vm};
+
+/// CPUs of a machine: two do the operations; threads of two others are woken.
+pub const CPUS: usize = 4;
+/// Pages of a region: what one table page covers.
+pub const PAGES: u64 = 512;
+const REGION: u64 = PAGES * PAGE_SIZE;
+const FRAMES: u64 = 12 * 1024;
+/// Where regions lie in a process that nobody shares with other threads.
+const BASE: u64 = 0x5000_0000_0000;
+/// Mappings of the file that thousands map, beside those of the two: enough for the list to fan out.
+const CROWD: u64 = 1400;
+/// Pages of the file of each side: a region that is mapped and faulted, and one more for what is mapped and executed.
+const FILE_PAGES: u64 = 2 * PAGES;
+
+/// A file whose pages a pager makes up: each begins with the word that the model knows.
+struct Made;
+
+impl Pager for Made {
+    fn name(&self, to: &mut dyn std::fmt::Write) -> std::fmt::Result {
+        to.write_str("file")
+    }
+    fn ident(&self) -> (u64, u64) {
+        (1, 1)
+    }
+    fn in_memory(&self) -> bool {
+        false
+    }
+    fn fill(&self, _page: u64, frame: &mut [u8; PAGE_SIZE as usize]) -> Result<(), PagerError> {
+        frame[..8].copy_from_slice(&CONTENT.to_le_bytes());
+        Ok(())
+    }
+}
+
+static MADE: Made = Made;
+
+/// See the module.
+pub struct World {
+    /// The memory system.
+    pub vm: &'static Vm<Hosted>,
+    /// The scheduler and what belongs to it.
+    pub tasks: Tasks,
+    /// How the processes are related.
+    pub state: State,
+    cpus: Vec<Cpu>,
+    spaces: Vec<SpaceRef<Hosted>>,
+    files: [ObjectRef<Hosted>; 2],
+    programs: [ObjectRef<Hosted>; 2],
+    shared: Option<ObjectRef<Hosted>>,
+    parent: Option<SpaceRef<Hosted>>,
+    bases: [u64; 2],
+    _crowd: Option<SpaceRef<Hosted>>,
+}
+
+impl World {
+    /// Machine, files and processes, and the parent of the processes before `fill` has touched what it will pass on.
+    pub fn new(
+        state: State,
+        tasks: Tasks,
+        fill: &mut dyn FnMut(&World, &Space<Hosted>) -> Result<(), Failure>,
+    ) -> Result<World, Failure> {
+        let settings =
+            Settings { cpus: CPUS, frames: FRAMES, poison: false, check: Level::Never, ..Settings::default() };
+        let vm = Hosted::boot(settings);
+        let cpus: Vec<Cpu> = (0..CPUS).map(|id| Cpu::attach(vm, id)).collect();
+        let file = || ObjectRef::with_pager(vm, &MADE, 2 * FILE_PAGES * PAGE_SIZE);
+        let first = file()?;
+        let second = if state == State::File { first.clone() } else { file()? };
+        let shared = match state {
+            State::Anonymous => Some(ObjectRef::anonymous(vm, 2 * PAGES)?),
+            _ => None,
+        };
+        let bases = [BASE, BASE + (1 << 30)];
+        let programs = if state == State::File { [first.clone(), first.clone()] } else { [file()?, file()?] };
+        let files = [first, second];
+        let mut world = World {
+            vm,
+            tasks,
+            state,
+            cpus,
+            spaces: Vec::new(),
+            files,
+            programs,
+            shared,
+            parent: None,
+            bases,
+            _crowd: None,
+        };
+        if state == State::File {
+            world._crowd = Some(world.crowd()?);
+        }
+        match state {
+            State::Threads => {
+                let space = Space::new(vm)?;
+                for side in 0..2 {
+                    world.cpus[side].enter(&space);
+                    world.bases[side] = world.cpus[side].run(|| own_stretch(&space, side))?;
+                }
+                for side in 0..2 {
+                    world.cpus[side].run(|| world.map_regions(&space, side))?;
+                }
+                world.spaces = vec![space.clone(), space];
+            }
+            State::Parent => {
+                let parent = Space::new(vm)?;
+                world.cpus[2].enter(&parent);
+                for side in 0..2 {
+                    world.cpus[2].run(|| world.map_regions(&parent, side))?;
+                }
+                world.cpus[2].run(|| fill(&world, &parent))?;
+                for side in 0..2 {
+                    let child = world.cpus[2].run(|| parent.fork())?;
+                    world.cpus[side].enter(&child);
+                    world.spaces.push(child);
+                }
+                world.parent = Some(parent);
+            }
+            State::Apart | State::File | State::Anonymous => {
+                for side in 0..2 {
+                    let space = Space::new(vm)?;
+                    world.cpus[side].enter(&space);
+                    world.cpus[side].run(|| world.map_regions(&space, side))?;
+                    let other = 1 - side;
+                    world.cpus[side].run(|| match state {
+                        State::File => world.map_regions(&space, other),
+                        State::Anonymous => Ok(space.map(&world.zero(other)).map(drop)?),
+                        _ => Ok(()),
+                    })?;
+                    world.spaces.push(space);
+                }
+            }
+        }
+        Ok(world)
+    }
+
+    /// The CPU of `side`.
+    pub fn cpu(&self, side: Side) -> &Cpu {
+        &self.cpus[side]
+    }
+    /// The address space that `side` runs in.
+    pub fn space(&self, side: Side) -> &SpaceRef<Hosted> {
+        &self.spaces[side]
+    }
+    /// The program that `side` executes: of the file that is shared, or one that nobody else maps.
+    pub fn program(&self, side: Side) -> &ObjectRef<Hosted> {
+        &self.programs[side]
+    }
+    /// The file that `side` maps.
+    pub fn file(&self, side: Side) -> &ObjectRef<Hosted> {
+        &self.files[side]
+    }
+    /// The first of `side`'s pages of its file.
+    pub fn file_page(&self, side: Side) -> u64 {
+        side as u64 * FILE_PAGES
+    }
+
+    /// Where a region of `side` begins.
+    pub fn at(&self, region: Region, side: Side) -> u64 {
+        let n = match region {
+            Region::Zero => 0,
+            Region::File => 1,
+            Region::Copy => 2,
+            Region::Fixed => 3,
+            Region::Mapped => 4,
+            Region::Writable => 5,
+            Region::Kept => 6,
+            Region::Lazy => 7,
+            Region::Heap(_) => 8,
+            Region::Anywhere | Region::Program => 9,
+        };
+        self.bases[side] + n * REGION
+    }
+
+    /// The first page of a region of `side`.
+    pub fn page(&self, region: Region, side: Side) -> VirtRange {
+        let start = self.at(region, side);
+        VirtRange { start, end: start + PAGE_SIZE }
+    }
+
+    /// What a mapping of `pages` pages shows, where an operation makes one: empty memory, or the file that is shared.
+    pub fn request(&self, at: Placement, pages: u64, side: Side) -> MapRequest<Hosted> {
+        let request = MapRequest::private(at, pages * PAGE_SIZE);
+        match self.state {
+            State::File => {
+                let from = (self.file_page(side) + PAGES) * PAGE_SIZE;
+                MapRequest { object: Some((self.file(side).clone(), from)), ..request }
+            }
+            _ => request,
+        }
+    }
+
+    /// A process that is related to the other side's as `side`'s is, for an end.
+    pub fn another(&self, side: Side) -> Result<SpaceRef<Hosted>, Failure> {
+        if let Some(parent) = &self.parent {
+            return Ok(parent.fork()?);
+        }
+        let space = Space::new(self.vm)?;
+        self.map_regions(&space, side)?;
+        for region in [Region::Zero, Region::Fixed, Region::Mapped] {
+            space.fault(self.at(region, side), Access::Write)?;
+        }
+        space.fault(self.at(Region::File, side), Access::Read)?;
+        Ok(space)
+    }
+
+    fn private(&self, region: Region, pages: u64, side: Side) -> MapRequest<Hosted> {
+        MapRequest::private(Placement::Fixed(self.at(region, side)), pages * PAGE_SIZE)
+    }
+
+    /// Memory that was never touched; in the state where some is shared, that.
+    fn zero(&self, side: Side) -> MapRequest<Hosted> {
+        let request = self.private(Region::Zero, PAGES, side);
+        match &self.shared {
+            Some(shared) => {
+                MapRequest { shared: true, object: Some((shared.clone(), side as u64 * REGION)), ..request }
+            }
+            None => request,
+        }
+    }
+
+    /// Maps what `side`'s thread has from the start.
+    fn map_regions(&self, space: &Space<Hosted>, side: Side) -> Result<(), Failure> {
+        let private = |region, pages| self.private(region, pages, side);
+        let from = Some((self.file(side).clone(), self.file_page(side) * PAGE_SIZE));
+        let file = MapRequest { shared: true, prot: Prot::READ, object: from.clone(), ..private(Region::File, PAGES) };
+        let copy = match self.state {
+            State::Parent => private(Region::Copy, PAGES),
+            _ => MapRequest { object: from, ..private(Region::Copy, PAGES) },
+        };
+        let mut requests = vec![self.zero(side), file, copy];
+        let pages = [Region::Fixed, Region::Mapped, Region::Writable, Region::Kept, Region::Lazy];
+        requests.extend(pages.map(|r| private(r, 1)));
+        for request in &requests {
+            space.map(request)?;
+        }
+        Ok(())
+    }
+
+    /// The file is mapped by as many others as the library that every program uses.
+    fn crowd(&self) -> Result<SpaceRef<Hosted>, Failure> {
+        let space = Space::new(self.vm)?;
+        let past = 2 * FILE_PAGES - 1;
+        for n in 0..CROWD {
+            let mut request = MapRequest::private(Placement::Fixed(BASE + n * 2 * PAGE_SIZE), PAGE_SIZE);
+            request.object = Some((self.file(0).clone(), past * PAGE_SIZE));
+            self.cpus[n as usize % CPUS].run(|| space.map(&request))?;
+        }
+        Ok(space)
+    }
+}
+
+/// Opens an arena for the calling CPU, and returns where a thread's regions can lie in it.
+fn own_stretch(space: &Space<Hosted>, side: Side) -> Result<u64, Failure> {
+    space.open_arena(side);
+    let at = space.map(&MapRequest::private(Placement::Any { hint: 0 }, PAGE_SIZE))?;
+    space.unmap(VirtRange { start: at, end: at + PAGE_SIZE })?;
+    Ok(at.next_multiple_of(REGION))
+}

@@ -1,0 +1,89 @@
+//! The conflict matrix is as its list says, and hot paths that are broken on purpose are found: `RUSTFLAGS="--cfg recording"
+//! cargo test -p quire-lab --test conflicts`.
+#![cfg(recording)]
+
+use quire_lab::conflicts::model::State;
+use quire_lab::conflicts::report::{Counts, text};
+use quire_lab::conflicts::scale::WORKLOADS;
+use quire_lab::conflicts::verdict::{Judged, Verdict, unmet};
+use quire_lab::conflicts::{Case, cases, run};
+use quire_vm::mutant::{Mutant, set_mutant};
+use std::sync::{PoisonError, RwLock};
+
+/// A mutant is one of the whole program: who has none reads, who has one writes.
+static MUTANTS: RwLock<()> = RwLock::new(());
+
+fn judged(cases: &[Case]) -> Vec<Judged> {
+    run(cases, &|| ()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[test]
+fn operations_that_commute_share_what_is_listed_and_nothing_else() {
+    let _none = MUTANTS.read().unwrap_or_else(PoisonError::into_inner);
+    let (_, cases) = cases();
+    assert!(cases.len() >= 300, "{} cases", cases.len());
+    let all = judged(&cases);
+    assert!(all.iter().all(|j| j.verdict != Verdict::Wrong), "{}", text(&all));
+    assert!(unmet(&all).is_empty(), "rates that nobody meets: {:?}", unmet(&all));
+    let counts = Counts::of(&all);
+    assert!((counts.free + counts.amortised) * 100 >= counts.all() * 98, "{counts:?}");
+}
+
+#[test]
+fn the_model_says_which_operations_commute() {
+    let (pairs, cases) = cases();
+    let commute = |a: &str, b: &str, state| {
+        cases.iter().any(|c| c.state == state && [(a, b), (b, a)].contains(&(c.a.name, c.b.name)))
+    };
+    assert!(pairs > cases.len());
+    // A child has what its parent had stored before.
+    assert!(!commute("fork", "zero-fill", State::Threads) && commute("fork", "zero-fill", State::Apart));
+    assert!(commute("fork", "read-fault", State::Threads));
+    // Each is told where the heap ends now.
+    assert!(!commute("brk", "brk", State::Threads) && commute("brk", "brk", State::Parent));
+    // Which address and which number somebody gets is left open.
+    assert!(commute("mmap", "mmap", State::Threads) && commute("pid-alloc", "pid-alloc", State::Threads));
+    // Threads of a process that has ended do nothing.
+    assert!(!commute("exit", "futex-wake", State::Threads) && commute("exit", "futex-wake", State::Apart));
+}
+
+/// What two operations share in a state while `mutant` is on, and is not listed: labels, and the accesses.
+fn shared(a: &str, b: &str, state: State, mutant: Option<Mutant>) -> Vec<(String, String)> {
+    let case = cases().1.into_iter().find(|c| (c.a.name, c.b.name, c.state) == (a, b, state));
+    set_mutant(mutant);
+    let all = run(&[case.expect("the two commute")], &|| ());
+    set_mutant(None);
+    let all = all.unwrap_or_else(|e| panic!("{e}"));
+    let unlisted = all[0].shared.iter().filter(|s| s.expected.is_none());
+    unlisted.map(|s| (s.line.label.clone(), s.seen.told.clone())).collect()
+}
+
+#[test]
+fn what_would_not_scale_is_found_with_its_label_and_its_line_of_source() {
+    let _alone = MUTANTS.write().unwrap_or_else(PoisonError::into_inner);
+    for (a, b, state, mutant, label, file) in [
+        ("zero-fill", "zero-fill", State::Threads, Mutant::CountsFaults, "vm", "vm/src/fault.rs:"),
+        ("read-fault", "read-fault", State::File, Mutant::CountsReferences, "object", "vm/src/object.rs:"),
+        ("page-free", "page-free", State::Apart, Mutant::FreesToDepot, "frame-depot", "vm/src/frames"),
+    ] {
+        assert_eq!(shared(a, b, state, None), []);
+        let found = shared(a, b, state, Some(mutant));
+        let named = found.iter().any(|(l, told)| l == label && told.contains(file));
+        assert!(named, "{mutant:?} is not found by {label} and {file}: {found:?}");
+    }
+}
+
+#[test]
+fn what_a_zero_fill_fault_moves_does_not_grow_with_the_cpus() {
+    let _none = MUTANTS.read().unwrap_or_else(PoisonError::into_inner);
+    let mut grow = Vec::new();
+    for workload in WORKLOADS.iter().filter(|w| w.held) {
+        let moves = [2, 32].map(|n| (workload.moves)(n).unwrap_or_else(|e| panic!("{}: {e}", workload.name)));
+        println!("{}: {moves:?}", workload.name);
+        // A quarter more, and a line now and then: what is taken in batches.
+        if moves[1].lines > moves[0].lines * 1.25 + 0.25 {
+            grow.push((workload.name, moves));
+        }
+    }
+    assert!(grow.is_empty(), "{grow:?}");
+}

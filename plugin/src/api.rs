@@ -1,0 +1,69 @@
+//! The part of QEMU's plugin interface (version 1, `qemu-plugin.h`) that is used here. QEMU resolves the names when it loads
+//! the plugin.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+/// The version that this is written for.
+pub const VERSION: c_int = 1;
+
+/// Loads and stores.
+pub const MEM_RW: c_int = 3;
+/// A callback that looks at no registers.
+pub const NO_REGISTERS: c_int = 0;
+
+/// `qemu_info_t`, as far as the version.
+#[repr(C)]
+pub struct Info {
+    /// The emulated architecture.
+    pub target: *const c_char,
+    /// The least version of the interface that a plugin may ask for.
+    pub least: c_int,
+    /// The version that QEMU has.
+    pub current: c_int,
+    /// Whether a whole machine is emulated.
+    pub system: bool,
+}
+
+/// A block that is being translated.
+#[repr(C)]
+pub struct Block(c_void);
+/// One of its instructions.
+#[repr(C)]
+pub struct Instruction(c_void);
+/// Where an access goes.
+#[repr(C)]
+pub struct Place(c_void);
+
+/// Called for a block that is translated.
+pub type OnBlock = extern "C" fn(id: u64, block: *mut Block);
+/// Called when an instruction is executed.
+pub type OnExecution = extern "C" fn(cpu: c_uint, data: *mut c_void);
+/// Called for an access.
+pub type OnAccess = extern "C" fn(cpu: c_uint, info: u32, at: u64, data: *mut c_void);
+
+unsafe extern "C" {
+    pub fn qemu_plugin_register_vcpu_tb_trans_cb(id: u64, on: OnBlock);
+    pub fn qemu_plugin_tb_n_insns(block: *const Block) -> usize;
+    pub fn qemu_plugin_tb_get_insn(block: *const Block, at: usize) -> *mut Instruction;
+    pub fn qemu_plugin_insn_data(instruction: *const Instruction) -> *const u8;
+    pub fn qemu_plugin_insn_size(instruction: *const Instruction) -> usize;
+    pub fn qemu_plugin_insn_vaddr(instruction: *const Instruction) -> u64;
+    pub fn qemu_plugin_register_vcpu_insn_exec_cb(
+        instruction: *mut Instruction,
+        on: OnExecution,
+        registers: c_int,
+        data: *mut c_void,
+    );
+    pub fn qemu_plugin_register_vcpu_mem_cb(
+        instruction: *mut Instruction,
+        on: OnAccess,
+        registers: c_int,
+        which: c_int,
+        data: *mut c_void,
+    );
+    pub fn qemu_plugin_mem_size_shift(info: u32) -> c_uint;
+    pub fn qemu_plugin_mem_is_store(info: u32) -> bool;
+    pub fn qemu_plugin_get_hwaddr(info: u32, at: u64) -> *mut Place;
+    pub fn qemu_plugin_hwaddr_is_io(place: *const Place) -> bool;
+    pub fn qemu_plugin_hwaddr_phys_addr(place: *const Place) -> u64;
+}

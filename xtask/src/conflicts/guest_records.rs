@@ -1,0 +1,110 @@
+//! What the program and the plugin wrote: cases in order, and for each its rounds with the lines in conflict.
+
+use crate::failure::{Failure, Result};
+
+/// An access as the plugin writes it: the instruction and the virtual address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    pub pc: u64,
+    pub at: u64,
+}
+
+/// A line that one CPU wrote and another touched within a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Line {
+    pub physical: u64,
+    pub writer: Access,
+    pub toucher: Access,
+    /// The CPU that wrote.
+    pub by: usize,
+}
+
+/// A pair of operations in a state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Case {
+    pub state: String,
+    pub operations: [String; 2],
+    /// The lines of each round.
+    pub rounds: Vec<Vec<Line>>,
+}
+
+/// What was run.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Records {
+    pub cases: Vec<Case>,
+    /// Pairs whose results depend on the order.
+    pub ordered: usize,
+}
+
+fn torn(what: &str, line: &str) -> Failure {
+    Failure::machine(format_args!("{what}: {line:?} is no line of its"))
+}
+
+/// Reads the program's lines `case STATE A B` and `order STATE A B ...`, and the plugin's `case`, `round ACCESSES` and `line ...`.
+pub fn read(program: &str, plugin: &str) -> Result<Records> {
+    let mut rounds: Vec<Vec<Vec<Line>>> = Vec::new();
+    for text in plugin.lines() {
+        let words: Vec<&str> = text.split(' ').collect();
+        let bad = || torn("the plugin", text);
+        match words[..] {
+            ["case"] => rounds.push(Vec::new()),
+            ["round", accesses] => {
+                // A round without any access is one that was not seen.
+                accesses.parse::<u64>().ok().filter(|n| *n > 0).ok_or_else(bad)?;
+                rounds.last_mut().ok_or_else(bad)?.push(Vec::new());
+            }
+            ["line", physical, by, pc, at, _, other_pc, other_at, _] => {
+                let hex = |word: &str| u64::from_str_radix(word, 16).map_err(|_| bad());
+                let line = Line {
+                    physical: hex(physical)?,
+                    writer: Access { pc: hex(pc)?, at: hex(at)? },
+                    toucher: Access { pc: hex(other_pc)?, at: hex(other_at)? },
+                    by: by.parse().map_err(|_| bad())?,
+                };
+                rounds.last_mut().and_then(|r| r.last_mut()).ok_or_else(bad)?.push(line);
+            }
+            _ => return Err(bad()),
+        }
+    }
+    let mut records = Records::default();
+    let mut rounds = rounds.into_iter();
+    for text in program.lines() {
+        let words: Vec<&str> = text.split(' ').collect();
+        match words[..] {
+            ["case", state, a, b] => records.cases.push(Case {
+                state: state.to_owned(),
+                operations: [a.to_owned(), b.to_owned()],
+                rounds: rounds.next().unwrap_or_default(),
+            }),
+            ["order", ..] => records.ordered += 1,
+            _ => {}
+        }
+    }
+    if rounds.next().is_some() || records.cases.iter().any(|case| case.rounds.len() < 2) {
+        return Err(Failure::machine("the plugin saw other cases than the program ran"));
+    }
+    Ok(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_get_their_rounds_in_order() {
+        let plugin = "case\nround 9\nround 7\nline 40 1 a b 0 c d 1\ncase\nround 1\nround 1\n";
+        let records = read("case apart x y\norder apart x z 1 2\ncase apart z z\n", plugin).unwrap();
+        assert_eq!((records.cases.len(), records.ordered), (2, 1));
+        let line =
+            Line { physical: 0x40, writer: Access { pc: 10, at: 11 }, toucher: Access { pc: 12, at: 13 }, by: 1 };
+        assert_eq!(records.cases[0].rounds, [vec![], vec![line]]);
+        assert_eq!(records.cases[1].operations, ["z", "z"]);
+    }
+
+    #[test]
+    fn what_the_plugin_did_not_see_is_no_clean_case() {
+        for plugin in ["", "case\nround 5\n", "case\nround 0\nround 3\n", "case\nround 1\nround 1\ncase\n", "noise\n"] {
+            assert!(read("case apart x y\n", plugin).is_err(), "{plugin:?}");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! What a line of the kernel's memory is, and which code reached it.
+
+use std::{borrow::Cow, cell::RefCell, collections::HashMap, fs, path::Path};
+
+use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
+
+use super::guest_records::Line;
+use crate::failure::{Doing, Failure, Result};
+
+type Reader = gimli::EndianArcSlice<gimli::RunTimeEndian>;
+
+/// The kernel's image in its address space (`layout.rs` of the kernel): statics are found by these addresses.
+const IMAGE: u64 = 0xffff_ffff_8000_0000;
+/// The kernel's map: stacks.
+const MAP: std::ops::Range<u64> = 0xffff_c000_0000_0000..0xffff_c800_0000_0000;
+const PAGE: u64 = 4096;
+
+/// Functions that only carry out what their callers mean.
+const CARRIERS: [&str; 7] =
+    ["core::", "alloc::", "quire_sync::", "hashbrown::", "smallvec::", "compiler_builtins::", "quire_kernel::bytes::"];
+
+/// A run of frames and what the kernel says of it.
+#[derive(Debug, PartialEq, Eq)]
+struct Frames {
+    first: u64,
+    count: u64,
+    used: String,
+}
+
+/// The kernel's debug information, and what its memory was used for.
+pub struct Sites {
+    dwarf: addr2line::Context<Reader>,
+    /// Statics by address: address, size, name.
+    statics: Vec<(u64, u64, String)>,
+    /// Functions by address: what is written in assembly has no debug information.
+    symbols: Vec<(u64, String)>,
+    frames: Vec<Frames>,
+    functions: RefCell<HashMap<u64, String>>,
+}
+
+impl Sites {
+    /// From the kernel's ELF file, and the lines `frames FIRST COUNT USE` in what the program printed.
+    pub fn read(kernel: &Path, program: &str) -> Result<Self> {
+        let about = || format!("cannot read {}", kernel.display());
+        let bytes = fs::read(kernel).doing(about)?;
+        let file = object::File::parse(&*bytes).doing(about)?;
+        let section = |id: gimli::SectionId| -> std::result::Result<Reader, object::Error> {
+            let data = match file.section_by_name(id.name()) {
+                Some(section) => section.uncompressed_data()?,
+                None => Cow::Borrowed(&[][..]),
+            };
+            Ok(Reader::new(data.as_ref().into(), gimli::RunTimeEndian::Little))
+        };
+        let dwarf = gimli::Dwarf::load(section).doing(about)?;
+        let dwarf = addr2line::Context::from_dwarf(dwarf).doing(about)?;
+        let mut statics: Vec<(u64, u64, String)> = file
+            .symbols()
+            .filter(|s| s.kind() == SymbolKind::Data && s.address() >= IMAGE)
+            .filter_map(|s| Some((s.address(), s.size(), format!("{:#}", rustc_demangle::demangle(s.name().ok()?)))))
+            .collect();
+        statics.sort_unstable();
+        let mut symbols: Vec<(u64, String)> = file
+            .symbols()
+            .filter(|s| s.kind() != SymbolKind::Data && s.address() >= IMAGE)
+            .filter_map(|s| Some((s.address(), plain(&format!("{:#}", rustc_demangle::demangle(s.name().ok()?))))))
+            .filter(|(_, name)| !name.is_empty())
+            .collect();
+        symbols.sort_unstable();
+        let frames: Option<Vec<Frames>> =
+            program.lines().filter_map(|l| l.strip_prefix("frames ")).map(frames).collect();
+        let frames = frames.filter(|f| !f.is_empty());
+        let frames = frames.ok_or_else(|| Failure::machine("the kernel does not say what its frames are used for"))?;
+        Ok(Self { dwarf, statics, symbols, frames, functions: RefCell::default() })
+    }
+
+    /// What the line belongs to, and the function that stored into it: the name under which a conflict is expected.
+    pub fn label(&self, line: &Line) -> String {
+        format!("{}, {}", self.owner(line), self.function(line.writer.pc))
+    }
+
+    /// The same with addresses and with who else touched it.
+    pub fn describe(&self, line: &Line) -> String {
+        format!(
+            "CPU {} stores at {:#x} in {}; the other one comes from {} (line {:#x}, {})",
+            line.by,
+            line.writer.at,
+            self.stack(line.writer.pc),
+            self.stack(line.toucher.pc),
+            line.physical,
+            self.owner(line)
+        )
+    }
+
+    fn owner(&self, line: &Line) -> String {
+        let at = line.writer.at;
+        if at >= IMAGE {
+            let last = self.statics.partition_point(|(start, ..)| *start <= at);
+            let found = self.statics[..last].iter().rev().take(4).find(|(start, size, _)| at < start + size);
+            return found.map_or("static".to_owned(), |(.., name)| format!("static {name}"));
+        }
+        if MAP.contains(&at) {
+            return "stack".to_owned();
+        }
+        let frame = line.physical / PAGE;
+        let last = self.frames.partition_point(|f| f.first <= frame);
+        let found = self.frames[..last].last().filter(|f| frame < f.first + f.count);
+        let Some(found) = found else { return "free memory".to_owned() };
+        match found.used.split(' ').collect::<Vec<_>>()[..] {
+            // What the heap's objects are the function tells; their sizes change with every field.
+            ["slab", label, _] => {
+                label.split_once('-').map_or(label, |(kind, _)| if kind == "heap" { kind } else { label }).to_owned()
+            }
+            _ => found.used.clone(),
+        }
+    }
+
+    /// The innermost function that means something by the instruction at `pc`.
+    fn function(&self, pc: u64) -> String {
+        if let Some(known) = self.functions.borrow().get(&pc) {
+            return known.clone();
+        }
+        let frames = self.frames_of(pc);
+        let found = frames.iter().find(|f| !CARRIERS.iter().any(|c| f.starts_with(c))).or(frames.last());
+        let name = found.cloned().unwrap_or_else(|| format!("{pc:#x}"));
+        self.functions.borrow_mut().insert(pc, name.clone());
+        name
+    }
+
+    fn stack(&self, pc: u64) -> String {
+        let frames = self.frames_of(pc);
+        if frames.is_empty() { format!("{pc:#x}") } else { frames.join(" < ") }
+    }
+
+    /// The functions at `pc`, innermost first.
+    fn frames_of(&self, pc: u64) -> Vec<String> {
+        let mut names = Vec::new();
+        if let Ok(mut frames) = self.dwarf.find_frames(pc).skip_all_loads() {
+            while let Ok(Some(frame)) = frames.next() {
+                if let Some(name) = frame.function.as_ref().and_then(|f| f.demangle().ok()) {
+                    names.push(plain(&name));
+                }
+            }
+        }
+        if names.is_empty() {
+            let last = self.symbols.partition_point(|(at, _)| *at <= pc);
+            names.extend(self.symbols[..last].last().map(|(_, name)| name.clone()));
+        }
+        names
+    }
+}
+
+fn frames(line: &str) -> Option<Frames> {
+    let (first, rest) = line.split_once(' ')?;
+    let (count, used) = rest.split_once(' ')?;
+    let hex = |word| u64::from_str_radix(word, 16).ok();
+    Some(Frames { first: hex(first)?, count: hex(count)?, used: used.to_owned() })
+}
+
+/// A function's path without type parameters, the trait it belongs to, and the compiler's hash.
+fn plain(name: &str) -> String {
+    let mut out = String::new();
+    let mut rest = name;
+    // `<Type as Trait>::function`
+    if let Some(inner) = rest.strip_prefix('<')
+        && let Some(end) = closing(inner)
+    {
+        let kind = inner[..end].split(" as ").next().unwrap_or_default();
+        out = plain(kind);
+        rest = &inner[end + 1..];
+    }
+    let mut depth = 0u32;
+    for c in rest.chars() {
+        match c {
+            '<' => depth += 1,
+            '>' => depth = depth.saturating_sub(1),
+            c if depth == 0 => out.push(c),
+            _ => {}
+        }
+    }
+    let out = out.replace("::::", "::");
+    let out = out.trim_end_matches("::");
+    match out.rsplit_once("::h") {
+        Some((path, hash)) if hash.len() == 16 && hash.bytes().all(|b| b.is_ascii_hexdigit()) => path.to_owned(),
+        _ => out.to_owned(),
+    }
+}
+
+/// Where the bracket that stands before `text` is closed.
+fn closing(text: &str) -> Option<usize> {
+    let mut depth = 1;
+    for (at, c) in text.char_indices() {
+        match c {
+            '<' => depth += 1,
+            // An arrow in a function's type closes nothing.
+            '>' if !text[..at].ends_with('-') => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return Some(at);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_lose_their_parameters_and_hashes() {
+        for (name, wanted) in [
+            (
+                "<quire_task::scheduler::Scheduler<quire_kernel::machine::Machine>>::enqueue",
+                "quire_task::scheduler::Scheduler::enqueue",
+            ),
+            ("<A<B> as C<D>>::f::<E>", "A::f"),
+            ("quire_vm::fault::<impl quire_vm::vm::Vm<M>>::fault", "quire_vm::fault::fault"),
+            ("a::b::h0123456789abcdef", "a::b"),
+        ] {
+            assert_eq!(plain(name), wanted);
+        }
+    }
+
+    #[test]
+    fn runs_of_frames_are_read() {
+        let run = frames("1f 8 slab heap-768 768").unwrap();
+        assert_eq!((run.first, run.count, run.used.as_str()), (31, 8, "slab heap-768 768"));
+        assert!(frames("zz 8 table").is_none() && frames("12").is_none());
+    }
+}

@@ -1,0 +1,131 @@
+//! `./quire fuzz`: libFuzzer on the targets of `crates/fuzz`, through the drivers in `fuzz/`. Coverage comes from the compiler's
+//! own pass, so that any stable toolchain will do.
+
+use std::{
+    fs,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use crate::{
+    cli,
+    failure::{Doing, Failure, Result},
+    places::Places,
+    progress::Step,
+    setup::runtime,
+};
+
+/// A target, what it is about, and how many inputs the check in `./quire test` tries.
+pub struct Target {
+    /// Its name: that of its driver, its corpus, and of what `crates/fuzz` has.
+    pub name: &'static str,
+    /// In a few words.
+    pub about: &'static str,
+    /// Some seconds' worth.
+    pub runs: u32,
+}
+
+/// All of them.
+pub const TARGETS: &[Target] = &[
+    Target { name: "cpio", about: "archives are read and unpacked into a tree of files", runs: 40_000 },
+    Target { name: "elf", about: "headers of programs", runs: 200_000 },
+    Target { name: "frames", about: "frames, runs and slabs against a record of who has what", runs: 2_000 },
+    Target { name: "index", about: "the page index and its cursors against a sorted map", runs: 20_000 },
+    Target { name: "map", about: "operations on address spaces and forks against a page-by-page model", runs: 1_500 },
+    Target { name: "script", about: "`#!` lines", runs: 200_000 },
+    Target { name: "tables", about: "page tables and the hardware's walk of them against a sorted map", runs: 10_000 },
+];
+
+const HOST: &str = "x86_64-unknown-linux-gnu";
+/// What libFuzzer needs to see: which edges were taken, and what was compared with what.
+const COVERAGE: [&str; 5] = [
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+];
+
+/// Fuzzes one target, or tries one input.
+pub fn command(places: &Places, options: &cli::Fuzz) -> Result<u8> {
+    if options.list {
+        TARGETS.iter().for_each(|t| println!("{:<10} {}", t.name, t.about));
+        return Ok(0);
+    }
+    let name =
+        options.target.as_deref().ok_or_else(|| Failure::usage("which target? ./quire fuzz --list names them"))?;
+    let target = TARGETS
+        .iter()
+        .find(|t| t.name == name)
+        .ok_or_else(|| Failure::usage(format_args!("no target is called {name}; ./quire fuzz --list names them")))?;
+    let step = Step::new("building the fuzz targets");
+    let log = places.target.join("fuzz-build.log");
+    fs::create_dir_all(&places.target).doing(|| format!("cannot make {}", places.target.display()))?;
+    let file = fs::File::create(&log).doing(|| format!("cannot make {}", log.display()))?;
+    let programs = build(places, &[target.name], file)?;
+    drop(step);
+    let mut command = match &options.input {
+        Some(input) => {
+            let mut command = Command::new(programs.join(target.name));
+            command.arg(std::path::absolute(input).doing(|| input.display())?);
+            command
+        }
+        None => {
+            let mut command = session(places, &programs, target.name)?;
+            command.arg(format!("-max_total_time={}", options.seconds)).arg("-print_final_stats=1");
+            command
+        }
+    };
+    Err(Failure::usage(format_args!("cannot run {}: {}", target.name, command.stdin(Stdio::null()).exec())))
+}
+
+/// Builds drivers (`names`; none: all of them) and gives the directory they are in.
+pub fn build(places: &Places, names: &[&str], log: fs::File) -> Result<PathBuf> {
+    let target = places.target.join("fuzz");
+    let library = runtime::libfuzzer()?;
+    let mut command = Command::new("cargo");
+    command.args(["build", "--release", "--locked", "--color", "never", "--target", HOST, "--target-dir"]).arg(&target);
+    command.args(names.iter().flat_map(|n| ["--bin", n])).current_dir(places.root.join("fuzz"));
+    let flags: Vec<String> = COVERAGE.iter().map(|f| (*f).to_owned()).chain(library.flags).collect();
+    command.env("RUSTFLAGS", flags.join(" ")).envs(library.variables);
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).status();
+    if !status.doing(|| "cannot run cargo".to_string())?.success() {
+        return Err(Failure::usage("the fuzz targets did not build: see the build's log in target/"));
+    }
+    Ok(target.join(HOST).join("release"))
+}
+
+/// A fuzzer over the committed corpus and what earlier sessions found, ready for more options.
+pub fn session(places: &Places, programs: &Path, name: &str) -> Result<Command> {
+    let kept = places.target.join("fuzz/corpus").join(name);
+    let artifacts = places.target.join("fuzz/artifacts");
+    for place in [&kept, &artifacts] {
+        fs::create_dir_all(place).doing(|| format!("cannot make {}", place.display()))?;
+    }
+    let mut command = Command::new(programs.join(name));
+    command.arg(format!("-artifact_prefix={}/{name}-", artifacts.display()));
+    // Operations come in lists: long ones from the beginning on.
+    command.args(["-max_len=2048", "-len_control=0", "-timeout=20"]);
+    command.arg(kept).arg(places.root.join("fuzz/corpus").join(name));
+    Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_target_has_a_driver_and_the_other_way_round() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz");
+        let mut drivers: Vec<String> = fs::read_dir(root.join("fuzz_targets"))
+            .unwrap()
+            .map(|e| e.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned())
+            .collect();
+        drivers.sort();
+        assert_eq!(drivers, TARGETS.iter().map(|t| t.name).collect::<Vec<_>>());
+        let manifest: toml::Table = toml::from_str(&fs::read_to_string(root.join("Cargo.toml")).unwrap()).unwrap();
+        let bins: Vec<_> = manifest["bin"].as_array().unwrap().iter().map(|b| b["name"].as_str().unwrap()).collect();
+        assert_eq!(bins, drivers);
+    }
+}

@@ -1,0 +1,43 @@
+//! libFuzzer: Debian has it in the package of LLVM's runtime libraries, of the LLVM that its rustc is made with.
+
+use std::path::{Path, PathBuf};
+
+use crate::failure::{Failure, Result};
+
+/// The LLVM versions that are looked for, newest first.
+const VERSIONS: std::ops::Range<u32> = 14..40;
+
+/// The library of LLVM `major`, where that is there.
+fn of_version(major: u32) -> Option<PathBuf> {
+    let path = format!("/usr/lib/llvm-{major}/lib/clang/{major}/lib/linux/libclang_rt.fuzzer-x86_64.a");
+    Some(PathBuf::from(path)).filter(|p| p.exists())
+}
+
+/// How libFuzzer comes to a program: the variables for the build script of its crate, and what else is linked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LibFuzzer {
+    /// Environment variables of the build.
+    pub variables: Vec<(&'static str, String)>,
+    /// Flags for rustc.
+    pub flags: Vec<String>,
+}
+
+/// A library that is there already, else what its crate compiles, where a C++ compiler is.
+pub fn libfuzzer() -> Result<LibFuzzer> {
+    let ready = VERSIONS.rev().find_map(of_version);
+    let runtime = Path::new("/usr/lib/x86_64-linux-gnu/libstdc++.so.6");
+    if let Some(library) = ready.filter(|_| runtime.exists()) {
+        return Ok(LibFuzzer {
+            variables: vec![
+                ("CUSTOM_LIBFUZZER_PATH", library.display().to_string()),
+                ("CUSTOM_LIBFUZZER_STD_CXX", "none".to_owned()),
+            ],
+            flags: vec![format!("-Clink-arg={}", runtime.display())],
+        });
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if std::env::split_paths(&path).any(|p| p.join("c++").exists()) {
+        return Ok(LibFuzzer::default());
+    }
+    Err(Failure::usage("libFuzzer is missing: ./quire setup installs libclang-rt-22-dev; or install a C++ compiler"))
+}
