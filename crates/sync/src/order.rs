@@ -75,18 +75,6 @@ impl Graph {
         self.busy.store(false, Ordering::Release);
         out
     }
-
-    /// `None` where somebody is at it: for callers that need not know.
-    fn try_with<R>(&self, f: impl FnOnce(&mut Arrows) -> R) -> Option<R> {
-        let _here = crate::preempt_off();
-        if self.busy.swap(true, Ordering::Acquire) {
-            return None;
-        }
-        // SAFETY: `busy` is ours.
-        let out = f(unsafe { &mut *self.arrows.get() });
-        self.busy.store(false, Ordering::Release);
-        Some(out)
-    }
 }
 
 impl Arrows {
@@ -165,17 +153,14 @@ static RANKS: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 /// for whoever does it the other way round.
 pub(crate) fn ranks(from: u8, to: u8) {
     let (word, bit) = (&RANKS[usize::from(from) * 4 + usize::from(to) / 64], 1 << (to % 64));
-    if word.load(Ordering::Relaxed) & bit == 0
-        && word.fetch_or(bit, Ordering::Relaxed) & bit == 0
-        && GRAPH.try_with(|arrows| arrows.draw(Node::Rank(from), Node::Rank(to))).is_none()
-    {
-        word.fetch_and(!bit, Ordering::Relaxed);
+    if word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+        GRAPH.with(|arrows| arrows.draw(Node::Rank(from), Node::Rank(to)));
     }
 }
 
 /// Where a spin lock of rank `to` was first taken while one of rank `from` was held.
 pub(crate) fn first(from: u8, to: u8) -> Option<Trace> {
-    GRAPH.try_with(|arrows| arrows.known(Node::Rank(from), Node::Rank(to)).map(|a| a.seen.clone())).flatten()
+    GRAPH.with(|arrows| arrows.known(Node::Rank(from), Node::Rank(to)).map(|a| a.seen.clone()))
 }
 
 /// The lock at `at` goes; another may come to lie there.
