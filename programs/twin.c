@@ -390,6 +390,31 @@ static void read_some(void) {
     noted(here ? pread(files[slot], buffer, size, from) : read(files[slot], buffer, size), buffer);
 }
 
+// What a mapping stored behind a file's end, within its last page, shows when the file grows on Linux's tmpfs; POSIX wants zeroes
+// there. They are made zero before anything can grow.
+static void zero_behind_end(int file) {
+    struct stat found;
+    char last;
+    if (fstat(file, &found) || !S_ISREG(found.st_mode) || found.st_size % PAGE == 0) return;
+    off_t at = found.st_size - 1;
+    CHECK(pread(file, &last, 1, at) == 1 && !ftruncate(file, at) && pwrite(file, &last, 1, at) == 1, "a file's last byte");
+}
+
+static void zero_behind_end_of(const char *name) {
+    int file = open(name, O_RDWR);
+    if (file < 0) return;
+    zero_behind_end(file);
+    close(file);
+}
+
+static void zero_behind_ends(void) {
+    for (int slot = 0; slot < SLOTS; slot++) {
+        char name[32];
+        snprintf(name, sizeof name, "/proc/self/fd/%d", files[slot]);
+        zero_behind_end_of(name);
+    }
+}
+
 static void write_some(void) {
     int slot = a_slot();
     size_t size = a_size();
@@ -400,7 +425,26 @@ static void write_some(void) {
     if (!here && lseek(files[slot], 0, SEEK_CUR) > (off_t)(MOST * PAGE)) lseek(files[slot], 0, SEEK_SET);
     if (here) SAY("pwrite slot %d %zu to %#lx", slot, size, to);
     else SAY("write slot %d %zu", slot, size);
+    zero_behind_ends();
     ended(here ? pwrite(files[slot], buffer, size, to) : write(files[slot], buffer, size));
+}
+
+// Bytes from `from` on are mapped from where they would be written to: in which order they are copied then is the kernel's.
+static bool onto_itself(int file, off_t to, const char *from, size_t size) {
+    struct stat found;
+    if (fstat(file, &found)) return false;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    CHECK(maps, "/proc/self/maps");
+    char line[512];
+    bool same = false;
+    while (fgets(line, sizeof line, maps)) {
+        unsigned long start, end, offset, inode;
+        if (sscanf(line, "%lx-%lx %*s %lx %*s %lu", &start, &end, &offset, &inode) != 4 || inode != found.st_ino) continue;
+        if (start >= (unsigned long)from + size || end <= (unsigned long)from) continue;
+        same |= (off_t)offset < to + (off_t)size && (off_t)(offset + end - start) > to;
+    }
+    fclose(maps);
+    return same;
 }
 
 // From and to the area, which may have holes.
@@ -414,6 +458,8 @@ static void transfer(void) {
     struct stat found;
     if (out && !fstat(files[slot], &found) && offset > found.st_size) offset = found.st_size;
     SAY("%s slot %d %zu bytes at %#lx, area %#lx", out ? "pwrite" : "pread", slot, size, offset, (long)(where - AREA));
+    if (out && onto_itself(files[slot], offset, where, size)) return;
+    if (out) zero_behind_ends();
     ended(out ? pwrite(files[slot], where, size, offset) : pread(files[slot], where, size, offset));
 }
 
@@ -429,6 +475,7 @@ static void vectors(void) {
     off_t offset = an_offset();
     fill_buffer(used);
     SAY("%s slot %d %zu bytes at %#lx", out ? "pwritev" : "preadv", slot, used, offset);
+    if (out) zero_behind_ends();
     if (out) ended(pwritev(files[slot], parts, 3, offset));
     else noted(preadv(files[slot], parts, 3, offset), buffer);
 }
@@ -446,12 +493,14 @@ static void seek(void) {
 static void resize(void) {
     int slot = a_slot();
     off_t size = an_offset();
+    zero_behind_ends();
     if (below(2)) {
         SAY("ftruncate slot %d %#lx", slot, size);
         ended(ftruncate(files[slot], size));
     } else {
         const char *name = a_name();
         SAY("truncate %s %#lx", name, size);
+        zero_behind_end_of(name);
         ended(truncate(name, size));
     }
 }
@@ -462,6 +511,7 @@ static void allocate(void) {
     off_t from = an_offset(), length = an_offset();
     if (from + length > (off_t)(MOST * PAGE)) length = PAGE;
     SAY("fallocate slot %d mode %d %#lx %#lx", slot, mode, from, length);
+    zero_behind_ends();
     ended(fallocate(files[slot], mode, from, length));
 }
 
@@ -525,6 +575,7 @@ static void between(void) {
     int to = a_slot(), from = a_slot();
     off_t in = below(20 * PAGE), out = below(20 * PAGE);
     size_t size = below(3 * PAGE);
+    zero_behind_ends();
     if (below(2)) {
         SAY("sendfile slot %d to %d, %zu from %#lx", from, to, size, in);
         if (lseek(files[to], 0, SEEK_CUR) > (off_t)(MOST * PAGE)) lseek(files[to], 0, SEEK_SET);

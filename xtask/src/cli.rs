@@ -182,6 +182,10 @@ pub struct Compare {
     #[arg(long)]
     pub count: bool,
 
+    /// Instead of figures: both must print the same; tells the first line that differs
+    #[arg(long, conflicts_with_all = ["count", "runs"])]
+    pub same: bool,
+
     /// How often each side runs
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     pub runs: u32,

@@ -59,8 +59,26 @@ pub fn command(places: &Places, options: &cli::Compare) -> Result<u8> {
     let sides = [Kernel::ready(places, On::Quire)?, Kernel::ready(places, On::Linux)?];
     let shape =
         Shape { cpus: options.guest.cpus, memory: options.guest.memory, count: options.count, ..Shape::default() };
-    let mut rows: Vec<(String, Row)> = Vec::new();
     let step = Step::new("comparing");
+    if options.same {
+        let [ours, theirs] = sides.each_ref().map(|kernel| {
+            step.doing(&kernel.name);
+            one(kernel, &tree, &order, &shape)
+        });
+        let (ours, theirs) = (ours?, theirs?);
+        drop(step);
+        return Ok(match difference(&ours, &theirs) {
+            None => {
+                println!("{} and {} printed the same {} lines", sides[0].name, sides[1].name, ours.lines().count());
+                0
+            }
+            Some((line, [ours, theirs])) => {
+                println!("line {line} differs\n{}: {ours}\n{}: {theirs}", sides[0].name, sides[1].name);
+                1
+            }
+        });
+    }
+    let mut rows: Vec<(String, Row)> = Vec::new();
     for round in 1..=options.runs {
         for (side, kernel) in sides.iter().enumerate() {
             step.doing(&format!("run {round} of {}, {}", options.runs, kernel.name));
@@ -158,6 +176,18 @@ pub fn parse(text: &str) -> Vec<Line> {
     text.lines().filter_map(line).filter(|l| seen.insert(l.name.clone(), ()).is_none()).collect()
 }
 
+/// The first line, from 1 on, that the two do not share, and what each has there.
+fn difference<'a>(ours: &'a str, theirs: &'a str) -> Option<(usize, [&'a str; 2])> {
+    let (mut ours, mut theirs) = (ours.lines(), theirs.lines());
+    (1..)
+        .map_while(|line| match (ours.next(), theirs.next()) {
+            (None, None) => None,
+            pair => Some((line, pair)),
+        })
+        .find(|(_, (a, b))| a != b)
+        .map(|(line, (a, b))| (line, [a, b].map(|side| side.unwrap_or("(nothing)"))))
+}
+
 /// The middle value; of an even number the mean of the two in the middle.
 fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
@@ -208,6 +238,14 @@ mod tests {
         let lines = parse("zerofill 1234.5 pages/s\nplain text here\nforks 3\n\nx nan u\nzerofill 9 again\n");
         let names: Vec<_> = lines.iter().map(|l| (l.name.as_str(), l.value, l.unit.as_str())).collect();
         assert_eq!(names, [("zerofill", 1234.5, "pages/s"), ("forks", 3.0, "")]);
+    }
+
+    #[test]
+    fn the_first_line_that_differs_is_told() {
+        assert_eq!(difference("a\nb\n", "a\nb\n"), None);
+        assert_eq!(difference("a\nb\nd", "a\nc\nd"), Some((2, ["b", "c"])));
+        assert_eq!(difference("a\n", "a\nb\n"), Some((2, ["(nothing)", "b"])));
+        assert_eq!(difference("", "a"), Some((1, ["(nothing)", "a"])));
     }
 
     #[test]
