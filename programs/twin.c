@@ -439,7 +439,9 @@ static bool onto_itself(int file, off_t to, const char *from, size_t size) {
     bool same = false;
     while (fgets(line, sizeof line, maps)) {
         unsigned long start, end, offset, inode;
-        if (sscanf(line, "%lx-%lx %*s %lx %*s %lu", &start, &end, &offset, &inode) != 4 || inode != found.st_ino) continue;
+        // Shared memory without a file has a number too, from another file system.
+        if (sscanf(line, "%lx-%lx %*s %lx %*s %lu", &start, &end, &offset, &inode) != 4 || inode != found.st_ino ||
+            !strstr(line, "twin.")) continue;
         if (start >= (unsigned long)from + size || end <= (unsigned long)from) continue;
         same |= (off_t)offset < to + (off_t)size && (off_t)(offset + end - start) > to;
     }
@@ -578,7 +580,12 @@ static void between(void) {
     zero_behind_ends();
     if (below(2)) {
         SAY("sendfile slot %d to %d, %zu from %#lx", from, to, size, in);
-        if (lseek(files[to], 0, SEEK_CUR) > (off_t)(MOST * PAGE)) lseek(files[to], 0, SEEK_SET);
+        off_t now = lseek(files[to], 0, SEEK_CUR);
+        if (now > (off_t)(MOST * PAGE)) now = lseek(files[to], 0, SEEK_SET);
+        // Onto itself: the order again.
+        struct stat source, target;
+        CHECK(!fstat(files[from], &source) && !fstat(files[to], &target), "fstat");
+        if (source.st_ino == target.st_ino && now < in + (off_t)size && in < now + (off_t)size) return;
         ended(sendfile(files[to], files[from], &in, size));
     } else {
         SAY("copy_file_range slot %d to %d, %zu from %#lx to %#lx", from, to, size, in, out);
