@@ -67,7 +67,7 @@ impl<M: Machine> Linux<M> {
             scheduler,
             ids: Ids::new(ids, scheduler.cpus())?,
             futexes: futex::Futexes::new(frames * PAGE_SIZE)?,
-            random: random::Random::new(machine.entropy()),
+            random: random::Random::new(machine.entropy(), scheduler.cpus())?,
             unknown: syscall::Unknown::new(),
             files: file::System::new(vm, machine)?,
             host_name: crate::system::HostName::new(),

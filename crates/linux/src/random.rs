@@ -1,31 +1,41 @@
-//! Random numbers: ChaCha20, seeded by the machine, with a stream of its own for every caller in turn.
+//! Random numbers: ChaCha20, a stream for each CPU, all seeded by the machine.
 
 use crate::errno::Errno;
 use crate::machine::Machine;
+use crate::process::ids::table_memory;
 use crate::{Ctx, rank};
 use linux_raw_sys::general as raw;
-use quire_sync::SpinLock;
+use quire_sync::{PerCpu, SpinLock, preempt_off};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 /// The kernel's random number generator.
 pub struct Random {
-    state: SpinLock<ChaCha20Rng>,
+    cpus: PerCpu<SpinLock<ChaCha20Rng>>,
 }
 
 /// Bytes made in one hold of the lock.
 const STEP: usize = 256;
 
 impl Random {
-    /// Seeded by `seed`.
-    pub fn new(seed: [u8; 32]) -> Random {
-        Random { state: SpinLock::new(rank::OWNED, ChaCha20Rng::from_seed(seed)) }
+    /// For `cpus` CPUs, seeded by `seed`. ENOMEM where there is no room for them.
+    pub fn new(seed: [u8; 32], cpus: usize) -> Result<Random, Errno> {
+        let memory = table_memory(PerCpu::<SpinLock<ChaCha20Rng>>::bytes(cpus), 128)?;
+        let mut seeds = ChaCha20Rng::from_seed(seed);
+        let stream = |_| {
+            let mut seed = [0; 32];
+            seeds.fill_bytes(&mut seed);
+            SpinLock::new(rank::OWNED, ChaCha20Rng::from_seed(seed))
+        };
+        // SAFETY: fresh memory of that size and alignment, which is never freed.
+        Ok(Random { cpus: unsafe { PerCpu::new(memory, cpus, stream) } })
     }
 
     /// Fills `into`.
     pub fn fill(&self, into: &mut [u8]) {
         for part in into.chunks_mut(STEP) {
-            self.state.lock().fill_bytes(part);
+            let cpu = preempt_off();
+            self.cpus.mine(&cpu).lock().fill_bytes(part);
         }
     }
 }
@@ -63,7 +73,8 @@ mod tests {
 
     #[test]
     fn two_fills_differ_and_a_seed_repeats() {
-        let (a, b) = (Random::new([7; 32]), Random::new([7; 32]));
+        let random = || Random::new([7; 32], 2).expect("memory");
+        let (a, b) = (random(), random());
         let (mut x, mut y, mut z) = ([0u8; 600], [0u8; 600], [0u8; 600]);
         a.fill(&mut x);
         a.fill(&mut y);

@@ -4,7 +4,7 @@ use crate::errno::Errno;
 use crate::machine::{End, Machine};
 use crate::user::Plain;
 use crate::{Ctx, Linux, rank};
-use quire_sync::SpinLock;
+use quire_sync::Sequenced;
 use quire_vm::PAGE_SIZE;
 
 /// The version of Linux whose interface this is: programs compare it with what they need.
@@ -23,9 +23,12 @@ struct Names([[u8; NAME_LEN]; 6]);
 // SAFETY: bytes.
 unsafe impl Plain for Names {}
 
-/// Node and domain names, which can be set.
+/// Words that both names take.
+const NAME_WORDS: usize = (2 * NAME_LEN).div_ceil(8);
+
+/// Node and domain names, which can be set. Read without a lock.
 pub struct HostName {
-    names: SpinLock<[[u8; NAME_LEN]; 2]>,
+    names: Sequenced<NAME_WORDS>,
 }
 
 fn name(text: &[u8]) -> [u8; NAME_LEN] {
@@ -33,6 +36,10 @@ fn name(text: &[u8]) -> [u8; NAME_LEN] {
     let len = text.len().min(NAME_LEN - 1);
     out[..len].copy_from_slice(&text[..len]);
     out
+}
+
+fn byte(words: &[u64; NAME_WORDS], at: usize) -> u8 {
+    (words[at / 8] >> (at % 8 * 8)) as u8
 }
 
 impl Default for HostName {
@@ -44,26 +51,45 @@ impl Default for HostName {
 impl HostName {
     /// "quire", and no domain.
     pub fn new() -> Self {
-        HostName { names: SpinLock::new(rank::OWNED, [name(b"quire"), name(b"(none)")]) }
+        let names = HostName { names: Sequenced::new(rank::OWNED, [0; NAME_WORDS]) };
+        names.set(0, name(b"quire"));
+        names.set(1, name(b"(none)"));
+        names
+    }
+
+    /// Both, as they are at one moment.
+    fn get(&self) -> [[u8; NAME_LEN]; 2] {
+        let words = self.names.read();
+        core::array::from_fn(|which| core::array::from_fn(|at| byte(&words, which * NAME_LEN + at)))
+    }
+
+    fn set(&self, which: usize, new: [u8; NAME_LEN]) {
+        self.names.update(|words| {
+            for (at, new) in new.into_iter().enumerate() {
+                let at = which * NAME_LEN + at;
+                let shift = at % 8 * 8;
+                words[at / 8] = words[at / 8] & !(0xff << shift) | u64::from(new) << shift;
+            }
+        });
     }
 
     /// The node's name, without zeroes.
     pub fn node(&self) -> alloc::vec::Vec<u8> {
-        let [node, _] = *self.names.lock();
-        node.iter().copied().take_while(|b| *b != 0).collect()
+        let [node, _] = self.get();
+        node.into_iter().take_while(|b| *b != 0).collect()
     }
 }
 
 /// `uname`
 pub fn sys_uname<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, Errno> {
-    let [node, domain] = *ctx.linux.host_name.names.lock();
+    let [node, domain] = ctx.linux.host_name.get();
     let all = [name(b"Linux"), node, name(RELEASE.as_bytes()), name(VERSION.as_bytes()), name(b"x86_64"), domain];
     ctx.write(to, &Names(all))?;
     Ok(0)
 }
 
 fn set_name<M: Machine>(ctx: &Ctx<'_, M>, which: usize, from: u64, len: usize) -> Result<usize, Errno> {
-    if !ctx.process().credentials().is_root() {
+    if !ctx.credentials().is_root() {
         return Err(Errno::EPERM);
     }
     if len >= NAME_LEN {
@@ -71,7 +97,7 @@ fn set_name<M: Machine>(ctx: &Ctx<'_, M>, which: usize, from: u64, len: usize) -
     }
     let mut new = [0; NAME_LEN];
     ctx.user().read_bytes(from, &mut new[..len])?;
-    ctx.linux.host_name.names.lock()[which] = new;
+    ctx.linux.host_name.set(which, new);
     Ok(0)
 }
 
@@ -142,7 +168,7 @@ pub fn sys_sysinfo<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, E
 pub fn sys_reboot<M: Machine>(ctx: &mut Ctx<'_, M>, magic: u32, second: u32, command: u32) -> Result<usize, Errno> {
     const MAGIC: u32 = 0xfee1_dead;
     const SECOND_MAGICS: [u32; 4] = [672_274_793, 85_072_278, 369_367_448, 537_993_216];
-    if !ctx.process().credentials().is_root() {
+    if !ctx.credentials().is_root() {
         return Err(Errno::EPERM);
     }
     if magic != MAGIC || !SECOND_MAGICS.contains(&second) {
@@ -153,5 +179,20 @@ pub fn sys_reboot<M: Machine>(ctx: &mut Ctx<'_, M>, magic: u32, second: u32, com
         0 | 0x89ab_cdef => Ok(0),
         0x0123_4567 | 0xcdef_0123 | 0x4321_fedc | 0xa1b2_c3d4 => ctx.linux.machine.power_off(End::PowerOff),
         _ => Err(Errno::EINVAL),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_set_leaves_the_other_one_as_it_is() {
+        let names = HostName::new();
+        names.set(0, name(b"longer than it was"));
+        assert_eq!((names.node().as_slice(), names.get()[1]), (b"longer than it was".as_slice(), name(b"(none)")));
+        names.set(1, [b'x'; NAME_LEN]);
+        names.set(0, name(b"q"));
+        assert_eq!((names.node().as_slice(), names.get()[1]), (b"q".as_slice(), [b'x'; NAME_LEN]));
     }
 }

@@ -14,6 +14,7 @@ use crate::machine::Machine;
 use crate::memory::AddressSpace;
 use crate::owned::Owned;
 use crate::process::Process;
+use crate::process::credentials::Credentials;
 use crate::signal::SigSet;
 use crate::signal::send::PendingQueue;
 use crate::{Linux, Pid};
@@ -105,6 +106,8 @@ pub struct Thread<M: Machine> {
     pub files: Owned<Option<Arc<Files<M>>>>,
     /// Working directory, root, umask. Changed by the owner.
     pub fs: Owned<Option<Arc<FsState<M>>>>,
+    /// Whose thread it is. Changed by the owner.
+    pub credentials: Owned<Credentials>,
     /// What to look at before going to user mode: set by anybody, cleared by the owner.
     pub work: AtomicU32,
     /// Blocked signals. Changed by the owner, read by senders.

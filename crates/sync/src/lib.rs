@@ -34,6 +34,7 @@ mod order_tests;
 pub mod per_cpu;
 pub mod rank;
 pub mod record;
+pub mod sequence;
 pub mod shared;
 pub mod spin;
 #[cfg(all(debug_assertions, any(test, feature = "std"), not(any(loom, shuttle))))]
@@ -45,6 +46,7 @@ pub use hooks::{Cpu, CpuId, ThreadHandle, Wait, current_cpu, preempt_off};
 pub use mutex::{Mutex, MutexGuard};
 pub use per_cpu::{CachePadded, PerCpu};
 pub use rank::Rank;
+pub use sequence::{Sequence, Sequenced};
 pub use shared::Shared;
 pub use spin::{SpinGuard, SpinLock};
 pub use wait_queue::{WaitOutcome, WaitQueue};

@@ -4,7 +4,7 @@ use crate::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::epoch::{Domain, Retired, Slot};
 use crate::explore::{Arc, thread};
 use crate::hooks::threads::set_cpu;
-use crate::{Mutex, PerCpu, Rank, SpinLock, WaitQueue, protocol};
+use crate::{Mutex, PerCpu, Rank, Sequenced, SpinLock, WaitQueue, protocol};
 use std::ptr::NonNull;
 
 /// Two add to what a lock guards, each by a look and a store.
@@ -175,4 +175,25 @@ fn mutex() {
 protocol! {
     a_mutex_admits_one_holder_and_the_next_is_told = mutex, Some(2);
     UnlockTellsNobody: "deadlock";
+}
+
+/// One changes two words that are always equal, another one reads them.
+fn read_against_write() {
+    let words = Arc::new(Sequenced::new(Rank(1), [0, 0]));
+    let reader = words.clone();
+    let t = thread::spawn(move || reader.read());
+    words.update(|all| *all = [1, 1]);
+    let [first, second] = t.join().unwrap();
+    assert_eq!(first, second, "a mixture was read");
+    assert_eq!(words.read(), [1, 1], "an old value was read");
+}
+
+protocol! {
+    words_that_change_together_are_read_together = read_against_write, Some(3);
+    NoSecondCount: "a mixture was read";
+    WriteUncounted: "a mixture was read";
+    #[cfg(loom)]
+    ReadNoFence: "a mixture was read";
+    #[cfg(loom)]
+    WriteNoFence: "a mixture was read";
 }

@@ -27,5 +27,13 @@ crate::mutants! {
         WakeNoFence,
         /// Wait queue: a wake-up that chose a waiter which ends for another reason is lost.
         WakeNotPassedOn,
+        /// Sequence: a reader does not look at the count again.
+        NoSecondCount,
+        /// Sequence: a reader may see the words after it has looked at the count for the second time.
+        ReadNoFence,
+        /// Sequence: a writer does not say that it writes.
+        WriteUncounted,
+        /// Sequence: what a writer stores may be seen before that it writes.
+        WriteNoFence,
     }
 }

@@ -19,12 +19,11 @@ use crate::process::limits::which;
 use crate::regs::UserRegs;
 use crate::thread::{AltStack, Name, Thread};
 use crate::user::UserMemory;
-use crate::{Ctx, Linux, rank};
+use crate::{Ctx, Linux};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use load::Program;
-use quire_sync::SpinLock;
 use strings::{Stack, Strings};
 
 /// How many `#!` lines may lead to one another, as in Linux.
@@ -208,6 +207,7 @@ fn end_other_threads<M: Machine>(ctx: &Ctx<'_, M>) -> Result<(), Errno> {
             threads.add(task);
         }
         drop(threads);
+        me.show_credentials();
         ctx.linux.ids.forget_process(tid);
         ctx.linux.ids.release(tid);
         threads = process.threads.lock();
@@ -263,19 +263,21 @@ fn unshare_files<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<(), Errno> {
     Ok(())
 }
 
+/// => The caller is the only thread of `process`.
 fn reset_signals<M: Machine>(process: &Arc<Process<M>>) -> Result<(), Errno> {
-    let shared = process.actions();
-    let mut own = shared.lock().try_clone()?;
+    // SAFETY: the only thread is here, and lets go of this before it replaces it.
+    let own = {
+        let shared = unsafe { process.actions.get() };
+        // Whoever looks at them from outside counts them for a moment: then a copy is made in vain.
+        if Arc::strong_count(shared) == 1 {
+            shared.reset_handlers();
+            return Ok(());
+        }
+        shared.try_clone()?
+    };
     own.reset_handlers();
-    // Two counts: the process's, and the one above.
-    if Arc::strong_count(&shared) > 2 {
-        let new = Arc::new(SpinLock::new(rank::ACTIONS, own));
-        let old = core::mem::replace(&mut *process.actions.lock(), new);
-        drop(old);
-    } else {
-        let old = core::mem::replace(&mut *shared.lock(), own);
-        drop(old);
-    }
+    // SAFETY: as above.
+    drop(unsafe { process.actions.replace(Arc::new(own)) });
     Ok(())
 }
 
@@ -288,14 +290,14 @@ fn exec<M: Machine>(
     flags: u32,
 ) -> Result<usize, Errno> {
     let linux = ctx.linux;
-    let all = ctx.process().limits();
-    let limits = Limits { stack: all.soft(which::STACK), bytes: all.soft(which::AS) };
+    let process = ctx.process();
+    let limits = Limits { stack: process.soft_limit(which::STACK), bytes: process.soft_limit(which::AS) };
     let mut strings = Strings::new(limits.stack);
     let memory = ctx.user();
     strings.collect(&memory, arguments)?;
     strings.arguments_end();
     strings.collect(&memory, environment)?;
-    let c = ctx.process().credentials();
+    let c = ctx.credentials();
     let identity = Identity {
         user: c.real_user,
         effective_user: c.effective_user,

@@ -251,5 +251,5 @@ fn reach<M: Machine>(slots: &mut Vec<Option<Slot<M>>>, at: usize) -> Result<(), 
 
 /// The highest number of descriptors that the thread's process may have.
 pub fn descriptor_limit<M: Machine>(thread: &Thread<M>) -> u64 {
-    thread.process.limits().soft(crate::process::limits::which::NOFILE).min(1 << 20)
+    thread.process.soft_limit(crate::process::limits::which::NOFILE).min(1 << 20)
 }

@@ -37,7 +37,7 @@ fn write_with<M: Machine>(
 pub(super) fn broken_pipe<M: Machine>(ctx: &Ctx<'_, M>, e: FsError) -> Errno {
     if e == FsError::BrokenPipe {
         let thread = ctx.thread;
-        let ignored = thread.process.actions().lock().get(Signal::PIPE).ignores(Signal::PIPE);
+        let ignored = thread.process.with_actions(|all| all.get(Signal::PIPE)).ignores(Signal::PIPE);
         if !ignored {
             let _merged = thread.pending.add(SigInfo::kernel(Signal::PIPE));
             thread.look_for_signals();

@@ -135,7 +135,7 @@ fn check_access<M: Machine>(ctx: &Ctx<'_, M>, dir: i32, path: u64, mode: u32, fl
     let who = if flags & raw::AT_EACCESS != 0 {
         view.who
     } else {
-        let c = ctx.process().credentials();
+        let c = ctx.credentials();
         Who { uid: c.real_user, gid: c.real_group }
     };
     if mode != 0 {

@@ -57,7 +57,7 @@ impl<M: Machine> Ctx<'_, M> {
     /// How the caller sees the tree.
     pub fn view(&self) -> Result<View<M>, Errno> {
         let (root, cwd, umask) = self.fs()?.get();
-        let c = self.process().credentials();
+        let c = self.credentials();
         Ok(View { root, cwd, who: Who { uid: c.file_user, gid: c.file_group }, umask })
     }
 }

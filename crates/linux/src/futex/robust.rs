@@ -31,7 +31,7 @@ pub fn sys_get_robust_list<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, head: u64
         tid => {
             let task = ctx.linux.ids.thread(tid as Pid).ok_or(Errno::ESRCH)?;
             let Some(thread) = task.payload() else { return Err(Errno::ESRCH) };
-            if !ctx.process().credentials().may_signal(&thread.process.credentials()) {
+            if !ctx.credentials().may_signal(&thread.process.credentials()) {
                 return Err(Errno::EPERM);
             }
             thread.robust_list.load(Ordering::Relaxed)

@@ -12,7 +12,7 @@ use quire_vm::{MapError, PAGE_SIZE, VirtRange};
 
 /// What a process may lock at most, in bytes; `None`: as much as it likes (root).
 fn limit<M: Machine>(ctx: &Ctx<'_, M>) -> Option<u64> {
-    (!ctx.process().credentials().is_root()).then(|| ctx.process().limits().soft(which::MEMLOCK))
+    (!ctx.credentials().is_root()).then(|| ctx.process().soft_limit(which::MEMLOCK))
 }
 
 /// EPERM for who may lock nothing at all.

@@ -10,6 +10,7 @@ pub mod remap;
 use crate::errno::Errno;
 use crate::exec::Image;
 use crate::machine::Machine;
+use crate::process::Line;
 use alloc::sync::Arc;
 use core::ops::Deref;
 use quire_sync::Mutex;
@@ -26,14 +27,16 @@ pub struct Heap {
 
 /// An address space and what belongs to it. Shared by the threads of a process, and with children made by CLONE_VM. On lines of
 /// its own: those that lie side by side belong to different CPUs.
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub struct AddressSpace<M: Machine> {
     /// The map.
     pub space: SpaceRef<M>,
-    /// The heap. A sleeping lock: `brk` changes the map while it holds it.
-    pub heap: Mutex<Heap>,
     /// The program.
     pub image: Arc<Image<M>>,
+    /// Every fault reads what is before.
+    _heap: Line,
+    /// The heap. A sleeping lock: `brk` changes the map while it holds it.
+    pub heap: Mutex<Heap>,
 }
 
 impl<M: Machine> Deref for AddressSpace<M> {
@@ -46,14 +49,14 @@ impl<M: Machine> Deref for AddressSpace<M> {
 impl<M: Machine> AddressSpace<M> {
     /// A space that holds the program `image`.
     pub fn new(space: SpaceRef<M>, heap: Heap, image: Arc<Image<M>>) -> Self {
-        AddressSpace { space, heap: Mutex::new(heap), image }
+        AddressSpace { space, image, _heap: Line, heap: Mutex::new(heap) }
     }
 
     /// A copy for a forked child.
     pub fn fork(&self) -> Result<Arc<Self>, Errno> {
         let heap = *self.heap.lock();
         let space = self.space.fork()?;
-        Ok(Arc::new(AddressSpace { space, heap: Mutex::new(heap), image: self.image.clone() }))
+        Ok(Arc::new(AddressSpace::new(space, heap, self.image.clone())))
     }
 }
 

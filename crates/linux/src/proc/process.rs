@@ -269,7 +269,7 @@ fn stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
         "{} {} {} ",
         stats.mapped_bytes,
         stats.resident_pages,
-        process.limits().soft(crate::process::limits::which::RSS)
+        process.soft_limit(crate::process::limits::which::RSS)
     )?;
     let (code, stack) = image.map_or(((0, 0), 0), |i| (i.code, i.stack));
     put!(out, "{} {} {stack} 0 0 ", code.0, code.1)?;
@@ -306,7 +306,7 @@ fn status<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     put!(out, "Gid:\t{}\t{}\t{}\t{}\n", c.real_group, c.effective_group, c.saved_group, c.file_group)?;
     let files = thread.and_then(|t| t.files.look(|files| files.clone())).map_or(0, |files| files.size());
     put!(out, "FDSize:\t{files}\nGroups:\t")?;
-    for group in &c.groups {
+    for group in c.groups.as_deref().unwrap_or_default() {
         write!(out, "{group} ").map_err(|_| FsError::OutOfMemory)?;
     }
     put!(out, "\n")?;

@@ -1,11 +1,12 @@
 //! Whose process it is.
 
 use crate::errno::Errno;
-use crate::{Ctx, Machine};
+use crate::{Ctx, Machine, Thread};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// Users, groups. Replaced as a whole, so a holder sees one consistent set.
+/// Users, groups. A thread has its own, which it reads without a lock; others see those of a process's first thread
+/// ([`Process::credentials`](crate::Process::credentials)).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[allow(missing_docs)]
 pub struct Credentials {
@@ -17,8 +18,8 @@ pub struct Credentials {
     pub effective_group: u32,
     pub saved_group: u32,
     pub file_group: u32,
-    /// Supplementary groups.
-    pub groups: Vec<u32>,
+    /// Supplementary groups, where there are any: shared by those who inherit them.
+    pub groups: Option<Arc<[u32]>>,
 }
 
 /// Linux's NGROUPS_MAX.
@@ -47,39 +48,59 @@ impl Credentials {
     }
 }
 
+impl<M: Machine> Ctx<'_, M> {
+    /// Whose thread the caller is.
+    pub fn credentials(&self) -> &Credentials {
+        // SAFETY: a context is the owner's; `change` alone replaces them, by `&mut`.
+        unsafe { self.thread.credentials.get() }
+    }
+}
+
+impl<M: Machine> Thread<M> {
+    /// Shows others the thread's credentials as its process's. The thread itself calls it.
+    pub(crate) fn show_credentials(&self) {
+        // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+        let own = unsafe { self.credentials.get() }.clone();
+        let old = core::mem::replace(&mut *self.process.credentials.lock(), own);
+        drop(old);
+    }
+}
+
+/// Changes the calling thread's credentials: as in Linux, a library makes all threads of a program do so.
 fn change<M: Machine>(
-    ctx: &Ctx<'_, M>,
+    ctx: &mut Ctx<'_, M>,
     edit: impl FnOnce(&mut Credentials) -> Result<(), Errno>,
 ) -> Result<usize, Errno> {
-    let process = ctx.process();
-    let mut new = (*process.credentials()).clone();
+    let mut new = ctx.credentials().clone();
     edit(&mut new)?;
-    let new = Arc::new(new);
-    let old = core::mem::replace(&mut *process.credentials.lock(), new);
-    drop(old);
+    // SAFETY: the owner is here, and `&mut` means that nothing of the old ones is borrowed.
+    drop(unsafe { ctx.thread.credentials.replace(new) });
+    if ctx.thread.tid() == ctx.pid() {
+        ctx.thread.show_credentials();
+    }
     Ok(0)
 }
 
 /// `getuid`
 pub fn sys_getuid<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
-    Ok(ctx.process().credentials().real_user as usize)
+    Ok(ctx.credentials().real_user as usize)
 }
 /// `geteuid`
 pub fn sys_geteuid<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
-    Ok(ctx.process().credentials().effective_user as usize)
+    Ok(ctx.credentials().effective_user as usize)
 }
 /// `getgid`
 pub fn sys_getgid<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
-    Ok(ctx.process().credentials().real_group as usize)
+    Ok(ctx.credentials().real_group as usize)
 }
 /// `getegid`
 pub fn sys_getegid<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
-    Ok(ctx.process().credentials().effective_group as usize)
+    Ok(ctx.credentials().effective_group as usize)
 }
 
 /// `getresuid`
 pub fn sys_getresuid<M: Machine>(ctx: &mut Ctx<'_, M>, real: u64, effective: u64, saved: u64) -> Result<usize, Errno> {
-    let c = ctx.process().credentials();
+    let c = ctx.credentials();
     ctx.write(real, &c.real_user)?;
     ctx.write(effective, &c.effective_user)?;
     ctx.write(saved, &c.saved_user)?;
@@ -87,7 +108,7 @@ pub fn sys_getresuid<M: Machine>(ctx: &mut Ctx<'_, M>, real: u64, effective: u64
 }
 /// `getresgid`
 pub fn sys_getresgid<M: Machine>(ctx: &mut Ctx<'_, M>, real: u64, effective: u64, saved: u64) -> Result<usize, Errno> {
-    let c = ctx.process().credentials();
+    let c = ctx.credentials();
     ctx.write(real, &c.real_group)?;
     ctx.write(effective, &c.effective_group)?;
     ctx.write(saved, &c.saved_group)?;
@@ -207,7 +228,7 @@ pub fn sys_setresgid<M: Machine>(ctx: &mut Ctx<'_, M>, real: u32, effective: u32
 
 /// `setfsuid`: returns the old one, whether it changed or not.
 pub fn sys_setfsuid<M: Machine>(ctx: &mut Ctx<'_, M>, id: u32) -> Result<usize, Errno> {
-    let old = ctx.process().credentials().file_user;
+    let old = ctx.credentials().file_user;
     change(ctx, |c| {
         if c.has_user(id) {
             c.file_user = id;
@@ -218,7 +239,7 @@ pub fn sys_setfsuid<M: Machine>(ctx: &mut Ctx<'_, M>, id: u32) -> Result<usize, 
 }
 /// `setfsgid`: as `setfsuid`.
 pub fn sys_setfsgid<M: Machine>(ctx: &mut Ctx<'_, M>, id: u32) -> Result<usize, Errno> {
-    let old = ctx.process().credentials().file_group;
+    let old = ctx.credentials().file_group;
     change(ctx, |c| {
         if c.has_group(id) {
             c.file_group = id;
@@ -230,28 +251,29 @@ pub fn sys_setfsgid<M: Machine>(ctx: &mut Ctx<'_, M>, id: u32) -> Result<usize, 
 
 /// `getgroups`
 pub fn sys_getgroups<M: Machine>(ctx: &mut Ctx<'_, M>, size: i32, list: u64) -> Result<usize, Errno> {
-    let c = ctx.process().credentials();
+    let c = ctx.credentials();
     let size = usize::try_from(size).map_err(|_| Errno::EINVAL)?;
+    let groups = c.groups.as_deref().unwrap_or_default();
     if size == 0 {
-        return Ok(c.groups.len());
+        return Ok(groups.len());
     }
-    if size < c.groups.len() {
+    if size < groups.len() {
         return Err(Errno::EINVAL);
     }
-    for (i, group) in c.groups.iter().enumerate() {
+    for (i, group) in groups.iter().enumerate() {
         ctx.write(list + 4 * i as u64, group)?;
     }
-    Ok(c.groups.len())
+    Ok(groups.len())
 }
 /// `setgroups`
 pub fn sys_setgroups<M: Machine>(ctx: &mut Ctx<'_, M>, size: usize, list: u64) -> Result<usize, Errno> {
-    if !ctx.process().credentials().is_root() {
+    if !ctx.credentials().is_root() {
         return Err(Errno::EPERM);
     }
     let mut groups: Vec<u32> = ctx.user().read_many(list, size, MOST_GROUPS)?;
     groups.sort_unstable();
     change(ctx, |c| {
-        c.groups = groups;
+        c.groups = (!groups.is_empty()).then(|| Arc::from(groups));
         Ok(())
     })
 }
@@ -271,11 +293,10 @@ pub fn sys_capget<M: Machine>(ctx: &mut Ctx<'_, M>, header: u64, data: u64) -> R
     if data == 0 {
         return Ok(0);
     }
-    let whose = match pid {
-        0 => ctx.process().clone(),
-        pid => ctx.linux.ids.process(pid).ok_or(Errno::ESRCH)?,
+    let all = match pid {
+        0 => ctx.credentials().is_root(),
+        pid => ctx.linux.ids.process(pid).ok_or(Errno::ESRCH)?.credentials().is_root(),
     };
-    let all = whose.credentials().is_root();
     // CAP_LAST_CAP is 40.
     for (word, bits) in [u32::MAX, 0x1ff].into_iter().take(words).enumerate() {
         let have = if all { bits } else { 0 };

@@ -211,7 +211,7 @@ fn give_children_away<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
         drop(old);
         zombies |= zombie;
         if let Ok(signal) = Signal::new(u64::from(child.parent_death_signal.load(Ordering::Relaxed))) {
-            let _ignored = linux.signal_process(&child, process.as_sender(signal));
+            let _ignored = linux.signal_process(&child, process.as_sender(signal, process.credentials().real_user));
         }
         if linux.stopped.load(Ordering::Relaxed) != 0 {
             child.group().hang_up_if_orphaned(&process.group());
@@ -232,11 +232,8 @@ fn tell_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) 
         let Some(parent) = process.parent() else { return };
         let number = process.exit_signal.load(Ordering::Relaxed);
         let signal = Signal::new(u64::from(number));
-        let actions = parent.actions();
-        let unwanted = signal == Ok(Signal::CHLD) && {
-            let action = actions.lock().get(Signal::CHLD);
-            action.handler == 1 || action.flags & flag::NOCLDWAIT != 0
-        };
+        let action = parent.with_actions(|all| all.get(Signal::CHLD));
+        let unwanted = signal == Ok(Signal::CHLD) && (action.handler == 1 || action.flags & flag::NOCLDWAIT != 0);
         let gone = {
             let mut family = parent.family.lock();
             // Given to another parent meanwhile, or since the signal was read.
@@ -259,7 +256,7 @@ fn tell_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) 
         }
         // From here on the parent may have waited for the process: only what was read before is used.
         if let Ok(signal) = signal
-            && !(ignored && actions.lock().get(Signal::CHLD).handler == 1)
+            && !(ignored && action.handler == 1)
         {
             let (code, value) = match status & 0x7f {
                 0 => (code::CLD_EXITED, status >> 8 & 0xff),

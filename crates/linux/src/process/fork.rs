@@ -11,14 +11,14 @@ use crate::signal::send::PendingQueue;
 use crate::signal::{Actions, SigSet, Signal};
 use crate::thread::{AltStack, Name, Thread, Trap};
 use crate::user::USER_END;
-use crate::{Ctx, Linux, Pid, file, rank};
+use crate::{Ctx, Linux, Pid, file};
 use alloc::alloc::{alloc, dealloc};
 use alloc::sync::Arc;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
-use quire_sync::{SpinLock, WaitQueue};
+use quire_sync::WaitQueue;
 use quire_task::{Thread as Task, ThreadRef};
 
 /// What `clone` was asked for.
@@ -111,6 +111,7 @@ pub(crate) struct NewThread<M: Machine> {
     pub space: Option<Arc<crate::memory::AddressSpace<M>>>,
     pub files: Arc<file::Files<M>>,
     pub fs: Arc<file::FsState<M>>,
+    pub credentials: Credentials,
     pub blocked: SigSet,
     pub alt_stack: AltStack,
     pub name: Name,
@@ -138,6 +139,7 @@ pub(crate) fn place<M: Machine>(
         space: Owned::new(new.space),
         files: Owned::new(Some(new.files)),
         fs: Owned::new(Some(new.fs)),
+        credentials: Owned::new(new.credentials),
         work: AtomicU32::new(0),
         blocked: AtomicU64::new(new.blocked.0),
         awaited: AtomicU64::new(0),
@@ -223,6 +225,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
             space: Some(space),
             files,
             fs,
+            credentials: ctx.credentials().clone(),
             blocked: me.blocked(),
             // SAFETY: a context is the owner's view.
             alt_stack: if shares_stack { AltStack::default() } else { *unsafe { me.alt_stack.get() } },
@@ -277,15 +280,16 @@ fn wait_for_release<M: Machine>(me: &Thread<M>, child: &ThreadRef<M>) {
 
 fn child_of<M: Machine>(ctx: &Ctx<'_, M>, request: &Request, pid: Pid) -> Result<NewProcess<M>, Errno> {
     let parent = ctx.process();
-    let actions = parent.actions();
+    // SAFETY: a context is the owner's view, and a thread that makes another one does not exec.
+    let actions = unsafe { parent.actions.get() };
     let actions = if request.has(SIGHAND) {
-        actions
+        actions.clone()
     } else {
-        let mut copy = actions.lock().try_clone()?;
+        let copy = actions.try_clone()?;
         if request.has(CLEAR_SIGHAND) {
             copy.reset_handlers();
         }
-        Arc::new(SpinLock::new(rank::ACTIONS, copy))
+        Arc::new(copy)
     };
     let (family, exit_signal) = if request.has(PARENT) {
         (parent.parent(), parent.exit_signal.load(Ordering::Relaxed))
@@ -298,9 +302,8 @@ fn child_of<M: Machine>(ctx: &Ctx<'_, M>, request: &Request, pid: Pid) -> Result
         group: parent.group(),
         actions,
         exit_signal,
-        // Of its own: relatives that share no more than their origin would count references on one line.
-        credentials: Arc::new(Credentials::clone(&parent.credentials())),
-        limits: Arc::new(Limits::clone(&parent.limits())),
+        credentials: ctx.credentials().clone(),
+        limits: parent.limits(),
         priority: parent.priority.load(Ordering::Relaxed),
         personality: parent.personality.load(Ordering::Relaxed),
     })
@@ -346,10 +349,10 @@ impl<M: Machine> Linux<M> {
             pid,
             parent: None,
             group: group.clone(),
-            actions: Arc::new(SpinLock::new(rank::ACTIONS, Actions::new())),
+            actions: Arc::new(Actions::new()),
             exit_signal: 0,
-            credentials: Arc::new(Credentials::default()),
-            limits: Arc::new(Limits::initial(u64::from(self.ids.max()))),
+            credentials: Credentials::default(),
+            limits: Limits::initial(u64::from(self.ids.max())),
             priority: 20,
             personality: 0,
         };
@@ -362,6 +365,7 @@ impl<M: Machine> Linux<M> {
             space: Some(program.space.clone()),
             files,
             fs,
+            credentials: Credentials::default(),
             blocked: SigSet::EMPTY,
             alt_stack: AltStack::default(),
             name: program.name,

@@ -22,6 +22,8 @@ unsafe impl Plain for Limit {}
 pub const INFINITY: u64 = u64::MAX;
 /// Number of limits.
 pub const COUNT: usize = 16;
+/// Words that they are kept in: of each the soft one, then the hard one.
+pub(crate) const WORDS: usize = 2 * COUNT;
 
 /// Which limit: Linux's RLIMIT_ numbers.
 #[allow(missing_docs)]
@@ -65,9 +67,9 @@ impl Limits {
         Limits(all)
     }
 
-    /// The soft limit of `which`.
-    pub fn soft(&self, which: usize) -> u64 {
-        self.0[which].soft
+    /// As they are kept.
+    pub(crate) fn words(&self) -> [u64; WORDS] {
+        core::array::from_fn(|i| if i % 2 == 0 { self.0[i / 2].soft } else { self.0[i / 2].hard })
     }
 }
 
@@ -92,6 +94,23 @@ pub static NAMES: [(&str, &str); COUNT] = [
 ];
 
 impl<M: Machine> Process<M> {
+    /// Its limits. As all reading of limits, without a lock.
+    pub fn limits(&self) -> Limits {
+        let words = self.limits.read();
+        Limits(core::array::from_fn(|i| Limit { soft: words[2 * i], hard: words[2 * i + 1] }))
+    }
+
+    /// One of its limits.
+    pub fn limit(&self, which: usize) -> Limit {
+        let [soft, hard] = self.limits.read_part(2 * which);
+        Limit { soft, hard }
+    }
+
+    /// What holds of `which` now.
+    pub fn soft_limit(&self, which: usize) -> u64 {
+        self.limits.word(2 * which)
+    }
+
     /// Tells the address space of limits that it keeps.
     fn limits_changed(&self, which: usize) {
         if which != self::which::STACK && which != self::which::AS {
@@ -100,17 +119,19 @@ impl<M: Machine> Process<M> {
         let Some(task) = self.any_thread() else { return };
         let Some(thread) = task.payload() else { return };
         if let Some(memory) = thread.space.look(|space| space.clone()) {
-            let limits = self.limits();
             let most = memory.limits();
-            let bytes = limits.soft(self::which::AS).min(quire_vm::map::USER.end);
-            memory.set_limits(quire_vm::map::Limits { stack: limits.soft(self::which::STACK), bytes, ..most });
+            let bytes = self.soft_limit(self::which::AS).min(quire_vm::map::USER.end);
+            memory.set_limits(quire_vm::map::Limits { stack: self.soft_limit(self::which::STACK), bytes, ..most });
         }
     }
 }
 
 /// `getrlimit`
 pub fn sys_getrlimit<M: Machine>(ctx: &mut Ctx<'_, M>, which: u32, to: u64) -> Result<usize, Errno> {
-    let limit = *ctx.process().limits().0.get(which as usize).ok_or(Errno::EINVAL)?;
+    if which as usize >= COUNT {
+        return Err(Errno::EINVAL);
+    }
+    let limit = ctx.process().limit(which as usize);
     ctx.write(to, &limit)?;
     Ok(0)
 }
@@ -138,31 +159,33 @@ pub fn sys_prlimit64<M: Machine>(
         0 => ctx.process().clone(),
         pid => ctx.linux.ids.process(pid as u32).ok_or(Errno::ESRCH)?,
     };
-    let me = ctx.process().credentials();
+    let me = ctx.credentials();
     if !Arc::ptr_eq(&process, ctx.process()) && !me.may_signal(&process.credentials()) {
         return Err(Errno::EPERM);
     }
     let wanted = if new == 0 { None } else { Some(ctx.read::<Limit>(new)?) };
-    let before = process.limits();
-    if let Some(limit) = wanted {
+    let before = if let Some(limit) = wanted {
         if limit.soft > limit.hard {
             return Err(Errno::EINVAL);
         }
         if which == self::which::NOFILE && limit.hard > MOST_FILES {
             return Err(Errno::EPERM);
         }
-        if limit.hard > before.0[which].hard && !me.is_root() {
-            return Err(Errno::EPERM);
-        }
-        let mut changed = (*before).clone();
-        changed.0[which] = limit;
-        let changed = Arc::new(changed);
-        let old = core::mem::replace(&mut *process.limits.lock(), changed);
-        drop(old);
+        let before = process.limits.update(|words| {
+            let (soft, hard) = (words[2 * which], words[2 * which + 1]);
+            if limit.hard > hard && !me.is_root() {
+                return Err(Errno::EPERM);
+            }
+            (words[2 * which], words[2 * which + 1]) = (limit.soft, limit.hard);
+            Ok(Limit { soft, hard })
+        })?;
         process.limits_changed(which);
-    }
+        before
+    } else {
+        process.limit(which)
+    };
     if old != 0 {
-        ctx.write(old, &before.0[which])?;
+        ctx.write(old, &before)?;
     }
     Ok(0)
 }

@@ -27,6 +27,7 @@ pub mod usage;
 pub mod wait;
 
 use crate::machine::Machine;
+use crate::owned::Owned;
 use crate::rank;
 use crate::signal::send::PendingQueue;
 use crate::signal::{Actions, SigInfo, SigSet};
@@ -39,76 +40,97 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
 use credentials::Credentials;
 use group::Group;
 use limits::Limits;
-use quire_sync::{SpinLock, WaitQueue};
+use quire_sync::{Sequenced, SpinLock, WaitQueue};
 use threads::Threads;
 use usage::Accounts;
 
-/// A process: a group of threads, in Linux's words.
+/// The fields behind it begin on a line of their own.
+#[derive(Clone, Copy, Default)]
+#[repr(align(64))]
+pub(crate) struct Line;
+
+/// A process: a group of threads, in Linux's words. What its threads read in every other system call stands on lines that nobody
+/// writes meanwhile.
+#[repr(C)]
 pub struct Process<M: Machine> {
     /// The kernel that it lives in.
     pub linux: &'static Linux<M>,
-    /// Its id: that of its first thread.
-    pub pid: Pid,
     /// When it was made, in nanoseconds since boot.
     pub started: u64,
-    /// Its children.
-    pub family: SpinLock<Family<M>>,
-    /// Who made it, or adopted it. `None` for process 1.
-    parent: SpinLock<Option<Arc<Process<M>>>>,
-    /// Its parent's id, 0 for none. Written under that lock.
+    /// Its id: that of its first thread.
+    pub pid: Pid,
+    /// Its parent's id, 0 for none. Written under the lock of `parent`.
     parent_pid: AtomicU32,
-    /// Its place among its parent's children or zombies.
-    sibling: Place<Process<M>>,
-    /// Its place in its group.
-    pub(crate) member: Place<Process<M>>,
-    /// `wait4` sleeps here for the children's sake.
-    pub child_events: WaitQueue,
-    /// Held by whoever moves the process from group to group.
-    pub(crate) moving: SpinLock<()>,
-    /// Its process group. Changed by the holder of `moving`.
-    pub group: SpinLock<Arc<Group<M>>>,
-    /// Its threads.
-    pub threads: SpinLock<Threads<M>>,
-    /// A thread of it ended, or stopped.
-    pub thread_events: WaitQueue,
-    /// What it wants done about signals; shared with whom it was cloned from by CLONE_SIGHAND.
-    pub actions: SpinLock<Arc<SpinLock<Actions>>>,
-    /// Signals for any of its threads.
-    pub pending: PendingQueue,
-    /// Job control.
-    pub job: SpinLock<Job>,
-    /// Threads that are stopped sleep here.
-    pub continued: WaitQueue,
-    /// The signal that its parent gets when it ends; 0: none.
-    pub exit_signal: AtomicU8,
-    /// It ends (or has ended) as a whole: `exit_group` or a deadly signal.
-    pub exiting: AtomicBool,
-    /// A wait status, once it is known.
-    pub status: AtomicI32,
-    /// It called exec since it was forked (`setpgid` of a parent then comes too late).
-    pub execed: AtomicBool,
-    /// The signal that it asked for when its parent dies; 0: none.
-    pub parent_death_signal: AtomicU8,
-    /// It adopts orphans among its descendants.
-    pub subreaper: AtomicBool,
-    /// It may not gain privileges by exec.
-    pub no_new_privileges: AtomicBool,
-    /// Whose process it is. Replaced as a whole.
-    pub credentials: SpinLock<Arc<Credentials>>,
-    /// Resource limits. Replaced as a whole; shared after fork.
-    pub limits: SpinLock<Arc<Limits>>,
-    /// What it and its children used.
-    pub accounts: SpinLock<Accounts>,
     /// `nice`, 1 to 40 as `getpriority` shows it.
     pub priority: AtomicU32,
     /// `personality`.
     pub personality: AtomicU32,
+    /// A wait status, once it is known.
+    pub status: AtomicI32,
     /// OOM score adjustment, only remembered.
     pub oom_adjust: AtomicI32,
+    /// It ends (or has ended) as a whole: `exit_group` or a deadly signal.
+    pub exiting: AtomicBool,
+    /// The signal that its parent gets when it ends; 0: none.
+    pub exit_signal: AtomicU8,
+    /// The signal that it asked for when its parent dies; 0: none.
+    pub parent_death_signal: AtomicU8,
+    /// It called exec since it was forked (`setpgid` of a parent then comes too late).
+    pub execed: AtomicBool,
+    /// It adopts orphans among its descendants.
+    pub subreaper: AtomicBool,
+    /// It may not gain privileges by exec.
+    pub no_new_privileges: AtomicBool,
+    /// What it wants done about signals; shared with whom it was cloned from by CLONE_SIGHAND. Its threads own it together:
+    /// exec replaces it when there is but one.
+    pub(crate) actions: Owned<Arc<Actions>>,
+    /// Resource limits.
+    pub(crate) limits: Sequenced<{ limits::WORDS }>,
+
+    /// From here on: what threads write that come and go.
+    _threads: Line,
+    /// Its threads.
+    pub threads: SpinLock<Threads<M>>,
+    /// A thread of it ended, or stopped.
+    pub thread_events: WaitQueue,
+    /// What it and its children used.
+    pub accounts: SpinLock<Accounts>,
+    /// Job control.
+    pub job: SpinLock<Job>,
+    /// Threads that are stopped sleep here.
+    pub continued: WaitQueue,
     /// The name of its last thread, once that has ended.
     pub(crate) last_name: SpinLock<Name>,
+
+    /// From here on: what threads write that fork and wait, or that other processes write.
+    _family: Line,
+    /// Its children.
+    pub family: SpinLock<Family<M>>,
+    /// `wait4` sleeps here for the children's sake.
+    pub child_events: WaitQueue,
+    /// Its process group. Changed by the holder of `moving`.
+    pub group: SpinLock<Arc<Group<M>>>,
+    /// Held by whoever moves the process from group to group.
+    pub(crate) moving: SpinLock<()>,
+    /// Whose process it is, for others: what its first thread has.
+    pub(crate) credentials: SpinLock<Credentials>,
+
+    /// From here on: signals, which every thread looks at that takes one, and timers.
+    _signals: Line,
+    /// Signals for any of its threads.
+    pub pending: PendingQueue,
+    _timers: Line,
     /// Interval timers.
     pub timers: Timers<M>,
+
+    /// From here on: what relatives write.
+    _relatives: Line,
+    /// Who made it, or adopted it. `None` for process 1.
+    parent: SpinLock<Option<Arc<Process<M>>>>,
+    /// Its place among its parent's children or zombies.
+    sibling: Place<Process<M>>,
+    /// Its place in its group.
+    pub(crate) member: Place<Process<M>>,
 }
 
 /// Job control state.
@@ -161,13 +183,13 @@ pub struct NewProcess<M: Machine> {
     /// Its group.
     pub group: Arc<Group<M>>,
     /// Its actions.
-    pub actions: Arc<SpinLock<Actions>>,
+    pub actions: Arc<Actions>,
     /// What it sends when it ends.
     pub exit_signal: u8,
     /// Whose it is.
-    pub credentials: Arc<Credentials>,
+    pub credentials: Credentials,
     /// Its limits.
-    pub limits: Arc<Limits>,
+    pub limits: Limits,
     /// Its priority.
     pub priority: u32,
     /// Its personality.
@@ -201,7 +223,7 @@ impl<M: Machine> Process<M> {
             group: SpinLock::new(rank::OWNED, new.group),
             threads: SpinLock::new(rank::THREADS, Threads::new()),
             thread_events: WaitQueue::new(),
-            actions: SpinLock::new(rank::OWNED, new.actions),
+            actions: Owned::new(new.actions),
             pending: PendingQueue::new(),
             job: SpinLock::new(rank::OWNED, Job::default()),
             continued: WaitQueue::new(),
@@ -213,13 +235,18 @@ impl<M: Machine> Process<M> {
             subreaper: AtomicBool::new(false),
             no_new_privileges: AtomicBool::new(false),
             credentials: SpinLock::new(rank::OWNED, new.credentials),
-            limits: SpinLock::new(rank::OWNED, new.limits),
+            limits: Sequenced::new(rank::OWNED, new.limits.words()),
             accounts: SpinLock::new(rank::OWNED, Accounts::default()),
             priority: AtomicU32::new(new.priority),
             personality: AtomicU32::new(new.personality),
             oom_adjust: AtomicI32::new(0),
             last_name: SpinLock::new(rank::OWNED, Name::default()),
             timers: Timers::new(),
+            _threads: Line,
+            _family: Line,
+            _signals: Line,
+            _timers: Line,
+            _relatives: Line,
         }
     }
 
@@ -246,19 +273,23 @@ impl<M: Machine> Process<M> {
         self.group.lock().clone()
     }
 
-    /// Whose it is.
-    pub fn credentials(&self) -> Arc<Credentials> {
+    /// Whose it is: what its first thread has, or had when it ended. A thread of its own asks [`Ctx`](crate::Ctx).
+    pub fn credentials(&self) -> Credentials {
         self.credentials.lock().clone()
     }
 
-    /// Its limits.
-    pub fn limits(&self) -> Arc<Limits> {
-        self.limits.lock().clone()
-    }
-
-    /// Its actions.
-    pub fn actions(&self) -> Arc<SpinLock<Actions>> {
-        self.actions.lock().clone()
+    /// Calls `f` with its actions.
+    pub fn with_actions<R>(&self, f: impl FnOnce(&Actions) -> R) -> R {
+        let caller = quire_task::Machine::current(self.linux.machine);
+        // SAFETY: the thread that runs, where there is one yet.
+        let caller = unsafe { caller.as_ref() }.and_then(|task| task.payload().as_ref());
+        if caller.is_some_and(|thread| core::ptr::eq(&*thread.process, self)) {
+            // SAFETY: exec alone replaces them, in the process's only thread; the caller is one, and not there.
+            f(unsafe { self.actions.get() })
+        } else {
+            let actions = self.actions.look(Arc::clone);
+            f(&actions)
+        }
     }
 
     /// Whether it ends or has ended.
@@ -268,9 +299,7 @@ impl<M: Machine> Process<M> {
 
     /// Which signals it ignores, and which it handles.
     pub fn dispositions(&self) -> (SigSet, SigSet) {
-        let actions = self.actions();
-        let actions = actions.lock();
-        actions.sets()
+        self.with_actions(Actions::sets)
     }
 
     /// The name of its last thread, once that has ended.
@@ -278,13 +307,13 @@ impl<M: Machine> Process<M> {
         *self.last_name.lock()
     }
 
-    /// A signal info that names this process as the sender.
-    pub fn as_sender(&self, signal: crate::signal::Signal) -> SigInfo {
+    /// A signal info that names this process, of user `uid`, as the sender.
+    pub fn as_sender(&self, signal: crate::signal::Signal, uid: u32) -> SigInfo {
         SigInfo {
             signal,
             code: crate::signal::info::code::USER,
             errno: 0,
-            detail: crate::signal::Detail::Sender { pid: self.pid, uid: self.credentials().real_user },
+            detail: crate::signal::Detail::Sender { pid: self.pid, uid },
         }
     }
 }

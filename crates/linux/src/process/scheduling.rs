@@ -54,7 +54,7 @@ pub fn sys_sched_setaffinity<M: Machine>(
         (0..8).filter(|bit| bits & 1 << bit != 0).for_each(|bit| allowed.insert(8 * byte + bit));
     }
     if let Some(other) = thread.payload() {
-        let (me, owner) = (ctx.process().credentials(), other.process.credentials());
+        let (me, owner) = (ctx.credentials(), other.process.credentials());
         if !me.is_root() && ![owner.real_user, owner.effective_user].contains(&me.effective_user) {
             return Err(Errno::EPERM);
         }
@@ -150,7 +150,7 @@ fn named<M: Machine>(ctx: &Ctx<'_, M>, kind: u32, who: u32) -> Result<alloc::vec
             }
         }
         raw::PRIO_USER => {
-            let user = if who == 0 { ctx.process().credentials().real_user } else { who };
+            let user = if who == 0 { ctx.credentials().real_user } else { who };
             for process in ctx.linux.ids.processes() {
                 if process.credentials().real_user == user {
                     out.try_reserve(1)?;
@@ -173,7 +173,7 @@ pub fn sys_getpriority<M: Machine>(ctx: &mut Ctx<'_, M>, kind: u32, who: u32) ->
 pub fn sys_setpriority<M: Machine>(ctx: &mut Ctx<'_, M>, kind: u32, who: u32, nice: i32) -> Result<usize, Errno> {
     let nice = nice.clamp(-20, 19);
     let value = (20 - nice) as u32;
-    let me = ctx.process().credentials();
+    let me = ctx.credentials();
     for process in named(ctx, kind, who)? {
         if !me.may_signal(&process.credentials()) {
             return Err(Errno::EPERM);

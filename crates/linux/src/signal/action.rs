@@ -1,7 +1,13 @@
 //! What a process wants done when a signal comes.
 
 use super::set::{SigSet, Signal};
+use crate::errno::Errno;
+use crate::rank;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
+use quire_sync::Sequence;
 
 /// What happens to a process that has no say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,6 +93,15 @@ impl Action {
         }
     }
 
+    /// Whether it is for one signal only.
+    pub fn once(&self) -> bool {
+        self.handler > 1 && self.flags & flag::RESETHAND != 0
+    }
+
+    fn words(&self) -> [u64; 4] {
+        [self.handler, self.flags, self.restorer, self.mask.0]
+    }
+
     /// Whether a signal with this action is thrown away where it is not blocked.
     pub fn ignores(&self, signal: Signal) -> bool {
         self.handler == 1 || (self.handler == 0 && Default::of(signal) == Default::Ignore)
@@ -104,10 +119,46 @@ pub enum Disposition {
     Handle(Action),
 }
 
-/// All 64 actions. Most processes set few: what is not the default lies in a short list, so fork copies little.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Actions that one block holds: most processes set no more.
+const BLOCK: usize = 8;
+
+/// One signal's action, once it was set.
+struct Entry {
+    /// Whose it is; 0: nobody's yet. Set once, last of an entry's words.
+    signal: AtomicU64,
+    /// Handler, flags, restorer, mask.
+    words: [AtomicU64; 4],
+}
+
+#[derive(core::default::Default)]
+struct Block {
+    entries: [Entry; BLOCK],
+    /// More of them, or null. Set once.
+    next: AtomicPtr<Block>,
+}
+
+impl core::default::Default for Entry {
+    fn default() -> Self {
+        Entry { signal: AtomicU64::new(0), words: Action::DEFAULT.words().map(AtomicU64::new) }
+    }
+}
+
+impl Entry {
+    fn action(&self) -> Action {
+        let [handler, flags, restorer, mask] = core::array::from_fn(|i| self.words[i].load(Ordering::Relaxed));
+        Action { handler, flags, restorer, mask: SigSet(mask) }
+    }
+
+    fn set(&self, action: Action) {
+        self.words.iter().zip(action.words()).for_each(|(word, new)| word.store(new, Ordering::Relaxed));
+    }
+}
+
+/// All 64 actions. Most processes set few: what was ever set lies in a short list, which only grows, so fork copies little.
+/// Read without a lock: a signal that comes writes nothing that other threads read.
 pub struct Actions {
-    set: alloc::vec::Vec<(Signal, Action)>,
+    sequence: Sequence,
+    first: Block,
 }
 
 impl core::default::Default for Actions {
@@ -118,55 +169,115 @@ impl core::default::Default for Actions {
 
 impl Actions {
     /// All default.
-    pub const fn new() -> Actions {
-        Actions { set: alloc::vec::Vec::new() }
+    pub fn new() -> Actions {
+        Actions { sequence: Sequence::new(rank::ACTIONS), first: Block::default() }
+    }
+
+    fn blocks(&self) -> impl Iterator<Item = &Block> {
+        // SAFETY: a block that was linked is complete, and stays as long as `self`.
+        core::iter::successors(Some(&self.first), |block| unsafe { block.next.load(Ordering::Acquire).as_ref() })
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (Signal, &Entry)> {
+        let all = self.blocks().flat_map(|block| &block.entries);
+        all.map_while(|entry| Some((Signal::new(entry.signal.load(Ordering::Acquire)).ok()?, entry)))
+    }
+
+    fn find(&self, signal: Signal) -> Option<&Entry> {
+        self.entries().find(|(of, _)| *of == signal).map(|(_, entry)| entry)
+    }
+
+    /// An entry for `signal`, which has none. `None` where there is no memory.
+    ///
+    /// => The caller is in a change.
+    fn add(&self, signal: Signal) -> Option<&Entry> {
+        let mut last = &self.first;
+        for block in self.blocks() {
+            if let Some(free) = block.entries.iter().find(|entry| entry.signal.load(Ordering::Relaxed) == 0) {
+                free.signal.store(u64::from(signal.number()), Ordering::Release);
+                return Some(free);
+            }
+            last = block;
+        }
+        let mut memory = Vec::new();
+        memory.try_reserve_exact(1).ok()?;
+        memory.push(Block::default());
+        let block: &Block = Box::leak(memory.into_boxed_slice()).first()?;
+        block.entries[0].signal.store(u64::from(signal.number()), Ordering::Relaxed);
+        last.next.store(core::ptr::from_ref(block).cast_mut(), Ordering::Release);
+        Some(&block.entries[0])
     }
 
     /// The action of `signal`.
     pub fn get(&self, signal: Signal) -> Action {
-        self.set.iter().find(|entry| entry.0 == signal).map_or(Action::DEFAULT, |entry| entry.1)
+        self.sequence.read(|| self.find(signal).map_or(Action::DEFAULT, Entry::action))
     }
 
-    /// Changes the action of `signal`.
-    pub fn put(&mut self, signal: Signal, action: Action) -> Result<(), alloc::collections::TryReserveError> {
-        if let Some(at) = self.set.iter().position(|entry| entry.0 == signal) {
-            if action == Action::DEFAULT {
-                self.set.swap_remove(at);
-            } else {
-                self.set[at].1 = action;
+    /// Changes the action of `signal` to what `change` makes of it, if anything; returns the one before. ENOMEM where there is no
+    /// memory, never for who goes back to the default.
+    pub fn update(&self, signal: Signal, change: impl FnOnce(Action) -> Option<Action>) -> Result<Action, Errno> {
+        self.sequence.write(|| {
+            let entry = self.find(signal);
+            let before = entry.map_or(Action::DEFAULT, Entry::action);
+            if let Some(new) = change(before).filter(|new| *new != before) {
+                entry.or_else(|| self.add(signal)).ok_or(Errno::ENOMEM)?.set(new);
             }
-        } else if action != Action::DEFAULT {
-            self.set.try_reserve(1)?;
-            self.set.push((signal, action));
-        }
-        Ok(())
+            Ok(before)
+        })
+    }
+
+    /// Changes the action of `signal`; returns the one before.
+    pub fn put(&self, signal: Signal, action: Action) -> Result<Action, Errno> {
+        self.update(signal, |_| Some(action))
+    }
+
+    /// Gives `signal` its default back.
+    pub fn reset(&self, signal: Signal) {
+        // What has an entry needs no memory, and what has none is the default.
+        let _before = self.put(signal, Action::DEFAULT);
     }
 
     /// What is ignored, and what is handled.
     pub fn sets(&self) -> (SigSet, SigSet) {
-        self.set.iter().fold((SigSet::EMPTY, SigSet::EMPTY), |(ignored, handled), (signal, action)| {
-            match action.handler {
-                0 => (ignored, handled),
-                1 => (ignored.with(*signal), handled),
-                _ => (ignored, handled.with(*signal)),
-            }
+        self.sequence.read(|| {
+            self.entries().fold((SigSet::EMPTY, SigSet::EMPTY), |(ignored, handled), (signal, entry)| {
+                match entry.action().handler {
+                    0 => (ignored, handled),
+                    1 => (ignored.with(signal), handled),
+                    _ => (ignored, handled.with(signal)),
+                }
+            })
         })
     }
 
     /// A copy for a forked child.
-    pub fn try_clone(&self) -> Result<Actions, alloc::collections::TryReserveError> {
-        let mut set = alloc::vec::Vec::new();
-        set.try_reserve_exact(self.set.len())?;
-        set.extend_from_slice(&self.set);
-        Ok(Actions { set })
+    pub fn try_clone(&self) -> Result<Actions, Errno> {
+        let copy = Actions::new();
+        for signal in self.entries().map(|(signal, _)| signal) {
+            copy.put(signal, self.get(signal))?;
+        }
+        Ok(copy)
     }
 
     /// After exec: handlers are gone, what is ignored stays ignored.
-    pub fn reset_handlers(&mut self) {
-        self.set.retain_mut(|(_, action)| {
-            *action = Action { handler: action.handler, ..Action::DEFAULT };
-            action.handler == 1
+    pub fn reset_handlers(&self) {
+        self.sequence.write(|| {
+            for (_, entry) in self.entries() {
+                let handler = entry.action().handler;
+                entry.set(if handler == 1 { Action { handler, ..Action::DEFAULT } } else { Action::DEFAULT });
+            }
         });
+    }
+}
+
+impl Drop for Actions {
+    fn drop(&mut self) {
+        let mut at = *self.first.next.get_mut();
+        while !at.is_null() {
+            // SAFETY: leaked by `add` as a slice of one, linked once, and nobody reads any more.
+            let mut block = unsafe { Box::from_raw(core::ptr::slice_from_raw_parts_mut(at, 1)) };
+            at = *block[0].next.get_mut();
+        }
     }
 }
 
@@ -176,12 +287,41 @@ mod tests {
 
     #[test]
     fn exec_keeps_only_what_is_ignored() {
-        let mut actions = Actions::new();
+        let actions = Actions::new();
         actions.put(Signal::INT, Action { handler: 1, flags: flag::RESTART, ..Action::DEFAULT }).expect("room");
         actions.put(Signal::TERM, Action { handler: 0x1000, ..Action::DEFAULT }).expect("room");
         actions.reset_handlers();
         assert_eq!(actions.get(Signal::INT), Action { handler: 1, ..Action::DEFAULT });
         assert_eq!(actions.get(Signal::TERM), Action::DEFAULT);
+    }
+
+    #[test]
+    fn all_actions_can_be_set_and_a_copy_has_them() {
+        let actions = Actions::new();
+        for n in 1..=64 {
+            let signal = Signal::new(n).expect("a signal");
+            let action = Action { handler: 0x1000 + n, flags: flag::RESETHAND, ..Action::DEFAULT };
+            assert_eq!(actions.put(signal, action), Ok(Action::DEFAULT));
+        }
+        let copy = actions.try_clone().expect("memory");
+        for n in 1..=64 {
+            let signal = Signal::new(n).expect("a signal");
+            assert_eq!(copy.get(signal).handler, 0x1000 + n);
+            copy.reset(signal);
+            assert_eq!((copy.get(signal), actions.get(signal).handler), (Action::DEFAULT, 0x1000 + n));
+        }
+        assert_eq!(copy.sets(), (SigSet::EMPTY, SigSet::EMPTY));
+        assert_eq!(actions.sets(), (SigSet::EMPTY, SigSet(u64::MAX)));
+    }
+
+    #[test]
+    fn of_two_that_take_an_action_once_one_gets_it() {
+        let actions = Actions::new();
+        actions
+            .put(Signal::INT, Action { handler: 0x1000, flags: flag::RESETHAND, ..Action::DEFAULT })
+            .expect("memory");
+        let take = || actions.update(Signal::INT, |now| now.once().then_some(Action::DEFAULT));
+        assert_eq!((take().map(|a| a.handler), take()), (Ok(0x1000), Ok(Action::DEFAULT)));
     }
 
     #[test]

@@ -38,17 +38,14 @@ pub fn sys_rt_sigaction<M: Machine>(
         return Err(Errno::EINVAL);
     }
     let process = ctx.process();
-    let actions = process.actions();
-    let before = {
-        let mut actions = actions.lock();
-        let before = actions.get(signal);
-        if let Some(mut action) = wanted {
+    let before = process.with_actions(|actions| match wanted {
+        Some(mut action) => {
             action.flags &= flag::KNOWN;
             action.mask = action.mask.without(SigSet::UNBLOCKABLE);
-            actions.put(signal, action)?;
+            actions.put(signal, action)
         }
-        before
-    };
+        None => Ok(actions.get(signal)),
+    })?;
     if wanted.is_some_and(|action| action.ignores(signal)) {
         discard_ignored(process, signal);
     }
@@ -141,13 +138,13 @@ pub(super) fn set_alt_stack<M: Machine>(ctx: &mut Ctx<'_, M>, stack: &RawStack) 
 fn may<M: Machine>(ctx: &Ctx<'_, M>, process: &Process<M>, signal: Option<Signal>) -> bool {
     // Anybody may continue a process of the own session.
     let same_session = || process.group().session.id == ctx.process().group().session.id;
-    ctx.process().credentials().may_signal(&process.credentials()) || (signal == Some(Signal::CONT) && same_session())
+    ctx.credentials().may_signal(&process.credentials()) || (signal == Some(Signal::CONT) && same_session())
 }
 
 /// `kill`
 pub fn sys_kill<M: Machine>(ctx: &mut Ctx<'_, M>, pid: i32, signal: i32) -> Result<usize, Errno> {
     let signal = Signal::or_none(signal)?;
-    let info = signal.map(|signal| ctx.process().as_sender(signal));
+    let info = signal.map(|signal| ctx.process().as_sender(signal, ctx.credentials().real_user));
     match pid {
         1.. => {
             let process = ctx.linux.ids.process_of_thread(pid as Pid).ok_or(Errno::ESRCH)?;
@@ -206,6 +203,14 @@ fn signal_thread<M: Machine>(
     signal: Option<Signal>,
     info: Option<SigInfo>,
 ) -> Result<usize, Errno> {
+    let own = tid == ctx.thread.tid() as i32 && group.is_none_or(|group| group == ctx.pid() as i32);
+    if own && signal != Some(Signal::KILL) {
+        // `raise`: nobody has to be looked for.
+        if let Some(info) = info {
+            ctx.linux.signal_thread(&ctx.linux.scheduler.current(), info)?;
+        }
+        return Ok(0);
+    }
     let task = thread_of(ctx, group, tid)?;
     let Some(thread) = task.payload() else { return Err(Errno::ESRCH) };
     if !may(ctx, &thread.process, signal) {
@@ -221,7 +226,7 @@ fn signal_thread<M: Machine>(
 }
 
 fn from_thread<M: Machine>(ctx: &Ctx<'_, M>, signal: Option<Signal>) -> Option<SigInfo> {
-    signal.map(|signal| SigInfo { code: code::TKILL, ..ctx.process().as_sender(signal) })
+    signal.map(|signal| SigInfo { code: code::TKILL, ..ctx.process().as_sender(signal, ctx.credentials().real_user) })
 }
 
 /// `tkill`
@@ -289,7 +294,6 @@ impl<M: Machine> Ctx<'_, M> {
 
     fn signal_self(&self, info: SigInfo) {
         debug_assert!(!stops(info.signal));
-        let me = self.linux.scheduler.current().to_ref();
-        let _merged = self.linux.signal_thread(&me, info);
+        let _merged = self.linux.signal_thread(&self.linux.scheduler.current(), info);
     }
 }

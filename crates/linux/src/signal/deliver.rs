@@ -66,18 +66,13 @@ fn take<M: Machine>(thread: &Thread<M>) -> Option<SigInfo> {
 fn deliver<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut UserRegs, info: SigInfo) -> bool {
     let process = &thread.process;
     let signal = info.signal;
-    let actions = process.actions();
-    let disposition = {
-        let mut actions = actions.lock();
+    let action = process.with_actions(|actions| {
         let action = actions.get(signal);
-        let disposition = action.disposition(signal);
-        if matches!(disposition, Disposition::Handle(_)) && action.flags & flag::RESETHAND != 0 {
-            // Removing an entry allocates nothing, so it cannot fail.
-            let _removed = actions.put(signal, Action::DEFAULT);
-        }
-        disposition
-    };
-    match disposition {
+        // Of two threads that come at once, one has the handler.
+        let taken = action.once().then(|| actions.update(signal, |now| now.once().then_some(Action::DEFAULT)));
+        taken.and_then(Result::ok).unwrap_or(action)
+    });
+    match action.disposition(signal) {
         Disposition::Ignore | Disposition::Default(DefaultAction::Ignore | DefaultAction::Continue) => false,
         Disposition::Default(DefaultAction::Stop) => {
             // A group that nobody could continue is not stopped from the keyboard.
@@ -103,8 +98,7 @@ fn deliver<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut 
             if frame::push(linux, thread, regs, &action, &info).is_err() {
                 // No room for the frame: SIGSEGV, and where that was the signal, its default.
                 if signal == Signal::SEGV {
-                    let mut actions = actions.lock();
-                    let _removed = actions.put(Signal::SEGV, Action::DEFAULT);
+                    process.with_actions(|actions| actions.reset(Signal::SEGV));
                 }
                 linux.force_signal(thread, SigInfo::kernel(Signal::SEGV));
             }

@@ -8,7 +8,7 @@ use super::action::Default as DefaultAction;
 use super::info::{SigInfo, code};
 use super::pending::{Full, Pending};
 use super::set::{SigSet, Signal};
-use super::{Action, stop};
+use super::stop;
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::thread::{Thread, work};
@@ -16,7 +16,7 @@ use crate::{Linux, Process, rank};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use quire_sync::SpinLock;
-use quire_task::ThreadRef;
+use quire_task::Thread as Task;
 
 /// A queue of pending signals and, readable without its lock, what is in it.
 pub struct PendingQueue {
@@ -96,7 +96,7 @@ impl<M: Machine> Thread<M> {
 
 impl<M: Machine> Linux<M> {
     /// Sends to one thread. EAGAIN where a queued signal found no room.
-    pub fn signal_thread(&self, task: &ThreadRef<M>, info: SigInfo) -> Result<(), Errno> {
+    pub fn signal_thread(&self, task: &Task<M>, info: SigInfo) -> Result<(), Errno> {
         let Some(thread) = task.payload() else { return Err(Errno::ESRCH) };
         let process = &thread.process;
         if !self.prepare(process, info.signal, Some(thread)) {
@@ -158,8 +158,8 @@ impl<M: Machine> Linux<M> {
         } else if SigSet::STOPPING.has(signal) {
             discard_everywhere(process, SigSet::of(&[Signal::CONT]));
         }
-        let actions = process.actions();
-        let ignored = actions.lock().get(signal).ignores(signal) && !SigSet::UNBLOCKABLE.has(signal);
+        let ignored =
+            process.with_actions(|actions| actions.get(signal)).ignores(signal) && !SigSet::UNBLOCKABLE.has(signal);
         if !ignored {
             return true;
         }
@@ -174,13 +174,12 @@ impl<M: Machine> Linux<M> {
     pub fn force_signal(&self, thread: &Thread<M>, info: SigInfo) {
         let signal = info.signal;
         {
-            let actions = thread.process.actions();
-            let mut actions = actions.lock();
             let blocked = thread.blocked().has(signal);
-            if blocked || actions.get(signal).handler == 1 {
-                // Removing an entry allocates nothing, so it cannot fail.
-                let _removed = actions.put(signal, Action::DEFAULT);
-            }
+            thread.process.with_actions(|actions| {
+                if blocked || actions.get(signal).handler == 1 {
+                    actions.reset(signal);
+                }
+            });
         }
         thread.blocked.fetch_and(!SigSet::of(&[signal]).0, Ordering::AcqRel);
         let _room = thread.pending.add(info);

@@ -88,8 +88,7 @@ fn tell_parent<M: Machine>(process: &Process<M>, report: Report) {
             family.reports.push((process.pid, report));
         }
     }
-    let actions = parent.actions();
-    let wanted = actions.lock().get(Signal::CHLD).flags & flag::NOCLDSTOP == 0;
+    let wanted = parent.with_actions(|actions| actions.get(Signal::CHLD)).flags & flag::NOCLDSTOP == 0;
     if wanted {
         let (code, status) = match report {
             Report::Stopped(signal) => (code::CLD_STOPPED, i32::from(signal)),

@@ -86,7 +86,7 @@ pub fn sys_clock_getres<M: Machine>(ctx: &mut Ctx<'_, M>, clock: i32, to: u64) -
 }
 
 fn set_realtime<M: Machine>(ctx: &Ctx<'_, M>, nanos: u64) -> Result<usize, Errno> {
-    if !ctx.process().credentials().is_root() {
+    if !ctx.credentials().is_root() {
         return Err(Errno::EPERM);
     }
     ctx.linux.machine.set_realtime(nanos);

@@ -36,7 +36,8 @@ impl<M: Machine> Processes for Groups<M> {
             return Ok(());
         }
         let signal = if writing { Signal::TTOU } else { Signal::TTIN };
-        let ignored = thread.blocked().has(signal) || thread.process.actions().lock().get(signal).ignores(signal);
+        let ignored =
+            thread.blocked().has(signal) || thread.process.with_actions(|all| all.get(signal)).ignores(signal);
         if ignored {
             return if writing { Ok(()) } else { Err(FsError::Io) };
         }
@@ -82,7 +83,7 @@ pub fn claim_at_open<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>) {
 pub fn claim<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, steal: bool) -> Result<(), Errno> {
     let group = ctx.process().group();
     let session = group.session.clone();
-    let root = ctx.process().credentials().is_root();
+    let root = ctx.credentials().is_root();
     if terminal.owner().1 == session.id && session.id == ctx.pid() {
         return Ok(());
     }

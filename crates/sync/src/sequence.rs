@@ -1,0 +1,139 @@
+//! Words that are read together without a lock and without a write, and seldom changed.
+//!
+//! A writer holds a lock, makes a count odd, stores, and makes the count even. A reader looks at the count, the words, and the
+//! count again: the same even number both times says that the words are of one moment. A reader that meets a writer takes the
+//! lock; so nobody spins, and no reader waits for more than the writers before it.
+//!
+//! | | a writer stores |
+//! |---|---|
+//! | **reader** | it saw the odd count, or sees that the count has moved: by the writer's fence, a word of a change is seen no earlier than the change's odd count |
+//! | **writer** | the lock |
+
+use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::mutant::{Mutant, mutant};
+use crate::{Rank, SpinLock};
+
+/// The count and the lock of some words that stand elsewhere: atomics, loaded and stored relaxed.
+pub struct Sequence {
+    /// Odd while somebody writes.
+    count: AtomicU32,
+    writing: SpinLock<()>,
+}
+
+impl Sequence {
+    /// Of words that nobody has changed yet.
+    pub fn new(rank: Rank) -> Self {
+        Sequence { count: AtomicU32::new(0), writing: SpinLock::new(rank, ()) }
+    }
+
+    /// What `look` makes of the words at one moment. It may be called twice, and may see a mixture the first time, whose result
+    /// is thrown away; it only loads.
+    #[inline]
+    #[cfg_attr(recording, track_caller)]
+    pub fn read<R>(&self, mut look: impl FnMut() -> R) -> R {
+        let before = self.count.load(Ordering::Acquire);
+        if before & 1 == 0 {
+            let seen = look();
+            if !mutant(Mutant::ReadNoFence) {
+                fence(Ordering::Acquire);
+            }
+            if self.count.load(Ordering::Relaxed) == before || mutant(Mutant::NoSecondCount) {
+                return seen;
+            }
+        }
+        let _nobody_writes = self.writing.lock();
+        look()
+    }
+
+    /// Does `change`, which stores to the words, as one step for readers, and one after the other with other writers.
+    #[cfg_attr(recording, track_caller)]
+    pub fn write<R>(&self, change: impl FnOnce() -> R) -> R {
+        let _alone = self.writing.lock();
+        let count = self.count.load(Ordering::Relaxed);
+        if !mutant(Mutant::WriteUncounted) {
+            self.count.store(count.wrapping_add(1), Ordering::Relaxed);
+        }
+        if !mutant(Mutant::WriteNoFence) {
+            fence(Ordering::Release);
+        }
+        let result = change();
+        self.count.store(count.wrapping_add(2), Ordering::Release);
+        result
+    }
+}
+
+/// `N` words that are changed and read as one.
+pub struct Sequenced<const N: usize> {
+    sequence: Sequence,
+    words: [AtomicU64; N],
+}
+
+impl<const N: usize> Sequenced<N> {
+    /// The words as they are at first.
+    pub fn new(rank: Rank, words: [u64; N]) -> Self {
+        Sequenced { sequence: Sequence::new(rank), words: words.map(AtomicU64::new) }
+    }
+
+    /// All words, as they are at one moment.
+    #[cfg_attr(recording, track_caller)]
+    pub fn read(&self) -> [u64; N] {
+        self.read_part(0)
+    }
+
+    /// `K` words from word `at` on, as they are at one moment.
+    ///
+    /// # Panics
+    /// Where there are none.
+    #[inline]
+    #[cfg_attr(recording, track_caller)]
+    pub fn read_part<const K: usize>(&self, at: usize) -> [u64; K] {
+        let words = &self.words[at..at + K];
+        self.sequence.read(|| core::array::from_fn(|i| words[i].load(Ordering::Relaxed)))
+    }
+
+    /// One word.
+    ///
+    /// # Panics
+    /// Where there is none.
+    #[inline]
+    #[cfg_attr(recording, track_caller)]
+    pub fn word(&self, at: usize) -> u64 {
+        self.words[at].load(Ordering::Relaxed)
+    }
+
+    /// Changes the words by `edit`, which must not sleep; what it leaves is stored, whatever it returns.
+    #[cfg_attr(recording, track_caller)]
+    pub fn update<R>(&self, edit: impl FnOnce(&mut [u64; N]) -> R) -> R {
+        self.sequence.write(|| {
+            let mut all = core::array::from_fn(|i| self.words[i].load(Ordering::Relaxed));
+            let result = edit(&mut all);
+            self.words.iter().zip(all).for_each(|(word, new)| word.store(new, Ordering::Relaxed));
+            result
+        })
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read_whole_and_in_parts() {
+        let words = Sequenced::new(Rank::PROCESS, [1, 2, 3]);
+        assert_eq!(words.read(), [1, 2, 3]);
+        assert_eq!(words.update(|all| core::mem::replace(&mut all[1], 7)), 2);
+        assert_eq!((words.read_part::<2>(1), words.word(0)), ([7, 3], 1));
+    }
+
+    #[test]
+    fn readers_see_no_mixture() {
+        let words = &Sequenced::new(Rank::PROCESS, [0; 8]);
+        std::thread::scope(|s| {
+            s.spawn(|| (1..50_000).for_each(|n| words.update(|all| all.fill(n))));
+            for _ in 0..50_000 {
+                let seen = words.read();
+                assert!(seen.iter().all(|w| *w == seen[0]), "{seen:?}");
+            }
+        });
+    }
+}
