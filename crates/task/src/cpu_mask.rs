@@ -7,7 +7,7 @@ use quire_sync::per_cpu::CachePadded;
 
 const WORDS: usize = MAX_CPUS / 64;
 
-/// Changed only where a CPU goes idle or is overloaded, never on a path that stays busy.
+/// Changed only where a CPU begins to be idle now and then, or is overloaded, never on a path that stays as it is.
 pub(crate) struct CpuBits {
     words: CachePadded<[AtomicU64; WORDS]>,
 }

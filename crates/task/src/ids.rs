@@ -17,8 +17,9 @@ use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, record};
 
 /// Returned numbers that wait before the oldest is used again.
 const DELAY: usize = 4096;
-/// Numbers that a CPU takes or returns at once: few, so that numbers rise about as processes are born.
-const BATCH: usize = 8;
+/// Numbers that a CPU takes or returns at once: few, so that numbers rise about as processes are born, yet so many that the
+/// depot is seldom met by CPUs that fork all the time.
+const BATCH: usize = 32;
 /// Bytes of the piece by which the table grows.
 pub const CHUNK_BYTES: usize = 4096;
 const PER_CHUNK: usize = CHUNK_BYTES / size_of::<Slot>();
@@ -42,7 +43,9 @@ impl core::fmt::Display for IdError {
 }
 impl core::error::Error for IdError {}
 
-/// What one number names: pointers whose lowest bit is a lock.
+/// What one number names: pointers whose lowest bit is a lock. A line each: neighbours that were returned may be used by different
+/// CPUs the next time.
+#[repr(align(64))]
 struct Slot {
     thread: AtomicUsize,
     group: AtomicUsize,
@@ -191,7 +194,7 @@ impl<T, G, S> IdTable<T, G, S> {
                 }
                 id
             } else if !exhausted && (depot.fresh as usize) < depot.chunks * PER_CHUNK {
-                // A batch ends where a line of the table does: neighbours' names are not on one line.
+                // Batches begin at multiples: they fit the pieces that the table grows by.
                 if mine.ready_len > 0 && (depot.fresh as usize).is_multiple_of(BATCH) {
                     break;
                 }

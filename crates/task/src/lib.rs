@@ -21,6 +21,7 @@ pub mod account;
 mod cpu_mask;
 pub mod futex;
 pub mod group;
+mod idle;
 pub mod ids;
 pub mod irq;
 pub mod list;

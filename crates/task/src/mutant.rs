@@ -19,6 +19,8 @@ quire_sync::mutants! {
         IdleNoFence,
         /// Idle: a CPU looks for threads, and is marked as idle then.
         LookBeforeIdle,
+        /// Idle: who takes a CPU that is idle no more out of the hints does not look whether it is again.
+        ForgetNoLook,
         /// Offer: a crowded CPU looks for idle ones before it can be seen as crowded.
         OfferNoFence,
         /// Futex: a waiter compares the word before it is counted.

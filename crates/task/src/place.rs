@@ -8,7 +8,6 @@ use crate::scheduler::{Cpu, Scheduler};
 use crate::thread::Thread;
 use core::ptr::NonNull;
 use quire_sync::atomic::{Ordering, fence_full};
-use quire_sync::cpuset::CpuMask;
 use quire_sync::{CpuId, current_cpu};
 
 /// How many crowded CPUs an idle one tries before it gives up: a try that fails means that somebody else is at it.
@@ -16,14 +15,14 @@ const TRIES: usize = 4;
 
 impl<M: Machine> Scheduler<M> {
     /// Where a woken thread goes: home if that CPU is idle (its caches may still hold the thread's data), else to an idle
-    /// CPU that it may run on, else home. Who takes an idle CPU's bit has it for itself, so two wakers do not pick the same one.
+    /// CPU that it may run on, else home. Who takes an idle CPU out has it for itself, so two wakers do not pick the same one.
     pub(crate) fn place(&self, thread: &Thread<M>) -> CpuId {
         let home = thread.home();
         if thread.on_cpu.load(Ordering::Acquire) && !mutant(Mutant::PlaceBeforeLeft) {
             // It has not left its CPU: only there can it be queued.
             return home;
         }
-        if thread.may_run_on(home) && self.idle.remove(home) {
+        if thread.may_run_on(home) && self.idle.take(home) {
             return home;
         }
         self.choose(thread, home)
@@ -41,19 +40,10 @@ impl<M: Machine> Scheduler<M> {
         if here && allowed.len() == 1 {
             return near;
         }
-        self.claim_idle(near, &allowed).or(here.then_some(near)).unwrap_or_else(|| {
+        self.idle.take_any(near, &allowed).or(here.then_some(near)).unwrap_or_else(|| {
             let existing = allowed.iter().take_while(|cpu| *cpu < self.cpus.len());
             existing.min_by_key(|cpu| self.cpus.of(*cpu).waiting.load(Ordering::Relaxed)).unwrap_or(near)
         })
-    }
-
-    fn claim_idle(&self, from: CpuId, allowed: &CpuMask) -> Option<CpuId> {
-        while let Some(cpu) = self.idle.any_in(from, allowed) {
-            if self.idle.remove(cpu) {
-                return Some(cpu);
-            }
-        }
-        None
     }
 
     /// Queues a runnable thread on `cpu`, and tells that CPU where it must know.
@@ -101,8 +91,10 @@ impl<M: Machine> Scheduler<M> {
         if !mutant(Mutant::OfferNoFence) {
             fence_full();
         }
-        let idle = self.idle.any_in(id, &thread.affinity());
-        if let Some(idle) = idle.filter(|i| *i != id && *i != current_cpu() && self.idle.remove(*i)) {
+        let mut others = thread.affinity();
+        others.remove(id);
+        others.remove(current_cpu());
+        if let Some(idle) = self.idle.take_any(id, &others) {
             self.machine.kick(idle);
         }
     }

@@ -17,6 +17,7 @@
 
 use crate::account::{Times, bump};
 use crate::cpu_mask::CpuBits;
+use crate::idle::IdleCpus;
 use crate::irq::{Irq, IrqLock, Masked};
 use crate::list::List;
 use crate::machine::Machine;
@@ -94,7 +95,7 @@ pub struct Scheduler<M: Machine> {
     pub(crate) machine: &'static M,
     pub(crate) cpus: PerCpu<Cpu<M>>,
     /// CPUs that halt, or are about to.
-    pub(crate) idle: CpuBits,
+    pub(crate) idle: IdleCpus,
     /// CPUs that run a thread while others wait on their queue, or lately did: where an idle CPU steals.
     pub(crate) crowded: CpuBits,
 }
@@ -102,7 +103,7 @@ pub struct Scheduler<M: Machine> {
 impl<M: Machine> Scheduler<M> {
     /// The size in bytes of the memory that [`new`](Self::new) needs.
     pub const fn bytes(cpus: usize) -> usize {
-        PerCpu::<Cpu<M>>::bytes(cpus)
+        PerCpu::<Cpu<M>>::bytes(cpus) + IdleCpus::bytes(cpus)
     }
 
     /// A scheduler for `cpus` CPUs (at most [`quire_sync::cpuset::MAX_CPUS`]) on which nothing runs yet.
@@ -130,9 +131,12 @@ impl<M: Machine> Scheduler<M> {
             at_dispatch: (AtomicU64::new(0), AtomicU64::new(0)),
             switches: AtomicU64::new(0),
         };
-        // SAFETY: the caller's word.
-        let cpus = unsafe { PerCpu::new(memory, cpus, init) };
-        Scheduler { machine, cpus, idle: CpuBits::new(), crowded: CpuBits::new() }
+        // SAFETY: the caller's word: the last part of the memory, and the first one.
+        let (idle, cpus) = unsafe {
+            let after = memory.add(PerCpu::<Cpu<M>>::bytes(cpus));
+            (IdleCpus::new(after, cpus), PerCpu::new(memory, cpus, init))
+        };
+        Scheduler { machine, cpus, idle, crowded: CpuBits::new() }
     }
 
     /// The machine.
@@ -201,9 +205,6 @@ impl<M: Machine> Scheduler<M> {
         let early = mutant(Mutant::LookBeforeIdle).then(work);
         // Marked idle first, then a look round: who makes a CPU crowded marks it first, then looks for an idle one.
         self.idle.insert(current_cpu());
-        if !mutant(Mutant::IdleNoFence) {
-            fence_full();
-        }
         if early.unwrap_or_else(work) {
             self.switch_from(Leave::Yield);
             self.machine.restore(was);
@@ -521,7 +522,7 @@ impl<M: Machine> Scheduler<M> {
         // SAFETY: it was queued, or is the idle thread: alive, and this CPU's alone now.
         let next = unsafe { next.as_ref() };
         if prev_idle && !ptr::eq(next, &*prev) {
-            self.idle.remove(cpu);
+            self.idle.take(cpu);
         }
 
         self.charge(here, &prev, prev_idle, next);

@@ -249,7 +249,8 @@ fn become_program<M: Machine>(ctx: &mut Ctx<'_, M>, prepared: Prepared<M>) -> Re
 
 /// The peak of the memory that the process leaves counts for the process.
 fn note_peak<M: Machine>(process: &Process<M>, me: &Thread<M>) {
-    let peak = me.space.look(|s| s.clone()).map_or(0, |s| s.peak_resident());
+    // SAFETY: the thread itself runs this.
+    let peak = unsafe { me.space.get() }.as_ref().map_or(0, |s| s.peak_resident());
     let mut accounts = process.accounts.lock();
     accounts.ended_threads.peak_pages = accounts.ended_threads.peak_pages.max(peak);
 }
@@ -265,8 +266,8 @@ fn unshare_files<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<(), Errno> {
 
 /// => The caller is the only thread of `process`.
 fn reset_signals<M: Machine>(process: &Arc<Process<M>>) -> Result<(), Errno> {
-    // SAFETY: the only thread is here, and lets go of this before it replaces it.
     let own = {
+        // SAFETY: the only thread is here, and lets go of this before it replaces it.
         let shared = unsafe { process.actions.get() };
         // Whoever looks at them from outside counts them for a moment: then a copy is made in vain.
         if Arc::strong_count(shared) == 1 {
@@ -276,7 +277,7 @@ fn reset_signals<M: Machine>(process: &Arc<Process<M>>) -> Result<(), Errno> {
         shared.try_clone()?
     };
     own.reset_handlers();
-    // SAFETY: as above.
+    // SAFETY: the only thread is here.
     drop(unsafe { process.actions.replace(Arc::new(own)) });
     Ok(())
 }

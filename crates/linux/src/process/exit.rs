@@ -61,7 +61,12 @@ pub(crate) fn exit_thread<M: Machine>(linux: &'static Linux<M>) -> ! {
 fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     let process = &thread.process;
     let tid = thread.tid();
-    let used = usage::of_thread(linux, &linux.scheduler.current());
+    let mut used = usage::of_thread(linux, &linux.scheduler.current());
+    if process.threads.lock().last_leaves() {
+        // Nobody of the process will be there to ask.
+        // SAFETY: the thread itself runs this.
+        used.peak_pages = unsafe { thread.space.get() }.as_ref().map_or(0, |space| space.peak_resident());
+    }
     leave_memory(linux, thread);
     // SAFETY: the thread itself runs this, and holds no view of its tables.
     let (files, fs) = unsafe { (thread.files.replace(None), thread.fs.replace(None)) };
@@ -74,8 +79,7 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     process.timers.thread_ends(linux, process, thread);
     let (gone, remaining) = {
         let mut threads = process.threads.lock();
-        let gone = threads.remove(tid);
-        (gone, threads.len())
+        (threads.leave(tid), threads.len())
     };
     // The scheduler and the caller's stack still count it.
     drop(gone);

@@ -12,6 +12,8 @@ use quire_task::ThreadRef;
 pub struct Threads<M: Machine> {
     first: Option<ThreadRef<M>>,
     others: BTreeMap<Pid, ThreadRef<M>>,
+    /// How many of them are on their way out.
+    leaving: usize,
     /// No thread may join any more: the process ends, or one of its threads execs.
     pub closed: bool,
 }
@@ -24,7 +26,7 @@ fn tid_of<M: Machine>(task: &ThreadRef<M>) -> Pid {
 impl<M: Machine> Threads<M> {
     /// None yet.
     pub const fn new() -> Self {
-        Threads { first: None, others: BTreeMap::new(), closed: false }
+        Threads { first: None, others: BTreeMap::new(), leaving: 0, closed: false }
     }
 
     /// Adds one.
@@ -43,6 +45,18 @@ impl<M: Machine> Threads<M> {
             return self.first.take();
         }
         self.others.remove(&tid)
+    }
+
+    /// One of them, the caller, is on its way out, up to its [`leave`](Self::leave): whether all are.
+    pub fn last_leaves(&mut self) -> bool {
+        self.leaving += 1;
+        self.leaving == self.len()
+    }
+
+    /// Takes one out that was on its way; the caller drops it without locks.
+    pub fn leave(&mut self, tid: Pid) -> Option<ThreadRef<M>> {
+        self.leaving -= 1;
+        self.remove(tid)
     }
 
     /// Number of threads.

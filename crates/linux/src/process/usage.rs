@@ -85,7 +85,7 @@ impl From<&Usage> for RawUsage {
     }
 }
 
-/// What one thread used so far. `running`: the caller is that thread, whose current stretch counts too.
+/// What one thread used so far, but for memory, which is its process's.
 pub fn of_thread<M: Machine>(linux: &crate::Linux<M>, task: &Task<M>) -> Usage {
     let times = linux.scheduler.times(task);
     let (voluntary, involuntary) = task.switches();
@@ -97,12 +97,21 @@ pub fn of_thread<M: Machine>(linux: &crate::Linux<M>, task: &Task<M>) -> Usage {
         major_faults: thread.major_faults.load(core::sync::atomic::Ordering::Relaxed),
         voluntary,
         involuntary,
-        peak_pages: thread.space.look(|s| s.as_ref().map_or(0, |s| s.peak_resident())),
+        peak_pages: 0,
     }
 }
 
 impl<M: Machine> Process<M> {
-    /// What all its threads used so far.
+    /// The most resident pages of the memory that its threads have now; 0 where they have left it. Counts what is resident.
+    pub fn peak_pages(&self) -> u64 {
+        let memory = {
+            let threads = self.threads.lock();
+            threads.iter().find_map(|task| task.payload().as_ref()?.space.look(Clone::clone))
+        };
+        memory.map_or(0, |memory| memory.peak_resident())
+    }
+
+    /// What all its threads used so far; of memory what is known of programs that are over.
     pub fn usage(&self) -> Usage {
         let mut sum = Usage::default();
         {
@@ -116,12 +125,18 @@ impl<M: Machine> Process<M> {
     }
 }
 
+/// The most resident pages that the caller's process had at a time.
+fn peak<M: Machine>(ctx: &Ctx<'_, M>) -> Result<u64, Errno> {
+    let before = ctx.process().accounts.lock().ended_threads.peak_pages;
+    Ok(before.max(ctx.space()?.peak_resident()))
+}
+
 /// `getrusage`
 pub fn sys_getrusage<M: Machine>(ctx: &mut Ctx<'_, M>, who: i32, to: u64) -> Result<usize, Errno> {
     let usage = match who {
-        0 => ctx.process().usage(),
+        0 => Usage { peak_pages: peak(ctx)?, ..ctx.process().usage() },
         -1 => ctx.process().accounts.lock().children,
-        1 => of_thread(ctx.linux, &ctx.linux.scheduler.current()),
+        1 => Usage { peak_pages: peak(ctx)?, ..of_thread(ctx.linux, &ctx.linux.scheduler.current()) },
         _ => return Err(Errno::EINVAL),
     };
     ctx.write(to, &RawUsage::from(&usage))?;

@@ -144,6 +144,7 @@ fn report<M: Machine>(family: &Family<M>, wanted: Wanted) -> Option<(usize, Arc<
 /// What a child and the children that it waited for used.
 fn whole<M: Machine>(child: &Process<M>) -> Usage {
     let mut sum = child.usage();
+    sum.peak_pages = sum.peak_pages.max(child.peak_pages());
     sum.add(&child.accounts.lock().children);
     sum
 }
