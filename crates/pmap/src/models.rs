@@ -300,6 +300,30 @@ protocol! {
     BumpNoFence: "completed flush";
 }
 
+/// A CPU leaves a space while that is destroyed, which asks those who have it loaded; then its memory is another space's.
+fn leave_against_destroy() {
+    let space = Arc::new(Residency::new(1));
+    let _caught_up = space.arrive(0);
+    space.arrived(0);
+    let leaver = {
+        let space = space.clone();
+        thread::spawn(move || space.leave(0))
+    };
+    let gone = space.loaded().is_empty();
+    if gone {
+        // The same CPU idles in the space that comes to lie there.
+        space.idle(0);
+    }
+    leaver.join().unwrap();
+    assert!(!gone || space.loaded().contains(0), "who has left a space wrote into it");
+}
+
+protocol! {
+    who_leaves_a_space_touches_nothing_of_the_next = leave_against_destroy, None;
+    #[cfg(shuttle)]
+    LeaveLooksLate: "who has left a space wrote into it";
+}
+
 /// Contract C9: one CPU copies an entry of the root and uses what is below; another takes a leaf below away and flushes that
 /// entry.
 fn copy_against_flush() {

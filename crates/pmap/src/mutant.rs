@@ -7,6 +7,8 @@ quire_sync::mutants! {
         ArriveNoFence,
         /// A flush reads the set before arriving CPUs can see the new generation.
         BumpNoFence,
+        /// A CPU that leaves a space looks at it again when nobody has to ask the CPU any more.
+        LeaveLooksLate,
         /// A walker uses a table page that was marked dead before it got the lock.
         TableNoDeadCheck,
         /// A table page is linked below a dead parent.

@@ -88,12 +88,22 @@ impl Residency {
         self.running.remove(cpu);
     }
 
-    /// This CPU has loaded something else.
+    /// This CPU has loaded something else. Once it is in neither set the space may be destroyed and its memory be another's: it
+    /// looks at both before it leaves one, and touches nothing after that.
     pub(crate) fn leave(&self, cpu: CpuId) {
-        if self.running.contains(cpu) {
-            self.running.remove(cpu);
+        let runs = self.running.contains(cpu);
+        let lazy = !mutant(Mutant::LeaveLooksLate) && self.lazy.contains(cpu);
+        match (runs, lazy) {
+            // It idled, and its return is not over: nobody waits for a CPU that is still in the other set.
+            (true, true) => {
+                self.lazy.remove(cpu);
+                self.running.remove(cpu);
+            }
+            (true, false) => self.running.remove(cpu),
+            (false, true) => self.lazy.remove(cpu),
+            (false, false) => {}
         }
-        if self.lazy.contains(cpu) {
+        if mutant(Mutant::LeaveLooksLate) && self.lazy.contains(cpu) {
             self.lazy.remove(cpu);
         }
     }
