@@ -97,8 +97,10 @@ impl<H: Host> Dentry<H> {
     pub fn path(self: &Arc<Self>, root: &Arc<Dentry<H>>) -> (Vec<u8>, bool) {
         let mut names: Vec<Arc<[u8]>> = Vec::new();
         let mut exists = true;
-        let mut at = self.clone();
-        while !Arc::ptr_eq(&at, root) {
+        let mut above: Option<Arc<Dentry<H>>> = None;
+        while let at = above.as_ref().unwrap_or(self)
+            && !Arc::ptr_eq(at, root)
+        {
             let (parent, name, listed) = {
                 let p = at.place.lock();
                 (p.parent.clone(), p.name.clone(), p.listed)
@@ -111,7 +113,7 @@ impl<H: Host> Dentry<H> {
                 break;
             };
             names.push(name);
-            at = parent;
+            above = Some(parent);
         }
         if names.is_empty() {
             return (b"/".to_vec(), exists);

@@ -4,7 +4,7 @@ use crate::generated::{Entry, Generated, GeneratedDirectory, GeneratedFile, Gene
 use crate::inode::NewAttr;
 use crate::test_host::{TestHost, read_file, write_file};
 use crate::transfer::{SliceSink, SliceSource};
-use crate::{Create, FileKind, Final, FsError, Io, OpenFile, OpenFlags, Vfs, Whence, Who};
+use crate::{Create, FileKind, Final, FsError, Io, OpenFile, OpenFlags, Place, Places, Vfs, Whence, Who};
 use alloc::sync::Arc;
 use core::fmt::Write;
 use proptest::prelude::*;
@@ -181,14 +181,14 @@ fn links_that_lead_in_circles_end_and_dot_dot_stays_below_the_root() {
     mkdir(&vfs, "/d/e");
     write_file(&vfs, "/d/secret", b"s").unwrap();
     let mut view = vfs.view();
-    view.root = vfs.find(&view, vfs.root(), b"/d/e", true).unwrap();
-    view.cwd = view.root.clone();
-    assert!(vfs.find(&view, &view.cwd, b"../../secret", true).is_err());
-    assert!(Arc::ptr_eq(&vfs.find(&view, &view.cwd, b"..", true).unwrap(), &view.root));
+    let jail = Place::Counted(vfs.find(&view, vfs.root(), b"/d/e", true).unwrap());
+    view.places = Arc::new(Places { cwd: jail.clone(), root: jail });
+    assert!(vfs.find(&view, view.cwd(), b"../../secret", true).is_err());
+    assert!(Arc::ptr_eq(&vfs.find(&view, view.cwd(), b"..", true).unwrap(), view.root()));
     let long = [b"x".as_slice(); 1].concat().repeat(256);
-    assert_eq!(vfs.find(&view, &view.cwd, &long, true).err(), Some(FsError::NameTooLong));
-    assert_eq!(vfs.find(&view, &view.cwd, &b"./".repeat(2048), true).err(), Some(FsError::NameTooLong));
-    assert!(vfs.find(&view, &view.cwd, &b"./".repeat(2047), true).is_ok());
+    assert_eq!(vfs.find(&view, view.cwd(), &long, true).err(), Some(FsError::NameTooLong));
+    assert_eq!(vfs.find(&view, view.cwd(), &b"./".repeat(2048), true).err(), Some(FsError::NameTooLong));
+    assert!(vfs.find(&view, view.cwd(), &b"./".repeat(2047), true).is_ok());
 }
 
 #[test]

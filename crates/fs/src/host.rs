@@ -7,6 +7,7 @@ use crate::{FsError, rank};
 use alloc::sync::{Arc, Weak};
 use core::ops::DerefMut;
 use quire_sync::SpinLock;
+use quire_sync::atomic::{AtomicUsize, Ordering};
 use quire_vm::object::WriteErrors;
 
 /// Bytes in a page, of pipes and of what sizes are rounded to.
@@ -77,18 +78,30 @@ pub struct Origin<H: Host> {
     /// The file's identity.
     pub ident: Ident,
     name: SpinLock<Weak<Dentry<H>>>,
+    /// Where the dentry of that name lies: nothing else can as long as the name refers to it. Changed under the name's lock.
+    at: AtomicUsize,
 }
 
 impl<H: Host> Origin<H> {
     /// An origin whose name is not known yet.
     pub fn new(ident: Ident) -> Self {
-        Origin { ident, name: SpinLock::new(rank::ATTR, Weak::new()) }
+        Origin { ident, name: SpinLock::new(rank::ATTR, Weak::new()), at: AtomicUsize::new(0) }
     }
     /// Notes the name under which the file was made or opened last.
     pub fn set_name(&self, dentry: &Arc<Dentry<H>>) {
         let new = Arc::downgrade(dentry);
-        let old = core::mem::replace(&mut *self.name.lock(), new);
+        let mut name = self.name.lock();
+        self.at.store(new.as_ptr().addr(), Ordering::Release);
+        let old = core::mem::replace(&mut *name, new);
+        drop(name);
         drop(old);
+    }
+    /// Notes that the file was opened as `dentry`, where it is known under no name that exists.
+    pub(crate) fn opened_as(&self, dentry: &Arc<Dentry<H>>) {
+        // Mostly it is the one that is noted, which can be seen without the lock.
+        if self.at.load(Ordering::Acquire) != Arc::as_ptr(dentry).addr() && self.dentry().is_none() {
+            self.set_name(dentry);
+        }
     }
     /// The dentry under which the file is known, while it exists.
     pub fn dentry(&self) -> Option<Arc<Dentry<H>>> {

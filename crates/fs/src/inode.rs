@@ -9,7 +9,7 @@ use crate::{FsError, rank};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use quire_sync::atomic::{AtomicU64, Ordering};
-use quire_sync::{Mutex, SpinLock};
+use quire_sync::{Mutex, Sequenced};
 
 /// Names a file among all files: the file system's device number and the inode's number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -63,6 +63,31 @@ pub struct Attr {
     pub changed: Timestamp,
     /// Creation.
     pub born: Timestamp,
+}
+
+impl Attr {
+    fn words(&self) -> [u64; 8] {
+        let times = [self.accessed, self.modified, self.changed, self.born];
+        let [a, m, c, b] = times.map(|t| t.seconds as u64);
+        let [an, mn, cn, bn] = times.map(|t| u64::from(t.nanos));
+        let (mode, links) = (u64::from(self.mode), u64::from(self.links));
+        let owners = u64::from(self.uid) | u64::from(self.gid) << 32;
+        [mode | links << 32, owners, a, m, c, b, an | mn << 32, cn | bn << 32]
+    }
+
+    fn of_words([first, owners, a, m, c, b, an_mn, cn_bn]: [u64; 8]) -> Self {
+        let time = |seconds: u64, nanos: u64| Timestamp { seconds: seconds as i64, nanos: nanos as u32 };
+        Attr {
+            mode: first as u16,
+            uid: owners as u32,
+            gid: (owners >> 32) as u32,
+            links: (first >> 32) as u32,
+            accessed: time(a, an_mn),
+            modified: time(m, an_mn >> 32),
+            changed: time(c, cn_bn),
+            born: time(b, cn_bn >> 32),
+        }
+    }
 }
 
 /// Everything that `stat` tells.
@@ -158,7 +183,8 @@ pub struct Inode<H: Host> {
     pub node: Node<H>,
     /// Locks on byte ranges, and on the whole.
     pub locks: RecordLocks,
-    attr: SpinLock<Attr>,
+    /// As [`Attr::words`].
+    attr: Sequenced<8>,
     system: Arc<FileSystem>,
 }
 
@@ -222,7 +248,7 @@ impl<H: Host> Inode<H> {
             changed: now,
             born: now,
         };
-        Inode { ident, node, locks: RecordLocks::new(), attr: SpinLock::new(rank::ATTR, attr), system }
+        Inode { ident, node, locks: RecordLocks::new(), attr: Sequenced::new(rank::ATTR, attr.words()), system }
     }
 
     /// A regular file's node.
@@ -259,14 +285,18 @@ impl<H: Host> Inode<H> {
 
     /// Its attributes now.
     pub fn attr(&self) -> Attr {
-        *self.attr.lock()
+        Attr::of_words(self.attr.read())
     }
 
     /// Changes attributes in one step and notes the time of the change.
     pub fn change<R>(&self, now: Timestamp, f: impl FnOnce(&mut Attr) -> R) -> R {
-        let mut attr = self.attr.lock();
-        attr.changed = now;
-        f(&mut attr)
+        self.attr.update(|words| {
+            let mut attr = Attr::of_words(*words);
+            attr.changed = now;
+            let result = f(&mut attr);
+            *words = attr.words();
+            result
+        })
     }
 
     /// Notes that the contents changed.

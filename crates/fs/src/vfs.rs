@@ -8,7 +8,7 @@ use crate::host::Host;
 use crate::inode::{DeviceNumber, FileSystem, Inode, NewAttr, Node, Space};
 use crate::open_file::{Body, OpenFile};
 use crate::pipe::Pipe;
-use crate::walk::{Final, Found, Last, View, Want, Who};
+use crate::walk::{Final, Found, Last, Place, Places, View, Want, Who};
 use crate::{FileKind, FsError, Io, OpenFlags, Stream, rank};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -89,7 +89,8 @@ impl<H: Host> Vfs<H> {
 
     /// The view of a process that may do everything, from the root.
     pub fn view(&self) -> View<H> {
-        View { root: self.root.clone(), cwd: self.root.clone(), who: Who::ROOT, umask: 0 }
+        let root = Place::Counted(self.root.clone());
+        View { places: Arc::new(Places { cwd: root.clone(), root }), who: Who::ROOT, umask: 0 }
     }
 
     // Mounts
@@ -385,6 +386,11 @@ impl<H: Host> Vfs<H> {
                 return Err(FsError::IsDirectory);
             }
         }
+        if !flags.intersects(OpenFlags::CREATE | OpenFlags::NAMELESS) {
+            let dentry = self.reach(view, base, path, end, |_| Ok(()))?.target.ok_or(FsError::NotFound)?;
+            self.check_open(&view.who, &dentry, flags)?;
+            return self.open_dentry(&dentry, flags, io);
+        }
         loop {
             let found = self.walk(view, base, path, end)?;
             if flags.contains(OpenFlags::NAMELESS) {
@@ -454,9 +460,7 @@ impl<H: Host> Vfs<H> {
                 if flags.contains(OpenFlags::TRUNCATE) {
                     inode.truncate(&self.host, 0)?;
                 }
-                if file.origin.dentry().is_none() {
-                    file.origin.set_name(dentry);
-                }
+                file.origin.opened_as(dentry);
                 Body::File
             }
             Node::Directory(_) => Body::Directory,

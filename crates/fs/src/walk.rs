@@ -8,6 +8,7 @@ use crate::vfs::Vfs;
 use crate::{FileKind, FsError};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Deref;
 
 /// Longest name of one component.
 pub const NAME_MAX: usize = 255;
@@ -73,21 +74,82 @@ impl Who {
     }
 }
 
+/// A directory that paths start in.
+pub enum Place<H: Host> {
+    /// The root of everything, of a tree that stays: nobody counts it.
+    Root(&'static Arc<Dentry<H>>),
+    /// Any other one.
+    Counted(Arc<Dentry<H>>),
+}
+
+impl<H: Host> Place<H> {
+    /// The directory `dentry`, of a tree that stays and begins at `root`.
+    pub fn new(dentry: Arc<Dentry<H>>, root: &'static Arc<Dentry<H>>) -> Self {
+        if Arc::ptr_eq(&dentry, root) { Place::Root(root) } else { Place::Counted(dentry) }
+    }
+}
+
+impl<H: Host> Clone for Place<H> {
+    fn clone(&self) -> Self {
+        match self {
+            Place::Root(root) => Place::Root(root),
+            Place::Counted(dentry) => Place::Counted(dentry.clone()),
+        }
+    }
+}
+
+impl<H: Host> Deref for Place<H> {
+    type Target = Arc<Dentry<H>>;
+    fn deref(&self) -> &Arc<Dentry<H>> {
+        match self {
+            Place::Root(root) => root,
+            Place::Counted(dentry) => dentry,
+        }
+    }
+}
+
+/// Where paths start. On lines of its own: each thread has one, and counts it.
+#[repr(align(64))]
+pub struct Places<H: Host> {
+    /// What `/` means.
+    pub root: Place<H>,
+    /// Where relative paths start.
+    pub cwd: Place<H>,
+}
+
+impl<H: Host> Clone for Places<H> {
+    fn clone(&self) -> Self {
+        Places { root: self.root.clone(), cwd: self.cwd.clone() }
+    }
+}
+
 /// How a process sees the tree: where its paths start, who it is, what it takes from the modes of what it makes.
 pub struct View<H: Host> {
-    /// What `/` means.
-    pub root: Arc<Dentry<H>>,
-    /// Where relative paths start.
-    pub cwd: Arc<Dentry<H>>,
+    /// Where its paths start: counted by whoever has the view, not by each path that is looked up.
+    pub places: Arc<Places<H>>,
     /// On whose behalf.
     pub who: Who,
     /// Permission bits that new files do not get.
     pub umask: u16,
 }
 
+impl<H: Host> View<H> {
+    /// What `/` means.
+    #[inline]
+    pub fn root(&self) -> &Arc<Dentry<H>> {
+        &self.places.root
+    }
+
+    /// Where relative paths start.
+    #[inline]
+    pub fn cwd(&self) -> &Arc<Dentry<H>> {
+        &self.places.cwd
+    }
+}
+
 impl<H: Host> Clone for View<H> {
     fn clone(&self) -> Self {
-        View { root: self.root.clone(), cwd: self.cwd.clone(), who: self.who, umask: self.umask }
+        View { places: self.places.clone(), who: self.who, umask: self.umask }
     }
 }
 
@@ -157,6 +219,40 @@ pub struct Found<H: Host> {
     pub slash: bool,
 }
 
+/// The directory that a walk has come to.
+enum Here<'w, H: Host> {
+    /// The one that it began in, which somebody else counts.
+    Start(&'w Arc<Dentry<H>>),
+    Below(Arc<Dentry<H>>),
+}
+
+impl<H: Host> Here<'_, H> {
+    fn counted(self) -> Arc<Dentry<H>> {
+        match self {
+            Here::Start(start) => start.clone(),
+            Here::Below(here) => here,
+        }
+    }
+}
+
+impl<H: Host> Deref for Here<'_, H> {
+    type Target = Arc<Dentry<H>>;
+    fn deref(&self) -> &Arc<Dentry<H>> {
+        match self {
+            Here::Start(start) => start,
+            Here::Below(here) => here,
+        }
+    }
+}
+
+/// As [`Found`], where the last component's directory need not be kept.
+pub(crate) struct Reached<'w, H: Host> {
+    here: Here<'w, H>,
+    last: Last,
+    pub(crate) target: Option<Arc<Dentry<H>>>,
+    slash: bool,
+}
+
 /// The rest of a path: borrowed until a link is followed.
 enum Rest<'p> {
     Path(&'p [u8]),
@@ -198,13 +294,31 @@ impl<H: Host> Vfs<H> {
     /// followed, one at the end as `end` says. With a slash behind it the last component must be a directory, unless only
     /// its name matters.
     pub fn walk(&self, view: &View<H>, base: &Arc<Dentry<H>>, path: &[u8], end: Final) -> Result<Found<H>, FsError> {
+        let mut name = Name::new(b"")?;
+        let reached = self.reach(view, base, path, end, |last| {
+            name = Name::new(last)?;
+            Ok(())
+        })?;
+        let Reached { here, last, target, slash } = reached;
+        Ok(Found { parent: here.counted(), last, name, target, slash })
+    }
+
+    /// As [`walk`](Self::walk), without counting the directory of the last component; `name` is told that one's name.
+    pub(crate) fn reach<'w>(
+        &self,
+        view: &'w View<H>,
+        base: &'w Arc<Dentry<H>>,
+        path: &[u8],
+        end: Final,
+        mut name_is: impl FnMut(&[u8]) -> Result<(), FsError>,
+    ) -> Result<Reached<'w, H>, FsError> {
         if path.is_empty() {
             return Err(FsError::NotFound);
         }
         if path.len() >= PATH_MAX {
             return Err(FsError::NameTooLong);
         }
-        let mut here = if path[0] == b'/' { view.root.clone() } else { base.clone() };
+        let mut here = Here::Start(if path[0] == b'/' { view.root() } else { base });
         let mut rest = Rest::Path(path);
         let mut links = 0;
         loop {
@@ -214,8 +328,7 @@ impl<H: Host> Vfs<H> {
             let len = bytes.iter().position(|&b| b == b'/').unwrap_or(bytes.len());
             let name = &bytes[..len];
             if name.is_empty() {
-                let name = Name::new(b"")?;
-                return Ok(Found { target: Some(here.clone()), parent: here, last: Last::Root, name, slash: true });
+                return Ok(Reached { target: Some(Arc::clone(&here)), here, last: Last::Root, slash: true });
             }
             let behind = slashes(&bytes[len..]);
             let (is_final, slash) = (len + behind == bytes.len(), behind > 0);
@@ -227,9 +340,9 @@ impl<H: Host> Vfs<H> {
                 return Err(FsError::NameTooLong);
             }
             let (mut last, mut child) = match name {
-                b"." => (Last::Dot, Some(here.clone())),
-                b".." if Arc::ptr_eq(&here, &view.root) => (Last::DotDot, Some(here.clone())),
-                b".." => (Last::DotDot, Some(here.parent().unwrap_or_else(|| here.clone()))),
+                b"." => (Last::Dot, Some(Arc::clone(&here))),
+                b".." if Arc::ptr_eq(&here, view.root()) => (Last::DotDot, Some(Arc::clone(&here))),
+                b".." => (Last::DotDot, Some(here.parent().unwrap_or_else(|| Arc::clone(&here)))),
                 _ => (Last::Name, self.child(&here, name)?),
             };
             if let Some(link) = &child
@@ -245,7 +358,7 @@ impl<H: Host> Vfs<H> {
                         target.try_reserve(bytes.len() - len).map_err(|_| FsError::OutOfMemory)?;
                         target.extend_from_slice(&bytes[len..]);
                         if target[0] == b'/' {
-                            here = view.root.clone();
+                            here = Here::Start(view.root());
                         }
                         rest = Rest::Link(target, 0);
                         continue;
@@ -257,13 +370,13 @@ impl<H: Host> Vfs<H> {
                 }
             }
             if is_final {
-                let name = Name::new(name)?;
+                name_is(name)?;
                 if slash && end != Final::Name && child.as_ref().is_some_and(|c| !c.inode.is_directory()) {
                     return Err(FsError::NotDirectory);
                 }
-                return Ok(Found { parent: here, last, name, target: child, slash });
+                return Ok(Reached { here, last, target: child, slash });
             }
-            here = child.ok_or(FsError::NotFound)?;
+            here = Here::Below(child.ok_or(FsError::NotFound)?);
             rest.advance(len);
         }
     }
@@ -277,7 +390,7 @@ impl<H: Host> Vfs<H> {
         follow: bool,
     ) -> Result<Arc<Dentry<H>>, FsError> {
         let end = if follow { Final::Follow } else { Final::Stay };
-        self.walk(view, base, path, end)?.target.ok_or(FsError::NotFound)
+        self.reach(view, base, path, end, |_| Ok(()))?.target.ok_or(FsError::NotFound)
     }
 
     fn follow(&self, link: &Arc<Dentry<H>>) -> Result<Step<H>, FsError> {

@@ -64,7 +64,8 @@ impl<'a, M: Machine> Ctx<'a, M> {
     /// Gives the caller another working directory and root (`unshare`).
     pub fn replace_fs(&mut self, new: Arc<FsState<M>>) {
         // SAFETY: as in `replace_files`.
-        drop(unsafe { self.thread.fs.replace(Some(new)) });
+        let (old, seen) = unsafe { (self.thread.fs.replace(Some(new)), self.thread.seen.replace(None)) };
+        drop((old, seen));
     }
 
     /// The caller's process id.

@@ -146,7 +146,7 @@ impl<M: Machine> Linux<M> {
             }
         }
         let program = found.ok_or(failure)?;
-        let files = file::Files::new();
+        let files = file::Files::new(self.vm);
         let task =
             self.first_process(program, files, fs).map_err(|e| StartError::Step("making the first process", e))?;
         // The terminal asks for process 1's session, so the files come after the process and before its first instruction.

@@ -9,7 +9,7 @@
 //! - `mappable(ctx, descriptor, write, shared) -> Result<Mappable<M>, Errno>`: the object behind a descriptor for mmap, with
 //!   the protection that it may ever get.
 
-use crate::file::{Files, FsState};
+use crate::file::{Files, FsState, Seen};
 use crate::machine::Machine;
 use crate::memory::AddressSpace;
 use crate::owned::Owned;
@@ -106,6 +106,8 @@ pub struct Thread<M: Machine> {
     pub files: Owned<Option<Arc<Files<M>>>>,
     /// Working directory, root, umask. Changed by the owner.
     pub fs: Owned<Option<Arc<FsState<M>>>>,
+    /// Owner only: what it knows of `fs`; `None` where that has been replaced.
+    pub seen: Owned<Option<Seen<M>>>,
     /// Whose thread it is. Changed by the owner.
     pub credentials: Owned<Credentials>,
     /// What to look at before going to user mode: set by anybody, cleared by the owner.

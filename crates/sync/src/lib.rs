@@ -15,6 +15,8 @@
 #![cfg_attr(not(any(test, loom, shuttle, recording, feature = "std")), no_std)]
 #![deny(missing_docs)]
 
+extern crate alloc;
+
 pub mod atomic;
 pub mod cpuset;
 pub mod epoch;
@@ -36,6 +38,7 @@ pub mod rank;
 pub mod record;
 pub mod sequence;
 pub mod shared;
+pub mod slots;
 pub mod spin;
 #[cfg(all(debug_assertions, any(test, feature = "std"), not(any(loom, shuttle))))]
 mod trace;
@@ -48,5 +51,6 @@ pub use per_cpu::{CachePadded, PerCpu};
 pub use rank::Rank;
 pub use sequence::{Sequence, Sequenced};
 pub use shared::Shared;
+pub use slots::Slots;
 pub use spin::{SpinGuard, SpinLock};
 pub use wait_queue::{WaitOutcome, WaitQueue};

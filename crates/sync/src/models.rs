@@ -4,7 +4,7 @@ use crate::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::epoch::{Domain, Retired, Slot};
 use crate::explore::{Arc, thread};
 use crate::hooks::threads::set_cpu;
-use crate::{Mutex, PerCpu, Rank, Sequenced, SpinLock, WaitQueue, protocol};
+use crate::{Mutex, PerCpu, Rank, Sequenced, Slots, SpinLock, WaitQueue, protocol};
 use std::ptr::NonNull;
 
 /// Two add to what a lock guards, each by a look and a store.
@@ -196,4 +196,37 @@ protocol! {
     ReadNoFence: "a mixture was read";
     #[cfg(loom)]
     WriteNoFence: "a mixture was read";
+}
+
+/// A thread looks a number up while another one puts a new value under it, or takes it out.
+fn lookup_against_change(replaced: bool) {
+    let domain = Arc::new(Domain::new(per_cpu(2, |_| Slot::new())));
+    let table = Arc::new(Slots::new(Rank::FILE));
+    table.insert(Arc::new(1), false, 0, 1, &domain).unwrap();
+    table.share().unwrap();
+    let (d, t) = (domain.clone(), table.clone());
+    let reader = thread::spawn(move || {
+        set_cpu(1);
+        // SAFETY: the table is shared.
+        unsafe { t.get(0, &d) }.map(|value| *value)
+    });
+    set_cpu(0);
+    if replaced {
+        drop(table.replace(Arc::new(2), false, 0, &domain).unwrap());
+    } else {
+        drop(table.remove(0, &domain).unwrap());
+    }
+    let found = reader.join().unwrap();
+    assert!(found != Some(2) || replaced);
+    assert!(found.is_some() || !replaced, "a number that has a value all the time is not found");
+}
+
+protocol! {
+    a_lookup_finds_what_is_there_or_what_takes_its_place = || lookup_against_change(true), Some(2);
+    SlotReadOnce: "a number that has a value all the time is not found";
+    SlotValueFreed: "the memory of a value goes under a lookup";
+}
+protocol! {
+    a_lookup_finds_what_is_there_or_that_it_was_taken_out = || lookup_against_change(false), Some(2);
+    SlotValueFreed: "the memory of a value goes under a lookup";
 }

@@ -13,6 +13,10 @@ crate::mutants! {
         FreedTooSoon,
         /// Epoch: a reader that unpins inside another pin ends both.
         NestedPinEnds,
+        /// Slots: a lookup that finds a value on its way out does not look what has taken its place.
+        SlotReadOnce,
+        /// Slots: the memory of a value that was taken out does not wait for lookups.
+        SlotValueFreed,
         /// Spin lock: it is taken by a look and a store.
         LockNotAtomic,
         /// Spin lock: what the holder wrote need not be visible to the next one.

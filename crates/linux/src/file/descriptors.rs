@@ -60,7 +60,7 @@ pub fn sys_close_range<M: Machine>(ctx: &mut Ctx<'_, M>, first: u32, last: u32, 
     if flags & CLOSE_RANGE_CLOEXEC != 0 {
         files.mark_range(first, last);
     } else {
-        files.remove_range(first, last, |_| true, |file| files.closed(&file));
+        files.close_range(first, last);
     }
     Ok(0)
 }

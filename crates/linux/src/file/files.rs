@@ -6,31 +6,18 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_fs::OpenFlags;
-use quire_sync::{Rank, SpinLock};
+use quire_sync::epoch::Domain;
+use quire_sync::slots::{NoNumber, OutOfMemory};
+use quire_sync::{Rank, Slots};
+use quire_vm::Vm;
 
 /// A file layer lock that is taken with nothing else held.
 const TABLE: Rank = Rank::FILE;
 
-struct Slot<M: Machine> {
-    file: Arc<File<M>>,
-    close_on_exec: bool,
-}
-
-impl<M: Machine> Clone for Slot<M> {
-    fn clone(&self) -> Self {
-        Slot { file: self.file.clone(), close_on_exec: self.close_on_exec }
-    }
-}
-
-struct Table<M: Machine> {
-    slots: Vec<Option<Slot<M>>>,
-    /// No slot below it is free.
-    lowest: usize,
-}
-
-/// A table of open files, shared by the threads that CLONE_FILES says.
+/// A table of open files, shared by the threads that CLONE_FILES says. A file is marked that closes on exec.
 pub struct Files<M: Machine> {
-    table: SpinLock<Table<M>>,
+    slots: Slots<File<M>>,
+    vm: &'static Vm<M>,
     /// Names the table among owners of record locks.
     /// Given when it is first asked for; 0 before.
     id: AtomicU64,
@@ -38,14 +25,36 @@ pub struct Files<M: Machine> {
 
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
+impl From<OutOfMemory> for Errno {
+    fn from(_: OutOfMemory) -> Self {
+        Errno::EMFILE
+    }
+}
+
+impl From<NoNumber> for Errno {
+    fn from(_: NoNumber) -> Self {
+        Errno::EMFILE
+    }
+}
+
 impl<M: Machine> Files<M> {
-    fn with(table: Table<M>) -> Arc<Self> {
-        Arc::new(Files { table: SpinLock::new(TABLE, table), id: AtomicU64::new(0) })
+    fn with(vm: &'static Vm<M>, slots: Slots<File<M>>) -> Arc<Self> {
+        Arc::new(Files { slots, vm, id: AtomicU64::new(0) })
     }
 
     /// An empty table.
-    pub fn new() -> Arc<Self> {
-        Self::with(Table { slots: Vec::new(), lowest: 0 })
+    pub fn new(vm: &'static Vm<M>) -> Arc<Self> {
+        Self::with(vm, Slots::new(TABLE))
+    }
+
+    fn epoch(&self) -> &'static Domain {
+        self.vm.epoch()
+    }
+
+    /// The table for one more thread (or process) of the caller's.
+    pub fn share(self: &Arc<Self>) -> Result<Arc<Self>, Errno> {
+        self.slots.share().map_err(|_| Errno::ENOMEM)?;
+        Ok(self.clone())
     }
 
     /// Names the table among owners of record locks.
@@ -59,57 +68,35 @@ impl<M: Machine> Files<M> {
         }
     }
 
-    /// The open file of descriptor `fd`.
+    /// The open file of descriptor `fd` of the caller's.
+    ///
+    /// # Safety
+    /// The table is the calling thread's, which thus nobody else changes unless it is shared.
     #[inline]
-    pub fn get(&self, fd: u32) -> Result<Arc<File<M>>, Errno> {
-        let table = self.table.lock();
-        match table.slots.get(fd as usize) {
-            Some(Some(slot)) => Ok(slot.file.clone()),
-            _ => Err(Errno::EBADF),
-        }
+    pub(crate) unsafe fn get(&self, fd: u32) -> Result<Arc<File<M>>, Errno> {
+        // SAFETY: by this function's contract.
+        unsafe { self.slots.get(fd as usize, self.epoch()) }.ok_or(Errno::EBADF)
+    }
+
+    /// The open file of descriptor `fd`, for whoever looks at somebody else's.
+    pub fn peek(&self, fd: u32) -> Option<Arc<File<M>>> {
+        self.slots.peek(fd as usize)
     }
 
     /// Whether `fd` closes on exec.
     pub fn closes_on_exec(&self, fd: u32) -> Result<bool, Errno> {
-        let table = self.table.lock();
-        match table.slots.get(fd as usize) {
-            Some(Some(slot)) => Ok(slot.close_on_exec),
-            _ => Err(Errno::EBADF),
-        }
+        self.slots.marked(fd as usize).ok_or(Errno::EBADF)
     }
 
     /// Sets whether `fd` closes on exec.
     pub fn set_close_on_exec(&self, fd: u32, close: bool) -> Result<(), Errno> {
-        let mut table = self.table.lock();
-        match table.slots.get_mut(fd as usize) {
-            Some(Some(slot)) => {
-                slot.close_on_exec = close;
-                Ok(())
-            }
-            _ => Err(Errno::EBADF),
-        }
+        self.slots.mark(fd as usize, close).ok_or(Errno::EBADF)
     }
 
-    /// Puts `file` under the lowest free descriptor from `from` on and below `limit`. Where there is none the file comes back,
-    /// so that the caller drops it without the lock.
+    /// Puts `file` under the lowest free descriptor from `from` on and below `limit`.
     pub fn insert(&self, file: Arc<File<M>>, close_on_exec: bool, from: u32, limit: u64) -> Result<u32, Errno> {
-        let mut table = self.table.lock();
-        let start = table.lowest.max(from as usize);
-        let free = table.slots.iter().skip(start).position(Option::is_none);
-        let fd = free.map_or(table.slots.len().max(start), |i| start + i);
-        if fd as u64 >= limit {
-            drop(table);
-            return Err(Errno::EMFILE);
-        }
-        if let Err(e) = reach(&mut table.slots, fd) {
-            drop(table);
-            return Err(e);
-        }
-        table.slots[fd] = Some(Slot { file, close_on_exec });
-        if from as usize <= table.lowest {
-            table.lowest = fd + 1;
-        }
-        Ok(fd as u32)
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        Ok(self.slots.insert(file, close_on_exec, from as usize, limit, self.epoch())? as u32)
     }
 
     /// Puts `file` under descriptor `fd`, below `limit`, and returns what was there.
@@ -123,69 +110,27 @@ impl<M: Machine> Files<M> {
         if u64::from(fd) >= limit {
             return Err(Errno::EBADF);
         }
-        let mut table = self.table.lock();
-        if let Err(e) = reach(&mut table.slots, fd as usize) {
-            drop(table);
-            return Err(e);
-        }
-        let old = table.slots[fd as usize].replace(Slot { file, close_on_exec });
-        drop(table);
-        Ok(old.map(|s| s.file))
+        Ok(self.slots.replace(file, close_on_exec, fd as usize, self.epoch())?)
     }
 
     /// Takes descriptor `fd` away.
     pub fn remove(&self, fd: u32) -> Result<Arc<File<M>>, Errno> {
-        let mut table = self.table.lock();
-        let slot = table.slots.get_mut(fd as usize).and_then(Option::take).ok_or(Errno::EBADF)?;
-        table.lowest = table.lowest.min(fd as usize);
-        Ok(slot.file)
+        self.slots.remove(fd as usize, self.epoch()).ok_or(Errno::EBADF)
     }
 
-    /// Takes the descriptors `first..=last` away that `which` wants, a batch at a time, and gives them to `each` without the
-    /// lock.
-    pub fn remove_range(
-        &self,
-        first: u32,
-        last: u32,
-        which: impl Fn(bool) -> bool,
-        mut each: impl FnMut(Arc<File<M>>),
-    ) {
-        const BATCH: usize = 16;
-        let mut at = first as usize;
-        loop {
-            let mut batch: [Option<Arc<File<M>>>; BATCH] = [const { None }; BATCH];
-            let mut n = 0;
-            {
-                let mut table = self.table.lock();
-                let end = table.slots.len().min((last as usize).saturating_add(1));
-                while at < end && n < BATCH {
-                    if table.slots[at].as_ref().is_some_and(|s| which(s.close_on_exec)) {
-                        batch[n] = table.slots[at].take().map(|s| s.file);
-                        table.lowest = table.lowest.min(at);
-                        n += 1;
-                    }
-                    at += 1;
-                }
-            }
-            if n == 0 {
-                return;
-            }
-            batch.into_iter().flatten().for_each(&mut each);
-        }
+    /// Closes the descriptors `first..=last`.
+    pub fn close_range(&self, first: u32, last: u32) {
+        self.slots.remove_range(first as usize, last as usize, false, self.epoch(), |file| self.closed(&file));
     }
 
     /// Marks `first..=last` to close on exec.
     pub fn mark_range(&self, first: u32, last: u32) {
-        let mut table = self.table.lock();
-        let end = table.slots.len().min((last as usize).saturating_add(1));
-        for slot in table.slots.iter_mut().take(end).skip(first as usize).flatten() {
-            slot.close_on_exec = true;
-        }
+        self.slots.mark_range(first as usize, last as usize);
     }
 
     /// Closes what is to be closed on exec.
     pub fn close_on_exec(&self) {
-        self.remove_range(0, u32::MAX, |close| close, |file| self.closed(&file));
+        self.slots.remove_range(0, usize::MAX, true, self.epoch(), |file| self.closed(&file));
     }
 
     /// What POSIX wants at every close of a descriptor: the process's record locks on the file end.
@@ -199,54 +144,30 @@ impl<M: Machine> Files<M> {
 
     /// A copy for a forked child.
     pub fn fork(&self) -> Result<Arc<Self>, Errno> {
-        let mut slots: Vec<Option<Slot<M>>> = Vec::new();
-        loop {
-            let need = self.table.lock().slots.len();
-            slots.try_reserve_exact(need)?;
-            let table = self.table.lock();
-            // Free descriptors at the end are not copied.
-            let used = table.slots.iter().rposition(Option::is_some).map_or(0, |i| i + 1);
-            if used <= slots.capacity() {
-                slots.extend(table.slots[..used].iter().cloned());
-                let lowest = table.lowest.min(used);
-                drop(table);
-                return Ok(Self::with(Table { slots, lowest }));
-            }
-        }
+        let slots = self.slots.fork(TABLE).map_err(|_| Errno::ENOMEM)?;
+        Ok(Self::with(self.vm, slots))
     }
 
     /// The open descriptors from `from` on, at most `most`.
-    pub fn list(&self, from: u32, most: usize) -> Vec<(u32, Arc<File<M>>)> {
+    pub fn list(&self, from: u32, most: usize) -> Vec<(usize, Arc<File<M>>)> {
         let mut out = Vec::with_capacity(most.min(256));
-        let most = out.capacity();
-        let table = self.table.lock();
-        let open = table.slots.iter().enumerate().skip(from as usize);
-        out.extend(open.filter_map(|(fd, s)| s.as_ref().map(|s| (fd as u32, s.file.clone()))).take(most));
+        self.slots.list(from as usize, &mut out);
         out
     }
 
     /// Number of slots, used or not (`FDSize`).
     pub fn size(&self) -> usize {
-        self.table.lock().slots.len()
+        self.slots.size()
     }
 }
 
 impl<M: Machine> Drop for Files<M> {
     fn drop(&mut self) {
         let id = *self.id.get_mut();
-        for slot in self.table.get_mut().slots.drain(..).flatten().filter(|_| id != 0) {
-            slot.file.dentry.inode.locks.release_process(id);
+        if id != 0 {
+            self.slots.iter_mut().for_each(|file| file.dentry.inode.locks.release_process(id));
         }
     }
-}
-
-/// Makes sure that slot `at` exists.
-fn reach<M: Machine>(slots: &mut Vec<Option<Slot<M>>>, at: usize) -> Result<(), Errno> {
-    if at >= slots.len() {
-        slots.try_reserve(at + 1 - slots.len()).map_err(|_| Errno::EMFILE)?;
-        slots.resize_with(at + 1, || None);
-    }
-    Ok(())
 }
 
 /// The highest number of descriptors that the thread's process may have.

@@ -17,7 +17,8 @@ use quire_vm::pager::Pager;
 pub struct FileHost<M: Machine> {
     vm: &'static Vm<M>,
     machine: &'static M,
-    late: Arc<Late<M>>,
+    /// Made once a machine, and stays: a file that comes or goes counts nothing of the host's.
+    late: &'static Late<M>,
 }
 
 /// What exists only after the first files do.
@@ -25,16 +26,19 @@ struct Late<M: Machine> {
     linux: AtomicPtr<Linux<M>>,
 }
 
+impl<M: Machine> Copy for FileHost<M> {}
+
 impl<M: Machine> Clone for FileHost<M> {
     fn clone(&self) -> Self {
-        FileHost { vm: self.vm, machine: self.machine, late: self.late.clone() }
+        *self
     }
 }
 
 impl<M: Machine> FileHost<M> {
     /// A host without a Linux layer: files can be made, random bytes come straight from the machine.
     pub fn new(vm: &'static Vm<M>, machine: &'static M) -> Self {
-        FileHost { vm, machine, late: Arc::new(Late { linux: AtomicPtr::new(core::ptr::null_mut()) }) }
+        let late = Late { linux: AtomicPtr::new(core::ptr::null_mut()) };
+        FileHost { vm, machine, late: Box::leak(Box::new(late)) }
     }
 
     /// From now on random bytes come from `linux`.
@@ -195,7 +199,7 @@ impl<M: Machine> Host for FileHost<M> {
     type Page = PipePage<M>;
 
     fn object(&self, origin: Arc<Origin<Self>>) -> Result<FileBytes<M>, FsError> {
-        let pager = Box::into_raw(Box::new(FilePager { origin, host: self.clone() }));
+        let pager = Box::into_raw(Box::new(FilePager { origin, host: *self }));
         // SAFETY: just made; freed by `released` alone, after the last use, or below where no object took it.
         let object = ObjectRef::with_pager(self.vm, unsafe { &*pager }, 0);
         object.map(FileBytes).map_err(|_| {

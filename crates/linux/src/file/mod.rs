@@ -43,7 +43,7 @@ pub use path::AT_FDCWD;
 pub use poll::{restart_poll, sys_poll, sys_ppoll};
 pub use select::{sys_pselect6, sys_select};
 pub use stat::*;
-pub use state::{FsState, sys_umask};
+pub use state::{FsState, Seen, sys_umask};
 pub use system::System;
 pub use terminals::session_ends;
 

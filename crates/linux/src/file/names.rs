@@ -207,7 +207,7 @@ pub fn sys_getdents64<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: u64, size: 
 /// `getcwd`
 pub fn sys_getcwd<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64, size: u64) -> Result<usize, Errno> {
     let view = ctx.view()?;
-    let (mut path, exists) = view.cwd.path(&view.root);
+    let (mut path, exists) = view.cwd().path(view.root());
     if !exists {
         return Err(Errno::ENOENT);
     }
@@ -226,7 +226,7 @@ pub fn sys_chdir<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64) -> Result<usize, E
         return Err(Errno::ENOTDIR);
     }
     view.who.may(&dentry.inode, Want::EXECUTE)?;
-    ctx.fs()?.set_cwd(dentry);
+    ctx.set_cwd(dentry)?;
     Ok(0)
 }
 
@@ -237,7 +237,7 @@ pub fn sys_fchdir<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32) -> Result<usize, Er
         return Err(Errno::ENOTDIR);
     }
     ctx.view()?.who.may(&dentry.inode, Want::EXECUTE)?;
-    ctx.fs()?.set_cwd(dentry);
+    ctx.set_cwd(dentry)?;
     Ok(0)
 }
 
@@ -250,6 +250,6 @@ pub fn sys_chroot<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64) -> Result<usize, 
     if view.who.uid != 0 {
         return Err(Errno::EPERM);
     }
-    ctx.fs()?.set_root(dentry);
+    ctx.set_root(dentry)?;
     Ok(0)
 }

@@ -2,14 +2,14 @@
 
 use super::files::descriptor_limit;
 use super::path::{AT_FDCWD, base, find_path};
-use super::{Dentry, File, FsState, View, terminals};
+use super::{Dentry, File, FileHost, FsState, View, terminals};
 use crate::{Ctx, Errno, Linux, Machine};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use linux_raw_sys::general as raw;
 use quire_fs::open_file::Body;
 use quire_fs::walk::Want;
-use quire_fs::{FsError, Io, OpenFlags, Who};
+use quire_fs::{FsError, Io, OpenFlags, Place, Who};
 use quire_vm::Prot;
 use quire_vm::object::ObjectRef;
 
@@ -94,11 +94,11 @@ pub fn sys_openat<M: Machine>(
     let path = ctx.path(path)?;
     let ours = open_flags(flags)?;
     let view = ctx.view()?;
-    let base = base(ctx, &view, dir, &path)?;
+    let base = base(ctx, dir, &path)?;
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
     let io = Io { nonblock: false, deadline: None, interrupted: &interrupted };
-    let file = ctx.vfs().open(&view, &base, &path, ours, (mode & 0o7777) as u16, &io)?;
+    let file = ctx.vfs().open(&view, base.of(&view), &path, ours, (mode & 0o7777) as u16, &io)?;
     if !ours.contains(OpenFlags::NO_TERMINAL) {
         terminals::claim_at_open(ctx, &file);
     }
@@ -121,7 +121,7 @@ pub struct Executable<M: Machine> {
     pub object: ObjectRef<M>,
     /// Where it is.
     pub dentry: Arc<Dentry<M>>,
-    root: Arc<Dentry<M>>,
+    root: Place<FileHost<M>>,
 }
 
 impl<M: Machine> Executable<M> {
@@ -144,9 +144,8 @@ pub fn open_executable<M: Machine>(
 
 /// As [`open_executable`] where nobody runs yet: for the first process, which may do everything.
 pub fn first_executable<M: Machine>(linux: &Linux<M>, cwd: &FsState<M>, path: &[u8]) -> Result<Executable<M>, Errno> {
-    let (root, cwd, umask) = cwd.get();
-    let view = View { root, cwd, who: Who::ROOT, umask };
-    let dentry = linux.files.vfs().find(&view, &view.cwd, path, true)?;
+    let view = View { places: Arc::new(cwd.places()), who: Who::ROOT, umask: cwd.umask() };
+    let dentry = linux.files.vfs().find(&view, view.cwd(), path, true)?;
     executable(&view, dentry)
 }
 
@@ -158,7 +157,7 @@ fn executable<M: Machine>(view: &View<M>, dentry: Arc<Dentry<M>>) -> Result<Exec
     }
     view.who.may(&dentry.inode, Want::EXECUTE)?;
     let object = dentry.inode.file().ok_or(Errno::EACCES)?.object.0.clone();
-    Ok(Executable { object, dentry, root: view.root.clone() })
+    Ok(Executable { object, dentry, root: view.places.root.clone() })
 }
 
 /// What a descriptor's file gives to a mapping.

@@ -26,16 +26,35 @@ impl<M: Machine> Ctx<'_, M> {
     /// The open file of a descriptor argument, also one that only names something.
     #[inline]
     pub fn any_file(&self, fd: i32) -> Result<Arc<File<M>>, Errno> {
-        self.files()?.get(u32::try_from(fd).map_err(|_| Errno::EBADF)?)
+        // SAFETY: a context is the calling thread's.
+        unsafe { self.files()?.get(u32::try_from(fd).map_err(|_| Errno::EBADF)?) }
     }
 }
 
 /// Where relative path `path` starts, for directory descriptor `fd`.
-pub fn base<M: Machine>(ctx: &Ctx<'_, M>, view: &View<M>, fd: i32, path: &[u8]) -> Result<Arc<Dentry<M>>, Errno> {
+pub fn base<M: Machine>(ctx: &Ctx<'_, M>, fd: i32, path: &[u8]) -> Result<Base<M>, Errno> {
     if fd == AT_FDCWD || path.first() == Some(&b'/') {
-        return Ok(view.cwd.clone());
+        return Ok(Base::WorkingDirectory);
     }
-    Ok(ctx.any_file(fd)?.dentry.clone())
+    Ok(Base::File(ctx.any_file(fd)?))
+}
+
+/// Where a relative path starts; see [`base`].
+pub enum Base<M: Machine> {
+    /// In the view's working directory.
+    WorkingDirectory,
+    /// At an open file.
+    File(Arc<File<M>>),
+}
+
+impl<M: Machine> Base<M> {
+    /// The directory, for who has `view`.
+    pub fn of<'a>(&'a self, view: &'a View<M>) -> &'a Arc<Dentry<M>> {
+        match self {
+            Base::WorkingDirectory => view.cwd(),
+            Base::File(file) => &file.dentry,
+        }
+    }
 }
 
 /// Walks the path at user address `at` to its last component, which may be missing.
@@ -47,8 +66,8 @@ pub fn walk<M: Machine>(
 ) -> Result<(View<M>, Found<FileHost<M>>), Errno> {
     let path = ctx.path(at)?;
     let view = ctx.view()?;
-    let base = base(ctx, &view, fd, &path)?;
-    let found = ctx.vfs().walk(&view, &base, &path, end)?;
+    let base = base(ctx, fd, &path)?;
+    let found = ctx.vfs().walk(&view, base.of(&view), &path, end)?;
     Ok((view, found))
 }
 
@@ -68,11 +87,11 @@ pub fn find_path<M: Machine>(
 ) -> Result<(View<M>, Arc<Dentry<M>>), Errno> {
     let view = ctx.view()?;
     if path.is_empty() && flags & raw::AT_EMPTY_PATH != 0 {
-        let dentry = if fd == AT_FDCWD { view.cwd.clone() } else { ctx.any_file(fd)?.dentry.clone() };
+        let dentry = base(ctx, fd, path)?.of(&view).clone();
         return Ok((view, dentry));
     }
-    let base = base(ctx, &view, fd, path)?;
-    let dentry = ctx.vfs().find(&view, &base, path, flags & raw::AT_SYMLINK_NOFOLLOW == 0)?;
+    let base = base(ctx, fd, path)?;
+    let dentry = ctx.vfs().find(&view, base.of(&view), path, flags & raw::AT_SYMLINK_NOFOLLOW == 0)?;
     Ok((view, dentry))
 }
 

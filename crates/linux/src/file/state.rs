@@ -1,64 +1,131 @@
 //! Working directory, root directory and umask of a process.
 
-use super::{Dentry, View};
+use super::{Dentry, FileHost, View};
 use crate::{Ctx, Errno, Machine};
 use alloc::sync::Arc;
-use quire_fs::Who;
-use quire_sync::{Rank, SpinLock};
-
-struct Inner<M: Machine> {
-    root: Arc<Dentry<M>>,
-    cwd: Arc<Dentry<M>>,
-    umask: u16,
-}
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use quire_fs::{Place, Places, Who};
+use quire_sync::{CachePadded, Rank, SpinLock};
 
 /// See the module. Shared by the threads that CLONE_FS says.
+///
+/// Each thread keeps places of its own ([`Seen`]), made anew when the directories have changed: a path that is looked up
+/// counts neither, nor takes the lock.
 pub struct FsState<M: Machine> {
-    inner: SpinLock<Inner<M>>,
+    look: CachePadded<Look>,
+    places: SpinLock<Places<FileHost<M>>>,
+}
+
+/// What is read by each path that is looked up.
+struct Look {
+    /// How often a directory was changed; changed under the lock of `places`.
+    changes: AtomicU64,
+    umask: AtomicU32,
+}
+
+/// What a thread knows of its [`FsState`].
+pub struct Seen<M: Machine> {
+    /// As of which change.
+    changes: u64,
+    places: Arc<Places<FileHost<M>>>,
 }
 
 impl<M: Machine> FsState<M> {
-    /// Everything at `root`, with Linux's first umask.
-    pub fn new(root: Arc<Dentry<M>>, cwd: Arc<Dentry<M>>) -> Arc<Self> {
-        Arc::new(FsState { inner: SpinLock::new(Rank::FILE, Inner { root, cwd, umask: 0o022 }) })
+    fn with(places: Places<FileHost<M>>, umask: u32) -> Arc<Self> {
+        let look = Look { changes: AtomicU64::new(0), umask: AtomicU32::new(umask) };
+        Arc::new(FsState { look: CachePadded(look), places: SpinLock::new(Rank::FILE, places) })
+    }
+
+    /// In directory `cwd` of the tree that begins at `root`, with Linux's first umask.
+    pub fn new(root: &'static Arc<Dentry<M>>, cwd: Arc<Dentry<M>>) -> Arc<Self> {
+        Self::with(Places { root: Place::Root(root), cwd: Place::new(cwd, root) }, 0o022)
     }
 
     /// A copy for a forked child.
     pub fn fork(&self) -> Result<Arc<Self>, Errno> {
-        let (root, cwd, umask) = self.get();
-        Ok(Arc::new(FsState { inner: SpinLock::new(Rank::FILE, Inner { root, cwd, umask }) }))
+        Ok(Self::with(self.places(), self.umask().into()))
     }
 
-    /// Root, working directory and umask.
-    pub fn get(&self) -> (Arc<Dentry<M>>, Arc<Dentry<M>>, u16) {
-        let inner = self.inner.lock();
-        (inner.root.clone(), inner.cwd.clone(), inner.umask)
+    /// Root and working directory.
+    pub fn places(&self) -> Places<FileHost<M>> {
+        self.places.lock().clone()
+    }
+
+    /// The umask.
+    pub fn umask(&self) -> u16 {
+        self.look.umask.load(Ordering::Relaxed) as u16
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Places<FileHost<M>>) -> Place<FileHost<M>>) {
+        let mut places = self.places.lock();
+        let old = change(&mut places);
+        // Only the lock's holder writes.
+        self.look.changes.store(self.look.changes.load(Ordering::Relaxed) + 1, Ordering::Release);
+        drop(places);
+        drop(old);
     }
 
     /// Changes the working directory.
-    pub fn set_cwd(&self, to: Arc<Dentry<M>>) {
-        let old = core::mem::replace(&mut self.inner.lock().cwd, to);
-        drop(old);
+    pub fn set_cwd(&self, to: Place<FileHost<M>>) {
+        self.change(|places| core::mem::replace(&mut places.cwd, to));
     }
 
     /// Changes the root directory.
-    pub fn set_root(&self, to: Arc<Dentry<M>>) {
-        let old = core::mem::replace(&mut self.inner.lock().root, to);
-        drop(old);
+    pub fn set_root(&self, to: Place<FileHost<M>>) {
+        self.change(|places| core::mem::replace(&mut places.root, to));
     }
 
     /// Changes the umask, and returns the old one.
     pub fn set_umask(&self, mask: u16) -> u16 {
-        core::mem::replace(&mut self.inner.lock().umask, mask & 0o777)
+        let new = u32::from(mask & 0o777);
+        // One that stays is not written: most programs set it to what it is.
+        if self.look.umask.load(Ordering::Relaxed) == new {
+            return new as u16;
+        }
+        self.look.umask.swap(new, Ordering::Relaxed) as u16
+    }
+
+    /// What there is now, and as of which change.
+    fn seen(&self) -> Seen<M> {
+        let places = self.places.lock();
+        let (changes, now) = (self.look.changes.load(Ordering::Relaxed), places.clone());
+        drop(places);
+        Seen { changes, places: Arc::new(now) }
     }
 }
 
 impl<M: Machine> Ctx<'_, M> {
     /// How the caller sees the tree.
     pub fn view(&self) -> Result<View<M>, Errno> {
-        let (root, cwd, umask) = self.fs()?.get();
+        let fs = self.fs()?;
         let c = self.credentials();
-        Ok(View { root, cwd, who: Who { uid: c.file_user, gid: c.file_group }, umask })
+        let who = Who { uid: c.file_user, gid: c.file_group };
+        Ok(View { places: self.places(fs), who, umask: fs.umask() })
+    }
+
+    fn places(&self, fs: &FsState<M>) -> Arc<Places<FileHost<M>>> {
+        // SAFETY: a context is the owner's; the reference ends before the value is replaced.
+        let seen = unsafe { self.thread.seen.get() }.as_ref();
+        if let Some(seen) = seen.filter(|seen| seen.changes == fs.look.changes.load(Ordering::Acquire)) {
+            return seen.places.clone();
+        }
+        let now = fs.seen();
+        let places = now.places.clone();
+        // SAFETY: as above.
+        drop(unsafe { self.thread.seen.replace(Some(now)) });
+        places
+    }
+
+    /// Makes `to` the working directory.
+    pub fn set_cwd(&self, to: Arc<Dentry<M>>) -> Result<(), Errno> {
+        self.fs()?.set_cwd(Place::new(to, self.vfs().root()));
+        Ok(())
+    }
+
+    /// Makes `to` the root directory.
+    pub fn set_root(&self, to: Arc<Dentry<M>>) -> Result<(), Errno> {
+        self.fs()?.set_root(Place::new(to, self.vfs().root()));
+        Ok(())
     }
 }
 

@@ -77,7 +77,7 @@ impl<M: Machine> System<M> {
         error: Arc<dyn Port>,
         size: Size,
     ) -> Result<Arc<Files<M>>, Errno> {
-        let files = Files::new();
+        let files = Files::new(linux.vm);
         let put = |file: Arc<File<M>>| files.insert(file, false, 0, 3).map(drop);
         if tty {
             let terminal = Terminal::new(io, Arc::new(Groups(linux)), size);
@@ -113,9 +113,9 @@ impl<M: Machine> System<M> {
     }
 
     /// The first process's view of the tree, in directory `cwd`.
-    pub fn first_fs(&self, cwd: &[u8]) -> Result<Arc<FsState<M>>, Errno> {
+    pub fn first_fs(&'static self, cwd: &[u8]) -> Result<Arc<FsState<M>>, Errno> {
         let cwd = self.directory(cwd)?;
-        Ok(FsState::new(self.vfs.root().clone(), cwd))
+        Ok(FsState::new(self.vfs.root(), cwd))
     }
 
     fn directory(&self, path: &[u8]) -> Result<Arc<Dentry<M>>, Errno> {

@@ -33,7 +33,7 @@ impl<M: Machine> Descriptors<M> {
 impl<M: Machine> GeneratedDirectory<FileHost<M>> for Descriptors<M> {
     fn lookup(&self, name: &[u8]) -> Option<Entry<FileHost<M>>> {
         let fd = number(name)?;
-        let file = self.files()?.get(fd).ok()?;
+        let file = self.files()?.peek(fd)?;
         let flags = file.flags();
         let mut mode = 0o100;
         if flags.contains(OpenFlags::READ) {
@@ -54,9 +54,9 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Descriptors<M> {
         loop {
             let batch = files.list(from, BATCH);
             let Some((last, _)) = batch.last() else { return };
-            let next = last + 1;
+            let next = *last as u32 + 1;
             for (fd, _) in &batch {
-                if !each(u64::from(*fd) + 1, format!("{fd}").as_bytes(), FileKind::Symlink, self.number(*fd)) {
+                if !each(*fd as u64 + 1, format!("{fd}").as_bytes(), FileKind::Symlink, self.number(*fd as u32)) {
                     return;
                 }
             }

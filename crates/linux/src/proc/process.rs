@@ -163,21 +163,21 @@ fn fs_of<M: Machine>(about: &About<M>) -> Result<Arc<crate::file::FsState<M>>, F
 }
 
 fn jump_to_cwd<M: Machine>(about: &About<M>) -> Jump<M> {
-    Ok(fs_of(about)?.get().1)
+    Ok(Arc::clone(&fs_of(about)?.places().cwd))
 }
 
 fn jump_to_root<M: Machine>(about: &About<M>) -> Jump<M> {
-    Ok(fs_of(about)?.get().0)
+    Ok(Arc::clone(&fs_of(about)?.places().root))
 }
 
 fn working_directory<M: Machine>(about: &About<M>) -> Result<Vec<u8>, FsError> {
-    let (root, cwd, _) = fs_of(about)?.get();
-    Ok(cwd.path(&root).0)
+    let places = fs_of(about)?.places();
+    Ok(places.cwd.path(&places.root).0)
 }
 
 fn root_directory<M: Machine>(about: &About<M>) -> Result<Vec<u8>, FsError> {
-    let (root, _, _) = fs_of(about)?.get();
-    Ok(root.path(about.process.linux.files.vfs().root()).0)
+    let places = fs_of(about)?.places();
+    Ok(places.root.path(about.process.linux.files.vfs().root()).0)
 }
 
 fn limits<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
@@ -297,7 +297,7 @@ fn status<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     let thread = task.as_ref().and_then(|task| task.payload().as_ref());
     put!(out, "Name:\t")?;
     out.push(about.name().bytes())?;
-    let umask = thread.and_then(|t| t.fs.look(|fs| fs.clone())).map_or(0, |fs| fs.get().2);
+    let umask = thread.and_then(|t| t.fs.look(|fs| fs.clone())).map_or(0, |fs| fs.umask());
     let (letter, word) = state(about);
     put!(out, "\nUmask:\t{umask:04o}\nState:\t{letter} ({word})\nTgid:\t{}\nNgid:\t0\n", process.pid)?;
     put!(out, "Pid:\t{}\nPPid:\t{}\nTracerPid:\t0\n", about.tid, process.parent_pid())?;

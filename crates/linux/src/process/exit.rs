@@ -69,8 +69,8 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     }
     leave_memory(linux, thread);
     // SAFETY: the thread itself runs this, and holds no view of its tables.
-    let (files, fs) = unsafe { (thread.files.replace(None), thread.fs.replace(None)) };
-    drop((files, fs));
+    let (files, fs, seen) = unsafe { (thread.files.replace(None), thread.fs.replace(None), thread.seen.replace(None)) };
+    drop((files, fs, seen));
     process.accounts.lock().ended_threads.add(&used);
     if tid == process.pid {
         // SAFETY: the thread itself runs this.

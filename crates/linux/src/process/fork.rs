@@ -139,6 +139,7 @@ pub(crate) fn place<M: Machine>(
         space: Owned::new(new.space),
         files: Owned::new(Some(new.files)),
         fs: Owned::new(Some(new.fs)),
+        seen: Owned::new(None),
         credentials: Owned::new(new.credentials),
         work: AtomicU32::new(0),
         blocked: AtomicU64::new(new.blocked.0),
@@ -198,7 +199,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
 
     let id = NewId { linux, id: linux.ids.allocate()? };
     let space = if request.has(VM) { ctx.space()?.clone() } else { ctx.space()?.fork()? };
-    let files = if request.has(FILES) { ctx.files()?.clone() } else { ctx.files()?.fork()? };
+    let files = if request.has(FILES) { ctx.files()?.share()? } else { ctx.files()?.fork()? };
     let fs = if request.has(FS) { ctx.fs()?.clone() } else { ctx.fs()?.fork()? };
     let process = if request.has(THREAD) {
         parent.clone()

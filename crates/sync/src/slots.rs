@@ -1,0 +1,728 @@
+//! Counted values by number, found without a lock: what a table of descriptors is made of.
+//!
+//! # The rule
+//! Whoever changes the table holds its lock. A lookup takes none and writes nothing but the value's own count: pinned in an
+//! [epoch](crate::epoch), it reads the slot and counts what it finds there, unless the count has come to zero. Whoever takes
+//! a value out gets the table's reference and drops it when it likes; the value's *memory* is kept by a weak reference, which
+//! waits until nobody is pinned who may have read the slot before.
+//!
+//! A count of zero says that the value was taken out after the slot was read. Something else may have taken its place in the
+//! same step, so the slot is read again: a number that has a value all the time is found all the time.
+//!
+//! A table that one thread has for itself (until [`Slots::share`]) pins nothing and keeps nothing waiting.
+//!
+//! # Lines
+//! What lookups read lies apart from the lock and from what it guards. Neighbouring numbers lie on different lines, so that
+//! one that comes or goes does not disturb lookups of the next.
+
+use crate::atomic::{AtomicBool, AtomicPtr, Ordering};
+use crate::epoch::{Domain, Retired};
+use crate::mutant::{Mutant, mutant};
+use crate::per_cpu::CachePadded;
+use crate::rank::Rank;
+use crate::spin::{SpinGuard, SpinLock};
+use alloc::alloc::{alloc, dealloc};
+use alloc::boxed::Box;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::alloc::Layout;
+use core::mem::ManuallyDrop;
+use core::ptr;
+
+/// Slots on a line.
+const IN_LINE: usize = 8;
+/// Lines of the first array: 64 numbers are enough for most programs.
+const FIRST: usize = 8;
+/// Over how many lines neighbours are spread, where the table has as many; those that threads share have.
+const SPREAD: usize = 16;
+/// Numbers in a word of [`Word`].
+const BITS: usize = u64::BITS as usize;
+
+#[repr(align(64))]
+struct Line<T>([AtomicPtr<T>; IN_LINE]);
+
+/// All slots. Replaced where there are too few. Small as it is, it has a line of its own: lookups read it.
+#[repr(align(64))]
+struct Array<T> {
+    /// A power of two of them.
+    lines: Box<[Line<T>]>,
+}
+
+impl<T> Array<T> {
+    fn new(lines: usize) -> Result<Box<Self>, OutOfMemory> {
+        let mut all = Vec::new();
+        all.try_reserve_exact(lines).map_err(|_| OutOfMemory)?;
+        all.resize_with(lines, || Line([const { ptr::null_mut() }; IN_LINE].map(AtomicPtr::new)));
+        Ok(Box::new(Array { lines: all.into_boxed_slice() }))
+    }
+
+    fn len(&self) -> usize {
+        self.lines.len() * IN_LINE
+    }
+
+    /// The slot of number `n`.
+    #[inline]
+    fn at(&self, n: usize) -> Option<&AtomicPtr<T>> {
+        // Blocks of as many lines as neighbours are spread over.
+        let spread = self.lines.len().min(SPREAD);
+        let (block, within) = (n / (spread * IN_LINE), n % (spread * IN_LINE));
+        self.lines.get(block * spread + within % spread).map(|line| &line.0[within / spread])
+    }
+}
+
+/// What the lock tells of 64 numbers.
+#[derive(Clone, Copy, Default)]
+struct Word {
+    used: u64,
+    marked: u64,
+}
+
+/// What the lock guards, besides the slots' changes.
+struct Changes {
+    words: Vec<Word>,
+    /// No number in a word below it is free.
+    lowest: usize,
+}
+
+struct Look<T> {
+    /// Null before the first value. Changed under the lock.
+    array: AtomicPtr<Array<T>>,
+    /// Several threads look. Changed once, by the one thread that has the table until then.
+    shared: AtomicBool,
+}
+
+/// See the module. Each number that has a value may be marked.
+pub struct Slots<T> {
+    look: CachePadded<Look<T>>,
+    changes: CachePadded<SpinLock<Changes>>,
+}
+
+/// There is no memory for that many numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OutOfMemory;
+
+/// Why a value got no number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoNumber {
+    /// None below the limit is free.
+    Limit,
+    /// As [`OutOfMemory`].
+    Memory,
+}
+
+impl From<OutOfMemory> for NoNumber {
+    fn from(_: OutOfMemory) -> Self {
+        NoNumber::Memory
+    }
+}
+
+/// A value's memory, until nobody can count it any more.
+#[repr(C)]
+struct Gone<T> {
+    /// Must be first: the epoch hands it back.
+    retired: Retired,
+    value: Weak<T>,
+}
+
+/// An array that was replaced, to be given to [`Slots::outgrown`] without the lock.
+type Old<T> = Option<Box<Array<T>>>;
+
+impl<T: Send + Sync + 'static> Slots<T> {
+    /// An empty table, whose lock has `rank`.
+    pub fn new(rank: Rank) -> Self {
+        let look = Look { array: AtomicPtr::new(ptr::null_mut()), shared: AtomicBool::new(false) };
+        let changes = SpinLock::new(rank, Changes { words: Vec::new(), lowest: 0 });
+        Slots { look: CachePadded(look), changes: CachePadded(changes) }
+    }
+
+    /// From now on several threads have the table. Called by the one that has it, before it gives it to another one.
+    pub fn share(&self) -> Result<(), OutOfMemory> {
+        if self.look.shared.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut changes = self.changes.lock();
+        let old = self.reach(&mut changes, SPREAD * IN_LINE - 1)?;
+        drop(changes);
+        // Nobody else looks yet.
+        drop(old);
+        self.look.shared.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The value of number `n`.
+    ///
+    /// # Safety
+    /// Until the table is shared, nobody changes it during the call.
+    #[inline]
+    pub unsafe fn get(&self, n: usize, epoch: &Domain) -> Option<Arc<T>> {
+        if !self.look.shared.load(Ordering::Relaxed) {
+            // SAFETY: nobody changes the table meanwhile, so the array stays.
+            let array = unsafe { self.look.array.load(Ordering::Relaxed).as_ref() }?;
+            let value = array.at(n)?.load(Ordering::Relaxed);
+            // SAFETY: likewise the value stays.
+            return unsafe { counted(value) };
+        }
+        let _pin = epoch.pin();
+        // SAFETY: an array that is replaced waits for whoever is pinned.
+        let array = unsafe { self.look.array.load(Ordering::Acquire).as_ref() }?;
+        let slot = array.at(n)?;
+        let mut value = slot.load(Ordering::Acquire);
+        loop {
+            if value.is_null() {
+                return None;
+            }
+            #[cfg(any(loom, shuttle))]
+            checked::about_to_count(value, slot);
+            // SAFETY: the slot had the pointer of a counted value, whose memory is kept for whoever was pinned then. The handle
+            // stands for no weak reference of its own, and is never dropped.
+            let found = ManuallyDrop::new(unsafe { Weak::from_raw(value) }).upgrade();
+            if found.is_some() || mutant(Mutant::SlotReadOnce) {
+                return found;
+            }
+            // It was taken out, and the slot was changed before: this sees the change.
+            value = slot.compare_exchange(value, value, Ordering::AcqRel, Ordering::Acquire).unwrap_or_else(|now| now);
+        }
+    }
+
+    /// The value of number `n`, for those who have no part in the table and only look.
+    pub fn peek(&self, n: usize) -> Option<Arc<T>> {
+        let changes = self.changes.lock();
+        let value = self.array(&changes)?.at(n)?.load(Ordering::Relaxed);
+        // SAFETY: values go under the lock only.
+        unsafe { counted(value) }
+    }
+
+    /// Whether number `n` is marked; `None` where it has no value.
+    pub fn marked(&self, n: usize) -> Option<bool> {
+        let changes = self.changes.lock();
+        let word = changes.words.get(n / BITS).filter(|w| w.used >> (n % BITS) & 1 != 0)?;
+        Some(word.marked >> (n % BITS) & 1 != 0)
+    }
+
+    /// Marks number `n`, or takes its mark away; `None` where it has no value.
+    pub fn mark(&self, n: usize, mark: bool) -> Option<()> {
+        let mut changes = self.changes.lock();
+        changes.words.get(n / BITS).filter(|w| w.used >> (n % BITS) & 1 != 0)?;
+        changes.set_mark(n, mark);
+        Some(())
+    }
+
+    /// Marks all numbers in `first..=last` that have a value.
+    pub fn mark_range(&self, first: usize, last: usize) {
+        let mut changes = self.changes.lock();
+        let mut at = first;
+        while let Some(n) = changes.next_used(at).filter(|&n| n <= last) {
+            changes.set_mark(n, true);
+            at = n + 1;
+        }
+    }
+
+    /// Puts `value` under the lowest free number from `from` on and below `limit`.
+    pub fn insert(
+        &self,
+        value: Arc<T>,
+        mark: bool,
+        from: usize,
+        limit: usize,
+        epoch: &Domain,
+    ) -> Result<usize, NoNumber> {
+        let mut changes = self.changes.lock();
+        let n = changes.lowest_free(from);
+        if n >= limit {
+            drop(changes);
+            return Err(NoNumber::Limit); // the value is dropped without the lock
+        }
+        let old = match self.reach(&mut changes, n) {
+            Ok(old) => old,
+            Err(e) => {
+                drop(changes);
+                return Err(e.into());
+            }
+        };
+        let before = self.fill(&mut changes, n, value, mark);
+        drop(changes);
+        debug_assert!(before.is_none());
+        self.outgrown(old, epoch);
+        Ok(n)
+    }
+
+    /// Puts `value` under number `n`, and returns what was there.
+    pub fn replace(&self, value: Arc<T>, mark: bool, n: usize, epoch: &Domain) -> Result<Option<Arc<T>>, OutOfMemory> {
+        let mut changes = self.changes.lock();
+        let old = match self.reach(&mut changes, n) {
+            Ok(old) => old,
+            Err(e) => {
+                drop(changes);
+                return Err(e);
+            }
+        };
+        let before = self.fill(&mut changes, n, value, mark);
+        drop(changes);
+        self.outgrown(old, epoch);
+        if let Some(before) = &before {
+            self.gone(before, epoch);
+        }
+        Ok(before)
+    }
+
+    /// Takes the value of number `n` out.
+    pub fn remove(&self, n: usize, epoch: &Domain) -> Option<Arc<T>> {
+        let mut changes = self.changes.lock();
+        let value = self.empty(&mut changes, n)?;
+        drop(changes);
+        self.gone(&value, epoch);
+        Some(value)
+    }
+
+    /// Takes all values of `first..=last` out, or those that are marked, a batch at a time, and gives them to `each` without
+    /// the lock.
+    pub fn remove_range(&self, first: usize, last: usize, marked: bool, epoch: &Domain, mut each: impl FnMut(Arc<T>)) {
+        const BATCH: usize = 16;
+        let mut at = first;
+        loop {
+            let mut batch: [Option<Arc<T>>; BATCH] = [const { None }; BATCH];
+            let mut taken = 0;
+            {
+                let mut changes = self.changes.lock();
+                while taken < BATCH
+                    && let Some(n) = changes.next_used(at).filter(|&n| n <= last)
+                {
+                    if !marked || changes.words[n / BITS].marked >> (n % BITS) & 1 != 0 {
+                        batch[taken] = self.empty(&mut changes, n);
+                        taken += 1;
+                    }
+                    at = n + 1;
+                }
+            }
+            if taken == 0 {
+                return;
+            }
+            for value in batch.into_iter().flatten() {
+                self.gone(&value, epoch);
+                each(value);
+            }
+        }
+    }
+
+    /// A copy that one thread will have for itself.
+    pub fn fork(&self, rank: Rank) -> Result<Self, OutOfMemory> {
+        let copy = Self::new(rank);
+        // Memory is had before the lock is taken; a table that has grown meanwhile is looked at again.
+        loop {
+            let used = self.changes.lock().used();
+            if used > 0 {
+                copy.reach(&mut copy.changes.lock(), used - 1)?;
+            }
+            let changes = self.changes.lock();
+            let (used, Some(array)) = (changes.used(), self.array(&changes)) else { return Ok(copy) };
+            if used == 0 {
+                return Ok(copy);
+            }
+            let mut copied = copy.changes.lock_nested();
+            if copy.array(&copied).is_none_or(|a| a.len() < used) {
+                continue;
+            }
+            let mut at = 0;
+            while let Some(n) = changes.next_used(at) {
+                if let Some(slot) = array.at(n)
+                    // SAFETY: values go under the lock only.
+                    && let Some(value) = unsafe { counted(slot.load(Ordering::Relaxed)) }
+                {
+                    let marked = changes.words[n / BITS].marked >> (n % BITS) & 1 != 0;
+                    let before = copy.fill(&mut copied, n, value, marked);
+                    debug_assert!(before.is_none());
+                }
+                at = n + 1;
+            }
+            copied.lowest = changes.lowest.min(copied.words.len());
+            drop(copied);
+            drop(changes);
+            return Ok(copy);
+        }
+    }
+
+    /// Values with their numbers from `from` on, as many as `into` has room for.
+    pub fn list(&self, from: usize, into: &mut Vec<(usize, Arc<T>)>) {
+        let changes = self.changes.lock();
+        let Some(array) = self.array(&changes) else { return };
+        let mut at = from;
+        while into.len() < into.capacity()
+            && let Some(n) = changes.next_used(at)
+        {
+            // SAFETY: values go under the lock only.
+            let value = array.at(n).and_then(|slot| unsafe { counted(slot.load(Ordering::Relaxed)) });
+            into.extend(value.map(|value| (n, value)));
+            at = n + 1;
+        }
+    }
+
+    /// How many numbers there is room for.
+    pub fn size(&self) -> usize {
+        let changes = self.changes.lock();
+        self.array(&changes).map_or(0, Array::len)
+    }
+
+    /// All values, for whoever has the table alone.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &T> {
+        // SAFETY: nobody else has the table.
+        let array = unsafe { self.look.array.load(Ordering::Relaxed).as_ref() };
+        let slots = array.into_iter().flat_map(|a| a.lines.iter()).flat_map(|line| &line.0);
+        // SAFETY: the table's reference keeps the value while the table is borrowed.
+        slots.filter_map(|slot| unsafe { slot.load(Ordering::Relaxed).as_ref() })
+    }
+
+    fn array<'a>(&self, _locked: &'a SpinGuard<'_, Changes>) -> Option<&'a Array<T>> {
+        // SAFETY: the array is replaced under the lock only.
+        unsafe { self.look.array.load(Ordering::Relaxed).as_ref() }
+    }
+
+    /// Makes sure that number `n` has a slot.
+    fn reach(&self, changes: &mut SpinGuard<'_, Changes>, n: usize) -> Result<Old<T>, OutOfMemory> {
+        let there = self.array(changes);
+        if there.is_some_and(|a| n < a.len()) {
+            return Ok(None);
+        }
+        let lines = (n / IN_LINE + 1).next_power_of_two().max(FIRST);
+        // At least a line of words, so that nothing else lies beside them.
+        let words = (lines * IN_LINE).div_ceil(BITS).max(64 / size_of::<Word>());
+        let more = words - changes.words.len();
+        changes.words.try_reserve_exact(more).map_err(|_| OutOfMemory)?;
+        let new = Array::new(lines)?;
+        if let Some(there) = self.array(changes) {
+            let mut at = 0;
+            while let Some(n) = changes.next_used(at) {
+                if let (Some(from), Some(to)) = (there.at(n), new.at(n)) {
+                    to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+                }
+                at = n + 1;
+            }
+        }
+        changes.words.resize(words, Word::default());
+        let old = self.look.array.swap(Box::into_raw(new), Ordering::AcqRel);
+        // SAFETY: null, or made by `Box::into_raw` here and replaced once.
+        Ok((!old.is_null()).then(|| unsafe { Box::from_raw(old) }))
+    }
+
+    /// Fills a slot that [`reach`](Self::reach) has made; the table's reference on what was there is returned.
+    fn fill(&self, changes: &mut SpinGuard<'_, Changes>, n: usize, value: Arc<T>, mark: bool) -> Option<Arc<T>> {
+        let slot = self.array(changes)?.at(n)?;
+        let before = slot.swap(Arc::into_raw(value).cast_mut(), Ordering::AcqRel);
+        changes.words[n / BITS].used |= 1 << (n % BITS);
+        changes.set_mark(n, mark);
+        // SAFETY: null, or the table's reference, which goes with the slot.
+        (!before.is_null()).then(|| unsafe { Arc::from_raw(before) })
+    }
+
+    fn empty(&self, changes: &mut SpinGuard<'_, Changes>, n: usize) -> Option<Arc<T>> {
+        let slot = self.array(changes)?.at(n)?;
+        if slot.load(Ordering::Relaxed).is_null() {
+            return None;
+        }
+        let before = slot.swap(ptr::null_mut(), Ordering::AcqRel);
+        changes.words[n / BITS].used &= !(1 << (n % BITS));
+        changes.lowest = changes.lowest.min(n / BITS);
+        // SAFETY: the table's reference, which goes with the slot.
+        Some(unsafe { Arc::from_raw(before) })
+    }
+
+    /// Keeps the memory of a value that was taken out for those who may still count it.
+    fn gone(&self, value: &Arc<T>, epoch: &Domain) {
+        if !self.look.shared.load(Ordering::Relaxed) {
+            return;
+        }
+        let value = Arc::downgrade(value);
+        let layout = Layout::new::<Gone<T>>();
+        // SAFETY: the layout has a size.
+        let gone = unsafe { alloc(layout) }.cast::<Gone<T>>();
+        if gone.is_null() {
+            epoch.drain();
+            drop(value);
+            return;
+        }
+        // SAFETY: fresh memory of that layout.
+        unsafe { gone.write(Gone { retired: Retired::new(), value }) };
+        if mutant(Mutant::SlotValueFreed) {
+            // SAFETY: nobody else has it.
+            unsafe { free::<T>(gone.cast()) };
+            return;
+        }
+        // SAFETY: the slot has another value, or none; retired once, and `free` sleeps for nothing.
+        unsafe { epoch.retire(gone.cast(), free::<T>) };
+    }
+
+    /// Frees an array that was replaced. The caller holds no lock.
+    fn outgrown(&self, old: Old<T>, epoch: &Domain) {
+        if let Some(old) = old {
+            if self.look.shared.load(Ordering::Relaxed) {
+                // It happens once in as many numbers as there were; a large array is not for a free that must not sleep.
+                epoch.drain();
+            }
+            drop(old);
+        }
+    }
+}
+
+impl Changes {
+    fn set_mark(&mut self, n: usize, mark: bool) {
+        let bit = 1 << (n % BITS);
+        let word = &mut self.words[n / BITS];
+        word.marked = if mark { word.marked | bit } else { word.marked & !bit };
+    }
+
+    fn next_used(&self, from: usize) -> Option<usize> {
+        let mut mask = u64::MAX << (from % BITS);
+        for (i, word) in self.words.iter().enumerate().skip(from / BITS) {
+            let here = word.used & mask;
+            if here != 0 {
+                return Some(i * BITS + here.trailing_zeros() as usize);
+            }
+            mask = u64::MAX;
+        }
+        None
+    }
+
+    /// One past the highest number that has a value.
+    fn used(&self) -> usize {
+        let last = self.words.iter().rposition(|w| w.used != 0);
+        last.map_or(0, |i| (i + 1) * BITS - self.words[i].used.leading_zeros() as usize)
+    }
+
+    fn lowest_free(&mut self, from: usize) -> usize {
+        let start = self.lowest.max(from / BITS);
+        let mut below = if start == from / BITS { (1 << (from % BITS)) - 1 } else { 0 };
+        let mut at = start;
+        while let Some(word) = self.words.get(at).filter(|w| w.used | below == u64::MAX) {
+            // The words up to here are full, unless `from` hides a part of one.
+            if at == self.lowest && word.used == u64::MAX {
+                self.lowest = at + 1;
+            }
+            below = 0;
+            at += 1;
+        }
+        let used = self.words.get(at).map_or(0, |w| w.used) | below;
+        at * BITS + used.trailing_ones() as usize
+    }
+}
+
+/// One more reference on a value that somebody keeps meanwhile.
+///
+/// # Safety
+/// `value` is null or the pointer of a counted value, one of whose references stays for the length of the call.
+unsafe fn counted<T>(value: *const T) -> Option<Arc<T>> {
+    if value.is_null() {
+        return None;
+    }
+    // SAFETY: by this function's contract.
+    unsafe {
+        Arc::increment_strong_count(value);
+        Some(Arc::from_raw(value))
+    }
+}
+
+/// # Safety
+/// `gone` is a [`Gone<T>`] that the epoch gives back, once.
+unsafe fn free<T>(gone: *mut Retired) {
+    let gone = gone.cast::<Gone<T>>();
+    // SAFETY: by this function's contract; the header is the first field.
+    unsafe {
+        let Gone { value, .. } = gone.read();
+        dealloc(gone.cast(), Layout::new::<Gone<T>>());
+        #[cfg(any(loom, shuttle))]
+        checked::memory_goes(&value);
+        drop(value);
+    }
+}
+
+impl<T> Drop for Slots<T> {
+    fn drop(&mut self) {
+        let array = self.look.array.load(Ordering::Relaxed);
+        if array.is_null() {
+            return;
+        }
+        // SAFETY: made by `Box::into_raw`; nobody else has the table any more.
+        let array = unsafe { Box::from_raw(array) };
+        for slot in array.lines.iter().flat_map(|line| &line.0) {
+            let value = slot.load(Ordering::Relaxed);
+            if !value.is_null() {
+                // SAFETY: the table's reference, which goes with the table.
+                drop(unsafe { Arc::from_raw(value) });
+            }
+        }
+    }
+}
+
+/// What the checkers look at: that no value's memory goes while somebody is about to count it. In their builds it stays.
+#[cfg(any(loom, shuttle))]
+mod checked {
+    use super::*;
+    use std::sync::Mutex;
+
+    static WENT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+    pub(super) fn about_to_count<T>(value: *mut T, slot: &AtomicPtr<T>) {
+        // A step of the model, between the look at the slot and the count.
+        let _any = slot.load(Ordering::Relaxed);
+        let went = WENT.lock().unwrap().contains(&value.addr());
+        assert!(!went, "the memory of a value goes under a lookup");
+    }
+
+    pub(super) fn memory_goes<T>(value: &Weak<T>) {
+        core::mem::forget(value.clone());
+        WENT.lock().unwrap().push(value.as_ptr().addr());
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::epoch::Slot;
+    use crate::hooks::threads::set_cpu;
+    use crate::per_cpu::PerCpu;
+    use core::ptr::NonNull;
+    use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicUsize, Ordering as Order};
+
+    fn domain(cpus: usize) -> Domain {
+        let layout = Layout::from_size_align(PerCpu::<Slot>::bytes(cpus), 128).unwrap();
+        // SAFETY: fresh memory of the size and alignment that `PerCpu` asks for; leaked at the test's end.
+        let slots = unsafe { PerCpu::new(NonNull::new(alloc(layout)).unwrap(), cpus, |_| Slot::new()) };
+        Domain::new(slots)
+    }
+
+    /// A counter without the quality of chance that a test would need to be repeated.
+    fn next(state: &mut u64) -> usize {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (*state >> 33) as usize
+    }
+
+    #[test]
+    fn a_table_is_a_map_from_numbers_to_values() {
+        let domain = domain(1);
+        for shared in [false, true] {
+            let (mut table, mut model) = (Slots::new(Rank::FILE), BTreeMap::new());
+            if shared {
+                table.share().unwrap();
+            }
+            let mut state = 7;
+            for step in 0..20_000 {
+                let (what, n) = (next(&mut state) % 9, next(&mut state) % 300);
+                match what {
+                    0..3 => {
+                        let (from, limit) = (n / 2, 200 + n % 60);
+                        let free = (from..).find(|n| !model.contains_key(n)).unwrap();
+                        let got = table.insert(Arc::new(step), step % 3 == 0, from, limit, &domain);
+                        if free < limit {
+                            assert_eq!(got, Ok(free));
+                            model.insert(free, (step, step % 3 == 0));
+                        } else {
+                            assert_eq!(got, Err(NoNumber::Limit));
+                        }
+                    }
+                    3 => {
+                        let before = table.replace(Arc::new(step), step % 2 == 0, n, &domain).unwrap();
+                        assert_eq!(before.map(|v| *v), model.insert(n, (step, step % 2 == 0)).map(|m| m.0));
+                    }
+                    4 | 5 => assert_eq!(table.remove(n, &domain).map(|v| *v), model.remove(&n).map(|m| m.0)),
+                    6 => assert_eq!(table.mark(n, true).is_some(), {
+                        model.entry(n).and_modify(|m| m.1 = true);
+                        model.contains_key(&n)
+                    }),
+                    7 if step % 100 == 0 => {
+                        let (last, marked) = (n + 40, n % 2 == 0);
+                        let (mut got, mut want) = (Vec::new(), Vec::new());
+                        table.remove_range(n, last, marked, &domain, |v| got.push(*v));
+                        model.retain(|&at, m| {
+                            let goes = n <= at && at <= last && (!marked || m.1);
+                            want.extend(goes.then_some(m.0));
+                            !goes
+                        });
+                        assert_eq!(got, want);
+                    }
+                    8 if step % 50 == 0 => {
+                        table.mark_range(n, n + 3);
+                        model.range_mut(n..=n + 3).for_each(|(_, m)| m.1 = true);
+                        table = table.fork(Rank::FILE).unwrap();
+                        if shared {
+                            table.share().unwrap();
+                        }
+                    }
+                    _ => {}
+                }
+                // SAFETY: nobody else has the table.
+                let got = unsafe { table.get(n, &domain) };
+                assert_eq!(got.map(|v| *v), model.get(&n).map(|m| m.0));
+                assert_eq!(table.peek(n).map(|v| *v), model.get(&n).map(|m| m.0));
+                assert_eq!(table.marked(n), model.get(&n).map(|m| m.1));
+            }
+            let mut all = Vec::with_capacity(1000);
+            table.list(0, &mut all);
+            let all: Vec<_> = all.iter().map(|(n, v)| (*n, **v)).collect();
+            assert_eq!(all, model.iter().map(|(n, m)| (*n, m.0)).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn neighbours_lie_on_different_lines() {
+        let table = Slots::<u8>::new(Rank::FILE);
+        table.share().unwrap();
+        let changes = table.changes.lock();
+        let array = table.array(&changes).unwrap();
+        let line = |n: usize| ptr::from_ref(array.at(n).unwrap()).addr() / 64;
+        for n in 0..array.len() {
+            for m in n + 1..array.len().min(n + SPREAD) {
+                assert_ne!(line(n), line(m), "{n} and {m}");
+            }
+        }
+    }
+
+    static ALIVE: AtomicUsize = AtomicUsize::new(0);
+    struct Value(usize);
+    impl Value {
+        fn new(n: usize) -> Arc<Self> {
+            ALIVE.fetch_add(1, Order::SeqCst);
+            Arc::new(Value(n))
+        }
+    }
+    impl Drop for Value {
+        fn drop(&mut self) {
+            self.0 = usize::MAX;
+            ALIVE.fetch_sub(1, Order::SeqCst);
+        }
+    }
+
+    #[test]
+    fn threads_find_what_is_there_while_one_changes_it() {
+        const ROUNDS: usize = if cfg!(miri) { 200 } else { 20_000 };
+        let (domain, table) = (domain(3), Slots::new(Rank::FILE));
+        table.share().unwrap();
+        for n in 0..4 {
+            table.insert(Value::new(n), false, n, 1 << 20, &domain).unwrap();
+        }
+        std::thread::scope(|s| {
+            for cpu in 1..3 {
+                let (domain, table) = (&domain, &table);
+                s.spawn(move || {
+                    set_cpu(cpu);
+                    for i in 0..ROUNDS {
+                        // SAFETY: the table is shared.
+                        let (always, sometimes) = unsafe { (table.get(i % 2, domain), table.get(2 + i % 2, domain)) };
+                        assert_eq!(always.unwrap().0 % 10, i % 2);
+                        assert!(sometimes.is_none_or(|v| v.0 % 10 == 2 + i % 2));
+                    }
+                });
+            }
+            set_cpu(0);
+            for i in 0..ROUNDS {
+                drop(table.replace(Value::new(i * 10 + i % 2), false, i % 2, &domain).unwrap().unwrap());
+                drop(table.remove(2 + i % 2, &domain).unwrap());
+                assert_eq!(table.insert(Value::new(i * 10 + 2 + i % 2), false, 2, 4, &domain), Ok(2 + i % 2));
+                if i % (ROUNDS / 8) == 0 {
+                    // The table grows.
+                    drop(table.replace(Value::new(0), false, 200 << (i / (ROUNDS / 8)), &domain).unwrap());
+                }
+            }
+        });
+        drop(table);
+        assert_eq!(ALIVE.load(Order::SeqCst), 0);
+    }
+}
