@@ -65,8 +65,10 @@ impl<H: Host> Directory<H> {
         self.entries.lock()
     }
 
-    pub(crate) fn lock_nested(&self) -> SpinGuard<'_, Entries<H>> {
-        self.entries.lock_nested()
+    /// As [`lock`](Self::lock), below another directory's (or beside it: `rename` tells why that is well). Which of two comes first
+    /// changes as directories move, so that no one order of two can be noted.
+    pub(crate) fn lock_below(&self) -> SpinGuard<'_, Entries<H>> {
+        self.entries.lock_below()
     }
 
     /// Up to `most` entries at or after `cookie`, each with the cookie of what comes next.

@@ -79,10 +79,10 @@ impl<H: Host> Vfs<H> {
                 || (!old_parent.is_below(new_parent) && Arc::as_ptr(old_parent) < Arc::as_ptr(new_parent));
             if old_first {
                 let old = old_dir.lock();
-                Both { old, new: Some(new_dir.lock_nested()) }
+                Both { old, new: Some(new_dir.lock_below()) }
             } else {
                 let new = new_dir.lock();
-                Both { old: old_dir.lock_nested(), new: Some(new) }
+                Both { old: old_dir.lock_below(), new: Some(new) }
             }
         };
         let source = both.source().get(from.name.bytes()).cloned().ok_or(FsError::NotFound)?;
@@ -136,7 +136,7 @@ impl<H: Host> Vfs<H> {
                         (false, true) => return Err(FsError::IsDirectory),
                         (false, false) => {}
                         (true, true) => {
-                            let mut inner = entries(there)?.lock_nested();
+                            let mut inner = entries(there)?.lock_below();
                             if !inner.is_empty() {
                                 return Err(FsError::NotEmpty);
                             }

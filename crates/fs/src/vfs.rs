@@ -343,7 +343,7 @@ impl<H: Host> Vfs<H> {
             let Node::Directory(inner) = &victim.inode.node else { return Err(FsError::NotDirectory) };
             view.who.may_take(&found.parent.inode, &victim.inode)?;
             {
-                let mut inner = inner.lock_nested();
+                let mut inner = inner.lock_below();
                 if !inner.is_empty() {
                     return Err(FsError::NotEmpty);
                 }
