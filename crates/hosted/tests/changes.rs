@@ -12,7 +12,7 @@ quire_hosted::of_each_architecture!(
     forgotten_memory_is_empty_though_relatives_still_have_it,
     memory_without_stores_that_is_given_up_stays_a_childs,
     lengths_that_no_address_space_has_are_refused,
-    the_peak_of_residents_is_known_within_an_eighth_after_they_went,
+    the_peak_of_residents_is_known_after_they_went,
 );
 
 const BASE: u64 = 0x20_0000_0000;
@@ -190,7 +190,7 @@ fn lengths_that_no_address_space_has_are_refused<F: Simulate>() {
     assert_eq!(space.stats().mapped_bytes, 8 * PAGE_SIZE);
 }
 
-fn the_peak_of_residents_is_known_within_an_eighth_after_they_went<F: Simulate>() {
+fn the_peak_of_residents_is_known_after_they_went<F: Simulate>() {
     let vm = boot::<F>(1);
     let _cpu = Cpu::attach(vm, 0);
     let space = Space::new(vm).unwrap();
@@ -201,6 +201,6 @@ fn the_peak_of_residents_is_known_within_an_eighth_after_they_went<F: Simulate>(
         (0..pages).step_by(100).for_each(|n| space.unmap(range(n, 100)).unwrap());
         most = most.max(pages);
         let peak = space.stats().peak_resident;
-        assert!(peak <= most && peak >= most - most / 8 - 256, "{peak} of {most}");
+        assert!(peak <= most && peak > most - 128, "{peak} of {most}");
     }
 }

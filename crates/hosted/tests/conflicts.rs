@@ -92,9 +92,10 @@ fn two_zero_fill_faults_share_only_what_is_refilled_in_batches() {
     // Between two refills: nothing at all.
     let few = all(2..60);
     assert_eq!(conflicts(&few), BTreeSet::new(), "{}", told(&few));
-    // Nodes of the page index are linked into one they share, and come from a depot, as frames do.
+    // Nodes of the page index are linked into one they share, and come from a depot, as frames do. Once in 1024 pages a CPU tells the
+    // space how many it has mapped.
     let many = all(60..REGION);
-    let listed = BTreeSet::from(["index-node", "vm", "page", "frame-depot"]);
+    let listed = BTreeSet::from(["index-node", "vm", "page", "frame-depot", "space"]);
     assert!(conflicts(&many).is_subset(&listed), "{}", told(&many));
 }
 
@@ -120,6 +121,7 @@ fn a_resident_fault_takes_the_lock_of_its_table_page_allocates_nothing_and_share
         fault(&cpus[n], &spaces[n], 0, Access::Read, FaultKind::Resident);
     }
     // At every second window that a fault maps around it: between two faults nothing is mapped ahead.
+    let mut told_space = 0;
     let ((), record) = scope(|| {
         for page in (32..REGION).step_by(32) {
             for n in [1, 2] {
@@ -127,15 +129,25 @@ fn a_resident_fault_takes_the_lock_of_its_table_page_allocates_nothing_and_share
                 assert_eq!(one.lock_takes_by_rank(), [(Some(Rank::TABLE), 1)].into(), "{one}");
                 // The CPU's own counters, its epoch slot, its table page and that page's descriptor.
                 let written = one.only(|a| a.kind.writes());
-                let labels: BTreeSet<&str> =
+                let mut labels: BTreeSet<&str> =
                     written.accesses().iter().filter_map(|a| a.place).map(|p| p.label).collect();
-                let own = ["page", "quire_sync::epoch::Slot", "quire_vm::stats::Counters", "table"];
+                // Now and then the CPU tells its space how many pages it has mapped.
+                told_space += labels.remove("space") as u32;
+                let own = [
+                    "page",
+                    "quire_pmap::mmu::CpuMmu",
+                    "quire_sync::epoch::Slot",
+                    "quire_vm::stats::Counters",
+                    "table",
+                ];
                 assert_eq!(labels, own.into(), "{written}");
                 assert!(written.accesses().iter().all(|a| a.place.is_some()), "{written}");
             }
         }
     });
     assert_eq!(conflicts(&record), BTreeSet::new(), "{}", told(&record));
+    // 15 windows of 16 pages on each CPU.
+    assert!(told_space <= 2 * (15 * 16 / 1024 + 1), "{told_space} faults told their space how many pages it has");
 }
 
 #[test]
@@ -168,11 +180,12 @@ fn changing_maps_of_different_spaces_shares_nothing_but_the_epoch_now_and_then()
             });
         }
     };
-    (0..40).for_each(round);
-    // Every 64 retired structures a CPU looks at all CPUs' epochs, and advances the one that they share.
+    // Until what waits for readers, in three epochs, is in stock.
+    (0..200).for_each(round);
+    // Every hundred retired structures or so a CPU looks at all CPUs' epochs, and advances the one that they share.
     let listed = BTreeSet::from(["quire_sync::epoch::Slot", "vm"]);
     let mut quiet = 0;
-    for n in 40..72 {
+    for n in 200..232 {
         let ((), record) = scope(|| round(n));
         assert!(conflicts(&record).is_subset(&listed), "{}", told(&record));
         quiet += conflicts(&record).is_empty() as u32;
@@ -199,7 +212,7 @@ fn mapping_and_unmapping_in_arenas_of_their_own_shares_nothing_but_the_epoch_now
                 });
             }
         };
-        (0..40).for_each(|_| round());
+        (0..200).for_each(|_| round());
         let listed = BTreeSet::from(["quire_sync::epoch::Slot", "vm"]);
         let mut quiet = 0;
         for _ in 0..32 {

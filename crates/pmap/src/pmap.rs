@@ -19,13 +19,16 @@ use quire_vm::machine::{Enter, Leaf, Removed};
 use quire_vm::page::{Kind, Page};
 use quire_vm::{OutOfMemory, PAGE_SIZE, Pfn, Pmap, Prot, Table, VirtRange, Vm};
 
-/// The page tables of one address space.
+/// The page tables of one address space. Faults read the first line and nothing else of it.
+#[repr(C)]
 pub struct Tables<F: Format> {
     root: Pfn,
-    format: PhantomData<F>,
-    residency: Residency,
     /// Root tables of the CPUs' own; null until the map fans out for the first time.
     fan: Fan,
+    /// As the residency says.
+    id: u64,
+    format: PhantomData<F>,
+    residency: Residency,
     /// Held while somebody counts pages, one GiB at a time, and while the tables are detached at the end: counting is the
     /// one walk that may meet an exit.
     census: SpinLock<()>,
@@ -109,7 +112,7 @@ impl<M: Hardware> Memory for Frames<M> {
         // page was unlinked and flushed, and is retired once. `released` does not sleep.
         unsafe {
             header.write(Retired::new());
-            self.0.epoch().retire(header, released::<M>);
+            self.0.epoch().retire_large(header, PAGE_SIZE, released::<M>);
         }
     }
 
@@ -313,7 +316,7 @@ impl<F: Format> Tables<F> {
 
     /// The number of this space for its translations; never reused.
     pub fn id(&self) -> u64 {
-        self.residency.id()
+        self.id
     }
 
     /// The CPUs that have these tables loaded now.
@@ -438,11 +441,13 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         let mmu = vm.machine().mmu();
         let root = Frames::of(vm).allocate(F::LEVELS - 1)?;
         mmu.kernel().share(vm.machine(), root);
+        let id = mmu.new_id();
         Ok(Tables {
             root,
-            format: PhantomData,
-            residency: Residency::new(mmu.new_id()),
             fan: Fan::new(),
+            id,
+            format: PhantomData,
+            residency: Residency::new(id),
             census: SpinLock::new(Rank::TABLE_UPPER, ()),
         })
     }
@@ -471,8 +476,10 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
             && base(hull.start, top) == base(last, top)
         {
             let i = index(hull.start, top);
-            if let Some((reach, generation, targets)) = roots.bump(i, &self.residency, set.structure()) {
-                Self::shoot(vm, targets, &Request::entry(&self.residency, i, (reach, generation), set));
+            if let Some((reach, generation, targets)) =
+                roots.bump(i, &self.residency, set.structure(), vm.machine().cpus())
+            {
+                Self::shoot(vm, targets, &Request::entry(self.id, i, (reach, generation), set));
                 return;
             }
         }
@@ -567,6 +574,14 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
             }
             Self::shoot(vm, targets, &Request::leave(&self.residency));
         }
+        {
+            let pinned = preempt_off();
+            let here = vm.machine().mmu().cpu(pinned.cpu());
+            if here.loaded() == self.id {
+                here.forget_untold();
+            }
+        }
+        self.residency.none_resident();
         // Nobody can reach them any more, so nothing keeps this from being interrupted.
         let tree = self.tree(vm);
         detached.iter().filter(|w| F::present(**w)).for_each(|w| tree.free_below(*w, F::LEVELS - 2));
@@ -598,6 +613,11 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         let mut pages = 0;
         self.census(vm, |t| pages += t.live() as u64);
         pages
+    }
+
+    fn peak_pages(&self, vm: &'static Vm<M>) -> u64 {
+        let pinned = preempt_off();
+        self.residency.peak(vm.machine().mmu().cpu(pinned.cpu()).untold(self.id))
     }
 
     fn table_pages(&self, vm: &'static Vm<M>) -> u64 {
@@ -640,6 +660,13 @@ impl<M: Hardware> LockedTable<'_, M> {
         }
     }
 
+    /// Counts leaves that came or went.
+    #[inline]
+    fn count(&self, by: i64) {
+        // The lock keeps us on this CPU.
+        self.vm.machine().mmu().cpu(quire_sync::current_cpu()).count(self.tables.id, &self.tables.residency, by);
+    }
+
     #[inline]
     fn word(&self, va: u64) -> u64 {
         self.t.view.slots[self.at(va)].load(Ordering::Relaxed)
@@ -667,6 +694,7 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
         let add = M::Format::user_leaf(new);
         if !M::Format::present(old) {
             self.t.view.put(i, add);
+            self.count(1);
             self.forget_absent(va);
             return;
         }
@@ -689,6 +717,7 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
             return None;
         }
         owed.owe(va, self.t.view.pfn, self.covers(), || self.t.view.owe());
+        self.count(-1);
         M::Format::read_leaf(self.t.view.take(i))
     }
 
@@ -770,6 +799,9 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
             }
         });
         view.state.change_live(-taken);
+        if taken != 0 {
+            self.count(-i64::from(taken));
+        }
         if changed.start != changed.end {
             owed.owe_range(changed);
         }

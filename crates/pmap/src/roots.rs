@@ -277,9 +277,18 @@ impl Roots {
         own.copied[i / 64].fetch_or(1 << (i % 64), Ordering::Relaxed);
     }
 
-    /// A flush's first half, below entry `i`: raises its generation, and says which CPUs to ask. `None`: the regime is even, or
-    /// nobody has copied an entry near it. => the leaves were cleared before.
-    pub(crate) fn bump(&self, i: usize, space: &Residency, structure: bool) -> Option<(&Reach, u64, CpuMask)> {
+    /// A flush's first half, below entry `i`: raises its generation, and says which of the machine's `cpus` CPUs to ask. `None`: the
+    /// regime is even, or nobody has copied an entry near it. => the leaves were cleared before.
+    ///
+    /// Where nobody but the calling CPU can be concerned, it is not looked at who runs the space: CPUs that go idle and come back
+    /// write that.
+    pub(crate) fn bump(
+        &self,
+        i: usize,
+        space: &Residency,
+        structure: bool,
+        cpus: usize,
+    ) -> Option<(&Reach, u64, CpuMask)> {
         // The regime is read after the leaves were cleared: a removal ends in a read-modify-write, a weakening too.
         fence_full();
         if !self.is_open() {
@@ -290,8 +299,13 @@ impl Roots {
         fence_after_rmw();
         let own_root = self.own_root.snapshot();
         let copied = reach.copied.snapshot();
+        let concerned = CpuMask::first(cpus).in_or_not_in(&copied, &own_root);
+        // It may be another CPU's turn by now: then that one is asked, whether or not it runs the space.
+        if concerned.and(&CpuMask::only(quire_sync::current_cpu())) == concerned {
+            return Some((reach, generation, concerned));
+        }
         let asked = if structure { space.loaded() } else { space.running() };
-        Some((reach, generation, asked.in_or_not_in(&copied, &own_root)))
+        Some((reach, generation, asked.and(&concerned)))
     }
 
     /// A CPU switches in; `new`: it did not run the space until now. => on that CPU, with interrupts off, after it joined the

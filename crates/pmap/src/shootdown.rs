@@ -27,7 +27,14 @@ use quire_sync::cpuset::{CpuMask, CpuSet};
 use quire_vm::flush::FlushSet;
 use quire_vm::{PAGE_SIZE, Pfn, VirtRange};
 
-/// Who may hold translations of one space, and how old they may be.
+/// `count` and `more`, none where that is less: a CPU may have told that pages went which another has not told to have come.
+fn at_least_none(count: u64, more: i64) -> u64 {
+    count.wrapping_add_signed(more).cast_signed().max(0).cast_unsigned()
+}
+
+/// Who may hold translations of one space, and how old they may be. On lines of its own: CPUs that come and go write it, and
+/// beside it stands what faults read.
+#[repr(C, align(64))]
 pub struct Residency {
     /// Never reused, so that a tag that still holds a dead space's entries is never taken for a new one's. Zero is the
     /// kernel's own.
@@ -40,6 +47,10 @@ pub struct Residency {
     lazy: CpuSet,
     /// A CPU has begun to run it since somebody asked. Beside what every switch-in writes.
     ran: AtomicBool,
+    /// Resident pages, but for what CPUs that have it loaded have not told yet ([`CpuMmu::count`]).
+    resident: AtomicU64,
+    /// The most that ever were.
+    peak: AtomicU64,
 }
 
 impl Residency {
@@ -51,7 +62,29 @@ impl Residency {
             running: CpuSet::new(),
             lazy: CpuSet::new(),
             ran: AtomicBool::new(true),
+            resident: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
         }
+    }
+
+    /// Pages became resident, or are no more.
+    #[cold]
+    pub(crate) fn add_resident(&self, by: i64) {
+        let now = at_least_none(self.resident.fetch_add(by as u64, Ordering::Relaxed), by);
+        if now > self.peak.load(Ordering::Relaxed) {
+            self.peak.fetch_max(now, Ordering::Relaxed);
+        }
+    }
+
+    /// No page is resident: what was not told yet does not count any more.
+    pub(crate) fn none_resident(&self) {
+        self.resident.store(0, Ordering::Relaxed);
+    }
+
+    /// The most resident pages there were, or are with `more`.
+    pub(crate) fn peak(&self, more: i64) -> u64 {
+        let now = at_least_none(self.resident.load(Ordering::Relaxed), more);
+        self.peak.load(Ordering::Relaxed).max(now)
     }
 
     /// The space's number, unique for ever.
@@ -153,8 +186,8 @@ pub struct Request<'a, F: Format> {
 enum Kind<'a> {
     /// Drop `set` of the space, as of `generation`.
     Flush { space: &'a Residency, generation: u64, set: &'a FlushSet },
-    /// Drop `set`, which lies below entry `i` of the root, as of `generation` of that entry.
-    Entry { space: &'a Residency, i: usize, reach: &'a Reach, generation: u64, set: &'a FlushSet },
+    /// Drop `set`, which lies below entry `i` of the space `id`'s root, as of `generation` of that entry.
+    Entry { id: u64, i: usize, reach: &'a Reach, generation: u64, set: &'a FlushSet },
     /// Whoever has a root of its own loaded for the space loads the space's.
     Home { space: &'a Residency, root: Pfn, regime: u64 },
     /// The space is about to lose its tables: whoever has it loaded loads the kernel's.
@@ -170,13 +203,8 @@ impl<'a, F: Format> Request<'a, F> {
         Request { kind: Kind::Flush { space, generation, set }, format: PhantomData }
     }
 
-    pub(crate) fn entry(
-        space: &'a Residency,
-        i: usize,
-        (reach, generation): (&'a Reach, u64),
-        set: &'a FlushSet,
-    ) -> Self {
-        Request { kind: Kind::Entry { space, i, reach, generation, set }, format: PhantomData }
+    pub(crate) fn entry(id: u64, i: usize, (reach, generation): (&'a Reach, u64), set: &'a FlushSet) -> Self {
+        Request { kind: Kind::Entry { id, i, reach, generation, set }, format: PhantomData }
     }
 
     pub(crate) fn home(space: &'a Residency, root: Pfn, regime: u64) -> Self {
@@ -210,10 +238,10 @@ impl<'a, F: Format> Request<'a, F> {
                     flush_here(machine, state, space, *generation, set);
                 }
             }
-            Kind::Entry { space, i, reach, generation, set } => {
+            Kind::Entry { id, i, reach, generation, set } => {
                 // Masked: as for `Leave`, and who is asked to come home must not go on with what is freed then.
                 machine.masked(|| {
-                    if state.loaded() == space.id {
+                    if state.loaded() == *id {
                         flush_entry_here(machine, state, *i, reach, *generation, set);
                     }
                 });

@@ -68,9 +68,11 @@ impl CpuMask {
     }
     /// The CPUs from 0 to `n - 1`.
     pub fn first(n: usize) -> Self {
-        let mut m = CpuMask::default();
-        (0..n).for_each(|c| m.insert(c));
-        m
+        let word = |i: usize| match n.saturating_sub(i * 64) {
+            left @ 0..64 => (1 << left) - 1,
+            _ => !0,
+        };
+        CpuMask { words: core::array::from_fn(word) }
     }
     /// Adds `cpu`.
     pub fn insert(&mut self, cpu: CpuId) {

@@ -7,6 +7,12 @@
 //! A CPU that halts is not pinned, hence quiescent. What waits is linked through the retired values themselves
 //! ([`Retired`] is embedded): retiring allocates nothing and cannot fail.
 //!
+//! # How often
+//! An advance reads the line of every CPU's slot, which pins write, and writes the epoch, which pins read: it is paid for by what was
+//! retired since the last one. Each CPU collects until its part of a share of memory waits ([`Domain::holding`]), at most
+//! [`MOST`] structures; where a reader stands in the way it tries again after as many more. So a CPU shares a line through its epoch at
+//! most once in as many structures, and what waits is three times that share at most while no reader stalls.
+//!
 //! Pins nest on a CPU and keep the thread there; nothing may sleep while pinned (Contract C5).
 
 use crate::atomic::{AtomicU64, Ordering, fence_full};
@@ -61,7 +67,8 @@ struct Bags {
     /// What was retired in epoch `stamp[i]`, newest list first in its bag; bag = epoch mod 3.
     head: [*mut Retired; 3],
     stamp: [u64; 3],
-    count: usize,
+    /// Structures that were retired since the last try to advance.
+    count: u32,
 }
 // SAFETY: the lists are reached only under the slot's lock, and hold values that their owners gave up.
 unsafe impl Send for Bags {}
@@ -83,22 +90,30 @@ impl Default for Slot {
     }
 }
 
-/// How many retired values a CPU collects before it tries to advance the epoch: large enough that the scan over all CPUs'
+/// The fewest retired structures that a CPU collects before it tries to advance the epoch: large enough that the scan over all CPUs'
 /// slots is amortised, small enough that little memory waits and that what comes back is still in the cache: a single CPU, which
 /// scans its own slot alone, waits for a quarter of what many do.
 #[cfg(not(any(loom, shuttle)))]
-const fn advance_every(cpus: usize) -> usize {
-    if cpus >= 4 { 64 } else { 16 * cpus }
+const fn fewest(cpus: usize) -> u32 {
+    if cpus >= 4 { 64 } else { 16 * cpus as u32 }
 }
 #[cfg(any(loom, shuttle))]
-const fn advance_every(_cpus: usize) -> usize {
+const fn fewest(_cpus: usize) -> u32 {
     1
 }
+
+/// The most: several forks and exits retire fewer together, and a quarter of a MiB still fits into a CPU's second cache.
+const MOST: u32 = 1024;
+
+/// Bytes of a structure, on average: entries, backings and nodes have 64 to 640.
+const STRUCTURE: u64 = 256;
 
 /// A reclamation domain.
 pub struct Domain {
     global: crate::per_cpu::CachePadded<AtomicU64>,
     slots: PerCpu<Slot>,
+    /// Structures that a CPU collects before it tries to advance the epoch. Fixed.
+    every: u32,
 }
 
 /// While it lives, nothing that the holder can reach through shared pointers of the domain's structures is freed.
@@ -123,7 +138,31 @@ fn assert_one_thread(ok: bool) {
 impl Domain {
     /// A domain over one [`Slot`] a CPU.
     pub fn new(slots: PerCpu<Slot>) -> Self {
-        Domain { global: crate::per_cpu::CachePadded(AtomicU64::new(2)), slots }
+        let every = fewest(slots.len());
+        Domain { global: crate::per_cpu::CachePadded(AtomicU64::new(2)), slots, every }
+    }
+
+    /// As much as `bytes` may wait in each of two epochs, on all CPUs together; or the little that is always allowed. A single CPU
+    /// has nobody to spare: it goes on freeing what is still in its cache.
+    pub fn holding(mut self, bytes: u64) -> Self {
+        let cpus = self.slots.len();
+        if cpus > 1 && !cfg!(any(loom, shuttle)) {
+            let share = u32::try_from(bytes / STRUCTURE / cpus as u64).unwrap_or(u32::MAX);
+            self.every = share.clamp(fewest(cpus), MOST);
+        }
+        self
+    }
+
+    /// As how many structures something of `bytes` bytes counts: so that what is due together has at most [`MOST`] times
+    /// [`STRUCTURE`] bytes, and no less where fewer structures are.
+    fn weight(&self, bytes: u64) -> u32 {
+        let share = bytes.div_ceil(STRUCTURE).saturating_mul(self.every.into()) / u64::from(MOST);
+        u32::try_from(share).unwrap_or(self.every).max(1)
+    }
+
+    /// How many retired structures a CPU collects at most before it tries to advance the epoch, and gets back at once later.
+    pub fn every(&self) -> u32 {
+        self.every
     }
 
     /// Starts a read-side section on this CPU.
@@ -152,6 +191,15 @@ impl Domain {
     /// # Safety
     /// `value` must be unreachable for new readers, be retired once, and stay untouched until `free`; `free` must not sleep.
     pub unsafe fn retire(&self, value: *mut Retired, free: unsafe fn(*mut Retired)) {
+        // SAFETY: by this function's contract.
+        unsafe { self.retire_large(value, STRUCTURE, free) }
+    }
+
+    /// As [`retire`](Self::retire), for something that holds `bytes` bytes back, more than structures have.
+    ///
+    /// # Safety
+    /// As [`retire`](Self::retire).
+    pub unsafe fn retire_large(&self, value: *mut Retired, bytes: u64, free: unsafe fn(*mut Retired)) {
         if !mutant(Mutant::AdvanceNoFence) {
             fence_full();
         }
@@ -175,8 +223,8 @@ impl Domain {
                 (*value).next = bags.head[i];
             }
             bags.head[i] = value;
-            bags.count += 1;
-            due = bags.count >= advance_every(self.slots.len());
+            bags.count += self.weight(bytes);
+            due = bags.count >= self.every;
             if due {
                 bags.count = 0;
             }
@@ -196,6 +244,13 @@ impl Domain {
         let advanced = self.try_advance();
         let cpu = preempt_off();
         self.collect_slot(self.slots.mine(&cpu));
+        advanced
+    }
+
+    /// As [`collect`](Self::collect), and frees what other CPUs retired two epochs ago: where memory is short.
+    pub fn collect_everywhere(&self) -> bool {
+        let advanced = self.try_advance();
+        self.slots.iter().for_each(|slot| self.collect_slot(slot));
         advanced
     }
 
@@ -225,9 +280,7 @@ impl Domain {
                 crate::hooks::relax();
             }
         }
-        for slot in self.slots.iter() {
-            self.collect_slot(slot);
-        }
+        self.slots.iter().for_each(|slot| self.collect_slot(slot));
     }
 
     fn try_advance(&self) -> bool {
@@ -316,6 +369,71 @@ mod tests {
             });
             other.join().unwrap_or_else(|why| std::panic::resume_unwind(why));
         });
+    }
+
+    #[repr(C)]
+    struct Counted(Retired, *const Count);
+    unsafe fn count(n: *mut Retired) {
+        // SAFETY: as in `free`; the counter outlives the domain's test.
+        unsafe { (*Box::from_raw(n.cast::<Counted>()).1).fetch_add(1, std::sync::atomic::Ordering::SeqCst) };
+    }
+    fn retire(domain: &Domain, freed: &Count, bytes: u64, times: u32) {
+        for _ in 0..times {
+            let node = Box::into_raw(Box::new(Counted(Retired::new(), freed)));
+            // SAFETY: nobody else has it; retired once.
+            unsafe { domain.retire_large(node.cast(), bytes, count) };
+        }
+    }
+
+    #[test]
+    fn the_epoch_advances_once_in_as_much_as_a_cpu_may_hold() {
+        set_cpu(0);
+        let freed = Count::new(0);
+        // The share of memory, the fewest, the most; what one CPU has.
+        for (cpus, bytes, every) in [(2, 200 * 512, 200), (2, 0, 32), (8, 0, 64), (2, 1 << 30, MOST), (1, 1 << 30, 16)]
+        {
+            let domain = domain(cpus).holding(bytes);
+            let epoch = || domain.global.load(Ordering::Relaxed);
+            for round in 0..4 {
+                retire(&domain, &freed, STRUCTURE, every - 1);
+                assert_eq!(epoch(), 2 + round);
+                retire(&domain, &freed, 1, 1);
+                assert_eq!(epoch(), 3 + round);
+            }
+            // Something large counts as more.
+            let weight = (16 * every / MOST).max(1);
+            retire(&domain, &freed, 16 * STRUCTURE, every.div_ceil(weight) - 1);
+            assert_eq!(epoch(), 6);
+            retire(&domain, &freed, 16 * STRUCTURE, 1);
+            assert_eq!(epoch(), 7);
+            domain.drain();
+        }
+    }
+
+    #[test]
+    fn a_stalled_epoch_is_tried_again_and_then_everything_is_freed() {
+        set_cpu(1);
+        let (domain, freed) = (domain(2).holding(64 * 512), Count::new(0));
+        let reader = domain.pin();
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                set_cpu(0);
+                // One advance leads past the reader's epoch, no further.
+                retire(&domain, &freed, STRUCTURE, 64 * 8);
+                assert_eq!(
+                    (domain.global.load(Ordering::Relaxed), freed.load(std::sync::atomic::Ordering::SeqCst)),
+                    (3, 0)
+                );
+            });
+        });
+        drop(reader);
+        set_cpu(0);
+        retire(&domain, &freed, STRUCTURE, 64);
+        assert_eq!(domain.global.load(Ordering::Relaxed), 4);
+        set_cpu(1);
+        // Whoever is short of memory frees what another CPU has retired.
+        while domain.collect_everywhere() && freed.load(std::sync::atomic::Ordering::SeqCst) < 64 * 9 {}
+        assert_eq!(freed.load(std::sync::atomic::Ordering::SeqCst), 64 * 9);
     }
 
     #[test]

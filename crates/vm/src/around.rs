@@ -24,10 +24,13 @@ impl<M: Machine> At<'_, M> {
     /// be reached. => under the table page's lock: whoever cuts the file short comes for the leaves after it has written the
     /// size.
     fn reachable(&self, window: VirtRange) -> Option<VirtRange> {
-        if !self.entry.flags().contains(Flags::FILE) {
+        let chain = || core::iter::successors(Some(self.entry.front()), |b| b.behind());
+        // Without copies there is nothing but the file's own pages, and no look at the size, which appending writes.
+        let copies = || chain().any(|b| b.object().is_some_and(Object::is_private));
+        if !self.entry.flags().contains(Flags::FILE) || !copies() {
             return Some(window);
         }
-        let file = core::iter::successors(Some(self.entry.front()), |b| b.behind()).last()?;
+        let file = chain().last()?;
         let (object, first) = file.layer(window.start)?;
         let left = object.end().saturating_sub(first) << PAGE_SHIFT;
         window.intersect(&VirtRange { start: window.start, end: window.start.saturating_add(left) })

@@ -36,7 +36,7 @@ use crate::flush::Obligation;
 use crate::frames::{Fill, For};
 use crate::index::{FillError, Slot};
 use crate::machine::{Enter, Machine, Pmap, Table};
-use crate::map::{Entry, Flags, Space, refill};
+use crate::map::{Changed, Entry, Flags, Space, refill};
 use crate::mutant::{Mutant, mutant};
 use crate::object::{Object, ObjectRef};
 use crate::page::{Page, State};
@@ -221,10 +221,10 @@ fn attempt<'e, M: Machine>(
     deep: &mut bool,
     pin: &'e Pinned<'_>,
 ) -> Result<FaultKind, Stop<M>> {
-    let moment = space.moment(va);
-    let Some(entry) = space.lookup(va, pin) else {
-        // Contract C3: a miss counts only where the arena did not change around it.
-        return Err(if space.unchanged_since(va, moment) { Stop::Fail(FaultError::NotMapped) } else { Stop::Again });
+    let entry = match space.look(va, pin) {
+        Ok(Some(entry)) => entry,
+        Ok(None) => return Err(Stop::Fail(FaultError::NotMapped)),
+        Err(Changed) => return Err(Stop::Again),
     };
     if !entry.prot().allows(access) {
         return Err(if entry.is_stale() { Stop::Stale } else { Stop::Fail(FaultError::Protection) });
@@ -275,9 +275,11 @@ impl<'e, M: Machine> At<'e, M> {
         pin: &Pinned<'_>,
     ) -> Result<Walk<'e, M>, Stop<M>> {
         let mut depth = 0;
-        if self.entry.flags().contains(Flags::FILE) && self.is_cut_off(layer) {
-            return Err(if self.entry.is_stale() { Stop::Stale } else { Stop::Fail(FaultError::BeyondEnd) });
-        }
+        // A page of the file's own is within its size, or is being taken away; the size itself is on a line that appending writes.
+        let beyond_end = |b, object: &Object<M>| {
+            object.is_private() && self.entry.flags().contains(Flags::FILE) && self.is_cut_off(Some(b))
+        };
+        let no_page = || if self.entry.is_stale() { Stop::Stale } else { Stop::Fail(FaultError::BeyondEnd) };
         while let Some(b) = layer {
             if let Some((object, key)) = b.layer(self.va)
                 && !(cut && object.is_private())
@@ -293,19 +295,20 @@ impl<'e, M: Machine> At<'e, M> {
                         if !state.valid() || page.object() != object.address() || page.index() != key {
                             return Err(Stop::Again);
                         }
+                        if beyond_end(b, object) {
+                            return Err(no_page());
+                        }
                         return Ok(Walk::Page(Found { page, state, object, key, layer: b, depth }));
                     }
                     Slot::Reserved => return Err(Stop::Again),
                     Slot::Cut => cut = true,
+                    Slot::Swap(_) if beyond_end(b, object) => return Err(no_page()),
                     Slot::Swap(slot) => return Ok(Walk::Swapped(object, key, slot)),
                     Slot::Empty | Slot::Cover(_) => {}
                 }
                 if !object.is_private() {
                     if key >= object.end() {
-                        return Err(match self.entry.is_stale() {
-                            true => Stop::Stale,
-                            false => Stop::Fail(FaultError::BeyondEnd),
-                        });
+                        return Err(no_page());
                     }
                     return Ok(Walk::Hole(object, key));
                 }

@@ -6,7 +6,8 @@
 //! Faults never touch it. Whoever takes the count to zero tears the object down; from zero it never rises.
 //!
 //! # Fields and what guards them
-//! `index`: itself. `size`: written by who serialises size changes (the file), read by faults under C2's rule. `refs`,
+//! `index`: itself. `size`: written by who serialises size changes (the file), read under C2's rule by faults that find no page of
+//! the file. `refs`,
 //! `flags`: atomic. A part's tree: its lock. Everything else is fixed.
 
 mod check;
@@ -59,11 +60,12 @@ pub struct ObjectMemory<M: Machine> {
 
 impl<M: Machine> ObjectMemory<M> {
     pub(crate) fn new(boot: &mut BootMemory<'_, impl Machine>) -> Self {
+        let burst = boot.burst;
         ObjectMemory {
-            objects: Slab::new("object", boot),
-            backings: Slab::new("backing", boot).deferred(),
+            objects: Slab::new("object", boot).deferred(burst),
+            backings: Slab::new("backing", boot).deferred(burst),
             parts: Slab::new("backing-parts", boot),
-            nodes: Slab::new("index-node", boot).deferred(),
+            nodes: Slab::new("index-node", boot).deferred(burst),
             last_id: AtomicU64::new(0),
         }
     }
@@ -104,8 +106,8 @@ pub struct Object<M: Machine> {
     /// Must be first: the epoch hands it back.
     retired: Retired,
     index: Index<&'static Vm<M>>,
-    /// Bytes. Private memory has no end: `u64::MAX`.
-    size: AtomicU64,
+    /// 0: not asked for yet.
+    id: AtomicU64,
     flags: AtomicU32,
     vm: &'static Vm<M>,
     pager: Option<NonNull<dyn Pager>>,
@@ -116,8 +118,8 @@ pub struct Object<M: Machine> {
     // Second one: what is written by who maps, forks and exits.
     /// What a device shows.
     device: Option<Device>,
-    /// 0: not asked for yet.
-    id: AtomicU64,
+    /// Bytes. Private memory has no end: `u64::MAX`. Here, since appending writes it.
+    size: AtomicU64,
     write_errors: WriteErrors,
     /// Where the reaper finds it.
     reaping: reaper::Place<M>,
@@ -126,7 +128,7 @@ pub struct Object<M: Machine> {
 #[cfg(test)]
 quire_sync::assert_layout!(Object<crate::testing::TestMachine> {
     size: 192, align: 64,
-    retired: 0, index: 16, size: 24, flags: 32, vm: 40, pager: 48, parts: 64, refs: 120,
+    retired: 0, index: 16, id: 24, flags: 32, vm: 40, pager: 48, parts: 64, refs: 120, size: 144,
 });
 
 // SAFETY: the pager is `Send + Sync` and outlives the object (`Pager::released`); the rest is made of atomics and locks.

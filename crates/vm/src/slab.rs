@@ -97,9 +97,6 @@ const FREE: usize = 0;
 const USED: usize = 1;
 const CACHE: usize = 2;
 
-/// What a CPU retires before it looks whether the epoch can advance; it comes back at once.
-const BURST: u32 = 64;
-
 impl Cache {
     /// A cache of objects of `layout`, whose alignment must not exceed its size rounded up to a power of two.
     pub(crate) fn new(label: &'static str, layout: Layout, boot: &mut BootMemory<'_, impl Machine>) -> Cache {
@@ -134,10 +131,10 @@ impl Cache {
         }
     }
 
-    /// The objects come back through the epoch, some dozens at once: a CPU keeps that many, or it would exchange them with the
-    /// depot for ever.
-    pub(crate) fn deferred(mut self) -> Cache {
-        self.keep = self.keep.max(BURST + self.batch);
+    /// The objects come back through the epoch, up to `burst` at once ([`Domain::every`](quire_sync::epoch::Domain::every)): a CPU
+    /// keeps that many, or it would exchange them with the depot for ever.
+    pub(crate) fn deferred(mut self, burst: u32) -> Cache {
+        self.keep = self.keep.max(burst + self.batch);
         self
     }
 
@@ -364,8 +361,8 @@ impl<T> Slab<T> {
     }
 
     /// See [`Cache::deferred`].
-    pub(crate) fn deferred(mut self) -> Self {
-        self.cache = self.cache.deferred();
+    pub(crate) fn deferred(mut self, burst: u32) -> Self {
+        self.cache = self.cache.deferred(burst);
         self
     }
 

@@ -365,6 +365,9 @@ unsafe impl Pmap<TestMachine> for TestPmap {
         }
         Ok(TABLES as u64)
     }
+    fn peak_pages(&self, vm: &'static Vm<TestMachine>) -> u64 {
+        self.resident_pages(vm)
+    }
     fn resident_pages(&self, _vm: &'static Vm<TestMachine>) -> u64 {
         (0..SPAN as usize * TABLES).filter(|n| self.leaf(*n).load(Ordering::Acquire) & PRESENT != 0).count() as u64
     }

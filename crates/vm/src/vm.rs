@@ -102,6 +102,8 @@ pub struct BootMemory<'m, M: Machine> {
     machine: &'m M,
     next: *mut u8,
     end: *mut u8,
+    /// How many structures come back through the epoch at once; known once that is made.
+    pub(crate) burst: u32,
 }
 
 impl<'m, M: Machine> BootMemory<'m, M> {
@@ -149,6 +151,9 @@ const fn boot_bytes<M: Machine>(cpus: usize, queue_parts: usize, domains: usize)
     size_of::<Vm<M>>() + 2 * PAGE_SIZE as usize + 128 * 1024 + cpus * 16 * 1024 + parts
 }
 
+/// One part of memory in so many may wait for readers in each epoch.
+const WAITS: u64 = 1024;
+
 impl<M: Machine> Vm<M> {
     /// Builds the system over `ram`: sorted, disjoint ranges of frames that nobody else uses. The first part of the largest
     /// range is taken for page descriptors and the system itself.
@@ -179,7 +184,7 @@ impl<M: Machine> Vm<M> {
         let next = machine.frame_ptr(largest.start);
         // SAFETY: one past the part of the range that is set aside; consecutive frames are consecutive in memory.
         let end = unsafe { next.add((boot_frames * PAGE_SIZE) as usize) };
-        let mut boot = BootMemory { machine: &machine, next, end };
+        let mut boot = BootMemory { machine: &machine, next, end, burst: 0 };
 
         // All-zero bytes are a descriptor of a frame that is not RAM (`Kind::Reserved`), which is what holes stay.
         let pages = boot.take(page_count as usize * size_of::<Page>(), 64).cast::<Page>();
@@ -194,7 +199,8 @@ impl<M: Machine> Vm<M> {
         let pages = unsafe { Descriptors::new(pages, page_count) };
         let managed = total - boot_frames;
         let frames = Frames::new(&mut boot, pages, managed, domains, &config);
-        let epoch = epoch::Domain::new(boot.per_cpu(|_| epoch::Slot::new()));
+        let epoch = epoch::Domain::new(boot.per_cpu(|_| epoch::Slot::new())).holding(managed * PAGE_SIZE / WAITS);
+        boot.burst = epoch.every();
         let stats = Stats::new(boot.per_cpu(|_| Counters::new()));
         let heap = Heap::new(&mut boot);
         let object_memory = ObjectMemory::new(&mut boot);

@@ -58,7 +58,7 @@ pub static EXPECTED: &[Expected] = &[
         &["epoch::Slot", "vm"],
         "epoch.rs",
         12,
-        "whoever has retired 64 structures looks at all CPUs' epochs and advances them; a change of a map retires a few",
+        "whoever has retired 64 structures or more looks at all CPUs' epochs and advances them; a change of a map retires a few",
     ),
     rate(
         SPACES,
@@ -89,13 +89,6 @@ pub static EXPECTED: &[Expected] = &[
         &[State::Threads],
         &["space", "map-entry", "table", "page", "object", "backing"],
         "a fork copies its process's map under the map's lock",
-    ),
-    always(
-        &["fork"],
-        &["read-fault"],
-        &[State::Threads],
-        &["space", "backing", "object"],
-        "a fork takes stores away, so the CPUs that run the process flush",
     ),
     always(
         &["reclaim"],

@@ -138,7 +138,7 @@ impl<M: Machine> FileObject for FileBytes<M> {
 
     fn write_back(&self, first: u64, end: u64) {
         // What fails is in `write_errors`, which more than this caller want to know.
-        let _written = self.0.write_back(first..end.min(self.0.end()));
+        let _written = self.0.write_back(first..end);
     }
 
     fn write_errors(&self) -> &WriteErrors {

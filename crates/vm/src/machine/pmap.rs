@@ -129,8 +129,12 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     /// were looked at.
     fn check(&self, vm: &'static Vm<M>, quiet: bool) -> Result<u64, Broken>;
 
-    /// Number of resident (present) user pages, summed from the table pages' counts: no shared counter exists.
+    /// Number of resident (present) user pages, summed from the table pages' counts.
     fn resident_pages(&self, vm: &'static Vm<M>) -> u64;
+
+    /// The most pages that were resident at once, without a look at table pages. For each CPU that runs the space now, it may be too few
+    /// by what a CPU counts for itself before it says so.
+    fn peak_pages(&self, vm: &'static Vm<M>) -> u64;
 
     /// Number of table pages, the root included.
     fn table_pages(&self, vm: &'static Vm<M>) -> u64;

@@ -122,9 +122,7 @@ impl<M: Machine> Space<M> {
     fn drop_leaves(&self, part: VirtRange) {
         let mut sweep = Sweep::new(self);
         sweep.perform(Work::Clear(part));
-        let cleared = sweep.cleared;
         let _flushed = sweep.finish();
-        self.note_cleared(part.start, cleared);
     }
 
     /// Frees what a private entry has of its own in `part`. => the writer is held.

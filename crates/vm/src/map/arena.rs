@@ -17,16 +17,16 @@ pub(super) type Entries<M> = Tree<Entry<M>, Nodes<M>, FAN_OUT>;
 pub(super) type EntryChange<M> = Change<Entry<M>, Nodes<M>, FAN_OUT>;
 
 /// A part of a map that has writers of its own (Contract C9): no operation knows of a space's entries but through an arena.
-/// [`arenas`](super::arenas) says which addresses it has. On lines of its own: a space keeps one beside what every fault reads.
-#[repr(align(64))]
+/// [`arenas`](super::arenas) says which addresses it has. On lines of its own, of which faults read the first: a fault that finds an
+/// entry reads the tree's root and nothing else of the arena.
+#[repr(C, align(64))]
 pub struct Arena<M: Machine> {
     entries: Entries<M>,
+    // The writer's lines from here, and those of the tree above but its first.
     /// Odd while the tree is being changed: a miss counts only where the same even value stood before and after it.
     sequence: AtomicU64,
     /// Bytes that entries cover. The writer's; read by anybody for statistics.
     mapped: AtomicU64,
-    /// Leaves that map operations here have cleared since the last look at how many there are. The writer's.
-    cleared: AtomicU64,
     /// The addresses that it may have.
     bounds: VirtRange,
     writer: Mutex<Kept>,
@@ -58,7 +58,6 @@ impl<M: Machine> Arena<M> {
             entries,
             sequence: AtomicU64::new(0),
             mapped: AtomicU64::new(0),
-            cleared: AtomicU64::new(0),
             bounds,
             writer: Mutex::new(Kept { owner, idle: None, entries_due: Due::new(), leaves_due: Due::new() }),
         }
@@ -104,13 +103,6 @@ impl<M: Machine> Arena<M> {
 
     pub(super) fn mapped(&self) -> u64 {
         self.mapped.load(Ordering::Relaxed)
-    }
-    /// Leaves that were cleared here since [`Arena::set_cleared`]. The writer's.
-    pub(super) fn cleared(&self) -> u64 {
-        self.cleared.load(Ordering::Relaxed)
-    }
-    pub(super) fn set_cleared(&self, n: u64) {
-        self.cleared.store(n, Ordering::Relaxed);
     }
     pub(super) fn len(&self) -> usize {
         self.entries.len()

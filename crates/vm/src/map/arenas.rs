@@ -29,6 +29,7 @@ use crate::types::VirtRange;
 use crate::vm::Vm;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use quire_sync::epoch::Pinned;
 use quire_sync::{CpuId, current_cpu};
 
 /// log2 of [`SPAN`].
@@ -69,6 +70,10 @@ pub struct Moment<M: Machine> {
     sequence: u64,
 }
 
+/// The map changed around a look that found nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Changed;
+
 /// Pointers to the arenas, in the order of their stretches.
 pub(super) struct Fan<M: Machine> {
     /// Which of them have their stretches, one bit each: apart from the arenas, whose lines their writers write.
@@ -105,14 +110,17 @@ impl<M: Machine> Fan<M> {
         };
     }
 
-    fn open(&self) -> impl Iterator<Item = &Arena<M>> {
-        (0..ARENAS).filter_map(|n| self.open_at(n))
+    /// The stretches that are open. No arena is looked at: their lines are their writers'.
+    fn open(&self) -> impl Iterator<Item = usize> {
+        (0..ARENAS).filter(|n| self.open[n / 64].load(Ordering::Acquire) & 1 << (n % 64) != 0)
     }
 }
 
 /// All arenas of a space; see the module.
+#[repr(C)]
 pub(super) struct Arenas<M: Machine> {
     home: Arena<M>,
+    // A new line from here: what faults read.
     /// Null until a CPU gets an arena of its own.
     fan: AtomicPtr<Fan<M>>,
     /// Waits for the home arena's writers, of those who would rather be elsewhere.
@@ -168,23 +176,21 @@ impl<M: Machine> Arenas<M> {
     /// Where what belongs to `arena` from `va` on ends. => `arena`'s lock or the home arena's is held, and it has `va`.
     fn end_of(&self, arena: &Arena<M>, va: u64) -> u64 {
         if !ptr::eq(arena, &self.home) {
-            return arena.bounds().end;
+            return slot(va).map_or(u64::MAX, |n| stretch(n).end);
         }
         let open = self.fan().into_iter().flat_map(|f| f.open());
-        open.map(|a| a.bounds().start).filter(|start| *start > va).min().unwrap_or(u64::MAX)
+        open.map(|n| stretch(n).start).find(|start| *start > va).unwrap_or(u64::MAX)
     }
 
     /// The first entry that ends after `from`, in any arena.
-    pub fn next<'p>(&self, from: u64, pin: &'p quire_sync::epoch::Pinned<'_>) -> Option<&'p Entry<M>> {
+    pub fn next<'p>(&self, from: u64, pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
         // Where something is there, no other arena is looked at.
         if let Some(here) = self.of(from).next(from, pin).filter(|e| e.range().start <= from) {
             return Some(here);
         }
-        let others = self.fan().into_iter().flat_map(|f| f.open());
-        core::iter::once(&self.home)
-            .chain(others.filter(|a| a.bounds().end > from))
-            .filter_map(|a| a.next(from, pin))
-            .min_by_key(|e| e.range().start)
+        let others =
+            self.fan().into_iter().flat_map(|f| f.open().filter_map(|n| (stretch(n).end > from).then(|| f.at(n))?));
+        core::iter::once(&self.home).chain(others).filter_map(|a| a.next(from, pin)).min_by_key(|e| e.range().start)
     }
 
     /// Opens the stretch of `cpu`; nothing happens where something is mapped there, where the machine's
@@ -315,6 +321,25 @@ impl<M: Machine> Space<M> {
             }
         }
         arenas.home.write(self)
+    }
+
+    /// The entry that covers `va`, or a miss that counts (Contract C3): one around which nothing changed. The sequence, which each
+    /// change writes, is read only where there is nothing at the first look.
+    #[inline]
+    pub fn look<'p>(&self, va: u64, pin: &'p Pinned<'_>) -> Result<Option<&'p Entry<M>>, Changed> {
+        match self.lookup(va, pin) {
+            None => self.look_again(va, pin),
+            found => Ok(found),
+        }
+    }
+
+    #[cold]
+    fn look_again<'p>(&self, va: u64, pin: &'p Pinned<'_>) -> Result<Option<&'p Entry<M>>, Changed> {
+        let moment = self.moment(va);
+        match self.lookup(va, pin) {
+            None if !self.unchanged_since(va, moment) => Err(Changed),
+            found => Ok(found),
+        }
     }
 
     /// Where and when a look at the map at `va` takes place, taken before a lookup whose miss shall count.

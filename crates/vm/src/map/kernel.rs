@@ -62,7 +62,8 @@ pub enum Purpose {
     Device,
 }
 
-/// A range in the tree.
+/// A range in the tree. On a line of its own: each CPU has stacks on its list, whichever slab they lie side by side in.
+#[repr(align(64))]
 pub struct Region {
     /// What is mapped; the guard lies below it.
     range: VirtRange,

@@ -1,5 +1,6 @@
 //! Looking at a map: entries for tools, residency, keys for futexes. Nothing here takes the map's lock.
 
+use super::arenas::Changed;
 use super::entry::{Attributes, Entry, Flags, Tag};
 use super::piece::layers;
 use super::space::Space;
@@ -111,12 +112,11 @@ impl<M: Machine> Space<M> {
         while va < range.end {
             let there = {
                 let pin = self.vm().epoch().pin();
-                let moment = self.moment(va);
-                match self.lookup(va, &pin) {
-                    None if self.unchanged_since(va, moment) => return Err(MapError::NotMapped),
-                    None => continue,
+                match self.look(va, &pin) {
+                    Ok(None) => return Err(MapError::NotMapped),
+                    Err(Changed) => continue,
                     // A page that a fork moves forward may be missed, once.
-                    Some(entry) => (0..2).any(|_| matches!(shown(entry, va, &pin), Slot::Page(_))),
+                    Ok(Some(entry)) => (0..2).any(|_| matches!(shown(entry, va, &pin), Slot::Page(_))),
                 }
             };
             sink((va - range.start) >> PAGE_SHIFT, there);
@@ -130,12 +130,10 @@ impl<M: Machine> Space<M> {
     pub fn futex_key(&self, va: u64) -> Result<(u64, u64), FaultError> {
         loop {
             let pin = self.vm().epoch().pin();
-            let moment = self.moment(va);
-            let Some(entry) = self.lookup(va, &pin) else {
-                if self.unchanged_since(va, moment) {
-                    return Err(FaultError::NotMapped);
-                }
-                continue;
+            let entry = match self.look(va, &pin) {
+                Ok(Some(entry)) => entry,
+                Ok(None) => return Err(FaultError::NotMapped),
+                Err(Changed) => continue,
             };
             let front = entry.front();
             return Ok(match front.object() {

@@ -42,14 +42,15 @@ impl<M: Machine> MapMemory<M> {
             let bytes = super::tree::node_bytes::<Nodes<M>, FAN_OUT>(size);
             Layout::from_size_align(bytes, super::tree::NODE_ALIGN).unwrap_or(Layout::new::<u64>())
         };
+        let burst = boot.burst;
         MapMemory {
-            entries: Slab::new("map-entry", boot).deferred(),
+            entries: Slab::new("map-entry", boot).deferred(burst),
             spaces: Slab::new("space", boot),
             arenas: Slab::new("map-arena", boot),
             fans: Slab::new("map-arenas", boot),
             regions: Slab::new("kernel-range", boot),
-            leaves: Cache::new("map-leaf", node(NodeSize::Leaf), boot).deferred(),
-            inner: Cache::new("map-inner", node(NodeSize::Inner), boot).deferred(),
+            leaves: Cache::new("map-leaf", node(NodeSize::Leaf), boot).deferred(burst),
+            inner: Cache::new("map-inner", node(NodeSize::Inner), boot).deferred(burst),
             all: Spaces::new(boot),
             ids: boot.per_cpu(|_| AtomicU64::new(0)),
         }

@@ -63,7 +63,7 @@ mod wire;
 pub use crate::check::Broken;
 pub use advise::Advice;
 pub use arena::Writer;
-pub use arenas::{Moment, SPAN};
+pub use arenas::{Changed, Moment, SPAN};
 pub use entry::{Attributes, Entry, Flags, Tag};
 pub(crate) use idle::refill;
 pub use idle::{Dropped, SMALL};

@@ -25,9 +25,6 @@ pub const STACK_GUARD: u64 = 256 * PAGE_SIZE;
 /// How often an operation begins again after pageout has made room: others may take it first.
 const ATTEMPTS: u32 = 32;
 
-/// Leaves that go unnoticed, however few there are.
-const LOOK_AFTER: u64 = 256;
-
 /// Where a space puts what has no address, and how much it may hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
@@ -49,17 +46,15 @@ impl Limits {
 
 /// An address space. Made by [`Space::new`] or [`Space::fork`], reached through [`SpaceRef`]s. On lines of its own: spaces that lie side by side
 /// belong to different CPUs.
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub struct Space<M: Machine> {
     vm: &'static Vm<M>,
-    /// Handles.
-    refs: AtomicUsize,
     id: u64,
-    pmap: M::Pmap,
-    pub(super) arenas: Arenas<M>,
     /// Leaves that went with the page tables while nobody ran the space; the first fault after that takes it to zero. Read by
     /// every fault, so it stands with what never changes.
     dropped: AtomicU64,
+    pmap: M::Pmap,
+    pub(super) arenas: Arenas<M>,
     /// Settings: written by their owner's system calls, read by map operations.
     base: AtomicU64,
     stack: AtomicU64,
@@ -71,6 +66,8 @@ pub struct Space<M: Machine> {
     peak: AtomicU64,
     /// Where pageout finds it.
     pub(super) place: Place<M>,
+    /// Handles.
+    refs: AtomicUsize,
 }
 
 /// What a space holds, counted when asked: no fault touches a counter of the space.
@@ -84,7 +81,7 @@ pub struct SpaceStats {
     pub table_pages: u64,
     /// Entries.
     pub entries: u64,
-    /// The largest number of resident pages seen when many were removed, or now.
+    /// The largest number of resident pages there was ([`Pmap::peak_pages`]), or is now.
     pub peak_resident: u64,
 }
 
@@ -117,7 +114,6 @@ impl<M: Machine> Space<M> {
         };
         let space = Space {
             vm,
-            refs: AtomicUsize::new(1),
             id: memory.new_id(),
             pmap,
             arenas: Arenas::new(vm),
@@ -129,6 +125,7 @@ impl<M: Machine> Space<M> {
             future: AtomicU8::new(Wire::No as u8),
             peak: AtomicU64::new(0),
             place: Place::new(),
+            refs: AtomicUsize::new(1),
         };
         // SAFETY: memory for a space, written before anybody sees it.
         let space = unsafe {
@@ -201,38 +198,24 @@ impl<M: Machine> Space<M> {
 
     /// Counts what the space holds, from its tables.
     pub fn stats(&self) -> SpaceStats {
-        let resident_pages = self.note_peak();
+        let resident_pages = self.pmap.resident_pages(self.vm);
         SpaceStats {
             mapped_bytes: self.mapped(),
             resident_pages,
             table_pages: self.pmap.table_pages(self.vm),
             entries: self.arenas.all().map(|a| a.len() as u64).sum(),
-            peak_resident: self.peak.load(Ordering::Relaxed).max(resident_pages),
+            peak_resident: self.note_peak(resident_pages),
         }
     }
 
-    /// The most pages that were resident at once, as far as anybody looked.
+    /// The most pages that were resident at once, as exactly as [`Pmap::peak_pages`] knows it. No table is looked at.
     pub fn peak_resident(&self) -> u64 {
-        let now = self.note_peak();
-        self.peak.load(Ordering::Relaxed).max(now)
+        self.peak.load(Ordering::Relaxed).max(self.pmap.peak_pages(self.vm))
     }
 
     /// Bytes that entries cover, in all arenas.
     pub(super) fn mapped(&self) -> u64 {
         self.arenas.all().map(|a| a.mapped()).sum()
-    }
-
-    /// A map operation has cleared `leaves` from `va` on: remembers how many there were before, within an eighth. Counting
-    /// visits every table page, so it is done only where about as many leaves went. => caller holds the lock of the arena
-    /// that has `va`.
-    pub(super) fn note_cleared(&self, va: u64, leaves: u64) {
-        let arena = self.arenas.of(va);
-        let cleared = arena.cleared() + leaves;
-        let due = cleared > self.peak.load(Ordering::Relaxed) / 8 + LOOK_AFTER;
-        arena.set_cleared(if due { 0 } else { cleared });
-        if due {
-            self.peak.fetch_max(self.pmap.resident_pages(self.vm) + leaves, Ordering::Relaxed);
-        }
     }
 
     /// The page tables went with so many leaves.
@@ -252,14 +235,13 @@ impl<M: Machine> Space<M> {
         self.dropped.swap(0, Ordering::Relaxed)
     }
 
-    /// Counts residents and remembers the most.
-    fn note_peak(&self) -> u64 {
-        let now = self.pmap.resident_pages(self.vm);
+    /// Remembers that `now` pages are resident; returns the most that ever were.
+    fn note_peak(&self, now: u64) -> u64 {
         // Mostly it is none, and then nothing is written beside what map operations read.
         if now > self.peak.load(Ordering::Relaxed) {
             self.peak.fetch_max(now, Ordering::Relaxed);
         }
-        now
+        self.peak_resident()
     }
 
     /// Serves an access at `va` (the page fault handler, and kernel code on a program's behalf). May sleep; the caller holds

@@ -200,7 +200,7 @@ impl<M: Machine> Vm<M> {
         if tables != 0 {
             // They wait for walkers, and then the CPU keeps some for later: both are for when there is memory.
             for _ in 0..GRACE {
-                self.epoch().collect();
+                self.epoch().collect_everywhere();
             }
             M::Pmap::reclaim_tables(self);
         }

@@ -395,7 +395,6 @@ impl<'s, M: Machine> Update<'s, M> {
             emptied = sweep.emptied;
             let cleared = sweep.cleared;
             proof = Some(sweep.finish());
-            self.space.note_cleared(self.row.range.start, cleared);
             if let Some(writer) = &mut self.writer {
                 writer.note_updates(cleared);
             }

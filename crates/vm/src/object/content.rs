@@ -330,7 +330,10 @@ impl<M: Machine> ObjectRef<M> {
                 Err(e) => return Err(e),
             };
             done += gave;
-            self.size.fetch_max(at + gave as u64, Ordering::AcqRel);
+            // Most writes are within the size, which others read.
+            if at + gave as u64 > self.size() {
+                self.size.fetch_max(at + gave as u64, Ordering::AcqRel);
+            }
             if gave == 0 {
                 break;
             }

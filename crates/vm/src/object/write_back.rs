@@ -9,7 +9,7 @@
 //! returns, or its write has failed, which is an error and leaves the page dirty.
 
 use super::{ObjectRef, What};
-use crate::index::Slot;
+use crate::index::{KEYS, Slot};
 use crate::io::CLUSTER;
 use crate::laundry;
 use crate::machine::Machine;
@@ -42,6 +42,7 @@ impl<M: Machine> ObjectRef<M> {
         if self.holes_are_zero() || !laundry::is_washable(self) {
             return Ok(0);
         }
+        let pages = pages.start..pages.end.min(KEYS);
         let mut may = MaySleep::here();
         let written = self.start_writes(pages.clone(), &mut may);
         self.wait_for_writes(pages, &mut may)?;

@@ -105,7 +105,8 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
     }
 }
 
-/// Where a tree's new nodes come from.
+/// Where a tree's new nodes come from. All but the first is the writer's, who writes it at each change: on lines of its own.
+#[repr(C, align(64))]
 pub(super) struct Source<A: NodeAlloc, const F: usize> {
     pub alloc: A,
     /// Leaves and inner nodes that were set aside, linked. The writer's.

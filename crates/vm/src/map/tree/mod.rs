@@ -86,12 +86,13 @@ impl<T> Clone for Item<T> {
 }
 impl<T> Copy for Item<T> {}
 
-/// The tree; see the module. `F` is the fan-out: 11 makes a leaf five lines.
+/// The tree; see the module. `F` is the fan-out: 11 makes a leaf five lines. What readers use is a line of its own.
+#[repr(C, align(64))]
 pub struct Tree<T, A: NodeAlloc, const F: usize> {
     root: AtomicPtr<Node<A, F>>,
+    source: Source<A, F>,
     /// Number of items: the writer's, read by anybody for statistics.
     len: AtomicUsize,
-    source: Source<A, F>,
     _values: PhantomData<NonNull<T>>,
 }
 
