@@ -109,6 +109,7 @@ pub struct Object<M: Machine> {
     /// 0: not asked for yet.
     id: AtomicU64,
     flags: AtomicU32,
+    write_errors: WriteErrors,
     vm: &'static Vm<M>,
     pager: Option<NonNull<dyn Pager>>,
     // First cache line to here: what faults read; written where the index grows and at the ends only.
@@ -120,7 +121,6 @@ pub struct Object<M: Machine> {
     device: Option<Device>,
     /// Bytes. Private memory has no end: `u64::MAX`. Here, since appending writes it.
     size: AtomicU64,
-    write_errors: WriteErrors,
     /// Where the reaper finds it.
     reaping: reaper::Place<M>,
 }
@@ -128,7 +128,7 @@ pub struct Object<M: Machine> {
 #[cfg(test)]
 quire_sync::assert_layout!(Object<crate::testing::TestMachine> {
     size: 192, align: 64,
-    retired: 0, index: 16, id: 24, flags: 32, vm: 40, pager: 48, parts: 64, refs: 120, size: 144,
+    retired: 0, index: 16, id: 24, flags: 32, write_errors: 36, vm: 40, pager: 48, parts: 64, refs: 120, size: 144,
 });
 
 // SAFETY: the pager is `Send + Sync` and outlives the object (`Pager::released`); the rest is made of atomics and locks.
