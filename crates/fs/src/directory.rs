@@ -7,15 +7,26 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Bound;
-use quire_sync::{SpinGuard, SpinLock};
+use quire_sync::epoch::{Domain, Pinned};
+use quire_sync::names::Found;
+use quire_sync::{CachePadded, Names, SpinGuard, SpinLock};
 
 /// The first cookie of an entry; those below stand for `.` and `..`.
 pub(crate) const FIRST_COOKIE: u64 = 2;
 
 /// A directory's entries. The lock is held for one step at a time; nothing is allocated for users, copied to them or
-/// given back under it.
+/// given back under it. Names are looked up without it.
 pub struct Directory<H: Host> {
-    entries: SpinLock<Entries<H>>,
+    /// The same entries, for lookups. A directory in it outlives its removal until nobody looks who may have come to it.
+    names: Names<Dentry<H>>,
+    epoch: &'static Domain,
+    entries: CachePadded<SpinLock<Entries<H>>>,
+}
+
+/// A directory whose entries are locked.
+pub(crate) struct Locked<'a, H: Host> {
+    directory: &'a Directory<H>,
+    entries: SpinGuard<'a, Entries<H>>,
 }
 
 /// A dentry and its cookie.
@@ -33,22 +44,17 @@ pub(crate) struct Entries<H: Host> {
     dead: bool,
 }
 
-impl<H: Host> Default for Directory<H> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl<H: Host> Directory<H> {
     /// An empty directory.
-    pub fn new() -> Self {
+    pub fn new(host: &H) -> Self {
         let entries = Entries { by_name: BTreeMap::new(), by_cookie: BTreeMap::new(), next: FIRST_COOKIE, dead: false };
-        Directory { entries: SpinLock::new(rank::DIRECTORY, entries) }
+        let entries = CachePadded(SpinLock::new(rank::DIRECTORY, entries));
+        Directory { names: Names::new(rank::NAMES), epoch: host.epoch(), entries }
     }
 
-    /// The entry called `name`.
-    pub fn get(&self, name: &[u8]) -> Option<Arc<Dentry<H>>> {
-        self.entries.lock().get(name).cloned()
+    /// The entry called `name`. A directory is not counted.
+    pub(crate) fn get<'p>(&self, name: &[u8], pin: &'p Pinned<'_>) -> Option<Found<'p, Dentry<H>>> {
+        self.names.get(name, pin)
     }
 
     /// Number of entries.
@@ -61,14 +67,14 @@ impl<H: Host> Directory<H> {
         self.len() == 0
     }
 
-    pub(crate) fn lock(&self) -> SpinGuard<'_, Entries<H>> {
-        self.entries.lock()
+    pub(crate) fn lock(&self) -> Locked<'_, H> {
+        Locked { directory: self, entries: self.entries.lock() }
     }
 
     /// As [`lock`](Self::lock), below another directory's (or beside it: `rename` tells why that is well). Which of two comes first
     /// changes as directories move, so that no one order of two can be noted.
-    pub(crate) fn lock_below(&self) -> SpinGuard<'_, Entries<H>> {
-        self.entries.lock_below()
+    pub(crate) fn lock_below(&self) -> Locked<'_, H> {
+        Locked { directory: self, entries: self.entries.lock_below() }
     }
 
     /// Up to `most` entries at or after `cookie`, each with the cookie of what comes next.
@@ -84,35 +90,45 @@ impl<H: Host> Directory<H> {
     }
 }
 
-impl<H: Host> Entries<H> {
+impl<H: Host> Locked<'_, H> {
     pub(crate) fn get(&self, name: &[u8]) -> Option<&Arc<Dentry<H>>> {
-        self.by_name.get(name).map(|(_, d)| d)
+        self.entries.by_name.get(name).map(|(_, d)| d)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_name.is_empty()
+        self.entries.by_name.is_empty()
     }
 
     pub(crate) fn dead(&self) -> bool {
-        self.dead
+        self.entries.dead
     }
 
     pub(crate) fn kill(&mut self) {
-        self.dead = true;
+        self.entries.dead = true;
+    }
+
+    fn show(&self, name: Arc<[u8]>, dentry: Arc<Dentry<H>>) -> Option<Arc<Dentry<H>>> {
+        let stays = dentry.inode.is_directory();
+        self.directory.names.put(name, dentry, stays, self.directory.epoch)
     }
 
     /// Adds an entry under a name that is free.
     pub(crate) fn add(&mut self, name: Arc<[u8]>, dentry: Arc<Dentry<H>>) {
-        let cookie = self.next;
-        self.next += 1;
-        self.by_cookie.insert(cookie, name.clone());
-        self.by_name.insert(name, (cookie, dentry));
+        let shown = self.show(name.clone(), dentry.clone());
+        debug_assert!(shown.is_none());
+        let cookie = self.entries.next;
+        self.entries.next += 1;
+        self.entries.by_cookie.insert(cookie, name.clone());
+        self.entries.by_name.insert(name, (cookie, dentry));
     }
 
     /// Puts `dentry` in the place of an entry, or adds it; what was there is returned, to be dropped without the lock.
     pub(crate) fn put(&mut self, name: Arc<[u8]>, dentry: Arc<Dentry<H>>) -> Option<Arc<Dentry<H>>> {
-        if let Some((_, there)) = self.by_name.get_mut(&name) {
-            return Some(core::mem::replace(there, dentry));
+        if let Some((_, there)) = self.entries.by_name.get_mut(&name) {
+            let old = core::mem::replace(there, dentry.clone());
+            // One reference less on what is returned.
+            drop(self.show(name, dentry));
+            return Some(old);
         }
         self.add(name, dentry);
         None
@@ -120,8 +136,10 @@ impl<H: Host> Entries<H> {
 
     /// Takes an entry out, to be dropped without the lock.
     pub(crate) fn take(&mut self, name: &[u8]) -> Option<Arc<Dentry<H>>> {
-        let (cookie, dentry) = self.by_name.remove(name)?;
-        self.by_cookie.remove(&cookie);
+        let (cookie, dentry) = self.entries.by_name.remove(name)?;
+        self.entries.by_cookie.remove(&cookie);
+        // One reference less on what is returned.
+        drop(self.directory.names.take(name, self.directory.epoch));
         Some(dentry)
     }
 }

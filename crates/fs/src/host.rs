@@ -8,6 +8,7 @@ use alloc::sync::{Arc, Weak};
 use core::ops::DerefMut;
 use quire_sync::SpinLock;
 use quire_sync::atomic::{AtomicUsize, Ordering};
+use quire_sync::epoch::Domain;
 use quire_vm::object::WriteErrors;
 
 /// Bytes in a page, of pipes and of what sizes are rounded to.
@@ -42,6 +43,8 @@ pub trait Host: Clone + Send + Sync + 'static {
     fn object(&self, origin: Arc<Origin<Self>>) -> Result<Self::Object, FsError>;
     /// A page of [`PAGE_SIZE`] bytes with any contents.
     fn page(&self) -> Option<Self::Page>;
+    /// What keeps the memory of names that are looked up.
+    fn epoch(&self) -> &'static Domain;
     /// The wall clock.
     fn realtime(&self) -> Timestamp;
     /// Fills `into` with unpredictable bytes.

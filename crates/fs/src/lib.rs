@@ -5,7 +5,7 @@
 //!   file all reach the same pages, through the [`Host`]'s objects.
 //! - **The tree is made of [`Dentry`]s.** A dentry ties a name in a directory to an [`Inode`] and knows its parent. A mount
 //!   is a dentry whose inode belongs to another file system; nothing else is special about it.
-//! - **Lookups take one short spin lock a component**, that of the directory they look into, and no lock above it.
+//! - **Lookups take no lock**, and count what a path leads to, not the directories on the way.
 //! - **User memory is touched with nothing held but sleeping locks**: bytes move through [`Sink`] and [`Source`], which may
 //!   sleep in a fault.
 //! - **No errno, no Linux constant.** Errors are [`FsError`], flags are our own types; the Linux layer translates.
@@ -66,6 +66,8 @@ pub(crate) mod rank {
     use quire_sync::Rank;
     /// A directory's entries. Two are taken ancestor first, or by address under the rename lock.
     pub const DIRECTORY: Rank = Rank(30);
+    /// What lookups see of a directory.
+    pub const NAMES: Rank = Rank(34);
     /// A dentry's parent and name.
     pub const PLACE: Rank = Rank(31);
     /// Attributes of an inode, tables of drivers and of record locks.

@@ -8,13 +8,12 @@
 
 use crate::FsError;
 use crate::dentry::Dentry;
-use crate::directory::{Directory, Entries};
+use crate::directory::{Directory, Locked};
 use crate::host::Host;
 use crate::inode::Node;
 use crate::vfs::Vfs;
 use crate::walk::{Found, Last, View, Want};
 use alloc::sync::Arc;
-use quire_sync::SpinGuard;
 
 /// What happens to what is in the way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,15 +28,15 @@ pub enum Rename {
 
 /// The locked entries of one or two directories.
 struct Both<'a, H: Host> {
-    old: SpinGuard<'a, Entries<H>>,
-    new: Option<SpinGuard<'a, Entries<H>>>,
+    old: Locked<'a, H>,
+    new: Option<Locked<'a, H>>,
 }
 
-impl<H: Host> Both<'_, H> {
-    fn source(&mut self) -> &mut Entries<H> {
+impl<'a, H: Host> Both<'a, H> {
+    fn source(&mut self) -> &mut Locked<'a, H> {
         &mut self.old
     }
-    fn target(&mut self) -> &mut Entries<H> {
+    fn target(&mut self) -> &mut Locked<'a, H> {
         match &mut self.new {
             Some(new) => new,
             None => &mut self.old,

@@ -4,12 +4,14 @@ use crate::host::{FileObject, Host, MemoryCount, Origin, PAGE_SIZE, Timestamp};
 use crate::transfer::{Sink, SliceSink, SliceSource, Source};
 use crate::{FsError, Io, OpenFlags, Vfs};
 use alloc::sync::Arc;
+use quire_sync::PerCpu;
+use quire_sync::epoch::{Domain, Slot};
 use quire_vm::object::WriteErrors;
 use std::boxed::Box;
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::vec::Vec;
 
 /// The kernel.
@@ -63,6 +65,17 @@ impl Host for TestHost {
     }
     fn page(&self) -> Option<TestPage> {
         Some(TestPage(Box::new([0xa5; PAGE_SIZE])))
+    }
+    /// One for all, in which each thread is a CPU.
+    fn epoch(&self) -> &'static Domain {
+        const THREADS: usize = 1024;
+        static EPOCH: OnceLock<Domain> = OnceLock::new();
+        static LAST: AtomicUsize = AtomicUsize::new(0);
+        std::thread_local! {
+            static CPU: usize = LAST.fetch_add(1, Ordering::Relaxed);
+        }
+        quire_sync::hooks::threads::set_cpu(CPU.with(|cpu| *cpu));
+        EPOCH.get_or_init(|| Domain::new(PerCpu::leaked(THREADS, |_| Slot::new())))
     }
     fn realtime(&self) -> Timestamp {
         Timestamp { seconds: 1_000_000, nanos: 5 }

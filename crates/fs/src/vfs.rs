@@ -72,7 +72,7 @@ impl<H: Host> Vfs<H> {
 
     fn root_directory(host: &H, system: &Arc<FileSystem>, mode: u16) -> Result<Arc<Inode<H>>, FsError> {
         let attr = NewAttr { mode, uid: 0, gid: 0 };
-        let inode = Inode::new(host, system, attr, |_| Ok(Node::Directory(Directory::new())))?;
+        let inode = Inode::new(host, system, attr, |_| Ok(Node::Directory(Directory::new(host))))?;
         inode.change(host.realtime(), |a| a.links = 2);
         Ok(inode)
     }
@@ -237,7 +237,7 @@ impl<H: Host> Vfs<H> {
         Inode::new(&self.host, system, attr, |ident| {
             Ok(match what {
                 Create::File => Inode::regular(&self.host, ident)?,
-                Create::Directory => Node::Directory(Directory::new()),
+                Create::Directory => Node::Directory(Directory::new(&self.host)),
                 Create::Symlink(target) => {
                     let mut bytes = Vec::new();
                     bytes.try_reserve_exact(target.len()).map_err(|_| FsError::OutOfMemory)?;
@@ -387,7 +387,7 @@ impl<H: Host> Vfs<H> {
             }
         }
         if !flags.intersects(OpenFlags::CREATE | OpenFlags::NAMELESS) {
-            let dentry = self.reach(view, base, path, end, |_| Ok(()))?.target.ok_or(FsError::NotFound)?;
+            let dentry = self.target(view, base, path, end)?.ok_or(FsError::NotFound)?;
             self.check_open(&view.who, &dentry, flags)?;
             return self.open_dentry(&dentry, flags, io);
         }

@@ -9,6 +9,7 @@ use crate::{FileKind, FsError};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Deref;
+use quire_sync::names;
 
 /// Longest name of one component.
 pub const NAME_MAX: usize = 255;
@@ -246,10 +247,10 @@ impl<H: Host> Deref for Here<'_, H> {
 }
 
 /// As [`Found`], where the last component's directory need not be kept.
-pub(crate) struct Reached<'w, H: Host> {
+struct Reached<'w, H: Host> {
     here: Here<'w, H>,
     last: Last,
-    pub(crate) target: Option<Arc<Dentry<H>>>,
+    target: Option<Arc<Dentry<H>>>,
     slash: bool,
 }
 
@@ -282,7 +283,7 @@ impl<H: Host> Vfs<H> {
     /// The entry `name` of the directory `here`, if it exists.
     pub(crate) fn child(&self, here: &Arc<Dentry<H>>, name: &[u8]) -> Result<Option<Arc<Dentry<H>>>, FsError> {
         match &here.inode.node {
-            Node::Directory(d) => Ok(d.get(name)),
+            Node::Directory(d) => Ok(d.get(name, &self.host().epoch().pin()).map(names::Found::counted)),
             Node::Generated(Generated::Directory(d)) => {
                 Ok(d.lookup(name).map(|entry| Dentry::for_generated(self.host(), here, name, entry)))
             }
@@ -295,22 +296,82 @@ impl<H: Host> Vfs<H> {
     /// its name matters.
     pub fn walk(&self, view: &View<H>, base: &Arc<Dentry<H>>, path: &[u8], end: Final) -> Result<Found<H>, FsError> {
         let mut name = Name::new(b"")?;
-        let reached = self.reach(view, base, path, end, |last| {
-            name = Name::new(last)?;
-            Ok(())
-        })?;
+        let reached = self.reach(view, base, path, end, Some(&mut name))?;
         let Reached { here, last, target, slash } = reached;
         Ok(Found { parent: here.counted(), last, name, target, slash })
     }
 
-    /// As [`walk`](Self::walk), without counting the directory of the last component; `name` is told that one's name.
-    pub(crate) fn reach<'w>(
+    /// What a path leads to, if it exists; links as with [`walk`](Self::walk). Counts nothing else, where only directories lie on
+    /// the way.
+    pub(crate) fn target(
+        &self,
+        view: &View<H>,
+        base: &Arc<Dentry<H>>,
+        path: &[u8],
+        end: Final,
+    ) -> Result<Option<Arc<Dentry<H>>>, FsError> {
+        if path.is_empty() {
+            return Err(FsError::NotFound);
+        }
+        if path.len() < PATH_MAX
+            && let Some(found) = self.straight(view, base, path)
+        {
+            return Ok(found);
+        }
+        Ok(self.reach(view, base, path, end, None)?.target)
+    }
+
+    /// What a path leads to, if it exists, where that can be told without stopping on the way: by names of directories that
+    /// are kept, and no link at the end. `None` where it has to be walked.
+    fn straight(&self, view: &View<H>, base: &Arc<Dentry<H>>, path: &[u8]) -> Option<Option<Arc<Dentry<H>>>> {
+        // What was counted in vain goes after the pin: it may be the last of it.
+        let mut _in_vain = None;
+        let pin = self.host().epoch().pin();
+        let mut below: Option<names::Kept<'_, Dentry<H>>> = None;
+        let mut rest = path;
+        loop {
+            let here: &Arc<Dentry<H>> = match &below {
+                Some(found) => found,
+                None if path[0] == b'/' => view.root(),
+                None => base,
+            };
+            rest = &rest[slashes(rest)..];
+            let len = rest.iter().position(|&b| b == b'/').unwrap_or(rest.len());
+            let name = &rest[..len];
+            let Node::Directory(directory) = &here.inode.node else { return None };
+            if matches!(name, b"" | b"." | b"..") || len > NAME_MAX || view.who.may(&here.inode, Want::EXECUTE).is_err()
+            {
+                return None;
+            }
+            let found = directory.get(name, &pin);
+            if len == rest.len() {
+                let found = found.map(names::Found::counted);
+                if found.as_ref().is_some_and(|found| found.inode.kind() == FileKind::Symlink) {
+                    _in_vain = found;
+                    return None;
+                }
+                return Some(found);
+            }
+            match found {
+                Some(names::Found::Kept(directory)) => below = Some(directory),
+                Some(names::Found::Counted(other)) => {
+                    _in_vain = Some(other);
+                    return None;
+                }
+                None => return None,
+            }
+            rest = &rest[len..];
+        }
+    }
+
+    /// As [`walk`](Self::walk), without counting the directory that the walk begins in; the last component's name goes into `last_name`.
+    fn reach<'w>(
         &self,
         view: &'w View<H>,
         base: &'w Arc<Dentry<H>>,
         path: &[u8],
         end: Final,
-        mut name_is: impl FnMut(&[u8]) -> Result<(), FsError>,
+        last_name: Option<&mut Name>,
     ) -> Result<Reached<'w, H>, FsError> {
         if path.is_empty() {
             return Err(FsError::NotFound);
@@ -370,7 +431,9 @@ impl<H: Host> Vfs<H> {
                 }
             }
             if is_final {
-                name_is(name)?;
+                if let Some(last_name) = last_name {
+                    *last_name = Name::new(name)?;
+                }
                 if slash && end != Final::Name && child.as_ref().is_some_and(|c| !c.inode.is_directory()) {
                     return Err(FsError::NotDirectory);
                 }
@@ -390,7 +453,7 @@ impl<H: Host> Vfs<H> {
         follow: bool,
     ) -> Result<Arc<Dentry<H>>, FsError> {
         let end = if follow { Final::Follow } else { Final::Stay };
-        self.reach(view, base, path, end, |_| Ok(()))?.target.ok_or(FsError::NotFound)
+        self.target(view, base, path, end)?.ok_or(FsError::NotFound)
     }
 
     fn follow(&self, link: &Arc<Dentry<H>>) -> Result<Step<H>, FsError> {

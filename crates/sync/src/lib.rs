@@ -29,6 +29,7 @@ mod models;
 mod mutant;
 mod mutants;
 pub mod mutex;
+pub mod names;
 #[cfg(all(debug_assertions, any(test, feature = "std"), not(any(loom, shuttle))))]
 mod order;
 #[cfg(all(test, debug_assertions, not(any(loom, shuttle))))]
@@ -47,6 +48,7 @@ pub mod wait_queue;
 pub use cpuset::CpuSet;
 pub use hooks::{Cpu, CpuId, ThreadHandle, Wait, current_cpu, preempt_off};
 pub use mutex::{Mutex, MutexGuard};
+pub use names::Names;
 pub use per_cpu::{CachePadded, PerCpu};
 pub use rank::Rank;
 pub use sequence::{Sequence, Sequenced};

@@ -4,7 +4,7 @@ use crate::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::epoch::{Domain, Retired, Slot};
 use crate::explore::{Arc, thread};
 use crate::hooks::threads::set_cpu;
-use crate::{Mutex, PerCpu, Rank, Sequenced, Slots, SpinLock, WaitQueue, protocol};
+use crate::{Mutex, Names, PerCpu, Rank, Sequenced, Slots, SpinLock, WaitQueue, protocol};
 use std::ptr::NonNull;
 
 /// Two add to what a lock guards, each by a look and a store.
@@ -229,4 +229,49 @@ protocol! {
 protocol! {
     a_lookup_finds_what_is_there_or_that_it_was_taken_out = || lookup_against_change(false), Some(2);
     SlotValueFreed: "the memory of a value goes under a lookup";
+}
+
+struct Named {
+    number: usize,
+    alive: Arc<AtomicBool>,
+}
+impl Drop for Named {
+    fn drop(&mut self) {
+        self.alive.store(false, Ordering::SeqCst);
+    }
+}
+
+/// A thread looks a name up while another one gives it a new value, and adds a second name, which makes the table longer.
+fn name_against_change(stays: bool) {
+    let domain = Arc::new(Domain::new(per_cpu(2, |_| Slot::new())));
+    let names = Arc::new(Names::new(Rank::FILE));
+    let alive = [(); 2].map(|()| Arc::new(AtomicBool::new(true)));
+    let value = |number: usize| std::sync::Arc::new(Named { number, alive: alive[number].clone() });
+    let name = |name: &str| std::sync::Arc::<[u8]>::from(name.as_bytes());
+    names.put(name("a"), value(0), stays, &domain);
+    let (d, n, all) = (domain.clone(), names.clone(), alive.clone());
+    let reader = thread::spawn(move || {
+        set_cpu(1);
+        let pin = d.pin();
+        let found = n.get(b"a", &pin).map(|found| all[found.number].load(Ordering::SeqCst));
+        drop(pin);
+        found
+    });
+    set_cpu(0);
+    let second = std::sync::Arc::new(Named { number: 1, alive: Arc::new(AtomicBool::new(true)) });
+    names.put(name("b"), second, stays, &domain);
+    drop(names.put(name("a"), value(1), stays, &domain));
+    let found = reader.join().unwrap();
+    assert!(found.is_some(), "a name that is there all the time is not found");
+    assert_eq!(found, Some(true), "a value goes under who found it");
+}
+
+protocol! {
+    a_name_that_stays_is_used_without_being_counted = || name_against_change(true), Some(2);
+    NameValueFreed: "a value goes under who found it";
+}
+protocol! {
+    a_name_that_is_there_all_the_time_is_found = || name_against_change(false), Some(2);
+    NameReadOnce: "a name that is there all the time is not found";
+    NameValueFreed: "the memory of a value goes under a lookup";
 }

@@ -13,6 +13,10 @@ crate::mutants! {
         FreedTooSoon,
         /// Epoch: a reader that unpins inside another pin ends both.
         NestedPinEnds,
+        /// Names: a lookup that finds a value on its way out does not look what has taken its place.
+        NameReadOnce,
+        /// Names: what was taken out does not wait for lookups.
+        NameValueFreed,
         /// Slots: a lookup that finds a value on its way out does not look what has taken its place.
         SlotReadOnce,
         /// Slots: the memory of a value that was taken out does not wait for lookups.

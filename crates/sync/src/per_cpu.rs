@@ -59,6 +59,18 @@ impl<T> PerCpu<T> {
         PerCpu { base, len: cpus }
     }
 
+    /// One element for each of `cpus` CPUs, in memory of the host that is never freed.
+    #[cfg(any(test, feature = "std"))]
+    pub fn leaked(cpus: usize, init: impl FnMut(CpuId) -> T) -> Self {
+        let layout = core::alloc::Layout::from_size_align(Self::bytes(cpus), align_of::<CachePadded<T>>());
+        let layout = layout.expect("as many CPUs as memory has addresses");
+        // SAFETY: a machine has CPUs, so the layout has a size.
+        let memory = unsafe { alloc::alloc::alloc(layout) };
+        let Some(memory) = NonNull::new(memory) else { alloc::alloc::handle_alloc_error(layout) };
+        // SAFETY: fresh memory of that size and alignment, which nobody else has.
+        unsafe { PerCpu::new(memory, cpus, init) }
+    }
+
     /// The element of the CPU that the caller is kept on.
     #[inline(always)]
     #[cfg_attr(recording, track_caller)]

@@ -172,7 +172,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
                 return None;
             }
             #[cfg(any(loom, shuttle))]
-            checked::about_to_count(value, slot);
+            checked::about_to_count(value, || _ = slot.load(Ordering::Relaxed));
             // SAFETY: the slot had the pointer of a counted value, whose memory is kept for whoever was pinned then. The handle
             // stands for no weak reference of its own, and is never dropped.
             let found = ManuallyDrop::new(unsafe { Weak::from_raw(value) }).upgrade();
@@ -553,20 +553,20 @@ impl<T> Drop for Slots<T> {
 
 /// What the checkers look at: that no value's memory goes while somebody is about to count it. In their builds it stays.
 #[cfg(any(loom, shuttle))]
-mod checked {
+pub(crate) mod checked {
     use super::*;
     use std::sync::Mutex;
 
     static WENT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-    pub(super) fn about_to_count<T>(value: *mut T, slot: &AtomicPtr<T>) {
-        // A step of the model, between the look at the slot and the count.
-        let _any = slot.load(Ordering::Relaxed);
+    /// `step` is one of the model's, between the look and the count.
+    pub(crate) fn about_to_count<T>(value: *mut T, step: impl FnOnce()) {
+        step();
         let went = WENT.lock().unwrap().contains(&value.addr());
         assert!(!went, "the memory of a value goes under a lookup");
     }
 
-    pub(super) fn memory_goes<T>(value: &Weak<T>) {
+    pub(crate) fn memory_goes<T>(value: &Weak<T>) {
         core::mem::forget(value.clone());
         WENT.lock().unwrap().push(value.as_ptr().addr());
     }

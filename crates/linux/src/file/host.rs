@@ -8,6 +8,7 @@ use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use quire_fs::{FileObject, FsError, Host, MemoryCount, Origin, PAGE_SIZE, Sink, Source, Timestamp};
+use quire_sync::epoch::Domain;
 use quire_vm::Vm;
 use quire_vm::frames::{Fill, For, Frame};
 use quire_vm::object::{IoError, ObjectRef, WriteErrors};
@@ -213,6 +214,10 @@ impl<M: Machine> Host for FileHost<M> {
         // Zeroed, so that every byte of the slice is initialised.
         let frame = self.vm.alloc_frame(Fill::Zeroed, For::User).ok()?;
         Some(PipePage { vm: self.vm, frame: Some(frame) })
+    }
+
+    fn epoch(&self) -> &'static Domain {
+        self.vm.epoch()
     }
 
     fn realtime(&self) -> Timestamp {

@@ -1,0 +1,449 @@
+//! Counted values by name, found without a lock: what a directory is made of.
+//!
+//! # The rule
+//! Names are in chains by hash. Whoever adds or takes one holds the lock; a lookup takes none: pinned in an
+//! [epoch](crate::epoch), it follows the chain. A name that was taken out is followed on by who has come to it before, and
+//! freed when they are gone; when there are too many for the chains, all are copied to longer tables, and the old ones are
+//! left as they were.
+//!
+//! A value that *stays* outlives its removal until nobody is pinned who may have found it, and so it can be used without being
+//! counted ([`Found::Kept`]). Of any other only the memory does: it is counted, unless its count has come to zero. Then
+//! something may have taken its place, and the lookup goes on under the lock.
+
+use crate::atomic::{AtomicPtr, Ordering};
+use crate::epoch::{Domain, Pinned, Retired};
+use crate::mutant::{Mutant, mutant};
+use crate::rank::Rank;
+use crate::spin::SpinLock;
+use alloc::boxed::Box;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::cell::UnsafeCell;
+use core::marker::PhantomData;
+use core::mem::ManuallyDrop;
+use core::ops::Deref;
+use core::ptr;
+
+/// Chains of the first table. Each has a line of its own, so that a name that comes or goes leaves most others alone.
+#[cfg(not(any(loom, shuttle)))]
+const FIRST: usize = 8;
+#[cfg(any(loom, shuttle))]
+const FIRST: usize = 1;
+/// Names in a chain, on the average, before there are more chains.
+#[cfg(not(any(loom, shuttle)))]
+const IN_CHAIN: usize = 2;
+#[cfg(any(loom, shuttle))]
+const IN_CHAIN: usize = 1;
+
+/// One name. Lines of its own: others' names come and go beside it.
+#[repr(C, align(64))]
+struct Node<V> {
+    /// Must be first: the epoch hands it back.
+    retired: Retired,
+    next: AtomicPtr<Node<V>>,
+    hash: u32,
+    stays: bool,
+    name: Arc<[u8]>,
+    /// The map's reference, until the name is taken out.
+    value: *const V,
+    /// What is left of the value then. Written once, by who takes the name out; read by who frees the node.
+    left: UnsafeCell<Left<V>>,
+}
+
+#[allow(dead_code)] // only held, until the node is freed
+enum Left<V> {
+    /// It is in the map, or in a longer table.
+    Nothing,
+    Value(Arc<V>),
+    Memory(Weak<V>),
+}
+
+#[repr(align(64))]
+struct Chain<V>(AtomicPtr<Node<V>>);
+
+/// All chains. Replaced where there are too few.
+#[repr(C, align(64))]
+struct Table<V> {
+    /// Must be first: the epoch hands it back.
+    retired: Retired,
+    /// A power of two of them.
+    chains: Box<[Chain<V>]>,
+}
+
+impl<V> Table<V> {
+    fn new(chains: usize) -> Box<Self> {
+        let chains: Vec<_> = (0..chains).map(|_| Chain(AtomicPtr::new(ptr::null_mut()))).collect();
+        Box::new(Table { retired: Retired::new(), chains: chains.into_boxed_slice() })
+    }
+
+    /// All nodes; each may be freed once the iterator has given it.
+    ///
+    /// # Safety
+    /// The caller holds the lock, or has the table alone.
+    unsafe fn nodes(&self) -> impl Iterator<Item = *mut Node<V>> {
+        self.chains.iter().flat_map(|chain| {
+            let mut at = chain.0.load(Ordering::Relaxed);
+            core::iter::from_fn(move || {
+                let node = at;
+                // SAFETY: null, or a node of the table, which stays while it is in it.
+                at = unsafe { node.as_ref() }?.next.load(Ordering::Relaxed);
+                Some(node)
+            })
+        })
+    }
+
+    /// The link that leads to the node called `name`, or to the end of its chain, and where it leads.
+    ///
+    /// # Safety
+    /// The caller holds the lock.
+    unsafe fn find(&self, hash: u32, name: &[u8]) -> (&AtomicPtr<Node<V>>, *mut Node<V>) {
+        let mut link = self.chain(hash);
+        loop {
+            let at = link.load(Ordering::Relaxed);
+            // SAFETY: under the lock the nodes of a chain stay.
+            match unsafe { at.as_ref() } {
+                Some(node) if node.hash != hash || *node.name != *name => link = &node.next,
+                _ => return (link, at),
+            }
+        }
+    }
+
+    fn chain(&self, hash: u32) -> &AtomicPtr<Node<V>> {
+        &self.chains[hash as usize & (self.chains.len() - 1)].0
+    }
+}
+
+/// See the module.
+pub struct Names<V> {
+    /// Null before the first name. Changed under the lock.
+    table: AtomicPtr<Table<V>>,
+    /// How many there are.
+    changes: SpinLock<usize>,
+}
+
+// SAFETY: values are given to whoever looks, and dropped by whoever takes them out: they are shared and sent between threads.
+unsafe impl<V: Send + Sync> Send for Names<V> {}
+// SAFETY: as above.
+unsafe impl<V: Send + Sync> Sync for Names<V> {}
+
+/// A value that stays for as long as the finder is pinned.
+pub struct Kept<'p, V>(ManuallyDrop<Arc<V>>, PhantomData<&'p ()>);
+
+impl<V> Deref for Kept<'_, V> {
+    type Target = Arc<V>;
+    fn deref(&self) -> &Arc<V> {
+        &self.0
+    }
+}
+
+/// What a name leads to.
+pub enum Found<'p, V> {
+    /// A value that stays.
+    Kept(Kept<'p, V>),
+    /// Any other one.
+    Counted(Arc<V>),
+}
+
+impl<V> Found<'_, V> {
+    /// The value, counted.
+    pub fn counted(self) -> Arc<V> {
+        match self {
+            Found::Kept(kept) => Arc::clone(&kept),
+            Found::Counted(value) => value,
+        }
+    }
+}
+
+impl<V> Deref for Found<'_, V> {
+    type Target = Arc<V>;
+    fn deref(&self) -> &Arc<V> {
+        match self {
+            Found::Kept(kept) => kept,
+            Found::Counted(value) => value,
+        }
+    }
+}
+
+/// FNV-1a, folded: names are short.
+fn hash(name: &[u8]) -> u32 {
+    let hash = name.iter().fold(0xcbf2_9ce4_8422_2325, |h: u64, &b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+    (hash ^ hash >> 32) as u32
+}
+
+impl<V: Send + Sync + 'static> Names<V> {
+    /// No names. The lock has `rank`.
+    pub fn new(rank: Rank) -> Self {
+        Names { table: AtomicPtr::new(ptr::null_mut()), changes: SpinLock::new(rank, 0) }
+    }
+
+    /// What `name` leads to.
+    pub fn get<'p>(&self, name: &[u8], pin: &'p Pinned<'_>) -> Option<Found<'p, V>> {
+        let hash = hash(name);
+        let node = self.node(name, hash, pin)?;
+        if node.stays {
+            // SAFETY: the map's reference, or the one that is left where the name was taken out: it goes after the pin.
+            let value = ManuallyDrop::new(unsafe { Arc::from_raw(node.value) });
+            return Some(Found::Kept(Kept(value, PhantomData)));
+        }
+        #[cfg(any(loom, shuttle))]
+        crate::slots::checked::about_to_count(node.value.cast_mut(), || _ = self.table.load(Ordering::Relaxed));
+        // SAFETY: the pointer of a counted value, whose memory stays while somebody is pinned who came to the node. The handle
+        // stands for no weak reference of its own, and is never dropped.
+        let value = ManuallyDrop::new(unsafe { Weak::from_raw(node.value) }).upgrade();
+        match value {
+            Some(value) => Some(Found::Counted(value)),
+            None if mutant(Mutant::NameReadOnce) => None,
+            None => self.get_locked(name, hash, pin),
+        }
+    }
+
+    /// As [`get`](Self::get), where what was found is on its way out.
+    #[cold]
+    fn get_locked<'p>(&self, name: &[u8], hash: u32, pin: &'p Pinned<'_>) -> Option<Found<'p, V>> {
+        let _locked = self.changes.lock();
+        let value = self.node(name, hash, pin)?.value;
+        // SAFETY: the map's reference stays as long as the lock is held.
+        unsafe {
+            Arc::increment_strong_count(value);
+            Some(Found::Counted(Arc::from_raw(value)))
+        }
+    }
+
+    fn node<'p>(&self, name: &[u8], hash: u32, _pin: &'p Pinned<'_>) -> Option<&'p Node<V>> {
+        // SAFETY: tables and nodes are freed when nobody is pinned who may have come to them.
+        unsafe {
+            let mut at = self.table.load(Ordering::Acquire).as_ref()?.chain(hash).load(Ordering::Acquire);
+            while let Some(node) = at.as_ref() {
+                if node.hash == hash && *node.name == *name {
+                    return Some(node);
+                }
+                at = node.next.load(Ordering::Acquire);
+            }
+        }
+        None
+    }
+
+    /// Gives `name` a value, and returns the one that it had. One that stays is used without being counted; whether it does, must
+    /// not change.
+    pub fn put(&self, name: Arc<[u8]>, value: Arc<V>, stays: bool, epoch: &Domain) -> Option<Arc<V>> {
+        let hash = hash(&name);
+        let mut count = self.changes.lock();
+        let table = self.room(*count, epoch);
+        // SAFETY: the lock is held.
+        let (link, old) = unsafe { table.find(hash, &name) };
+        // SAFETY: likewise the node stays.
+        let (next, link) = match unsafe { old.as_ref() } {
+            Some(old) => (old.next.load(Ordering::Relaxed), link),
+            None => {
+                *count += 1;
+                let chain = table.chain(hash);
+                (chain.load(Ordering::Relaxed), chain)
+            }
+        };
+        let node = Node::new(next, hash, stays, name, Arc::into_raw(value));
+        link.store(Box::into_raw(node), Ordering::Release);
+        drop(count);
+        // SAFETY: the new node has taken its place.
+        (!old.is_null()).then(|| unsafe { give_up(old, epoch) })
+    }
+
+    /// Takes `name` out.
+    pub fn take(&self, name: &[u8], epoch: &Domain) -> Option<Arc<V>> {
+        let mut count = self.changes.lock();
+        // SAFETY: tables are replaced under the lock.
+        let table = unsafe { self.table.load(Ordering::Relaxed).as_ref() }?;
+        // SAFETY: the lock is held.
+        let (link, old) = unsafe { table.find(hash(name), name) };
+        // SAFETY: likewise the node stays.
+        link.store(unsafe { old.as_ref() }?.next.load(Ordering::Relaxed), Ordering::Release);
+        *count -= 1;
+        drop(count);
+        // SAFETY: the chain leads past it.
+        Some(unsafe { give_up(old, epoch) })
+    }
+
+    /// A table with room for one name more than `count`. The caller holds the lock.
+    fn room(&self, count: usize, epoch: &Domain) -> &Table<V> {
+        let old = self.table.load(Ordering::Relaxed);
+        // SAFETY: tables are replaced under the lock.
+        let there = unsafe { old.as_ref() };
+        if let Some(table) = there.filter(|table| count < table.chains.len() * IN_CHAIN) {
+            return table;
+        }
+        let new = Table::new(there.map_or(FIRST, |table| table.chains.len() * 2));
+        // SAFETY: the lock is held, and the nodes stay.
+        for node in there.into_iter().flat_map(|table| unsafe { table.nodes() }).map(|node| unsafe { &*node }) {
+            let chain = new.chain(node.hash);
+            let next = chain.load(Ordering::Relaxed);
+            let copy = Node::new(next, node.hash, node.stays, node.name.clone(), node.value);
+            chain.store(Box::into_raw(copy), Ordering::Relaxed);
+        }
+        let new = Box::into_raw(new);
+        self.table.store(new, Ordering::Release);
+        if !old.is_null() {
+            // SAFETY: the new one has taken its place; retired once.
+            unsafe { epoch.retire(old.cast(), free_table::<V>) };
+        }
+        // SAFETY: as above.
+        unsafe { &*new }
+    }
+}
+
+impl<V> Node<V> {
+    fn new(next: *mut Self, hash: u32, stays: bool, name: Arc<[u8]>, value: *const V) -> Box<Self> {
+        let (retired, left) = (Retired::new(), UnsafeCell::new(Left::Nothing));
+        Box::new(Node { retired, next: AtomicPtr::new(next), hash, stays, name, value, left })
+    }
+}
+
+/// Gives up a node that no chain leads to any more, and returns the map's reference.
+///
+/// # Safety
+/// The caller has taken `node` out of its chain, under the lock.
+unsafe fn give_up<V: Send + Sync + 'static>(node: *mut Node<V>, epoch: &Domain) -> Arc<V> {
+    // SAFETY: it stays until the epoch frees it, which has not been told yet.
+    let there = unsafe { &*node };
+    // SAFETY: the map's reference, which goes with the node's place.
+    let value = unsafe { Arc::from_raw(there.value) };
+    let left = if there.stays { Left::Value(value.clone()) } else { Left::Memory(Arc::downgrade(&value)) };
+    // SAFETY: lookups do not read it, and nobody else takes this node out.
+    unsafe { *there.left.get() = left };
+    if mutant(Mutant::NameValueFreed) {
+        // SAFETY: as above.
+        drop_left(unsafe { there.left.get().replace(Left::Nothing) });
+    }
+    // SAFETY: new lookups do not come to it; retired once, and `free_node` sleeps for nothing.
+    unsafe { epoch.retire(node.cast(), free_node::<V>) };
+    value
+}
+
+fn drop_left<V>(left: Left<V>) {
+    #[cfg(any(loom, shuttle))]
+    if let Left::Memory(value) = &left {
+        crate::slots::checked::memory_goes(value);
+    }
+    drop(left);
+}
+
+/// # Safety
+/// `node` is a [`Node<V>`] that the epoch gives back, once.
+unsafe fn free_node<V>(node: *mut Retired) {
+    // SAFETY: by this function's contract; the header is the first field.
+    let node = unsafe { Box::from_raw(node.cast::<Node<V>>()) };
+    drop_left(node.left.into_inner());
+}
+
+/// # Safety
+/// `table` is a [`Table<V>`] that the epoch gives back, once, and whose names are in another one.
+unsafe fn free_table<V>(table: *mut Retired) {
+    // SAFETY: by this function's contract; the header is the first field.
+    let table = unsafe { Box::from_raw(table.cast::<Table<V>>()) };
+    // SAFETY: nobody else has the table any more.
+    for node in unsafe { table.nodes() } {
+        // SAFETY: nodes of a table that was replaced are its own; the next one was read before.
+        drop(unsafe { Box::from_raw(node) });
+    }
+}
+
+impl<V> Drop for Names<V> {
+    fn drop(&mut self) {
+        let table = self.table.load(Ordering::Relaxed);
+        if table.is_null() {
+            return;
+        }
+        // SAFETY: nobody else has the map any more.
+        let table = unsafe { Box::from_raw(table) };
+        // SAFETY: as above.
+        for node in unsafe { table.nodes() } {
+            // SAFETY: the map's nodes, and its references; the next node was read before.
+            unsafe {
+                let node = Box::from_raw(node);
+                drop(Arc::from_raw(node.value));
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::epoch::Slot;
+    use crate::hooks::threads::set_cpu;
+    use crate::per_cpu::PerCpu;
+    use core::ptr::NonNull;
+    use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicUsize, Ordering as Order};
+
+    fn domain(cpus: usize) -> Domain {
+        let layout = std::alloc::Layout::from_size_align(PerCpu::<Slot>::bytes(cpus), 128).unwrap();
+        // SAFETY: fresh memory of the size and alignment that `PerCpu` asks for; leaked at the test's end.
+        let slots = unsafe { PerCpu::new(NonNull::new(std::alloc::alloc(layout)).unwrap(), cpus, |_| Slot::new()) };
+        Domain::new(slots)
+    }
+
+    static ALIVE: AtomicUsize = AtomicUsize::new(0);
+    struct Value(usize);
+    impl Value {
+        fn new(n: usize) -> Arc<Self> {
+            ALIVE.fetch_add(1, Order::SeqCst);
+            Arc::new(Value(n))
+        }
+    }
+    impl Drop for Value {
+        fn drop(&mut self) {
+            self.0 = usize::MAX;
+            ALIVE.fetch_sub(1, Order::SeqCst);
+        }
+    }
+
+    fn name(n: usize) -> Arc<[u8]> {
+        Arc::from(std::format!("name {n}").as_bytes())
+    }
+
+    #[test]
+    fn names_lead_to_what_they_were_given_last_while_threads_look() {
+        const ROUNDS: usize = if cfg!(miri) { 300 } else { 30_000 };
+        let (domain, names) = (domain(3), Names::new(Rank::FILE));
+        let mut model = BTreeMap::new();
+        for n in 0..2 {
+            names.put(name(n), Value::new(n), n % 2 == 0, &domain);
+        }
+        std::thread::scope(|s| {
+            for cpu in 1..3 {
+                let (domain, names) = (&domain, &names);
+                s.spawn(move || {
+                    set_cpu(cpu);
+                    for i in 0..ROUNDS {
+                        let pin = domain.pin();
+                        // The first two are always there, whatever their values.
+                        let n = i % 2;
+                        assert_eq!(names.get(&name(n), &pin).unwrap().0 % 10, n);
+                        let other = 2 + i % 50;
+                        assert!(names.get(&name(other), &pin).is_none_or(|v| v.0 % 100 == other));
+                    }
+                });
+            }
+            set_cpu(0);
+            let mut state = 1u64;
+            for i in 0..ROUNDS {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let n = (state >> 33) as usize % 50 + 2;
+                names.put(name(i % 2), Value::new(i / 2 * 10 + i % 2), i % 2 == 0, &domain).unwrap();
+                let (before, known) = if state >> 62 == 0 {
+                    (names.take(&name(n), &domain), model.remove(&n))
+                } else {
+                    let new = i * 100 + n;
+                    (names.put(name(n), Value::new(new), n % 2 == 0, &domain), model.insert(n, new))
+                };
+                assert_eq!(before.map(|v| v.0), known);
+            }
+            let pin = domain.pin();
+            for n in 2..52 {
+                assert_eq!(names.get(&name(n), &pin).map(|v| v.0), model.get(&n).copied());
+            }
+        });
+        drop(names);
+        domain.drain();
+        assert_eq!(ALIVE.load(Order::SeqCst), 0);
+    }
+}
