@@ -112,6 +112,10 @@ pub struct Thread<M: Machine> {
     pub credentials: Owned<Credentials>,
     /// What to look at before going to user mode: set by anybody, cleared by the owner.
     pub work: AtomicU32,
+    /// It is on its way out. Set under the lock of its process's threads.
+    pub leaving: AtomicBool,
+    /// A timer of its process may be its to look at: set by whoever makes it so.
+    pub timed: AtomicBool,
     /// Blocked signals. Changed by the owner, read by senders.
     pub blocked: AtomicU64,
     /// What `sigtimedwait` waits for: it may be given to the thread although it is blocked.

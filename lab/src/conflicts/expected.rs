@@ -75,7 +75,7 @@ pub static EXPECTED: &[Expected] = &[
         4,
         "the same; a fork takes some twenty backings, of which a batch is sixteen",
     ),
-    rate(&["pid-alloc", "thread-new"], &["id-directory"], "ids.rs", 128, "the table of numbers grows by 128"),
+    rate(&["pid-alloc", "thread-new"], &["id-directory"], "ids.rs", 64, "the table of numbers grows by 64"),
     rate(
         &["zero-fill"],
         &["index-node"],

@@ -14,7 +14,9 @@ use quire_vm::Vm;
 /// A file layer lock that is taken with nothing else held.
 const TABLE: Rank = Rank::FILE;
 
-/// A table of open files, shared by the threads that CLONE_FILES says. A file is marked that closes on exec.
+/// A table of open files, shared by the threads that CLONE_FILES says. A file is marked that closes on exec. Not beside the count of
+/// who shares it, which each thread that comes or goes changes.
+#[repr(align(64))]
 pub struct Files<M: Machine> {
     slots: Slots<File<M>>,
     vm: &'static Vm<M>,

@@ -62,7 +62,7 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     let process = &thread.process;
     let tid = thread.tid();
     let mut used = usage::of_thread(linux, &linux.scheduler.current());
-    if process.threads.lock().last_leaves() {
+    if process.threads.lock().last_leaves(thread) {
         // Nobody of the process will be there to ask.
         // SAFETY: the thread itself runs this.
         used.peak_pages = unsafe { thread.space.get() }.as_ref().map_or(0, |space| space.peak_resident());

@@ -142,6 +142,8 @@ pub(crate) fn place<M: Machine>(
         seen: Owned::new(None),
         credentials: Owned::new(new.credentials),
         work: AtomicU32::new(0),
+        leaving: AtomicBool::new(false),
+        timed: AtomicBool::new(false),
         blocked: AtomicU64::new(new.blocked.0),
         awaited: AtomicU64::new(0),
         saved_mask: Owned::new(None),

@@ -81,6 +81,9 @@ pub struct Process<M: Machine> {
     pub subreaper: AtomicBool,
     /// It may not gain privileges by exec.
     pub no_new_privileges: AtomicBool,
+
+    /// From here on: what others lock for a moment who ask what it does about signals, and its own threads read.
+    _actions: Line,
     /// What it wants done about signals; shared with whom it was cloned from by CLONE_SIGHAND. Its threads own it together:
     /// exec replaces it when there is but one.
     pub(crate) actions: Owned<Arc<Actions>>,
@@ -242,6 +245,7 @@ impl<M: Machine> Process<M> {
             oom_adjust: AtomicI32::new(0),
             last_name: SpinLock::new(rank::OWNED, Name::default()),
             timers: Timers::new(),
+            _actions: Line,
             _threads: Line,
             _family: Line,
             _signals: Line,

@@ -47,8 +47,9 @@ impl<M: Machine> Threads<M> {
         self.others.remove(&tid)
     }
 
-    /// One of them, the caller, is on its way out, up to its [`leave`](Self::leave): whether all are.
-    pub fn last_leaves(&mut self) -> bool {
+    /// `thread` of them, the caller, is on its way out, up to its [`leave`](Self::leave): whether all are.
+    pub fn last_leaves(&mut self, thread: &Thread<M>) -> bool {
+        thread.leaving.store(true, Ordering::Relaxed);
         self.leaving += 1;
         self.leaving == self.len()
     }

@@ -102,6 +102,9 @@ impl<M: Machine> Timers<M> {
             guard.take()
         } else {
             self.every.store(every, Ordering::Relaxed);
+            if let Some(thread) = target.payload() {
+                thread.timed.store(true, Ordering::Relaxed);
+            }
             self.task.store(ptr::from_ref::<Task<M>>(&target).cast_mut(), Ordering::Release);
             let old = guard.replace(target);
             // SAFETY: the timer is part of a process, which neither moves nor ends before `end` has cancelled it.
@@ -122,15 +125,19 @@ impl<M: Machine> Timers<M> {
 
     /// `thread` ends: another thread of the process becomes the target.
     pub(crate) fn thread_ends(&self, linux: &'static Linux<M>, process: &Arc<Process<M>>, thread: &Thread<M>) {
-        if self.task.load(Ordering::Acquire).is_null() {
+        if !thread.timed.load(Ordering::Relaxed) || self.task.load(Ordering::Acquire).is_null() {
             return;
         }
-        let heir = {
-            let threads = process.threads.lock();
-            threads.iter().find(|t| t.payload().as_ref().is_some_and(|t| !ptr::eq(t, thread))).cloned()
-        };
+        let threads = process.threads.lock();
+        let stays = |t: &&ThreadRef<M>| t.payload().as_ref().is_some_and(|t| !t.leaving.load(Ordering::Relaxed));
+        let heir = threads.iter().find(stays).cloned();
+        if let Some(heir) = heir.as_ref().and_then(|heir| heir.payload().as_ref()) {
+            heir.timed.store(true, Ordering::Relaxed);
+        }
         let old = {
+            // An heir that begins to leave from now on comes here after this, and passes the timer on.
             let mut guard = self.target.lock();
+            drop(threads);
             let mine = guard.as_ref().is_some_and(|t| t.payload().as_ref().is_some_and(|t| ptr::eq(t, thread)));
             if !mine {
                 return;
