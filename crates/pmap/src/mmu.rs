@@ -8,7 +8,7 @@ use crate::format::Format;
 use crate::hardware::Hardware;
 use crate::kernel_tables::KernelTables;
 use crate::roots::{Fan, Own};
-use crate::shootdown::{Residency, drop_loaded};
+use crate::shootdown::{Drops, Residency};
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use quire_sync::{CpuId, PerCpu, Rank, SpinLock, preempt_off};
@@ -69,7 +69,7 @@ const TOLD_AFTER: i64 = 2;
 const TOLD_BEFORE: i64 = TOLD_AFTER / 8 + 1;
 
 impl CpuMmu {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         CpuMmu {
             space: AtomicPtr::new(ptr::null_mut()),
             loaded: AtomicU64::new(0),
@@ -346,7 +346,7 @@ impl<F: Format> Mmu<F> {
                 state.set_root(root, own, tag);
                 state.set_fresh(generation, regime);
             } else if stale || !state.is_fresh(state.slot.load(Ordering::Relaxed), generation, regime) {
-                drop_loaded(machine, state);
+                Drops::drop_loaded(machine, state);
                 state.set_fresh(generation, regime);
             }
         } else {

@@ -4,15 +4,17 @@
 
 use crate::format::{Format, index};
 use crate::kernel_tables::Rights;
+use crate::mmu::CpuMmu;
 use crate::mutant::{Mutant, mutant};
 use crate::roots::{Fan, Own, Part, Roots};
-use crate::shootdown::Residency;
+use crate::shootdown::{Drops, Residency, flush_here};
 use crate::table::{Memory, Slots, TableState};
 use crate::tree::{Dead, Tree};
 use core::marker::PhantomData;
 use quire_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence_full};
 use quire_sync::explore::{Arc, thread};
 use quire_sync::protocol;
+use quire_vm::flush::FlushSet;
 use quire_vm::machine::{Enter, Leaf};
 use quire_vm::{MemoryType, OutOfMemory, PAGE_SIZE, Pfn, Prot, VirtRange};
 
@@ -322,6 +324,125 @@ protocol! {
     who_leaves_a_space_touches_nothing_of_the_next = leave_against_destroy, None;
     #[cfg(shuttle)]
     LeaveLooksLate: "who has left a space wrote into it";
+}
+
+/// A CPU with some translations of the space that it runs, which walks the tables again whenever it likes.
+struct Target {
+    space: Residency,
+    state: CpuMmu,
+    pte: [AtomicBool; 3],
+    cached: [AtomicBool; 3],
+    /// The generation of a flush of that page whose interrupt has come; zero: none.
+    asked: [AtomicU64; 3],
+}
+
+impl Target {
+    fn new() -> Target {
+        let yes = || core::array::from_fn(|_| AtomicBool::new(true));
+        let target = Target {
+            space: Residency::new(1),
+            state: CpuMmu::new(),
+            pte: yes(),
+            cached: yes(),
+            asked: core::array::from_fn(|_| AtomicU64::new(0)),
+        };
+        target.space.arrive(0);
+        target.state.set_seen(target.space.generation());
+        target
+    }
+
+    /// The leaf of page `i` goes: the generation that the target is to be asked for.
+    fn unmap(&self, i: usize) -> u64 {
+        self.pte[i].store(false, Ordering::Release);
+        let (generation, targets) = self.space.bump(false);
+        assert!(targets.contains(0));
+        generation
+    }
+
+    fn ask(&self, i: usize, generation: u64) {
+        // Not a plain store, which loom would let the target pass over.
+        self.asked[i].swap(generation, Ordering::AcqRel);
+    }
+
+    /// The interrupts that have come, on the target.
+    fn interrupts(&self) {
+        for i in 0..self.asked.len() {
+            let generation = self.asked[i].swap(0, Ordering::AcqRel);
+            if generation != 0 {
+                let mut set = FlushSet::new();
+                set.add(VirtRange { start: i as u64 * PAGE_SIZE, end: (i as u64 + 1) * PAGE_SIZE });
+                flush_here(self, &self.state, &self.space, generation, &set);
+                assert!(!self.cached[i].load(Ordering::Relaxed), "a flush was answered and the translation is there");
+            }
+        }
+    }
+
+    fn walk_again(&self, i: usize) {
+        self.cached[i].store(self.pte[i].load(Ordering::Acquire), Ordering::Relaxed);
+    }
+}
+
+impl Drops for Target {
+    const PAGE_DROPS_UPPER: bool = true;
+
+    fn drop_page(&self, va: u64) {
+        self.walk_again((va / PAGE_SIZE) as usize);
+        self.interrupts();
+    }
+
+    fn drop_loaded(&self, _state: &CpuMmu) {
+        (0..self.pte.len()).for_each(|i| self.walk_again(i));
+    }
+}
+
+/// Contract C4: three CPUs flush a page each at the same time; the one that runs the space is interrupted also while it answers,
+/// and hears last of the flush that was first.
+fn flush_against_flush() {
+    let target = Arc::new(Target::new());
+    let first = target.unmap(0);
+    let askers = [1, 2].map(|i| {
+        let target = target.clone();
+        thread::spawn(move || target.ask(i, target.unmap(i)))
+    });
+    target.interrupts();
+    askers.into_iter().for_each(|a| a.join().unwrap());
+    target.ask(0, first);
+    target.interrupts();
+    assert!(!target.cached.iter().any(|c| c.load(Ordering::Relaxed)), "a flush is done and the translation is there");
+}
+
+protocol! {
+    flushes_that_nest_leave_no_translation = flush_against_flush, Some(3);
+    MissedCountAsSeen: "the translation is there";
+    NewestAfterFlush: "the translation is there";
+}
+
+/// Contract C4: a table page goes while a CPU stops running the space but keeps it loaded, and runs it again.
+fn idle_against_structure_flush(again: bool) {
+    let space = Arc::new(Residency::new(1));
+    let (seen, _) = space.arrive(0);
+    let s = space.clone();
+    let cpu = thread::spawn(move || {
+        s.idle(0);
+        if !again {
+            return false;
+        }
+        let (newest, _) = s.arrive(0);
+        s.arrived(0);
+        newest != seen
+    });
+    let (_, targets) = space.bump(true);
+    let asked = targets.contains(0);
+    let catches_up = cpu.join().unwrap();
+    assert!(asked || catches_up, "a CPU keeps a table page that is freed");
+}
+
+protocol! {
+    a_cpu_that_goes_idle_is_asked_for_its_tables = || idle_against_structure_flush(false), None;
+    LazyAfterRunning: "a table page that is freed";
+}
+protocol! {
+    a_cpu_that_was_idle_is_asked_for_its_tables_or_catches_up = || idle_against_structure_flush(true), None;
 }
 
 /// Contract C9: one CPU copies an entry of the root and uses what is below; another takes a leaf below away and flushes that

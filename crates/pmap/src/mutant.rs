@@ -9,6 +9,12 @@ quire_sync::mutants! {
         BumpNoFence,
         /// A CPU that leaves a space looks at it again when nobody has to ask the CPU any more.
         LeaveLooksLate,
+        /// A CPU that has missed a flush counts it as seen with the next.
+        MissedCountAsSeen,
+        /// A CPU that drops everything reads afterwards which flushes that was for.
+        NewestAfterFlush,
+        /// A CPU that goes idle stops running the space before it says that it still has it loaded.
+        LazyAfterRunning,
         /// A walker uses a table page that was marked dead before it got the lock.
         TableNoDeadCheck,
         /// A table page is linked below a dead parent.

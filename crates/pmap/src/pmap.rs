@@ -3,7 +3,7 @@
 use crate::format::{FANOUT, Format, base, index, span};
 use crate::hardware::Hardware;
 use crate::roots::{Fan, Own, Part, Roots, USER_HALF};
-use crate::shootdown::{Request, Residency, drop_loaded};
+use crate::shootdown::{Drops, Request, Residency};
 use crate::table::{Memory, Slots, TableState, View};
 use crate::tree::{Dead, Locked, Tree};
 use core::marker::PhantomData;
@@ -263,7 +263,7 @@ impl<F: Format> Tables<F> {
             let word = frames.slots(self.root)[i].load(Ordering::Acquire);
             frames.slots(own.root())[i].store(word, Ordering::Release);
             if F::CACHES_ABSENT {
-                drop_loaded(machine, state);
+                Drops::drop_loaded(machine, state);
             }
         });
     }

@@ -117,6 +117,9 @@ impl Residency {
 
     /// This CPU keeps the space loaded but runs nothing of it.
     pub(crate) fn idle(&self, cpu: CpuId) {
+        if mutant(Mutant::LazyAfterRunning) {
+            self.running.remove(cpu);
+        }
         self.lazy.insert(cpu);
         self.running.remove(cpu);
     }
@@ -267,7 +270,8 @@ impl<'a, F: Format> Request<'a, F> {
             }
             Kind::Kernel { ranges } => {
                 for range in *ranges {
-                    (range.start..range.end).step_by(PAGE_SIZE as usize).for_each(|va| machine.drop_page(va));
+                    let pages = (range.start..range.end).step_by(PAGE_SIZE as usize);
+                    pages.for_each(|va| Hardware::drop_page(machine, va));
                 }
             }
             Kind::Everything => machine.drop_all(),
@@ -275,43 +279,67 @@ impl<'a, F: Format> Request<'a, F> {
     }
 }
 
+/// What a flush drops on the CPU that it runs on.
+pub(crate) trait Drops {
+    /// See [`Format::PAGE_DROPS_UPPER`].
+    const PAGE_DROPS_UPPER: bool;
+
+    /// The translation of one page, in the loaded space.
+    fn drop_page(&self, va: u64);
+
+    /// All that is cached for what is loaded; global translations stay.
+    fn drop_loaded(&self, state: &CpuMmu);
+}
+
+impl<M: Hardware> Drops for M {
+    const PAGE_DROPS_UPPER: bool = M::Format::PAGE_DROPS_UPPER;
+
+    fn drop_page(&self, va: u64) {
+        Hardware::drop_page(self, va);
+    }
+
+    fn drop_loaded(&self, state: &CpuMmu) {
+        // Masked: without tags the root is loaded again, and it must not be one that a handler has left meanwhile, to be freed.
+        self.masked(|| {
+            let (root, tag) = state.root();
+            Hardware::drop_loaded(self, root, tag);
+        });
+    }
+}
+
 /// The space is loaded here: drops what `set` names, or everything where an earlier flush was missed.
 ///
 /// A handler may serve another request in the middle of this; what this CPU has seen may then be written down too low,
 /// which costs one flush too many and never one too few.
-fn flush_here<M: Hardware>(machine: &M, state: &CpuMmu, space: &Residency, generation: u64, set: &FlushSet) {
+pub(crate) fn flush_here(machine: &impl Drops, state: &CpuMmu, space: &Residency, generation: u64, set: &FlushSet) {
     let seen = state.seen();
     if seen >= generation {
         return;
     }
     if let Some(ranges) = set.ranges()
         // Only where nothing was missed in between does dropping single pages bring this CPU up to date.
-        && seen + 1 == generation
+        && (seen + 1 == generation || mutant(Mutant::MissedCountAsSeen))
     {
         drop_ranges(machine, state, ranges, set.structure());
         state.set_seen(generation);
     } else {
         // Read before the flush: whatever was cleared up to that generation is gone after it.
-        let newest = space.generation();
-        drop_loaded(machine, state);
+        let mut newest = space.generation();
+        machine.drop_loaded(state);
+        if mutant(Mutant::NewestAfterFlush) {
+            newest = space.generation();
+        }
         state.set_seen(newest);
     }
 }
 
 /// As [`flush_here`], for what lies below one entry of the root.
-fn flush_entry_here<M: Hardware>(
-    machine: &M,
-    state: &CpuMmu,
-    i: usize,
-    reach: &Reach,
-    generation: u64,
-    set: &FlushSet,
-) {
+fn flush_entry_here(machine: &impl Drops, state: &CpuMmu, i: usize, reach: &Reach, generation: u64, set: &FlushSet) {
     let Some(own) = state.own() else {
         // On the space's root a CPU keeps no account of single entries: it is asked for each flush while it runs the space.
         match set.ranges() {
             Some(ranges) => drop_ranges(machine, state, ranges, set.structure()),
-            None => drop_loaded(machine, state),
+            None => machine.drop_loaded(state),
         }
         return;
     };
@@ -326,31 +354,22 @@ fn flush_entry_here<M: Hardware>(
         own.set_seen(i, generation);
     } else {
         let newest = reach.generation();
-        drop_loaded(machine, state);
+        machine.drop_loaded(state);
         own.set_seen(i, newest);
     }
 }
 
 /// Drops what this CPU has cached of `ranges`, and of upper levels where `upper` says so.
-fn drop_ranges<M: Hardware>(machine: &M, state: &CpuMmu, ranges: &[VirtRange], mut upper: bool) {
+fn drop_ranges<M: Drops>(machine: &M, state: &CpuMmu, ranges: &[VirtRange], mut upper: bool) {
     for range in ranges {
         for va in (range.start..range.end).step_by(PAGE_SIZE as usize) {
             machine.drop_page(va);
-            upper &= !M::Format::PAGE_DROPS_UPPER;
+            upper &= !M::PAGE_DROPS_UPPER;
         }
     }
-    if upper && M::Format::PAGE_DROPS_UPPER {
+    if upper && M::PAGE_DROPS_UPPER {
         machine.drop_page(0);
     } else if upper {
-        drop_loaded(machine, state);
+        machine.drop_loaded(state);
     }
-}
-
-/// Drops all that this CPU has cached for what it has loaded; global translations stay.
-pub(crate) fn drop_loaded<M: Hardware>(machine: &M, state: &CpuMmu) {
-    // Masked: without tags the root is loaded again, and it must not be one that a handler has left meanwhile, to be freed.
-    machine.masked(|| {
-        let (root, tag) = state.root();
-        machine.drop_loaded(root, tag);
-    });
 }
