@@ -91,6 +91,20 @@ pub enum Mutant {
     CountsReferences,
     /// Scaling: every frame that is freed goes to the list that all CPUs share.
     FreesToDepot,
+    /// A node is taken out of an index without its slots being closed first.
+    PruneUnsealed,
+    /// The bit of a node that was taken out is cleared when another may stand there.
+    BitAfterUnlink,
+    /// Who waits for a page that is busy does not say so.
+    WaitUnannounced,
+    /// Who lets go of a busy page takes away that somebody waits, in a step before.
+    WaitersForgotten,
+    /// A page is made busy whichever identity it has.
+    BusyAnyIdentity,
+    /// Whether an address is still its arena's is not looked at again under the arena's lock.
+    ArenaBeforeLock,
+    /// Whether a CPU still has its arena is not looked at again under the arena's lock.
+    OwnArenaBeforeLock,
 }
 
 #[cfg(any(loom, shuttle, test))]

@@ -9,6 +9,7 @@
 //!   the frame's `kind` says which.
 //! - `words` belong to the frame's user by kind: the descriptor of a page-table page, a slab's free list.
 
+use crate::mutant::{Mutant, mutant};
 use crate::types::Pfn;
 use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence_after_rmw};
@@ -205,7 +206,8 @@ impl Page {
     pub fn try_busy(&self, generation: u64) -> bool {
         let mut s = self.state.load(Ordering::Acquire);
         loop {
-            if s & State::BUSY != 0 || s >> State::GENERATION_SHIFT != generation {
+            let other = s >> State::GENERATION_SHIFT != generation && !mutant(Mutant::BusyAnyIdentity);
+            if s & State::BUSY != 0 || other {
                 return false;
             }
             match self.state.compare_exchange_weak(s, s | State::BUSY, Ordering::AcqRel, Ordering::Acquire) {
@@ -219,6 +221,11 @@ impl Page {
     #[inline]
     #[must_use = "waiters must be woken"]
     pub fn unbusy(&self) -> bool {
+        if mutant(Mutant::WaitersForgotten) {
+            let waiters = self.state().waiters();
+            self.state.fetch_and(!(State::BUSY | State::WAITERS), Ordering::AcqRel);
+            return waiters;
+        }
         let old = self.state.fetch_and(!(State::BUSY | State::WAITERS), Ordering::AcqRel);
         debug_assert!(old & State::BUSY != 0, "a page is unbusied that is not busy");
         old & State::WAITERS != 0
@@ -226,6 +233,9 @@ impl Page {
 
     /// Marks that somebody is about to sleep for this page; returns whether it is still busy.
     pub fn announce_waiter(&self) -> bool {
+        if mutant(Mutant::WaitUnannounced) {
+            return self.state().busy();
+        }
         let mut s = self.state.load(Ordering::Acquire);
         loop {
             if s & State::BUSY == 0 {

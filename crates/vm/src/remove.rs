@@ -98,7 +98,7 @@ impl<M: Machine> Vm<M> {
 }
 
 /// Turns of a spin before a wait sleeps.
-const SPINS: u32 = 64;
+const SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 64 };
 
 /// What a remover has to look at: pages wherever they are, and the marks that go with them.
 const EVERYTHING: What = What::BOTH.union(What::MARKS);

@@ -1,6 +1,7 @@
 //! Taking nodes out: empty ones while others go on, all of them when the object is gone.
 
 use super::{EMPTY, Index, KEYS, NODE, Node, Nodes, Place, RESERVED, SEALED, SLOTS, covers, height, node};
+use crate::mutant::{Mutant, mutant};
 use core::ops::Range;
 use core::ptr::NonNull;
 use quire_sync::atomic::Ordering;
@@ -21,7 +22,7 @@ impl<N: Nodes> Index<N> {
     /// Takes out `n`, which was found over `key`, and what becomes empty above it.
     fn prune_node(&self, key: u64, n: &Node<N>, pin: &Pinned<'_>) {
         let mut n = n;
-        while n.present.load(Ordering::Acquire) == 0 && seal(n) {
+        while n.present.load(Ordering::Acquire) == 0 && (mutant(Mutant::PruneUnsealed) || seal(n)) {
             // Sealed by us: nobody fills it, and nobody else takes it out.
             let parent = self.unlink(key, n, pin);
             // SAFETY: unlinked just now, by the only one who could.
@@ -57,9 +58,12 @@ impl<N: Nodes> Index<N> {
                 word = slot.load(Ordering::Acquire);
                 if word == target {
                     // Only the sealer changes this slot, so the exchange cannot fail.
-                    slot.store(RESERVED, Ordering::Release);
+                    let early = mutant(Mutant::BitAfterUnlink);
+                    slot.store(if early { EMPTY } else { RESERVED }, Ordering::Release);
                     p.present.fetch_and(!bit, Ordering::AcqRel);
-                    slot.store(EMPTY, Ordering::Release);
+                    if !early {
+                        slot.store(EMPTY, Ordering::Release);
+                    }
                     return Some(p);
                 }
             }

@@ -318,5 +318,38 @@ mod models {
 
     protocol! {
         a_node_is_not_taken_out_under_a_page = fill_against_prune, Some(2);
+        PruneUnsealed;
+        BitAfterUnlink;
+    }
+
+    /// A walk, and one that goes on by its key, while a node before what they look for is taken out and made again.
+    fn walk_against_prune() {
+        let nodes = NODES();
+        let index = Arc::new(Index::<Boxes>::new());
+        let value = Slot::Page(Pfn(1));
+        pinned(nodes, 0, |pin| {
+            [0, 3].iter().for_each(|k| index.fill(*k, value, nodes, pin).unwrap());
+            assert!(index.clear(0, value, pin));
+        });
+        let other = index.clone();
+        let t = thread::spawn(move || {
+            pinned(nodes, 1, |pin| {
+                other.prune(0..2, pin);
+                other.fill(1, value, nodes, pin).unwrap();
+            })
+        });
+        let first = pinned(nodes, 0, |pin| index.first(0, 4, pin)).expect("what stays is missed");
+        let next = pinned(nodes, 0, |pin| index.first(first.0 + 1, 4, pin));
+        match first.0 {
+            1 => assert_eq!(next, Some((3, value)), "what stays is missed"),
+            k => assert_eq!((k, next), (3, None)),
+        }
+        t.join().unwrap();
+        let all = pinned(nodes, 0, |pin| (index.first(0, 4, pin), index.first(2, 4, pin), index.count(0..4, pin)));
+        assert_eq!(all, (Some((1, value)), Some((3, value)), 2));
+    }
+
+    protocol! {
+        a_walk_meets_what_stays_while_nodes_come_and_go = walk_against_prune, Some(2);
     }
 }

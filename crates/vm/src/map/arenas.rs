@@ -267,7 +267,7 @@ impl<M: Machine> Space<M> {
         loop {
             let arena = self.arenas.of(va);
             let writer = arena.write(self);
-            if ptr::eq(self.arenas.of(va), arena) {
+            if ptr::eq(self.arenas.of(va), arena) || mutant(Mutant::ArenaBeforeLock) {
                 let end = self.arenas.end_of(arena, va);
                 return (writer, end);
             }
@@ -302,7 +302,7 @@ impl<M: Machine> Space<M> {
         let own = || arenas.fan().and_then(|f| f.open_at(n));
         if let Some(arena) = own() {
             let writer = arena.write(self);
-            if own().is_some() {
+            if own().is_some() || mutant(Mutant::OwnArenaBeforeLock) {
                 // Again where the page tables were dropped meanwhile. Who closes the stretch waits for this lock before the fan-in.
                 self.pmap().fan_out(self.vm());
                 return writer;

@@ -56,3 +56,44 @@ fn clip_against_use() {
 protocol! {
     what_stays_of_a_mapping_that_is_clipped_is_there_all_the_time = clip_against_use, Some(1);
 }
+
+/// C9: a CPU gets an arena of its own while another maps where that is.
+fn open_against_map() {
+    beside(
+        World::private(1),
+        |w| w.space.open_arena(1),
+        |w| w.space.map(&MapRequest::private(Placement::Fixed(page(2)), PAGE_SIZE)).unwrap(),
+        |w, _, _| {
+            store(&w.space, 2, 5);
+            assert_eq!(load(&w.space, 2), Some(5), "a mapping is in an arena that does not have its address");
+            assert_eq!(load(&w.space, 0), Some(0));
+            w.space.unmap(VirtRange { start: page(2), end: page(3) }).unwrap();
+            assert_eq!(load(&w.space, 2), None, "what was unmapped is there");
+        },
+    );
+}
+
+protocol! {
+    what_is_mapped_while_arenas_fan_out_is_found = open_against_map, Some(2);
+    ArenaBeforeLock;
+}
+
+/// C9: a CPU maps into its own arena while all are joined.
+fn map_against_join() {
+    let w = World::private(1);
+    w.space.open_arena(1);
+    beside(
+        w,
+        |w| w.space.map(&MapRequest::private(Placement::Any { hint: 0 }, PAGE_SIZE)).unwrap(),
+        |w| w.space.join_arenas().unwrap(),
+        |w, at, _| {
+            let pin = w.boot.vm.epoch().pin();
+            assert!(w.space.lookup(at, &pin).is_some(), "a mapping is in an arena that is closed");
+        },
+    );
+}
+
+protocol! {
+    what_a_cpu_maps_while_its_arena_closes_is_found = map_against_join, Some(2);
+    OwnArenaBeforeLock: "an arena that is closed";
+}

@@ -1,0 +1,63 @@
+//! Busy pages: who waits for one, and who finds one that has become another (Contract C1).
+
+use super::*;
+use crate::page::Page;
+use crate::sleep::MaySleep;
+
+/// The page that the file has, and its generation.
+fn first_page(w: &World) -> &'static Page {
+    w.boot.vm.page(w.frame().expect("it is there"))
+}
+
+/// A CPU has a page busy for a while, another waits for it.
+fn wait_against_unbusy() {
+    let w = World::new();
+    let page = first_page(&w);
+    assert!(page.try_busy(page.state().generation()));
+    beside(
+        w,
+        |w| w.boot.vm.unbusy(first_page(w)),
+        |w| {
+            w.boot.vm.wait_unbusy(page, &mut MaySleep::here());
+            assert!(!page.state().busy(), "nobody waits for a page that is not busy");
+        },
+        |_, _, _| (),
+    );
+}
+
+protocol! {
+    who_waits_for_a_busy_page_is_woken = wait_against_unbusy, Some(3);
+    WaitUnannounced;
+    WaitersForgotten;
+}
+
+/// Two take the file's page away, and one of them gives its frame to another file at once.
+fn discard_against_another_identity() {
+    beside(
+        World::new(),
+        |w| {
+            w.file.discard(0..1);
+            let other = ObjectRef::anonymous(w.boot.vm, 1).unwrap();
+            let fill = &mut |b: &mut [u8]| -> Result<_, ()> {
+                b.fill(9);
+                Ok(b.len())
+            };
+            other.write(0, 1, fill).unwrap();
+            other
+        },
+        |w| w.file.discard(0..1),
+        |w, other, _| {
+            assert!(w.frame().is_none());
+            let pin = w.boot.vm.epoch().pin();
+            let Slot::Page(pfn) = other.index().get(0, &pin) else { panic!("another file's page is taken away") };
+            let state = w.boot.vm.page(pfn).state();
+            assert!(!state.busy() && state.valid(), "another file's page is taken away");
+        },
+    );
+}
+
+protocol! {
+    a_page_that_has_become_anothers_is_let_be = discard_against_another_identity, Some(3);
+    #[cfg(loom)]
+    BusyAnyIdentity;
+}
