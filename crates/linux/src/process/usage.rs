@@ -125,18 +125,19 @@ impl<M: Machine> Process<M> {
     }
 }
 
-/// The most resident pages that the caller's process had at a time.
-fn peak<M: Machine>(ctx: &Ctx<'_, M>) -> Result<u64, Errno> {
-    let before = ctx.process().accounts.lock().ended_threads.peak_pages;
-    Ok(before.max(ctx.space()?.peak_resident()))
-}
-
 /// `getrusage`
 pub fn sys_getrusage<M: Machine>(ctx: &mut Ctx<'_, M>, who: i32, to: u64) -> Result<usize, Errno> {
     let usage = match who {
-        0 => Usage { peak_pages: peak(ctx)?, ..ctx.process().usage() },
+        0 => {
+            let mut sum = ctx.process().usage();
+            sum.peak_pages = sum.peak_pages.max(ctx.space()?.peak_resident());
+            sum
+        }
         -1 => ctx.process().accounts.lock().children,
-        1 => Usage { peak_pages: peak(ctx)?, ..of_thread(ctx.linux, &ctx.linux.scheduler.current()) },
+        1 => {
+            let peak_pages = ctx.space()?.peak_resident();
+            Usage { peak_pages, ..of_thread(ctx.linux, &ctx.linux.scheduler.current()) }
+        }
         _ => return Err(Errno::EINVAL),
     };
     ctx.write(to, &RawUsage::from(&usage))?;
