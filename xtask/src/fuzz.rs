@@ -34,7 +34,13 @@ pub const TARGETS: &[Target] = &[
     Target { name: "index", about: "the page index and its cursors against a sorted map", runs: 20_000 },
     Target { name: "map", about: "operations on address spaces and forks against a page-by-page model", runs: 1_500 },
     Target { name: "script", about: "`#!` lines", runs: 200_000 },
+    Target { name: "sigframe", about: "signal frames that a program has rewritten", runs: 200_000 },
     Target { name: "tables", about: "page tables and the hardware's walk of them against a sorted map", runs: 10_000 },
+    Target {
+        name: "user",
+        about: "what system calls take from a program's memory and put there, byte by byte",
+        runs: 20_000,
+    },
 ];
 
 const HOST: &str = "x86_64-unknown-linux-gnu";

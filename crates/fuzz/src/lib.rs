@@ -12,8 +12,11 @@ mod frames;
 mod index;
 mod input;
 mod map;
+mod memory;
 mod script;
+mod sigframe;
 mod tables;
+mod user;
 
 pub use input::Input;
 
@@ -33,7 +36,9 @@ pub const TARGETS: &[Target] = &[
     Target { name: "index", run: index::run },
     Target { name: "map", run: map::run },
     Target { name: "script", run: script::run },
+    Target { name: "sigframe", run: sigframe::run },
     Target { name: "tables", run: tables::run },
+    Target { name: "user", run: user::run },
 ];
 
 /// The target of that name.

@@ -86,7 +86,7 @@ fn my_context() -> *mut Context {
 }
 
 // SAFETY: user memory is reached only through `user`, which refuses addresses outside user space and turns faults into errors.
-unsafe impl quire_linux::Machine for Machine {
+unsafe impl quire_linux::UserAccess for Machine {
     #[inline(always)]
     unsafe fn copy_from_user(&self, to: *mut u8, from: u64, len: usize) -> Result<(), BadAddress> {
         // SAFETY: by the trait's contract.
@@ -115,7 +115,9 @@ unsafe impl quire_linux::Machine for Machine {
     fn compare_exchange_user_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, BadAddress> {
         user::compare_exchange_u32(at, old, new).map_err(|()| bad(4))
     }
+}
 
+impl quire_linux::Machine for Machine {
     fn new_context(&self, regs: &UserRegs, fs_base: u64, gs_base: u64, fpu: Fpu) -> Result<Context, OutOfMemory> {
         let area = match fpu {
             Fpu::Fresh => fpu::Area::fresh()?,

@@ -35,15 +35,12 @@ pub enum End {
     PowerOff,
 }
 
-/// The kernel beneath the Linux layer.
-///
-/// A `quire_task` thread's payload is `Some` for Linux threads, `None` for the kernel's own (each CPU's idle thread).
+/// User memory of the space that is active on this CPU.
 ///
 /// # Safety
-/// The user memory methods must touch nothing but the given user range (in the space that is active on this CPU) and the given
-/// kernel range, whatever the user address says; an address outside user space, or one that faults beyond repair, ends in
-/// [`BadAddress`], never in a panic.
-pub unsafe trait Machine: quire_vm::Machine + quire_task::Machine<Payload = Option<Thread<Self>>> {
+/// The methods must touch nothing but the given user range and the given kernel range, whatever the user address says; an address
+/// outside user space, or one that faults beyond repair, ends in [`BadAddress`], never in a panic.
+pub unsafe trait UserAccess {
     /// Copies `len` bytes from user address `from`. May sleep: the access may fault.
     ///
     /// # Safety
@@ -69,13 +66,18 @@ pub unsafe trait Machine: quire_vm::Machine + quire_task::Machine<Payload = Opti
     /// Loads the aligned word at user address `at`, atomically. May sleep.
     fn load_user_u32(&self, at: u64) -> Result<u32, BadAddress>;
 
-    /// As [`load_user_u32`](Machine::load_user_u32), but never sleeps: a page that is not there is an error at once. Called
+    /// As [`load_user_u32`](UserAccess::load_user_u32), but never sleeps: a page that is not there is an error at once. Called
     /// with a spin lock held (a futex compares its word under its bucket's lock).
     fn peek_user_u32(&self, at: u64) -> Result<u32, BadAddress>;
 
     /// Stores `new` at the aligned user address `at` if `old` is there, atomically. Returns what was there. May sleep.
     fn compare_exchange_user_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, BadAddress>;
+}
 
+/// The kernel beneath the Linux layer.
+///
+/// A `quire_task` thread's payload is `Some` for Linux threads, `None` for the kernel's own (each CPU's idle thread).
+pub trait Machine: UserAccess + quire_vm::Machine + quire_task::Machine<Payload = Option<Thread<Self>>> {
     /// A context that, when first switched to, calls [`Linux::first_return`](crate::Linux::first_return) with `regs` on
     /// its own kernel stack and goes to user mode with what that leaves. `fs_base` and `gs_base` are the new thread's.
     fn new_context(

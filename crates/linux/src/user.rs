@@ -1,6 +1,6 @@
 //! User memory, checked and typed: every pointer that a program passes goes through here.
 
-use crate::machine::{BadAddress, Machine};
+use crate::machine::{BadAddress, Machine, UserAccess};
 use crate::{Ctx, Errno};
 use alloc::vec::Vec;
 use core::mem::{MaybeUninit, size_of};
@@ -40,9 +40,9 @@ fn check(at: u64, len: usize) -> Result<(), BadAddress> {
 }
 
 /// User memory of the calling thread's address space.
-pub struct UserMemory<'a, M: Machine>(pub &'a M);
+pub struct UserMemory<'a, A: UserAccess>(pub &'a A);
 
-impl<M: Machine> UserMemory<'_, M> {
+impl<A: UserAccess> UserMemory<'_, A> {
     /// Fills `to` from user address `from`.
     pub fn read_bytes(&self, from: u64, to: &mut [u8]) -> Result<(), BadAddress> {
         check(from, to.len())?;

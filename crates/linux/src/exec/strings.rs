@@ -1,7 +1,7 @@
 //! Arguments and environment: collected from the old program's memory, laid out on the new one's stack.
 
 use crate::errno::Errno;
-use crate::machine::Machine;
+use crate::machine::UserAccess;
 use crate::user::UserMemory;
 use alloc::vec::Vec;
 
@@ -83,7 +83,7 @@ impl Strings {
     }
 
     /// Adds the strings that a null-terminated array of pointers at user address `array` names; none where it is null.
-    pub fn collect<M: Machine>(&mut self, memory: &UserMemory<'_, M>, array: u64) -> Result<(), Errno> {
+    pub fn collect<A: UserAccess>(&mut self, memory: &UserMemory<'_, A>, array: u64) -> Result<(), Errno> {
         if array == 0 {
             return Ok(());
         }
@@ -99,7 +99,7 @@ impl Strings {
         }
     }
 
-    fn collect_one<M: Machine>(&mut self, memory: &UserMemory<'_, M>, from: u64) -> Result<(), Errno> {
+    fn collect_one<A: UserAccess>(&mut self, memory: &UserMemory<'_, A>, from: u64) -> Result<(), Errno> {
         const STEP: usize = 256;
         let start = self.bytes.len();
         loop {

@@ -5,7 +5,7 @@ use super::action::{Action, flag};
 use super::info::{SIGINFO_LEN, SigInfo};
 use super::set::SigSet;
 use crate::errno::Errno;
-use crate::machine::Machine;
+use crate::machine::{Machine, UserAccess};
 use crate::regs::UserRegs;
 use crate::thread::{AltStack, Thread, work};
 use crate::user::{Plain, UserMemory};
@@ -48,6 +48,39 @@ struct Context {
     fault_address: u64,
     float: u64,
     reserved: [u64; 8],
+}
+
+impl Context {
+    /// The registers that a program may have of what it wrote there.
+    fn registers(&self) -> Result<UserRegs, Errno> {
+        if self.rip >> 47 != 0 {
+            // Not an address of user space: the CPU would fault in the kernel on its way there.
+            return Err(Errno::EFAULT);
+        }
+        Ok(UserRegs {
+            r15: self.r15,
+            r14: self.r14,
+            r13: self.r13,
+            r12: self.r12,
+            rbp: self.rbp,
+            rbx: self.rbx,
+            r11: self.r11,
+            r10: self.r10,
+            r9: self.r9,
+            r8: self.r8,
+            rax: self.rax,
+            rcx: self.rcx,
+            rdx: self.rdx,
+            rsi: self.rsi,
+            rdi: self.rdi,
+            orig_rax: UserRegs::NOT_A_SYSCALL,
+            rip: self.rip,
+            cs: UserRegs::USER_CS,
+            rflags: (self.rflags & UserRegs::USER_FLAGS) | UserRegs::FIXED_FLAGS,
+            rsp: self.rsp,
+            ss: UserRegs::USER_SS,
+        })
+    }
 }
 
 /// `stack_t`.
@@ -145,16 +178,21 @@ impl Drop for FloatArea {
     }
 }
 
+/// Bytes of a frame, without the floating-point state.
+pub const FRAME_LEN: usize = size_of::<Frame>();
+
 /// Where the parts of a frame go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Placement {
-    float: u64,
-    frame: u64,
+pub struct Placement {
+    /// The floating-point state.
+    pub float: u64,
+    /// The frame: the handler's stack pointer.
+    pub frame: u64,
 }
 
 /// Places a frame below `top` (with red zone, if `top` is the interrupted stack): the floating-point state aligned to 64,
-/// the frame such that the handler starts with the stack pointer that a call leaves (8 modulo 16).
-fn place(top: u64, float_len: usize) -> Option<Placement> {
+/// the frame such that the handler starts with the stack pointer that a call leaves (8 modulo 16). `None`: there is no room.
+pub fn place(top: u64, float_len: usize) -> Option<Placement> {
     let float = top.checked_sub((float_len + MAGIC_2_LEN) as u64)? & !63;
     let frame = (float.checked_sub(size_of::<Frame>() as u64)? & !15).checked_sub(8)?;
     Some(Placement { float, frame })
@@ -288,8 +326,8 @@ fn describe_float(float: &mut [u8], features: u64) {
 }
 
 /// Makes a state that a program supplied safe to load: only components that exist, the standard format, reserved bytes
-/// zero, no MXCSR bit that faults. `extended` is false for one that has the legacy area only.
-fn check_float(float: &mut [u8], extended: bool, features: u64, mxcsr_mask: u32) -> Result<(), Errno> {
+/// zero, no MXCSR bit that faults. `extended` is false for one that has the legacy area only. The state has its header, at least.
+pub fn check_float(float: &mut [u8], extended: bool, features: u64, mxcsr_mask: u32) -> Result<(), Errno> {
     /// x87 and SSE.
     const LEGACY_FEATURES: u64 = 3;
     if extended {
@@ -342,43 +380,35 @@ pub fn sys_rt_sigreturn<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno
     Ok(0)
 }
 
+/// What a frame says that a program goes back to.
+#[derive(Clone, Copy, Debug)]
+pub struct Saved {
+    /// Registers that a program may have, whatever stands in the frame.
+    pub regs: UserRegs,
+    /// Blocked signals, as they stand there.
+    pub mask: SigSet,
+    /// Address of the floating-point state; 0: none.
+    pub float: u64,
+    /// The alternate stack, as it stands there.
+    pub stack: RawStack,
+}
+
+/// Reads the frame at user address `at`. A program may have written there what it likes.
+pub fn load<A: UserAccess>(memory: &UserMemory<'_, A>, at: u64) -> Result<Saved, Errno> {
+    let frame: Frame = memory.read(at)?;
+    let user = &frame.user;
+    Ok(Saved { regs: user.context.registers()?, mask: user.mask, float: user.context.float, stack: user.stack })
+}
+
 fn restore<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<(), Errno> {
     // The handler's return popped the first word.
     let at = ctx.regs.rsp.wrapping_sub(8);
-    let frame: Frame = ctx.read(at)?;
-    let c = &frame.user.context;
-    if c.rip >> 47 != 0 {
-        // Not an address of user space: the CPU would fault in the kernel on its way there.
-        return Err(Errno::EFAULT);
-    }
-    ctx.thread.set_blocked(frame.user.mask);
-    restore_float(ctx.linux, c.float)?;
-    *ctx.regs = UserRegs {
-        r15: c.r15,
-        r14: c.r14,
-        r13: c.r13,
-        r12: c.r12,
-        rbp: c.rbp,
-        rbx: c.rbx,
-        r11: c.r11,
-        r10: c.r10,
-        r9: c.r9,
-        r8: c.r8,
-        rax: c.rax,
-        rcx: c.rcx,
-        rdx: c.rdx,
-        rsi: c.rsi,
-        rdi: c.rdi,
-        orig_rax: UserRegs::NOT_A_SYSCALL,
-        rip: c.rip,
-        cs: UserRegs::USER_CS,
-        rflags: (c.rflags & UserRegs::USER_FLAGS) | UserRegs::FIXED_FLAGS,
-        rsp: c.rsp,
-        ss: UserRegs::USER_SS,
-    };
+    let saved = load(&ctx.user(), at)?;
+    ctx.thread.set_blocked(saved.mask);
+    restore_float(ctx.linux, saved.float)?;
+    *ctx.regs = saved.regs;
     // As Linux: a stack that cannot be set is no reason to fail.
-    let stack = frame.user.stack;
-    let _kept = super::calls::set_alt_stack(ctx, &stack);
+    let _kept = super::calls::set_alt_stack(ctx, &saved.stack);
     Ok(())
 }
 
