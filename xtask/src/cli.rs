@@ -140,6 +140,10 @@ pub struct Test {
     #[arg(long)]
     pub model: bool,
 
+    /// Only ThreadSanitizer and AddressSanitizer on the random tests, for long
+    #[arg(long, conflicts_with = "model")]
+    pub sanitize: bool,
+
     /// Run the guest tests on Debian's Linux instead: a check of the tests themselves
     #[arg(long, hide = true)]
     pub linux: bool,

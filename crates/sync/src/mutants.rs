@@ -39,8 +39,30 @@ macro_rules! mutants {
         #[cfg(all(test, any(loom, shuttle)))]
         pub use switch::set_mutant;
 
+        // Under a sanitizer's instrumentation: for all threads.
+        #[cfg(all(sanitized, not(any(loom, shuttle))))]
+        mod switch {
+            use super::Mutant;
+            use core::sync::atomic::{AtomicUsize, Ordering};
+
+            static ON: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+            /// Whether the step that `m` names is to be left out.
+            pub fn mutant(m: Mutant) -> bool {
+                ON.load(Ordering::Relaxed) == m as usize
+            }
+            /// Leaves out `m` (or nothing) from now on.
+            #[allow(dead_code)]
+            pub fn set_mutant(m: Option<Mutant>) {
+                ON.store(m.map_or(usize::MAX, |m| m as usize), Ordering::Relaxed);
+            }
+        }
+        #[cfg(all(sanitized, not(any(loom, shuttle))))]
+        #[allow(unused_imports)]
+        pub use switch::{mutant, set_mutant};
+
         /// Whether the step that `m` names is to be left out: never, outside models.
-        #[cfg(not(any(loom, shuttle)))]
+        #[cfg(not(any(loom, shuttle, sanitized)))]
         #[inline(always)]
         pub const fn mutant(m: Mutant) -> bool {
             let _named = m;

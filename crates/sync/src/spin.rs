@@ -203,6 +203,15 @@ mod tests {
         assert_eq!(lock.into_inner(), 40_000);
     }
 
+    /// A race that x86 hides, for ThreadSanitizer to find: `./quire test sanitize`.
+    #[test]
+    #[cfg(sanitized)]
+    #[ignore = "races on purpose"]
+    fn an_unlock_that_publishes_nothing() {
+        crate::mutant::set_mutant(Some(Mutant::UnlockRelaxed));
+        two_threads_never_hold_it_together();
+    }
+
     #[test]
     #[should_panic(expected = "lock order")]
     #[cfg(debug_assertions)]

@@ -475,7 +475,9 @@ impl<M: Machine> Vm<M> {
         self.machine().frame_freed(pfn);
         if self.poisons() {
             // SAFETY: the frame is free: nobody may use its memory. What is read from it later is a bug that shows.
-            unsafe { core::ptr::write_bytes(self.machine().frame_ptr(pfn), 0xd5, crate::types::PAGE_SIZE as usize) };
+            unsafe {
+                crate::machine::bytes::fill(self.machine().frame_ptr(pfn), 0xd5, crate::types::PAGE_SIZE as usize)
+            };
         }
     }
 }

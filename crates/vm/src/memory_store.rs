@@ -8,6 +8,7 @@
 //! has read it already, is found out.
 
 use crate::io::{CLUSTER, Direction, Polled, Request, Requests};
+use crate::machine::bytes;
 use crate::pager::{Pager, PagerError, SwapStore};
 use crate::types::PAGE_SIZE;
 use core::fmt;
@@ -146,10 +147,10 @@ impl MemoryStore {
             // written; then its page is dirty again and this copy is worth nothing.
             unsafe {
                 match request.direction() {
-                    Direction::Read if i < pages => core::ptr::copy_nonoverlapping(at, frame, PAGE_SIZE as usize),
-                    Direction::Read => core::ptr::write_bytes(frame, 0xbd, PAGE_SIZE as usize),
-                    Direction::Write if i < pages => core::ptr::copy_nonoverlapping(frame, at, PAGE_SIZE as usize),
-                    Direction::Write => core::ptr::write_bytes(at, 0xbd, PAGE_SIZE as usize),
+                    Direction::Read if i < pages => bytes::copy(at, frame, PAGE_SIZE as usize),
+                    Direction::Read => bytes::fill(frame, 0xbd, PAGE_SIZE as usize),
+                    Direction::Write if i < pages => bytes::copy(frame, at, PAGE_SIZE as usize),
+                    Direction::Write => bytes::fill(at, 0xbd, PAGE_SIZE as usize),
                 }
             }
         }

@@ -157,7 +157,7 @@ fn copy_bytes<M: Machine>(vm: &Vm<M>, from: Pfn, to: Pfn) {
     // SAFETY: two frames, of which the caller owns the second.
     unsafe {
         let (source, target) = (vm.machine().frame_ptr(from), vm.machine().frame_ptr(to));
-        core::ptr::copy_nonoverlapping(source, target, PAGE_SIZE as usize);
+        crate::machine::bytes::copy(source, target, PAGE_SIZE as usize);
     }
 }
 

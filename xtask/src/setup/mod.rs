@@ -2,6 +2,7 @@
 
 pub mod linux;
 pub mod runtime;
+pub mod sanitizer;
 pub mod sysroot;
 pub mod toolchain;
 

@@ -27,9 +27,9 @@ const LIMIT: Duration = Duration::from_secs(900);
 const SOAK: u32 = 10;
 
 /// One compiled test program.
-struct Binary {
+pub(super) struct Binary {
     /// `unit/quire-vm` or, for a file of `tests/`, `unit/quire-vm/file`.
-    prefix: String,
+    pub(super) prefix: String,
     file: PathBuf,
     /// Where cargo would run it.
     directory: PathBuf,
@@ -38,8 +38,14 @@ struct Binary {
 /// Compiles tests and finds their programs. `group` is the first part of their names.
 fn build(context: &Context<'_>, group: &str, log: &str, prepare: impl FnOnce(&mut Command)) -> Result<Vec<Binary>> {
     let mut command = cargo(context);
-    command.args(["test", "--locked", "--no-run", "--message-format=json-render-diagnostics"]);
+    command.arg("test");
     prepare(&mut command);
+    compile(context, group, log, command)
+}
+
+/// The same by a `cargo test` of its own.
+pub(super) fn compile(context: &Context<'_>, group: &str, log: &str, mut command: Command) -> Result<Vec<Binary>> {
+    command.args(["--locked", "--no-run", "--message-format=json-render-diagnostics"]).stdin(Stdio::null());
     let out = command.stderr(context.log(log)?).output().doing(|| "cannot run cargo".to_string())?;
     if !out.status.success() {
         let said = fs::read_to_string(context.log_path(log)).unwrap_or_default();
@@ -68,7 +74,7 @@ fn artifact(line: &str, group: &str) -> Option<Binary> {
 }
 
 impl Binary {
-    fn command(&self) -> Command {
+    pub(super) fn command(&self) -> Command {
         let mut command = Command::new(&self.file);
         command.current_dir(&self.directory).stdin(Stdio::null());
         command
@@ -111,7 +117,7 @@ impl Binary {
 }
 
 /// Runs a command to its end or its limit, with all output in a log; gives that output and how it ended.
-fn capture(context: &Context<'_>, command: &mut Command, log: &str) -> Result<(String, String)> {
+pub(super) fn capture(context: &Context<'_>, command: &mut Command, log: &str) -> Result<(String, String)> {
     use std::os::unix::process::CommandExt;
     let file = context.log(log)?;
     let about = || log.to_owned();

@@ -14,6 +14,7 @@ mod lint;
 mod models;
 mod packages;
 mod readme;
+mod sanitize;
 mod session;
 mod suite;
 mod verdict;
@@ -44,6 +45,8 @@ pub struct Context<'a> {
     filter: Option<String>,
     /// The random tests of the memory core run ten times as long.
     pub soak: bool,
+    /// The sanitizers run for long.
+    pub sanitize: bool,
     logs: PathBuf,
     kernel: OnceLock<Result<PathBuf>>,
 }
@@ -107,6 +110,7 @@ const HERE: &[Stage] = &[
     Stage { name: "packages", names: packages::names, run: packages::run },
     Stage { name: "record", names: cargo::record_names, run: cargo::records },
     Stage { name: "fuzz", names: fuzz::names, run: fuzz::run },
+    Stage { name: "sanitize", names: sanitize::names, run: sanitize::run },
     Stage { name: "dependencies", names: lint::dependency_names, run: lint::dependencies },
 ];
 
@@ -122,7 +126,14 @@ const GUESTS: &[Stage] = &[
 pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
     let logs = places.target.join("test-logs");
     fs::create_dir_all(&logs).doing(|| format!("cannot make {}", logs.display()))?;
-    let context = Context { places, filter: options.filter.clone(), soak: options.soak, logs, kernel: OnceLock::new() };
+    let context = Context {
+        places,
+        filter: options.filter.clone(),
+        soak: options.soak,
+        sanitize: options.sanitize,
+        logs,
+        kernel: OnceLock::new(),
+    };
     if options.list {
         for stage in HERE.iter().chain(GUESTS) {
             for name in (stage.names)(&context)?.into_iter().filter(|n| context.selects(n)) {
@@ -137,8 +148,11 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
     let board = Board::new(strict);
     // Both lanes need the kernel, and its first build belongs to nobody's time limit.
     let lane = |stages: &[Stage]| stages.iter().for_each(|stage| board.run(stage, &context));
+    let only = |name| HERE.iter().filter(|stage| stage.name == name).for_each(|stage| board.run(stage, &context));
     if options.model {
-        HERE.iter().filter(|stage| stage.name == "model").for_each(|stage| board.run(stage, &context));
+        only("model");
+    } else if options.sanitize {
+        only("sanitize");
     } else if options.linux {
         board.run(&Stage { run: |context, done| guest::run(context, On::Linux, done), ..GUESTS[0] }, &context);
     } else {

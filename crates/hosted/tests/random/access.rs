@@ -1,7 +1,7 @@
 //! Accesses: of the own lane, whose outcome is known; of other lanes, whose owners may be changing them; of objects.
 
 use crate::worker::{Pages, Worker};
-use crate::world::{COMMON, LANE_PAGES, SpaceModel, write_stamp};
+use crate::world::{COMMON, LANE_PAGES, SpaceModel, load_shared, write_stamp};
 use quire_hosted::model::{Content, Page, Seen, Span, State};
 use quire_hosted::{Simulate, Simulated};
 use quire_vm::index::Slot;
@@ -256,15 +256,13 @@ impl<F: Simulate> Worker<'_, F> {
 
 /// The stamp of a page; `None` beyond the end.
 fn read_stamp<F: Simulate>(object: &ObjectRef<Simulated<F>>, page: u64) -> Option<u64> {
-    let mut bytes = [0; 8];
-    let mut at = 0;
+    let mut stamp = 0;
     let read = object.read::<std::convert::Infallible>(page * PAGE_SIZE, 8, &mut |from| {
-        bytes[at..at + from.len()].copy_from_slice(from);
-        at += from.len();
+        stamp = load_shared(from);
         Ok(from.len())
     });
     match read {
-        Ok(8) => Some(u64::from_le_bytes(bytes)),
+        Ok(8) => Some(stamp),
         Ok(0) => None,
         Err(IoError::Pager | IoError::OutOfMemory) => read_stamp(object, page),
         other => panic!("an object's page cannot be read: {other:?}"),

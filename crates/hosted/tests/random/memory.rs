@@ -1,7 +1,7 @@
 //! Operations that change no content: what forks inherit, page tables that are dropped, paging out; and stacks.
 
 use crate::worker::Worker;
-use crate::world::{LANE_PAGES, SpaceModel};
+use crate::world::{LANE_PAGES, SpaceModel, store_shared};
 use quire_hosted::Simulate;
 use quire_hosted::model::{Fate, State};
 use quire_vm::flush::Obligation;
@@ -142,7 +142,7 @@ impl<F: Simulate> Worker<'_, F> {
                 let word = VOLATILE | self.stamp();
                 // Where it fails for memory, nothing was written.
                 let _done = object.write::<std::convert::Infallible>(page * PAGE_SIZE, PAGE_SIZE as usize, &mut |to| {
-                    to.chunks_exact_mut(8).for_each(|w| w.copy_from_slice(&word.to_le_bytes()));
+                    to.chunks_exact_mut(8).for_each(|to| store_shared(to, word));
                     Ok(to.len())
                 });
             }

@@ -541,6 +541,26 @@ impl<F: Simulate> World<F> {
     }
 }
 
+/// Stores an aligned word of an object's page, which others read and write meanwhile.
+pub fn store_shared(to: &mut [u8], word: u64) {
+    let to: &mut [u8; 8] = to.try_into().expect("a word");
+    // SAFETY: a word of a frame, which every access here reaches as an atomic.
+    unsafe { AtomicU64::from_ptr(to.as_mut_ptr().cast()) }
+        .store(u64::from_ne_bytes(word.to_le_bytes()), Ordering::Relaxed);
+}
+
+/// Loads such a word; or one of zeroes that are nobody's.
+pub fn load_shared(from: &[u8]) -> u64 {
+    let from: &[u8; 8] = from.try_into().expect("a word");
+    let at = from.as_ptr().cast_mut().cast::<u64>();
+    if !at.is_aligned() {
+        return u64::from_le_bytes(*from);
+    }
+    // SAFETY: as above; a load needs no more than the reference gives.
+    let word = unsafe { AtomicU64::from_ptr(at) }.load(Ordering::Relaxed);
+    u64::from_le_bytes(word.to_ne_bytes())
+}
+
 /// Writes the stamp of a page through the object.
 pub fn write_stamp<F: Simulate>(
     object: &ObjectRef<Simulated<F>>,
@@ -548,7 +568,7 @@ pub fn write_stamp<F: Simulate>(
     stamp: u64,
 ) -> Result<usize, quire_vm::object::IoError<Infallible>> {
     object.write::<Infallible>(page * PAGE_SIZE, 8, &mut |to| {
-        to.copy_from_slice(&stamp.to_le_bytes());
+        store_shared(to, stamp);
         Ok(to.len())
     })
 }

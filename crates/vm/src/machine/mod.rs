@@ -1,6 +1,7 @@
 //! What the core needs of hardware, one trait a file. Dispatch is static: a [`Vm`](crate::Vm) is generic over one
 //! [`Machine`]. (Which CPU this is, staying on it, sleeping: those come from `quire_sync`'s hooks.)
 
+pub(crate) mod bytes;
 mod kernel;
 mod phys;
 mod pmap;

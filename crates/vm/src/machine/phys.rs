@@ -1,5 +1,6 @@
 //! Reaching RAM.
 
+use super::bytes;
 use crate::types::{PAGE_SIZE, Pfn};
 
 /// Lines of a frame that are fetched ahead: about as many as a CPU can have under way at once (`zero_fill_share_of_limit`: 0.63
@@ -25,7 +26,7 @@ pub unsafe trait Phys {
     /// The caller owns the frame, or holds its page exclusively busy with no writable translation.
     unsafe fn zero_frame(&self, pfn: Pfn) {
         // SAFETY: by the trait's contract the pointer is valid; by this function's, nobody else uses the frame.
-        unsafe { core::ptr::write_bytes(self.frame_ptr(pfn), 0, PAGE_SIZE as usize) }
+        unsafe { bytes::fill(self.frame_ptr(pfn), 0, PAGE_SIZE as usize) }
     }
 
     /// The line at `at` will soon be written: fetches it while the caller does something else. A hint, for any address;
@@ -47,7 +48,7 @@ pub unsafe trait Phys {
     /// business (a copy-on-write copy is taken only after the flush).
     unsafe fn copy_frame(&self, from: Pfn, to: Pfn) {
         // SAFETY: both pointers are valid by the trait's contract, and distinct frames do not overlap.
-        unsafe { core::ptr::copy_nonoverlapping(self.frame_ptr(from), self.frame_ptr(to), PAGE_SIZE as usize) }
+        unsafe { bytes::copy(self.frame_ptr(from), self.frame_ptr(to), PAGE_SIZE as usize) }
     }
 
     /// Frame `pfn` goes back to the free lists: a machine that watches for the use of stale translations counts the frame's

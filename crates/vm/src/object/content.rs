@@ -233,7 +233,7 @@ pub(super) fn zero_tail<M: Machine>(object: &Object<M>, bytes: u64, may: &mut Ma
         object.index().tag_dirty(key, &may.pin(object.vm().epoch()));
         let from = (bytes % PAGE_SIZE) as usize;
         // SAFETY: within the frame, which is held; programs that map the page race with us as they do with each other.
-        unsafe { core::ptr::write_bytes(held.bytes().add(from), 0, PAGE_SIZE as usize - from) };
+        unsafe { crate::machine::bytes::fill(held.bytes().add(from), 0, PAGE_SIZE as usize - from) };
     }
 }
 
@@ -375,7 +375,7 @@ impl<M: Machine> ObjectRef<M> {
                     // SAFETY: both frames are held, and differ: one is in the index, the other is not.
                     unsafe {
                         let (from, to) = (ours.bytes().add(within), theirs.bytes().add(within));
-                        core::ptr::copy_nonoverlapping(from, to, gave);
+                        crate::machine::bytes::copy(from, to, gave);
                     }
                 }
             }

@@ -1,0 +1,59 @@
+//! The bytes of frames that others may use meanwhile: programs store into what is being copied, and a copy that is found out to be
+//! worth nothing was read from a frame that had become somebody else's. What is read then is one or the other, as on any machine.
+//!
+//! Under ThreadSanitizer (`--cfg sanitized`) these accesses are relaxed atomics, so that it tells races that are meant from others.
+
+/// Copies `len` bytes.
+///
+/// # Safety
+/// Both are valid for `len` bytes, and do not overlap.
+#[inline(always)]
+pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    #[cfg(not(sanitized))]
+    // SAFETY: by this function's contract.
+    unsafe {
+        core::ptr::copy_nonoverlapping(from, to, len)
+    }
+    #[cfg(sanitized)]
+    each(from.cast_mut(), to, len, |from, to| to.store(from.load(RELAXED), RELAXED));
+}
+
+/// Fills `len` bytes with `byte`.
+///
+/// # Safety
+/// `to` is valid for `len` bytes.
+#[inline(always)]
+pub unsafe fn fill(to: *mut u8, byte: u8, len: usize) {
+    #[cfg(not(sanitized))]
+    // SAFETY: by this function's contract.
+    unsafe {
+        core::ptr::write_bytes(to, byte, len)
+    }
+    #[cfg(sanitized)]
+    each(to, to, len, |_, to| to.store(u64::from_ne_bytes([byte; 8]), RELAXED));
+}
+
+#[cfg(sanitized)]
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed as RELAXED};
+
+/// Does `f` with each pair of words. Fills and copies of a part of a page end and begin where the caller says: what is no whole word
+/// goes the plain way.
+#[cfg(sanitized)]
+fn each(from: *mut u8, to: *mut u8, len: usize, f: impl Fn(&AtomicU64, &AtomicU64)) {
+    let words = from.cast::<u64>().is_aligned() && to.cast::<u64>().is_aligned();
+    let whole = if words { len / 8 } else { 0 };
+    for i in 0..whole {
+        // SAFETY: within both, aligned; by the callers' contracts.
+        unsafe { f(AtomicU64::from_ptr(from.cast::<u64>().add(i)), AtomicU64::from_ptr(to.cast::<u64>().add(i))) }
+    }
+    let mut rest = [0u64; 2];
+    for at in whole * 8..len {
+        // SAFETY: as above; the words are this function's own.
+        unsafe {
+            rest[0] = u64::from(from.add(at).read());
+            let [one, other] = &mut rest;
+            f(AtomicU64::from_ptr(one), AtomicU64::from_ptr(other));
+            to.add(at).write(*other as u8);
+        }
+    }
+}

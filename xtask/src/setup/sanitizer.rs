@@ -1,0 +1,180 @@
+//! A compiler that instruments, the library that what it makes is linked with, and the linker that can.
+//!
+//! rustup's toolchains bring LLVM's sanitizer libraries; Debian has them in the package of LLVM's runtime libraries, and of its
+//! linkers only LLVM's takes them. ThreadSanitizer has to see all synchronisation, the standard library's too, which is therefore
+//! compiled again from its source.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use crate::failure::{Failure, Result};
+
+/// The target that is named explicitly, so that build scripts and macros stay as they are.
+pub const HOST: &str = "x86_64-unknown-linux-gnu";
+
+/// Which sanitizer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sanitizer {
+    /// ThreadSanitizer: accesses that nothing orders.
+    Thread,
+    /// AddressSanitizer: accesses outside of what is allocated.
+    Address,
+}
+
+impl Sanitizer {
+    /// As rustc calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Sanitizer::Thread => "thread",
+            Sanitizer::Address => "address",
+        }
+    }
+
+    fn library(self) -> &'static str {
+        match self {
+            Sanitizer::Thread => "tsan",
+            Sanitizer::Address => "asan",
+        }
+    }
+}
+
+/// What builds instrumented programs.
+#[derive(Debug, Clone)]
+pub struct Instrumenting {
+    cargo: PathBuf,
+    rustc: PathBuf,
+    flags: Vec<String>,
+    build_std: bool,
+}
+
+impl Instrumenting {
+    /// `cargo SUBCOMMAND`, ready for more arguments.
+    pub fn cargo(&self, subcommand: &str, more_flags: &str) -> Command {
+        let mut command = Command::new(&self.cargo);
+        command.arg(subcommand).args(["--target", HOST]).env("RUSTC", &self.rustc).env_remove("RUSTUP_TOOLCHAIN");
+        // Instrumenting is an unstable option of a stable compiler.
+        command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", format!("{} {more_flags}", self.flags.join(" ")));
+        if self.build_std {
+            command.arg("-Zbuild-std");
+        }
+        command
+    }
+}
+
+/// A compiler, as it describes itself.
+struct Rust {
+    rustc: PathBuf,
+    sysroot: PathBuf,
+    llvm: u32,
+}
+
+impl Rust {
+    fn at(rustc: &Path) -> Option<Rust> {
+        let ask = |what: &[&str]| {
+            let out = Command::new(rustc).args(what).env("RUSTUP_AUTO_INSTALL", "0").output().ok()?;
+            out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_owned())
+        };
+        let sysroot = PathBuf::from(ask(&["--print", "sysroot"])?);
+        // Behind rustup's shim: what it stands for, whose cargo is of the same version.
+        let own = sysroot.join("bin/rustc");
+        let rustc = if own.exists() { own } else { rustc.to_owned() };
+        Some(Rust { rustc, sysroot, llvm: llvm_of(&ask(&["-vV"])?)? })
+    }
+
+    fn has_source(&self) -> bool {
+        self.sysroot.join("lib/rustlib/src/rust/library/std/src/lib.rs").exists()
+    }
+
+    /// Its own runtime library, which it links by itself.
+    fn has_runtime(&self, sanitizer: Sanitizer) -> bool {
+        let libraries = self.sysroot.join("lib/rustlib").join(HOST).join("lib");
+        let end = format!("_rt.{}.a", sanitizer.library());
+        let files = std::fs::read_dir(libraries).into_iter().flatten().flatten();
+        files.into_iter().any(|f| f.file_name().to_string_lossy().ends_with(&end))
+    }
+
+    /// LLVM's, and LLVM's linker.
+    fn with_clangs(&self, sanitizer: Sanitizer) -> std::result::Result<Vec<String>, String> {
+        let llvm = PathBuf::from(format!("/usr/lib/llvm-{}", self.llvm));
+        let libraries = llvm.join(format!("lib/clang/{}/lib/linux", self.llvm));
+        let name = sanitizer.library();
+        let mut parts = vec![libraries.join(format!("libclang_rt.{name}-x86_64.a"))];
+        if sanitizer == Sanitizer::Address {
+            parts.push(libraries.join("libclang_rt.asan_static-x86_64.a"));
+        }
+        if let Some(missing) = parts.iter().find(|p| !p.exists()) {
+            return Err(format!("{} (Debian: libclang-rt-{}-dev)", missing.display(), self.llvm));
+        }
+        if !llvm.join("bin/ld.lld").exists() {
+            return Err(format!("{} (Debian: lld-{})", llvm.join("bin/ld.lld").display(), self.llvm));
+        }
+        let parts: Vec<_> = parts.iter().map(|p| p.display().to_string()).collect();
+        let mut flags = vec![
+            "-Zexternal-clangrt".to_owned(),
+            format!("-Clink-arg=-B{}", llvm.join("bin").display()),
+            "-Clink-arg=-fuse-ld=lld".to_owned(),
+            format!("-Clink-arg=-Wl,--whole-archive,{},--no-whole-archive", parts.join(",")),
+        ];
+        flags.extend(["m", "rt", "dl", "resolv"].map(|l| format!("-Clink-arg=-l{l}")));
+        Ok(flags)
+    }
+
+    fn instrumenting(&self, sanitizer: Sanitizer) -> std::result::Result<Instrumenting, String> {
+        let build_std = sanitizer == Sanitizer::Thread;
+        if build_std && !self.has_source() {
+            return Err("its library's source (Debian: rust-web-src; rustup: rustup component add rust-src)".into());
+        }
+        let mut flags = vec![format!("-Zsanitizer={}", sanitizer.name())];
+        if !build_std {
+            flags.push("-Cunsafe-allow-abi-mismatch=sanitizer".into());
+        }
+        if !self.has_runtime(sanitizer) {
+            flags.extend(self.with_clangs(sanitizer)?);
+        }
+        Ok(Instrumenting { cargo: self.rustc.with_file_name("cargo"), rustc: self.rustc.clone(), flags, build_std })
+    }
+}
+
+/// The major number of the LLVM in what `rustc -vV` says.
+fn llvm_of(version: &str) -> Option<u32> {
+    version.lines().find_map(|l| l.strip_prefix("LLVM version: ")?.split('.').next()?.parse().ok())
+}
+
+/// A toolchain that can, or what each that is here misses.
+pub fn find(sanitizer: Sanitizer) -> Result<Instrumenting> {
+    let mut misses = Vec::new();
+    for rustc in ["rustc", "/usr/bin/rustc"] {
+        let Some(rust) = Rust::at(Path::new(rustc)) else {
+            misses.push(format!("{rustc} is not there"));
+            continue;
+        };
+        match rust.instrumenting(sanitizer) {
+            Ok(found) => return Ok(found),
+            Err(missing) => misses.push(format!("{} misses {missing}", rust.rustc.display())),
+        }
+    }
+    Err(Failure::usage(format_args!(
+        "no Rust here can instrument for the {} sanitizer: {}; ./quire setup installs what Debian has",
+        sanitizer.name(),
+        misses.join("; ")
+    )))
+}
+
+/// What gives the reports names: LLVM's program, else binutils'.
+pub fn symbolizer() -> Option<PathBuf> {
+    let llvm = (14..40).rev().map(|n| PathBuf::from(format!("/usr/lib/llvm-{n}/bin/llvm-symbolizer")));
+    llvm.chain(["/usr/bin/addr2line".into()]).find(|p| p.exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_llvm_of_a_compiler_is_read() {
+        assert_eq!(llvm_of("rustc 1.96.0\nhost: x86_64\nrelease: 1.96.0\nLLVM version: 22.1.8\n"), Some(22));
+        assert_eq!(llvm_of("rustc 1.96.0\n"), None);
+    }
+}
