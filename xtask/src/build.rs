@@ -21,13 +21,23 @@ pub fn kernel(places: &Places) -> Result<PathBuf> {
     if let Some(given) = std::env::var_os("QUIRE_KERNEL") {
         return Ok(given.into());
     }
+    compile(places, "kernel")
+}
+
+/// The kernel with everything checked as it runs: assertions, the order of locks, the maps' consistency.
+pub fn checked_kernel(places: &Places) -> Result<PathBuf> {
+    compile(places, "kernel-checked")
+}
+
+/// Builds the kernel by a profile of the workspace.
+fn compile(places: &Places, profile: &str) -> Result<PathBuf> {
     let toolchain = Toolchain::for_kernel(places)?;
     let target = places.target.join("kernel");
     let step = Step::new("building the kernel");
     // Rust does not speak while there is nothing to do; errors and warnings pass through to the user.
     let out = toolchain
         .cargo(places, "build")
-        .args(["--profile", "kernel", "--locked", "-p", "quire-kernel", "--target", KERNEL_TARGET, "--target-dir"])
+        .args(["--profile", profile, "--locked", "-p", "quire-kernel", "--target", KERNEL_TARGET, "--target-dir"])
         .arg(&target)
         .args(["--color", "never"])
         .stdin(Stdio::null())
@@ -40,7 +50,7 @@ pub fn kernel(places: &Places) -> Result<PathBuf> {
         eprint!("{}", String::from_utf8_lossy(&out.stderr));
         return Err(Failure::usage("the kernel did not build: see above"));
     }
-    Ok(target.join(KERNEL_TARGET).join("kernel/quire-kernel"))
+    Ok(target.join(KERNEL_TARGET).join(profile).join("quire-kernel"))
 }
 
 /// The kernel's functions as lines `address name`, sorted by address: what its panics print from.

@@ -21,12 +21,28 @@ pub struct Context {
     /// `None` for kernel threads, which use no floating point.
     fpu: Option<fpu::Area>,
     _stack: Option<Stack>,
+    /// The sleeping locks that the thread holds.
+    #[cfg(debug_assertions)]
+    pub held: quire_sync::held::MutexesHeld,
 }
 
 impl Context {
     /// The context of a thread that runs already: a CPU's idle thread, on the stack that it was started on.
     pub fn running() -> Context {
-        Context { stack_pointer: 0, stack_top: 0, fs_base: 0, gs_base: 0, fpu: None, _stack: None }
+        Context::new(0, 0, None)
+    }
+
+    fn new(stack_pointer: u64, stack_top: u64, stack: Option<Stack>) -> Context {
+        Context {
+            stack_pointer,
+            stack_top,
+            fs_base: 0,
+            gs_base: 0,
+            fpu: None,
+            _stack: stack,
+            #[cfg(debug_assertions)]
+            held: quire_sync::held::MutexesHeld::new(),
+        }
     }
 
     /// A kernel thread that calls `main(argument)`, which must not return.
@@ -38,7 +54,7 @@ impl Context {
         let stack_pointer = unsafe {
             first_frame(top - 16, kernel_thread_start as *const () as u64, main as *const () as u64, argument as u64)
         };
-        Ok(Context { stack_pointer, stack_top: top, fs_base: 0, gs_base: 0, fpu: None, _stack: Some(stack) })
+        Ok(Context::new(stack_pointer, top, Some(stack)))
     }
 
     /// A thread that goes to user mode: it calls `main` with a pointer to a copy of `regs` at the top of its stack, and when
@@ -58,7 +74,7 @@ impl Context {
             (at as *mut R).write(*regs);
             first_frame(at, user_thread_start as *const () as u64, main as *const () as u64, at)
         };
-        Ok(Context { stack_pointer, stack_top: top, fs_base, gs_base, fpu: Some(fpu), _stack: Some(stack) })
+        Ok(Context { fs_base, gs_base, fpu: Some(fpu), ..Context::new(stack_pointer, top, Some(stack)) })
     }
 }
 

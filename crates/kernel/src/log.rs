@@ -11,6 +11,11 @@ macro_rules! log {
     ($($t:tt)*) => { $crate::log::line(format_args!($($t)*)) };
 }
 
+/// Formats text into the log, each of its lines on one or more lines there: nothing is cut.
+macro_rules! log_text {
+    ($($t:tt)*) => { $crate::log::text(format_args!($($t)*)) };
+}
+
 /// A line, assembled so that it reaches the port in one piece; what is longer is cut.
 struct Line {
     bytes: [u8; 256],
@@ -36,6 +41,40 @@ pub fn line(args: fmt::Arguments<'_>) {
     line.bytes[line.len] = b'\n';
     line.len += 1;
     raw(&line.bytes[..line.len]);
+}
+
+/// Text that goes to the log line by line as it is formatted.
+struct Text(Line);
+
+impl Text {
+    fn flush(&mut self) {
+        if let Ok(text) = core::str::from_utf8(&self.0.bytes[..self.0.len]) {
+            line(format_args!("{text}"));
+        }
+        self.0.len = 0;
+    }
+}
+
+impl Write for Text {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        for c in s.chars() {
+            // Room for what stands before a line.
+            if c == '\n' || self.0.len + c.len_utf8() > self.0.bytes.len() - 32 {
+                self.flush();
+            }
+            if c != '\n' {
+                self.0.write_char(c)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes text of any length, a line for each of its lines.
+pub fn text(args: fmt::Arguments<'_>) {
+    let mut text = Text(Line { bytes: [0; 256], len: 0 });
+    let _never_fails = text.write_fmt(args);
+    text.flush();
 }
 
 /// Writes bytes to the port in one piece.

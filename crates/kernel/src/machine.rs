@@ -305,6 +305,33 @@ unsafe impl quire_sync::Cpu for Hooks {
     fn relax() {
         core::hint::spin_loop();
     }
+
+    #[cfg(debug_assertions)]
+    fn uninterrupted(f: &mut dyn FnMut()) {
+        let interrupts = cpu::interrupts_off();
+        f();
+        cpu::interrupts_restore(interrupts);
+    }
+    #[cfg(debug_assertions)]
+    fn held() -> *mut quire_sync::held::SpinsHeld {
+        // SAFETY: only the address is taken; who asks stays on this CPU.
+        unsafe { &raw mut (*cpu::block()).held }
+    }
+    #[cfg(debug_assertions)]
+    fn backtrace(into: &mut [usize]) -> usize {
+        let mut n = 0;
+        crate::panic::each_caller(|address| {
+            if let Some(place) = into.get_mut(n) {
+                *place = address as usize;
+                n += 1;
+            }
+        });
+        n
+    }
+    #[cfg(debug_assertions)]
+    fn describe(address: usize, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        crate::panic::describe(address as u64, f)
+    }
 }
 
 /// The last reason against preemption is gone, and a reschedule is pending.
@@ -334,6 +361,16 @@ unsafe impl quire_sync::Wait for Hooks {
     #[inline(always)]
     fn now() -> u64 {
         clock::now()
+    }
+
+    #[cfg(debug_assertions)]
+    fn held() -> *mut quire_sync::held::MutexesHeld {
+        match cpu::current_thread() {
+            // Boot, before there are threads.
+            0 => core::ptr::null_mut(),
+            // SAFETY: the running thread is alive; only its list's address is taken.
+            at => unsafe { &raw mut (*Thread::<Machine>::from_handle(ThreadHandle(at)).context()).held },
+        }
     }
 }
 

@@ -35,6 +35,8 @@ mod frame;
 mod heap;
 #[cfg(target_os = "none")]
 mod interrupt;
+#[cfg(all(target_os = "none", debug_assertions))]
+mod inversion;
 #[cfg(target_os = "none")]
 mod layout;
 #[cfg(target_os = "none")]

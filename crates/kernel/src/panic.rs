@@ -2,6 +2,7 @@
 
 use crate::cpu;
 use crate::layout;
+use core::fmt;
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use quire_drivers::{debug_exit, local_apic};
@@ -51,8 +52,8 @@ fn panic(info: &PanicInfo<'_>) -> ! {
         }
     }
     match info.location() {
-        Some(at) => log!("panic on CPU {} at {}:{}: {}", cpu::id(), at.file(), at.line(), info.message()),
-        None => log!("panic on CPU {}: {}", cpu::id(), info.message()),
+        Some(at) => log_text!("panic on CPU {} at {}:{}: {}", cpu::id(), at.file(), at.line(), info.message()),
+        None => log_text!("panic on CPU {}: {}", cpu::id(), info.message()),
     }
     backtrace(frame_pointer());
     end()
@@ -71,16 +72,32 @@ fn frame_pointer() -> u64 {
     at
 }
 
-/// Logs one address with its symbol.
-pub fn log_address(address: u64) {
+/// Prints an address with its symbol.
+pub fn describe(address: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match symbols().and_then(|s| s.find(address)) {
-        Some((name, offset)) => log!("  {address:#018x} {:#}+{offset:#x}", rustc_demangle::demangle(name)),
-        None => log!("  {address:#018x}"),
+        Some((name, offset)) => write!(f, "{address:#018x} {:#}+{offset:#x}", rustc_demangle::demangle(name)),
+        None => write!(f, "{address:#018x}"),
     }
 }
 
+/// Logs one address with its symbol.
+pub fn log_address(address: u64) {
+    log!("  {}", fmt::from_fn(|f| describe(address, f)));
+}
+
 /// Logs the return addresses on the chain of frames from `frame`.
-pub fn backtrace(mut frame: u64) {
+pub fn backtrace(frame: u64) {
+    each_return_address(frame, log_address);
+}
+
+/// The return addresses of the calls that led to the caller's, innermost first.
+#[cfg(debug_assertions)]
+#[inline(never)]
+pub fn each_caller(f: impl FnMut(u64)) {
+    each_return_address(frame_pointer(), f);
+}
+
+fn each_return_address(mut frame: u64, mut f: impl FnMut(u64)) {
     let [text, text_end, _, image_end] = layout::image();
     for _ in 0..DEPTH {
         // A frame lies on a kernel stack or on one in the image (the boot CPU's).
@@ -94,7 +111,7 @@ pub fn backtrace(mut frame: u64) {
         if !(text..text_end).contains(&address) {
             return;
         }
-        log_address(address);
+        f(address);
         if next <= frame {
             return;
         }

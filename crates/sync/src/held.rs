@@ -1,35 +1,138 @@
-//! Which locks are held, in debug builds on threads of the host: what the checks of the lock order (Contract C6) and of sleeping (C5) look at.
+//! Which locks are held, in debug builds: what the checks of the lock order (Contract C6) and of sleeping (C5) look at.
 //!
-//! Spin locks belong to a CPU, since their holders stay there; sleeping locks belong to a thread. Threads of the host stand for CPUs
-//! here, so both are the thread's.
+//! Spin locks belong to a CPU, since their holders stay there; sleeping locks belong to a thread. Threads of the host stand for CPUs,
+//! so there both are the thread's. Elsewhere the hooks say where the lists are; where they name none, nothing is checked.
 
-#[cfg(all(debug_assertions, any(test, feature = "std"), not(any(loom, shuttle))))]
+use core::fmt;
+
+/// A spin lock that is held.
+#[derive(Clone, Copy)]
+struct Spin {
+    rank: u8,
+    at: usize,
+}
+
+impl fmt::Debug for Spin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} at {:#x}", self.rank, self.at)
+    }
+}
+
+/// A sleeping lock that is held.
+#[derive(Clone, Copy)]
+struct Sleeping {
+    of: &'static str,
+    at: usize,
+}
+
+impl fmt::Debug for Sleeping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "around {} at {:#x}", self.of, self.at)
+    }
+}
+
+/// The locks that somebody holds, oldest first.
+struct Locks<T, const N: usize> {
+    list: [T; N],
+    len: usize,
+    /// Held too, but there was no room for them.
+    more: usize,
+}
+
+impl<T: fmt::Debug, const N: usize> fmt::Debug for Locks<T, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (held, more) = (&self.list[..self.len], self.more);
+        write!(f, "{held:?} and {more} more")
+    }
+}
+
+impl<T: Copy, const N: usize> Locks<T, N> {
+    const fn new(none: T) -> Self {
+        Locks { list: [none; N], len: 0, more: 0 }
+    }
+}
+
+#[cfg(all(debug_assertions, not(any(loom, shuttle))))]
+impl<T: Copy, const N: usize> Locks<T, N> {
+    fn held(&self) -> &[T] {
+        &self.list[..self.len]
+    }
+
+    fn push(&mut self, lock: T) {
+        if self.len < N {
+            self.list[self.len] = lock;
+            self.len += 1;
+        } else {
+            self.more += 1;
+        }
+    }
+
+    /// Takes out the last one that `is` the one; says whether it was there.
+    fn pop(&mut self, is: impl Fn(&T) -> bool) -> bool {
+        if let Some(i) = self.held().iter().rposition(is) {
+            self.list.copy_within(i + 1..self.len, i);
+            self.len -= 1;
+            true
+        } else if self.more > 0 {
+            self.more -= 1;
+            true
+        } else {
+            false
+        }
+    }
+}
+
+/// The spin locks that a CPU holds, for [`Cpu::held`](crate::Cpu::held).
+pub struct SpinsHeld(Locks<Spin, 32>);
+
+impl SpinsHeld {
+    /// None.
+    pub const fn new() -> Self {
+        SpinsHeld(Locks::new(Spin { rank: 0, at: 0 }))
+    }
+}
+
+impl fmt::Debug for SpinsHeld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Default for SpinsHeld {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The sleeping locks that a thread holds, for [`Wait::held`](crate::Wait::held).
+pub struct MutexesHeld(Locks<Sleeping, 16>);
+
+impl MutexesHeld {
+    /// None.
+    pub const fn new() -> Self {
+        MutexesHeld(Locks::new(Sleeping { of: "", at: 0 }))
+    }
+}
+
+impl fmt::Debug for MutexesHeld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Default for MutexesHeld {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(all(debug_assertions, not(any(loom, shuttle))))]
 mod checked {
+    use super::{Sleeping, Spin};
     use crate::order::{self, Node};
     use crate::rank::Rank;
     use crate::spin::Beside;
     use crate::trace::Trace;
-    use core::fmt;
-
-    /// A spin lock that is held.
-    #[derive(Clone, Copy, Default)]
-    pub(super) struct Spin {
-        pub rank: u8,
-        pub at: usize,
-    }
-
-    impl fmt::Debug for Spin {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "rank {} at {:#x}", self.rank, self.at)
-        }
-    }
-
-    /// A sleeping lock that is held.
-    #[derive(Clone, Copy)]
-    pub(super) struct Sleeping {
-        pub of: &'static str,
-        pub at: usize,
-    }
 
     /// Checks that the lock at `at` may be waited for, and notes it as held.
     #[inline]
@@ -119,39 +222,78 @@ mod checked {
 
 #[cfg(all(debug_assertions, any(test, feature = "std"), not(any(loom, shuttle))))]
 mod store {
-    use super::checked::{Sleeping, Spin};
+    use super::{MutexesHeld, Sleeping, Spin, SpinsHeld};
     use std::cell::RefCell;
 
     std::thread_local! {
-        static SPINS: RefCell<Vec<Spin>> = const { RefCell::new(Vec::new()) };
-        static SLEEPING: RefCell<Vec<Sleeping>> = const { RefCell::new(Vec::new()) };
+        static SPINS: RefCell<SpinsHeld> = const { RefCell::new(SpinsHeld::new()) };
+        static SLEEPING: RefCell<MutexesHeld> = const { RefCell::new(MutexesHeld::new()) };
     }
     // What a thread drops at its very end may still take locks: it is not watched any more.
     pub fn spins(f: impl FnOnce(&[Spin])) {
-        let _gone = SPINS.try_with(|held| f(&held.borrow()));
+        let _gone = SPINS.try_with(|held| f(held.borrow().0.held()));
     }
     pub fn push_spin(new: Spin) {
-        let _gone = SPINS.try_with(|held| held.borrow_mut().push(new));
+        let _gone = SPINS.try_with(|held| held.borrow_mut().0.push(new));
     }
     pub fn pop_spin(at: usize) {
-        let _gone = SPINS.try_with(|held| {
-            let mut held = held.borrow_mut();
-            let i = held.iter().rposition(|h| h.at == at).expect("a lock is released that this CPU does not hold");
-            held.remove(i);
-        });
+        let was = SPINS.try_with(|held| held.borrow_mut().0.pop(|h| h.at == at));
+        assert!(was != Ok(false), "a lock is released that this CPU does not hold");
     }
     pub fn sleeping(f: impl FnOnce(&[Sleeping])) {
-        let _gone = SLEEPING.try_with(|held| f(&held.borrow()));
+        let _gone = SLEEPING.try_with(|held| f(held.borrow().0.held()));
     }
     pub fn push_sleeping(new: Sleeping) {
-        let _gone = SLEEPING.try_with(|held| held.borrow_mut().push(new));
+        let _gone = SLEEPING.try_with(|held| held.borrow_mut().0.push(new));
     }
     pub fn pop_sleeping(at: usize) {
-        let _gone = SLEEPING.try_with(|held| held.borrow_mut().retain(|h| h.at != at));
+        let _gone = SLEEPING.try_with(|held| held.borrow_mut().0.pop(|h| h.at == at));
     }
 }
 
-#[cfg(not(all(debug_assertions, any(test, feature = "std"), not(any(loom, shuttle)))))]
+#[cfg(all(debug_assertions, not(any(test, feature = "std", loom, shuttle))))]
+mod store {
+    use super::{MutexesHeld, Sleeping, Spin, SpinsHeld};
+    use crate::hooks;
+
+    /// Does `f` with this CPU's list, where there is one.
+    fn of_cpu<R>(f: impl FnOnce(&mut SpinsHeld) -> R) -> Option<R> {
+        hooks::uninterrupted(|| {
+            // SAFETY: the hook's word: it is this CPU's own and stays; nothing of this CPU comes between.
+            unsafe { hooks::spins_held().as_mut() }.map(f)
+        })
+    }
+
+    /// Does `f` with the calling thread's list, where there is one.
+    fn of_thread<R>(f: impl FnOnce(&mut MutexesHeld) -> R) -> Option<R> {
+        hooks::uninterrupted(|| {
+            // SAFETY: the hook's word: it is this thread's own, which stays here meanwhile.
+            unsafe { hooks::mutexes_held().as_mut() }.map(f)
+        })
+    }
+
+    pub fn spins(f: impl FnOnce(&[Spin])) {
+        let _unwatched = of_cpu(|held| f(held.0.held()));
+    }
+    pub fn push_spin(new: Spin) {
+        let _unwatched = of_cpu(|held| held.0.push(new));
+    }
+    pub fn pop_spin(at: usize) {
+        let was = of_cpu(|held| held.0.pop(|h| h.at == at));
+        assert!(was != Some(false), "a lock is released that this CPU does not hold");
+    }
+    pub fn sleeping(f: impl FnOnce(&[Sleeping])) {
+        let _unwatched = of_thread(|held| f(held.0.held()));
+    }
+    pub fn push_sleeping(new: Sleeping) {
+        let _unwatched = of_thread(|held| held.0.push(new));
+    }
+    pub fn pop_sleeping(at: usize) {
+        let _unwatched = of_thread(|held| held.0.pop(|h| h.at == at));
+    }
+}
+
+#[cfg(not(all(debug_assertions, not(any(loom, shuttle)))))]
 mod checked {
     use crate::rank::Rank;
     use crate::spin::Beside;

@@ -3,6 +3,9 @@
 //! The final binary implements [`Cpu`] and [`Wait`] on one type and names it with [`provide!`](crate::provide). With the
 //! `std` feature (tests, the hosted machine) this crate provides them itself, from threads.
 
+use crate::held::{MutexesHeld, SpinsHeld};
+use core::fmt;
+
 /// The number of a CPU, dense from zero.
 pub type CpuId = usize;
 
@@ -25,6 +28,24 @@ pub unsafe trait Cpu {
     /// Called in every turn of a spin loop: a pause instruction; on machines without interrupts it also serves this CPU's
     /// inbox, so that two CPUs that wait for each other both go on.
     fn relax();
+
+    /// Debug builds only, as the rest here: does `f`, and nothing that takes locks on this CPU comes between (interrupts are masked).
+    fn uninterrupted(f: &mut dyn FnMut()) {
+        f();
+    }
+    /// Where this CPU's spin locks are noted while they are held; they stand there as long as the CPU runs. Null: the order of
+    /// locks is not checked. Called with preemption off or interrupts masked.
+    fn held() -> *mut SpinsHeld {
+        core::ptr::null_mut()
+    }
+    /// Writes down the return addresses of the calls that led here, innermost first; gives their number.
+    fn backtrace(_into: &mut [usize]) -> usize {
+        0
+    }
+    /// Prints what is at such an address.
+    fn describe(address: usize, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{address:#x}")
+    }
 }
 
 /// Sleeping and waking, with a token: an `unpark` before the `park` makes that `park` return at once.
@@ -40,6 +61,12 @@ pub unsafe trait Wait {
     fn unpark(thread: ThreadHandle);
     /// A monotonic clock in nanoseconds.
     fn now() -> u64;
+
+    /// Debug builds only: where the calling thread's sleeping locks are noted while they are held; they stand there as long as it
+    /// lives. Null: their order is not checked. Called with interrupts masked.
+    fn held() -> *mut MutexesHeld {
+        core::ptr::null_mut()
+    }
 }
 
 /// Names the type that implements [`Cpu`] and [`Wait`] for this binary. Once a program, as with `#[global_allocator]`.
@@ -79,6 +106,26 @@ macro_rules! provide {
             fn __quire_now() -> u64 {
                 <$t as $crate::Wait>::now()
             }
+            #[unsafe(no_mangle)]
+            fn __quire_uninterrupted(f: &mut dyn FnMut()) {
+                <$t as $crate::Cpu>::uninterrupted(f)
+            }
+            #[unsafe(no_mangle)]
+            fn __quire_spins_held() -> *mut $crate::held::SpinsHeld {
+                <$t as $crate::Cpu>::held()
+            }
+            #[unsafe(no_mangle)]
+            fn __quire_mutexes_held() -> *mut $crate::held::MutexesHeld {
+                <$t as $crate::Wait>::held()
+            }
+            #[unsafe(no_mangle)]
+            fn __quire_backtrace(into: &mut [usize]) -> usize {
+                <$t as $crate::Cpu>::backtrace(into)
+            }
+            #[unsafe(no_mangle)]
+            fn __quire_describe(address: usize, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                <$t as $crate::Cpu>::describe(address, f)
+            }
         };
     };
 }
@@ -94,6 +141,16 @@ mod bound {
         pub safe fn __quire_park(deadline: Option<u64>);
         pub safe fn __quire_unpark(thread: usize);
         pub safe fn __quire_now() -> u64;
+        #[cfg(debug_assertions)]
+        pub safe fn __quire_uninterrupted(f: &mut dyn FnMut());
+        #[cfg(debug_assertions)]
+        pub safe fn __quire_spins_held() -> *mut crate::held::SpinsHeld;
+        #[cfg(debug_assertions)]
+        pub safe fn __quire_mutexes_held() -> *mut crate::held::MutexesHeld;
+        #[cfg(debug_assertions)]
+        pub safe fn __quire_backtrace(into: &mut [usize]) -> usize;
+        #[cfg(debug_assertions)]
+        pub safe fn __quire_describe(address: usize, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result;
     }
 }
 
@@ -160,6 +217,31 @@ pub fn unpark(thread: ThreadHandle) {
 pub fn now() -> u64 {
     bound::__quire_now()
 }
+
+#[cfg(all(debug_assertions, not(any(test, feature = "std", loom, shuttle))))]
+mod checks {
+    use super::bound;
+    pub(crate) use bound::{
+        __quire_backtrace as backtrace, __quire_describe as describe, __quire_mutexes_held as mutexes_held,
+        __quire_spins_held as spins_held,
+    };
+
+    /// Does `f`, and nothing else on this CPU that takes locks; see [`Cpu::uninterrupted`](super::Cpu::uninterrupted).
+    pub(crate) fn uninterrupted<R>(f: impl FnOnce() -> R) -> R {
+        let (mut f, mut out) = (Some(f), None);
+        bound::__quire_uninterrupted(&mut || out = f.take().map(|f| f()));
+        out.expect("the hook calls what it is given")
+    }
+}
+#[cfg(all(debug_assertions, any(test, feature = "std"), not(any(loom, shuttle))))]
+mod checks {
+    /// Threads of the host have no interrupts.
+    pub(crate) fn uninterrupted<R>(f: impl FnOnce() -> R) -> R {
+        f()
+    }
+}
+#[cfg(all(debug_assertions, not(any(loom, shuttle))))]
+pub(crate) use checks::*;
 
 /// Whether the calling thread is on its way out because of a panic, giving up what it holds half-way. Only where threads
 /// unwind (tests, the hosted machine).

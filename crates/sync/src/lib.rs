@@ -9,7 +9,7 @@
 //!   on it, put me to sleep) comes through two small traits, [`Cpu`] and [`Wait`], supplied once by the final binary with
 //!   [`provide!`] and bound at link time. The `std` feature supplies them from ordinary threads.
 //! - **Locks know their rank.** A debug build panics when locks are taken against [`rank::Rank`]'s order, or against the order in
-//!   which it has seen them taken before (Contract C6), with a backtrace of either (on threads of the host).
+//!   which it has seen them taken before (Contract C6), with a backtrace of either.
 //! - **Spinning is for guards, sleeping is for everybody else.** A [`SpinLock`] keeps its holder on its CPU; a
 //!   [`Mutex`] or a [`WaitQueue`] sleeps and must not be used while a spin lock or an epoch is held.
 #![cfg_attr(not(any(test, loom, shuttle, recording, feature = "std")), no_std)]
@@ -22,7 +22,7 @@ pub mod cpuset;
 pub mod epoch;
 #[cfg(any(loom, shuttle))]
 pub mod explore;
-mod held;
+pub mod held;
 pub mod hooks;
 #[cfg(all(test, any(loom, shuttle)))]
 mod models;
@@ -30,7 +30,7 @@ mod mutant;
 mod mutants;
 pub mod mutex;
 pub mod names;
-#[cfg(all(debug_assertions, any(test, feature = "std"), not(any(loom, shuttle))))]
+#[cfg(all(debug_assertions, not(any(loom, shuttle))))]
 mod order;
 #[cfg(all(test, debug_assertions, not(any(loom, shuttle))))]
 mod order_tests;
@@ -41,7 +41,7 @@ pub mod sequence;
 pub mod shared;
 pub mod slots;
 pub mod spin;
-#[cfg(all(debug_assertions, any(test, feature = "std"), not(any(loom, shuttle))))]
+#[cfg(all(debug_assertions, not(any(loom, shuttle))))]
 mod trace;
 pub mod wait_queue;
 

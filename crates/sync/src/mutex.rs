@@ -40,7 +40,7 @@ impl<T> Mutex<T> {
     }
 }
 
-#[cfg(all(debug_assertions, any(test, feature = "std"), not(any(loom, shuttle))))]
+#[cfg(all(debug_assertions, not(any(loom, shuttle))))]
 impl<T: ?Sized> Drop for Mutex<T> {
     fn drop(&mut self) {
         held::forget(self.address());

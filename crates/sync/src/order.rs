@@ -1,5 +1,5 @@
 //! In which order locks are taken, learned as the program runs: the part of Contract C6 that [`Rank`](crate::Rank) does not
-//! decide. Debug builds on threads of the host only.
+//! decide. Debug builds only.
 //!
 //! Ranks order spin locks of different kinds. What they leave open is checked here: two spin locks of one rank, by their
 //! addresses, and sleeping locks, which have no ranks, by the types that they guard (two of one type by their addresses). Who
@@ -67,13 +67,15 @@ static SINGLE: AtomicBool = AtomicBool::new(false);
 impl Graph {
     fn with<R>(&self, f: impl FnOnce(&mut Arrows) -> R) -> R {
         let _here = crate::preempt_off();
-        while self.busy.swap(true, Ordering::Acquire) {
-            core::hint::spin_loop();
-        }
-        // SAFETY: `busy` is ours.
-        let out = f(unsafe { &mut *self.arrows.get() });
-        self.busy.store(false, Ordering::Release);
-        out
+        crate::hooks::uninterrupted(|| {
+            while self.busy.swap(true, Ordering::Acquire) {
+                core::hint::spin_loop();
+            }
+            // SAFETY: `busy` is ours.
+            let out = f(unsafe { &mut *self.arrows.get() });
+            self.busy.store(false, Ordering::Release);
+            out
+        })
     }
 }
 

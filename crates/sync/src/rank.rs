@@ -2,8 +2,8 @@
 //!
 //! A lock may be taken only while every spin lock that the CPU already holds has a *lower* rank; equal ranks are allowed
 //! only through [`SpinLock::lock_nested`](crate::SpinLock::lock_nested), whose caller names the order, and
-//! [`SpinLock::lock_below`](crate::SpinLock::lock_below), along a tree. Debug builds on threads of the
-//! host check it, and learn the order of what has no rank; others compile the checks away.
+//! [`SpinLock::lock_below`](crate::SpinLock::lock_below), along a tree. Debug builds
+//! check it, and learn the order of what has no rank; others compile the checks away.
 
 /// A place in the lock order; lower ranks are taken first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -56,7 +56,7 @@ impl<T> SpinLock<T> {
     }
 }
 
-#[cfg(all(debug_assertions, any(test, feature = "std"), not(any(loom, shuttle))))]
+#[cfg(all(debug_assertions, not(any(loom, shuttle))))]
 impl<T: ?Sized> Drop for SpinLock<T> {
     fn drop(&mut self) {
         held::forget(self.address());

@@ -17,7 +17,9 @@ use rustix::{
 };
 
 use super::{Context, verdict::Check};
+use crate::build;
 use crate::failure::{Doing, Failure, Result};
+use crate::places::Places;
 
 type Body = fn(&Bench) -> Result<(), String>;
 
@@ -38,6 +40,8 @@ const CHECKS: &[(&str, Body)] = &[
     ("killed", killed),
     ("an interactive shell", interactive),
     ("a panic of the kernel", panic),
+    ("programs on a kernel that checks itself", checked_programs),
+    ("locks taken both ways round, on a kernel that checks itself", inversion),
     ("bad input", bad_input),
     ("QEMU that is missing, hangs or dies", bad_qemu),
     ("debugger", debugger),
@@ -62,7 +66,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
         let bench = Bench {
             kernel: context.kernel()?,
             quire: std::env::current_exe().doing(|| "cannot find this program".to_string())?,
-            root: context.places.root.clone(),
+            places: context.places.clone(),
             temporary: place.path().join("tmp"),
             place: place.path().to_owned(),
             mark: format!("QUIRE_TEST_MARK={}-{number}", std::process::id()),
@@ -77,7 +81,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
 struct Bench {
     kernel: PathBuf,
     quire: PathBuf,
-    root: PathBuf,
+    places: Places,
     place: PathBuf,
     temporary: PathBuf,
     mark: String,
@@ -94,7 +98,7 @@ impl Bench {
     fn command(&self, words: &[&str]) -> Command {
         let (name, value) = self.mark.split_once('=').unwrap_or_default();
         let mut command = Command::new(&self.quire);
-        command.args(words).env("QUIRE_ROOT", &self.root).env("TMPDIR", &self.temporary).env(name, value);
+        command.args(words).env("QUIRE_ROOT", &self.places.root).env("TMPDIR", &self.temporary).env(name, value);
         command.env("QUIRE_KERNEL", &self.kernel);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
@@ -395,6 +399,36 @@ fn panic(bench: &Bench) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("it reported: {}", done.stderr))
+}
+
+/// What takes most of the kernel's locks: processes, pipes, files, and programs that are mapped, while two CPUs are at it.
+const BUSY: &str = "for i in 1 2 3 4 5 6; do (dd if=/dev/zero of=/tmp/f$i bs=64k count=16 2>/dev/null; sort /etc/passwd | wc -l >/dev/null; \
+                    mkdir -p /tmp/d$i/e; mv /tmp/f$i /tmp/d$i/e/f; cat /tmp/d$i/e/f /proc/self/maps | md5sum >/dev/null; rm -r /tmp/d$i) & done; \
+                    sleep 1 & kill $!; wait; ps >/dev/null; echo done";
+
+/// The same kernel, but assertions, the order of locks and the maps' consistency are checked as it runs.
+fn checked_programs(bench: &Bench) -> Result<(), String> {
+    let done = on_checked(bench, &["run", "--cpus", "2", "--", "busybox", "sh", "-c", BUSY])?;
+    ended(&done, 0)?;
+    if done.stdout == b"done\n" { Ok(()) } else { Err(format!("it printed {:?}: {}", done.stdout, done.stderr)) }
+}
+
+/// The first run that takes two locks both ways round fails, and shows where each way was taken.
+fn inversion(bench: &Bench) -> Result<(), String> {
+    for locks in ["invert=spin", "invert=sleep"] {
+        let done = on_checked(bench, &["run", "--append", locks, "--", "busybox", "true"])?;
+        ended(&done, 125)?;
+        let told = ["lock order (Contract C6)", "the_one_way", "the_other_way"].map(|t| done.stderr.contains(t));
+        if told != [true; 3] {
+            return Err(format!("{locks}: it reported: {}", done.stderr));
+        }
+    }
+    Ok(())
+}
+
+fn on_checked(bench: &Bench, words: &[&str]) -> Result<Done, String> {
+    let kernel = build::checked_kernel(&bench.places).map_err(text)?;
+    finish(bench.command(words).env("QUIRE_KERNEL", kernel).spawn().map_err(text)?)
 }
 
 fn bad_input(bench: &Bench) -> Result<(), String> {

@@ -157,6 +157,10 @@ pub extern "C" fn start(start_info: u32) -> ! {
     if quire_kernel::command_line::flag(command_line, "panic") {
         panic!("as asked");
     }
+    #[cfg(debug_assertions)]
+    if let Some(kind) = quire_kernel::command_line::value(command_line, "invert") {
+        crate::inversion::show(kind);
+    }
     crate::swap::start_daemons();
     personality::start(archive);
     smp::go(&topology, registers.is_none());

@@ -49,6 +49,9 @@ pub struct Block {
     pub gs_base: u64,
     pub task: TaskState,
     pub segments: Segments,
+    /// The spin locks that it holds.
+    #[cfg(debug_assertions)]
+    pub held: quire_sync::held::SpinsHeld,
 }
 
 impl Block {
@@ -64,6 +67,8 @@ impl Block {
             gs_base: 0,
             task: TaskState::new(),
             segments: Segments::new(),
+            #[cfg(debug_assertions)]
+            held: quire_sync::held::SpinsHeld::new(),
         }
     }
 }

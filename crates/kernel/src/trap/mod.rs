@@ -159,7 +159,10 @@ fn serve(vector: u8) {
         }
         RESCHEDULE => {
             local_apic::end_of_interrupt();
-            scheduler().kicked();
+            // A CPU that is told to begin has no thread yet.
+            if cpu::current_thread() != 0 {
+                scheduler().kicked();
+            }
         }
         SHOOTDOWN => {
             local_apic::end_of_interrupt();

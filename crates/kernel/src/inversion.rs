@@ -1,0 +1,35 @@
+//! Two locks both ways round, once: how it is tested that a checked kernel notices, and shows both places.
+
+use quire_sync::{Mutex, Rank, SpinLock};
+
+static FILE: SpinLock<()> = SpinLock::new(Rank::FILE, ());
+static QUEUE: SpinLock<()> = SpinLock::new(Rank::QUEUE, ());
+static NAMES: Mutex<[u8; 3]> = Mutex::new([0; 3]);
+static SIZES: Mutex<[u64; 5]> = Mutex::new([0; 5]);
+
+/// Takes two locks of that kind one way and then the other: a panic that has both backtraces.
+pub fn show(kind: &[u8]) {
+    match kind {
+        b"spin" => {
+            the_one_way(|| drop((FILE.lock(), QUEUE.lock())));
+            the_other_way(|| drop((QUEUE.lock(), FILE.lock())));
+        }
+        b"sleep" => {
+            the_one_way(|| drop((NAMES.lock(), SIZES.lock())));
+            the_other_way(|| drop((SIZES.lock(), NAMES.lock())));
+        }
+        _ => {}
+    }
+}
+
+#[inline(never)]
+fn the_one_way(f: impl FnOnce()) {
+    f();
+    core::hint::black_box(());
+}
+
+#[inline(never)]
+fn the_other_way(f: impl FnOnce()) {
+    f();
+    core::hint::black_box(());
+}
