@@ -37,7 +37,7 @@ const PROGRAMS: &[Program] = &[
             "x86_64::leaves_that_are_gone_and_not_flushed",
             "x86_64::against_a_store_that_is_late_and_out_of_order",
         ],
-        steps: [5000, 500],
+        steps: [3000, 500],
     },
     Program { name: "quire-sync", all: &[], smoke: &["spin::", "mutex::", "epoch::"], steps: [0; 2] },
 ];
