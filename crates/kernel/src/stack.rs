@@ -1,4 +1,4 @@
-//! Kernel stacks, 16 KiB each, an unmapped page below, so that an overflow is a double fault and not silent damage; and the
+//! Kernel stacks, 16 KiB each (more in a build that checks itself), an unmapped page below, so that an overflow is a double fault and not silent damage; and the
 //! kernel's map, which has them and everything else that the kernel maps after boot.
 
 use crate::layout::{MAP, MAP_END};
@@ -9,8 +9,8 @@ use quire_pmap::Hardware;
 use quire_vm::map::kernel::{KernelMap, KernelRange};
 use quire_vm::{OutOfMemory, PAGE_SIZE, VirtRange};
 
-/// Bytes of a stack.
-pub const SIZE: u64 = 16 * 1024;
+/// Bytes of a stack. Where the kernel checks itself, frames are larger, and the order of locks is looked up on top of everything.
+pub const SIZE: u64 = if cfg!(debug_assertions) { 64 } else { 16 } * 1024;
 const GUARD: u64 = PAGE_SIZE;
 
 /// The next address that boot takes for ever; the kernel's map begins behind them.
