@@ -9,7 +9,7 @@ use crate::{FsError, rank};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use quire_sync::atomic::{AtomicU64, Ordering};
-use quire_sync::{Mutex, Sequenced};
+use quire_sync::{CachePadded, Mutex, Sequenced};
 
 /// Names a file among all files: the file system's device number and the inode's number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -148,7 +148,8 @@ pub struct RegularFile<H: Host> {
     /// The bytes.
     pub object: H::Object,
     /// Writes and truncations one after the other, so that appends do not overwrite each other.
-    pub writing: Mutex<()>,
+    /// On lines of its own: who maps or reads the file reads what stands beside.
+    pub writing: CachePadded<Mutex<()>>,
     /// What the object knows of the file.
     pub origin: Arc<Origin<H>>,
 }
@@ -255,7 +256,7 @@ impl<H: Host> Inode<H> {
     pub fn regular(host: &H, ident: Ident) -> Result<Node<H>, FsError> {
         let origin = Arc::new(Origin::new(ident));
         let object = host.object(origin.clone())?;
-        Ok(Node::File(RegularFile { object, writing: Mutex::new(()), origin }))
+        Ok(Node::File(RegularFile { object, writing: CachePadded(Mutex::new(())), origin }))
     }
 
     /// The file system it belongs to.
