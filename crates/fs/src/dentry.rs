@@ -10,6 +10,9 @@ use quire_sync::SpinLock;
 /// A name of an inode. Alive while somebody uses it, also after the name is gone.
 ///
 /// Guards: `place` by its own lock; it changes only under the locks of the directories that the name is in and goes to.
+///
+/// On lines of its own: who opens or closes the file counts it on the line before, which who reads the file does not touch.
+#[repr(align(64))]
 pub struct Dentry<H: Host> {
     /// What the name leads to.
     pub inode: Arc<Inode<H>>,
