@@ -83,7 +83,7 @@ impl<H: Host> Dentry<H> {
 /// A file system of generated things, with `root` as its root directory.
 pub(crate) fn root_inode<H: Host>(
     host: &H,
-    system: &Arc<FileSystem>,
+    system: &'static FileSystem,
     root: Arc<dyn GeneratedDirectory<H>>,
 ) -> Arc<Inode<H>> {
     let attr = NewAttr { mode: 0o555, uid: 0, gid: 0 };

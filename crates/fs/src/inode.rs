@@ -107,39 +107,96 @@ pub struct Status {
     pub device: DeviceNumber,
 }
 
-/// The file system that an inode belongs to.
+/// The file system that an inode belongs to. It is mounted, or the machine's, for ever.
+///
+/// Inodes are counted and numbered by each processor for itself, so that those who make and remove files at the same time share no
+/// line.
 pub struct FileSystem {
     /// Device number that its inodes show.
     pub device: u64,
     /// Its type, as mount tables name it.
     pub kind: &'static str,
-    next: AtomicU64,
-    live: AtomicU64,
     /// Most inodes that may live: each takes kernel memory, and names are cheap to make.
-    limit: AtomicU64,
+    limit: u64,
+    /// Inodes that may come yet, beside those that a share has room for.
+    left: CachePadded<AtomicU64>,
+    shares: [CachePadded<Share>; SHARES],
+}
+
+/// Processors with the same number modulo this share a line.
+const SHARES: usize = 16;
+/// Inodes that a share gets room for at once. It gives as many back when it has twice that.
+const BATCH: u64 = 64;
+
+/// What one processor in [`SHARES`] has for itself.
+#[derive(Default)]
+struct Share {
+    /// Inodes that were numbered here.
+    numbered: AtomicU64,
+    /// Inodes that may be made without asking anybody.
+    room: AtomicU64,
+}
+
+impl Share {
+    fn take(&self, n: u64) -> bool {
+        self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |room| room.checked_sub(n)).is_ok()
+    }
 }
 
 impl FileSystem {
-    /// An empty file system.
-    pub fn new(device: u64, kind: &'static str, limit: u64) -> Arc<Self> {
-        Arc::new(FileSystem {
+    /// An empty file system of at most `limit` inodes.
+    pub fn new(device: u64, kind: &'static str, limit: u64) -> &'static Self {
+        Box::leak(Box::new(FileSystem {
             device,
             kind,
-            next: AtomicU64::new(1),
-            live: AtomicU64::new(0),
-            limit: AtomicU64::new(limit),
-        })
+            limit,
+            left: CachePadded(AtomicU64::new(limit)),
+            shares: core::array::from_fn(|_| CachePadded(Share::default())),
+        }))
     }
+
     /// Inodes that live, and that may.
     pub fn inodes(&self) -> (u64, u64) {
-        (self.live.load(Ordering::Relaxed), self.limit.load(Ordering::Relaxed))
+        let room = |sum: u64, s: &CachePadded<Share>| sum.saturating_add(s.room.load(Ordering::Relaxed));
+        let free = self.shares.iter().fold(self.left.load(Ordering::Relaxed), room);
+        (self.limit.saturating_sub(free), self.limit)
     }
+
+    fn share(&self) -> (u64, &Share) {
+        let i = quire_sync::current_cpu() % SHARES;
+        (i as u64, &self.shares[i])
+    }
+
+    /// One more inode.
     fn admit(&self) -> Result<(), FsError> {
-        if self.live.fetch_add(1, Ordering::Relaxed) >= self.limit.load(Ordering::Relaxed) {
-            self.live.fetch_sub(1, Ordering::Relaxed);
-            return Err(FsError::NoSpace);
+        let (_, share) = self.share();
+        if share.take(1) {
+            return Ok(());
         }
-        Ok(())
+        let some = |left: u64| Some(left - left.min(BATCH));
+        match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, some).unwrap_or(0).min(BATCH) {
+            // What others have for later is there for all.
+            0 if self.shares.iter().any(|s| s.take(1)) => Ok(()),
+            0 => Err(FsError::NoSpace),
+            n => {
+                share.room.fetch_add(n - 1, Ordering::Relaxed);
+                Ok(())
+            }
+        }
+    }
+
+    /// One inode less.
+    fn forget(&self) {
+        let (_, share) = self.share();
+        if share.room.fetch_add(1, Ordering::Relaxed) + 1 >= 2 * BATCH && share.take(BATCH) {
+            self.left.fetch_add(BATCH, Ordering::Relaxed);
+        }
+    }
+
+    /// A number that no other inode has or had.
+    fn number(&self) -> u64 {
+        let (i, share) = self.share();
+        share.numbered.fetch_add(1, Ordering::Relaxed) * SHARES as u64 + i + 1
     }
 }
 
@@ -186,12 +243,12 @@ pub struct Inode<H: Host> {
     pub locks: RecordLocks,
     /// As [`Attr::words`].
     attr: Sequenced<8>,
-    system: Arc<FileSystem>,
+    system: &'static FileSystem,
 }
 
 impl<H: Host> Drop for Inode<H> {
     fn drop(&mut self) {
-        self.system.live.fetch_sub(1, Ordering::Relaxed);
+        self.system.forget();
     }
 }
 
@@ -210,16 +267,16 @@ impl<H: Host> Inode<H> {
     /// A new inode of `system` with no name yet, with what `node` makes of its identity.
     pub fn new(
         host: &H,
-        system: &Arc<FileSystem>,
+        system: &'static FileSystem,
         attr: NewAttr,
         node: impl FnOnce(Ident) -> Result<Node<H>, FsError>,
     ) -> Result<Arc<Self>, FsError> {
         system.admit()?;
-        let ident = Ident { device: system.device, number: system.next.fetch_add(1, Ordering::Relaxed) };
+        let ident = Ident { device: system.device, number: system.number() };
         match node(ident) {
-            Ok(node) => Ok(Arc::new(Self::with(ident, node, attr, host.realtime(), system.clone()))),
+            Ok(node) => Ok(Arc::new(Self::with(ident, node, attr, host.realtime(), system))),
             Err(e) => {
-                system.live.fetch_sub(1, Ordering::Relaxed);
+                system.forget();
                 Err(e)
             }
         }
@@ -227,18 +284,19 @@ impl<H: Host> Inode<H> {
 
     /// An inode that stands for something generated, numbered by its provider; it counts against no limit.
     pub fn generated(
-        system: &Arc<FileSystem>,
+        system: &'static FileSystem,
         number: u64,
         attr: NewAttr,
         now: Timestamp,
         node: Generated<H>,
     ) -> Arc<Self> {
-        system.live.fetch_add(1, Ordering::Relaxed);
+        let admitted = system.admit();
+        debug_assert!(admitted.is_ok(), "what is generated has no limit");
         let ident = Ident { device: system.device, number };
-        Arc::new(Self::with(ident, Node::Generated(node), attr, now, system.clone()))
+        Arc::new(Self::with(ident, Node::Generated(node), attr, now, system))
     }
 
-    fn with(ident: Ident, node: Node<H>, new: NewAttr, now: Timestamp, system: Arc<FileSystem>) -> Self {
+    fn with(ident: Ident, node: Node<H>, new: NewAttr, now: Timestamp, system: &'static FileSystem) -> Self {
         let attr = Attr {
             mode: new.mode & 0o7777,
             uid: new.uid,
@@ -260,8 +318,8 @@ impl<H: Host> Inode<H> {
     }
 
     /// The file system it belongs to.
-    pub fn system(&self) -> &Arc<FileSystem> {
-        &self.system
+    pub fn system(&self) -> &'static FileSystem {
+        self.system
     }
 
     /// What kind it is.

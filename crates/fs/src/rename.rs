@@ -60,7 +60,7 @@ impl<H: Host> Vfs<H> {
             _ => return Err(FsError::Busy),
         }
         let (old_parent, new_parent) = (&from.parent, &to.parent);
-        if !Arc::ptr_eq(old_parent.inode.system(), new_parent.inode.system()) {
+        if !core::ptr::eq(old_parent.inode.system(), new_parent.inode.system()) {
             return Err(FsError::CrossDevice);
         }
         let (old_dir, new_dir) = (entries(old_parent)?, entries(new_parent)?);

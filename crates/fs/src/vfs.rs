@@ -46,7 +46,7 @@ pub struct Vfs<H: Host> {
     host: H,
     root: Arc<Dentry<H>>,
     /// Where pipes, memory files and other nameless things live.
-    nameless: Arc<FileSystem>,
+    nameless: &'static FileSystem,
     /// Held while a name moves between directories: then, and only then, do ancestors change.
     pub(crate) moving: Mutex<()>,
     drivers: SpinLock<Vec<(DeviceNumber, Arc<dyn Driver>)>>,
@@ -58,7 +58,7 @@ impl<H: Host> Vfs<H> {
     /// An empty tree of at most `inodes` inodes.
     pub fn new(host: H, inodes: u64) -> Result<Arc<Self>, FsError> {
         let system = FileSystem::new(1, "tmpfs", inodes);
-        let root = Dentry::root(Self::root_directory(&host, &system, 0o755)?);
+        let root = Dentry::root(Self::root_directory(&host, system, 0o755)?);
         Ok(Arc::new(Vfs {
             host,
             mounts: SpinLock::new(rank::ATTR, alloc::vec![root.clone()]),
@@ -70,7 +70,7 @@ impl<H: Host> Vfs<H> {
         }))
     }
 
-    fn root_directory(host: &H, system: &Arc<FileSystem>, mode: u16) -> Result<Arc<Inode<H>>, FsError> {
+    fn root_directory(host: &H, system: &'static FileSystem, mode: u16) -> Result<Arc<Inode<H>>, FsError> {
         let attr = NewAttr { mode, uid: 0, gid: 0 };
         let inode = Inode::new(host, system, attr, |_| Ok(Node::Directory(Directory::new(host))))?;
         inode.change(host.realtime(), |a| a.links = 2);
@@ -104,7 +104,7 @@ impl<H: Host> Vfs<H> {
         mode: u16,
     ) -> Result<Arc<Dentry<H>>, FsError> {
         let system = FileSystem::new(self.next_device.fetch_add(1, Ordering::Relaxed), kind, inodes);
-        let root = Self::root_directory(&self.host, &system, mode)?;
+        let root = Self::root_directory(&self.host, system, mode)?;
         self.mount(path, root)
     }
 
@@ -116,7 +116,7 @@ impl<H: Host> Vfs<H> {
         root: Arc<dyn GeneratedDirectory<H>>,
     ) -> Result<Arc<Dentry<H>>, FsError> {
         let system = FileSystem::new(self.next_device.fetch_add(1, Ordering::Relaxed), kind, u64::MAX);
-        self.mount(path, generated::root_inode(&self.host, &system, root))
+        self.mount(path, generated::root_inode(&self.host, system, root))
     }
 
     fn mount(&self, path: &[u8], inode: Arc<Inode<H>>) -> Result<Arc<Dentry<H>>, FsError> {
@@ -219,7 +219,7 @@ impl<H: Host> Vfs<H> {
         &self,
         view: &View<H>,
         parent: Option<&Inode<H>>,
-        system: &Arc<FileSystem>,
+        system: &'static FileSystem,
         what: Create<'_>,
         mode: u16,
     ) -> Result<Arc<Inode<H>>, FsError> {
@@ -264,7 +264,7 @@ impl<H: Host> Vfs<H> {
             return Err(FsError::NotPermitted);
         }
         let parent = &found.parent;
-        if !Arc::ptr_eq(old.inode.system(), parent.inode.system()) {
+        if !core::ptr::eq(old.inode.system(), parent.inode.system()) {
             return Err(FsError::CrossDevice);
         }
         let Node::Directory(directory) = &parent.inode.node else { return Err(FsError::NotPermitted) };
@@ -480,7 +480,7 @@ impl<H: Host> Vfs<H> {
         let pipe = Pipe::new(self.host.clone());
         let (r, w) = (pipe.open(true, false, &Io::NOW)?, pipe.open_now(false, true));
         let attr = NewAttr { mode: 0o600, uid: 0, gid: 0 };
-        let inode = Inode::new(&self.host, &self.nameless, attr, |_| Ok(Node::Fifo(pipe)))?;
+        let inode = Inode::new(&self.host, self.nameless, attr, |_| Ok(Node::Fifo(pipe)))?;
         inode.change(self.host.realtime(), |a| a.links = 1);
         let label = alloc::format!("pipe:[{}]", inode.ident.number);
         let dentry = Dentry::nameless(label.as_bytes(), inode);
@@ -498,7 +498,7 @@ impl<H: Host> Vfs<H> {
     ) -> Result<Arc<OpenFile<H>>, FsError> {
         let attr = NewAttr { mode: if socket { 0o777 } else { 0o600 }, uid: 0, gid: 0 };
         let node = if socket { Node::Socket } else { Node::Anonymous(kind) };
-        let inode = Inode::new(&self.host, &self.nameless, attr, |_| Ok(node))?;
+        let inode = Inode::new(&self.host, self.nameless, attr, |_| Ok(node))?;
         inode.change(self.host.realtime(), |a| a.links = 1);
         let label = match socket {
             true => alloc::format!("socket:[{}]", inode.ident.number),

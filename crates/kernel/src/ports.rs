@@ -26,8 +26,9 @@ use quire_drivers::console::{BufferDirection, Console, ConsoleError, Hal, Line};
 use quire_drivers::io_apic::{IoApic, Signal};
 use quire_fs::{Port, Readiness};
 use quire_kernel::command_line;
+use quire_sync::Rank;
 use quire_sync::hooks::{ThreadHandle, park, unpark};
-use quire_sync::{Rank, SpinLock};
+use quire_task::IrqLock;
 use quire_vm::frames::{For, Frame};
 use quire_vm::map::kernel::KernelRange;
 use quire_vm::{MapError, MemoryType, PAGE_SIZE, Pfn, Phys, PhysRange};
@@ -67,7 +68,8 @@ unsafe impl Hal for Dma {
 
 /// A console as the file layer's port.
 pub struct ConsolePort {
-    console: SpinLock<Console<Dma>>,
+    /// Without interrupts: what they take ranks before a device.
+    console: IrqLock<Console<Dma>>,
     readiness: Readiness,
     /// Bytes that were read, and how many there will be in all.
     taken: AtomicU64,
@@ -82,24 +84,24 @@ impl ConsolePort {
 
     /// Whether the host has taken everything.
     fn drained(&self) -> bool {
-        self.console.lock().drained()
+        self.console.lock(vm().machine()).drained()
     }
 }
 
 impl Port for &'static ConsolePort {
     fn write(&self, bytes: &[u8]) -> usize {
-        self.console.lock().write(bytes)
+        self.console.lock(vm().machine()).write(bytes)
     }
     fn read(&self, into: &mut [u8]) -> usize {
-        let n = self.console.lock().read(into);
+        let n = self.console.lock(vm().machine()).read(into);
         self.taken.fetch_add(n as u64, Ordering::AcqRel);
         n
     }
     fn unread(&self) -> usize {
-        self.console.lock().unread()
+        self.console.lock(vm().machine()).unread()
     }
     fn writable(&self) -> bool {
-        self.console.lock().writable()
+        self.console.lock(vm().machine()).writable()
     }
     fn at_end(&self) -> bool {
         self.taken.load(Ordering::Acquire) >= self.total.load(Ordering::Acquire)
@@ -246,7 +248,7 @@ pub fn init(announced: &Announced, topology: &Topology) {
         };
         let registers = registers.keep();
         let port = Box::leak(Box::new(ConsolePort {
-            console: SpinLock::new(Rank::DEVICE, console),
+            console: IrqLock::new(Rank::DEVICE, console),
             readiness: Readiness::new(),
             taken: AtomicU64::new(0),
             total: AtomicU64::new(u64::MAX),

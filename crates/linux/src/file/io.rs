@@ -5,11 +5,12 @@ use super::path::{AT_FDCWD, find, only};
 use super::transfer::{MOST, Vectors};
 use crate::signal::{SigInfo, Signal};
 use crate::{Ctx, Errno, Machine};
+use alloc::vec::Vec;
 use linux_raw_sys::general as raw;
 use quire_fs::open_file::{Body, OFFSET_MAX};
 use quire_fs::transfer::Limited;
 use quire_fs::walk::Want;
-use quire_fs::{FileKind, FsError, Io, OpenFlags, Sink, SliceSource, Source, Whence};
+use quire_fs::{FileKind, FsError, Io, OpenFlags, Sink, SliceSink, SliceSource, Source, Whence};
 
 fn read_with<M: Machine>(
     ctx: &Ctx<'_, M>,
@@ -178,6 +179,9 @@ pub fn sys_lseek<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: i64, whence: u32
     Ok(file.seek(to, whence)? as usize)
 }
 
+/// Bytes that [`copy_apart`] reads before it writes them.
+const APART: usize = 64 << 10;
+
 /// Kernel memory that is read becomes another file's input, without a stop in between.
 struct IntoFile<'a, M: Machine> {
     file: &'a File<M>,
@@ -232,6 +236,15 @@ fn copy<M: Machine>(
     let io = Io { nonblock: false, deadline: None, interrupted: &interrupted };
     // Not by `read`, which holds the position: input and output may share one.
     let start = from.unwrap_or_else(|| input.position());
+    let same = input.dentry.inode.ident == output.dentry.inode.ident;
+    if same || matches!(input.body(), Body::Text(..)) {
+        let n = copy_apart(&io, (input, start), (output, to), len).map_err(|e| broken_pipe(ctx, e))?;
+        let end = start + n as u64;
+        if from.is_none() {
+            input.seek(end as i64, Whence::Start)?;
+        }
+        return Ok((n, end));
+    }
     let mut sink = IntoFile { file: output, io, at: to, left: len, failed: None };
     let mut sink = Limited::new(&mut sink, len);
     let n = input.read_at(&io, start, &mut sink).map_err(|e| broken_pipe(ctx, e))?;
@@ -240,6 +253,44 @@ fn copy<M: Machine>(
         input.seek(end as i64, Whence::Start)?;
     }
     Ok((n, end))
+}
+
+/// Copies by way of a buffer: onto the file itself, where bytes may not be read while they are written, and from generated text,
+/// whose lock may not be held while the output's is waited for. An error after the first bytes ends the copy there.
+fn copy_apart<M: Machine>(
+    io: &Io<'_>,
+    (input, start): (&File<M>, u64),
+    (output, to): (&File<M>, Option<u64>),
+    len: usize,
+) -> Result<usize, FsError> {
+    let mut buffer = Vec::new();
+    buffer.try_reserve_exact(len.min(APART)).map_err(|_| FsError::OutOfMemory)?;
+    buffer.resize(len.min(APART), 0u8);
+    let mut done = 0;
+    while done < len && !(done > 0 && (io.interrupted)()) {
+        let part = buffer.len().min(len - done);
+        let mut one = || -> Result<(usize, usize), FsError> {
+            let read = input.read_at(io, start + done as u64, &mut SliceSink::new(&mut buffer[..part]))?;
+            let mut source = SliceSource::new(&buffer[..read]);
+            let written = match to {
+                _ if read == 0 => 0,
+                Some(to) => output.write_at(io, to + done as u64, &mut source)?,
+                None => output.write(io, &mut source)?,
+            };
+            Ok((read, written))
+        };
+        match one() {
+            Ok((read, written)) => {
+                done += written;
+                if written == 0 || written < read {
+                    break;
+                }
+            }
+            Err(e) if done == 0 => return Err(e),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
 }
 
 /// `sendfile`
