@@ -442,8 +442,10 @@ static bool onto_itself(int file, off_t to, const char *from, size_t size) {
         // Shared memory without a file has a number too, from another file system.
         if (sscanf(line, "%lx-%lx %*s %lx %*s %lu", &start, &end, &offset, &inode) != 4 || inode != found.st_ino ||
             !strstr(line, "twin.")) continue;
-        if (start >= (unsigned long)from + size || end <= (unsigned long)from) continue;
-        same |= (off_t)offset < to + (off_t)size && (off_t)(offset + end - start) > to;
+        // The part that is written from, however many lines show its mapping.
+        unsigned long first = (unsigned long)from, last = first + size;
+        first = first > start ? first : start, last = last < end ? last : end;
+        same |= first < last && (off_t)(offset + first - start) < to + (off_t)size && (off_t)(offset + last - start) > to;
     }
     fclose(maps);
     return same;

@@ -127,7 +127,8 @@ fn vectors(memory: &Memory, array: u64) {
     strings.arguments_end();
     let mut wanted = Vec::new();
     let mut at = array;
-    while array != 0 {
+    // Nowhere is an empty list.
+    while at != 0 {
         let word = there(memory, at, 8).into_iter().map(|b| b.expect("it was read")).collect::<Vec<u8>>();
         match u64::from_le_bytes(word.try_into().expect("eight bytes")) {
             0 => break,
@@ -137,7 +138,7 @@ fn vectors(memory: &Memory, array: u64) {
     }
     assert_eq!(strings.argument_count(), wanted.len());
     let stack = lay_out(&strings, TOP, b"/x", &[7; 16], &mut Vec::new()).expect("there is room");
-    assert!(stack.pointer % 16 == 0 && stack.pointer + stack.bytes.len() as u64 == TOP);
+    assert!(stack.pointer.is_multiple_of(16) && stack.pointer + stack.bytes.len() as u64 == TOP);
     let byte = |at: u64| stack.bytes[(at - stack.pointer) as usize];
     let word = |at: u64| u64::from_le_bytes(std::array::from_fn(|i| byte(at + i as u64)));
     assert_eq!(word(stack.pointer), wanted.len() as u64);

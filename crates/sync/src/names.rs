@@ -433,7 +433,7 @@ mod tests {
                     (names.take(&name(n), &domain), model.remove(&n))
                 } else {
                     let new = i * 100 + n;
-                    (names.put(name(n), Value::new(new), n % 2 == 0, &domain), model.insert(n, new))
+                    (names.put(name(n), Value::new(new), n.is_multiple_of(2), &domain), model.insert(n, new))
                 };
                 assert_eq!(before.map(|v| v.0), known);
             }

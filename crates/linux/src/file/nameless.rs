@@ -93,7 +93,7 @@ pub fn sys_socketpair<M: Machine>(
     }
     let mut ours = BOTH;
     ours.set(OpenFlags::NONBLOCK, kind & SOCK_NONBLOCK != 0);
-    let (a, b) = Pair::new(ctx.vfs().host().clone());
+    let (a, b) = Pair::new(*ctx.vfs().host());
     let ends =
         (ctx.vfs().nameless_stream("socket", a, ours, true)?, ctx.vfs().nameless_stream("socket", b, ours, true)?);
     install_two(ctx, ends, kind & SOCK_CLOEXEC != 0, to)
