@@ -15,6 +15,7 @@
 #![cfg_attr(not(any(test, loom, shuttle, recording, feature = "std")), no_std)]
 #![deny(missing_docs)]
 
+#[cfg(any(test, feature = "alloc"))]
 extern crate alloc;
 
 pub mod atomic;
@@ -29,6 +30,7 @@ mod models;
 mod mutant;
 mod mutants;
 pub mod mutex;
+#[cfg(any(test, feature = "alloc"))]
 pub mod names;
 #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
 mod order;
@@ -39,6 +41,7 @@ pub mod rank;
 pub mod record;
 pub mod sequence;
 pub mod shared;
+#[cfg(any(test, feature = "alloc"))]
 pub mod slots;
 pub mod spin;
 #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
@@ -48,11 +51,13 @@ pub mod wait_queue;
 pub use cpuset::CpuSet;
 pub use hooks::{Cpu, CpuId, ThreadHandle, Wait, current_cpu, preempt_off};
 pub use mutex::{Mutex, MutexGuard};
+#[cfg(any(test, feature = "alloc"))]
 pub use names::Names;
 pub use per_cpu::{CachePadded, PerCpu};
 pub use rank::Rank;
 pub use sequence::{Sequence, Sequenced};
 pub use shared::Shared;
+#[cfg(any(test, feature = "alloc"))]
 pub use slots::Slots;
 pub use spin::{SpinGuard, SpinLock};
 pub use wait_queue::{WaitOutcome, WaitQueue};

@@ -14,12 +14,16 @@ crate::mutants! {
         /// Epoch: a reader that unpins inside another pin ends both.
         NestedPinEnds,
         /// Names: a lookup that finds a value on its way out does not look what has taken its place.
+        #[cfg_attr(not(any(test, feature = "alloc")), allow(dead_code))]
         NameReadOnce,
         /// Names: what was taken out does not wait for lookups.
+        #[cfg_attr(not(any(test, feature = "alloc")), allow(dead_code))]
         NameValueFreed,
         /// Slots: a lookup that finds a value on its way out does not look what has taken its place.
+        #[cfg_attr(not(any(test, feature = "alloc")), allow(dead_code))]
         SlotReadOnce,
         /// Slots: the memory of a value that was taken out does not wait for lookups.
+        #[cfg_attr(not(any(test, feature = "alloc")), allow(dead_code))]
         SlotValueFreed,
         /// Spin lock: it is taken by a look and a store.
         LockNotAtomic,
