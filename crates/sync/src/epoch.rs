@@ -332,14 +332,10 @@ impl Drop for Pinned<'_> {
 mod tests {
     use super::*;
     use crate::hooks::threads::set_cpu;
-    use core::ptr::NonNull;
     use std::sync::atomic::AtomicUsize as Count;
 
     fn domain(cpus: usize) -> Domain {
-        let layout = std::alloc::Layout::from_size_align(PerCpu::<Slot>::bytes(cpus), 128).unwrap();
-        // SAFETY: fresh memory of the size and alignment that `PerCpu` asks for; leaked at the test's end.
-        let slots = unsafe { PerCpu::new(NonNull::new(std::alloc::alloc(layout)).unwrap(), cpus, |_| Slot::new()) };
-        Domain::new(slots)
+        Domain::new(PerCpu::leaked(cpus, |_| Slot::new()))
     }
 
     static FREED: Count = Count::new(0);

@@ -5,7 +5,6 @@ use crate::epoch::{Domain, Retired, Slot};
 use crate::explore::{Arc, thread};
 use crate::hooks::threads::set_cpu;
 use crate::{Mutex, Names, PerCpu, Rank, Sequenced, Slots, SpinLock, WaitQueue, protocol};
-use std::ptr::NonNull;
 
 /// Two add to what a lock guards, each by a look and a store.
 fn spin_lock() {
@@ -32,12 +31,6 @@ protocol! {
     UnlockRelaxed: "an update was lost";
 }
 
-fn per_cpu<T>(n: usize, init: impl FnMut(usize) -> T) -> PerCpu<T> {
-    let layout = std::alloc::Layout::from_size_align(PerCpu::<T>::bytes(n), 128).unwrap();
-    // SAFETY: a fresh allocation of the size and alignment that `PerCpu` asks for; leaked with the model's iteration.
-    unsafe { PerCpu::new(NonNull::new(std::alloc::alloc(layout)).unwrap(), n, init) }
-}
-
 #[repr(C)]
 struct Node {
     header: Retired,
@@ -52,7 +45,7 @@ unsafe fn free(node: *mut Retired) {
 
 /// A reader looks at what a writer unlinks, retires and would like to see freed; at the end, when nobody reads, it is.
 fn reader_against_retire(nested: bool) {
-    let domain = Arc::new(Domain::new(per_cpu(2, |_| Slot::new())));
+    let domain = Arc::new(Domain::new(PerCpu::leaked(2, |_| Slot::new())));
     let freed = Arc::new(AtomicBool::new(false));
     // 1: reachable.
     let shared = Arc::new(AtomicUsize::new(1));
@@ -97,7 +90,7 @@ protocol! {
 
 /// A writer drains the domain while a reader comes, goes, and comes again: it waits for pins that stand, for no new ones.
 fn drain_against_readers() {
-    let domain = Arc::new(Domain::new(per_cpu(2, |_| Slot::new())));
+    let domain = Arc::new(Domain::new(PerCpu::leaked(2, |_| Slot::new())));
     let freed = Arc::new(AtomicBool::new(false));
     let d = domain.clone();
     let reader = thread::spawn(move || {
@@ -200,7 +193,7 @@ protocol! {
 
 /// A thread looks a number up while another one puts a new value under it, or takes it out.
 fn lookup_against_change(replaced: bool) {
-    let domain = Arc::new(Domain::new(per_cpu(2, |_| Slot::new())));
+    let domain = Arc::new(Domain::new(PerCpu::leaked(2, |_| Slot::new())));
     let table = Arc::new(Slots::new(Rank::FILE));
     table.insert(Arc::new(1), false, 0, 1, &domain).unwrap();
     table.share().unwrap();
@@ -243,7 +236,7 @@ impl Drop for Named {
 
 /// A thread looks a name up while another one gives it a new value, and adds a second name, which makes the table longer.
 fn name_against_change(stays: bool) {
-    let domain = Arc::new(Domain::new(per_cpu(2, |_| Slot::new())));
+    let domain = Arc::new(Domain::new(PerCpu::leaked(2, |_| Slot::new())));
     let names = Arc::new(Names::new(Rank::FILE));
     let alive = [(); 2].map(|()| Arc::new(AtomicBool::new(true)));
     let value = |number: usize| std::sync::Arc::new(Named { number, alive: alive[number].clone() });

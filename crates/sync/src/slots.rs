@@ -578,15 +578,11 @@ mod tests {
     use crate::epoch::Slot;
     use crate::hooks::threads::set_cpu;
     use crate::per_cpu::PerCpu;
-    use core::ptr::NonNull;
     use std::collections::BTreeMap;
     use std::sync::atomic::{AtomicUsize, Ordering as Order};
 
     fn domain(cpus: usize) -> Domain {
-        let layout = Layout::from_size_align(PerCpu::<Slot>::bytes(cpus), 128).unwrap();
-        // SAFETY: fresh memory of the size and alignment that `PerCpu` asks for; leaked at the test's end.
-        let slots = unsafe { PerCpu::new(NonNull::new(alloc(layout)).unwrap(), cpus, |_| Slot::new()) };
-        Domain::new(slots)
+        Domain::new(PerCpu::leaked(cpus, |_| Slot::new()))
     }
 
     /// A counter without the quality of chance that a test would need to be repeated.
