@@ -415,3 +415,32 @@ pub struct Space {
     /// Inodes in all and free.
     pub inodes: (u64, u64),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeSet;
+    use quire_sync::hooks::threads::set_cpu;
+
+    /// As many inodes as the limit says, whichever processors make and remove them; each with a number of its own.
+    #[test]
+    fn what_one_processor_gives_back_another_may_use() {
+        const LIMIT: u64 = 3 * BATCH + 7;
+        let system = FileSystem::new(1, "test", LIMIT);
+        let mut numbers = BTreeSet::new();
+        for n in 0..LIMIT {
+            set_cpu(n as usize % 3);
+            assert_eq!(system.inodes(), (n, LIMIT));
+            system.admit().unwrap();
+            assert!(numbers.insert(system.number()));
+        }
+        assert_eq!((system.admit(), system.inodes().0), (Err(FsError::NoSpace), LIMIT));
+        set_cpu(1);
+        (0..LIMIT).for_each(|_| system.forget());
+        assert_eq!(system.inodes().0, 0);
+        set_cpu(2);
+        (0..LIMIT).for_each(|_| system.admit().unwrap());
+        set_cpu(0);
+        assert_eq!(system.admit(), Err(FsError::NoSpace));
+    }
+}
