@@ -339,7 +339,7 @@ impl<'e, M: Machine> At<'e, M> {
             if let Some(hook) = WriteHook::needed(&found, pin) {
                 return Err(Stop::Hook(hook));
             }
-            found.page.set(State::DIRTY);
+            found.page.set_dirty(found.state.generation());
             found.object.index().tag_dirty(found.key, pin);
         }
         let mut table = self.table(pin)?;

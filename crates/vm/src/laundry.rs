@@ -193,10 +193,16 @@ fn own_slots<M: Machine>(vm: &Vm<M>, pages: &[(u64, Pfn)]) -> (usize, Slots) {
     (from, Slots { first, len: len as u64 })
 }
 
-/// Marks a page dirty that the caller holds busy, or by its identity.
+/// Marks a page dirty that the caller holds, or has busy.
+///
+/// The tag first: who finds the page dirty has nothing to do, and may ask at once for all that is tagged to be written. A
+/// cleaner that takes the tag away in between either sees the hold, or has cleared the mark before.
 pub(crate) fn stain<M: Machine>(object: &Object<M>, key: u64, page: &Page, pin: &Pinned<'_>) {
-    page.set(State::DIRTY);
+    if mutant(Mutant::TagAfterDirty) {
+        page.set(State::DIRTY);
+    }
     object.index().tag_dirty(key, pin);
+    page.set(State::DIRTY);
 }
 
 /// A write is complete.
@@ -212,6 +218,13 @@ pub(crate) fn finish<M: Machine>(vm: &'static Vm<M>, body: &Body, result: Result
     for i in 0..body.len {
         let page = vm.page(body.pfn(i));
         let slot = body.swap.then_some(body.first + i as u64);
+        if result.is_err() {
+            // As in `stain`: the tag first. The write keeps other cleaners away, and the frame from becoming another page.
+            let pin = may.pin(vm.epoch());
+            if let Some(object) = vm.object_of(page, &pin) {
+                object.index().tag_dirty(page.index(), &pin);
+            }
+        }
         let alive = if result.is_ok() {
             // Before the mark goes: who frees the page after that frees the slot with it.
             page.set_swap_slot(slot);
@@ -222,12 +235,6 @@ pub(crate) fn finish<M: Machine>(vm: &'static Vm<M>, body: &Body, result: Result
             page.set_failed_writes(page.failed_writes().saturating_add(1));
             page.end_laundering(State::DIRTY)
         };
-        if alive && result.is_err() {
-            let pin = may.pin(vm.epoch());
-            if let Some(object) = vm.object_of(page, &pin) {
-                object.index().tag_dirty(page.index(), &pin);
-            }
-        }
         if let Some(slot) = slot
             && !(alive && result.is_ok())
         {

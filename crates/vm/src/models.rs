@@ -19,7 +19,7 @@ use crate::map::kernel::KernelMap;
 use crate::map::{MapRequest, Placement, Space, SpaceRef};
 use crate::object::ObjectRef;
 use crate::testing::{Boot, KERNEL, TestMachine, boot, page};
-use crate::types::{Access, PAGE_SIZE, Pfn, VirtRange};
+use crate::types::{Access, PAGE_SIZE, Pfn, Prot, VirtRange};
 use quire_sync::explore::{Arc, thread};
 use quire_sync::hooks::threads::set_cpu;
 use quire_sync::protocol;
@@ -65,6 +65,13 @@ impl World {
         let w = World::new();
         w.space.map(&MapRequest::private(Placement::Fixed(page(0)), pages * PAGE_SIZE)).unwrap();
         w
+    }
+
+    /// The file's page `key` at page `n`, shared.
+    fn show(&self, n: u64, key: u64, prot: Prot) {
+        let object = Some((self.file.clone(), key * PAGE_SIZE));
+        let r = MapRequest { object, shared: true, prot, ..MapRequest::private(Placement::Fixed(page(n)), PAGE_SIZE) };
+        self.space.map(&r).unwrap();
     }
 
     /// Every translation of the first address, in the tables and in every TLB.

@@ -101,6 +101,12 @@ pub enum Mutant {
     WaitersForgotten,
     /// A page is made busy whichever identity it has.
     BusyAnyIdentity,
+    /// A fault that is about to store marks the page that it found dirty, whatever that has become.
+    DirtyAnyIdentity,
+    /// Dirty: who writes through the frame tags the page after it has marked it.
+    TagAfterDirty,
+    /// Write-back: a page that a cleaner has just begun with, and that looks clean, is not waited for.
+    NoBusyWait,
     /// Whether an address is still its arena's is not looked at again under the arena's lock.
     ArenaBeforeLock,
     /// Whether a CPU still has its arena is not looked at again under the arena's lock.

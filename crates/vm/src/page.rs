@@ -255,6 +255,23 @@ impl Page {
         State(self.state.fetch_or(bits, Ordering::AcqRel))
     }
 
+    /// Sets DIRTY where the page is not busy and its generation is still `generation`: whoever found the page and holds nothing
+    /// would else mark a page that its frame has become since, which nobody tags.
+    #[inline]
+    pub fn set_dirty(&self, generation: u64) {
+        let mut s = self.state.load(Ordering::Acquire);
+        loop {
+            let lost = s & State::BUSY != 0 || s >> State::GENERATION_SHIFT != generation;
+            if lost && !mutant(Mutant::DirtyAnyIdentity) {
+                return;
+            }
+            match self.state.compare_exchange_weak(s, s | State::DIRTY, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return,
+                Err(now) => s = now,
+            }
+        }
+    }
+
     /// Clears bits of the state word (VALID, DIRTY, REFERENCED); returns the state before.
     #[inline]
     pub fn clear(&self, bits: u64) -> State {

@@ -139,6 +139,96 @@ protocol! {
     NoHoldCheck: "a write is lost";
 }
 
+/// A file on a disk, whose first two pages are there; with one page the index would have no leaf, and no tags.
+fn on_disk(w: &World) -> (ObjectRef<TestMachine>, &'static crate::memory_store::MemoryStore) {
+    let disk = crate::testing::memory_store(2, PROMPT);
+    let file = ObjectRef::with_pager(w.boot.vm, disk, 2 * PAGE_SIZE).unwrap();
+    [0, PAGE_SIZE].iter().for_each(|at| write(&file, *at, 8));
+    file.write_back(0..2).unwrap();
+    (file, disk)
+}
+
+fn write(file: &ObjectRef<TestMachine>, at: u64, value: u8) {
+    let bytes = &mut |b: &mut [u8]| -> Result<_, ()> {
+        b.fill(value);
+        Ok(b.len())
+    };
+    file.write(at, 1, bytes).unwrap();
+}
+
+/// One CPU pages out while another, which has written, asks for everything to be on the disk.
+fn clean_against_write_back() {
+    let w = World::new();
+    let (file, disk) = on_disk(&w);
+    write(&file, 0, 9);
+    let before = disk.counts().writes;
+    let theirs = file.clone();
+    beside(
+        w,
+        move |_| crate::steal::write_out(&theirs, 0..1, &mut MaySleep::here()),
+        move |_| {
+            file.write_back(0..1).unwrap();
+            assert!(disk.counts().writes > before, "it is not on the disk");
+            file
+        },
+        |_, _, _| (),
+    );
+}
+
+protocol! {
+    what_is_written_back_is_on_the_disk_whoever_began = clean_against_write_back, Some(2);
+    NoBusyWait: "it is not on the disk";
+}
+
+/// Two CPUs write to one page, and one of them asks for it to be on the disk.
+fn write_against_write_back() {
+    let w = World::new();
+    let (file, disk) = on_disk(&w);
+    let before = disk.counts().writes;
+    let theirs = file.clone();
+    beside(
+        w,
+        move |_| write(&theirs, 1, 7),
+        move |_| {
+            write(&file, 0, 9);
+            file.write_back(0..1).unwrap();
+            assert!(disk.counts().writes > before, "it is not on the disk");
+            file
+        },
+        |_, _, _| (),
+    );
+}
+
+protocol! {
+    what_is_written_back_is_on_the_disk_whoever_made_it_dirty = write_against_write_back, Some(2);
+    TagAfterDirty: "it is not on the disk";
+}
+
+/// A fault is about to store to a page that goes meanwhile; its frame becomes a file's.
+fn dirty_against_another_identity() {
+    let w = World::private(1);
+    w.boot.swap(SLOTS, PROMPT);
+    store(&w.space, 0, 8);
+    w.space.advise(ONE, crate::map::Advice::PageOut).unwrap();
+    finish(&w);
+    assert_eq!(load(&w.space, 0), Some(8), "read in, it is clean");
+    w.show(1, 1, Prot::READ);
+    beside(
+        w,
+        |w| store(&w.space, 0, 9),
+        |w| {
+            w.space.advise(ONE, crate::map::Advice::DontNeed).unwrap();
+            let _zero = load(&w.space, 1);
+        },
+        |w, _, _| assert_eq!(w.file.check(true).err(), None, "a dirty page has no tag"),
+    );
+}
+
+protocol! {
+    a_page_that_has_become_anothers_is_not_made_dirty = dirty_against_another_identity, Some(2);
+    DirtyAnyIdentity: "a dirty page has no tag";
+}
+
 /// A write is under way when the page goes.
 fn completion_against_discard() {
     let w = with_swap(LATE);
@@ -165,7 +255,7 @@ fn assert_writable_is_dirty(w: &World) {
     let pmap = w.space.pmap();
     let mut leaves = pmap.peek(page(0)).into_iter().chain(pmap.cached(page(0)));
     let kept = |pfn| w.boot.vm.page(pfn).state().dirty();
-    assert!(leaves.all(|l| !l.prot.contains(crate::types::Prot::WRITE) || kept(l.pfn)), "a clean page is writable");
+    assert!(leaves.all(|l| !l.prot.contains(Prot::WRITE) || kept(l.pfn)), "a clean page is writable");
 }
 
 /// The cleaner against a fault that makes a page writable: it found the page dirty, before it was cleaned.

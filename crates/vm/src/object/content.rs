@@ -7,6 +7,7 @@ use super::{Object, ObjectRef};
 use crate::error::{FaultError, OutOfMemory};
 use crate::frames::{Fill, Frame};
 use crate::index::{FillError, KEYS, Slot};
+use crate::laundry;
 use crate::machine::Machine;
 use crate::page::{Page, State};
 use crate::page_in::PageIn;
@@ -210,9 +211,7 @@ fn make_dirty<M: Machine>(held: &Held<'_, M>, key: u64, may: &mut MaySleep) -> R
     if let Some(pager) = object.pager().filter(|p| !p.in_memory()) {
         pager.make_writable(key)?;
     }
-    page.set(State::DIRTY);
-    let pin = may.pin(object.vm().epoch());
-    object.index().tag_dirty(key, &pin);
+    laundry::stain(object, key, page, &may.pin(object.vm().epoch()));
     Ok(())
 }
 
@@ -229,8 +228,7 @@ pub(super) fn zero_tail<M: Machine>(object: &Object<M>, bytes: u64, may: &mut Ma
     // Where the page cannot be read, it will not be read by others either.
     if let Ok(Some(held)) = held {
         // What is in swap, or with the pager, must not come back when the object grows again.
-        held.page.set(State::DIRTY);
-        object.index().tag_dirty(key, &may.pin(object.vm().epoch()));
+        laundry::stain(object, key, held.page, &may.pin(object.vm().epoch()));
         let from = (bytes % PAGE_SIZE) as usize;
         // SAFETY: within the frame, which is held; programs that map the page race with us as they do with each other.
         unsafe { crate::machine::bytes::fill(held.bytes().add(from), 0, PAGE_SIZE as usize - from) };
