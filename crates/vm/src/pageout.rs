@@ -197,15 +197,17 @@ impl<M: Machine> Vm<M> {
     pub fn pageout_pass(&'static self, may: &mut MaySleep) -> Pass {
         // What nobody sees any more goes first: it costs no write.
         self.reap(SHADOWED, may);
+        self.pass(&mut self.pageout().hands.lock(), may)
+    }
+
+    fn pass(&'static self, hands: &mut Hands, may: &mut MaySleep) -> Pass {
         let p = self.pageout();
-        let mut hands = p.hands.lock();
         let number = p.begun.fetch_add(1, Ordering::AcqRel) + 1;
         self.drain_caches();
         let (done, short) = (Pass::default(), DomainSet::default());
-        let mut scan = Scan { vm: self, number, done, hands: &mut hands, short };
+        let mut scan = Scan { vm: self, number, done, hands, short };
         scan.run(may);
         let done = scan.done;
-        drop(hands);
         if done.hopeless {
             p.hopeless.store(number, Ordering::Release);
         }
@@ -245,8 +247,18 @@ impl<M: Machine> Vm<M> {
             p.waiting.fetch_sub(1, Ordering::AcqRel);
             return self.has_memory() || !hopeless;
         }
-        let pass = self.pageout_pass(may);
-        !pass.hopeless || self.has_memory()
+        self.reap(SHADOWED, may);
+        let mut hands = p.hands.lock();
+        // Whoever had the hands meanwhile has looked at everything since this CPU wanted some.
+        if p.begun.load(Ordering::Acquire) > since {
+            if self.has_memory() {
+                return true;
+            }
+            if p.hopeless.load(Ordering::Acquire) > since {
+                return false;
+            }
+        }
+        !self.pass(&mut hands, may).hopeless || self.has_memory()
     }
 
     /// Sleeps until there is memory again, after an allocation has failed; false where nothing can be freed. The caller holds

@@ -42,6 +42,9 @@ impl<F: Simulate> Worker<'_, F> {
         self.told(&r);
         r.map_or_else(
             |e| {
+                if e == FaultError::OutOfMemory {
+                    self.starved.set(true);
+                }
                 self.world.counts.faults_failed.fetch_add(1, Ordering::Relaxed);
                 Seen::Failed(e)
             },

@@ -26,6 +26,8 @@ pub struct Worker<'w, F: Simulate> {
     stamps: u64,
     /// What it did last, for the message when something is wrong.
     pub doing: String,
+    /// There was no memory for something in this step.
+    pub starved: Cell<bool>,
 }
 
 /// Digests of what a worker did.
@@ -66,6 +68,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
             registers: [None; _],
             stamps: 0,
             doing: String::new(),
+            starved: Cell::new(false),
         }
     }
 
@@ -131,6 +134,12 @@ impl<'w, F: Simulate> Worker<'w, F> {
                 self.cpu.idle(model.space.pmap());
             }
             self.cpu.interrupts();
+            // A system that is full for good does nothing but look for memory.
+            if self.starved.take() && self.random(4) == 0 {
+                self.cpu.leave();
+                drop(model);
+                self.exit(n);
+            }
         }
         self.cpu.leave();
     }
@@ -277,6 +286,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
 
     pub fn no_memory(&self) {
         self.told(&"no memory");
+        self.starved.set(true);
         self.world.counts.out_of_memory.fetch_add(1, Ordering::Relaxed);
     }
 
