@@ -92,7 +92,8 @@ impl<F: Simulate> Worker<'_, F> {
         self.doing = format!("write {run:?} back");
         let mut pages = self.own(model);
         let r = self.range(&run);
-        let (done, span) = self.world.during(|| model.space.sync(r));
+        let waits = self.random(2) == 0;
+        let (done, span) = self.world.during(|| if waits { model.space.sync(r) } else { model.space.start_sync(r) });
         self.whole(model, &mut pages, run, span, done, |s| s);
     }
 

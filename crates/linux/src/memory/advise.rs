@@ -167,7 +167,10 @@ pub fn sys_msync<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, flags
     if flags & raw::MS_INVALIDATE != 0 && ctx.space()?.wired_in(range) != 0 {
         return Err(Errno::EBUSY);
     }
-    ctx.space()?.sync(range)?;
+    match flags & raw::MS_SYNC {
+        0 => ctx.space()?.start_sync(range)?,
+        _ => ctx.space()?.sync(range)?,
+    }
     Ok(0)
 }
 

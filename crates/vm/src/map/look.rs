@@ -8,8 +8,10 @@ use crate::error::{FaultError, MapError};
 use crate::index::Slot;
 use crate::machine::Machine;
 use crate::object::ObjectRef;
+use crate::pager::PagerError;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, VirtRange};
 use core::fmt;
+use core::ops::Range;
 use quire_sync::epoch::Pinned;
 
 /// Marks a futex key that names an object; without it, a key names a space.
@@ -80,6 +82,24 @@ impl<M: Machine> Space<M> {
     /// a hole is written too, as on Linux; then [`MapError::NotMapped`]. [`MapError::Pager`] where a write failed: the pages
     /// stay dirty. May sleep.
     pub fn sync(&self, range: VirtRange) -> Result<(), MapError> {
+        self.write_shared(range, |object, pages| object.write_back(pages).map(drop))
+    }
+
+    /// As [`Space::sync`], without waiting for the writes: who wants to know how they end asks by `sync`. May sleep, until a
+    /// write can be begun.
+    pub fn start_sync(&self, range: VirtRange) -> Result<(), MapError> {
+        self.write_shared(range, |object, pages| {
+            object.start_write_back(pages);
+            Ok(())
+        })
+    }
+
+    /// Calls `write` with what the shared mappings in `range` show.
+    fn write_shared(
+        &self,
+        range: VirtRange,
+        write: impl Fn(&ObjectRef<M>, Range<u64>) -> Result<(), PagerError>,
+    ) -> Result<(), MapError> {
         self.valid(range)?;
         let (mut at, mut result) = (range.start, Ok(()));
         while at < range.end {
@@ -97,7 +117,7 @@ impl<M: Machine> Space<M> {
                 result = Err(MapError::NotMapped);
             }
             if let Some(object) = shown {
-                object.write_back(first..first + (part.len() >> PAGE_SHIFT)).map_err(|_| MapError::Pager)?;
+                write(&object, first..first + (part.len() >> PAGE_SHIFT)).map_err(|_| MapError::Pager)?;
             }
             at = part.end;
         }

@@ -41,14 +41,26 @@ impl<M: Machine> ObjectRef<M> {
     /// Writes what has changed in `pages` to the object's pager, and waits until that is done; returns how many pages it wrote.
     /// Nothing, for objects whose pages have nowhere to go. May sleep.
     pub fn write_back(&self, pages: Range<u64>) -> Result<u64, PagerError> {
-        if self.holes_are_zero() || !laundry::is_washable(self) {
-            return Ok(0);
-        }
         let pages = pages.start..pages.end.min(KEYS);
-        let mut may = MaySleep::here();
-        let written = self.start_writes(pages.clone(), &mut may);
-        self.wait_for_writes(pages, &mut may)?;
+        let written = self.start_write_back(pages.clone());
+        if self.is_written_back() {
+            self.wait_for_writes(pages, &mut MaySleep::here())?;
+        }
         Ok(written)
+    }
+
+    /// Begins to write what has changed in `pages`, without waiting for the ends; returns how many pages are on their way. May
+    /// sleep.
+    pub fn start_write_back(&self, pages: Range<u64>) -> u64 {
+        match self.is_written_back() {
+            true => self.start_writes(pages.start..pages.end.min(KEYS), &mut MaySleep::here()),
+            false => 0,
+        }
+    }
+
+    /// Whether changes go to a pager before memory is short.
+    fn is_written_back(&self) -> bool {
+        !self.holes_are_zero() && laundry::is_washable(self)
     }
 
     fn start_writes(&self, pages: Range<u64>, may: &mut MaySleep) -> u64 {

@@ -111,3 +111,18 @@ fn what_others_store_while_it_is_written_is_written_or_dirty() {
     assert_eq!(before, after, "the store has what memory had");
     space.fault(page(0), Access::Read).unwrap();
 }
+
+#[test]
+fn who_does_not_wait_finds_the_writes_begun() {
+    let m = system();
+    let (file, disk) = file(&m, 64, LATE);
+    let space = Space::new(m.vm).unwrap();
+    show(&space, 0, 64, &file, true);
+    (0..40).for_each(|n| store(&space, page(n), 3));
+    assert_eq!(space.start_sync(range(60, 8)), Err(MapError::NotMapped));
+    assert_eq!((disk.counts().writes, file.query_range(0..64).dirty), (0, 40));
+    assert_eq!(space.start_sync(range(0, 64)), Ok(()));
+    assert_eq!(file.query_range(0..64).dirty, 0, "all of them are on their way");
+    assert_eq!(space.sync(range(0, 64)), Ok(()));
+    assert_eq!(disk.counts().writes, 40u64.div_ceil(crate::io::CLUSTER as u64), "nothing is written twice");
+}
