@@ -45,7 +45,7 @@ pub use buddy::{LARGE, MAX_ORDER};
 pub use check::FrameError;
 pub use contiguous::Contiguous;
 use magazine::Magazine;
-use quire_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence_after_rmw, fence_full};
+use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence_after_rmw, fence_full};
 use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, ThreadHandle, record};
 
 /// Frames in a chain: with one shared line for an exchange, one in 256 allocations shares anything.
@@ -135,6 +135,8 @@ struct Depot {
     total: AtomicU64,
     /// What [`Frames::marks`] says, computed when `total` grows.
     low: AtomicU64,
+    /// Full chains. Written under the lock; looked at without it by CPUs that idle, and so mostly find none.
+    chains: AtomicU32,
     held: SpinLock<Held>,
 }
 
@@ -201,7 +203,13 @@ impl Frames {
             number += 1;
             let held = Held { full: [None; 2], buddy: Buddy::new(pages, (number - 1) as u8) };
             let [outside, total, low] = core::array::from_fn(|_| AtomicU64::new(0));
-            CachePadded(Depot { outside, total, low, held: SpinLock::new(Rank::FRAMES, held) })
+            CachePadded(Depot {
+                outside,
+                total,
+                low,
+                chains: AtomicU32::new(0),
+                held: SpinLock::new(Rank::FRAMES, held),
+            })
         });
         record::own_array(depots.as_ptr().cast(), size_of_val(depots), size_of::<CachePadded<Depot>>(), "frame-depot");
         let share = total / (8 * cpus as u64);
@@ -329,6 +337,21 @@ impl Frames {
 }
 
 impl Depot {
+    /// Puts the full chain that begins with `head` in.
+    fn put_full(&self, held: &mut Held, pages: &Descriptors, group: Group, head: Pfn) {
+        pages.get(head).set_prev(held.full[group as usize]);
+        held.full[group as usize] = Some(head);
+        self.chains.store(self.chains.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Takes a full chain out, and returns its head.
+    fn take_full(&self, held: &mut Held, pages: &Descriptors, group: Group) -> Option<Pfn> {
+        let head = held.full[group as usize]?;
+        held.full[group as usize] = pages.get(head).prev();
+        self.chains.store(self.chains.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        Some(head)
+    }
+
     fn is_low(&self) -> bool {
         self.outside.load(Ordering::Relaxed) < self.low.load(Ordering::Relaxed)
     }

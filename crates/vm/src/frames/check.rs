@@ -48,14 +48,18 @@ impl Frames {
             if held.buddy.free() != here.free {
                 return Err(FrameError::Count(number));
             }
+            let mut chains = 0;
             for group in Group::ALL {
                 let mut next = held.full[group as usize];
                 while let Some(head) = next {
                     self.check_chain(Some(head), self.chain(group), &mut here)?;
                     next = self.pages.get(head).prev();
+                    chains += 1;
                 }
             }
-            if depot.outside.load(Ordering::Relaxed) != here.free + here.cached {
+            if depot.chains.load(Ordering::Relaxed) != chains
+                || depot.outside.load(Ordering::Relaxed) != here.free + here.cached
+            {
                 return Err(FrameError::Count(number));
             }
             all.free += here.free;

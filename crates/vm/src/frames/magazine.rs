@@ -6,6 +6,7 @@ use crate::page::{Descriptors, Kind};
 use crate::stats::Event;
 use crate::types::Pfn;
 use crate::vm::Vm;
+use quire_sync::atomic::Ordering;
 use quire_sync::{Rank, SpinLock, preempt_off};
 
 /// Frames of other domains that a CPU collects before it takes them home.
@@ -113,8 +114,7 @@ impl Frames {
             if on_behalf.is_limited() && self.outside() < self.reserve {
                 break;
             }
-            if let Some(head) = held.full[group as usize] {
-                held.full[group as usize] = self.pages.get(head).prev();
+            if let Some(head) = depot.take_full(&mut held, &self.pages, group) {
                 let chain = Chain::of(head, self.chain(group));
                 self.account(depot, -(chain.len as i64));
                 return chain;
@@ -164,8 +164,7 @@ impl Frames {
         match chain.head() {
             Some(head) if chain.len == self.chain(group) && !self.is_low() => {
                 let mut held = depot.held.lock();
-                self.pages.get(head).set_prev(held.full[group as usize]);
-                held.full[group as usize] = Some(head);
+                depot.put_full(&mut held, &self.pages, group, head);
                 self.account(depot, chain.len as i64);
             }
             _ => self.take_home(chain),
@@ -194,11 +193,10 @@ impl Frames {
 
     /// Breaks up one full chain of some depot; false where there is none. So that blocks form from it.
     pub(super) fn break_one(&self) -> bool {
-        for depot in self.domains {
+        for depot in self.domains.iter().filter(|d| d.chains.load(Ordering::Relaxed) != 0) {
             for group in Group::ALL {
                 let mut held = depot.held.lock();
-                let Some(head) = held.full[group as usize] else { continue };
-                held.full[group as usize] = self.pages.get(head).prev();
+                let Some(head) = depot.take_full(&mut held, &self.pages, group) else { continue };
                 let chain = Chain::of(head, self.chain(group));
                 self.account(depot, -(chain.len as i64));
                 drop(held);
