@@ -90,6 +90,14 @@ impl Attr {
     }
 }
 
+/// Who may do what: the attributes that a path is checked by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Rights {
+    pub mode: u16,
+    pub uid: u32,
+    pub gid: u32,
+}
+
 /// Everything that `stat` tells.
 #[derive(Clone, Copy, Debug)]
 pub struct Status {
@@ -241,10 +249,16 @@ pub struct Inode<H: Host> {
     pub node: Node<H>,
     /// Locks on byte ranges, and on the whole.
     pub locks: RecordLocks,
-    /// As [`Attr::words`].
-    attr: Sequenced<8>,
     system: &'static FileSystem,
+    /// [`Rights`], for all the paths that lead here or through: what a write to the file changes stands elsewhere. Written under the
+    /// lock of `attr`.
+    rights: Sequenced<2>,
+    attr: Attributes,
 }
+
+/// As [`Attr::words`]. On lines of its own: each write to the file notes its time.
+#[repr(align(64))]
+struct Attributes(Sequenced<8>);
 
 impl<H: Host> Drop for Inode<H> {
     fn drop(&mut self) {
@@ -307,7 +321,15 @@ impl<H: Host> Inode<H> {
             changed: now,
             born: now,
         };
-        Inode { ident, node, locks: RecordLocks::new(), attr: Sequenced::new(rank::ATTR, attr.words()), system }
+        let words = attr.words();
+        Inode {
+            ident,
+            node,
+            locks: RecordLocks::new(),
+            system,
+            rights: Sequenced::new(rank::RIGHTS, [words[0], words[1]]),
+            attr: Attributes(Sequenced::new(rank::ATTR, words)),
+        }
     }
 
     /// A regular file's node.
@@ -344,16 +366,26 @@ impl<H: Host> Inode<H> {
 
     /// Its attributes now.
     pub fn attr(&self) -> Attr {
-        Attr::of_words(self.attr.read())
+        Attr::of_words(self.attr.0.read())
+    }
+
+    /// Who may do what with it now.
+    pub(crate) fn rights(&self) -> Rights {
+        let [first, owners] = self.rights.read();
+        Rights { mode: first as u16, uid: owners as u32, gid: (owners >> 32) as u32 }
     }
 
     /// Changes attributes in one step and notes the time of the change.
     pub fn change<R>(&self, now: Timestamp, f: impl FnOnce(&mut Attr) -> R) -> R {
-        self.attr.update(|words| {
+        self.attr.0.update(|words| {
             let mut attr = Attr::of_words(*words);
             attr.changed = now;
             let result = f(&mut attr);
+            let before = [words[0], words[1]];
             *words = attr.words();
+            if before != [words[0], words[1]] {
+                self.rights.update(|rights| *rights = [words[0], words[1]]);
+            }
             result
         })
     }

@@ -72,6 +72,8 @@ pub(crate) mod rank {
     pub const PLACE: Rank = Rank(31);
     /// Attributes of an inode, tables of drivers and of record locks.
     pub const ATTR: Rank = Rank(32);
+    /// What paths are checked by, of an inode's attributes.
+    pub const RIGHTS: Rank = Rank(35);
     /// A terminal's line editor and settings.
     pub const TERMINAL: Rank = Rank(33);
     /// Who listens to a readiness.

@@ -46,18 +46,18 @@ impl Who {
 
     /// Whether the permission bits let `self` do what it wants.
     pub fn may<H: Host>(&self, inode: &Inode<H>, want: Want) -> Result<(), FsError> {
-        let attr = inode.attr();
+        let rights = inode.rights();
         if self.uid == 0 {
             // Execution of a file needs one execute bit; everything else is granted.
-            let refused = want.contains(Want::EXECUTE) && !inode.is_directory() && attr.mode & 0o111 == 0;
+            let refused = want.contains(Want::EXECUTE) && !inode.is_directory() && rights.mode & 0o111 == 0;
             return if refused { Err(FsError::Denied) } else { Ok(()) };
         }
         let shift = match () {
-            () if self.uid == attr.uid => 6,
-            () if self.gid == attr.gid => 3,
+            () if self.uid == rights.uid => 6,
+            () if self.gid == rights.gid => 3,
             () => 0,
         };
-        if (attr.mode >> shift) & want.bits() == want.bits() { Ok(()) } else { Err(FsError::Denied) }
+        if (rights.mode >> shift) & want.bits() == want.bits() { Ok(()) } else { Err(FsError::Denied) }
     }
 
     /// Whether `self` may change a file's attributes.
