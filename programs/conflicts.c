@@ -17,7 +17,7 @@
 #define WARM 1
 #define ROUNDS 3
 
-enum step { PREPARE, RUN, RUN_MARKED, FINISH, QUIT, CROWD };
+enum step { EQUIP, PREPARE, RUN, RUN_MARKED, FINISH, QUIT, CROWD };
 
 // Both actors map this, and no child does.
 struct control {
@@ -27,7 +27,6 @@ struct control {
     int operation;
     _Atomic uint32_t answered __attribute__((aligned(64)));
     long result;
-    char *stretch;
     char log[4 << 20] __attribute__((aligned(4096)));
     size_t logged;
 };
@@ -53,22 +52,24 @@ static void pin(int cpu) {
     CHECK(syscall(SYS_getcpu, &here, NULL, NULL) == 0 && (int)here == cpu, "on CPU %u instead of %d", here, cpu);
 }
 
-// Maps and unmaps, so that the other actor is in the way: the CPUs of a process that contends get stretches of their own.
-// Returns where the next mapping goes.
-static char *crowd(int times) {
-    for (int i = 0; i < times; i++) {
-        char *memory = map_fresh(256, MAP_POPULATE);
-        munmap(memory, 256 * PAGE);
-    }
+// Maps and unmaps, and moves the break, which stays where the process began: CPUs that take turns at that get stretches of
+// addresses of their own. Returns in which stretch the mapping was.
+static long crowd(void) {
     char *memory = map_fresh(1, 0);
     munmap(memory, PAGE);
-    return memory;
+    long before = syscall(SYS_brk, 0);
+    syscall(SYS_brk, before + PAGE);
+    syscall(SYS_brk, before);
+    return (long)((uint64_t)memory >> 39);
 }
 
+static void equip(struct actor *me, int who, enum state state, char *base);
+
 static long act(struct actor *me, enum step step, int at) {
-    const struct operation *operation = step == CROWD ? NULL : &operations[at];
+    const struct operation *operation = step == CROWD || step == EQUIP ? NULL : &operations[at];
     long result = 0;
     switch (step) {
+    case EQUIP: equip(me, (int)(me - actors), (enum state)at, NULL); break;
     case PREPARE: operation->prepare(me); break;
     case RUN: result = operation->run(me); break;
     case RUN_MARKED:
@@ -77,7 +78,7 @@ static long act(struct actor *me, enum step step, int at) {
         OFF();
         break;
     case FINISH: result = operation->finish(me); break;
-    case CROWD: control->stretch = crowd(at); break;
+    case CROWD: result = crowd(); break;
     case QUIT: break;
     }
     return result;
@@ -151,12 +152,10 @@ static void measure(enum state state, int a, int b) {
 
 // Until the two have stretches of their own.
 static void fan_out(void) {
-    for (int i = 0; i < 2000; i++) {
-        int times = i ? 64 : 0;
-        ask(CROWD, times);
-        char *mine = crowd(times);
-        answer();
-        if (((uint64_t)mine >> 39) != ((uint64_t)control->stretch >> 39)) return;
+    long home = (long)((uint64_t)control >> 39);
+    for (int i = 0; i < 200; i++) {
+        long mine = on(0, CROWD, 0), theirs = on(1, CROWD, 0);
+        if (mine != home && theirs != home && mine != theirs) return;
     }
     CHECK(0, "the process does not fan out");
 }
@@ -173,6 +172,10 @@ static int selected(int count, char **names, int a, int b) {
 }
 
 static void lead(enum state state, int count, char **names) {
+    if (state == THREADS) {
+        fan_out();
+        for (int who = 0; who < 2; who++) on(who, EQUIP, state);
+    }
     for (int a = 0; a < OPERATIONS; a++) {
         for (int b = a; b < OPERATIONS; b++) {
             unsigned both = operations[a].states & operations[b].states;
@@ -210,9 +213,9 @@ static void equip(struct actor *me, int who, enum state state, char *base) {
     for (int i = 0; i < 4; i++) me->region[i * PAGE] = 1;
 }
 
-static void *second_thread(void *state) {
+static void *second_thread(void *unused) {
+    (void)unused;
     pin(1);
-    equip(&actors[1], 1, (enum state)(intptr_t)state, NULL);
     atomic_store(&control->ready, 1);
     serve(&actors[1]);
     return NULL;
@@ -247,10 +250,11 @@ static int actor(int count, char **words) {
     } else {
         madvise(control, sizeof *control, MADV_DONTFORK);
         pin(who);
-        equip(&actors[who], who, state, NULL);
+        // Threads get theirs once both run.
+        if (state != THREADS) equip(&actors[who], who, state, NULL);
     }
     pthread_t second;
-    if (state == THREADS) CHECK(pthread_create(&second, NULL, second_thread, (void *)(intptr_t)state) == 0, "thread");
+    if (state == THREADS) CHECK(pthread_create(&second, NULL, second_thread, NULL) == 0, "thread");
     if (who == 1) {
         atomic_store(&control->ready, 1);
         serve(&actors[1]);

@@ -58,6 +58,7 @@ struct actor {
     // What `prepare` leaves for `run`.
     char *memory;
     int fd;
+    struct timespec written;
 };
 
 struct operation {
@@ -199,18 +200,27 @@ P(created) {
     close(me->fd);
 }
 R(unlink) { return done(unlinkat(me->directory, "other", 0)); }
+// The size, and whether the file was written since it was last looked at: what a write's time is there to tell.
+static long told(struct actor *me, const struct stat *about) {
+    struct timespec last = me->written;
+    me->written = about->st_mtim;
+    return 2 * about->st_size + (last.tv_sec != me->written.tv_sec || last.tv_nsec != me->written.tv_nsec);
+}
 R(stat) {
     struct stat about;
-    return done(fstatat(me->directory, "file", &about, 0)) ? -errno : about.st_size;
+    return done(fstatat(me->directory, "file", &about, 0)) ? -errno : told(me, &about);
 }
+P(stat) { run_stat(me); }
 R(stat_same) {
     struct stat about;
-    return done(stat("/tmp/conflicts/file", &about)) ? -errno : about.st_size;
+    return done(stat("/tmp/conflicts/file", &about)) ? -errno : told(me, &about);
 }
+P(stat_same) { run_stat_same(me); }
 R(fstat) {
     struct stat about;
-    return done(fstat(me->file, &about)) ? -errno : about.st_size;
+    return done(fstat(me->file, &about)) ? -errno : told(me, &about);
 }
+P(fstat) { run_fstat(me); }
 R(access) { return done(faccessat(me->directory, "file", R_OK, 0)); }
 static char buffer[2][64] __attribute__((aligned(64)));
 R(pread) { return given(pread(me->file, buffer[me->who], 64, me->at)); }
@@ -322,9 +332,9 @@ static const struct operation operations[] = {
     {"close-same", prepare_opened_same, run_close, finish_nothing, FILES},
     O(create, nothing, unlink, FILES),
     O(unlink, created, nothing, FILES),
-    O(stat, nothing, nothing, FILES),
-    {"stat-same", prepare_nothing, run_stat_same, finish_nothing, FILES},
-    O(fstat, nothing, nothing, FILES),
+    O(stat, stat, nothing, FILES),
+    {"stat-same", prepare_stat_same, run_stat_same, finish_nothing, FILES},
+    O(fstat, fstat, nothing, FILES),
     O(access, nothing, nothing, FILES),
     O(pread, nothing, nothing, FILES),
     O(pwrite, nothing, nothing, FILES),

@@ -533,6 +533,12 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         !self.residency.running().is_empty()
     }
 
+    fn is_running_elsewhere(&self, cpu: CpuId) -> bool {
+        let mut others = self.residency.running();
+        others.remove(cpu);
+        !others.is_empty()
+    }
+
     fn take_ran(&self) -> bool {
         self.residency.take_ran()
     }

@@ -12,7 +12,7 @@ use crate::vm::{Config, Vm};
 use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence_after_rmw};
 use quire_sync::epoch::Pinned;
-use quire_sync::{Rank, SpinGuard, SpinLock, current_cpu};
+use quire_sync::{CpuId, Rank, SpinGuard, SpinLock, current_cpu};
 
 /// Pages that one table page covers.
 #[cfg(not(any(loom, shuttle)))]
@@ -235,6 +235,8 @@ struct Tlb(SpinLock<[u64; SPAN as usize * TABLES]>);
 pub struct TestPmap {
     tables: [TestTable; TABLES],
     tlbs: [Tlb; 2],
+    /// Whether other CPUs run the space than the one that asks, as far as the map is told.
+    running_elsewhere: core::sync::atomic::AtomicBool,
 }
 
 impl TestPmap {
@@ -280,6 +282,12 @@ impl TestPmap {
         let _flushed = owed.discharge();
     }
 
+    /// Says that several CPUs run the space.
+    #[cfg(not(any(loom, shuttle)))]
+    pub fn run_by_several(&self) {
+        self.running_elsewhere.store(true, core::sync::atomic::Ordering::Relaxed);
+    }
+
     /// The leaf, as the tables have it.
     pub fn peek(&self, va: u64) -> Option<Leaf> {
         decode(self.leaf(Self::index(va)?).load(Ordering::Acquire))
@@ -307,6 +315,7 @@ unsafe impl Pmap<TestMachine> for TestPmap {
                 leaves: core::array::from_fn(|_| AtomicU64::new(0)),
             }),
             tlbs: core::array::from_fn(|_| Tlb(SpinLock::new(Rank::DEVICE, [0; SPAN as usize * TABLES]))),
+            running_elsewhere: core::sync::atomic::AtomicBool::new(false),
         })
     }
 
@@ -351,6 +360,9 @@ unsafe impl Pmap<TestMachine> for TestPmap {
 
     fn is_running(&self) -> bool {
         false
+    }
+    fn is_running_elsewhere(&self, _cpu: CpuId) -> bool {
+        self.running_elsewhere.load(core::sync::atomic::Ordering::Relaxed)
     }
     fn prune(&self, _vm: &'static Vm<TestMachine>, _range: VirtRange) {}
     fn clear(&self, _vm: &'static Vm<TestMachine>) {}

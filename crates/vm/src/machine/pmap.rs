@@ -6,6 +6,7 @@ use crate::error::OutOfMemory;
 use crate::flush::{FlushSet, Obligation};
 use crate::types::{MemoryType, PAGE_SIZE, Pfn, Prot, VirtRange};
 use crate::vm::Vm;
+use quire_sync::CpuId;
 use quire_sync::epoch::Pinned;
 
 /// What a present leaf says.
@@ -100,6 +101,9 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
 
     /// Whether a CPU runs the space now, as far as can be told without asking it.
     fn is_running(&self) -> bool;
+
+    /// Whether a CPU other than `cpu` runs the space now, as far as can be told without asking it.
+    fn is_running_elsewhere(&self, cpu: CpuId) -> bool;
 
     /// Whether a CPU has begun to run the space since this was asked last. For pageout, which lets tables be that are in use.
     fn take_ran(&self) -> bool {

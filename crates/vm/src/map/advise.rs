@@ -202,7 +202,10 @@ impl<M: Machine> Space<M> {
                 let moment = self.moment(at);
                 let found = self.lookup(at, &pin);
                 let Some(entry) = found else {
-                    let next = self.arenas.next(at, &pin).map_or(range.end, |e| e.range().start);
+                    let next = self
+                        .arenas
+                        .next_in(VirtRange { start: at, end: range.end }, &pin)
+                        .map_or(range.end, |e| e.range().start);
                     if self.unchanged_since(at, moment) {
                         result = Err(MapError::NotMapped);
                         at = next.max(at);
@@ -256,7 +259,7 @@ impl<M: Machine> Space<M> {
             loop {
                 let found = {
                     let pin = may.pin(self.vm().epoch());
-                    let Some(entry) = self.arenas.next(at, &pin).filter(|e| e.range().start < range.end) else {
+                    let Some(entry) = self.arenas.next_in(VirtRange { start: at, end: range.end }, &pin) else {
                         return Err(MapError::NotMapped);
                     };
                     if entry.range().start > at {

@@ -11,10 +11,18 @@ use crate::vm::Vm;
 use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicU64, Ordering, fence};
 use quire_sync::epoch::Pinned;
-use quire_sync::{Mutex, MutexGuard};
+use quire_sync::{CpuId, Mutex, MutexGuard, current_cpu};
 
 pub(super) type Entries<M> = Tree<Entry<M>, Nodes<M>, FAN_OUT>;
 pub(super) type EntryChange<M> = Change<Entry<M>, Nodes<M>, FAN_OUT>;
+
+/// What a turn counts for: writers that come three times before another CPU's comes are in nobody's way.
+const TURN: u32 = 4;
+/// CPUs take turns, where they have done so this often of late.
+#[cfg(not(any(test, loom, shuttle)))]
+const TURNS: u32 = 16;
+#[cfg(any(test, loom, shuttle))]
+const TURNS: u32 = 4;
 
 /// A part of a map that has writers of its own (Contract C9): no operation knows of a space's entries but through an arena.
 /// [`arenas`](super::arenas) says which addresses it has. On lines of its own, of which faults read the first: a fault that finds an
@@ -35,6 +43,10 @@ pub struct Arena<M: Machine> {
 /// What only writers use.
 pub(super) struct Kept {
     pub(super) owner: Owner,
+    /// The CPU of the writer before.
+    last: CpuId,
+    /// Grows where a writer is on another CPU than the one before, and falls where it is on the same.
+    turns: u32,
     /// Table pages there were found empty last. Pruned when the next ones are: whoever maps and unmaps in one place does not
     /// pay for a table page each time, and at most one idle stretch is kept.
     idle: Option<VirtRange>,
@@ -59,7 +71,14 @@ impl<M: Machine> Arena<M> {
             sequence: AtomicU64::new(0),
             mapped: AtomicU64::new(0),
             bounds,
-            writer: Mutex::new(Kept { owner, idle: None, entries_due: Due::new(), leaves_due: Due::new() }),
+            writer: Mutex::new(Kept {
+                owner,
+                last: current_cpu(),
+                turns: 0,
+                idle: None,
+                entries_due: Due::new(),
+                leaves_due: Due::new(),
+            }),
         }
     }
 
@@ -69,12 +88,12 @@ impl<M: Machine> Arena<M> {
 
     /// The writer, where there is none now. `space`: whose arena it is.
     pub(super) fn try_write<'a>(&'a self, space: &'a Space<M>) -> Option<Writer<'a, M>> {
-        self.writer.try_lock().map(|kept| Writer { space, arena: self, kept })
+        self.writer.try_lock().map(|kept| Writer::new(space, self, kept))
     }
 
     /// Sleeps until no other writer is left. `space`: whose arena it is.
     pub(super) fn write<'a>(&'a self, space: &'a Space<M>) -> Writer<'a, M> {
-        Writer { space, arena: self, kept: self.writer.lock() }
+        Writer::new(space, self, self.writer.lock())
     }
 
     #[inline]
@@ -118,7 +137,35 @@ impl<M: Machine> Arena<M> {
     }
 }
 
+impl Kept {
+    #[inline]
+    fn note_writer(&mut self, cpu: CpuId) {
+        if self.last == cpu {
+            self.turns = self.turns.saturating_sub(1);
+        } else {
+            self.last = cpu;
+            self.turns = (self.turns + TURN).min(TURN * TURNS);
+        }
+    }
+}
+
 impl<'a, M: Machine> Writer<'a, M> {
+    fn new(space: &'a Space<M>, arena: &'a Arena<M>, mut kept: MutexGuard<'a, Kept>) -> Self {
+        kept.note_writer(current_cpu());
+        Writer { space, arena, kept }
+    }
+
+    /// Whether CPUs take turns as writers, none of which need ever wait for another: the lines go to and fro between them all the
+    /// same. Told once, then they are counted anew.
+    #[inline]
+    pub(super) fn take_turns(&mut self) -> bool {
+        let many = self.kept.turns > TURN * (TURNS - 1);
+        if many {
+            self.kept.turns = 0;
+        }
+        many
+    }
+
     pub(super) fn arena(&self) -> &'a Arena<M> {
         self.arena
     }

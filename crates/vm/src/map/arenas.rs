@@ -1,7 +1,8 @@
 //! The arenas of a space: one to begin with, more where CPUs get in each other's way (Contract C9).
 //!
 //! A space starts with its *home* arena, which has all addresses. Where a mapping without an address meets another writer
-//! there again and again, the CPU that had to wait gets an arena of its own: a stretch of [`SPAN`] bytes (a slot of the root
+//! there again and again, or CPUs that run the space at the same time take turns as its writers, the CPU that is about to map
+//! gets an arena of its own: a stretch of [`SPAN`] bytes (a slot of the root
 //! table on x86-64, so that arenas share no table page but the root), with a tree, a lock and a sequence of its own. From then
 //! on what that CPU maps without an address goes there, and whoever unmaps or changes it takes that arena's lock. So memory
 //! follows the CPUs on which a process really contended (Contract C8).
@@ -184,13 +185,28 @@ impl<M: Machine> Arenas<M> {
 
     /// The first entry that ends after `from`, in any arena.
     pub fn next<'p>(&self, from: u64, pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
+        self.next_in(VirtRange { start: from, end: u64::MAX }, pin)
+    }
+
+    /// The first entry that has a part of `range`. Only arenas that can have one are looked at: what others change is nobody's
+    /// business there.
+    pub fn next_in<'p>(&self, range: VirtRange, pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
+        let from = range.start;
         // Where something is there, no other arena is looked at.
-        if let Some(here) = self.of(from).next(from, pin).filter(|e| e.range().start <= from) {
-            return Some(here);
+        let here = self.of(from);
+        let first = here.next(from, pin).filter(|e| e.range().start < range.end);
+        let all_here = !ptr::eq(here, &self.home) && slot(from).is_some_and(|n| stretch(n).end >= range.end);
+        if first.is_some_and(|e| e.range().start <= from) {
+            return first;
         }
-        let others =
-            self.fan().into_iter().flat_map(|f| f.open().filter_map(|n| (stretch(n).end > from).then(|| f.at(n))?));
-        core::iter::once(&self.home).chain(others).filter_map(|a| a.next(from, pin)).min_by_key(|e| e.range().start)
+        if all_here {
+            // Unless it was closed meanwhile, and what it had is the home arena's.
+            return if ptr::eq(self.of(from), here) { first } else { self.next_in(range, pin) };
+        }
+        let has = |n: usize| stretch(n).end > from && stretch(n).start < range.end;
+        let others = self.fan().into_iter().flat_map(|f| f.open().filter(|n| has(*n)).filter_map(|n| f.at(n)));
+        let all = core::iter::once(&self.home).chain(others).filter_map(|a| a.next(from, pin));
+        all.filter(|e| e.range().start < range.end).min_by_key(|e| e.range().start)
     }
 
     /// Opens the stretch of `cpu`; nothing happens where something is mapped there, where the machine's
@@ -308,10 +324,17 @@ impl<M: Machine> Space<M> {
                 return writer;
             }
         }
-        if let Some(writer) = arenas.home.try_write(self) {
-            return writer;
-        }
-        if arenas.crowd.fetch_add(1, Ordering::Relaxed) + 1 >= CROWD {
+        let crowded = match arenas.home.try_write(self) {
+            // A thread that goes from CPU to CPU takes turns with nobody.
+            Some(mut writer) => {
+                if !writer.take_turns() || !self.pmap().is_running_elsewhere(current_cpu()) {
+                    return writer;
+                }
+                true
+            }
+            None => arenas.crowd.fetch_add(1, Ordering::Relaxed) + 1 >= CROWD,
+        };
+        if crowded {
             arenas.open(self, n);
             if let Some(arena) = own() {
                 let writer = arena.write(self);
@@ -466,6 +489,33 @@ mod tests {
     }
 
     #[test]
+    fn who_takes_turns_with_a_running_cpu_gets_an_arena() {
+        set_cpu(0);
+        let boot = boot(2048, 2);
+        let space = Space::new(boot.vm).unwrap();
+        space.set_limits(Limits { base: BASE, ..Limits::DEFAULT });
+        let s: &Space<TestMachine> = &space;
+        let turns = |n: usize| (0..n).map(|i| anywhere(s, i % 2, 1)).filter(|at| STRETCHES.contains(*at)).count();
+        // One thread that goes from CPU to CPU.
+        assert_eq!(turns(40), 0);
+        (0..20).for_each(|_| _ = anywhere(s, 0, 1));
+        s.pmap().run_by_several();
+        // Now and then does not count.
+        for i in 0..100 {
+            assert!(!STRETCHES.contains(anywhere(s, i / 5 % 2, 1)));
+        }
+        assert!(turns(40) > 10);
+        assert_eq!(s.arenas.fan().unwrap().open().count(), 1);
+        // The other one follows where it meets writers at home.
+        for _ in 0..20 {
+            map(s, 1, Placement::Fixed(page(100)), 1).unwrap();
+            anywhere(s, 0, 1);
+        }
+        assert_eq!(s.arenas.fan().unwrap().open().count(), 2);
+        s.check(true).unwrap();
+    }
+
+    #[test]
     fn what_crosses_joins_the_arenas_and_keeps_everything() {
         let w = fanned_out();
         let s = &w.space;
@@ -481,6 +531,19 @@ mod tests {
         // What is there now keeps the stretch closed.
         s.open_arena(1);
         assert!(!s.arenas.fanned_out());
+    }
+
+    #[test]
+    fn what_is_next_in_a_range_is_found_in_whichever_arena_it_is() {
+        let w = fanned_out();
+        let s = &w.space;
+        let (a, b) = (anywhere(s, 0, 1), anywhere(s, 1, 2));
+        let pin = s.vm().epoch().pin();
+        let next = |start, end| s.arenas.next_in(VirtRange { start, end }, &pin).map(|e| e.range().start);
+        let end = b + 2 * PAGE_SIZE;
+        assert_eq!([next(a, end), next(a + PAGE_SIZE, end), next(b + PAGE_SIZE, end)], [Some(a), Some(b), Some(b)]);
+        assert_eq!([next(a + PAGE_SIZE, b), next(end, end + PAGE_SIZE), next(end, u64::MAX)], [None; 3]);
+        assert_eq!(next(b - PAGE_SIZE, b + 1), Some(b));
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl<M: Machine> Space<M> {
     /// Whether anything is mapped in `range`, at this moment.
     pub fn is_mapped(&self, range: VirtRange) -> bool {
         let pin = self.vm().epoch().pin();
-        self.arenas.next(range.start, &pin).is_some_and(|e| e.range().start < range.end)
+        self.arenas.next_in(range, &pin).is_some()
     }
 
     /// Makes sure that what was stored into shared mappings of files in `range` has reached the files' pagers. What lies behind
