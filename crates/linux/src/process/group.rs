@@ -19,7 +19,8 @@ pub struct Session {
     pub terminal: AtomicU64,
 }
 
-/// A process group.
+/// A process group. On lines of its own: whoever forks counts it.
+#[repr(align(64))]
 pub struct Group<M: Machine> {
     /// Its id: that of the process that made it.
     pub id: Pid,
