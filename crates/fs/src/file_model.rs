@@ -181,7 +181,7 @@ fn links_that_lead_in_circles_end_and_dot_dot_stays_below_the_root() {
     mkdir(&vfs, "/d/e");
     write_file(&vfs, "/d/secret", b"s").unwrap();
     let mut view = vfs.view();
-    let jail = Place::Counted(vfs.find(&view, vfs.root(), b"/d/e", true).unwrap());
+    let jail = Place::Counted(vfs.find(&view, vfs.root(), b"/d/e", true).unwrap().counted());
     view.places = Arc::new(Places { cwd: jail.clone(), root: jail });
     assert!(vfs.find(&view, view.cwd(), b"../../secret", true).is_err());
     assert!(Arc::ptr_eq(&vfs.find(&view, view.cwd(), b"..", true).unwrap(), view.root()));
@@ -349,7 +349,7 @@ fn devices_do_what_their_names_say() {
     write(&w, b"through").unwrap();
     // As `/proc/self/fd/0` leads to it: the pipe is opened anew.
     vfs.mount_memory(b"/m", "tmpfs", 10, 0o755).unwrap();
-    let again = vfs.open_dentry(&r.dentry, OpenFlags::READ, &Io::NOW).unwrap();
+    let again = vfs.open_dentry(r.dentry.clone(), OpenFlags::READ, &Io::NOW).unwrap();
     assert_eq!(read(&again, 99).unwrap(), b"through");
     let link = ToFile(r.dentry.clone());
     assert!(link.jump().is_some());

@@ -10,8 +10,8 @@ use crate::readiness::{Readiness, Ready};
 use crate::stream::{Io, Stream};
 use crate::transfer::{Sink, Source};
 use alloc::sync::Arc;
-use quire_sync::Mutex;
 use quire_sync::atomic::{AtomicU32, Ordering};
+use quire_sync::{Hold, Mutex};
 use quire_vm::object::Told;
 
 /// The largest offset, and size, of a file.
@@ -122,7 +122,7 @@ impl<H: Host> Body<H> {
 /// An open file. File descriptors share it; the last one to go closes it.
 pub struct OpenFile<H: Host> {
     /// What was opened.
-    pub dentry: Arc<Dentry<H>>,
+    pub dentry: Hold<Dentry<H>>,
     host: H,
     flags: AtomicU32,
     /// Held for the length of a call that moves it, so that two readers do not get the same bytes.
@@ -133,7 +133,7 @@ pub struct OpenFile<H: Host> {
 }
 
 impl<H: Host> OpenFile<H> {
-    pub(crate) fn new(host: H, dentry: Arc<Dentry<H>>, flags: OpenFlags, body: Body<H>) -> Arc<Self> {
+    pub(crate) fn new(host: H, dentry: Hold<Dentry<H>>, flags: OpenFlags, body: Body<H>) -> Arc<Self> {
         let flags = AtomicU32::new((flags - OpenFlags::OPENING).bits());
         let told = match (&body, &dentry.inode.node) {
             (Body::File, Node::File(f)) => Some(f.object.write_errors().follow()),

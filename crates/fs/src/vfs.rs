@@ -14,7 +14,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use quire_sync::atomic::{AtomicU64, Ordering};
-use quire_sync::{Mutex, SpinLock};
+use quire_sync::{Hold, Mutex, SpinLock};
 
 /// An open file as descriptors share it.
 pub type SharedFile<H> = Arc<OpenFile<H>>;
@@ -389,7 +389,7 @@ impl<H: Host> Vfs<H> {
         if !flags.intersects(OpenFlags::CREATE | OpenFlags::NAMELESS) {
             let dentry = self.target(view, base, path, end)?.ok_or(FsError::NotFound)?;
             self.check_open(&view.who, &dentry, flags)?;
-            return self.open_dentry(&dentry, flags, io);
+            return self.open_dentry(dentry, flags, io);
         }
         loop {
             let found = self.walk(view, base, path, end)?;
@@ -399,7 +399,7 @@ impl<H: Host> Vfs<H> {
                 view.who.may(&directory.inode, Want::WRITE | Want::EXECUTE)?;
                 let system = directory.inode.system();
                 let inode = self.new_inode(view, Some(&directory.inode), system, Create::File, mode)?;
-                return self.open_dentry(&Dentry::nameless(b"/ (deleted)", inode), flags, io);
+                return self.open_dentry(Dentry::nameless(b"/ (deleted)", inode), flags, io);
             }
             let dentry = match &found.target {
                 Some(_) if exclusive => return Err(FsError::Exists),
@@ -408,7 +408,7 @@ impl<H: Host> Vfs<H> {
                 // A link led to a name with a slash behind it.
                 None if found.slash => return Err(FsError::IsDirectory),
                 None => match self.make(view, &found, Create::File, mode) {
-                    Ok(new) => return self.open_dentry(&new, flags - OpenFlags::TRUNCATE, io),
+                    Ok(new) => return self.open_dentry(new, flags - OpenFlags::TRUNCATE, io),
                     Err(FsError::Exists) if !exclusive => continue,
                     Err(e) => return Err(e),
                 },
@@ -417,7 +417,7 @@ impl<H: Host> Vfs<H> {
                 return Err(FsError::IsDirectory);
             }
             self.check_open(&view.who, &dentry, flags)?;
-            return self.open_dentry(&dentry, flags, io);
+            return self.open_dentry(dentry, flags, io);
         }
     }
 
@@ -445,12 +445,13 @@ impl<H: Host> Vfs<H> {
     /// Opens a dentry; permissions were checked.
     pub fn open_dentry(
         &self,
-        dentry: &Arc<Dentry<H>>,
+        dentry: impl Into<Hold<Dentry<H>>>,
         flags: OpenFlags,
         io: &Io<'_>,
     ) -> Result<Arc<OpenFile<H>>, FsError> {
-        let body = if flags.contains(OpenFlags::PATH) { Body::Path } else { self.body(dentry, flags, io)? };
-        Ok(OpenFile::new(self.host.clone(), dentry.clone(), flags, body))
+        let dentry = dentry.into();
+        let body = if flags.contains(OpenFlags::PATH) { Body::Path } else { self.body(&dentry, flags, io)? };
+        Ok(OpenFile::new(self.host.clone(), dentry, flags, body))
     }
 
     fn body(&self, dentry: &Arc<Dentry<H>>, flags: OpenFlags, io: &Io<'_>) -> Result<Body<H>, FsError> {
@@ -484,7 +485,7 @@ impl<H: Host> Vfs<H> {
         inode.change(self.host.realtime(), |a| a.links = 1);
         let label = alloc::format!("pipe:[{}]", inode.ident.number);
         let dentry = Dentry::nameless(label.as_bytes(), inode);
-        let open = |f, s| OpenFile::new(self.host.clone(), dentry.clone(), flags | f, Body::Stream(s));
+        let open = |f, s| OpenFile::new(self.host.clone(), dentry.clone().into(), flags | f, Body::Stream(s));
         Ok((open(OpenFlags::READ, r), open(OpenFlags::WRITE, w)))
     }
 
@@ -505,7 +506,7 @@ impl<H: Host> Vfs<H> {
             false => alloc::format!("anon_inode:{kind}"),
         };
         let dentry = Dentry::nameless(label.as_bytes(), inode);
-        Ok(OpenFile::new(self.host.clone(), dentry, flags, Body::Stream(stream)))
+        Ok(OpenFile::new(self.host.clone(), dentry.into(), flags, Body::Stream(stream)))
     }
 
     /// A file in memory without a name in any directory; listings show `/memfd:name (deleted)`.
@@ -516,6 +517,6 @@ impl<H: Host> Vfs<H> {
         label.extend_from_slice(name);
         label.extend_from_slice(b" (deleted)");
         let dentry = Dentry::nameless(&label, inode);
-        self.open_dentry(&dentry, flags | OpenFlags::LARGE, &Io::NOW)
+        self.open_dentry(dentry, flags | OpenFlags::LARGE, &Io::NOW)
     }
 }

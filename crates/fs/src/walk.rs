@@ -9,7 +9,7 @@ use crate::{FileKind, FsError};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Deref;
-use quire_sync::names;
+use quire_sync::{Hold, names};
 
 /// Longest name of one component.
 pub const NAME_MAX: usize = 255;
@@ -309,7 +309,7 @@ impl<H: Host> Vfs<H> {
         base: &Arc<Dentry<H>>,
         path: &[u8],
         end: Final,
-    ) -> Result<Option<Arc<Dentry<H>>>, FsError> {
+    ) -> Result<Option<Hold<Dentry<H>>>, FsError> {
         if path.is_empty() {
             return Err(FsError::NotFound);
         }
@@ -318,12 +318,12 @@ impl<H: Host> Vfs<H> {
         {
             return Ok(found);
         }
-        Ok(self.reach(view, base, path, end, None)?.target)
+        Ok(self.reach(view, base, path, end, None)?.target.map(Hold::from))
     }
 
     /// What a path leads to, if it exists, where that can be told without stopping on the way: by names of directories that
     /// are kept, and no link at the end. `None` where it has to be walked.
-    fn straight(&self, view: &View<H>, base: &Arc<Dentry<H>>, path: &[u8]) -> Option<Option<Arc<Dentry<H>>>> {
+    fn straight(&self, view: &View<H>, base: &Arc<Dentry<H>>, path: &[u8]) -> Option<Option<Hold<Dentry<H>>>> {
         // What was counted in vain goes after the pin: it may be the last of it.
         let mut _in_vain = None;
         let pin = self.host().epoch().pin();
@@ -345,7 +345,7 @@ impl<H: Host> Vfs<H> {
             }
             let found = directory.get(name, &pin);
             if len == rest.len() {
-                let found = found.map(names::Found::counted);
+                let found = found.map(names::Found::held);
                 if found.as_ref().is_some_and(|found| found.inode.kind() == FileKind::Symlink) {
                     _in_vain = found;
                     return None;
@@ -451,7 +451,7 @@ impl<H: Host> Vfs<H> {
         base: &Arc<Dentry<H>>,
         path: &[u8],
         follow: bool,
-    ) -> Result<Arc<Dentry<H>>, FsError> {
+    ) -> Result<Hold<Dentry<H>>, FsError> {
         let end = if follow { Final::Follow } else { Final::Stay };
         self.target(view, base, path, end)?.ok_or(FsError::NotFound)
     }

@@ -24,6 +24,8 @@ pub mod epoch;
 #[cfg(any(loom, shuttle))]
 pub mod explore;
 pub mod held;
+#[cfg(any(test, feature = "alloc"))]
+pub mod hold;
 pub mod hooks;
 #[cfg(all(test, any(loom, shuttle)))]
 mod models;
@@ -49,6 +51,8 @@ mod trace;
 pub mod wait_queue;
 
 pub use cpuset::CpuSet;
+#[cfg(any(test, feature = "alloc"))]
+pub use hold::Hold;
 pub use hooks::{Cpu, CpuId, ThreadHandle, Wait, current_cpu, preempt_off};
 pub use mutex::{Mutex, MutexGuard};
 #[cfg(any(test, feature = "alloc"))]

@@ -268,3 +268,35 @@ protocol! {
     NameReadOnce: "a name that is there all the time is not found";
     NameValueFreed: "the memory of a value goes under a lookup";
 }
+
+/// A value that CPUs have looked up in turn is held by two, of whom one looks it up while its name is taken out.
+fn hold_against_close() {
+    let domain = Arc::new(Domain::new(PerCpu::leaked(2, |_| Slot::new())));
+    let names = Arc::new(Names::new(Rank::FILE));
+    let alive = Arc::new(AtomicBool::new(true));
+    let value = std::sync::Arc::new(Named { number: 0, alive: alive.clone() });
+    set_cpu(0);
+    names.put(std::sync::Arc::from(&b"a"[..]), value, false, &domain);
+    for cpu in [1, 0] {
+        set_cpu(cpu);
+        drop(names.get(b"a", &domain.pin()));
+    }
+    let held = names.get(b"a", &domain.pin()).unwrap().held();
+    let (d, n, all) = (domain.clone(), names.clone(), alive.clone());
+    let other = thread::spawn(move || {
+        set_cpu(1);
+        let found = n.get(b"a", &d.pin()).map(|found| found.held());
+        drop(held);
+        assert!(found.is_none() || all.load(Ordering::SeqCst), "a value goes under who holds it");
+    });
+    set_cpu(0);
+    drop(names.take(b"a", &domain));
+    other.join().unwrap();
+    assert!(!alive.load(Ordering::SeqCst), "what nobody holds stays");
+}
+
+protocol! {
+    a_crowd_that_is_closed_gives_its_value_up_with_the_last_hold = hold_against_close, Some(2);
+    HoldOfClosed;
+    LetGoUncounted: "what nobody holds stays";
+}

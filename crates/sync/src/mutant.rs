@@ -13,6 +13,12 @@ crate::mutants! {
         FreedTooSoon,
         /// Epoch: a reader that unpins inside another pin ends both.
         NestedPinEnds,
+        /// Holds: who comes after the crowd was closed holds all the same.
+        #[cfg_attr(not(any(test, feature = "alloc")), allow(dead_code))]
+        HoldOfClosed,
+        /// Holds: who lets go after the crowd was closed is not counted in the sum.
+        #[cfg_attr(not(any(test, feature = "alloc")), allow(dead_code))]
+        LetGoUncounted,
         /// Names: a lookup that finds a value on its way out does not look what has taken its place.
         #[cfg_attr(not(any(test, feature = "alloc")), allow(dead_code))]
         NameReadOnce,

@@ -9,9 +9,14 @@
 //! A value that *stays* outlives its removal until nobody is pinned who may have found it, and so it can be used without being
 //! counted ([`Found::Kept`]). Of any other only the memory does: it is counted, unless its count has come to zero. Then
 //! something may have taken its place, and the lookup goes on under the lock.
+//!
+//! Where CPUs take turns at looking a name up, its value gets a [crowd](crate::hold): from then on lookups hold it there, and
+//! share no count. The crowd is closed when the name is taken out, so that the value goes as soon as nobody has it.
 
-use crate::atomic::{AtomicPtr, Ordering};
+use crate::atomic::{AtomicPtr, AtomicU32, Ordering};
 use crate::epoch::{Domain, Pinned, Retired};
+use crate::hold::{Crowd, Hold};
+use crate::hooks::current_cpu;
 use crate::mutant::{Mutant, mutant};
 use crate::rank::Rank;
 use crate::spin::SpinLock;
@@ -22,7 +27,7 @@ use core::cell::UnsafeCell;
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
-use core::ptr;
+use core::ptr::{self, NonNull};
 
 /// Chains of the first table. Each has a line of its own, so that a name that comes or goes leaves most others alone.
 #[cfg(not(any(loom, shuttle)))]
@@ -35,6 +40,14 @@ const IN_CHAIN: usize = 2;
 #[cfg(any(loom, shuttle))]
 const IN_CHAIN: usize = 1;
 
+/// What a turn counts for: a CPU that looks a name up three times before another does so is in nobody's way.
+const TURN: u32 = 4;
+/// A value gets a crowd where CPUs have taken turns so often of late.
+#[cfg(not(any(loom, shuttle)))]
+const TURNS: u32 = 16;
+#[cfg(any(loom, shuttle))]
+const TURNS: u32 = 1;
+
 /// One name. Lines of its own: others' names come and go beside it.
 #[repr(C, align(64))]
 struct Node<V> {
@@ -43,9 +56,14 @@ struct Node<V> {
     next: AtomicPtr<Node<V>>,
     hash: u32,
     stays: bool,
+    /// The CPU that looked it up last, and whether it was the same one of late: hints, of names whose values are counted.
+    last: AtomicU32,
+    turns: AtomicU32,
     name: Arc<[u8]>,
     /// The map's reference, until the name is taken out.
     value: *const V,
+    /// Null until the value gets one, under the lock.
+    crowd: AtomicPtr<Crowd<V>>,
     /// What is left of the value then. Written once, by who takes the name out; read by who frees the node.
     left: UnsafeCell<Left<V>>,
 }
@@ -141,7 +159,7 @@ pub enum Found<'p, V> {
     /// A value that stays.
     Kept(Kept<'p, V>),
     /// Any other one.
-    Counted(Arc<V>),
+    Counted(Hold<V>),
 }
 
 impl<V> Found<'_, V> {
@@ -149,6 +167,14 @@ impl<V> Found<'_, V> {
     pub fn counted(self) -> Arc<V> {
         match self {
             Found::Kept(kept) => Arc::clone(&kept),
+            Found::Counted(value) => value.counted(),
+        }
+    }
+
+    /// The value, to be used for as long as it takes.
+    pub fn held(self) -> Hold<V> {
+        match self {
+            Found::Kept(kept) => Arc::clone(&kept).into(),
             Found::Counted(value) => value,
         }
     }
@@ -185,13 +211,23 @@ impl<V: Send + Sync + 'static> Names<V> {
             let value = ManuallyDrop::new(unsafe { Arc::from_raw(node.value) });
             return Some(Found::Kept(Kept(value, PhantomData)));
         }
+        if node.crowds() {
+            self.make_crowd(name, hash, pin);
+        }
+        if let Some(crowd) = NonNull::new(node.crowd.load(Ordering::Acquire)) {
+            // SAFETY: who made it leaves it when nobody is pinned who may have come to the node.
+            return match unsafe { Crowd::join(crowd) } {
+                Some(held) => Some(Found::Counted(held)),
+                None => self.get_locked(name, hash, pin),
+            };
+        }
         #[cfg(any(loom, shuttle))]
         crate::slots::checked::about_to_count(node.value.cast_mut(), || _ = self.table.load(Ordering::Relaxed));
         // SAFETY: the pointer of a counted value, whose memory stays while somebody is pinned who came to the node. The handle
         // stands for no weak reference of its own, and is never dropped.
         let value = ManuallyDrop::new(unsafe { Weak::from_raw(node.value) }).upgrade();
         match value {
-            Some(value) => Some(Found::Counted(value)),
+            Some(value) => Some(Found::Counted(value.into())),
             None if mutant(Mutant::NameReadOnce) => None,
             None => self.get_locked(name, hash, pin),
         }
@@ -205,7 +241,23 @@ impl<V: Send + Sync + 'static> Names<V> {
         // SAFETY: the map's reference stays as long as the lock is held.
         unsafe {
             Arc::increment_strong_count(value);
-            Some(Found::Counted(Arc::from_raw(value)))
+            Some(Found::Counted(Arc::from_raw(value).into()))
+        }
+    }
+
+    /// Gives the value of `name` a crowd. Without memory it goes on as it was.
+    #[cold]
+    fn make_crowd(&self, name: &[u8], hash: u32, pin: &Pinned<'_>) {
+        let _locked = self.changes.lock();
+        // The node that has the name now: tables are copied under the lock.
+        let Some(node) = self.node(name, hash, pin).filter(|node| !node.stays) else { return };
+        if node.crowd.load(Ordering::Relaxed).is_null() {
+            // SAFETY: the map's reference stays as long as the lock is held.
+            let value = ManuallyDrop::new(unsafe { Arc::from_raw(node.value) });
+            match Crowd::new(&value) {
+                Some(crowd) => node.crowd.store(crowd.as_ptr(), Ordering::Release),
+                None => node.turns.store(0, Ordering::Relaxed),
+            }
         }
     }
 
@@ -276,6 +328,7 @@ impl<V: Send + Sync + 'static> Names<V> {
             let chain = new.chain(node.hash);
             let next = chain.load(Ordering::Relaxed);
             let copy = Node::new(next, node.hash, node.stays, node.name.clone(), node.value);
+            copy.crowd.store(node.crowd.load(Ordering::Relaxed), Ordering::Relaxed);
             chain.store(Box::into_raw(copy), Ordering::Relaxed);
         }
         let new = Box::into_raw(new);
@@ -291,8 +344,49 @@ impl<V: Send + Sync + 'static> Names<V> {
 
 impl<V> Node<V> {
     fn new(next: *mut Self, hash: u32, stays: bool, name: Arc<[u8]>, value: *const V) -> Box<Self> {
-        let (retired, left) = (Retired::new(), UnsafeCell::new(Left::Nothing));
-        Box::new(Node { retired, next: AtomicPtr::new(next), hash, stays, name, value, left })
+        Box::new(Node {
+            retired: Retired::new(),
+            next: AtomicPtr::new(next),
+            hash,
+            stays,
+            last: AtomicU32::new(current_cpu() as u32),
+            turns: AtomicU32::new(0),
+            name,
+            value,
+            crowd: AtomicPtr::new(ptr::null_mut()),
+            left: UnsafeCell::new(Left::Nothing),
+        })
+    }
+
+    /// Notes who looks it up: whether its value should have a crowd.
+    fn crowds(&self) -> bool {
+        let (cpu, turns) = (current_cpu() as u32, self.turns.load(Ordering::Relaxed));
+        if turns >= TURN * TURNS {
+            return self.crowd.load(Ordering::Relaxed).is_null();
+        }
+        if self.last.load(Ordering::Relaxed) != cpu {
+            self.last.store(cpu, Ordering::Relaxed);
+            self.turns.store(turns + TURN, Ordering::Relaxed);
+        } else if turns > 0 {
+            self.turns.store(turns - 1, Ordering::Relaxed);
+        }
+        false
+    }
+
+    /// Nobody comes to the value by this node any more: closes its crowd.
+    fn close(&self) {
+        if let Some(crowd) = NonNull::new(self.crowd.load(Ordering::Acquire)) {
+            // SAFETY: the node's, and given up once.
+            unsafe { Crowd::close(crowd) };
+        }
+    }
+
+    /// Nobody is left who may have come to the node.
+    fn leave(&self) {
+        if let Some(crowd) = NonNull::new(self.crowd.load(Ordering::Relaxed)) {
+            // SAFETY: as above; lookups that came by the node are over.
+            unsafe { Crowd::leave(crowd) };
+        }
     }
 }
 
@@ -308,6 +402,7 @@ unsafe fn give_up<V: Send + Sync + 'static>(node: *mut Node<V>, epoch: &Domain) 
     let left = if there.stays { Left::Value(value.clone()) } else { Left::Memory(Arc::downgrade(&value)) };
     // SAFETY: lookups do not read it, and nobody else takes this node out.
     unsafe { *there.left.get() = left };
+    there.close();
     if mutant(Mutant::NameValueFreed) {
         // SAFETY: as above.
         drop_left(unsafe { there.left.get().replace(Left::Nothing) });
@@ -330,6 +425,7 @@ fn drop_left<V>(left: Left<V>) {
 unsafe fn free_node<V>(node: *mut Retired) {
     // SAFETY: by this function's contract; the header is the first field.
     let node = unsafe { Box::from_raw(node.cast::<Node<V>>()) };
+    node.leave();
     drop_left(node.left.into_inner());
 }
 
@@ -358,6 +454,8 @@ impl<V> Drop for Names<V> {
             // SAFETY: the map's nodes, and its references; the next node was read before.
             unsafe {
                 let node = Box::from_raw(node);
+                node.close();
+                node.leave();
                 drop(Arc::from_raw(node.value));
             }
         }
@@ -441,5 +539,51 @@ mod tests {
         drop(names);
         domain.drain();
         assert_eq!(ALIVE.load(Order::SeqCst), 0);
+    }
+
+    #[test]
+    fn what_cpus_look_up_in_turn_is_held_without_its_count_and_goes_with_the_last_hold() {
+        struct Told(&'static AtomicUsize);
+        impl Drop for Told {
+            fn drop(&mut self) {
+                self.0.fetch_add(1, Order::SeqCst);
+            }
+        }
+        static GONE: AtomicUsize = AtomicUsize::new(0);
+        let (domain, names) = (domain(2), Names::new(Rank::FILE));
+        let value = Arc::new(Told(&GONE));
+        names.put(name(0), value.clone(), false, &domain);
+        let look = |cpu: usize| {
+            set_cpu(cpu);
+            names.get(&name(0), &domain.pin()).unwrap().held()
+        };
+        // One CPU after the other now and then: counted as ever.
+        (0..100).for_each(|i| drop(look(i / 5 % 2)));
+        let before = Arc::strong_count(&value);
+        let one = look(0);
+        assert_eq!(Arc::strong_count(&value), before + 1);
+        drop(one);
+        (0..100).for_each(|i| drop(look(i % 2)));
+        let crowded = Arc::strong_count(&value);
+        let mut held: Vec<_> = (0..20).map(|i| look(i % 2)).collect();
+        assert_eq!((crowded, Arc::strong_count(&value)), (before + 1, before + 1));
+        // Let go on the other CPU; longer tables have it too.
+        held.drain(..5).for_each(drop);
+        for n in 1..100 {
+            names.put(name(n), Arc::new(Told(&GONE)), false, &domain);
+        }
+        held.push(look(1));
+        assert_eq!(Arc::strong_count(&value), before + 1);
+        let counted = held.pop().unwrap().counted();
+        assert_eq!(Arc::strong_count(&value), before + 2);
+        drop((counted, value, names.take(&name(0), &domain)));
+        held.drain(..10).for_each(drop);
+        set_cpu(0);
+        assert_eq!((GONE.load(Order::SeqCst), held.len()), (0, 5));
+        drop(held);
+        assert_eq!(GONE.load(Order::SeqCst), 1);
+        drop(names);
+        domain.drain();
+        assert_eq!(GONE.load(Order::SeqCst), 100);
     }
 }

@@ -3,18 +3,18 @@
 use super::path::{AT_FDCWD, find, only};
 use super::{Dentry, View};
 use crate::{Ctx, Errno, Machine};
-use alloc::sync::Arc;
 use linux_raw_sys::general as raw;
 use quire_fs::{FileKind, Host, Timestamp};
+use quire_sync::Hold;
 
 /// What a descriptor names, for calls that change it: not one that only names.
-fn of_descriptor<M: Machine>(ctx: &Ctx<'_, M>, fd: i32) -> Result<(View<M>, Arc<Dentry<M>>), Errno> {
-    Ok((ctx.view()?, ctx.file(fd)?.dentry.clone()))
+fn of_descriptor<M: Machine>(ctx: &Ctx<'_, M>, fd: i32) -> Result<(View<M>, Hold<Dentry<M>>), Errno> {
+    Ok((ctx.view()?, ctx.file(fd)?.dentry.clone().into()))
 }
 
 fn change_mode<M: Machine>(
     ctx: &Ctx<'_, M>,
-    (view, dentry): (View<M>, Arc<Dentry<M>>),
+    (view, dentry): (View<M>, Hold<Dentry<M>>),
     mode: u32,
 ) -> Result<usize, Errno> {
     if dentry.inode.kind() == FileKind::Symlink {
@@ -52,7 +52,7 @@ pub fn sys_fchmod<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, mode: u32) -> Resul
 
 fn change_owner<M: Machine>(
     ctx: &Ctx<'_, M>,
-    (view, dentry): (View<M>, Arc<Dentry<M>>),
+    (view, dentry): (View<M>, Hold<Dentry<M>>),
     uid: u32,
     gid: u32,
 ) -> Result<usize, Errno> {

@@ -226,7 +226,7 @@ pub fn sys_chdir<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64) -> Result<usize, E
         return Err(Errno::ENOTDIR);
     }
     view.who.may(&dentry.inode, Want::EXECUTE)?;
-    ctx.set_cwd(dentry)?;
+    ctx.set_cwd(dentry.counted())?;
     Ok(0)
 }
 
@@ -250,6 +250,6 @@ pub fn sys_chroot<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64) -> Result<usize, 
     if view.who.uid != 0 {
         return Err(Errno::EPERM);
     }
-    ctx.set_root(dentry)?;
+    ctx.set_root(dentry.counted())?;
     Ok(0)
 }

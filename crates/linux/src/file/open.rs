@@ -10,6 +10,7 @@ use linux_raw_sys::general as raw;
 use quire_fs::open_file::Body;
 use quire_fs::walk::Want;
 use quire_fs::{FsError, Io, OpenFlags, Place, Who};
+use quire_sync::Hold;
 use quire_vm::Prot;
 use quire_vm::object::ObjectRef;
 
@@ -120,7 +121,7 @@ pub struct Executable<M: Machine> {
     /// Its bytes.
     pub object: ObjectRef<M>,
     /// Where it is.
-    pub dentry: Arc<Dentry<M>>,
+    pub dentry: Hold<Dentry<M>>,
     root: Place<FileHost<M>>,
 }
 
@@ -149,7 +150,7 @@ pub fn first_executable<M: Machine>(linux: &Linux<M>, cwd: &FsState<M>, path: &[
     executable(&view, dentry)
 }
 
-fn executable<M: Machine>(view: &View<M>, dentry: Arc<Dentry<M>>) -> Result<Executable<M>, Errno> {
+fn executable<M: Machine>(view: &View<M>, dentry: Hold<Dentry<M>>) -> Result<Executable<M>, Errno> {
     match dentry.inode.kind() {
         quire_fs::FileKind::Regular => {}
         quire_fs::FileKind::Symlink => return Err(Errno::ELOOP),

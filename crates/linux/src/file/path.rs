@@ -6,6 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use linux_raw_sys::general as raw;
 use quire_fs::{Final, Found, OpenFlags, Vfs};
+use quire_sync::Hold;
 
 /// "The working directory", where a directory descriptor is asked for.
 pub const AT_FDCWD: i32 = raw::AT_FDCWD;
@@ -73,7 +74,7 @@ pub fn walk<M: Machine>(
 
 /// What the path at user address `at` leads to. With AT_SYMLINK_NOFOLLOW a link at its end is not followed; with
 /// AT_EMPTY_PATH an empty path means what the descriptor names.
-pub fn find<M: Machine>(ctx: &Ctx<'_, M>, fd: i32, at: u64, flags: u32) -> Result<(View<M>, Arc<Dentry<M>>), Errno> {
+pub fn find<M: Machine>(ctx: &Ctx<'_, M>, fd: i32, at: u64, flags: u32) -> Result<(View<M>, Hold<Dentry<M>>), Errno> {
     let path = ctx.path(at)?;
     find_path(ctx, fd, &path, flags)
 }
@@ -84,11 +85,11 @@ pub fn find_path<M: Machine>(
     fd: i32,
     path: &[u8],
     flags: u32,
-) -> Result<(View<M>, Arc<Dentry<M>>), Errno> {
+) -> Result<(View<M>, Hold<Dentry<M>>), Errno> {
     let view = ctx.view()?;
     if path.is_empty() && flags & raw::AT_EMPTY_PATH != 0 {
         let dentry = base(ctx, fd, path)?.of(&view).clone();
-        return Ok((view, dentry));
+        return Ok((view, dentry.into()));
     }
     let base = base(ctx, fd, path)?;
     let dentry = ctx.vfs().find(&view, base.of(&view), path, flags & raw::AT_SYMLINK_NOFOLLOW == 0)?;

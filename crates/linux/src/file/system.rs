@@ -120,7 +120,7 @@ impl<M: Machine> System<M> {
 
     fn directory(&self, path: &[u8]) -> Result<Arc<Dentry<M>>, Errno> {
         let found = self.vfs.find(&self.vfs.view(), self.vfs.root(), path, true)?;
-        if found.inode.is_directory() { Ok(found) } else { Err(Errno::ENOTDIR) }
+        if found.inode.is_directory() { Ok(found.counted()) } else { Err(Errno::ENOTDIR) }
     }
 
     /// A key pressed outside: to the terminal's foreground; `false` where there is no terminal.
