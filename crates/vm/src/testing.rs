@@ -328,7 +328,7 @@ unsafe impl Pmap<TestMachine> for TestPmap {
     }
 
     fn next_table(&self, _vm: &'static Vm<TestMachine>, range: VirtRange) -> Option<TestGuard<'_>> {
-        let first = Self::index(range.start.max(BASE)).filter(|_| range.start < range.end)?;
+        let first = Self::index(range.start.max(BASE)).filter(|_| range.end > range.start.max(BASE))?;
         let last = Self::index(range.end - 1).unwrap_or(SPAN as usize * TABLES - 1);
         (first / SPAN as usize..=last / SPAN as usize)
             .find(|n| self.tables[*n].linked.load(Ordering::Acquire))

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::MapError;
-use crate::machine::Pmap;
+use crate::machine::{Pmap, Table as _};
 use crate::object::ObjectRef;
 use crate::testing::{BASE, TestMachine, TestPmap, boot, page};
 use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
@@ -148,6 +148,17 @@ proptest! {
         drop(object);
         m.vm.epoch().drain();
     }
+}
+
+#[test]
+fn what_is_mapped_below_the_tables_of_the_test_machine_has_none_there() {
+    quire_sync::hooks::threads::set_cpu(0);
+    let m = boot(1024, 2);
+    let s = Space::new(m.vm).unwrap();
+    s.map(&MapRequest::private(Placement::Fixed(page(0)), PAGE_SIZE)).unwrap();
+    s.fault(page(0), Access::Write).unwrap();
+    let table = |start, end| s.pmap().next_table(m.vm, VirtRange { start, end }).map(|table| table.span().start);
+    assert_eq!([table(PAGE_SIZE, 2 * PAGE_SIZE), table(0, BASE), table(0, BASE + 1)], [None, None, Some(BASE)]);
 }
 
 #[test]
