@@ -247,7 +247,7 @@ pub struct Conflicts {
     pub scale: bool,
 
     /// In a guest instead, by real system calls and faults
-    #[arg(long, conflicts_with_all = ["html", "scale"])]
+    #[arg(long, conflicts_with = "scale")]
     pub guest: bool,
 
     /// In a guest: tell of each conflict which code wrote the line and which touched it

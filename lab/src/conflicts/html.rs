@@ -7,30 +7,8 @@ use super::verdict::{Judged, Verdict};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-const STYLE: &str = "
-:root { color-scheme: light dark; --ink: #1c2128; --faint: #6b7480; --paper: #fdfdfc; --line: #dfe3e8;
-  --free: #cfe9d3; --rate: #e6edbf; --listed: #f8dcae; --wrong: #f3b4ae; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e4e7ea; --faint: #98a1ac; --paper: #15181c; --line: #2d333a;
-    --free: #1f4a2b; --rate: #4a4e1f; --listed: #63440f; --wrong: #7a2620; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 92rem;
-  margin: 2.5rem auto; padding: 0 1.5rem; }
-h1 { font-size: 1.6rem; margin: 0 0 .3rem; } h2 { font-size: 1.1rem; margin: 2.4rem 0 .6rem; }
-p { max-width: 48rem; } .faint { color: var(--faint); }
-.matrix { overflow-x: auto; }
-table { border-collapse: separate; border-spacing: 2px; font-size: 12px; }
-th { font-weight: 500; text-align: right; padding: 0 .5rem 0 0; white-space: nowrap; }
-thead th { vertical-align: bottom; padding: 0 0 .4rem; writing-mode: vertical-rl; transform: rotate(180deg); text-align: left; }
-td { width: 1.7rem; min-width: 1.7rem; height: 1.5rem; border-radius: 3px; text-align: center; padding: 0 2px; }
-td.free { background: var(--free); } td.rate { background: var(--rate); }
-td.listed { background: var(--listed); } td.wrong { background: var(--wrong); }
-td.listed, td.wrong { font-size: 10px; line-height: 1.15; }
-td.none { border: 1px solid var(--line); }
-.key span { display: inline-block; padding: .1rem .6rem; margin: 0 .5rem .3rem 0; border-radius: 3px; }
-.reasons td, .reasons th { width: auto; text-align: left; padding: .25rem .8rem .25rem 0; vertical-align: top;
-  border-bottom: 1px solid var(--line); border-radius: 0; font-size: 13px; white-space: normal; }
-code { font: 12px ui-monospace, monospace; }
-";
+/// Also of the page that shows the guest's matrix (`xtask/src/conflicts/guest/page.rs`).
+const STYLE: &str = include_str!("page.css");
 
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")

@@ -2,8 +2,6 @@
 //! it records, and lets it print the matrix. The kernel's: [`guest`].
 
 mod guest;
-mod guest_records;
-mod guest_sites;
 
 use std::process::Command;
 

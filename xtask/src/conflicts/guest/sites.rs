@@ -4,7 +4,7 @@ use std::{borrow::Cow, cell::RefCell, collections::HashMap, fs, path::Path};
 
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 
-use super::guest_records::Line;
+use super::records::Line;
 use crate::failure::{Doing, Failure, Result};
 
 type Reader = gimli::EndianArcSlice<gimli::RunTimeEndian>;

@@ -1,6 +1,11 @@
 //! The matrix of the whole kernel: pairs of real system calls and faults from two CPUs of a guest, whose accesses a plugin of
 //! QEMU's records (`plugin/`, `programs/conflicts.c`).
 
+mod page;
+mod records;
+mod sites;
+mod verdict;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
@@ -11,10 +16,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    guest_records::{self, Case, Records},
-    guest_sites::Sites,
-};
+use records::{Case, Records};
+use sites::Sites;
+use verdict::{Counts, EXPECTED, Judged, complaints, judge, list, shares};
+
 use crate::{
     boot::{Kernel, On, Shape},
     cli,
@@ -31,31 +36,29 @@ use crate::{
 
 /// For all cases.
 const LIMIT: Duration = Duration::from_secs(1800);
-/// A conflict counts where it is there in so many of a case's rounds: what happens once in many operations is amortised.
-const ROUNDS: usize = 2;
-/// Addresses from here on are the kernel's.
-const KERNEL: u64 = 1 << 63;
-/// The conflicts that are known: `label | reason`; a label that ends in `*` stands for all that begin so,
-/// and one behind `~` may be absent.
-const EXPECTED: &str = include_str!("guest.expected");
-
 /// Runs the cases, prints what conflicts and the last line.
 pub fn command(places: &Places, options: &cli::Conflicts) -> Result<u8> {
     let step = Step::new("two CPUs take turns");
     let (records, sites) = measure(places, &options.operations)?;
     drop(step);
-    let expected = expected(EXPECTED)?;
-    let found: Vec<(&Case, BTreeSet<String>)> = records.cases.iter().map(|c| (c, conflicts(c, &sites))).collect();
+    let expected = list(EXPECTED)?;
+    let all: Vec<Judged<'_>> = records.cases.iter().map(|case| judge(case, &sites, &expected)).collect();
     if options.verbose {
-        found.iter().filter(|(_, labels)| !labels.is_empty()).for_each(|(case, _)| explain(case, &sites));
+        all.iter().filter(|j| !j.is_free()).for_each(|j| explain(j.case, &sites));
     }
-    print!("{}", report(&found));
-    let whole = options.operations.is_empty();
-    let complaints = judge(&found, &expected, whole);
+    print!("{}", report(&all));
+    let complaints = complaints(&all, &expected, options.operations.is_empty());
     complaints.iter().for_each(|c| println!("{c}"));
-    let clean = found.iter().filter(|(_, labels)| labels.is_empty()).count();
+    if let Some(path) = &options.html {
+        fs::write(path, page::page(&all, &expected)).doing(|| format!("cannot write {}", path.display()))?;
+    }
+    let counts = Counts::of(&all);
     println!("{} pairs depend on their order and are no cases", records.ordered);
-    println!("{clean} of {} cases conflict-free", found.len());
+    println!(
+        "{} share nothing, {} only now and then, {} are listed, {} are not as listed",
+        counts.free, counts.amortised, counts.listed, counts.wrong
+    );
+    println!("{}", counts.last_line());
     Ok(u8::from(!complaints.is_empty()))
 }
 
@@ -109,7 +112,7 @@ fn measure(places: &Places, operations: &[String]) -> Result<(Records, Sites)> {
     }
     let (program, plugin) = (content(out)?, content(records)?);
     keep(places, &program, &plugin).doing(about)?;
-    Ok((guest_records::read(&program, &plugin)?, Sites::read(kernel.file(), &program)?))
+    Ok((records::read(&program, &plugin)?, Sites::read(kernel.file(), &program)?))
 }
 
 /// Keeps what the program and the plugin wrote, for whoever wants to know more.
@@ -145,18 +148,6 @@ fn build(places: &Places) -> Result<PathBuf> {
     Ok(target.join("release/libquire_plugin.so"))
 }
 
-/// The labels that are there in enough of the case's rounds.
-fn conflicts(case: &Case, sites: &Sites) -> BTreeSet<String> {
-    let mut rounds: BTreeMap<String, usize> = BTreeMap::new();
-    for round in &case.rounds {
-        // What the kernel reaches at a program's address is the program's to keep apart.
-        let own = round.iter().filter(|line| line.writer.at >= KERNEL && line.toucher.at >= KERNEL);
-        let labels: BTreeSet<String> = own.map(|line| sites.label(line)).collect();
-        labels.into_iter().for_each(|label| *rounds.entry(label).or_default() += 1);
-    }
-    rounds.into_iter().filter(|(_, n)| *n >= ROUNDS).map(|(label, _)| label).collect()
-}
-
 fn name(case: &Case) -> String {
     format!("{} {} {}", case.state, case.operations[0], case.operations[1])
 }
@@ -167,64 +158,22 @@ fn explain(case: &Case, sites: &Sites) {
     lines.iter().for_each(|line| println!("    {line}"));
 }
 
-/// Each label with the cases that have it.
-fn report(found: &[(&Case, BTreeSet<String>)]) -> String {
+/// Each label with the cases that it counts against, and in how many rounds it was there.
+fn report(all: &[Judged<'_>]) -> String {
     let mut cases: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    for (case, labels) in found {
-        labels.iter().for_each(|label| cases.entry(label).or_default().push(name(case)));
+    for judged in all {
+        judged.steady().for_each(|label| cases.entry(label).or_default().push(name(judged.case)));
     }
     let mut text = String::new();
-    for (label, cases) in cases {
+    for (label, share) in shares(all) {
+        let cases = cases.get(label).map_or(&[][..], Vec::as_slice);
         let first = cases[..cases.len().min(3)].join("; ");
         let more = if cases.len() > 3 { "; ..." } else { "" };
-        text += &format!("{label}\n    {} cases: {first}{more}\n", cases.len());
+        text += &format!("{label}\n    in {} of {} rounds", share.rounds, share.of);
+        if !cases.is_empty() {
+            text += &format!(", {} cases: {first}{more}", cases.len());
+        }
+        text += "\n";
     }
     text
-}
-
-/// The expected list: what is known, by label.
-fn expected(text: &str) -> Result<BTreeMap<&str, &str>> {
-    let lines = text.lines().filter(|l| !l.is_empty() && !l.starts_with('#'));
-    let pair =
-        |l| str::split_once(l, " | ").ok_or_else(|| Failure::usage(format_args!("{l:?} is not `label | reason`")));
-    lines.map(pair).collect()
-}
-
-/// What is wrong: conflicts that nobody expects, and such that are expected and gone, which only a `whole` run can tell.
-fn judge(found: &[(&Case, BTreeSet<String>)], expected: &BTreeMap<&str, &str>, whole: bool) -> Vec<String> {
-    let labels: BTreeSet<&str> = found.iter().flat_map(|(_, labels)| labels).map(String::as_str).collect();
-    let stands_for = |known: &str, label: &str| match known.trim_start_matches('~').strip_suffix('*') {
-        Some(start) => label.starts_with(start),
-        None => known.trim_start_matches('~') == label,
-    };
-    let unknown = labels.iter().filter(|label| !expected.keys().any(|known| stands_for(known, label)));
-    let mut out: Vec<String> = unknown.map(|label| format!("not expected: {label}")).collect();
-    if whole {
-        let gone = expected
-            .keys()
-            .filter(|known| !known.starts_with('~') && !labels.iter().any(|label| stands_for(known, label)));
-        out.extend(gone.map(|label| format!("expected, but gone: {label}")));
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_nobody_expects_and_what_is_gone_is_told() {
-        let case = Case { state: "apart".into(), operations: ["x".into(), "y".into()], rounds: vec![] };
-        let found = [(&case, BTreeSet::from(["known".to_owned(), "new".to_owned(), "heap, a::b".to_owned()]))];
-        let expected =
-            expected("# comment\nknown | a reason\nold | another\nheap, a::* | a third\n~rare | x\n").unwrap();
-        assert_eq!(judge(&found, &expected, true), ["not expected: new", "expected, but gone: old"]);
-        assert_eq!(judge(&found, &expected, false), ["not expected: new"]);
-        assert!(super::expected("no reason\n").is_err());
-    }
-
-    #[test]
-    fn the_list_is_well_formed() {
-        assert!(expected(EXPECTED).is_ok());
-    }
 }

@@ -1,0 +1,272 @@
+//! Judging what was measured against the list of what is known.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{records::Case, sites::Sites};
+use crate::failure::{Failure, Result};
+
+/// What is known; its head says how to read it.
+pub const EXPECTED: &str = include_str!("expected");
+/// A conflict counts against a case where it is there in so many of its rounds: what happens once in many operations is amortised.
+const ROUNDS: usize = 2;
+/// What is not listed may be there in one round of so many, of all cases.
+const SELDOM: usize = 1000;
+/// Addresses from here on are the kernel's.
+const KERNEL: u64 = 1 << 63;
+
+/// A line of the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expected {
+    /// The label, or with `*` at its end how labels begin.
+    pub label: String,
+    /// It is there in one round of so many at most, of all rounds of all cases, and may be absent.
+    pub every: Option<usize>,
+    /// Why it is there.
+    pub reason: String,
+}
+
+impl Expected {
+    /// How much of the label decides; `None` where it is another.
+    fn stands_for(&self, label: &str) -> Option<usize> {
+        let (start, exact) = match self.label.strip_suffix('*') {
+            Some(start) => (start, false),
+            None => (self.label.as_str(), true),
+        };
+        (if exact { start == label } else { label.starts_with(start) }).then_some(2 * start.len() + usize::from(exact))
+    }
+}
+
+/// Reads the list: `label | reason` and `label | 1 in N | reason`.
+pub fn list(text: &str) -> Result<Vec<Expected>> {
+    let lines = text.lines().filter(|l| !l.is_empty() && !l.starts_with('#'));
+    let read = |line: &str| {
+        let words: Vec<&str> = line.split(" | ").collect();
+        let (label, every, reason) = match words[..] {
+            [label, reason] => (label, None, reason),
+            [label, rate, reason] => {
+                (label, Some(rate.strip_prefix("1 in ")?.parse().ok().filter(|n| *n > 0)?), reason)
+            }
+            _ => return None,
+        };
+        Some(Expected { label: label.to_owned(), every, reason: reason.to_owned() })
+    };
+    let wrong =
+        |line| Failure::usage(format_args!("{line:?} is neither `label | reason` nor `label | 1 in N | reason`"));
+    lines.map(|line| read(line).ok_or_else(|| wrong(line))).collect()
+}
+
+/// What is to be said of a case.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// No line was shared in any round.
+    Free,
+    /// Lines were shared now and then.
+    Amortised,
+    /// Lines are shared, and listed.
+    Listed,
+    /// Lines are shared that are not listed.
+    Wrong,
+}
+
+/// A case, judged.
+#[derive(Debug)]
+pub struct Judged<'a> {
+    pub case: &'a Case,
+    /// In how many of its rounds each label was there.
+    pub shared: BTreeMap<String, usize>,
+    pub verdict: Verdict,
+}
+
+impl Judged<'_> {
+    /// What counts against it.
+    pub fn steady(&self) -> impl Iterator<Item = &str> {
+        self.shared.iter().filter(|(_, rounds)| **rounds >= ROUNDS).map(|(label, _)| label.as_str())
+    }
+
+    pub fn is_free(&self) -> bool {
+        matches!(self.verdict, Verdict::Free | Verdict::Amortised)
+    }
+}
+
+/// The line of the list that says most of `label`.
+pub fn reason<'e>(expected: &'e [Expected], label: &str) -> Option<&'e Expected> {
+    expected.iter().filter_map(|e| Some((e.stands_for(label)?, e))).max_by_key(|(length, _)| *length).map(|(_, e)| e)
+}
+
+/// Judges a case.
+pub fn judge<'a>(case: &'a Case, sites: &Sites, expected: &[Expected]) -> Judged<'a> {
+    let mut shared: BTreeMap<String, usize> = BTreeMap::new();
+    for round in &case.rounds {
+        // What the kernel reaches at a program's address is the program's to keep apart.
+        let own = round.iter().filter(|line| line.writer.at >= KERNEL && line.toucher.at >= KERNEL);
+        let labels: BTreeSet<String> = own.map(|line| sites.label(line)).collect();
+        labels.into_iter().for_each(|label| *shared.entry(label).or_default() += 1);
+    }
+    with(case, shared, expected)
+}
+
+fn with<'a>(case: &'a Case, shared: BTreeMap<String, usize>, expected: &[Expected]) -> Judged<'a> {
+    let mut judged = Judged { case, shared, verdict: Verdict::Free };
+    judged.verdict = match () {
+        () if judged.steady().any(|label| reason(expected, label).is_none()) => Verdict::Wrong,
+        () if judged.steady().next().is_some() => Verdict::Listed,
+        () if judged.shared.is_empty() => Verdict::Free,
+        () => Verdict::Amortised,
+    };
+    judged
+}
+
+/// How many cases have which verdict.
+#[derive(Default, Debug, PartialEq, Eq)]
+pub struct Counts {
+    pub free: usize,
+    pub amortised: usize,
+    pub listed: usize,
+    pub wrong: usize,
+}
+
+impl Counts {
+    pub fn of(all: &[Judged<'_>]) -> Self {
+        let mut counts = Counts::default();
+        for judged in all {
+            *match judged.verdict {
+                Verdict::Free => &mut counts.free,
+                Verdict::Amortised => &mut counts.amortised,
+                Verdict::Listed => &mut counts.listed,
+                Verdict::Wrong => &mut counts.wrong,
+            } += 1;
+        }
+        counts
+    }
+
+    /// The last line of the report.
+    pub fn last_line(&self) -> String {
+        let Counts { free, amortised, listed, wrong } = self;
+        format!("{} of {} cases conflict-free", free + amortised, free + amortised + listed + wrong)
+    }
+}
+
+/// In how many rounds something was, of how many.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Share {
+    pub rounds: usize,
+    pub of: usize,
+}
+
+impl Share {
+    /// More than one in `every`.
+    fn exceeds(self, every: usize) -> bool {
+        self.rounds * every > self.of
+    }
+}
+
+/// In how many rounds of all cases each label was.
+pub fn shares<'a>(all: &'a [Judged<'_>]) -> BTreeMap<&'a str, Share> {
+    let of = all.iter().map(|j| j.case.rounds.len()).sum();
+    let mut shares: BTreeMap<&str, Share> = BTreeMap::new();
+    for (label, rounds) in all.iter().flat_map(|j| &j.shared) {
+        shares.entry(label).or_insert(Share { rounds: 0, of }).rounds += rounds;
+    }
+    shares
+}
+
+/// What is wrong: conflicts that nobody expects, and in a `whole` run, which alone can tell, such as are more often than their rate
+/// says, and such as are expected and gone.
+pub fn complaints(all: &[Judged<'_>], expected: &[Expected], whole: bool) -> Vec<String> {
+    let steady: BTreeSet<&str> = all.iter().flat_map(Judged::steady).collect();
+    let shares = shares(all);
+    let known = |label: &str| reason(expected, label);
+    let mut out: Vec<String> =
+        steady.iter().filter(|label| known(label).is_none()).map(|label| format!("not expected: {label}")).collect();
+    if !whole {
+        return out;
+    }
+    for (label, share) in &shares {
+        if known(label).is_none() && !steady.contains(label) && share.exceeds(SELDOM) {
+            out.push(format!("not expected: {label}, in {} of {} rounds", share.rounds, share.of));
+        }
+    }
+    for e in expected {
+        let of = |label: &&str| known(label) == Some(e);
+        match e.every {
+            Some(every) => {
+                let met: Vec<Share> = shares.iter().filter(|(label, _)| of(label)).map(|(_, share)| *share).collect();
+                let all = Share { rounds: met.iter().map(|s| s.rounds).sum(), of: met.first().map_or(1, |s| s.of) };
+                if all.exceeds(every) {
+                    let Share { rounds, of } = all;
+                    out.push(format!("more often than once in {every} rounds: {}, in {rounds} of {of}", e.label));
+                }
+            }
+            None if !steady.iter().any(of) => out.push(format!("expected, but gone: {}", e.label)),
+            None => {}
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn case(rounds: usize) -> Case {
+        Case { state: "apart".into(), operations: ["x".into(), "y".into()], rounds: vec![vec![]; rounds] }
+    }
+
+    fn judged<'a>(case: &'a Case, shared: &[(&str, usize)], expected: &[Expected]) -> Judged<'a> {
+        with(case, shared.iter().map(|(label, n)| ((*label).to_owned(), *n)).collect(), expected)
+    }
+
+    #[test]
+    fn what_nobody_expects_and_what_is_gone_is_told() {
+        let expected = list("# comment\nknown | a reason\nold | another\nheap, a::* | a third\n").unwrap();
+        let case = case(3);
+        let all = [judged(&case, &[("known", 2), ("new", 3), ("heap, a::b", 2)], &expected)];
+        assert_eq!(all[0].verdict, Verdict::Wrong);
+        assert_eq!(complaints(&all, &expected, true), ["not expected: new", "expected, but gone: old"]);
+        assert_eq!(complaints(&all, &expected, false), ["not expected: new"]);
+    }
+
+    #[test]
+    fn a_rate_is_checked_over_all_rounds() {
+        let expected = list("heap, a::* | 1 in 500 | a depot\nheap, a::b | 1 in 2000 | another\n").unwrap();
+        let case = case(3);
+        let run = |met: usize| -> Vec<Judged<'_>> {
+            (0..2000).map(|i| judged(&case, if i < met { &[("heap, a::c", 1)] } else { &[] }, &expected)).collect()
+        };
+        assert_eq!(complaints(&run(12), &expected, true), [""; 0]);
+        assert_eq!(complaints(&run(13), &expected, false), [""; 0]);
+        assert_eq!(
+            complaints(&run(13), &expected, true),
+            ["more often than once in 500 rounds: heap, a::*, in 13 of 6000"]
+        );
+        let mut other = run(0);
+        other[0].shared.insert("heap, a::b".into(), 3);
+        other[1].shared.insert("heap, a::b".into(), 1);
+        assert_eq!(
+            complaints(&other, &expected, true),
+            ["more often than once in 2000 rounds: heap, a::b, in 4 of 6000"],
+            "the longest label decides"
+        );
+    }
+
+    #[test]
+    fn what_is_not_listed_may_be_there_once_in_a_thousand_rounds() {
+        let case = case(3);
+        let run = |met: usize| -> Vec<Judged<'_>> {
+            (0..1000).map(|i| judged(&case, if i < met { &[("new", 1)] } else { &[] }, &[])).collect()
+        };
+        let all = run(3);
+        assert_eq!(Counts::of(&all), Counts { free: 997, amortised: 3, listed: 0, wrong: 0 });
+        assert_eq!(Counts::of(&all).last_line(), "1000 of 1000 cases conflict-free");
+        assert_eq!(complaints(&all, &[], true), [""; 0]);
+        assert_eq!(complaints(&run(4), &[], true), ["not expected: new, in 4 of 3000 rounds"]);
+    }
+
+    #[test]
+    fn the_list_is_well_formed() {
+        assert!(list(EXPECTED).is_ok());
+        for bad in ["no reason", "label | 1 in 0 | reason", "label | seldom | reason"] {
+            assert!(list(bad).is_err(), "{bad}");
+        }
+    }
+}
