@@ -439,6 +439,51 @@ static void timers(void) {
     CHECK(nanosleep(&bad, NULL) == -1 && errno == EINVAL, "nanoseconds");
 }
 
+// Arms the timer; where it goes off once, runs on until about then; leaves.
+static void *arm_and_leave(void *arg) {
+    struct itimerval *timer = arg;
+    CHECK(!setitimer(ITIMER_REAL, timer, NULL), "setitimer");
+    uint64_t start = now_ns(), spin = timer->it_interval.tv_usec ? 0 : timer->it_value.tv_usec * 1000ull;
+    while (now_ns() - start < spin) {}
+    return NULL;
+}
+static bool alarmed(void) {
+    uint64_t start = now_ns();
+    while (!caught && now_ns() - start < 5000 * MS) usleep(1000);
+    return caught == SIGALRM;
+}
+static void leave_armed(struct itimerval *timer) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_t thread;
+    // The thread has the mask of who makes it.
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    CHECK(!pthread_create(&thread, NULL, arm_and_leave, timer) && !pthread_join(thread, NULL), "a thread");
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static void timers_outlive_threads(void) {
+    handle(SIGALRM, 0);
+    // It runs out before, as, and after the thread leaves.
+    for (int i = 0; i < 40; i++) {
+        struct itimerval once = {{0, 0}, {0, 200 + 50 * (i % 8)}};
+        caught = 0;
+        leave_armed(&once);
+        CHECK(alarmed(), "the timer of a thread that leaves as it runs out, %d", i);
+    }
+    struct itimerval late = {{0, 900000}, {0, 30000}}, every = {{0, 5000}, {0, 5000}}, none = {{0, 0}, {0, 0}}, left;
+    caught = 0;
+    leave_armed(&late);
+    CHECK(!getitimer(ITIMER_REAL, &left) && left.it_value.tv_usec > 0 && left.it_interval.tv_usec == 900000, "it is still armed");
+    CHECK(alarmed(), "a timer whose thread has gone");
+    leave_armed(&every);
+    for (int i = 0; i < 3; i++) {
+        caught = 0;
+        CHECK(alarmed(), "its period goes on, %d", i);
+    }
+    CHECK(!setitimer(ITIMER_REAL, &none, &left) && left.it_interval.tv_usec == 5000, "anybody may stop it");
+}
+
 static void usage(void) {
     struct rusage before, after;
     getrusage(RUSAGE_SELF, &before);
@@ -648,6 +693,7 @@ static const struct {
     {"job_control", job_control},
     {"groups", groups},
     {"timers", timers},
+    {"timers_outlive_threads", timers_outlive_threads},
     {"usage", usage},
     {"futexes", futexes},
     {"robust_mutexes", robust_mutexes},
