@@ -323,8 +323,9 @@ fn lock_word(word: &AtomicUsize) -> usize {
 #[allow(clippy::undocumented_unsafe_blocks)] // all memory is the test's own
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use std::alloc::{Layout, alloc_zeroed};
-    use std::collections::HashSet;
+    use std::collections::{BTreeMap, HashSet};
 
     type Table = IdTable<u64, u64, u64>;
 
@@ -445,5 +446,83 @@ mod tests {
                 });
             }
         });
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Allocate(bool),
+        Hold(usize),
+        Release(usize),
+        Name(usize, bool),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            5 => prop::bool::weighted(0.9).prop_map(Step::Allocate),
+            1 => any::<usize>().prop_map(Step::Hold),
+            5 => any::<usize>().prop_map(Step::Release),
+            2 => (any::<usize>(), any::<bool>()).prop_map(|(n, named)| Step::Name(n, named)),
+        ]
+    }
+
+    /// What is known of a number in use.
+    #[derive(Default)]
+    struct Known {
+        holds: u32,
+        name: Option<Box<u64>>,
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn numbers_in_use_are_those_that_a_map_has(
+            max in 1..300u32,
+            steps in prop::collection::vec(step(), 1..600),
+        ) {
+            let t = table(max, 1);
+            let mut map: BTreeMap<u32, Known> = BTreeMap::new();
+            let nth = |map: &BTreeMap<u32, Known>, n: usize| map.keys().nth(n % map.len().max(1)).copied();
+            for step in steps {
+                match step {
+                    Step::Allocate(memory) => match t.allocate(&mut || if memory { grow() } else { None }) {
+                        Ok(id) => {
+                            prop_assert!((1..=max).contains(&id));
+                            let known = Known { holds: 1, name: None };
+                            prop_assert!(map.insert(id, known).is_none(), "{} is given out twice", id);
+                        }
+                        Err(IdError::Exhausted) => prop_assert_eq!(map.len(), max as usize),
+                        Err(IdError::OutOfMemory) => prop_assert!(!memory && map.len() < max as usize),
+                    },
+                    Step::Hold(n) => {
+                        let Some(id) = nth(&map, n) else { continue };
+                        t.hold(id);
+                        map.entry(id).or_default().holds += 1;
+                    }
+                    Step::Release(n) => {
+                        let Some(id) = nth(&map, n) else { continue };
+                        let known = map.entry(id).or_default();
+                        known.holds -= 1;
+                        let last = known.holds == 0;
+                        if last {
+                            t.set_thread(id, None);
+                            map.remove(&id);
+                        }
+                        prop_assert_eq!(t.release(id), last);
+                    }
+                    Step::Name(n, named) => {
+                        let Some(id) = nth(&map, n) else { continue };
+                        let name = named.then(|| Box::new(u64::from(id)));
+                        t.set_thread(id, name.as_deref().map(NonNull::from));
+                        map.entry(id).or_default().name = name;
+                    }
+                }
+            }
+            for id in 0..=max + 1 {
+                let name = map.get(&id).and_then(|k| k.name.as_deref().copied());
+                prop_assert_eq!(t.thread(id, |name| *name), name);
+                let next = map.range(id..).find(|(_, k)| k.name.is_some()).map(|(id, _)| *id);
+                prop_assert_eq!(t.next_thread(id), next);
+            }
+        }
     }
 }

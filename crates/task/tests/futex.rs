@@ -3,12 +3,14 @@
 #![allow(clippy::undocumented_unsafe_blocks)] // all memory is the test's own
 mod simulated;
 
+use proptest::prelude::*;
 use quire_task::futex::ANY;
-use quire_task::{FutexTable, FutexWait, Machine};
+use quire_task::{FutexTable, FutexWait, Machine, ThreadRef};
 use simulated::{Sim, memory};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn table(buckets: usize) -> &'static FutexTable<Sim> {
@@ -208,4 +210,142 @@ fn a_table_is_sized_to_the_memory() {
     assert_eq!(FutexTable::<Sim>::buckets_for(512 << 20), 16384);
     assert_eq!(FutexTable::<Sim>::buckets_for(1 << 50), 1 << 20);
     assert_eq!(FutexTable::<Sim>::bytes(64), 64 * 64);
+}
+
+/// Keys that there are: more than buckets in the smaller table.
+const KEYS: u64 = 5;
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Wait(u64, u32),
+    /// Of a word that differs, or until a moment that has passed.
+    Pass(u64, bool),
+    Wake(u64, usize, u32),
+    Requeue(u64, u64, usize, usize),
+    /// A waiter is interrupted.
+    Leave(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let bits = || prop_oneof![2 => Just(ANY), 1 => 1..4u32];
+    // More than are woken in one hold of the lock, too.
+    let most = || prop_oneof![3 => 0..4usize, 1 => Just(usize::MAX)];
+    prop_oneof![
+        8 => (0..KEYS, bits()).prop_map(|(k, b)| Step::Wait(k, b)),
+        1 => (0..KEYS, any::<bool>()).prop_map(|(k, late)| Step::Pass(k, late)),
+        2 => (0..KEYS, most(), bits()).prop_map(|(k, n, b)| Step::Wake(k, n, b)),
+        2 => (0..KEYS, 0..KEYS, most(), most()).prop_map(|(a, b, n, m)| Step::Requeue(a, b, n, m)),
+        1 => any::<usize>().prop_map(Step::Leave),
+    ]
+}
+
+/// One queue a key: who waits, longest first, and for which bits.
+#[derive(Default)]
+struct Queues(BTreeMap<u64, Vec<(usize, u32)>>);
+
+impl Queues {
+    fn wake(&mut self, key: u64, most: usize, bits: u32) -> Vec<usize> {
+        let mut woken = Vec::new();
+        self.0.entry(key).or_default().retain(|(id, b)| {
+            let chosen = woken.len() < most && b & bits != 0;
+            woken.extend(chosen.then_some(*id));
+            !chosen
+        });
+        woken
+    }
+    fn requeue(&mut self, from: u64, to: u64, most: usize) -> usize {
+        let queue = self.0.entry(from).or_default();
+        let moved: Vec<_> = queue.drain(..if from == to { 0 } else { most.min(queue.len()) }).collect();
+        self.0.entry(to).or_default().extend(&moved);
+        moved.len()
+    }
+    /// The nth of all waiters goes.
+    fn leave(&mut self, n: usize) -> Option<usize> {
+        let all: Vec<usize> = self.0.values().flatten().map(|w| w.0).collect();
+        let id = *all.get(n.checked_rem(all.len())?)?;
+        self.0.values_mut().for_each(|queue| queue.retain(|w| w.0 != id));
+        Some(id)
+    }
+}
+
+/// Does `steps` on a machine of one CPU, and holds them against queues.
+fn follow(sim: &'static Sim, t: &'static FutexTable<Sim>, steps: &[Step]) {
+    let s = sim.scheduler();
+    let word = |k: u64| (7, 4096 + 4 * k);
+    let mut queues = Queues::default();
+    // Who has come back, and how.
+    let ended: Arc<Mutex<Vec<(usize, FutexWait)>>> = Arc::default();
+    let mut waiters: Vec<(ThreadRef<Sim>, Arc<AtomicBool>)> = Vec::new();
+    let settled = |mut wanted: Vec<(usize, FutexWait)>| {
+        wanted.sort_by_key(|w| w.0);
+        while ended.lock().unwrap().len() < wanted.len() {
+            s.yield_now();
+        }
+        let mut got = std::mem::take(&mut *ended.lock().unwrap());
+        got.sort_by_key(|w| w.0);
+        assert_eq!(got, wanted);
+    };
+    let all_woken = |ids: Vec<usize>| settled(ids.into_iter().map(|id| (id, FutexWait::Woken)).collect());
+    let last = (0..KEYS).map(|k| Step::Wake(k, usize::MAX, ANY));
+    for step in steps.iter().copied().chain(last) {
+        match step {
+            Step::Wait(key, bits) => {
+                let (id, asleep, stop) =
+                    (waiters.len(), Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+                let (own, told, ended) = (asleep.clone(), stop.clone(), ended.clone());
+                let thread = sim.spawn(&format!("t{id}"), move || {
+                    let mut same = || {
+                        own.store(true, SeqCst);
+                        Ok::<_, Infallible>(true)
+                    };
+                    let out = t.wait(s, word(key), bits, None, &mut same, &mut || told.load(SeqCst));
+                    ended.lock().unwrap().push((id, out.unwrap()));
+                });
+                waiters.push((thread, stop));
+                // There is one CPU, so it goes on until it sleeps.
+                while !asleep.load(SeqCst) {
+                    s.yield_now();
+                }
+                queues.0.entry(key).or_default().push((id, bits));
+            }
+            Step::Pass(key, late) => {
+                let mut same = || Ok::<_, Infallible>(late);
+                let out = t.wait(s, word(key), ANY, Some(0), &mut same, &mut || false);
+                assert_eq!(out, Ok(if late { FutexWait::TimedOut } else { FutexWait::Differs }));
+            }
+            Step::Wake(key, most, bits) => {
+                let woken = queues.wake(key, most, bits);
+                assert_eq!(t.wake(s, word(key), most, bits), woken.len());
+                all_woken(woken);
+            }
+            Step::Requeue(from, to, wake, requeue) => {
+                let woken = queues.wake(from, wake, ANY);
+                let moved = queues.requeue(from, to, requeue);
+                let mut same = || Ok::<_, Infallible>(true);
+                let out = t.requeue(s, word(from), word(to), wake, requeue, &mut same);
+                assert_eq!(out, Ok(Some((woken.len(), moved))));
+                all_woken(woken);
+            }
+            Step::Leave(n) => {
+                let Some(id) = queues.leave(n) else { continue };
+                waiters[id].1.store(true, SeqCst);
+                s.unpark(&waiters[id].0);
+                settled(vec![(id, FutexWait::Interrupted)]);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn who_waits_and_who_is_woken_is_as_with_a_queue_for_each_key(
+        buckets in prop_oneof![Just(1usize), Just(64)],
+        steps in prop::collection::vec(step(), 1..60),
+    ) {
+        let sim = Sim::new(1);
+        let t = table(buckets);
+        sim.spawn("driver", move || follow(sim, t, &steps));
+        sim.finish();
+    }
 }

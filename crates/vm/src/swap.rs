@@ -295,17 +295,4 @@ impl<M: Machine> Vm<M> {
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-mod tests {
-    use super::run;
-
-    #[test]
-    fn the_longest_run_of_free_slots_in_a_word_is_found() {
-        assert_eq!(run(u64::MAX, 16), None);
-        assert_eq!(run(0, 16), Some((0, 16)));
-        assert_eq!(run(!0b0110_0111_0000, 16), Some((4, 3)));
-        assert_eq!(run(!(1 << 63), 16), Some((63, 1)));
-        assert_eq!(run(u64::MAX >> 16, 16), Some((48, 16)));
-        assert_eq!(run(0, 64), Some((0, 64)));
-        assert_eq!(run(!0xf0f0, 4), Some((4, 4)));
-    }
-}
+mod tests;
