@@ -132,7 +132,7 @@ pub struct Test {
     #[arg(long)]
     pub list: bool,
 
-    /// Run the memory core's random tests ten times as long: ten million operations
+    /// Run the random tests ten times as long (ten million operations), and the guest tests on a kernel that checks itself too
     #[arg(long)]
     pub soak: bool,
 

@@ -24,6 +24,7 @@ use super::{
 };
 use crate::{
     boot::{Kernel, On, Shape},
+    build,
     failure::{Doing, Result},
     image::{order::Order, root},
     machine::{
@@ -50,38 +51,87 @@ struct Placed<'a> {
 /// The board without ports: what can be seen there is the log and the orderly end.
 const BOARD: &str = "guest/q35/4 CPUs start, a program runs, the machine powers off";
 
-/// The names of all tests on all machines.
-pub fn names(context: &Context<'_>) -> Result<Vec<String>> {
-    let cases = suite::load(&context.places.root.join("tests/guest"))?;
-    let boards = std::iter::once(BOARD.to_owned());
-    Ok(boards.chain(MACHINES.iter().flat_map(|cpus| placed(&cases, *cpus).into_iter().map(|p| p.name))).collect())
+/// Which kernel the suite runs on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Suite {
+    /// The one that is shipped, or another one in its place.
+    Plain(On),
+    /// The one that checks itself as it runs.
+    Checked,
 }
 
-fn placed<'a>(cases: &'a [(String, Case)], cpus: u32) -> Vec<Placed<'a>> {
+impl Suite {
+    /// The first part of its tests' names.
+    fn group(self) -> &'static str {
+        match self {
+            Suite::Plain(_) => "guest",
+            Suite::Checked => "checked",
+        }
+    }
+
+    /// How long a test may take. What checks itself is several times as slow.
+    fn limit(self, case: &Case) -> Duration {
+        let limit = case.seconds.map_or(LIMIT, Duration::from_secs);
+        if self == Suite::Checked { limit * 4 } else { limit }
+    }
+}
+
+/// The names of all tests on all machines.
+pub fn names(context: &Context<'_>) -> Result<Vec<String>> {
+    let mut names = vec![BOARD.to_owned()];
+    names.extend(names_in(context, "guest")?);
+    Ok(names)
+}
+
+fn names_in(context: &Context<'_>, group: &str) -> Result<Vec<String>> {
+    let cases = suite::load(&context.places.root.join("tests/guest"))?;
+    Ok(MACHINES.iter().flat_map(|cpus| placed(&cases, group, *cpus).into_iter().map(|p| p.name)).collect())
+}
+
+/// The names of the same tests on the kernel that checks itself: a part of long runs only.
+pub fn checked_names(context: &Context<'_>) -> Result<Vec<String>> {
+    if context.soak { names_in(context, Suite::Checked.group()) } else { Ok(Vec::new()) }
+}
+
+/// See [`checked_names`].
+pub fn run_checked(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
+    if context.soak { run_suite(context, Suite::Checked, done) } else { Ok(()) }
+}
+
+fn placed<'a>(cases: &'a [(String, Case)], group: &str, cpus: u32) -> Vec<Placed<'a>> {
     let here = |case: &Case| case.cpus.is_empty() || case.cpus.contains(&cpus);
     let place =
-        |(file, case): &'a (String, Case)| Placed { name: format!("guest/{cpus}cpu/{file}/{}", case.name), case };
+        |(file, case): &'a (String, Case)| Placed { name: format!("{group}/{cpus}cpu/{file}/{}", case.name), case };
     cases.iter().filter(|(_, c)| here(c)).map(place).collect()
 }
 
 /// Runs what is selected and hands each result to `done`.
 pub fn run(context: &Context<'_>, on: On, done: &mut dyn FnMut(Check)) -> Result<()> {
+    run_suite(context, Suite::Plain(on), done)
+}
+
+fn run_suite(context: &Context<'_>, suite: Suite, done: &mut dyn FnMut(Check)) -> Result<()> {
+    let group = suite.group();
     let cases = suite::load(&context.places.root.join("tests/guest"))?;
-    let selected =
-        |cpus| -> Vec<Placed<'_>> { placed(&cases, cpus).into_iter().filter(|p| context.selects(&p.name)).collect() };
-    let board = on == On::Quire && context.selects(BOARD);
+    let selected = |cpus| -> Vec<Placed<'_>> {
+        placed(&cases, group, cpus).into_iter().filter(|p| context.selects(&p.name)).collect()
+    };
+    let board = suite == Suite::Plain(On::Quire) && context.selects(BOARD);
     if !board && MACHINES.iter().all(|cpus| selected(*cpus).is_empty()) {
         return Ok(());
     }
     let bench = Bench::prepare(context.places)?;
-    let kernel = Arc::new(Kernel::with(context.places, on, || context.kernel())?);
+    let kernel = Arc::new(match suite {
+        Suite::Plain(on) => Kernel::with(context.places, on, || context.kernel())?,
+        Suite::Checked => Kernel::with(context.places, On::Quire, || build::checked_kernel(context.places))?,
+    });
     let image = Arc::new(bench.image(&kernel)?);
     if board {
         done(Check::of(BOARD, boots_on_q35(context, &kernel)));
     }
     let mut known: BTreeMap<String, Answer> = BTreeMap::new();
     for cpus in MACHINES {
-        let mut machine = Machine { context, kernel: &kernel, image: &image, cpus, boots: 0, session: None };
+        let mut machine = Machine { context, suite, kernel: &kernel, image: &image, cpus, boots: 0, session: None };
         for placed in selected(cpus) {
             let key = format!("{:?}", placed.case);
             let expected = match known.get(&key) {
@@ -99,9 +149,9 @@ pub fn run(context: &Context<'_>, on: On, done: &mut dyn FnMut(Check)) -> Result
             });
         }
         if let Some(why) = machine.finish() {
-            done(Check::failed(format!("guest/{cpus}cpu/power-off"), why));
+            done(Check::failed(format!("{group}/{cpus}cpu/power-off"), why));
         } else {
-            done(Check::passed(format!("guest/{cpus}cpu/power-off")));
+            done(Check::passed(format!("{group}/{cpus}cpu/power-off")));
         }
     }
     Ok(())
@@ -139,6 +189,7 @@ fn boots_on_q35(context: &Context<'_>, kernel: &Kernel) -> Result<(), String> {
 /// One machine, started again after a test that killed it.
 struct Machine<'a> {
     context: &'a Context<'a>,
+    suite: Suite,
     kernel: &'a Arc<Kernel>,
     image: &'a Arc<File>,
     cpus: u32,
@@ -152,7 +203,7 @@ impl Machine<'_> {
             Some(session) => session,
             None => self.boot()?,
         };
-        let limit = case.seconds.map_or(LIMIT, Duration::from_secs);
+        let limit = self.suite.limit(case);
         match session.ask(args, &case.input(), limit) {
             Ok(answer) => {
                 self.session = Some(session);
@@ -178,7 +229,10 @@ impl Machine<'_> {
             return Err(format!("not run: the machine had to be started {MOST_BOOTS} times already"));
         }
         self.boots += 1;
-        let log = self.context.log(&format!("guest-{}cpu-boot{}", self.cpus, self.boots)).map_err(|e| e.to_string())?;
+        let log = self
+            .context
+            .log(&format!("{}-{}cpu-boot{}", self.suite.group(), self.cpus, self.boots))
+            .map_err(|e| e.to_string())?;
         let shape = Shape { cpus: self.cpus, memory: MEMORY, ..Shape::default() };
         Session::boot(self.kernel, self.image, shape, log).map_err(|e| e.to_string())
     }

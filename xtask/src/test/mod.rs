@@ -117,6 +117,7 @@ const HERE: &[Stage] = &[
 /// What boots machines.
 const GUESTS: &[Stage] = &[
     Stage { name: "guest", names: guest::names, run: |context, done| guest::run(context, On::Quire, done) },
+    Stage { name: "checked", names: guest::checked_names, run: guest::run_checked },
     Stage { name: "command", names: command::names, run: command::run },
     Stage { name: "embed", names: bare_metal::names, run: bare_metal::run },
     Stage { name: "readme", names: readme::names, run: readme::run },
