@@ -28,6 +28,13 @@ enum Part {
     },
     /// Which pairs of operations that commute share cache lines
     Conflicts(Conflicts),
+    /// Do a few operations for somebody who watches loads and stores
+    #[command(hide = true)]
+    Watched {
+        /// With a shared word that is not recorded
+        #[arg(long)]
+        plain: bool,
+    },
 }
 
 /// Options of `conflicts`.
@@ -50,6 +57,9 @@ fn main() -> ExitCode {
     let options = Options::parse();
     if let Some(Part::Conflicts(options)) = options.part {
         return conflicts(options);
+    }
+    if let Some(Part::Watched { plain }) = options.part {
+        return watched(plain);
     }
     if let Some(Part::Workload { name, count }) = options.part {
         let Some(workload) = WORKLOADS.iter().find(|w| w.name == name) else {
@@ -96,6 +106,24 @@ fn conflicts(options: Conflicts) -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+#[cfg(recording)]
+fn watched(plain: bool) -> ExitCode {
+    match quire_lab::conflicts::watched::program(plain) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("quire-lab: {e}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+#[cfg(not(recording))]
+fn watched(plain: bool) -> ExitCode {
+    let _recording_only = plain;
+    eprintln!("quire-lab: {}", quire_lab::Failure::Build);
+    ExitCode::from(2)
 }
 
 #[cfg(not(recording))]

@@ -8,6 +8,7 @@ use quire_pmap::{Hardware, Tables};
 use quire_pmap_x86_64::X86_64;
 use quire_sync::CpuId;
 use quire_sync::hooks::threads;
+use quire_sync::record::apart;
 use quire_vm::map::{Space, SpaceRef};
 use quire_vm::page::Kind;
 use quire_vm::{Access, FaultError, MemoryType, PAGE_SHIFT, PAGE_SIZE, Pfn, Phys, Vm};
@@ -143,7 +144,7 @@ impl<F: Simulate> Cpu<F> {
     /// Loads the aligned word at `va` through whatever is loaded.
     pub fn load_word(&self, va: u64) -> Result<u64, PageFault> {
         let e = self.translate(va, Access::Read, Mode::Program)?;
-        let value = self.word(&e, va).load(Ordering::Acquire);
+        let value = apart(|| self.word(&e, va).load(Ordering::Acquire));
         self.interrupts();
         Ok(value)
     }
@@ -160,7 +161,7 @@ impl<F: Simulate> Cpu<F> {
                 e.frame
             );
         }
-        self.word(&e, va).store(value, Ordering::Release);
+        apart(|| self.word(&e, va).store(value, Ordering::Release));
         self.interrupts();
         Ok(())
     }
@@ -175,7 +176,7 @@ impl<F: Simulate> Cpu<F> {
     /// The kernel on this CPU loads the aligned word at `va`, an address of its own.
     pub fn kernel_load(&self, va: u64) -> Result<u64, PageFault> {
         let e = self.translate(va, Access::Read, Mode::Kernel)?;
-        let value = self.word(&e, va).load(Ordering::Acquire);
+        let value = apart(|| self.word(&e, va).load(Ordering::Acquire));
         self.interrupts();
         Ok(value)
     }
@@ -183,7 +184,7 @@ impl<F: Simulate> Cpu<F> {
     /// The kernel on this CPU stores to the aligned word at `va`, an address of its own.
     pub fn kernel_store(&self, va: u64, value: u64) -> Result<(), PageFault> {
         let e = self.translate(va, Access::Write, Mode::Kernel)?;
-        self.word(&e, va).store(value, Ordering::Release);
+        apart(|| self.word(&e, va).store(value, Ordering::Release));
         self.interrupts();
         Ok(())
     }
@@ -250,6 +251,10 @@ impl<F: Simulate> Cpu<F> {
 
     /// One translation, as the hardware makes it, checked.
     fn translate(&self, va: u64, access: Access, mode: Mode) -> Result<Entry, PageFault> {
+        apart(|| self.look_up(va, access, mode))
+    }
+
+    fn look_up(&self, va: u64, access: Access, mode: Mode) -> Result<Entry, PageFault> {
         let (_, tag) = self.machine().loaded(self.id);
         let page = va >> PAGE_SHIFT;
         let fault = |present: bool| {

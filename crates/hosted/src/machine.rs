@@ -12,7 +12,7 @@ use quire_sync::{CachePadded, CpuId, current_cpu};
 use quire_vm::check::Level;
 use quire_vm::flush::FlushSet;
 use quire_vm::machine::KernelPages;
-use quire_vm::{Config, Machine, MemoryType, OutOfMemory, Pfn, Phys, PhysRange, VirtRange, Vm};
+use quire_vm::{Config, Machine, MemoryType, OutOfMemory, PAGE_SIZE, Pfn, Phys, PhysRange, VirtRange, Vm};
 use std::cell::RefCell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -253,6 +253,12 @@ impl<F: Simulate> Simulated<F> {
     /// Which life frame `pfn` is in.
     pub(crate) fn life(&self, pfn: Pfn) -> u32 {
         self.lives[(pfn.0 - self.arena.range().start.0) as usize].load(Ordering::Acquire)
+    }
+
+    /// Where RAM lies in this process, and how many bytes of it there are.
+    pub fn memory(&self) -> (*const u8, usize) {
+        let all = self.arena.range();
+        (self.arena.ptr(all.start), ((all.end.0 - all.start.0) * PAGE_SIZE) as usize)
     }
 
     /// Answers what other CPUs have asked of `cpu`, which the calling thread is: a simulated interrupt.

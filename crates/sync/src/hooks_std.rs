@@ -32,6 +32,8 @@ std::thread_local! {
 /// From now on the calling thread is CPU `id`.
 pub fn set_cpu(id: usize) {
     CPU.with(|c| c.set(id));
+    #[cfg(recording)]
+    crate::record::Mark::Cpu(id).say();
 }
 
 /// Does `f` as CPU `id`; then the thread is again the CPU that it was. So one thread can play many, one after the other.

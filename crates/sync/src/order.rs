@@ -6,6 +6,7 @@
 //! takes one lock while it holds another adds an arrow; an arrow that closes a circle is a deadlock that needs only the
 //! right moment, so the first run that draws it fails, and shows where each arrow of the circle was drawn first.
 
+use crate::record::apart;
 use crate::trace::Trace;
 use core::cell::UnsafeCell;
 use core::fmt;
@@ -67,7 +68,7 @@ static SINGLE: AtomicBool = AtomicBool::new(false);
 impl Graph {
     fn with<R>(&self, f: impl FnOnce(&mut Arrows) -> R) -> R {
         let _here = crate::preempt_off();
-        crate::hooks::uninterrupted(|| {
+        let out = || {
             while self.busy.swap(true, Ordering::Acquire) {
                 core::hint::spin_loop();
             }
@@ -75,7 +76,8 @@ impl Graph {
             let out = f(unsafe { &mut *self.arrows.get() });
             self.busy.store(false, Ordering::Release);
             out
-        })
+        };
+        apart(|| crate::hooks::uninterrupted(out))
     }
 }
 
@@ -141,7 +143,7 @@ impl fmt::Display for Circle {
 /// Where they, or others between them, were taken the other way round before.
 pub(crate) fn after(from: Node, to: Node) {
     if matches!(from, Node::Lock(_)) {
-        SINGLE.store(true, Ordering::Relaxed);
+        apart(|| SINGLE.store(true, Ordering::Relaxed));
     }
     if let Some(circle) = GRAPH.with(|arrows| arrows.add(from, to)) {
         panic!("{circle}");
@@ -155,7 +157,8 @@ static RANKS: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 /// for whoever does it the other way round.
 pub(crate) fn ranks(from: u8, to: u8) {
     let (word, bit) = (&RANKS[usize::from(from) * 4 + usize::from(to) / 64], 1 << (to % 64));
-    if word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+    let new = || word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::Relaxed) & bit == 0;
+    if apart(new) {
         GRAPH.with(|arrows| arrows.draw(Node::Rank(from), Node::Rank(to)));
     }
 }
@@ -167,7 +170,7 @@ pub(crate) fn first(from: u8, to: u8) -> Option<Trace> {
 
 /// The lock at `at` goes; another may come to lie there.
 pub(crate) fn forget(at: usize) {
-    if SINGLE.load(Ordering::Relaxed) {
+    if apart(|| SINGLE.load(Ordering::Relaxed)) {
         GRAPH.with(|arrows| {
             for place in &mut arrows.list {
                 if place.as_ref().is_some_and(|a| a.from == Node::Lock(at) || a.to == Node::Lock(at)) {

@@ -4,7 +4,7 @@
 use super::model::{Outcome, State};
 use super::operation::{Act, Operation};
 use super::sim::Tasks;
-use super::world::World;
+use super::world::{FRAMES, World};
 use crate::Failure;
 use quire_sync::record::{Conflict, Record, scope};
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +32,9 @@ pub struct Seen {
     pub told: String,
 }
 
+/// What the operations returned, by which of them came first.
+pub type Results = BTreeMap<bool, BTreeSet<[String; 2]>>;
+
 /// What a case gave.
 #[derive(Clone, Debug)]
 pub struct Measured {
@@ -40,7 +43,7 @@ pub struct Measured {
     /// Lines that were shared in any.
     pub lines: BTreeMap<Line, Seen>,
     /// What the operations returned, by which of them came first.
-    pub results: BTreeMap<bool, BTreeSet<[String; 2]>>,
+    pub results: Results,
 }
 
 /// A short name: the last parts of a type's path.
@@ -77,41 +80,74 @@ fn random(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// Both operations of a round, one after the other.
+type Both<'a> = &'a mut dyn FnMut() -> Result<(), Failure>;
+
+/// What a case does.
+pub(super) struct Play<'a> {
+    /// What CPU 0 and CPU 1 do.
+    pub operations: [&'a Operation; 2],
+    /// How their processes are related.
+    pub state: State,
+    /// Frames of the machine.
+    pub frames: u64,
+    /// Rounds before the first that counts.
+    pub warm: u32,
+    /// Rounds that count.
+    pub rounds: u32,
+}
+
+impl Play<'_> {
+    /// Does it all. Rounds that count are done by `counted`, in the world that it is told.
+    pub fn run(
+        &self,
+        tasks: Tasks,
+        counted: &mut dyn FnMut(&World, Both<'_>) -> Result<(), Failure>,
+    ) -> Result<Results, Failure> {
+        let mut acts: [Box<dyn Act>; 2] = self.operations.map(|o| (o.act)());
+        let world = World::new(self.state, tasks, self.frames, &mut |world, parent| {
+            acts.iter_mut().enumerate().try_for_each(|(side, act)| act.inherit(world, parent, side))
+        })?;
+        for (side, act) in acts.iter_mut().enumerate() {
+            world.cpu(side).run(|| act.set_up(&world, side))?;
+        }
+        let mut seed = 1;
+        let mut all = Results::new();
+        for round in 0..self.warm + self.rounds {
+            for (side, act) in acts.iter_mut().enumerate() {
+                world.cpu(side).run(|| act.ready(&world, side))?;
+            }
+            let swapped = random(&mut seed) & 1 == 1;
+            let mut results = [Outcome::Done; 2];
+            let mut both = || -> Result<(), Failure> {
+                for turn in 0..2 {
+                    let side = turn ^ usize::from(swapped);
+                    results[side] = world.cpu(side).run(|| acts[side].run(&world, side))?;
+                }
+                Ok(())
+            };
+            if round < self.warm {
+                both()?
+            } else {
+                counted(&world, &mut both)?
+            }
+            all.entry(swapped).or_default().insert(results.map(|r| format!("{r:?}")));
+            for (side, act) in acts.iter_mut().enumerate() {
+                world.cpu(side).run(|| act.settle(&world, side))?;
+            }
+        }
+        Ok(all)
+    }
+}
+
 /// Does `a` on CPU 0 and `b` on CPU 1 in `state`, for `rounds` rounds that count.
 pub fn measure(tasks: Tasks, a: &Operation, b: &Operation, state: State, rounds: u32) -> Result<Measured, Failure> {
-    let mut acts: [Box<dyn Act>; 2] = [(a.act)(), (b.act)()];
-    let world = World::new(state, tasks, &mut |world, parent| {
-        acts.iter_mut().enumerate().try_for_each(|(side, act)| act.inherit(world, parent, side))
-    })?;
-    for (side, act) in acts.iter_mut().enumerate() {
-        world.cpu(side).run(|| act.set_up(&world, side))?;
-    }
-    let mut seed = 1;
-    let mut measured = Measured { rounds, lines: BTreeMap::new(), results: BTreeMap::new() };
-    for round in 0..WARM + rounds {
-        for (side, act) in acts.iter_mut().enumerate() {
-            world.cpu(side).run(|| act.ready(&world, side))?;
-        }
-        let swapped = random(&mut seed) & 1 == 1;
-        let mut results = [Outcome::Done; 2];
-        let mut both = || -> Result<(), Failure> {
-            for turn in 0..2 {
-                let side = turn ^ usize::from(swapped);
-                results[side] = world.cpu(side).run(|| acts[side].run(&world, side))?;
-            }
-            Ok(())
-        };
-        if round < WARM {
-            both()?;
-        } else {
+    let mut lines = BTreeMap::new();
+    let results =
+        Play { operations: [a, b], state, frames: FRAMES, warm: WARM, rounds }.run(tasks, &mut |_, both| {
             let (done, record) = scope(both);
-            done?;
-            add(&mut measured.lines, &record);
-        }
-        measured.results.entry(swapped).or_default().insert(results.map(|r| format!("{r:?}")));
-        for (side, act) in acts.iter_mut().enumerate() {
-            world.cpu(side).run(|| act.settle(&world, side))?;
-        }
-    }
-    Ok(measured)
+            add(&mut lines, &record);
+            done
+        })?;
+    Ok(Measured { rounds, lines, results })
 }

@@ -18,6 +18,7 @@ pub mod scale;
 mod sim;
 mod tasks;
 pub mod verdict;
+pub mod watched;
 mod world;
 
 pub use command::{Options, command, run};

@@ -9,10 +9,11 @@ use quire_task::{FutexTable, IdTable, Irq, Machine, Scheduler, Thread, ThreadRef
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Numbers that there are for threads.
 const IDS: u32 = 1 << 16;
@@ -76,7 +77,18 @@ std::thread_local! {
 fn memory(bytes: usize) -> NonNull<u8> {
     let layout = Layout::from_size_align(bytes.max(1), 128).expect("sizes of tables are sane");
     // SAFETY: not empty.
-    NonNull::new(unsafe { alloc_zeroed(layout) }).expect("the host gives memory")
+    let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).expect("the host gives memory");
+    let at = memory.addr().get();
+    GIVEN.lock().unwrap_or_else(PoisonError::into_inner).push(at..at + bytes);
+    memory
+}
+
+/// Memory that was given to the structures of `quire-task`.
+static GIVEN: Mutex<Vec<Range<usize>>> = Mutex::new(Vec::new());
+
+/// Its ranges.
+pub fn given() -> Vec<Range<usize>> {
+    GIVEN.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 /// A value on lines of its own, which live on.

@@ -17,7 +17,8 @@ pub const CPUS: usize = 4;
 /// Pages of a region: what one table page covers.
 pub const PAGES: u64 = 512;
 const REGION: u64 = PAGES * PAGE_SIZE;
-const FRAMES: u64 = 12 * 1024;
+/// Frames that the largest case takes.
+pub const FRAMES: u64 = 12 * 1024;
 /// Where regions lie in a process that nobody shares with other threads.
 const BASE: u64 = 0x5000_0000_0000;
 /// Mappings of the file that thousands map, beside those of the two: enough for the list to fan out.
@@ -65,14 +66,15 @@ pub struct World {
 }
 
 impl World {
-    /// Machine, files and processes, and the parent of the processes before `fill` has touched what it will pass on.
+    /// A machine of `frames` frames, files and processes, and the parent of the processes before `fill` has touched what it will
+    /// pass on.
     pub fn new(
         state: State,
         tasks: Tasks,
+        frames: u64,
         fill: &mut dyn FnMut(&World, &Space<Hosted>) -> Result<(), Failure>,
     ) -> Result<World, Failure> {
-        let settings =
-            Settings { cpus: CPUS, frames: FRAMES, poison: false, check: Level::Never, ..Settings::default() };
+        let settings = Settings { cpus: CPUS, frames, poison: false, check: Level::Never, ..Settings::default() };
         let vm = Hosted::boot(settings);
         let cpus: Vec<Cpu> = (0..CPUS).map(|id| Cpu::attach(vm, id)).collect();
         let file = || ObjectRef::with_pager(vm, &MADE, 2 * FILE_PAGES * PAGE_SIZE);

@@ -301,7 +301,7 @@ fn record_binaries(context: &Context<'_>) -> Result<Vec<Binary>> {
         for package in RECORDED {
             command.args(["-p", package]);
         }
-        command.args(["--lib", "--test", "conflicts", "--target-dir"]).arg(target);
+        command.args(["--lib", "--test", "conflicts", "--test", "watched", "--target-dir"]).arg(target);
         command.env("RUSTFLAGS", "--cfg recording");
     })
 }

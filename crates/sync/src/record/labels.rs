@@ -49,3 +49,20 @@ pub(super) fn find(address: usize) -> Option<Place> {
     let offset = (address - start) % o.stride;
     Some(Place { label: o.label, object: address - offset, offset })
 }
+
+/// Memory that somebody owns.
+#[derive(Clone, Debug)]
+pub struct Region {
+    /// Its addresses.
+    pub range: std::ops::Range<usize>,
+    /// Bytes of each object there.
+    pub stride: usize,
+    /// What the objects are.
+    pub label: &'static str,
+}
+
+/// All memory that somebody owns, by address.
+pub fn owned() -> Vec<Region> {
+    let owned = OWNED.read().unwrap_or_else(PoisonError::into_inner);
+    owned.iter().map(|(at, o)| Region { range: *at..o.end, stride: o.stride, label: o.label }).collect()
+}

@@ -29,6 +29,9 @@
 //!   fields of shared objects, links of free lists.
 //! - Not recorded: what programs have in their pages, stacks, and what the simulated hardware does.
 //!
+//! - What says nothing of itself is missed: so a run can be watched from outside, by its loads and stores, and held against its
+//!   record. `Mark` tells the watcher what it needs.
+//!
 //! # Labels
 //! Memory has an owner's name where the owner said so: `own` and `own_array`, `disown`. Without `--cfg recording` these
 //! functions, `read` and `wrote` are empty and cost nothing.
@@ -40,6 +43,8 @@ mod coherence;
 #[cfg(recording)]
 mod labels;
 #[cfg(recording)]
+mod marks;
+#[cfg(recording)]
 mod recorder;
 #[cfg(recording)]
 mod report;
@@ -49,7 +54,9 @@ mod tests;
 #[cfg(recording)]
 pub use coherence::{Coherence, Traffic};
 #[cfg(recording)]
-pub use labels::Place;
+pub use labels::{Place, Region, owned};
+#[cfg(recording)]
+pub use marks::{Mark, base as marks};
 #[cfg(recording)]
 pub use recorder::{Access, Kind, Recorder, current, scope, unrecorded};
 #[cfg(recording)]
@@ -73,7 +80,7 @@ pub fn own(at: *const u8, bytes: usize, label: &'static str) {
 #[inline(always)]
 pub fn own_array(at: *const u8, bytes: usize, stride: usize, label: &'static str) {
     #[cfg(recording)]
-    labels::own(at.addr(), bytes, stride, label);
+    apart(|| labels::own(at.addr(), bytes, stride, label));
     #[cfg(not(recording))]
     let _recording_only = (at, bytes, stride, label);
 }
@@ -82,9 +89,18 @@ pub fn own_array(at: *const u8, bytes: usize, stride: usize, label: &'static str
 #[inline(always)]
 pub fn disown(at: *const u8) {
     #[cfg(recording)]
-    labels::disown(at.addr());
+    apart(|| labels::disown(at.addr()));
     #[cfg(not(recording))]
     let _recording_only = at;
+}
+
+/// Does `f`, whose loads and stores are not the system's own: those of simulated hardware, and of what checks the run. Tells it to
+/// whoever watches the program from outside; what `f` says of itself is recorded all the same.
+#[inline(always)]
+pub fn apart<R>(f: impl FnOnce() -> R) -> R {
+    #[cfg(recording)]
+    let _outside = marks::Outside::new();
+    f()
 }
 
 /// Says that the caller reads the plain memory at `at`.

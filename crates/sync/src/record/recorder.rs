@@ -1,6 +1,7 @@
 //! Scopes, and the accesses that are written down in them.
 
 use super::labels::{self, Place};
+use super::marks::Outside;
 use super::report::Record;
 use crate::hooks::{CpuId, current_cpu};
 use crate::rank::Rank;
@@ -104,6 +105,7 @@ pub fn current() -> Option<Recorder> {
 
 /// Does not record what `f` does: preparations and checks inside a scope.
 pub fn unrecorded<R>(f: impl FnOnce() -> R) -> R {
+    let _outside = Outside::new();
     let _entered = Entered(CURRENT.with(RefCell::take));
     f()
 }
@@ -114,6 +116,7 @@ pub(super) fn note(kind: Kind, address: usize, size: usize) {
     let site = Location::caller();
     CURRENT.with(|c| {
         if let Some(recorder) = &*c.borrow() {
+            let _outside = Outside::new();
             let place = if address == 0 { None } else { labels::find(address) };
             recorder.lock().push(Access { cpu: current_cpu(), kind, address, size, site, place });
         }

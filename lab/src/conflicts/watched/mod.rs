@@ -1,0 +1,254 @@
+//! Does the record miss anything? A few operations are done in a program that valgrind's lackey runs, which tells every load and
+//! store; the lines that one CPU wrote and the other touched by what lackey says have to be among those that the record has.
+//!
+//! What is shared and not recorded went past the types of `quire-sync`, and the conflict matrix would never see it.
+//!
+//! # What is judged
+//! The memory that the core and the scheduler have: the machine's RAM, what they were given beside it, what has a label, and
+//! statics. They have no other: both are `no_std` and use no heap. Not theirs are stacks and the heap of this program, and what
+//! simulated hardware and the recorder do, which say so ([`quire_sync::record::apart`]).
+
+mod program;
+mod trace;
+
+pub use program::program;
+pub use trace::Touch;
+
+use crate::Failure;
+use quire_sync::record::LINE;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What was watched.
+pub struct Watched {
+    /// Rounds that were.
+    pub rounds: usize,
+    /// Lines that were shared by what lackey tells, in memory that is judged, over all rounds.
+    pub shared: usize,
+    /// Those of which the record does not know.
+    pub missed: Vec<Missed>,
+    sites: Sites,
+}
+
+/// A line that was shared, and not by the record.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Missed {
+    /// Whose memory it is, and where in the object.
+    pub owner: String,
+    /// What the program did.
+    pub case: String,
+    /// The line's address.
+    pub address: usize,
+    /// Loads and stores of it.
+    pub touches: Vec<Touch>,
+}
+
+impl Watched {
+    /// A missed line in words: its owner, who touched it, and where in the source.
+    pub fn told(&self, missed: &Missed) -> String {
+        let mut text = format!("{}: line {:#x}, {}\n", missed.case, missed.address, missed.owner);
+        for touch in &missed.touches {
+            let what = if touch.write { "stores" } else { "loads" };
+            let (cpu, offset) = (touch.cpu, touch.address - missed.address);
+            text.push_str(&format!(
+                "    CPU {cpu} {what} {} bytes at +{offset}: {}\n",
+                touch.size,
+                self.sites.of(touch.pc)
+            ));
+        }
+        text
+    }
+}
+
+/// What the program says of itself.
+#[derive(Default)]
+struct Said {
+    /// Of each round: what was done, and the lines that are shared by the record.
+    rounds: Vec<(String, BTreeSet<usize>)>,
+    /// Memory that is judged.
+    judged: Vec<Range<usize>>,
+    /// Where the program lies.
+    image: usize,
+    /// Owners: range, stride, label.
+    owners: BTreeMap<usize, (usize, usize, String)>,
+    finished: bool,
+}
+
+impl Said {
+    /// A line of the program's output; `None` where it is none that it writes.
+    fn line(&mut self, line: &str) -> Option<()> {
+        let mut words = line.split(' ');
+        let word = words.next()?;
+        let mut number = || usize::from_str_radix(words.next()?, 16).ok();
+        match word {
+            "image" => self.image = number()?,
+            "memory" => {
+                let start = number()?;
+                self.judged.push(start..start + number()?);
+            }
+            "owner" => {
+                let (start, bytes, stride) = (number()?, number()?, number()?);
+                self.judged.push(start..start + bytes);
+                self.owners.insert(start, (start + bytes, stride, words.collect::<Vec<_>>().join(" ")));
+            }
+            "round" => self.rounds.push((words.collect::<Vec<_>>().join(" "), BTreeSet::new())),
+            "shared" => {
+                let line = number()?;
+                self.rounds.last_mut()?.1.insert(line);
+            }
+            "end" => self.finished = true,
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn judges(&self, address: usize) -> bool {
+        self.judged.iter().any(|r| r.contains(&address))
+    }
+
+    fn owner(&self, address: usize, sites: &Sites) -> String {
+        if let Some((start, (end, stride, label))) = self.owners.range(..=address).next_back()
+            && address < *end
+        {
+            return format!("{label} +{}", (address - start) % stride);
+        }
+        sites.symbol(address).unwrap_or_else(|| "memory that nobody owns".to_owned())
+    }
+}
+
+/// Runs `own`, which is `quire-lab`, under lackey; `plain`: with a word that is shared and says nothing, which has to be found.
+pub fn watch(own: &Path, plain: bool) -> Result<Watched, Failure> {
+    let tool = |what: String| Failure::Tool(format!("lackey: {what}"));
+    let mut child = Command::new("valgrind")
+        .args(["--tool=lackey", "--trace-mem=yes", "--basic-counts=no", "--quiet"])
+        .arg(own)
+        .arg("watched")
+        .args(plain.then_some("--plain"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| tool(format!("valgrind cannot be run (Debian: apt-get install valgrind): {e}")))?;
+    let (Some(mut input), Some(output), Some(errors)) = (child.stdin.take(), child.stdout.take(), child.stderr.take())
+    else {
+        return Err(tool("the program has no pipes".to_owned()));
+    };
+    // What is traced before the program has said where its marks lie is of no use.
+    let marks = AtomicUsize::new(0);
+    let mut said = Said::default();
+    let (heard, traced) = std::thread::scope(|s| {
+        let traced = s.spawn(|| trace::read(BufReader::with_capacity(1 << 20, errors), &marks));
+        let hear = || -> Result<(), String> {
+            for line in BufReader::new(output).lines() {
+                let line = line.map_err(|e| e.to_string())?;
+                if let Some(at) = line.strip_prefix("marks ") {
+                    marks.store(usize::from_str_radix(at, 16).map_err(|e| e.to_string())?, Ordering::Relaxed);
+                    input.write_all(b"go\n").map_err(|e| e.to_string())?;
+                } else {
+                    said.line(&line).ok_or_else(|| format!("the program said {line:?}"))?;
+                }
+            }
+            Ok(())
+        };
+        (hear(), traced.join().unwrap_or_else(|why| std::panic::resume_unwind(why)))
+    });
+    let status = child.wait().map_err(|e| tool(e.to_string()))?;
+    let traced = traced.map_err(|e| tool(e.to_string()))?;
+    if !status.success() || !said.finished {
+        return Err(tool(format!("{status}: {}", traced.other)));
+    }
+    heard.map_err(tool)?;
+    if said.rounds.len() != traced.rounds.len() {
+        let (told, seen) = (said.rounds.len(), traced.rounds.len());
+        return Err(tool(format!("the program tells of {told} rounds, and {seen} were seen")));
+    }
+    let sites = Sites { program: own.to_owned(), image: said.image };
+    Ok(judge(&said, &traced.rounds, sites))
+}
+
+/// Of the lines that were shared, those that the record does not have, each place once.
+fn judge(said: &Said, rounds: &[trace::Round], sites: Sites) -> Watched {
+    let mut shared = 0;
+    let mut missed: BTreeMap<(String, Vec<usize>), Missed> = BTreeMap::new();
+    for ((case, recorded), round) in said.rounds.iter().zip(rounds) {
+        for (line, touches) in round {
+            let address = line * LINE;
+            if !touches.iter().any(|t| said.judges(t.address)) {
+                continue;
+            }
+            shared += 1;
+            if recorded.contains(&address) {
+                continue;
+            }
+            let owner = said.owner(touches[0].address, &sites);
+            let places: Vec<usize> = touches.iter().map(|t| t.pc).collect();
+            missed.entry((owner.clone(), places)).or_insert_with(|| Missed {
+                owner,
+                case: case.clone(),
+                address,
+                touches: touches.clone(),
+            });
+        }
+    }
+    Watched { rounds: rounds.len(), shared, missed: missed.into_values().collect(), sites }
+}
+
+/// What stands where in the program, by the tools that come with every compiler.
+struct Sites {
+    program: PathBuf,
+    /// Where it was loaded.
+    image: usize,
+}
+
+impl Sites {
+    /// The function and line of source by an instruction, and who calls it where that was inlined.
+    fn of(&self, pc: usize) -> String {
+        let at = format!("{:#x}", pc.wrapping_sub(self.image));
+        let out = Command::new("addr2line").args(["-f", "-C", "-i", "-p", "-e"]).arg(&self.program).arg(&at).output();
+        let text = out.map(|o| String::from_utf8_lossy(&o.stdout).trim().replace('\n', " ")).unwrap_or_default();
+        if text.is_empty() { format!("{pc:#x}") } else { text }
+    }
+
+    /// The static at an address.
+    fn symbol(&self, address: usize) -> Option<String> {
+        let at = address.wrapping_sub(self.image);
+        let out = Command::new("nm").args(["-S", "-C", "--defined-only"]).arg(&self.program).output().ok()?;
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        text.lines().find_map(|line| {
+            let mut words = line.splitn(4, ' ');
+            let start = usize::from_str_radix(words.next()?, 16).ok()?;
+            let bytes = usize::from_str_radix(words.next()?, 16).ok()?;
+            let name = words.nth(1)?;
+            (start..start + bytes).contains(&at).then(|| format!("static {name} +{}", at - start))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_judged_and_shared_and_not_recorded_is_missed() {
+        let mut said = Said::default();
+        for line in
+            ["image 0", "memory 10000 1000", "owner 20000 100 80 a table", "round a and b", "shared 10040", "end"]
+        {
+            assert_eq!(said.line(line), Some(()), "{line}");
+        }
+        assert_eq!(said.line("nonsense"), None);
+        let touch = |address, cpu, write| Touch { cpu, write, pc: 0x99, address, size: 8 };
+        let both = |address| (address / LINE, vec![touch(address, 0, false), touch(address, 1, true)]);
+        // Known; in RAM; owned; somebody else's.
+        let round: trace::Round = [both(0x10048), both(0x10080), both(0x20088), both(0x30000)].into();
+        let sites = Sites { program: "/nowhere".into(), image: 0 };
+        let watched = judge(&said, &[round], sites);
+        let owners: Vec<_> = watched.missed.iter().map(|m| (m.address, m.owner.as_str())).collect();
+        assert_eq!(owners, [(0x20080, "a table +8"), (0x10080, "memory that nobody owns")]);
+        assert_eq!((watched.rounds, watched.shared), (1, 3));
+    }
+}

@@ -1,0 +1,96 @@
+//! What is watched: a few cases, each with few rounds, and what the record says of them.
+
+use super::super::measure::Play;
+use super::super::model::State;
+use super::super::operation::named;
+use super::super::sim::{Tasks, alone, given};
+use super::super::world::CPUS;
+use crate::Failure;
+use quire_sync::record::{Mark, as_cpu, marks, owned, scope};
+use std::cell::Cell;
+use std::io::Write as _;
+
+/// Frames of a machine: few, since each is touched when it boots.
+const FRAMES: u64 = 1024;
+/// Rounds before the first that counts: as many as it takes until whatever is made once is made.
+const WARM: u32 = 3;
+/// Rounds that count.
+const ROUNDS: u32 = 1;
+
+/// What is done by both CPUs: each part of the core and of the scheduler, and nothing that takes long to prepare. What a trace has
+/// of this takes a second for about two million instructions.
+const CASES: &[(&str, State)] = &[
+    ("zero-fill", State::Threads),
+    ("zero-fill", State::Anonymous),
+    ("munmap", State::Threads),
+    ("mprotect", State::Threads),
+    ("fork", State::Parent),
+    ("exec", State::Apart),
+    ("exit", State::Parent),
+    ("reclaim", State::Apart),
+    ("futex-wake", State::Apart),
+    ("thread-new", State::Threads),
+    ("timer-fire", State::Apart),
+    ("pid-alloc", State::Apart),
+    ("wake-there", State::Apart),
+];
+
+// By the linker: where the program begins, its writable data, and its end.
+unsafe extern "C" {
+    static __executable_start: u8;
+    static __data_start: u8;
+    static _end: u8;
+}
+
+/// Memory that both CPUs write, and that says nothing of it.
+#[repr(align(128))]
+struct Plain(Cell<u64>);
+
+/// `quire-lab watched`: waits for a line when it has said where its marks lie, does everything, and tells what was recorded.
+/// `plain`: beside, both CPUs count in a word that does not say so.
+pub fn program(plain: bool) -> Result<(), Failure> {
+    let tool = |e: std::io::Error| Failure::Tool(format!("whoever watches has gone: {e}"));
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "marks {:x}", marks()).and_then(|()| out.flush()).map_err(tool)?;
+    std::io::stdin().read_line(&mut String::new()).map_err(tool)?;
+    let counter = plain.then(|| alone(Plain(Cell::new(0)), "plain"));
+    let mut told: Vec<String> = Vec::new();
+    // One case is enough for the word.
+    for (name, state) in &CASES[..if plain { 1 } else { CASES.len() }] {
+        let Some(operation) = named(name) else {
+            return Err(Failure::Tool(format!("there is no operation {name}")));
+        };
+        let tasks = Tasks::boot(CPUS);
+        let play = Play { operations: [operation; 2], state: *state, frames: FRAMES, warm: WARM, rounds: ROUNDS };
+        let mut memory = (std::ptr::null(), 0);
+        play.run(tasks, &mut |world, both| {
+            memory = world.vm.machine().memory();
+            let (done, record) = scope(|| {
+                Mark::Begin.say();
+                let done = both();
+                if let Some(Plain(count)) = counter {
+                    (0..2).for_each(|cpu| as_cpu(cpu, || count.set(count.get() + 1)));
+                }
+                Mark::End.say();
+                done
+            });
+            told.push(format!("round {name} by both, {}", state.name()));
+            told.extend(record.conflicts().iter().map(|c| format!("shared {:x}", c.address)));
+            done
+        })?;
+        told.push(format!("memory {:x} {:x}", memory.0.addr(), memory.1));
+    }
+    let (image, data, end) = (&raw const __executable_start, &raw const __data_start, &raw const _end);
+    told.push(format!("image {:x}", image.addr()));
+    // Statics, but for the marks.
+    let after = marks() + Mark::BYTES;
+    told.push(format!("memory {:x} {:x}", data.addr(), marks() - data.addr()));
+    told.push(format!("memory {after:x} {:x}", end.addr() - after));
+    told.extend(given().iter().map(|r| format!("memory {:x} {:x}", r.start, r.len())));
+    told.extend(owned().iter().map(|r| {
+        let (start, bytes) = (r.range.start, r.range.len());
+        format!("owner {start:x} {bytes:x} {:x} {}", r.stride, r.label)
+    }));
+    told.push("end".to_owned());
+    told.iter().try_for_each(|line| writeln!(out, "{line}")).map_err(tool)
+}

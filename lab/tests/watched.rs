@@ -1,0 +1,28 @@
+//! The recording build's record has every line that CPUs share: `RUSTFLAGS="--cfg recording" cargo test -p quire-lab --test
+//! watched`.
+#![cfg(recording)]
+
+use quire_lab::conflicts::watched::{Watched, watch};
+use std::path::Path;
+
+fn watched(plain: bool) -> Watched {
+    watch(Path::new(env!("CARGO_BIN_EXE_quire-lab")), plain).unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[test]
+fn what_cpus_share_by_their_loads_and_stores_is_in_the_record() {
+    let watched = watched(false);
+    // What is shared at times is seen in some round, or nothing is judged at all.
+    assert!(watched.rounds > 0 && watched.shared > 0, "{} rounds, {} lines", watched.rounds, watched.shared);
+    let told: String = watched.missed.iter().map(|m| watched.told(m)).collect();
+    assert!(told.is_empty(), "shared, and not recorded:\n{told}");
+}
+
+#[test]
+fn a_shared_word_that_says_nothing_is_found() {
+    let watched = watched(true);
+    let found: Vec<_> = watched.missed.iter().filter(|m| m.owner.starts_with("plain")).collect();
+    let told: String = found.iter().map(|m| watched.told(m)).collect();
+    assert!(told.contains("CPU 0 stores 8 bytes at +0") && told.contains("CPU 1 stores 8 bytes at +0"), "{told}");
+    assert!(told.contains("watched/program.rs:"), "{told}");
+}
