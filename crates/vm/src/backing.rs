@@ -209,6 +209,13 @@ impl<M: Machine> Backing<M> {
         self.object().map(|o| (o, self.key(va)))
     }
 
+    /// Whether the file at the end of the chain ends before `va`: then a copy that was made while it was longer cannot be reached
+    /// either (as on Linux).
+    pub(crate) fn is_cut_off(&self, va: u64) -> bool {
+        let file = core::iter::successors(Some(self), |b| b.behind()).last();
+        file.and_then(|b| b.layer(va)).is_some_and(|(o, key)| !o.is_private() && key >= o.end())
+    }
+
     /// The object of a private front, made now where there is none. `None`: the front is closed, so its entry is stale.
     pub(crate) fn touch(&self, _pin: &Pinned<'_>) -> Result<Option<&Object<M>>, OutOfMemory> {
         let now = self.object.load(Ordering::Acquire);

@@ -16,6 +16,11 @@
 //! It moves too, without being read: the index slot is the page's then, so who moves it holds the slot as he would hold a page
 //! busy ([`TakenSlot`]), and fills the new one before he empties it. A fault that meets the slot looks again; one that has read
 //! it before finds that it says something else when it puts its page there (mutant [`Mutant::SwapInTwoSlots`]).
+//!
+//! # What a file has lost
+//! Copies beyond the end of the file behind are looked for from behind to the front ([`truncate`](crate::object::ObjectRef::set_size)),
+//! so what moves back could be missed in both places: its mover reads the end again once the new slot is filled, and takes it
+//! out of there where it lies beyond (mutant [`Mutant::MovesCutOff`]).
 
 use crate::backing::{self, Backing};
 use crate::flush::Flushed;
@@ -31,6 +36,7 @@ use crate::swap::Slots;
 use crate::types::VirtRange;
 use crate::vm::Vm;
 use core::ptr::NonNull;
+use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
 
 /// Merges the layers of a private chain that only this chain shows, and takes empty ones out. For fork, before it marks the
@@ -83,9 +89,10 @@ fn merge<M: Machine>(vm: &'static Vm<M>, layer: &Backing<M>, a: &Object<M>, behi
         // A pin for each page: this may go on for long.
         let pin = vm.epoch().pin();
         let Some((key, slot)) = cursor.resume(source.index(), &pin).next() else { break };
-        let other = to.key(from.va(key));
+        let va = from.va(key);
+        let other = to.key(va);
         let moved = if down {
-            move_down(vm, (a, key), slot, (b, other), behind.behind().is_some(), &pin)
+            move_down(vm, (a, key), slot, (b, other), (behind, va), &pin)
         } else {
             move_up(vm, (b, key), slot, (a, other), behind.behind().is_some(), &pin)
         };
@@ -198,15 +205,16 @@ impl<'p, M: Machine> Held<'p, M> {
     }
 }
 
-/// Moves what is at `from` (in front) into `to` (behind it), whose content it hides. `more`: there are layers behind `to`.
+/// Moves what is at `from` (in front) into `to` (behind it), whose content it hides. `behind` shows `to` at `va`.
 fn move_down<M: Machine>(
     vm: &'static Vm<M>,
     from: (&Object<M>, u64),
     slot: Slot,
     to: (&Object<M>, u64),
-    more: bool,
+    (behind, va): (&Backing<M>, u64),
     pin: &Pinned<'_>,
 ) -> Result<(), Full> {
+    let more = behind.behind().is_some();
     let Some(held) = Held::take(vm, from, slot, pin) else { return Ok(()) };
     // A cut with nothing behind it hides nothing.
     let keeps = slot != Slot::Cut || more;
@@ -238,7 +246,13 @@ fn move_down<M: Machine>(
         Slot::Cut => slot == Slot::Cut || to.0.index().replace(to.1, Slot::Cut, slot, pin),
         Slot::Empty if !keeps => true,
         Slot::Empty => match to.0.index().fill(to.1, slot, vm, pin) {
-            Ok(()) => true,
+            Ok(()) => {
+                // Contract C2, *insert*: whoever shortens the file after this finds it here; whoever did before is seen.
+                fence_full();
+                let stays = !behind.is_cut_off(va) || mutant(Mutant::MovesCutOff);
+                // A page in swap that somebody reads in from here was found while the file was longer: then it is found here.
+                stays || !to.0.index().clear(to.1, slot, pin)
+            }
             Err(FillError::OutOfMemory) => {
                 held.stay(vm);
                 return Err(Full);

@@ -258,13 +258,6 @@ impl<'e, M: Machine> At<'e, M> {
         }
     }
 
-    /// Whether the file at the end of the chain ends before the address: then a copy that was made while it was longer cannot
-    /// be reached either (as on Linux).
-    fn is_cut_off(&self, layer: Option<&'e Backing<M>>) -> bool {
-        let file = core::iter::successors(layer, |b| b.behind()).last();
-        file.and_then(|b| b.layer(self.va)).is_some_and(|(o, key)| !o.is_private() && key >= o.end())
-    }
-
     /// Walks the chain from `layer` on. A cut (one in front of it, or one that is met) hides the anonymous layers behind it,
     /// not a file at the end.
     #[inline]
@@ -276,8 +269,8 @@ impl<'e, M: Machine> At<'e, M> {
     ) -> Result<Walk<'e, M>, Stop<M>> {
         let mut depth = 0;
         // A page of the file's own is within its size, or is being taken away; the size itself is on a line that appending writes.
-        let beyond_end = |b, object: &Object<M>| {
-            object.is_private() && self.entry.flags().contains(Flags::FILE) && self.is_cut_off(Some(b))
+        let beyond_end = |b: &Backing<M>, object: &Object<M>| {
+            object.is_private() && self.entry.flags().contains(Flags::FILE) && b.is_cut_off(self.va)
         };
         let no_page = || if self.entry.is_stale() { Stop::Stale } else { Stop::Fail(FaultError::BeyondEnd) };
         while let Some(b) = layer {
@@ -570,7 +563,7 @@ impl<'e, M: Machine> At<'e, M> {
                 return Err(Stop::Again);
             }
         }
-        if found.depth == 0 && self.entry.flags().contains(Flags::FILE) && self.is_cut_off(Some(found.layer)) {
+        if found.depth == 0 && self.entry.flags().contains(Flags::FILE) && found.layer.is_cut_off(self.va) {
             return Err(Stop::Again);
         }
         if found.depth > 0 && !mutant(Mutant::NoFrontCheck) {

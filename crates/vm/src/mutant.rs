@@ -41,6 +41,8 @@ pub enum Mutant {
     SwapInTwoSlots,
     /// Claim: who else sees the page is not asked again once it is in the front.
     NoSecondAsk,
+    /// Move: the end of the file behind is not read again once a page is in the layer behind.
+    MovesCutOff,
     /// Reverse lists: a scan that let go of a part goes on where it was, though something was unlinked meanwhile.
     ScanGoesOn,
     /// Reverse lists: that backings have gone back to the first part is not shown to scans.

@@ -449,3 +449,59 @@ protocol! {
     #[cfg(shuttle)]
     no_copy_that_merges_is_left_beyond_the_end = collapse_against_truncate, Some(2);
 }
+
+/// A private mapping of all of the file's pages, and as many layers in front of it as `stored` has: each has copies of these
+/// pages, and this chain alone shows it.
+#[cfg(shuttle)]
+fn stacked(stored: &[&[u64]]) -> World {
+    let w = World::new();
+    let object = Some((w.file.clone(), 0));
+    let all = MapRequest { object, ..MapRequest::private(Placement::Fixed(page(0)), 4 * PAGE_SIZE) };
+    w.space.map(&all).unwrap();
+    let mut children = Vec::new();
+    for (n, pages) in stored.iter().enumerate() {
+        if n > 0 {
+            children.push(w.space.fork().unwrap());
+        }
+        pages.iter().for_each(|p| store(&w.space, *p, 1));
+    }
+    drop(children);
+    w
+}
+
+/// The last of four pages of a file is cut off while layers merge, and what was copied of the others stays.
+#[cfg(shuttle)]
+fn merge_against_cut(w: World) {
+    beside(
+        w,
+        |w| w.file.set_size(3 * PAGE_SIZE),
+        merge,
+        |w, _, _| {
+            assert_eq!(pages(w), 3, "a copy is left beyond the end");
+            assert_eq!((load(&w.space, 2), load(&w.space, 3)), (Some(1), None));
+        },
+    );
+}
+
+/// Its copy moves back, to the layer that has more.
+#[cfg(shuttle)]
+fn merge_back_against_truncate() {
+    merge_against_cut(stacked(&[&[0, 1, 2], &[3]]));
+}
+
+protocol! {
+    #[cfg(shuttle)]
+    no_copy_that_moves_back_is_left_beyond_the_end = merge_back_against_truncate, Some(2);
+    MovesCutOff: "a copy is left beyond the end";
+}
+
+/// Its copy would move back twice.
+#[cfg(shuttle)]
+fn merge_twice_against_truncate() {
+    merge_against_cut(stacked(&[&[0, 1], &[2], &[3]]));
+}
+
+protocol! {
+    #[cfg(shuttle)]
+    no_copy_that_moves_back_twice_is_left_beyond_the_end = merge_twice_against_truncate, Some(2);
+}

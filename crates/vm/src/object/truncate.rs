@@ -8,7 +8,7 @@
 //!
 //! | | fault copies, beyond the end | collapse moves a copy | fork, clip |
 //! |---|---|---|---|
-//! | **truncate** | insert, fence, look at the size; here: size, fence, look for pages: one of them takes the copy back | filled before it is emptied, and forward only once: two looks in a row that find nothing | the list's part is held; the old or the new backing is there |
+//! | **truncate** | insert, fence, look at the size; here: size, fence, look for pages: one of them takes the copy back | filled before it is emptied; forward: met by a look, which goes the same way; back: insert, fence, look at the end, as a fault (mutant [`Mutant::MovesCutOff`](crate::mutant::Mutant::MovesCutOff)) | the list's part is held; the old or the new backing is there |
 
 use super::{Object, ObjectRef, content};
 use crate::backing::Backing;
@@ -92,15 +92,17 @@ impl<M: Machine> Copies<M> {
 
 /// Takes the copies away that private mappings have of the pages `gone` of `file`, which end before them.
 fn drop_copies<M: Machine>(file: &Object<M>, gone: Range<u64>, may: &mut MaySleep) {
-    // A copy that moves from behind to the front between the looks at both is found by the next look.
-    let mut empty = 0;
-    while empty < 2 {
+    // A look goes from behind to the front: so it meets what moves that way meanwhile. What moves back stays where it was, once the
+    // file has ended before it.
+    loop {
         let mut copies = Copies { layers: [const { None }; LAYERS], len: 0 };
         {
             let pin = may.pin(file.vm().epoch());
             let _full = file.parts().search(gone.start, gone.end, |b| copies.add_in_front(b, &gone, &pin));
         }
-        empty = if copies.len == 0 { empty + 1 } else { 0 };
+        if copies.len == 0 {
+            return;
+        }
         for (layer, keys) in copies.layers.into_iter().flatten() {
             remove::evict(layer.object(), keys, may);
         }
