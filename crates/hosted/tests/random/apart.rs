@@ -37,7 +37,7 @@ impl<F: Simulate> Worker<'_, F> {
     }
 
     /// Tries until there is memory for it.
-    fn insist(&self, what: impl Fn() -> Result<(), MapError>) {
+    pub fn insist(&self, what: impl Fn() -> Result<(), MapError>) {
         loop {
             match what() {
                 Ok(()) => return,

@@ -643,10 +643,23 @@ impl<'w, F: Simulate> Worker<'w, F> {
         // The child's first look is its parent's CPU's: everything that was there must be there.
         self.cpu.enter(&child.space);
         self.look_at_all(&child);
+        self.unmap_what_others_had_begun(&child);
         let mut slot = self.world.spaces[free].lock();
         if slot.is_none() {
             *slot = Some(child);
         }
+    }
+
+    /// Operations of other lanes were under way in the parent: what they had mapped for a moment is nobody's in the child.
+    fn unmap_what_others_had_begun(&self, child: &SpaceModel<F>) {
+        let mut strange = Vec::new();
+        child.space.entries(0, &mut |e| {
+            if !self.world.is_in_a_lane(e.range.start) {
+                strange.push(e.range);
+            }
+            true
+        });
+        strange.into_iter().for_each(|range| self.insist(|| child.space.unmap(range)));
     }
 
     fn exit(&mut self, n: usize) {

@@ -536,6 +536,13 @@ impl<F: Simulate> World<F> {
         }
     }
 
+    /// Whether `va` is some lane's, and so in the models; elsewhere are mappings that an operation makes and takes away again.
+    pub fn is_in_a_lane(&self, va: u64) -> bool {
+        let mixed = MIXED..MIXED + (MIXED_PAGES * self.lanes) as u64 * PAGE_SIZE;
+        let apart = apart::<F>()..apart::<F>() + (self.lanes as u64 * 4 + 4) * (1 << 20);
+        mixed.contains(&va) || apart.contains(&va)
+    }
+
     pub fn slot(&self, n: usize) -> Option<Arc<SpaceModel<F>>> {
         self.spaces[n].lock().clone()
     }
