@@ -543,14 +543,15 @@ pub unsafe fn dispose<M: Machine>(vm: &'static Vm<M>, front: NonNull<Backing<M>>
         // SAFETY: as above; a layer's memory outlives this pass, since it is retired last.
         let layer = unsafe { b.as_ref() };
         at = layer.behind_ptr();
+        // Before its object may go: who finds the layer behind in a list, and pins after that, must not come to it from there.
+        // SAFETY: a layer of the chain, which is the caller's.
+        if let Some(behind) = unsafe { at.as_ref() } {
+            behind.set_in_front(ptr::null_mut());
+        }
         if let Some(object) = layer.object() {
             let object = NonNull::from(object);
             // SAFETY: linked until now; its leaves are flushed, says the proof.
             unsafe { Object::unlink(vm, object, b, proof) };
-        }
-        // SAFETY: a layer of the chain, which is the caller's.
-        if let Some(behind) = unsafe { at.as_ref() } {
-            behind.set_in_front(ptr::null_mut());
         }
         // SAFETY: unlinked, and unreachable for new readers by this function's contract.
         unsafe { Backing::retire(b) };

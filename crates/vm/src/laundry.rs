@@ -4,6 +4,8 @@
 //! - In this order: clear dirty; fence; take the right to store from every translation; flush; *then* the pager reads the data.
 //!   Stored before the flush: it is in the data. Stored after it: the store faulted first, and marked the page dirty again. A
 //!   page whose dirty mark is clear when its write is done has its content with the pager.
+//! - The tag that says where to look for dirty pages goes last of all, when the page is LAUNDERING: a write-back that finds no
+//!   tag finds the write, and a cleaner that leaves a page alone after all leaves its tag too (mutant [`Mutant::UntagEarly`]).
 //! - Completion never clears dirty. A write that failed sets it again.
 //! - A page is [`LAUNDERING`](State::LAUNDERING) from before its write starts until it is finished: no second write begins, so
 //!   that old data never overwrites new. It is not busy meanwhile: programs go on using it, and may store into it (pages are
@@ -95,12 +97,15 @@ pub(crate) fn launder<M: Machine>(
     let mut batch = Batch::new();
     wash.iter().for_each(|(key, pfn)| batch.push(*key, *pfn));
     let early = mutant(Mutant::ReadBeforeProtect);
-    mark_clean(object, &batch, may);
+    mark_clean(object, &batch);
     let flushed = match early {
-        false => protect(object, &batch, may),
+        false => rmap::write_protect(object, &batch),
         // SAFETY: none: this is the step that the mutants leave out.
         true => unsafe { Flushed::never_mapped() },
     };
+    if mutant(Mutant::UntagEarly) {
+        untag(object, batch.as_slice(), &may.pin(vm.epoch()));
+    }
     // Those in somebody's hands, and what lies behind them, are for another time.
     let n = match mutant(Mutant::NoHoldCheck) {
         true => wash.len(),
@@ -137,10 +142,13 @@ pub(crate) fn launder<M: Machine>(
         page.set(State::LAUNDERING);
         body.push(vm, *key, *pfn);
     }
-    if !swap {
+    {
         let pin = may.pin(vm.epoch());
-        // The pager must live until the write is done.
-        body.object = Kept::new(object, &pin).map_or(core::ptr::null(), Kept::into_raw);
+        untag(object, wash, &pin);
+        if !swap {
+            // The pager must live until the write is done.
+            body.object = Kept::new(object, &pin).map_or(core::ptr::null(), Kept::into_raw);
+        }
     }
     let request = taken.start_writing(&flushed);
     if !mutant(Mutant::ReadBeforeProtect) {
@@ -159,28 +167,23 @@ pub(crate) fn launder<M: Machine>(
     n
 }
 
-/// Cleaning, first step: the marks and tags of the batch's pages go. => they are busy.
-pub(crate) fn mark_clean<M: Machine>(object: &Object<M>, batch: &Batch, may: &mut MaySleep) {
-    let pin = may.pin(object.vm().epoch());
-    for (key, pfn) in batch.as_slice() {
+/// Cleaning, first step: the marks of the batch's pages go. Their tags stay until something else says that a write is coming.
+/// => they are busy.
+pub(crate) fn mark_clean<M: Machine>(object: &Object<M>, batch: &Batch) {
+    for (_, pfn) in batch.as_slice() {
         object.vm().page(*pfn).clear(State::DIRTY);
-        object.index().untag_dirty(*key, &pin);
     }
 }
 
-/// Cleaning, second step: fences, takes the right to store from every translation, and flushes. => they are busy.
-///
-/// Who took a leaf away since the first step has credited it to its page ([`copy::credit`](crate::copy::credit)), without a tag:
-/// from here on no such leaf is left, so what is dirty now is tagged again, or nobody who looks for tags would find it.
-pub(crate) fn protect<M: Machine>(object: &Object<M>, batch: &Batch, may: &mut MaySleep) -> Flushed {
-    let flushed = rmap::write_protect(object, batch);
-    let pin = may.pin(object.vm().epoch());
-    for (key, pfn) in batch.as_slice() {
-        if object.vm().page(*pfn).state().dirty() && !mutant(Mutant::CreditUntagged) {
-            object.index().tag_dirty(*key, &pin);
+/// The tags of those of `pages` go that are clean still, after everything that marks a page dirty which is busy: a hold, which
+/// was looked for, and who took a leaf away since the mark went and has credited it ([`copy::credit`](crate::copy::credit)).
+/// => they are busy, and LAUNDERING: who asks for all that is tagged to be written finds one or the other.
+fn untag<M: Machine>(object: &Object<M>, pages: &[(u64, Pfn)], pin: &Pinned<'_>) {
+    for (key, pfn) in pages {
+        if !object.vm().page(*pfn).state().dirty() || mutant(Mutant::CreditUntagged) {
+            object.index().untag_dirty(*key, pin);
         }
     }
-    flushed
 }
 
 /// The first of `pages` that has a swap slot, and its slot with those of its neighbours, as far as they neighbour too.

@@ -70,9 +70,9 @@ fn is_free(page: &Page) -> bool {
 /// Makes busy pages look as if nobody had stored into them, and lets go of them.
 fn make_clean<M: Machine>(object: &Object<M>, batch: &Batch, may: &mut MaySleep) {
     let vm = object.vm();
-    laundry::mark_clean(object, batch, may);
+    laundry::mark_clean(object, batch);
     if !mutant(Mutant::FreeLeavesWritable) {
-        let _flushed = laundry::protect(object, batch, may);
+        let _flushed = rmap::write_protect(object, batch);
     }
     // They are not worth a second chance.
     rmap::take_referenced(object, batch);

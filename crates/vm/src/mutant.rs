@@ -107,8 +107,12 @@ pub enum Mutant {
     DirtyAnyIdentity,
     /// Dirty: who writes through the frame tags the page after it has marked it.
     TagAfterDirty,
-    /// Write-back: a page that a cleaner has just begun with, and that looks clean, is not waited for.
-    NoBusyWait,
+    /// Clean: the tag goes while nothing else says yet that the page is being written.
+    UntagEarly,
+    /// Dirty: a fault marks a page whose pager was asked before it tags it.
+    HookTagsLate,
+    /// A frame that is no page is made busy.
+    BusyNoPage,
     /// Whether an address is still its arena's is not looked at again under the arena's lock.
     ArenaBeforeLock,
     /// Whether a CPU still has its arena is not looked at again under the arena's lock.

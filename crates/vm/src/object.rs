@@ -99,6 +99,8 @@ const PRIVATE: u32 = 2;
 const DEVICE: u32 = 4;
 /// Private mappings may show holes of it as the frame of zeroes.
 const HOLES_SHOWN: u32 = 8;
+/// Its pager has pages that are not there. Said here, since a fault may ask when the pager is gone.
+const ELSEWHERE: u32 = 16;
 
 /// A thing that has pages; see the module.
 #[repr(C, align(64))]
@@ -208,7 +210,7 @@ impl<M: Machine> Object<M> {
     /// Whether a page that is not there is all zeroes.
     #[inline(always)]
     pub(crate) fn holes_are_zero(&self) -> bool {
-        self.pager().is_none_or(|p| p.in_memory())
+        self.flags.load(Ordering::Relaxed) & ELSEWHERE == 0
     }
     pub(crate) fn parts(&self) -> &Parts<M> {
         &self.parts
@@ -400,11 +402,13 @@ impl<M: Machine> ObjectRef<M> {
 
     /// What `pager` has: a file of `bytes` bytes. The pager is used until its [`Pager::released`] is called.
     pub fn with_pager(vm: &'static Vm<M>, pager: &'static dyn Pager, bytes: u64) -> Result<Self, OutOfMemory> {
+        let mut flags = 0;
         if !pager.in_memory() {
             vm.pageout().note_freeable();
+            flags = ELSEWHERE;
         }
         let pager = Some(NonNull::from(pager));
-        Ok(ObjectRef { object: vm.object_memory().objects.alloc(vm, Object::build(vm, bytes, 0, pager))? })
+        Ok(ObjectRef { object: vm.object_memory().objects.alloc(vm, Object::build(vm, bytes, flags, pager))? })
     }
 
     /// A handle on an object that a backing shows. `None` for private memory, which has none, and for one that is going.

@@ -86,6 +86,8 @@ impl State {
     /// The content is being written out. No second write begins; freeing takes the frame only when the write is done. See
     /// [`crate::laundry`].
     pub const LAUNDERING: u64 = 1 << 5;
+    /// The frame is a page. Frames that are none are nobody's to set busy: who gives one an identity writes the whole word.
+    pub const IDENTITY: u64 = 1 << 6;
     /// Lowest bit of the queue field: three bits for the queue, then the part (the meaning is the queue module's).
     pub const QUEUE_SHIFT: u32 = 8;
     /// Bits of the queue field that number a part.
@@ -201,13 +203,15 @@ impl Page {
         State(self.state.load(Ordering::Acquire))
     }
 
-    /// Sets exclusive busy where it is clear and the generation is still `generation`. A full fence on x86.
+    /// Sets exclusive busy where it is clear, the frame is a page and the generation is still `generation`. A full fence on x86.
     #[inline]
     pub fn try_busy(&self, generation: u64) -> bool {
         let mut s = self.state.load(Ordering::Acquire);
         loop {
             let other = s >> State::GENERATION_SHIFT != generation && !mutant(Mutant::BusyAnyIdentity);
-            if s & State::BUSY != 0 || other {
+            // Else whoever makes a page of the frame next would not see that it was busy, and lose its own busy with ours.
+            let wild = s & State::IDENTITY == 0 && !mutant(Mutant::BusyNoPage);
+            if s & State::BUSY != 0 || other || wild {
                 return false;
             }
             match self.state.compare_exchange_weak(s, s | State::BUSY, Ordering::AcqRel, Ordering::Acquire) {
@@ -302,7 +306,8 @@ impl Page {
         self.copied.store(0, Ordering::Relaxed);
         self.holds.store(1, Ordering::Relaxed);
         let generation = self.state.load(Ordering::Relaxed) >> State::GENERATION_SHIFT;
-        self.state.store(generation << State::GENERATION_SHIFT | State::BUSY | bits, Ordering::Release);
+        let identity = generation << State::GENERATION_SHIFT | State::IDENTITY;
+        self.state.store(identity | State::BUSY | bits, Ordering::Release);
     }
 
     /// Moves the page to another identity. Contract C1: the caller holds it busy; the generation rises, busy stays.
@@ -314,7 +319,7 @@ impl Page {
         self.state.fetch_add(1 << State::GENERATION_SHIFT, Ordering::AcqRel);
     }
 
-    /// Takes the identity away: the generation rises; busy, valid, dirty and the queue field are cleared. The caller holds the
+    /// Takes the identity away: the generation rises; everything else is cleared. The caller holds the
     /// page busy, has removed it from the index, and gets back the state before, in the same step: whom to wake, and which
     /// queue to take the page off.
     #[must_use = "waiters must be woken"]

@@ -15,7 +15,9 @@ use crate::fault::Found;
 use crate::frames::{Fill, For};
 use crate::index::{FillError, Slot};
 use crate::io::{Body, CLUSTER, Direction, Done};
+use crate::laundry;
 use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
 use crate::page::{Page, State};
 use crate::pager::PagerError;
@@ -110,10 +112,9 @@ impl<M: Machine> PageIn<M> {
             body.push(vm, first + i as u64, *pfn);
         }
         body.done = ptr::from_ref(&done);
-        let object = self.object;
-        // SAFETY: the reference is given up by `finish`, which is not before `done` is set, and we wait for that.
-        let pager = unsafe { (*ptr::from_ref(object.object())).pager() };
-        body.object = object.into_raw();
+        // A reference of its own, which `finish` gives up: ours keeps the pager while it starts, also where the read is over by then.
+        let theirs = Kept::new(self.object.object(), &may.pin(vm.epoch()));
+        body.object = theirs.map_or(ptr::null(), Kept::into_raw);
         let request = taken.start();
         if self.slot.is_some() {
             vm.stats().add(Event::SwapIn, request.len() as u64);
@@ -122,7 +123,7 @@ impl<M: Machine> PageIn<M> {
                 None => drop(request),
             }
         } else {
-            match pager {
+            match self.object.object().pager() {
                 Some(pager) => pager.start(request),
                 None => drop(request),
             }
@@ -255,12 +256,11 @@ impl<M: Machine> WriteHook<M> {
             pager.make_writable(self.key).map_err(|_| FaultError::Pager)?;
         }
         if self.page.try_busy(self.generation) {
-            self.page.set(State::DIRTY);
             let vm = object.vm();
-            {
-                let pin = may.pin(vm.epoch());
-                object.index().tag_dirty(self.key, &pin);
+            if mutant(Mutant::HookTagsLate) {
+                self.page.set(State::DIRTY);
             }
+            laundry::stain(object, self.key, self.page, &may.pin(vm.epoch()));
             vm.unbusy(self.page);
         }
         Ok(())

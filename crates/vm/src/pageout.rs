@@ -303,7 +303,9 @@ impl<M: Machine> Vm<M> {
             let mut done = true;
             if p.waiting.load(Ordering::Acquire) != 0 || self.is_low_indeed() {
                 let pass = self.pageout_pass(&mut may);
-                done = pass.hopeless || !self.is_low_indeed();
+                // One domain that is not low does not help whoever waits for more than that has.
+                let short = || p.waiting.load(Ordering::Acquire) != 0 && !self.has_memory();
+                done = pass.hopeless || !(self.is_low_indeed() || short());
             }
             if done {
                 let stop = || p.wanted.load(Ordering::Acquire) || frames.take_asked() || self.daemons().stopping();

@@ -1,6 +1,7 @@
 //! Busy pages: who waits for one, and who finds one that has become another (Contract C1).
 
 use super::*;
+use crate::frames::{Fill, For};
 use crate::page::Page;
 use crate::sleep::MaySleep;
 
@@ -60,4 +61,35 @@ protocol! {
     a_page_that_has_become_anothers_is_let_be = discard_against_another_identity, Some(3);
     #[cfg(loom)]
     BusyAnyIdentity;
+}
+
+/// One looks for a page that has gone, and another makes a page of its frame.
+fn busy_against_another_identity() {
+    let w = World::new();
+    let gone = first_page(&w);
+    w.file.discard(0..1);
+    beside(
+        w,
+        move |w| {
+            if let Some(page) = w.boot.vm.try_busy_page(&w.file, 0, gone) {
+                w.boot.vm.unbusy(page);
+            }
+        },
+        move |w| {
+            let vm = w.boot.vm;
+            let frame = vm.alloc_frame(Fill::Any, For::User).unwrap();
+            assert_eq!(frame.pfn(), vm.pfn_of_page(gone), "what was freed last is taken first");
+            let page = vm.page(frame.into_pfn());
+            vm.assume_page(page, w.space.id() << 12, 1, 0);
+            thread::yield_now();
+            assert!(page.state().busy(), "a new page is not busy");
+            vm.release_page(page);
+        },
+        |_, _, _| (),
+    );
+}
+
+protocol! {
+    a_new_page_is_busy_until_its_maker_lets_go = busy_against_another_identity, Some(3);
+    BusyNoPage: "a new page is not busy";
 }

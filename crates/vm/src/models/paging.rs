@@ -177,7 +177,33 @@ fn clean_against_write_back() {
 
 protocol! {
     what_is_written_back_is_on_the_disk_whoever_began = clean_against_write_back, Some(2);
-    NoBusyWait: "it is not on the disk";
+    UntagEarly: "it is not on the disk";
+}
+
+/// A CPU stores through a mapping, and its pager is asked before; another writes to the page and asks for it to be on the disk.
+fn hook_against_write_back() {
+    let w = World::new();
+    let (file, disk) = on_disk(&w);
+    let object = Some((file.clone(), 0));
+    let shown = MapRequest { object, shared: true, ..MapRequest::private(Placement::Fixed(page(0)), PAGE_SIZE) };
+    w.space.map(&shown).unwrap();
+    drop(shown);
+    let before = disk.counts().writes;
+    beside(
+        w,
+        |w| w.space.fault(page(0), Access::Write).unwrap(),
+        move |_| {
+            write(&file, 0, 9);
+            file.write_back(0..1).unwrap();
+            (file, disk.counts().writes > before)
+        },
+        |_, _, (_, written)| assert!(written, "it is not on the disk"),
+    );
+}
+
+protocol! {
+    what_is_written_back_is_on_the_disk_whoever_asked_the_pager = hook_against_write_back, Some(2);
+    HookTagsLate: "it is not on the disk";
 }
 
 /// Two CPUs write to one page, and one of them asks for it to be on the disk.

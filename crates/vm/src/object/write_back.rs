@@ -1,8 +1,8 @@
 //! Writing an object's changes back: what `fsync` and `msync` ask for.
 //!
 //! One walk over what is tagged dirty starts the writes, in clusters of neighbours; a second one over the same range waits for
-//! them, and for those that others have begun: a cleaner takes mark and tag away first, and for so long as nothing else says
-//! that a write is coming, it has the page busy. The walk is suspended to its key before anything that sleeps. A busy page is waited for, and the walk goes on at it;
+//! them, and for those that others have begun: a cleaner takes the tag away only once the page says that it is being written, so
+//! it is found by the one or by the other. The walk is suspended to its key before anything that sleeps. A busy page is waited for, and the walk goes on at it;
 //! so it does at a page that is being written already, with what may be older content, and at one that is in somebody's hands.
 //! Behind a cluster it goes on behind the cluster. No lock is held over a walk.
 //!
@@ -14,7 +14,6 @@ use crate::index::{KEYS, Slot};
 use crate::io::CLUSTER;
 use crate::laundry;
 use crate::machine::Machine;
-use crate::mutant::{Mutant, mutant};
 use crate::page::Page;
 use crate::pager::PagerError;
 use crate::rmap::Batch;
@@ -148,10 +147,8 @@ impl<M: Machine> ObjectRef<M> {
                     let Slot::Page(pfn) = found.slot() else { continue };
                     let page = vm.page(pfn);
                     let state = page.state();
-                    // A cleaner that has just begun has the page busy, and it looks clean.
-                    let begun = state.busy() && state.valid() && !mutant(Mutant::NoBusyWait);
-                    if state.laundering() || begun {
-                        wait = Some((found.key(), page, state));
+                    if state.laundering() {
+                        wait = Some((found.key(), page));
                         break;
                     }
                     if state.dirty() && page.failed_writes() != 0 {
@@ -160,11 +157,8 @@ impl<M: Machine> ObjectRef<M> {
                 }
                 wait
             };
-            let Some((key, page, state)) = wait else { return result };
-            match state.laundering() {
-                true => vm.wait_laundered(page, may),
-                false => vm.wait_unbusy(page, may),
-            }
+            let Some((key, page)) = wait else { return result };
+            vm.wait_laundered(page, may);
             range.resume_at(key);
         }
     }
