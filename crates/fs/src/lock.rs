@@ -120,9 +120,20 @@ impl RecordLocks {
         Ok(())
     }
 
-    /// Locks the whole file for an open file; waits as `io` allows.
+    /// Locks the whole file for an open file; waits as `io` allows. A lock of the other kind that it has goes first, as on Linux:
+    /// two that share the file and both want it alone do not wait for each other.
     pub fn lock_whole(&self, file: u64, exclusive: bool, io: &Io<'_>) -> Result<(), FsError> {
         let wanted = Record { start: 0, end: u64::MAX, exclusive, owner: Owner::File(file) };
+        let changes = {
+            let mut held = self.held.lock();
+            let before = held.whole.len();
+            held.whole.retain(|r| r.owner != wanted.owner || r.exclusive == exclusive);
+            self.counted(&held);
+            held.whole.len() != before
+        };
+        if changes {
+            self.readiness.notify();
+        }
         self.readiness.wait(io, || {
             let mut held = self.held.lock();
             if held.whole.iter().any(|r| r.against(&wanted)) {
@@ -248,6 +259,10 @@ mod tests {
         assert_eq!(locks.lock_whole(8, false, &Io::NOW), Err(FsError::WouldBlock));
         locks.release_file(7);
         locks.lock_whole(8, false, &Io::NOW).unwrap();
+        // Who wants another kind of lock gives up the one that it has, whether or not it gets that.
+        locks.lock_whole(9, false, &Io::NOW).unwrap();
+        assert_eq!(locks.lock_whole(8, true, &Io::NOW), Err(FsError::WouldBlock));
+        locks.lock_whole(9, true, &Io::NOW).unwrap();
     }
 
     proptest! {

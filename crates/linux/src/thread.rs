@@ -114,6 +114,9 @@ pub struct Thread<M: Machine> {
     pub work: AtomicU32,
     /// It is on its way out. Set under the lock of its process's threads.
     pub leaving: AtomicBool,
+    /// It took a signal that stops off a queue, and no SIGCONT came since. Set under that queue's lock, cleared under the lock of
+    /// its process's threads.
+    pub stop_taken: AtomicBool,
     /// A timer of its process may be its to look at: set by whoever makes it so.
     pub timed: AtomicBool,
     /// Blocked signals. Changed by the owner, read by senders.
@@ -198,10 +201,21 @@ impl<M: Machine> Thread<M> {
         self.trap.look(|trap| *trap)
     }
 
-    /// Whether the thread should leave an interruptible wait.
+    /// Whether the thread should leave an interruptible wait. The thread itself asks, with no spin lock held. A timer that ran out
+    /// is seen to here: only its signal, if anything, ends the wait.
     #[inline]
     pub fn interrupted(&self) -> bool {
+        if self.work.load(Ordering::Acquire) & work::TIMER != 0 {
+            self.see_to_timers();
+        }
         self.work.load(Ordering::Acquire) & work::INTERRUPTS != 0
+    }
+
+    /// A timer of the process ran out: sends its signal. The thread itself calls it, with no spin lock held.
+    #[cold]
+    pub(crate) fn see_to_timers(&self) {
+        self.work.fetch_and(!work::TIMER, Ordering::AcqRel);
+        self.process.timers.expired(self.linux, &self.process);
     }
 
     /// Whether the thread must end.

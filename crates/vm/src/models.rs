@@ -370,6 +370,27 @@ protocol! {
     MissInClosedArena: "an entry is missed while arenas join";
 }
 
+/// C9: arenas join while a walk comes to what one of them has, from an address where nothing is.
+fn join_against_walk() {
+    let w = World::private(1);
+    set_cpu(1);
+    w.space.open_arena(1);
+    let at = w.space.map(&MapRequest::private(Placement::Any { hint: 0 }, PAGE_SIZE)).unwrap();
+    assert_eq!(at, page(2), "the other CPU's stretch");
+    set_cpu(0);
+    beside(
+        w,
+        |w| w.space.is_mapped(VirtRange { start: page(1), end: page(4) }),
+        |w| w.space.join_arenas().unwrap(),
+        |_, seen, ()| assert!(seen, "a walk misses an entry while arenas join"),
+    );
+}
+
+protocol! {
+    a_walk_meets_what_is_there_while_arenas_join = join_against_walk, Some(2);
+    HomeArenaFirst: "a walk misses an entry";
+}
+
 /// Private memory after a fork whose child is gone: page 0 is in the layer behind, pages 1 and 2 are in front.
 fn layered() -> World {
     let w = World::private(3);

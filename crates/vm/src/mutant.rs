@@ -113,6 +113,8 @@ pub enum Mutant {
     HookTagsLate,
     /// A frame that is no page is made busy.
     BusyNoPage,
+    /// Arenas: a walk looks at the home arena before those that may join it.
+    HomeArenaFirst,
     /// Whether an address is still its arena's is not looked at again under the arena's lock.
     ArenaBeforeLock,
     /// Whether a CPU still has its arena is not looked at again under the arena's lock.

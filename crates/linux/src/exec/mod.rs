@@ -238,6 +238,8 @@ fn become_program<M: Machine>(ctx: &mut Ctx<'_, M>, prepared: Prepared<M>) -> Re
         me.restart.replace(None);
     }
     process.execed.store(true, Ordering::Release);
+    // As Linux: what `clone` was asked to send at its end was for the old program.
+    process.exit_signal.store(crate::signal::Signal::CHLD.number(), Ordering::Relaxed);
     linux.machine.fpu_reset();
     linux.machine.set_fs_base(0);
     linux.machine.set_gs_base(0);

@@ -103,8 +103,14 @@ impl<M: Machine> Epoll<M> {
     }
 
     fn remove(&self, fd: i32, file: &Arc<File<M>>) -> Result<(), Errno> {
-        let watch = self.watch(fd, file)?;
-        self.watches.lock().remove(&fd);
+        let watch = {
+            let mut watches = self.watches.lock();
+            let is = |w: &Arc<Watch<M>>| core::ptr::eq(w.file.as_ptr(), Arc::as_ptr(file));
+            if !watches.get(&fd).is_some_and(is) {
+                return Err(Errno::ENOENT);
+            }
+            watches.remove(&fd).ok_or(Errno::ENOENT)?
+        };
         watch.dismiss();
         Ok(())
     }
@@ -132,7 +138,8 @@ impl<M: Machine> Epoll<M> {
             out(ready, watch.data.load(Ordering::Acquire));
             n += 1;
             if events & raw::EPOLLONESHOT != 0 {
-                watch.events.store(0, Ordering::Release);
+                // Unless it was set anew since: then that is for the next event.
+                let _set_anew = watch.events.compare_exchange(events, 0, Ordering::AcqRel, Ordering::Relaxed);
             } else if events & raw::EPOLLET == 0 && !watch.listed.swap(true, Ordering::AcqRel) {
                 self.changed.lock().push_back(watch);
             }

@@ -14,8 +14,12 @@ use core::sync::atomic::Ordering;
 pub fn sys_exit<M: Machine>(ctx: &mut Ctx<'_, M>, status: i32) -> Result<usize, Errno> {
     let process = ctx.process();
     // What the process reports when no `exit_group` says otherwise: the status of its first thread.
-    if ctx.thread.tid() == process.pid && !process.is_exiting() {
-        process.status.store((status & 0xff) << 8, Ordering::Release);
+    if ctx.thread.tid() == process.pid {
+        // Under the lock under which `exit_group` says otherwise.
+        let _threads = process.threads.lock();
+        if !process.is_exiting() {
+            process.status.store((status & 0xff) << 8, Ordering::Release);
+        }
     }
     ctx.thread.work.fetch_or(work::KILL, Ordering::AcqRel);
     Ok(0)
@@ -129,11 +133,7 @@ pub(crate) fn release_parent<M: Machine>(thread: &Thread<M>) {
 
 /// A thread that ends may have been told of signals that any thread can take: another one is told.
 fn hand_over_signals<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
-    let mut left = thread.process.pending.set().without(thread.blocked());
-    while let Some(signal) = left.first() {
-        linux.tell_one(&thread.process, signal);
-        left = left.without(crate::signal::SigSet::of(&[signal]));
-    }
+    linux.tell_all_of(&thread.process, thread.process.pending.set().without(thread.blocked()));
 }
 
 /// The last thread of `process` ends.

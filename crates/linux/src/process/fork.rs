@@ -1,6 +1,7 @@
 //! Making threads and processes.
 
 use super::credentials::Credentials;
+use super::group::Group;
 use super::limits::Limits;
 use super::{NewProcess, Process};
 use crate::errno::Errno;
@@ -9,7 +10,7 @@ use crate::owned::Owned;
 use crate::regs::UserRegs;
 use crate::signal::send::PendingQueue;
 use crate::signal::{Actions, SigSet, Signal};
-use crate::thread::{AltStack, Name, Thread, Trap};
+use crate::thread::{AltStack, Name, Thread, Trap, work};
 use crate::user::USER_END;
 use crate::{Ctx, Linux, Pid, file};
 use alloc::alloc::{alloc, dealloc};
@@ -143,6 +144,7 @@ pub(crate) fn place<M: Machine>(
         credentials: Owned::new(new.credentials),
         work: AtomicU32::new(0),
         leaving: AtomicBool::new(false),
+        stop_taken: AtomicBool::new(false),
         timed: AtomicBool::new(false),
         blocked: AtomicU64::new(new.blocked.0),
         awaited: AtomicU64::new(0),
@@ -175,13 +177,15 @@ const ATTEMPTS: u32 = 32;
 /// Makes a thread, and tries again where memory was missing that paging can free.
 fn clone<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usize, Errno> {
     request.check()?;
-    for _ in 0..ATTEMPTS {
+    let mut attempts = 0;
+    loop {
         match clone_once(ctx, request) {
-            Err(Errno::ENOMEM) if ctx.linux.vm.wait_for_frames() => {}
+            Err(Errno::ENOMEM) if attempts < ATTEMPTS && ctx.linux.vm.wait_for_frames() => attempts += 1,
+            // Its group is being told of a signal, which may be for others only.
+            Err(Errno::ERESTARTNOINTR) if !ctx.interrupted() => ctx.linux.scheduler.yield_now(),
             done => return done,
         }
     }
-    clone_once(ctx, request)
 }
 
 fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usize, Errno> {
@@ -191,7 +195,10 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     if request.has(PARENT) && parent.pid == 1 && !request.has(THREAD) {
         return Err(Errno::EINVAL);
     }
-    // A signal to the whole group must not slip between its sending and the child's joining.
+    // A signal to the whole group must not slip between its sending and the child's joining: it comes here before, or is noticed
+    // by who joins.
+    let group = parent.group();
+    let told = if request.has(THREAD) { 0 } else { group.told().ok_or(Errno::ERESTARTNOINTR)? };
     if me.interrupted() {
         return Err(Errno::ERESTARTNOINTR);
     }
@@ -206,7 +213,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     let process = if request.has(THREAD) {
         parent.clone()
     } else {
-        Arc::new(Process::new(linux, child_of(ctx, &request, id.id)?))
+        Arc::new(Process::new(linux, child_of(ctx, &request, id.id, group)?))
     };
 
     let mut regs = *ctx.regs;
@@ -249,15 +256,25 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     if request.has(THREAD) {
         let mut threads = process.threads.lock();
         if threads.closed {
+            // Whoever closed them ends the caller too, if it has not yet: the call is not seen to return.
+            me.work.fetch_or(work::KILL, Ordering::AcqRel);
             return Err(Errno::ERESTARTNOINTR);
         }
         threads.add(task.clone());
+        // The process began to stop since the caller looked: the new thread is one more that it waits for.
+        if process.job.lock().stopping.is_some()
+            && let Some(new) = task.payload()
+        {
+            new.work.fetch_or(work::STOP, Ordering::AcqRel);
+        }
     } else {
         process.threads.lock().add(task.clone());
-        if let Err(error) = adopt_into_family(&process) {
+        if let Err(error) = adopt_into_family(&process, told) {
             // The process counts its thread, and the thread its process.
             let thread = process.threads.lock().remove(tid);
             drop(thread);
+            // Its name goes before it does.
+            linux.ids.forget_process(tid);
             super::group::leave(&process);
             return Err(error);
         }
@@ -281,7 +298,12 @@ fn wait_for_release<M: Machine>(me: &Thread<M>, child: &ThreadRef<M>) {
     }
 }
 
-fn child_of<M: Machine>(ctx: &Ctx<'_, M>, request: &Request, pid: Pid) -> Result<NewProcess<M>, Errno> {
+fn child_of<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    request: &Request,
+    pid: Pid,
+    group: Arc<Group<M>>,
+) -> Result<NewProcess<M>, Errno> {
     let parent = ctx.process();
     // SAFETY: a context is the owner's view, and a thread that makes another one does not exec.
     let actions = unsafe { parent.actions.get() };
@@ -302,7 +324,7 @@ fn child_of<M: Machine>(ctx: &Ctx<'_, M>, request: &Request, pid: Pid) -> Result
     Ok(NewProcess {
         pid,
         parent: family,
-        group: parent.group(),
+        group,
         actions,
         exit_signal,
         credentials: ctx.credentials().clone(),
@@ -312,14 +334,12 @@ fn child_of<M: Machine>(ctx: &Ctx<'_, M>, request: &Request, pid: Pid) -> Result
     })
 }
 
-/// Puts a new process into its group and under its parent, from where others can find it. Undone where that fails.
-fn adopt_into_family<M: Machine>(process: &Arc<Process<M>>) -> Result<(), Errno> {
-    // The group may end only with its last member, which the parent is; but the parent may move meanwhile.
-    while !process.group().join(process.clone()) {
-        let Some(parent) = process.parent() else { return Err(Errno::EAGAIN) };
-        let group = parent.group();
-        let old = core::mem::replace(&mut *process.group.lock(), group);
-        drop(old);
+/// Puts a new process into its group, told `told` when it was begun, and under its parent, from where others can find it. Undone
+/// where that fails.
+fn adopt_into_family<M: Machine>(process: &Arc<Process<M>>, told: u64) -> Result<(), Errno> {
+    if !process.group().join(process.clone(), told) {
+        // The parent was told of something, or has moved away from a group that has ended: once more.
+        return Err(Errno::ERESTARTNOINTR);
     }
     loop {
         let parent = process.parent();
@@ -360,7 +380,9 @@ impl<M: Machine> Linux<M> {
             personality: 0,
         };
         let process = Arc::new(Process::new(self, new));
-        group.join(process.clone());
+        let joined = group.join(process.clone(), 0);
+        debug_assert!(joined);
+        group.begin();
         let context = self.machine.new_context(&program.regs, 0, 0, Fpu::Fresh)?;
         let new = NewThread {
             process: process.clone(),

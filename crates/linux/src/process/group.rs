@@ -34,6 +34,9 @@ struct Members<M: Machine> {
     list: ArcList<MemberKind<M>>,
     /// The group lost its last member and its name: it takes no new ones.
     gone: bool,
+    /// How often a signal to all members was begun, and how many are under way: a child that joins meanwhile would miss it.
+    told: u64,
+    telling: usize,
 }
 
 /// The kind of list that a group has.
@@ -48,35 +51,52 @@ unsafe impl<M: Machine> Kind for MemberKind<M> {
 }
 
 impl<M: Machine> Group<M> {
-    /// A group without members, which holds the id `id` (held once more for it) and is named by it.
+    /// A group without members, which its id does not name yet.
     pub fn new(linux: &'static Linux<M>, id: Pid, session: Arc<Session>) -> Arc<Group<M>> {
-        let group = Arc::new(Group {
+        Arc::new(Group {
             id,
             session,
             linux,
-            members: SpinLock::new(rank::GROUP, Members { list: ArcList::new(id as usize), gone: false }),
-        });
-        linux.ids.hold(id);
-        linux.ids.name_group(&group);
-        group
+            members: SpinLock::new(
+                rank::GROUP,
+                Members { list: ArcList::new(id as usize), gone: false, told: 0, telling: 0 },
+            ),
+        })
     }
 
-    /// Takes a new process in. `false` where the group is gone.
-    pub fn join(&self, process: Arc<Process<M>>) -> bool {
+    /// From now on the group's id, which is held and names no group, is held for it too and names it. It has a member.
+    pub(super) fn begin(self: &Arc<Self>) {
+        self.linux.ids.hold(self.id);
+        self.linux.ids.name_group(self);
+    }
+
+    /// How often all members were told of a signal; `None` while they are. For who forks, before it looks for signals.
+    pub(super) fn told(&self) -> Option<u64> {
+        let members = self.members.lock();
+        (members.telling == 0).then_some(members.told)
+    }
+
+    /// Takes a new process in, made since the group was [`told`](Self::told) `told`. `false` where the group is gone, or was told more
+    /// since: what the parent was told, the child must not miss.
+    pub(super) fn join(&self, process: Arc<Process<M>>, told: u64) -> bool {
         let mut members = self.members.lock();
-        !members.gone && members.list.push(process).is_ok()
+        let fits = !members.gone && members.telling == 0 && members.told == told;
+        fits && members.list.push(process).is_ok()
     }
 
-    /// Takes the name away from a group that has no members any more.
+    /// Takes the name away from a group that has no members any more. Under the lock: who finds the group gone finds that its
+    /// id names it no more.
     fn end_if_empty(&self) {
         let empty = {
             let mut members = self.members.lock();
             let empty = members.list.is_empty() && !members.gone;
-            members.gone |= empty;
+            if empty {
+                members.gone = true;
+                self.linux.ids.forget_group(self.id);
+            }
             empty
         };
         if empty {
-            self.linux.ids.forget_group(self.id);
             self.linux.ids.release(self.id);
         }
     }
@@ -98,6 +118,7 @@ impl<M: Machine> Group<M> {
     /// Sends `info` to every member; whether there was one that `may` allows, or why not.
     pub fn signal(&self, info: Option<SigInfo>, may: impl Fn(&Process<M>) -> bool) -> Result<(), Errno> {
         let (mut found, mut allowed) = (false, false);
+        let _telling = info.map(|_| Telling::begin(self));
         for process in self.members()? {
             found = true;
             if may(&process) {
@@ -142,6 +163,24 @@ impl<M: Machine> Group<M> {
     }
 }
 
+/// All members of a group are told of a signal: no child joins while it lives, nor one whose parent had looked before.
+struct Telling<'a, M: Machine>(&'a Group<M>);
+
+impl<'a, M: Machine> Telling<'a, M> {
+    fn begin(group: &'a Group<M>) -> Self {
+        let mut members = group.members.lock();
+        members.told += 1;
+        members.telling += 1;
+        Telling(group)
+    }
+}
+
+impl<M: Machine> Drop for Telling<'_, M> {
+    fn drop(&mut self) {
+        self.0.members.lock().telling -= 1;
+    }
+}
+
 impl<M: Machine> Linux<M> {
     /// Sends a signal of the kernel's to group `id` (the terminal's foreground group, say). Nothing happens where there is no
     /// such group.
@@ -152,28 +191,66 @@ impl<M: Machine> Linux<M> {
     }
 }
 
-/// Moves `process` from its group to `to`. `false` where `to` is gone meanwhile.
-fn move_to<M: Machine>(process: &Arc<Process<M>>, to: &Arc<Group<M>>) -> bool {
-    let _one_mover = process.moving.lock();
+/// What became of a move to a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Move {
+    Done,
+    /// Others came or went meanwhile: the id names another group now, or none.
+    Changed,
+    /// The process was waited for.
+    NoProcess,
+}
+
+/// Moves `process` from its group to `to`, which has begun.
+fn move_to<M: Machine>(process: &Arc<Process<M>>, to: &Arc<Group<M>>) -> Move {
+    let one_mover = process.moving.lock();
     let from = process.group();
     if Arc::ptr_eq(&from, to) {
-        return true;
+        return Move::Done;
     }
     {
-        let mut members = from.members.lock();
-        let Some(node) = members.list.remove(process) else { return false };
-        // The list held one count, the caller holds another: dropping this one frees nothing.
-        drop(node);
-    }
-    if !to.join(process.clone()) {
-        // Only a mover ends a group that it leaves empty, so the old one still takes it back.
-        let _back = from.join(process.clone());
-        return false;
+        // Both at once: a group is never left for one that is gone. Of two, the one at the lower address first.
+        let ascending = Arc::as_ptr(&from) < Arc::as_ptr(to);
+        let (low, high) = if ascending { (&from, to) } else { (to, &from) };
+        let mut low = low.members.lock();
+        let mut high = high.members.lock_nested();
+        let (old, new) = if ascending { (&mut *low, &mut *high) } else { (&mut *high, &mut *low) };
+        if new.gone {
+            return Move::Changed;
+        }
+        let Some(node) = old.list.remove(process) else { return Move::NoProcess };
+        let pushed = new.list.push(node);
+        debug_assert!(pushed.is_ok());
     }
     let old = core::mem::replace(&mut *process.group.lock(), to.clone());
+    drop(one_mover);
     drop(old);
     from.end_if_empty();
-    true
+    Move::Done
+}
+
+/// Moves `process` to a group of its own, in `session`. Only here does its id come to name a group, under its `moving`: so of two
+/// who want that at once (a shell and its child) one makes it, and none is made for a process whose id is free.
+fn found<M: Machine>(process: &Arc<Process<M>>, session: Arc<Session>) -> Move {
+    let linux = process.linux;
+    let group = Group::new(linux, process.pid, session);
+    let one_mover = process.moving.lock();
+    let named = linux.ids.group(process.pid);
+    let from = process.group();
+    let node = if named.is_none() { from.members.lock().list.remove(process) } else { None };
+    let Some(node) = node else {
+        drop(one_mover);
+        return if named.is_some() { Move::Changed } else { Move::NoProcess };
+    };
+    let pushed = group.members.lock().list.push(node);
+    debug_assert!(pushed.is_ok());
+    // Who was waited for leaves its group, under `moving`, before it lets its id go: so that is held.
+    group.begin();
+    let old = core::mem::replace(&mut *process.group.lock(), group);
+    drop(one_mover);
+    drop(old);
+    from.end_if_empty();
+    Move::Done
 }
 
 /// Takes a process that was waited for out of its group, for good. (A zombie still counts: a shell puts the next command
@@ -211,13 +288,18 @@ pub fn sys_setpgid<M: Machine>(ctx: &mut Ctx<'_, M>, pid: i32, group: i32) -> Re
         return Err(Errno::EPERM);
     }
     let id = if group == 0 { target.pid } else { group as Pid };
-    let destination = match ctx.linux.ids.group(id) {
-        Some(existing) if existing.session.id == session.id => existing,
-        Some(_) => return Err(Errno::EPERM),
-        None if id == target.pid => Group::new(ctx.linux, id, session),
-        None => return Err(Errno::EPERM),
-    };
-    if move_to(&target, &destination) { Ok(0) } else { Err(Errno::EPERM) }
+    loop {
+        let moved = match ctx.linux.ids.group(id) {
+            Some(existing) if existing.session.id == session.id => move_to(&target, &existing),
+            None if id == target.pid => found(&target, session.clone()),
+            _ => return Err(Errno::EPERM),
+        };
+        match moved {
+            Move::Done => return Ok(0),
+            Move::Changed => {}
+            Move::NoProcess => return Err(Errno::ESRCH),
+        }
+    }
 }
 
 /// `getpgid`
@@ -245,13 +327,9 @@ fn process_or_self<M: Machine>(ctx: &Ctx<'_, M>, pid: i32) -> Result<Arc<Process
 /// `setsid`
 pub fn sys_setsid<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
     let me = ctx.process();
-    if ctx.linux.ids.group(me.pid).is_some() {
-        return Err(Errno::EPERM);
-    }
     let session = Arc::new(Session { id: me.pid, terminal: AtomicU64::new(0) });
-    let group = Group::new(ctx.linux, me.pid, session);
-    if !move_to(me, &group) {
-        return Err(Errno::EPERM);
+    match found(me, session) {
+        Move::Done => Ok(me.pid as usize),
+        Move::Changed | Move::NoProcess => Err(Errno::EPERM),
     }
-    Ok(me.pid as usize)
 }

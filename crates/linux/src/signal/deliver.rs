@@ -23,8 +23,7 @@ pub(crate) fn work<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, reg
             exit::exit_thread(linux);
         }
         if flags & work::TIMER != 0 {
-            thread.work.fetch_and(!work::TIMER, Ordering::AcqRel);
-            thread.process.timers.expired(linux, &thread.process);
+            thread.see_to_timers();
         } else if flags & work::STOP != 0 {
             stop::stop_here(thread);
         } else if flags & work::SIGNAL != 0 {
@@ -59,7 +58,8 @@ pub(crate) fn work<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, reg
 /// The next signal to deliver: the thread's own first (a fault must not be overtaken), then the process's.
 fn take<M: Machine>(thread: &Thread<M>) -> Option<SigInfo> {
     let wanted = SigSet(!thread.blocked().0);
-    thread.pending.take(wanted).or_else(|| thread.process.pending.take(wanted))
+    let stops = &thread.stop_taken;
+    thread.pending.take_to_deliver(wanted, stops).or_else(|| thread.process.pending.take_to_deliver(wanted, stops))
 }
 
 /// Delivers one signal. True where a handler will run.
@@ -77,7 +77,7 @@ fn deliver<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut 
         Disposition::Default(DefaultAction::Stop) => {
             // A group that nobody could continue is not stopped from the keyboard.
             if signal == Signal::STOP || !process.group().is_orphaned() {
-                stop::begin(linux, process, signal);
+                stop::begin(linux, thread, signal);
             }
             false
         }

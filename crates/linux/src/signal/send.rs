@@ -14,7 +14,7 @@ use crate::machine::Machine;
 use crate::thread::{Thread, work};
 use crate::{Linux, Process, rank};
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use quire_sync::SpinLock;
 use quire_task::Thread as Task;
 
@@ -48,11 +48,26 @@ impl PendingQueue {
     }
     /// Takes the first signal of `wanted`.
     pub fn take(&self, wanted: SigSet) -> Option<SigInfo> {
+        self.take_and(wanted, |_| {})
+    }
+    /// Takes the first signal of `wanted`, to deliver it. Raises `stop_taken` if it may stop the process, before the queue shows that
+    /// it has gone: so a SIGCONT finds it here or there.
+    pub(super) fn take_to_deliver(&self, wanted: SigSet, stop_taken: &AtomicBool) -> Option<SigInfo> {
+        self.take_and(wanted, |info| {
+            if SigSet::STOPPING.has(info.signal) {
+                stop_taken.store(true, Ordering::Relaxed);
+            }
+        })
+    }
+    fn take_and(&self, wanted: SigSet, taken: impl FnOnce(&SigInfo)) -> Option<SigInfo> {
         if self.set().and(wanted).is_empty() {
             return None;
         }
         let mut queue = self.queue.lock();
         let info = queue.take(wanted);
+        if let Some(info) = &info {
+            taken(info);
+        }
         self.bits.store(queue.set().0, Ordering::Release);
         info
     }
@@ -76,9 +91,15 @@ impl<M: Machine> Thread<M> {
     /// Blocks `set` (never what cannot be blocked) from now on, and notes whether something can be delivered now. The
     /// thread itself calls it.
     pub fn set_blocked(&self, set: SigSet) {
+        let before = self.blocked();
         self.blocked.store(set.without(SigSet::UNBLOCKABLE).0, Ordering::Release);
         fence(Ordering::SeqCst);
         self.look_for_signals();
+        // This thread may have been told of what it takes no more: another one is.
+        let left = self.process.pending.set().and(set.without(SigSet::UNBLOCKABLE)).without(before);
+        if !left.is_empty() {
+            self.linux.tell_all_of(&self.process, left);
+        }
     }
 
     /// Raises the thread's signal flag if something is pending that it does not block.
@@ -146,6 +167,15 @@ impl<M: Machine> Linux<M> {
         }
     }
 
+    /// Tells a thread of `process` of each signal of `left`, which are pending for all of them.
+    #[cold]
+    pub(crate) fn tell_all_of(&self, process: &Process<M>, mut left: SigSet) {
+        while let Some(signal) = left.first() {
+            self.tell_one(process, signal);
+            left = left.without(SigSet::of(&[signal]));
+        }
+    }
+
     /// What a signal does by being sent, blocked or not: SIGCONT continues and takes back stops, stops take back SIGCONT.
     /// Returns whether the signal is to become pending at all.
     fn prepare(&self, process: &Process<M>, signal: Signal, thread: Option<&Thread<M>>) -> bool {
@@ -154,6 +184,10 @@ impl<M: Machine> Linux<M> {
         }
         if signal == Signal::CONT {
             discard_everywhere(process, SigSet::STOPPING);
+            // What a thread has taken and not acted upon yet, too.
+            for thread in process.threads.lock().iter().filter_map(|task| task.payload().as_ref()) {
+                thread.stop_taken.store(false, Ordering::Relaxed);
+            }
             stop::go_on(process);
         } else if SigSet::STOPPING.has(signal) {
             discard_everywhere(process, SigSet::of(&[Signal::CONT]));

@@ -10,9 +10,14 @@ use crate::{Linux, Process};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
-/// Begins to stop a whole process: every thread stops on its way to user mode, the last one tells the parent.
-pub(crate) fn begin<M: Machine>(linux: &Linux<M>, process: &Process<M>, signal: Signal) {
+/// Begins to stop the whole process of `thread`, the caller, which took `signal`: every thread stops on its way to user mode, the
+/// last one tells the parent. Nothing happens where a SIGCONT came after that signal was taken: it has found nothing to take back.
+pub(crate) fn begin<M: Machine>(linux: &Linux<M>, thread: &Thread<M>, signal: Signal) {
+    let process = &thread.process;
     let threads = process.threads.lock();
+    if !thread.stop_taken.swap(false, Ordering::Relaxed) {
+        return;
+    }
     {
         let mut job = process.job.lock();
         if job.stopping.is_some() || process.is_exiting() {
@@ -32,10 +37,13 @@ pub(crate) fn begin<M: Machine>(linux: &Linux<M>, process: &Process<M>, signal: 
 pub(crate) fn stop_here<M: Machine>(thread: &Thread<M>) {
     let process = &thread.process;
     thread.work.fetch_and(!work::STOP, Ordering::AcqRel);
+    // Before anybody is told: a parent that ends at that looks whether there are any.
+    thread.linux.stopped.fetch_add(1, Ordering::Relaxed);
     let all_stopped = {
         let threads = process.threads.lock();
         let mut job = process.job.lock();
         if job.stopping.is_none() {
+            thread.linux.stopped.fetch_sub(1, Ordering::Relaxed);
             return;
         }
         job.stopped_threads += 1;
@@ -44,7 +52,6 @@ pub(crate) fn stop_here<M: Machine>(thread: &Thread<M>) {
     if let Some(signal) = all_stopped {
         tell_parent(process, Report::Stopped(signal));
     }
-    thread.linux.stopped.fetch_add(1, Ordering::Relaxed);
     let _ended =
         process.continued.wait_until(None, || thread.killed(), || process.job.lock().stopping.is_none().then_some(()));
     thread.linux.stopped.fetch_sub(1, Ordering::Relaxed);
@@ -81,6 +88,10 @@ fn tell_parent<M: Machine>(process: &Process<M>, report: Report) {
     {
         let mut family = parent.family.lock();
         if !family.children.has(process) {
+            return;
+        }
+        // It may have gone on, or stopped again, since: what came later was told under this lock, or will be.
+        if process.job.lock().stopping.is_some() != matches!(report, Report::Stopped(_)) {
             return;
         }
         family.reports.retain(|(pid, _)| *pid != process.pid);

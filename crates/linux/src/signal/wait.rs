@@ -83,6 +83,9 @@ fn wait<M: Machine>(ctx: &Ctx<'_, M>, wanted: SigSet, deadline: Option<u64>) -> 
         quire_sync::hooks::park(deadline);
     };
     thread.awaited.store(0, Ordering::Release);
+    fence(Ordering::SeqCst);
+    // Who saw that it was awaited has told nobody else.
+    let result = result.or_else(|why| take().ok_or(why));
     // What came for another reason while the flag was lowered.
     thread.look_for_signals();
     result

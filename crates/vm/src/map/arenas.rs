@@ -205,7 +205,10 @@ impl<M: Machine> Arenas<M> {
         }
         let has = |n: usize| stretch(n).end > from && stretch(n).start < range.end;
         let others = self.fan().into_iter().flat_map(|f| f.open().filter(|n| has(*n)).filter_map(|n| f.at(n)));
-        let all = core::iter::once(&self.home).chain(others).filter_map(|a| a.next(from, pin));
+        // The home arena last: where others join it meanwhile, what has left them is there.
+        let early = mutant(Mutant::HomeArenaFirst).then_some(&self.home);
+        let late = core::iter::once(&self.home).filter(|_| early.is_none());
+        let all = early.into_iter().chain(others).chain(late).filter_map(|a| a.next(from, pin));
         all.filter(|e| e.range().start < range.end).min_by_key(|e| e.range().start)
     }
 
