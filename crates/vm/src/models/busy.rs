@@ -59,8 +59,6 @@ fn discard_against_another_identity() {
 
 protocol! {
     a_page_that_has_become_anothers_is_let_be = discard_against_another_identity, Some(3);
-    #[cfg(loom)]
-    BusyAnyIdentity;
 }
 
 /// One looks for a page that has gone, and another makes a page of its frame.

@@ -203,7 +203,34 @@ fn hook_against_write_back() {
 
 protocol! {
     what_is_written_back_is_on_the_disk_whoever_asked_the_pager = hook_against_write_back, Some(2);
+    #[cfg(shuttle)]
     HookTagsLate: "it is not on the disk";
+}
+
+/// The pager of a file is asked about a page that goes meanwhile; its frame becomes another file's.
+fn hook_against_another_identity() {
+    let w = World::new();
+    let (file, _) = on_disk(&w);
+    let object = Some((file.clone(), 0));
+    let shown = MapRequest { object, shared: true, ..MapRequest::private(Placement::Fixed(page(0)), PAGE_SIZE) };
+    w.space.map(&shown).unwrap();
+    drop(shown);
+    w.show(1, 1, Prot::READ);
+    beside(
+        w,
+        |w| w.space.fault(page(0), Access::Write),
+        move |w| {
+            file.discard(0..1);
+            let _zero = load(&w.space, 1);
+            file
+        },
+        |w, _, _| assert_eq!(w.file.check(true).err(), None, "a dirty page has no tag"),
+    );
+}
+
+protocol! {
+    a_page_that_has_become_anothers_is_not_made_dirty_by_a_pagers_leave = hook_against_another_identity, Some(2);
+    BusyAnyIdentity: "a dirty page has no tag";
 }
 
 /// Two CPUs write to one page, and one of them asks for it to be on the disk.
