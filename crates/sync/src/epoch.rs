@@ -8,17 +8,30 @@
 //! ([`Retired`] is embedded): retiring allocates nothing and cannot fail.
 //!
 //! # How often
-//! An advance reads the line of every CPU's slot, which pins write, and writes the epoch, which pins read: it is paid for by what was
-//! retired since the last one. Each CPU collects until its part of a share of memory waits ([`Domain::holding`]), at most
-//! [`MOST`] structures; where a reader stands in the way it tries again after as many more. So a CPU shares a line through its epoch at
-//! most once in as many structures, and what waits is three times that share at most while no reader stalls.
+//! To learn that all have passed costs a line for each CPU that reads, and to tell them the new epoch another one. That is paid
+//! for by what is retired: a CPU makes a *step* when it has retired as much as [`Domain::every`] since the epoch advanced, and
+//! another one for each as much again. A step looks at [`STRIDE`] slots at most, and goes on where the last one ended, whoever
+//! made that ([`Domain::passed`]): what was seen idle, or in this epoch, since it began need not be seen again. So
+//! - where all CPUs retire, a few of them look at all slots once for what all have retired; the others find a new epoch;
+//! - where few retire among many that read, each step still costs no more than its slots;
+//! - a step that meets a reader in the way costs that reader's slot, and the next one looks there first.
+//!
+//! Lines moved for each retired structure are thus bounded, however many CPUs there are and whichever of them retire. A slot
+//! that is idle is not written, so that looking at it moves nothing.
+//!
+//! # What waits
+//! In each of three epochs a CPU has what it retired between two advances: its part of a share of memory where all retire
+//! ([`Domain::holding`]), and where it retires alone, as much for each step that an advance takes. Where a reader stalls (a
+//! virtual CPU that its host does not run) retirements go on. Then writers are pushed back: one whose CPU has retired
+//! [`SLACK`] times more than that waits until the epoch advances, before its change begins, where it may still sleep
+//! ([`Domain::push_back`]).
 //!
 //! Pins nest on a CPU and keep the thread there; nothing may sleep while pinned (Contract C5).
 
-use crate::atomic::{AtomicU64, Ordering, fence_full};
+use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence_full};
 use crate::hooks::{PreemptOff, preempt_off, thread_tag};
 use crate::mutant::{Mutant, mutant};
-use crate::per_cpu::PerCpu;
+use crate::per_cpu::{CachePadded, PerCpu};
 use crate::rank::Rank;
 use crate::record;
 use crate::spin::SpinLock;
@@ -58,6 +71,10 @@ pub struct Slot {
     /// Pins nest: only this CPU touches it, with preemption off. Where it can be checked that the CPU is one thread at a time,
     /// the thread's [`tag`](crate::hooks::thread_tag) stands above the depth.
     depth: AtomicU64,
+    /// What this CPU has retired since it first retired something in this epoch, in structures: only this CPU writes it.
+    count: AtomicU32,
+    /// What the count is when the next step is due: likewise.
+    due: AtomicU32,
     bags: SpinLock<Bags>,
 }
 
@@ -67,11 +84,23 @@ struct Bags {
     /// What was retired in epoch `stamp[i]`, newest list first in its bag; bag = epoch mod 3.
     head: [*mut Retired; 3],
     stamp: [u64; 3],
-    /// Structures that were retired since the last try to advance.
-    count: u32,
 }
 // SAFETY: the lists are reached only under the slot's lock, and hold values that their owners gave up.
 unsafe impl Send for Bags {}
+
+/// Lists that nobody can hold anything of.
+type Free = [*mut Retired; 3];
+
+impl Bags {
+    /// Takes out what was retired two epochs before `e`, or earlier.
+    fn take_free(&mut self, e: u64) -> Free {
+        let after = if mutant(Mutant::FreedTooSoon) { 1 } else { 2 };
+        core::array::from_fn(|i| {
+            let free = self.stamp[i] + after <= e;
+            if free { core::mem::replace(&mut self.head[i], ptr::null_mut()) } else { ptr::null_mut() }
+        })
+    }
+}
 
 impl Slot {
     /// An idle slot.
@@ -79,7 +108,9 @@ impl Slot {
         Slot {
             pinned: AtomicU64::new(0),
             depth: AtomicU64::new(0),
-            bags: SpinLock::new(Rank::EPOCH, Bags { head: [ptr::null_mut(); 3], stamp: [0; 3], count: 0 }),
+            count: AtomicU32::new(0),
+            due: AtomicU32::new(0),
+            bags: SpinLock::new(Rank::EPOCH, Bags { head: [ptr::null_mut(); 3], stamp: [0; 3] }),
         }
     }
 }
@@ -90,17 +121,24 @@ impl Default for Slot {
     }
 }
 
-/// The fewest retired structures that a CPU collects before it tries to advance the epoch: large enough that the scan over all CPUs'
-/// slots is amortised, small enough that little memory waits and that what comes back is still in the cache: a single CPU, which
-/// scans its own slot alone, waits for a quarter of what many do.
+/// The fewest retired structures for which a CPU makes a step: what moves for a step, and for the advance that several make
+/// together, is little for each; and what waits is little beside a CPU's free frames, a twentieth. Few CPUs, whose slots are soon
+/// looked at, wait for less, so that what comes back is still in the cache.
 #[cfg(not(any(loom, shuttle)))]
 const fn fewest(cpus: usize) -> u32 {
-    if cpus >= 4 { 64 } else { 16 * cpus as u32 }
+    if cpus >= 8 { 128 } else { 16 * cpus as u32 }
 }
 #[cfg(any(loom, shuttle))]
 const fn fewest(_cpus: usize) -> u32 {
     1
 }
+
+/// Slots that a step looks at. More, and a CPU that retires alone among many that read moves more lines for each structure; fewer,
+/// and more waits until it has looked at all.
+const STRIDE: usize = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
+
+/// How many times [`Domain::every`] a CPU retires beyond what an advance takes, before it waits for readers.
+const SLACK: u32 = 4;
 
 /// The most: several forks and exits retire fewer together, and a quarter of a MiB still fits into a CPU's second cache.
 const MOST: u32 = 1024;
@@ -110,11 +148,20 @@ const STRUCTURE: u64 = 256;
 
 /// A reclamation domain.
 pub struct Domain {
-    global: crate::per_cpu::CachePadded<AtomicU64>,
+    global: CachePadded<AtomicU64>,
+    /// (epoch << [`SLOT_BITS`]) | n: each of the first n slots has been idle or in that epoch since the epoch began, as somebody
+    /// saw who had fenced since then.
+    passed: CachePadded<AtomicU64>,
     slots: PerCpu<Slot>,
-    /// Structures that a CPU collects before it tries to advance the epoch. Fixed.
+    /// Structures that a CPU retires in one epoch for each step that it makes. Fixed.
     every: u32,
+    /// Structures that a CPU retires in one epoch before it is pushed back. Fixed.
+    most: u32,
 }
+
+/// Bits of [`Domain::passed`] that number slots.
+const SLOT_BITS: u32 = 16;
+const SLOTS: u64 = (1 << SLOT_BITS) - 1;
 
 /// While it lives, nothing that the holder can reach through shared pointers of the domain's structures is freed.
 pub struct Pinned<'a> {
@@ -138,18 +185,34 @@ fn assert_one_thread(ok: bool) {
 impl Domain {
     /// A domain over one [`Slot`] a CPU.
     pub fn new(slots: PerCpu<Slot>) -> Self {
-        let every = fewest(slots.len());
-        Domain { global: crate::per_cpu::CachePadded(AtomicU64::new(2)), slots, every }
+        debug_assert!((slots.len() as u64) < SLOTS);
+        let (global, passed) = (CachePadded(AtomicU64::new(2)), CachePadded(AtomicU64::new(0)));
+        Domain { global, passed, every: 0, most: 0, slots }.stepping(0)
     }
 
     /// As much as `bytes` may wait in each of two epochs, on all CPUs together; or the little that is always allowed. A single CPU
     /// has nobody to spare: it goes on freeing what is still in its cache.
-    pub fn holding(mut self, bytes: u64) -> Self {
+    pub fn holding(self, bytes: u64) -> Self {
         let cpus = self.slots.len();
-        if cpus > 1 && !cfg!(any(loom, shuttle)) {
-            let share = u32::try_from(bytes / STRUCTURE / cpus as u64).unwrap_or(u32::MAX);
-            self.every = share.clamp(fewest(cpus), MOST);
+        if cpus == 1 || cfg!(any(loom, shuttle)) {
+            return self;
         }
+        let share = u32::try_from(bytes / STRUCTURE / cpus as u64).unwrap_or(u32::MAX);
+        self.stepping(share)
+    }
+
+    fn stepping(mut self, share: u32) -> Self {
+        self.every = share.clamp(fewest(self.slots.len()), MOST);
+        // Alone, a CPU has to make as many steps as there are for all slots.
+        let steps = self.slots.len().div_ceil(STRIDE) as u32;
+        self.most = if cfg!(any(loom, shuttle)) { u32::MAX } else { self.every * (steps + SLACK) };
+        self
+    }
+
+    /// Pushes writers back after `most` structures already, which models need: constants of theirs are small.
+    #[cfg(all(test, any(loom, shuttle)))]
+    pub(crate) fn pushing_back_after(mut self, most: u32) -> Self {
+        self.most = most;
         self
     }
 
@@ -160,7 +223,7 @@ impl Domain {
         u32::try_from(share).unwrap_or(self.every).max(1)
     }
 
-    /// How many retired structures a CPU collects at most before it tries to advance the epoch, and gets back at once later.
+    /// How many retired structures a CPU collects before it makes a step, and gets back at once later where others retire too.
     pub fn every(&self) -> u32 {
         self.every
     }
@@ -203,19 +266,20 @@ impl Domain {
         if !mutant(Mutant::AdvanceNoFence) {
             fence_full();
         }
-        let due;
-        {
+        let steps = {
             let cpu = preempt_off();
-            let mut bags = self.slots.mine(&cpu).bags.lock();
+            let slot = self.slots.mine(&cpu);
+            let mut bags = slot.bags.lock();
             let e = self.global.load(Ordering::Acquire);
             let i = (e % 3) as usize;
-            // A bag whose stamp differs is at least three epochs old: everything in it is free.
-            let old = if bags.stamp[i] == e {
-                ptr::null_mut()
-            } else {
-                core::mem::replace(&mut bags.head[i], ptr::null_mut())
-            };
-            bags.stamp[i] = e;
+            let mut old = [ptr::null_mut(); 3];
+            let (mut count, mut due) = (slot.count.load(Ordering::Relaxed), slot.due.load(Ordering::Relaxed));
+            if bags.stamp[i] != e {
+                // The first in this epoch. What this bag had is at least three epochs old.
+                old = bags.take_free(e);
+                bags.stamp[i] = e;
+                (count, due) = (0, self.every);
+            }
             record::wrote(value);
             // SAFETY: the caller gave the value up.
             unsafe {
@@ -223,52 +287,102 @@ impl Domain {
                 (*value).next = bags.head[i];
             }
             bags.head[i] = value;
-            bags.count += self.weight(bytes);
-            due = bags.count >= self.every;
-            if due {
-                bags.count = 0;
+            count = count.saturating_add(self.weight(bytes));
+            let steps = count >= due;
+            if steps {
+                due = count.saturating_add(self.every);
             }
+            slot.count.store(count, Ordering::Relaxed);
+            slot.due.store(due, Ordering::Relaxed);
             drop(bags);
             // SAFETY: as argued above, nobody can hold these.
-            unsafe { free_list(old) };
+            unsafe { free_lists(old) };
+            steps
+        };
+        if steps {
+            self.step();
         }
-        if due {
-            self.collect();
+    }
+
+    /// Looks at some more slots, and where that was the last of them, advances the epoch and frees what this CPU retired two epochs
+    /// ago. Returns whether the epoch advanced.
+    #[inline(never)]
+    pub(crate) fn step(&self) -> bool {
+        let advanced = self.look(STRIDE);
+        if advanced {
+            self.collect_mine();
         }
+        advanced
     }
 
     /// Advances the epoch where no reader holds it back, and frees what this CPU retired two epochs ago. Returns whether the
     /// epoch advanced.
-    #[inline(never)]
     pub fn collect(&self) -> bool {
-        let advanced = self.try_advance();
-        let cpu = preempt_off();
-        self.collect_slot(self.slots.mine(&cpu));
+        let advanced = self.look(usize::MAX);
+        self.collect_mine();
         advanced
     }
 
     /// As [`collect`](Self::collect), and frees what other CPUs retired two epochs ago: where memory is short.
     pub fn collect_everywhere(&self) -> bool {
-        let advanced = self.try_advance();
+        let advanced = self.look(usize::MAX);
         self.slots.iter().for_each(|slot| self.collect_slot(slot));
         advanced
     }
 
+    fn collect_mine(&self) {
+        let cpu = preempt_off();
+        self.collect_slot(self.slots.mine(&cpu));
+    }
+
     fn collect_slot(&self, slot: &Slot) {
-        let mut free = [ptr::null_mut(); 3];
-        {
+        let free = {
             let mut bags = slot.bags.lock();
             let e = self.global.load(Ordering::Acquire);
-            for (i, list) in free.iter_mut().enumerate() {
-                if bags.stamp[i] + if mutant(Mutant::FreedTooSoon) { 1 } else { 2 } <= e {
-                    *list = core::mem::replace(&mut bags.head[i], ptr::null_mut());
-                }
+            bags.take_free(e)
+        };
+        // SAFETY: retired at least two epochs ago.
+        unsafe { free_lists(free) };
+    }
+
+    /// Before something that will retire, where it may still wait: waits until readers let the epoch advance, if this CPU has
+    /// retired very much since it last did. So what waits is bounded, whatever readers do. They do not sleep, so they let go.
+    ///
+    /// => the caller may sleep: it is not pinned and holds no spin lock.
+    #[inline]
+    pub fn push_back(&self) {
+        if cfg!(debug_assertions) {
+            crate::rank::assert_may_sleep();
+            let cpu = preempt_off();
+            debug_assert!(
+                self.slots.mine(&cpu).depth.load(Ordering::Relaxed) & DEPTH == 0,
+                "a reader would wait for itself"
+            );
+        }
+        // Where the thread moves, another CPU's count is as good.
+        if self.slots.of(crate::hooks::current_cpu()).count.load(Ordering::Relaxed) >= self.most {
+            self.wait_for_readers();
+        }
+    }
+
+    #[cold]
+    fn wait_for_readers(&self) {
+        if mutant(Mutant::NoPushBack) {
+            return;
+        }
+        let full = || {
+            let cpu = preempt_off();
+            let slot = self.slots.mine(&cpu);
+            let e = self.global.load(Ordering::Acquire);
+            let bags = slot.bags.lock();
+            bags.stamp[(e % 3) as usize] == e && slot.count.load(Ordering::Relaxed) >= self.most
+        };
+        while full() {
+            if !self.look(usize::MAX) {
+                crate::hooks::relax();
             }
         }
-        for list in free {
-            // SAFETY: retired at least two epochs ago.
-            unsafe { free_list(list) };
-        }
+        self.collect_mine();
     }
 
     /// Advances as often as it takes for everything retired so far to be freed, on all CPUs; spins while readers are pinned.
@@ -276,28 +390,54 @@ impl Domain {
     pub fn drain(&self) {
         let target = self.global.load(Ordering::Acquire) + 2;
         while self.global.load(Ordering::Acquire) < target {
-            if !self.try_advance() {
+            if !self.look(usize::MAX) {
                 crate::hooks::relax();
             }
         }
         self.slots.iter().for_each(|slot| self.collect_slot(slot));
     }
 
-    fn try_advance(&self) -> bool {
+    /// Looks at up to `most` slots from where the last look ended, whoever's it was, and advances the epoch where that leaves
+    /// none; whether this call did.
+    fn look(&self, most: usize) -> bool {
         let e = self.global.load(Ordering::Acquire);
+        let before = self.passed.load(Ordering::Acquire);
+        let from = match before >> SLOT_BITS {
+            // Advanced since it was read.
+            newer if newer > e => return false,
+            older if older < e && !mutant(Mutant::PassedInAnyEpoch) => 0,
+            _ => (before & SLOTS) as usize,
+        };
+        // After the epoch was read, and before the slots: a reader that is not seen here sees what was unlinked by now.
         if !mutant(Mutant::AdvanceNoFence) {
             fence_full();
         }
-        for slot in self.slots.iter() {
-            let p = slot.pinned.load(Ordering::Acquire);
-            if p & 1 == 1 && p >> 1 != e && !mutant(Mutant::AdvancePastReaders) {
-                return false;
-            }
+        let end = from.saturating_add(most).min(self.slots.len());
+        let stands = |n: &usize| {
+            let p = self.slots.of(*n).pinned.load(Ordering::Acquire);
+            p & 1 == 1 && p >> 1 != e && !mutant(Mutant::AdvancePastReaders)
+        };
+        let to = (from..end).find(stands).unwrap_or(end);
+        let after = e << SLOT_BITS | to as u64;
+        // Who fails looked at what somebody else has looked at: that one goes on.
+        if after != before && self.passed.compare_exchange(before, after, Ordering::AcqRel, Ordering::Acquire).is_err()
+        {
+            return false;
+        }
+        if to < self.slots.len() {
+            return false;
         }
         if !mutant(Mutant::AdvanceNoFence) {
             fence_full();
         }
         self.global.compare_exchange(e, e + 1, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+unsafe fn free_lists(lists: Free) {
+    for list in lists {
+        // SAFETY: the caller's.
+        unsafe { free_list(list) };
     }
 }
 
@@ -386,7 +526,7 @@ mod tests {
         set_cpu(0);
         let freed = Count::new(0);
         // The share of memory, the fewest, the most; what one CPU has.
-        for (cpus, bytes, every) in [(2, 200 * 512, 200), (2, 0, 32), (8, 0, 64), (2, 1 << 30, MOST), (1, 1 << 30, 16)]
+        for (cpus, bytes, every) in [(2, 200 * 512, 200), (2, 0, 32), (8, 0, 128), (2, 1 << 30, MOST), (1, 1 << 30, 16)]
         {
             let domain = domain(cpus).holding(bytes);
             let epoch = || domain.global.load(Ordering::Relaxed);
@@ -430,6 +570,82 @@ mod tests {
         // Whoever is short of memory frees what another CPU has retired.
         while domain.collect_everywhere() && freed.load(std::sync::atomic::Ordering::SeqCst) < 64 * 9 {}
         assert_eq!(freed.load(std::sync::atomic::Ordering::SeqCst), 64 * 9);
+    }
+
+    #[test]
+    fn a_cpu_looks_at_so_many_slots_for_so_much_that_it_retires_and_goes_on_where_others_ended() {
+        let cpus = 5 * STRIDE;
+        let (domain, freed) = (domain(cpus), Count::new(0));
+        let every = domain.every();
+        let epoch = || domain.global.load(Ordering::Relaxed);
+        let passed = || (domain.passed.load(Ordering::Relaxed) & SLOTS) as usize;
+        // One alone makes all steps.
+        set_cpu(0);
+        for step in 1..5 {
+            retire(&domain, &freed, STRUCTURE, every);
+            assert_eq!((epoch(), passed()), (2, step * STRIDE));
+        }
+        retire(&domain, &freed, STRUCTURE, every);
+        assert_eq!(epoch(), 3);
+        // Several make one each; who has not retired as much since the epoch advanced makes none, nor does who begins now.
+        for cpu in 0..5 {
+            set_cpu(cpu);
+            retire(&domain, &freed, STRUCTURE, every - 1);
+            assert_eq!(epoch(), 3);
+        }
+        for cpu in 0..5 {
+            set_cpu(cpu);
+            assert_eq!(epoch(), 3);
+            retire(&domain, &freed, STRUCTURE, 1);
+        }
+        assert_eq!(epoch(), 4);
+        set_cpu(5);
+        retire(&domain, &freed, STRUCTURE, every - 1);
+        assert_eq!((epoch(), passed()), (4, cpus));
+        // A reader in the way is looked at again, and nobody before it.
+        let reader = domain.pin();
+        set_cpu(0);
+        assert!(domain.collect() && !domain.collect());
+        assert_eq!((epoch(), passed()), (5, 5));
+        retire(&domain, &freed, STRUCTURE, every);
+        assert_eq!((epoch(), passed()), (5, 5));
+        set_cpu(5);
+        drop(reader);
+        set_cpu(0);
+        retire(&domain, &freed, STRUCTURE, every);
+        assert_eq!((epoch(), passed()), (5, 5 + STRIDE));
+        domain.drain();
+    }
+
+    #[test]
+    fn who_has_retired_very_much_is_pushed_back_until_readers_let_go() {
+        let (domain, freed) = (domain(2), Count::new(0));
+        let waits = || domain.slots.of(0).count.load(Ordering::Relaxed);
+        set_cpu(0);
+        // Nobody in the way: nobody waits.
+        domain.push_back();
+        retire(&domain, &freed, STRUCTURE, domain.most);
+        domain.push_back();
+        set_cpu(1);
+        let reader = domain.pin();
+        let go = std::sync::Barrier::new(2);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                set_cpu(0);
+                domain.collect();
+                retire(&domain, &freed, STRUCTURE, domain.most);
+                assert_eq!(waits(), domain.most);
+                go.wait();
+                let before = domain.global.load(Ordering::Relaxed);
+                domain.push_back();
+                assert!(domain.global.load(Ordering::Relaxed) > before);
+                retire(&domain, &freed, STRUCTURE, 1);
+                assert_eq!(waits(), 1);
+            });
+            go.wait();
+            drop(reader);
+        });
+        domain.drain();
     }
 
     #[test]

@@ -78,6 +78,7 @@ protocol! {
     nothing_is_freed_while_a_reader_that_reached_it_is_pinned = || reader_against_retire(false), Some(2);
     AdvancePastReaders: "freed under a reader";
     FreedTooSoon: "freed under a reader";
+    PassedInAnyEpoch: "freed under a reader";
     #[cfg(loom)]
     PinNoFence: "freed under a reader";
     #[cfg(loom)]
@@ -86,6 +87,93 @@ protocol! {
 protocol! {
     a_pin_inside_another_leaves_that_one_as_it_is = || reader_against_retire(true), Some(2);
     NestedPinEnds: "freed under a reader";
+}
+
+/// Two CPUs make the steps that it takes to advance, one going on where the other ended, while a third reads what the first retires.
+fn reader_against_steps() {
+    let domain = Arc::new(Domain::new(PerCpu::leaked(3, |_| Slot::new())));
+    let (freed, shared) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(1)));
+    let (d, s, f) = (domain.clone(), shared.clone(), freed.clone());
+    let reader = thread::spawn(move || {
+        set_cpu(2);
+        let pin = d.pin();
+        let unharmed = s.load(Ordering::Acquire) == 0 || !f.load(Ordering::SeqCst);
+        drop(pin);
+        unharmed
+    });
+    let d = domain.clone();
+    let other = thread::spawn(move || {
+        set_cpu(1);
+        d.step();
+        d.step();
+    });
+    set_cpu(0);
+    let node = Box::into_raw(Box::new(Node { header: Retired::new(), freed: freed.clone() }));
+    shared.store(0, Ordering::Release);
+    // SAFETY: unreachable for new readers since the store above; retired once.
+    unsafe { domain.retire(node.cast(), free) };
+    domain.step();
+    domain.step();
+    domain.step();
+    assert!(reader.join().unwrap(), "freed under a reader");
+    other.join().unwrap();
+    // Nobody is in the way: what was begun is finished by whoever comes.
+    let all = 2 * 2 + 1;
+    for _ in 0..all {
+        domain.step();
+    }
+    domain.collect();
+    assert!(freed.load(Ordering::SeqCst), "what no reader holds is freed");
+}
+
+protocol! {
+    cpus_that_step_in_turn_advance_past_no_reader = reader_against_steps, Some(2);
+    AdvancePastReaders: "freed under a reader";
+    PassedInAnyEpoch: "freed under a reader";
+    #[cfg(loom)]
+    PinNoFence: "freed under a reader";
+    #[cfg(loom)]
+    AdvanceNoFence: "freed under a reader";
+}
+
+#[repr(C)]
+struct Counted(Retired, Arc<AtomicUsize>);
+
+unsafe fn count(node: *mut Retired) {
+    // SAFETY: the header is the node's first field, and the domain gives each node up once.
+    let node = unsafe { Box::from_raw(node.cast::<Counted>()) };
+    node.1.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// A writer retires more and more while a reader is pinned, who goes in the end.
+fn stall_against_retire() {
+    const MOST: usize = 1;
+    const ROUNDS: usize = 5;
+    let domain = Domain::new(PerCpu::leaked(2, |_| Slot::new())).pushing_back_after(MOST as u32);
+    let domain = Arc::new(domain);
+    let d = domain.clone();
+    let reader = thread::spawn(move || {
+        set_cpu(1);
+        drop(d.pin());
+    });
+    set_cpu(0);
+    let waiting = Arc::new(AtomicUsize::new(0));
+    for _ in 0..ROUNDS {
+        domain.push_back();
+        waiting.fetch_add(1, Ordering::SeqCst);
+        let node = Box::into_raw(Box::new(Counted(Retired::new(), waiting.clone())));
+        // SAFETY: nobody else has it; retired once.
+        unsafe { domain.retire(node.cast(), count) };
+        assert!(waiting.load(Ordering::SeqCst) <= 3 * MOST, "more waits than may");
+    }
+    reader.join().unwrap();
+    domain.drain();
+    assert_eq!(waiting.load(Ordering::SeqCst), 0, "what no reader holds is freed");
+}
+
+protocol! {
+    a_writer_waits_for_readers_before_too_much_waits_for_them = stall_against_retire, Some(3);
+    NoPushBack: "more waits than may";
 }
 
 /// A writer drains the domain while a reader comes, goes, and comes again: it waits for pins that stand, for no new ones.

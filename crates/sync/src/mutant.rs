@@ -11,6 +11,10 @@ crate::mutants! {
         AdvanceNoFence,
         /// Epoch: what was retired is freed one epoch later, not two.
         FreedTooSoon,
+        /// Epoch: slots that were passed in an older epoch are not looked at again.
+        PassedInAnyEpoch,
+        /// Epoch: a writer that has retired very much does not wait for readers.
+        NoPushBack,
         /// Epoch: a reader that unpins inside another pin ends both.
         NestedPinEnds,
         /// Holds: who comes after the crowd was closed holds all the same.

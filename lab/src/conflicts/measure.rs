@@ -10,7 +10,7 @@ use quire_sync::record::{Conflict, Record, scope};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Rounds before the first that counts: what is kept in stock is in stock then, and the epoch has come round.
-const WARM: u32 = 48;
+const WARM: u32 = 96;
 /// Rounds that count.
 pub const ROUNDS: u32 = 64;
 
