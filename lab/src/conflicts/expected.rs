@@ -58,7 +58,7 @@ pub static EXPECTED: &[Expected] = &[
         &["epoch::Slot", "vm"],
         "epoch.rs",
         12,
-        "whoever has retired 64 structures or more looks at all CPUs' epochs and advances them; a change of a map retires a few",
+        "whoever has retired 64 structures since the epoch advanced looks at CPUs' slots, and advances it; a change of a map retires a few",
     ),
     rate(
         SPACES,
@@ -74,6 +74,13 @@ pub static EXPECTED: &[Expected] = &[
         "slab.rs",
         4,
         "the same; a fork takes some twenty backings, of which a batch is sixteen",
+    ),
+    rate(
+        &["exit"],
+        &["backing-parts"],
+        "parts.rs",
+        32,
+        "once in 256 that leave one, a look at all parts of a file's list of mappings",
     ),
     rate(&["pid-alloc", "thread-new"], &["id-directory"], "ids.rs", 64, "the table of numbers grows by 64"),
     rate(

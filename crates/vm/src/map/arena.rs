@@ -86,13 +86,15 @@ impl<M: Machine> Arena<M> {
         self.bounds
     }
 
-    /// The writer, where there is none now. `space`: whose arena it is.
+    /// The writer, where there is none now. `space`: whose arena it is. May sleep where readers hold the epoch back.
     pub(super) fn try_write<'a>(&'a self, space: &'a Space<M>) -> Option<Writer<'a, M>> {
+        space.vm().epoch().push_back();
         self.writer.try_lock().map(|kept| Writer::new(space, self, kept))
     }
 
     /// Sleeps until no other writer is left. `space`: whose arena it is.
     pub(super) fn write<'a>(&'a self, space: &'a Space<M>) -> Writer<'a, M> {
+        space.vm().epoch().push_back();
         Writer::new(space, self, self.writer.lock())
     }
 

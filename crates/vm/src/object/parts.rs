@@ -36,8 +36,9 @@ const SHRINK_BELOW: u32 = 64 * (MORE as u32 + 1);
 const SHRINK_BELOW: u32 = 6;
 /// Backings in the first part before it may fan out: a quarter more, so that it does not go back and forth.
 const FAN_OUT_AT: u32 = SHRINK_BELOW / 4 * 5 + SHRINK_BELOW % 4;
-/// How many backings leave a part between two looks at how many there are in all.
-const LOOK_EVERY: u32 = if SHRINK_BELOW > 16 { 16 } else { 1 };
+/// How many backings leave a part between two looks at how many there are in all, which reads a line of each part: so few looks that
+/// mapping and unmapping share next to nothing. Until the next one, a short list is scanned part by part, most of them empty.
+const LOOK_EVERY: u64 = if SHRINK_BELOW > 16 { 256 } else { 1 };
 /// Backings that a scan visits before it lets go of a part, so that others get in.
 #[cfg(not(any(loom, shuttle)))]
 const VISITS: u32 = 16;
@@ -303,7 +304,7 @@ impl<M: Machine> Parts<M> {
     #[inline]
     pub fn is_too_wide(&self, b: &Backing<M>) -> bool {
         self.is_open()
-            && self.part(b.part()).count.load(Ordering::Relaxed).is_multiple_of(LOOK_EVERY)
+            && self.part(b.part()).unlinked.load(Ordering::Relaxed).is_multiple_of(LOOK_EVERY)
             && self.iter().map(|p| p.count.load(Ordering::Relaxed)).sum::<u32>() <= SHRINK_BELOW
     }
 
