@@ -2,10 +2,10 @@
 //!
 //! A space starts with its *home* arena, which has all addresses. Where a mapping without an address meets another writer
 //! there again and again, or CPUs that run the space at the same time take turns as its writers, the CPU that is about to map
-//! gets an arena of its own: a stretch of [`SPAN`] bytes (a slot of the root
-//! table on x86-64, so that arenas share no table page but the root), with a tree, a lock and a sequence of its own. From then
-//! on what that CPU maps without an address goes there, and whoever unmaps or changes it takes that arena's lock. So memory
-//! follows the CPUs on which a process really contended (Contract C8).
+//! gets an arena of its own: a stretch of [`SPAN`] bytes (half a slot of the root table on x86-64; up to 128 CPUs have a slot each,
+//! so that their arenas share no table page but the root, and then two share one), with a tree, a lock and a sequence of its own.
+//! From then on what that CPU maps without an address goes there, and whoever unmaps or changes it takes that arena's lock. So
+//! memory follows the CPUs on which a process really contended (Contract C8).
 //!
 //! # Rules
 //! - An address belongs to the open arena whose stretch covers it, else to the home arena. Reading that takes two loads of
@@ -31,20 +31,20 @@ use crate::vm::Vm;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use quire_sync::epoch::Pinned;
-use quire_sync::{CpuId, current_cpu};
+use quire_sync::{CpuId, current_cpu, record};
 
 /// log2 of [`SPAN`].
 #[cfg(not(any(test, loom, shuttle)))]
-const SPAN_SHIFT: u32 = 39;
+const SPAN_SHIFT: u32 = 38;
 /// log2 of [`SPAN`]: what a table page of the test machine covers, and half of that under the checkers.
 #[cfg(any(test, loom, shuttle))]
 const SPAN_SHIFT: u32 = if cfg!(any(loom, shuttle)) { 13 } else { 18 };
-/// Bytes of an arena other than the home arena: what one entry of a four-level root table covers.
+/// Bytes of an arena other than the home arena: half of what one entry of a four-level root table covers.
 pub const SPAN: u64 = 1 << SPAN_SHIFT;
 
-/// Arenas that a space can have beside its home arena; CPUs share them where there are more of those.
+/// Arenas that a space can have beside its home arena: one for each CPU that a machine can have.
 #[cfg(not(any(test, loom, shuttle)))]
-const ARENAS: usize = 128;
+const ARENAS: usize = 256;
 /// As many as fit into what the test machine can map.
 #[cfg(any(test, loom, shuttle))]
 const ARENAS: usize = 2;
@@ -52,7 +52,7 @@ const ARENAS: usize = 2;
 /// The first stretch begins here: above what sanitizers reserve below 17 TiB, and all end below where programs that may lie
 /// anywhere are loaded (85 TiB).
 #[cfg(not(any(test, loom, shuttle)))]
-const FIRST: u64 = 40 << SPAN_SHIFT;
+const FIRST: u64 = 80 << SPAN_SHIFT;
 #[cfg(any(test, loom, shuttle))]
 const FIRST: u64 = crate::testing::BASE + if cfg!(any(loom, shuttle)) { 0 } else { 8 * SPAN };
 /// All stretches.
@@ -83,11 +83,20 @@ pub(super) struct Fan<M: Machine> {
 }
 
 impl<M: Machine> Fan<M> {
-    fn new() -> Fan<M> {
-        Fan {
-            open: core::array::from_fn(|_| AtomicU64::new(0)),
-            slots: core::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
+    /// One without arenas; made in its place, which is long for a kernel's stack.
+    fn make(vm: &Vm<M>) -> Result<NonNull<Fan<M>>, OutOfMemory> {
+        let fan = vm.map_memory().fans.cache().alloc(vm)?.cast::<Fan<M>>();
+        record::wrote(fan.as_ptr());
+        // SAFETY: fresh memory of its size and alignment, and all of it is written.
+        unsafe {
+            for n in 0..ARENAS.div_ceil(64) {
+                (&raw mut (*fan.as_ptr()).open[n]).write(AtomicU64::new(0));
+            }
+            for n in 0..ARENAS {
+                (&raw mut (*fan.as_ptr()).slots[n]).write(AtomicPtr::new(ptr::null_mut()));
+            }
         }
+        Ok(fan)
     }
 
     /// The arena of slot `n`, open or closed.
@@ -113,7 +122,14 @@ impl<M: Machine> Fan<M> {
 
     /// The stretches that are open. No arena is looked at: their lines are their writers'.
     fn open(&self) -> impl Iterator<Item = usize> {
-        (0..ARENAS).filter(|n| self.open[n / 64].load(Ordering::Acquire) & 1 << (n % 64) != 0)
+        self.open.iter().enumerate().flat_map(|(i, word)| {
+            let mut left = word.load(Ordering::Acquire);
+            core::iter::from_fn(move || {
+                let bit = (left != 0).then(|| left.trailing_zeros() as usize)?;
+                left &= left - 1;
+                Some(i * 64 + bit)
+            })
+        })
     }
 }
 
@@ -126,6 +142,14 @@ pub(super) struct Arenas<M: Machine> {
     fan: AtomicPtr<Fan<M>>,
     /// Waits for the home arena's writers, of those who would rather be elsewhere.
     crowd: AtomicU32,
+}
+
+/// The slot of `cpu`'s stretch: every second one first, so that few CPUs share no slot of a root table.
+fn slot_of(cpu: CpuId) -> usize {
+    match cpu % ARENAS {
+        n if n < ARENAS / 2 => 2 * n,
+        n => 2 * n + 1 - ARENAS,
+    }
 }
 
 /// The slot of the stretch that covers `va`.
@@ -216,14 +240,14 @@ impl<M: Machine> Arenas<M> {
     /// addresses end before, or where there is no memory for it.
     pub fn open(&self, space: &Space<M>, cpu: CpuId) {
         let vm = space.vm();
-        let n = cpu % ARENAS;
+        let n = slot_of(cpu);
         let home = self.home.write(space);
         let bounds = stretch(n);
         if bounds.end > M::Pmap::USER.end || home.next(bounds.start).is_some_and(|e| e.range().start < bounds.end) {
             return;
         }
         if self.fan().is_none() {
-            let Ok(fan) = vm.map_memory().fans.alloc(vm, Fan::new()) else { return };
+            let Ok(fan) = Fan::make(vm) else { return };
             self.fan.store(fan.as_ptr(), Ordering::Release);
         }
         let Some(fan) = self.fan() else { return };
@@ -317,7 +341,8 @@ impl<M: Machine> Space<M> {
     /// The writer under which a mapping without an address shall be made: the calling CPU's own arena's where it has one.
     pub(super) fn write_somewhere(&self) -> Writer<'_, M> {
         let arenas = &self.arenas;
-        let n = current_cpu() % ARENAS;
+        let cpu = current_cpu();
+        let n = slot_of(cpu);
         let own = || arenas.fan().and_then(|f| f.open_at(n));
         if let Some(arena) = own() {
             let writer = arena.write(self);
@@ -330,7 +355,7 @@ impl<M: Machine> Space<M> {
         let crowded = match arenas.home.try_write(self) {
             // A thread that goes from CPU to CPU takes turns with nobody.
             Some(mut writer) => {
-                if !writer.take_turns() || !self.pmap().is_running_elsewhere(current_cpu()) {
+                if !writer.take_turns() || !self.pmap().is_running_elsewhere(cpu) {
                     return writer;
                 }
                 true
@@ -338,7 +363,7 @@ impl<M: Machine> Space<M> {
             None => arenas.crowd.fetch_add(1, Ordering::Relaxed) + 1 >= CROWD,
         };
         if crowded {
-            arenas.open(self, n);
+            arenas.open(self, cpu);
             if let Some(arena) = own() {
                 let writer = arena.write(self);
                 if own().is_some() {

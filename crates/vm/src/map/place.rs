@@ -14,7 +14,7 @@ use crate::object::ObjectRef;
 use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
 
 /// An arena may have this part of a space's entries without a look at the others: twice as many as there can be arenas.
-const SHARES: u64 = 256;
+const SHARES: u64 = 512;
 
 /// Where a mapping shall go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
