@@ -48,6 +48,9 @@ struct Conflicts {
     /// Instead: lines that move for each operation, by how many CPUs there are
     #[arg(long)]
     scale: bool,
+    /// With --scale: which lines of source needed them
+    #[arg(short, long, requires = "scale")]
+    verbose: bool,
 }
 
 /// The build that this is.
@@ -96,8 +99,8 @@ fn main() -> ExitCode {
 
 #[cfg(recording)]
 fn conflicts(options: Conflicts) -> ExitCode {
-    let options =
-        quire_lab::conflicts::Options { operations: options.operations, html: options.html, scale: options.scale };
+    let Conflicts { operations, html, scale, verbose } = options;
+    let options = quire_lab::conflicts::Options { operations, html, scale, verbose };
     match quire_lab::conflicts::command(&options) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -128,7 +131,7 @@ fn watched(plain: bool) -> ExitCode {
 
 #[cfg(not(recording))]
 fn conflicts(options: Conflicts) -> ExitCode {
-    let _recording_only = (options.operations, options.html, options.scale);
+    let _recording_only = (options.operations, options.html, options.scale, options.verbose);
     eprintln!("quire-lab: {}", quire_lab::Failure::Build);
     ExitCode::from(2)
 }

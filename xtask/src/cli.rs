@@ -234,7 +234,7 @@ pub struct Bench {
                         conflicts --guest -v munmap    this operation, and each line with its sites"
 )]
 pub struct Conflicts {
-    /// Only pairs with one of these operations
+    /// Only pairs with one of these operations; with --scale, workloads whose name has one of these in it
     #[arg(value_name = "OPERATION")]
     pub operations: Vec<String>,
 
@@ -243,15 +243,15 @@ pub struct Conflicts {
     pub html: Option<std::path::PathBuf>,
 
     /// Instead: lines that move from CPU to CPU for each operation, by how many CPUs there are
-    #[arg(long, conflicts_with_all = ["operations", "html"])]
+    #[arg(long, group = "counted", conflicts_with = "html")]
     pub scale: bool,
 
     /// In a guest instead, by real system calls and faults
-    #[arg(long, conflicts_with = "scale")]
+    #[arg(long, group = "counted")]
     pub guest: bool,
 
-    /// In a guest: tell of each conflict which code wrote the line and which touched it
-    #[arg(short, long, requires = "guest")]
+    /// In a guest: tell of each conflict which code wrote the line and which touched it. With --scale: which code needed the lines
+    #[arg(short, long, requires = "counted")]
     pub verbose: bool,
 }
 

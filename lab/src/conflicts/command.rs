@@ -14,12 +14,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// What is asked for.
 #[derive(Default)]
 pub struct Options {
-    /// Operations of which each case has one; none: all.
+    /// Operations of which each case has one, or parts of workloads' names; none: all.
     pub operations: Vec<String>,
     /// Where a page goes.
     pub html: Option<PathBuf>,
     /// Instead of the matrix: lines that move, by how many CPUs there are.
     pub scale: bool,
+    /// With that: the lines of source that needed them.
+    pub verbose: bool,
 }
 
 /// Measures and judges `cases`, and says of each that it is done. Cases of one operation and state are done one after the other,
@@ -55,7 +57,7 @@ pub fn run(cases: &[Case], done: &(dyn Fn() + Sync)) -> Result<Vec<Judged>, Fail
 /// Prints the matrix; whether it is as the list says.
 pub fn command(options: &Options) -> Result<bool, Failure> {
     if options.scale {
-        return scale::command();
+        return scale::command(&options.operations, options.verbose);
     }
     if let Some(name) = options.operations.iter().find(|n| named(n).is_none()) {
         let names: Vec<&str> = ALL.iter().map(|o| o.name).collect();

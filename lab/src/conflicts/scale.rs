@@ -8,7 +8,7 @@ use crate::bench::transfers;
 use crate::{Failure, machine};
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use quire_hosted::{Cpu, Hosted};
-use quire_sync::record::{Coherence, scope, unrecorded};
+use quire_sync::record::{Access as Touch, Coherence, scope, unrecorded};
 use quire_vm::map::{Advice, MapRequest, Placement, Space, SpaceRef};
 use quire_vm::object::ObjectRef;
 use quire_vm::{Access, PAGE_SIZE, Prot, VirtRange, Vm};
@@ -18,8 +18,15 @@ use std::collections::BTreeMap;
 pub const CPUS: [usize; 5] = [2, 4, 16, 64, 256];
 /// Operations that are counted, of all CPUs together, at least.
 const OPERATIONS: usize = 1024;
+/// Rounds that count, at least: several epochs.
+const ROUNDS: usize = 64;
+/// The longest time, in rounds, from one thing that is done once in many operations to the next: a CPU's frames last for so many
+/// faults. The CPUs begin evenly spread over it, so that as many of them do it in any few rounds as on average.
+const PERIOD: usize = 256;
+/// Rounds that are not recorded: until what waits for readers has come back, and everybody has in stock what it needs.
+const SETTLE: usize = 128;
 /// Rounds that are recorded and do not count: until everybody has once had all that it uses, of a shared file every page.
-const WARM: usize = 16;
+const WARM: usize = 32;
 /// Pages that a table page covers.
 const REGION: u64 = 512;
 const BASE: u64 = 0x5000_0000_0000;
@@ -28,8 +35,8 @@ const BASE: u64 = 0x5000_0000_0000;
 pub struct Workload {
     /// What it is.
     pub name: &'static str,
-    /// How many lines more than with 2 CPUs it may move with 16, which a test holds it to: what is looked at once in many operations,
-    /// as each CPU is by an epoch that advances. None: a design that was replaced, or one that `lab bench` holds.
+    /// The most lines that it may move, with any number of CPUs, which a test holds it to. None: a design that was replaced, or one
+    /// that `lab bench` holds.
     pub held: Option<f64>,
     /// What moves, with so many CPUs.
     pub moves: fn(usize) -> Result<Moves, Failure>,
@@ -42,21 +49,23 @@ pub struct Moves {
     pub lines: f64,
     /// The same by whose they are, most first; none where the workload does not tell.
     pub by: Vec<(&'static str, f64)>,
+    /// The same by which line of source needed them.
+    pub sites: Vec<(String, f64)>,
 }
 
 impl From<f64> for Moves {
     fn from(lines: f64) -> Moves {
-        Moves { lines, by: Vec::new() }
+        Moves { lines, ..Moves::default() }
     }
 }
 
 /// All of them.
 pub const WORKLOADS: &[Workload] = &[
-    Workload { name: "zero-fill faults of threads of one process", held: Some(0.25), moves: zero_fill },
-    Workload { name: "forks and exits", held: Some(4.0), moves: fork_exit },
-    Workload { name: "execs of one shared program", held: Some(20.0), moves: exec },
-    Workload { name: "faults on one shared file", held: Some(0.25), moves: shared_file },
-    Workload { name: "mmap and munmap in one process", held: Some(2.0), moves: |n| map_unmap(n, true) },
+    Workload { name: "zero-fill faults of threads of one process", held: Some(0.1), moves: zero_fill },
+    Workload { name: "forks and exits", held: Some(0.3), moves: fork_exit },
+    Workload { name: "execs of one shared program", held: Some(5.5), moves: exec },
+    Workload { name: "faults on one shared file", held: Some(0.0), moves: shared_file },
+    Workload { name: "mmap and munmap in one process", held: Some(0.15), moves: |n| map_unmap(n, true) },
     Workload { name: "  the same, one lock for the map", held: None, moves: |n| map_unmap(n, false) },
     Workload { name: "a page into a queue", held: None, moves: |n| Ok(transfers::lines(n)?[1].into()) },
     Workload { name: "  the same, one lock for the queue", held: None, moves: |n| Ok(transfers::lines(n)?[0].into()) },
@@ -69,35 +78,44 @@ fn boot(cpus: usize) -> (&'static Vm<Hosted>, Vec<Cpu>) {
     (vm, (0..cpus).map(|id| Cpu::attach(vm, id)).collect())
 }
 
-/// The CPUs do `operation` in turn: as each, with how often that CPU has done it. Each begins at another point of whatever it does
-/// once in many operations.
+/// The CPUs do `operation` in turn: as each, with how often that CPU has done it.
 fn moves(cpus: &[Cpu], mut operation: impl FnMut(&Cpu, u64) -> Result<(), Failure>) -> Result<Moves, Failure> {
     let mut done = vec![0u64; cpus.len()];
-    for cpu in cpus {
-        for _ in 0..cpu.id() * 11 % 64 {
-            cpu.run(|| operation(cpu, done[cpu.id()]))?;
-            done[cpu.id()] += 1;
+    for round in 0..PERIOD + SETTLE {
+        for (n, cpu) in cpus.iter().enumerate().filter(|(n, _)| round >= n * PERIOD / cpus.len()) {
+            cpu.run(|| operation(cpu, done[n]))?;
+            done[n] += 1;
         }
     }
     let mut caches = Coherence::new();
-    let rounds = OPERATIONS.div_ceil(cpus.len()).max(4);
-    let (mut by, mut operations) = (BTreeMap::<&str, u64>::new(), 0u64);
+    let rounds = OPERATIONS.div_ceil(cpus.len()).max(ROUNDS);
+    let mut operations = 0u64;
+    let (mut by, mut sites) = (BTreeMap::<&str, u64>::new(), BTreeMap::<String, u64>::new());
     for round in 0..WARM + rounds {
         for cpu in cpus {
             let (result, record) = scope(|| cpu.run(|| operation(cpu, done[cpu.id()])));
             result?;
             done[cpu.id()] += 1;
-            let traffic = caches.run_by(&record, |a| a.place.map_or("", |p| p.label));
+            let place = |a: &Touch| (a.place.map_or("", |p| p.label), (a.site.file(), a.site.line()));
+            let traffic = caches.run_by(&record, place);
             if round >= WARM {
                 operations += 1;
-                traffic.into_iter().for_each(|(label, t)| *by.entry(label).or_default() += t.shared());
+                for ((label, (file, line)), t) in traffic.into_iter().filter(|(_, t)| t.shared() != 0) {
+                    *by.entry(label).or_default() += t.shared();
+                    *sites.entry(format!("{} {file}:{line}", short(label))).or_default() += t.shared();
+                }
             }
         }
     }
-    let each = |n: u64| n as f64 / operations as f64;
-    let mut by: Vec<_> = by.into_iter().filter(|(_, n)| *n != 0).map(|(label, n)| (label, each(n))).collect();
-    by.sort_by(|a, b| b.1.total_cmp(&a.1));
-    Ok(Moves { lines: by.iter().map(|(_, n)| n).sum(), by })
+    let (by, sites) = (most_first(by, operations), most_first(sites, operations));
+    Ok(Moves { lines: by.iter().fold(0.0, |sum, (_, n)| sum + n), by, sites })
+}
+
+/// Each for one operation.
+fn most_first<K>(counts: BTreeMap<K, u64>, operations: u64) -> Vec<(K, f64)> {
+    let mut counts: Vec<_> = counts.into_iter().map(|(k, n)| (k, n as f64 / operations as f64)).collect();
+    counts.sort_by(|a, b| b.1.total_cmp(&a.1));
+    counts
 }
 
 fn region(n: u64, regions: u64) -> u64 {
@@ -232,35 +250,41 @@ fn map_unmap(cpus: usize, arenas: bool) -> Result<Moves, Failure> {
     if arenas {
         cpus.iter().for_each(|c| c.run(|| space.open_arena(c.id())));
     }
-    let request = MapRequest::private(Placement::Any { hint: 0 }, 4 * PAGE_SIZE);
-    moves(&cpus, |_, _| {
-        let at = space.map(&request)?;
+    moves(&cpus, |cpu, _| {
+        // What has an address of its own outside of arenas is all under one lock.
+        let to = if arenas { Placement::Any { hint: 0 } } else { Placement::Fixed(region(cpu.id() as u64, 1)) };
+        let at = space.map(&MapRequest::private(to, 4 * PAGE_SIZE))?;
         space.unmap(VirtRange { start: at, end: at + 4 * PAGE_SIZE })?;
         Ok(())
     })
 }
 
-/// Prints one line a workload.
-pub fn command() -> Result<bool, Failure> {
+/// Prints one line a workload, of those whose name has one of `names` in it, or of all; and whose lines they are, by the lines of source
+/// too where that is asked for.
+pub fn command(names: &[String], verbose: bool) -> Result<bool, Failure> {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
     let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
     let head = CPUS.map(|n| right(format!("{n} CPUs")));
     table.set_header([Cell::new("lines moved an operation")].into_iter().chain(head));
     let mut rest = Vec::new();
-    for workload in WORKLOADS {
+    let asked = |w: &&Workload| names.is_empty() || names.iter().any(|n| w.name.contains(n.as_str()));
+    for workload in WORKLOADS.iter().filter(asked) {
         let mut row = vec![Cell::new(workload.name)];
         for cpus in CPUS {
             let moves = (workload.moves)(cpus)?;
             row.push(right(format!("{:.2}", moves.lines)));
-            if cpus == CPUS[CPUS.len() - 1] && !moves.by.is_empty() {
-                let most = moves.by.iter().take(4).map(|(label, n)| format!("{} {n:.2}", short(label)));
-                rest.push(format!("{}: {}", workload.name, most.collect::<Vec<_>>().join(", ")));
+            if moves.by.is_empty() || !verbose && cpus != CPUS[CPUS.len() - 1] {
+                continue;
             }
+            let most = moves.by.iter().take(4).map(|(label, n)| format!("{} {n:.2}", short(label)));
+            rest.push(format!("- {}, {cpus} CPUs: {}", workload.name.trim(), most.collect::<Vec<_>>().join(", ")));
+            let sites = moves.sites.iter().filter(|(_, n)| verbose && *n >= 0.005);
+            rest.extend(sites.map(|(site, n)| format!("    {n:.2} {site}")));
         }
         table.add_row(row);
     }
-    println!("{table}\n\nWhose lines they are, with {} CPUs:", CPUS[CPUS.len() - 1]);
-    rest.iter().for_each(|line| println!("- {line}"));
+    println!("{table}\n\nWhose lines they are:");
+    rest.iter().for_each(|line| println!("{line}"));
     Ok(true)
 }

@@ -25,6 +25,9 @@ pub fn command(places: &Places, options: &cli::Conflicts) -> Result<u8> {
     if options.scale {
         command.arg("--scale");
     }
+    if options.verbose {
+        command.arg("--verbose");
+    }
     let status = command.status().doing(|| "cannot run the lab".to_string())?;
     Ok(status.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(1))
 }
