@@ -673,6 +673,22 @@ impl<M: Hardware> LockedTable<'_, M> {
         self.vm.machine().mmu().cpu(quire_sync::current_cpu()).count(self.tables.id, &self.tables.residency, by);
     }
 
+    /// Adds the rights of `new` to the present leaf at `va`, which was `old`.
+    #[inline(never)]
+    fn strengthen(&self, va: u64, mut old: u64, new: Enter) {
+        assert_eq!(M::Format::frame(old), new.pfn, "a leaf is entered over another frame's");
+        let (slot, add) = (&self.t.view.slots[self.at(va)], M::Format::user_leaf(new));
+        loop {
+            // Rights only grow; accessed and dirty, which hardware sets meanwhile, stay.
+            let word = M::Format::strengthen(old, add);
+            match slot.compare_exchange_weak(old, word, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => old = now,
+            }
+        }
+        self.forget_absent(va);
+    }
+
     #[inline]
     fn word(&self, va: u64) -> u64 {
         self.t.view.slots[self.at(va)].load(Ordering::Relaxed)
@@ -692,28 +708,35 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
     /// Where a leaf is there already, other CPUs that still hold the weaker one will fault and find the stronger. What this CPU
     /// remembers of the old one, or of there being none, went by the page fault that led here (x86-64: SDM volume 3, 4.10.4.1)
     /// or goes now.
-    #[inline]
+    #[inline(always)]
     fn enter(&mut self, va: u64, new: Enter) {
         let i = self.at(va);
-        let slot = &self.t.view.slots[i];
-        let mut old = slot.load(Ordering::Relaxed);
-        let add = M::Format::user_leaf(new);
-        if !M::Format::present(old) {
-            self.t.view.put(i, add);
-            self.count(1);
-            self.forget_absent(va);
-            return;
+        let old = self.t.view.slots[i].load(Ordering::Relaxed);
+        if M::Format::present(old) {
+            return self.strengthen(va, old, new);
         }
-        assert_eq!(M::Format::frame(old), new.pfn, "a leaf is entered over another frame's");
-        loop {
-            // Rights only grow; accessed and dirty, which hardware sets meanwhile, stay.
-            let word = M::Format::strengthen(old, add);
-            match slot.compare_exchange_weak(old, word, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => break,
-                Err(now) => old = now,
+        self.t.view.put(i, M::Format::user_leaf(new));
+        self.count(1);
+        self.forget_absent(va);
+    }
+
+    #[inline]
+    fn enter_absent(&mut self, from: u64, mut which: u64, mut leaf: impl FnMut(usize) -> Enter) {
+        let first = self.at(from);
+        let mut entered = 0;
+        while which != 0 {
+            let n = which.trailing_zeros() as usize;
+            which &= which - 1;
+            if self.t.view.slots[first + n].load(Ordering::Relaxed) == 0 {
+                self.t.view.put_uncounted(first + n, M::Format::user_leaf(leaf(n)));
+                self.forget_absent(from + n as u64 * PAGE_SIZE);
+                entered += 1;
             }
         }
-        self.forget_absent(va);
+        if entered != 0 {
+            self.t.view.state.change_live(entered);
+            self.count(entered.into());
+        }
     }
 
     #[inline]

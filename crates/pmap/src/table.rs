@@ -132,13 +132,19 @@ impl<'a> View<'a> {
     /// Puts `word` into the empty entry `i`, by a read-modify-write (Contract C2). => caller holds the lock.
     #[inline]
     pub(crate) fn put(&self, i: usize, word: u64) {
+        self.state.change_live(1);
+        self.put_uncounted(i, word);
+    }
+
+    /// As [`put`](Self::put), where the caller counts it.
+    #[inline]
+    pub(crate) fn put_uncounted(&self, i: usize, word: u64) {
         let bit = 1u64 << (i / GROUP);
         let occupied = self.occupied.load(Ordering::Relaxed);
         if occupied & bit == 0 {
             // Before the entry: who sees the entry in a scan must not have skipped its group.
             self.occupied.store(occupied | bit, Ordering::Release);
         }
-        self.state.change_live(1);
         let old = self.slots[i].swap(word, Ordering::AcqRel);
         debug_assert_eq!(old, 0, "an entry is overwritten");
     }

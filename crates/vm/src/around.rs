@@ -38,6 +38,7 @@ impl<M: Machine> At<'_, M> {
 
     /// Maps resident neighbours, of the object `file` or of private memory, for loads only where a store would have to do more
     /// first. => the table page that covers the address is locked, and the entry was checked under its lock.
+    #[inline(never)] // what it keeps on its stack other faults need not make room for
     pub fn map_around(&self, table: &mut impl Table<M>, file: &Object<M>, pin: &Pinned<'_>) {
         let start = self.va & !(AROUND * PAGE_SIZE - 1);
         let window = VirtRange { start, end: start + AROUND * PAGE_SIZE };
@@ -45,10 +46,11 @@ impl<M: Machine> At<'_, M> {
             return;
         };
         let Some(window) = self.reachable(window) else { return };
-        let place = |va: u64| ((va - window.start) >> PAGE_SHIFT) as usize;
-        // Pages that nobody has decided yet, and what was decided.
-        let mut open = ((1u32 << (window.len() >> PAGE_SHIFT)) - 1) & !(1 << place(self.va));
-        let mut found = [None::<(Pfn, bool)>; AROUND as usize];
+        let place = |va: u64| (va - window.start) >> PAGE_SHIFT;
+        // Pages that nobody has decided yet, a bit each; and what was decided.
+        let mut open = ((1u64 << (window.len() >> PAGE_SHIFT)) - 1) & !(1 << place(self.va));
+        let (mut there, mut writable) = (0u64, 0u64);
+        let mut frames = [Pfn(0); AROUND as usize];
         let mut layer = Some(self.entry.front());
         let mut front = true;
         while let Some(b) = layer
@@ -59,19 +61,26 @@ impl<M: Machine> At<'_, M> {
                 if !private && !core::ptr::eq(object, file) {
                     break;
                 }
-                let first = b.key(shown.start);
-                object.index().each(first..first + (shown.len() >> PAGE_SHIFT), pin, |key, slot| {
-                    let at = place(b.va(key));
-                    if open & 1 << at == 0 || matches!(slot, Slot::Cover(_)) {
+                let in_place = self.entry.shared() || (front && private);
+                let (first, skipped) = (b.key(shown.start), place(shown.start));
+                let wanted = (open >> skipped) & ((1 << (shown.len() >> PAGE_SHIFT)) - 1);
+                object.index().each_of(first, wanted, pin, |n, slot| {
+                    let bit = 1 << (u64::from(n) + skipped);
+                    if matches!(slot, Slot::Cover(_)) {
                         return;
                     }
-                    open &= !(1 << at);
+                    open &= !bit;
                     let Slot::Page(pfn) = slot else { return };
                     let page = self.vm.page(pfn);
                     let state = page.state();
-                    if !state.busy() && state.valid() && page.object() == object.address() && page.index() == key {
-                        let in_place = self.entry.shared() || (front && private);
-                        found[at] = Some((pfn, in_place && state.dirty()));
+                    if !state.busy()
+                        && state.valid()
+                        && page.object() == object.address()
+                        && page.index() == first + u64::from(n)
+                    {
+                        there |= bit;
+                        writable |= if in_place && state.dirty() { bit } else { 0 };
+                        frames[bit.trailing_zeros() as usize] = pfn;
                     }
                 });
             }
@@ -79,18 +88,13 @@ impl<M: Machine> At<'_, M> {
             layer = b.behind();
         }
         // Contract C3.
-        if self.check_entry().is_err() {
+        if there == 0 || self.check_entry().is_err() {
             return;
         }
-        for (at, page) in found.iter().enumerate() {
-            let va = window.start + at as u64 * PAGE_SIZE;
-            if let Some((pfn, writable)) = *page
-                && table.get(va).is_none()
-            {
-                let mut prot = self.entry.prot();
-                prot.set(Prot::WRITE, prot.contains(Prot::WRITE) && writable);
-                table.enter(va, Enter::new(pfn, prot));
-            }
-        }
+        let prot = self.entry.prot();
+        table.enter_absent(window.start, there, |n| {
+            let prot = if writable & 1 << n != 0 { prot } else { prot - Prot::WRITE };
+            Enter::new(frames[n], prot)
+        });
     }
 }

@@ -60,7 +60,6 @@ impl<'e, M: Machine> At<'e, M> {
         if !mutant(Mutant::LookBeforeFill) {
             shadow::hid(&source, pin);
         }
-        drop(owed);
         Ok(FaultKind::Copy)
     }
 

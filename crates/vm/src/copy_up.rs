@@ -295,11 +295,10 @@ fn copy<'e, M: Machine>(
 fn filled<M: Machine>(layer: &Backing<M>, stretch: VirtRange, pin: &Pinned<'_>) -> u64 {
     let (Some(object), Some(keys)) = (layer.object(), window(layer, stretch)) else { return 0 };
     let skipped = (layer.va(keys.start) - stretch.start) / PAGE_SIZE;
-    let first = keys.start;
     let mut all = 0;
-    object.index().each(keys, pin, |key, slot| {
+    object.index().each_of(keys.start, u64::MAX >> (STRETCH - (keys.end - keys.start)), pin, |n, slot| {
         if !matches!(slot, Slot::Cover(_)) {
-            all |= 1 << (key - first + skipped);
+            all |= 1 << (u64::from(n) + skipped);
         }
     });
     all

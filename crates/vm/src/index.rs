@@ -314,6 +314,7 @@ impl<N: Nodes> Index<N> {
         self.first(0, KEYS, pin).is_none()
     }
 
+    #[inline(always)]
     fn place<'a>(&self, key: u64, _pin: &'a Pinned<'_>) -> Place<'a, N> {
         let mut word = self.root.load(Ordering::Acquire);
         if word & NODE == 0 {
@@ -374,7 +375,18 @@ impl<N: Nodes> Index<N> {
     }
 
     /// Finds the place of `key`, growing the tree as needed. Never `Absent` but where something changed meanwhile.
+    #[inline(always)]
     fn leaf<'a>(&self, key: u64, nodes: N, pin: &'a Pinned<'_>) -> Result<Place<'a, N>, FillError> {
+        match self.place(key, pin) {
+            Place::Absent | Place::Root(SEALED) => self.leaf_growing(key, nodes, pin),
+            place => Ok(place),
+        }
+    }
+
+    /// As [`leaf`](Self::leaf), where there was none.
+    #[cold]
+    #[inline(never)]
+    fn leaf_growing<'a>(&self, key: u64, nodes: N, pin: &'a Pinned<'_>) -> Result<Place<'a, N>, FillError> {
         let _pinned = pin;
         let mut word = self.root.load(Ordering::Acquire);
         if word == SEALED {

@@ -1,6 +1,8 @@
 //! Visiting what an index holds in a range: O(present), suspended to a key and resumed by key.
 
-use super::{BITS, EMPTY, Index, KEYS, NODE, Node, Nodes, Place, SEALED, SLOTS, Slot, covers, decode, height, node};
+use super::{
+    BITS, EMPTY, Index, KEYS, MASK, NODE, Node, Nodes, Place, SEALED, SLOTS, Slot, covers, decode, height, node,
+};
 use core::ops::Range;
 use quire_sync::atomic::Ordering;
 use quire_sync::epoch::Pinned;
@@ -148,33 +150,37 @@ impl<N: Nodes> Index<N> {
         Cursor::over(from..end).resume(self, pin).next()
     }
 
-    /// Calls `each` with every occupied slot of `keys`, in order: for a few keys, where an iterator's state is most of the cost.
+    /// Calls `each` with n and the slot of key `first + n`, where it is occupied, for the bits n of `which`, in order: for a few
+    /// keys, where an iterator's state is most of the cost. Of inner nodes only slots are read.
     #[inline]
-    pub fn each(&self, keys: Range<u64>, pin: &Pinned<'_>, mut each: impl FnMut(u64, Slot)) {
-        let (mut at, end) = (keys.start, keys.end.min(KEYS));
-        while at < end {
-            match self.next_leaf(at, end, pin) {
-                Some((base, Place::Leaf(leaf))) => {
-                    let mut bits = leaf.present.load(Ordering::Acquire) & (u64::MAX << at.saturating_sub(base));
-                    if base + (SLOTS as u64) > end {
-                        bits &= !(u64::MAX << end.saturating_sub(base));
-                    }
-                    while bits != 0 {
-                        let i = bits.trailing_zeros();
-                        bits &= bits - 1;
-                        let slot = decode(leaf.slots[i as usize].load(Ordering::Acquire));
-                        if slot != Slot::Empty {
-                            each(base + u64::from(i), slot);
-                        }
-                    }
-                    at = base + SLOTS as u64;
+    pub fn each_of(&self, first: u64, mut which: u64, pin: &Pinned<'_>, mut each: impl FnMut(u32, Slot)) {
+        while which != 0 {
+            let n = which.trailing_zeros();
+            let key = first + u64::from(n);
+            let place = self.place(key, pin);
+            if let Place::Root(word) = place {
+                which &= which - 1;
+                let slot = decode(word);
+                if slot != Slot::Empty {
+                    each(n, slot);
                 }
-                Some((_, Place::Root(word))) => {
-                    each(0, decode(word));
-                    at = 1;
-                }
-                _ => return,
+                continue;
             }
+            let i = (key & MASK) as u32;
+            // What the leaf that has `key` has none of: the bits of the keys behind it.
+            let behind = n + (SLOTS as u32 - i);
+            if let Place::Leaf(leaf) = place {
+                let mut bits = leaf.present.load(Ordering::Acquire) & (which >> n << i);
+                while bits != 0 {
+                    let j = bits.trailing_zeros();
+                    bits &= bits - 1;
+                    let slot = decode(leaf.slots[j as usize].load(Ordering::Acquire));
+                    if slot != Slot::Empty {
+                        each(n + j - i, slot);
+                    }
+                }
+            }
+            which &= u64::MAX.checked_shl(behind).unwrap_or(0);
         }
     }
 

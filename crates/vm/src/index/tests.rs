@@ -46,6 +46,7 @@ mod plain {
         Clear(u64),
         Replace(u64, u32),
         Range(u64, u64),
+        Few(u64, u64),
         Prune(u64, u64),
     }
 
@@ -64,6 +65,7 @@ mod plain {
             3 => key().prop_map(Op::Clear),
             1 => (key(), 1u32..1000).prop_map(|(k, v)| Op::Replace(k, v)),
             2 => (key(), key()).prop_map(|(a, b)| Op::Range(a.min(b), a.max(b) + 1)),
+            2 => (key(), any::<u64>()).prop_map(|(first, which)| Op::Few(first, which)),
             1 => (key(), key()).prop_map(|(a, b)| Op::Prune(a.min(b), a.max(b) + 1)),
         ]
     }
@@ -104,6 +106,12 @@ mod plain {
                         prop_assert_eq!(index.count(a..b, &pin), want.len() as u64);
                         prop_assert_eq!(got, want);
                         prop_assert!(cursor.is_done());
+                    }
+                    Op::Few(first, which) => {
+                        let mut got = Vec::new();
+                        index.each_of(first, which, &pin, |n, slot| got.push((first + u64::from(n), slot)));
+                        let few = model.range(first..first + 64).filter(|(k, _)| which >> (**k - first) & 1 != 0);
+                        prop_assert_eq!(got, few.map(|(k, v)| (*k, *v)).collect::<Vec<_>>());
                     }
                     Op::Prune(a, b) => index.prune(a..b, &pin),
                 }

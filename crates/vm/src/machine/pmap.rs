@@ -157,6 +157,19 @@ pub trait Table<M: Machine> {
     /// Contract C2 asks for under this lock.
     fn enter(&mut self, va: u64, new: Enter);
 
+    /// [`enter`](Self::enter)s a leaf at page n from `from` on for each bit n of `which`, where none is present: what `leaf`
+    /// says of n. All lie in this table page.
+    fn enter_absent(&mut self, from: u64, mut which: u64, mut leaf: impl FnMut(usize) -> Enter) {
+        while which != 0 {
+            let n = which.trailing_zeros();
+            which &= which - 1;
+            let va = from + u64::from(n) * PAGE_SIZE;
+            if self.get(va).is_none() {
+                self.enter(va, leaf(n as usize));
+            }
+        }
+    }
+
     /// Takes the leaf at `va` away, if present, noting it in `owed` and counting it unflushed.
     fn remove(&mut self, va: u64, owed: &mut Obligation<'_, M>) -> Option<Removed>;
 

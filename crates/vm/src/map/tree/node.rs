@@ -53,7 +53,7 @@ pub(super) struct Node<A: NodeAlloc, const F: usize> {
     pub level: u8,
     /// Slots in use. Fixed once reachable.
     len: Cell<u8>,
-    /// Initialised below `len`, as all arrays here.
+    /// Initialised below `len`, as all arrays here; the starts behind it lie beyond every address ([`BEYOND`]).
     keys: [Key; F],
     /// Inner: the writer's. Leaf: fixed once reachable.
     ends: [MaybeUninit<Cell<u64>>; F],
@@ -63,6 +63,9 @@ pub(super) struct Node<A: NodeAlloc, const F: usize> {
     /// The next node of a list that the writer has it on: nodes being built, nodes to be retired. Readers never look.
     pub link: Cell<*mut Node<A, F>>,
 }
+
+/// The start of a slot that is not in use: a search compares with all of them alike. No range starts there, since none is empty.
+const BEYOND: u64 = u64::MAX;
 
 /// A start, and what it leads to.
 #[repr(C)]
@@ -111,8 +114,12 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
         let (size, bytes) = Self::size(level);
         let node = alloc.alloc(size, bytes)?.cast::<Node<A, F>>().as_ptr();
         record::wrote(node);
-        // SAFETY: fresh memory, large enough. The arrays may be uninitialised; `push` writes what `len` makes readable.
+        // SAFETY: fresh memory, large enough. The arrays may be uninitialised but for what a search compares with; `push` writes
+        // what `len` makes readable.
         unsafe {
+            for key in &mut (*node).keys {
+                key.start.write(AtomicU64::new(BEYOND));
+            }
             (&raw mut (*node).retired).write(Retired::new());
             (&raw mut (*node).alloc).write(alloc);
             (&raw mut (*node).link).write(Cell::new(ptr::null_mut()));
@@ -181,20 +188,20 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
     pub fn start(&self, i: usize) -> u64 {
         debug_assert!(i < self.len());
         // SAFETY: slots below `len` are initialised, and callers ask for no others.
-        unsafe { self.keys[i].start.assume_init_ref() }.load(Ordering::Relaxed)
+        unsafe { self.keys.get_unchecked(i).start.assume_init_ref() }.load(Ordering::Relaxed)
     }
     #[inline(always)]
     pub fn end(&self, i: usize) -> u64 {
         debug_assert!(i < self.len());
         record::read(&self.ends[i]);
         // SAFETY: as in `start`.
-        unsafe { self.ends[i].assume_init_ref() }.get()
+        unsafe { self.ends.get_unchecked(i).assume_init_ref() }.get()
     }
     #[inline(always)]
     pub fn slot(&self, i: usize) -> *mut () {
         debug_assert!(i < self.len());
         // SAFETY: as in `start`.
-        unsafe { self.keys[i].slot.assume_init_ref() }.load(Ordering::Acquire)
+        unsafe { self.keys.get_unchecked(i).slot.assume_init_ref() }.load(Ordering::Acquire)
     }
     #[inline(always)]
     pub fn child(&self, i: usize) -> *mut Node<A, F> {
@@ -213,16 +220,28 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
         self.count_starting_at_or_before(at).saturating_sub(1)
     }
 
-    /// Number of slots that start at or before `at`: a binary search without unpredictable branches.
+    /// Number of slots that start at or before `at`: a binary search that takes the same steps whatever is there, so that no step
+    /// waits for a branch or for the length.
     #[inline(always)]
     pub fn count_starting_at_or_before(&self, at: u64) -> usize {
-        let (mut base, mut len) = (0usize, self.len());
-        while len > 1 {
-            let half = len / 2;
-            base += if self.start(base + half - 1) <= at { half } else { 0 };
-            len -= half;
+        let top = const { 1 << F.ilog2() };
+        let at = at.min(BEYOND - 1);
+        // Of what is left there is always one less than a power of two.
+        let mut base = if self.start_or_beyond(top - 1) <= at { F + 1 - top } else { 0 };
+        let mut half = top / 2;
+        while half > 0 {
+            base += if self.start_or_beyond(base + half - 1) <= at { half } else { 0 };
+            half /= 2;
         }
-        base + (len == 1 && self.start(base) <= at) as usize
+        base
+    }
+
+    /// The start of slot `i` below `F`, [`BEYOND`] where it is not in use.
+    #[inline(always)]
+    fn start_or_beyond(&self, i: usize) -> u64 {
+        debug_assert!(i < F);
+        // SAFETY: every node is made with all its starts written, and callers ask for no `i` beyond the array.
+        unsafe { self.keys.get_unchecked(i).start.assume_init_ref() }.load(Ordering::Relaxed)
     }
 
     /// The leaf for `at`, and the first address that belongs to a leaf further right.
