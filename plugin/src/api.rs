@@ -6,6 +6,10 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 /// The version that this is written for.
 pub const VERSION: c_int = 1;
 
+/// Loads.
+pub const MEM_R: c_int = 1;
+/// Stores.
+pub const MEM_W: c_int = 2;
 /// Loads and stores.
 pub const MEM_RW: c_int = 3;
 /// A callback that looks at no registers.
@@ -38,11 +42,20 @@ pub struct Place(c_void);
 pub type OnBlock = extern "C" fn(id: u64, block: *mut Block);
 /// Called when an instruction is executed.
 pub type OnExecution = extern "C" fn(cpu: c_uint, data: *mut c_void);
+/// Called at the end.
+pub type OnEnd = extern "C" fn(id: u64, data: *mut c_void);
 /// Called for an access.
 pub type OnAccess = extern "C" fn(cpu: c_uint, info: u32, at: u64, data: *mut c_void);
 
 unsafe extern "C" {
     pub fn qemu_plugin_register_vcpu_tb_trans_cb(id: u64, on: OnBlock);
+    pub fn qemu_plugin_register_vcpu_tb_exec_cb(
+        block: *mut Block,
+        on: OnExecution,
+        registers: c_int,
+        data: *mut c_void,
+    );
+    pub fn qemu_plugin_register_atexit_cb(id: u64, on: OnEnd, data: *mut c_void);
     pub fn qemu_plugin_tb_n_insns(block: *const Block) -> usize;
     pub fn qemu_plugin_tb_get_insn(block: *const Block, at: usize) -> *mut Instruction;
     pub fn qemu_plugin_insn_data(instruction: *const Instruction) -> *const u8;

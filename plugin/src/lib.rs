@@ -1,5 +1,5 @@
 //! A plugin for QEMU's translator: which lines of kernel memory one virtual CPU writes and another touches, between marks
-//! that a program in the guest makes.
+//! that a program in the guest makes; or where the kernel's instructions go ([`calls`]).
 //!
 //! The program executes long no-operations whose displacement is a word of ours ([`mark`]): free elsewhere, and recognised here
 //! when the code is translated. Between *on* and *off* every load and store that a kernel instruction makes is put down in the
@@ -11,7 +11,11 @@
 
 #[cfg(not(test))]
 mod api;
+pub mod calls;
+pub mod instruction;
 pub mod mark;
 #[cfg(not(test))]
 mod plugin;
+#[cfg(not(test))]
+mod profile;
 pub mod table;

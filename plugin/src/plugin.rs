@@ -17,6 +17,7 @@ use std::{
 use crate::{
     api,
     mark::Mark,
+    profile,
     table::{Access, Table, conflicts},
 };
 
@@ -26,16 +27,16 @@ use crate::{
 pub static qemu_plugin_version: c_int = api::VERSION;
 
 /// Code from here on is the kernel's.
-const KERNEL: u64 = 1 << 63;
+pub(crate) const KERNEL: u64 = 1 << 63;
 /// As many as a machine of QEMU's can have here.
-const CPUS: usize = 64;
+pub(crate) const CPUS: usize = 64;
 
 static COUNTS: AtomicBool = AtomicBool::new(false);
 static ACCESSES: AtomicU64 = AtomicU64::new(0);
 static TABLES: [Mutex<Option<Table>>; CPUS] = [const { Mutex::new(None) }; CPUS];
-static OUT: OnceLock<Mutex<File>> = OnceLock::new();
+pub(crate) static OUT: OnceLock<Mutex<File>> = OnceLock::new();
 
-/// Takes `out=FILE`, where the conflicts go.
+/// Takes `out=FILE`, where the conflicts go; with `profile=all` or `profile=marked` a profile instead ([`profile`]).
 ///
 /// # Safety
 /// Called by QEMU, once, with what `qemu-plugin.h` says.
@@ -57,11 +58,12 @@ pub unsafe extern "C" fn qemu_plugin_install(
         );
         return 1;
     }
-    let out = words.iter().find_map(|word| {
+    let word = |name: &str| {
         // SAFETY: QEMU's arguments are strings.
-        unsafe { CStr::from_ptr(*word) }.to_str().ok()?.strip_prefix("out=").map(str::to_owned)
-    });
-    let Some(out) = out else {
+        let mut words = words.iter().filter_map(|word| unsafe { CStr::from_ptr(*word) }.to_str().ok());
+        words.find_map(|word| word.strip_prefix(name)).map(str::to_owned)
+    };
+    let Some(out) = word("out=") else {
         eprintln!("quire-plugin: give it out=FILE");
         return 1;
     };
@@ -72,8 +74,13 @@ pub unsafe extern "C" fn qemu_plugin_install(
             return 1;
         }
     }
-    // SAFETY: the id is ours, the callback stays.
-    unsafe { api::qemu_plugin_register_vcpu_tb_trans_cb(id, translated) };
+    // SAFETY: the id is ours, the callback stays; QEMU calls this once.
+    unsafe {
+        match word("profile=").as_deref() {
+            None => api::qemu_plugin_register_vcpu_tb_trans_cb(id, translated),
+            Some(what) => profile::install(id, what == "marked"),
+        }
+    }
     0
 }
 

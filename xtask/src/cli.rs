@@ -28,6 +28,7 @@ Examples:
   ./quire compare -- ./my-program                   the same program on Quire and on Debian's Linux, side by side
   ./quire bench mapper                              what the memory core's parts cost, and what they replaced
   ./quire conflicts                                 which operations that commute share cache lines
+  ./quire profile -- ./my-program                   where the kernel's instructions go meanwhile
   ./quire fuzz elf --seconds 600                    generated programs for the ELF reader, guided by coverage";
 
 /// What can be done.
@@ -49,6 +50,8 @@ pub enum Command {
     Bench(Bench),
     /// Show which operations that commute share cache lines: the conflict matrix
     Conflicts(Conflicts),
+    /// Run a program and show where the kernel's instructions go, by function
+    Profile(Profile),
     /// Try generated inputs on the readers of foreign formats and on the memory core, guided by coverage
     Fuzz(Fuzz),
 }
@@ -253,6 +256,36 @@ pub struct Conflicts {
     /// In a guest: tell of each conflict which code wrote the line and which touched it. With --scale: which code needed the lines
     #[arg(short, long, requires = "counted")]
     pub verbose: bool,
+}
+
+/// Options of `profile`.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "Each instruction is counted, by a plugin of the emulator: the same figures every time with one CPU. What the program \
+                        prints appears on standard error. Programs of programs/ mark what they measure.\n\nExamples:\n  ./quire profile \
+                        -- target/programs/forkexec --seconds 1\n  ./quire profile --marked --top 20 -- micro --only cow\n  ./quire \
+                        profile --folded stacks.txt -- busybox find /     for tools that draw flame graphs"
+)]
+pub struct Profile {
+    /// The guest.
+    #[command(flatten)]
+    pub guest: Guest,
+
+    /// Count only what the program marks, as those of programs/ do
+    #[arg(long)]
+    pub marked: bool,
+
+    /// How many functions are shown
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    pub top: usize,
+
+    /// Write a line `outermost;...;innermost INSTRUCTIONS` for each stack of calls
+    #[arg(long, value_name = "FILE")]
+    pub folded: Option<std::path::PathBuf>,
+
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
 }
 
 /// Options of `fuzz`.

@@ -1,7 +1,7 @@
 //! `./quire`: the one command of the project. Builds Quire, runs programs in it, tests it, debugs it, compares it.
 //!
-//! A command is a module that reads top-down: [`run`], [`mod@test`], [`debug`], [`compare`], [`mod@bench`], [`conflicts`], [`fuzz`],
-//! [`build`]. Below them stand [`image`] (what the guest finds), [`machine`] (QEMU and its ports) and [`setup`] (what is made or fetched once).
+//! A command is a module that reads top-down: [`run`], [`mod@test`], [`debug`], [`compare`], [`mod@bench`], [`conflicts`], [`profile`],
+//! [`fuzz`], [`build`]. Below them stand [`image`] (what the guest finds), [`machine`] (QEMU and its ports) and [`setup`] (what is made or fetched once).
 
 mod bench;
 mod boot;
@@ -15,6 +15,7 @@ mod fuzz;
 mod image;
 mod machine;
 mod places;
+mod profile;
 mod programs;
 mod progress;
 mod run;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         cli::Command::Compare(options) => compare::command(&places, &options),
         cli::Command::Bench(options) => bench::command(&places, &options),
         cli::Command::Conflicts(options) => conflicts::command(&places, &options),
+        cli::Command::Profile(options) => profile::command(&places, &options),
         cli::Command::Fuzz(options) => fuzz::command(&places, &options),
     };
     match done {

@@ -3,6 +3,8 @@
 
 mod guest;
 
+pub use guest::{build as build_plugin, plain};
+
 use std::process::Command;
 
 use crate::{

@@ -6,6 +6,8 @@ mod records;
 mod sites;
 mod verdict;
 
+pub use sites::plain;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
@@ -130,7 +132,7 @@ fn content(file: &mut File) -> Result<String> {
 }
 
 /// Builds the plugin and returns its library.
-fn build(places: &Places) -> Result<PathBuf> {
+pub fn build(places: &Places) -> Result<PathBuf> {
     let target = places.target.join("plugin");
     let step = Step::new("building the plugin");
     let out = Command::new("cargo")

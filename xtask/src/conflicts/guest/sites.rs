@@ -157,7 +157,7 @@ fn frames(line: &str) -> Option<Frames> {
 }
 
 /// A function's path without type parameters, the trait it belongs to, and the compiler's hash.
-fn plain(name: &str) -> String {
+pub fn plain(name: &str) -> String {
     let mut out = String::new();
     let mut rest = name;
     // `<Type as Trait>::function`

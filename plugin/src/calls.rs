@@ -1,0 +1,114 @@
+//! Which calls led to what is executed: a tree of call sites, and where each stack in memory stands in it.
+//!
+//! A call stores its return address, and a return loads it: both tell where the stack pointer is. So a frame is known by its
+//! address, whose stack it is on follows from that, and a switch between stacks, an exception, or a jump out of many frames needs
+//! no care: what lies below the stack pointer has gone.
+
+use std::collections::{BTreeMap, HashMap};
+
+/// The node of what nothing called: where the kernel is entered.
+pub const ROOT: u32 = 0;
+
+/// No frame is as large, and no stack as small: what lies further above is another stack's.
+const REACH: u64 = 8 << 10;
+
+/// A call: who called, from where.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Call {
+    /// The node that the caller stands in.
+    pub parent: u32,
+    /// The call instruction.
+    pub site: u64,
+}
+
+/// The tree, and the stacks.
+#[derive(Debug, Default)]
+pub struct Calls {
+    /// All nodes but the root.
+    nodes: Vec<Call>,
+    known: HashMap<Call, u32>,
+    /// By the address of each frame's return address: the node that the frame is.
+    frames: BTreeMap<u64, u32>,
+}
+
+impl Calls {
+    /// The instruction at `site` stores a return address at `at`; returns where in the tree this leads. `entered`: by the first call
+    /// since the kernel was entered, so the stack is empty but for it.
+    pub fn call(&mut self, site: u64, at: u64, entered: bool) -> u32 {
+        self.forget(at);
+        let parent = if entered { ROOT } else { self.above(at) };
+        let call = Call { parent, site };
+        let next = self.nodes.len() as u32 + 1;
+        let node = *self.known.entry(call).or_insert(next);
+        if node == next {
+            self.nodes.push(call);
+        }
+        self.frames.insert(at, node);
+        node
+    }
+
+    /// A return loads from `at`; returns where in the tree that leads.
+    pub fn ret(&mut self, at: u64) -> u32 {
+        self.forget(at);
+        self.above(at)
+    }
+
+    /// All calls: the node n+1 is the n-th.
+    pub fn nodes(&self) -> &[Call] {
+        &self.nodes
+    }
+
+    /// Forgets the frames at `at` and below.
+    fn forget(&mut self, at: u64) {
+        while let Some((&below, _)) = self.frames.range(at.saturating_sub(REACH)..=at).next_back() {
+            self.frames.remove(&below);
+        }
+    }
+
+    /// The node of the frame next above `at`.
+    fn above(&self, at: u64) -> u32 {
+        self.frames.range(at + 1..at.saturating_add(REACH)).next().map_or(ROOT, |(_, node)| *node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_from_the_same_place_by_the_same_way_are_one_node() {
+        let mut calls = Calls::default();
+        let outer = calls.call(10, 0x9000, true);
+        let inner = calls.call(20, 0x8f00, false);
+        assert_eq!((calls.ret(0x8f00), calls.ret(0x9000)), (outer, ROOT));
+        assert_eq!((calls.call(10, 0x9000, true), calls.call(20, 0x8f00, false)), (outer, inner));
+        assert_eq!(calls.nodes(), [Call { parent: ROOT, site: 10 }, Call { parent: outer, site: 20 }]);
+        assert_ne!(calls.call(20, 0x8e00, false), inner);
+    }
+
+    #[test]
+    fn stacks_are_told_apart_and_gone_on_with() {
+        let mut calls = Calls::default();
+        let one = calls.call(10, 0x9000, true);
+        let two = calls.call(11, 0x2_9000, true);
+        // A switch of stacks loads the return address of the other one's frame.
+        let deep = calls.call(20, 0x2_8f00, false);
+        assert_eq!(calls.nodes()[deep as usize - 1].parent, two);
+        calls.call(30, 0x8f00, false);
+        assert_eq!(calls.ret(0x2_8f00), two);
+        assert_eq!(calls.ret(0x8f00), one);
+    }
+
+    #[test]
+    fn frames_that_were_left_by_a_jump_are_forgotten() {
+        let mut calls = Calls::default();
+        calls.call(10, 0x9000, true);
+        calls.call(20, 0x8f00, false);
+        calls.call(30, 0x8e00, false);
+        let again = calls.call(40, 0x8f80, false);
+        assert_eq!(calls.nodes()[again as usize - 1].parent, 1);
+        // The kernel is entered anew: nothing that stood on the stack before counts.
+        let anew = calls.call(50, 0x8f00, true);
+        assert_eq!(calls.nodes()[anew as usize - 1].parent, ROOT);
+    }
+}

@@ -1,0 +1,285 @@
+//! `./quire profile`: where the kernel's instructions go while a program runs, by function and by what called it. A plugin of
+//! QEMU's counts each block of code that the kernel executes (`plugin/`).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    fs::{self, File},
+    io::{self, Read as _, Seek as _},
+    os::fd::{AsFd, AsRawFd},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use object::{Object, ObjectSymbol, SymbolKind};
+
+use crate::{
+    boot::{Kernel, On, Shape},
+    cli,
+    conflicts::{build_plugin, plain},
+    failure::{Doing, Failure, Result},
+    machine::{
+        outcome::Outcome,
+        qemu,
+        relay::{self, Ends},
+    },
+    places::Places,
+    progress::Step,
+    run,
+};
+
+/// Addresses from here on are the kernel's.
+const KERNEL: u64 = 1 << 63;
+/// For the whole run, which takes some ten times as long as without the plugin.
+const LIMIT: Duration = Duration::from_secs(3600);
+
+/// Runs the program and prints the table.
+pub fn command(places: &Places, options: &cli::Profile) -> Result<u8> {
+    let (records, kernel) = measure(places, options)?;
+    let functions = Functions::read(kernel.file())?;
+    let profile = Profile::of(&records, &functions);
+    if profile.total.instructions == 0 {
+        return Err(Failure::usage(match options.marked {
+            true => "nothing was counted: the program makes no marks (programs/report.h); leave out --marked",
+            false => "nothing was counted",
+        }));
+    }
+    if let Some(file) = &options.folded {
+        fs::write(file, profile.folded()).doing(|| format!("cannot write {}", file.display()))?;
+    }
+    print!("{}", profile.table(options.top));
+    Ok(0)
+}
+
+/// Boots a guest with the plugin, runs the program there, and reads what was counted.
+fn measure(places: &Places, options: &cli::Profile) -> Result<(Records, Kernel)> {
+    let plugin = build_plugin(places)?;
+    let (tree, order) = run::prepare(places, &options.guest, &options.program, false)?;
+    let kernel = Kernel::ready(places, On::Quire)?;
+    let image = kernel.image(tree, &order)?;
+    let about = || "cannot keep the counts".to_string();
+    let mut counts = qemu::memory_file("profile").doing(about)?;
+    let fd = counts.as_raw_fd();
+    let what = if options.marked { "marked" } else { "all" };
+    let shape = Shape {
+        cpus: options.guest.cpus,
+        memory: options.guest.memory,
+        count: options.guest.cpus == 1,
+        translated: true,
+        extra: vec![
+            "-plugin".into(),
+            format!("file={},profile={what},out=/proc/self/fd/{fd}", plugin.display()).into(),
+        ],
+        inherit: vec![fd],
+        ..Shape::default()
+    };
+    let nothing = File::open("/dev/null").doing(about)?;
+    let step = Step::new("profiling");
+    let (out, err) = (io::stderr(), io::stderr());
+    let report = relay::run(
+        kernel.start(&image, &shape)?,
+        Ends {
+            input: nothing.as_fd(),
+            // The table has the standard output to itself.
+            output: out.as_fd(),
+            errors: err.as_fd(),
+            wake: None,
+            asked: Box::new(Vec::new),
+            tty: false,
+            verbose: false,
+            log: None,
+            deadline: Some(Instant::now() + LIMIT),
+        },
+    );
+    drop(step);
+    match report.outcome {
+        Outcome::Exit(_) | Outcome::Signal(_) => {}
+        other => {
+            eprint!("{}", run::last_lines(&report.log_tail, 20));
+            return Err(other.to_failure());
+        }
+    }
+    let mut text = String::new();
+    counts.rewind().and_then(|()| counts.read_to_string(&mut text)).doing(about)?;
+    Ok((Records::read(&text)?, kernel))
+}
+
+/// What was executed.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Count {
+    instructions: u64,
+    locked: u64,
+}
+
+impl Count {
+    fn add(&mut self, other: Count) {
+        self.instructions += other.instructions;
+        self.locked += other.locked;
+    }
+}
+
+/// What the plugin wrote.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Records {
+    /// Instructions of programs.
+    programs: u64,
+    /// The nodes of the tree of calls, but for the root, which is number 0: the caller's node, and from where it called.
+    calls: Vec<(usize, u64)>,
+    /// Blocks: the node, the address, and what was executed there.
+    counts: Vec<(usize, u64, Count)>,
+}
+
+impl Records {
+    fn read(text: &str) -> Result<Self> {
+        let mut records = Self::default();
+        let mut ended = false;
+        for line in text.lines() {
+            let bad = || Failure::machine(format_args!("the plugin: {line:?} is no line of its"));
+            let number = |word: &str| word.parse::<u64>().map_err(|_| bad());
+            let hex = |word| u64::from_str_radix(word, 16).map_err(|_| bad());
+            // A node comes after its caller's.
+            let node =
+                |word, nodes: usize| number(word)?.try_into().ok().filter(|n: &usize| *n <= nodes).ok_or_else(bad);
+            let nodes = records.calls.len();
+            match line.split(' ').collect::<Vec<_>>()[..] {
+                ["programs", n] => records.programs = number(n)?,
+                ["call", parent, site] => records.calls.push((node(parent, nodes)?, hex(site)?)),
+                ["count", at, pc, instructions, locked] => {
+                    let count = Count { instructions: number(instructions)?, locked: number(locked)? };
+                    records.counts.push((node(at, nodes)?, hex(pc)?, count));
+                }
+                ["end"] => ended = true,
+                _ => return Err(bad()),
+            }
+        }
+        if ended { Ok(records) } else { Err(Failure::machine("the plugin did not finish its counts")) }
+    }
+}
+
+/// The kernel's functions by address.
+#[derive(Debug, Default)]
+struct Functions(Vec<(u64, String)>);
+
+impl Functions {
+    /// Of the kernel's ELF file. What is written in assembly has no type there.
+    fn read(kernel: &Path) -> Result<Self> {
+        let about = || format!("cannot read {}", kernel.display());
+        let bytes = fs::read(kernel).doing(about)?;
+        let file = object::File::parse(&*bytes).doing(about)?;
+        let code = file.symbols().filter(|s| matches!(s.kind(), SymbolKind::Text | SymbolKind::Unknown));
+        let named = code.filter(|s| s.address() >= KERNEL).filter_map(|s| {
+            let name = plain(&format!("{:#}", rustc_demangle::demangle(s.name().ok()?)));
+            (!name.is_empty()).then_some((s.address(), name))
+        });
+        Ok(Self::of(named))
+    }
+
+    fn of(named: impl IntoIterator<Item = (u64, String)>) -> Self {
+        let mut all: Vec<_> = named.into_iter().collect();
+        all.sort();
+        Functions(all)
+    }
+
+    /// The function that `pc` lies in.
+    fn at(&self, pc: u64) -> &str {
+        let next = self.0.partition_point(|(start, _)| *start <= pc);
+        next.checked_sub(1).map_or("?", |i| &self.0[i].1)
+    }
+}
+
+/// One function.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Row {
+    /// Executed in it.
+    own: Count,
+    /// Executed in it and below it.
+    with_below: u64,
+}
+
+/// What was executed, by function and by stack of calls.
+struct Profile<'f> {
+    programs: u64,
+    total: Count,
+    functions: BTreeMap<&'f str, Row>,
+    /// Outermost first; the last is where it was executed.
+    stacks: BTreeMap<Vec<&'f str>, u64>,
+}
+
+impl<'f> Profile<'f> {
+    fn of(records: &Records, functions: &'f Functions) -> Self {
+        let mut profile = Profile {
+            programs: records.programs,
+            total: Count::default(),
+            functions: BTreeMap::new(),
+            stacks: BTreeMap::new(),
+        };
+        for (node, pc, count) in &records.counts {
+            let mut stack = vec![functions.at(*pc)];
+            let mut at = *node;
+            while let Some((parent, site)) = at.checked_sub(1).map(|i| records.calls[i]) {
+                stack.push(functions.at(site));
+                at = parent;
+            }
+            stack.reverse();
+            profile.total.add(*count);
+            profile.functions.entry(functions.at(*pc)).or_default().own.add(*count);
+            for function in stack.iter().collect::<BTreeSet<_>>() {
+                profile.functions.entry(function).or_default().with_below += count.instructions;
+            }
+            *profile.stacks.entry(stack).or_default() += count.instructions;
+        }
+        profile
+    }
+
+    /// The functions in which most was executed.
+    fn table(&self, top: usize) -> String {
+        let mut rows: Vec<_> = self.functions.iter().collect();
+        rows.sort_by_key(|(_, row)| std::cmp::Reverse(row.own.instructions));
+        let share = |n: u64| 100.0 * n as f64 / self.total.instructions as f64;
+        let mut text = format!(
+            "{} instructions of the kernel, {} of them locked; {} of programs\n{:>6} {:>7} {:>8}  function\n",
+            self.total.instructions, self.total.locked, self.programs, "own", "below", "locked"
+        );
+        for (name, row) in rows.into_iter().take(top).filter(|(_, row)| row.own.instructions != 0) {
+            let (own, below) = (share(row.own.instructions), share(row.with_below));
+            let _ = writeln!(text, "{own:5.1}% {below:6.1}% {:8}  {name}", row.own.locked);
+        }
+        text
+    }
+
+    /// A line `outermost;...;innermost INSTRUCTIONS` a stack: what tools that draw flame graphs read.
+    fn folded(&self) -> String {
+        self.stacks.iter().map(|(stack, n)| format!("{} {n}\n", stack.join(";"))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str =
+        "programs 7\ncall 0 1010\ncall 1 2010\ncount 0 1000 50 1\ncount 1 2000 30 0\ncount 2 1000 20 2\nend\n";
+
+    #[test]
+    fn instructions_are_told_by_function_with_and_without_what_it_called() {
+        let functions = Functions::of([(0x2000, "inner".to_owned()), (0x1000, "outer".to_owned())]);
+        let records = Records::read(TEXT).unwrap();
+        let profile = Profile::of(&records, &functions);
+        assert_eq!((profile.total, profile.programs), (Count { instructions: 100, locked: 3 }, 7));
+        let row = |name| profile.functions[name];
+        // A function that calls itself by way of another counts once.
+        assert_eq!((row("outer").own.instructions, row("outer").with_below), (70, 100));
+        assert_eq!((row("inner").own.instructions, row("inner").with_below), (30, 50));
+        let table = profile.table(1);
+        assert!(table.contains(" 70.0%  100.0%        3  outer") && !table.contains("inner"), "{table}");
+        assert_eq!(profile.folded(), "outer 50\nouter;inner 30\nouter;inner;outer 20\n");
+    }
+
+    #[test]
+    fn counts_that_are_torn_or_name_no_node_are_refused() {
+        assert!(Records::read(TEXT.trim_end_matches("end\n")).is_err());
+        for bad in ["count 1 1000 5 0\nend\n", "call 1 1000\nend\n", "count 0 x 5 0\nend\n", "noise\nend\n"] {
+            assert!(Records::read(bad).is_err(), "{bad:?}");
+        }
+    }
+}
