@@ -167,24 +167,9 @@ impl<F: Format> Tables<F> {
         }
     }
 
-    /// [`Pmap::table`] where CPUs may have roots of their own.
-    #[inline(never)]
-    fn table_fanned_out<M: Hardware<Format = F>>(
-        &self,
-        vm: &'static Vm<M>,
-        roots: &Roots,
-        va: u64,
-        pin: &Pinned<'_>,
-    ) -> Result<LockedTable<'_, M>, OutOfMemory> {
-        self.prepare_own(vm, roots, va)?;
-        let t = self.tree(vm).lock_last(va, pin)?;
-        self.copy_entry(vm, roots, va);
-        Ok(LockedTable { vm, tables: self, t })
-    }
-
     /// Before a fault at `va`: this CPU gets a root of its own, where it runs the space and there is memory; and where it has
     /// one, what it needs to copy the entry over `va`.
-    #[cold]
+    #[inline(never)]
     fn prepare_own<M: Hardware<Format = F>>(
         &self,
         vm: &'static Vm<M>,
@@ -247,6 +232,7 @@ impl<F: Format> Tables<F> {
 
     /// Where this CPU has a root of its own, copies the entry over `va` into it. => the last-level table page over `va` is
     /// locked, hence linked.
+    #[inline(never)]
     fn copy_entry<M: Hardware<Format = F>>(&self, vm: &'static Vm<M>, roots: &Roots, va: u64) {
         let i = index(va, F::LEVELS - 1);
         let machine = vm.machine();
@@ -455,10 +441,15 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     #[inline(always)]
     fn table(&self, vm: &'static Vm<M>, va: u64, pin: &Pinned<'_>) -> Result<LockedTable<'_, M>, OutOfMemory> {
         debug_assert!(index(va, F::LEVELS - 1) < USER_HALF, "a kernel address is entered into a user half");
-        match self.roots() {
-            Some(roots) if roots.is_open() => self.table_fanned_out(vm, roots, va, pin),
-            _ => Ok(LockedTable { vm, tables: self, t: self.tree(vm).lock_last(va, pin)? }),
+        let roots = self.roots().filter(|roots| roots.is_open());
+        if let Some(roots) = roots {
+            self.prepare_own(vm, roots, va)?;
         }
+        let table = LockedTable { vm, tables: self, t: self.tree(vm).lock_last(va, pin)? };
+        if let Some(roots) = roots {
+            self.copy_entry(vm, roots, va);
+        }
+        Ok(table)
     }
 
     fn next_table(&self, vm: &'static Vm<M>, range: VirtRange) -> Option<LockedTable<'_, M>> {

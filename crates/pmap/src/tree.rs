@@ -94,12 +94,17 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     /// return.
     #[inline(always)]
     pub(crate) fn lock_last(&self, va: u64, pin: &A::Pin<'_>) -> Result<Locked<'m>, OutOfMemory> {
-        if let Some(t) = self.last(va)
-            && let Some(locked) = self.lock_live(t, va)
-        {
-            return Ok(locked);
+        loop {
+            // The number alone comes from elsewhere: what is locked is put together here, in registers.
+            let t = match self.last(va) {
+                Some(t) => t,
+                None => self.last_linking(va, pin)?,
+            };
+            // Where it is dead, its parent no longer names it.
+            if let Some(locked) = self.lock_live(t, va) {
+                return Ok(locked);
+            }
         }
-        self.lock_last_linking(va, pin)
     }
 
     /// The last-level table page over `va`, where it is there. => caller is pinned.
@@ -116,8 +121,10 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         Some(t)
     }
 
+    /// As [`last`](Self::last), and links what is missing. => caller is pinned.
     #[cold]
-    fn lock_last_linking(&self, va: u64, _pin: &A::Pin<'_>) -> Result<Locked<'m>, OutOfMemory> {
+    #[inline(never)]
+    fn last_linking(&self, va: u64, _pin: &A::Pin<'_>) -> Result<Pfn, OutOfMemory> {
         let mut spare = Spare { memory: self.memory, page: None };
         'again: loop {
             let mut t = self.root;
@@ -132,10 +139,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
                     }
                 };
             }
-            // Where it is dead, its parent no longer names it.
-            if let Some(locked) = self.lock_live(t, va) {
-                return Ok(locked);
-            }
+            return Ok(t);
         }
     }
 
@@ -161,7 +165,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     }
 
     /// Locks `t` where it is not dead, and fences. => caller is pinned.
-    #[inline]
+    #[inline(always)]
     fn lock_live(&self, t: Pfn, va: u64) -> Option<Locked<'m>> {
         let view = View::of(self.memory, t);
         let guard = view.state.lock();

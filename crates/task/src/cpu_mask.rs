@@ -45,6 +45,10 @@ impl CpuBits {
     }
 
     fn any_of(&self, from: CpuId, mask: &[u64; WORDS]) -> Option<CpuId> {
+        // Most often there is none.
+        if self.words.iter().zip(mask).all(|(word, mask)| word.load(Ordering::Relaxed) & mask == 0) {
+            return None;
+        }
         let first = from / 64;
         for step in 0..=WORDS {
             let at = (first + step) % WORDS;

@@ -269,9 +269,8 @@ impl<'e, M: Machine> At<'e, M> {
     ) -> Result<Walk<'e, M>, Stop<M>> {
         let mut depth = 0;
         // A page of the file's own is within its size, or is being taken away; the size itself is on a line that appending writes.
-        let beyond_end = |b: &Backing<M>, object: &Object<M>| {
-            object.is_private() && self.entry.flags().contains(Flags::FILE) && b.is_cut_off(self.va)
-        };
+        let of_file = self.entry.flags().contains(Flags::FILE);
+        let beyond_end = |b: &Backing<M>, object: &Object<M>| of_file && object.is_private() && b.is_cut_off(self.va);
         let no_page = || if self.entry.is_stale() { Stop::Stale } else { Stop::Fail(FaultError::BeyondEnd) };
         while let Some(b) = layer {
             if let Some((object, key)) = b.layer(self.va)
@@ -398,20 +397,16 @@ impl<'e, M: Machine> At<'e, M> {
     #[inline(always)]
     pub fn table(&self, pin: &Pinned<'_>) -> Result<<M::Pmap as Pmap<M>>::Table<'e>, Stop<M>> {
         let table = self.pmap.table(self.vm, self.va, pin)?;
-        match self.check_entry() {
-            Ok(()) => Ok(table),
-            Err(stop) => Err(self.leave_table(table, stop)),
+        if self.check_entry().is_ok() {
+            return Ok(table);
         }
-    }
-
-    #[cold]
-    fn leave_table(&self, table: <M::Pmap as Pmap<M>>::Table<'e>, stop: Stop<M>) -> Stop<M> {
+        // Handed to nobody: a table page that some path keeps in memory every path would.
         let empty = (table.live() == 0).then(|| table.span());
         drop(table);
         if let Some(span) = empty {
             self.pmap.prune(self.vm, span);
         }
-        stop
+        Err(Stop::Stale)
     }
 
     /// Nothing anywhere in a private chain: a new page of zeroes in the front.

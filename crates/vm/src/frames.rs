@@ -389,7 +389,30 @@ impl<M: Machine> Vm<M> {
 
     /// Takes a frame back.
     pub fn free_frame(&self, frame: Frame) {
-        let pfn = frame.into_pfn();
+        // SAFETY: the frame was its owner's.
+        unsafe { self.free_frames(core::iter::once(frame.into_pfn())) };
+    }
+
+    /// Takes frames back, all into this CPU's magazine at once.
+    ///
+    /// # Safety
+    /// They are the caller's, as a [`Frame`] is its owner's.
+    pub(crate) unsafe fn free_frames(&self, frames: impl Iterator<Item = Pfn> + Clone) {
+        let mut n = 0;
+        for pfn in frames.clone() {
+            self.note_free(pfn);
+            n += 1;
+        }
+        self.stats().add(Event::FrameFree, n);
+        self.push_frames(frames);
+        if mutant(Mutant::FreesToDepot) {
+            self.drain_own_cache();
+        }
+    }
+
+    /// Marks a frame as one that nobody owns, on its way to a magazine.
+    #[inline]
+    fn note_free(&self, pfn: Pfn) {
         let page = self.page(pfn);
         debug_assert!(
             !matches!(page.kind(), Kind::Free | Kind::Cached | Kind::Reserved),
@@ -397,12 +420,7 @@ impl<M: Machine> Vm<M> {
         );
         debug_assert_eq!(page.holds(), 0, "frame {pfn:?} is freed while somebody copies from it");
         page.set_kind(Kind::Cached);
-        self.stats().count(Event::FrameFree);
         self.poison(pfn);
-        self.push_frame(pfn);
-        if mutant(Mutant::FreesToDepot) {
-            self.drain_own_cache();
-        }
     }
 
     /// 2^`order` consecutive frames, aligned to their size. The first frame stands for the block.

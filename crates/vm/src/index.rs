@@ -94,6 +94,7 @@ pub enum Slot {
     Cover(u32),
 }
 
+#[inline(always)]
 fn encode(slot: Slot) -> u64 {
     match slot {
         Slot::Empty => EMPTY,
@@ -338,12 +339,37 @@ impl<N: Nodes> Index<N> {
     }
 
     /// Fills the empty slot at `key`.
+    #[inline(always)]
     pub fn fill(&self, key: u64, value: Slot, nodes: N, pin: &Pinned<'_>) -> Result<(), FillError> {
         debug_assert!(!matches!(value, Slot::Empty | Slot::Reserved));
+        // No leaf has a key beyond the last.
+        match self.place(key, pin) {
+            Place::Leaf(leaf) if Self::fill_slot(leaf, key, encode(value)).is_ok() => Ok(()),
+            _ => self.fill_growing(key, encode(value), nodes, pin),
+        }
+    }
+
+    /// Fills the slot of `key` in its leaf, or says what is there.
+    #[inline(always)]
+    fn fill_slot(leaf: &Node<N>, key: u64, value: u64) -> Result<(), u64> {
+        let (slot, bit) = leaf.slot_at(key, 1);
+        slot.compare_exchange(EMPTY, RESERVED, Ordering::AcqRel, Ordering::Acquire)?;
+        if mutant(Mutant::BitAfterPublish) {
+            slot.store(value, Ordering::Release);
+            leaf.present.fetch_or(bit, Ordering::AcqRel);
+            return Ok(());
+        }
+        leaf.present.fetch_or(bit, Ordering::AcqRel);
+        slot.store(value, Ordering::Release);
+        Ok(())
+    }
+
+    /// As [`fill`](Self::fill), where there is no leaf yet, or something in the slot.
+    #[inline(never)]
+    fn fill_growing(&self, key: u64, value: u64, nodes: N, pin: &Pinned<'_>) -> Result<(), FillError> {
         if key >= KEYS {
             return Err(FillError::BeyondKeys);
         }
-        let value = encode(value);
         loop {
             let leaf = match self.leaf(key, nodes, pin)? {
                 Place::Leaf(leaf) => leaf,
@@ -356,18 +382,8 @@ impl<N: Nodes> Index<N> {
                 Place::Root(word) => return Err(FillError::Taken(decode(word))),
                 Place::Absent => continue,
             };
-            let (slot, bit) = leaf.slot(key);
-            match slot.compare_exchange(EMPTY, RESERVED, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => {
-                    if mutant(Mutant::BitAfterPublish) {
-                        slot.store(value, Ordering::Release);
-                        leaf.present.fetch_or(bit, Ordering::AcqRel);
-                        return Ok(());
-                    }
-                    leaf.present.fetch_or(bit, Ordering::AcqRel);
-                    slot.store(value, Ordering::Release);
-                    return Ok(());
-                }
+            match Self::fill_slot(leaf, key, value) {
+                Ok(()) => return Ok(()),
                 Err(RESERVED | SEALED) => relax(),
                 Err(word) => return Err(FillError::Taken(decode(word))),
             }
@@ -375,18 +391,7 @@ impl<N: Nodes> Index<N> {
     }
 
     /// Finds the place of `key`, growing the tree as needed. Never `Absent` but where something changed meanwhile.
-    #[inline(always)]
     fn leaf<'a>(&self, key: u64, nodes: N, pin: &'a Pinned<'_>) -> Result<Place<'a, N>, FillError> {
-        match self.place(key, pin) {
-            Place::Absent | Place::Root(SEALED) => self.leaf_growing(key, nodes, pin),
-            place => Ok(place),
-        }
-    }
-
-    /// As [`leaf`](Self::leaf), where there was none.
-    #[cold]
-    #[inline(never)]
-    fn leaf_growing<'a>(&self, key: u64, nodes: N, pin: &'a Pinned<'_>) -> Result<Place<'a, N>, FillError> {
         let _pinned = pin;
         let mut word = self.root.load(Ordering::Acquire);
         if word == SEALED {

@@ -73,6 +73,9 @@ pub enum Mutant {
     TakeUnlinksLeaving,
     /// Queues: a page's links are read after its state was changed, when its frame may be another's.
     LinksAfterState,
+    /// Queues: a page that goes with others is taken off the queue that it was in when it was looked at, not when it lost its
+    /// identity.
+    LeavesWhereItWas,
     /// Frames: a block stays marked free until it is handed out, after the depot's lock was let go.
     TakenStaysFree,
     /// Holes: the frame of zeroes stays mapped where a hole was filled.

@@ -406,13 +406,59 @@ impl Queues {
         true
     }
 
+    /// See [`Leaving`].
+    pub(crate) fn leaving(&self) -> Leaving<'_> {
+        Leaving { queues: self, held: None }
+    }
+
     /// Takes a page off the queue that its state named before it lost its identity.
-    fn leave(&self, page: &Page, before: State) {
+    pub(crate) fn leave(&self, page: &Page, before: State) {
         let Place::Listed(queue, number) = Place::of(before) else { return };
         let part = self.part(queue, number as usize);
         // Whoever set that state did so under this lock, and has linked the page by now.
         let mut list = part.list.lock();
         self.unlink(part, &mut list, Self::neighbours(page));
+    }
+}
+
+/// Takes pages off their queues as they lose their identity, one after the other: the lock of a part is kept while the pages stand
+/// in it.
+pub(crate) struct Leaving<'q> {
+    queues: &'q Queues,
+    /// The part whose lock is held, and what the states of its pages say of it.
+    held: Option<(u16, &'q Part, SpinGuard<'q, List>)>,
+}
+
+impl Leaving<'_> {
+    /// Takes the identity of a busy page away ([`Page::disown`]), and the page off the queue that it was in.
+    #[inline]
+    pub(crate) fn disown(&mut self, page: &Page) -> State {
+        // Where it is now. Others may still move it: to a part that it was on its way to, or out of one.
+        let place = page.state().queue();
+        if self.held.as_ref().is_none_or(|(held, ..)| *held != place) {
+            self.pause();
+            if let Place::Listed(queue, number) = Place::decode(place) {
+                let part = self.queues.part(queue, number as usize);
+                self.held = Some((place, part, part.list.lock()));
+            }
+        }
+        let before = page.disown();
+        match &mut self.held {
+            Some((held, part, list)) if before.queue() == *held => {
+                self.queues.unlink(part, list, Queues::neighbours(page));
+            }
+            _ if mutant(Mutant::LeavesWhereItWas) => {}
+            _ => {
+                self.pause();
+                self.queues.leave(page, before);
+            }
+        }
+        before
+    }
+
+    /// Lets go of the lock, before anything but the next page.
+    pub(crate) fn pause(&mut self) {
+        self.held = None;
     }
 }
 
@@ -506,11 +552,6 @@ impl<M: Machine> Vm<M> {
     /// Moves the calling CPU's batch to the queues: before it halts.
     pub fn drain_own_queue_batch(&self) {
         self.queues().drain_own_batch();
-    }
-
-    /// Takes a page off the queue that its state named before it lost its identity.
-    pub(crate) fn leave_queue(&self, page: &Page, before: State) {
-        self.queues().leave(page, before);
     }
 }
 

@@ -22,7 +22,7 @@ use crate::frames::Frame;
 use crate::index::{KEYS, Slot};
 use crate::machine::Machine;
 use crate::object::{Object, ObjectRange, What};
-use crate::page::Page;
+use crate::page::{Page, State};
 use crate::rmap::{self, Batch};
 use crate::sleep::MaySleep;
 use crate::swap::{Returned, Slots};
@@ -62,7 +62,44 @@ impl<M: Machine> Vm<M> {
     /// hold. Contract C1.
     pub(crate) fn release_page(&self, page: &Page) {
         let before = page.disown();
-        self.leave_queue(page, before);
+        self.queues().leave(page, before);
+        if Self::leaves_more(page, before) {
+            self.left(page, before);
+        }
+        self.unhold_page(page);
+    }
+
+    /// As [`Vm::release_page`], for each page of a batch: they leave their queues together, as they came, and so go their frames.
+    pub(crate) fn release_pages(&self, batch: &Batch) {
+        if batch.is_empty() {
+            return;
+        }
+        let mut freed = 0u64;
+        let mut leaving = self.queues().leaving();
+        for (n, (_, pfn)) in batch.as_slice().iter().enumerate() {
+            let page = self.page(*pfn);
+            let before = leaving.disown(page);
+            if Self::leaves_more(page, before) {
+                leaving.pause();
+                self.left(page, before);
+            }
+            freed |= u64::from(page.unhold()) << n;
+        }
+        drop(leaving);
+        let freed = batch.as_slice().iter().enumerate().filter(|(n, _)| freed >> n & 1 != 0);
+        // SAFETY: as in `unhold_page`, for those whose last hold was undone.
+        unsafe { self.free_frames(freed.map(|(_, (_, pfn))| *pfn)) };
+    }
+
+    /// Whether a page that has lost its identity leaves something else than its frame.
+    #[inline]
+    fn leaves_more(page: &Page, before: State) -> bool {
+        before.waiters() || page.swap_slot().is_some()
+    }
+
+    /// Gives up what a page leaves that has lost its identity.
+    #[cold]
+    fn left(&self, page: &Page, before: State) {
         // While the page is being written its swap slot is the write's.
         if !before.laundering()
             && let Some(slot) = page.take_swap_slot()
@@ -72,7 +109,6 @@ impl<M: Machine> Vm<M> {
         if before.waiters() {
             self.page_waits(page).wake_all();
         }
-        self.unhold_page(page);
     }
 
     /// Undoes one hold; frees the frame where it was the last.
@@ -162,12 +198,11 @@ fn collect<M: Machine>(range: &mut ObjectRange<'_, M>, batch: &mut Batch, pin: &
 
 /// Frees the batch's pages, which no leaf maps any more.
 fn finish<M: Machine>(object: &Object<M>, batch: &Batch, pin: &Pinned<'_>) {
-    let vm = object.vm();
     for (key, pfn) in batch.as_slice() {
         let cleared = object.index().clear(*key, Slot::Page(*pfn), pin);
         debug_assert!(cleared, "a busy page stays in its slot");
-        vm.release_page(vm.page(*pfn));
     }
+    object.vm().release_pages(batch);
 }
 
 /// Takes the pages of `keys` (and cuts) away from `object` and from everybody who maps them.
@@ -221,7 +256,7 @@ fn free_unmapped<M: Machine>(object: &Object<M>, keys: Range<u64>, what: What, w
         let mut batch = Batch::new();
         let stop = collect(&mut range, &mut batch, &pin);
         if whole {
-            batch.as_slice().iter().for_each(|(_, pfn)| vm.release_page(vm.page(*pfn)));
+            vm.release_pages(&batch);
         } else {
             finish(object, &batch, &pin);
         }

@@ -36,6 +36,7 @@ use crate::object::Object;
 use crate::page::State;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, Pfn, Prot, VirtRange};
 use crate::vm::Vm;
+use core::mem::MaybeUninit;
 use core::ops::Range;
 use quire_sync::atomic::fence_full;
 
@@ -47,24 +48,25 @@ pub(crate) const BATCH: usize = 2;
 
 /// Pages of one object, ascending by key.
 pub(crate) struct Batch {
-    pages: [(u64, Pfn); BATCH],
+    /// Written below `len`: most batches are of few pages.
+    pages: [MaybeUninit<(u64, Pfn)>; BATCH],
     len: usize,
 }
 
 impl Batch {
     /// No page yet.
     pub fn new() -> Batch {
-        Batch { pages: [(0, Pfn(0)); BATCH], len: 0 }
+        Batch { pages: [MaybeUninit::uninit(); BATCH], len: 0 }
     }
 
     /// Adds a page at its place in the order; at no cost where it is the last. Not where [`is_full`](Batch::is_full).
     pub fn push(&mut self, key: u64, pfn: Pfn) {
         let mut at = self.len;
-        while at > 0 && self.pages[at - 1].0 > key {
+        while at > 0 && self.as_slice()[at - 1].0 > key {
             self.pages[at] = self.pages[at - 1];
             at -= 1;
         }
-        self.pages[at] = (key, pfn);
+        self.pages[at].write((key, pfn));
         self.len += 1;
     }
 
@@ -78,7 +80,9 @@ impl Batch {
     }
     /// The pages, ascending: (key, frame).
     pub fn as_slice(&self) -> &[(u64, Pfn)] {
-        &self.pages[..self.len]
+        let pages = &self.pages[..self.len];
+        // SAFETY: as many were written as `len` says, and what is moved up was written.
+        unsafe { core::slice::from_raw_parts(pages.as_ptr().cast(), pages.len()) }
     }
 }
 
@@ -121,7 +125,7 @@ impl<M: Machine> Operation<M> for Unmap<'_, M> {
         if let Some(gone) = table.remove(va, owed)
             && gone.dirty
         {
-            self.0.page(self.1.pages[at].1).set(State::DIRTY);
+            self.0.page(self.1.as_slice()[at].1).set(State::DIRTY);
         }
     }
 }

@@ -255,14 +255,19 @@ impl<M: Machine> Vm<M> {
         self.pop_frame(fill, on_behalf)
     }
 
-    /// Puts a free frame into this CPU's magazine.
+    /// Puts free frames into this CPU's magazine.
     #[inline]
-    pub(super) fn push_frame(&self, pfn: Pfn) {
+    pub(super) fn push_frames(&self, frames: impl Iterator<Item = Pfn>) {
+        let cpu = preempt_off();
+        let magazine = self.frames().magazines.mine(&cpu);
+        let mut local = magazine.local.lock();
+        frames.for_each(|pfn| self.push_frame(pfn, magazine, &mut local));
+    }
+
+    #[inline(always)]
+    fn push_frame(&self, pfn: Pfn, magazine: &Magazine, local: &mut Local) {
         let f = self.frames();
         let page = self.page(pfn);
-        let cpu = preempt_off();
-        let magazine = f.magazines.mine(&cpu);
-        let mut local = magazine.local.lock();
         if page.domain() != magazine.domain {
             local.foreign.push(&f.pages, pfn);
             if local.foreign.len >= FOREIGN {

@@ -18,6 +18,20 @@ fn page(vm: &'static Vm<TestMachine>) -> &'static Page {
 
 /// A page that goes on CPU 0 while CPU 1 does `theirs` with the queues; at the end it is nowhere.
 fn goes_while(drained: bool, theirs: fn(&'static Vm<TestMachine>)) {
+    goes(drained, |vm, page| vm.release_page(page), theirs);
+}
+
+/// As [`goes_while`], by itself in a batch.
+fn goes_in_a_batch_while(drained: bool, theirs: fn(&'static Vm<TestMachine>)) {
+    let together = |vm: &'static Vm<TestMachine>, page: &Page| {
+        let mut batch = crate::rmap::Batch::new();
+        batch.push(page.index(), vm.pfn_of_page(page));
+        vm.release_pages(&batch);
+    };
+    goes(drained, together, theirs);
+}
+
+fn goes(drained: bool, release: fn(&'static Vm<TestMachine>, &Page), theirs: fn(&'static Vm<TestMachine>)) {
     set_cpu(0);
     let world: Arc<Boot> = Arc::new(boot(160, 2));
     let vm = world.vm;
@@ -31,7 +45,7 @@ fn goes_while(drained: bool, theirs: fn(&'static Vm<TestMachine>)) {
         theirs(other.vm);
     });
     set_cpu(0);
-    vm.release_page(gone);
+    release(vm, gone);
     t.join().unwrap();
     set_cpu(0);
     vm.drain_queue_batches();
@@ -43,14 +57,25 @@ fn drain_against_release() {
     goes_while(false, |vm| vm.drain_queue_batches());
 }
 
+fn drain_against_release_in_a_batch() {
+    goes_in_a_batch_while(false, |vm| vm.drain_queue_batches());
+}
+
+/// Moves what is in the active queue to the inactive one.
+fn take(vm: &'static Vm<TestMachine>) {
+    let mut taken = None;
+    for part in vm.queues().parts(Queue::Active) {
+        part.take(1, &mut |p| taken = Some(p));
+    }
+    vm.queues().put_all(taken, Queue::Inactive);
+}
+
 fn take_against_release() {
-    goes_while(true, |vm| {
-        let mut taken = None;
-        for part in vm.queues().parts(Queue::Active) {
-            part.take(1, &mut |p| taken = Some(p));
-        }
-        vm.queues().put_all(taken, Queue::Inactive);
-    });
+    goes_while(true, take);
+}
+
+fn take_against_release_in_a_batch() {
+    goes_in_a_batch_while(true, take);
 }
 
 fn move_against_release() {
@@ -76,4 +101,12 @@ protocol! {
 }
 protocol! {
     a_page_that_goes_while_it_moves_is_in_no_queue = move_against_release, Some(3);
+}
+protocol! {
+    pages_that_go_together_while_a_batch_is_drained_are_in_no_queue = drain_against_release_in_a_batch, Some(3);
+    LeavesWhereItWas: "a page that is gone is in a queue";
+}
+protocol! {
+    pages_that_go_together_while_they_are_taken_are_unlinked_once = take_against_release_in_a_batch, Some(3);
+    LeavesWhereItWas;
 }
