@@ -464,19 +464,21 @@ impl<'e, M: Machine> At<'e, M> {
             cut = true;
             filled = Ok(());
         }
-        let zero = fill == Fill::Zeroed && !zeroed;
-        let new = NewPage { vm: self.vm, object, key, page, slot, cut, pin, listed: filled.is_ok(), zero };
-        match filled {
-            Ok(()) => {}
-            Err(FillError::OutOfMemory) => return Err(Stop::Fail(FaultError::OutOfMemory)),
-            Err(FillError::BeyondKeys) => return Err(Stop::Fail(FaultError::BeyondEnd)),
-            Err(FillError::Taken(_) | FillError::Gone) => return Err(Stop::Again),
+        if let Err(why) = filled {
+            self.vm.release_page(page);
+            return Err(match why {
+                FillError::OutOfMemory => Stop::Fail(FaultError::OutOfMemory),
+                FillError::BeyondKeys => Stop::Fail(FaultError::BeyondEnd),
+                FillError::Taken(_) | FillError::Gone => Stop::Again,
+            });
         }
+        let zero = fill == Fill::Zeroed && !zeroed;
         // Contract C2, *insert*: whoever shortens or ends the object after this sees the page; whoever did before is seen.
         if !mutant(Mutant::NoFenceAfterInsert) {
             fence_full();
         }
         if !mutant(Mutant::NoEndCheck) && (object.is_dead() || key >= object.end()) {
+            drop(NewPage { object, key, page, pin, cut, zero });
             return Err(Stop::Again);
         }
         object.hole_is_filled(key);
@@ -484,7 +486,7 @@ impl<'e, M: Machine> At<'e, M> {
             object.index().tag_dirty(key, pin);
         }
         self.vm.enqueue_new(page);
-        Ok(new)
+        Ok(NewPage { object, key, page, pin, cut, zero })
     }
 
     /// Installs a new page, whose content is complete, and lets go of it. `source`: the page that it was copied from.
@@ -571,18 +573,15 @@ impl<'e, M: Machine> At<'e, M> {
     }
 }
 
-/// A page that this fault made: busy. Dropped without [`NewPage::keep`], it is taken back, and nobody has seen its content.
+/// A page that this fault made: busy, and in its object's index. Dropped without [`NewPage::keep`], it is taken back, and nobody has
+/// seen its content.
 pub(crate) struct NewPage<'o, M: Machine> {
-    vm: &'static Vm<M>,
     object: &'o Object<M>,
     key: u64,
     pub page: &'static Page,
-    slot: Slot,
+    pin: &'o Pinned<'o>,
     /// A cut stood in the slot before.
     cut: bool,
-    pin: &'o Pinned<'o>,
-    /// It is in the index.
-    listed: bool,
     /// Its content is still to be zeroed.
     zero: bool,
 }
@@ -592,28 +591,30 @@ impl<M: Machine> NewPage<'_, M> {
     #[inline(always)]
     pub fn complete(&self) {
         if self.zero {
+            let vm = self.object.vm();
             // SAFETY: the page is busy with us, and no leaf maps it.
-            unsafe { self.vm.machine().zero_frame(self.vm.pfn_of_page(self.page)) };
+            unsafe { vm.machine().zero_frame(vm.pfn_of_page(self.page)) };
         }
     }
 
     /// The page stays, and is not busy any more.
+    #[inline(always)]
     pub fn keep(self) {
-        self.vm.unbusy(self.page);
+        self.object.vm().unbusy(self.page);
         core::mem::forget(self);
     }
 }
 
 impl<M: Machine> Drop for NewPage<'_, M> {
+    #[inline(never)]
     fn drop(&mut self) {
-        if self.listed {
-            // Where the index was dismantled meanwhile, the slot is gone already.
-            let _gone = if self.cut {
-                self.object.index().replace(self.key, self.slot, Slot::Cut, self.pin)
-            } else {
-                self.object.index().clear(self.key, self.slot, self.pin)
-            };
-        }
-        self.vm.release_page(self.page);
+        let (vm, index) = (self.object.vm(), self.object.index());
+        let slot = Slot::Page(vm.pfn_of_page(self.page));
+        // Where the index was dismantled meanwhile, the slot is gone already.
+        let _gone = match self.cut {
+            true => index.replace(self.key, slot, Slot::Cut, self.pin),
+            false => index.clear(self.key, slot, self.pin),
+        };
+        vm.release_page(self.page);
     }
 }
