@@ -542,19 +542,20 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         Pmap::<M>::fan_in(self, vm);
         let frames = Frames::of(vm);
         let root = View::of(frames, self.root);
-        let mut detached = [0; USER_HALF];
-        let mut any = false;
+        // Linked through their descriptors.
+        let mut detached = None;
         {
             let _held = self.census.lock();
             let mut i = 0;
             while let Some((at, word)) = root.next(i, USER_HALF - 1) {
-                detached[at] = word;
-                any = true;
                 root.unlink(at);
+                let t = F::frame(word);
+                frames.set_next(t, detached);
+                detached = Some(t);
                 i = at + 1;
             }
         }
-        if !any {
+        if detached.is_none() {
             return;
         }
         // Other CPUs have nothing left to do with this space; this one drops what it has cached of the upper levels.
@@ -581,7 +582,10 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         self.residency.none_resident();
         // Nobody can reach them any more, so nothing keeps this from being interrupted.
         let tree = self.tree(vm);
-        detached.iter().filter(|w| F::present(**w)).for_each(|w| tree.free_below(*w, F::LEVELS - 2));
+        while let Some(t) = detached {
+            detached = frames.next(t);
+            tree.free_below(t, F::LEVELS - 2);
+        }
     }
 
     unsafe fn destroy(&mut self, vm: &'static Vm<M>) {

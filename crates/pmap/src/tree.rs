@@ -312,15 +312,13 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         }
     }
 
-    /// Frees the table page at `level` that `word` names and every one below, which nobody can reach any more. They are left
-    /// empty.
-    pub(crate) fn free_below(&self, word: u64, level: u32) {
-        let t = F::frame(word);
+    /// Frees the table page `t` at `level` and every one below, which nobody can reach any more. They are left empty.
+    pub(crate) fn free_below(&self, t: Pfn, level: u32) {
         if level > 0 {
             let view = View::of(self.memory, t);
             let mut i = 0;
             while let Some((at, word)) = view.next(i, FANOUT - 1) {
-                self.free_below(word, level - 1);
+                self.free_below(F::frame(word), level - 1);
                 view.unlink_last(at);
                 i = at + 1;
             }

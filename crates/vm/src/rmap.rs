@@ -56,7 +56,8 @@ pub(crate) struct Batch {
 impl Batch {
     /// No page yet.
     pub fn new() -> Batch {
-        Batch { pages: [MaybeUninit::uninit(); BATCH], len: 0 }
+        // Element by element: a constant would be written whole.
+        Batch { pages: core::array::from_fn(|_| MaybeUninit::uninit()), len: 0 }
     }
 
     /// Adds a page at its place in the order; at no cost where it is the last. Not where [`is_full`](Batch::is_full).
