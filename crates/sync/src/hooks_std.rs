@@ -78,6 +78,11 @@ pub fn __quire_relax() {
 }
 
 #[cfg(not(any(loom, shuttle)))]
+std::thread_local! {
+    static CLOCK: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
+}
+
+#[cfg(not(any(loom, shuttle)))]
 mod parking {
     use super::thread;
     // A thread is named by a leaked clone of its std handle: it stays valid for whoever still wants to wake it.
@@ -163,8 +168,20 @@ pub fn __quire_park(deadline: Option<u64>) {
 pub fn __quire_unpark(thread: usize) {
     parking::unpark(thread);
 }
+/// The thread's clock shows `time` (ns) from now on, and a nanosecond more at each look; `None`: the host's again. For runs
+/// that must not depend on how fast they are.
+#[cfg(not(any(loom, shuttle)))]
+pub fn set_clock(time: Option<u64>) {
+    CLOCK.set(time);
+}
+
 pub fn __quire_now() -> u64 {
     use std::sync::OnceLock;
+    #[cfg(not(any(loom, shuttle)))]
+    if let Some(time) = CLOCK.get() {
+        CLOCK.set(Some(time + 1));
+        return time;
+    }
     use std::time::Instant;
     static START: OnceLock<Instant> = OnceLock::new();
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64

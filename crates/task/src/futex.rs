@@ -363,6 +363,8 @@ impl<M: Machine> FutexTable<M> {
                     let early = mutant(Mutant::WokenBeforeReference);
                     if early {
                         waiter.woken.store(true, Ordering::Release);
+                        // It may be gone by the next step.
+                        quire_sync::hooks::relax();
                     }
                     out.threads[out.len] = Some(thread.as_ref().to_ref());
                     out.len += 1;

@@ -1,6 +1,10 @@
 //! What others use: the library crates can be packaged as a registry wants them, and build with each set of their features.
 
-use std::process::Command;
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use serde_json::Value;
 
@@ -29,6 +33,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     }
     let target = context.places.target.join("packages");
     let mut package = lint::plain(context, "package");
+    package.env("CARGO_HOME", home(&target)?);
     // What is committed does not matter here, and what is compiled comes from the packages themselves.
     package.args(["--locked", "--offline", "--allow-dirty", "--target-dir"]).arg(&target);
     for library in LIBRARIES {
@@ -45,6 +50,38 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
             Ok(()) => Check::passed(features_of(library)),
             Err(failure) => Check::failed(features_of(library), failure.message),
         });
+    }
+    Ok(())
+}
+
+/// Cargo's home but for the sources that it has unpacked: those of our packages would be a former run's, since they are told apart
+/// by their versions, and by where they were packaged.
+fn home(target: &Path) -> Result<PathBuf> {
+    let about = || "a home for cargo".to_string();
+    let theirs = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let theirs = theirs.or_else(|| Some(std::env::home_dir()?.join(".cargo")));
+    let theirs = theirs.ok_or_else(|| Failure::usage("nobody says where cargo's home is"))?;
+    let home = target.join("home");
+    if home.exists() {
+        fs::remove_dir_all(&home).doing(about)?;
+    }
+    let registry = home.join("registry");
+    fs::create_dir_all(&registry).doing(about)?;
+    link_all(&theirs, &home, &["registry", ".global-cache"]).doing(about)?;
+    link_all(&theirs.join("registry"), &registry, &["src"]).doing(about)?;
+    Ok(home)
+}
+
+/// Links in `to` for everything in `from`, if there is such a directory, but what has one of the names in `except`.
+fn link_all(from: &Path, to: &Path, except: &[&str]) -> io::Result<()> {
+    if !from.is_dir() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        if !except.iter().any(|name| entry.file_name() == *name) {
+            std::os::unix::fs::symlink(entry.path(), to.join(entry.file_name()))?;
+        }
     }
     Ok(())
 }
@@ -92,6 +129,16 @@ mod tests {
         assert_eq!(subsets(&[]), [Vec::<String>::new()]);
         let all = subsets(&["a".to_owned(), "b".to_owned()]);
         assert_eq!(all.iter().map(|s| s.concat()).collect::<Vec<_>>(), ["", "a", "b", "ab"]);
+    }
+
+    #[test]
+    fn everything_is_linked_but_what_is_left_out() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        ["cache", "src"].iter().for_each(|n| fs::create_dir(from.path().join(n)).unwrap());
+        link_all(from.path(), to.path(), &["src"]).unwrap();
+        let names: Vec<_> = fs::read_dir(to.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(names, ["cache"]);
+        link_all(&from.path().join("nothing"), to.path(), &[]).unwrap();
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod worker;
 mod world;
 
 use quire_hosted::{Account, Cpu, Settings, Simulate, Simulated, Sv39, X86_64};
+use quire_sync::hooks::threads::set_clock;
 use quire_vm::check::Level;
 use quire_vm::memory_store::FaultPlan;
 use quire_vm::stats::Event;
@@ -142,6 +143,9 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
     println!(
         "to repeat: QUIRE_SEED={seed} QUIRE_STEPS={steps} cargo test -p quire-hosted --test random -- --exact {name}"
     );
+    // Alone, a run must not depend on how fast it is: what is idle is so by the clock.
+    let alone = plan.cpus == 1;
+    set_clock(alone.then_some(0));
     let mutant = mutants::from_environment();
     // With one CPU nothing is left to chance: what daemons do, the CPU does itself.
     let daemons = if plan.swap.is_some() && plan.cpus > 1 { paging::DAEMONS.len() } else { 0 };
@@ -194,6 +198,7 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
     mutants::switch_on(None);
     vm.fail_allocation(0);
     let cpu = Cpu::attach(vm, 0);
+    set_clock(alone.then_some(u64::MAX / 2));
     println!("{:?}", world.counts);
     assert!(world.counts.accesses.load(Ordering::Relaxed) > steps as u64 / 4, "the test touches memory");
     for n in 0..world.spaces.len() {

@@ -11,6 +11,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// How long a step takes where a run must not depend on how fast it is, in nanoseconds.
+const STEP: u64 = 1_000_000;
+
 pub struct Worker<'w, F: Simulate> {
     pub world: &'w World<F>,
     pub cpu: &'w Cpu<F>,
@@ -90,6 +93,9 @@ impl<'w, F: Simulate> Worker<'w, F> {
         let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         self.random = (z ^ z >> 31) | 1;
+        if self.world.lanes == 1 {
+            quire_sync::hooks::threads::set_clock(Some(self.steps * STEP));
+        }
     }
 
     pub fn random(&mut self, n: usize) -> usize {

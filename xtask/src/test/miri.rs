@@ -1,0 +1,99 @@
+//! Miri, where it is installed, on what needs no machine: undefined behaviour in the primitives of `quire-sync`, in the parts of
+//! `quire-vm` and `quire-task` that are data structures, and in what reads foreign formats. `./quire test --miri`; minutes.
+
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use super::{Context, cargo::capture, verdict::Check};
+use crate::failure::Result;
+
+/// A crate, and which of its tests an interpreter gets to the end of.
+struct Program {
+    package: &'static str,
+    tests: &'static [&'static str],
+}
+
+const PROGRAMS: &[Program] = &[
+    Program { package: "quire-sync", tests: &["cpuset::", "spin::", "sequence::", "per_cpu::"] },
+    Program { package: "quire-task", tests: &["list::", "run_queue::", "cpu_mask::"] },
+    Program { package: "quire-vm", tests: &["interval::", "swap::", "types::"] },
+];
+
+fn name_of(program: &Program) -> String {
+    format!("miri/{}", program.package)
+}
+
+/// One name a crate.
+pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
+    Ok(PROGRAMS.iter().map(name_of).collect())
+}
+
+/// Runs what is selected.
+pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
+    let selected: Vec<_> = PROGRAMS.iter().filter(|p| context.selects(&name_of(p))).collect();
+    let Some(toolchain) = toolchain(&context.places.root) else {
+        let missing = "Miri is not installed (rustup toolchain install nightly --component miri,rust-src)";
+        selected.iter().for_each(|p| done(Check::skipped(name_of(p), missing, false)));
+        return Ok(());
+    };
+    for program in selected {
+        let name = name_of(program);
+        let mut command = cargo_miri(&context.places.root, toolchain);
+        command.args(["test", "--locked", "-p", program.package, "--lib", "--target-dir"]);
+        command.arg(context.places.target.join("miri")).arg("--").args(program.tests);
+        // Property tests read the clock and the seed of the host.
+        command.env("MIRIFLAGS", "-Zmiri-disable-isolation").env("PROPTEST_CASES", "4");
+        let (text, ended) = capture(context, &mut command, &name)?;
+        let right = ended == "exit status: 0" && !text.contains("running 0 tests");
+        let log = context.log_path(&name);
+        done(Check::of(
+            &name,
+            if right { Ok(()) } else { Err(format!("{}\n{ended}; log: {}", report(&text), log.display())) },
+        ));
+    }
+    Ok(())
+}
+
+/// Which toolchain has Miri: this one, or rustup's nightly.
+fn toolchain(root: &Path) -> Option<Option<&'static str>> {
+    [None, Some("+nightly")].into_iter().find(|toolchain| {
+        let mut command = cargo_miri(root, *toolchain);
+        command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().is_ok_and(|s| s.success())
+    })
+}
+
+fn cargo_miri(root: &Path, toolchain: Option<&str>) -> Command {
+    let mut command = Command::new("cargo");
+    command.args(toolchain).arg("miri").current_dir(root).env("CARGO_TERM_COLOR", "never");
+    // Nothing is fetched that nobody asked for, and what built this program is another toolchain.
+    command.env("RUSTUP_AUTO_INSTALL", "0").env_remove("RUSTUP_TOOLCHAIN").env_remove("RUSTC").env_remove("CARGO");
+    command
+}
+
+/// What is wrong, and where in code of ours.
+fn report(text: &str) -> String {
+    let mut lines = text.lines().skip_while(|l| !l.starts_with("error"));
+    let Some(first) = lines.next() else {
+        let said: Vec<&str> =
+            text.lines().filter(|l| l.contains("panicked at") || l.contains("FAILED")).take(6).collect();
+        return if said.is_empty() { "it failed".into() } else { said.join("\n") };
+    };
+    let mut told = vec![first];
+    told.extend(lines.filter(|l| l.contains("crates/")).take(12));
+    told.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_what_is_wrong_and_where() {
+        let text = "running 1 test\nerror: Undefined Behavior: out of bounds\n  --> crates/vm/src/f.rs:1:2\n   |\n = note: inside\n";
+        assert_eq!(report(text), "error: Undefined Behavior: out of bounds\n  --> crates/vm/src/f.rs:1:2");
+        assert_eq!(report("nothing"), "it failed");
+    }
+}
