@@ -75,6 +75,9 @@ impl World {
     }
 }
 
+const LEAST: Duration = Duration::from_millis(900);
+const MOST: Duration = Duration::from_secs(60);
+
 struct Random(u64);
 
 impl Random {
@@ -149,13 +152,20 @@ struct Seen {
     dropped: AtomicU64,
 }
 
-fn run_cpu(cpu: &Cpu, worlds: &[World; 2], seed: u64, until: Instant, seen: &Seen) {
+impl Seen {
+    fn everything(&self) -> bool {
+        [&self.looks, &self.forks, &self.dropped].iter().all(|n| n.load(Ordering::Relaxed) > 0)
+    }
+}
+
+/// Goes on for [`LEAST`], and longer where something has not happened yet, on a machine that has much else to do.
+fn run_cpu(cpu: &Cpu, worlds: &[World; 2], seed: u64, start: Instant, seen: &Seen) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     cpu.disturb(seed);
     let pages = [1, 3, 40][cpu.id() % 3];
     let mut w = 0;
     cpu.enter(&worlds[w].space);
-    while Instant::now() < until {
+    while start.elapsed() < LEAST || !seen.everything() && start.elapsed() < MOST {
         let world = &worlds[w];
         let mine = &world.places[cpu.id()][random.below(PLACES) as usize];
         match random.below(64) {
@@ -218,13 +228,13 @@ fn stress(tags: bool) {
         ManuallyDrop::new(worlds)
     };
     let seen = Seen::default();
-    let until = Instant::now() + Duration::from_millis(900);
+    let start = Instant::now();
     std::thread::scope(|scope| {
         for id in 0..CPUS {
             let (worlds, seen) = (&worlds, &seen);
             scope.spawn(move || {
                 let cpu = Cpu::attach(vm, id);
-                run_cpu(&cpu, worlds, 7 + id as u64, until, seen);
+                run_cpu(&cpu, worlds, 7 + id as u64, start, seen);
             });
         }
     });
