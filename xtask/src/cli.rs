@@ -147,6 +147,10 @@ pub struct Test {
     #[arg(long, conflicts_with = "model")]
     pub sanitize: bool,
 
+    /// Only Miri, where it is installed, on the parts that need no machine
+    #[arg(long, conflicts_with_all = ["model", "sanitize"])]
+    pub miri: bool,
+
     /// Run the guest tests on Debian's Linux instead: a check of the tests themselves
     #[arg(long, hide = true)]
     pub linux: bool,

@@ -16,9 +16,9 @@ struct Program {
 }
 
 const PROGRAMS: &[Program] = &[
-    Program { package: "quire-sync", tests: &["cpuset::", "spin::", "sequence::", "per_cpu::"] },
+    Program { package: "quire-sync", tests: &["cpuset::", "spin::", "per_cpu::"] },
     Program { package: "quire-task", tests: &["list::", "run_queue::", "cpu_mask::"] },
-    Program { package: "quire-vm", tests: &["interval::", "swap::", "types::"] },
+    Program { package: "quire-vm", tests: &["interval::", "types::"] },
 ];
 
 fn name_of(program: &Program) -> String {

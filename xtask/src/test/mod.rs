@@ -11,6 +11,7 @@ mod fuzz;
 mod guest;
 mod layers;
 mod lint;
+mod miri;
 mod models;
 mod packages;
 mod readme;
@@ -114,6 +115,9 @@ const HERE: &[Stage] = &[
     Stage { name: "dependencies", names: lint::dependency_names, run: lint::dependencies },
 ];
 
+/// What runs where it is asked for.
+const MIRI: Stage = Stage { name: "miri", names: miri::names, run: miri::run };
+
 /// What boots machines.
 const GUESTS: &[Stage] = &[
     Stage { name: "guest", names: guest::names, run: |context, done| guest::run(context, On::Quire, done) },
@@ -136,7 +140,7 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
         kernel: OnceLock::new(),
     };
     if options.list {
-        for stage in HERE.iter().chain(GUESTS) {
+        for stage in HERE.iter().chain(GUESTS).chain(options.miri.then_some(&MIRI)) {
             for name in (stage.names)(&context)?.into_iter().filter(|n| context.selects(n)) {
                 println!("{name}");
             }
@@ -154,6 +158,8 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
         only("model");
     } else if options.sanitize {
         only("sanitize");
+    } else if options.miri {
+        board.run(&MIRI, &context);
     } else if options.linux {
         board.run(&Stage { run: |context, done| guest::run(context, On::Linux, done), ..GUESTS[0] }, &context);
     } else {
