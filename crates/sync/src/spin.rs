@@ -191,9 +191,13 @@ mod tests {
     #[test]
     fn two_threads_never_hold_it_together() {
         let lock = SpinLock::new(Rank(1), 0u64);
+        // All at once, on a machine that has much else to do, too: ThreadSanitizer takes a thread that begins when another one
+        // has ended for that one.
+        let all = std::sync::Barrier::new(4);
         std::thread::scope(|s| {
             for _ in 0..4 {
                 s.spawn(|| {
+                    all.wait();
                     for _ in 0..10_000 {
                         *lock.lock() += 1;
                     }
