@@ -21,6 +21,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("quire-hosted", 6),
     ("quire-kernel", 6),
     ("quire-plugin", 0),
+    ("quire-results", 0),
     ("quire-lab", 7),
     ("quire-fuzz", 7),
     ("xtask", 7),

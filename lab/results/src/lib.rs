@@ -1,0 +1,514 @@
+//! What a run of Quire's lab found. An *experiment* reruns what one of the sources measured; it has *cases* (one design, on one
+//! machine, with one set of parameters), and each case has *measures*, whose raw samples are all kept. The file `results.json`
+//! holds one [`Results`]; its JSON Schema is [`schema`], and a copy of it is `docs/results.schema.json`.
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
+
+pub mod statistics;
+mod verdict;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, path::Path};
+
+pub use verdict::{Comparison, Judged, Verdict};
+
+/// The version of the file's shape.
+pub const VERSION: u32 = 1;
+
+/// The whole file: one run, or those of several machines.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Results {
+    /// [`VERSION`].
+    pub schema: u32,
+    /// One for each machine and time.
+    pub runs: Vec<Run>,
+}
+
+/// What was measured on one machine in one go (or in several, where it was interrupted and went on).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Run {
+    /// Where.
+    pub machine: Machine,
+    /// When it began, as RFC 3339 writes it, in UTC.
+    pub began: String,
+    /// Seconds of measuring, those of runs that were interrupted included.
+    pub seconds: f64,
+    /// How thoroughly.
+    pub mode: Mode,
+    /// Decides the order of the cases in each round.
+    pub seed: u64,
+    /// Experiments, in the order in which they are told.
+    pub experiments: Vec<Experiment>,
+}
+
+/// How thoroughly a run measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// In at most ten minutes on two CPUs.
+    Quick,
+    /// In at most ninety.
+    Full,
+}
+
+/// A machine, and what was measured there.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Machine {
+    /// The processor's model.
+    pub processor: String,
+    /// How many CPUs there are.
+    pub cpus: u32,
+    /// Memory, in MiB.
+    pub memory_mib: u64,
+    /// The host's operating system and kernel.
+    pub system: String,
+    /// What runs guests: the emulator and its accelerator.
+    pub emulator: String,
+    /// By name: Quire's commit, the compiler, the Linux that is compared with.
+    pub versions: BTreeMap<String, String>,
+}
+
+/// Where an idea comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum Source {
+    /// DragonFly BSD, 2019: no record for a mapped page.
+    S0,
+    /// DragonFly BSD, 2011: page queues fan out.
+    S1,
+    /// FreeBSD D19826, 2019: the map's tree.
+    S2,
+    /// DragonFly BSD, 2017: as many processes as memory holds.
+    S3,
+    /// OpenBSD, 2026: ranges of pages.
+    S4,
+    /// None of them: the whole, or how machines compare.
+    All,
+}
+
+/// One experiment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Experiment {
+    /// As `./quire lab NAME` takes it.
+    pub name: String,
+    /// Whose claim it reruns.
+    pub source: Source,
+    /// For people.
+    pub title: String,
+    /// What is done and measured, in a few sentences.
+    pub about: String,
+    /// What a reader must know before believing it.
+    pub caveats: Vec<String>,
+    /// The command that reruns it alone.
+    pub command: String,
+    /// What the source says, and what here stands against it.
+    pub claims: Vec<Claim>,
+    /// How it is drawn.
+    pub plots: Vec<Plot>,
+    /// What was measured.
+    pub cases: Vec<Case>,
+}
+
+/// A design under test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Side {
+    /// The design that the source replaced.
+    Before,
+    /// The source's own.
+    After,
+    /// Quire.
+    Ours,
+    /// Debian's Linux, large pages off.
+    Linux,
+    /// Debian's Linux, large pages on.
+    LinuxLarge,
+    /// A structure from a well-kept crate, for scale.
+    Plain,
+    /// What no design can pass: the machine's own rate.
+    Limit,
+}
+
+/// What a case runs on. Only cases of one place are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// The core in a process of this machine.
+    Hosted,
+    /// The same, each shared access recorded: counts only.
+    Recording,
+    /// The same, under cachegrind: counts only.
+    Cachegrind,
+    /// A kernel in the emulator, in real time.
+    Guest,
+    /// A kernel in the emulator, one CPU whose clock counts instructions.
+    GuestCounted,
+}
+
+/// A parameter's value.
+#[derive(Debug, Clone, PartialEq, PartialOrd, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Parameter {
+    /// A number: it can stand on an axis.
+    Number(f64),
+    /// A name.
+    Text(String),
+}
+
+/// One design on one machine with one set of parameters.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Case {
+    /// The design.
+    pub side: Side,
+    /// What it runs on.
+    pub place: Place,
+    /// By name, for instance `cpus`, `what`, `parts`.
+    pub parameters: BTreeMap<String, Parameter>,
+    /// The command of one round.
+    pub command: String,
+    /// By name.
+    pub measures: BTreeMap<String, Measure>,
+    /// Why measures are missing, where they are.
+    pub trouble: Option<String>,
+}
+
+/// One figure of a case.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Measure {
+    /// For instance `faults/s` or `lines/fault`.
+    pub unit: String,
+    /// What kind of figure it is.
+    pub kind: Kind,
+    /// Which direction is good.
+    pub better: Better,
+    /// One a round, in the order in which they were taken.
+    pub samples: Vec<f64>,
+}
+
+/// Of a figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Counted: it repeats, whatever else the machine does.
+    Count,
+    /// Timed.
+    Time,
+}
+
+/// Which of two figures is the better one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// A cost.
+    Less,
+    /// A rate.
+    More,
+}
+
+/// A source's headline, and the quotient here that stands for it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Claim {
+    /// What the source says, with its figures.
+    pub headline: String,
+    /// Which of the experiment's measures.
+    pub measure: String,
+    /// The machine that it is read from.
+    pub place: Place,
+    /// Parameters of the cases that are compared.
+    pub parameters: BTreeMap<String, Parameter>,
+    /// How much better the better side is at least, for the claim to hold in kind: 1.1 is a tenth.
+    pub least: f64,
+    /// The source's own baseline and design, where both are rerun: whether its ratio is reproduced is told beside ours.
+    pub reproduces: bool,
+}
+
+/// How measures are drawn.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Plot {
+    /// For people.
+    pub title: String,
+    /// Curves, or what else.
+    pub shape: Shape,
+    /// Cases on one of these.
+    pub places: Vec<Place>,
+    /// Only cases that have these parameters.
+    pub only: BTreeMap<String, Parameter>,
+    /// The measure on the vertical axis.
+    pub measure: String,
+    /// The parameter on the horizontal axis.
+    pub across: String,
+    /// A parameter that tells series of one side apart.
+    pub split: Option<String>,
+    /// Whether the horizontal axis is logarithmic.
+    pub log_across: bool,
+    /// Whether the vertical axis is logarithmic.
+    pub log_up: bool,
+}
+
+/// Of a plot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Shape {
+    /// Medians with intervals, joined by lines; across is a number.
+    Curves,
+    /// A group of bars for each value across.
+    Bars,
+    /// Every sample, and the quartiles.
+    Distribution,
+    /// A cell for each value across and each of the split: ours over the best other side.
+    Matrix,
+}
+
+/// Why a file of results cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreadable {
+    /// It cannot be read.
+    #[error("{file}: {error}")]
+    File {
+        /// Which.
+        file: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// It is not of this shape.
+    #[error("{file} holds no results of the lab: {error}")]
+    Shape {
+        /// Which.
+        file: String,
+        /// Where it differs.
+        error: serde_json::Error,
+    },
+    /// It is of another version.
+    #[error("{file} is of version {version}; this is for version {VERSION}")]
+    Version {
+        /// Which.
+        file: String,
+        /// Its own.
+        version: u32,
+    },
+    /// A value that cannot be.
+    #[error("{file}: {experiment}: {what}")]
+    Value {
+        /// Which.
+        file: String,
+        /// Whose.
+        experiment: String,
+        /// What is wrong there.
+        what: String,
+    },
+}
+
+impl Results {
+    /// Reads a file and checks it.
+    pub fn read(file: &Path) -> Result<Results, Unreadable> {
+        let name = || file.display().to_string();
+        let text = std::fs::read_to_string(file).map_err(|error| Unreadable::File { file: name(), error })?;
+        Results::parse(&text, &name())
+    }
+
+    /// The same of a text; `file` is told in errors.
+    pub fn parse(text: &str, file: &str) -> Result<Results, Unreadable> {
+        let shape = |error| Unreadable::Shape { file: file.to_owned(), error };
+        // The version first: what else is there depends on it.
+        #[derive(Deserialize)]
+        struct Head {
+            schema: u32,
+        }
+        let version = serde_json::from_str::<Head>(text).map_err(shape)?.schema;
+        if version != VERSION {
+            return Err(Unreadable::Version { file: file.to_owned(), version });
+        }
+        let results: Results = serde_json::from_str(text).map_err(shape)?;
+        for experiment in results.runs.iter().flat_map(|r| &r.experiments) {
+            let wrong = |what| Unreadable::Value { file: file.to_owned(), experiment: experiment.name.clone(), what };
+            for (name, measure) in experiment.cases.iter().flat_map(|c| &c.measures) {
+                if measure.samples.is_empty() || measure.samples.iter().any(|s| !s.is_finite()) {
+                    return Err(wrong(format!("{name} has no samples, or one that is no number")));
+                }
+            }
+        }
+        Ok(results)
+    }
+
+    /// All runs of several files.
+    pub fn merge(files: impl IntoIterator<Item = Results>) -> Results {
+        Results { schema: VERSION, runs: files.into_iter().flat_map(|f| f.runs).collect() }
+    }
+
+    /// As it is kept.
+    pub fn to_json(&self) -> String {
+        // Maps have strings for keys, and numbers are finite: nothing here can fail.
+        serde_json::to_string_pretty(self).expect("results are JSON") + "\n"
+    }
+}
+
+impl Case {
+    /// What tells a case from the others of its experiment: `ours hosted cpus=2 what=threads`.
+    pub fn id(&self) -> String {
+        let mut id = format!("{} {}", self.side.name(), self.place.name());
+        for (name, value) in &self.parameters {
+            id += &format!(" {name}={value}");
+        }
+        id
+    }
+}
+
+impl Side {
+    /// As the file has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Side::Before => "before",
+            Side::After => "after",
+            Side::Ours => "ours",
+            Side::Linux => "linux",
+            Side::LinuxLarge => "linux-large",
+            Side::Plain => "plain",
+            Side::Limit => "limit",
+        }
+    }
+
+    /// For people.
+    pub fn title(self) -> &'static str {
+        match self {
+            Side::Before => "before",
+            Side::After => "after",
+            Side::Ours => "Quire",
+            Side::Linux => "Linux",
+            Side::LinuxLarge => "Linux, large pages",
+            Side::Plain => "plain tree",
+            Side::Limit => "limit",
+        }
+    }
+}
+
+impl Place {
+    /// As the file has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Place::Hosted => "hosted",
+            Place::Recording => "recording",
+            Place::Cachegrind => "cachegrind",
+            Place::Guest => "guest",
+            Place::GuestCounted => "guest-counted",
+        }
+    }
+}
+
+impl std::fmt::Display for Parameter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Parameter::Number(n) => write!(f, "{n}"),
+            Parameter::Text(t) => f.write_str(t),
+        }
+    }
+}
+
+impl From<f64> for Parameter {
+    fn from(value: f64) -> Self {
+        Parameter::Number(value)
+    }
+}
+
+impl From<u32> for Parameter {
+    fn from(value: u32) -> Self {
+        Parameter::Number(value.into())
+    }
+}
+
+impl From<&str> for Parameter {
+    fn from(value: &str) -> Self {
+        Parameter::Text(value.to_owned())
+    }
+}
+
+/// The JSON Schema of the file.
+pub fn schema() -> String {
+    let schema = schemars::schema_for!(Results);
+    serde_json::to_string_pretty(&schema).expect("a schema is JSON") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run with one experiment of two cases.
+    pub(crate) fn example() -> Results {
+        let case = |side, samples: &[f64]| Case {
+            side,
+            place: Place::Hosted,
+            parameters: BTreeMap::from([("cpus".to_owned(), 2u32.into()), ("what".to_owned(), "threads".into())]),
+            command: "quire-lab case".to_owned(),
+            measures: BTreeMap::from([(
+                "rate".to_owned(),
+                Measure {
+                    unit: "faults/s".to_owned(),
+                    kind: Kind::Time,
+                    better: Better::More,
+                    samples: samples.to_vec(),
+                },
+            )]),
+            trouble: None,
+        };
+        let experiment = Experiment {
+            name: "zero-fill".to_owned(),
+            source: Source::S0,
+            title: "Zero-fill faults".to_owned(),
+            about: "First touches.".to_owned(),
+            caveats: vec!["Small.".to_owned()],
+            command: "./quire lab zero-fill".to_owned(),
+            claims: Vec::new(),
+            plots: Vec::new(),
+            cases: vec![case(Side::Ours, &[10.0, 11.0, 12.0]), case(Side::Before, &[1.0, 1.1, 1.2])],
+        };
+        let machine = Machine {
+            processor: "any".to_owned(),
+            cpus: 2,
+            memory_mib: 1024,
+            system: "Linux".to_owned(),
+            emulator: "none".to_owned(),
+            versions: BTreeMap::new(),
+        };
+        let run = Run {
+            machine,
+            began: "2026-01-01T00:00:00Z".to_owned(),
+            seconds: 1.0,
+            mode: Mode::Quick,
+            seed: 1,
+            experiments: vec![experiment],
+        };
+        Results { schema: VERSION, runs: vec![run] }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let results = example();
+        assert_eq!(Results::parse(&results.to_json(), "x").unwrap(), results);
+        assert_eq!(Results::merge([results.clone(), results]).runs.len(), 2);
+    }
+
+    #[test]
+    fn a_file_that_is_torn_or_of_another_version_or_without_samples_is_refused_by_name() {
+        let text = example().to_json();
+        let error = |text: &str| Results::parse(text, "some.json").unwrap_err().to_string();
+        assert!(error(&text[..text.len() / 2]).starts_with("some.json holds no results"));
+        assert!(error(&text.replace("\"schema\": 1", "\"schema\": 2")).contains("version 2"));
+        let mut empty = example();
+        empty.runs[0].experiments[0].cases[0].measures.get_mut("rate").unwrap().samples.clear();
+        assert!(error(&empty.to_json()).contains("zero-fill: rate has no samples"));
+    }
+
+    #[test]
+    fn a_case_is_told_apart_by_its_side_place_and_parameters() {
+        assert_eq!(example().runs[0].experiments[0].cases[0].id(), "ours hosted cpus=2 what=threads");
+    }
+
+    #[test]
+    fn the_documented_schema_is_that_of_the_types() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results.schema.json");
+        if std::env::var_os("QUIRE_WRITE").is_some() {
+            std::fs::write(&file, schema()).unwrap();
+        }
+        let kept = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(kept, schema(), "QUIRE_WRITE=1 cargo test -p quire-results writes it anew");
+    }
+}

@@ -1,0 +1,128 @@
+//! Medians and their intervals. An interval comes from the bootstrap (B. Efron, *Bootstrap methods: another look at the
+//! jackknife*, Ann. Statist. 7, 1979): the samples are drawn again with replacement, and the middle 95 % of the medians are kept.
+
+/// How often samples are drawn again.
+const DRAWS: usize = 2000;
+/// Ends of the interval, among the draws.
+const TAILS: (f64, f64) = (0.025, 0.975);
+
+/// A value and where it lies with 95 % confidence.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Interval {
+    /// Of what was measured.
+    pub middle: f64,
+    /// At least.
+    pub low: f64,
+    /// At most.
+    pub high: f64,
+}
+
+impl Interval {
+    /// Whether `value` lies within.
+    pub fn holds(&self, value: f64) -> bool {
+        (self.low..=self.high).contains(&value)
+    }
+}
+
+/// The middle value; of an even number the mean of the two in the middle. None without values.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    quantile(&sorted, 0.5)
+}
+
+/// A quantile of sorted values, between neighbours in proportion.
+pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
+    let last = sorted.len().checked_sub(1)?;
+    let at = q.clamp(0.0, 1.0) * last as f64;
+    let (below, above) = (at.floor() as usize, at.ceil() as usize);
+    Some(sorted[below] + (sorted[above] - sorted[below]) * (at - below as f64))
+}
+
+/// The median with its interval. One sample says nothing of its spread: then the interval is the whole line.
+/// Samples that are all equal, as counts are, have an interval of one point.
+pub fn interval(samples: &[f64]) -> Option<Interval> {
+    let middle = median(samples)?;
+    if samples.len() == 1 {
+        return Some(Interval { middle, low: f64::NEG_INFINITY, high: f64::INFINITY });
+    }
+    let mut random = fastrand::Rng::with_seed(SEED);
+    let draws = (0..DRAWS).filter_map(|_| median(&drawn(samples, &mut random))).collect();
+    Some(between(middle, draws))
+}
+
+/// The quotient of two medians with its interval; None where there are no samples or the divisor is 0.
+/// With one sample on a side there is no interval, as in [`interval`].
+pub fn ratio(over: &[f64], under: &[f64]) -> Option<Interval> {
+    let quotient = |a: &[f64], b: &[f64]| Some(median(a)? / median(b)?).filter(|q| q.is_finite());
+    let middle = quotient(over, under)?;
+    if over.len() == 1 || under.len() == 1 {
+        return Some(Interval { middle, low: 0.0, high: f64::INFINITY });
+    }
+    let mut random = fastrand::Rng::with_seed(SEED);
+    let draw = |_| quotient(&drawn(over, &mut random), &drawn(under, &mut random));
+    Some(between(middle, (0..DRAWS).filter_map(draw).collect()))
+}
+
+/// The same samples always have the same interval.
+const SEED: u64 = 0x5175_6972_6500_0001;
+
+fn drawn(samples: &[f64], random: &mut fastrand::Rng) -> Vec<f64> {
+    samples.iter().map(|_| samples[random.usize(..samples.len())]).collect()
+}
+
+fn between(middle: f64, mut draws: Vec<f64>) -> Interval {
+    draws.sort_by(f64::total_cmp);
+    let end = |q| quantile(&draws, q).unwrap_or(middle);
+    Interval { middle, low: end(TAILS.0), high: end(TAILS.1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_ignores_one_that_strays() {
+        assert_eq!(median(&[3.0, 1000.0, 1.0]), Some(3.0));
+        assert_eq!(median(&[4.0, 2.0]), Some(3.0));
+        assert_eq!(median(&[]), None);
+        assert_eq!(quantile(&[1.0, 2.0, 3.0, 4.0, 5.0], 0.25), Some(2.0));
+    }
+
+    #[test]
+    fn an_interval_lies_around_its_median_and_narrows_with_more_samples() {
+        let spread = |n: u32| (0..n).map(|i| 100.0 + f64::from(i * 37 % 21)).collect::<Vec<_>>();
+        let (few, many) = (interval(&spread(5)).unwrap(), interval(&spread(500)).unwrap());
+        for i in [few, many] {
+            assert!(i.low <= i.middle && i.middle <= i.high && i.holds(i.middle), "{i:?}");
+        }
+        assert!(many.high - many.low < few.high - few.low, "{few:?} {many:?}");
+    }
+
+    #[test]
+    fn counts_have_a_point_and_one_sample_has_the_whole_line() {
+        let count = interval(&[7.0, 7.0, 7.0]).unwrap();
+        assert_eq!((count.low, count.high), (7.0, 7.0));
+        assert!(interval(&[7.0]).unwrap().holds(1e9) && ratio(&[1.0], &[7.0, 7.0]).unwrap().holds(1.0));
+        assert_eq!(interval(&[]), None);
+    }
+
+    #[test]
+    fn about_one_in_twenty_intervals_misses_the_truth() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let missed = (0..60)
+            .filter(|_| {
+                let samples: Vec<f64> = (0..25).map(|_| random.f64()).collect();
+                !interval(&samples).unwrap().holds(0.5)
+            })
+            .count();
+        assert!((1..=10).contains(&missed), "{missed} of 60");
+    }
+
+    #[test]
+    fn a_quotient_that_is_no_number_is_none() {
+        assert_eq!(ratio(&[1.0, 2.0], &[0.0, 0.0]), None);
+        let twice = ratio(&[2.0, 2.0], &[1.0, 1.0]).unwrap();
+        assert_eq!((twice.low, twice.middle, twice.high), (2.0, 2.0, 2.0));
+    }
+}

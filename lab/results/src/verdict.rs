@@ -1,0 +1,195 @@
+//! Which of two sides does better, by a measure that both have.
+
+use crate::{
+    Better, Case, Claim, Experiment, Kind, Measure, Side,
+    statistics::{self, Interval},
+};
+
+/// How a side does against another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is the better one.
+    Ahead,
+    /// The difference is smaller than its interval: there is none.
+    None,
+    /// The other is.
+    Behind,
+}
+
+/// Ours and another side in the same place with the same parameters.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Comparison<'a> {
+    /// Ours.
+    pub ours: &'a Case,
+    /// The other.
+    pub other: &'a Case,
+    /// The measure's name.
+    pub measure: &'a str,
+    /// Ours over the other.
+    pub ratio: Interval,
+    /// Of ours.
+    pub verdict: Verdict,
+}
+
+/// A claim and what was found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Judged<'a> {
+    /// The claim.
+    pub claim: &'a Claim,
+    /// How many times better than the design that the source replaced ours is.
+    pub ours: Option<Interval>,
+    /// The same of the source's own design, where it is rerun.
+    pub source: Option<Interval>,
+    /// How many times better than Linux ours is.
+    pub linux: Option<Interval>,
+}
+
+impl Judged<'_> {
+    /// Whether ours does what the source claims, in kind.
+    pub fn holds(&self) -> Option<bool> {
+        self.ours.map(|i| i.middle >= self.claim.least)
+    }
+
+    /// Whether the source's own design does, where it is rerun.
+    pub fn reproduced(&self) -> Option<bool> {
+        self.source.map(|i| i.middle >= self.claim.least)
+    }
+}
+
+impl Measure {
+    /// The median with its interval.
+    pub fn interval(&self) -> Option<Interval> {
+        statistics::interval(&self.samples)
+    }
+}
+
+impl Experiment {
+    /// Ours against each other side, wherever both were measured alike; limits are no side to win against.
+    pub fn comparisons(&self) -> Vec<Comparison<'_>> {
+        let mut all = Vec::new();
+        for ours in self.cases.iter().filter(|c| c.side == Side::Ours) {
+            for other in self.cases.iter().filter(|c| !matches!(c.side, Side::Ours | Side::Limit)) {
+                if other.place != ours.place || other.parameters != ours.parameters {
+                    continue;
+                }
+                for (name, mine) in &ours.measures {
+                    let Some(theirs) = other.measures.get(name) else { continue };
+                    if let Some((ratio, verdict)) = against(mine, theirs) {
+                        all.push(Comparison { ours, other, measure: name, ratio, verdict });
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// The experiment's claims, with what was found.
+    pub fn judged(&self) -> Vec<Judged<'_>> {
+        self.claims
+            .iter()
+            .map(|claim| {
+                let samples = |side: Side, place| {
+                    let fits = |c: &&Case| {
+                        c.side == side
+                            && c.place == place
+                            && claim.parameters.iter().all(|(k, v)| c.parameters.get(k) == Some(v))
+                    };
+                    self.cases.iter().find(fits)?.measures.get(&claim.measure)
+                };
+                let times = |side: Side, over: Side, place| {
+                    let (a, b) = (samples(side, place)?, samples(over, place)?);
+                    match a.better {
+                        Better::More => ratio(a, b),
+                        Better::Less => ratio(b, a),
+                    }
+                };
+                let linux = [claim.place, crate::Place::GuestCounted, crate::Place::Guest];
+                Judged {
+                    claim,
+                    ours: times(Side::Ours, Side::Before, claim.place),
+                    source: times(Side::After, Side::Before, claim.place).filter(|_| claim.reproduces),
+                    linux: linux.into_iter().find_map(|place| times(Side::Ours, Side::Linux, place)),
+                }
+            })
+            .collect()
+    }
+}
+
+/// The quotient of two medians. What is counted repeats: one sample of it is as good as many.
+fn ratio(over: &Measure, under: &Measure) -> Option<Interval> {
+    let samples = |m: &Measure| match (m.kind, &m.samples[..]) {
+        (Kind::Count, &[one]) => vec![one, one],
+        (_, all) => all.to_vec(),
+    };
+    statistics::ratio(&samples(over), &samples(under))
+}
+
+/// Ours over theirs, and who is ahead.
+fn against(ours: &Measure, theirs: &Measure) -> Option<(Interval, Verdict)> {
+    // Two counts of nothing are equal, though they have no quotient.
+    let none = Interval { middle: 1.0, low: 1.0, high: 1.0 };
+    let zero = |m: &Measure| statistics::median(&m.samples) == Some(0.0);
+    if zero(ours) && zero(theirs) {
+        return Some((none, Verdict::None));
+    }
+    if zero(theirs) {
+        let infinite = Interval { middle: f64::INFINITY, low: f64::INFINITY, high: f64::INFINITY };
+        return Some((infinite, if ours.better == Better::Less { Verdict::Behind } else { Verdict::Ahead }));
+    }
+    let ratio = ratio(ours, theirs)?;
+    let verdict = match ours.better {
+        _ if ratio.holds(1.0) => Verdict::None,
+        Better::Less if ratio.middle < 1.0 => Verdict::Ahead,
+        Better::More if ratio.middle > 1.0 => Verdict::Ahead,
+        _ => Verdict::Behind,
+    };
+    Some((ratio, verdict))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Place, tests::example};
+
+    #[test]
+    fn ours_is_compared_where_place_and_parameters_are_equal() {
+        let mut results = example();
+        let experiment = &mut results.runs[0].experiments[0];
+        let all = experiment.comparisons();
+        assert_eq!(all.len(), 1);
+        assert_eq!((all[0].measure, all[0].verdict), ("rate", Verdict::Ahead));
+        assert!((9.0..12.0).contains(&all[0].ratio.middle));
+        experiment.cases[1].place = Place::Guest;
+        assert!(experiment.comparisons().is_empty());
+    }
+
+    #[test]
+    fn a_difference_within_its_interval_is_none_and_direction_counts() {
+        let measure =
+            |better, samples: &[f64]| Measure { unit: "x".into(), kind: Kind::Time, better, samples: samples.to_vec() };
+        let judge = |better, a: &[f64], b: &[f64]| against(&measure(better, a), &measure(better, b)).unwrap().1;
+        assert_eq!(judge(Better::Less, &[1.0, 2.0, 3.0], &[1.1, 2.1, 2.9]), Verdict::None);
+        assert_eq!(judge(Better::Less, &[2.0, 2.0], &[1.0, 1.0]), Verdict::Behind);
+        assert_eq!(judge(Better::More, &[2.0, 2.0], &[1.0, 1.0]), Verdict::Ahead);
+        assert_eq!(judge(Better::Less, &[2.0], &[1.0]), Verdict::None, "one sample has no interval");
+        assert_eq!(judge(Better::Less, &[0.0, 0.0], &[0.0, 0.0]), Verdict::None);
+        assert_eq!(judge(Better::Less, &[1.0, 1.0], &[0.0, 0.0]), Verdict::Behind);
+        assert_eq!(judge(Better::Less, &[0.0, 0.0], &[1.0, 1.0]), Verdict::Ahead);
+    }
+
+    #[test]
+    fn a_claim_is_held_against_the_sides_that_it_names() {
+        let mut results = example();
+        let experiment = &mut results.runs[0].experiments[0];
+        experiment.claims.push(Claim {
+            headline: "four times".into(),
+            measure: "rate".into(),
+            place: Place::Hosted,
+            parameters: [("cpus".to_owned(), 2u32.into())].into(),
+            least: 4.0,
+            reproduces: true,
+        });
+        let judged = experiment.judged();
+        assert_eq!((judged[0].holds(), judged[0].reproduced(), judged[0].linux), (Some(true), None, None));
+    }
+}
