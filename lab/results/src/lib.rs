@@ -1,13 +1,12 @@
 //! What a run of Quire's lab found. An *experiment* reruns what one of the sources measured; it has *cases* (one design, on one
 //! machine, with one set of parameters), and each case has *measures*, whose raw samples are all kept. The file `results.json`
-//! holds one [`Results`]; its JSON Schema is [`schema`], and a copy of it is `docs/results.schema.json`.
+//! holds one [`Results`]; its JSON Schema is `docs/results.schema.json`.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 pub mod statistics;
 mod verdict;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
 
@@ -17,7 +16,8 @@ pub use verdict::{Comparison, Judged, Verdict};
 pub const VERSION: u32 = 1;
 
 /// The whole file: one run, or those of several machines.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Results {
     /// [`VERSION`].
     pub schema: u32,
@@ -26,7 +26,8 @@ pub struct Results {
 }
 
 /// What was measured on one machine in one go (or in several, where it was interrupted and went on).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Run {
     /// Where.
     pub machine: Machine,
@@ -43,7 +44,8 @@ pub struct Run {
 }
 
 /// How thoroughly a run measures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// In at most ten minutes on two CPUs.
@@ -53,7 +55,8 @@ pub enum Mode {
 }
 
 /// A machine, and what was measured there.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Machine {
     /// The processor's model.
     pub processor: String,
@@ -70,7 +73,8 @@ pub struct Machine {
 }
 
 /// Where an idea comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum Source {
     /// DragonFly BSD, 2019: no record for a mapped page.
     S0,
@@ -87,7 +91,8 @@ pub enum Source {
 }
 
 /// One experiment.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Experiment {
     /// As `./quire lab NAME` takes it.
     pub name: String,
@@ -110,7 +115,8 @@ pub struct Experiment {
 }
 
 /// A design under test.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
     /// The design that the source replaced.
@@ -130,7 +136,8 @@ pub enum Side {
 }
 
 /// What a case runs on. Only cases of one place are compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Place {
     /// The core in a process of this machine.
@@ -146,7 +153,8 @@ pub enum Place {
 }
 
 /// A parameter's value.
-#[derive(Debug, Clone, PartialEq, PartialOrd, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum Parameter {
     /// A number: it can stand on an axis.
@@ -156,7 +164,8 @@ pub enum Parameter {
 }
 
 /// One design on one machine with one set of parameters.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Case {
     /// The design.
     pub side: Side,
@@ -173,7 +182,8 @@ pub struct Case {
 }
 
 /// One figure of a case.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Measure {
     /// For instance `faults/s` or `lines/fault`.
     pub unit: String,
@@ -186,7 +196,8 @@ pub struct Measure {
 }
 
 /// Of a figure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// Counted: it repeats, whatever else the machine does.
@@ -196,7 +207,8 @@ pub enum Kind {
 }
 
 /// Which of two figures is the better one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
     /// A cost.
@@ -206,7 +218,8 @@ pub enum Better {
 }
 
 /// A source's headline, and the quotient here that stands for it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Claim {
     /// What the source says, with its figures.
     pub headline: String,
@@ -223,7 +236,8 @@ pub struct Claim {
 }
 
 /// How measures are drawn.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Plot {
     /// For people.
     pub title: String,
@@ -246,7 +260,8 @@ pub struct Plot {
 }
 
 /// Of a plot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Shape {
     /// Medians with intervals, joined by lines; across is a number.
@@ -421,15 +436,13 @@ impl From<&str> for Parameter {
     }
 }
 
-/// The JSON Schema of the file.
-pub fn schema() -> String {
-    let schema = schemars::schema_for!(Results);
-    serde_json::to_string_pretty(&schema).expect("a schema is JSON") + "\n"
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn schema() -> String {
+        serde_json::to_string_pretty(&schemars::schema_for!(Results)).unwrap() + "\n"
+    }
 
     /// A run with one experiment of two cases.
     pub(crate) fn example() -> Results {
