@@ -106,6 +106,9 @@ pub struct Experiment {
     pub caveats: Vec<String>,
     /// The command that reruns it alone.
     pub command: String,
+    /// How long its measuring took, in seconds, all rounds together.
+    #[serde(default)]
+    pub seconds: f64,
     /// What the source says, and what here stands against it.
     pub claims: Vec<Claim>,
     /// How it is drawn.
@@ -233,6 +236,21 @@ pub struct Claim {
     pub least: f64,
     /// The source's own baseline and design, where both are rerun: whether its ratio is reproduced is told beside ours.
     pub reproduces: bool,
+    /// What ours and Linux are compared by, where both have the thing.
+    #[serde(default)]
+    pub linux: Option<Reading>,
+}
+
+/// Which measure of which cases is read.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Reading {
+    /// One of the experiment's measures.
+    pub measure: String,
+    /// Where.
+    pub place: Place,
+    /// What the cases have.
+    pub parameters: BTreeMap<String, Parameter>,
 }
 
 /// How measures are drawn.
@@ -469,6 +487,7 @@ mod tests {
             about: "First touches.".to_owned(),
             caveats: vec!["Small.".to_owned()],
             command: "./quire lab zero-fill".to_owned(),
+            seconds: 1.0,
             claims: Vec::new(),
             plots: Vec::new(),
             cases: vec![case(Side::Ours, &[10.0, 11.0, 12.0]), case(Side::Before, &[1.0, 1.1, 1.2])],

@@ -1,7 +1,9 @@
 //! Which of two sides does better, by a measure that both have.
 
+use std::collections::BTreeMap;
+
 use crate::{
-    Better, Case, Claim, Experiment, Kind, Measure, Side,
+    Better, Case, Claim, Experiment, Kind, Measure, Parameter, Place, Side,
     statistics::{self, Interval},
 };
 
@@ -85,33 +87,40 @@ impl Experiment {
 
     /// The experiment's claims, with what was found.
     pub fn judged(&self) -> Vec<Judged<'_>> {
-        self.claims
-            .iter()
-            .map(|claim| {
-                let samples = |side: Side, place| {
-                    let fits = |c: &&Case| {
-                        c.side == side
-                            && c.place == place
-                            && claim.parameters.iter().all(|(k, v)| c.parameters.get(k) == Some(v))
-                    };
-                    self.cases.iter().find(fits)?.measures.get(&claim.measure)
-                };
-                let times = |side: Side, over: Side, place| {
-                    let (a, b) = (samples(side, place)?, samples(over, place)?);
-                    match a.better {
-                        Better::More => ratio(a, b),
-                        Better::Less => ratio(b, a),
-                    }
-                };
-                let linux = [claim.place, crate::Place::GuestCounted, crate::Place::Guest];
-                Judged {
-                    claim,
-                    ours: times(Side::Ours, Side::Before, claim.place),
-                    source: times(Side::After, Side::Before, claim.place).filter(|_| claim.reproduces),
-                    linux: linux.into_iter().find_map(|place| times(Side::Ours, Side::Linux, place)),
-                }
-            })
-            .collect()
+        self.claims.iter().map(|claim| self.judge(claim)).collect()
+    }
+
+    fn judge<'a>(&'a self, claim: &'a Claim) -> Judged<'a> {
+        let times = |side| self.times(side, Side::Before, &claim.measure, claim.place, &claim.parameters);
+        let reading = claim.linux.as_ref();
+        Judged {
+            claim,
+            ours: times(Side::Ours),
+            source: times(Side::After).filter(|_| claim.reproduces),
+            linux: reading.and_then(|r| self.times(Side::Ours, Side::Linux, &r.measure, r.place, &r.parameters)),
+        }
+    }
+
+    /// How many times better `side` is than `than`, in cases that have these parameters, whatever others they share.
+    fn times(
+        &self,
+        side: Side,
+        than: Side,
+        measure: &str,
+        place: Place,
+        parameters: &BTreeMap<String, Parameter>,
+    ) -> Option<Interval> {
+        let of = |side| {
+            let fits = |c: &&Case| {
+                c.side == side && c.place == place && parameters.iter().all(|(k, v)| c.parameters.get(k) == Some(v))
+            };
+            self.cases.iter().filter(fits).find_map(|c| c.measures.get(measure))
+        };
+        let (a, b) = (of(side)?, of(than)?);
+        match a.better {
+            Better::More => ratio(a, b),
+            Better::Less => ratio(b, a),
+        }
     }
 }
 
@@ -149,7 +158,7 @@ fn against(ours: &Measure, theirs: &Measure) -> Option<(Interval, Verdict)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Place, tests::example};
+    use crate::tests::example;
 
     #[test]
     fn ours_is_compared_where_place_and_parameters_are_equal() {
@@ -188,6 +197,7 @@ mod tests {
             parameters: [("cpus".to_owned(), 2u32.into())].into(),
             least: 4.0,
             reproduces: true,
+            linux: None,
         });
         let judged = experiment.judged();
         assert_eq!((judged[0].holds(), judged[0].reproduced(), judged[0].linux), (Some(true), None, None));
