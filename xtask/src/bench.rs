@@ -102,6 +102,11 @@ fn complaints(mut log: std::fs::File) -> Vec<String> {
     lines
 }
 
+/// The lab's program as production is compiled.
+pub fn build_native(places: &Places) -> Result<PathBuf> {
+    build(places, BUILDS[0])
+}
+
 /// The lab's program that records.
 pub fn build_recording(places: &Places) -> Result<PathBuf> {
     build(places, BUILDS[1])

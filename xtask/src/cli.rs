@@ -27,6 +27,7 @@ Examples:
   ./quire debug -- ./my-program                     gdb, stopped at the program's entry, kernel symbols loaded
   ./quire compare -- ./my-program                   the same program on Quire and on Debian's Linux, side by side
   ./quire bench mapper                              what the memory core's parts cost, and what they replaced
+  ./quire lab                                       before, after, Quire and Linux: every claim rerun and drawn
   ./quire conflicts                                 which operations that commute share cache lines
   ./quire profile -- ./my-program                   where the kernel's instructions go meanwhile
   ./quire fuzz elf --seconds 600                    generated programs for the ELF reader, guided by coverage";
@@ -48,6 +49,8 @@ pub enum Command {
     Compare(Compare),
     /// Measure the memory core's parts, and the designs that they replaced, on this machine without a guest
     Bench(Bench),
+    /// Rerun what the sources of Quire's ideas measured: before, after, Quire and Linux, in tables and a page
+    Lab(Lab),
     /// Show which operations that commute share cache lines: the conflict matrix
     Conflicts(Conflicts),
     /// Run a program and show where the kernel's instructions go, by function
@@ -227,6 +230,80 @@ pub struct Bench {
     /// Print one JSON array of objects with name, value and unit
     #[arg(long)]
     pub json: bool,
+}
+
+/// Options of `lab`.
+#[derive(Debug, Clone, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "Prints a table for each experiment and writes results.json (every sample; docs/results.schema.json) and report.html. A \
+                  run that is interrupted keeps what it has; the same command goes on with it. docs/lab.md tells the methods, how to \
+                  spread a run over machines, and how to add an experiment.\n\nExamples:\n  ./quire lab list\n  ./quire lab \
+                  --quick                       everything, in at most ten minutes\n  ./quire lab map ranges --cpus 1,2 --no-linux\n  \
+                  ./quire lab --full --out big            at most ninety minutes\n  ./quire lab report */results.json --out all.html"
+)]
+pub struct Lab {
+    /// Instead of measuring
+    #[command(subcommand)]
+    pub part: Option<LabPart>,
+
+    /// Only experiments whose name contains one of these
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+
+    /// In at most ten minutes on two CPUs (as without --full)
+    #[arg(long, conflicts_with = "full")]
+    pub quick: bool,
+
+    /// Larger sizes and more rounds: at most ninety minutes
+    #[arg(long)]
+    pub full: bool,
+
+    /// Where results.json and report.html are written [default: target/lab-runs/quick or full]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<std::path::PathBuf>,
+
+    /// How many CPUs are tried, for instance 1,2,8 [default: the powers of two that this machine has, and all]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub cpus: Vec<u32>,
+
+    /// Leave Linux out
+    #[arg(long)]
+    pub no_linux: bool,
+
+    /// Begin anew where an unfinished run would go on
+    #[arg(long)]
+    pub again: bool,
+}
+
+/// What `lab` does instead of measuring.
+#[derive(Debug, Clone, Subcommand)]
+pub enum LabPart {
+    /// Names the experiments, what each measures, and how long it takes
+    List(LabList),
+    /// Merges and compares runs, of several machines for instance, in one page
+    Report(LabReport),
+}
+
+/// Options of `lab list`.
+#[derive(Debug, Clone, Args)]
+pub struct LabList {
+    /// Only the names, one a line
+    #[arg(long)]
+    pub names: bool,
+}
+
+/// Options of `lab report`.
+#[derive(Debug, Clone, Args)]
+pub struct LabReport {
+    /// Files results.json
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<std::path::PathBuf>,
+
+    /// The page
+    #[arg(long, value_name = "FILE", default_value = "report.html")]
+    pub out: std::path::PathBuf,
 }
 
 /// Options of `conflicts`.

@@ -1,6 +1,6 @@
 //! `./quire`: the one command of the project. Builds Quire, runs programs in it, tests it, debugs it, compares it.
 //!
-//! A command is a module that reads top-down: [`run`], [`mod@test`], [`debug`], [`compare`], [`mod@bench`], [`conflicts`], [`profile`],
+//! A command is a module that reads top-down: [`run`], [`mod@test`], [`debug`], [`compare`], [`mod@bench`], [`lab`], [`conflicts`], [`profile`],
 //! [`fuzz`], [`build`]. Below them stand [`image`] (what the guest finds), [`machine`] (QEMU and its ports) and [`setup`] (what is made or fetched once).
 
 mod bench;
@@ -13,6 +13,7 @@ mod debug;
 mod failure;
 mod fuzz;
 mod image;
+mod lab;
 mod machine;
 mod places;
 mod profile;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         cli::Command::Debug(options) => debug::command(&places, &options),
         cli::Command::Compare(options) => compare::command(&places, &options),
         cli::Command::Bench(options) => bench::command(&places, &options),
+        cli::Command::Lab(options) => lab::command(&places, &options),
         cli::Command::Conflicts(options) => conflicts::command(&places, &options),
         cli::Command::Profile(options) => profile::command(&places, &options),
         cli::Command::Fuzz(options) => fuzz::command(&places, &options),

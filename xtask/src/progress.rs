@@ -47,6 +47,88 @@ impl Step {
     }
 }
 
+/// Many jobs of known kind, one after the other: how far, and about how long still.
+pub struct Countdown {
+    bar: Option<ProgressBar>,
+    name: String,
+    /// What each job that is left was expected to take, in seconds, the next one last.
+    left: Vec<f64>,
+    all: usize,
+    /// Seconds expected of what is done, and taken.
+    expected: f64,
+    taken: f64,
+    began: Instant,
+    told: Instant,
+}
+
+/// Elsewhere than on a terminal, so often.
+const LINE: Duration = Duration::from_secs(30);
+
+impl Countdown {
+    /// Jobs that are expected to take so many seconds each.
+    pub fn new(name: &str, mut jobs: Vec<f64>) -> Self {
+        jobs.reverse();
+        let bar = stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(jobs.len() as u64);
+            if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}") {
+                bar.set_style(style);
+            }
+            bar
+        });
+        let now = Instant::now();
+        Self {
+            bar,
+            name: name.to_owned(),
+            all: jobs.len(),
+            left: jobs,
+            expected: 0.0,
+            taken: 0.0,
+            began: now,
+            told: now,
+        }
+    }
+
+    /// The next job begins.
+    pub fn doing(&mut self, detail: &str) {
+        self.began = Instant::now();
+        let left = self.time_left();
+        match &self.bar {
+            Some(bar) => bar.set_message(format!("{left} left: {detail}")),
+            None if self.told.elapsed() >= LINE => {
+                self.told = Instant::now();
+                eprintln!("quire: {}: {} of {}, {left} left", self.name, self.all - self.left.len(), self.all);
+            }
+            None => {}
+        }
+    }
+
+    /// It is done.
+    pub fn done(&mut self) {
+        self.expected += self.left.pop().unwrap_or(0.0);
+        self.taken += self.began.elapsed().as_secs_f64();
+        self.bar.iter().for_each(|b| b.inc(1));
+    }
+
+    /// The next job is not done.
+    pub fn skip(&mut self) {
+        self.left.pop();
+        self.bar.iter().for_each(|b| b.inc(1));
+    }
+
+    /// What was expected of the rest, mended by how the expectation did so far.
+    fn time_left(&self) -> String {
+        let pace = if self.expected > 0.0 { self.taken / self.expected } else { 1.0 };
+        let seconds = self.left.iter().sum::<f64>() * pace;
+        if seconds < 90.0 { format!("about {seconds:.0} s") } else { format!("about {:.0} min", seconds / 60.0) }
+    }
+}
+
+impl Drop for Countdown {
+    fn drop(&mut self) {
+        self.bar.iter().for_each(|b| b.finish_and_clear());
+    }
+}
+
 impl Drop for Step {
     fn drop(&mut self) {
         let took = self.start.elapsed();
@@ -57,5 +139,22 @@ impl Drop for Step {
             }
             None => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_that_is_left_follows_what_was_seen() {
+        let mut countdown = Countdown::new("x", vec![10.0, 10.0, 100.0]);
+        assert_eq!(countdown.time_left(), "about 2 min");
+        countdown.doing("first");
+        countdown.done();
+        countdown.taken = 5.0;
+        assert_eq!(countdown.time_left(), "about 55 s");
+        countdown.skip();
+        assert_eq!(countdown.time_left(), "about 50 s");
     }
 }

@@ -39,6 +39,9 @@ pub struct Run {
     pub mode: Mode,
     /// Decides the order of the cases in each round.
     pub seed: u64,
+    /// Whether everything was tried; a run that is not complete goes on where it was.
+    #[serde(default)]
+    pub complete: bool,
     /// Experiments, in the order in which they are told.
     pub experiments: Vec<Experiment>,
 }
@@ -506,6 +509,7 @@ mod tests {
             seconds: 1.0,
             mode: Mode::Quick,
             seed: 1,
+            complete: true,
             experiments: vec![experiment],
         };
         Results { schema: VERSION, runs: vec![run] }

@@ -1,0 +1,102 @@
+// Many processes map one large region and touch all of it: what a database's buffers are. How much memory the kernel needs for
+// each mapped page, what the last process pays to attach, what it costs to take the pages away from all of them at once, and
+// to end them.
+//
+//   --sharers N      so many processes (default 32)
+//   --megabytes N    the region (default 16)
+#include "report.h"
+#include <sys/syscall.h>
+
+static long sharers = 32, megabytes = 16;
+
+static void cost(const char *name, uint64_t ticks, double each) {
+    char line[64];
+    snprintf(line, sizeof line, "%s_%s", name, options.count ? "instructions" : "ticks");
+    report(line, ticks / each / (options.count ? 8 : 1), options.count ? "instructions" : "ticks");
+}
+
+static uint64_t available(void) {
+    FILE *file = fopen("/proc/meminfo", "r");
+    CHECK(file, "/proc/meminfo");
+    char line[128];
+    unsigned long kib = 0;
+    while (fgets(line, sizeof line, file) && sscanf(line, "MemFree: %lu", &kib) != 1);
+    fclose(file);
+    CHECK(kib, "/proc/meminfo tells no free memory");
+    return kib * 1024;
+}
+
+struct shared {
+    atomic_long attached, leave;
+    _Atomic uint64_t ticks; // of the one that attached last
+};
+
+static void sharer(struct shared *state, int file, size_t bytes) {
+    uint64_t start = __rdtsc();
+    LAP_MARK(1);
+    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    CHECK(memory != MAP_FAILED, "mmap");
+    uint64_t sum = 0;
+    for (size_t at = 0; at < bytes; at += PAGE) sum += *(volatile uint64_t *)(memory + at);
+    LAP_MARK(2);
+    state->ticks = __rdtsc() - start;
+    uint64_t pages = bytes / PAGE;
+    CHECK(sum == pages * (pages - 1) / 2, "the region's contents are wrong");
+    state->attached++;
+    // Asleep until all have seen it: who polls would be measured too.
+    while (!state->leave) syscall(SYS_futex, &state->leave, 0, 0, NULL, NULL, 0);
+    _exit(0);
+}
+
+int main(int argc, char **argv) {
+    struct setting own[] = {{"--sharers", &sharers, NULL}, {"--megabytes", &megabytes, NULL}, {0}};
+    parse_options(argc, argv, own);
+    CHECK(sharers > 1 && sharers <= 4096 && megabytes > 0, "from 2 to 4096 sharers");
+    size_t bytes = megabytes * MIB, pages = bytes / PAGE;
+    struct shared *state = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(state != MAP_FAILED, "mmap");
+    int file = syscall(SYS_memfd_create, "region", 0);
+    CHECK(file >= 0 && !ftruncate(file, bytes), "memfd_create");
+    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    CHECK(memory != MAP_FAILED, "mmap");
+    for (size_t page = 0; page < pages; page++) *(uint64_t *)(memory + page * PAGE) = page;
+    munmap(memory, bytes);
+    pid_t children[sharers];
+    // A process costs memory whatever it maps: the first half attaches, then the second, and what the second half adds with
+    // the region is compared with as many that map one page of it.
+    uint64_t used[2];
+    for (int all = 0; all < 2; all++) {
+        state->attached = state->leave = 0;
+        size_t mapped = all ? bytes : PAGE;
+        uint64_t before = available();
+        for (long i = 0; i < sharers; i++) {
+            children[i] = fork();
+            CHECK(children[i] >= 0, "fork");
+            if (!children[i]) sharer(state, file, mapped);
+            while (state->attached <= i) {
+                int status;
+                CHECK(waitpid(children[i], &status, WNOHANG) == 0, "a sharer failed");
+                usleep(1000);
+            }
+        }
+        used[all] = before - available();
+        if (all) {
+            cost("attach_last", state->ticks, pages);
+            // The pages vanish from every process at once.
+            uint64_t start = __rdtsc();
+            LAP_MARK(1);
+            CHECK(!ftruncate(file, 0), "ftruncate");
+            LAP_MARK(2);
+            cost("take_away", __rdtsc() - start, (double)pages * sharers);
+        }
+        uint64_t start = __rdtsc();
+        state->leave = 1;
+        syscall(SYS_futex, &state->leave, 1, sharers, NULL, NULL, 0);
+        for (long i = 0; i < sharers; i++) {
+            int status;
+            CHECK(waitpid(children[i], &status, 0) == children[i] && !status, "a sharer failed");
+        }
+        if (all) cost("exit", __rdtsc() - start, sharers);
+    }
+    report("kernel_bytes", ((double)used[1] - used[0]) / ((double)pages * sharers), "bytes/page");
+}

@@ -1,0 +1,72 @@
+// Very many processes, each of which sleeps on a futex with a deadline again and again: what one wake-up costs however many
+// there are, and what it costs to make them and to kill them all.
+//
+//   --sleepers N     so many processes (default 1000)
+//   --period MS      each sleeps so long at a time (default 1: more than one CPU can serve)
+#include "report.h"
+#include <signal.h>
+#include <sys/syscall.h>
+
+static long sleepers = 1000, period = 1;
+
+static void cost(const char *name, uint64_t ticks, uint64_t ns, double each) {
+    char line[64];
+    snprintf(line, sizeof line, options.count ? "%s_instructions" : "%s_rate", name);
+    if (options.count) report(line, ticks / 8 / each, "instructions");
+    else report(line, each * 1e9 / ns, "1/s");
+}
+
+struct slot { // a line for each: counting must not be what is measured
+    atomic_long woken;
+    char pad[64 - sizeof(atomic_long)];
+};
+
+int main(int argc, char **argv) {
+    struct setting own[] = {{"--sleepers", &sleepers, NULL}, {"--period", &period, NULL}, {0}};
+    parse_options(argc, argv, own);
+    CHECK(sleepers > 0 && sleepers <= 400000 && period > 0, "from 1 to 400,000 sleepers");
+    struct slot *slots = mmap(NULL, (sleepers + 1) * sizeof *slots, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t *children = malloc(sleepers * sizeof *children);
+    CHECK(slots != MAP_FAILED && children, "no memory");
+    pid_t group = 0;
+    uint64_t start_ns = now_ns(), start = __rdtsc();
+    for (long i = 0; i < sleepers; i++) {
+        pid_t child = fork();
+        CHECK(child >= 0, "fork of process %ld", i);
+        if (!child) {
+            static int word;
+            struct timespec wait = {period / 1000, period % 1000 * 1000000};
+            setpgid(0, group);
+            for (;;) {
+                CHECK(syscall(SYS_futex, &word, 128, 0, &wait, NULL, 0) == -1 && errno == ETIMEDOUT, "futex");
+                slots[i].woken++;
+            }
+        }
+        if (!group) group = child;
+        setpgid(child, group);
+        children[i] = child;
+    }
+    uint64_t made = __rdtsc() - start, made_ns = now_ns() - start_ns;
+    // Every one of them has woken once.
+    for (long i = 0; i < sleepers; i++)
+        while (!slots[i].woken) usleep(1000);
+    long woken = 0;
+    for (long i = 0; i < sleepers; i++) woken -= slots[i].woken;
+    start_ns = now_ns();
+    start = __rdtsc();
+    while (now_ns() - start_ns < options.seconds * 1e9) usleep(10000);
+    uint64_t ticks = __rdtsc() - start, ns = now_ns() - start_ns;
+    for (long i = 0; i < sleepers; i++) woken += slots[i].woken;
+    CHECK(woken > 0, "nobody woke");
+    start_ns = now_ns();
+    start = __rdtsc();
+    CHECK(!kill(-group, SIGKILL), "kill");
+    for (long i = 0; i < sleepers; i++) {
+        int status;
+        CHECK(waitpid(children[i], &status, 0) == children[i] && WIFSIGNALED(status), "process %ld", i);
+    }
+    uint64_t killed = __rdtsc() - start, killed_ns = now_ns() - start_ns;
+    cost("create", made, made_ns, sleepers);
+    cost("wake", ticks, ns, woken);
+    cost("kill", killed, killed_ns, sleepers);
+}

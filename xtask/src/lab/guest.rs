@@ -1,0 +1,618 @@
+//! Cases of guests: programs of `programs/` on ours and on Linux. A boot runs many of them, one after the other, and tells where
+//! the output of each begins and how it ended.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    fs::File,
+    io::{Read as _, Seek as _},
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
+
+use quire_results::{
+    Better, Case, Experiment, Kind, Measure, Mode, Parameter, Place, Plot, Reading, Shape as Drawn, Side, Source,
+};
+
+use super::plan::{self, At, Counted, Found, Job, Plan};
+use crate::{
+    boot::{Kernel, On, Shape},
+    cli, compare,
+    failure::{Doing, Result},
+    image::{order::Order, tree::Tree},
+    machine::{
+        outcome::Outcome,
+        qemu,
+        relay::{self, Ends},
+    },
+    places::Places,
+    programs, run,
+};
+
+/// The experiment that tells how fast the machines themselves are.
+pub const CALIBRATION: &str = "calibration";
+/// What a boot costs, in seconds, before its first program runs: of ours, and of Linux, which is let settle.
+const BOOT: (f64, f64) = (2.0, 6.0);
+/// Nothing takes longer.
+const LIMIT: Duration = Duration::from_secs(1800);
+/// MiB.
+const MEMORY: u64 = 1024;
+
+/// Names and values of parameters.
+type Of = &'static [(&'static str, &'static str)];
+
+/// One program of an experiment, and which of its lines are taken.
+struct Thing {
+    experiment: &'static str,
+    /// With `{cpus}` and `{seconds}` for what they are.
+    command: &'static str,
+    /// Lines' names, which `_rate` or `_instructions` ends, and what they are of.
+    lines: &'static [(&'static str, Of)],
+    /// A line that is taken as it is: its name, unit, and what it is of.
+    other: &'static [(&'static str, &'static str, Of)],
+    /// Instructions are counted, at one CPU.
+    counted: bool,
+    /// Done in real time, too, at so many CPUs at a time.
+    timed: Timed,
+    /// Also on a Linux with large pages.
+    large: bool,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Timed {
+    Never,
+    /// At one CPU.
+    Once,
+    /// At each number of CPUs.
+    Scaled,
+}
+
+const ZERO_FILL: Of = &[("what", "zero-fill fault")];
+
+/// Everything that is run in guests.
+#[rustfmt::skip] // A thing a paragraph.
+const THINGS: &[Thing] = &[
+    Thing {
+        experiment: CALIBRATION, command: "calibrate --seconds {seconds}",
+        lines: &[("spin", &[("what", "spin")]), ("memset_page", &[("what", "memset of a page")]),
+                 ("system_call", &[("what", "system call")]), ("pipe_byte", &[("what", "byte through a pipe")])],
+        other: &[], counted: true, timed: Timed::Once, large: false,
+    },
+    Thing {
+        experiment: "zero-fill", command: "zerofill --megabytes 16 --seconds {seconds} --processes {cpus}",
+        lines: &[("zerofill", &[("what", "zero-fill fault"), ("as", "processes")])],
+        other: &[], counted: true, timed: Timed::Scaled, large: true,
+    },
+    Thing {
+        experiment: "zero-fill", command: "zerofill --megabytes 16 --seconds {seconds} --threads {cpus}",
+        lines: &[("zerofill", &[("what", "zero-fill fault"), ("as", "threads")])],
+        other: &[], counted: false, timed: Timed::Scaled, large: true,
+    },
+    Thing {
+        experiment: "zero-fill", command: "micro --seconds {seconds} --only file_ --processes {cpus}",
+        lines: &[("file_read_fault", &[("what", "read fault, shared file"), ("as", "processes")]),
+                 ("file_write_fault", &[("what", "write fault, shared file"), ("as", "processes")])],
+        other: &[], counted: true, timed: Timed::Scaled, large: false,
+    },
+    Thing {
+        experiment: "exec-fork", command: "forkexec --seconds {seconds} --processes {cpus}",
+        lines: &[("fork_exit", &[("what", "fork + exit")]), ("fork_64MiB_exit", &[("what", "fork of 64 MiB + exit")]),
+                 ("fork_exec_static", &[("what", "fork + exec, static")]), ("vfork_exec_static", &[("what", "vfork + exec, static")]),
+                 ("fork_exec_dynamic", &[("what", "fork + exec, dynamic")]), ("vfork_exec_dynamic", &[("what", "vfork + exec, dynamic")])],
+        other: &[], counted: true, timed: Timed::Scaled, large: true,
+    },
+    Thing {
+        experiment: "sharing", command: "sharing --sharers 32 --megabytes 16",
+        lines: &[("attach_last", &[("what", "last attach, a page")]), ("take_away", &[("what", "take away, a mapping")]),
+                 ("exit", &[("what", "exit, a process")])],
+        other: &[("kernel_bytes", "bytes/page", &[("what", "kernel memory, a mapping")])],
+        counted: true, timed: Timed::Never, large: false,
+    },
+    Thing {
+        experiment: "chains", command: "cowchain --seconds {seconds} --processes {cpus}",
+        lines: &[("cowchain_gone", &[("what", "chain, parents gone")]), ("cowchain_kept", &[("what", "chain, parents alive")]),
+                 ("cowchain_siblings", &[("what", "children of one parent")])],
+        other: &[], counted: true, timed: Timed::Scaled, large: false,
+    },
+    Thing {
+        experiment: "chains", command: "micro --seconds {seconds} --only cow_fault --processes {cpus}",
+        lines: &[("cow_fault", &[("what", "copy-on-write fault")])],
+        other: &[], counted: true, timed: Timed::Scaled, large: false,
+    },
+    Thing {
+        experiment: "queues", command: "zerofill --megabytes 16 --seconds {seconds} --processes {cpus}",
+        lines: &[("zerofill", ZERO_FILL)],
+        other: &[], counted: true, timed: Timed::Scaled, large: false,
+    },
+    Thing {
+        experiment: "map", command: "mapper --mappings 20000 --seconds 0",
+        lines: &[("mapper_equal_create", &[("what", "create")]), ("mapper_equal_touch", &[("what", "touch")]),
+                 ("mapper_equal_protect", &[("what", "protect")]), ("mapper_equal_remove", &[("what", "remove")]),
+                 ("mapper_mixed_create", &[("what", "create, mixed")]), ("mapper_mixed_remove", &[("what", "remove, mixed")])],
+        other: &[], counted: true, timed: Timed::Once, large: false,
+    },
+    Thing {
+        experiment: "map", command: "micro --seconds {seconds} --only m --threads {cpus}",
+        lines: &[("mmap_munmap", &[("what", "mmap + munmap")]), ("mmap_touch_munmap", &[("what", "mmap + touch + munmap")]),
+                 ("mprotect_16_pages", &[("what", "mprotect of 16 pages")])],
+        other: &[], counted: true, timed: Timed::Scaled, large: false,
+    },
+    Thing {
+        experiment: "processes", command: "sleepers --sleepers 100 --seconds {seconds}",
+        lines: &[("create", &[("what", "create"), ("processes", "100")]), ("wake", &[("what", "timed sleep and wake-up"), ("processes", "100")]),
+                 ("kill", &[("what", "kill"), ("processes", "100")])],
+        other: &[], counted: true, timed: Timed::Never, large: false,
+    },
+    Thing {
+        experiment: "processes", command: "sleepers --sleepers 1000 --seconds {seconds}",
+        lines: &[("create", &[("what", "create"), ("processes", "1000")]), ("wake", &[("what", "timed sleep and wake-up"), ("processes", "1000")]),
+                 ("kill", &[("what", "kill"), ("processes", "1000")])],
+        other: &[], counted: true, timed: Timed::Scaled, large: false,
+    },
+    Thing {
+        experiment: "processes", command: "sleepers --sleepers 4000 --period 10 --seconds {seconds}",
+        lines: &[("create", &[("what", "create"), ("processes", "4000")]), ("wake", &[("what", "timed sleep and wake-up"), ("processes", "4000")]),
+                 ("kill", &[("what", "kill"), ("processes", "4000")])],
+        other: &[], counted: true, timed: Timed::Scaled, large: false,
+    },
+    Thing {
+        experiment: "processes", command: "micro --seconds {seconds} --only thread_create_join --threads {cpus}",
+        lines: &[("thread_create_join", &[("what", "thread create + join")])],
+        other: &[], counted: true, timed: Timed::Scaled, large: false,
+    },
+    Thing {
+        experiment: "ranges", command: "remap --seconds {seconds} --processes {cpus}",
+        lines: &[("remap", &[("what", "munmap + mmap + write")])],
+        other: &[], counted: true, timed: Timed::Scaled, large: false,
+    },
+    Thing {
+        experiment: "ranges", command: "sparse --seconds {seconds}",
+        lines: &[
+            ("unmap_1MiB", &[("what", "unmap"), ("size", "1")]), ("sync_1MiB", &[("what", "flush"), ("size", "1")]),
+            ("truncate_1MiB", &[("what", "truncate"), ("size", "1")]),
+            ("unmap_64MiB", &[("what", "unmap"), ("size", "64")]), ("sync_64MiB", &[("what", "flush"), ("size", "64")]),
+            ("truncate_64MiB", &[("what", "truncate"), ("size", "64")]),
+            ("unmap_4GiB", &[("what", "unmap"), ("size", "4096")]), ("sync_4GiB", &[("what", "flush"), ("size", "4096")]),
+            ("truncate_4GiB", &[("what", "truncate"), ("size", "4096")]),
+            ("unmap_64GiB", &[("what", "unmap"), ("size", "65536")]), ("sync_64GiB", &[("what", "flush"), ("size", "65536")]),
+            ("truncate_64GiB", &[("what", "truncate"), ("size", "65536")]),
+            ("unmap_1TiB", &[("what", "unmap"), ("size", "1048576")]), ("sync_1TiB", &[("what", "flush"), ("size", "1048576")]),
+            ("truncate_1TiB", &[("what", "truncate"), ("size", "1048576")]),
+        ],
+        other: &[], counted: true, timed: Timed::Never, large: false,
+    },
+];
+
+/// What ours and Linux are compared by where a source's headline stands.
+#[rustfmt::skip] // A table.
+const READINGS: &[(&str, Of)] = &[
+    ("zero-fill", &[("what", "zero-fill fault"), ("as", "processes")]),
+    ("exec-fork", &[("what", "fork + exec, dynamic")]),
+    ("sharing", &[("what", "last attach, a page")]),
+    ("chains", &[("what", "chain, parents gone")]),
+    ("queues", ZERO_FILL),
+    ("map", &[("what", "create")]),
+    ("processes", &[("what", "timed sleep and wake-up"), ("processes", "1000")]),
+    ("ranges", &[("what", "munmap + mmap + write")]),
+];
+
+/// A case before it has a place in the plan.
+pub struct Planned {
+    experiment: &'static str,
+    case: Case,
+    cpus: u32,
+    /// What the guest's shell is given.
+    command: String,
+    /// The line of output that each measure is taken from.
+    lines: BTreeMap<String, String>,
+    seconds: f64,
+}
+
+/// One boot: a side, how, and what is run there.
+pub struct Boot {
+    side: Side,
+    place: Place,
+    cpus: u32,
+    commands: Vec<(String, Vec<Taken>)>,
+}
+
+/// A case, and the line of output that each of its measures is taken from.
+struct Taken {
+    at: At,
+    lines: BTreeMap<String, String>,
+}
+
+/// Parameters, with numbers where they are.
+fn parameters(of: &[(&str, &str)]) -> BTreeMap<String, Parameter> {
+    let value = |text: &str| text.parse::<f64>().map_or_else(|_| Parameter::Text(text.to_owned()), Parameter::Number);
+    of.iter().map(|(name, text)| ((*name).to_owned(), value(text))).collect()
+}
+
+/// All cases of guests.
+pub fn cases(mode: Mode, cpus: &[u32], linux: bool) -> Vec<Planned> {
+    let mut all = Vec::new();
+    for thing in THINGS {
+        let sides = [Side::Ours, Side::Linux, Side::LinuxLarge];
+        for side in sides.into_iter().filter(|s| match s {
+            Side::Linux => linux,
+            Side::LinuxLarge => linux && thing.large,
+            _ => true,
+        }) {
+            if thing.counted {
+                planned(thing, side, Place::GuestCounted, 1, mode, &mut all);
+            }
+            let counts: &[u32] = match thing.timed {
+                Timed::Never => &[],
+                Timed::Once => &[1],
+                Timed::Scaled => cpus,
+            };
+            for &n in counts.iter().filter(|n| **n <= 64) {
+                planned(thing, side, Place::Guest, n, mode, &mut all);
+            }
+        }
+    }
+    all
+}
+
+fn planned(thing: &Thing, side: Side, place: Place, cpus: u32, mode: Mode, all: &mut Vec<Planned>) {
+    let counted = place == Place::GuestCounted;
+    let each: f64 = match (mode, counted) {
+        // Of the guest's clock, which goes by its instructions.
+        (Mode::Quick, true) => 0.02,
+        (Mode::Full, true) => 0.2,
+        (Mode::Quick, false) => 0.1,
+        (Mode::Full, false) => 1.0,
+    };
+    let mut command = thing.command.replace("{seconds}", &each.to_string()).replace("{cpus}", &cpus.to_string());
+    if counted {
+        command += " --count";
+    }
+    let how = if counted { "--count".to_owned() } else { format!("--cpus {cpus}") };
+    let mut add = |of: &[(&str, &str)], line: String, measure: &str, unit: &str, kind, better| {
+        let mut parameters = parameters(of);
+        parameters.insert("cpus".to_owned(), cpus.into());
+        let figure = Measure { unit: unit.to_owned(), kind, better, samples: Vec::new() };
+        let case = Case {
+            side,
+            place,
+            parameters,
+            command: format!("./quire compare {how} --memory {MEMORY}M -- {command}"),
+            measures: BTreeMap::from([(measure.to_owned(), figure)]),
+            trouble: None,
+        };
+        all.push(Planned {
+            experiment: thing.experiment,
+            case,
+            cpus,
+            command: command.clone(),
+            lines: BTreeMap::from([(measure.to_owned(), line)]),
+            seconds: each.max(0.1) * 2.0,
+        });
+    };
+    for (line, of) in thing.lines {
+        if counted {
+            add(of, format!("{line}_instructions"), "instructions", "instructions/op", Kind::Count, Better::Less);
+        } else {
+            add(of, format!("{line}_rate"), "rate", "op/s", Kind::Time, Better::More);
+        }
+    }
+    for (line, unit, of) in thing.other.iter().filter(|_| counted) {
+        add(of, (*line).to_owned(), line, unit, Kind::Count, Better::Less);
+    }
+}
+
+/// How fast the machines themselves are.
+pub fn calibration() -> Experiment {
+    Experiment {
+        name: CALIBRATION.to_owned(),
+        source: Source::All,
+        title: "Calibration".to_owned(),
+        about: "A loop, memset, a system call and a byte through a pipe, on each side. The first two are the machine's own: where \
+                they differ, so does everything else, and no memory system is the reason."
+            .to_owned(),
+        caveats: vec![
+            "Both kernels run in the same emulator with the same processor; Linux without mitigations, auditing, AppArmor and \
+             zeroing at allocation, and on a processor without ERMS and FSRM, which the emulator executes byte by byte."
+                .to_owned(),
+        ],
+        command: String::new(),
+        seconds: 0.0,
+        claims: Vec::new(),
+        plots: Vec::new(),
+        cases: Vec::new(),
+    }
+}
+
+/// What ours and Linux are compared by, and how the guests' figures are drawn.
+pub fn claims(experiments: &mut [Experiment]) {
+    for experiment in experiments {
+        let reading = READINGS.iter().find(|(name, _)| *name == experiment.name);
+        if let (Some((_, of)), Some(claim)) = (reading, experiment.claims.first_mut()) {
+            claim.linux = Some(Reading {
+                measure: "instructions".to_owned(),
+                place: Place::GuestCounted,
+                parameters: parameters(of),
+            });
+        }
+        experiment.plots.extend(plots(&experiment.name));
+    }
+}
+
+fn plots(experiment: &str) -> Vec<Plot> {
+    let things = || THINGS.iter().filter(|t| t.experiment == experiment);
+    let plot = |title: &str, shape, place, measure: &str, across: &str, split: Option<&str>, log_across| Plot {
+        title: title.to_owned(),
+        shape,
+        places: vec![place],
+        only: BTreeMap::new(),
+        measure: measure.to_owned(),
+        across: across.to_owned(),
+        split: split.map(str::to_owned),
+        log_across,
+        log_up: true,
+    };
+    let mut plots = Vec::new();
+    // What grows with a parameter is a curve; what is done once is a bar.
+    let grows = |t: &Thing| t.lines.iter().any(|(_, of)| of.iter().any(|(k, _)| ["size", "processes"].contains(k)));
+    if things().any(|t| t.counted) {
+        let title = "Instructions an operation, in a guest";
+        plots.push(plot(title, Drawn::Bars, Place::GuestCounted, "instructions", "what", None, false));
+    }
+    if let Some(grown) = things().find(|t| grows(t)) {
+        let by = if grown.experiment == "ranges" { "size" } else { "processes" };
+        let title = format!(
+            "Instructions an operation, by {}",
+            if by == "size" { "the file's size in MiB" } else { "how many processes there are" }
+        );
+        plots.push(plot(&title, Drawn::Curves, Place::GuestCounted, "instructions", by, Some("what"), true));
+    }
+    if things().any(|t| t.timed == Timed::Scaled) {
+        let title = "Operations a second, in a guest";
+        plots.push(plot(title, Drawn::Curves, Place::Guest, "rate", "cpus", Some("what"), true));
+    }
+    plots
+}
+
+/// Puts the cases into their experiments, and gives the boots that measure them.
+pub fn boots(mode: Mode, planned: Vec<Planned>, experiments: &mut [Experiment]) -> Vec<Counted> {
+    let mut boots: Vec<Counted> = Vec::new();
+    for p in planned {
+        let Some(experiment) = experiments.iter().position(|e| e.name == p.experiment) else { continue };
+        let (side, place) = (p.case.side, p.case.place);
+        let rounds = plan::rounds(mode, place, &p.case);
+        let at = At { experiment, case: experiments[experiment].cases.len() };
+        experiments[experiment].cases.push(p.case);
+        let fits = |b: &Counted| matches!(&b.what, Job::Guest(b) if (b.side, b.place, b.cpus) == (side, place, p.cpus));
+        let index = boots.iter().position(fits).unwrap_or_else(|| {
+            boots.push(Counted {
+                what: Job::Guest(Boot { side, place, cpus: p.cpus, commands: Vec::new() }),
+                rounds,
+                seconds: if side == Side::Ours { BOOT.0 } else { BOOT.1 },
+                cases: Vec::new(),
+            });
+            boots.len() - 1
+        });
+        let counted = &mut boots[index];
+        counted.seconds += p.seconds;
+        counted.cases.push(at);
+        let Job::Guest(boot) = &mut counted.what else { continue };
+        let taken = Taken { at, lines: p.lines };
+        match boot.commands.iter_mut().find(|(c, _)| *c == p.command) {
+            Some((_, all)) => all.push(taken),
+            None => boot.commands.push((p.command, vec![taken])),
+        }
+    }
+    boots
+}
+
+impl Boot {
+    /// For people.
+    pub fn name(&self) -> String {
+        let how =
+            if self.place == Place::GuestCounted { ", counted".to_owned() } else { format!(", {} CPU(s)", self.cpus) };
+        format!("{} in a guest{how}", self.side.title())
+    }
+}
+
+/// Kernels, and what they run.
+pub struct Guests {
+    ours: Option<Kernel>,
+    linux: Option<Kernel>,
+    tree: Tree,
+    order: Order,
+    random: RefCell<fastrand::Rng>,
+}
+
+impl Guests {
+    /// Builds and fetches what the plan needs.
+    pub fn ready(places: &Places, plan: &Plan) -> Result<Self> {
+        let needs =
+            |linux: bool| plan.jobs.iter().any(|j| matches!(&j.what, Job::Guest(b) if (b.side != Side::Ours) == linux));
+        let guest =
+            cli::Guest { cpus: 1, memory: MEMORY, copy: Vec::new(), env: Vec::new(), cwd: "/programs".to_owned() };
+        let (mut tree, order) = run::prepare(places, &guest, &["sh".into(), "/script".into()], false)?;
+        programs::install(&mut tree, &programs::all(places)?)?;
+        Ok(Self {
+            ours: needs(false).then(|| Kernel::ready(places, On::Quire)).transpose()?,
+            linux: needs(true).then(|| Kernel::ready(places, On::Linux)).transpose()?,
+            tree,
+            order,
+            random: RefCell::new(fastrand::Rng::with_seed(1)),
+        })
+    }
+
+    /// One boot, with the commands in an order of its own.
+    pub fn run(&self, boot: &Boot) -> Result<Vec<Found>> {
+        let mut order: Vec<usize> = (0..boot.commands.len()).collect();
+        self.random.borrow_mut().shuffle(&mut order);
+        let mut tree = self.tree.clone();
+        tree.file("/script", 0o500, script(boot, &order))?;
+        if boot.side != Side::Ours {
+            // Linux is still busy with itself right after boot; its first program waits so many seconds.
+            tree.file("/.quire/settle", 0o400, "2\n")?;
+        }
+        let counted = boot.place == Place::GuestCounted;
+        let append = if boot.side == Side::LinuxLarge { "transparent_hugepage=always" } else { "" };
+        let shape =
+            Shape { cpus: boot.cpus, memory: MEMORY, count: counted, append: append.to_owned(), ..Shape::default() };
+        let kernel = if boot.side == Side::Ours { &self.ours } else { &self.linux };
+        let Some(kernel) = kernel else { return Ok(Vec::new()) };
+        let (text, errors, ended) = once(kernel, &tree, &self.order, &shape)?;
+        let said = parts(&text);
+        let lost = |why: String| {
+            let last = errors.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or_default();
+            if last.is_empty() { why } else { format!("{why}: {last}") }
+        };
+        let mut found = Vec::new();
+        for (number, (_, all)) in boot.commands.iter().enumerate() {
+            for taken in all {
+                let values = match said.get(&number) {
+                    Some((lines, Some(0))) => values(lines, &taken.lines),
+                    Some((_, Some(status))) => Err(lost(format!("the program ended with {status}"))),
+                    _ => Err(lost(format!("the machine ended before it: {ended}"))),
+                };
+                found.push(Found { at: taken.at, values });
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// What the guest's shell does.
+fn script(boot: &Boot, order: &[usize]) -> String {
+    let mut text = "#!/bin/sh\n".to_owned();
+    if boot.side != Side::Ours {
+        text += "echo 4000000 >/proc/sys/vm/max_map_count\n";
+    }
+    for &number in order {
+        text += &format!("echo @{number}\n/programs/{}\necho @@{number} $?\n", boot.commands[number].0);
+    }
+    text
+}
+
+/// The output of each command, and its status where it came to an end.
+fn parts(text: &str) -> BTreeMap<usize, (String, Option<i32>)> {
+    let mut parts: BTreeMap<usize, (String, Option<i32>)> = BTreeMap::new();
+    let mut at = None;
+    for line in text.lines() {
+        if let Some(end) = line.strip_prefix("@@") {
+            let ended = end.split_once(' ').and_then(|(n, s)| Some((n.parse().ok()?, s.parse().ok()?)));
+            if let Some((number, status)) = ended
+                && let Some(part) = parts.get_mut(&number)
+            {
+                part.1 = Some(status);
+            }
+            at = None;
+        } else if let Some(begin) = line.strip_prefix('@') {
+            at = begin.parse().ok();
+            at.map(|n| parts.insert(n, Default::default()));
+        } else if let Some(part) = at.and_then(|n| parts.get_mut(&n)) {
+            part.0.push_str(line);
+            part.0.push('\n');
+        }
+    }
+    parts
+}
+
+/// The values of the measures, each from its line.
+fn values(text: &str, lines: &BTreeMap<String, String>) -> Result<BTreeMap<String, f64>, String> {
+    let told: BTreeMap<String, f64> = compare::parse(text).into_iter().map(|l| (l.name, l.value)).collect();
+    let value = |line: &String| told.get(line).copied().ok_or_else(|| format!("the program did not tell {line}"));
+    lines.iter().map(|(measure, line)| Ok((measure.clone(), value(line)?))).collect()
+}
+
+/// One boot: output, errors, and how the machine ended.
+fn once(kernel: &Kernel, tree: &Tree, order: &Order, shape: &Shape) -> Result<(String, String, String)> {
+    let about = || "cannot keep the program's output".to_string();
+    let image = kernel.image(tree.clone(), order)?;
+    let (mut out, mut err) = (qemu::memory_file("output").doing(about)?, qemu::memory_file("errors").doing(about)?);
+    let nothing = File::open("/dev/null").doing(about)?;
+    let report = relay::run(
+        kernel.start(&image, shape)?,
+        Ends {
+            input: nothing.as_fd(),
+            output: out.as_fd(),
+            errors: err.as_fd(),
+            wake: None,
+            asked: Box::new(Vec::new),
+            tty: false,
+            verbose: false,
+            log: None,
+            deadline: Some(Instant::now() + LIMIT),
+        },
+    );
+    let content = |file: &mut File| {
+        let mut bytes = Vec::new();
+        file.rewind().and_then(|()| file.read_to_end(&mut bytes)).doing(about)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let ended = match report.outcome {
+        Outcome::Exit(status) => format!("the script ended with {status}"),
+        Outcome::Signal(n) => format!("the script died of signal {n}"),
+        other => {
+            let last = run::last_lines(&report.log_tail, 2);
+            format!("{} {}", other.to_failure().message, last.replace('\n', " "))
+        }
+    };
+    Ok((content(&mut out)?, content(&mut err)?, ended))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_command_has_its_own_lines_and_status() {
+        let parts = parts("@1\na 1 x\n@@1 0\nnoise\n@0\nb 2 y\n");
+        assert_eq!(parts[&1], ("a 1 x\n".to_owned(), Some(0)));
+        assert_eq!(parts[&0], ("b 2 y\n".to_owned(), None), "the machine ended before it did");
+        let lines = BTreeMap::from([("rate".to_owned(), "a".to_owned())]);
+        assert_eq!(values(&parts[&1].0, &lines).unwrap()["rate"], 1.0);
+        assert!(values(&parts[&0].0, &lines).is_err());
+    }
+
+    #[test]
+    fn a_boot_serves_all_cases_of_its_side_and_each_has_one_place() {
+        let mut experiments = vec![calibration()];
+        let boots = boots(Mode::Quick, cases(Mode::Quick, &[1, 2], true), &mut experiments);
+        // Ours and Linux, counted and timed; only what is asked for.
+        assert_eq!(boots.len(), 4);
+        let mut places: Vec<At> = boots.iter().flat_map(|b| b.cases.clone()).collect();
+        places.sort();
+        places.dedup();
+        assert_eq!((places.len(), experiments[0].cases.len()), (16, 16));
+        let mut ids: Vec<String> = experiments[0].cases.iter().map(Case::id).collect();
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids.len(), 16);
+    }
+
+    #[test]
+    fn programs_and_readings_exist() {
+        let programs = Places::find().root.join("programs");
+        let all = cases(Mode::Full, &[1, 2], true);
+        for thing in THINGS {
+            let name = thing.command.split(' ').next().unwrap();
+            assert!(programs.join(format!("{name}.c")).exists(), "{name}");
+        }
+        for (experiment, of) in READINGS {
+            let of = parameters(of);
+            let fits = |p: &&Planned| {
+                p.experiment == *experiment
+                    && p.case.place == Place::GuestCounted
+                    && of.iter().all(|(k, v)| p.case.parameters.get(k) == Some(v))
+            };
+            assert_eq!(all.iter().filter(fits).filter(|p| p.case.side == Side::Linux).count(), 1, "{experiment}");
+        }
+    }
+
+    #[test]
+    fn no_two_cases_of_an_experiment_are_the_same() {
+        let mut ids: Vec<String> =
+            cases(Mode::Quick, &[1, 2], true).iter().map(|p| format!("{} {}", p.experiment, p.case.id())).collect();
+        let all = ids.len();
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids.len(), all);
+    }
+}

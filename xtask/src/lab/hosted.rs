@@ -1,0 +1,136 @@
+//! Cases of the lab's own program: one process a round.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+use quire_results::{Case, Experiment, Mode, Place};
+
+use super::plan::{At, Found, Job, Plan};
+use crate::{
+    bench, compare,
+    failure::{Doing, Failure, Result},
+    places::Places,
+    progress::Step,
+};
+
+/// One round of one case.
+pub struct Process {
+    at: At,
+    place: Place,
+    arguments: Vec<String>,
+    measures: Vec<String>,
+}
+
+impl Process {
+    /// Of a planned case, whose command is what the lab's program is given.
+    pub fn of(at: At, case: &Case) -> Self {
+        let arguments = case.command.split_whitespace().map(str::to_owned).collect();
+        Self { at, place: case.place, arguments, measures: case.measures.keys().cloned().collect() }
+    }
+
+    /// For people.
+    pub fn name(&self) -> String {
+        self.arguments.iter().skip(1).map(String::as_str).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// About how long such a process takes.
+pub fn seconds(mode: Mode, place: Place) -> f64 {
+    match (mode, place) {
+        (Mode::Quick, Place::Cachegrind) => 3.0,
+        (Mode::Quick, _) => 0.4,
+        (Mode::Full, Place::Cachegrind) => 30.0,
+        (Mode::Full, _) => 2.0,
+    }
+}
+
+/// The experiments with their hosted cases.
+pub fn experiments(places: &Places, mode: Mode, cpus: &[u32]) -> Result<Vec<Experiment>> {
+    let about = || "cannot ask the lab for its experiments".to_string();
+    let cpus: Vec<String> = cpus.iter().map(u32::to_string).collect();
+    let out = Command::new(bench::build_native(places)?)
+        .args(["experiments", "--mode", if mode == Mode::Full { "full" } else { "quick" }, "--cpus", &cpus.join(",")])
+        .stderr(Stdio::inherit())
+        .output()
+        .doing(about)?;
+    if !out.status.success() {
+        return Err(Failure::usage(format_args!("the lab could not tell its experiments ({})", out.status)));
+    }
+    serde_json::from_slice(&out.stdout).doing(about)
+}
+
+/// The lab's programs.
+pub struct Lab {
+    native: PathBuf,
+    recording: Option<PathBuf>,
+}
+
+impl Lab {
+    /// Builds what the plan needs.
+    pub fn ready(places: &Places, plan: &Plan) -> Result<Self> {
+        let records = |job: &Job| matches!(job, Job::Hosted(p) if p.place == Place::Recording);
+        let recording =
+            plan.jobs.iter().any(|j| records(&j.what)).then(|| bench::build_recording(places)).transpose()?;
+        Ok(Self { native: bench::build_native(places)?, recording })
+    }
+
+    /// One round.
+    pub fn run(&self, process: &Process) -> Result<Vec<Found>> {
+        let program = match (process.place, &self.recording) {
+            (Place::Recording, Some(recording)) => recording,
+            _ => &self.native,
+        };
+        let out = Command::new(program)
+            .args(&process.arguments)
+            .stdin(Stdio::null())
+            .output()
+            .doing(|| "cannot run the lab".to_string())?;
+        let values = if out.status.success() {
+            values(&String::from_utf8_lossy(&out.stdout), &process.measures)
+        } else {
+            let errors = String::from_utf8_lossy(&out.stderr).into_owned();
+            let last = errors.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("no word of it");
+            Err(format!("{}: {last}", out.status))
+        };
+        Ok(vec![Found { at: process.at, values }])
+    }
+}
+
+/// The measures among what was printed; all of them.
+fn values(text: &str, measures: &[String]) -> Result<BTreeMap<String, f64>, String> {
+    let lines: BTreeMap<String, f64> = compare::parse(text).into_iter().map(|l| (l.name, l.value)).collect();
+    measures.iter().map(|m| Ok((m.clone(), *lines.get(m).ok_or_else(|| format!("it did not tell {m}"))?))).collect()
+}
+
+/// The program that draws.
+pub fn build_report(places: &Places) -> Result<PathBuf> {
+    let step = Step::new("building what draws the report");
+    let out = Command::new("cargo")
+        .args(["build", "--release", "--locked", "-p", "quire-report", "--color", "never", "--target-dir"])
+        .arg(places.target.join("lab"))
+        .current_dir(&places.root)
+        .stdin(Stdio::null())
+        .output()
+        .doing(|| "cannot run cargo".to_string())?;
+    drop(step);
+    if !out.status.success() {
+        eprint!("{}", String::from_utf8_lossy(&out.stderr));
+        return Err(Failure::usage("what draws the report did not build: see above"));
+    }
+    Ok(places.target.join("lab/release/quire-report"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_measure_must_be_told() {
+        let wanted = ["a".to_owned(), "b".to_owned()];
+        assert_eq!(values("a 1 x\nb 2 y\nc 3 z\n", &wanted).unwrap()["b"], 2.0);
+        assert_eq!(values("a 1 x\n", &wanted), Err("it did not tell b".to_owned()));
+    }
+}

@@ -1,0 +1,77 @@
+//! The machine that measures, as `results.json` describes it.
+
+use std::{collections::BTreeMap, fs, process::Command};
+
+use quire_results::Machine;
+
+use crate::{failure::Result, machine::accel, places::Places};
+
+/// One CPU, the powers of two, and all.
+pub fn cpus_to_try() -> Vec<u32> {
+    let all = available();
+    let mut cpus: Vec<u32> = (0..).map(|n| 1 << n).take_while(|n| *n <= all).collect();
+    if cpus.last() != Some(&all) {
+        cpus.push(all);
+    }
+    cpus
+}
+
+fn available() -> u32 {
+    // More than a guest can have are not used.
+    std::thread::available_parallelism().map_or(1, |n| n.get() as u32).min(64)
+}
+
+/// What it is.
+pub fn describe(places: &Places) -> Result<Machine> {
+    let qemu = accel::find_qemu()?;
+    let (accelerator, _) = accel::choose(places, &qemu)?;
+    let says = |program: &str, args: &[&str]| {
+        let out = Command::new(program).args(args).current_dir(&places.root).output().ok()?;
+        String::from_utf8_lossy(&out.stdout).lines().next().map(str::to_owned)
+    };
+    let field = |file: &str, name: &str| {
+        let text = fs::read_to_string(file).ok()?;
+        let line = text.lines().find(|l| l.starts_with(name))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    let memory = field("/proc/meminfo", "MemTotal").and_then(|m| m.split(' ').next()?.parse::<u64>().ok());
+    let uname = rustix::system::uname();
+    let system = field_of("/etc/os-release", "PRETTY_NAME").unwrap_or_else(|| uname.sysname().to_string_lossy().into());
+    let mut versions = BTreeMap::new();
+    let mut add = |name: &str, value: Option<String>| {
+        value.filter(|v| !v.is_empty()).map(|v| versions.insert(name.to_owned(), v));
+    };
+    add("Quire", says("git", &["describe", "--always", "--dirty", "--abbrev=12"]));
+    add("rustc", says("rustc", &["--version"]));
+    Ok(Machine {
+        processor: field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".to_owned()),
+        cpus: available(),
+        memory_mib: memory.unwrap_or(0) / 1024,
+        system: format!("{system}, {} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy()),
+        emulator: format!(
+            "{} ({accelerator})",
+            says(&qemu.to_string_lossy(), &["--version"]).unwrap_or_else(|| "QEMU".to_owned())
+        ),
+        versions,
+    })
+}
+
+/// A value of a file of lines `NAME="value"`.
+fn field_of(file: &str, name: &str) -> Option<String> {
+    let text = fs::read_to_string(file).ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix('='))?;
+    Some(line.trim_matches('"').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_are_the_powers_of_two_and_all() {
+        let cpus = cpus_to_try();
+        assert_eq!(cpus[0], 1);
+        assert_eq!(cpus.last(), Some(&available()));
+        assert!(cpus.windows(2).all(|w| w[0] < w[1]));
+    }
+}

@@ -1,0 +1,115 @@
+//! What is measured: experiments with their cases, as the lab's program and [`guest`](super::guest) give them, and the jobs that do
+//! a round of them. A job is one process or one boot; a boot serves many cases.
+
+use std::collections::BTreeMap;
+
+use quire_results::{Case, Experiment, Kind, Mode, Place};
+
+use super::{guest, hosted};
+use crate::{failure::Result, places::Places};
+
+/// Everything that a run does.
+pub struct Plan {
+    /// How thoroughly.
+    pub mode: Mode,
+    /// With cases that have no samples yet.
+    pub experiments: Vec<Experiment>,
+    /// What is done to get them.
+    pub jobs: Vec<Counted>,
+}
+
+/// A job, and how often it is done.
+pub struct Counted {
+    /// The job.
+    pub what: Job,
+    /// So often.
+    pub rounds: u32,
+    /// About how long one round takes, in seconds; what is told is mended by what was seen.
+    pub seconds: f64,
+    /// The cases that it gives samples to.
+    pub cases: Vec<At>,
+}
+
+/// One process, or one boot.
+pub enum Job {
+    /// A case of the lab's program.
+    Hosted(hosted::Process),
+    /// A boot.
+    Guest(guest::Boot),
+}
+
+/// A case of the plan: the experiment's place in it, and the case's there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct At {
+    /// Of [`Plan::experiments`].
+    pub experiment: usize,
+    /// Of its cases.
+    pub case: usize,
+}
+
+/// What one round found for one case.
+#[derive(Debug, PartialEq)]
+pub struct Found {
+    /// Which.
+    pub at: At,
+    /// A value for each measure; or why there is none.
+    pub values: Result<BTreeMap<String, f64>, String>,
+}
+
+impl Counted {
+    /// For people.
+    pub fn name(&self) -> String {
+        match &self.what {
+            Job::Hosted(process) => process.name(),
+            Job::Guest(boot) => boot.name(),
+        }
+    }
+}
+
+/// How often a case of this place is measured.
+pub fn rounds(mode: Mode, place: Place, case: &Case) -> u32 {
+    let counted = case.measures.values().all(|m| m.kind == Kind::Count);
+    match (mode, place) {
+        // What is counted repeats; the guest's counts do to a percent.
+        (Mode::Full, Place::GuestCounted) => 3,
+        (_, _) if counted => 1,
+        (Mode::Quick, Place::Guest) => 3,
+        (Mode::Quick, _) => 5,
+        (Mode::Full, Place::Guest) => 9,
+        (Mode::Full, _) => 15,
+    }
+}
+
+impl Plan {
+    /// All experiments whose names are asked for, or all; the calibration comes along.
+    pub fn make(places: &Places, mode: Mode, cpus: &[u32], linux: bool, names: &[String]) -> Result<Self> {
+        let mut experiments = hosted::experiments(places, mode, cpus)?;
+        let guests = guest::cases(mode, cpus, linux);
+        experiments.push(guest::calibration());
+        guest::claims(&mut experiments);
+        let asked = |name: &str| {
+            names.is_empty() || name == guest::CALIBRATION || names.iter().any(|n| name.contains(n.as_str()))
+        };
+        let any = experiments.iter().any(|e| e.name != guest::CALIBRATION && asked(&e.name));
+        experiments.retain(|e| any && asked(&e.name));
+        let mut jobs = Vec::new();
+        for (experiment, e) in experiments.iter_mut().enumerate() {
+            e.command = format!("./quire lab {}{}", e.name, if mode == Mode::Full { " --full" } else { "" });
+            for (case, c) in e.cases.iter().enumerate() {
+                jobs.push(Counted {
+                    rounds: rounds(mode, c.place, c),
+                    seconds: hosted::seconds(mode, c.place),
+                    what: Job::Hosted(hosted::Process::of(At { experiment, case }, c)),
+                    cases: vec![At { experiment, case }],
+                });
+            }
+        }
+        jobs.extend(guest::boots(mode, guests, &mut experiments));
+        Ok(Self { mode, experiments, jobs })
+    }
+
+    /// Of the job that is done most often.
+    pub fn most_rounds(&self) -> u32 {
+        self.jobs.iter().map(|j| j.rounds).max().unwrap_or(0)
+    }
+}

@@ -1,0 +1,181 @@
+//! What was found, for a terminal: a table for each experiment, and the sources' headlines.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use comfy_table::{CellAlignment, Table, presets};
+use quire_results::{Case, Experiment, Kind, Measure, Run, Side, Verdict, statistics::Interval};
+
+/// A measure in one place with one set of parameters, of each side that has it.
+struct Row<'a> {
+    name: &'a str,
+    like: &'a Case,
+    sides: BTreeMap<Side, &'a Measure>,
+}
+
+/// One experiment: a row for each measure and parameters, counts first; a column for each side.
+pub fn of(experiment: &Experiment) -> Table {
+    let mut rows: Vec<Row<'_>> = Vec::new();
+    for case in &experiment.cases {
+        for (name, measure) in case.measures.iter().filter(|(_, m)| !m.samples.is_empty()) {
+            let same =
+                |r: &Row<'_>| r.name == name && r.like.place == case.place && r.like.parameters == case.parameters;
+            match rows.iter_mut().find(|r| same(r)) {
+                Some(row) => {
+                    row.sides.insert(case.side, measure);
+                }
+                None => rows.push(Row { name, like: case, sides: BTreeMap::from([(case.side, measure)]) }),
+            }
+        }
+    }
+    rows.sort_by_key(|r| (r.sides.values().map(|m| m.kind).min().unwrap_or(Kind::Time), r.like.place));
+    let sides: BTreeSet<Side> = rows.iter().flat_map(|r| r.sides.keys().copied()).collect();
+    let mut table = Table::new();
+    let mut header = vec!["where".to_owned(), "with".to_owned(), "measure".to_owned(), "unit".to_owned()];
+    header.extend(sides.iter().map(|s| s.title().to_owned()));
+    header.push("Quire over".to_owned());
+    table.load_style(presets::ASCII_MARKDOWN).set_header(header);
+    for column in 4..4 + sides.len() {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let comparisons = experiment.comparisons();
+    for row in rows {
+        let with: Vec<String> = row.like.parameters.iter().map(|(k, v)| format!("{k} {v}")).collect();
+        let unit = row.sides.values().next().map_or("", |m| m.unit.as_str());
+        let mut cells = vec![row.like.place.name().to_owned(), with.join(", "), row.name.to_owned(), unit.to_owned()];
+        let value = |side| row.sides.get(side).and_then(|m| m.interval()).map_or("-".to_owned(), figure);
+        cells.extend(sides.iter().map(value));
+        let over = comparisons.iter().filter(|c| {
+            c.measure == row.name && c.ours.place == row.like.place && c.ours.parameters == row.like.parameters
+        });
+        let over: Vec<String> =
+            over.map(|c| format!("{} {}", c.other.side.title(), quotient(c.ratio, c.verdict))).collect();
+        cells.push(over.join(", "));
+        table.add_row(cells);
+    }
+    let missing: Vec<&Case> = experiment.cases.iter().filter(|c| c.trouble.is_some()).collect();
+    for case in missing {
+        let why = case.trouble.as_deref().unwrap_or_default().to_owned();
+        table.add_row([case.place.name().to_owned(), case.id(), "missing".to_owned(), String::new(), why]);
+    }
+    table
+}
+
+/// How ours does: how often ahead and behind, where behind, and each source's headline.
+pub fn summary(run: &Run) -> String {
+    let mut counts = [0; 3];
+    let mut behind = Vec::new();
+    for experiment in &run.experiments {
+        for c in experiment.comparisons() {
+            counts[match c.verdict {
+                Verdict::Ahead => 0,
+                Verdict::None => 1,
+                Verdict::Behind => 2,
+            }] += 1;
+            if c.verdict == Verdict::Behind {
+                // The worst first, whichever direction is good.
+                let loss = c.ratio.middle.max(1.0 / c.ratio.middle);
+                let other = c.other.side.title();
+                behind.push((
+                    loss,
+                    format!("{}: {} {}: {:.2} of {other}", experiment.name, c.ours.id(), c.measure, c.ratio.middle),
+                ));
+            }
+        }
+    }
+    behind.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let mut text = format!("\nahead {}, no difference {}, behind {}\n", counts[0], counts[1], counts[2]);
+    behind.iter().for_each(|(_, line)| text += &format!("  {line}\n"));
+    for judged in run.experiments.iter().flat_map(|e| e.judged()) {
+        let times = |i: Option<Interval>| i.map_or("not measured".to_owned(), |i| format!("{:.2} times", i.middle));
+        let source = match (judged.claim.reproduces, judged.reproduced()) {
+            (false, _) => String::new(),
+            (true, Some(true)) => format!("; the source's own: {}", times(judged.source)),
+            (true, _) => format!("; the source's own: {}, not reproduced", times(judged.source)),
+        };
+        text += &format!(
+            "{}\n  ours: {} as good as before{source}; as good as Linux: {}\n",
+            judged.claim.headline,
+            times(judged.ours),
+            times(judged.linux)
+        );
+    }
+    text
+}
+
+/// A median, and half its interval's width where that is known and not nothing.
+fn figure(i: Interval) -> String {
+    let half = (i.high - i.low) / 2.0;
+    if half.is_finite() && half > 0.0 { format!("{} ±{}", digits(i.middle), digits(half)) } else { digits(i.middle) }
+}
+
+fn quotient(ratio: Interval, verdict: Verdict) -> String {
+    match verdict {
+        Verdict::None => "none".to_owned(),
+        Verdict::Ahead => format!("{:.2}", ratio.middle),
+        Verdict::Behind => format!("{:.2} (behind)", ratio.middle),
+    }
+}
+
+/// Three significant digits, with k, M and G.
+fn digits(value: f64) -> String {
+    let (scaled, unit) = match value.abs() {
+        v if v >= 1e9 => (value / 1e9, " G"),
+        v if v >= 1e6 => (value / 1e6, " M"),
+        v if v >= 1e4 => (value / 1e3, " k"),
+        _ => (value, ""),
+    };
+    match scaled.abs() {
+        v if v == 0.0 || (v >= 100.0 && unit.is_empty() && value.fract() == 0.0) => format!("{scaled:.0}{unit}"),
+        v if v >= 100.0 => format!("{scaled:.0}{unit}"),
+        v if v >= 10.0 => format!("{scaled:.1}{unit}"),
+        v if v >= 0.01 => format!("{scaled:.2}{unit}"),
+        _ => format!("{scaled:.1e}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quire_results::{Better, Place, Source};
+
+    fn case(side: Side, samples: &[f64]) -> Case {
+        let measure =
+            Measure { unit: "op/s".into(), kind: Kind::Time, better: Better::More, samples: samples.to_vec() };
+        Case {
+            side,
+            place: Place::Guest,
+            parameters: BTreeMap::from([("cpus".to_owned(), 2u32.into())]),
+            command: String::new(),
+            measures: BTreeMap::from([("rate".to_owned(), measure)]),
+            trouble: None,
+        }
+    }
+
+    #[test]
+    fn a_row_holds_all_sides_and_who_is_behind_and_what_is_missing_has_its_reason() {
+        let broken = Case { trouble: Some("it died".into()), ..case(Side::Before, &[]) };
+        let experiment = Experiment {
+            name: "x".into(),
+            source: Source::S0,
+            title: "X".into(),
+            about: String::new(),
+            caveats: Vec::new(),
+            command: String::new(),
+            seconds: 0.0,
+            claims: Vec::new(),
+            plots: Vec::new(),
+            cases: vec![case(Side::Ours, &[1.0, 1.0]), case(Side::Linux, &[2.0, 2.0]), broken],
+        };
+        let text = of(&experiment).to_string();
+        assert!(text.contains("Linux 0.50 (behind)") && text.contains("cpus 2"), "{text}");
+        assert!(text.contains("it died"), "{text}");
+    }
+
+    #[test]
+    fn figures_are_short() {
+        let shown = [0.0, 0.5, 12.34, 1234.0, 123_456.0, 2.5e9, 1e-7].map(digits);
+        assert_eq!(shown, ["0", "0.50", "12.3", "1234", "123 k", "2.50 G", "1.0e-7"]);
+    }
+}
