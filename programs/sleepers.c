@@ -18,8 +18,32 @@ static void cost(const char *name, uint64_t ticks, uint64_t ns, double each) {
 
 struct slot { // a line for each: counting must not be what is measured
     atomic_long woken;
-    char pad[64 - sizeof(atomic_long)];
+    atomic_int parked; // the phase in which it waits for another, and one
+    char pad[64 - sizeof(atomic_long) - sizeof(atomic_int)];
 };
+
+enum { BORN, AWAKE, PARKED };
+static atomic_int *phase; // what the sleepers do; shared
+
+static void sleeper(struct slot *slot) {
+    static int word;
+    struct timespec wait = {period / 1000, period % 1000 * 1000000};
+    for (int now; (now = *phase), true;) {
+        if (now == AWAKE) {
+            CHECK(syscall(SYS_futex, &word, 128, 0, &wait, NULL, 0) == -1 && errno == ETIMEDOUT, "futex");
+            slot->woken++;
+        } else {
+            slot->parked = now + 1;
+            // Until the phase is another: no deadline, nothing to do.
+            syscall(SYS_futex, phase, 0, now, NULL, NULL, 0);
+        }
+    }
+}
+
+static void change(int to) {
+    *phase = to;
+    syscall(SYS_futex, phase, 1, sleepers, NULL, NULL, 0);
+}
 
 int main(int argc, char **argv) {
     struct setting own[] = {{"--sleepers", &sleepers, NULL}, {"--period", &period, NULL}, {0}};
@@ -28,25 +52,24 @@ int main(int argc, char **argv) {
     struct slot *slots = mmap(NULL, (sleepers + 1) * sizeof *slots, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t *children = malloc(sleepers * sizeof *children);
     CHECK(slots != MAP_FAILED && children, "no memory");
+    phase = &slots[sleepers].parked;
     pid_t group = 0;
     uint64_t start_ns = now_ns(), start = __rdtsc();
     for (long i = 0; i < sleepers; i++) {
         pid_t child = fork();
         CHECK(child >= 0, "fork of process %ld", i);
         if (!child) {
-            static int word;
-            struct timespec wait = {period / 1000, period % 1000 * 1000000};
             setpgid(0, group);
-            for (;;) {
-                CHECK(syscall(SYS_futex, &word, 128, 0, &wait, NULL, 0) == -1 && errno == ETIMEDOUT, "futex");
-                slots[i].woken++;
-            }
+            sleeper(&slots[i]);
         }
         if (!group) group = child;
         setpgid(child, group);
         children[i] = child;
     }
+    for (long i = 0; i < sleepers; i++)
+        while (slots[i].parked != BORN + 1) sched_yield();
     uint64_t made = __rdtsc() - start, made_ns = now_ns() - start_ns;
+    change(AWAKE);
     // Every one of them has woken once.
     for (long i = 0; i < sleepers; i++)
         while (!slots[i].woken) usleep(1000);
@@ -58,6 +81,9 @@ int main(int argc, char **argv) {
     uint64_t ticks = __rdtsc() - start, ns = now_ns() - start_ns;
     for (long i = 0; i < sleepers; i++) woken += slots[i].woken;
     CHECK(woken > 0, "nobody woke");
+    change(PARKED);
+    for (long i = 0; i < sleepers; i++)
+        while (slots[i].parked != PARKED + 1) usleep(1000);
     start_ns = now_ns();
     start = __rdtsc();
     CHECK(!kill(-group, SIGKILL), "kill");

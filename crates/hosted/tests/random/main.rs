@@ -22,6 +22,7 @@ use quire_sync::hooks::threads::set_clock;
 use quire_vm::check::Level;
 use quire_vm::memory_store::FaultPlan;
 use quire_vm::stats::Event;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use worker::{History, Worker};
@@ -163,7 +164,8 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
     let before = Account::of(vm);
     let hoard = if plan.swap.is_some() { paging::hoard(plan.cpus) } else { 0 };
     let disk = FaultPlan { seed, ..plan.swap.unwrap_or(DISK) };
-    let world = World::new(&cpu, plan.cpus, 8, plan.mix, hoard, disk);
+    // Where a CPU has failed, pages stay busy for ever: then the world is left, and the run ends.
+    let world = ManuallyDrop::new(World::new(&cpu, plan.cpus, 8, plan.mix, hoard, disk));
     drop(cpu);
     if plan.starve != 0 {
         vm.fail_allocations(plan.starve, seed);
@@ -219,7 +221,7 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
     }
     let counts = format!("{:?}", world.counts);
     let in_arenas = world.counts.in_arenas.load(Ordering::Relaxed);
-    drop(world);
+    drop(ManuallyDrop::into_inner(world));
     if let Some(swap) = swap {
         let _kept = (steps >= F::part(&plan)).then(|| paging::finish(vm, swap, least.into_inner()));
     }
