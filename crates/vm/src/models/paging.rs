@@ -62,6 +62,46 @@ protocol! {
     a_page_in_swap_is_read_once = page_in_against_page_in, Some(2);
 }
 
+/// A file behind a store: a call reads the page that is not there, while another writes to it, and the page is written back and
+/// taken. (loom takes minutes.)
+#[cfg(shuttle)]
+fn read_against_written_and_stolen() {
+    let w = World::new();
+    let file = ObjectRef::with_pager(w.boot.vm, crate::testing::memory_store(4, PROMPT), 4 * PAGE_SIZE).unwrap();
+    let (read, written) = (file.clone(), file.clone());
+    let first = |file: &ObjectRef<TestMachine>| {
+        let mut seen = 0;
+        let n = file.read(0, 1, &mut |b| -> Result<_, ()> {
+            seen = b[0];
+            Ok(1)
+        });
+        assert_eq!(n, Ok(1));
+        seen
+    };
+    beside(
+        w,
+        move |_| first(&read),
+        move |_| {
+            let nine = &mut |b: &mut [u8]| -> Result<_, ()> {
+                b.fill(9);
+                Ok(b.len())
+            };
+            assert_eq!(written.write(0, 1, nine), Ok(1));
+            written.page_out(0..1);
+        },
+        |_, seen, ()| {
+            assert!(matches!(seen, 0 | 9));
+            assert_eq!(first(&file), 9, "a write is lost to a read");
+            drop(file);
+        },
+    );
+}
+
+protocol! {
+    #[cfg(shuttle)]
+    a_page_that_a_call_reads_is_no_older_than_what_was_written_back = read_against_written_and_stolen, Some(2);
+}
+
 /// The cleaner: a CPU that has a writable translation stores while the page is written out and taken.
 fn clean_against_store() {
     let w = with_swap(PROMPT);

@@ -15,6 +15,7 @@ use crate::pager::PagerError;
 use crate::remove;
 use crate::sleep::MaySleep;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE};
+use crate::vm::Vm;
 use quire_sync::atomic::{Ordering, fence_full};
 
 /// Why a read or a write ended before it began; one that has begun returns how far it came instead.
@@ -102,34 +103,44 @@ fn resident<'a, M: Machine>(
         };
         match (busy, swapped) {
             (Some(page), _) => vm.wait_unbusy(page, may),
-            (None, Some(read)) => match read.run(may) {
-                Ok(()) => {}
-                Err(FaultError::OutOfMemory) if vm.wait_for_memory(may) => {}
-                Err(FaultError::OutOfMemory) => return Err(IoError::OutOfMemory),
-                Err(_) => return Err(IoError::Pager),
-            },
+            (None, Some(read)) => run(vm, read, may)?,
             (None, None) => quire_sync::hooks::relax(),
         }
     }
 }
 
-/// The page at `key`, held; made where there is none, from the pager or of zeroes.
-fn present<'a, M: Machine>(object: &'a Object<M>, key: u64, may: &mut MaySleep) -> Result<Held<'a, M>, IoError<()>> {
-    if let Some(held) = resident(object, key, may)? {
-        return Ok(held);
+/// Reads a page in, or waits until there is memory for it: then it is to be looked for again.
+fn run<M: Machine>(vm: &'static Vm<M>, read: PageIn<M>, may: &mut MaySleep) -> Result<(), IoError<()>> {
+    match read.run(may) {
+        Ok(()) => Ok(()),
+        Err(FaultError::OutOfMemory) if vm.wait_for_memory(may) => Ok(()),
+        Err(FaultError::OutOfMemory) => Err(IoError::OutOfMemory),
+        Err(_) => Err(IoError::Pager),
     }
+}
+
+/// The page at `key`, held; made where there is none, from the pager or of zeroes.
+///
+/// What the pager has is read as a fault reads it, behind a placeholder in the index. Read beside the index it would be old by
+/// the time that it is put there where another has read the page too, changed it, and it was written back and stolen since.
+fn present<'a, M: Machine>(object: &'a Object<M>, key: u64, may: &mut MaySleep) -> Result<Held<'a, M>, IoError<()>> {
     let vm = object.vm();
-    let frame = vm.alloc_frame_waiting(Fill::Zeroed, may)?;
-    if let Some(pager) = object.pager()
-        && !pager.in_memory()
-    {
-        // SAFETY: the frame is ours alone.
-        let bytes = unsafe { &mut *vm.machine().frame_ptr(frame.pfn()).cast::<[u8; PAGE_SIZE as usize]>() };
-        if pager.fill(key, bytes).is_err() {
-            vm.free_frame(frame);
-            return Err(IoError::Pager);
+    loop {
+        if let Some(held) = resident(object, key, may)? {
+            return Ok(held);
+        }
+        if object.holes_are_zero() {
+            break;
+        }
+        if key >= object.end() {
+            return Err(IoError::TooLarge);
+        }
+        let read = PageIn::new(object, key, &may.pin(vm.epoch()));
+        if let Some(read) = read {
+            run(vm, read, may)?;
         }
     }
+    let frame = vm.alloc_frame_waiting(Fill::Zeroed, may)?;
     match add(object, key, frame, 0, may)? {
         Added::Ours(held) => {
             // Contract C2, *insert*: a truncation that has not seen the page has written the size before this.
@@ -218,17 +229,24 @@ fn make_dirty<M: Machine>(held: &Held<'_, M>, key: u64, may: &mut MaySleep) -> R
 /// Zeroes what lies behind `bytes` in the last page of an object whose size is `bytes` now.
 pub(super) fn zero_tail<M: Machine>(object: &Object<M>, bytes: u64, may: &mut MaySleep) {
     let key = bytes >> PAGE_SHIFT;
-    let mut held = resident(object, key, may);
+    let mut find = || match object.holes_are_zero() {
+        true => resident(object, key, may),
+        false => present(object, key, may).map(Some),
+    };
+    let mut held = find();
     for _ in 0..TAIL_READS {
         if held.is_ok() {
             break;
         }
-        held = resident(object, key, may);
+        held = find();
     }
     // Where the page cannot be read, it will not be read by others either.
     if let Ok(Some(held)) = held {
-        // What is in swap, or with the pager, must not come back when the object grows again.
-        laundry::stain(object, key, held.page, &may.pin(object.vm().epoch()));
+        // What is in swap, or with the pager, must not come back when the object grows again. Where the pager has no room for it, the
+        // write fails, and whoever asks is told.
+        if make_dirty(&held, key, may).is_err() {
+            laundry::stain(object, key, held.page, &may.pin(object.vm().epoch()));
+        }
         let from = (bytes % PAGE_SIZE) as usize;
         // SAFETY: within the frame, which is held; programs that map the page race with us as they do with each other.
         unsafe { crate::machine::bytes::fill(held.bytes().add(from), 0, PAGE_SIZE as usize - from) };

@@ -1,7 +1,8 @@
 //! Ends of files, on the test machine.
 
+use crate::memory_store::FaultPlan;
 use crate::object::ObjectRef;
-use crate::testing::{TestMachine, page};
+use crate::testing::{TestMachine, memory_store, page};
 use crate::tests::{load, range, show, store, system};
 use crate::types::{PAGE_SIZE, Prot};
 use crate::{Access, FaultError, Space};
@@ -12,6 +13,41 @@ fn write(file: &ObjectRef<TestMachine>, at: u64, bytes: &[u8]) {
         Ok(b.len())
     });
     assert_eq!(n, Ok(bytes.len()));
+}
+
+fn read(file: &ObjectRef<TestMachine>, at: u64, len: usize) -> Vec<u8> {
+    let mut seen = vec![];
+    let n = file.read(at, len, &mut |b| -> Result<_, ()> {
+        seen.extend_from_slice(b);
+        Ok(b.len())
+    });
+    assert_eq!(n, Ok(seen.len()));
+    seen
+}
+
+#[test]
+fn calls_find_what_only_the_pager_has_and_leave_the_rest_of_a_page_as_it_is() {
+    let late = FaultPlan { delay: 3, window: 4, seed: 11, ..FaultPlan::default() };
+    for plan in [FaultPlan::default(), late] {
+        let m = system();
+        let disk = memory_store(40, plan);
+        m.vm.poll_with(disk).unwrap();
+        let file = ObjectRef::with_pager(m.vm, disk, 40 * PAGE_SIZE).unwrap();
+        (0..40).for_each(|n| write(&file, n * PAGE_SIZE, &[n as u8 + 1; 100]));
+        file.page_out(0..40);
+        assert_eq!(file.resident(), 0);
+        assert_eq!(read(&file, 3 * PAGE_SIZE + 98, 4), [4, 4, 0, 0]);
+        write(&file, 30 * PAGE_SIZE + 50, &[99]);
+        assert_eq!(read(&file, 30 * PAGE_SIZE + 49, 3), [31, 99, 31]);
+        file.page_out(0..40);
+        // Cut short in the middle of a page that is not there, and made longer again.
+        file.set_size(20 * PAGE_SIZE + 10);
+        file.set_size(40 * PAGE_SIZE);
+        assert_eq!(read(&file, 20 * PAGE_SIZE + 8, 4), [21, 21, 0, 0]);
+        file.page_out(0..40);
+        assert_eq!(read(&file, 20 * PAGE_SIZE + 8, 4), [21, 21, 0, 0]);
+        assert_eq!(file.check(true).err(), None);
+    }
 }
 
 #[test]
