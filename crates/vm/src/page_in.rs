@@ -8,7 +8,8 @@
 //! - The reader holds nothing else over the wait but the read's reference on the object, which finishing gives up: the object
 //!   cannot be torn down around a placeholder.
 //! - Neighbours are read along where their slots neighbour, too (files: where nothing is there either). They are the read's,
-//!   not the fault's: what they need and do not get makes the read shorter.
+//!   not the fault's: what they need and do not get makes the read shorter, and where a read of several pages fails, the fault's
+//!   page is read again alone.
 
 use crate::error::{FaultError, OutOfMemory};
 use crate::fault::Found;
@@ -72,6 +73,23 @@ pub(crate) struct PageIn<M: Machine> {
     slot: Option<u64>,
 }
 
+/// How a read ended.
+enum Read {
+    /// It is there, or somebody else was first.
+    Done,
+    /// One of so many pages could not be read: they are where they were.
+    Failed(usize),
+}
+
+impl Read {
+    fn result(self) -> Result<(), FaultError> {
+        match self {
+            Read::Done => Ok(()),
+            Read::Failed(_) => Err(FaultError::Pager),
+        }
+    }
+}
+
 /// Placeholders for neighbouring pages.
 struct Run {
     /// From the middle on forward, before it backward.
@@ -93,14 +111,32 @@ impl<M: Machine> PageIn<M> {
 
     /// Reads it, and neighbours. An error is the page's own; where somebody else was first there is none.
     pub fn run(self, may: &mut MaySleep) -> Result<(), FaultError> {
+        match self.read(self.most(), may)? {
+            // Which of them could not be read is not said.
+            Read::Failed(pages) if pages > 1 => self.read(1, may)?.result(),
+            read => read.result(),
+        }
+    }
+
+    /// Pages of one read at most.
+    fn most(&self) -> usize {
+        match self.slot {
+            // Half of what is written at once: the other half may be of no use, and memory is short where pages are in swap.
+            Some(_) => CLUSTER / 2,
+            None => self.object.object().pager().map_or(1, |p| p.cluster()).clamp(1, CLUSTER),
+        }
+    }
+
+    /// Reads it, with up to `most` - 1 neighbours.
+    fn read(&self, most: usize, may: &mut MaySleep) -> Result<Read, OutOfMemory> {
         let vm = self.object.object().vm();
         // The record first: from here on nothing but the pager is waited for.
         let mut taken = vm.take_record(may);
         let (run, first) = {
             let pin = may.pin(vm.epoch());
-            match self.place_run(&pin)? {
+            match self.place_run(most, &pin)? {
                 Some(found) => found,
-                None => return Ok(()),
+                None => return Ok(Read::Done),
             }
         };
         let done = Done::new();
@@ -116,8 +152,9 @@ impl<M: Machine> PageIn<M> {
         let theirs = Kept::new(self.object.object(), &may.pin(vm.epoch()));
         body.object = theirs.map_or(ptr::null(), Kept::into_raw);
         let request = taken.start();
+        let pages = request.len();
         if self.slot.is_some() {
-            vm.stats().add(Event::SwapIn, request.len() as u64);
+            vm.stats().add(Event::SwapIn, pages as u64);
             match vm.swap().store() {
                 Some(store) => store.start(request),
                 None => drop(request),
@@ -128,21 +165,16 @@ impl<M: Machine> PageIn<M> {
                 None => drop(request),
             }
         }
-        vm.wait_for_io(may, || done.get()).map_err(|_| FaultError::Pager)
+        let result = vm.wait_for_io(may, || done.get());
+        Ok(result.map_or(Read::Failed(pages), |()| Read::Done))
     }
 
     /// Placeholders for the page and for neighbours that are to be read along, and the first one's key. `None`: somebody else
     /// was first.
-    fn place_run(&self, pin: &Pinned<'_>) -> Result<Option<(Run, u64)>, OutOfMemory> {
-        let object = self.object.object();
+    fn place_run(&self, most: usize, pin: &Pinned<'_>) -> Result<Option<(Run, u64)>, OutOfMemory> {
         let Some(pfn) = self.place(self.key, self.slot, pin)? else { return Ok(None) };
         let mut run = Run { pfns: [Pfn(0); 2 * CLUSTER], start: CLUSTER, end: CLUSTER + 1 };
         run.pfns[CLUSTER] = pfn;
-        let most = match self.slot {
-            // Half of what is written at once: the other half may be of no use, and memory is short where pages are in swap.
-            Some(_) => CLUSTER / 2,
-            None => object.pager().map_or(1, |p| p.cluster()).clamp(1, CLUSTER),
-        };
         while run.end - run.start < most
             && let Some(pfn) = self.beside((run.end - CLUSTER) as i64, pin)
         {

@@ -1,9 +1,11 @@
 //! Paging out and in again, on the test machine.
 
 use crate::index::Slot;
+use crate::io::{CLUSTER, Direction, Request};
 use crate::map::Advice;
-use crate::memory_store::FaultPlan;
+use crate::memory_store::{FaultPlan, MemoryStore};
 use crate::object::ObjectRef;
+use crate::pager::{Pager, PagerError, SwapStore};
 use crate::stats::Event;
 use crate::testing::{Boot, memory_store, page};
 use crate::tests::{anonymous, load, range, settled, show, store, system};
@@ -214,6 +216,73 @@ fn a_read_that_fails_is_an_error_of_that_access_and_can_be_tried_again() {
         (0..40).for_each(|n| assert_eq!(load(&space, page(n)), n as u8 + 1));
     }
     assert_eq!((free_slots(&m), settled(m.vm)), (256, before));
+}
+
+/// A store of which one page cannot be read, nor what is read with it.
+struct Spotted {
+    disk: &'static MemoryStore,
+    bad: u64,
+}
+
+impl Spotted {
+    fn start(&self, request: Request) {
+        let range = request.first()..request.first() + request.len() as u64;
+        match request.direction() == Direction::Read && range.contains(&self.bad) {
+            true => request.complete(Err(PagerError)),
+            false => Pager::start(self.disk, request),
+        }
+    }
+}
+
+impl SwapStore for Spotted {
+    fn slots(&self) -> u64 {
+        self.disk.slots()
+    }
+    fn start(&self, request: Request) {
+        self.start(request);
+    }
+}
+
+impl Pager for Spotted {
+    fn name(&self, to: &mut dyn core::fmt::Write) -> core::fmt::Result {
+        to.write_str("spotted")
+    }
+    fn ident(&self) -> (u64, u64) {
+        (1, 3)
+    }
+    fn in_memory(&self) -> bool {
+        false
+    }
+    fn cluster(&self) -> usize {
+        CLUSTER
+    }
+    fn start(&self, request: Request) {
+        self.start(request);
+    }
+}
+
+#[test]
+fn a_neighbour_that_cannot_be_read_is_no_error_of_the_page_that_was_wanted() {
+    let m = system();
+    let spotted = |pages, bad| Box::leak(Box::new(Spotted { disk: memory_store(pages, PROMPT), bad }));
+    m.vm.add_swap(spotted(64, 5)).unwrap();
+    let before = settled(m.vm);
+    {
+        let file = ObjectRef::with_pager(m.vm, spotted(40, 9), 40 * PAGE_SIZE).unwrap();
+        let space = Space::new(m.vm).unwrap();
+        show(&space, 0, 40, &file, true);
+        anonymous(&space, 100, 40);
+        (100..140).for_each(|n| store(&space, page(n), n as u8));
+        space.advise(range(100, 40), Advice::PageOut).unwrap();
+        let failed: Vec<u64> = (0..40).filter(|n| space.fault(page(*n), Access::Read).is_err()).collect();
+        assert_eq!(failed, [9]);
+        let read = |n: &u64| space.fault(page(*n), Access::Read) != Err(FaultError::Pager);
+        let failed: Vec<u64> = (100..140).filter(|n| !read(n)).collect();
+        assert_eq!(failed.len(), 1, "{failed:?}");
+        (100..140).filter(|n| !failed.contains(n)).for_each(|n| assert_eq!(load(&space, page(n)), n as u8));
+        assert_eq!((resident(&file), space.stats().resident_pages), (39, 39 + 39));
+    }
+    assert_eq!((free_slots(&m), settled(m.vm)), (64, before));
 }
 
 #[test]
