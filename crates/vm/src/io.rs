@@ -15,7 +15,9 @@
 //! touched by finishing alone.
 
 use crate::flush::Flushed;
+use crate::laundry;
 use crate::machine::Machine;
+use crate::page_in::{self, Kept};
 use crate::pager::PagerError;
 use crate::sleep::MaySleep;
 use crate::types::Pfn;
@@ -478,10 +480,15 @@ impl<M: Machine> Vm<M> {
     }
 
     /// Finishes what is complete; returns how many reads and writes that were. May sleep: an object's last reference may go.
+    // Not in its callers' frames, which sleep.
+    #[inline(never)]
     pub(crate) fn finish_completed(&'static self, may: &mut MaySleep) -> usize {
         let io = self.io();
         let mut at = io.completed.swap(ptr::null_mut(), Ordering::AcqRel);
         let mut n = 0;
+        // Given up when all of them are finished: the end of an object may wait for a record, or for a read or write, that is
+        // further down this list.
+        let mut kept: [Option<Kept<M>>; RECORDS] = [const { None }; RECORDS];
         while let Some(record) = NonNull::new(at) {
             // SAFETY: popped, so ours.
             let r = unsafe { record.as_ref() };
@@ -489,10 +496,13 @@ impl<M: Machine> Vm<M> {
             let result = if r.failed.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(PagerError) };
             // SAFETY: as above.
             let body = unsafe { &*r.body.get() };
+            // SAFETY: the reference that the record was given when it was filled, if any.
+            let object = unsafe { Kept::<M>::from_raw(body.object) };
             match body.direction {
-                Direction::Read => crate::page_in::finish(self, body, result, may),
-                Direction::Write => crate::laundry::finish(self, body, result, may),
+                Direction::Read => object.iter().for_each(|o| page_in::finish(self, o.object(), body, result, may)),
+                Direction::Write => laundry::finish(self, object.as_ref().map(Kept::object), body, result, may),
             }
+            kept[n] = object;
             // SAFETY: the waiter stays until this is set.
             if let Some(done) = unsafe { body.done.as_ref() } {
                 done.0.store(if result.is_ok() { 1 } else { 2 }, Ordering::Release);

@@ -208,15 +208,19 @@ pub(crate) fn stain<M: Machine>(object: &Object<M>, key: u64, page: &Page, pin: 
     page.set(State::DIRTY);
 }
 
-/// A write is complete.
-pub(crate) fn finish<M: Machine>(vm: &'static Vm<M>, body: &Body, result: Result<(), PagerError>, may: &mut MaySleep) {
-    // SAFETY: the reference that `launder` gave to the record, if any.
-    let kept = unsafe { Kept::<M>::from_raw(body.object) };
+/// A write is complete. `file`: the object that was kept for it.
+pub(crate) fn finish<M: Machine>(
+    vm: &'static Vm<M>,
+    file: Option<&Object<M>>,
+    body: &Body,
+    result: Result<(), PagerError>,
+    may: &mut MaySleep,
+) {
     if result.is_err()
-        && let Some(kept) = &kept
+        && let Some(file) = file
     {
         // Before anybody who waits for the write goes on, and asks.
-        kept.object().write_errors().raise();
+        file.write_errors().raise();
     }
     for i in 0..body.len {
         let page = vm.page(body.pfn(i));

@@ -238,10 +238,13 @@ impl<M: Machine> PageIn<M> {
 }
 
 /// A read is complete: its placeholders become pages, or go.
-pub(crate) fn finish<M: Machine>(vm: &'static Vm<M>, body: &Body, result: Result<(), PagerError>, may: &mut MaySleep) {
-    // SAFETY: the reference that `run` gave to the record.
-    let Some(kept) = (unsafe { Kept::<M>::from_raw(body.object) }) else { return };
-    let object = kept.object();
+pub(crate) fn finish<M: Machine>(
+    vm: &'static Vm<M>,
+    object: &Object<M>,
+    body: &Body,
+    result: Result<(), PagerError>,
+    may: &mut MaySleep,
+) {
     for i in 0..body.len {
         let (key, pfn) = (body.keys[i], body.pfn(i));
         let page = vm.page(pfn);

@@ -1,14 +1,17 @@
 //! Writing back, against a store in memory.
 
 use crate::MapError;
+use crate::io::Request;
 use crate::memory_store::{FaultPlan, MemoryStore};
 use crate::object::ObjectRef;
-use crate::pager::PagerError;
+use crate::pager::{Pager, PagerError};
+use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::testing::{Boot, TestMachine, memory_store, page};
 use crate::tests::{load, range, show, store, system};
 use crate::types::PAGE_SIZE;
 use crate::{Access, Space};
+use std::sync::OnceLock;
 
 const LATE: FaultPlan = FaultPlan { delay: 4, pause: 0, fail_reads: 0, fail_writes: 0, window: 5, seed: 99 };
 
@@ -125,4 +128,55 @@ fn who_does_not_wait_finds_the_writes_begun() {
     assert_eq!(file.query_range(0..64).dirty, 0, "all of them are on their way");
     assert_eq!(space.sync(range(0, 64)), Ok(()));
     assert_eq!(disk.counts().writes, 40u64.div_ceil(crate::io::CLUSTER as u64), "nothing is written twice");
+}
+
+/// A store whose object looks, when it goes, for what is under way.
+struct Last {
+    disk: &'static MemoryStore,
+    vm: &'static crate::tests::Vm,
+    left: OnceLock<u64>,
+}
+
+impl Pager for Last {
+    fn name(&self, to: &mut dyn core::fmt::Write) -> core::fmt::Result {
+        Pager::name(self.disk, to)
+    }
+    fn ident(&self) -> (u64, u64) {
+        (1, 1)
+    }
+    fn in_memory(&self) -> bool {
+        false
+    }
+    fn takes_writes(&self) -> bool {
+        true
+    }
+    fn start(&self, request: Request) {
+        Pager::start(self.disk, request);
+    }
+    fn released(&self) {
+        self.vm.finish_completed(&mut MaySleep::here());
+        self.left.set(self.vm.io().in_flight()).unwrap();
+    }
+}
+
+#[test]
+fn the_end_of_an_object_with_its_last_write_finds_every_other_write_finished_that_is_complete() {
+    let m = system();
+    let late = FaultPlan { window: 2, ..FaultPlan::default() };
+    let (other, _disk) = file(&m, 64, late);
+    let disk = memory_store(64, late);
+    // What is complete is a stack, and stores are polled in order: this one's write is the first to be finished.
+    m.vm.poll_with(disk).unwrap();
+    let last: &'static Last = Box::leak(Box::new(Last { disk, vm: m.vm, left: OnceLock::new() }));
+    let file = ObjectRef::with_pager(m.vm, last, 64 * PAGE_SIZE).unwrap();
+    for f in [&file, &other] {
+        f.write(0, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();
+    }
+    assert_eq!([&file, &other].map(|f| f.start_write_back(0..64)), [1, 1]);
+    drop(file);
+    assert_eq!((m.vm.io().in_flight(), last.left.get()), (2, None), "its write keeps it");
+    m.vm.poll_pagers();
+    assert_eq!(m.vm.finish_completed(&mut MaySleep::here()), 2);
+    assert_eq!(last.left.get(), Some(&0), "a write is complete, and nobody can finish it");
+    assert_eq!(other.write_back(0..64), Ok(0));
 }
