@@ -241,7 +241,7 @@ impl Page {
 impl Page {
     /// How often writing the page has failed since it last went well, and what the pageout daemon makes of it.
     pub(crate) fn failed_writes(&self) -> u64 {
-        self.words()[2].load(Ordering::Relaxed)
+        self.words()[2].load(Ordering::Acquire)
     }
     pub(crate) fn set_failed_writes(&self, value: u64) {
         self.words()[2].store(value, Ordering::Relaxed);

@@ -14,7 +14,7 @@ use crate::index::{KEYS, Slot};
 use crate::io::CLUSTER;
 use crate::laundry;
 use crate::machine::Machine;
-use crate::page::Page;
+use crate::page::{Page, State};
 use crate::pager::PagerError;
 use crate::rmap::Batch;
 use crate::sleep::MaySleep;
@@ -135,6 +135,15 @@ impl<M: Machine> ObjectRef<M> {
         }
     }
 
+    /// The state of `page` while it was this object's page `key`, and how often writing it has failed; `None` where it is
+    /// another one's by now.
+    fn state_of(&self, key: u64, page: &Page) -> Option<(State, u64)> {
+        let state = page.state();
+        let (is_ours, failed) = (page.object() == self.address() && page.index() == key, page.failed_writes());
+        // The same generation after that: all of it was said of one page.
+        (is_ours && page.state().generation() == state.generation()).then_some((state, failed))
+    }
+
     fn wait_for_writes(&self, pages: Range<u64>, may: &mut MaySleep) -> Result<(), PagerError> {
         let vm = self.vm();
         let mut range = self.range(pages, What::PAGES);
@@ -146,19 +155,29 @@ impl<M: Machine> ObjectRef<M> {
                 for found in range.walk(&pin) {
                     let Slot::Page(pfn) = found.slot() else { continue };
                     let page = vm.page(pfn);
-                    let state = page.state();
+                    // It may be another object's by now, whose writes are none of ours; then the slot says something else.
+                    let Some((state, failed)) = self.state_of(found.key(), page) else {
+                        wait = Some((found.key(), None));
+                        break;
+                    };
                     if state.laundering() {
-                        wait = Some((found.key(), page));
+                        wait = Some((found.key(), Some((page, state.generation()))));
                         break;
                     }
-                    if state.dirty() && page.failed_writes() != 0 {
+                    if state.dirty() && failed != 0 {
                         result = Err(PagerError);
                     }
                 }
                 wait
             };
-            let Some((key, page)) = wait else { return result };
-            vm.wait_laundered(page, may);
+            let Some((key, write)) = wait else { return result };
+            match write {
+                Some((page, generation)) => {
+                    let over = |state: State| !state.laundering() || state.generation() != generation;
+                    vm.wait_for_io(may, || over(page.state()).then_some(()));
+                }
+                None => quire_sync::hooks::relax(),
+            }
             range.resume_at(key);
         }
     }

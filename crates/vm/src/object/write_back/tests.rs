@@ -1,6 +1,9 @@
 //! Writing back, against a store in memory.
 
+use super::State;
 use crate::MapError;
+use crate::frames::{Fill, For};
+use crate::index::Slot;
 use crate::io::Request;
 use crate::memory_store::{FaultPlan, MemoryStore};
 use crate::object::ObjectRef;
@@ -128,6 +131,24 @@ fn who_does_not_wait_finds_the_writes_begun() {
     assert_eq!(file.query_range(0..64).dirty, 0, "all of them are on their way");
     assert_eq!(space.sync(range(0, 64)), Ok(()));
     assert_eq!(disk.counts().writes, 40u64.div_ceil(crate::io::CLUSTER as u64), "nothing is written twice");
+}
+
+#[test]
+fn a_frame_that_has_become_another_objects_says_nothing_of_this_ones_writes() {
+    let m = system();
+    let (file, _disk) = file(&m, 64, FaultPlan::default());
+    let other = ObjectRef::anonymous(m.vm, 1).unwrap();
+    file.write(0, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();
+    let Slot::Page(pfn) = file.index().get(0, &m.vm.epoch().pin()) else { panic!("it was written to") };
+    let page = m.vm.page(pfn);
+    assert!(file.state_of(0, page).is_some() && file.state_of(1, page).is_none());
+    file.discard(0..64);
+    assert!(file.state_of(0, page).is_none());
+    // Others, until it is the one.
+    while m.vm.alloc_frame(Fill::Any, For::User).unwrap().into_pfn() != pfn {}
+    m.vm.assume_page(page, other.address(), 0, State::VALID | State::DIRTY);
+    assert!(file.state_of(0, page).is_none() && other.state_of(0, page).is_some());
+    m.vm.release_page(page);
 }
 
 /// A store whose object looks, when it goes, for what is under way.
