@@ -228,7 +228,8 @@ pub(crate) fn finish<M: Machine>(
         if result.is_err() {
             // As in `stain`: the tag first. The write keeps other cleaners away, and the frame from becoming another page.
             let pin = may.pin(vm.epoch());
-            if let Some(object) = vm.object_of(page, &pin) {
+            // SAFETY: `launder` took a hold for the write.
+            if let Some(object) = unsafe { vm.object_of_held(page, &pin) } {
                 object.index().tag_dirty(page.index(), &pin);
             }
         }

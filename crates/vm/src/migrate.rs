@@ -47,13 +47,14 @@ pub(crate) fn vacate<M: Machine>(
     may: &mut MaySleep,
     take: &mut dyn FnMut(Frame),
 ) -> Vacated {
-    let (kept, key) = {
+    let found = {
         let pin = may.pin(vm.epoch());
         let key = page.index();
-        match vm.object_of(page, &pin).and_then(|object| Kept::new(object, &pin)) {
-            Some(kept) => (kept, key),
-            None => return Vacated::Again,
-        }
+        vm.object_of(page, &pin).and_then(|object| Kept::new(object, &pin)).map(|kept| (kept, key))
+    };
+    let Some((kept, key)) = found else {
+        vm.wait_unbusy(page, may);
+        return Vacated::Again;
     };
     if page.state().laundering() {
         vm.wait_laundered(page, may);

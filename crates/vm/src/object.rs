@@ -33,7 +33,7 @@ use crate::error::OutOfMemory;
 use crate::flush::Flushed;
 use crate::index::{Index, Node, Nodes};
 use crate::machine::Machine;
-use crate::page::Page;
+use crate::page::{Page, State};
 use crate::pager::Pager;
 use crate::reaper;
 use crate::remove;
@@ -368,18 +368,41 @@ impl<M: Machine> Object<M> {
             // SAFETY: the header is the object's first field; no reader is left.
             unsafe { Object::discard(NonNull::new_unchecked(retired.cast::<Object<M>>())) }
         }
-        // SAFETY: no handle and no backing leads here any more; faults that found the object before are pinned.
+        // SAFETY: no handle and no backing leads here any more; faults that found the object before are pinned, and who comes from a
+        // page of theirs does not look (`object_of`).
         unsafe { vm.epoch().retire(this.as_ptr().cast(), free::<M>) };
     }
 }
 
 impl<M: Machine> Vm<M> {
-    /// The object of `page`, as it says now; it stays as long as the pin, even where the page leaves it.
-    pub(crate) fn object_of<'p>(&self, page: &Page, _pin: &'p Pinned<'_>) -> Option<&'p Object<M>> {
-        let object = core::ptr::with_exposed_provenance::<Object<M>>(page.object() as usize);
-        // SAFETY: pages name objects, and an object is retired only after its pages have lost their identities: what was
-        // read under the pin is not freed under it.
-        unsafe { object.as_ref() }
+    /// The object of `page`, as it says now; it stays as long as the pin, even where the page leaves it. `None`: it is no page,
+    /// or busy. A page that a fault is making is busy from the moment when it names its object, which may be dead by then, and
+    /// retired before this pin.
+    pub(crate) fn object_of<'p>(&self, page: &Page, pin: &'p Pinned<'_>) -> Option<&'p Object<M>> {
+        let state = page.state();
+        let object = page.object();
+        // The same identity before and after, and its maker had let go of it: it was there to stay when the object was read.
+        let let_go = state.0 & (State::IDENTITY | State::BUSY) == State::IDENTITY;
+        let stays = let_go && page.state().generation() == state.generation();
+        // SAFETY: by what was just seen.
+        if stays { unsafe { self.object_at(object, pin) } } else { None }
+    }
+
+    /// As [`Vm::object_of`], busy or not.
+    ///
+    /// # Safety
+    /// The caller has held the page since it was there to stay: it has that identity still, or none.
+    pub(crate) unsafe fn object_of_held<'p>(&self, page: &Page, pin: &'p Pinned<'_>) -> Option<&'p Object<M>> {
+        // SAFETY: by this function's contract.
+        unsafe { self.object_at(page.object(), pin) }
+    }
+
+    /// # Safety
+    /// `object` is 0, or a page that had been let go of by its maker has named it under the pin.
+    unsafe fn object_at<'p>(&self, object: u64, _pin: &'p Pinned<'_>) -> Option<&'p Object<M>> {
+        // SAFETY: pages name objects, and an object is retired only after the pages that were there to stay have lost their
+        // identities: what was read under the pin is not freed under it.
+        unsafe { core::ptr::with_exposed_provenance::<Object<M>>(object as usize).as_ref() }
     }
 }
 

@@ -539,13 +539,13 @@ impl<M: Machine> Scan<'_, M> {
             let (same, others) =
                 rest.split_at(rest.iter().take_while(|p| p.is_some_and(|p| p.0 == name)).count().max(1));
             rest = others;
-            let Some((_, _, page)) = *first else { continue };
             let kept = {
                 let pin = self.vm.epoch().pin();
-                self.vm.object_of(page, &pin).filter(|o| o.address() == name).and_then(|o| Kept::new(o, &pin))
+                let object = |page| self.vm.object_of(page, &pin).filter(|o| o.address() == name);
+                same.iter().flatten().find_map(|(_, _, page)| object(page)).and_then(|o| Kept::new(o, &pin))
             };
             let Some(kept) = kept else {
-                // The first one has gone meanwhile; the others may be the object's still: for the next look.
+                // They have gone meanwhile, or are busy: for the next look.
                 self.vm.queues().put_all(same.iter().flatten().map(|p| p.2), Queue::Inactive);
                 continue;
             };

@@ -34,3 +34,20 @@ fn a_page_that_was_copied_and_moves_to_another_frame_is_found_by_its_last_copy()
     assert_eq!(pages(m.vm).len(), 2, "a page that nobody sees");
     assert_eq!((load(&parent, page(0)), load(&child, page(0))), (3, 2));
 }
+
+#[test]
+fn an_object_is_found_by_its_page_once_who_makes_the_page_has_let_go_of_it() {
+    let m = boot(1024, 2);
+    let file = crate::object::ObjectRef::anonymous(m.vm, 1).unwrap();
+    let found = |page: &Page| m.vm.object_of(page, &m.vm.epoch().pin()).map(|o| o.address());
+    let new = m.vm.page(m.vm.alloc_frame(Fill::Any, For::User).unwrap().into_pfn());
+    assert_eq!(found(new), None);
+    m.vm.assume_page(new, file.address(), 0, State::VALID);
+    // Who makes it may find that the object is gone, and take it back.
+    assert_eq!(found(new), None);
+    m.vm.unbusy(new);
+    assert_eq!(found(new), Some(file.address()));
+    assert!(new.try_busy(new.state().generation()));
+    m.vm.release_page(new);
+    assert_eq!(found(new), None);
+}
