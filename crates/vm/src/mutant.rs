@@ -116,6 +116,10 @@ pub enum Mutant {
     HookTagsLate,
     /// A frame that is no page is made busy.
     BusyNoPage,
+    /// Pageout: the daemon takes back that it is wanted without seeing who wanted it.
+    WantedForgotten,
+    /// Pageout: who waits for memory and has none after a pass does not ask again.
+    AskedOnce,
     /// Arenas: a walk looks at the home arena before those that may join it.
     HomeArenaFirst,
     /// Whether an address is still its arena's is not looked at again under the arena's lock.

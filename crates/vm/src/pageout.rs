@@ -36,6 +36,7 @@
 //! batch busy at a time, never over a wait: for a record it waits before it sets pages busy. It takes no lock of a map. So
 //! nothing that waits for memory is ever waited for here.
 
+pub(crate) mod asking;
 mod kept;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
@@ -59,9 +60,10 @@ use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::steal;
 use crate::vm::Vm;
+use asking::Asking;
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quire_sync::hooks::current_thread;
-use quire_sync::{Mutex, Rank, SpinLock, WaitQueue};
+use quire_sync::{Mutex, Rank, SpinLock};
 
 /// Pages taken from a part at once.
 #[cfg(not(any(loom, shuttle)))]
@@ -109,14 +111,7 @@ struct Hands {
 
 /// The state of pageout.
 pub struct Pageout {
-    /// Where faults sleep for memory.
-    waits: WaitQueue,
-    /// Where the daemon sleeps.
-    daemon_waits: WaitQueue,
-    /// Threads that sleep for memory.
-    waiting: AtomicU64,
-    /// Somebody saw that memory is short.
-    wanted: AtomicBool,
+    asking: Asking,
     /// The daemon's thread runs.
     daemon: AtomicBool,
     /// Passes begun; each has its number.
@@ -157,10 +152,7 @@ impl Taken {
 impl Pageout {
     pub(crate) fn new() -> Pageout {
         Pageout {
-            waits: WaitQueue::new(),
-            daemon_waits: WaitQueue::new(),
-            waiting: AtomicU64::new(0),
-            wanted: AtomicBool::new(false),
+            asking: Asking::new(),
             daemon: AtomicBool::new(false),
             begun: AtomicU64::new(0),
             hopeless: AtomicU64::new(0),
@@ -184,8 +176,7 @@ impl Pageout {
     }
 
     pub(crate) fn wake_daemon(&self) {
-        self.wanted.store(true, Ordering::Release);
-        self.daemon_waits.wake_all();
+        self.asking.wake_daemon();
     }
 }
 
@@ -211,7 +202,7 @@ impl<M: Machine> Vm<M> {
         if done.hopeless {
             p.hopeless.store(number, Ordering::Release);
         }
-        p.waits.wake_all();
+        p.asking.pass_is_over();
         done
     }
 
@@ -237,14 +228,11 @@ impl<M: Machine> Vm<M> {
         }
         let since = p.begun.load(Ordering::Acquire);
         if p.daemon.load(Ordering::Acquire) {
-            p.waiting.fetch_add(1, Ordering::AcqRel);
-            p.wake_daemon();
             let mut hopeless = false;
-            may.sleep_on(&p.waits, || {
+            p.asking.wait(may, || {
                 hopeless = p.hopeless.load(Ordering::Acquire) > since;
                 hopeless || self.has_memory() || !p.daemon.load(Ordering::Acquire)
             });
-            p.waiting.fetch_sub(1, Ordering::AcqRel);
             return self.has_memory() || !hopeless;
         }
         self.reap(SHADOWED, may);
@@ -296,22 +284,18 @@ impl<M: Machine> Vm<M> {
         let _withdraws = OnEnd(|| {
             frames.wake_when_low(None);
             p.daemon.store(false, Ordering::Release);
-            p.waits.wake_all();
+            p.asking.wake();
         });
-        while !self.daemons().stopping() {
-            p.wanted.store(false, Ordering::Release);
-            let mut done = true;
-            if p.waiting.load(Ordering::Acquire) != 0 || self.is_low_indeed() {
-                let pass = self.pageout_pass(&mut may);
-                // One domain that is not low does not help whoever waits for more than that has.
-                let short = || p.waiting.load(Ordering::Acquire) != 0 && !self.has_memory();
-                done = pass.hopeless || !(self.is_low_indeed() || short());
+        let (stopped, woken) = (|| self.daemons().stopping(), || frames.take_asked());
+        p.asking.serve(&mut may, stopped, woken, |waited_for, may| {
+            if !waited_for && !self.is_low_indeed() {
+                return false;
             }
-            if done {
-                let stop = || p.wanted.load(Ordering::Acquire) || frames.take_asked() || self.daemons().stopping();
-                may.sleep_on(&p.daemon_waits, stop);
-            }
-        }
+            let pass = self.pageout_pass(may);
+            // One domain that is not low does not help whoever waits for more than that has.
+            let short = || p.asking.is_waited_for() && !self.has_memory();
+            !pass.hopeless && (self.is_low_indeed() || short())
+        });
     }
 
     /// Whether memory is low when what CPUs keep has been brought home, and there is anywhere for pages to go.
