@@ -96,6 +96,11 @@ pub fn is_named(places: &Places, word: &OsStr) -> bool {
     })
 }
 
+/// Does this program of `programs/` want a compiler and something to build beside it?
+pub fn builds(word: &OsStr) -> bool {
+    word == "build"
+}
+
 /// Where a guest finds a program of `programs/`.
 pub fn in_guest(name: &str) -> String {
     format!("/programs/{name}")

@@ -17,6 +17,7 @@ use crate::{
     cli,
     failure::{Doing, Failure, Result},
     image::{
+        compiler,
         order::Order,
         program::{self, Copy},
         root,
@@ -30,6 +31,7 @@ use crate::{
     },
     places::Places,
     programs,
+    setup::lua,
 };
 
 /// Runs what the user asked for and returns its status.
@@ -97,6 +99,9 @@ pub fn prepare(places: &Places, guest: &cli::Guest, words: &[std::ffi::OsString]
     }
     args[0] = if programs::is_named(places, &args[0]) {
         programs::install(&mut tree, &programs::all(places)?)?;
+        if programs::builds(&args[0]) {
+            compiler::install(&mut tree, &lua::ensure(places)?)?;
+        }
         programs::in_guest(&args[0].to_string_lossy()).into()
     } else {
         program::install(&mut tree, &args[0])?

@@ -27,7 +27,7 @@ pub fn install(tree: &mut Tree, word: &OsStr) -> Result<OsString> {
     if word.as_bytes().contains(&b'/') {
         let host = Path::new(word);
         if host.exists() {
-            return install_host(tree, host, 0);
+            return install_host(tree, host);
         }
         if tree.has(&shown) {
             return Ok(word.to_owned());
@@ -40,21 +40,29 @@ pub fn install(tree: &mut Tree, word: &OsStr) -> Result<OsString> {
             return Ok(candidate.into());
         }
     }
-    let on_path = env::var_os("PATH").and_then(|path| {
-        env::split_paths(&path)
-            .map(|d| d.join(word))
-            .find(|p| fs::metadata(p).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0))
-    });
-    match on_path {
-        Some(host) => install_host(tree, &host, 0),
+    match on_path(word) {
+        Some(host) => install_host(tree, &host),
         None => Err(Failure::no_program(format_args!(
             "{shown}: no such program in the guest or on PATH; for a file of yours write its path, like ./{shown}"
         ))),
     }
 }
 
+/// The program of this machine that a shell would run by this name.
+pub fn on_path(name: &OsStr) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path)
+        .map(|d| d.join(name))
+        .find(|p| fs::metadata(p).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0))
+}
+
 /// Copies a program of the host with all it needs, under its absolute path.
-fn install_host(tree: &mut Tree, host: &Path, depth: u32) -> Result<OsString> {
+pub fn install_host(tree: &mut Tree, host: &Path) -> Result<OsString> {
+    install_deep(tree, host, 0)
+}
+
+/// The same; so many scripts have named the next one as their interpreter.
+fn install_deep(tree: &mut Tree, host: &Path, depth: u32) -> Result<OsString> {
     let shown = host.display();
     let meta = fs::metadata(host).map_err(|e| Failure::no_program(format_args!("{shown}: {e}")))?;
     if meta.is_dir() {
@@ -73,7 +81,7 @@ fn install_host(tree: &mut Tree, host: &Path, depth: u32) -> Result<OsString> {
             return Err(Failure::cannot_run(format_args!("{shown}: too many interpreters in a row")));
         }
         if !tree.has(&interpreter) {
-            install_host(tree, Path::new(&interpreter), depth + 1)?;
+            install_deep(tree, Path::new(&interpreter), depth + 1)?;
         }
     } else {
         let cannot = |e: libraries::ElfError| Failure::cannot_run(format_args!("{shown}: {e}"));

@@ -6,6 +6,7 @@ use std::{
     process::{Command, Stdio},
 };
 
+use super::apt::Apt;
 use crate::{
     failure::{Doing, Failure, Result},
     places::Places,
@@ -48,7 +49,7 @@ pub fn ensure(places: &Places) -> Result<Linux> {
     let _ = fs::remove_dir_all(&work);
     fs::create_dir_all(&work).doing(|| format!("cannot make {}", work.display()))?;
     let mut why = Failure::usage("apt knows no Linux kernel for the cloud; run apt-get update, or set $QUIRE_LINUX");
-    let sources = [Some(Apt::own()), Apt::with_backports(places)];
+    let sources = [Some(Apt::own()), with_backports(places)];
     for package in PACKAGES {
         for apt in sources.iter().flatten() {
             step.doing(package);
@@ -74,7 +75,7 @@ fn kept(home: &Path) -> Option<Linux> {
 
 /// Fetches and unpacks; `Err(None)` if apt does not know the package.
 fn fetch(apt: &Apt, package: &str, work: &Path, home: &Path) -> Result<(), Option<Failure>> {
-    let Some(real) = apt.resolve(package) else { return Err(None) };
+    let Some(real) = resolve(apt, package) else { return Err(None) };
     let failed =
         |what: &str| Some(Failure::usage(format_args!("{what} {real} failed; see {}", work.join("log").display())));
     let log = fs::File::create(work.join("log")).map_err(|e| Some(Failure::usage(e)))?;
@@ -113,61 +114,17 @@ fn keep(boot: &Path, home: &Path) -> std::io::Result<()> {
     Err(std::io::Error::other("no vmlinuz in the package"))
 }
 
-/// apt, with this machine's sources or with private ones.
-struct Apt {
-    options: Vec<String>,
+/// Debian's backports beside its stable packages.
+fn with_backports(places: &Places) -> Option<Apt> {
+    Apt::private(places, "apt", |mirror, suite, by| {
+        format!("deb {by} {mirror} {suite} main\ndeb {by} {mirror} {suite}-backports main\n")
+    })
 }
 
-impl Apt {
-    fn own() -> Self {
-        Self { options: Vec::new() }
-    }
-
-    /// This machine's sources and beside them Debian's backports from the same mirror, with lists of their own: nothing of
-    /// the system's apt is changed.
-    fn with_backports(places: &Places) -> Option<Self> {
-        let (uri, suite) = own_mirror()?;
-        let home = places.cache.join("apt");
-        for directory in ["lists/partial", "archives/partial"] {
-            fs::create_dir_all(home.join(directory)).ok()?;
-        }
-        let keyring = "/usr/share/keyrings/debian-archive-keyring.gpg";
-        fs::write(
-            home.join("sources.list"),
-            format!(
-                "deb [signed-by={keyring}] {uri} {suite} main\ndeb [signed-by={keyring}] {uri} {suite}-backports main\n"
-            ),
-        )
-        .ok()?;
-        let home = home.display();
-        let apt = Self {
-            options: [
-                format!("Dir::Etc::SourceList={home}/sources.list"),
-                "Dir::Etc::SourceParts=-".into(),
-                format!("Dir::State::Lists={home}/lists"),
-                format!("Dir::Cache={home}"),
-                "APT::Get::List-Cleanup=false".into(),
-            ]
-            .into_iter()
-            .flat_map(|o| ["-o".to_owned(), o])
-            .collect(),
-        };
-        let updated =
-            apt.command("apt-get").args(["-q", "update"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
-        updated.is_ok_and(|s| s.success()).then_some(apt)
-    }
-
-    fn command(&self, name: &str) -> Command {
-        let mut command = Command::new(name);
-        command.args(&self.options).env("LC_ALL", "C");
-        command
-    }
-
-    /// The package that a meta package stands for today.
-    fn resolve(&self, meta: &str) -> Option<String> {
-        let out = self.command("apt-cache").args(["depends", "--important", meta]).output().ok()?;
-        depends_on(&String::from_utf8_lossy(&out.stdout))
-    }
+/// The package that a meta package stands for today.
+fn resolve(apt: &Apt, meta: &str) -> Option<String> {
+    let out = apt.command("apt-cache").args(["depends", "--important", meta]).output().ok()?;
+    depends_on(&String::from_utf8_lossy(&out.stdout))
 }
 
 /// The first kernel image among the dependencies that `apt-cache depends` prints.
@@ -178,46 +135,9 @@ fn depends_on(text: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// The mirror and suite of this machine's Debian, from either format of apt's sources.
-fn own_mirror() -> Option<(String, String)> {
-    let os = fs::read_to_string("/etc/os-release").ok()?;
-    let suite = os.lines().find_map(|l| l.strip_prefix("VERSION_CODENAME="))?.trim_matches('"').to_owned();
-    let mut files = vec![PathBuf::from("/etc/apt/sources.list")];
-    files.extend(fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().filter_map(|e| Some(e.ok()?.path())));
-    let text: String = files.iter().filter_map(|f| fs::read_to_string(f).ok()).collect::<Vec<_>>().join("\n\n");
-    mirror_in(&text, &suite).map(|uri| (uri, suite))
-}
-
-/// The mirror that serves `suite` itself (not its updates or security fixes).
-fn mirror_in(text: &str, suite: &str) -> Option<String> {
-    let one_line = text.lines().filter(|l| l.starts_with("deb ")).find_map(|line| {
-        let words: Vec<&str> = line.split_whitespace().skip(1).skip_while(|w| w.starts_with('[')).collect();
-        let at = words.iter().position(|w| *w == suite)?;
-        words.get(at.checked_sub(1)?).map(|u| (*u).to_owned())
-    });
-    one_line.or_else(|| {
-        text.split("\n\n").find_map(|stanza| {
-            let field =
-                |name: &str| stanza.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
-            let here = field("Suites")?.split_whitespace().any(|s| s == suite);
-            here.then(|| field("URIs")?.split_whitespace().next().map(str::to_owned)).flatten()
-        })
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_mirror_is_read_from_both_formats() {
-        let old = "# x\ndeb [arch=amd64] http://a/debian bookworm main\ndeb http://b bookworm-updates main\n";
-        assert_eq!(mirror_in(old, "bookworm").as_deref(), Some("http://a/debian"));
-        let new = "Types: deb\nURIs: http://s\nSuites: bookworm-security\n\nTypes: deb\n# snapshot\n\
-                   URIs: http://d/debian\nSuites: bookworm bookworm-updates\nComponents: main\n";
-        assert_eq!(mirror_in(new, "bookworm").as_deref(), Some("http://d/debian"));
-        assert_eq!(mirror_in(new, "trixie"), None);
-    }
 
     #[test]
     fn a_meta_package_is_followed_to_its_image() {

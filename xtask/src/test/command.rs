@@ -20,6 +20,7 @@ use super::{Context, verdict::Check};
 use crate::build;
 use crate::failure::{Doing, Failure, Result};
 use crate::places::Places;
+use crate::programs;
 
 type Body = fn(&Bench) -> Result<(), String>;
 
@@ -32,6 +33,7 @@ const CHECKS: &[(&str, Body)] = &[
     ("standard input from nowhere", no_input),
     ("copies, environment and directory", surroundings),
     ("a dynamic program of this machine", dynamic),
+    ("a project in C is built as it is here", built),
     ("programs larger than memory", overcommit),
     ("timeout", timeout),
     ("interrupt", interrupt),
@@ -269,6 +271,41 @@ fn dynamic(bench: &Bench) -> Result<(), String> {
     let done = finish(command.stdin(File::open(&file).map_err(text)?).spawn().map_err(text)?)?;
     ended(&done, 0)?;
     same("standard output", &done.stdout, &here.stdout)
+}
+
+/// A small project in the shape of Lua's: make runs itself, with jobs at a time, and the compiler, the archiver and the linker.
+const PROJECT: [(&str, &str); 5] = [
+    (
+        "Makefile",
+        "posix:\n\t$(MAKE) lua\nlua: lua.o libab.a\n\t$(CC) -o lua lua.o libab.a -lm\n\
+         libab.a: a.o b.o\n\t$(AR) libab.a a.o b.o\nclean:\n\trm -f *.o *.a lua\n%.o: %.c ab.h\n\t$(CC) $(MYCFLAGS) -c $<\n",
+    ),
+    ("ab.h", "double a(double), b(double);\n"),
+    ("a.c", "#include \"ab.h\"\n#include <math.h>\ndouble a(double x) { return sqrt(b(x)); }\n"),
+    ("b.c", "#include \"ab.h\"\ndouble b(double x) { return 2 * x; }\n"),
+    (
+        "lua.c",
+        "#include \"ab.h\"\n#include <stdio.h>\nint main(int n, char **words) { return printf(\"%s %f\\n\", words[0], a(n)) < 0; }\n",
+    ),
+];
+
+/// This machine's compiler makes the same bytes in the guest, and what it made runs there.
+fn built(bench: &Bench) -> Result<(), String> {
+    for (name, content) in PROJECT {
+        bench.file(name, content.as_bytes())?;
+    }
+    let source = bench.place.to_str().ok_or("no UTF-8")?;
+    let mut command = bench.command(&["run", "--cpus", "2", "--", "build", "--builds", "2"]);
+    let done = finish(command.env("QUIRE_LUA", source).spawn().map_err(text)?)?;
+    ended(&done, 0)?;
+    let program = programs::compile(&bench.places, &bench.places.root.join("programs/build.c")).map_err(text)?;
+    let here = Command::new(program).args(["--builds", "1", "--source", source]).output().map_err(text)?;
+    let crc =
+        |out: &[u8]| String::from_utf8_lossy(out).lines().find(|l| l.starts_with("build_crc ")).map(str::to_owned);
+    match (crc(&done.stdout), crc(&here.stdout)) {
+        (Some(there), Some(here)) if there == here => Ok(()),
+        (there, here) => Err(format!("there {there:?}, here {here:?}: {}", done.stderr)),
+    }
 }
 
 /// Two processes show three quarters more than the guest has, what is missing in swap; nothing is lost.

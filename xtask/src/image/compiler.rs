@@ -1,0 +1,178 @@
+//! What a guest needs to build a project in C: this machine's compiler with its parts, make, and the files that they open.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use super::{program, tree::Tree};
+use crate::failure::{Doing, Failure, Result};
+
+/// Where the guest finds the sources.
+pub const SOURCES: &str = "/usr/src/lua";
+
+/// What the compiler runs; where it has no such part of its own, the one on `PATH`.
+const PARTS: [&str; 7] = ["cc1", "collect2", "lto-wrapper", "as", "ld", "ar", "ranlib"];
+
+/// What programs are linked with.
+const LINKED: [&str; 11] = [
+    "Scrt1.o",
+    "crti.o",
+    "crtn.o",
+    "crtbeginS.o",
+    "crtendS.o",
+    "libgcc.a",
+    "libgcc_s.so",
+    "libgcc_s.so.1",
+    "libc.so",
+    "libm.so",
+    "liblto_plugin.so",
+];
+
+/// Puts the compiler, make, and the C project in `sources` into the tree, with all headers that the project includes.
+pub fn install(tree: &mut Tree, sources: &Path) -> Result<()> {
+    let gcc = Compiler { path: on_path("gcc")? };
+    let installed = program::install_host(tree, &gcc.path)?;
+    tree.link("/usr/bin/cc", &installed.to_string_lossy())?;
+    program::install_host(tree, &on_path("make")?)?;
+    for part in PARTS {
+        let path = gcc.asked(&format!("-print-prog-name={part}"))?;
+        program::install_host(tree, &if path.is_absolute() { path } else { on_path(part)? })?;
+    }
+    for name in LINKED {
+        let path = gcc.asked(&format!("-print-file-name={name}"))?;
+        if !path.is_absolute() {
+            return Err(Failure::usage(format_args!("gcc knows no {name}; run ./quire setup")));
+        }
+        install_linked(tree, &path)?;
+    }
+    for header in gcc.headers(sources)? {
+        let Some(at) = header.to_str() else { continue };
+        tree.host_file(at, &header)?;
+    }
+    tree.host_tree(SOURCES, sources)
+}
+
+/// A file for the linker; what a script of the linker's names comes along.
+fn install_linked(tree: &mut Tree, path: &Path) -> Result<()> {
+    let about = || format!("cannot read {}", path.display());
+    let at = path.to_str().ok_or_else(|| Failure::usage(format_args!("{}: its path is not UTF-8", path.display())))?;
+    tree.host_file(at, path)?;
+    let bytes = fs::read(path).doing(about)?;
+    if bytes.starts_with(b"\x7fELF") || bytes.starts_with(b"!<arch>") {
+        return Ok(());
+    }
+    for named in named(&String::from_utf8_lossy(&bytes)) {
+        tree.host_file(named, Path::new(named))?;
+    }
+    Ok(())
+}
+
+/// The files that a script of the linker's names by absolute paths.
+fn named(script: &str) -> impl Iterator<Item = &str> {
+    let mut rest = script;
+    std::iter::from_fn(move || {
+        loop {
+            rest = rest.trim_start();
+            if let Some(comment) = rest.strip_prefix("/*") {
+                rest = comment.split_once("*/").map_or("", |(_, after)| after);
+                continue;
+            }
+            let (word, after) = rest.split_at(rest.find(char::is_whitespace).unwrap_or(rest.len()));
+            rest = after;
+            match word {
+                "" => return None,
+                word if word.starts_with('/') => return Some(word),
+                _ => {}
+            }
+        }
+    })
+}
+
+fn on_path(name: &str) -> Result<PathBuf> {
+    program::on_path(OsStr::new(name))
+        .ok_or_else(|| Failure::usage(format_args!("{name} is not on this machine; run ./quire setup")))
+}
+
+/// This machine's gcc.
+struct Compiler {
+    path: PathBuf,
+}
+
+impl Compiler {
+    fn run(&self, set: impl FnOnce(&mut Command) -> &mut Command) -> Result<String> {
+        let mut command = Command::new(&self.path);
+        set(command.stdin(Stdio::null()).env("LC_ALL", "C"));
+        let out = command.output().doing(|| format!("cannot run {}", self.path.display()))?;
+        match out.status.success() {
+            true => Ok(String::from_utf8_lossy(&out.stdout).into_owned()),
+            false => Err(Failure::usage(format_args!(
+                "{} failed: {}",
+                self.path.display(),
+                String::from_utf8_lossy(&out.stderr).trim()
+            ))),
+        }
+    }
+
+    /// A path that it prints when asked.
+    fn asked(&self, question: &str) -> Result<PathBuf> {
+        let text = self.run(|gcc| gcc.arg(question))?;
+        Ok(PathBuf::from(text.trim_end()))
+    }
+
+    /// The headers of this machine that the sources include.
+    fn headers(&self, sources: &Path) -> Result<Vec<PathBuf>> {
+        let about = || format!("cannot read {}", sources.display());
+        let mut files = Vec::new();
+        for entry in fs::read_dir(sources).doing(about)? {
+            let path = entry.doing(about)?.path();
+            if path.extension().is_some_and(|e| e == "c") {
+                files.push(path);
+            }
+        }
+        let rules =
+            self.run(|gcc| gcc.current_dir(sources).args(["-std=gnu99", "-DLUA_USE_POSIX", "-M"]).args(files))?;
+        let mut found: Vec<PathBuf> = rules
+            .split_whitespace()
+            .filter(|word| word.starts_with('/') && !Path::new(word).starts_with(sources))
+            .map(PathBuf::from)
+            .collect();
+        found.sort();
+        found.dedup();
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_of_the_linkers_names_files() {
+        let script = "/* GNU ld script /not/this */\nOUTPUT_FORMAT(elf64-x86-64)\nGROUP ( /lib/libc.so.6 /usr/lib/libc_nonshared.a  \
+                      AS_NEEDED ( /lib64/ld-linux-x86-64.so.2 ) -lgcc )\n";
+        let found: Vec<&str> = named(script).collect();
+        assert_eq!(found, ["/lib/libc.so.6", "/usr/lib/libc_nonshared.a", "/lib64/ld-linux-x86-64.so.2"]);
+        assert_eq!(named("/* unfinished").count(), 0);
+    }
+
+    #[test]
+    fn the_compiler_comes_with_its_parts_and_the_headers_that_are_included() {
+        let project = tempfile::tempdir().unwrap();
+        fs::write(project.path().join("own.h"), "").unwrap();
+        fs::write(project.path().join("a.c"), "#include <stdio.h>\n#include \"own.h\"\n").unwrap();
+        let mut tree = Tree::default();
+        install(&mut tree, project.path()).unwrap();
+        for name in ["/usr/include/stdio.h", "/usr/src/lua/a.c", "/usr/src/lua/own.h", "/usr/bin/cc"] {
+            assert!(tree.has(name), "{name}");
+        }
+        let gcc = Compiler { path: on_path("gcc").unwrap() };
+        for part in ["-print-prog-name=cc1", "-print-file-name=libc.so"] {
+            let at = gcc.asked(part).unwrap();
+            assert!(tree.has(at.to_str().unwrap()), "{}", at.display());
+        }
+        assert!(!tree.has("/usr/include/pthread.h"));
+    }
+}

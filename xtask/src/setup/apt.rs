@@ -1,0 +1,98 @@
+//! apt, with this machine's sources or with private ones: nothing of the system's apt is changed.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+use crate::places::Places;
+
+/// An apt to ask and to fetch with.
+pub struct Apt {
+    options: Vec<String>,
+}
+
+impl Apt {
+    /// This machine's own.
+    pub fn own() -> Self {
+        Self { options: Vec::new() }
+    }
+
+    /// One whose sources `list` writes, from this machine's mirror, its suite, and the option that says who signs. Its lists are
+    /// its own too: they lie under `name` in the cache. `None` where they cannot be had.
+    pub fn private(places: &Places, name: &str, list: impl FnOnce(&str, &str, &str) -> String) -> Option<Self> {
+        let (mirror, suite) = own_mirror()?;
+        let home = places.cache.join(name);
+        for directory in ["lists/partial", "archives/partial"] {
+            fs::create_dir_all(home.join(directory)).ok()?;
+        }
+        let signed = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]";
+        fs::write(home.join("sources.list"), list(&mirror, &suite, signed)).ok()?;
+        let home = home.display();
+        let apt = Self {
+            options: [
+                format!("Dir::Etc::SourceList={home}/sources.list"),
+                "Dir::Etc::SourceParts=-".into(),
+                format!("Dir::State::Lists={home}/lists"),
+                format!("Dir::Cache={home}"),
+                "APT::Get::List-Cleanup=false".into(),
+            ]
+            .into_iter()
+            .flat_map(|o| ["-o".to_owned(), o])
+            .collect(),
+        };
+        let updated =
+            apt.command("apt-get").args(["-q", "update"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        updated.is_ok_and(|s| s.success()).then_some(apt)
+    }
+
+    /// One of apt's commands.
+    pub fn command(&self, name: &str) -> Command {
+        let mut command = Command::new(name);
+        command.args(&self.options).env("LC_ALL", "C");
+        command
+    }
+}
+
+/// The mirror and suite of this machine's Debian, from either format of apt's sources.
+fn own_mirror() -> Option<(String, String)> {
+    let os = fs::read_to_string("/etc/os-release").ok()?;
+    let suite = os.lines().find_map(|l| l.strip_prefix("VERSION_CODENAME="))?.trim_matches('"').to_owned();
+    let mut files = vec![PathBuf::from("/etc/apt/sources.list")];
+    files.extend(fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().filter_map(|e| Some(e.ok()?.path())));
+    let text: String = files.iter().filter_map(|f| fs::read_to_string(f).ok()).collect::<Vec<_>>().join("\n\n");
+    mirror_in(&text, &suite).map(|uri| (uri, suite))
+}
+
+/// The mirror that serves `suite` itself (not its updates or security fixes).
+fn mirror_in(text: &str, suite: &str) -> Option<String> {
+    let one_line = text.lines().filter(|l| l.starts_with("deb ")).find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().skip(1).skip_while(|w| w.starts_with('[')).collect();
+        let at = words.iter().position(|w| *w == suite)?;
+        words.get(at.checked_sub(1)?).map(|u| (*u).to_owned())
+    });
+    one_line.or_else(|| {
+        text.split("\n\n").find_map(|stanza| {
+            let field =
+                |name: &str| stanza.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+            let here = field("Suites")?.split_whitespace().any(|s| s == suite);
+            here.then(|| field("URIs")?.split_whitespace().next().map(str::to_owned)).flatten()
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mirror_is_read_from_both_formats() {
+        let old = "# x\ndeb [arch=amd64] http://a/debian bookworm main\ndeb http://b bookworm-updates main\n";
+        assert_eq!(mirror_in(old, "bookworm").as_deref(), Some("http://a/debian"));
+        let new = "Types: deb\nURIs: http://s\nSuites: bookworm-security\n\nTypes: deb\n# snapshot\n\
+                   URIs: http://d/debian\nSuites: bookworm bookworm-updates\nComponents: main\n";
+        assert_eq!(mirror_in(new, "bookworm").as_deref(), Some("http://d/debian"));
+        assert_eq!(mirror_in(new, "trixie"), None);
+    }
+}
