@@ -24,6 +24,7 @@ use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
+use core::iter;
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
@@ -120,7 +121,7 @@ impl<V> Table<V> {
             let at = link.load(Ordering::Relaxed);
             // SAFETY: under the lock the nodes of a chain stay.
             match unsafe { at.as_ref() } {
-                Some(node) if node.hash != hash || *node.name != *name => link = &node.next,
+                Some(node) if node.hash != hash || !same(&node.name, name) => link = &node.next,
                 _ => return (link, at),
             }
         }
@@ -196,6 +197,22 @@ fn hash(name: &[u8]) -> u32 {
     (hash ^ hash >> 32) as u32
 }
 
+/// Whether two names are one. In place, by words: names are short, and those whose hashes agree nearly always are one.
+#[inline]
+fn same(one: &[u8], other: &[u8]) -> bool {
+    if one.len() != other.len() {
+        return false;
+    }
+    // What is left over after whole words is looked at with the bytes before it.
+    if let (Some(end), Some(other_end)) = (one.last_chunk::<8>(), other.last_chunk()) {
+        return end == other_end && iter::zip(one.as_chunks::<8>().0, other.as_chunks().0).all(|(a, b)| a == b);
+    }
+    if let (Some(end), Some(other_end)) = (one.last_chunk::<4>(), other.last_chunk()) {
+        return end == other_end && one.first_chunk::<4>() == other.first_chunk();
+    }
+    iter::zip(one, other).all(|(a, b)| a == b)
+}
+
 impl<V: Send + Sync + 'static> Names<V> {
     /// No names. The lock has `rank`.
     pub fn new(rank: Rank) -> Self {
@@ -266,7 +283,7 @@ impl<V: Send + Sync + 'static> Names<V> {
         unsafe {
             let mut at = self.table.load(Ordering::Acquire).as_ref()?.chain(hash).load(Ordering::Acquire);
             while let Some(node) = at.as_ref() {
-                if node.hash == hash && *node.name == *name {
+                if node.hash == hash && same(&node.name, name) {
                     return Some(node);
                 }
                 at = node.next.load(Ordering::Acquire);
@@ -492,6 +509,22 @@ mod tests {
 
     fn name(n: usize) -> Arc<[u8]> {
         Arc::from(std::format!("name {n}").as_bytes())
+    }
+
+    #[test]
+    fn names_of_one_length_are_told_apart_by_any_byte() {
+        let letters: Vec<u8> = (1..=40).collect();
+        let again = letters.clone();
+        for len in 0..=letters.len() {
+            let one = &letters[..len];
+            assert!(same(one, &again[..len]), "{len}");
+            assert!(len == 0 || !same(one, &one[1..]), "{len}");
+            for at in 0..len {
+                let mut other = one.to_vec();
+                other[at] ^= 0x80;
+                assert!(!same(one, &other), "{len}, {at}");
+            }
+        }
     }
 
     #[test]
