@@ -46,12 +46,12 @@ impl Who {
 
     /// Whether the permission bits let `self` do what it wants.
     pub fn may<H: Host>(&self, inode: &Inode<H>, want: Want) -> Result<(), FsError> {
-        let rights = inode.rights();
         if self.uid == 0 {
             // Execution of a file needs one execute bit; everything else is granted.
-            let refused = want.contains(Want::EXECUTE) && !inode.is_directory() && rights.mode & 0o111 == 0;
-            return if refused { Err(FsError::Denied) } else { Ok(()) };
+            let granted = !want.contains(Want::EXECUTE) || inode.is_directory() || inode.rights().mode & 0o111 != 0;
+            return if granted { Ok(()) } else { Err(FsError::Denied) };
         }
+        let rights = inode.rights();
         let shift = match () {
             () if self.uid == rights.uid => 6,
             () if self.gid == rights.gid => 3,
