@@ -16,6 +16,17 @@ static void cost(const char *name, uint64_t ticks, uint64_t ns, double each) {
     else report(line, each * 1e9 / ns, "1/s");
 }
 
+static uint64_t available(void) {
+    FILE *file = fopen("/proc/meminfo", "r");
+    CHECK(file, "/proc/meminfo");
+    char line[128];
+    unsigned long kib = 0;
+    while (fgets(line, sizeof line, file) && sscanf(line, "MemFree: %lu", &kib) != 1);
+    fclose(file);
+    CHECK(kib, "/proc/meminfo tells no free memory");
+    return kib * 1024;
+}
+
 struct slot { // a line for each: counting must not be what is measured
     atomic_long woken;
     atomic_int parked; // the phase in which it waits for another, and one
@@ -54,6 +65,9 @@ int main(int argc, char **argv) {
     CHECK(slots != MAP_FAILED && children, "no memory");
     phase = &slots[sleepers].parked;
     pid_t group = 0;
+    // All of what the processes share is there already.
+    for (long i = 0; i < sleepers; i++) slots[i].parked = children[i] = 0;
+    uint64_t before = available();
     uint64_t start_ns = now_ns(), start = __rdtsc();
     for (long i = 0; i < sleepers; i++) {
         pid_t child = fork();
@@ -69,6 +83,7 @@ int main(int argc, char **argv) {
     for (long i = 0; i < sleepers; i++)
         while (slots[i].parked != BORN + 1) sched_yield();
     uint64_t made = __rdtsc() - start, made_ns = now_ns() - start_ns;
+    report("memory", ((double)before - available()) / sleepers, "bytes/process");
     change(AWAKE);
     // Every one of them has woken once.
     for (long i = 0; i < sleepers; i++)

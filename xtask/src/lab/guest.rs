@@ -141,19 +141,19 @@ const THINGS: &[Thing] = &[
         experiment: "processes", command: "sleepers --sleepers 100 --seconds {seconds}",
         lines: &[("create", &[("what", "create"), ("processes", "100")]), ("wake", &[("what", "timed sleep and wake-up"), ("processes", "100")]),
                  ("kill", &[("what", "kill"), ("processes", "100")])],
-        other: &[], counted: true, timed: Timed::Never, large: false,
+        other: &[("memory", "bytes/process", &[("what", "asleep"), ("processes", "100")])], counted: true, timed: Timed::Never, large: false,
     },
     Thing {
         experiment: "processes", command: "sleepers --sleepers 1000 --seconds {seconds}",
         lines: &[("create", &[("what", "create"), ("processes", "1000")]), ("wake", &[("what", "timed sleep and wake-up"), ("processes", "1000")]),
                  ("kill", &[("what", "kill"), ("processes", "1000")])],
-        other: &[], counted: true, timed: Timed::Scaled, large: false,
+        other: &[("memory", "bytes/process", &[("what", "asleep"), ("processes", "1000")])], counted: true, timed: Timed::Scaled, large: false,
     },
     Thing {
         experiment: "processes", command: "sleepers --sleepers 4000 --period 10 --seconds {seconds}",
         lines: &[("create", &[("what", "create"), ("processes", "4000")]), ("wake", &[("what", "timed sleep and wake-up"), ("processes", "4000")]),
                  ("kill", &[("what", "kill"), ("processes", "4000")])],
-        other: &[], counted: true, timed: Timed::Scaled, large: false,
+        other: &[("memory", "bytes/process", &[("what", "asleep"), ("processes", "4000")])], counted: true, timed: Timed::Scaled, large: false,
     },
     Thing {
         experiment: "processes", command: "micro --seconds {seconds} --only thread_create_join --threads {cpus}",

@@ -7,6 +7,7 @@ mod hosted;
 mod keep;
 mod machine;
 mod plan;
+mod status;
 mod table;
 
 use std::{
@@ -31,6 +32,7 @@ pub fn command(places: &Places, options: &cli::Lab) -> Result<u8> {
     match &options.part {
         Some(cli::LabPart::List(options)) => list(places, options),
         Some(cli::LabPart::Report(options)) => report(places, options),
+        Some(cli::LabPart::Status) => status::write(places),
         None => measure(places, options),
     }
 }
@@ -54,11 +56,7 @@ fn list(places: &Places, options: &cli::LabList) -> Result<u8> {
 
 /// The run that the repository keeps: it tells how long things take.
 fn last_quick(places: &Places) -> Option<quire_results::Run> {
-    let mut files: Vec<PathBuf> =
-        std::fs::read_dir(places.root.join("lab/runs")).ok()?.flatten().map(|e| e.path()).collect();
-    files.retain(|f| f.to_string_lossy().ends_with("-quick.json"));
-    files.sort();
-    Results::read(files.last()?).ok()?.runs.pop()
+    Results::read(&status::newest(places, "-quick.json")?).ok()?.runs.pop()
 }
 
 /// Reads runs of this or other machines and draws one page of them.
