@@ -32,6 +32,11 @@ pub struct Workload {
 
 /// Misses of `workload` with `count` operations, less those with none.
 pub fn misses(workload: &Workload, count: usize) -> Result<Misses, Failure> {
+    misses_of(workload.name, count)
+}
+
+/// The same of the workload that `quire-lab workload` knows by this name.
+pub fn misses_of(workload: &str, count: usize) -> Result<Misses, Failure> {
     let (full, none) = (measure(workload, count)?, measure(workload, 0)?);
     Ok(Misses {
         instructions: full.instructions.saturating_sub(none.instructions),
@@ -41,8 +46,8 @@ pub fn misses(workload: &Workload, count: usize) -> Result<Misses, Failure> {
     })
 }
 
-fn measure(workload: &Workload, count: usize) -> Result<Misses, Failure> {
-    let tool = |what: &str| Failure::Tool(format!("cachegrind on {}: {what}", workload.name));
+fn measure(workload: &str, count: usize) -> Result<Misses, Failure> {
+    let tool = |what: &str| Failure::Tool(format!("cachegrind on {workload}: {what}"));
     let own = std::env::current_exe().map_err(|e| tool(&e.to_string()))?;
     let kept = tempfile::NamedTempFile::new().map_err(|e| tool(&e.to_string()))?;
     let out = Command::new("valgrind")
@@ -50,7 +55,7 @@ fn measure(workload: &Workload, count: usize) -> Result<Misses, Failure> {
         .args(CACHES)
         .arg(format!("--cachegrind-out-file={}", kept.path().display()))
         .arg(own)
-        .args(["workload", workload.name, &count.to_string()])
+        .args(["workload", workload, &count.to_string()])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .output()

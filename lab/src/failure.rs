@@ -23,6 +23,12 @@ pub enum Failure {
     /// The bench needs the program built otherwise.
     #[error("this needs the recording build (--cfg recording)")]
     Build,
+    /// The case is not one of the recording build.
+    #[error("this needs the native build (without --cfg recording)")]
+    Native,
+    /// There is no such experiment or case; the text says what was asked for.
+    #[error("{0}")]
+    NoCase(String),
 }
 
 impl From<OutOfMemory> for Failure {

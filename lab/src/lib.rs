@@ -9,7 +9,7 @@
 //!   them.
 //!
 //! # Where to start reading
-//! [`mod@bench`]: the list of all benches. [`harness`] takes times, [`cachegrind`] counts cache misses, [`machine`] boots what is
+//! [`mod@bench`]: the list of all benches. [`experiments`]: what the sources measured, rerun. [`harness`] takes times, [`cachegrind`] counts cache misses, [`machine`] boots what is
 //! measured.
 #![deny(missing_docs)]
 
@@ -17,6 +17,7 @@ pub mod bench;
 pub mod cachegrind;
 #[cfg(recording)]
 pub mod conflicts;
+pub mod experiments;
 pub mod failure;
 pub mod frames;
 pub mod harness;

@@ -1,7 +1,9 @@
 //! Runs benches and prints one line `name value unit` for each figure. `./quire bench` builds and calls it.
 
 use clap::{Parser, Subcommand};
+use quire_lab::Failure;
 use quire_lab::bench::{ALL, Build, Report, WORKLOADS, selects};
+use quire_lab::experiments::{self, Plan, Scale};
 use std::process::ExitCode;
 
 /// Measures Quire's parts, and the designs that they replaced.
@@ -25,6 +27,31 @@ enum Part {
         name: String,
         /// How many operations; 0 prepares everything and does none
         count: usize,
+    },
+    /// Print the experiments and their cases, as JSON without samples
+    Experiments {
+        /// How much each round does
+        #[arg(long, value_enum, default_value = "quick")]
+        mode: Scale,
+        /// Numbers of CPUs, apart by commas
+        #[arg(long, value_delimiter = ',', default_value = "1,2", value_parser = clap::value_parser!(u16).range(1..=256))]
+        cpus: Vec<u16>,
+    },
+    /// Do one round of one case, and print its figures
+    Case {
+        /// The experiment
+        experiment: String,
+        /// The design: before, after, ours, plain, limit
+        side: String,
+        /// Its parameters
+        #[arg(value_name = "KEY=VALUE")]
+        parameters: Vec<String>,
+        /// Where it runs; without: hosted, or recording in the recording build
+        #[arg(long)]
+        place: Option<String>,
+        /// How much the round does
+        #[arg(long, value_enum, default_value = "quick")]
+        mode: Scale,
     },
     /// Which pairs of operations that commute share cache lines
     Conflicts(Conflicts),
@@ -65,12 +92,34 @@ fn main() -> ExitCode {
         return watched(plain);
     }
     if let Some(Part::Workload { name, count }) = options.part {
-        let Some(workload) = WORKLOADS.iter().find(|w| w.name == name) else {
+        let done = match WORKLOADS.iter().find(|w| w.name == name) {
+            Some(workload) => Some((workload.run)(count)),
+            None => experiments::map::workload(&name, count),
+        };
+        if done.is_none() {
             eprintln!("quire-lab: there is no workload {name}");
             return ExitCode::from(2);
-        };
-        (workload.run)(count);
+        }
         return ExitCode::SUCCESS;
+    }
+    if let Some(Part::Experiments { mode, mut cpus }) = options.part {
+        cpus.sort_unstable();
+        cpus.dedup();
+        let plan = Plan { scale: mode, cpus: cpus.into_iter().map(usize::from).collect() };
+        return planned(&plan);
+    }
+    if let Some(Part::Case { experiment, side, parameters, place, mode }) = options.part {
+        let found = experiments::find(&experiment, &side, place.as_deref(), &parameters, mode);
+        return match found.and_then(|round| round.run()) {
+            Ok(figures) => {
+                figures.iter().for_each(|(f, value)| println!("{} {value} {}", f.name, f.unit));
+                ExitCode::SUCCESS
+            }
+            Err(e) => {
+                eprintln!("quire-lab: {e}");
+                if matches!(e, Failure::NoCase(_)) { ExitCode::from(2) } else { ExitCode::FAILURE }
+            }
+        };
     }
     if options.list {
         for bench in ALL {
@@ -95,6 +144,19 @@ fn main() -> ExitCode {
         }
     }
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn planned(plan: &Plan) -> ExitCode {
+    match serde_json::to_string_pretty(&experiments::experiments(plan)) {
+        Ok(json) => {
+            println!("{json}");
+            ExitCode::SUCCESS
+        }
+        Err(e) => {
+            eprintln!("quire-lab: {e}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 #[cfg(recording)]

@@ -12,9 +12,25 @@ use quire_vm::map::FAN_OUT;
 
 /// Ranges.
 const STACKS: usize = 100_000;
-/// Where the kernel's addresses begin and end.
+/// Where the kernel's addresses begin.
 const LO: u64 = 1 << 40;
-const HI: u64 = LO + (1 << 36);
+
+/// The addresses in which room is sought.
+#[derive(Clone, Copy)]
+pub struct Window {
+    lo: u64,
+    hi: u64,
+}
+
+impl Window {
+    /// With room to spare for so many ranges.
+    pub fn of(ranges: usize) -> Window {
+        Window { lo: LO, hi: LO + (ranges as u64 * 4 * STACK).next_power_of_two().max(1 << 36) }
+    }
+}
+
+/// The kernel's.
+const KERNEL: Window = Window { lo: LO, hi: LO + (1 << 36) };
 /// A guard and four pages; a buffer takes a guard and one page.
 const STACK: u64 = 5 * PAGE;
 const BUFFER: u64 = 2 * PAGE;
@@ -55,19 +71,19 @@ pub const HINTS: Bench = Bench {
         let mut plain = Ours::<FAN_OUT>::new();
         let mut n = (0, 0);
         churn(&mut plain, 50_000, |map, len| {
-            nodes(&mut |len| map.first_fit_visits(len, PAGE, LO, HI).1, &mut n, len);
+            nodes(&mut |len| map.first_fit_visits(len, PAGE, KERNEL.lo, KERNEL.hi).1, &mut n, len);
         });
         report.put("findspace_nodes_churn", n.1 as f64 / n.0 as f64);
         let mut hinted = Hinted::<FAN_OUT>::new();
         let mut n = (0, 0);
         churn(&mut hinted, 50_000, |map, len| {
-            nodes(&mut |len| map.first_fit_visits(len, PAGE, LO, HI).1, &mut n, len);
+            nodes(&mut |len| map.first_fit_visits(len, PAGE, KERNEL.lo, KERNEL.hi).1, &mut n, len);
         });
         report.put("findspace_nodes_churn_hints", n.1 as f64 / n.0 as f64);
         let mut linear = Linear::new();
         let mut n = (0, 0);
         churn(&mut linear, 1000, |map, len| {
-            map.first_fit(len, PAGE, LO, HI);
+            map.first_fit(len, PAGE, KERNEL.lo, KERNEL.hi);
             n = (n.0 + 1, n.1 + map.visits());
         });
         report.put("findspace_entries_churn_linear", n.1 as f64 / n.0 as f64);
@@ -80,11 +96,11 @@ fn timed<M: AddressMap>(report: &mut Report, name: &str, new: impl Fn() -> M) ->
     const OPERATIONS: usize = 50_000;
     let prepared = || {
         let mut map = new();
-        let places = fill(&mut map);
+        let places = fill(&mut map, STACKS);
         (map, places)
     };
     let seconds = harness::median(name, prepared, |(mut map, mut places)| {
-        come_and_go(&mut map, &mut places, OPERATIONS, |_, _| ());
+        come_and_go(&mut map, &mut places, KERNEL, OPERATIONS, |_, _| ());
         map
     })?;
     report.put(name, seconds * 1e9 / OPERATIONS as f64);
@@ -92,8 +108,8 @@ fn timed<M: AddressMap>(report: &mut Report, name: &str, new: impl Fn() -> M) ->
 }
 
 fn churn<M: AddressMap>(map: &mut M, operations: usize, before: impl FnMut(&mut M, u64)) {
-    let mut places = fill(map);
-    come_and_go(map, &mut places, operations, before);
+    let mut places = fill(map, STACKS);
+    come_and_go(map, &mut places, KERNEL, operations, before);
 }
 
 fn length(n: usize) -> u64 {
@@ -106,10 +122,10 @@ fn prot(at: u64) -> u32 {
 }
 
 /// Fills the map, then takes every third range away.
-fn fill(map: &mut impl AddressMap) -> Vec<(u64, u64)> {
-    let mut places = Vec::with_capacity(STACKS);
+pub fn fill(map: &mut impl AddressMap, ranges: usize) -> Vec<(u64, u64)> {
+    let mut places = Vec::with_capacity(ranges);
     let mut at = LO;
-    for n in 0..STACKS {
+    for n in 0..ranges {
         let end = at + length(n);
         map.insert(at, end, prot(at)).expect("nothing is there");
         places.push((at, end));
@@ -127,9 +143,11 @@ fn fill(map: &mut impl AddressMap) -> Vec<(u64, u64)> {
     places
 }
 
-fn come_and_go<M: AddressMap>(
+/// So many times one at random goes and another takes the lowest hole; `before` sees the length before it is sought.
+pub fn come_and_go<M: AddressMap>(
     map: &mut M,
     places: &mut [(u64, u64)],
+    window: Window,
     operations: usize,
     mut before: impl FnMut(&mut M, u64),
 ) {
@@ -140,7 +158,7 @@ fn come_and_go<M: AddressMap>(
         map.remove(start, end);
         let len = length(n);
         before(map, len);
-        let at = map.first_fit(len, PAGE, LO, HI).expect("the window is large enough");
+        let at = map.first_fit(len, PAGE, window.lo, window.hi).expect("the window is large enough");
         map.insert(at, at + len, prot(at)).expect("a hole was found there");
         places[i] = (at, at + len);
     }

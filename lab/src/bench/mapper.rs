@@ -199,15 +199,18 @@ fn touched(_report: &mut Report) -> Result<(), Failure> {
 
 #[cfg(recording)]
 fn touched(report: &mut Report) -> Result<(), Failure> {
-    report.put("mapper_lines_before", recorded::lines(Before::with_capacity(ENTRIES)));
-    report.put("mapper_lines_after", recorded::lines(After::with_capacity(ENTRIES)));
-    report.put("mapper_lines_ours", recorded::lines(Ours::<FAN_OUT>::new()));
+    report.put("mapper_lines_before", lines(&plan(Sizes::Mixed), Before::with_capacity(ENTRIES)));
+    report.put("mapper_lines_after", lines(&plan(Sizes::Mixed), After::with_capacity(ENTRIES)));
+    report.put("mapper_lines_ours", lines(&plan(Sizes::Mixed), Ours::<FAN_OUT>::new()));
     Ok(())
 }
 
 #[cfg(recording)]
+pub(crate) use recorded::lines;
+
+#[cfg(recording)]
 mod recorded {
-    use super::{Sizes, plan};
+    use super::Plan;
     use crate::map::{AddressMap, Held, Taken};
     use quire_sync::record::scope;
 
@@ -258,9 +261,10 @@ mod recorded {
         }
     }
 
-    pub(super) fn lines(map: impl AddressMap) -> f64 {
+    /// Different lines that an operation of `plan` touches.
+    pub fn lines(plan: &Plan, map: impl AddressMap) -> f64 {
         let mut counted = Counted { map, operations: 0, counted: 0, lines: 0 };
-        plan(Sizes::Mixed).run(&mut counted);
+        plan.run(&mut counted);
         counted.lines as f64 / counted.counted as f64
     }
 }

@@ -105,6 +105,24 @@ fn cpu_time() -> Duration {
     Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
 }
 
+/// Mixes the free frames: all are taken, and come back in random order, so that the magazines' chains are in that order. The caller
+/// is a CPU.
+pub fn shuffle(vm: &'static Vm<Hosted>, seed: &mut u64) {
+    vm.epoch().drain();
+    vm.drain_magazines();
+    let mut frames: Vec<Frame> = Vec::new();
+    while let Ok(frame) = vm.alloc_frame(Fill::Any, For::User) {
+        frames.push(frame);
+    }
+    for i in (1..frames.len()).rev() {
+        *seed ^= *seed << 13;
+        *seed ^= *seed >> 7;
+        *seed ^= *seed << 17;
+        frames.swap(i, (*seed % (i as u64 + 1)) as usize);
+    }
+    frames.into_iter().for_each(|f| vm.free_frame(f));
+}
+
 /// A machine on which nothing but `frames` frames for each CPU is free for programs.
 struct Machine {
     vm: &'static Vm<Hosted>,
@@ -132,24 +150,6 @@ impl Machine {
     fn new(cpus: usize, frames: u64) -> Machine {
         let vm = machine::boot(cpus, cpus as u64 * frames / 256);
         Machine { vm, frames }
-    }
-
-    /// Mixes the free frames: all are taken, and come back in random order, so that the magazines' chains are in that order.
-    fn shuffle(&self, seed: &mut u64) -> Result<(), Failure> {
-        self.vm.epoch().drain();
-        self.vm.drain_magazines();
-        let mut frames: Vec<Frame> = Vec::new();
-        while let Ok(frame) = self.vm.alloc_frame(Fill::Any, For::User) {
-            frames.push(frame);
-        }
-        for i in (1..frames.len()).rev() {
-            *seed ^= *seed << 13;
-            *seed ^= *seed >> 7;
-            *seed ^= *seed << 17;
-            frames.swap(i, (*seed % (i as u64 + 1)) as usize);
-        }
-        frames.into_iter().for_each(|f| self.vm.free_frame(f));
-        Ok(())
     }
 
     /// Faults of `cpus` CPUs at once, over fresh mappings; the time that the slowest took.
@@ -195,7 +195,7 @@ impl Machine {
         let mut seed = 0x9e37_79b9_7f4a_7c15;
         if repeat == 1 {
             let _cpu = Cpu::attach(self.vm, 0);
-            self.shuffle(&mut seed)?;
+            shuffle(self.vm, &mut seed);
         }
         let barrier = Barrier::new(cpus);
         std::thread::scope(|s| {

@@ -1,0 +1,46 @@
+//! What the recording build counts, in a form that either build compiles.
+
+use crate::Failure;
+
+/// Of one piece of work.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Counts {
+    /// Those of the page queues and of the CPUs' batches before them.
+    pub queue_takes: u64,
+    /// Accesses to shared memory under one hold of a queue's lock, at most.
+    pub longest_queue_hold: u64,
+}
+
+/// Does `f`, and counts.
+#[cfg(not(recording))]
+pub(super) fn counted<R>(_f: impl FnOnce() -> R) -> Result<(R, Counts), Failure> {
+    Err(Failure::Build)
+}
+
+/// Does `f`, and counts.
+#[cfg(recording)]
+pub(super) fn counted<R>(f: impl FnOnce() -> R) -> Result<(R, Counts), Failure> {
+    use quire_sync::Rank;
+    let (done, record) = quire_sync::record::scope(f);
+    let by_rank = record.lock_takes_by_rank();
+    let of = |rank| by_rank.get(&Some(rank)).copied().unwrap_or(0) as u64;
+    let counts = Counts {
+        queue_takes: of(Rank::QUEUE) + of(Rank::QUEUE_BATCH),
+        longest_queue_hold: record.longest_hold(Rank::QUEUE) as u64,
+    };
+    Ok((done, counts))
+}
+
+/// Lines that each operation of one of [`crate::conflicts::scale`]'s workloads moves, with so many CPUs in turn.
+#[cfg(not(recording))]
+pub(super) fn moves(_workload: &str, _cpus: usize) -> Result<f64, Failure> {
+    Err(Failure::Build)
+}
+
+/// Lines that each operation of one of [`crate::conflicts::scale`]'s workloads moves, with so many CPUs in turn.
+#[cfg(recording)]
+pub(super) fn moves(workload: &str, cpus: usize) -> Result<f64, Failure> {
+    let found = crate::conflicts::scale::WORKLOADS.iter().find(|w| w.name.trim() == workload);
+    let workload = found.ok_or_else(|| Failure::Wrong(format!("there is no workload {workload}")))?;
+    Ok((workload.moves)(cpus)?.lines)
+}

@@ -1,0 +1,255 @@
+//! The address map: very many ranges with gaps between them, and finding room among stacks that come and go.
+
+use super::threads::timed;
+use super::{Figure, Plan, Round, Scale, Study, claim, log, number, plot, split};
+use crate::Failure;
+use crate::bench::find_space::{Window, come_and_go, fill};
+use crate::cachegrind;
+use crate::map::AddressMap;
+use crate::map::ordered::Ordered;
+use crate::map::ours::Ours;
+use crate::map::splay::{After, Before};
+use crate::map::workload::{Plan as Work, Sizes};
+use quire_results::{Place, Shape, Side, Source};
+use quire_vm::map::FAN_OUT;
+
+const TIME: [Figure; 1] = [Figure::time("time", "ns/op")];
+const LINES: [Figure; 1] = [Figure::count("lines", "lines/op")];
+const MISSES: [Figure; 3] = [
+    Figure::count("misses", "misses/op"),
+    Figure::count("misses_last", "misses/op"),
+    Figure::count("instructions", "instructions/op"),
+];
+
+/// The maps, and the side that each stands for.
+const SIDES: [(Side, Which); 4] = [
+    (Side::Before, Which::Before),
+    (Side::After, Which::After),
+    (Side::Ours, Which::Ours),
+    (Side::Plain, Which::Plain),
+];
+const SIZES: [(&str, Sizes); 2] = [("equal", Sizes::Equal), ("mixed", Sizes::Mixed)];
+
+/// The experiment.
+pub const STUDY: Study = Study {
+    name: "map",
+    source: Source::S2,
+    title: "The address map",
+    about: "Ranges with gaps between them are mapped, touched, protected, half of them unmapped and mapped again, and all unmapped, each step in a \
+            random order of its own; sizes are equal or mixed. Finding room: ranges of two sizes lie one behind the other, every third goes, \
+            then one at random goes and another takes the lowest hole, again and again. Before is a splay tree that reads both children \
+            of each node on its path to keep the largest gap; after infers the one off the path; plain is the standard library's ordered tree, \
+            which keeps no gaps: it finds room by a linear scan.",
+    caveats: &[
+        "Misses are cachegrind's: 32 KiB and 8 MiB, the same on every machine. Times depend on the host's caches.",
+        "Production's tree pays for what the others lack: readers without locks, so nodes are replaced and reclaimed through an epoch.",
+        "In the guest the map is reached through system calls, which are in the figures.",
+    ],
+    claims: || {
+        vec![claim(
+            "FreeBSD D19826: data-cache misses 10 to 14 % fewer, time 5 to 7 % less, on map and unmap",
+            "misses",
+            Place::Cachegrind,
+            &[("entries", number(10_000u32)), ("sizes", "mixed".into())],
+            1.1,
+            true,
+        )]
+    },
+    plots: || {
+        let (mixed, equal) = ([("sizes", "mixed".into())], [("sizes", "equal".into())]);
+        vec![
+            log(plot(
+                "Cache misses an operation, mixed sizes",
+                Shape::Curves,
+                &[Place::Cachegrind],
+                "misses",
+                "entries",
+                &mixed,
+            )),
+            log(plot("Time of an operation, mixed sizes", Shape::Curves, &[Place::Hosted], "time", "entries", &mixed)),
+            log(plot("Time of an operation, equal sizes", Shape::Curves, &[Place::Hosted], "time", "entries", &equal)),
+            log(plot(
+                "Cache lines an operation, mixed sizes",
+                Shape::Curves,
+                &[Place::Recording],
+                "lines",
+                "entries",
+                &mixed,
+            )),
+            log(plot(
+                "Finding room among ranges that come and go",
+                Shape::Curves,
+                &[Place::Hosted],
+                "time",
+                "ranges",
+                &[],
+            )),
+            split(
+                plot("In the guest: time of an operation", Shape::Bars, &[Place::Guest], "time", "what", &[]),
+                "entries",
+            ),
+            split(
+                plot(
+                    "In the guest: instructions of an operation",
+                    Shape::Bars,
+                    &[Place::GuestCounted],
+                    "instructions",
+                    "what",
+                    &[],
+                ),
+                "entries",
+            ),
+        ]
+    },
+    cases,
+};
+
+fn cases(plan: &Plan) -> Vec<Round> {
+    let scale = plan.scale;
+    let mut all = Vec::new();
+    let timed: &[usize] = scale.of(&[200], &[1_000, 10_000, 100_000], &[1_000, 10_000, 100_000, 1_000_000]);
+    let counted: &[usize] = scale.of(&[200], &[1_000, 10_000], &[1_000, 10_000, 100_000]);
+    let ranges: &[usize] = scale.of(&[100], &[1_000, 10_000, 100_000], &[1_000, 10_000, 100_000, 1_000_000]);
+    for (side, which) in SIDES {
+        for (name, sizes) in SIZES {
+            let at = |entries: usize| [("entries", number(entries)), ("sizes", name.into())];
+            for &entries in timed {
+                let work = move || which.with(entries, Timed { entries, sizes });
+                all.push(Round::new(side, Place::Hosted, at(entries), &TIME, move || Ok([work()])));
+            }
+            for &entries in counted {
+                all.push(Round::new(side, Place::Cachegrind, at(entries), &MISSES, move || {
+                    let misses = cachegrind::misses_of(&workload_name(which, sizes, entries), 1)?;
+                    let per = |n: u64| n as f64 / (4 * entries + 2 * (entries / 2)) as f64;
+                    Ok([per(misses.first), per(misses.last), per(misses.instructions)])
+                }));
+            }
+            // The standard library's tree says nothing of what it touches.
+            for &entries in counted.iter().filter(|_| which != Which::Plain) {
+                all.push(Round::new(side, Place::Recording, at(entries), &LINES, move || {
+                    which.with(entries, Lines { entries, sizes }).map(|l| [l])
+                }));
+            }
+        }
+        for &ranges in ranges {
+            all.push(Round::new(side, Place::Hosted, [("ranges", number(ranges))], &TIME, move || {
+                Ok([which.with(ranges, Room { ranges, scale })])
+            }));
+        }
+    }
+    all
+}
+
+/// A map.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Which {
+    Before,
+    After,
+    Ours,
+    Plain,
+}
+
+/// What is done with a map.
+trait Do {
+    type Out;
+    fn with<M: AddressMap>(self, new: impl Fn() -> M) -> Self::Out;
+}
+
+impl Which {
+    fn with<D: Do>(self, entries: usize, what: D) -> D::Out {
+        match self {
+            Which::Before => what.with(|| Before::with_capacity(entries)),
+            Which::After => what.with(|| After::with_capacity(entries)),
+            Which::Ours => what.with(Ours::<FAN_OUT>::new),
+            Which::Plain => what.with(|| Ordered::with_capacity(entries)),
+        }
+    }
+}
+
+/// Nanoseconds of an operation.
+struct Timed {
+    entries: usize,
+    sizes: Sizes,
+}
+
+impl Do for Timed {
+    type Out = f64;
+    fn with<M: AddressMap>(self, new: impl Fn() -> M) -> f64 {
+        let work = Work::new(self.entries, self.sizes, 0x5eed);
+        // Small maps are filled often, and each in the memory of the one before.
+        let times = (50_000 / self.entries).max(1);
+        (0..times.min(2)).for_each(|_| work.run(&mut new()));
+        let ((), seconds) = timed(|| (0..times).for_each(|_| work.run(&mut new())));
+        seconds * 1e9 / (times * work.operations()) as f64
+    }
+}
+
+/// Lines of an operation.
+struct Lines {
+    entries: usize,
+    sizes: Sizes,
+}
+
+impl Do for Lines {
+    type Out = Result<f64, Failure>;
+    #[cfg(not(recording))]
+    fn with<M: AddressMap>(self, _new: impl Fn() -> M) -> Self::Out {
+        let _recording_only = (self.entries, self.sizes);
+        Err(Failure::Build)
+    }
+    #[cfg(recording)]
+    fn with<M: AddressMap>(self, new: impl Fn() -> M) -> Self::Out {
+        Ok(crate::bench::mapper::lines(&Work::new(self.entries, self.sizes, 0x5eed), new()))
+    }
+}
+
+/// Nanoseconds of one range's going and another's coming.
+struct Room {
+    ranges: usize,
+    scale: Scale,
+}
+
+impl Do for Room {
+    type Out = f64;
+    fn with<M: AddressMap>(self, new: impl Fn() -> M) -> f64 {
+        let window = Window::of(self.ranges);
+        let (mut map, mut operations) = (new(), self.scale.of(20, 1000, 5000));
+        let mut places = fill(&mut map, self.ranges);
+        loop {
+            let ((), seconds) = timed(|| come_and_go(&mut map, &mut places, window, operations, |_, _| ()));
+            // What scans is slow enough in few operations; the rest does as many as can be timed.
+            if seconds > self.scale.of(0.0, 0.05, 0.5) {
+                return seconds * 1e9 / operations as f64;
+            }
+            operations *= 4;
+        }
+    }
+}
+
+fn workload_name(which: Which, sizes: Sizes, entries: usize) -> String {
+    format!("map:{which:?}:{sizes:?}:{entries}")
+}
+
+/// Does the workload of that name, `count` times, for cachegrind; `None` where there is no such workload.
+pub fn workload(name: &str, count: usize) -> Option<()> {
+    let of = name.strip_prefix("map:")?;
+    let entries: usize = of.rsplit(':').next()?.parse().ok()?;
+    let which = SIDES.iter().flat_map(|(_, w)| SIZES.map(|(_, s)| (*w, s)));
+    let (which, sizes) = which.into_iter().find(|(w, s)| workload_name(*w, *s, entries) == name)?;
+    which.with(entries, Counted { work: Work::new(entries, sizes, 0x5eed), count });
+    Some(())
+}
+
+/// The work so many times; with 0 the plan is made and nothing is done.
+struct Counted {
+    work: Work,
+    count: usize,
+}
+
+impl Do for Counted {
+    type Out = ();
+    fn with<M: AddressMap>(self, new: impl Fn() -> M) {
+        let mut map = new();
+        (0..self.count).for_each(|_| self.work.run(&mut map));
+    }
+}

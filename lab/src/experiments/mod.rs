@@ -1,0 +1,280 @@
+//! The experiments: what each source measured, rerun as before, after and ours, one process a round.
+//!
+//! An experiment stands in a file of its own as a [`Study`]: its texts, its claims, its plots, and a function that gives its cases
+//! for a [`Plan`]. A case is a [`Round`]: what it is, which figures it gives, and what does one round of it. Whoever measures runs
+//! `quire-lab case EXPERIMENT SIDE KEY=VALUE...` once for each sample, in whatever order and on whatever machine; a round warms up
+//! by itself, and says nothing of its spread. Cases in guests are whoever has guests' (`./quire lab`): they bear the same names.
+
+mod counted;
+pub mod map;
+pub mod ranges;
+mod threads;
+pub mod zero_fill;
+
+use crate::Failure;
+use quire_results::{Better, Case, Claim, Experiment, Kind, Measure, Parameter, Place, Plot, Shape, Side, Source};
+use std::collections::BTreeMap;
+
+/// Every experiment, in the order in which they are told.
+#[rustfmt::skip] // One a line, however few.
+pub const ALL: &[&Study] = &[
+    &zero_fill::STUDY,
+    &map::STUDY,
+    &ranges::STUDY,
+];
+
+/// How much a round does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Scale {
+    /// As little as shows that it works: for tests.
+    #[value(hide = true)]
+    Tiny,
+    /// Half a second or less.
+    Quick,
+    /// Some seconds.
+    Full,
+}
+
+impl Scale {
+    /// As the command line takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scale::Tiny => "tiny",
+            Scale::Quick => "quick",
+            Scale::Full => "full",
+        }
+    }
+
+    /// One of three.
+    pub fn of<T>(self, tiny: T, quick: T, full: T) -> T {
+        match self {
+            Scale::Tiny => tiny,
+            Scale::Quick => quick,
+            Scale::Full => full,
+        }
+    }
+}
+
+/// What cases are asked for.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// How much each round does.
+    pub scale: Scale,
+    /// Numbers of CPUs at which things are timed.
+    pub cpus: Vec<usize>,
+}
+
+/// An experiment's description.
+pub struct Study {
+    /// As `./quire lab NAME` takes it.
+    pub name: &'static str,
+    /// Whose claim it reruns.
+    pub source: Source,
+    /// For people.
+    pub title: &'static str,
+    /// What is done and measured.
+    pub about: &'static str,
+    /// What a reader must know before believing it.
+    pub caveats: &'static [&'static str],
+    /// What the source says.
+    pub claims: fn() -> Vec<Claim>,
+    /// How it is drawn.
+    pub plots: fn() -> Vec<Plot>,
+    /// The cases that need no guest.
+    pub cases: fn(&Plan) -> Vec<Round>,
+}
+
+/// A figure that a case gives.
+#[derive(Clone, Copy, Debug)]
+pub struct Figure {
+    /// Lower case.
+    pub name: &'static str,
+    /// For instance `faults/s`.
+    pub unit: &'static str,
+    /// Counted or timed.
+    pub kind: Kind,
+    /// Which direction is good.
+    pub better: Better,
+}
+
+impl Figure {
+    /// A cost in time.
+    const fn time(name: &'static str, unit: &'static str) -> Figure {
+        Figure { name, unit, kind: Kind::Time, better: Better::Less }
+    }
+
+    /// A cost that is counted.
+    const fn count(name: &'static str, unit: &'static str) -> Figure {
+        Figure { name, unit, kind: Kind::Count, better: Better::Less }
+    }
+
+    /// The same of a gain.
+    const fn more(self) -> Figure {
+        Figure { better: Better::More, ..self }
+    }
+}
+
+/// What does a round.
+type Work = Box<dyn Fn() -> Result<Vec<f64>, Failure>>;
+
+/// A case, and what does one round of it.
+pub struct Round {
+    /// The design.
+    pub side: Side,
+    /// The build that it needs, and whether cachegrind counts.
+    pub place: Place,
+    /// What tells it from the side's other cases.
+    pub parameters: BTreeMap<String, Parameter>,
+    /// What it gives.
+    pub figures: &'static [Figure],
+    work: Work,
+}
+
+impl Round {
+    /// A case that `work` does a round of: it gives a value for each figure, in their order.
+    pub fn new<const N: usize, const P: usize>(
+        side: Side,
+        place: Place,
+        parameters: [(&str, Parameter); P],
+        figures: &'static [Figure; N],
+        work: impl Fn() -> Result<[f64; N], Failure> + 'static,
+    ) -> Round {
+        let parameters = parameters.into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+        Round { side, place, parameters, figures, work: Box::new(move || work().map(Vec::from)) }
+    }
+
+    /// Does one round: each figure with its value.
+    pub fn run(&self) -> Result<Vec<(Figure, f64)>, Failure> {
+        let recording = self.place == Place::Recording;
+        if recording != cfg!(recording) {
+            return Err(if recording { Failure::Build } else { Failure::Native });
+        }
+        let values = (self.work)()?;
+        match values.iter().zip(self.figures).find(|(v, _)| !v.is_finite()) {
+            Some((_, f)) => Err(Failure::Wrong(format!("{} is no number", f.name))),
+            None => Ok(self.figures.iter().copied().zip(values).collect()),
+        }
+    }
+
+    /// As results have it, without samples.
+    fn case(&self, study: &Study, scale: Scale) -> Case {
+        let mut command = format!("case {} {}", study.name, self.side.name());
+        for (name, value) in &self.parameters {
+            command += &format!(" {name}={value}");
+        }
+        if self.place == Place::Cachegrind {
+            command += " --place cachegrind";
+        }
+        if scale != Scale::Quick {
+            command += &format!(" --mode {}", scale.name());
+        }
+        let measure = |f: &Figure| {
+            let (unit, samples) = (f.unit.to_owned(), Vec::new());
+            (f.name.to_owned(), Measure { unit, kind: f.kind, better: f.better, samples })
+        };
+        Case {
+            side: self.side,
+            place: self.place,
+            parameters: self.parameters.clone(),
+            command,
+            measures: self.figures.iter().map(measure).collect(),
+            trouble: None,
+        }
+    }
+}
+
+impl Study {
+    /// As results have it.
+    pub fn experiment(&self, plan: &Plan) -> Experiment {
+        Experiment {
+            name: self.name.to_owned(),
+            source: self.source,
+            title: self.title.to_owned(),
+            about: self.about.to_owned(),
+            caveats: self.caveats.iter().map(|c| (*c).to_owned()).collect(),
+            command: format!("./quire lab {}", self.name),
+            claims: (self.claims)(),
+            plots: (self.plots)(),
+            cases: (self.cases)(plan).iter().map(|r| r.case(self, plan.scale)).collect(),
+        }
+    }
+}
+
+/// Every experiment with its cases, for whoever runs them.
+pub fn experiments(plan: &Plan) -> Vec<Experiment> {
+    ALL.iter().map(|s| s.experiment(plan)).collect()
+}
+
+/// The case of these names: `parameters` are `KEY=VALUE`. Without a place it is the one that this build is for.
+pub fn find(
+    name: &str,
+    side: &str,
+    place: Option<&str>,
+    parameters: &[String],
+    scale: Scale,
+) -> Result<Round, Failure> {
+    let none = |what: String| Failure::NoCase(what);
+    let study = ALL.iter().find(|s| s.name == name).ok_or_else(|| none(format!("there is no experiment {name}")))?;
+    let mut wanted = BTreeMap::new();
+    for text in parameters {
+        let (key, value) = text.split_once('=').ok_or_else(|| none(format!("{text} is not KEY=VALUE")))?;
+        let number = value.parse::<f64>().ok().filter(|n| n.is_finite());
+        let value = number.map_or_else(|| Parameter::Text(value.to_owned()), Parameter::Number);
+        if wanted.insert(key.to_owned(), value).is_some() {
+            return Err(none(format!("{key} is given twice")));
+        }
+    }
+    // Any number of CPUs that a machine can have is a case, planned or not.
+    let cpus = match wanted.get("cpus") {
+        Some(Parameter::Number(n)) if (1.0..=256.0).contains(n) => *n as usize,
+        _ => 1,
+    };
+    let place = place.unwrap_or(if cfg!(recording) { Place::Recording } else { Place::Hosted }.name());
+    let fits = |r: &Round| r.side.name() == side && r.place.name() == place && r.parameters == wanted;
+    let found = (study.cases)(&Plan { scale, cpus: vec![cpus] }).into_iter().find(fits);
+    found.ok_or_else(|| none(format!("{name} has no case {side} {place} {}", parameters.join(" "))))
+}
+
+fn parameters(of: &[(&str, Parameter)]) -> BTreeMap<String, Parameter> {
+    of.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect()
+}
+
+/// A number as a parameter.
+fn number(n: impl TryInto<u64>) -> Parameter {
+    // Sizes are far below 2^53.
+    Parameter::Number(n.try_into().map_or(f64::NAN, |n: u64| n as f64))
+}
+
+/// A source's headline and the quotient that stands for it.
+fn claim(headline: &str, measure: &str, place: Place, of: &[(&str, Parameter)], least: f64, reproduces: bool) -> Claim {
+    let (headline, measure) = (headline.to_owned(), measure.to_owned());
+    Claim { headline, measure, place, parameters: parameters(of), least, reproduces }
+}
+
+/// A plot of one measure across one parameter.
+fn plot(title: &str, shape: Shape, places: &[Place], measure: &str, across: &str, of: &[(&str, Parameter)]) -> Plot {
+    Plot {
+        title: title.to_owned(),
+        shape,
+        places: places.to_vec(),
+        only: parameters(of),
+        measure: measure.to_owned(),
+        across: across.to_owned(),
+        split: None,
+        log_across: false,
+        log_up: false,
+    }
+}
+
+/// The same with both axes logarithmic.
+fn log(plot: Plot) -> Plot {
+    Plot { log_across: true, log_up: true, ..plot }
+}
+
+/// The same with a parameter that tells series of one side apart.
+fn split(plot: Plot, by: &str) -> Plot {
+    Plot { split: Some(by.to_owned()), ..plot }
+}
+
+#[cfg(test)]
+mod tests;

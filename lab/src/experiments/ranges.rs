@@ -1,0 +1,354 @@
+//! Ranges of a file in which few pages are: unmapped, cut off, thrown away, written back.
+
+use super::counted::counted;
+use super::threads::timed;
+use super::{Figure, Plan, Round, Scale, Study, claim, log, number, plot};
+use crate::{Failure, machine};
+use quire_hosted::{Cpu, Hosted};
+use quire_results::{Place, Shape, Side, Source};
+use quire_vm::index::Slot;
+use quire_vm::io::{Direction, Request};
+use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
+use quire_vm::pager::{Pager, PagerError};
+use quire_vm::stats::Event;
+use quire_vm::{Access, ObjectRef, PAGE_SIZE, VirtRange, Vm};
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+const BASE: u64 = 0x1000_0000_0000;
+/// Pages that are there, however long the file is.
+const RESIDENTS: u64 = 100;
+/// Lookups under one pin: none is held for long.
+const PINNED: u64 = 1 << 16;
+
+const COSTS: [Figure; 2] = [Figure::time("time", "us/op"), Figure::count("visits", "visits/op")];
+const HOLDS: [Figure; 2] = [Figure::count("longest_hold", "accesses"), Figure::count("queue_locks", "locks/page")];
+
+/// The experiment.
+pub const STUDY: Study = Study {
+    name: "ranges",
+    source: Source::S4,
+    title: "Ranges of a file",
+    about: "A file of 1 MiB to 1 TiB has 100 resident pages, evenly spread. Its mapping is unmapped; a page is stored into and the file is unmapped \
+            and mapped again, as for every write; it is truncated, thrown away, written back. Visits are the slots and leaves that \
+            are looked at for one of these. Before looks at each offset of the file; after goes through an ordered tree of its pages.",
+    caveats: &[
+        "Before stops at 256 GiB in quick runs, where one pass takes half a second.",
+        "Before and after find pages their way and then do with each what production does: so they differ in how they find, and in \
+         nothing else. Each offset is looked up in production's index, which takes less than the search tree that the source had.",
+        "Written back means to a store in memory: no time of a disk is in it.",
+    ],
+    claims: || {
+        vec![claim(
+            "OpenBSD 7.9: iterating ranges makes munmap and mmap for each write of a large file cheap; a build's system time -15 %",
+            "time",
+            Place::Hosted,
+            &[("mib", number(4096u32)), ("what", "remap".into())],
+            2.0,
+            true,
+        )]
+    },
+    plots: || {
+        let of = |what: &str| [("what", what.into())];
+        let curves = |title: &str, measure: &str, what: &str| {
+            log(plot(title, Shape::Curves, &[Place::Hosted], measure, "mib", &of(what)))
+        };
+        vec![
+            curves("A store, munmap and mmap of a file", "time", "remap"),
+            curves("Slots that truncating looks at", "visits", "truncate"),
+            curves("Truncate", "time", "truncate"),
+            curves("Writing back", "time", "flush"),
+            log(plot(
+                "Longest hold of a page queue's lock",
+                Shape::Curves,
+                &[Place::Recording],
+                "longest_hold",
+                "pages",
+                &[],
+            )),
+            plot("In the guest: time of an operation", Shape::Bars, &[Place::Guest], "time", "what", &[]),
+            plot(
+                "In the guest: instructions of an operation",
+                Shape::Bars,
+                &[Place::GuestCounted],
+                "instructions",
+                "what",
+                &[],
+            ),
+        ]
+    },
+    cases,
+};
+
+fn cases(plan: &Plan) -> Vec<Round> {
+    let scale = plan.scale;
+    let mut all = Vec::new();
+    let sizes: &[u64] =
+        scale.of(&[1, 64], &[1, 64, 4096, 256 << 10, 1 << 20], &[1, 16, 256, 4096, 64 << 10, 256 << 10, 1 << 20]);
+    for (side, how) in [(Side::Before, How::ByOffset), (Side::After, How::ByTree), (Side::Ours, How::Production)] {
+        for (name, what) in WHAT {
+            for &mib in sizes.iter().filter(|m| side != Side::Before || **m <= scale.of(64, 256 << 10, 1 << 20)) {
+                let at = [("mib", number(mib)), ("what", name.into())];
+                all.push(Round::new(side, Place::Hosted, at, &COSTS, move || cost(how, what, mib, scale)));
+            }
+        }
+    }
+    let pages: &[u64] = scale.of(&[256], &[256, 1024, 4096], &[256, 1024, 4096, 16_384]);
+    for (name, flush) in [("discard", false), ("flush", true)] {
+        for &pages in pages {
+            let at = [("pages", number(pages)), ("what", name.into())];
+            all.push(Round::new(Side::Ours, Place::Recording, at, &HOLDS, move || holds(flush, pages)));
+        }
+    }
+    all
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    Munmap,
+    Remap,
+    Truncate,
+    Discard,
+    Flush,
+}
+
+const WHAT: [(&str, What); 5] = [
+    ("munmap", What::Munmap),
+    ("remap", What::Remap),
+    ("truncate", What::Truncate),
+    ("discard", What::Discard),
+    ("flush", What::Flush),
+];
+
+/// How the pages are found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// Each offset of the range is looked up.
+    ByOffset,
+    /// An ordered tree of the pages is gone through.
+    ByTree,
+    /// Production's iteration.
+    Production,
+}
+
+/// Microseconds and visits of one operation.
+fn cost(how: How, what: What, mib: u64, scale: Scale) -> Result<[f64; 2], Failure> {
+    let vm = machine::boot(1, 32);
+    let _cpu = Cpu::attach(vm, 0);
+    let file = File::new(vm, mib << 20)?;
+    let (mut seconds, mut visits, mut rounds) = (0.0, 0, 0u32);
+    // The first warms up; then until the time can be told, where an operation is short.
+    while rounds < 2 || seconds < scale.of(0.0, 0.01, 0.2) && rounds < scale.of(2, 200, 4000) {
+        let (space, tree) = file.prepare(what)?;
+        let before = vm.stats().total(Event::RangeVisit);
+        let (done, time) = timed(|| file.operation(how, what, &space, &tree));
+        let visited = done? + vm.stats().total(Event::RangeVisit) - before;
+        if rounds == 0 {
+            (seconds, visits) = (0.0, 0);
+        } else {
+            (seconds, visits) = (seconds + time, visits + visited);
+        }
+        rounds += 1;
+        file.expect(what)?;
+    }
+    let n = f64::from(rounds - 1);
+    Ok([seconds * 1e6 / n, visits as f64 / n])
+}
+
+struct File {
+    object: ObjectRef<Hosted>,
+    bytes: u64,
+}
+
+impl File {
+    fn new(vm: &'static Vm<Hosted>, bytes: u64) -> Result<File, Failure> {
+        let store = Box::leak(Box::new(SparseStore::default()));
+        Ok(File { object: ObjectRef::with_pager(vm, store, bytes)?, bytes })
+    }
+
+    fn pages(&self) -> u64 {
+        self.bytes / PAGE_SIZE
+    }
+
+    fn residents(&self) -> impl Iterator<Item = u64> + use<> {
+        let apart = self.pages() / RESIDENTS;
+        (0..RESIDENTS).map(move |n| n * apart)
+    }
+
+    fn range(&self) -> VirtRange {
+        VirtRange { start: BASE, end: BASE + self.bytes }
+    }
+
+    fn map(&self, space: &Space<Hosted>) -> Result<(), Failure> {
+        let request = MapRequest::private(Placement::Fixed(BASE), self.bytes);
+        space.map(&MapRequest { shared: true, object: Some((self.object.clone(), 0)), ..request })?;
+        Ok(())
+    }
+
+    /// All residents are there and changed, and mapped where the operation is on a mapping; and a tree of them.
+    fn prepare(&self, what: What) -> Result<(SpaceRef<Hosted>, BTreeSet<u64>), Failure> {
+        let space = Space::new(self.object.vm())?;
+        self.object.set_size(self.bytes);
+        for page in self.residents() {
+            let written = self.object.write(page * PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) });
+            written.map_err(|e| Failure::Wrong(format!("{e:?}")))?;
+        }
+        if matches!(what, What::Munmap | What::Remap) {
+            self.map(&space)?;
+            for page in self.residents() {
+                space.fault(BASE + page * PAGE_SIZE, Access::Write)?;
+            }
+        }
+        Ok((space, self.residents().collect()))
+    }
+
+    /// Does it; gives the lookups that production's own count does not have.
+    fn operation(&self, how: How, what: What, space: &Space<Hosted>, tree: &BTreeSet<u64>) -> Result<u64, Failure> {
+        match what {
+            What::Munmap => {
+                space.unmap(self.range())?;
+                self.each(how, tree, |_| Ok(()))
+            }
+            What::Remap => {
+                // The pages are mapped: a store into one is the program's, and no fault.
+                space.unmap(self.range())?;
+                let visits = self.each(how, tree, |_| Ok(()))?;
+                self.map(space)?;
+                space.fault(BASE, Access::Write)?;
+                Ok(visits)
+            }
+            What::Truncate => {
+                let visits = self.each(how, tree, |page| Ok(self.object.discard(page..page + 1)))?;
+                self.object.set_size(0);
+                Ok(visits)
+            }
+            What::Discard if how == How::Production => {
+                self.object.discard(0..self.pages());
+                Ok(0)
+            }
+            What::Discard => self.each(how, tree, |page| Ok(self.object.discard(page..page + 1))),
+            What::Flush if how == How::Production => self.write_back(0..self.pages()).map(|()| 0),
+            What::Flush => self.each(how, tree, |page| self.write_back(page..page + 1)),
+        }
+    }
+
+    fn write_back(&self, pages: std::ops::Range<u64>) -> Result<(), Failure> {
+        self.object.write_back(pages).map(drop).map_err(|e| Failure::Wrong(format!("{e:?}")))
+    }
+
+    /// What a design that finds pages its own way does with each of the file's; nothing in production, which has found them.
+    fn each(
+        &self,
+        how: How,
+        tree: &BTreeSet<u64>,
+        mut f: impl FnMut(u64) -> Result<(), Failure>,
+    ) -> Result<u64, Failure> {
+        match how {
+            How::Production => Ok(0),
+            How::ByTree => {
+                tree.range(0..self.pages()).try_for_each(|page| f(*page))?;
+                Ok(tree.len() as u64)
+            }
+            How::ByOffset => {
+                for first in (0..self.pages()).step_by(PINNED as usize) {
+                    let last = (first + PINNED).min(self.pages());
+                    let mut key = first;
+                    while key < last {
+                        let found = {
+                            let pin = self.object.vm().epoch().pin();
+                            (key..last).find(|k| matches!(self.object.index().get(*k, &pin), Slot::Page(_)))
+                        };
+                        let Some(page) = found else { break };
+                        // What is done with it may sleep: no pin is held.
+                        f(page)?;
+                        key = page + 1;
+                    }
+                }
+                Ok(self.pages())
+            }
+        }
+    }
+
+    /// What must hold after the operation.
+    fn expect(&self, what: What) -> Result<(), Failure> {
+        let left = match what {
+            What::Munmap | What::Remap | What::Flush => RESIDENTS,
+            What::Truncate | What::Discard => 0,
+        };
+        let resident = self.object.resident();
+        if resident == left { Ok(()) } else { Err(Failure::Wrong(format!("{resident} pages are left"))) }
+    }
+}
+
+/// The longest hold of a queue's lock, and takes of such locks a page, of throwing away or writing back a file all of whose `pages`
+/// are changed.
+fn holds(flush: bool, pages: u64) -> Result<[f64; 2], Failure> {
+    let vm = machine::boot(1, 64 + pages / 256);
+    let _cpu = Cpu::attach(vm, 0);
+    let file = File::new(vm, pages * PAGE_SIZE)?;
+    for page in 0..pages {
+        let written = file.object.write(page * PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) });
+        written.map_err(|e| Failure::Wrong(format!("{e:?}")))?;
+    }
+    let (done, counts) = counted(|| match flush {
+        true => file.write_back(0..pages),
+        false => Ok(file.object.discard(0..pages)),
+    })?;
+    done?;
+    Ok([counts.longest_queue_hold as f64, counts.queue_takes as f64 / pages as f64])
+}
+
+/// A file's pages, of those that were ever written: as long as one likes.
+#[derive(Default)]
+struct SparseStore {
+    pages: Mutex<HashMap<u64, Box<[u8; PAGE_SIZE as usize]>>>,
+}
+
+impl Pager for SparseStore {
+    fn name(&self, to: &mut dyn fmt::Write) -> fmt::Result {
+        to.write_str("sparse")
+    }
+
+    fn ident(&self) -> (u64, u64) {
+        (1, 1)
+    }
+
+    fn in_memory(&self) -> bool {
+        false
+    }
+
+    fn fill(&self, page: u64, frame: &mut [u8; PAGE_SIZE as usize]) -> Result<(), PagerError> {
+        // Pages are whole at any time: a thread that died in between leaves nothing half done.
+        if let Some(kept) = self.pages.lock().unwrap_or_else(PoisonError::into_inner).get(&page) {
+            frame.copy_from_slice(&kept[..]);
+        }
+        Ok(())
+    }
+
+    fn takes_writes(&self) -> bool {
+        true
+    }
+
+    fn start(&self, request: Request) {
+        for i in 0..request.len() {
+            // SAFETY: a request's frames are its own until it is completed; a write's are only read.
+            let frame = unsafe { &mut *request.frame(i).cast::<[u8; PAGE_SIZE as usize]>() };
+            let page = request.first() + i as u64;
+            match request.direction() {
+                Direction::Read => {
+                    if let Err(e) = self.fill(page, frame) {
+                        request.complete(Err(e));
+                        return;
+                    }
+                }
+                Direction::Write => {
+                    let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+                    let zeroes = || Box::new([0; PAGE_SIZE as usize]);
+                    pages.entry(page).or_insert_with(zeroes).copy_from_slice(&frame[..]);
+                }
+            }
+        }
+        request.complete(Ok(()));
+    }
+}

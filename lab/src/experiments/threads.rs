@@ -1,0 +1,64 @@
+//! Threads as CPUs that begin at once, and the time that the slowest takes.
+
+use crate::Failure;
+use quire_hosted::{Cpu, Hosted};
+use quire_vm::Vm;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// Each of `cpus` threads prepares, waits for the others, and does its work: the longest time that the work took.
+pub(super) fn at_once<P>(
+    cpus: usize,
+    prepare: impl Fn(usize) -> Result<P, Failure> + Sync,
+    work: impl Fn(usize, &mut P) -> Result<(), Failure> + Sync,
+) -> Result<Duration, Failure> {
+    let barrier = Barrier::new(cpus);
+    std::thread::scope(|s| {
+        let threads: Vec<_> = (0..cpus)
+            .map(|cpu| {
+                let (prepare, work, barrier) = (&prepare, &work, &barrier);
+                s.spawn(move || {
+                    let prepared = prepare(cpu);
+                    // Whoever has failed must not leave the others waiting.
+                    barrier.wait();
+                    let mut prepared = prepared?;
+                    let start = Instant::now();
+                    work(cpu, &mut prepared)?;
+                    Ok(start.elapsed())
+                })
+            })
+            .collect();
+        let mut times =
+            threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err(Failure::Wrong("a CPU failed".into()))));
+        times.try_fold(Duration::ZERO, |longest, t| Ok(longest.max(t?)))
+    })
+}
+
+/// The same with each thread attached to the machine as a CPU from before it prepares until after its work.
+pub(super) fn on_cpus<P>(
+    vm: &'static Vm<Hosted>,
+    cpus: usize,
+    prepare: impl Fn(usize) -> Result<P, Failure> + Sync,
+    work: impl Fn(usize, &mut P) -> Result<(), Failure> + Sync,
+) -> Result<Duration, Failure> {
+    // What was prepared goes while the thread is a CPU still: fields are dropped in order.
+    struct As<P> {
+        prepared: P,
+        _cpu: Cpu,
+    }
+    at_once(
+        cpus,
+        |cpu| {
+            let attached = Cpu::attach(vm, cpu);
+            Ok(As { prepared: prepare(cpu)?, _cpu: attached })
+        },
+        |cpu, p| work(cpu, &mut p.prepared),
+    )
+}
+
+/// Does `f`, and tells how long that took, in seconds.
+pub(super) fn timed<R>(f: impl FnOnce() -> R) -> (R, f64) {
+    let start = Instant::now();
+    let done = f();
+    (done, start.elapsed().as_secs_f64())
+}

@@ -1,0 +1,66 @@
+//! Every case that is planned runs as it will for whoever measures, at a tiny scale: a process that gives exactly its figures.
+
+use quire_results::{Experiment, Place};
+use std::collections::BTreeMap;
+use std::process::{Command, Output};
+
+fn lab(arguments: &str) -> Output {
+    let words = arguments.split(' ');
+    Command::new(env!("CARGO_BIN_EXE_quire-lab")).args(words).output().unwrap_or_else(|e| panic!("{arguments}: {e}"))
+}
+
+fn planned() -> Vec<Experiment> {
+    let out = lab("experiments --mode tiny --cpus 1,2");
+    assert!(out.status.success());
+    serde_json::from_slice(&out.stdout).unwrap()
+}
+
+/// Whether this build runs what is there; cachegrind where there is one.
+fn runs(place: Place) -> bool {
+    match place {
+        Place::Recording => cfg!(recording),
+        Place::Hosted => !cfg!(recording),
+        Place::Cachegrind => !cfg!(recording) && Command::new("valgrind").arg("--version").output().is_ok(),
+        Place::Guest | Place::GuestCounted => false,
+    }
+}
+
+#[test]
+fn every_case_gives_exactly_its_measures() {
+    let mut ran = 0;
+    for experiment in planned() {
+        for case in experiment.cases.iter().filter(|c| runs(c.place)) {
+            let out = lab(&case.command);
+            let told = String::from_utf8_lossy(&out.stderr);
+            assert!(out.status.success(), "{}: {told}", case.command);
+            let text = String::from_utf8(out.stdout).unwrap();
+            let mut given = BTreeMap::new();
+            for line in text.lines() {
+                let mut words = line.splitn(3, ' ');
+                let (Some(name), Some(value), Some(unit)) = (words.next(), words.next(), words.next()) else {
+                    panic!("{}: {line}", case.command);
+                };
+                let value: f64 = value.parse().unwrap();
+                assert!(value.is_finite() && value >= 0.0, "{}: {line}", case.command);
+                given.insert(name.to_owned(), unit.to_owned());
+            }
+            let units: BTreeMap<_, _> = case.measures.iter().map(|(n, m)| (n.clone(), m.unit.clone())).collect();
+            assert_eq!(given, units, "{}", case.command);
+            ran += 1;
+        }
+    }
+    assert!(ran > 10, "{ran} cases");
+}
+
+#[test]
+fn a_case_that_does_not_exist_or_is_the_other_builds_is_an_error() {
+    let out = lab("case zero-fill ours cpus=1 what=nothing");
+    assert_eq!((out.status.code(), out.stdout.len()), (Some(2), 0));
+    assert!(String::from_utf8_lossy(&out.stderr).starts_with("quire-lab: zero-fill has no case ours"));
+    let other = if cfg!(recording) { Place::Hosted } else { Place::Recording };
+    let experiments = planned();
+    let case = experiments.iter().flat_map(|e| &e.cases).find(|c| c.place == other).unwrap();
+    let out = lab(&format!("{} --place {}", case.command, other.name()));
+    assert_eq!((out.status.code(), out.stdout.len()), (Some(1), 0));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("build"));
+}
