@@ -114,22 +114,36 @@ pub fn build_recording(places: &Places) -> Result<PathBuf> {
 
 /// Builds the lab one way and returns its program.
 fn build(places: &Places, (name, flags, directory): (&str, &str, &str)) -> Result<PathBuf> {
-    let target = places.target.join(directory);
-    let step = Step::new(format!("building the lab ({})", name.to_lowercase()));
-    let out = Command::new("cargo")
-        .args(["build", "--profile", "measure", "--locked", "-p", "quire-lab", "--color", "never", "--target-dir"])
+    build_package(places, "quire-lab", &format!("the lab ({})", name.to_lowercase()), flags, directory)
+}
+
+/// Builds a program of the lab for measuring: `target/DIRECTORY/measure/PACKAGE`. `$QUIRE_LAB_PROFILE` says another profile: with `dev`
+/// it is the program that tests have built.
+pub fn build_package(places: &Places, package: &str, what: &str, flags: &str, directory: &str) -> Result<PathBuf> {
+    let profile = std::env::var("QUIRE_LAB_PROFILE").unwrap_or_else(|_| "measure".to_owned());
+    let (target, made) = match (&profile[..], flags) {
+        ("dev", "") => (places.target.clone(), "debug"),
+        ("dev", _) => (places.target.join(directory), "debug"),
+        (other, _) => (places.target.join(directory), other),
+    };
+    let step = Step::new(format!("building {what}"));
+    let mut command = Command::new("cargo");
+    command.args(["build", "--profile", &profile, "--locked", "-p", package, "--color", "never", "--target-dir"]);
+    if !flags.is_empty() {
+        command.env("RUSTFLAGS", flags);
+    }
+    let out = command
         .arg(&target)
         .current_dir(&places.root)
-        .env("RUSTFLAGS", flags)
         .stdin(Stdio::null())
         .output()
         .doing(|| "cannot run cargo".to_string())?;
     drop(step);
     if !out.status.success() {
         eprint!("{}", String::from_utf8_lossy(&out.stderr));
-        return Err(Failure::usage("the lab did not build: see above"));
+        return Err(Failure::usage(format_args!("{what} did not build: see above")));
     }
-    Ok(target.join("measure/quire-lab"))
+    Ok(target.join(made).join(package))
 }
 
 /// Whether `name` contains one of the filters, or there are none.

@@ -192,6 +192,7 @@ impl Study {
             title: self.title.to_owned(),
             about: self.about.to_owned(),
             caveats: self.caveats.iter().map(|c| (*c).to_owned()).collect(),
+            seconds: 0.0,
             command: format!("./quire lab {}", self.name),
             claims: (self.claims)(),
             plots: (self.plots)(),
@@ -248,7 +249,7 @@ fn number(n: impl TryInto<u64>) -> Parameter {
 /// A source's headline and the quotient that stands for it.
 fn claim(headline: &str, measure: &str, place: Place, of: &[(&str, Parameter)], least: f64, reproduces: bool) -> Claim {
     let (headline, measure) = (headline.to_owned(), measure.to_owned());
-    Claim { headline, measure, place, parameters: parameters(of), least, reproduces }
+    Claim { headline, measure, place, parameters: parameters(of), least, reproduces, linux: None }
 }
 
 /// A plot of one measure across one parameter.

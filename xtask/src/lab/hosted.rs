@@ -13,7 +13,6 @@ use crate::{
     bench, compare,
     failure::{Doing, Failure, Result},
     places::Places,
-    progress::Step,
 };
 
 /// One round of one case.
@@ -107,20 +106,7 @@ fn values(text: &str, measures: &[String]) -> Result<BTreeMap<String, f64>, Stri
 
 /// The program that draws.
 pub fn build_report(places: &Places) -> Result<PathBuf> {
-    let step = Step::new("building what draws the report");
-    let out = Command::new("cargo")
-        .args(["build", "--release", "--locked", "-p", "quire-report", "--color", "never", "--target-dir"])
-        .arg(places.target.join("lab"))
-        .current_dir(&places.root)
-        .stdin(Stdio::null())
-        .output()
-        .doing(|| "cannot run cargo".to_string())?;
-    drop(step);
-    if !out.status.success() {
-        eprint!("{}", String::from_utf8_lossy(&out.stderr));
-        return Err(Failure::usage("what draws the report did not build: see above"));
-    }
-    Ok(places.target.join("lab/release/quire-report"))
+    bench::build_package(places, "quire-report", "what draws the report", "", "lab")
 }
 
 #[cfg(test)]

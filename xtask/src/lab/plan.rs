@@ -87,11 +87,9 @@ impl Plan {
         let guests = guest::cases(mode, cpus, linux);
         experiments.push(guest::calibration());
         guest::claims(&mut experiments);
-        let asked = |name: &str| {
-            names.is_empty() || name == guest::CALIBRATION || names.iter().any(|n| name.contains(n.as_str()))
-        };
-        let any = experiments.iter().any(|e| e.name != guest::CALIBRATION && asked(&e.name));
-        experiments.retain(|e| any && asked(&e.name));
+        let asked = |name: &str| names.is_empty() || names.iter().any(|n| name.contains(n.as_str()));
+        let any = experiments.iter().any(|e| asked(&e.name));
+        experiments.retain(|e| any && (asked(&e.name) || e.name == guest::CALIBRATION));
         let mut jobs = Vec::new();
         for (experiment, e) in experiments.iter_mut().enumerate() {
             e.command = format!("./quire lab {}{}", e.name, if mode == Mode::Full { " --full" } else { "" });

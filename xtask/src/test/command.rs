@@ -3,12 +3,16 @@
 use std::{
     fs::{self, File},
     io::{Read, Write},
-    os::{fd::OwnedFd, unix::fs::PermissionsExt},
+    os::{
+        fd::OwnedFd,
+        unix::{fs::PermissionsExt, process::CommandExt},
+    },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
+use quire_results::Results;
 use rustix::{
     fs::{Mode, OFlags},
     process::{Pid, Signal, kill_process},
@@ -49,6 +53,7 @@ const CHECKS: &[(&str, Body)] = &[
     ("debugger", debugger),
     ("comparison", comparison),
     ("lines that processors share in the guest", shared_lines),
+    ("the lab is interrupted, goes on, and draws", lab),
 ];
 
 /// The checks' names.
@@ -564,6 +569,56 @@ fn shared_lines(bench: &Bench) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("one pipe for two: {said}"))
+}
+
+/// A run of the lab is killed once it has samples; the same command goes on with them, tells all figures, and draws them.
+fn lab(bench: &Bench) -> Result<(), String> {
+    let out = bench.places.target.join("test-lab");
+    let _ = fs::remove_dir_all(&out);
+    let home = out.to_string_lossy().into_owned();
+    let words = ["lab", "calibration", "--no-linux", "--cpus", "1", "--out", &home];
+    let command = || {
+        let mut command = bench.command(&words);
+        // What is drawn is checked here, not how fast it was: the lab as tests have built it will do.
+        command.env("QUIRE_LAB_PROFILE", "dev");
+        command
+    };
+    let (file, begun) = (out.join("results.json"), Instant::now());
+    let samples = |file: &Path| -> Result<(usize, bool), String> {
+        let run = Results::read(file).map_err(text)?.runs.pop().ok_or("the file holds no run")?;
+        let cases = run.experiments.iter().flat_map(|e| &e.cases);
+        Ok((cases.flat_map(|c| c.measures.values()).map(|m| m.samples.len()).sum(), run.complete))
+    };
+    let mut child = command().process_group(0).spawn().map_err(text)?;
+    while !file.exists() || samples(&file)?.0 == 0 {
+        if begun.elapsed() > Duration::from_secs(600) || child.try_wait().map_err(text)?.is_some() {
+            return Err(format!("it wrote no samples: {}", finish(child)?.stderr));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let group = Pid::from_child(&child);
+    rustix::process::kill_process_group(group, Signal::KILL).map_err(text)?;
+    finish(child)?;
+    let (before, complete) = samples(&file)?;
+    if before == 0 || complete {
+        return Err(format!("after it was killed the file holds {before} samples, complete: {complete}"));
+    }
+    let done = finish(command().spawn().map_err(text)?)?;
+    ended(&done, 0)?;
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    if !done.stderr.contains("going on with the run") || !said.contains("byte through a pipe") {
+        return Err(format!("it printed: {said}{}", done.stderr));
+    }
+    let (after, complete) = samples(&file)?;
+    // Four things, counted once and timed three times.
+    if (after, complete) != (16, true) {
+        return Err(format!("the file holds {after} samples, complete: {complete}"));
+    }
+    let page = fs::read_to_string(out.join("report.html")).map_err(text)?;
+    if !page.contains("Calibration") || !page.contains("<svg") {
+        return Err("the page does not show the experiment".to_owned());
+    }
+    fs::remove_dir_all(&out).map_err(text)
 }
 
 impl From<Failure> for String {
