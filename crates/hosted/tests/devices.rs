@@ -3,7 +3,6 @@
 use quire_hosted::{Cpu, Settings, Simulate, Simulated};
 use quire_vm::map::{Advice, MapRequest, Placement, Space, SpaceRef};
 use quire_vm::object::{IoError, ObjectRef};
-use quire_vm::stats::Event;
 use quire_vm::{Access, FaultError, MapError, MemoryType, PAGE_SIZE, Pfn, PhysRange, Prot, VirtRange, Vm};
 use std::convert::Infallible;
 
@@ -68,7 +67,7 @@ fn a_program_reaches_a_device_with_its_memory_type<F: Simulate>() {
             assert_eq!(word(vm, n), n + 100);
             assert_eq!(cpu.memory_type(page(n)), Ok(memory));
         }
-        assert!(vm.stats().total(Event::Fault) <= PAGES / 8, "neighbours are mapped along");
+        assert!(vm.stats().faults() <= PAGES / 8, "neighbours are mapped along");
         assert_eq!(space.fault(page(PAGES), Access::Read), Err(FaultError::NotMapped));
         space.check(true).unwrap();
         // Private memory beside it is cached as ever.

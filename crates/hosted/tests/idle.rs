@@ -70,7 +70,7 @@ const SHARED: u64 = 0x2000_0000;
 
 /// All that [`small`] wrote is there; returns the faults that it took.
 fn look<F: Simulate>(cpu: &Cpu<F>, space: &Space<Simulated<F>>) -> u64 {
-    let faults = || cpu.vm().stats().total(Event::Fault);
+    let faults = || cpu.vm().stats().faults();
     let before = faults();
     let all = PLACES.into_iter().flat_map(|at| pages(at, 40)).chain(pages(SHARED, 30));
     for va in all {
@@ -191,11 +191,11 @@ fn what_a_child_shares_comes_back_and_is_copied_as_before<F: Simulate>() {
     }
     cpu.enter(&child);
     assert_eq!(cpu.read(&child, PLACES[1]), Ok(PLACES[1] + 1));
-    let faults = vm.stats().total(Event::Fault);
+    let faults = vm.stats().faults();
     let all = PLACES.into_iter().flat_map(|at| pages(at, 40));
     all.for_each(|va| assert_eq!(cpu.read(&child, va), Ok(va + 1)));
     // The child's tables were empty when they were dropped, so nothing came back at once.
-    assert!(vm.stats().total(Event::Fault) > faults);
+    assert!(vm.stats().faults() > faults);
     pages(PLACES[0] + 10 * PAGE_SIZE, 30).for_each(|va| cpu.write(&child, va, 9).unwrap());
     cpu.enter(&space);
     pages(PLACES[0] + 10 * PAGE_SIZE, 30).for_each(|va| assert_eq!(cpu.read(&space, va), Ok(va + 1)));

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quire_fs::terminal::{Key, Size};
 use quire_linux::signal::Signal;
 use quire_linux::start::Boot;
-use quire_linux::{BadAddress, End, Fpu, Linux, UserRegs};
+use quire_linux::{BadAddress, End, Fpu, Interrupt, Linux, UserRegs};
 use quire_pmap_x86_64::X86Pmap;
 use quire_sync::hooks::ThreadHandle;
 use quire_sync::preempt_off;
@@ -203,6 +203,10 @@ impl quire_linux::Machine for Machine {
     }
     fn describe_cpu(&self, cpu: usize, out: &mut dyn fmt::Write) -> fmt::Result {
         crate::cpu::features::describe(cpu, out)
+    }
+
+    fn interrupts(&self, cpu: usize, kind: Interrupt) -> u64 {
+        crate::interrupt::counted(cpu, kind)
     }
 
     fn log(&self, line: fmt::Arguments<'_>) {

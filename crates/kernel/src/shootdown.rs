@@ -8,7 +8,7 @@
 //! at each other both go on. A CPU has one request out at a time, for it stays where it is until that is answered.
 
 use crate::cpu;
-use crate::interrupt;
+use crate::interrupt::{self, Interrupt};
 use crate::machine::{Machine, vm};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -87,6 +87,7 @@ pub fn serve() {
         return;
     }
     let mut senders = inbox.waiting.swap(0, Ordering::AcqRel);
+    interrupt::count(Interrupt::Shootdown, u64::from(senders.count_ones()));
     while senders != 0 {
         let sender = senders.trailing_zeros() as usize;
         senders &= senders - 1;

@@ -35,6 +35,36 @@ pub enum End {
     PowerOff,
 }
 
+/// What CPUs are interrupted for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Interrupt {
+    /// A device.
+    Device,
+    /// The CPU's own timer.
+    Timer,
+    /// Another CPU has a thread for this one.
+    Reschedule,
+    /// Another CPU asks that translations be dropped; one for each that is served, whether or not it took an interrupt.
+    Shootdown,
+}
+
+impl Interrupt {
+    /// Every kind, in the order of their numbers.
+    pub const ALL: &'static [Interrupt] =
+        &[Interrupt::Device, Interrupt::Timer, Interrupt::Reschedule, Interrupt::Shootdown];
+
+    /// The row of `/proc/interrupts`, with Linux's names where it has them, and what it says for people.
+    pub fn row(self) -> (&'static str, &'static str) {
+        match self {
+            Interrupt::Device => ("DEV", "Device interrupts"),
+            Interrupt::Timer => ("LOC", "Local timer interrupts"),
+            Interrupt::Reschedule => ("RES", "Rescheduling interrupts"),
+            Interrupt::Shootdown => ("TLB", "TLB shootdowns"),
+        }
+    }
+}
+
 /// User memory of the space that is active on this CPU.
 ///
 /// # Safety
@@ -129,6 +159,9 @@ pub trait Machine: UserAccess + quire_vm::Machine + quire_task::Machine<Payload 
     fn hwcap(&self) -> u64;
     /// The CPU's model, family and flags as `/proc/cpuinfo` shows them for `cpu`.
     fn describe_cpu(&self, cpu: usize, out: &mut dyn fmt::Write) -> fmt::Result;
+
+    /// How often `cpu` was interrupted for that.
+    fn interrupts(&self, cpu: usize, kind: Interrupt) -> u64;
 
     /// One line for the kernel's log.
     fn log(&self, line: fmt::Arguments<'_>);

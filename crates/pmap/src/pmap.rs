@@ -17,6 +17,7 @@ use quire_vm::flush::{FlushSet, Obligation};
 use quire_vm::frames::{Fill, For, Frame};
 use quire_vm::machine::{Enter, Leaf, Removed};
 use quire_vm::page::{Kind, Page};
+use quire_vm::stats::Event;
 use quire_vm::{OutOfMemory, PAGE_SIZE, Pfn, Pmap, Prot, Table, VirtRange, Vm};
 
 /// The page tables of one address space. Faults read the first line and nothing else of it.
@@ -87,12 +88,14 @@ impl<M: Hardware> Memory for Frames<M> {
         let word: *const AtomicU64 = &page.words()[0];
         // SAFETY: the frame is ours alone; see `state`.
         unsafe { word.cast_mut().cast::<TableState>().write(TableState::new(level)) };
+        self.0.stats().count(Event::TableAlloc);
         Ok(t)
     }
 
     fn free(&self, t: Pfn) {
         self.0.page(t).set_kind(Kind::Wild);
         let vm = &self.0;
+        vm.stats().count(Event::TableFree);
         record::disown(vm.machine().frame_ptr(t));
         if self.state(t).live() == 0 && vm.machine().mmu().keep_spare(vm, t) {
             vm.machine().frame_freed(t);
@@ -368,6 +371,8 @@ impl<F: Format> Tables<F> {
         let mine = targets.contains(here);
         targets.remove(here);
         if !targets.is_empty() {
+            vm.stats().count(Event::Shootdown);
+            vm.stats().add(Event::ShootdownTarget, targets.len() as u64);
             if mine {
                 targets.insert(here);
             }
@@ -461,6 +466,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     }
 
     fn flush(&self, vm: &'static Vm<M>, set: &FlushSet) {
+        vm.stats().count(Event::Flush);
         let (hull, top) = (set.hull(), F::LEVELS - 1);
         if let Some(roots) = self.roots()
             && let Some(last) = hull.end.checked_sub(1)

@@ -29,7 +29,7 @@ use core::mem::offset_of;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence_full};
 use quire_sync::cpuset::{CpuMask, MAX_CPUS};
-use quire_sync::{CpuId, PerCpu, Rank, current_cpu};
+use quire_sync::{CpuId, PerCpu, Rank, current_cpu, preempt_off};
 
 /// No deadline.
 const NEVER: u64 = u64::MAX;
@@ -64,6 +64,8 @@ pub(crate) struct Cpu<M: Machine> {
     idled: AtomicU64,
     at_dispatch: (AtomicU64, AtomicU64),
     switches: AtomicU64,
+    /// (own) Threads that were started from here.
+    started: AtomicU64,
 }
 
 /// What a CPU's time went to.
@@ -77,6 +79,8 @@ pub struct CpuTimes {
     pub idle_ns: u64,
     /// Switches from one thread to another.
     pub switches: u64,
+    /// Threads that were started from this CPU.
+    pub started: u64,
 }
 
 /// Why a thread gives its CPU up.
@@ -130,6 +134,7 @@ impl<M: Machine> Scheduler<M> {
             idled: AtomicU64::new(0),
             at_dispatch: (AtomicU64::new(0), AtomicU64::new(0)),
             switches: AtomicU64::new(0),
+            started: AtomicU64::new(0),
         };
         // SAFETY: the caller's word: the last part of the memory, and the first one.
         let (idle, cpus) = unsafe {
@@ -229,6 +234,10 @@ impl<M: Machine> Scheduler<M> {
     pub fn spawn_on(&self, thread: ThreadRef<M>, cpu: CpuId) {
         thread.scheduler.store(ptr::from_ref(self).cast_mut().cast(), Ordering::Relaxed);
         let thread = thread.into_raw();
+        {
+            let here = preempt_off();
+            bump(&self.cpus.mine(&here).started, 1);
+        }
         // SAFETY: the count that was just given up keeps it alive until it is reaped.
         self.enqueue(unsafe { thread.as_ref() }, cpu, Join::Back);
     }
@@ -448,6 +457,7 @@ impl<M: Machine> Scheduler<M> {
             system_ns: ns(&c.system),
             idle_ns: ns(&c.idled) + if idle { since } else { 0 },
             switches: c.switches.load(Ordering::Relaxed),
+            started: c.started.load(Ordering::Relaxed),
         }
     }
 

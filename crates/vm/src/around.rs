@@ -11,6 +11,7 @@ use crate::index::Slot;
 use crate::machine::{Enter, Machine, Table};
 use crate::map::Flags;
 use crate::object::Object;
+use crate::stats::Event;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, Pfn, Prot, VirtRange};
 use quire_sync::epoch::Pinned;
 
@@ -92,9 +93,12 @@ impl<M: Machine> At<'_, M> {
             return;
         }
         let prot = self.entry.prot();
+        let mut mapped = 0;
         table.enter_absent(window.start, there, |n| {
+            mapped += 1;
             let prot = if writable & 1 << n != 0 { prot } else { prot - Prot::WRITE };
             Enter::new(frames[n], prot)
         });
+        self.vm.stats().add(Event::FaultAround, mapped);
     }
 }

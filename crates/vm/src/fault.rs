@@ -52,21 +52,38 @@ use quire_sync::epoch::Pinned;
 /// Attempts that something else may spoil before the fault keeps the map's writers out.
 const DEFEATS: u32 = 8;
 
-/// How a fault was served.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FaultKind {
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// How a fault was served. Each kind is counted by itself ([`Stats::faults_of`](crate::stats::Stats::faults_of)).
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(usize)]
+        pub enum FaultKind { $($(#[$doc])* $name,)* }
+        impl FaultKind {
+            /// Every kind, in the order of their numbers.
+            pub const ALL: &'static [FaultKind] = &[$(FaultKind::$name,)*];
+            /// The kind's name in counts and traces.
+            pub const fn name(self) -> &'static str {
+                match self { $(FaultKind::$name => $text,)* }
+            }
+        }
+    };
+}
+
+kinds! {
     /// The translation was there already: a stale negative or weaker entry in this CPU's TLB.
-    Spurious,
+    Spurious = "spurious",
     /// The page was there, and was mapped.
-    Resident,
+    Resident = "resident",
+    /// The page was mapped already, for less than the access needs: the same page, for a store most often.
+    Reuse = "reuse",
     /// A new page, of zeroes.
-    ZeroFill,
+    ZeroFill = "zero",
     /// A new page, copied.
-    Copy,
+    Copy = "copy",
     /// The page was there, behind the front, where nobody else saw it any more: it is the front's now.
-    Move,
+    Move = "move",
     /// A pager was waited for.
-    PagedIn,
+    PagedIn = "paged_in",
 }
 
 /// Why an attempt ended without a leaf.
@@ -156,7 +173,9 @@ pub fn fault<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<Fa
                 if mutant(Mutant::CountsFaults) {
                     vm.check_updates.fetch_add(1, Ordering::Relaxed);
                 }
-                return Ok(count(vm, if paged_in { FaultKind::PagedIn } else { kind }));
+                let kind = if paged_in { FaultKind::PagedIn } else { kind };
+                vm.stats().count_fault(kind);
+                return Ok(kind);
             }
             Err(stop) => stop,
         };
@@ -167,7 +186,10 @@ pub fn fault<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<Fa
                 drop(writers_out.take());
                 vm.memory_or_error(&mut patience, &mut may)?;
             }
-            Stop::Fail(e) => return Err(e),
+            Stop::Fail(e) => {
+                vm.stats().count(Event::FaultRefused);
+                return Err(e);
+            }
             Stop::Progress => continue,
             Stop::Again => quire_sync::hooks::relax(),
             Stop::Stale => drop((writers_out.is_none()).then(|| space.keep_writers_out(va))),
@@ -194,22 +216,6 @@ pub fn fault<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<Fa
             writers_out = Some(space.keep_writers_out(va));
         }
     }
-}
-
-fn count<M: Machine>(vm: &Vm<M>, kind: FaultKind) -> FaultKind {
-    let of_kind = match kind {
-        FaultKind::ZeroFill => Event::FaultZero,
-        FaultKind::Copy => Event::FaultCopy,
-        FaultKind::Move => Event::FaultMove,
-        FaultKind::Spurious => Event::FaultSpurious,
-        FaultKind::PagedIn => Event::FaultMajor,
-        FaultKind::Resident => {
-            vm.stats().count(Event::Fault);
-            return kind;
-        }
-    };
-    vm.stats().count_both(Event::Fault, of_kind);
-    kind
 }
 
 /// One attempt, under one pin.
@@ -357,7 +363,7 @@ impl<'e, M: Machine> At<'e, M> {
                 return Err(Stop::Again);
             }
             Some(leaf) if leaf.prot.contains(self.access.needs()) => FaultKind::Spurious,
-            Some(_) => FaultKind::Resident,
+            Some(_) => FaultKind::Reuse,
         };
         table.enter(self.va, Enter::new(pfn, prot));
         if kind == FaultKind::Resident && !store {

@@ -1,5 +1,6 @@
 //! Event counters, one set a CPU: a count is a plain store to the CPU's own line, a total is a sum.
 
+use crate::fault::FaultKind;
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::{PerCpu, preempt_off};
 
@@ -21,32 +22,30 @@ macro_rules! events {
 }
 
 events! {
-    /// Page faults served, of all kinds.
-    Fault = "pgfault",
-    /// Faults that had to wait for a pager.
-    FaultMajor = "pgmajfault",
-    /// Faults that filled a new page with zeroes.
-    FaultZero = "pgfault_zero",
-    /// Faults that copied a page.
-    FaultCopy = "pgfault_copy",
-    /// Faults that moved a page into the front instead of copying it, since nobody else saw it any more.
-    FaultMove = "pgfault_move",
-    /// Faults that found the translation in place already.
-    FaultSpurious = "pgfault_spurious",
     /// Faults that began again because something changed under them.
     FaultRetry = "pgfault_retry",
+    /// Faults that could not be served: no mapping allows the access, or nothing is there. One below a stack that then grows too.
+    FaultRefused = "pgfault_refused",
+    /// Resident neighbours of the page of a fault that were mapped along.
+    FaultAround = "pgfault_around",
     /// Frames handed out.
-    FrameAlloc = "pgalloc",
+    FrameAlloc = "pgalloc_normal",
     /// Times that a depot refused a frame for a program: memory was out, or sat with other CPUs.
     AllocStall = "allocstall_normal",
     /// Frames taken back.
     FrameFree = "pgfree",
     /// Magazine exchanged with the depot.
     DepotExchange = "depot_exchange",
-    /// Flushes of translations.
+    /// Page-table pages that were taken.
+    TableAlloc = "pgtable_alloc",
+    /// Page-table pages that were given up.
+    TableFree = "pgtable_free",
+    /// Flushes of translations, wherever.
     Flush = "tlb_flush",
-    /// Flushes that had to reach another CPU.
-    FlushRemote = "tlb_flush_remote",
+    /// Shootdowns: requests that had to reach another CPU.
+    Shootdown = "nr_tlb_remote_flush",
+    /// CPUs that those were sent to.
+    ShootdownTarget = "nr_tlb_remote_flush_received",
     /// Pages moved from a front object into the object behind it instead of being copied.
     PageMoved = "page_moved",
     /// Slots of objects and leaves of page tables that operations on ranges looked at.
@@ -89,13 +88,21 @@ events! {
 
 /// The counters of one CPU.
 pub struct Counters {
+    faults: [AtomicU64; FaultKind::ALL.len()],
     events: [AtomicU64; Event::ALL.len()],
+}
+
+/// Adds to a counter that only this CPU writes, and stays on: a load and a store, no locked instruction.
+#[inline(always)]
+fn bump(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
 
 impl Counters {
     /// All zero.
     pub fn new() -> Self {
-        Counters { events: core::array::from_fn(|_| AtomicU64::new(0)) }
+        let zero = |_| AtomicU64::new(0);
+        Counters { faults: core::array::from_fn(zero), events: core::array::from_fn(zero) }
     }
 }
 
@@ -121,24 +128,34 @@ impl Stats {
         self.add(event, 1);
     }
 
-    /// Counts two events, on this CPU.
-    #[inline]
-    pub fn count_both(&self, one: Event, other: Event) {
-        let cpu = preempt_off();
-        let events = &self.cpus.mine(&cpu).events;
-        for event in [one, other] {
-            let c = &events[event as usize];
-            c.store(c.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        }
-    }
-
     /// Counts `event` `n` times, on this CPU.
     #[inline]
     pub fn add(&self, event: Event, n: u64) {
         let cpu = preempt_off();
-        let c = &self.cpus.mine(&cpu).events[event as usize];
-        // Only this CPU writes, and stays: a load and a store, no locked instruction.
-        c.store(c.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+        bump(&self.cpus.mine(&cpu).events[event as usize], n);
+    }
+
+    /// Counts a fault that was served, on this CPU.
+    #[inline]
+    pub fn count_fault(&self, kind: FaultKind) {
+        let cpu = preempt_off();
+        bump(&self.cpus.mine(&cpu).faults[kind as usize], 1);
+    }
+
+    /// Faults that were served so, on all CPUs.
+    pub fn faults_of(&self, kind: FaultKind) -> u64 {
+        self.cpus.iter().map(|c| c.faults[kind as usize].load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
+    }
+
+    /// Faults that were served, of all kinds.
+    pub fn faults(&self) -> u64 {
+        FaultKind::ALL.iter().map(|kind| self.faults_of(*kind)).fold(0, u64::wrapping_add)
+    }
+
+    /// Page-table pages that there are; the halves of each count are read one after the other.
+    pub fn table_pages(&self) -> u64 {
+        let freed = self.total(Event::TableFree);
+        self.total(Event::TableAlloc).saturating_sub(freed)
     }
 
     /// The sum over all CPUs; each CPU's count is read once.

@@ -112,7 +112,33 @@ fn a_store_into_empty_memory_takes_one_page_of_zeroes_and_one_fault() {
     assert_eq!(space.fault(page(3), Access::Read), Ok(FaultKind::Spurious));
     assert_eq!(load(&space, page(3) + 17), 0);
     assert_eq!(space.stats().resident_pages, 1);
-    assert_eq!(m.vm.stats().total(Event::FaultZero), 1);
+    assert_eq!(m.vm.stats().faults_of(FaultKind::ZeroFill), 1);
+}
+
+#[test]
+fn each_fault_is_counted_once_by_its_kind() {
+    let m = system();
+    let space = Space::new(m.vm).unwrap();
+    anonymous(&space, 0, 8);
+    for n in 0..3 {
+        assert_eq!(space.fault(page(n), Access::Write), Ok(FaultKind::ZeroFill));
+    }
+    // What was weakened is there still, and comes back by a fault that finds it.
+    space.protect(range(0, 1), Prot::READ).unwrap();
+    assert_eq!(space.fault(page(0), Access::Write), Err(FaultError::Protection));
+    space.protect(range(0, 1), Prot::READ | Prot::WRITE).unwrap();
+    assert_eq!(space.fault(page(0), Access::Write), Ok(FaultKind::Reuse));
+    assert_eq!(space.fault(page(0), Access::Write), Ok(FaultKind::Spurious));
+    let child = space.fork().unwrap();
+    // One fault for all that is resident around it.
+    assert_eq!(child.fault(page(0), Access::Read), Ok(FaultKind::Resident));
+    assert_eq!(child.fault(page(1), Access::Write), Ok(FaultKind::Copy));
+    let stats = m.vm.stats();
+    let counted: Vec<_> = FaultKind::ALL.iter().map(|kind| (*kind, stats.faults_of(*kind))).collect();
+    use FaultKind::*;
+    assert_eq!(counted, [(Spurious, 1), (Resident, 1), (Reuse, 1), (ZeroFill, 3), (Copy, 1), (Move, 0), (PagedIn, 0)]);
+    assert_eq!(stats.faults(), 7);
+    assert_eq!((stats.total(Event::FaultAround), stats.total(Event::FaultRefused)), (2, 1));
 }
 
 #[test]
@@ -279,7 +305,7 @@ fn a_shell_that_forks_a_thousand_times_keeps_a_short_chain_and_copies_little() {
         drop(child);
         store(&space, page((i + 2) % 64), (i + 2) as u8);
     }
-    let copies = m.vm.stats().total(Event::FaultCopy);
+    let copies = m.vm.stats().faults_of(FaultKind::Copy);
     assert!(copies <= 2000, "only stores while the child lives, and the child's own, copy: {copies}");
     let pin = m.vm.epoch().pin();
     let depth = backing::depth(space.lookup(page(0), &pin).unwrap().front());

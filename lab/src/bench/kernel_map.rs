@@ -86,12 +86,12 @@ pub const TABLES: Bench = Bench {
         cpu.leave();
         space.drop_tables();
         report.put("pagetable_bytes_after_drop", (space.stats().table_pages * PAGE_SIZE) as f64);
-        let before = vm.stats().total(quire_vm::stats::Event::Fault);
+        let before = vm.stats().faults();
         cpu.enter(&space);
         for va in all() {
             cpu.read(&space, va).and_then(|v| cpu.write(&space, va, v + 1))?;
         }
-        report.put("faults_after_drop_400_pages", (vm.stats().total(quire_vm::stats::Event::Fault) - before) as f64);
+        report.put("faults_after_drop_400_pages", (vm.stats().faults() - before) as f64);
         cpu.leave();
         Ok(())
     },

@@ -6,7 +6,7 @@
 pub mod entry;
 
 use crate::cpu::{self, registers};
-use crate::interrupt::{self, RESCHEDULE, SHOOTDOWN, SPURIOUS, TIMER};
+use crate::interrupt::{self, Interrupt, RESCHEDULE, SHOOTDOWN, SPURIOUS, TIMER};
 use crate::machine::{Machine, scheduler};
 use crate::personality::{linux, try_linux};
 use crate::{clock, shootdown, user};
@@ -154,10 +154,12 @@ pub extern "C" fn interrupt(regs: &mut Regs, vector: u64) {
 fn serve(vector: u8) {
     match vector {
         TIMER => {
+            interrupt::count(Interrupt::Timer, 1);
             local_apic::end_of_interrupt();
             scheduler().timer_interrupt();
         }
         RESCHEDULE => {
+            interrupt::count(Interrupt::Reschedule, 1);
             local_apic::end_of_interrupt();
             // A CPU that is told to begin has no thread yet.
             if cpu::current_thread() != 0 {

@@ -2,15 +2,15 @@
 
 use super::node::put;
 use super::root::About;
-use crate::machine::Machine;
+use crate::machine::{Interrupt, Machine};
 use crate::system::{RELEASE, VERSION};
 use crate::time::{SECOND, ticks};
 use quire_fs::FsError;
 use quire_fs::generated::Text;
 use quire_task::CpuTimes;
-use quire_vm::PAGE_SIZE;
 use quire_vm::queue::Queue;
 use quire_vm::stats::Event;
+use quire_vm::{FaultKind, PAGE_SIZE};
 
 const KIB_A_PAGE: u64 = PAGE_SIZE / 1024;
 
@@ -29,6 +29,25 @@ pub(super) fn cpu_info<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(
 
 pub(super) fn file_systems<M: Machine>(_about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     put!(out, "nodev\ttmpfs\nnodev\tproc\n")
+}
+
+pub(super) fn interrupts<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let linux = about.0;
+    let cpus = linux.scheduler.cpus();
+    put!(out, "    ")?;
+    for cpu in 0..cpus {
+        put!(out, "       CPU{cpu:<4}")?;
+    }
+    put!(out, "\n")?;
+    for kind in Interrupt::ALL {
+        let (name, text) = kind.row();
+        put!(out, "{name:>3}:")?;
+        for cpu in 0..cpus {
+            put!(out, " {:>10}", linux.machine.interrupts(cpu, *kind))?;
+        }
+        put!(out, "   {text}\n")?;
+    }
+    Ok(())
 }
 
 pub(super) fn load_average<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
@@ -69,7 +88,7 @@ pub(super) fn memory_info<M: Machine>(about: &About<M>, out: &mut Text) -> Resul
         ("SReclaimable", 0),
         ("SUnreclaim", slabs),
         ("KernelStack", 0),
-        ("PageTables", 0),
+        ("PageTables", vm.stats().table_pages()),
         ("CommitLimit", total),
         ("Committed_AS", total - free.min(total)),
     ];
@@ -118,14 +137,16 @@ pub(super) fn stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), F
         sum.system_ns += times.system_ns;
         sum.idle_ns += times.idle_ns;
         sum.switches += times.switches;
+        sum.started += times.started;
     }
     cpu_row(out, "cpu ", &sum)?;
     for cpu in 0..linux.scheduler.cpus() {
         cpu_row(out, &alloc::format!("cpu{cpu}"), &linux.scheduler.cpu_times(cpu))?;
     }
     let boot = (linux.machine.realtime() - quire_sync::hooks::now().min(linux.machine.realtime())) / SECOND;
-    let forks = linux.vm.stats().total(Event::Fork);
-    put!(out, "intr 0\nctxt {}\nbtime {boot}\nprocesses {forks}\n", sum.switches)?;
+    let all = Interrupt::ALL.iter().flat_map(|kind| (0..linux.scheduler.cpus()).map(|cpu| (cpu, *kind)));
+    let interrupts: u64 = all.map(|(cpu, kind)| linux.machine.interrupts(cpu, kind)).sum();
+    put!(out, "intr {interrupts}\nctxt {}\nbtime {boot}\nprocesses {}\n", sum.switches, sum.started)?;
     put!(out, "procs_running {}\nprocs_blocked 0\n", linux.scheduler.runnable())
 }
 
@@ -161,8 +182,15 @@ pub(super) fn vm_stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<()
     for (name, pages) in now {
         put!(out, "{name} {pages}\n")?;
     }
+    let stats = vm.stats();
+    put!(out, "nr_page_table_pages {}\n", stats.table_pages())?;
+    let refused = stats.total(Event::FaultRefused);
+    put!(out, "pgfault {}\npgmajfault {}\n", stats.faults() + refused, stats.faults_of(FaultKind::PagedIn))?;
+    for kind in FaultKind::ALL {
+        put!(out, "pgfault_{} {}\n", kind.name(), stats.faults_of(*kind))?;
+    }
     for event in Event::ALL {
-        put!(out, "{} {}\n", event.name(), vm.stats().total(*event))?;
+        put!(out, "{} {}\n", event.name(), stats.total(*event))?;
     }
     Ok(())
 }

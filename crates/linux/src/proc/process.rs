@@ -323,7 +323,7 @@ fn status<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
         let stats = memory.stats();
         let kib = |bytes: u64| bytes / 1024;
         let pages = |pages: u64| pages * (PAGE_SIZE / 1024);
-        put!(out, "VmPeak:\t{:8} kB\nVmSize:\t{:8} kB\n", kib(stats.mapped_bytes), kib(stats.mapped_bytes))?;
+        put!(out, "VmPeak:\t{:8} kB\nVmSize:\t{:8} kB\n", kib(stats.peak_bytes), kib(stats.mapped_bytes))?;
         put!(out, "VmLck:\t{:8} kB\nVmPin:\t{:8} kB\n", kib(memory.wired_bytes()), 0)?;
         put!(out, "VmHWM:\t{:8} kB\nVmRSS:\t{:8} kB\n", pages(stats.peak_resident), pages(stats.resident_pages))?;
         put!(out, "VmPTE:\t{:8} kB\nVmSwap:\t{:8} kB\n", pages(stats.table_pages), 0)?;

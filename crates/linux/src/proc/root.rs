@@ -42,6 +42,7 @@ impl<M: Machine> Names<M> {
         Item::file("cmdline", machine::command_line),
         Item::file("cpuinfo", machine::cpu_info),
         Item::file("filesystems", machine::file_systems),
+        Item::file("interrupts", machine::interrupts),
         Item::file("loadavg", machine::load_average),
         Item::file("meminfo", machine::memory_info),
         Item::file("slabinfo", machine::slab_info),

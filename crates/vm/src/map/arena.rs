@@ -35,6 +35,8 @@ pub struct Arena<M: Machine> {
     sequence: AtomicU64,
     /// Bytes that entries cover. The writer's; read by anybody for statistics.
     mapped: AtomicU64,
+    /// The most that it ever was, or has been since [`Arena::forget_peak`]. As `mapped`.
+    peak: AtomicU64,
     /// The addresses that it may have.
     bounds: VirtRange,
     writer: Mutex<Kept>,
@@ -70,6 +72,7 @@ impl<M: Machine> Arena<M> {
             entries,
             sequence: AtomicU64::new(0),
             mapped: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
             bounds,
             writer: Mutex::new(Kept {
                 owner,
@@ -124,6 +127,14 @@ impl<M: Machine> Arena<M> {
 
     pub(super) fn mapped(&self) -> u64 {
         self.mapped.load(Ordering::Relaxed)
+    }
+    /// The most bytes that entries covered at a time.
+    pub(super) fn peak(&self) -> u64 {
+        self.peak.load(Ordering::Relaxed)
+    }
+    /// => the arena's lock is held; what it was is kept elsewhere.
+    pub(super) fn forget_peak(&self) {
+        self.peak.store(0, Ordering::Relaxed);
     }
     pub(super) fn len(&self) -> usize {
         self.entries.len()
@@ -250,6 +261,9 @@ impl<'a, M: Machine> Writer<'a, M> {
         self.arena.sequence.store(s + 2, Ordering::Release);
         let total = self.arena.mapped.load(Ordering::Relaxed).wrapping_add_signed(mapped);
         self.arena.mapped.store(total, Ordering::Relaxed);
+        if total > self.arena.peak() {
+            self.arena.peak.store(total, Ordering::Relaxed);
+        }
         self.note_updates(1);
     }
 

@@ -80,6 +80,8 @@ pub(super) struct Fan<M: Machine> {
     /// Which of them have their stretches, one bit each: apart from the arenas, whose lines their writers write.
     open: [AtomicU64; ARENAS.div_ceil(64)],
     slots: [AtomicPtr<Arena<M>>; ARENAS],
+    /// The most bytes that the space's entries can have covered before arenas were joined last. Written under the home arena's lock.
+    peak: AtomicU64,
 }
 
 impl<M: Machine> Fan<M> {
@@ -92,6 +94,7 @@ impl<M: Machine> Fan<M> {
             for n in 0..ARENAS.div_ceil(64) {
                 (&raw mut (*fan.as_ptr()).open[n]).write(AtomicU64::new(0));
             }
+            (&raw mut (*fan.as_ptr()).peak).write(AtomicU64::new(0));
             for n in 0..ARENAS {
                 (&raw mut (*fan.as_ptr()).slots[n]).write(AtomicPtr::new(ptr::null_mut()));
             }
@@ -193,6 +196,12 @@ impl<M: Machine> Arenas<M> {
         core::iter::once(&self.home).chain(others)
     }
 
+    /// The most bytes that entries ever covered; where arenas have peaks of their own, at different times perhaps, their sum.
+    pub fn peak(&self) -> u64 {
+        let before = self.fan().map_or(0, |f| f.peak.load(Ordering::Relaxed));
+        before.max(self.all().map(|a| a.peak()).sum())
+    }
+
     /// Whether any stretch is open.
     pub fn fanned_out(&self) -> bool {
         self.fan().is_some_and(|f| f.open.iter().any(|w| w.load(Ordering::Acquire) != 0))
@@ -264,6 +273,7 @@ impl<M: Machine> Arenas<M> {
     fn join<'a>(&'a self, space: &'a Space<M>) -> Result<Writer<'a, M>, OutOfMemory> {
         let mut home = self.home.write(space);
         let Some(fan) = self.fan() else { return Ok(home) };
+        fan.peak.store(self.peak(), Ordering::Relaxed);
         for (n, arena) in (0..ARENAS).filter_map(|n| Some((n, fan.open_at(n)?))) {
             let mut theirs = arena.write(space);
             let bounds = arena.bounds();
@@ -279,6 +289,8 @@ impl<M: Machine> Arenas<M> {
             home.commit(come, bytes);
             fan.set_open(n, false);
             theirs.commit(go, -bytes);
+            // Else it would count here and there.
+            arena.forget_peak();
         }
         space.pmap().fan_in(space.vm());
         Ok(home)
@@ -492,8 +504,11 @@ mod tests {
         assert_eq!(rows(s), [(a, 2), (b + PAGE_SIZE, 2)]);
         assert_eq!(s.fault(b, Access::Read), Err(crate::FaultError::NotMapped));
         s.check(true).unwrap();
+        let peak = || s.stats().peak_bytes;
+        assert_eq!(peak(), 5 * PAGE_SIZE);
         s.clear();
         assert_eq!(s.stats().entries, 0);
+        assert_eq!(peak(), 5 * PAGE_SIZE);
         s.check(true).unwrap();
     }
 

@@ -30,7 +30,9 @@ impl<M: Machine> Space<M> {
                 let past = self.table_end(va);
                 let kind = self.fault(va, access)?;
                 at = va + PAGE_SIZE;
-                if at >= past.min(range.end) || matches!(kind, FaultKind::Resident | FaultKind::Spurious) {
+                if at >= past.min(range.end)
+                    || matches!(kind, FaultKind::Resident | FaultKind::Reuse | FaultKind::Spurious)
+                {
                     break;
                 }
             }

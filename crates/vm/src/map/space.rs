@@ -75,6 +75,8 @@ pub struct Space<M: Machine> {
 pub struct SpaceStats {
     /// Bytes that entries cover.
     pub mapped_bytes: u64,
+    /// The most that they ever covered: exactly while nobody fanned the map out, else at least that.
+    pub peak_bytes: u64,
     /// Pages that the page tables map.
     pub resident_pages: u64,
     /// Page-table pages, the root included.
@@ -201,6 +203,7 @@ impl<M: Machine> Space<M> {
         let resident_pages = self.pmap.resident_pages(self.vm);
         SpaceStats {
             mapped_bytes: self.mapped(),
+            peak_bytes: self.arenas.peak(),
             resident_pages,
             table_pages: self.pmap.table_pages(self.vm),
             entries: self.arenas.all().map(|a| a.len() as u64).sum(),

@@ -99,8 +99,8 @@ fn resident(s: &Space<TestMachine>, r: VirtRange) -> Vec<u64> {
 
 /// Pages that faults have filled with zeroes or copied.
 fn pages_made(s: &System) -> u64 {
-    use crate::stats::Event;
-    s.m.vm.stats().total(Event::FaultZero) + s.m.vm.stats().total(Event::FaultCopy)
+    use crate::FaultKind;
+    [FaultKind::ZeroFill, FaultKind::Copy].iter().map(|kind| s.m.vm.stats().faults_of(*kind)).sum()
 }
 
 #[test]
@@ -218,6 +218,7 @@ fn unmapping_the_middle_frees_just_its_pages() {
     (0..12).for_each(|n| store(&s, n, 9));
     s.unmap(range(3, 5)).unwrap();
     assert_eq!(s.stats().resident_pages, 7);
+    assert_eq!((s.stats().mapped_bytes, s.stats().peak_bytes), (7 * PAGE_SIZE, 12 * PAGE_SIZE));
     assert_eq!(load(&s, 4), Err(FaultError::NotMapped));
     assert_eq!(load(&s, 2), Ok(9));
     assert_eq!(load(&s, 8), Ok(9));

@@ -1,6 +1,7 @@
 //! Models of what happens to chains while others go on: the last copy of a page, copying up.
 
 use super::*;
+use crate::fault::FaultKind;
 use crate::map::Advice;
 use crate::page::Kind;
 use crate::sleep::MaySleep;
@@ -354,7 +355,7 @@ fn claim_against_load() {
         move |w, seen, _| {
             assert!(matches!(seen, Some(1 | 3)), "a page that moves is missed");
             assert_eq!((load(&child, 0), load(&w.space, 0)), (Some(2), Some(3)), "a page that moves is missed");
-            assert_eq!(w.boot.vm.stats().total(crate::stats::Event::FaultMove), 1);
+            assert_eq!(w.boot.vm.stats().faults_of(FaultKind::Move), 1);
             assert_no_page_is_forgotten(w, 2);
         },
     );

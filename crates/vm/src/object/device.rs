@@ -110,7 +110,11 @@ impl<'e, M: Machine> At<'e, M> {
             return Err(Stop::Again);
         }
         let needs = self.access.needs();
-        let there = table.get(self.va).is_some_and(|leaf| leaf.prot.contains(needs));
+        let kind = match table.get(self.va) {
+            Some(leaf) if leaf.prot.contains(needs) => FaultKind::Spurious,
+            Some(_) => FaultKind::Reuse,
+            None => FaultKind::Resident,
+        };
         let start = self.va & !(AROUND * PAGE_SIZE - 1);
         let window = VirtRange { start, end: start + AROUND * PAGE_SIZE };
         let window = window.intersect(&self.entry.range()).and_then(|w| w.intersect(&table.span()));
@@ -122,6 +126,6 @@ impl<'e, M: Machine> At<'e, M> {
                 table.enter(va, Enter { pfn, prot: self.entry.prot(), memory: device.memory });
             }
         }
-        Ok(if there { FaultKind::Spurious } else { FaultKind::Resident })
+        Ok(kind)
     }
 }

@@ -85,7 +85,8 @@ impl<'e, M: Machine> At<'e, M> {
                 return Err(Stop::Again);
             }
             Some(leaf) if leaf.prot.contains(self.access.needs()) => FaultKind::Spurious,
-            _ => FaultKind::Resident,
+            Some(_) => FaultKind::Reuse,
+            None => FaultKind::Resident,
         };
         table.enter(self.va, Enter::new(zero, self.entry.prot() - Prot::WRITE));
         Ok(kind)

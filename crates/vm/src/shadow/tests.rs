@@ -1,5 +1,6 @@
 //! How many copies there are when all is written: exactly one for each space that sees a page.
 
+use crate::fault::FaultKind;
 use crate::map::{Advice, Move, Space, SpaceRef};
 use crate::memory_store::FaultPlan;
 use crate::page::Kind;
@@ -101,8 +102,8 @@ fn of_a_page_that_everybody_copies_there_are_no_more_copies_than_chains() {
     f.rewrite(7, |_, _| {});
     assert_eq!(pages(vm), (CHILDREN + 1) * PAGES, "a copy each, and no original");
     // Nobody else stores at the same time: so the last one need not copy, nor anything be destroyed.
-    assert_eq!(vm.stats().total(Event::FaultMove), PAGES);
-    assert_eq!(vm.stats().total(Event::FaultCopy), CHILDREN * PAGES, "a copy less than there are chains");
+    assert_eq!(vm.stats().faults_of(FaultKind::Move), PAGES);
+    assert_eq!(vm.stats().faults_of(FaultKind::Copy), CHILDREN * PAGES, "a copy less than there are chains");
     assert_eq!(vm.stats().total(Event::PageShadowed), 0);
     f.verify();
 }
@@ -124,8 +125,8 @@ fn of_a_parent_and_its_child_one_copies_and_the_other_takes_the_page() {
     let after = frames(parent);
     assert!((0..PAGES as usize).all(|n| (before[n] == after[n]) == (n % 2 == 0)));
     (1..PAGES).step_by(2).for_each(|n| store(child, page(n), value(2, n)));
-    assert_eq!(vm.stats().total(Event::FaultMove), PAGES, "every second copy is saved");
-    assert_eq!(vm.stats().total(Event::FaultCopy), PAGES);
+    assert_eq!(vm.stats().faults_of(FaultKind::Move), PAGES, "every second copy is saved");
+    assert_eq!(vm.stats().faults_of(FaultKind::Copy), PAGES);
     assert_eq!(pages(vm), 2 * PAGES);
     f.verify();
     [parent, child].iter().for_each(|s| assert!(s.check(true).is_ok()));
