@@ -7,7 +7,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Bound;
-use quire_sync::epoch::{Domain, Pinned};
+use quire_sync::epoch::{Domain, Pile, Pinned};
 use quire_sync::names::Found;
 use quire_sync::{CachePadded, Names, SpinGuard, SpinLock};
 
@@ -25,8 +25,10 @@ pub struct Directory<H: Host> {
 
 /// A directory whose entries are locked.
 pub(crate) struct Locked<'a, H: Host> {
-    directory: &'a Directory<H>,
+    names: &'a Names<Dentry<H>>,
     entries: SpinGuard<'a, Entries<H>>,
+    /// Behind the lock: what it frees is freed without.
+    given_up: Pile<'a>,
 }
 
 /// A dentry and its cookie.
@@ -68,13 +70,17 @@ impl<H: Host> Directory<H> {
     }
 
     pub(crate) fn lock(&self) -> Locked<'_, H> {
-        Locked { directory: self, entries: self.entries.lock() }
+        self.locked(self.entries.lock())
     }
 
     /// As [`lock`](Self::lock), below another directory's (or beside it: `rename` tells why that is well). Which of two comes first
     /// changes as directories move, so that no one order of two can be noted.
     pub(crate) fn lock_below(&self) -> Locked<'_, H> {
-        Locked { directory: self, entries: self.entries.lock_below() }
+        self.locked(self.entries.lock_below())
+    }
+
+    fn locked<'a>(&'a self, entries: SpinGuard<'a, Entries<H>>) -> Locked<'a, H> {
+        Locked { names: &self.names, entries, given_up: self.epoch.pile() }
     }
 
     /// Up to `most` entries at or after `cookie`, each with the cookie of what comes next.
@@ -90,7 +96,12 @@ impl<H: Host> Directory<H> {
     }
 }
 
-impl<H: Host> Locked<'_, H> {
+impl<'a, H: Host> Locked<'a, H> {
+    /// Unlocks; what was given up under the lock is left, for who holds another one.
+    pub(crate) fn unlock(self) -> Pile<'a> {
+        self.given_up
+    }
+
     pub(crate) fn get(&self, name: &[u8]) -> Option<&Arc<Dentry<H>>> {
         self.entries.by_name.get(name).map(|(_, d)| d)
     }
@@ -107,9 +118,9 @@ impl<H: Host> Locked<'_, H> {
         self.entries.dead = true;
     }
 
-    fn show(&self, name: Arc<[u8]>, dentry: Arc<Dentry<H>>) -> Option<Arc<Dentry<H>>> {
+    fn show(&mut self, name: Arc<[u8]>, dentry: Arc<Dentry<H>>) -> Option<Arc<Dentry<H>>> {
         let stays = dentry.inode.is_directory();
-        self.directory.names.put(name, dentry, stays, self.directory.epoch)
+        self.names.put(name, dentry, stays, &mut self.given_up)
     }
 
     /// Adds an entry under a name that is free.
@@ -139,7 +150,7 @@ impl<H: Host> Locked<'_, H> {
         let (cookie, dentry) = self.entries.by_name.remove(name)?;
         self.entries.by_cookie.remove(&cookie);
         // One reference less on what is returned.
-        drop(self.directory.names.take(name, self.directory.epoch));
+        drop(self.names.take(name, &mut self.given_up));
         Some(dentry)
     }
 }

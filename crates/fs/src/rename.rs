@@ -42,6 +42,10 @@ impl<'a, H: Host> Both<'a, H> {
             None => &mut self.old,
         }
     }
+    /// Unlocks both; what was given up goes when neither is locked.
+    fn unlock(self) {
+        let _given_up = (self.old.unlock(), self.new.map(Locked::unlock));
+    }
 }
 
 fn entries<H: Host>(dentry: &Dentry<H>) -> Result<&Directory<H>, FsError> {
@@ -125,7 +129,7 @@ impl<H: Host> Vfs<H> {
                 let b = both.target().put(name.clone(), source.clone());
                 let c = there.place_at(old_parent, from.name.shared());
                 let d = source.place_at(new_parent, name);
-                drop(both);
+                both.unlock();
                 (a, b, c, d)
             }
             _ => {
@@ -147,7 +151,7 @@ impl<H: Host> Vfs<H> {
                 let a = both.source().take(from.name.bytes());
                 let b = both.target().put(name.clone(), source.clone());
                 let c = source.place_at(new_parent, name);
-                drop(both);
+                both.unlock();
                 (a, b, c, None)
             }
         };

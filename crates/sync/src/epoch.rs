@@ -258,6 +258,11 @@ impl Domain {
         unsafe { self.retire_large(value, STRUCTURE, free) }
     }
 
+    /// For what is given up under a lock.
+    pub fn pile(&self) -> Pile<'_> {
+        Pile { domain: self, first: ptr::null_mut() }
+    }
+
     /// As [`retire`](Self::retire), for something that holds `bytes` bytes back, more than structures have.
     ///
     /// # Safety
@@ -431,6 +436,42 @@ impl Domain {
             fence_full();
         }
         self.global.compare_exchange(e, e + 1, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+/// What was given up under a lock. It is retired when this goes, for which the holder lets go of the lock first: what a retirement frees
+/// may be anything, and may lead back to that lock.
+pub struct Pile<'d> {
+    domain: &'d Domain,
+    first: *mut Retired,
+}
+
+impl Pile<'_> {
+    /// As [`Domain::retire`], when the pile goes.
+    ///
+    /// # Safety
+    /// As [`Domain::retire`].
+    pub unsafe fn add(&mut self, value: *mut Retired, free: unsafe fn(*mut Retired)) {
+        record::wrote(value);
+        // SAFETY: the caller gave the value up.
+        unsafe { value.write(Retired { next: self.first, free: Some(free) }) };
+        self.first = value;
+    }
+}
+
+impl Drop for Pile<'_> {
+    fn drop(&mut self) {
+        while !self.first.is_null() {
+            let value = self.first;
+            record::read(value);
+            // SAFETY: `add` was told that the value is given up, and nobody else has this list.
+            let Retired { next, free } = unsafe { value.read() };
+            self.first = next;
+            if let Some(free) = free {
+                // SAFETY: as `add` was told.
+                unsafe { self.domain.retire(value, free) };
+            }
+        }
     }
 }
 

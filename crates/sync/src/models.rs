@@ -329,7 +329,7 @@ fn name_against_change(stays: bool) {
     let alive = [(); 2].map(|()| Arc::new(AtomicBool::new(true)));
     let value = |number: usize| std::sync::Arc::new(Named { number, alive: alive[number].clone() });
     let name = |name: &str| std::sync::Arc::<[u8]>::from(name.as_bytes());
-    names.put(name("a"), value(0), stays, &domain);
+    names.put(name("a"), value(0), stays, &mut domain.pile());
     let (d, n, all) = (domain.clone(), names.clone(), alive.clone());
     let reader = thread::spawn(move || {
         set_cpu(1);
@@ -340,8 +340,8 @@ fn name_against_change(stays: bool) {
     });
     set_cpu(0);
     let second = std::sync::Arc::new(Named { number: 1, alive: Arc::new(AtomicBool::new(true)) });
-    names.put(name("b"), second, stays, &domain);
-    drop(names.put(name("a"), value(1), stays, &domain));
+    names.put(name("b"), second, stays, &mut domain.pile());
+    drop(names.put(name("a"), value(1), stays, &mut domain.pile()));
     let found = reader.join().unwrap();
     assert!(found.is_some(), "a name that is there all the time is not found");
     assert_eq!(found, Some(true), "a value goes under who found it");
@@ -364,7 +364,7 @@ fn hold_against_close() {
     let alive = Arc::new(AtomicBool::new(true));
     let value = std::sync::Arc::new(Named { number: 0, alive: alive.clone() });
     set_cpu(0);
-    names.put(std::sync::Arc::from(&b"a"[..]), value, false, &domain);
+    names.put(std::sync::Arc::from(&b"a"[..]), value, false, &mut domain.pile());
     for cpu in [1, 0] {
         set_cpu(cpu);
         drop(names.get(b"a", &domain.pin()));
@@ -378,7 +378,7 @@ fn hold_against_close() {
         assert!(found.is_none() || all.load(Ordering::SeqCst), "a value goes under who holds it");
     });
     set_cpu(0);
-    drop(names.take(b"a", &domain));
+    drop(names.take(b"a", &mut domain.pile()));
     other.join().unwrap();
     assert!(!alive.load(Ordering::SeqCst), "what nobody holds stays");
 }

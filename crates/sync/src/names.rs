@@ -14,7 +14,7 @@
 //! share no count. The crowd is closed when the name is taken out, so that the value goes as soon as nobody has it.
 
 use crate::atomic::{AtomicPtr, AtomicU32, Ordering};
-use crate::epoch::{Domain, Pinned, Retired};
+use crate::epoch::{Pile, Pinned, Retired};
 use crate::hold::{Crowd, Hold};
 use crate::hooks::current_cpu;
 use crate::mutant::{Mutant, mutant};
@@ -293,13 +293,14 @@ impl<V: Send + Sync + 'static> Names<V> {
     }
 
     /// Gives `name` a value, and returns the one that it had. One that stays is used without being counted; whether it does, must
-    /// not change.
-    pub fn put(&self, name: Arc<[u8]>, value: Arc<V>, stays: bool, epoch: &Domain) -> Option<Arc<V>> {
+    /// not change. What readers may still be at is given up to the pile.
+    pub fn put(&self, name: Arc<[u8]>, value: Arc<V>, stays: bool, given_up: &mut Pile<'_>) -> Option<Arc<V>> {
         let hash = hash(&name);
+        let mut node = Node::new(ptr::null_mut(), hash, stays, name, Arc::into_raw(value));
         let mut count = self.changes.lock();
-        let table = self.room(*count, epoch);
+        let table = self.room(*count, given_up);
         // SAFETY: the lock is held.
-        let (link, old) = unsafe { table.find(hash, &name) };
+        let (link, old) = unsafe { table.find(hash, &node.name) };
         // SAFETY: likewise the node stays.
         let (next, link) = match unsafe { old.as_ref() } {
             Some(old) => (old.next.load(Ordering::Relaxed), link),
@@ -309,15 +310,15 @@ impl<V: Send + Sync + 'static> Names<V> {
                 (chain.load(Ordering::Relaxed), chain)
             }
         };
-        let node = Node::new(next, hash, stays, name, Arc::into_raw(value));
+        node.next = AtomicPtr::new(next);
         link.store(Box::into_raw(node), Ordering::Release);
         drop(count);
         // SAFETY: the new node has taken its place.
-        (!old.is_null()).then(|| unsafe { give_up(old, epoch) })
+        (!old.is_null()).then(|| unsafe { give_up(old, given_up) })
     }
 
-    /// Takes `name` out.
-    pub fn take(&self, name: &[u8], epoch: &Domain) -> Option<Arc<V>> {
+    /// Takes `name` out. What readers may still be at is given up to the pile.
+    pub fn take(&self, name: &[u8], given_up: &mut Pile<'_>) -> Option<Arc<V>> {
         let mut count = self.changes.lock();
         // SAFETY: tables are replaced under the lock.
         let table = unsafe { self.table.load(Ordering::Relaxed).as_ref() }?;
@@ -328,11 +329,11 @@ impl<V: Send + Sync + 'static> Names<V> {
         *count -= 1;
         drop(count);
         // SAFETY: the chain leads past it.
-        Some(unsafe { give_up(old, epoch) })
+        Some(unsafe { give_up(old, given_up) })
     }
 
     /// A table with room for one name more than `count`. The caller holds the lock.
-    fn room(&self, count: usize, epoch: &Domain) -> &Table<V> {
+    fn room(&self, count: usize, given_up: &mut Pile<'_>) -> &Table<V> {
         let old = self.table.load(Ordering::Relaxed);
         // SAFETY: tables are replaced under the lock.
         let there = unsafe { old.as_ref() };
@@ -352,7 +353,7 @@ impl<V: Send + Sync + 'static> Names<V> {
         self.table.store(new, Ordering::Release);
         if !old.is_null() {
             // SAFETY: the new one has taken its place; retired once.
-            unsafe { epoch.retire(old.cast(), free_table::<V>) };
+            unsafe { given_up.add(old.cast(), free_table::<V>) };
         }
         // SAFETY: as above.
         unsafe { &*new }
@@ -411,7 +412,7 @@ impl<V> Node<V> {
 ///
 /// # Safety
 /// The caller has taken `node` out of its chain, under the lock.
-unsafe fn give_up<V: Send + Sync + 'static>(node: *mut Node<V>, epoch: &Domain) -> Arc<V> {
+unsafe fn give_up<V: Send + Sync + 'static>(node: *mut Node<V>, pile: &mut Pile<'_>) -> Arc<V> {
     // SAFETY: it stays until the epoch frees it, which has not been told yet.
     let there = unsafe { &*node };
     // SAFETY: the map's reference, which goes with the node's place.
@@ -425,7 +426,7 @@ unsafe fn give_up<V: Send + Sync + 'static>(node: *mut Node<V>, epoch: &Domain) 
         drop_left(unsafe { there.left.get().replace(Left::Nothing) });
     }
     // SAFETY: new lookups do not come to it; retired once, and `free_node` sleeps for nothing.
-    unsafe { epoch.retire(node.cast(), free_node::<V>) };
+    unsafe { pile.add(node.cast(), free_node::<V>) };
     value
 }
 
@@ -482,7 +483,7 @@ impl<V> Drop for Names<V> {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::epoch::Slot;
+    use crate::epoch::{Domain, Slot};
     use crate::hooks::threads::set_cpu;
     use crate::per_cpu::PerCpu;
     use std::collections::BTreeMap;
@@ -533,7 +534,7 @@ mod tests {
         let (domain, names) = (domain(3), Names::new(Rank::FILE));
         let mut model = BTreeMap::new();
         for n in 0..2 {
-            names.put(name(n), Value::new(n), n % 2 == 0, &domain);
+            names.put(name(n), Value::new(n), n % 2 == 0, &mut domain.pile());
         }
         std::thread::scope(|s| {
             for cpu in 1..3 {
@@ -555,12 +556,12 @@ mod tests {
             for i in 0..ROUNDS {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let n = (state >> 33) as usize % 50 + 2;
-                names.put(name(i % 2), Value::new(i / 2 * 10 + i % 2), i % 2 == 0, &domain).unwrap();
+                names.put(name(i % 2), Value::new(i / 2 * 10 + i % 2), i % 2 == 0, &mut domain.pile()).unwrap();
                 let (before, known) = if state >> 62 == 0 {
-                    (names.take(&name(n), &domain), model.remove(&n))
+                    (names.take(&name(n), &mut domain.pile()), model.remove(&n))
                 } else {
                     let new = i * 100 + n;
-                    (names.put(name(n), Value::new(new), n.is_multiple_of(2), &domain), model.insert(n, new))
+                    (names.put(name(n), Value::new(new), n.is_multiple_of(2), &mut domain.pile()), model.insert(n, new))
                 };
                 assert_eq!(before.map(|v| v.0), known);
             }
@@ -585,7 +586,7 @@ mod tests {
         static GONE: AtomicUsize = AtomicUsize::new(0);
         let (domain, names) = (domain(2), Names::new(Rank::FILE));
         let value = Arc::new(Told(&GONE));
-        names.put(name(0), value.clone(), false, &domain);
+        names.put(name(0), value.clone(), false, &mut domain.pile());
         let look = |cpu: usize| {
             set_cpu(cpu);
             names.get(&name(0), &domain.pin()).unwrap().held()
@@ -603,13 +604,13 @@ mod tests {
         // Let go on the other CPU; longer tables have it too.
         held.drain(..5).for_each(drop);
         for n in 1..100 {
-            names.put(name(n), Arc::new(Told(&GONE)), false, &domain);
+            names.put(name(n), Arc::new(Told(&GONE)), false, &mut domain.pile());
         }
         held.push(look(1));
         assert_eq!(Arc::strong_count(&value), before + 1);
         let counted = held.pop().unwrap().counted();
         assert_eq!(Arc::strong_count(&value), before + 2);
-        drop((counted, value, names.take(&name(0), &domain)));
+        drop((counted, value, names.take(&name(0), &mut domain.pile())));
         held.drain(..10).for_each(drop);
         set_cpu(0);
         assert_eq!((GONE.load(Order::SeqCst), held.len()), (0, 5));
@@ -618,5 +619,32 @@ mod tests {
         drop(names);
         domain.drain();
         assert_eq!(GONE.load(Order::SeqCst), 100);
+    }
+
+    #[test]
+    fn what_is_freed_where_names_outgrow_their_chains_may_lead_back_to_them() {
+        struct Asks(Arc<Names<Asks>>);
+        impl Drop for Asks {
+            fn drop(&mut self) {
+                drop(self.0.changes.lock());
+            }
+        }
+        set_cpu(0);
+        // Whichever retirement it is at which the epoch frees something.
+        for before in 0..40 {
+            let domain = domain(1);
+            let (growing, others) = (Arc::new(Names::new(Rank::FILE)), Names::new(Rank::FILE));
+            let value = || Arc::new(Asks(growing.clone()));
+            (0..FIRST * IN_CHAIN).for_each(|n| drop(growing.put(name(n), value(), false, &mut domain.pile())));
+            for _ in 0..before {
+                drop(others.put(name(0), value(), true, &mut domain.pile()));
+                drop(others.take(&name(0), &mut domain.pile()));
+            }
+            drop(growing.put(name(FIRST * IN_CHAIN), value(), false, &mut domain.pile()));
+            domain.drain();
+            (0..=FIRST * IN_CHAIN).for_each(|n| drop(growing.take(&name(n), &mut domain.pile())));
+            domain.drain();
+            assert_eq!(Arc::strong_count(&growing), 1);
+        }
     }
 }
