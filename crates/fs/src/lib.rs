@@ -78,4 +78,6 @@ pub(crate) mod rank {
     pub const TERMINAL: Rank = Rank(33);
     /// Who listens to a readiness.
     pub const LISTENERS: Rank = Rank(36);
+    /// Who waits for a range of a file: after that file's locks.
+    pub const WAITS: Rank = Rank(37);
 }

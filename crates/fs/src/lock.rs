@@ -1,4 +1,8 @@
 //! Advisory locks: on ranges of bytes, held by processes or open files, and on whole files, held by open files.
+//!
+//! Processes that wait for each other's ranges in a circle would wait for ever: the one that would close the circle gets an error. Who
+//! waits for whom is noted under the lock of the file that it waits at, as long as what stands against it is held there: so what is
+//! noted is true, and no circle is seen that is none.
 
 use crate::readiness::Readiness;
 use crate::stream::Io;
@@ -46,12 +50,87 @@ impl Record {
     }
 }
 
-#[derive(Default)]
 struct Held {
     /// Byte ranges. No two of one owner overlap.
     records: Vec<Record>,
     /// Whole files, a family of their own.
     whole: Vec<Record>,
+    /// How many wait here of those in [`WAITS`].
+    waiting: usize,
+}
+
+/// A thread that waits for a range.
+struct Wait {
+    /// Which thread: where its [`Waiter`] is.
+    who: usize,
+    /// At which file's locks.
+    at: usize,
+    /// Its process.
+    process: u64,
+    /// A process whose lock stands against it: the first one, where there are several.
+    holder: u64,
+}
+
+/// All processes that wait for others' ranges. One list for all files: a circle goes through several. Changed under the lock of the
+/// file, too.
+static WAITS: SpinLock<Vec<Wait>> = SpinLock::new(rank::WAITS, Vec::new());
+
+/// Longer chains of waiting processes are not followed.
+const LONGEST: usize = 64;
+
+/// Whether process `from` waits for `to`, or for somebody who does, and so on. Everybody waits for himself.
+fn waits_for(waits: &[Wait], from: u64, to: u64) -> bool {
+    let (mut met, mut len, mut at) = ([from; LONGEST], 1, 0);
+    while at < len {
+        if met[at] == to {
+            return true;
+        }
+        let process = met[at];
+        for next in waits.iter().filter(|wait| wait.process == process).map(|wait| wait.holder) {
+            if len < LONGEST && !met[..len].contains(&next) {
+                met[len] = next;
+                len += 1;
+            }
+        }
+        at += 1;
+    }
+    false
+}
+
+/// A thread that wants a lock. In place while it is noted in [`WAITS`].
+struct Waiter<'a>(&'a RecordLocks);
+
+impl Waiter<'_> {
+    fn who(&self) -> usize {
+        core::ptr::from_ref(self).addr()
+    }
+
+    /// Notes that the thread will wait for `wanted`; an error where that would be for ever.
+    fn wait(&self, held: &mut Held, wanted: &Record) -> Result<(), FsError> {
+        let Owner::Process { id: process, .. } = wanted.owner else { return Ok(()) };
+        let holder = |r: &Record| match r.owner {
+            Owner::Process { id, .. } if r.against(wanted) => Some(id),
+            _ => None,
+        };
+        let mut waits = WAITS.lock();
+        self.no_more(held, &mut waits);
+        if held.records.iter().filter_map(holder).any(|holder| waits_for(&waits, holder, process)) {
+            return Err(FsError::Deadlock);
+        }
+        if let Some(holder) = held.records.iter().find_map(holder) {
+            waits.try_reserve(1).map_err(|_| FsError::OutOfMemory)?;
+            waits.push(Wait { who: self.who(), at: self.0.at(), process, holder });
+            held.waiting += 1;
+        }
+        Ok(())
+    }
+
+    fn no_more(&self, held: &mut Held, waits: &mut Vec<Wait>) {
+        if let Some(i) = waits.iter().position(|wait| wait.who == self.who()) {
+            waits.swap_remove(i);
+            held.waiting -= 1;
+        }
+    }
 }
 
 /// The locks on one inode.
@@ -72,7 +151,7 @@ impl RecordLocks {
     /// No locks.
     pub const fn new() -> Self {
         RecordLocks {
-            held: SpinLock::new(rank::ATTR, Held { records: Vec::new(), whole: Vec::new() }),
+            held: SpinLock::new(rank::ATTR, Held { records: Vec::new(), whole: Vec::new(), waiting: 0 }),
             count: AtomicUsize::new(0),
             readiness: Readiness::new(),
         }
@@ -83,21 +162,31 @@ impl RecordLocks {
         self.held.lock().records.iter().find(|r| r.against(wanted)).copied()
     }
 
-    /// Locks the range, changing what the owner held there; waits as `io` allows.
+    /// Locks the range, changing what the owner held there; waits as `io` allows. A process that would wait for one that waits for
+    /// it, or for one that waits for such a one, gets [`FsError::Deadlock`].
     pub fn lock(&self, wanted: Record, io: &Io<'_>) -> Result<(), FsError> {
-        self.readiness.wait(io, || {
+        let waiter = Waiter(self);
+        let locked = self.readiness.wait(io, || {
             let mut held = self.held.lock();
             if held.records.iter().any(|r| r.against(&wanted)) {
-                return None;
+                return if io.nonblock { None } else { waiter.wait(&mut held, &wanted).err().map(Err) };
             }
             if held.records.len() + 2 > MOST {
                 return Some(Err(FsError::OutOfMemory));
             }
             cut(&mut held.records, wanted.owner, wanted.start, wanted.end);
             add(&mut held.records, wanted);
-            self.counted(&held);
+            self.changed(&mut held);
             Some(Ok(()))
-        })??;
+        });
+        if !matches!(locked, Ok(Ok(()))) {
+            // It gives up.
+            let mut held = self.held.lock();
+            if held.waiting != 0 {
+                waiter.no_more(&mut held, &mut WAITS.lock());
+            }
+        }
+        locked??;
         // A lock that became shared lets others in.
         self.readiness.notify();
         Ok(())
@@ -114,7 +203,7 @@ impl RecordLocks {
                 return Err(FsError::OutOfMemory);
             }
             cut(&mut held.records, owner, start, end);
-            self.counted(&held);
+            self.changed(&mut held);
         }
         self.readiness.notify();
         Ok(())
@@ -128,7 +217,7 @@ impl RecordLocks {
             let mut held = self.held.lock();
             let before = held.whole.len();
             held.whole.retain(|r| r.owner != wanted.owner || r.exclusive == exclusive);
-            self.counted(&held);
+            self.changed(&mut held);
             held.whole.len() != before
         };
         if changes {
@@ -141,7 +230,7 @@ impl RecordLocks {
             }
             held.whole.retain(|r| r.owner != wanted.owner);
             held.whole.push(wanted);
-            self.counted(&held);
+            self.changed(&mut held);
             Some(())
         })?;
         self.readiness.notify();
@@ -156,7 +245,7 @@ impl RecordLocks {
         {
             let mut held = self.held.lock();
             held.whole.retain(|r| r.owner != Owner::File(file));
-            self.counted(&held);
+            self.changed(&mut held);
         }
         self.readiness.notify();
     }
@@ -170,7 +259,7 @@ impl RecordLocks {
             let mut held = self.held.lock();
             held.whole.retain(|r| r.owner != Owner::File(file));
             held.records.retain(|r| r.owner != Owner::File(file));
-            self.counted(&held);
+            self.changed(&mut held);
         }
         self.readiness.notify();
     }
@@ -183,13 +272,23 @@ impl RecordLocks {
         {
             let mut held = self.held.lock();
             held.records.retain(|r| !matches!(r.owner, Owner::Process { id: i, .. } if i == id));
-            self.counted(&held);
+            self.changed(&mut held);
         }
         self.readiness.notify();
     }
 
-    fn counted(&self, held: &Held) {
+    /// What is held has changed, for which who waits is told after the lock: what each of them waits for, it looks at again.
+    fn changed(&self, held: &mut Held) {
         self.count.store(held.records.len() + held.whole.len(), Ordering::Release);
+        if held.waiting != 0 {
+            WAITS.lock().retain(|wait| wait.at != self.at());
+            held.waiting = 0;
+        }
+    }
+
+    /// What names this file's locks in [`WAITS`].
+    fn at(&self) -> usize {
+        core::ptr::from_ref(self).addr()
     }
 }
 
@@ -263,6 +362,86 @@ mod tests {
         locks.lock_whole(9, false, &Io::NOW).unwrap();
         assert_eq!(locks.lock_whole(8, true, &Io::NOW), Err(FsError::WouldBlock));
         locks.lock_whole(9, true, &Io::NOW).unwrap();
+    }
+
+    /// Waits, though not for ever where something is wrong.
+    fn patient() -> Io<'static> {
+        Io { deadline: Some(quire_sync::hooks::now() + 10_000_000_000), ..Io::WAIT }
+    }
+
+    /// Owners that no other test has: those who wait are in one list.
+    fn wait_in_turn(files: &[RecordLocks], first_owner: u64) {
+        let record = |i: usize| Record { start: 0, end: 1, exclusive: true, owner: owner(first_owner + i as u64) };
+        for (i, locks) in files.iter().enumerate() {
+            locks.lock(record(i), &Io::NOW).unwrap();
+        }
+        let next = |i: usize| &files[(i + 1) % files.len()];
+        std::thread::scope(|s| {
+            // Each waits for the one after it; the last one would close the circle.
+            let waiters: Vec<_> = (0..files.len() - 1)
+                .map(|i| {
+                    let waiter = s.spawn(move || next(i).lock(record(i), &patient()));
+                    while next(i).held.lock().waiting == 0 {
+                        std::thread::yield_now();
+                    }
+                    waiter
+                })
+                .collect();
+            let last = files.len() - 1;
+            assert_eq!(next(last).lock(record(last), &Io::NOW), Err(FsError::WouldBlock));
+            for _ in 0..3 {
+                assert_eq!(next(last).lock(record(last), &patient()), Err(FsError::Deadlock));
+            }
+            // An open file's lock is in nobody's circle, as on Linux.
+            let by_file = Record { owner: Owner::File(first_owner), ..record(last) };
+            let io = Io { deadline: Some(quire_sync::hooks::now() + 20_000_000), ..Io::WAIT };
+            assert_eq!(next(last).lock(by_file, &io), Err(FsError::WouldBlock));
+            // Who lets go ends it, one after the other.
+            files[last].release_process(first_owner + last as u64);
+            for (i, waiter) in waiters.into_iter().enumerate().rev() {
+                waiter.join().unwrap().unwrap();
+                files.iter().for_each(|locks| locks.release_process(first_owner + i as u64));
+            }
+        });
+        assert!(files.iter().all(|locks| locks.held.lock().waiting == 0));
+        let mine = |wait: &Wait| (first_owner..first_owner + files.len() as u64).contains(&wait.process);
+        assert!(!WAITS.lock().iter().any(mine));
+    }
+
+    #[test]
+    fn who_would_close_a_circle_of_waiting_processes_is_told() {
+        for (n, files) in [2, 3, 9].into_iter().enumerate() {
+            let files: Vec<_> = (0..files).map(|_| RecordLocks::new()).collect();
+            wait_in_turn(&files, 1000 * (n as u64 + 1));
+        }
+    }
+
+    #[test]
+    fn what_was_let_go_closes_no_circle() {
+        let (a, b) = (RecordLocks::new(), RecordLocks::new());
+        let record = |id, start| Record { start, end: start + 1, exclusive: true, owner: owner(id) };
+        let (first, second) = (5001, 5002);
+        a.lock(record(first, 0), &Io::NOW).unwrap();
+        b.lock(record(second, 0), &Io::NOW).unwrap();
+        b.lock(record(5003, 1), &Io::NOW).unwrap();
+        std::thread::scope(|s| {
+            // It waits for the second and for a third one.
+            let waiter = s.spawn(|| b.lock(Record { end: 2, ..record(first, 0) }, &patient()));
+            while b.held.lock().waiting == 0 {
+                std::thread::yield_now();
+            }
+            b.unlock(owner(second), 0, 1).unwrap();
+            // Now it waits for the third alone, so the second may wait for it.
+            let other = s.spawn(|| a.lock(record(second, 0), &patient()));
+            while a.held.lock().waiting == 0 {
+                assert!(!other.is_finished(), "a circle that is none");
+                std::thread::yield_now();
+            }
+            a.release_process(first);
+            other.join().unwrap().unwrap();
+            b.release_process(5003);
+            waiter.join().unwrap().unwrap();
+        });
     }
 
     proptest! {
