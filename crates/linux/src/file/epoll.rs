@@ -1,14 +1,18 @@
 //! `epoll`: a set of files that collects those that changed.
 //!
 //! A `Watch` listens to its file and, told of a change, puts itself on the set's list. Waiting takes watches off that list
-//! and looks at their files: O(changed), not O(watched). Level-triggered watches that were ready go back on the list.
+//! and looks at their files: O(changed), not O(watched). Level-triggered watches that were ready go back on the list. One at a time
+//! does so: nobody takes a watch for gone that another one looks at just now.
+//!
+//! A set may be in a set, as on Linux no more than [`MOST_NESTS`] deep, and never in itself.
 
 use super::open::no_restart;
-use super::poll::{deadline_after, poll_bits, temporary_mask, timeout};
+use super::poll::{deadline_after, end_temporary_mask, poll_bits, temporary_mask, timeout};
 use super::{File, path::only};
 use crate::{Ctx, Errno, Machine};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
@@ -17,6 +21,10 @@ use quire_sync::{Mutex, Rank, SpinLock};
 
 /// The most events that one call returns.
 const MOST: usize = 4096;
+/// The most sets above each other, but for the first: Linux's `EP_MAX_NESTS`.
+const MOST_NESTS: usize = 4;
+/// Held by whoever puts a set into a set.
+static NESTING: Mutex<()> = Mutex::new(());
 /// What is always waited for.
 const ALWAYS: u32 = raw::EPOLLERR | raw::EPOLLHUP;
 
@@ -38,7 +46,11 @@ pub struct Epoll<M: Machine> {
     /// By descriptor, as at the time of adding.
     watches: Mutex<BTreeMap<i32, Arc<Watch<M>>>>,
     changed: SpinLock<VecDeque<Arc<Watch<M>>>>,
+    /// Held by whoever looks at the files of those that changed.
+    looking: Mutex<()>,
     readiness: Readiness,
+    /// Sets that it was put into, some of which may have let it go since.
+    above: Mutex<Vec<Weak<Epoll<M>>>>,
     itself: Weak<Epoll<M>>,
 }
 
@@ -58,7 +70,9 @@ impl<M: Machine> Epoll<M> {
         Arc::new_cyclic(|itself| Epoll {
             watches: Mutex::new(BTreeMap::new()),
             changed: SpinLock::new(Rank(Rank::FILE.0 + 5), VecDeque::new()),
+            looking: Mutex::new(()),
             readiness: Readiness::new(),
+            above: Mutex::new(Vec::new()),
             itself: itself.clone(),
         })
     }
@@ -118,20 +132,13 @@ impl<M: Machine> Epoll<M> {
     /// Takes up to `most` events off the list.
     fn collect(&self, most: usize, out: &mut impl FnMut(u32, u64)) -> usize {
         let mut n = 0;
+        let _alone = self.looking.lock();
         // Those that go back on the list are not looked at twice.
         let mut left = self.changed.lock().len();
         while n < most && left > 0 {
             left -= 1;
             let Some(watch) = self.changed.lock().pop_front() else { break };
-            // Unlisted before the look: a change after the look lists it again.
-            watch.listed.store(false, Ordering::SeqCst);
-            if watch.gone.load(Ordering::Acquire) {
-                continue;
-            }
-            // Closed: it stays in the set until its descriptor is added again, and is never met again.
-            let Some(file) = watch.file.upgrade() else { continue };
-            let events = watch.events.load(Ordering::Acquire);
-            let ready = poll_bits(file.ready()) & events;
+            let (ready, events) = watch.look();
             if ready == 0 {
                 continue;
             }
@@ -147,24 +154,76 @@ impl<M: Machine> Epoll<M> {
         n
     }
 
-    /// Whether a set is in the set.
-    fn has_sets(&self) -> bool {
+    /// Calls `each` with the sets in the set, as long as that gives a value.
+    fn sets<R>(&self, each: impl FnMut(&Epoll<M>) -> Option<R>) -> Option<Vec<R>> {
         // The files are dropped after the lock: one may be the last reference, and its end is news for this set.
-        let files: alloc::vec::Vec<_> = self.watches.lock().values().filter_map(|w| w.file.upgrade()).collect();
-        files.iter().any(|f| f.stream_as::<Epoll<M>>().is_some())
+        let files: Vec<_> = self.watches.lock().values().filter_map(|w| w.file.upgrade()).collect();
+        files.iter().filter_map(|f| f.stream_as::<Epoll<M>>()).map(each).collect()
     }
 
-    /// Whether anything on the list is ready.
+    /// How deep sets are in this one; `None` where `outer` is in it, or is it, or there are more than `most`.
+    fn depth_below(&self, outer: &Epoll<M>, most: usize) -> Option<usize> {
+        if core::ptr::eq(self, outer) {
+            return None;
+        }
+        let depths = self.sets(|inner| Some(inner.depth_below(outer, most.checked_sub(1)?)? + 1))?;
+        Some(depths.into_iter().max().unwrap_or(0))
+    }
+
+    /// In how many sets, one in the other, it is.
+    fn depth_above(&self) -> usize {
+        let holds = |set: &Arc<Self>| set.sets(|inner| (!core::ptr::eq(inner, self)).then_some(())).is_none();
+        let mut above = self.above.lock();
+        let sets: Vec<_> = above.iter().filter_map(Weak::upgrade).filter(holds).collect();
+        *above = sets.iter().map(Arc::downgrade).collect();
+        drop(above);
+        sets.iter().map(|set| set.depth_above() + 1).max().unwrap_or(0)
+    }
+
+    /// As [`add`](Self::add), where the file is the set `inner`.
+    fn add_set(&self, fd: i32, file: &Arc<File<M>>, inner: &Epoll<M>, events: u32, data: u64) -> Result<(), Errno> {
+        let _alone = NESTING.lock();
+        let below = inner.depth_below(self, MOST_NESTS - 1).ok_or(Errno::ELOOP)?;
+        if below + 1 + self.depth_above() > MOST_NESTS {
+            return Err(Errno::ELOOP);
+        }
+        {
+            let mut above = inner.above.lock();
+            above.try_reserve(1)?;
+            above.push(self.itself.clone());
+        }
+        self.add(fd, file, events, data)
+    }
+
+    /// Whether anything on the list is ready. What is not leaves the list: only so is its next change news.
     fn any_ready(&self) -> bool {
-        let listed: alloc::vec::Vec<_> = self.changed.lock().iter().cloned().collect();
-        listed.iter().any(|w| {
-            let events = w.events.load(Ordering::Acquire);
-            w.file.upgrade().is_some_and(|f| poll_bits(f.ready()) & events != 0)
-        })
+        let _alone = self.looking.lock();
+        let left = self.changed.lock().len();
+        for _ in 0..left {
+            let Some(watch) = self.changed.lock().pop_front() else { break };
+            if watch.look().0 == 0 {
+                continue;
+            }
+            if !watch.listed.swap(true, Ordering::AcqRel) {
+                self.changed.lock().push_front(watch);
+            }
+            return true;
+        }
+        false
     }
 }
 
 impl<M: Machine> Watch<M> {
+    /// Looks at its file, for who has taken it off the list: what is ready of what is waited for, and that.
+    fn look(&self) -> (u32, u32) {
+        // Unlisted before the look: a change after the look lists it again.
+        self.listed.store(false, Ordering::SeqCst);
+        let events = self.events.load(Ordering::Acquire);
+        // Closed: it stays in the set until its descriptor is added again, and is never met again.
+        let file = if self.gone.load(Ordering::Acquire) { None } else { self.file.upgrade() };
+        (file.map_or(0, |file| poll_bits(file.ready()) & events), events)
+    }
+
     fn dismiss(self: Arc<Self>) {
         self.gone.store(true, Ordering::Release);
         if let Some(file) = self.file.upgrade() {
@@ -235,10 +294,6 @@ pub fn sys_epoll_ctl<M: Machine>(
     if Arc::ptr_eq(&set_file, &file) {
         return Err(Errno::EINVAL);
     }
-    // Sets of sets could form a circle; one level is what programs use.
-    if file.stream_as::<Epoll<M>>().is_some_and(Epoll::has_sets) {
-        return Err(Errno::ELOOP);
-    }
     let wanted = || -> Result<(u32, u64), Errno> {
         let [events, low, high] = ctx.read::<[u32; 3]>(event)?;
         Ok((events, u64::from(low) | u64::from(high) << 32))
@@ -249,7 +304,10 @@ pub fn sys_epoll_ctl<M: Machine>(
             if file.readiness().is_none() {
                 return Err(Errno::EPERM);
             }
-            epoll.add(fd, &file, events, data)?;
+            match file.stream_as::<Epoll<M>>() {
+                None => epoll.add(fd, &file, events, data)?,
+                Some(inner) => epoll.add_set(fd, &file, inner, events, data)?,
+            }
         }
         raw::EPOLL_CTL_MOD => {
             let (events, data) = wanted()?;
@@ -273,7 +331,7 @@ fn wait<M: Machine>(ctx: &Ctx<'_, M>, set: i32, to: u64, most: i32, deadline: Op
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
     let io = Io { nonblock: deadline.is_some_and(|d| d <= ctx.now()), deadline, interrupted: &interrupted };
-    let mut events = alloc::vec::Vec::new();
+    let mut events = Vec::new();
     let collected = epoll.readiness.wait(&io, || {
         let n = epoll.collect((most as usize).min(MOST), &mut |ready, data| {
             events.push([ready, data as u32, (data >> 32) as u32]);
@@ -315,7 +373,8 @@ pub fn sys_epoll_pwait<M: Machine>(
     mask_size: u64,
 ) -> Result<usize, Errno> {
     temporary_mask(ctx, mask, mask_size)?;
-    sys_epoll_wait(ctx, set, to, most, milliseconds)
+    let outcome = sys_epoll_wait(ctx, set, to, most, milliseconds);
+    end_temporary_mask(ctx, outcome)
 }
 
 /// `epoll_pwait2`
@@ -330,5 +389,6 @@ pub fn sys_epoll_pwait2<M: Machine>(
 ) -> Result<usize, Errno> {
     let deadline = timeout(ctx, time)?.and_then(|ns| deadline_after(ctx.now(), ns));
     temporary_mask(ctx, mask, mask_size)?;
-    wait(ctx, set, to, most, deadline)
+    let outcome = wait(ctx, set, to, most, deadline);
+    end_temporary_mask(ctx, outcome)
 }

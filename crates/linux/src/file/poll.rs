@@ -3,11 +3,10 @@
 use super::File;
 use super::open::no_restart;
 use crate::signal::SigSet;
-use crate::thread::{Restart, work};
+use crate::thread::Restart;
 use crate::{Ctx, Errno, Machine};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
 use linux_raw_sys::general as raw;
 use quire_fs::readiness::Poller;
 use quire_fs::{FsError, Io, Listener, Ready};
@@ -79,7 +78,7 @@ pub(super) fn timeout<M: Machine>(ctx: &Ctx<'_, M>, at: u64) -> Result<Option<u6
     Ok(Some((seconds as u64).saturating_mul(1_000_000_000).saturating_add(nanos as u64)))
 }
 
-/// Blocks other signals for the length of one call; undone on the way back to the program, after a handler was chosen.
+/// Blocks other signals for the length of one call, which ends with [`end_temporary_mask`].
 pub(super) fn temporary_mask<M: Machine>(ctx: &mut Ctx<'_, M>, mask: u64, size: u64) -> Result<(), Errno> {
     if mask == 0 {
         return Ok(());
@@ -88,12 +87,20 @@ pub(super) fn temporary_mask<M: Machine>(ctx: &mut Ctx<'_, M>, mask: u64, size: 
         return Err(Errno::EINVAL);
     }
     let new = SigSet(ctx.read::<u64>(mask)?);
-    let thread = ctx.thread;
-    // SAFETY: a context is the owner's; nothing borrows the old value.
-    unsafe { thread.saved_mask.replace(Some(thread.blocked())) };
-    thread.work.fetch_or(work::RESTORE_MASK, Ordering::AcqRel);
-    thread.set_blocked(new);
+    ctx.set_temporary_mask(new);
     Ok(())
+}
+
+/// A call under a temporary mask, if there is one, ends with `outcome`. Where no signal interrupted it, the mask goes at once: what
+/// came meanwhile waits, as on Linux, and no handler runs behind a call that says nothing of it.
+pub(super) fn end_temporary_mask<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    outcome: Result<usize, Errno>,
+) -> Result<usize, Errno> {
+    if !matches!(outcome, Err(Errno::EINTR | Errno::ERESTARTNOHAND)) {
+        ctx.thread.restore_mask();
+    }
+    outcome
 }
 
 struct Entry<M: Machine> {
@@ -179,7 +186,7 @@ pub fn sys_ppoll<M: Machine>(
         FsOrErrno::Errno(e) => e,
     });
     write_remaining(ctx, time, deadline);
-    outcome
+    end_temporary_mask(ctx, outcome)
 }
 
 /// Tells the caller how much of its time is left, as Linux does; a place that cannot be written is its own loss.

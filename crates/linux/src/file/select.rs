@@ -1,7 +1,7 @@
 //! `select` and `pselect6`.
 
 use super::File;
-use super::poll::{deadline_after, temporary_mask, timeout, wait_for, write_remaining};
+use super::poll::{deadline_after, end_temporary_mask, temporary_mask, timeout, wait_for, write_remaining};
 use crate::{Ctx, Errno, Machine};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -119,5 +119,5 @@ pub fn sys_pselect6<M: Machine>(
     }
     let outcome = select(ctx, count, [read, write, except], deadline);
     write_remaining(ctx, time, deadline);
-    outcome
+    end_temporary_mask(ctx, outcome)
 }

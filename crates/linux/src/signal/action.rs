@@ -102,9 +102,10 @@ impl Action {
         [self.handler, self.flags, self.restorer, self.mask.0]
     }
 
-    /// Whether a signal with this action is thrown away where it is not blocked.
+    /// Whether a signal with this action is thrown away where it is not blocked. What SIGCONT does is done by its being sent.
     pub fn ignores(&self, signal: Signal) -> bool {
-        self.handler == 1 || (self.handler == 0 && Default::of(signal) == Default::Ignore)
+        let nothing = matches!(Default::of(signal), Default::Ignore | Default::Continue);
+        self.handler == 1 || (self.handler == 0 && nothing)
     }
 }
 
@@ -326,7 +327,12 @@ mod tests {
 
     #[test]
     fn defaults_are_those_of_signal_7() {
-        assert!(Action::DEFAULT.ignores(Signal::CHLD) && !Action::DEFAULT.ignores(Signal::CONT));
+        assert!(Action::DEFAULT.ignores(Signal::CHLD) && !Action::DEFAULT.ignores(Signal::TSTP));
+        // It ends no wait of who is not stopped.
+        assert!(
+            Action::DEFAULT.ignores(Signal::CONT)
+                && !Action { handler: 0x1000, ..Action::DEFAULT }.ignores(Signal::CONT)
+        );
         assert_eq!(Default::of(Signal::TSTP), Default::Stop);
         assert_eq!(Default::of(Signal::SEGV), Default::Dump);
         assert_eq!(Default::of(Signal::IO), Default::Terminate);

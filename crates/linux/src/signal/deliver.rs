@@ -42,16 +42,9 @@ pub(crate) fn work<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, reg
     }
     // The restart belongs to the call that was interrupted, which is settled now.
     regs.orig_rax = UserRegs::NOT_A_SYSCALL;
-    if thread.work.load(Ordering::Acquire) & work::RESTORE_MASK != 0 {
-        // No handler took the saved mask along: it comes back here.
-        thread.work.fetch_and(!work::RESTORE_MASK, Ordering::AcqRel);
-        // SAFETY: the thread itself runs this.
-        if let Some(mask) = unsafe { thread.saved_mask.replace(None) } {
-            thread.set_blocked(mask);
-            if thread.work.load(Ordering::Acquire) & work::SIGNAL != 0 {
-                work(linux, thread, regs);
-            }
-        }
+    // Where no handler took the saved mask along, it comes back here.
+    if thread.restore_mask() && thread.work.load(Ordering::Acquire) & work::SIGNAL != 0 {
+        work(linux, thread, regs);
     }
 }
 

@@ -5,7 +5,7 @@ use super::{SigInfo, SigSet};
 use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::Machine;
-use crate::thread::work;
+use crate::thread::{Thread, work};
 use crate::time::Timespec;
 use core::sync::atomic::{Ordering, fence};
 
@@ -22,6 +22,22 @@ impl<M: Machine> Ctx<'_, M> {
         }
         self.thread.work.fetch_or(work::RESTORE_MASK, Ordering::AcqRel);
         self.thread.set_blocked(mask);
+    }
+}
+
+impl<M: Machine> Thread<M> {
+    /// Ends a temporary mask: what was blocked before is blocked again. False where there is none. The thread itself calls it.
+    pub(crate) fn restore_mask(&self) -> bool {
+        if self.work.load(Ordering::Acquire) & work::RESTORE_MASK == 0 {
+            return false;
+        }
+        self.work.fetch_and(!work::RESTORE_MASK, Ordering::AcqRel);
+        // SAFETY: the owner is here.
+        let saved = unsafe { self.saved_mask.replace(None) };
+        if let Some(mask) = saved {
+            self.set_blocked(mask);
+        }
+        saved.is_some()
     }
 }
 
