@@ -13,8 +13,8 @@ use crate::{Ctx, Process, file, futex, random, rank};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use quire_sync::SpinLock;
-use quire_task::{Scheduler, Thread as Task};
+use quire_sync::{CachePadded, SpinLock};
+use quire_task::{RollCall, Scheduler, Thread as Task};
 use quire_vm::fault::FaultKind;
 use quire_vm::{Access, FaultError, PAGE_SIZE, Vm};
 
@@ -44,6 +44,8 @@ pub struct Linux<M: Machine> {
     pub(crate) first_program: SpinLock<Option<Prepared<M>>>,
     /// Threads that are stopped. Written by job control only, so that nobody else pays for looking.
     pub(crate) stopped: AtomicUsize,
+    /// Calls to all processes, which those that are forked meanwhile must not miss. Every fork reads it.
+    pub(crate) roll_call: CachePadded<RollCall>,
     /// The most mappings that a new program may have.
     map_count: AtomicU64,
 }
@@ -74,6 +76,7 @@ impl<M: Machine> Linux<M> {
             first: SpinLock::new(rank::OWNED, None),
             first_program: SpinLock::new(rank::OWNED, None),
             stopped: AtomicUsize::new(0),
+            roll_call: CachePadded(RollCall::new()),
             map_count: AtomicU64::new(MAP_COUNT),
         });
         Ok(Box::leak(linux))

@@ -7,5 +7,6 @@ mod futex;
 mod idle;
 mod ids;
 mod machine;
+mod roll_call;
 mod threads;
 mod timers;

@@ -47,5 +47,13 @@ quire_sync::mutants! {
         LookupUnlocked,
         /// Ids: who holds a number is counted by a look and a store.
         HoldNotAtomic,
+        /// Roll call: the table may be read before the call can be seen.
+        CallNoFence,
+        /// Roll call: whether there was a call may be read before the new one can be found.
+        MadeNoFence,
+        /// Roll call: somebody is made while there is a call.
+        MadeDuringCall,
+        /// Roll call: who makes somebody does not ask again.
+        MadeUnasked,
     }
 }

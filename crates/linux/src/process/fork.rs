@@ -20,7 +20,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
 use quire_sync::WaitQueue;
-use quire_task::{Thread as Task, ThreadRef};
+use quire_task::{Quiet, Thread as Task, ThreadRef};
 
 /// What `clone` was asked for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -181,7 +181,7 @@ fn clone<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usize, Er
     loop {
         match clone_once(ctx, request) {
             Err(Errno::ENOMEM) if attempts < ATTEMPTS && ctx.linux.vm.wait_for_frames() => attempts += 1,
-            // Its group is being told of a signal, which may be for others only.
+            // Its group, or everybody, is being told of a signal, which may be for others only.
             Err(Errno::ERESTARTNOINTR) if !ctx.interrupted() => ctx.linux.scheduler.yield_now(),
             done => return done,
         }
@@ -195,10 +195,10 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     if request.has(PARENT) && parent.pid == 1 && !request.has(THREAD) {
         return Err(Errno::EINVAL);
     }
-    // A signal to the whole group must not slip between its sending and the child's joining: it comes here before, or is noticed
-    // by who joins.
+    // A signal to the whole group, or to all, must not slip between its sending and the child's joining: it comes here before, or is
+    // noticed by who joins.
     let group = parent.group();
-    let told = if request.has(THREAD) { 0 } else { group.told().ok_or(Errno::ERESTARTNOINTR)? };
+    let quiet = if request.has(THREAD) { None } else { Some(undisturbed(linux, &group)?) };
     if me.interrupted() {
         return Err(Errno::ERESTARTNOINTR);
     }
@@ -267,9 +267,9 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
         {
             new.work.fetch_or(work::STOP, Ordering::AcqRel);
         }
-    } else {
+    } else if let Some(quiet) = quiet {
         process.threads.lock().add(task.clone());
-        if let Err(error) = adopt_into_family(&process, told) {
+        if let Err(error) = adopt_into_family(&process, &quiet) {
             // The process counts its thread, and the thread its process.
             let thread = process.threads.lock().remove(tid);
             drop(thread);
@@ -334,10 +334,25 @@ fn child_of<M: Machine>(
     })
 }
 
-/// Puts a new process into its group, told `told` when it was begun, and under its parent, from where others can find it. Undone
-/// where that fails.
-fn adopt_into_family<M: Machine>(process: &Arc<Process<M>>, told: u64) -> Result<(), Errno> {
-    if !process.group().join(process.clone(), told) {
+/// What was told to many when a fork began.
+struct Undisturbed {
+    /// How often its group.
+    group: u64,
+    /// All.
+    all: Quiet,
+}
+
+/// For who forks, before it looks for signals. An error while its group, or everybody, is being told of one.
+fn undisturbed<M: Machine>(linux: &Linux<M>, group: &Group<M>) -> Result<Undisturbed, Errno> {
+    let (group, all) = (group.told(), linux.roll_call.quiet());
+    Ok(Undisturbed { group: group.ok_or(Errno::ERESTARTNOINTR)?, all: all.ok_or(Errno::ERESTARTNOINTR)? })
+}
+
+/// Puts a new process, which its id names, into its group and under its parent, from where others can find it. Undone where that
+/// fails.
+fn adopt_into_family<M: Machine>(process: &Arc<Process<M>>, since: &Undisturbed) -> Result<(), Errno> {
+    // The group's lock is taken between the name and the question.
+    if !process.group().join(process.clone(), since.group) || process.linux.roll_call.called_since(since.all) {
         // The parent was told of something, or has moved away from a group that has ended: once more.
         return Err(Errno::ERESTARTNOINTR);
     }

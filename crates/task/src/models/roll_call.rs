@@ -1,0 +1,55 @@
+//! Everybody is told something while somebody is made.
+
+use super::ids::with_table;
+use crate::RollCall;
+use quire_sync::atomic::{AtomicBool, Ordering};
+use quire_sync::explore::{Arc, thread};
+use quire_sync::hooks::threads::set_cpu;
+use quire_sync::protocol;
+use std::ptr::NonNull;
+
+/// The number of the new one, which is looked at first, and of its maker.
+const NEW: u32 = 1;
+const MAKER: u32 = 2;
+
+/// One goes through the table and tells all that it meets; another one, that is in it, puts a new one there.
+fn call_against_making() {
+    with_table(|table| {
+        let told = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let roll = Arc::new(RollCall::new());
+        let place = |id: u32| Some(NonNull::from(&*told[id as usize - 1]));
+        table.set_thread(MAKER, place(MAKER));
+        let (calls, all) = (roll.clone(), told.clone());
+        let maker = thread::spawn(move || {
+            set_cpu(1);
+            let Some(quiet) = calls.quiet() else { return false };
+            if all[MAKER as usize - 1].load(Ordering::Acquire) {
+                return false;
+            }
+            table.set_thread(NEW, Some(NonNull::from(&*all[NEW as usize - 1])));
+            let made = !calls.called_since(quiet);
+            if !made {
+                table.set_thread(NEW, None);
+            }
+            made
+        });
+        {
+            let _call = roll.begin();
+            for id in [NEW, MAKER] {
+                table.thread(id, |told| told.store(true, Ordering::Release));
+            }
+        }
+        let made = maker.join().unwrap();
+        assert!(!made || told[NEW as usize - 1].load(Ordering::Relaxed), "who is being made misses what all are told");
+    });
+}
+
+protocol! {
+    who_is_made_while_all_are_told_is_told_or_made_anew = call_against_making, Some(3);
+    MadeUnasked: "who is being made misses what all are told";
+    MadeDuringCall: "who is being made misses what all are told";
+    #[cfg(loom)]
+    MadeNoFence: "who is being made misses what all are told";
+    #[cfg(loom)]
+    CallNoFence: "who is being made misses what all are told";
+}
