@@ -284,16 +284,21 @@ impl<M: Machine> Process<M> {
 
     /// Calls `f` with its actions.
     pub fn with_actions<R>(&self, f: impl FnOnce(&Actions) -> R) -> R {
-        let caller = quire_task::Machine::current(self.linux.machine);
-        // SAFETY: the thread that runs, where there is one yet.
-        let caller = unsafe { caller.as_ref() }.and_then(|task| task.payload().as_ref());
-        if caller.is_some_and(|thread| core::ptr::eq(&*thread.process, self)) {
+        if self.is_callers() {
             // SAFETY: exec alone replaces them, in the process's only thread; the caller is one, and not there.
             f(unsafe { self.actions.get() })
         } else {
             let actions = self.actions.look(Arc::clone);
             f(&actions)
         }
+    }
+
+    /// Whether the thread that runs is one of its.
+    pub(crate) fn is_callers(&self) -> bool {
+        let caller = quire_task::Machine::current(self.linux.machine);
+        // SAFETY: the thread that runs, where there is one yet.
+        let caller = unsafe { caller.as_ref() }.and_then(|task| task.payload().as_ref());
+        caller.is_some_and(|thread| core::ptr::eq(&*thread.process, self))
     }
 
     /// Whether it ends or has ended.

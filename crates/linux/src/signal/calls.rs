@@ -219,7 +219,7 @@ fn signal_thread<M: Machine>(
     }
     match info {
         // A deadly signal ends the process whichever thread it was sent to.
-        Some(info) if info.signal == Signal::KILL => ctx.linux.kill_process(&thread.process, Signal::KILL),
+        Some(info) if info.signal == Signal::KILL => ctx.linux.signal_process(&thread.process, info)?,
         Some(info) => ctx.linux.signal_thread(&task, info)?,
         None => {}
     }

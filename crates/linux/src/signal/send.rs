@@ -120,7 +120,7 @@ impl<M: Machine> Linux<M> {
     pub fn signal_thread(&self, task: &Task<M>, info: SigInfo) -> Result<(), Errno> {
         let Some(thread) = task.payload() else { return Err(Errno::ESRCH) };
         let process = &thread.process;
-        if !self.prepare(process, info.signal, Some(thread)) {
+        if self.spares(process, info.signal) || !self.prepare(process, info.signal, Some(thread)) {
             return Ok(());
         }
         let room = thread.pending.add(info);
@@ -134,6 +134,9 @@ impl<M: Machine> Linux<M> {
 
     /// Sends to a process: any of its threads that does not block the signal takes it.
     pub fn signal_process(&self, process: &Process<M>, info: SigInfo) -> Result<(), Errno> {
+        if self.spares(process, info.signal) {
+            return Ok(());
+        }
         if info.signal == Signal::KILL {
             self.kill_process(process, Signal::KILL);
             return Ok(());
@@ -145,6 +148,13 @@ impl<M: Machine> Linux<M> {
         fence(Ordering::SeqCst);
         self.tell_one(process, info.signal);
         room_or_again(info, room)
+    }
+
+    /// Whether `signal` does nothing to `process`: process 1 is not killed or stopped by others, as in a container. It may do that
+    /// itself, and what it could handle and does not ends it as any other process, so that a program runs alone as it does
+    /// anywhere.
+    fn spares(&self, process: &Process<M>, signal: Signal) -> bool {
+        SigSet::UNBLOCKABLE.has(signal) && process.pid == 1 && !process.is_callers()
     }
 
     /// Tells one thread of `process` that `signal` is pending for all of them: one that wants it, and of those one that is

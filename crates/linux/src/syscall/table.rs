@@ -73,7 +73,7 @@ table! {
     59 execve => exec::sys_execve;
     60 exit => process::exit::sys_exit;
     61 wait4 => process::wait::sys_wait4;
-    62 kill => signal::calls::sys_kill;
+    62 kill => signal::calls::sys_kill, "others' SIGKILL and SIGSTOP do nothing to process 1, whatever else it does not handle ends it";
     63 uname => system::sys_uname;
     72 fcntl => file::sys_fcntl;
     73 flock => file::sys_flock;
