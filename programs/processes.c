@@ -1,13 +1,8 @@
 // What processes, threads, signals and timers must do, checked one by one; the same on Linux and on Quire.
-//
-//   --only NAME   only checks whose name starts so
-#include "report.h"
-#include <fcntl.h>
+#include "checks.h"
 #include <sched.h>
 #include <setjmp.h>
-#include <signal.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/times.h>
@@ -15,58 +10,10 @@
 #include <sys/auxv.h>
 #include <sys/stat.h>
 
-#define MS 1000000ull
 // musl brings no linux/futex.h.
 enum { FUTEX_WAIT = 0, FUTEX_WAKE = 1, FUTEX_WAIT_PRIVATE = 128, FUTEX_WAKE_PRIVATE = 129, FUTEX_CMP_REQUEUE_PRIVATE = 132 };
 
 static const char *self;
-static volatile sig_atomic_t caught, caught_code, caught_pid;
-static volatile int caught_value;
-
-static void on(int signal, siginfo_t *info, void *context) {
-    (void)context;
-    caught = signal;
-    caught_code = info->si_code;
-    caught_pid = info->si_pid;
-    caught_value = info->si_value.sival_int;
-}
-
-static void handle(int signal, int flags) {
-    struct sigaction action = {.sa_sigaction = on, .sa_flags = SA_SIGINFO | flags};
-    CHECK(!sigaction(signal, &action, NULL), "sigaction");
-    caught = 0;
-}
-
-static int ended(pid_t child) {
-    int status;
-    CHECK(waitpid(child, &status, 0) == child, "waitpid");
-    return status;
-}
-
-// Runs `body` in a child, whose status it returns.
-static int in_child(void (*body)(void)) {
-    pid_t child = fork();
-    CHECK(child >= 0, "fork");
-    if (!child) {
-        body();
-        _exit(0);
-    }
-    return ended(child);
-}
-
-static void short_sleep(void) { usleep(20000); }
-
-// A child that sends `signal` to its parent after a while, and ends.
-static pid_t sender(int signal) {
-    pid_t child = fork();
-    CHECK(child >= 0, "fork");
-    if (!child) {
-        short_sleep();
-        kill(getppid(), signal);
-        _exit(0);
-    }
-    return child;
-}
 
 static void exit_statuses(void) {
     pid_t child = fork();
@@ -675,10 +622,7 @@ static void limits(void) {
     CHECK(!uname(&names) && !strcmp(names.sysname, "Linux") && !strcmp(names.machine, "x86_64"), "uname");
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} checks[] = {
+static const struct check checks[] = {
     {"exit_statuses", exit_statuses},
     {"wait_kinds", wait_kinds},
     {"orphans", orphans},
@@ -715,16 +659,6 @@ int main(int argc, char **argv) {
         return 0;
     }
     parse_options(argc, argv, NULL);
-    struct rlimit none = {0, 0};
-    setrlimit(RLIMIT_CORE, &none);
-    int passed = 0;
-    for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
-        if (!wanted(checks[i].name)) continue;
-        // Each in a process of its own, so that none depends on what another left.
-        int status = in_child(checks[i].run);
-        if (status) fprintf(stderr, "%s: status %#x\n", checks[i].name, status);
-        else passed++;
-    }
-    report("checks_passed", passed, "checks");
+    run_checks(checks, sizeof checks / sizeof *checks);
     return 0;
 }
