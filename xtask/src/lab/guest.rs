@@ -35,8 +35,12 @@ pub const CALIBRATION: &str = "calibration";
 const BOOT: (f64, f64) = (2.0, 6.0);
 /// Nothing takes longer.
 const LIMIT: Duration = Duration::from_secs(1800);
-/// MiB.
-const MEMORY: u64 = 1024;
+/// In MiB: of a guest, and of one with a compiler in it.
+const MEMORY: (u64, u64) = (1024, 2048);
+
+fn memory(command: &str) -> u64 {
+    if programs::builds(command.split(' ').next().unwrap_or_default().as_ref()) { MEMORY.1 } else { MEMORY.0 }
+}
 
 /// Names and values of parameters.
 type Of = &'static [(&'static str, &'static str)];
@@ -48,8 +52,10 @@ struct Thing {
     command: &'static str,
     /// Lines' names, which `_rate` or `_instructions` ends, and what they are of.
     lines: &'static [(&'static str, Of)],
-    /// A line that is taken as it is: its name, unit, and what it is of.
-    other: &'static [(&'static str, &'static str, Of)],
+    /// Lines that are taken as they are, where instructions are counted: their names, measures, units, and what they are of.
+    other: &'static [(&'static str, &'static str, &'static str, Of)],
+    /// The same of times.
+    times: &'static [(&'static str, &'static str, &'static str, Of)],
     /// Instructions are counted, at one CPU.
     counted: bool,
     /// Done in real time, too, at so many CPUs at a time.
@@ -76,94 +82,94 @@ const THINGS: &[Thing] = &[
         experiment: CALIBRATION, command: "calibrate --seconds {seconds}",
         lines: &[("spin", &[("what", "spin")]), ("memset_page", &[("what", "memset of a page")]),
                  ("system_call", &[("what", "system call")]), ("pipe_byte", &[("what", "byte through a pipe")])],
-        other: &[], counted: true, timed: Timed::Once, large: false,
+        other: &[], times: &[], counted: true, timed: Timed::Once, large: false,
     },
     Thing {
         experiment: "zero-fill", command: "zerofill --megabytes 16 --seconds {seconds} --processes {cpus}",
         lines: &[("zerofill", &[("what", "zero-fill fault"), ("as", "processes")])],
-        other: &[], counted: true, timed: Timed::Scaled, large: true,
+        other: &[], times: &[], counted: true, timed: Timed::Scaled, large: true,
     },
     Thing {
         experiment: "zero-fill", command: "zerofill --megabytes 16 --seconds {seconds} --threads {cpus}",
         lines: &[("zerofill", &[("what", "zero-fill fault"), ("as", "threads")])],
-        other: &[], counted: false, timed: Timed::Scaled, large: true,
+        other: &[], times: &[], counted: false, timed: Timed::Scaled, large: true,
     },
     Thing {
         experiment: "zero-fill", command: "micro --seconds {seconds} --only file_ --processes {cpus}",
         lines: &[("file_read_fault", &[("what", "read fault, shared file"), ("as", "processes")]),
                  ("file_write_fault", &[("what", "write fault, shared file"), ("as", "processes")])],
-        other: &[], counted: true, timed: Timed::Scaled, large: false,
+        other: &[], times: &[], counted: true, timed: Timed::Scaled, large: false,
     },
     Thing {
         experiment: "exec-fork", command: "forkexec --seconds {seconds} --processes {cpus}",
         lines: &[("fork_exit", &[("what", "fork + exit")]), ("fork_64MiB_exit", &[("what", "fork of 64 MiB + exit")]),
                  ("fork_exec_static", &[("what", "fork + exec, static")]), ("vfork_exec_static", &[("what", "vfork + exec, static")]),
                  ("fork_exec_dynamic", &[("what", "fork + exec, dynamic")]), ("vfork_exec_dynamic", &[("what", "vfork + exec, dynamic")])],
-        other: &[], counted: true, timed: Timed::Scaled, large: true,
+        other: &[], times: &[], counted: true, timed: Timed::Scaled, large: true,
     },
     Thing {
         experiment: "sharing", command: "sharing --sharers 32 --megabytes 16",
         lines: &[("attach_last", &[("what", "last attach, a page")]), ("take_away", &[("what", "take away, a mapping")]),
                  ("exit", &[("what", "exit, a process")])],
-        other: &[("kernel_bytes", "bytes/page", &[("what", "kernel memory, a mapping")])],
-        counted: true, timed: Timed::Never, large: false,
+        other: &[("kernel_bytes", "kernel_bytes", "bytes/page", &[("what", "kernel memory, a mapping")])],
+        times: &[], counted: true, timed: Timed::Never, large: false,
     },
     Thing {
         experiment: "chains", command: "cowchain --seconds {seconds} --processes {cpus}",
         lines: &[("cowchain_gone", &[("what", "chain, parents gone")]), ("cowchain_kept", &[("what", "chain, parents alive")]),
                  ("cowchain_siblings", &[("what", "children of one parent")])],
-        other: &[], counted: true, timed: Timed::Scaled, large: false,
+        other: &[], times: &[], counted: true, timed: Timed::Scaled, large: false,
     },
     Thing {
         experiment: "chains", command: "micro --seconds {seconds} --only cow_fault --processes {cpus}",
         lines: &[("cow_fault", &[("what", "copy-on-write fault")])],
-        other: &[], counted: true, timed: Timed::Scaled, large: false,
+        other: &[], times: &[], counted: true, timed: Timed::Scaled, large: false,
     },
     Thing {
         experiment: "queues", command: "zerofill --megabytes 16 --seconds {seconds} --processes {cpus}",
         lines: &[("zerofill", ZERO_FILL)],
-        other: &[], counted: true, timed: Timed::Scaled, large: false,
+        other: &[], times: &[], counted: true, timed: Timed::Scaled, large: false,
     },
     Thing {
         experiment: "map", command: "mapper --mappings 20000 --seconds 0",
         lines: &[("mapper_equal_create", &[("what", "create")]), ("mapper_equal_touch", &[("what", "touch")]),
                  ("mapper_equal_protect", &[("what", "protect")]), ("mapper_equal_remove", &[("what", "remove")]),
                  ("mapper_mixed_create", &[("what", "create, mixed")]), ("mapper_mixed_remove", &[("what", "remove, mixed")])],
-        other: &[], counted: true, timed: Timed::Once, large: false,
+        other: &[], times: &[], counted: true, timed: Timed::Once, large: false,
     },
     Thing {
         experiment: "map", command: "micro --seconds {seconds} --only m --threads {cpus}",
         lines: &[("mmap_munmap", &[("what", "mmap + munmap")]), ("mmap_touch_munmap", &[("what", "mmap + touch + munmap")]),
                  ("mprotect_16_pages", &[("what", "mprotect of 16 pages")])],
-        other: &[], counted: true, timed: Timed::Scaled, large: false,
+        other: &[], times: &[], counted: true, timed: Timed::Scaled, large: false,
     },
     Thing {
         experiment: "processes", command: "sleepers --sleepers 100 --seconds {seconds}",
         lines: &[("create", &[("what", "create"), ("processes", "100")]), ("wake", &[("what", "timed sleep and wake-up"), ("processes", "100")]),
                  ("kill", &[("what", "kill"), ("processes", "100")])],
-        other: &[("memory", "bytes/process", &[("what", "asleep"), ("processes", "100")])], counted: true, timed: Timed::Never, large: false,
+        other: &[("memory", "memory", "bytes/process", &[("what", "asleep"), ("processes", "100")])], times: &[], counted: true, timed: Timed::Never, large: false,
     },
     Thing {
         experiment: "processes", command: "sleepers --sleepers 1000 --seconds {seconds}",
         lines: &[("create", &[("what", "create"), ("processes", "1000")]), ("wake", &[("what", "timed sleep and wake-up"), ("processes", "1000")]),
                  ("kill", &[("what", "kill"), ("processes", "1000")])],
-        other: &[("memory", "bytes/process", &[("what", "asleep"), ("processes", "1000")])], counted: true, timed: Timed::Scaled, large: false,
+        other: &[("memory", "memory", "bytes/process", &[("what", "asleep"), ("processes", "1000")])], times: &[], counted: true, timed: Timed::Scaled, large: false,
     },
     Thing {
         experiment: "processes", command: "sleepers --sleepers 4000 --period 10 --seconds {seconds}",
         lines: &[("create", &[("what", "create"), ("processes", "4000")]), ("wake", &[("what", "timed sleep and wake-up"), ("processes", "4000")]),
                  ("kill", &[("what", "kill"), ("processes", "4000")])],
-        other: &[("memory", "bytes/process", &[("what", "asleep"), ("processes", "4000")])], counted: true, timed: Timed::Scaled, large: false,
+        other: &[("memory", "memory", "bytes/process", &[("what", "asleep"), ("processes", "4000")])], times: &[], counted: true, timed: Timed::Scaled, large: false,
     },
     Thing {
         experiment: "processes", command: "micro --seconds {seconds} --only thread_create_join --threads {cpus}",
         lines: &[("thread_create_join", &[("what", "thread create + join")])],
-        other: &[], counted: true, timed: Timed::Scaled, large: false,
+        other: &[], times: &[], counted: true, timed: Timed::Scaled, large: false,
     },
     Thing {
         experiment: "ranges", command: "remap --seconds {seconds} --processes {cpus}",
         lines: &[("remap", &[("what", "munmap + mmap + write")])],
-        other: &[], counted: true, timed: Timed::Scaled, large: false,
+        other: &[], times: &[], counted: true, timed: Timed::Scaled, large: false,
     },
     Thing {
         experiment: "ranges", command: "sparse --seconds {seconds}",
@@ -179,7 +185,48 @@ const THINGS: &[Thing] = &[
             ("unmap_1TiB", &[("what", "unmap"), ("size", "1048576")]), ("sync_1TiB", &[("what", "flush"), ("size", "1048576")]),
             ("truncate_1TiB", &[("what", "truncate"), ("size", "1048576")]),
         ],
-        other: &[], counted: true, timed: Timed::Never, large: false,
+        other: &[], times: &[], counted: true, timed: Timed::Never, large: false,
+    },
+    Thing {
+        experiment: "build", command: "build --builds {builds} --goal {goal} --per-cpu 1",
+        lines: &[],
+        other: &[
+            ("build_first_instructions", "instructions", "million", &[("what", "first build"), ("jobs", "1 a CPU")]),
+            ("build_first_user_instructions", "user_instructions", "million", &[("what", "first build"), ("jobs", "1 a CPU")]),
+            ("build_first_system_instructions", "system_instructions", "million", &[("what", "first build"), ("jobs", "1 a CPU")]),
+            ("build_first_system_share", "system_share", "%", &[("what", "first build"), ("jobs", "1 a CPU")]),
+            ("build_later_instructions", "instructions", "million", &[("what", "later builds"), ("jobs", "1 a CPU")]),
+            ("build_later_user_instructions", "user_instructions", "million", &[("what", "later builds"), ("jobs", "1 a CPU")]),
+            ("build_later_system_instructions", "system_instructions", "million", &[("what", "later builds"), ("jobs", "1 a CPU")]),
+            ("build_later_system_share", "system_share", "%", &[("what", "later builds"), ("jobs", "1 a CPU")]),
+        ],
+        times: &[
+            ("build_first_wall", "wall", "s", &[("what", "first build"), ("jobs", "1 a CPU")]),
+            ("build_first_user", "user", "s", &[("what", "first build"), ("jobs", "1 a CPU")]),
+            ("build_first_system", "system", "s", &[("what", "first build"), ("jobs", "1 a CPU")]),
+            ("build_first_system_share", "system_share", "%", &[("what", "first build"), ("jobs", "1 a CPU")]),
+            ("build_later_wall", "wall", "s", &[("what", "later builds"), ("jobs", "1 a CPU")]),
+            ("build_later_user", "user", "s", &[("what", "later builds"), ("jobs", "1 a CPU")]),
+            ("build_later_system", "system", "s", &[("what", "later builds"), ("jobs", "1 a CPU")]),
+            ("build_later_system_share", "system_share", "%", &[("what", "later builds"), ("jobs", "1 a CPU")]),
+        ],
+        counted: true, timed: Timed::Scaled, large: false,
+    },
+    Thing {
+        experiment: "build", command: "build --builds {builds} --goal {goal} --per-cpu 2",
+        lines: &[],
+        other: &[],
+        times: &[
+            ("build_first_wall", "wall", "s", &[("what", "first build"), ("jobs", "2 a CPU")]),
+            ("build_first_user", "user", "s", &[("what", "first build"), ("jobs", "2 a CPU")]),
+            ("build_first_system", "system", "s", &[("what", "first build"), ("jobs", "2 a CPU")]),
+            ("build_first_system_share", "system_share", "%", &[("what", "first build"), ("jobs", "2 a CPU")]),
+            ("build_later_wall", "wall", "s", &[("what", "later builds"), ("jobs", "2 a CPU")]),
+            ("build_later_user", "user", "s", &[("what", "later builds"), ("jobs", "2 a CPU")]),
+            ("build_later_system", "system", "s", &[("what", "later builds"), ("jobs", "2 a CPU")]),
+            ("build_later_system_share", "system_share", "%", &[("what", "later builds"), ("jobs", "2 a CPU")]),
+        ],
+        counted: false, timed: Timed::Scaled, large: false,
     },
 ];
 
@@ -213,6 +260,7 @@ pub struct Boot {
     side: Side,
     place: Place,
     cpus: u32,
+    memory: u64,
     commands: Vec<(String, Vec<Taken>)>,
 }
 
@@ -263,20 +311,33 @@ fn planned(thing: &Thing, side: Side, place: Place, cpus: u32, mode: Mode, all: 
         (Mode::Quick, false) => 0.1,
         (Mode::Full, false) => 1.0,
     };
+    // A build of everything takes minutes in an emulator.
+    let (goal, builds) = if mode == Mode::Full { ("posix", "3") } else { ("lzio.o", "2") };
     let mut command = thing.command.replace("{seconds}", &each.to_string()).replace("{cpus}", &cpus.to_string());
+    command = command.replace("{goal}", goal).replace("{builds}", builds);
+    let memory = memory(&command);
     if counted {
         command += " --count";
     }
+    let first = all.len();
     let how = if counted { "--count".to_owned() } else { format!("--cpus {cpus}") };
     let mut add = |of: &[(&str, &str)], line: String, measure: &str, unit: &str, kind, better| {
         let mut parameters = parameters(of);
         parameters.insert("cpus".to_owned(), cpus.into());
         let figure = Measure { unit: unit.to_owned(), kind, better, samples: Vec::new() };
+        let line = (measure.to_owned(), line);
+        // Several lines may tell of one thing.
+        let same = |p: &&mut Planned| p.command == command && p.case.parameters == parameters;
+        if let Some(planned) = all[first..].iter_mut().find(same) {
+            planned.case.measures.insert(measure.to_owned(), figure);
+            planned.lines.extend([line]);
+            return;
+        }
         let case = Case {
             side,
             place,
             parameters,
-            command: format!("./quire compare {how} --memory {MEMORY}M -- {command}"),
+            command: format!("./quire compare {how} --memory {memory}M -- {command}"),
             measures: BTreeMap::from([(measure.to_owned(), figure)]),
             trouble: None,
         };
@@ -285,7 +346,7 @@ fn planned(thing: &Thing, side: Side, place: Place, cpus: u32, mode: Mode, all: 
             case,
             cpus,
             command: command.clone(),
-            lines: BTreeMap::from([(measure.to_owned(), line)]),
+            lines: BTreeMap::from([line]),
             seconds: each.max(0.1) * 2.0,
         });
     };
@@ -296,8 +357,9 @@ fn planned(thing: &Thing, side: Side, place: Place, cpus: u32, mode: Mode, all: 
             add(of, format!("{line}_rate"), "rate", "op/s", Kind::Time, Better::More);
         }
     }
-    for (line, unit, of) in thing.other.iter().filter(|_| counted) {
-        add(of, (*line).to_owned(), line, unit, Kind::Count, Better::Less);
+    let (told, kind) = if counted { (thing.other, Kind::Count) } else { (thing.times, Kind::Time) };
+    for (line, measure, unit, of) in told {
+        add(of, (*line).to_owned(), measure, unit, kind, Better::Less);
     }
 }
 
@@ -382,10 +444,11 @@ pub fn boots(mode: Mode, planned: Vec<Planned>, experiments: &mut [Experiment]) 
         let rounds = plan::rounds(mode, place, &p.case);
         let at = At { experiment, case: experiments[experiment].cases.len() };
         experiments[experiment].cases.push(p.case);
-        let fits = |b: &Counted| matches!(&b.what, Job::Guest(b) if (b.side, b.place, b.cpus) == (side, place, p.cpus));
+        let memory = memory(&p.command);
+        let fits = |b: &Counted| matches!(&b.what, Job::Guest(b) if (b.side, b.place, b.cpus, b.memory) == (side, place, p.cpus, memory));
         let index = boots.iter().position(fits).unwrap_or_else(|| {
             boots.push(Counted {
-                what: Job::Guest(Boot { side, place, cpus: p.cpus, commands: Vec::new() }),
+                what: Job::Guest(Boot { side, place, cpus: p.cpus, memory, commands: Vec::new() }),
                 rounds,
                 seconds: if side == Side::Ours { BOOT.0 } else { BOOT.1 },
                 cases: Vec::new(),
@@ -419,6 +482,8 @@ pub struct Guests {
     ours: Option<Kernel>,
     linux: Option<Kernel>,
     tree: Tree,
+    /// The same with a compiler and something to build.
+    compiler: Option<Tree>,
     order: Order,
     random: RefCell<fastrand::Rng>,
 }
@@ -429,13 +494,17 @@ impl Guests {
         let needs =
             |linux: bool| plan.jobs.iter().any(|j| matches!(&j.what, Job::Guest(b) if (b.side != Side::Ours) == linux));
         let guest =
-            cli::Guest { cpus: 1, memory: MEMORY, copy: Vec::new(), env: Vec::new(), cwd: "/programs".to_owned() };
-        let (mut tree, order) = run::prepare(places, &guest, &["sh".into(), "/script".into()], false)?;
+            cli::Guest { cpus: 1, memory: MEMORY.1, copy: Vec::new(), env: Vec::new(), cwd: "/programs".to_owned() };
+        let prepare = |program: &str| run::prepare(places, &guest, &[program.into(), "/script".into()], false);
+        let (mut tree, order) = prepare("sh")?;
         programs::install(&mut tree, &programs::all(places)?)?;
+        let builds = |j: &Counted| matches!(&j.what, Job::Guest(b) if b.memory == MEMORY.1);
+        let compiler = plan.jobs.iter().any(builds).then(|| prepare("build")).transpose()?.map(|(tree, _)| tree);
         Ok(Self {
             ours: needs(false).then(|| Kernel::ready(places, On::Quire)).transpose()?,
             linux: needs(true).then(|| Kernel::ready(places, On::Linux)).transpose()?,
             tree,
+            compiler,
             order,
             random: RefCell::new(fastrand::Rng::with_seed(1)),
         })
@@ -445,7 +514,8 @@ impl Guests {
     pub fn run(&self, boot: &Boot) -> Result<Vec<Found>> {
         let mut order: Vec<usize> = (0..boot.commands.len()).collect();
         self.random.borrow_mut().shuffle(&mut order);
-        let mut tree = self.tree.clone();
+        let with_compiler = self.compiler.as_ref().filter(|_| boot.memory == MEMORY.1);
+        let mut tree = with_compiler.unwrap_or(&self.tree).clone();
         tree.file("/script", 0o500, script(boot, &order))?;
         if boot.side != Side::Ours {
             // Linux is still busy with itself right after boot; its first program waits so many seconds.
@@ -453,8 +523,13 @@ impl Guests {
         }
         let counted = boot.place == Place::GuestCounted;
         let append = if boot.side == Side::LinuxLarge { "transparent_hugepage=always" } else { "" };
-        let shape =
-            Shape { cpus: boot.cpus, memory: MEMORY, count: counted, append: append.to_owned(), ..Shape::default() };
+        let shape = Shape {
+            cpus: boot.cpus,
+            memory: boot.memory,
+            count: counted,
+            append: append.to_owned(),
+            ..Shape::default()
+        };
         let kernel = if boot.side == Side::Ours { &self.ours } else { &self.linux };
         let Some(kernel) = kernel else { return Ok(Vec::new()) };
         let (text, errors, ended) = once(kernel, &tree, &self.order, &shape)?;
