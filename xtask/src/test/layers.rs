@@ -22,6 +22,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("quire-kernel", 6),
     ("quire-plugin", 0),
     ("quire-results", 0),
+    ("quire-report", 1),
     ("quire-lab", 7),
     ("quire-fuzz", 7),
     ("xtask", 7),

@@ -1,0 +1,140 @@
+//! Medians over a number, joined by lines, with their intervals.
+
+use plotters::{
+    chart::ChartBuilder,
+    drawing::IntoDrawingArea,
+    element::{PathElement, Polygon},
+    style::{
+        Color,
+        text_anchor::{HPos, VPos},
+    },
+};
+use quire_results::{Plot, Side};
+
+use super::{
+    axis::Axis,
+    marker,
+    series::{Panel, Series, across},
+    svg::{FINE, Ink, Sheet, text_style},
+};
+use crate::number;
+
+const WIDTH: i32 = 480;
+const HEIGHT: i32 = 300;
+/// Room for the numbers at the left and below, and for what hangs over at the other sides.
+const LEFT: i32 = 54;
+const BELOW: i32 = 24;
+const ABOVE: i32 = 10;
+const RIGHT: i32 = 14;
+
+type Chart<'a> = plotters::chart::ChartContext<'a, Sheet, plotters::coord::cartesian::Cartesian2d<Axis, Axis>>;
+
+/// One panel.
+pub fn draw(panel: &Panel<'_>, plot: &Plot, id: &str) -> String {
+    let sheet = Sheet::new(WIDTH, HEIGHT);
+    let points = || panel.series.iter().flat_map(|s| &s.points);
+    let up = points().flat_map(|p| [p.at.middle, p.at.low, p.at.high]);
+    let along = || points().map(across).filter(|x| x.is_finite());
+    let x = Axis::new(along(), plot.log_across, 6).at(along().collect(), 10);
+    let y = Axis::new(up, plot.log_up, 5);
+    // The sheet keeps no colours and writes to memory: it cannot fail.
+    let _ = paint(&sheet, panel, x, y);
+    sheet.finish(id, &plot.title, &super::told(panel, plot))
+}
+
+type Painted = Result<(), plotters::drawing::DrawingAreaErrorKind<std::convert::Infallible>>;
+
+fn paint(sheet: &Sheet, panel: &Panel<'_>, x: Axis, y: Axis) -> Painted {
+    let area = sheet.clone().into_drawing_area();
+    let chart = ChartBuilder::on(&area)
+        .margin_top(ABOVE * FINE)
+        .margin_right(RIGHT * FINE)
+        .x_label_area_size(BELOW * FINE)
+        .y_label_area_size(LEFT * FINE)
+        .build_cartesian_2d(x.clone(), y.clone())?;
+    scales(&chart, panel.unit, &x, &y)?;
+    let ends = (x.floor(), x.end());
+    // Ours is drawn last, over the others.
+    for series in panel.series.iter().filter(|s| s.side != Side::Ours) {
+        curve(sheet, &chart, series, panel.unit, ends)?;
+    }
+    for series in panel.series.iter().filter(|s| s.side == Side::Ours) {
+        curve(sheet, &chart, series, panel.unit, ends)?;
+    }
+    Ok(())
+}
+
+/// Lines behind the curves and the numbers beside them.
+fn scales(chart: &Chart<'_>, unit: &str, x: &Axis, y: &Axis) -> Painted {
+    let area = chart.plotting_area();
+    let (across, up) = area.get_pixel_range();
+    let base = area.strip_coord_spec();
+    let root = base.get_base_pixel();
+    let at = |px: i32, py: i32| (px - root.0, py - root.1);
+    let text = |h, v| text_style(Ink::Tick, h, v);
+    let line = |from, to, ink: Ink| area.draw(&PathElement::new(vec![from, to], ink.color()));
+    let (left, right) = (x.floor(), x.end());
+    for &tick in y.ticks() {
+        let ink = if tick == y.floor() { Ink::Axis } else { Ink::Grid };
+        line((left, tick), (right, tick), ink)?;
+        let pixel = area.map_coordinate(&(left, tick)).1;
+        let label = number::value(tick, unit);
+        base.draw(&plotters::element::Text::new(
+            label,
+            at(across.start - 6 * FINE, pixel),
+            text(HPos::Right, VPos::Center),
+        ))?;
+    }
+    let mut last = i32::MIN;
+    for &tick in x.ticks() {
+        let pixel = area.map_coordinate(&(tick, y.floor())).0;
+        let label = number::short(tick);
+        let room = (label.chars().count() as i32 * 7 + 8) * FINE;
+        if last.saturating_add(room) > pixel {
+            continue;
+        }
+        last = pixel;
+        base.draw(&plotters::element::Text::new(label, at(pixel, up.end + 7 * FINE), text(HPos::Center, VPos::Top)))?;
+    }
+    Ok(())
+}
+
+fn curve(sheet: &Sheet, chart: &Chart<'_>, series: &Series<'_>, unit: &str, ends: (f64, f64)) -> Painted {
+    let area = chart.plotting_area();
+    // What has no number across holds everywhere.
+    let (points, levels): (Vec<_>, Vec<_>) = series.points.iter().partition(|p| across(p).is_finite());
+    let class = format!("series s-{} {}", series.side.name(), marker::dash_class(series.dash));
+    let key = series.key();
+    let attributes =
+        [("class", &class[..]), ("data-series", &key), ("data-side", series.side.name()), ("data-name", &series.name)];
+    sheet.begin(&attributes, None);
+    for point in levels {
+        sheet.begin(&[("class", "point")], Some(&format!("{}: {}", series.title(), super::rows::figure(point, unit))));
+        area.draw(&PathElement::new(vec![(ends.0, point.at.middle), (ends.1, point.at.middle)], Ink::Line.color()))?;
+        sheet.end();
+    }
+    let bounded: Vec<_> = points.iter().filter(|p| p.at.low.is_finite() && p.at.high.is_finite()).collect();
+    if bounded.len() > 1 && bounded.iter().any(|p| p.at.low < p.at.high) {
+        let mut band: Vec<(f64, f64)> = bounded.iter().map(|p| (across(p), p.at.high)).collect();
+        band.extend(bounded.iter().rev().map(|p| (across(p), p.at.low)));
+        area.draw(&Polygon::new(band, Ink::Band.color().filled()))?;
+    }
+    if points.len() > 1 {
+        let line: Vec<_> = points.iter().map(|p| (across(p), p.at.middle)).collect();
+        area.draw(&PathElement::new(line, Ink::Line.color()))?;
+    }
+    for point in points {
+        let title =
+            format!("{}, {}: {}", series.title(), number::short(across(point)), super::rows::figure(point, unit));
+        sheet.begin(&[("class", "point")], Some(&title));
+        if point.at.low.is_finite() && point.at.high.is_finite() && point.at.low < point.at.high {
+            let whisker = vec![(across(point), point.at.low), (across(point), point.at.high)];
+            area.draw(&PathElement::new(whisker, Ink::Whisker.color()))?;
+        }
+        let (x, y) = area.map_coordinate(&(across(point), point.at.middle));
+        sheet.path("mark", &marker::path(series.side, x, y, 35));
+        sheet.end();
+    }
+    sheet.end();
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! Ours over the best of the others, in a cell for each value across and each of the split.
+
+use quire_results::{Better, Comparison, Experiment, Parameter, Place, Plot, Side, Verdict};
+use serde::Serialize;
+
+use crate::number;
+
+/// A table with colours.
+#[derive(Debug, Serialize)]
+pub struct Matrix {
+    /// Names of the columns.
+    pub columns: Vec<String>,
+    /// From the top.
+    pub rows: Vec<Row>,
+}
+
+/// One row of it.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    /// Of the split.
+    pub name: String,
+    /// None where nothing was compared.
+    pub cells: Vec<Option<Cell>>,
+}
+
+/// A comparison.
+#[derive(Debug, Serialize)]
+pub struct Cell {
+    /// `ahead-2`, `none`, `behind-1`: by how much, for the style sheet.
+    pub class: String,
+    /// For those who see no colour.
+    pub sign: &'static str,
+    /// How many times better or worse.
+    pub text: String,
+    /// All of it.
+    pub title: String,
+}
+
+/// Of one place.
+pub fn of(experiment: &Experiment, plot: &Plot, place: Place) -> Matrix {
+    let comparisons = experiment.comparisons();
+    let fits = |c: &&Comparison<'_>| {
+        c.measure == plot.measure
+            && c.ours.place == place
+            && plot.only.iter().all(|(k, v)| c.ours.parameters.get(k) == Some(v))
+    };
+    let mut columns: Vec<Parameter> = Vec::new();
+    let mut rows: Vec<Parameter> = Vec::new();
+    let mut best: Vec<(Parameter, Parameter, &Comparison<'_>)> = Vec::new();
+    for comparison in comparisons.iter().filter(fits) {
+        let of = |name: Option<&String>| {
+            let value = name.and_then(|n| comparison.ours.parameters.get(n));
+            value.cloned().unwrap_or(Parameter::Text(String::new()))
+        };
+        let (column, row) = (of(Some(&plot.across)), of(plot.split.as_ref()));
+        add(&mut columns, &column);
+        add(&mut rows, &row);
+        match best.iter_mut().find(|(c, r, _)| (c, r) == (&column, &row)) {
+            Some(old) if better(comparison, old.2) => old.2 = comparison,
+            Some(_) => {}
+            None => best.push((column, row, comparison)),
+        }
+    }
+    let rows = rows.iter().map(|row| {
+        let cell = |column: &Parameter| {
+            best.iter().find(|(c, r, _)| (c, r) == (column, row)).map(|(_, _, comparison)| cell(comparison))
+        };
+        Row { name: name(row), cells: columns.iter().map(cell).collect() }
+    });
+    Matrix { rows: rows.collect(), columns: columns.iter().map(name).collect() }
+}
+
+/// In order, each once.
+fn add(all: &mut Vec<Parameter>, one: &Parameter) {
+    if !all.contains(one) {
+        let at = all.iter().position(|p| matches!((p, one), (Parameter::Number(a), Parameter::Number(b)) if b < a));
+        all.insert(at.unwrap_or(all.len()), one.clone());
+    }
+}
+
+fn name(parameter: &Parameter) -> String {
+    match parameter {
+        Parameter::Number(n) => number::short(*n),
+        Parameter::Text(t) => t.clone(),
+    }
+}
+
+/// Whether the first's other side does better than the second's.
+fn better(a: &Comparison<'_>, b: &Comparison<'_>) -> bool {
+    worse_by(a) > worse_by(b)
+}
+
+/// How many times worse ours is than the other.
+pub fn worse_by(comparison: &Comparison<'_>) -> f64 {
+    match comparison.ours.measures.get(comparison.measure).map(|m| m.better) {
+        Some(Better::More) => 1.0 / comparison.ratio.middle,
+        _ => comparison.ratio.middle,
+    }
+}
+
+fn cell(comparison: &Comparison<'_>) -> Cell {
+    let worse = worse_by(comparison);
+    let factor = if worse > 1.0 { worse } else { 1.0 / worse };
+    let degree = match factor {
+        f if f >= 4.0 => 3,
+        f if f >= 1.5 => 2,
+        _ => 1,
+    };
+    let (class, sign, word) = match comparison.verdict {
+        Verdict::Ahead => (format!("ahead-{degree}"), "▲", "better"),
+        Verdict::None => ("none".to_owned(), "=", "either way, less than the interval"),
+        Verdict::Behind => (format!("behind-{degree}"), "▼", "worse"),
+    };
+    let side: Side = comparison.other.side;
+    let text = match comparison.verdict {
+        Verdict::None => "none".to_owned(),
+        _ => number::times(factor),
+    };
+    Cell { class, sign, text, title: format!("{} {word}, against {}", number::times(factor), side.title()) }
+}

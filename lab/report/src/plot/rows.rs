@@ -1,0 +1,211 @@
+//! Bars and distributions: a row for each series in each group, named at its left, with its figure at its right. On a logarithmic
+//! axis, where a bar's length would mean nothing, a bar is a point on a line.
+
+use plotters::{
+    coord::{Shift, ranged1d::Ranged},
+    drawing::{DrawingArea, IntoDrawingArea},
+    element::{Circle, PathElement, Rectangle, Text},
+    style::{
+        Color,
+        text_anchor::{HPos, VPos},
+    },
+};
+use quire_results::{Parameter, Plot, statistics::quantile};
+
+use super::{
+    axis::Axis,
+    marker,
+    series::{Panel, Point, Series, across},
+    svg::{FINE, Ink, Sheet, text_style},
+};
+use crate::number;
+
+const WIDTH: i32 = 480;
+const LEFT: i32 = 118;
+const RIGHT: i32 = 62;
+const ABOVE: i32 = 4;
+/// Numbers at the axis.
+const BELOW: i32 = 22;
+/// A group's name.
+const HEAD: i32 = 20;
+/// Between groups.
+const GAP: i32 = 8;
+
+type Area = DrawingArea<Sheet, Shift>;
+type Painted = Result<(), plotters::drawing::DrawingAreaErrorKind<std::convert::Infallible>>;
+
+/// Rows that share a value across.
+struct Group<'a> {
+    name: Option<String>,
+    order: f64,
+    rows: Vec<(&'a Series<'a>, &'a Point<'a>)>,
+}
+
+/// One panel; every sample of it where `spread`.
+pub fn draw(panel: &Panel<'_>, plot: &Plot, id: &str, spread: bool) -> String {
+    let groups = groups(panel);
+    let row = if spread { 30 } else { 18 };
+    let head = |g: &Group<'_>| if g.name.is_some() { HEAD } else { 0 };
+    let tall = |g: &Group<'_>| head(g) + g.rows.len() as i32 * row + GAP;
+    let height = ABOVE + groups.iter().map(tall).sum::<i32>() + BELOW;
+    let sheet = Sheet::new(WIDTH, height);
+    let all = panel.series.iter().flat_map(|s| &s.points);
+    let values: Vec<f64> = if spread {
+        all.flat_map(|p| p.samples.iter().copied()).collect()
+    } else {
+        all.flat_map(|p| [p.at.middle, p.at.low, p.at.high]).collect()
+    };
+    let axis = Axis::new(values, plot.log_up, 4);
+    // The sheet keeps no colours and writes to memory: it cannot fail.
+    let _ = paint(&sheet, panel, &groups, &axis, height, spread);
+    sheet.finish(id, &plot.title, &super::told(panel, plot))
+}
+
+/// Groups in order of what is across.
+fn groups<'a>(panel: &'a Panel<'a>) -> Vec<Group<'a>> {
+    let mut groups: Vec<Group<'a>> = Vec::new();
+    for series in &panel.series {
+        for point in &series.points {
+            let name = point.across.map(|p| match p {
+                Parameter::Number(n) => number::short(*n),
+                Parameter::Text(t) => t.clone(),
+            });
+            match groups.iter_mut().find(|g| g.name == name) {
+                Some(group) => group.rows.push((series, point)),
+                None => groups.push(Group { name, order: across(point), rows: vec![(series, point)] }),
+            }
+        }
+    }
+    groups.sort_by(|a, b| a.order.total_cmp(&b.order));
+    groups
+}
+
+fn paint(sheet: &Sheet, panel: &Panel<'_>, groups: &[Group<'_>], axis: &Axis, height: i32, spread: bool) -> Painted {
+    let area = sheet.clone().into_drawing_area();
+    let span = (LEFT * FINE, (WIDTH - RIGHT) * FINE);
+    let at = |v: f64| axis.map(&v, span);
+    let (top, bottom) = (ABOVE * FINE, (height - BELOW) * FINE);
+    let mut last = i32::MIN;
+    for &tick in axis.ticks() {
+        let ink = if tick == axis.floor() { Ink::Axis } else { Ink::Grid };
+        line(&area, (at(tick), top), (at(tick), bottom), ink)?;
+        let label = number::value(tick, panel.unit);
+        let room = (label.chars().count() as i32 * 7 + 8) * FINE;
+        if last.saturating_add(room) <= at(tick) {
+            last = at(tick);
+            text(&area, &label, (at(tick), bottom + 6 * FINE), Ink::Tick, HPos::Center, VPos::Top)?;
+        }
+    }
+    let row = (if spread { 30 } else { 18 }) * FINE;
+    let mut y = top;
+    for group in groups {
+        if let Some(name) = &group.name {
+            text(&area, &cut(name, 70), (0, y + HEAD * FINE / 2), Ink::Label, HPos::Left, VPos::Center)?;
+            y += HEAD * FINE;
+        }
+        for (series, point) in &group.rows {
+            let class = format!("series s-{} {}", series.side.name(), marker::dash_class(series.dash));
+            let title = format!("{}: {}", series.title(), figure(point, panel.unit));
+            let key = series.key();
+            let attributes = [
+                ("class", &class[..]),
+                ("data-series", &key),
+                ("data-side", series.side.name()),
+                ("data-name", &series.name),
+            ];
+            sheet.begin(&attributes, Some(&title));
+            let middle = y + row / 2;
+            text(&area, &cut(&series.title(), 19), ((LEFT - 6) * FINE, middle), Ink::Tick, HPos::Right, VPos::Center)?;
+            if spread {
+                samples(&area, point, middle, &at)?;
+            } else {
+                bar(sheet, &area, series, point, middle, axis, &at)?;
+            }
+            let end = if spread { (WIDTH - RIGHT) * FINE } else { at(edge(point)) };
+            let value = number::value(point.at.middle, panel.unit);
+            text(&area, &value, (end + 6 * FINE, middle), Ink::Figure, HPos::Left, VPos::Center)?;
+            sheet.end();
+            y += row;
+        }
+        y += GAP * FINE;
+    }
+    Ok(())
+}
+
+/// The right end of a row.
+fn edge(point: &Point<'_>) -> f64 {
+    if point.at.high.is_finite() { point.at.high.max(point.at.middle) } else { point.at.middle }
+}
+
+fn bar(
+    sheet: &Sheet,
+    area: &Area,
+    series: &Series<'_>,
+    point: &Point<'_>,
+    y: i32,
+    axis: &Axis,
+    at: &impl Fn(f64) -> i32,
+) -> Painted {
+    let (from, to) = (at(if axis.is_log() { axis.floor() } else { 0.0 }), at(point.at.middle));
+    if axis.is_log() {
+        line(area, (from, y), (to, y), Ink::Whisker)?;
+    } else {
+        area.draw(&Rectangle::new([(from, y - 60), (to, y + 60)], Ink::Fill.color().filled()))?;
+    }
+    if point.at.low.is_finite() && point.at.high.is_finite() && point.at.low < point.at.high {
+        line(area, (at(point.at.low), y), (at(point.at.high), y), Ink::Line)?;
+        for end in [at(point.at.low), at(point.at.high)] {
+            line(area, (end, y - 30), (end, y + 30), Ink::Line)?;
+        }
+    }
+    if axis.is_log() {
+        sheet.path("mark", &marker::path(series.side, to, y, 40));
+    }
+    Ok(())
+}
+
+/// All samples, the quartiles around the median.
+fn samples(area: &Area, point: &Point<'_>, y: i32, at: &impl Fn(f64) -> i32) -> Painted {
+    let mut sorted: Vec<f64> = point.samples.iter().copied().filter(|s| s.is_finite()).collect();
+    sorted.sort_by(f64::total_cmp);
+    if let (Some(low), Some(middle), Some(high)) =
+        (quantile(&sorted, 0.25), quantile(&sorted, 0.5), quantile(&sorted, 0.75))
+    {
+        area.draw(&Rectangle::new([(at(low), y - 80), (at(high), y + 80)], Ink::Band.color().filled()))?;
+        line(area, (at(middle), y - 80), (at(middle), y + 80), Ink::Line)?;
+    }
+    for (i, sample) in sorted.iter().enumerate() {
+        // Side by side where they are close: up and down by turns, the same in every run.
+        let shift = (i as i32 * 7 % 11 - 5) * 14;
+        area.draw(&Circle::new((at(*sample), y + shift), 20, Ink::Dot.color().filled()))?;
+    }
+    Ok(())
+}
+
+fn line(area: &Area, from: (i32, i32), to: (i32, i32), ink: Ink) -> Painted {
+    area.draw(&PathElement::new(vec![from, to], ink.color()))
+}
+
+fn text(area: &Area, text: &str, at: (i32, i32), ink: Ink, h: HPos, v: VPos) -> Painted {
+    area.draw(&Text::new(text.to_owned(), at, text_style(ink, h, v)))
+}
+
+/// What fits; the title has the rest.
+fn cut(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    text.chars().take(most - 1).chain(['…']).collect()
+}
+
+/// A point's figures in words.
+pub fn figure(point: &Point<'_>, unit: &str) -> String {
+    let (middle, spread) = number::interval(&point.at, |v| number::value(v, unit));
+    let unit = if number::tells_unit(unit) || unit.is_empty() { String::new() } else { format!(" {unit}") };
+    let samples = point.samples.len();
+    match spread {
+        None => format!("{middle}{unit} (one sample)"),
+        Some(s) if s.is_empty() => format!("{middle}{unit} ({samples} samples, all alike)"),
+        Some(s) => format!("{middle}{unit} ({s}, {samples} samples)"),
+    }
+}

@@ -1,0 +1,121 @@
+//! What a plot shows: its cases, told apart into series.
+
+use quire_results::{Better, Case, Experiment, Measure, Parameter, Place, Plot, Side, statistics::Interval};
+
+/// One plot on one place.
+pub struct Panel<'a> {
+    /// What its cases ran on.
+    pub place: Place,
+    /// Sides in their order, then as they were measured.
+    pub series: Vec<Series<'a>>,
+    /// Of the measure.
+    pub unit: &'a str,
+    /// Which direction is good.
+    pub better: Better,
+}
+
+/// Points that belong together.
+pub struct Series<'a> {
+    /// The design.
+    pub side: Side,
+    /// What else tells it from the others, for people; empty if nothing does.
+    pub name: String,
+    /// Which one among those names it is: how its line is dashed.
+    pub dash: usize,
+    /// In order of what is across, if that is a number.
+    pub points: Vec<Point<'a>>,
+}
+
+/// One case's measure.
+pub struct Point<'a> {
+    /// What is across; none where the case has no such parameter.
+    pub across: Option<&'a Parameter>,
+    /// The median with its interval.
+    pub at: Interval,
+    /// All there is.
+    pub samples: &'a [f64],
+}
+
+impl Series<'_> {
+    /// `Quire · threads`.
+    pub fn title(&self) -> String {
+        if self.name.is_empty() {
+            self.side.title().to_owned()
+        } else {
+            format!("{} · {}", self.side.title(), self.name)
+        }
+    }
+
+    /// What it is called in the page: the side as the file has it, and its name.
+    pub fn key(&self) -> String {
+        if self.name.is_empty() { self.side.name().to_owned() } else { format!("{} {}", self.side.name(), self.name) }
+    }
+}
+
+/// Whether a case belongs to a plot, wherever it ran.
+pub fn belongs(case: &Case, plot: &Plot) -> bool {
+    plot.places.contains(&case.place) && plot.only.iter().all(|(k, v)| case.parameters.get(k) == Some(v))
+}
+
+/// A panel for each place that has something to show.
+pub fn panels<'a>(experiment: &'a Experiment, plot: &'a Plot) -> Vec<Panel<'a>> {
+    let mut panels: Vec<Panel<'a>> = Vec::new();
+    for &place in &plot.places {
+        if panels.iter().any(|p| p.place == place) {
+            continue;
+        }
+        let cases = experiment.cases.iter().filter(|c| c.place == place && belongs(c, plot));
+        let measured: Vec<(&Case, &Measure)> =
+            cases.filter_map(|c| Some((c, c.measures.get(&plot.measure)?))).collect();
+        let Some((_, first)) = measured.first() else { continue };
+        let series = series(&measured, plot);
+        if !series.is_empty() {
+            panels.push(Panel { place, series, unit: &first.unit, better: first.better });
+        }
+    }
+    panels
+}
+
+fn series<'a>(measured: &[(&'a Case, &'a Measure)], plot: &'a Plot) -> Vec<Series<'a>> {
+    let mut all: Vec<Series<'a>> = Vec::new();
+    let mut names: Vec<String> = Vec::new();
+    // Parameters that are alike in all cases tell nothing apart.
+    let differs =
+        |name: &str| measured.iter().any(|(c, _)| c.parameters.get(name) != measured[0].0.parameters.get(name));
+    for (case, measure) in measured {
+        let Some(at) = measure.interval().filter(|i| i.middle.is_finite()) else { continue };
+        let mut rest: Vec<String> = Vec::new();
+        if let Some(split) = plot.split.as_ref().and_then(|s| case.parameters.get(s)) {
+            rest.push(split.to_string());
+        }
+        for (name, value) in &case.parameters {
+            let drawn = *name == plot.across || plot.split.as_ref() == Some(name);
+            if !drawn && differs(name) {
+                rest.push(format!("{name} {value}"));
+            }
+        }
+        let name = rest.join(", ");
+        let dash = names.iter().position(|n| *n == name).unwrap_or_else(|| {
+            names.push(name.clone());
+            names.len() - 1
+        });
+        let point = Point { across: case.parameters.get(&plot.across), at, samples: &measure.samples };
+        match all.iter_mut().find(|s| s.side == case.side && s.name == name) {
+            Some(series) => series.points.push(point),
+            None => all.push(Series { side: case.side, name, dash, points: vec![point] }),
+        }
+    }
+    all.sort_by_key(|s| (s.side, s.dash));
+    for series in &mut all {
+        series.points.sort_by(|a, b| across(a).total_cmp(&across(b)));
+    }
+    all
+}
+
+/// A point's number across; those without one keep their order, behind the others.
+pub fn across(point: &Point<'_>) -> f64 {
+    match point.across {
+        Some(Parameter::Number(n)) => *n,
+        _ => f64::INFINITY,
+    }
+}

@@ -1,0 +1,180 @@
+//! What stands at the top: how often Quire is ahead, and a line for each source.
+
+use quire_results::{Comparison, Experiment, Judged, Run, Side, Source, Verdict, statistics::Interval};
+use serde::Serialize;
+
+use crate::number;
+
+/// How Quire does against one side.
+#[derive(Debug, Default, Serialize)]
+pub struct Score {
+    /// As the file has it.
+    pub key: &'static str,
+    /// For people.
+    pub title: &'static str,
+    /// Comparisons that it wins.
+    pub ahead: usize,
+    /// Those without a difference.
+    pub none: usize,
+    /// Those that it loses.
+    pub behind: usize,
+}
+
+impl Score {
+    /// Counts one more.
+    fn add(&mut self, verdict: Verdict) {
+        match verdict {
+            Verdict::Ahead => self.ahead += 1,
+            Verdict::None => self.none += 1,
+            Verdict::Behind => self.behind += 1,
+        }
+    }
+
+    /// Of these comparisons, whoever they are against.
+    pub fn of(comparisons: &[Comparison<'_>]) -> Score {
+        let mut score = Score::default();
+        comparisons.iter().for_each(|c| score.add(c.verdict));
+        score
+    }
+}
+
+/// Scores against each side that ours was compared with.
+#[derive(Debug, Default)]
+pub struct Scores(Vec<(Side, Score)>);
+
+impl Scores {
+    /// Counts these.
+    pub fn add(&mut self, comparisons: &[Comparison<'_>]) {
+        for comparison in comparisons {
+            let side = comparison.other.side;
+            let at = self.0.iter().position(|(s, _)| *s == side).unwrap_or_else(|| {
+                self.0.push((side, Score { key: side.name(), title: side.title(), ..Score::default() }));
+                self.0.len() - 1
+            });
+            self.0[at].1.add(comparison.verdict);
+        }
+    }
+
+    /// Linux first.
+    pub fn finish(mut self) -> Vec<Score> {
+        self.0.sort_by_key(|(s, _)| (*s != Side::Linux, *s != Side::LinuxLarge, *s));
+        self.0.into_iter().map(|(_, score)| score).collect()
+    }
+}
+
+/// A source and what was found of its claims.
+#[derive(Debug, Serialize)]
+pub struct Told {
+    /// `S0`.
+    pub name: &'static str,
+    /// Whose it is.
+    pub who: &'static str,
+    /// What it did.
+    pub idea: &'static str,
+    /// A line for each claim and run.
+    pub lines: Vec<Line>,
+}
+
+/// One claim in one run.
+#[derive(Debug, Serialize)]
+pub struct Line {
+    /// Which run, from 0.
+    pub run: usize,
+    /// The experiment's place in the page.
+    pub href: String,
+    /// Its title.
+    pub experiment: String,
+    /// What the source says.
+    pub headline: String,
+    /// What is compared.
+    pub measure: String,
+    /// Where.
+    pub place: &'static str,
+    /// Ours over the design that the source replaced.
+    pub ours: Option<Times>,
+    /// The source's own design over it.
+    pub source: Option<Times>,
+    /// Whether the source's own design is rerun.
+    pub reproduces: bool,
+    /// Ours over Linux.
+    pub linux: Option<Times>,
+    /// From where on the claim holds.
+    pub least: String,
+}
+
+/// How many times better.
+#[derive(Debug, Serialize)]
+pub struct Times {
+    /// `3.2×`.
+    pub text: String,
+    /// Its interval.
+    pub spread: String,
+    /// `ahead`, `none` or `behind`.
+    pub class: &'static str,
+    /// Whether it is what the claim asks for.
+    pub holds: bool,
+}
+
+impl Times {
+    fn of(interval: Option<Interval>, holds: Option<bool>) -> Option<Times> {
+        let interval = interval?;
+        let (text, spread) = number::interval(&interval, number::short);
+        let class = match interval {
+            i if i.holds(1.0) || i.middle.is_nan() => "none",
+            i if i.middle > 1.0 => "ahead",
+            _ => "behind",
+        };
+        Some(Times {
+            text: text + "×",
+            spread: spread.unwrap_or_else(|| "one sample".to_owned()),
+            class,
+            holds: holds == Some(true),
+        })
+    }
+}
+
+/// Sources in order, with who they are and what they did.
+const SOURCES: [(Source, &str, &str, &str); 6] = [
+    (Source::S0, "S0", "DragonFly BSD, 2019", "No record for a mapped page"),
+    (Source::S1, "S1", "DragonFly BSD, 2011", "Page queues fan out"),
+    (Source::S2, "S2", "FreeBSD D19826, 2019", "A map's tree that knows its gaps"),
+    (Source::S3, "S3", "DragonFly BSD, 2017", "As many processes as memory holds"),
+    (Source::S4, "S4", "OpenBSD, 2026", "Ranges of pages, not each offset"),
+    (Source::All, "All", "The whole", "Everything at once"),
+];
+
+/// A source's name.
+pub fn name(source: Source) -> &'static str {
+    SOURCES.iter().find(|(s, ..)| *s == source).map_or("", |(_, name, ..)| name)
+}
+
+/// All sources; `href` says where an experiment stands in the page. The whole is left out if nothing claims anything of it.
+pub fn sources(runs: &[Run], href: impl Fn(&Experiment) -> String) -> Vec<Told> {
+    let told = SOURCES.iter().map(|&(source, name, who, idea)| {
+        let mut lines = Vec::new();
+        for (run, of) in runs.iter().enumerate() {
+            for experiment in of.experiments.iter().filter(|e| e.source == source) {
+                lines.extend(experiment.judged().iter().map(|judged| line(judged, run, &href(experiment), experiment)));
+            }
+        }
+        lines.sort_by(|a, b| (&a.href, &a.headline, a.run).cmp(&(&b.href, &b.headline, b.run)));
+        Told { name, who, idea, lines }
+    });
+    told.filter(|t| t.name != "All" || !t.lines.is_empty()).collect()
+}
+
+fn line(judged: &Judged<'_>, run: usize, href: &str, experiment: &Experiment) -> Line {
+    Line {
+        run,
+        href: href.to_owned(),
+        experiment: experiment.title.clone(),
+        headline: judged.claim.headline.clone(),
+        measure: judged.claim.measure.clone(),
+        place: judged.claim.place.name(),
+        ours: Times::of(judged.ours, judged.holds()),
+        source: Times::of(judged.source, judged.reproduced()),
+        reproduces: judged.claim.reproduces,
+        linux: Times::of(judged.linux, Some(true)),
+        least: number::times(judged.claim.least),
+    }
+}

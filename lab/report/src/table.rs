@@ -1,0 +1,230 @@
+//! The figures of an experiment: for each measure and place a table with a row for each set of parameters and a column for each
+//! side. Counts stand before times.
+
+use std::collections::BTreeMap;
+
+use quire_results::{Better, Case, Comparison, Experiment, Kind, Measure, Parameter, Place, Side, Verdict};
+use serde::Serialize;
+
+use crate::{number, plot::matrix::worse_by};
+
+/// Figures of one measure in one place.
+#[derive(Debug, Serialize)]
+pub struct Table {
+    /// The measure.
+    pub measure: String,
+    /// Its unit.
+    pub unit: String,
+    /// What the cases ran on.
+    pub place: &'static str,
+    /// `counted` or `timed`.
+    pub kind: &'static str,
+    /// Which direction is good.
+    pub better: &'static str,
+    /// Names of the parameters.
+    pub parameters: Vec<String>,
+    /// Sides that have figures here.
+    pub sides: Vec<Head>,
+    /// Sides that ours is compared with.
+    pub against: Vec<Head>,
+    /// One for each set of parameters.
+    pub rows: Vec<Row>,
+}
+
+/// A column.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Head {
+    /// As the file has it.
+    pub key: &'static str,
+    /// For people.
+    pub title: &'static str,
+}
+
+/// Figures of all sides with one set of parameters.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    /// In the order of the table's names; empty where there is none.
+    pub parameters: Vec<String>,
+    /// In the order of its sides.
+    pub figures: Vec<Figure>,
+    /// In the order of the sides that ours is compared with.
+    pub against: Vec<Option<Against>>,
+}
+
+/// One figure.
+#[derive(Debug, Serialize)]
+#[serde(tag = "state", rename_all = "lowercase")]
+pub enum Figure {
+    /// Measured.
+    Measured {
+        /// The median.
+        middle: String,
+        /// Its interval; empty if all samples are alike, none of one sample.
+        spread: Option<String>,
+        /// How many samples.
+        samples: usize,
+    },
+    /// A case that ran into trouble.
+    Missing {
+        /// Why.
+        reason: String,
+    },
+    /// No case.
+    Absent,
+}
+
+/// Ours against another side.
+#[derive(Debug, Serialize)]
+pub struct Against {
+    /// `ahead`, `none` or `behind`.
+    pub class: &'static str,
+    /// For those who see no colour.
+    pub sign: &'static str,
+    /// `2.1× better` or `none`.
+    pub text: String,
+    /// The quotient's interval.
+    pub spread: String,
+}
+
+/// Sides that an experiment should have.
+const EXPECTED: [Side; 4] = [Side::Before, Side::After, Side::Ours, Side::Linux];
+
+/// Those that it has no case of.
+pub fn absent(experiment: &Experiment) -> Vec<&'static str> {
+    let has = |side: &Side| experiment.cases.iter().any(|c| c.side == *side);
+    EXPECTED.iter().filter(|s| !has(s)).map(|s| s.title()).collect()
+}
+
+/// All tables of an experiment.
+pub fn tables(experiment: &Experiment, comparisons: &[Comparison<'_>]) -> Vec<Table> {
+    let mut kinds: Vec<(Kind, &str, Place, &Measure)> = Vec::new();
+    for case in &experiment.cases {
+        for (name, measure) in &case.measures {
+            if !kinds.iter().any(|(_, n, p, _)| n == name && *p == case.place) {
+                kinds.push((measure.kind, name, case.place, measure));
+            }
+        }
+    }
+    kinds.sort_by_key(|(kind, name, place, _)| (*kind, *name, *place));
+    kinds.iter().map(|(_, name, place, first)| table(experiment, comparisons, name, *place, first)).collect()
+}
+
+fn table(experiment: &Experiment, comparisons: &[Comparison<'_>], name: &str, place: Place, first: &Measure) -> Table {
+    let cases: Vec<&Case> = experiment.cases.iter().filter(|c| c.place == place).collect();
+    let measured = |c: &&&Case| c.measures.contains_key(name);
+    // What went wrong has a row where others have it, and one of its own where nobody measured anything else of it.
+    let shown = |c: &&&Case| c.measures.contains_key(name) || (c.trouble.is_some() && c.measures.is_empty());
+    let mut sides: Vec<Side> = cases.iter().filter(measured).map(|c| c.side).collect();
+    sides.extend(cases.iter().filter(shown).map(|c| c.side));
+    sides.sort();
+    sides.dedup();
+    let mut names: Vec<String> = cases.iter().filter(shown).flat_map(|c| c.parameters.keys().cloned()).collect();
+    names.sort();
+    names.dedup();
+    let mut sets: Vec<&BTreeMap<String, Parameter>> = Vec::new();
+    for case in cases.iter().filter(shown) {
+        if !sets.contains(&&case.parameters) {
+            sets.push(&case.parameters);
+        }
+    }
+    sets.sort_by(|a, b| order(a, b, &names));
+    let here: Vec<&Comparison<'_>> =
+        comparisons.iter().filter(|c| c.measure == name && c.ours.place == place).collect();
+    let mut against: Vec<Side> = here.iter().map(|c| c.other.side).collect();
+    against.sort_by_key(|s| (*s != Side::Linux, *s != Side::LinuxLarge, *s));
+    against.dedup();
+    let rows = sets.iter().map(|set| Row {
+        parameters: names.iter().map(|n| set.get(n).map(shown_parameter).unwrap_or_default()).collect(),
+        figures: sides
+            .iter()
+            .map(|side| {
+                let mut of = cases.iter().filter(|c| c.side == *side && c.parameters == **set);
+                of.find_map(|c| figure(c, name)).unwrap_or(Figure::Absent)
+            })
+            .collect(),
+        against: against
+            .iter()
+            .map(|side| {
+                let found = here.iter().find(|c| c.other.side == *side && c.ours.parameters == **set);
+                found.map(|c| compared(c))
+            })
+            .collect(),
+    });
+    let head = |side: &Side| Head { key: side.name(), title: side.title() };
+    Table {
+        measure: name.to_owned(),
+        unit: first.unit.clone(),
+        place: place.name(),
+        kind: match first.kind {
+            Kind::Count => "counted",
+            Kind::Time => "timed",
+        },
+        better: match first.better {
+            Better::Less => "less is better",
+            Better::More => "more is better",
+        },
+        rows: rows.collect(),
+        parameters: names,
+        sides: sides.iter().map(head).collect(),
+        against: against.iter().map(head).collect(),
+    }
+}
+
+fn order(a: &BTreeMap<String, Parameter>, b: &BTreeMap<String, Parameter>, names: &[String]) -> std::cmp::Ordering {
+    use std::cmp::Ordering;
+    // Text first, then numbers: rows of one kind stand together and grow.
+    for text in [true, false] {
+        for name in names {
+            let order = match (a.get(name), b.get(name)) {
+                (Some(Parameter::Text(a)), Some(Parameter::Text(b))) if text => a.cmp(b),
+                (Some(Parameter::Number(a)), Some(Parameter::Number(b))) if !text => a.total_cmp(b),
+                (None, Some(_)) => Ordering::Less,
+                (Some(_), None) => Ordering::Greater,
+                _ => Ordering::Equal,
+            };
+            if order != Ordering::Equal {
+                return order;
+            }
+        }
+    }
+    Ordering::Equal
+}
+
+fn shown_parameter(parameter: &Parameter) -> String {
+    match parameter {
+        Parameter::Number(n) => number::short(*n),
+        Parameter::Text(t) => t.clone(),
+    }
+}
+
+fn figure(case: &Case, name: &str) -> Option<Figure> {
+    let Some(measure) = case.measures.get(name) else {
+        return case.trouble.clone().map(|reason| Figure::Missing { reason });
+    };
+    let Some(interval) = measure.interval() else {
+        return Some(Figure::Missing { reason: "it has no samples".to_owned() });
+    };
+    let (middle, spread) = number::interval(&interval, |v| number::value(v, &measure.unit));
+    Some(Figure::Measured { middle, spread, samples: measure.samples.len() })
+}
+
+/// A comparison in words.
+pub fn compared(comparison: &Comparison<'_>) -> Against {
+    let worse = worse_by(comparison);
+    let (low, high) = (comparison.ratio.low, comparison.ratio.high);
+    let more = comparison.ours.measures.get(comparison.measure).is_some_and(|m| m.better == Better::More);
+    // As it is told: times better, or times worse.
+    let flip = (comparison.verdict == Verdict::Behind) == more;
+    let (from, to) = if flip { (1.0 / high, 1.0 / low) } else { (low, high) };
+    let spread = if !from.is_finite() || !to.is_finite() || from == to || !(low.is_finite() && high.is_finite()) {
+        String::new()
+    } else {
+        format!("{}–{}", number::short(from), number::short(to))
+    };
+    let (class, sign, text) = match comparison.verdict {
+        Verdict::Ahead => ("ahead", "▲", format!("{} better", number::times(1.0 / worse))),
+        Verdict::Behind => ("behind", "▼", format!("{} worse", number::times(worse))),
+        Verdict::None => ("none", "=", "none".to_owned()),
+    };
+    Against { class, sign, text, spread: if comparison.verdict == Verdict::None { String::new() } else { spread } }
+}

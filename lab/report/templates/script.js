@@ -1,0 +1,58 @@
+"use strict";
+(() => {
+  const all = (selector, from = document) => [...from.querySelectorAll(selector)];
+  document.documentElement.classList.add("with-script");
+
+  // Series come and go by their legend: one is shown if both its side and its name are.
+  for (const figure of all("figure")) {
+    const legend = all(".key", figure);
+    const off = (kind) => new Set(legend.filter((k) => kind in k.dataset).filter((k) => k.getAttribute("aria-pressed") === "false").map((k) => k.dataset[kind]));
+    for (const key of legend) {
+      key.addEventListener("click", () => {
+        key.setAttribute("aria-pressed", key.getAttribute("aria-pressed") === "true" ? "false" : "true");
+        const sides = off("side"), names = off("name");
+        for (const series of all(".series", figure)) {
+          series.classList.toggle("off", sides.has(series.dataset.side) || names.has(series.dataset.name));
+        }
+      });
+    }
+  }
+
+  // The theme: the system's, or one of the two.
+  const theme = document.getElementById("theme");
+  const themes = ["auto", "light", "dark"];
+  const paint = (name) => {
+    if (name === "auto") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = name;
+    theme.textContent = "Theme: " + name;
+    theme.setAttribute("aria-label", "Theme: " + (name === "auto" ? "as the system has it" : name));
+    theme.dataset.now = name;
+  };
+  const kept = () => {
+    try { return localStorage.getItem("quire-theme"); } catch { return null; }
+  };
+  paint(themes.includes(kept()) ? kept() : "auto");
+  theme.addEventListener("click", () => {
+    const next = themes[(themes.indexOf(theme.dataset.now) + 1) % themes.length];
+    paint(next);
+    try { localStorage.setItem("quire-theme", next); } catch { /* Then it lasts as long as the page. */ }
+  });
+
+  // All tables at once.
+  const unfold = document.getElementById("unfold");
+  unfold.addEventListener("click", () => {
+    const open = unfold.getAttribute("aria-pressed") !== "true";
+    unfold.setAttribute("aria-pressed", String(open));
+    for (const details of all(".experiment details")) details.open = open;
+  });
+
+  // One machine of several.
+  const machine = document.getElementById("machine");
+  if (machine) {
+    machine.addEventListener("change", () => {
+      for (const part of all("[data-run]")) {
+        part.hidden = machine.value !== "" ? part.dataset.run !== machine.value : false;
+      }
+    });
+  }
+})();

@@ -1,0 +1,194 @@
+//! Any results have a page: it is well-formed, and all their text is text.
+
+use std::collections::BTreeMap;
+
+use proptest::{collection::btree_map, collection::vec, prelude::*};
+use quire_report::render;
+use quire_results::{
+    Better, Case, Claim, Experiment, Kind, Machine, Measure, Mode, Parameter, Place, Plot, Results, Run, Shape, Side,
+    Source, VERSION,
+};
+
+/// Elements that the page is made of. Others could only come from the results.
+const OURS: &str = "html head meta title link style body a header div svg path span label select option button h1 h2 h3 h4 p dl dt dd \
+    main section ol li strong small b rect details summary aside table thead tbody tr th td article nav code figure figcaption g desc \
+    text polyline polygon circle ul footer script";
+
+/// Checks a page and gives its text and attributes.
+fn check(page: &str) -> String {
+    // What a document of XML has otherwise.
+    let page = page.replace("<!DOCTYPE html>", "");
+    let document = roxmltree::Document::parse(page.trim()).unwrap_or_else(|e| panic!("{e}"));
+    let mut text = String::new();
+    for node in document.descendants().filter(|n| n.is_element()) {
+        let name = node.tag_name().name();
+        assert!(OURS.split_whitespace().any(|o| o == name), "<{name}> is none of ours");
+        for attribute in node.attributes() {
+            assert!(!attribute.name().starts_with("on"), "{}", attribute.name());
+            text += attribute.value();
+        }
+        let href = node.attribute("href").unwrap_or("#");
+        assert!(href.starts_with('#') || href == "data:,", "{href}");
+    }
+    for node in document.descendants().filter(|n| n.is_text()) {
+        text += node.text().unwrap_or_default();
+    }
+    let mut ids: Vec<&str> = document.descendants().filter_map(|n| n.attribute("id")).collect();
+    let all = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), all, "an id twice");
+    text
+}
+
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[a-z]{1,6}",
+        Just("<script>alert(1)</script>".to_owned()),
+        Just("\"><img src=x onerror=alert(1)>".to_owned()),
+        Just("' onload='x".to_owned()),
+        Just("</style></title><x-bad>&amp;&lt;{{ 7 }}{% raw %}".to_owned()),
+        any::<String>(),
+        Just(String::new()),
+    ]
+}
+
+fn number() -> impl Strategy<Value = f64> {
+    prop_oneof![
+        any::<f64>(),
+        (0u32..300).prop_map(f64::from),
+        Just(0.0),
+        Just(f64::NAN),
+        Just(f64::INFINITY),
+        Just(f64::MAX),
+        Just(5e-324),
+    ]
+}
+
+fn parameter() -> impl Strategy<Value = Parameter> {
+    prop_oneof![number().prop_map(Parameter::Number), text().prop_map(Parameter::Text)]
+}
+
+fn one_of<T: Clone + std::fmt::Debug + 'static>(all: &'static [T]) -> impl Strategy<Value = T> {
+    proptest::sample::select(all)
+}
+
+const SIDES: [Side; 7] =
+    [Side::Before, Side::After, Side::Ours, Side::Linux, Side::LinuxLarge, Side::Plain, Side::Limit];
+const PLACES: [Place; 5] = [Place::Hosted, Place::Recording, Place::Cachegrind, Place::Guest, Place::GuestCounted];
+
+/// Few names, so that cases, plots and claims meet.
+fn name() -> impl Strategy<Value = String> {
+    prop_oneof![4 => one_of(&["a", "b"]).prop_map(str::to_owned), 1 => text()]
+}
+
+fn parameters() -> impl Strategy<Value = BTreeMap<String, Parameter>> {
+    btree_map(name(), prop_oneof![3 => (1u32..4).prop_map(Parameter::from), 1 => parameter()], 0..3)
+}
+
+prop_compose! {
+    fn measure()(unit in prop_oneof![text(), one_of(&["ns", "bytes", "x/s"]).prop_map(str::to_owned)], count in any::<bool>(),
+        more in any::<bool>(), samples in vec(number(), 0..6)) -> Measure {
+        Measure {
+            unit,
+            kind: if count { Kind::Count } else { Kind::Time },
+            better: if more { Better::More } else { Better::Less },
+            samples,
+        }
+    }
+}
+
+prop_compose! {
+    fn case()(side in one_of(&SIDES), place in one_of(&PLACES[..2]), parameters in parameters(), command in text(),
+        measures in btree_map(name(), measure(), 0..3), trouble in proptest::option::of(text())) -> Case {
+        Case { side, place, parameters, command, measures, trouble }
+    }
+}
+
+prop_compose! {
+    fn claim()(headline in text(), measure in name(), parameters in parameters(), least in number(), reproduces in any::<bool>()) -> Claim {
+        Claim { headline, measure, place: Place::Hosted, parameters, least, reproduces }
+    }
+}
+
+prop_compose! {
+    fn plot()(title in text(), shape in one_of(&[Shape::Curves, Shape::Bars, Shape::Distribution, Shape::Matrix]),
+        places in vec(one_of(&PLACES), 0..3), only in btree_map(name(), (1u32..3).prop_map(Parameter::from), 0..2), measure in name(),
+        across in name(), split in proptest::option::of(name()), log_across in any::<bool>(), log_up in any::<bool>()) -> Plot {
+        Plot { title, shape, places, only, measure, across, split, log_across, log_up }
+    }
+}
+
+prop_compose! {
+    fn experiment()(name in name(), source in one_of(&[Source::S0, Source::S4, Source::All]), title in text(), about in text(),
+        caveats in vec(text(), 0..3), command in text(), claims in vec(claim(), 0..3), plots in vec(plot(), 0..4),
+        cases in vec(case(), 0..12)) -> Experiment {
+        Experiment { name, source, title, about, caveats, command, claims, plots, cases }
+    }
+}
+
+prop_compose! {
+    fn run()(processor in text(), system in text(), emulator in text(), versions in btree_map(text(), text(), 0..3), began in text(),
+        seconds in number(), full in any::<bool>(), experiments in vec(experiment(), 0..3)) -> Run {
+        Run {
+            machine: Machine { processor, cpus: 2, memory_mib: u64::MAX, system, emulator, versions },
+            began,
+            seconds,
+            mode: if full { Mode::Full } else { Mode::Quick },
+            seed: 1,
+            experiments,
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn any_results_have_a_page_and_none_of_their_text_is_markup(runs in vec(run(), 0..3)) {
+        check(&render(&Results { schema: VERSION, runs }).unwrap());
+    }
+}
+
+#[test]
+fn no_runs_have_a_page_that_says_so() {
+    let text = check(&render(&Results { schema: VERSION, runs: Vec::new() }).unwrap());
+    assert!(text.contains("There are no runs") && text.contains("Nothing was compared"));
+}
+
+#[test]
+fn the_fixture_has_a_page_with_all_its_experiments_and_troubles() {
+    let text = check(&render(&super::fixture::results(1)).unwrap());
+    let results = super::fixture::results(1);
+    for experiment in &results.runs[0].experiments {
+        assert!(text.contains(&experiment.about) && text.contains(&experiment.command), "{}", experiment.name);
+        for trouble in experiment.cases.iter().filter_map(|c| c.trouble.as_ref()) {
+            assert!(text.contains(trouble), "{trouble}");
+        }
+    }
+}
+
+#[test]
+fn hundreds_of_series_are_all_drawn() {
+    let mut results = super::fixture::results(1);
+    let experiment = &mut results.runs[0].experiments[0];
+    experiment.plots.truncate(1);
+    let plot = &mut experiment.plots[0];
+    (plot.split, plot.log_up) = (Some("what".to_owned()), false);
+    let template = experiment.cases.iter().find(|c| c.measures.contains_key("transfers")).unwrap().clone();
+    for i in 0..300 {
+        let mut case = template.clone();
+        case.parameters.insert("what".to_owned(), format!("series {i}").as_str().into());
+        experiment.cases.push(case);
+    }
+    let page = render(&results).unwrap();
+    assert!((0..300).all(|i| page.contains(&format!("data-series=\"{} series {i}\"", template.side.name()))));
+    check(&page);
+}
+
+#[test]
+fn one_sample_is_told_to_have_no_interval() {
+    let mut results = super::fixture::results(1);
+    results.runs[0].experiments.retain(|e| e.name == "processes");
+    let page = render(&results).unwrap();
+    assert!(page.contains("one sample"));
+}

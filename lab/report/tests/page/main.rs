@@ -1,0 +1,199 @@
+//! The page in a browser: what is clicked answers, each plot has its series, nothing is an error, and it fits. And the page of
+//! any results at all: it is well-formed, and none of their text is markup.
+
+mod any;
+mod browser;
+mod fixture;
+
+use browser::Browser;
+use quire_report::render;
+use quire_results::{Parameter, Results, Side};
+use serde_json::json;
+
+fn page() -> String {
+    render(&fixture::results(1)).unwrap()
+}
+
+fn two_machines() -> String {
+    render(&Results::merge([fixture::results(1), fixture::results(2)])).unwrap()
+}
+
+/// Distinct series of each panel, as the page has them: experiment, plot, place and which sides.
+const SERIES: &str = "[...document.querySelectorAll('.experiment')].flatMap(e => [...e.querySelectorAll('figure')].flatMap(f =>
+    [...f.querySelectorAll('.panel')].map(p => [e.dataset.experiment, f.querySelector('h4').textContent, p.querySelector('.badge').textContent,
+        [...new Set([...p.querySelectorAll('[data-series]')].map(s => s.dataset.side || s.dataset.series))].sort().join(' ')])))";
+
+#[test]
+fn each_plot_has_its_series_and_nothing_is_an_error() {
+    let results = fixture::results(1);
+    let mut expected = Vec::new();
+    for experiment in &results.runs[0].experiments {
+        for plot in &experiment.plots {
+            for place in &plot.places {
+                let fits = |c: &&quire_results::Case| {
+                    c.place == *place
+                        && c.measures.contains_key(&plot.measure)
+                        && plot.only.iter().all(|(k, v): (&String, &Parameter)| c.parameters.get(k) == Some(v))
+                };
+                let mut sides: Vec<&str> = experiment.cases.iter().filter(fits).map(|c| c.side.name()).collect();
+                if plot.shape == quire_results::Shape::Matrix {
+                    sides = vec![Side::Ours.name()];
+                }
+                sides.sort();
+                sides.dedup();
+                if !sides.is_empty() {
+                    expected.push(json!([experiment.name, plot.title, place.name(), sides.join(" ")]));
+                }
+            }
+        }
+    }
+    let mut browser = Browser::start();
+    browser.open(&render(&results).unwrap());
+    assert_eq!(browser.value(SERIES), json!(expected));
+    let empty = "[...document.querySelectorAll('.series')].filter(s => s.getBBox().width * s.getBBox().height === 0).map(s => s.dataset.series)";
+    assert_eq!(browser.value(empty), json!([]), "a series that shows nothing");
+    let counted = "[...document.querySelectorAll('.panel')].filter(p => p.dataset.expected != new Set([...p.querySelectorAll('[data-series]')].map(s => s.dataset.series)).size).length";
+    assert_eq!(browser.value(counted), json!(0));
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn what_is_clicked_answers() {
+    let mut browser = Browser::start();
+    browser.look(1280, "light");
+    browser.open(&page());
+    let count = |b: &mut Browser, selector: &str| {
+        b.value(&format!("document.querySelectorAll('{selector}').length")).as_u64().unwrap()
+    };
+    for i in 0..count(&mut browser, ".key") {
+        let key = format!("document.querySelectorAll('.key')[{i}]");
+        let hidden = format!(
+            "(k => [...k.closest('figure').querySelectorAll('.series')].filter(s => \
+            ('side' in k.dataset ? s.dataset.side === k.dataset.side : s.dataset.name === k.dataset.name)) \
+            .map(s => getComputedStyle(s).display === 'none'))({key})"
+        );
+        browser.click(&key);
+        let after = browser.value(&hidden);
+        assert!(after.as_array().is_some_and(|a| !a.is_empty() && a.iter().all(|h| *h == json!(true))), "{i}: {after}");
+        browser.click(&key);
+        let again = browser.value(&hidden);
+        assert!(again.as_array().is_some_and(|a| a.iter().all(|h| *h == json!(false))), "{i}: {again}");
+    }
+    for i in 0..count(&mut browser, "summary") {
+        let summary = format!("document.querySelectorAll('summary')[{i}]");
+        browser.click(&summary);
+        assert_eq!(browser.value(&format!("{summary}.parentNode.open")), json!(true), "{i}");
+    }
+    // The button closes only what it opened: all tables.
+    for open in [true, false] {
+        browser.click("document.getElementById('unfold')");
+        assert_eq!(
+            browser
+                .value(&format!("[...document.querySelectorAll('.experiment details')].every(d => d.open === {open})")),
+            json!(true)
+        );
+    }
+    let paper = "getComputedStyle(document.body).backgroundColor";
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        browser.click("document.getElementById('theme')");
+        seen.push(browser.value(paper));
+    }
+    assert!(seen[0] != seen[1] && seen[0] == seen[2], "light, dark, and the system's: {seen:?}");
+    let links = "[...document.querySelectorAll('a[href^=\"#\"]')].filter(a => !document.getElementById(a.getAttribute('href').slice(1))).length";
+    assert_eq!(browser.value(links), json!(0), "a link that leads nowhere");
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn it_fits_any_window_and_both_themes() {
+    let mut browser = Browser::start();
+    for (page, name) in [(page(), "one"), (two_machines(), "two")] {
+        for width in [360, 800, 1280] {
+            for scheme in ["light", "dark"] {
+                browser.look(width, scheme);
+                browser.open(&page);
+                browser.shoot(&format!("{name}-{width}-{scheme}"));
+                for open in ["", "document.getElementById('unfold').click();"] {
+                    let wide = browser.value(&format!("{open} document.documentElement.scrollWidth"));
+                    assert!(wide.as_u64().unwrap() <= u64::from(width), "{wide} on {width}");
+                }
+                assert_eq!(browser.value(CONTRAST), json!([]), "text that is hard to read, {scheme}");
+                assert_eq!(browser.complaints(), [""; 0]);
+            }
+        }
+    }
+}
+
+/// Texts whose colour is too near to what they stand on (WCAG 2, 1.4.3: a ratio of 4.5).
+const CONTRAST: &str = "(() => {
+    const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+    const rgb = (color, under) => {
+        canvas.fillStyle = `rgb(${under.join(' ')})`; canvas.fillRect(0, 0, 1, 1);
+        canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
+        return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
+    };
+    const light = c => { const [r, g, b] = c.map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+    const below = e => { const chain = []; for (; e; e = e.parentElement) chain.unshift(getComputedStyle(e).backgroundColor); return chain.reduce((under, c) => rgb(c, under), [255, 255, 255]); };
+    const bad = new Set();
+    const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    for (let node; node = walk.nextNode();) {
+        const e = node.parentElement;
+        if (!node.data.trim() || ['SCRIPT', 'STYLE', 'title', 'desc', 'OPTION'].includes(e.tagName) || !e.getClientRects().length) continue;
+        const style = getComputedStyle(e), ground = below(e);
+        const [a, b] = [light(rgb(e instanceof SVGElement ? style.fill : style.color, ground)), light(ground)].sort((a, b) => b - a);
+        if ((a + 0.05) / (b + 0.05) < 4.45) bad.add(e.tagName + '.' + (e.className.baseVal ?? e.className) + ' ' + ((a + 0.05) / (b + 0.05)).toFixed(2));
+    }
+    return [...bad];
+})()";
+
+#[test]
+fn it_prints_and_is_whole_without_scripts() {
+    let mut browser = Browser::start();
+    browser.look(1280, "dark");
+    browser.call("Emulation.setScriptExecutionDisabled", json!({"value": true}));
+    browser.open(&page());
+    let shown = "[...document.querySelectorAll('.series')].every(s => getComputedStyle(s).display !== 'none') \
+        && [...document.querySelectorAll('.scripted')].every(s => getComputedStyle(s).display === 'none')";
+    assert_eq!(browser.value(shown), json!(true));
+    browser.click("document.querySelector('summary')");
+    assert_eq!(browser.value("document.querySelector('details').open"), json!(true));
+    let paper = browser.print();
+    assert!(paper.starts_with(b"%PDF-"));
+    if let Some(directory) = std::env::var_os("QUIRE_SHOTS") {
+        std::fs::write(std::path::Path::new(&directory).join("print.pdf"), &paper).unwrap();
+        std::fs::write(std::path::Path::new(&directory).join("two.html"), two_machines()).unwrap();
+        std::fs::write(std::path::Path::new(&directory).join("one.html"), page()).unwrap();
+    }
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn one_machine_of_several_can_be_looked_at_alone() {
+    let mut browser = Browser::start();
+    browser.open(&two_machines());
+    let shown = |b: &mut Browser| {
+        b.value("[0, 1].map(i => [...document.querySelectorAll(`[data-run=\"${i}\"]`)].filter(e => e.getClientRects().length).length > 0)")
+    };
+    assert_eq!(shown(&mut browser), json!([true, true]));
+    for (choice, expected) in [("1", [false, true]), ("0", [true, false]), ("", [true, true])] {
+        browser.value(&format!("machine.value = '{choice}'; machine.dispatchEvent(new Event('change'))"));
+        assert_eq!(shown(&mut browser), json!(expected), "{choice}");
+    }
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn the_page_may_load_and_run_nothing_else() {
+    let mut browser = Browser::start();
+    browser.open(&page());
+    let tried = browser.value(
+        "(async () => { const s = document.createElement('script'); s.textContent = 'window.ran = 1'; document.body.append(s); \
+         let loaded; try { await fetch('http://127.0.0.1:9/'); loaded = 'yes'; } catch { loaded = 'no'; } \
+         const policy = document.querySelector('meta[http-equiv]').content.includes(\"default-src 'none'\"); \
+         return [window.ran === 1, loaded, policy]; })()",
+    );
+    assert_eq!(tried, json!([false, "no", true]));
+    let refused = browser.complaints();
+    assert!(refused.iter().any(|c| c.contains("Content Security Policy")), "{refused:?}");
+}
