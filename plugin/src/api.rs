@@ -12,6 +12,8 @@ pub const MEM_R: c_int = 1;
 pub const MEM_W: c_int = 2;
 /// Loads and stores.
 pub const MEM_RW: c_int = 3;
+/// An operation that QEMU does without a call: adds to a word.
+pub const ADD_U64: c_int = 0;
 /// A callback that looks at no registers.
 pub const NO_REGISTERS: c_int = 0;
 
@@ -55,6 +57,7 @@ unsafe extern "C" {
         registers: c_int,
         data: *mut c_void,
     );
+    pub fn qemu_plugin_register_vcpu_tb_exec_inline(block: *mut Block, operation: c_int, at: *mut c_void, by: u64);
     pub fn qemu_plugin_register_atexit_cb(id: u64, on: OnEnd, data: *mut c_void);
     pub fn qemu_plugin_tb_n_insns(block: *const Block) -> usize;
     pub fn qemu_plugin_tb_get_insn(block: *const Block, at: usize) -> *mut Instruction;

@@ -1,5 +1,6 @@
 //! A plugin for QEMU's translator: which lines of kernel memory one virtual CPU writes and another touches, between marks
-//! that a program in the guest makes; or where the kernel's instructions go ([`calls`]).
+//! that a program in the guest makes; or where the kernel's instructions go ([`calls`]); or how many there are, of the kernel and of
+//! programs.
 //!
 //! The program executes long no-operations whose displacement is a word of ours ([`mark`]): free elsewhere, and recognised here
 //! when the code is translated. Between *on* and *off* every load and store that a kernel instruction makes is put down in the
@@ -12,6 +13,8 @@
 #[cfg(not(test))]
 mod api;
 pub mod calls;
+#[cfg(not(test))]
+mod count;
 pub mod instruction;
 pub mod mark;
 #[cfg(not(test))]

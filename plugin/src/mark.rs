@@ -11,6 +11,10 @@ pub enum Mark {
     Round,
     /// The rounds that follow are those of the next case.
     Case,
+    /// What is measured as a whole begins. Apart from the others, which the programs make that are measured so.
+    Begin,
+    /// It is over.
+    End,
 }
 
 /// The upper three bytes of the displacement: `Qui`.
@@ -25,6 +29,8 @@ impl Mark {
             2 => Some(Mark::Off),
             3 => Some(Mark::Round),
             4 => Some(Mark::Case),
+            5 => Some(Mark::Begin),
+            6 => Some(Mark::End),
             _ => None,
         }
     }
@@ -39,7 +45,7 @@ mod tests {
         let code = |word: u32| [&[0x0f, 0x1f, 0x80][..], &word.to_le_bytes()].concat();
         assert_eq!(Mark::of(&code(0x5175_6901)), Some(Mark::On));
         assert_eq!(Mark::of(&code(0x5175_6904)), Some(Mark::Case));
-        for other in [code(0), code(0x5175_6900), code(0x5175_6905), code(0x5175_6901)[..6].to_vec(), vec![0x90]] {
+        for other in [code(0), code(0x5175_6900), code(0x5175_6907), code(0x5175_6901)[..6].to_vec(), vec![0x90]] {
             assert_eq!(Mark::of(&other), None, "{other:x?}");
         }
     }

@@ -15,7 +15,7 @@ use std::{
 };
 
 use crate::{
-    api,
+    api, count,
     mark::Mark,
     profile,
     table::{Access, Table, conflicts},
@@ -36,7 +36,8 @@ static ACCESSES: AtomicU64 = AtomicU64::new(0);
 static TABLES: [Mutex<Option<Table>>; CPUS] = [const { Mutex::new(None) }; CPUS];
 pub(crate) static OUT: OnceLock<Mutex<File>> = OnceLock::new();
 
-/// Takes `out=FILE`, where the conflicts go; with `profile=all` or `profile=marked` a profile instead ([`profile`]).
+/// Takes `out=FILE`, where the conflicts go; with `profile=all` or `profile=marked` a profile instead ([`profile`]), with
+/// `profile=count` the numbers of instructions ([`count`]).
 ///
 /// # Safety
 /// Called by QEMU, once, with what `qemu-plugin.h` says.
@@ -78,6 +79,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
     unsafe {
         match word("profile=").as_deref() {
             None => api::qemu_plugin_register_vcpu_tb_trans_cb(id, translated),
+            Some("count") => count::install(id),
             Some(what) => profile::install(id, what == "marked"),
         }
     }
@@ -129,7 +131,7 @@ extern "C" fn marked(_cpu: c_uint, mark: *mut c_void) {
         COUNTS.store(true, Ordering::Release);
     } else if mark == Mark::Off as usize {
         COUNTS.store(false, Ordering::Release);
-    } else {
+    } else if mark == Mark::Round as usize || mark == Mark::Case as usize {
         let text = if mark == Mark::Round as usize { round() } else { "case\n".to_owned() };
         if let Some(mut out) = OUT.get().and_then(|out| out.lock().ok()) {
             // Whoever reads finds a round missing.

@@ -183,26 +183,37 @@ pub struct Debug {
 /// Options of `compare`.
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "The program prints lines `name value unit`; both sides' medians and their ratio are printed.\n\n\
-                        Examples:\n  ./quire compare --cpus 2 -- target/programs/zerofill --seconds 2\n  \
-                        ./quire compare --count -- target/programs/forkexec     guest instructions: repeatable"
+    after_help = "Any program will do. Both sides' medians and their ratio are printed, of what the program used (time, faults, memory, \
+                        switches, shootdowns) and of lines `name value unit` that it prints itself; and where the ratio lies with \
+                        95 % confidence: `none` where that may be 1. docs/commands.md tells what the rows mean.\n\nExamples:\n  \
+                        ./quire compare --cpus 2 -- target/programs/zerofill --seconds 2\n  ./quire compare --repeat 9 --json \
+                        sort.json -- busybox sort -o /tmp/out /big.txt\n  ./quire compare --count -- target/programs/forkexec     \
+                        guest instructions: repeatable"
 )]
 pub struct Compare {
     /// The guest.
     #[command(flatten)]
     pub guest: Guest,
 
-    /// Count instructions: one CPU, a clock of 8 ns an instruction, the same figures every time
+    /// Count instructions, of the kernel and of programs: one CPU, a clock of 8 ns an instruction, the same figures every time
     #[arg(long)]
     pub count: bool,
 
     /// Instead of figures: both must print the same; tells the first line that differs
-    #[arg(long, conflicts_with_all = ["count", "runs"])]
+    #[arg(long, conflicts_with_all = ["count", "repeat", "json", "seed"])]
     pub same: bool,
 
     /// How often each side runs
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
-    pub runs: u32,
+    #[arg(long, alias = "runs", value_name = "K", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub repeat: u32,
+
+    /// Write every run's figures there, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<std::path::PathBuf>,
+
+    /// Decides which side begins: Quire where it is even [default: by chance]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
 
     /// The program and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "PROGRAM")]

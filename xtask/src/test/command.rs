@@ -543,15 +543,52 @@ fn debugger(bench: &Bench) -> Result<(), String> {
     Err(format!("gdb said: {said}\n{}", done.stderr))
 }
 
+/// What a program prints is compared, and what it used, whether or not it prints anything.
 fn comparison(bench: &Bench) -> Result<(), String> {
-    let words = ["compare", "--count", "--runs", "1", "--", "busybox", "echo", "answer", "42", "units"];
-    let done = bench.run(&words)?;
+    let json = bench.file("compared.json", b"")?;
+    let words = ["compare", "--count", "--runs", "1", "--seed", "3", "--json", &json.to_string_lossy(), "--"];
+    let done = bench.run(&[&words[..], &["busybox", "echo", "answer", "42", "units"]].concat())?;
     ended(&done, 0)?;
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
-    if said.contains("answer") && said.contains("1.00") && said.contains("Linux 6") {
+    let row = |said: &str, name: &str| -> Vec<String> {
+        let line = said.lines().find(|line| line.split('|').nth(1).is_some_and(|cell| cell.trim() == name));
+        line.map(|line| line.split('|').map(|cell| cell.trim().to_owned()).collect()).unwrap_or_default()
+    };
+    let wrong = |what: &str, said: &str| Err(format!("{what} in: {said}"));
+    if row(&said, "answer").get(2..5) != Some(&["42", "42", "1.00"].map(str::to_owned)) || !said.contains("Linux 6") {
+        return wrong("no answer", &said);
+    }
+    for name in ["wall_time", "instructions_kernel", "faults_minor", "peak_resident", "switches_all", "tasks_started"] {
+        let cells = row(&said, name);
+        let positive = |at: usize| cells.get(at).and_then(|cell| cell.parse::<f64>().ok()).is_some_and(|v| v > 0.0);
+        if !positive(2) || !positive(3) {
+            return wrong(&format!("{name} is not there on both sides"), &said);
+        }
+    }
+    // Only one side tells its faults by kind.
+    let zero = row(&said, "faults_zero");
+    if zero.get(2).is_none_or(|v| v == "-") || zero.get(3).is_none_or(|v| v != "-") {
+        return wrong("faults by kind", &said);
+    }
+    let text = fs::read_to_string(&json).map_err(text)?;
+    let all: serde_json::Value = serde_json::from_str(&text).map_err(|e| format!("{e}: {text}"))?;
+    let kernels: Vec<_> = all["runs"].as_array().into_iter().flatten().map(|run| run["kernel"].clone()).collect();
+    if kernels.len() != 2 || kernels[1] != "Quire" || all["lines"][0]["linux"][0] != 42.0 {
+        return wrong("the samples", &text);
+    }
+    let silent = bench.run(&["compare", "--repeat", "2", "--cpus", "2", "--", "busybox", "sleep", "0.3"])?;
+    ended(&silent, 0)?;
+    let said = String::from_utf8_lossy(&silent.stdout).into_owned();
+    let wall = row(&said, "wall_time");
+    if wall.get(2).and_then(|v| v.parse::<f64>().ok()).is_none_or(|v| v < 0.3) || said.contains("| printed") {
+        return wrong("a program that prints nothing", &said);
+    }
+    let fails = bench.run(&["compare", "--repeat", "1", "--", "busybox", "sh", "-c", "echo why >&2; exit 7"])?;
+    ended(&fails, 7)?;
+    if fails.stderr.contains("why") && fails.stderr.contains("ended with 7") {
         return Ok(());
     }
-    Err(format!("it printed: {said}"))
+    Err(format!("a program that fails: {}", fails.stderr))
 }
 
 /// Operations that share nothing are clean; one that writes a line from both processors on purpose is found.

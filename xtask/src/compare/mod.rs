@@ -1,0 +1,403 @@
+//! `./quire compare`: one program on Quire and on Debian's Linux, in the same QEMU with the same files, alternating: what it used, and
+//! what it printed, side by side. `xtask/guest/measure.c` starts it there.
+
+mod table;
+mod used;
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    hash::{BuildHasher as _, RandomState},
+    io::{Read, Seek, Write as _},
+    os::fd::{AsFd, AsRawFd},
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+
+use crate::{
+    boot::{Kernel, On, Shape},
+    cli,
+    conflicts::build_plugin,
+    failure::{Doing, Failure, Result},
+    image::{order::Order, tree::Tree},
+    machine::{
+        outcome::Outcome,
+        qemu,
+        relay::{self, Ends},
+    },
+    places::Places,
+    programs,
+    progress::Step,
+    run,
+};
+use table::{Row, table};
+use used::{End, RESOURCES, Told, Used};
+
+/// One run of one side.
+const LIMIT: Duration = Duration::from_secs(1200);
+/// Where the guest finds the program that measures.
+const MEASURE: &str = "/.quire/measure";
+/// How often memory is looked at while the program runs. A look takes some tenths of a millisecond in the emulator.
+const LOOK_MS: u32 = 50;
+
+/// A line that the program printed: `name value unit`.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Line {
+    /// What was measured.
+    pub name: String,
+    /// How much.
+    pub value: f64,
+    /// Of what.
+    pub unit: String,
+}
+
+/// A program, ready to be run on either side.
+struct Job<'a> {
+    tree: Tree,
+    order: Order,
+    shape: Shape,
+    /// The emulator's plugin, where instructions are counted.
+    plugin: Option<PathBuf>,
+    options: &'a cli::Compare,
+}
+
+/// One run of one side.
+#[derive(Debug, Serialize)]
+struct Run {
+    kernel: String,
+    /// What it used.
+    used: Used,
+    /// What it printed.
+    lines: Vec<Line>,
+}
+
+/// Everything, for other tools.
+#[derive(Serialize)]
+struct Json<'a> {
+    command: Vec<String>,
+    kernels: [&'a str; 2],
+    cpus: u32,
+    memory_mib: u64,
+    accelerator: String,
+    counted: bool,
+    seed: u64,
+    /// In the order in which they were made.
+    runs: &'a [Run],
+    resources: &'a [Row],
+    lines: &'a [Row],
+}
+
+/// Runs both sides and prints the table.
+pub fn command(places: &Places, options: &cli::Compare) -> Result<u8> {
+    if options.count && options.guest.cpus > 1 {
+        return Err(Failure::usage("instructions are counted at one CPU: leave out --cpus"));
+    }
+    let (mut tree, order) = run::prepare(places, &options.guest, &options.program, false)?;
+    // Linux is still busy with itself right after boot; its first program waits so many seconds.
+    tree.file("/.quire/settle", 0o400, "2\n")?;
+    let sides = [Kernel::ready(places, On::Quire)?, Kernel::ready(places, On::Linux)?];
+    let shape =
+        Shape { cpus: options.guest.cpus, memory: options.guest.memory, count: options.count, ..Shape::default() };
+    let step = Step::new("comparing");
+    if options.same {
+        let [ours, theirs] = sides.each_ref().map(|kernel| {
+            step.doing(&kernel.name);
+            let text = boot(kernel, &tree, &order, &shape)?.success(kernel)?;
+            Ok::<_, Failure>(String::from_utf8_lossy(&text).into_owned())
+        });
+        let (ours, theirs) = (ours?, theirs?);
+        drop(step);
+        return Ok(match difference(&ours, &theirs) {
+            None => {
+                println!("{} and {} printed the same {} lines", sides[0].name, sides[1].name, ours.lines().count());
+                0
+            }
+            Some((line, [ours, theirs])) => {
+                println!("line {line} differs\n{}: {ours}\n{}: {theirs}", sides[0].name, sides[1].name);
+                1
+            }
+        });
+    }
+    tree.host_file(MEASURE, &programs::compile(places, &places.root.join("xtask/guest/measure.c"))?)?;
+    let plugin = if options.count { Some(build_plugin(places)?) } else { None };
+    let job = Job { tree, order, shape, plugin, options };
+    let seed = options.seed.unwrap_or_else(|| RandomState::new().hash_one(()) & 0xffff);
+    // One side after the other; which begins is the seed's to say.
+    let mut runs = Vec::new();
+    for n in 0..2 * options.repeat {
+        let kernel = &sides[((u64::from(n) + seed) % 2) as usize];
+        step.doing(&format!("run {} of {}, {}", n / 2 + 1, options.repeat, kernel.name));
+        runs.push(job.run(kernel)?);
+    }
+    drop(step);
+    let names = sides.each_ref().map(|kernel| kernel.name.as_str());
+    let (resources, lines) = (resources(&runs, names), lines(&runs, names));
+    if let Some(file) = &options.json {
+        let everything = Json {
+            command: options.program.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            kernels: names,
+            cpus: job.shape.cpus,
+            memory_mib: job.shape.memory,
+            accelerator: sides[0].accelerator().to_string(),
+            counted: options.count,
+            seed,
+            runs: &runs,
+            resources: &resources,
+            lines: &lines,
+        };
+        let about = || format!("cannot write {}", file.display());
+        let text = serde_json::to_vec_pretty(&everything).map_err(std::io::Error::from).doing(about)?;
+        std::fs::write(file, text).doing(about)?;
+    }
+    let how = if options.count { ", instructions counted (8 ns of guest time each)" } else { "" };
+    println!(
+        "{} against {}: {} CPU(s), {} MiB, {}{how}; medians of {}, alternating, {} first (seed {seed})",
+        names[0],
+        names[1],
+        job.shape.cpus,
+        job.shape.memory,
+        sides[0].accelerator(),
+        options.repeat,
+        names[(seed % 2) as usize],
+    );
+    println!("{}", table("resource", &resources));
+    if !lines.is_empty() {
+        println!("\n{}", table("printed", &lines));
+    }
+    Ok(0)
+}
+
+/// What both sides used, in the order of [`RESOURCES`]; what none of them has is left out.
+fn resources(runs: &[Run], names: [&str; 2]) -> Vec<Row> {
+    let of = |side: &str, name| {
+        let runs = runs.iter().filter(|run| run.kernel == side);
+        runs.filter_map(|run| run.used.get(name).copied()).collect()
+    };
+    let rows = RESOURCES.iter().map(|(name, unit, always)| {
+        let [quire, linux] = names.map(|side| of(side, name));
+        (Row { name: (*name).to_owned(), unit: (*unit).to_owned(), quire, linux }, *always)
+    });
+    rows.filter(|(row, always)| row.says_something() || *always).map(|(row, _)| row).collect()
+}
+
+/// What both sides printed, in the order in which it first came.
+fn lines(runs: &[Run], names: [&str; 2]) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    for run in runs {
+        for line in &run.lines {
+            let at = rows.iter().position(|row| row.name == line.name).unwrap_or_else(|| {
+                rows.push(Row { name: line.name.clone(), unit: line.unit.clone(), ..Row::default() });
+                rows.len() - 1
+            });
+            let row = &mut rows[at];
+            if run.kernel == names[0] { row.quire.push(line.value) } else { row.linux.push(line.value) }
+        }
+    }
+    rows
+}
+
+impl Job<'_> {
+    /// One run, measured.
+    fn run(&self, kernel: &Kernel) -> Result<Run> {
+        let about = || "cannot keep the counts".to_string();
+        // Nothing that the program may write itself.
+        let tag = format!("measured-{:016x}", RandomState::new().hash_one(Instant::now()));
+        let look = if self.options.count { 0 } else { LOOK_MS };
+        let mut order = self.order.clone();
+        order.args.splice(0..0, [MEASURE.into(), tag.clone().into(), look.to_string().into()]);
+        let mut shape = self.shape.clone();
+        let mut counts = None;
+        if let Some(plugin) = &self.plugin {
+            let file = qemu::memory_file("counts").doing(about)?;
+            let fd = file.as_raw_fd();
+            let words = format!("file={},profile=count,out=/proc/self/fd/{fd}", plugin.display());
+            shape.extra.extend(["-plugin".into(), words.into()]);
+            shape.inherit.push(fd);
+            counts = Some(file);
+        }
+        let ended = boot(kernel, &self.tree, &order, &shape)?;
+        let told = Told::find(&ended.errors, &tag)?;
+        let Some(report) = told.report else {
+            return Err(match ended.success(kernel) {
+                Err(failure) => failure,
+                Ok(_) => Failure::machine(format_args!("on {} nothing was measured", kernel.name)),
+            });
+        };
+        if report.end != End::Exit(0) {
+            let _ = std::io::stderr().write_all(told.errors);
+        }
+        match report.end {
+            End::Exit(0) => {}
+            End::Exit(status) => {
+                let message = format!("on {} the program ended with {status}", kernel.name);
+                return Err(Failure { status, message });
+            }
+            End::Signal(n) => {
+                let message = format!("on {} the program died of signal {n}", kernel.name);
+                return Err(Failure { status: Outcome::Signal(n).status(), message });
+            }
+        }
+        let counted = counts.map(|mut file| counted(&content(&mut file)?)).transpose()?;
+        Ok(Run {
+            kernel: kernel.name.clone(),
+            used: report.used(shape.cpus, counted),
+            lines: parse(&String::from_utf8_lossy(&ended.output)),
+        })
+    }
+}
+
+/// What the plugin wrote: instructions of the kernel and of programs.
+fn counted(bytes: &[u8]) -> Result<[u64; 2]> {
+    let text = String::from_utf8_lossy(bytes);
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let ["counted", kernel, programs] = words[..] else {
+        return Err(Failure::machine(format_args!("the emulator's plugin counted nothing: {text:?}")));
+    };
+    let number =
+        |word: &str| word.parse().map_err(|_| Failure::machine(format_args!("the emulator's plugin counted {word:?}")));
+    Ok([number(kernel)?, number(programs)?])
+}
+
+/// How a boot ended, and what came out of it.
+struct Ended {
+    output: Vec<u8>,
+    errors: Vec<u8>,
+    outcome: Outcome,
+    log_tail: String,
+}
+
+/// One boot of one side.
+fn boot(kernel: &Kernel, tree: &Tree, order: &Order, shape: &Shape) -> Result<Ended> {
+    let about = || "cannot keep the program's output".to_string();
+    let image = kernel.image(tree.clone(), order)?;
+    let (mut out, mut err) = (qemu::memory_file("output").doing(about)?, qemu::memory_file("errors").doing(about)?);
+    let nothing = File::open("/dev/null").doing(about)?;
+    let guest = kernel.start(&image, shape)?;
+    let report = relay::run(
+        guest,
+        Ends {
+            input: nothing.as_fd(),
+            output: out.as_fd(),
+            errors: err.as_fd(),
+            wake: None,
+            asked: Box::new(Vec::new),
+            tty: false,
+            verbose: false,
+            log: None,
+            deadline: Some(Instant::now() + LIMIT),
+        },
+    );
+    let (output, errors) = (content(&mut out)?, content(&mut err)?);
+    Ok(Ended { output, errors, outcome: report.outcome, log_tail: report.log_tail })
+}
+
+impl Ended {
+    /// What the first program printed, where it ended well.
+    fn success(self, kernel: &Kernel) -> Result<Vec<u8>> {
+        if self.outcome == Outcome::Exit(0) {
+            return Ok(self.output);
+        }
+        let _ = std::io::stderr().write_all(&self.errors);
+        eprint!("{}", run::last_lines(&self.log_tail, 20));
+        Err(match self.outcome {
+            Outcome::Exit(status) => {
+                Failure { status, message: format!("on {} the program ended with {status}", kernel.name) }
+            }
+            Outcome::Signal(n) => Failure {
+                status: self.outcome.status(),
+                message: format!("on {} the program died of signal {n}", kernel.name),
+            },
+            Outcome::TimedOut => Failure::timed_out(format_args!("on {} the program took too long", kernel.name)),
+            other => Failure::machine(format_args!("on {}: {}", kernel.name, other.to_failure())),
+        })
+    }
+}
+
+fn content(file: &mut File) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.rewind().and_then(|()| file.read_to_end(&mut bytes)).doing(|| "cannot read the output".to_string())?;
+    Ok(bytes)
+}
+
+/// All lines of the form `name value unit`; others are passed over.
+pub fn parse(text: &str) -> Vec<Line> {
+    let line = |l: &str| {
+        let words: Vec<&str> = l.split_whitespace().collect();
+        let [name, value, unit @ ..] = &words[..] else { return None };
+        let value = value.parse().ok().filter(|v: &f64| v.is_finite())?;
+        Some(Line { name: (*name).to_owned(), value, unit: unit.join(" ") })
+    };
+    let mut seen = BTreeMap::new();
+    text.lines().filter_map(line).filter(|l| seen.insert(l.name.clone(), ()).is_none()).collect()
+}
+
+/// The first line, from 1 on, that the two do not share, and what each has there.
+fn difference<'a>(ours: &'a str, theirs: &'a str) -> Option<(usize, [&'a str; 2])> {
+    let (mut ours, mut theirs) = (ours.lines(), theirs.lines());
+    (1..)
+        .map_while(|line| match (ours.next(), theirs.next()) {
+            (None, None) => None,
+            pair => Some((line, pair)),
+        })
+        .find(|(_, (a, b))| a != b)
+        .map(|(line, (a, b))| (line, [a, b].map(|side| side.unwrap_or("(nothing)"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_lines_with_a_name_and_a_number_count() {
+        let lines = parse("zerofill 1234.5 pages/s\nplain text here\nforks 3\n\nx nan u\nzerofill 9 again\n");
+        let names: Vec<_> = lines.iter().map(|l| (l.name.as_str(), l.value, l.unit.as_str())).collect();
+        assert_eq!(names, [("zerofill", 1234.5, "pages/s"), ("forks", 3.0, "")]);
+    }
+
+    #[test]
+    fn the_first_line_that_differs_is_told() {
+        assert_eq!(difference("a\nb\n", "a\nb\n"), None);
+        assert_eq!(difference("a\nb\nd", "a\nc\nd"), Some((2, ["b", "c"])));
+        assert_eq!(difference("a\n", "a\nb\n"), Some((2, ["(nothing)", "b"])));
+        assert_eq!(difference("", "a"), Some((1, ["(nothing)", "a"])));
+    }
+
+    fn run(kernel: &str, used: &[(&'static str, f64)], lines: &[&str]) -> Run {
+        Run { kernel: kernel.into(), used: used.iter().copied().collect(), lines: parse(&lines.join("\n")) }
+    }
+
+    #[test]
+    fn rows_gather_the_runs_of_each_side_whichever_came_first() {
+        let runs = [
+            run("L", &[("wall_time", 2.0), ("shootdowns_received", 0.0)], &["rate 10 1/s", "only 1"]),
+            run("Q", &[("wall_time", 1.0), ("faults_zero", 5.0), ("faults_copy", 0.0)], &["rate 30 1/s"]),
+            run("L", &[("wall_time", 3.0)], &["rate 20 1/s"]),
+        ];
+        let rows = resources(&runs, ["Q", "L"]);
+        assert_eq!(
+            (&rows[0].name[..], &rows[0].quire[..], &rows[0].linux[..]),
+            ("wall_time", &[1.0][..], &[2.0, 3.0][..])
+        );
+        let named = |name: &str| rows.iter().find(|row| row.name == name);
+        assert_eq!(named("faults_zero").unwrap().quire, [5.0]);
+        // Left out where nobody has any, unless it is always told.
+        assert_eq!(named("faults_copy"), None);
+        assert_eq!(named("shootdowns_received").unwrap().linux, [0.0]);
+        let lines = lines(&runs, ["Q", "L"]);
+        assert_eq!(
+            (&lines[0].quire[..], &lines[0].linux[..], &lines[0].unit[..]),
+            (&[30.0][..], &[10.0, 20.0][..], "1/s")
+        );
+        assert_eq!((&lines[1].name[..], lines[1].quire.len()), ("only", 0));
+    }
+
+    #[test]
+    fn the_plugins_counts_are_read_or_refused() {
+        assert_eq!(counted(b"counted 12 30\n").unwrap(), [12, 30]);
+        for bad in [&b""[..], b"counted 1\n", b"counted a 2\n", b"counted 1 2\ncounted 3 4\n"] {
+            assert!(counted(bad).is_err());
+        }
+    }
+}

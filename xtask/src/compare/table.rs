@@ -1,0 +1,105 @@
+//! Both sides next to each other: medians, their ratio, and how sure that is.
+
+use comfy_table::{CellAlignment, Table, presets};
+use quire_results::statistics::{Interval, median, ratio};
+use serde::Serialize;
+
+/// The values of one name over the runs of both sides.
+#[derive(Debug, Default, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// What was measured.
+    pub name: String,
+    /// Of what.
+    pub unit: String,
+    /// Quire's, in the order of the runs.
+    pub quire: Vec<f64>,
+    /// Linux's.
+    pub linux: Vec<f64>,
+}
+
+impl Row {
+    /// Whether there is anything but zeroes.
+    pub fn says_something(&self) -> bool {
+        self.quire.iter().chain(&self.linux).any(|v| *v != 0.0)
+    }
+}
+
+/// The rows as a table, whose first column is called `first`.
+pub fn table(first: &str, rows: &[Row]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN).set_header([
+        first,
+        "Quire",
+        "Linux",
+        "Quire / Linux",
+        "95 % of it",
+        "unit",
+    ]);
+    for column in 1..5 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for row in rows {
+        let quotient = ratio(&row.quire, &row.linux);
+        table.add_row([
+            row.name.clone(),
+            figure(median(&row.quire)),
+            figure(median(&row.linux)),
+            quotient.map_or("-".into(), |q| format!("{:.2}", q.middle)),
+            spread(quotient),
+            row.unit.clone(),
+        ]);
+    }
+    table
+}
+
+/// Where the ratio lies, or that there may be no difference at all. One run says nothing of it.
+fn spread(quotient: Option<Interval>) -> String {
+    match quotient {
+        Some(q) if !q.high.is_finite() => "-".into(),
+        Some(q) if q.low == 1.0 && q.high == 1.0 => "equal".into(),
+        Some(q) if q.holds(1.0) => "none".into(),
+        Some(q) => format!("{:.2} to {:.2}", q.low, q.high),
+        None => "-".into(),
+    }
+}
+
+/// Four significant digits or whole numbers.
+fn figure(value: Option<f64>) -> String {
+    match value {
+        None => "-".into(),
+        Some(v) if v.abs() >= 1000.0 || v.fract() == 0.0 => format!("{v:.0}"),
+        Some(v) if v.abs() >= 10.0 => format!("{v:.1}"),
+        Some(v) => format!("{v:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &str, quire: &[f64], linux: &[f64]) -> Row {
+        Row { name: name.into(), unit: "ns".into(), quire: quire.to_vec(), linux: linux.to_vec() }
+    }
+
+    fn cells(row: Row) -> Vec<String> {
+        let text = table("name", &[row]).to_string();
+        text.lines().last().unwrap().split('|').map(|cell| cell.trim().to_owned()).collect()
+    }
+
+    #[test]
+    fn the_table_holds_both_sides_their_ratio_and_where_it_lies() {
+        let far = cells(row("fault", &[50.0, 52.0, 51.0], &[200.0, 204.0, 199.0]));
+        assert_eq!(far[1..5], ["fault", "51", "200", "0.26"]);
+        assert!(far[5].starts_with("0.2") && far[5].contains(" to "), "{far:?}");
+        assert_eq!(cells(row("odd", &[1.0], &[]))[2..6], ["1", "-", "-", "-"]);
+        assert_eq!(cells(row("once", &[1.0], &[2.0]))[2..6], ["1", "2", "0.50", "-"]);
+    }
+
+    #[test]
+    fn where_the_ratio_may_be_one_there_is_no_difference() {
+        assert_eq!(cells(row("near", &[10.0, 12.0, 11.0], &[11.0, 10.0, 12.0]))[5], "none");
+        assert_eq!(cells(row("same", &[7.0, 7.0], &[7.0, 7.0]))[5], "equal");
+    }
+}
