@@ -1,7 +1,9 @@
-//! Clocks, sleeping, interval timers.
+//! Clocks, sleeping, timers.
 
+pub mod alarms;
 pub mod clock;
 pub mod interval;
+pub mod posix;
 pub mod sleep;
 
 use crate::errno::Errno;
