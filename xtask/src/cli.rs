@@ -358,7 +358,7 @@ pub struct Conflicts {
     after_help = "Each instruction is counted, by a plugin of the emulator: the same figures every time with one CPU. What the program \
                         prints appears on standard error. Programs of programs/ mark what they measure.\n\nExamples:\n  ./quire profile \
                         -- target/programs/forkexec --seconds 1\n  ./quire profile --marked --top 20 -- micro --only cow\n  ./quire \
-                        profile --folded stacks.txt -- busybox find /     for tools that draw flame graphs"
+                        profile --flame flame.svg -- busybox find /       a flame graph, for a browser"
 )]
 pub struct Profile {
     /// The guest.
@@ -376,6 +376,10 @@ pub struct Profile {
     /// Write a line `outermost;...;innermost INSTRUCTIONS` for each stack of calls
     #[arg(long, value_name = "FILE")]
     pub folded: Option<std::path::PathBuf>,
+
+    /// Draw the stacks of calls as a flame graph: an SVG file for a browser; a click on a function enlarges it
+    #[arg(long, value_name = "FILE")]
+    pub flame: Option<std::path::PathBuf>,
 
     /// The program and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "PROGRAM")]

@@ -1,6 +1,8 @@
 //! `./quire profile`: where the kernel's instructions go while a program runs, by function and by what called it. A plugin of
 //! QEMU's counts each block of code that the kernel executes (`plugin/`).
 
+mod flame;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
@@ -46,6 +48,12 @@ pub fn command(places: &Places, options: &cli::Profile) -> Result<u8> {
     }
     if let Some(file) = &options.folded {
         fs::write(file, profile.folded()).doing(|| format!("cannot write {}", file.display()))?;
+    }
+    if let Some(file) = &options.flame {
+        let program: Vec<_> = options.program.iter().map(|w| w.to_string_lossy()).collect();
+        let title = format!("{}: {} instructions of the kernel", program.join(" "), profile.total.instructions);
+        let drawing = flame::draw(&profile.stacks, &title, "instructions");
+        fs::write(file, drawing).doing(|| format!("cannot write {}", file.display()))?;
     }
     print!("{}", profile.table(options.top));
     Ok(0)
