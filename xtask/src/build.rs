@@ -21,16 +21,21 @@ pub fn kernel(places: &Places) -> Result<PathBuf> {
     if let Some(given) = std::env::var_os("QUIRE_KERNEL") {
         return Ok(given.into());
     }
-    compile(places, "kernel")
+    compile(places, "kernel", &[])
 }
 
 /// The kernel with everything checked as it runs: assertions, the order of locks, the maps' consistency.
 pub fn checked_kernel(places: &Places) -> Result<PathBuf> {
-    compile(places, "kernel-checked")
+    compile(places, "kernel-checked", &[])
+}
+
+/// The kernel that keeps what happens for `./quire trace`.
+pub fn traced_kernel(places: &Places) -> Result<PathBuf> {
+    compile(places, "kernel-traced", &["--features", "quire-kernel/trace"])
 }
 
 /// Builds the kernel by a profile of the workspace.
-fn compile(places: &Places, profile: &str) -> Result<PathBuf> {
+fn compile(places: &Places, profile: &str, features: &[&str]) -> Result<PathBuf> {
     let toolchain = Toolchain::for_kernel(places)?;
     let target = places.target.join("kernel");
     let step = Step::new("building the kernel");
@@ -39,6 +44,7 @@ fn compile(places: &Places, profile: &str) -> Result<PathBuf> {
         .cargo(places, "build")
         .args(["--profile", profile, "--locked", "-p", "quire-kernel", "--target", KERNEL_TARGET, "--target-dir"])
         .arg(&target)
+        .args(features)
         .args(["--color", "never"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())

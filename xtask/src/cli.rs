@@ -30,6 +30,7 @@ Examples:
   ./quire lab                                       before, after, Quire and Linux: every claim rerun and drawn
   ./quire conflicts                                 which operations that commute share cache lines
   ./quire profile -- ./my-program                   where the kernel's instructions go meanwhile
+  ./quire trace -- ./my-program                     what the kernel did meanwhile and when, for Perfetto's viewer
   ./quire fuzz elf --seconds 600                    generated programs for the ELF reader, guided by coverage";
 
 /// What can be done.
@@ -55,6 +56,8 @@ pub enum Command {
     Conflicts(Conflicts),
     /// Run a program and show where the kernel's instructions go, by function
     Profile(Profile),
+    /// Run a program and show what happened: faults, map changes, shootdowns, paging, waits, for each CPU and process
+    Trace(Trace),
     /// Try generated inputs on the readers of foreign formats and on the memory core, guided by coverage
     Fuzz(Fuzz),
 }
@@ -386,6 +389,46 @@ pub struct Profile {
     pub program: Vec<OsString>,
 }
 
+/// Options of `trace`.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "Another kernel is built for it: the usual one has nothing of this. What happened is counted by kind, with latencies, and \
+                        the costliest sites are printed; the file has a track for each CPU, process and thread: open it at \
+                        https://ui.perfetto.dev (it stays in the browser). What the program prints appears on standard \
+                        error.\n\nExamples:\n  ./quire trace --cpus 2 -- target/programs/micro --seconds 0.1\n  ./quire trace --count \
+                        -- busybox find /        a clock of 8 ns an instruction: the same figures every time\n  ./quire trace --out \
+                        sort.json --buffer 256M -- busybox sh -c 'seq 100000 | sort -n | tail -1'"
+)]
+pub struct Trace {
+    /// The guest.
+    #[command(flatten)]
+    pub guest: Guest,
+
+    /// The file to write, for Perfetto's viewer
+    #[arg(long, value_name = "FILE", default_value = "trace.json")]
+    pub out: std::path::PathBuf,
+
+    /// Memory for events beside the guest's own, like 256M; a MiB holds some 12,000, and what does not fit is counted
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = buffer)]
+    pub buffer: u64,
+
+    /// Count instructions: one CPU, a clock of 8 ns an instruction, the same figures every time
+    #[arg(long)]
+    pub count: bool,
+
+    /// How many of the costliest sites are shown
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub top: usize,
+
+    /// Words for the kernel's command line
+    #[arg(long, hide = true, default_value = "")]
+    pub append: String,
+
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
 /// Options of `fuzz`.
 #[derive(Debug, Clone, Args)]
 #[command(
@@ -410,19 +453,30 @@ pub struct Fuzz {
     pub list: bool,
 }
 
-/// `256M`, `2G`, `512` (MiB) as MiB.
+/// `256M`, `2G`, `512` (MiB) as MiB: a guest's memory.
 fn memory(text: &str) -> Result<u64, String> {
+    match mebibytes(text)? {
+        0..LEAST_MEMORY => Err(format!("{text} is too little memory; give at least {LEAST_MEMORY}M")),
+        1_048_577.. => Err(format!("{text} is more memory than a guest can have; give at most 1024G")),
+        mib => Ok(mib),
+    }
+}
+
+/// The same for a trace, which lies where the boot loader sees it.
+fn buffer(text: &str) -> Result<u64, String> {
+    match mebibytes(text)? {
+        mib @ 1..=2048 => Ok(mib),
+        _ => Err(format!("{text} is no size for a trace; give from 1M to 2G")),
+    }
+}
+
+fn mebibytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is no size; write for instance 256M or 2G");
     let (digits, unit) = match text.to_ascii_uppercase().trim_end_matches("IB").trim_end_matches('B') {
         t if t.ends_with('G') => (t.trim_end_matches('G').to_owned(), 1024),
         t => (t.trim_end_matches('M').to_owned(), 1),
     };
-    let mib = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit)).ok_or_else(wrong)?;
-    match mib {
-        0..LEAST_MEMORY => Err(format!("{text} is too little memory; give at least {LEAST_MEMORY}M")),
-        1_048_577.. => Err(format!("{text} is more memory than a guest can have; give at most 1024G")),
-        _ => Ok(mib),
-    }
+    digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit)).ok_or_else(wrong)
 }
 
 /// The kernel, its tables and a shell fit into this many MiB.

@@ -1,7 +1,7 @@
 //! `./quire`: the one command of the project. Builds Quire, runs programs in it, tests it, debugs it, compares it.
 //!
 //! A command is a module that reads top-down: [`run`], [`mod@test`], [`debug`], [`compare`], [`mod@bench`], [`lab`], [`conflicts`], [`profile`],
-//! [`fuzz`], [`build`]. Below them stand [`image`] (what the guest finds), [`machine`] (QEMU and its ports) and [`setup`] (what is made or fetched once).
+//! [`mod@trace`], [`fuzz`], [`build`]. Below them stand [`image`] (what the guest finds), [`machine`] (QEMU and its ports) and [`setup`] (what is made or fetched once).
 
 mod bench;
 mod boot;
@@ -22,6 +22,7 @@ mod progress;
 mod run;
 mod setup;
 mod test;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         cli::Command::Lab(options) => lab::command(&places, &options),
         cli::Command::Conflicts(options) => conflicts::command(&places, &options),
         cli::Command::Profile(options) => profile::command(&places, &options),
+        cli::Command::Trace(options) => trace::command(&places, &options),
         cli::Command::Fuzz(options) => fuzz::command(&places, &options),
     };
     match done {

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use object::{Object, ObjectSymbol, SymbolKind};
+use object::{Object, ObjectKind, ObjectSymbol, SymbolKind};
 
 use crate::{
     boot::{Kernel, On, Shape},
@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// Addresses from here on are the kernel's.
-const KERNEL: u64 = 1 << 63;
+pub const KERNEL: u64 = 1 << 63;
 /// For the whole run, which takes some ten times as long as without the plugin.
 const LIMIT: Duration = Duration::from_secs(3600);
 
@@ -164,13 +164,13 @@ impl Records {
     }
 }
 
-/// The kernel's functions by address.
+/// Functions by address.
 #[derive(Debug, Default)]
-struct Functions(Vec<(u64, String)>);
+pub struct Functions(Vec<(u64, String)>);
 
 impl Functions {
     /// Of the kernel's ELF file. What is written in assembly has no type there.
-    fn read(kernel: &Path) -> Result<Self> {
+    pub fn read(kernel: &Path) -> Result<Self> {
         let about = || format!("cannot read {}", kernel.display());
         let bytes = fs::read(kernel).doing(about)?;
         let file = object::File::parse(&*bytes).doing(about)?;
@@ -182,14 +182,22 @@ impl Functions {
         Ok(Self::of(named))
     }
 
-    fn of(named: impl IntoIterator<Item = (u64, String)>) -> Self {
+    /// Of a program that is linked at a fixed place; `None` where it is not, or is no such file.
+    pub fn of_fixed(program: &Path) -> Option<Self> {
+        let bytes = fs::read(program).ok()?;
+        let file = object::File::parse(&*bytes).ok().filter(|f| f.kind() == ObjectKind::Executable)?;
+        let code = file.symbols().filter(|s| s.kind() == SymbolKind::Text && s.address() != 0);
+        Some(Self::of(code.filter_map(|s| Some((s.address(), s.name().ok()?.to_owned())))))
+    }
+
+    pub fn of(named: impl IntoIterator<Item = (u64, String)>) -> Self {
         let mut all: Vec<_> = named.into_iter().collect();
         all.sort();
         Functions(all)
     }
 
     /// The function that `pc` lies in.
-    fn at(&self, pc: u64) -> &str {
+    pub fn at(&self, pc: u64) -> &str {
         let next = self.0.partition_point(|(start, _)| *start <= pc);
         next.checked_sub(1).map_or("?", |i| &self.0[i].1)
     }

@@ -5,6 +5,7 @@ use crate::fpu;
 use crate::machine::Machine;
 use crate::personality;
 use crate::stack::Stack;
+use crate::trace::Known;
 use core::arch::global_asm;
 use quire_sync::CpuId;
 use quire_task::Thread;
@@ -21,6 +22,9 @@ pub struct Context {
     /// `None` for kernel threads, which use no floating point.
     fpu: Option<fpu::Area>,
     _stack: Option<Stack>,
+    /// What a trace knows of it.
+    #[cfg_attr(not(feature = "trace"), expect(dead_code, reason = "nothing is known where nothing is traced"))]
+    pub known: Known,
     /// The sleeping locks that the thread holds.
     #[cfg(debug_assertions)]
     pub held: quire_sync::held::MutexesHeld,
@@ -29,10 +33,10 @@ pub struct Context {
 impl Context {
     /// The context of a thread that runs already: a CPU's idle thread, on the stack that it was started on.
     pub fn running() -> Context {
-        Context::new(0, 0, None)
+        Context::new(0, 0, None, Known::kernel("idle"))
     }
 
-    fn new(stack_pointer: u64, stack_top: u64, stack: Option<Stack>) -> Context {
+    fn new(stack_pointer: u64, stack_top: u64, stack: Option<Stack>, known: Known) -> Context {
         Context {
             stack_pointer,
             stack_top,
@@ -40,13 +44,18 @@ impl Context {
             gs_base: 0,
             fpu: None,
             _stack: stack,
+            known,
             #[cfg(debug_assertions)]
             held: quire_sync::held::MutexesHeld::new(),
         }
     }
 
     /// A kernel thread that calls `main(argument)`, which must not return.
-    pub fn kernel(main: extern "C" fn(usize) -> !, argument: usize) -> Result<Context, OutOfMemory> {
+    pub fn kernel(
+        name: &'static str,
+        main: extern "C" fn(usize) -> !,
+        argument: usize,
+    ) -> Result<Context, OutOfMemory> {
         let stack = Stack::new()?;
         let top = stack.top();
         // Two spare words keep the stack aligned as a call would leave it, and end the chain of frames.
@@ -54,7 +63,7 @@ impl Context {
         let stack_pointer = unsafe {
             first_frame(top - 16, kernel_thread_start as *const () as u64, main as *const () as u64, argument as u64)
         };
-        Ok(Context::new(stack_pointer, top, Some(stack)))
+        Ok(Context::new(stack_pointer, top, Some(stack), Known::kernel(name)))
     }
 
     /// A thread that goes to user mode: it calls `main` with a pointer to a copy of `regs` at the top of its stack, and when
@@ -74,7 +83,12 @@ impl Context {
             (at as *mut R).write(*regs);
             first_frame(at, user_thread_start as *const () as u64, main as *const () as u64, at)
         };
-        Ok(Context { fs_base, gs_base, fpu: Some(fpu), ..Context::new(stack_pointer, top, Some(stack)) })
+        Ok(Context {
+            fs_base,
+            gs_base,
+            fpu: Some(fpu),
+            ..Context::new(stack_pointer, top, Some(stack), Known::program())
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::cpu::{self, registers};
 use crate::layout::{DIRECT, direct};
 use crate::personality::Payload;
-use crate::{clock, context, frame, interrupt, shootdown};
+use crate::{clock, context, frame, interrupt, shootdown, trace};
 use core::arch::asm;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use quire_drivers::local_apic;
@@ -276,6 +276,7 @@ unsafe impl quire_task::Machine for Machine {
     }
     #[inline]
     unsafe fn switch(&self, prev: &Thread<Self>, next: &Thread<Self>) {
+        trace::switch(next);
         // SAFETY: by the trait's contract.
         unsafe { context::switch(self, prev, next) }
     }

@@ -58,6 +58,8 @@ mod stack;
 #[cfg(target_os = "none")]
 mod swap;
 #[cfg(target_os = "none")]
+mod trace;
+#[cfg(target_os = "none")]
 mod trap;
 #[cfg(target_os = "none")]
 mod user;

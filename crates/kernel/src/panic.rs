@@ -87,34 +87,37 @@ pub fn log_address(address: u64) {
 
 /// Logs the return addresses on the chain of frames from `frame`.
 pub fn backtrace(frame: u64) {
-    each_return_address(frame, log_address);
+    return_addresses(frame).for_each(log_address);
+}
+
+/// Gives `f` the return addresses of the calls that led to the caller's, innermost first, until it returns false.
+#[cfg(feature = "trace")]
+#[inline(always)]
+pub fn each_call(f: &mut dyn FnMut(u64) -> bool) {
+    let _ended = return_addresses(frame_pointer()).all(f);
 }
 
 /// The return addresses of the calls that led to the caller's, innermost first.
 #[cfg(debug_assertions)]
 #[inline(never)]
 pub fn each_caller(f: impl FnMut(u64)) {
-    each_return_address(frame_pointer(), f);
+    return_addresses(frame_pointer()).for_each(f);
 }
 
-fn each_return_address(mut frame: u64, mut f: impl FnMut(u64)) {
+fn return_addresses(first: u64) -> impl Iterator<Item = u64> {
     let [text, text_end, _, image_end] = layout::image();
-    for _ in 0..DEPTH {
+    let mut frame = Some(first);
+    let next = move || {
+        let at = frame?;
         // A frame lies on a kernel stack or on one in the image (the boot CPU's).
-        let on_stack =
-            (layout::MAP..layout::MAP_END - 16).contains(&frame) || (text_end..image_end - 16).contains(&frame);
-        if !on_stack || !frame.is_multiple_of(8) || !crate::stack::is_readable(frame) {
-            return;
+        let on_stack = (layout::MAP..layout::MAP_END - 16).contains(&at) || (text_end..image_end - 16).contains(&at);
+        if !on_stack || !at.is_multiple_of(8) || !crate::stack::is_readable(at) {
+            return None;
         }
         // SAFETY: the range is mapped kernel memory, as just tested.
-        let [next, address] = unsafe { *(frame as *const [u64; 2]) };
-        if !(text..text_end).contains(&address) {
-            return;
-        }
-        f(address);
-        if next <= frame {
-            return;
-        }
-        frame = next;
-    }
+        let [next, address] = unsafe { *(at as *const [u64; 2]) };
+        frame = (next > at).then_some(next);
+        (text..text_end).contains(&address).then_some(address)
+    };
+    core::iter::from_fn(next).take(DEPTH)
 }

@@ -3,7 +3,7 @@
 use crate::context::{self, Context};
 use crate::cpu;
 use crate::machine::{Machine, Once, scheduler, vm};
-use crate::{clock, fpu, ports, power, trap, user};
+use crate::{clock, fpu, ports, power, trace, trap, user};
 use alloc::boxed::Box;
 use core::arch::x86_64::__cpuid;
 use core::fmt;
@@ -63,6 +63,7 @@ pub unsafe fn pmap(thread: &Thread<Machine>) -> Option<&X86Pmap> {
 
 /// A thread has left its stack for good.
 pub fn reap(thread: ThreadRef<Machine>) {
+    trace::ended(&thread);
     drop(thread);
 }
 
@@ -71,6 +72,7 @@ extern "C" fn user_thread(regs: &mut UserRegs) {
     // Written once: every thread of every CPU comes by.
     if !FIRST_RAN.load(Ordering::Relaxed) && !FIRST_RAN.swap(true, Ordering::Relaxed) {
         ports::tell(format_args!("ready {}", clock::now()));
+        trace::begin();
     }
     linux().first_return(regs);
     trap::leave(regs);
@@ -228,7 +230,7 @@ pub fn start(archive: &'static [u8]) {
     };
     LINUX.set(linux);
     let archive = Box::leak(Box::new(archive));
-    kernel_thread(first_thread, core::ptr::from_ref(archive) as usize);
+    kernel_thread("first", first_thread, core::ptr::from_ref(archive) as usize);
 }
 
 extern "C" fn first_thread(archive: usize) -> ! {
@@ -243,12 +245,14 @@ extern "C" fn first_thread(archive: usize) -> ! {
 }
 
 /// Starts a thread of the kernel's own: it runs `main(argument)`, which ends by `Scheduler::exit`, if at all.
-pub fn kernel_thread(main: extern "C" fn(usize) -> !, argument: usize) -> ThreadHandle {
+pub fn kernel_thread(name: &'static str, main: extern "C" fn(usize) -> !, argument: usize) -> ThreadHandle {
     unsafe fn release(thread: NonNull<Thread<Machine>>) {
         // SAFETY: leaked from a box below; the last reference is gone.
         drop(unsafe { Box::from_raw(thread.as_ptr()) });
     }
-    let Ok(context) = Context::kernel(main, argument) else { panic!("not enough memory for the kernel's own threads") };
+    let Ok(context) = Context::kernel(name, main, argument) else {
+        panic!("not enough memory for the kernel's own threads")
+    };
     let thread = Box::leak(Box::new(Thread::new(context, None, release)));
     let handle = thread.handle();
     // SAFETY: leaked, so it stays in place; its first count is given up here.

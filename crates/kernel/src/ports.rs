@@ -283,7 +283,7 @@ fn interrupted(index: usize) {
 
 /// Starts the ports' thread.
 pub fn start() {
-    let thread = personality::kernel_thread(serve, 0);
+    let thread = personality::kernel_thread("ports", serve, 0);
     THREAD.store(thread.0, Ordering::Release);
     unpark(thread);
 }

@@ -10,11 +10,13 @@
 use crate::cpu;
 use crate::interrupt::{self, Interrupt};
 use crate::machine::{Machine, vm};
+use crate::trace;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use quire_drivers::local_apic;
 use quire_pmap_x86_64::Request;
 use quire_sync::cpuset::CpuMask;
+use quire_sync::trace::{Kind, Span};
 
 /// One CPU's inbox, on cache lines of its own.
 #[repr(C, align(128))]
@@ -59,6 +61,7 @@ fn inbox(cpu: usize) -> &'static Inbox {
 /// Makes every CPU in `targets` serve `request`; returns when all have. The caller has preemption off and interrupts on.
 pub fn shoot(machine: &Machine, targets: &CpuMask, request: &Request<'_>) {
     let me = cpu::id();
+    let _span = trace::shootdown(targets, me);
     // The lifetime ends when the slots are empty again, which is before this function returns.
     let request_ptr = core::ptr::from_ref(request).cast_mut().cast::<Request<'static>>();
     for target in targets.iter().filter(|t| *t != me) {
@@ -94,6 +97,7 @@ pub fn serve() {
         let slot = &inbox.slots[sender];
         // SAFETY: the bit was set after the slot was filled; the request stays in place until the slot is emptied below.
         if let Some(request) = unsafe { slot.load(Ordering::Acquire).as_ref() } {
+            let _span = Span::begin(Kind::Answer, sender as u64, 0);
             request.serve(vm().machine());
         }
         slot.store(core::ptr::null_mut(), Ordering::Release);

@@ -50,17 +50,18 @@ pub unsafe fn add(memory: Option<Memory>) {
 }
 
 /// The memory core's own threads.
-const DAEMONS: [Daemon; 3] = [Daemon::Completion, Daemon::Pageout, Daemon::Reaper];
+const DAEMONS: [(&str, Daemon); 3] =
+    [("completion", Daemon::Completion), ("pageout", Daemon::Pageout), ("reaper", Daemon::Reaper)];
 
 /// Starts them.
 pub fn start_daemons() {
-    for daemon in 0..DAEMONS.len() {
-        kernel_thread(run, daemon);
+    for (daemon, (name, _)) in DAEMONS.iter().enumerate() {
+        kernel_thread(name, run, daemon);
     }
 }
 
 extern "C" fn run(daemon: usize) -> ! {
-    vm().daemon_run(DAEMONS[daemon]);
+    vm().daemon_run(DAEMONS[daemon].1);
     // Nobody stops the kernel's daemons.
     crate::machine::scheduler().exit()
 }

@@ -129,10 +129,10 @@ impl Default for MutexesHeld {
 #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
 mod checked {
     use super::{Sleeping, Spin};
+    use crate::backtrace::Trace;
     use crate::order::{self, Node};
     use crate::rank::Rank;
     use crate::spin::Beside;
-    use crate::trace::Trace;
 
     /// Checks that the lock at `at` may be waited for, and notes it as held.
     #[inline]

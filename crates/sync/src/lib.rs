@@ -19,6 +19,8 @@
 extern crate alloc;
 
 pub mod atomic;
+#[cfg(all(debug_assertions, not(any(loom, shuttle))))]
+mod backtrace;
 pub mod cpuset;
 pub mod epoch;
 #[cfg(any(loom, shuttle))]
@@ -46,8 +48,7 @@ pub mod shared;
 #[cfg(any(test, feature = "alloc"))]
 pub mod slots;
 pub mod spin;
-#[cfg(all(debug_assertions, not(any(loom, shuttle))))]
-mod trace;
+pub mod trace;
 pub mod wait_queue;
 
 pub use cpuset::CpuSet;

@@ -6,8 +6,8 @@
 //! takes one lock while it holds another adds an arrow; an arrow that closes a circle is a deadlock that needs only the
 //! right moment, so the first run that draws it fails, and shows where each arrow of the circle was drawn first.
 
+use crate::backtrace::Trace;
 use crate::record::apart;
-use crate::trace::Trace;
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};

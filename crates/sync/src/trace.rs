@@ -1,66 +1,244 @@
-//! Where something happened: a backtrace, taken now and printed if it is ever wanted.
+//! What happened when: events of a kernel that is built to be traced.
+//!
+//! With the feature `trace` each [`Span`] and each [`note`] ends in one call of the final binary's [`Trace`], bound at link time by
+//! [`provide_trace!`](crate::provide_trace). Without it they are nothing: a span has no size, and neither it nor its arguments cost an
+//! instruction. All layers' kinds stand in one list here, as their locks' ranks do in [`rank`](crate::rank).
 
-#[cfg(any(test, feature = "std"))]
-mod taken {
-    use std::backtrace::Backtrace;
-    use std::fmt;
-    use std::sync::Arc;
-
-    /// A backtrace.
-    #[derive(Clone)]
-    pub struct Trace(Arc<Backtrace>);
-
-    impl Trace {
-        /// The caller's.
-        pub fn here() -> Trace {
-            Trace(Arc::new(Backtrace::force_capture()))
-        }
-    }
-
-    impl fmt::Display for Trace {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            self.0.fmt(f)
-        }
-    }
-}
-
-#[cfg(not(any(test, feature = "std")))]
-mod taken {
-    use crate::hooks;
-    use core::fmt;
-
-    /// Calls of a backtrace that are kept: enough to see who it was, few enough for the stack that it is taken on.
-    const DEPTH: usize = 20;
-
-    /// A backtrace: what the hooks found, as addresses.
-    #[derive(Clone)]
-    pub struct Trace {
-        addresses: [usize; DEPTH],
-        len: usize,
-    }
-
-    impl Trace {
-        /// The caller's.
-        #[inline(never)]
-        pub fn here() -> Trace {
-            let mut addresses = [0; DEPTH];
-            let len = hooks::backtrace(&mut addresses).min(DEPTH);
-            Trace { addresses, len }
-        }
-    }
-
-    impl fmt::Display for Trace {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            for (i, address) in self.addresses[..self.len].iter().enumerate() {
-                if i > 0 {
-                    f.write_str("\n")?;
-                }
-                f.write_str("  ")?;
-                hooks::describe(*address, f)?;
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// What an event tells of.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(u8)]
+        pub enum Kind { $($(#[$doc])* $name,)* }
+        impl Kind {
+            /// Every kind, in the order of their numbers.
+            pub const ALL: &'static [Kind] = &[$(Kind::$name,)*];
+            /// The name under which tools know it.
+            pub fn name(self) -> &'static str {
+                match self { $(Kind::$name => $text,)* }
             }
-            Ok(())
         }
+    };
+}
+
+kinds! {
+    /// From here on that thread runs on this CPU: `a` is its number.
+    Switch = "switch",
+    /// A thread is called so: `a` and `b` are the bytes of its name.
+    Name = "name",
+    /// A thread has ended: `a` is its number.
+    End = "end",
+    /// A system call: its number is the detail, `a` its first argument, `b` its result.
+    Call = "call",
+    /// A fault: how it was served is the detail, `a` the address, `b` how often it began again.
+    Fault = "fault",
+    /// Resident neighbours were mapped along, for loads: `b` of those from `a` on.
+    Around = "fault around",
+    /// A mapping was made, as all that follow up to [`Kind::TakeApart`] at `a`, of `b` bytes.
+    Map = "map",
+    /// Mappings were taken away.
+    Unmap = "unmap",
+    /// Mappings' protection was changed.
+    Protect = "protect",
+    /// A mapping was moved or resized.
+    Remap = "remap",
+    /// Advice was taken.
+    Advise = "advise",
+    /// Memory was wired, or is not any more.
+    Wire = "wire",
+    /// An address space was copied.
+    Fork = "fork",
+    /// An address space was taken apart.
+    TakeApart = "take apart",
+    /// Other CPUs were made to drop translations: `a` is how many.
+    Shootdown = "shootdown",
+    /// Another CPU was obeyed in that: `a` is which.
+    Answer = "shootdown answered",
+    /// Pages were read: `a` is how many.
+    PageIn = "page in",
+    /// A page was waited for that somebody else had busy.
+    BusyPage = "busy page",
+    /// Memory was waited for.
+    NoMemory = "memory",
+    /// A pass of pageout: `a` is how many frames it has freed, `b` how many writes it has started.
+    Pageout = "pageout",
+    /// Writing a cluster of pages was started: `a` is how many.
+    Launder = "launder",
+    /// A spin lock was waited for, at `a`; its rank is the detail.
+    Spin = "spin lock",
+    /// A sleeping lock was waited for, at `a`.
+    Lock = "lock",
+}
+
+/// One event, as the final binary gets it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Event {
+    /// When it began, in ticks of [`Trace::ticks`].
+    pub start: u64,
+    /// How long it took, in the same; 0 for what takes no time.
+    pub length: u64,
+    /// What it was.
+    pub kind: Kind,
+    /// What the kind says.
+    pub detail: u32,
+    /// What the kind says.
+    pub a: u64,
+    /// What the kind says.
+    pub b: u64,
+}
+
+/// Where events go.
+pub trait Trace {
+    /// The clock: ticks, never less than before on any CPU.
+    fn ticks() -> u64;
+    /// Keeps an event. Called anywhere: with locks held, in interrupt handlers.
+    fn record(event: &Event);
+}
+
+/// Names the type that implements [`Trace`] for this binary. Once a program, where the feature `trace` is on.
+#[macro_export]
+macro_rules! provide_trace {
+    ($t:ty) => {
+        const _: () = {
+            #[unsafe(no_mangle)]
+            fn __quire_trace_ticks() -> u64 {
+                <$t as $crate::trace::Trace>::ticks()
+            }
+            #[unsafe(no_mangle)]
+            fn __quire_trace(event: &$crate::trace::Event) {
+                <$t as $crate::trace::Trace>::record(event)
+            }
+        };
+    };
+}
+
+#[cfg(all(feature = "trace", not(any(test, loom, shuttle, feature = "std"))))]
+mod bound {
+    unsafe extern "Rust" {
+        pub safe fn __quire_trace_ticks() -> u64;
+        pub safe fn __quire_trace(event: &super::Event);
     }
 }
 
-pub(crate) use taken::Trace;
+/// Threads of the host keep their events, if they were asked to.
+#[cfg(all(feature = "trace", any(test, loom, shuttle, feature = "std")))]
+mod bound {
+    use super::Event;
+    use std::cell::{Cell, RefCell};
+
+    std::thread_local! {
+        static TICKS: Cell<u64> = const { Cell::new(0) };
+        static KEPT: RefCell<Option<Vec<Event>>> = const { RefCell::new(None) };
+    }
+
+    pub fn __quire_trace_ticks() -> u64 {
+        TICKS.set(TICKS.get() + 1);
+        TICKS.get()
+    }
+
+    pub fn __quire_trace(event: &Event) {
+        KEPT.with_borrow_mut(|kept| kept.iter_mut().for_each(|kept| kept.push(*event)));
+    }
+
+    /// The events of the calling thread while it did `f`. Their clock counts looks at it.
+    pub fn events_of(f: impl FnOnce()) -> Vec<Event> {
+        KEPT.set(Some(Vec::new()));
+        f();
+        KEPT.take().unwrap_or_default()
+    }
+}
+#[cfg(all(feature = "trace", any(test, loom, shuttle, feature = "std")))]
+pub use bound::events_of;
+
+/// Something that takes time: an event when it ends, which is when the span is dropped.
+#[must_use]
+pub struct Span {
+    #[cfg(feature = "trace")]
+    event: Event,
+}
+
+impl Span {
+    /// It begins now.
+    #[inline(always)]
+    pub fn begin(kind: Kind, a: u64, b: u64) -> Span {
+        #[cfg(feature = "trace")]
+        return Span { event: Event { start: bound::__quire_trace_ticks(), length: 0, kind, detail: 0, a, b } };
+        #[cfg(not(feature = "trace"))]
+        {
+            let _ = (kind, a, b);
+            Span {}
+        }
+    }
+
+    /// Says what is known of it by now: `detail` and `b`.
+    #[inline(always)]
+    pub fn tell(&mut self, detail: u32, b: u64) {
+        #[cfg(feature = "trace")]
+        {
+            self.event.detail = detail;
+            self.event.b = b;
+        }
+        #[cfg(not(feature = "trace"))]
+        let _ = (detail, b);
+    }
+
+    /// Says how many it was about: `a` and `b`.
+    #[inline(always)]
+    pub fn count(&mut self, a: u64, b: u64) {
+        #[cfg(feature = "trace")]
+        {
+            self.event.a = a;
+            self.event.b = b;
+        }
+        #[cfg(not(feature = "trace"))]
+        let _ = (a, b);
+    }
+}
+
+#[cfg(feature = "trace")]
+impl Drop for Span {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.event.length = bound::__quire_trace_ticks().wrapping_sub(self.event.start);
+        bound::__quire_trace(&self.event);
+    }
+}
+
+/// Something that takes no time.
+#[inline(always)]
+pub fn note(kind: Kind, detail: u32, a: u64, b: u64) {
+    #[cfg(feature = "trace")]
+    bound::__quire_trace(&Event { start: bound::__quire_trace_ticks(), length: 0, kind, detail, a, b });
+    #[cfg(not(feature = "trace"))]
+    let _ = (kind, detail, a, b);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_numbered_in_their_order() {
+        assert!(Kind::ALL.iter().enumerate().all(|(n, kind)| *kind as usize == n));
+    }
+
+    #[test]
+    #[cfg(not(feature = "trace"))]
+    fn a_span_is_nothing_where_nothing_is_traced() {
+        assert_eq!(size_of::<Span>(), 0);
+        assert!(!core::mem::needs_drop::<Span>());
+    }
+
+    #[test]
+    #[cfg(feature = "trace")]
+    fn a_span_is_an_event_when_it_ends() {
+        let events = events_of(|| {
+            let mut outer = Span::begin(Kind::Fault, 1, 2);
+            note(Kind::End, 0, 7, 0);
+            outer.tell(3, 4);
+        });
+        let at = |kind, start, length, detail, a, b| Event { start, length, kind, detail, a, b };
+        let first = events[1].start;
+        assert_eq!(events, [at(Kind::End, first + 1, 0, 0, 7, 0), at(Kind::Fault, first, 2, 3, 1, 4)]);
+    }
+}

@@ -14,6 +14,7 @@ use crate::object::Object;
 use crate::stats::Event;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, Pfn, Prot, VirtRange};
 use quire_sync::epoch::Pinned;
+use quire_sync::trace::{Kind, note};
 
 /// Pages that a read fault maps at once where they are resident, the faulting one included: an aligned window, as large as
 /// Linux's `fault_around_bytes`. Of private memory too: a child begins with empty page tables, and what it only reads it
@@ -92,6 +93,7 @@ impl<M: Machine> At<'_, M> {
         if there == 0 || self.check_entry().is_err() {
             return;
         }
+        note(Kind::Around, 0, window.start, there.count_ones().into());
         let prot = self.entry.prot();
         let mut mapped = 0;
         table.enter_absent(window.start, there, |n| {

@@ -48,6 +48,7 @@ use crate::types::{Access, PAGE_SIZE, Prot};
 use crate::vm::Vm;
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::epoch::Pinned;
+use quire_sync::trace::{Kind, Span};
 
 /// Attempts that something else may spoil before the fault keeps the map's writers out.
 const DEFEATS: u32 = 8;
@@ -84,6 +85,38 @@ kinds! {
     Move = "move",
     /// A pager was waited for.
     PagedIn = "paged_in",
+}
+
+/// What can come of a fault, by the number that its event in a trace has.
+pub const OUTCOMES: [&str; 11] = [
+    "spurious",
+    "resident",
+    "zero-fill",
+    "copy",
+    "move",
+    "paged in",
+    "not mapped",
+    "protection",
+    "beyond the end",
+    "pager failed",
+    "out of memory",
+];
+
+/// That number.
+fn outcome(result: &Result<FaultKind, FaultError>) -> u32 {
+    match result {
+        Ok(FaultKind::Spurious) => 0,
+        Ok(FaultKind::Resident) => 1,
+        Ok(FaultKind::ZeroFill) => 2,
+        Ok(FaultKind::Copy) => 3,
+        Ok(FaultKind::Move) => 4,
+        Ok(FaultKind::PagedIn) => 5,
+        Err(FaultError::NotMapped) => 6,
+        Err(FaultError::Protection) => 7,
+        Err(FaultError::BeyondEnd) => 8,
+        Err(FaultError::Pager) => 9,
+        Err(FaultError::OutOfMemory) => 10,
+    }
 }
 
 /// Why an attempt ended without a leaf.
@@ -147,6 +180,14 @@ pub(crate) enum Walk<'e, M: Machine> {
 
 /// Serves an access of `space` at `va`. May sleep; the caller holds nothing.
 pub fn fault<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultKind, FaultError> {
+    let mut span = Span::begin(Kind::Fault, va, 0);
+    let result = serve(space, va, access);
+    span.tell(outcome(&result), access as u64);
+    result
+}
+
+#[inline(always)]
+fn serve<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultKind, FaultError> {
     let vm = space.vm();
     let va = va & !(PAGE_SIZE - 1);
     if !M::Pmap::USER.contains(va) {

@@ -29,6 +29,7 @@ use crate::vm::Vm;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
+use quire_sync::trace::{Kind, Span};
 
 /// A reference on an object, for the time of a sleep.
 pub(crate) struct Kept<M: Machine>(NonNull<Object<M>>);
@@ -129,6 +130,7 @@ impl<M: Machine> PageIn<M> {
 
     /// Reads it, with up to `most` - 1 neighbours.
     fn read(&self, most: usize, may: &mut MaySleep) -> Result<Read, OutOfMemory> {
+        let mut span = Span::begin(Kind::PageIn, 0, 0);
         let vm = self.object.object().vm();
         // The record first: from here on nothing but the pager is waited for.
         let mut taken = vm.take_record(may);
@@ -153,6 +155,7 @@ impl<M: Machine> PageIn<M> {
         body.object = theirs.map_or(ptr::null(), Kept::into_raw);
         let request = taken.start();
         let pages = request.len();
+        span.count(pages as u64, self.key);
         if self.slot.is_some() {
             vm.stats().add(Event::SwapIn, pages as u64);
             match vm.swap().store() {

@@ -63,6 +63,7 @@ use crate::vm::Vm;
 use asking::Asking;
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quire_sync::hooks::current_thread;
+use quire_sync::trace::{Kind, Span};
 use quire_sync::{Mutex, Rank, SpinLock};
 
 /// Pages taken from a part at once.
@@ -192,6 +193,7 @@ impl<M: Machine> Vm<M> {
     }
 
     fn pass(&'static self, hands: &mut Hands, may: &mut MaySleep) -> Pass {
+        let mut span = Span::begin(Kind::Pageout, 0, 0);
         let p = self.pageout();
         let number = p.begun.fetch_add(1, Ordering::AcqRel) + 1;
         self.drain_caches();
@@ -199,6 +201,7 @@ impl<M: Machine> Vm<M> {
         let mut scan = Scan { vm: self, number, done, hands, short };
         scan.run(may);
         let done = scan.done;
+        span.count(done.freed, done.washed);
         if done.hopeless {
             p.hopeless.store(number, Ordering::Release);
         }
@@ -222,6 +225,7 @@ impl<M: Machine> Vm<M> {
         if self.take_injected() {
             return false;
         }
+        let _span = Span::begin(Kind::NoMemory, 0, 0);
         let p = self.pageout();
         if !self.can_page_out() {
             return self.has_memory() || self.take_kept(&mut p.hands.lock()) && self.has_memory();
@@ -574,5 +578,11 @@ fn cluster<M: Machine>(object: &Object<M>, key: u64, page: &Page, may: &mut MayS
             }
         }
     }
-    if wash.is_empty() { 0 } else { laundry::launder(object, &wash, taken, may) }
+    if wash.is_empty() {
+        return 0;
+    }
+    let mut span = Span::begin(Kind::Launder, 0, key);
+    let n = laundry::launder(object, &wash, taken, may);
+    span.count(n as u64, key);
+    n
 }

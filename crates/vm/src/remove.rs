@@ -29,6 +29,7 @@ use crate::swap::{Returned, Slots};
 use crate::vm::Vm;
 use core::ops::Range;
 use quire_sync::epoch::Pinned;
+use quire_sync::trace::{Kind, Span};
 
 impl<M: Machine> Vm<M> {
     /// Lets go of a busy page and wakes who waits for it.
@@ -49,6 +50,7 @@ impl<M: Machine> Vm<M> {
             }
             quire_sync::hooks::relax();
         }
+        let _span = Span::begin(Kind::BusyPage, page.object(), page.index());
         may.sleep_on(self.page_waits(page), || !page.announce_waiter());
     }
 

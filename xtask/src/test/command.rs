@@ -1,6 +1,7 @@
 //! The command itself, as a user meets it: streams, statuses, signals, terminals, and what is left behind (nothing).
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io::{Read, Write},
     os::{
@@ -12,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use object::{Object as _, ObjectSection as _, ObjectSymbol as _, SectionKind};
 use quire_results::Results;
 use rustix::{
     fs::{Mode, OFlags},
@@ -19,6 +21,8 @@ use rustix::{
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
     termios::{Winsize, tcgetattr, tcsetwinsize},
 };
+
+use serde_json::Value;
 
 use super::{Context, verdict::Check};
 use crate::build;
@@ -54,6 +58,9 @@ const CHECKS: &[(&str, Body)] = &[
     ("comparison", comparison),
     ("lines that processors share in the guest", shared_lines),
     ("the lab is interrupted, goes on, and draws", lab),
+    ("a trace of known events", traced),
+    ("a trace that is too long", cut_trace),
+    ("nothing of traces in the usual kernel", untraced),
 ];
 
 /// The checks' names.
@@ -656,6 +663,135 @@ fn lab(bench: &Bench) -> Result<(), String> {
         return Err("the page does not show the experiment".to_owned());
     }
     fs::remove_dir_all(&out).map_err(text)
+}
+
+/// A program's faults are there, each of its kind, and its maps' changes; what stands on a track is nested; the unmapping that the
+/// other processor had to hear of was told there.
+fn traced(bench: &Bench) -> Result<(), String> {
+    let out = bench.place.join("trace.json");
+    let done = bench.run(&["trace", "--cpus", "2", "--out", &out.to_string_lossy(), "--", "events"])?;
+    ended(&done, 0)?;
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    for word in ["fault: zero-fill", "fault: copy", "the costliest sites", "events: main"] {
+        if !said.contains(word) {
+            return Err(format!("no {word:?} in: {said}"));
+        }
+    }
+    let file: Value = serde_json::from_slice(&fs::read(&out).map_err(text)?).map_err(text)?;
+    let events = file["traceEvents"].as_array().ok_or("no events in the file")?;
+    let area = done.stderr.lines().find_map(|l| l.strip_prefix("area 0x")).ok_or("the program printed no area")?;
+    let words: Vec<&str> = area.split(' ').collect();
+    let (&[at, len, "child", child], true) = (&words[..], file["otherData"]["lost"] == 0) else {
+        return Err(format!("events are missing, or the program printed {area:?}"));
+    };
+    let at = u64::from_str_radix(at, 16).map_err(text)?;
+    let range = at..at + len.parse::<u64>().map_err(text)?;
+    let child: u64 = child.parse().map_err(text)?;
+
+    if let Some(event) = events.iter().find(|e| !e["pid"].is_u64() || !e["tid"].is_u64()) {
+        return Err(format!("on no track: {event}"));
+    }
+    let address = |e: &Value| u64::from_str_radix(e["args"]["address"].as_str()?.strip_prefix("0x")?, 16).ok();
+    let count = |name: &str, of: &dyn Fn(&Value) -> bool| events.iter().filter(|e| e["name"] == name && of(e)).count();
+    let inside = |e: &Value| address(e).is_some_and(|a| range.contains(&a));
+    let whole = |e: &Value| inside(e) && e["args"]["bytes"] == *len;
+    let (copied, gone) = (|e: &Value| inside(e) && e["pid"] == child, |e: &Value| e["tid"] == child);
+    let counts = [
+        ("zero-fill faults", count("fault: zero-fill", &inside), 100),
+        ("copies", count("fault: copy", &inside), 10),
+        ("copies by the child", count("fault: copy", &copied), 10),
+        ("mappings of the area", count("map", &whole), 1),
+        ("ends of it", count("unmap", &whole), 1),
+        ("ends of the child", count("end", &gone), 1),
+    ];
+    if let Some((what, n, expected)) = counts.iter().find(|(_, n, expected)| n != expected) {
+        return Err(format!("{n} {what} instead of {expected}: {said}"));
+    }
+    for name in ["fork", "take apart", "mmap", "munmap", "wait4", "shootdown", "shootdown answered"] {
+        if count(name, &|e| e["ph"] == "X") == 0 {
+            return Err(format!("no {name}: {said}"));
+        }
+    }
+    let tracks = |name: &str| count("thread_name", &|e: &Value| e["args"]["name"] == name);
+    if (tracks("CPU 0"), tracks("CPU 1"), tracks("CPU 2")) != (1, 1, 0) {
+        return Err("not a track for each CPU".into());
+    }
+    nested(events)
+}
+
+/// A span's beginning and end, and the event.
+type Spanned<'e> = (u64, u64, &'e Value);
+
+/// On each track, what begins within something ends within it.
+fn nested(events: &[Value]) -> Result<(), String> {
+    let mut tracks: BTreeMap<(u64, u64), Vec<Spanned<'_>>> = BTreeMap::new();
+    // Nanoseconds.
+    let ns = |v: &Value| v.as_f64().map(|us| (us * 1000.0).round() as u64);
+    for e in events.iter().filter(|e| e["ph"] == "X") {
+        let (Some(pid), Some(tid)) = (e["pid"].as_u64(), e["tid"].as_u64()) else { continue };
+        let (start, length) = ns(&e["ts"]).zip(ns(&e["dur"])).ok_or_else(|| format!("without a time: {e}"))?;
+        tracks.entry((pid, tid)).or_default().push((start, start + length, e));
+    }
+    if tracks.len() < 4 {
+        return Err(format!("{} tracks: two CPUs, a parent and a child are four", tracks.len()));
+    }
+    for spans in tracks.values_mut() {
+        spans.sort_by_key(|(start, end, _)| (*start, std::cmp::Reverse(*end)));
+        let mut open: Vec<(u64, &Value)> = Vec::new();
+        for (start, end, event) in spans {
+            while open.last().is_some_and(|(until, _)| until <= start) {
+                open.pop();
+            }
+            if let Some((_, around)) = open.last().filter(|(until, _)| until < end) {
+                return Err(format!("{event} begins within {around} and ends after it"));
+            }
+            open.push((*end, event));
+        }
+    }
+    Ok(())
+}
+
+/// What there was no room for is counted and told; what is there can be used.
+fn cut_trace(bench: &Bench) -> Result<(), String> {
+    let out = bench.place.join("trace.json");
+    let words = ["trace", "--buffer", "1M", "--out", &out.to_string_lossy(), "--", "events", "--calls", "20000"];
+    let done = bench.run(&words)?;
+    ended(&done, 0)?;
+    let file: Value = serde_json::from_slice(&fs::read(&out).map_err(text)?).map_err(text)?;
+    let lost = file["otherData"]["lost"].as_u64().unwrap_or(0);
+    if lost < 5_000 || !done.stderr.contains(&format!("{lost} later events are missing")) {
+        return Err(format!("{lost} events lost; standard error: {}", done.stderr));
+    }
+    let there = file["traceEvents"].as_array().map_or(0, Vec::len);
+    if there < 5_000 {
+        return Err(format!("{there} events are left"));
+    }
+    let wrong = bench.run(&["trace", "--count", "--cpus", "2", "--", "events"])?;
+    ended(&wrong, 2).and_then(|()| one_line(&wrong))
+}
+
+/// Tracing costs nothing when it is off: the usual kernel has neither a function of it nor a name that it would print, and so no
+/// call either, which would find nothing to call.
+fn untraced(bench: &Bench) -> Result<(), String> {
+    const NAMES: [&str; 3] = ["quire_kernel::trace", "quire_sync::trace", "__quire_trace"];
+    let look = |kernel: &Path| -> Result<Vec<String>, String> {
+        let bytes = fs::read(kernel).map_err(text)?;
+        let file = object::File::parse(&*bytes).map_err(text)?;
+        let names = file.symbols().filter_map(|s| Some(format!("{:#}", rustc_demangle::demangle(s.name().ok()?))));
+        let mut found: Vec<String> = names.filter(|name| NAMES.iter().any(|n| name.contains(n))).collect();
+        for part in file.sections().filter(|s| s.kind() == SectionKind::ReadOnlyData || s.kind() == SectionKind::Text) {
+            let bytes = part.data().map_err(text)?;
+            let text = b"shootdown answered";
+            found.extend(bytes.windows(text.len()).any(|w| w == text).then(|| "the kinds' names".to_owned()));
+        }
+        Ok(found)
+    };
+    let traced = look(&build::traced_kernel(&bench.places).map_err(text)?)?;
+    if !traced.iter().any(|n| n.contains("quire_kernel::trace")) || !traced.contains(&"the kinds' names".to_owned()) {
+        return Err(format!("this check sees nothing: the traced kernel has {traced:?}"));
+    }
+    let usual = look(&bench.kernel)?;
+    if usual.is_empty() { Ok(()) } else { Err(format!("the usual kernel has {usual:?}")) }
 }
 
 impl From<Failure> for String {

@@ -113,6 +113,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
     unsafe {
         shootdown::init(boot_memory(&mut free, shootdown::bytes(cpus)), cpus);
         let mmu = Mmu::new(boot_memory(&mut free, Mmu::bytes(cpus)), cpus, kernel_tables, has(Feature::Pcid));
+        crate::trace::set_aside(command_line, &mut free);
         let swap = crate::swap::set_aside(command_line, &mut free);
         let schedulers_memory = boot_memory(&mut free, Scheduler::<Machine>::bytes(cpus));
         let mut ranges = [PhysRange { start: Pfn(0), end: Pfn(0) }; quire_kernel::start_info::MAX_RANGES];

@@ -9,7 +9,7 @@ use crate::cpu::{self, registers};
 use crate::interrupt::{self, Interrupt, RESCHEDULE, SHOOTDOWN, SPURIOUS, TIMER};
 use crate::machine::{Machine, scheduler};
 use crate::personality::{linux, try_linux};
-use crate::{clock, shootdown, user};
+use crate::{clock, shootdown, trace, user};
 use quire_drivers::local_apic;
 use quire_linux::Linux;
 pub use quire_linux::UserRegs as Regs;
@@ -84,7 +84,7 @@ fn is_canonical(address: u64) -> bool {
 pub extern "C" fn syscall(regs: &mut Regs) {
     enter();
     cpu::interrupts_on();
-    linux().syscall(regs);
+    trace::call(regs, |regs| linux().syscall(regs));
     leave(regs);
 }
 
@@ -102,7 +102,7 @@ pub extern "C" fn page_fault(regs: &mut Regs, error: u64) {
     if from_user(regs) {
         enter();
         cpu::interrupts_on();
-        linux().page_fault(regs, address, access, true);
+        trace::at(regs.rip, || linux().page_fault(regs, address, access, true));
         leave(regs);
     } else {
         kernel_fault(regs, error, address, access);
@@ -116,7 +116,7 @@ fn kernel_fault(regs: &mut Regs, error: u64, address: u64, access: Access) {
     // Where sleeping is not allowed (preemption is off, or interrupts are), nothing is repaired.
     if regs.rflags & INTERRUPTS != 0 && cpu::preempt_count() == 0 {
         cpu::interrupts_on();
-        let repaired = linux().kernel_fault(address, access);
+        let repaired = trace::at(regs.rip, || linux().kernel_fault(address, access));
         cpu::interrupts_disable();
         if repaired {
             return;

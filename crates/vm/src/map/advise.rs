@@ -23,6 +23,7 @@ use crate::vm::Vm;
 use core::ops::Range;
 use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
+use quire_sync::trace::{Kind, Span};
 
 /// What a program says of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +55,7 @@ impl<M: Machine> Space<M> {
     /// punched through a mapping that does not let its object be written. With [`MapError::OutOfMemory`] a part may have
     /// been done: the same advice again completes it.
     pub fn advise(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
+        let _span = Span::begin(Kind::Advise, range.start, range.end.wrapping_sub(range.start));
         self.valid(range)?;
         self.with_memory(|| self.advise_once(range, advice))
     }

@@ -25,6 +25,7 @@ use crate::stats::Event;
 use crate::types::{Prot, VirtRange};
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::fence_full;
+use quire_sync::trace::{Kind, Span};
 
 /// What becomes of a parent's entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -66,6 +67,7 @@ impl<M: Machine> Space<M> {
     /// A copy of the space, as of one moment during the call: private memory is the child's own from then on, shared memory
     /// and files are shared. On an error there is no child, and the parent is as it was.
     pub fn fork(&self) -> Result<SpaceRef<M>, MapError> {
+        let _span = Span::begin(Kind::Fork, 0, 0);
         self.with_memory(|| self.fork_once())
     }
 

@@ -12,6 +12,7 @@ use crate::error::MapError;
 use crate::machine::{Machine, Pmap};
 use crate::object::ObjectRef;
 use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
+use quire_sync::trace::{Kind, Span};
 
 /// An arena may have this part of a space's entries without a look at the others: twice as many as there can be arenas.
 const SHARES: u64 = 512;
@@ -81,7 +82,10 @@ impl<M: Machine> Space<M> {
     /// exceeds `max_prot`, [`MapError::Exists`], [`MapError::NoSpace`], [`MapError::TooMany`], [`MapError::OutOfMemory`].
     /// Nothing was changed then.
     pub fn map(&self, r: &MapRequest<M>) -> Result<u64, MapError> {
-        self.with_memory(|| self.map_once(r))
+        let mut span = Span::begin(Kind::Map, 0, r.len);
+        let result = self.with_memory(|| self.map_once(r));
+        span.count(result.unwrap_or(0), r.len);
+        result
     }
 
     fn map_once(&self, r: &MapRequest<M>) -> Result<u64, MapError> {

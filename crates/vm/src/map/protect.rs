@@ -10,12 +10,14 @@ use crate::mutant::{Mutant, mutant};
 use crate::types::{Access, Prot, VirtRange};
 use core::ptr::NonNull;
 use quire_sync::atomic::fence_full;
+use quire_sync::trace::{Kind, Span};
 
 impl<M: Machine> Space<M> {
     /// Gives `range` the protection `prot`. Rights that are lost are lost when it returns; rights that are gained come by
     /// the next fault. Where a part of the range is a hole ([`MapError::NotMapped`]) or may not have the protection
     /// ([`MapError::Protection`]), what lies before that part is changed, as POSIX allows and Linux does.
     pub fn protect(&self, range: VirtRange, prot: Prot) -> Result<(), MapError> {
+        let _span = Span::begin(Kind::Protect, range.start, range.end.wrapping_sub(range.start));
         self.valid(range)?;
         self.with_memory(|| self.protect_once(range, prot))
     }

@@ -10,6 +10,7 @@ use super::update::{Row, Update};
 use crate::error::MapError;
 use crate::machine::Machine;
 use crate::types::{PAGE_SIZE, VirtRange};
+use quire_sync::trace::{Kind, Span};
 
 /// Whether and where to a mapping may move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +28,7 @@ impl<M: Machine> Space<M> {
     /// entry ([`MapError::NotMapped`]). An empty `old`, of a shared mapping, makes a second mapping of the same pages.
     /// `keep_old`: the old range stays mapped, but (where it is private) as new; the mapping moves in any case.
     pub fn remap(&self, old: VirtRange, new_len: u64, how: Move, keep_old: bool) -> Result<u64, MapError> {
+        let _span = Span::begin(Kind::Remap, old.start, new_len);
         let twice = old.start == old.end;
         if twice {
             self.valid(VirtRange {

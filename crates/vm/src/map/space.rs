@@ -14,6 +14,7 @@ use core::ops::Deref;
 use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use quire_sync::epoch::Pinned;
+use quire_sync::trace::{Kind, Span};
 
 /// The addresses that a program may map at most: not page 0, and not the last page before the hole on x86-64, from which a
 /// system call's return address would lie in the hole (as Linux). Page tables may reach less far ([`Pmap::USER`]).
@@ -301,6 +302,7 @@ impl<M: Machine> Drop for SpaceRef<M> {
             return;
         }
         quire_sync::atomic::fence_after_rmw();
+        let _span = Span::begin(Kind::TakeApart, 0, 0);
         self.vm.map_memory().all.forget(self);
         // SAFETY: this was the last handle: nobody faults in the space, and no CPU runs it; after the first step no backing
         // leads to it either.

@@ -11,11 +11,13 @@ use crate::flush::{FlushSet, Flushed};
 use crate::machine::{Machine, Pmap};
 use crate::types::VirtRange;
 use core::ptr::NonNull;
+use quire_sync::trace::{Kind, Span};
 
 impl<M: Machine> Space<M> {
     /// Unmaps what is mapped in `range`; holes are no error. Proportional to the residents and entries in it, not to its
     /// length. When it returns, no CPU has a translation of the range left.
     pub fn unmap(&self, range: VirtRange) -> Result<(), MapError> {
+        let _span = Span::begin(Kind::Unmap, range.start, range.end.wrapping_sub(range.start));
         self.valid(range)?;
         self.with_memory(|| self.unmap_by(self.write(range)?, range))
     }

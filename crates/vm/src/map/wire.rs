@@ -25,6 +25,7 @@ use crate::backing::Backing;
 use crate::error::{FaultError, MapError};
 use crate::machine::{Machine, Pmap};
 use crate::types::{Access, Prot, VirtRange};
+use quire_sync::trace::{Kind, Span};
 
 /// Whether a range is wired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -76,6 +77,7 @@ impl<M: Machine> Space<M> {
     /// [`MapError::NotMapped`] returned, as on Linux. What is to be resident now is brought in by
     /// [`make_resident`](Space::make_resident) after this, in steps as large as the caller likes.
     pub fn wire(&self, range: VirtRange, how: Wire) -> Result<(), MapError> {
+        let _span = Span::begin(Kind::Wire, range.start, range.end.wrapping_sub(range.start));
         self.valid(range)?;
         let covered = self.change_wiring(range, how)?;
         if covered.end < range.end { Err(MapError::NotMapped) } else { Ok(()) }

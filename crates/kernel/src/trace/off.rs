@@ -1,0 +1,41 @@
+//! Nothing is traced, and nothing is left of being asked to.
+
+use crate::machine::Machine;
+use crate::trap::Regs;
+use quire_kernel::memory_map::Ram;
+use quire_sync::cpuset::CpuMask;
+use quire_sync::trace::{Kind, Span};
+
+/// What is known of a thread: nothing.
+pub struct Known;
+
+impl Known {
+    pub const fn program() -> Known {
+        Known
+    }
+    #[inline(always)]
+    pub fn kernel(_name: &'static str) -> Known {
+        Known
+    }
+}
+
+#[inline(always)]
+pub fn set_aside(_line: &[u8], _free: &mut Ram) {}
+#[inline(always)]
+pub fn begin() {}
+#[inline(always)]
+pub fn switch(_next: &quire_task::Thread<Machine>) {}
+#[inline(always)]
+pub fn ended(_thread: &quire_task::Thread<Machine>) {}
+#[inline(always)]
+pub fn shootdown(_targets: &CpuMask, _me: usize) -> Span {
+    Span::begin(Kind::Shootdown, 0, 0)
+}
+#[inline(always)]
+pub fn call(regs: &mut Regs, serve: impl FnOnce(&mut Regs)) {
+    serve(regs);
+}
+#[inline(always)]
+pub fn at<R>(_site: u64, f: impl FnOnce() -> R) -> R {
+    f()
+}

@@ -1,0 +1,66 @@
+//! Where something happened: a backtrace, taken now and printed if it is ever wanted.
+
+#[cfg(any(test, feature = "std"))]
+mod taken {
+    use std::backtrace::Backtrace;
+    use std::fmt;
+    use std::sync::Arc;
+
+    /// A backtrace.
+    #[derive(Clone)]
+    pub struct Trace(Arc<Backtrace>);
+
+    impl Trace {
+        /// The caller's.
+        pub fn here() -> Trace {
+            Trace(Arc::new(Backtrace::force_capture()))
+        }
+    }
+
+    impl fmt::Display for Trace {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.0.fmt(f)
+        }
+    }
+}
+
+#[cfg(not(any(test, feature = "std")))]
+mod taken {
+    use crate::hooks;
+    use core::fmt;
+
+    /// Calls of a backtrace that are kept: enough to see who it was, few enough for the stack that it is taken on.
+    const DEPTH: usize = 20;
+
+    /// A backtrace: what the hooks found, as addresses.
+    #[derive(Clone)]
+    pub struct Trace {
+        addresses: [usize; DEPTH],
+        len: usize,
+    }
+
+    impl Trace {
+        /// The caller's.
+        #[inline(never)]
+        pub fn here() -> Trace {
+            let mut addresses = [0; DEPTH];
+            let len = hooks::backtrace(&mut addresses).min(DEPTH);
+            Trace { addresses, len }
+        }
+    }
+
+    impl fmt::Display for Trace {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            for (i, address) in self.addresses[..self.len].iter().enumerate() {
+                if i > 0 {
+                    f.write_str("\n")?;
+                }
+                f.write_str("  ")?;
+                hooks::describe(*address, f)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+pub(crate) use taken::Trace;

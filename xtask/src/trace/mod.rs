@@ -1,0 +1,229 @@
+//! `./quire trace`: what happened while a program ran: faults, changes of maps, shootdowns, paging, waits, and which thread ran where.
+//!
+//! A kernel that is built for it ([`build::traced_kernel`]) keeps events in a part of the guest's memory, which is a file of ours: it
+//! is read here when the machine has ended. Nothing is sent meanwhile, and a machine that fails leaves what it had.
+
+mod chrome;
+mod memory;
+mod sites;
+mod table;
+mod timeline;
+
+use std::{
+    fs::File,
+    io::{self, BufWriter, Read as _, Seek as _, Write as _},
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::fs::FileExt as _,
+    },
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    boot::{Kernel, On, Shape},
+    build, cli,
+    failure::{Doing, Failure, Result},
+    machine::{
+        outcome::Outcome,
+        qemu,
+        relay::{self, Ends},
+    },
+    places::Places,
+    programs,
+    progress::Step,
+    run,
+};
+use memory::Recorded;
+use sites::Sites;
+use timeline::Timeline;
+
+/// For the whole run.
+const LIMIT: Duration = Duration::from_secs(3600);
+
+/// Runs the program, writes the file and prints the tables.
+pub fn command(places: &Places, options: &cli::Trace) -> Result<u8> {
+    if options.count && options.guest.cpus != 1 {
+        return Err(Failure::usage("instructions are counted with one CPU only: leave out --count or --cpus"));
+    }
+    let (memory, kernel, outcome) = record(places, options)?;
+    let recorded = match (Recorded::read(&memory), &outcome) {
+        (Ok(recorded), _) => recorded,
+        // Why there is nothing matters more.
+        (Err(_), Err(failure)) => return Err(failure.clone()),
+        (Err(failure), Ok(())) => return Err(failure),
+    };
+    drop(memory);
+    let sites = Sites::read(kernel.file(), program_file(places, options).as_deref())?;
+    let timeline = Timeline::of(&recorded, &sites);
+    let words: Vec<_> = options.program.iter().map(|w| w.to_string_lossy()).collect();
+    let about = || format!("cannot write {}", options.out.display());
+    let mut out = BufWriter::new(File::create(&options.out).doing(about)?);
+    chrome::write(&timeline, &words.join(" "), &mut out).and_then(|()| out.flush()).doing(about)?;
+    print!("{}", table::print(&timeline, options.top));
+    if timeline.lost != 0 {
+        eprintln!("quire: {} later events are missing, for want of room; give a larger --buffer", timeline.lost);
+    }
+    outcome.map(|()| 0)
+}
+
+/// The program's file on this machine, for its functions' names.
+fn program_file(places: &Places, options: &cli::Trace) -> Option<PathBuf> {
+    let program = options.program.first()?;
+    if !programs::is_named(places, program) {
+        return Some(program.into());
+    }
+    programs::all(places).ok()?.remove(&*program.to_string_lossy())
+}
+
+/// Boots a traced guest and runs the program there; returns what the kernel kept, and what went wrong with the machine, if anything.
+fn record(places: &Places, options: &cli::Trace) -> Result<(Vec<u8>, Kernel, Result<()>)> {
+    let (tree, order) = run::prepare(places, &options.guest, &options.program, false)?;
+    let kernel = Kernel::with(places, On::Quire, || build::traced_kernel(places))?;
+    let image = kernel.image(tree, &order)?;
+    let about = || "cannot keep the trace".to_string();
+    // What the trace takes is not the program's.
+    let megabytes = options.guest.memory + options.buffer;
+    let ram = qemu::memory_file("trace").doing(about)?;
+    ram.set_len(megabytes << 20).doing(about)?;
+    let fd = ram.as_raw_fd();
+    let shape = Shape {
+        cpus: options.guest.cpus,
+        memory: megabytes,
+        count: options.count,
+        append: format!("trace={}M {}", options.buffer, options.append),
+        extra: vec![
+            "-object".into(),
+            format!("memory-backend-file,id=ram,mem-path=/proc/self/fd/{fd},share=on,size={megabytes}M").into(),
+            "-machine".into(),
+            "memory-backend=ram".into(),
+        ],
+        inherit: vec![fd],
+        ..Shape::default()
+    };
+    let mut log = qemu::memory_file("log").doing(about)?;
+    let nothing = File::open("/dev/null").doing(about)?;
+    let step = Step::new("tracing");
+    let (out, err) = (io::stderr(), io::stderr());
+    let report = relay::run(
+        kernel.start(&image, &shape)?,
+        Ends {
+            input: nothing.as_fd(),
+            // The tables have the standard output to themselves.
+            output: out.as_fd(),
+            errors: err.as_fd(),
+            wake: None,
+            asked: Box::new(Vec::new),
+            tty: false,
+            verbose: false,
+            log: Some(log.try_clone().doing(about)?),
+            deadline: Some(Instant::now() + LIMIT),
+        },
+    );
+    drop(step);
+    let outcome = match report.outcome {
+        Outcome::Exit(_) | Outcome::Signal(_) => Ok(()),
+        other => {
+            eprint!("{}", run::last_lines(&report.log_tail, 20));
+            Err(other.to_failure())
+        }
+    };
+    let mut text = Vec::new();
+    log.rewind().and_then(|()| log.read_to_end(&mut text)).doing(about)?;
+    let Some((at, len)) = told(&String::from_utf8_lossy(&text)) else {
+        outcome?;
+        return Err(Failure::machine("the kernel has set no memory aside for a trace"));
+    };
+    let mut memory = Vec::new();
+    if at.checked_add(len).is_some_and(|end| end <= megabytes << 20) {
+        memory.resize(usize::try_from(len).doing(about)?, 0);
+        ram.read_exact_at(&mut memory, at).doing(about)?;
+    }
+    Ok((memory, kernel, outcome))
+}
+
+/// Where the kernel says on its log that the trace is: address and bytes.
+fn told(log: &str) -> Option<(u64, u64)> {
+    let words = log.lines().find_map(|line| line.split_once("] trace: ").map(|(_, words)| words))?;
+    let (len, at) = words.trim().split_once(" bytes at 0x")?;
+    Some((u64::from_str_radix(at, 16).ok()?, len.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        memory::tests::{laid_out, record},
+        timeline::{Sort, Track},
+        *,
+    };
+    use crate::profile::Functions;
+
+    const TEXT: &str = "kind 0 switch\nkind 1 name\nkind 2 end\nkind 3 call\nkind 4 fault\nkind 13 shootdown\nkind 14 shootdown \
+                        answered\noutcome 2 zero-fill\ncall 9 mmap\n";
+
+    /// Two CPUs: on the first a program's thread maps, faults and is interrupted; the second idles, then runs it.
+    fn timeline() -> Timeline {
+        let name = |who, what, text: [u8; 8], process| {
+            let mut r = record(1000, 0, 1, what, who, u64::from_le_bytes(text));
+            (r.b, r.sites[0]) = (0, process);
+            r
+        };
+        let first = [
+            name(5, 0, *b"prog\0\0\0\0", 4),
+            record(1000, 0, 0, 0, 5, 5),
+            record(1010, 10, 4, 2, 5, 0xff),
+            record(1030, 5, 14, 0, 5, 1),
+            record(1001, 50, 3, 9, 5, 0),
+            name(0x8000_0001, 2, *b"idle\0\0\0\0", 0),
+            record(1100, 0, 0, 0, 5, 0x8000_0001),
+        ];
+        let second = [record(1100, 0, 0, 0, 0, 5), record(1200, 0, 2, 0, 0, 5)];
+        let recorded = Recorded::read(&laid_out(TEXT, 8, &[(&first, 0), (&second, 3)])).unwrap();
+        Timeline::of(&recorded, &Sites::of_functions(Functions::default(), None))
+    }
+
+    #[test]
+    fn what_happened_stands_on_its_cpus_or_its_threads_track() {
+        let timeline = timeline();
+        let told: Vec<_> = timeline.items.iter().map(|i| (i.track, i.name.as_str(), i.start, i.length)).collect();
+        let (zero, one, thread) = (Track::Cpu(0), Track::Cpu(1), Track::Thread(5));
+        assert_eq!(
+            told,
+            [
+                (zero, "prog", 0, Some(100)),
+                (zero, "shootdown answered", 30, Some(5)),
+                (one, "prog", 100, Some(100)),
+                (thread, "mmap", 1, Some(50)),
+                (thread, "fault: zero-fill", 10, Some(10)),
+                (thread, "end", 200, None),
+            ]
+        );
+        assert_eq!((timeline.lost, timeline.threads[&5].process, timeline.items[4].sort), (3, 4, Sort::Fault));
+    }
+
+    #[test]
+    fn the_viewers_file_has_a_track_for_each_cpu_and_process() {
+        let mut bytes = Vec::new();
+        chrome::write(&timeline(), "a \"program\"", &mut bytes).unwrap();
+        let file: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+        assert_eq!(file["otherData"], serde_json::json!({ "program": "a \"program\"", "lost": 3 }));
+        let events = file["traceEvents"].as_array().unwrap();
+        assert!(events.iter().all(|e| e["pid"].is_u64() && e["tid"].is_u64() && e["name"].is_string()));
+        let named = |what: &str| -> Vec<_> {
+            let of = events.iter().filter(|e| e["name"] == what);
+            of.map(|e| e["args"]["name"].as_str().unwrap_or_default().to_owned()).collect()
+        };
+        assert_eq!(named("thread_name"), ["CPU 0", "CPU 1", "prog"]);
+        let fault = events.iter().find(|e| e["name"] == "fault: zero-fill").unwrap();
+        assert_eq!((&fault["pid"], &fault["tid"], &fault["ph"]), (&4.into(), &5.into(), &"X".into()));
+        assert_eq!((fault["ts"].as_f64(), fault["dur"].as_f64()), (Some(0.01), Some(0.01)));
+    }
+
+    #[test]
+    fn the_kernels_line_is_found_and_others_are_not() {
+        assert_eq!(told("[    0.1] up\r\n[    0.2] trace: 4096 bytes at 0x1f000\r\n"), Some((0x1f000, 4096)));
+        for log in ["", "trace: 1 bytes at 0x1", "[ 0.2] trace: x bytes at 0x1", "[ 0.2] trace: 1 bytes at 0xz"] {
+            assert_eq!(told(log), None, "{log:?}");
+        }
+    }
+}

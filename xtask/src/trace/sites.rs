@@ -1,0 +1,89 @@
+//! Which code it was: addresses as people know them.
+
+use std::path::Path;
+
+use crate::{
+    failure::Result,
+    profile::{Functions, KERNEL},
+};
+
+/// What leads to an event without being the reason for it: the locks themselves, how translations are dropped, the tracer. Names
+/// of functions that begin so are passed over, as long as a caller is known.
+const PLUMBING: &[&str] = &[
+    "core::",
+    "alloc::",
+    "quire_sync::",
+    "quire_kernel::trace",
+    "quire_kernel::shootdown",
+    "quire_kernel::machine::Machine",
+    "quire_vm::map::space::SpaceRef",
+    "quire_pmap::",
+    "quire_pmap_x86_64::",
+    "quire_vm::flush",
+    "quire_vm::sleep",
+    "__quire",
+    "__rustc",
+    "?",
+];
+
+/// The functions of the kernel, and those of the program where its addresses are known.
+#[derive(Debug, Default)]
+pub struct Sites {
+    kernel: Functions,
+    /// As the guest calls it, and its functions.
+    program: Option<(String, Functions)>,
+}
+
+impl Sites {
+    /// `program`: the file of this machine that is run in the guest.
+    pub fn read(kernel: &Path, program: Option<&Path>) -> Result<Self> {
+        let kernel = Functions::read(kernel)?;
+        let program = program.and_then(|path| {
+            let name = path.file_name()?.to_string_lossy().chars().take(15).collect();
+            Some((name, Functions::of_fixed(path)?))
+        });
+        Ok(Sites { kernel, program })
+    }
+
+    #[cfg(test)]
+    pub fn of_functions(kernel: Functions, program: Option<(String, Functions)>) -> Self {
+        Sites { kernel, program }
+    }
+
+    /// The code that an event of the program that is called `program` is for.
+    pub fn of(&self, program: &str, calls: &[u64]) -> String {
+        let first = calls.first().copied().unwrap_or(0);
+        if first == 0 {
+            return String::new();
+        }
+        if first < KERNEL {
+            return match &self.program {
+                Some((name, functions)) if name == program => format!("{program}: {}", functions.at(first)),
+                _ => format!("{program}: {first:#x}"),
+            };
+        }
+        // A call's return address may be the next function's first.
+        let names = calls.iter().filter(|at| **at != 0).map(|at| self.kernel.at(at - 1));
+        let mut reasons = names.clone().filter(|name| !PLUMBING.iter().any(|p| name.starts_with(p)));
+        reasons.next().or(names.clone().next()).unwrap_or_default().to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_site_is_who_wanted_it_not_how_it_is_done() {
+        let named = |of: &[(u64, &str)]| Functions::of(of.iter().map(|(at, name)| (*at, (*name).to_owned())));
+        let kernel =
+            named(&[(KERNEL, "quire_sync::spin::SpinLock::contended"), (KERNEL + 0x100, "quire_vm::queue::put")]);
+        let sites = Sites::of_functions(kernel, Some(("prog".into(), named(&[(0x1000, "main")]))));
+        // The return address stands behind a call that is the function's last instruction.
+        assert_eq!(sites.of("prog", &[KERNEL + 0x100, KERNEL + 0x150, 0]), "quire_vm::queue::put");
+        assert_eq!(sites.of("prog", &[KERNEL + 0x10, 0]), "quire_sync::spin::SpinLock::contended");
+        assert_eq!(sites.of("prog", &[0x1004]), "prog: main");
+        assert_eq!(sites.of("other", &[0x1004]), "other: 0x1004");
+        assert_eq!(sites.of("other", &[0, 0]), "");
+    }
+}
