@@ -23,7 +23,10 @@ pub mod frames;
 pub mod harness;
 pub mod machine;
 pub mod map;
+pub mod memory;
 pub mod queue;
 pub mod rmap;
+pub mod run_queue;
+pub mod timers;
 
 pub use failure::Failure;

@@ -88,9 +88,10 @@ kinds! {
 }
 
 /// What can come of a fault, by the number that its event in a trace has.
-pub const OUTCOMES: [&str; 11] = [
+pub const OUTCOMES: [&str; 12] = [
     "spurious",
     "resident",
+    "reuse",
     "zero-fill",
     "copy",
     "move",
@@ -105,19 +106,17 @@ pub const OUTCOMES: [&str; 11] = [
 /// That number.
 fn outcome(result: &Result<FaultKind, FaultError>) -> u32 {
     match result {
-        Ok(FaultKind::Spurious) => 0,
-        Ok(FaultKind::Resident) => 1,
-        Ok(FaultKind::ZeroFill) => 2,
-        Ok(FaultKind::Copy) => 3,
-        Ok(FaultKind::Move) => 4,
-        Ok(FaultKind::PagedIn) => 5,
-        Err(FaultError::NotMapped) => 6,
-        Err(FaultError::Protection) => 7,
-        Err(FaultError::BeyondEnd) => 8,
-        Err(FaultError::Pager) => 9,
-        Err(FaultError::OutOfMemory) => 10,
+        // The kinds come first, in their own order.
+        Ok(kind) => *kind as u32,
+        Err(FaultError::NotMapped) => 7,
+        Err(FaultError::Protection) => 8,
+        Err(FaultError::BeyondEnd) => 9,
+        Err(FaultError::Pager) => 10,
+        Err(FaultError::OutOfMemory) => 11,
     }
 }
+
+const _: () = assert!(FaultKind::ALL.len() == 7 && OUTCOMES.len() == 12);
 
 /// Why an attempt ended without a leaf.
 pub(crate) enum Stop<M: Machine> {

@@ -1,7 +1,7 @@
 //! The page: what its template is given, and the template's surroundings.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use minijinja::{AutoEscape, Environment, UndefinedBehavior, context};
+use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value, context, value::Serde};
 use quire_results::{Experiment, Mode, Results, Run};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -60,6 +60,14 @@ struct Block {
     missing: Vec<Missing>,
 }
 
+/// Where ours is behind, by what kind of figure.
+#[derive(Serialize)]
+struct Lost {
+    key: &'static str,
+    title: &'static str,
+    rows: Vec<Behind>,
+}
+
 /// Renders it.
 pub fn render(results: &Results) -> Result<String, minijinja::Error> {
     let names = experiment_names(results);
@@ -107,20 +115,25 @@ pub fn render(results: &Results) -> Result<String, minijinja::Error> {
     let total = Score { ahead: sum(|s| s.ahead), none: sum(|s| s.none), behind: sum(|s| s.behind), ..Score::default() };
     let machines = machines(&results.runs);
     environment()?.get_template("page.html")?.render(context! {
-        style => minijinja::Value::from_safe_string(STYLE.to_owned()),
-        script => minijinja::Value::from_safe_string(SCRIPT.to_owned()),
+        style => Value::from_safe_string(STYLE.to_owned()),
+        script => Value::from_safe_string(SCRIPT.to_owned()),
         style_hash => hash(STYLE),
         script_hash => hash(SCRIPT),
         open => OPEN,
         several => machines.len() > 1,
-        machines,
-        scores,
-        total,
-        lost => [("counts", "Counts", counts), ("times", "Times", times)]
-            .map(|(key, title, rows)| context! { key, title, rows }),
-        sources => summary::sources(&results.runs, href),
-        experiments,
+        machines => shown(&machines),
+        scores => shown(&scores),
+        total => shown(&total),
+        lost => shown([("counts", "Counts", counts), ("times", "Times", times)]
+            .map(|(key, title, rows)| Lost { key, title, rows })),
+        sources => shown(summary::sources(&results.runs, href)),
+        experiments => shown(&experiments),
     })
+}
+
+/// As the template sees it.
+fn shown<T: Serialize>(value: T) -> Value {
+    Value::from(Serde(value))
 }
 
 /// The template's surroundings: text is escaped whatever the template says, unless it is ours.
@@ -128,16 +141,11 @@ fn environment() -> Result<Environment<'static>, minijinja::Error> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
-    environment.set_trim_blocks(true);
-    environment.set_lstrip_blocks(true);
-    environment.set_formatter(|out, _, value| {
-        use std::fmt::Write;
-        match value.as_str() {
-            _ if value.is_none() => Ok(()),
-            Some(text) if value.is_safe() => Ok(out.write_str(text)?),
-            Some(text) => Ok(write!(out, "{}", Escaped(text))?),
-            None => Ok(write!(out, "{}", Escaped(&value.to_string()))?),
-        }
+    environment.set_formatter(|out, _, value| match value.as_str() {
+        _ if value.is_none() => Ok(()),
+        Some(text) if value.is_safe() => Ok(out.write_str(text)?),
+        Some(text) => Ok(write!(out, "{}", Escaped(text))?),
+        None => Ok(write!(out, "{}", Escaped(&value.to_string()))?),
     });
     environment.add_template("page.html", TEMPLATE)?;
     Ok(environment)

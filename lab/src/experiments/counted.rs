@@ -5,6 +5,8 @@ use crate::Failure;
 /// Of one piece of work.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Counts {
+    /// Spin locks taken.
+    pub takes: u64,
     /// Those of the page queues and of the CPUs' batches before them.
     pub queue_takes: u64,
     /// Accesses to shared memory under one hold of a queue's lock, at most.
@@ -20,16 +22,55 @@ pub(super) fn counted<R>(_f: impl FnOnce() -> R) -> Result<(R, Counts), Failure>
 /// Does `f`, and counts.
 #[cfg(recording)]
 pub(super) fn counted<R>(f: impl FnOnce() -> R) -> Result<(R, Counts), Failure> {
-    use quire_sync::Rank;
     let (done, record) = quire_sync::record::scope(f);
-    let by_rank = record.lock_takes_by_rank();
-    let of = |rank| by_rank.get(&Some(rank)).copied().unwrap_or(0) as u64;
-    let counts = Counts {
-        queue_takes: of(Rank::QUEUE) + of(Rank::QUEUE_BATCH),
-        longest_queue_hold: record.longest_hold(Rank::QUEUE) as u64,
-    };
-    Ok((done, counts))
+    Ok((done, Counts::of(&record)))
 }
+
+#[cfg(recording)]
+impl Counts {
+    fn of(record: &quire_sync::record::Record) -> Counts {
+        use quire_sync::Rank;
+        let by_rank = record.lock_takes_by_rank();
+        let of = |rank| by_rank.get(&Some(rank)).copied().unwrap_or(0) as u64;
+        Counts {
+            takes: record.lock_takes() as u64,
+            queue_takes: of(Rank::QUEUE) + of(Rank::QUEUE_BATCH),
+            longest_queue_hold: record.longest_hold(Rank::QUEUE) as u64,
+        }
+    }
+}
+
+/// Lines that CPUs take from each other, in a model with endless caches.
+#[derive(Default)]
+pub(super) struct Caches {
+    #[cfg(recording)]
+    caches: quire_sync::record::Coherence,
+}
+
+impl Caches {
+    /// Does `f`, and counts; and tells how many lines it wrote that another CPU had.
+    #[cfg(not(recording))]
+    pub fn counted<R>(&mut self, _f: impl FnOnce() -> R) -> Result<(R, Counts, u64), Failure> {
+        Err(Failure::Build)
+    }
+
+    /// Does `f`, and counts; and tells how many lines it wrote that another CPU had.
+    #[cfg(recording)]
+    pub fn counted<R>(&mut self, f: impl FnOnce() -> R) -> Result<(R, Counts, u64), Failure> {
+        let (done, record) = quire_sync::record::scope(f);
+        let counts = Counts::of(&record);
+        Ok((done, counts, self.caches.shared_lines_written(&record) as u64))
+    }
+}
+
+/// Lines moved for a page into a queue and for a frame, each before and in production; see [`crate::bench::transfers`].
+#[cfg(not(recording))]
+pub(super) fn transfers(_cpus: usize) -> Result<[f64; 4], Failure> {
+    Err(Failure::Build)
+}
+
+#[cfg(recording)]
+pub(super) use crate::bench::transfers::lines as transfers;
 
 /// Lines that each operation of one of [`crate::conflicts::scale`]'s workloads moves, with so many CPUs in turn.
 #[cfg(not(recording))]

@@ -5,9 +5,15 @@
 //! `quire-lab case EXPERIMENT SIDE KEY=VALUE...` once for each sample, in whatever order and on whatever machine; a round warms up
 //! by itself, and says nothing of its spread. Cases in guests are whoever has guests' (`./quire lab`): they bear the same names.
 
+pub mod build;
+pub mod chains;
 mod counted;
+pub mod exec_fork;
 pub mod map;
+pub mod processes;
+pub mod queues;
 pub mod ranges;
+pub mod sharing;
 mod threads;
 pub mod zero_fill;
 
@@ -19,8 +25,14 @@ use std::collections::BTreeMap;
 #[rustfmt::skip] // One a line, however few.
 pub const ALL: &[&Study] = &[
     &zero_fill::STUDY,
+    &exec_fork::STUDY,
+    &sharing::STUDY,
+    &chains::STUDY,
+    &queues::STUDY,
     &map::STUDY,
+    &processes::STUDY,
     &ranges::STUDY,
+    &build::STUDY,
 ];
 
 /// How much a round does.
@@ -132,10 +144,10 @@ pub struct Round {
 
 impl Round {
     /// A case that `work` does a round of: it gives a value for each figure, in their order.
-    pub fn new<const N: usize, const P: usize>(
+    pub fn new<const N: usize>(
         side: Side,
         place: Place,
-        parameters: [(&str, Parameter); P],
+        parameters: impl IntoIterator<Item = (&'static str, Parameter)>,
         figures: &'static [Figure; N],
         work: impl Fn() -> Result<[f64; N], Failure> + 'static,
     ) -> Round {

@@ -67,15 +67,6 @@ pub const STUDY: Study = Study {
                 "pages",
                 &[],
             )),
-            plot("In the guest: time of an operation", Shape::Bars, &[Place::Guest], "time", "what", &[]),
-            plot(
-                "In the guest: instructions of an operation",
-                Shape::Bars,
-                &[Place::GuestCounted],
-                "instructions",
-                "what",
-                &[],
-            ),
         ]
     },
     cases,

@@ -1,9 +1,8 @@
 //! Threads as CPUs that begin at once, and the time that the slowest takes.
 
 use crate::Failure;
-use quire_hosted::{Cpu, Hosted};
-use quire_vm::Vm;
-use std::sync::Barrier;
+use crate::memory::Memory;
+use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Each of `cpus` threads prepares, waits for the others, and does its work: the longest time that the work took.
@@ -35,25 +34,56 @@ pub(super) fn at_once<P>(
 }
 
 /// The same with each thread attached to the machine as a CPU from before it prepares until after its work.
-pub(super) fn on_cpus<P>(
-    vm: &'static Vm<Hosted>,
+pub(super) fn on_cpus<M: Memory, P>(
+    memory: M,
     cpus: usize,
     prepare: impl Fn(usize) -> Result<P, Failure> + Sync,
     work: impl Fn(usize, &mut P) -> Result<(), Failure> + Sync,
 ) -> Result<Duration, Failure> {
     // What was prepared goes while the thread is a CPU still: fields are dropped in order.
-    struct As<P> {
+    struct As<P, C> {
         prepared: P,
-        _cpu: Cpu,
+        _cpu: C,
     }
     at_once(
         cpus,
         |cpu| {
-            let attached = Cpu::attach(vm, cpu);
+            let attached = memory.attach(cpu);
             Ok(As { prepared: prepare(cpu)?, _cpu: attached })
         },
         |cpu, p| work(cpu, &mut p.prepared),
     )
+}
+
+/// What CPUs do, how often a second, all together: each does `operation` again and again for `seconds`, after a few times that
+/// do not count.
+pub(super) fn rate<M: Memory, P>(
+    memory: M,
+    cpus: usize,
+    seconds: f64,
+    prepare: impl Fn(usize) -> Result<P, Failure> + Sync,
+    operation: impl Fn(usize, &mut P) -> Result<(), Failure> + Sync,
+) -> Result<f64, Failure> {
+    const WARM: usize = 3;
+    let rates = Mutex::new(0.0);
+    let warm = |cpu| {
+        let mut prepared = prepare(cpu)?;
+        (0..WARM).try_for_each(|_| operation(cpu, &mut prepared)).map(|()| prepared)
+    };
+    on_cpus(memory, cpus, warm, |cpu, prepared| {
+        let (start, mut done) = (Instant::now(), 0);
+        let took = loop {
+            operation(cpu, prepared)?;
+            done += 1;
+            let took = start.elapsed().as_secs_f64();
+            if took >= seconds {
+                break took;
+            }
+        };
+        *rates.lock().unwrap_or_else(PoisonError::into_inner) += f64::from(done) / took;
+        Ok(())
+    })?;
+    Ok(rates.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Does `f`, and tells how long that took, in seconds.

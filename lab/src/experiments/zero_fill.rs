@@ -1,15 +1,13 @@
 //! First touches by several CPUs: how fast, how near to what zeroing alone costs, and how many lines move.
 
-use super::counted::moves;
+use super::counted::{Caches, moves};
 use super::threads::on_cpus;
-use super::{Figure, Plan, Round, Scale, Study, claim, log, number, plot};
-use crate::bench::zero_fill::shuffle;
-use crate::{Failure, machine};
-use quire_hosted::{Cpu, Hosted};
+use super::{Figure, Plan, Round, Study, claim, log, number, plot};
+use crate::Failure;
+use crate::memory::records::PARTS;
+use crate::memory::{Memory, Production, Records, What};
 use quire_results::{Place, Shape, Side, Source};
-use quire_vm::frames::{Fill, For, Frame};
-use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
-use quire_vm::{Access, PAGE_SIZE, Phys, Vm};
+use quire_vm::{Access, PAGE_SIZE, VirtRange};
 use std::time::Duration;
 
 const BASE: u64 = 0x1000_0000_0000;
@@ -27,9 +25,12 @@ pub const STUDY: Study = Study {
     title: "Zero-fill faults",
     about: "CPUs touch fresh private memory page by page: threads of one process in regions of their own, and processes. The rate is \
             of all CPUs together; the limit is the rate at which the same CPUs take the same frames and zero them; frames are free in random order. \
-            In the recording build CPUs take turns, and the lines that a fault takes from another CPU are counted.",
+            In the recording build CPUs take turns, and the lines that a fault takes from another CPU are counted. Before is a memory core \
+            with a record for each mapped page, whose free frames and queues are in 256 parts, as its source had them by then.",
     caveats: &[
         "The memory is eight times a CPU's own cache and more, not eight times the last-level cache of a large server.",
+        "Before spends nothing on translation caches, epochs or the order of locks, and its leaves are not the hardware's: it is as \
+         fast as its kind can be.",
         "A CPU of the hosted machine is a thread: with more of them than the host has CPUs, the rate says nothing.",
     ],
     claims: || {
@@ -49,9 +50,6 @@ pub const STUDY: Study = Study {
             plot("Pages a second, threads", Shape::Curves, &[Place::Hosted], "rate", "cpus", &threads),
             plot("Pages a second, processes", Shape::Curves, &[Place::Hosted], "rate", "cpus", &processes),
             log(plot("Lines moved a fault", Shape::Curves, &[Place::Recording], "lines", "cpus", &threads)),
-            plot("In the guest, threads", Shape::Curves, &[Place::Guest], "rate", "cpus", &threads),
-            plot("In the guest, processes", Shape::Curves, &[Place::Guest], "rate", "cpus", &processes),
-            plot("Instructions a fault", Shape::Bars, &[Place::GuestCounted], "instructions", "what", &[]),
         ]
     },
     cases,
@@ -63,20 +61,28 @@ fn cases(plan: &Plan) -> Vec<Round> {
     for &cpus in &plan.cpus {
         for (what, spaces) in [("threads", Spaces::One), ("processes", Spaces::Each)] {
             let at = || [("cpus", number(cpus)), ("what", what.into())];
+            let of = move || Work { cpus, frames: scale.of(512, 16 * 1024, 128 * 1024), spaces };
+            all.push(Round::new(Side::Before, Place::Hosted, at(), &RATES, move || {
+                of().rates(Records::boot(cpus, of().mib(), PARTS)?)
+            }));
             all.push(Round::new(Side::Ours, Place::Hosted, at(), &RATES, move || {
-                Machine::new(cpus, scale)?.rates(spaces)
+                of().rates(Production::boot(cpus, of().mib()))
             }));
             all.push(Round::new(Side::Limit, Place::Hosted, at(), &LIMIT, move || {
-                let machine = Machine::new(cpus, scale)?;
-                let pages = machine.pages() as f64;
-                Ok([2.0 * pages / (machine.zero()? + machine.zero()?).as_secs_f64()])
+                let machine = Production::boot(cpus, of().mib());
+                of().zero(machine)?;
+                let time = of().zero(machine)? + of().zero(machine)?;
+                Ok([2.0 * of().pages() as f64 / time.as_secs_f64()])
             }));
         }
     }
-    let cpus: &[usize] = scale.of(&[2, 4], &[1, 2, 4, 16, 64, 256], &[1, 2, 4, 8, 16, 32, 64, 128, 256]);
+    let cpus: &[usize] = scale.of(&[1, 2, 4], &[1, 2, 4, 16, 64, 256], &[1, 2, 4, 8, 16, 32, 64, 128, 256]);
     for &cpus in cpus {
-        let at = [("cpus", number(cpus)), ("what", "threads".into())];
-        all.push(Round::new(Side::Ours, Place::Recording, at, &LINES, move || {
+        let at = || [("cpus", number(cpus)), ("what", "threads".into())];
+        all.push(Round::new(Side::Before, Place::Recording, at(), &LINES, move || {
+            lines(Records::boot(cpus, 8 + cpus as u64, PARTS)?, cpus)
+        }));
+        all.push(Round::new(Side::Ours, Place::Recording, at(), &LINES, move || {
             Ok([moves("zero-fill faults of threads of one process", cpus)?])
         }));
     }
@@ -91,92 +97,113 @@ enum Spaces {
     Each,
 }
 
-/// A machine on which little but `frames` frames for each CPU is free, all of which the host has given already.
-struct Machine {
-    vm: &'static Vm<Hosted>,
+/// What a round does: each CPU touches so many pages. Little else is free than what they need.
+#[derive(Clone, Copy)]
+pub(super) struct Work {
     cpus: usize,
     frames: u64,
+    spaces: Spaces,
 }
 
-impl Machine {
-    fn new(cpus: usize, scale: Scale) -> Result<Machine, Failure> {
-        let frames = scale.of(512, 16 * 1024, 128 * 1024);
-        let machine = Machine { vm: machine::boot(cpus, (cpus as u64 * frames).div_ceil(256)), cpus, frames };
-        machine.zero()?;
-        Ok(machine)
+impl Work {
+    /// Processes.
+    pub(super) fn processes(cpus: usize, frames: u64) -> Work {
+        Work { cpus, frames, spaces: Spaces::Each }
     }
 
-    fn pages(&self) -> u64 {
+    fn pages(self) -> u64 {
         self.cpus as u64 * self.frames
     }
 
-    fn shuffle(&self) {
-        let _cpu = Cpu::attach(self.vm, 0);
-        shuffle(self.vm, &mut 0x9e37_79b9_7f4a_7c15);
+    /// Pages that [`Work::rates`] touches, all together.
+    pub(super) fn touched(self) -> u64 {
+        3 * self.pages()
     }
 
-    /// The rate of faults, and its share of the limit, taken in turns.
-    fn rates(&self, spaces: Spaces) -> Result<[f64; 2], Failure> {
+    pub(super) fn mib(self) -> u64 {
+        self.pages().div_ceil(256)
+    }
+
+    /// Pages a second, and their share of the limit, taken in turns.
+    pub(super) fn rates<M: Memory>(self, memory: M) -> Result<[f64; 2], Failure> {
         let (mut faults, mut limit) = (Duration::ZERO, Duration::ZERO);
-        // Once for the memory of page tables and the map.
-        self.touch(spaces)?;
+        // Once for what the host gives at the first touch: the frames, then the memory of tables and maps.
+        self.zero(memory)?;
+        self.touch(memory)?;
         for _ in 0..2 {
-            faults += self.touch(spaces)?;
-            limit += self.zero()?;
+            faults += self.touch(memory)?;
+            limit += self.zero(memory)?;
         }
         Ok([2.0 * self.pages() as f64 / faults.as_secs_f64(), limit.as_secs_f64() / faults.as_secs_f64()])
     }
 
-    fn touch(&self, spaces: Spaces) -> Result<Duration, Failure> {
-        self.shuffle();
-        let one = match spaces {
-            Spaces::One => Some(Space::new(self.vm)?),
+    fn touch<M: Memory>(self, memory: M) -> Result<Duration, Failure> {
+        memory.shuffle();
+        let one = match self.spaces {
+            Spaces::One => {
+                let _cpu = memory.attach(0);
+                Some(memory.space()?)
+            }
             Spaces::Each => None,
         };
-        let prepare = |cpu: usize| -> Result<(SpaceRef<Hosted>, u64), Failure> {
-            let space = match &one {
-                Some(space) => space.handle(),
-                None => Space::new(self.vm)?,
-            };
-            let at = BASE + cpu as u64 * APART;
-            space.map(&MapRequest::private(Placement::Fixed(at), self.frames * PAGE_SIZE))?;
-            Ok((space, at))
+        let prepare = |cpu: usize| -> Result<Region<M>, Failure> {
+            let start = BASE + cpu as u64 * APART;
+            let own = if one.is_some() { None } else { Some(memory.space()?) };
+            let space = one.as_ref().or(own.as_ref());
+            let space = space.ok_or_else(|| Failure::Wrong("there is no space".into()))?;
+            let range = VirtRange { start, end: start + self.frames * PAGE_SIZE };
+            memory.map(space, range, What::Private)?;
+            Ok(Region { own, start })
         };
-        let time = on_cpus(self.vm, self.cpus, prepare, |_, (space, at)| {
-            for page in 0..self.frames {
-                space.fault(*at + page * PAGE_SIZE, Access::Write)?;
-            }
-            Ok(())
+        let time = on_cpus(memory, self.cpus, prepare, |_, region| {
+            let space = one.as_ref().or(region.own.as_ref());
+            let space = space.ok_or_else(|| Failure::Wrong("there is no space".into()))?;
+            (0..self.frames).try_for_each(|page| memory.fault(space, region.start + page * PAGE_SIZE, Access::Write))
         });
-        let _cpu = Cpu::attach(self.vm, 0);
+        let _cpu = memory.attach(0);
         drop(one);
         time
     }
 
     /// The same number of frames taken and zeroed, by as many CPUs.
-    fn zero(&self) -> Result<Duration, Failure> {
-        self.shuffle();
-        let none = |_| Ok(Taken { vm: self.vm, frames: Vec::with_capacity(self.frames as usize) });
-        on_cpus(self.vm, self.cpus, none, |_, taken| {
-            for _ in 0..self.frames {
-                let frame = self.vm.alloc_frame(Fill::Any, For::User)?;
-                // SAFETY: the frame was just taken.
-                unsafe { self.vm.machine().zero_frame(frame.pfn()) };
-                taken.frames.push(frame);
-            }
-            Ok(())
-        })
+    fn zero<M: Memory>(self, memory: M) -> Result<Duration, Failure> {
+        memory.shuffle();
+        on_cpus(
+            memory,
+            self.cpus,
+            |_| Ok(None),
+            |_, taken| {
+                *taken = Some(memory.take_zeroed(self.frames)?);
+                Ok(())
+            },
+        )
     }
 }
 
-/// Frames that go back when this is dropped.
-struct Taken {
-    vm: &'static Vm<Hosted>,
-    frames: Vec<Frame>,
+/// Where a CPU touches, in a space of its own or not.
+struct Region<M: Memory> {
+    own: Option<M::Space>,
+    start: u64,
 }
 
-impl Drop for Taken {
-    fn drop(&mut self) {
-        self.frames.drain(..).for_each(|f| self.vm.free_frame(f));
+/// Lines that a fault takes from another CPU, where threads of one process take turns.
+pub(super) fn lines<M: Memory>(memory: M, cpus: usize) -> Result<[f64; 1], Failure> {
+    let cpus: Vec<M::Cpu> = (0..cpus).map(|id| memory.attach(id)).collect();
+    let space = memory.space()?;
+    let (warm, counted) = (32, (1024 / cpus.len() as u64).max(32));
+    for id in 0..cpus.len() as u64 {
+        let start = BASE + id * APART;
+        memory.map(&space, VirtRange { start, end: start + (warm + counted) * PAGE_SIZE }, What::Private)?;
     }
+    let mut caches = Caches::default();
+    let mut shared = 0;
+    for n in 0..warm + counted {
+        for (id, cpu) in cpus.iter().enumerate() {
+            let va = BASE + id as u64 * APART + n * PAGE_SIZE;
+            let (done, _, lines) = caches.counted(|| memory.on(cpu, || memory.fault(&space, va, Access::Write)))?;
+            done?;
+            shared += if n < warm { 0 } else { lines };
+        }
+    }
+    Ok([shared as f64 / (counted * cpus.len() as u64) as f64])
 }

@@ -8,9 +8,10 @@ use super::by_entry::{Entries, in_hole};
 use super::hinted::below_no_hint;
 use super::hints::Hints;
 
-/// A sorted list with hints.
+/// A sorted list, with hints or without.
 #[derive(Default)]
 pub struct Linear {
+    without_hints: bool,
     list: Vec<Held>,
     /// Index of the entry that was found last.
     last: usize,
@@ -23,6 +24,11 @@ impl Linear {
     /// An empty map.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An empty map whose searches for room begin at the bottom.
+    pub fn without_hints() -> Self {
+        Linear { without_hints: true, ..Self::default() }
     }
 
     /// Number of entries that start at or before `at`, walked to from the one found last.
@@ -119,7 +125,7 @@ impl Entries for Linear {
             i += 1;
             self.visits += 1;
         };
-        if let Some(at) = found {
+        if let Some(at) = found.filter(|_| !self.without_hints) {
             self.hints.found(len, align, lo, at);
         }
         found

@@ -119,6 +119,7 @@ proptest! {
     #[test]
     fn the_linear_list_and_its_hints_agree_with_the_model(ops in prop::collection::vec(op(), 1..120)) {
         agrees(Linear::new(), &ops)?;
+        agrees(Linear::without_hints(), &ops)?;
     }
 
     #[test]

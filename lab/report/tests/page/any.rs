@@ -107,7 +107,7 @@ prop_compose! {
 
 prop_compose! {
     fn claim()(headline in text(), measure in name(), parameters in parameters(), least in number(), reproduces in any::<bool>()) -> Claim {
-        Claim { headline, measure, place: Place::Hosted, parameters, least, reproduces }
+        Claim { headline, measure, place: Place::Hosted, parameters, least, reproduces, linux: None }
     }
 }
 
@@ -123,7 +123,7 @@ prop_compose! {
     fn experiment()(name in name(), source in one_of(&[Source::S0, Source::S4, Source::All]), title in text(), about in text(),
         caveats in vec(text(), 0..3), command in text(), claims in vec(claim(), 0..3), plots in vec(plot(), 0..4),
         cases in vec(case(), 0..12)) -> Experiment {
-        Experiment { name, source, title, about, caveats, command, claims, plots, cases }
+        Experiment { name, source, title, about, caveats, command, seconds: 1.0, claims, plots, cases }
     }
 }
 
@@ -131,6 +131,7 @@ prop_compose! {
     fn run()(processor in text(), system in text(), emulator in text(), versions in btree_map(text(), text(), 0..3), began in text(),
         seconds in number(), full in any::<bool>(), experiments in vec(experiment(), 0..3)) -> Run {
         Run {
+            complete: true,
             machine: Machine { processor, cpus: 2, memory_mib: u64::MAX, system, emulator, versions },
             began,
             seconds,

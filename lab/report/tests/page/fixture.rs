@@ -36,8 +36,15 @@ pub fn results(seed: u64) -> Results {
         emulator: "QEMU 7.2.22, TCG".to_owned(),
         versions: versions.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
     };
-    let run =
-        Run { machine, began: "2026-11-22T16:04:11Z".to_owned(), seconds: 561.0, mode: Mode::Quick, seed, experiments };
+    let run = Run {
+        machine,
+        began: "2026-11-22T16:04:11Z".to_owned(),
+        seconds: 561.0,
+        complete: true,
+        mode: Mode::Quick,
+        seed,
+        experiments,
+    };
     Results { schema: VERSION, runs: vec![run] }
 }
 
@@ -241,7 +248,7 @@ impl Make {
             "Chains of forks",
             "Each generation forks the next, writes a little and leaves. What is kept beyond what anybody can still reach?",
         );
-        for n in [1.0, 5.0, 10.0, 20.0, 50.0, 100.0] {
+        for n in [1.0f64, 5.0, 10.0, 20.0, 50.0, 100.0] {
             for shadows in ["destroyed", "kept"] {
                 let bytes = 64.0 * 1048576.0 + if shadows == "kept" { n * 3.1e6 } else { n.min(5.0) * 2.2e5 };
                 e.cases.push(case(
@@ -516,6 +523,7 @@ fn case(side: Side, place: Place, parameters: Parameters, name: &str, measure: M
 
 fn experiment(name: &str, source: Source, title: &str, about: &str) -> Experiment {
     Experiment {
+        seconds: 40.0,
         name: name.to_owned(),
         source,
         title: title.to_owned(),
@@ -530,7 +538,15 @@ fn experiment(name: &str, source: Source, title: &str, about: &str) -> Experimen
 
 fn claim(headline: &str, measure: &str, place: Place, parameters: Parameters, least: f64, reproduces: bool) -> Claim {
     let parameters = parameters.into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
-    Claim { headline: headline.to_owned(), measure: measure.to_owned(), place, parameters, least, reproduces }
+    Claim {
+        headline: headline.to_owned(),
+        measure: measure.to_owned(),
+        place,
+        parameters,
+        least,
+        reproduces,
+        linux: None,
+    }
 }
 
 fn plot(title: &str, shape: Shape, place: Place, measure: &str, across: &str, split: Option<&str>) -> Plot {

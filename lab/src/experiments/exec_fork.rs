@@ -1,0 +1,365 @@
+//! Making processes: forks of processes that have touched much or little, and execs as they were recorded.
+
+use super::counted::Caches;
+use super::threads::rate;
+use super::{Figure, Plan, Round, Scale, Study, claim, number, plot, split};
+use crate::Failure;
+use crate::memory::records::PARTS;
+use crate::memory::{Memory, Production, Records, What};
+use quire_results::{Parameter, Place, Shape, Side, Source};
+use quire_vm::{Access, PAGE_SIZE, VirtRange};
+
+const BASE: u64 = 0x1000_0000_0000;
+/// What was recorded; see the file's head.
+const RECORDED: &str = include_str!("exec.txt");
+
+const RATE: [Figure; 1] = [Figure::time("rate", "ops/s").more()];
+const COUNTS: [Figure; 2] = [Figure::count("lines", "lines/op"), Figure::count("locks", "locks/op")];
+
+/// The experiment.
+pub const STUDY: Study = Study {
+    name: "exec-fork",
+    source: Source::S0,
+    title: "Fork and exec",
+    about: "A process forks and its child exits, again and again: one that has touched 16 MiB, and one that maps 16 GiB and has touched 100 pages. An \
+            exec is a new space, the map operations and first touches of a real program from exec to exit, and the end of the \
+            space: a small static program, and ls with its libraries. On several CPUs at once they run one shared program or distinct copies.",
+    caveats: &[
+        "Hosted, an exec is what the memory core does for one: no system calls, no loader, no file names.",
+        "The parent does not store again between its forks: so copy-on-write faults are not in the figure.",
+        "Lines and locks of a fork are counted with 64 pages touched, and of execs for the static program alone.",
+        "The copies are distinct for each CPU, not for each exec: their pages are resident.",
+    ],
+    claims: || {
+        vec![claim(
+            "DragonFly BSD 5.6, 64 threads: 45,000 execs a second of shared dynamic programs, 450,000 of static ones",
+            "rate",
+            Place::Hosted,
+            &[("cpus", number(1u32)), ("programs", "shared".into()), ("what", "exec-dynamic".into())],
+            1.1,
+            false,
+        )]
+    },
+    plots: || {
+        let of = |what: &str| [("what", what.into())];
+        vec![
+            split(
+                plot(
+                    "Execs of ls and its libraries",
+                    Shape::Curves,
+                    &[Place::Hosted],
+                    "rate",
+                    "cpus",
+                    &of("exec-dynamic"),
+                ),
+                "programs",
+            ),
+            split(
+                plot(
+                    "Execs of a small static program",
+                    Shape::Curves,
+                    &[Place::Hosted],
+                    "rate",
+                    "cpus",
+                    &of("exec-static"),
+                ),
+                "programs",
+            ),
+            plot(
+                "Forks of a process that has touched 16 MiB",
+                Shape::Curves,
+                &[Place::Hosted],
+                "rate",
+                "cpus",
+                &of("fork-touched"),
+            ),
+            plot(
+                "Forks of a process that maps 16 GiB",
+                Shape::Curves,
+                &[Place::Hosted],
+                "rate",
+                "cpus",
+                &of("fork-mapped"),
+            ),
+            split(plot("Lines moved an operation", Shape::Bars, &[Place::Recording], "lines", "what", &[]), "cpus"),
+        ]
+    },
+    cases,
+};
+
+#[derive(Clone, Copy)]
+enum Operation {
+    Fork(Touched),
+    Exec(Program, Programs),
+}
+
+#[derive(Clone, Copy)]
+enum Touched {
+    All,
+    Little,
+}
+
+#[derive(Clone, Copy)]
+enum Program {
+    Static,
+    Dynamic,
+}
+
+#[derive(Clone, Copy)]
+enum Programs {
+    Shared,
+    Copies,
+}
+
+const FORKS: [(&str, Touched); 2] = [("fork-touched", Touched::All), ("fork-mapped", Touched::Little)];
+const EXECS: [(&str, Program); 2] = [("exec-static", Program::Static), ("exec-dynamic", Program::Dynamic)];
+const PROGRAMS: [(&str, Programs); 2] = [("shared", Programs::Shared), ("copies", Programs::Copies)];
+
+fn operations() -> Vec<(Vec<(&'static str, Parameter)>, Operation)> {
+    let forks = FORKS.into_iter().map(|(what, of)| (vec![("what", what.into())], Operation::Fork(of)));
+    let execs = EXECS.into_iter().flat_map(|(what, program)| {
+        PROGRAMS.into_iter().map(move |(name, programs)| {
+            (vec![("what", what.into()), ("programs", name.into())], Operation::Exec(program, programs))
+        })
+    });
+    forks.chain(execs).collect()
+}
+
+fn cases(plan: &Plan) -> Vec<Round> {
+    let scale = plan.scale;
+    let mut all = Vec::new();
+    for (of, operation) in operations() {
+        for &cpus in &plan.cpus {
+            let at = || of.iter().cloned().chain([("cpus", number(cpus))]);
+            all.push(Round::new(Side::Before, Place::Hosted, at(), &RATE, move || {
+                Ok([operation.rate(Records::boot(cpus, mib(cpus), PARTS)?, cpus, scale)?])
+            }));
+            all.push(Round::new(Side::Ours, Place::Hosted, at(), &RATE, move || {
+                Ok([operation.rate(Production::boot(cpus, mib(cpus)), cpus, scale)?])
+            }));
+        }
+        // An exec of ls is hundreds of operations: too many to record many of.
+        let counted: &[usize] = match operation {
+            Operation::Exec(Program::Dynamic, _) => &[],
+            _ => scale.of(&[2], &[2, 16], &[2, 16, 64]),
+        };
+        for &cpus in counted {
+            let at = || of.iter().cloned().chain([("cpus", number(cpus))]);
+            all.push(Round::new(Side::Before, Place::Recording, at(), &COUNTS, move || {
+                operation.counts(Records::boot(cpus, mib(cpus), PARTS)?, cpus)
+            }));
+            all.push(Round::new(Side::Ours, Place::Recording, at(), &COUNTS, move || {
+                operation.counts(Production::boot(cpus, mib(cpus)), cpus)
+            }));
+        }
+    }
+    all
+}
+
+fn mib(cpus: usize) -> u64 {
+    32 + 24 * cpus as u64
+}
+
+/// What a CPU does its operations with.
+struct Process<M: Memory> {
+    memory: M,
+    parent: Option<M::Space>,
+    files: Vec<M::File>,
+    steps: Vec<Step>,
+}
+
+impl<M: Memory> Process<M> {
+    fn operation(&self) -> Result<(), Failure> {
+        match &self.parent {
+            Some(parent) => self.memory.fork(parent).map(drop),
+            None => {
+                let space = self.memory.space()?;
+                self.steps.iter().try_for_each(|step| step.take(self.memory, &space, &self.files))
+            }
+        }
+    }
+}
+
+impl Operation {
+    fn files<M: Memory>(self, memory: M) -> Result<Vec<M::File>, Failure> {
+        match self {
+            Operation::Fork(_) => Ok(Vec::new()),
+            Operation::Exec(program, _) => {
+                let pages = lengths(&program.steps()?);
+                pages.into_iter().map(|pages| memory.file(pages)).collect()
+            }
+        }
+    }
+
+    /// `shared`: files that others have too.
+    fn process<M: Memory>(self, memory: M, shared: &[M::File], touched: u64) -> Result<Process<M>, Failure> {
+        let none = Process { memory, parent: None, files: Vec::new(), steps: Vec::new() };
+        match self {
+            Operation::Fork(how) => {
+                let parent = memory.space()?;
+                let (pages, apart) = match how {
+                    Touched::All => (touched, 1),
+                    Touched::Little => (1 << 22, (1 << 22) / 100),
+                };
+                memory.map(&parent, pages_at(BASE / PAGE_SIZE, pages), What::Private)?;
+                for page in (0..pages).step_by(apart) {
+                    memory.fault(&parent, BASE + page * PAGE_SIZE, Access::Write)?;
+                }
+                Ok(Process { parent: Some(parent), ..none })
+            }
+            Operation::Exec(program, programs) => {
+                let files = match programs {
+                    Programs::Shared => shared.to_vec(),
+                    Programs::Copies => self.files(memory)?,
+                };
+                Ok(Process { files, steps: program.steps()?, ..none })
+            }
+        }
+    }
+
+    fn rate<M: Memory>(self, memory: M, cpus: usize, scale: Scale) -> Result<f64, Failure> {
+        let shared = {
+            let _cpu = memory.attach(0);
+            self.files(memory)?
+        };
+        let touched = scale.of(64, 4096, 4096);
+        let process = |_| self.process(memory, &shared, touched);
+        let rate = rate(memory, cpus, scale.of(0.0, 0.1, 2.0), process, |_, process| process.operation());
+        let _cpu = memory.attach(0);
+        drop(shared);
+        rate
+    }
+
+    /// Lines moved and locks taken, where CPUs take turns.
+    fn counts<M: Memory>(self, memory: M, cpus: usize) -> Result<[f64; 2], Failure> {
+        const WARM: usize = 16;
+        const ROUNDS: usize = 16;
+        let cpus: Vec<M::Cpu> = (0..cpus).map(|id| memory.attach(id)).collect();
+        let shared = self.files(memory)?;
+        let processes = cpus.iter().map(|cpu| memory.on(cpu, || self.process(memory, &shared, 64)));
+        let processes: Vec<Process<M>> = processes.collect::<Result<_, Failure>>()?;
+        let mut caches = Caches::default();
+        let (mut lines, mut locks) = (0, 0);
+        for round in 0..WARM + ROUNDS {
+            for (cpu, process) in cpus.iter().zip(&processes) {
+                let (done, counts, moved) = caches.counted(|| memory.on(cpu, || process.operation()))?;
+                done?;
+                if round >= WARM {
+                    (lines, locks) = (lines + moved, locks + counts.takes);
+                }
+            }
+        }
+        let n = (ROUNDS * cpus.len()) as f64;
+        Ok([lines as f64 / n, locks as f64 / n])
+    }
+}
+
+fn pages_at(page: u64, pages: u64) -> VirtRange {
+    VirtRange { start: page * PAGE_SIZE, end: (page + pages) * PAGE_SIZE }
+}
+
+/// One thing that a program did; addresses and lengths in pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    File { at: u64, pages: u64, file: usize, from: u64 },
+    Anonymous { at: u64, pages: u64 },
+    Protect { at: u64, pages: u64, stores: bool },
+    Unmap { at: u64, pages: u64 },
+    Touch { at: u64, access: Access },
+}
+
+impl Step {
+    fn take<M: Memory>(self, memory: M, space: &M::Space, files: &[M::File]) -> Result<(), Failure> {
+        match self {
+            Step::File { at, pages, file, from } => {
+                memory.map(space, pages_at(at, pages), What::Copied(files[file].clone(), from))
+            }
+            Step::Anonymous { at, pages } => memory.map(space, pages_at(at, pages), What::Private),
+            Step::Protect { at, pages, stores } => memory.protect(space, pages_at(at, pages), stores),
+            Step::Unmap { at, pages } => memory.unmap(space, pages_at(at, pages)),
+            Step::Touch { at, access } => memory.fault(space, at * PAGE_SIZE, access),
+        }
+    }
+}
+
+impl Program {
+    /// Its part of what was recorded.
+    fn steps(self) -> Result<Vec<Step>, Failure> {
+        let name = match self {
+            Program::Static => "program static",
+            Program::Dynamic => "program dynamic",
+        };
+        let own = RECORDED.lines().skip_while(|l| *l != name).skip(1).take_while(|l| !l.starts_with("program"));
+        let mut steps = Vec::new();
+        for line in own {
+            parse(line, &mut steps).ok_or_else(|| Failure::Wrong(format!("exec.txt: {line}")))?;
+        }
+        Ok(steps)
+    }
+}
+
+fn parse(line: &str, steps: &mut Vec<Step>) -> Option<()> {
+    let mut words = line.split(' ');
+    let kind = words.next()?;
+    let page = |word: &str| u64::from_str_radix(word, 16).ok();
+    if kind == "touch" {
+        for word in words {
+            let (at, how) = word.split_at_checked(word.len().checked_sub(1)?)?;
+            let access = match how {
+                "r" => Access::Read,
+                "w" => Access::Write,
+                "x" => Access::Exec,
+                _ => return None,
+            };
+            steps.push(Step::Touch { at: page(at)?, access });
+        }
+        return Some(());
+    }
+    let (at, pages) = (page(words.next()?)?, words.next()?.parse().ok()?);
+    steps.push(match kind {
+        "file" => {
+            let _prot = words.next()?;
+            Step::File { at, pages, file: words.next()?.parse().ok()?, from: words.next()?.parse().ok()? }
+        }
+        "anon" => Step::Anonymous { at, pages },
+        "protect" => Step::Protect { at, pages, stores: words.next()?.contains('w') },
+        "unmap" => Step::Unmap { at, pages },
+        _ => return None,
+    });
+    Some(())
+}
+
+/// Pages of each file, as far as it is mapped.
+fn lengths(steps: &[Step]) -> Vec<u64> {
+    let mut lengths = Vec::new();
+    for step in steps {
+        if let Step::File { pages, file, from, .. } = *step {
+            lengths.resize(lengths.len().max(file + 1), 1);
+            lengths[file] = lengths[file].max(from + pages);
+        }
+    }
+    lengths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_recorded_can_be_replayed_by_both() {
+        for program in [Program::Static, Program::Dynamic] {
+            let steps = program.steps().unwrap();
+            let touches = steps.iter().filter(|s| matches!(s, Step::Touch { .. })).count();
+            assert!(touches >= 4 && steps.len() > touches, "{touches} of {}", steps.len());
+            let operation = Operation::Exec(program, Programs::Copies);
+            fn runs<M: Memory>(operation: Operation, memory: M) {
+                let _cpu = memory.attach(0);
+                let process = operation.process(memory, &[], 0).unwrap();
+                process.operation().unwrap();
+            }
+            runs(operation, Production::boot(1, 64));
+            runs(operation, Records::boot(1, 64, 4).unwrap());
+        }
+        assert!(Program::Dynamic.steps().unwrap().len() > 200);
+    }
+}

@@ -1,0 +1,170 @@
+//! Very many processes: timers, run queues, and room for kernel stacks, by how many there are.
+
+use super::threads::timed;
+use super::{Figure, Plan, Round, Scale, Study, claim, log, number, plot};
+use crate::Failure;
+use crate::bench::find_space::{Window, come_and_go, fill};
+use crate::map::AddressMap;
+use crate::map::hinted::Hinted;
+use crate::map::linear::Linear;
+use crate::map::ours::Ours;
+use crate::map::workload::Random;
+use crate::run_queue::{Production, Sorted};
+use crate::timers::{Ring, Timers, Wheel};
+use quire_results::{Place, Shape, Side, Source};
+use quire_vm::map::FAN_OUT;
+
+const TIME: [Figure; 1] = [Figure::time("time", "ns/op")];
+const SECOND: u64 = 1_000_000_000;
+
+/// The experiment.
+pub const STUDY: Study = Study {
+    name: "processes",
+    source: Source::S3,
+    title: "Very many processes",
+    about: "Sleep: so many timers are armed, for a second to a minute; time passes, and each that fires is armed again; as many are taken back \
+            and armed anew, as timeouts are. Before is a ring of 1,024 lists under one lock. Queue: a thread joins a queue of so many; before \
+            is a list in the order of priorities that is searched from its head, after is searched from its end. Stacks: kernel stacks and buffers \
+            come and go in the lowest hole; before scans a list, after has hints by size and alignment.",
+    caveats: &[
+        "A before of the time had a lock for each CPU where it could: one CPU alone is measured here, so locks are not what differs.",
+        "Hints do not help production's tree: hints=on shows it behind them, for that.",
+        "Futexes, creation and killing are measured in the guest alone.",
+    ],
+    claims: || {
+        vec![
+            claim(
+                "DragonFly BSD 5.0: run queues and the search for room without O(n), for 400,000 processes",
+                "time",
+                Place::Hosted,
+                &[("n", number(10_000u32)), ("what", "queue".into())],
+                2.0,
+                true,
+            ),
+            claim(
+                "DragonFly BSD 5.0: 400,000 live processes, each waking from a timed sleep",
+                "time",
+                Place::Hosted,
+                &[("n", number(100_000u32)), ("what", "sleep".into())],
+                1.1,
+                false,
+            ),
+        ]
+    },
+    plots: || {
+        let of = |what: &str| [("what", what.into())];
+        let curves =
+            |title: &str, what: &str| log(plot(title, Shape::Curves, &[Place::Hosted], "time", "n", &of(what)));
+        vec![
+            curves("A timed sleep, by timers armed", "sleep"),
+            curves("Joining a run queue, by its length", "queue"),
+            curves("A stack goes and another comes, by stacks", "stacks"),
+        ]
+    },
+    cases,
+};
+
+fn cases(plan: &Plan) -> Vec<Round> {
+    let scale = plan.scale;
+    let mut all = Vec::new();
+    let timers: &[usize] = scale.of(&[100, 200], &[1_000, 10_000, 100_000], &[1_000, 10_000, 100_000, 400_000]);
+    for &n in timers {
+        let at = || [("n", number(n)), ("what", "sleep".into())];
+        all.push(Round::new(Side::Before, Place::Hosted, at(), &TIME, move || Ok([sleep(Ring::new(n), n, scale)])));
+        all.push(Round::new(Side::Ours, Place::Hosted, at(), &TIME, move || Ok([sleep(Wheel::new(n), n, scale)])));
+    }
+    let lengths: &[usize] = scale.of(&[100, 200], &[100, 1_000, 10_000], &[100, 1_000, 10_000, 100_000]);
+    for &n in lengths {
+        let at = || [("n", number(n)), ("what", "queue".into())];
+        for (side, both_ends) in [(Side::Before, false), (Side::After, true)] {
+            all.push(Round::new(side, Place::Hosted, at(), &TIME, move || Ok([sorted(n, both_ends)])));
+        }
+        all.push(Round::new(Side::Ours, Place::Hosted, at(), &TIME, move || production(n).map(|t| [t])));
+    }
+    let stacks: &[usize] = scale.of(&[100, 200], &[1_000, 10_000, 100_000], &[1_000, 10_000, 100_000]);
+    for &n in stacks {
+        let at = |hints: &'static str| [("hints", hints.into()), ("n", number(n)), ("what", "stacks".into())];
+        let mut add = |side, hints, work: fn(usize, Scale) -> f64| {
+            all.push(Round::new(side, Place::Hosted, at(hints), &TIME, move || Ok([work(n, scale)])));
+        };
+        add(Side::Before, "off", |n, scale| room(Linear::without_hints(), n, scale));
+        add(Side::After, "on", |n, scale| room(Linear::new(), n, scale));
+        add(Side::Ours, "off", |n, scale| room(Ours::<FAN_OUT>::new(), n, scale));
+        add(Side::Ours, "on", |n, scale| room(Hinted::<FAN_OUT>::new(), n, scale));
+    }
+    all
+}
+
+/// Nanoseconds for one that sleeps until it fires, and one that is woken before.
+fn sleep(mut timers: impl Timers, n: usize, scale: Scale) -> f64 {
+    let mut random = Random(7);
+    let mut later = move |now: u64| now + SECOND + random.below(59 * SECOND);
+    (0..n as u32).for_each(|timer| timers.arm(timer, later(0)));
+    // A step is so long that some fire in it, however few there are; ten seconds warm up.
+    let step = (60 * SECOND / n as u64).clamp(SECOND / 1000, SECOND / 10);
+    let (mut now, mut which, mut done) = (0, Random(8), 0u64);
+    let mut run = |until: u64| {
+        let mut fired = 0u64;
+        while now < until {
+            now += step;
+            timers.advance(now, &mut |_| {
+                fired += 1;
+                Some(later(now))
+            });
+            while done < fired {
+                let timer = which.below(n as u64) as u32;
+                timers.cancel(timer);
+                timers.arm(timer, later(now));
+                done += 1;
+            }
+        }
+        (fired, std::mem::take(&mut done))
+    };
+    run(10 * SECOND);
+    let ((fired, woken), seconds) = timed(|| run(scale.of(20, 40, 200) * SECOND));
+    seconds * 1e9 / (fired + woken).max(1) as f64
+}
+
+/// Nanoseconds in which a thread goes and one comes, with `n` waiting; one in eight is more urgent than the others.
+fn sorted(n: usize, both_ends: bool) -> f64 {
+    const OPERATIONS: usize = 2000;
+    let mut list = Sorted::new(n + 1, both_ends);
+    let priority = |thread: u32| if thread.is_multiple_of(8) { 1 } else { 2 };
+    (0..n as u32).for_each(|thread| list.push(thread, priority(thread)));
+    let mut free = n as u32;
+    let mut run = |operations| {
+        for _ in 0..operations {
+            list.push(free, 2);
+            free = list.pop().unwrap_or(free);
+        }
+    };
+    run(OPERATIONS / 10);
+    let ((), seconds) = timed(|| run(OPERATIONS));
+    seconds * 1e9 / OPERATIONS as f64
+}
+
+/// The same of production's queue, where threads only come: nothing runs here that could go.
+fn production(n: usize) -> Result<f64, Failure> {
+    const OPERATIONS: usize = 2000;
+    let mut queue = Production::new(n + OPERATIONS);
+    (0..n).for_each(|_| queue.push());
+    let ((), seconds) = timed(|| (0..OPERATIONS).for_each(|_| queue.push()));
+    match queue.len() == n + OPERATIONS {
+        true => Ok(seconds * 1e9 / OPERATIONS as f64),
+        false => Err(Failure::Wrong(format!("{} threads are queued", queue.len()))),
+    }
+}
+
+/// Nanoseconds in which one range goes and another comes.
+fn room<M: AddressMap>(mut map: M, n: usize, scale: Scale) -> f64 {
+    let window = Window::of(n);
+    let mut places = fill(&mut map, n);
+    let mut operations = scale.of(20, 200, 1000);
+    loop {
+        let ((), seconds) = timed(|| come_and_go(&mut map, &mut places, window, operations, |_, _| ()));
+        if seconds > scale.of(0.0, 0.03, 0.3) {
+            return seconds * 1e9 / operations as f64;
+        }
+        operations *= 4;
+    }
+}

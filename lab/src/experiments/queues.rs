@@ -1,0 +1,144 @@
+//! Page queues in one part and in many: how fast CPUs fault, what they take from each other, how often they wait.
+
+use super::counted::transfers;
+use super::zero_fill::{Work, lines};
+use super::{Figure, Plan, Round, Study, claim, log, number, plot, split};
+use crate::memory::records::PARTS;
+use crate::memory::{Production, Records};
+use quire_results::{Place, Shape, Side, Source};
+
+const OURS: [Figure; 1] = [Figure::time("rate", "pages/s").more()];
+const RATES: [Figure; 3] = [
+    Figure::time("rate", "pages/s").more(),
+    Figure::time("waits", "waits/1000_pages"),
+    Figure::time("reach", "processes").more(),
+];
+const LINES: [Figure; 1] = [Figure::count("lines", "lines/page")];
+
+/// How many parts are tried.
+const SWEEP: [usize; 6] = [1, 4, 16, 64, 256, 1024];
+
+/// The experiment.
+pub const STUDY: Study = Study {
+    name: "queues",
+    source: Source::S1,
+    title: "Page queues fan out",
+    about: "Processes touch fresh memory, each on its CPU: each page comes from a list of free frames and goes into a queue. Before, lists and queues \
+            are one each, with one lock; after, 256, with a lock each; the same core with 1 to 1,024 parts is the sweep. Waits: how often a lock was \
+            held by another CPU. Reach: how many processes fault at one process's own rate until some part's lock is always held, by the \
+            time of a fault and the time under these locks, both measured on one CPU. Lines: what CPUs in turn take from each other \
+            for a page put into a queue, for a frame taken or given back, and for a whole fault.",
+    caveats: &[
+        "Two CPUs do not show what 48 did: a lock's line that goes to and fro between two costs less than a second structure. The lines do.",
+        "Reach is computed, and takes a lock for what it costs where nobody else wants it.",
+        "Before and after have a record for each mapped page besides: so the whole fault is the one of their time.",
+    ],
+    claims: || {
+        vec![
+            claim(
+                "DragonFly BSD, 2011, 48 cores: 200,000 to 250,000 zero-fill faults a second become 900,000; a kernel build 101 s, then 55 s",
+                "lines",
+                Place::Recording,
+                &[("cpus", number(64u32)), ("what", "faults".into())],
+                3.6,
+                true,
+            ),
+            claim(
+                "The same, by the rate of two CPUs: far fewer than its source had",
+                "rate",
+                Place::Hosted,
+                &[("cpus", number(2u32)), ("what", "faults".into())],
+                3.6,
+                true,
+            ),
+        ]
+    },
+    plots: || {
+        let of = |what: &str| [("what", what.into())];
+        vec![
+            plot("Pages a second", Shape::Curves, &[Place::Hosted], "rate", "cpus", &of("faults")),
+            split(
+                log(plot("Pages a second by parts", Shape::Curves, &[Place::Hosted], "rate", "parts", &of("sweep"))),
+                "cpus",
+            ),
+            split(
+                plot("Waits for a lock by parts", Shape::Bars, &[Place::Hosted], "waits", "parts", &of("sweep")),
+                "cpus",
+            ),
+            log(plot(
+                "Lines moved for a page put into a queue",
+                Shape::Curves,
+                &[Place::Recording],
+                "lines",
+                "cpus",
+                &of("queue"),
+            )),
+            log(plot(
+                "Lines moved for a frame taken or given back",
+                Shape::Curves,
+                &[Place::Recording],
+                "lines",
+                "cpus",
+                &of("frames"),
+            )),
+            log(plot(
+                "Lines moved for a whole fault",
+                Shape::Curves,
+                &[Place::Recording],
+                "lines",
+                "cpus",
+                &of("faults"),
+            )),
+        ]
+    },
+    cases,
+};
+
+fn cases(plan: &Plan) -> Vec<Round> {
+    let scale = plan.scale;
+    let frames = scale.of(512, 8 * 1024, 64 * 1024);
+    let mut all = Vec::new();
+    for &cpus in &plan.cpus {
+        let work = Work::processes(cpus, frames);
+        let rates = move |parts: usize| {
+            let memory = Records::boot(cpus, work.mib(), parts)?;
+            let [rate, _] = work.rates(memory)?;
+            let waits = memory.0.waits() as f64 * 1e3 / work.touched() as f64;
+            // What one CPU's process takes of the time of all parts.
+            let under = memory.0.seconds_under_locks(scale.of(100, 50_000, 500_000))?;
+            let reach = parts as f64 / (under * rate / cpus as f64);
+            Ok([rate, waits, reach])
+        };
+        let at = || [("cpus", number(cpus)), ("what", "faults".into())];
+        all.push(Round::new(Side::Before, Place::Hosted, at(), &RATES, move || rates(1)));
+        all.push(Round::new(Side::After, Place::Hosted, at(), &RATES, move || rates(PARTS)));
+        all.push(Round::new(Side::Ours, Place::Hosted, at(), &OURS, move || {
+            let [rate, _] = work.rates(Production::boot(cpus, work.mib()))?;
+            Ok([rate])
+        }));
+        for parts in SWEEP {
+            let at = [("cpus", number(cpus)), ("parts", number(parts)), ("what", "sweep".into())];
+            all.push(Round::new(Side::After, Place::Hosted, at, &RATES, move || rates(parts)));
+        }
+    }
+    let cpus: &[usize] = scale.of(&[2, 4], &[2, 16, 64], &[2, 4, 8, 16, 32, 64]);
+    for &cpus in cpus {
+        let at = |what: &'static str| [("cpus", number(cpus)), ("what", what.into())];
+        for (what, [before, ours]) in [("queue", [0, 1]), ("frames", [2, 3])] {
+            all.push(Round::new(Side::Before, Place::Recording, at(what), &LINES, move || {
+                Ok([transfers(cpus)?[before]])
+            }));
+            all.push(Round::new(Side::Ours, Place::Recording, at(what), &LINES, move || Ok([transfers(cpus)?[ours]])));
+        }
+        let mib = 8 + cpus as u64;
+        for (side, parts) in [(Side::Before, 1), (Side::After, PARTS)] {
+            all.push(Round::new(side, Place::Recording, at("faults"), &LINES, move || {
+                lines(Records::boot(cpus, mib, parts)?, cpus)
+            }));
+        }
+        all.push(Round::new(Side::Ours, Place::Recording, at("faults"), &LINES, move || {
+            lines(Production::boot(cpus, 2 * mib + 2 * cpus as u64), cpus)
+        }));
+    }
+    all
+}

@@ -1,0 +1,141 @@
+//! A file that many processes map and touch whole: what their mappings cost in memory and time.
+
+use super::counted::counted;
+use super::threads::timed;
+use super::{Figure, Plan, Round, Study, claim, log, number, plot};
+use crate::Failure;
+use crate::memory::records::PARTS;
+use crate::memory::{Memory, Production, Records, What};
+use quire_results::{Place, Shape, Side, Source};
+use quire_vm::{Access, PAGE_SIZE, VirtRange};
+
+const BASE: u64 = 0x1000_0000_0000;
+/// Pages that are removed one by one.
+const REMOVED: u64 = 64;
+/// Pages that a load maps where they are resident: so a program faults once in so many.
+const AROUND: u64 = 16;
+
+const COSTS: [Figure; 4] = [
+    Figure::count("bytes", "bytes/page"),
+    Figure::time("attach", "us"),
+    Figure::time("exit", "us"),
+    Figure::time("remove", "us/page"),
+];
+const LOCKS: [Figure; 2] = [Figure::count("locks", "locks/page"), Figure::count("locks_remove", "locks/page")];
+
+/// The experiment.
+pub const STUDY: Study = Study {
+    name: "sharing",
+    source: Source::S0,
+    title: "Many processes share a file",
+    about: "Processes map one resident file, as those of a database do, and touch all of it, one after the other. Bytes: kernel memory for each \
+            page that each of them maps, page tables apart. Attach: the time that the last of them takes to map and touch it. Exit: the time in which \
+            it goes. Remove: the time to take one page away from all of them. Locks: spin locks taken for each page of an attach, and for one removal.",
+    caveats: &[
+        "No translation caches are flushed in before; production looks for CPUs that run the spaces, and finds none.",
+        "A record of before has 32 bytes and stands in its table page's pool; in the kernels that had them they took 24 to over 100.",
+        "Both map what is resident around a page that is loaded: sixteen pages a fault.",
+    ],
+    claims: || {
+        vec![claim(
+            "DragonFly BSD 5.6: no record for a mapped page is left, so none is allocated, locked or searched",
+            "locks",
+            Place::Recording,
+            &[("spaces", number(10u32))],
+            2.0,
+            false,
+        )]
+    },
+    plots: || {
+        let curves =
+            |title: &str, measure: &str| log(plot(title, Shape::Curves, &[Place::Hosted], measure, "spaces", &[]));
+        vec![
+            plot("Kernel bytes for each mapped page", Shape::Curves, &[Place::Hosted], "bytes", "spaces", &[]),
+            curves("The last one attaches", "attach"),
+            curves("And exits", "exit"),
+            curves("A page is taken away from all", "remove"),
+            plot("Locks for each page of an attach", Shape::Bars, &[Place::Recording], "locks", "spaces", &[]),
+        ]
+    },
+    cases,
+};
+
+fn cases(plan: &Plan) -> Vec<Round> {
+    let scale = plan.scale;
+    let mut all = Vec::new();
+    let spaces: &[usize] = scale.of(&[2, 5], &[1, 10, 100], &[1, 10, 100, 1000]);
+    for &spaces in spaces {
+        let pages = scale.of(128, 2048, 4096);
+        // Page tables, and what else a space has.
+        let mib = pages / 256 + 8 + spaces as u64 * (1 + pages / 1024) / 8;
+        let at = || [("spaces", number(spaces))];
+        all.push(Round::new(Side::Before, Place::Hosted, at(), &COSTS, move || {
+            costs(Records::boot(1, mib, PARTS)?, spaces, pages)
+        }));
+        all.push(Round::new(Side::Ours, Place::Hosted, at(), &COSTS, move || {
+            costs(Production::boot(1, mib), spaces, pages)
+        }));
+    }
+    let counted: &[usize] = scale.of(&[2, 10], &[1, 10], &[1, 10, 100]);
+    for &spaces in counted {
+        let mib = 16 + spaces as u64 / 4;
+        let at = || [("spaces", number(spaces))];
+        all.push(Round::new(Side::Before, Place::Recording, at(), &LOCKS, move || {
+            locks(Records::boot(1, mib, PARTS)?, spaces)
+        }));
+        all.push(Round::new(Side::Ours, Place::Recording, at(), &LOCKS, move || {
+            locks(Production::boot(1, mib), spaces)
+        }));
+    }
+    all
+}
+
+fn range(pages: u64) -> VirtRange {
+    VirtRange { start: BASE, end: BASE + pages * PAGE_SIZE }
+}
+
+/// Maps the file and touches all of it: a program faults where there is no leaf yet.
+fn attach<M: Memory>(memory: M, space: &M::Space, file: &M::File, pages: u64) -> Result<(), Failure> {
+    memory.map(space, range(pages), What::Shared(file.clone(), 0))?;
+    (0..pages).step_by(AROUND as usize).try_for_each(|p| memory.fault(space, BASE + p * PAGE_SIZE, Access::Read))
+}
+
+fn costs<M: Memory>(memory: M, spaces: usize, pages: u64) -> Result<[f64; 4], Failure> {
+    let _cpu = memory.attach(0);
+    let file = memory.file(pages)?;
+    // One attaches and goes: for what the host gives at the first touch.
+    attach(memory, &memory.space()?, &file, pages)?;
+    let none = memory.overhead(&[]);
+    let mut all = Vec::with_capacity(spaces);
+    let mut last = 0.0;
+    for _ in 0..spaces {
+        let space = memory.space()?;
+        let (done, seconds) = timed(|| attach(memory, &space, &file, pages));
+        done?;
+        last = seconds;
+        all.push(space);
+    }
+    let bytes = memory.overhead(&all).saturating_sub(none) as f64 / (spaces as u64 * pages) as f64;
+    let removed = REMOVED.min(pages / 2);
+    let ((), remove) = timed(|| (0..removed).for_each(|page| memory.remove(&file, page..page + 1)));
+    let ((), exit) = timed(|| drop(all.pop()));
+    drop(all);
+    Ok([bytes, last * 1e6, exit * 1e6, remove * 1e6 / removed as f64])
+}
+
+fn locks<M: Memory>(memory: M, spaces: usize) -> Result<[f64; 2], Failure> {
+    const PAGES: u64 = 512;
+    let _cpu = memory.attach(0);
+    let file = memory.file(PAGES)?;
+    let mut all = Vec::with_capacity(spaces);
+    let mut takes = 0;
+    for _ in 0..spaces {
+        let space = memory.space()?;
+        let (done, counts) = counted(|| attach(memory, &space, &file, PAGES))?;
+        done?;
+        takes = counts.takes;
+        all.push(space);
+    }
+    let ((), counts) = counted(|| (0..REMOVED).for_each(|page| memory.remove(&file, page..page + 1)))?;
+    Ok([takes as f64 / PAGES as f64, counts.takes as f64 / REMOVED as f64])
+}

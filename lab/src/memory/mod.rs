@@ -1,0 +1,81 @@
+//! Memory cores behind one trait: production's, and one that keeps a record for each mapped page, which it replaced.
+
+mod production;
+pub mod records;
+#[cfg(test)]
+mod tests;
+
+pub use production::Production;
+pub use records::Records;
+
+use crate::Failure;
+use quire_vm::{Access, VirtRange};
+use std::ops::Range;
+
+/// What a mapping shows.
+#[derive(Clone)]
+pub enum What<F> {
+    /// Memory of the space's own, zero at first.
+    Private,
+    /// A file from one of its pages on: stores are seen by all.
+    Shared(F, u64),
+    /// The same, stored into in copies of the space's own.
+    Copied(F, u64),
+}
+
+/// A memory core on a machine that lives until the process ends.
+pub trait Memory: Copy + Send + Sync + 'static {
+    /// The calling thread as a CPU, until it is dropped.
+    type Cpu;
+    /// An address space. Dropped by a CPU.
+    type Space: Send + Sync;
+    /// A file.
+    type File: Clone + Send + Sync + 'static;
+    /// Frames that go back when this is dropped.
+    type Taken;
+
+    /// Makes the calling thread a CPU; it may be several.
+    fn attach(self, cpu: usize) -> Self::Cpu;
+
+    /// Does `f` as that one.
+    fn on<R>(self, cpu: &Self::Cpu, f: impl FnOnce() -> R) -> R;
+
+    /// An empty space.
+    fn space(self) -> Result<Self::Space, Failure>;
+
+    /// A file in memory whose pages are all resident.
+    fn file(self, pages: u64) -> Result<Self::File, Failure>;
+
+    /// Maps `what` in a range, in the place of what is there.
+    fn map(self, space: &Self::Space, range: VirtRange, what: What<Self::File>) -> Result<(), Failure>;
+
+    /// Allows stores or not.
+    fn protect(self, space: &Self::Space, range: VirtRange, stores: bool) -> Result<(), Failure>;
+
+    /// Unmaps a range.
+    fn unmap(self, space: &Self::Space, range: VirtRange) -> Result<(), Failure>;
+
+    /// What an access that finds no leaf, or one that does not allow it, makes the kernel do.
+    fn fault(self, space: &Self::Space, va: u64, access: Access) -> Result<(), Failure>;
+
+    /// A copy of a space.
+    fn fork(self, space: &Self::Space) -> Result<Self::Space, Failure>;
+
+    /// Takes pages out of a file, and out of every space that maps them.
+    fn remove(self, file: &Self::File, pages: Range<u64>);
+
+    /// Bytes that reverse mapping holds for the pages that these spaces map, and whatever else a space has beyond its page tables.
+    fn overhead(self, spaces: &[Self::Space]) -> u64;
+
+    /// Frames that hold pages of objects.
+    fn held(self) -> u64;
+
+    /// Looks for pages that nobody can reach since somebody left, where the design does.
+    fn reap(self);
+
+    /// Mixes the free frames, where they have come into an order.
+    fn shuffle(self);
+
+    /// So many frames, taken one by one and zeroed.
+    fn take_zeroed(self, frames: u64) -> Result<Self::Taken, Failure>;
+}

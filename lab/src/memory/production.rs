@@ -1,0 +1,133 @@
+//! Production's core on the hosted machine.
+
+use super::{Memory, What};
+use crate::bench::zero_fill::shuffle;
+use crate::{Failure, machine};
+use quire_hosted::{Cpu, Hosted};
+use quire_vm::frames::{Fill, For, Frame};
+use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
+use quire_vm::page::Kind;
+use quire_vm::sleep::MaySleep;
+use quire_vm::{Access, ObjectRef, PAGE_SIZE, Pfn, Phys, Prot, VirtRange, Vm};
+use std::ops::Range;
+
+/// A hosted machine.
+#[derive(Clone, Copy)]
+pub struct Production(pub &'static Vm<Hosted>);
+
+impl Production {
+    /// One with so many CPUs, and memory for programs.
+    pub fn boot(cpus: usize, mib: u64) -> Production {
+        Production(machine::boot(cpus, mib))
+    }
+}
+
+/// Frames that go back when this is dropped.
+pub struct Taken(&'static Vm<Hosted>, Vec<Frame>);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.1.drain(..).for_each(|f| self.0.free_frame(f));
+    }
+}
+
+impl Memory for Production {
+    type Cpu = Cpu;
+    type Space = SpaceRef<Hosted>;
+    type File = ObjectRef<Hosted>;
+    type Taken = Taken;
+
+    fn attach(self, cpu: usize) -> Cpu {
+        Cpu::attach(self.0, cpu)
+    }
+
+    fn on<R>(self, cpu: &Cpu, f: impl FnOnce() -> R) -> R {
+        cpu.run(f)
+    }
+
+    fn space(self) -> Result<SpaceRef<Hosted>, Failure> {
+        Ok(Space::new(self.0)?)
+    }
+
+    fn file(self, pages: u64) -> Result<ObjectRef<Hosted>, Failure> {
+        let object = ObjectRef::anonymous(self.0, pages)?;
+        for page in 0..pages {
+            let written = object.write(page * PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) });
+            written.map_err(|e| Failure::Wrong(format!("{e:?}")))?;
+        }
+        Ok(object)
+    }
+
+    fn map(self, space: &SpaceRef<Hosted>, range: VirtRange, what: What<ObjectRef<Hosted>>) -> Result<(), Failure> {
+        let (shared, object) = match what {
+            What::Private => (false, None),
+            What::Shared(file, page) => (true, Some((file, page * PAGE_SIZE))),
+            What::Copied(file, page) => (false, Some((file, page * PAGE_SIZE))),
+        };
+        let private = MapRequest::private(Placement::Fixed(range.start), range.len());
+        space.map(&MapRequest { shared, object, ..private })?;
+        Ok(())
+    }
+
+    fn protect(self, space: &SpaceRef<Hosted>, range: VirtRange, stores: bool) -> Result<(), Failure> {
+        let prot = if stores { Prot::READ | Prot::WRITE } else { Prot::READ };
+        Ok(space.protect(range, prot)?)
+    }
+
+    fn unmap(self, space: &SpaceRef<Hosted>, range: VirtRange) -> Result<(), Failure> {
+        space.unmap(range)?;
+        Ok(())
+    }
+
+    #[inline]
+    fn fault(self, space: &SpaceRef<Hosted>, va: u64, access: Access) -> Result<(), Failure> {
+        space.fault(va, access)?;
+        Ok(())
+    }
+
+    fn fork(self, space: &SpaceRef<Hosted>) -> Result<SpaceRef<Hosted>, Failure> {
+        Ok(space.fork()?)
+    }
+
+    fn remove(self, file: &ObjectRef<Hosted>, pages: Range<u64>) {
+        file.discard(pages);
+    }
+
+    fn overhead(self, spaces: &[SpaceRef<Hosted>]) -> u64 {
+        let vm = self.0;
+        vm.epoch().drain();
+        vm.drain_magazines();
+        vm.object_memory().caches().iter().for_each(|c| c.drain(vm));
+        vm.map_memory().caches().iter().for_each(|c| c.drain(vm));
+        let tables: u64 = spaces.iter().map(|s| s.stats().table_pages).sum();
+        (vm.frames().total() - vm.frames().free() - self.held() - tables) * PAGE_SIZE
+    }
+
+    fn held(self) -> u64 {
+        let vm = self.0;
+        vm.epoch().drain();
+        (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == Kind::Object).count() as u64
+    }
+
+    fn reap(self) {
+        while self.0.reapable() {
+            self.0.reap(u64::MAX, &mut MaySleep::here());
+        }
+    }
+
+    fn shuffle(self) {
+        let _cpu = self.attach(0);
+        shuffle(self.0, &mut 0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn take_zeroed(self, frames: u64) -> Result<Taken, Failure> {
+        let mut taken = Taken(self.0, Vec::with_capacity(frames as usize));
+        for _ in 0..frames {
+            let frame = self.0.alloc_frame(Fill::Any, For::User)?;
+            // SAFETY: the frame was just taken.
+            unsafe { self.0.machine().zero_frame(frame.pfn()) };
+            taken.1.push(frame);
+        }
+        Ok(taken)
+    }
+}

@@ -1,0 +1,145 @@
+//! A memory core that keeps a record for each mapped page: how kernels of the BSD family were built from Mach on (pv entries), and
+//! DragonFly BSD until 2019. It is what S0 replaced, and with its queues in one part or in 256 it is what S1 replaced and S1 itself.
+//!
+//! A good one of its kind, so that what is left is what the design asks for:
+//! - A fault finds its entry under a shared lock of the map, busies the page under the object's lock, and holds neither while the page
+//!   is filled and mapped. A load maps what is resident around its page too. Leaves have a lock for each table page, records come from a pool of the table page, without another lock.
+//! - Each page has a list of its mappings under a lock of its own. Mapping and unmapping change it; fork copies a record for each
+//!   page that it copies a leaf of; removing a page everywhere goes along its list.
+//! - Free frames and the queue of pages fan out into as many parts as one likes; a CPU takes frames of parts of its own, and a page's
+//!   place is in the part of its frame.
+//! - Objects are shadowed at the first store after a fork; an object that only its shadow refers to is collapsed into it.
+//!
+//! | lock | guards |
+//! |---|---|
+//! | map (shared or not) | entries; held over a fault |
+//! | object, then the one behind it | its pages, who is busy, what is behind |
+//! | table page | leaves and records of 2 MiB |
+//! | page | the list of its mappings |
+//! | part | free frames, queued pages |
+//!
+//! Pages that are busy are waited for with no lock of these held but the map's. There are no translation caches to flush.
+
+mod object;
+mod pages;
+mod read_write;
+mod space;
+mod tables;
+
+pub use object::Object;
+pub use pages::Core;
+pub use space::Space;
+
+use super::{Memory, What};
+use crate::Failure;
+use quire_sync::hooks::threads;
+use quire_vm::{Access, VirtRange};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Parts of the queues after the source of 2011, and until 2019.
+pub const PARTS: usize = 256;
+
+/// Bytes of a record.
+pub const RECORD: usize = size_of::<tables::Record>();
+
+/// A machine with this core.
+#[derive(Clone, Copy)]
+pub struct Records(pub &'static Core);
+
+impl Records {
+    /// One with so many CPUs and memory, its frames and queues in so many parts.
+    pub fn boot(cpus: usize, mib: u64, parts: usize) -> Result<Records, Failure> {
+        // The kernel's own memory is the process's.
+        Core::new(cpus, mib as usize * 256 + 256, parts, true).map(Records)
+    }
+
+    /// One whose objects are never collapsed: chains grow with each fork.
+    pub fn without_collapse(cpus: usize, mib: u64) -> Result<Records, Failure> {
+        Core::new(cpus, mib as usize * 256 + 256, PARTS, false).map(Records)
+    }
+}
+
+/// Frames that go back when this is dropped.
+pub struct Taken(&'static Core, Vec<u32>);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.1.drain(..).for_each(|f| self.0.free(f));
+    }
+}
+
+impl Memory for Records {
+    type Cpu = usize;
+    type Space = Space;
+    type File = Arc<Object>;
+    type Taken = Taken;
+
+    fn attach(self, cpu: usize) -> usize {
+        threads::set_cpu(cpu);
+        cpu
+    }
+
+    fn on<R>(self, cpu: &usize, f: impl FnOnce() -> R) -> R {
+        threads::as_cpu(*cpu, f)
+    }
+
+    fn space(self) -> Result<Space, Failure> {
+        Ok(Space::new(self.0))
+    }
+
+    fn file(self, pages: u64) -> Result<Arc<Object>, Failure> {
+        Object::file(self.0, pages)
+    }
+
+    fn map(self, space: &Space, range: VirtRange, what: What<Arc<Object>>) -> Result<(), Failure> {
+        space.map(range, what);
+        Ok(())
+    }
+
+    fn protect(self, space: &Space, range: VirtRange, stores: bool) -> Result<(), Failure> {
+        space.protect(range, stores);
+        Ok(())
+    }
+
+    fn unmap(self, space: &Space, range: VirtRange) -> Result<(), Failure> {
+        space.unmap(range);
+        Ok(())
+    }
+
+    #[inline]
+    fn fault(self, space: &Space, va: u64, access: Access) -> Result<(), Failure> {
+        space.fault(va, access == Access::Write)
+    }
+
+    fn fork(self, space: &Space) -> Result<Space, Failure> {
+        Ok(space.fork())
+    }
+
+    fn remove(self, file: &Arc<Object>, pages: Range<u64>) {
+        file.remove(pages);
+    }
+
+    fn overhead(self, spaces: &[Space]) -> u64 {
+        spaces.iter().map(|s| (s.records() * RECORD) as u64).sum()
+    }
+
+    fn held(self) -> u64 {
+        (self.0.frames() - self.0.free_frames()) as u64
+    }
+
+    fn reap(self) {}
+
+    fn shuffle(self) {}
+
+    fn take_zeroed(self, frames: u64) -> Result<Taken, Failure> {
+        let mut taken = Taken(self.0, Vec::with_capacity(frames as usize));
+        for n in 0..frames {
+            let frame = self.0.take(n)?;
+            // SAFETY: the frame was just taken.
+            unsafe { self.0.zero(frame) };
+            taken.1.push(frame);
+        }
+        Ok(taken)
+    }
+}

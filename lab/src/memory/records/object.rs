@@ -1,0 +1,258 @@
+//! Objects: pages by index, and what lies behind them.
+
+use super::pages::{Core, Frame};
+use crate::Failure;
+use quire_sync::{Rank, SpinLock, record};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+const CHUNK: u64 = 512;
+
+/// Pages by index: chunks of a table page's reach.
+#[derive(Default)]
+struct Pages(BTreeMap<u64, Box<[Option<Frame>; CHUNK as usize]>>);
+
+impl Pages {
+    fn get(&self, key: u64) -> Option<Frame> {
+        let chunk = self.0.get(&(key / CHUNK))?;
+        record::read(&chunk[(key % CHUNK) as usize]);
+        chunk[(key % CHUNK) as usize]
+    }
+
+    fn set(&mut self, key: u64, frame: Option<Frame>) {
+        let empty = || Box::new([None; CHUNK as usize]);
+        let chunk = self.0.entry(key / CHUNK).or_insert_with(empty);
+        record::wrote(&chunk[(key % CHUNK) as usize]);
+        chunk[(key % CHUNK) as usize] = frame;
+    }
+
+    fn all(&self) -> impl Iterator<Item = (u64, Frame)> + '_ {
+        self.0.iter().flat_map(|(n, chunk)| {
+            chunk.iter().enumerate().filter_map(move |(i, f)| f.map(|f| (n * CHUNK + i as u64, f)))
+        })
+    }
+}
+
+struct State {
+    pages: Pages,
+    resident: u64,
+    /// What is seen where this has no page. Only anonymous objects have something behind them.
+    behind: Option<Arc<Object>>,
+    /// Faults that have a page of this busy and look behind it: meanwhile nothing behind is moved.
+    in_progress: u32,
+}
+
+/// A thing that has pages.
+pub struct Object {
+    core: &'static Core,
+    anonymous: bool,
+    state: SpinLock<State>,
+}
+
+/// What a fault found: a busy page, and whether it is the front object's own.
+pub(super) struct Found {
+    pub frame: Frame,
+    pub own: bool,
+    pub fresh: bool,
+}
+
+impl Object {
+    /// An object without pages; `behind` is seen through it.
+    pub(super) fn anonymous(core: &'static Core, behind: Option<Arc<Object>>) -> Arc<Object> {
+        Self::new(core, true, behind)
+    }
+
+    fn new(core: &'static Core, anonymous: bool, behind: Option<Arc<Object>>) -> Arc<Object> {
+        let state = State { pages: Pages::default(), resident: 0, behind, in_progress: 0 };
+        Arc::new(Object { core, anonymous, state: SpinLock::new(Rank::BACKINGS, state) })
+    }
+
+    /// A file of so many pages, all resident and zero.
+    pub fn file(core: &'static Core, pages: u64) -> Result<Arc<Object>, Failure> {
+        let file = Self::new(core, false, None);
+        for key in 0..pages {
+            let frame = core.take(key)?;
+            // SAFETY: just taken.
+            unsafe { core.zero(frame) };
+            let mut state = file.state.lock();
+            state.pages.set(key, Some(frame));
+            state.resident += 1;
+            drop(state);
+            core.enqueue(frame);
+        }
+        Ok(file)
+    }
+
+    /// The page that is seen at `key`, busy. For a store it is this object's own, copied or zeroed where it must be; for a load it
+    /// may be one behind, and is zeroed here where there is none.
+    pub(super) fn find(self: &Arc<Object>, key: u64, store: bool) -> Result<Found, Failure> {
+        let core = self.core;
+        loop {
+            let mut state = self.state.lock();
+            if let Some(frame) = state.pages.get(key) {
+                if core.try_busy(frame) {
+                    return Ok(Found { frame, own: true, fresh: false });
+                }
+                drop(state);
+                core.wait_unbusy(frame);
+                continue;
+            }
+            if !store && let Some(behind) = state.behind.clone() {
+                drop(state);
+                if let Some(frame) = Self::seen(behind, key) {
+                    return Ok(Found { frame, own: false, fresh: false });
+                }
+                // Nothing is there: it gets zeroes, as for a store.
+                state = self.state.lock();
+                if state.pages.get(key).is_some() {
+                    continue;
+                }
+            }
+            // A busy page takes the place; then the lock is free while it is filled.
+            drop(state);
+            let frame = core.take(key)?;
+            let mut state = self.state.lock();
+            if state.pages.get(key).is_some() {
+                drop(state);
+                core.free(frame);
+                continue;
+            }
+            let busied = core.try_busy(frame);
+            debug_assert!(busied, "a free frame is not busy");
+            state.pages.set(key, Some(frame));
+            state.resident += 1;
+            state.in_progress += 1;
+            record::wrote(&state.resident);
+            let behind = state.behind.clone();
+            drop(state);
+            match behind.and_then(|b| Self::seen(b, key)) {
+                Some(source) => {
+                    // SAFETY: `frame` is busy and mapped nowhere yet.
+                    unsafe { core.copy(source, frame) };
+                    core.unbusy(source);
+                }
+                // SAFETY: as above.
+                None => unsafe { core.zero(frame) },
+            }
+            self.state.lock().in_progress -= 1;
+            core.enqueue(frame);
+            return Ok(Found { frame, own: true, fresh: true });
+        }
+    }
+
+    /// This object's own pages in a range that nobody has busy, busy now; as many as there is room for.
+    pub(super) fn near(&self, keys: Range<u64>, found: &mut [(u64, Frame)]) -> usize {
+        let state = self.state.lock();
+        let mut n = 0;
+        for key in keys {
+            if let Some(frame) = state.pages.get(key)
+                && n < found.len()
+                && self.core.try_busy(frame)
+            {
+                found[n] = (key, frame);
+                n += 1;
+            }
+        }
+        n
+    }
+
+    /// The page that is seen at `key` from `first` on, busy.
+    fn seen(first: Arc<Object>, key: u64) -> Option<Frame> {
+        let mut at = first;
+        loop {
+            let state = at.state.lock();
+            match state.pages.get(key) {
+                Some(frame) if at.core.try_busy(frame) => return Some(frame),
+                Some(frame) => {
+                    drop(state);
+                    at.core.wait_unbusy(frame);
+                }
+                None => {
+                    let behind = state.behind.clone()?;
+                    drop(state);
+                    at = behind;
+                }
+            }
+        }
+    }
+
+    /// Where only this refers to an anonymous object behind it, that one's pages are moved here, or go where they are hidden; and so
+    /// on behind that. Returns pages that were looked at.
+    pub(super) fn collapse(self: &Arc<Object>) -> u64 {
+        let mut looked = 0;
+        loop {
+            let mut state = self.state.lock();
+            let Some(behind) = state.behind.clone() else { return looked };
+            // This one's reference and the one just made.
+            if !behind.anonymous || state.in_progress != 0 || Arc::strong_count(&behind) != 2 {
+                return looked;
+            }
+            let mut other = behind.state.lock_nested();
+            let all: Vec<(u64, Frame)> = other.pages.all().collect();
+            let hidden: Vec<Frame> =
+                all.iter().filter(|(key, _)| state.pages.get(*key).is_some()).map(|(_, f)| *f).collect();
+            // What goes must not be on its way into a leaf.
+            let busied = hidden.iter().take_while(|f| self.core.try_busy(**f)).count();
+            if other.in_progress != 0 || busied != hidden.len() {
+                hidden[..busied].iter().for_each(|f| self.core.unbusy(*f));
+                return looked;
+            }
+            looked += all.len() as u64;
+            for (key, frame) in all {
+                if state.pages.get(key).is_none() {
+                    state.pages.set(key, Some(frame));
+                    state.resident += 1;
+                }
+            }
+            other.pages = Pages::default();
+            other.resident = 0;
+            state.behind = other.behind.take();
+            drop(other);
+            drop(state);
+            hidden.into_iter().for_each(|frame| self.core.destroy(frame));
+        }
+    }
+
+    /// Takes pages out of it and out of every space that maps them.
+    pub fn remove(&self, keys: Range<u64>) -> u64 {
+        let mut removed = 0;
+        for key in keys {
+            loop {
+                let mut state = self.state.lock();
+                let Some(frame) = state.pages.get(key) else { break };
+                if !self.core.try_busy(frame) {
+                    drop(state);
+                    self.core.wait_unbusy(frame);
+                    continue;
+                }
+                state.pages.set(key, None);
+                state.resident -= 1;
+                drop(state);
+                self.core.destroy(frame);
+                removed += 1;
+                break;
+            }
+        }
+        removed
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        let (pages, mut behind) = {
+            let mut state = self.state.lock();
+            (std::mem::take(&mut state.pages), state.behind.take())
+        };
+        for (_, frame) in pages.all() {
+            while !self.core.try_busy(frame) {
+                self.core.wait_unbusy(frame);
+            }
+            self.core.destroy(frame);
+        }
+        // One after the other, however many there are behind each other.
+        while let Some(object) = behind.and_then(Arc::into_inner) {
+            behind = object.state.lock().behind.take();
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Frames, their descriptors, and the parts in which free and queued ones are.
+
+use super::tables::Record;
+use crate::Failure;
+use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use quire_sync::hooks::{current_cpu, relax};
+use quire_sync::{CachePadded, Rank, SpinGuard, SpinLock, record};
+use quire_vm::PAGE_SIZE;
+use std::alloc::Layout;
+use std::ptr::{self, NonNull};
+use std::time::Instant;
+
+/// Number of a frame.
+pub type Frame = u32;
+const NONE: Frame = u32::MAX;
+/// Of a page's list of mappings: inside that of a table page.
+const PAGE_LOCK: Rank = Rank(70);
+
+/// The mappings of a page.
+pub(super) struct Mappings {
+    pub first: *mut Record,
+}
+// SAFETY: records are reached under the lock around the list alone.
+unsafe impl Send for Mappings {}
+
+/// A frame's descriptor: a line, as in kernels that had this.
+#[repr(align(64))]
+struct Page {
+    mappings: SpinLock<Mappings>,
+    /// Somebody fills, maps or removes the page.
+    busy: AtomicBool,
+    /// Neighbours in the part's list, of free frames or of queued pages; guarded by the part's lock.
+    next: AtomicU32,
+    prev: AtomicU32,
+}
+
+/// A list of frames, linked through their descriptors.
+struct List {
+    head: Frame,
+    tail: Frame,
+}
+
+const EMPTY: List = List { head: NONE, tail: NONE };
+
+struct Part {
+    free: SpinLock<List>,
+    queue: SpinLock<List>,
+}
+
+/// The machine's memory.
+pub struct Core {
+    memory: NonNull<u8>,
+    pages: Vec<Page>,
+    parts: Vec<CachePadded<Part>>,
+    /// CPUs that take frames: each has parts of its own, as far as there are enough.
+    cpus: usize,
+    /// Whether objects are collapsed.
+    pub(super) collapses: bool,
+    /// How often each CPU found a part's lock held.
+    waits: Vec<CachePadded<AtomicU64>>,
+}
+
+// SAFETY: the memory is frames; who owns a frame's content is decided by the locks of this core.
+unsafe impl Send for Core {}
+// SAFETY: as above.
+unsafe impl Sync for Core {}
+
+impl Core {
+    /// `frames` frames, free in random order, in `parts` parts, for `cpus` CPUs.
+    pub fn new(cpus: usize, frames: usize, parts: usize, collapses: bool) -> Result<&'static Core, Failure> {
+        let size = frames * PAGE_SIZE as usize;
+        let layout = Layout::from_size_align(size, PAGE_SIZE as usize).map_err(|_| Failure::OutOfMemory)?;
+        // SAFETY: not a layout of no bytes.
+        let memory = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).ok_or(Failure::OutOfMemory)?;
+        let page = |_| Page {
+            mappings: SpinLock::new(PAGE_LOCK, Mappings { first: ptr::null_mut() }),
+            busy: AtomicBool::new(false),
+            next: AtomicU32::new(NONE),
+            prev: AtomicU32::new(NONE),
+        };
+        let part = |_| {
+            CachePadded(Part { free: SpinLock::new(Rank::FRAMES, EMPTY), queue: SpinLock::new(Rank::QUEUE, EMPTY) })
+        };
+        let pages = (0..frames).map(page).collect();
+        let parts = (0..parts.max(1)).map(part).collect();
+        let waits = (0..cpus).map(|_| CachePadded(AtomicU64::new(0))).collect();
+        let core = Core { memory, pages, parts, cpus, collapses, waits };
+        let mut random = crate::map::workload::Random(1);
+        random.shuffled(frames).into_iter().for_each(|f| core.free(f));
+        // As the hosted machine: it lives until the process ends.
+        Ok(Box::leak(Box::new(core)))
+    }
+
+    /// Where a frame's bytes are.
+    pub(super) fn bytes(&self, frame: Frame) -> *mut u8 {
+        assert!((frame as usize) < self.pages.len(), "frame {frame} is not memory");
+        // SAFETY: within the allocation.
+        unsafe { self.memory.as_ptr().add(frame as usize * PAGE_SIZE as usize) }
+    }
+
+    /// Its bytes are zero from now on.
+    ///
+    /// # Safety
+    /// The frame is the caller's alone.
+    pub unsafe fn zero(&self, frame: Frame) {
+        // SAFETY: a frame's bytes, which nobody else uses.
+        unsafe { ptr::write_bytes(self.bytes(frame), 0, PAGE_SIZE as usize) }
+    }
+
+    /// One frame is as another from now on.
+    ///
+    /// # Safety
+    /// `to` is the caller's alone.
+    pub(super) unsafe fn copy(&self, from: Frame, to: Frame) {
+        // SAFETY: two frames; programs may store into `from` as they may on any machine.
+        unsafe { ptr::copy_nonoverlapping(self.bytes(from), self.bytes(to), PAGE_SIZE as usize) }
+    }
+
+    /// Takes a part's lock, and counts where another CPU has it.
+    fn lock<'l>(&self, list: &'l SpinLock<List>) -> SpinGuard<'l, List> {
+        list.try_lock().unwrap_or_else(|| {
+            self.waits[current_cpu() % self.cpus].fetch_add(1, Ordering::Relaxed);
+            list.lock()
+        })
+    }
+
+    /// How often a part's lock was held by another CPU.
+    pub fn waits(&self) -> u64 {
+        self.waits.iter().map(|w| w.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Seconds that a fault spends under parts' locks where nobody else wants them: `pages` are taken and queued.
+    pub fn seconds_under_locks(&self, pages: u64) -> Result<f64, Failure> {
+        let mut taken = Vec::with_capacity(pages as usize);
+        let pages = pages.min(self.free_frames() as u64);
+        let start = Instant::now();
+        for n in 0..pages {
+            let frame = self.take(n)?;
+            self.enqueue(frame);
+            taken.push(frame);
+        }
+        let time = start.elapsed().as_secs_f64();
+        for frame in taken {
+            self.dequeue(frame);
+            self.free(frame);
+        }
+        Ok(time / pages as f64)
+    }
+
+    fn part_of(&self, frame: Frame) -> &Part {
+        &self.parts[frame as usize % self.parts.len()]
+    }
+
+    fn pop(&self, list: &mut List) -> Option<Frame> {
+        let frame = list.head;
+        if frame == NONE {
+            return None;
+        }
+        self.unlink(list, frame);
+        Some(frame)
+    }
+
+    fn unlink(&self, list: &mut List, frame: Frame) {
+        let page = &self.pages[frame as usize];
+        let (next, prev) = (page.next.load(Ordering::Relaxed), page.prev.load(Ordering::Relaxed));
+        match prev {
+            NONE => list.head = next,
+            prev => self.pages[prev as usize].next.store(next, Ordering::Relaxed),
+        }
+        match next {
+            NONE => list.tail = prev,
+            next => self.pages[next as usize].prev.store(prev, Ordering::Relaxed),
+        }
+        record::wrote(list);
+    }
+
+    fn push(&self, list: &mut List, frame: Frame) {
+        let page = &self.pages[frame as usize];
+        page.next.store(NONE, Ordering::Relaxed);
+        page.prev.store(list.tail, Ordering::Relaxed);
+        match list.tail {
+            NONE => list.head = frame,
+            tail => self.pages[tail as usize].next.store(frame, Ordering::Relaxed),
+        }
+        list.tail = frame;
+        record::wrote(list);
+    }
+
+    /// A free frame: of this CPU's parts, beginning with the one for `color`, else of any.
+    pub fn take(&self, color: u64) -> Result<Frame, Failure> {
+        let (parts, cpu) = (self.parts.len(), current_cpu() % self.cpus);
+        let (first, end) = (cpu * parts / self.cpus, ((cpu + 1) * parts / self.cpus).max(cpu * parts / self.cpus + 1));
+        let own = first + (color % (end - first) as u64) as usize;
+        let any = (0..parts).map(|n| (own + n) % parts);
+        any.into_iter().find_map(|n| self.pop(&mut self.lock(&self.parts[n].free))).ok_or(Failure::OutOfMemory)
+    }
+
+    /// A frame is free from now on: nobody uses it, nothing maps it, it is in no queue.
+    pub fn free(&self, frame: Frame) {
+        self.push(&mut self.lock(&self.part_of(frame).free), frame);
+    }
+
+    /// Puts a page into the queue.
+    pub(super) fn enqueue(&self, frame: Frame) {
+        self.push(&mut self.lock(&self.part_of(frame).queue), frame);
+    }
+
+    /// Takes it out.
+    pub(super) fn dequeue(&self, frame: Frame) {
+        self.unlink(&mut self.lock(&self.part_of(frame).queue), frame);
+    }
+
+    /// The list of a page's mappings.
+    pub(super) fn mappings(&self, frame: Frame) -> &SpinLock<Mappings> {
+        &self.pages[frame as usize].mappings
+    }
+
+    /// Whether the page was not busy, and is now.
+    pub(super) fn try_busy(&self, frame: Frame) -> bool {
+        self.pages[frame as usize].busy.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    pub(super) fn unbusy(&self, frame: Frame) {
+        self.pages[frame as usize].busy.store(false, Ordering::Release);
+    }
+
+    /// Waits until somebody else may be done with it.
+    pub(super) fn wait_unbusy(&self, frame: Frame) {
+        while self.pages[frame as usize].busy.load(Ordering::Relaxed) {
+            relax();
+        }
+    }
+
+    /// Frames that there are.
+    pub fn frames(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Frames that are free.
+    pub fn free_frames(&self) -> usize {
+        let length = |part: &CachePadded<Part>| {
+            let list = part.free.lock();
+            let next = |f: &Frame| Some(self.pages[*f as usize].next.load(Ordering::Relaxed)).filter(|n| *n != NONE);
+            std::iter::successors(Some(list.head).filter(|h| *h != NONE), next).count()
+        };
+        self.parts.iter().map(length).sum()
+    }
+}

@@ -1,0 +1,81 @@
+//! A spinning lock that many may share: what the maps of that time had, with a count that each reader writes.
+
+use quire_sync::atomic::{AtomicU32, Ordering};
+use quire_sync::hooks::relax;
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+
+const WRITER: u32 = 1 << 31;
+
+/// The lock.
+pub struct ReadWrite<T> {
+    /// How many read, or [`WRITER`].
+    state: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: readers share the value, a writer has it alone.
+unsafe impl<T: Send + Sync> Sync for ReadWrite<T> {}
+
+impl<T> ReadWrite<T> {
+    pub fn new(value: T) -> Self {
+        ReadWrite { state: AtomicU32::new(0), value: UnsafeCell::new(value) }
+    }
+
+    pub fn read(&self) -> Read<'_, T> {
+        while self.state.fetch_add(1, Ordering::Acquire) & WRITER != 0 {
+            self.state.fetch_sub(1, Ordering::Relaxed);
+            while self.state.load(Ordering::Relaxed) & WRITER != 0 {
+                relax();
+            }
+        }
+        Read(self)
+    }
+
+    pub fn write(&self) -> Write<'_, T> {
+        while self.state.compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            relax();
+        }
+        Write(self)
+    }
+}
+
+pub struct Read<'a, T>(&'a ReadWrite<T>);
+
+impl<T> Deref for Read<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: readers are counted, so no writer is there.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> Drop for Read<'_, T> {
+    fn drop(&mut self) {
+        self.0.state.fetch_sub(1, Ordering::Release);
+    }
+}
+
+pub struct Write<'a, T>(&'a ReadWrite<T>);
+
+impl<T> Deref for Write<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the writer is alone.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for Write<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the writer is alone.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for Write<'_, T> {
+    fn drop(&mut self) {
+        // Readers that came and will go again are counted beside the mark.
+        self.0.state.fetch_and(!WRITER, Ordering::Release);
+    }
+}

@@ -1,0 +1,322 @@
+//! Page tables: leaves of 512 entries under a lock each, below three levels that only grow, and the records of what is mapped.
+
+use super::pages::{Core, Frame};
+use quire_sync::atomic::{AtomicPtr, Ordering};
+use quire_sync::hooks::relax;
+use quire_sync::{Rank, SpinLock, record};
+use std::ops::Range;
+use std::ptr::{self, NonNull};
+
+/// Pages that a leaf table covers, and entries of a level above.
+const FANOUT: usize = 512;
+/// Records that a table page gets at once.
+const CHUNK: usize = 64;
+
+/// A mapping of a page.
+pub struct Record {
+    /// Neighbours in the page's list; guarded by the page's lock.
+    next: *mut Record,
+    prev: *mut Record,
+    /// Whose leaf it is; the table's while the record is listed.
+    table: *const Table,
+    slot: u16,
+}
+
+/// A leaf entry: the frame, whether stores are allowed, and the record.
+#[derive(Clone, Copy)]
+struct Leaf {
+    frame: Frame,
+    writable: bool,
+    record: *mut Record,
+}
+
+struct Leaves {
+    entries: [Option<Leaf>; FANOUT],
+    chunks: Vec<Box<[Record; CHUNK]>>,
+    free: Vec<NonNull<Record>>,
+}
+// SAFETY: records are reached under the lock of the leaves or of the page that lists them.
+unsafe impl Send for Leaves {}
+
+/// A table page.
+pub(super) struct Table(SpinLock<Leaves>);
+
+impl Table {
+    fn new() -> Box<Table> {
+        let leaves = Leaves { entries: [None; FANOUT], chunks: Vec::new(), free: Vec::new() };
+        Box::new(Table(SpinLock::new(Rank::TABLE, leaves)))
+    }
+}
+
+impl Leaves {
+    fn record(&mut self, table: &Table, slot: usize) -> NonNull<Record> {
+        if self.free.is_empty() {
+            let none = || Record { next: ptr::null_mut(), prev: ptr::null_mut(), table: ptr::null(), slot: 0 };
+            let mut chunk = Box::new(std::array::from_fn(|_| none()));
+            self.free.extend(chunk.iter_mut().map(NonNull::from));
+            self.chunks.push(chunk);
+        }
+        let record = self.free.pop().unwrap_or_else(|| unreachable!("a chunk was added"));
+        record::wrote(record.as_ptr());
+        // SAFETY: on no list, and this table's.
+        unsafe {
+            (*record.as_ptr()).table = table;
+            (*record.as_ptr()).slot = slot as u16;
+        }
+        record
+    }
+
+    /// Maps `frame` at `slot`, in the place of what is there.
+    fn enter(&mut self, core: &Core, table: &Table, slot: usize, frame: Frame, writable: bool) {
+        match &mut self.entries[slot] {
+            Some(leaf) if leaf.frame == frame => {
+                leaf.writable |= writable;
+                record::wrote(leaf);
+                return;
+            }
+            Some(_) => self.clear(core, slot),
+            None => {}
+        }
+        let record = self.record(table, slot);
+        let mut list = core.mappings(frame).lock();
+        // SAFETY: the record is on no list; the first one's neighbours are guarded by the page's lock.
+        unsafe {
+            (*record.as_ptr()).prev = ptr::null_mut();
+            (*record.as_ptr()).next = list.first;
+            if let Some(first) = list.first.as_mut() {
+                first.prev = record.as_ptr();
+                record::wrote(first);
+            }
+        }
+        list.first = record.as_ptr();
+        record::wrote(&*list);
+        drop(list);
+        self.entries[slot] = Some(Leaf { frame, writable, record: record.as_ptr() });
+        record::wrote(&self.entries[slot]);
+    }
+
+    /// Unmaps what is at `slot`.
+    fn clear(&mut self, core: &Core, slot: usize) {
+        let Some(leaf) = self.entries[slot].take() else { return };
+        record::wrote(&self.entries[slot]);
+        let mut list = core.mappings(leaf.frame).lock();
+        // SAFETY: the entry's record is on the page's list, whose lock is held.
+        unsafe { unlink(&mut list, leaf.record) };
+        drop(list);
+        self.free.extend(NonNull::new(leaf.record));
+    }
+}
+
+/// # Safety
+/// `record` is on `list`.
+unsafe fn unlink(list: &mut super::pages::Mappings, record: *mut Record) {
+    // SAFETY: neighbours on a list are alive: a record leaves its list before its table goes.
+    unsafe {
+        let (next, prev) = ((*record).next, (*record).prev);
+        match prev.as_mut() {
+            Some(prev) => {
+                prev.next = next;
+                record::wrote(prev);
+            }
+            None => {
+                list.first = next;
+                record::wrote(list);
+            }
+        }
+        if let Some(next) = next.as_mut() {
+            next.prev = prev;
+            record::wrote(next);
+        }
+    }
+}
+
+impl Core {
+    /// Takes a busy page out of all spaces and frees it.
+    pub(super) fn destroy(&self, frame: Frame) {
+        loop {
+            let mut list = self.mappings(frame).lock();
+            let record = list.first;
+            if record.is_null() {
+                break;
+            }
+            // SAFETY: listed, so its table is there for as long as the page's lock is held.
+            let (table, slot) = unsafe { (&*(*record).table, (*record).slot as usize) };
+            // Against the order of locks: whoever holds the table may be waiting for the page.
+            let Some(mut leaves) = table.0.try_lock() else {
+                drop(list);
+                relax();
+                continue;
+            };
+            // SAFETY: it is on this list.
+            unsafe { unlink(&mut list, record) };
+            leaves.entries[slot] = None;
+            record::wrote(&leaves.entries[slot]);
+            leaves.free.extend(NonNull::new(record));
+        }
+        self.dequeue(frame);
+        self.unbusy(frame);
+        self.free(frame);
+    }
+}
+
+/// A level above the leaves.
+type Level<T> = [AtomicPtr<T>; FANOUT];
+
+/// A space's tables.
+pub(super) struct Tables {
+    root: Box<Level<Level<Level<Table>>>>,
+}
+
+fn level<T>() -> Box<Level<T>> {
+    Box::new(std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())))
+}
+
+/// What is below `slot`, made by `new` where nothing is and `make` says so.
+fn below<'t, T>(slot: &'t AtomicPtr<T>, make: bool, new: impl FnOnce() -> Box<T>) -> Option<&'t T> {
+    let mut at = slot.load(Ordering::Acquire);
+    if at.is_null() {
+        if !make {
+            return None;
+        }
+        let fresh = Box::into_raw(new());
+        match slot.compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => at = fresh,
+            Err(others) => {
+                // SAFETY: nobody else has seen it.
+                drop(unsafe { Box::from_raw(fresh) });
+                at = others;
+            }
+        }
+    }
+    // SAFETY: tables only grow: what was put there stays as long as the space.
+    unsafe { at.as_ref() }
+}
+
+impl Tables {
+    pub fn new() -> Tables {
+        Tables { root: level() }
+    }
+
+    fn table(&self, page: u64, make: bool) -> Option<&Table> {
+        let index = |shift: u32| (page >> shift) as usize % FANOUT;
+        let upper = below(&self.root[index(27)], make, level)?;
+        let middle = below(&upper[index(18)], make, level)?;
+        below(&middle[index(9)], make, Table::new)
+    }
+
+    /// Maps a busy page.
+    pub fn enter(&self, core: &Core, page: u64, frame: Frame, writable: bool) {
+        let Some(table) = self.table(page, true) else { return };
+        table.0.lock().enter(core, table, page as usize % FANOUT, frame, writable);
+    }
+
+    /// Maps busy pages of one table page for loads, where nothing is mapped.
+    pub fn enter_free(&self, core: &Core, pages: impl Iterator<Item = (u64, Frame)>) {
+        let mut pages = pages.peekable();
+        let Some(table) = pages.peek().and_then(|(page, _)| self.table(*page, true)) else { return };
+        let mut leaves = table.0.lock();
+        for (page, frame) in pages {
+            let slot = page as usize % FANOUT;
+            if leaves.entries[slot].is_none() {
+                leaves.enter(core, table, slot, frame, false);
+            }
+        }
+    }
+
+    /// What is mapped at a page, and whether stores are allowed.
+    pub fn look(&self, page: u64) -> Option<(Frame, bool)> {
+        let leaves = self.table(page, false)?.0.lock();
+        leaves.entries[page as usize % FANOUT].map(|l| (l.frame, l.writable))
+    }
+
+    /// The table pages in a range, each with its first page and the slots that the range has of it.
+    fn tables(&self, pages: Range<u64>) -> impl Iterator<Item = (u64, &Table, Range<usize>)> {
+        let mut page = pages.start;
+        std::iter::from_fn(move || {
+            while page < pages.end {
+                let at = page;
+                let index = |shift: u32| (at >> shift) as usize % FANOUT;
+                let next = |shift: u32| ((at >> shift) + 1) << shift;
+                let Some(upper) = below(&self.root[index(27)], false, level) else {
+                    page = next(27);
+                    continue;
+                };
+                let Some(middle) = below(&upper[index(18)], false, level) else {
+                    page = next(18);
+                    continue;
+                };
+                page = next(9);
+                if let Some(table) = below(&middle[index(9)], false, Table::new) {
+                    let first = at & !(FANOUT as u64 - 1);
+                    let slots = (at - first) as usize..(pages.end - first).min(FANOUT as u64) as usize;
+                    return Some((first, table, slots));
+                }
+            }
+            None
+        })
+    }
+
+    /// Unmaps all pages of a range: each leaves its page's list.
+    pub fn clear(&self, core: &Core, pages: Range<u64>) {
+        for (_, table, slots) in self.tables(pages) {
+            let mut leaves = table.0.lock();
+            slots.for_each(|slot| leaves.clear(core, slot));
+        }
+    }
+
+    /// Takes stores away from all pages of a range.
+    pub fn protect(&self, pages: Range<u64>) {
+        for (_, table, slots) in self.tables(pages) {
+            let mut leaves = table.0.lock();
+            leaves.entries[slots].iter_mut().flatten().for_each(|leaf| {
+                leaf.writable = false;
+                record::wrote(leaf);
+            });
+        }
+    }
+
+    /// Takes stores away from all pages of a range where `protect` says so, and gives `child` a leaf and a record for each.
+    pub fn copy(&self, core: &Core, pages: Range<u64>, protect: bool, child: &Tables) {
+        for (first, table, slots) in self.tables(pages) {
+            let mut leaves = table.0.lock();
+            let mut to = None;
+            for slot in slots {
+                let Some(leaf) = &mut leaves.entries[slot] else { continue };
+                leaf.writable &= !protect;
+                record::wrote(leaf);
+                // The child is nobody's yet: its table is locked below its parent's.
+                if to.is_none() {
+                    to = child.table(first, true).map(|t| (t, t.0.lock_nested()));
+                }
+                if let Some((table, leaves)) = &mut to {
+                    leaves.enter(core, table, slot, leaf.frame, leaf.writable);
+                }
+            }
+        }
+    }
+
+    /// Records that are in use.
+    pub fn records(&self) -> usize {
+        self.tables(0..1 << 36).map(|(_, table, _)| table.0.lock().entries.iter().flatten().count()).sum()
+    }
+}
+
+impl Drop for Tables {
+    fn drop(&mut self) {
+        /// # Safety
+        /// Nobody else uses what is there.
+        unsafe fn free<T>(slot: &AtomicPtr<T>) -> Option<Box<T>> {
+            let at = slot.load(Ordering::Acquire);
+            // SAFETY: made by `below`, and this caller's alone.
+            (!at.is_null()).then(|| unsafe { Box::from_raw(at) })
+        }
+        // SAFETY: the space is gone: its leaves were cleared, so no record of its tables is listed.
+        unsafe {
+            for upper in self.root.iter().filter_map(|s| free(s)) {
+                for middle in upper.iter().filter_map(|s| free(s)) {
+                    middle.iter().for_each(|s| drop(free(s)));
+                }
+            }
+        }
+    }
+}

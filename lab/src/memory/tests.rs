@@ -1,0 +1,266 @@
+//! Every core against a simple model: a value for each page of each space, some of them shared.
+
+use super::{Memory, Production, Records, What};
+use crate::Failure;
+use proptest::prelude::*;
+use quire_vm::{PAGE_SIZE, VirtRange};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Pages of the model's spaces, and of its file.
+const PAGES: u64 = 48;
+const FILE: u64 = 16;
+/// Across the border of a table page.
+const BASE: u64 = (1 << 40) + (512 - 20) * PAGE_SIZE;
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Private,
+    Shared,
+    Copied,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Map(usize, u64, u64, Kind),
+    Unmap(usize, u64, u64),
+    Protect(usize, u64, u64, bool),
+    Store(usize, u64, u64),
+    Load(usize, u64),
+    Fork(usize),
+    Exit(usize),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let (space, page, pages) = (0usize..6, 0..PAGES, 1u64..12);
+    let kind = prop_oneof![Just(Kind::Private), Just(Kind::Shared), Just(Kind::Copied)];
+    prop_oneof![
+        3 => (space.clone(), page.clone(), pages.clone(), kind).prop_map(|(s, p, n, k)| Op::Map(s, p, n, k)),
+        2 => (space.clone(), page.clone(), pages.clone()).prop_map(|(s, p, n)| Op::Unmap(s, p, n)),
+        1 => (space.clone(), page.clone(), pages, any::<bool>()).prop_map(|(s, p, n, w)| Op::Protect(s, p, n, w)),
+        8 => (space.clone(), page.clone(), 1u64..1000).prop_map(|(s, p, v)| Op::Store(s, p, v)),
+        8 => (space.clone(), page).prop_map(|(s, p)| Op::Load(s, p)),
+        2 => space.clone().prop_map(Op::Fork),
+        1 => space.prop_map(Op::Exit),
+    ]
+}
+
+/// A page that is mapped: a value of the space's own, or one of the file's; what a private page of a file shows until it is stored
+/// into is the file's.
+#[derive(Clone)]
+enum Page {
+    Own(u64),
+    File(Rc<Cell<u64>>),
+    Until(Rc<Cell<u64>>),
+}
+
+type Model = BTreeMap<u64, (Page, bool)>;
+
+impl Page {
+    fn value(&self) -> u64 {
+        match self {
+            Page::Own(v) => *v,
+            Page::File(v) | Page::Until(v) => v.get(),
+        }
+    }
+}
+
+/// A core whose words can be loaded and stored.
+trait Words: Memory {
+    fn load(self, cpu: &Self::Cpu, space: &Self::Space, va: u64) -> Result<u64, Failure>;
+    fn store(self, cpu: &Self::Cpu, space: &Self::Space, va: u64, value: u64) -> Result<(), Failure>;
+}
+
+impl Words for Production {
+    fn load(self, cpu: &Self::Cpu, space: &Self::Space, va: u64) -> Result<u64, Failure> {
+        cpu.enter(space);
+        let value = cpu.read(space, va);
+        cpu.leave();
+        Ok(value?)
+    }
+    fn store(self, cpu: &Self::Cpu, space: &Self::Space, va: u64, value: u64) -> Result<(), Failure> {
+        cpu.enter(space);
+        let done = cpu.write(space, va, value);
+        cpu.leave();
+        Ok(done?)
+    }
+}
+
+impl Words for Records {
+    fn load(self, _cpu: &Self::Cpu, space: &Self::Space, va: u64) -> Result<u64, Failure> {
+        space.load(va)
+    }
+    fn store(self, _cpu: &Self::Cpu, space: &Self::Space, va: u64, value: u64) -> Result<(), Failure> {
+        space.store(va, value)
+    }
+}
+
+fn range(page: u64, pages: u64) -> VirtRange {
+    VirtRange { start: BASE + page * PAGE_SIZE, end: BASE + (page + pages) * PAGE_SIZE }
+}
+
+fn agrees<M: Words>(memory: M, ops: &[Op]) -> Result<(), TestCaseError> {
+    let cpu = memory.attach(0);
+    let file = memory.file(FILE).unwrap();
+    let content: Vec<Rc<Cell<u64>>> = (0..FILE).map(|_| Rc::default()).collect();
+    let mut spaces: Vec<(M::Space, Model)> = vec![(memory.space().unwrap(), Model::new())];
+    for op in ops {
+        match *op {
+            Op::Map(s, page, n, kind) => {
+                let count = spaces.len();
+                let (space, model) = &mut spaces[s % count];
+                let of = page % FILE;
+                let n = if matches!(kind, Kind::Private) { n } else { n.min(FILE - of) };
+                let what = match kind {
+                    Kind::Private => What::Private,
+                    Kind::Shared => What::Shared(file.clone(), of),
+                    Kind::Copied => What::Copied(file.clone(), of),
+                };
+                memory.map(space, range(page, n), what).unwrap();
+                for i in 0..n {
+                    let shown = || content[((of + i) % FILE) as usize].clone();
+                    let new = match kind {
+                        Kind::Private => Page::Own(0),
+                        Kind::Shared => Page::File(shown()),
+                        Kind::Copied => Page::Until(shown()),
+                    };
+                    model.insert(page + i, (new, true));
+                }
+            }
+            Op::Unmap(s, page, n) => {
+                let count = spaces.len();
+                let (space, model) = &mut spaces[s % count];
+                memory.unmap(space, range(page, n)).unwrap();
+                model.retain(|p, _| !(page..page + n).contains(p));
+            }
+            Op::Protect(s, page, n, stores) => {
+                let count = spaces.len();
+                let (space, model) = &mut spaces[s % count];
+                // Production refuses holes; that is not what this is about.
+                if (page..page + n).all(|p| model.contains_key(&p)) {
+                    memory.protect(space, range(page, n), stores).unwrap();
+                    model.range_mut(page..page + n).for_each(|(_, p)| p.1 = stores);
+                }
+            }
+            Op::Store(s, page, value) => {
+                let count = spaces.len();
+                let (space, model) = &mut spaces[s % count];
+                let done = memory.store(&cpu, space, range(page, 1).start, value).is_ok();
+                let may = model.get(&page).is_some_and(|p| p.1);
+                prop_assert_eq!(done, may, "{:?}", op);
+                if let Some((at, _)) = model.get_mut(&page).filter(|_| may) {
+                    match at {
+                        Page::File(v) => v.set(value),
+                        other => *other = Page::Own(value),
+                    }
+                }
+            }
+            Op::Load(s, page) => {
+                let (space, model) = &spaces[s % spaces.len()];
+                let value = memory.load(&cpu, space, range(page, 1).start).ok();
+                prop_assert_eq!(value, model.get(&page).map(|p| p.0.value()), "{:?}", op);
+            }
+            Op::Fork(s) => {
+                if spaces.len() < 6 {
+                    let (space, model) = &spaces[s % spaces.len()];
+                    let child = (memory.fork(space).unwrap(), model.clone());
+                    spaces.push(child);
+                }
+            }
+            Op::Exit(s) => {
+                if spaces.len() > 1 {
+                    spaces.swap_remove(s % spaces.len());
+                }
+            }
+        }
+    }
+    // Everything, once more, and everything goes.
+    for (space, model) in &spaces {
+        for page in 0..PAGES + 12 {
+            let value = memory.load(&cpu, space, range(page, 1).start).ok();
+            prop_assert_eq!(value, model.get(&page).map(|p| p.0.value()), "page {} at the end", page);
+        }
+    }
+    drop(spaces);
+    drop(file);
+    prop_assert_eq!(memory.held(), 0, "frames are left");
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_record_for_each_page_agrees_with_the_model(ops in prop::collection::vec(op(), 1..150)) {
+        for parts in [1, 7] {
+            agrees(Records::boot(1, 2, parts).unwrap(), &ops)?;
+        }
+    }
+
+    #[test]
+    fn without_collapse_it_does_too(ops in prop::collection::vec(op(), 1..150)) {
+        agrees(Records::without_collapse(1, 2).unwrap(), &ops)?;
+    }
+
+    #[test]
+    fn production_agrees_with_the_model(ops in prop::collection::vec(op(), 1..150)) {
+        agrees(Production::boot(1, 4), &ops)?;
+    }
+}
+
+#[test]
+fn a_chain_is_collapsed_where_nobody_else_sees_it() {
+    fn held(memory: Records) -> u64 {
+        memory.attach(0);
+        let store = |space: &_, page| memory.fault(space, range(page, 1).start, quire_vm::Access::Write).unwrap();
+        let mut space = memory.space().unwrap();
+        memory.map(&space, range(0, 32), What::Private).unwrap();
+        for generation in 0..10 {
+            (0..8).for_each(|page| store(&space, (generation + page) % 32));
+            space = memory.fork(&space).unwrap();
+        }
+        (0..32).for_each(|page| store(&space, page));
+        memory.held()
+    }
+    assert_eq!(held(Records::boot(1, 1, 4).unwrap()), 32);
+    assert!(held(Records::without_collapse(1, 1).unwrap()) > 64);
+}
+
+/// Threads fault, fork and exit on one file and one space while another takes the file's pages away.
+#[test]
+fn many_threads_leave_nothing_behind() {
+    let memory = Records::boot(4, 8, 4).unwrap();
+    memory.attach(0);
+    let file = memory.file(64).unwrap();
+    let space = memory.space().unwrap();
+    memory.map(&space, range(0, 64), What::Shared(file.clone(), 0)).unwrap();
+    memory.map(&space, range(64, 256), What::Private).unwrap();
+    std::thread::scope(|s| {
+        for cpu in 0..3u64 {
+            let (space, file) = (&space, &file);
+            s.spawn(move || {
+                memory.attach(cpu as usize);
+                for round in 0..200 {
+                    for page in 0..32 {
+                        let at = |n: u64| range(n, 1).start;
+                        space.fault(at((page * 7 + cpu) % 64), true).unwrap();
+                        space.store(at(64 + cpu * 80 + page), round * 1000 + page).unwrap();
+                    }
+                    let child = space.fork();
+                    for page in 0..32 {
+                        let value = child.load(range(64 + cpu * 80 + page, 1).start).unwrap();
+                        assert_eq!(value, round * 1000 + page, "the child has what its parent had");
+                        child.store(range(64 + cpu * 80 + page, 1).start, 1).unwrap();
+                    }
+                    if cpu == 0 {
+                        memory.remove(file, round % 64..round % 64 + 1);
+                    }
+                }
+            });
+        }
+    });
+    drop(space);
+    drop(file);
+    assert_eq!(memory.held(), 0);
+}

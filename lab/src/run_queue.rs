@@ -1,0 +1,157 @@
+//! Run queues: production's, and a list in the order of priorities, searched from its head as before and from either end as after the
+//! source.
+
+use crate::timers::Still;
+use quire_task::{Scheduler, Thread, ThreadRef};
+use std::alloc::{Layout, alloc, dealloc};
+use std::ptr::NonNull;
+
+const NONE: u32 = u32::MAX;
+
+/// A list of runnable threads by priority, first come first served within one.
+pub struct Sorted {
+    nodes: Vec<Node>,
+    head: u32,
+    tail: u32,
+    /// Whether a place is sought from the tail where that is nearer by priority.
+    both_ends: bool,
+}
+
+#[derive(Clone)]
+#[repr(align(64))]
+struct Node {
+    priority: u8,
+    next: u32,
+    prev: u32,
+}
+
+impl Sorted {
+    /// A list of threads that are numbers below `threads`.
+    pub fn new(threads: usize, both_ends: bool) -> Sorted {
+        let node = Node { priority: 0, next: NONE, prev: NONE };
+        Sorted { nodes: vec![node; threads], head: NONE, tail: NONE, both_ends }
+    }
+
+    /// Behind all whose priority is the same or more urgent (a smaller number).
+    pub fn push(&mut self, thread: u32, priority: u8) {
+        let before = if self.both_ends {
+            let mut at = self.tail;
+            while at != NONE && self.nodes[at as usize].priority > priority {
+                at = self.nodes[at as usize].prev;
+            }
+            at
+        } else {
+            let (mut before, mut at) = (NONE, self.head);
+            while at != NONE && self.nodes[at as usize].priority <= priority {
+                (before, at) = (at, self.nodes[at as usize].next);
+            }
+            before
+        };
+        let next = if before == NONE { self.head } else { self.nodes[before as usize].next };
+        self.nodes[thread as usize] = Node { priority, next, prev: before };
+        match next {
+            NONE => self.tail = thread,
+            next => self.nodes[next as usize].prev = thread,
+        }
+        if before == NONE {
+            self.head = thread;
+        } else {
+            self.nodes[before as usize].next = thread;
+        }
+    }
+
+    /// The most urgent one.
+    pub fn pop(&mut self) -> Option<u32> {
+        let first = Some(self.head).filter(|h| *h != NONE)?;
+        self.head = self.nodes[first as usize].next;
+        match self.head {
+            NONE => self.tail = NONE,
+            head => self.nodes[head as usize].prev = NONE,
+        }
+        Some(first)
+    }
+}
+
+fn layout() -> Layout {
+    Layout::new::<Thread<Still>>()
+}
+
+unsafe fn release(thread: NonNull<Thread<Still>>) {
+    // SAFETY: the last reference is gone, and `thread` allocated it so.
+    unsafe {
+        thread.drop_in_place();
+        dealloc(thread.as_ptr().cast(), layout());
+    }
+}
+
+fn thread() -> ThreadRef<Still> {
+    // SAFETY: not a layout of no bytes; the fresh thread has one reference, which is adopted.
+    unsafe {
+        let place = NonNull::new(alloc(layout())).expect("the host has memory for a thread").cast::<Thread<Still>>();
+        place.write(Thread::new((), (), release));
+        ThreadRef::adopt(place)
+    }
+}
+
+/// Production's queue of one CPU, with threads that never run.
+pub struct Production {
+    scheduler: &'static Scheduler<Still>,
+    ready: Vec<ThreadRef<Still>>,
+}
+
+impl Production {
+    /// With so many threads that can be queued.
+    pub fn new(threads: usize) -> Production {
+        Production { scheduler: Still::scheduler().1, ready: (0..threads).map(|_| thread()).collect() }
+    }
+
+    /// Queues the next one.
+    pub fn push(&mut self) {
+        if let Some(thread) = self.ready.pop() {
+            self.scheduler.spawn_on(thread, 0);
+        }
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.scheduler.runnable()
+    }
+
+    /// Whether none does.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::workload::Random;
+
+    #[test]
+    fn either_list_is_in_the_order_of_priority_and_of_coming() {
+        for both_ends in [false, true] {
+            let (mut list, mut random) = (Sorted::new(1000, both_ends), Random(5));
+            let mut model: Vec<(u8, u32)> = Vec::new();
+            for thread in 0..1000 {
+                let priority = random.below(8) as u8;
+                list.push(thread, priority);
+                model.push((priority, thread));
+                if random.below(3) == 0 {
+                    model.sort();
+                    assert_eq!(list.pop(), Some(model.remove(0).1));
+                }
+            }
+            model.sort();
+            let left: Vec<u32> = std::iter::from_fn(|| list.pop()).collect();
+            assert_eq!(left, model.into_iter().map(|(_, t)| t).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn production_has_what_was_queued() {
+        let mut queue = Production::new(100);
+        (0..100).for_each(|_| queue.push());
+        assert_eq!(queue.len(), 100);
+    }
+}

@@ -1,0 +1,92 @@
+//! A ring of lists under one lock (the callout wheel of 4.4BSD and its heirs; scheme 6 of Varghese and Lauck, 1987): a timer hangs in
+//! the list of its tick modulo the ring's size, and each tick goes through a list, past all that is due in a later turn.
+
+use super::Timers;
+use quire_sync::{Rank, SpinLock};
+
+const NONE: u32 = u32::MAX;
+/// A millisecond, as ticks were.
+const TICK: u64 = 1_000_000;
+/// Lists: a ring's worth of ticks.
+const SLOTS: usize = 1024;
+
+#[derive(Clone)]
+#[repr(align(64))]
+struct Timer {
+    tick: u64,
+    next: u32,
+    prev: u32,
+}
+
+struct State {
+    timers: Vec<Timer>,
+    heads: Vec<u32>,
+    /// The last tick that was gone through.
+    tick: u64,
+}
+
+/// The ring.
+pub struct Ring(SpinLock<State>);
+
+impl Ring {
+    /// With room for so many timers.
+    pub fn new(timers: usize) -> Ring {
+        let timer = Timer { tick: 0, next: NONE, prev: NONE };
+        let state = State { timers: vec![timer; timers], heads: vec![NONE; SLOTS], tick: 0 };
+        Ring(SpinLock::new(Rank::TIMER, state))
+    }
+}
+
+impl State {
+    fn link(&mut self, timer: u32, deadline: u64) {
+        // Rounded up: never early; and not into the list that is being gone through.
+        let tick = deadline.div_ceil(TICK).max(self.tick + 1);
+        let slot = tick as usize % SLOTS;
+        let head = std::mem::replace(&mut self.heads[slot], timer);
+        self.timers[timer as usize] = Timer { tick, next: head, prev: NONE };
+        if head != NONE {
+            self.timers[head as usize].prev = timer;
+        }
+    }
+
+    fn unlink(&mut self, timer: u32) {
+        let Timer { tick, next, prev } = self.timers[timer as usize];
+        match prev {
+            NONE => self.heads[tick as usize % SLOTS] = next,
+            prev => self.timers[prev as usize].next = next,
+        }
+        if next != NONE {
+            self.timers[next as usize].prev = prev;
+        }
+    }
+}
+
+impl Timers for Ring {
+    fn arm(&mut self, timer: u32, deadline: u64) {
+        self.0.lock().link(timer, deadline);
+    }
+
+    fn cancel(&mut self, timer: u32) {
+        self.0.lock().unlink(timer);
+    }
+
+    fn advance(&mut self, now: u64, fired: &mut dyn FnMut(u32) -> Option<u64>) {
+        while self.0.lock().tick < now / TICK {
+            // Each tick is an interrupt of its own.
+            let mut state = self.0.lock();
+            state.tick += 1;
+            let tick = state.tick;
+            let mut at = state.heads[tick as usize % SLOTS];
+            while at != NONE {
+                let Timer { tick: due, next, .. } = state.timers[at as usize];
+                if due <= tick {
+                    state.unlink(at);
+                    if let Some(deadline) = fired(at) {
+                        state.link(at, deadline);
+                    }
+                }
+                at = next;
+            }
+        }
+    }
+}
