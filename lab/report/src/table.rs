@@ -216,7 +216,7 @@ pub fn compared(comparison: &Comparison<'_>) -> Against {
     // As it is told: times better, or times worse.
     let flip = (comparison.verdict == Verdict::Behind) == more;
     let (from, to) = if flip { (1.0 / high, 1.0 / low) } else { (low, high) };
-    let spread = if !from.is_finite() || !to.is_finite() || from == to || !(low.is_finite() && high.is_finite()) {
+    let spread = if !(from.is_finite() && to.is_finite() && from != to && low.is_finite() && high.is_finite()) {
         String::new()
     } else {
         format!("{}–{}", number::short(from), number::short(to))
