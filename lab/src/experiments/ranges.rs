@@ -210,7 +210,10 @@ impl File {
                 Ok(visits)
             }
             What::Truncate => {
-                let visits = self.each(how, tree, |page| Ok(self.object.discard(page..page + 1)))?;
+                let visits = self.each(how, tree, |page| {
+                    self.object.discard(page..page + 1);
+                    Ok(())
+                })?;
                 self.object.set_size(0);
                 Ok(visits)
             }
@@ -218,7 +221,10 @@ impl File {
                 self.object.discard(0..self.pages());
                 Ok(0)
             }
-            What::Discard => self.each(how, tree, |page| Ok(self.object.discard(page..page + 1))),
+            What::Discard => self.each(how, tree, |page| {
+                self.object.discard(page..page + 1);
+                Ok(())
+            }),
             What::Flush if how == How::Production => self.write_back(0..self.pages()).map(|()| 0),
             What::Flush => self.each(how, tree, |page| self.write_back(page..page + 1)),
         }
@@ -284,7 +290,10 @@ fn holds(flush: bool, pages: u64) -> Result<[f64; 2], Failure> {
     }
     let (done, counts) = counted(|| match flush {
         true => file.write_back(0..pages),
-        false => Ok(file.object.discard(0..pages)),
+        false => {
+            file.object.discard(0..pages);
+            Ok(())
+        }
     })?;
     done?;
     Ok([counts.longest_queue_hold as f64, counts.queue_takes as f64 / pages as f64])

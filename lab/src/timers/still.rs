@@ -68,9 +68,12 @@ struct Numbered {
     number: u32,
 }
 
+/// Is told the number of a timer, and tells when it fires next.
+type Fired = dyn FnMut(u32) -> Option<u64>;
+
 std::thread_local! {
     /// What is called for each that fires, while time is advanced.
-    static FIRED: Cell<Option<NonNull<dyn FnMut(u32) -> Option<u64>>>> = const { Cell::new(None) };
+    static FIRED: Cell<Option<NonNull<Fired>>> = const { Cell::new(None) };
 }
 
 unsafe fn expire(timer: NonNull<Timer>, _now: u64) -> Option<u64> {

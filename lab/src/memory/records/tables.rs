@@ -32,6 +32,7 @@ struct Leaf {
 
 struct Leaves {
     entries: [Option<Leaf>; FANOUT],
+    #[expect(clippy::vec_box, reason = "records stay where they are when there are more")]
     chunks: Vec<Box<[Record; CHUNK]>>,
     free: Vec<NonNull<Record>>,
 }
@@ -172,7 +173,7 @@ fn level<T>() -> Box<Level<T>> {
 }
 
 /// What is below `slot`, made by `new` where nothing is and `make` says so.
-fn below<'t, T>(slot: &'t AtomicPtr<T>, make: bool, new: impl FnOnce() -> Box<T>) -> Option<&'t T> {
+fn below<T>(slot: &AtomicPtr<T>, make: bool, new: impl FnOnce() -> Box<T>) -> Option<&T> {
     let mut at = slot.load(Ordering::Acquire);
     if at.is_null() {
         if !make {
