@@ -231,7 +231,6 @@ fn become_program<M: Machine>(ctx: &mut Ctx<'_, M>, prepared: Prepared<M>) -> Re
 
     unshare_files(ctx)?;
     reset_signals(process)?;
-    process.exec_drops_timers();
     // SAFETY: the thread itself runs this, and holds no view of these.
     unsafe {
         me.alt_stack.replace(AltStack::default());

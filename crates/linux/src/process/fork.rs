@@ -267,8 +267,6 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
         {
             new.work.fetch_or(work::STOP, Ordering::AcqRel);
         }
-        drop(threads);
-        process.timers.thread_joins(me);
     } else if let Some(quiet) = quiet {
         process.threads.lock().add(task.clone());
         if let Err(error) = adopt_into_family(&process, &quiet) {

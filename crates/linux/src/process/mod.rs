@@ -32,7 +32,7 @@ use crate::rank;
 use crate::signal::send::PendingQueue;
 use crate::signal::{Actions, SigInfo, SigSet};
 use crate::thread::Name;
-use crate::time::alarms::Timers;
+use crate::time::interval::Timers;
 use crate::{Linux, Pid};
 use alloc::sync::Arc;
 use arc_list::{ArcList, Kind, Place};
@@ -123,7 +123,7 @@ pub struct Process<M: Machine> {
     /// Signals for any of its threads.
     pub pending: PendingQueue,
     _timers: Line,
-    /// Its alarms.
+    /// Interval timers.
     pub timers: Timers<M>,
 
     /// From here on: what relatives write.

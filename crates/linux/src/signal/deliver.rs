@@ -52,10 +52,7 @@ pub(crate) fn work<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, reg
 fn take<M: Machine>(thread: &Thread<M>) -> Option<SigInfo> {
     let wanted = SigSet(!thread.blocked().0);
     let stops = &thread.stop_taken;
-    let process = &thread.process;
-    let taken =
-        thread.pending.take_to_deliver(wanted, stops).or_else(|| process.pending.take_to_deliver(wanted, stops));
-    taken.inspect(|info| process.note_overrun(info))
+    thread.pending.take_to_deliver(wanted, stops).or_else(|| thread.process.pending.take_to_deliver(wanted, stops))
 }
 
 /// Delivers one signal. True where a handler will run.

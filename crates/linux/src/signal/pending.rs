@@ -1,6 +1,6 @@
 //! Signals that were sent and not delivered yet.
 
-use super::info::{Detail, SigInfo};
+use super::info::SigInfo;
 use super::set::{SigSet, Signal};
 use alloc::collections::VecDeque;
 
@@ -44,34 +44,6 @@ impl Pending {
         Ok(())
     }
 
-    /// Adds a timer's signal; or, where the last one of that timer is still there, how often it has run out since. There is always
-    /// room for one of each timer, of which a process has so many at most.
-    pub fn add_timer(&mut self, info: SigInfo) {
-        let Detail::Timer { id, overrun: more, .. } = info.detail else { return };
-        for there in &mut self.queue {
-            if let Detail::Timer { id: of, overrun, .. } = &mut there.detail
-                && *of == id
-            {
-                *overrun = overrun.saturating_add(more).saturating_add(1);
-                return;
-            }
-        }
-        self.set = self.set.with(info.signal);
-        if self.queue.try_reserve(1).is_ok() {
-            self.queue.push_back(info);
-        }
-    }
-
-    /// Drops the signal of timer `id`.
-    pub fn forget_timer(&mut self, id: i32) {
-        let is = |info: &SigInfo| matches!(info.detail, Detail::Timer { id: of, .. } if of == id);
-        let Some(at) = self.queue.iter().position(is) else { return };
-        let Some(gone) = self.queue.remove(at) else { return };
-        if !self.queue.iter().any(|info| info.signal == gone.signal) {
-            self.set = self.set.without(SigSet::of(&[gone.signal]));
-        }
-    }
-
     /// Takes the first signal that is in `wanted`, with its details.
     pub fn take(&mut self, wanted: SigSet) -> Option<SigInfo> {
         let signal = self.set.and(wanted).first()?;
@@ -113,7 +85,7 @@ impl Pending {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::signal::info::code;
+    use crate::signal::{Detail, info::code};
 
     fn with_value(n: u64, value: u64) -> SigInfo {
         let signal = Signal::new(n).expect("a valid number");
@@ -153,29 +125,5 @@ mod tests {
         p.add(with_value(20, 0)).expect("room");
         p.discard(SigSet::STOPPING);
         assert_eq!(p.set(), SigSet::of(&[Signal::CONT]));
-    }
-
-    #[test]
-    fn a_timer_has_one_signal_that_counts() {
-        let signal = |n| Signal::new(n).expect("a valid number");
-        let of = |n: u64, id: i32, overrun: i32| SigInfo {
-            signal: signal(n),
-            code: code::TIMER,
-            errno: 0,
-            detail: Detail::Timer { id, overrun, value: 0 },
-        };
-        let mut p = Pending::new();
-        p.add(SigInfo::kernel(signal(14))).expect("room");
-        p.add_timer(of(14, 1, 0));
-        p.add_timer(of(14, 2, 3));
-        p.add_timer(of(14, 1, 4));
-        assert_eq!(p.take(SigSet(u64::MAX)).map(|i| i.detail), Some(Detail::Sender { pid: 0, uid: 0 }));
-        assert_eq!(p.take(SigSet(u64::MAX)), Some(of(14, 1, 5)));
-        p.add_timer(of(40, 1, i32::MAX));
-        p.add_timer(of(40, 1, 0));
-        p.forget_timer(2);
-        assert!(!p.has(signal(14)));
-        assert_eq!(p.take(SigSet(u64::MAX)), Some(of(40, 1, i32::MAX)));
-        assert_eq!(p.set(), SigSet::EMPTY);
     }
 }

@@ -46,18 +46,6 @@ impl PendingQueue {
         self.bits.store(queue.set().0, Ordering::Release);
         result
     }
-    /// Adds a timer's signal.
-    pub fn add_timer(&self, info: SigInfo) {
-        let mut queue = self.queue.lock();
-        queue.add_timer(info);
-        self.bits.store(queue.set().0, Ordering::Release);
-    }
-    /// Drops the signal of timer `id`.
-    pub fn forget_timer(&self, id: i32) {
-        let mut queue = self.queue.lock();
-        queue.forget_timer(id);
-        self.bits.store(queue.set().0, Ordering::Release);
-    }
     /// Takes the first signal of `wanted`.
     pub fn take(&self, wanted: SigSet) -> Option<SigInfo> {
         self.take_and(wanted, |_| {})
@@ -131,38 +119,17 @@ impl<M: Machine> Linux<M> {
     /// Sends to one thread. EAGAIN where a queued signal found no room.
     pub fn signal_thread(&self, task: &Task<M>, info: SigInfo) -> Result<(), Errno> {
         let Some(thread) = task.payload() else { return Err(Errno::ESRCH) };
-        self.to_thread(task, thread, info.signal, |queue| queue.add(info))
-            .map_or(Ok(()), |room| room_or_again(info, room))
-    }
-
-    /// A timer of a process has run out: its signal, for one thread.
-    pub(crate) fn timer_signals_thread(&self, task: &Task<M>, info: SigInfo) {
-        match task.payload() {
-            Some(thread) if info.signal == Signal::KILL => self.kill_process(&thread.process, Signal::KILL),
-            Some(thread) => _ = self.to_thread(task, thread, info.signal, |queue| queue.add_timer(info)),
-            None => {}
-        }
-    }
-
-    /// Makes `signal` pending for a thread, by `add`, unless it does nothing.
-    fn to_thread<R>(
-        &self,
-        task: &Task<M>,
-        thread: &Thread<M>,
-        signal: Signal,
-        add: impl FnOnce(&PendingQueue) -> R,
-    ) -> Option<R> {
         let process = &thread.process;
-        if self.spares(process, signal) || !self.prepare(process, signal, Some(thread)) {
-            return None;
+        if self.spares(process, info.signal) || !self.prepare(process, info.signal, Some(thread)) {
+            return Ok(());
         }
-        let added = add(&thread.pending);
+        let room = thread.pending.add(info);
         fence(Ordering::SeqCst);
-        if thread.wants(signal) {
+        if thread.wants(info.signal) {
             thread.work.fetch_or(work::SIGNAL, Ordering::AcqRel);
             self.poke(task);
         }
-        Some(added)
+        room_or_again(info, room)
     }
 
     /// Sends to a process: any of its threads that does not block the signal takes it.
@@ -174,27 +141,13 @@ impl<M: Machine> Linux<M> {
             self.kill_process(process, Signal::KILL);
             return Ok(());
         }
-        self.to_process(process, info.signal, |queue| queue.add(info)).map_or(Ok(()), |room| room_or_again(info, room))
-    }
-
-    /// A timer of `process` has run out: its signal, for any of the threads.
-    pub(crate) fn timer_signals_process(&self, process: &Process<M>, info: SigInfo) {
-        if info.signal == Signal::KILL {
-            self.kill_process(process, Signal::KILL);
-        } else {
-            self.to_process(process, info.signal, |queue| queue.add_timer(info));
+        if !self.prepare(process, info.signal, None) {
+            return Ok(());
         }
-    }
-
-    /// Makes `signal` pending for a process, by `add`, unless it does nothing.
-    fn to_process<R>(&self, process: &Process<M>, signal: Signal, add: impl FnOnce(&PendingQueue) -> R) -> Option<R> {
-        if !self.prepare(process, signal, None) {
-            return None;
-        }
-        let added = add(&process.pending);
+        let room = process.pending.add(info);
         fence(Ordering::SeqCst);
-        self.tell_one(process, signal);
-        Some(added)
+        self.tell_one(process, info.signal);
+        room_or_again(info, room)
     }
 
     /// Whether `signal` does nothing to `process`: process 1 is not killed or stopped by others, as in a container. It may do that

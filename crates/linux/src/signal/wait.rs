@@ -80,11 +80,7 @@ pub fn sys_rt_sigtimedwait<M: Machine>(
 
 fn wait<M: Machine>(ctx: &Ctx<'_, M>, wanted: SigSet, deadline: Option<u64>) -> Result<SigInfo, Errno> {
     let thread = ctx.thread;
-    let process = &thread.process;
-    let take = || {
-        let taken = thread.pending.take(wanted).or_else(|| process.pending.take(wanted));
-        taken.inspect(|info| process.note_overrun(info))
-    };
+    let take = || thread.pending.take(wanted).or_else(|| thread.process.pending.take(wanted));
     thread.awaited.store(wanted.0, Ordering::Release);
     fence(Ordering::SeqCst);
     let result = loop {

@@ -60,9 +60,9 @@ table! {
     33 dup2 => file::sys_dup2;
     34 pause => signal::wait::sys_pause;
     35 nanosleep => time::sleep::sys_nanosleep;
-    36 getitimer => time::interval::sys_getitimer;
+    36 getitimer => time::interval::sys_getitimer, "real-time timer only";
     37 alarm => time::interval::sys_alarm;
-    38 setitimer => time::interval::sys_setitimer;
+    38 setitimer => time::interval::sys_setitimer, "real-time timer only";
     39 getpid => process::identity::sys_getpid;
     40 sendfile => file::sys_sendfile;
     48 shutdown => file::sys_shutdown;
@@ -170,11 +170,6 @@ table! {
     218 set_tid_address => process::identity::sys_set_tid_address;
     219 restart_syscall => time::sleep::sys_restart_syscall;
     221 fadvise64 => file::sys_fadvise64;
-    222 timer_create => time::posix::sys_timer_create, "not on CPU time of a thread or of another process";
-    223 timer_settime => time::posix::sys_timer_settime;
-    224 timer_gettime => time::posix::sys_timer_gettime;
-    225 timer_getoverrun => time::posix::sys_timer_getoverrun;
-    226 timer_delete => time::posix::sys_timer_delete;
     227 clock_settime => time::clock::sys_clock_settime;
     228 clock_gettime => time::clock::sys_clock_gettime;
     229 clock_getres => time::clock::sys_clock_getres;

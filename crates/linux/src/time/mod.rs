@@ -1,9 +1,7 @@
-//! Clocks, sleeping, timers.
+//! Clocks, sleeping, interval timers.
 
-pub mod alarms;
 pub mod clock;
 pub mod interval;
-pub mod posix;
 pub mod sleep;
 
 use crate::errno::Errno;
