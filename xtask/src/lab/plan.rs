@@ -1,4 +1,4 @@
-//! What is measured: experiments with their cases, as the lab's program and [`guest`](super::guest) give them, and the jobs that do
+//! What is measured: experiments with their cases, as the lab's program and [`guest`] give them, and the jobs that do
 //! a round of them. A job is one process or one boot; a boot serves many cases.
 
 use std::collections::BTreeMap;
