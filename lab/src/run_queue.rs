@@ -97,12 +97,17 @@ fn thread() -> ThreadRef<Still> {
 pub struct Production {
     scheduler: &'static Scheduler<Still>,
     ready: Vec<ThreadRef<Still>>,
+    /// What the scheduler counts besides.
+    others: usize,
 }
 
 impl Production {
     /// With so many threads that can be queued.
     pub fn new(threads: usize) -> Production {
-        Production { scheduler: Still::scheduler().1, ready: (0..threads).map(|_| thread()).collect() }
+        let scheduler = Still::scheduler().1;
+        // It stands for the CPU while nobody runs.
+        scheduler.start_cpu(thread());
+        Production { scheduler, ready: (0..threads).map(|_| thread()).collect(), others: scheduler.runnable() }
     }
 
     /// Queues the next one.
@@ -114,7 +119,7 @@ impl Production {
 
     /// How many wait.
     pub fn len(&self) -> usize {
-        self.scheduler.runnable()
+        self.scheduler.runnable() - self.others
     }
 
     /// Whether none does.

@@ -1,7 +1,7 @@
 //! The page: what its template is given, and the template's surroundings.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value, context, value::Serde};
+use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value, syntax::SyntaxConfig, value::Serde};
 use quire_results::{Experiment, Mode, Results, Run};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -20,6 +20,30 @@ const SCRIPT: &str = include_str!("../templates/script.js");
 
 /// How many of the places where Quire is behind stand in the open; the others unfold.
 const OPEN: usize = 7;
+
+/// All that the template is given.
+#[derive(Debug, Serialize)]
+struct Page<'a> {
+    style: &'static str,
+    script: &'static str,
+    style_hash: String,
+    script_hash: String,
+    open: usize,
+    several: bool,
+    machines: Vec<MachineView<'a>>,
+    scores: Vec<Score>,
+    total: Score,
+    lost: [Lost; 2],
+    sources: Vec<summary::Told>,
+    experiments: Vec<ExperimentView>,
+}
+
+/// Where Quire is behind, by counts or by times.
+#[derive(Debug, Serialize)]
+struct Lost {
+    title: &'static str,
+    rows: Vec<Behind>,
+}
 
 /// One machine and time.
 #[derive(Debug, Serialize)]
@@ -58,14 +82,6 @@ struct Block {
     figures: Vec<Figure>,
     tables: Vec<Table>,
     missing: Vec<Missing>,
-}
-
-/// Where ours is behind, by what kind of figure.
-#[derive(Serialize)]
-struct Lost {
-    key: &'static str,
-    title: &'static str,
-    rows: Vec<Behind>,
 }
 
 /// Renders it.
@@ -114,26 +130,21 @@ pub fn render(results: &Results) -> Result<String, minijinja::Error> {
     let sum = |part: fn(&Score) -> usize| scores.iter().map(part).sum::<usize>();
     let total = Score { ahead: sum(|s| s.ahead), none: sum(|s| s.none), behind: sum(|s| s.behind), ..Score::default() };
     let machines = machines(&results.runs);
-    environment()?.get_template("page.html")?.render(context! {
-        style => Value::from_safe_string(STYLE.to_owned()),
-        script => Value::from_safe_string(SCRIPT.to_owned()),
-        style_hash => hash(STYLE),
-        script_hash => hash(SCRIPT),
-        open => OPEN,
-        several => machines.len() > 1,
-        machines => shown(&machines),
-        scores => shown(&scores),
-        total => shown(&total),
-        lost => shown([("counts", "Counts", counts), ("times", "Times", times)]
-            .map(|(key, title, rows)| Lost { key, title, rows })),
-        sources => shown(summary::sources(&results.runs, href)),
-        experiments => shown(&experiments),
-    })
-}
-
-/// As the template sees it.
-fn shown<T: Serialize>(value: T) -> Value {
-    Value::from(Serde(value))
+    let page = Page {
+        style: STYLE,
+        script: SCRIPT,
+        style_hash: hash(STYLE),
+        script_hash: hash(SCRIPT),
+        open: OPEN,
+        several: machines.len() > 1,
+        machines,
+        scores,
+        total,
+        lost: [("Counts", counts), ("Times", times)].map(|(title, rows)| Lost { title, rows }),
+        sources: summary::sources(&results.runs, href),
+        experiments,
+    };
+    environment()?.get_template("page.html")?.render(Value::from(Serde(&page)))
 }
 
 /// The template's surroundings: text is escaped whatever the template says, unless it is ours.
@@ -141,6 +152,7 @@ fn environment() -> Result<Environment<'static>, minijinja::Error> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
+    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_formatter(|out, _, value| match value.as_str() {
         _ if value.is_none() => Ok(()),
         Some(text) if value.is_safe() => Ok(out.write_str(text)?),

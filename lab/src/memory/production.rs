@@ -65,12 +65,12 @@ impl Memory for Production {
             What::Copied(file, page) => (false, Some((file, page * PAGE_SIZE))),
         };
         let private = MapRequest::private(Placement::Fixed(range.start), range.len());
-        space.map(&MapRequest { shared, object, ..private })?;
+        space.map(&MapRequest { shared, object, prot: Prot::all(), ..private })?;
         Ok(())
     }
 
     fn protect(self, space: &SpaceRef<Hosted>, range: VirtRange, stores: bool) -> Result<(), Failure> {
-        let prot = if stores { Prot::READ | Prot::WRITE } else { Prot::READ };
+        let prot = if stores { Prot::all() } else { Prot::READ | Prot::EXEC };
         Ok(space.protect(range, prot)?)
     }
 

@@ -4,8 +4,8 @@ use super::Timers;
 use quire_task::{Irq, Machine, Scheduler, Thread, ThreadRef, Timer};
 use std::alloc::{Layout, alloc_zeroed};
 use std::cell::Cell;
-use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::Relaxed};
 
 /// The machine: a clock that is set, one CPU whose interrupts are masked or not, no threads that run.
 #[derive(Default)]
@@ -14,6 +14,8 @@ pub struct Still {
     /// What the CPU's timer is programmed for; `u64::MAX`: nothing.
     armed: AtomicU64,
     masked: AtomicBool,
+    /// Who is said to run, where somebody is.
+    current: AtomicPtr<Thread<Still>>,
 }
 
 impl Still {
@@ -49,9 +51,11 @@ unsafe impl Machine for Still {
         self.masked.store(was == Irq::Off, Relaxed);
     }
     fn current(&self) -> *const Thread<Self> {
-        ptr::null()
+        self.current.load(Relaxed)
     }
-    unsafe fn set_current(&self, _thread: *const Thread<Self>) {}
+    unsafe fn set_current(&self, thread: *const Thread<Self>) {
+        self.current.store(thread.cast_mut(), Relaxed);
+    }
     fn set_pending(&self, _pending: bool) {}
     unsafe fn switch(&self, _prev: &Thread<Self>, _next: &Thread<Self>) {
         unreachable!("nothing runs on this machine");
