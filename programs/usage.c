@@ -58,7 +58,8 @@ static uint64_t micros(const struct timeval *t) { return t->tv_sec * 1000000ull 
 static uint64_t all_time(const struct rusage *u) { return micros(&u->ru_utime) + micros(&u->ru_stime); }
 
 static char *fresh(size_t pages) {
-    char *at = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    char *at = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, how, -1, 0);
     CHECK(at != MAP_FAILED, "no %zu pages", pages);
     return at;
 }
@@ -68,7 +69,7 @@ static void touch(char *at, size_t pages, size_t apart) {
 }
 
 static void nap(void) {
-    struct timespec t = {0, 1000000};
+    struct timespec t = {0, 5000000};
     nanosleep(&t, NULL);
 }
 

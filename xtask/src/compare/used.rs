@@ -9,9 +9,9 @@ pub type Resource = (&'static str, &'static str, bool);
 
 /// All resources, in the order of the table.
 pub const RESOURCES: &[Resource] = &[
-    ("wall_time", "s", true),
-    ("user_time", "s", true),
-    ("system_time", "s", true),
+    ("wall_time", "ms", true),
+    ("user_time", "ms", true),
+    ("system_time", "ms", true),
     ("system_share", "% of user + system", true),
     ("system_of_wall", "% of wall x CPUs", true),
     ("instructions", "", false),
@@ -36,8 +36,8 @@ pub const RESOURCES: &[Resource] = &[
     ("pages_swapped_in", "", false),
     ("pages_swapped_out", "", false),
     ("peak_resident", "KiB", true),
-    ("peak_system", "KiB more in use", true),
-    ("peak_page_tables", "KiB more", true),
+    ("peak_system", "KiB more in use", false),
+    ("peak_page_tables", "KiB more", false),
     ("switches_voluntary", "", true),
     ("switches_involuntary", "", true),
     ("switches_all", "of the system", true),
@@ -146,8 +146,8 @@ impl<'a> Report<'a> {
     /// The resources that are known, on `cpus` CPUs. `counted`: instructions of the kernel and of programs.
     pub fn used(&self, cpus: u32, counted: Option<[u64; 2]>) -> Used {
         let number = |name: &str| self.numbers.get(name).copied();
-        let seconds = |name: &str, unit: f64| number(name).map(|n| n / unit);
-        let (wall, user, system) = (seconds("wall_ns", 1e9), seconds("user_us", 1e6), seconds("system_us", 1e6));
+        let ms = |name: &str, unit: f64| number(name).map(|n| n / unit);
+        let (wall, user, system) = (ms("wall_ns", 1e6), ms("user_us", 1e3), ms("system_us", 1e3));
         let share = |part: Option<f64>, whole: Option<f64>| {
             let (part, whole) = part.zip(whole)?;
             (whole > 0.0).then(|| 100.0 * part / whole)
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(report.end, End::Exit(3));
         let used = report.used(2, Some([30, 10]));
         let want = [
-            ("wall_time", 2.0),
+            ("wall_time", 2000.0),
             ("system_share", 75.0),
             ("system_of_wall", 37.5),
             ("instructions", 40.0),
