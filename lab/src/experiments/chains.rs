@@ -108,6 +108,8 @@ struct Line {
 impl Line {
     fn costs<M: Memory>(self, memory: M, reaps: bool) -> Result<[f64; 2], Failure> {
         let _cpu = memory.attach(0);
+        // What will be stored into has been given by the host before.
+        drop(memory.take_zeroed(2 * PAGES + 2 * self.generations * STORES)?);
         let mut random = Random(88_172_645_463_325_252);
         let store = |space: &M::Space, page: u64| memory.fault(space, BASE + page * PAGE_SIZE, Access::Write);
         let first = memory.space()?;

@@ -165,6 +165,8 @@ fn it_prints_and_is_whole_without_scripts() {
         std::fs::write(std::path::Path::new(&directory).join("two.html"), two_machines()).unwrap();
         std::fs::write(std::path::Path::new(&directory).join("one.html"), page()).unwrap();
     }
+    // Nothing is drawn again where scripts are off, which complaints wait for.
+    browser.call("Emulation.setScriptExecutionDisabled", json!({"value": false}));
     assert_eq!(browser.complaints(), [""; 0]);
 }
 

@@ -174,6 +174,19 @@ impl Core {
         record::wrote(list);
     }
 
+    /// At the head: what was freed last is taken first, while caches still have it.
+    fn push_front(&self, list: &mut List, frame: Frame) {
+        let page = &self.pages[frame as usize];
+        page.prev.store(NONE, Ordering::Relaxed);
+        page.next.store(list.head, Ordering::Relaxed);
+        match list.head {
+            NONE => list.tail = frame,
+            head => self.pages[head as usize].prev.store(frame, Ordering::Relaxed),
+        }
+        list.head = frame;
+        record::wrote(list);
+    }
+
     fn push(&self, list: &mut List, frame: Frame) {
         let page = &self.pages[frame as usize];
         page.next.store(NONE, Ordering::Relaxed);
@@ -197,7 +210,7 @@ impl Core {
 
     /// A frame is free from now on: nobody uses it, nothing maps it, it is in no queue.
     pub fn free(&self, frame: Frame) {
-        self.push(&mut self.lock(&self.part_of(frame).free), frame);
+        self.push_front(&mut self.lock(&self.part_of(frame).free), frame);
     }
 
     /// Puts a page into the queue.

@@ -5,7 +5,7 @@ use quire_sync::atomic::{AtomicPtr, Ordering};
 use quire_sync::hooks::relax;
 use quire_sync::{Rank, SpinLock, record};
 use std::ops::Range;
-use std::ptr::{self, NonNull};
+use std::ptr;
 
 /// Pages that a leaf table covers, and entries of a level above.
 const FANOUT: usize = 512;
@@ -22,19 +22,25 @@ pub struct Record {
     slot: u16,
 }
 
-/// A leaf entry: the frame, whether stores are allowed, and the record.
-#[derive(Clone, Copy)]
-struct Leaf {
-    frame: Frame,
-    writable: bool,
-    record: *mut Record,
+/// A leaf entry: a frame, and [`WRITABLE`] where stores are allowed; or [`NONE`].
+type Leaf = u32;
+const NONE: Leaf = u32::MAX;
+const WRITABLE: Leaf = 1 << 31;
+
+/// The frame that an entry names, and whether stores are allowed.
+fn frame_of(leaf: Leaf) -> Option<(Frame, bool)> {
+    (leaf != NONE).then_some((leaf & !WRITABLE, leaf & WRITABLE != 0))
 }
 
 struct Leaves {
-    entries: [Option<Leaf>; FANOUT],
+    entries: [Leaf; FANOUT],
+    /// The number of each entry's record.
+    numbers: [u16; FANOUT],
+    /// Records, by number; they do not move.
     #[expect(clippy::vec_box, reason = "records stay where they are when there are more")]
     chunks: Vec<Box<[Record; CHUNK]>>,
-    free: Vec<NonNull<Record>>,
+    /// Numbers of those that are on no list.
+    free: Vec<u16>,
 }
 // SAFETY: records are reached under the lock of the leaves or of the page that lists them.
 unsafe impl Send for Leaves {}
@@ -44,67 +50,75 @@ pub(super) struct Table(SpinLock<Leaves>);
 
 impl Table {
     fn new() -> Box<Table> {
-        let leaves = Leaves { entries: [None; FANOUT], chunks: Vec::new(), free: Vec::new() };
+        let leaves = Leaves { entries: [NONE; FANOUT], numbers: [0; FANOUT], chunks: Vec::new(), free: Vec::new() };
         Box::new(Table(SpinLock::new(Rank::TABLE, leaves)))
     }
 }
 
 impl Leaves {
-    fn record(&mut self, table: &Table, slot: usize) -> NonNull<Record> {
+    fn record(&mut self, number: u16) -> *mut Record {
+        &raw mut self.chunks[number as usize / CHUNK][number as usize % CHUNK]
+    }
+
+    /// A record that is on no list.
+    fn take_record(&mut self) -> u16 {
         if self.free.is_empty() {
-            let none = || Record { next: ptr::null_mut(), prev: ptr::null_mut(), table: ptr::null(), slot: 0 };
-            let mut chunk = Box::new(std::array::from_fn(|_| none()));
-            self.free.extend(chunk.iter_mut().map(NonNull::from));
-            self.chunks.push(chunk);
+            let none = |_| Record { next: ptr::null_mut(), prev: ptr::null_mut(), table: ptr::null(), slot: 0 };
+            let first = (self.chunks.len() * CHUNK) as u16;
+            self.chunks.push(Box::new(std::array::from_fn(none)));
+            self.free.extend((first..first + CHUNK as u16).rev());
         }
-        let record = self.free.pop().unwrap_or_else(|| unreachable!("a chunk was added"));
-        record::wrote(record.as_ptr());
-        // SAFETY: on no list, and this table's.
-        unsafe {
-            (*record.as_ptr()).table = table;
-            (*record.as_ptr()).slot = slot as u16;
-        }
-        record
+        self.free.pop().unwrap_or_else(|| unreachable!("a chunk was added"))
     }
 
     /// Maps `frame` at `slot`, in the place of what is there.
     fn enter(&mut self, core: &Core, table: &Table, slot: usize, frame: Frame, writable: bool) {
-        match &mut self.entries[slot] {
-            Some(leaf) if leaf.frame == frame => {
-                leaf.writable |= writable;
-                record::wrote(leaf);
+        let flag = if writable { WRITABLE } else { 0 };
+        match frame_of(self.entries[slot]) {
+            Some((there, _)) if there == frame => {
+                self.entries[slot] |= flag;
+                record::wrote(&self.entries[slot]);
                 return;
             }
             Some(_) => self.clear(core, slot),
             None => {}
         }
-        let record = self.record(table, slot);
+        let number = self.take_record();
+        let record = self.record(number);
+        record::wrote(record);
         let mut list = core.mappings(frame).lock();
-        // SAFETY: the record is on no list; the first one's neighbours are guarded by the page's lock.
+        // SAFETY: the record is on no list, hence this table's alone; the first one's neighbours are guarded by the page's lock.
         unsafe {
-            (*record.as_ptr()).prev = ptr::null_mut();
-            (*record.as_ptr()).next = list.first;
+            *record = Record { next: list.first, prev: ptr::null_mut(), table, slot: slot as u16 };
             if let Some(first) = list.first.as_mut() {
-                first.prev = record.as_ptr();
+                first.prev = record;
                 record::wrote(first);
             }
         }
-        list.first = record.as_ptr();
+        list.first = record;
         record::wrote(&*list);
         drop(list);
-        self.entries[slot] = Some(Leaf { frame, writable, record: record.as_ptr() });
+        self.entries[slot] = frame | flag;
+        self.numbers[slot] = number;
         record::wrote(&self.entries[slot]);
     }
 
     /// Unmaps what is at `slot`.
     fn clear(&mut self, core: &Core, slot: usize) {
-        let Some(leaf) = self.entries[slot].take() else { return };
-        record::wrote(&self.entries[slot]);
-        let mut list = core.mappings(leaf.frame).lock();
+        let Some((frame, _)) = frame_of(self.entries[slot]) else { return };
+        let record = self.record(self.numbers[slot]);
+        let mut list = core.mappings(frame).lock();
         // SAFETY: the entry's record is on the page's list, whose lock is held.
-        unsafe { unlink(&mut list, leaf.record) };
+        unsafe { unlink(&mut list, record) };
         drop(list);
-        self.free.extend(NonNull::new(leaf.record));
+        self.forget(slot);
+    }
+
+    /// What is at `slot` is on no list any more.
+    fn forget(&mut self, slot: usize) {
+        self.entries[slot] = NONE;
+        record::wrote(&self.entries[slot]);
+        self.free.push(self.numbers[slot]);
     }
 }
 
@@ -150,9 +164,7 @@ impl Core {
             };
             // SAFETY: it is on this list.
             unsafe { unlink(&mut list, record) };
-            leaves.entries[slot] = None;
-            record::wrote(&leaves.entries[slot]);
-            leaves.free.extend(NonNull::new(record));
+            leaves.forget(slot);
         }
         self.dequeue(frame);
         self.unbusy(frame);
@@ -166,7 +178,14 @@ type Level<T> = [AtomicPtr<T>; FANOUT];
 /// A space's tables.
 pub(super) struct Tables {
     root: Box<Level<Level<Level<Table>>>>,
+    /// The leaf tables that were made: what an exit goes along.
+    made: SpinLock<Vec<Made>>,
 }
+
+/// A leaf table that stands below the root.
+struct Made(*const Table);
+// SAFETY: a table is shared by its lock.
+unsafe impl Send for Made {}
 
 fn level<T>() -> Box<Level<T>> {
     Box::new(std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())))
@@ -195,14 +214,37 @@ fn below<T>(slot: &AtomicPtr<T>, make: bool, new: impl FnOnce() -> Box<T>) -> Op
 
 impl Tables {
     pub fn new() -> Tables {
-        Tables { root: level() }
+        Tables { root: level(), made: SpinLock::new(Rank::INDEX, Vec::new()) }
     }
 
     fn table(&self, page: u64, make: bool) -> Option<&Table> {
         let index = |shift: u32| (page >> shift) as usize % FANOUT;
         let upper = below(&self.root[index(27)], make, level)?;
         let middle = below(&upper[index(18)], make, level)?;
-        below(&middle[index(9)], make, Table::new)
+        let slot = &middle[index(9)];
+        if let Some(table) = below(slot, false, Table::new) {
+            return Some(table);
+        }
+        // Under the lock of the list: so each table is on it once.
+        let mut made = make.then(|| self.made.lock())?;
+        let known = !slot.load(Ordering::Acquire).is_null();
+        let table = below(slot, true, Table::new)?;
+        if !known {
+            made.push(Made(table));
+        }
+        Some(table)
+    }
+
+    /// Unmaps everything.
+    pub fn clear_all(&self, core: &Core) {
+        // Out of the lock, which comes after that of a table: nobody makes one in a space that goes.
+        let made = std::mem::take(&mut *self.made.lock());
+        for table in &made {
+            // SAFETY: tables stay as long as the space.
+            let mut leaves = unsafe { &*table.0 }.0.lock();
+            (0..FANOUT).for_each(|slot| leaves.clear(core, slot));
+        }
+        *self.made.lock() = made;
     }
 
     /// Maps a busy page.
@@ -218,7 +260,7 @@ impl Tables {
         let mut leaves = table.0.lock();
         for (page, frame) in pages {
             let slot = page as usize % FANOUT;
-            if leaves.entries[slot].is_none() {
+            if leaves.entries[slot] == NONE {
                 leaves.enter(core, table, slot, frame, false);
             }
         }
@@ -227,7 +269,7 @@ impl Tables {
     /// What is mapped at a page, and whether stores are allowed.
     pub fn look(&self, page: u64) -> Option<(Frame, bool)> {
         let leaves = self.table(page, false)?.0.lock();
-        leaves.entries[page as usize % FANOUT].map(|l| (l.frame, l.writable))
+        frame_of(leaves.entries[page as usize % FANOUT])
     }
 
     /// The table pages in a range, each with its first page and the slots that the range has of it.
@@ -269,8 +311,8 @@ impl Tables {
     pub fn protect(&self, pages: Range<u64>) {
         for (_, table, slots) in self.tables(pages) {
             let mut leaves = table.0.lock();
-            leaves.entries[slots].iter_mut().flatten().for_each(|leaf| {
-                leaf.writable = false;
+            leaves.entries[slots].iter_mut().filter(|l| **l != NONE).for_each(|leaf| {
+                *leaf &= !WRITABLE;
                 record::wrote(leaf);
             });
         }
@@ -282,15 +324,18 @@ impl Tables {
             let mut leaves = table.0.lock();
             let mut to = None;
             for slot in slots {
-                let Some(leaf) = &mut leaves.entries[slot] else { continue };
-                leaf.writable &= !protect;
-                record::wrote(leaf);
+                let Some((frame, mut writable)) = frame_of(leaves.entries[slot]) else { continue };
+                if protect {
+                    writable = false;
+                    leaves.entries[slot] = frame;
+                    record::wrote(&leaves.entries[slot]);
+                }
                 // The child is nobody's yet: its table is locked below its parent's.
                 if to.is_none() {
                     to = child.table(first, true).map(|t| (t, t.0.lock_nested()));
                 }
                 if let Some((table, leaves)) = &mut to {
-                    leaves.enter(core, table, slot, leaf.frame, leaf.writable);
+                    leaves.enter(core, table, slot, frame, writable);
                 }
             }
         }
@@ -298,7 +343,7 @@ impl Tables {
 
     /// Records that are in use.
     pub fn records(&self) -> usize {
-        self.tables(0..1 << 36).map(|(_, table, _)| table.0.lock().entries.iter().flatten().count()).sum()
+        self.tables(0..1 << 36).map(|(_, table, _)| table.0.lock().entries.iter().filter(|l| **l != NONE).count()).sum()
     }
 }
 
@@ -314,10 +359,9 @@ impl Drop for Tables {
         // SAFETY: the space is gone: its leaves were cleared, so no record of its tables is listed.
         unsafe {
             for upper in self.root.iter().filter_map(|s| free(s)) {
-                for middle in upper.iter().filter_map(|s| free(s)) {
-                    middle.iter().for_each(|s| drop(free(s)));
-                }
+                upper.iter().for_each(|s| drop(free(s)));
             }
+            self.made.lock().drain(..).for_each(|t| drop(Box::from_raw(t.0.cast_mut())));
         }
     }
 }
