@@ -273,7 +273,11 @@ impl<M: Machine> Arenas<M> {
     fn join<'a>(&'a self, space: &'a Space<M>) -> Result<Writer<'a, M>, OutOfMemory> {
         let mut home = self.home.write(space);
         let Some(fan) = self.fan() else { return Ok(home) };
-        fan.peak.store(self.peak(), Ordering::Relaxed);
+        // Who joins again and again, as forks of one process do, has nothing new to write.
+        let peak = self.peak();
+        if peak > fan.peak.load(Ordering::Relaxed) {
+            fan.peak.store(peak, Ordering::Relaxed);
+        }
         for (n, arena) in (0..ARENAS).filter_map(|n| Some((n, fan.open_at(n)?))) {
             let mut theirs = arena.write(space);
             let bounds = arena.bounds();
