@@ -72,7 +72,7 @@ pub(super) fn transfers(_cpus: usize) -> Result<[f64; 4], Failure> {
 #[cfg(recording)]
 pub(super) use crate::bench::transfers::lines as transfers;
 
-/// Lines that each operation of one of [`crate::conflicts::scale`]'s workloads moves, with so many CPUs in turn.
+/// Lines that each operation of one of `conflicts::scale`'s workloads moves, with so many CPUs in turn.
 #[cfg(not(recording))]
 pub(super) fn moves(_workload: &str, _cpus: usize) -> Result<f64, Failure> {
     Err(Failure::Build)
