@@ -254,8 +254,8 @@ pub struct Bench {
     after_help = "Prints a table for each experiment and writes results.json (every sample; docs/results.schema.json) and report.html. A \
                   run that is interrupted keeps what it has; the same command goes on with it. docs/lab.md tells the methods, how to \
                   spread a run over machines, and how to add an experiment.\n\nExamples:\n  ./quire lab list\n  ./quire lab \
-                  --quick                       everything, in at most ten minutes\n  ./quire lab map ranges --cpus 1,2 --no-linux\n  \
-                  ./quire lab --full --out big            at most ninety minutes\n  ./quire lab report */results.json --out all.html"
+                  --quick                       everything, small\n  ./quire lab map ranges --cpus 1,2 --no-linux\n  \
+                  ./quire lab --full --out big            larger sizes, more rounds\n  ./quire lab report */results.json --out all.html"
 )]
 pub struct Lab {
     /// Instead of measuring
@@ -266,11 +266,11 @@ pub struct Lab {
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
 
-    /// In at most ten minutes on two CPUs (as without --full)
+    /// Small sizes and few rounds (as without --full)
     #[arg(long, conflicts_with = "full")]
     pub quick: bool,
 
-    /// Larger sizes and more rounds: at most ninety minutes
+    /// Larger sizes and more rounds
     #[arg(long)]
     pub full: bool,
 

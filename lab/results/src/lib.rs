@@ -51,9 +51,9 @@ pub struct Run {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// In at most ten minutes on two CPUs.
+    /// Small sizes, few rounds.
     Quick,
-    /// In at most ninety.
+    /// Larger sizes, more rounds.
     Full,
 }
 

@@ -74,7 +74,7 @@ pub fn rounds(mode: Mode, place: Place, case: &Case) -> u32 {
         (Mode::Full, Place::GuestCounted) => 3,
         (_, _) if counted => 1,
         (Mode::Quick, Place::Guest) => 3,
-        (Mode::Quick, _) => 5,
+        (Mode::Quick, _) => 3,
         (Mode::Full, Place::Guest) => 9,
         (Mode::Full, _) => 15,
     }

@@ -56,9 +56,9 @@ const BUDGETS: &[Budget] = &[
     Budget { what: "page-table memory of a space after everything was unmapped: its root", bound: Bound::AtMost(4096.0), from: From::Bench("pagetable_bytes_after_unmap_all") },
     Budget { what: "memory of a sleeping process, its own pages included (the budget of 32 KiB is without them)", bound: Bound::AtMost(32768.0),
         from: From::Lab("processes", "memory", &[&[("what", "asleep"), ("processes", "1000")]]) },
-    Budget { what: "instructions of a timed sleep and wake-up, 4,000 processes against 1,000", bound: Bound::Same(0.2),
+    Budget { what: "instructions of a timed sleep and wake-up, 1,000 processes against 100", bound: Bound::Same(0.2),
         from: From::Lab("processes", "instructions", &[
-            &[("what", "timed sleep and wake-up"), ("processes", "1000")], &[("what", "timed sleep and wake-up"), ("processes", "4000")]]) },
+            &[("what", "timed sleep and wake-up"), ("processes", "100")], &[("what", "timed sleep and wake-up"), ("processes", "1000")]]) },
 ];
 
 /// Writes the page from the newest figures under `lab/runs`.
