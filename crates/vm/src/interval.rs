@@ -71,9 +71,11 @@ impl<T: Interval> Tree<T> {
             let mut at = self.root;
             while !at.is_null() {
                 parent = at;
-                let l = change(at);
-                l.max = l.max.max((*member).end());
-                at = if place(member) < place(at) { l.left } else { l.right };
+                // Most members end before others do: a line that only is read stays with whoever has it.
+                if links(at).max < (*member).end() {
+                    change(at).max = (*member).end();
+                }
+                at = if place(member) < place(at) { links(at).left } else { links(at).right };
             }
             if parent.is_null() {
                 self.root = member;
@@ -126,8 +128,8 @@ impl<T: Interval> Tree<T> {
             }
             change(member).parent = ptr::null_mut();
             let mut at = parent;
-            while !at.is_null() {
-                refresh(at);
+            // Above one where it stays as it is it does everywhere.
+            while !at.is_null() && refresh(at) {
                 at = links(at).parent;
             }
         }
@@ -269,18 +271,22 @@ fn priority<T>(member: *mut T) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Computes the largest end below `member` again.
-unsafe fn refresh<T: Interval>(member: *mut T) {
+/// Computes the largest end below `member` again; whether it is another one.
+unsafe fn refresh<T: Interval>(member: *mut T) -> bool {
     // SAFETY: the callers hold the tree.
     unsafe {
-        let l = change(member);
+        let l = links(member);
         let mut max = (*member).end();
         for child in [l.left, l.right] {
             if !child.is_null() {
                 max = max.max(links(child).max);
             }
         }
-        l.max = max;
+        let other = max != l.max;
+        if other {
+            change(member).max = max;
+        }
+        other
     }
 }
 
