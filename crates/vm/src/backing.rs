@@ -23,7 +23,7 @@ use crate::object::{Object, ObjectRef};
 use crate::types::{PAGE_SHIFT, VirtRange};
 use crate::vm::Vm;
 use core::ptr::{self, NonNull};
-use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering};
 use quire_sync::epoch::{Pinned, Retired};
 use quire_sync::{Shared, record};
 
@@ -49,7 +49,7 @@ pub struct Backing<M: Machine> {
     /// A front: the layers of its chain, itself included; 255 also stands for more. Written under the map's lock.
     layers: AtomicU8,
     /// Which part of the object's list it is in. Written before it is linked.
-    part: AtomicU8,
+    part: AtomicU16,
     /// What it shows stays resident. Written under the map's lock.
     wired: AtomicBool,
     /// Guarded by that part's lock.
@@ -106,7 +106,7 @@ impl<M: Machine> Backing<M> {
             in_front: AtomicPtr::new(ptr::null_mut()),
             layers: AtomicU8::new(1),
             progress: AtomicU64::new(copy_up::IDLE),
-            part: AtomicU8::new(0),
+            part: AtomicU16::new(0),
             wired: AtomicBool::new(false),
             links: Shared::new(Links::new(offset + (range.len() >> PAGE_SHIFT))),
         }
@@ -184,10 +184,10 @@ impl<M: Machine> Backing<M> {
     pub(crate) fn progress(&self) -> &AtomicU64 {
         &self.progress
     }
-    pub(crate) fn part(&self) -> u8 {
+    pub(crate) fn part(&self) -> u16 {
         self.part.load(Ordering::Relaxed)
     }
-    pub(crate) fn set_part(&self, part: u8) {
+    pub(crate) fn set_part(&self, part: u16) {
         self.part.store(part, Ordering::Relaxed);
     }
     /// Whether what it shows stays resident ([`crate::map::Wire`]).
@@ -410,7 +410,7 @@ pub fn showing<M: Machine>(
     b
 }
 
-fn show<M: Machine>(b: NonNull<Backing<M>>, object: &Object<M>, part: u8) {
+fn show<M: Machine>(b: NonNull<Backing<M>>, object: &Object<M>, part: u16) {
     // SAFETY: just made by the caller, and not reachable by anybody else yet.
     let new = unsafe { b.as_ref() };
     new.object.store(ptr::from_ref(object).cast_mut(), Ordering::Release);

@@ -116,6 +116,8 @@ pub enum Mutant {
     HookTagsLate,
     /// A frame that is no page is made busy.
     BusyNoPage,
+    /// Reverse lists: an object whose last reference but for those of CPUs' own parts goes stays for their sake.
+    OwnPartsKeep,
     /// Pageout: the daemon takes back that it is wanted without seeing who wanted it.
     WantedForgotten,
     /// Pageout: who waits for memory and has none after a pass does not ask again.

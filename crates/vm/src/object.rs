@@ -2,7 +2,8 @@
 //!
 //! # What keeps an object
 //! Its handles ([`ObjectRef`], counted, for files and shared memory) and its backings. Backings are not counted: each *part*
-//! of their list counts once while it is not empty, so that linking and unlinking write the object's count only at the ends.
+//! of their list counts once while it is not empty, so that linking and unlinking write the object's count only at the ends
+//! ([`References`]).
 //! Faults never touch it. Whoever takes the count to zero tears the object down; from zero it never rises.
 //!
 //! # Fields and what guards them
@@ -18,6 +19,7 @@ mod holes;
 mod marks;
 mod parts;
 mod range;
+mod references;
 mod truncate;
 mod write_back;
 
@@ -25,8 +27,9 @@ pub use content::IoError;
 pub use device::Device;
 pub use errors::{Told, WriteErrors, WritesFailed};
 pub use marks::Marks;
-pub(crate) use parts::{MoreParts, Parts};
+pub(crate) use parts::{MoreParts, OwnParts, Parts};
 pub use range::{ObjectRange, Present, Walk, What};
+pub(crate) use references::{GivenUp, References};
 
 use crate::backing::Backing;
 use crate::error::OutOfMemory;
@@ -53,6 +56,7 @@ pub struct ObjectMemory<M: Machine> {
     pub(crate) objects: Slab<Object<M>>,
     pub(crate) backings: Slab<Backing<M>>,
     pub(crate) parts: Slab<MoreParts<M>>,
+    pub(crate) own_parts: Slab<OwnParts<M>>,
     nodes: Slab<Node<&'static Vm<M>>>,
     /// The last id given to an object that was asked for one.
     last_id: AtomicU64,
@@ -65,14 +69,16 @@ impl<M: Machine> ObjectMemory<M> {
             objects: Slab::new("object", boot).deferred(burst),
             backings: Slab::new("backing", boot).deferred(burst),
             parts: Slab::new("backing-parts", boot),
+            own_parts: Slab::new("own-backing-parts", boot),
             nodes: Slab::new("index-node", boot).deferred(burst),
             last_id: AtomicU64::new(0),
         }
     }
 
     /// The slabs, for labels and counts.
-    pub fn caches(&self) -> [&crate::slab::Cache; 4] {
-        [self.objects.cache(), self.backings.cache(), self.parts.cache(), self.nodes.cache()]
+    pub fn caches(&self) -> [&crate::slab::Cache; 5] {
+        let parts = [self.parts.cache(), self.own_parts.cache()];
+        [self.objects.cache(), self.backings.cache(), parts[0], parts[1], self.nodes.cache()]
     }
 }
 
@@ -117,7 +123,7 @@ pub struct Object<M: Machine> {
     // First cache line to here: what faults read; written where the index grows and at the ends only.
     parts: Parts<M>,
     /// Handles, and parts that are not empty.
-    refs: AtomicU32,
+    refs: References,
     // Second one: what is written by who maps, forks and exits.
     /// What a device shows.
     device: Option<Device>,
@@ -145,7 +151,7 @@ impl<M: Machine> Object<M> {
             index: Index::new(),
             size: AtomicU64::new(size),
             flags: AtomicU32::new(flags),
-            refs: AtomicU32::new(1),
+            refs: References::one(),
             vm,
             parts: Parts::new(ptr::null_mut()),
             pager,
@@ -240,7 +246,7 @@ impl<M: Machine> Object<M> {
     /// one is done with freeing what only that one showed. Before a backing may reach further than it did.
     pub(crate) fn is_alone(&self) -> bool {
         // `unlink` takes a reference before the count falls, and gives it up after the pages are gone: read the other way.
-        self.is_exclusive() && self.refs.load(Ordering::Acquire) == 1
+        self.is_exclusive() && self.refs.count() == 1
     }
 
     /// Resident pages: the sum over the index's nodes.
@@ -279,13 +285,11 @@ impl<M: Machine> Object<M> {
 
     /// Links a backing that shows the object, into the part that it names. The caller keeps the object meanwhile.
     pub(crate) fn link(&self, b: NonNull<Backing<M>>) {
-        if self.parts.insert(self.vm, b) {
-            self.refs.fetch_add(1, Ordering::AcqRel);
-        }
+        self.parts.insert(self.vm, b, &self.refs);
     }
 
     /// The part that a new backing shall be in.
-    pub(crate) fn choose_part(&self) -> u8 {
+    pub(crate) fn choose_part(&self) -> u16 {
         self.parts.choose(self.vm)
     }
 
@@ -310,7 +314,7 @@ impl<M: Machine> Object<M> {
         // A private object may go as soon as its last backing is unlinked, by us or by another: keep it for the trim.
         let keeps = object.is_private() && !object.is_exclusive();
         if keeps {
-            object.refs.fetch_add(1, Ordering::AcqRel);
+            object.refs.add();
         }
         // While it still keeps the object.
         // SAFETY: linked, hence alive.
@@ -332,14 +336,7 @@ impl<M: Machine> Object<M> {
 
     /// Takes a reference for the time of a sleep; false where the object is going. The caller is pinned.
     pub(crate) fn try_ref(&self, _pin: &Pinned<'_>) -> bool {
-        let mut n = self.refs.load(Ordering::Relaxed);
-        while n != 0 {
-            match self.refs.compare_exchange_weak(n, n + 1, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return true,
-                Err(now) => n = now,
-            }
-        }
-        false
+        self.refs.try_add()
     }
 
     /// Gives one reference up; the last one tears the object down.
@@ -349,8 +346,16 @@ impl<M: Machine> Object<M> {
     pub(crate) unsafe fn unref(vm: &'static Vm<M>, this: NonNull<Object<M>>) {
         // SAFETY: the caller's reference keeps it.
         let object = unsafe { this.as_ref() };
-        if object.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
-            return;
+        loop {
+            match object.refs.give_up() {
+                GivenUp::Kept => return,
+                GivenUp::Last => break,
+                GivenUp::OnlyOwn => {
+                    object.parts.shrink(&object.refs);
+                    // Or somebody else is at it.
+                    quire_sync::hooks::relax();
+                }
+            }
         }
         object.flags.fetch_or(DEAD, Ordering::AcqRel);
         // Insert: "insert busy, fence, read the dead mark". Teardown: "mark, fence, look". One of the two sees the other.
@@ -454,7 +459,7 @@ impl<M: Machine> ObjectRef<M> {
 
 impl<M: Machine> Clone for ObjectRef<M> {
     fn clone(&self) -> Self {
-        self.refs.fetch_add(1, Ordering::AcqRel);
+        self.refs.add();
         ObjectRef { object: self.object }
     }
 }

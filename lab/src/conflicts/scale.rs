@@ -63,7 +63,7 @@ impl From<f64> for Moves {
 pub const WORKLOADS: &[Workload] = &[
     Workload { name: "zero-fill faults of threads of one process", held: Some(0.1), moves: zero_fill },
     Workload { name: "forks and exits", held: Some(0.3), moves: fork_exit },
-    Workload { name: "execs of one shared program", held: Some(5.5), moves: exec },
+    Workload { name: "execs of one shared program", held: Some(1.0), moves: exec },
     Workload { name: "faults on one shared file", held: Some(0.0), moves: shared_file },
     Workload { name: "mmap and munmap in one process", held: Some(0.15), moves: |n| map_unmap(n, true) },
     Workload { name: "  the same, one lock for the map", held: None, moves: |n| map_unmap(n, false) },

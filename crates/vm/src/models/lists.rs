@@ -3,6 +3,7 @@
 #![cfg(shuttle)]
 
 use super::*;
+use crate::page::Kind;
 use crate::types::Prot;
 
 /// Shows page `key` of the file, and `pages - 1` more, from the `n`-th address on, for loads.
@@ -86,6 +87,105 @@ fn scan_against_shrinking() {
 protocol! {
     a_scan_meets_a_backing_in_its_part_or_in_the_first = scan_against_shrinking, Some(2);
     ShrinkUnseen: "a removed page is mapped";
+}
+
+/// The list's parts are open, and CPUs have taken turns there, so that the next to link has a part of its own.
+fn contended() -> World {
+    let w = World::new();
+    w.file.parts().widen(w.boot.vm);
+    for (n, cpu) in [(1, 0), (2, 1), (3, 0)] {
+        set_cpu(cpu);
+        show(&w, n, 0, 1);
+    }
+    set_cpu(0);
+    w
+}
+
+/// A page is taken away while a CPU gets a part of its own and shows the page there.
+fn scan_against_first_own_part() {
+    let w = contended();
+    let frame = w.frame();
+    beside(
+        w,
+        |w| {
+            show(w, 0, 0, 1);
+            load(&w.space, 0);
+        },
+        |w| w.file.discard(0..1),
+        move |w, _, _| {
+            assert!(w.file.parts().has_own(), "the model has the parts that it means");
+            assert_nobody_maps(w, 0, 0, frame);
+            w.file.check(true).unwrap();
+        },
+    );
+}
+
+protocol! {
+    a_scan_meets_what_is_in_a_cpus_first_own_part = scan_against_first_own_part, Some(2);
+}
+
+/// As [`scan_against_shrinking`], of a CPU's own part.
+fn scan_against_shrinking_of_own_parts() {
+    let w = contended();
+    let frame = w.frame();
+    set_cpu(1);
+    show(&w, 0, 0, 1);
+    assert!(w.file.parts().has_own());
+    // The next one that leaves this part looks how long the list is.
+    w.space.unmap(VirtRange { start: page(2), end: page(3) }).unwrap();
+    beside(
+        w,
+        |w| {
+            load(&w.space, 0);
+            w.file.discard(0..1);
+        },
+        |w| w.space.unmap(VirtRange { start: page(1), end: page(2) }).unwrap(),
+        move |w, _, _| {
+            assert_nobody_maps(w, 0, 0, frame);
+            assert!(!w.file.parts().is_wide(), "a short list has one part");
+            w.file.check(true).unwrap();
+        },
+    );
+}
+
+protocol! {
+    a_scan_meets_a_backing_in_a_cpus_own_part_or_in_the_first = scan_against_shrinking_of_own_parts, Some(2);
+    ShrinkUnseen: "a removed page is mapped";
+}
+
+/// The last handle of a file goes while the last mapping of it does, which is in a CPU's own part.
+fn close_against_last_unmap() {
+    let w = contended();
+    set_cpu(1);
+    show(&w, 0, 0, 1);
+    // As short as this the list has one part, until somebody opens the others again.
+    // (The own part's goes last, from the first: the next to leave its own is the first to do so, and does not look how many there are.)
+    [1, 2, 3, 0].iter().for_each(|n| w.space.unmap(VirtRange { start: page(*n), end: page(n + 1) }).unwrap());
+    w.file.parts().widen(w.boot.vm);
+    show(&w, 0, 0, 1);
+    set_cpu(0);
+    // In this order: a system goes after what lives in it, also where the model fails.
+    let World { boot, space, file } = w;
+    let vm = boot.vm;
+    let pages = || (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == Kind::Object).count();
+    assert_eq!((pages(), file.parts().has_own()), (1, true));
+    let other = space.clone();
+    let unmap = thread::spawn(move || {
+        set_cpu(1);
+        other.unmap(ONE).unwrap();
+    });
+    set_cpu(0);
+    drop(file);
+    unmap.join().unwrap();
+    set_cpu(0);
+    assert_eq!(pages(), 0, "an object stays that nobody has");
+    drop(space);
+    drop(boot);
+}
+
+protocol! {
+    an_object_goes_with_its_last_handle_and_mapping_though_cpus_have_own_parts = close_against_last_unmap, Some(2);
+    OwnPartsKeep: "an object stays that nobody has";
 }
 
 /// A backing is replaced while its part is closed: what replaces it goes to the first part.

@@ -6,7 +6,6 @@ use crate::index::{KEYS, Slot};
 use crate::machine::Machine;
 use crate::page::Kind;
 use core::ops::Range;
-use quire_sync::atomic::Ordering;
 
 impl<M: Machine> Object<M> {
     /// Checks the object. Others may link, unlink, fault and remove meanwhile, unless the caller says that nothing is under
@@ -17,7 +16,7 @@ impl<M: Machine> Object<M> {
             return Err(Broken::Kind(size));
         }
         let (backings, parts) = self.parts().check(self)?;
-        let refs = self.refs.load(Ordering::Acquire);
+        let refs = self.refs.count();
         if quiet && refs < parts {
             return Err(Broken::References(refs));
         }
@@ -68,10 +67,10 @@ impl<M: Machine> Object<M> {
 impl<M: Machine> Object<M> {
     /// The object forgets its references.
     pub(crate) fn corrupt_references(&self) {
-        self.refs.store(0, Ordering::Release);
+        self.refs.corrupt();
     }
     /// A private object gets an end.
     pub(crate) fn corrupt_size(&self) {
-        self.size.store(1, Ordering::Release);
+        self.size.store(1, quire_sync::atomic::Ordering::Release);
     }
 }

@@ -5,23 +5,27 @@
 //! meanwhile begins the part again where something was unlinked (mutant [`Mutant::ScanGoesOn`]).
 //!
 //! # Growing and shrinking
-//! Parts grow where the first one is contended (CPUs wait for it, or take turns) and there is a backing for each sixty-fourth of
-//! them ([`FAN_OUT_AT`]); they go where there are fewer backings than that ([`Parts::shrink`]): each part is closed, and its backings go back to the first, one
-//! by one, under both locks. A scan that has passed the first part would miss what goes there: so everything that changes its
-//! part raises a count first, and a scan that sees it change looks at everything again (mutant [`Mutant::ShrinkUnseen`]). What
-//! is linked into a part that is closed by then goes to the first part, and counts too: the one that it replaces may have been
-//! in a part that the scan has not come to. The parts' memory stays with the object; an empty part costs a scan nothing.
+//! The list fans out where its first part is contended (CPUs wait for it, or take turns) and there is a backing for each
+//! sixty-fourth of sixteen parts ([`FAN_OUT_AT`]). Where CPUs still take turns in one of those, they and their neighbours get parts
+//! of their own ([`OWN_AT`]): those follow the CPUs that contend, not the backings alone. (A scan of a page that all show still
+//! visits about four backings for each lock that it takes, however many CPUs there are.) Parts go where the list has become short
+//! ([`Parts::shrink`]), and where CPUs' own are all that keeps the object ([`references`](super::references)): each part is closed, and
+//! its backings go back to the first, one by one, under both locks. A scan that has passed the first part would miss what goes
+//! there: so everything that changes its part raises a count first, and a scan that sees it change looks at everything again
+//! (mutant [`Mutant::ShrinkUnseen`]). What is linked into a part that is closed by then goes to the first part, and counts too: the
+//! one that it replaces may have been in a part that the scan has not come to. The parts' memory stays with the object; an empty
+//! part costs a scan a lock.
 
 use crate::backing::Backing;
 use crate::check::{Broken, Due, Level};
 use crate::interval::{Interval, Tree};
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
-use crate::object::Object;
+use crate::object::{Object, References};
 use crate::vm::Vm;
 use core::ops::ControlFlow;
 use core::ptr::{self, NonNull};
-use quire_sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use quire_sync::{CachePadded, Rank, SpinLock};
 
 /// Parts beyond the first, where there are any.
@@ -29,15 +33,23 @@ use quire_sync::{CachePadded, Rank, SpinLock};
 const MORE: usize = 15;
 #[cfg(any(loom, shuttle))]
 const MORE: usize = 1;
-/// Fewer backings than this in all, and the parts go: at most one part for 64.
+/// CPUs whose own parts are made together.
+const GROUP: usize = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
+/// Groups of them; CPUs beyond share.
+const GROUPS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
+/// How often CPUs have taken turns in a part before its CPUs get parts of their own: so often that what a part costs each scan
+/// from then on is paid for.
+const OWN_AT: u16 = if cfg!(any(test, loom, shuttle)) { 2 } else { 32 };
+/// Fewer backings than this in all, and the parts go: of those that all CPUs have, at most one for 64.
 #[cfg(not(any(test, loom, shuttle)))]
 const SHRINK_BELOW: u32 = 64 * (MORE as u32 + 1);
 #[cfg(any(test, loom, shuttle))]
 const SHRINK_BELOW: u32 = 6;
 /// Backings in the first part before it may fan out: a quarter more, so that it does not go back and forth.
 const FAN_OUT_AT: u32 = SHRINK_BELOW / 4 * 5 + SHRINK_BELOW % 4;
-/// How many backings leave a part between two looks at how many there are in all, which reads a line of each part: so few looks that
-/// mapping and unmapping share next to nothing. Until the next one, a short list is scanned part by part, most of them empty.
+/// How many backings leave a part between two looks at how many there are in all, for each sixteen parts that there are: a look reads a
+/// line of each part, so there are so few that mapping and unmapping share next to nothing. Until the next one, a short list is
+/// scanned part by part, most of them empty.
 const LOOK_EVERY: u64 = if SHRINK_BELOW > 16 { 256 } else { 1 };
 /// Backings that a scan visits before it lets go of a part, so that others get in.
 #[cfg(not(any(loom, shuttle)))]
@@ -78,7 +90,72 @@ pub struct MoreParts<M: Machine> {
     state: AtomicU8,
     /// Rises before a backing goes to the first part that would have been in another, or was.
     moved: AtomicU64,
+    /// Parts of CPUs' own, behind those. Null until one of the group's CPUs contends. Set once.
+    own: [AtomicPtr<OwnParts<M>>; GROUPS],
 }
+
+/// Parts of some neighbouring CPUs' own.
+pub struct OwnParts<M: Machine>([CachePadded<OwnPart<M>>; GROUP]);
+
+struct OwnPart<M: Machine> {
+    part: Part<M>,
+    /// It has a reference to the object. Guarded by the part's lock.
+    counts: AtomicBool,
+}
+
+impl<M: Machine> MoreParts<M> {
+    /// Part `i` of the whole list, which is not the first; `None`: no CPU has had that yet.
+    fn part(&self, i: u16) -> Option<&Part<M>> {
+        let i = i as usize - 1;
+        match i.checked_sub(MORE) {
+            None => Some(&self.parts[i].0),
+            Some(_) => self.own_part(i as u16 + 1).map(|own| &own.part),
+        }
+    }
+
+    /// As [`part`](Self::part), where that is a CPU's own.
+    fn own_part(&self, i: u16) -> Option<&OwnPart<M>> {
+        let cpu = (i as usize).checked_sub(1 + MORE)?;
+        self.group(cpu).map(|own| &own.0[cpu % GROUP].0)
+    }
+
+    /// The own parts that `cpu`, which is below [`OWN`], has with its neighbours.
+    fn group(&self, cpu: usize) -> Option<&OwnParts<M>> {
+        // SAFETY: set once, freed with the object.
+        unsafe { self.own[cpu / GROUP].load(Ordering::Acquire).as_ref() }
+    }
+
+    /// All CPUs' own parts that there are.
+    fn all_own(&self) -> impl Iterator<Item = &OwnPart<M>> {
+        (0..GROUPS).filter_map(|n| self.group(n * GROUP)).flat_map(|own| own.0.iter().map(|p| &p.0))
+    }
+
+    /// All parts that there are.
+    fn iter(&self) -> impl Iterator<Item = &Part<M>> {
+        self.parts.iter().map(|p| &p.0).chain(self.all_own().map(|own| &own.part))
+    }
+
+    /// Makes own parts for `cpu` and its neighbours.
+    // Kept out of its caller's stack frame: the parts are built on the stack.
+    #[cold]
+    #[inline(never)]
+    fn make_own(&self, vm: &Vm<M>, cpu: usize) {
+        let part = |_| OwnPart { part: Part::new(ptr::null_mut()), counts: AtomicBool::new(false) };
+        let parts = OwnParts(core::array::from_fn(|n| CachePadded(part(n))));
+        // No memory: they go on sharing.
+        if let Ok(fresh) = vm.object_memory().own_parts.alloc(vm, parts)
+            && self.own[cpu / GROUP]
+                .compare_exchange(ptr::null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire)
+                .is_err()
+        {
+            // SAFETY: nobody has seen it.
+            unsafe { vm.object_memory().own_parts.free(vm, fresh) };
+        }
+    }
+}
+
+/// CPUs that can have a part of their own.
+const OWN: usize = GROUP * GROUPS;
 
 /// New backings go to all parts but the first.
 const OPEN: u8 = 0;
@@ -177,17 +254,21 @@ impl<M: Machine> Parts<M> {
         unsafe { self.more.load(Ordering::Acquire).as_ref() }
     }
 
-    fn part(&self, i: u8) -> &Part<M> {
-        match (i, self.more()) {
-            (0, _) | (_, None) => &self.first,
-            (i, Some(more)) => &more.parts[(i as usize - 1) % MORE],
+    fn part(&self, i: u16) -> &Part<M> {
+        match i {
+            0 => &self.first,
+            i => self.more().and_then(|more| more.part(i)).unwrap_or(&self.first),
         }
     }
 
     /// The parts that may hold something; the first one first.
     fn iter(&self) -> impl Iterator<Item = &Part<M>> {
         let more = self.more().filter(|m| m.state.load(Ordering::Acquire) != CLOSED);
-        core::iter::once(&self.first).chain(more.into_iter().flat_map(|m| m.parts.iter().map(|p| &p.0)))
+        core::iter::once(&self.first).chain(more.into_iter().flat_map(MoreParts::iter))
+    }
+
+    fn own_part(&self, i: u16) -> Option<&OwnPart<M>> {
+        self.more().and_then(|more| more.own_part(i))
     }
 
     fn is_open(&self) -> bool {
@@ -219,15 +300,21 @@ impl<M: Machine> Parts<M> {
     }
 
     /// The part for a new backing: by CPU, once the list has fanned out, which it does where it is long and contended.
-    pub fn choose(&self, vm: &Vm<M>) -> u8 {
+    pub fn choose(&self, vm: &Vm<M>) -> u16 {
         if !self.is_open()
             && self.first.count.load(Ordering::Relaxed) >= FAN_OUT_AT
             && self.first.contended.load(Ordering::Relaxed) != 0
         {
             self.fan_out(vm);
         }
+        let Some(more) = self.more().filter(|m| m.state.load(Ordering::Acquire) == OPEN) else { return 0 };
         // Not the first, beside which stands what everybody reads.
-        if self.is_open() { (1 + quire_sync::current_cpu() % MORE) as u8 } else { 0 }
+        let (cpu, own) = (quire_sync::current_cpu(), quire_sync::current_cpu() % OWN);
+        let shared = cpu % MORE;
+        if more.group(own).is_none() && more.parts[shared].0.contended.load(Ordering::Relaxed) >= OWN_AT {
+            more.make_own(vm, own);
+        }
+        (1 + if more.group(own).is_some() { MORE + own } else { shared }) as u16
     }
 
     // Kept out of its caller's stack frame: the parts are built on the stack.
@@ -242,6 +329,7 @@ impl<M: Machine> Parts<M> {
             parts: core::array::from_fn(|_| CachePadded(Part::new(ptr::null_mut()))),
             state: AtomicU8::new(OPEN),
             moved: AtomicU64::new(0),
+            own: core::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
         };
         // No memory: the list stays as it is, which is slower and right.
         if let Ok(fresh) = vm.object_memory().parts.alloc(vm, parts)
@@ -252,8 +340,9 @@ impl<M: Machine> Parts<M> {
         }
     }
 
-    /// Links `b` into its part, or into the first where that is closed by now; true where the part was empty.
-    pub fn insert(&self, vm: &Vm<M>, b: NonNull<Backing<M>>) -> bool {
+    /// Links `b` into its part, or into the first where that is closed by now. `refs`: the object's, one of which is the part's from
+    /// now on where it did not have one. The caller keeps the object.
+    pub fn insert(&self, vm: &Vm<M>, b: NonNull<Backing<M>>, refs: &References) {
         // SAFETY: the caller's, and not linked yet.
         let backing = unsafe { b.as_ref() };
         let mut part = self.part(backing.part());
@@ -278,11 +367,19 @@ impl<M: Machine> Parts<M> {
             part.last.store(here, Ordering::Relaxed);
             part.contended.fetch_add(1, Ordering::Relaxed);
         }
+        match self.own_part(backing.part()) {
+            Some(own) if own.counts.load(Ordering::Relaxed) => {}
+            Some(own) => {
+                own.counts.store(true, Ordering::Relaxed);
+                refs.add_own();
+            }
+            None if n == 0 => refs.add(),
+            None => {}
+        }
         part.release(vm, &mut list);
-        n == 0
     }
 
-    /// Unlinks `b`; true where its part is empty now.
+    /// Unlinks `b`; true where its part is empty now, and its reference to the object the caller's to give up.
     ///
     /// # Safety
     /// It is linked here.
@@ -296,36 +393,48 @@ impl<M: Machine> Parts<M> {
         let n = part.count.load(Ordering::Relaxed);
         part.count.store(n - 1, Ordering::Release);
         // SAFETY: not linked any more, but the caller's still.
-        part.release(unsafe { b.as_ref() }.vm(), &mut list);
-        n == 1
+        let b = unsafe { b.as_ref() };
+        let emptied = n == 1 && self.own_part(b.part()).is_none();
+        part.release(b.vm(), &mut list);
+        emptied
     }
 
     /// Whether the list has become too short for its parts; `b`, which is linked, is about to leave it.
     #[inline]
     pub fn is_too_wide(&self, b: &Backing<M>) -> bool {
+        let unlinked = self.part(b.part()).unlinked.load(Ordering::Relaxed) + 1;
         self.is_open()
-            && self.part(b.part()).unlinked.load(Ordering::Relaxed).is_multiple_of(LOOK_EVERY)
+            && unlinked.is_multiple_of(LOOK_EVERY)
+            && unlinked.is_multiple_of(LOOK_EVERY * self.iter().count().div_ceil(MORE + 1) as u64)
             && self.iter().map(|p| p.count.load(Ordering::Relaxed)).sum::<u32>() <= SHRINK_BELOW
     }
 
-    /// Takes all backings back into the first part. `refs`: the object's references, of which each part that is not empty has
-    /// one. The caller keeps the object.
+    /// Takes all backings back into the first part. `refs`: the object's references, of which each part has its one. The caller keeps
+    /// the object.
     #[cold]
-    pub fn shrink(&self, refs: &AtomicU32) {
+    pub fn shrink(&self, refs: &References) {
         let Some(more) = self.more() else { return };
         if more.state.compare_exchange(OPEN, CLOSING, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return;
         }
         for part in more.parts.iter().map(|p| &p.0) {
             // A few at a time, so that others get in. Nothing is linked into the part from here on.
-            while self.bring_home(part, &more.moved, refs) {}
+            while self.bring_home(part, &more.moved, refs, false) {}
+        }
+        for own in more.all_own() {
+            while self.bring_home(&own.part, &more.moved, refs, true) {}
+            let _held = own.part.lock();
+            if own.counts.load(Ordering::Relaxed) {
+                own.counts.store(false, Ordering::Relaxed);
+                refs.subtract_own();
+            }
         }
         self.first.contended.store(0, Ordering::Relaxed);
         more.state.store(CLOSED, Ordering::Release);
     }
 
-    /// Moves some backings of `from` into the first part; whether there may be more.
-    fn bring_home(&self, from: &Part<M>, moved: &AtomicU64, refs: &AtomicU32) -> bool {
+    /// Moves some backings of `from` into the first part; whether there may be more. `own`: it counts until it is closed.
+    fn bring_home(&self, from: &Part<M>, moved: &AtomicU64, refs: &References, own: bool) -> bool {
         // The first part before the others.
         let mut home = self.first.lock();
         let mut list = from.list.lock_nested();
@@ -344,12 +453,12 @@ impl<M: Machine> Parts<M> {
             let (here, there) = (self.first.count.load(Ordering::Relaxed), from.count.load(Ordering::Relaxed));
             self.first.count.store(here + 1, Ordering::Release);
             if here == 0 {
-                refs.fetch_add(1, Ordering::AcqRel);
+                refs.add();
             }
             from.count.store(there - 1, Ordering::Release);
-            if there == 1 {
+            if there == 1 && !own {
                 // Not the last one: the first part's is there.
-                refs.fetch_sub(1, Ordering::AcqRel);
+                refs.subtract();
             }
             home.due.note(1);
             list.due.note(1);
@@ -360,7 +469,7 @@ impl<M: Machine> Parts<M> {
     /// How often a backing was unlinked.
     pub fn unlinked(&self) -> u64 {
         // Of closed parts too: the sum never falls.
-        let more = self.more().into_iter().flat_map(|m| m.parts.iter().map(|p| &p.0));
+        let more = self.more().into_iter().flat_map(MoreParts::iter);
         core::iter::once(&self.first).chain(more).map(|p| p.unlinked.load(Ordering::Acquire)).fold(0, u64::wrapping_add)
     }
 
@@ -460,7 +569,11 @@ impl<M: Machine> Parts<M> {
         if let Some(more) = NonNull::new(self.more.load(Ordering::Acquire)) {
             debug_assert!(self.iter().all(|p| p.list.lock().tree.is_empty()), "an object goes while backings show it");
             // SAFETY: the object is dead and shown by nobody: only scans looked here, and they hold the object.
-            unsafe { vm.object_memory().parts.free(vm, more) };
+            unsafe {
+                let own = more.as_ref().own.iter().filter_map(|own| NonNull::new(own.load(Ordering::Acquire)));
+                own.for_each(|own| vm.object_memory().own_parts.free(vm, own));
+                vm.object_memory().parts.free(vm, more);
+            }
         }
     }
 }
@@ -471,6 +584,10 @@ impl<M: Machine> Parts<M> {
     /// Fans out, or opens the parts again.
     pub fn widen(&self, vm: &Vm<M>) {
         self.fan_out(vm);
+    }
+    /// Whether CPUs have parts of their own.
+    pub fn has_own(&self) -> bool {
+        self.more().is_some_and(|m| m.group(0).is_some())
     }
     /// Whether there is more than one part, for scans.
     pub fn is_wide(&self) -> bool {

@@ -132,3 +132,42 @@ fn a_list_that_was_long_and_contended_has_one_part_again_when_it_is_short() {
     }
     assert_eq!(settled(m.vm), before);
 }
+
+#[test]
+fn cpus_that_take_turns_in_a_part_get_parts_of_their_own_which_keep_no_object() {
+    let set_cpu = quire_sync::hooks::threads::set_cpu;
+    set_cpu(0);
+    let m = crate::testing::boot(4096, 16);
+    let before = settled(m.vm);
+    for file_last in [false, true] {
+        let file = ObjectRef::anonymous(m.vm, 4).unwrap();
+        file.write(0, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();
+        let mut spaces: Vec<_> = (0..20)
+            .map(|n| {
+                if n == 10 {
+                    file.parts().widen(m.vm);
+                }
+                // Two of the same part, as long as CPUs share any.
+                set_cpu(if n % 2 == 0 { 0 } else { 15 });
+                let space = Space::new(m.vm).unwrap();
+                show(&space, 0, 4, &file, true);
+                space
+            })
+            .collect();
+        set_cpu(0);
+        assert!(file.parts().has_own());
+        file.check(true).unwrap();
+        // Those that are not in CPUs' own parts.
+        spaces.drain(..13);
+        assert!(file.parts().is_wide(), "as long as it is long");
+        file.check(true).unwrap();
+        if file_last {
+            drop(spaces);
+            drop(file);
+        } else {
+            drop(file);
+            drop(spaces);
+        }
+        assert_eq!(settled(m.vm), before, "with the file last: {file_last}");
+    }
+}

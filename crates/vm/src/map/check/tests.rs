@@ -180,7 +180,7 @@ fn a_backing_that_is_on_no_list_is_noticed() {
 fn a_backing_that_is_listed_twice_is_noticed() {
     for n in 0..6 {
         let w = World::new();
-        w.shared.parts().insert(w.space.vm(), w.front(SHARED + 10 * n));
+        w.shared.parts().insert(w.space.vm(), w.front(SHARED + 10 * n), &crate::object::References::one());
         let found = w.shared.check(true);
         let list = matches!(found, Err(Broken::ListLinks(_) | Broken::ListOrder(_) | Broken::ListCount(_)));
         assert!(list, "{found:?}");
@@ -192,7 +192,7 @@ fn a_backing_that_is_listed_twice_is_noticed() {
 fn a_backing_on_two_objects_lists_is_noticed() {
     for n in 0..6 {
         let w = World::new();
-        w.other.parts().insert(w.space.vm(), w.front(SHARED + 10 * n));
+        w.other.parts().insert(w.space.vm(), w.front(SHARED + 10 * n), &crate::object::References::one());
         assert!(w.verdict().is_err());
     }
 }
