@@ -17,6 +17,7 @@ static void spin(struct worker *w) {
 
 static void fill(struct worker *w) {
     static char buffer[MIB];
+    memset(buffer, 0xff, sizeof buffer); // first touches are the kernel's
     for (unsigned char value = 1; running(w); value++) {
         lap_begin(w);
         memset(buffer, value, sizeof buffer);

@@ -6,11 +6,11 @@ mod flame;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
-    fs::{self, File},
+    fs::{self},
     io::{self, Read as _, Seek as _},
     os::fd::{AsFd, AsRawFd},
     path::Path,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use object::{Object, ObjectKind, ObjectSymbol, SymbolKind};
@@ -20,11 +20,7 @@ use crate::{
     cli,
     conflicts::{build_plugin, plain},
     failure::{Doing, Failure, Result},
-    machine::{
-        outcome::Outcome,
-        qemu,
-        relay::{self, Ends},
-    },
+    machine::{outcome::Outcome, qemu, relay},
     places::Places,
     progress::Step,
     run,
@@ -81,24 +77,10 @@ fn measure(places: &Places, options: &cli::Profile) -> Result<(Records, Kernel)>
         inherit: vec![fd],
         ..Shape::default()
     };
-    let nothing = File::open("/dev/null").doing(about)?;
     let step = Step::new("profiling");
-    let (out, err) = (io::stderr(), io::stderr());
-    let report = relay::run(
-        kernel.start(&image, &shape)?,
-        Ends {
-            input: nothing.as_fd(),
-            // The table has the standard output to itself.
-            output: out.as_fd(),
-            errors: err.as_fd(),
-            wake: None,
-            asked: Box::new(Vec::new),
-            tty: false,
-            verbose: false,
-            log: None,
-            deadline: Some(Instant::now() + LIMIT),
-        },
-    );
+    // The table has the standard output to itself.
+    let err = io::stderr();
+    let report = relay::unattended(kernel.start(&image, &shape)?, [err.as_fd(); 2], None, LIMIT)?;
     drop(step);
     match report.outcome {
         Outcome::Exit(_) | Outcome::Signal(_) => {}

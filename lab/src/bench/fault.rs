@@ -143,6 +143,7 @@ mod recorded {
         let vm = machine::boot(cpus, 64 + (pages * PAGE_SIZE >> 20));
         let cpus: Vec<Cpu> = (0..cpus).map(|id| Cpu::attach(vm, id)).collect();
         let space = private(vm, pages)?;
+        cpus.iter().for_each(|c| c.enter(&space));
         let mut caches = Coherence::new();
         let (mut shared, mut faults) = (0, 0);
         for n in 0..REGIONS * REGION {

@@ -82,10 +82,11 @@ pub const FAULTS: Workload = Workload { name: "zero_fill", run: faults };
 
 fn faults(count: usize) {
     let m = Machine::new(1, COLD);
-    let _cpu = Cpu::attach(m.vm, 0);
+    let cpu = Cpu::attach(m.vm, 0);
     let space: SpaceRef<Hosted> = Space::new(m.vm).expect("a fresh machine has memory");
     let bytes = (count as u64 + 1) * PAGE_SIZE;
     space.map(&MapRequest::private(Placement::Fixed(BASE), bytes)).expect("nothing is mapped there");
+    cpu.enter(&space);
     for page in 0..count as u64 {
         space.fault(BASE + page * PAGE_SIZE, Access::Write).expect("the count is less than there is memory");
     }
@@ -154,10 +155,11 @@ impl Machine {
 
     /// Faults of `cpus` CPUs at once, over fresh mappings; the time that the slowest took.
     fn touch(&self, cpus: usize, repeat: u32) -> Result<Duration, Failure> {
-        self.sample(cpus, repeat, |vm, frames, barrier| {
+        self.sample(cpus, repeat, |vm, cpu, frames, barrier| {
             let space: SpaceRef<Hosted> = Space::new(vm)?;
-            let at = BASE + quire_sync::current_cpu() as u64 * (1 << 32);
+            let at = BASE + cpu.id() as u64 * (1 << 32);
             space.map(&MapRequest::private(Placement::Fixed(at), frames * PAGE_SIZE))?;
+            cpu.enter(&space);
             barrier.wait();
             let start = cpu_time();
             for page in 0..frames {
@@ -169,7 +171,7 @@ impl Machine {
 
     /// The same number of frames taken and zeroed.
     fn zero(&self, cpus: usize, repeat: u32) -> Result<Duration, Failure> {
-        self.sample(cpus, repeat, |vm, frames, barrier| {
+        self.sample(cpus, repeat, |vm, _, frames, barrier| {
             let mut taken = Vec::with_capacity(frames as usize);
             barrier.wait();
             let start = cpu_time();
@@ -190,7 +192,7 @@ impl Machine {
         &self,
         cpus: usize,
         repeat: u32,
-        f: impl Fn(&'static Vm<Hosted>, u64, &Barrier) -> Result<Duration, Failure> + Sync,
+        f: impl Fn(&'static Vm<Hosted>, &Cpu, u64, &Barrier) -> Result<Duration, Failure> + Sync,
     ) -> Result<Duration, Failure> {
         let mut seed = 0x9e37_79b9_7f4a_7c15;
         if repeat == 1 {
@@ -203,8 +205,8 @@ impl Machine {
                 .map(|cpu| {
                     let (f, barrier) = (&f, &barrier);
                     s.spawn(move || {
-                        let _cpu = Cpu::attach(self.vm, cpu);
-                        (0..repeat).map(|_| f(self.vm, self.frames, barrier)).sum::<Result<Duration, Failure>>()
+                        let cpu = Cpu::attach(self.vm, cpu);
+                        (0..repeat).map(|_| f(self.vm, &cpu, self.frames, barrier)).sum::<Result<Duration, Failure>>()
                     })
                 })
                 .collect();

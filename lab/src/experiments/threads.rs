@@ -37,7 +37,7 @@ pub(super) fn at_once<P>(
 pub(super) fn on_cpus<M: Memory, P>(
     memory: M,
     cpus: usize,
-    prepare: impl Fn(usize) -> Result<P, Failure> + Sync,
+    prepare: impl Fn(usize, &M::Cpu) -> Result<P, Failure> + Sync,
     work: impl Fn(usize, &mut P) -> Result<(), Failure> + Sync,
 ) -> Result<Duration, Failure> {
     // What was prepared goes while the thread is a CPU still: fields are dropped in order.
@@ -49,7 +49,7 @@ pub(super) fn on_cpus<M: Memory, P>(
         cpus,
         |cpu| {
             let attached = memory.attach(cpu);
-            Ok(As { prepared: prepare(cpu)?, _cpu: attached })
+            Ok(As { prepared: prepare(cpu, &attached)?, _cpu: attached })
         },
         |cpu, p| work(cpu, &mut p.prepared),
     )
@@ -66,7 +66,7 @@ pub(super) fn rate<M: Memory, P>(
 ) -> Result<f64, Failure> {
     const WARM: usize = 3;
     let rates = Mutex::new(0.0);
-    let warm = |cpu| {
+    let warm = |cpu, _: &M::Cpu| {
         let mut prepared = prepare(cpu)?;
         (0..WARM).try_for_each(|_| operation(cpu, &mut prepared)).map(|()| prepared)
     };

@@ -146,13 +146,14 @@ impl Work {
             }
             Spaces::Each => None,
         };
-        let prepare = |cpu: usize| -> Result<Region<M>, Failure> {
+        let prepare = |cpu: usize, this: &M::Cpu| -> Result<Region<M>, Failure> {
             let start = BASE + cpu as u64 * APART;
             let own = if one.is_some() { None } else { Some(memory.space()?) };
             let space = one.as_ref().or(own.as_ref());
             let space = space.ok_or_else(|| Failure::Wrong("there is no space".into()))?;
             let range = VirtRange { start, end: start + self.frames * PAGE_SIZE };
             memory.map(space, range, What::Private)?;
+            memory.enter(this, space);
             Ok(Region { own, start })
         };
         let time = on_cpus(memory, self.cpus, prepare, |_, region| {
@@ -171,7 +172,7 @@ impl Work {
         on_cpus(
             memory,
             self.cpus,
-            |_| Ok(None),
+            |_, _| Ok(None),
             |_, taken| {
                 *taken = Some(memory.take_zeroed(self.frames)?);
                 Ok(())
@@ -195,6 +196,7 @@ pub(super) fn lines<M: Memory>(memory: M, cpus: usize) -> Result<[f64; 1], Failu
         let start = BASE + id * APART;
         memory.map(&space, VirtRange { start, end: start + (warm + counted) * PAGE_SIZE }, What::Private)?;
     }
+    cpus.iter().for_each(|cpu| memory.enter(cpu, &space));
     let mut caches = Caches::default();
     let mut shared = 0;
     for n in 0..warm + counted {

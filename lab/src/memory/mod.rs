@@ -40,6 +40,9 @@ pub trait Memory: Copy + Send + Sync + 'static {
     /// Does `f` as that one.
     fn on<R>(self, cpu: &Self::Cpu, f: impl FnOnce() -> R) -> R;
 
+    /// That CPU runs programs in `space` from now on: what it does there costs what it costs programs.
+    fn enter(self, cpu: &Self::Cpu, space: &Self::Space);
+
     /// An empty space.
     fn space(self) -> Result<Self::Space, Failure>;
 

@@ -45,6 +45,10 @@ impl Memory for Production {
         cpu.run(f)
     }
 
+    fn enter(self, cpu: &Cpu, space: &SpaceRef<Hosted>) {
+        cpu.enter(space);
+    }
+
     fn space(self) -> Result<SpaceRef<Hosted>, Failure> {
         Ok(Space::new(self.0)?)
     }

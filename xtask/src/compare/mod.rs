@@ -6,10 +6,9 @@ mod used;
 
 use std::{
     collections::BTreeMap,
-    fs::File,
     hash::{BuildHasher as _, RandomState},
-    io::{Read, Seek, Write as _},
-    os::fd::{AsFd, AsRawFd},
+    io::Write as _,
+    os::fd::AsRawFd,
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -25,7 +24,7 @@ use crate::{
     machine::{
         outcome::Outcome,
         qemu,
-        relay::{self, Ends},
+        relay::{self, Kept, Report, content},
     },
     places::Places,
     programs,
@@ -104,7 +103,7 @@ pub fn command(places: &Places, options: &cli::Compare) -> Result<u8> {
     if options.same {
         let [ours, theirs] = sides.each_ref().map(|kernel| {
             step.doing(&kernel.name);
-            let text = boot(kernel, &tree, &order, &shape)?.success(kernel)?;
+            let text = success(boot(kernel, &tree, &order, &shape)?, kernel)?;
             Ok::<_, Failure>(String::from_utf8_lossy(&text).into_owned())
         });
         let (ours, theirs) = (ours?, theirs?);
@@ -220,7 +219,7 @@ impl Job<'_> {
         let ended = boot(kernel, &self.tree, &order, &shape)?;
         let told = Told::find(&ended.errors, &tag)?;
         let Some(report) = told.report else {
-            return Err(match ended.success(kernel) {
+            return Err(match success(ended, kernel) {
                 Err(failure) => failure,
                 Ok(_) => Failure::machine(format_args!("on {} nothing was measured", kernel.name)),
             });
@@ -260,65 +259,30 @@ fn counted(bytes: &[u8]) -> Result<[u64; 2]> {
     Ok([number(kernel)?, number(programs)?])
 }
 
-/// How a boot ended, and what came out of it.
-struct Ended {
-    output: Vec<u8>,
-    errors: Vec<u8>,
-    outcome: Outcome,
-    log_tail: String,
-}
-
 /// One boot of one side.
-fn boot(kernel: &Kernel, tree: &Tree, order: &Order, shape: &Shape) -> Result<Ended> {
-    let about = || "cannot keep the program's output".to_string();
+fn boot(kernel: &Kernel, tree: &Tree, order: &Order, shape: &Shape) -> Result<Kept> {
     let image = kernel.image(tree.clone(), order)?;
-    let (mut out, mut err) = (qemu::memory_file("output").doing(about)?, qemu::memory_file("errors").doing(about)?);
-    let nothing = File::open("/dev/null").doing(about)?;
-    let guest = kernel.start(&image, shape)?;
-    let report = relay::run(
-        guest,
-        Ends {
-            input: nothing.as_fd(),
-            output: out.as_fd(),
-            errors: err.as_fd(),
-            wake: None,
-            asked: Box::new(Vec::new),
-            tty: false,
-            verbose: false,
-            log: None,
-            deadline: Some(Instant::now() + LIMIT),
-        },
-    );
-    let (output, errors) = (content(&mut out)?, content(&mut err)?);
-    Ok(Ended { output, errors, outcome: report.outcome, log_tail: report.log_tail })
+    relay::kept(kernel.start(&image, shape)?, LIMIT)
 }
 
-impl Ended {
-    /// What the first program printed, where it ended well.
-    fn success(self, kernel: &Kernel) -> Result<Vec<u8>> {
-        if self.outcome == Outcome::Exit(0) {
-            return Ok(self.output);
-        }
-        let _ = std::io::stderr().write_all(&self.errors);
-        eprint!("{}", run::last_lines(&self.log_tail, 20));
-        Err(match self.outcome {
-            Outcome::Exit(status) => {
-                Failure { status, message: format!("on {} the program ended with {status}", kernel.name) }
-            }
-            Outcome::Signal(n) => Failure {
-                status: self.outcome.status(),
-                message: format!("on {} the program died of signal {n}", kernel.name),
-            },
-            Outcome::TimedOut => Failure::timed_out(format_args!("on {} the program took too long", kernel.name)),
-            other => Failure::machine(format_args!("on {}: {}", kernel.name, other.to_failure())),
-        })
+/// What the first program printed, where it ended well.
+fn success(ended: Kept, kernel: &Kernel) -> Result<Vec<u8>> {
+    let Report { outcome, log_tail, .. } = ended.report;
+    if outcome == Outcome::Exit(0) {
+        return Ok(ended.output);
     }
-}
-
-fn content(file: &mut File) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    file.rewind().and_then(|()| file.read_to_end(&mut bytes)).doing(|| "cannot read the output".to_string())?;
-    Ok(bytes)
+    let _ = std::io::stderr().write_all(&ended.errors);
+    eprint!("{}", run::last_lines(&log_tail, 20));
+    Err(match outcome {
+        Outcome::Exit(status) => {
+            Failure { status, message: format!("on {} the program ended with {status}", kernel.name) }
+        }
+        Outcome::Signal(n) => {
+            Failure { status: outcome.status(), message: format!("on {} the program died of signal {n}", kernel.name) }
+        }
+        Outcome::TimedOut => Failure::timed_out(format_args!("on {} the program took too long", kernel.name)),
+        other => Failure::machine(format_args!("on {}: {}", kernel.name, other.to_failure())),
+    })
 }
 
 /// All lines of the form `name value unit`; others are passed over.

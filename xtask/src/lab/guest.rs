@@ -1,14 +1,7 @@
 //! Cases of guests: programs of `programs/` on ours and on Linux. A boot runs many of them, one after the other, and tells where
 //! the output of each begins and how it ended.
 
-use std::{
-    cell::RefCell,
-    collections::BTreeMap,
-    fs::File,
-    io::{Read as _, Seek as _},
-    os::fd::AsFd,
-    time::{Duration, Instant},
-};
+use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
 use quire_results::{
     Better, Case, Experiment, Kind, Measure, Mode, Parameter, Place, Plot, Reading, Shape as Drawn, Side, Source,
@@ -18,12 +11,11 @@ use super::plan::{self, At, Counted, Found, Job, Plan};
 use crate::{
     boot::{Kernel, On, Shape},
     cli, compare,
-    failure::{Doing, Result},
+    failure::Result,
     image::{order::Order, tree::Tree},
     machine::{
         outcome::Outcome,
-        qemu,
-        relay::{self, Ends},
+        relay::{self, Kept},
     },
     places::Places,
     programs, run,
@@ -602,29 +594,8 @@ fn values(text: &str, lines: &BTreeMap<String, String>) -> Result<BTreeMap<Strin
 
 /// One boot: output, errors, and how the machine ended.
 fn once(kernel: &Kernel, tree: &Tree, order: &Order, shape: &Shape) -> Result<(String, String, String)> {
-    let about = || "cannot keep the program's output".to_string();
     let image = kernel.image(tree.clone(), order)?;
-    let (mut out, mut err) = (qemu::memory_file("output").doing(about)?, qemu::memory_file("errors").doing(about)?);
-    let nothing = File::open("/dev/null").doing(about)?;
-    let report = relay::run(
-        kernel.start(&image, shape)?,
-        Ends {
-            input: nothing.as_fd(),
-            output: out.as_fd(),
-            errors: err.as_fd(),
-            wake: None,
-            asked: Box::new(Vec::new),
-            tty: false,
-            verbose: false,
-            log: None,
-            deadline: Some(Instant::now() + LIMIT),
-        },
-    );
-    let content = |file: &mut File| {
-        let mut bytes = Vec::new();
-        file.rewind().and_then(|()| file.read_to_end(&mut bytes)).doing(about)?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    };
+    let Kept { report, output, errors } = relay::kept(kernel.start(&image, shape)?, LIMIT)?;
     let ended = match report.outcome {
         Outcome::Exit(status) => format!("the script ended with {status}"),
         Outcome::Signal(n) => format!("the script died of signal {n}"),
@@ -633,7 +604,8 @@ fn once(kernel: &Kernel, tree: &Tree, order: &Order, shape: &Shape) -> Result<(S
             format!("{} {}", other.to_failure().message, last.replace('\n', " "))
         }
     };
-    Ok((content(&mut out)?, content(&mut err)?, ended))
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Ok((text(output), text(errors), ended))
 }
 
 #[cfg(test)]

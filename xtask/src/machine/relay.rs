@@ -6,7 +6,7 @@
 
 use std::{
     fs::File,
-    io::Write as _,
+    io::{Read as _, Seek as _, Write as _},
     os::fd::{AsFd, BorrowedFd},
     time::{Duration, Instant},
 };
@@ -21,9 +21,10 @@ use super::{
     control::{FromGuest, Lines, ToGuest},
     flow::{Flow, Moved},
     outcome::Outcome,
-    qemu::Guest,
+    qemu::{self, Guest},
     terminal,
 };
+use crate::failure::{Doing, Result};
 
 /// After the program has ended, how long the machine may go on without moving a byte.
 const GRACE: Duration = Duration::from_secs(10);
@@ -135,6 +136,53 @@ pub fn run(guest: Guest, ends: Ends<'_>) -> Report {
         ready: relay.ready.map(|r| r.0),
         ready_after: relay.ready.map(|r| r.1),
     }
+}
+
+/// Runs a guest that nobody talks to, for `limit` at most. `log`: where the kernel's log is kept.
+pub fn unattended(
+    guest: Guest,
+    [output, errors]: [BorrowedFd<'_>; 2],
+    log: Option<File>,
+    limit: Duration,
+) -> Result<Report> {
+    let nothing = File::open("/dev/null").doing(|| "cannot open /dev/null".to_string())?;
+    let ends = Ends {
+        input: nothing.as_fd(),
+        output,
+        errors,
+        wake: None,
+        asked: Box::new(Vec::new),
+        tty: false,
+        verbose: false,
+        log,
+        deadline: Some(Instant::now() + limit),
+    };
+    Ok(run(guest, ends))
+}
+
+/// How a guest ended that nobody talked to, and what its program wrote.
+pub struct Kept {
+    /// How it ended.
+    pub report: Report,
+    /// What came out of its standard output.
+    pub output: Vec<u8>,
+    /// And of its standard error.
+    pub errors: Vec<u8>,
+}
+
+/// As [`unattended`], and keeps what the program writes.
+pub fn kept(guest: Guest, limit: Duration) -> Result<Kept> {
+    let file = |name| qemu::memory_file(name).doing(|| "cannot keep the program's output".to_string());
+    let (mut output, mut errors) = (file("output")?, file("errors")?);
+    let report = unattended(guest, [output.as_fd(), errors.as_fd()], None, limit)?;
+    Ok(Kept { report, output: content(&mut output)?, errors: content(&mut errors)? })
+}
+
+/// All that was written to a file of this process's memory.
+pub fn content(file: &mut File) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.rewind().and_then(|()| file.read_to_end(&mut bytes)).doing(|| "cannot read what was kept".to_string())?;
+    Ok(bytes)
 }
 
 /// The descriptors of one round, in the order in which they are polled.

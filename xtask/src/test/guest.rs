@@ -27,10 +27,7 @@ use crate::{
     build,
     failure::{Doing, Result},
     image::{order::Order, root},
-    machine::{
-        outcome::Outcome,
-        relay::{self, Ends},
-    },
+    machine::{outcome::Outcome, relay},
     places::Places,
     programs,
 };
@@ -161,23 +158,11 @@ fn run_suite(context: &Context<'_>, suite: Suite, done: &mut dyn FnMut(Check)) -
 fn boots_on_q35(context: &Context<'_>, kernel: &Kernel) -> Result<(), String> {
     let order = Order { args: vec!["/bin/true".into()], env: vec![], cwd: "/".into(), tty: false, size: None };
     let image = root::tree().and_then(|tree| kernel.image(tree, &order)).map_err(|e| e.to_string())?;
-    let nothing = File::options().read(true).write(true).open("/dev/null").map_err(|e| e.to_string())?;
+    let nothing = File::options().write(true).open("/dev/null").map_err(|e| e.to_string())?;
     let shape = Shape { cpus: 4, memory: 256, q35: true, verbose: true, ..Shape::default() };
     let guest = kernel.start(&image, &shape).map_err(|e| e.to_string())?;
-    let report = relay::run(
-        guest,
-        Ends {
-            input: nothing.as_fd(),
-            output: nothing.as_fd(),
-            errors: nothing.as_fd(),
-            wake: None,
-            asked: Box::new(Vec::new),
-            tty: false,
-            verbose: false,
-            log: Some(context.log("guest-q35").map_err(|e| e.to_string())?),
-            deadline: Some(Instant::now() + LIMIT),
-        },
-    );
+    let log = context.log("guest-q35").map_err(|e| e.to_string())?;
+    let report = relay::unattended(guest, [nothing.as_fd(); 2], Some(log), LIMIT).map_err(|e| e.to_string())?;
     // No port tells the status there: an orderly end is all that can be told.
     let orderly = matches!(&report.outcome, Outcome::Died(how) if how.contains("powered off"));
     if orderly && report.log_tail.contains("4 CPUs") && !report.log_tail.contains("damaged") {

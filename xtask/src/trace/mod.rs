@@ -11,24 +11,20 @@ mod timeline;
 
 use std::{
     fs::File,
-    io::{self, BufWriter, Read as _, Seek as _, Write as _},
+    io::{self, BufWriter, Write as _},
     os::{
         fd::{AsFd, AsRawFd},
         unix::fs::FileExt as _,
     },
     path::PathBuf,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::{
     boot::{Kernel, On, Shape},
     build, cli,
     failure::{Doing, Failure, Result},
-    machine::{
-        outcome::Outcome,
-        qemu,
-        relay::{self, Ends},
-    },
+    machine::{outcome::Outcome, qemu, relay},
     places::Places,
     programs,
     progress::Step,
@@ -102,24 +98,11 @@ fn record(places: &Places, options: &cli::Trace) -> Result<(Vec<u8>, Kernel, Res
         ..Shape::default()
     };
     let mut log = qemu::memory_file("log").doing(about)?;
-    let nothing = File::open("/dev/null").doing(about)?;
     let step = Step::new("tracing");
-    let (out, err) = (io::stderr(), io::stderr());
-    let report = relay::run(
-        kernel.start(&image, &shape)?,
-        Ends {
-            input: nothing.as_fd(),
-            // The tables have the standard output to themselves.
-            output: out.as_fd(),
-            errors: err.as_fd(),
-            wake: None,
-            asked: Box::new(Vec::new),
-            tty: false,
-            verbose: false,
-            log: Some(log.try_clone().doing(about)?),
-            deadline: Some(Instant::now() + LIMIT),
-        },
-    );
+    // The tables have the standard output to themselves.
+    let err = io::stderr();
+    let kept = Some(log.try_clone().doing(about)?);
+    let report = relay::unattended(kernel.start(&image, &shape)?, [err.as_fd(); 2], kept, LIMIT)?;
     drop(step);
     let outcome = match report.outcome {
         Outcome::Exit(_) | Outcome::Signal(_) => Ok(()),
@@ -128,8 +111,7 @@ fn record(places: &Places, options: &cli::Trace) -> Result<(Vec<u8>, Kernel, Res
             Err(other.to_failure())
         }
     };
-    let mut text = Vec::new();
-    log.rewind().and_then(|()| log.read_to_end(&mut text)).doing(about)?;
+    let text = relay::content(&mut log)?;
     let Some((at, len)) = told(&String::from_utf8_lossy(&text)) else {
         outcome?;
         return Err(Failure::machine("the kernel has set no memory aside for a trace"));

@@ -84,6 +84,8 @@ impl Memory for Records {
         threads::as_cpu(*cpu, f)
     }
 
+    fn enter(self, _cpu: &usize, _space: &Space) {}
+
     fn space(self) -> Result<Space, Failure> {
         Ok(Space::new(self.0))
     }

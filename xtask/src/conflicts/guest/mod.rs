@@ -10,12 +10,12 @@ pub use sites::plain;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{self, File},
-    io::{Read as _, Seek as _, Write as _},
-    os::fd::{AsFd, AsRawFd},
+    fs::{self},
+    io::{Read as _, Write as _},
+    os::fd::AsRawFd,
     path::PathBuf,
     process::{Command, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use records::{Case, Records};
@@ -29,7 +29,7 @@ use crate::{
     machine::{
         outcome::Outcome,
         qemu,
-        relay::{self, Ends},
+        relay::{self, Kept, content},
     },
     places::Places,
     progress::Step,
@@ -68,11 +68,7 @@ pub fn command(places: &Places, options: &cli::Conflicts) -> Result<u8> {
 fn measure(places: &Places, operations: &[String]) -> Result<(Records, Sites)> {
     let plugin = build(places)?;
     let about = || "cannot keep the records".to_string();
-    let [mut records, mut out, mut err] = [(); 3].map(|()| qemu::memory_file("conflicts"));
-    let (records, out, err) = match (&mut records, &mut out, &mut err) {
-        (Ok(records), Ok(out), Ok(err)) => (records, out, err),
-        _ => return Err(Failure::machine(about())),
-    };
+    let mut records = qemu::memory_file("conflicts").doing(about)?;
     let guest = cli::Guest { cpus: 2, memory: 512, copy: vec![], env: vec![], cwd: "/".into() };
     let mut words = vec!["conflicts".into()];
     words.extend(operations.iter().map(Into::into));
@@ -88,23 +84,9 @@ fn measure(places: &Places, operations: &[String]) -> Result<(Records, Sites)> {
         inherit: vec![fd],
         ..Shape::default()
     };
-    let nothing = File::open("/dev/null").doing(about)?;
-    let report = relay::run(
-        kernel.start(&image, &shape)?,
-        Ends {
-            input: nothing.as_fd(),
-            output: out.as_fd(),
-            errors: err.as_fd(),
-            wake: None,
-            asked: Box::new(Vec::new),
-            tty: false,
-            verbose: false,
-            log: None,
-            deadline: Some(Instant::now() + LIMIT),
-        },
-    );
+    let Kept { report, output, errors } = relay::kept(kernel.start(&image, &shape)?, LIMIT)?;
     if report.outcome != Outcome::Exit(0) {
-        let _ = std::io::stderr().write_all(content(err)?.as_bytes());
+        let _ = std::io::stderr().write_all(&errors);
         eprint!("{}", run::last_lines(&report.log_tail, 20));
         return Err(match report.outcome {
             Outcome::Exit(2) => Failure::usage("no operation has such a name"),
@@ -112,7 +94,8 @@ fn measure(places: &Places, operations: &[String]) -> Result<(Records, Sites)> {
             other => other.to_failure(),
         });
     }
-    let (program, plugin) = (content(out)?, content(records)?);
+    let text = |bytes| String::from_utf8(bytes).doing(|| "the records are no text".to_string());
+    let (program, plugin) = (text(output)?, text(content(&mut records)?)?);
     keep(places, &program, &plugin).doing(about)?;
     Ok((records::read(&program, &plugin)?, Sites::read(kernel.file(), &program)?))
 }
@@ -123,12 +106,6 @@ fn keep(places: &Places, program: &str, plugin: &str) -> std::io::Result<()> {
     fs::create_dir_all(&home)?;
     fs::write(home.join("program"), program)?;
     fs::write(home.join("plugin"), plugin)
-}
-
-fn content(file: &mut File) -> Result<String> {
-    let mut text = String::new();
-    file.rewind().and_then(|()| file.read_to_string(&mut text)).doing(|| "cannot read the records".to_string())?;
-    Ok(text)
 }
 
 /// Builds the plugin and returns its library.
