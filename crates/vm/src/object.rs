@@ -334,6 +334,13 @@ impl<M: Machine> Object<M> {
         }
     }
 
+    /// A scan of all backings is over. The caller keeps the object.
+    pub(crate) fn scanned(&self) {
+        if self.parts.scanned() {
+            self.parts.shrink(&self.refs);
+        }
+    }
+
     /// Takes a reference for the time of a sleep; false where the object is going. The caller is pinned.
     pub(crate) fn try_ref(&self, _pin: &Pinned<'_>) -> bool {
         self.refs.try_add()
@@ -350,11 +357,7 @@ impl<M: Machine> Object<M> {
             match object.refs.give_up() {
                 GivenUp::Kept => return,
                 GivenUp::Last => break,
-                GivenUp::OnlyOwn => {
-                    object.parts.shrink(&object.refs);
-                    // Or somebody else is at it.
-                    quire_sync::hooks::relax();
-                }
+                GivenUp::OnlyOwn => object.parts.shrink(&object.refs),
             }
         }
         object.flags.fetch_or(DEAD, Ordering::AcqRel);

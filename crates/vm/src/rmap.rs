@@ -190,6 +190,7 @@ pub(crate) fn unmap_shown<M: Machine>(object: &Object<M>, keys: Range<u64>) -> F
         }
         let _flushed = owed.discharge();
     });
+    object.scanned();
     // SAFETY: every obligation was discharged.
     unsafe { Flushed::never_mapped() }
 }
@@ -284,6 +285,7 @@ fn pass<M: Machine, O: Operation<M>>(object: &Object<M>, batch: &Batch, op: &mut
             fence_full();
         }
         object.parts().scan(first.0, last.0 + 1, |b| in_backing(object.vm(), b, pages, op));
+        object.scanned();
     }
     // SAFETY: every obligation of the pass was discharged before its backing was let go; what was owed there includes what
     // others had taken away and not flushed.

@@ -188,6 +188,40 @@ protocol! {
     OwnPartsKeep: "an object stays that nobody has";
 }
 
+/// Two close the parts at once, one of them since it gives up the last reference that is not a CPU's own part's; a third CPU links
+/// where they may be open again.
+fn close_against_close() {
+    let w = contended();
+    let frame = w.frame();
+    set_cpu(1);
+    show(&w, 0, 0, 1);
+    load(&w.space, 0);
+    assert!(w.file.parts().has_own());
+    beside(
+        w,
+        |w| w.file.close_parts(),
+        |w| {
+            w.file.close_parts();
+            w.file.parts().widen(w.boot.vm);
+            show(w, 4, 0, 1);
+        },
+        move |w, _, _| {
+            assert!(w.file.check(true).is_ok(), "a part does not count that has something");
+            w.file.discard(0..1);
+            assert_nobody_maps(w, 0, 0, frame);
+            w.space.unmap(VirtRange { start: page(0), end: page(5) }).unwrap();
+            w.file.close_parts();
+            w.file.check(true).unwrap();
+            assert_eq!(w.file.references(), 1, "a part counts that has nothing");
+        },
+    );
+}
+
+protocol! {
+    parts_that_two_close_at_once_keep_their_references = close_against_close, Some(2);
+    StaleClose: "a part does not count that has something";
+}
+
 /// A backing is replaced while its part is closed: what replaces it goes to the first part.
 fn scan_against_replacement_in_a_closed_part() {
     let w = World::new();

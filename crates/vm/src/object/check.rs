@@ -62,6 +62,19 @@ impl<M: Machine> Object<M> {
     }
 }
 
+/// Doors for models.
+#[cfg(all(test, shuttle))]
+impl<M: Machine> Object<M> {
+    /// Closes the parts of the list of backings, or helps.
+    pub(crate) fn close_parts(&self) {
+        self.parts.shrink(&self.refs);
+    }
+    /// What keeps the object.
+    pub(crate) fn references(&self) -> u32 {
+        self.refs.count()
+    }
+}
+
 /// Doors for tests of the checker.
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl<M: Machine> Object<M> {

@@ -6,12 +6,17 @@
 //!
 //! # Growing and shrinking
 //! The list fans out where its first part is contended (CPUs wait for it, or take turns) and there is a backing for each
-//! sixty-fourth of sixteen parts ([`FAN_OUT_AT`]). Where CPUs still take turns in one of those, they and their neighbours get parts
-//! of their own ([`OWN_AT`]): those follow the CPUs that contend, not the backings alone. (A scan of a page that all show still
-//! visits about four backings for each lock that it takes, however many CPUs there are.) Parts go where the list has become short
-//! ([`Parts::shrink`]), and where CPUs' own are all that keeps the object ([`references`](super::references)): each part is closed, and
-//! its backings go back to the first, one by one, under both locks. A scan that has passed the first part would miss what goes
-//! there: so everything that changes its part raises a count first, and a scan that sees it change looks at everything again
+//! sixty-fourth of sixteen parts ([`FAN_OUT_AT`]), or where they have taken turns there often ([`TURNS`]), however short it is: a few
+//! programs that are run again and again by all CPUs. Where CPUs still take turns in one of those parts, or empty and fill one
+//! (which writes the object's count), they and their neighbours get parts of their own ([`OWN_AT`]): those follow the CPUs that contend,
+//! not the backings.
+//!
+//! Parts are paid for by scans, which lock each. So a scan of a list with one part takes back what turns have said for more
+//! ([`SCAN`]), and parts go where the list is short and is scanned: who unlinks looks now and then ([`Parts::is_too_wide`]), and
+//! who scans without anybody unlinking does at last ([`Parts::scanned`]); and where CPUs' own are all that keeps the object
+//! ([`references`](super::references)). Each part is closed, and its backings go back to the first, one by one, under both locks
+//! ([`Parts::shrink`]). Whoever finds the parts closing helps, and waits for nobody. A scan that has passed the first part would miss
+//! what goes there: so everything that changes its part raises a count first, and a scan that sees it change looks at everything again
 //! (mutant [`Mutant::ShrinkUnseen`]). What is linked into a part that is closed by then goes to the first part, and counts too: the
 //! one that it replaces may have been in a part that the scan has not come to. The parts' memory stays with the object; an empty
 //! part costs a scan a lock.
@@ -25,7 +30,7 @@ use crate::object::{Object, References};
 use crate::vm::Vm;
 use core::ops::ControlFlow;
 use core::ptr::{self, NonNull};
-use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use quire_sync::{CachePadded, Rank, SpinLock};
 
 /// Parts beyond the first, where there are any.
@@ -47,10 +52,26 @@ const SHRINK_BELOW: u32 = 64 * (MORE as u32 + 1);
 const SHRINK_BELOW: u32 = 6;
 /// Backings in the first part before it may fan out: a quarter more, so that it does not go back and forth.
 const FAN_OUT_AT: u32 = SHRINK_BELOW / 4 * 5 + SHRINK_BELOW % 4;
+/// Turns that CPUs have taken in the first part before a short list fans out: so many lines have gone to and fro.
+const TURNS: u16 = match () {
+    _ if cfg!(any(loom, shuttle)) => u16::MAX,
+    _ if cfg!(test) => 64,
+    _ => 256,
+};
+/// Turns that a scan weighs as much as: it locks each part that there would be.
+const SCAN: u16 = 16;
+/// Scans of parts of a short list, with nobody unlinking, before they close.
+const SCANS: u32 = 64;
 /// How many backings leave a part between two looks at how many there are in all, for each sixteen parts that there are: a look reads a
 /// line of each part, so there are so few that mapping and unmapping share next to nothing. Until the next one, a short list is
 /// scanned part by part, most of them empty.
 const LOOK_EVERY: u64 = if SHRINK_BELOW > 16 { 256 } else { 1 };
+/// Scans between two such looks that are worth closing the parts for.
+const LOOK_SCANS: u32 = match () {
+    _ if cfg!(any(loom, shuttle)) => 0,
+    _ if cfg!(test) => 1,
+    _ => 256 / SCAN as u32,
+};
 /// Backings that a scan visits before it lets go of a part, so that others get in.
 #[cfg(not(any(loom, shuttle)))]
 const VISITS: u32 = 16;
@@ -86,10 +107,13 @@ quire_sync::assert_layout!(Part<crate::testing::TestMachine> { size: 48, align: 
 /// Parts 1 and up.
 pub struct MoreParts<M: Machine> {
     parts: [CachePadded<Part<M>>; MORE],
-    /// [`OPEN`], [`CLOSING`] or [`CLOSED`]. A part whose lock is held stays as open as it is.
-    state: AtomicU8,
+    /// Which time it is that the parts are open, times [`STATES`], and [`OPEN`], [`CLOSING`] or [`CLOSED`]. A part whose lock is
+    /// held stays as open as it is.
+    state: AtomicU32,
     /// Rises before a backing goes to the first part that would have been in another, or was.
     moved: AtomicU64,
+    /// Scans since somebody looked whether the list is too short for its parts.
+    scans: AtomicU32,
     /// Parts of CPUs' own, behind those. Null until one of the group's CPUs contends. Set once.
     own: [AtomicPtr<OwnParts<M>>; GROUPS],
 }
@@ -104,6 +128,10 @@ struct OwnPart<M: Machine> {
 }
 
 impl<M: Machine> MoreParts<M> {
+    fn is(&self, state: u32) -> bool {
+        self.state.load(Ordering::Acquire) % STATES == state
+    }
+
     /// Part `i` of the whole list, which is not the first; `None`: no CPU has had that yet.
     fn part(&self, i: u16) -> Option<&Part<M>> {
         let i = i as usize - 1;
@@ -158,11 +186,12 @@ impl<M: Machine> MoreParts<M> {
 const OWN: usize = GROUP * GROUPS;
 
 /// New backings go to all parts but the first.
-const OPEN: u8 = 0;
+const OPEN: u32 = 0;
 /// They go to the first; what is elsewhere is on its way there.
-const CLOSING: u8 = 1;
+const CLOSING: u32 = 1;
 /// There is nothing elsewhere.
-const CLOSED: u8 = 2;
+const CLOSED: u32 = 2;
+const STATES: u32 = 4;
 
 /// The whole list.
 pub(crate) struct Parts<M: Machine> {
@@ -263,7 +292,7 @@ impl<M: Machine> Parts<M> {
 
     /// The parts that may hold something; the first one first.
     fn iter(&self) -> impl Iterator<Item = &Part<M>> {
-        let more = self.more().filter(|m| m.state.load(Ordering::Acquire) != CLOSED);
+        let more = self.more().filter(|m| !m.is(CLOSED));
         core::iter::once(&self.first).chain(more.into_iter().flat_map(MoreParts::iter))
     }
 
@@ -272,7 +301,7 @@ impl<M: Machine> Parts<M> {
     }
 
     fn is_open(&self) -> bool {
-        self.more().is_some_and(|m| m.state.load(Ordering::Acquire) == OPEN)
+        self.more().is_some_and(|m| m.is(OPEN))
     }
 
     /// How often a backing has changed its part.
@@ -301,13 +330,13 @@ impl<M: Machine> Parts<M> {
 
     /// The part for a new backing: by CPU, once the list has fanned out, which it does where it is long and contended.
     pub fn choose(&self, vm: &Vm<M>) -> u16 {
-        if !self.is_open()
-            && self.first.count.load(Ordering::Relaxed) >= FAN_OUT_AT
-            && self.first.contended.load(Ordering::Relaxed) != 0
-        {
-            self.fan_out(vm);
+        if !self.is_open() {
+            let turns = self.first.contended.load(Ordering::Relaxed);
+            if turns >= TURNS || turns != 0 && self.first.count.load(Ordering::Relaxed) >= FAN_OUT_AT {
+                self.fan_out(vm);
+            }
         }
-        let Some(more) = self.more().filter(|m| m.state.load(Ordering::Acquire) == OPEN) else { return 0 };
+        let Some(more) = self.more().filter(|m| m.is(OPEN)) else { return 0 };
         // Not the first, beside which stands what everybody reads.
         let (cpu, own) = (quire_sync::current_cpu(), quire_sync::current_cpu() % OWN);
         let shared = cpu % MORE;
@@ -322,13 +351,18 @@ impl<M: Machine> Parts<M> {
     #[inline(never)]
     fn fan_out(&self, vm: &Vm<M>) {
         if let Some(more) = self.more() {
-            let _now = more.state.compare_exchange(CLOSED, OPEN, Ordering::AcqRel, Ordering::Acquire);
+            let state = more.state.load(Ordering::Acquire);
+            if state % STATES == CLOSED {
+                let open = (state - CLOSED + OPEN).wrapping_add(STATES);
+                let _now = more.state.compare_exchange(state, open, Ordering::AcqRel, Ordering::Acquire);
+            }
             return;
         }
         let parts = MoreParts {
             parts: core::array::from_fn(|_| CachePadded(Part::new(ptr::null_mut()))),
-            state: AtomicU8::new(OPEN),
+            state: AtomicU32::new(OPEN),
             moved: AtomicU64::new(0),
+            scans: AtomicU32::new(0),
             own: core::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
         };
         // No memory: the list stays as it is, which is slower and right.
@@ -349,7 +383,7 @@ impl<M: Machine> Parts<M> {
         let mut list = part.lock();
         if let Some(more) = self.more()
             && backing.part() != 0
-            && more.state.load(Ordering::Acquire) != OPEN
+            && !more.is(OPEN)
         {
             drop(list);
             backing.set_part(0);
@@ -373,7 +407,13 @@ impl<M: Machine> Parts<M> {
                 own.counts.store(true, Ordering::Relaxed);
                 refs.add_own();
             }
-            None if n == 0 => refs.add(),
+            None if n == 0 => {
+                refs.add();
+                if backing.part() != 0 {
+                    // The count is a line of everybody's, too.
+                    part.contended.fetch_add(1, Ordering::Relaxed);
+                }
+            }
             None => {}
         }
         part.release(vm, &mut list);
@@ -399,50 +439,92 @@ impl<M: Machine> Parts<M> {
         emptied
     }
 
-    /// Whether the list has become too short for its parts; `b`, which is linked, is about to leave it.
+    /// Whether the list is too short for its parts, seen how often it is scanned; `b`, which is linked, is about to leave it.
     #[inline]
     pub fn is_too_wide(&self, b: &Backing<M>) -> bool {
         let unlinked = self.part(b.part()).unlinked.load(Ordering::Relaxed) + 1;
-        self.is_open()
-            && unlinked.is_multiple_of(LOOK_EVERY)
+        let Some(more) = self.more().filter(|m| m.is(OPEN)) else { return false };
+        unlinked.is_multiple_of(LOOK_EVERY)
             && unlinked.is_multiple_of(LOOK_EVERY * self.iter().count().div_ceil(MORE + 1) as u64)
-            && self.iter().map(|p| p.count.load(Ordering::Relaxed)).sum::<u32>() <= SHRINK_BELOW
+            && self.is_short()
+            && more.scans.swap(0, Ordering::Relaxed) >= LOOK_SCANS
     }
 
-    /// Takes all backings back into the first part. `refs`: the object's references, of which each part has its one. The caller keeps
-    /// the object.
+    /// Whether there are fewer backings than parts are worth.
+    fn is_short(&self) -> bool {
+        self.iter().map(|p| p.count.load(Ordering::Relaxed)).sum::<u32>() <= SHRINK_BELOW
+    }
+
+    /// Notes a scan; whether the list is too short for its parts, seen how often that has happened.
+    pub fn scanned(&self) -> bool {
+        match self.more().filter(|m| !m.is(CLOSED)) {
+            None => {
+                let turns = self.first.contended.load(Ordering::Relaxed);
+                if turns != 0 {
+                    self.first.contended.store(turns.saturating_sub(SCAN), Ordering::Relaxed);
+                }
+                false
+            }
+            Some(more) => {
+                let scans = more.scans.load(Ordering::Relaxed) + 1;
+                more.scans.store(scans % SCANS, Ordering::Relaxed);
+                scans == SCANS && self.is_short()
+            }
+        }
+    }
+
+    /// Takes all backings back into the first part, or helps whoever is at it. `refs`: the object's references, of which each part
+    /// has its one. The caller keeps the object.
     #[cold]
     pub fn shrink(&self, refs: &References) {
         let Some(more) = self.more() else { return };
-        if more.state.compare_exchange(OPEN, CLOSING, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            return;
-        }
+        let closing = loop {
+            let state = more.state.load(Ordering::Acquire);
+            match state % STATES {
+                CLOSED => return,
+                CLOSING => break state,
+                _ => {
+                    let closing = state - OPEN + CLOSING;
+                    if more.state.compare_exchange(state, closing, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                        break closing;
+                    }
+                }
+            }
+        };
         for part in more.parts.iter().map(|p| &p.0) {
             // A few at a time, so that others get in. Nothing is linked into the part from here on.
-            while self.bring_home(part, &more.moved, refs, false) {}
+            while self.bring_home(part, more, closing, refs, false) {}
         }
         for own in more.all_own() {
-            while self.bring_home(&own.part, &more.moved, refs, true) {}
+            while self.bring_home(&own.part, more, closing, refs, true) {}
             let _held = own.part.lock();
-            if own.counts.load(Ordering::Relaxed) {
+            // Another one may be through with all of this, and the parts open again: then it counts for what was linked since.
+            if (more.state.load(Ordering::Acquire) == closing || mutant(Mutant::StaleClose))
+                && own.counts.load(Ordering::Relaxed)
+            {
                 own.counts.store(false, Ordering::Relaxed);
                 refs.subtract_own();
             }
         }
         self.first.contended.store(0, Ordering::Relaxed);
-        more.state.store(CLOSED, Ordering::Release);
+        let closed = closing - CLOSING + CLOSED;
+        let _ours = more.state.compare_exchange(closing, closed, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Moves some backings of `from` into the first part; whether there may be more. `own`: it counts until it is closed.
-    fn bring_home(&self, from: &Part<M>, moved: &AtomicU64, refs: &References, own: bool) -> bool {
+    /// Moves some backings of `from` into the first part, while `more` is `closing`; whether there may be more. `own`: it counts
+    /// until it is closed.
+    fn bring_home(&self, from: &Part<M>, more: &MoreParts<M>, closing: u32, refs: &References, own: bool) -> bool {
         // The first part before the others.
         let mut home = self.first.lock();
         let mut list = from.list.lock_nested();
+        if more.state.load(Ordering::Acquire) != closing {
+            return false;
+        }
         for _ in 0..VISITS {
             let Some(b) = list.tree.next_overlap(0, u64::MAX, None).map(NonNull::from) else { return false };
             if !mutant(Mutant::ShrinkUnseen) {
                 // Before it is gone from where a scan has not been yet.
-                moved.fetch_add(1, Ordering::AcqRel);
+                more.moved.fetch_add(1, Ordering::AcqRel);
             }
             // SAFETY: in this tree, hence alive; and in no tree when it goes into the other. Both locks are held.
             unsafe {
@@ -560,6 +642,12 @@ impl<M: Machine> Parts<M> {
             })?;
             backings += n;
             parts += u32::from(n != 0);
+        }
+        for own in self.more().into_iter().flat_map(MoreParts::all_own) {
+            let list = own.part.lock();
+            if !list.tree.is_empty() && !own.counts.load(Ordering::Relaxed) {
+                return Err(Broken::References(0));
+            }
         }
         Ok((backings, parts))
     }

@@ -116,7 +116,11 @@ fn a_list_that_was_long_and_contended_has_one_part_again_when_it_is_short() {
             let mut spaces = spaces;
             spaces.drain(..10);
             assert!(file.parts().is_wide(), "as long as it is long");
-            spaces.drain(..6);
+            spaces.drain(..5);
+            assert!(file.parts().is_wide(), "nobody pays for parts while nobody scans");
+            assert_eq!(file.query_range(0..4).mapped, 1);
+            // One look in two leavings, where CPUs have parts of their own.
+            spaces.drain(..2);
             assert!(!file.parts().is_wide(), "round {round}");
             file.check(true).unwrap();
             // Who has changed the part is found.
@@ -170,4 +174,42 @@ fn cpus_that_take_turns_in_a_part_get_parts_of_their_own_which_keep_no_object() 
         }
         assert_eq!(settled(m.vm), before, "with the file last: {file_last}");
     }
+}
+
+#[test]
+fn a_short_list_fans_out_where_cpus_take_turns_and_has_one_part_again_when_it_is_scanned() {
+    let set_cpu = quire_sync::hooks::threads::set_cpu;
+    let m = system();
+    set_cpu(0);
+    let before = settled(m.vm);
+    {
+        let file = ObjectRef::anonymous(m.vm, 4).unwrap();
+        file.write(0, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();
+        let exec = |cpu| {
+            set_cpu(cpu);
+            let space = Space::new(m.vm).unwrap();
+            show(&space, 0, 4, &file, true);
+            load(&space, page(0));
+        };
+        (0..1000).for_each(|_| exec(0));
+        assert!(!file.parts().is_wide(), "one CPU is in nobody's way");
+        for _ in 0..40 {
+            (0..8).for_each(|n| exec(n % 2));
+            assert_eq!(file.query_range(0..4).mapped, 0);
+        }
+        assert!(!file.parts().is_wide(), "scanned as often as that, parts would cost more than turns");
+        let kept = Space::new(m.vm).unwrap();
+        show(&kept, 0, 4, &file, true);
+        (0..100).for_each(|n| exec(n % 2));
+        assert!(file.parts().is_wide() && file.parts().has_own());
+        load(&kept, page(0));
+        file.check(true).unwrap();
+        for n in 0..200 {
+            assert_eq!(file.query_range(0..4).mapped, 1, "scan {n}");
+        }
+        assert!(!file.parts().is_wide(), "scans alone close the parts");
+        file.check(true).unwrap();
+        set_cpu(0);
+    }
+    assert_eq!(settled(m.vm), before);
 }
