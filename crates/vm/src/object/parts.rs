@@ -53,11 +53,7 @@ const SHRINK_BELOW: u32 = 6;
 /// Backings in the first part before it may fan out: a quarter more, so that it does not go back and forth.
 const FAN_OUT_AT: u32 = SHRINK_BELOW / 4 * 5 + SHRINK_BELOW % 4;
 /// Turns that CPUs have taken in the first part before a short list fans out: so many lines have gone to and fro.
-const TURNS: u16 = match () {
-    _ if cfg!(any(loom, shuttle)) => u16::MAX,
-    _ if cfg!(test) => 64,
-    _ => 256,
-};
+const TURNS: u16 = if cfg!(any(loom, shuttle)) { u16::MAX } else { 64 };
 /// Turns that a scan weighs as much as: it locks each part that there would be.
 const SCAN: u16 = 16;
 /// Scans of parts of a short list, with nobody unlinking, before they close.
@@ -444,10 +440,17 @@ impl<M: Machine> Parts<M> {
     pub fn is_too_wide(&self, b: &Backing<M>) -> bool {
         let unlinked = self.part(b.part()).unlinked.load(Ordering::Relaxed) + 1;
         let Some(more) = self.more().filter(|m| m.is(OPEN)) else { return false };
-        unlinked.is_multiple_of(LOOK_EVERY)
-            && unlinked.is_multiple_of(LOOK_EVERY * self.iter().count().div_ceil(MORE + 1) as u64)
-            && self.is_short()
-            && more.scans.swap(0, Ordering::Relaxed) >= LOOK_SCANS
+        if !unlinked.is_multiple_of(LOOK_EVERY)
+            || !unlinked.is_multiple_of(LOOK_EVERY * self.iter().count().div_ceil(MORE + 1) as u64)
+        {
+            return false;
+        }
+        let scans = more.scans.load(Ordering::Relaxed);
+        if scans != 0 {
+            more.scans.store(0, Ordering::Relaxed);
+        }
+        // Scans first: to see how long the list is takes a line of each part.
+        scans >= LOOK_SCANS && self.is_short()
     }
 
     /// Whether there are fewer backings than parts are worth.
