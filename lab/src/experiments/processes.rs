@@ -12,6 +12,7 @@ use crate::map::workload::Random;
 use crate::run_queue::{Production, Sorted};
 use crate::timers::{Ring, Timers, Wheel};
 use quire_results::{Place, Shape, Side, Source};
+use quire_sync::{Rank, SpinLock};
 use quire_vm::map::FAN_OUT;
 
 const TIME: [Figure; 1] = [Figure::time("time", "ns/op")];
@@ -125,32 +126,26 @@ fn sleep(mut timers: impl Timers, n: usize, scale: Scale) -> f64 {
     seconds * 1e9 / (fired + woken).max(1) as f64
 }
 
-/// Nanoseconds in which a thread goes and one comes, with `n` waiting; one in eight is more urgent than the others.
+/// Threads that come to a run queue, timed.
+const COME: usize = 2000;
+
+/// Nanoseconds in which a thread comes, with `n` waiting; one in eight of those is more urgent than the others. The list has a lock,
+/// as a queue has that other CPUs put threads into.
 fn sorted(n: usize, both_ends: bool) -> f64 {
-    const OPERATIONS: usize = 2000;
-    let mut list = Sorted::new(n + 1, both_ends);
+    let list = SpinLock::new(Rank::RUN_QUEUE, Sorted::new(n + COME, both_ends));
     let priority = |thread: u32| if thread.is_multiple_of(8) { 1 } else { 2 };
-    (0..n as u32).for_each(|thread| list.push(thread, priority(thread)));
-    let mut free = n as u32;
-    let mut run = |operations| {
-        for _ in 0..operations {
-            list.push(free, 2);
-            free = list.pop().unwrap_or(free);
-        }
-    };
-    run(OPERATIONS / 10);
-    let ((), seconds) = timed(|| run(OPERATIONS));
-    seconds * 1e9 / OPERATIONS as f64
+    (0..n as u32).for_each(|thread| list.lock().push(thread, priority(thread)));
+    let ((), seconds) = timed(|| (n..n + COME).for_each(|thread| list.lock().push(thread as u32, 2)));
+    seconds * 1e9 / COME as f64
 }
 
-/// The same of production's queue, where threads only come: nothing runs here that could go.
+/// The same of production's queue.
 fn production(n: usize) -> Result<f64, Failure> {
-    const OPERATIONS: usize = 2000;
-    let mut queue = Production::new(n + OPERATIONS);
+    let mut queue = Production::new(n + COME);
     (0..n).for_each(|_| queue.push());
-    let ((), seconds) = timed(|| (0..OPERATIONS).for_each(|_| queue.push()));
-    match queue.len() == n + OPERATIONS {
-        true => Ok(seconds * 1e9 / OPERATIONS as f64),
+    let ((), seconds) = timed(|| (0..COME).for_each(|_| queue.push()));
+    match queue.len() == n + COME {
+        true => Ok(seconds * 1e9 / COME as f64),
         false => Err(Failure::Wrong(format!("{} threads are queued", queue.len()))),
     }
 }
