@@ -85,7 +85,7 @@ pub fn prefetch_line(at: *const u8) {
 
 /// Fetches the first lines of a frame that is about to be overwritten.
 #[inline(always)]
-pub fn prefetch(frame: *const u8) {
+pub fn prefetch<const LINES: usize>(frame: *const u8) {
     // SAFETY: as above.
     unsafe {
         asm!(
@@ -95,7 +95,7 @@ pub fn prefetch(frame: *const u8) {
             ".set line, line + 64",
             ".endr",
             frame = in(reg) frame,
-            lines = const quire_vm::machine::PREFETCHED,
+            lines = const LINES,
             options(nostack, preserves_flags, readonly)
         )
     }

@@ -129,8 +129,8 @@ unsafe impl Phys for Machine {
         frame::prefetch_line(at);
     }
     #[inline(always)]
-    fn prefetch_frame(&self, pfn: Pfn) {
-        frame::prefetch(direct(pfn.address()));
+    fn prefetch_frame<const LINES: usize>(&self, pfn: Pfn) {
+        frame::prefetch::<LINES>(direct(pfn.address()));
     }
     #[inline(always)]
     unsafe fn zero_frame(&self, pfn: Pfn) {

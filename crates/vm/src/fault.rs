@@ -35,7 +35,7 @@ use crate::error::{FaultError, OutOfMemory};
 use crate::flush::Obligation;
 use crate::frames::{Fill, For};
 use crate::index::{FillError, Slot};
-use crate::machine::{Enter, Machine, Pmap, Table};
+use crate::machine::{Enter, Machine, PREFETCHED, PREFETCHED_BEFORE, Pmap, Table};
 use crate::map::{Changed, Entry, Flags, Space, refill};
 use crate::mutant::{Mutant, mutant};
 use crate::object::{Object, ObjectRef};
@@ -44,7 +44,7 @@ use crate::page_in::{PageIn, WriteHook};
 use crate::pageout::PATIENCE;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
-use crate::types::{Access, PAGE_SIZE, Prot};
+use crate::types::{Access, PAGE_SIZE, Pfn, Prot};
 use crate::vm::Vm;
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::epoch::Pinned;
@@ -494,10 +494,11 @@ impl<'e, M: Machine> At<'e, M> {
     ) -> Result<NewPage<'o, M>, Stop<M>> {
         let (frame, zeroed) = self.vm.take_frame(fill, For::User)?;
         let page = self.vm.page(frame.pfn());
+        let next = if zeroed { None } else { page.next() };
         if !zeroed {
-            self.vm.machine().prefetch_frame(frame.pfn());
+            self.vm.machine().prefetch_frame::<PREFETCHED>(frame.pfn());
             // The frame still names the one behind it in the magazine: the next fault's.
-            if let Some(next) = page.next() {
+            if let Some(next) = next {
                 self.vm.machine().prefetch(core::ptr::from_ref(self.vm.page(next)).cast());
             }
         }
@@ -524,7 +525,7 @@ impl<'e, M: Machine> At<'e, M> {
             fence_full();
         }
         if !mutant(Mutant::NoEndCheck) && (object.is_dead() || key >= object.end()) {
-            drop(NewPage { object, key, page, pin, cut, zero });
+            drop(NewPage { object, key, page, pin, cut, zero, next });
             return Err(Stop::Again);
         }
         object.hole_is_filled(key);
@@ -532,7 +533,7 @@ impl<'e, M: Machine> At<'e, M> {
             object.index().tag_dirty(key, pin);
         }
         self.vm.enqueue_new(page);
-        Ok(NewPage { object, key, page, pin, cut, zero })
+        Ok(NewPage { object, key, page, pin, cut, zero, next })
     }
 
     /// Installs a new page, whose content is complete, and lets go of it. `source`: the page that it was copied from.
@@ -630,6 +631,8 @@ pub(crate) struct NewPage<'o, M: Machine> {
     cut: bool,
     /// Its content is still to be zeroed.
     zero: bool,
+    /// The frame that the next fault will take, most likely.
+    next: Option<Pfn>,
 }
 
 impl<M: Machine> NewPage<'_, M> {
@@ -638,6 +641,10 @@ impl<M: Machine> NewPage<'_, M> {
     pub fn complete(&self) {
         if self.zero {
             let vm = self.object.vm();
+            // Its translation comes while this one is zeroed.
+            if let Some(next) = self.next {
+                vm.machine().prefetch_frame::<PREFETCHED_BEFORE>(next);
+            }
             // SAFETY: the page is busy with us, and no leaf maps it.
             unsafe { vm.machine().zero_frame(vm.pfn_of_page(self.page)) };
         }

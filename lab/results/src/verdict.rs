@@ -118,8 +118,8 @@ impl Experiment {
         };
         let (a, b) = (of(side)?, of(than)?);
         match a.better {
-            Better::More => ratio(a, b),
-            Better::Less => ratio(b, a),
+            Better::More => quotient(a, b),
+            Better::Less => quotient(b, a),
         }
     }
 }
@@ -133,19 +133,20 @@ fn ratio(over: &Measure, under: &Measure) -> Option<Interval> {
     statistics::ratio(&samples(over), &samples(under))
 }
 
+/// The same where the medians may be nothing: two that are nothing are equal, and one that is not is infinitely many times the other.
+fn quotient(over: &Measure, under: &Measure) -> Option<Interval> {
+    let nothing = |m: &Measure| statistics::median(&m.samples) == Some(0.0);
+    let exactly = |n| Some(Interval { middle: n, low: n, high: n });
+    match (nothing(over), nothing(under)) {
+        (true, true) => exactly(1.0),
+        (false, true) => exactly(f64::INFINITY),
+        _ => ratio(over, under),
+    }
+}
+
 /// Ours over theirs, and who is ahead.
 fn against(ours: &Measure, theirs: &Measure) -> Option<(Interval, Verdict)> {
-    // Two counts of nothing are equal, though they have no quotient.
-    let none = Interval { middle: 1.0, low: 1.0, high: 1.0 };
-    let zero = |m: &Measure| statistics::median(&m.samples) == Some(0.0);
-    if zero(ours) && zero(theirs) {
-        return Some((none, Verdict::None));
-    }
-    if zero(theirs) {
-        let infinite = Interval { middle: f64::INFINITY, low: f64::INFINITY, high: f64::INFINITY };
-        return Some((infinite, if ours.better == Better::Less { Verdict::Behind } else { Verdict::Ahead }));
-    }
-    let ratio = ratio(ours, theirs)?;
+    let ratio = quotient(ours, theirs)?;
     let verdict = match ours.better {
         _ if ratio.holds(1.0) => Verdict::None,
         Better::Less if ratio.middle < 1.0 => Verdict::Ahead,
@@ -184,6 +185,8 @@ mod tests {
         assert_eq!(judge(Better::Less, &[0.0, 0.0], &[0.0, 0.0]), Verdict::None);
         assert_eq!(judge(Better::Less, &[1.0, 1.0], &[0.0, 0.0]), Verdict::Behind);
         assert_eq!(judge(Better::Less, &[0.0, 0.0], &[1.0, 1.0]), Verdict::Ahead);
+        let times = |a, b| quotient(&measure(Better::Less, a), &measure(Better::Less, b)).unwrap().middle;
+        assert_eq!((times(&[4.0], &[0.0]), times(&[0.0], &[0.0])), (f64::INFINITY, 1.0));
     }
 
     #[test]

@@ -232,15 +232,15 @@ impl Operation {
 
     /// Lines moved and locks taken, where CPUs take turns.
     fn counts<M: Memory>(self, memory: M, cpus: usize) -> Result<[f64; 2], Failure> {
-        // Until what adapts itself to who contends has done so; not recorded.
-        const SETTLE: usize = 96;
         const WARM: usize = 16;
         const ROUNDS: usize = 16;
         let cpus: Vec<M::Cpu> = (0..cpus).map(|id| memory.attach(id)).collect();
         let shared = self.files(memory)?;
         let processes = cpus.iter().map(|cpu| memory.on(cpu, || self.process(memory, &shared, 64)));
         let processes: Vec<Process<M>> = processes.collect::<Result<_, Failure>>()?;
-        for _ in 0..SETTLE {
+        // Until what adapts itself to who contends has done so; not recorded.
+        let settle = if let Operation::Exec(..) = self { 64 } else { 0 };
+        for _ in 0..settle {
             for (cpu, process) in cpus.iter().zip(&processes) {
                 memory.on(cpu, || process.operation())?;
             }

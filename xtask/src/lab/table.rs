@@ -88,7 +88,11 @@ pub fn summary(run: &Run) -> String {
     let mut text = format!("\nahead {}, no difference {}, behind {}\n", counts[0], counts[1], counts[2]);
     behind.iter().for_each(|(_, line)| text += &format!("  {line}\n"));
     for judged in run.experiments.iter().flat_map(|e| e.judged()) {
-        let times = |i: Option<Interval>| i.map_or("not measured".to_owned(), |i| format!("{:.2} times", i.middle));
+        let times = |i: Option<Interval>| match i {
+            None => "not measured".to_owned(),
+            Some(i) if i.middle.is_infinite() => "infinitely many times".to_owned(),
+            Some(i) => format!("{:.2} times", i.middle),
+        };
         let source = match (judged.claim.reproduces, judged.reproduced()) {
             (false, _) => String::new(),
             (true, Some(true)) => format!("; the source's own: {}", times(judged.source)),

@@ -7,7 +7,7 @@ mod phys;
 mod pmap;
 
 pub use kernel::KernelPages;
-pub use phys::{PREFETCHED, Phys};
+pub use phys::{PREFETCHED, PREFETCHED_BEFORE, Phys};
 pub use pmap::{Enter, Leaf, Pmap, Removed, Table};
 
 /// A machine: RAM that can be reached, and page tables.

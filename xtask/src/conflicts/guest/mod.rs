@@ -10,8 +10,8 @@ pub use sites::plain;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{self},
-    io::{Read as _, Write as _},
+    fs,
+    io::Write as _,
     os::fd::AsRawFd,
     path::PathBuf,
     process::{Command, Stdio},
