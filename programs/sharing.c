@@ -62,10 +62,12 @@ int main(int argc, char **argv) {
     for (size_t page = 0; page < pages; page++) *(uint64_t *)(memory + page * PAGE) = page;
     munmap(memory, bytes);
     pid_t children[sharers];
-    // A process costs memory whatever it maps: the first half attaches, then the second, and what the second half adds with
-    // the region is compared with as many that map one page of it.
-    uint64_t used[2];
-    for (int all = 0; all < 2; all++) {
+    // A process costs memory whatever it maps: what those add that map the region is compared with as many that map one page of
+    // it. Before both, as many fill what the kernel keeps for later.
+    enum { WARM, ONE, ALL, ROUNDS };
+    double used[ROUNDS];
+    for (int round = WARM; round < ROUNDS; round++) {
+        bool all = round == ALL;
         state->attached = state->leave = 0;
         size_t mapped = all ? bytes : PAGE;
         uint64_t before = available();
@@ -79,7 +81,7 @@ int main(int argc, char **argv) {
                 usleep(1000);
             }
         }
-        used[all] = before - available();
+        used[round] = (double)before - available();
         if (all) {
             cost("attach_last", state->ticks, pages);
             // The pages vanish from every process at once.
@@ -98,5 +100,5 @@ int main(int argc, char **argv) {
         }
         if (all) cost("exit", __rdtsc() - start, sharers);
     }
-    report("kernel_bytes", ((double)used[1] - used[0]) / ((double)pages * sharers), "bytes/page");
+    report("kernel_bytes", (used[ALL] - used[ONE]) / ((double)pages * sharers), "bytes/page");
 }

@@ -145,6 +145,7 @@ impl Flushed {
 
 impl<'p, M: Machine> Obligation<'p, M> {
     /// Nothing is owed yet.
+    #[inline(always)]
     pub fn new(vm: &'static Vm<M>, pmap: &'p M::Pmap) -> Self {
         Obligation {
             vm,
@@ -160,6 +161,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
 
     /// Table pages that hold nothing and owe nothing once this is paid are freed: for who takes leaves away where nobody else
     /// may come to look (a reverse scan). A map operation knows better when.
+    #[inline(always)]
     pub fn pruning(mut self) -> Self {
         self.prunes = true;
         self

@@ -176,6 +176,40 @@ impl<T: Interval> Tree<T> {
         unsafe { find(self.root, start, end, after).as_ref() }
     }
 
+    /// As [`Tree::next_overlap`] after `member`, from where that stands: a walk through all that overlap visits each link twice.
+    ///
+    /// # Safety
+    /// The tree has the member.
+    pub unsafe fn next_overlap_from(&self, member: &T, start: u64, end: u64) -> Option<&T> {
+        let mut at = ptr::from_ref(member).cast_mut();
+        // SAFETY: members are alive while they are in the tree.
+        unsafe {
+            loop {
+                let found = find(links(at).right, start, end, None);
+                if !found.is_null() {
+                    return found.as_ref();
+                }
+                // Up to what stands behind: where the way up comes from the left.
+                loop {
+                    let below = at;
+                    at = links(at).parent;
+                    if at.is_null() {
+                        return None;
+                    }
+                    if links(at).left == below {
+                        break;
+                    }
+                }
+                if (*at).start() >= end {
+                    return None;
+                }
+                if (*at).end() > start {
+                    return at.as_ref();
+                }
+            }
+        }
+    }
+
     /// The smallest start of a member that is larger than `key`.
     pub fn next_start(&self, key: u64) -> Option<u64> {
         let mut best = None;
@@ -399,6 +433,9 @@ mod tests {
                 while let Some(m) = tree.next_overlap(start, end, after) {
                     after = Some(Tree::place(m));
                     got.push(Tree::place(m));
+                    // SAFETY: in the tree.
+                    let from = unsafe { tree.next_overlap_from(m, start, end) }.map(Tree::place);
+                    prop_assert_eq!(from, tree.next_overlap(start, end, after).map(Tree::place));
                 }
                 // SAFETY: alive until the end of the test.
                 let mut want: Vec<Place> = list.iter().map(|m| unsafe { &**m })

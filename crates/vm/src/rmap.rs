@@ -327,10 +327,10 @@ fn in_backing<M: Machine, O: Operation<M>>(vm: &'static Vm<M>, b: &Backing<M>, p
         }
         drop(table);
         if owed.is_full() {
-            let _flushed = core::mem::replace(&mut owed, Obligation::new(vm, pmap).pruning()).discharge();
+            let _flushed = owed.discharge_so_far();
         }
     }
-    let _flushed = owed.discharge();
+    let _flushed = owed.discharge_so_far();
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

@@ -10,11 +10,12 @@ use std::{
     },
     path::PathBuf,
     process::Command,
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
 use sha2::{Digest, Sha256};
+use signal_hook::consts::{SIGINT, SIGQUIT};
 
 use super::{
     Context,
@@ -251,6 +252,12 @@ impl Bench {
         for applet in root::applets(&busybox)? {
             let name = applet.rsplit('/').next().unwrap_or_default();
             symlink(&busybox, names.join(name)).doing(about)?;
+        }
+        // Whoever started us in the background may have had these ignored, which programs inherit, but not what we do with them.
+        for signal in [SIGINT, SIGQUIT] {
+            let ends = Arc::new(AtomicBool::new(true));
+            signal_hook::flag::register_conditional_default(signal, ends)
+                .doing(|| "cannot catch signals".to_string())?;
         }
         let testd = programs::compile(places, &places.root.join("xtask/guest/testd.c"))?;
         Ok(Self { busybox, names: names.clone(), programs: programs::all(places)?, testd })

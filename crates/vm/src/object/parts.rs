@@ -244,7 +244,8 @@ impl<M: Machine> Part<M> {
                     continue 'part;
                 }
                 let mut visits = 0;
-                while let Some(b) = list.tree.next_overlap(start, end, after) {
+                let mut next = list.tree.next_overlap(start, end, after);
+                while let Some(b) = next {
                     after = Some(Tree::place(b));
                     if let ControlFlow::Break(found) = visit(b) {
                         return Some(found);
@@ -253,6 +254,8 @@ impl<M: Machine> Part<M> {
                     if visits == VISITS && restarts < RESTARTS {
                         break;
                     }
+                    // SAFETY: in the tree, which is locked.
+                    next = unsafe { list.tree.next_overlap_from(b, start, end) };
                 }
                 if visits < VISITS || restarts >= RESTARTS {
                     return None;
@@ -591,12 +594,15 @@ impl<M: Machine> Parts<M> {
         let mut after = Tree::place(b);
         loop {
             let list = part.lock();
+            let mut next = list.tree.next_overlap(key, key + 1, Some(after));
             for _ in 0..VISITS {
-                let next = list.tree.next_overlap(key, key + 1, Some(after))?;
-                after = Tree::place(next);
-                if let ControlFlow::Break(found) = visit(next) {
+                let b = next?;
+                after = Tree::place(b);
+                if let ControlFlow::Break(found) = visit(b) {
                     return Some(found);
                 }
+                // SAFETY: in the tree, which is locked.
+                next = unsafe { list.tree.next_overlap_from(b, key, key + 1) };
             }
         }
     }
