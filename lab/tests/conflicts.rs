@@ -63,7 +63,7 @@ fn what_would_not_scale_is_found_with_its_label_and_its_line_of_source() {
     let _alone = MUTANTS.write().unwrap_or_else(PoisonError::into_inner);
     for (a, b, state, mutant, label, file) in [
         ("zero-fill", "zero-fill", State::Threads, Mutant::CountsFaults, "vm", "vm/src/fault.rs:"),
-        ("read-fault", "read-fault", State::File, Mutant::CountsReferences, "object", "vm/src/object.rs:"),
+        ("read-fault", "read-fault", State::File, Mutant::CountsReferences, "object", "vm/src/object/references.rs:"),
         ("page-free", "page-free", State::Apart, Mutant::FreesToDepot, "frame-depot", "vm/src/frames"),
     ] {
         assert_eq!(shared(a, b, state, None), []);

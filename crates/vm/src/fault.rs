@@ -641,7 +641,7 @@ impl<M: Machine> NewPage<'_, M> {
     pub fn complete(&self) {
         if self.zero {
             let vm = self.object.vm();
-            // Its translation comes while this one is zeroed.
+            // The next frame's translation comes while this one is zeroed.
             if let Some(next) = self.next {
                 vm.machine().prefetch_frame::<PREFETCHED_BEFORE>(next);
             }

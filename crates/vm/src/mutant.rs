@@ -118,6 +118,8 @@ pub enum Mutant {
     BusyNoPage,
     /// Reverse lists: an object whose last reference but for those of CPUs' own parts goes stays for their sake.
     OwnPartsKeep,
+    /// Reverse lists: a scan leaves out CPUs' own parts.
+    OwnPartsUnscanned,
     /// Reverse lists: who closes the parts does not see that another one is through with it, and that they are open again.
     StaleClose,
     /// Pageout: the daemon takes back that it is wanted without seeing who wanted it.

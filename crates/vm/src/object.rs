@@ -2,7 +2,7 @@
 //!
 //! # What keeps an object
 //! Its handles ([`ObjectRef`], counted, for files and shared memory) and its backings. Backings are not counted: each *part*
-//! of their list counts once while it is not empty, so that linking and unlinking write the object's count only at the ends
+//! of their list counts once while it is not empty (a CPU's own part until it is closed), so that linking and unlinking write the object's count only at the ends
 //! ([`References`]).
 //! Faults never touch it. Whoever takes the count to zero tears the object down; from zero it never rises.
 //!
@@ -46,7 +46,7 @@ use crate::steal;
 use crate::types::PAGE_SIZE;
 use crate::vm::{BootMemory, Vm};
 use core::fmt;
-use core::ops::{Deref, Range};
+use core::ops::{ControlFlow, Deref, Range};
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence_full};
 use quire_sync::epoch::{Pinned, Retired};
@@ -122,7 +122,7 @@ pub struct Object<M: Machine> {
     pager: Option<NonNull<dyn Pager>>,
     // First cache line to here: what faults read; written where the index grows and at the ends only.
     parts: Parts<M>,
-    /// Handles, and parts that are not empty.
+    /// Handles, and parts that have something; see [`References`].
     refs: References,
     // Second one: what is written by who maps, forks and exits.
     /// What a device shows.
@@ -303,7 +303,8 @@ impl<M: Machine> Object<M> {
         b: NonNull<Backing<M>>,
         _proof: &Flushed,
     ) {
-        // SAFETY: the backing keeps the object until it is unlinked; then the part that it emptied does, until `unref`.
+        // SAFETY: the backing keeps the object until it is unlinked; then the part that it emptied does, until `unref`. Where it was in a
+        // CPU's own part, the object may be gone then, and is not used.
         let object = unsafe { this.as_ref() };
         let keys = {
             // SAFETY: linked, hence alive.
@@ -332,6 +333,22 @@ impl<M: Machine> Object<M> {
             // SAFETY: a part that counted is empty now, or the reference was taken above.
             unsafe { Object::unref(vm, this) };
         }
+    }
+
+    /// Calls `visit` with every backing that shows a page of `start..end`, as [`Parts::scan`] says. The caller keeps the object, by a
+    /// reference, a backing or a busy page.
+    pub(crate) fn scan(&self, start: u64, end: u64, visit: impl FnMut(&Backing<M>)) {
+        self.parts.scan(start, end, &self.refs, visit);
+    }
+
+    /// As [`scan`](Self::scan), up to the first backing at which `visit` breaks; what it breaks with.
+    pub(crate) fn search<T>(
+        &self,
+        start: u64,
+        end: u64,
+        visit: impl FnMut(&Backing<M>) -> ControlFlow<T>,
+    ) -> Option<T> {
+        self.parts.search(start, end, &self.refs, visit)
     }
 
     /// A scan of all backings is over. The caller keeps the object.

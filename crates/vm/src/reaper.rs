@@ -234,7 +234,7 @@ fn next_block<'p, M: Machine>(object: &Object<M>, at: u64, pin: &'p Pinned<'_>) 
     let (key, _) = object.index().first(at, KEYS, pin)?;
     let mut best: Option<(u64, NonNull<Backing<M>>)> = None;
     let mut sampled = 0;
-    let _enough = object.parts().search(key, key + 1, |b| {
+    let _enough = object.search(key, key + 1, |b| {
         let keys = key..Interval::end(b).min(key + BLOCK);
         let pages = b.all_in_front(pin).map(|l| count(b, l, &keys, pin)).sum();
         if best.is_none_or(|(fewest, _)| pages < fewest) {

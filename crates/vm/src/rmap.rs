@@ -164,7 +164,7 @@ pub(crate) fn unmap_unwired<M: Machine>(object: &Object<M>, batch: &Batch) -> (F
 /// that no fault installs such a translation any more, and has fenced.
 pub(crate) fn unmap_shown<M: Machine>(object: &Object<M>, keys: Range<u64>) -> Flushed {
     let vm = object.vm();
-    object.parts().scan(keys.start, keys.end, |b| {
+    object.scan(keys.start, keys.end, |b| {
         let (from, to) = (keys.start.max(Interval::start(b)), keys.end.min(Interval::end(b)));
         if from >= to {
             return;
@@ -284,7 +284,7 @@ fn pass<M: Machine, O: Operation<M>>(object: &Object<M>, batch: &Batch, op: &mut
         if O::FLUSHES && !mutant(Mutant::NoFenceBeforeScan) {
             fence_full();
         }
-        object.parts().scan(first.0, last.0 + 1, |b| in_backing(object.vm(), b, pages, op));
+        object.scan(first.0, last.0 + 1, |b| in_backing(object.vm(), b, pages, op));
         object.scanned();
     }
     // SAFETY: every obligation of the pass was discharged before its backing was let go; what was owed there includes what

@@ -201,7 +201,7 @@ pub(crate) fn search<M: Machine>(
 pub(crate) fn search_swapped<M: Machine>(object: &Object<M>, key: u64, slot: u64, pin: &Pinned<'_>) {
     let vm = object.vm();
     let seen = |object: &Object<M>| {
-        object.parts().search(key, key + 1, |b| match sight(b, key, pin) {
+        object.search(key, key + 1, |b| match sight(b, key, pin) {
             Sight::Hidden => ControlFlow::Continue(()),
             seen => ControlFlow::Break(seen),
         })
@@ -251,7 +251,7 @@ fn find<M: Machine>(
         }
     };
     let near = hider.and_then(|b| object.parts().search_after(b, key, &mut look));
-    near.or_else(|| object.parts().search(key, key + 1, &mut look))
+    near.or_else(|| object.search(key, key + 1, &mut look))
 }
 
 /// Takes a page away that no chain shows. (Hidden, so no leaf maps it: a copy is let go of after the old translation is flushed.

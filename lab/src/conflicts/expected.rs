@@ -119,9 +119,16 @@ pub static EXPECTED: &[Expected] = &[
         "whose page is taken is found by its file's list of mappings, which an exit changes",
     ),
     always(
-        &["fork", "exit"],
+        &["fork"],
         &["fork", "exit"],
         &[State::Anonymous, State::Parent],
+        &["object", "backing", "page"],
+        "memory that few processes show has one list of them, which each birth and each end changes",
+    ),
+    always(
+        &["exit"],
+        &["exit"],
+        &[State::Parent],
         &["object", "backing", "page"],
         "memory that few processes show has one list of them, which each birth and each end changes",
     ),

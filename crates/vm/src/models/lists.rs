@@ -90,10 +90,10 @@ protocol! {
 }
 
 /// The list's parts are open, and CPUs have taken turns there, so that the next to link has a part of its own.
-fn contended() -> World {
+fn turned() -> World {
     let w = World::new();
     w.file.parts().widen(w.boot.vm);
-    for (n, cpu) in [(1, 0), (2, 1), (3, 0)] {
+    for (n, cpu) in [(1, 0), (2, 1)] {
         set_cpu(cpu);
         show(&w, n, 0, 1);
     }
@@ -101,10 +101,19 @@ fn contended() -> World {
     w
 }
 
+/// As [`turned`], and it has.
+fn contended() -> World {
+    let w = turned();
+    show(&w, 3, 0, 1);
+    assert!(w.file.parts().has_own());
+    w
+}
+
 /// A page is taken away while a CPU gets a part of its own and shows the page there.
 fn scan_against_first_own_part() {
-    let w = contended();
+    let w = turned();
     let frame = w.frame();
+    assert!(!w.file.parts().has_own());
     beside(
         w,
         |w| {
@@ -122,6 +131,7 @@ fn scan_against_first_own_part() {
 
 protocol! {
     a_scan_meets_what_is_in_a_cpus_first_own_part = scan_against_first_own_part, Some(2);
+    OwnPartsUnscanned: "a removed page is mapped";
 }
 
 /// As [`scan_against_shrinking`], of a CPU's own part.
@@ -158,8 +168,8 @@ fn close_against_last_unmap() {
     let w = contended();
     set_cpu(1);
     show(&w, 0, 0, 1);
-    // As short as this the list has one part, until somebody opens the others again.
-    // (The own part's goes last, from the first: the next to leave its own is the first to do so, and does not look how many there are.)
+    // As short as this the list has one part, until somebody opens the others again. The one in the own part goes last, from the first part:
+    // so what leaves that own part below is the first to do so, and does not look how many there are.
     [1, 2, 3, 0].iter().for_each(|n| w.space.unmap(VirtRange { start: page(*n), end: page(n + 1) }).unwrap());
     w.file.parts().widen(w.boot.vm);
     show(&w, 0, 0, 1);
@@ -188,8 +198,7 @@ protocol! {
     OwnPartsKeep: "an object stays that nobody has";
 }
 
-/// Two close the parts at once, one of them since it gives up the last reference that is not a CPU's own part's; a third CPU links
-/// where they may be open again.
+/// Two close the parts at once; one of them opens them again after that, and links there.
 fn close_against_close() {
     let w = contended();
     let frame = w.frame();
@@ -220,6 +229,42 @@ fn close_against_close() {
 protocol! {
     parts_that_two_close_at_once_keep_their_references = close_against_close, Some(2);
     StaleClose: "a part does not count that has something";
+}
+
+/// A page is taken away while the backing that shows it is replaced in its part, and the parts close and open again.
+fn scan_against_reopening() {
+    let w = World::new();
+    w.file.write(PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();
+    let frame = w.frame_of(1);
+    // Two that a scan visits in one go once they are in the first part, and behind them the one that is replaced.
+    w.file.parts().widen(w.boot.vm);
+    show(&w, 3, 1, 1);
+    show(&w, 2, 1, 1);
+    show(&w, 0, 0, 2);
+    assert!(place(&w, 3) > place(&w, 2), "the model has the order that it means");
+    load(&w.space, 3);
+    let world = Arc::new(w);
+    let (one, other) = (world.clone(), world.clone());
+    let replaces = thread::spawn(move || {
+        set_cpu(1);
+        one.space.protect(VirtRange { start: page(3), end: page(4) }, Prot::READ | Prot::WRITE).unwrap();
+    });
+    let opens = thread::spawn(move || {
+        set_cpu(0);
+        other.file.parts().widen(other.boot.vm);
+    });
+    set_cpu(0);
+    world.file.close_parts();
+    world.file.discard(1..2);
+    replaces.join().unwrap();
+    opens.join().unwrap();
+    set_cpu(0);
+    assert_nobody_maps(&world, 3, 1, frame);
+    assert!(world.file.check(true).is_ok());
+}
+
+protocol! {
+    a_scan_meets_what_replaces_a_backing_of_parts_that_open_again = scan_against_reopening, Some(2);
 }
 
 /// A backing is replaced while its part is closed: what replaces it goes to the first part.

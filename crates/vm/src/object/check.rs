@@ -17,7 +17,7 @@ impl<M: Machine> Object<M> {
         }
         let (backings, parts) = self.parts().check(self)?;
         let refs = self.refs.count();
-        if quiet && refs < parts {
+        if quiet && (refs < parts || self.parts().counting() != self.refs.own()) {
             return Err(Broken::References(refs));
         }
         Ok(1 + backings + self.check_pages(0..KEYS, quiet)?)

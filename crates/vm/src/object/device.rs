@@ -70,7 +70,7 @@ impl<M: Machine> ObjectRef<M> {
         let pages = self.size.swap(0, Ordering::AcqRel).div_ceil(PAGE_SIZE);
         fence_full();
         let vm = self.vm();
-        self.parts().scan(0, pages, |b| {
+        self.scan(0, pages, |b| {
             let (pmap, range) = (b.pmap(), b.range());
             let mut owed = Obligation::new(vm, pmap).pruning();
             let mut at = range.start;

@@ -5,8 +5,8 @@
 //! meanwhile begins the part again where something was unlinked (mutant [`Mutant::ScanGoesOn`]).
 //!
 //! # Growing and shrinking
-//! The list fans out where its first part is contended (CPUs wait for it, or take turns) and there is a backing for each
-//! sixty-fourth of sixteen parts ([`FAN_OUT_AT`]), or where they have taken turns there often ([`TURNS`]), however short it is: a few
+//! The list fans out where its first part is contended (CPUs wait for it, or take turns) and there are 64 backings, and a quarter more,
+//! for each of sixteen parts ([`FAN_OUT_AT`]), or where they have taken turns there often ([`TURNS`]), however short it is: a few
 //! programs that are run again and again by all CPUs. Where CPUs still take turns in one of those parts, or empty and fill one
 //! (which writes the object's count), they and their neighbours get parts of their own ([`OWN_AT`]): those follow the CPUs that contend,
 //! not the backings.
@@ -15,9 +15,10 @@
 //! ([`SCAN`]), and parts go where the list is short and is scanned: who unlinks looks now and then ([`Parts::is_too_wide`]), and
 //! who scans without anybody unlinking does at last ([`Parts::scanned`]); and where CPUs' own are all that keeps the object
 //! ([`references`](super::references)). Each part is closed, and its backings go back to the first, one by one, under both locks
-//! ([`Parts::shrink`]). Whoever finds the parts closing helps, and waits for nobody. A scan that has passed the first part would miss
+//! ([`Parts::shrink`]). Whoever needs the parts closed helps, and waits for nobody. A scan that has passed the first part would miss
 //! what goes there: so everything that changes its part raises a count first, and a scan that sees it change looks at everything again
-//! (mutant [`Mutant::ShrinkUnseen`]). What is linked into a part that is closed by then goes to the first part, and counts too: the
+//! (mutant [`Mutant::ShrinkUnseen`]). It asks for the other parts once it is through with the first:
+//! they may open meanwhile, and one that is in the first part by then be replaced by one that is not. What is linked into a part that is closed by then goes to the first part, and counts too: the
 //! one that it replaces may have been in a part that the scan has not come to. The parts' memory stays with the object; an empty
 //! part costs a scan a lock.
 
@@ -30,7 +31,9 @@ use crate::object::{Object, References};
 use crate::vm::Vm;
 use core::ops::ControlFlow;
 use core::ptr::{self, NonNull};
-use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use quire_sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, fence_after_rmw, fence_full,
+};
 use quire_sync::{CachePadded, Rank, SpinLock};
 
 /// Parts beyond the first, where there are any.
@@ -45,7 +48,7 @@ const GROUPS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
 /// How often CPUs have taken turns in a part before its CPUs get parts of their own: so often that what a part costs each scan
 /// from then on is paid for.
 const OWN_AT: u16 = if cfg!(any(test, loom, shuttle)) { 2 } else { 32 };
-/// Fewer backings than this in all, and the parts go: of those that all CPUs have, at most one for 64.
+/// So few backings in all, and the parts go: of those that all CPUs have, at most one for 64.
 #[cfg(not(any(test, loom, shuttle)))]
 const SHRINK_BELOW: u32 = 64 * (MORE as u32 + 1);
 #[cfg(any(test, loom, shuttle))]
@@ -68,6 +71,8 @@ const LOOK_SCANS: u32 = match () {
     _ if cfg!(test) => 1,
     _ => 256 / SCAN as u32,
 };
+/// No CPU.
+const NOBODY: u16 = u16::MAX;
 /// Backings that a scan visits before it lets go of a part, so that others get in.
 #[cfg(not(any(loom, shuttle)))]
 const VISITS: u32 = 16;
@@ -103,13 +108,13 @@ quire_sync::assert_layout!(Part<crate::testing::TestMachine> { size: 48, align: 
 /// Parts 1 and up.
 pub struct MoreParts<M: Machine> {
     parts: [CachePadded<Part<M>>; MORE],
-    /// Which time it is that the parts are open, times [`STATES`], and [`OPEN`], [`CLOSING`] or [`CLOSED`]. A part whose lock is
-    /// held stays as open as it is.
+    /// Which time it is that the parts are open, times [`STATES`], and [`OPEN`], [`CLOSING`] or [`CLOSED`]. They are not closed while
+    /// somebody has the lock of a part that was open when the lock was taken.
     state: AtomicU32,
     /// Rises before a backing goes to the first part that would have been in another, or was.
     moved: AtomicU64,
-    /// Scans since somebody looked whether the list is too short for its parts.
-    scans: AtomicU32,
+    /// Scans since somebody looked whether the list is too short for its parts. Apart from what everybody reads who links.
+    scans: CachePadded<AtomicU32>,
     /// Parts of CPUs' own, behind those. Null until one of the group's CPUs contends. Set once.
     own: [AtomicPtr<OwnParts<M>>; GROUPS],
 }
@@ -156,7 +161,8 @@ impl<M: Machine> MoreParts<M> {
 
     /// All parts that there are.
     fn iter(&self) -> impl Iterator<Item = &Part<M>> {
-        self.parts.iter().map(|p| &p.0).chain(self.all_own().map(|own| &own.part))
+        let own = || self.all_own().filter(|_| !mutant(Mutant::OwnPartsUnscanned)).map(|own| &own.part);
+        self.parts.iter().map(|p| &p.0).chain(own())
     }
 
     /// Makes own parts for `cpu` and its neighbours.
@@ -203,7 +209,7 @@ impl<M: Machine> Part<M> {
             count: AtomicU32::new(!only.is_null() as u32),
             unlinked: AtomicU64::new(0),
             contended: AtomicU16::new(0),
-            last: AtomicU16::new(quire_sync::current_cpu() as u16),
+            last: AtomicU16::new(NOBODY),
         }
     }
 
@@ -285,14 +291,18 @@ impl<M: Machine> Parts<M> {
     fn part(&self, i: u16) -> &Part<M> {
         match i {
             0 => &self.first,
-            i => self.more().and_then(|more| more.part(i)).unwrap_or(&self.first),
+            i => {
+                let part = self.more().and_then(|more| more.part(i));
+                debug_assert!(part.is_some(), "a backing names part {i}, which is not there");
+                part.unwrap_or(&self.first)
+            }
         }
     }
 
-    /// The parts that may hold something; the first one first.
+    /// The parts that may hold something; the first one first, and which others there are is seen after that.
     fn iter(&self) -> impl Iterator<Item = &Part<M>> {
-        let more = self.more().filter(|m| !m.is(CLOSED));
-        core::iter::once(&self.first).chain(more.into_iter().flat_map(MoreParts::iter))
+        let others = || self.more().filter(|m| !m.is(CLOSED));
+        core::iter::once(&self.first).chain(core::iter::once_with(others).flatten().flat_map(MoreParts::iter))
     }
 
     fn own_part(&self, i: u16) -> Option<&OwnPart<M>> {
@@ -337,8 +347,8 @@ impl<M: Machine> Parts<M> {
         }
         let Some(more) = self.more().filter(|m| m.is(OPEN)) else { return 0 };
         // Not the first, beside which stands what everybody reads.
-        let (cpu, own) = (quire_sync::current_cpu(), quire_sync::current_cpu() % OWN);
-        let shared = cpu % MORE;
+        let cpu = quire_sync::current_cpu();
+        let (own, shared) = (cpu % OWN, cpu % MORE);
         if more.group(own).is_none() && more.parts[shared].0.contended.load(Ordering::Relaxed) >= OWN_AT {
             more.make_own(vm, own);
         }
@@ -361,7 +371,7 @@ impl<M: Machine> Parts<M> {
             parts: core::array::from_fn(|_| CachePadded(Part::new(ptr::null_mut()))),
             state: AtomicU32::new(OPEN),
             moved: AtomicU64::new(0),
-            scans: AtomicU32::new(0),
+            scans: CachePadded(AtomicU32::new(0)),
             own: core::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
         };
         // No memory: the list stays as it is, which is slower and right.
@@ -380,6 +390,8 @@ impl<M: Machine> Parts<M> {
         let backing = unsafe { b.as_ref() };
         let mut part = self.part(backing.part());
         let mut list = part.lock();
+        // Who makes a part and then finds the parts open, and who closes them and then looks which there are: one sees the other.
+        fence_after_rmw();
         if let Some(more) = self.more()
             && backing.part() != 0
             && !more.is(OPEN)
@@ -396,9 +408,12 @@ impl<M: Machine> Parts<M> {
         let n = part.count.load(Ordering::Relaxed);
         part.count.store(n + 1, Ordering::Release);
         let here = quire_sync::current_cpu() as u16;
-        if part.last.load(Ordering::Relaxed) != here {
+        let last = part.last.load(Ordering::Relaxed);
+        if last != here {
             part.last.store(here, Ordering::Relaxed);
-            part.contended.fetch_add(1, Ordering::Relaxed);
+            if last != NOBODY {
+                part.contended.fetch_add(1, Ordering::Relaxed);
+            }
         }
         match self.own_part(backing.part()) {
             Some(own) if own.counts.load(Ordering::Relaxed) => {}
@@ -418,7 +433,8 @@ impl<M: Machine> Parts<M> {
         part.release(vm, &mut list);
     }
 
-    /// Unlinks `b`; true where its part is empty now, and its reference to the object the caller's to give up.
+    /// Unlinks `b`; true where its part is empty now, and its reference to the object the caller's to give up. Nothing of the part is
+    /// used once its lock is let go: where it is a CPU's own, the object may go with the next one that is given up.
     ///
     /// # Safety
     /// It is linked here.
@@ -448,9 +464,9 @@ impl<M: Machine> Parts<M> {
         {
             return false;
         }
-        let scans = more.scans.load(Ordering::Relaxed);
+        let scans = more.scans.0.load(Ordering::Relaxed);
         if scans != 0 {
-            more.scans.store(0, Ordering::Relaxed);
+            more.scans.0.store(0, Ordering::Relaxed);
         }
         // Scans first: to see how long the list is takes a line of each part.
         scans >= LOOK_SCANS && self.is_short()
@@ -472,8 +488,8 @@ impl<M: Machine> Parts<M> {
                 false
             }
             Some(more) => {
-                let scans = more.scans.load(Ordering::Relaxed) + 1;
-                more.scans.store(scans % SCANS, Ordering::Relaxed);
+                let scans = more.scans.0.load(Ordering::Relaxed) + 1;
+                more.scans.0.store(scans % SCANS, Ordering::Relaxed);
                 scans == SCANS && self.is_short()
             }
         }
@@ -497,9 +513,11 @@ impl<M: Machine> Parts<M> {
                 }
             }
         };
+        fence_full();
         for part in more.parts.iter().map(|p| &p.0) {
             // A few at a time, so that others get in. Nothing is linked into the part from here on.
             while self.bring_home(part, more, closing, refs, false) {}
+            part.contended.store(0, Ordering::Relaxed);
         }
         for own in more.all_own() {
             while self.bring_home(&own.part, more, closing, refs, true) {}
@@ -563,20 +581,31 @@ impl<M: Machine> Parts<M> {
 
     /// Calls `visit` with every backing that shows a page of `start..end`, under the lock of its part: each at least once,
     /// and whatever replaces one meanwhile too. Lets go of a part now and then.
-    pub fn scan(&self, start: u64, end: u64, mut visit: impl FnMut(&Backing<M>)) {
-        let _all = self.search(start, end, |b| {
+    /// `refs`: as in [`shrink`](Self::shrink). The caller keeps the object.
+    pub fn scan(&self, start: u64, end: u64, refs: &References, mut visit: impl FnMut(&Backing<M>)) {
+        let _all = self.search(start, end, refs, |b| {
             visit(b);
             ControlFlow::<()>::Continue(())
         });
     }
 
     /// As [`scan`](Self::scan), up to the first backing at which `visit` breaks; what it breaks with.
-    pub fn search<T>(&self, start: u64, end: u64, mut visit: impl FnMut(&Backing<M>) -> ControlFlow<T>) -> Option<T> {
+    pub fn search<T>(
+        &self,
+        start: u64,
+        end: u64,
+        refs: &References,
+        mut visit: impl FnMut(&Backing<M>) -> ControlFlow<T>,
+    ) -> Option<T> {
         loop {
             let moved = self.moved();
             let found = self.iter().find_map(|part| part.search(start, end, &mut visit));
             if found.is_some() || self.moved() == moved {
                 return found;
+            }
+            // Else what is linked while somebody is slow to close the parts would be seen to move again and again.
+            if self.more().is_some_and(|m| m.is(CLOSING)) {
+                self.shrink(refs);
             }
         }
     }
@@ -659,6 +688,12 @@ impl<M: Machine> Parts<M> {
             }
         }
         Ok((backings, parts))
+    }
+
+    /// CPUs' own parts that count; none where the parts are closed.
+    pub fn counting(&self) -> u32 {
+        let open = self.more().filter(|m| !m.is(CLOSED));
+        open.into_iter().flat_map(MoreParts::all_own).filter(|own| own.counts.load(Ordering::Relaxed)).count() as u32
     }
 
     /// Frees the further parts.

@@ -1,4 +1,4 @@
-//! What keeps an object: its handles, and the parts of its list that are not empty.
+//! What keeps an object: its handles, and the parts of its list that have something.
 //!
 //! A CPU's own part counts from its first backing until the list's parts are closed, empty or not: else who maps and unmaps there
 //! would write a line of everybody's each time. So such references do not keep an object by themselves: whoever is about to give up
@@ -38,6 +38,11 @@ impl References {
         self.0.load(Ordering::Acquire) as u32
     }
 
+    /// How many are CPUs' own parts'.
+    pub fn own(&self) -> u32 {
+        (self.0.load(Ordering::Acquire) >> 32) as u32
+    }
+
     /// One more. The caller keeps the object.
     pub fn add(&self) {
         self.0.fetch_add(ONE, Ordering::AcqRel);
@@ -75,6 +80,10 @@ impl References {
         let mut n = self.0.load(Ordering::Relaxed);
         loop {
             let (all, own) = (n as u32, n >> 32);
+            debug_assert!(
+                u64::from(all) > own || mutant(Mutant::OwnPartsKeep),
+                "more references are given up than there are"
+            );
             if own != 0 && u64::from(all) == own + 1 && !mutant(Mutant::OwnPartsKeep) {
                 return GivenUp::OnlyOwn;
             }

@@ -98,7 +98,7 @@ fn drop_copies<M: Machine>(file: &Object<M>, gone: Range<u64>, may: &mut MaySlee
         let mut copies = Copies { layers: [const { None }; LAYERS], len: 0 };
         {
             let pin = may.pin(file.vm().epoch());
-            let _full = file.parts().search(gone.start, gone.end, |b| copies.add_in_front(b, &gone, &pin));
+            let _full = file.search(gone.start, gone.end, |b| copies.add_in_front(b, &gone, &pin));
         }
         if copies.len == 0 {
             return;

@@ -53,6 +53,8 @@ fn with_daemons_too() {
     m.swap(2048, FaultPlan { delay: 2, window: 4, fail_writes: 9, seed: 5, ..PROMPT });
     let before = settled(m.vm);
     beside_daemons(&m, 1, || overcommit(&m, 800));
+    // What was under way when the daemon was told to stop.
+    m.vm.finish_io(&mut crate::sleep::MaySleep::here());
     assert_eq!((m.vm.swap().free(), settled(m.vm)), (2048, before));
     m.vm.queues().check(true).unwrap();
 }

@@ -114,6 +114,7 @@ fn a_list_that_was_long_and_contended_has_one_part_again_when_it_is_short() {
             assert!(file.parts().is_wide(), "round {round}");
             file.check(true).unwrap();
             let mut spaces = spaces;
+            assert_eq!(file.query_range(0..4).mapped, 1);
             spaces.drain(..10);
             assert!(file.parts().is_wide(), "as long as it is long");
             spaces.drain(..5);
@@ -162,6 +163,7 @@ fn cpus_that_take_turns_in_a_part_get_parts_of_their_own_which_keep_no_object() 
         assert!(file.parts().has_own());
         file.check(true).unwrap();
         // Those that are not in CPUs' own parts.
+        assert_eq!(file.query_range(0..4).mapped, 0);
         spaces.drain(..13);
         assert!(file.parts().is_wide(), "as long as it is long");
         file.check(true).unwrap();
@@ -212,4 +214,26 @@ fn a_short_list_fans_out_where_cpus_take_turns_and_has_one_part_again_when_it_is
         set_cpu(0);
     }
     assert_eq!(settled(m.vm), before);
+}
+
+#[test]
+fn a_scan_sees_parts_that_open_while_it_looks_at_the_first() {
+    let m = system();
+    quire_sync::hooks::threads::set_cpu(0);
+    let file = ObjectRef::anonymous(m.vm, 4).unwrap();
+    let [one, other] = [(); 2].map(|()| Space::new(m.vm).unwrap());
+    show(&one, 0, 4, &file, true);
+    let mut met = 0;
+    file.scan(0, 4, |_| {
+        met += 1;
+        if met == 1 {
+            file.parts().widen(m.vm);
+            let links = || {
+                quire_sync::hooks::threads::set_cpu(1);
+                show(&other, 0, 4, &file, true);
+            };
+            std::thread::scope(|s| s.spawn(links).join().unwrap());
+        }
+    });
+    assert_eq!(met, 2, "what replaces a backing that the scan has not met yet may be in a part that has opened since");
 }
