@@ -396,7 +396,7 @@ pub struct Profile {
                         the costliest sites are printed; the file has a track for each CPU, process and thread: open it at \
                         https://ui.perfetto.dev (it stays in the browser). What the program prints appears on standard \
                         error.\n\nExamples:\n  ./quire trace --cpus 2 -- target/programs/micro --seconds 0.1\n  ./quire trace --count \
-                        -- busybox find /        a clock of 8 ns an instruction: the same figures every time\n  ./quire trace --out \
+                        -- busybox find /        a clock of 8 ns an instruction: figures that repeat but for a few\n  ./quire trace --out \
                         sort.json --buffer 256M -- busybox sh -c 'seq 100000 | sort -n | tail -1'"
 )]
 pub struct Trace {
@@ -412,7 +412,7 @@ pub struct Trace {
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = buffer)]
     pub buffer: u64,
 
-    /// Count instructions: one CPU, a clock of 8 ns an instruction, the same figures every time
+    /// Count instructions: one CPU, a clock of 8 ns an instruction; figures repeat but for a few instructions
     #[arg(long)]
     pub count: bool,
 
