@@ -98,6 +98,15 @@ impl CpuMask {
     pub fn len(&self) -> usize {
         self.words.iter().map(|w| w.count_ones() as usize).sum()
     }
+    /// Whether every CPU that a set can name is in the set.
+    pub fn is_full(&self) -> bool {
+        self.words.iter().all(|w| *w == !0)
+    }
+    /// Whether exactly one CPU is in the set. Cheaper than to count them.
+    pub fn is_single(&self) -> bool {
+        let mut some = self.words.iter().filter(|w| **w != 0);
+        some.next().is_some_and(|w| w & (w - 1) == 0) && some.next().is_none()
+    }
     /// The words of the set: CPU `n` is bit `n % 64` of word `n / 64`.
     pub fn words(&self) -> &[u64; WORDS] {
         &self.words
@@ -118,5 +127,23 @@ impl CpuMask {
                 })
             })
         })
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_is_single_or_full_where_its_count_says_so() {
+        let mut masks: Vec<CpuMask> = [0, 1, 2, 64, 65, 255, 256].map(CpuMask::first).to_vec();
+        masks.extend([0, 63, 64, 255].map(CpuMask::only));
+        let mut two = CpuMask::only(3);
+        two.insert(200);
+        masks.push(two);
+        for mask in masks {
+            assert_eq!(mask.is_single(), mask.len() == 1, "{mask:?}");
+            assert_eq!(mask.is_full(), mask.len() == MAX_CPUS, "{mask:?}");
+        }
     }
 }

@@ -3,6 +3,8 @@
 #![allow(missing_docs)]
 
 use std::cell::{Cell, RefCell};
+// The host's own, whatever the personality: it counts, and orders nothing.
+use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(loom)]
 use loom::thread;
@@ -27,6 +29,17 @@ shuttle::thread_local! {
 std::thread_local! {
     static RELAX: RefCell<Option<std::rc::Rc<dyn Fn()>>> = const { RefCell::new(None) };
     static DISTURB: Cell<Option<fn()>> = const { Cell::new(None) };
+}
+
+static WAITS: AtomicU64 = AtomicU64::new(0);
+
+/// How often the process's threads have found a spin lock held by another and waited for it.
+pub fn waits() -> u64 {
+    WAITS.load(Ordering::Relaxed)
+}
+
+pub(crate) fn count_wait() {
+    WAITS.fetch_add(1, Ordering::Relaxed);
 }
 
 /// From now on the calling thread is CPU `id`.

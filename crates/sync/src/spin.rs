@@ -115,6 +115,8 @@ impl<T: ?Sized> SpinLock<T> {
     fn contended(&self) {
         let mut span = Span::begin(Kind::Spin, self.address() as u64, 0);
         span.tell(self.rank.0.into(), 0);
+        #[cfg(any(test, feature = "std"))]
+        crate::hooks::threads::count_wait();
         while self.held.load(Ordering::Relaxed) {
             relax();
         }
@@ -208,6 +210,21 @@ mod tests {
             }
         });
         assert_eq!(lock.into_inner(), 40_000);
+    }
+
+    #[test]
+    fn who_finds_it_held_is_counted() {
+        let lock = SpinLock::new(Rank(1), ());
+        let held = lock.lock();
+        let before = crate::hooks::threads::waits();
+        std::thread::scope(|s| {
+            let waits = s.spawn(|| drop(lock.lock()));
+            while crate::hooks::threads::waits() == before {
+                std::thread::yield_now();
+            }
+            drop(held);
+            assert!(waits.join().is_ok());
+        });
     }
 
     /// A race that x86 hides, for ThreadSanitizer to find: `./quire test sanitize`.

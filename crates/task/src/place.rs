@@ -37,7 +37,7 @@ impl<M: Machine> Scheduler<M> {
     fn choose(&self, thread: &Thread<M>, near: CpuId) -> CpuId {
         let allowed = thread.affinity();
         let here = allowed.contains(near);
-        if here && allowed.len() == 1 {
+        if here && allowed.is_single() {
             return near;
         }
         self.idle.take_any(near, &allowed).or(here.then_some(near)).unwrap_or_else(|| {

@@ -13,7 +13,6 @@ use crate::thread::{Queued, Thread};
 use core::ptr::NonNull;
 use quire_sync::CpuId;
 use quire_sync::atomic::Ordering::Relaxed;
-use quire_sync::cpuset::MAX_CPUS;
 
 /// A turn at nice 0, in nanoseconds: long beside the cost of a switch, short beside what a person notices.
 pub(crate) const SLICE: u64 = 4_000_000;
@@ -99,9 +98,10 @@ impl<M: Machine> RunQueue<M> {
     /// Puts a runnable thread, which is on no queue, on this one.
     pub fn push(&mut self, thread: &Thread<M>, join: Join, now: u64) {
         let node = NonNull::from(thread);
-        let reach = match thread.affinity().len() {
-            1 => PINNED,
-            MAX_CPUS => ANYWHERE,
+        let allowed = thread.affinity();
+        let reach = match (allowed.is_full(), allowed.is_single()) {
+            (true, _) => ANYWHERE,
+            (_, true) => PINNED,
             _ => SOME,
         };
         thread.reach.store(reach, Relaxed);

@@ -6,8 +6,9 @@ use super::{Figure, Plan, Round, Study, claim, log, number, plot, split};
 use crate::memory::records::PARTS;
 use crate::memory::{Production, Records};
 use quire_results::{Place, Shape, Side, Source};
+use quire_sync::hooks::threads;
 
-const OURS: [Figure; 1] = [Figure::time("rate", "pages/s").more()];
+const OURS: [Figure; 2] = [Figure::time("rate", "pages/s").more(), Figure::time("waits", "waits/1000_pages")];
 const RATES: [Figure; 3] = [
     Figure::time("rate", "pages/s").more(),
     Figure::time("waits", "waits/1000_pages"),
@@ -24,8 +25,8 @@ pub const STUDY: Study = Study {
     source: Source::S1,
     title: "Page queues fan out",
     about: "Processes touch fresh memory, each on its CPU: each page comes from a list of free frames and goes into a queue. Before, lists and queues \
-            are one each, with one lock; after, 256, with a lock each; the same core with 1 to 1,024 parts is the sweep. Waits: how often a lock was \
-            held by another CPU. Reach: how many processes fault at one process's own rate until some part's lock is always held, by the \
+            are one each, with one lock; after, 256, with a lock each; the same core with 1 to 1,024 parts is the sweep. Waits: how often a part's lock was \
+            held by another CPU; of ours, any spin lock. Reach: how many processes fault at one process's own rate until some part's lock is always held, by the \
             time of a fault and the time under these locks, both measured on one CPU. Lines: what CPUs in turn take from each other \
             for a page put into a queue, for a frame taken or given back, and for a whole fault.",
     caveats: &[
@@ -61,6 +62,7 @@ pub const STUDY: Study = Study {
                 log(plot("Pages a second by parts", Shape::Curves, &[Place::Hosted], "rate", "parts", &of("sweep"))),
                 "cpus",
             ),
+            plot("Waits for a lock", Shape::Bars, &[Place::Hosted], "waits", "cpus", &of("faults")),
             split(
                 plot("Waits for a lock by parts", Shape::Bars, &[Place::Hosted], "waits", "parts", &of("sweep")),
                 "cpus",
@@ -113,8 +115,9 @@ fn cases(plan: &Plan) -> Vec<Round> {
         all.push(Round::new(Side::Before, Place::Hosted, at(), &RATES, move || rates(1)));
         all.push(Round::new(Side::After, Place::Hosted, at(), &RATES, move || rates(PARTS)));
         all.push(Round::new(Side::Ours, Place::Hosted, at(), &OURS, move || {
+            let before = threads::waits();
             let [rate, _] = work.rates(Production::boot(cpus, work.mib()))?;
-            Ok([rate])
+            Ok([rate, (threads::waits() - before) as f64 * 1e3 / work.touched() as f64])
         }));
         for parts in SWEEP {
             let at = [("cpus", number(cpus)), ("parts", number(parts)), ("what", "sweep".into())];

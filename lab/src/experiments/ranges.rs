@@ -3,16 +3,18 @@
 use super::counted::counted;
 use super::threads::timed;
 use super::{Figure, Plan, Round, Scale, Study, claim, log, number, plot};
+use crate::queue::{OneLock, PageQueue};
 use crate::{Failure, machine};
 use quire_hosted::{Cpu, Hosted};
 use quire_results::{Place, Shape, Side, Source};
+use quire_sync::epoch::Pinned;
 use quire_vm::index::Slot;
 use quire_vm::io::{Direction, Request};
 use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
 use quire_vm::pager::{Pager, PagerError};
 use quire_vm::stats::Event;
 use quire_vm::{Access, ObjectRef, PAGE_SIZE, VirtRange, Vm};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
@@ -38,6 +40,8 @@ pub const STUDY: Study = Study {
         "Before and after find pages their way and then do with each what production does: so they differ in how they find, and in \
          nothing else. Each offset is looked up in production's index, which takes less than the search tree that the source had.",
         "Written back means to a store in memory: no time of a disk is in it.",
+        "Longest hold: before and after have all pages in one queue and hold its lock while they go through a file's; steps of \
+         after's tree are not counted.",
     ],
     claims: || {
         vec![claim(
@@ -86,10 +90,13 @@ fn cases(plan: &Plan) -> Vec<Round> {
         }
     }
     let pages: &[u64] = scale.of(&[256], &[256, 1024, 4096], &[256, 1024, 4096, 16_384]);
-    for (name, flush) in [("discard", false), ("flush", true)] {
-        for &pages in pages {
-            let at = [("pages", number(pages)), ("what", name.into())];
-            all.push(Round::new(Side::Ours, Place::Recording, at, &HOLDS, move || holds(flush, pages)));
+    for &pages in pages {
+        let at = |what: &'static str| [("pages", number(pages)), ("what", what.into())];
+        for (what, flush) in [("discard", false), ("flush", true)] {
+            all.push(Round::new(Side::Ours, Place::Recording, at(what), &HOLDS, move || holds(flush, pages)));
+        }
+        for (side, how) in [(Side::Before, How::ByOffset), (Side::After, How::ByTree)] {
+            all.push(Round::new(side, Place::Recording, at("discard"), &HOLDS, move || holds_of_one(how, pages)));
         }
     }
     all
@@ -158,6 +165,20 @@ impl File {
         Ok(File { object: ObjectRef::with_pager(vm, store, bytes)?, bytes })
     }
 
+    /// Changes a page, which is resident after that.
+    fn store(&self, page: u64) -> Result<(), Failure> {
+        let written = self.object.write(page * PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) });
+        written.map(drop).map_err(|e| Failure::Wrong(format!("{e:?}")))
+    }
+
+    /// The number of the frame that a page is in, if it is resident.
+    fn frame(&self, page: u64, pin: &Pinned<'_>) -> Option<u32> {
+        match self.object.index().get(page, pin) {
+            Slot::Page(frame) => Some(frame.0 as u32),
+            _ => None,
+        }
+    }
+
     fn pages(&self) -> u64 {
         self.bytes / PAGE_SIZE
     }
@@ -181,10 +202,7 @@ impl File {
     fn prepare(&self, what: What) -> Result<(SpaceRef<Hosted>, BTreeSet<u64>), Failure> {
         let space = Space::new(self.object.vm())?;
         self.object.set_size(self.bytes);
-        for page in self.residents() {
-            let written = self.object.write(page * PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) });
-            written.map_err(|e| Failure::Wrong(format!("{e:?}")))?;
-        }
+        self.residents().try_for_each(|page| self.store(page))?;
         if matches!(what, What::Munmap | What::Remap) {
             self.map(&space)?;
             for page in self.residents() {
@@ -284,10 +302,7 @@ fn holds(flush: bool, pages: u64) -> Result<[f64; 2], Failure> {
     let vm = machine::boot(1, 64 + pages / 256);
     let _cpu = Cpu::attach(vm, 0);
     let file = File::new(vm, pages * PAGE_SIZE)?;
-    for page in 0..pages {
-        let written = file.object.write(page * PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) });
-        written.map_err(|e| Failure::Wrong(format!("{e:?}")))?;
-    }
+    (0..pages).try_for_each(|page| file.store(page))?;
     let (done, counts) = counted(|| match flush {
         true => file.write_back(0..pages),
         false => {
@@ -297,6 +312,36 @@ fn holds(flush: bool, pages: u64) -> Result<[f64; 2], Failure> {
     })?;
     done?;
     Ok([counts.longest_queue_hold as f64, counts.queue_takes as f64 / pages as f64])
+}
+
+/// The same where all pages stand in one queue, whose lock is held while a file's pages are sought and taken off it.
+fn holds_of_one(how: How, pages: u64) -> Result<[f64; 2], Failure> {
+    let vm = machine::boot(1, 64 + pages / 256);
+    let _cpu = Cpu::attach(vm, 0);
+    let file = File::new(vm, pages * PAGE_SIZE)?;
+    let queue = OneLock::new(vm.page_count() as usize);
+    let mut tree = BTreeMap::new();
+    for page in 0..pages {
+        file.store(page)?;
+        let frame =
+            file.frame(page, &vm.epoch().pin()).ok_or_else(|| Failure::Wrong(format!("page {page} is not there")))?;
+        queue.put(frame);
+        tree.insert(page, frame);
+    }
+    let ((), counts) = counted(|| {
+        let mut held = queue.hold();
+        match how {
+            How::ByOffset => {
+                let pin = vm.epoch().pin();
+                (0..pages).filter_map(|page| file.frame(page, &pin)).for_each(|frame| held.remove(frame));
+            }
+            How::ByTree | How::Production => tree.range(0..pages).for_each(|(_, frame)| held.remove(*frame)),
+        }
+    })?;
+    match queue.len() {
+        0 => Ok([counts.longest_queue_hold as f64, counts.queue_takes as f64 / pages as f64]),
+        left => Err(Failure::Wrong(format!("{left} pages are left in the queue"))),
+    }
 }
 
 /// A file's pages, of those that were ever written: as long as one likes.

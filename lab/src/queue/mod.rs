@@ -92,4 +92,16 @@ mod tests {
         queue.take(9, &mut |p| out.push(p));
         assert_eq!(out, [3, 1, 4, 9]);
     }
+
+    #[test]
+    fn under_one_hold_pages_go_from_anywhere() {
+        let queue = OneLock::new(10);
+        (0..6).for_each(|p| queue.put(p));
+        let mut held = queue.hold();
+        [3, 0, 5].into_iter().for_each(|p| held.remove(p));
+        drop(held);
+        let mut out = Vec::new();
+        queue.take(9, &mut |p| out.push(p));
+        assert_eq!((out, queue.len()), (vec![1, 2, 4], 0));
+    }
 }

@@ -1,7 +1,7 @@
 //! One queue under one lock: what kernels had before they fanned out. Every page goes in and out under the lock.
 
 use super::PageQueue;
-use quire_sync::{Rank, SpinLock, record};
+use quire_sync::{Rank, SpinGuard, SpinLock, record};
 
 const NONE: u32 = u32::MAX;
 
@@ -10,6 +10,7 @@ const NONE: u32 = u32::MAX;
 #[repr(align(64))]
 struct Descriptor {
     next: u32,
+    prev: u32,
 }
 
 struct List {
@@ -19,30 +20,64 @@ struct List {
     len: u64,
 }
 
+impl List {
+    fn unlink(&mut self, page: u32) {
+        let Descriptor { next, prev } = self.pages[page as usize];
+        match prev {
+            NONE => self.head = next,
+            prev => self.page(prev).next = next,
+        }
+        match next {
+            NONE => self.tail = prev,
+            next => self.page(next).prev = prev,
+        }
+        self.len -= 1;
+        record::wrote(&self.len);
+    }
+
+    /// To be written.
+    fn page(&mut self, page: u32) -> &mut Descriptor {
+        record::wrote(&self.pages[page as usize]);
+        &mut self.pages[page as usize]
+    }
+}
+
 /// A linked queue of pages.
 pub struct OneLock {
     list: SpinLock<List>,
 }
 
+/// The queue's lock, held over as many pages as one likes.
+pub struct Held<'a>(SpinGuard<'a, List>);
+
+impl Held<'_> {
+    /// Takes a page off the queue, wherever it stands there.
+    pub fn remove(&mut self, page: u32) {
+        self.0.unlink(page);
+    }
+}
+
 impl OneLock {
     /// A queue of pages below `pages`.
     pub fn new(pages: usize) -> OneLock {
-        let list = List { pages: vec![Descriptor { next: NONE }; pages], head: NONE, tail: NONE, len: 0 };
+        let list = List { pages: vec![Descriptor { next: NONE, prev: NONE }; pages], head: NONE, tail: NONE, len: 0 };
         OneLock { list: SpinLock::new(Rank::QUEUE, list) }
+    }
+
+    /// Takes the lock, for more than one page.
+    pub fn hold(&self) -> Held<'_> {
+        Held(self.list.lock())
     }
 }
 
 impl PageQueue for OneLock {
     fn put(&self, page: u32) {
         let mut list = self.list.lock();
-        list.pages[page as usize].next = NONE;
-        record::wrote(&list.pages[page as usize]);
-        match list.tail {
+        let tail = list.tail;
+        *list.page(page) = Descriptor { next: NONE, prev: tail };
+        match tail {
             NONE => list.head = page,
-            tail => {
-                list.pages[tail as usize].next = page;
-                record::wrote(&list.pages[tail as usize]);
-            }
+            tail => list.page(tail).next = page,
         }
         list.tail = page;
         list.len += 1;
@@ -55,11 +90,7 @@ impl PageQueue for OneLock {
             if page == NONE {
                 return;
             }
-            list.head = list.pages[page as usize].next;
-            if list.head == NONE {
-                list.tail = NONE;
-            }
-            list.len -= 1;
+            list.unlink(page);
             drop(list);
             f(page);
         }

@@ -45,7 +45,10 @@ unsafe impl Machine for Still {
     fn kick(&self, _cpu: usize) {}
     fn halt(&self) {}
     fn mask(&self) -> Irq {
-        if self.masked.swap(true, Relaxed) { Irq::Off } else { Irq::On }
+        // As a CPU's own flag is read and set: nobody else has it.
+        let was = self.masked.load(Relaxed);
+        self.masked.store(true, Relaxed);
+        if was { Irq::Off } else { Irq::On }
     }
     fn restore(&self, was: Irq) {
         self.masked.store(was == Irq::Off, Relaxed);

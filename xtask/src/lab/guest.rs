@@ -23,6 +23,10 @@ use crate::{
 
 /// The experiment that tells how fast the machines themselves are.
 pub const CALIBRATION: &str = "calibration";
+/// The experiment whose cases take longest: each is of some builds in one boot.
+const BUILD: &str = "build";
+/// Of which there are at most so many.
+const BUILD_ROUNDS: u32 = 2;
 /// What a boot costs, in seconds, before its first program runs: of ours, and of Linux, which is let settle.
 const BOOT: (f64, f64) = (2.0, 6.0);
 /// Nothing takes longer.
@@ -32,6 +36,12 @@ const MEMORY: (u64, u64) = (1024, 2048);
 
 fn memory(command: &str) -> u64 {
     if programs::builds(command.split(' ').next().unwrap_or_default().as_ref()) { MEMORY.1 } else { MEMORY.0 }
+}
+
+/// About how long a boot's builds take with one number of jobs, in seconds, for each of the two cases that they give.
+fn build_seconds(mode: Mode, place: Place, cpus: u32) -> f64 {
+    let all = if mode == Mode::Full { 160.0 } else { 8.0 };
+    all / if place == Place::Guest { f64::from(cpus.min(2)) } else { 1.0 } / 2.0
 }
 
 /// Names and values of parameters.
@@ -181,7 +191,7 @@ const THINGS: &[Thing] = &[
         other: &[], times: &[], counted: true, timed: Timed::Never, large: false,
     },
     Thing {
-        experiment: "build", command: "build --builds {builds} --goal {goal} --per-cpu 1",
+        experiment: BUILD, command: "build --builds {builds} --goal {goal} --per-cpu 1",
         lines: &[],
         other: &[
             ("build_first_instructions", "instructions", "million", &[("what", "first build"), ("jobs", "1 a CPU")]),
@@ -206,7 +216,7 @@ const THINGS: &[Thing] = &[
         counted: true, timed: Timed::Scaled, large: false,
     },
     Thing {
-        experiment: "build", command: "build --builds {builds} --goal {goal} --per-cpu 2",
+        experiment: BUILD, command: "build --builds {builds} --goal {goal} --per-cpu 2",
         lines: &[],
         other: &[],
         times: &[
@@ -312,7 +322,7 @@ fn planned(thing: &Thing, side: Side, place: Place, cpus: u32, mode: Mode, all: 
     let (goal, builds) = if mode == Mode::Full { ("posix", "3") } else { ("lzio.o", "2") };
     let mut command = thing.command.replace("{seconds}", &each.to_string()).replace("{cpus}", &cpus.to_string());
     command = command.replace("{goal}", goal).replace("{builds}", builds);
-    let memory = memory(&command);
+    let (memory, build) = (memory(&command), thing.experiment == BUILD);
     if counted {
         command += " --count";
     }
@@ -344,7 +354,7 @@ fn planned(thing: &Thing, side: Side, place: Place, cpus: u32, mode: Mode, all: 
             cpus,
             command: command.clone(),
             lines: BTreeMap::from([line]),
-            seconds: each.max(0.1) * 2.0,
+            seconds: if build { build_seconds(mode, place, cpus) } else { each.max(0.1) * 2.0 },
         });
     };
     for (line, of) in thing.lines {
@@ -438,7 +448,9 @@ pub fn boots(mode: Mode, planned: Vec<Planned>, experiments: &mut [Experiment]) 
     for p in planned {
         let Some(experiment) = experiments.iter().position(|e| e.name == p.experiment) else { continue };
         let (side, place) = (p.case.side, p.case.place);
-        let rounds = plan::rounds(mode, place, &p.case);
+        // A round is several builds already, and takes minutes.
+        let rounds =
+            plan::rounds(mode, place, &p.case).min(if p.experiment == BUILD { BUILD_ROUNDS } else { u32::MAX });
         let at = At { experiment, case: experiments[experiment].cases.len() };
         experiments[experiment].cases.push(p.case);
         let memory = memory(&p.command);

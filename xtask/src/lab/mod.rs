@@ -129,8 +129,14 @@ fn rounds(plan: &Plan, benches: &Benches, kept: &mut Kept) -> Result<bool> {
     }
     let mut countdown = Countdown::new("measuring", left.iter().map(|(_, j)| plan.jobs[*j].seconds).collect());
     let mut broken = false;
-    for (_, job) in left {
+    let mut dropped = 0;
+    for (round, job) in left {
         let job = &plan.jobs[job];
+        if plan.mode == Mode::Full && round >= plan::LEAST && kept.run().seconds > plan::ENOUGH {
+            dropped += 1;
+            countdown.skip();
+            continue;
+        }
         if kept.is_broken(job) {
             countdown.skip();
             continue;
@@ -145,6 +151,9 @@ fn rounds(plan: &Plan, benches: &Benches, kept: &mut Kept) -> Result<bool> {
             }
         }
         countdown.done();
+    }
+    if dropped > 0 {
+        eprintln!("quire: that is long enough: {dropped} further rounds were left out");
     }
     Ok(broken)
 }

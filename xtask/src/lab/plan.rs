@@ -66,7 +66,14 @@ impl Counted {
     }
 }
 
-/// How often a case of this place is measured.
+/// A full run that has measured for so long, in seconds, begins no further round of what has [`LEAST`] already: with all that comes before
+/// and after it takes an hour and a half at most on two CPUs.
+pub const ENOUGH: f64 = 75.0 * 60.0;
+
+/// So many samples everything gets that is timed, however long it takes.
+pub const LEAST: u32 = 3;
+
+/// How often a case of this place is measured, where time allows ([`ENOUGH`]).
 pub fn rounds(mode: Mode, place: Place, case: &Case) -> u32 {
     let counted = case.measures.values().all(|m| m.kind == Kind::Count);
     match (mode, place) {

@@ -26,23 +26,29 @@ pub fn format(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> 
     tool(context, "format/entry script", shell, done)
 }
 
+const KERNEL: &str = "lint/clippy for the kernel";
+/// Of what stands in the kernel only where it is built to be traced.
+const TRACED: &str = "lint/clippy for the kernel, traced";
+
 /// The lints' names.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
-    Ok(["lint/clippy", "lint/clippy for the kernel", "lint/rustdoc"].map(str::to_owned).to_vec())
+    Ok(["lint/clippy", KERNEL, TRACED, "lint/rustdoc"].map(str::to_owned).to_vec())
 }
 
-/// clippy for what runs here, clippy for the kernel's target, and rustdoc; each with warnings as errors.
+/// clippy for what runs here, for the kernel's target, without and with what is traced, and rustdoc; each with warnings as errors.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     let target = &context.places.target;
     let mut hosted = plain(context, "clippy");
     hosted.args(["--locked", "--workspace", "--all-targets", "--target-dir"]).arg(target).args(DENY);
     tool(context, "lint/clippy", hosted, done)?;
-    if context.selects("lint/clippy for the kernel") {
-        let toolchain = Toolchain::for_kernel(context.places)?;
-        let mut kernel = toolchain.cargo(context.places, "clippy");
-        kernel.args(["--locked", "--release", "-p", "quire-kernel", "--target", KERNEL_TARGET, "--target-dir"]);
-        kernel.arg(target.join("kernel")).args(DENY);
-        tool(context, "lint/clippy for the kernel", kernel, done)?;
+    for (name, features) in [(KERNEL, &[][..]), (TRACED, &["--features", "trace"])] {
+        if context.selects(name) {
+            let toolchain = Toolchain::for_kernel(context.places)?;
+            let mut kernel = toolchain.cargo(context.places, "clippy");
+            kernel.args(["--locked", "--release", "-p", "quire-kernel", "--target", KERNEL_TARGET]).args(features);
+            kernel.arg("--target-dir").arg(target.join("kernel")).args(DENY);
+            tool(context, name, kernel, done)?;
+        }
     }
     let mut rustdoc = plain(context, "doc");
     rustdoc.args(["--locked", "--workspace", "--no-deps", "--document-private-items", "--target-dir"]).arg(target);
