@@ -64,10 +64,10 @@ int main(int argc, char **argv) {
     pid_t children[sharers];
     // A process costs memory whatever it maps: what those add that map the region is compared with as many that map one page of
     // it. Before both, as many fill what the kernel keeps for later.
-    enum { WARM, ONE, ALL, ROUNDS };
+    enum { WARM, ONE, ALL, GONE, ROUNDS };
     double used[ROUNDS];
     for (int round = WARM; round < ROUNDS; round++) {
-        bool all = round == ALL;
+        bool all = round >= ALL;
         state->attached = state->leave = 0;
         size_t mapped = all ? bytes : PAGE;
         uint64_t before = available();
@@ -82,8 +82,8 @@ int main(int argc, char **argv) {
             }
         }
         used[round] = (double)before - available();
-        if (all) {
-            cost("attach_last", state->ticks, pages);
+        if (round == ALL) cost("attach_last", state->ticks, pages);
+        if (round == GONE) {
             // The pages vanish from every process at once.
             uint64_t start = __rdtsc();
             LAP_MARK(1);
@@ -98,7 +98,7 @@ int main(int argc, char **argv) {
             int status;
             CHECK(waitpid(children[i], &status, 0) == children[i] && !status, "a sharer failed");
         }
-        if (all) cost("exit", __rdtsc() - start, sharers);
+        if (round == ALL) cost("exit", __rdtsc() - start, sharers);
     }
     report("kernel_bytes", (used[ALL] - used[ONE]) / ((double)pages * sharers), "bytes/page");
 }

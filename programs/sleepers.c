@@ -27,6 +27,25 @@ static uint64_t available(void) {
     return kib * 1024;
 }
 
+// How often CPUs have interrupted each other so far: to schedule, to call, to drop translations.
+static uint64_t between_cpus(void) {
+    FILE *file = fopen("/proc/interrupts", "r");
+    CHECK(file, "/proc/interrupts");
+    char line[8192];
+    uint64_t sum = 0;
+    while (fgets(line, sizeof line, file)) {
+        char *at = line + strspn(line, " "), *end;
+        if (strncmp(at, "RES:", 4) && strncmp(at, "CAL:", 4) && strncmp(at, "TLB:", 4)) continue;
+        for (at += 4;; at = end) {
+            unsigned long n = strtoul(at, &end, 10);
+            if (end == at) break;
+            sum += n;
+        }
+    }
+    fclose(file);
+    return sum;
+}
+
 struct slot { // a line for each: counting must not be what is measured
     atomic_long woken;
     atomic_int parked; // the phase in which it waits for another, and one
@@ -90,10 +109,12 @@ int main(int argc, char **argv) {
         while (!slots[i].woken) usleep(1000);
     long woken = 0;
     for (long i = 0; i < sleepers; i++) woken -= slots[i].woken;
+    uint64_t asked = between_cpus();
     start_ns = now_ns();
     start = __rdtsc();
     while (now_ns() - start_ns < options.seconds * 1e9) usleep(10000);
     uint64_t ticks = __rdtsc() - start, ns = now_ns() - start_ns;
+    asked = between_cpus() - asked;
     for (long i = 0; i < sleepers; i++) woken += slots[i].woken;
     CHECK(woken > 0, "nobody woke");
     change(PARKED);
@@ -109,5 +130,6 @@ int main(int argc, char **argv) {
     uint64_t killed = __rdtsc() - start, killed_ns = now_ns() - start_ns;
     cost("create", made, made_ns, sleepers);
     cost("wake", ticks, ns, woken);
+    report("wake_interrupts", (double)asked / woken, "interrupts/wake-up");
     cost("kill", killed, killed_ns, sleepers);
 }

@@ -76,7 +76,7 @@ impl Experiment {
                 }
                 for (name, mine) in &ours.measures {
                     let Some(theirs) = other.measures.get(name) else { continue };
-                    if let Some((ratio, verdict)) = against(mine, theirs) {
+                    if let Some((ratio, verdict)) = against(mine, theirs, ours.place) {
                         all.push(Comparison { ours, other, measure: name, ratio, verdict });
                     }
                 }
@@ -144,9 +144,16 @@ fn quotient(over: &Measure, under: &Measure) -> Option<Interval> {
     }
 }
 
+/// Counts of guests repeat to a percent: the quotient of two may be wrong by so much.
+const GUESTS_COUNTS: f64 = 0.02;
+
 /// Ours over theirs, and who is ahead.
-fn against(ours: &Measure, theirs: &Measure) -> Option<(Interval, Verdict)> {
-    let ratio = quotient(ours, theirs)?;
+fn against(ours: &Measure, theirs: &Measure, place: Place) -> Option<(Interval, Verdict)> {
+    let mut ratio = quotient(ours, theirs)?;
+    if place == Place::GuestCounted {
+        ratio.low = ratio.low.min(ratio.middle * (1.0 - GUESTS_COUNTS));
+        ratio.high = ratio.high.max(ratio.middle * (1.0 + GUESTS_COUNTS));
+    }
     let verdict = match ours.better {
         _ if ratio.holds(1.0) => Verdict::None,
         Better::Less if ratio.middle < 1.0 => Verdict::Ahead,
@@ -177,7 +184,8 @@ mod tests {
     fn a_difference_within_its_interval_is_none_and_direction_counts() {
         let measure =
             |better, samples: &[f64]| Measure { unit: "x".into(), kind: Kind::Time, better, samples: samples.to_vec() };
-        let judge = |better, a: &[f64], b: &[f64]| against(&measure(better, a), &measure(better, b)).unwrap().1;
+        let judge =
+            |better, a: &[f64], b: &[f64]| against(&measure(better, a), &measure(better, b), Place::Hosted).unwrap().1;
         assert_eq!(judge(Better::Less, &[1.0, 2.0, 3.0], &[1.1, 2.1, 2.9]), Verdict::None);
         assert_eq!(judge(Better::Less, &[2.0, 2.0], &[1.0, 1.0]), Verdict::Behind);
         assert_eq!(judge(Better::More, &[2.0, 2.0], &[1.0, 1.0]), Verdict::Ahead);

@@ -48,18 +48,18 @@ pub(super) struct Caches {
 }
 
 impl Caches {
-    /// Does `f`, and counts; and tells how many lines it wrote that another CPU had.
+    /// Does `f`, and counts; and tells how often it took a line from another CPU, to read or to write it.
     #[cfg(not(recording))]
     pub fn counted<R>(&mut self, _f: impl FnOnce() -> R) -> Result<(R, Counts, u64), Failure> {
         Err(Failure::Build)
     }
 
-    /// Does `f`, and counts; and tells how many lines it wrote that another CPU had.
+    /// Does `f`, and counts; and tells how often it took a line from another CPU, to read or to write it.
     #[cfg(recording)]
     pub fn counted<R>(&mut self, f: impl FnOnce() -> R) -> Result<(R, Counts, u64), Failure> {
         let (done, record) = quire_sync::record::scope(f);
         let counts = Counts::of(&record);
-        Ok((done, counts, self.caches.shared_lines_written(&record) as u64))
+        Ok((done, counts, self.caches.run(&record).shared()))
     }
 }
 
@@ -71,17 +71,3 @@ pub(super) fn transfers(_cpus: usize) -> Result<[f64; 4], Failure> {
 
 #[cfg(recording)]
 pub(super) use crate::bench::transfers::lines as transfers;
-
-/// Lines that each operation of one of `conflicts::scale`'s workloads moves, with so many CPUs in turn.
-#[cfg(not(recording))]
-pub(super) fn moves(_workload: &str, _cpus: usize) -> Result<f64, Failure> {
-    Err(Failure::Build)
-}
-
-/// Lines that each operation of one of [`crate::conflicts::scale`]'s workloads moves, with so many CPUs in turn.
-#[cfg(recording)]
-pub(super) fn moves(workload: &str, cpus: usize) -> Result<f64, Failure> {
-    let found = crate::conflicts::scale::WORKLOADS.iter().find(|w| w.name.trim() == workload);
-    let workload = found.ok_or_else(|| Failure::Wrong(format!("there is no workload {workload}")))?;
-    Ok((workload.moves)(cpus)?.lines)
-}

@@ -6,14 +6,9 @@ use super::{Figure, Plan, Round, Study, claim, log, number, plot, split};
 use crate::memory::records::PARTS;
 use crate::memory::{Production, Records};
 use quire_results::{Place, Shape, Side, Source};
-use quire_sync::hooks::threads;
 
-const OURS: [Figure; 2] = [Figure::time("rate", "pages/s").more(), Figure::time("waits", "waits/1000_pages")];
-const RATES: [Figure; 3] = [
-    Figure::time("rate", "pages/s").more(),
-    Figure::time("waits", "waits/1000_pages"),
-    Figure::time("reach", "processes").more(),
-];
+const RATES: [Figure; 2] = [Figure::time("rate", "pages/s").more(), Figure::time("waits", "waits/1000_pages")];
+const REACH: [Figure; 1] = [Figure::time("reach", "processes").more()];
 const LINES: [Figure; 1] = [Figure::count("lines", "lines/page")];
 
 /// How many parts are tried.
@@ -26,8 +21,8 @@ pub const STUDY: Study = Study {
     title: "Page queues fan out",
     about: "Processes touch fresh memory, each on its CPU: each page comes from a list of free frames and goes into a queue. Before, lists and queues \
             are one each, with one lock; after, 256, with a lock each; the same core with 1 to 1,024 parts is the sweep. Waits: how often a part's lock was \
-            held by another CPU; of ours, any spin lock. Reach: how many processes fault at one process's own rate until some part's lock is always held, by the \
-            time of a fault and the time under these locks, both measured on one CPU. Lines: what CPUs in turn take from each other \
+            held by another CPU; of ours, any spin lock. Reach: how many processes fault at one process's own rate until the busier of a part's two locks is always held, by the \
+            time of a fault and the time that taking a frame, or queueing it, takes with its lock, both measured on one CPU. Lines: what CPUs in turn take from each other \
             for a page put into a queue, for a frame taken or given back, and for a whole fault.",
     caveats: &[
         "Two CPUs do not show what 48 did: a lock's line that goes to and fro between two costs less than a second structure. The lines do.",
@@ -68,6 +63,14 @@ pub const STUDY: Study = Study {
                 "cpus",
             ),
             log(plot(
+                "How many processes parts reach for",
+                Shape::Curves,
+                &[Place::Hosted],
+                "reach",
+                "parts",
+                &of("reach"),
+            )),
+            log(plot(
                 "Lines moved for a page put into a queue",
                 Shape::Curves,
                 &[Place::Recording],
@@ -103,26 +106,31 @@ fn cases(plan: &Plan) -> Vec<Round> {
     for &cpus in &plan.cpus {
         let work = Work::processes(cpus, frames);
         let rates = move |parts: usize| {
-            let memory = Records::boot(cpus, work.mib(), parts)?;
-            let [rate, _] = work.rates(memory)?;
-            let waits = memory.0.waits() as f64 * 1e3 / work.touched() as f64;
-            // What one CPU's process takes of the time of all parts.
-            let under = memory.0.seconds_under_locks(scale.of(100, 50_000, 500_000))?;
-            let reach = parts as f64 / (under * rate / cpus as f64);
-            Ok([rate, waits, reach])
+            let [rate, _, waits] = work.rates_and_waits(Records::boot(cpus, work.mib(), parts)?)?;
+            Ok([rate, waits])
         };
         let at = || [("cpus", number(cpus)), ("what", "faults".into())];
         all.push(Round::new(Side::Before, Place::Hosted, at(), &RATES, move || rates(1)));
         all.push(Round::new(Side::After, Place::Hosted, at(), &RATES, move || rates(PARTS)));
-        all.push(Round::new(Side::Ours, Place::Hosted, at(), &OURS, move || {
-            let before = threads::waits();
-            let [rate, _] = work.rates(Production::boot(cpus, work.mib()))?;
-            Ok([rate, (threads::waits() - before) as f64 * 1e3 / work.touched() as f64])
+        all.push(Round::new(Side::Ours, Place::Hosted, at(), &RATES, move || {
+            let [rate, _, waits] = work.rates_and_waits(Production::boot(cpus, work.mib()))?;
+            Ok([rate, waits])
         }));
         for parts in SWEEP {
             let at = [("cpus", number(cpus)), ("parts", number(parts)), ("what", "sweep".into())];
             all.push(Round::new(Side::After, Place::Hosted, at, &RATES, move || rates(parts)));
         }
+    }
+    for parts in SWEEP {
+        let work = Work::processes(1, frames);
+        let at = [("parts", number(parts)), ("what", "reach".into())];
+        all.push(Round::new(Side::After, Place::Hosted, at, &REACH, move || {
+            let memory = Records::boot(1, work.mib(), parts)?;
+            let [rate, _] = work.rates(memory)?;
+            // The busier of a part's two locks.
+            let under = memory.0.seconds_under_locks(scale.of(100, 50_000, 500_000))?;
+            Ok([parts as f64 / (under * rate)])
+        }));
     }
     let cpus: &[usize] = scale.of(&[2, 4], &[2, 16, 64], &[2, 4, 8, 16, 32, 64]);
     for &cpus in cpus {
@@ -133,14 +141,14 @@ fn cases(plan: &Plan) -> Vec<Round> {
             }));
             all.push(Round::new(Side::Ours, Place::Recording, at(what), &LINES, move || Ok([transfers(cpus)?[ours]])));
         }
-        let mib = 8 + cpus as u64;
+        let mib = 8 + 2 * cpus as u64;
         for (side, parts) in [(Side::Before, 1), (Side::After, PARTS)] {
             all.push(Round::new(side, Place::Recording, at("faults"), &LINES, move || {
                 lines(Records::boot(cpus, mib, parts)?, cpus)
             }));
         }
         all.push(Round::new(Side::Ours, Place::Recording, at("faults"), &LINES, move || {
-            lines(Production::boot(cpus, 2 * mib + 2 * cpus as u64), cpus)
+            lines(Production::boot(cpus, 2 * mib), cpus)
         }));
     }
     all

@@ -37,8 +37,9 @@ pub const STUDY: Study = Study {
             are looked at for one of these. Before looks at each offset of the file; after goes through an ordered tree of its pages.",
     caveats: &[
         "Before stops at 256 GiB in quick runs, where one pass takes half a second.",
-        "Before and after find pages their way and then do with each what production does: so they differ in how they find, and in \
-         nothing else. Each offset is looked up in production's index, which takes less than the search tree that the source had.",
+        "Before and after find pages their way and then do with each what production does. To unmap, all go through the page tables; \
+         before and after then go through the file as well, as their sources did, which production has no need of: there it \
+         cannot lose. Each offset is looked up in production's index, which takes less than the search tree that the source had.",
         "Written back means to a store in memory: no time of a disk is in it.",
         "Longest hold: before and after have all pages in one queue and hold its lock while they go through a file's; steps of \
          after's tree are not counted.",

@@ -1,6 +1,6 @@
 //! First touches by several CPUs: how fast, how near to what zeroing alone costs, and how many lines move.
 
-use super::counted::{Caches, moves};
+use super::counted::Caches;
 use super::threads::on_cpus;
 use super::{Figure, Plan, Round, Study, claim, log, number, plot};
 use crate::Failure;
@@ -80,10 +80,10 @@ fn cases(plan: &Plan) -> Vec<Round> {
     for &cpus in cpus {
         let at = || [("cpus", number(cpus)), ("what", "threads".into())];
         all.push(Round::new(Side::Before, Place::Recording, at(), &LINES, move || {
-            lines(Records::boot(cpus, 8 + cpus as u64, PARTS)?, cpus)
+            lines(Records::boot(cpus, 8 + 2 * cpus as u64, PARTS)?, cpus)
         }));
         all.push(Round::new(Side::Ours, Place::Recording, at(), &LINES, move || {
-            Ok([moves("zero-fill faults of threads of one process", cpus)?])
+            lines(Production::boot(cpus, 16 + 4 * cpus as u64), cpus)
         }));
     }
     all
@@ -115,26 +115,31 @@ impl Work {
         self.cpus as u64 * self.frames
     }
 
-    /// Pages that [`Work::rates`] touches, all together.
-    pub(super) fn touched(self) -> u64 {
-        3 * self.pages()
-    }
-
     pub(super) fn mib(self) -> u64 {
         self.pages().div_ceil(256)
     }
 
     /// Pages a second, and their share of the limit, taken in turns.
     pub(super) fn rates<M: Memory>(self, memory: M) -> Result<[f64; 2], Failure> {
-        let (mut faults, mut limit) = (Duration::ZERO, Duration::ZERO);
+        let [rate, share, _] = self.rates_and_waits(memory)?;
+        Ok([rate, share])
+    }
+
+    /// The same, and how often a CPU waited for another's lock in a thousand pages.
+    pub(super) fn rates_and_waits<M: Memory>(self, memory: M) -> Result<[f64; 3], Failure> {
+        let (mut faults, mut limit, mut waits) = (Duration::ZERO, Duration::ZERO, 0);
         // Once for what the host gives at the first touch: the frames, then the memory of tables and maps.
         self.zero(memory)?;
         self.touch(memory)?;
         for _ in 0..2 {
+            let before = memory.waits();
             faults += self.touch(memory)?;
+            waits += memory.waits() - before;
             limit += self.zero(memory)?;
         }
-        Ok([2.0 * self.pages() as f64 / faults.as_secs_f64(), limit.as_secs_f64() / faults.as_secs_f64()])
+        let pages = 2.0 * self.pages() as f64;
+        let (time, share) = (faults.as_secs_f64(), limit.as_secs_f64() / faults.as_secs_f64());
+        Ok([pages / time, share, waits as f64 * 1e3 / pages])
     }
 
     fn touch<M: Memory>(self, memory: M) -> Result<Duration, Failure> {
@@ -187,11 +192,12 @@ struct Region<M: Memory> {
     start: u64,
 }
 
-/// Lines that a fault takes from another CPU, where threads of one process take turns.
+/// Lines that a fault takes from other CPUs, to read or to write them, where threads of one process take turns.
 pub(super) fn lines<M: Memory>(memory: M, cpus: usize) -> Result<[f64; 1], Failure> {
     let cpus: Vec<M::Cpu> = (0..cpus).map(|id| memory.attach(id)).collect();
     let space = memory.space()?;
-    let (warm, counted) = (32, (1024 / cpus.len() as u64).max(32));
+    // What is done once for so many frames is counted as often as it is done: magazines and batches hold no more.
+    let (warm, counted) = (32, 256);
     for id in 0..cpus.len() as u64 {
         let start = BASE + id * APART;
         memory.map(&space, VirtRange { start, end: start + (warm + counted) * PAGE_SIZE }, What::Private)?;

@@ -81,4 +81,6 @@ pub trait Memory: Copy + Send + Sync + 'static {
 
     /// So many frames, taken one by one and zeroed.
     fn take_zeroed(self, frames: u64) -> Result<Self::Taken, Failure>;
+    /// How often a CPU has found a lock held by another one, so far: of a part of the queues, where a design has those, else any.
+    fn waits(self) -> u64;
 }

@@ -4,6 +4,7 @@ use super::{Memory, What};
 use crate::bench::zero_fill::shuffle;
 use crate::{Failure, machine};
 use quire_hosted::{Cpu, Hosted};
+use quire_sync::hooks::threads;
 use quire_vm::frames::{Fill, For, Frame};
 use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
 use quire_vm::page::Kind;
@@ -91,6 +92,10 @@ impl Memory for Production {
 
     fn fork(self, space: &SpaceRef<Hosted>) -> Result<SpaceRef<Hosted>, Failure> {
         Ok(space.fork()?)
+    }
+
+    fn waits(self) -> u64 {
+        threads::waits()
     }
 
     fn remove(self, file: &ObjectRef<Hosted>, pages: Range<u64>) {

@@ -42,6 +42,7 @@ pub fn describe(places: &Places) -> Result<Machine> {
         value.filter(|v| !v.is_empty()).map(|v| versions.insert(name.to_owned(), v));
     };
     add("Quire", says("git", &["describe", "--always", "--dirty", "--abbrev=12"]));
+    add("Linux in guests", crate::setup::linux::release(places));
     add("rustc", says("rustc", &["--version"]));
     Ok(Machine {
         processor: field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".to_owned()),

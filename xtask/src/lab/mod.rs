@@ -40,23 +40,33 @@ pub fn command(places: &Places, options: &cli::Lab) -> Result<u8> {
 /// Names, and what each measures.
 fn list(places: &Places, options: &cli::LabList) -> Result<u8> {
     let plan = Plan::make(places, Mode::Quick, &[1], true, &[])?;
-    let taken = last_quick(places);
+    let taken = ["quick", "full"].map(|mode| (mode, last(places, mode)));
     for experiment in &plan.experiments {
         if options.names {
             println!("{}", experiment.name);
             continue;
         }
-        let took = taken.as_ref().and_then(|run| run.experiments.iter().find(|e| e.name == experiment.name));
-        let time = took.map_or(String::new(), |e| format!(", {:.0} s with --quick", e.seconds));
+        let mut time = String::new();
+        for (mode, run) in &taken {
+            let took = run.as_ref().and_then(|run| run.experiments.iter().find(|e| e.name == experiment.name));
+            if let Some(e) = took {
+                let seconds = if e.seconds < 100.0 {
+                    format!("{:.0} s", e.seconds)
+                } else {
+                    format!("{:.0} min", e.seconds / 60.0)
+                };
+                time += &format!(", {seconds} with --{mode}");
+            }
+        }
         println!("{} [{:?}{time}]: {}", experiment.name, experiment.source, experiment.title);
         println!("    {}", experiment.about);
     }
     Ok(0)
 }
 
-/// The run that the repository keeps: it tells how long things take.
-fn last_quick(places: &Places) -> Option<quire_results::Run> {
-    Results::read(&status::newest(places, "-quick.json")?).ok()?.runs.pop()
+/// The run in this mode that the repository keeps: it tells how long things take.
+fn last(places: &Places, mode: &str) -> Option<quire_results::Run> {
+    Results::read(&status::newest(places, &format!("-{mode}.json"))?).ok()?.runs.pop()
 }
 
 /// Reads runs of this or other machines and draws one page of them.

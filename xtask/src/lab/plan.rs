@@ -68,7 +68,7 @@ impl Counted {
 
 /// A full run that has measured for so long, in seconds, begins no further round of what has [`LEAST`] already: with all that comes before
 /// and after it takes an hour and a half at most on two CPUs.
-pub const ENOUGH: f64 = 75.0 * 60.0;
+pub const ENOUGH: f64 = 50.0 * 60.0;
 
 /// So many samples everything gets that is timed, however long it takes.
 pub const LEAST: u32 = 3;

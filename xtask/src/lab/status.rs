@@ -210,15 +210,22 @@ fn walk(at: &Path, from: &Path, found: &mut BTreeMap<String, usize>) -> Result<(
     Ok(())
 }
 
-/// Lines that say `unsafe` before the tests at a file's end.
+/// Lines that say `unsafe`, but for tests: items at the left margin that are compiled for them alone.
 fn count(text: &str) -> usize {
-    let code = text.lines().take_while(|l| !l.starts_with("#[cfg(test)]")).map(str::trim_start);
-    code.filter(|l| {
-        !l.starts_with("//")
-            && !l.starts_with("#![")
-            && l.split(|c: char| !c.is_alphanumeric() && c != '_').any(|w| w == "unsafe")
-    })
-    .count()
+    let (mut tests, mut lines) = (false, 0);
+    for line in text.lines() {
+        if line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test") {
+            tests = true;
+        } else if tests {
+            // An item ends with its brace or, without one, with its line; attributes stand before it.
+            tests = !(line.starts_with('}') || line.ends_with(';') && !line.starts_with(' '));
+        } else {
+            let code = line.trim_start();
+            let says = || code.split(|c: char| !c.is_alphanumeric() && c != '_').any(|w| w == "unsafe");
+            lines += usize::from(!code.starts_with("//") && !code.starts_with("#![") && says());
+        }
+    }
+    lines
 }
 
 #[cfg(test)]
@@ -227,8 +234,10 @@ mod tests {
 
     #[test]
     fn unsafe_is_counted_in_code_alone() {
-        let text = "#![forbid(unsafe_code)]\n// unsafe\nunsafe { x() }\nlet unsafer = 1;\nunsafe fn f() {}\n#[cfg(test)]\nunsafe {}\n";
+        let text = "#![forbid(unsafe_code)]\n// unsafe\nunsafe { x() }\nlet unsafer = 1;\nunsafe fn f() {}\n";
         assert_eq!(count(text), 2);
+        let tests = "#[cfg(test)]\nmod tests;\nunsafe {}\n#[cfg(all(test, not(loom)))]\n#[allow(x)]\nmod more {\n    unsafe {};\n}\nunsafe {}\n";
+        assert_eq!(count(tests), 2);
     }
 
     #[test]

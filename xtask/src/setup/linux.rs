@@ -25,6 +25,14 @@ pub struct Linux {
 /// In the order of preference: the backported 6.12, whatever the newest of the suite is.
 const PACKAGES: [&str; 2] = ["linux-image-6.12-cloud-amd64", "linux-image-cloud-amd64"];
 
+/// The release of the kernel that [`ensure`] gives, where it is there already.
+pub fn release(places: &Places) -> Option<String> {
+    match std::env::var("QUIRE_LINUX") {
+        Ok(given) => Some(given),
+        Err(_) => kept(&places.cache.join("linux")).map(|linux| linux.release),
+    }
+}
+
 /// The kernel in the cache, fetched first where there is none. `$QUIRE_LINUX` names one that is there already.
 pub fn ensure(places: &Places) -> Result<Linux> {
     if let Some(given) = std::env::var_os("QUIRE_LINUX").map(PathBuf::from) {

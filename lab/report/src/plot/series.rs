@@ -1,6 +1,6 @@
 //! What a plot shows: its cases, told apart into series.
 
-use quire_results::{Better, Case, Experiment, Measure, Parameter, Place, Plot, Side, statistics::Interval};
+use quire_results::{Better, Case, Experiment, Measure, Parameter, Place, Plot, Shape, Side, statistics::Interval};
 
 /// One plot on one place.
 pub struct Panel<'a> {
@@ -65,8 +65,13 @@ pub fn panels<'a>(experiment: &'a Experiment, plot: &'a Plot) -> Vec<Panel<'a>> 
             continue;
         }
         let cases = experiment.cases.iter().filter(|c| c.place == place && belongs(c, plot));
-        let measured: Vec<(&Case, &Measure)> =
+        let mut measured: Vec<(&Case, &Measure)> =
             cases.filter_map(|c| Some((c, c.measures.get(&plot.measure)?))).collect();
+        // A curve is of what has the parameter; a limit may hold wherever one is.
+        let across = |c: &Case| c.parameters.contains_key(&plot.across);
+        if plot.shape == Shape::Curves && measured.iter().any(|(c, _)| across(c)) {
+            measured.retain(|(c, _)| across(c) || c.side == Side::Limit);
+        }
         let Some((_, first)) = measured.first() else { continue };
         let series = series(&measured, plot);
         if !series.is_empty() {

@@ -9,6 +9,7 @@ use browser::Browser;
 use quire_report::render;
 use quire_results::{Parameter, Results, Side};
 use serde_json::json;
+use std::path::{Path, PathBuf};
 
 fn page() -> String {
     render(&fixture::results(1)).unwrap()
@@ -25,7 +26,19 @@ const SERIES: &str = "[...document.querySelectorAll('.experiment')].flatMap(e =>
 
 #[test]
 fn each_plot_has_its_series_and_nothing_is_an_error() {
-    let results = fixture::results(1);
+    every_plot_of(fixture::results(1));
+}
+
+#[test]
+fn so_it_is_with_what_was_measured() {
+    let runs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../runs");
+    let files = std::fs::read_dir(runs).unwrap().map(|f| f.unwrap().path());
+    let mut runs: Vec<PathBuf> = files.filter(|f| !f.to_string_lossy().ends_with("-bench.json")).collect();
+    runs.sort();
+    every_plot_of(Results::read(&runs.pop().expect("a run is kept")).unwrap());
+}
+
+fn every_plot_of(results: Results) {
     let mut expected = Vec::new();
     for experiment in &results.runs[0].experiments {
         for plot in &experiment.plots {
@@ -35,7 +48,12 @@ fn each_plot_has_its_series_and_nothing_is_an_error() {
                         && c.measures.contains_key(&plot.measure)
                         && plot.only.iter().all(|(k, v): (&String, &Parameter)| c.parameters.get(k) == Some(v))
                 };
-                let mut sides: Vec<&str> = experiment.cases.iter().filter(fits).map(|c| c.side.name()).collect();
+                let across = |c: &&quire_results::Case| {
+                    plot.shape != quire_results::Shape::Curves || c.parameters.contains_key(&plot.across)
+                };
+                let some = experiment.cases.iter().filter(fits).any(|c| across(&c));
+                let drawn = |c: &&quire_results::Case| fits(c) && (!some || across(c) || c.side == Side::Limit);
+                let mut sides: Vec<&str> = experiment.cases.iter().filter(drawn).map(|c| c.side.name()).collect();
                 if plot.shape == quire_results::Shape::Matrix {
                     sides = vec![Side::Ours.name()];
                 }

@@ -134,6 +134,10 @@ impl Memory for Records {
 
     fn shuffle(self) {}
 
+    fn waits(self) -> u64 {
+        self.0.waits()
+    }
+
     fn take_zeroed(self, frames: u64) -> Result<Taken, Failure> {
         let mut taken = Taken(self.0, Vec::with_capacity(frames as usize));
         for n in 0..frames {
