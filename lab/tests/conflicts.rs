@@ -8,6 +8,7 @@ use quire_lab::conflicts::scale::WORKLOADS;
 use quire_lab::conflicts::verdict::{Judged, Verdict, unmet};
 use quire_lab::conflicts::{Case, cases, run};
 use quire_vm::mutant::{Mutant, set_mutant};
+use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
 /// A mutant is one of the whole program: who has none reads, who has one writes.
@@ -61,25 +62,52 @@ fn shared(a: &str, b: &str, state: State, mutant: Option<Mutant>) -> Vec<(String
 #[test]
 fn what_would_not_scale_is_found_with_its_label_and_its_line_of_source() {
     let _alone = MUTANTS.write().unwrap_or_else(PoisonError::into_inner);
-    for (a, b, state, mutant, label, file) in [
-        ("zero-fill", "zero-fill", State::Threads, Mutant::CountsFaults, "vm", "vm/src/fault.rs:"),
-        ("read-fault", "read-fault", State::File, Mutant::CountsReferences, "object", "vm/src/object/references.rs:"),
-        ("page-free", "page-free", State::Apart, Mutant::FreesToDepot, "frame-depot", "vm/src/frames"),
+    for (a, b, state, mutant, label, file, says) in [
+        (
+            "zero-fill",
+            "zero-fill",
+            State::Threads,
+            Mutant::CountsFaults,
+            "vm",
+            "vm/src/fault.rs:",
+            "check_updates.fetch_add(",
+        ),
+        (
+            "read-fault",
+            "read-fault",
+            State::File,
+            Mutant::CountsReferences,
+            "object",
+            "vm/src/object/references.rs:",
+            ".compare_exchange_weak(",
+        ),
+        ("page-free", "page-free", State::Apart, Mutant::FreesToDepot, "frame-depot", "vm/src/frames", "depot"),
     ] {
         assert_eq!(shared(a, b, state, None), []);
         let found = shared(a, b, state, Some(mutant));
-        let named = found.iter().any(|(l, told)| l == label && told.contains(file));
-        assert!(named, "{mutant:?} is not found by {label} and {file}: {found:?}");
+        let named = found.iter().filter(|(l, _)| l == label).any(|(_, told)| {
+            let sites = told.split_whitespace().filter(|word| word.contains(file));
+            sites.filter_map(source).any(|line| line.contains(says))
+        });
+        assert!(named, "{mutant:?} is not found by {label}, {file} and {says}: {found:?}");
     }
+}
+
+/// The line of source at `FILE:LINE`.
+fn source(site: &str) -> Option<String> {
+    let (file, line) = site.rsplit_once(':')?;
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file)).ok()?;
+    text.lines().nth(line.parse::<usize>().ok()?.checked_sub(1)?).map(str::to_owned)
 }
 
 #[test]
 fn what_an_operation_moves_is_little_with_two_cpus_and_no_more_with_many() {
     let _none = MUTANTS.read().unwrap_or_else(PoisonError::into_inner);
     let mut more = Vec::new();
+    let cpus: &[usize] = if std::env::var_os("QUIRE_SOAK").is_some() { &[2, 16, 64, 256] } else { &[2, 16, 64] };
     for workload in WORKLOADS {
         let Some(most) = workload.held else { continue };
-        for cpus in [2, 16, 64] {
+        for &cpus in cpus {
             let moves = (workload.moves)(cpus).unwrap_or_else(|e| panic!("{}: {e}", workload.name));
             println!("{} with {cpus} CPUs: {} lines, {:?}", workload.name, moves.lines, moves.by);
             if moves.lines > most {

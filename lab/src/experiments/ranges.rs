@@ -3,20 +3,17 @@
 use super::counted::counted;
 use super::threads::timed;
 use super::{Figure, Plan, Round, Scale, Study, claim, log, number, plot};
+use crate::memory::store::SparseStore;
 use crate::queue::{OneLock, PageQueue};
 use crate::{Failure, machine};
 use quire_hosted::{Cpu, Hosted};
 use quire_results::{Place, Shape, Side, Source};
 use quire_sync::epoch::Pinned;
 use quire_vm::index::Slot;
-use quire_vm::io::{Direction, Request};
 use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
-use quire_vm::pager::{Pager, PagerError};
 use quire_vm::stats::Event;
 use quire_vm::{Access, ObjectRef, PAGE_SIZE, VirtRange, Vm};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
 
 const BASE: u64 = 0x1000_0000_0000;
 /// Pages that are there, however long the file is.
@@ -342,59 +339,5 @@ fn holds_of_one(how: How, pages: u64) -> Result<[f64; 2], Failure> {
     match queue.len() {
         0 => Ok([counts.longest_queue_hold as f64, counts.queue_takes as f64 / pages as f64]),
         left => Err(Failure::Wrong(format!("{left} pages are left in the queue"))),
-    }
-}
-
-/// A file's pages, of those that were ever written: as long as one likes.
-#[derive(Default)]
-struct SparseStore {
-    pages: Mutex<HashMap<u64, Box<[u8; PAGE_SIZE as usize]>>>,
-}
-
-impl Pager for SparseStore {
-    fn name(&self, to: &mut dyn fmt::Write) -> fmt::Result {
-        to.write_str("sparse")
-    }
-
-    fn ident(&self) -> (u64, u64) {
-        (1, 1)
-    }
-
-    fn in_memory(&self) -> bool {
-        false
-    }
-
-    fn fill(&self, page: u64, frame: &mut [u8; PAGE_SIZE as usize]) -> Result<(), PagerError> {
-        // Pages are whole at any time: a thread that died in between leaves nothing half done.
-        if let Some(kept) = self.pages.lock().unwrap_or_else(PoisonError::into_inner).get(&page) {
-            frame.copy_from_slice(&kept[..]);
-        }
-        Ok(())
-    }
-
-    fn takes_writes(&self) -> bool {
-        true
-    }
-
-    fn start(&self, request: Request) {
-        for i in 0..request.len() {
-            // SAFETY: a request's frames are its own until it is completed; a write's are only read.
-            let frame = unsafe { &mut *request.frame(i).cast::<[u8; PAGE_SIZE as usize]>() };
-            let page = request.first() + i as u64;
-            match request.direction() {
-                Direction::Read => {
-                    if let Err(e) = self.fill(page, frame) {
-                        request.complete(Err(e));
-                        return;
-                    }
-                }
-                Direction::Write => {
-                    let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
-                    let zeroes = || Box::new([0; PAGE_SIZE as usize]);
-                    pages.entry(page).or_insert_with(zeroes).copy_from_slice(&frame[..]);
-                }
-            }
-        }
-        request.complete(Ok(()));
     }
 }

@@ -2,6 +2,7 @@
 
 mod production;
 pub mod records;
+pub mod store;
 #[cfg(test)]
 mod tests;
 
@@ -49,6 +50,9 @@ pub trait Memory: Copy + Send + Sync + 'static {
     /// A file in memory whose pages are all resident.
     fn file(self, pages: u64) -> Result<Self::File, Failure>;
 
+    /// A file whose pages are all resident, and in its store too: a page can go without being written.
+    fn stored_file(self, pages: u64) -> Result<Self::File, Failure>;
+
     /// Maps `what` in a range, in the place of what is there.
     fn map(self, space: &Self::Space, range: VirtRange, what: What<Self::File>) -> Result<(), Failure>;
 
@@ -67,6 +71,9 @@ pub trait Memory: Copy + Send + Sync + 'static {
     /// Takes pages out of a file, and out of every space that maps them.
     fn remove(self, file: &Self::File, pages: Range<u64>);
 
+    /// Pages a range of a file out, which has not changed: out of every space that maps it, and the frames go.
+    fn page_out(self, file: &Self::File, pages: Range<u64>);
+
     /// Bytes that reverse mapping holds for the pages that these spaces map, and whatever else a space has beyond its page tables.
     fn overhead(self, spaces: &[Self::Space]) -> u64;
 
@@ -81,6 +88,7 @@ pub trait Memory: Copy + Send + Sync + 'static {
 
     /// So many frames, taken one by one and zeroed.
     fn take_zeroed(self, frames: u64) -> Result<Self::Taken, Failure>;
+
     /// How often a CPU has found a lock held by another one, so far: of a part of the queues, where a design has those, else any.
     fn waits(self) -> u64;
 }

@@ -1,5 +1,6 @@
 //! Production's core on the hosted machine.
 
+use super::store::SparseStore;
 use super::{Memory, What};
 use crate::bench::zero_fill::shuffle;
 use crate::{Failure, machine};
@@ -63,6 +64,19 @@ impl Memory for Production {
         Ok(object)
     }
 
+    fn stored_file(self, pages: u64) -> Result<ObjectRef<Hosted>, Failure> {
+        // As all of the machine, until the process ends.
+        let object = ObjectRef::with_pager(self.0, Box::leak(Box::new(SparseStore::default())), pages * PAGE_SIZE)?;
+        for page in 0..pages {
+            let read = object.read(page * PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) });
+            read.map_err(|e| Failure::Wrong(format!("{e:?}")))?;
+        }
+        match object.resident() {
+            n if n == pages => Ok(object),
+            n => Err(Failure::Wrong(format!("{n} pages of {pages} are resident"))),
+        }
+    }
+
     fn map(self, space: &SpaceRef<Hosted>, range: VirtRange, what: What<ObjectRef<Hosted>>) -> Result<(), Failure> {
         let (shared, object) = match what {
             What::Private => (false, None),
@@ -100,6 +114,10 @@ impl Memory for Production {
 
     fn remove(self, file: &ObjectRef<Hosted>, pages: Range<u64>) {
         file.discard(pages);
+    }
+
+    fn page_out(self, file: &ObjectRef<Hosted>, pages: Range<u64>) {
+        file.page_out(pages);
     }
 
     fn overhead(self, spaces: &[SpaceRef<Hosted>]) -> u64 {

@@ -227,6 +227,25 @@ fn a_chain_is_collapsed_where_nobody_else_sees_it() {
     assert!(held(Records::without_collapse(1, 1).unwrap()) > 64);
 }
 
+/// Pages that nobody has changed are paged out whoever maps them, and nothing else goes.
+#[test]
+fn a_stored_files_pages_are_paged_out() {
+    fn pages_out<M: Memory>(memory: M) {
+        let _cpu = memory.attach(0);
+        let file = memory.stored_file(32).unwrap();
+        let spaces: Vec<M::Space> = (0..3).map(|_| memory.space().unwrap()).collect();
+        for space in &spaces {
+            memory.map(space, range(0, 32), What::Shared(file.clone(), 0)).unwrap();
+            (0..32).for_each(|page| memory.fault(space, range(page, 1).start, quire_vm::Access::Read).unwrap());
+        }
+        let held = memory.held();
+        memory.page_out(&file, 4..20);
+        assert_eq!(held - memory.held(), 16);
+    }
+    pages_out(Records::boot(1, 2, 4).unwrap());
+    pages_out(Production::boot(1, 4));
+}
+
 /// Threads fault, fork and exit on one file and one space while another takes the file's pages away.
 #[test]
 fn many_threads_leave_nothing_behind() {

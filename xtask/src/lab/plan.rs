@@ -68,7 +68,7 @@ impl Counted {
 
 /// A full run that has measured for so long, in seconds, begins no further round of what has [`LEAST`] already: with all that comes before
 /// and after it takes an hour and a half at most on two CPUs.
-pub const ENOUGH: f64 = 50.0 * 60.0;
+pub const ENOUGH: f64 = 60.0 * 60.0;
 
 /// So many samples everything gets that is timed, however long it takes.
 pub const LEAST: u32 = 3;
@@ -78,11 +78,10 @@ pub fn rounds(mode: Mode, place: Place, case: &Case) -> u32 {
     let counted = case.measures.values().all(|m| m.kind == Kind::Count);
     match (mode, place) {
         // What is counted repeats; the guest's counts do to a percent.
-        (Mode::Full, Place::GuestCounted) => 3,
         (_, _) if counted => 1,
         (Mode::Quick, Place::Guest) => 3,
         (Mode::Quick, _) => 3,
-        (Mode::Full, Place::Guest) => 9,
+        (Mode::Full, Place::Guest) => 5,
         (Mode::Full, _) => 15,
     }
 }

@@ -11,6 +11,7 @@ use crate::error::MapError;
 use crate::index::{FillError, Slot};
 use crate::lazy;
 use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
 use crate::object::{Object, ObjectRef, What};
 use crate::page::Page;
 use crate::page_in::Kept;
@@ -135,7 +136,9 @@ impl<M: Machine> Space<M> {
     /// shows.
     fn free_private(&self, entry: &Entry<M>, part: VirtRange) -> Result<(), MapError> {
         entry.mark_stale();
-        fence_full();
+        if !mutant(Mutant::NoFenceAfterMark) {
+            fence_full();
+        }
         self.drop_leaves(part);
         let hidden = layers(entry.front()).skip(1).any(|b| shared_window(b, part).is_some());
         let result = if hidden { self.cut(entry, part) } else { Ok(()) };

@@ -21,6 +21,7 @@ use crate::backing::{self, Spare};
 use crate::collapse::collapse;
 use crate::error::MapError;
 use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
 use crate::stats::Event;
 use crate::types::{Prot, VirtRange};
 use core::ptr::{self, NonNull};
@@ -83,7 +84,9 @@ impl<M: Machine> Space<M> {
             e.link.set(marks.list);
             marks.list = e;
         }
-        fence_full();
+        if !mutant(Mutant::NoFenceAfterMark) {
+            fence_full();
+        }
 
         let mut sweep = Sweep::new(self);
         let stored = writer

@@ -35,6 +35,16 @@ const CASES: &[(&str, State)] = &[
     ("wake-there", State::Apart),
 ];
 
+/// The same of long runs (`$QUIRE_SOAK`).
+const MORE: &[(&str, State)] = &[
+    ("read-fault", State::File),
+    ("mmap", State::Threads),
+    ("page-alloc", State::Apart),
+    ("futex-wait", State::Apart),
+    ("timer-arm", State::Apart),
+    ("wake-here", State::Apart),
+];
+
 // By the linker: where the program begins, its writable data, and its end.
 unsafe extern "C" {
     static __executable_start: u8;
@@ -56,7 +66,8 @@ pub fn program(plain: bool) -> Result<(), Failure> {
     let counter = plain.then(|| alone(Plain(Cell::new(0)), "plain"));
     let mut told: Vec<String> = Vec::new();
     // One case is enough for the word.
-    for (name, state) in &CASES[..if plain { 1 } else { CASES.len() }] {
+    let more = if std::env::var_os("QUIRE_SOAK").is_some() { MORE } else { &[] };
+    for (name, state) in CASES.iter().chain(more).take(if plain { 1 } else { usize::MAX }) {
         let Some(operation) = named(name) else {
             return Err(Failure::Tool(format!("there is no operation {name}")));
         };

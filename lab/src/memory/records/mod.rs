@@ -94,6 +94,10 @@ impl Memory for Records {
         Object::file(self.0, pages)
     }
 
+    fn stored_file(self, pages: u64) -> Result<Arc<Object>, Failure> {
+        self.file(pages)
+    }
+
     fn map(self, space: &Space, range: VirtRange, what: What<Arc<Object>>) -> Result<(), Failure> {
         space.map(range, what);
         Ok(())
@@ -119,6 +123,11 @@ impl Memory for Records {
     }
 
     fn remove(self, file: &Arc<Object>, pages: Range<u64>) {
+        file.remove(pages);
+    }
+
+    fn page_out(self, file: &Arc<Object>, pages: Range<u64>) {
+        // Its files have no store to ask: what is left is the way along each page's list, and the frame.
         file.remove(pages);
     }
 

@@ -1,0 +1,62 @@
+//! Where a file's pages are kept that are not resident.
+
+use quire_vm::PAGE_SIZE;
+use quire_vm::io::{Direction, Request};
+use quire_vm::pager::{Pager, PagerError};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+/// A file's pages, of those that were ever written: as long as one likes.
+#[derive(Default)]
+pub struct SparseStore {
+    pages: Mutex<HashMap<u64, Box<[u8; PAGE_SIZE as usize]>>>,
+}
+
+impl Pager for SparseStore {
+    fn name(&self, to: &mut dyn fmt::Write) -> fmt::Result {
+        to.write_str("sparse")
+    }
+
+    fn ident(&self) -> (u64, u64) {
+        (1, 1)
+    }
+
+    fn in_memory(&self) -> bool {
+        false
+    }
+
+    fn fill(&self, page: u64, frame: &mut [u8; PAGE_SIZE as usize]) -> Result<(), PagerError> {
+        // Pages are whole at any time: a thread that died in between leaves nothing half done.
+        if let Some(kept) = self.pages.lock().unwrap_or_else(PoisonError::into_inner).get(&page) {
+            frame.copy_from_slice(&kept[..]);
+        }
+        Ok(())
+    }
+
+    fn takes_writes(&self) -> bool {
+        true
+    }
+
+    fn start(&self, request: Request) {
+        for i in 0..request.len() {
+            // SAFETY: a request's frames are its own until it is completed; a write's are only read.
+            let frame = unsafe { &mut *request.frame(i).cast::<[u8; PAGE_SIZE as usize]>() };
+            let page = request.first() + i as u64;
+            match request.direction() {
+                Direction::Read => {
+                    if let Err(e) = self.fill(page, frame) {
+                        request.complete(Err(e));
+                        return;
+                    }
+                }
+                Direction::Write => {
+                    let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+                    let zeroes = || Box::new([0; PAGE_SIZE as usize]);
+                    pages.entry(page).or_insert_with(zeroes).copy_from_slice(&frame[..]);
+                }
+            }
+        }
+        request.complete(Ok(()));
+    }
+}
