@@ -32,6 +32,10 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
         return Ok(());
     }
     let target = context.places.target.join("packages");
+    // What was built of packages before: cargo takes the same version of one for the same sources.
+    if target.exists() {
+        fs::remove_dir_all(&target).doing(|| format!("cannot remove {}", target.display()))?;
+    }
     let mut package = lint::plain(context, "package");
     package.env("CARGO_HOME", home(&target)?);
     // What is committed does not matter here, and what is compiled comes from the packages themselves.
@@ -62,9 +66,6 @@ fn home(target: &Path) -> Result<PathBuf> {
     let theirs = theirs.or_else(|| Some(std::env::home_dir()?.join(".cargo")));
     let theirs = theirs.ok_or_else(|| Failure::usage("nobody says where cargo's home is"))?;
     let home = target.join("home");
-    if home.exists() {
-        fs::remove_dir_all(&home).doing(about)?;
-    }
     let registry = home.join("registry");
     fs::create_dir_all(&registry).doing(about)?;
     link_all(&theirs, &home, &["registry", ".global-cache"]).doing(about)?;
