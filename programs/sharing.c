@@ -26,6 +26,18 @@ static uint64_t available(void) {
     return kib * 1024;
 }
 
+// The same once it stays: who has ended may still be giving back what it had.
+static uint64_t settled(void) {
+    uint64_t last = available();
+    for (int looks = 0, alike = 0; looks < 100 && alike < 3; looks++) {
+        usleep(10000);
+        uint64_t now = available();
+        alike = now == last ? alike + 1 : 0;
+        last = now;
+    }
+    return last;
+}
+
 struct shared {
     atomic_long attached, leave;
     _Atomic uint64_t ticks; // of the one that attached last
@@ -70,7 +82,7 @@ int main(int argc, char **argv) {
         bool all = round >= ALL;
         state->attached = state->leave = 0;
         size_t mapped = all ? bytes : PAGE;
-        uint64_t before = available();
+        uint64_t before = settled();
         for (long i = 0; i < sharers; i++) {
             children[i] = fork();
             CHECK(children[i] >= 0, "fork");
@@ -81,7 +93,7 @@ int main(int argc, char **argv) {
                 usleep(1000);
             }
         }
-        used[round] = (double)before - available();
+        used[round] = (double)before - settled();
         if (round == ALL) cost("attach_last", state->ticks, pages);
         if (round == GONE) {
             // The pages vanish from every process at once.
