@@ -32,7 +32,7 @@ impl Sanitizer {
         }
     }
 
-    fn library(self) -> &'static str {
+    fn short(self) -> &'static str {
         match self {
             Sanitizer::Thread => "tsan",
             Sanitizer::Address => "asan",
@@ -90,7 +90,7 @@ impl Rust {
     /// Its own runtime library, which it links by itself.
     fn has_runtime(&self, sanitizer: Sanitizer) -> bool {
         let libraries = self.sysroot.join("lib/rustlib").join(HOST).join("lib");
-        let end = format!("_rt.{}.a", sanitizer.library());
+        let end = format!("_rt.{}.a", sanitizer.short());
         let files = std::fs::read_dir(libraries).into_iter().flatten().flatten();
         files.into_iter().any(|f| f.file_name().to_string_lossy().ends_with(&end))
     }
@@ -99,7 +99,7 @@ impl Rust {
     fn with_clangs(&self, sanitizer: Sanitizer) -> std::result::Result<Vec<String>, String> {
         let llvm = PathBuf::from(format!("/usr/lib/llvm-{}", self.llvm));
         let libraries = llvm.join(format!("lib/clang/{}/lib/linux", self.llvm));
-        let name = sanitizer.library();
+        let name = sanitizer.short();
         let mut parts = vec![libraries.join(format!("libclang_rt.{name}-x86_64.a"))];
         if sanitizer == Sanitizer::Address {
             parts.push(libraries.join("libclang_rt.asan_static-x86_64.a"));
