@@ -193,6 +193,11 @@ mod tests {
         assert_eq!(judge(Better::Less, &[0.0, 0.0], &[0.0, 0.0]), Verdict::None);
         assert_eq!(judge(Better::Less, &[1.0, 1.0], &[0.0, 0.0]), Verdict::Behind);
         assert_eq!(judge(Better::Less, &[0.0, 0.0], &[1.0, 1.0]), Verdict::Ahead);
+        let count = |n: f64| Measure { kind: Kind::Count, ..measure(Better::Less, &[n]) };
+        let counted = |a, b, place| against(&count(a), &count(b), place).unwrap().1;
+        assert_eq!(counted(101.0, 100.0, Place::Hosted), Verdict::Behind, "what is counted repeats");
+        assert_eq!(counted(101.0, 100.0, Place::GuestCounted), Verdict::None, "but in guests to a percent");
+        assert_eq!(counted(97.0, 100.0, Place::GuestCounted), Verdict::Ahead);
         let times = |a, b| quotient(&measure(Better::Less, a), &measure(Better::Less, b)).unwrap().middle;
         assert_eq!((times(&[4.0], &[0.0]), times(&[0.0], &[0.0])), (f64::INFINITY, 1.0));
     }

@@ -25,7 +25,7 @@ use crate::{
 pub const CALIBRATION: &str = "calibration";
 /// The experiment whose cases take longest: each is of some builds in one boot.
 const BUILD: &str = "build";
-/// Of which there are at most so many.
+/// Of whose rounds a full run does at most so many.
 const BUILD_ROUNDS: u32 = 2;
 /// What a boot costs, in seconds, before its first program runs: of ours, and of Linux, which is let settle.
 const BOOT: (f64, f64) = (2.0, 6.0);
@@ -455,9 +455,9 @@ pub fn boots(mode: Mode, planned: Vec<Planned>, experiments: &mut [Experiment]) 
     for p in planned {
         let Some(experiment) = experiments.iter().position(|e| e.name == p.experiment) else { continue };
         let (side, place) = (p.case.side, p.case.place);
-        // A round is several builds already, and takes minutes.
-        let rounds =
-            plan::rounds(mode, place, &p.case).min(if p.experiment == BUILD { BUILD_ROUNDS } else { u32::MAX });
+        // A full round is several whole builds already, and takes minutes.
+        let most = if mode == Mode::Full && p.experiment == BUILD { BUILD_ROUNDS } else { u32::MAX };
+        let rounds = plan::rounds(mode, place, &p.case).min(most);
         let at = At { experiment, case: experiments[experiment].cases.len() };
         experiments[experiment].cases.push(p.case);
         let memory = memory(&p.command);

@@ -66,8 +66,8 @@ impl Counted {
     }
 }
 
-/// A full run that has measured for so long, in seconds, begins no further round of what has [`LEAST`] already: with all that comes before
-/// and after it takes an hour and a half at most on two CPUs.
+/// A full run that has measured for so long, in seconds, begins no further round of what has [`LEAST`] already: so that it is
+/// over, with all that comes before and after, within an hour and a half on two CPUs; where three rounds take longer, it is not.
 pub const ENOUGH: f64 = 60.0 * 60.0;
 
 /// So many samples everything gets that is timed, however long it takes.
