@@ -62,7 +62,7 @@ unsafe fn expire<M: Machine>(timer: NonNull<Timer>, now: u64) -> Option<u64> {
         every => {
             // On the old beat; what was missed is not made up for.
             let late = now.saturating_sub(timers.timer.deadline());
-            Some(timers.timer.deadline() + (late / every + 1) * every)
+            Some(timers.timer.deadline().saturating_add((late / every + 1).saturating_mul(every)))
         }
     }
 }
