@@ -174,11 +174,13 @@ fn fault_against_fault() {
     let fault = thread::spawn(move || enter(&other, 0));
     enter(&pages, PAGE_SIZE);
     fault.join().unwrap();
-    assert_eq!((walk(&pages, 0), walk(&pages, PAGE_SIZE)), (LEAF, LEAF));
+    let there = (walk(&pages, 0), walk(&pages, PAGE_SIZE));
+    assert_eq!(there, (LEAF, LEAF), "a leaf is in a table page that is not linked");
 }
 
 protocol! {
     two_faults_link_one_table_page = fault_against_fault, Some(3);
+    LinkUnlooked: "a leaf is in a table page that is not linked";
 }
 
 /// Contract C3: a writer marks an entry stale, fences, and skips table pages that are not there; a fault that links one finds
@@ -443,6 +445,8 @@ protocol! {
 }
 protocol! {
     a_cpu_that_was_idle_is_asked_for_its_tables_or_catches_up = || idle_against_structure_flush(true), None;
+    #[cfg(loom)]
+    ArriveNoFence: "a table page that is freed";
 }
 
 /// Contract C9: one CPU copies an entry of the root and uses what is below; another takes a leaf below away and flushes that

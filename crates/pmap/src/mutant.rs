@@ -19,6 +19,8 @@ quire_sync::mutants! {
         TableNoDeadCheck,
         /// A table page is linked below a dead parent.
         LinkNoDeadCheck,
+        /// Who links a table page does not look again, under its parent's lock, whether there is one.
+        LinkUnlooked,
         /// What the caller checks under the lock may have been read before the table was linked.
         TableNoFence,
         /// A leaf is cleared before its removal is counted, or without.

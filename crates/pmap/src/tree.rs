@@ -156,7 +156,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         }
         let i = index(va, level);
         let word = parent.slots[i].load(Ordering::Acquire);
-        if F::present(word) {
+        if F::present(word) && !mutant(Mutant::LinkUnlooked) {
             return Ok(Some(F::frame(word)));
         }
         let Some((child, _)) = spare.page.take() else { unreachable!("a spare was just provided") };

@@ -393,7 +393,8 @@ impl Domain {
     /// Advances as often as it takes for everything retired so far to be freed, on all CPUs; spins while readers are pinned.
     /// The caller must not be pinned.
     pub fn drain(&self) {
-        let target = self.global.load(Ordering::Acquire) + 2;
+        let advances = if mutant(Mutant::DrainAdvancesNothing) { 0 } else { 2 };
+        let target = self.global.load(Ordering::Acquire) + advances;
         while self.global.load(Ordering::Acquire) < target {
             if !self.look(usize::MAX) {
                 crate::hooks::relax();

@@ -197,6 +197,7 @@ fn drain_against_readers() {
 
 protocol! {
     a_drain_waits_for_readers_and_frees_everything = drain_against_readers, Some(2);
+    DrainAdvancesNothing: "a drain leaves something";
 }
 
 /// A thread sleeps until a flag is up.
@@ -385,6 +386,7 @@ fn hold_against_close() {
 
 protocol! {
     a_crowd_that_is_closed_gives_its_value_up_with_the_last_hold = hold_against_close, Some(2);
-    HoldOfClosed;
+    // It goes too soon, or never.
+    HoldOfClosed: "hold";
     LetGoUncounted: "what nobody holds stays";
 }

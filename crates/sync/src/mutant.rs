@@ -11,6 +11,8 @@ crate::mutants! {
         AdvanceNoFence,
         /// Epoch: what was retired is freed one epoch later, not two.
         FreedTooSoon,
+        /// Epoch: a drain frees what may go, and advances nothing.
+        DrainAdvancesNothing,
         /// Epoch: slots that were passed in an older epoch are not looked at again.
         PassedInAnyEpoch,
         /// Epoch: a writer that has retired very much does not wait for readers.

@@ -243,6 +243,21 @@ fn height(word: u64) -> u32 {
     ((word >> HEIGHT_SHIFT) & 31) as u32
 }
 
+/// Changes `word` from `from` to `to` in one step, or says what is there. (The mutant `in_two`: in two.)
+#[inline(always)]
+#[track_caller]
+fn exchange(word: &AtomicU64, from: u64, to: u64, in_two: Mutant) -> Result<u64, u64> {
+    if mutant(in_two) {
+        let there = word.load(Ordering::Acquire);
+        if there != from {
+            return Err(there);
+        }
+        word.store(to, Ordering::Release);
+        return Ok(there);
+    }
+    word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+}
+
 /// The node that `word` points to.
 ///
 /// # Safety
@@ -353,7 +368,7 @@ impl<N: Nodes> Index<N> {
     #[inline(always)]
     fn fill_slot(leaf: &Node<N>, key: u64, value: u64) -> Result<(), u64> {
         let (slot, bit) = leaf.slot_at(key, 1);
-        slot.compare_exchange(EMPTY, RESERVED, Ordering::AcqRel, Ordering::Acquire)?;
+        exchange(slot, EMPTY, RESERVED, Mutant::FillNotAtomic)?;
         if mutant(Mutant::BitAfterPublish) {
             slot.store(value, Ordering::Release);
             leaf.present.fetch_or(bit, Ordering::AcqRel);
@@ -374,7 +389,7 @@ impl<N: Nodes> Index<N> {
             let leaf = match self.leaf(key, nodes, pin)? {
                 Place::Leaf(leaf) => leaf,
                 Place::Root(EMPTY) => {
-                    if self.root.compare_exchange(EMPTY, value, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                    if exchange(&self.root, EMPTY, value, Mutant::FillNotAtomic).is_ok() {
                         return Ok(());
                     }
                     continue;
@@ -454,9 +469,7 @@ impl<N: Nodes> Index<N> {
             // The root word has no tags: a page that stood in it may be dirty.
             n.dirty.store((old & NODE == 0) as u64, Ordering::Relaxed);
         }
-        if old == RESERVED
-            || self.root.compare_exchange(old, Node::word(root, h), Ordering::AcqRel, Ordering::Acquire).is_err()
-        {
+        if old == RESERVED || exchange(&self.root, old, Node::word(root, h), Mutant::GrowNotAtomic).is_err() {
             // SAFETY: the root was never reachable.
             unsafe { Node::discard(root) };
             relax();
@@ -473,7 +486,7 @@ impl<N: Nodes> Index<N> {
                 Place::Leaf(leaf) => leaf.slot(key).0,
                 Place::Absent => return false,
             };
-            match slot.compare_exchange(encode(from), encode(to), Ordering::AcqRel, Ordering::Acquire) {
+            match exchange(slot, encode(from), encode(to), Mutant::ReplaceNotAtomic) {
                 Ok(_) => return true,
                 // The tree grew above the root's slot meanwhile.
                 Err(word) if word & NODE != 0 => continue,

@@ -12,6 +12,7 @@ mod frames;
 mod lists;
 mod maps;
 mod paging;
+mod parts;
 
 use crate::Phys;
 use crate::collapse::collapse;
@@ -317,6 +318,7 @@ fn fill_against_fill() {
 
 protocol! {
     an_address_has_one_page = fill_against_fill, Some(3);
+    FillNotAtomic: "two pages at one address";
 }
 
 /// C3, fork: the child's memory is one moment's, whatever the parent's other thread stores.
@@ -342,7 +344,7 @@ fn fork_against_store() {
 
 protocol! {
     a_childs_memory_is_one_moments = fork_against_store, Some(2);
-    NoStaleCheck;
+    NoStaleCheck: "the parent's store reaches the child";
 }
 
 /// C9: arenas join while a fault looks its entry up.

@@ -132,6 +132,22 @@ pub enum Mutant {
     ArenaBeforeLock,
     /// Whether a CPU still has its arena is not looked at again under the arena's lock.
     OwnArenaBeforeLock,
+    /// Index: a slot is taken by a look and a store.
+    FillNotAtomic,
+    /// Index: a new root takes the place of whatever is there.
+    GrowNotAtomic,
+    /// Index: what is in a slot is replaced by a look and a store.
+    ReplaceNotAtomic,
+    /// Index: a walk ends at a node that has just been taken out.
+    GoneIsEnd,
+    /// Frames: a CPU's frames are looked at in one hold of its lock, and taken from it in the next.
+    DrainInTwoHolds,
+    /// Queues: who moves a page to the tail of its part does not look again, under the part's lock, whether it is there.
+    RequeueUnlooked,
+    /// Reverse lists: who makes a CPU's own part does not fence before the look whether the parts are open.
+    NoFenceAfterOwn,
+    /// Reverse lists: who closes the parts does not fence before the look which own parts there are.
+    NoFenceAfterClosing,
 }
 
 #[cfg(any(loom, shuttle, test))]

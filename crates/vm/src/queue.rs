@@ -398,7 +398,7 @@ impl Queues {
         let part = self.part(queue, number as usize);
         let mut list = part.list.lock();
         // Under the lock the state can only lose the page to a remover, which then waits for the lock.
-        if Place::of(page.state()) != place {
+        if Place::of(page.state()) != place && !mutant(Mutant::RequeueUnlooked) {
             return false;
         }
         self.unlink(part, &mut list, Self::neighbours(page));

@@ -56,6 +56,7 @@ protocol! {
 }
 protocol! {
     a_timer_that_fires_again_and_again_can_be_taken_back = || cancel_against_fire(1), Some(3);
+    UnarmedBeforeFired: "a timer";
 }
 
 /// A thread sleeps until a deadline, and is woken before or after it: the deadline is nobody's any more when it goes on.

@@ -2,6 +2,7 @@
 
 use super::{Fill, For, Frames, Group};
 use crate::machine::{Machine, Pmap};
+use crate::mutant::{Mutant, mutant};
 use crate::page::{Descriptors, Kind};
 use crate::stats::Event;
 use crate::types::Pfn;
@@ -68,9 +69,12 @@ impl Local {
     pub fn chains(&self) -> impl Iterator<Item = &Chain> {
         self.stacks.iter().flatten().chain([&self.foreign, &self.zeroed])
     }
-    fn take_all(&mut self) -> impl Iterator<Item = Chain> + use<> {
-        let Local { stacks: [[a, b], [c, d]], foreign, zeroed } = core::mem::replace(self, Local::EMPTY);
-        [a, b, c, d, foreign, zeroed].into_iter()
+    fn all(&self) -> [Chain; 6] {
+        let Local { stacks: [[a, b], [c, d]], foreign, zeroed } = *self;
+        [a, b, c, d, foreign, zeroed]
+    }
+    fn take_all(&mut self) -> [Chain; 6] {
+        core::mem::replace(self, Local::EMPTY).all()
     }
     const EMPTY: Local = Local { stacks: [[Chain::EMPTY; 2]; 2], foreign: Chain::EMPTY, zeroed: Chain::EMPTY };
 }
@@ -295,8 +299,9 @@ impl<M: Machine> Vm<M> {
     pub fn drain_caches(&self) {
         let f = self.frames();
         for m in f.magazines.iter() {
+            let early = mutant(Mutant::DrainInTwoHolds).then(|| m.local.lock().all());
             let chains = m.local.lock().take_all();
-            chains.for_each(|c| f.take_home(c));
+            early.unwrap_or(chains).into_iter().for_each(|c| f.take_home(c));
         }
     }
 
@@ -306,7 +311,7 @@ impl<M: Machine> Vm<M> {
             let cpu = preempt_off();
             self.frames().magazines.mine(&cpu).local.lock().take_all()
         };
-        chains.for_each(|c| self.frames().take_home(c));
+        chains.into_iter().for_each(|c| self.frames().take_home(c));
     }
 
     /// Brings every cached frame to the buddy lists, those in the depots too: before asking for large blocks.

@@ -101,14 +101,16 @@ fn stock_against_drain() {
 
 protocol! {
     a_block_that_is_being_taken_is_not_joined_with_its_buddy = take_against_put, Some(2);
-    TakenStaysFree;
+    TakenStaysFree: "a frame is on two lists or on none";
 }
 protocol! {
     no_frame_is_lost_between_a_magazine_and_a_drain = use_against_drain, Some(2);
+    DrainInTwoHolds: "a frame is on two lists or on none";
 }
 protocol! {
     frames_freed_far_away_come_home = frees_go_home, Some(2);
 }
 protocol! {
     no_frame_is_lost_between_the_stock_and_a_drain = stock_against_drain, Some(2);
+    DrainInTwoHolds: "a frame is on two lists or on none";
 }

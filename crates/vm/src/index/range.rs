@@ -3,6 +3,7 @@
 use super::{
     BITS, EMPTY, Index, KEYS, MASK, NODE, Node, Nodes, Place, SEALED, SLOTS, Slot, covers, decode, height, node,
 };
+use crate::mutant::{Mutant, mutant};
 use core::ops::Range;
 use quire_sync::atomic::Ordering;
 use quire_sync::epoch::Pinned;
@@ -246,6 +247,9 @@ impl<N: Nodes> Index<N> {
                 }
                 let child = n.slots[j as usize].load(Ordering::Acquire);
                 if child & NODE == 0 {
+                    if mutant(Mutant::GoneIsEnd) {
+                        return None;
+                    }
                     // Being linked, with nothing in it yet, or taken out.
                     from = ((from >> shift) + 1) << shift;
                     continue 'root;

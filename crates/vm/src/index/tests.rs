@@ -285,6 +285,7 @@ mod models {
 
     protocol! {
         two_that_fill_one_slot_agree_who_did = fill_against_fill, Some(2);
+        FillNotAtomic: "one of two wins";
     }
 
     /// Two fill slots of which one makes the tree higher.
@@ -301,11 +302,12 @@ mod models {
         let theirs = t.join().unwrap();
         assert!(mine && theirs);
         let there = pinned(nodes, 0, |pin| (index.get(0, pin), index.get(3, pin), index.count(0..4, pin)));
-        assert_eq!(there, (Slot::Page(Pfn(0)), Slot::Page(Pfn(3)), 2));
+        assert_eq!(there, (Slot::Page(Pfn(0)), Slot::Page(Pfn(3)), 2), "a page is lost while the tree grows");
     }
 
     protocol! {
         a_tree_that_grows_loses_nothing = fill_against_growth, Some(2);
+        GrowNotAtomic: "a page is lost while the tree grows";
     }
 
     /// A node without slots is taken out while one of them is filled.
@@ -321,13 +323,13 @@ mod models {
         pinned(nodes, 0, |pin| index.prune(0..4, pin));
         assert!(t.join().unwrap());
         let there = pinned(nodes, 0, |pin| (index.get(3, pin), index.count(0..4, pin)));
-        assert_eq!(there, (Slot::Page(Pfn(1)), 1));
+        assert_eq!(there, (Slot::Page(Pfn(1)), 1), "a page goes with its node");
     }
 
     protocol! {
         a_node_is_not_taken_out_under_a_page = fill_against_prune, Some(2);
-        PruneUnsealed;
-        BitAfterUnlink;
+        PruneUnsealed: "a page goes with its node";
+        BitAfterUnlink: "a page goes with its node";
     }
 
     /// A walk, and one that goes on by its key, while a node before what they look for is taken out and made again.
@@ -359,5 +361,6 @@ mod models {
 
     protocol! {
         a_walk_meets_what_stays_while_nodes_come_and_go = walk_against_prune, Some(2);
+        GoneIsEnd: "what stays is missed";
     }
 }

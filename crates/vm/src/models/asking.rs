@@ -44,7 +44,7 @@ fn wait_for_a_pass() {
 protocol! {
     who_waits_for_memory_is_served = wait_for_a_pass, Some(3);
     #[cfg(loom)]
-    WantedForgotten;
+    WantedForgotten: "deadlock";
 }
 
 /// Another takes what the pass has freed, and gives it back without telling anybody.
@@ -57,5 +57,5 @@ fn wait_for_what_comes_and_goes() {
 
 protocol! {
     who_waits_for_memory_that_comes_and_goes_is_served = wait_for_what_comes_and_goes, Some(2);
-    AskedOnce;
+    AskedOnce: "deadlock";
 }

@@ -28,8 +28,8 @@ fn wait_against_unbusy() {
 
 protocol! {
     who_waits_for_a_busy_page_is_woken = wait_against_unbusy, Some(3);
-    WaitUnannounced;
-    WaitersForgotten;
+    WaitUnannounced: "deadlock";
+    WaitersForgotten: "deadlock";
 }
 
 /// Two take the file's page away, and one of them gives its frame to another file at once.

@@ -93,6 +93,7 @@ fn copy_against_exit() {
 
 protocol! {
     who_leaves_while_others_copy_leaves_nothing_behind = copy_against_exit, Some(1);
+    LookBeforeFill: "a page that nobody sees is forgotten";
 }
 
 // What is copied up is modelled under shuttle alone: three spaces are too much for loom, and what matters are orders of steps.
@@ -156,6 +157,7 @@ fn copy_up_against_cut() {
 protocol! {
     #[cfg(shuttle)]
     what_is_cut_while_it_is_copied_up_stays_cut = copy_up_against_cut, Some(2);
+    NoSourceCheck: "old data comes back";
 }
 
 /// The layers are taken out while another CPU's copy of what is in them is under way, and is given up.
@@ -280,6 +282,7 @@ fn copy_from_swap_against_copy() {
 protocol! {
     #[cfg(shuttle)]
     of_two_last_copies_from_swap_one_destroys_the_page = copy_from_swap_against_copy, Some(2);
+    LookBeforeFill: "a page that nobody sees is forgotten";
 }
 
 /// A page that only its last chain sees moves into the front while that space is forked.
@@ -505,4 +508,5 @@ fn merge_twice_against_truncate() {
 protocol! {
     #[cfg(shuttle)]
     no_copy_that_moves_back_twice_is_left_beyond_the_end = merge_twice_against_truncate, Some(2);
+    MovesCutOff: "a copy is left beyond the end";
 }

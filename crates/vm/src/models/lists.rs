@@ -293,4 +293,5 @@ fn scan_against_replacement_in_a_closed_part() {
 
 protocol! {
     a_scan_meets_what_replaces_a_backing_of_a_closed_part = scan_against_replacement_in_a_closed_part, Some(2);
+    ShrinkUnseen: "a removed page is mapped";
 }

@@ -75,7 +75,7 @@ fn open_against_map() {
 
 protocol! {
     what_is_mapped_while_arenas_fan_out_is_found = open_against_map, Some(2);
-    ArenaBeforeLock;
+    ArenaBeforeLock: "an arena that does not have its address";
 }
 
 /// C9: a CPU maps into its own arena while all are joined.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::memory_store::FaultPlan;
+use crate::page::Kind;
 use crate::sleep::MaySleep;
 
 pub(super) const PROMPT: FaultPlan =
@@ -41,6 +42,7 @@ fn page_in_against_discard() {
 
 protocol! {
     a_swap_slot_is_freed_once_whoever_gets_there_first = page_in_against_discard, Some(2);
+    ReplaceNotAtomic: "freed twice";
 }
 
 /// Two CPUs want the same page, which is in swap.
@@ -54,12 +56,16 @@ fn page_in_against_page_in() {
         |w, a, b| {
             assert_eq!((a, b), (Some(7), Some(7)));
             assert_eq!(w.translations().iter().find(|t| Some(**t) != w.frame()), None, "two pages of one");
+            let vm = w.boot.vm;
+            let pages = (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == Kind::Object).count();
+            assert_eq!(pages, 1, "two pages of one");
         },
     );
 }
 
 protocol! {
     a_page_in_swap_is_read_once = page_in_against_page_in, Some(2);
+    ReplaceNotAtomic: "two pages of one";
 }
 
 /// A file behind a store: a call reads the page that is not there, while another writes to it, and the page is written back and

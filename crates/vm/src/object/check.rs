@@ -63,7 +63,7 @@ impl<M: Machine> Object<M> {
 }
 
 /// Doors for models.
-#[cfg(all(test, shuttle))]
+#[cfg(all(test, any(loom, shuttle)))]
 impl<M: Machine> Object<M> {
     /// Closes the parts of the list of backings, or helps.
     pub(crate) fn close_parts(&self) {

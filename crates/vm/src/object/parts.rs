@@ -391,7 +391,9 @@ impl<M: Machine> Parts<M> {
         let mut part = self.part(backing.part());
         let mut list = part.lock();
         // Who makes a part and then finds the parts open, and who closes them and then looks which there are: one sees the other.
-        fence_after_rmw();
+        if !mutant(Mutant::NoFenceAfterOwn) {
+            fence_after_rmw();
+        }
         if let Some(more) = self.more()
             && backing.part() != 0
             && !more.is(OPEN)
@@ -513,7 +515,9 @@ impl<M: Machine> Parts<M> {
                 }
             }
         };
-        fence_full();
+        if !mutant(Mutant::NoFenceAfterClosing) {
+            fence_full();
+        }
         for part in more.parts.iter().map(|p| &p.0) {
             // A few at a time, so that others get in. Nothing is linked into the part from here on.
             while self.bring_home(part, more, closing, refs, false) {}

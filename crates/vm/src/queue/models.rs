@@ -90,17 +90,18 @@ fn move_against_release() {
 
 protocol! {
     a_page_that_goes_while_its_batch_is_drained_is_in_no_queue = drain_against_release, Some(3);
-    DrainTrustsBatch;
+    DrainTrustsBatch: "a page that is gone is in a queue";
 }
 protocol! {
     a_page_that_goes_while_it_is_taken_is_unlinked_once = take_against_release, Some(3);
-    TakeUnlinksLeaving;
+    TakeUnlinksLeaving: "a page that is gone is in a queue";
     // loom's to find: shuttle needs luck.
     #[cfg(loom)]
-    LinksAfterState;
+    LinksAfterState: "the links are wrong";
 }
 protocol! {
     a_page_that_goes_while_it_moves_is_in_no_queue = move_against_release, Some(3);
+    RequeueUnlooked: "the links are wrong";
 }
 protocol! {
     pages_that_go_together_while_a_batch_is_drained_are_in_no_queue = drain_against_release_in_a_batch, Some(3);
@@ -108,5 +109,5 @@ protocol! {
 }
 protocol! {
     pages_that_go_together_while_they_are_taken_are_unlinked_once = take_against_release_in_a_batch, Some(3);
-    LeavesWhereItWas;
+    LeavesWhereItWas: "a page that is gone is in a queue";
 }

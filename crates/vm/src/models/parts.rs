@@ -1,0 +1,38 @@
+//! The parts of an object's list of backings: what a CPU links into a part of its own that nobody has seen, while another closes
+//! them all. Fences matter here: under loom too, unlike the rest ([`lists`](super::lists)).
+
+use super::*;
+
+/// A CPU gets a part of its own, and maps the file there, while another closes the parts.
+fn own_part_against_close() {
+    let w = World::new();
+    w.file.parts().widen(w.boot.vm);
+    for (n, cpu) in [(1, 0), (2, 1)] {
+        set_cpu(cpu);
+        w.show(n, 0, Prot::READ);
+    }
+    assert!(!w.file.parts().has_own(), "the model has the parts that it means");
+    beside(
+        w,
+        |w| w.show(0, 0, Prot::READ),
+        |w| w.file.close_parts(),
+        |w, (), ()| {
+            load(&w.space, 0);
+            w.file.discard(0..1);
+            let passed_over = !w.translations().is_empty();
+            if passed_over {
+                // Nothing can be taken apart then.
+                std::mem::forget((w.space.clone(), w.file.clone()));
+            }
+            assert!(!passed_over, "a mapping is in a part that scans pass over");
+        },
+    );
+}
+
+protocol! {
+    what_is_in_a_cpus_new_part_is_not_passed_over_when_all_close = own_part_against_close, Some(2);
+    #[cfg(loom)]
+    NoFenceAfterOwn: "a mapping is in a part that scans pass over";
+    #[cfg(loom)]
+    NoFenceAfterClosing: "a mapping is in a part that scans pass over";
+}
