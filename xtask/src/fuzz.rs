@@ -28,6 +28,11 @@ pub struct Target {
 
 /// All of them.
 pub const TARGETS: &[Target] = &[
+    Target {
+        name: "calls",
+        about: "system calls of any kind, each input a process on a machine of its own",
+        runs: 1_000,
+    },
     Target { name: "cpio", about: "archives are read and unpacked into a tree of files", runs: 40_000 },
     Target { name: "elf", about: "headers of programs", runs: 200_000 },
     Target { name: "frames", about: "frames, runs and slabs against a record of who has what", runs: 2_000 },

@@ -14,6 +14,11 @@ impl<'a> Input<'a> {
         self.0.is_empty()
     }
 
+    /// What is not used up.
+    pub fn rest(&self) -> &'a [u8] {
+        self.0
+    }
+
     /// The next byte.
     pub fn byte(&mut self) -> u8 {
         match self.0.split_first() {

@@ -7,6 +7,7 @@
 #![deny(missing_docs)]
 
 mod archive;
+mod calls;
 mod elf;
 mod frames;
 mod index;
@@ -30,6 +31,7 @@ pub struct Target {
 
 /// All of them.
 pub const TARGETS: &[Target] = &[
+    Target { name: "calls", run: calls::run },
     Target { name: "cpio", run: archive::run },
     Target { name: "elf", run: elf::run },
     Target { name: "frames", run: frames::run },

@@ -162,10 +162,47 @@ pub(crate) fn tag() -> u64 {
     TAG.try_with(|t| *t as u64).unwrap_or(0)
 }
 
+/// A machine in this process whose threads share simulated CPUs: its scheduler puts them to sleep, not the host's.
+#[cfg(not(any(loom, shuttle)))]
+pub trait Sleeper {
+    /// The calling thread's handle.
+    fn current(&self) -> usize;
+    /// As [`Wait::park`](super::Wait::park).
+    fn park(&self, deadline: Option<u64>);
+    /// As [`Wait::unpark`](super::Wait::unpark).
+    fn unpark(&self, thread: usize);
+    /// The machine's clock.
+    fn now(&self) -> u64;
+}
+
+#[cfg(not(any(loom, shuttle)))]
+std::thread_local! {
+    static SLEEPER: Cell<Option<&'static dyn Sleeper>> = const { Cell::new(None) };
+}
+
+/// From now on the calling thread is one of that machine's.
+#[cfg(not(any(loom, shuttle)))]
+pub fn set_sleeper(machine: Option<&'static dyn Sleeper>) {
+    SLEEPER.set(machine);
+}
+
+#[cfg(not(any(loom, shuttle)))]
+fn sleeper() -> Option<&'static dyn Sleeper> {
+    SLEEPER.get()
+}
+
 pub fn __quire_thread() -> usize {
+    #[cfg(not(any(loom, shuttle)))]
+    if let Some(machine) = sleeper() {
+        return machine.current();
+    }
     parking::handle()
 }
 pub fn __quire_park(deadline: Option<u64>) {
+    #[cfg(not(any(loom, shuttle)))]
+    if let Some(machine) = sleeper() {
+        return machine.park(deadline);
+    }
     // A parked CPU still answers its inbox, as a halted one answers interrupts.
     let f = RELAX.with(|r| r.borrow().clone());
     match f {
@@ -179,6 +216,10 @@ pub fn __quire_park(deadline: Option<u64>) {
     }
 }
 pub fn __quire_unpark(thread: usize) {
+    #[cfg(not(any(loom, shuttle)))]
+    if let Some(machine) = sleeper() {
+        return machine.unpark(thread);
+    }
     parking::unpark(thread);
 }
 /// The thread's clock shows `time` (ns) from now on, and a nanosecond more at each look; `None`: the host's again. For runs
@@ -190,6 +231,10 @@ pub fn set_clock(time: Option<u64>) {
 
 pub fn __quire_now() -> u64 {
     use std::sync::OnceLock;
+    #[cfg(not(any(loom, shuttle)))]
+    if let Some(machine) = sleeper() {
+        return machine.now();
+    }
     #[cfg(not(any(loom, shuttle)))]
     if let Some(time) = CLOCK.get() {
         CLOCK.set(Some(time + 1));

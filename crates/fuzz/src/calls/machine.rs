@@ -1,0 +1,555 @@
+//! A machine of one CPU in a process, for the Linux layer: the memory core's own page tables in an arena, walked at each access as the
+//! hardware would without a cache; the scheduler's threads, each a thread of the host that runs only while it has the CPU; and a
+//! clock that goes on when it is looked at, or when everybody sleeps until some time.
+
+use super::program::Program;
+use quire_hosted::{Arena, Simulate, X86_64};
+use quire_linux::start::Boot;
+use quire_linux::{BadAddress, End, Fpu, Interrupt, Linux, UserAccess, UserRegs};
+use quire_pmap::format::index;
+use quire_pmap::{Format, Hardware, KernelTables, Mmu, Request, Tables};
+use quire_sync::CpuId;
+use quire_sync::cpuset::CpuMask;
+use quire_sync::hooks::threads::{Sleeper, set_cpu, set_sleeper};
+use quire_task::{Irq, Scheduler, Thread, ThreadRef};
+use quire_vm::{Access, Config, OutOfMemory, PAGE_SIZE, Pfn, Phys, PhysRange, VirtRange, Vm};
+use std::alloc::{Layout, alloc_zeroed};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+
+/// Frames of RAM: more than any input can use.
+const FRAMES: u64 = 64 << 20 >> 12;
+/// Bytes of the floating-point state: what all processors have.
+const FLOAT: usize = 576;
+/// No deadline.
+const NEVER: u64 = u64::MAX;
+/// What a look at the clock takes.
+const LOOK: u64 = 100;
+
+/// Where a thread is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// On the CPU.
+    Running,
+    /// Off it.
+    Waiting,
+    /// It never comes back.
+    Gone,
+}
+
+/// What is kept of a thread that does not run.
+pub struct Context {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// It has not run yet: what it begins with.
+    fresh: Mutex<Option<UserRegs>>,
+    fs: AtomicU64,
+    gs: AtomicU64,
+    float: Mutex<[u8; FLOAT]>,
+}
+
+/// A thread of the host ends because its thread here has.
+struct Gone;
+
+impl Context {
+    fn new(fresh: Option<UserRegs>, fs: u64, gs: u64, float: [u8; FLOAT]) -> Arc<Context> {
+        Arc::new(Context {
+            state: Mutex::new(if fresh.is_some() { State::Waiting } else { State::Running }),
+            changed: Condvar::new(),
+            fresh: Mutex::new(fresh),
+            fs: AtomicU64::new(fs),
+            gs: AtomicU64::new(gs),
+            float: Mutex::new(float),
+        })
+    }
+
+    fn set(&self, state: State) {
+        *lock(&self.state) = state;
+        self.changed.notify_all();
+    }
+
+    /// Waits for the CPU. Does not return where the thread has ended.
+    fn wait(&self) {
+        let mut state = lock(&self.state);
+        while *state == State::Waiting {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if *state == State::Gone {
+            drop(state);
+            resume_unwind(Box::new(Gone));
+        }
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The machine.
+pub struct One {
+    arena: Arena,
+    mmu: Mmu<X86_64>,
+    /// The root that is loaded.
+    root: AtomicU64,
+    current: AtomicPtr<Thread<One>>,
+    masked: AtomicBool,
+    pending: AtomicBool,
+    deadline: AtomicU64,
+    clock: AtomicU64,
+    /// Nanoseconds from 1970 to boot.
+    epoch: AtomicU64,
+    scheduler: OnceLock<&'static Scheduler<One>>,
+    linux: OnceLock<&'static Linux<One>>,
+    pub program: Program,
+}
+
+/// RAM before there is a machine.
+struct Ram<'a>(&'a Arena);
+
+// SAFETY: the arena does not move, and its frames are consecutive.
+unsafe impl Phys for Ram<'_> {
+    fn frame_ptr(&self, pfn: Pfn) -> *mut u8 {
+        self.0.ptr(pfn)
+    }
+    fn pfn_of(&self, at: *const u8) -> Pfn {
+        self.0.pfn(at)
+    }
+}
+
+/// Memory for ever, aligned to a page.
+fn memory(bytes: usize) -> NonNull<u8> {
+    let layout = Layout::from_size_align(bytes, PAGE_SIZE as usize).expect("a size");
+    // SAFETY: not of size zero.
+    NonNull::new(unsafe { alloc_zeroed(layout) }).expect("memory of the host's")
+}
+
+impl One {
+    /// Starts a machine with these files, whose process 1 is [`Program::first`]. It runs for ever.
+    pub fn boot(files: Vec<u8>) -> &'static One {
+        let arena = Arena::new(FRAMES).expect("the host gives memory for the arena");
+        let range = arena.range();
+        let (ram, mut taken) = (Ram(&arena), range.start.0);
+        let mut frame = || {
+            taken += 1;
+            Some(Pfn(taken - 1))
+        };
+        let mut kernel = KernelTables::<X86_64>::new(&ram, frame().expect("frames are counted up"));
+        let window = VirtRange { start: X86_64::KERNEL_HALF, end: X86_64::KERNEL_HALF + (1 << 30) };
+        kernel.reserve(&ram, window, &mut frame).expect("the first of the kernel's half can be reserved");
+        let root = kernel.root();
+        // SAFETY: fresh memory of that size, for ever.
+        let mmu = unsafe { Mmu::new(memory(Mmu::<X86_64>::bytes(1)), 1, kernel, true) };
+        let machine = One {
+            arena,
+            mmu,
+            root: AtomicU64::new(root.0),
+            current: AtomicPtr::new(ptr::null_mut()),
+            masked: AtomicBool::new(true),
+            pending: AtomicBool::new(false),
+            deadline: AtomicU64::new(NEVER),
+            clock: AtomicU64::new(1_000_000),
+            epoch: AtomicU64::new(1_700_000_000_000_000_000),
+            scheduler: OnceLock::new(),
+            linux: OnceLock::new(),
+            program: Program::default(),
+        };
+        let ram = [PhysRange { start: Pfn(taken), end: range.end }];
+        // SAFETY: the frames are the arena's, which the machine owns for ever.
+        let vm = unsafe { Vm::new(machine, &ram, Config::default()) }.expect("there is enough memory");
+        let machine = vm.machine();
+        // SAFETY: fresh memory of that size, for ever; the scheduler stays where it is.
+        let scheduler = unsafe { Scheduler::new(machine, memory(Scheduler::<One>::bytes(1)), 1) };
+        let scheduler: &'static Scheduler<One> = Box::leak(Box::new(scheduler));
+        let _ = machine.scheduler.set(scheduler);
+        machine.host_thread(move || {
+            unsafe fn release(_forever: NonNull<Thread<One>>) {}
+            let idle = Thread::new(Context::new(None, 0, 0, [0; FLOAT]), None, release);
+            // SAFETY: leaked, with its first count.
+            scheduler.start_cpu(unsafe { ThreadRef::adopt(NonNull::from(Box::leak(Box::new(idle)))) });
+            machine.masked.store(false, SeqCst);
+            let linux = Linux::new(vm, scheduler).expect("the Linux layer can be built");
+            let _ = machine.linux.set(linux);
+            let boot = Boot {
+                initramfs: &files,
+                io: super::program::nowhere(),
+                error: super::program::nowhere(),
+                size: Default::default(),
+            };
+            linux.start(boot).unwrap_or_else(|e| panic!("{e}"));
+            scheduler.idle()
+        });
+        machine
+    }
+
+    pub fn linux(&self) -> &'static Linux<One> {
+        self.linux.get().expect("programs run after it is there")
+    }
+
+    fn scheduler(&self) -> &'static Scheduler<One> {
+        self.scheduler.get().expect("threads run after it is there")
+    }
+
+    /// Runs `body` on a thread of the host that is one of the machine's. What panics there ends the machine.
+    fn host_thread(&'static self, body: impl FnOnce() + Send + 'static) {
+        let run = move || {
+            set_cpu(0);
+            set_sleeper(Some(self));
+            let Err(panic) = catch_unwind(AssertUnwindSafe(body)) else { return };
+            if panic.is::<Gone>() {
+                return;
+            }
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+            self.program.failed(text.unwrap_or_default());
+        };
+        let thread = std::thread::Builder::new().stack_size(1 << 20).spawn(run);
+        thread.expect("the host gives a thread");
+    }
+
+    /// Between two instructions of a program: interrupts come in, and others get their turn.
+    pub fn poll(&self) {
+        if self.deadline.load(SeqCst) <= self.clock.load(SeqCst) {
+            self.deadline.store(NEVER, SeqCst);
+            self.scheduler().timer_interrupt();
+        }
+        if self.pending.load(SeqCst) {
+            self.scheduler().preempt();
+        }
+    }
+
+    /// What the clock shows.
+    pub fn clock(&self) -> u64 {
+        self.clock.load(SeqCst)
+    }
+
+    /// The calling thread's context.
+    fn context(&self) -> &Context {
+        // SAFETY: the thread that runs lives, and nobody else uses its context.
+        unsafe { &*(*self.current.load(SeqCst)).context() }
+    }
+
+    /// Where the hardware reaches `va` for an access of a program: by the tables that are loaded.
+    fn walk(&self, va: u64, access: Access) -> Option<*mut u8> {
+        let mut table = Pfn(self.root.load(SeqCst));
+        let mut level = X86_64::LEVELS;
+        loop {
+            level -= 1;
+            let slot = self.arena.ptr(table).cast::<u64>().wrapping_add(index(va, level));
+            // SAFETY: an entry of a table page, which others change by atomic steps.
+            let word = unsafe { std::sync::atomic::AtomicU64::from_ptr(slot) }.load(SeqCst);
+            let leaf = level == 0;
+            let seen = X86_64::present(word).then(|| X86_64::see(word, leaf)).filter(|seen| seen.user)?;
+            if access == Access::Write && !seen.write || access == Access::Exec && !seen.execute {
+                return None;
+            }
+            table = X86_64::frame(word);
+            if leaf {
+                return Some(self.arena.ptr(table).wrapping_add((va % PAGE_SIZE) as usize));
+            }
+        }
+    }
+
+    /// The same, with faults.
+    fn reach(&self, va: u64, access: Access) -> Option<*mut u8> {
+        // A fault that is repaired is not had again; one CPU alone is there to undo it.
+        for _ in 0..10 {
+            if let Some(at) = self.walk(va, access) {
+                return Some(at);
+            }
+            if !self.linux().kernel_fault(va, access) {
+                return None;
+            }
+        }
+        panic!("a fault at {va:#x} is repaired and had again");
+    }
+
+    /// Calls `f` with the parts of `len` bytes from `va` on, each in one page: where the hardware reaches it, and where in the whole.
+    fn each(
+        &self,
+        va: u64,
+        len: usize,
+        access: Access,
+        mut f: impl FnMut(*mut u8, usize, usize),
+    ) -> Result<(), BadAddress> {
+        let mut done = 0;
+        while done < len {
+            let at = va + done as u64;
+            let part = (len - done).min((PAGE_SIZE - at % PAGE_SIZE) as usize);
+            f(self.reach(at, access).ok_or(BadAddress { left: len - done })?, done, part);
+            done += part;
+        }
+        Ok(())
+    }
+}
+
+impl Sleeper for One {
+    fn current(&self) -> usize {
+        self.current.load(SeqCst) as usize
+    }
+    fn park(&self, deadline: Option<u64>) {
+        self.scheduler().park(deadline);
+    }
+    fn unpark(&self, thread: usize) {
+        // SAFETY: handles are of threads that live while somebody may wake them.
+        self.scheduler().unpark(unsafe { &*(thread as *const Thread<One>) });
+    }
+    fn now(&self) -> u64 {
+        quire_task::Machine::now(self)
+    }
+}
+
+// SAFETY: as `Ram`.
+unsafe impl Phys for One {
+    fn frame_ptr(&self, pfn: Pfn) -> *mut u8 {
+        self.arena.ptr(pfn)
+    }
+    fn pfn_of(&self, at: *const u8) -> Pfn {
+        self.arena.pfn(at)
+    }
+}
+
+impl quire_vm::Machine for One {
+    type Pmap = Tables<X86_64>;
+    fn cpus(&self) -> usize {
+        1
+    }
+}
+
+// SAFETY: there is one CPU, which keeps no translation.
+unsafe impl Hardware for One {
+    type Format = X86_64;
+    fn mmu(&self) -> &Mmu<X86_64> {
+        &self.mmu
+    }
+    unsafe fn load_root(&self, root: Pfn, _tag: u16, _keep: bool) {
+        self.root.store(root.0, SeqCst);
+    }
+    fn drop_page(&self, _va: u64) {}
+    fn drop_loaded(&self, _root: Pfn, _tag: u16) {}
+    fn drop_all(&self) {}
+    fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
+        f()
+    }
+    fn shoot(&self, targets: &CpuMask, request: &Request<'_, X86_64>) {
+        if targets.contains(0) {
+            request.serve(self);
+        }
+    }
+}
+
+// SAFETY: the one CPU runs one thread at a time, and interrupts come in only where `poll` and `halt` say so.
+unsafe impl quire_task::Machine for One {
+    type Context = Arc<Context>;
+    type Payload = Option<quire_linux::Thread<One>>;
+
+    fn now(&self) -> u64 {
+        self.clock.fetch_add(LOOK, SeqCst)
+    }
+    fn arm(&self, deadline: Option<u64>) {
+        self.deadline.store(deadline.unwrap_or(NEVER), SeqCst);
+    }
+    fn kick(&self, cpu: CpuId) {
+        panic!("CPU {cpu} is interrupted, and there is one");
+    }
+    fn halt(&self) {
+        self.masked.store(false, SeqCst);
+        let due = self.deadline.swap(NEVER, SeqCst);
+        // As long as nobody waits.
+        let due = if due > self.program.until() { NEVER } else { due };
+        if self.program.halted(due == NEVER) {
+            // Nobody wakes them any more, or they go on for ever: all end but process 1, which waits for them.
+            let linux = self.linux();
+            linux
+                .ids
+                .processes()
+                .filter(|p| p.pid != 1)
+                .for_each(|p| linux.kill_process(&p, quire_linux::signal::Signal::KILL));
+        }
+        if due != NEVER {
+            self.clock.fetch_max(due, SeqCst);
+            self.scheduler().timer_interrupt();
+        }
+    }
+    fn mask(&self) -> Irq {
+        if self.masked.swap(true, SeqCst) { Irq::Off } else { Irq::On }
+    }
+    fn restore(&self, was: Irq) {
+        self.masked.store(was == Irq::Off, SeqCst);
+    }
+    fn current(&self) -> *const Thread<Self> {
+        self.current.load(SeqCst)
+    }
+    unsafe fn set_current(&self, thread: *const Thread<Self>) {
+        self.current.store(thread.cast_mut(), SeqCst);
+    }
+    fn set_pending(&self, pending: bool) {
+        self.pending.store(pending, SeqCst);
+    }
+    unsafe fn switch(&self, prev: &Thread<Self>, next: &Thread<Self>) {
+        assert!(self.masked.load(SeqCst), "a switch with interrupts on");
+        // Kept: `prev` may be gone once `next` runs.
+        // SAFETY: by the trait's contract both contexts are ours.
+        let (own, them) = unsafe { ((*prev.context()).clone(), (*next.context()).clone()) };
+        // SAFETY: the switch to `next`, on the one CPU.
+        match next.payload().as_ref().and_then(|t| unsafe { t.pmap() }) {
+            // SAFETY: interrupts are masked; a space stays while a thread has it.
+            Some(pmap) => unsafe { pmap.switch_in(self, 0) },
+            // SAFETY: as above.
+            None => unsafe { self.mmu.leave(self, 0) },
+        }
+        own.set(State::Waiting);
+        let fresh = lock(&them.fresh).take();
+        match fresh {
+            None => them.set(State::Running),
+            Some(regs) => {
+                *lock(&them.state) = State::Running;
+                let machine = self.linux().machine;
+                machine.host_thread(move || machine.program.thread(machine, regs));
+            }
+        }
+        own.wait();
+    }
+    fn reap(&self, thread: ThreadRef<Self>) {
+        // SAFETY: it has left its stack for good.
+        unsafe { (*thread.context()).set(State::Gone) };
+    }
+}
+
+impl One {
+    /// What a new thread does first, on its own stack.
+    pub fn started(&self) {
+        self.scheduler().started();
+    }
+}
+
+// SAFETY: what is touched is what the loaded tables let a program touch, found anew for each page.
+unsafe impl UserAccess for One {
+    unsafe fn copy_from_user(&self, to: *mut u8, from: u64, len: usize) -> Result<(), BadAddress> {
+        // SAFETY: a part of a mapped page, and of what the caller vouches for.
+        self.each(from, len, Access::Read, |at, done, part| unsafe { at.copy_to(to.add(done), part) })
+    }
+    unsafe fn copy_to_user(&self, to: u64, from: *const u8, len: usize) -> Result<(), BadAddress> {
+        // SAFETY: as above.
+        self.each(to, len, Access::Write, |at, done, part| unsafe { at.copy_from(from.add(done), part) })
+    }
+    fn clear_user(&self, to: u64, len: usize) -> Result<(), BadAddress> {
+        // SAFETY: as above.
+        self.each(to, len, Access::Write, |at, _, part| unsafe { at.write_bytes(0, part) })
+    }
+    unsafe fn string_from_user(&self, to: *mut u8, from: u64, len: usize) -> Result<usize, BadAddress> {
+        for i in 0..len {
+            let at = self.reach(from + i as u64, Access::Read).ok_or(BadAddress { left: len - i })?;
+            // SAFETY: as above.
+            let byte = unsafe { at.read() };
+            // SAFETY: the caller vouches for it.
+            unsafe { to.add(i).write(byte) };
+            if byte == 0 {
+                return Ok(i);
+            }
+        }
+        Ok(len)
+    }
+    fn load_user_u32(&self, at: u64) -> Result<u32, BadAddress> {
+        let at = self.reach(at, Access::Read).ok_or(BadAddress { left: 4 })?;
+        // SAFETY: a word of a mapped page: the address is aligned, by the trait's contract.
+        Ok(unsafe { at.cast::<u32>().read() })
+    }
+    fn peek_user_u32(&self, at: u64) -> Result<u32, BadAddress> {
+        let at = self.walk(at, Access::Read).ok_or(BadAddress { left: 4 })?;
+        // SAFETY: as above.
+        Ok(unsafe { at.cast::<u32>().read() })
+    }
+    fn compare_exchange_user_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, BadAddress> {
+        let at = self.reach(at, Access::Write).ok_or(BadAddress { left: 4 })?.cast::<u32>();
+        // SAFETY: as above.
+        unsafe {
+            let was = at.read();
+            if was == old {
+                at.write(new);
+            }
+            Ok(was)
+        }
+    }
+}
+
+impl quire_linux::Machine for One {
+    fn new_context(&self, regs: &UserRegs, fs: u64, gs: u64, fpu: Fpu) -> Result<Arc<Context>, OutOfMemory> {
+        let float = match fpu {
+            Fpu::Fresh => [0; FLOAT],
+            Fpu::Copy => *lock(&self.context().float),
+        };
+        Ok(Context::new(Some(*regs), fs, gs, float))
+    }
+    fn activate(&self, pmap: Option<&Tables<X86_64>>) {
+        match pmap {
+            // SAFETY: one CPU, whose interrupts come in elsewhere; a space stays while a thread has it.
+            Some(pmap) => unsafe { pmap.switch_in(self, 0) },
+            // SAFETY: as above.
+            None => unsafe { self.mmu.leave(self, 0) },
+        }
+    }
+    fn fs_base(&self) -> u64 {
+        self.context().fs.load(SeqCst)
+    }
+    fn set_fs_base(&self, base: u64) {
+        assert!(base <= quire_linux::user::USER_END, "{base:#x} is no program's");
+        self.context().fs.store(base, SeqCst);
+    }
+    fn gs_base(&self) -> u64 {
+        self.context().gs.load(SeqCst)
+    }
+    fn set_gs_base(&self, base: u64) {
+        assert!(base <= quire_linux::user::USER_END, "{base:#x} is no program's");
+        self.context().gs.store(base, SeqCst);
+    }
+    fn fpu_len(&self) -> usize {
+        FLOAT
+    }
+    fn fpu_features(&self) -> u64 {
+        3
+    }
+    fn mxcsr_mask(&self) -> u32 {
+        0xffbf
+    }
+    fn fpu_save(&self, area: &mut [u8]) {
+        area[..FLOAT].copy_from_slice(&*lock(&self.context().float));
+    }
+    fn fpu_restore(&self, area: &[u8]) {
+        // As the instruction does, which faults where these are set.
+        assert!(area[512] & !3 == 0 && area[513..FLOAT].iter().all(|b| *b == 0), "an XSAVE header that faults");
+        let mxcsr = u32::from_le_bytes([area[24], area[25], area[26], area[27]]);
+        assert_eq!(mxcsr & !self.mxcsr_mask(), 0, "an MXCSR that faults");
+        lock(&self.context().float).copy_from_slice(&area[..FLOAT]);
+    }
+    fn fpu_reset(&self) {
+        *lock(&self.context().float) = [0; FLOAT];
+    }
+    fn realtime(&self) -> u64 {
+        self.epoch.load(SeqCst).wrapping_add(self.clock.load(SeqCst))
+    }
+    fn set_realtime(&self, ns: u64) {
+        self.epoch.store(ns.wrapping_sub(self.clock.load(SeqCst)), SeqCst);
+    }
+    fn entropy(&self) -> [u8; 32] {
+        [7; 32]
+    }
+    fn hwcap(&self) -> u64 {
+        0
+    }
+    fn describe_cpu(&self, cpu: usize, out: &mut dyn fmt::Write) -> fmt::Result {
+        write!(out, "processor\t: {cpu}\n\n")
+    }
+    fn interrupts(&self, _cpu: usize, _kind: Interrupt) -> u64 {
+        0
+    }
+    fn log(&self, _line: fmt::Arguments<'_>) {}
+    fn verbose(&self) -> bool {
+        false
+    }
+    fn power_off(&self, end: End) -> ! {
+        panic!("the machine is switched off: {end:?}");
+    }
+}

@@ -1,0 +1,91 @@
+//! System calls with numbers, arguments and memory of any kind, made by processes on a machine of one CPU: the Linux layer, the memory
+//! core, the scheduler and the files beneath are the kernel's own.
+//!
+//! Each input is a process that process 1 makes, and what that makes in its turn; all of them take what they do next from the
+//! input. When it is used up, or everybody sleeps for good, they end. What must hold: nothing panics; what the way back to a
+//! program would load is a program's; no error that only the kernel knows is seen; whoever is killed ends; no frame is lost.
+
+mod machine;
+mod program;
+
+use machine::One;
+use std::sync::Mutex;
+
+/// The bytes are calls.
+pub fn run(data: &[u8]) {
+    let _results = results(data);
+}
+
+/// Calls that came back, and what they gave.
+fn results(data: &[u8]) -> Vec<(u64, u64)> {
+    static MACHINE: Mutex<Option<&One>> = Mutex::new(None);
+    let mut machine = machine::lock(&MACHINE);
+    // Its time goes on by what inputs sleep: another one takes over before there is none left.
+    let machine = match *machine {
+        Some(one) if one.clock() < u64::MAX - 2 * program::TIME => one,
+        _ => machine.insert(One::boot(files())),
+    };
+    machine.program.run(data)
+}
+
+/// The machine's files: the program, what is to be run, and somewhere to write.
+fn files() -> Vec<u8> {
+    let mut archive = Vec::new();
+    let mut number = 0;
+    let mut member = |name: &str, mode: u32, bytes: &[u8]| {
+        number += 1;
+        let fields = [number, mode, 0, 0, 1, 0, bytes.len() as u32, 0, 0, 0, 0, name.len() as u32 + 1, 0];
+        archive.extend(b"070701");
+        fields.iter().for_each(|f| archive.extend(format!("{f:08x}").bytes()));
+        archive.extend(name.bytes().chain([0]));
+        archive.resize(archive.len().next_multiple_of(4), 0);
+        archive.extend(bytes);
+        archive.resize(archive.len().next_multiple_of(4), 0);
+    };
+    let hex = |text: &str| text.bytes().map(|b| format!("{b:02x}")).collect::<String>();
+    member(".quire", 0o40_755, b"");
+    member(".quire/run", 0o100_644, format!("arg {}\ncwd {}\n", hex("/init"), hex("/")).as_bytes());
+    member("init", 0o100_755, &program::elf());
+    member("tmp", 0o41_777, b"");
+    member("TRAILER!!!", 0, b"");
+    archive
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the calls of a committed input give, by their numbers.
+    fn of(name: &str) -> impl Fn(u64) -> Vec<u64> {
+        let place = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/calls/");
+        let results = results(&std::fs::read(format!("{place}{name}")).expect("an input of the corpus"));
+        move |number| results.iter().filter(|(n, _)| *n == number).map(|(_, result)| *result).collect()
+    }
+
+    #[test]
+    fn calls_do_what_they_do_on_a_kernel() {
+        let files = of("files");
+        assert_eq!(files(2), [3], "open");
+        assert_eq!((files(1), files(0)), (vec![20], vec![20]), "what was written is read");
+        assert_eq!(files(9), [0x7000_0000], "the file is mapped where it was to be");
+        assert_eq!((files(82), files(87)), (vec![0], vec![0]), "renamed and unlinked");
+        // Again: nothing is left of the first time.
+        assert_eq!(of("files")(2), [3]);
+    }
+
+    #[test]
+    fn processes_are_made_end_and_are_waited_for() {
+        let processes = of("processes");
+        let children: Vec<u64> = processes(57).into_iter().filter(|pid| *pid != 0).collect();
+        assert!(!children.is_empty() && children.iter().all(|pid| *pid > 1), "{children:?}");
+        assert!(processes(59).contains(&0), "the program was begun anew");
+    }
+
+    #[test]
+    fn who_sleeps_wakes_by_the_clock_or_is_killed() {
+        let sleeps = of("sleeps");
+        assert_eq!((sleeps(35), sleeps(230)), (vec![0], vec![0]), "the clock goes on when all sleep");
+        assert_eq!(sleeps(202).len(), 1, "the last one sleeps for ever, and does not come back");
+        assert_eq!(of("sleeps")(35), [0], "the machine goes on after that");
+    }
+}

@@ -1,0 +1,431 @@
+//! What runs on the machine: process 1, which makes a process for each input, and the calls that the input names.
+
+use super::machine::{One, lock};
+use crate::Input;
+use quire_fs::{Port, Readiness};
+use quire_linux::user::USER_END;
+use quire_linux::{Linux, UserAccess, UserRegs};
+use quire_vm::PAGE_SIZE;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// Where the program's memory is, and how much of it: the first page holds what it begins with.
+pub const DATA: u64 = 0x40_0000;
+const PAGES: u64 = 4;
+/// What its paths are, each so many bytes behind the one before.
+pub const PATHS: [&str; 16] = [
+    "/tmp/a",
+    "/tmp/b",
+    "/tmp/d",
+    "/tmp/d/a",
+    "a",
+    "..",
+    "/init",
+    "/proc/self/maps",
+    "/proc/self/status",
+    "/proc/self/fd",
+    "/dev/null",
+    "/dev/zero",
+    "/tmp/none/x",
+    "",
+    "/proc/1/maps",
+    "/dev",
+];
+pub const PATH: u64 = 32;
+/// Where `..` stands, and `/tmp`, behind another.
+const PARENT: u64 = DATA + 5 * PATH;
+const TMP: u64 = DATA + 13 * PATH - 8;
+/// Where a program may put things in its first page: behind its paths.
+const SCRATCH: u64 = PATHS.len() as u64 * PATH;
+
+/// Times that the CPU may halt for one input.
+const HALTS: u32 = 5_000;
+/// The same where nobody will be woken.
+const STUCK: u32 = 100;
+/// What an input may take of the machine's time, in nanoseconds: four years.
+pub const TIME: u64 = 1 << 57;
+/// An input that takes longer, of the host's, hangs.
+const LIMIT: Duration = Duration::from_secs(120);
+
+mod number {
+    pub const OPEN: u64 = 2;
+    pub const CLOSE: u64 = 3;
+    pub const GETDENTS64: u64 = 217;
+    pub const FORK: u64 = 57;
+    pub const WAIT4: u64 = 61;
+    pub const EXIT_GROUP: u64 = 231;
+    pub const CHDIR: u64 = 80;
+    pub const RMDIR: u64 = 84;
+    pub const UNLINK: u64 = 87;
+    pub const SETSID: u64 = 112;
+    pub const SETRESUID: u64 = 117;
+    pub const SETRESGID: u64 = 119;
+    pub const SETRLIMIT: u64 = 160;
+    pub const RT_SIGRETURN: u64 = 15;
+    pub const MOST: usize = 460;
+}
+/// Limits of the process that makes the calls: `RLIMIT_FSIZE`, `RLIMIT_NPROC`, `RLIMIT_NOFILE`, `RLIMIT_AS`.
+const LIMITS: [(u64, u64); 4] = [(1, 1 << 20), (6, 16), (7, 64), (9, 32 << 20)];
+const ECHILD: u64 = 10;
+const NOBODY: u64 = 65534;
+
+/// How far an input is.
+#[derive(Default)]
+struct Job {
+    bytes: Vec<u8>,
+    at: usize,
+    /// It waits for process 1, or is being done.
+    open: bool,
+    /// Its process is ready to make calls.
+    ready: bool,
+    /// Calls that have come back, and what they gave.
+    done: Vec<(u64, u64)>,
+    failed: Option<String>,
+}
+
+/// The program, of all its threads.
+#[derive(Default)]
+pub struct Program {
+    job: Mutex<Job>,
+    changed: Condvar,
+    halts: AtomicU32,
+    stuck: AtomicU32,
+    /// The machine's time beyond which nobody sleeps.
+    until: AtomicU64,
+    /// The calls are over: whoever sleeps is killed.
+    over: AtomicBool,
+}
+
+/// One thing that an input does.
+enum Op {
+    /// Puts bytes into memory.
+    Poke(u64, Vec<u8>),
+    Call(u64, [u64; 6]),
+    /// Takes a word from memory: a fault, if nothing is there.
+    Touch(u64, bool),
+}
+
+/// A value, by what it is likely to be.
+fn value(input: &mut Input<'_>, stack: u64) -> u64 {
+    let choice = u64::from(input.byte());
+    match choice {
+        0..64 => choice,
+        64..72 => (choice - 63).wrapping_neg(),
+        72..104 => DATA + SCRATCH + 64 * (choice - 72),
+        104..120 => DATA + PAGE_SIZE * (choice - 104),
+        120..128 => stack.wrapping_sub(128 * (choice - 120)),
+        128..160 => 1 << (choice - 128),
+        160..176 => 1 << (32 + 2 * (choice - 160)),
+        176..192 => (PAGE_SIZE << (choice - 176)) - 1,
+        192..208 => DATA + PATH * (choice - 192),
+        208..212 => USER_END.wrapping_sub(PAGE_SIZE * (choice - 208)),
+        212..224 => 0x7000_0000 + PAGE_SIZE * (choice - 212),
+        224..240 => u64::from(input.short()),
+        _ => input.long(),
+    }
+}
+
+fn op(input: &mut Input<'_>, stack: u64) -> Op {
+    match input.below(8) {
+        0 => {
+            let len = input.below(65);
+            Op::Poke(value(input, stack), input.take(len).to_vec())
+        }
+        1 => Op::Touch(value(input, stack), input.byte() & 1 != 0),
+        _ => {
+            let number = input.below(number::MOST) as u64;
+            Op::Call(number, std::array::from_fn(|_| value(input, stack)))
+        }
+    }
+}
+
+/// Numbers that would end more than the input's own process, or that nobody is kept from on a real machine either.
+fn is_left_out(number: u64) -> bool {
+    const REBOOT: u64 = 169;
+    number == REBOOT
+}
+
+impl Program {
+    /// Does an input, and waits until it is done: calls that came back, with what they gave.
+    ///
+    /// # Panics
+    /// Where the machine failed, in what it did for this input.
+    pub fn run(&self, bytes: &[u8]) -> Vec<(u64, u64)> {
+        let mut job = lock(&self.job);
+        *job = Job { bytes: bytes.to_vec(), open: true, failed: job.failed.take(), ..Job::default() };
+        self.changed.notify_all();
+        while job.open && job.failed.is_none() {
+            let (next, timeout) = self.changed.wait_timeout(job, LIMIT).unwrap_or_else(|e| e.into_inner());
+            job = next;
+            assert!(!timeout.timed_out(), "an input takes more than {} s", LIMIT.as_secs());
+        }
+        let (failed, done) = (job.failed.clone(), std::mem::take(&mut job.done));
+        drop(job);
+        if let Some(text) = failed {
+            panic!("on the machine: {text}");
+        }
+        done
+    }
+
+    /// A thread of the machine panicked.
+    pub fn failed(&self, text: String) {
+        lock(&self.job).failed.get_or_insert(text);
+        self.changed.notify_all();
+    }
+
+    /// The machine's time beyond which nobody sleeps.
+    pub fn until(&self) -> u64 {
+        self.until.load(SeqCst)
+    }
+
+    /// The CPU halts; `never`: nobody sleeps until some time. Whether all are to be killed.
+    ///
+    /// # Panics
+    /// Where they were, and sleep on.
+    pub fn halted(&self, never: bool) -> bool {
+        let halts = self.halts.fetch_add(1, SeqCst);
+        if !never && halts < HALTS {
+            return false;
+        }
+        self.over.store(true, SeqCst);
+        let stuck = self.stuck.fetch_add(1, SeqCst);
+        assert!(stuck < STUCK, "a process sleeps on that was killed");
+        true
+    }
+
+    /// What a new thread does.
+    pub fn thread(&self, machine: &'static One, mut regs: UserRegs) {
+        machine.started();
+        let linux = machine.linux();
+        linux.first_return(&mut regs);
+        if linux.current().process.pid == 1 { self.first(machine, regs) } else { self.caller(machine, regs) }
+    }
+
+    /// Process 1.
+    fn first(&self, machine: &'static One, regs: UserRegs) {
+        let call = |number: u64, arguments: [u64; 3]| {
+            let ([a, b, c], mut regs) = (arguments, regs);
+            call(machine, &mut regs, number, [a, b, c, 0, 0, 0])
+        };
+        loop {
+            {
+                let mut job = lock(&self.job);
+                while !job.open {
+                    job = self.changed.wait(job).unwrap_or_else(|e| e.into_inner());
+                }
+            }
+            self.until.store(machine.clock().saturating_add(TIME), SeqCst);
+            self.halts.store(0, SeqCst);
+            self.stuck.store(0, SeqCst);
+            self.over.store(false, SeqCst);
+            let made = call(number::FORK, [0; 3]);
+            assert!((2..1 << 22).contains(&made), "process 1 cannot fork: {made:#x}");
+            while call(number::WAIT4, [u64::MAX, 0, 0]) != ECHILD.wrapping_neg() {}
+            // What it has left.
+            assert_eq!(call(number::CHDIR, [TMP, 0, 0]), 0);
+            clear(machine, &call);
+            assert_eq!(machine.linux().vm.frames().check(), Ok(()), "a frame is lost");
+            lock(&self.job).open = false;
+            self.changed.notify_all();
+        }
+    }
+
+    /// A process that makes calls, or a thread of one.
+    fn caller(&self, machine: &'static One, mut regs: UserRegs) {
+        if !std::mem::replace(&mut lock(&self.job).ready, true) {
+            self.prepare(machine, &mut regs);
+        }
+        loop {
+            let next = {
+                let mut job = lock(&self.job);
+                let mut input = Input::new(&job.bytes[job.at..]);
+                let next = (!input.is_over() && !self.over.load(SeqCst)).then(|| op(&mut input, regs.rsp));
+                let left = input.rest().len();
+                job.at = job.bytes.len() - left;
+                next
+            };
+            match next {
+                Some(Op::Call(number, arguments)) if !is_left_out(number) => {
+                    let result = call(machine, &mut regs, number, arguments);
+                    lock(&self.job).done.push((number, result));
+                }
+                Some(Op::Call(..)) => {}
+                Some(Op::Poke(at, bytes)) => poke(machine, at, &bytes),
+                Some(Op::Touch(at, write)) => touch(machine, &mut regs, at, write),
+                None => _ = call(machine, &mut regs, number::EXIT_GROUP, [0; 6]),
+            }
+        }
+    }
+
+    /// A session of its own, in a directory of its own, with limits, as nobody.
+    fn prepare(&self, machine: &'static One, regs: &mut UserRegs) {
+        let mut call = |number, arguments: [u64; 3]| {
+            let [a, b, c] = arguments;
+            let result = call(machine, regs, number, [a, b, c, 0, 0, 0]);
+            assert!(result < 1 << 32, "call {number} gives {result:#x}");
+        };
+        call(number::SETSID, [0; 3]);
+        call(number::CHDIR, [TMP, 0, 0]);
+        for (limit, most) in LIMITS {
+            poke(machine, DATA + SCRATCH, &[most.to_le_bytes(), most.to_le_bytes()].concat());
+            call(number::SETRLIMIT, [limit, DATA + SCRATCH, 0]);
+        }
+        call(number::SETRESGID, [NOBODY; 3]);
+        call(number::SETRESUID, [NOBODY; 3]);
+    }
+}
+
+/// Removes all that is in process 1's working directory.
+fn clear(machine: &'static One, call: &dyn Fn(u64, [u64; 3]) -> u64) {
+    const DIRECTORY: u64 = 0o200_000;
+    const NAME: u64 = DATA + PAGE_SIZE;
+    const ENTRIES: u64 = DATA + 2 * PAGE_SIZE;
+    let named = |name: &[u8]| poke(machine, NAME, &[name, &[0]].concat());
+    loop {
+        named(b".");
+        let directory = call(number::OPEN, [NAME, DIRECTORY, 0]);
+        let len = call(number::GETDENTS64, [directory, ENTRIES, PAGE_SIZE]);
+        call(number::CLOSE, [directory, 0, 0]);
+        assert!(len <= PAGE_SIZE, "process 1 cannot read a directory: {len:#x}");
+        let mut entries = vec![0; len as usize];
+        // SAFETY: the vector has that many bytes.
+        let read = unsafe { machine.copy_from_user(entries.as_mut_ptr(), ENTRIES, entries.len()) };
+        assert_eq!(read, Ok(()));
+        let Some(name) = names(&entries).find(|name| !matches!(**name, [b'.'] | [b'.', b'.'])) else { return };
+        named(name);
+        if call(number::UNLINK, [NAME, 0, 0]) == 0 || call(number::RMDIR, [NAME, 0, 0]) == 0 {
+            continue;
+        }
+        assert_eq!(call(number::CHDIR, [NAME, 0, 0]), 0, "{name:?} can be neither removed nor looked into");
+        clear(machine, call);
+        assert_eq!(call(number::CHDIR, [PARENT, 0, 0]), 0);
+        named(name);
+        assert_eq!(call(number::RMDIR, [NAME, 0, 0]), 0, "{name:?} is empty and cannot be removed");
+    }
+}
+
+/// Names in what `getdents64` gives: inode, offset, length of the entry, type, name.
+fn names(mut entries: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let len = u16::from_le_bytes(entries.get(16..18)?.try_into().ok()?);
+        let (entry, rest) = entries.split_at_checked(len.into())?;
+        entries = rest;
+        entry.get(19..)?.split(|b| *b == 0).next()
+    })
+}
+
+/// Makes a call as the kernel's entry does, and what comes before the way back to the program. Gives its result.
+fn call(machine: &'static One, regs: &mut UserRegs, number: u64, arguments: [u64; 6]) -> u64 {
+    let linux = machine.linux();
+    let [a, b, c, d, e, f] = arguments;
+    // Behind the instruction, of which there is room for the whole.
+    let rip = regs.rip.saturating_add(2).min(USER_END - 1);
+    *regs = UserRegs { rax: number, orig_rax: number, rdi: a, rsi: b, rdx: c, r10: d, r8: e, r9: f, rip, ..*regs };
+    linux.syscall(regs);
+    go_back(machine, linux, regs);
+    // A frame may say anything, and a program begins with what it likes.
+    if number != number::RT_SIGRETURN && regs.orig_rax == number {
+        let error = regs.rax.wrapping_neg();
+        assert!(!(512..4096).contains(&error), "call {number} gives error {error}, which programs never see");
+    }
+    regs.rax
+}
+
+/// What comes before user mode, as the kernel's way out does it.
+fn go_back(machine: &'static One, linux: &'static Linux<One>, regs: &mut UserRegs) {
+    let canonical = |address: u64| ((address << 16) as i64 >> 16) as u64 == address;
+    machine.poll();
+    let mut turns = 0;
+    while Linux::has_work(linux.current()) || !canonical(regs.rip) {
+        if Linux::has_work(linux.current()) {
+            linux.return_to_user(regs);
+        } else {
+            // Where a program goes on is its own affair; but the instruction that goes there would fault in the kernel.
+            linux.exception(regs, 13, 0);
+        }
+        turns += 1;
+        assert!(turns < 1000, "work that is never done");
+    }
+    // What the way back loads: nothing else is a program's.
+    let kept = UserRegs::USER_FLAGS | UserRegs::FIXED_FLAGS;
+    assert!((regs.cs, regs.ss) == (UserRegs::USER_CS, UserRegs::USER_SS), "segments {:#x} {:#x}", regs.cs, regs.ss);
+    let fixed = regs.rflags & UserRegs::FIXED_FLAGS;
+    assert!(regs.rflags & !kept == 0 && fixed == UserRegs::FIXED_FLAGS, "flags {:#x}", regs.rflags);
+}
+
+/// Stores of a program, as far as they reach; what is not its own it does not touch.
+fn poke(machine: &'static One, at: u64, bytes: &[u8]) {
+    if at.checked_add(bytes.len() as u64).is_some_and(|end| end <= USER_END) {
+        // SAFETY: the bytes are there.
+        let _bad = unsafe { machine.copy_to_user(at, bytes.as_ptr(), bytes.len()) };
+    }
+}
+
+/// A load or a store of a program, with the signal that it gets for it.
+fn touch(machine: &'static One, regs: &mut UserRegs, at: u64, write: bool) {
+    use quire_vm::Access;
+    if at < USER_END {
+        let access = if write { Access::Write } else { Access::Read };
+        let linux = machine.linux();
+        linux.page_fault(regs, at, access, true);
+        go_back(machine, linux, regs);
+    }
+}
+
+/// A port where nothing comes in and everything goes.
+pub fn nowhere() -> Arc<dyn Port> {
+    struct Nowhere(Readiness);
+    impl Port for Nowhere {
+        fn write(&self, bytes: &[u8]) -> usize {
+            bytes.len()
+        }
+        fn read(&self, _into: &mut [u8]) -> usize {
+            0
+        }
+        fn unread(&self) -> usize {
+            0
+        }
+        fn writable(&self) -> bool {
+            true
+        }
+        fn at_end(&self) -> bool {
+            true
+        }
+        fn readiness(&self) -> &Readiness {
+            &self.0
+        }
+    }
+    Arc::new(Nowhere(Readiness::new()))
+}
+
+/// The program's file: an ELF header, one segment, and the page that it begins with.
+pub fn elf() -> Vec<u8> {
+    let mut file = b"\x7fELF\x02\x01\x01".to_vec();
+    file.resize(16, 0);
+    let half = |file: &mut Vec<u8>, values: &[u16]| values.iter().for_each(|v| file.extend(v.to_le_bytes()));
+    let word = |file: &mut Vec<u8>, values: &[u32]| values.iter().for_each(|v| file.extend(v.to_le_bytes()));
+    let long = |file: &mut Vec<u8>, values: &[u64]| values.iter().for_each(|v| file.extend(v.to_le_bytes()));
+    // An executable for x86-64, version 1; entry, headers, no sections.
+    half(&mut file, &[2, 62]);
+    word(&mut file, &[1]);
+    long(&mut file, &[DATA, 64, 0]);
+    word(&mut file, &[0]);
+    half(&mut file, &[64, 56, 1, 0, 0, 0]);
+    // To be loaded, with all rights.
+    word(&mut file, &[1, 7]);
+    long(&mut file, &[PAGE_SIZE, DATA, DATA, PAGE_SIZE, PAGES * PAGE_SIZE, PAGE_SIZE]);
+    file.resize(PAGE_SIZE as usize, 0);
+    for path in PATHS {
+        let end = file.len() + PATH as usize;
+        file.extend(path.bytes());
+        // Behind one of them, where the process lives.
+        if path == "/tmp/none/x" {
+            file.resize(end - 8, 0);
+            file.extend(b"/tmp");
+        }
+        file.resize(end, 0);
+    }
+    file.resize(2 * PAGE_SIZE as usize, 0);
+    file
+}
