@@ -101,6 +101,21 @@ fn source(site: &str) -> Option<String> {
 }
 
 #[test]
+fn what_is_counted_is_counted_again() {
+    let _none = MUTANTS.read().unwrap_or_else(PoisonError::into_inner);
+    let some: Vec<Case> = cases().1.into_iter().step_by(83).collect();
+    let told = || -> Vec<Vec<(String, u32)>> {
+        let lines = |j: &Judged| j.shared.iter().map(|s| (format!("{:?}", s.line), s.seen.rounds)).collect();
+        judged(&some).iter().map(lines).collect()
+    };
+    assert_eq!(told(), told());
+    for workload in WORKLOADS.iter().filter(|w| w.held.is_some()) {
+        let [one, other] = [(); 2].map(|()| (workload.moves)(4).unwrap_or_else(|e| panic!("{}: {e}", workload.name)));
+        assert_eq!((one.lines, &one.by), (other.lines, &other.by), "{}", workload.name);
+    }
+}
+
+#[test]
 fn what_an_operation_moves_is_little_with_two_cpus_and_no_more_with_many() {
     let _none = MUTANTS.read().unwrap_or_else(PoisonError::into_inner);
     let mut more = Vec::new();

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod behind;
+mod change;
 mod escape;
 mod number;
 mod page;

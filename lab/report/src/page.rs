@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     behind::{self, Behind},
+    change::{self, Against},
     escape::Escaped,
     plot::{self, Figure, Missing},
     summary::{self, Score, Scores},
@@ -35,6 +36,7 @@ struct Page<'a> {
     total: Score,
     lost: [Lost; 2],
     sources: Vec<summary::Told>,
+    against: Vec<Against>,
     experiments: Vec<ExperimentView>,
 }
 
@@ -87,10 +89,8 @@ struct Block {
 /// Renders it.
 pub fn render(results: &Results) -> Result<String, minijinja::Error> {
     let names = experiment_names(results);
-    let href = |experiment: &Experiment| {
-        let at = names.iter().position(|n| *n == experiment.name).unwrap_or_default();
-        id(at, &experiment.name)
-    };
+    let place = |name: &str| id(names.iter().position(|n| n == name).unwrap_or_default(), name);
+    let href = |experiment: &Experiment| place(&experiment.name);
     let mut scores = Scores::default();
     let mut behind: Vec<Behind> = Vec::new();
     let mut experiments: Vec<ExperimentView> = Vec::new();
@@ -142,6 +142,7 @@ pub fn render(results: &Results) -> Result<String, minijinja::Error> {
         total,
         lost: [("Counts", counts), ("Times", times)].map(|(title, rows)| Lost { title, rows }),
         sources: summary::sources(&results.runs, href),
+        against: change::against_first(&results.runs, place),
         experiments,
     };
     environment()?.get_template("page.html")?.render(Value::from(Serde(&page)))

@@ -32,8 +32,13 @@ impl Score {
 
     /// Of these comparisons, whoever they are against.
     pub fn of(comparisons: &[Comparison<'_>]) -> Score {
+        Score::of_verdicts(comparisons.iter().map(|c| c.verdict))
+    }
+
+    /// Of these verdicts.
+    pub fn of_verdicts(verdicts: impl Iterator<Item = Verdict>) -> Score {
         let mut score = Score::default();
-        comparisons.iter().for_each(|c| score.add(c.verdict));
+        verdicts.for_each(|v| score.add(v));
         score
     }
 }

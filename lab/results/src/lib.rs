@@ -4,6 +4,7 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+pub mod change;
 pub mod statistics;
 mod verdict;
 

@@ -148,7 +148,7 @@ fn quotient(over: &Measure, under: &Measure) -> Option<Interval> {
 const GUESTS_COUNTS: f64 = 0.02;
 
 /// Ours over theirs, and who is ahead.
-fn against(ours: &Measure, theirs: &Measure, place: Place) -> Option<(Interval, Verdict)> {
+pub(crate) fn against(ours: &Measure, theirs: &Measure, place: Place) -> Option<(Interval, Verdict)> {
     let mut ratio = quotient(ours, theirs)?;
     if place == Place::GuestCounted {
         ratio.low = ratio.low.min(ratio.middle * (1.0 - GUESTS_COUNTS));

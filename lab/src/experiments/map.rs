@@ -5,15 +5,17 @@ use super::{Figure, Plan, Round, Scale, Study, claim, log, number, plot};
 use crate::Failure;
 use crate::bench::find_space::{Window, come_and_go, fill};
 use crate::cachegrind;
-use crate::map::AddressMap;
 use crate::map::ordered::Ordered;
 use crate::map::ours::Ours;
 use crate::map::splay::{After, Before};
 use crate::map::workload::{Plan as Work, Sizes};
+use crate::map::{AddressMap, Kept};
 use quire_results::{Place, Shape, Side, Source};
 use quire_vm::map::FAN_OUT;
 
 const TIME: [Figure; 1] = [Figure::time("time", "ns/op")];
+const TIME_AND_NODES: [Figure; 3] =
+    [Figure::time("time", "ns/op"), Figure::count("nodes", "nodes/1000_ranges"), Figure::count("bytes", "bytes/range")];
 const LINES: [Figure; 1] = [Figure::count("lines", "lines/op")];
 const MISSES: [Figure; 3] = [
     Figure::count("misses", "misses/op"),
@@ -42,6 +44,7 @@ pub const STUDY: Study = Study {
             which keeps no gaps: it finds room by a linear scan.",
     caveats: &[
         "Misses are cachegrind's: 32 KiB and 8 MiB, the same on every machine. Times depend on the host's caches.",
+        "Nodes and bytes are those of all ranges mapped, in a random order: production has a record for each range beside its nodes, of a line, a splay's node is both.",
         "Production's tree pays for what the others lack: readers without locks, so nodes are replaced and reclaimed through an epoch.",
         "In the guest the map is reached through system calls, which are in the figures.",
     ],
@@ -68,6 +71,14 @@ pub const STUDY: Study = Study {
             )),
             log(plot("Time of an operation, mixed sizes", Shape::Curves, &[Place::Hosted], "time", "entries", &mixed)),
             log(plot("Time of an operation, equal sizes", Shape::Curves, &[Place::Hosted], "time", "entries", &equal)),
+            plot(
+                "Memory of the map for a range, mixed sizes",
+                Shape::Curves,
+                &[Place::Hosted],
+                "bytes",
+                "entries",
+                &mixed,
+            ),
             log(plot(
                 "Cache lines an operation, mixed sizes",
                 Shape::Curves,
@@ -101,7 +112,17 @@ fn cases(plan: &Plan) -> Vec<Round> {
             // Equal sizes differ little from mixed ones where there are very many: once is enough.
             for &entries in timed.iter().filter(|n| sizes == Sizes::Mixed || **n < 100_000) {
                 let work = move || which.with(entries, Timed { entries, sizes });
-                all.push(Round::new(side, Place::Hosted, at(entries), &TIME, move || Ok([work()])));
+                // The standard library's tree says nothing of its nodes, nor of what it touches.
+                if which == Which::Plain {
+                    all.push(Round::new(side, Place::Hosted, at(entries), &TIME, move || Ok([work().0])));
+                    continue;
+                }
+                all.push(Round::new(side, Place::Hosted, at(entries), &TIME_AND_NODES, move || {
+                    let (time, kept) = work();
+                    let kept = kept.ok_or_else(|| Failure::Wrong("the map does not tell its nodes".into()))?;
+                    let per = |n: usize| n as f64 / entries as f64;
+                    Ok([time, 1e3 * per(kept.nodes), per(kept.bytes)])
+                }));
             }
             for &entries in counted {
                 all.push(Round::new(side, Place::Cachegrind, at(entries), &MISSES, move || {
@@ -110,7 +131,6 @@ fn cases(plan: &Plan) -> Vec<Round> {
                     Ok([per(misses.first), per(misses.last), per(misses.instructions)])
                 }));
             }
-            // The standard library's tree says nothing of what it touches.
             for &entries in counted.iter().filter(|_| which != Which::Plain) {
                 all.push(Round::new(side, Place::Recording, at(entries), &LINES, move || {
                     which.with(entries, Lines { entries, sizes }).map(|l| [l])
@@ -152,21 +172,23 @@ impl Which {
     }
 }
 
-/// Nanoseconds of an operation.
+/// Nanoseconds of an operation, and what all ranges are kept in.
 struct Timed {
     entries: usize,
     sizes: Sizes,
 }
 
 impl Do for Timed {
-    type Out = f64;
-    fn with<M: AddressMap>(self, new: impl Fn() -> M) -> f64 {
+    type Out = (f64, Option<Kept>);
+    fn with<M: AddressMap>(self, new: impl Fn() -> M) -> Self::Out {
         let work = Work::new(self.entries, self.sizes, 0x5eed);
         // Small maps are filled often, and each in the memory of the one before.
         let times = (50_000 / self.entries).max(1);
         (0..times.min(2)).for_each(|_| work.run(&mut new()));
         let ((), seconds) = timed(|| (0..times).for_each(|_| work.run(&mut new())));
-        seconds * 1e9 / (times * work.operations()) as f64
+        let mut full = new();
+        work.fill(&mut full);
+        (seconds * 1e9 / (times * work.operations()) as f64, full.kept())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Map operations for structures that are changed one entry at a time: find the place, clip, change, merge.
 
-use super::{AddressMap, Held, Taken};
+use super::{AddressMap, Held, Kept, Taken};
 
 /// An ordered set of entries, changed one at a time. Entries are named by their start.
 pub trait Entries {
@@ -30,6 +30,11 @@ pub trait Entries {
 
     /// See [`AddressMap::all`].
     fn entries(&self) -> Vec<Held>;
+
+    /// See [`AddressMap::kept`].
+    fn nodes(&self) -> Option<Kept> {
+        None
+    }
 
     /// See [`AddressMap::check`].
     fn consistent(&self) -> Result<(), String>;
@@ -107,6 +112,10 @@ impl<E: Entries> AddressMap for E {
 
     fn first_fit(&mut self, len: u64, align: u64, lo: u64, hi: u64) -> Option<u64> {
         self.find(len, align, lo, hi)
+    }
+
+    fn kept(&self) -> Option<Kept> {
+        self.nodes()
     }
 
     fn all(&self) -> Vec<Held> {

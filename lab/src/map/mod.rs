@@ -31,6 +31,15 @@ pub struct Held {
     pub prot: u32,
 }
 
+/// What a map keeps its ranges in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Kept {
+    /// Nodes of its tree.
+    pub nodes: usize,
+    /// Bytes of these, and of what else there is for each range.
+    pub bytes: usize,
+}
+
 /// Something is mapped in a range that was to be filled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Taken;
@@ -55,6 +64,11 @@ pub trait AddressMap {
 
     /// All ranges, ascending.
     fn all(&self) -> Vec<Held>;
+
+    /// What they are kept in; `None` where the map does not tell.
+    fn kept(&self) -> Option<Kept> {
+        None
+    }
 
     /// Derives every invariant of the structure again; the error says which does not hold, and where.
     fn check(&self) -> Result<(), String>;

@@ -1,7 +1,7 @@
 //! Production's tree, driven as `quire_vm::map` drives it: an operation finds what it touches, prepares the pieces that take the
 //! range's place, and commits by one swap; entries are records beside the tree, immutable, replaced and retired through an epoch.
 
-use super::{AddressMap, Held, Taken};
+use super::{AddressMap, Held, Kept, Taken};
 use quire_sync::PerCpu;
 use quire_sync::epoch::{Domain, Retired, Slot};
 use quire_sync::record;
@@ -26,6 +26,8 @@ struct Record {
 struct Pool {
     layout: Layout,
     free: Cell<*mut u8>,
+    /// Objects that are given out.
+    out: Cell<usize>,
     /// What is left of the last chunk.
     fresh: Cell<(*mut u8, usize)>,
     chunks: Cell<Vec<*mut u8>>,
@@ -42,6 +44,7 @@ impl Pool {
         Pool {
             layout,
             free: Cell::new(ptr::null_mut()),
+            out: Cell::new(0),
             fresh: Cell::new((ptr::null_mut(), 0)),
             chunks: Cell::default(),
         }
@@ -52,6 +55,7 @@ impl Pool {
         if !free.is_null() {
             // SAFETY: a free object's first word is the next one.
             self.free.set(unsafe { *free.cast::<*mut u8>() });
+            self.out.set(self.out.get() + 1);
             return NonNull::new(free);
         }
         let (mut at, mut left) = self.fresh.get();
@@ -67,6 +71,7 @@ impl Pool {
             self.chunks.set(chunks);
         }
         self.fresh.set((at.wrapping_add(self.layout.size()), left - self.layout.size()));
+        self.out.set(self.out.get() + 1);
         NonNull::new(at)
     }
 
@@ -76,6 +81,12 @@ impl Pool {
         // SAFETY: by this function's contract it is ours.
         unsafe { *object.cast::<*mut u8>() = self.free.get() };
         self.free.set(object);
+        self.out.set(self.out.get() - 1);
+    }
+
+    /// Bytes of what is given out.
+    fn bytes(&self) -> usize {
+        self.out.get() * self.layout.size()
     }
 }
 
@@ -328,6 +339,14 @@ impl<const F: usize> AddressMap for Ours<F> {
     fn all(&self) -> Vec<Held> {
         // SAFETY: one thread.
         unsafe { self.tree.cursor(0) }.map(|i| Self::held(&i)).collect()
+    }
+
+    fn kept(&self) -> Option<Kept> {
+        // What was replaced is no part of the map.
+        self.shared.domain.drain();
+        let Shared { leaves, inner, records, .. } = self.shared;
+        let bytes = leaves.bytes() + inner.bytes() + records.bytes();
+        Some(Kept { nodes: leaves.out.get() + inner.out.get(), bytes })
     }
 
     fn check(&self) -> Result<(), String> {

@@ -20,7 +20,7 @@
 //! `AFTER` chooses between the two; everything else is the same code.
 
 use super::by_entry::{Entries, in_hole};
-use super::{Held, PAGE};
+use super::{Held, Kept, PAGE};
 use quire_sync::record;
 
 const NIL: u32 = u32::MAX;
@@ -451,6 +451,12 @@ impl<const AFTER: bool> Entries for Splay<AFTER> {
             n = self.at(n).next;
         }
         all
+    }
+
+    fn nodes(&self) -> Option<Kept> {
+        let free = std::iter::successors(Some(self.free), |n| Some(self.nodes[*n as usize].next));
+        let nodes = self.nodes.len() - free.take_while(|n| *n != NIL).count();
+        Some(Kept { nodes, bytes: nodes * size_of::<Node>() })
     }
 
     fn consistent(&self) -> Result<(), String> {

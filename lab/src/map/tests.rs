@@ -165,3 +165,26 @@ fn the_inferring_splay_reads_fewer_children_and_the_other_infers_nothing() {
     assert_eq!(b.declines, 0);
     assert!(a.declines > a.reads / 4 && a.zeros < a.reads, "{a:?}");
 }
+
+#[test]
+fn maps_tell_what_they_keep_their_ranges_in() {
+    const RANGES: usize = 5000;
+    fn kept(mut map: impl AddressMap) -> [super::Kept; 2] {
+        let plan = Plan::new(RANGES, Sizes::Mixed, 1);
+        plan.fill(&mut map);
+        let full = map.kept().expect("it tells");
+        for held in map.all() {
+            map.remove(held.start, held.end);
+        }
+        [full, map.kept().expect("it tells")]
+    }
+    for [full, empty] in [kept(Before::with_capacity(RANGES)), kept(After::with_capacity(RANGES))] {
+        assert_eq!((full.nodes, full.bytes), (RANGES, RANGES * 64));
+        assert_eq!((empty.nodes, empty.bytes), (0, 0));
+    }
+    let [full, empty] = kept(Ours::<FAN_OUT>::new());
+    // Nodes are half full at least, but for the root; and there are those above the leaves.
+    assert!((RANGES / FAN_OUT..RANGES / (FAN_OUT / 2) * 5 / 4).contains(&full.nodes), "{full:?}");
+    assert!(full.bytes > RANGES * 64 && full.bytes < RANGES * 64 * 2, "{full:?}");
+    assert!(empty.nodes <= 1 && empty.bytes < 1024, "{empty:?}");
+}

@@ -78,14 +78,22 @@ impl Plan {
         self.map.len() * 4 + self.again.len() * 2
     }
 
+    /// Maps all.
+    ///
+    /// # Panics
+    /// Where the map does not hold what it must.
+    pub fn fill(&self, map: &mut impl AddressMap) {
+        for &(start, end) in &self.map {
+            assert_eq!(map.insert(start, end, 3), Ok(()));
+        }
+    }
+
     /// Maps all, touches all, protects all, unmaps half and maps that again, unmaps all; each in an order of its own.
     ///
     /// # Panics
     /// Where the map does not hold what it must.
     pub fn run(&self, map: &mut impl AddressMap) {
-        for &(start, end) in &self.map {
-            assert_eq!(map.insert(start, end, 3), Ok(()));
-        }
+        self.fill(map);
         for &(start, end) in &self.touch {
             assert!(map.lookup(end - PAGE).is_some_and(|h| h.start == start));
         }

@@ -120,17 +120,18 @@ const THINGS: &[Thing] = &[
         experiment: "chains", command: "cowchain --seconds {seconds} --processes {cpus}",
         lines: &[("cowchain_gone", &[("what", "chain, parents gone")]), ("cowchain_kept", &[("what", "chain, parents alive")]),
                  ("cowchain_siblings", &[("what", "children of one parent")])],
-        other: &[], times: &[], counted: true, timed: Timed::Scaled, large: false,
+        other: &[], times: &[], counted: true, timed: Timed::Scaled, large: true,
     },
     Thing {
         experiment: "chains", command: "micro --seconds {seconds} --only cow_fault --processes {cpus}",
         lines: &[("cow_fault", &[("what", "copy-on-write fault")])],
-        other: &[], times: &[], counted: true, timed: Timed::Scaled, large: false,
+        other: &[], times: &[], counted: true, timed: Timed::Scaled, large: true,
     },
     Thing {
         experiment: "queues", command: "zerofill --megabytes 16 --seconds {seconds} --processes {cpus}",
         lines: &[("zerofill", ZERO_FILL)],
-        other: &[], times: &[], counted: true, timed: Timed::Scaled, large: false,
+        // Its rates are those of the experiment that is about them.
+        other: &[], times: &[], counted: true, timed: Timed::Never, large: false,
     },
     Thing {
         experiment: "map", command: "mapper --mappings 20000 --seconds 0",

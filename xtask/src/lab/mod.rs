@@ -72,9 +72,13 @@ fn last(places: &Places, mode: &str) -> Option<quire_results::Run> {
 /// Reads runs of this or other machines and draws one page of them.
 fn report(places: &Places, options: &cli::LabReport) -> Result<u8> {
     let files: Result<Vec<Results>> = options.files.iter().map(|f| Results::read(f).map_err(Failure::usage)).collect();
-    for run in &Results::merge(files?).runs {
+    let runs = Results::merge(files?).runs;
+    for run in &runs {
         println!("{} ({} CPUs), {}", run.machine.processor, run.machine.cpus, run.began);
         run.experiments.iter().for_each(|e| println!("\n{}\n{}", e.title, table::of(e)));
+    }
+    for (number, run) in runs.iter().enumerate().skip(1) {
+        println!("\nRun {} against the first:\n{}", number + 1, table::against(run, &runs[0]));
     }
     draw(places, &options.out, &options.files)?;
     Ok(0)

@@ -3,7 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use comfy_table::{CellAlignment, Table, presets};
-use quire_results::{Case, Experiment, Kind, Measure, Run, Side, Verdict, statistics::Interval};
+use quire_results::{
+    Case, Experiment, Kind, Measure, Run, Side, Verdict,
+    change::{Change, typical},
+    statistics::Interval,
+};
 
 /// A measure in one place with one set of parameters, of each side that has it.
 struct Row<'a> {
@@ -106,6 +110,34 @@ pub fn summary(run: &Run) -> String {
         );
     }
     text
+}
+
+/// A run against another: how many times better each experiment's figures typically are, of Quire and of the other sides.
+pub fn against(run: &Run, first: &Run) -> String {
+    if run.mode != first.mode {
+        return "measured in another mode: nothing can be compared".to_owned();
+    }
+    let changes = run.changes(first);
+    let header = ["times better", "Quire, counted", "Quire, timed", "other sides, timed", "Quire better, same, worse"];
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN).set_header(header);
+    for experiment in &run.experiments {
+        let of = |ours: bool, kind: Kind| {
+            let fits = move |c: &&Change<'_>| (c.case.side == Side::Ours) == ours && c.kind == kind;
+            changes.iter().filter(|c| c.experiment.name == experiment.name).filter(fits)
+        };
+        let middle = |ours, kind| typical(of(ours, kind)).map_or("-".to_owned(), |t| format!("{t:.2}"));
+        let all = || of(true, Kind::Count).chain(of(true, Kind::Time));
+        let count = |verdict| all().filter(|c| c.verdict == verdict).count();
+        table.add_row([
+            experiment.title.clone(),
+            middle(true, Kind::Count),
+            middle(true, Kind::Time),
+            middle(false, Kind::Time),
+            format!("{}, {}, {}", count(Verdict::Ahead), count(Verdict::None), count(Verdict::Behind)),
+        ]);
+    }
+    table.to_string()
 }
 
 /// A median, and half its interval's width where that is known and not nothing.

@@ -7,7 +7,7 @@ mod fixture;
 
 use browser::Browser;
 use quire_report::render;
-use quire_results::{Parameter, Results, Side};
+use quire_results::{Better, Parameter, Results, Side};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -200,6 +200,43 @@ fn one_machine_of_several_can_be_looked_at_alone() {
         browser.value(&format!("machine.value = '{choice}'; machine.dispatchEvent(new Event('change'))"));
         assert_eq!(shown(&mut browser), json!(expected), "{choice}");
     }
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn each_further_machine_is_set_against_the_first() {
+    let mut browser = Browser::start();
+    browser.open(&page());
+    assert_eq!(
+        browser.value("document.getElementById('against')"),
+        json!(null),
+        "of one run there is nothing to compare"
+    );
+    let (one, mut other) = (fixture::results(1), fixture::results(1));
+    for case in other.runs[0].experiments.iter_mut().flat_map(|e| &mut e.cases) {
+        let ours = case.side == Side::Ours;
+        for measure in case.measures.values_mut() {
+            let by = match (measure.better, ours) {
+                (Better::More, true) => 3.0,
+                (Better::More, false) => 2.0,
+                (Better::Less, true) => 1.0 / 3.0,
+                (Better::Less, false) => 0.5,
+            };
+            measure.samples.iter_mut().for_each(|s| *s *= by);
+        }
+    }
+    browser.open(&render(&Results::merge([one.clone(), other.clone()])).unwrap());
+    let cells = browser.value(
+        "[...new Set([...document.querySelectorAll('#against table:first-of-type tbody tr')].slice(0, 9).map(r => [...r.cells].slice(2).map(c => c.textContent).join(' ')))]",
+    );
+    let cells: Vec<String> = serde_json::from_value(cells).unwrap();
+    assert!(cells.iter().all(|c| c.replace('–', "3×").starts_with("3×") && c.ends_with(['×', '–'])), "{cells:?}");
+    assert!(cells.contains(&"3× 2×".to_owned()), "ours by three, the others by two: {cells:?}");
+    assert_eq!(browser.value("document.querySelectorAll('#against span.behind').length"), json!(0));
+    other.runs[0].mode = quire_results::Mode::Full;
+    browser.open(&render(&Results::merge([one, other])).unwrap());
+    assert_eq!(browser.value("document.querySelectorAll('#against table').length"), json!(0));
+    assert_eq!(browser.value("document.querySelectorAll('#against .note').length"), json!(1));
     assert_eq!(browser.complaints(), [""; 0]);
 }
 

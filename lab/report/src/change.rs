@@ -1,0 +1,115 @@
+//! Each further run against the first: what another machine, or another version, changes.
+
+use quire_results::{
+    Kind, Run, Side, Verdict,
+    change::{Change, typical},
+};
+use serde::Serialize;
+
+use crate::{number, summary::Score};
+
+/// One run against the first.
+#[derive(Debug, Serialize)]
+pub struct Against {
+    /// Which, from 0.
+    pub run: usize,
+    /// Both were measured equally thoroughly: else nothing can be compared.
+    pub alike: bool,
+    /// How Quire's own figures went, those that are counted and those that are timed.
+    pub scores: [Score; 2],
+    /// One for each experiment.
+    pub rows: Vec<Row>,
+    /// Quire's figures that differ: what is counted first, then the largest change.
+    pub changed: Vec<Changed>,
+}
+
+/// How many times better an experiment's figures typically are.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    /// The experiment's place in the page.
+    pub href: String,
+    /// Its title.
+    pub title: String,
+    /// Quire's that are counted, Quire's that are timed, and the others' that are timed.
+    pub typical: [Option<String>; 3],
+}
+
+/// A figure that differs.
+#[derive(Debug, Serialize)]
+pub struct Changed {
+    /// The experiment's place in the page.
+    pub href: String,
+    /// Its title.
+    pub experiment: String,
+    /// What was measured, where and with which parameters.
+    pub what: String,
+    /// `ahead` or `behind`.
+    pub class: &'static str,
+    /// For those who see no colour, and how much.
+    pub text: String,
+    /// What it is in this run.
+    pub now: String,
+    #[serde(skip)]
+    counted: bool,
+    #[serde(skip)]
+    factor: f64,
+}
+
+/// Every run but the first; `href` gives an experiment's place by its name.
+pub fn against_first(runs: &[Run], href: impl Fn(&str) -> String) -> Vec<Against> {
+    let Some((first, others)) = runs.split_first() else { return Vec::new() };
+    let numbered = others.iter().zip(1..);
+    numbered.map(|(run, number)| against(run, number, first, &href)).collect()
+}
+
+fn against(run: &Run, number: usize, first: &Run, href: &impl Fn(&str) -> String) -> Against {
+    let changes = run.changes(first);
+    let of =
+        |ours: bool, kind: Kind| changes.iter().filter(move |c| (c.case.side == Side::Ours) == ours && c.kind == kind);
+    let rows = run.experiments.iter().filter_map(|e| {
+        let middle = |ours, kind| typical(of(ours, kind).filter(|c| c.experiment.name == e.name)).map(number::times);
+        let typical = [middle(true, Kind::Count), middle(true, Kind::Time), middle(false, Kind::Time)];
+        let row = Row { href: href(&e.name), title: e.title.clone(), typical };
+        row.typical.iter().any(Option::is_some).then_some(row)
+    });
+    let rows = rows.collect();
+    let mut changed: Vec<Changed> = changes
+        .iter()
+        .filter(|c| c.case.side == Side::Ours && c.verdict != Verdict::None)
+        .map(|c| changed(c, href(&c.experiment.name)))
+        .collect();
+    changed.sort_by(|a, b| (!a.counted).cmp(&!b.counted).then(b.factor.total_cmp(&a.factor)));
+    Against {
+        run: number,
+        alike: run.mode == first.mode,
+        scores: [Kind::Count, Kind::Time].map(|kind| Score::of_verdicts(of(true, kind).map(|c| c.verdict))),
+        rows,
+        changed,
+    }
+}
+
+fn changed(change: &Change<'_>, href: String) -> Changed {
+    let (class, sign, word, factor) = match change.verdict {
+        Verdict::Behind => ("behind", "▼", "worse", 1.0 / change.times),
+        _ => ("ahead", "▲", "better", change.times),
+    };
+    let mut what = format!("{}, {}", change.measure, change.case.place.name());
+    let parameters = crate::parameters(change.case);
+    if !parameters.is_empty() {
+        what += &format!(", {parameters}");
+    }
+    let now = change.case.measures.get(change.measure).and_then(|m| {
+        let value = number::value(m.interval()?.middle, &m.unit);
+        Some(if number::tells_unit(&m.unit) { value } else { format!("{value} {}", m.unit) })
+    });
+    Changed {
+        href,
+        experiment: change.experiment.title.clone(),
+        what,
+        class,
+        text: format!("{sign} {} {word}", number::times(factor)),
+        now: now.unwrap_or_default(),
+        counted: change.kind == Kind::Count,
+        factor,
+    }
+}
