@@ -454,8 +454,9 @@ impl<const AFTER: bool> Entries for Splay<AFTER> {
     }
 
     fn nodes(&self) -> Option<Kept> {
-        let free = std::iter::successors(Some(self.free), |n| Some(self.nodes[*n as usize].next));
-        let nodes = self.nodes.len() - free.take_while(|n| *n != NIL).count();
+        let some = |n: u32| Some(n).filter(|n| *n != NIL);
+        let free = std::iter::successors(some(self.free), |n| some(self.nodes[*n as usize].next));
+        let nodes = self.nodes.len() - free.count();
         Some(Kept { nodes, bytes: nodes * size_of::<Node>() })
     }
 
