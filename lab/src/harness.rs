@@ -65,8 +65,9 @@ mod tests {
     #[test]
     fn the_median_is_the_routines_time_without_its_setup() {
         let wait = |ms| std::thread::sleep(Duration::from_millis(ms));
-        let seconds = median("wait", || wait(10), |()| wait(2)).unwrap();
-        assert!((0.002..0.008).contains(&seconds), "{seconds}");
+        // However busy the machine is: half of the short waits do not take as long as the shortest of the others.
+        let seconds = median("wait", || wait(40), |()| wait(2)).unwrap();
+        assert!((0.002..0.040).contains(&seconds), "{seconds}");
     }
 
     #[test]
