@@ -4,8 +4,8 @@ use super::threads::timed;
 use super::{Figure, Plan, Round, Study, claim, log, number, plot};
 use crate::Failure;
 use crate::map::workload::Random;
-use crate::memory::records::PARTS;
-use crate::memory::{Memory, Production, Records, What};
+
+use crate::memory::{Backings, Memory, PARTS, Production, Records, What};
 use quire_results::{Place, Shape, Side, Source};
 use quire_vm::stats::Event;
 use quire_vm::{Access, PAGE_SIZE, VirtRange};
@@ -79,10 +79,10 @@ fn cases(plan: &Plan) -> Vec<Round> {
             };
             // What no design of theirs has is on for the comparison.
             all.push(Round::new(Side::Before, Place::Hosted, at("on"), &COSTS, move || {
-                line.costs(Records::without_collapse(1, mib)?, true)
+                line.costs(Records::boot(1, mib, PARTS)?, true)
             }));
             all.push(Round::new(Side::After, Place::Hosted, at("on"), &COSTS, move || {
-                line.costs(Records::boot(1, mib, PARTS)?, true)
+                line.costs(Backings::boot(1, mib, PARTS)?, true)
             }));
             for (reaper, reaps) in [("on", true), ("off", false)] {
                 all.push(Round::new(Side::Ours, Place::Hosted, at(reaper), &OURS, move || {

@@ -4,8 +4,8 @@ use super::counted::Caches;
 use super::threads::rate;
 use super::{Figure, Plan, Round, Scale, Study, claim, number, plot, split};
 use crate::Failure;
-use crate::memory::records::PARTS;
-use crate::memory::{Memory, Production, Records, What};
+
+use crate::memory::{Backings, Memory, PARTS, Production, Records, What};
 use quire_results::{Parameter, Place, Shape, Side, Source};
 use quire_vm::{Access, PAGE_SIZE, VirtRange};
 
@@ -134,6 +134,9 @@ fn cases(plan: &Plan) -> Vec<Round> {
             all.push(Round::new(Side::Before, Place::Hosted, at(), &RATE, move || {
                 Ok([operation.rate(Records::boot(cpus, mib(cpus), PARTS)?, cpus, scale)?])
             }));
+            all.push(Round::new(Side::After, Place::Hosted, at(), &RATE, move || {
+                Ok([operation.rate(Backings::boot(cpus, mib(cpus), PARTS)?, cpus, scale)?])
+            }));
             all.push(Round::new(Side::Ours, Place::Hosted, at(), &RATE, move || {
                 Ok([operation.rate(Production::boot(cpus, mib(cpus)), cpus, scale)?])
             }));
@@ -147,6 +150,9 @@ fn cases(plan: &Plan) -> Vec<Round> {
             let at = || of.iter().cloned().chain([("cpus", number(cpus))]);
             all.push(Round::new(Side::Before, Place::Recording, at(), &COUNTS, move || {
                 operation.counts(Records::boot(cpus, mib(cpus), PARTS)?, cpus)
+            }));
+            all.push(Round::new(Side::After, Place::Recording, at(), &COUNTS, move || {
+                operation.counts(Backings::boot(cpus, mib(cpus), PARTS)?, cpus)
             }));
             all.push(Round::new(Side::Ours, Place::Recording, at(), &COUNTS, move || {
                 operation.counts(Production::boot(cpus, mib(cpus)), cpus)
@@ -353,7 +359,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_recorded_can_be_replayed_by_both() {
+    fn what_was_recorded_can_be_replayed_by_all() {
         for program in [Program::Static, Program::Dynamic] {
             let steps = program.steps().unwrap();
             let touches = steps.iter().filter(|s| matches!(s, Step::Touch { .. })).count();
@@ -366,6 +372,7 @@ mod tests {
             }
             runs(operation, Production::boot(1, 64));
             runs(operation, Records::boot(1, 64, 4).unwrap());
+            runs(operation, Backings::boot(1, 64, 4).unwrap());
         }
         assert!(Program::Dynamic.steps().unwrap().len() > 200);
     }

@@ -3,8 +3,8 @@
 use super::counted::transfers;
 use super::zero_fill::{Work, lines};
 use super::{Figure, Plan, Round, Study, claim, log, number, plot, split};
-use crate::memory::records::PARTS;
-use crate::memory::{Production, Records};
+
+use crate::memory::{PARTS, Production, Records};
 use quire_results::{Place, Shape, Side, Source};
 
 const RATES: [Figure; 2] = [Figure::time("rate", "pages/s").more(), Figure::time("waits", "waits/1000_pages")];

@@ -4,8 +4,8 @@ use super::counted::counted;
 use super::threads::timed;
 use super::{Figure, Plan, Round, Study, claim, log, number, plot};
 use crate::Failure;
-use crate::memory::records::PARTS;
-use crate::memory::{Memory, Production, Records, What};
+
+use crate::memory::{Backings, Memory, PARTS, Production, Records, What};
 use quire_results::{Place, Shape, Side, Source};
 use quire_vm::{Access, PAGE_SIZE, VirtRange};
 
@@ -78,6 +78,9 @@ fn cases(plan: &Plan) -> Vec<Round> {
         all.push(Round::new(Side::Before, Place::Hosted, at(), &COSTS, move || {
             costs(Records::boot(1, mib, PARTS)?, spaces, pages)
         }));
+        all.push(Round::new(Side::After, Place::Hosted, at(), &COSTS, move || {
+            costs(Backings::boot(1, mib, PARTS)?, spaces, pages)
+        }));
         all.push(Round::new(Side::Ours, Place::Hosted, at(), &COSTS, move || {
             costs(Production::boot(1, mib), spaces, pages)
         }));
@@ -88,6 +91,9 @@ fn cases(plan: &Plan) -> Vec<Round> {
         let at = || [("spaces", number(spaces))];
         all.push(Round::new(Side::Before, Place::Recording, at(), &LOCKS, move || {
             locks(Records::boot(1, mib, PARTS)?, spaces)
+        }));
+        all.push(Round::new(Side::After, Place::Recording, at(), &LOCKS, move || {
+            locks(Backings::boot(1, mib, PARTS)?, spaces)
         }));
         all.push(Round::new(Side::Ours, Place::Recording, at(), &LOCKS, move || {
             locks(Production::boot(1, mib), spaces)

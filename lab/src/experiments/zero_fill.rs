@@ -4,8 +4,8 @@ use super::counted::Caches;
 use super::threads::on_cpus;
 use super::{Figure, Plan, Round, Study, claim, log, number, plot};
 use crate::Failure;
-use crate::memory::records::PARTS;
-use crate::memory::{Memory, Production, Records, What};
+
+use crate::memory::{Backings, Memory, PARTS, Production, Records, What};
 use quire_results::{Place, Shape, Side, Source};
 use quire_vm::{Access, PAGE_SIZE, VirtRange};
 use std::time::Duration;
@@ -65,6 +65,9 @@ fn cases(plan: &Plan) -> Vec<Round> {
             all.push(Round::new(Side::Before, Place::Hosted, at(), &RATES, move || {
                 of().rates(Records::boot(cpus, of().mib(), PARTS)?)
             }));
+            all.push(Round::new(Side::After, Place::Hosted, at(), &RATES, move || {
+                of().rates(Backings::boot(cpus, of().mib(), PARTS)?)
+            }));
             all.push(Round::new(Side::Ours, Place::Hosted, at(), &RATES, move || {
                 of().rates(Production::boot(cpus, of().mib()))
             }));
@@ -81,6 +84,9 @@ fn cases(plan: &Plan) -> Vec<Round> {
         let at = || [("cpus", number(cpus)), ("what", "threads".into())];
         all.push(Round::new(Side::Before, Place::Recording, at(), &LINES, move || {
             lines(Records::boot(cpus, 8 + 2 * cpus as u64, PARTS)?, cpus)
+        }));
+        all.push(Round::new(Side::After, Place::Recording, at(), &LINES, move || {
+            lines(Backings::boot(cpus, 8 + 2 * cpus as u64, PARTS)?, cpus)
         }));
         all.push(Round::new(Side::Ours, Place::Recording, at(), &LINES, move || {
             lines(Production::boot(cpus, 16 + 4 * cpus as u64), cpus)

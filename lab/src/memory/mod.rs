@@ -1,17 +1,33 @@
-//! Memory cores behind one trait: production's, and one that keeps a record for each mapped page, which it replaced.
+//! Memory cores behind one trait: production's, one that keeps a record for each mapped page, and one that keeps a backing for each
+//! mapping instead, as the source did that replaced the records.
 
+pub mod backings;
+mod entries;
+mod levels;
+mod pages;
 mod production;
+mod read_write;
 pub mod records;
+mod resident;
 pub mod store;
 #[cfg(test)]
 mod tests;
 
+pub use backings::Backings;
 pub use production::Production;
 pub use records::Records;
 
 use crate::Failure;
-use quire_vm::{Access, VirtRange};
+use quire_vm::{Access, PAGE_SIZE, VirtRange};
 use std::ops::Range;
+
+/// Parts of the queues and of the free frames after the source of 2011, and since.
+pub const PARTS: usize = 256;
+
+/// A range's pages, by number.
+fn pages(range: VirtRange) -> Range<u64> {
+    range.start / PAGE_SIZE..range.end / PAGE_SIZE
+}
 
 /// What a mapping shows.
 #[derive(Clone)]

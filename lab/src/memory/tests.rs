@@ -1,6 +1,6 @@
 //! Every core against a simple model: a value for each page of each space, some of them shared.
 
-use super::{Memory, Production, Records, What};
+use super::{Backings, Memory, Production, Records, What};
 use crate::Failure;
 use proptest::prelude::*;
 use quire_vm::{PAGE_SIZE, VirtRange};
@@ -14,7 +14,7 @@ const FILE: u64 = 16;
 /// Across the border of a table page.
 const BASE: u64 = (1 << 40) + (512 - 20) * PAGE_SIZE;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 enum Kind {
     Private,
     Shared,
@@ -57,6 +57,8 @@ enum Page {
 
 type Model = BTreeMap<u64, (Page, bool)>;
 
+const ALL: [Kind; 3] = [Kind::Private, Kind::Shared, Kind::Copied];
+
 impl Page {
     fn value(&self) -> u64 {
         match self {
@@ -96,11 +98,21 @@ impl Words for Records {
     }
 }
 
+impl Words for Backings {
+    fn load(self, _cpu: &Self::Cpu, space: &Self::Space, va: u64) -> Result<u64, Failure> {
+        space.load(va)
+    }
+    fn store(self, _cpu: &Self::Cpu, space: &Self::Space, va: u64, value: u64) -> Result<(), Failure> {
+        space.store(va, value)
+    }
+}
+
 fn range(page: u64, pages: u64) -> VirtRange {
     VirtRange { start: BASE + page * PAGE_SIZE, end: BASE + (page + pages) * PAGE_SIZE }
 }
 
-fn agrees<M: Words>(memory: M, ops: &[Op]) -> Result<(), TestCaseError> {
+/// `only`: no other kinds are mapped.
+fn agrees<M: Words>(memory: M, ops: &[Op], only: &[Kind]) -> Result<(), TestCaseError> {
     let cpu = memory.attach(0);
     let file = memory.file(FILE).unwrap();
     let content: Vec<Rc<Cell<u64>>> = (0..FILE).map(|_| Rc::default()).collect();
@@ -111,6 +123,7 @@ fn agrees<M: Words>(memory: M, ops: &[Op]) -> Result<(), TestCaseError> {
                 let count = spaces.len();
                 let (space, model) = &mut spaces[s % count];
                 let of = page % FILE;
+                let kind = if only.contains(&kind) { kind } else { Kind::Private };
                 let n = if matches!(kind, Kind::Private) { n } else { n.min(FILE - of) };
                 let what = match kind {
                     Kind::Private => What::Private,
@@ -194,37 +207,53 @@ proptest! {
     #[test]
     fn a_record_for_each_page_agrees_with_the_model(ops in prop::collection::vec(op(), 1..150)) {
         for parts in [1, 7] {
-            agrees(Records::boot(1, 2, parts).unwrap(), &ops)?;
+            agrees(Records::boot(1, 2, parts).unwrap(), &ops, &ALL)?;
         }
     }
 
+    /// What a private mapping of a file shows once its chain was cut is no longer what others store into the file.
     #[test]
-    fn without_collapse_it_does_too(ops in prop::collection::vec(op(), 1..150)) {
-        agrees(Records::without_collapse(1, 2).unwrap(), &ops)?;
+    fn a_backing_for_each_mapping_does_too(ops in prop::collection::vec(op(), 1..150)) {
+        for only in [[Kind::Private, Kind::Shared], [Kind::Private, Kind::Copied]] {
+            agrees(Backings::boot(1, 4, 7).unwrap(), &ops, &only)?;
+        }
     }
 
     #[test]
     fn production_agrees_with_the_model(ops in prop::collection::vec(op(), 1..150)) {
-        agrees(Production::boot(1, 4), &ops)?;
+        agrees(Production::boot(1, 4), &ops, &ALL)?;
     }
 }
 
-#[test]
-fn a_chain_is_collapsed_where_nobody_else_sees_it() {
-    fn held(memory: Records) -> u64 {
-        memory.attach(0);
-        let store = |space: &_, page| memory.fault(space, range(page, 1).start, quire_vm::Access::Write).unwrap();
-        let mut space = memory.space().unwrap();
-        memory.map(&space, range(0, 32), What::Private).unwrap();
-        for generation in 0..10 {
-            (0..8).for_each(|page| store(&space, (generation + page) % 32));
-            space = memory.fork(&space).unwrap();
-        }
-        (0..32).for_each(|page| store(&space, page));
-        memory.held()
+/// Pages that are held for a process whose ancestors have all gone, each after its child had stored into eight pages of 32; and
+/// once it has stored into all of them.
+fn held_after_a_line_of_forks<M: Memory>(memory: M, generations: u64) -> [u64; 2] {
+    let _cpu = memory.attach(0);
+    let store = |space: &_, page| memory.fault(space, range(page, 1).start, quire_vm::Access::Write).unwrap();
+    let mut space = memory.space().unwrap();
+    memory.map(&space, range(0, 32), What::Private).unwrap();
+    (0..32).for_each(|page| store(&space, page));
+    for generation in 0..generations {
+        let child = memory.fork(&space).unwrap();
+        (0..8).for_each(|page| store(&child, (generation + page) % 32));
+        space = child;
     }
-    assert_eq!(held(Records::boot(1, 1, 4).unwrap()), 32);
-    assert!(held(Records::without_collapse(1, 1).unwrap()) > 64);
+    let held = memory.held();
+    (0..32).for_each(|page| store(&space, page));
+    [held, memory.held()]
+}
+
+#[test]
+fn a_line_of_forks_holds_what_its_design_cannot_give_back() {
+    let records = |generations| held_after_a_line_of_forks(Records::boot(1, 1, 4).unwrap(), generations);
+    let backings = |generations| held_after_a_line_of_forks(Backings::boot(1, 1, 4).unwrap(), generations);
+    // What one object alone has behind it goes into that one.
+    assert_eq!(records(10), [32, 32]);
+    // What is hidden stays until there are five objects behind each other at a fork.
+    assert_eq!(backings(3), [32 + 3 * 8, 32 + 2 * 8 + 32]);
+    assert_eq!(backings(4), [32 + 4 * 8, 32 + 3 * 8 + 32]);
+    assert_eq!(backings(5), [32 + 8, 32 + 32]);
+    assert_eq!(backings(8), [32 + 4 * 8, 32 + 3 * 8 + 32]);
 }
 
 /// Pages that nobody has changed are paged out whoever maps them, and nothing else goes.
@@ -243,38 +272,35 @@ fn a_stored_files_pages_are_paged_out() {
         assert_eq!(held - memory.held(), 16);
     }
     pages_out(Records::boot(1, 2, 4).unwrap());
+    pages_out(Backings::boot(1, 2, 4).unwrap());
     pages_out(Production::boot(1, 4));
 }
 
 /// Threads fault, fork and exit on one file and one space while another takes the file's pages away.
-#[test]
-fn many_threads_leave_nothing_behind() {
-    // This design collapses a chain from its front only, so a child that lives long keeps what others have stored since: at most
-    // all of it, 3 * 200 * 32 pages.
-    let memory = Records::boot(4, 80, 4).unwrap();
-    memory.attach(0);
+fn many_threads_leave_nothing_behind<M: Words>(memory: M) {
+    let cpu = memory.attach(0);
     let file = memory.file(64).unwrap();
     let space = memory.space().unwrap();
     memory.map(&space, range(0, 64), What::Shared(file.clone(), 0)).unwrap();
     memory.map(&space, range(64, 256), What::Private).unwrap();
     std::thread::scope(|s| {
-        for cpu in 0..3u64 {
+        for id in 0..3u64 {
             let (space, file) = (&space, &file);
             s.spawn(move || {
-                memory.attach(cpu as usize);
+                let cpu = memory.attach(id as usize);
+                let at = |page: u64| range(page, 1).start;
                 for round in 0..200 {
                     for page in 0..32 {
-                        let at = |n: u64| range(n, 1).start;
-                        space.fault(at((page * 7 + cpu) % 64), true).unwrap();
-                        space.store(at(64 + cpu * 80 + page), round * 1000 + page).unwrap();
+                        memory.fault(space, at((page * 7 + id) % 64), quire_vm::Access::Write).unwrap();
+                        memory.store(&cpu, space, at(64 + id * 80 + page), round * 1000 + page).unwrap();
                     }
-                    let child = space.fork();
+                    let child = memory.fork(space).unwrap();
                     for page in 0..32 {
-                        let value = child.load(range(64 + cpu * 80 + page, 1).start).unwrap();
+                        let value = memory.load(&cpu, &child, at(64 + id * 80 + page)).unwrap();
                         assert_eq!(value, round * 1000 + page, "the child has what its parent had");
-                        child.store(range(64 + cpu * 80 + page, 1).start, 1).unwrap();
+                        memory.store(&cpu, &child, at(64 + id * 80 + page), 1).unwrap();
                     }
-                    if cpu == 0 {
+                    if id == 0 {
                         memory.remove(file, round % 64..round % 64 + 1);
                     }
                 }
@@ -284,4 +310,18 @@ fn many_threads_leave_nothing_behind() {
     drop(space);
     drop(file);
     assert_eq!(memory.held(), 0);
+    drop(cpu);
+}
+
+/// A child that lives long keeps what others have stored since: at most all of it, 3 * 200 * 32 pages.
+const ENOUGH: u64 = 80;
+
+#[test]
+fn many_threads_leave_nothing_behind_with_records() {
+    many_threads_leave_nothing_behind(Records::boot(4, ENOUGH, 4).unwrap());
+}
+
+#[test]
+fn many_threads_leave_nothing_behind_with_backings() {
+    many_threads_leave_nothing_behind(Backings::boot(4, ENOUGH, 4).unwrap());
 }

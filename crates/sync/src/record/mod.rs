@@ -137,10 +137,10 @@ pub(crate) fn guarded<T: ?Sized>(value: &T, write: bool) {
     let _recording_only = (value, write);
 }
 
-/// Says that the lock at `lock` was taken; `None`: one whose waiters sleep.
+/// Says that the lock at `lock` was taken; `None`: one that has no place in the order, such as those whose waiters sleep.
 #[inline(always)]
 #[cfg_attr(recording, track_caller)]
-pub(crate) fn taken<T>(lock: &T, rank: Option<Rank>) {
+pub fn taken<T>(lock: &T, rank: Option<Rank>) {
     #[cfg(recording)]
     recorder::note(Kind::Take(rank), core::ptr::from_ref(lock).addr(), 0);
     #[cfg(not(recording))]
@@ -150,7 +150,7 @@ pub(crate) fn taken<T>(lock: &T, rank: Option<Rank>) {
 /// Says that the lock at `lock` was released.
 #[inline(always)]
 #[cfg_attr(recording, track_caller)]
-pub(crate) fn released<T>(lock: &T, rank: Option<Rank>) {
+pub fn released<T>(lock: &T, rank: Option<Rank>) {
     #[cfg(recording)]
     recorder::note(Kind::Release(rank), core::ptr::from_ref(lock).addr(), 0);
     #[cfg(not(recording))]

@@ -8,7 +8,8 @@
 //!   page that it copies a leaf of; removing a page everywhere goes along its list.
 //! - Free frames and the queue of pages fan out into as many parts as one likes; a CPU takes frames of parts of its own, and a page's
 //!   place is in the part of its frame.
-//! - Objects are shadowed at the first store after a fork; an object that only its shadow refers to is collapsed into it.
+//! - Objects are shadowed at the first store after a fork where others have them; an object that only its shadow refers to is collapsed
+//!   into it, at a new page of the shadow and when the last other reference goes.
 //!
 //! | lock | guards |
 //! |---|---|
@@ -21,15 +22,13 @@
 //! Pages that are busy are waited for with no lock of these held but the map's. There are no translation caches to flush.
 
 mod object;
-mod pages;
-mod read_write;
 mod space;
 mod tables;
 
 pub use object::Object;
-pub use pages::Core;
 pub use space::Space;
 
+use super::pages::{self, Taken};
 use super::{Memory, What};
 use crate::Failure;
 use quire_sync::hooks::threads;
@@ -37,11 +36,11 @@ use quire_vm::{Access, VirtRange};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Parts of the queues after the source of 2011, and until 2019.
-pub const PARTS: usize = 256;
-
 /// Bytes of a record.
 pub const RECORD: usize = size_of::<tables::Record>();
+
+/// Its memory: each page has a list of its mappings.
+pub type Core = pages::Core<tables::Mapped>;
 
 /// A machine with this core.
 #[derive(Clone, Copy)]
@@ -50,22 +49,7 @@ pub struct Records(pub &'static Core);
 impl Records {
     /// One with so many CPUs and memory, its frames and queues in so many parts.
     pub fn boot(cpus: usize, mib: u64, parts: usize) -> Result<Records, Failure> {
-        // The kernel's own memory is the process's.
-        Core::new(cpus, mib as usize * 256 + 256, parts, true).map(Records)
-    }
-
-    /// One whose objects are never collapsed: chains grow with each fork.
-    pub fn without_collapse(cpus: usize, mib: u64) -> Result<Records, Failure> {
-        Core::new(cpus, mib as usize * 256 + 256, PARTS, false).map(Records)
-    }
-}
-
-/// Frames that go back when this is dropped.
-pub struct Taken(&'static Core, Vec<u32>);
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        self.1.drain(..).for_each(|f| self.0.free(f));
+        Core::boot(cpus, mib, parts).map(Records)
     }
 }
 
@@ -73,7 +57,7 @@ impl Memory for Records {
     type Cpu = usize;
     type Space = Space;
     type File = Arc<Object>;
-    type Taken = Taken;
+    type Taken = Taken<tables::Mapped>;
 
     fn attach(self, cpu: usize) -> usize {
         threads::set_cpu(cpu);
@@ -136,7 +120,7 @@ impl Memory for Records {
     }
 
     fn held(self) -> u64 {
-        (self.0.frames() - self.0.free_frames()) as u64
+        self.0.held()
     }
 
     fn reap(self) {}
@@ -147,14 +131,7 @@ impl Memory for Records {
         self.0.waits()
     }
 
-    fn take_zeroed(self, frames: u64) -> Result<Taken, Failure> {
-        let mut taken = Taken(self.0, Vec::with_capacity(frames as usize));
-        for n in 0..frames {
-            let frame = self.0.take(n)?;
-            // SAFETY: the frame was just taken.
-            unsafe { self.0.zero(frame) };
-            taken.1.push(frame);
-        }
-        Ok(taken)
+    fn take_zeroed(self, frames: u64) -> Result<Self::Taken, Failure> {
+        self.0.take_zeroed(frames)
     }
 }

@@ -1,44 +1,20 @@
 //! Objects: pages by index, and what lies behind them.
 
-use super::pages::{Core, Frame};
+use super::Core;
 use crate::Failure;
+use crate::memory::pages::Frame;
+use crate::memory::resident::Resident;
 use quire_sync::{Rank, SpinLock, record};
-use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
-
-const CHUNK: u64 = 512;
-
-/// Pages by index: chunks of a table page's reach.
-#[derive(Default)]
-struct Pages(BTreeMap<u64, Box<[Option<Frame>; CHUNK as usize]>>);
-
-impl Pages {
-    fn get(&self, key: u64) -> Option<Frame> {
-        let chunk = self.0.get(&(key / CHUNK))?;
-        record::read(&chunk[(key % CHUNK) as usize]);
-        chunk[(key % CHUNK) as usize]
-    }
-
-    fn set(&mut self, key: u64, frame: Option<Frame>) {
-        let empty = || Box::new([None; CHUNK as usize]);
-        let chunk = self.0.entry(key / CHUNK).or_insert_with(empty);
-        record::wrote(&chunk[(key % CHUNK) as usize]);
-        chunk[(key % CHUNK) as usize] = frame;
-    }
-
-    fn all(&self) -> impl Iterator<Item = (u64, Frame)> + '_ {
-        self.0.iter().flat_map(|(n, chunk)| {
-            chunk.iter().enumerate().filter_map(move |(i, f)| f.map(|f| (n * CHUNK + i as u64, f)))
-        })
-    }
-}
+use std::sync::{Arc, Weak};
 
 struct State {
-    pages: Pages,
+    pages: Resident,
     resident: u64,
     /// What is seen where this has no page. Only anonymous objects have something behind them.
     behind: Option<Arc<Object>>,
+    /// What has this behind it, or had.
+    shadows: Vec<Weak<Object>>,
     /// Faults that have a page of this busy and look behind it: meanwhile nothing behind is moved.
     in_progress: u32,
 }
@@ -60,11 +36,17 @@ pub(super) struct Found {
 impl Object {
     /// An object without pages; `behind` is seen through it.
     pub(super) fn anonymous(core: &'static Core, behind: Option<Arc<Object>>) -> Arc<Object> {
-        Self::new(core, true, behind)
+        let object = Self::new(core, true, behind.clone());
+        if let Some(behind) = behind {
+            let shadows = &mut behind.state.lock().shadows;
+            shadows.retain(|s| s.strong_count() != 0);
+            shadows.push(Arc::downgrade(&object));
+        }
+        object
     }
 
     fn new(core: &'static Core, anonymous: bool, behind: Option<Arc<Object>>) -> Arc<Object> {
-        let state = State { pages: Pages::default(), resident: 0, behind, in_progress: 0 };
+        let state = State { pages: Resident::default(), resident: 0, behind, shadows: Vec::new(), in_progress: 0 };
         Arc::new(Object { core, anonymous, state: SpinLock::new(Rank::BACKINGS, state) })
     }
 
@@ -82,6 +64,11 @@ impl Object {
             core.enqueue(frame);
         }
         Ok(file)
+    }
+
+    /// Whether one refers to this anonymous object, and nothing else does.
+    pub(super) fn only_one(self: &Arc<Object>) -> bool {
+        self.anonymous && Arc::strong_count(self) == 1
     }
 
     /// The page that is seen at `key`, busy. For a store it is this object's own, copied or zeroed where it must be; for a load it
@@ -177,6 +164,27 @@ impl Object {
         }
     }
 
+    /// Gives up a reference of a space's. What one object alone has behind it then is collapsed into that one.
+    pub(super) fn release(mut self: Arc<Object>) {
+        loop {
+            // This reference and a shadow's.
+            let shadow = (Arc::strong_count(&self) == 2)
+                .then(|| self.state.lock().shadows.iter().find_map(Weak::upgrade))
+                .flatten();
+            let behind = match Arc::into_inner(self) {
+                Some(object) => object.state.lock().behind.take(),
+                None => {
+                    if let Some(shadow) = shadow {
+                        shadow.collapse();
+                    }
+                    return;
+                }
+            };
+            let Some(behind) = behind else { return };
+            self = behind;
+        }
+    }
+
     /// Where only this refers to an anonymous object behind it, that one's pages are moved here, or go where they are hidden; and so
     /// on behind that. Returns pages that were looked at.
     pub(super) fn collapse(self: &Arc<Object>) -> u64 {
@@ -205,10 +213,13 @@ impl Object {
                     state.resident += 1;
                 }
             }
-            other.pages = Pages::default();
+            other.pages = Resident::default();
             other.resident = 0;
             state.behind = other.behind.take();
             drop(other);
+            if let Some(behind) = &state.behind {
+                behind.state.lock_nested().shadows.push(Arc::downgrade(self));
+            }
             drop(state);
             hidden.into_iter().for_each(|frame| self.core.destroy(frame));
         }
@@ -240,7 +251,7 @@ impl Object {
 
 impl Drop for Object {
     fn drop(&mut self) {
-        let (pages, mut behind) = {
+        let (pages, behind) = {
             let mut state = self.state.lock();
             (std::mem::take(&mut state.pages), state.behind.take())
         };
@@ -251,8 +262,8 @@ impl Drop for Object {
             self.core.destroy(frame);
         }
         // One after the other, however many there are behind each other.
-        while let Some(object) = behind.and_then(Arc::into_inner) {
-            behind = object.state.lock().behind.take();
+        if let Some(behind) = behind {
+            behind.release();
         }
     }
 }

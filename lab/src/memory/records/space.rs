@@ -1,20 +1,19 @@
 //! Address spaces: what is mapped where, faults, forks.
 
+use super::Core;
 use super::object::Object;
-use super::pages::Core;
-use super::read_write::ReadWrite;
 use super::tables::Tables;
 use crate::Failure;
-use crate::memory::What;
+use crate::memory::entries::{Entries, Split};
+use crate::memory::read_write::ReadWrite;
+use crate::memory::{What, pages};
 use quire_vm::{FaultError, PAGE_SIZE, VirtRange};
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A range, in pages.
+/// What a range shows.
 #[derive(Clone)]
-struct Entry {
-    end: u64,
+struct Shown {
     object: Arc<Object>,
     /// The object's page at the start.
     offset: u64,
@@ -24,7 +23,15 @@ struct Entry {
     needs_copy: bool,
 }
 
-type Map = BTreeMap<u64, Entry>;
+impl Split for Shown {
+    fn split(&mut self, start: u64, page: u64) -> Self {
+        Shown { offset: self.offset + (page - start), ..self.clone() }
+    }
+}
+
+fn release(gone: Vec<Shown>) {
+    gone.into_iter().for_each(|shown| shown.object.release());
+}
 
 /// Pages that a load maps at most.
 const AROUND: usize = 16;
@@ -32,46 +39,29 @@ const AROUND: usize = 16;
 /// An address space.
 pub struct Space {
     core: &'static Core,
-    map: ReadWrite<Map>,
+    map: ReadWrite<Entries<Shown>>,
     tables: Tables,
-}
-
-fn pages(range: VirtRange) -> Range<u64> {
-    range.start / PAGE_SIZE..range.end / PAGE_SIZE
-}
-
-/// The entry that covers a page, and its start.
-fn covering(map: &Map, page: u64) -> Option<(u64, &Entry)> {
-    map.range(..=page).next_back().filter(|(_, e)| e.end > page).map(|(start, e)| (*start, e))
-}
-
-/// What covers the page begins there from now on.
-fn clip(map: &mut Map, page: u64) {
-    let Some((start, entry)) = covering(map, page).filter(|(start, _)| *start < page) else { return };
-    let rest = Entry { offset: entry.offset + (page - start), ..entry.clone() };
-    map.entry(start).and_modify(|e| e.end = page);
-    map.insert(page, rest);
 }
 
 impl Space {
     /// An empty one.
     pub fn new(core: &'static Core) -> Space {
-        Space { core, map: ReadWrite::new(Map::new()), tables: Tables::new() }
+        Space { core, map: ReadWrite::new(Entries::new()), tables: Tables::new() }
     }
 
     /// Maps `what`, in the place of what is there.
     pub fn map(&self, range: VirtRange, what: What<Arc<Object>>) {
-        let Range { start, end } = pages(range);
+        let range = pages(range);
         let (object, offset, shared, needs_copy) = match what {
             What::Private => (Object::anonymous(self.core, None), 0, false, false),
             What::Shared(file, page) => (file, page, true, false),
             What::Copied(file, page) => (file, page, false, true),
         };
         let mut map = self.map.write();
-        let gone = self.take(&mut map, start..end);
-        map.insert(start, Entry { end, object, offset, shared, writable: true, needs_copy });
+        let gone = self.take(&mut map, range.clone());
+        map.insert(range, Shown { object, offset, shared, writable: true, needs_copy });
         drop(map);
-        drop(gone);
+        release(gone);
     }
 
     /// Unmaps a range.
@@ -80,27 +70,23 @@ impl Space {
         let gone = self.take(&mut map, pages(range));
         drop(map);
         // With the objects that nothing else shows, without a lock.
-        drop(gone);
+        release(gone);
     }
 
     /// Takes what is mapped in a range out of the map and the tables.
-    fn take(&self, map: &mut Map, range: Range<u64>) -> Vec<Entry> {
-        clip(map, range.start);
-        clip(map, range.end);
-        let starts: Vec<u64> = map.range(range.clone()).map(|(start, _)| *start).collect();
-        if !starts.is_empty() {
+    fn take(&self, map: &mut Entries<Shown>, range: Range<u64>) -> Vec<Shown> {
+        let gone = map.take(range.clone());
+        if !gone.is_empty() {
             self.tables.clear(self.core, range);
         }
-        starts.iter().filter_map(|start| map.remove(start)).collect()
+        gone
     }
 
     /// Allows stores in a range, or not.
     pub fn protect(&self, range: VirtRange, stores: bool) {
         let range = pages(range);
         let mut map = self.map.write();
-        clip(&mut map, range.start);
-        clip(&mut map, range.end);
-        map.range_mut(range.clone()).for_each(|(_, e)| e.writable = stores);
+        map.within(range.clone()).for_each(|(_, e)| e.of.writable = stores);
         if !stores {
             self.tables.protect(range);
         }
@@ -111,7 +97,8 @@ impl Space {
         let page = va / PAGE_SIZE;
         loop {
             let map = self.map.read();
-            let (start, entry) = covering(&map, page).ok_or(Failure::Fault(FaultError::NotMapped))?;
+            let (start, entry) = map.covering(page).ok_or(Failure::Fault(FaultError::NotMapped))?;
+            let (end, entry) = (entry.end, &entry.of);
             if store && !entry.writable {
                 return Err(Failure::Fault(FaultError::Protection));
             }
@@ -130,35 +117,36 @@ impl Space {
             }
             self.core.unbusy(found.frame);
             if !store && found.own && !found.fresh {
-                self.around(page, start, entry);
+                self.around(page, start..end, entry);
             }
-            if found.fresh && store && self.core.collapses {
+            if found.fresh && store {
                 entry.object.collapse();
             }
             return Ok(());
         }
     }
 
-    /// Maps for loads what is resident around a page.
-    fn around(&self, page: u64, start: u64, entry: &Entry) {
-        let first = (page & !(AROUND as u64 - 1)).max(start);
-        let end = ((page | (AROUND as u64 - 1)) + 1).min(entry.end);
-        let to_key = |page: u64| entry.offset + (page - start);
+    /// Maps for loads what is resident around a page of a range.
+    fn around(&self, page: u64, range: Range<u64>, shown: &Shown) {
+        let first = (page & !(AROUND as u64 - 1)).max(range.start);
+        let end = ((page | (AROUND as u64 - 1)) + 1).min(range.end);
+        let to_key = |page: u64| shown.offset + (page - range.start);
         let mut found = [(0, 0); AROUND];
-        let n = entry.object.near(to_key(first)..to_key(end), &mut found);
-        let pages = found[..n].iter().map(|(key, frame)| (start + (key - entry.offset), *frame));
+        let n = shown.object.near(to_key(first)..to_key(end), &mut found);
+        let pages = found[..n].iter().map(|(key, frame)| (range.start + (key - shown.offset), *frame));
         self.tables.enter_free(self.core, pages);
         found[..n].iter().for_each(|(_, frame)| self.core.unbusy(*frame));
     }
 
-    /// Puts an object of this space's own in front of what the page shows.
+    /// Puts an object of this space's own in front of what the page shows, where others have it too.
     fn shadow(&self, page: u64) {
         let mut map = self.map.write();
-        let Some(start) = covering(&map, page).filter(|(_, e)| e.needs_copy).map(|(start, _)| start) else { return };
-        map.entry(start).and_modify(|e| {
-            e.object = Object::anonymous(self.core, Some(e.object.clone()));
-            e.needs_copy = false;
-        });
+        let Some((_, entry)) = map.covering_mut(page).filter(|(_, e)| e.of.needs_copy) else { return };
+        let shown = &mut entry.of;
+        if !shown.object.only_one() {
+            shown.object = Object::anonymous(self.core, Some(shown.object.clone()));
+        }
+        shown.needs_copy = false;
     }
 
     /// A copy: what is private is shared until it is stored into, and each leaf is copied with its record.
@@ -166,10 +154,11 @@ impl Space {
         let child = Space::new(self.core);
         let mut map = self.map.write();
         let mut entries = child.map.write();
-        for (start, entry) in map.iter_mut() {
-            entry.needs_copy |= !entry.shared;
-            self.tables.copy(self.core, *start..entry.end, !entry.shared, &child.tables);
-            entries.insert(*start, entry.clone());
+        for (start, entry) in map.all() {
+            let shown = &mut entry.of;
+            shown.needs_copy |= !shown.shared;
+            self.tables.copy(self.core, start..entry.end, !shown.shared, &child.tables);
+            entries.insert(start..entry.end, shown.clone());
         }
         drop(entries);
         drop(map);
@@ -198,15 +187,7 @@ impl Space {
     }
 
     fn word(&self, va: u64, store: bool) -> Result<*mut u64, Failure> {
-        loop {
-            if let Some((frame, writable)) = self.tables.look(va / PAGE_SIZE)
-                && (writable || !store)
-            {
-                // SAFETY: within the frame.
-                return Ok(unsafe { self.core.bytes(frame).add((va % PAGE_SIZE) as usize & !7).cast() });
-            }
-            self.fault(va, store)?;
-        }
+        self.core.word(va, store, |page| self.tables.look(page), || self.fault(va, store))
     }
 }
 
@@ -214,5 +195,7 @@ impl Drop for Space {
     fn drop(&mut self) {
         // Each page leaves its list before the tables go.
         self.tables.clear_all(self.core);
+        let gone = self.map.write().take(0..u64::MAX);
+        release(gone);
     }
 }

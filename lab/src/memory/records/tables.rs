@@ -1,14 +1,32 @@
-//! Page tables: leaves of 512 entries under a lock each, below three levels that only grow, and the records of what is mapped.
+//! Page tables: leaves of 512 entries under a lock each, and the records of what is mapped.
 
-use super::pages::{Core, Frame};
-use quire_sync::atomic::{AtomicPtr, Ordering};
+use super::Core;
+use crate::memory::levels::{FANOUT, Levels};
+use crate::memory::pages::Frame;
 use quire_sync::hooks::relax;
 use quire_sync::{Rank, SpinLock, record};
 use std::ops::Range;
 use std::ptr;
 
-/// Pages that a leaf table covers, and entries of a level above.
-const FANOUT: usize = 512;
+/// Of a page's list of mappings: inside that of a table page.
+const PAGE_LOCK: Rank = Rank(70);
+
+/// What each page has: the list of its mappings.
+pub struct Mapped(SpinLock<Mappings>);
+
+impl Default for Mapped {
+    fn default() -> Mapped {
+        Mapped(SpinLock::new(PAGE_LOCK, Mappings { first: ptr::null_mut() }))
+    }
+}
+
+/// The mappings of a page.
+struct Mappings {
+    first: *mut Record,
+}
+// SAFETY: records are reached under the lock around the list alone.
+unsafe impl Send for Mappings {}
+
 /// Records that a table page gets at once.
 const CHUNK: usize = 64;
 
@@ -86,7 +104,7 @@ impl Leaves {
         let number = self.take_record();
         let record = self.record(number);
         record::wrote(record);
-        let mut list = core.mappings(frame).lock();
+        let mut list = core.of(frame).0.lock();
         // SAFETY: the record is on no list, hence this table's alone; the first one's neighbours are guarded by the page's lock.
         unsafe {
             *record = Record { next: list.first, prev: ptr::null_mut(), table, slot: slot as u16 };
@@ -107,7 +125,7 @@ impl Leaves {
     fn clear(&mut self, core: &Core, slot: usize) {
         let Some((frame, _)) = frame_of(self.entries[slot]) else { return };
         let record = self.record(self.numbers[slot]);
-        let mut list = core.mappings(frame).lock();
+        let mut list = core.of(frame).0.lock();
         // SAFETY: the entry's record is on the page's list, whose lock is held.
         unsafe { unlink(&mut list, record) };
         drop(list);
@@ -124,7 +142,7 @@ impl Leaves {
 
 /// # Safety
 /// `record` is on `list`.
-unsafe fn unlink(list: &mut super::pages::Mappings, record: *mut Record) {
+unsafe fn unlink(list: &mut Mappings, record: *mut Record) {
     // SAFETY: neighbours on a list are alive: a record leaves its list before its table goes.
     unsafe {
         let (next, prev) = ((*record).next, (*record).prev);
@@ -149,7 +167,7 @@ impl Core {
     /// Takes a busy page out of all spaces and frees it.
     pub(super) fn destroy(&self, frame: Frame) {
         loop {
-            let mut list = self.mappings(frame).lock();
+            let mut list = self.of(frame).0.lock();
             let record = list.first;
             if record.is_null() {
                 break;
@@ -172,79 +190,24 @@ impl Core {
     }
 }
 
-/// A level above the leaves.
-type Level<T> = [AtomicPtr<T>; FANOUT];
-
 /// A space's tables.
-pub(super) struct Tables {
-    root: Box<Level<Level<Level<Table>>>>,
-    /// The leaf tables that were made: what an exit goes along.
-    made: SpinLock<Vec<Made>>,
-}
-
-/// A leaf table that stands below the root.
-struct Made(*const Table);
-// SAFETY: a table is shared by its lock.
-unsafe impl Send for Made {}
-
-fn level<T>() -> Box<Level<T>> {
-    Box::new(std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())))
-}
-
-/// What is below `slot`, made by `new` where nothing is and `make` says so.
-fn below<T>(slot: &AtomicPtr<T>, make: bool, new: impl FnOnce() -> Box<T>) -> Option<&T> {
-    let mut at = slot.load(Ordering::Acquire);
-    if at.is_null() {
-        if !make {
-            return None;
-        }
-        let fresh = Box::into_raw(new());
-        match slot.compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => at = fresh,
-            Err(others) => {
-                // SAFETY: nobody else has seen it.
-                drop(unsafe { Box::from_raw(fresh) });
-                at = others;
-            }
-        }
-    }
-    // SAFETY: tables only grow: what was put there stays as long as the space.
-    unsafe { at.as_ref() }
-}
+pub(super) struct Tables(Levels<Table>);
 
 impl Tables {
     pub fn new() -> Tables {
-        Tables { root: level(), made: SpinLock::new(Rank::INDEX, Vec::new()) }
+        Tables(Levels::new())
     }
 
     fn table(&self, page: u64, make: bool) -> Option<&Table> {
-        let index = |shift: u32| (page >> shift) as usize % FANOUT;
-        let upper = below(&self.root[index(27)], make, level)?;
-        let middle = below(&upper[index(18)], make, level)?;
-        let slot = &middle[index(9)];
-        if let Some(table) = below(slot, false, Table::new) {
-            return Some(table);
-        }
-        // Under the lock of the list: so each table is on it once.
-        let mut made = make.then(|| self.made.lock())?;
-        let known = !slot.load(Ordering::Acquire).is_null();
-        let table = below(slot, true, Table::new)?;
-        if !known {
-            made.push(Made(table));
-        }
-        Some(table)
+        self.0.table(page, make, Table::new)
     }
 
     /// Unmaps everything.
     pub fn clear_all(&self, core: &Core) {
-        // Out of the lock, which comes after that of a table: nobody makes one in a space that goes.
-        let made = std::mem::take(&mut *self.made.lock());
-        for table in &made {
-            // SAFETY: tables stay as long as the space.
-            let mut leaves = unsafe { &*table.0 }.0.lock();
+        self.0.each(|table| {
+            let mut leaves = table.0.lock();
             (0..FANOUT).for_each(|slot| leaves.clear(core, slot));
-        }
-        *self.made.lock() = made;
+        });
     }
 
     /// Maps a busy page.
@@ -272,36 +235,9 @@ impl Tables {
         frame_of(leaves.entries[page as usize % FANOUT])
     }
 
-    /// The table pages in a range, each with its first page and the slots that the range has of it.
-    fn tables(&self, pages: Range<u64>) -> impl Iterator<Item = (u64, &Table, Range<usize>)> {
-        let mut page = pages.start;
-        std::iter::from_fn(move || {
-            while page < pages.end {
-                let at = page;
-                let index = |shift: u32| (at >> shift) as usize % FANOUT;
-                let next = |shift: u32| ((at >> shift) + 1) << shift;
-                let Some(upper) = below(&self.root[index(27)], false, level) else {
-                    page = next(27);
-                    continue;
-                };
-                let Some(middle) = below(&upper[index(18)], false, level) else {
-                    page = next(18);
-                    continue;
-                };
-                page = next(9);
-                if let Some(table) = below(&middle[index(9)], false, Table::new) {
-                    let first = at & !(FANOUT as u64 - 1);
-                    let slots = (at - first) as usize..(pages.end - first).min(FANOUT as u64) as usize;
-                    return Some((first, table, slots));
-                }
-            }
-            None
-        })
-    }
-
     /// Unmaps all pages of a range: each leaves its page's list.
     pub fn clear(&self, core: &Core, pages: Range<u64>) {
-        for (_, table, slots) in self.tables(pages) {
+        for (_, table, slots) in self.0.tables(pages) {
             let mut leaves = table.0.lock();
             slots.for_each(|slot| leaves.clear(core, slot));
         }
@@ -309,7 +245,7 @@ impl Tables {
 
     /// Takes stores away from all pages of a range.
     pub fn protect(&self, pages: Range<u64>) {
-        for (_, table, slots) in self.tables(pages) {
+        for (_, table, slots) in self.0.tables(pages) {
             let mut leaves = table.0.lock();
             leaves.entries[slots].iter_mut().filter(|l| **l != NONE).for_each(|leaf| {
                 *leaf &= !WRITABLE;
@@ -320,7 +256,7 @@ impl Tables {
 
     /// Takes stores away from all pages of a range where `protect` says so, and gives `child` a leaf and a record for each.
     pub fn copy(&self, core: &Core, pages: Range<u64>, protect: bool, child: &Tables) {
-        for (first, table, slots) in self.tables(pages) {
+        for (first, table, slots) in self.0.tables(pages) {
             let mut leaves = table.0.lock();
             let mut to = None;
             for slot in slots {
@@ -343,25 +279,9 @@ impl Tables {
 
     /// Records that are in use.
     pub fn records(&self) -> usize {
-        self.tables(0..1 << 36).map(|(_, table, _)| table.0.lock().entries.iter().filter(|l| **l != NONE).count()).sum()
-    }
-}
-
-impl Drop for Tables {
-    fn drop(&mut self) {
-        /// # Safety
-        /// Nobody else uses what is there.
-        unsafe fn free<T>(slot: &AtomicPtr<T>) -> Option<Box<T>> {
-            let at = slot.load(Ordering::Acquire);
-            // SAFETY: made by `below`, and this caller's alone.
-            (!at.is_null()).then(|| unsafe { Box::from_raw(at) })
-        }
-        // SAFETY: the space is gone: its leaves were cleared, so no record of its tables is listed.
-        unsafe {
-            for upper in self.root.iter().filter_map(|s| free(s)) {
-                upper.iter().for_each(|s| drop(free(s)));
-            }
-            self.made.lock().drain(..).for_each(|t| drop(Box::from_raw(t.0.cast_mut())));
-        }
+        self.0
+            .tables(0..1 << 36)
+            .map(|(_, table, _)| table.0.lock().entries.iter().filter(|l| **l != NONE).count())
+            .sum()
     }
 }

@@ -2,6 +2,7 @@
 
 use quire_sync::atomic::{AtomicU32, Ordering};
 use quire_sync::hooks::relax;
+use quire_sync::record;
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 
@@ -29,6 +30,7 @@ impl<T> ReadWrite<T> {
                 relax();
             }
         }
+        record::taken(self, None);
         Read(self)
     }
 
@@ -36,10 +38,12 @@ impl<T> ReadWrite<T> {
         while self.state.compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed).is_err() {
             relax();
         }
+        record::taken(self, None);
         Write(self)
     }
 }
 
+/// The value, which others may read too.
 pub struct Read<'a, T>(&'a ReadWrite<T>);
 
 impl<T> Deref for Read<'_, T> {
@@ -52,10 +56,12 @@ impl<T> Deref for Read<'_, T> {
 
 impl<T> Drop for Read<'_, T> {
     fn drop(&mut self) {
+        record::released(self.0, None);
         self.0.state.fetch_sub(1, Ordering::Release);
     }
 }
 
+/// The value, the caller's alone.
 pub struct Write<'a, T>(&'a ReadWrite<T>);
 
 impl<T> Deref for Write<'_, T> {
@@ -75,6 +81,7 @@ impl<T> DerefMut for Write<'_, T> {
 
 impl<T> Drop for Write<'_, T> {
     fn drop(&mut self) {
+        record::released(self.0, None);
         // Readers that came and will go again are counted beside the mark.
         self.0.state.fetch_and(!WRITER, Ordering::Release);
     }

@@ -1,8 +1,7 @@
-//! Frames, their descriptors, and the parts in which free and queued ones are.
+//! Frames, their descriptors, and the parts in which free and queued ones are: the baselines' own.
 
-use super::tables::Record;
 use crate::Failure;
-use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quire_sync::hooks::{current_cpu, relax};
 use quire_sync::{CachePadded, Rank, SpinGuard, SpinLock, record};
 use quire_vm::PAGE_SIZE;
@@ -13,22 +12,16 @@ use std::time::Instant;
 /// Number of a frame.
 pub type Frame = u32;
 const NONE: Frame = u32::MAX;
-/// Of a page's list of mappings: inside that of a table page.
-const PAGE_LOCK: Rank = Rank(70);
-
-/// The mappings of a page.
-pub(super) struct Mappings {
-    pub first: *mut Record,
-}
-// SAFETY: records are reached under the lock around the list alone.
-unsafe impl Send for Mappings {}
+/// Of a busy word: somebody fills or removes the page, alone.
+const ALONE: u32 = 1 << 31;
 
 /// A frame's descriptor: a line, as in kernels that had this.
 #[repr(align(64))]
-struct Page {
-    mappings: SpinLock<Mappings>,
-    /// Somebody fills, maps or removes the page.
-    busy: AtomicBool,
+struct Page<P> {
+    /// What a design has for each page besides.
+    of: P,
+    /// How many map the page and want it to stay, or [`ALONE`].
+    busy: AtomicU32,
     /// Neighbours in the part's list, of free frames or of queued pages; guarded by the part's lock.
     next: AtomicU32,
     prev: AtomicU32,
@@ -47,34 +40,47 @@ struct Part {
     queue: SpinLock<List>,
 }
 
-/// The machine's memory.
-pub struct Core {
+/// The machine's memory, with a `P` for each page.
+pub struct Core<P: 'static> {
     memory: NonNull<u8>,
-    pages: Vec<Page>,
+    pages: Vec<Page<P>>,
     parts: Vec<CachePadded<Part>>,
     /// CPUs that take frames: each has parts of its own, as far as there are enough.
     cpus: usize,
-    /// Whether objects are collapsed.
-    pub(super) collapses: bool,
     /// How often each CPU found a part's lock held.
     waits: Vec<CachePadded<AtomicU64>>,
 }
 
 // SAFETY: the memory is frames; who owns a frame's content is decided by the locks of this core.
-unsafe impl Send for Core {}
+unsafe impl<P: Send> Send for Core<P> {}
 // SAFETY: as above.
-unsafe impl Sync for Core {}
+unsafe impl<P: Sync> Sync for Core<P> {}
 
-impl Core {
+/// Frames that go back when this is dropped.
+pub struct Taken<P: 'static>(&'static Core<P>, Vec<Frame>);
+
+impl<P> Drop for Taken<P> {
+    fn drop(&mut self) {
+        self.1.drain(..).for_each(|f| self.0.free(f));
+    }
+}
+
+impl<P: Default> Core<P> {
+    /// For so many CPUs and memory, its frames and queues in so many parts.
+    pub fn boot(cpus: usize, mib: u64, parts: usize) -> Result<&'static Core<P>, Failure> {
+        // The kernel's own memory is the process's.
+        Self::new(cpus, mib as usize * 256 + 256, parts)
+    }
+
     /// `frames` frames, free in random order, in `parts` parts, for `cpus` CPUs.
-    pub fn new(cpus: usize, frames: usize, parts: usize, collapses: bool) -> Result<&'static Core, Failure> {
+    fn new(cpus: usize, frames: usize, parts: usize) -> Result<&'static Core<P>, Failure> {
         let size = frames * PAGE_SIZE as usize;
         let layout = Layout::from_size_align(size, PAGE_SIZE as usize).map_err(|_| Failure::OutOfMemory)?;
         // SAFETY: not a layout of no bytes.
         let memory = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).ok_or(Failure::OutOfMemory)?;
         let page = |_| Page {
-            mappings: SpinLock::new(PAGE_LOCK, Mappings { first: ptr::null_mut() }),
-            busy: AtomicBool::new(false),
+            of: P::default(),
+            busy: AtomicU32::new(0),
             next: AtomicU32::new(NONE),
             prev: AtomicU32::new(NONE),
         };
@@ -84,13 +90,15 @@ impl Core {
         let pages = (0..frames).map(page).collect();
         let parts = (0..parts.max(1)).map(part).collect();
         let waits = (0..cpus).map(|_| CachePadded(AtomicU64::new(0))).collect();
-        let core = Core { memory, pages, parts, cpus, collapses, waits };
+        let core = Core { memory, pages, parts, cpus, waits };
         let mut random = crate::map::workload::Random(1);
         random.shuffled(frames).into_iter().for_each(|f| core.free(f));
         // As the hosted machine: it lives until the process ends.
         Ok(Box::leak(Box::new(core)))
     }
+}
 
+impl<P> Core<P> {
     /// Where a frame's bytes are.
     pub(super) fn bytes(&self, frame: Frame) -> *mut u8 {
         assert!((frame as usize) < self.pages.len(), "frame {frame} is not memory");
@@ -225,25 +233,73 @@ impl Core {
         self.unlink(&mut self.lock(&self.part_of(frame).queue), frame);
     }
 
-    /// The list of a page's mappings.
-    pub(super) fn mappings(&self, frame: Frame) -> &SpinLock<Mappings> {
-        &self.pages[frame as usize].mappings
+    /// What the design has for the page besides.
+    pub(super) fn of(&self, frame: Frame) -> &P {
+        &self.pages[frame as usize].of
     }
 
-    /// Whether the page was not busy, and is now.
+    /// Whether the page was nobody's, and is the caller's alone now.
     pub(super) fn try_busy(&self, frame: Frame) -> bool {
-        self.pages[frame as usize].busy.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        self.pages[frame as usize].busy.compare_exchange(0, ALONE, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     pub(super) fn unbusy(&self, frame: Frame) {
-        self.pages[frame as usize].busy.store(false, Ordering::Release);
+        self.pages[frame as usize].busy.store(0, Ordering::Release);
     }
 
-    /// Waits until somebody else may be done with it.
+    /// Whether the page stays until [`Core::unshare`]: nobody has it alone. Others may have it so too.
+    pub(super) fn try_share(&self, frame: Frame) -> bool {
+        let busy = &self.pages[frame as usize].busy;
+        let more = |n: u32| (n & ALONE == 0).then_some(n + 1);
+        busy.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).is_ok()
+    }
+
+    pub(super) fn unshare(&self, frame: Frame) {
+        self.pages[frame as usize].busy.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Waits until nobody may have it.
     pub(super) fn wait_unbusy(&self, frame: Frame) {
-        while self.pages[frame as usize].busy.load(Ordering::Relaxed) {
+        while self.pages[frame as usize].busy.load(Ordering::Relaxed) != 0 {
             relax();
         }
+    }
+
+    /// So many frames, taken one by one and zeroed.
+    pub(super) fn take_zeroed(&'static self, frames: u64) -> Result<Taken<P>, Failure> {
+        let mut taken = Taken(self, Vec::with_capacity(frames as usize));
+        for n in 0..frames {
+            let frame = self.take(n)?;
+            // SAFETY: the frame was just taken.
+            unsafe { self.zero(frame) };
+            taken.1.push(frame);
+        }
+        Ok(taken)
+    }
+
+    /// Where a word lies that a program loads or stores: `look` finds a page's leaf, `fault` is what the kernel does for want of one.
+    /// For tests.
+    pub(super) fn word(
+        &self,
+        va: u64,
+        store: bool,
+        look: impl Fn(u64) -> Option<(Frame, bool)>,
+        fault: impl Fn() -> Result<(), Failure>,
+    ) -> Result<*mut u64, Failure> {
+        loop {
+            if let Some((frame, writable)) = look(va / PAGE_SIZE)
+                && (writable || !store)
+            {
+                // SAFETY: within the frame.
+                return Ok(unsafe { self.bytes(frame).add((va % PAGE_SIZE) as usize & !7).cast() });
+            }
+            fault()?;
+        }
+    }
+
+    /// Frames that are not free.
+    pub(super) fn held(&self) -> u64 {
+        (self.frames() - self.free_frames()) as u64
     }
 
     /// Frames that there are.

@@ -1,0 +1,91 @@
+//! Backings: where a space shows an object, and what is seen where that has no page.
+
+use super::object::{Object, Shown};
+use super::tables::Tables;
+use crate::memory::pages::Frame;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// One space's showing of an object, listed there as long as it lives; the space's tables outlive it.
+pub(super) struct Backing {
+    pub object: Arc<Object>,
+    shown: Shown,
+    /// Its place among those that show the object.
+    number: usize,
+    behind: Option<Box<Backing>>,
+}
+
+impl Backing {
+    pub fn new(tables: &Tables, pages: Range<u64>, object: Arc<Object>, offset: u64) -> Box<Backing> {
+        Self::listed(Shown::new(tables, pages, offset), object, None)
+    }
+
+    fn listed(shown: Shown, object: Arc<Object>, behind: Option<Box<Backing>>) -> Box<Backing> {
+        let number = object.show(shown.clone());
+        Box::new(Backing { object, shown, number, behind })
+    }
+
+    /// The object's page that is shown at a page.
+    pub fn key(&self, page: u64) -> u64 {
+        self.shown.key(page)
+    }
+
+    /// The page at which an object's page is shown.
+    pub fn page(&self, key: u64) -> u64 {
+        self.shown.pages.start + (key - self.shown.offset)
+    }
+
+    /// This one and those behind it, in another space.
+    pub fn replicate(&self, tables: &Tables) -> Box<Backing> {
+        let behind = self.behind.as_ref().map(|b| b.replicate(tables));
+        let shown = Shown::new(tables, self.shown.pages.clone(), self.shown.offset);
+        Self::listed(shown, self.object.clone(), behind)
+    }
+
+    /// This one and those behind it show what is before a page, others what begins there.
+    pub fn split(&mut self, page: u64) -> Box<Backing> {
+        let behind = self.behind.as_mut().map(|b| b.split(page));
+        // For a moment both are listed for what is behind the page: who takes a page away looks there twice.
+        let rest = Self::listed(self.shown.split(page), self.object.clone(), behind);
+        self.object.shrink(self.number, page);
+        rest
+    }
+
+    /// How many there are behind each other.
+    pub fn depth(&self) -> usize {
+        1 + self.behind.as_ref().map_or(0, |b| b.depth())
+    }
+
+    /// That is seen behind it, where nothing was.
+    pub fn put_behind(&mut self, behind: Box<Backing>) {
+        self.behind = Some(behind);
+    }
+
+    /// Nothing is seen behind it any more.
+    pub fn cut(&mut self) {
+        self.behind = None;
+    }
+
+    /// The page that is seen behind this one, which stays until it is unshared.
+    pub fn seen_behind(&self, page: u64) -> Option<Frame> {
+        let mut at = self.behind.as_ref();
+        while let Some(backing) = at {
+            if let Some(frame) = backing.object.look(backing.key(page)) {
+                return Some(frame);
+            }
+            at = backing.behind.as_ref();
+        }
+        None
+    }
+
+    /// Bytes of it, and of those behind it.
+    pub fn bytes(&self) -> u64 {
+        (size_of::<Backing>() + size_of::<Shown>()) as u64 + self.behind.as_ref().map_or(0, |b| b.bytes())
+    }
+}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        self.object.hide(self.number);
+    }
+}

@@ -1,0 +1,128 @@
+//! A memory core that keeps a backing for each mapping, and nothing for a page that is mapped: DragonFly BSD from 2019 on (S0), as
+//! far as its ideas go.
+//!
+//! - A mapping has a backing: its range, its object, the place in it, and the backing behind it. An object knows the backings that show
+//!   it. Fork and clip replicate the whole chain; a store after a fork puts an object in front of it.
+//! - A page is taken out of every space by going along its object's backings: each tells where the page would be, and the tables there
+//!   are walked; a leaf that names another frame is left alone. So this costs what the object has mappings, not what the page has.
+//! - Leaves have no lock of their own: who changes one holds one of 64 marks of the space, found by a hash. Who takes a page away
+//!   everywhere holds none, and takes each leaf by compare-and-set.
+//! - A fault holds the map's lock with others, and where the page is resident keeps it with others too; it counts in the space and in the
+//!   table page. A fork copies no leaves.
+//! - A chain of five objects is cut at the next fork: what is seen through it is copied into the front object. Nothing else collapses.
+//!
+//! Frames, parts and page descriptors are those of [`Records`](super::Records), without a list for each page; and so is what has been
+//! left out: there are no translation caches to flush.
+
+mod backing;
+mod object;
+mod space;
+mod tables;
+
+pub use object::Object;
+pub use space::Space;
+
+use super::pages::{self, Taken};
+use super::{Memory, What};
+use crate::Failure;
+use quire_sync::hooks::threads;
+use quire_vm::{Access, VirtRange};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Its memory: a page has nothing but its own word.
+pub type Core = pages::Core<()>;
+
+/// A machine with this core.
+#[derive(Clone, Copy)]
+pub struct Backings(pub &'static Core);
+
+impl Backings {
+    /// One with so many CPUs and memory, its frames and queues in so many parts.
+    pub fn boot(cpus: usize, mib: u64, parts: usize) -> Result<Backings, Failure> {
+        Core::boot(cpus, mib, parts).map(Backings)
+    }
+}
+
+impl Memory for Backings {
+    type Cpu = usize;
+    type Space = Space;
+    type File = Arc<Object>;
+    type Taken = Taken<()>;
+
+    fn attach(self, cpu: usize) -> usize {
+        threads::set_cpu(cpu);
+        cpu
+    }
+
+    fn on<R>(self, cpu: &usize, f: impl FnOnce() -> R) -> R {
+        threads::as_cpu(*cpu, f)
+    }
+
+    fn enter(self, _cpu: &usize, _space: &Space) {}
+
+    fn space(self) -> Result<Space, Failure> {
+        Ok(Space::new(self.0))
+    }
+
+    fn file(self, pages: u64) -> Result<Arc<Object>, Failure> {
+        Object::file(self.0, pages)
+    }
+
+    fn stored_file(self, pages: u64) -> Result<Arc<Object>, Failure> {
+        self.file(pages)
+    }
+
+    fn map(self, space: &Space, range: VirtRange, what: What<Arc<Object>>) -> Result<(), Failure> {
+        space.map(range, what);
+        Ok(())
+    }
+
+    fn protect(self, space: &Space, range: VirtRange, stores: bool) -> Result<(), Failure> {
+        space.protect(range, stores);
+        Ok(())
+    }
+
+    fn unmap(self, space: &Space, range: VirtRange) -> Result<(), Failure> {
+        space.unmap(range);
+        Ok(())
+    }
+
+    #[inline]
+    fn fault(self, space: &Space, va: u64, access: Access) -> Result<(), Failure> {
+        space.fault(va, access == Access::Write)
+    }
+
+    fn fork(self, space: &Space) -> Result<Space, Failure> {
+        space.fork()
+    }
+
+    fn remove(self, file: &Arc<Object>, pages: Range<u64>) {
+        file.remove(pages);
+    }
+
+    fn page_out(self, file: &Arc<Object>, pages: Range<u64>) {
+        // Its files have no store to ask: what is left is the way along the backings, page by page, and the frame.
+        file.remove(pages);
+    }
+
+    fn overhead(self, spaces: &[Space]) -> u64 {
+        spaces.iter().map(Space::overhead).sum()
+    }
+
+    fn held(self) -> u64 {
+        self.0.held()
+    }
+
+    fn reap(self) {}
+
+    fn shuffle(self) {}
+
+    fn take_zeroed(self, frames: u64) -> Result<Self::Taken, Failure> {
+        self.0.take_zeroed(frames)
+    }
+
+    fn waits(self) -> u64 {
+        self.0.waits()
+    }
+}

@@ -1,0 +1,200 @@
+//! Objects: pages by index, and the backings that show them.
+
+use super::Core;
+use super::tables::Tables;
+use crate::Failure;
+use crate::memory::pages::Frame;
+use crate::memory::read_write::ReadWrite;
+use crate::memory::resident::Resident;
+use quire_sync::record;
+use slab::Slab;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Where a backing shows an object: pages of a space, and the object's page at their start.
+#[derive(Clone)]
+pub(super) struct Shown {
+    pub pages: Range<u64>,
+    pub offset: u64,
+    tables: *const Tables,
+}
+// SAFETY: tables are shared, by marks and words; they are there as long as this is listed.
+unsafe impl Send for Shown {}
+// SAFETY: as above.
+unsafe impl Sync for Shown {}
+
+impl Shown {
+    pub fn new(tables: &Tables, pages: Range<u64>, offset: u64) -> Shown {
+        Shown { pages, offset, tables }
+    }
+
+    /// What begins at a page of it; it ends there itself.
+    pub fn split(&mut self, page: u64) -> Shown {
+        let rest = Shown { pages: page..self.pages.end, offset: self.key(page), tables: self.tables };
+        self.pages.end = page;
+        rest
+    }
+
+    /// The object's page that is shown at a page.
+    pub fn key(&self, page: u64) -> u64 {
+        self.offset + (page - self.pages.start)
+    }
+
+    /// Where the object's page is shown.
+    fn page(&self, key: u64) -> Option<u64> {
+        let page = self.pages.start + key.checked_sub(self.offset)?;
+        (page < self.pages.end).then_some(page)
+    }
+}
+
+/// A thing that has pages.
+pub struct Object {
+    core: &'static Core,
+    /// Pages of a file stay when nobody shows them.
+    file: bool,
+    pages: ReadWrite<Resident>,
+    shown: ReadWrite<Slab<Shown>>,
+}
+
+impl Object {
+    /// An object without pages.
+    pub(super) fn anonymous(core: &'static Core) -> Arc<Object> {
+        Self::new(core, false)
+    }
+
+    fn new(core: &'static Core, file: bool) -> Arc<Object> {
+        Arc::new(Object { core, file, pages: ReadWrite::new(Resident::default()), shown: ReadWrite::new(Slab::new()) })
+    }
+
+    /// A file of so many pages, all resident and zero.
+    pub fn file(core: &'static Core, pages: u64) -> Result<Arc<Object>, Failure> {
+        let file = Self::new(core, true);
+        for key in 0..pages {
+            if let Some(frame) = file.add(key)? {
+                // SAFETY: busy, and mapped nowhere yet.
+                unsafe { core.zero(frame) };
+                core.enqueue(frame);
+                core.unbusy(frame);
+            }
+        }
+        Ok(file)
+    }
+
+    /// Whether one backing shows this anonymous object, and nothing else refers to it.
+    pub(super) fn only_one(self: &Arc<Object>) -> bool {
+        !self.file && Arc::strong_count(self) == 1
+    }
+
+    /// A backing shows it from now on: by this number.
+    pub(super) fn show(&self, shown: Shown) -> usize {
+        let mut all = self.shown.write();
+        let number = all.insert(shown);
+        record::wrote(&all[number]);
+        number
+    }
+
+    /// It shows no more than this.
+    pub(super) fn shrink(&self, number: usize, end: u64) {
+        let mut all = self.shown.write();
+        all[number].pages.end = end;
+        record::wrote(&all[number]);
+    }
+
+    /// It does not show it any more.
+    pub(super) fn hide(&self, number: usize) {
+        let mut all = self.shown.write();
+        record::wrote(&all[number]);
+        all.remove(number);
+    }
+
+    /// The page at `key`, which stays until it is unshared.
+    pub(super) fn look(&self, key: u64) -> Option<Frame> {
+        loop {
+            let frame = {
+                let pages = self.pages.read();
+                let frame = pages.get(key)?;
+                if self.core.try_share(frame) {
+                    return Some(frame);
+                }
+                frame
+            };
+            self.core.wait_unbusy(frame);
+        }
+    }
+
+    /// Those of a range that nobody has alone; they stay until they are unshared.
+    pub(super) fn near(&self, keys: Range<u64>, found: &mut [(u64, Frame)]) -> usize {
+        let pages = self.pages.read();
+        let mut n = 0;
+        for key in keys {
+            if let Some(frame) = pages.get(key)
+                && n < found.len()
+                && self.core.try_share(frame)
+            {
+                found[n] = (key, frame);
+                n += 1;
+            }
+        }
+        n
+    }
+
+    /// A page at `key`, the caller's alone and to be filled; nothing if there is one.
+    pub(super) fn add(&self, key: u64) -> Result<Option<Frame>, Failure> {
+        let frame = self.core.take(key)?;
+        let mut pages = self.pages.write();
+        if pages.get(key).is_some() {
+            drop(pages);
+            self.core.free(frame);
+            return Ok(None);
+        }
+        let busied = self.core.try_busy(frame);
+        debug_assert!(busied, "a free frame is nobody's");
+        pages.set(key, Some(frame));
+        Ok(Some(frame))
+    }
+
+    /// Takes pages out of it and out of every space that shows them.
+    pub fn remove(&self, keys: Range<u64>) {
+        for key in keys {
+            while let Err(busy) = self.remove_one(key) {
+                self.core.wait_unbusy(busy);
+            }
+        }
+    }
+
+    /// The page, if somebody has it.
+    fn remove_one(&self, key: u64) -> Result<(), Frame> {
+        let mut pages = self.pages.write();
+        let Some(frame) = pages.get(key) else { return Ok(()) };
+        if !self.core.try_busy(frame) {
+            return Err(frame);
+        }
+        pages.set(key, None);
+        drop(pages);
+        // Whoever could map it has done so: it had to be kept for that. Whoever comes does not find it.
+        let all = self.shown.read();
+        for (_, shown) in all.iter() {
+            record::read(shown);
+            if let Some(page) = shown.page(key) {
+                // SAFETY: listed, so its tables are there as long as the list's lock is held.
+                unsafe { &*shown.tables }.remove(page, frame);
+            }
+        }
+        drop(all);
+        self.core.dequeue(frame);
+        self.core.unbusy(frame);
+        self.core.free(frame);
+        Ok(())
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        debug_assert!(self.shown.write().is_empty(), "a backing that shows an object keeps it");
+        for (_, frame) in self.pages.write().all() {
+            // Nothing shows it: each space has unmapped what its backing showed.
+            self.core.dequeue(frame);
+            self.core.free(frame);
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Address spaces: what is mapped where, faults, forks.
+
+use super::Core;
+use super::backing::Backing;
+use super::object::Object;
+use super::tables::Tables;
+use crate::Failure;
+use crate::memory::entries::{Entries, Split};
+use crate::memory::pages::Frame;
+use crate::memory::read_write::ReadWrite;
+use crate::memory::{What, pages};
+use quire_vm::{FaultError, PAGE_SIZE, VirtRange};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What a range shows.
+struct Mapping {
+    front: Box<Backing>,
+    shared: bool,
+    writable: bool,
+    /// The front object is another's too: a store puts one in front of it first.
+    needs_copy: bool,
+}
+
+impl Split for Mapping {
+    fn split(&mut self, _start: u64, page: u64) -> Self {
+        Mapping { front: self.front.split(page), ..*self }
+    }
+}
+
+/// Pages that a load maps at most.
+const AROUND: usize = 16;
+/// Objects behind each other from which on a fork cuts the chain.
+const DEEP: usize = 5;
+
+/// An address space.
+pub struct Space {
+    core: &'static Core,
+    /// Goes before the tables, to which its backings refer.
+    map: ReadWrite<Entries<Mapping>>,
+    tables: Box<Tables>,
+}
+
+/// What a fault has found or made: a page that stays.
+struct Found {
+    frame: Frame,
+    /// Of the front object.
+    own: bool,
+    /// Made by this fault, and its alone.
+    fresh: bool,
+}
+
+impl Space {
+    /// An empty one.
+    pub fn new(core: &'static Core) -> Space {
+        Space { core, map: ReadWrite::new(Entries::new()), tables: Box::new(Tables::new()) }
+    }
+
+    /// Maps `what`, in the place of what is there.
+    pub fn map(&self, range: VirtRange, what: What<Arc<Object>>) {
+        let range = pages(range);
+        let (object, offset, shared, needs_copy) = match what {
+            What::Private => (Object::anonymous(self.core), 0, false, false),
+            What::Shared(file, page) => (file, page, true, false),
+            What::Copied(file, page) => (file, page, false, true),
+        };
+        let mut map = self.map.write();
+        let gone = self.take(&mut map, range.clone());
+        let front = Backing::new(&self.tables, range.clone(), object, offset);
+        map.insert(range, Mapping { front, shared, writable: true, needs_copy });
+        drop(map);
+        drop(gone);
+    }
+
+    /// Unmaps a range.
+    pub fn unmap(&self, range: VirtRange) {
+        let mut map = self.map.write();
+        let gone = self.take(&mut map, pages(range));
+        drop(map);
+        // With the objects that nothing else shows, without a lock.
+        drop(gone);
+    }
+
+    /// Takes what is mapped in a range out of the map and the tables.
+    fn take(&self, map: &mut Entries<Mapping>, range: Range<u64>) -> Vec<Mapping> {
+        let gone = map.take(range.clone());
+        if !gone.is_empty() {
+            self.tables.clear(range);
+        }
+        gone
+    }
+
+    /// Allows stores in a range, or not.
+    pub fn protect(&self, range: VirtRange, stores: bool) {
+        let range = pages(range);
+        let mut map = self.map.write();
+        map.within(range.clone()).for_each(|(_, e)| e.of.writable = stores);
+        if !stores {
+            self.tables.protect(range);
+        }
+    }
+
+    /// What an access that found no leaf, or one that does not allow it, makes the kernel do.
+    pub fn fault(&self, va: u64, store: bool) -> Result<(), Failure> {
+        let page = va / PAGE_SIZE;
+        loop {
+            let map = self.map.read();
+            let (start, entry) = map.covering(page).ok_or(Failure::Fault(FaultError::NotMapped))?;
+            let mapping = &entry.of;
+            if store && !mapping.writable {
+                return Err(Failure::Fault(FaultError::Protection));
+            }
+            if store && mapping.needs_copy {
+                drop(map);
+                self.shadow(page);
+                continue;
+            }
+            let found = self.find(&mapping.front, page, store)?;
+            if found.own {
+                self.tables.enter(page, found.frame, mapping.writable && !mapping.needs_copy);
+            } else {
+                // It never takes the place of a copy that somebody has made meanwhile.
+                self.tables.enter_free(page, found.frame);
+            }
+            if found.fresh {
+                self.core.unbusy(found.frame);
+                return Ok(());
+            }
+            self.core.unshare(found.frame);
+            if !store && found.own {
+                self.around(page, start..entry.end, &mapping.front);
+            }
+            return Ok(());
+        }
+    }
+
+    /// The page that is seen at a page. For a store it is the front object's own, copied or zeroed where it must be; for a load it may
+    /// be one behind, and is zeroed in front where there is none.
+    fn find(&self, front: &Backing, page: u64, store: bool) -> Result<Found, Failure> {
+        loop {
+            if let Some(frame) = front.object.look(front.key(page)) {
+                return Ok(Found { frame, own: true, fresh: false });
+            }
+            if !store && let Some(frame) = front.seen_behind(page) {
+                return Ok(Found { frame, own: false, fresh: false });
+            }
+            if let Some(frame) = self.fill(front, page)? {
+                return Ok(Found { frame, own: true, fresh: true });
+            }
+        }
+    }
+
+    /// A page of the front object with what is seen behind it, or zeroes: the caller's alone. None where there is one by now.
+    fn fill(&self, front: &Backing, page: u64) -> Result<Option<Frame>, Failure> {
+        let Some(frame) = front.object.add(front.key(page))? else { return Ok(None) };
+        match front.seen_behind(page) {
+            Some(source) => {
+                // SAFETY: `frame` is the caller's alone.
+                unsafe { self.core.copy(source, frame) };
+                self.core.unshare(source);
+            }
+            // SAFETY: as above.
+            None => unsafe { self.core.zero(frame) },
+        }
+        self.core.enqueue(frame);
+        Ok(Some(frame))
+    }
+
+    /// Maps for loads what is resident around a page of a range.
+    fn around(&self, page: u64, range: Range<u64>, front: &Backing) {
+        let first = (page & !(AROUND as u64 - 1)).max(range.start);
+        let end = ((page | (AROUND as u64 - 1)) + 1).min(range.end);
+        let mut found = [(0, 0); AROUND];
+        let n = front.object.near(front.key(first)..front.key(end), &mut found);
+        for (key, frame) in &found[..n] {
+            self.tables.enter_free(front.page(*key), *frame);
+            self.core.unshare(*frame);
+        }
+    }
+
+    /// Puts an object of this space's own in front of what the page shows, where others have it too.
+    fn shadow(&self, page: u64) {
+        let mut map = self.map.write();
+        let Some((start, entry)) = map.covering_mut(page).filter(|(_, e)| e.of.needs_copy) else { return };
+        let range = start..entry.end;
+        let mapping = &mut entry.of;
+        if !mapping.front.object.only_one() {
+            let new = Backing::new(&self.tables, range, Object::anonymous(self.core), 0);
+            let behind = std::mem::replace(&mut mapping.front, new);
+            mapping.front.put_behind(behind);
+        }
+        mapping.needs_copy = false;
+    }
+
+    /// A copy: what is private is shared until it is stored into. Leaves are not copied.
+    pub fn fork(&self) -> Result<Space, Failure> {
+        let child = Space::new(self.core);
+        let mut map = self.map.write();
+        let mut entries = child.map.write();
+        for (start, entry) in map.all() {
+            let (range, mapping) = (start..entry.end, &mut entry.of);
+            if !mapping.shared {
+                if mapping.front.depth() >= DEEP {
+                    self.collapse(range.clone(), &mut mapping.front)?;
+                }
+                mapping.needs_copy = true;
+                self.tables.protect(range.clone());
+            }
+            entries.insert(range, Mapping { front: mapping.front.replicate(&child.tables), ..*mapping });
+        }
+        drop(entries);
+        drop(map);
+        Ok(child)
+    }
+
+    /// Copies what is seen through the front object into it, and leaves nothing behind it. The caller has the map alone.
+    fn collapse(&self, pages: Range<u64>, front: &mut Backing) -> Result<(), Failure> {
+        for page in pages {
+            let Some(source) = front.seen_behind(page) else { continue };
+            self.core.unshare(source);
+            if let Some(frame) = self.fill(front, page)? {
+                // The leaf may show what is behind, which may go now.
+                self.tables.remove(page, source);
+                self.core.unbusy(frame);
+            }
+        }
+        front.cut();
+        Ok(())
+    }
+
+    /// Bytes of its backings.
+    pub fn overhead(&self) -> u64 {
+        self.map.write().all().map(|(_, e)| e.of.front.bytes()).sum()
+    }
+
+    /// The word at `va`, as a program loads it.
+    pub fn load(&self, va: u64) -> Result<u64, Failure> {
+        self.word(va, false).map(|at| {
+            // SAFETY: an aligned word of a frame that this space maps; only tests use this, on one thread.
+            unsafe { at.read() }
+        })
+    }
+
+    /// Stores a word as a program does.
+    pub fn store(&self, va: u64, value: u64) -> Result<(), Failure> {
+        self.word(va, true).map(|at| {
+            // SAFETY: as above.
+            unsafe { at.write(value) }
+        })
+    }
+
+    fn word(&self, va: u64, store: bool) -> Result<*mut u64, Failure> {
+        self.core.word(va, store, |page| self.tables.look(page), || self.fault(va, store))
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        // Before the pages may go that the leaves show.
+        self.tables.clear_all();
+    }
+}

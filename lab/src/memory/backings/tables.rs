@@ -1,0 +1,165 @@
+//! Page tables without a record for a leaf: whoever changes a leaf holds a mark of the space, whoever takes a page away everywhere
+//! sets leaves by compare-and-set.
+
+use crate::memory::levels::{FANOUT, Levels};
+use crate::memory::pages::Frame;
+use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use quire_sync::hooks::relax;
+use quire_sync::record;
+use std::ops::Range;
+
+/// A leaf: a frame, [`PRESENT`], and [`WRITABLE`] where stores are allowed; or [`NONE`].
+type Leaf = u32;
+const NONE: Leaf = 0;
+const PRESENT: Leaf = 1 << 30;
+const WRITABLE: Leaf = 1 << 31;
+
+/// The frame that a leaf names, and whether stores are allowed.
+fn frame_of(leaf: Leaf) -> Option<(Frame, bool)> {
+    (leaf & PRESENT != 0).then_some((leaf & !(PRESENT | WRITABLE), leaf & WRITABLE != 0))
+}
+
+/// Marks of a space: as many as its source had.
+const MARKS: usize = 64;
+/// A mark that nobody holds; else it is a page.
+const FREE: u64 = u64::MAX;
+
+/// A table page.
+struct Table {
+    leaves: [AtomicU32; FANOUT],
+    /// Leaves that are there.
+    wired: AtomicU32,
+}
+
+impl Table {
+    fn new() -> Box<Table> {
+        Box::new(Table { leaves: [const { AtomicU32::new(NONE) }; FANOUT], wired: AtomicU32::new(0) })
+    }
+}
+
+/// A space's tables.
+pub(super) struct Tables {
+    levels: Levels<Table>,
+    marks: [AtomicU64; MARKS],
+    /// Leaves of all tables.
+    resident: AtomicU64,
+}
+
+/// A page whose leaf nobody else changes, but for who takes a frame away everywhere.
+struct Marked<'t>(&'t AtomicU64);
+
+impl Drop for Marked<'_> {
+    fn drop(&mut self) {
+        record::released(self.0, None);
+        self.0.store(FREE, Ordering::Release);
+    }
+}
+
+impl Tables {
+    pub fn new() -> Tables {
+        let marks = [const { AtomicU64::new(FREE) }; MARKS];
+        Tables { levels: Levels::new(), marks, resident: AtomicU64::new(0) }
+    }
+
+    fn mark(&self, page: u64) -> Marked<'_> {
+        // As good as any: neighbours differ, and so do pages of one place in different table pages.
+        let mark = &self.marks[(page ^ (page >> 9) ^ (page >> 18)) as usize % MARKS];
+        while mark.compare_exchange(FREE, page, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            relax();
+        }
+        record::taken(mark, None);
+        Marked(mark)
+    }
+
+    fn added(&self, table: &Table) {
+        table.wired.fetch_add(1, Ordering::Relaxed);
+        self.resident.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn gone(&self, table: &Table, leaves: u32) {
+        table.wired.fetch_sub(leaves, Ordering::Relaxed);
+        self.resident.fetch_sub(u64::from(leaves), Ordering::Relaxed);
+    }
+
+    /// Maps a page that stays meanwhile, in the place of what is there.
+    pub fn enter(&self, page: u64, frame: Frame, writable: bool) {
+        let Some(table) = self.levels.table(page, true, Table::new) else { return };
+        let _mark = self.mark(page);
+        let new = frame | PRESENT | if writable { WRITABLE } else { 0 };
+        // Stores that somebody else has allowed stay so.
+        let with = |old: Leaf| Some(if frame_of(old).is_some_and(|(f, _)| f == frame) { old | new } else { new });
+        let old = table.leaves[page as usize % FANOUT].fetch_update(Ordering::AcqRel, Ordering::Relaxed, with);
+        if old == Ok(NONE) {
+            self.added(table);
+        }
+    }
+
+    /// Maps a page that stays meanwhile for loads, where nothing is mapped.
+    pub fn enter_free(&self, page: u64, frame: Frame) {
+        let Some(table) = self.levels.table(page, true, Table::new) else { return };
+        let _mark = self.mark(page);
+        let leaf = &table.leaves[page as usize % FANOUT];
+        if leaf.compare_exchange(NONE, frame | PRESENT, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            self.added(table);
+        }
+    }
+
+    /// What is mapped at a page, and whether stores are allowed.
+    pub fn look(&self, page: u64) -> Option<(Frame, bool)> {
+        let table = self.levels.table(page, false, Table::new)?;
+        frame_of(table.leaves[page as usize % FANOUT].load(Ordering::Acquire))
+    }
+
+    /// Takes a leaf away if it names this frame.
+    pub fn remove(&self, page: u64, frame: Frame) {
+        let Some(table) = self.levels.table(page, false, Table::new) else { return };
+        let none = |leaf| frame_of(leaf).filter(|(f, _)| *f == frame).map(|_| NONE);
+        let leaf = &table.leaves[page as usize % FANOUT];
+        if leaf.fetch_update(Ordering::AcqRel, Ordering::Acquire, none).is_ok() {
+            self.gone(table, 1);
+        }
+    }
+
+    /// Unmaps all pages of a range.
+    pub fn clear(&self, pages: Range<u64>) {
+        for (first, table, slots) in self.levels.tables(pages) {
+            for slot in slots {
+                // What is not there cannot come: the map is the caller's alone.
+                if table.leaves[slot].load(Ordering::Relaxed) == NONE {
+                    continue;
+                }
+                let _mark = self.mark(first + slot as u64);
+                if table.leaves[slot].swap(NONE, Ordering::AcqRel) != NONE {
+                    self.gone(table, 1);
+                }
+            }
+        }
+    }
+
+    /// Unmaps everything.
+    pub fn clear_all(&self) {
+        if self.resident.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        self.levels.each(|table| {
+            if table.wired.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            let there = |leaf: &&AtomicU32| leaf.load(Ordering::Relaxed) != NONE;
+            let taken = table.leaves.iter().filter(there).filter(|leaf| leaf.swap(NONE, Ordering::AcqRel) != NONE);
+            self.gone(table, taken.count() as u32);
+        });
+    }
+
+    /// Takes stores away from all pages of a range.
+    pub fn protect(&self, pages: Range<u64>) {
+        for (first, table, slots) in self.levels.tables(pages) {
+            for slot in slots {
+                if table.leaves[slot].load(Ordering::Relaxed) & WRITABLE != 0 {
+                    let _mark = self.mark(first + slot as u64);
+                    table.leaves[slot].fetch_and(!WRITABLE, Ordering::AcqRel);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! An object's pages by index.
+
+use super::pages::Frame;
+use quire_sync::record;
+use std::collections::BTreeMap;
+
+const CHUNK: u64 = 512;
+
+/// Pages by index: chunks of a table page's reach.
+#[derive(Default)]
+pub struct Resident(BTreeMap<u64, Box<[Option<Frame>; CHUNK as usize]>>);
+
+impl Resident {
+    /// The frame of a page.
+    pub fn get(&self, key: u64) -> Option<Frame> {
+        let chunk = self.0.get(&(key / CHUNK))?;
+        record::read(&chunk[(key % CHUNK) as usize]);
+        chunk[(key % CHUNK) as usize]
+    }
+
+    /// Puts one there, or takes it away.
+    pub fn set(&mut self, key: u64, frame: Option<Frame>) {
+        let empty = || Box::new([None; CHUNK as usize]);
+        let chunk = self.0.entry(key / CHUNK).or_insert_with(empty);
+        record::wrote(&chunk[(key % CHUNK) as usize]);
+        chunk[(key % CHUNK) as usize] = frame;
+    }
+
+    /// All that are there.
+    pub fn all(&self) -> impl Iterator<Item = (u64, Frame)> + '_ {
+        self.0.iter().flat_map(|(n, chunk)| {
+            chunk.iter().enumerate().filter_map(move |(i, f)| f.map(|f| (n * CHUNK + i as u64, f)))
+        })
+    }
+}
