@@ -238,7 +238,8 @@ pub struct Claim {
     pub parameters: BTreeMap<String, Parameter>,
     /// How much better the better side is at least, for the claim to hold in kind: 1.1 is a tenth.
     pub least: f64,
-    /// The source's own baseline and design, where both are rerun: whether its ratio is reproduced is told beside ours.
+    /// The claim is about the source's own design: whether its ratio is reproduced is told beside ours. Else it is what the source left
+    /// unfinished, or has no baseline here.
     pub reproduces: bool,
     /// What ours and Linux are compared by, where both have the thing.
     #[serde(default)]

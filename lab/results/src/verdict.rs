@@ -52,9 +52,9 @@ impl Judged<'_> {
         self.ours.map(|i| i.middle >= self.claim.least)
     }
 
-    /// Whether the source's own design does, where it is rerun.
+    /// Whether the source's own design does, where it is rerun and claims so.
     pub fn reproduced(&self) -> Option<bool> {
-        self.source.map(|i| i.middle >= self.claim.least)
+        self.source.filter(|_| self.claim.reproduces).map(|i| i.middle >= self.claim.least)
     }
 }
 
@@ -96,7 +96,7 @@ impl Experiment {
         Judged {
             claim,
             ours: times(Side::Ours),
-            source: times(Side::After).filter(|_| claim.reproduces),
+            source: times(Side::After),
             linux: reading.and_then(|r| self.times(Side::Ours, Side::Linux, &r.measure, r.place, &r.parameters)),
         }
     }

@@ -34,10 +34,11 @@ pub const STUDY: Study = Study {
             it goes. Remove: the time to take one page away from all of them, one by one. Pageout: the same where 64 neighbours are paged out \
             that nobody has changed. Locks: spin locks taken for each page of an attach, and for one removal.",
     caveats: &[
-        "No translation caches are flushed in before; production looks for CPUs that run the spaces, and finds none.",
+        "After looks for a page along the backings of its object and asks the tables of each, as ours does; before follows the page's own list.",
+        "No translation caches are flushed in before and after; production looks for CPUs that run the spaces, and finds none.",
         "A record of before has 32 bytes and stands in its table page's pool; in the kernels that had them they took 24 to over 100.",
-        "A page that is paged out was referenced: production lets it go nonetheless, as it is asked to; before has no such marks.",
-        "Both map what is resident around a page that is loaded: sixteen pages a fault.",
+        "A page that is paged out was referenced: production lets it go nonetheless, as it is asked to; before and after have no such marks.",
+        "All map what is resident around a page that is loaded: sixteen pages a fault.",
         "In guests kernel memory is a difference of free memory, which Linux changes for other reasons too: from run to run its figure is anything from less than nothing to four page tables.",
         "In guests a page is taken away by cutting the file: Linux pages out none on request (MADV_PAGEOUT) that another process maps.",
     ],
@@ -48,7 +49,7 @@ pub const STUDY: Study = Study {
             Place::Recording,
             &[("spaces", number(10u32))],
             2.0,
-            false,
+            true,
         )]
     },
     plots: || {

@@ -26,11 +26,12 @@ pub const STUDY: Study = Study {
     about: "CPUs touch fresh private memory page by page: threads of one process in regions of their own, and processes. The rate is \
             of all CPUs together; the limit is the rate at which the same CPUs take the same frames and zero them; frames are free in random order. \
             In the recording build CPUs take turns, and the lines that a fault takes from another CPU are counted. Before is a memory core \
-            with a record for each mapped page, whose free frames and queues are in 256 parts, as its source had them by then.",
+            with a record for each mapped page, after one with a backing for each mapping; free frames and queues are in 256 parts, as their source \
+            had them by then.",
     caveats: &[
         "The memory is eight times a CPU's own cache and more, not eight times the last-level cache of a large server.",
-        "Before spends nothing on translation caches, epochs or the order of locks, and its leaves are not the hardware's: it is as \
-         fast as its kind can be.",
+        "Before and after spend nothing on translation caches, epochs or the order of locks, and their leaves are not the hardware's: they \
+         are as fast as their kind can be.",
         "A CPU of the hosted machine is a thread: with more of them than the host has CPUs, the rate says nothing.",
     ],
     claims: || {
@@ -40,7 +41,7 @@ pub const STUDY: Study = Study {
             Place::Recording,
             &[("cpus", number(64u32)), ("what", "threads".into())],
             2.0,
-            false,
+            true,
         )]
     },
     plots: || {

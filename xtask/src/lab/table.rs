@@ -97,10 +97,10 @@ pub fn summary(run: &Run) -> String {
             Some(i) if i.middle.is_infinite() => "infinitely many times".to_owned(),
             Some(i) => format!("{:.2} times", i.middle),
         };
-        let source = match (judged.claim.reproduces, judged.reproduced()) {
-            (false, _) => String::new(),
-            (true, Some(true)) => format!("; the source's own: {}", times(judged.source)),
-            (true, _) => format!("; the source's own: {}, not reproduced", times(judged.source)),
+        let source = match (judged.source, judged.reproduced()) {
+            (None, _) => String::new(),
+            (own, Some(false)) => format!("; the source's own: {}, not reproduced", times(own)),
+            (own, _) => format!("; the source's own: {}", times(own)),
         };
         text += &format!(
             "{}\n  ours: {} as good as before{source}; as good as Linux: {}\n",
