@@ -2,6 +2,7 @@
 
 use quire_hosted::{Cpu, Settings, Simulate, Simulated};
 use quire_vm::map::{Advice, MapRequest, Move, Placement, Space, SpaceRef};
+use quire_vm::stats::Event;
 use quire_vm::{Access, MapError, PAGE_SIZE, Prot, VirtRange, Vm};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ quire_hosted::of_each_architecture!(
     memory_without_stores_that_is_given_up_stays_a_childs,
     lengths_that_no_address_space_has_are_refused,
     the_peak_of_residents_is_known_after_they_went,
+    a_fork_looks_at_what_was_stored_into_since_the_last_one,
 );
 
 const BASE: u64 = 0x20_0000_0000;
@@ -188,6 +190,39 @@ fn lengths_that_no_address_space_has_are_refused<F: Simulate>() {
         }
     }
     assert_eq!(space.stats().mapped_bytes, 8 * PAGE_SIZE);
+}
+
+fn a_fork_looks_at_what_was_stored_into_since_the_last_one<F: Simulate>() {
+    let vm = boot::<F>(1);
+    let cpu = Cpu::attach(vm, 0);
+    let space = Space::new(vm).unwrap();
+    cpu.enter(&space);
+    map(&space, 0, 2000);
+    (0..2000).for_each(|n| cpu.write(&space, page(n), n).unwrap());
+    let fork = || {
+        let before = vm.stats().total(Event::RangeVisit);
+        drop(space.fork().unwrap());
+        vm.stats().total(Event::RangeVisit) - before
+    };
+    assert_eq!(fork(), 2000);
+    assert_eq!(fork(), 0);
+    // They are looked at by the line: eight leaves.
+    for n in [3, 4, 1000] {
+        cpu.write(&space, page(n), 1).unwrap();
+    }
+    assert_eq!(fork(), 16);
+    assert_eq!(fork(), 0);
+    // And so does who takes stores away, once.
+    let protect = |prot| {
+        let before = vm.stats().total(Event::RangeVisit);
+        space.protect(range(0, 2000), prot).unwrap();
+        vm.stats().total(Event::RangeVisit) - before
+    };
+    (0..64).for_each(|n| cpu.write(&space, page(n), 1).unwrap());
+    assert_eq!(protect(Prot::READ), 64);
+    assert_eq!(protect(Prot::READ | Prot::WRITE), 0);
+    assert_eq!(protect(Prot::READ), 0);
+    assert!(cpu.write(&space, page(3), 1).is_err());
 }
 
 fn the_peak_of_residents_is_known_after_they_went<F: Simulate>() {

@@ -15,6 +15,7 @@ quire_hosted::of_each_architecture!(
     a_dead_mark_on_a_table_page_that_is_linked_is_noticed,
     an_entry_that_leads_to_no_table_page_is_noticed,
     a_group_of_entries_that_scans_would_skip_is_noticed,
+    a_leaf_that_a_fork_would_leave_writable_is_noticed,
     an_entry_that_is_neither_empty_nor_present_is_noticed,
     a_lost_leaf_and_a_doubled_one_are_noticed,
     a_leaf_of_a_frame_that_is_free_is_noticed_also_while_others_are_at_work,
@@ -121,6 +122,12 @@ fn a_group_of_entries_that_scans_would_skip_is_noticed<F: Simulate>() {
     let w = World::<F>::new();
     w.vm.page(w.table(0)).spare().store(0, Ordering::Relaxed);
     assert_eq!(w.verdict(), Err(Broken::TableOccupied(middle::<F>())));
+}
+
+fn a_leaf_that_a_fork_would_leave_writable_is_noticed<F: Simulate>() {
+    let w = World::<F>::new();
+    w.vm.page(w.table(0)).words()[1].store(0, Ordering::Relaxed);
+    assert_eq!(w.verdict(), Err(Broken::TableWritable(middle::<F>())));
 }
 
 /// Bit 0 says that an entry is present.

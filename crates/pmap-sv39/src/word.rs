@@ -68,6 +68,9 @@ impl Format for Sv39 {
     fn kernel_table(child: Pfn) -> u64 {
         child.0 << FRAME_SHIFT | VALID
     }
+    fn writable(word: u64) -> bool {
+        word & WRITE != 0
+    }
     fn user_leaf(new: Enter) -> u64 {
         let mut word = new.pfn.0 << FRAME_SHIFT | VALID | READ | USER | ACCESSED | memory_bits(new.memory);
         if new.prot.contains(Prot::WRITE) {

@@ -129,6 +129,10 @@ impl Format for X86_64 {
         kernel_table(child)
     }
     #[inline(always)]
+    fn writable(word: u64) -> bool {
+        word & WRITE != 0
+    }
+    #[inline(always)]
     fn user_leaf(new: Enter) -> u64 {
         user_leaf(new)
     }

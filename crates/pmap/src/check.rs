@@ -1,4 +1,4 @@
-//! Derives the invariants of the table pages of one address space again: counts, occupied groups, marks, links.
+//! Derives the invariants of the table pages of one address space again: counts, occupied and writable groups, marks, links.
 
 use crate::format::{FANOUT, Format, base, span};
 use crate::table::{GROUP, Memory, View};
@@ -72,6 +72,9 @@ impl<F: Format, A: Memory> Tree<'_, F, A> {
             live += 1;
             if occupied & (1 << (i / GROUP)) == 0 {
                 return Err(Broken::TableOccupied(at));
+            }
+            if level == 0 && F::writable(word) && view.writable.load(Ordering::Acquire) & (1 << (i / GROUP)) == 0 {
+                return Err(Broken::TableWritable(at));
             }
             if level > 0 && (!is_table(F::frame(word)) || self.memory.state(F::frame(word)).is_dead()) {
                 return Err(Broken::TableDead(at));

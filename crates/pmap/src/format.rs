@@ -43,6 +43,8 @@ pub trait Format: Send + Sync + Sized + 'static {
     fn user_table(child: Pfn) -> u64;
     /// An entry for a table page below a table of the kernel's.
     fn kernel_table(child: Pfn) -> u64;
+    /// Whether a present user leaf allows stores.
+    fn writable(word: u64) -> bool;
     /// A user leaf. Accessed is preset, and dirty where stores are allowed: a writable leaf implies that the page is marked
     /// dirty already (Contract C2).
     fn user_leaf(new: Enter) -> u64;

@@ -45,6 +45,9 @@ impl Format for Tiny {
     fn kernel_table(child: Pfn) -> u64 {
         child.address() | 1
     }
+    fn writable(_word: u64) -> bool {
+        false
+    }
     fn user_leaf(new: Enter) -> u64 {
         new.pfn.address() | 1
     }
@@ -75,6 +78,7 @@ struct Cell {
     slots: Slots,
     state: TableState,
     occupied: AtomicU64,
+    writable: AtomicU64,
 }
 
 /// Table pages in an array. Nothing is reused: what the epoch is for is taken as given, and a table page that is used though
@@ -93,6 +97,7 @@ impl Pages {
             slots: core::array::from_fn(|_| AtomicU64::new(0)),
             state: TableState::new(level(i)),
             occupied: AtomicU64::new(0),
+            writable: AtomicU64::new(0),
         };
         Pages { cells: (0..n).map(cell).collect(), next: AtomicUsize::new(1), fan: Fan::new() }
     }
@@ -109,6 +114,9 @@ impl Memory for Pages {
     }
     fn occupied(&self, t: Pfn) -> &AtomicU64 {
         &self.cells[t.0 as usize].occupied
+    }
+    fn writable(&self, t: Pfn) -> &AtomicU64 {
+        &self.cells[t.0 as usize].writable
     }
     fn allocate(&self, _level: u32) -> Result<Pfn, OutOfMemory> {
         let i = self.next.fetch_add(1, Ordering::Relaxed);

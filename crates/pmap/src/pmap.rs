@@ -68,6 +68,11 @@ impl<M: Hardware> Memory for Frames<M> {
     fn occupied(&self, t: Pfn) -> &'static AtomicU64 {
         self.0.page(t).spare()
     }
+    #[inline]
+    fn writable(&self, t: Pfn) -> &'static AtomicU64 {
+        // Until it is dead: then a header lies there.
+        &self.0.page(t).words()[1]
+    }
 
     fn allocate(&self, level: u32) -> Result<Pfn, OutOfMemory> {
         let t = match self.0.machine().mmu().take_spare(&self.0) {
@@ -85,6 +90,7 @@ impl<M: Hardware> Memory for Frames<M> {
         let page = self.0.page(t);
         page.set_kind(Kind::Table);
         page.spare().store(0, Ordering::Relaxed);
+        page.words()[1].store(0, Ordering::Relaxed);
         let word: *const AtomicU64 = &page.words()[0];
         // SAFETY: the frame is ours alone; see `state`.
         unsafe { word.cast_mut().cast::<TableState>().write(TableState::new(level)) };
@@ -111,8 +117,7 @@ impl<M: Hardware> Memory for Frames<M> {
         self.0.page(t).spare().store((&raw const self.0).expose_provenance() as u64, Ordering::Relaxed);
         let offset = &raw const self.0.page(t).words()[1] as usize - page as usize;
         let header = page.wrapping_byte_add(offset).cast_mut().cast::<Retired>();
-        // SAFETY: the second and third word of a table page's descriptor are used for nothing else, and hold a header; the
-        // page was unlinked and flushed, and is retired once. `released` does not sleep.
+        // SAFETY: nothing looks at the second and third word of a dead table page's descriptor, and they hold a header; the page was unlinked and flushed, and is retired once. `released` does not sleep.
         unsafe {
             header.write(Retired::new());
             self.0.epoch().retire_large(header, PAGE_SIZE, released::<M>);
@@ -687,6 +692,9 @@ impl<M: Hardware> LockedTable<'_, M> {
                 Err(now) => old = now,
             }
         }
+        if new.prot.contains(Prot::WRITE) {
+            self.t.view.note_writable(self.at(va));
+        }
         self.forget_absent(va);
     }
 
@@ -717,6 +725,9 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
             return self.strengthen(va, old, new);
         }
         self.t.view.put(i, M::Format::user_leaf(new));
+        if new.prot.contains(Prot::WRITE) {
+            self.t.view.note_writable(i);
+        }
         self.count(1);
         self.forget_absent(va);
     }
@@ -729,7 +740,11 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
             let n = which.trailing_zeros() as usize;
             which &= which - 1;
             if self.t.view.slots[first + n].load(Ordering::Relaxed) == 0 {
-                self.t.view.put_uncounted(first + n, M::Format::user_leaf(leaf(n)));
+                let new = leaf(n);
+                self.t.view.put_uncounted(first + n, M::Format::user_leaf(new));
+                if new.prot.contains(Prot::WRITE) {
+                    self.t.view.note_writable(first + n);
+                }
                 self.forget_absent(from + n as u64 * PAGE_SIZE);
                 entered += 1;
             }
@@ -791,7 +806,11 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
         let (view, covers) = (&self.t.view, self.covers());
         let mut changed = VirtRange { start: 0, end: 0 };
         let mut taken = 0;
-        let seen = view.scan_locked(index(from, 0), index(to - 1, 0), |i, slot, word| {
+        let (first, last) = (index(from, 0), index(to - 1, 0));
+        // Where only stores are taken away, nothing is to be done where there are none; and no leaf there is dirty.
+        let only_stores = keep.is_some_and(|k| k.contains(Prot::READ | Prot::EXEC) && !k.contains(Prot::WRITE));
+        let groups = if only_stores { view.writable.load(Ordering::Relaxed) } else { !0 };
+        let seen = view.scan_locked(first, last, groups, |i, slot, word| {
             let leaf = M::Format::read_leaf(word);
             if let (Some(keep), Some(leaf)) = (keep, leaf)
                 && keep.contains(leaf.prot - Prot::READ)
@@ -828,6 +847,9 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
                 each(leaf);
             }
         });
+        if keep.is_some_and(|k| !k.contains(Prot::WRITE)) {
+            view.note_unwritable(first, last);
+        }
         view.state.change_live(-taken);
         if taken != 0 {
             self.count(-i64::from(taken));

@@ -3,13 +3,15 @@
 //! # The descriptor
 //! Eight bytes in the page descriptor of the table's frame: {lock, live count or dead, unflushed}. It names neither an
 //! address nor a pmap, so that table pages can be shared later. Beside it stands `occupied`, one bit for each group of
-//! entries in which something was put: scans skip what was never used.
+//! entries in which something was put: scans skip what was never used. And `writable`, one for each group in which a leaf was
+//! given the right to store: who takes only that right away looks at no other.
 //!
 //! | field | guarded by |
 //! |---|---|
 //! | `live` | written under the lock; read under it, or as a hint |
 //! | dead mark (a value of `live`) | written under the parent's lock *and* this one; final |
 //! | `unflushed` | one for each obligation that took something here: raised under the lock before the first leaf is cleared; lowered by whoever flushed, without the lock |
+//! | `writable` | written and read under the lock |
 //! | `occupied` | written under the lock; read under it, or by walkers after a fence, as the entries themselves are |
 
 use crate::format::FANOUT;
@@ -105,6 +107,7 @@ pub(crate) trait Memory {
     fn slots(&self, t: Pfn) -> &Slots;
     fn state(&self, t: Pfn) -> &TableState;
     fn occupied(&self, t: Pfn) -> &AtomicU64;
+    fn writable(&self, t: Pfn) -> &AtomicU64;
     /// A zeroed table page for `level`, its descriptor fresh.
     fn allocate(&self, level: u32) -> Result<Pfn, OutOfMemory>;
     /// Takes back a table page that no walker can reach; it is empty where its count of present entries is zero.
@@ -122,11 +125,18 @@ pub(crate) struct View<'a> {
     pub slots: &'a Slots,
     pub state: &'a TableState,
     pub occupied: &'a AtomicU64,
+    pub writable: &'a AtomicU64,
 }
 
 impl<'a> View<'a> {
     pub(crate) fn of<A: Memory>(memory: &'a A, pfn: Pfn) -> View<'a> {
-        View { pfn, slots: memory.slots(pfn), state: memory.state(pfn), occupied: memory.occupied(pfn) }
+        View {
+            pfn,
+            slots: memory.slots(pfn),
+            state: memory.state(pfn),
+            occupied: memory.occupied(pfn),
+            writable: memory.writable(pfn),
+        }
     }
 
     /// Puts `word` into the empty entry `i`, by a read-modify-write (Contract C2). => caller holds the lock.
@@ -147,6 +157,27 @@ impl<'a> View<'a> {
         }
         let old = self.slots[i].swap(word, Ordering::AcqRel);
         debug_assert_eq!(old, 0, "an entry is overwritten");
+    }
+
+    /// The leaf `i` allows stores from now on. => caller holds the lock.
+    #[inline]
+    pub(crate) fn note_writable(&self, i: usize) {
+        let bit = 1u64 << (i / GROUP);
+        let writable = self.writable.load(Ordering::Relaxed);
+        if writable & bit == 0 {
+            self.writable.store(writable | bit, Ordering::Relaxed);
+        }
+    }
+
+    /// No leaf from entry `from` to `last` allows stores any more: notes it of the groups that lie wholly there. => caller holds the lock.
+    pub(crate) fn note_unwritable(&self, from: usize, last: usize) {
+        let (first, end) = (from.div_ceil(GROUP), (last + 1) / GROUP);
+        let below = |g: usize| if g >= u64::BITS as usize { !0 } else { (1u64 << g) - 1 };
+        let gone = below(end) & !below(first);
+        let writable = self.writable.load(Ordering::Relaxed);
+        if writable & gone != 0 {
+            self.writable.store(writable & !gone, Ordering::Relaxed);
+        }
     }
 
     /// Empties the entry `i` of a table above the last level. => caller holds the lock.
@@ -226,13 +257,19 @@ impl<'a> View<'a> {
         found
     }
 
-    /// Calls `f` with each entry from `from` to `last` that is not zero, in order, and its word; returns how many there were.
-    /// Forgets groups that it finds empty. => caller holds the lock.
+    /// Calls `f` with each entry from `from` to `last` that is not zero and in a group of `groups`, in order, and its word; returns how
+    /// many there were. Forgets groups that it finds empty. => caller holds the lock.
     #[inline]
-    pub(crate) fn scan_locked(&self, from: usize, last: usize, mut f: impl FnMut(usize, &AtomicU64, u64)) -> u64 {
+    pub(crate) fn scan_locked(
+        &self,
+        from: usize,
+        last: usize,
+        groups: u64,
+        mut f: impl FnMut(usize, &AtomicU64, u64),
+    ) -> u64 {
         // Written under the lock only.
         let occupied = self.occupied.load(Ordering::Relaxed);
-        let mut rest = occupied & (!0 << (from / GROUP));
+        let mut rest = occupied & groups & (!0 << (from / GROUP));
         let (mut seen, mut empty) = (0, 0u64);
         while rest != 0 {
             let g = rest.trailing_zeros() as usize;

@@ -103,6 +103,8 @@ pub enum Broken {
     TableRoot(u64),
     /// Page tables: removals count as not flushed, though nothing is under way (address).
     TableUnflushed(u64),
+    /// Page tables: a leaf that allows stores is not noted as one, so that a fork would skip it (address).
+    TableWritable(u64),
     /// Page tables: an entry that is neither empty nor present (address).
     TableWord(u64),
     /// Leaf: no entry of the map covers it (address).
@@ -154,6 +156,7 @@ impl fmt::Display for Broken {
             Broken::TableOccupied(at) => ("page tables: a present entry is not noted as occupied", at),
             Broken::TableRoot(at) => ("page tables: a CPU's own root contradicts the space's", at),
             Broken::TableUnflushed(at) => ("page tables: removals that nobody flushes", at),
+            Broken::TableWritable(at) => ("page tables: a leaf that allows stores is not noted as one", at),
             Broken::TableWord(at) => ("page tables: an entry that is neither empty nor present", at),
             Broken::LeafWithoutEntry(at) => ("leaf: no entry covers it", at),
             Broken::LeafRights(at) => ("leaf: allows more than its entry", at),

@@ -1,7 +1,7 @@
 //! Page tables above the leaves: three levels that only grow.
 
 use quire_sync::atomic::{AtomicPtr, Ordering};
-use quire_sync::{Rank, SpinLock};
+use quire_sync::{Rank, SpinLock, record};
 use std::ops::Range;
 use std::ptr;
 
@@ -117,6 +117,10 @@ impl<T: Sync> Levels<T> {
 
 impl<T> Drop for Levels<T> {
     fn drop(&mut self) {
+        if record::ENABLED {
+            // Its memory is not used again: see `kept`.
+            return;
+        }
         /// # Safety
         /// Nobody else uses what is there.
         unsafe fn free<T>(slot: &AtomicPtr<T>) -> Option<Box<T>> {

@@ -18,11 +18,23 @@ pub use production::Production;
 pub use records::Records;
 
 use crate::Failure;
+use quire_sync::record;
 use quire_vm::{Access, PAGE_SIZE, VirtRange};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Parts of the queues and of the free frames after the source of 2011, and since.
 pub const PARTS: usize = 256;
+
+/// A value whose memory is not used again in the recording build. There CPUs are one thread, of which each would get what another had
+/// freed; kernels keep what a CPU has freed for that one.
+fn kept<T>(value: T) -> Arc<T> {
+    let value = Arc::new(value);
+    if record::ENABLED {
+        std::mem::forget(Arc::downgrade(&value));
+    }
+    value
+}
 
 /// A range's pages, by number.
 fn pages(range: VirtRange) -> Range<u64> {

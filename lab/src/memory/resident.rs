@@ -10,6 +10,15 @@ const CHUNK: u64 = 512;
 #[derive(Default)]
 pub struct Resident(BTreeMap<u64, Box<[Option<Frame>; CHUNK as usize]>>);
 
+impl Drop for Resident {
+    fn drop(&mut self) {
+        if record::ENABLED {
+            // See `kept`.
+            std::mem::forget(std::mem::take(&mut self.0));
+        }
+    }
+}
+
 impl Resident {
     /// The frame of a page.
     pub fn get(&self, key: u64) -> Option<Frame> {

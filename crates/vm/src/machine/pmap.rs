@@ -178,7 +178,8 @@ pub trait Table<M: Machine> {
     fn weaken(&mut self, va: u64, keep: Prot, owed: &mut Obligation<'_, M>) -> Option<Removed>;
 
     /// [`remove`](Self::remove)s all leaves in `range`, or [`weaken`](Self::weaken)s them to `keep`, and hands each that is there
-    /// to `each`, as it last was. Returns how many were there.
+    /// to `each`, as it last was. Returns how many those were. Where `keep` is all but stores, leaves that allow none may be passed over:
+    /// neither handed over nor counted.
     fn sweep(
         &mut self,
         range: VirtRange,

@@ -13,7 +13,7 @@
 //! 5. Chains are made, linked, and published on both sides. Nobody runs in the child before this returns.
 
 use super::entry::{Attributes, Entry, Flags, How, NewEntries};
-use super::leaves::Sweep;
+use super::leaves::{Sweep, UNWRITABLE};
 use super::piece::layers;
 use super::space::{Space, SpaceRef, USER};
 use super::wire::mark_chain;
@@ -92,7 +92,7 @@ impl<M: Machine> Space<M> {
         let stored = writer
             .overlapping(USER.start, USER.end)
             .filter(|e| is_private(&e.attributes()) && e.prot().contains(Prot::WRITE) && has_content(e));
-        sweep.weaken_all(stored.map(|e| (e.range(), e.prot() - Prot::WRITE)));
+        sweep.weaken_all(stored.map(|e| (e.range(), UNWRITABLE)));
         let proof = sweep.finish();
 
         let mut theirs = NewEntries::new(vm);

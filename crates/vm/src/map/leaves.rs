@@ -22,6 +22,23 @@ pub(super) enum Work {
     Weaken(VirtRange, Prot),
 }
 
+impl Work {
+    /// The entries of a range lose the rights `lost`, and have `prot` from then on.
+    pub fn lose(range: VirtRange, lost: Prot, prot: Prot) -> Work {
+        if lost.is_empty() {
+            Work::None
+        } else if lost == Prot::WRITE {
+            // No leaf allows more than its entry did: so the others stay, and need not be looked at where nothing is writable.
+            Work::Weaken(range, UNWRITABLE)
+        } else {
+            Work::Weaken(range, prot)
+        }
+    }
+}
+
+/// Everything but stores.
+pub(super) const UNWRITABLE: Prot = Prot::all().difference(Prot::WRITE);
+
 /// Work on leaves whose flush is owed.
 pub(super) struct Sweep<'s, M: Machine> {
     space: &'s Space<M>,
@@ -97,7 +114,7 @@ impl<'s, M: Machine> Sweep<'s, M> {
         }
     }
 
-    /// The leaves of `part`, which `table` has: they keep the rights `keep` at most, or go. Returns how many there were.
+    /// The leaves of `part`, which `table` has: they keep the rights `keep` at most, or go. Returns how many were looked at.
     fn sweep(&mut self, table: &mut <M::Pmap as Pmap<M>>::Table<'_>, part: VirtRange, keep: Option<Prot>) -> u64 {
         if !mutant(Mutant::NoUnflushedSweep) && table.unflushed() {
             // What a reverse scan took away may still be cached, and a right that a cleaner took away still be used; nobody shall

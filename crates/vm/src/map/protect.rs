@@ -78,7 +78,7 @@ impl<M: Machine> Space<M> {
         }
         let mut update = Update::new(self, writer, range);
         update.change(range, changed)?;
-        update.apply(if lost.is_empty() { Work::None } else { Work::Weaken(range, prot) })
+        update.apply(Work::lose(range, lost, prot))
     }
 
     /// One entry gets the attributes `a`, as a whole, and joins no neighbour: the most common change by far. The new entry takes
@@ -99,7 +99,7 @@ impl<M: Machine> Space<M> {
         // Nothing from here on can fail.
         if !lost.is_empty() {
             let mut sweep = Sweep::new(self);
-            sweep.perform(Work::Weaken(e.range(), a.prot));
+            sweep.perform(Work::lose(e.range(), lost, a.prot));
             let _flushed = sweep.finish();
         }
         // SAFETY: just made, and not published.

@@ -46,7 +46,7 @@ impl Backings {
 
 impl Memory for Backings {
     type Cpu = usize;
-    type Space = Space;
+    type Space = Arc<Space>;
     type File = Arc<Object>;
     type Taken = Taken<()>;
 
@@ -59,9 +59,9 @@ impl Memory for Backings {
         threads::as_cpu(*cpu, f)
     }
 
-    fn enter(self, _cpu: &usize, _space: &Space) {}
+    fn enter(self, _cpu: &usize, _space: &Arc<Space>) {}
 
-    fn space(self) -> Result<Space, Failure> {
+    fn space(self) -> Result<Arc<Space>, Failure> {
         Ok(Space::new(self.0))
     }
 
@@ -73,27 +73,27 @@ impl Memory for Backings {
         self.file(pages)
     }
 
-    fn map(self, space: &Space, range: VirtRange, what: What<Arc<Object>>) -> Result<(), Failure> {
+    fn map(self, space: &Arc<Space>, range: VirtRange, what: What<Arc<Object>>) -> Result<(), Failure> {
         space.map(range, what);
         Ok(())
     }
 
-    fn protect(self, space: &Space, range: VirtRange, stores: bool) -> Result<(), Failure> {
+    fn protect(self, space: &Arc<Space>, range: VirtRange, stores: bool) -> Result<(), Failure> {
         space.protect(range, stores);
         Ok(())
     }
 
-    fn unmap(self, space: &Space, range: VirtRange) -> Result<(), Failure> {
+    fn unmap(self, space: &Arc<Space>, range: VirtRange) -> Result<(), Failure> {
         space.unmap(range);
         Ok(())
     }
 
     #[inline]
-    fn fault(self, space: &Space, va: u64, access: Access) -> Result<(), Failure> {
+    fn fault(self, space: &Arc<Space>, va: u64, access: Access) -> Result<(), Failure> {
         space.fault(va, access == Access::Write)
     }
 
-    fn fork(self, space: &Space) -> Result<Space, Failure> {
+    fn fork(self, space: &Arc<Space>) -> Result<Arc<Space>, Failure> {
         space.fork()
     }
 
@@ -106,8 +106,8 @@ impl Memory for Backings {
         file.remove(pages);
     }
 
-    fn overhead(self, spaces: &[Space]) -> u64 {
-        spaces.iter().map(Space::overhead).sum()
+    fn overhead(self, spaces: &[Arc<Space>]) -> u64 {
+        spaces.iter().map(|s| s.overhead()).sum()
     }
 
     fn held(self) -> u64 {

@@ -3,6 +3,7 @@
 use super::Core;
 use super::tables::Tables;
 use crate::Failure;
+use crate::memory::kept;
 use crate::memory::pages::Frame;
 use crate::memory::read_write::ReadWrite;
 use crate::memory::resident::Resident;
@@ -63,7 +64,7 @@ impl Object {
     }
 
     fn new(core: &'static Core, file: bool) -> Arc<Object> {
-        Arc::new(Object { core, file, pages: ReadWrite::new(Resident::default()), shown: ReadWrite::new(Slab::new()) })
+        kept(Object { core, file, pages: ReadWrite::new(Resident::default()), shown: ReadWrite::new(Slab::new()) })
     }
 
     /// A file of so many pages, all resident and zero.
@@ -190,7 +191,12 @@ impl Object {
 
 impl Drop for Object {
     fn drop(&mut self) {
-        debug_assert!(self.shown.write().is_empty(), "a backing that shows an object keeps it");
+        let shown = std::mem::take(&mut *self.shown.write());
+        debug_assert!(shown.is_empty(), "a backing that shows an object keeps it");
+        if record::ENABLED {
+            // See `kept`.
+            std::mem::forget(shown);
+        }
         for (_, frame) in self.pages.write().all() {
             // Nothing shows it: each space has unmapped what its backing showed.
             self.core.dequeue(frame);

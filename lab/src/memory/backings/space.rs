@@ -8,7 +8,7 @@ use crate::Failure;
 use crate::memory::entries::{Entries, Split};
 use crate::memory::pages::Frame;
 use crate::memory::read_write::ReadWrite;
-use crate::memory::{What, pages};
+use crate::memory::{What, kept, pages};
 use quire_vm::{FaultError, PAGE_SIZE, VirtRange};
 use std::ops::Range;
 use std::sync::Arc;
@@ -36,9 +36,9 @@ const DEEP: usize = 5;
 /// An address space.
 pub struct Space {
     core: &'static Core,
-    /// Goes before the tables, to which its backings refer.
+    /// Goes before the tables, to which its backings refer: a space does not move.
     map: ReadWrite<Entries<Mapping>>,
-    tables: Box<Tables>,
+    tables: Tables,
 }
 
 /// What a fault has found or made: a page that stays.
@@ -52,8 +52,8 @@ struct Found {
 
 impl Space {
     /// An empty one.
-    pub fn new(core: &'static Core) -> Space {
-        Space { core, map: ReadWrite::new(Entries::new()), tables: Box::new(Tables::new()) }
+    pub fn new(core: &'static Core) -> Arc<Space> {
+        kept(Space { core, map: ReadWrite::new(Entries::new()), tables: Tables::new() })
     }
 
     /// Maps `what`, in the place of what is there.
@@ -193,7 +193,7 @@ impl Space {
     }
 
     /// A copy: what is private is shared until it is stored into. Leaves are not copied.
-    pub fn fork(&self) -> Result<Space, Failure> {
+    pub fn fork(&self) -> Result<Arc<Space>, Failure> {
         let child = Space::new(self.core);
         let mut map = self.map.write();
         let mut entries = child.map.write();

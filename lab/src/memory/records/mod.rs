@@ -55,7 +55,7 @@ impl Records {
 
 impl Memory for Records {
     type Cpu = usize;
-    type Space = Space;
+    type Space = Arc<Space>;
     type File = Arc<Object>;
     type Taken = Taken<tables::Mapped>;
 
@@ -68,9 +68,9 @@ impl Memory for Records {
         threads::as_cpu(*cpu, f)
     }
 
-    fn enter(self, _cpu: &usize, _space: &Space) {}
+    fn enter(self, _cpu: &usize, _space: &Arc<Space>) {}
 
-    fn space(self) -> Result<Space, Failure> {
+    fn space(self) -> Result<Arc<Space>, Failure> {
         Ok(Space::new(self.0))
     }
 
@@ -82,27 +82,27 @@ impl Memory for Records {
         self.file(pages)
     }
 
-    fn map(self, space: &Space, range: VirtRange, what: What<Arc<Object>>) -> Result<(), Failure> {
+    fn map(self, space: &Arc<Space>, range: VirtRange, what: What<Arc<Object>>) -> Result<(), Failure> {
         space.map(range, what);
         Ok(())
     }
 
-    fn protect(self, space: &Space, range: VirtRange, stores: bool) -> Result<(), Failure> {
+    fn protect(self, space: &Arc<Space>, range: VirtRange, stores: bool) -> Result<(), Failure> {
         space.protect(range, stores);
         Ok(())
     }
 
-    fn unmap(self, space: &Space, range: VirtRange) -> Result<(), Failure> {
+    fn unmap(self, space: &Arc<Space>, range: VirtRange) -> Result<(), Failure> {
         space.unmap(range);
         Ok(())
     }
 
     #[inline]
-    fn fault(self, space: &Space, va: u64, access: Access) -> Result<(), Failure> {
+    fn fault(self, space: &Arc<Space>, va: u64, access: Access) -> Result<(), Failure> {
         space.fault(va, access == Access::Write)
     }
 
-    fn fork(self, space: &Space) -> Result<Space, Failure> {
+    fn fork(self, space: &Arc<Space>) -> Result<Arc<Space>, Failure> {
         Ok(space.fork())
     }
 
@@ -115,7 +115,7 @@ impl Memory for Records {
         file.remove(pages);
     }
 
-    fn overhead(self, spaces: &[Space]) -> u64 {
+    fn overhead(self, spaces: &[Arc<Space>]) -> u64 {
         spaces.iter().map(|s| (s.records() * RECORD) as u64).sum()
     }
 

@@ -2,6 +2,7 @@
 
 use super::Core;
 use crate::Failure;
+use crate::memory::kept;
 use crate::memory::pages::Frame;
 use crate::memory::resident::Resident;
 use quire_sync::{Rank, SpinLock, record};
@@ -47,7 +48,7 @@ impl Object {
 
     fn new(core: &'static Core, anonymous: bool, behind: Option<Arc<Object>>) -> Arc<Object> {
         let state = State { pages: Resident::default(), resident: 0, behind, shadows: Vec::new(), in_progress: 0 };
-        Arc::new(Object { core, anonymous, state: SpinLock::new(Rank::BACKINGS, state) })
+        kept(Object { core, anonymous, state: SpinLock::new(Rank::BACKINGS, state) })
     }
 
     /// A file of so many pages, all resident and zero.

@@ -6,7 +6,7 @@ use super::tables::Tables;
 use crate::Failure;
 use crate::memory::entries::{Entries, Split};
 use crate::memory::read_write::ReadWrite;
-use crate::memory::{What, pages};
+use crate::memory::{What, kept, pages};
 use quire_vm::{FaultError, PAGE_SIZE, VirtRange};
 use std::ops::Range;
 use std::sync::Arc;
@@ -45,8 +45,8 @@ pub struct Space {
 
 impl Space {
     /// An empty one.
-    pub fn new(core: &'static Core) -> Space {
-        Space { core, map: ReadWrite::new(Entries::new()), tables: Tables::new() }
+    pub fn new(core: &'static Core) -> Arc<Space> {
+        kept(Space { core, map: ReadWrite::new(Entries::new()), tables: Tables::new() })
     }
 
     /// Maps `what`, in the place of what is there.
@@ -150,7 +150,7 @@ impl Space {
     }
 
     /// A copy: what is private is shared until it is stored into, and each leaf is copied with its record.
-    pub fn fork(&self) -> Space {
+    pub fn fork(&self) -> Arc<Space> {
         let child = Space::new(self.core);
         let mut map = self.map.write();
         let mut entries = child.map.write();
