@@ -5,6 +5,7 @@
 //   --sharers N      so many processes (default 32)
 //   --megabytes N    the region (default 16)
 #include "report.h"
+#include <fcntl.h>
 #include <sys/syscall.h>
 
 static long sharers = 32, megabytes = 16;
@@ -15,32 +16,28 @@ static void cost(const char *name, uint64_t ticks, double each) {
     report(line, ticks / each / (options.count ? 8 : 1), options.count ? "instructions" : "ticks");
 }
 
-static uint64_t available(void) {
+// What the kernel has in page tables and in small structures.
+static uint64_t kernel_bytes(void) {
+    // Linux adds up what its CPUs have counted for themselves.
+    char nothing[16];
+    int refresh = open("/proc/sys/vm/stat_refresh", O_RDONLY);
+    if (refresh >= 0) {
+        CHECK(read(refresh, nothing, sizeof nothing) >= 0, "stat_refresh");
+        close(refresh);
+    }
     FILE *file = fopen("/proc/meminfo", "r");
     CHECK(file, "/proc/meminfo");
     char line[128];
-    unsigned long kib = 0;
-    while (fgets(line, sizeof line, file) && sscanf(line, "MemFree: %lu", &kib) != 1);
-    fclose(file);
-    CHECK(kib, "/proc/meminfo tells no free memory");
-    return kib * 1024;
-}
-
-// The same once it stays: who has ended may still be giving back what it had.
-static uint64_t settled(void) {
-    uint64_t last = available();
-    for (int looks = 0, alike = 0; looks < 100 && alike < 3; looks++) {
-        usleep(10000);
-        uint64_t now = available();
-        alike = now == last ? alike + 1 : 0;
-        last = now;
+    unsigned long kib, sum = 0, found = 0;
+    while (fgets(line, sizeof line, file)) {
+        if (sscanf(line, "PageTables: %lu", &kib) == 1 || sscanf(line, "Slab: %lu", &kib) == 1) {
+            sum += kib;
+            found++;
+        }
     }
-    return last;
-}
-
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    fclose(file);
+    CHECK(found == 2, "/proc/meminfo tells no page tables or no slabs");
+    return sum * 1024;
 }
 
 struct shared {
@@ -80,18 +77,13 @@ int main(int argc, char **argv) {
     munmap(memory, bytes);
     pid_t children[sharers];
     // A process costs memory whatever it maps: what those add that map the region is compared with as many that map one page of
-    // it. Before both, as many fill what the kernel keeps for later. Three times: what else the kernel takes or gives back
-    // meanwhile is as much as what is looked for.
-    enum { WARM, ONE, ALL, LAST, GONE };
-    static const int rounds[] = {WARM, ONE, ALL, ONE, ALL, ONE, LAST, GONE};
-    double one = 0, added[3];
-    size_t times = 0;
-    for (size_t n = 0; n < sizeof rounds / sizeof *rounds; n++) {
-        int round = rounds[n];
+    // it. Before both, as many fill what the kernel keeps for later.
+    enum { WARM, ONE, ALL, GONE, ROUNDS };
+    uint64_t used[ROUNDS];
+    for (int round = WARM; round < ROUNDS; round++) {
         bool all = round >= ALL;
         state->attached = state->leave = 0;
         size_t mapped = all ? bytes : PAGE;
-        uint64_t before = settled();
         for (long i = 0; i < sharers; i++) {
             children[i] = fork();
             CHECK(children[i] >= 0, "fork");
@@ -102,10 +94,8 @@ int main(int argc, char **argv) {
                 usleep(1000);
             }
         }
-        double used = (double)before - settled();
-        if (round == ONE) one = used;
-        if (round == ALL || round == LAST) added[times++] = used - one;
-        if (round == LAST) cost("attach_last", state->ticks, pages);
+        used[round] = kernel_bytes();
+        if (round == ALL) cost("attach_last", state->ticks, pages);
         if (round == GONE) {
             // The pages vanish from every process at once.
             uint64_t start = __rdtsc();
@@ -121,8 +111,7 @@ int main(int argc, char **argv) {
             int status;
             CHECK(waitpid(children[i], &status, 0) == children[i] && !status, "a sharer failed");
         }
-        if (round == LAST) cost("exit", __rdtsc() - start, sharers);
+        if (round == ALL) cost("exit", __rdtsc() - start, sharers);
     }
-    qsort(added, 3, sizeof *added, ascending);
-    report("kernel_bytes", added[1] / ((double)pages * sharers), "bytes/page");
+    report("kernel_bytes", ((double)used[ALL] - used[ONE]) / ((double)pages * sharers), "bytes/page");
 }

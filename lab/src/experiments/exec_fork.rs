@@ -245,8 +245,8 @@ impl Operation {
         let shared = self.files(memory)?;
         let processes = cpus.iter().map(|cpu| memory.on(cpu, || self.process(memory, &shared, 64)));
         let processes: Vec<Process<M>> = processes.collect::<Result<_, Failure>>()?;
-        // Until what adapts itself to who contends has done so; not recorded.
-        let settle = if let Operation::Exec(..) = self { 64 } else { 0 };
+        // Until what adapts itself to who contends has done so, and every CPU has in stock what it needs; not recorded.
+        let settle = 128;
         for _ in 0..settle {
             for (cpu, process) in cpus.iter().zip(&processes) {
                 memory.on(cpu, || process.operation())?;

@@ -39,7 +39,7 @@ pub const STUDY: Study = Study {
         "A record of before has 32 bytes and stands in its table page's pool; in the kernels that had them they took 24 to over 100.",
         "A page that is paged out was referenced: production lets it go nonetheless, as it is asked to; before and after have no such marks.",
         "All map what is resident around a page that is loaded: sixteen pages a fault.",
-        "In guests kernel memory is a difference of free memory, which Linux changes for other reasons too: from run to run its figure is anything from less than nothing to four page tables.",
+        "In guests kernel bytes are page tables and small structures, as /proc/meminfo tells them.",
         "In guests a page is taken away by cutting the file: Linux pages out none on request (MADV_PAGEOUT) that another process maps.",
     ],
     claims: || {
