@@ -240,7 +240,8 @@ impl Operation {
     /// Lines moved and locks taken, where CPUs take turns.
     fn counts<M: Memory>(self, memory: M, cpus: usize) -> Result<[f64; 2], Failure> {
         const WARM: usize = 16;
-        const ROUNDS: usize = 16;
+        // So many that what is done once in many operations is seen as often as it is done.
+        let rounds = (2048 / cpus).max(16);
         let cpus: Vec<M::Cpu> = (0..cpus).map(|id| memory.attach(id)).collect();
         let shared = self.files(memory)?;
         let processes = cpus.iter().map(|cpu| memory.on(cpu, || self.process(memory, &shared, 64)));
@@ -254,7 +255,7 @@ impl Operation {
         }
         let mut caches = Caches::default();
         let (mut lines, mut locks) = (0, 0);
-        for round in 0..WARM + ROUNDS {
+        for round in 0..WARM + rounds {
             for (cpu, process) in cpus.iter().zip(&processes) {
                 let (done, counts, moved) = caches.counted(|| memory.on(cpu, || process.operation()))?;
                 done?;
@@ -263,7 +264,7 @@ impl Operation {
                 }
             }
         }
-        let n = (ROUNDS * cpus.len()) as f64;
+        let n = (rounds * cpus.len()) as f64;
         Ok([lines as f64 / n, locks as f64 / n])
     }
 }
