@@ -192,7 +192,7 @@ impl Run<'_> {
             len: range(&run).len(),
             prot,
             shared: matches!(what, 1 | 3),
-            object: (what > 1).then(|| (self.objects[object].0.clone(), first as u64 * PAGE_SIZE)),
+            object: (what > 1).then(|| (&self.objects[object].0, first as u64 * PAGE_SIZE)),
             populate,
             ..MapRequest::private(Placement::Any { hint: 0 }, 0)
         };

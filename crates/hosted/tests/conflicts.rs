@@ -108,7 +108,7 @@ fn a_resident_fault_takes_the_lock_of_its_table_page_allocates_nothing_and_share
         cpu.enter(space);
         let request = MapRequest {
             shared: true,
-            object: Some((object.clone(), 0)),
+            object: Some((&object, 0)),
             ..MapRequest::private(Placement::Fixed(BASE), REGION * PAGE_SIZE)
         };
         assert_eq!(space.map(&request), Ok(BASE));

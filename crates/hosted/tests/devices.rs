@@ -30,9 +30,9 @@ fn device<F: Simulate>(vm: V<F>, memory: MemoryType) -> ObjectRef<Simulated<F>> 
     unsafe { ObjectRef::device(vm, vm.machine().devices(), memory) }.unwrap()
 }
 
-fn request<F: Simulate>(object: &ObjectRef<Simulated<F>>) -> MapRequest<Simulated<F>> {
+fn request<F: Simulate>(object: &ObjectRef<Simulated<F>>) -> MapRequest<'_, Simulated<F>> {
     MapRequest {
-        object: Some((object.clone(), 0)),
+        object: Some((object, 0)),
         shared: true,
         ..MapRequest::private(Placement::Fixed(AT), PAGES * PAGE_SIZE)
     }
@@ -166,7 +166,7 @@ fn a_frame_buffer_may_lie_in_ram<F: Simulate>() {
     space
         .map(&MapRequest {
             shared: true,
-            object: Some((object.clone(), 0)),
+            object: Some((&object, 0)),
             ..MapRequest::private(Placement::Fixed(AT), 8 * PAGE_SIZE)
         })
         .unwrap();

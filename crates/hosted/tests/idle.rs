@@ -57,7 +57,7 @@ fn small<F: Simulate>(cpu: &Cpu<F>) -> S<F> {
     space.protect(range(PLACES[0], 10), Prot::READ).unwrap();
     let object = ObjectRef::anonymous(vm, 30).unwrap();
     let r = MapRequest {
-        object: Some((object, 0)),
+        object: Some((&object, 0)),
         shared: true,
         ..MapRequest::private(Placement::Fixed(SHARED), 30 * PAGE_SIZE)
     };
@@ -255,7 +255,7 @@ fn after_unmapping_everything_the_root_is_left<F: Simulate>() {
             match what {
                 0 | 1 => {
                     let shared = what == 1;
-                    let object = shared.then(|| (object.clone(), 0));
+                    let object = shared.then_some((&object, 0));
                     let r = MapRequest { object, shared, ..MapRequest::private(Placement::Fixed(start), n * PAGE_SIZE) };
                     space.map(&r).unwrap();
                     pages(start, n).step_by(3).for_each(|va| cpu.write(&space, va, va).unwrap());

@@ -56,7 +56,7 @@ impl World {
     /// The file's first page at the first address.
     fn showing(shared: bool) -> Self {
         let w = World::new();
-        let object = Some((w.file.clone(), 0));
+        let object = Some((&w.file, 0));
         let r = MapRequest { object, shared, ..MapRequest::private(Placement::Fixed(page(0)), PAGE_SIZE) };
         w.space.map(&r).unwrap();
         w
@@ -71,7 +71,7 @@ impl World {
 
     /// The file's page `key` at page `n`, shared.
     fn show(&self, n: u64, key: u64, prot: Prot) {
-        let object = Some((self.file.clone(), key * PAGE_SIZE));
+        let object = Some((&self.file, key * PAGE_SIZE));
         let r = MapRequest { object, shared: true, prot, ..MapRequest::private(Placement::Fixed(page(n)), PAGE_SIZE) };
         self.space.map(&r).unwrap();
     }
@@ -536,7 +536,7 @@ protocol! {
 /// The first fault after a drop maps all residents of a file while one of them is taken away.
 fn refill_against_remove() {
     let w = World::new();
-    let object = Some((w.file.clone(), 0));
+    let object = Some((&w.file, 0));
     let r = MapRequest { object, shared: true, ..MapRequest::private(Placement::Fixed(page(0)), 2 * PAGE_SIZE) };
     w.space.map(&r).unwrap();
     // Nothing of the system may outlive it.

@@ -32,7 +32,7 @@ pub(crate) fn anonymous(space: &Space<TestMachine>, first: u64, pages: u64) {
 
 pub(crate) fn show(space: &Space<TestMachine>, first: u64, pages: u64, object: &ObjectRef<TestMachine>, shared: bool) {
     let r = MapRequest {
-        object: Some((object.clone(), 0)),
+        object: Some((object, 0)),
         shared,
         ..MapRequest::private(Placement::Fixed(page(first)), pages * PAGE_SIZE)
     };

@@ -112,7 +112,7 @@ mod recorded {
         let object = ObjectRef::anonymous(vm, n * AROUND)?;
         let show = || {
             let space = Space::new(vm)?;
-            let object = Some((object.clone(), 0));
+            let object = Some((&object, 0));
             let all = MapRequest::private(Placement::Fixed(BASE), n * AROUND * PAGE_SIZE);
             space.map(&MapRequest { shared: true, object, ..all })?;
             Ok::<_, Failure>(space)

@@ -73,7 +73,7 @@ fn range(start: u64, pages: u64) -> VirtRange {
     VirtRange { start, end: start + pages * PAGE_SIZE }
 }
 
-fn fixed(start: u64, pages: u64) -> MapRequest<Hosted> {
+fn fixed(start: u64, pages: u64) -> MapRequest<'static, Hosted> {
     MapRequest::private(Placement::FixedNoReplace(start), pages * PAGE_SIZE)
 }
 

@@ -29,7 +29,7 @@ fn bytes(report: &mut Report) -> Result<(), Failure> {
     let at = |n: u64| BASE + n * (2 << 20);
     for n in 0..MAPPINGS {
         let one = MapRequest::private(Placement::Fixed(at(n)), PAGE_SIZE);
-        space.map(&MapRequest { shared: true, object: Some((object.clone(), 0)), ..one })?;
+        space.map(&MapRequest { shared: true, object: Some((&object, 0)), ..one })?;
     }
     let used = |vm: &'static Vm<Hosted>| {
         vm.epoch().drain();
@@ -109,7 +109,7 @@ fn locks(report: &mut Report) -> Result<(), Failure> {
     let request = |populate| MapRequest {
         shared: true,
         populate,
-        object: Some((object.clone(), 0)),
+        object: Some((&object, 0)),
         ..MapRequest::private(Placement::Fixed(BASE), PAGES * PAGE_SIZE)
     };
     let range = quire_vm::VirtRange { start: BASE, end: BASE + PAGES * PAGE_SIZE };

@@ -159,25 +159,19 @@ impl Act for CopyFault {
 
 /// A mapping without an address.
 pub struct Map {
-    request: Option<MapRequest<Hosted>>,
     at: u64,
 }
 
 impl Map {
     /// Nothing yet.
     pub fn new() -> Map {
-        Map { request: None, at: 0 }
+        Map { at: 0 }
     }
 }
 
 impl Act for Map {
-    fn set_up(&mut self, world: &World, side: Side) -> Result<(), Failure> {
-        self.request = Some(world.request(Placement::Any { hint: 0 }, 4, side));
-        Ok(())
-    }
     fn run(&mut self, world: &World, side: Side) -> Result<Outcome, Failure> {
-        let Some(request) = &self.request else { return Ok(Outcome::Refused) };
-        self.at = world.space(side).map(request)?;
+        self.at = world.space(side).map(&world.request(Placement::Any { hint: 0 }, 4, side))?;
         Ok(Outcome::Fresh)
     }
     fn settle(&mut self, world: &World, side: Side) -> Result<(), Failure> {
@@ -186,29 +180,16 @@ impl Act for Map {
 }
 
 /// A mapping that replaces one that was touched.
-pub struct MapFixed {
-    request: Option<MapRequest<Hosted>>,
-}
-
-impl MapFixed {
-    /// Nothing yet.
-    pub fn new() -> MapFixed {
-        MapFixed { request: None }
-    }
-}
+pub struct MapFixed;
 
 impl Act for MapFixed {
-    fn set_up(&mut self, world: &World, side: Side) -> Result<(), Failure> {
-        let at = Placement::Fixed(world.at(Region::Fixed, side));
-        self.request = Some(world.request(at, 1, side));
-        Ok(())
-    }
     fn ready(&mut self, world: &World, side: Side) -> Result<(), Failure> {
         touch(world, Region::Fixed, side)
     }
     fn run(&mut self, world: &World, side: Side) -> Result<Outcome, Failure> {
-        let Some(request) = &self.request else { return Ok(Outcome::Refused) };
-        expect("a fixed mapping", world.space(side).map(request)?, world.at(Region::Fixed, side))?;
+        let at = world.at(Region::Fixed, side);
+        let request = world.request(Placement::Fixed(at), 1, side);
+        expect("a fixed mapping", world.space(side).map(&request)?, at)?;
         Ok(Outcome::Done)
     }
 }
@@ -330,7 +311,7 @@ impl Act for Fork {
 }
 
 /// The mappings of a dynamic program: text, data and zeroed data of the program and of its interpreter, and a stack.
-fn program(world: &World, side: Side) -> Vec<MapRequest<Hosted>> {
+fn program(world: &World, side: Side) -> Vec<MapRequest<'_, Hosted>> {
     let first = world.file_page(side) + PROGRAM_PAGE;
     let file = world.program(side);
     let base = world.at(Region::Program, side);
@@ -347,7 +328,7 @@ fn program(world: &World, side: Side) -> Vec<MapRequest<Hosted>> {
     ];
     let segments = segments.map(|(page, pages, prot, of)| MapRequest {
         prot,
-        object: of.map(|n| (file.clone(), (first + n) * PAGE_SIZE)),
+        object: of.map(|n| (file, (first + n) * PAGE_SIZE)),
         ..MapRequest::private(Placement::Fixed(base + page * PAGE_SIZE), pages * PAGE_SIZE)
     });
     let stack = MapRequest::private(Placement::Fixed(base + 256 * PAGE_SIZE), 34 * PAGE_SIZE);
@@ -356,27 +337,22 @@ fn program(world: &World, side: Side) -> Vec<MapRequest<Hosted>> {
 
 /// A program is mapped into a new space.
 pub struct Exec {
-    requests: Vec<MapRequest<Hosted>>,
     space: Option<SpaceRef<Hosted>>,
 }
 
 impl Exec {
     /// None yet.
     pub fn new() -> Exec {
-        Exec { requests: Vec::new(), space: None }
+        Exec { space: None }
     }
 }
 
 impl Act for Exec {
-    fn set_up(&mut self, world: &World, side: Side) -> Result<(), Failure> {
-        self.requests = program(world, side);
-        Ok(())
-    }
-    fn run(&mut self, world: &World, _side: Side) -> Result<Outcome, Failure> {
+    fn run(&mut self, world: &World, side: Side) -> Result<Outcome, Failure> {
         let space = Space::new(world.vm)?;
         space.set_limits(Limits { entries: 65530, ..space.limits() });
-        for request in &self.requests {
-            space.map(request)?;
+        for request in program(world, side) {
+            space.map(&request)?;
         }
         self.space = Some(space);
         Ok(Outcome::Done)

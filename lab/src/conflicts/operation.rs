@@ -58,7 +58,7 @@ operations! {
     "read-fault", "a load from a file's page that is in memory", |m, s| m.load(Region::File, s), memory::ReadFault::new();
     "copy-fault", "a store that copies the page that it finds", |m, s| m.store(Region::Copy, s), memory::CopyFault::new();
     "mmap", "a mapping without an address", |m, s| m.map(Region::Anywhere, s), memory::Map::new();
-    "mmap-fixed", "a mapping over one that was touched", |m, s| m.map(Region::Fixed, s), memory::MapFixed::new();
+    "mmap-fixed", "a mapping over one that was touched", |m, s| m.map(Region::Fixed, s), memory::MapFixed;
     "munmap", "a mapping that was touched goes", |m, s| m.unmap(Region::Mapped, s), memory::Unmap;
     "mprotect", "memory that was touched may not be stored into any more", |m, s| m.protect(Region::Writable, s), memory::Protect;
     "dontneed", "memory that was touched is given up", |m, s| m.give_up(Region::Kept, s, true), memory::Forget;

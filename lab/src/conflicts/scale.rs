@@ -170,7 +170,7 @@ fn file(vm: &'static Vm<Hosted>, pages: u64) -> Result<ObjectRef<Hosted>, Failur
     let object = ObjectRef::anonymous(vm, pages)?;
     let space = Space::new(vm)?;
     let all = MapRequest::private(Placement::Fixed(BASE), pages * PAGE_SIZE);
-    space.map(&MapRequest { shared: true, object: Some((object.clone(), 0)), ..all })?;
+    space.map(&MapRequest { shared: true, object: Some((&object, 0)), ..all })?;
     for page in 0..pages {
         space.fault(BASE + page * PAGE_SIZE, Access::Write)?;
     }
@@ -181,7 +181,7 @@ fn file(vm: &'static Vm<Hosted>, pages: u64) -> Result<ObjectRef<Hosted>, Failur
 fn crowd(cpus: &[Cpu], object: &ObjectRef<Hosted>, page: u64) -> Result<SpaceRef<Hosted>, Failure> {
     let space = Space::new(cpus[0].vm())?;
     let request = |n: u64| MapRequest {
-        object: Some((object.clone(), page * PAGE_SIZE)),
+        object: Some((&object, page * PAGE_SIZE)),
         ..MapRequest::private(Placement::Fixed(BASE + n * 2 * PAGE_SIZE), PAGE_SIZE)
     };
     for n in 0..1500 {
@@ -206,10 +206,10 @@ fn exec(cpus: usize) -> Result<Moves, Failure> {
         (74, 2, data, None),
         (256, 34, data, None),
     ];
-    let requests: Vec<MapRequest<Hosted>> = segments
+    let requests: Vec<MapRequest<'_, Hosted>> = segments
         .map(|(page, pages, prot, of)| MapRequest {
             prot,
-            object: of.map(|n| (program.clone(), n * PAGE_SIZE)),
+            object: of.map(|n| (&program, n * PAGE_SIZE)),
             ..MapRequest::private(Placement::Fixed(BASE + page * PAGE_SIZE), pages * PAGE_SIZE)
         })
         .into();
@@ -231,7 +231,7 @@ fn shared_file(cpus: usize) -> Result<Moves, Failure> {
     let request = MapRequest {
         shared: true,
         prot: Prot::READ,
-        object: Some((object, 0)),
+        object: Some((&object, 0)),
         ..MapRequest::private(Placement::Fixed(BASE), all.len())
     };
     let spaces = spaces(vm, &cpus, |_, space| Ok(space.map(&request).map(drop)?))?;

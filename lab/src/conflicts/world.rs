@@ -192,12 +192,12 @@ impl World {
     }
 
     /// What a mapping of `pages` pages shows, where an operation makes one: empty memory, or the file that is shared.
-    pub fn request(&self, at: Placement, pages: u64, side: Side) -> MapRequest<Hosted> {
+    pub fn request(&self, at: Placement, pages: u64, side: Side) -> MapRequest<'_, Hosted> {
         let request = MapRequest::private(at, pages * PAGE_SIZE);
         match self.state {
             State::File => {
                 let from = (self.file_page(side) + PAGES) * PAGE_SIZE;
-                MapRequest { object: Some((self.file(side).clone(), from)), ..request }
+                MapRequest { object: Some((self.file(side), from)), ..request }
             }
             _ => request,
         }
@@ -217,17 +217,15 @@ impl World {
         Ok(space)
     }
 
-    fn private(&self, region: Region, pages: u64, side: Side) -> MapRequest<Hosted> {
+    fn private(&self, region: Region, pages: u64, side: Side) -> MapRequest<'_, Hosted> {
         MapRequest::private(Placement::Fixed(self.at(region, side)), pages * PAGE_SIZE)
     }
 
     /// Memory that was never touched; in the state where some is shared, that.
-    fn zero(&self, side: Side) -> MapRequest<Hosted> {
+    fn zero(&self, side: Side) -> MapRequest<'_, Hosted> {
         let request = self.private(Region::Zero, PAGES, side);
         match &self.shared {
-            Some(shared) => {
-                MapRequest { shared: true, object: Some((shared.clone(), side as u64 * REGION)), ..request }
-            }
+            Some(shared) => MapRequest { shared: true, object: Some((shared, side as u64 * REGION)), ..request },
             None => request,
         }
     }
@@ -235,7 +233,7 @@ impl World {
     /// Maps what `side`'s thread has from the start.
     fn map_regions(&self, space: &Space<Hosted>, side: Side) -> Result<(), Failure> {
         let private = |region, pages| self.private(region, pages, side);
-        let from = Some((self.file(side).clone(), self.file_page(side) * PAGE_SIZE));
+        let from = Some((self.file(side), self.file_page(side) * PAGE_SIZE));
         let file = MapRequest { shared: true, prot: Prot::READ, object: from.clone(), ..private(Region::File, PAGES) };
         let copy = match self.state {
             State::Parent => private(Region::Copy, PAGES),
@@ -256,7 +254,7 @@ impl World {
         let past = 2 * FILE_PAGES - 1;
         for n in 0..CROWD {
             let mut request = MapRequest::private(Placement::Fixed(BASE + n * 2 * PAGE_SIZE), PAGE_SIZE);
-            request.object = Some((self.file(0).clone(), past * PAGE_SIZE));
+            request.object = Some((self.file(0), past * PAGE_SIZE));
             self.cpus[n as usize % CPUS].run(|| space.map(&request))?;
         }
         Ok(space)

@@ -194,7 +194,7 @@ impl File {
 
     fn map(&self, space: &Space<Hosted>) -> Result<(), Failure> {
         let request = MapRequest::private(Placement::Fixed(BASE), self.bytes);
-        space.map(&MapRequest { shared: true, object: Some((self.object.clone(), 0)), ..request })?;
+        space.map(&MapRequest { shared: true, object: Some((&self.object, 0)), ..request })?;
         Ok(())
     }
 

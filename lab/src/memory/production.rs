@@ -78,7 +78,7 @@ impl Memory for Production {
     }
 
     fn map(self, space: &SpaceRef<Hosted>, range: VirtRange, what: What<ObjectRef<Hosted>>) -> Result<(), Failure> {
-        let (shared, object) = match what {
+        let (shared, object) = match &what {
             What::Private => (false, None),
             What::Shared(file, page) => (true, Some((file, page * PAGE_SIZE))),
             What::Copied(file, page) => (false, Some((file, page * PAGE_SIZE))),

@@ -44,7 +44,7 @@ const fn free<F: Simulate>(name: &'static str, run: Run<F>, effect: fn(&mut Expe
 
 fn same(_: &mut Expected) {}
 
-fn map<F: Simulate>(w: &World<'_, F>, r: MapRequest<Simulated<F>>) -> Result<(), Failed> {
+fn map<F: Simulate>(w: &World<'_, F>, r: MapRequest<'_, Simulated<F>>) -> Result<(), Failed> {
     let at = w.space.map(&r)?;
     match r.at {
         Placement::Fixed(want) | Placement::FixedNoReplace(want) if want != at => {
@@ -54,12 +54,17 @@ fn map<F: Simulate>(w: &World<'_, F>, r: MapRequest<Simulated<F>>) -> Result<(),
     }
 }
 
-fn of_shared<F: Simulate>(w: &World<'_, F>, first: u64, pages: u64, at: u64) -> MapRequest<Simulated<F>> {
-    MapRequest { object: Some((w.shared.clone(), at * PAGE_SIZE)), shared: true, ..request(first, pages) }
+fn of_shared<'w, F: Simulate>(w: &'w World<'_, F>, first: u64, pages: u64, at: u64) -> MapRequest<'w, Simulated<F>> {
+    MapRequest { object: Some((&w.shared, at * PAGE_SIZE)), shared: true, ..request(first, pages) }
 }
 
-fn of_the_file<F: Simulate>(w: &World<'_, F>, first: u64, pages: u64, prot: Prot) -> MapRequest<Simulated<F>> {
-    MapRequest { object: Some((w.file.clone(), 0)), prot, ..request(first, pages) }
+fn of_the_file<'w, F: Simulate>(
+    w: &'w World<'_, F>,
+    first: u64,
+    pages: u64,
+    prot: Prot,
+) -> MapRequest<'w, Simulated<F>> {
+    MapRequest { object: Some((&w.file, 0)), prot, ..request(first, pages) }
 }
 
 fn advise<F: Simulate>(w: &World<'_, F>, first: u64, pages: u64, advice: Advice) -> Result<(), Failed> {
@@ -81,7 +86,7 @@ const REGISTERS: u64 = END + 100;
 fn map_device<F: Simulate>(w: &mut World<'_, F>) -> Result<(), Failed> {
     // SAFETY: the simulated device's own frames, behind RAM.
     let device = unsafe { ObjectRef::device(w.vm, w.vm.machine().devices(), MemoryType::Uncached) }?;
-    map(w, MapRequest { object: Some((device, 0)), shared: true, ..request(REGISTERS, DEVICE_FRAMES) })
+    map(w, MapRequest { object: Some((&device, 0)), shared: true, ..request(REGISTERS, DEVICE_FRAMES) })
 }
 
 fn remap<F: Simulate>(w: &World<'_, F>, first: u64, old: u64, new: u64, how: Move, keep: bool) -> Result<(), Failed> {

@@ -126,7 +126,7 @@ pub fn range(first: u64, pages: u64) -> VirtRange {
 }
 
 /// Private memory at page `first`.
-pub fn request<F: Simulate>(first: u64, pages: u64) -> MapRequest<Simulated<F>> {
+pub fn request<'o, F: Simulate>(first: u64, pages: u64) -> MapRequest<'o, Simulated<F>> {
     MapRequest::private(Placement::Fixed(page(first)), pages * PAGE_SIZE)
 }
 
@@ -143,12 +143,15 @@ impl<'c, F: Simulate> World<'c, F> {
         let space = quire_vm::Space::new(vm).expect("memory");
         let shared = ObjectRef::anonymous(vm, 64).expect("memory");
         let file = ObjectRef::with_pager(vm, &Made, 16 * PAGE_SIZE).expect("memory");
-        let of = |object: &ObjectRef<Simulated<F>>, first, pages, shared, prot| MapRequest {
-            object: Some((object.clone(), 0)),
-            shared,
-            prot,
-            ..request(first, pages)
-        };
+        fn of<F: Simulate>(
+            object: &ObjectRef<Simulated<F>>,
+            first: u64,
+            pages: u64,
+            shared: bool,
+            prot: Prot,
+        ) -> MapRequest<'_, Simulated<F>> {
+            MapRequest { object: Some((object, 0)), shared, prot, ..request(first, pages) }
+        }
         for r in [
             request(PRIVATE, 32),
             request(FORKED, 32),

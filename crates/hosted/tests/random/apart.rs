@@ -11,7 +11,7 @@ use quire_vm::{FaultError, MapError, PAGE_SIZE, Prot, VirtRange};
 /// Writes that fail may go well the next time.
 const PATIENCE: u32 = 10_000;
 
-fn anywhere<F: Simulate>(pages: u64) -> MapRequest<Simulated<F>> {
+fn anywhere<F: Simulate>(pages: u64) -> MapRequest<'static, Simulated<F>> {
     MapRequest::private(Placement::Any { hint: 0 }, pages * PAGE_SIZE)
 }
 
@@ -25,7 +25,7 @@ fn page(at: u64, n: u64) -> u64 {
 
 impl<F: Simulate> Worker<'_, F> {
     /// Maps it, if there is memory.
-    fn try_map(&self, space: &Space<Simulated<F>>, request: &MapRequest<Simulated<F>>) -> Option<u64> {
+    fn try_map(&self, space: &Space<Simulated<F>>, request: &MapRequest<'_, Simulated<F>>) -> Option<u64> {
         match space.map(request) {
             Ok(at) => Some(at),
             Err(MapError::OutOfMemory) => {
@@ -106,11 +106,8 @@ impl<F: Simulate> Worker<'_, F> {
     pub fn device(&mut self, model: &SpaceModel<F>) {
         let first = self.lane as u64 * DEVICE_PART;
         self.doing = format!("use the device in space {}", model.space.id());
-        let request = MapRequest {
-            object: Some((self.world.device.clone(), first * PAGE_SIZE)),
-            shared: true,
-            ..anywhere(DEVICE_PART)
-        };
+        let request =
+            MapRequest { object: Some((&self.world.device, first * PAGE_SIZE)), shared: true, ..anywhere(DEVICE_PART) };
         let Some(at) = self.try_map(&model.space, &request) else { return };
         for n in 0..DEVICE_PART {
             if let Some(value) = self.registers[n as usize] {
@@ -225,7 +222,7 @@ impl<F: Simulate> Worker<'_, F> {
         self.doing = format!("shorten an object to {end} pages in space {}", model.space.id());
         let vm = self.cpu.vm();
         let Ok(object) = ObjectRef::anonymous(vm, PAGES) else { return self.no_memory() };
-        let of = |shared| MapRequest { object: Some((object.clone(), 0)), shared, ..anywhere(PAGES) };
+        let of = |shared| MapRequest { object: Some((&object, 0)), shared, ..anywhere(PAGES) };
         let Some(shared) = self.try_map(&model.space, &of(true)) else { return };
         let Some(private) = self.try_map(&model.space, &of(false)) else {
             return self.insist(|| model.space.unmap(pages(shared, PAGES)));
@@ -271,7 +268,7 @@ impl<F: Simulate> Worker<'_, F> {
         let (file, first) = (&self.world.file_on_disk, self.lane as u64 * FILE_PART);
         self.doing = format!("use the file in space {}", model.space.id());
         let shared = self.random(4) != 0;
-        let request = MapRequest { object: Some((file.clone(), first * PAGE_SIZE)), shared, ..anywhere(FILE_PART) };
+        let request = MapRequest { object: Some((file, first * PAGE_SIZE)), shared, ..anywhere(FILE_PART) };
         let Some(at) = self.try_map(&model.space, &request) else { return };
         let known = self.world.on_disk(self.lane);
         for _ in 0..1 + self.random(6) {

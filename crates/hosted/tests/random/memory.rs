@@ -150,7 +150,7 @@ impl<F: Simulate> Worker<'_, F> {
             1 => object.discard(page..page + 1),
             _ => {
                 let all = MapRequest::private(Placement::Any { hint: 0 }, 2 * PAGE_SIZE);
-                let at = match model.space.map(&MapRequest { object: Some((object.clone(), 0)), ..all }) {
+                let at = match model.space.map(&MapRequest { object: Some((object, 0)), ..all }) {
                     Ok(at) => at,
                     Err(MapError::OutOfMemory) => return self.no_memory(),
                     Err(e) => self.wrong(&format!("map failed: {e:?}")),

@@ -318,13 +318,13 @@ impl<'w, F: Simulate> Worker<'w, F> {
         let (object, part_at) = (self.object(), self.random(self.world.mix.part));
         let end = match what {
             0 => {
-                request.object = Some((self.world.file.clone(), file_at as u64 * PAGE_SIZE));
+                request.object = Some((&self.world.file, file_at as u64 * PAGE_SIZE));
                 FILE_PAGES - file_at
             }
             1 => {
                 request.shared = true;
                 let o = &self.world.shared[object];
-                request.object = Some((o.object.clone(), o.index(self.lane, part_at) * PAGE_SIZE));
+                request.object = Some((&o.object, o.index(self.lane, part_at) * PAGE_SIZE));
                 self.world.mix.part - part_at
             }
             _ => usize::MAX,

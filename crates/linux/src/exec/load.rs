@@ -170,7 +170,7 @@ fn map_segments<M: Machine>(
             let request = MapRequest {
                 at: Placement::Fixed(from.wrapping_add(bias)),
                 len: file_end - from,
-                object: Some((object.clone(), segment.map_offset())),
+                object: Some((object, segment.map_offset())),
                 ..private(segment.prot)
             };
             space.map(&request)?;
@@ -187,7 +187,7 @@ fn map_segments<M: Machine>(
     Ok(bias)
 }
 
-fn private<M: Machine>(prot: Prot) -> MapRequest<M> {
+fn private<'o, M: Machine>(prot: Prot) -> MapRequest<'o, M> {
     MapRequest {
         at: Placement::Any { hint: 0 },
         len: 0,

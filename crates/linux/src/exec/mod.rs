@@ -89,7 +89,7 @@ fn resolve<M: Machine>(
     for depth in 0..=MOST_SCRIPTS {
         let file = open(&name, depth == 0)?;
         let mut head = [0u8; script::HEAD_LEN];
-        let len = file::read_kernel(&file.object, 0, &mut head)?;
+        let len = file::read_kernel(file.object()?, 0, &mut head)?;
         let Some(line) = script::parse(&head[..len])? else {
             let mut kept = Vec::new();
             kept.try_reserve_exact(len)?;
@@ -120,14 +120,14 @@ pub(crate) fn prepare<M: Machine>(
         // As Linux does since 5.18: a program may rely on having a name.
         strings.prepend(&[], b"")?;
     }
-    let program = Program::read(&file.object, &head)?;
-    let interpreter = match program.interpreter_path(&file.object)? {
+    let program = Program::read(file.object()?, &head)?;
+    let interpreter = match program.interpreter_path(file.object()?)? {
         None => None,
         Some(path) => {
             let file = open(&path, false)?;
             let mut head = [0u8; elf::HEADER_LEN];
-            let len = file::read_kernel(&file.object, 0, &mut head)?;
-            let program = Program::read(&file.object, &head[..len]).map_err(|_| Errno::ELIBBAD)?;
+            let len = file::read_kernel(file.object()?, 0, &mut head)?;
+            let program = Program::read(file.object()?, &head[..len]).map_err(|_| Errno::ELIBBAD)?;
             if program.layout.interpreter.is_some() {
                 return Err(Errno::ELIBBAD);
             }
@@ -139,9 +139,9 @@ pub(crate) fn prepare<M: Machine>(
     let loaded = load::load(
         linux,
         &places,
-        &file.object,
+        file.object()?,
         &program,
-        interpreter.as_ref().map(|(f, p)| (&f.object, p)),
+        interpreter.as_ref().map(|(f, p)| f.object().map(|o| (o, p))).transpose()?,
         limits.bytes,
     )?;
     let mut vector = loaded.vector(linux, &program, identity)?;

@@ -118,14 +118,17 @@ pub fn sys_creat<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, mode: u32) -> Resu
 
 /// A file to be executed; the right to do so is checked.
 pub struct Executable<M: Machine> {
-    /// Its bytes.
-    pub object: ObjectRef<M>,
     /// Where it is.
     pub dentry: Hold<Dentry<M>>,
     root: Place<FileHost<M>>,
 }
 
 impl<M: Machine> Executable<M> {
+    /// Its bytes: borrowed, since who counts an object writes a line of all who run the program.
+    pub fn object(&self) -> Result<&ObjectRef<M>, Errno> {
+        self.dentry.inode.file().map(|f| &f.object.0).ok_or(Errno::EACCES)
+    }
+
     /// Its absolute path, from the root of who opened it.
     pub fn path(&self) -> Result<Vec<u8>, Errno> {
         Ok(self.dentry.path(&self.root).0)
@@ -157,16 +160,21 @@ fn executable<M: Machine>(view: &View<M>, dentry: Hold<Dentry<M>>) -> Result<Exe
         _ => return Err(Errno::EACCES),
     }
     view.who.may(&dentry.inode, Want::EXECUTE)?;
-    let object = dentry.inode.file().ok_or(Errno::EACCES)?.object.0.clone();
-    Ok(Executable { object, dentry, root: view.places.root.clone() })
+    Ok(Executable { dentry, root: view.places.root.clone() })
 }
 
 /// What a descriptor's file gives to a mapping.
 pub struct Mappable<M: Machine> {
-    /// The object; `None`: fresh zeroes, as of `/dev/zero`.
-    pub object: Option<ObjectRef<M>>,
+    file: Arc<File<M>>,
     /// The most that the mapping may ever be allowed.
     pub max_prot: Prot,
+}
+
+impl<M: Machine> Mappable<M> {
+    /// The object, borrowed as an [`Executable`]'s; `None`: fresh zeroes, as of `/dev/zero`.
+    pub fn object(&self) -> Option<&ObjectRef<M>> {
+        self.file.regular().map(|f| &f.object.0)
+    }
 }
 
 /// What to map for descriptor `fd`; `write` and `shared` are how.
@@ -179,11 +187,8 @@ pub fn mappable<M: Machine>(ctx: &Ctx<'_, M>, fd: i32, write: bool, shared: bool
     }
     let max_prot = if shared && !writable { Prot::READ | Prot::EXEC } else { Prot::all() };
     match file.body() {
-        Body::File => {
-            let object = file.regular().ok_or(Errno::ENODEV)?.object.0.clone();
-            Ok(Mappable { object: Some(object), max_prot })
-        }
-        Body::Stream(s) if s.maps_zeroes() => Ok(Mappable { object: None, max_prot: Prot::all() }),
+        Body::File if file.regular().is_some() => Ok(Mappable { file, max_prot }),
+        Body::Stream(s) if s.maps_zeroes() => Ok(Mappable { file, max_prot: Prot::all() }),
         _ => Err(Errno::ENODEV),
     }
 }

@@ -120,6 +120,7 @@ pub fn sys_mmap<M: Machine>(
         return Err(Errno::ENOMEM);
     }
     let wanted = prot_of(prot);
+    let (file, fresh);
     let mut request = MapRequest { prot: wanted, shared, ..MapRequest::private(at, len) };
     request.populate = flags & POPULATE != 0 && flags & NONBLOCK == 0;
     if flags & LOCKED != 0 {
@@ -130,12 +131,12 @@ pub fn sys_mmap<M: Machine>(
         super::lock::may_add(ctx, len)?;
     }
     if flags & ANONYMOUS == 0 {
-        let file = file::mappable(ctx, fd, wanted.contains(Prot::WRITE), shared);
+        let found = file::mappable(ctx, fd, wanted.contains(Prot::WRITE), shared);
         // What is in the way comes before what the file allows, as on Linux.
-        if !matches!(file, Err(Errno::EBADF)) {
+        if !matches!(found, Err(Errno::EBADF)) {
             refuse_to_replace(ctx, at, len)?;
         }
-        let file = file?;
+        file = found?;
         if flags & GROWSDOWN != 0 {
             return Err(Errno::EINVAL);
         }
@@ -144,7 +145,7 @@ pub fn sys_mmap<M: Machine>(
         }
         request.max_prot = file.max_prot;
         // Without an object (`/dev/zero`) it is fresh memory.
-        request.object = file.object.map(|object| (object, offset));
+        request.object = file.object().map(|object| (object, offset));
     } else {
         request.grows_down = flags & GROWSDOWN != 0 && !shared;
         if flags & GROWSDOWN != 0 && shared {
@@ -156,7 +157,8 @@ pub fn sys_mmap<M: Machine>(
         refuse_obvious_overcommit(ctx.linux, len)?;
     }
     if shared && request.object.is_none() {
-        request.object = Some((ObjectRef::anonymous(ctx.linux.vm, len / PAGE_SIZE)?, 0));
+        fresh = ObjectRef::anonymous(ctx.linux.vm, len / PAGE_SIZE)?;
+        request.object = Some((&fresh, 0));
     }
     let space = ctx.space()?;
     let at = space.map(&request)?;

@@ -33,7 +33,7 @@ pub enum Placement {
 
 /// What to map.
 #[derive(Clone, Debug)]
-pub struct MapRequest<M: Machine> {
+pub struct MapRequest<'o, M: Machine> {
     /// Where.
     pub at: Placement,
     /// Bytes, a multiple of the page size.
@@ -45,7 +45,7 @@ pub struct MapRequest<M: Machine> {
     /// Whether stores go to the object, for all to see; else the mapping has copies of its own.
     pub shared: bool,
     /// What it shows, and the byte of it that it begins with (a multiple of the page size); nothing: zeroes.
-    pub object: Option<(ObjectRef<M>, u64)>,
+    pub object: Option<(&'o ObjectRef<M>, u64)>,
     /// Whether a fault below extends it (a stack).
     pub grows_down: bool,
     /// What it is for.
@@ -56,7 +56,7 @@ pub struct MapRequest<M: Machine> {
     pub populate: bool,
 }
 
-impl<M: Machine> MapRequest<M> {
+impl<M: Machine> MapRequest<'_, M> {
     /// Private, empty memory that may be read and written.
     pub fn private(at: Placement, len: u64) -> Self {
         let all = Prot::all();
@@ -81,17 +81,17 @@ impl<M: Machine> Space<M> {
     /// Errors: [`MapError::Invalid`] for lengths, addresses or offsets that cannot be, [`MapError::Protection`] where `prot`
     /// exceeds `max_prot`, [`MapError::Exists`], [`MapError::NoSpace`], [`MapError::TooMany`], [`MapError::OutOfMemory`].
     /// Nothing was changed then.
-    pub fn map(&self, r: &MapRequest<M>) -> Result<u64, MapError> {
+    pub fn map(&self, r: &MapRequest<'_, M>) -> Result<u64, MapError> {
         let mut span = Span::begin(Kind::Map, 0, r.len);
         let result = self.with_memory(|| self.map_once(r));
         span.count(result.unwrap_or(0), r.len);
         result
     }
 
-    fn map_once(&self, r: &MapRequest<M>) -> Result<u64, MapError> {
+    fn map_once(&self, r: &MapRequest<'_, M>) -> Result<u64, MapError> {
         let page = validate(r)?;
         let made;
-        let object = match &r.object {
+        let object = match r.object {
             Some((object, _)) => Some(object),
             None if r.shared => {
                 made = ObjectRef::anonymous(self.vm(), r.len / PAGE_SIZE)?;
@@ -257,7 +257,7 @@ fn is_free<M: Machine>(writer: &Writer<'_, M>, range: VirtRange) -> bool {
 }
 
 /// Contract C10. Returns the first page of the object that the mapping shows.
-fn validate<M: Machine>(r: &MapRequest<M>) -> Result<u64, MapError> {
+fn validate<M: Machine>(r: &MapRequest<'_, M>) -> Result<u64, MapError> {
     if r.len == 0 || !r.len.is_multiple_of(PAGE_SIZE) {
         return Err(MapError::Invalid);
     }
@@ -271,7 +271,7 @@ fn validate<M: Machine>(r: &MapRequest<M>) -> Result<u64, MapError> {
     if r.grows_down && (r.shared || r.object.is_some()) {
         return Err(MapError::Invalid);
     }
-    let Some((object, offset)) = &r.object else { return Ok(0) };
+    let Some((object, offset)) = r.object else { return Ok(0) };
     if object.device().is_some() && !r.shared {
         return Err(MapError::Invalid);
     }

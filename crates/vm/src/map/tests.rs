@@ -47,7 +47,7 @@ fn range(first: u64, pages: u64) -> VirtRange {
     VirtRange { start: page(first), end: page(first + pages) }
 }
 
-fn request(first: u64, pages: u64) -> MapRequest<TestMachine> {
+fn request<'o>(first: u64, pages: u64) -> MapRequest<'o, TestMachine> {
     MapRequest::private(Placement::Fixed(page(first)), pages * PAGE_SIZE)
 }
 
@@ -368,9 +368,9 @@ fn memory_that_is_not_needed_is_zero_afterwards_on_both_sides_of_a_fork() {
 fn advice_for_shared_memory_and_files_keeps_or_punches_their_pages() {
     let s = System::new();
     let object = ObjectRef::anonymous(s.m.vm, 8).unwrap();
-    let shared = MapRequest { shared: true, object: Some((object.clone(), 0)), ..request(0, 8) };
+    let shared = MapRequest { shared: true, object: Some((&object, 0)), ..request(0, 8) };
     s.map(&shared).unwrap();
-    let private = MapRequest { object: Some((object.clone(), 0)), ..request(20, 8) };
+    let private = MapRequest { object: Some((&object, 0)), ..request(20, 8) };
     s.map(&private).unwrap();
     store(&s, 1, 6);
     store(&s, 22, 7);
@@ -464,7 +464,7 @@ fn futex_keys_are_equal_where_the_word_is_and_nowhere_else() {
     let s = System::new();
     let object = ObjectRef::anonymous(s.m.vm, 4).unwrap();
     for first in [0, 10] {
-        let shared = MapRequest { shared: true, object: Some((object.clone(), 0)), ..request(first, 4) };
+        let shared = MapRequest { shared: true, object: Some((&object, 0)), ..request(first, 4) };
         s.map(&shared).unwrap();
     }
     map(&s, 20, 1);
@@ -567,7 +567,7 @@ fn after_populating_no_access_faults_whether_pages_are_mapped_at_once_or_copied(
     }
     let cases = [(true, RW, Access::Write), (false, RW, Access::Write), (true, Prot::READ, Access::Read)];
     for (at, (shared, prot, access)) in (0..).step_by(200).zip(cases) {
-        let all = MapRequest { shared, prot, populate: true, object: Some((object.clone(), 0)), ..request(at, PAGES) };
+        let all = MapRequest { shared, prot, populate: true, object: Some((&object, 0)), ..request(at, PAGES) };
         s.map(&all).unwrap();
         for n in at..at + PAGES {
             let kind = s.fault(page(n), access);

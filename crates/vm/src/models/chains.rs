@@ -459,7 +459,7 @@ protocol! {
 #[cfg(shuttle)]
 fn stacked(stored: &[&[u64]]) -> World {
     let w = World::new();
-    let object = Some((w.file.clone(), 0));
+    let object = Some((&w.file, 0));
     let all = MapRequest { object, ..MapRequest::private(Placement::Fixed(page(0)), 4 * PAGE_SIZE) };
     w.space.map(&all).unwrap();
     let mut children = Vec::new();

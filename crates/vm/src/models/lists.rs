@@ -8,7 +8,7 @@ use crate::types::Prot;
 
 /// Shows page `key` of the file, and `pages - 1` more, from the `n`-th address on, for loads.
 fn show(w: &World, n: u64, key: u64, pages: u64) {
-    let object = Some((w.file.clone(), key * PAGE_SIZE));
+    let object = Some((&w.file, key * PAGE_SIZE));
     let r = MapRequest {
         object,
         shared: true,

@@ -230,7 +230,7 @@ protocol! {
 fn hook_against_write_back() {
     let w = World::new();
     let (file, disk) = on_disk(&w);
-    let object = Some((file.clone(), 0));
+    let object = Some((&file, 0));
     let shown = MapRequest { object, shared: true, ..MapRequest::private(Placement::Fixed(page(0)), PAGE_SIZE) };
     w.space.map(&shown).unwrap();
     drop(shown);
@@ -257,7 +257,7 @@ protocol! {
 fn hook_against_another_identity() {
     let w = World::new();
     let (file, _) = on_disk(&w);
-    let object = Some((file.clone(), 0));
+    let object = Some((&file, 0));
     let shown = MapRequest { object, shared: true, ..MapRequest::private(Placement::Fixed(page(0)), PAGE_SIZE) };
     w.space.map(&shown).unwrap();
     drop(shown);

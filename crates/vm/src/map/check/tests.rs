@@ -44,7 +44,7 @@ impl World {
         }
         let [shared, other] = [0, 1].map(|_| ObjectRef::anonymous(vm, 64).unwrap());
         let object = |first, pages, shared: &ObjectRef<M>| MapRequest {
-            object: Some((shared.clone(), 0)),
+            object: Some((&shared, 0)),
             shared: true,
             ..request(first, pages)
         };
