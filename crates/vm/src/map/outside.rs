@@ -79,7 +79,7 @@ fn perform(s: &Space<TestMachine>, object: &ObjectRef<TestMachine>, c: &Call) ->
                 prot: prot(c.bits),
                 max_prot: prot(c.bits >> 3 | c.bits),
                 shared: bit(9),
-                object: bit(10).then(|| (object.clone(), c.to.1)),
+                object: bit(10).then_some((object, c.to.1)),
                 grows_down: bit(11),
                 tag: Tag::None,
                 wire: if bit(12) { wire } else { Wire::No },

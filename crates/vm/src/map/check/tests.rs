@@ -43,15 +43,14 @@ impl World {
             space.map(&request(SINGLE + 2 * n, 1)).unwrap();
         }
         let [shared, other] = [0, 1].map(|_| ObjectRef::anonymous(vm, 64).unwrap());
-        let object = |first, pages, shared: &ObjectRef<M>| MapRequest {
-            object: Some((&shared, 0)),
-            shared: true,
-            ..request(first, pages)
+        let map = |first, pages, object| {
+            let all = MapRequest { object: Some((object, 0)), shared: true, ..request(first, pages) };
+            space.map(&all).unwrap();
         };
         for n in 0..6 {
-            space.map(&object(SHARED + 10 * n, 4 + n, &shared)).unwrap();
+            map(SHARED + 10 * n, 4 + n, &shared);
         }
-        space.map(&object(SHARED + 70, 8, &other)).unwrap();
+        map(SHARED + 70, 8, &other);
         space.map(&request(PRIVATE, 80)).unwrap();
         space.map(&MapRequest { prot: Prot::READ, ..request(READ_ONLY, 8) }).unwrap();
         (0..4).for_each(|n| store(&space, SHARED + n));
