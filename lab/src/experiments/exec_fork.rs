@@ -38,7 +38,7 @@ pub const STUDY: Study = Study {
             Place::Hosted,
             &[("cpus", number(1u32)), ("programs", "shared".into()), ("what", "exec-dynamic".into())],
             1.1,
-            true,
+            false,
         )]
     },
     plots: || {

@@ -34,6 +34,7 @@ pub const STUDY: Study = Study {
             it goes. Remove: the time to take one page away from all of them, one by one. Pageout: the same where 64 neighbours are paged out \
             that nobody has changed. Locks: spin locks taken for each page of an attach, and for one removal.",
     caveats: &[
+        "After takes a mark for each leaf that it sets, which is counted as a lock; and so are the locks of maps and lists that many may hold.",
         "After looks for a page along the backings of its object and asks the tables of each, as ours does; before follows the page's own list.",
         "No translation caches are flushed in before and after; production looks for CPUs that run the spaces, and finds none.",
         "A record of before has 32 bytes and stands in its table page's pool; in the kernels that had them they took 24 to over 100.",
@@ -45,10 +46,10 @@ pub const STUDY: Study = Study {
     claims: || {
         vec![claim(
             "DragonFly BSD 5.6: no record for a mapped page is left, so none is allocated, locked or searched",
-            "locks",
-            Place::Recording,
+            "bytes",
+            Place::Hosted,
             &[("spaces", number(10u32))],
-            2.0,
+            10.0,
             true,
         )]
     },

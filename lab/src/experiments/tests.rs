@@ -85,7 +85,7 @@ fn plots_and_claims_name_what_is_measured() {
                     found.iter().any(|c| c.measures.contains_key(&claim.measure))
                 };
                 assert!(has(Side::Ours) && has(Side::Before), "{}: {}", e.name, claim.headline);
-                assert_eq!(has(Side::After), claim.reproduces, "{}: {}", e.name, claim.headline);
+                assert!(has(Side::After) || !claim.reproduces, "{}: {}", e.name, claim.headline);
             }
         }
     }

@@ -32,6 +32,8 @@ pub const STUDY: Study = Study {
         "The memory is eight times a CPU's own cache and more, not eight times the last-level cache of a large server.",
         "Before and after spend nothing on translation caches, epochs or the order of locks, and their leaves are not the hardware's: they \
          are as fast as their kind can be.",
+        "After moves three lines a fault where its source tells four: the map's count, a mark for the leaf, the count of residents. Before has \
+         no lock and no count of all of a space's leaves, which its kind had: so after is behind it here.",
         "A CPU of the hosted machine is a thread: with more of them than the host has CPUs, the rate says nothing.",
     ],
     claims: || {
@@ -41,7 +43,7 @@ pub const STUDY: Study = Study {
             Place::Recording,
             &[("cpus", number(64u32)), ("what", "threads".into())],
             2.0,
-            true,
+            false,
         )]
     },
     plots: || {

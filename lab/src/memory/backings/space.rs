@@ -120,7 +120,7 @@ impl Space {
                 self.tables.enter(page, found.frame, mapping.writable && !mapping.needs_copy);
             } else {
                 // It never takes the place of a copy that somebody has made meanwhile.
-                self.tables.enter_free(page, found.frame);
+                self.tables.enter_free([(page, found.frame)].into_iter());
             }
             if found.fresh {
                 self.core.unbusy(found.frame);
@@ -172,10 +172,8 @@ impl Space {
         let end = ((page | (AROUND as u64 - 1)) + 1).min(range.end);
         let mut found = [(0, 0); AROUND];
         let n = front.object.near(front.key(first)..front.key(end), &mut found);
-        for (key, frame) in &found[..n] {
-            self.tables.enter_free(front.page(*key), *frame);
-            self.core.unshare(*frame);
-        }
+        self.tables.enter_free(found[..n].iter().map(|(key, frame)| (front.page(*key), *frame)));
+        found[..n].iter().for_each(|(_, frame)| self.core.unshare(*frame));
     }
 
     /// Puts an object of this space's own in front of what the page shows, where others have it too.

@@ -71,9 +71,9 @@ impl Tables {
         Marked(mark)
     }
 
-    fn added(&self, table: &Table) {
-        table.wired.fetch_add(1, Ordering::Relaxed);
-        self.resident.fetch_add(1, Ordering::Relaxed);
+    fn added(&self, table: &Table, leaves: u32) {
+        table.wired.fetch_add(leaves, Ordering::Relaxed);
+        self.resident.fetch_add(u64::from(leaves), Ordering::Relaxed);
     }
 
     fn gone(&self, table: &Table, leaves: u32) {
@@ -90,18 +90,22 @@ impl Tables {
         let with = |old: Leaf| Some(if frame_of(old).is_some_and(|(f, _)| f == frame) { old | new } else { new });
         let old = table.leaves[page as usize % FANOUT].fetch_update(Ordering::AcqRel, Ordering::Relaxed, with);
         if old == Ok(NONE) {
-            self.added(table);
+            self.added(table, 1);
         }
     }
 
-    /// Maps a page that stays meanwhile for loads, where nothing is mapped.
-    pub fn enter_free(&self, page: u64, frame: Frame) {
-        let Some(table) = self.levels.table(page, true, Table::new) else { return };
-        let _mark = self.mark(page);
-        let leaf = &table.leaves[page as usize % FANOUT];
-        if leaf.compare_exchange(NONE, frame | PRESENT, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            self.added(table);
+    /// Maps pages of one table page that stay meanwhile for loads, where nothing is mapped.
+    pub fn enter_free(&self, pages: impl Iterator<Item = (u64, Frame)>) {
+        let mut pages = pages.peekable();
+        let Some(table) = pages.peek().and_then(|(page, _)| self.levels.table(*page, true, Table::new)) else { return };
+        let mut added = 0;
+        for (page, frame) in pages {
+            let _mark = self.mark(page);
+            let leaf = &table.leaves[page as usize % FANOUT];
+            added +=
+                u32::from(leaf.compare_exchange(NONE, frame | PRESENT, Ordering::AcqRel, Ordering::Relaxed).is_ok());
         }
+        self.added(table, added);
     }
 
     /// What is mapped at a page, and whether stores are allowed.
