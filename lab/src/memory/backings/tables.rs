@@ -5,7 +5,7 @@ use crate::memory::levels::{FANOUT, Levels};
 use crate::memory::pages::Frame;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quire_sync::hooks::relax;
-use quire_sync::record;
+use quire_sync::{CachePadded, record};
 use std::ops::Range;
 
 /// A leaf: a frame, [`PRESENT`], and [`WRITABLE`] where stores are allowed; or [`NONE`].
@@ -40,9 +40,9 @@ impl Table {
 /// A space's tables.
 pub(super) struct Tables {
     levels: Levels<Table>,
-    marks: [AtomicU64; MARKS],
+    marks: CachePadded<[AtomicU64; MARKS]>,
     /// Leaves of all tables.
-    resident: AtomicU64,
+    resident: CachePadded<AtomicU64>,
 }
 
 /// A page whose leaf nobody else changes, but for who takes a frame away everywhere.
@@ -57,8 +57,8 @@ impl Drop for Marked<'_> {
 
 impl Tables {
     pub fn new() -> Tables {
-        let marks = [const { AtomicU64::new(FREE) }; MARKS];
-        Tables { levels: Levels::new(), marks, resident: AtomicU64::new(0) }
+        let marks = CachePadded([const { AtomicU64::new(FREE) }; MARKS]);
+        Tables { levels: Levels::new(), marks, resident: CachePadded(AtomicU64::new(0)) }
     }
 
     fn mark(&self, page: u64) -> Marked<'_> {
