@@ -3,7 +3,7 @@
 use quire_results::{Comparison, Kind, Verdict};
 use serde::Serialize;
 
-use crate::{number, plot::matrix::worse_by, table};
+use crate::{number, table};
 
 /// A comparison that Quire loses.
 #[derive(Debug, Serialize)]
@@ -34,9 +34,9 @@ pub struct Behind {
     pub other: String,
     /// The factor's length as a bar, in percent.
     pub length: u32,
-    /// The factor.
+    /// What the order goes by ([`Comparison::weight`]).
     #[serde(skip)]
-    pub worse: f64,
+    pub weight: f64,
     /// Counted, not timed.
     #[serde(skip)]
     pub counted: bool,
@@ -57,7 +57,7 @@ pub fn of<'a>(
             let unit = if number::tells_unit(&measure.unit) { String::new() } else { format!(" {}", measure.unit) };
             Some(value + &unit)
         };
-        let worse = worse_by(comparison);
+        let (worse, weight) = (comparison.worse_by(), comparison.weight());
         Behind {
             href: href.to_owned(),
             experiment: experiment.to_owned(),
@@ -72,8 +72,8 @@ pub fn of<'a>(
             ours: figure(comparison.ours).unwrap_or_default(),
             other: figure(comparison.other).unwrap_or_default(),
             // A tenth of the way for each tenth more, a hundred times at the end.
-            length: if worse.is_finite() { (worse.log10().clamp(0.01, 2.0) * 50.0) as u32 } else { 100 },
-            worse,
+            length: (weight.log10().clamp(0.01, 2.0) * 50.0) as u32,
+            weight,
             counted: measure.is_some_and(|m| m.kind == Kind::Count),
         }
     })

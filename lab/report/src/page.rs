@@ -124,7 +124,7 @@ pub fn render(results: &Results) -> Result<String, minijinja::Error> {
         }
         experiments.extend(view);
     }
-    behind.sort_by(|a, b| b.worse.total_cmp(&a.worse));
+    behind.sort_by(|a, b| b.weight.total_cmp(&a.weight));
     let (counts, times): (Vec<_>, Vec<_>) = behind.into_iter().partition(|b| b.counted);
     let scores = scores.finish();
     let sum = |part: fn(&Score) -> usize| scores.iter().map(part).sum::<usize>();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use quire_results::{Better, Case, Comparison, Experiment, Kind, Measure, Parameter, Place, Side, Verdict};
 use serde::Serialize;
 
-use crate::{number, plot::matrix::worse_by};
+use crate::number;
 
 /// Figures of one measure in one place.
 #[derive(Debug, Serialize)]
@@ -210,7 +210,7 @@ fn figure(case: &Case, name: &str) -> Option<Figure> {
 
 /// A comparison in words.
 pub fn compared(comparison: &Comparison<'_>) -> Against {
-    let worse = worse_by(comparison);
+    let worse = comparison.worse_by();
     let (low, high) = (comparison.ratio.low, comparison.ratio.high);
     let more = comparison.ours.measures.get(comparison.measure).is_some_and(|m| m.better == Better::More);
     // As it is told: times better, or times worse.

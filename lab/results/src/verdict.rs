@@ -33,6 +33,31 @@ pub struct Comparison<'a> {
     pub verdict: Verdict,
 }
 
+impl Comparison<'_> {
+    /// How many times worse ours is, whichever direction is good; below 1 where it is better.
+    pub fn worse_by(&self) -> f64 {
+        match self.ours.measures.get(self.measure).map(|m| m.better) {
+            Some(Better::More) => 1.0 / self.ratio.middle,
+            _ => self.ratio.middle,
+        }
+    }
+
+    /// The same for who puts the worst first: what is counted and less than one counts as one, and so does nothing. A tenth of a line is
+    /// infinitely many times none, and not much.
+    pub fn weight(&self) -> f64 {
+        let figure = |case: &Case| {
+            let measure = case.measures.get(self.measure).filter(|m| m.better == Better::Less)?;
+            Some((measure.kind, statistics::median(&measure.samples)?))
+        };
+        match (figure(self.ours), figure(self.other)) {
+            (Some((kind, ours)), Some((_, other))) if kind == Kind::Count || other == 0.0 => {
+                ours.max(1.0) / other.max(1.0)
+            }
+            _ => self.worse_by(),
+        }
+    }
+}
+
 /// A claim and what was found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judged<'a> {
@@ -178,6 +203,25 @@ mod tests {
         assert!((9.0..12.0).contains(&all[0].ratio.middle));
         experiment.cases[1].place = Place::Guest;
         assert!(experiment.comparisons().is_empty());
+    }
+
+    #[test]
+    fn a_tenth_of_a_line_against_none_is_not_much_however_many_times_it_is() {
+        let mut results = example();
+        let experiment = &mut results.runs[0].experiments[0];
+        let mut weigh = |kind, ours: f64, other: f64| {
+            for (case, n) in experiment.cases.iter_mut().zip([ours, other]) {
+                let measure = case.measures.get_mut("rate").unwrap();
+                (measure.kind, measure.better, measure.samples) = (kind, Better::Less, vec![n; 3]);
+            }
+            let all = experiment.comparisons();
+            (all[0].worse_by(), all[0].weight())
+        };
+        assert_eq!(weigh(Kind::Count, 0.1, 0.0), (f64::INFINITY, 1.0));
+        assert_eq!(weigh(Kind::Count, 20.0, 0.0), (f64::INFINITY, 20.0));
+        assert_eq!(weigh(Kind::Count, 8.0, 2.0), (4.0, 4.0));
+        assert_eq!(weigh(Kind::Time, 0.5, 0.125), (4.0, 4.0));
+        assert_eq!(weigh(Kind::Time, 0.5, 0.0), (f64::INFINITY, 1.0));
     }
 
     #[test]

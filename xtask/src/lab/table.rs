@@ -78,16 +78,15 @@ pub fn summary(run: &Run) -> String {
                 Verdict::Behind => 2,
             }] += 1;
             if c.verdict == Verdict::Behind {
-                // The worst first, whichever direction is good.
-                let loss = c.ratio.middle.max(1.0 / c.ratio.middle);
                 let other = c.other.side.title();
                 behind.push((
-                    loss,
+                    c.weight(),
                     format!("{}: {} {}: {:.2} of {other}", experiment.name, c.ours.id(), c.measure, c.ratio.middle),
                 ));
             }
         }
     }
+    // The worst first.
     behind.sort_by(|a, b| b.0.total_cmp(&a.0));
     let mut text = format!("\nahead {}, no difference {}, behind {}\n", counts[0], counts[1], counts[2]);
     behind.iter().for_each(|(_, line)| text += &format!("  {line}\n"));

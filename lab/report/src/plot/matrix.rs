@@ -1,6 +1,6 @@
 //! Ours over the best of the others, in a cell for each value across and each of the split.
 
-use quire_results::{Better, Comparison, Experiment, Parameter, Place, Plot, Side, Verdict};
+use quire_results::{Comparison, Experiment, Parameter, Place, Plot, Side, Verdict};
 use serde::Serialize;
 
 use crate::number;
@@ -87,19 +87,11 @@ fn name(parameter: &Parameter) -> String {
 
 /// Whether the first's other side does better than the second's.
 fn better(a: &Comparison<'_>, b: &Comparison<'_>) -> bool {
-    worse_by(a) > worse_by(b)
-}
-
-/// How many times worse ours is than the other.
-pub fn worse_by(comparison: &Comparison<'_>) -> f64 {
-    match comparison.ours.measures.get(comparison.measure).map(|m| m.better) {
-        Some(Better::More) => 1.0 / comparison.ratio.middle,
-        _ => comparison.ratio.middle,
-    }
+    a.worse_by() > b.worse_by()
 }
 
 fn cell(comparison: &Comparison<'_>) -> Cell {
-    let worse = worse_by(comparison);
+    let worse = comparison.worse_by();
     let factor = if worse > 1.0 { worse } else { 1.0 / worse };
     let degree = match factor {
         f if f >= 4.0 => 3,
