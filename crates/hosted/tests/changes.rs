@@ -15,6 +15,7 @@ quire_hosted::of_each_architecture!(
     lengths_that_no_address_space_has_are_refused,
     the_peak_of_residents_is_known_after_they_went,
     a_fork_looks_at_what_was_stored_into_since_the_last_one,
+    memory_that_could_only_be_stored_into_cannot_be_loaded_once_that_is_taken_away,
 );
 
 const BASE: u64 = 0x20_0000_0000;
@@ -223,6 +224,26 @@ fn a_fork_looks_at_what_was_stored_into_since_the_last_one<F: Simulate>() {
     assert_eq!(protect(Prot::READ | Prot::WRITE), 0);
     assert_eq!(protect(Prot::READ), 0);
     assert!(cpu.write(&space, page(3), 1).is_err());
+}
+
+fn memory_that_could_only_be_stored_into_cannot_be_loaded_once_that_is_taken_away<F: Simulate>() {
+    let vm = boot::<F>(1);
+    let cpu = Cpu::attach(vm, 0);
+    let space = Space::new(vm).unwrap();
+    cpu.enter(&space);
+    map(&space, 0, 2);
+    space.protect(range(0, 2), Prot::WRITE).unwrap();
+    (0..2).for_each(|n| cpu.write(&space, page(n), 7).unwrap());
+    // Hardware knows no stores without loads.
+    assert_eq!(cpu.read(&space, page(0)), Ok(7));
+    space.protect(range(0, 2), Prot::empty()).unwrap();
+    for n in 0..2 {
+        assert!(cpu.read(&space, page(n)).is_err());
+        assert!(cpu.write(&space, page(n), 8).is_err());
+    }
+    space.protect(range(0, 2), Prot::READ).unwrap();
+    assert_eq!(cpu.read(&space, page(1)), Ok(7));
+    space.check(true).unwrap();
 }
 
 fn the_peak_of_residents_is_known_after_they_went<F: Simulate>() {

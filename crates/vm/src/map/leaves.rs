@@ -27,8 +27,9 @@ impl Work {
     pub fn lose(range: VirtRange, lost: Prot, prot: Prot) -> Work {
         if lost.is_empty() {
             Work::None
-        } else if lost == Prot::WRITE {
-            // No leaf allows more than its entry did: so the others stay, and need not be looked at where nothing is writable.
+        } else if lost == Prot::WRITE && !prot.is_empty() {
+            // What may not be touched at all is not present. Else no leaf allows more than its entry did: all but stores stays, and who
+            // takes stores alone away looks only where there are some.
             Work::Weaken(range, UNWRITABLE)
         } else {
             Work::Weaken(range, prot)
