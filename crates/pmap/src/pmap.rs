@@ -117,7 +117,8 @@ impl<M: Hardware> Memory for Frames<M> {
         self.0.page(t).spare().store((&raw const self.0).expose_provenance() as u64, Ordering::Relaxed);
         let offset = &raw const self.0.page(t).words()[1] as usize - page as usize;
         let header = page.wrapping_byte_add(offset).cast_mut().cast::<Retired>();
-        // SAFETY: nothing looks at the second and third word of a dead table page's descriptor, and they hold a header; the page was unlinked and flushed, and is retired once. `released` does not sleep.
+        // SAFETY: nothing looks at the second and third word of a dead table page's descriptor, and they hold a header; the page
+        // was unlinked and flushed, and is retired once. `released` does not sleep.
         unsafe {
             header.write(Retired::new());
             self.0.epoch().retire_large(header, PAGE_SIZE, released::<M>);
@@ -848,7 +849,7 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
             }
         });
         if keep.is_some_and(|k| !k.contains(Prot::WRITE)) {
-            view.note_unwritable(first, last);
+            view.note_unwritable(first, last, M::Format::writable);
         }
         view.state.change_live(-taken);
         if taken != 0 {

@@ -11,7 +11,7 @@
 //! | `live` | written under the lock; read under it, or as a hint |
 //! | dead mark (a value of `live`) | written under the parent's lock *and* this one; final |
 //! | `unflushed` | one for each obligation that took something here: raised under the lock before the first leaf is cleared; lowered by whoever flushed, without the lock |
-//! | `writable` | written and read under the lock |
+//! | `writable` | written and read under the lock, until the page is dead: then the epoch's header lies there |
 //! | `occupied` | written under the lock; read under it, or by walkers after a fence, as the entries themselves are |
 
 use crate::format::FANOUT;
@@ -169,12 +169,19 @@ impl<'a> View<'a> {
         }
     }
 
-    /// No leaf from entry `from` to `last` allows stores any more: notes it of the groups that lie wholly there. => caller holds the lock.
-    pub(crate) fn note_unwritable(&self, from: usize, last: usize) {
+    /// No leaf from entry `from` to `last` allows stores any more: notes it of the groups that lie wholly there, and of those at the borders
+    /// where no other leaf `allows` any. => caller holds the lock.
+    pub(crate) fn note_unwritable(&self, from: usize, last: usize, allows: impl Fn(u64) -> bool) {
         let (first, end) = (from.div_ceil(GROUP), (last + 1) / GROUP);
         let below = |g: usize| if g >= u64::BITS as usize { !0 } else { (1u64 << g) - 1 };
-        let gone = below(end) & !below(first);
+        let mut gone = below(end) & !below(first);
         let writable = self.writable.load(Ordering::Relaxed);
+        for g in [from / GROUP, last / GROUP] {
+            let slots = &self.slots[g * GROUP..(g + 1) * GROUP];
+            if writable & !gone & 1 << g != 0 && !slots.iter().any(|s| allows(s.load(Ordering::Relaxed))) {
+                gone |= 1 << g;
+            }
+        }
         if writable & gone != 0 {
             self.writable.store(writable & !gone, Ordering::Relaxed);
         }

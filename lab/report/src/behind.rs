@@ -32,7 +32,7 @@ pub struct Behind {
     pub ours: String,
     /// The other's.
     pub other: String,
-    /// The factor's length as a bar, in percent.
+    /// The weight's length as a bar, in percent: short where the factor is large and the figures are next to nothing.
     pub length: u32,
     /// What the order goes by ([`Comparison::weight`]).
     #[serde(skip)]
@@ -71,7 +71,7 @@ pub fn of<'a>(
             spread: table::compared(comparison).spread,
             ours: figure(comparison.ours).unwrap_or_default(),
             other: figure(comparison.other).unwrap_or_default(),
-            // A tenth of the way for each tenth more, a hundred times at the end.
+            // Half of the way for ten times, all of it for a hundred.
             length: (weight.log10().clamp(0.01, 2.0) * 50.0) as u32,
             weight,
             counted: measure.is_some_and(|m| m.kind == Kind::Count),

@@ -239,7 +239,7 @@ pub struct Claim {
     /// How much better the better side is at least, for the claim to hold in kind: 1.1 is a tenth.
     pub least: f64,
     /// The claim is about the source's own design: whether its ratio is reproduced is told beside ours. Else it is what the source left
-    /// unfinished, or has no baseline here.
+    /// unfinished, or has no design of its own here.
     pub reproduces: bool,
     /// What ours and Linux are compared by, where both have the thing.
     #[serde(default)]

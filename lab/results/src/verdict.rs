@@ -42,17 +42,17 @@ impl Comparison<'_> {
         }
     }
 
-    /// The same for who puts the worst first: what is counted and less than one counts as one, and so does nothing. A tenth of a line is
-    /// infinitely many times none, and not much.
+    /// The same for who puts the worst first: what is counted and less than one counts as one, a tenth of a line against none is not much.
+    /// Nor is a time against nothing.
     pub fn weight(&self) -> f64 {
         let figure = |case: &Case| {
-            let measure = case.measures.get(self.measure).filter(|m| m.better == Better::Less)?;
-            Some((measure.kind, statistics::median(&measure.samples)?))
+            let measure = case.measures.get(self.measure)?;
+            let counted = (measure.kind, measure.better) == (Kind::Count, Better::Less);
+            counted.then(|| statistics::median(&measure.samples)).flatten()
         };
         match (figure(self.ours), figure(self.other)) {
-            (Some((kind, ours)), Some((_, other))) if kind == Kind::Count || other == 0.0 => {
-                ours.max(1.0) / other.max(1.0)
-            }
+            (Some(ours), Some(other)) => ours.max(1.0) / other.max(1.0),
+            _ if self.worse_by().is_infinite() => 1.0,
             _ => self.worse_by(),
         }
     }

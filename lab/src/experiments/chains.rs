@@ -29,7 +29,7 @@ pub const STUDY: Study = Study {
             leaves once its child has stored; leaving=end: all leave but the last, at the end; leaving=two: each parent has two children, which both store \
             into the same 16 pages, and leaves; the first goes on, the second stays to the end. Overhead: pages held, over pages that anybody who is left can \
             reach. Fault: the last one's first store into each page that it has not got, on average. Before collapses an object into the one that \
-            alone has it behind it; after, whose design has no such count, copies what is seen through a chain of five.",
+            alone has it behind it; after, whose design has no such count, copies what is seen through a chain of six.",
     caveats: &[
         "The source named collapsing deep chains and finding shadowed pages as what it had left unfinished: after is what it had, and in \
          this it is behind what it replaced.",
@@ -153,8 +153,8 @@ impl<M: Memory> Pages<M> {
 impl Line {
     fn costs<M: Memory>(self, memory: M, reaps: bool) -> Result<[f64; 2], Failure> {
         let _cpu = memory.attach(0);
-        // What will be stored into has been given by the host before.
-        drop(memory.take_zeroed(2 * PAGES + 2 * self.generations * STORES)?);
+        // What will be stored into has been given by the host before: after copies everything in each fifth generation.
+        drop(memory.take_zeroed(2 * PAGES + 2 * self.generations * STORES + self.generations / 4 * PAGES)?);
         let reap = || {
             if reaps {
                 memory.reap();

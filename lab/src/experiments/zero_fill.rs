@@ -43,7 +43,7 @@ pub const STUDY: Study = Study {
             Place::Recording,
             &[("cpus", number(64u32)), ("what", "threads".into())],
             2.0,
-            false,
+            true,
         )]
     },
     plots: || {

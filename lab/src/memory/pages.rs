@@ -265,6 +265,13 @@ impl<P> Core<P> {
         }
     }
 
+    /// Waits until nobody may have it alone.
+    pub(super) fn wait_shareable(&self, frame: Frame) {
+        while self.pages[frame as usize].busy.load(Ordering::Relaxed) & ALONE != 0 {
+            relax();
+        }
+    }
+
     /// So many frames, taken one by one and zeroed.
     pub(super) fn take_zeroed(&'static self, frames: u64) -> Result<Taken<P>, Failure> {
         let mut taken = Taken(self, Vec::with_capacity(frames as usize));
@@ -277,24 +284,10 @@ impl<P> Core<P> {
         Ok(taken)
     }
 
-    /// Where a word lies that a program loads or stores: `look` finds a page's leaf, `fault` is what the kernel does for want of one.
-    /// For tests.
-    pub(super) fn word(
-        &self,
-        va: u64,
-        store: bool,
-        look: impl Fn(u64) -> Option<(Frame, bool)>,
-        fault: impl Fn() -> Result<(), Failure>,
-    ) -> Result<*mut u64, Failure> {
-        loop {
-            if let Some((frame, writable)) = look(va / PAGE_SIZE)
-                && (writable || !store)
-            {
-                // SAFETY: within the frame.
-                return Ok(unsafe { self.bytes(frame).add((va % PAGE_SIZE) as usize & !7).cast() });
-            }
-            fault()?;
-        }
+    /// Where the word of an address lies that a frame is mapped at.
+    pub(super) fn word(&self, frame: Frame, va: u64) -> *mut u64 {
+        // SAFETY: within the frame.
+        unsafe { self.bytes(frame).add((va % PAGE_SIZE) as usize & !7).cast() }
     }
 
     /// Frames that are not free.

@@ -249,11 +249,28 @@ fn a_line_of_forks_holds_what_its_design_cannot_give_back() {
     let backings = |generations| held_after_a_line_of_forks(Backings::boot(1, 1, 4).unwrap(), generations);
     // What one object alone has behind it goes into that one.
     assert_eq!(records(10), [32, 32]);
-    // What is hidden stays until there are five objects behind each other at a fork.
+    // What is hidden stays until there are five objects behind the front one at a fork.
     assert_eq!(backings(3), [32 + 3 * 8, 32 + 2 * 8 + 32]);
-    assert_eq!(backings(4), [32 + 4 * 8, 32 + 3 * 8 + 32]);
-    assert_eq!(backings(5), [32 + 8, 32 + 32]);
-    assert_eq!(backings(8), [32 + 4 * 8, 32 + 3 * 8 + 32]);
+    assert_eq!(backings(5), [32 + 5 * 8, 32 + 4 * 8 + 32]);
+    assert_eq!(backings(6), [32 + 8, 32 + 32]);
+    assert_eq!(backings(8), [32 + 3 * 8, 32 + 2 * 8 + 32]);
+}
+
+/// What has been stored into whole hides all that is behind it: the next fork lets go of that.
+#[test]
+fn a_front_that_hides_all_is_cut_at_a_fork() {
+    let memory = Backings::boot(1, 1, 4).unwrap();
+    let _cpu = memory.attach(0);
+    let store = |space: &_, page| memory.fault(space, range(page, 1).start, quire_vm::Access::Write).unwrap();
+    let first = memory.space().unwrap();
+    memory.map(&first, range(0, 8), What::Private).unwrap();
+    (0..8).for_each(|page| store(&first, page));
+    let second = memory.fork(&first).unwrap();
+    (0..8).for_each(|page| store(&second, page));
+    drop(first);
+    assert_eq!(memory.held(), 16);
+    drop(memory.fork(&second).unwrap());
+    assert_eq!(memory.held(), 8);
 }
 
 /// Pages that nobody has changed are paged out whoever maps them, and nothing else goes.

@@ -56,6 +56,11 @@ impl Backing {
         1 + self.behind.as_ref().map_or(0, |b| b.depth())
     }
 
+    /// Whether nothing that is behind it is seen in these pages.
+    pub fn hides_all(&self, pages: Range<u64>) -> bool {
+        self.behind.is_some() && self.object.has_all(self.key(pages.start)..self.key(pages.end))
+    }
+
     /// That is seen behind it, where nothing was.
     pub fn put_behind(&mut self, behind: Box<Backing>) {
         self.behind = Some(behind);

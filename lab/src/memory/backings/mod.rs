@@ -9,7 +9,9 @@
 //!   everywhere holds none, and takes each leaf by compare-and-set.
 //! - A fault holds the map's lock with others, and where the page is resident keeps it with others too; it counts in the space and in the
 //!   table page. A fork copies no leaves.
-//! - A chain of five objects is cut at the next fork: what is seen through it is copied into the front object. Nothing else collapses.
+//! - A chain of more than five objects behind the front one is cut at the next fork: what is seen through it is copied into the front
+//!   object. So is one whose front hides all that is behind. Nothing else collapses. What a private mapping shows of a file follows the
+//!   file until then.
 //!
 //! Frames, parts and page descriptors are those of [`Records`](super::Records), without a list for each page; and so is what has been
 //! left out: there are no translation caches to flush.

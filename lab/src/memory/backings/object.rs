@@ -119,8 +119,19 @@ impl Object {
                 }
                 frame
             };
-            self.core.wait_unbusy(frame);
+            self.core.wait_shareable(frame);
         }
+    }
+
+    /// Whether it has a page at `key`.
+    pub(super) fn has(&self, key: u64) -> bool {
+        self.pages.read().get(key).is_some()
+    }
+
+    /// Whether it has a page at each key of a range.
+    pub(super) fn has_all(&self, keys: Range<u64>) -> bool {
+        let pages = self.pages.read();
+        pages.len() >= keys.end - keys.start && keys.into_iter().all(|key| pages.get(key).is_some())
     }
 
     /// Those of a range that nobody has alone; they stay until they are unshared.

@@ -30,7 +30,7 @@ impl Split for Mapping {
 
 /// Pages that a load maps at most.
 const AROUND: usize = 16;
-/// Objects behind each other from which on a fork cuts the chain.
+/// Objects behind the front one from which on a fork cuts the chain.
 const DEEP: usize = 5;
 
 /// An address space.
@@ -198,11 +198,13 @@ impl Space {
         for (start, entry) in map.all() {
             let (range, mapping) = (start..entry.end, &mut entry.of);
             if !mapping.shared {
-                if mapping.front.depth() >= DEEP {
+                if mapping.front.depth() > DEEP || mapping.front.hides_all(range.clone()) {
                     self.collapse(range.clone(), &mut mapping.front)?;
                 }
-                mapping.needs_copy = true;
-                self.tables.protect(range.clone());
+                if !mapping.needs_copy {
+                    mapping.needs_copy = true;
+                    self.tables.protect(range.clone());
+                }
             }
             entries.insert(range, Mapping { front: mapping.front.replicate(&child.tables), ..*mapping });
         }
@@ -213,15 +215,18 @@ impl Space {
 
     /// Copies what is seen through the front object into it, and leaves nothing behind it. The caller has the map alone.
     fn collapse(&self, pages: Range<u64>, front: &mut Backing) -> Result<(), Failure> {
-        for page in pages {
+        for page in pages.clone() {
+            if front.object.has(front.key(page)) {
+                continue;
+            }
             let Some(source) = front.seen_behind(page) else { continue };
             self.core.unshare(source);
             if let Some(frame) = self.fill(front, page)? {
-                // The leaf may show what is behind, which may go now.
-                self.tables.remove(page, source);
                 self.core.unbusy(frame);
             }
         }
+        // Leaves may show what is behind, also pages that are just being taken away: who does that does not look here any more.
+        self.tables.clear(pages);
         front.cut();
         Ok(())
     }
@@ -233,22 +238,29 @@ impl Space {
 
     /// The word at `va`, as a program loads it.
     pub fn load(&self, va: u64) -> Result<u64, Failure> {
-        self.word(va, false).map(|at| {
-            // SAFETY: an aligned word of a frame that this space maps; only tests use this, on one thread.
-            unsafe { at.read() }
-        })
+        // SAFETY: an aligned word of a frame that this space maps, see below.
+        self.word(va, false, |at| unsafe { at.read() })
     }
 
     /// Stores a word as a program does.
     pub fn store(&self, va: u64, value: u64) -> Result<(), Failure> {
-        self.word(va, true).map(|at| {
-            // SAFETY: as above.
-            unsafe { at.write(value) }
-        })
+        // SAFETY: as above.
+        self.word(va, true, |at| unsafe { at.write(value) })
     }
 
-    fn word(&self, va: u64, store: bool) -> Result<*mut u64, Failure> {
-        self.core.word(va, store, |page| self.tables.look(page), || self.fault(va, store))
+    /// Does `f` with a word while it is mapped: nobody forks or unmaps meanwhile. For tests, which take no page of a file away that they
+    /// use so.
+    fn word<R>(&self, va: u64, store: bool, f: impl Fn(*mut u64) -> R) -> Result<R, Failure> {
+        loop {
+            let map = self.map.read();
+            if let Some((frame, writable)) = self.tables.look(va / PAGE_SIZE)
+                && (writable || !store)
+            {
+                return Ok(f(self.core.word(frame, va)));
+            }
+            drop(map);
+            self.fault(va, store)?;
+        }
     }
 }
 

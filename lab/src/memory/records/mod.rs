@@ -2,10 +2,10 @@
 //! DragonFly BSD until 2019. It is what S0 replaced, and with its queues in one part or in 256 it is what S1 replaced and S1 itself.
 //!
 //! A good one of its kind, so that what is left is what the design asks for:
-//! - A fault finds its entry under a shared lock of the map, busies the page under the object's lock, and holds neither while the page
-//!   is filled and mapped. A load maps what is resident around its page too. Leaves have a lock for each table page, records come from a pool of the table page, without another lock.
-//! - Each page has a list of its mappings under a lock of its own. Mapping and unmapping change it; fork copies a record for each
-//!   page that it copies a leaf of; removing a page everywhere goes along its list.
+//! - A fault finds its entry under a shared lock of the map, busies the page under the object's lock, and holds the
+//!   object's no longer while the page is filled and mapped. A load maps what is resident around its page too. Leaves have a lock for each table page, records come from a pool of the table page, without another lock.
+//! - Each page has a list of its mappings under a lock of its own. Mapping and unmapping change it; removing a page
+//!   everywhere goes along its list. A fork copies no leaves, hence no records, as that source's did not (others' forks did).
 //! - Free frames and the queue of pages fan out into as many parts as one likes; a CPU takes frames of parts of its own, and a page's
 //!   place is in the part of its frame.
 //! - Objects are shadowed at the first store after a fork where others have them; an object that only its shadow refers to is collapsed

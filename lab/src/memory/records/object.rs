@@ -38,7 +38,7 @@ impl Object {
     /// An object without pages; `behind` is seen through it.
     pub(super) fn anonymous(core: &'static Core, behind: Option<Arc<Object>>) -> Arc<Object> {
         let object = Self::new(core, true, behind.clone());
-        if let Some(behind) = behind {
+        if let Some(behind) = behind.filter(|b| b.anonymous) {
             let shadows = &mut behind.state.lock().shadows;
             shadows.retain(|s| s.strong_count() != 0);
             shadows.push(Arc::downgrade(&object));
@@ -168,21 +168,20 @@ impl Object {
     /// Gives up a reference of a space's. What one object alone has behind it then is collapsed into that one.
     pub(super) fn release(mut self: Arc<Object>) {
         loop {
-            // This reference and a shadow's.
-            let shadow = (Arc::strong_count(&self) == 2)
-                .then(|| self.state.lock().shadows.iter().find_map(Weak::upgrade))
-                .flatten();
-            let behind = match Arc::into_inner(self) {
-                Some(object) => object.state.lock().behind.take(),
-                None => {
-                    if let Some(shadow) = shadow {
-                        shadow.collapse();
-                    }
-                    return;
-                }
-            };
-            let Some(behind) = behind else { return };
-            self = behind;
+            let left = Arc::downgrade(&self);
+            if let Some(object) = Arc::into_inner(self) {
+                let behind = object.state.lock().behind.take();
+                let Some(behind) = behind else { return };
+                self = behind;
+                continue;
+            }
+            // Looked at once the reference is gone: of two that go at once, one sees it.
+            if left.strong_count() == 1
+                && let Some(shadow) = left.upgrade().and_then(|o| o.state.lock().shadows.iter().find_map(Weak::upgrade))
+            {
+                shadow.collapse();
+            }
+            return;
         }
     }
 

@@ -149,15 +149,17 @@ impl Space {
         shown.needs_copy = false;
     }
 
-    /// A copy: what is private is shared until it is stored into, and each leaf is copied with its record.
+    /// A copy: what is private is shared until it is stored into. Leaves are not copied.
     pub fn fork(&self) -> Arc<Space> {
         let child = Space::new(self.core);
         let mut map = self.map.write();
         let mut entries = child.map.write();
         for (start, entry) in map.all() {
             let shown = &mut entry.of;
-            shown.needs_copy |= !shown.shared;
-            self.tables.copy(self.core, start..entry.end, !shown.shared, &child.tables);
+            if !shown.shared && !shown.needs_copy {
+                shown.needs_copy = true;
+                self.tables.protect(start..entry.end);
+            }
             entries.insert(start..entry.end, shown.clone());
         }
         drop(entries);
@@ -172,22 +174,29 @@ impl Space {
 
     /// The word at `va`, as a program loads it.
     pub fn load(&self, va: u64) -> Result<u64, Failure> {
-        self.word(va, false).map(|at| {
-            // SAFETY: an aligned word of a frame that this space maps; only tests use this, on one thread.
-            unsafe { at.read() }
-        })
+        // SAFETY: an aligned word of a frame that this space maps, see below.
+        self.word(va, false, |at| unsafe { at.read() })
     }
 
     /// Stores a word as a program does.
     pub fn store(&self, va: u64, value: u64) -> Result<(), Failure> {
-        self.word(va, true).map(|at| {
-            // SAFETY: as above.
-            unsafe { at.write(value) }
-        })
+        // SAFETY: as above.
+        self.word(va, true, |at| unsafe { at.write(value) })
     }
 
-    fn word(&self, va: u64, store: bool) -> Result<*mut u64, Failure> {
-        self.core.word(va, store, |page| self.tables.look(page), || self.fault(va, store))
+    /// Does `f` with a word while it is mapped: nobody forks or unmaps meanwhile. For tests, which take no page of a file away that they
+    /// use so.
+    fn word<R>(&self, va: u64, store: bool, f: impl Fn(*mut u64) -> R) -> Result<R, Failure> {
+        loop {
+            let map = self.map.read();
+            if let Some((frame, writable)) = self.tables.look(va / PAGE_SIZE)
+                && (writable || !store)
+            {
+                return Ok(f(self.core.word(frame, va)));
+            }
+            drop(map);
+            self.fault(va, store)?;
+        }
     }
 }
 

@@ -254,29 +254,6 @@ impl Tables {
         }
     }
 
-    /// Takes stores away from all pages of a range where `protect` says so, and gives `child` a leaf and a record for each.
-    pub fn copy(&self, core: &Core, pages: Range<u64>, protect: bool, child: &Tables) {
-        for (first, table, slots) in self.0.tables(pages) {
-            let mut leaves = table.0.lock();
-            let mut to = None;
-            for slot in slots {
-                let Some((frame, mut writable)) = frame_of(leaves.entries[slot]) else { continue };
-                if protect {
-                    writable = false;
-                    leaves.entries[slot] = frame;
-                    record::wrote(&leaves.entries[slot]);
-                }
-                // The child is nobody's yet: its table is locked below its parent's.
-                if to.is_none() {
-                    to = child.table(first, true).map(|t| (t, t.0.lock_nested()));
-                }
-                if let Some((table, leaves)) = &mut to {
-                    leaves.enter(core, table, slot, frame, writable);
-                }
-            }
-        }
-    }
-
     /// Records that are in use.
     pub fn records(&self) -> usize {
         self.0
