@@ -592,7 +592,7 @@ impl<'e, M: Machine> At<'e, M> {
     /// Contract C3, under the table page's lock: the entry is not being replaced.
     #[inline(always)]
     pub fn check_entry(&self) -> Result<(), Stop<M>> {
-        if !mutant(Mutant::NoStaleCheck) && self.entry.is_stale() { Err(Stop::Stale) } else { Ok(()) }
+        if mutant(Mutant::NoStaleCheck) || self.entry.admits() { Ok(()) } else { Err(Stop::Stale) }
     }
 
     /// Contract C2, under the table page's lock: the page is what it was, and nothing has come in front of it.

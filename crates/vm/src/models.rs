@@ -325,6 +325,10 @@ protocol! {
 fn fork_against_store() {
     let w = World::private(1);
     store(&w.space, 0, 1);
+    fork_beside_store(w);
+}
+
+fn fork_beside_store(w: World) {
     beside(
         w,
         |w| store(&w.space, 0, 2),
@@ -335,9 +339,10 @@ fn fork_against_store() {
         },
         |w, _, (first, child)| {
             let then = load(&child, 0);
-            assert!(first == then, "the parent's store reaches the child");
-            assert!(matches!(then, Some(1 | 2)));
             assert_eq!(load(&w.space, 0), Some(2));
+            store(&w.space, 0, 3);
+            assert!([then, load(&child, 0)] == [first; 2], "the parent's store reaches the child");
+            assert!(matches!(then, Some(1 | 2)));
         },
     );
 }
@@ -345,6 +350,21 @@ fn fork_against_store() {
 protocol! {
     a_childs_memory_is_one_moments = fork_against_store, Some(2);
     NoStaleCheck: "the parent's store reaches the child";
+}
+
+/// C3, fork: the same where no leaf allows stores when both begin, and the page can be stored into where it lies.
+fn second_fork_against_store() {
+    let w = World::private(1);
+    store(&w.space, 0, 1);
+    drop(w.space.fork().unwrap());
+    fork_beside_store(w);
+}
+
+protocol! {
+    a_second_childs_memory_is_one_moments = second_fork_against_store, Some(3);
+    StoresUnnoted: "the parent's store reaches the child";
+    #[cfg(shuttle)]
+    NotedUnlooked: "the parent's store reaches the child";
 }
 
 /// C9: arenas join while a fault looks its entry up.

@@ -148,6 +148,10 @@ pub enum Mutant {
     NoFenceAfterOwn,
     /// Reverse lists: who closes the parts does not fence before the look which own parts there are.
     NoFenceAfterClosing,
+    /// Fork: a fault enters a leaf of an entry that was left without stores, and does not say so.
+    StoresUnnoted,
+    /// Fork: a fault says that it may store without seeing whether the entry was marked meanwhile.
+    NotedUnlooked,
 }
 
 #[cfg(any(loom, shuttle, test))]

@@ -3,8 +3,8 @@
 
 use std::{
     fmt::Write as _,
-    fs,
-    path::PathBuf,
+    fs::{self, OpenOptions},
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -133,6 +133,7 @@ pub(super) fn capture(context: &Context<'_>, command: &mut Command, log: &str) -
             break status.to_string();
         }
         if start.elapsed() > limit {
+            backtraces(child.id(), &context.log_path(log));
             qemu::kill_group(&mut child);
             break format!("stopped after {} s", limit.as_secs());
         }
@@ -140,6 +141,15 @@ pub(super) fn capture(context: &Context<'_>, command: &mut Command, log: &str) -
     };
     let bytes = fs::read(context.log_path(log)).doing(about)?;
     Ok((String::from_utf8_lossy(&bytes).into_owned(), ended))
+}
+
+/// Adds to a log where each thread of a program is that hangs, as far as the debugger can say.
+fn backtraces(pid: u32, log: &Path) {
+    let Ok(file) = OpenOptions::new().append(true).open(log) else { return };
+    let Ok(both) = file.try_clone() else { return };
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-p", &pid.to_string(), "-batch", "-nx", "-ex", "thread apply all backtrace 40"]);
+    let _ = gdb.stdin(Stdio::null()).stdout(file).stderr(both).status();
 }
 
 /// What the test harness said of one test.

@@ -177,7 +177,9 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
     let histories = std::thread::scope(|s| {
         let start = |id| {
             let (world, least, filled) = (&world, &least, &filled);
-            s.spawn(move || {
+            // A debugger shows the name of a thread that hangs.
+            let named = std::thread::Builder::new().name(format!("{id} {seed}"));
+            let work = move || {
                 let cpu = Cpu::attach(vm, id);
                 let mut worker = Worker::new(world, &cpu, id, seed);
                 worker.fill_hoard();
@@ -188,7 +190,8 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
                 }
                 worker.look_at_hoard();
                 worker.history()
-            })
+            };
+            named.spawn_scoped(s, work).expect("a thread")
         };
         let threads: Vec<_> = (0..plan.cpus).map(start).collect();
         threads.into_iter().map(|t| t.join().unwrap_or_else(|e| std::panic::resume_unwind(e))).collect()

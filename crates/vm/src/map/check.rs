@@ -135,7 +135,8 @@ impl<M: Machine> Writer<'_, M> {
     /// One leaf, under the lock of its table page.
     fn check_leaf(&self, va: u64, leaf: Leaf, quiet: bool, pin: &Pinned<'_>) -> Result<(), Broken> {
         let entry = self.get(va).ok_or(Broken::LeafWithoutEntry(va))?;
-        if !entry.prot().contains(leaf.prot & Prot::WRITE) {
+        let stores = leaf.prot.contains(Prot::WRITE);
+        if stores && (!entry.prot().contains(Prot::WRITE) || entry.has_no_stores()) {
             return Err(Broken::LeafRights(va));
         }
         if let Some((object, key)) = entry.front().layer(va)

@@ -3,12 +3,13 @@
 use crate::backing::Backing;
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
 use crate::types::{Prot, VirtRange};
 use crate::vm::Vm;
 use core::cell::Cell;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
-use quire_sync::atomic::{AtomicBool, Ordering};
+use quire_sync::atomic::{AtomicU8, Ordering};
 use quire_sync::epoch::Retired;
 use quire_sync::record;
 
@@ -67,8 +68,8 @@ pub struct Entry<M: Machine> {
     max_prot: Prot,
     flags: Flags,
     tag: Tag,
-    /// Contract C3: set before any PTE of the range is touched; checked by faults under the lock of the table page.
-    stale: AtomicBool,
+    /// [`STALE`] and [`NO_STORES`].
+    state: AtomicU8,
     /// The writer's: how the chain comes about, while the entry is not published.
     pub(super) how: Cell<How>,
     /// The writer's: an untouched front goes before that chain.
@@ -83,8 +84,16 @@ pub struct Entry<M: Machine> {
 #[cfg(test)]
 quire_sync::assert_layout!(Entry<crate::testing::TestMachine> {
     size: 64, align: 8,
-    retired: 0, vm: 16, front: 24, range: 32, prot: 48, stale: 52,
+    retired: 0, vm: 16, front: 24, range: 32, prot: 48, state: 52,
 });
+
+/// Contract C3: a writer has begun to replace the entry. Set before any PTE of the range is touched; checked by faults under
+/// the lock of the table page.
+const STALE: u8 = 1;
+/// No leaf of the range allows stores: a fork has taken them away, and no fault has come since. A fault takes the bit off
+/// before it enters a leaf, which it can only as long as the entry is not stale: so whoever marks the entry knows by what the
+/// mark replaced.
+const NO_STORES: u8 = 2;
 
 /// How a new entry comes to its chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,7 +112,7 @@ pub(super) enum How {
     Tail,
 }
 
-// SAFETY: what readers look at is immutable once published, or atomic (`stale`); the cells are the one writer's.
+// SAFETY: what readers look at is immutable once published, or atomic (`state`); the cells are the one writer's.
 unsafe impl<M: Machine> Send for Entry<M> {}
 // SAFETY: as above.
 unsafe impl<M: Machine> Sync for Entry<M> {}
@@ -140,7 +149,7 @@ impl<M: Machine> Entry<M> {
             max_prot: a.max_prot,
             flags: a.flags,
             tag: a.tag,
-            stale: AtomicBool::new(false),
+            state: AtomicU8::new(0),
             how: Cell::new(how),
             add_front: Cell::new(false),
             passed_on: Cell::new(false),
@@ -205,17 +214,56 @@ impl<M: Machine> Entry<M> {
     /// address (Contract C3); elsewhere a hint to begin again.
     #[inline(always)]
     pub fn is_stale(&self) -> bool {
-        self.stale.load(Ordering::Acquire)
+        self.state.load(Ordering::Acquire) & STALE != 0
+    }
+
+    /// Whether a fault may enter leaves of the entry, as far as its writers go: it is not stale, and will not be taken for one
+    /// without stores. => under the lock of the table page that covers the address.
+    #[inline(always)]
+    pub fn admits(&self) -> bool {
+        self.state.load(Ordering::Acquire) == 0 || self.admits_after_fork()
+    }
+
+    #[cold]
+    fn admits_after_fork(&self) -> bool {
+        if mutant(Mutant::StoresUnnoted) {
+            return !self.is_stale();
+        }
+        if mutant(Mutant::NotedUnlooked) {
+            let stale = self.is_stale();
+            self.state.fetch_and(!NO_STORES, Ordering::AcqRel);
+            return !stale;
+        }
+        let taken_off = self.state.compare_exchange(NO_STORES, 0, Ordering::AcqRel, Ordering::Acquire);
+        // Another fault of the same entry may have been first.
+        matches!(taken_off, Ok(_) | Err(0))
     }
 
     /// Contract C3: before any PTE of the range is touched. The writer fences once after all its marks.
     pub(super) fn mark_stale(&self) {
-        self.stale.store(true, Ordering::Release);
+        self.state.store(STALE, Ordering::Release);
     }
 
-    /// Takes the mark back where the writer has changed nothing after all.
+    /// As [`mark_stale`](Self::mark_stale); what is known of stores stays.
+    pub(super) fn mark_stale_for_fork(&self) {
+        self.state.fetch_or(STALE, Ordering::AcqRel);
+    }
+
+    /// Takes the mark back where the entry stays after all.
     pub(super) fn unmark_stale(&self) {
-        self.stale.store(false, Ordering::Release);
+        // Nobody else changes it while it is stale.
+        self.state.store(self.state.load(Ordering::Relaxed) & !STALE, Ordering::Release);
+    }
+
+    /// Whether no leaf of the range allows stores. False says nothing. => the entry is marked by
+    /// [`mark_stale_for_fork`](Self::mark_stale_for_fork), or no fault is under way.
+    pub(super) fn has_no_stores(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & NO_STORES != 0
+    }
+
+    /// Notes that. => the entry is not published, or marked, and its leaves are weakened before the mark goes.
+    pub(super) fn note_no_stores(&self) {
+        self.state.store(self.state.load(Ordering::Relaxed) | NO_STORES, Ordering::Relaxed);
     }
 
     /// Makes the rights wrong, for tests of the checker.

@@ -7,6 +7,7 @@
 //! 1. All private entries are marked stale, all at once, then a fence. No fault takes effect in any of them until the end,
 //!    so the child's memory is one moment's.
 //! 2. Stores are taken away from the leaves of private memory, and flushed. (Where the rest fails, a fault gives them back.)
+//!    Entries in which no fault came since the last fork have none, and say so.
 //! 3. Layers that only this space shows are merged ([`collapse`](crate::collapse)): a process that forks again and again
 //!    keeps short chains.
 //! 4. Everything is allocated: the child, entries for both sides, backings, nodes. This is the last point of failure.
@@ -80,7 +81,7 @@ impl<M: Machine> Space<M> {
 
         let mut marks = Marks { list: ptr::null() };
         for e in writer.overlapping(USER.start, USER.end).filter(|e| is_private(&e.attributes())) {
-            e.mark_stale();
+            e.mark_stale_for_fork();
             e.link.set(marks.list);
             marks.list = e;
         }
@@ -91,7 +92,9 @@ impl<M: Machine> Space<M> {
         let mut sweep = Sweep::new(self);
         let stored = writer
             .overlapping(USER.start, USER.end)
-            .filter(|e| is_private(&e.attributes()) && e.prot().contains(Prot::WRITE) && has_content(e));
+            .filter(|e| is_private(&e.attributes()) && e.prot().contains(Prot::WRITE))
+            .filter(|e| !e.has_no_stores() && has_content(e))
+            .inspect(|e| e.note_no_stores());
         sweep.weaken_all(stored.map(|e| (e.range(), UNWRITABLE)));
         let proof = sweep.finish();
 
@@ -118,7 +121,11 @@ impl<M: Machine> Space<M> {
             // Until its chain is made, a new entry has its origin in the chain's place.
             theirs.push(e.range(), a.inherited(), How::Copied, e)?;
             if matches!(fate, Fate::Freeze | Fate::Split) {
-                ours.push(e.range(), a, How::Taken, e)?;
+                let own = ours.push(e.range(), a, How::Taken, e)?;
+                if e.has_no_stores() {
+                    // SAFETY: just made, and not published.
+                    unsafe { own.as_ref() }.note_no_stores();
+                }
                 replaced.start = replaced.start.min(e.range().start);
                 replaced.end = e.range().end;
             }

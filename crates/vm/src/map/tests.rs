@@ -447,6 +447,41 @@ fn read_only_memory_that_was_written_is_shared_by_a_fork_and_split_when_it_is_op
 }
 
 #[test]
+fn entries_know_in_which_of_them_no_fault_came_since_a_fork() {
+    let s = System::new();
+    map(&s, 0, 4);
+    map(&s, 8, 4);
+    let known = || [0, 8].map(|n| s.keep_writers_out(page(n)).get(page(n)).unwrap().has_no_stores());
+    for (first, last) in [(0, 8), (0, 8)] {
+        store(&s, first, 1);
+        store(&s, last, 2);
+        assert_eq!(known(), [false; 2]);
+        let child = s.fork().unwrap();
+        assert_eq!(known(), [true; 2]);
+        // What is mapped is loaded from without a fault; a store has one, in the entry that it is in.
+        assert_eq!(load(&s, first), Ok(1));
+        assert_eq!(known(), [true; 2]);
+        store(&s, last, 3);
+        assert_eq!(known(), [true, false]);
+        let second = s.fork().unwrap();
+        assert_eq!(known(), [true; 2]);
+        // With the children gone the pages are stored into where they lie, behind the fronts.
+        drop((child, second));
+        store(&s, first, 4);
+        assert_eq!(known(), [false, true]);
+        let third = s.fork().unwrap();
+        store(&s, first, 5);
+        assert_eq!([load(&third, first), load(&third, last)], [Ok(4), Ok(3)]);
+    }
+    // A new entry is one of which nothing is known.
+    drop(s.fork().unwrap());
+    assert_eq!(known(), [true; 2]);
+    s.protect(range(0, 4), Prot::READ).unwrap();
+    s.protect(range(0, 4), RW).unwrap();
+    assert_eq!(known(), [false, true]);
+}
+
+#[test]
 fn a_child_that_begins_anew_in_frozen_memory_hides_it_from_itself_only() {
     let s = System::new();
     map(&s, 0, 4);

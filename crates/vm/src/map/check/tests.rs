@@ -126,6 +126,13 @@ fn an_entry_that_stays_stale_is_noticed() {
 }
 
 #[test]
+fn an_entry_that_says_that_no_leaf_allows_stores_where_one_does_is_noticed() {
+    let w = World::new();
+    w.writer().get(page(PRIVATE)).unwrap().note_no_stores();
+    assert_eq!(w.verdict(), Err(Broken::LeafRights(page(PRIVATE))));
+}
+
+#[test]
 fn an_entry_whose_rights_contradict_its_kind_is_noticed() {
     let w = World::new();
     // SAFETY: nobody else is here.
