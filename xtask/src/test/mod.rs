@@ -1,7 +1,7 @@
 //! `./quire test`: everything that is checked, in two lanes, ending in one line that counts.
 //!
 //! A stage reports each check by its full name; FILTER selects by a part of that name. One lane compiles and runs what runs
-//! on this machine, the other what runs in guests: neither fills two processors alone.
+//! on this machine, the other what runs in guests, and then what the first has not come to: neither fills two processors alone.
 
 mod bare_metal;
 mod cargo;
@@ -21,6 +21,7 @@ mod suite;
 mod verdict;
 
 use std::{
+    collections::VecDeque,
     fs::{self, File},
     io::IsTerminal,
     path::PathBuf,
@@ -99,7 +100,7 @@ struct Stage {
     run: fn(&Context<'_>, &mut dyn FnMut(Check)) -> Result<()>,
 }
 
-/// What compiles and runs here.
+/// What compiles and runs here. No stage needs what one before it leaves.
 const HERE: &[Stage] = &[
     Stage { name: "format", names: lint::format_names, run: lint::format },
     Stage { name: "layers", names: layers::names, run: layers::run },
@@ -151,8 +152,6 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let strict = std::env::var("CI").is_ok_and(|v| v == "true" || v == "1");
     let board = Board::new(strict);
-    // Both lanes need the kernel, and its first build belongs to nobody's time limit.
-    let lane = |stages: &[Stage]| stages.iter().for_each(|stage| board.run(stage, &context));
     let only = |name| HERE.iter().filter(|stage| stage.name == name).for_each(|stage| board.run(stage, &context));
     if options.model {
         only("model");
@@ -163,9 +162,18 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
     } else if options.linux {
         board.run(&Stage { run: |context, done| guest::run(context, On::Linux, done), ..GUESTS[0] }, &context);
     } else {
+        let here = Mutex::new(HERE.iter().collect::<VecDeque<_>>());
+        let take = |from: fn(&mut VecDeque<&'static Stage>) -> Option<&'static Stage>| from(&mut *here.lock().ok()?);
         thread::scope(|scope| {
-            scope.spawn(|| lane(GUESTS));
-            lane(HERE);
+            scope.spawn(|| {
+                GUESTS.iter().for_each(|stage| board.run(stage, &context));
+                while let Some(stage) = take(VecDeque::pop_back) {
+                    board.run(stage, &context);
+                }
+            });
+            while let Some(stage) = take(VecDeque::pop_front) {
+                board.run(stage, &context);
+            }
         });
     }
     let checks = board.close();
