@@ -258,6 +258,8 @@ impl<F: Format> Mmu<F> {
             return false;
         }
         let mut spare = mine.spare.lock();
+        // Before anybody can take it: from then on it may be another's.
+        vm.machine().frame_freed(t);
         vm.page(t).set_next(spare.head);
         spare.head = Some(t);
         mine.spares.store(mine.spares.load(Ordering::Relaxed) + 1, Ordering::Relaxed);

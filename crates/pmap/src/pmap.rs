@@ -104,7 +104,6 @@ impl<M: Hardware> Memory for Frames<M> {
         vm.stats().count(Event::TableFree);
         record::disown(vm.machine().frame_ptr(t));
         if self.state(t).live() == 0 && vm.machine().mmu().keep_spare(vm, t) {
-            vm.machine().frame_freed(t);
             return;
         }
         // SAFETY: by the trait's contract nobody reaches the table page any more; `allocate` gave its number up.

@@ -377,6 +377,10 @@ impl<M: Machine> Object<M> {
                 GivenUp::OnlyOwn => object.parts.shrink(&object.refs),
             }
         }
+        // A thread that unwinds may have left one of its pages busy, for ever.
+        if quire_sync::hooks::is_panicking() {
+            return;
+        }
         object.flags.fetch_or(DEAD, Ordering::AcqRel);
         // Insert: "insert busy, fence, read the dead mark". Teardown: "mark, fence, look". One of the two sees the other.
         fence_full();

@@ -29,8 +29,8 @@ pub const STUDY: Study = Study {
     name: "sharing",
     source: Source::S0,
     title: "Many processes share a file",
-    about: "Processes map one resident file, as those of a database do, and touch all of it, one after the other. Bytes: kernel memory for each \
-            page that each of them maps, page tables apart. Attach: the time that the last of them takes to map and touch it. Exit: the time in which \
+    about: "Processes map one resident file, as those of a database do, and touch all of it, one after the other. Bytes: what reverse mapping takes of the \
+            kernel's memory for each page that each of them maps. Attach: the time that the last of them takes to map and touch it. Exit: the time in which \
             it goes. Remove: the time to take one page away from all of them, one by one. Pageout: the same where 64 neighbours are paged out \
             that nobody has changed. Locks: spin locks taken for each page of an attach, and for one removal.",
     caveats: &[
@@ -57,7 +57,7 @@ pub const STUDY: Study = Study {
         let curves =
             |title: &str, measure: &str| log(plot(title, Shape::Curves, &[Place::Hosted], measure, "spaces", &[]));
         vec![
-            plot("Kernel bytes for each mapped page", Shape::Curves, &[Place::Hosted], "bytes", "spaces", &[]),
+            plot("Bytes of reverse mapping for each mapped page", Shape::Curves, &[Place::Hosted], "bytes", "spaces", &[]),
             curves("The last one attaches", "attach"),
             curves("And exits", "exit"),
             curves("A page is taken away from all", "remove"),

@@ -102,7 +102,7 @@ pub trait Memory: Copy + Send + Sync + 'static {
     /// Pages a range of a file out, which has not changed: out of every space that maps it, and the frames go.
     fn page_out(self, file: &Self::File, pages: Range<u64>);
 
-    /// Bytes that reverse mapping holds for the pages that these spaces map, and whatever else a space has beyond its page tables.
+    /// Bytes that reverse mapping holds for the pages that these spaces map, and perhaps more that does not depend on them.
     fn overhead(self, spaces: &[Self::Space]) -> u64;
 
     /// Frames that hold pages of objects.

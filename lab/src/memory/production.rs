@@ -9,6 +9,7 @@ use quire_sync::hooks::threads;
 use quire_vm::frames::{Fill, For, Frame};
 use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
 use quire_vm::page::Kind;
+use quire_vm::slab::Cache;
 use quire_vm::sleep::MaySleep;
 use quire_vm::{Access, ObjectRef, PAGE_SIZE, Pfn, Phys, Prot, VirtRange, Vm};
 use std::ops::Range;
@@ -120,14 +121,12 @@ impl Memory for Production {
         file.page_out(pages);
     }
 
-    fn overhead(self, spaces: &[SpaceRef<Hosted>]) -> u64 {
+    fn overhead(self, _spaces: &[SpaceRef<Hosted>]) -> u64 {
         let vm = self.0;
         vm.epoch().drain();
-        vm.drain_magazines();
-        vm.object_memory().caches().iter().for_each(|c| c.drain(vm));
-        vm.map_memory().caches().iter().for_each(|c| c.drain(vm));
-        let tables: u64 = spaces.iter().map(|s| s.stats().table_pages).sum();
-        (vm.frames().total() - vm.frames().free() - self.held() - tables) * PAGE_SIZE
+        // Backings, the lists that they stand in, and what an object has that the spaces do not change.
+        let bytes = |c: &&Cache| c.in_use(vm).expect("the slabs are whole") * c.object_size() as u64;
+        vm.object_memory().caches().iter().map(bytes).sum()
     }
 
     fn held(self) -> u64 {

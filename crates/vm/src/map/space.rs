@@ -298,7 +298,8 @@ impl<M: Machine> Deref for SpaceRef<M> {
 
 impl<M: Machine> Drop for SpaceRef<M> {
     fn drop(&mut self) {
-        if self.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
+        // What a thread that unwinds has left half-done would be waited for.
+        if self.refs.fetch_sub(1, Ordering::AcqRel) != 1 || quire_sync::hooks::is_panicking() {
             return;
         }
         quire_sync::atomic::fence_after_rmw();
