@@ -505,8 +505,8 @@ pub fn fork_needs<M: Machine>(front: &Backing<M>) -> usize {
 /// the front after that gives its page up).
 ///
 /// # Safety
-/// The caller holds the map's lock, has marked the entry stale and passed over its table pages, and `child` outlives the
-/// child's chain.
+/// The caller holds the map's lock and has marked the entry stale, none of whose leaves allows stores any more; and `child`
+/// outlives the child's chain.
 pub unsafe fn fork<M: Machine>(
     spare: &mut Spare<M>,
     front: NonNull<Backing<M>>,

@@ -8,7 +8,8 @@
 //! is installed first and backed out: another CPU could cache a translation that a remover never sees.
 //!
 //! A fault writes, outside its own table page and its CPU's own memory, only what it changes: the slot and the descriptor of
-//! a page that it makes, the dirty bit of one that it is the first to store into. It takes no lock of the map, no count on an
+//! a page that it makes, the dirty bit of one that it is the first to store into, and, the first time after a fork, that the entry may
+//! have leaves with stores again. It takes no lock of the map, no count on an
 //! object, no lock of a queue.
 //!
 //! # What is checked under the table page's lock, and against whom
@@ -19,6 +20,7 @@
 //! | copies the page into the front (our space) | fills the front's slot, then clears our leaf | the front's slot is not empty: again; or the leaf is cleared after us |
 //! | moves the page to another layer | holds it busy; the generation rises | busy, or another generation: again |
 //! | shares the layer that we write in place (fork) | marks our entry stale first | stale |
+//! | leaves out the table pages of an entry without stores (fork) | marks it stale, by an exchange that says whether it has none | stale; or the fork comes by, for we have said before it that there may be some |
 //! | takes the table page out | marks it dead under its lock | the pmap returns live table pages only |
 //! | truncates below a page that we insert | writes the size, fences, looks for pages | we read the size after a fence that follows the insert: one of us takes the page back |
 //! | tears the object down | marks it dead, fences, looks for pages | as with truncation |

@@ -325,10 +325,11 @@ protocol! {
 fn fork_against_store() {
     let w = World::private(1);
     store(&w.space, 0, 1);
-    fork_beside_store(w);
+    fork_beside_store(w, None);
 }
 
-fn fork_beside_store(w: World) {
+/// `sibling`: a child that has the page, as it was first, from before.
+fn fork_beside_store(w: World, sibling: Option<SpaceRef<TestMachine>>) {
     beside(
         w,
         |w| store(&w.space, 0, 2),
@@ -343,6 +344,7 @@ fn fork_beside_store(w: World) {
             store(&w.space, 0, 3);
             assert!([then, load(&child, 0)] == [first; 2], "the parent's store reaches the child");
             assert!(matches!(then, Some(1 | 2)));
+            assert!(sibling.is_none_or(|s| load(&s, 0) == Some(1)), "the parent's store reaches the child");
         },
     );
 }
@@ -357,7 +359,7 @@ fn second_fork_against_store() {
     let w = World::private(1);
     store(&w.space, 0, 1);
     drop(w.space.fork().unwrap());
-    fork_beside_store(w);
+    fork_beside_store(w, None);
 }
 
 protocol! {
@@ -365,6 +367,46 @@ protocol! {
     StoresUnnoted: "the parent's store reaches the child";
     #[cfg(shuttle)]
     NotedUnlooked: "the parent's store reaches the child";
+}
+
+/// C3, fork: the same where the page is copied, because the first child is there still.
+fn second_fork_against_copy() {
+    let w = World::private(1);
+    store(&w.space, 0, 1);
+    let sibling = w.space.fork().unwrap();
+    fork_beside_store(w, Some(sibling));
+}
+
+protocol! {
+    a_childs_memory_is_one_moments_though_a_sibling_has_it_too = second_fork_against_copy, Some(2);
+    StoresUnnoted: "the parent's store reaches the child";
+}
+
+/// C3, fork: the same where the front gets its first page while the fork looks, which is merged with what is behind, or split.
+fn second_fork_against_fill() {
+    let w = World::private(2);
+    store(&w.space, 0, 1);
+    drop(w.space.fork().unwrap());
+    beside(
+        w,
+        |w| store(&w.space, 1, 2),
+        |w| {
+            let child = w.space.fork().unwrap();
+            let first = [0, 1].map(|n| load(&child, n));
+            (first, child)
+        },
+        |w, _, (first, child)| {
+            assert_eq!([0, 1].map(|n| load(&w.space, n)), [Some(1), Some(2)]);
+            (0..2).for_each(|n| store(&w.space, n, 3));
+            assert_eq!([0, 1].map(|n| load(&child, n)), first, "the parent's store reaches the child");
+            assert!(matches!(first, [Some(1), Some(0 | 2)]));
+        },
+    );
+}
+
+protocol! {
+    a_childs_memory_is_one_moments_while_the_parents_front_fills = second_fork_against_fill, Some(2);
+    StoresUnnoted: "the parent's store reaches the child";
 }
 
 /// C9: arenas join while a fault looks its entry up.

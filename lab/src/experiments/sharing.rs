@@ -57,7 +57,14 @@ pub const STUDY: Study = Study {
         let curves =
             |title: &str, measure: &str| log(plot(title, Shape::Curves, &[Place::Hosted], measure, "spaces", &[]));
         vec![
-            plot("Bytes of reverse mapping for each mapped page", Shape::Curves, &[Place::Hosted], "bytes", "spaces", &[]),
+            plot(
+                "Bytes of reverse mapping for each mapped page",
+                Shape::Curves,
+                &[Place::Hosted],
+                "bytes",
+                "spaces",
+                &[],
+            ),
             curves("The last one attaches", "attach"),
             curves("And exits", "exit"),
             curves("A page is taken away from all", "remove"),

@@ -23,6 +23,8 @@ use crate::{
 const RECORDED: [&str; 6] = ["quire-sync", "quire-vm", "quire-task", "quire-pmap", "quire-hosted", "quire-lab"];
 /// One test program may take this long; what hangs is a failure with a name.
 const LIMIT: Duration = Duration::from_secs(900);
+/// And the debugger that looks where it hangs.
+const DEBUGGER: Duration = Duration::from_secs(60);
 /// How much longer random tests run with `--soak`.
 const SOAK: u32 = 10;
 
@@ -145,11 +147,17 @@ pub(super) fn capture(context: &Context<'_>, command: &mut Command, log: &str) -
 
 /// Adds to a log where each thread of a program is that hangs, as far as the debugger can say.
 fn backtraces(pid: u32, log: &Path) {
+    use std::os::unix::process::CommandExt;
     let Ok(file) = OpenOptions::new().append(true).open(log) else { return };
     let Ok(both) = file.try_clone() else { return };
     let mut gdb = Command::new("gdb");
     gdb.args(["-p", &pid.to_string(), "-batch", "-nx", "-ex", "thread apply all backtrace 40"]);
-    let _ = gdb.stdin(Stdio::null()).stdout(file).stderr(both).status();
+    let Ok(mut gdb) = gdb.stdin(Stdio::null()).stdout(file).stderr(both).process_group(0).spawn() else { return };
+    let start = Instant::now();
+    while matches!(gdb.try_wait(), Ok(None)) && start.elapsed() < DEBUGGER {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    qemu::kill_group(&mut gdb);
 }
 
 /// What the test harness said of one test.

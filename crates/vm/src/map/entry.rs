@@ -218,7 +218,7 @@ impl<M: Machine> Entry<M> {
     }
 
     /// Whether a fault may enter leaves of the entry, as far as its writers go: it is not stale, and will not be taken for one
-    /// without stores. => under the lock of the table page that covers the address.
+    /// without stores. Decisive under the lock of the table page that covers the address; elsewhere a hint to begin again.
     #[inline(always)]
     pub fn admits(&self) -> bool {
         self.state.load(Ordering::Acquire) == 0 || self.admits_after_fork()
@@ -256,7 +256,8 @@ impl<M: Machine> Entry<M> {
     }
 
     /// Whether no leaf of the range allows stores. False says nothing. => the entry is marked by
-    /// [`mark_stale_for_fork`](Self::mark_stale_for_fork), or no fault is under way.
+    /// [`mark_stale_for_fork`](Self::mark_stale_for_fork); or the table page of the leaves that matter is locked, and its arena's
+    /// writer held.
     pub(super) fn has_no_stores(&self) -> bool {
         self.state.load(Ordering::Relaxed) & NO_STORES != 0
     }

@@ -7,7 +7,7 @@
 //! 1. All private entries are marked stale, all at once, then a fence. No fault takes effect in any of them until the end,
 //!    so the child's memory is one moment's.
 //! 2. Stores are taken away from the leaves of private memory, and flushed. (Where the rest fails, a fault gives them back.)
-//!    Entries in which no fault came since the last fork have none, and say so.
+//!    Entries that a fork left behind, and in which no fault came since, have none, and say so.
 //! 3. Layers that only this space shows are merged ([`collapse`](crate::collapse)): a process that forks again and again
 //!    keeps short chains.
 //! 4. Everything is allocated: the child, entries for both sides, backings, nodes. This is the last point of failure.
@@ -228,8 +228,9 @@ fn fate<M: Machine>(e: &Entry<M>) -> Fate {
     }
     let Some(object) = e.front().object() else { return Fate::Keep };
     let vm = object.vm();
-    // A page that moves forward is missed by a walk at most once: the second look at the chain is under the table page's lock, and
-    // the pass over the table pages, which left those of entries without stores out, comes between.
+    // A page that moves forward is missed by a walk at most once: the second look at the chain is under the table page's lock. A
+    // fault that is past its look at the entry there has finished: it had said before that there may be stores, so the pass over the
+    // table pages came to that lock. Any other one finds the mark.
     if a.prot.contains(Prot::WRITE) {
         // SAFETY: the writer is held, nothing is pinned.
         unsafe { collapse(vm, e.front_ptr()) };

@@ -1,8 +1,8 @@
 //! Maps: what an address space shows at which address.
 //!
 //! A [`Space`] is an address space: an arena of entries (an ordered [`tree`] read without locks) or several where CPUs
-//! contend (`arenas`), and the page tables that cache it. An [`Entry`] says what a range allows and which chain of backings it shows. Faults look entries up and never
-//! change them; map operations replace whole entries.
+//! contend (`arenas`), and the page tables that cache it. An [`Entry`] says what a range allows and which chain of backings it shows. Faults look entries up and change
+//! nothing that they say of the range; map operations replace whole entries.
 //!
 //! # Map changes against faults (Contract C3)
 //! A writer holds its arena's sleeping lock. It marks the entries that it will replace stale and fences; plans and allocates,

@@ -555,6 +555,11 @@ fn a_failed_allocation_anywhere_changes_nothing() {
                 assert_eq!(done, Err(MapError::OutOfMemory), "{name}, allocation {n}");
                 let after = (entries(&s), (0..14).map(|n| load(&s, n)).collect::<Vec<_>>());
                 assert_eq!(before, after, "{name}, allocation {n}");
+                // Nor does what a fork remembers of the one that failed let the next child see what is stored after that one.
+                store(&s, 1, 98);
+                let child = s.fork().unwrap();
+                store(&s, 1, 99);
+                assert_eq!(load(&child, 1), Ok(98), "{name}, allocation {n}");
             }
             s.check(true).unwrap();
             if !failed {
