@@ -54,8 +54,8 @@ const BUDGETS: &[Budget] = &[
     Budget { what: "copies of each page that a parent and 100 children hold", bound: Bound::AtMost(101.0), from: From::Bench("shadow_copies_100_children") },
     Budget { what: "the same once the parent has left", bound: Bound::AtMost(100.0), from: From::Bench("shadow_copies_100_children_alone") },
     Budget { what: "page-table memory of a space after everything was unmapped: its root", bound: Bound::AtMost(4096.0), from: From::Bench("pagetable_bytes_after_unmap_all") },
-    Budget { what: "memory of a sleeping process, its own pages included (the budget of 32 KiB is without them)", bound: Bound::AtMost(32768.0),
-        from: From::Lab("processes", "memory", &[&[("what", "asleep"), ("processes", "1000")]]) },
+    Budget { what: "kernel memory of a sleeping process, page tables included", bound: Bound::AtMost(32768.0),
+        from: From::Lab("processes", "kernel_memory", &[&[("what", "asleep"), ("processes", "1000")]]) },
     Budget { what: "instructions of a timed sleep and wake-up, 1,000 processes against 100", bound: Bound::Same(0.2),
         from: From::Lab("processes", "instructions", &[
             &[("what", "timed sleep and wake-up"), ("processes", "100")], &[("what", "timed sleep and wake-up"), ("processes", "1000")]]) },
