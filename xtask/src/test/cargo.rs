@@ -154,10 +154,12 @@ fn backtraces(pid: u32, log: &Path) {
     gdb.args(["-p", &pid.to_string(), "-batch", "-nx", "-ex", "thread apply all backtrace 40"]);
     let Ok(mut gdb) = gdb.stdin(Stdio::null()).stdout(file).stderr(both).process_group(0).spawn() else { return };
     let start = Instant::now();
-    while matches!(gdb.try_wait(), Ok(None)) && start.elapsed() < DEBUGGER {
+    while matches!(gdb.try_wait(), Ok(None)) {
+        if start.elapsed() > DEBUGGER {
+            return qemu::kill_group(&mut gdb);
+        }
         std::thread::sleep(Duration::from_millis(10));
     }
-    qemu::kill_group(&mut gdb);
 }
 
 /// What the test harness said of one test.
