@@ -132,17 +132,45 @@ pub(super) fn capture(context: &Context<'_>, command: &mut Command, log: &str) -
     let start = Instant::now();
     let ended = loop {
         if let Some(status) = child.try_wait().doing(about)? {
-            break status.to_string();
+            break Some(status);
         }
         if start.elapsed() > limit {
             backtraces(child.id(), &context.log_path(log));
             qemu::kill_group(&mut child);
-            break format!("stopped after {} s", limit.as_secs());
+            break None;
         }
         std::thread::sleep(Duration::from_millis(10));
     };
     let bytes = fs::read(context.log_path(log)).doing(about)?;
-    Ok((String::from_utf8_lossy(&bytes).into_owned(), ended))
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    let ended = ended
+        .map_or_else(|| format!("stopped after {} s\n{}", limit.as_secs(), stacks(&text)), |status| status.to_string());
+    Ok((text, ended))
+}
+
+/// Of the debugger's backtraces in a log: a line for each thread with the functions of this project that it is in, the
+/// innermost first. Who has only the test's report needs no more to begin with.
+fn stacks(text: &str) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        if let Some((_, thread)) = line.strip_prefix("Thread ").and_then(|l| l.rsplit_once("(LWP ")) {
+            let name = thread.split_once(") ").map_or(thread, |(_, name)| name);
+            let _ = write!(out, "\n{}:", name.trim_end_matches("):"));
+        } else if !out.is_empty()
+            && let Some((_, frame)) = line.strip_prefix('#').and_then(|l| l.split_once(' '))
+        {
+            let frame = frame.trim_start();
+            let named = match frame.split_once(" in ") {
+                Some((address, named)) if address.starts_with("0x") => named,
+                _ => frame,
+            };
+            let (function, place) = (named.split(['<', ' ']).next(), named.rsplit_once(" at crates/"));
+            if let (Some(function), Some((_, place))) = (function, place) {
+                let _ = write!(out, " {function} ({place})");
+            }
+        }
+    }
+    out.trim_start().to_owned()
 }
 
 /// Adds to a log where each thread of a program is that hangs, as far as the debugger can say.
@@ -345,6 +373,19 @@ pub fn records(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_backtrace_the_own_functions_are_told() {
+        let text = "running 1 test\n#0  no frame\n\nThread 12 (Thread 0x7f34 (LWP 15797) \"7 19984\"):\n\
+                    #0  0x00007f34 in __GI_sched_yield () at ../sysdeps/syscall.S:120\n\
+                    #1  0x000055a8 in quire_hosted::cpu::{impl#0}::disturb<u64> () at crates/hosted/src/cpu.rs:135\n\
+                    #10 core::iter::call<quire> () at /rustc/5980/option.rs:24\n\
+                    #11 quire_vm::fault::serve<T> (self=0x7) at crates/vm/src/fault.rs:229\n\
+                    Thread 1 (Thread 0x7f35 (LWP 15790) \"random\"):\n#0  __pthread_join () at ./nptl/join.c:108\n";
+        let expected = "\"7 19984\": quire_hosted::cpu::{impl#0}::disturb (hosted/src/cpu.rs:135) \
+                        quire_vm::fault::serve (vm/src/fault.rs:229)\n\"random\":";
+        assert_eq!(stacks(text), expected);
+    }
 
     #[test]
     fn results_are_read_also_where_a_test_prints_between() {

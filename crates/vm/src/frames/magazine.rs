@@ -256,7 +256,14 @@ impl<M: Machine> Vm<M> {
             return None;
         }
         self.drain_caches();
-        self.pop_frame(fill, on_behalf)
+        // Then what the depots keep in chains of the other group, of which a refill takes none: so what counts as free can be had.
+        loop {
+            let got = self.pop_frame(fill, on_behalf);
+            let refused = || on_behalf.is_limited() && f.outside() < f.reserve;
+            if got.is_some() || refused() || !f.break_one() {
+                return got;
+            }
+        }
     }
 
     /// Puts free frames into this CPU's magazine.

@@ -173,6 +173,23 @@ fn who_is_refused_takes_what_other_cpus_keep_and_leaves_them_alone_where_they_ha
 }
 
 #[test]
+fn what_the_depots_keep_for_one_group_the_other_gets_at_last() {
+    for (keeps, wants) in [(For::Kernel, For::User), (For::User, For::Kernel)] {
+        let m = system(2048, 1, 1, 0);
+        let f = m.vm.frames();
+        let most = (f.free() - f.reserve()) as usize;
+        let frames = take(&m, most, keeps);
+        frames.into_iter().for_each(|p| m.vm.free_frame(p));
+        assert!(f.domains[0].chains.load(Ordering::Relaxed) != 0, "the depot keeps chains");
+        let frames = take(&m, most, wants);
+        assert_eq!(f.check(), Ok(()));
+        frames.into_iter().for_each(|p| m.vm.free_frame(p));
+        m.vm.drain_magazines();
+        assert_eq!(f.check(), Ok(()));
+    }
+}
+
+#[test]
 fn the_daemon_is_woken_once_when_memory_gets_low() {
     let m = system(4096, 1, 1, 0);
     let f = m.vm.frames();
