@@ -430,6 +430,7 @@ impl<F: Format> Tables<F> {
 // dead marks under both locks, frames of table pages to the epoch after the flush. C4 is kept in `shootdown`.
 unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     const USER: VirtRange = F::USER;
+    const TABLE_SPAN: u64 = span(1);
 
     type Table<'a> = LockedTable<'a, M>;
 

@@ -303,6 +303,7 @@ impl TestPmap {
 // SAFETY: table pages are part of the pmap, so none is ever freed or dead.
 unsafe impl Pmap<TestMachine> for TestPmap {
     const USER: VirtRange = crate::map::USER;
+    const TABLE_SPAN: u64 = SPAN * PAGE_SIZE;
 
     type Table<'a> = TestGuard<'a>;
 

@@ -53,6 +53,9 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     /// The addresses that a program may map.
     const USER: VirtRange;
 
+    /// Bytes that one last-level table page shows; a power of two, and each begins at a multiple of it.
+    const TABLE_SPAN: u64;
+
     /// A locked last-level table page.
     type Table<'a>: Table<M>
     where

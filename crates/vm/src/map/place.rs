@@ -176,20 +176,29 @@ impl<M: Machine> Space<M> {
             .ok_or(MapError::Invalid)
     }
 
-    /// The lowest hole of the writer's arena. Of the home arena: the lowest at or above the base, below it where there is
-    /// none above, and none in the stretches while others are open.
+    /// The lowest hole of the writer's arena. What would fill whole last-level tables begins where one does, if it can: so it
+    /// takes no table more than it fills, and shares none.
     pub(super) fn find(&self, writer: &Writer<'_, M>, len: u64) -> Option<VirtRange> {
+        let whole = len.is_multiple_of(M::Pmap::TABLE_SPAN);
+        let aligned = whole.then(|| self.find_aligned(writer, len, M::Pmap::TABLE_SPAN)).flatten();
+        aligned.or_else(|| self.find_aligned(writer, len, PAGE_SIZE))
+    }
+
+    /// As [`Space::find`], at a multiple of `align`. Of the home arena: the lowest hole at or above the base, below it where
+    /// there is none above, and none in the stretches while others are open.
+    fn find_aligned(&self, writer: &Writer<'_, M>, len: u64, align: u64) -> Option<VirtRange> {
+        let find_in = |lo, hi| find_in(writer, len, align, lo, hi);
         let bounds = writer.arena().bounds();
         if bounds != M::Pmap::USER {
-            return find_in(writer, len, bounds.start, bounds.end);
+            return find_in(bounds.start, bounds.end);
         }
         let base = self.limits().base.clamp(M::Pmap::USER.start, M::Pmap::USER.end - PAGE_SIZE);
         for (lo, hi) in [(base, M::Pmap::USER.end), (M::Pmap::USER.start, M::Pmap::USER.end)] {
             let found = if self.arenas.fanned_out() {
-                let below = find_in(writer, len, lo, hi.min(STRETCHES.start));
-                below.or_else(|| find_in(writer, len, lo.max(STRETCHES.end), hi))
+                let below = find_in(lo, hi.min(STRETCHES.start));
+                below.or_else(|| find_in(lo.max(STRETCHES.end), hi))
             } else {
-                find_in(writer, len, lo, hi)
+                find_in(lo, hi)
             };
             if found.is_some() {
                 return found;
@@ -231,10 +240,10 @@ impl<M: Machine> Space<M> {
     }
 }
 
-/// The lowest hole of `len` bytes in `lo..hi`.
-fn find_in<M: Machine>(writer: &Writer<'_, M>, len: u64, lo: u64, hi: u64) -> Option<VirtRange> {
+/// The lowest hole of `len` bytes in `lo..hi` that begins at a multiple of `align`.
+fn find_in<M: Machine>(writer: &Writer<'_, M>, len: u64, align: u64, lo: u64, hi: u64) -> Option<VirtRange> {
     let mut lo = lo;
-    while let Some(at) = (lo < hi).then(|| writer.first_fit(len, PAGE_SIZE, lo, hi)).flatten() {
+    while let Some(at) = (lo < hi).then(|| writer.first_fit(len, align, lo, hi)).flatten() {
         let found = VirtRange { start: at, end: at + len };
         if is_free(writer, found) {
             return Some(found);

@@ -267,6 +267,24 @@ fn mappings_without_an_address_take_the_lowest_hole_and_leave_a_stack_its_guard(
 }
 
 #[test]
+fn a_mapping_that_fills_whole_tables_takes_no_other() {
+    const TABLE: u64 = crate::testing::SPAN;
+    let s = System::new();
+    let any = |pages| s.map(&MapRequest::private(Placement::Any { hint: 0 }, pages * PAGE_SIZE)).unwrap();
+    map(&s, 0, 1);
+    let first = any(2 * TABLE);
+    assert_eq!((first % (TABLE * PAGE_SIZE), first > page(0)), (0, true));
+    assert_eq!(any(TABLE - 1), page(1), "what does not fill tables takes the lowest hole");
+    assert_eq!(any(TABLE), first + 2 * TABLE * PAGE_SIZE);
+    // Where the one hole that is wide enough begins elsewhere.
+    let s = System::new();
+    for (start, end) in [(USER.start, page(1)), (page(1 + TABLE), USER.end)] {
+        s.map(&MapRequest::private(Placement::Fixed(start), end - start)).unwrap();
+    }
+    assert_eq!(s.map(&MapRequest::private(Placement::Any { hint: 0 }, TABLE * PAGE_SIZE)), Ok(page(1)));
+}
+
+#[test]
 fn a_stack_grows_down_to_its_limit_and_keeps_its_content() {
     let s = System::new();
     s.set_limits(Limits { stack: 300 * PAGE_SIZE, ..s.limits() });
