@@ -19,7 +19,8 @@
 //! Frames for programs ([`For::User`]) are refused once fewer than the reserve are left outside the magazines, so that the
 //! kernel's own memory ([`For::Kernel`]) does not run out because a program asked for everything. Only whoever goes to a depot
 //! finds out; taking a frame from the magazine compares nothing. Who is refused looks whether all CPUs together have more than
-//! the reserve, and brings that in; else it is refused without touching them.
+//! the reserve, and brings that in, and then what depots keep in chains of the other group, so that nobody is refused what
+//! counts as free; else it is refused without touching them.
 //!
 //! Each domain has [`Marks`] of its own, by its size. A CPU whose domain is below its low mark takes from the next one that is
 //! not. Where all are, memory is *low* ([`Frames::is_low`], one read-mostly flag that is computed anew, from all depots' exact
