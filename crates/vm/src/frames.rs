@@ -18,9 +18,10 @@
 //! # The reserve, and low memory
 //! Frames for programs ([`For::User`]) are refused once fewer than the reserve are left outside the magazines, so that the
 //! kernel's own memory ([`For::Kernel`]) does not run out because a program asked for everything. Only whoever goes to a depot
-//! finds out; taking a frame from the magazine compares nothing. Who is refused looks whether all CPUs together have more than
-//! the reserve, and brings that in, and then what depots keep in chains of the other group, so that nobody is refused what
-//! counts as free; else it is refused without touching them.
+//! finds out; taking a frame from the magazine compares nothing. Where the depots have none of its group and the buddy lists are
+//! empty, chains of the other group are broken up. Who finds nothing there either looks whether all CPUs together have more
+//! than the reserve, and brings that in; else it is refused without touching them. So nobody is refused what counts as free,
+//! unless it is on its way from one place to another just then.
 //!
 //! Each domain has [`Marks`] of its own, by its size. A CPU whose domain is below its low mark takes from the next one that is
 //! not. Where all are, memory is *low* ([`Frames::is_low`], one read-mostly flag that is computed anew, from all depots' exact
@@ -444,7 +445,7 @@ impl<M: Machine> Vm<M> {
 
     fn take_run(&self, order: u8, on_behalf: For) -> Option<Frame> {
         let f = self.frames();
-        let here = f.magazines.of(quire_sync::current_cpu()).domain as usize;
+        let here = f.here();
         for i in 0..f.domains.len() {
             let depot = &f.domains[(here + i) % f.domains.len()];
             let mut held = depot.held.lock();

@@ -195,9 +195,16 @@ impl Frames {
         }
     }
 
-    /// Breaks up one full chain of some depot; false where there is none. So that blocks form from it.
+    /// The domain of the calling CPU.
+    pub(super) fn here(&self) -> usize {
+        self.magazines.of(quire_sync::current_cpu()).domain as usize
+    }
+
+    /// Breaks up one full chain of some depot, the calling CPU's before others; false where there is none. So that blocks form
+    /// from it, and either group can have it.
     pub(super) fn break_one(&self) -> bool {
-        for depot in self.domains.iter().filter(|d| d.chains.load(Ordering::Relaxed) != 0) {
+        let (near, far) = self.domains.split_at(self.here());
+        for depot in far.iter().chain(near).filter(|d| d.chains.load(Ordering::Relaxed) != 0) {
             for group in Group::ALL {
                 let mut held = depot.held.lock();
                 let Some(head) = depot.take_full(&mut held, &self.pages, group) else { continue };
@@ -244,6 +251,9 @@ impl<M: Machine> Vm<M> {
     /// Where this CPU has none and the depots give none.
     #[cold]
     pub(super) fn pop_frame_at_last(&self, fill: Fill, on_behalf: For) -> Option<(Pfn, bool)> {
+        if let Some(got) = self.pop_broken_up(fill, on_behalf) {
+            return Some(got);
+        }
         let f = self.frames();
         f.wake_daemon();
         if on_behalf.is_limited() {
@@ -256,14 +266,19 @@ impl<M: Machine> Vm<M> {
             return None;
         }
         self.drain_caches();
-        // Then what the depots keep in chains of the other group, of which a refill takes none: so what counts as free can be had.
-        loop {
+        self.pop_frame(fill, on_behalf).or_else(|| self.pop_broken_up(fill, on_behalf))
+    }
+
+    /// From what the depots keep in chains of the other group, of which a refill takes none; unless the reserve is reached.
+    fn pop_broken_up(&self, fill: Fill, on_behalf: For) -> Option<(Pfn, bool)> {
+        let f = self.frames();
+        while !(on_behalf.is_limited() && f.outside() < f.reserve) && f.break_one() {
             let got = self.pop_frame(fill, on_behalf);
-            let refused = || on_behalf.is_limited() && f.outside() < f.reserve;
-            if got.is_some() || refused() || !f.break_one() {
+            if got.is_some() {
                 return got;
             }
         }
+        None
     }
 
     /// Puts free frames into this CPU's magazine.

@@ -36,7 +36,12 @@ impl<M: Machine> Vm<M> {
         if f.is_low() || local.lock().zeroed.len >= f.stock {
             return false;
         }
-        let Some((pfn, false)) = self.pop_frame(super::Fill::Any, super::For::User) else { return false };
+        let Some((pfn, zeroed)) = self.pop_frame(super::Fill::Any, super::For::User) else { return false };
+        if zeroed {
+            // The stock's own: there is no other.
+            local.lock().zeroed.push(&f.pages, pfn);
+            return false;
+        }
         // While it is on no list it is somebody's.
         self.page(pfn).set_kind(Kind::Wild);
         // SAFETY: the frame was just taken off the free lists; nobody else uses it.

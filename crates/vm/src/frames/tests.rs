@@ -183,10 +183,56 @@ fn what_the_depots_keep_for_one_group_the_other_gets_at_last() {
         assert!(f.domains[0].chains.load(Ordering::Relaxed) != 0, "the depot keeps chains");
         let frames = take(&m, most, wants);
         assert_eq!(f.check(), Ok(()));
+        let stalls = m.vm.stats().total(Event::AllocStall);
+        assert!(stalls <= 1, "{stalls} times everybody's frames were brought in");
         frames.into_iter().for_each(|p| m.vm.free_frame(p));
         m.vm.drain_magazines();
         assert_eq!(f.check(), Ok(()));
     }
+}
+
+#[test]
+fn chains_are_broken_up_near_the_cpu_that_asks() {
+    let m = system(8192, 2, 2, 0);
+    let f = m.vm.frames();
+    let chains = |domain: usize| f.domains[domain].chains.load(Ordering::Relaxed);
+    for cpu in [0, 1] {
+        on(cpu);
+        let frames = take(&m, 1000, For::Kernel);
+        frames.into_iter().for_each(|p| m.vm.free_frame(p));
+    }
+    let before = [chains(0), chains(1)];
+    assert!(before.iter().all(|n| *n > 1), "{before:?}");
+    assert!(f.break_one());
+    assert_eq!([chains(0), chains(1)], [before[0], before[1] - 1]);
+    on(0);
+    assert!(f.break_one());
+    assert_eq!([chains(0), chains(1)], [before[0] - 1, before[1] - 1]);
+    assert_eq!(f.check(), Ok(()));
+}
+
+#[test]
+fn an_idle_cpu_that_finds_nothing_but_its_own_stock_keeps_it() {
+    let m = system(2048, 1, 1, 100);
+    let f = m.vm.frames();
+    let frames = take(&m, 1000, For::Kernel);
+    assert!(m.vm.idle_zero(10) && m.vm.zero_stock() == 10);
+    frames.into_iter().for_each(|p| m.vm.free_frame(p));
+    // Until the depots have nothing but chains of the kernel's, and this CPU nothing but its stock.
+    let stack = || f.magazines.of(0).local.lock().stacks[Group::User as usize].iter().map(|c| c.len).sum::<u32>();
+    let in_chains = || f.domains[0].chains.load(Ordering::Relaxed) as u64 * f.chain(Group::Kernel) as u64;
+    let mut mine = Vec::new();
+    while f.outside() > in_chains() || stack() != 0 {
+        mine.extend(take(&m, 1, For::User));
+    }
+    assert!(in_chains() != 0 && !f.is_low());
+    for _ in 0..3 {
+        m.vm.idle_zero(1);
+        assert_eq!(f.check(), Ok(()));
+    }
+    mine.into_iter().for_each(|p| m.vm.free_frame(p));
+    m.vm.drain_magazines();
+    assert_eq!(f.check(), Ok(()));
 }
 
 #[test]
