@@ -2,7 +2,7 @@
 
 use super::arena::Writer;
 use super::arenas::STRETCHES;
-use super::entry::{Attributes, Flags, Tag};
+use super::entry::{Attributes, Entry, Flags, Tag};
 use super::leaves::Work;
 use super::piece::{From, Piece};
 use super::space::{STACK_GUARD, Space};
@@ -20,7 +20,8 @@ const SHARES: u64 = 512;
 /// Where a mapping shall go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Placement {
-    /// Anywhere: at `hint` where that is possible (0: no wish), else in the lowest hole.
+    /// Anywhere: at `hint` where that is possible (0: no wish), else in the lowest hole, or, where it fills whole last-level
+    /// tables, in one of the lowest in which it can begin where a table does.
     Any {
         /// The address that the caller would like.
         hint: u64,
@@ -176,18 +177,10 @@ impl<M: Machine> Space<M> {
             .ok_or(MapError::Invalid)
     }
 
-    /// The lowest hole of the writer's arena. What would fill whole last-level tables begins where one does, if it can: so it
-    /// takes no table more than it fills, and shares none.
+    /// A hole of the writer's arena, as [`find_in`] chooses it. Of the home arena: at or above the base, below it where there is
+    /// none above, and none in the stretches while others are open.
     pub(super) fn find(&self, writer: &Writer<'_, M>, len: u64) -> Option<VirtRange> {
-        let whole = len.is_multiple_of(M::Pmap::TABLE_SPAN);
-        let aligned = whole.then(|| self.find_aligned(writer, len, M::Pmap::TABLE_SPAN)).flatten();
-        aligned.or_else(|| self.find_aligned(writer, len, PAGE_SIZE))
-    }
-
-    /// As [`Space::find`], at a multiple of `align`. Of the home arena: the lowest hole at or above the base, below it where
-    /// there is none above, and none in the stretches while others are open.
-    fn find_aligned(&self, writer: &Writer<'_, M>, len: u64, align: u64) -> Option<VirtRange> {
-        let find_in = |lo, hi| find_in(writer, len, align, lo, hi);
+        let find_in = |lo, hi| find_in(writer, len, lo, hi);
         let bounds = writer.arena().bounds();
         if bounds != M::Pmap::USER {
             return find_in(bounds.start, bounds.end);
@@ -240,28 +233,53 @@ impl<M: Machine> Space<M> {
     }
 }
 
-/// The lowest hole of `len` bytes in `lo..hi` that begins at a multiple of `align`.
-fn find_in<M: Machine>(writer: &Writer<'_, M>, len: u64, align: u64, lo: u64, hi: u64) -> Option<VirtRange> {
+/// So many holes are looked at for one in which a mapping of whole tables can begin where a table does.
+const HOLES: usize = 8;
+
+/// `len` bytes in `lo..hi`: in the lowest hole, unless they fill whole last-level tables. Those begin where a table does, so that
+/// they take none more than they fill and share none: in the lowest of the first few holes that allows it, else in the
+/// lowest that is so large that it must, and only where there is no such hole, anywhere.
+fn find_in<M: Machine>(writer: &Writer<'_, M>, len: u64, lo: u64, hi: u64) -> Option<VirtRange> {
+    let table = M::Pmap::TABLE_SPAN;
+    let lowest = hole(writer, len, lo, hi)?;
+    let (mut next, mut looked_at) = (len.is_multiple_of(table).then_some(lowest), 0);
+    while let Some(found) = next {
+        let start = found.start.next_multiple_of(table);
+        if start < found.end && found.end - start >= len {
+            return Some(VirtRange { start, end: start + len });
+        }
+        looked_at += 1;
+        let larger = if looked_at < HOLES { 0 } else { table - PAGE_SIZE };
+        next = hole(writer, len + larger, found.end, hi);
+    }
+    Some(VirtRange { start: lowest.start, end: lowest.start + len })
+}
+
+/// The lowest hole of `len` bytes or more in `lo..hi`, as far as it can be used.
+fn hole<M: Machine>(writer: &Writer<'_, M>, len: u64, lo: u64, hi: u64) -> Option<VirtRange> {
     let mut lo = lo;
-    while let Some(at) = (lo < hi).then(|| writer.first_fit(len, align, lo, hi)).flatten() {
-        let found = VirtRange { start: at, end: at + len };
-        if is_free(writer, found) {
-            return Some(found);
+    while let Some(start) = (lo < hi).then(|| writer.first_fit(len, PAGE_SIZE, lo, hi)).flatten() {
+        let Some(above) = writer.next(start) else { return Some(VirtRange { start, end: hi }) };
+        let end = above.range().start.saturating_sub(guard(above)).min(hi);
+        if end >= start + len {
+            return Some(VirtRange { start, end });
         }
         // The hole ends at a stack, which needs the rest of it for itself.
-        lo = writer.next(found.end - PAGE_SIZE)?.range().end;
+        lo = above.range().end;
     }
     None
+}
+
+/// Bytes below `entry` that stay free: those of a stack that may still grow.
+fn guard<M: Machine>(entry: &Entry<M>) -> u64 {
+    if entry.flags().contains(Flags::GROWS_DOWN) { STACK_GUARD } else { 0 }
 }
 
 /// Whether nothing is mapped in `range`, and no stack that may still grow begins within the guard above it.
 fn is_free<M: Machine>(writer: &Writer<'_, M>, range: VirtRange) -> bool {
     match writer.next(range.start) {
         None => true,
-        Some(e) => {
-            let guard = if e.flags().contains(Flags::GROWS_DOWN) { STACK_GUARD } else { 0 };
-            e.range().start.saturating_sub(guard) >= range.end
-        }
+        Some(above) => above.range().start.saturating_sub(guard(above)) >= range.end,
     }
 }
 

@@ -285,6 +285,58 @@ fn a_mapping_that_fills_whole_tables_takes_no_other() {
 }
 
 #[test]
+fn what_fills_whole_tables_takes_the_holes_that_such_ones_left() {
+    const TABLE: u64 = crate::testing::SPAN;
+    let s = System::new();
+    let any = |n: u64| {
+        // Neighbours that do not join.
+        let prot = if n.is_multiple_of(2) { Prot::READ } else { Prot::READ | Prot::WRITE };
+        s.map(&MapRequest { prot, ..MapRequest::private(Placement::Any { hint: 0 }, TABLE * PAGE_SIZE) }).unwrap()
+    };
+    let at: Vec<u64> = (0..60).map(any).collect();
+    assert!(at.windows(2).all(|w| w[1] == w[0] + TABLE * PAGE_SIZE), "{at:x?}");
+    for n in [7, 23, 41] {
+        s.unmap(VirtRange { start: at[n], end: at[n] + TABLE * PAGE_SIZE }).unwrap();
+    }
+    // A hole between them in which none can begin where a table does.
+    s.unmap(VirtRange { start: at[30] + PAGE_SIZE, end: at[31] + (TABLE - 1) * PAGE_SIZE }).unwrap();
+    for n in [7, 23, 41] {
+        assert_eq!(any(n as u64), at[n]);
+    }
+    assert_eq!(any(60), at[59] + TABLE * PAGE_SIZE);
+}
+
+#[test]
+fn whole_tables_do_not_go_below_the_base_while_there_is_room_above() {
+    const TABLE: u64 = crate::testing::SPAN;
+    let s = System::new();
+    let base = page(TABLE + 1);
+    s.set_limits(Limits { base, ..s.limits() });
+    let end = base + TABLE * PAGE_SIZE;
+    s.map(&MapRequest::private(Placement::Fixed(end), USER.end - end)).unwrap();
+    let any = || s.map(&MapRequest::private(Placement::Any { hint: 0 }, TABLE * PAGE_SIZE)).unwrap();
+    assert_eq!(any(), base);
+    let below = any();
+    assert!(below < base && below % (TABLE * PAGE_SIZE) == 0, "{below:x}");
+}
+
+#[test]
+fn whole_tables_leave_a_stack_the_room_below_it() {
+    const TABLE: u64 = crate::testing::SPAN;
+    let s = System::new();
+    // The upper end of the hole below it is its guard; what is left is a table.
+    let stack = USER.start.next_multiple_of(TABLE * PAGE_SIZE) + STACK_GUARD + 3 * TABLE * PAGE_SIZE;
+    let hole = stack - STACK_GUARD - TABLE * PAGE_SIZE;
+    s.map(&MapRequest::private(Placement::Fixed(USER.start), hole - USER.start)).unwrap();
+    s.map(&MapRequest { grows_down: true, ..MapRequest::private(Placement::Fixed(stack), PAGE_SIZE) }).unwrap();
+    s.set_limits(Limits { base: USER.start, ..s.limits() });
+    let any = |tables| s.map(&MapRequest::private(Placement::Any { hint: 0 }, tables * TABLE * PAGE_SIZE)).unwrap();
+    assert!(any(2) > stack);
+    assert_eq!(any(1), hole);
+    assert!(any(1) > stack);
+}
+
+#[test]
 fn a_stack_grows_down_to_its_limit_and_keeps_its_content() {
     let s = System::new();
     s.set_limits(Limits { stack: 300 * PAGE_SIZE, ..s.limits() });
