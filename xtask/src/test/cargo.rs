@@ -103,6 +103,8 @@ impl Binary {
         let log = context.log_path(&self.prefix);
         let (text, ended) = capture(context, &mut command, &self.prefix)?;
         let results = parse(&text);
+        let in_short = ended.lines().next().unwrap_or_default();
+        let mut how = ended.as_str();
         for name in selected {
             let short = &name[self.prefix.len() + 1..];
             done(match results.iter().find(|(n, _)| n == short) {
@@ -111,7 +113,11 @@ impl Binary {
                 Some((_, Said::Failed)) => {
                     Check::failed(name, format!("{}\nlog: {}", section(&text, short), log.display()))
                 }
-                None => Check::failed(name, format!("gave no result ({ended}); log: {}", log.display())),
+                // Where its threads are is said once.
+                None => {
+                    let how = std::mem::replace(&mut how, in_short);
+                    Check::failed(name, format!("gave no result: {how}\nlog: {}", log.display()))
+                }
             });
         }
         Ok(())

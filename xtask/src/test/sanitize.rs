@@ -106,7 +106,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
             let mut command = prepared(binary);
             command.args([ON_PURPOSE, "--exact", "--ignored"]);
             let (text, ended) = capture(context, &mut command, &on_purpose())?;
-            let found = ended.contains(FOUND) && text.contains("ThreadSanitizer: data race");
+            let found = ended.ends_with(FOUND) && text.contains("ThreadSanitizer: data race");
             let what = found.then_some(()).ok_or("it was not found");
             done(Check::of(on_purpose(), what));
         }
