@@ -135,7 +135,6 @@ int main(void) {
     // Fair to a kernel that has no such limits and no such extras.
     put("/proc/sys/vm/max_map_count", "16777216");
     put("/proc/sys/vm/overcommit_memory", "1");
-    put("/sys/kernel/mm/transparent_hugepage/enabled", "never");
     signal(SIGPIPE, SIG_IGN);
     umask(022);
     int io = open_port("/dev/vport0p1"), err = open_port("/dev/vport0p2"), control = open_port("/dev/vport0p3");

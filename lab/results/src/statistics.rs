@@ -36,7 +36,12 @@ pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let at = q.clamp(0.0, 1.0) * last as f64;
     let (below, above) = (at.floor() as usize, at.ceil() as usize);
-    Some(sorted[below] + (sorted[above] - sorted[below]) * (at - below as f64))
+    let (below, above, part) = (sorted[below], sorted[above], at - below as f64);
+    if above.is_infinite() {
+        // Between a number and infinity there is no proportion.
+        return Some(if part < 0.5 { below } else { above });
+    }
+    Some(below + (above - below) * part)
 }
 
 /// The median with its interval. One sample says nothing of its spread: then the interval is the whole line.
@@ -54,7 +59,15 @@ pub fn interval(samples: &[f64]) -> Option<Interval> {
 /// The quotient of two medians with its interval; None where there are no samples or the divisor is 0.
 /// With one sample on a side there is no interval, as in [`interval`].
 pub fn ratio(over: &[f64], under: &[f64]) -> Option<Interval> {
-    let quotient = |a: &[f64], b: &[f64]| Some(median(a)? / median(b)?).filter(|q| q.is_finite());
+    if median(under)? == 0.0 { None } else { quotient(over, under) }
+}
+
+/// The same where medians may be nothing: two that are nothing are equal, and one that is not is infinitely many times the other.
+pub fn quotient(over: &[f64], under: &[f64]) -> Option<Interval> {
+    let quotient = |a: &[f64], b: &[f64]| match (median(a)?, median(b)?) {
+        (0.0, 0.0) => Some(1.0),
+        (a, b) => Some(a / b),
+    };
     let middle = quotient(over, under)?;
     if over.len() == 1 || under.len() == 1 {
         return Some(Interval { middle, low: 0.0, high: f64::INFINITY });
@@ -124,5 +137,19 @@ mod tests {
         assert_eq!(ratio(&[1.0, 2.0], &[0.0, 0.0]), None);
         let twice = ratio(&[2.0, 2.0], &[1.0, 1.0]).unwrap();
         assert_eq!((twice.low, twice.middle, twice.high), (2.0, 2.0, 2.0));
+    }
+
+    #[test]
+    fn samples_that_may_be_nothing_widen_the_interval() {
+        let of = |over: &[f64], under: &[f64]| quotient(over, under).map(|i| (i.low, i.middle, i.high)).unwrap();
+        let infinity = f64::INFINITY;
+        assert_eq!(of(&[0.0; 3], &[0.0; 3]), (1.0, 1.0, 1.0));
+        assert_eq!(of(&[1.0; 3], &[0.0; 3]), (infinity, infinity, infinity));
+        assert_eq!(of(&[0.0; 3], &[1.0; 3]), (0.0, 0.0, 0.0));
+        // Drawn again, the first may be nothing too, and so may the second's divisor.
+        assert_eq!(of(&[0.25, 0.5, 0.0], &[0.0; 3]), (1.0, infinity, infinity));
+        assert_eq!(of(&[1.0; 3], &[0.0, 2.0, 2.0]), (0.5, 0.5, infinity));
+        assert_eq!(quantile(&[1.0, infinity], 0.4), Some(1.0));
+        assert_eq!(quantile(&[infinity, infinity], 0.5), Some(infinity));
     }
 }

@@ -150,34 +150,28 @@ impl Experiment {
 }
 
 /// The quotient of two medians. What is counted repeats: one sample of it is as good as many.
-fn ratio(over: &Measure, under: &Measure) -> Option<Interval> {
+fn quotient(over: &Measure, under: &Measure) -> Option<Interval> {
     let samples = |m: &Measure| match (m.kind, &m.samples[..]) {
         (Kind::Count, &[one]) => vec![one, one],
         (_, all) => all.to_vec(),
     };
-    statistics::ratio(&samples(over), &samples(under))
+    statistics::quotient(&samples(over), &samples(under))
 }
 
-/// The same where the medians may be nothing: two that are nothing are equal, and one that is not is infinitely many times the other.
-fn quotient(over: &Measure, under: &Measure) -> Option<Interval> {
-    let nothing = |m: &Measure| statistics::median(&m.samples) == Some(0.0);
-    let exactly = |n| Some(Interval { middle: n, low: n, high: n });
-    match (nothing(over), nothing(under)) {
-        (true, true) => exactly(1.0),
-        (false, true) => exactly(f64::INFINITY),
-        _ => ratio(over, under),
-    }
-}
-
-/// Counts of guests repeat to a percent: the quotient of two may be wrong by so much.
+/// Counts of guests repeat to a percent or two, some to five: the quotient of two medians may be wrong by so much, and that of what
+/// was counted less than [`SEVERAL`] times by so much more.
 const GUESTS_COUNTS: f64 = 0.02;
+const GUESTS_ONCE: f64 = 0.05;
+const SEVERAL: usize = 3;
 
 /// Ours over theirs, and who is ahead.
 pub(crate) fn against(ours: &Measure, theirs: &Measure, place: Place) -> Option<(Interval, Verdict)> {
     let mut ratio = quotient(ours, theirs)?;
     if place == Place::GuestCounted {
-        ratio.low = ratio.low.min(ratio.middle * (1.0 - GUESTS_COUNTS));
-        ratio.high = ratio.high.max(ratio.middle * (1.0 + GUESTS_COUNTS));
+        let several = ours.samples.len().min(theirs.samples.len()) >= SEVERAL;
+        let wrong = if several { GUESTS_COUNTS } else { GUESTS_ONCE };
+        ratio.low = ratio.low.min(ratio.middle * (1.0 - wrong));
+        ratio.high = ratio.high.max(ratio.middle * (1.0 + wrong));
     }
     let verdict = match ours.better {
         _ if ratio.holds(1.0) => Verdict::None,
@@ -240,8 +234,12 @@ mod tests {
         let count = |n: f64| Measure { kind: Kind::Count, ..measure(Better::Less, &[n]) };
         let counted = |a, b, place| against(&count(a), &count(b), place).unwrap().1;
         assert_eq!(counted(101.0, 100.0, Place::Hosted), Verdict::Behind, "what is counted repeats");
-        assert_eq!(counted(101.0, 100.0, Place::GuestCounted), Verdict::None, "but in guests to a percent");
-        assert_eq!(counted(97.0, 100.0, Place::GuestCounted), Verdict::Ahead);
+        assert_eq!(counted(104.0, 100.0, Place::GuestCounted), Verdict::None, "but in guests to some percent");
+        assert_eq!(counted(94.0, 100.0, Place::GuestCounted), Verdict::Ahead);
+        let several = |n: f64| Measure { samples: vec![n; 3], ..count(n) };
+        let several = |a, b| against(&several(a), &several(b), Place::GuestCounted).unwrap().1;
+        assert_eq!((several(101.0, 100.0), several(103.0, 100.0)), (Verdict::None, Verdict::Behind));
+        assert_eq!(judge(Better::Less, &[0.25, 0.5, 0.0], &[0.0; 3]), Verdict::None, "it may have been nothing, too");
         let times = |a, b| quotient(&measure(Better::Less, a), &measure(Better::Less, b)).unwrap().middle;
         assert_eq!((times(&[4.0], &[0.0]), times(&[0.0], &[0.0])), (f64::INFINITY, 1.0));
     }

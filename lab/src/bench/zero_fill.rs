@@ -153,11 +153,12 @@ impl Machine {
         Machine { vm, frames }
     }
 
-    /// Faults of `cpus` CPUs at once, over fresh mappings; the time that the slowest took.
+    /// Faults of `cpus` CPUs at once, each over a fresh mapping of its own in one space; the time that the slowest took.
     fn touch(&self, cpus: usize, repeat: u32) -> Result<Duration, Failure> {
-        self.sample(cpus, repeat, |vm, cpu, frames, barrier| {
-            let space: SpaceRef<Hosted> = Space::new(vm)?;
+        let space: SpaceRef<Hosted> = Space::new(self.vm)?;
+        self.sample(cpus, repeat, |_, cpu, frames, barrier| {
             let at = BASE + cpu.id() as u64 * (1 << 32);
+            // What was touched the time before goes.
             space.map(&MapRequest::private(Placement::Fixed(at), frames * PAGE_SIZE))?;
             cpu.enter(&space);
             barrier.wait();

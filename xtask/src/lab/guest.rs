@@ -203,13 +203,7 @@ const THINGS: &[Thing] = &[
         lines: &[],
         other: &[
             ("build_first_instructions", "instructions", "million", &[("what", "first build"), ("jobs", "1 a CPU")]),
-            ("build_first_user_instructions", "user_instructions", "million", &[("what", "first build"), ("jobs", "1 a CPU")]),
-            ("build_first_system_instructions", "system_instructions", "million", &[("what", "first build"), ("jobs", "1 a CPU")]),
-            ("build_first_system_share", "system_share", "%", &[("what", "first build"), ("jobs", "1 a CPU")]),
             ("build_later_instructions", "instructions", "million", &[("what", "later builds"), ("jobs", "1 a CPU")]),
-            ("build_later_user_instructions", "user_instructions", "million", &[("what", "later builds"), ("jobs", "1 a CPU")]),
-            ("build_later_system_instructions", "system_instructions", "million", &[("what", "later builds"), ("jobs", "1 a CPU")]),
-            ("build_later_system_share", "system_share", "%", &[("what", "later builds"), ("jobs", "1 a CPU")]),
         ],
         times: &[
             ("build_first_wall", "wall", "s", &[("what", "first build"), ("jobs", "1 a CPU")]),
@@ -436,7 +430,11 @@ fn plots(experiment: &str) -> Vec<Plot> {
     // What grows with a parameter is a curve; what is done once is a bar.
     let grows = |t: &Thing| t.lines.iter().any(|(_, of)| of.iter().any(|(k, _)| ["size", "processes"].contains(k)));
     if things().any(|t| t.counted) {
-        let title = "Instructions an operation, in a guest";
+        let title = if experiment == BUILD {
+            "Instructions a build, in a guest"
+        } else {
+            "Instructions an operation, in a guest"
+        };
         plots.push(plot(title, Drawn::Bars, Place::GuestCounted, "instructions", "what", None, false));
     }
     if let Some(grown) = things().find(|t| grows(t)) {
@@ -448,8 +446,11 @@ fn plots(experiment: &str) -> Vec<Plot> {
         plots.push(plot(&title, Drawn::Curves, Place::GuestCounted, "instructions", by, Some("what"), true));
     }
     if things().any(|t| t.timed == Timed::Scaled) {
-        let title = "Operations a second, in a guest";
-        plots.push(plot(title, Drawn::Curves, Place::Guest, "rate", "cpus", Some("what"), true));
+        let (title, measure) = match experiment {
+            BUILD => ("Seconds a build, in a guest", "wall"),
+            _ => ("Operations a second, in a guest", "rate"),
+        };
+        plots.push(plot(title, Drawn::Curves, Place::Guest, measure, "cpus", Some("what"), true));
     }
     plots
 }
@@ -461,7 +462,11 @@ pub fn boots(mode: Mode, planned: Vec<Planned>, experiments: &mut [Experiment]) 
         let Some(experiment) = experiments.iter().position(|e| e.name == p.experiment) else { continue };
         let (side, place) = (p.case.side, p.case.place);
         // A full round is several whole builds already, and takes minutes.
-        let most = if mode == Mode::Full && p.experiment == BUILD { BUILD_ROUNDS } else { u32::MAX };
+        let most = match (mode, p.experiment, place) {
+            (Mode::Full, BUILD, Place::GuestCounted) => 1,
+            (Mode::Full, BUILD, _) => BUILD_ROUNDS,
+            _ => u32::MAX,
+        };
         let rounds = plan::rounds(mode, place, &p.case).min(most);
         let at = At { experiment, case: experiments[experiment].cases.len() };
         experiments[experiment].cases.push(p.case);
@@ -579,6 +584,11 @@ fn script(boot: &Boot, order: &[usize]) -> String {
     let mut text = "#!/bin/sh\n".to_owned();
     if boot.side != Side::Ours {
         text += "echo 4000000 >/proc/sys/vm/max_map_count\n";
+        let pages = if boot.side == Side::LinuxLarge { "always" } else { "never" };
+        text += &format!(
+            "read large </sys/kernel/mm/transparent_hugepage/enabled\n\
+             case $large in *\\[{pages}\\]*) ;; *) echo large pages: $large >&2; exit 3 ;; esac\n"
+        );
     }
     for &number in order {
         text += &format!("echo @{number}\n/programs/{}\necho @@{number} $?\n", boot.commands[number].0);

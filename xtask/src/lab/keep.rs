@@ -147,6 +147,10 @@ fn go_on(run: &mut Run, old: Run) -> Result<(), String> {
     if old.machine != run.machine {
         return Err("another machine or version".to_owned());
     }
+    // Two trees that are not committed cannot be told apart.
+    if old.machine.versions.get("Quire").is_none_or(|v| v.ends_with("-dirty")) {
+        return Err("a version that was not committed".to_owned());
+    }
     let names = |r: &Run| r.experiments.iter().map(|e| e.name.clone()).collect::<Vec<_>>();
     if names(&old) != names(run) {
         return Err(format!("other experiments ({})", names(&old).join(", ")));
@@ -194,7 +198,7 @@ mod tests {
             memory_mib: 1,
             system: "any".into(),
             emulator: "any".into(),
-            versions: BTreeMap::new(),
+            versions: BTreeMap::from([("Quire".to_owned(), "0123456789ab".to_owned())]),
         }
     }
 
@@ -239,6 +243,18 @@ mod tests {
         let refused = Kept::open(home.path(), &plan, other.clone(), false).err().unwrap();
         assert!(refused.message.contains("another machine") && refused.message.contains("--again"), "{refused}");
         assert!(Kept::open(home.path(), &plan, other, true).is_ok());
+    }
+
+    #[test]
+    fn an_unfinished_run_of_what_was_not_committed_is_not_gone_on_with() {
+        for version in [None, Some("0123456789ab-dirty")] {
+            let (plan, home) = (plan(), tempfile::tempdir().unwrap());
+            let versions = version.map(|v| ("Quire".to_owned(), v.to_owned())).into_iter().collect();
+            let machine = Machine { versions, ..machine() };
+            drop(Kept::open(home.path(), &plan, machine.clone(), false).unwrap());
+            let refused = Kept::open(home.path(), &plan, machine, false).err().unwrap();
+            assert!(refused.message.contains("not committed"), "{refused}");
+        }
     }
 
     #[test]

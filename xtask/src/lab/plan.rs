@@ -77,7 +77,8 @@ pub const LEAST: u32 = 3;
 pub fn rounds(mode: Mode, place: Place, case: &Case) -> u32 {
     let counted = case.measures.values().all(|m| m.kind == Kind::Count);
     match (mode, place) {
-        // What is counted repeats; the guest's counts do to a percent.
+        // What is counted repeats; guests' counts do to some percent.
+        (_, Place::GuestCounted) => LEAST,
         (_, _) if counted => 1,
         (Mode::Quick, Place::Guest) => 3,
         (Mode::Quick, _) => 3,

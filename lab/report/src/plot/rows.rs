@@ -21,7 +21,9 @@ use super::{
 use crate::number;
 
 const WIDTH: i32 = 480;
-const LEFT: i32 = 118;
+/// Room for the rows' names: what the longest needs, within bounds, at so many tenths a letter.
+const LEFT: (i32, i32) = (118, 200);
+const LETTER: i32 = 59;
 const RIGHT: i32 = 62;
 const ABOVE: i32 = 4;
 /// Numbers at the axis.
@@ -82,7 +84,9 @@ fn groups<'a>(panel: &'a Panel<'a>) -> Vec<Group<'a>> {
 
 fn paint(sheet: &Sheet, panel: &Panel<'_>, groups: &[Group<'_>], axis: &Axis, height: i32, spread: bool) -> Painted {
     let area = sheet.clone().into_drawing_area();
-    let span = (LEFT * FINE, (WIDTH - RIGHT) * FINE);
+    let names = groups.iter().flat_map(|g| &g.rows).map(|(s, _)| name(s).chars().count() as i32);
+    let left = (names.max().unwrap_or(0) * LETTER / 10 + 6).clamp(LEFT.0, LEFT.1);
+    let span = (left * FINE, (WIDTH - RIGHT) * FINE);
     let at = |v: f64| axis.map(&v, span);
     let (top, bottom) = (ABOVE * FINE, (height - BELOW) * FINE);
     let mut last = i32::MIN;
@@ -115,7 +119,7 @@ fn paint(sheet: &Sheet, panel: &Panel<'_>, groups: &[Group<'_>], axis: &Axis, he
             ];
             sheet.begin(&attributes, Some(&title));
             let middle = y + row / 2;
-            text(&area, &cut(&series.title(), 19), ((LEFT - 6) * FINE, middle), Ink::Tick, HPos::Right, VPos::Center)?;
+            text(&area, &name(series), ((left - 6) * FINE, middle), Ink::Tick, HPos::Right, VPos::Center)?;
             if spread {
                 samples(&area, point, middle, &at)?;
             } else {
@@ -188,6 +192,17 @@ fn line(area: &Area, from: (i32, i32), to: (i32, i32), ink: Ink) -> Painted {
 
 fn text(area: &Area, text: &str, at: (i32, i32), ink: Ink, h: HPos, v: VPos) -> Painted {
     area.draw(&Text::new(text.to_owned(), at, text_style(ink, h, v)))
+}
+
+/// What a row is called: where its title does not fit, without what only says which parameter a value is of.
+fn name(series: &Series<'_>) -> String {
+    let most = ((LEFT.1 - 6) * 10 / LETTER) as usize;
+    let title = series.title();
+    if title.chars().count() <= most {
+        return title;
+    }
+    let values: Vec<&str> = series.name.split(", ").map(|p| p.split_once(' ').map_or(p, |(_, value)| value)).collect();
+    cut(&format!("{} · {}", series.side.title(), values.join(", ")), most)
 }
 
 /// What fits; the title has the rest.
