@@ -245,6 +245,39 @@ protocol! {
     WakeNotPassedOn: "deadlock";
 }
 
+/// Two wait for what comes twice; who finds it before it sleeps may be chosen by the second wake-up all the same.
+fn wake_against_success() {
+    let queue = Arc::new(WaitQueue::new());
+    let tokens = Arc::new(AtomicUsize::new(0));
+    let wait = || {
+        let (queue, tokens) = (queue.clone(), tokens.clone());
+        let take = move || {
+            let mut have = tokens.load(Ordering::Acquire);
+            while have != 0 {
+                match tokens.compare_exchange(have, have - 1, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => return Some(()),
+                    Err(now) => have = now,
+                }
+            }
+            None
+        };
+        thread::spawn(move || queue.wait_until(None, || false, take))
+    };
+    let waiters = [wait(), wait()];
+    for _ in 0..2 {
+        tokens.fetch_add(1, Ordering::AcqRel);
+        queue.wake_one();
+    }
+    for waiter in waiters {
+        assert_eq!(waiter.join().unwrap(), Ok(()));
+    }
+}
+
+protocol! {
+    a_wake_up_that_chose_one_who_needs_none_goes_to_the_next = wake_against_success, Some(2);
+    WakeKept: "deadlock";
+}
+
 fn mutex() {
     let m = Arc::new(Mutex::new(0usize));
     let other = m.clone();

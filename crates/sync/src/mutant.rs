@@ -51,6 +51,8 @@ crate::mutants! {
         WakeNoFence,
         /// Wait queue: a wake-up that chose a waiter which ends for another reason is lost.
         WakeNotPassedOn,
+        /// Wait queue: the same where that waiter has found what it waited for.
+        WakeKept,
         /// Sequence: a reader does not look at the count again.
         NoSecondCount,
         /// Sequence: a reader may see the words after it has looked at the count for the second time.

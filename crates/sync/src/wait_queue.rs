@@ -100,8 +100,10 @@ impl WaitQueue {
             };
             let was_woken = self.dequeue(me_ptr);
             if let Some(out) = out {
-                // A wake-up that chose this waiter, which ends for another reason, goes to the next one.
-                if was_woken && out.is_err() && !mutant(Mutant::WakeNotPassedOn) {
+                // A wake-up that chose this waiter, which ends without it, goes to the next one: also where what it waited for was
+                // there already, for then the wake-up may be of something that came since.
+                let kept = mutant(Mutant::WakeNotPassedOn) || mutant(Mutant::WakeKept) && out.is_ok();
+                if was_woken && !kept {
                     self.wake_one();
                 }
                 return out;
