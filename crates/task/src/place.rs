@@ -10,7 +10,7 @@ use core::ptr::NonNull;
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::{CpuId, current_cpu};
 
-/// How many crowded CPUs an idle one tries before it gives up: a try that fails means that somebody else is at it.
+/// How many crowded CPUs an idle one finds locked before it gives up: somebody else is at each.
 const TRIES: usize = 4;
 
 impl<M: Machine> Scheduler<M> {
@@ -50,7 +50,7 @@ impl<M: Machine> Scheduler<M> {
     pub(crate) fn enqueue(&self, thread: &Thread<M>, cpu: CpuId, join: Join) {
         let target = self.cpus.of(cpu);
         let _masked = Masked::new(self.machine);
-        let first = {
+        let told = {
             let mut queue = target.queue.lock_masked();
             thread.set_home(cpu);
             queue.push(thread, join, self.machine.ticks_to_ns(self.machine.ticks()));
@@ -58,13 +58,13 @@ impl<M: Machine> Scheduler<M> {
             if join != Join::First {
                 self.offer(cpu, &queue, thread);
             }
-            queue.len() == 1
+            // It halts, or it has to set its timer for the end of the running thread's stretch, which is shorter where somebody
+            // waits who should not wait for a whole turn. Where such a one waits there already it has been told.
+            queue.len() == 1 || (join != Join::Back && queue.eager() == 1)
         };
         if cpu == current_cpu() {
             self.limit_stretch(target);
-        } else if first && !mutant(Mutant::QueueWithoutKick) {
-            // It halts, or it has to set its timer for the end of the running thread's stretch. Where others wait there
-            // already it has been told.
+        } else if told && !mutant(Mutant::QueueWithoutKick) {
             self.machine.kick(cpu);
         }
     }
@@ -121,11 +121,23 @@ impl<M: Machine> Scheduler<M> {
     ///
     /// => Interrupts are masked, no queue is locked.
     pub(crate) fn steal(&self, cpu: CpuId) -> Option<NonNull<Thread<M>>> {
-        let mut from = cpu;
-        for _ in 0..TRIES {
-            from = self.crowded.any((from + 1) % self.cpus.len())?;
+        let (count, mut walked, mut locked) = (self.cpus.len(), 0, 0);
+        // Once around: what waits on the nearest crowded CPUs may be such as may not run here.
+        loop {
+            let next = (cpu + walked + 1) % count;
+            let from = self.crowded.any(next)?;
+            walked += (from + count - next) % count + 1;
+            if walked >= count {
+                return None;
+            }
             let victim = self.cpus.of(from);
-            let Some(mut queue) = victim.queue.try_lock_masked() else { continue };
+            let Some(mut queue) = victim.queue.try_lock_masked() else {
+                locked += 1;
+                if locked == TRIES {
+                    return None;
+                }
+                continue;
+            };
             let thread = queue.steal(cpu);
             if let Some(thread) = thread {
                 // Under the lock of the queue that it leaves: see `set_affinity`.
@@ -145,6 +157,5 @@ impl<M: Machine> Scheduler<M> {
                 return thread;
             }
         }
-        None
     }
 }

@@ -90,11 +90,6 @@ impl<M: Machine> RunQueue<M> {
         self.reach[SOME as usize] + self.reach[ANYWHERE as usize]
     }
 
-    /// Threads that may run on every CPU.
-    pub fn unrestricted(&self) -> usize {
-        self.reach[ANYWHERE as usize]
-    }
-
     /// Puts a runnable thread, which is on no queue, on this one.
     pub fn push(&mut self, thread: &Thread<M>, join: Join, now: u64) {
         let node = NonNull::from(thread);
@@ -173,7 +168,7 @@ impl<M: Machine> RunQueue<M> {
 
     /// Whether a thread waits here that may run on `cpu`.
     pub fn has_for(&self, cpu: CpuId) -> bool {
-        self.unrestricted() > 0 || self.bound_for(cpu, |_| true).is_some()
+        self.bound_for(cpu, |_| true).is_some()
     }
 
     /// The first thread of the back list, else of the front list, that may run on `cpu` and that `take` accepts; whether it

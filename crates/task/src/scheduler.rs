@@ -347,7 +347,10 @@ impl<M: Machine> Scheduler<M> {
         }
         if here.stretch_end.load(Ordering::Relaxed) <= now {
             here.stretch_end.store(NEVER, Ordering::Relaxed);
-            self.machine.set_pending(here.waiting.load(Ordering::Relaxed) > 0);
+            if here.waiting.load(Ordering::Relaxed) > 0 {
+                // Never lowered here: it may stand for a change of the running thread's affinity.
+                self.machine.set_pending(true);
+            }
         }
         self.program(here);
     }

@@ -169,6 +169,138 @@ fn idle_cpus_steal_what_waits_elsewhere() {
 }
 
 #[test]
+fn an_idle_cpu_finds_what_it_may_run_behind_crowded_cpus_whose_threads_it_may_not() {
+    let sim = Sim::new(6);
+    let (bound, free) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(3)));
+    let seen = Arc::new(AtomicBool::new(false));
+    let mut four = CpuMask::first(5);
+    four.remove(0);
+    for i in 0..12 {
+        let (bound, free) = (bound.clone(), free.clone());
+        sim.spawn_at(Some(1 + i % 4), &format!("bound{i}"), move || {
+            let s = sim.scheduler();
+            s.set_affinity(&s.current(), &four);
+            bound.fetch_add(1, SeqCst);
+            while free.load(SeqCst) != 0 {
+                sim.poll();
+            }
+        });
+    }
+    while bound.load(SeqCst) < 12 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let limit = Instant::now() + Duration::from_secs(10);
+    for i in 0..3 {
+        let (free, seen) = (free.clone(), seen.clone());
+        sim.spawn_at(Some(5), &format!("free{i}"), move || {
+            while !seen.load(SeqCst) && Instant::now() < limit {
+                sim.poll();
+                seen.fetch_or(quire_sync::current_cpu() == 0, SeqCst);
+            }
+            free.fetch_sub(1, SeqCst);
+        });
+    }
+    sim.finish();
+    assert!(seen.load(SeqCst), "a CPU idles beside threads that wait and may run there");
+}
+
+#[test]
+fn who_is_told_to_leave_its_cpu_leaves_it_though_its_stretch_ends_meanwhile() {
+    use quire_task::Machine;
+    let sim = Sim::new(2);
+    let (there, masked, told) =
+        (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let wait = |flag: &AtomicBool| while !flag.load(SeqCst) {};
+    let me: Arc<Mutex<Option<ThreadRef<Sim>>>> = Arc::default();
+    let stays = me.clone();
+    let thread = sim.spawn_at(Some(0), "stays", move || {
+        let s = sim.scheduler();
+        // Turns of 40 milliseconds, from the next one on.
+        s.current().set_nice(-20);
+        s.set_affinity(&s.current(), &CpuMask::only(0));
+        s.yield_now();
+        let (there2, masked2, told2) = (there.clone(), masked.clone(), told.clone());
+        // It waits here, so a stretch begins; then the other CPU takes it.
+        sim.spawn_at(Some(0), "moves", move || {
+            while quire_sync::current_cpu() != 1 {
+                sim.poll();
+            }
+            there2.store(true, SeqCst);
+            wait(&masked2);
+            let stays = loop {
+                if let Some(stays) = stays.lock().unwrap().clone() {
+                    break stays;
+                }
+            };
+            assert!(sim.scheduler().set_affinity(&stays, &CpuMask::only(1)));
+            told2.store(true, SeqCst);
+        });
+        while !there.load(SeqCst) {
+            sim.poll();
+        }
+        let was = sim.mask();
+        masked.store(true, SeqCst);
+        wait(&told);
+        sim.restore(was);
+        // The interrupt has come, and preemption is still off when the next one does.
+        let end = Instant::now() + Duration::from_millis(60);
+        while Instant::now() < end {}
+        let was = sim.mask();
+        sim.restore(was);
+        sim.poll();
+        assert_eq!(quire_sync::current_cpu(), 1);
+    });
+    *me.lock().unwrap() = Some(thread);
+    sim.finish();
+}
+
+#[test]
+fn who_is_woken_from_another_cpu_waits_a_stretch_and_not_a_turn() {
+    let sim = Sim::new(2);
+    let (stop, late) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+    for i in 0..2 {
+        let stop = stop.clone();
+        sim.spawn_at(Some(0), &format!("hog{i}"), move || {
+            let s = sim.scheduler();
+            s.current().set_nice(-20);
+            s.set_affinity(&s.current(), &CpuMask::only(0));
+            while !stop.load(SeqCst) {
+                sim.poll();
+            }
+        });
+    }
+    let woken_at = Arc::new(Mutex::new(None::<Instant>));
+    let (at, late2) = (woken_at.clone(), late.clone());
+    let sleeper = sim.spawn_at(Some(0), "sleeper", move || {
+        let s = sim.scheduler();
+        s.set_affinity(&s.current(), &CpuMask::only(0));
+        while late2.lock().unwrap().len() < 15 {
+            s.park(None);
+            if let Some(at) = at.lock().unwrap().take() {
+                late2.lock().unwrap().push(at.elapsed());
+            }
+        }
+    });
+    let late3 = late.clone();
+    sim.spawn_at(Some(1), "waker", move || {
+        let s = sim.scheduler();
+        s.set_affinity(&s.current(), &CpuMask::only(1));
+        while late3.lock().unwrap().len() < 15 {
+            // Out of step with the turns.
+            sim.spin(Duration::from_millis(53));
+            *woken_at.lock().unwrap() = Some(Instant::now());
+            s.unpark(&sleeper);
+        }
+        stop.store(true, SeqCst);
+    });
+    sim.finish();
+    let mut late = late.lock().unwrap().clone();
+    late.sort();
+    // A turn is 40 milliseconds.
+    assert!(late[7] < Duration::from_millis(10), "{late:?}");
+}
+
+#[test]
 fn a_busy_thread_never_keeps_two_cpus_and_idle_cpus_halt() {
     let sim = Sim::new(4);
     sim.spawn_at(Some(2), "hog", move || sim.spin(Duration::from_millis(50)));
