@@ -592,6 +592,51 @@ static void on_float(int signal) {
     // Other values in all vector registers, and another rounding.
     __asm__ volatile("pcmpeqd %%xmm0, %%xmm0; movdqa %%xmm0, %%xmm15; fldpi" ::: "xmm0", "xmm15");
 }
+
+static uint32_t rounding_in_handler;
+static uint16_t stack_in_handler;
+static void on_rounding(int signal) {
+    (void)signal;
+    struct {
+        uint16_t control, pad, status;
+        uint8_t rest[22];
+    } x87;
+    __asm__ volatile("stmxcsr %0; fnstenv %1" : "=m"(rounding_in_handler), "=m"(x87));
+    stack_in_handler = x87.status >> 11 & 7;
+}
+// A handler begins with the state of a new program, and what it interrupts goes on with its own.
+static void handlers_begin_afresh(void) {
+    signal(SIGUSR1, on_rounding);
+    uint32_t upwards = 0x5f80, after = 0;
+    uint16_t status = 0;
+    long me = getpid(), result;
+    __asm__ volatile("ldmxcsr %3; fld1; fld1; fld1; syscall; fnstsw %1; stmxcsr %2; fstp %%st; fstp %%st; fstp %%st"
+                     : "=a"(result), "=m"(status), "=m"(after)
+                     : "m"(upwards), "a"((long)SYS_kill), "D"(me), "S"((long)SIGUSR1)
+                     : "rcx", "r11", "memory");
+    CHECK(!result && (after & 0x6000) == 0x4000 && (status >> 11 & 7) == 5, "after it: %#x %#x", after, status);
+    CHECK((rounding_in_handler & 0xffc0) == 0x1f80 && !stack_in_handler, "in it: %#x %d", rounding_in_handler, stack_in_handler);
+}
+
+// Code of 32 bits, where a kernel lets a program have it, ends here as any other does. A system call of it is one, or there is no
+// such code; it is never a way into the kernel.
+static void narrow_code_body(void) {
+    char *code = mmap((void *)0x10000000, PAGE, PROT_READ | PROT_WRITE | PROT_EXEC,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    CHECK(code == (char *)0x10000000, "mmap");
+    memcpy(code, "\x0f\x05\x0f\x0b", 4); // syscall, ud2
+    struct __attribute__((packed)) {
+        uint32_t offset;
+        uint16_t selector;
+    } target = {0x10000000, 0x23};
+    __asm__ volatile("ljmp *%0" ::"m"(target), "a"(20) : "memory"); // getpid, of those calls
+}
+static void narrow_code(void) {
+    int status = in_child(narrow_code_body);
+    bool right = WIFSIGNALED(status) && (WTERMSIG(status) == SIGSEGV || WTERMSIG(status) == SIGILL);
+    CHECK(right, "status %#x", status);
+}
+
 static void registers_survive(void) {
     signal(SIGUSR1, on_float);
     pid_t me = getpid();
@@ -644,6 +689,8 @@ static const struct check checks[] = {
     {"threads", threads},
     {"alternate_stack", alternate_stack},
     {"registers_survive", registers_survive},
+    {"handlers_begin_afresh", handlers_begin_afresh},
+    {"narrow_code", narrow_code},
     {"limits", limits},
 };
 

@@ -35,11 +35,17 @@ pub fn hz() -> u64 {
     ((TICKS_PER_NS.load(Ordering::Relaxed) as u128 * 1_000_000_000) >> 32) as u64
 }
 
-/// The TSC's value at `ns` nanoseconds after boot.
+/// The TSC's value in `ns` nanoseconds from now, or a little later: reckoned from boot the two rates, which are not each other's
+/// inverse to the last bit, would drift apart, and a timer would come before [`now`] says that it is due.
 #[inline(always)]
-pub fn ticks_at(ns: u64) -> u64 {
-    let ticks = (ns as u128 * TICKS_PER_NS.load(Ordering::Relaxed) as u128) >> 32;
-    START.load(Ordering::Relaxed).saturating_add(ticks.min(u64::MAX as u128) as u64)
+pub fn ticks_in(ns: u64) -> u64 {
+    ticks().saturating_add(ticks_for(ns, TICKS_PER_NS.load(Ordering::Relaxed)))
+}
+
+/// `ns` nanoseconds at `rate` ticks a nanosecond, in 2^-32; rounded up.
+fn ticks_for(ns: u64, rate: u64) -> u64 {
+    let ticks = ((ns as u128 * rate as u128) >> 32) + 1;
+    ticks.min(u64::MAX as u128) as u64
 }
 
 /// A calibration that runs while the boot goes on.

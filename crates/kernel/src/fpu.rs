@@ -68,9 +68,9 @@ pub unsafe fn enable() {
 #[repr(C, align(64))]
 struct Image([u8; 512]);
 
-/// Whether vector registers of 32 bytes may be used.
-pub fn has_avx() -> bool {
-    FEATURES.load(Ordering::Relaxed) & AVX != 0
+/// Whether vector registers of 32 bytes may be used, and there are no wider ones, whose upper halves a store to them would clear.
+pub fn widest_is_avx() -> bool {
+    FEATURES.load(Ordering::Relaxed) & (AVX | AVX512) == AVX
 }
 
 /// Bytes of a state area.
@@ -123,24 +123,22 @@ pub unsafe fn restore(area: *const u8) {
 
 /// Puts this CPU's state back to what it is after reset.
 pub fn reset() {
-    let mut fresh = Fresh([0; LARGEST]);
     // SAFETY: large enough and aligned.
-    unsafe {
-        write_fresh(fresh.0.as_mut_ptr());
-        restore(fresh.0.as_ptr());
-    }
+    unsafe { restore(FRESH.0.as_ptr()) }
 }
+
+static FRESH: Fresh = Fresh::new();
 
 #[repr(C, align(64))]
 struct Fresh([u8; LARGEST]);
 
-/// => `area` is zeroed.
-unsafe fn write_fresh(area: *mut u8) {
-    // SAFETY: the fields lie in the legacy area. With an empty XSTATE_BV, XRSTOR initialises everything but MXCSR, which it
-    // loads; FXRSTOR loads the control word too.
-    unsafe {
-        area.cast::<u16>().write(FCW);
-        area.add(24).cast::<u32>().write(MXCSR);
+impl Fresh {
+    /// With an empty XSTATE_BV, XRSTOR initialises everything but MXCSR, which it loads; FXRSTOR loads the control word too.
+    const fn new() -> Self {
+        let mut fresh = [0; LARGEST];
+        [fresh[0], fresh[1]] = FCW.to_le_bytes();
+        [fresh[24], fresh[25], fresh[26], fresh[27]] = MXCSR.to_le_bytes();
+        Fresh(fresh)
     }
 }
 
@@ -159,11 +157,8 @@ impl Area {
     pub fn fresh() -> Result<Area, OutOfMemory> {
         // SAFETY: the layout is not empty.
         let at = NonNull::new(unsafe { alloc(Self::layout()) }).ok_or(OutOfMemory)?;
-        // SAFETY: the memory just allocated.
-        unsafe {
-            at.write_bytes(0, len());
-            write_fresh(at.as_ptr());
-        }
+        // SAFETY: the memory just allocated, no larger than an image.
+        unsafe { at.copy_from_nonoverlapping(NonNull::from(&FRESH.0).cast(), len()) };
         Ok(Area(at))
     }
 

@@ -237,7 +237,10 @@ unsafe impl quire_task::Machine for Machine {
     }
     fn arm(&self, deadline: Option<u64>) {
         match deadline {
-            Some(at) => local_apic::timer_arm(at.saturating_sub(clock::now()), clock::ticks_at(at)),
+            Some(at) => {
+                let wait = at.saturating_sub(clock::now());
+                local_apic::timer_arm(wait, clock::ticks_in(wait));
+            }
             None => local_apic::timer_disarm(),
         }
     }

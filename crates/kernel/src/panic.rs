@@ -47,7 +47,8 @@ fn panic(info: &PanicInfo<'_>) -> ! {
         Err(_) => cpu::stop(),
     }
     for other in 0..cpu::count() {
-        if other != cpu::id() && !cpu::block_of(other).is_null() {
+        // The number of one that has not arrived is a broadcast's, which would stop this one too.
+        if other != cpu::id() && !cpu::block_of(other).is_null() && cpu::apic_id(other) != cpu::NOT_ARRIVED {
             local_apic::send_nmi(cpu::apic_id(other));
         }
     }

@@ -90,7 +90,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
     fpu::detect();
     // SAFETY: the registers are set.
     unsafe { fpu::enable() };
-    frame::use_vectors(fpu::has_avx());
+    frame::use_vectors(fpu::widest_is_avx());
 
     let registers = if has(Feature::X2apic) {
         None

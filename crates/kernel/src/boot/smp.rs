@@ -161,7 +161,7 @@ pub fn prepare(topology: &Topology, tables: &KernelTables, free: &mut Ram, regis
             block.write(Block::new(id as u32));
             add_interrupt_stacks(block, tables, free);
         }
-        cpu::register(id, block, u32::MAX);
+        cpu::register(id, block, cpu::NOT_ARRIVED);
         stack_top.store(boot_stack(tables, free, stack::SIZE), Ordering::Relaxed);
     }
     KERNEL_ROOT.store(tables.root().address(), Ordering::Relaxed);

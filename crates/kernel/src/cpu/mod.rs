@@ -87,6 +87,9 @@ pub fn boot_block() -> *mut Block {
     BOOT_BLOCK.0.get()
 }
 
+/// What stands for the local APIC of a CPU that has not arrived.
+pub const NOT_ARRIVED: u32 = u32::MAX;
+
 /// Notes CPU `id`'s block and local APIC.
 pub fn register(id: usize, block: *mut Block, apic: u32) {
     BLOCKS[id].store(block, Ordering::Release);
@@ -351,6 +354,7 @@ pub unsafe fn set_registers() {
         wrmsr(EFER, rdmsr(EFER) | EFER_SYSCALL);
         wrmsr(STAR, (tables::SYSRET_BASE as u64) << 48 | (tables::KERNEL_CS as u64) << 32);
         wrmsr(LSTAR, crate::trap::entry::syscall_address());
+        // Nobody gets there (`Segments`).
         wrmsr(CSTAR, 0);
         wrmsr(SFMASK, SYSCALL_MASK);
     }

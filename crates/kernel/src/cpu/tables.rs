@@ -21,8 +21,11 @@ pub const IST_DOUBLE_FAULT: usize = 1;
 pub const IST_NMI: usize = 2;
 pub const IST_MACHINE_CHECK: usize = 3;
 
-/// A CPU's segment descriptors: null, unused, kernel code, kernel data, 32-bit user code (never used), user data, user code,
-/// unused, and the two words of the task state's.
+/// A CPU's segment descriptors: null, unused, kernel code, kernel data, none where SYSRET would have 32-bit user code, user data,
+/// user code, unused, and the two words of the task state's.
+///
+/// No program gets out of 64-bit mode: where it could, by a far jump into 32-bit code, its SYSCALL would enter the kernel at CSTAR
+/// with the program's stack pointer, and nothing there is ready for it.
 #[repr(C, align(16))]
 pub struct Segments([u64; 10]);
 
@@ -47,7 +50,7 @@ impl Segments {
             0,
             0x00af_9b00_0000_ffff,
             0x00cf_9300_0000_ffff,
-            0x00cf_fb00_0000_ffff,
+            0,
             0x00cf_f300_0000_ffff,
             0x00af_fb00_0000_ffff,
             0,

@@ -301,6 +301,8 @@ pub(crate) fn push<M: Machine>(
     }
     thread.set_blocked(blocked);
 
+    // A handler does not inherit rounding, unmasked exceptions or a full stack of numbers.
+    linux.machine.fpu_reset();
     regs.rip = action.handler;
     regs.rsp = at.frame;
     regs.rdi = u64::from(info.signal.number());
