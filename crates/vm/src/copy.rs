@@ -14,6 +14,7 @@ use crate::page::State;
 use crate::shadow;
 use crate::types::{PAGE_SIZE, VirtRange};
 use crate::vm::Vm;
+use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
 
 /// Contract C2, *dirty*: who takes a leaf away, or its right to store, credits what it says of stores, under the table page's
@@ -94,6 +95,8 @@ impl<'e, M: Machine> At<'e, M> {
         if mapped {
             return self.install(new, front, Some(source), pin);
         }
+        // What was read, before whether it was still the source: no lock lies between.
+        fence_full();
         self.check_entry()?;
         self.check_source(&new, front, Some(source), pin)?;
         new.keep();

@@ -37,9 +37,9 @@ pub const CLUSTER: usize = 2;
 
 /// Records of a system: enough that a disk's queue stays full while others are being finished.
 #[cfg(not(any(loom, shuttle)))]
-const RECORDS: usize = 64;
+pub(crate) const RECORDS: usize = 64;
 #[cfg(any(loom, shuttle))]
-const RECORDS: usize = 2;
+pub(crate) const RECORDS: usize = 2;
 
 /// Things that want to be polled.
 const POLLED: usize = 8;

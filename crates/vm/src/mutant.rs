@@ -51,6 +51,8 @@ pub enum Mutant {
     CutUnseen,
     /// Shadow: a copy looks who else sees its source before it is there to stay.
     LookBeforeFill,
+    /// Reaper: who leaves an object to it does not look whether that is dead.
+    FlagTheDead,
     /// Shadow: a chain that was chosen as the watch is not looked at again after the watch was written.
     NoSecondLook,
     /// Dirty: a page that was credited with stores in the middle of its cleaning is not tagged again.

@@ -16,6 +16,7 @@ use crate::backing::Backing;
 use crate::index::{Cursor, KEYS, Slot};
 use crate::interval::Interval;
 use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
 use crate::shadow;
 use crate::sleep::MaySleep;
@@ -84,7 +85,7 @@ impl<M: Machine> Reaper<M> {
         }
     }
 
-    /// Leaves `object`, which the caller keeps alive, to the reaper.
+    /// Leaves `object` to the reaper. The caller keeps it reachable, by a pin at least: it may be going.
     pub fn flag(&self, object: &Object<M>) {
         let place = object.reaping();
         if place.list.load(Ordering::Relaxed) != 0 {
@@ -105,6 +106,12 @@ impl<M: Machine> Reaper<M> {
             }
             list.first = object;
             list.len += 1;
+            // Teardown: "mark dead, fence, look whether it is on a list". One of the two sees the other.
+            fence_full();
+            if object.is_dead() && !mutant(Mutant::FlagTheDead) {
+                unlink(&mut list, object);
+                return;
+            }
             list.len == MANY
         };
         if many {
@@ -115,7 +122,7 @@ impl<M: Machine> Reaper<M> {
     /// Takes `object` off its list, where it is on one: it goes.
     pub fn forget(&self, object: &Object<M>) {
         let place = object.reaping();
-        // Nobody marks it any more; so it leaves its list once, by us or by the reaper.
+        // Who still marks it sees that it is dead, under the list's lock; so it leaves its list once, by them, by us or by the reaper.
         let at = place.list.load(Ordering::Acquire);
         if at != 0 {
             let mut list = self.lists.of(at as usize - 1).lock();

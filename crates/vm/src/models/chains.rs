@@ -3,7 +3,7 @@
 use super::*;
 use crate::fault::FaultKind;
 use crate::map::Advice;
-use crate::page::Kind;
+use crate::page::{Kind, Page};
 use crate::sleep::MaySleep;
 
 /// Pages of objects, without the file's.
@@ -41,6 +41,31 @@ fn copy_against_copy() {
 protocol! {
     of_two_last_copies_one_destroys_the_page = copy_against_copy, Some(2);
     LookBeforeFill: "a page that nobody sees is forgotten";
+}
+
+/// Who has copied a page leaves its object to the reaper while the object goes.
+fn flag_against_teardown() {
+    let w = World::private(1);
+    store(&w.space, 0, 1);
+    let vm = w.boot.vm;
+    let own = |p: &&Page| p.kind() == Kind::Object && p.object() != w.file.address();
+    let page = (0..vm.page_count()).map(|n| vm.page(Pfn(n))).find(own).expect("the private page");
+    beside(
+        w,
+        |w| w.space.unmap(ONE).unwrap(),
+        move |w| {
+            let pin = w.boot.vm.epoch().pin();
+            if let Some(object) = w.boot.vm.object_of(page, &pin) {
+                w.boot.vm.reaper().flag(object);
+            }
+        },
+        |w, _, _| assert!(!w.boot.vm.reapable(), "what is gone is left to the reaper"),
+    );
+}
+
+protocol! {
+    an_object_that_goes_is_on_no_list_of_the_reapers = flag_against_teardown, Some(2);
+    FlagTheDead: "what is gone is left to the reaper";
 }
 
 /// One of the last two is the watch when both copy.

@@ -84,7 +84,10 @@ impl<M: Machine> ObjectRef<M> {
             };
             let mut next = (!matches!(stop, Stop::Done)).then_some(key);
             let mut wait = stop;
-            if !wash.is_empty() {
+            // Whom this waits for may need a record.
+            if wash.is_empty() {
+                drop(taken);
+            } else {
                 let n = laundry::launder(self, &wash, taken, may);
                 written += n as u64;
                 if let Some((key, pfn)) = wash.as_slice().get(n) {

@@ -274,6 +274,27 @@ fn who_leaves_last_leaves_nothing() {
     settled(vm);
 }
 
+#[test]
+fn an_object_that_is_gone_is_not_left_to_the_reaper() {
+    let f = family(1);
+    let vm = f.boot.vm;
+    let pin = vm.epoch().pin();
+    let shown = (0..vm.page_count()).map(|n| vm.page(Pfn(n))).find(|p| p.kind() == Kind::Object).unwrap();
+    let object = vm.object_of(shown, &pin).unwrap();
+    let (parent, children) = (f.parent, f.children);
+    std::thread::scope(|s| {
+        s.spawn(move || {
+            quire_sync::hooks::threads::set_cpu(1);
+            drop((parent, children));
+        });
+    });
+    // As a fault does that has found it, and has nothing of it but the pin.
+    vm.reaper().flag(object);
+    assert!(!vm.reapable());
+    drop(pin);
+    settled(vm);
+}
+
 /// The family of the tests above, with a swap store and less memory than it needs.
 fn family_in_swap(children: u64, plan: FaultPlan) -> Family {
     let f = family(children);

@@ -134,6 +134,34 @@ fn who_does_not_wait_finds_the_writes_begun() {
 }
 
 #[test]
+fn who_waits_for_a_page_that_is_held_keeps_no_record_from_those_who_read() {
+    let m = system();
+    let (file, _disk) = file(&m, 64, FaultPlan::default());
+    file.write(0, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();
+    let waits = file.clone();
+    let (begun, begin) = std::sync::mpsc::channel();
+    let waiter = std::thread::spawn(move || {
+        quire_sync::hooks::threads::set_cpu(1);
+        begin.recv().unwrap();
+        waits.write_back(0..1)
+    });
+    // The page is held while the content comes from somewhere, which may be memory that is not there.
+    let mut kept = usize::MAX;
+    file.write(0, 1, &mut |b| -> Result<_, ()> {
+        begun.send(()).unwrap();
+        let end = std::time::Instant::now() + std::time::Duration::from_millis(300);
+        while std::time::Instant::now() < end {
+            kept = m.vm.io().free();
+            std::thread::yield_now();
+        }
+        Ok(b.len())
+    })
+    .unwrap();
+    assert_eq!(kept, crate::io::RECORDS);
+    assert_eq!(waiter.join().unwrap(), Ok(1));
+}
+
+#[test]
 fn a_frame_that_has_become_another_objects_says_nothing_of_this_ones_writes() {
     let m = system();
     let (file, _disk) = file(&m, 64, FaultPlan::default());
