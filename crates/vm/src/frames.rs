@@ -204,11 +204,11 @@ impl Frames {
         let depots = boot.slice(domains, || {
             number += 1;
             let held = Held { full: [None; 2], buddy: Buddy::new(pages, (number - 1) as u8) };
-            let [outside, total, low] = core::array::from_fn(|_| AtomicU64::new(0));
             CachePadded(Depot {
-                outside,
-                total,
-                low,
+                outside: AtomicU64::new(0),
+                total: AtomicU64::new(0),
+                // One without frames has always too few.
+                low: AtomicU64::new(1),
                 chains: AtomicU32::new(0),
                 held: SpinLock::new(Rank::FRAMES, held),
             })

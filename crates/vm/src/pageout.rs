@@ -127,6 +127,8 @@ pub struct Pageout {
     keeper: SpinLock<Option<&'static dyn Reclaim>>,
     /// One claim of consecutive frames at a time; see [`Vm::alloc_contiguous_reclaiming`].
     pub(crate) claims: Mutex<()>,
+    /// Held by who reaps because memory is out.
+    reaps: Mutex<()>,
 }
 
 /// Pages in the scan's hands, of one look at one part, each with the identity that it had then.
@@ -161,6 +163,7 @@ impl Pageout {
             hands: Mutex::new(Hands { active: 0, inactive: 0, laundry: 0, spaces: Hand::default() }),
             keeper: SpinLock::new(Rank::IO, None),
             claims: Mutex::new(()),
+            reaps: Mutex::new(()),
         }
     }
 
@@ -181,15 +184,19 @@ impl Pageout {
     }
 }
 
-/// Pages that a pass lets the reaper look at before it begins.
+/// Pages that a pass lets the reaper look at before it begins, and again while programs get no frames.
 const SHADOWED: u64 = 4096;
 
 impl<M: Machine> Vm<M> {
     /// Pages out until as many frames are free as the high mark says, or nothing is left to be done. May sleep.
     pub fn pageout_pass(&'static self, may: &mut MaySleep) -> Pass {
-        // What nobody sees any more goes first: it costs no write.
-        self.reap(SHADOWED, may);
+        self.reap_first(may);
         self.pass(&mut self.pageout().hands.lock(), may)
+    }
+
+    /// What nobody sees any more goes first: it costs no write. All of it, where programs get no frames.
+    fn reap_first(&'static self, may: &mut MaySleep) {
+        while self.reap(SHADOWED, may) >= SHADOWED && !self.has_memory() {}
     }
 
     fn pass(&'static self, hands: &mut Hands, may: &mut MaySleep) -> Pass {
@@ -198,7 +205,7 @@ impl<M: Machine> Vm<M> {
         let number = p.begun.fetch_add(1, Ordering::AcqRel) + 1;
         self.drain_caches();
         let (done, short) = (Pass::default(), DomainSet::default());
-        let mut scan = Scan { vm: self, number, done, hands, short };
+        let mut scan = Scan { vm: self, number, done, hands, short, in_vain: false };
         scan.run(may);
         let done = scan.done;
         span.count(done.freed, done.washed);
@@ -228,6 +235,13 @@ impl<M: Machine> Vm<M> {
         let _span = Span::begin(Kind::NoMemory, 0, 0);
         let p = self.pageout();
         if !self.can_page_out() {
+            {
+                // One at a time: who finds nothing to reap must not go before another has freed it.
+                let _one = p.reaps.lock();
+                if !self.has_memory() {
+                    self.reap_first(may);
+                }
+            }
             return self.has_memory() || self.take_kept(&mut p.hands.lock()) && self.has_memory();
         }
         let since = p.begun.load(Ordering::Acquire);
@@ -239,7 +253,7 @@ impl<M: Machine> Vm<M> {
             });
             return self.has_memory() || !hopeless;
         }
-        self.reap(SHADOWED, may);
+        self.reap_first(may);
         let mut hands = p.hands.lock();
         // Whoever had the hands meanwhile has looked at everything since this CPU wanted some.
         if p.begun.load(Ordering::Acquire) > since {
@@ -320,6 +334,9 @@ struct Scan<'s, M: Machine> {
     hands: &'s mut Hands,
     /// The domains that are short.
     short: DomainSet,
+    /// The last round changed nothing: what is inactive can be neither freed nor washed (it is wired, or swap is full), and does
+    /// not count as inactive in the next one.
+    in_vain: bool,
 }
 
 impl<M: Machine> Scan<'_, M> {
@@ -344,14 +361,16 @@ impl<M: Machine> Scan<'_, M> {
             self.done.tables += vm.drop_idle_tables(self.hands);
             let aged = self.round(missing, may);
             self.done.rounds += 1;
+            let last = self.in_vain;
             let idle = aged == 0
                 && (self.done.freed, self.done.washed, self.done.tables)
                     == (before.freed, before.washed, before.tables);
+            self.in_vain = idle;
             if idle && vm.io().in_flight() != 0 {
                 // Some of it makes pages clean.
                 let finished = vm.io().finished();
                 vm.wait_for_io(may, || (vm.io().finished() != finished || vm.io().in_flight() == 0).then_some(()));
-            } else if idle && self.done.rounds > CHANCES + 1 {
+            } else if idle && last && self.done.rounds > CHANCES + 1 {
                 let done = self.done.freed != 0 || self.done.tables != 0 || self.done.deferred != 0;
                 self.done.hopeless = !done && !vm.take_kept(self.hands);
                 break;
@@ -365,7 +384,8 @@ impl<M: Machine> Scan<'_, M> {
         queues.drain_batches();
         let (active, inactive) = (queues.len(Queue::Active), queues.len(Queue::Inactive));
         // A third of all inactive: long enough there for a reference to show.
-        let wanted = ((active + inactive) / 3).max(2 * missing).saturating_sub(inactive);
+        let there = if self.in_vain { 0 } else { inactive };
+        let wanted = ((active + inactive) / 3).max(2 * missing).saturating_sub(there);
         let aged = self.age(wanted.min(active), may);
         self.reclaim(missing, may);
         // In each round somewhat more than is missing: some will be stored into again.

@@ -115,15 +115,18 @@ impl Frames {
                 continue;
             }
             let mut held = depot.held.lock();
-            if on_behalf.is_limited() && self.outside() < self.reserve {
+            let room = self.room(on_behalf);
+            if room == 0 {
                 break;
             }
-            if let Some(head) = depot.take_full(&mut held, &self.pages, group) {
+            if room >= self.chain(group)
+                && let Some(head) = depot.take_full(&mut held, &self.pages, group)
+            {
                 let chain = Chain::of(head, self.chain(group));
                 self.account(depot, -(chain.len as i64));
                 return chain;
             }
-            let most = if self.is_low() { self.chain(group).min(SCARCE) } else { self.chain(group) };
+            let most = if self.is_low() { self.chain(group).min(SCARCE) } else { self.chain(group) }.min(room);
             // Blocks, linked by `prev`; they are taken apart after the lock is let go.
             let (mut blocks, mut n) = (None, 0);
             // Half is enough: a block of half a chain or more is taken whole, not split to fill up, so that the descriptors
@@ -144,6 +147,14 @@ impl Frames {
             }
         }
         Chain::EMPTY
+    }
+
+    /// So many frames may leave the depots at once for such an owner: the reserve stays.
+    fn room(&self, on_behalf: For) -> u32 {
+        if !on_behalf.is_limited() {
+            return u32::MAX;
+        }
+        self.outside().saturating_sub(self.reserve).min(u32::MAX as u64) as u32
     }
 
     fn take_apart(&self, mut blocks: Option<Pfn>, group: Group) -> Chain {
@@ -272,7 +283,7 @@ impl<M: Machine> Vm<M> {
     /// From what the depots keep in chains of the other group, of which a refill takes none; unless the reserve is reached.
     fn pop_broken_up(&self, fill: Fill, on_behalf: For) -> Option<(Pfn, bool)> {
         let f = self.frames();
-        while !(on_behalf.is_limited() && f.outside() < f.reserve) && f.break_one() {
+        while f.room(on_behalf) != 0 && f.break_one() {
             let got = self.pop_frame(fill, on_behalf);
             if got.is_some() {
                 return got;

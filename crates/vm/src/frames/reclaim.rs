@@ -206,7 +206,9 @@ impl<M: Machine> Claim<M> {
         while at < self.end {
             let to = (at + PIECE).min(self.end);
             let mut held = depot.held.lock();
-            if self.on_behalf.is_limited() && f.outside() < f.reserve + (to - at) {
+            // No more than is still missing: what is claimed already is not outside any more.
+            let most = (to - at).min(self.end - self.start - self.held);
+            if self.on_behalf.is_limited() && f.outside() < f.reserve + most {
                 return false;
             }
             let n = held.buddy.take_free(at, to, &mut |pfn| vm.page(pfn).set_order(CLAIMED));

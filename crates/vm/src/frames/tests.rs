@@ -192,6 +192,23 @@ fn what_the_depots_keep_for_one_group_the_other_gets_at_last() {
 }
 
 #[test]
+fn a_program_leaves_the_kernel_its_reserve() {
+    for freed_before in [false, true] {
+        let m = system(4096, 1, 1, 0);
+        let f = m.vm.frames();
+        if freed_before {
+            // Full chains of programs'.
+            let frames = take(&m, 3000, For::User);
+            frames.into_iter().for_each(|p| m.vm.free_frame(p));
+        }
+        let mine: Vec<Frame> = core::iter::from_fn(|| m.vm.alloc_frame(Fill::Any, For::User).ok()).collect();
+        let kernels = take(&m, 60, For::Kernel);
+        assert!(mine.len() as u64 >= f.total() - f.reserve() - 60, "{}", mine.len());
+        mine.into_iter().chain(kernels).for_each(|p| m.vm.free_frame(p));
+    }
+}
+
+#[test]
 fn chains_are_broken_up_near_the_cpu_that_asks() {
     let m = system(8192, 2, 2, 0);
     let f = m.vm.frames();

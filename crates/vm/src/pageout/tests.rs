@@ -3,10 +3,11 @@
 use crate::daemon::Daemon;
 use crate::io::Polled;
 use crate::memory_store::FaultPlan;
+use crate::object::ObjectRef;
 use crate::stats::Event;
 use crate::testing::{Boot, boot, page};
-use crate::tests::{anonymous, load, settled, store};
-use crate::types::Access;
+use crate::tests::{anonymous, load, settled, show, store};
+use crate::types::{Access, PAGE_SIZE};
 use crate::{Config, FaultError, Space};
 use quire_sync::atomic::{AtomicU32, Ordering};
 
@@ -188,6 +189,26 @@ fn a_program_that_allocates_no_faster_than_the_store_writes_is_hardly_ever_refus
         let (refused, written) = (m.vm.stats().total(Event::AllocStall), m.vm.stats().total(Event::SwapOut));
         assert!(refused * 50 <= written, "{refused} of {written}");
     });
+}
+
+#[test]
+fn what_can_neither_be_freed_nor_written_keeps_nobody_from_what_can() {
+    let m = small(512);
+    // Swap is soon full of the one, and the other needs none.
+    m.swap(16, PROMPT);
+    let disk = crate::testing::memory_store(600, PROMPT);
+    m.vm.poll_with(disk).unwrap();
+    let file = ObjectRef::with_pager(m.vm, disk, 600 * PAGE_SIZE).unwrap();
+    let (own, files) = (Space::new(m.vm).unwrap(), Space::new(m.vm).unwrap());
+    anonymous(&own, 0, 250);
+    (0..250).for_each(|n| store(&own, page(n), n as u8));
+    show(&files, 0, 600, &file, false);
+    for round in 0..2 {
+        for n in 0..600 {
+            assert!(files.fault(page(n), Access::Read).is_ok(), "page {n} in round {round}");
+        }
+    }
+    assert!((0..250).all(|n| load(&own, page(n)) == n as u8));
 }
 
 #[test]

@@ -275,6 +275,27 @@ fn who_leaves_last_leaves_nothing() {
 }
 
 #[test]
+fn what_nobody_sees_is_freed_before_memory_is_out_though_there_is_no_swap() {
+    const N: u64 = 150;
+    let boot = boot(512, 2);
+    let vm = boot.vm;
+    let space = Space::new(vm).unwrap();
+    anonymous(&space, 0, N);
+    (0..N).for_each(|n| store(&space, page(n), 1));
+    let child = space.fork().unwrap();
+    (0..N).for_each(|n| store(&space, page(n), 2));
+    drop(child);
+    assert!(vm.reapable());
+    let other = Space::new(vm).unwrap();
+    let more = vm.frames().free() - vm.frames().reserve() + N / 2;
+    anonymous(&other, 0, more);
+    for n in 0..more {
+        assert!(other.fault(page(n), crate::Access::Write).is_ok(), "page {n} of {more}");
+    }
+    assert!((0..N).all(|n| load(&space, page(n)) == 2));
+}
+
+#[test]
 fn an_object_that_is_gone_is_not_left_to_the_reaper() {
     let f = family(1);
     let vm = f.boot.vm;
