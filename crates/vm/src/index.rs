@@ -394,6 +394,10 @@ impl<N: Nodes> Index<N> {
                     }
                     continue;
                 }
+                Place::Root(RESERVED) => {
+                    relax();
+                    continue;
+                }
                 Place::Root(word) => return Err(FillError::Taken(decode(word))),
                 Place::Absent => continue,
             };

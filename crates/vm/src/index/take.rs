@@ -89,6 +89,11 @@ impl<N: Nodes> Drop for TakenSlot<'_, N> {
             }
             leaf.present.fetch_and(!bit, Ordering::AcqRel);
         }
-        self.slot.store(self.was, Ordering::Release);
+        if self.bits.is_some() {
+            self.slot.store(self.was, Ordering::Release);
+        } else {
+            // The root, unless the index was dismantled meanwhile: it stays so.
+            let _dismantled = self.slot.compare_exchange(RESERVED, self.was, Ordering::Release, Ordering::Relaxed);
+        }
     }
 }

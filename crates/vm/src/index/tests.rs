@@ -126,6 +126,37 @@ mod plain {
         }
     }
 
+    /// What lies at key 0 alone lies in the root word, which an owner may have taken over.
+    #[test]
+    fn who_fills_a_root_that_is_taken_over_waits_for_its_owner() {
+        let nodes = Boxes(domain(2));
+        let index = Index::<Boxes>::new();
+        let pin = nodes.0.pin();
+        let taken = index.take_empty(0, nodes, &pin).unwrap();
+        std::thread::scope(|s| {
+            let filler = s.spawn(|| {
+                quire_sync::hooks::threads::set_cpu(1);
+                index.fill(0, Slot::Cut, nodes, &nodes.0.pin())
+            });
+            // It has begun by then, or begins later: either way it finds the slot as its owner leaves it.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            drop(taken);
+            assert_eq!(filler.join().unwrap(), Ok(()));
+        });
+        assert_eq!(index.get(0, &pin), Slot::Cut);
+    }
+
+    #[test]
+    fn an_index_that_was_dismantled_stays_so_whoever_had_its_root() {
+        let nodes = Boxes(domain(1));
+        let index = Index::<Boxes>::new();
+        let pin = nodes.0.pin();
+        let taken = index.take_empty(0, nodes, &pin).unwrap();
+        index.dismantle(&pin);
+        drop(taken);
+        assert_eq!(index.fill(1, Slot::Cut, nodes, &pin), Err(FillError::Gone));
+    }
+
     #[test]
     fn a_cursor_resumes_by_key_after_it_was_suspended() {
         let nodes = Boxes(domain(1));

@@ -112,7 +112,8 @@ pub(crate) fn refill<M: Machine>(space: &Space<M>, may: &mut MaySleep) {
         while tally.left != 0 {
             let pin = may.pin(vm.epoch());
             let Some(entry) = space.arenas.next(at, &pin) else { break };
-            match refill_some(space, entry, at, private, STEP, &mut tally, &pin) {
+            let rest = VirtRange { start: at.max(entry.range().start), end: entry.range().end };
+            match refill_some(space, entry, rest, private, STEP, &mut tally, &pin) {
                 Ok(next) => at = next,
                 Err(_) => break 'all,
             }
@@ -133,22 +134,20 @@ impl Tally {
     }
 }
 
-/// One step of [`refill`], under one pin: enters up to `step` pages of each layer, all below one table page, from address `at`
-/// of `entry` on. Returns where to go on.
+/// One step of [`refill`], under one pin: enters up to `step` pages of each layer, all below one table page, in `rest` of `entry`.
+/// Returns where to go on.
 pub(super) fn refill_some<M: Machine>(
     space: &Space<M>,
     entry: &Entry<M>,
-    at: u64,
+    rest: VirtRange,
     private: bool,
     step: usize,
     tally: &mut Tally,
     pin: &Pinned<'_>,
 ) -> Result<u64, Stop<M>> {
-    let range = entry.range();
-    let rest = VirtRange { start: at.max(range.start), end: range.end };
-    if !entry.prot().allows(Access::Read) {
-        return Ok(range.end);
-    }
+    let Some(rest) = rest.intersect(&entry.range()).filter(|_| entry.prot().allows(Access::Read)) else {
+        return Ok(rest.end);
+    };
     let of_kind = || layers(entry.front()).filter_map(|b| Some((b, b.object().filter(|o| o.is_private() == private)?)));
     let first = of_kind()
         .filter_map(|(b, object)| {
@@ -157,10 +156,10 @@ pub(super) fn refill_some<M: Machine>(
             page.map(|(key, _)| b.va(key))
         })
         .min();
-    let Some(first) = first else { return Ok(range.end) };
+    let Some(first) = first else { return Ok(rest.end) };
     let on = |va| At { vm: space.vm(), pmap: space.pmap(), entry, va, access: Access::Read };
     let mut table = on(first).table(pin)?;
-    let mut next = table.span().end.min(range.end);
+    let mut next = table.span().end.min(rest.end);
     for (b, object) in of_kind() {
         let Some(keys) = keys(b, VirtRange { start: first, end: next }) else { continue };
         let mut cursor = Cursor::over(keys);

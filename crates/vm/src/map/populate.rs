@@ -50,7 +50,7 @@ impl<M: Machine> Space<M> {
         for private in [true, false] {
             let mut at = range.start;
             while at < end && tally.left != 0 {
-                match refill_some(self, entry, at, private, LOOK as usize, &mut tally, &pin) {
+                match refill_some(self, entry, VirtRange { start: at, end }, private, LOOK as usize, &mut tally, &pin) {
                     Ok(next) if next > at => at = next,
                     _ => break,
                 }

@@ -51,16 +51,18 @@ impl<M: Machine> Space<M> {
         }
         let stays = how == Move::No || (how == Move::May && !keep_old);
 
-        // What lies beyond the new length goes first, as on Linux.
+        // What lies beyond the new length goes first, as on Linux, whatever it is; what stays where it is may be of several entries.
         let mut old = old;
-        if !twice && new_len < old.len() {
-            covering(&self.write_at(old.start).0, old)?;
-            self.unmap(VirtRange { start: old.start + new_len, end: old.end })?;
-            old.end = old.start + new_len;
-        }
-        if !twice && stays && new_len == old.len() {
-            covering(&self.write_at(old.start).0, old)?;
-            return Ok(old.start);
+        if !twice && new_len <= old.len() {
+            let stays_whole = VirtRange { start: old.start, end: old.start + if stays { PAGE_SIZE } else { new_len } };
+            covering(&self.write_at(old.start).0, stays_whole)?;
+            if new_len < old.len() {
+                self.unmap(VirtRange { start: old.start + new_len, end: old.end })?;
+                old.end = old.start + new_len;
+            }
+            if stays {
+                return Ok(old.start);
+            }
         }
         let to = match how {
             Move::To(at) => Some(VirtRange { start: at, end: at + new_len }),
@@ -96,6 +98,9 @@ impl<M: Machine> Space<M> {
             let a = entry.attributes();
             if twice && !a.flags.contains(Flags::SHARED) {
                 return Err(MapError::Invalid);
+            }
+            if twice && how == Move::No {
+                return Err(MapError::NoSpace);
             }
             let more = new_len - if keep_old { 0 } else { old.len() };
             if self.mapped_exceeds(more) {
@@ -188,7 +193,7 @@ impl<M: Machine> Space<M> {
     ) -> Result<(), MapError> {
         let a = entry.attributes();
         let by = old.start.wrapping_sub(new.start);
-        // The front's pages behind a part are the rest of the entry's.
+        // The private pages behind a part are the rest of the entry's.
         let all_there_is = old.end >= entry.range().end || !has_pages(entry);
         let goes_on = shows_objects(entry) && (new.len() <= old.len() || (front_is_own(entry) && all_there_is));
         let len = if twice || goes_on { new.len() } else { old.len() };
@@ -231,9 +236,9 @@ fn front_is_own<M: Machine>(entry: &Entry<M>) -> bool {
     entry.front().object().is_none_or(|o| !o.is_private() || o.is_alone())
 }
 
-/// Whether the front has anonymous pages.
+/// Whether some layer has anonymous pages: after a fork those behind an empty front do.
 fn has_pages<M: Machine>(entry: &Entry<M>) -> bool {
-    entry.front().object().is_some_and(|o| o.is_private())
+    super::piece::layers(entry.front()).any(|b| b.object().is_some_and(|o| o.is_private()))
 }
 
 fn new_parts(new: VirtRange, len: u64) -> (VirtRange, Option<VirtRange>) {

@@ -241,7 +241,6 @@ fn nonsense_from_outside_is_an_error() {
     assert_eq!(s.map(&request(3, 1)), Ok(page(3)));
     let taken = MapRequest { at: Placement::FixedNoReplace(page(2)), ..request(2, 3) };
     assert_eq!(s.map(&taken), Err(MapError::Exists));
-    assert_eq!(s.remap(range(3, 2), one, Move::May, false), Err(MapError::NotMapped));
     assert_eq!(s.remap(range(3, 1), 0, Move::May, false), Err(MapError::Invalid));
     assert_eq!(s.remap(range(3, 1), one, Move::To(page(3)), false), Err(MapError::Invalid));
     s.set_limits(Limits { bytes: 2 * one, ..s.limits() });
@@ -361,6 +360,27 @@ fn a_stack_does_not_grow_into_the_guard_of_what_lies_below() {
     map(&s, 340, 1);
     assert_eq!(s.grow_stack(page(597)), Ok(()));
     assert_eq!(s.grow_stack(page(596)), Err(MapError::NotMapped));
+}
+
+#[test]
+fn a_stack_grows_towards_a_guard_of_the_programs_own() {
+    let s = System::new();
+    s.map(&MapRequest { grows_down: true, ..request(600, 4) }).unwrap();
+    s.map(&MapRequest { prot: Prot::empty(), ..request(500, 1) }).unwrap();
+    assert_eq!(s.grow_stack(page(596)), Ok(()));
+    assert_eq!(s.grow_stack(page(501)), Ok(()));
+    assert_eq!(entries(&s).iter().map(|e| (e.0, e.1)).collect::<Vec<_>>(), [(500, 501), (501, 596), (596, 604)]);
+    assert_eq!(s.grow_stack(page(499)), Err(MapError::NotMapped));
+}
+
+#[test]
+fn making_one_page_resident_does_not_mistake_another_for_it() {
+    let s = System::new();
+    let file = ObjectRef::anonymous(s.vm(), 16).unwrap();
+    file.write(9 * PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();
+    s.map(&MapRequest { shared: true, object: Some((&file, 0)), ..request(0, 16) }).unwrap();
+    s.make_resident(range(0, 1)).unwrap();
+    assert_eq!(resident(&s, range(0, 1)).len(), 1, "the page that was asked for");
 }
 
 #[test]

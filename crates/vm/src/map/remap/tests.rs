@@ -4,8 +4,8 @@ use crate::MapError;
 use crate::map::{Move, Space};
 use crate::object::ObjectRef;
 use crate::testing::page;
-use crate::tests::{load, range, show, store, system};
-use crate::types::PAGE_SIZE;
+use crate::tests::{anonymous, load, range, show, store, system};
+use crate::types::{PAGE_SIZE, Prot, VirtRange};
 
 #[test]
 fn a_private_mapping_of_a_file_that_moves_away_leaves_the_file_as_it_is() {
@@ -55,10 +55,13 @@ fn a_part_of_a_private_mapping_of_a_file_grows_into_the_file_not_into_its_neighb
         Ok(b.len())
     })
     .unwrap();
-    for how in [Move::To(page(100)), Move::No] {
+    for (how, forks) in [(Move::To(page(100)), false), (Move::No, false), (Move::To(page(100)), true), (Move::No, true)]
+    {
         let space = Space::new(m.vm).unwrap();
         show(&space, 0, 8, &file, false);
         (0..8).for_each(|n| store(&space, page(n), 9));
+        // Then the copies lie behind an empty front.
+        let _child = forks.then(|| space.fork().unwrap());
         if how == Move::No {
             // Room behind the part, where a neighbour's copy was.
             space.unmap(range(4, 4)).unwrap();
@@ -66,7 +69,7 @@ fn a_part_of_a_private_mapping_of_a_file_grows_into_the_file_not_into_its_neighb
         }
         let at = space.remap(range(2, 2), 6 * PAGE_SIZE, how, false).unwrap();
         let moved = |n: u64| at + n * PAGE_SIZE;
-        assert_eq!([0, 1, 2, 3, 4, 5].map(|n| load(&space, moved(n))), [9, 9, 3, 3, 3, 3], "{how:?}");
+        assert_eq!([0, 1, 2, 3, 4, 5].map(|n| load(&space, moved(n))), [9, 9, 3, 3, 3, 3], "{how:?} {forks}");
         (0..6).for_each(|n| store(&space, moved(n), 5));
         assert_eq!(load(&space, page(1)), 9);
         file.read(0, 16 * PAGE_SIZE as usize, &mut |b| -> Result<_, ()> {
@@ -76,4 +79,47 @@ fn a_part_of_a_private_mapping_of_a_file_grows_into_the_file_not_into_its_neighb
         .unwrap();
         space.check(true).unwrap();
     }
+}
+
+#[test]
+fn what_goes_and_what_stays_may_be_of_several_mappings() {
+    let m = system();
+    let space = Space::new(m.vm).unwrap();
+    let one = |n: u64| n * PAGE_SIZE;
+    anonymous(&space, 0, 4);
+    (0..4).for_each(|n| store(&space, page(n), 9));
+    space.protect(range(2, 2), Prot::READ).unwrap();
+    for how in [Move::No, Move::May] {
+        assert_eq!(space.remap(range(0, 4), one(4), how, false), Ok(page(0)));
+    }
+    // The end that goes may have holes.
+    space.unmap(range(3, 1)).unwrap();
+    assert_eq!(space.remap(range(0, 4), one(1), Move::No, false), Ok(page(0)));
+    assert_eq!(load(&space, page(0)), 9);
+    assert!((1..4).all(|n| space.fault(page(n), crate::Access::Read).is_err()));
+    assert_eq!(
+        space.remap(range(2, 2), one(1), Move::May, false),
+        Err(MapError::NotMapped),
+        "there is nothing to stay"
+    );
+    // What moves is of one mapping when the end is gone.
+    anonymous(&space, 10, 4);
+    space.protect(range(12, 2), Prot::READ).unwrap();
+    assert_eq!(space.remap(range(10, 4), one(2), Move::To(page(100)), false), Ok(page(100)));
+    anonymous(&space, 10, 4);
+    space.protect(range(12, 2), Prot::READ).unwrap();
+    assert_eq!(space.remap(range(10, 4), one(3), Move::To(page(110)), false), Err(MapError::NotMapped));
+}
+
+#[test]
+fn a_second_mapping_of_the_same_is_made_elsewhere_or_not_at_all() {
+    let m = system();
+    let space = Space::new(m.vm).unwrap();
+    let file = ObjectRef::anonymous(m.vm, 4).unwrap();
+    show(&space, 0, 4, &file, true);
+    let none = VirtRange { start: page(0), end: page(0) };
+    assert_eq!(space.remap(none, 4 * PAGE_SIZE, Move::No, false), Err(MapError::NoSpace));
+    assert_eq!(space.remap(none, 4 * PAGE_SIZE, Move::To(page(100)), false), Ok(page(100)));
+    store(&space, page(1), 7);
+    assert_eq!(load(&space, page(101)), 7);
 }
