@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <setjmp.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/times.h>
@@ -123,6 +124,86 @@ static int child_main(const char *pid) {
     CHECK(getauxval(AT_PAGESZ) == PAGE && getauxval(AT_RANDOM) && getauxval(AT_PHDR), "auxiliary vector");
     CHECK(!strcmp((char *)getauxval(AT_EXECFN), self), "AT_EXECFN");
     return 33;
+}
+
+// What was put aside before exec is gone after it.
+static int ids_main(void) {
+    uid_t real, effective, saved;
+    CHECK(!getresuid(&real, &effective, &saved) && effective == 1000 && saved == 1000, "%d %d", effective, saved);
+    CHECK(setresuid(-1, 0, -1) == -1 && errno == EPERM, "no way back to what was before");
+    CHECK(prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1, "a child gains no privileges either");
+    return 34;
+}
+static void exec_settles_ids(void) {
+    if (geteuid()) return;
+    CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl");
+    pid_t child = fork();
+    if (!child) {
+        CHECK(!setresuid(1000, 1000, 0), "setresuid");
+        execl(self, self, "--ids", NULL);
+        fail("exec");
+    }
+    CHECK(ended(child) == 34 << 8, "the program that was started");
+}
+
+// Who has waited for a child has its signal, too.
+static void told_before_waited(void) {
+    handle(SIGCHLD, 0);
+    sigset_t set, pending;
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    for (int i = 0; i < 1000; i++) {
+        pid_t child = fork();
+        if (!child) _exit(0);
+        while (waitpid(child, NULL, WNOHANG) == 0)
+            ;
+        CHECK(!sigpending(&pending) && sigismember(&pending, SIGCHLD), "round %d", i);
+        siginfo_t info;
+        CHECK(sigwaitinfo(&set, &info) == SIGCHLD && info.si_pid == child, "whose it is");
+    }
+}
+
+static int ends[2];
+static void *reads_end(void *unused) {
+    (void)unused;
+    char byte;
+    return (void *)read(ends[0], &byte, 1);
+}
+static void *writes_end(void *unused) {
+    (void)unused;
+    static char much[1 << 16];
+    ssize_t n;
+    while ((n = write(ends[0], much, sizeof much)) > 0)
+        ;
+    return (void *)(n == -1 && errno == EPIPE ? 7l : 0l);
+}
+// A socket that is shut lets those go who wait by it.
+static void shutting_ends_waits(void) {
+    signal(SIGPIPE, SIG_IGN);
+    CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends), "socketpair");
+    pthread_t reader, writer;
+    void *read_result, *write_result;
+    CHECK(!pthread_create(&reader, NULL, reads_end, NULL) && !pthread_create(&writer, NULL, writes_end, NULL), "threads");
+    short_sleep();
+    alarm(20);
+    CHECK(!shutdown(ends[0], SHUT_RDWR), "shutdown");
+    pthread_join(reader, &read_result);
+    pthread_join(writer, &write_result);
+    CHECK(!read_result && write_result == (void *)7, "%p %p", read_result, write_result);
+    alarm(0);
+}
+
+// Whatever a program seeks to in /proc.
+static void far_in_proc(void) {
+    char buffer[4096];
+    int proc = open("/proc", O_RDONLY | O_DIRECTORY);
+    CHECK(proc >= 0, "/proc");
+    const off_t places[] = {0xffffffff, 0x100000000 + 1001, 1002 + 0xffffffffl, 0x7fffffffffffffff};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        if (lseek(proc, places[i], SEEK_SET) < 0) continue; // so far there is nothing to seek to
+        CHECK(syscall(SYS_getdents64, proc, buffer, sizeof buffer) <= 0, "what lies at %#lx", places[i]);
+    }
 }
 
 static void scripts(void) {
@@ -673,6 +754,10 @@ static const struct check checks[] = {
     {"orphans", orphans},
     {"vfork_shares_memory", vfork_shares_memory},
     {"exec_keeps_and_drops", exec_keeps_and_drops},
+    {"exec_settles_ids", exec_settles_ids},
+    {"told_before_waited", told_before_waited},
+    {"shutting_ends_waits", shutting_ends_waits},
+    {"far_in_proc", far_in_proc},
     {"scripts", scripts},
     {"signals_arrive", signals_arrive},
     {"masks_in_handlers", masks_in_handlers},
@@ -700,6 +785,7 @@ int main(int argc, char **argv) {
     CHECK(len > 0, "/proc/self/exe");
     self = path;
     if (argc == 3 && !strcmp(argv[1], "--child")) return child_main(argv[2]);
+    if (argc == 2 && !strcmp(argv[1], "--ids")) return ids_main();
     if (argc == 3 && !strcmp(argv[1], "--pid")) return getpid() == atoi(argv[2]) ? 44 : 1;
     if (argc > 1 && !strcmp(argv[1], "--arguments")) {
         printf("%d %s %s\n", argc, argc > 4 ? argv[argc - 2] : "", argc > 4 ? argv[argc - 1] : "");

@@ -12,7 +12,7 @@ use crate::transfer::{Sink, Source};
 use alloc::sync::Arc;
 use core::any::Any;
 use quire_sync::Mutex;
-use quire_sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence_full};
+use quire_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence_full};
 
 /// Pages of a pipe's ring.
 const PAGES: usize = 16;
@@ -50,6 +50,8 @@ pub struct PipeEnd<H: Host> {
     /// How often the writing side had been opened when this end was opened without anybody there: it is not hung up before
     /// a writer came. `u64::MAX` for all others.
     unmet: u64,
+    /// It is an end no more, though somebody still has it.
+    closed: AtomicBool,
 }
 
 impl<H: Host> Pipe<H> {
@@ -89,7 +91,7 @@ impl<H: Host> Pipe<H> {
             self.writer_opens.fetch_add(1, Ordering::AcqRel);
         }
         self.readiness.notify();
-        PipeEnd { pipe: self.clone(), reads, writes, unmet: u64::MAX }
+        PipeEnd { pipe: self.clone(), reads, writes, unmet: u64::MAX, closed: AtomicBool::new(false) }
     }
 
     /// Opens ends as opening a FIFO does: one side waits until the other is, or was, there; a writer that does not wait
@@ -232,7 +234,8 @@ impl<H: Host> Pipe<H> {
         }
     }
 
-    fn read_end(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
+    /// Reads for an end, until that is `closed`.
+    fn read_end(&self, closed: &AtomicBool, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
         if sink.room() == 0 {
             return Ok(0);
         }
@@ -246,7 +249,7 @@ impl<H: Host> Pipe<H> {
             }
             // The writers are looked at first: the last one wrote before it closed.
             let state = || {
-                let open = self.writers.load(Ordering::Acquire) > 0;
+                let open = self.writers.load(Ordering::Acquire) > 0 && !closed.load(Ordering::Acquire);
                 if self.filled() > 0 { Some(true) } else { (!open).then_some(false) }
             };
             if !self.readiness.wait(io, state)? {
@@ -255,8 +258,10 @@ impl<H: Host> Pipe<H> {
         }
     }
 
-    fn write_end(&self, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
+    /// Writes for an end, until that is `closed`.
+    fn write_end(&self, closed: &AtomicBool, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
         let mut done = 0;
+        let in_vain = || self.readers.load(Ordering::Acquire) == 0 || closed.load(Ordering::Acquire);
         // What cannot wait and is large goes on as soon as anything fits.
         let grain = if io.nonblock && source.left() > ATOMIC { 1 } else { ATOMIC };
         loop {
@@ -264,12 +269,12 @@ impl<H: Host> Pipe<H> {
             if need == 0 {
                 return Ok(done);
             }
-            if self.readers.load(Ordering::Acquire) == 0 {
+            if in_vain() {
                 return if done > 0 { Ok(done) } else { Err(FsError::BrokenPipe) };
             }
             let outcome = match self.put(source, need) {
                 Ok(0) => {
-                    let state = || (self.free() >= need || self.readers.load(Ordering::Acquire) == 0).then_some(());
+                    let state = || (self.free() >= need || in_vain()).then_some(());
                     self.readiness.wait(io, state)
                 }
                 Ok(n) => {
@@ -289,11 +294,11 @@ impl<H: Host> Pipe<H> {
 
 impl<H: Host> Stream for PipeEnd<H> {
     fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
-        if self.reads { self.pipe.read_end(io, sink) } else { Err(FsError::BadFile) }
+        if self.reads { self.pipe.read_end(&self.closed, io, sink) } else { Err(FsError::BadFile) }
     }
 
     fn write(&self, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
-        if self.writes { self.pipe.write_end(io, source) } else { Err(FsError::BadFile) }
+        if self.writes { self.pipe.write_end(&self.closed, io, source) } else { Err(FsError::BadFile) }
     }
 
     fn ready(&self) -> Ready {
@@ -324,8 +329,12 @@ impl<H: Host> Stream for PipeEnd<H> {
     }
 }
 
-impl<H: Host> Drop for PipeEnd<H> {
-    fn drop(&mut self) {
+impl<H: Host> PipeEnd<H> {
+    /// Ends being an end: who waits by it waits no more, and who waits at the other ones finds it gone.
+    fn close(&self) {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
         if self.reads {
             self.pipe.readers.fetch_sub(1, Ordering::AcqRel);
         }
@@ -334,6 +343,12 @@ impl<H: Host> Drop for PipeEnd<H> {
         }
         self.pipe.empty_if_closed();
         self.pipe.readiness.notify();
+    }
+}
+
+impl<H: Host> Drop for PipeEnd<H> {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 

@@ -39,7 +39,8 @@ impl<H: Host> Pair<H> {
     pub fn shut(&self, reading: bool, writing: bool) {
         let from = if reading { self.from.lock().take() } else { None };
         let to = if writing { self.to.lock().take() } else { None };
-        drop((from, to));
+        // Others may be waiting by them.
+        from.iter().chain(&to).for_each(|end| end.close());
         self.readiness.notify();
     }
 }

@@ -135,8 +135,8 @@ pub(crate) fn load<M: Machine>(
         tails[1] = tail(program, interpreter_bias);
     }
     let code = program.layout.segments.iter().filter(|s| s.prot.contains(Prot::EXEC));
-    let code =
-        code.fold((u64::MAX, 0), |(lo, hi), s| (lo.min(s.address + bias), hi.max(s.address + s.memory_len + bias)));
+    let code = code.map(|s| s.address.wrapping_add(bias)..s.address.wrapping_add(s.memory_len).wrapping_add(bias));
+    let code = code.fold((u64::MAX, 0), |(lo, hi), s| (lo.min(s.start), hi.max(s.end)));
     let heap = Heap { start: heap, end: heap };
     Ok(Loaded { space, entry, heap, code: (code.0.min(code.1), code.1), tails, bias, interpreter: interpreter_bias })
 }
@@ -145,7 +145,7 @@ pub(crate) fn load<M: Machine>(
 fn tail(program: &Program, bias: u64) -> Option<(u64, usize)> {
     let segment = program.layout.segments.iter().rfind(|s| s.tail().is_some())?;
     let (at, len) = segment.tail()?;
-    segment.prot.contains(Prot::WRITE).then_some((at + bias, len))
+    segment.prot.contains(Prot::WRITE).then_some((at.wrapping_add(bias), len))
 }
 
 /// Maps all segments; returns the load bias. Position-independent ones go to the first fitting place from `base` on.

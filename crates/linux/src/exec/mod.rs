@@ -237,6 +237,7 @@ fn become_program<M: Machine>(ctx: &mut Ctx<'_, M>, prepared: Prepared<M>) -> Re
         me.name.replace(prepared.name);
         me.restart.replace(None);
     }
+    settle_credentials(me);
     process.execed.store(true, Ordering::Release);
     // As Linux: what `clone` was asked to send at its end was for the old program.
     process.exit_signal.store(crate::signal::Signal::CHLD.number(), Ordering::Relaxed);
@@ -247,6 +248,23 @@ fn become_program<M: Machine>(ctx: &mut Ctx<'_, M>, prepared: Prepared<M>) -> Re
     *ctx.regs = prepared.regs;
     ctx.regs_replaced = true;
     Ok(())
+}
+
+/// The ids that count from now on are the effective ones: a program does not get back what the one before it had put aside.
+fn settle_credentials<M: Machine>(me: &Thread<M>) {
+    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    let now = unsafe { me.credentials.get() };
+    let settled = [now.saved_user, now.file_user].iter().all(|id| *id == now.effective_user)
+        && [now.saved_group, now.file_group].iter().all(|id| *id == now.effective_group);
+    if settled {
+        return;
+    }
+    let mut new = now.clone();
+    (new.saved_user, new.file_user) = (new.effective_user, new.effective_user);
+    (new.saved_group, new.file_group) = (new.effective_group, new.effective_group);
+    // SAFETY: the thread itself runs this, and holds no view of the old ones any more.
+    drop(unsafe { me.credentials.replace(new) });
+    me.show_credentials();
 }
 
 /// The peak of the memory that the process leaves counts for the process.

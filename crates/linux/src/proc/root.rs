@@ -82,8 +82,9 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Root<M> {
         if after < PROCESSES && !self.names.list_items(after, each) {
             return;
         }
-        let mut from = after.saturating_sub(PROCESSES) as u32 + 1;
-        while let Some(found) = self.names.about.0.ids.next_process(from) {
+        // Whatever a program sought to.
+        let mut next = u32::try_from(after.saturating_sub(PROCESSES)).ok().and_then(|pid| pid.checked_add(1));
+        while let Some(found) = next.and_then(|from| self.names.about.0.ids.next_process(from)) {
             let pid = found.pid;
             if !each(
                 PROCESSES + u64::from(pid),
@@ -93,7 +94,7 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Root<M> {
             ) {
                 return;
             }
-            from = pid + 1;
+            next = pid.checked_add(1);
         }
     }
 }

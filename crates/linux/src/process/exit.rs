@@ -238,6 +238,20 @@ fn tell_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) 
         let signal = Signal::new(u64::from(number));
         let action = parent.with_actions(|all| all.get(Signal::CHLD));
         let unwanted = signal == Ok(Signal::CHLD) && (action.handler == 1 || action.flags & flag::NOCLDWAIT != 0);
+        let info = |signal| {
+            let (code, value) = match status & 0x7f {
+                0 => (code::CLD_EXITED, status >> 8 & 0xff),
+                by => (code::CLD_KILLED, by),
+            };
+            let detail = Detail::Child {
+                pid: process.pid,
+                uid,
+                status: value,
+                user: crate::time::ticks(own.user),
+                system: crate::time::ticks(own.system),
+            };
+            SigInfo { signal, code, errno: 0, detail }
+        };
         let gone = {
             let mut family = parent.family.lock();
             // Given to another parent meanwhile, or since the signal was read.
@@ -251,6 +265,10 @@ fn tell_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) 
             } else {
                 let pushed = family.zombies.push(node);
                 debug_assert!(pushed.is_ok());
+                // With it: who has waited for it has been told, as on Linux.
+                if signal == Ok(Signal::CHLD) {
+                    let _merged = linux.signal_process(&parent, info(Signal::CHLD));
+                }
                 None
             }
         };
@@ -258,22 +276,13 @@ fn tell_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) 
         if let Some(gone) = gone {
             wait::release(linux, &gone);
         }
-        // From here on the parent may have waited for the process: only what was read before is used.
+        // From here on the parent may have waited for the process: only what was read before is used. Other signals than a
+        // child's may stop or continue the parent, which takes another family's lock.
         if let Ok(signal) = signal
+            && (ignored || signal != Signal::CHLD)
             && !(ignored && action.handler == 1)
         {
-            let (code, value) = match status & 0x7f {
-                0 => (code::CLD_EXITED, status >> 8 & 0xff),
-                by => (code::CLD_KILLED, by),
-            };
-            let detail = Detail::Child {
-                pid: process.pid,
-                uid,
-                status: value,
-                user: crate::time::ticks(own.user),
-                system: crate::time::ticks(own.system),
-            };
-            let _merged = linux.signal_process(&parent, SigInfo { signal, code, errno: 0, detail });
+            let _merged = linux.signal_process(&parent, info(signal));
         }
         parent.child_events.wake_all();
         return;

@@ -197,6 +197,8 @@ pub struct NewProcess<M: Machine> {
     pub priority: u32,
     /// Its personality.
     pub personality: u32,
+    /// Whether it may gain no privileges by exec.
+    pub no_new_privileges: bool,
 }
 
 impl<M: Machine> Process<M> {
@@ -236,7 +238,7 @@ impl<M: Machine> Process<M> {
             execed: AtomicBool::new(false),
             parent_death_signal: AtomicU8::new(0),
             subreaper: AtomicBool::new(false),
-            no_new_privileges: AtomicBool::new(false),
+            no_new_privileges: AtomicBool::new(new.no_new_privileges),
             credentials: SpinLock::new(rank::OWNED, new.credentials),
             limits: Sequenced::new(rank::OWNED, new.limits.words()),
             accounts: SpinLock::new(rank::OWNED, Accounts::default()),
