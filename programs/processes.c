@@ -194,6 +194,34 @@ static void shutting_ends_waits(void) {
     alarm(0);
 }
 
+// What a process has is for itself and for root.
+static void others_in_proc(void) {
+    if (geteuid()) return;
+    pid_t root = getpid(), child = fork();
+    if (!child) {
+        CHECK(!setresgid(1000, 1000, 1000) && !setresuid(1000, 1000, 1000), "setresuid");
+        static const char *const hidden[] = {"environ", "auxv", "maps", "fd", "fd/0", "cwd/.", "root/etc", "exe"};
+        char path[64], link[64];
+        for (size_t i = 0; i < sizeof hidden / sizeof *hidden; i++) {
+            snprintf(path, sizeof path, "/proc/%d/%s", root, hidden[i]);
+            CHECK(open(path, O_RDONLY) == -1 && errno == EACCES, "%s: %d", path, errno);
+        }
+        snprintf(path, sizeof path, "/proc/%d/cwd", root);
+        CHECK(readlink(path, link, sizeof link) == -1 && errno == EACCES, "%s: %d", path, errno);
+        static const char *const seen[] = {"stat", "status", "cmdline", "comm"};
+        for (size_t i = 0; i < sizeof seen / sizeof *seen; i++) {
+            snprintf(path, sizeof path, "/proc/%d/%s", root, seen[i]);
+            CHECK(open(path, O_RDONLY) >= 0, "%s: %d", path, errno);
+        }
+        CHECK(readlink("/proc/self/cwd", link, sizeof link) > 0, "its own: %d", errno);
+        _exit(35);
+    }
+    CHECK(ended(child) == 35 << 8, "a child of another user");
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/maps", getppid());
+    CHECK(open(path, O_RDONLY) >= 0, "root: %d", errno);
+}
+
 // Whatever a program seeks to in /proc.
 static void far_in_proc(void) {
     char buffer[4096];
@@ -757,6 +785,7 @@ static const struct check checks[] = {
     {"exec_settles_ids", exec_settles_ids},
     {"told_before_waited", told_before_waited},
     {"shutting_ends_waits", shutting_ends_waits},
+    {"others_in_proc", others_in_proc},
     {"far_in_proc", far_in_proc},
     {"scripts", scripts},
     {"signals_arrive", signals_arrive},

@@ -50,17 +50,27 @@ impl<T: ?Sized> Drop for Mutex<T> {
 
 impl<T: ?Sized> Mutex<T> {
     /// Sleeps until the lock is free, then holds it.
+    ///
+    /// Inline, so that who looks at which function writes a line finds whose lock it is.
+    #[inline(always)]
     #[cfg_attr(recording, track_caller)]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         crate::rank::assert_may_sleep();
         held::before_sleeping(core::any::type_name::<T>(), self.address());
         if !self.take() {
             let _span = Span::begin(Kind::Lock, self.address() as u64, 0);
-            self.waiters.wait(|| self.take());
+            self.wait();
         }
         record::taken(&self.held, None);
         held::sleeping_taken(core::any::type_name::<T>(), self.address());
         MutexGuard { lock: self, _not_send: core::marker::PhantomData }
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[cfg_attr(recording, track_caller)]
+    fn wait(&self) {
+        self.waiters.wait(|| self.take());
     }
 
     /// Takes the lock if it is free.

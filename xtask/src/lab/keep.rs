@@ -147,9 +147,9 @@ fn go_on(run: &mut Run, old: Run) -> Result<(), String> {
     if old.machine != run.machine {
         return Err("another machine or version".to_owned());
     }
-    // Two trees that are not committed cannot be told apart.
-    if old.machine.versions.get("Quire").is_none_or(|v| v.ends_with("-dirty")) {
-        return Err("a version that was not committed".to_owned());
+    // What is not kept by git has no version, and may have changed.
+    if !old.machine.versions.contains_key("Quire") {
+        return Err("a tree without a version".to_owned());
     }
     let names = |r: &Run| r.experiments.iter().map(|e| e.name.clone()).collect::<Vec<_>>();
     if names(&old) != names(run) {
@@ -246,14 +246,20 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_run_of_what_was_not_committed_is_not_gone_on_with() {
-        for version in [None, Some("0123456789ab-dirty")] {
-            let (plan, home) = (plan(), tempfile::tempdir().unwrap());
+    fn an_unfinished_run_of_another_version_or_of_none_is_not_gone_on_with() {
+        let of = |version: Option<&str>| {
             let versions = version.map(|v| ("Quire".to_owned(), v.to_owned())).into_iter().collect();
-            let machine = Machine { versions, ..machine() };
-            drop(Kept::open(home.path(), &plan, machine.clone(), false).unwrap());
-            let refused = Kept::open(home.path(), &plan, machine, false).err().unwrap();
-            assert!(refused.message.contains("not committed"), "{refused}");
+            Machine { versions, ..machine() }
+        };
+        for (before, now, why) in [
+            (None, None, "without a version"),
+            (Some("ab"), Some("cd"), "version"),
+            (Some("ab-dirty-01"), Some("ab-dirty-02"), "version"),
+        ] {
+            let (plan, home) = (plan(), tempfile::tempdir().unwrap());
+            drop(Kept::open(home.path(), &plan, of(before), false).unwrap());
+            let refused = Kept::open(home.path(), &plan, of(now), false).err().unwrap();
+            assert!(refused.message.contains(why), "{refused}");
         }
     }
 

@@ -1,6 +1,11 @@
 //! The machine that measures, as `results.json` describes it.
 
-use std::{collections::BTreeMap, fs, process::Command};
+use std::{
+    collections::BTreeMap,
+    fs,
+    hash::{Hash, Hasher},
+    process::Command,
+};
 
 use quire_results::Machine;
 
@@ -41,7 +46,7 @@ pub fn describe(places: &Places) -> Result<Machine> {
     let mut add = |name: &str, value: Option<String>| {
         value.filter(|v| !v.is_empty()).map(|v| versions.insert(name.to_owned(), v));
     };
-    add("Quire", says("git", &["describe", "--always", "--dirty", "--abbrev=12"]));
+    add("Quire", version(places));
     add("Linux in guests", crate::setup::linux::release(places));
     add("rustc", says("rustc", &["--version"]));
     Ok(Machine {
@@ -55,6 +60,22 @@ pub fn describe(places: &Places) -> Result<Machine> {
         ),
         versions,
     })
+}
+
+/// The commit; of a tree that has changed since, with what tells one such change from another.
+fn version(places: &Places) -> Option<String> {
+    let git = |args: &[&str]| {
+        let out = Command::new("git").args(args).current_dir(&places.root).output().ok()?;
+        out.status.success().then_some(out.stdout)
+    };
+    let commit = git(&["describe", "--always", "--dirty", "--abbrev=12"])?;
+    let commit = String::from_utf8_lossy(&commit).trim().to_owned();
+    if !commit.ends_with("-dirty") {
+        return Some(commit);
+    }
+    let mut hasher = std::hash::DefaultHasher::new();
+    git(&["diff", "HEAD"])?.hash(&mut hasher);
+    Some(format!("{commit}-{:08x}", hasher.finish() as u32))
 }
 
 /// A value of a file of lines `NAME="value"`.

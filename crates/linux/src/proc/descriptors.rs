@@ -67,6 +67,7 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Descriptors<M> {
 
 impl<M: Machine> GeneratedLink<FileHost<M>> for Link<M> {
     fn target(&self) -> Result<Vec<u8>, FsError> {
+        self.0.may_look()?;
         let root = self.0.process.linux.files.vfs().root();
         let (mut path, exists) = self.1.dentry.path(root);
         if !exists {
@@ -76,6 +77,6 @@ impl<M: Machine> GeneratedLink<FileHost<M>> for Link<M> {
     }
 
     fn jump(&self) -> Option<Jump<M>> {
-        Some(Ok(self.1.dentry.clone()))
+        Some(self.0.may_look().map(|()| self.1.dentry.clone()))
     }
 }

@@ -18,10 +18,14 @@ pub(super) type Jump<M> = Result<Arc<Dentry<FileHost<M>>>, FsError>;
 pub(super) enum What<M: Machine, T> {
     /// A text that is written when it is read.
     File(fn(&T, &mut Text) -> Result<(), FsError>),
+    /// The same, for the owner alone.
+    OwnFile(fn(&T, &mut Text) -> Result<(), FsError>),
     /// A text that can also be written.
     Writable(fn(&T, &mut Text) -> Result<(), FsError>, fn(&T, &[u8]) -> Result<usize, FsError>),
     /// A link to be read; and followed elsewhere than its text says, where the second function is there.
     Link(fn(&T) -> Result<Vec<u8>, FsError>, Option<fn(&T) -> Jump<M>>),
+    /// A directory for the owner alone.
+    OwnDirectory(fn(&T) -> Arc<dyn GeneratedDirectory<FileHost<M>>>),
     /// A directory.
     Directory(fn(&T) -> Arc<dyn GeneratedDirectory<FileHost<M>>>),
 }
@@ -37,11 +41,16 @@ impl<M: Machine, T> Item<M, T> {
         Item { name, what: What::File(text) }
     }
 
+    /// As [`file`](Self::file), for the owner alone.
+    pub const fn own(name: &'static str, text: fn(&T, &mut Text) -> Result<(), FsError>) -> Self {
+        Item { name, what: What::OwnFile(text) }
+    }
+
     fn kind(&self) -> FileKind {
         match self.what {
-            What::File(_) | What::Writable(..) => FileKind::Regular,
+            What::File(_) | What::OwnFile(_) | What::Writable(..) => FileKind::Regular,
             What::Link(..) => FileKind::Symlink,
-            What::Directory(_) => FileKind::Directory,
+            What::Directory(_) | What::OwnDirectory(_) => FileKind::Directory,
         }
     }
 }
@@ -51,7 +60,7 @@ struct File<M: Machine, T: 'static>(T, &'static Item<M, T>);
 impl<M: Machine, T: Send + Sync> GeneratedFile for File<M, T> {
     fn text(&self, out: &mut Text) -> Result<(), FsError> {
         match self.1.what {
-            What::File(text) | What::Writable(text, _) => text(&self.0, out),
+            What::File(text) | What::OwnFile(text) | What::Writable(text, _) => text(&self.0, out),
             _ => Err(FsError::Invalid),
         }
     }
@@ -95,9 +104,11 @@ impl<M: Machine, T: Clone + Send + Sync> Table<M, T> {
         let file = || File(self.about.clone(), item);
         let (node, mode) = match &item.what {
             What::File(_) => (Generated::File(Arc::new(file())), 0o444),
+            What::OwnFile(_) => (Generated::File(Arc::new(file())), 0o400),
             What::Writable(..) => (Generated::File(Arc::new(file())), 0o644),
             What::Link(..) => (Generated::Link(Arc::new(file())), 0o777),
             What::Directory(make) => (Generated::Directory(make(&self.about)), 0o555),
+            What::OwnDirectory(make) => (Generated::Directory(make(&self.about)), 0o500),
         };
         let attr = NewAttr { mode, uid: self.owner.0, gid: self.owner.1 };
         Entry { number: self.numbers + at as u64, attr, node }

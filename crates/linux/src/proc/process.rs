@@ -52,6 +52,19 @@ impl<M: Machine> About<M> {
         thread.space.look(|space| space.clone())
     }
 
+    /// Whether the calling thread may see what shows the process's memory, files and places: its own process's, root, and a user
+    /// whose all the process is.
+    pub fn may_look(&self) -> Result<(), FsError> {
+        let me = self.process.linux.current();
+        // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+        let mine = unsafe { me.credentials.get() };
+        let theirs = self.process.credentials();
+        let users = [theirs.real_user, theirs.effective_user, theirs.saved_user];
+        let groups = [theirs.real_group, theirs.effective_group, theirs.saved_group];
+        let alike = users.iter().all(|id| *id == mine.file_user) && groups.iter().all(|id| *id == mine.file_group);
+        if me.process.pid == self.process.pid || mine.file_user == 0 || alike { Ok(()) } else { Err(FsError::Denied) }
+    }
+
     fn name(&self) -> Name {
         let task = self.task();
         let thread = task.as_ref().and_then(|task| task.payload().as_ref());
@@ -68,19 +81,19 @@ struct Names<M>(core::marker::PhantomData<M>);
 
 impl<M: Machine> Names<M> {
     const OF_BOTH: &'static [Item<M, About<M>>] = &[
-        Item::file("auxv", memory::vector),
+        Item::own("auxv", memory::vector),
         Item::file("cmdline", memory::command_line),
         Item { name: "comm", what: What::Writable(comm, set_comm) },
         Item { name: "cwd", what: What::Link(working_directory, Some(jump_to_cwd)) },
-        Item::file("environ", memory::environment),
+        Item::own("environ", memory::environment),
         Item { name: "exe", what: What::Link(executable, Some(jump_to_executable)) },
-        Item { name: "fd", what: What::Directory(|a| descriptors::directory(a.clone())) },
+        Item { name: "fd", what: What::OwnDirectory(|a| descriptors::directory(a.clone())) },
         Item::file("limits", limits),
-        Item::file("maps", maps::maps),
+        Item::own("maps", maps::maps),
         Item::file("mounts", mounts),
         Item { name: "oom_score_adj", what: What::Writable(oom_adjust, set_oom_adjust) },
         Item { name: "root", what: What::Link(root_directory, Some(jump_to_root)) },
-        Item::file("smaps_rollup", maps::rollup),
+        Item::own("smaps_rollup", maps::rollup),
         Item::file("stat", stat),
         Item::file("statm", statm),
         Item::file("status", status),
@@ -147,11 +160,13 @@ fn set_comm<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError
 }
 
 fn executable<M: Machine>(about: &About<M>) -> Result<Vec<u8>, FsError> {
+    about.may_look()?;
     let memory = about.memory().ok_or(FsError::NotFound)?;
     memory.image.file.path().map_err(|_| FsError::OutOfMemory)
 }
 
 fn jump_to_executable<M: Machine>(about: &About<M>) -> Jump<M> {
+    about.may_look()?;
     let memory = about.memory().ok_or(FsError::NotFound)?;
     Ok(memory.image.file.dentry.clone())
 }
@@ -163,19 +178,23 @@ fn fs_of<M: Machine>(about: &About<M>) -> Result<Arc<crate::file::FsState<M>>, F
 }
 
 fn jump_to_cwd<M: Machine>(about: &About<M>) -> Jump<M> {
+    about.may_look()?;
     Ok(Arc::clone(&fs_of(about)?.places().cwd))
 }
 
 fn jump_to_root<M: Machine>(about: &About<M>) -> Jump<M> {
+    about.may_look()?;
     Ok(Arc::clone(&fs_of(about)?.places().root))
 }
 
 fn working_directory<M: Machine>(about: &About<M>) -> Result<Vec<u8>, FsError> {
+    about.may_look()?;
     let places = fs_of(about)?.places();
     Ok(places.cwd.path(&places.root).0)
 }
 
 fn root_directory<M: Machine>(about: &About<M>) -> Result<Vec<u8>, FsError> {
+    about.may_look()?;
     let places = fs_of(about)?.places();
     Ok(places.root.path(about.process.linux.files.vfs().root()).0)
 }
