@@ -296,8 +296,8 @@ fn who_is_woken_from_another_cpu_waits_a_stretch_and_not_a_turn() {
     sim.finish();
     let mut late = late.lock().unwrap().clone();
     late.sort();
-    // A turn is 40 milliseconds.
-    assert!(late[7] < Duration::from_millis(10), "{late:?}");
+    // A turn is 40 milliseconds. A busy host adds to some of the waits, and takes nothing off any.
+    assert!(late[4] < Duration::from_millis(6), "{late:?}");
 }
 
 #[test]

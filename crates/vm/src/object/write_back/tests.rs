@@ -146,18 +146,24 @@ fn who_waits_for_a_page_that_is_held_keeps_no_record_from_those_who_read() {
         waits.write_back(0..1)
     });
     // The page is held while the content comes from somewhere, which may be memory that is not there.
-    let mut kept = usize::MAX;
-    file.write(0, 1, &mut |b| -> Result<_, ()> {
-        begun.send(()).unwrap();
-        let end = std::time::Instant::now() + std::time::Duration::from_millis(300);
-        while std::time::Instant::now() < end {
-            kept = m.vm.io().free();
+    let visits = || m.vm.stats().total(Event::RangeVisit);
+    let until = |done: &dyn Fn() -> bool| {
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        while !done() && std::time::Instant::now() < end {
             std::thread::yield_now();
         }
+        done()
+    };
+    let (mut came, mut all) = (false, false);
+    file.write(0, 1, &mut |b| -> Result<_, ()> {
+        let before = visits();
+        begun.send(()).unwrap();
+        came = until(&|| visits() > before);
+        all = until(&|| m.vm.io().free() == crate::io::RECORDS);
         Ok(b.len())
     })
     .unwrap();
-    assert_eq!(kept, crate::io::RECORDS);
+    assert_eq!((came, all), (true, true));
     assert_eq!(waiter.join().unwrap(), Ok(1));
 }
 
