@@ -1,10 +1,11 @@
 //! Zeroing and copying whole frames.
 //!
 //! Zeroing with AVX stores 32 bytes an instruction, from the one vector register that the loop saves and restores round
-//! itself. Where registers are wider (AVX-512) writing half of one clears the other half, so there strings zero. The rest of a program's vector state stays where it is, in the registers; a context switch in the middle saves
-//! what the loop has in them like anything else. Copying stays with strings: measured under TCG, a frame is zeroed in 0.6 µs
-//! and 166 instructions this way and in 0.9 µs and 523 by REP STOSQ, but copied in 2.7 µs and 304 instructions through
-//! vector registers (each load is a stall on the host) and in 1.1 µs and 523 by REP MOVSQ.
+//! itself. The rest of a program's vector state stays where it is, in the registers; a context switch in the middle saves
+//! what the loop has in them like anything else. Where registers are wider (AVX-512), writing a half of one clears the other
+//! half, so there strings zero. Copying stays with strings: measured under TCG, a frame is zeroed in 0.6 µs and 166
+//! instructions this way and in 0.9 µs and 523 by REP STOSQ, but copied in 2.7 µs and 304 instructions through vector
+//! registers (each load is a stall on the host) and in 1.1 µs and 523 by REP MOVSQ.
 
 use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicBool, Ordering};
