@@ -19,6 +19,7 @@ quire_hosted::of_each_architecture!(
     a_table_page_that_owes_a_flush_is_not_pruned,
     tables_under_fire_with_tags,
     tables_under_fire_without_tags,
+    what_is_removed_alone_is_flushed_at_once_where_no_cpu_runs_the_space,
     a_lazy_cpu_is_not_interrupted_and_catches_up,
     a_lazy_cpu_drops_cached_upper_levels_before_a_table_page_is_freed,
 );
@@ -302,7 +303,16 @@ fn tables_under_fire<F: Simulate>(pcid: bool) {
                                 vm.free_frame(frame(fresh));
                             }
                         }
-                        3..6 => {
+                        5 => {
+                            let mut owed = Obligation::new(vm, space).pruning();
+                            if let Some(mut t) = Pmap::<Simulated<F>>::next_table(space, vm, range(va, 1))
+                                && let Some(old) = t.remove_alone(va, &mut owed)
+                            {
+                                owed.own(frame(old.pfn));
+                            }
+                            let _ = owed.discharge();
+                        }
+                        3..5 => {
                             let mut owed = Obligation::new(vm, space);
                             if let Some(mut t) = Pmap::<Simulated<F>>::next_table(space, vm, range(va, 6)) {
                                 let part = Table::<Simulated<F>>::span(&t).intersect(&range(va, 6)).unwrap();
@@ -366,6 +376,50 @@ fn tables_under_fire_with_tags<F: Simulate>() {
 
 fn tables_under_fire_without_tags<F: Simulate>() {
     tables_under_fire::<F>(false);
+}
+
+fn what_is_removed_alone_is_flushed_at_once_where_no_cpu_runs_the_space<F: Simulate>() {
+    let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 2048, ..Settings::default() });
+    let pmap = Box::leak(Box::new(<Tables<F> as Pmap<Simulated<F>>>::new(vm).unwrap()));
+    let pfn = page(vm);
+    let va = 0x40_0000;
+    let enter = || {
+        let mut t = Pmap::<Simulated<F>>::table(&*pmap, vm, va, &vm.epoch().pin()).unwrap();
+        Table::<Simulated<F>>::enter(&mut t, va, Enter::new(pfn, Prot::READ));
+    };
+    let remove = |owed: &mut Obligation<'_, Simulated<F>>| {
+        let mut t = Pmap::<Simulated<F>>::table(&*pmap, vm, va, &vm.epoch().pin()).unwrap();
+        assert_eq!(t.remove_alone(va, owed).unwrap().pfn, pfn);
+        Table::<Simulated<F>>::unflushed(&t)
+    };
+    let cpu = Cpu::attach(vm, 1);
+    // Under a tag that it keeps, here.
+    enter();
+    // SAFETY: destroyed below.
+    unsafe { cpu.load(&*pmap) };
+    assert!(cpu.load_word(va).is_ok());
+    cpu.leave();
+    let mut owed = Obligation::new(vm, &*pmap).pruning();
+    assert!(!remove(&mut owed) && owed.is_empty());
+    // The table page that was left empty goes.
+    let _ = owed.discharge();
+    assert_eq!(Pmap::<Simulated<F>>::table_pages(&*pmap, vm), 1);
+    // SAFETY: as above.
+    unsafe { cpu.load(&*pmap) };
+    assert_eq!(cpu.load_word(va).unwrap_err().access, Access::Read);
+    // Who runs the space has to be asked: that is owed, and everybody sees that it is.
+    enter();
+    assert!(cpu.load_word(va).is_ok());
+    let mut owed = Obligation::new(vm, &*pmap);
+    assert!(remove(&mut owed) && !owed.is_empty());
+    let _ = owed.discharge();
+    assert!(!Pmap::<Simulated<F>>::unflushed_above(&*pmap, vm, va));
+    assert_eq!(cpu.load_word(va).unwrap_err().access, Access::Read);
+    cpu.leave();
+    Pmap::<Simulated<F>>::clear(&*pmap, vm);
+    // SAFETY: cleared, loaded nowhere.
+    unsafe { Pmap::<Simulated<F>>::destroy(&mut *pmap, vm) };
+    vm.free_frame(frame(pfn));
 }
 
 fn a_lazy_cpu_is_not_interrupted_and_catches_up<F: Simulate>() {

@@ -279,6 +279,75 @@ protocol! {
     PruneUnflushed: "somebody else's";
 }
 
+/// Contracts C2 and C4: one CPU takes a leaf away and calls it flushed where nobody runs the space, another begins to run it with an
+/// old translation under its tag, and a remover that finds the leaf gone gives the frame to somebody else.
+fn remover_against_flushed_at_once() {
+    /// The user CPU has the translation cached; the frame is the program's. One word: what the CPU does at one moment.
+    const CACHED: u64 = 1;
+    const OURS: u64 = 2;
+    struct World {
+        pages: Pages,
+        space: Residency,
+        frame: AtomicU64,
+    }
+    impl World {
+        /// A flush, as `Pmap::flush`.
+        fn flush(&self) {
+            if self.space.bump(false).1.contains(0) {
+                self.frame.fetch_and(!CACHED, Ordering::AcqRel);
+            }
+        }
+    }
+    let frame = AtomicU64::new(CACHED | OURS);
+    let world = Arc::new(World { pages: Pages::new(8), space: Residency::new(1), frame });
+    enter(&world.pages, 0);
+    let seen = world.space.generation();
+    let w = world.clone();
+    let cpu = thread::spawn(move || {
+        if w.space.arrive(0).0 != seen && walk(&w.pages, 0) == 0 {
+            w.frame.fetch_and(!CACHED, Ordering::AcqRel);
+        }
+        w.space.arrived(0);
+        let now = w.frame.fetch_or(0, Ordering::AcqRel);
+        assert!(now & CACHED == 0 || now & OURS != 0, "a program reaches a frame that is somebody else's");
+    });
+    let w = world.clone();
+    let unmapper = thread::spawn(move || {
+        let mut owed = false;
+        {
+            let t = tree(&w.pages).lock_last(0, &w.pages.pin()).expect("table pages");
+            t.view.take_alone(0, &w.space, || {
+                t.view.owe();
+                owed = true;
+            });
+        }
+        if owed {
+            w.flush();
+            let _last = w.pages.state(Pfn(2)).settle();
+        }
+    });
+    // The remover: busy is set and fenced.
+    fence_full();
+    let found = match tree(&world.pages).lock_next(VirtRange { start: 0, end: PAGE_SIZE }) {
+        Some(t) if t.view.slots[0].load(Ordering::Relaxed) != 0 => None,
+        Some(t) => Some(t.view.state.unflushed()),
+        None => Some(tree(&world.pages).unflushed(0)),
+    };
+    if let Some(owes) = found {
+        if owes {
+            world.flush();
+        }
+        world.frame.fetch_and(!OURS, Ordering::AcqRel);
+    }
+    unmapper.join().unwrap();
+    cpu.join().unwrap();
+}
+
+protocol! {
+    a_removal_that_nobody_has_to_be_asked_for_is_flushed_when_it_is_seen = remover_against_flushed_at_once, Some(2);
+    TakenUnasked: "somebody else's";
+}
+
 /// Contract C4: a CPU switches in with stale translations under its PCID while another flushes.
 fn switch_in_against_flush() {
     struct World {

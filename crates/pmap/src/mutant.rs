@@ -25,6 +25,8 @@ quire_sync::mutants! {
         TableNoFence,
         /// A leaf is cleared before its removal is counted, or without.
         TakeNotCounted,
+        /// A removal that is flushed at once does not look whether a CPU runs the space.
+        TakenUnasked,
         /// A table page whose removals are not flushed yet is pruned.
         PruneUnflushed,
         /// The pruner trusts the count that it read without the child's lock.

@@ -371,6 +371,9 @@ impl<F: Format> Tables<F> {
     }
 
     fn shoot<M: Hardware<Format = F>>(vm: &'static Vm<M>, mut targets: CpuMask, request: &Request<'_, F>) {
+        if targets.is_empty() {
+            return;
+        }
         let pinned = preempt_off();
         let here = pinned.cpu();
         let mine = targets.contains(here);
@@ -463,6 +466,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         Ok(table)
     }
 
+    #[inline]
     fn next_table(&self, vm: &'static Vm<M>, range: VirtRange) -> Option<LockedTable<'_, M>> {
         Some(LockedTable { vm, tables: self, t: self.tree(vm).lock_next(range)? })
     }
@@ -765,6 +769,25 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
         owed.owe(va, self.t.view.pfn, self.covers(), || self.t.view.owe());
         self.count(-1);
         M::Format::read_leaf(self.t.view.take(i))
+    }
+
+    #[inline]
+    fn remove_alone(&mut self, va: u64, owed: &mut Obligation<'_, M>) -> Option<Removed> {
+        // Where CPUs have roots of their own, who is asked is found out entry by entry (`flush`).
+        if self.tables.roots().is_some() {
+            return Table::<M>::remove(self, va, owed);
+        }
+        let i = self.at(va);
+        if !M::Format::present(self.t.view.slots[i].load(Ordering::Relaxed)) {
+            return None;
+        }
+        self.count(-1);
+        let (view, covers) = (&self.t.view, self.covers());
+        let word = view.take_alone(i, &self.tables.residency, || owed.owe(va, view.pfn, covers, || view.owe()));
+        if view.state.live() == 0 {
+            owed.empties(covers);
+        }
+        M::Format::read_leaf(word)
     }
 
     fn weaken(&mut self, va: u64, keep: Prot, owed: &mut Obligation<'_, M>) -> Option<Removed> {

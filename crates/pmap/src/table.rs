@@ -16,6 +16,7 @@
 
 use crate::format::FANOUT;
 use crate::mutant::{Mutant, mutant};
+use crate::shootdown::Residency;
 use quire_sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use quire_sync::{Rank, SpinGuard, SpinLock};
 use quire_vm::{OutOfMemory, Pfn};
@@ -205,6 +206,20 @@ impl<'a> View<'a> {
     pub(crate) fn take(&self, i: usize) -> u64 {
         self.state.change_live(-1);
         self.slots[i].swap(0, Ordering::AcqRel)
+    }
+
+    /// As [`take`](Self::take), and counts the removal as not flushed after it, by `owe`, only where a CPU runs `space`: else the flush is
+    /// over with the generation, which CPUs that switch in later catch up with. Contract C2: all of it under the lock, so whoever finds
+    /// the entry empty finds the count raised or the flush done. => caller holds the lock.
+    #[inline]
+    pub(crate) fn take_alone(&self, i: usize, space: &Residency, owe: impl FnOnce()) -> u64 {
+        let word = self.take(i);
+        // What was taken is taken by a read-modify-write, before the generation rises.
+        let (_, targets) = space.bump(false);
+        if !targets.is_empty() && !mutant(Mutant::TakenUnasked) {
+            owe();
+        }
+        word
     }
 
     /// Counts one more obligation that is not paid. Contract C2: before the clear, so that whoever finds the entry empty finds

@@ -182,6 +182,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
 
     /// Locks the first existing last-level table page that covers an address of `range`. => caller has fenced since it
     /// published what it relies on.
+    #[inline]
     pub(crate) fn lock_next(&self, range: VirtRange) -> Option<Locked<'m>> {
         loop {
             let _pin = self.memory.pin();

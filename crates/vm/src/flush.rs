@@ -126,6 +126,8 @@ pub struct Obligation<'p, M: Machine> {
     covered: VirtRange,
     /// Table pages that are found empty when they are paid for go.
     prunes: bool,
+    /// A table page that is covered may be empty, and owes nothing.
+    empties: bool,
     frames: Option<Pfn>,
 }
 
@@ -155,6 +157,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
             tables_len: 0,
             covered: VirtRange { start: u64::MAX, end: 0 },
             prunes: false,
+            empties: false,
             frames: None,
         }
     }
@@ -186,9 +189,21 @@ impl<'p, M: Machine> Obligation<'p, M> {
             raise();
             self.tables[self.tables_len] = table;
             self.tables_len += 1;
-            self.covered.start = self.covered.start.min(span.start);
-            self.covered.end = self.covered.end.max(span.end);
+            self.cover(span);
         }
+    }
+
+    #[inline]
+    fn cover(&mut self, span: VirtRange) {
+        self.covered.start = self.covered.start.min(span.start);
+        self.covered.end = self.covered.end.max(span.end);
+    }
+
+    /// A table page, which covers `span`, was left empty by a removal that is flushed already: it may go when this is paid.
+    #[cold]
+    pub fn empties(&mut self, span: VirtRange) {
+        self.empties = true;
+        self.cover(span);
     }
 
     /// Owes a flush of one page at `va` that another obligation owes already: its leaf is gone, but not yet from every TLB
@@ -226,9 +241,18 @@ impl<'p, M: Machine> Obligation<'p, M> {
     }
 
     /// As [`Obligation::discharge`], and more may be owed after that.
+    #[inline]
     pub fn discharge_so_far(&mut self) -> Flushed {
-        self.pay();
+        if self.owes() {
+            self.pay();
+        }
         Flushed(())
+    }
+
+    /// Whether there is anything to pay, or to tidy up after.
+    #[inline(always)]
+    fn owes(&self) -> bool {
+        self.tables_len != 0 || self.empties || !self.is_empty()
     }
 
     // Contract C4: the one place where owed frames are freed.
@@ -237,7 +261,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
             self.pmap.flush(self.vm, &self.set);
             self.set.clear();
         }
-        let mut empty = false;
+        let mut empty = core::mem::take(&mut self.empties);
         for table in &self.tables[..self.tables_len] {
             empty |= self.pmap.settle(self.vm, *table);
         }
@@ -257,7 +281,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
 impl<M: Machine> Drop for Obligation<'_, M> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.tables_len != 0 || !self.is_empty() {
+        if self.owes() {
             self.pay();
         }
     }

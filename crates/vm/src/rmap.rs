@@ -123,9 +123,11 @@ struct Unmap<'b, M: Machine>(&'static Vm<M>, &'b Batch);
 impl<M: Machine> Operation<M> for Unmap<'_, M> {
     const FLUSHES: bool = true;
     fn leaf(&mut self, at: usize, va: u64, _: Leaf, table: &mut impl Table<M>, owed: &mut Obligation<'_, M>) {
-        if let Some(gone) = table.remove(va, owed)
-            && gone.dirty
-        {
+        let gone = match self.1.as_slice() {
+            [_] => table.remove_alone(va, owed),
+            _ => table.remove(va, owed),
+        };
+        if gone.is_some_and(|leaf| leaf.dirty) {
             self.0.page(self.1.as_slice()[at].1).set(State::DIRTY);
         }
     }
@@ -296,8 +298,11 @@ fn pass<M: Machine, O: Operation<M>>(object: &Object<M>, batch: &Batch, op: &mut
 fn in_backing<M: Machine, O: Operation<M>>(vm: &'static Vm<M>, b: &Backing<M>, pages: &[(u64, Pfn)], op: &mut O) {
     let pmap = b.pmap();
     let flushes = O::FLUSHES && !mutant(Mutant::NoUnflushedCheck);
-    let mut at = pages.partition_point(|p| p.0 < Interval::start(b));
-    let to = pages.partition_point(|p| p.0 < Interval::end(b));
+    let (mut at, to) = match pages {
+        // Most scans are for one page, and come to those only that show it.
+        [(key, _)] => (usize::from(*key < Interval::start(b)), usize::from(*key < Interval::end(b))),
+        _ => (pages.partition_point(|p| p.0 < Interval::start(b)), pages.partition_point(|p| p.0 < Interval::end(b))),
+    };
     if op.spares(b, at..to) {
         return;
     }

@@ -176,6 +176,12 @@ pub trait Table<M: Machine> {
     /// Takes the leaf at `va` away, if present, noting it in `owed` and counting it unflushed.
     fn remove(&mut self, va: u64, owed: &mut Obligation<'_, M>) -> Option<Removed>;
 
+    /// As [`remove`](Self::remove), for who takes nothing else away here: where no CPU runs the space, the removal is flushed when this
+    /// returns, by the generation alone, and nothing is owed for it.
+    fn remove_alone(&mut self, va: u64, owed: &mut Obligation<'_, M>) -> Option<Removed> {
+        self.remove(va, owed)
+    }
+
     /// Leaves only `keep` of the leaf's rights, noting it in `owed` where something was taken. Dirty is kept in what is
     /// returned, and cleared in the leaf where WRITE was taken.
     fn weaken(&mut self, va: u64, keep: Prot, owed: &mut Obligation<'_, M>) -> Option<Removed>;
