@@ -23,7 +23,7 @@ use crate::index::{KEYS, Slot};
 use crate::machine::Machine;
 use crate::object::{Object, ObjectRange, What};
 use crate::page::{Page, State};
-use crate::rmap::{self, Batch};
+use crate::rmap::{self, Batch, Subset};
 use crate::sleep::MaySleep;
 use crate::swap::{Returned, Slots};
 use crate::vm::Vm;
@@ -71,24 +71,27 @@ impl<M: Machine> Vm<M> {
         self.unhold_page(page);
     }
 
-    /// As [`Vm::release_page`], for each page of a batch: they leave their queues together, as they came, and so go their frames.
-    pub(crate) fn release_pages(&self, batch: &Batch) {
-        if batch.is_empty() {
+    /// As [`Vm::release_page`], for each page of a batch that is in `which`: they leave their queues together, as they came, and so go
+    /// their frames.
+    pub(crate) fn release_pages(&self, batch: &Batch, which: Subset) {
+        if which.len() == 0 {
             return;
         }
-        let mut freed = 0u64;
+        let mut freed = Subset::default();
         let mut leaving = self.queues().leaving();
-        for (n, (_, pfn)) in batch.as_slice().iter().enumerate() {
+        for (n, (_, pfn)) in batch.as_slice().iter().enumerate().filter(|(n, _)| which.contains(*n)) {
             let page = self.page(*pfn);
             let before = leaving.disown(page);
             if Self::leaves_more(page, before) {
                 leaving.pause();
                 self.left(page, before);
             }
-            freed |= u64::from(page.unhold()) << n;
+            if page.unhold() {
+                freed.add(n);
+            }
         }
         drop(leaving);
-        let freed = batch.as_slice().iter().enumerate().filter(|(n, _)| freed >> n & 1 != 0);
+        let freed = batch.as_slice().iter().enumerate().filter(|(n, _)| freed.contains(*n));
         // SAFETY: as in `unhold_page`, for those whose last hold was undone.
         unsafe { self.free_frames(freed.map(|(_, (_, pfn))| *pfn)) };
     }
@@ -204,7 +207,7 @@ fn finish<M: Machine>(object: &Object<M>, batch: &Batch, pin: &Pinned<'_>) {
         let cleared = object.index().clear(*key, Slot::Page(*pfn), pin);
         debug_assert!(cleared, "a busy page stays in its slot");
     }
-    object.vm().release_pages(batch);
+    object.vm().release_pages(batch, Subset::of(batch));
 }
 
 /// Takes the pages of `keys` (and cuts) away from `object` and from everybody who maps them.
@@ -258,7 +261,7 @@ fn free_unmapped<M: Machine>(object: &Object<M>, keys: Range<u64>, what: What, w
         let mut batch = Batch::new();
         let stop = collect(&mut range, &mut batch, &pin);
         if whole {
-            vm.release_pages(&batch);
+            vm.release_pages(&batch, Subset::of(&batch));
         } else {
             finish(object, &batch, &pin);
         }

@@ -92,6 +92,10 @@ impl Batch {
 pub(crate) struct Subset(u64);
 
 impl Subset {
+    /// All pages of `batch`.
+    pub fn of(batch: &Batch) -> Subset {
+        Subset(batch.as_slice().iter().fold(0, |all, _| all << 1 | 1))
+    }
     /// Whether page number `at` of the batch is among them.
     pub fn contains(self, at: usize) -> bool {
         self.0 >> at & 1 != 0
@@ -100,7 +104,8 @@ impl Subset {
     pub fn len(self) -> u32 {
         self.0.count_ones()
     }
-    fn add(&mut self, at: usize) {
+    /// Page number `at` is one of them too.
+    pub fn add(&mut self, at: usize) {
         self.0 |= 1 << at;
     }
 }

@@ -17,7 +17,7 @@ use crate::laundry;
 use crate::machine::Machine;
 use crate::object::{Object, What};
 use crate::page::{Page, State};
-use crate::rmap::{self, Batch};
+use crate::rmap::{self, Batch, Subset};
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use core::ops::Range;
@@ -37,7 +37,7 @@ pub(crate) fn steal<M: Machine>(
     }
     let (_flushed, wired) = rmap::unmap_unwired(object, batch);
     let pin = may.pin(vm.epoch());
-    let mut n = 0;
+    let mut gone = Subset::default();
     for (i, (key, pfn)) in batch.as_slice().iter().enumerate() {
         let page = vm.page(*pfn);
         let state = page.state();
@@ -47,9 +47,10 @@ pub(crate) fn steal<M: Machine>(
             continue;
         }
         leave(object, *key, page, &pin);
-        vm.release_page(page);
-        n += 1;
+        gone.add(i);
     }
+    vm.release_pages(batch, gone);
+    let n = gone.len() as usize;
     vm.stats().add(Event::Steal, n as u64);
     n
 }

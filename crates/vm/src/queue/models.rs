@@ -26,7 +26,7 @@ fn goes_in_a_batch_while(drained: bool, theirs: fn(&'static Vm<TestMachine>)) {
     let together = |vm: &'static Vm<TestMachine>, page: &Page| {
         let mut batch = crate::rmap::Batch::new();
         batch.push(page.index(), vm.pfn_of_page(page));
-        vm.release_pages(&batch);
+        vm.release_pages(&batch, crate::rmap::Subset::of(&batch));
     };
     goes(drained, together, theirs);
 }
