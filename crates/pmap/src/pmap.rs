@@ -4,7 +4,7 @@ use crate::format::{FANOUT, Format, base, index, span};
 use crate::hardware::Hardware;
 use crate::roots::{Fan, Own, Part, Roots, USER_HALF};
 use crate::shootdown::{Drops, Request, Residency};
-use crate::table::{Memory, Slots, TableState, View};
+use crate::table::{GROUP, Memory, Slots, TableState, View};
 use crate::tree::{Dead, Locked, Tree};
 use core::marker::PhantomData;
 use core::ptr;
@@ -646,6 +646,9 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     }
 }
 
+/// Everything but stores.
+const UNWRITABLE: Prot = Prot::all().difference(Prot::WRITE);
+
 /// A locked, live, last-level table page.
 pub struct LockedTable<'a, M: Hardware> {
     vm: &'static Vm<M>,
@@ -701,6 +704,90 @@ impl<M: Hardware> LockedTable<'_, M> {
             self.t.view.note_writable(self.at(va));
         }
         self.forget_absent(va);
+    }
+
+    /// Takes the right to store away from the leaves `first` to `last`. Looks at no group where none has it; hands each leaf that it
+    /// looks at to `each`, and returns how many those were.
+    ///
+    /// One step for each leaf, and nothing is read back: a leaf that allows stores says that it is dirty and goes on to allow them
+    /// while the table page is locked; all that hardware may do meanwhile is set accessed, which stays.
+    fn take_stores(
+        &self,
+        first: usize,
+        last: usize,
+        owed: &mut Obligation<'_, M>,
+        mut each: impl FnMut(Removed),
+    ) -> u64 {
+        let (view, covers) = (&self.t.view, self.covers());
+        const WHOLE: u64 = !0 >> (u64::BITS as usize - GROUP);
+        let stays = M::Format::weaken(!0, UNWRITABLE);
+        let mut groups = view.writable_groups(first, last);
+        let (mut seen, mut told) = (0, false);
+        let mut changed = VirtRange { start: 0, end: 0 };
+        while groups != 0 {
+            let g = groups.trailing_zeros() as usize;
+            groups &= groups - 1;
+            let (slots, inside) = view.group(g, first, last);
+            let all = slots.iter().fold(!0, |all, s| all & s.load(Ordering::Relaxed));
+            // Most often all are alike.
+            let whole = inside == WHOLE && M::Format::writable(all);
+            let (there, which) = match whole {
+                true => (WHOLE, WHOLE),
+                false => {
+                    let those = |is: fn(u64) -> bool| {
+                        let bit = |(n, s): (usize, &AtomicU64)| u64::from(is(s.load(Ordering::Relaxed))) << n;
+                        inside & slots.iter().enumerate().map(bit).sum::<u64>()
+                    };
+                    (those(M::Format::present), those(M::Format::writable))
+                }
+            };
+            seen += if whole { GROUP as u64 } else { u64::from(there.count_ones()) };
+            if which != 0 && !told {
+                told = true;
+                owed.owe_table(view.pfn, covers, || view.owe());
+            }
+            let mut visit = |slot: &AtomicU64, writable: bool| {
+                let word = slot.load(Ordering::Relaxed);
+                if writable {
+                    debug_assert_eq!(word & stays, M::Format::weaken(word, UNWRITABLE));
+                    slot.fetch_and(stays, Ordering::AcqRel);
+                }
+                if let Some(leaf) = M::Format::read_leaf(word) {
+                    debug_assert!(leaf.dirty || !writable, "a leaf that allows stores is not dirty");
+                    each(Removed { dirty: writable, ..leaf });
+                }
+            };
+            let start = covers.start + (g * GROUP) as u64 * PAGE_SIZE;
+            if whole {
+                slots.iter().for_each(|slot| visit(slot, true));
+                if changed.end == start {
+                    changed.end += GROUP as u64 * PAGE_SIZE;
+                    continue;
+                }
+            } else {
+                let those = slots.iter().enumerate().filter(|(n, _)| there & 1 << n != 0);
+                those.for_each(|(n, slot)| visit(slot, which & 1 << n != 0));
+            }
+            let mut left = which;
+            while left != 0 {
+                let from = left.trailing_zeros();
+                let len = (left >> from).trailing_ones();
+                left &= left.wrapping_add(1 << from);
+                let start = start + u64::from(from) * PAGE_SIZE;
+                if changed.end != start {
+                    if changed.end != 0 {
+                        owed.owe_range(changed);
+                    }
+                    changed.start = start;
+                }
+                changed.end = start + u64::from(len) * PAGE_SIZE;
+            }
+        }
+        if told {
+            owed.owe_range(changed);
+        }
+        view.note_unwritable(first, last, M::Format::writable);
+        seen
     }
 
     #[inline]
@@ -831,10 +918,10 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
         let mut changed = VirtRange { start: 0, end: 0 };
         let mut taken = 0;
         let (first, last) = (index(from, 0), index(to - 1, 0));
-        // Where only stores are taken away, nothing is to be done where there are none; and no leaf there is dirty.
-        let only_stores = keep.is_some_and(|k| k.contains(Prot::READ | Prot::EXEC) && !k.contains(Prot::WRITE));
-        let groups = if only_stores { view.writable.load(Ordering::Relaxed) } else { !0 };
-        let seen = view.scan_locked(first, last, groups, |i, slot, word| {
+        if keep.is_some_and(|k| k.contains(UNWRITABLE) && !k.contains(Prot::WRITE)) {
+            return self.take_stores(first, last, owed, each);
+        }
+        let seen = view.scan_locked(first, last, |i, slot, word| {
             let leaf = M::Format::read_leaf(word);
             if let (Some(keep), Some(leaf)) = (keep, leaf)
                 && keep.contains(leaf.prot - Prot::READ)

@@ -279,19 +279,28 @@ impl<'a> View<'a> {
         found
     }
 
-    /// Calls `f` with each entry from `from` to `last` that is not zero and in a group of `groups`, in order, and its word; returns how
-    /// many there were. Forgets groups that it finds empty. => caller holds the lock.
+    /// The groups with leaves from entry `from` to `last` in which something is and one may allow stores. => caller holds the lock.
     #[inline]
-    pub(crate) fn scan_locked(
-        &self,
-        from: usize,
-        last: usize,
-        groups: u64,
-        mut f: impl FnMut(usize, &AtomicU64, u64),
-    ) -> u64 {
+    pub(crate) fn writable_groups(&self, from: usize, last: usize) -> u64 {
+        let within = (!0 << (from / GROUP)) & (!0 >> (u64::BITS as usize - 1 - last / GROUP));
+        self.occupied.load(Ordering::Relaxed) & self.writable.load(Ordering::Relaxed) & within
+    }
+
+    /// The entries of group `g`, and a bit for each of those that lie from entry `from` to `last`, of which there are some.
+    #[inline]
+    pub(crate) fn group(&self, g: usize, from: usize, last: usize) -> (&'a [AtomicU64; GROUP], u64) {
+        let (groups, _) = self.slots.as_chunks::<GROUP>();
+        let (first, end) = (from.saturating_sub(g * GROUP), (last + 1 - g * GROUP).min(GROUP));
+        (&groups[g], (!0 << first) & (!0 >> (u64::BITS as usize - end)))
+    }
+
+    /// Calls `f` with each entry from `from` to `last` that is not zero, in order, and its word; returns how many there were. Forgets
+    /// groups that it finds empty. => caller holds the lock.
+    #[inline]
+    pub(crate) fn scan_locked(&self, from: usize, last: usize, mut f: impl FnMut(usize, &AtomicU64, u64)) -> u64 {
         // Written under the lock only.
         let occupied = self.occupied.load(Ordering::Relaxed);
-        let mut rest = occupied & groups & (!0 << (from / GROUP));
+        let mut rest = occupied & (!0 << (from / GROUP));
         let (mut seen, mut empty) = (0, 0u64);
         while rest != 0 {
             let g = rest.trailing_zeros() as usize;

@@ -24,8 +24,10 @@ use quire_sync::epoch::Pinned;
 pub(crate) fn credit<M: Machine>(vm: &Vm<M>, old: Option<Removed>) {
     if let Some(leaf) = old
         && leaf.dirty
+        && leaf.pfn.0 < vm.page_count()
+        // Most often it is: asked first, whatever the frame may be.
+        && !vm.page(leaf.pfn).state().dirty()
         && let Some(page) = vm.page_of_leaf(leaf.pfn)
-        && !page.state().dirty()
     {
         page.set(State::DIRTY);
     }
