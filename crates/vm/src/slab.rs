@@ -393,9 +393,10 @@ impl<T> Slab<T> {
     }
 }
 
-/// Sizes of the heap's caches, in bytes; larger requests take runs of frames.
+/// Sizes of the heap's caches, in bytes; larger requests take runs of frames. From two lines on each is of whole lines, or what
+/// begins on one (a process, a vector unit's state) would take the next larger.
 const CLASSES: [usize; 18] =
-    [16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1360, 2048, 2720, 4096, 5456, 8192];
+    [16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1344, 2048, 2688, 4096, 5440, 8192];
 const LABELS: [&str; 18] = [
     "heap-16",
     "heap-32",
@@ -409,11 +410,11 @@ const LABELS: [&str; 18] = [
     "heap-512",
     "heap-768",
     "heap-1024",
-    "heap-1360",
+    "heap-1344",
     "heap-2048",
-    "heap-2720",
+    "heap-2688",
     "heap-4096",
-    "heap-5456",
+    "heap-5440",
     "heap-8192",
 ];
 
