@@ -63,7 +63,7 @@ pub struct Places {
     pub stack_top: u64,
     /// Where mappings start.
     pub base: u64,
-    /// Where the heap of a position-independent program starts.
+    /// Where the heap of a position-independent program starts. Others have theirs behind them.
     pub heap: u64,
 }
 
@@ -73,8 +73,29 @@ const MIB: u64 = 1 << 20;
 const LOWEST: u64 = 0x4000_0000_0000;
 /// Stacks that may grow further get their heap elsewhere.
 const NEAR_STACK: u64 = 512 * MIB;
+/// The bases beside a program that has its fixed place: the upper half of what the first entry of the root table covers.
+const LOWEST_NEAR: u64 = 256 * GIB;
 
 impl Places {
+    /// Whether `program` is near enough to what lies at [`near_from_bits`](Self::near_from_bits), and nothing else wants to be
+    /// there: it has its fixed place, far below, and its stack does not grow without bounds. With an interpreter it may bring a
+    /// sanitizer, which wants all addresses below 17 TiB for itself.
+    fn are_near(program: &Program, interpreter: bool, stack_limit: u64) -> bool {
+        let (_, end) = program.layout.span();
+        !program.header.relocatable && !interpreter && end <= LOWEST_NEAR / 2 && stack_limit <= NEAR_STACK
+    }
+
+    /// Places chosen by `random` bits for a program that lies at low, fixed addresses with its heap behind it. It has tables
+    /// there in any case: stack and mappings share the directory of directories with it, so that a small process has one table
+    /// less. The heap has 128 GiB at the least.
+    fn near_from_bits(random: u64) -> Places {
+        // 8 bits choose a gigabyte, 9 bits a table in it (nothing else is in that gigabyte), 7 bits a page as below: two bits
+        // less than elsewhere in all.
+        let table = LOWEST_NEAR + (random & 0xff) * GIB + (random >> 8 & 0x1ff) * 2 * MIB;
+        let base = table + MIB / 2 + (random >> 17 & 0x7f) * PAGE_SIZE;
+        Places { stack_top: base, base, heap: base }
+    }
+
     /// Places chosen by `random` bits.
     fn from_bits(random: u64, stack_limit: u64) -> Places {
         // 14 bits choose a gigabyte, 5 bits a table in its last 64 MiB, 7 bits a page in the middle of the table: stack
@@ -87,10 +108,21 @@ impl Places {
         Places { stack_top: base, base, heap }
     }
 
-    pub(crate) fn random<M: Machine>(linux: &Linux<M>, stack_limit: u64) -> Places {
+    /// Random places for `program`, with an interpreter or without.
+    pub(crate) fn random<M: Machine>(
+        linux: &Linux<M>,
+        program: &Program,
+        interpreter: bool,
+        stack_limit: u64,
+    ) -> Places {
         let mut bits = [0u8; 8];
         linux.random.fill(&mut bits);
-        Places::from_bits(u64::from_le_bytes(bits), stack_limit)
+        let bits = u64::from_le_bytes(bits);
+        if Places::are_near(program, interpreter, stack_limit) {
+            Places::near_from_bits(bits)
+        } else {
+            Places::from_bits(bits, stack_limit)
+        }
     }
 }
 
@@ -273,6 +305,15 @@ mod tests {
                 prop_assert_eq!(p.heap / GIB, p.base / GIB);
                 prop_assert!(p.stack_top - limit - p.heap > 800 * MIB);
             }
+        }
+
+        #[test]
+        fn a_fixed_programs_stack_and_mappings_share_a_table_and_its_root_entry(random in any::<u64>()) {
+            let p = Places::near_from_bits(random);
+            prop_assert_eq!(p.base % PAGE_SIZE, 0);
+            prop_assert_eq!((p.stack_top - FIRST_STACK) / (2 * MIB), (p.base + 256 * PAGE_SIZE) / (2 * MIB));
+            prop_assert_eq!((p.base + 256 * PAGE_SIZE) / (512 * GIB), 0);
+            prop_assert!(p.stack_top - NEAR_STACK - LOWEST_NEAR / 2 > 127 * GIB);
         }
     }
 }

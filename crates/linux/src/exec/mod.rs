@@ -135,7 +135,7 @@ pub(crate) fn prepare<M: Machine>(
         }
     };
 
-    let places = load::Places::random(linux, limits.stack);
+    let places = load::Places::random(linux, &program, interpreter.is_some(), limits.stack);
     let loaded = load::load(
         linux,
         &places,
