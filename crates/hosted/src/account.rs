@@ -2,6 +2,7 @@
 
 use crate::machine::Simulated;
 use crate::simulate::Simulate;
+use quire_sync::hooks::threads::as_cpu;
 use quire_vm::sleep::MaySleep;
 use quire_vm::{Machine, Pmap, Vm};
 use std::fmt;
@@ -33,7 +34,9 @@ impl Account {
         <Simulated<F> as Machine>::Pmap::reclaim_tables(vm);
         let caches =
             || vm.map_memory().caches().into_iter().chain(vm.object_memory().caches()).chain(vm.heap().caches());
-        caches().for_each(|c| c.drain(vm));
+        for cpu in 0..vm.machine().cpus() {
+            as_cpu(cpu, || caches().for_each(|c| c.drain(vm)));
+        }
         vm.check(true).unwrap_or_else(|broken| panic!("{broken}"));
         let count = |c: &quire_vm::slab::Cache| c.in_use(vm).unwrap_or_else(|broken| panic!("{broken}"));
         Account {

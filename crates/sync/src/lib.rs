@@ -58,7 +58,7 @@ pub use hooks::{Cpu, CpuId, ThreadHandle, Wait, current_cpu, preempt_off};
 pub use mutex::{Mutex, MutexGuard};
 #[cfg(any(test, feature = "alloc"))]
 pub use names::Names;
-pub use per_cpu::{CachePadded, PerCpu};
+pub use per_cpu::{CachePadded, Own, Owned, PerCpu};
 pub use rank::Rank;
 pub use sequence::{Sequence, Sequenced};
 pub use shared::Shared;

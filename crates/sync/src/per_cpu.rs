@@ -2,8 +2,11 @@
 
 use crate::hooks::{CpuId, PreemptOff};
 use crate::record;
+use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
+#[cfg(debug_assertions)]
+use core::sync::atomic::{AtomicBool, Ordering};
 
 /// A value on cache lines of its own: 128 bytes, since x86 prefetches lines in pairs.
 #[derive(Default, Debug)]
@@ -104,5 +107,89 @@ impl<T> PerCpu<T> {
     /// Whether there is no element (a machine has at least one CPU, so: never).
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+}
+
+/// A CPU's own: what nobody but that CPU uses, and it without a lock. As an element of a [`PerCpu`], while preemption is off.
+///
+/// A lock that is never met held costs an atomic step all the same. What other CPUs reach into now and then needs one.
+pub struct Own<T> {
+    value: UnsafeCell<T>,
+    /// Somebody uses it: two at once are found in builds that check.
+    #[cfg(debug_assertions)]
+    used: AtomicBool,
+}
+
+// SAFETY: the value is used by one CPU at a time, on which one thread at a time runs, says who uses it.
+unsafe impl<T: Send> Sync for Own<T> {}
+
+impl<T> Own<T> {
+    /// One that nobody uses yet.
+    pub const fn new(value: T) -> Self {
+        Own {
+            value: UnsafeCell::new(value),
+            #[cfg(debug_assertions)]
+            used: AtomicBool::new(false),
+        }
+    }
+
+    /// The value.
+    ///
+    /// # Safety
+    /// The caller is kept on the CPU that it belongs to, or that CPU does not use it meanwhile; and what was given out before is gone.
+    #[inline(always)]
+    pub unsafe fn get(&self) -> Owned<'_, T> {
+        #[cfg(debug_assertions)]
+        assert!(!record::apart(|| self.used.swap(true, Ordering::Relaxed)), "a CPU's own is used by two at once");
+        Owned { own: self, _here: core::marker::PhantomData }
+    }
+}
+
+/// The value of an [`Own`], while it is used.
+pub struct Owned<'a, T> {
+    own: &'a Own<T>,
+    _here: core::marker::PhantomData<*mut ()>,
+}
+
+impl<T> Deref for Owned<'_, T> {
+    type Target = T;
+    #[inline(always)]
+    #[cfg_attr(recording, track_caller)]
+    fn deref(&self) -> &T {
+        // SAFETY: whoever got this has it alone, by the contract of `get`.
+        let value = unsafe { &*self.own.value.get() };
+        record::guarded(value, false);
+        value
+    }
+}
+
+impl<T> DerefMut for Owned<'_, T> {
+    #[inline(always)]
+    #[cfg_attr(recording, track_caller)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above.
+        let value = unsafe { &mut *self.own.value.get() };
+        record::guarded(value, true);
+        value
+    }
+}
+
+#[cfg(debug_assertions)]
+impl<T> Drop for Owned<'_, T> {
+    fn drop(&mut self) {
+        record::apart(|| self.own.used.store(false, Ordering::Relaxed));
+    }
+}
+
+#[cfg(all(test, debug_assertions, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "used by two at once")]
+    fn who_uses_a_cpus_own_while_another_one_does_is_found() {
+        let own = Own::new(1);
+        // SAFETY: not safe, which is what is found; the second one is never used.
+        let (_first, _second) = unsafe { (own.get(), own.get()) };
     }
 }

@@ -46,8 +46,6 @@ impl Rank {
     pub const IO: Rank = Rank(92);
     /// A slab's depot.
     pub const SLAB: Rank = Rank(100);
-    /// A CPU's own cache of slab objects: before the depot that refills it.
-    pub const SLAB_LOCAL: Rank = Rank(95);
     /// Idle kernel stacks of a CPU, and kernel ranges that wait to be forgotten.
     pub const KERNEL_STACKS: Rank = Rank(84);
     /// Empty table pages that a CPU keeps: given back to the magazines when memory is short, whatever slab is being filled.

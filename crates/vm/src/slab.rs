@@ -15,8 +15,9 @@ use crate::vm::{BootMemory, Vm};
 use core::alloc::Layout;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
-use quire_sync::atomic::{AtomicU64, Ordering};
-use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, preempt_off, record};
+use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use quire_sync::hooks::PreemptOff;
+use quire_sync::{CachePadded, Own, Owned, PerCpu, Rank, SpinLock, preempt_off, record};
 
 /// A free object's first word points to the next free one.
 type FreeList = *mut Free;
@@ -46,21 +47,50 @@ unsafe fn link(object: FreeList, next: FreeList) {
     unsafe { (*object).next = next }
 }
 
+/// Where a list begins.
+struct Head(FreeList);
+// SAFETY: the list holds free objects that only the head's owner reaches.
+unsafe impl Send for Head {}
+
+/// A CPU's free objects. No other CPU reaches for them, so they cost no lock.
 struct Local {
-    head: FreeList,
-    len: u32,
+    head: Own<Head>,
+    /// Written by the CPU; others count by it.
+    len: AtomicU32,
 }
-// SAFETY: the list holds free objects that only the lock's holder reaches.
-unsafe impl Send for Local {}
+
+/// What a CPU has, while it uses it.
+struct Mine<'a> {
+    head: Owned<'a, Head>,
+    len: &'a AtomicU32,
+    _cpu: &'a PreemptOff,
+}
 
 impl Local {
+    const EMPTY: Local = Local { head: Own::new(Head(ptr::null_mut())), len: AtomicU32::new(0) };
+}
+
+impl Mine<'_> {
+    #[inline(always)]
+    fn len(&self) -> u32 {
+        self.len.load(Ordering::Relaxed)
+    }
     #[inline(always)]
     fn pop(&mut self) -> Option<NonNull<u8>> {
-        let object = NonNull::new(self.head)?;
-        // SAFETY: a free object's first word is its link, and the list is ours under the lock.
-        self.head = unsafe { next(object.as_ptr()) };
-        self.len -= 1;
+        let object = NonNull::new(self.head.0)?;
+        // SAFETY: a free object's first word is its link, and the list is the CPU's.
+        self.head.0 = unsafe { next(object.as_ptr()) };
+        self.len.store(self.len() - 1, Ordering::Relaxed);
         Some(object.cast())
+    }
+    /// # Safety
+    /// `object` is free, and the caller's.
+    #[inline(always)]
+    unsafe fn push(&mut self, object: FreeList) {
+        // SAFETY: by this function's contract; its first word becomes the link.
+        unsafe { link(object, self.head.0) };
+        self.head.0 = object;
+        self.len.store(self.len() + 1, Ordering::Relaxed);
     }
 }
 
@@ -80,7 +110,7 @@ pub struct Cache {
     batch: u32,
     /// Free objects that a CPU has at most.
     keep: u32,
-    local: PerCpu<SpinLock<Local>>,
+    local: PerCpu<Local>,
     depot: CachePadded<Shelf>,
 }
 
@@ -115,7 +145,7 @@ impl Cache {
         // Half a frame's worth, and not less than a small slab: whoever makes a slab then keeps it whole, instead of leaving
         // neighbours of its own objects, linked by its writes, to other CPUs.
         let batch = (2048 / size).clamp(4, 64).max(per_slab.min(8)) as u32;
-        let local = boot.per_cpu(|_| SpinLock::new(Rank::SLAB_LOCAL, Local { head: ptr::null_mut(), len: 0 }));
+        let local = boot.per_cpu(|_| Local::EMPTY);
         Cache {
             label,
             size: size as u32,
@@ -160,13 +190,22 @@ impl Cache {
         1 << self.order
     }
 
+    /// This CPU's free objects. => the caller has got them nowhere else.
+    #[inline(always)]
+    fn mine<'a>(&'a self, cpu: &'a PreemptOff) -> Mine<'a> {
+        let local = self.local.mine(cpu);
+        // SAFETY: this CPU's, which the caller is kept on. It gives them back before it frees or allocates here again; no interrupt
+        // handler does that.
+        Mine { head: unsafe { local.head.get() }, len: &local.len, _cpu: cpu }
+    }
+
     /// An object's memory, uninitialised.
     pub fn alloc<M: Machine>(&self, vm: &Vm<M>) -> Result<NonNull<u8>, OutOfMemory> {
         if vm.inject_failure() {
             return Err(OutOfMemory);
         }
         // What the depot is needed for stands apart, lest its registers are saved each time.
-        let object = self.local.mine(&preempt_off()).lock().pop();
+        let object = self.mine(&preempt_off()).pop();
         match object {
             Some(object) => Ok(object),
             None => self.alloc_from_depot(vm),
@@ -176,8 +215,8 @@ impl Cache {
     #[cold]
     fn alloc_from_depot<M: Machine>(&self, vm: &Vm<M>) -> Result<NonNull<u8>, OutOfMemory> {
         let cpu = preempt_off();
-        let mut local = self.local.mine(&cpu).lock();
-        if local.head.is_null() {
+        let mut local = self.mine(&cpu);
+        if local.head.0.is_null() {
             self.refill(vm, &mut local)?;
         }
         local.pop().ok_or(OutOfMemory)
@@ -191,12 +230,10 @@ impl Cache {
         let object: FreeList = object.as_ptr().cast();
         let full = {
             let cpu = preempt_off();
-            let mut local = self.local.mine(&cpu).lock();
-            // SAFETY: the caller gave the object up; its first word becomes the link.
-            unsafe { link(object, local.head) };
-            local.head = object;
-            local.len += 1;
-            local.len > self.keep
+            let mut local = self.mine(&cpu);
+            // SAFETY: the caller gave the object up.
+            unsafe { local.push(object) };
+            local.len() > self.keep
         };
         if full {
             self.flush_some(vm);
@@ -206,17 +243,17 @@ impl Cache {
     #[cold]
     fn flush_some<M: Machine>(&self, vm: &Vm<M>) {
         let cpu = preempt_off();
-        let mut local = self.local.mine(&cpu).lock();
-        if local.len > self.keep {
+        let mut local = self.mine(&cpu);
+        if local.len() > self.keep {
             self.flush(vm, &mut local, self.batch);
         }
     }
 
-    fn refill<M: Machine>(&self, vm: &Vm<M>, local: &mut Local) -> Result<(), OutOfMemory> {
+    fn refill<M: Machine>(&self, vm: &Vm<M>, local: &mut Mine<'_>) -> Result<(), OutOfMemory> {
         let mut depot = self.depot.slabs.lock();
-        while local.len < self.batch {
+        while local.len() < self.batch {
             let Some(slab) = depot.partial else {
-                if local.len > 0 {
+                if local.len() > 0 {
                     break;
                 }
                 drop(depot);
@@ -229,15 +266,13 @@ impl Cache {
             let page = vm.page(slab);
             let mut free = page.words()[FREE].load(Ordering::Relaxed) as FreeList;
             let mut used = page.words()[USED].load(Ordering::Relaxed);
-            while local.len < self.batch && !free.is_null() {
+            while local.len() < self.batch && !free.is_null() {
                 // SAFETY: objects on a slab's free list are free, and ours under the depot's lock.
                 unsafe {
                     let rest = next(free);
-                    link(free, local.head);
-                    local.head = free;
+                    local.push(free);
                     free = rest;
                 }
-                local.len += 1;
                 used += 1;
             }
             page.words()[FREE].store(free as u64, Ordering::Relaxed);
@@ -276,17 +311,12 @@ impl Cache {
     }
 
     /// Moves `n` objects back to their slabs.
-    fn flush<M: Machine>(&self, vm: &Vm<M>, local: &mut Local, n: u32) {
+    fn flush<M: Machine>(&self, vm: &Vm<M>, local: &mut Mine<'_>, n: u32) {
         let mut depot = self.depot.slabs.lock();
         let mut empty: Option<Pfn> = None;
         for _ in 0..n {
-            let object = local.head;
-            if object.is_null() {
-                break;
-            }
-            // SAFETY: objects on the CPU's list are free, and ours under its lock.
-            local.head = unsafe { next(object) };
-            local.len -= 1;
+            let Some(object) = local.pop() else { break };
+            let object: FreeList = object.as_ptr().cast();
             let pfn = vm.machine().pfn_of(object.cast());
             let slab = Pfn(pfn.0 & !((1 << self.order) - 1));
             let page = vm.page(slab);
@@ -318,13 +348,12 @@ impl Cache {
         }
     }
 
-    /// Gives every CPU's free objects back to their slabs, and empty slabs back as frames.
+    /// Gives this CPU's free objects back to their slabs, and empty slabs back as frames.
     pub fn drain<M: Machine>(&self, vm: &Vm<M>) {
-        for local in self.local.iter() {
-            let mut local = local.lock();
-            let n = local.len;
-            self.flush(vm, &mut local, n);
-        }
+        let cpu = preempt_off();
+        let mut local = self.mine(&cpu);
+        let n = local.len();
+        self.flush(vm, &mut local, n);
     }
 
     fn link<M: Machine>(&self, vm: &Vm<M>, depot: &mut Depot, slab: Pfn) {

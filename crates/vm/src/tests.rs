@@ -4,6 +4,7 @@ use crate::backing;
 use crate::error::FaultError;
 use crate::fault::FaultKind;
 use crate::index::KEYS;
+use crate::machine::Machine;
 use crate::map::{MapRequest, Placement, Space, SpaceRef};
 use crate::object::{IoError, ObjectRef};
 use crate::page::Kind;
@@ -16,6 +17,7 @@ use crate::steal;
 use crate::testing::{Boot, TestMachine, boot, page};
 use crate::types::{Access, PAGE_SIZE, Pfn, Prot, VirtRange};
 use proptest::prelude::*;
+use quire_sync::hooks::threads::as_cpu;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) type Vm = crate::vm::Vm<TestMachine>;
@@ -71,11 +73,9 @@ pub(crate) fn load(space: &Space<TestMachine>, va: u64) -> u8 {
 /// Frames in use, once everything that waits for readers has gone.
 pub(crate) fn settled(vm: &'static Vm) -> u64 {
     vm.epoch().drain();
-    for cache in vm.object_memory().caches() {
-        cache.drain(vm);
-    }
-    for cache in vm.map_memory().caches() {
-        cache.drain(vm);
+    for cpu in 0..vm.machine().cpus() {
+        let caches = || vm.object_memory().caches().into_iter().chain(vm.map_memory().caches());
+        as_cpu(cpu, || caches().for_each(|c| c.drain(vm)));
     }
     vm.frames().total() - vm.frames().free()
 }

@@ -7,42 +7,45 @@ use crate::page::Kind;
 use crate::types::Pfn;
 use crate::vm::Vm;
 use quire_sync::atomic::Ordering;
+use quire_sync::preempt_off;
 
 impl Cache {
-    /// Checks the CPUs' lists and the slabs that have free objects: their lengths, their counts, and that each free object
-    /// lies where the slab's objects lie. In O(free objects).
+    /// Checks this CPU's list and the slabs that have free objects: their lengths, their counts, and that each free object
+    /// lies where the slab's objects lie. In O(free objects). Other CPUs' lists are theirs, and theirs to check.
     pub fn check<M: Machine>(&self, vm: &Vm<M>) -> Result<(), Broken> {
-        self.free_objects(vm).map(drop)
+        self.check_mine(vm)?;
+        self.free_in_slabs(vm).map(drop)
     }
 
     /// Objects that callers have now; exact where nothing runs.
     pub fn in_use<M: Machine>(&self, vm: &Vm<M>) -> Result<u64, Broken> {
-        let free = self.free_objects(vm)?;
+        self.check_mine(vm)?;
+        let free = self.local.iter().map(|local| u64::from(local.len.load(Ordering::Relaxed))).sum::<u64>();
+        let free = free + self.free_in_slabs(vm)?;
         let all = self.depot.count.load(Ordering::Relaxed) * u64::from(self.per_slab);
         all.checked_sub(free).ok_or(Broken::Slab(free))
     }
 
-    /// Counts free objects, and checks what is met.
-    fn free_objects<M: Machine>(&self, vm: &Vm<M>) -> Result<u64, Broken> {
-        let mut free = 0;
-        for local in self.local.iter() {
-            let local = local.lock();
-            let mut at = local.head;
-            let mut len = 0;
-            while !at.is_null() {
-                let slab = self.slab_of(vm, at)?;
-                len += 1;
-                if len > local.len {
-                    return Err(Broken::Slab(slab.0));
-                }
-                // SAFETY: a free object's first word is its link, and the list is ours under the lock.
-                at = unsafe { next(at) };
+    fn check_mine<M: Machine>(&self, vm: &Vm<M>) -> Result<(), Broken> {
+        let cpu = preempt_off();
+        let mine = self.mine(&cpu);
+        let mut at = mine.head.0;
+        let mut len = 0;
+        while !at.is_null() {
+            let slab = self.slab_of(vm, at)?;
+            len += 1;
+            if len > mine.len() {
+                return Err(Broken::Slab(slab.0));
             }
-            if len != local.len {
-                return Err(Broken::Slab(0));
-            }
-            free += u64::from(len);
+            // SAFETY: a free object's first word is its link, and the list is the CPU's.
+            at = unsafe { next(at) };
         }
+        if len == mine.len() { Ok(()) } else { Err(Broken::Slab(0)) }
+    }
+
+    /// Counts the free objects of slabs, and checks what is met.
+    fn free_in_slabs<M: Machine>(&self, vm: &Vm<M>) -> Result<u64, Broken> {
+        let mut free = 0;
         let depot = self.depot.slabs.lock();
         let (mut at, mut before) = (depot.partial, None);
         while let Some(slab) = at {
