@@ -560,7 +560,8 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         let root = View::of(frames, self.root);
         // Linked through their descriptors.
         let mut detached = None;
-        {
+        // Where there is nothing, nothing is detached under those who count.
+        if root.next(0, USER_HALF - 1).is_some() {
             let _held = self.census.lock();
             let mut i = 0;
             while let Some((at, word)) = root.next(i, USER_HALF - 1) {

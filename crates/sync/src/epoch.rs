@@ -260,7 +260,7 @@ impl Domain {
 
     /// For what is given up under a lock.
     pub fn pile(&self) -> Pile<'_> {
-        Pile { domain: self, first: ptr::null_mut() }
+        Pile { domain: self, first: ptr::null_mut(), last: ptr::null_mut(), len: 0 }
     }
 
     /// As [`retire`](Self::retire), for something that holds `bytes` bytes back, more than structures have.
@@ -268,6 +268,19 @@ impl Domain {
     /// # Safety
     /// As [`retire`](Self::retire).
     pub unsafe fn retire_large(&self, value: *mut Retired, bytes: u64, free: unsafe fn(*mut Retired)) {
+        record::wrote(value);
+        // SAFETY: the caller gave the value up.
+        unsafe { (*value).free = Some(free) };
+        // SAFETY: a list of one, by this function's contract.
+        unsafe { self.retire_list(value, value, self.weight(bytes)) }
+    }
+
+    /// As [`retire`](Self::retire), of the values from `first` to `last`, which are linked and know how they are freed; they weigh
+    /// as much as `weight` structures.
+    ///
+    /// # Safety
+    /// As [`retire`](Self::retire), for each.
+    unsafe fn retire_list(&self, first: *mut Retired, last: *mut Retired, weight: u32) {
         if !mutant(Mutant::AdvanceNoFence) {
             fence_full();
         }
@@ -285,16 +298,13 @@ impl Domain {
                 bags.stamp[i] = e;
                 (count, due) = (0, self.every);
             }
-            record::wrote(value);
-            // SAFETY: the caller gave the value up.
-            unsafe {
-                (*value).free = Some(free);
-                (*value).next = bags.head[i];
-            }
-            bags.head[i] = value;
-            count = count.saturating_add(self.weight(bytes));
-            let steps = count >= due;
-            if steps {
+            record::wrote(last);
+            // SAFETY: the caller gave the values up.
+            unsafe { (*last).next = bags.head[i] };
+            bags.head[i] = first;
+            count = count.saturating_add(weight);
+            let steps = if count < due { 0 } else { 1 + (count - due) / self.every };
+            if steps != 0 {
                 due = count.saturating_add(self.every);
             }
             slot.count.store(count, Ordering::Relaxed);
@@ -304,7 +314,7 @@ impl Domain {
             unsafe { free_lists(old) };
             steps
         };
-        if steps {
+        for _ in 0..steps {
             self.step();
         }
     }
@@ -441,13 +451,20 @@ impl Domain {
 }
 
 /// What was given up under a lock. It is retired when this goes, for which the holder lets go of the lock first: what a retirement frees
-/// may be anything, and may lead back to that lock.
+/// may be anything, and may lead back to that lock. Also for what is given up in a row: the domain's lock is taken once.
 pub struct Pile<'d> {
     domain: &'d Domain,
     first: *mut Retired,
+    last: *mut Retired,
+    len: u32,
 }
 
 impl Pile<'_> {
+    /// Whether a step is due for it alone: who can let it go does so now, since what waits in it is not freed.
+    pub fn is_full(&self) -> bool {
+        self.len >= self.domain.every
+    }
+
     /// As [`Domain::retire`], when the pile goes.
     ///
     /// # Safety
@@ -457,21 +474,19 @@ impl Pile<'_> {
         // SAFETY: the caller gave the value up.
         unsafe { value.write(Retired { next: self.first, free: Some(free) }) };
         self.first = value;
+        if self.last.is_null() {
+            self.last = value;
+        }
+        self.len += 1;
     }
 }
 
 impl Drop for Pile<'_> {
     fn drop(&mut self) {
-        while !self.first.is_null() {
-            let value = self.first;
-            record::read(value);
-            // SAFETY: `add` was told that the value is given up, and nobody else has this list.
-            let Retired { next, free } = unsafe { value.read() };
-            self.first = next;
-            if let Some(free) = free {
-                // SAFETY: as `add` was told.
-                unsafe { self.domain.retire(value, free) };
-            }
+        if !self.first.is_null() {
+            let weight = self.len.saturating_mul(self.domain.weight(STRUCTURE));
+            // SAFETY: `add` was told that each value is given up, and nobody else has this list.
+            unsafe { self.domain.retire_list(self.first, self.last, weight) };
         }
     }
 }

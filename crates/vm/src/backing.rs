@@ -24,7 +24,7 @@ use crate::types::{PAGE_SHIFT, VirtRange};
 use crate::vm::Vm;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering};
-use quire_sync::epoch::{Pinned, Retired};
+use quire_sync::epoch::{Pile, Pinned, Retired};
 use quire_sync::{Shared, record};
 
 /// A range of an address space that shows an object; see the module.
@@ -269,18 +269,19 @@ impl<M: Machine> Backing<M> {
     /// # Safety
     /// The backing is linked nowhere, no chain that new readers can reach has it, and it is retired once.
     pub(crate) unsafe fn retire(this: NonNull<Backing<M>>) {
-        unsafe fn free<M: Machine>(retired: *mut Retired) {
-            // SAFETY: the header is the backing's first field; no reader is left.
-            unsafe {
-                let this = NonNull::new_unchecked(retired.cast::<Backing<M>>());
-                let vm = this.as_ref().vm;
-                vm.object_memory().backings.free(vm, this);
-            }
-        }
         // SAFETY: by this function's contract.
         unsafe {
             let vm = this.as_ref().vm;
-            vm.epoch().retire(this.as_ptr().cast(), free::<M>);
+            vm.epoch().retire(this.as_ptr().cast(), Self::free);
+        }
+    }
+
+    unsafe fn free(retired: *mut Retired) {
+        // SAFETY: the header is the backing's first field; no reader is left.
+        unsafe {
+            let this = NonNull::new_unchecked(retired.cast::<Backing<M>>());
+            let vm = this.as_ref().vm;
+            vm.object_memory().backings.free(vm, this);
         }
     }
 }
@@ -495,8 +496,9 @@ pub struct Forked<M: Machine> {
 }
 
 /// How many backings [`fork`] needs at most.
-pub fn fork_needs<M: Machine>(front: &Backing<M>) -> usize {
-    depth(front) + 2
+pub fn fork_needs<M: Machine>(front: &Backing<M>, empty: bool) -> usize {
+    // The child's front takes the place of an empty one; else both have one over a copy of the whole chain.
+    depth(front) + if empty { 0 } else { 2 }
 }
 
 /// Makes the chains of parent and child out of a private chain: no work per page. Each gets an untouched front; the child is
@@ -537,6 +539,20 @@ pub unsafe fn fork<M: Machine>(
 /// The caller owns the chain; no entry that new readers can find has it; it is disposed of once.
 pub unsafe fn dispose<M: Machine>(vm: &'static Vm<M>, front: NonNull<Backing<M>>, proof: &Flushed) {
     // SAFETY: by this function's contract.
+    unsafe { dispose_onto(vm, front, proof, &mut vm.epoch().pile()) }
+}
+
+/// As [`dispose`]; the memory goes onto `pile`.
+///
+/// # Safety
+/// As [`dispose`].
+pub(crate) unsafe fn dispose_onto<M: Machine>(
+    vm: &'static Vm<M>,
+    front: NonNull<Backing<M>>,
+    proof: &Flushed,
+    pile: &mut Pile<'_>,
+) {
+    // SAFETY: by this function's contract.
     unsafe { front.as_ref() }.close();
     let mut at = front.as_ptr();
     while let Some(b) = NonNull::new(at) {
@@ -554,6 +570,6 @@ pub unsafe fn dispose<M: Machine>(vm: &'static Vm<M>, front: NonNull<Backing<M>>
             unsafe { Object::unlink(vm, object, b, proof) };
         }
         // SAFETY: unlinked, and unreachable for new readers by this function's contract.
-        unsafe { Backing::retire(b) };
+        unsafe { pile.add(b.as_ptr().cast(), Backing::<M>::free) };
     }
 }

@@ -140,6 +140,36 @@ impl<M: Machine> Arena<M> {
         self.entries.len()
     }
 
+    /// All entries, ascending, without the writer's lock.
+    ///
+    /// # Safety
+    /// Nobody else can reach the arena any more.
+    pub(super) unsafe fn all_at_last(&self) -> impl Iterator<Item = &Entry<M>> {
+        // SAFETY: by this function's contract nothing changes in the tree, and what it holds is there.
+        let cursor: Cursor<_, _, FAN_OUT> = unsafe { self.entries.cursor(0) };
+        // SAFETY: as above.
+        cursor.map(|item| unsafe { &*item.value.as_ptr() })
+    }
+
+    /// As [`Writer::prepare`], of all of an arena that nobody else can reach yet.
+    pub(super) fn prepare_first(
+        &mut self,
+        count: usize,
+        entries: impl Iterator<Item = NonNull<Entry<M>>>,
+    ) -> Result<EntryChange<M>, crate::OutOfMemory> {
+        let owner = &mut self.writer.get_mut().owner;
+        self.entries.prepare(owner, self.bounds.start, self.bounds.end, count, items(entries))
+    }
+
+    /// As [`Writer::commit`], of what [`prepare_first`](Self::prepare_first) has prepared.
+    pub(super) fn commit_first(&mut self, change: EntryChange<M>, mapped: u64) {
+        let kept = self.writer.get_mut();
+        self.entries.commit(&mut kept.owner, change);
+        self.mapped.store(mapped, Ordering::Relaxed);
+        self.peak.store(mapped, Ordering::Relaxed);
+        kept.note_updates(1);
+    }
+
     /// The tree's nodes, freed at once.
     ///
     /// # Safety
@@ -160,6 +190,20 @@ impl Kept {
             self.turns = (self.turns + TURN).min(TURN * TURNS);
         }
     }
+
+    fn note_updates(&mut self, n: u64) {
+        self.entries_due.note(1);
+        self.leaves_due.note(n);
+    }
+}
+
+/// As the tree takes them. => the entries are not published yet, or stay.
+fn items<M: Machine>(entries: impl Iterator<Item = NonNull<Entry<M>>>) -> impl Iterator<Item = Item<Entry<M>>> {
+    entries.map(|value| {
+        // SAFETY: the caller's entries.
+        let range = unsafe { value.as_ref() }.range();
+        Item { start: range.start, end: range.end, value }
+    })
 }
 
 impl<'a, M: Machine> Writer<'a, M> {
@@ -239,12 +283,7 @@ impl<'a, M: Machine> Writer<'a, M> {
         count: usize,
         entries: impl Iterator<Item = NonNull<Entry<M>>>,
     ) -> Result<EntryChange<M>, crate::OutOfMemory> {
-        let items = entries.map(|value| {
-            // SAFETY: the caller's entries, not published yet or kept.
-            let range = unsafe { value.as_ref() }.range();
-            Item { start: range.start, end: range.end, value }
-        });
-        self.arena.entries.prepare(&mut self.kept.owner, lo, hi, count, items)
+        self.arena.entries.prepare(&mut self.kept.owner, lo, hi, count, items(entries))
     }
 
     /// Sets nodes aside for a removal that must not fail later.
@@ -282,8 +321,7 @@ impl<'a, M: Machine> Writer<'a, M> {
 
     /// Counts leaves that a change cleared or weakened, or changes: what the checker's cost is spread over.
     pub(super) fn note_updates(&mut self, n: u64) {
-        self.kept.entries_due.note(1);
-        self.kept.leaves_due.note(n);
+        self.kept.note_updates(n);
     }
 
     /// Table pages in `emptied` hold nothing any more: returns what to prune now. Where nothing is mapped in the space any

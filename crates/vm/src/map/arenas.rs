@@ -190,6 +190,11 @@ impl<M: Machine> Arenas<M> {
         &self.home
     }
 
+    /// The home arena of a space that nobody else can reach.
+    pub fn home_mut(&mut self) -> &mut Arena<M> {
+        &mut self.home
+    }
+
     /// All arenas that were ever opened, and the home arena.
     pub fn all(&self) -> impl Iterator<Item = &Arena<M>> {
         let others = self.fan().into_iter().flat_map(|f| (0..ARENAS).filter_map(|n| f.at(n)));

@@ -16,9 +16,10 @@
 use super::entry::{Attributes, Entry, Flags, How, NewEntries};
 use super::leaves::{Sweep, UNWRITABLE};
 use super::piece::layers;
-use super::space::{Space, SpaceRef, USER};
+use super::space::{Space, SpaceRef, USER, Unborn};
 use super::wire::mark_chain;
 use crate::backing::{self, Spare};
+use crate::check::Level;
 use crate::collapse::collapse;
 use crate::error::MapError;
 use crate::machine::Machine;
@@ -75,7 +76,7 @@ impl<M: Machine> Space<M> {
 
     fn fork_once(&self) -> Result<SpaceRef<M>, MapError> {
         let vm = self.vm();
-        let child = Space::with_limits(vm, self.limits())?;
+        let mut child = Unborn::new(vm, self.limits())?;
         // One moment's copy of everything: all arenas are one for the time being.
         let mut writer = self.write_all()?;
 
@@ -116,7 +117,7 @@ impl<M: Machine> Space<M> {
                     spare.reserve_more(backing::depth(e.front()))?;
                     a.flags |= Flags::NEEDS_FRONT;
                 }
-                Fate::Keep | Fate::Split => spare.reserve_more(backing::fork_needs(e.front()))?,
+                Fate::Keep | Fate::Split => spare.reserve_more(backing::fork_needs(e.front(), fate == Fate::Keep))?,
             }
             // Until its chain is made, a new entry has its origin in the chain's place.
             theirs.push(e.range(), a.inherited(), How::Copied, e)?;
@@ -130,8 +131,7 @@ impl<M: Machine> Space<M> {
                 replaced.end = e.range().end;
             }
         }
-        let mut child_writer = child.arenas.home().write(&child);
-        let born = child_writer.prepare(USER.start, USER.end, theirs.len(), theirs.iter())?;
+        let born = child.home().prepare_first(theirs.len(), theirs.iter())?;
         let change = if ours.len() == 0 {
             None
         } else {
@@ -181,10 +181,12 @@ impl<M: Machine> Space<M> {
             };
             entry.set_front(front);
         }
-        let bytes = theirs.bytes() as i64;
-        child_writer.commit(born, bytes);
+        child.home().commit_first(born, theirs.bytes());
         theirs.published();
-        drop(child_writer);
+        let child = child.born();
+        if vm.check_level() != Level::Never {
+            drop(child.arenas.home().write(&child));
+        }
         if let Some(change) = change {
             writer.commit(change, 0);
             ours.published();

@@ -1,5 +1,6 @@
 //! Address spaces: a map and its page tables, counted by handles.
 
+use super::arena::Arena;
 use super::arenas::Arenas;
 use super::entry::Entry;
 use super::spaces::Place;
@@ -10,6 +11,7 @@ use crate::fault::FaultKind;
 use crate::machine::{Machine, Pmap};
 use crate::types::{Access, PAGE_SIZE, VirtRange};
 use crate::vm::Vm;
+use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -101,10 +103,16 @@ impl<M: Machine> Space<M> {
     /// An empty space. Its cost is a root table and this structure.
     #[allow(clippy::new_ret_no_self)] // A space is reached through handles only.
     pub fn new(vm: &'static Vm<M>) -> Result<SpaceRef<M>, OutOfMemory> {
-        Self::with_limits(vm, Limits::DEFAULT)
+        Ok(Unborn::new(vm, Limits::DEFAULT)?.born())
     }
+}
 
-    pub(super) fn with_limits(vm: &'static Vm<M>, limits: Limits) -> Result<SpaceRef<M>, OutOfMemory> {
+/// A space that only its maker can reach yet: its map is filled without a lock. Dropped, it takes its memory back; its map is empty
+/// then.
+pub(super) struct Unborn<M: Machine>(NonNull<Space<M>>);
+
+impl<M: Machine> Unborn<M> {
+    pub fn new(vm: &'static Vm<M>, limits: Limits) -> Result<Unborn<M>, OutOfMemory> {
         let memory = vm.map_memory();
         let place = memory.spaces.cache().alloc(vm)?.cast::<Space<M>>();
         let pmap = match M::Pmap::new(vm) {
@@ -130,13 +138,52 @@ impl<M: Machine> Space<M> {
             place: Place::new(),
             refs: AtomicUsize::new(1),
         };
-        // SAFETY: memory for a space, written before anybody sees it.
-        let space = unsafe {
-            place.write(space);
-            place.as_ref()
-        };
-        memory.all.add(space);
-        Ok(SpaceRef(place))
+        // SAFETY: memory for a space.
+        unsafe { place.write(space) };
+        Ok(Unborn(place))
+    }
+
+    pub fn pmap(&self) -> &M::Pmap {
+        // SAFETY: whole, and alive until this is.
+        unsafe { self.0.as_ref() }.pmap()
+    }
+
+    /// Where its entries go.
+    pub fn home(&mut self) -> &mut Arena<M> {
+        // SAFETY: nobody else can reach the arenas: a backing leads to the page tables alone.
+        unsafe { (*self.0.as_ptr()).arenas.home_mut() }
+    }
+
+    /// From here on others may find it.
+    pub fn born(self) -> SpaceRef<M> {
+        let this = ManuallyDrop::new(self);
+        let space = SpaceRef(this.0);
+        space.vm.map_memory().all.add(&space);
+        space
+    }
+}
+
+impl<M: Machine> Drop for Unborn<M> {
+    fn drop(&mut self) {
+        // SAFETY: nobody has seen it, and it shows nothing.
+        unsafe { Space::free(self.0) };
+    }
+}
+
+impl<M: Machine> Space<M> {
+    /// Gives back what a space without entries and leaves has, and itself.
+    ///
+    /// # Safety
+    /// Nobody else can reach it.
+    unsafe fn free(mut this: NonNull<Space<M>>) {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let space = this.as_mut();
+            let vm = space.vm;
+            space.arenas.free(vm);
+            space.pmap.destroy(vm);
+            vm.map_memory().spaces.free(vm, this);
+        }
     }
 
     /// The system that it belongs to.
@@ -309,10 +356,7 @@ impl<M: Machine> Drop for SpaceRef<M> {
         // leads to it either.
         unsafe {
             unmap::take_apart(self);
-            let space = self.0.as_mut();
-            space.arenas.free(space.vm);
-            space.pmap.destroy(space.vm);
-            space.vm.map_memory().spaces.free(space.vm, self.0);
+            Space::free(self.0);
         }
     }
 }

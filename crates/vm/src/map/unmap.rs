@@ -6,6 +6,7 @@ use super::leaves::Work;
 use super::space::Space;
 use super::update::Update;
 use crate::backing;
+use crate::check::Level;
 use crate::error::MapError;
 use crate::flush::{FlushSet, Flushed};
 use crate::machine::{Machine, Pmap};
@@ -53,9 +54,14 @@ impl<M: Machine> Space<M> {
 /// Nobody else can reach the space but by its backings, and no CPU runs it.
 pub(super) unsafe fn take_apart<M: Machine>(space: &Space<M>) {
     let vm = space.vm();
+    vm.epoch().push_back();
+    if vm.check_level() != Level::Never {
+        space.arenas.all().for_each(|arena| drop(arena.write(space)));
+    }
     let mut all: *const Entry<M> = core::ptr::null();
     for arena in space.arenas.all() {
-        for entry in arena.write(space).overlapping(0, u64::MAX) {
+        // SAFETY: by this function's contract.
+        for entry in unsafe { arena.all_at_last() } {
             entry.link.set(all);
             all = entry;
         }
@@ -67,15 +73,20 @@ pub(super) unsafe fn take_apart<M: Machine>(space: &Space<M>) {
     }
     // SAFETY: flushed just now, and nobody runs or faults in the space any more.
     let proof = unsafe { Flushed::never_mapped() };
+    let mut pile = vm.epoch().pile();
     // SAFETY: the tree's entries; nobody looks at the tree any more, whose nodes are freed without a look at them.
     while let Some(entry) = unsafe { all.as_ref() } {
         all = entry.link.get();
         // SAFETY: as above; each is given up once, and its chain is its own.
         unsafe {
-            backing::dispose(vm, entry.front_ptr(), &proof);
+            backing::dispose_onto(vm, entry.front_ptr(), &proof, &mut pile);
             vm.map_memory().entries.free(vm, NonNull::from(entry));
         }
+        if pile.is_full() {
+            pile = vm.epoch().pile();
+        }
     }
+    drop(pile);
     // Table pages may be there even where nothing is mapped any more.
     space.pmap().clear(vm);
 }
