@@ -48,12 +48,17 @@ impl<M: Machine> Scheduler<M> {
 
     /// Queues a runnable thread on `cpu`, and tells that CPU where it must know.
     pub(crate) fn enqueue(&self, thread: &Thread<M>, cpu: CpuId, join: Join) {
+        let masked = Masked::new(self.machine);
+        self.enqueue_masked(&masked, thread, cpu, join);
+    }
+
+    /// As [`enqueue`](Self::enqueue), with interrupts masked already.
+    pub(crate) fn enqueue_masked(&self, _masked: &Masked<'_, M>, thread: &Thread<M>, cpu: CpuId, join: Join) {
         let target = self.cpus.of(cpu);
-        let _masked = Masked::new(self.machine);
         let told = {
             let mut queue = target.queue.lock_masked();
             thread.set_home(cpu);
-            queue.push(thread, join, self.machine.ticks_to_ns(self.machine.ticks()));
+            queue.push(thread, join, || self.machine.ticks_to_ns(self.machine.ticks()));
             self.note(target, cpu, &queue);
             if join != Join::First {
                 self.offer(cpu, &queue, thread);

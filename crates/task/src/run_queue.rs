@@ -15,7 +15,7 @@ use quire_sync::CpuId;
 use quire_sync::atomic::Ordering::Relaxed;
 
 /// A turn at nice 0, in nanoseconds: long beside the cost of a switch, short beside what a person notices.
-pub(crate) const SLICE: u64 = 4_000_000;
+pub(crate) const SLICE: u32 = 4_000_000;
 /// How long a thread runs before it lets a woken one in, in nanoseconds.
 pub(crate) const STRETCH: u64 = 1_000_000;
 /// How long the back list may be passed over, in nanoseconds: a few turns.
@@ -23,7 +23,7 @@ const PATIENCE: u64 = 20_000_000;
 
 /// The turn of a thread at `nice`: a factor of 1.25 a step as on Linux, between a quarter of a millisecond (below that
 /// switching dominates) and forty (above it others starve).
-pub(crate) fn slice_for(nice: i8) -> u64 {
+pub(crate) fn slice_for(nice: i8) -> u32 {
     let mut ns = SLICE;
     for _ in 0..nice.unsigned_abs() {
         ns = if nice > 0 { ns * 4 / 5 } else { ns * 5 / 4 };
@@ -43,9 +43,9 @@ pub(crate) enum Join {
 }
 
 /// How far a thread may go from its queue, as it was when it joined.
-const PINNED: u32 = 0;
-const SOME: u32 = 1;
-const ANYWHERE: u32 = 2;
+const PINNED: u8 = 0;
+const SOME: u8 = 1;
+const ANYWHERE: u8 = 2;
 
 pub(crate) struct RunQueue<M: Machine> {
     front: List<Queued<M>>,
@@ -90,14 +90,17 @@ impl<M: Machine> RunQueue<M> {
         self.reach[SOME as usize] + self.reach[ANYWHERE as usize]
     }
 
-    /// Puts a runnable thread, which is on no queue, on this one.
-    pub fn push(&mut self, thread: &Thread<M>, join: Join, now: u64) {
+    /// Puts a runnable thread, which is on no queue, on this one. `now`, the CPU's clock, is read where it matters alone: where
+    /// the back list begins.
+    pub fn push(&mut self, thread: &Thread<M>, join: Join, now: impl FnOnce() -> u64) {
         let node = NonNull::from(thread);
         let allowed = thread.affinity();
-        let reach = match (allowed.is_full(), allowed.is_single()) {
-            (true, _) => ANYWHERE,
-            (_, true) => PINNED,
-            _ => SOME,
+        let reach = if allowed.is_full() {
+            ANYWHERE
+        } else if allowed.is_single() {
+            PINNED
+        } else {
+            SOME
         };
         thread.reach.store(reach, Relaxed);
         self.reach[reach as usize] += 1;
@@ -112,7 +115,7 @@ impl<M: Machine> RunQueue<M> {
         }
         if join == Join::Back {
             if self.back_len == 0 {
-                self.back_served = now;
+                self.back_served = now();
             }
             self.back_len += 1;
         } else {
@@ -135,7 +138,7 @@ impl<M: Machine> RunQueue<M> {
         // SAFETY: it was queued, so it is alive.
         let thread = unsafe { node.as_ref() };
         self.left(thread);
-        thread.slice.store(slice_for(thread.nice()), Relaxed);
+        thread.new_slice();
         Some(node)
     }
 
@@ -183,3 +186,6 @@ impl<M: Machine> RunQueue<M> {
         first(&self.back).map(|n| (n, true)).or_else(|| first(&self.front).map(|n| (n, false)))
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -29,21 +29,20 @@ use core::mem::offset_of;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence_full};
 use quire_sync::cpuset::{CpuMask, MAX_CPUS};
-use quire_sync::{CpuId, PerCpu, Rank, current_cpu, preempt_off};
+use quire_sync::per_cpu::CachePadded;
+use quire_sync::{CpuId, PerCpu, Rank, current_cpu};
 
 /// No deadline.
 const NEVER: u64 = u64::MAX;
 
 /// One CPU. Its queue and wheel are reached from other CPUs through their locks; what is written by this CPU only, with
-/// interrupts masked, is marked (own).
+/// interrupts masked, is marked (own). What others write who queue a thread here is the first pair of lines.
+#[repr(C)]
 pub(crate) struct Cpu<M: Machine> {
     pub queue: IrqLock<RunQueue<M>>,
     /// Length of the queue, and of its front list: hints without the lock. Written under it.
     pub waiting: AtomicUsize,
     pub eager: AtomicUsize,
-    wheel: IrqLock<Wheel>,
-    /// When the wheel wants to be looked at, nanoseconds. Written under the wheel's lock.
-    wheel_due: AtomicU64,
     /// (own) What runs here when nothing else does; holds a count.
     idle: AtomicPtr<Thread<M>>,
     /// (own) The thread that is being left, between the switch and `finish_switch`.
@@ -66,6 +65,9 @@ pub(crate) struct Cpu<M: Machine> {
     switches: AtomicU64,
     /// (own) Threads that were started from here.
     started: AtomicU64,
+    /// When the wheel wants to be looked at, nanoseconds. Written under the wheel's lock.
+    wheel_due: AtomicU64,
+    wheel: CachePadded<IrqLock<Wheel>>,
 }
 
 /// What a CPU's time went to.
@@ -120,8 +122,6 @@ impl<M: Machine> Scheduler<M> {
             queue: IrqLock::new(Rank::RUN_QUEUE, RunQueue::new()),
             waiting: AtomicUsize::new(0),
             eager: AtomicUsize::new(0),
-            wheel: IrqLock::new(Rank::TIMER, Wheel::new(cpu)),
-            wheel_due: AtomicU64::new(NEVER),
             idle: AtomicPtr::new(ptr::null_mut()),
             leaving: AtomicPtr::new(ptr::null_mut()),
             moving: AtomicBool::new(false),
@@ -135,6 +135,8 @@ impl<M: Machine> Scheduler<M> {
             at_dispatch: (AtomicU64::new(0), AtomicU64::new(0)),
             switches: AtomicU64::new(0),
             started: AtomicU64::new(0),
+            wheel_due: AtomicU64::new(NEVER),
+            wheel: CachePadded(IrqLock::new(Rank::TIMER, Wheel::new(cpu))),
         };
         // SAFETY: the caller's word: the last part of the memory, and the first one.
         let (idle, cpus) = unsafe {
@@ -232,14 +234,11 @@ impl<M: Machine> Scheduler<M> {
 
     /// As [`spawn`](Self::spawn), on `cpu`: for threads that belong to a CPU, or a child that its parent waits for.
     pub fn spawn_on(&self, thread: ThreadRef<M>, cpu: CpuId) {
-        thread.scheduler.store(ptr::from_ref(self).cast_mut().cast(), Ordering::Relaxed);
         let thread = thread.into_raw();
-        {
-            let here = preempt_off();
-            bump(&self.cpus.mine(&here).started, 1);
-        }
+        let masked = Masked::new(self.machine);
+        bump(&self.here().started, 1);
         // SAFETY: the count that was just given up keeps it alive until it is reaped.
-        self.enqueue(unsafe { thread.as_ref() }, cpu, Join::Back);
+        self.enqueue_masked(&masked, unsafe { thread.as_ref() }, cpu, Join::Back);
     }
 
     /// The first thing that a new thread does, on its own stack, with interrupts masked: settles the switch that started
@@ -262,6 +261,7 @@ impl<M: Machine> Scheduler<M> {
             if deadline <= self.machine.now() {
                 return;
             }
+            me.scheduler.store(ptr::from_ref(self).cast_mut().cast(), Ordering::Relaxed);
             // SAFETY: the timer is part of the thread, which does not go away before the cancel below.
             unsafe { self.arm(&me.deadline, deadline) };
         }
@@ -282,7 +282,7 @@ impl<M: Machine> Scheduler<M> {
     pub fn unpark(&self, thread: &Thread<M>) {
         if thread.token.give() {
             let cpu = self.place(thread);
-            let join = if thread.slice.load(Ordering::Relaxed) > 0 { Join::Front } else { Join::Back };
+            let join = if thread.slice() > 0 { Join::Front } else { Join::Back };
             self.enqueue(thread, cpu, join);
         }
     }
@@ -489,8 +489,7 @@ impl<M: Machine> Scheduler<M> {
         let ticks = self.machine.ticks();
         prev.account.cut_system(ticks);
         let ran = self.machine.ticks_to_ns(ticks.wrapping_sub(here.dispatched.load(Ordering::Relaxed)));
-        let left = prev.slice.load(Ordering::Relaxed).saturating_sub(ran);
-        prev.slice.store(left, Ordering::Relaxed);
+        let left = prev.use_slice(ran);
         self.machine.set_pending(false);
 
         let now = self.machine.ticks_to_ns(ticks);
@@ -499,9 +498,9 @@ impl<M: Machine> Scheduler<M> {
         let next = {
             let mut queue = here.queue.lock_masked();
             match why {
-                Leave::Preempt if left == 0 => queue.push(&prev, Join::Back, now),
-                Leave::Preempt => queue.push(&prev, Join::Front, now),
-                Leave::Yield if !prev_idle => queue.push(&prev, Join::Back, now),
+                Leave::Preempt if left == 0 => queue.push(&prev, Join::Back, || now),
+                Leave::Preempt => queue.push(&prev, Join::Front, || now),
+                Leave::Yield if !prev_idle => queue.push(&prev, Join::Back, || now),
                 Leave::Yield | Leave::Park | Leave::Exit | Leave::Move => {}
             }
             let next = loop {
@@ -633,7 +632,7 @@ impl<M: Machine> Scheduler<M> {
         }
         let ran = self.machine.ticks().wrapping_sub(here.dispatched.load(Ordering::Relaxed));
         let ran = self.machine.ticks_to_ns(ran);
-        let slice = current.slice.load(Ordering::Relaxed);
+        let slice = current.slice();
         let limit = if here.eager.load(Ordering::Relaxed) > 0 { slice.min(STRETCH) } else { slice };
         if ran >= limit {
             here.stretch_end.store(NEVER, Ordering::Relaxed);

@@ -11,34 +11,33 @@ use core::marker::PhantomData;
 use core::ops::Deref;
 use core::ptr::NonNull;
 use quire_sync::CpuId;
-use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use quire_sync::cpuset::{CpuMask, CpuSet, MAX_CPUS};
 use quire_sync::hooks::ThreadHandle;
 
 /// A thread. Placed by its maker (a box, a slab), counted by [`ThreadRef`]s, linked by the scheduler.
+///
+/// What a wake-up, a join, a steal and a turn's begin look at is its first cache line, and no more: of the threads that wait on
+/// a long queue the lines have gone cold, and a waker on another CPU has to fetch each.
+#[repr(C, align(64))]
 pub struct Thread<M: Machine> {
-    /// Number of [`ThreadRef`]s.
-    count: AtomicUsize,
-    /// Gives the memory back when the count reaches zero.
-    release: unsafe fn(NonNull<Thread<M>>),
-
+    /// Its place on a run queue or on the list of the dead; guarded by that queue's lock.
+    pub(crate) links: Links<Thread<M>>,
+    /// The CPUs that it may run on. Written by [`Scheduler::set_affinity`](crate::Scheduler::set_affinity).
+    affinity: CpuSet,
     pub(crate) token: Token,
+    /// Where it is queued, runs or ran last. Written under the lock of the queue that it joins, or is stolen from.
+    home: AtomicU32,
+    /// What is left of its turn, in nanoseconds. Written by the CPU that it is on, or under the lock of its queue.
+    slice: AtomicU32,
     /// Its context is in use: it runs, or has not quite left its CPU. Set by the CPU that switches to it, cleared by the
     /// CPU that has switched away; while it is set the thread may only be queued on that CPU.
     pub(crate) on_cpu: AtomicBool,
-    /// Where it is queued, runs or ran last. Written under the lock of the queue that it joins, or is stolen from.
-    home: AtomicU32,
-    /// The CPUs that it may run on. Written by [`Scheduler::set_affinity`](crate::Scheduler::set_affinity).
-    affinity: CpuSet,
     /// How it was counted by the queue that it is on; guarded by that queue's lock.
-    pub(crate) reach: AtomicU32,
+    pub(crate) reach: AtomicU8,
     /// It has called `exit`. Written by itself.
     pub(crate) dying: AtomicBool,
-    /// Its place on a run queue or on the list of the dead; guarded by that queue's lock.
-    pub(crate) links: Links<Thread<M>>,
-    /// What is left of its turn, in nanoseconds. Written by the CPU that it is on, or under the lock of its queue.
-    pub(crate) slice: AtomicU64,
-    nice: AtomicU32,
+    nice: AtomicU8,
 
     pub(crate) account: Account,
     /// Switches away because it slept or yielded; because it was preempted. One writer: its CPU.
@@ -47,8 +46,12 @@ pub struct Thread<M: Machine> {
 
     /// Ends a park that has a deadline.
     pub(crate) deadline: Timer,
-    /// The scheduler that it was spawned on, for its deadline's callback.
+    /// The scheduler that arms the deadline, for its callback. Written by itself.
     pub(crate) scheduler: AtomicPtr<()>,
+    /// Number of [`ThreadRef`]s.
+    count: AtomicUsize,
+    /// Gives the memory back when the count reaches zero.
+    release: unsafe fn(NonNull<Thread<M>>),
     context: UnsafeCell<M::Context>,
     payload: M::Payload,
 }
@@ -79,23 +82,27 @@ impl<M: Machine> Thread<M> {
     /// A thread that has never run, with one reference, for its maker to place and to wrap by
     /// [`ThreadRef::adopt`]. `release` is called once, when the last reference is dropped, and frees the memory.
     pub fn new(context: M::Context, payload: M::Payload, release: unsafe fn(NonNull<Thread<M>>)) -> Self {
+        #[cfg(not(any(loom, shuttle)))]
+        const {
+            assert!(core::mem::offset_of!(Self, account) == 64, "a thread's first line is what it should be");
+        }
         Thread {
-            count: AtomicUsize::new(1),
-            release,
-            token: Token::new(),
-            on_cpu: AtomicBool::new(false),
-            home: AtomicU32::new(0),
-            affinity: everywhere(),
-            reach: AtomicU32::new(0),
-            dying: AtomicBool::new(false),
             links: Links::new(),
-            slice: AtomicU64::new(slice_for(0)),
-            nice: AtomicU32::new(20),
+            affinity: everywhere(),
+            token: Token::new(),
+            home: AtomicU32::new(0),
+            slice: AtomicU32::new(slice_for(0)),
+            on_cpu: AtomicBool::new(false),
+            reach: AtomicU8::new(0),
+            dying: AtomicBool::new(false),
+            nice: AtomicU8::new(20),
             account: Account::new(),
             voluntary: AtomicU64::new(0),
             involuntary: AtomicU64::new(0),
             deadline: Timer::new(crate::scheduler::park_deadline::<M>),
             scheduler: AtomicPtr::new(core::ptr::null_mut()),
+            count: AtomicUsize::new(1),
+            release,
             context: UnsafeCell::new(context),
             payload,
         }
@@ -143,6 +150,23 @@ impl<M: Machine> Thread<M> {
         self.affinity.contains(cpu)
     }
 
+    /// What is left of its turn, in nanoseconds.
+    pub(crate) fn slice(&self) -> u64 {
+        self.slice.load(Ordering::Relaxed).into()
+    }
+
+    /// So much of its turn is gone.
+    pub(crate) fn use_slice(&self, ns: u64) -> u64 {
+        let left = self.slice.load(Ordering::Relaxed).saturating_sub(u32::try_from(ns).unwrap_or(u32::MAX));
+        self.slice.store(left, Ordering::Relaxed);
+        left.into()
+    }
+
+    /// A new turn, by its nice value.
+    pub(crate) fn new_slice(&self) {
+        self.slice.store(slice_for(self.nice()), Ordering::Relaxed);
+    }
+
     /// Whether a CPU runs it at this moment.
     pub fn is_running(&self) -> bool {
         self.on_cpu.load(Ordering::Relaxed)
@@ -155,7 +179,7 @@ impl<M: Machine> Thread<M> {
 
     /// Sets its nice value, clamped to -20..=19. Holds from its next turn on.
     pub fn set_nice(&self, nice: i8) {
-        self.nice.store((nice.clamp(-20, 19) + 20) as u32, Ordering::Relaxed);
+        self.nice.store((nice.clamp(-20, 19) + 20) as u8, Ordering::Relaxed);
     }
 
     /// How often it gave its CPU up to sleep or yield, and how often it was taken away.
