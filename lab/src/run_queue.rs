@@ -3,7 +3,6 @@
 
 use crate::timers::Still;
 use quire_task::{Scheduler, Thread, ThreadRef};
-use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
 
 const NONE: u32 = u32::MAX;
@@ -72,47 +71,35 @@ impl Sorted {
     }
 }
 
-fn layout() -> Layout {
-    Layout::new::<Thread<Still>>()
-}
+unsafe fn never(_: NonNull<Thread<Still>>) {}
 
-unsafe fn release(thread: NonNull<Thread<Still>>) {
-    // SAFETY: the last reference is gone, and `thread` allocated it so.
-    unsafe {
-        thread.drop_in_place();
-        dealloc(thread.as_ptr().cast(), layout());
-    }
-}
-
-fn thread() -> ThreadRef<Still> {
-    // SAFETY: not a layout of no bytes; the fresh thread has one reference, which is adopted.
-    unsafe {
-        let place = NonNull::new(alloc(layout())).expect("the host has memory for a thread").cast::<Thread<Still>>();
-        place.write(Thread::new((), (), release));
-        ThreadRef::adopt(place)
-    }
+/// Threads side by side, as a slab has them. They live until the process ends.
+fn threads(count: usize) -> impl Iterator<Item = ThreadRef<Still>> {
+    let threads: &'static [_] = (0..count).map(|_| Thread::new((), (), never)).collect::<Vec<_>>().leak();
+    // SAFETY: leaked: it stays in place, and nothing is done when its one reference, which is adopted here, is gone.
+    threads.iter().map(|thread| unsafe { ThreadRef::adopt(NonNull::from(thread)) })
 }
 
 /// Production's queue of one CPU, with threads that never run.
 pub struct Production {
     scheduler: &'static Scheduler<Still>,
-    ready: Vec<ThreadRef<Still>>,
+    ready: std::vec::IntoIter<ThreadRef<Still>>,
     /// What the scheduler counts besides.
     others: usize,
 }
 
 impl Production {
     /// With so many threads that can be queued.
-    pub fn new(threads: usize) -> Production {
+    pub fn new(count: usize) -> Production {
         let scheduler = Still::scheduler().1;
         // It stands for the CPU while nobody runs.
-        scheduler.start_cpu(thread());
-        Production { scheduler, ready: (0..threads).map(|_| thread()).collect(), others: scheduler.runnable() }
+        threads(1).for_each(|idle| scheduler.start_cpu(idle));
+        Production { scheduler, ready: threads(count).collect::<Vec<_>>().into_iter(), others: scheduler.runnable() }
     }
 
     /// Queues the next one.
     pub fn push(&mut self) {
-        if let Some(thread) = self.ready.pop() {
+        if let Some(thread) = self.ready.next() {
             self.scheduler.spawn_on(thread, 0);
         }
     }

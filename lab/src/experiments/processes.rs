@@ -29,6 +29,8 @@ pub const STUDY: Study = Study {
             come and go in the lowest hole; before scans a list, after has hints by size and alignment.",
     caveats: &[
         "A before of the time had a lock for each CPU where it could: one CPU alone is measured here, so locks are not what differs.",
+        "Production's join is the whole spawn (interrupts masked, the start counted, what other CPUs ask brought up to date); the lists' \
+         is a lock and the list. Threads lie side by side and join in that order, on all sides.",
         "Hints do not help production's tree: hints=on shows it behind them, for that.",
         "Futexes, creation and killing are measured in the guest alone.",
     ],
