@@ -67,7 +67,9 @@ struct Mine<'a> {
 }
 
 impl Local {
-    const EMPTY: Local = Local { head: Own::new(Head(ptr::null_mut())), len: AtomicU32::new(0) };
+    fn new() -> Local {
+        Local { head: Own::new(Head(ptr::null_mut())), len: AtomicU32::new(0) }
+    }
 }
 
 impl Mine<'_> {
@@ -145,7 +147,7 @@ impl Cache {
         // Half a frame's worth, and not less than a small slab: whoever makes a slab then keeps it whole, instead of leaving
         // neighbours of its own objects, linked by its writes, to other CPUs.
         let batch = (2048 / size).clamp(4, 64).max(per_slab.min(8)) as u32;
-        let local = boot.per_cpu(|_| Local::EMPTY);
+        let local = boot.per_cpu(|_| Local::new());
         Cache {
             label,
             size: size as u32,
