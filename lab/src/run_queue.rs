@@ -1,5 +1,5 @@
-//! Run queues: production's, and a list in the order of priorities, searched from its head as before and from either end as after the
-//! source.
+//! Run queues: production's, and a list in the order of priorities, searched from its head as before, and after the source with a look at
+//! its end first.
 
 use crate::timers::Still;
 use quire_task::{Scheduler, Thread, ThreadRef};
@@ -12,7 +12,7 @@ pub struct Sorted {
     nodes: Vec<Node>,
     head: u32,
     tail: u32,
-    /// Whether a place is sought from the tail where that is nearer by priority.
+    /// Whether the tail is looked at first: most threads belong behind it.
     both_ends: bool,
 }
 
@@ -33,12 +33,9 @@ impl Sorted {
 
     /// Behind all whose priority is the same or more urgent (a smaller number).
     pub fn push(&mut self, thread: u32, priority: u8) {
-        let before = if self.both_ends {
-            let mut at = self.tail;
-            while at != NONE && self.nodes[at as usize].priority > priority {
-                at = self.nodes[at as usize].prev;
-            }
-            at
+        let behind_all = |tail: u32| tail == NONE || self.nodes[tail as usize].priority <= priority;
+        let before = if self.both_ends && behind_all(self.tail) {
+            self.tail
         } else {
             let (mut before, mut at) = (NONE, self.head);
             while at != NONE && self.nodes[at as usize].priority <= priority {

@@ -25,12 +25,14 @@ pub const STUDY: Study = Study {
     title: "Very many processes",
     about: "Sleep: so many timers are armed, for a second to a minute; time passes, and each that fires is armed again; as many are taken back \
             and armed anew, as timeouts are. Before is a ring of 1,024 lists under one lock. Queue: a thread joins a queue of so many; before \
-            is a list in the order of priorities that is searched from its head, after is searched from its end. Stacks: kernel stacks and buffers \
+            is a list in the order of priorities that is searched from its head, after looks at its end first. One thread in eight is more urgent \
+            than the others, of those that wait and of those that come. Stacks: kernel stacks and buffers \
             come and go in the lowest hole; before scans a list, after has hints by size and alignment.",
     caveats: &[
         "A before of the time had a lock for each CPU where it could: one CPU alone is measured here, so locks are not what differs.",
         "Production's join is the whole spawn (interrupts masked, the start counted, what other CPUs ask brought up to date); the lists' \
          is a lock and the list. Threads lie side by side and join in that order, on all sides.",
+        "Production has no order of priorities to search: it keeps those with some of their turn left apart from the others.",
         "Hints do not help production's tree: hints=on shows it behind them, for that.",
         "Futexes, creation and killing are measured in the guest alone.",
     ],
@@ -131,13 +133,14 @@ fn sleep(mut timers: impl Timers, n: usize, scale: Scale) -> f64 {
 /// Threads that come to a run queue, timed.
 const COME: usize = 2000;
 
-/// Nanoseconds in which a thread comes, with `n` waiting; one in eight of those is more urgent than the others. The list has a lock,
-/// as a queue has that other CPUs put threads into.
+/// Nanoseconds in which a thread comes, with `n` waiting; one in eight is more urgent than the others. The list has a lock, as a queue
+/// has that other CPUs put threads into.
 fn sorted(n: usize, both_ends: bool) -> f64 {
     let list = SpinLock::new(Rank::RUN_QUEUE, Sorted::new(n + COME, both_ends));
     let priority = |thread: u32| if thread.is_multiple_of(8) { 1 } else { 2 };
     (0..n as u32).for_each(|thread| list.lock().push(thread, priority(thread)));
-    let ((), seconds) = timed(|| (n..n + COME).for_each(|thread| list.lock().push(thread as u32, 2)));
+    let ((), seconds) =
+        timed(|| (n as u32..(n + COME) as u32).for_each(|thread| list.lock().push(thread, priority(thread))));
     seconds * 1e9 / COME as f64
 }
 
