@@ -103,6 +103,8 @@ pub struct Line {
     pub reproduces: bool,
     /// Ours over Linux.
     pub linux: Option<Times>,
+    /// What that is read from: another measure in another place. None where the claim has no counterpart in a guest.
+    pub reading: Option<String>,
     /// From where on the claim holds.
     pub least: String,
 }
@@ -180,6 +182,7 @@ fn line(judged: &Judged<'_>, run: usize, href: &str, experiment: &Experiment) ->
         source: Times::of(judged.source, judged.reproduced()),
         reproduces: judged.claim.reproduces,
         linux: Times::of(judged.linux, Some(true)),
+        reading: judged.claim.linux.as_ref().map(quire_results::Reading::told),
         least: number::times(judged.claim.least),
     }
 }

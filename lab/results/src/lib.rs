@@ -11,7 +11,7 @@ mod verdict;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
 
-pub use verdict::{Comparison, Judged, Verdict};
+pub use verdict::{Comparison, GUESTS_COUNTS, GUESTS_ONCE, Judged, SEVERAL, Verdict};
 
 /// The version of the file's shape.
 pub const VERSION: u32 = 1;
@@ -336,6 +336,18 @@ pub enum Unreadable {
     },
 }
 
+impl Reading {
+    /// What is read, and where: `zero-fill fault, as processes: instructions, guest-counted`.
+    pub fn told(&self) -> String {
+        // What was done stands first, without its parameter's name.
+        let what = self.parameters.get("what").map(Parameter::to_string);
+        let others = self.parameters.iter().filter(|(k, _)| *k != "what").map(|(k, v)| format!("{k} {v}"));
+        let of: Vec<String> = what.into_iter().chain(others).collect();
+        let separator = if of.is_empty() { "" } else { ": " };
+        format!("{}{separator}{}, {}", of.join(", "), self.measure, self.place.name())
+    }
+}
+
 impl Results {
     /// Reads a file and checks it.
     pub fn read(file: &Path) -> Result<Results, Unreadable> {
@@ -538,6 +550,18 @@ mod tests {
     #[test]
     fn a_case_is_told_apart_by_its_side_place_and_parameters() {
         assert_eq!(example().runs[0].experiments[0].cases[0].id(), "ours hosted cpus=2 what=threads");
+    }
+
+    #[test]
+    fn a_reading_says_what_was_done_what_was_measured_and_where() {
+        let mut reading = Reading {
+            measure: "instructions".to_owned(),
+            place: Place::GuestCounted,
+            parameters: BTreeMap::from([("as".to_owned(), "processes".into()), ("what".to_owned(), "fault".into())]),
+        };
+        assert_eq!(reading.told(), "fault, as processes: instructions, guest-counted");
+        reading.parameters.clear();
+        assert_eq!(reading.told(), "instructions, guest-counted");
     }
 
     #[test]

@@ -143,36 +143,38 @@ impl Experiment {
         };
         let (a, b) = (of(side)?, of(than)?);
         match a.better {
-            Better::More => quotient(a, b),
-            Better::Less => quotient(b, a),
+            Better::More => quotient(a, b, place),
+            Better::Less => quotient(b, a, place),
         }
     }
 }
 
-/// The quotient of two medians. What is counted repeats: one sample of it is as good as many.
-fn quotient(over: &Measure, under: &Measure) -> Option<Interval> {
+/// The quotient of two medians. What is counted repeats: one sample of it is as good as many, but for guests.
+fn quotient(over: &Measure, under: &Measure, place: Place) -> Option<Interval> {
     let samples = |m: &Measure| match (m.kind, &m.samples[..]) {
         (Kind::Count, &[one]) => vec![one, one],
         (_, all) => all.to_vec(),
     };
-    statistics::quotient(&samples(over), &samples(under))
+    let mut quotient = statistics::quotient(&samples(over), &samples(under))?;
+    if place == Place::GuestCounted {
+        let several = over.samples.len().min(under.samples.len()) >= SEVERAL;
+        let wrong = if several { GUESTS_COUNTS } else { GUESTS_ONCE };
+        quotient.low = quotient.low.min(quotient.middle * (1.0 - wrong));
+        quotient.high = quotient.high.max(quotient.middle * (1.0 + wrong));
+    }
+    Some(quotient)
 }
 
-/// Counts of guests repeat to a percent or two, some to five: the quotient of two medians may be wrong by so much, and that of what
-/// was counted less than [`SEVERAL`] times by so much more.
-const GUESTS_COUNTS: f64 = 0.02;
-const GUESTS_ONCE: f64 = 0.05;
-const SEVERAL: usize = 3;
+/// Counts of guests repeat to a percent or two, some to five: the quotient of two medians may be wrong by so much.
+pub const GUESTS_COUNTS: f64 = 0.02;
+/// The same of what was counted less than [`SEVERAL`] times.
+pub const GUESTS_ONCE: f64 = 0.05;
+/// From how many samples of a guest's count on its median is taken to be right to [`GUESTS_COUNTS`].
+pub const SEVERAL: usize = 3;
 
 /// Ours over theirs, and who is ahead.
 pub(crate) fn against(ours: &Measure, theirs: &Measure, place: Place) -> Option<(Interval, Verdict)> {
-    let mut ratio = quotient(ours, theirs)?;
-    if place == Place::GuestCounted {
-        let several = ours.samples.len().min(theirs.samples.len()) >= SEVERAL;
-        let wrong = if several { GUESTS_COUNTS } else { GUESTS_ONCE };
-        ratio.low = ratio.low.min(ratio.middle * (1.0 - wrong));
-        ratio.high = ratio.high.max(ratio.middle * (1.0 + wrong));
-    }
+    let ratio = quotient(ours, theirs, place)?;
     let verdict = match ours.better {
         _ if ratio.holds(1.0) => Verdict::None,
         Better::Less if ratio.middle < 1.0 => Verdict::Ahead,
@@ -185,7 +187,7 @@ pub(crate) fn against(ours: &Measure, theirs: &Measure, place: Place) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::example;
+    use crate::{Reading, tests::example};
 
     #[test]
     fn ours_is_compared_where_place_and_parameters_are_equal() {
@@ -240,7 +242,8 @@ mod tests {
         let several = |a, b| against(&several(a), &several(b), Place::GuestCounted).unwrap().1;
         assert_eq!((several(101.0, 100.0), several(103.0, 100.0)), (Verdict::None, Verdict::Behind));
         assert_eq!(judge(Better::Less, &[0.25, 0.5, 0.0], &[0.0; 3]), Verdict::None, "it may have been nothing, too");
-        let times = |a, b| quotient(&measure(Better::Less, a), &measure(Better::Less, b)).unwrap().middle;
+        let times =
+            |a, b| quotient(&measure(Better::Less, a), &measure(Better::Less, b), Place::Hosted).unwrap().middle;
         assert_eq!((times(&[4.0], &[0.0]), times(&[0.0], &[0.0])), (f64::INFINITY, 1.0));
     }
 
@@ -259,5 +262,32 @@ mod tests {
         });
         let judged = experiment.judged();
         assert_eq!((judged[0].holds(), judged[0].reproduced(), judged[0].linux), (Some(true), None, None));
+    }
+
+    #[test]
+    fn beside_a_claim_a_guests_count_is_as_unsure_as_in_a_comparison() {
+        let mut results = example();
+        let experiment = &mut results.runs[0].experiments[0];
+        for (case, (side, n)) in experiment.cases.iter_mut().zip([(Side::Ours, 100.0), (Side::Linux, 101.0)]) {
+            (case.side, case.place) = (side, Place::GuestCounted);
+            let measure = case.measures.get_mut("rate").unwrap();
+            (measure.kind, measure.better, measure.samples) = (Kind::Count, Better::Less, vec![n; 3]);
+        }
+        experiment.claims.push(Claim {
+            headline: "four times".into(),
+            measure: "rate".into(),
+            place: Place::Hosted,
+            parameters: BTreeMap::new(),
+            least: 4.0,
+            reproduces: true,
+            linux: Some(Reading {
+                measure: "rate".into(),
+                place: Place::GuestCounted,
+                parameters: [("cpus".to_owned(), 2u32.into())].into(),
+            }),
+        });
+        let linux = experiment.judged()[0].linux.unwrap();
+        assert!((linux.middle - 1.01).abs() < 1e-9 && linux.holds(1.0), "{linux:?}");
+        assert_eq!(experiment.comparisons()[0].verdict, Verdict::None);
     }
 }

@@ -4,7 +4,7 @@
 use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
 use quire_results::{
-    Better, Case, Experiment, Kind, Measure, Mode, Parameter, Place, Plot, Reading, Shape as Drawn, Side, Source,
+    Better, Case, Claim, Experiment, Kind, Measure, Mode, Parameter, Place, Plot, Reading, Shape as Drawn, Side, Source,
 };
 
 use super::plan::{self, At, Counted, Found, Job, Plan};
@@ -235,18 +235,37 @@ const THINGS: &[Thing] = &[
     },
 ];
 
-/// What ours and Linux are compared by where a source's headline stands.
+/// What ours and Linux are compared by beside a source's claim.
+struct Counterpart {
+    experiment: &'static str,
+    /// Parameters of the claim, as many as tell it from the experiment's others.
+    claim: Of,
+    /// What both do, in guests that count.
+    measure: &'static str,
+    of: Of,
+}
+
+/// The counterparts. A claim that no guest does anything like has none: a run queue is nothing that a program could run alone.
 #[rustfmt::skip] // A table.
-const READINGS: &[(&str, Of)] = &[
-    ("zero-fill", &[("what", "zero-fill fault"), ("as", "processes")]),
-    ("exec-fork", &[("what", "fork + exec, dynamic")]),
-    ("sharing", &[("what", "last attach, a page")]),
-    ("chains", &[("what", "chain, parents gone")]),
-    ("queues", ZERO_FILL),
-    ("map", &[("what", "create")]),
-    ("processes", &[("what", "timed sleep and wake-up"), ("processes", "1000")]),
-    ("ranges", &[("what", "munmap + mmap + write")]),
+const READINGS: &[Counterpart] = &[
+    Counterpart { experiment: "zero-fill", claim: &[("what", "threads")], measure: "instructions", of: &[("what", "zero-fill fault"), ("as", "processes")] },
+    Counterpart { experiment: "exec-fork", claim: &[("what", "exec-dynamic")], measure: "instructions", of: &[("what", "fork + exec, dynamic")] },
+    Counterpart { experiment: "sharing", claim: &[], measure: "kernel_bytes", of: &[("what", "kernel memory, a mapping")] },
+    // Whoever stays keeps what is behind it, be it a parent or a child.
+    Counterpart { experiment: "chains", claim: &[("leaving", "two")], measure: "instructions", of: &[("what", "chain, parents alive")] },
+    Counterpart { experiment: "queues", claim: &[("cpus", "64")], measure: "instructions", of: ZERO_FILL },
+    Counterpart { experiment: "map", claim: &[("sizes", "mixed")], measure: "instructions", of: &[("what", "create, mixed")] },
+    Counterpart { experiment: "processes", claim: &[("what", "sleep")], measure: "instructions",
+        of: &[("what", "timed sleep and wake-up"), ("processes", "1000")] },
+    Counterpart { experiment: "ranges", claim: &[("what", "remap")], measure: "instructions", of: &[("what", "munmap + mmap + write")] },
 ];
+
+impl Counterpart {
+    /// Whether it stands beside this claim of that experiment.
+    fn fits(&self, experiment: &str, claim: &Claim) -> bool {
+        self.experiment == experiment && parameters(self.claim).iter().all(|(k, v)| claim.parameters.get(k) == Some(v))
+    }
+}
 
 /// A case before it has a place in the plan.
 pub struct Planned {
@@ -401,12 +420,12 @@ pub fn calibration() -> Experiment {
 /// What ours and Linux are compared by, and how the guests' figures are drawn.
 pub fn claims(experiments: &mut [Experiment]) {
     for experiment in experiments {
-        let reading = READINGS.iter().find(|(name, _)| *name == experiment.name);
-        if let (Some((_, of)), Some(claim)) = (reading, experiment.claims.first_mut()) {
-            claim.linux = Some(Reading {
-                measure: "instructions".to_owned(),
+        for claim in &mut experiment.claims {
+            let counterpart = READINGS.iter().find(|c| c.fits(&experiment.name, claim));
+            claim.linux = counterpart.map(|c| Reading {
+                measure: c.measure.to_owned(),
                 place: Place::GuestCounted,
-                parameters: parameters(of),
+                parameters: parameters(c.of),
             });
         }
         experiment.plots.extend(plots(&experiment.name));
@@ -646,6 +665,7 @@ fn once(kernel: &Kernel, tree: &Tree, order: &Order, shape: &Shape) -> Result<(S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quire_results::Results;
 
     #[test]
     fn each_command_has_its_own_lines_and_status() {
@@ -681,15 +701,37 @@ mod tests {
             let name = thing.command.split(' ').next().unwrap();
             assert!(programs.join(format!("{name}.c")).exists(), "{name}");
         }
-        for (experiment, of) in READINGS {
-            let of = parameters(of);
+        for reading in READINGS {
+            let of = parameters(reading.of);
             let fits = |p: &&Planned| {
-                p.experiment == *experiment
+                p.experiment == reading.experiment
                     && p.case.place == Place::GuestCounted
+                    && p.case.measures.contains_key(reading.measure)
                     && of.iter().all(|(k, v)| p.case.parameters.get(k) == Some(v))
             };
-            assert_eq!(all.iter().filter(fits).filter(|p| p.case.side == Side::Linux).count(), 1, "{experiment}");
+            let linux = all.iter().filter(fits).filter(|p| p.case.side == Side::Linux).count();
+            assert_eq!(linux, 1, "{}", reading.experiment);
         }
+    }
+
+    #[test]
+    fn each_claim_has_its_own_counterpart_and_what_no_guest_does_has_none() {
+        let kept = super::super::status::newest(&Places::find(), "-quick.json").unwrap();
+        let mut experiments = Results::read(&kept).unwrap().runs.remove(0).experiments;
+        for reading in READINGS {
+            let of = experiments.iter().find(|e| e.name == reading.experiment).unwrap();
+            let beside = of.claims.iter().filter(|c| reading.fits(&of.name, c)).count();
+            assert_eq!(beside, 1, "{}: one claim has this counterpart", reading.experiment);
+        }
+        claims(&mut experiments);
+        let of = |experiment: &str, what: &str| -> Vec<Option<String>> {
+            let claims = &experiments.iter().find(|e| e.name == experiment).unwrap().claims;
+            let fits = claims.iter().filter(|c| c.parameters.get("what") == Some(&what.into()));
+            fits.map(|c| c.linux.as_ref().map(|r| r.parameters["what"].to_string())).collect()
+        };
+        assert_eq!(of("processes", "queue"), [None]);
+        assert_eq!(of("processes", "sleep"), [Some("timed sleep and wake-up".to_owned())]);
+        assert_eq!(of("queues", "faults"), [Some("zero-fill fault".to_owned()), None]);
     }
 
     #[test]

@@ -101,11 +101,17 @@ pub fn summary(run: &Run) -> String {
             (own, Some(false)) => format!("; the source's own: {}, not reproduced", times(own)),
             (own, _) => format!("; the source's own: {}", times(own)),
         };
+        // Another measure in another place: it is told with its own.
+        let linux = match &judged.claim.linux {
+            None => "no counterpart in a guest".to_owned(),
+            Some(reading) => format!("{} ({})", times(judged.linux), reading.told()),
+        };
         text += &format!(
-            "{}\n  ours: {} as good as before{source}; as good as Linux: {}\n",
+            "{}\n  ours: {} as good as before ({}, {}){source}\n  as good as Linux: {linux}\n",
             judged.claim.headline,
             times(judged.ours),
-            times(judged.linux)
+            judged.claim.measure,
+            judged.claim.place.name(),
         );
     }
     text
@@ -173,7 +179,7 @@ fn digits(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quire_results::{Better, Place, Source};
+    use quire_results::{Better, Claim, Machine, Mode, Place, Reading, Source};
 
     fn case(side: Side, samples: &[f64]) -> Case {
         let measure =
@@ -188,10 +194,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_row_holds_all_sides_and_who_is_behind_and_what_is_missing_has_its_reason() {
-        let broken = Case { trouble: Some("it died".into()), ..case(Side::Before, &[]) };
-        let experiment = Experiment {
+    fn experiment(cases: Vec<Case>) -> Experiment {
+        Experiment {
             name: "x".into(),
             source: Source::S0,
             title: "X".into(),
@@ -201,11 +205,45 @@ mod tests {
             seconds: 0.0,
             claims: Vec::new(),
             plots: Vec::new(),
-            cases: vec![case(Side::Ours, &[1.0, 1.0]), case(Side::Linux, &[2.0, 2.0]), broken],
-        };
+            cases,
+        }
+    }
+
+    #[test]
+    fn a_row_holds_all_sides_and_who_is_behind_and_what_is_missing_has_its_reason() {
+        let broken = Case { trouble: Some("it died".into()), ..case(Side::Before, &[]) };
+        let experiment = experiment(vec![case(Side::Ours, &[1.0, 1.0]), case(Side::Linux, &[2.0, 2.0]), broken]);
         let text = of(&experiment).to_string();
         assert!(text.contains("Linux 0.50 (behind)") && text.contains("cpus 2"), "{text}");
         assert!(text.contains("it died"), "{text}");
+    }
+
+    #[test]
+    fn linuxs_figure_is_told_with_what_it_is_of() {
+        let mut experiment = experiment(vec![case(Side::Ours, &[1.0, 1.0]), case(Side::Linux, &[2.0, 2.0])]);
+        let reading = Reading { measure: "rate".into(), place: Place::Guest, parameters: BTreeMap::new() };
+        let claim = |headline: &str, linux| Claim {
+            headline: headline.into(),
+            measure: "lines".into(),
+            place: Place::Recording,
+            parameters: BTreeMap::new(),
+            least: 1.0,
+            reproduces: true,
+            linux,
+        };
+        experiment.claims = vec![claim("one", Some(reading)), claim("other", None)];
+        let machine = Machine {
+            processor: String::new(),
+            cpus: 1,
+            memory_mib: 1,
+            system: String::new(),
+            emulator: String::new(),
+            versions: BTreeMap::new(),
+        };
+        let (began, mode, experiments) = (String::new(), Mode::Quick, vec![experiment]);
+        let text = summary(&Run { machine, began, seconds: 0.0, mode, seed: 1, complete: true, experiments });
+        assert!(text.contains("as good as Linux: 0.50 times (rate, guest)"), "{text}");
+        assert!(text.contains("as good as Linux: no counterpart in a guest"), "{text}");
     }
 
     #[test]

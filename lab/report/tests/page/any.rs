@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use proptest::{collection::btree_map, collection::vec, prelude::*};
 use quire_report::render;
 use quire_results::{
-    Better, Case, Claim, Experiment, Kind, Machine, Measure, Mode, Parameter, Place, Plot, Results, Run, Shape, Side,
-    Source, VERSION,
+    Better, Case, Claim, Experiment, Kind, Machine, Measure, Mode, Parameter, Place, Plot, Reading, Results, Run,
+    Shape, Side, Source, VERSION,
 };
 
 /// Elements that the page is made of. Others could only come from the results.
@@ -106,8 +106,15 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn claim()(headline in text(), measure in name(), parameters in parameters(), least in number(), reproduces in any::<bool>()) -> Claim {
-        Claim { headline, measure, place: Place::Hosted, parameters, least, reproduces, linux: None }
+    fn reading()(measure in name(), place in one_of(&PLACES[..2]), parameters in parameters()) -> Reading {
+        Reading { measure, place, parameters }
+    }
+}
+
+prop_compose! {
+    fn claim()(headline in text(), measure in name(), parameters in parameters(), least in number(), reproduces in any::<bool>(),
+        linux in proptest::option::of(reading())) -> Claim {
+        Claim { headline, measure, place: Place::Hosted, parameters, least, reproduces, linux }
     }
 }
 
@@ -192,4 +199,11 @@ fn one_sample_is_told_to_have_no_interval() {
     results.runs[0].experiments.retain(|e| e.name == "processes");
     let page = render(&results).unwrap();
     assert!(page.contains("one sample"));
+}
+
+#[test]
+fn beside_linuxs_figure_stands_what_it_is_read_from() {
+    let text = check(&render(&super::fixture::results(1)).unwrap());
+    assert!(text.contains("processes: instructions, guest-counted"));
+    assert!(text.contains("no counterpart in a guest"), "of claims that no guest does anything like");
 }

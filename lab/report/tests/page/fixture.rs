@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 use quire_results::{
-    Better, Case, Claim, Experiment, Kind, Machine, Measure, Mode, Parameter, Place, Plot, Results, Run, Shape, Side,
-    Source, VERSION,
+    Better, Case, Claim, Experiment, Kind, Machine, Measure, Mode, Parameter, Place, Plot, Reading, Results, Run,
+    Shape, Side, Source, VERSION,
 };
 
 type Parameters = Vec<(&'static str, Parameter)>;
@@ -148,6 +148,11 @@ impl Make {
             1.5,
             false,
         ));
+        e.claims[0].linux = Some(Reading {
+            measure: "instructions".to_owned(),
+            place: Place::GuestCounted,
+            parameters: BTreeMap::from([("what".to_owned(), "processes".into())]),
+        });
         e.caveats.push("The emulator takes one lock for each of the guest's flushes: rates of two CPUs in the guest are told beside counts.".into());
         e
     }
