@@ -46,6 +46,17 @@
     for (const details of all(".experiment details")) details.open = open;
   });
 
+  // On paper nothing unfolds: all losses are there, tables as they stand.
+  let unfolded = [];
+  addEventListener("beforeprint", () => {
+    unfolded = all(".more:not([open]), .gone-of:not([open])");
+    for (const details of unfolded) details.open = true;
+  });
+  addEventListener("afterprint", () => {
+    for (const details of unfolded) details.open = false;
+    unfolded = [];
+  });
+
   // One machine of several.
   const machine = document.getElementById("machine");
   if (machine) {

@@ -176,6 +176,13 @@ fn it_prints_and_is_whole_without_scripts() {
     assert_eq!(browser.value(shown), json!(true));
     browser.click("document.querySelector('summary')");
     assert_eq!(browser.value("document.querySelector('details').open"), json!(true));
+    browser.open(&page());
+    let folded =
+        "[...document.querySelectorAll('.more li, .gone-of li, summary')].filter(e => !e.checkVisibility()).length";
+    assert_ne!(browser.value(folded), json!(0), "on the screen they are folded");
+    browser.call("Emulation.setEmulatedMedia", json!({"media": "print"}));
+    assert_eq!(browser.value(folded), json!(0), "what is behind or missing is on paper");
+    browser.call("Emulation.setEmulatedMedia", json!({"media": ""}));
     let paper = browser.print();
     assert!(paper.starts_with(b"%PDF-"));
     if let Some(directory) = std::env::var_os("QUIRE_SHOTS") {
@@ -185,6 +192,21 @@ fn it_prints_and_is_whole_without_scripts() {
     }
     // Nothing is drawn again where scripts are off, which complaints wait for.
     browser.call("Emulation.setScriptExecutionDisabled", json!({"value": false}));
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn what_unfolds_for_paper_folds_again() {
+    let mut browser = Browser::start();
+    browser.open(&page());
+    let open = "[...document.querySelectorAll('details')].map(d => d.open)";
+    browser.value("document.querySelector('.gone-of').open = true; document.querySelector('.figures-of').open = true");
+    let before = browser.value(open);
+    browser.value("dispatchEvent(new Event('beforeprint'))");
+    let folded = "document.querySelectorAll('.more:not([open]), .gone-of:not([open])').length";
+    assert_eq!(browser.value(folded), json!(0));
+    browser.value("dispatchEvent(new Event('afterprint'))");
+    assert_eq!(browser.value(open), before);
     assert_eq!(browser.complaints(), [""; 0]);
 }
 
