@@ -32,12 +32,20 @@ struct Page<'a> {
     open: usize,
     several: bool,
     machines: Vec<MachineView<'a>>,
-    scores: Vec<Score>,
-    total: Score,
+    views: Vec<View>,
     lost: [Lost; 2],
     sources: Vec<summary::Told>,
     against: Vec<Against>,
     experiments: Vec<ExperimentView>,
+}
+
+/// How often Quire is ahead and behind, in all runs or in one.
+#[derive(Debug, Default, Serialize)]
+struct View {
+    /// None: all of them.
+    run: Option<usize>,
+    total: Score,
+    scores: Vec<Score>,
 }
 
 /// Where Quire is behind, by counts or by times.
@@ -91,7 +99,9 @@ pub fn render(results: &Results) -> Result<String, minijinja::Error> {
     let names = experiment_names(results);
     let place = |name: &str| id(names.iter().position(|n| n == name).unwrap_or_default(), name);
     let href = |experiment: &Experiment| place(&experiment.name);
-    let mut scores = Scores::default();
+    // Of all runs, then of each.
+    let mut scores: Vec<Scores> = results.runs.iter().map(|_| Scores::default()).collect();
+    let mut all = Scores::default();
     let mut behind: Vec<Behind> = Vec::new();
     let mut experiments: Vec<ExperimentView> = Vec::new();
     for (at, name) in names.iter().enumerate() {
@@ -109,7 +119,8 @@ pub fn render(results: &Results) -> Result<String, minijinja::Error> {
                 }
             }
             let comparisons = experiment.comparisons();
-            scores.add(&comparisons);
+            all.add(&comparisons);
+            scores[run].add(&comparisons);
             behind.extend(behind::of(&comparisons, run, &view.id, &experiment.title));
             let which = view.blocks.len();
             let figures = experiment.plots.iter().enumerate();
@@ -126,9 +137,10 @@ pub fn render(results: &Results) -> Result<String, minijinja::Error> {
     }
     behind.sort_by(|a, b| b.weight.total_cmp(&a.weight));
     let (counts, times): (Vec<_>, Vec<_>) = behind.into_iter().partition(|b| b.counted);
-    let scores = scores.finish();
-    let sum = |part: fn(&Score) -> usize| scores.iter().map(part).sum::<usize>();
-    let total = Score { ahead: sum(|s| s.ahead), none: sum(|s| s.none), behind: sum(|s| s.behind), ..Score::default() };
+    let mut views = vec![view(None, all)];
+    if scores.len() > 1 {
+        views.extend(scores.into_iter().enumerate().map(|(run, scores)| view(Some(run), scores)));
+    }
     let machines = machines(&results.runs);
     let page = Page {
         style: STYLE,
@@ -138,14 +150,20 @@ pub fn render(results: &Results) -> Result<String, minijinja::Error> {
         open: OPEN,
         several: machines.len() > 1,
         machines,
-        scores,
-        total,
+        views,
         lost: [("Counts", counts), ("Times", times)].map(|(title, rows)| Lost { title, rows }),
         sources: summary::sources(&results.runs, href),
         against: change::against_first(&results.runs, place),
         experiments,
     };
     environment()?.get_template("page.html")?.render(Value::from(Serde(&page)))
+}
+
+fn view(run: Option<usize>, scores: Scores) -> View {
+    let scores = scores.finish();
+    let sum = |part: fn(&Score) -> usize| scores.iter().map(part).sum::<usize>();
+    let total = Score { ahead: sum(|s| s.ahead), none: sum(|s| s.none), behind: sum(|s| s.behind), ..Score::default() };
+    View { run, total, scores }
 }
 
 /// The template's surroundings: text is escaped whatever the template says, unless it is ours.

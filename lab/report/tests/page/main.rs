@@ -213,6 +213,26 @@ fn what_unfolds_for_paper_folds_again() {
     assert_eq!(browser.complaints(), [""; 0]);
 }
 
+/// What the page says of the whole and has of it: comparisons lost as the sentence, the score, the headings and the lists have them,
+/// and as the experiments have them.
+const LOST: &str = "(() => {
+    const shown = e => e.getClientRects().length > 0, number = t => Number(t.match(/\\d+/)[0]);
+    const those = selector => [...document.querySelectorAll(selector)].filter(shown);
+    const sum = all => all.reduce((a, b) => a + b, 0);
+    for (const d of document.querySelectorAll('.more')) d.open = true;
+    const more = those('.part').map(p => [number(p.querySelector('summary')?.textContent ?? '0'), [...p.querySelectorAll('.more li')].filter(shown).length]);
+    return {
+        sentence: those('.lost [data-view] p').map(p => number(p.textContent)),
+        score: those('.totals .behind b').map(b => number(b.textContent)),
+        scores: sum(those('.scores tbody td:last-child').map(b => number(b.textContent))),
+        headings: sum(those('.part h3 small').map(s => number(s.textContent))),
+        rows: those('.part li').length,
+        more: more.filter(([a, b]) => a !== b && b !== 0).length,
+        open: Math.max(...those('.part > .list').map(l => [...l.children].filter(shown).length)),
+        blocks: sum(those('.block > .verdict b:last-child').map(b => number(b.textContent))),
+    };
+})()";
+
 #[test]
 fn one_machine_of_several_can_be_looked_at_alone() {
     let mut browser = Browser::start();
@@ -221,10 +241,21 @@ fn one_machine_of_several_can_be_looked_at_alone() {
         b.value("[0, 1].map(i => [...document.querySelectorAll(`[data-run=\"${i}\"]`)].filter(e => e.getClientRects().length).length > 0)")
     };
     assert_eq!(shown(&mut browser), json!([true, true]));
+    let mut lost = vec![browser.value(LOST)];
     for (choice, expected) in [("1", [false, true]), ("0", [true, false]), ("", [true, true])] {
         browser.value(&format!("machine.value = '{choice}'; machine.dispatchEvent(new Event('change'))"));
         assert_eq!(shown(&mut browser), json!(expected), "{choice}");
+        lost.push(browser.value(LOST));
     }
+    for of in &lost {
+        let all = &of["blocks"];
+        assert_eq!((&of["sentence"], &of["score"]), (&json!([all]), &json!([all])), "{of}");
+        assert_eq!([&of["scores"], &of["headings"], &of["rows"]], [all; 3], "{of}");
+        assert_eq!((&of["more"], of["open"].as_u64() <= Some(7)), (&json!(0), true), "{of}");
+    }
+    let count = |i: usize| lost[i]["rows"].as_u64().unwrap();
+    assert!(count(0) == count(1) + count(2) && count(1) > 0 && count(2) > 0, "{lost:?}");
+    assert_eq!(lost[0], lost[3], "all of them again");
     assert_eq!(browser.complaints(), [""; 0]);
 }
 
