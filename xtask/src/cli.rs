@@ -187,8 +187,9 @@ pub struct Debug {
 #[derive(Debug, Clone, Args)]
 #[command(
     after_help = "Any program will do. Both sides' medians and their ratio are printed, of what the program used (time, faults, memory, \
-                        switches, shootdowns) and of lines `name value unit` that it prints itself; and where the ratio lies with \
-                        95 % confidence: `none` where that may be 1. docs/commands.md tells what the rows mean.\n\nExamples:\n  \
+                        switches, shootdowns) and of lines `name value unit` that it prints itself; and where the ratio lies: \
+                        with --repeat 6 and more its 95 % interval, with fewer about the range of the runs; `none` where that may be 1. \
+                        docs/commands.md tells what the rows mean.\n\nExamples:\n  \
                         ./quire compare --cpus 2 -- target/programs/zerofill --seconds 2\n  ./quire compare --repeat 9 --json \
                         sort.json -- busybox sort -o /tmp/out /big.txt\n  ./quire compare --count -- target/programs/forkexec     \
                         guest instructions: repeatable"

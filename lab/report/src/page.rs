@@ -2,7 +2,7 @@
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value, syntax::SyntaxConfig, value::Serde};
-use quire_results::{Experiment, Mode, Results, Run};
+use quire_results::{Experiment, GUESTS_COUNTS, GUESTS_ONCE, Mode, Results, Run};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -33,6 +33,7 @@ struct Page<'a> {
     several: bool,
     machines: Vec<MachineView<'a>>,
     views: Vec<View>,
+    guests: Guests,
     lost: [Lost; 2],
     sources: Vec<summary::Told>,
     against: Vec<Against>,
@@ -46,6 +47,16 @@ struct View {
     run: Option<usize>,
     total: Score,
     scores: Vec<Score>,
+    /// How many comparisons are of times, and how many verdicts on them would be chance's, were all sides equal.
+    timed: usize,
+    chance: usize,
+}
+
+/// By how much intervals of guests' counts are widened, in percent.
+#[derive(Debug, Serialize)]
+struct Guests {
+    several: String,
+    once: String,
 }
 
 /// Where Quire is behind, by counts or by times.
@@ -142,6 +153,7 @@ pub fn render(results: &Results) -> Result<String, minijinja::Error> {
         views.extend(scores.into_iter().enumerate().map(|(run, scores)| view(Some(run), scores)));
     }
     let machines = machines(&results.runs);
+    let percent = |part: f64| crate::number::short(part * 100.0);
     let page = Page {
         style: STYLE,
         script: SCRIPT,
@@ -151,6 +163,7 @@ pub fn render(results: &Results) -> Result<String, minijinja::Error> {
         several: machines.len() > 1,
         machines,
         views,
+        guests: Guests { several: percent(GUESTS_COUNTS), once: percent(GUESTS_ONCE) },
         lost: [("Counts", counts), ("Times", times)].map(|(title, rows)| Lost { title, rows }),
         sources: summary::sources(&results.runs, href),
         against: change::against_first(&results.runs, place),
@@ -160,10 +173,11 @@ pub fn render(results: &Results) -> Result<String, minijinja::Error> {
 }
 
 fn view(run: Option<usize>, scores: Scores) -> View {
+    let (timed, chance) = (scores.timed, scores.chance.round() as usize);
     let scores = scores.finish();
     let sum = |part: fn(&Score) -> usize| scores.iter().map(part).sum::<usize>();
     let total = Score { ahead: sum(|s| s.ahead), none: sum(|s| s.none), behind: sum(|s| s.behind), ..Score::default() };
-    View { run, total, scores }
+    View { run, total, scores, timed, chance }
 }
 
 /// The template's surroundings: text is escaped whatever the template says, unless it is ours.

@@ -1,6 +1,9 @@
 //! What stands at the top: how often Quire is ahead, and a line for each source.
 
-use quire_results::{Comparison, Experiment, Judged, Run, Side, Source, Verdict, statistics::Interval};
+use quire_results::{
+    Case, Comparison, Experiment, Judged, Kind, Run, Side, Source, Verdict,
+    statistics::{self, Interval},
+};
 use serde::Serialize;
 
 use crate::number;
@@ -45,25 +48,36 @@ impl Score {
 
 /// Scores against each side that ours was compared with.
 #[derive(Debug, Default)]
-pub struct Scores(Vec<(Side, Score)>);
+pub struct Scores {
+    of: Vec<(Side, Score)>,
+    /// How many of the comparisons are of times.
+    pub timed: usize,
+    /// How many verdicts on them would be chance's, were all sides equal.
+    pub chance: f64,
+}
 
 impl Scores {
     /// Counts these.
     pub fn add(&mut self, comparisons: &[Comparison<'_>]) {
         for comparison in comparisons {
             let side = comparison.other.side;
-            let at = self.0.iter().position(|(s, _)| *s == side).unwrap_or_else(|| {
-                self.0.push((side, Score { key: side.name(), title: side.title(), ..Score::default() }));
-                self.0.len() - 1
+            let at = self.of.iter().position(|(s, _)| *s == side).unwrap_or_else(|| {
+                self.of.push((side, Score { key: side.name(), title: side.title(), ..Score::default() }));
+                self.of.len() - 1
             });
-            self.0[at].1.add(comparison.verdict);
+            self.of[at].1.add(comparison.verdict);
+            let of = |case: &Case| case.measures.get(comparison.measure).map(|m| (m.kind, m.samples.len()));
+            if let (Some((Kind::Time, a)), Some((Kind::Time, b))) = (of(comparison.ours), of(comparison.other)) {
+                self.timed += 1;
+                self.chance += statistics::by_chance(a.min(b));
+            }
         }
     }
 
     /// Linux first.
     pub fn finish(mut self) -> Vec<Score> {
-        self.0.sort_by_key(|(s, _)| (*s != Side::Linux, *s != Side::LinuxLarge, *s));
-        self.0.into_iter().map(|(_, score)| score).collect()
+        self.of.sort_by_key(|(s, _)| (*s != Side::Linux, *s != Side::LinuxLarge, *s));
+        self.of.into_iter().map(|(_, score)| score).collect()
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use quire_results::{Better, Case, Comparison, Experiment, Kind, Measure, Parameter, Place, Side, Verdict};
+use quire_results::{Better, Case, Comparison, Experiment, Kind, Measure, Parameter, Place, Side, Verdict, statistics};
 use serde::Serialize;
 
 use crate::number;
@@ -63,6 +63,8 @@ pub enum Figure {
         spread: Option<String>,
         /// How many samples.
         samples: usize,
+        /// What the interval of so many is.
+        sure: String,
     },
     /// A case that ran into trouble.
     Missing {
@@ -205,7 +207,8 @@ fn figure(case: &Case, name: &str) -> Option<Figure> {
         return Some(Figure::Missing { reason: "it has no samples".to_owned() });
     };
     let (middle, spread) = number::interval(&interval, |v| number::value(v, &measure.unit));
-    Some(Figure::Measured { middle, spread, samples: measure.samples.len() })
+    let samples = measure.samples.len();
+    Some(Figure::Measured { middle, spread, samples, sure: statistics::told(samples) })
 }
 
 /// A comparison in words.

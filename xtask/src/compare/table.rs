@@ -1,7 +1,7 @@
 //! Both sides next to each other: medians, their ratio, and how sure that is.
 
 use comfy_table::{CellAlignment, Table, presets};
-use quire_results::statistics::{Interval, median, ratio};
+use quire_results::statistics::{Interval, SURE, median, ratio};
 use serde::Serialize;
 
 /// The values of one name over the runs of both sides.
@@ -32,7 +32,7 @@ pub fn table(first: &str, rows: &[Row]) -> Table {
         "Quire",
         "Linux",
         "Quire / Linux",
-        "95 % of it",
+        &sureness(rows),
         "unit",
     ]);
     for column in 1..5 {
@@ -52,6 +52,18 @@ pub fn table(first: &str, rows: &[Row]) -> Table {
         ]);
     }
     table
+}
+
+/// What stands above where the ratios lie: of few runs that is their range, which no confidence of 95 % can be told of.
+fn sureness(rows: &[Row]) -> String {
+    let runs = rows.iter().map(|r| r.quire.len().min(r.linux.len())).filter(|n| *n > 0).min();
+    match runs {
+        None | Some(1) => "interval".to_owned(),
+        Some(n @ 2..=3) => format!("range of {n} runs"),
+        // Somewhat less than the range, and somewhat less sure than of more.
+        Some(n) if n < SURE => format!("interval of {n} runs"),
+        Some(_) => "95 % interval".to_owned(),
+    }
 }
 
 /// Where the ratio lies, or that there may be no difference at all. One run says nothing of it.
@@ -95,6 +107,19 @@ mod tests {
         assert!(far[5].starts_with("0.2") && far[5].contains(" to "), "{far:?}");
         assert_eq!(cells(row("odd", &[1.0], &[]))[2..6], ["1", "-", "-", "-"]);
         assert_eq!(cells(row("once", &[1.0], &[2.0]))[2..6], ["1", "2", "0.50", "-"]);
+    }
+
+    #[test]
+    fn of_few_runs_no_confidence_is_told() {
+        let head = |runs: usize| {
+            let values: Vec<f64> = (0..runs).map(|n| n as f64).collect();
+            let rows = [row("a", &values, &values), row("of one side", &values, &[])];
+            table("name", &rows).to_string().lines().next().unwrap().to_owned()
+        };
+        assert!(head(3).contains("range of 3 runs") && !head(3).contains('%'));
+        assert!(head(5).contains("interval of 5 runs") && !head(5).contains('%'));
+        assert!(head(9).contains("95 % interval"));
+        assert!(!head(1).contains("range"));
     }
 
     #[test]

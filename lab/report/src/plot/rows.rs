@@ -10,7 +10,10 @@ use plotters::{
         text_anchor::{HPos, VPos},
     },
 };
-use quire_results::{Parameter, Plot, statistics::quantile};
+use quire_results::{
+    Parameter, Plot,
+    statistics::{self, quantile},
+};
 
 use super::{
     axis::Axis,
@@ -221,6 +224,6 @@ pub fn figure(point: &Point<'_>, unit: &str) -> String {
     match spread {
         None => format!("{middle}{unit} (one sample)"),
         Some(s) if s.is_empty() => format!("{middle}{unit} ({samples} samples, all alike)"),
-        Some(s) => format!("{middle}{unit} ({s}, {samples} samples)"),
+        Some(s) => format!("{middle}{unit} ({s}, {})", statistics::told(samples)),
     }
 }

@@ -207,3 +207,26 @@ fn beside_linuxs_figure_stands_what_it_is_read_from() {
     assert!(text.contains("processes: instructions, guest-counted"));
     assert!(text.contains("no counterpart in a guest"), "of claims that no guest does anything like");
 }
+
+#[test]
+fn the_page_says_how_sure_its_verdicts_are() {
+    let mut results = super::fixture::results(1);
+    for measure in
+        results.runs[0].experiments.iter_mut().flat_map(|e| &mut e.cases).flat_map(|c| c.measures.values_mut())
+    {
+        measure.samples = vec![1.0, 2.0, 3.0];
+    }
+    let text = check(&render(&results).unwrap());
+    assert!(text.contains("1–3, range of 3") && !text.contains("95 % interval of"), "three samples are no 95 %");
+    let comparisons = results.runs[0].experiments.iter().flat_map(|e| e.comparisons());
+    let timed = comparisons.filter(|c| c.ours.measures[c.measure].kind == Kind::Time).count();
+    let chance = (timed as f64 / 10.0).round();
+    assert!(timed > 20 && text.contains(&format!("the {timed} timed comparisons here equal, {chance} verdicts")));
+    assert!(text.contains("widened by hand, to 2 % on either side at least, and to 5 %"));
+    for measure in
+        results.runs[0].experiments.iter_mut().flat_map(|e| &mut e.cases).flat_map(|c| c.measures.values_mut())
+    {
+        measure.samples = (0..15).map(f64::from).collect();
+    }
+    assert!(check(&render(&results).unwrap()).contains(", 95 % interval of 15"));
+}
