@@ -79,6 +79,7 @@ struct MachineView<'a> {
     began: &'a str,
     mode: &'static str,
     took: String,
+    remark: Option<&'a str>,
 }
 
 /// One experiment, of all runs that have it.
@@ -262,6 +263,7 @@ fn machines(runs: &[Run]) -> Vec<MachineView<'_>> {
                     Mode::Full => "full",
                 },
                 took: took(run.seconds),
+                remark: run.remark.as_deref(),
             }
         })
         .collect()

@@ -43,6 +43,9 @@ pub struct Run {
     /// Whether everything was tried; a run that is not complete goes on where it was.
     #[serde(default)]
     pub complete: bool,
+    /// What a reader must know of the run as a whole, where there is something: by hand, in a file that is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remark: Option<String>,
     /// Experiments, in the order in which they are told.
     pub experiments: Vec<Experiment>,
 }
@@ -524,6 +527,7 @@ mod tests {
             mode: Mode::Quick,
             seed: 1,
             complete: true,
+            remark: None,
             experiments: vec![experiment],
         };
         Results { schema: VERSION, runs: vec![run] }
@@ -534,6 +538,16 @@ mod tests {
         let results = example();
         assert_eq!(Results::parse(&results.to_json(), "x").unwrap(), results);
         assert_eq!(Results::merge([results.clone(), results]).runs.len(), 2);
+    }
+
+    #[test]
+    fn a_run_may_have_a_remark_and_one_without_has_none() {
+        let mut results = example();
+        let text = results.to_json();
+        assert!(!text.contains("remark"));
+        assert_eq!(Results::parse(&text, "x").unwrap().runs[0].remark, None);
+        results.runs[0].remark = Some("The host was busy.".to_owned());
+        assert_eq!(Results::parse(&results.to_json(), "x").unwrap(), results);
     }
 
     #[test]

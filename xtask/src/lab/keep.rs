@@ -37,6 +37,7 @@ impl Kept {
             seed: fastrand::u64(..),
             experiments: plan.experiments.clone(),
             complete: false,
+            remark: None,
         };
         if !again && file.exists() {
             let mut kept =

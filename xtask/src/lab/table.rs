@@ -241,7 +241,8 @@ mod tests {
             versions: BTreeMap::new(),
         };
         let (began, mode, experiments) = (String::new(), Mode::Quick, vec![experiment]);
-        let text = summary(&Run { machine, began, seconds: 0.0, mode, seed: 1, complete: true, experiments });
+        let text =
+            summary(&Run { machine, began, seconds: 0.0, mode, seed: 1, complete: true, remark: None, experiments });
         assert!(text.contains("as good as Linux: 0.50 times (rate, guest)"), "{text}");
         assert!(text.contains("as good as Linux: no counterpart in a guest"), "{text}");
     }

@@ -136,9 +136,10 @@ prop_compose! {
 
 prop_compose! {
     fn run()(processor in text(), system in text(), emulator in text(), versions in btree_map(text(), text(), 0..3), began in text(),
-        seconds in number(), full in any::<bool>(), experiments in vec(experiment(), 0..3)) -> Run {
+        seconds in number(), full in any::<bool>(), remark in proptest::option::of(text()), experiments in vec(experiment(), 0..3)) -> Run {
         Run {
             complete: true,
+            remark,
             machine: Machine { processor, cpus: 2, memory_mib: u64::MAX, system, emulator, versions },
             began,
             seconds,
@@ -199,6 +200,13 @@ fn one_sample_is_told_to_have_no_interval() {
     results.runs[0].experiments.retain(|e| e.name == "processes");
     let page = render(&results).unwrap();
     assert!(page.contains("one sample"));
+}
+
+#[test]
+fn a_runs_remark_stands_with_its_machine() {
+    let of = |seed| check(&render(&super::fixture::results(seed)).unwrap());
+    let remark = super::fixture::results(2).runs.remove(0).remark.unwrap();
+    assert!(of(2).contains(&remark) && !of(1).contains("Remark"));
 }
 
 #[test]
