@@ -230,7 +230,7 @@ fn the_page_says_how_sure_its_verdicts_are() {
     let timed = comparisons.filter(|c| c.ours.measures[c.measure].kind == Kind::Time).count();
     let chance = (timed as f64 / 10.0).round();
     assert!(timed > 20 && text.contains(&format!("the {timed} timed comparisons here equal, {chance} verdicts")));
-    assert!(text.contains("widened by hand, to 2 % on either side at least, and to 5 %"));
+    assert!(text.contains("widened by hand, to 2\u{a0}% on either side at least, and to 5\u{a0}%"));
     for measure in
         results.runs[0].experiments.iter_mut().flat_map(|e| &mut e.cases).flat_map(|c| c.measures.values_mut())
     {
