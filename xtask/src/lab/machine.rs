@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     hash::{Hash, Hasher},
+    os::unix::ffi::OsStrExt,
     process::Command,
 };
 
@@ -62,7 +63,11 @@ pub fn describe(places: &Places) -> Result<Machine> {
     })
 }
 
-/// The commit; of a tree that has changed since, with what tells one such change from another.
+/// What decides what is measured; dated runs and pages, of which a run may make some, do not.
+const MEASURED: [&str; 6] = ["crates", "lab", "plugin", "programs", "xtask", ":(exclude)lab/runs"];
+
+/// The commit; of a tree that has changed since, by changes or by files that git does not know yet, with what tells one such
+/// change from another.
 fn version(places: &Places) -> Option<String> {
     let git = |args: &[&str]| {
         let out = Command::new("git").args(args).current_dir(&places.root).output().ok()?;
@@ -70,12 +75,19 @@ fn version(places: &Places) -> Option<String> {
     };
     let commit = git(&["describe", "--always", "--dirty", "--abbrev=12"])?;
     let commit = String::from_utf8_lossy(&commit).trim().to_owned();
-    if !commit.ends_with("-dirty") {
+    let unknown = git(&[&["ls-files", "-z", "--others", "--exclude-standard", "--"][..], &MEASURED].concat())?;
+    let changed = commit.ends_with("-dirty");
+    if !changed && unknown.is_empty() {
         return Some(commit);
     }
     let mut hasher = std::hash::DefaultHasher::new();
     git(&["diff", "HEAD"])?.hash(&mut hasher);
-    Some(format!("{commit}-{:08x}", hasher.finish() as u32))
+    for name in unknown.split(|b| *b == 0).filter(|name| !name.is_empty()) {
+        let path = places.root.join(std::ffi::OsStr::from_bytes(name));
+        (name, fs::read(path).ok()).hash(&mut hasher);
+    }
+    let dirty = if changed { "" } else { "-dirty" };
+    Some(format!("{commit}{dirty}-{:08x}", hasher.finish() as u32))
 }
 
 /// A value of a file of lines `NAME="value"`.
@@ -95,5 +107,41 @@ mod tests {
         assert_eq!(cpus[0], 1);
         assert_eq!(cpus.last(), Some(&available()));
         assert!(cpus.windows(2).all(|w| w[0] < w[1]));
+    }
+
+    #[test]
+    fn a_tree_with_a_new_file_has_a_version_of_its_own_and_results_change_none() {
+        let home = tempfile::tempdir().unwrap();
+        let root = home.path().to_owned();
+        let git = |args: &[&str]| {
+            let who = ["-c", "user.name=x", "-c", "user.email=x@localhost", "-c", "commit.gpgsign=false"];
+            let done = Command::new("git").args(who).args(args).current_dir(&root).output().unwrap();
+            assert!(done.status.success(), "{args:?}: {}", String::from_utf8_lossy(&done.stderr));
+        };
+        let write = |name: &str, text: &str| {
+            let path = root.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let places = Places { root: root.clone(), cache: root.join(".cache"), target: root.join("target") };
+        let version = || version(&places).unwrap();
+        git(&["init", "-q"]);
+        write("crates/a.rs", "one");
+        git(&["add", "."]);
+        git(&["commit", "-q", "-m", "x"]);
+        let clean = version();
+        assert!(!clean.contains("dirty"), "{clean}");
+        write("big/results.json", "{}");
+        write("lab/runs/today.json", "{}");
+        assert_eq!(version(), clean);
+        write("programs/new.c", "first");
+        let first = version();
+        write("programs/new.c", "second");
+        let second = version();
+        write("crates/a.rs", "two");
+        let all = [clean.clone(), first, second, version()];
+        assert!(all[1..].iter().all(|v| v.starts_with(&format!("{clean}-dirty-"))), "{all:?}");
+        let different: std::collections::BTreeSet<&String> = all.iter().collect();
+        assert_eq!(different.len(), 4, "{all:?}");
     }
 }
