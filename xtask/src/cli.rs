@@ -287,7 +287,7 @@ pub struct Lab {
     #[arg(long)]
     pub no_linux: bool,
 
-    /// Begin anew where an unfinished run would go on
+    /// Begin anew where an unfinished run would go on; what it found is kept beside
     #[arg(long)]
     pub again: bool,
 }

@@ -29,6 +29,8 @@ const BUILD: &str = "build";
 const BUILD_ROUNDS: u32 = 2;
 /// What a boot costs, in seconds, before its first program runs: of ours, and of Linux, which is let settle.
 const BOOT: (f64, f64) = (2.0, 6.0);
+/// So many a guest can have.
+pub const MOST_CPUS: u32 = 64;
 /// Nothing takes longer.
 const LIMIT: Duration = Duration::from_secs(1800);
 /// In MiB: of a guest, and of one with a compiler in it.
@@ -326,7 +328,7 @@ pub fn cases(mode: Mode, cpus: &[u32], linux: bool) -> Vec<Planned> {
             };
             // Two jobs on one CPU take minutes and tell little.
             let least = if thing.command.contains("--per-cpu 2") { 2 } else { 1 };
-            for &n in counts.iter().filter(|n| (least..=64).contains(*n)) {
+            for &n in counts.iter().filter(|n| (least..=MOST_CPUS).contains(*n)) {
                 planned(thing, side, Place::Guest, n, mode, &mut all);
             }
         }
@@ -520,6 +522,12 @@ impl Boot {
             if self.place == Place::GuestCounted { ", counted".to_owned() } else { format!(", {} CPU(s)", self.cpus) };
         format!("{} in a guest{how}", self.side.title())
     }
+
+    /// Which of its commands give these cases.
+    fn needed(&self, cases: &[At]) -> Vec<usize> {
+        let gives = |number: &usize| self.commands[*number].1.iter().any(|t| cases.contains(&t.at));
+        (0..self.commands.len()).filter(gives).collect()
+    }
 }
 
 /// Kernels, and what they run.
@@ -555,9 +563,9 @@ impl Guests {
         })
     }
 
-    /// One boot, with the commands in an order of its own.
-    pub fn run(&self, boot: &Boot) -> Result<Vec<Found>> {
-        let mut order: Vec<usize> = (0..boot.commands.len()).collect();
+    /// One boot, with the commands that these cases need in an order of its own.
+    pub fn run(&self, boot: &Boot, cases: &[At]) -> Result<Vec<Found>> {
+        let mut order = boot.needed(cases);
         self.random.borrow_mut().shuffle(&mut order);
         let with_compiler = self.compiler.as_ref().filter(|_| boot.memory == MEMORY.1);
         let mut tree = with_compiler.unwrap_or(&self.tree).clone();
@@ -585,7 +593,7 @@ impl Guests {
         };
         let mut found = Vec::new();
         for (number, (_, all)) in boot.commands.iter().enumerate() {
-            for taken in all {
+            for taken in all.iter().filter(|t| cases.contains(&t.at)) {
                 let values = match said.get(&number) {
                     Some((lines, Some(0))) => values(lines, &taken.lines),
                     Some((_, Some(status))) => Err(lost(format!("the program ended with {status}"))),
@@ -691,6 +699,14 @@ mod tests {
         ids.sort();
         ids.dedup();
         assert_eq!(ids.len(), 16);
+    }
+
+    #[test]
+    fn a_boot_runs_what_its_cases_need() {
+        let mut experiments = vec![calibration()];
+        let boots = boots(Mode::Quick, cases(Mode::Quick, &[1], false), &mut experiments);
+        let Job::Guest(boot) = &boots[0].what else { panic!("no boot") };
+        assert_eq!((boot.needed(&boots[0].cases), boot.needed(&[])), (vec![0], vec![]));
     }
 
     #[test]

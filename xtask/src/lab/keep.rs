@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use quire_results::{Machine, Results, Run, VERSION};
+use quire_results::{Case, Machine, Results, Run, VERSION};
 
 use super::plan::{At, Counted, Found, Plan};
 use crate::failure::{Doing, Failure, Result};
@@ -22,7 +22,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Goes on with the unfinished run in the directory `out`, or begins one; a finished one is replaced.
+    /// Goes on with the unfinished run in the directory `out`, or begins one, anew if `again`: what another one found is set aside.
     pub fn open(out: &Path, plan: &Plan, machine: Machine, again: bool) -> Result<Self> {
         fs::create_dir_all(out).doing(|| format!("cannot make {}", out.display()))?;
         let about = || format!("cannot use {}", out.display());
@@ -39,18 +39,24 @@ impl Kept {
             complete: false,
             remark: None,
         };
-        if !again && file.exists() {
-            let mut kept =
-                Results::read(&file).map_err(|e| Failure::usage(format_args!("{e}; --again replaces it")))?;
-            if let Some(old) = kept.runs.pop().filter(|r| !r.complete) {
+        let earlier = match Results::read(&file) {
+            _ if !file.exists() => None,
+            Ok(mut kept) => kept.runs.pop(),
+            Err(_) if again => None,
+            Err(e) => return Err(Failure::usage(format_args!("{e}; --again replaces it"))),
+        };
+        match earlier {
+            Some(old) if again || old.complete => set_aside(out, &old)?,
+            Some(old) => {
                 go_on(&mut run, old).map_err(|what| {
                     Failure::usage(format_args!(
-                        "{} holds an unfinished run with {what}; --again begins a new one there, --out DIR elsewhere",
+                        "{} holds an unfinished run with {what}; --again sets it aside and begins a new one there, --out DIR elsewhere",
                         out.display()
                     ))
                 })?;
                 eprintln!("quire: going on with the run of {}", run.began);
             }
+            None => {}
         }
         let kept = Self { file, run, _lock: lock };
         kept.write()?;
@@ -67,24 +73,34 @@ impl Kept {
         &self.run
     }
 
-    /// How many rounds of a job were done: every measure of its cases has so many samples.
-    pub fn rounds_of(&self, job: &Counted) -> u32 {
-        let samples = |at: &At| {
-            let case = &self.run.experiments[at.experiment].cases[at.case];
-            // What cannot be measured keeps nothing else waiting.
-            (case.trouble.is_none()).then(|| case.measures.values().map(|m| m.samples.len() as u32).min().unwrap_or(0))
-        };
-        job.cases.iter().filter_map(samples).min().unwrap_or(0)
+    fn case(&self, at: At) -> &Case {
+        &self.run.experiments[at.experiment].cases[at.case]
     }
 
-    /// Whether nothing of a job can be measured.
-    pub fn is_broken(&self, job: &Counted) -> bool {
-        job.cases.iter().all(|at| self.run.experiments[at.experiment].cases[at.case].trouble.is_some())
+    /// Whether this round of a case is still to be done. What cannot be measured is not, until [`Kept::forgive`].
+    pub fn lacks(&self, at: At, round: u32) -> bool {
+        let case = self.case(at);
+        let done = case.measures.values().map(|m| m.samples.len() as u32).min().unwrap_or(0);
+        case.trouble.is_none() && done <= round
     }
 
-    /// Adds what a round found; true where something is missing.
-    pub fn add(&mut self, job: &Counted, found: Vec<Found>, took: Duration) -> Result<bool> {
-        let mut missing = false;
+    /// Whether some case of a job could not be measured.
+    pub fn is_in_trouble(&self, job: &Counted) -> bool {
+        job.cases.iter().any(|at| self.case(*at).trouble.is_some())
+    }
+
+    /// Forgets what could not be measured of a job: it may have been of the moment, and is tried again.
+    pub fn forgive(&mut self, job: &Counted) {
+        job.cases.iter().for_each(|at| self.run.experiments[at.experiment].cases[at.case].trouble = None);
+    }
+
+    /// How many cases could not be measured.
+    pub fn troubles(&self) -> usize {
+        self.run.experiments.iter().flat_map(|e| &e.cases).filter(|c| c.trouble.is_some()).count()
+    }
+
+    /// Adds what a round found.
+    pub fn add(&mut self, job: &Counted, found: Vec<Found>, took: Duration) -> Result<()> {
         for Found { at, values } in found {
             let case = &mut self.run.experiments[at.experiment].cases[at.case];
             match values {
@@ -98,29 +114,27 @@ impl Kept {
                 Err(why) => {
                     eprintln!("quire: {}: {why}", case.id());
                     case.trouble = Some(why);
-                    missing = true;
                 }
             }
         }
         let each = took.as_secs_f64() / job.cases.len().max(1) as f64;
         job.cases.iter().for_each(|at| self.run.experiments[at.experiment].seconds += each);
         self.run.seconds += took.as_secs_f64();
-        self.write()?;
-        Ok(missing)
+        self.write()
     }
 
-    /// Notes that a job cannot be done.
-    pub fn break_off(&mut self, job: &Counted, why: &str) -> Result<()> {
+    /// Notes that these cases of a job cannot be measured.
+    pub fn break_off(&mut self, job: &Counted, cases: &[At], why: &str) -> Result<()> {
         eprintln!("quire: {}: {why}", job.name());
-        for at in &job.cases {
+        for at in cases {
             self.run.experiments[at.experiment].cases[at.case].trouble = Some(why.to_owned());
         }
         self.write()
     }
 
-    /// Everything was tried.
+    /// Everything was tried; a run that is in trouble stays one to go on with.
     pub fn finish(&mut self) -> Result<()> {
-        self.run.complete = true;
+        self.run.complete = self.troubles() == 0;
         self.write()
     }
 
@@ -138,6 +152,30 @@ impl Kept {
         fresh.persist(&self.file).map_err(|e| e.error).doing(about)?;
         Ok(())
     }
+}
+
+/// Lets what a run found keep a name of its own, its page too; a run that found nothing is not kept.
+fn set_aside(out: &Path, old: &Run) -> Result<()> {
+    let mut measures = old.experiments.iter().flat_map(|e| &e.cases).flat_map(|c| c.measures.values());
+    if measures.all(|m| m.samples.is_empty()) {
+        return Ok(());
+    }
+    // A time that comes from a file is not yet a part of a name.
+    let began: String = old.began.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let named = |what: &str, number: u32, kind: &str| match number {
+        1 => out.join(format!("{what}-{began}.{kind}")),
+        n => out.join(format!("{what}-{began}-{n}.{kind}")),
+    };
+    let free = |n: &u32| !named("results", *n, "json").exists() && !named("report", *n, "html").exists();
+    let number = (1..).find(free).unwrap_or(1);
+    for (what, kind) in [("results", "json"), ("report", "html")] {
+        let (from, to) = (out.join(format!("{what}.{kind}")), named(what, number, kind));
+        if from.exists() {
+            fs::rename(&from, &to).doing(|| format!("cannot set {} aside", from.display()))?;
+        }
+    }
+    eprintln!("quire: the run of {} is kept as {}", old.began, named("results", number, "json").display());
+    Ok(())
 }
 
 /// Takes over what an unfinished run found, or tells in what it differs.
@@ -184,7 +222,7 @@ fn now() -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::lab::{
         guest,
@@ -192,7 +230,7 @@ mod tests {
     };
     use quire_results::{Mode, Side};
 
-    fn machine() -> Machine {
+    pub fn machine() -> Machine {
         Machine {
             processor: "any".into(),
             cpus: 1,
@@ -204,7 +242,7 @@ mod tests {
     }
 
     /// The calibration alone.
-    fn plan() -> Plan {
+    pub fn plan() -> Plan {
         let mut experiments = vec![guest::calibration()];
         let jobs = guest::boots(Mode::Quick, guest::cases(Mode::Quick, &[1], true), &mut experiments);
         Plan { mode: Mode::Quick, experiments, jobs }
@@ -218,8 +256,13 @@ mod tests {
         job.cases.iter().map(|at| Found { at: *at, values: values(at) }).collect()
     }
 
+    /// How many rounds of a job are done.
+    fn rounds_of(kept: &Kept, job: &Counted) -> u32 {
+        (0..).find(|round| job.cases.iter().any(|at| kept.lacks(*at, *round))).unwrap()
+    }
+
     #[test]
-    fn a_run_that_was_interrupted_goes_on_where_it_was_and_a_finished_one_is_replaced() {
+    fn a_run_that_was_interrupted_goes_on_where_it_was_and_a_finished_one_is_set_aside() {
         let (plan, home) = (plan(), tempfile::tempdir().unwrap());
         let open = || Kept::open(home.path(), &plan, machine(), false);
         let mut kept = open().unwrap();
@@ -229,11 +272,53 @@ mod tests {
         let seed = kept.run().seed;
         drop(kept);
         let mut kept = open().unwrap();
-        assert_eq!((kept.rounds_of(job), kept.rounds_of(&plan.jobs[1]), kept.run().seed), (1, 0, seed));
+        assert_eq!((rounds_of(&kept, job), rounds_of(&kept, &plan.jobs[1]), kept.run().seed), (1, 0, seed));
         assert_eq!(kept.run().seconds, 2.0);
         kept.finish().unwrap();
         drop(kept);
-        assert_eq!(open().unwrap().rounds_of(job), 0);
+        assert_eq!(rounds_of(&open().unwrap(), job), 0);
+        assert_eq!(aside(home.path()), 1);
+    }
+
+    /// How many runs were set aside, all of them whole.
+    fn aside(home: &Path) -> usize {
+        let names = fs::read_dir(home).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+        let names: Vec<String> = names.filter(|n| n.starts_with("results-")).collect();
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-.".contains(c);
+        for name in &names {
+            assert!(name.chars().all(plain), "{name}");
+            Results::read(&home.join(name)).unwrap();
+        }
+        names.len()
+    }
+
+    #[test]
+    fn what_runs_found_is_never_replaced_and_their_pages_go_with_them() {
+        let (plan, home) = (plan(), tempfile::tempdir().unwrap());
+        let job = &plan.jobs[0];
+        let page = home.path().join("report.html");
+        // The last one is unfinished, and --again leaves it.
+        for (number, again) in [(0, false), (1, false), (2, false), (3, true)] {
+            let mut kept = Kept::open(home.path(), &plan, machine(), again).unwrap();
+            assert_eq!((aside(home.path()), rounds_of(&kept, job), page.exists()), (number, 0, false));
+            kept.add(job, found(&plan, job, 7.0), Duration::ZERO).unwrap();
+            // As if all had begun in the same second.
+            kept.run.began = "2026-11-24T03:58:05Z/..".to_owned();
+            if number < 2 {
+                kept.finish().unwrap()
+            } else {
+                kept.write().unwrap()
+            }
+            fs::write(&page, "page").unwrap();
+        }
+        let pages = fs::read_dir(home.path())
+            .unwrap()
+            .filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().starts_with("report-2026-11-24T03-58-05Z"));
+        assert_eq!(pages.count(), 3);
+        // What found nothing leaves nothing.
+        drop(Kept::open(home.path(), &plan, machine(), true).unwrap());
+        drop(Kept::open(home.path(), &plan, machine(), true).unwrap());
+        assert_eq!(aside(home.path()), 4);
     }
 
     #[test]
@@ -265,18 +350,31 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_measured_is_told_and_keeps_nothing_waiting() {
+    fn what_cannot_be_measured_is_told_keeps_nothing_waiting_and_is_tried_again_alone() {
         let (plan, home) = (plan(), tempfile::tempdir().unwrap());
-        let mut kept = Kept::open(home.path(), &plan, machine(), false).unwrap();
+        let open = || Kept::open(home.path(), &plan, machine(), false).unwrap();
+        let mut kept = open();
         let ours = |j: &&Counted| matches!(&j.what, Job::Guest(b) if b.name().starts_with(Side::Ours.title()));
         let job = plan.jobs.iter().find(ours).unwrap();
         let mut all = found(&plan, job, 1.0);
         all[0].values = Err("gone".into());
-        assert!(kept.add(job, all, Duration::ZERO).unwrap());
-        assert_eq!((kept.rounds_of(job), kept.is_broken(job)), (1, false));
-        kept.break_off(job, "no machine").unwrap();
-        assert!(kept.is_broken(job));
+        kept.add(job, all, Duration::ZERO).unwrap();
+        let lack = |kept: &Kept, round| job.cases.iter().filter(|at| kept.lacks(**at, round)).count();
+        assert_eq!((lack(&kept, 0), lack(&kept, 1), kept.troubles()), (0, job.cases.len() - 1, 1));
         let read = Results::read(kept.file()).unwrap();
-        assert!(read.runs[0].experiments[0].cases.iter().any(|c| c.trouble.as_deref() == Some("no machine")));
+        assert!(read.runs[0].experiments[0].cases.iter().any(|c| c.trouble.as_deref() == Some("gone")));
+        // The same command goes on with it, and with nothing else of that round.
+        kept.finish().unwrap();
+        assert!(!kept.run().complete);
+        drop(kept);
+        let mut kept = open();
+        assert_eq!((lack(&kept, 0), kept.troubles()), (1, 0));
+        kept.break_off(job, &job.cases, "no machine").unwrap();
+        assert!(kept.is_in_trouble(job) && lack(&kept, 9) == 0);
+        kept.forgive(job);
+        assert!(!kept.is_in_trouble(job) && lack(&kept, 0) == 1);
+        kept.add(job, found(&plan, job, 1.0), Duration::ZERO).unwrap();
+        kept.finish().unwrap();
+        assert!(kept.run().complete);
     }
 }

@@ -11,6 +11,7 @@ mod status;
 mod table;
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     process::Command,
     time::Instant,
@@ -25,7 +26,7 @@ use crate::{
     progress::Countdown,
 };
 use keep::Kept;
-use plan::{Job, Plan};
+use plan::{At, Found, Job, Plan};
 
 /// Does what is asked for.
 pub fn command(places: &Places, options: &cli::Lab) -> Result<u8> {
@@ -89,8 +90,11 @@ fn measure(places: &Places, options: &cli::Lab) -> Result<u8> {
     let mode = if options.full { Mode::Full } else { Mode::Quick };
     let cpus = match &options.cpus[..] {
         [] => machine::cpus_to_try(),
-        asked => asked.to_vec(),
+        asked => each_once(asked),
     };
+    if cpus.last().is_some_and(|most| *most > guest::MOST_CPUS) {
+        eprintln!("quire: a guest has {} CPUs at most: with more there are hosted cases alone", guest::MOST_CPUS);
+    }
     let plan = Plan::make(places, mode, &cpus, !options.no_linux, &options.names)?;
     if plan.experiments.is_empty() {
         return Err(Failure::usage("no experiment has such a name: ./quire lab list prints all"));
@@ -99,7 +103,7 @@ fn measure(places: &Places, options: &cli::Lab) -> Result<u8> {
     let name = if mode == Mode::Full { "full" } else { "quick" };
     let out = options.out.clone().unwrap_or_else(|| places.target.join("lab-runs").join(name));
     let mut kept = Kept::open(&out, &plan, machine::describe(places)?, options.again)?;
-    let broken = rounds(&plan, &benches, &mut kept)?;
+    rounds(&plan, &benches, &mut kept)?;
     kept.finish()?;
     for experiment in &kept.run().experiments {
         println!("\n{}\n{}", experiment.title, table::of(experiment));
@@ -108,7 +112,18 @@ fn measure(places: &Places, options: &cli::Lab) -> Result<u8> {
     let page = out.join("report.html");
     draw(places, &page, &[kept.file().to_owned()])?;
     println!("{}\n{}", kept.file().display(), page.display());
-    Ok(if broken { 1 } else { 0 })
+    match kept.troubles() {
+        0 => Ok(0),
+        n => {
+            eprintln!("quire: {n} cases could not be measured: the same command tries them again");
+            Ok(1)
+        }
+    }
+}
+
+/// Numbers in order, none of them twice.
+fn each_once(numbers: &[u32]) -> Vec<u32> {
+    numbers.iter().copied().collect::<BTreeSet<u32>>().into_iter().collect()
 }
 
 /// What measures.
@@ -122,54 +137,74 @@ impl Benches {
         Ok(Self { hosted: hosted::Lab::ready(places, plan)?, guest: guest::Guests::ready(places, plan)? })
     }
 
-    /// One round of a job: a value for each measure of its cases, or why there is none.
-    fn run(&self, job: &Job) -> Result<Vec<plan::Found>> {
+    /// One round of these cases of a job: a value for each measure, or why there is none.
+    fn run(&self, job: &Job, cases: &[At]) -> Result<Vec<Found>> {
         match job {
             Job::Hosted(case) => self.hosted.run(case),
-            Job::Guest(boot) => self.guest.run(boot),
+            Job::Guest(boot) => self.guest.run(boot, cases),
         }
     }
 }
 
-/// All rounds of everything, each in an order of its own, so that what drifts meets all sides alike. True where something
-/// could not be measured.
-fn rounds(plan: &Plan, benches: &Benches, kept: &mut Kept) -> Result<bool> {
+/// All rounds of everything; then those of what failed, once more: a boot that a busy machine spoilt is not a case that cannot be
+/// measured.
+fn rounds(plan: &Plan, benches: &Benches, kept: &mut Kept) -> Result<()> {
+    all_rounds(plan, kept, &|job, cases| benches.run(job, cases))
+}
+
+/// What does a round of these cases of a job.
+type Run<'a> = &'a dyn Fn(&Job, &[At]) -> Result<Vec<Found>>;
+
+fn all_rounds(plan: &Plan, kept: &mut Kept, run: Run<'_>) -> Result<()> {
+    let all: Vec<usize> = (0..plan.jobs.len()).collect();
+    pass(plan, &all, kept, run)?;
+    let failed: Vec<usize> = all.into_iter().filter(|j| kept.is_in_trouble(&plan.jobs[*j])).collect();
+    if failed.is_empty() {
+        return Ok(());
+    }
+    eprintln!("quire: trying once more what could not be measured");
+    failed.iter().for_each(|j| kept.forgive(&plan.jobs[*j]));
+    pass(plan, &failed, kept, run)
+}
+
+/// The rounds that these jobs lack, each round in an order of its own, so that what drifts meets all sides alike.
+fn pass(plan: &Plan, jobs: &[usize], kept: &mut Kept, run: Run<'_>) -> Result<()> {
     let mut left: Vec<(u32, usize)> = Vec::new();
     let mut random = fastrand::Rng::with_seed(kept.run().seed);
+    let lacking = |kept: &Kept, round: u32, job: usize| -> Vec<At> {
+        plan.jobs[job].cases.iter().copied().filter(|at| kept.lacks(*at, round)).collect()
+    };
     for round in 0..plan.most_rounds() {
-        let mut order: Vec<usize> = (0..plan.jobs.len()).filter(|j| plan.jobs[*j].rounds > round).collect();
+        let mut order: Vec<usize> = jobs.iter().copied().filter(|j| plan.jobs[*j].rounds > round).collect();
         random.shuffle(&mut order);
-        left.extend(order.into_iter().map(|job| (round, job)).filter(|(r, j)| kept.rounds_of(&plan.jobs[*j]) <= *r));
+        left.extend(order.into_iter().map(|job| (round, job)).filter(|(r, j)| !lacking(kept, *r, *j).is_empty()));
     }
     let mut countdown = Countdown::new("measuring", left.iter().map(|(_, j)| plan.jobs[*j].seconds).collect());
-    let mut broken = false;
     let mut dropped = 0;
-    for (round, job) in left {
-        let job = &plan.jobs[job];
+    for (round, number) in left {
+        let job = &plan.jobs[number];
         if plan.mode == Mode::Full && round >= plan::LEAST && kept.run().seconds > plan::ENOUGH {
             dropped += 1;
             countdown.skip();
             continue;
         }
-        if kept.is_broken(job) {
+        let cases = lacking(kept, round, number);
+        if cases.is_empty() {
             countdown.skip();
             continue;
         }
         countdown.doing(&job.name());
         let start = Instant::now();
-        match benches.run(&job.what) {
-            Ok(found) => broken |= kept.add(job, found, start.elapsed())?,
-            Err(failure) => {
-                kept.break_off(job, &failure.message)?;
-                broken = true;
-            }
+        match run(&job.what, &cases) {
+            Ok(found) => kept.add(job, found, start.elapsed())?,
+            Err(failure) => kept.break_off(job, &cases, &failure.message)?,
         }
         countdown.done();
     }
     if dropped > 0 {
         eprintln!("quire: that is long enough: {dropped} further rounds were left out");
     }
-    Ok(broken)
+    Ok(())
 }
 
 /// Builds what draws and lets it draw.
@@ -180,4 +215,52 @@ fn draw(places: &Places, page: &Path, files: &[PathBuf]) -> Result<()> {
         .status()
         .doing(|| "cannot run what draws the report".to_string())?;
     if status.success() { Ok(()) } else { Err(Failure::usage("the report could not be drawn: see above")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{cell::RefCell, collections::BTreeMap};
+
+    #[test]
+    fn a_number_of_cpus_that_is_named_twice_is_tried_once() {
+        assert_eq!(each_once(&[2, 1, 1, 8, 2]), [1, 2, 8]);
+    }
+
+    /// The rounds of the calibration, of which some fail as `fails` says (the nth call, from 0), and which cases each call was for.
+    fn measured(fails: impl Fn(usize) -> bool) -> (usize, usize, Vec<Vec<At>>) {
+        let (plan, home) = (keep::tests::plan(), tempfile::tempdir().unwrap());
+        let mut kept = Kept::open(home.path(), &plan, keep::tests::machine(), false).unwrap();
+        let calls: RefCell<Vec<Vec<At>>> = RefCell::default();
+        all_rounds(&plan, &mut kept, &|_, cases| {
+            calls.borrow_mut().push(cases.to_vec());
+            if fails(calls.borrow().len() - 1) {
+                return Err(Failure::machine("no boot"));
+            }
+            let values = |at: &At| -> BTreeMap<String, f64> {
+                let case = &plan.experiments[at.experiment].cases[at.case];
+                case.measures.keys().map(|m| (m.clone(), 1.0)).collect()
+            };
+            Ok(cases.iter().map(|at| Found { at: *at, values: Ok(values(at)) }).collect())
+        })
+        .unwrap();
+        let lacking = plan.jobs.iter().flat_map(|j| j.cases.iter().map(move |at| (*at, j.rounds - 1)));
+        let lacking = lacking.filter(|(at, last)| kept.lacks(*at, *last)).count();
+        (kept.troubles(), lacking, calls.into_inner())
+    }
+
+    #[test]
+    fn a_boot_that_failed_once_is_made_up_for_and_nothing_else_is_done_again() {
+        let (_, _, calls) = measured(|_| false);
+        let (troubles, lacking, again) = measured(|n| n == 2);
+        assert_eq!((troubles, lacking, again.len()), (0, 0, calls.len() + 1));
+    }
+
+    #[test]
+    fn what_always_fails_is_tried_twice() {
+        let jobs = keep::tests::plan().jobs.len();
+        let (troubles, _, calls) = measured(|_| true);
+        assert!(troubles > 0);
+        assert_eq!(calls.len(), 2 * jobs);
+    }
 }
