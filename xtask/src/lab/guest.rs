@@ -11,7 +11,7 @@ use super::plan::{self, At, Counted, Found, Job, Plan};
 use crate::{
     boot::{Kernel, On, Shape},
     cli, compare,
-    failure::Result,
+    failure::{Failure, Result},
     image::{order::Order, tree::Tree},
     machine::{
         outcome::Outcome,
@@ -555,7 +555,7 @@ impl Guests {
         let compiler = plan.jobs.iter().any(builds).then(|| prepare("build")).transpose()?.map(|(tree, _)| tree);
         Ok(Self {
             ours: needs(false).then(|| Kernel::ready(places, On::Quire)).transpose()?,
-            linux: needs(true).then(|| Kernel::ready(places, On::Linux)).transpose()?,
+            linux: needs(true).then(|| Kernel::ready(places, On::Linux)).transpose().map_err(without)?,
             tree,
             compiler,
             order,
@@ -604,6 +604,11 @@ impl Guests {
         }
         Ok(found)
     }
+}
+
+/// Who has no Linux can still measure the rest.
+fn without(linux: Failure) -> Failure {
+    Failure { message: format!("{linux}; --no-linux measures without it"), ..linux }
 }
 
 /// What the guest's shell does.
@@ -707,6 +712,12 @@ mod tests {
         let boots = boots(Mode::Quick, cases(Mode::Quick, &[1], false), &mut experiments);
         let Job::Guest(boot) = &boots[0].what else { panic!("no boot") };
         assert_eq!((boot.needed(&boots[0].cases), boot.needed(&[])), (vec![0], vec![]));
+    }
+
+    #[test]
+    fn without_linux_there_is_a_way() {
+        let failure = without(Failure::usage("apt knows no Linux kernel"));
+        assert_eq!((failure.status, failure.message.contains("kernel; --no-linux")), (2, true));
     }
 
     #[test]
