@@ -4,7 +4,7 @@
 //   --per-cpu N   so many jobs for each processor (default 1)
 //   --jobs N      so many jobs, however many processors there are
 //   --builds N    so many builds (default 3)
-//   --goal NAME   what make is asked for (default posix: all of it); for instance lzio.o, a short one
+//   --goal NAMES  what make is asked for (default posix: all of it), with commas between; for instance lzio.o, a short one
 //   --source DIR  where the sources are (default /usr/src/lua)
 //
 // The first build finds nothing mapped and nothing compiled before; the later ones, of which means are reported, are told apart.
@@ -121,7 +121,16 @@ int main(int argc, char **argv) {
     char parallel[32];
     snprintf(parallel, sizeof parallel, "-j%ld", jobs);
     const char *clean[] = {"make", "clean", NULL};
-    const char *build[] = {"make", parallel, goal, OPTIMISE, "AR=ar rc", NULL};
+    enum { MOST = 64 };
+    const char *build[MOST + 5] = {"make", parallel, OPTIMISE, "AR=ar rc"}; // then the goals, and NULL
+    char *goals = strdup(goal);
+    CHECK(goals, "strdup");
+    int named = 0;
+    for (char *next = strtok(goals, ","); next; next = strtok(NULL, ",")) {
+        CHECK(named < MOST, "more than %d goals", MOST);
+        build[4 + named++] = next;
+    }
+    CHECK(named, "no goal");
     const char *try[] = {"./lua", "-e", "local t = {} for i = 1, 1000 do t[i] = i * i end assert(#t == 1000 and t[999] == 998001)", NULL};
     struct cost costs[builds];
     uint32_t first = 0;

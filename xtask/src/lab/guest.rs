@@ -27,6 +27,8 @@ pub const CALIBRATION: &str = "calibration";
 const BUILD: &str = "build";
 /// Of whose rounds a full run does at most so many.
 const BUILD_ROUNDS: u32 = 2;
+/// What a quick run builds: enough for two jobs, and small.
+const QUICK_GOALS: [&str; 4] = ["lzio.o", "lctype.o", "linit.o", "lopcodes.o"];
 /// What a boot costs, in seconds, before its first program runs: of ours, and of Linux, which is let settle.
 const BOOT: (f64, f64) = (2.0, 6.0);
 /// So many a guest can have.
@@ -42,7 +44,7 @@ fn memory(command: &str) -> u64 {
 
 /// About how long a boot's builds take with one number of jobs, in seconds, for each of the two cases that they give.
 fn build_seconds(mode: Mode, place: Place, cpus: u32) -> f64 {
-    let all = if mode == Mode::Full { 160.0 } else { 8.0 };
+    let all = if mode == Mode::Full { 160.0 } else { 16.0 };
     all / if place == Place::Guest { f64::from(cpus.min(2)) } else { 1.0 } / 2.0
 }
 
@@ -306,8 +308,9 @@ fn parameters(of: &[(&str, &str)]) -> BTreeMap<String, Parameter> {
 pub fn cases(mode: Mode, cpus: &[u32], linux: bool) -> Vec<Planned> {
     let mut all = Vec::new();
     for thing in THINGS {
-        // Thousands of processes take a counted Linux minutes.
-        if mode == Mode::Quick && thing.command.contains("--sleepers 4000") {
+        // Thousands of processes take a counted Linux minutes; four objects are too few for more jobs than CPUs.
+        let long = ["--sleepers 4000", "--per-cpu 2"];
+        if mode == Mode::Quick && long.iter().any(|l| thing.command.contains(l)) {
             continue;
         }
         let sides = [Side::Ours, Side::Linux, Side::LinuxLarge];
@@ -346,9 +349,9 @@ fn planned(thing: &Thing, side: Side, place: Place, cpus: u32, mode: Mode, all: 
         (Mode::Full, false) => 0.5,
     };
     // A build of everything takes minutes in an emulator.
-    let (goal, builds) = if mode == Mode::Full { ("posix", "3") } else { ("lzio.o", "2") };
+    let (goal, builds) = if mode == Mode::Full { ("posix".to_owned(), "3") } else { (QUICK_GOALS.join(","), "2") };
     let mut command = thing.command.replace("{seconds}", &each.to_string()).replace("{cpus}", &cpus.to_string());
-    command = command.replace("{goal}", goal).replace("{builds}", builds);
+    command = command.replace("{goal}", &goal).replace("{builds}", builds);
     let (memory, build) = (memory(&command), thing.experiment == BUILD);
     if counted {
         command += " --count";
@@ -358,6 +361,9 @@ fn planned(thing: &Thing, side: Side, place: Place, cpus: u32, mode: Mode, all: 
     let mut add = |of: &[(&str, &str)], line: String, measure: &str, unit: &str, kind, better| {
         let mut parameters = parameters(of);
         parameters.insert("cpus".to_owned(), cpus.into());
+        if build && mode == Mode::Quick {
+            parameters.insert("objects".to_owned(), (QUICK_GOALS.len() as u32).into());
+        }
         let figure = Measure { unit: unit.to_owned(), kind, better, samples: Vec::new() };
         let line = (measure.to_owned(), line);
         // Several lines may tell of one thing.
@@ -484,7 +490,8 @@ pub fn boots(mode: Mode, planned: Vec<Planned>, experiments: &mut [Experiment]) 
         let (side, place) = (p.case.side, p.case.place);
         // A full round is several whole builds already, and takes minutes.
         let most = match (mode, p.experiment, place) {
-            (Mode::Full, BUILD, Place::GuestCounted) => 1,
+            // A build's instructions repeat.
+            (_, BUILD, Place::GuestCounted) => 1,
             (Mode::Full, BUILD, _) => BUILD_ROUNDS,
             _ => u32::MAX,
         };
@@ -718,6 +725,19 @@ mod tests {
     fn without_linux_there_is_a_way() {
         let failure = without(Failure::usage("apt knows no Linux kernel"));
         assert_eq!((failure.status, failure.message.contains("kernel; --no-linux")), (2, true));
+    }
+
+    #[test]
+    fn a_quick_build_has_work_for_two_jobs_and_nothing_in_two_manners() {
+        for mode in [Mode::Quick, Mode::Full] {
+            let all: Vec<Planned> = cases(mode, &[1, 2], true).into_iter().filter(|p| p.experiment == BUILD).collect();
+            let twice = all.iter().any(|p| p.command.contains("--per-cpu 2"));
+            assert_eq!(twice, mode == Mode::Full);
+            let goals =
+                |p: &Planned| p.command.split(' ').skip_while(|w| *w != "--goal").nth(1).unwrap().split(',').count();
+            assert!(mode == Mode::Full || all.iter().all(|p| goals(p) == QUICK_GOALS.len()));
+            assert!(all.iter().all(|p| p.case.parameters.contains_key("objects") == (mode == Mode::Quick)));
+        }
     }
 
     #[test]
