@@ -109,9 +109,15 @@ const THINGS: &[Thing] = &[
     Thing {
         experiment: "exec-fork", command: "forkexec --seconds {seconds} --processes {cpus}",
         lines: &[("fork_exit", &[("what", "fork + exit")]), ("fork_64MiB_exit", &[("what", "fork of 64 MiB + exit")]),
+                 ("fork_1GiB_mapped_exit", &[("what", "fork of 1 GiB with 100 pages + exit")]),
                  ("fork_exec_static", &[("what", "fork + exec, static")]), ("vfork_exec_static", &[("what", "vfork + exec, static")]),
                  ("fork_exec_dynamic", &[("what", "fork + exec, dynamic")]), ("vfork_exec_dynamic", &[("what", "vfork + exec, dynamic")])],
         other: &[], times: &[], counted: true, timed: Timed::Scaled, large: true,
+    },
+    Thing {
+        experiment: "exec-fork", command: "forkexec --seconds {seconds} --copies 1 --only vfork --processes {cpus}",
+        lines: &[("vfork_exec_static", &[("what", "vfork + exec, static copies")]), ("vfork_exec_dynamic", &[("what", "vfork + exec, dynamic copies")])],
+        other: &[], times: &[], counted: false, timed: Timed::Scaled, large: false,
     },
     Thing {
         experiment: "sharing", command: "sharing --sharers 32 --megabytes 16",
@@ -185,6 +191,17 @@ const THINGS: &[Thing] = &[
         experiment: "ranges", command: "remap --seconds {seconds} --processes {cpus}",
         lines: &[("remap", &[("what", "munmap + mmap + write")])],
         other: &[], times: &[], counted: true, timed: Timed::Scaled, large: false,
+    },
+    Thing {
+        experiment: "ranges", command: "remap --residents 100 --seconds {seconds}",
+        lines: &[
+            ("remap_1MiB", &[("what", "munmap + mmap + write, 100 pages"), ("size", "1")]),
+            ("remap_64MiB", &[("what", "munmap + mmap + write, 100 pages"), ("size", "64")]),
+            ("remap_4GiB", &[("what", "munmap + mmap + write, 100 pages"), ("size", "4096")]),
+            ("remap_64GiB", &[("what", "munmap + mmap + write, 100 pages"), ("size", "65536")]),
+            ("remap_1TiB", &[("what", "munmap + mmap + write, 100 pages"), ("size", "1048576")]),
+        ],
+        other: &[], times: &[], counted: true, timed: Timed::Never, large: false,
     },
     Thing {
         experiment: "ranges", command: "sparse --seconds {seconds}",
