@@ -88,7 +88,7 @@ const THINGS: &[Thing] = &[
         experiment: CALIBRATION, command: "calibrate --seconds {seconds}",
         lines: &[("spin", &[("what", "spin")]), ("memset_page", &[("what", "memset of a page")]),
                  ("system_call", &[("what", "system call")]), ("pipe_byte", &[("what", "byte through a pipe")])],
-        other: &[], times: &[], counted: true, timed: Timed::Once, large: false,
+        other: &[], times: &[], counted: true, timed: Timed::Once, large: true,
     },
     Thing {
         experiment: "zero-fill", command: "zerofill --megabytes 16 --seconds {seconds} --processes {cpus}",
@@ -718,16 +718,16 @@ mod tests {
     fn a_boot_serves_all_cases_of_its_side_and_each_has_one_place() {
         let mut experiments = vec![calibration()];
         let boots = boots(Mode::Quick, cases(Mode::Quick, &[1, 2], true), &mut experiments);
-        // Ours and Linux, counted and timed; only what is asked for.
-        assert_eq!(boots.len(), 4);
+        // Ours and Linux, counted and timed, and Linux with large pages, counted; only what is asked for.
+        assert_eq!(boots.len(), 5);
         let mut places: Vec<At> = boots.iter().flat_map(|b| b.cases.clone()).collect();
         places.sort();
         places.dedup();
-        assert_eq!((places.len(), experiments[0].cases.len()), (16, 16));
+        assert_eq!((places.len(), experiments[0].cases.len()), (20, 20));
         let mut ids: Vec<String> = experiments[0].cases.iter().map(Case::id).collect();
         ids.sort();
         ids.dedup();
-        assert_eq!(ids.len(), 16);
+        assert_eq!(ids.len(), 20);
     }
 
     #[test]
