@@ -34,6 +34,8 @@ pub const STUDY: Study = Study {
          are as fast as their kind can be.",
         "After moves three lines a fault where its source tells four: the map's count, a mark for the leaf, the count of residents. Before has \
          no lock and no count of all of a space's leaves, which its kind had: so after is behind it here.",
+        "In guests a fault is the source's own workload: mmap, a store into each page, a look at one page in 61, munmap, all divided by \
+         the pages: a page's part of the whole, not the fault alone.",
         "A CPU of the hosted machine is a thread: with more of them than the host has CPUs, the rate says nothing.",
     ],
     claims: || {
