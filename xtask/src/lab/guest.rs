@@ -278,7 +278,8 @@ const READINGS: &[Counterpart] = &[
     Counterpart { experiment: "map", claim: &[("sizes", "mixed")], measure: "instructions", of: &[("what", "create, mixed")] },
     Counterpart { experiment: "processes", claim: &[("what", "sleep")], measure: "instructions",
         of: &[("what", "timed sleep and wake-up"), ("processes", "1000")] },
-    Counterpart { experiment: "ranges", claim: &[("what", "remap")], measure: "instructions", of: &[("what", "munmap + mmap + write")] },
+    Counterpart { experiment: "ranges", claim: &[("what", "remap")], measure: "instructions",
+        of: &[("what", "munmap + mmap + write, 100 pages"), ("size", "4096")] },
 ];
 
 impl Counterpart {
