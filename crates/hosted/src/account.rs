@@ -35,7 +35,11 @@ impl Account {
         let caches =
             || vm.map_memory().caches().into_iter().chain(vm.object_memory().caches()).chain(vm.heap().caches());
         for cpu in 0..vm.machine().cpus() {
-            as_cpu(cpu, || caches().for_each(|c| c.drain(vm)));
+            as_cpu(cpu, || {
+                // What a CPU keeps it alone looks at.
+                caches().for_each(|c| drop(c.check(vm).unwrap_or_else(|broken| panic!("{broken}"))));
+                caches().for_each(|c| c.drain(vm));
+            });
         }
         vm.check(true).unwrap_or_else(|broken| panic!("{broken}"));
         let count = |c: &quire_vm::slab::Cache| c.in_use(vm).unwrap_or_else(|broken| panic!("{broken}"));

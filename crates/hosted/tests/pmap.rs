@@ -409,12 +409,23 @@ fn what_is_removed_alone_is_flushed_at_once_where_no_cpu_runs_the_space<F: Simul
     assert_eq!(cpu.load_word(va).unwrap_err().access, Access::Read);
     // Who runs the space has to be asked: that is owed, and everybody sees that it is.
     enter();
-    assert!(cpu.load_word(va).is_ok());
+    let beside = va + PAGE_SIZE;
+    Table::<Simulated<F>>::enter(
+        &mut Pmap::<Simulated<F>>::table(&*pmap, vm, beside, &vm.epoch().pin()).unwrap(),
+        beside,
+        Enter::new(pfn, Prot::READ),
+    );
+    assert!(cpu.load_word(va).is_ok() && cpu.load_word(beside).is_ok());
     let mut owed = Obligation::new(vm, &*pmap);
     assert!(remove(&mut owed) && !owed.is_empty());
     let _ = owed.discharge();
     assert!(!Pmap::<Simulated<F>>::unflushed_above(&*pmap, vm, va));
     assert_eq!(cpu.load_word(va).unwrap_err().access, Access::Read);
+    // And loses that page alone: what it has of the other one serves it while nobody has asked for that.
+    let mut unpaid = Obligation::new(vm, &*pmap);
+    Pmap::<Simulated<F>>::table(&*pmap, vm, beside, &vm.epoch().pin()).unwrap().remove(beside, &mut unpaid).unwrap();
+    assert!(cpu.load_word(beside).is_ok(), "all that a CPU had cached went for one page");
+    let _ = unpaid.discharge();
     cpu.leave();
     Pmap::<Simulated<F>>::clear(&*pmap, vm);
     // SAFETY: cleared, loaded nowhere.

@@ -861,8 +861,9 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
 
     #[inline]
     fn remove_alone(&mut self, va: u64, owed: &mut Obligation<'_, M>) -> Option<Removed> {
-        // Where CPUs have roots of their own, who is asked is found out entry by entry (`flush`).
-        if self.tables.roots().is_some() {
+        // Where CPUs have roots of their own, who is asked is found out entry by entry (`flush`). And a CPU that runs the space drops one
+        // page where it has missed no generation, everything else: it is not to miss one here. Who begins to run it now is seen below.
+        if self.tables.roots().is_some() || !self.tables.residency.running().is_empty() {
             return Table::<M>::remove(self, va, owed);
         }
         let i = self.at(va);

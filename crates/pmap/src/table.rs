@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `live` | written under the lock; read under it, or as a hint |
 //! | dead mark (a value of `live`) | written under the parent's lock *and* this one; final |
-//! | `unflushed` | one for each obligation that took something here: raised under the lock before the first leaf is cleared; lowered by whoever flushed, without the lock |
+//! | `unflushed` | one for each obligation that took something here: raised under the lock, before the first leaf is cleared or in the same hold (`take_alone`); lowered by whoever flushed, without the lock |
 //! | `writable` | written and read under the lock, until the page is dead: then the epoch's header lies there |
 //! | `occupied` | written under the lock; read under it, or by walkers after a fence, as the entries themselves are |
 
@@ -201,7 +201,8 @@ impl<'a> View<'a> {
         self.state.change_live(-1);
     }
 
-    /// Empties the present leaf `i`. => caller holds the lock, and has counted the removal as not flushed ([`owe`](Self::owe)).
+    /// Empties the present leaf `i`. => caller holds the lock, and counts the removal as not flushed ([`owe`](Self::owe)) before it
+    /// lets go, where it is not.
     #[inline]
     pub(crate) fn take(&self, i: usize) -> u64 {
         self.state.change_live(-1);
@@ -222,8 +223,8 @@ impl<'a> View<'a> {
         word
     }
 
-    /// Counts one more obligation that is not paid. Contract C2: before the clear, so that whoever finds the entry empty finds
-    /// the count. => caller holds the lock.
+    /// Counts one more obligation that is not paid. Contract C2: before the lock is let go under which the entry is cleared, so that
+    /// whoever finds the entry empty finds the count. => caller holds the lock.
     #[inline]
     pub(crate) fn owe(&self) {
         if !mutant(Mutant::TakeNotCounted) {

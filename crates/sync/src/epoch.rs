@@ -268,7 +268,6 @@ impl Domain {
     /// # Safety
     /// As [`retire`](Self::retire).
     pub unsafe fn retire_large(&self, value: *mut Retired, bytes: u64, free: unsafe fn(*mut Retired)) {
-        record::wrote(value);
         // SAFETY: the caller gave the value up.
         unsafe { (*value).free = Some(free) };
         // SAFETY: a list of one, by this function's contract.

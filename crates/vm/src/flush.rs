@@ -172,14 +172,14 @@ impl<'p, M: Machine> Obligation<'p, M> {
 
     /// Owes the flush of one page at `va`. The first time that it owes anything for `table` since it was paid, it calls
     /// `raise`, which raises that table page's count of unflushed removals by one. Called by the pmap with `table`, which covers `span`,
-    /// locked, *before* the leaf is cleared or weakened (Contract C2).
+    /// locked, before the leaf is cleared or weakened or at least in the same hold (Contract C2).
     #[inline]
     pub fn owe(&mut self, va: u64, table: Pfn, span: VirtRange, raise: impl FnOnce()) {
         self.set.add(VirtRange { start: va, end: va + PAGE_SIZE });
         self.owe_table(table, span, raise);
     }
 
-    /// The half of [`owe`](Self::owe) that must come before the leaves of `table` are cleared or weakened. Which ones may be told
+    /// The half of [`owe`](Self::owe) that must come before `table` is let go in which leaves are cleared or weakened, and comes before that. Which ones may be told
     /// after it ([`owe_range`](Self::owe_range)), while the table page is still locked.
     #[inline]
     pub fn owe_table(&mut self, table: Pfn, span: VirtRange, raise: impl FnOnce()) {

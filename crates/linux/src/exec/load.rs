@@ -93,6 +93,7 @@ impl Places {
         // less than elsewhere in all.
         let table = LOWEST_NEAR + (random & 0xff) * GIB + (random >> 8 & 0x1ff) * 2 * MIB;
         let base = table + MIB / 2 + (random >> 17 & 0x7f) * PAGE_SIZE;
+        // Its heap follows the program, so that this one is not looked at.
         Places { stack_top: base, base, heap: base }
     }
 

@@ -165,6 +165,10 @@ impl<M: Machine> Unborn<M> {
 
 impl<M: Machine> Drop for Unborn<M> {
     fn drop(&mut self) {
+        if quire_sync::hooks::is_panicking() {
+            // Backings that lead to it may be listed already.
+            return;
+        }
         // SAFETY: nobody has seen it, and it shows nothing.
         unsafe { Space::free(self.0) };
     }
