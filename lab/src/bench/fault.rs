@@ -56,8 +56,9 @@ mod recorded {
     use crate::machine;
     use quire_hosted::{Cpu, Hosted};
     use quire_sync::Rank;
-    use quire_sync::record::{Access as Touch, Coherence, Kind, Record, scope};
+    use quire_sync::record::{Coherence, Record, scope};
     use quire_vm::map::{MapRequest, Placement, Space};
+    use quire_vm::slab::Cache;
     use quire_vm::{Access, ObjectRef, PAGE_SIZE, Vm};
 
     const BASE: u64 = 0x1000_0000_0000;
@@ -76,18 +77,17 @@ mod recorded {
         Ok(())
     }
 
-    fn allocations(record: &Record) -> usize {
-        // What a CPU has of a slab's objects begins with the first of them: taking that is a store of a pointer.
-        let takes_object = |a: &Touch| {
-            let head = a.place.is_some_and(|p| p.label.ends_with("slab::Local") && p.offset == 0);
-            head && a.kind == Kind::Write
-        };
-        let objects = record.accesses().iter().filter(|a| takes_object(a)).count();
-        record.lock_takes_by_rank().get(&Some(Rank::MAGAZINE)).copied().unwrap_or(0) + objects
+    /// Objects of all slabs that somebody has.
+    fn objects(vm: &Vm<Hosted>) -> Result<u64, Failure> {
+        let caches = vm.map_memory().caches().into_iter().chain(vm.object_memory().caches()).chain(vm.heap().caches());
+        let in_use = |c: &Cache| c.in_use(vm).map_err(|broken| Failure::Wrong(broken.to_string()));
+        caches.map(in_use).sum()
     }
 
-    fn per(n: u64, record: &Record) -> (f64, f64) {
-        (record.lock_takes() as f64 / n as f64, allocations(record) as f64 / n as f64)
+    /// For each of `n`: locks, and frames and objects taken.
+    fn per(n: u64, record: &Record, objects: u64) -> (f64, f64) {
+        let frames = record.lock_takes_by_rank().get(&Some(Rank::MAGAZINE)).copied().unwrap_or(0);
+        (record.lock_takes() as f64 / n as f64, (frames as u64 + objects) as f64 / n as f64)
     }
 
     fn private(vm: &'static Vm<Hosted>, pages: u64) -> Result<quire_vm::SpaceRef<Hosted>, Failure> {
@@ -104,9 +104,10 @@ mod recorded {
         for page in 0..REGION {
             touch(page)?;
         }
+        let before = objects(vm)?;
         let (done, record) = scope(|| (REGION..REGION + n).try_for_each(|p| touch(p).map(drop)));
         done?;
-        Ok(per(n, &record))
+        Ok(per(n, &record, objects(vm)? - before))
     }
 
     fn resident(n: u64) -> Result<(f64, f64), Failure> {
@@ -131,7 +132,7 @@ mod recorded {
         for page in windows(0, REGION as usize) {
             second.fault(BASE + page * PAGE_SIZE, Access::Read)?;
         }
-        let mut faults = 0;
+        let (mut faults, before) = (0, objects(vm)?);
         let (done, record) = scope(|| {
             windows(0, AROUND as usize).filter(|p| p % REGION != 0).try_for_each(|page| {
                 faults += 1;
@@ -139,7 +140,7 @@ mod recorded {
             })
         });
         done?;
-        Ok(per(faults, &record))
+        Ok(per(faults, &record, objects(vm)? - before))
     }
 
     fn shared_lines(cpus: usize) -> Result<f64, Failure> {

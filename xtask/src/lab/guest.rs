@@ -37,9 +37,13 @@ pub const MOST_CPUS: u32 = 64;
 const LIMIT: Duration = Duration::from_secs(1800);
 /// In MiB: of a guest, and of one with a compiler in it.
 const MEMORY: (u64, u64) = (1024, 2048);
+/// And at least so much for each CPU: a process on each touches 64 MiB, or a large page for each of 100. No multiple is what a guest
+/// with a compiler has.
+const MEMORY_A_CPU: u64 = 240;
 
-fn memory(command: &str) -> u64 {
-    if programs::builds(command.split(' ').next().unwrap_or_default().as_ref()) { MEMORY.1 } else { MEMORY.0 }
+fn memory(command: &str, cpus: u32) -> u64 {
+    let builds = programs::builds(command.split(' ').next().unwrap_or_default().as_ref());
+    if builds { MEMORY.1 } else { MEMORY.0.max(u64::from(cpus) * MEMORY_A_CPU) }
 }
 
 /// About how long a boot's builds take with one number of jobs, in seconds, for each of the two cases that they give.
@@ -370,7 +374,7 @@ fn planned(thing: &Thing, side: Side, place: Place, cpus: u32, mode: Mode, all: 
     let (goal, builds) = if mode == Mode::Full { ("posix".to_owned(), "3") } else { (QUICK_GOALS.join(","), "2") };
     let mut command = thing.command.replace("{seconds}", &each.to_string()).replace("{cpus}", &cpus.to_string());
     command = command.replace("{goal}", &goal).replace("{builds}", builds);
-    let (memory, build) = (memory(&command), thing.experiment == BUILD);
+    let (memory, build) = (memory(&command, cpus), thing.experiment == BUILD);
     if counted {
         command += " --count";
     }
@@ -516,7 +520,7 @@ pub fn boots(mode: Mode, planned: Vec<Planned>, experiments: &mut [Experiment]) 
         let rounds = plan::rounds(mode, place, &p.case).min(most);
         let at = At { experiment, case: experiments[experiment].cases.len() };
         experiments[experiment].cases.push(p.case);
-        let memory = memory(&p.command);
+        let memory = memory(&p.command, p.cpus);
         let fits = |b: &Counted| matches!(&b.what, Job::Guest(b) if (b.side, b.place, b.cpus, b.memory) == (side, place, p.cpus, memory));
         let index = boots.iter().position(fits).unwrap_or_else(|| {
             boots.push(Counted {
@@ -546,6 +550,12 @@ impl Boot {
         let how =
             if self.place == Place::GuestCounted { ", counted".to_owned() } else { format!(", {} CPU(s)", self.cpus) };
         format!("{} in a guest{how}", self.side.title())
+    }
+
+    /// These cases, those of each of its commands by themselves.
+    pub fn apart(&self, cases: &[At]) -> Vec<Vec<At>> {
+        let of = |all: &[Taken]| all.iter().map(|t| t.at).filter(|at| cases.contains(at)).collect::<Vec<_>>();
+        self.commands.iter().map(|(_, all)| of(all)).filter(|cases| !cases.is_empty()).collect()
     }
 
     /// Which of its commands give these cases.
@@ -737,6 +747,27 @@ mod tests {
         let boots = boots(Mode::Quick, cases(Mode::Quick, &[1], false), &mut experiments);
         let Job::Guest(boot) = &boots[0].what else { panic!("no boot") };
         assert_eq!((boot.needed(&boots[0].cases), boot.needed(&[])), (vec![0], vec![]));
+        // Of all experiments: each program's cases by themselves, none lost.
+        let mut all: Vec<Experiment> =
+            THINGS.iter().map(|t| Experiment { name: t.experiment.into(), ..calibration() }).collect();
+        all.dedup_by(|a, b| a.name == b.name);
+        let boots = super::boots(Mode::Quick, cases(Mode::Quick, &[1], true), &mut all);
+        for counted in &boots {
+            let Job::Guest(boot) = &counted.what else { panic!("no boot") };
+            let (apart, mut cases) = (boot.apart(&counted.cases), counted.cases.clone());
+            assert_eq!(apart.len(), boot.commands.len());
+            let mut again = apart.concat();
+            again.sort();
+            cases.sort();
+            assert_eq!(again, cases);
+            assert_eq!(boot.apart(&cases[..1]), [cases[..1].to_vec()]);
+        }
+    }
+
+    #[test]
+    fn memory_is_enough_for_a_process_on_each_cpu_and_tells_who_has_a_compiler() {
+        assert_eq!((memory("remap", 1), memory("remap", 4), memory("remap", 16)), (1024, 1024, 16 * MEMORY_A_CPU));
+        assert!((1..=MOST_CPUS).all(|cpus| memory("build", cpus) == MEMORY.1 && memory("remap", cpus) != MEMORY.1));
     }
 
     #[test]

@@ -42,20 +42,25 @@ impl Kept {
         let earlier = match Results::read(&file) {
             _ if !file.exists() => None,
             Ok(mut kept) => kept.runs.pop(),
-            Err(_) if again => None,
-            Err(e) => return Err(Failure::usage(format_args!("{e}; --again replaces it"))),
+            Err(_) if again => {
+                rename_aside(out, "unread")?;
+                None
+            }
+            Err(e) => return Err(Failure::usage(format_args!("{e}; --again sets it aside"))),
         };
         match earlier {
             Some(old) if again || old.complete => set_aside(out, &old)?,
-            Some(old) => {
-                go_on(&mut run, old).map_err(|what| {
-                    Failure::usage(format_args!(
+            Some(old) => match go_on(&mut run, &old) {
+                Ok(()) => eprintln!("quire: going on with the run of {}", run.began),
+                // Nothing is lost with it but what could not be measured then.
+                Err(_) if was_tried(&old) => set_aside(out, &old)?,
+                Err(what) => {
+                    return Err(Failure::usage(format_args!(
                         "{} holds an unfinished run with {what}; --again sets it aside and begins a new one there, --out DIR elsewhere",
                         out.display()
-                    ))
-                })?;
-                eprintln!("quire: going on with the run of {}", run.began);
-            }
+                    )));
+                }
+            },
             None => {}
         }
         let kept = Self { file, run, _lock: lock };
@@ -99,8 +104,20 @@ impl Kept {
         self.run.experiments.iter().flat_map(|e| &e.cases).filter(|c| c.trouble.is_some()).count()
     }
 
+    /// Whether the same command can go on with this run.
+    pub fn can_go_on(&self) -> bool {
+        has_version(&self.run)
+    }
+
+    fn took(&mut self, cases: &[At], took: Duration) {
+        let each = took.as_secs_f64() / cases.len().max(1) as f64;
+        cases.iter().for_each(|at| self.run.experiments[at.experiment].seconds += each);
+        self.run.seconds += took.as_secs_f64();
+    }
+
     /// Adds what a round found.
-    pub fn add(&mut self, job: &Counted, found: Vec<Found>, took: Duration) -> Result<()> {
+    pub fn add(&mut self, found: Vec<Found>, took: Duration) -> Result<()> {
+        self.took(&found.iter().map(|f| f.at).collect::<Vec<_>>(), took);
         for Found { at, values } in found {
             let case = &mut self.run.experiments[at.experiment].cases[at.case];
             match values {
@@ -117,15 +134,13 @@ impl Kept {
                 }
             }
         }
-        let each = took.as_secs_f64() / job.cases.len().max(1) as f64;
-        job.cases.iter().for_each(|at| self.run.experiments[at.experiment].seconds += each);
-        self.run.seconds += took.as_secs_f64();
         self.write()
     }
 
     /// Notes that these cases of a job cannot be measured.
-    pub fn break_off(&mut self, job: &Counted, cases: &[At], why: &str) -> Result<()> {
+    pub fn break_off(&mut self, job: &Counted, cases: &[At], why: &str, took: Duration) -> Result<()> {
         eprintln!("quire: {}: {why}", job.name());
+        self.took(cases, took);
         for at in cases {
             self.run.experiments[at.experiment].cases[at.case].trouble = Some(why.to_owned());
         }
@@ -154,6 +169,16 @@ impl Kept {
     }
 }
 
+fn has_version(run: &Run) -> bool {
+    run.machine.versions.contains_key("Quire")
+}
+
+/// Whether a run that is not complete was through: each case has figures, or why it has none.
+fn was_tried(run: &Run) -> bool {
+    let cases = || run.experiments.iter().flat_map(|e| &e.cases);
+    cases().any(|c| c.trouble.is_some()) && cases().all(|c| c.trouble.is_some() || !c.measures.is_empty())
+}
+
 /// Lets what a run found keep a name of its own, its page too; a run that found nothing is not kept.
 fn set_aside(out: &Path, old: &Run) -> Result<()> {
     let mut measures = old.experiments.iter().flat_map(|e| &e.cases).flat_map(|c| c.measures.values());
@@ -162,6 +187,13 @@ fn set_aside(out: &Path, old: &Run) -> Result<()> {
     }
     // A time that comes from a file is not yet a part of a name.
     let began: String = old.began.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let kept = rename_aside(out, &began)?;
+    eprintln!("quire: the run of {} is kept as {}", old.began, kept.display());
+    Ok(())
+}
+
+/// Renames the file and the page, such that `began` tells them from others; how the file is called now.
+fn rename_aside(out: &Path, began: &str) -> Result<PathBuf> {
     let named = |what: &str, number: u32, kind: &str| match number {
         1 => out.join(format!("{what}-{began}.{kind}")),
         n => out.join(format!("{what}-{began}-{n}.{kind}")),
@@ -174,12 +206,11 @@ fn set_aside(out: &Path, old: &Run) -> Result<()> {
             fs::rename(&from, &to).doing(|| format!("cannot set {} aside", from.display()))?;
         }
     }
-    eprintln!("quire: the run of {} is kept as {}", old.began, named("results", number, "json").display());
-    Ok(())
+    Ok(named("results", number, "json"))
 }
 
 /// Takes over what an unfinished run found, or tells in what it differs.
-fn go_on(run: &mut Run, old: Run) -> Result<(), String> {
+fn go_on(run: &mut Run, old: &Run) -> Result<(), String> {
     if old.mode != run.mode {
         return Err("another mode".to_owned());
     }
@@ -187,19 +218,22 @@ fn go_on(run: &mut Run, old: Run) -> Result<(), String> {
         return Err("another machine or version".to_owned());
     }
     // What is not kept by git has no version, and may have changed.
-    if !old.machine.versions.contains_key("Quire") {
+    if !has_version(old) {
         return Err("a tree without a version".to_owned());
     }
     let names = |r: &Run| r.experiments.iter().map(|e| e.name.clone()).collect::<Vec<_>>();
-    if names(&old) != names(run) {
-        return Err(format!("other experiments ({})", names(&old).join(", ")));
+    if names(old) != names(run) {
+        return Err(format!("other experiments ({})", names(old).join(", ")));
     }
-    for (mine, theirs) in run.experiments.iter_mut().zip(old.experiments) {
-        let mut cases: BTreeMap<String, _> = theirs.cases.into_iter().map(|c| (c.id(), c)).collect();
-        let same = mine.cases.len() == cases.len() && mine.cases.iter().all(|c| cases.contains_key(&c.id()));
-        if !same {
+    let by_id = |cases: &'_ [Case]| cases.iter().map(|c| (c.id(), c.clone())).collect::<BTreeMap<_, _>>();
+    for (mine, theirs) in run.experiments.iter().zip(&old.experiments) {
+        let cases = by_id(&theirs.cases);
+        if mine.cases.len() != cases.len() || !mine.cases.iter().all(|c| cases.contains_key(&c.id())) {
             return Err(format!("other cases of {}", mine.name));
         }
+    }
+    for (mine, theirs) in run.experiments.iter_mut().zip(&old.experiments) {
+        let mut cases = by_id(&theirs.cases);
         mine.seconds = theirs.seconds;
         for case in &mut mine.cases {
             let Some(old) = cases.remove(&case.id()) else { continue };
@@ -211,7 +245,8 @@ fn go_on(run: &mut Run, old: Run) -> Result<(), String> {
             }
         }
     }
-    (run.began, run.seconds, run.seed) = (old.began, old.seconds, old.seed);
+    (run.began, run.seconds, run.seed) = (old.began.clone(), old.seconds, old.seed);
+    run.remark.clone_from(&old.remark);
     Ok(())
 }
 
@@ -267,7 +302,7 @@ pub(super) mod tests {
         let open = || Kept::open(home.path(), &plan, machine(), false);
         let mut kept = open().unwrap();
         let job = &plan.jobs[0];
-        kept.add(job, found(&plan, job, 7.0), Duration::from_secs(2)).unwrap();
+        kept.add(found(&plan, job, 7.0), Duration::from_secs(2)).unwrap();
         assert!(open().is_err(), "two runs at once");
         let seed = kept.run().seed;
         drop(kept);
@@ -301,7 +336,7 @@ pub(super) mod tests {
         for (number, again) in [(0, false), (1, false), (2, false), (3, true)] {
             let mut kept = Kept::open(home.path(), &plan, machine(), again).unwrap();
             assert_eq!((aside(home.path()), rounds_of(&kept, job), page.exists()), (number, 0, false));
-            kept.add(job, found(&plan, job, 7.0), Duration::ZERO).unwrap();
+            kept.add(found(&plan, job, 7.0), Duration::ZERO).unwrap();
             // As if all had begun in the same second.
             kept.run.began = "2026-11-24T03:58:05Z/..".to_owned();
             if number < 2 {
@@ -350,6 +385,43 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_run_that_is_through_but_for_trouble_stands_in_no_later_versions_way() {
+        let (plan, home) = (plan(), tempfile::tempdir().unwrap());
+        let other = Machine { versions: BTreeMap::from([("Quire".to_owned(), "cd".to_owned())]), ..machine() };
+        let mut kept = Kept::open(home.path(), &plan, machine(), false).unwrap();
+        for job in &plan.jobs[1..] {
+            kept.add(found(&plan, job, 7.0), Duration::ZERO).unwrap();
+        }
+        drop(kept);
+        assert!(Kept::open(home.path(), &plan, other.clone(), false).is_err(), "it was interrupted");
+        let mut kept = Kept::open(home.path(), &plan, machine(), false).unwrap();
+        kept.break_off(&plan.jobs[0], &plan.jobs[0].cases, "no machine", Duration::from_secs(3)).unwrap();
+        kept.run.remark = Some("the machine was busy".to_owned());
+        kept.finish().unwrap();
+        assert_eq!((kept.run().seconds, kept.run().complete, kept.can_go_on()), (3.0, false, true));
+        drop(kept);
+        let kept = Kept::open(home.path(), &plan, machine(), false).unwrap();
+        assert_eq!(kept.run().remark.as_deref(), Some("the machine was busy"));
+        drop(kept);
+        // What is in trouble is forgotten in the file that goes on; told again, it is aside.
+        let mut kept = Kept::open(home.path(), &plan, machine(), false).unwrap();
+        kept.break_off(&plan.jobs[0], &plan.jobs[0].cases, "no machine", Duration::ZERO).unwrap();
+        drop(kept);
+        assert!(Kept::open(home.path(), &plan, other, false).is_ok());
+        assert_eq!(aside(home.path()), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_set_aside_too() {
+        let (plan, home) = (plan(), tempfile::tempdir().unwrap());
+        fs::write(home.path().join("results.json"), "{\"schema\": 0, \"runs\": []}").unwrap();
+        let refused = Kept::open(home.path(), &plan, machine(), false).err().unwrap();
+        assert!(refused.message.contains("--again sets it aside"), "{refused}");
+        drop(Kept::open(home.path(), &plan, machine(), true).unwrap());
+        assert!(home.path().join("results-unread.json").exists());
+    }
+
+    #[test]
     fn what_cannot_be_measured_is_told_keeps_nothing_waiting_and_is_tried_again_alone() {
         let (plan, home) = (plan(), tempfile::tempdir().unwrap());
         let open = || Kept::open(home.path(), &plan, machine(), false).unwrap();
@@ -358,7 +430,7 @@ pub(super) mod tests {
         let job = plan.jobs.iter().find(ours).unwrap();
         let mut all = found(&plan, job, 1.0);
         all[0].values = Err("gone".into());
-        kept.add(job, all, Duration::ZERO).unwrap();
+        kept.add(all, Duration::ZERO).unwrap();
         let lack = |kept: &Kept, round| job.cases.iter().filter(|at| kept.lacks(**at, round)).count();
         assert_eq!((lack(&kept, 0), lack(&kept, 1), kept.troubles()), (0, job.cases.len() - 1, 1));
         let read = Results::read(kept.file()).unwrap();
@@ -369,11 +441,11 @@ pub(super) mod tests {
         drop(kept);
         let mut kept = open();
         assert_eq!((lack(&kept, 0), kept.troubles()), (1, 0));
-        kept.break_off(job, &job.cases, "no machine").unwrap();
+        kept.break_off(job, &job.cases, "no machine", Duration::ZERO).unwrap();
         assert!(kept.is_in_trouble(job) && lack(&kept, 9) == 0);
         kept.forgive(job);
         assert!(!kept.is_in_trouble(job) && lack(&kept, 0) == 1);
-        kept.add(job, found(&plan, job, 1.0), Duration::ZERO).unwrap();
+        kept.add(found(&plan, job, 1.0), Duration::ZERO).unwrap();
         kept.finish().unwrap();
         assert!(kept.run().complete);
     }

@@ -115,7 +115,8 @@ fn measure(places: &Places, options: &cli::Lab) -> Result<u8> {
     match kept.troubles() {
         0 => Ok(0),
         n => {
-            eprintln!("quire: {n} cases could not be measured: the same command tries them again");
+            let again = if kept.can_go_on() { ": the same command tries them again" } else { "" };
+            eprintln!("quire: {n} cases could not be measured{again}");
             Ok(1)
         }
     }
@@ -157,18 +158,19 @@ type Run<'a> = &'a dyn Fn(&Job, &[At]) -> Result<Vec<Found>>;
 
 fn all_rounds(plan: &Plan, kept: &mut Kept, run: Run<'_>) -> Result<()> {
     let all: Vec<usize> = (0..plan.jobs.len()).collect();
-    pass(plan, &all, kept, run)?;
+    pass(plan, &all, kept, run, false)?;
     let failed: Vec<usize> = all.into_iter().filter(|j| kept.is_in_trouble(&plan.jobs[*j])).collect();
     if failed.is_empty() {
         return Ok(());
     }
     eprintln!("quire: trying once more what could not be measured");
     failed.iter().for_each(|j| kept.forgive(&plan.jobs[*j]));
-    pass(plan, &failed, kept, run)
+    pass(plan, &failed, kept, run, true)
 }
 
-/// The rounds that these jobs lack, each round in an order of its own, so that what drifts meets all sides alike.
-fn pass(plan: &Plan, jobs: &[usize], kept: &mut Kept, run: Run<'_>) -> Result<()> {
+/// The rounds that these jobs lack, each round in an order of its own, so that what drifts meets all sides alike. `alone`: each program
+/// has a boot of its own, so that one that ends the machine takes no other along.
+fn pass(plan: &Plan, jobs: &[usize], kept: &mut Kept, run: Run<'_>, alone: bool) -> Result<()> {
     let mut left: Vec<(u32, usize)> = Vec::new();
     let mut random = fastrand::Rng::with_seed(kept.run().seed);
     let lacking = |kept: &Kept, round: u32, job: usize| -> Vec<At> {
@@ -194,10 +196,12 @@ fn pass(plan: &Plan, jobs: &[usize], kept: &mut Kept, run: Run<'_>) -> Result<()
             continue;
         }
         countdown.doing(&job.name());
-        let start = Instant::now();
-        match run(&job.what, &cases) {
-            Ok(found) => kept.add(job, found, start.elapsed())?,
-            Err(failure) => kept.break_off(job, &cases, &failure.message)?,
+        for cases in if alone { job.what.apart(&cases) } else { vec![cases] } {
+            let start = Instant::now();
+            match run(&job.what, &cases) {
+                Ok(found) => kept.add(found, start.elapsed())?,
+                Err(failure) => kept.break_off(job, &cases, &failure.message, start.elapsed())?,
+            }
         }
         countdown.done();
     }

@@ -38,6 +38,16 @@ pub enum Job {
     Guest(guest::Boot),
 }
 
+impl Job {
+    /// These of its cases, such that what each program gives can be measured by itself.
+    pub fn apart(&self, cases: &[At]) -> Vec<Vec<At>> {
+        match self {
+            Job::Hosted(_) => vec![cases.to_vec()],
+            Job::Guest(boot) => boot.apart(cases),
+        }
+    }
+}
+
 /// A case of the plan: the experiment's place in it, and the case's there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct At {
