@@ -37,7 +37,7 @@ impl Account {
         for cpu in 0..vm.machine().cpus() {
             as_cpu(cpu, || {
                 // What a CPU keeps it alone looks at.
-                caches().for_each(|c| drop(c.check(vm).unwrap_or_else(|broken| panic!("{broken}"))));
+                caches().for_each(|c| c.check(vm).unwrap_or_else(|broken| panic!("{broken}")));
                 caches().for_each(|c| c.drain(vm));
             });
         }
