@@ -67,13 +67,12 @@ pub static EXPECTED: &[Expected] = &[
         5,
         "the same; an address space retires some dozen when it is made or taken apart",
     ),
-    rate(ANY, &["vm", "page"], "slab.rs", 32, "a CPU exchanges small structures with a slab's depot in batches"),
     rate(
         SPACES,
         &["vm", "page", "backing"],
         "slab.rs",
         4,
-        "the same; a fork takes some twenty backings, of which a batch is sixteen",
+        "a CPU exchanges small structures with a slab's depot in batches; a fork takes a dozen backings, of which a batch is sixteen",
     ),
     rate(
         &["exit"],
