@@ -859,7 +859,8 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
         M::Format::read_leaf(self.t.view.take(i))
     }
 
-    #[inline]
+    // Apart: who removes many leaves is not to save registers for it.
+    #[inline(never)]
     fn remove_alone(&mut self, va: u64, owed: &mut Obligation<'_, M>) -> Option<Removed> {
         // Where CPUs have roots of their own, who is asked is found out entry by entry (`flush`). And a CPU that runs the space drops one
         // page where it has missed no generation, everything else: it is not to miss one here. Who begins to run it now is seen below.

@@ -139,7 +139,7 @@ fn bench_lines(file: &Path) -> Result<BTreeMap<String, f64>> {
 fn budgets(text: &mut String, figures: &BTreeMap<String, f64>, run: &Run, files: [String; 2]) {
     let _ = writeln!(
         text,
-        "## Budgets\n\nMeasured on {} ({} CPUs), {}; files `{}` and `{}`.\n\n| what | budget | measured | | command |\n|---|---|---|---|---|",
+        "## Budgets\n\nThe lab's figures are of {} ({} CPUs), {}. Files: `{}`, which names no machine, and `{}`.\n\n| what | budget | measured | | command |\n|---|---|---|---|---|",
         run.machine.processor, run.machine.cpus, run.machine.system, files[0], files[1]
     );
     for budget in BUDGETS {
