@@ -44,6 +44,8 @@ pub struct Settings {
     pub reserve: Option<u64>,
     /// Zeroed frames that a CPU makes while it idles ([`Cpu::idle`](crate::Cpu::idle)), and keeps for first touches; 0: none.
     pub zero_stock: u32,
+    /// Pages that a first touch makes at most, where the touches before it came in a row ([`Config::zero_window`]).
+    pub zero_window: u32,
 }
 
 impl Default for Settings {
@@ -58,6 +60,7 @@ impl Default for Settings {
             check: Level::DEFAULT,
             reserve: None,
             zero_stock: 0,
+            zero_window: 32,
         }
     }
 }
@@ -171,6 +174,7 @@ impl<F: Simulate> Simulated<F> {
             check: settings.check,
             reserve: settings.reserve,
             zero_stock: settings.zero_stock,
+            zero_window: settings.zero_window,
             ..Config::default()
         };
         // SAFETY: the frames are the arena's, which the machine owns for ever.

@@ -7,6 +7,7 @@ use quire_sync::Rank;
 use quire_sync::record::{Coherence, Record, scope};
 use quire_vm::check::Level;
 use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
+use quire_vm::stats::Event;
 use quire_vm::{Access, FaultKind, ObjectRef, PAGE_SIZE, Prot, Vm};
 use std::collections::BTreeSet;
 
@@ -16,7 +17,12 @@ const REGION: u64 = 512;
 
 fn boot(cpus: usize, frames: u64) -> (&'static Vm<Hosted>, Vec<Cpu>) {
     // The checker looks at everybody's lines, and is not what is measured.
-    let vm = Hosted::boot(Settings { cpus, frames, check: Level::Never, ..Settings::default() });
+    boot_with(Settings { cpus, frames, check: Level::Never, zero_window: 0, ..Settings::default() })
+}
+
+fn boot_with(settings: Settings) -> (&'static Vm<Hosted>, Vec<Cpu>) {
+    let cpus = settings.cpus;
+    let vm = Hosted::boot(settings);
     (vm, (0..cpus).map(|id| Cpu::attach(vm, id)).collect())
 }
 
@@ -71,6 +77,34 @@ fn zero_fill_faults_in_different_regions_write_at_most_one_shared_line_in_32_fau
         let lines = zero_fill_shared_lines(cpus);
         println!("{cpus} CPUs: {lines:.4} shared lines written a fault");
         assert!(lines <= 1.0 / 32.0, "{cpus} CPUs: {lines}");
+    }
+}
+
+#[test]
+fn pages_made_ahead_share_no_more_lines_than_others() {
+    for cpus in [2, 16] {
+        let frames = cpus as u64 * 4 * REGION + 16 * 1024;
+        let (vm, cpus) = boot_with(Settings { cpus, frames, check: Level::Never, ..Settings::default() });
+        let (space, first) = shared_space(&cpus, 3);
+        let mut caches = Coherence::new();
+        let mut shared = 0;
+        for n in 0..3 * REGION {
+            for cpu in &cpus {
+                let page = first(cpu.id()) + n;
+                if cpu.store_word(BASE + page * PAGE_SIZE, n).is_err() {
+                    let one = fault(cpu, &space, page, Access::Write, FaultKind::ZeroFill);
+                    let lines = caches.shared_lines_written(&one);
+                    shared += if n < REGION { 0 } else { lines };
+                    assert_eq!(cpu.store_word(BASE + page * PAGE_SIZE, n), Ok(()));
+                }
+            }
+        }
+        let pages = 2 * REGION * cpus.len() as u64;
+        let (faults, ahead) = (vm.stats().faults_of(FaultKind::ZeroFill), vm.stats().total(Event::FaultAhead));
+        println!("{} CPUs: {shared} shared lines written for {pages} pages", cpus.len());
+        assert_eq!(faults + ahead, 3 * REGION * cpus.len() as u64);
+        assert!(faults * 16 < ahead, "{faults} faults, {ahead} pages ahead");
+        assert!(shared <= pages as usize / 32, "{shared} lines for {pages} pages");
     }
 }
 

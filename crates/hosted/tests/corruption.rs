@@ -42,7 +42,8 @@ struct World<F: Simulate> {
 impl<F: Simulate> World<F> {
     /// A space with 40 resident pages, all under one last-level table page.
     fn new() -> World<F> {
-        let vm = Simulated::<F>::boot(Settings { cpus: 1, frames: 4096, check: Level::Never, ..Settings::default() });
+        let settings = Settings { cpus: 1, frames: 4096, check: Level::Never, zero_window: 0, ..Settings::default() };
+        let vm = Simulated::<F>::boot(settings);
         let _cpu = Cpu::attach(vm, 0);
         let space = Space::new(vm).unwrap();
         let r = MapRequest::private(Placement::Fixed(middle::<F>()), 64 * PAGE_SIZE);

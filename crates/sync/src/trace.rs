@@ -34,6 +34,8 @@ kinds! {
     Fault = "fault",
     /// Resident neighbours were mapped along, for loads: `b` of those from `a` on.
     Around = "fault around",
+    /// First touches in a row: `b` pages of zeroes were made besides, from `a` on.
+    Ahead = "fault ahead",
     /// A mapping was made, as all that follow up to [`Kind::TakeApart`] at `a`, of `b` bytes.
     Map = "map",
     /// Mappings were taken away.

@@ -59,7 +59,7 @@ impl<'e, M: Machine> At<'e, M> {
         // SAFETY: the new frame is ours, busy and mapped by nobody. The source may be stored into or reused meanwhile; then
         // its state says so when it is looked at again, and what was copied is thrown away.
         unsafe { self.vm.machine().copy_frame(from, to) };
-        self.install(new, front, Some(&source), pin)?;
+        self.install(new, front, Some(&source), pin, |_| ())?;
         if !mutant(Mutant::LookBeforeFill) {
             shadow::hid(&source, pin);
         }
@@ -95,7 +95,7 @@ impl<'e, M: Machine> At<'e, M> {
         // SAFETY: as in `copy`.
         unsafe { self.vm.machine().copy_frame(from, to) };
         if mapped {
-            return self.install(new, front, Some(source), pin);
+            return self.install(new, front, Some(source), pin, |_| ());
         }
         // What was read, before whether it was still the source: no lock lies between.
         fence_full();

@@ -2,7 +2,7 @@
 //!
 //! # What a fault does
 //! Pin the epoch. Find the entry that covers the address. Walk its chain of backings, front to back, asking each object's
-//! index. Then one of four things: *map* the page that was found; *zero-fill* a new page into the front; *copy* the page that
+//! index. Then one of four things: *map* the page that was found; *zero-fill* a new page into the front ([`ahead`](crate::ahead)); *copy* the page that
 //! was found into the front ([`copy`](crate::copy)), or move it there ([`claim`](crate::claim)); *page in* what a pager has. Everything that the decision rests on is
 //! checked again under the lock of the one table page that covers the address, and only then is the leaf installed. Nothing
 //! is installed first and backed out: another CPU could cache a translation that a remover never sees.
@@ -464,7 +464,10 @@ impl<'e, M: Machine> At<'e, M> {
         let writable = self.entry.prot().contains(Prot::WRITE);
         let new = self.insert(object, key, Fill::Zeroed, writable, pin)?;
         new.complete();
-        self.install(new, front, None, pin)?;
+        let ahead = self.install(new, front, None, pin, |table| self.room_ahead(table))?;
+        if ahead != 0 {
+            self.fill_ahead(object, front, ahead, pin);
+        }
         Ok(FaultKind::ZeroFill)
     }
 
@@ -479,7 +482,7 @@ impl<'e, M: Machine> At<'e, M> {
             return Err(Stop::Progress);
         }
         // A shared mapping has one layer.
-        self.install(new, self.entry.front(), None, pin)?;
+        self.install(new, self.entry.front(), None, pin, |_| ())?;
         Ok(FaultKind::ZeroFill)
     }
 
@@ -538,15 +541,17 @@ impl<'e, M: Machine> At<'e, M> {
         Ok(NewPage { object, key, page, pin, cut, zero, next })
     }
 
-    /// Installs a new page, whose content is complete, and lets go of it. `source`: the page that it was copied from.
+    /// Installs a new page, whose content is complete, and lets go of it. `source`: the page that it was copied from. Returns what `look`
+    /// finds in the table page then.
     #[inline(always)]
-    pub fn install(
+    pub fn install<R>(
         &self,
         new: NewPage<'_, M>,
         front: &'e Backing<M>,
         source: Option<&Found<'e, M>>,
         pin: &Pinned<'_>,
-    ) -> Result<(), Stop<M>> {
+        look: impl FnOnce(&<M::Pmap as Pmap<M>>::Table<'e>) -> R,
+    ) -> Result<R, Stop<M>> {
         let mut table = self.table(pin)?;
         self.check_source(&new, front, source, pin)?;
         let mut prot = self.entry.prot();
@@ -562,9 +567,10 @@ impl<'e, M: Machine> At<'e, M> {
             return Err(Stop::Again);
         }
         table.enter(self.va, Enter::new(pfn, prot));
+        let seen = look(&table);
         drop(table);
         new.keep();
-        Ok(())
+        Ok(seen)
     }
 
     /// What lies behind must still be what a new page's content was made of: a source that was removed may have been

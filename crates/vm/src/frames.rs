@@ -389,6 +389,23 @@ impl<M: Machine> Vm<M> {
         Ok((Frame(pfn), zeroed))
     }
 
+    /// Frames for programs, as many as `into` has room for and this CPU or its depot gives at once; their owner zeroes them. Returns how
+    /// many, and which are zeroed already, a bit each.
+    pub(crate) fn take_frames(&self, into: &mut [Pfn]) -> (usize, u64) {
+        if self.inject_failure() {
+            return (0, 0);
+        }
+        let (taken, zeroed) = self.pop_frames(into);
+        for (n, pfn) in into[..taken].iter().enumerate() {
+            self.page(*pfn).set_kind(Kind::Wild);
+            if zeroed >> n & 1 != 0 {
+                self.check_zeroed(*pfn);
+            }
+        }
+        self.stats().add(Event::FrameAlloc, taken as u64);
+        (taken, zeroed)
+    }
+
     /// Takes a frame back.
     pub fn free_frame(&self, frame: Frame) {
         // SAFETY: the frame was its owner's.

@@ -379,6 +379,52 @@ impl<N: Nodes> Index<N> {
         Ok(())
     }
 
+    /// Fills the slots from `key` on with the pages `frames`, in order, up to the first that is not empty, and returns how many. What
+    /// is in one leaf is filled together.
+    pub fn fill_run(&self, key: u64, frames: &[Pfn], nodes: N, pin: &Pinned<'_>) -> usize {
+        let mut done = 0;
+        while let Some(first) = frames.get(done) {
+            let at = key + done as u64;
+            match self.place(at, pin) {
+                Place::Leaf(leaf) => {
+                    let here = frames.len().min(done + SLOTS - (at & MASK) as usize);
+                    let filled = Self::fill_slots(leaf, at, &frames[done..here]);
+                    done += filled;
+                    if done < here {
+                        break;
+                    }
+                }
+                _ if self.fill(at, Slot::Page(*first), nodes, pin).is_ok() => done += 1,
+                _ => break,
+            }
+        }
+        done
+    }
+
+    /// As [`fill_slot`](Self::fill_slot), for slots in a row; returns how many were empty before one that was not.
+    fn fill_slots(leaf: &Node<N>, key: u64, frames: &[Pfn]) -> usize {
+        let slots = || (key..).map(|k| leaf.slot_at(k, 1)).zip(frames);
+        let mut bits = 0;
+        for ((slot, bit), _) in slots() {
+            if exchange(slot, EMPTY, RESERVED, Mutant::FillNotAtomic).is_err() {
+                break;
+            }
+            bits |= bit;
+        }
+        let publish = || {
+            let reserved = slots().take(bits.count_ones() as usize);
+            reserved.for_each(|((slot, _), pfn)| slot.store(encode(Slot::Page(*pfn)), Ordering::Release));
+        };
+        if mutant(Mutant::BitAfterPublish) {
+            publish();
+            leaf.present.fetch_or(bits, Ordering::AcqRel);
+        } else {
+            leaf.present.fetch_or(bits, Ordering::AcqRel);
+            publish();
+        }
+        bits.count_ones() as usize
+    }
+
     /// As [`fill`](Self::fill), where there is no leaf yet, or something in the slot.
     #[inline(never)]
     fn fill_growing(&self, key: u64, value: u64, nodes: N, pin: &Pinned<'_>) -> Result<(), FillError> {

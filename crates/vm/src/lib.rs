@@ -21,6 +21,7 @@
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![deny(missing_docs)]
 
+mod ahead;
 mod around;
 pub mod backing;
 pub mod check;

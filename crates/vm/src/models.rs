@@ -5,6 +5,7 @@
 //! shuttle runs everything in one order: those tests are loom's alone. The machine beneath has one table page, absent at
 //! first, and TLBs that keep what they are not told to drop. Assertions stand where no pin or lock is held.
 
+mod ahead;
 mod asking;
 mod busy;
 mod chains;

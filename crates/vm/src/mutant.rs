@@ -27,6 +27,8 @@ pub enum Mutant {
     NoUnflushedCheck,
     /// Enter a new page: what it was made of is not looked at again.
     NoSourceCheck,
+    /// Pages made ahead: what lies behind is not looked at again under the table page's lock.
+    NoLookBehind,
     /// Copy-on-write: the old translation is flushed after the copy is installed.
     FlushAfterInstall,
     /// Insert: the object's end and dead mark are not read again after the insert.

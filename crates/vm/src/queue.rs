@@ -288,14 +288,21 @@ impl Queues {
     /// Puts a page whose state says `Batched` into this CPU's batch.
     #[inline]
     fn add(&self, page: &Page) {
-        let pfn = self.pages.pfn(page);
+        self.add_all(core::iter::once(self.pages.pfn(page)));
+    }
+
+    /// Puts pages whose states say `Batched` into this CPU's batch.
+    #[inline(always)]
+    fn add_all(&self, pages: impl Iterator<Item = Pfn>) {
         let cpu = preempt_off();
         let mut batch = self.cpus.mine(&cpu).lock();
-        let n = batch.len;
-        batch.pages[n] = pfn.0 as u32;
-        batch.len = n + 1;
-        if n + 1 == BATCH {
-            self.drain(cpu.cpu(), &mut batch);
+        for pfn in pages {
+            let n = batch.len;
+            batch.pages[n] = pfn.0 as u32;
+            batch.len = n + 1;
+            if n + 1 == BATCH {
+                self.drain(cpu.cpu(), &mut batch);
+            }
         }
     }
 
@@ -537,6 +544,12 @@ impl<M: Machine> Vm<M> {
     #[inline]
     pub(crate) fn enqueue_new(&self, page: &Page) {
         self.queues().add(page);
+    }
+
+    /// Puts new pages into this CPU's batch.
+    #[inline]
+    pub(crate) fn enqueue_all_new(&self, pages: impl Iterator<Item = Pfn>) {
+        self.queues().add_all(pages);
     }
 
     /// Puts an isolated page into `queue`; see [`Queues::put`].

@@ -28,6 +28,8 @@ events! {
     FaultRefused = "pgfault_refused",
     /// Resident neighbours of the page of a fault that were mapped along.
     FaultAround = "pgfault_around",
+    /// Pages of zeroes that first touches in a row made besides their own.
+    FaultAhead = "pgfault_ahead",
     /// Frames handed out.
     FrameAlloc = "pgalloc_normal",
     /// Times that a depot refused a frame for a program: memory was out, or sat with other CPUs.

@@ -267,6 +267,10 @@ impl TestPmap {
         let mut tlb = self.tlbs[current_cpu()].0.lock();
         if tlb[n] & PRESENT == 0 {
             tlb[n] = self.leaf(n).load(Ordering::Acquire);
+            #[cfg(not(any(loom, shuttle)))]
+            if tlb[n] & PRESENT != 0 {
+                self.leaf(n).fetch_or(ACCESSED, Ordering::AcqRel);
+            }
         }
         let leaf = decode(tlb[n])?;
         leaf.prot.contains(access.needs()).then(|| f(leaf.pfn))

@@ -14,8 +14,9 @@ use crate::queue::Queue;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::steal;
-use crate::testing::{Boot, TestMachine, boot, page};
+use crate::testing::{Boot, TestMachine, boot, boot_with, page};
 use crate::types::{Access, PAGE_SIZE, Pfn, Prot, VirtRange};
+use crate::vm::Config;
 use proptest::prelude::*;
 use quire_sync::hooks::threads::as_cpu;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -435,7 +436,9 @@ fn a_pager_is_asked_once_for_a_page_and_its_refusals_reach_the_fault() {
 
 #[test]
 fn new_pages_enter_the_active_queue_by_the_batch() {
-    let m = system();
+    quire_sync::hooks::threads::set_cpu(0);
+    let config = Config { poison: true, reserve: Some(4), zero_window: 0, ..Config::default() };
+    let m = boot_with(2048, 2, config);
     let space = Space::new(m.vm).unwrap();
     anonymous(&space, 0, 400);
     (0..255).for_each(|n| store(&space, page(n), 1));

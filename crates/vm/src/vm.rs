@@ -48,6 +48,9 @@ pub struct Config {
     /// Zeroed frames that each CPU may keep for first touches, made while it idles ([`Vm::idle_zero`]); 0: none. Small machines
     /// keep fewer.
     pub zero_stock: u32,
+    /// Pages that a first touch of private memory makes at most, its own included, where the touches before it came in a row; at most
+    /// 64. 0 and 1: its own alone.
+    pub zero_window: u32,
 }
 
 // Only where debug assertions are off do all fields have their types' defaults.
@@ -60,6 +63,7 @@ impl Default for Config {
             check: Level::DEFAULT,
             queue_parts: None,
             zero_stock: 256,
+            zero_window: if cfg!(any(loom, shuttle)) { 0 } else { 32 },
         }
     }
 }
@@ -339,6 +343,12 @@ impl<M: Machine> Vm<M> {
         let hash = self.pfn_of_page(page).0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let n = hash as usize % (self.page_waits.len() * PAGE_WAITS);
         &self.page_waits.of(n / PAGE_WAITS)[n % PAGE_WAITS]
+    }
+
+    /// As [`Config::zero_window`] says.
+    #[inline(always)]
+    pub(crate) fn zero_window(&self) -> u64 {
+        u64::from(self.config.zero_window).min(crate::ahead::MOST)
     }
 
     #[inline(always)]

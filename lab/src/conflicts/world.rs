@@ -74,7 +74,9 @@ impl World {
         frames: u64,
         fill: &mut dyn FnMut(&World, &Space<Hosted>) -> Result<(), Failure>,
     ) -> Result<World, Failure> {
-        let settings = Settings { cpus: CPUS, frames, poison: false, check: Level::Never, ..Settings::default() };
+        // An operation that touches a page is a fault.
+        let (check, zero_window) = (Level::Never, 0);
+        let settings = Settings { cpus: CPUS, frames, poison: false, check, zero_window, ..Settings::default() };
         let vm = Hosted::boot(settings);
         let cpus: Vec<Cpu> = (0..CPUS).map(|id| Cpu::attach(vm, id)).collect();
         let file = || ObjectRef::with_pager(vm, &MADE, 2 * FILE_PAGES * PAGE_SIZE);

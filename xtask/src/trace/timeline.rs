@@ -42,7 +42,7 @@ impl Sort {
     fn of(kind: &str) -> Sort {
         match kind {
             "call" => Sort::Call,
-            "fault" | "fault around" => Sort::Fault,
+            "fault" | "fault around" | "fault ahead" => Sort::Fault,
             "shootdown" | "shootdown answered" => Sort::Shootdown,
             "page in" | "pageout" | "launder" => Sort::Paging,
             "busy page" | "memory" | "spin lock" | "lock" => Sort::Wait,
@@ -200,7 +200,7 @@ fn item(
             let access = ["read", "write", "execute"].get(r.b as usize).copied().unwrap_or("?");
             vec![("address", hex(r.a)), ("access", access.into())]
         }
-        "fault around" => vec![("address", hex(r.a)), ("pages", r.b.to_string())],
+        "fault around" | "fault ahead" => vec![("address", hex(r.a)), ("pages", r.b.to_string())],
         "call" => vec![("first", hex(r.a)), ("result", (r.b as i64).to_string())],
         "shootdown" => vec![("CPUs", r.a.to_string())],
         "shootdown answered" => vec![("asked by CPU", r.a.to_string())],
@@ -217,7 +217,7 @@ fn item(
     let who = if kind == "end" { u32::try_from(r.a).unwrap_or(r.who) } else { r.who };
     let track = if of_cpu && kind != "end" { Track::Cpu(cpu) } else { Track::Thread(who) };
     let program = threads.get(&r.who).map_or("", |t| t.name.as_str());
-    let moment = matches!(kind, "fault around" | "end");
+    let moment = matches!(kind, "fault around" | "fault ahead" | "end");
     Item {
         track,
         sort,

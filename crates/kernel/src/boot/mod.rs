@@ -118,7 +118,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
         let schedulers_memory = boot_memory(&mut free, Scheduler::<Machine>::bytes(cpus));
         let mut ranges = [PhysRange { start: Pfn(0), end: Pfn(0) }; quire_kernel::start_info::MAX_RANGES];
         let ranges = fill_ranges(&free, &mut ranges);
-        match Vm::new(Machine::new(mmu), ranges, Config::default()) {
+        match Vm::new(Machine::new(mmu), ranges, config(command_line)) {
             Ok(vm) => machine::set_vm(vm),
             Err(e) => panic!("the memory system cannot be built: {e:?}"),
         }
@@ -209,6 +209,14 @@ fn fill_ranges<'a>(free: &Ram, ranges: &'a mut [PhysRange]) -> &'a [PhysRange] {
         len += 1;
     }
     &ranges[..len]
+}
+
+/// The memory core's settings, as far as the command line has a say in them.
+fn config(command_line: &[u8]) -> Config {
+    use quire_kernel::command_line::{number, value};
+    let default = Config::default();
+    let window = value(command_line, "zero-window").and_then(|v| number(core::str::from_utf8(v).ok()?));
+    Config { zero_window: window.map_or(default.zero_window, |n| n.min(u32::MAX.into()) as u32), ..default }
 }
 
 /// Copies the command line out of the loader's memory, which is not mapped for long.

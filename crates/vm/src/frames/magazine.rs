@@ -259,6 +259,37 @@ impl<M: Machine> Vm<M> {
         }
     }
 
+    /// Frames for programs, as many as `into` has room for: zeroed ones first, a bit each, then others, refilled once at most.
+    pub(super) fn pop_frames(&self, into: &mut [Pfn]) -> (usize, u64) {
+        let f = self.frames();
+        let cpu = preempt_off();
+        let magazine = f.magazines.mine(&cpu);
+        let mut local = magazine.local.lock();
+        let (mut n, mut refilled) = (0, false);
+        while n < into.len()
+            && let Some(pfn) = local.zeroed.pop(&f.pages)
+        {
+            into[n] = pfn;
+            n += 1;
+        }
+        let zeroed = (1 << n) - 1;
+        let stack = &mut local.stacks[Group::User as usize];
+        while n < into.len() {
+            if let Some(pfn) = stack[0].pop(&f.pages) {
+                into[n] = pfn;
+                n += 1;
+            } else if stack[1].len != 0 {
+                stack.swap(0, 1);
+            } else if core::mem::replace(&mut refilled, true) {
+                break;
+            } else {
+                stack[0] = f.refill(magazine.domain, For::User);
+                self.stats().count(Event::DepotExchange);
+            }
+        }
+        (n, zeroed)
+    }
+
     /// Where this CPU has none and the depots give none.
     #[cold]
     pub(super) fn pop_frame_at_last(&self, fill: Fill, on_behalf: For) -> Option<(Pfn, bool)> {

@@ -64,7 +64,7 @@ impl<'e, M: Machine> At<'e, M> {
             self.take_away(&mut owed, pin)?;
             let _flushed = owed.discharge();
             new.complete();
-            self.install(new, front, None, pin)?;
+            self.install(new, front, None, pin, |_| ())?;
             return Ok(FaultKind::ZeroFill);
         }
         object.show_holes();

@@ -1,0 +1,189 @@
+//! First touches in a row: what a fault makes besides the page that it came for.
+//!
+//! A program that fills fresh memory touches it page by page, and each first touch is a fault. Where the pages before the one that
+//! is touched are there, the fault makes those behind it too: as many as lie there in a row, up to a window
+//! ([`Config::zero_window`](crate::Config::zero_window)). So what is made and never touched is never more than what was touched
+//! just before it, and a program that touches memory here and there gets what it touches and no more.
+//!
+//! Nothing is remembered for it: what was touched is read from the leaves, in the lines of the table page that the fault writes or has
+//! just written, under the lock that it holds. Leaves that are made ahead say that they were accessed, as all do, but for the last of a
+//! window: unless that one was, the touches did not come in a row, and nothing is made. A row begins anew with each table page.
+//!
+//! # Against whom
+//! Each page is made as a fault makes one (Contract C2): busy in its slot, its content, the table page's lock, the entry and what lies
+//! behind once more, the leaf, and only then not busy any more. What any of these finds in the way takes the page back; the fault
+//! itself is served before. The object needs no look of its own: it is a front's, has no end, and goes after the entry is stale.
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+
+use crate::backing::Backing;
+use crate::fault::{At, Walk};
+use crate::index::Slot;
+use crate::machine::{Enter, Machine, PREFETCHED_BEFORE, Table};
+use crate::map::Flags;
+use crate::mutant::{Mutant, mutant};
+use crate::object::Object;
+use crate::page::State;
+use crate::stats::Event;
+use crate::types::{PAGE_SIZE, Pfn, Prot};
+use crate::vm::Vm;
+use quire_sync::epoch::Pinned;
+use quire_sync::trace::{Kind, note};
+
+/// Pages of a row: a cache line of leaves. Windows are whole rows.
+const ROW: u64 = if cfg!(any(loom, shuttle)) { 1 } else { 8 };
+
+/// Pages of a window at most: a bit each.
+pub(crate) const MOST: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
+
+impl<'e, M: Machine> At<'e, M> {
+    /// How many pages behind the one that was just touched first, and mapped, are to be made too. => the table page that covers the
+    /// address is locked.
+    #[inline(always)]
+    pub fn room_ahead(&self, table: &impl Table<M>) -> u64 {
+        let begins_row = (self.va / PAGE_SIZE).is_multiple_of(ROW);
+        if begins_row && self.vm.zero_window() > 1 { self.room(table) } else { 0 }
+    }
+
+    #[inline(never)]
+    fn room(&self, table: &impl Table<M>) -> u64 {
+        let Some(here) = table.span().intersect(&self.entry.range()) else { return 0 };
+        let before = ((self.va - here.start) / PAGE_SIZE).min(self.vm.zero_window());
+        let last = || table.get(self.va - PAGE_SIZE).is_some_and(|leaf| leaf.accessed);
+        if before < ROW
+            || self.vm.frames().is_low()
+            || !self.entry.prot().contains(Prot::WRITE)
+            || self.entry.flags().intersects(Flags::SHARED | Flags::WIRED_ON_FAULT)
+            || !last()
+        {
+            return 0;
+        }
+        let in_a_row = (1..=before).take_while(|n| table.get(self.va - n * PAGE_SIZE).is_some()).count() as u64;
+        let next = self.va + PAGE_SIZE;
+        let end = here.end.min(self.va + in_a_row / ROW * ROW * PAGE_SIZE);
+        let end = if next < end { table.next_present(next, end).unwrap_or(end) } else { next };
+        (end - next) / PAGE_SIZE
+    }
+
+    /// Makes `pages` pages of zeroes behind the address in the front, and maps them; fewer, or none, where anything is in the way.
+    /// => no lock is held.
+    #[inline(never)]
+    pub fn fill_ahead(&self, object: &'e Object<M>, front: &'e Backing<M>, pages: u64, pin: &Pinned<'_>) {
+        let mut made =
+            Made { vm: self.vm, object, first: front.key(self.va) + 1, frames: [Pfn(0); MOST as usize], left: 0, pin };
+        let unzeroed = made.insert(self, front, pages.min(MOST));
+        made.zero(unzeroed);
+        let Ok(mut table) = self.table(pin) else { return };
+        if front.behind().is_some() && !mutant(Mutant::NoLookBehind) {
+            made.take_back(|n| !self.is_zero_behind(front, n, pin));
+        }
+        let prot = self.entry.prot();
+        let (from, frames) = (self.va + PAGE_SIZE, &made.frames);
+        let mut last = None;
+        table.enter_absent(from, made.left, |n| {
+            last = Some(n as u64);
+            Enter::new(frames[n], prot)
+        });
+        if let Some(last) = last {
+            // Just entered: no CPU needs to be told.
+            table.take_accessed(from + last * PAGE_SIZE);
+        }
+        drop(table);
+        made.keep(from);
+    }
+
+    /// Whether nothing behind the front shows through at page `n` behind the address.
+    fn is_zero_behind(&self, front: &'e Backing<M>, n: u64, pin: &Pinned<'_>) -> bool {
+        let va = self.va + (n + 1) * PAGE_SIZE;
+        let At { vm, pmap, entry, access, .. } = *self;
+        let walked = At { vm, pmap, entry, va, access }.walk(front.behind(), false, pin);
+        matches!(walked, Ok(Walk::Zero))
+    }
+}
+
+/// Pages that were made ahead: busy, in their object, mapped nowhere. Those that are left when this is dropped are taken back, and
+/// nobody has seen their content.
+struct Made<'o, M: Machine> {
+    vm: &'static Vm<M>,
+    object: &'o Object<M>,
+    /// The key of page 0.
+    first: u64,
+    frames: [Pfn; MOST as usize],
+    /// A bit for each page that is there.
+    left: u64,
+    pin: &'o Pinned<'o>,
+}
+
+impl<M: Machine> Made<'_, M> {
+    /// Makes up to `pages` of them; returns, a bit each, which are still to be zeroed.
+    fn insert(&mut self, at: &At<'_, M>, front: &Backing<M>, pages: u64) -> u64 {
+        let (vm, object) = (self.vm, self.object);
+        let pages = match front.behind() {
+            Some(_) => (0..pages).take_while(|n| at.is_zero_behind(front, *n, self.pin)).count(),
+            None => pages as usize,
+        };
+        let (taken, zeroed) = vm.take_frames(&mut self.frames[..pages]);
+        for (key, pfn) in (self.first..).zip(&self.frames[..taken]) {
+            vm.assume_page(vm.page(*pfn), object.address(), key, State::VALID | State::DIRTY);
+        }
+        let filled = object.index().fill_run(self.first, &self.frames[..taken], vm, self.pin);
+        self.frames[filled..taken].iter().for_each(|pfn| vm.release_page(vm.page(*pfn)));
+        vm.enqueue_all_new(self.frames[..filled].iter().copied());
+        self.left = u64::MAX.checked_shr(u64::BITS - filled as u32).unwrap_or(0);
+        self.left & !zeroed
+    }
+
+    fn zero(&self, mut which: u64) {
+        let machine = self.vm.machine();
+        while which != 0 {
+            let n = which.trailing_zeros() as usize;
+            which &= which - 1;
+            // The next frame's translation comes while this one is zeroed.
+            if which != 0 {
+                machine.prefetch_frame::<PREFETCHED_BEFORE>(self.frames[which.trailing_zeros() as usize]);
+            }
+            // SAFETY: the page is busy with us, and no leaf maps it.
+            unsafe { machine.zero_frame(self.frames[n]) };
+        }
+    }
+
+    /// Takes back those that `which` says.
+    fn take_back(&mut self, which: impl Fn(u64) -> bool) {
+        let mut rest = self.left;
+        while rest != 0 {
+            let n = rest.trailing_zeros();
+            rest &= rest - 1;
+            if which(n.into()) {
+                self.left &= !(1 << n);
+                self.take_back_one(n);
+            }
+        }
+    }
+
+    #[cold]
+    fn take_back_one(&self, n: u32) {
+        let pfn = self.frames[n as usize];
+        // Where the index was dismantled meanwhile, the slot is gone already.
+        let _gone = self.object.index().clear(self.first + u64::from(n), Slot::Page(pfn), self.pin);
+        self.vm.release_page(self.vm.page(pfn));
+    }
+
+    /// The pages stay, from address `from` on, and are not busy any more.
+    fn keep(mut self, from: u64) {
+        let mut rest = core::mem::take(&mut self.left);
+        let kept = u64::from(rest.count_ones());
+        while rest != 0 {
+            self.vm.unbusy(self.vm.page(self.frames[rest.trailing_zeros() as usize]));
+            rest &= rest - 1;
+        }
+        self.vm.stats().add(Event::FaultAhead, kept);
+        note(Kind::Ahead, 0, from, kept);
+    }
+}
+
+impl<M: Machine> Drop for Made<'_, M> {
+    fn drop(&mut self) {
+        self.take_back(|_| true);
+    }
+}

@@ -1,0 +1,144 @@
+//! Models of pages that a first touch makes besides its own ([`ahead`](crate::ahead)).
+
+use super::*;
+use crate::page::Kind;
+use crate::testing::boot_with;
+use crate::vm::Config;
+
+const LAST: VirtRange =
+    VirtRange { start: crate::testing::BASE + 3 * PAGE_SIZE, end: crate::testing::BASE + 4 * PAGE_SIZE };
+
+/// An empty space where windows are of two pages.
+fn empty() -> World {
+    set_cpu(0);
+    let boot = boot_with(FRAMES, 2, Config { poison: true, reserve: Some(4), zero_window: 2, ..Config::default() });
+    let w = World { space: Space::new(boot.vm).unwrap(), file: ObjectRef::anonymous(boot.vm, 1).unwrap(), boot };
+    w.space.map(&MapRequest::private(Placement::Fixed(page(0)), 4 * PAGE_SIZE)).unwrap();
+    w
+}
+
+/// Private memory of four pages, the first two there: a touch of the third makes the last too.
+fn in_a_row() -> World {
+    let w = empty();
+    (0..2).for_each(|n| store(&w.space, n, 1));
+    w
+}
+
+/// Pages of objects.
+fn pages(w: &World) -> usize {
+    let vm = w.boot.vm;
+    (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == Kind::Object).count()
+}
+
+/// A page is made ahead while another CPU touches it.
+fn ahead_against_touch() {
+    beside(
+        in_a_row(),
+        |w| store(&w.space, 3, 3),
+        |w| store(&w.space, 2, 2),
+        |w, _, _| {
+            assert_eq!([2, 3].map(|n| load(&w.space, n)), [2, 3].map(Some));
+            assert_eq!(pages(w), 4, "two pages at one address");
+        },
+    );
+}
+
+protocol! {
+    a_page_that_is_made_ahead_is_the_addresss_only_one = ahead_against_touch, Some(2);
+    FillNotAtomic: "two pages at one address";
+}
+
+/// A page is made ahead while its mapping goes.
+fn ahead_against_unmap() {
+    beside(
+        in_a_row(),
+        |w| w.space.unmap(LAST).unwrap(),
+        |w| store(&w.space, 2, 2),
+        |w, _, _| {
+            assert!(w.space.pmap().peek(page(3)).is_none(), "an unmapped address is translated");
+            w.space.map(&MapRequest::private(Placement::Fixed(page(3)), PAGE_SIZE)).unwrap();
+            assert_eq!([2, 3].map(|n| load(&w.space, n)), [2, 0].map(Some));
+        },
+    );
+}
+
+protocol! {
+    nothing_is_made_ahead_where_nothing_is_mapped = ahead_against_unmap, Some(2);
+    NoStaleCheck: "an unmapped address is translated";
+}
+
+/// A page is made ahead while the whole mapping goes, and its object with it.
+fn ahead_against_teardown() {
+    beside(
+        in_a_row(),
+        |w| w.space.unmap(VirtRange { end: LAST.end, ..ONE }).unwrap(),
+        |w| _ = w.space.fault(page(2), Access::Write),
+        |w, _, _| {
+            let left = (0..4).any(|n| w.space.pmap().peek(page(n)).is_some());
+            assert!(!left, "an unmapped address is translated");
+            assert_eq!(pages(w), 0, "a page that nobody sees is forgotten");
+        },
+    );
+}
+
+protocol! {
+    what_is_made_ahead_goes_with_its_object = ahead_against_teardown, Some(2);
+    NoStaleCheck: "an unmapped address is translated";
+}
+
+/// A page is made ahead while the space is forked, and stored into.
+fn ahead_against_fork() {
+    beside(
+        in_a_row(),
+        |w| {
+            store(&w.space, 2, 2);
+            store(&w.space, 3, 3);
+        },
+        |w| {
+            let child = w.space.fork().unwrap();
+            let first = load(&child, 3);
+            (first, child)
+        },
+        |w, _, (first, child)| {
+            store(&w.space, 3, 4);
+            assert_eq!(load(&child, 3), first, "the parent's store reaches the child");
+            assert!(matches!(first, Some(0 | 3)));
+        },
+    );
+}
+
+protocol! {
+    what_is_made_ahead_is_the_childs_as_of_one_moment = ahead_against_fork, Some(2);
+    NoStaleCheck: "the parent's store reaches the child";
+}
+
+/// A page comes forward while one is about to be made in front of it.
+fn ahead_against_move() {
+    let w = empty();
+    // Three layers that are this space's alone: in the last the last page, in the one before it the first two, in the front nothing.
+    store(&w.space, 3, 7);
+    let first = w.space.fork().unwrap();
+    (0..2).for_each(|n| store(&w.space, n, 1));
+    drop((first, w.space.fork().unwrap()));
+    (0..2).for_each(|n| _ = load(&w.space, n));
+    w.space.pmap().forget(w.boot.vm, page(3));
+    beside(
+        w,
+        |w| store(&w.space, 2, 2),
+        |w| w.space.fork().unwrap(),
+        |w, _, child| {
+            assert_eq!(
+                [load(&w.space, 3), load(&child, 3)],
+                [Some(7); 2],
+                "a page is hidden by one that was made ahead"
+            );
+            assert_eq!(load(&w.space, 2), Some(2));
+        },
+    );
+}
+
+protocol! {
+    a_page_that_moves_is_not_hidden_by_one_that_is_made_ahead = ahead_against_move, Some(2);
+    #[cfg(shuttle)]
+    NoLookBehind: "a page is hidden by one that was made ahead";
+}
