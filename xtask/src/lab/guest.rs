@@ -96,13 +96,18 @@ const THINGS: &[Thing] = &[
     },
     Thing {
         experiment: "zero-fill", command: "zerofill --megabytes 16 --seconds {seconds} --processes {cpus}",
-        lines: &[("zerofill", &[("what", "zero-fill fault"), ("as", "processes")])],
+        lines: &[("zerofill", &[("what", "first touch, in a row"), ("as", "processes")])],
         other: &[], times: &[], counted: true, timed: Timed::Scaled, large: true,
     },
     Thing {
         experiment: "zero-fill", command: "zerofill --megabytes 16 --seconds {seconds} --threads {cpus}",
-        lines: &[("zerofill", &[("what", "zero-fill fault"), ("as", "threads")])],
+        lines: &[("zerofill", &[("what", "first touch, in a row"), ("as", "threads")])],
         other: &[], times: &[], counted: false, timed: Timed::Scaled, large: true,
+    },
+    Thing {
+        experiment: "zero-fill", command: "zerofill --backward 1 --megabytes 16 --seconds {seconds} --processes {cpus}",
+        lines: &[("zerofill", &[("what", "zero-fill fault"), ("as", "processes")])],
+        other: &[], times: &[], counted: true, timed: Timed::Scaled, large: false,
     },
     Thing {
         experiment: "zero-fill", command: "micro --seconds {seconds} --only file_ --processes {cpus}",
@@ -142,7 +147,7 @@ const THINGS: &[Thing] = &[
         other: &[], times: &[], counted: true, timed: Timed::Scaled, large: true,
     },
     Thing {
-        experiment: "queues", command: "zerofill --megabytes 16 --seconds {seconds} --processes {cpus}",
+        experiment: "queues", command: "zerofill --backward 1 --megabytes 16 --seconds {seconds} --processes {cpus}",
         lines: &[("zerofill", ZERO_FILL)],
         // Its rates are those of the experiment that is about them.
         other: &[], times: &[], counted: true, timed: Timed::Never, large: false,
