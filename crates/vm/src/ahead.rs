@@ -2,12 +2,16 @@
 //!
 //! A program that fills fresh memory touches it page by page, and each first touch is a fault. Where the pages before the one that
 //! is touched are there, the fault makes those behind it too: as many as lie there in a row, up to a window
-//! ([`Config::zero_window`](crate::Config::zero_window)). So what is made and never touched is never more than what was touched
-//! just before it, and a program that touches memory here and there gets what it touches and no more.
+//! ([`Config::zero_window`](crate::Config::zero_window)). So a program that touches memory here and there gets what it touches and no
+//! more.
 //!
 //! Nothing is remembered for it: what was touched is read from the leaves, in the lines of the table page that the fault writes or has
-//! just written, under the lock that it holds. Leaves that are made ahead say that they were accessed, as all do, but for the last of a
-//! window: unless that one was, the touches did not come in a row, and nothing is made. A row begins anew with each table page.
+//! just written, under the lock that it holds. Pages count by whole lines of leaves, those that are all there and whose last one says
+//! that it was accessed. All leaves say so when they are entered, but for the last of each line that is made ahead: so where no line was
+//! touched to its end, nothing is made. A row begins anew with each table page.
+//!
+//! What a program has asked for as a range (`MAP_POPULATE`) is touched like that too, and may end within a window: no more than the
+//! mapping's own pages are made.
 //!
 //! # Against whom
 //! Each page is made as a fault makes one (Contract C2): busy in its slot, its content, the table page's lock, the entry and what lies
@@ -31,8 +35,8 @@ use crate::vm::Vm;
 use quire_sync::epoch::Pinned;
 use quire_sync::trace::{Kind, note};
 
-/// Pages of a row: a cache line of leaves. Windows are whole rows.
-const ROW: u64 = if cfg!(any(loom, shuttle)) { 1 } else { 8 };
+/// Pages of a line of leaves. Windows are whole lines.
+const LINE: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 8 };
 
 /// Pages of a window at most: a bit each.
 pub(crate) const MOST: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
@@ -42,26 +46,28 @@ impl<'e, M: Machine> At<'e, M> {
     /// address is locked.
     #[inline(always)]
     pub fn room_ahead(&self, table: &impl Table<M>) -> u64 {
-        let begins_row = (self.va / PAGE_SIZE).is_multiple_of(ROW);
-        if begins_row && self.vm.zero_window() > 1 { self.room(table) } else { 0 }
+        let begins_line = (self.va / PAGE_SIZE).is_multiple_of(LINE);
+        if begins_line && self.vm.zero_window() > 1 { self.room(table) } else { 0 }
     }
 
     #[inline(never)]
     fn room(&self, table: &impl Table<M>) -> u64 {
         let Some(here) = table.span().intersect(&self.entry.range()) else { return 0 };
-        let before = ((self.va - here.start) / PAGE_SIZE).min(self.vm.zero_window());
-        let last = || table.get(self.va - PAGE_SIZE).is_some_and(|leaf| leaf.accessed);
-        if before < ROW
-            || self.vm.frames().is_low()
+        if self.vm.frames().is_low()
             || !self.entry.prot().contains(Prot::WRITE)
             || self.entry.flags().intersects(Flags::SHARED | Flags::WIRED_ON_FAULT)
-            || !last()
         {
             return 0;
         }
-        let in_a_row = (1..=before).take_while(|n| table.get(self.va - n * PAGE_SIZE).is_some()).count() as u64;
+        let leaf = |before: u64| table.get(self.va - before * PAGE_SIZE);
+        let touched = |line: &u64| {
+            leaf(line * LINE + 1).is_some_and(|last| last.accessed)
+                && (2..=LINE).all(|n| leaf(line * LINE + n).is_some())
+        };
+        let most = ((self.va - here.start) / PAGE_SIZE).min(self.vm.zero_window()) / LINE;
+        let window = (0..most).take_while(touched).count() as u64 * LINE;
         let next = self.va + PAGE_SIZE;
-        let end = here.end.min(self.va + in_a_row / ROW * ROW * PAGE_SIZE);
+        let end = here.end.min(self.va + window * PAGE_SIZE);
         let end = if next < end { table.next_present(next, end).unwrap_or(end) } else { next };
         (end - next) / PAGE_SIZE
     }
@@ -80,16 +86,18 @@ impl<'e, M: Machine> At<'e, M> {
         }
         let prot = self.entry.prot();
         let (from, frames) = (self.va + PAGE_SIZE, &made.frames);
-        let mut last = None;
+        let mut entered = 0u64;
         table.enter_absent(from, made.left, |n| {
-            last = Some(n as u64);
+            entered |= 1 << n;
             Enter::new(frames[n], prot)
         });
-        if let Some(last) = last {
+        for last in (LINE - 2..pages).step_by(LINE as usize).filter(|n| entered >> n & 1 != 0) {
             // Just entered: no CPU needs to be told.
             table.take_accessed(from + last * PAGE_SIZE);
         }
         drop(table);
+        // Where somebody's leaf is, which is on its way out.
+        made.take_back(|n| entered >> n & 1 == 0);
         made.keep(from);
     }
 

@@ -43,7 +43,8 @@ impl<M: Machine> Vm<M> {
     /// Waits until `page` is not busy any more, or was not to begin with.
     #[cold]
     pub(crate) fn wait_unbusy(&self, page: &Page, may: &mut MaySleep) {
-        // Most are busy for a few hundred instructions of another CPU: copied, zeroed, on their way out.
+        // Most are busy for a few hundred instructions of another CPU (copied, zeroed, on their way out), some for as long as a window is
+        // made ahead.
         for _ in 0..SPINS {
             if !page.state().busy() {
                 return;

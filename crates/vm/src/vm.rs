@@ -48,8 +48,8 @@ pub struct Config {
     /// Zeroed frames that each CPU may keep for first touches, made while it idles ([`Vm::idle_zero`]); 0: none. Small machines
     /// keep fewer.
     pub zero_stock: u32,
-    /// Pages that a first touch of private memory makes at most, its own included, where the touches before it came in a row; at most
-    /// 64. 0 and 1: its own alone.
+    /// Pages that a first touch of private memory makes at most, its own included, where the touches before it came in a row: 64 at most,
+    /// whole lines of eight. Below 8: its own alone.
     pub zero_window: u32,
 }
 

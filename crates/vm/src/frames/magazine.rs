@@ -261,6 +261,7 @@ impl<M: Machine> Vm<M> {
 
     /// Frames for programs, as many as `into` has room for: zeroed ones first, a bit each, then others, refilled once at most.
     pub(super) fn pop_frames(&self, into: &mut [Pfn]) -> (usize, u64) {
+        debug_assert!(into.len() < u64::BITS as usize, "there is a bit for each");
         let f = self.frames();
         let cpu = preempt_off();
         let magazine = f.magazines.mine(&cpu);

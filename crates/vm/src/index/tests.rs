@@ -43,6 +43,7 @@ mod plain {
     #[derive(Clone, Debug)]
     enum Op {
         Fill(u64, u32),
+        Run(u64, usize, u32),
         Clear(u64),
         Replace(u64, u32),
         Range(u64, u64),
@@ -62,6 +63,7 @@ mod plain {
     fn op() -> impl Strategy<Value = Op> {
         prop_oneof![
             4 => (key(), 1u32..1000).prop_map(|(k, v)| Op::Fill(k, v)),
+            2 => (key(), 1usize..100, 1u32..1000).prop_map(|(k, n, v)| Op::Run(k, n, v)),
             3 => key().prop_map(Op::Clear),
             1 => (key(), 1u32..1000).prop_map(|(k, v)| Op::Replace(k, v)),
             2 => (key(), key()).prop_map(|(a, b)| Op::Range(a.min(b), a.max(b) + 1)),
@@ -86,6 +88,14 @@ mod plain {
                             Some(there) => prop_assert_eq!(got, Err(FillError::Taken(*there))),
                             None => { prop_assert_eq!(got, Ok(())); model.insert(k, v); }
                         }
+                    }
+                    Op::Run(first, n, v) => {
+                        let n = n.min((KEYS - first) as usize);
+                        let frames: Vec<Pfn> = (u64::from(v)..).map(Pfn).take(n).collect();
+                        let taken = model.range(first..first + n as u64).next();
+                        let room = taken.map_or(n, |(k, _)| (*k - first) as usize);
+                        prop_assert_eq!(index.fill_run(first, &frames, nodes, &pin), room);
+                        model.extend((first..).zip(frames.into_iter().map(Slot::Page)).take(room));
                     }
                     Op::Clear(k) => match model.remove(&k) {
                         Some(v) => {
