@@ -3,7 +3,8 @@
 use quire_hosted::{Cpu, Settings, Simulate, Simulated};
 use quire_vm::map::{Advice, MapRequest, Move, Placement, Space, SpaceRef};
 use quire_vm::stats::Event;
-use quire_vm::{Access, MapError, PAGE_SIZE, Prot, VirtRange, Vm};
+use quire_vm::{Access, FaultKind, MapError, PAGE_SIZE, Prot, VirtRange, Vm};
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 quire_hosted::of_each_architecture!(
@@ -15,6 +16,8 @@ quire_hosted::of_each_architecture!(
     lengths_that_no_address_space_has_are_refused,
     the_peak_of_residents_is_known_after_they_went,
     a_fork_looks_at_what_was_stored_into_since_the_last_one,
+    whole_table_pages_lose_and_regain_their_stores_at_once,
+    what_is_cleaned_under_a_seal_is_dirty_before_it_is_stored_into,
     memory_that_could_only_be_stored_into_cannot_be_loaded_once_that_is_taken_away,
 );
 
@@ -198,17 +201,18 @@ fn a_fork_looks_at_what_was_stored_into_since_the_last_one<F: Simulate>() {
     let cpu = Cpu::attach(vm, 0);
     let space = Space::new(vm).unwrap();
     cpu.enter(&space);
-    map(&space, 0, 2000);
-    (0..2000).for_each(|n| cpu.write(&space, page(n), n).unwrap());
+    // No table page as a whole.
+    map(&space, 1, 500);
+    (1..501).for_each(|n| cpu.write(&space, page(n), n).unwrap());
     let fork = || {
         let before = vm.stats().total(Event::RangeVisit);
         drop(space.fork().unwrap());
         vm.stats().total(Event::RangeVisit) - before
     };
-    assert_eq!(fork(), 2000);
+    assert_eq!(fork(), 500);
     assert_eq!(fork(), 0);
     // They are looked at by the line: eight leaves.
-    for n in [3, 4, 1000] {
+    for n in [11, 12, 400] {
         cpu.write(&space, page(n), 1).unwrap();
     }
     assert_eq!(fork(), 16);
@@ -216,14 +220,108 @@ fn a_fork_looks_at_what_was_stored_into_since_the_last_one<F: Simulate>() {
     // And so does who takes stores away, once.
     let protect = |prot| {
         let before = vm.stats().total(Event::RangeVisit);
-        space.protect(range(0, 2000), prot).unwrap();
+        space.protect(range(1, 500), prot).unwrap();
         vm.stats().total(Event::RangeVisit) - before
     };
-    (0..64).for_each(|n| cpu.write(&space, page(n), 1).unwrap());
+    (8..72).for_each(|n| cpu.write(&space, page(n), 1).unwrap());
     assert_eq!(protect(Prot::READ), 64);
     assert_eq!(protect(Prot::READ | Prot::WRITE), 0);
     assert_eq!(protect(Prot::READ), 0);
     assert!(cpu.write(&space, page(3), 1).is_err());
+}
+
+/// Calls `f` and returns how many leaves, or entries above them, were looked at meanwhile.
+fn visits<F: Simulate>(vm: &'static Vm<Simulated<F>>, f: impl FnOnce()) -> u64 {
+    let before = vm.stats().total(Event::RangeVisit);
+    f();
+    vm.stats().total(Event::RangeVisit) - before
+}
+
+/// Faults of the three kinds that a store after a fork may be: for more than the leaf allows, copied, moved.
+fn stored<F: Simulate>(vm: &'static Vm<Simulated<F>>, f: impl FnOnce()) -> [u64; 3] {
+    let now = || [FaultKind::Reuse, FaultKind::Copy, FaultKind::Move].map(|kind| vm.stats().faults_of(kind));
+    let before = now();
+    f();
+    let after = now();
+    core::array::from_fn(|n| after[n] - before[n])
+}
+
+/// Whole table pages whose stores go and come back at once, where the format can say that.
+fn whole_table_pages_lose_and_regain_their_stores_at_once<F: Simulate>() {
+    let vm = boot::<F>(2);
+    let (cpu, other) = (Cpu::attach(vm, 0), Cpu::attach(vm, 1));
+    let space = Space::new(vm).unwrap();
+    cpu.enter(&space);
+    other.enter(&space);
+    map(&space, 0, 1536);
+    let fill = |to| (0..1536).for_each(|n| cpu.write(&space, page(n), to + n).unwrap());
+    fill(1);
+    (0..1536).for_each(|n| assert_eq!(other.read(&space, page(n)), Ok(1 + n)));
+    let sealed = F::STORES_BELOW != 0;
+    let child = RefCell::new(None);
+    let fork = || *child.borrow_mut() = Some(space.fork().unwrap());
+    assert_eq!(visits(vm, fork), if sealed { 3 } else { 1536 });
+    // No CPU stores through what it remembers.
+    assert!(cpu.store_word(page(5), 9).is_err() && other.store_word(page(1000), 9).is_err());
+    space.check(true).unwrap();
+    // While the child lives, a store copies.
+    assert_eq!(stored(vm, || cpu.write(&space, page(5), 9).unwrap()), [0, 1, 0]);
+    assert_eq!(stored(vm, || other.write(&space, page(6), 9).unwrap()), [0, 1, 0]);
+    let kept = child.borrow_mut().take().unwrap();
+    cpu.enter(&kept);
+    (0..1536).for_each(|n| assert_eq!(cpu.read(&kept, page(n)), Ok(1 + n)));
+    cpu.enter(&space);
+    space.check(true).unwrap();
+    drop(kept);
+
+    // Once it has gone, the first store of each table page that was not touched meanwhile gives all of it back.
+    let faults = stored(vm, || (512..1536).for_each(|n| cpu.write(&space, page(n), n).unwrap()));
+    assert_eq!(faults, if sealed { [0; 3] } else { [1024, 0, 0] });
+    space.check(true).unwrap();
+    fill(7);
+    assert_eq!(visits(vm, fork), if sealed { 3 } else { 1536 });
+    assert_eq!(visits(vm, || drop(space.fork().unwrap())), 0);
+    child.borrow_mut().take();
+    fill(9);
+
+    // Protection is taken and given back the same way.
+    let protect = |prot| visits(vm, || space.protect(range(0, 1536), prot).unwrap());
+    assert_eq!(protect(Prot::READ), if sealed { 3 } else { 1536 });
+    assert!(cpu.write(&space, page(3), 1).is_err() && other.write(&space, page(1030), 1).is_err());
+    assert_eq!(cpu.read(&space, page(3)), Ok(12));
+    assert_eq!(protect(Prot::READ | Prot::WRITE), 0);
+    let faults = stored(vm, || cpu.write(&space, page(3), 1).unwrap());
+    assert_eq!(faults, if sealed { [0; 3] } else { [1, 0, 0] });
+    // Part of a table page does not get what all of it had.
+    assert_eq!(protect(Prot::READ), if sealed { 1 } else { 8 });
+    space.protect(range(600, 100), Prot::READ | Prot::WRITE).unwrap();
+    cpu.write(&space, page(650), 1).unwrap();
+    assert!(cpu.write(&space, page(599), 1).is_err() && cpu.write(&space, page(1001), 1).is_err());
+    space.check(true).unwrap();
+    cpu.leave();
+    other.leave();
+}
+
+/// Pages that were cleaned or given up while their table page was sealed have to be made dirty again before they are stored into.
+fn what_is_cleaned_under_a_seal_is_dirty_before_it_is_stored_into<F: Simulate>() {
+    let vm = boot::<F>(1);
+    let cpu = Cpu::attach(vm, 0);
+    let space = Space::new(vm).unwrap();
+    cpu.enter(&space);
+    map(&space, 0, 512);
+    (0..512).for_each(|n| cpu.write(&space, page(n), 1 + n).unwrap());
+    drop(space.fork().unwrap());
+    space.advise(range(8, 8), Advice::Free).unwrap();
+    space.check(true).unwrap();
+    cpu.write(&space, page(0), 7).unwrap();
+    // The checker knows no leaf that allows stores into a clean page.
+    space.check(true).unwrap();
+    cpu.write(&space, page(9), 8).unwrap();
+    space.advise(range(0, 512), Advice::PageOut).unwrap();
+    assert_eq!([0, 9, 16].map(|n| cpu.read(&space, page(n)).unwrap()), [7, 8, 17]);
+    assert!(matches!(cpu.read(&space, page(10)), Ok(0 | 11)));
+    space.check(true).unwrap();
+    cpu.leave();
 }
 
 fn memory_that_could_only_be_stored_into_cannot_be_loaded_once_that_is_taken_away<F: Simulate>() {

@@ -54,6 +54,7 @@ impl Format for Sv39 {
     const KERNEL_HALF: u64 = 0xffff_ffc0_0000_0000;
     const PAGE_DROPS_UPPER: bool = false;
     const CACHES_ABSENT: bool = true;
+    const STORES_BELOW: u64 = 0;
     const ACCESSED: u64 = ACCESSED;
 
     fn present(word: u64) -> bool {

@@ -111,6 +111,7 @@ impl Format for X86_64 {
     const PAGE_DROPS_UPPER: bool = true;
     const CACHES_ABSENT: bool = false;
     const ACCESSED: u64 = ACCESSED;
+    const STORES_BELOW: u64 = WRITE;
 
     #[inline(always)]
     fn present(word: u64) -> bool {

@@ -34,6 +34,9 @@ pub trait Format: Send + Sync + Sized + 'static {
     const CACHES_ABSENT: bool;
     /// Something was translated through the entry.
     const ACCESSED: u64;
+    /// The bit of an entry above the last level without which nothing below it allows stores, whatever the leaves say; 0 where there is
+    /// no such bit (RISC-V).
+    const STORES_BELOW: u64;
 
     /// Whether the entry is present.
     fn present(word: u64) -> bool;

@@ -32,6 +32,7 @@ impl Format for Tiny {
     const KERNEL_HALF: u64 = 1 << 63;
     const PAGE_DROPS_UPPER: bool = true;
     const CACHES_ABSENT: bool = false;
+    const STORES_BELOW: u64 = 0;
     const ACCESSED: u64 = 2;
     fn present(word: u64) -> bool {
         word & 1 != 0

@@ -650,6 +650,9 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
 /// Everything but stores.
 const UNWRITABLE: Prot = Prot::all().difference(Prot::WRITE);
 
+/// Groups of leaves that allow stores in a table page from which on it is sealed, rather than its leaves weakened one by one.
+const SEALED: u32 = 4;
+
 /// A locked, live, last-level table page.
 pub struct LockedTable<'a, M: Hardware> {
     vm: &'static Vm<M>,
@@ -720,6 +723,14 @@ impl<M: Hardware> LockedTable<'_, M> {
         mut each: impl FnMut(Removed),
     ) -> u64 {
         let (view, covers) = (&self.t.view, self.covers());
+        if Table::<M>::is_sealed(self) {
+            return 0;
+        }
+        let whole = first == 0 && last == FANOUT - 1;
+        if whole && M::Format::STORES_BELOW != 0 && view.writable_groups(first, last).count_ones() >= SEALED {
+            self.seal(owed);
+            return 1;
+        }
         const WHOLE: u64 = !0 >> (u64::BITS as usize - GROUP);
         let stays = M::Format::weaken(!0, UNWRITABLE);
         let mut groups = view.writable_groups(first, last);
@@ -789,6 +800,21 @@ impl<M: Hardware> LockedTable<'_, M> {
         }
         view.note_unwritable(first, last, M::Format::writable);
         seen
+    }
+
+    /// Takes the right to store away from all leaves at once, in the entry above: what they say stays.
+    fn seal(&self, owed: &mut Obligation<'_, M>) {
+        let (view, covers) = (&self.t.view, self.covers());
+        owed.owe_table(view.pfn, covers, || view.owe());
+        // So many pages are flushed as everything is, and cached upper levels with them.
+        owed.owe_range(covers);
+        self.above().fetch_and(!M::Format::STORES_BELOW, Ordering::AcqRel);
+        view.state.set_sealed(true);
+    }
+
+    /// The entry that names this table page.
+    fn above(&self) -> &AtomicU64 {
+        self.tables.tree(self.vm).above(self.t.base)
     }
 
     #[inline]
@@ -972,6 +998,31 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
             owed.owe_range(changed);
         }
         seen
+    }
+
+    #[inline(always)]
+    fn is_sealed(&self) -> bool {
+        M::Format::STORES_BELOW != 0 && self.t.view.state.is_sealed()
+    }
+
+    fn unseal(&mut self, keep: bool, mut each: impl FnMut(Removed)) {
+        let view = &self.t.view;
+        if !keep {
+            // No CPU stores through them: what takes the right away owes no flush.
+            let stays = M::Format::weaken(!0, UNWRITABLE);
+            view.scan_locked(0, FANOUT - 1, |_, slot, word| {
+                if M::Format::writable(word) {
+                    slot.fetch_and(stays, Ordering::AcqRel);
+                    if let Some(leaf) = M::Format::read_leaf(word) {
+                        each(leaf);
+                    }
+                }
+            });
+            view.note_unwritable(0, FANOUT - 1, M::Format::writable);
+        }
+        // After the leaves: who walks past the entry finds what they say now.
+        self.above().fetch_or(M::Format::STORES_BELOW, Ordering::AcqRel);
+        view.state.set_sealed(false);
     }
 
     fn take_accessed(&mut self, va: u64) -> bool {

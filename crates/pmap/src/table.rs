@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `live` | written under the lock; read under it, or as a hint |
 //! | dead mark (a value of `live`) | written under the parent's lock *and* this one; final |
+//! | sealed mark (a bit beside `unflushed`) | written and read under the lock: the entry above allows no stores |
 //! | `unflushed` | one for each obligation that took something here: raised under the lock, before the first leaf is cleared or in the same hold (`take_alone`); lowered by whoever flushed, without the lock |
 //! | `writable` | written and read under the lock, until the page is dead: then the epoch's header lies there |
 //! | `occupied` | written under the lock; read under it, or by walkers after a fence, as the entries themselves are |
@@ -29,6 +30,9 @@ pub(crate) const GROUP: usize = if FANOUT < 64 { 1 } else { FANOUT / 64 };
 
 /// The value of `live` in a table page that was unlinked for ever.
 const DEAD: u16 = u16::MAX;
+
+/// The bit beside the count of unflushed removals that says that the table page is sealed.
+const SEALED: u32 = 1 << 31;
 
 /// What is known of a table page besides its entries.
 pub(crate) struct TableState {
@@ -85,15 +89,29 @@ impl TableState {
 
     /// Whether removals are not flushed yet.
     pub(crate) fn unflushed(&self) -> bool {
-        self.unflushed.load(Ordering::Acquire) != 0
+        self.unflushed.load(Ordering::Acquire) & !SEALED != 0
+    }
+
+    /// Whether the entry above allows no stores. => caller holds the lock.
+    #[inline(always)]
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.unflushed.load(Ordering::Relaxed) & SEALED != 0
+    }
+
+    /// Says so, or says that it allows them. => caller holds the lock.
+    pub(crate) fn set_sealed(&self, sealed: bool) {
+        match sealed {
+            true => self.unflushed.fetch_or(SEALED, Ordering::AcqRel),
+            false => self.unflushed.fetch_and(!SEALED, Ordering::AcqRel),
+        };
     }
 
     /// One obligation was paid; returns whether it was the last, and nothing is left here.
     pub(crate) fn settle(&self) -> bool {
         let old = self.unflushed.fetch_sub(1, Ordering::AcqRel);
-        debug_assert!(old != 0, "more removals are settled than were counted");
+        debug_assert!(old & !SEALED != 0, "more removals are settled than were counted");
         // A hint: once the count is zero the table page may be freed.
-        old == 1 && self.live.load(Ordering::Relaxed) == 0
+        old & !SEALED == 1 && self.live.load(Ordering::Relaxed) == 0
     }
 }
 

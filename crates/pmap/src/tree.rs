@@ -19,7 +19,7 @@ use crate::roots::Fan;
 use crate::table::{Memory, View};
 use core::marker::PhantomData;
 use quire_sync::SpinGuard;
-use quire_sync::atomic::{Ordering, fence_after_rmw};
+use quire_sync::atomic::{AtomicU64, Ordering, fence_after_rmw};
 use quire_vm::{OutOfMemory, Pfn, VirtRange};
 
 /// Last-level table pages that are pruned under one pin: preemption is off meanwhile.
@@ -119,6 +119,13 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
             t = F::frame(word);
         }
         Some(t)
+    }
+
+    /// The entry that names the last-level table page over `va`, which is locked and live: so the entry stays.
+    pub(crate) fn above(&self, va: u64) -> &'m AtomicU64 {
+        let above = |t, level| &self.memory.slots(t)[index(va, level)];
+        let below = |t, level| F::frame(above(t, level).load(Ordering::Acquire));
+        above((2..F::LEVELS).rev().fold(self.root, below), 1)
     }
 
     /// As [`last`](Self::last), and links what is missing. => caller is pinned.

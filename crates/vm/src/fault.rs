@@ -446,7 +446,11 @@ impl<'e, M: Machine> At<'e, M> {
     pub fn table(&self, pin: &Pinned<'_>) -> Result<<M::Pmap as Pmap<M>>::Table<'e>, Stop<M>> {
         let table = self.pmap.table(self.vm, self.va, pin)?;
         if self.check_entry().is_ok() {
-            return Ok(table);
+            if !table.is_sealed() {
+                return Ok(table);
+            }
+            drop(table);
+            return Err(self.unseal(pin));
         }
         // Handed to nobody: a table page that some path keeps in memory every path would.
         let empty = (table.live() == 0).then(|| table.span());
@@ -455,6 +459,33 @@ impl<'e, M: Machine> At<'e, M> {
             self.pmap.prune(self.vm, span);
         }
         Err(Stop::Stale)
+    }
+
+    /// Lets the table page over the address allow stores again ([`Table::is_sealed`]); the fault begins again then. What its leaves say is
+    /// right where all that it covers is the entry's, and nobody else sees a layer of its chain any more: whoever the stores were
+    /// taken away for has gone. That is looked at under the lock, the entry checked under it: a fork that would show a layer to
+    /// somebody has marked the entry before.
+    #[cold]
+    #[inline(never)]
+    fn unseal(&self, pin: &Pinned<'_>) -> Stop<M> {
+        let mut table = match self.pmap.table(self.vm, self.va, pin) {
+            Ok(table) => table,
+            Err(no) => return no.into(),
+        };
+        if self.check_entry().is_err() {
+            return Stop::Stale;
+        }
+        let (entry, span) = (self.entry, table.span());
+        let whole = entry.range().intersect(&span).is_some_and(|both| both.len() == span.len());
+        let stores =
+            entry.prot().contains(Prot::WRITE) && !entry.flags().intersects(Flags::SHARED | Flags::NEEDS_FRONT);
+        let own = |b: &Backing<M>| b.object().is_none_or(|o| !o.is_private() || o.is_exclusive());
+        let behind = || core::iter::successors(entry.front().behind(), |b| b.behind());
+        let keep = whole && stores && (behind().all(own) || mutant(Mutant::UnsealedUnlooked));
+        if table.is_sealed() {
+            table.unseal(keep, |leaf| credit(self.vm, Some(leaf)));
+        }
+        Stop::Progress
     }
 
     /// Nothing anywhere in a private chain: a new page of zeroes in the front.

@@ -27,6 +27,8 @@ pub enum Mutant {
     NoUnflushedCheck,
     /// Enter a new page: what it was made of is not looked at again.
     NoSourceCheck,
+    /// A sealed table page allows stores again though others see what is behind.
+    UnsealedUnlooked,
     /// Pages made ahead: what lies behind is not looked at again under the table page's lock.
     NoLookBehind,
     /// Copy-on-write: the old translation is flushed after the copy is installed.

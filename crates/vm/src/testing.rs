@@ -225,6 +225,7 @@ struct TestTable {
     linked: AtomicBool,
     lock: SpinLock<()>,
     unflushed: AtomicU32,
+    sealed: AtomicBool,
     leaves: [AtomicU64; SPAN as usize],
 }
 
@@ -237,6 +238,8 @@ pub struct TestPmap {
     tlbs: [Tlb; 2],
     /// Whether other CPUs run the space than the one that asks, as far as the map is told.
     running_elsewhere: core::sync::atomic::AtomicBool,
+    /// Whether table pages are sealed where their stores go as a whole.
+    seals: core::sync::atomic::AtomicBool,
 }
 
 impl TestPmap {
@@ -266,7 +269,9 @@ impl TestPmap {
         let n = Self::index(va)?;
         let mut tlb = self.tlbs[current_cpu()].0.lock();
         if tlb[n] & PRESENT == 0 {
-            tlb[n] = self.leaf(n).load(Ordering::Acquire);
+            // From above, as hardware walks.
+            let sealed = self.seals() && self.tables[n / SPAN as usize].sealed.load(Ordering::Acquire);
+            tlb[n] = self.leaf(n).load(Ordering::Acquire) & if sealed { !WRITE } else { !0 };
             #[cfg(not(any(loom, shuttle)))]
             if tlb[n] & PRESENT != 0 {
                 self.leaf(n).fetch_or(ACCESSED, Ordering::AcqRel);
@@ -290,6 +295,16 @@ impl TestPmap {
     #[cfg(not(any(loom, shuttle)))]
     pub fn run_by_several(&self) {
         self.running_elsewhere.store(true, core::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// From now on table pages are sealed where their stores go as a whole ([`Table::is_sealed`]).
+    #[cfg(any(loom, shuttle))]
+    pub fn seal(&self) {
+        self.seals.store(true, core::sync::atomic::Ordering::Relaxed);
+    }
+
+    fn seals(&self) -> bool {
+        self.seals.load(core::sync::atomic::Ordering::Relaxed)
     }
 
     /// The leaf, as the tables have it.
@@ -317,10 +332,12 @@ unsafe impl Pmap<TestMachine> for TestPmap {
                 linked: AtomicBool::new(false),
                 lock: SpinLock::new(Rank::TABLE, ()),
                 unflushed: AtomicU32::new(0),
+                sealed: AtomicBool::new(false),
                 leaves: core::array::from_fn(|_| AtomicU64::new(0)),
             }),
             tlbs: core::array::from_fn(|_| Tlb(SpinLock::new(Rank::DEVICE, [0; SPAN as usize * TABLES]))),
             running_elsewhere: core::sync::atomic::AtomicBool::new(false),
+            seals: core::sync::atomic::AtomicBool::new(false),
         })
     }
 
@@ -440,6 +457,35 @@ impl Table<TestMachine> for TestGuard<'_> {
         owed.owe(va, Pfn(self.n as u64), self.span(), || self.raise());
         let new = Enter::new(old.pfn, old.prot & keep);
         decode(self.leaf(va).swap(encode(new), Ordering::AcqRel))
+    }
+    fn sweep(
+        &mut self,
+        range: VirtRange,
+        keep: Option<Prot>,
+        owed: &mut Obligation<'_, TestMachine>,
+        each: impl FnMut(Removed),
+    ) -> u64 {
+        let unwritable = Prot::all() - Prot::WRITE;
+        if keep == Some(unwritable) && self.pmap.seals() && range == self.span() {
+            owed.owe_table(Pfn(self.n as u64), range, || self.raise());
+            owed.owe_range(range);
+            self.pmap.tables[self.n].sealed.swap(true, Ordering::AcqRel);
+            return 1;
+        }
+        self.sweep_leaves(range, keep, owed, each)
+    }
+    fn is_sealed(&self) -> bool {
+        self.pmap.seals() && self.pmap.tables[self.n].sealed.load(Ordering::Acquire)
+    }
+    fn unseal(&mut self, keep: bool, mut each: impl FnMut(Removed)) {
+        for leaf in self.pmap.tables[self.n].leaves.iter().filter(|_| !keep) {
+            let Some(was) = decode(leaf.load(Ordering::Acquire)).filter(|l| l.prot.contains(Prot::WRITE)) else {
+                continue;
+            };
+            leaf.swap(encode(Enter::new(was.pfn, was.prot - Prot::WRITE)), Ordering::AcqRel);
+            each(was);
+        }
+        self.pmap.tables[self.n].sealed.swap(false, Ordering::AcqRel);
     }
     fn take_accessed(&mut self, va: u64) -> bool {
         self.leaf(va).fetch_and(!ACCESSED, Ordering::AcqRel) & ACCESSED != 0

@@ -187,9 +187,20 @@ pub trait Table<M: Machine> {
     fn weaken(&mut self, va: u64, keep: Prot, owed: &mut Obligation<'_, M>) -> Option<Removed>;
 
     /// [`remove`](Self::remove)s all leaves in `range`, or [`weaken`](Self::weaken)s them to `keep`, and hands each that is there
-    /// to `each`, as it last was. Returns how many those were. Where `keep` is all but stores, leaves that allow none may be passed over:
-    /// neither handed over nor counted.
+    /// to `each`, as it last was. Returns how many those were. Where `keep` is all but stores, leaves that allow none may be passed over,
+    /// and all of them where the table page is sealed: neither handed over nor counted.
     fn sweep(
+        &mut self,
+        range: VirtRange,
+        keep: Option<Prot>,
+        owed: &mut Obligation<'_, M>,
+        each: impl FnMut(Removed),
+    ) -> u64 {
+        self.sweep_leaves(range, keep, owed, each)
+    }
+
+    /// [`sweep`](Self::sweep), leaf by leaf.
+    fn sweep_leaves(
         &mut self,
         range: VirtRange,
         keep: Option<Prot>,
@@ -207,6 +218,20 @@ pub trait Table<M: Machine> {
             va = present + PAGE_SIZE;
         }
         seen
+    }
+
+    /// Whether the table page is *sealed*: nothing in it allows stores, whatever its leaves say. One whose stores are taken away as a whole
+    /// ([`sweep`](Self::sweep)) may be, and stays so until it is unsealed; what may allow stores is entered after that only. What is taken
+    /// away or weakened meanwhile says what the leaf said.
+    fn is_sealed(&self) -> bool {
+        false
+    }
+
+    /// Ends that. `keep`: the leaves allow what they say again, which the caller has made sure is right for all of them. Else they lose the
+    /// right to store one by one, and those that had it are handed to `each`. Nobody has to be flushed: a CPU that remembers less
+    /// faults.
+    fn unseal(&mut self, keep: bool, each: impl FnMut(Removed)) {
+        let (_none_is_sealed, _) = (keep, each);
     }
 
     /// Clears the accessed bit without a flush, and returns what it was.

@@ -117,7 +117,7 @@ impl<M: Machine> Writer<'_, M> {
             let mut va = span.start;
             while let Some(present) = table.next_present(va, span.end) {
                 let leaf = table.get(present).ok_or(Broken::LeafFrame(present))?;
-                self.check_leaf(present, leaf, quiet, &pin)?;
+                self.check_leaf(present, leaf, table.is_sealed(), quiet, &pin)?;
                 cost += 1;
                 va = present + PAGE_SIZE;
             }
@@ -132,10 +132,10 @@ impl<M: Machine> Writer<'_, M> {
         Ok(cost)
     }
 
-    /// One leaf, under the lock of its table page.
-    fn check_leaf(&self, va: u64, leaf: Leaf, quiet: bool, pin: &Pinned<'_>) -> Result<(), Broken> {
+    /// One leaf, under the lock of its table page. What it says is no more than what is so where the table page is sealed.
+    fn check_leaf(&self, va: u64, leaf: Leaf, sealed: bool, quiet: bool, pin: &Pinned<'_>) -> Result<(), Broken> {
         let entry = self.get(va).ok_or(Broken::LeafWithoutEntry(va))?;
-        let stores = leaf.prot.contains(Prot::WRITE);
+        let stores = leaf.prot.contains(Prot::WRITE) && !sealed;
         if stores && (!entry.prot().contains(Prot::WRITE) || entry.has_no_stores()) {
             return Err(Broken::LeafRights(va));
         }

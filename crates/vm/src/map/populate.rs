@@ -74,7 +74,11 @@ impl<M: Machine> Space<M> {
             let end = span.end.min(range.end);
             while at < end {
                 match table.get(at) {
-                    Some(leaf) if leaf.prot.contains(access.needs()) => at += PAGE_SIZE,
+                    Some(leaf)
+                        if leaf.prot.contains(access.needs()) && (access != Access::Write || !table.is_sealed()) =>
+                    {
+                        at += PAGE_SIZE
+                    }
                     _ => return Some(at),
                 }
             }

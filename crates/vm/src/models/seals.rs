@@ -1,0 +1,91 @@
+//! Models of table pages that lose and regain their stores as a whole ([`Table::is_sealed`](crate::machine::Table::is_sealed)).
+
+use super::*;
+
+/// Private memory of a whole table page, whose first two pages are there.
+fn whole() -> World {
+    let w = World::private(crate::testing::SPAN);
+    w.space.pmap().seal();
+    (0..2).for_each(|n| store(&w.space, n, 1));
+    w
+}
+
+/// A fork takes the stores of a table page, which another CPU gets back.
+fn seal_against_store() {
+    let w = whole();
+    // Nobody else sees the memory; the table page is sealed.
+    drop(w.space.fork().unwrap());
+    beside(
+        w,
+        |w| (0..2).for_each(|n| store(&w.space, n, 2)),
+        |w| {
+            let child = w.space.fork().unwrap();
+            let first = [0, 1].map(|n| load(&child, n));
+            (first, child)
+        },
+        |w, _, (first, child)| {
+            assert_eq!([0, 1].map(|n| load(&w.space, n)), [Some(2); 2]);
+            (0..2).for_each(|n| store(&w.space, n, 3));
+            assert_eq!([0, 1].map(|n| load(&child, n)), first, "the parent's store reaches the child");
+        },
+    );
+}
+
+protocol! {
+    a_childs_memory_is_one_moments_though_stores_come_back_by_the_table_page = seal_against_store, Some(2);
+    NoStaleCheck: "the parent's store reaches the child";
+    StoresUnnoted: "the parent's store reaches the child";
+}
+
+/// Both sides of a fork store while both live, and the child goes.
+fn unseal_against_exit() {
+    let w = whole();
+    let child = w.space.fork().unwrap();
+    beside(
+        w,
+        move |_| {
+            let seen = load(&child, 1);
+            store(&child, 0, 5);
+            let then = load(&child, 1);
+            drop(child);
+            [seen, then]
+        },
+        |w| (0..2).for_each(|n| store(&w.space, n, 2)),
+        |w, seen, _| {
+            assert_eq!(seen, [Some(1); 2], "the parent's store reaches the child");
+            assert_eq!([0, 1].map(|n| load(&w.space, n)), [Some(2); 2]);
+        },
+    );
+}
+
+protocol! {
+    stores_come_back_by_the_table_page_when_nobody_else_sees_it = unseal_against_exit, Some(2);
+    UnsealedUnlooked: "the parent's store reaches the child";
+}
+
+/// A page is given up, hence clean, while stores come back by the table page.
+fn unseal_against_give_up() {
+    let w = whole();
+    drop(w.space.fork().unwrap());
+    beside(
+        w,
+        |w| w.space.advise(ONE, crate::map::Advice::Free).unwrap(),
+        |w| store(&w.space, 1, 2),
+        |w, _, _| {
+            let vm = w.boot.vm;
+            let clean = |n| {
+                w.space
+                    .pmap()
+                    .peek(page(n))
+                    .is_some_and(|l| l.prot.contains(Prot::WRITE) && !vm.page(l.pfn).state().dirty())
+            };
+            assert!(!clean(0) && !clean(1), "a clean page can be stored into");
+            assert_eq!(load(&w.space, 1), Some(2));
+        },
+    );
+}
+
+protocol! {
+    a_page_that_is_cleaned_under_a_seal_is_dirty_before_it_is_stored_into = unseal_against_give_up, Some(2);
+    FreeLeavesWritable: "a clean page can be stored into";
+}
