@@ -292,8 +292,16 @@ fn whole_table_pages_lose_and_regain_their_stores_at_once<F: Simulate>() {
     assert_eq!(protect(Prot::READ | Prot::WRITE), 0);
     let faults = stored(vm, || cpu.write(&space, page(3), 1).unwrap());
     assert_eq!(faults, if sealed { [0; 3] } else { [1, 0, 0] });
-    // Part of a table page does not get what all of it had.
+    // Nor does memory that is read-only, by a load.
     assert_eq!(protect(Prot::READ), if sealed { 1 } else { 8 });
+    space.advise(range(7, 1), Advice::DontNeed).unwrap();
+    assert_eq!(cpu.read(&space, page(7)), Ok(0));
+    assert!(cpu.store_word(page(8), 1).is_err() && other.store_word(page(8), 1).is_err());
+    space.check(true).unwrap();
+    assert_eq!(protect(Prot::READ | Prot::WRITE), 0);
+    cpu.write(&space, page(3), 1).unwrap();
+    // Part of a table page does not get what all of it had.
+    assert_eq!(protect(Prot::READ), 8);
     space.protect(range(600, 100), Prot::READ | Prot::WRITE).unwrap();
     cpu.write(&space, page(650), 1).unwrap();
     assert!(cpu.write(&space, page(599), 1).is_err() && cpu.write(&space, page(1001), 1).is_err());

@@ -16,6 +16,7 @@ quire_hosted::of_each_architecture!(
     an_entry_that_leads_to_no_table_page_is_noticed,
     a_group_of_entries_that_scans_would_skip_is_noticed,
     a_leaf_that_a_fork_would_leave_writable_is_noticed,
+    an_entry_above_that_allows_other_than_is_known_is_noticed,
     an_entry_that_is_neither_empty_nor_present_is_noticed,
     a_lost_leaf_and_a_doubled_one_are_noticed,
     a_leaf_of_a_frame_that_is_free_is_noticed_also_while_others_are_at_work,
@@ -129,6 +130,14 @@ fn a_leaf_that_a_fork_would_leave_writable_is_noticed<F: Simulate>() {
     let w = World::<F>::new();
     w.vm.page(w.table(0)).words()[1].store(0, Ordering::Relaxed);
     assert_eq!(w.verdict(), Err(Broken::TableWritable(middle::<F>())));
+}
+
+fn an_entry_above_that_allows_other_than_is_known_is_noticed<F: Simulate>() {
+    let w = World::<F>::new();
+    w.slot(w.table(1), index::<F>(1)).fetch_and(!F::STORES_BELOW, Ordering::Relaxed);
+    // Where no bit says it, nothing was changed.
+    let expected = if F::STORES_BELOW != 0 { Err(Broken::TableSealed(middle::<F>())) } else { Ok(()) };
+    assert_eq!(w.verdict(), expected);
 }
 
 /// Bit 0 says that an entry is present.

@@ -108,6 +108,15 @@ fn disturb<F: Simulate>(
     }
 }
 
+/// Ends the loops of the others, also where this thread fails.
+struct Stop<'s>(&'s AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 fn stores_that_come_back_by_the_table_page_reach_nobody_else<F: Simulate>() {
     let vm: &'static Vm<Simulated<F>> = Simulated::boot(Settings { cpus: 4, frames: 24 * 1024, ..Settings::default() });
     let account = {
@@ -143,13 +152,12 @@ fn stores_that_come_back_by_the_table_page_reach_nobody_else<F: Simulate>() {
                     let cpu = Cpu::attach(vm, id);
                     cpu.disturb(7 + id as u64);
                     let (mut random, mut kept) = (Random(0x9e37_79b9_7f4a_7c15 + id as u64), Vec::new());
-                    let mut rounds = 0;
+                    let (mut rounds, _stop) = (0, Stop(stop));
                     while (rounds < ROUNDS || start.elapsed() < LEAST) && start.elapsed() < MOST {
                         disturb(&cpu, space, &mut random, &mut kept);
                         rounds += 1;
                     }
                     cpu.run(|| kept.clear());
-                    stop.store(true, Ordering::SeqCst);
                     assert!(rounds >= ROUNDS, "{rounds} rounds in {MOST:?}");
                 })
             })

@@ -80,6 +80,12 @@ impl<F: Format, A: Memory> Tree<'_, F, A> {
                 return Err(Broken::TableDead(at));
             }
         }
+        if level == 0 && F::STORES_BELOW != 0 && live != 0 {
+            let sealed = self.above(va).load(Ordering::Acquire) & F::STORES_BELOW == 0;
+            if sealed != view.state.is_sealed() {
+                return Err(Broken::TableSealed(va));
+            }
+        }
         if live != view.state.live() {
             return Err(Broken::TableLive(va));
         }

@@ -812,6 +812,15 @@ impl<M: Hardware> LockedTable<'_, M> {
         view.state.set_sealed(true);
     }
 
+    /// What allows stores is entered into table pages that do.
+    #[inline(always)]
+    fn assert_open(&self, new: Enter) {
+        debug_assert!(
+            !new.prot.contains(Prot::WRITE) || !self.t.view.state.is_sealed(),
+            "a sealed table page gets a leaf for stores"
+        );
+    }
+
     /// The entry that names this table page.
     fn above(&self) -> &AtomicU64 {
         self.tables.tree(self.vm).above(self.t.base)
@@ -838,6 +847,7 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
     /// or goes now.
     #[inline(always)]
     fn enter(&mut self, va: u64, new: Enter) {
+        self.assert_open(new);
         let i = self.at(va);
         let old = self.t.view.slots[i].load(Ordering::Relaxed);
         if M::Format::present(old) {
@@ -860,6 +870,7 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
             which &= which - 1;
             if self.t.view.slots[first + n].load(Ordering::Relaxed) == 0 {
                 let new = leaf(n);
+                self.assert_open(new);
                 self.t.view.put_uncounted(first + n, M::Format::user_leaf(new));
                 if new.prot.contains(Prot::WRITE) {
                     self.t.view.note_writable(first + n);

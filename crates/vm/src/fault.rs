@@ -19,6 +19,7 @@
 //! | replaces the entry (unmap, protect, fork, clip) | marks it stale, fences, passes over the table pages | stale: waits for that writer; or the pass finds the leaf |
 //! | copies the page into the front (our space) | fills the front's slot, then clears our leaf | the front's slot is not empty: again; or the leaf is cleared after us |
 //! | moves the page to another layer | holds it busy; the generation rises | busy, or another generation: again |
+//! | seals the table page (fork, protect) | marks the entry stale first | stale; or the pass comes by after us |
 //! | shares the layer that we write in place (fork) | marks our entry stale first | stale |
 //! | leaves out the table pages of an entry without stores (fork) | marks it stale, by an exchange that says whether it has none | stale; or the fork comes by, for we have said before it that there may be some |
 //! | takes the table page out | marks it dead under its lock | the pmap returns live table pages only |
@@ -444,13 +445,12 @@ impl<'e, M: Machine> At<'e, M> {
     /// table page that is empty (linked by this fault, perhaps, after the writer came by) is not left behind.
     #[inline(always)]
     pub fn table(&self, pin: &Pinned<'_>) -> Result<<M::Pmap as Pmap<M>>::Table<'e>, Stop<M>> {
-        let table = self.pmap.table(self.vm, self.va, pin)?;
+        let mut table = self.pmap.table(self.vm, self.va, pin)?;
         if self.check_entry().is_ok() {
-            if !table.is_sealed() {
-                return Ok(table);
+            if table.is_sealed() {
+                self.unseal(&mut table);
             }
-            drop(table);
-            return Err(self.unseal(pin));
+            return Ok(table);
         }
         // Handed to nobody: a table page that some path keeps in memory every path would.
         let empty = (table.live() == 0).then(|| table.span());
@@ -461,20 +461,13 @@ impl<'e, M: Machine> At<'e, M> {
         Err(Stop::Stale)
     }
 
-    /// Lets the table page over the address allow stores again ([`Table::is_sealed`]); the fault begins again then. What its leaves say is
-    /// right where all that it covers is the entry's, and nobody else sees a layer of its chain any more: whoever the stores were
-    /// taken away for has gone. That is looked at under the lock, the entry checked under it: a fork that would show a layer to
-    /// somebody has marked the entry before.
+    /// Lets a table page allow stores again ([`Table::is_sealed`]). What its leaves say is right where all that it covers is the entry's,
+    /// and nobody else sees a layer of its chain any more: whoever the stores were taken away for has gone. => the table page over the
+    /// address is locked, the entry checked under its lock: a fork that would show a layer to somebody has marked the entry before.
+    /// What the caller has found before, it checks after this.
     #[cold]
     #[inline(never)]
-    fn unseal(&self, pin: &Pinned<'_>) -> Stop<M> {
-        let mut table = match self.pmap.table(self.vm, self.va, pin) {
-            Ok(table) => table,
-            Err(no) => return no.into(),
-        };
-        if self.check_entry().is_err() {
-            return Stop::Stale;
-        }
+    fn unseal(&self, table: &mut impl Table<M>) {
         let (entry, span) = (self.entry, table.span());
         let whole = entry.range().intersect(&span).is_some_and(|both| both.len() == span.len());
         let stores =
@@ -482,10 +475,7 @@ impl<'e, M: Machine> At<'e, M> {
         let own = |b: &Backing<M>| b.object().is_none_or(|o| !o.is_private() || o.is_exclusive());
         let behind = || core::iter::successors(entry.front().behind(), |b| b.behind());
         let keep = whole && stores && (behind().all(own) || mutant(Mutant::UnsealedUnlooked));
-        if table.is_sealed() {
-            table.unseal(keep, |leaf| credit(self.vm, Some(leaf)));
-        }
-        Stop::Progress
+        table.unseal(keep, |leaf| credit(self.vm, Some(leaf)));
     }
 
     /// Nothing anywhere in a private chain: a new page of zeroes in the front.

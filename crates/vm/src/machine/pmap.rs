@@ -188,7 +188,8 @@ pub trait Table<M: Machine> {
 
     /// [`remove`](Self::remove)s all leaves in `range`, or [`weaken`](Self::weaken)s them to `keep`, and hands each that is there
     /// to `each`, as it last was. Returns how many those were. Where `keep` is all but stores, leaves that allow none may be passed over,
-    /// and all of them where the table page is sealed: neither handed over nor counted.
+    /// and all of them where the table page is sealed, or is from then on (which counts as one): neither
+    /// handed over nor counted.
     fn sweep(
         &mut self,
         range: VirtRange,
