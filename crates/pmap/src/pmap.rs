@@ -1031,7 +1031,8 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
             });
             view.note_unwritable(0, FANOUT - 1, M::Format::writable);
         }
-        // After the leaves: who walks past the entry finds what they say now.
+        // After the leaves: who walks past the entry finds what they say now. Who remembers it without the bit faults at most once more, by
+        // which it forgets it (SDM volume 3, 4.10.4.1 and 4.10.4.3).
         self.above().fetch_or(M::Format::STORES_BELOW, Ordering::AcqRel);
         view.state.set_sealed(false);
     }
