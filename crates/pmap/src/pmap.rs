@@ -651,7 +651,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
 const UNWRITABLE: Prot = Prot::all().difference(Prot::WRITE);
 
 /// Groups of leaves that allow stores in a table page from which on it is sealed, rather than its leaves weakened one by one.
-const SEALED: u32 = 4;
+const SEALED_FROM: u32 = 4;
 
 /// A locked, live, last-level table page.
 pub struct LockedTable<'a, M: Hardware> {
@@ -727,7 +727,7 @@ impl<M: Hardware> LockedTable<'_, M> {
             return 0;
         }
         let whole = first == 0 && last == FANOUT - 1;
-        if whole && M::Format::STORES_BELOW != 0 && view.writable_groups(first, last).count_ones() >= SEALED {
+        if whole && M::Format::STORES_BELOW != 0 && view.writable_groups(first, last).count_ones() >= SEALED_FROM {
             self.seal(owed);
             return 1;
         }

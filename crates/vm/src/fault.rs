@@ -2,7 +2,8 @@
 //!
 //! # What a fault does
 //! Pin the epoch. Find the entry that covers the address. Walk its chain of backings, front to back, asking each object's
-//! index. Then one of four things: *map* the page that was found; *zero-fill* a new page into the front ([`ahead`](crate::ahead)); *copy* the page that
+//! index. Then one of four things: *map* the page that was found; *zero-fill* a new page into the front, and more behind it
+//! where touches come in a row ([`ahead`](crate::ahead)); *copy* the page that
 //! was found into the front ([`copy`](crate::copy)), or move it there ([`claim`](crate::claim)); *page in* what a pager has. Everything that the decision rests on is
 //! checked again under the lock of the one table page that covers the address, and only then is the leaf installed. Nothing
 //! is installed first and backed out: another CPU could cache a translation that a remover never sees.
