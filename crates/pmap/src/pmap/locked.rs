@@ -1,0 +1,431 @@
+//! A locked last-level table page: what is entered, taken away and weakened in it ([`quire_vm::Table`]).
+
+use super::Tables;
+use crate::format::{FANOUT, Format, index, span};
+use crate::hardware::Hardware;
+use crate::table::GROUP;
+use crate::tree::Locked;
+use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_vm::flush::Obligation;
+use quire_vm::machine::{Enter, Leaf, Removed};
+use quire_vm::{PAGE_SIZE, Prot, Table, VirtRange, Vm};
+
+/// Everything but stores.
+const UNWRITABLE: Prot = Prot::all().difference(Prot::WRITE);
+
+/// Groups of leaves that allow stores in a table page from which on it is sealed, rather than its leaves weakened one by one.
+const SEALED_FROM: u32 = 4;
+
+/// A locked, live, last-level table page.
+pub struct LockedTable<'a, M: Hardware> {
+    pub(super) vm: &'static Vm<M>,
+    pub(super) tables: &'a Tables<M::Format>,
+    pub(super) t: Locked<'a>,
+}
+
+impl<M: Hardware> LockedTable<'_, M> {
+    #[inline]
+    fn covers(&self) -> VirtRange {
+        VirtRange { start: self.t.base, end: self.t.base + span(1) }
+    }
+
+    #[inline]
+    fn at(&self, va: u64) -> usize {
+        debug_assert!(va >= self.t.base && va - self.t.base < span(1), "an address outside the locked table page");
+        index(va, 0)
+    }
+
+    /// Where hardware may remember that nothing was there, or that it was weaker: this CPU looks again.
+    #[inline]
+    fn forget_absent(&self, va: u64) {
+        if M::Format::CACHES_ABSENT {
+            // The lock keeps us on this CPU.
+            let machine = self.vm.machine();
+            if machine.mmu().cpu(quire_sync::current_cpu()).loaded() == self.tables.id() {
+                machine.drop_page(va);
+            }
+        }
+    }
+
+    /// Counts leaves that came or went.
+    #[inline]
+    fn count(&self, by: i64) {
+        // The lock keeps us on this CPU.
+        self.vm.machine().mmu().cpu(quire_sync::current_cpu()).count(self.tables.id, &self.tables.residency, by);
+    }
+
+    /// Adds the rights of `new` to the present leaf at `va`, which was `old`.
+    #[inline(never)]
+    fn strengthen(&self, va: u64, mut old: u64, new: Enter) {
+        assert_eq!(M::Format::frame(old), new.pfn, "a leaf is entered over another frame's");
+        let (slot, add) = (&self.t.view.slots[self.at(va)], M::Format::user_leaf(new));
+        loop {
+            // Rights only grow; accessed and dirty, which hardware sets meanwhile, stay.
+            let word = M::Format::strengthen(old, add);
+            match slot.compare_exchange_weak(old, word, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => old = now,
+            }
+        }
+        if new.prot.contains(Prot::WRITE) {
+            self.t.view.note_writable(self.at(va));
+        }
+        self.forget_absent(va);
+    }
+
+    /// Takes the right to store away from the leaves `first` to `last`. Looks at no group where none has it; hands each leaf that it
+    /// looks at to `each`, and returns how many those were.
+    ///
+    /// One step for each leaf, and nothing is read back: a leaf that allows stores says that it is dirty and goes on to allow them
+    /// while the table page is locked; all that hardware may do meanwhile is set accessed, which stays.
+    fn take_stores(
+        &self,
+        first: usize,
+        last: usize,
+        owed: &mut Obligation<'_, M>,
+        mut each: impl FnMut(Removed),
+    ) -> u64 {
+        let (view, covers) = (&self.t.view, self.covers());
+        if Table::<M>::is_sealed(self) {
+            return 0;
+        }
+        let whole = first == 0 && last == FANOUT - 1;
+        if whole && M::Format::STORES_BELOW != 0 && view.writable_groups(first, last).count_ones() >= SEALED_FROM {
+            self.seal(owed);
+            return 1;
+        }
+        const WHOLE: u64 = !0 >> (u64::BITS as usize - GROUP);
+        let stays = M::Format::weaken(!0, UNWRITABLE);
+        let mut groups = view.writable_groups(first, last);
+        let (mut seen, mut told) = (0, false);
+        let mut changed = VirtRange { start: 0, end: 0 };
+        while groups != 0 {
+            let g = groups.trailing_zeros() as usize;
+            groups &= groups - 1;
+            let (slots, inside) = view.group(g, first, last);
+            let all = slots.iter().fold(!0, |all, s| all & s.load(Ordering::Relaxed));
+            // Most often all are alike.
+            let whole = inside == WHOLE && M::Format::writable(all);
+            let (there, which) = match whole {
+                true => (WHOLE, WHOLE),
+                false => {
+                    let those = |is: fn(u64) -> bool| {
+                        let bit = |(n, s): (usize, &AtomicU64)| u64::from(is(s.load(Ordering::Relaxed))) << n;
+                        inside & slots.iter().enumerate().map(bit).sum::<u64>()
+                    };
+                    (those(M::Format::present), those(M::Format::writable))
+                }
+            };
+            seen += if whole { GROUP as u64 } else { u64::from(there.count_ones()) };
+            if which != 0 && !told {
+                told = true;
+                owed.owe_table(view.pfn, covers, || view.owe());
+            }
+            let mut visit = |slot: &AtomicU64, writable: bool| {
+                let word = slot.load(Ordering::Relaxed);
+                if writable {
+                    debug_assert_eq!(word & stays, M::Format::weaken(word, UNWRITABLE));
+                    slot.fetch_and(stays, Ordering::AcqRel);
+                }
+                if let Some(leaf) = M::Format::read_leaf(word) {
+                    debug_assert!(leaf.dirty || !writable, "a leaf that allows stores is not dirty");
+                    each(Removed { dirty: writable, ..leaf });
+                }
+            };
+            let start = covers.start + (g * GROUP) as u64 * PAGE_SIZE;
+            if whole {
+                slots.iter().for_each(|slot| visit(slot, true));
+                if changed.end == start {
+                    changed.end += GROUP as u64 * PAGE_SIZE;
+                    continue;
+                }
+            } else {
+                let those = slots.iter().enumerate().filter(|(n, _)| there & 1 << n != 0);
+                those.for_each(|(n, slot)| visit(slot, which & 1 << n != 0));
+            }
+            let mut left = which;
+            while left != 0 {
+                let from = left.trailing_zeros();
+                let len = (left >> from).trailing_ones();
+                left &= left.wrapping_add(1 << from);
+                let start = start + u64::from(from) * PAGE_SIZE;
+                if changed.end != start {
+                    if changed.end != 0 {
+                        owed.owe_range(changed);
+                    }
+                    changed.start = start;
+                }
+                changed.end = start + u64::from(len) * PAGE_SIZE;
+            }
+        }
+        if told {
+            owed.owe_range(changed);
+        }
+        view.note_unwritable(first, last, M::Format::writable);
+        seen
+    }
+
+    /// Takes the right to store away from all leaves at once, in the entry above: what they say stays.
+    fn seal(&self, owed: &mut Obligation<'_, M>) {
+        let (view, covers) = (&self.t.view, self.covers());
+        owed.owe_table(view.pfn, covers, || view.owe());
+        // So many pages are flushed as everything is, and cached upper levels with them.
+        owed.owe_range(covers);
+        self.above().fetch_and(!M::Format::STORES_BELOW, Ordering::AcqRel);
+        view.state.set_sealed(true);
+    }
+
+    /// What allows stores is entered into table pages that do.
+    #[inline(always)]
+    fn assert_open(&self, new: Enter) {
+        debug_assert!(
+            !new.prot.contains(Prot::WRITE) || !self.t.view.state.is_sealed(),
+            "a sealed table page gets a leaf for stores"
+        );
+    }
+
+    /// The entry that names this table page.
+    fn above(&self) -> &AtomicU64 {
+        self.tables.tree(self.vm).above(self.t.base)
+    }
+
+    #[inline]
+    fn word(&self, va: u64) -> u64 {
+        self.t.view.slots[self.at(va)].load(Ordering::Relaxed)
+    }
+}
+
+impl<M: Hardware> Table<M> for LockedTable<'_, M> {
+    fn span(&self) -> VirtRange {
+        self.covers()
+    }
+
+    #[inline]
+    fn get(&self, va: u64) -> Option<Leaf> {
+        M::Format::read_leaf(self.word(va))
+    }
+
+    /// Where a leaf is there already, other CPUs that still hold the weaker one will fault and find the stronger. What this CPU
+    /// remembers of the old one, or of there being none, went by the page fault that led here (x86-64: SDM volume 3, 4.10.4.1)
+    /// or goes now.
+    #[inline(always)]
+    fn enter(&mut self, va: u64, new: Enter) {
+        self.assert_open(new);
+        let i = self.at(va);
+        let old = self.t.view.slots[i].load(Ordering::Relaxed);
+        if M::Format::present(old) {
+            return self.strengthen(va, old, new);
+        }
+        self.t.view.put(i, M::Format::user_leaf(new));
+        if new.prot.contains(Prot::WRITE) {
+            self.t.view.note_writable(i);
+        }
+        self.count(1);
+        self.forget_absent(va);
+    }
+
+    #[inline]
+    fn enter_absent(&mut self, from: u64, mut which: u64, mut leaf: impl FnMut(usize) -> Enter) {
+        let first = self.at(from);
+        let mut entered = 0;
+        while which != 0 {
+            let n = which.trailing_zeros() as usize;
+            which &= which - 1;
+            if self.t.view.slots[first + n].load(Ordering::Relaxed) == 0 {
+                let new = leaf(n);
+                self.assert_open(new);
+                self.t.view.put_uncounted(first + n, M::Format::user_leaf(new));
+                if new.prot.contains(Prot::WRITE) {
+                    self.t.view.note_writable(first + n);
+                }
+                self.forget_absent(from + n as u64 * PAGE_SIZE);
+                entered += 1;
+            }
+        }
+        if entered != 0 {
+            self.t.view.state.change_live(entered);
+            self.count(entered.into());
+        }
+    }
+
+    #[inline]
+    fn remove(&mut self, va: u64, owed: &mut Obligation<'_, M>) -> Option<Removed> {
+        let i = self.at(va);
+        if !M::Format::present(self.t.view.slots[i].load(Ordering::Relaxed)) {
+            return None;
+        }
+        owed.owe(va, self.t.view.pfn, self.covers(), || self.t.view.owe());
+        self.count(-1);
+        M::Format::read_leaf(self.t.view.take(i))
+    }
+
+    // Apart: who removes many leaves is not to save registers for it.
+    #[inline(never)]
+    fn remove_alone(&mut self, va: u64, owed: &mut Obligation<'_, M>) -> Option<Removed> {
+        // Where CPUs have roots of their own, who is asked is found out entry by entry (`flush`). And a CPU that runs the space drops one
+        // page where it has missed no generation, everything else: it is not to miss one here. Who begins to run it now is seen below.
+        if self.tables.roots().is_some() || !self.tables.residency.running().is_empty() {
+            return Table::<M>::remove(self, va, owed);
+        }
+        let i = self.at(va);
+        if !M::Format::present(self.t.view.slots[i].load(Ordering::Relaxed)) {
+            return None;
+        }
+        self.count(-1);
+        let (view, covers) = (&self.t.view, self.covers());
+        let word = view.take_alone(i, &self.tables.residency, || owed.owe(va, view.pfn, covers, || view.owe()));
+        if view.state.live() == 0 {
+            owed.empties(covers);
+        }
+        M::Format::read_leaf(word)
+    }
+
+    fn weaken(&mut self, va: u64, keep: Prot, owed: &mut Obligation<'_, M>) -> Option<Removed> {
+        let i = self.at(va);
+        let slot = &self.t.view.slots[i];
+        let mut old = slot.load(Ordering::Relaxed);
+        if !M::Format::present(old) {
+            return None;
+        }
+        if keep.is_empty() {
+            // Nothing that is present can be unreadable: it goes, and comes back by a fault.
+            return Table::<M>::remove(self, va, owed);
+        }
+        if M::Format::read_leaf(old).is_some_and(|leaf| keep.contains(leaf.prot - Prot::READ)) {
+            return M::Format::read_leaf(old);
+        }
+        owed.owe(va, self.t.view.pfn, self.covers(), || self.t.view.owe());
+        loop {
+            match slot.compare_exchange_weak(old, M::Format::weaken(old, keep), Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => old = now,
+            }
+        }
+        M::Format::read_leaf(old)
+    }
+
+    fn sweep(
+        &mut self,
+        range: VirtRange,
+        keep: Option<Prot>,
+        owed: &mut Obligation<'_, M>,
+        mut each: impl FnMut(Removed),
+    ) -> u64 {
+        let (from, to) = (range.start.max(self.t.base), range.end.min(self.t.base + span(1)));
+        if from >= to {
+            return 0;
+        }
+        // Nothing that is present can be unreadable: it goes, and comes back by a fault.
+        let keep = keep.filter(|k| !k.is_empty());
+        let (view, covers) = (&self.t.view, self.covers());
+        let mut changed = VirtRange { start: 0, end: 0 };
+        let mut taken = 0;
+        let (first, last) = (index(from, 0), index(to - 1, 0));
+        if keep.is_some_and(|k| k.contains(UNWRITABLE) && !k.contains(Prot::WRITE)) {
+            return self.take_stores(first, last, owed, each);
+        }
+        let seen = view.scan_locked(first, last, |i, slot, word| {
+            let leaf = M::Format::read_leaf(word);
+            if let (Some(keep), Some(leaf)) = (keep, leaf)
+                && keep.contains(leaf.prot - Prot::READ)
+            {
+                return each(leaf);
+            }
+            let va = covers.start + i as u64 * PAGE_SIZE;
+            if changed.end != va {
+                if changed.start == changed.end {
+                    owed.owe_table(view.pfn, covers, || view.owe());
+                } else {
+                    owed.owe_range(changed);
+                }
+                changed.start = va;
+            }
+            changed.end = va + PAGE_SIZE;
+            let old = match keep {
+                None => {
+                    taken += 1;
+                    slot.swap(0, Ordering::AcqRel)
+                }
+                Some(keep) => {
+                    let mut old = word;
+                    loop {
+                        let new = M::Format::weaken(old, keep);
+                        match slot.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
+                            Ok(_) => break old,
+                            Err(now) => old = now,
+                        }
+                    }
+                }
+            };
+            if let Some(leaf) = M::Format::read_leaf(old) {
+                each(leaf);
+            }
+        });
+        if keep.is_some_and(|k| !k.contains(Prot::WRITE)) {
+            view.note_unwritable(first, last, M::Format::writable);
+        }
+        view.state.change_live(-taken);
+        if taken != 0 {
+            self.count(-i64::from(taken));
+        }
+        if changed.start != changed.end {
+            owed.owe_range(changed);
+        }
+        seen
+    }
+
+    #[inline(always)]
+    fn is_sealed(&self) -> bool {
+        M::Format::STORES_BELOW != 0 && self.t.view.state.is_sealed()
+    }
+
+    fn unseal(&mut self, keep: bool, mut each: impl FnMut(Removed)) {
+        let view = &self.t.view;
+        if !keep {
+            // No CPU stores through them: what takes the right away owes no flush.
+            let stays = M::Format::weaken(!0, UNWRITABLE);
+            view.scan_locked(0, FANOUT - 1, |_, slot, word| {
+                if M::Format::writable(word) {
+                    slot.fetch_and(stays, Ordering::AcqRel);
+                    if let Some(leaf) = M::Format::read_leaf(word) {
+                        each(leaf);
+                    }
+                }
+            });
+            view.note_unwritable(0, FANOUT - 1, M::Format::writable);
+        }
+        // After the leaves: who walks past the entry finds what they say now. Who remembers it without the bit faults at most once more, by
+        // which it forgets it (SDM volume 3, 4.10.4.1 and 4.10.4.3).
+        self.above().fetch_or(M::Format::STORES_BELOW, Ordering::AcqRel);
+        view.state.set_sealed(false);
+    }
+
+    fn take_accessed(&mut self, va: u64) -> bool {
+        let slot = &self.t.view.slots[self.at(va)];
+        let word = slot.load(Ordering::Relaxed);
+        M::Format::present(word)
+            && word & M::Format::ACCESSED != 0
+            && slot.fetch_and(!M::Format::ACCESSED, Ordering::AcqRel) & M::Format::ACCESSED != 0
+    }
+
+    #[inline]
+    fn next_present(&self, from: u64, to: u64) -> Option<u64> {
+        let from = from.max(self.t.base);
+        let to = to.min(self.t.base + span(1));
+        if from >= to {
+            return None;
+        }
+        let (i, word) = self.t.view.next_locked(index(from, 0), index(to - 1, 0))?;
+        debug_assert!(M::Format::present(word), "a word that is neither empty nor present");
+        let found = self.t.base + i as u64 * PAGE_SIZE;
+        Some(found.max(from))
+    }
+
+    fn unflushed(&self) -> bool {
+        self.t.view.state.unflushed()
+    }
+
+    fn live(&self) -> u32 {
+        self.t.view.state.live()
+    }
+}
