@@ -24,7 +24,7 @@ use crate::{
     machine::{
         outcome::Outcome,
         qemu,
-        relay::{self, Kept, Report, content},
+        relay::{Kept, Report, content},
     },
     places::Places,
     programs,
@@ -262,7 +262,7 @@ fn counted(bytes: &[u8]) -> Result<[u64; 2]> {
 /// One boot of one side.
 fn boot(kernel: &Kernel, tree: &Tree, order: &Order, shape: &Shape) -> Result<Kept> {
     let image = kernel.image(tree.clone(), order)?;
-    relay::kept(kernel.start(&image, shape)?, LIMIT)
+    kernel.kept(&image, shape, LIMIT)
 }
 
 /// What the first program printed, where it ended well.

@@ -13,10 +13,7 @@ use crate::{
     cli, compare,
     failure::{Failure, Result},
     image::{order::Order, tree::Tree},
-    machine::{
-        outcome::Outcome,
-        relay::{self, Kept},
-    },
+    machine::{outcome::Outcome, relay::Kept},
     places::Places,
     programs, run,
 };
@@ -702,7 +699,7 @@ fn values(text: &str, lines: &BTreeMap<String, String>) -> Result<BTreeMap<Strin
 /// One boot: output, errors, and how the machine ended.
 fn once(kernel: &Kernel, tree: &Tree, order: &Order, shape: &Shape) -> Result<(String, String, String)> {
     let image = kernel.image(tree.clone(), order)?;
-    let Kept { report, output, errors } = relay::kept(kernel.start(&image, shape)?, LIMIT)?;
+    let Kept { report, output, errors } = kernel.kept(&image, shape, LIMIT)?;
     let ended = match report.outcome {
         Outcome::Exit(status) => format!("the script ended with {status}"),
         Outcome::Signal(n) => format!("the script died of signal {n}"),
