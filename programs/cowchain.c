@@ -1,5 +1,7 @@
 // Generations of forks that each dirty some pages. In `gone` every parent ends once it has a child, so that what only
-// it could reach must be given back; in `kept` every parent waits, and must find its own memory unchanged.
+// it could reach must be given back; in `kept` every parent waits, and must find its own memory unchanged. Of both, one process
+// alone also tells what they hold at the end: memory that is gone since before the first fork, over the pages that the living can
+// reach and that the first one has not got.
 #include "report.h"
 
 static long pages = 2048, generations = 50, dirty = 64;
@@ -20,6 +22,24 @@ static void write_some(uint32_t generation, long count) {
     }
 }
 
+// What the last generation of a chain found, where it was asked to look.
+static struct held {
+    bool look;
+    uint64_t before, after; // free bytes
+    uint64_t pages;         // that somebody can reach
+} *held;
+
+// Once it changes no more: what is given back when somebody goes, and by whoever waits for it, comes in its own time.
+static uint64_t free_in_the_end(void) {
+    uint64_t bytes = free_bytes(), before;
+    do {
+        before = bytes;
+        usleep(100000);
+        bytes = free_bytes();
+    } while (bytes != before);
+    return bytes;
+}
+
 static void verify(uint32_t generation) {
     for (long page = 0; page < pages; page++)
         CHECK(*word(page) == content(page, last[page]), "generation %u: page %ld is not of generation %u", generation,
@@ -31,6 +51,33 @@ static void begin(void) {
     last = mmap(NULL, pages * sizeof *last, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(memory != MAP_FAILED && (void *)last != MAP_FAILED, "mmap");
     write_some(0, pages);
+}
+
+// Pages of both regions that this generation has of its own, since the one of number `since`.
+static uint64_t own_pages(uint32_t since) {
+    uint64_t own = 0;
+    long in_page = PAGE / sizeof *last;
+    for (long first = 0; first < pages; first += in_page) {
+        bool any = false;
+        for (long page = first; page < pages && page < first + in_page; page++) {
+            own += last[page] > since;
+            any |= last[page] > since;
+        }
+        own += any;
+    }
+    return own;
+}
+
+// One more chain, not measured: what it holds.
+static void tell_held(const char *name, void (*chain)(void)) {
+    if (options.processes > 1) return;
+    *held = (struct held){.look = true, .before = free_in_the_end()};
+    chain();
+    held->look = false;
+    CHECK(held->pages > 0, "no generation has told what it holds");
+    char line[64];
+    snprintf(line, sizeof line, "%s_overhead", name);
+    report(line, ((double)held->before - held->after) / (held->pages * PAGE), "ratio");
 }
 
 static void end(void) {
@@ -48,37 +95,51 @@ static void chain_gone(int result) {
         if (generation % 8 == 0) verify(generation);
     }
     verify(generations);
+    if (held->look) {
+        held->pages = own_pages(0);
+        held->after = free_in_the_end();
+    }
     CHECK(write(result, "k", 1) == 1, "write");
     _exit(0);
 }
 
+// Of a lap, where it is one.
+static void gone_once(struct worker *w) {
+    int ends[2], status;
+    CHECK(!pipe(ends), "pipe");
+    if (w) lap_begin(w);
+    pid_t first = fork();
+    CHECK(first >= 0, "fork");
+    if (!first) chain_gone(ends[1]);
+    close(ends[1]);
+    char answer[2];
+    CHECK(read(ends[0], answer, 2) == 1, "the chain broke");
+    CHECK(read(ends[0], answer, 1) == 0, "somebody is left");
+    if (w) lap_end(w, generations);
+    CHECK(waitpid(first, &status, 0) == first && status == 0, "the first of the chain failed");
+    close(ends[0]);
+    verify(0);
+}
+
+static void gone_unmeasured(void) { gone_once(NULL); }
+
 static void gone(struct worker *w) {
     begin();
-    while (running(w)) {
-        int ends[2], status;
-        CHECK(!pipe(ends), "pipe");
-        lap_begin(w);
-        pid_t first = fork();
-        CHECK(first >= 0, "fork");
-        if (!first) chain_gone(ends[1]);
-        close(ends[1]);
-        char answer[2];
-        CHECK(read(ends[0], answer, 2) == 1, "the chain broke");
-        CHECK(read(ends[0], answer, 1) == 0, "somebody is left");
-        lap_end(w, generations);
-        CHECK(waitpid(first, &status, 0) == first && status == 0, "the first of the chain failed");
-        close(ends[0]);
-        verify(0);
-    }
+    while (running(w)) gone_once(w);
+    tell_held("cowchain_gone", gone_unmeasured);
     end();
 }
 
 static void chain_kept(uint32_t generation) {
-    if (generation > generations) return;
+    if (generation > generations) {
+        if (held->look) held->after = free_in_the_end();
+        return;
+    }
     pid_t child = fork();
     CHECK(child >= 0, "fork");
     if (!child) {
         write_some(generation, dirty);
+        if (held->look) held->pages += own_pages(generation - 1);
         chain_kept(generation + 1);
         verify(generation);
         _exit(0);
@@ -86,6 +147,8 @@ static void chain_kept(uint32_t generation) {
     int status;
     CHECK(waitpid(child, &status, 0) == child && status == 0, "generation %u failed", generation);
 }
+
+static void kept_unmeasured(void) { chain_kept(1); }
 
 static void kept(struct worker *w) {
     begin();
@@ -95,6 +158,7 @@ static void kept(struct worker *w) {
         lap_end(w, generations);
         verify(0);
     }
+    tell_held("cowchain_kept", kept_unmeasured);
     end();
 }
 
@@ -128,6 +192,8 @@ int main(int argc, char **argv) {
         fprintf(stderr, "cowchain: threads cannot share what is forked; use --processes\n");
         return 2;
     }
+    held = mmap(NULL, sizeof *held, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(held != MAP_FAILED, "mmap");
     measure("cowchain_gone", gone);
     measure("cowchain_kept", kept);
     measure("cowchain_siblings", siblings);

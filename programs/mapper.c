@@ -1,5 +1,6 @@
 // Very many anonymous mappings, kept apart by gaps so that no two can merge: created, touched, protected and removed in
-// random order. Equal sizes (one page), then mixed ones (1 to 16 pages).
+// random order. Equal sizes (one page), then mixed ones (1 to 16 pages). `fragmented`: mappings of two sizes lie wherever the
+// kernel puts them, every third goes, and then one at random goes and another takes some hole, again and again.
 //
 // Linux allows 65,530 mappings unless vm.max_map_count says otherwise: the default stays below.
 #include "report.h"
@@ -105,6 +106,50 @@ static void run(const char *name, bool sizes) {
     }
 }
 
+// Neighbours of one protection would become one mapping: of so many protections, few are.
+static int protection(uint64_t any) { return any % 8; }
+_Static_assert((PROT_READ | PROT_WRITE | PROT_EXEC) == 7, "any three bits are a protection");
+
+static size_t either(uint64_t any) { return any % 2 ? 4 * PAGE : PAGE; }
+
+static void *anywhere(size_t size, uint64_t any) {
+    void *got = mmap(NULL, size, protection(any), MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(got != MAP_FAILED, "mmap (vm.max_map_count?)");
+    return got;
+}
+
+static void fragmented(struct worker *w) {
+    const int lap = 1000;
+    uint64_t seed = 1 + w->index;
+    struct range {
+        char *at;
+        size_t size;
+    } *ranges = malloc(mappings * sizeof *ranges);
+    CHECK(ranges, "malloc");
+    long left = 0;
+    for (long i = 0; i < mappings; i++) {
+        ranges[i].size = either(random_next(&seed));
+        ranges[i].at = anywhere(ranges[i].size, i);
+    }
+    for (long i = 0; i < mappings; i++) {
+        if (i % 3 == 0) CHECK(!munmap(ranges[i].at, ranges[i].size), "munmap");
+        else ranges[left++] = ranges[i];
+    }
+    while (running(w)) {
+        lap_begin(w);
+        for (int i = 0; i < lap; i++) {
+            uint64_t any = random_next(&seed);
+            struct range *range = &ranges[any % left];
+            CHECK(!munmap(range->at, range->size), "munmap");
+            range->size = either(any >> 32);
+            range->at = anywhere(range->size, any >> 33);
+        }
+        lap_end(w, lap);
+    }
+    for (long i = 0; i < left; i++) CHECK(!munmap(ranges[i].at, ranges[i].size), "munmap");
+    free(ranges);
+}
+
 int main(int argc, char **argv) {
     struct setting own[] = {{"--mappings", &mappings, NULL}, {0}};
     parse_options(argc, argv, own);
@@ -117,4 +162,5 @@ int main(int argc, char **argv) {
     CHECK(phases != MAP_FAILED, "mmap");
     run("mapper_equal", false);
     run("mapper_mixed", true);
+    measure("mapper_fragmented", fragmented);
 }

@@ -27,15 +27,14 @@ static struct memory memory(void) {
     char line[128];
     unsigned long kib;
     int found = 0;
-    struct memory now = {0};
+    struct memory now = {.free = free_bytes()};
     while (fgets(line, sizeof line, file)) {
-        if (sscanf(line, "MemFree: %lu", &kib) == 1) now.free = kib * 1024.0;
-        else if (sscanf(line, "Active: %lu", &kib) == 1 || sscanf(line, "Inactive: %lu", &kib) == 1) now.pages += kib * 1024.0;
-        else continue;
+        if (sscanf(line, "Active: %lu", &kib) != 1 && sscanf(line, "Inactive: %lu", &kib) != 1) continue;
+        now.pages += kib * 1024.0;
         found++;
     }
     fclose(file);
-    CHECK(found == 3, "/proc/meminfo tells no free, active or inactive memory");
+    CHECK(found == 2, "/proc/meminfo tells no active or inactive memory");
     return now;
 }
 

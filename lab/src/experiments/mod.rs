@@ -6,6 +6,7 @@
 //! by itself, and says nothing of its spread. Cases in guests are whoever has guests' (`./quire lab`): they bear the same names.
 
 pub mod build;
+pub mod calibration;
 pub mod chains;
 mod counted;
 pub mod exec_fork;
@@ -33,6 +34,7 @@ pub const ALL: &[&Study] = &[
     &processes::STUDY,
     &ranges::STUDY,
     &build::STUDY,
+    &calibration::STUDY,
 ];
 
 /// How much a round does.

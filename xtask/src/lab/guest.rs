@@ -4,7 +4,7 @@
 use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
 use quire_results::{
-    Better, Case, Claim, Experiment, Kind, Measure, Mode, Parameter, Place, Plot, Reading, Shape as Drawn, Side, Source,
+    Better, Case, Claim, Experiment, Kind, Measure, Mode, Parameter, Place, Plot, Reading, Shape as Drawn, Side,
 };
 
 use super::plan::{self, At, Counted, Found, Job, Plan};
@@ -126,17 +126,33 @@ const THINGS: &[Thing] = &[
         other: &[], times: &[], counted: false, timed: Timed::Scaled, large: false,
     },
     Thing {
-        experiment: "sharing", command: "sharing --sharers 32 --megabytes 16",
-        lines: &[("attach_last", &[("what", "last attach, a page")]), ("take_away", &[("what", "take away, a mapping")]),
-                 ("exit", &[("what", "exit, a process")])],
-        other: &[("kernel_bytes", "kernel_bytes", "bytes/page", &[("what", "kernel memory, a mapping")])],
+        experiment: "sharing", command: "sharing --sharers 10 --megabytes 16",
+        lines: &[("attach_last", &[("what", "last attach, a page"), ("processes", "10")]), ("take_away", &[("what", "take away, a mapping"), ("processes", "10")]),
+                 ("exit", &[("what", "exit, a process"), ("processes", "10")])],
+        other: &[("kernel_bytes", "kernel_bytes", "bytes/page", &[("what", "kernel memory, a mapping"), ("processes", "10")])],
+        times: &[], counted: true, timed: Timed::Never, large: false,
+    },
+    Thing {
+        experiment: "sharing", command: "sharing --sharers 100 --megabytes 16",
+        lines: &[("attach_last", &[("what", "last attach, a page"), ("processes", "100")]), ("take_away", &[("what", "take away, a mapping"), ("processes", "100")]),
+                 ("exit", &[("what", "exit, a process"), ("processes", "100")])],
+        other: &[("kernel_bytes", "kernel_bytes", "bytes/page", &[("what", "kernel memory, a mapping"), ("processes", "100")])],
+        times: &[], counted: true, timed: Timed::Never, large: false,
+    },
+    Thing {
+        experiment: "sharing", command: "sharing --sharers 1000 --megabytes 16",
+        lines: &[("attach_last", &[("what", "last attach, a page"), ("processes", "1000")]), ("take_away", &[("what", "take away, a mapping"), ("processes", "1000")]),
+                 ("exit", &[("what", "exit, a process"), ("processes", "1000")])],
+        other: &[("kernel_bytes", "kernel_bytes", "bytes/page", &[("what", "kernel memory, a mapping"), ("processes", "1000")])],
         times: &[], counted: true, timed: Timed::Never, large: false,
     },
     Thing {
         experiment: "chains", command: "cowchain --seconds {seconds} --processes {cpus}",
         lines: &[("cowchain_gone", &[("what", "chain, parents gone")]), ("cowchain_kept", &[("what", "chain, parents alive")]),
                  ("cowchain_siblings", &[("what", "children of one parent")])],
-        other: &[], times: &[], counted: true, timed: Timed::Scaled, large: true,
+        other: &[("cowchain_gone_overhead", "overhead", "ratio", &[("what", "chain, parents gone")]),
+                 ("cowchain_kept_overhead", "overhead", "ratio", &[("what", "chain, parents alive")])],
+        times: &[], counted: true, timed: Timed::Scaled, large: true,
     },
     Thing {
         experiment: "chains", command: "micro --seconds {seconds} --only cow_fault --processes {cpus}",
@@ -153,7 +169,8 @@ const THINGS: &[Thing] = &[
         experiment: "map", command: "mapper --mappings 20000 --seconds 0",
         lines: &[("mapper_equal_create", &[("what", "create")]), ("mapper_equal_touch", &[("what", "touch")]),
                  ("mapper_equal_protect", &[("what", "protect")]), ("mapper_equal_remove", &[("what", "remove")]),
-                 ("mapper_mixed_create", &[("what", "create, mixed")]), ("mapper_mixed_remove", &[("what", "remove, mixed")])],
+                 ("mapper_mixed_create", &[("what", "create, mixed")]), ("mapper_mixed_remove", &[("what", "remove, mixed")]),
+                 ("mapper_fragmented", &[("what", "munmap + mmap in a hole")])],
         other: &[], times: &[], counted: true, timed: Timed::Once, large: false,
     },
     Thing {
@@ -277,7 +294,7 @@ struct Counterpart {
 const READINGS: &[Counterpart] = &[
     Counterpart { experiment: "zero-fill", claim: &[("what", "threads")], measure: "instructions", of: &[("what", "zero-fill fault"), ("as", "processes")] },
     Counterpart { experiment: "exec-fork", claim: &[("what", "exec-dynamic")], measure: "instructions", of: &[("what", "fork + exec, dynamic")] },
-    Counterpart { experiment: "sharing", claim: &[], measure: "kernel_bytes", of: &[("what", "kernel memory, a mapping")] },
+    Counterpart { experiment: "sharing", claim: &[], measure: "kernel_bytes", of: &[("what", "kernel memory, a mapping"), ("processes", "100")] },
     // Whoever stays keeps what is behind it, be it a parent or a child.
     Counterpart { experiment: "chains", claim: &[("leaving", "two")], measure: "instructions", of: &[("what", "chain, parents alive")] },
     Counterpart { experiment: "queues", claim: &[("cpus", "64")], measure: "instructions", of: ZERO_FILL },
@@ -333,7 +350,7 @@ pub fn cases(mode: Mode, cpus: &[u32], linux: bool) -> Vec<Planned> {
     let mut all = Vec::new();
     for thing in THINGS {
         // Thousands of processes take a counted Linux minutes; four objects are too few for more jobs than CPUs.
-        let long = ["--sleepers 4000", "--per-cpu 2"];
+        let long = ["--sleepers 4000", "--sharers 1000", "--per-cpu 2"];
         if mode == Mode::Quick && long.iter().any(|l| thing.command.contains(l)) {
             continue;
         }
@@ -424,28 +441,6 @@ fn planned(thing: &Thing, side: Side, place: Place, cpus: u32, mode: Mode, all: 
     let (told, kind) = if counted { (thing.other, Kind::Count) } else { (thing.times, Kind::Time) };
     for (line, measure, unit, of) in told {
         add(of, (*line).to_owned(), measure, unit, kind, Better::Less);
-    }
-}
-
-/// How fast the machines themselves are.
-pub fn calibration() -> Experiment {
-    Experiment {
-        name: CALIBRATION.to_owned(),
-        source: Source::All,
-        title: "Calibration".to_owned(),
-        about: "A loop, memset, a system call and a byte through a pipe, on each side. The first two are the machine's own: where \
-                they differ, so does everything else, and no memory system is the reason."
-            .to_owned(),
-        caveats: vec![
-            "Both kernels run in the same emulator with the same processor; Linux without mitigations, auditing, AppArmor and \
-             zeroing at allocation, and on a processor without ERMS and FSRM, which the emulator executes byte by byte."
-                .to_owned(),
-        ],
-        command: String::new(),
-        seconds: 0.0,
-        claims: Vec::new(),
-        plots: Vec::new(),
-        cases: Vec::new(),
     }
 }
 
@@ -713,9 +708,25 @@ fn once(kernel: &Kernel, tree: &Tree, order: &Order, shape: &Shape) -> Result<(S
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
-    use quire_results::Results;
+    use quire_results::{Results, Source};
+
+    /// The calibration's guests alone.
+    pub(in crate::lab) fn calibration() -> Experiment {
+        Experiment {
+            name: CALIBRATION.to_owned(),
+            source: Source::All,
+            title: "Calibration".to_owned(),
+            about: String::new(),
+            caveats: Vec::new(),
+            command: String::new(),
+            seconds: 0.0,
+            claims: Vec::new(),
+            plots: Vec::new(),
+            cases: Vec::new(),
+        }
+    }
 
     #[test]
     fn each_command_has_its_own_lines_and_status() {

@@ -18,7 +18,18 @@ pub struct Kept {
     file: PathBuf,
     run: Run,
     /// Held as long as this is measured: two runs into one directory would mix.
-    _lock: fs::File,
+    _lock: Lock,
+}
+
+/// A locked file. To close it would not be enough: a process that is being started beside it has the descriptor too, until it
+/// executes its program.
+struct Lock(fs::File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // What cannot be unlocked is when the last descriptor goes.
+        let _unlocked = self.0.unlock();
+    }
 }
 
 impl Kept {
@@ -28,6 +39,7 @@ impl Kept {
         let about = || format!("cannot use {}", out.display());
         let lock = fs::File::create(out.join("lock")).doing(about)?;
         lock.try_lock().map_err(|_| Failure::usage(format_args!("another run writes to {}", out.display())))?;
+        let lock = Lock(lock);
         let file = out.join("results.json");
         let mut run = Run {
             machine,
@@ -278,7 +290,7 @@ pub(super) mod tests {
 
     /// The calibration alone.
     pub fn plan() -> Plan {
-        let mut experiments = vec![guest::calibration()];
+        let mut experiments = vec![guest::tests::calibration()];
         let jobs = guest::boots(Mode::Quick, guest::cases(Mode::Quick, &[1], true), &mut experiments);
         Plan { mode: Mode::Quick, experiments, jobs }
     }

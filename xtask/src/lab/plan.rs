@@ -102,7 +102,6 @@ impl Plan {
     pub fn make(places: &Places, mode: Mode, cpus: &[u32], linux: bool, names: &[String]) -> Result<Self> {
         let mut experiments = hosted::experiments(places, mode, cpus)?;
         let guests = guest::cases(mode, cpus, linux);
-        experiments.push(guest::calibration());
         guest::claims(&mut experiments);
         let asked = |name: &str| names.is_empty() || names.iter().any(|n| name.contains(n.as_str()));
         let any = experiments.iter().any(|e| asked(&e.name));

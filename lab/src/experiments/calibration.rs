@@ -1,0 +1,136 @@
+//! How fast the machines themselves are: what their other figures are read by.
+
+use super::threads::timed;
+use super::{Figure, Plan, Round, Study};
+use crate::Failure;
+use quire_results::{Place, Side, Source};
+use quire_vm::PAGE_SIZE;
+use std::hint::black_box;
+use std::io::{Read as _, Write as _};
+use std::os::unix::process::parent_id;
+
+const COST: [Figure; 1] = [Figure::time("cost", "ns/op")];
+
+/// The experiment. In guests it is `programs/calibrate.c` that does the same.
+pub const STUDY: Study = Study {
+    name: "calibration",
+    source: Source::All,
+    title: "Calibration",
+    about: "A loop, memset, a system call and a byte through a pipe, on each side. The first two are the machine's own: where they differ, so does \
+            everything else, and no memory system is the reason.",
+    caveats: &[
+        "Both kernels run in the same emulator with the same processor; Linux without mitigations, auditing, AppArmor and zeroing at allocation, \
+         and on a processor without ERMS and FSRM, which the emulator executes byte by byte.",
+        "Hosted, before, after and ours are processes of one kind on one machine, which has one row for all: its system call and its pipe are \
+         those of the host's kernel, and nothing here is measured by them. Two machines' hosted times are read by the loop and memset.",
+    ],
+    claims: Vec::new,
+    // Guests are whoever has guests' to draw.
+    plots: Vec::new,
+    cases,
+};
+
+fn cases(plan: &Plan) -> Vec<Round> {
+    let batches = plan.scale.of(2, 200, 2000);
+    let round = |what: &'static str, each: fn() -> Result<Batch, Failure>| {
+        Round::new(Side::Ours, Place::Hosted, [("what", what.into())], &COST, move || each()?.cost(batches))
+    };
+    vec![
+        round("spin", || Ok(Batch::new(100_000, spin))),
+        round("memset-page", fill),
+        round("system-call", || Ok(Batch::new(1000, parents))),
+        round("pipe-byte", through_a_pipe),
+    ]
+}
+
+/// Operations that are done, and timed, together.
+struct Batch {
+    operations: u32,
+    work: Box<dyn FnMut() -> Result<(), Failure>>,
+}
+
+impl Batch {
+    fn new(operations: u32, work: impl FnMut() -> Result<(), Failure> + 'static) -> Batch {
+        Batch { operations, work: Box::new(work) }
+    }
+
+    /// Nanoseconds of an operation, after one batch that does not count.
+    fn cost(mut self, batches: u32) -> Result<[f64; 1], Failure> {
+        (self.work)()?;
+        let (done, seconds) = timed(|| (0..batches).try_for_each(|_| (self.work)()));
+        done?;
+        Ok([seconds * 1e9 / (f64::from(batches) * f64::from(self.operations))])
+    }
+}
+
+/// A generator of random numbers, without memory.
+fn spin() -> Result<(), Failure> {
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut state = 1u64;
+    for _ in 0..100_000 {
+        state = state.wrapping_add(STEP);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        // Nobody may know where this leads.
+        state = black_box((mixed, state)).1;
+    }
+    if state == STEP.wrapping_mul(100_000).wrapping_add(1) {
+        return Ok(());
+    }
+    Err(Failure::Wrong("the loop went wrong".into()))
+}
+
+/// A mebibyte again and again.
+fn fill() -> Result<Batch, Failure> {
+    const PAGES: usize = 256;
+    let mut memory = vec![0u8; PAGES * PAGE_SIZE as usize];
+    let mut value = 0u8;
+    Ok(Batch::new(PAGES as u32, move || {
+        value = value.wrapping_add(1);
+        black_box(&mut memory).fill(value);
+        if black_box(&memory).last() == Some(&value) {
+            return Ok(());
+        }
+        Err(Failure::Wrong("memory was not filled".into()))
+    }))
+}
+
+/// The cheapest question that no library answers by itself.
+fn parents() -> Result<(), Failure> {
+    let first = parent_id();
+    if (1..1000).all(|_| parent_id() == first) {
+        return Ok(());
+    }
+    Err(Failure::Wrong("the process has got another parent".into()))
+}
+
+/// There and back in one thread.
+fn through_a_pipe() -> Result<Batch, Failure> {
+    let wrong = |e: std::io::Error| Failure::Wrong(format!("a pipe failed: {e}"));
+    let (mut reader, mut writer) = std::io::pipe().map_err(wrong)?;
+    Ok(Batch::new(256, move || {
+        for sent in 0..=255u8 {
+            let mut byte = [!sent];
+            writer.write_all(&[sent]).and_then(|()| reader.read_exact(&mut byte)).map_err(wrong)?;
+            if byte != [sent] {
+                return Err(Failure::Wrong("another byte came out of the pipe".into()));
+            }
+        }
+        Ok(())
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiments::Scale;
+
+    #[test]
+    fn every_batch_does_what_it_says_and_takes_time() {
+        let all = cases(&Plan { scale: Scale::Tiny, cpus: vec![1] });
+        assert_eq!(all.len(), 4);
+        for round in all {
+            let cost = (round.work)().unwrap()[0];
+            assert!(cost > 0.0 && cost.is_finite(), "{:?}: {cost}", round.parameters);
+        }
+    }
+}
