@@ -48,6 +48,8 @@ pub struct Backing<M: Machine> {
     progress: AtomicU64,
     /// A front: the layers of its chain, itself included; 255 also stands for more. Written under the map's lock.
     layers: AtomicU8,
+    /// How often what is in it may have been copied up; 255 also stands for more. Written under the map's lock.
+    merges: AtomicU8,
     /// Which part of the object's list it is in. Written before it is linked.
     part: AtomicU16,
     /// What it shows stays resident. Written under the map's lock.
@@ -105,6 +107,7 @@ impl<M: Machine> Backing<M> {
             pmap,
             in_front: AtomicPtr::new(ptr::null_mut()),
             layers: AtomicU8::new(1),
+            merges: AtomicU8::new(0),
             progress: AtomicU64::new(copy_up::IDLE),
             part: AtomicU16::new(0),
             wired: AtomicBool::new(false),
@@ -183,6 +186,13 @@ impl<M: Machine> Backing<M> {
     }
     pub(crate) fn progress(&self) -> &AtomicU64 {
         &self.progress
+    }
+    /// How often what is in it may have been copied up ([`crate::copy_up`]), up to 255.
+    pub(crate) fn merges(&self) -> u8 {
+        self.merges.load(Ordering::Relaxed)
+    }
+    pub(crate) fn set_merges(&self, merges: u8) {
+        self.merges.store(merges, Ordering::Relaxed);
     }
     pub(crate) fn part(&self) -> u16 {
         self.part.load(Ordering::Relaxed)
@@ -471,7 +481,9 @@ unsafe fn copy_from<M: Machine>(
         let new = spare.take(Backing::new(spare.vm, NonNull::from(pmap), shown, offset, ptr::null_mut()));
         // Before it is listed: who finds it there asks what hides it.
         // SAFETY: just made, ours.
-        unsafe { new.as_ref() }.set_in_front(last.map_or(ptr::null_mut(), NonNull::as_ptr));
+        let copy = unsafe { new.as_ref() };
+        copy.set_merges(b.merges());
+        copy.set_in_front(last.map_or(ptr::null_mut(), NonNull::as_ptr));
         if let Some(o) = object {
             show(new, o, b.part());
         }

@@ -104,7 +104,53 @@ fn a_line_of_living_ancestors_keeps_short_chains_and_each_its_own_memory() {
     (0..=generations).for_each(|at| line.verify(at));
     line.spaces.iter().for_each(|s| s.check(true).unwrap());
     let copied = line.count(Event::PageCopiedUp);
-    assert!(copied <= 4 * DIRTY * generations as u64, "{copied} pages copied up");
+    assert!(copied <= DIRTY * generations as u64, "{copied} pages copied up");
+}
+
+/// How often what each layer of a space's chain holds was copied, from the front on.
+fn merges(line: &Line, at: usize) -> Vec<u8> {
+    let pin = line.boot.vm.epoch().pin();
+    let front = line.spaces[at].lookup(page(0), &pin).unwrap().front();
+    core::iter::successors(Some(front), |b| b.behind()).map(|b| b.merges()).collect()
+}
+
+/// C(n, k).
+fn choose(n: u64, k: u64) -> u64 {
+    (0..k).fold(1, |product, i| product * (n - i) / (i + 1))
+}
+
+#[test]
+fn a_page_is_copied_again_only_when_there_is_no_other_way() {
+    // Each generation stores into a page that no other stores into, or all into the same.
+    for (pages, generations) in [(240, 240), (1, 200)] {
+        quire_sync::hooks::threads::set_cpu(0);
+        let boot = boot(60_000, 2);
+        let first = Space::new(boot.vm).unwrap();
+        // More than all generations' together: nobody copies these for so few.
+        anonymous(&first, 0, 2 * generations);
+        (0..2 * generations).for_each(|n| store(&first, page(n), 255));
+        let mut line = Line { spaces: vec![first], models: Vec::new(), random: 1, boot };
+        let (mut worst, mut merged) = (0, 0);
+        for g in 0..generations {
+            let child = line.spaces.last().unwrap().fork().unwrap();
+            store(&child, page(g % pages), g as u8);
+            line.spaces.push(child);
+            let merges = merges(&line, line.spaces.len() - 1);
+            assert!(merges.len() <= super::LAYERS);
+            merged += u64::from(merges[0] > 0);
+            worst = worst.max(u64::from(merges.iter().copied().max().unwrap_or(0)));
+            // A generation is a layer; the first one's is behind all of them.
+            let layers = super::LAYERS as u64 - 1;
+            let most = (0..).find(|n| choose(layers + n, *n) > g).unwrap_or(0) + 1;
+            assert!(worst <= most, "generation {g}: {merges:?}, and {most} would do");
+        }
+        assert!(worst > 1, "the rule is put to the test");
+        assert!(merged * 3 < generations, "{merged} of {generations} generations merged layers");
+        let last = line.spaces.last().unwrap();
+        (0..pages).for_each(|n| assert_eq!(load(last, page(n)), ((generations - 1) / pages * pages + n) as u8));
+        let copied = line.count(Event::PageCopiedUp);
+        assert!(copied <= 2 * generations, "{copied} copies");
+    }
 }
 
 #[test]
