@@ -106,7 +106,7 @@ static void run(const char *name, bool sizes) {
     }
 }
 
-// Neighbours of one protection would become one mapping: of so many protections, few are.
+// Neighbours of one protection become one mapping: with so many protections one in four to eight does.
 static int protection(uint64_t any) { return any % 8; }
 _Static_assert((PROT_READ | PROT_WRITE | PROT_EXEC) == 7, "any three bits are a protection");
 

@@ -34,7 +34,7 @@ pub enum On {
 
 /// Words for Linux's command line that take away what would slow it unfairly, or keep it from booting where the host is busy: see
 /// docs/lab.md.
-const FAIR: &str = "console=ttyS0 panic=-1 rdinit=/.quire/init mitigations=off audit=0 apparmor=0 init_on_alloc=0 cryptomgr.notests \
+const FAIR: &str = "console=ttyS0 oops=panic panic=-1 rdinit=/.quire/init mitigations=off audit=0 apparmor=0 init_on_alloc=0 cryptomgr.notests \
                     transparent_hugepage=never no_timer_check";
 
 /// How often a Linux is booted that the emulator trips up, at most.

@@ -11,7 +11,7 @@ use std::rc::Rc;
 std::thread_local! {
     /// A machine for all inputs, and what it has when nothing is under way: each gives everything back.
     static VM: (&'static Vm<Hosted>, Account) = {
-        let vm = Hosted::boot(Settings { cpus: 1, frames: 6000, ..Settings::default() });
+        let vm = Hosted::boot(Settings { cpus: 1, frames: 6000, layers: 3, ..Settings::default() });
         let _cpu = Cpu::attach(vm, 0);
         (vm, Account::of(vm))
     };

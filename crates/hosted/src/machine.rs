@@ -46,6 +46,8 @@ pub struct Settings {
     pub zero_stock: u32,
     /// Pages that a first touch makes at most, where the touches before it came in a row ([`Config::zero_window`]).
     pub zero_window: u32,
+    /// Layers of a private chain before copies begin ([`Config::layers`]).
+    pub layers: u8,
 }
 
 impl Default for Settings {
@@ -61,6 +63,7 @@ impl Default for Settings {
             reserve: None,
             zero_stock: 0,
             zero_window: 32,
+            layers: Config::default().layers,
         }
     }
 }
@@ -175,6 +178,7 @@ impl<F: Simulate> Simulated<F> {
             reserve: settings.reserve,
             zero_stock: settings.zero_stock,
             zero_window: settings.zero_window,
+            layers: settings.layers,
             ..Config::default()
         };
         // SAFETY: the frames are the arena's, which the machine owns for ever.

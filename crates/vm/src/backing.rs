@@ -48,7 +48,8 @@ pub struct Backing<M: Machine> {
     progress: AtomicU64,
     /// A front: the layers of its chain, itself included; 255 also stands for more. Written under the map's lock.
     layers: AtomicU8,
-    /// How often what is in it may have been copied up; 255 also stands for more. Written under the map's lock.
+    /// How many runs of layers ended in it, one after the other ([`crate::copy_up`]); 255 also stands for more. Written under the
+    /// map's lock.
     merges: AtomicU8,
     /// Which part of the object's list it is in. Written before it is linked.
     part: AtomicU16,
@@ -187,7 +188,7 @@ impl<M: Machine> Backing<M> {
     pub(crate) fn progress(&self) -> &AtomicU64 {
         &self.progress
     }
-    /// How often what is in it may have been copied up ([`crate::copy_up`]), up to 255.
+    /// How many runs ended in it, up to 255: about so often were pages copied that are in it.
     pub(crate) fn merges(&self) -> u8 {
         self.merges.load(Ordering::Relaxed)
     }

@@ -100,6 +100,9 @@ fn merge<M: Machine>(vm: &'static Vm<M>, layer: &Backing<M>, a: &Object<M>, behi
             return;
         }
     }
+    // What is emptied here and kept, as a front is, begins anew.
+    to.set_merges(to.merges().max(from.merges()));
+    from.set_merges(0);
     let pin = vm.epoch().pin();
     source.index().prune(keys(from, window), &pin);
 }

@@ -3,7 +3,7 @@
 //!
 //! Where a layer is one chain's alone, fork merges it into the next ([`collapse`](crate::collapse)): pages move. Where relatives
 //! live that see it too, nothing can move; each fork adds a layer for as long as the line goes on. So a copy-on-write fault that
-//! finds its source behind more than [`LAYERS`] layers copies a few pages more than the one that it came for, and the last of
+//! finds its source behind more layers than [`Config::layers`] allows copies some pages more than the one that it came for, and the last of
 //! these faults takes the emptied layers out. Never at fork; never a file's page (a file at the end stays).
 //!
 //! A page of theirs that is in swap stays there: to share its swap slot would need a count for each, to copy it a read, which a
@@ -13,12 +13,13 @@
 //!
 //! # Which layers
 //! A *run* behind the front: so many that the rest is short enough, and those behind them up to one that was copied up more
-//! often than all of the run, or that is too large for it: twice as large as the run is so far, or larger at all if it is the
-//! last (what the first of a line had, mostly). So what was copied *n* times is copied again only where no layer is left that was
-//! copied fewer times; a chain of *k* layers behind the front takes C(k + n, n) generations until a page is copied more than *n*
-//! times, and no way of merging takes more (the binomial transform of Bentley and Saxe, 1980): at eleven layers four times in a
-//! thousand generations. To look at populations alone, as log-structured stores do, is worse where each generation stores into
-//! the same few pages, since such layers do not grow.
+//! often than any of the run, or that is too large for it: more than twice as large as the run so far, and twice as much for each
+//! time that it was copied less often; if it is the last (what the first of a line had, mostly), larger at all.
+//!
+//! Where generations store about as much as each other, a page is copied for the *n*th time only when C(k + n, n) generations have
+//! come, *k* being the layers between the front and the last: no way of merging copies it later (the binomial transform of Bentley
+//! and Saxe, 1980). To look at populations alone, as log-structured stores do, is worse where each generation stores into the same
+//! few pages, since such layers do not grow.
 //!
 //! # How, while others go on
 //! 1. *Copy*, no lock of the map held: page by page as a fault does it ([`At::copy_up`]), a budget a fault. Loads and stores of
@@ -58,19 +59,11 @@ use core::ptr::NonNull;
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::epoch::Pinned;
 
-/// Layers that a chain may have before copies begin. What a chain holds beside what can be reached is what was copied: with five
-/// layers more than twice as much as with twelve. With more than that, lists of backings grow so long that they are fanned out,
-/// and a fork takes longer (`cowchain`: half as long again at 16).
-#[cfg(not(any(loom, shuttle)))]
-pub(crate) const LAYERS: usize = 12;
-#[cfg(any(loom, shuttle))]
-pub(crate) const LAYERS: usize = 2;
-
 /// Pages that one fault copies up, and twice as many for each layer too many: a line that forks faster than it copies catches up.
 /// What it has copied by then is copied again, so they are not few.
 const PAGES: u64 = 128;
 /// Doublings of that at most.
-const DOUBLINGS: usize = 10;
+const DOUBLINGS: usize = 8;
 
 /// What a page that has to be copied takes of a fault's budget; one that has not takes 1.
 const A_COPY: u64 = 16;
@@ -89,8 +82,8 @@ const NEVER: u64 = u64::MAX - 2;
 struct Run<'e, M: Machine> {
     front: &'e Backing<M>,
     layers: usize,
-    /// Layers of the chain now.
-    depth: usize,
+    /// Layers that the chain has too many.
+    excess: usize,
 }
 
 impl<'e, M: Machine> Run<'e, M> {
@@ -100,16 +93,16 @@ impl<'e, M: Machine> Run<'e, M> {
             return None;
         }
         let front = entry.front();
-        let depth = backing::depth(front);
-        if depth <= LAYERS {
+        let (depth, most) = (backing::depth(front), front.vm().layers());
+        if depth <= most {
             return None;
         }
         let private = private_behind(front).count();
-        let least = depth - LAYERS;
+        let least = depth - most;
         if private < least {
             return None;
         }
-        let mut sum = 0;
+        let mut sum = 0u64;
         let mut merges = 0;
         let mut layers = 0;
         for (n, layer) in private_behind(front).enumerate() {
@@ -123,7 +116,7 @@ impl<'e, M: Machine> Run<'e, M> {
             } else if n + 1 == private {
                 sum
             } else {
-                2 * sum
+                sum.saturating_mul(2 << (merges - layer.merges()).min(30)).min(u64::MAX - 1)
             };
             let here = population(layer, entry.range(), most, pin);
             if here > most {
@@ -136,7 +129,7 @@ impl<'e, M: Machine> Run<'e, M> {
                 break;
             }
         }
-        Some(Run { front, layers, depth })
+        Some(Run { front, layers, excess: least })
     }
 
     fn layers(&self) -> impl Iterator<Item = &'e Backing<M>> + use<'e, M> {
@@ -273,7 +266,7 @@ fn copy<'e, M: Machine>(
     from: u64,
     pin: &'e Pinned<'_>,
 ) -> Came {
-    let mut budget = (PAGES * A_COPY) << (run.depth - LAYERS - 1).min(DOUBLINGS);
+    let mut budget = (PAGES * A_COPY) << (run.excess - 1).min(DOUBLINGS);
     let start = run.front.range().start;
     let mut at = (start + from * PAGE_SIZE).max(entry.range().start);
     let mut stuck = None;
@@ -377,7 +370,7 @@ fn take_out<M: Machine>(space: &Space<M>, va: u64, front: NonNull<Backing<M>>, l
         let pin = vm.epoch().pin();
         // Where the map has another chain there by now, this front may be gone.
         let Some(entry) = space.lookup(va, &pin).filter(|e| core::ptr::eq(e.front(), front.as_ptr())) else { return };
-        let run = Run { front: entry.front(), layers, depth: 0 };
+        let run = Run { front: entry.front(), layers, excess: 0 };
         let progress = run.front.progress();
         if run.layers().count() != layers {
             // Fork has merged some.
@@ -420,6 +413,6 @@ fn take_out<M: Machine>(space: &Space<M>, va: u64, front: NonNull<Backing<M>>, l
         unsafe { Backing::retire(gone) };
     }
     backing::note_depth(first);
-    first.set_merges(merges.saturating_add(1));
+    first.set_merges(first.merges().max(merges.saturating_add(1)));
     first.progress().store(if stays == 0 { IDLE } else { NEVER }, Ordering::Release);
 }

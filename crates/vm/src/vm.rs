@@ -51,6 +51,9 @@ pub struct Config {
     /// Pages that a first touch of private memory makes at most, its own included, where the touches before it came in a row: 64 at most,
     /// whole lines of eight. Below 8: its own alone.
     pub zero_window: u32,
+    /// Layers that a private chain may have before what others see too is copied up, from 2 to 254: fewer cost memory and copies where
+    /// generations of forks live side by side, more cost forks and walks.
+    pub layers: u8,
 }
 
 // Only where debug assertions are off do all fields have their types' defaults.
@@ -64,6 +67,7 @@ impl Default for Config {
             queue_parts: None,
             zero_stock: 256,
             zero_window: if cfg!(any(loom, shuttle)) { 0 } else { 32 },
+            layers: if cfg!(any(loom, shuttle)) { 2 } else { 12 },
         }
     }
 }
@@ -349,6 +353,12 @@ impl<M: Machine> Vm<M> {
     #[inline(always)]
     pub(crate) fn zero_window(&self) -> u64 {
         u64::from(self.config.zero_window).min(crate::ahead::MOST)
+    }
+
+    /// As [`Config::layers`] says.
+    pub(crate) fn layers(&self) -> usize {
+        // A chain's depth is told up to 255.
+        self.config.layers.clamp(2, u8::MAX - 1).into()
     }
 
     #[inline(always)]

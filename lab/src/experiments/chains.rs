@@ -35,6 +35,8 @@ pub const STUDY: Study = Study {
          this it is behind what it replaced.",
         "Ours bounds how deep a chain is by copying a little of what others still see (leaving=two); before lets it grow: it holds less, and \
          each new page costs the whole way.",
+        "Memory, in guests: all that is gone since before the first fork, page tables and kernel stacks of those who live included, over the pages \
+         that they can reach and that the first has not got.",
         "The reaper, which finds pages that nobody can reach since somebody left, runs at the end of ours with reaper=on, and not at \
          all with reaper=off: what is left then is what stores and forks alone keep down.",
     ],

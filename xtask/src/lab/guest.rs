@@ -150,8 +150,8 @@ const THINGS: &[Thing] = &[
         experiment: "chains", command: "cowchain --seconds {seconds} --processes {cpus}",
         lines: &[("cowchain_gone", &[("what", "chain, parents gone")]), ("cowchain_kept", &[("what", "chain, parents alive")]),
                  ("cowchain_siblings", &[("what", "children of one parent")])],
-        other: &[("cowchain_gone_overhead", "overhead", "ratio", &[("what", "chain, parents gone")]),
-                 ("cowchain_kept_overhead", "overhead", "ratio", &[("what", "chain, parents alive")])],
+        other: &[("cowchain_gone_memory", "memory", "ratio", &[("what", "chain, parents gone")]),
+                 ("cowchain_kept_memory", "memory", "ratio", &[("what", "chain, parents alive")])],
         times: &[], counted: true, timed: Timed::Scaled, large: true,
     },
     Thing {

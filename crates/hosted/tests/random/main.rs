@@ -157,6 +157,8 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
         reserve: plan.swap.map(|_| paging::RESERVE),
         device_frames: plan.cpus as u64 * world::DEVICE_PART,
         check: if mutant.is_some() { Level::Never } else { Level::AtRelease },
+        // So few spaces would not often have longer chains.
+        layers: 3,
         ..Settings::default()
     });
     let cpu = Cpu::attach(vm, 0);
@@ -262,7 +264,9 @@ fn faults_against_discards<F: Reduced>() {
 }
 
 fn copies_by_several_cpus<F: Reduced>() {
-    let _done = run::<F>(Plan { cpus: 4, steps: 12_000, mix: &COPIES, ..PLAN });
+    let done = run::<F>(Plan { cpus: 4, steps: 12_000, mix: &COPIES, ..PLAN });
+    let copied_up = done.events.iter().find(|(name, _)| *name == Event::PageCopiedUp.name());
+    assert!(copied_up.is_some_and(|(_, n)| *n > 0), "deep chains are put to the test");
 }
 
 fn faults_beyond_an_end_that_moves<F: Reduced>() {

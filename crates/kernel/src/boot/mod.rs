@@ -215,8 +215,12 @@ fn fill_ranges<'a>(free: &Ram, ranges: &'a mut [PhysRange]) -> &'a [PhysRange] {
 fn config(command_line: &[u8]) -> Config {
     use quire_kernel::command_line::{number, value};
     let default = Config::default();
-    let window = value(command_line, "zero-window").and_then(|v| number(core::str::from_utf8(v).ok()?));
-    Config { zero_window: window.map_or(default.zero_window, |n| n.min(u32::MAX.into()) as u32), ..default }
+    let given = |name| value(command_line, name).and_then(|v| number(core::str::from_utf8(v).ok()?));
+    Config {
+        zero_window: given("zero-window").map_or(default.zero_window, |n| n.min(u32::MAX.into()) as u32),
+        layers: given("layers").map_or(default.layers, |n| n.min(u8::MAX.into()) as u8),
+        ..default
+    }
 }
 
 /// Copies the command line out of the loader's memory, which is not mapped for long.
