@@ -3,8 +3,9 @@
 //!
 //! Where a layer is one chain's alone, fork merges it into the next ([`collapse`](crate::collapse)): pages move. Where relatives
 //! live that see it too, nothing can move; each fork adds a layer for as long as the line goes on. So a copy-on-write fault that
-//! finds its source behind more layers than [`Config::layers`](crate::Config::layers) allows copies some pages more than the one that it came for, and the last of
-//! these faults takes the emptied layers out. Never at fork; never a file's page (a file at the end stays).
+//! finds its source behind more layers than [`Config::layers`](crate::Config::layers) allows copies some pages more than the one
+//! that it came for, and the last of these faults takes the emptied layers out. Never at fork; never a file's page (a file at the
+//! end stays).
 //!
 //! A page of theirs that is in swap stays there: to share its swap slot would need a count for each, to copy it a read, which a
 //! fault that only tidies up does not wait for. A layer that still shows one stays in the chain, the others go, and the next

@@ -22,7 +22,7 @@ use crate::{
 pub const CALIBRATION: &str = "calibration";
 /// The experiment whose cases take longest: each is of some builds in one boot.
 const BUILD: &str = "build";
-/// Of whose rounds a full run does at most so many.
+/// Of whose rounds a run does at most so many.
 const BUILD_ROUNDS: u32 = 2;
 /// What a quick run builds: enough for two jobs, and small.
 const QUICK_GOALS: [&str; 4] = ["lzio.o", "lctype.o", "linit.o", "lopcodes.o"];
@@ -507,11 +507,11 @@ pub fn boots(mode: Mode, planned: Vec<Planned>, experiments: &mut [Experiment]) 
     for p in planned {
         let Some(experiment) = experiments.iter().position(|e| e.name == p.experiment) else { continue };
         let (side, place) = (p.case.side, p.case.place);
-        // A full round is several whole builds already, and takes minutes.
+        // A round is several builds already; a full one takes minutes.
         let most = match (mode, p.experiment, place) {
             // A build's instructions repeat.
             (_, BUILD, Place::GuestCounted) => 1,
-            (Mode::Full, BUILD, _) => BUILD_ROUNDS,
+            (_, BUILD, _) => BUILD_ROUNDS,
             _ => u32::MAX,
         };
         let rounds = plan::rounds(mode, place, &p.case).min(most);
