@@ -11,6 +11,7 @@
 #pragma once
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -115,29 +116,33 @@ static inline void report(const char *name, double value, const char *unit) {
 
 // ---- the kernel's memory -------------------------------------------------------------------------------------------
 
+// Linux adds up what its CPUs have counted for themselves when this is read.
+static inline void refresh_counters(void) {
+    char nothing[16];
+    int refresh = open("/proc/sys/vm/stat_refresh", O_RDONLY);
+    if (refresh < 0) return;
+    CHECK(read(refresh, nothing, sizeof nothing) >= 0, "stat_refresh");
+    close(refresh);
+}
+
 // Bytes that are free. Linux keeps some of them for each CPU, which MemFree leaves out: many, where much was freed just now.
 static inline uint64_t free_bytes(void) {
     char line[128];
     unsigned long n;
-    uint64_t free = 0, found = 0;
-    // And what its CPUs have counted for themselves is added up when this is read.
-    FILE *file = fopen("/proc/sys/vm/stat_refresh", "r");
-    if (file) {
-        while (fgets(line, sizeof line, file)) {}
-        fclose(file);
-    }
-    file = fopen("/proc/meminfo", "r");
+    uint64_t bytes = 0, found = 0;
+    refresh_counters();
+    FILE *file = fopen("/proc/meminfo", "r");
     CHECK(file, "/proc/meminfo");
     while (fgets(line, sizeof line, file))
-        if (sscanf(line, "MemFree: %lu", &n) == 1) free += n * 1024, found++;
+        if (sscanf(line, "MemFree: %lu", &n) == 1) bytes += n * 1024, found++;
     fclose(file);
     CHECK(found == 1, "/proc/meminfo tells no free memory");
     file = fopen("/proc/zoneinfo", "r");
-    if (!file) return free;
+    if (!file) return bytes;
     while (fgets(line, sizeof line, file))
-        if (sscanf(line, " count: %lu", &n) == 1) free += n * PAGE;
+        if (sscanf(line, " count: %lu", &n) == 1) bytes += n * PAGE;
     fclose(file);
-    return free;
+    return bytes;
 }
 
 // ---- workers -------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@
 //   --sharers N      so many processes (default 32)
 //   --megabytes N    the region (default 16)
 #include "report.h"
-#include <fcntl.h>
 #include <sys/syscall.h>
 
 static long sharers = 32, megabytes = 16;
@@ -18,13 +17,7 @@ static void cost(const char *name, uint64_t ticks, double each) {
 
 // What the kernel has in page tables and in small structures.
 static uint64_t kernel_bytes(void) {
-    // Linux adds up what its CPUs have counted for themselves.
-    char nothing[16];
-    int refresh = open("/proc/sys/vm/stat_refresh", O_RDONLY);
-    if (refresh >= 0) {
-        CHECK(read(refresh, nothing, sizeof nothing) >= 0, "stat_refresh");
-        close(refresh);
-    }
+    refresh_counters();
     FILE *file = fopen("/proc/meminfo", "r");
     CHECK(file, "/proc/meminfo");
     char line[128];

@@ -22,12 +22,12 @@ struct memory {
 };
 
 static struct memory memory(void) {
+    struct memory now = {.free = free_bytes()};
     FILE *file = fopen("/proc/meminfo", "r");
     CHECK(file, "/proc/meminfo");
     char line[128];
     unsigned long kib;
     int found = 0;
-    struct memory now = {.free = free_bytes()};
     while (fgets(line, sizeof line, file)) {
         if (sscanf(line, "Active: %lu", &kib) != 1 && sscanf(line, "Inactive: %lu", &kib) != 1) continue;
         now.pages += kib * 1024.0;

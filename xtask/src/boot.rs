@@ -32,8 +32,8 @@ pub enum On {
     Linux,
 }
 
-/// Words for Linux's command line that take away what would slow it unfairly, or keep it from booting where the host is busy: see
-/// docs/lab.md.
+/// Words for Linux's command line that take away what would slow it unfairly, or keep it from booting where the host is busy (see
+/// docs/lab.md), or let it end at once where the emulator trips it up ([`untripped`]), whoever was running: `oops=panic panic=-1`.
 const FAIR: &str = "console=ttyS0 oops=panic panic=-1 rdinit=/.quire/init mitigations=off audit=0 apparmor=0 init_on_alloc=0 cryptomgr.notests \
                     transparent_hugepage=never no_timer_check";
 

@@ -18,7 +18,7 @@
 //! time that it was copied less often; if it is the last (what the first of a line had, mostly), larger at all.
 //!
 //! Where generations store about as much as each other, a page is copied for the *n*th time only when C(k + n, n) generations have
-//! come, *k* being the layers between the front and the last: no way of merging copies it later (the binomial transform of Bentley
+//! come, *k* being the layers that a chain may have before the last one, its front included: no way of merging copies it later (the binomial transform of Bentley
 //! and Saxe, 1980). To look at populations alone, as log-structured stores do, is worse where each generation stores into the same
 //! few pages, since such layers do not grow.
 //!
@@ -108,23 +108,25 @@ impl<'e, M: Machine> Run<'e, M> {
         let mut layers = 0;
         for (n, layer) in private_behind(front).enumerate() {
             let must = n < least;
-            if !must && layer.merges() > merges {
+            // Once: a fork may be at the chain already, whose entry is stale then.
+            let times = layer.merges();
+            if !must && times > merges {
                 break;
             }
             // Counted no further than it matters: the layer at the end may be large.
-            let most = if must {
-                u64::MAX - 1
+            let enough = if must {
+                u64::MAX
             } else if n + 1 == private {
                 sum
             } else {
-                sum.saturating_mul(2 << (merges - layer.merges()).min(30)).min(u64::MAX - 1)
+                sum.saturating_mul(2 << (merges - times).min(30))
             };
-            let here = population(layer, entry.range(), most, pin);
-            if here > most {
+            let here = population(layer, entry.range(), enough, pin);
+            if here > enough {
                 break;
             }
             sum += here;
-            merges = merges.max(layer.merges());
+            merges = merges.max(times);
             layers = n + 1;
             if layers == MOST {
                 break;

@@ -280,7 +280,7 @@ fn attempt<'e, M: Machine>(
         return Err(if entry.is_stale() { Stop::Stale } else { Stop::Fail(FaultError::Protection) });
     }
     let kind = At { vm, pmap: space.pmap(), entry, va, access }.serve(pin)?;
-    *deep = matches!(kind, FaultKind::Copy | FaultKind::Move) && entry.front().layers() > space.vm().layers();
+    *deep = matches!(kind, FaultKind::Copy | FaultKind::Move) && entry.front().layers() > vm.layers();
     Ok(kind)
 }
 

@@ -357,7 +357,7 @@ impl<M: Machine> Vm<M> {
 
     /// As [`Config::layers`] says.
     pub(crate) fn layers(&self) -> usize {
-        // A chain's depth is told up to 255.
+        // A front and what lies behind it are two; a chain's depth is told up to 255.
         self.config.layers.clamp(2, u8::MAX - 1).into()
     }
 

@@ -80,7 +80,7 @@ impl Counted {
 /// over, with all that comes before and after, within an hour and a half on two CPUs; where three rounds take longer, it is not.
 pub const ENOUGH: f64 = 60.0 * 60.0;
 
-/// So many samples everything gets that is timed, however long it takes.
+/// So many samples everything but builds gets that is timed, however long it takes.
 pub const LEAST: u32 = 3;
 
 /// How often a case of this place is measured, where time allows ([`ENOUGH`]).

@@ -131,6 +131,8 @@ struct Outcome {
     /// Every event that the core counted.
     events: Vec<(&'static str, u64)>,
     settled: Account,
+    /// Operations of each CPU.
+    steps: usize,
 }
 
 fn run<F: Reduced>(plan: Plan) -> Outcome {
@@ -232,7 +234,7 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
     }
     before.assert_settled(vm);
     let events = Event::ALL.iter().map(|e| (e.name(), vm.stats().total(*e))).collect();
-    Outcome { histories, counts, in_arenas, events, settled: Account::of(vm) }
+    Outcome { histories, counts, in_arenas, events, settled: Account::of(vm), steps }
 }
 
 fn one_cpu_sees_what_it_wrote<F: Reduced>() {
@@ -264,9 +266,11 @@ fn faults_against_discards<F: Reduced>() {
 }
 
 fn copies_by_several_cpus<F: Reduced>() {
-    let done = run::<F>(Plan { cpus: 4, steps: 12_000, mix: &COPIES, ..PLAN });
+    const STEPS: usize = 12_000;
+    let done = run::<F>(Plan { cpus: 4, steps: STEPS, mix: &COPIES, ..PLAN });
     let copied_up = done.events.iter().find(|(name, _)| *name == Event::PageCopiedUp.name());
-    assert!(copied_up.is_some_and(|(_, n)| *n > 0), "deep chains are put to the test");
+    let deep = copied_up.is_some_and(|(_, n)| *n > 0);
+    assert!(deep || done.steps < STEPS, "deep chains are put to the test");
 }
 
 fn faults_beyond_an_end_that_moves<F: Reduced>() {
