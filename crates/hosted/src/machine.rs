@@ -62,7 +62,7 @@ impl Default for Settings {
             check: Level::DEFAULT,
             reserve: None,
             zero_stock: 0,
-            zero_window: 32,
+            zero_window: Config::default().zero_window,
             layers: Config::default().layers,
         }
     }

@@ -82,6 +82,31 @@ enum Timed {
 
 const ZERO_FILL: Of = &[("what", "zero-fill fault")];
 
+/// So many processes map one file.
+macro_rules! sharing {
+    ($n:literal) => {
+        Thing {
+            experiment: "sharing",
+            command: concat!("sharing --sharers ", $n, " --megabytes 16"),
+            lines: &[
+                ("attach_last", &[("what", "last attach, a page"), ("processes", $n)]),
+                ("take_away", &[("what", "take away, a mapping"), ("processes", $n)]),
+                ("exit", &[("what", "exit, a process"), ("processes", $n)]),
+            ],
+            other: &[(
+                "kernel_bytes",
+                "kernel_bytes",
+                "bytes/page",
+                &[("what", "kernel memory, a mapping"), ("processes", $n)],
+            )],
+            times: &[],
+            counted: true,
+            timed: Timed::Never,
+            large: false,
+        }
+    };
+}
+
 /// Everything that is run in guests.
 #[rustfmt::skip] // A thing a paragraph.
 const THINGS: &[Thing] = &[
@@ -125,27 +150,9 @@ const THINGS: &[Thing] = &[
         lines: &[("vfork_exec_static", &[("what", "vfork + exec, static copies")]), ("vfork_exec_dynamic", &[("what", "vfork + exec, dynamic copies")])],
         other: &[], times: &[], counted: false, timed: Timed::Scaled, large: false,
     },
-    Thing {
-        experiment: "sharing", command: "sharing --sharers 10 --megabytes 16",
-        lines: &[("attach_last", &[("what", "last attach, a page"), ("processes", "10")]), ("take_away", &[("what", "take away, a mapping"), ("processes", "10")]),
-                 ("exit", &[("what", "exit, a process"), ("processes", "10")])],
-        other: &[("kernel_bytes", "kernel_bytes", "bytes/page", &[("what", "kernel memory, a mapping"), ("processes", "10")])],
-        times: &[], counted: true, timed: Timed::Never, large: false,
-    },
-    Thing {
-        experiment: "sharing", command: "sharing --sharers 100 --megabytes 16",
-        lines: &[("attach_last", &[("what", "last attach, a page"), ("processes", "100")]), ("take_away", &[("what", "take away, a mapping"), ("processes", "100")]),
-                 ("exit", &[("what", "exit, a process"), ("processes", "100")])],
-        other: &[("kernel_bytes", "kernel_bytes", "bytes/page", &[("what", "kernel memory, a mapping"), ("processes", "100")])],
-        times: &[], counted: true, timed: Timed::Never, large: false,
-    },
-    Thing {
-        experiment: "sharing", command: "sharing --sharers 1000 --megabytes 16",
-        lines: &[("attach_last", &[("what", "last attach, a page"), ("processes", "1000")]), ("take_away", &[("what", "take away, a mapping"), ("processes", "1000")]),
-                 ("exit", &[("what", "exit, a process"), ("processes", "1000")])],
-        other: &[("kernel_bytes", "kernel_bytes", "bytes/page", &[("what", "kernel memory, a mapping"), ("processes", "1000")])],
-        times: &[], counted: true, timed: Timed::Never, large: false,
-    },
+    sharing!("10"),
+    sharing!("100"),
+    sharing!("1000"),
     Thing {
         experiment: "chains", command: "cowchain --seconds {seconds} --processes {cpus}",
         lines: &[("cowchain_gone", &[("what", "chain, parents gone")]), ("cowchain_kept", &[("what", "chain, parents alive")]),
@@ -710,22 +717,12 @@ fn once(kernel: &Kernel, tree: &Tree, order: &Order, shape: &Shape) -> Result<(S
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use quire_results::{Results, Source};
+    use crate::lab::table;
+    use quire_results::Results;
 
     /// The calibration's guests alone.
     pub(in crate::lab) fn calibration() -> Experiment {
-        Experiment {
-            name: CALIBRATION.to_owned(),
-            source: Source::All,
-            title: "Calibration".to_owned(),
-            about: String::new(),
-            caveats: Vec::new(),
-            command: String::new(),
-            seconds: 0.0,
-            claims: Vec::new(),
-            plots: Vec::new(),
-            cases: Vec::new(),
-        }
+        Experiment { name: CALIBRATION.to_owned(), ..table::tests::experiment(Vec::new()) }
     }
 
     #[test]

@@ -177,7 +177,7 @@ fn digits(value: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use quire_results::{Better, Claim, Machine, Mode, Place, Reading, Source};
 
@@ -194,7 +194,7 @@ mod tests {
         }
     }
 
-    fn experiment(cases: Vec<Case>) -> Experiment {
+    pub fn experiment(cases: Vec<Case>) -> Experiment {
         Experiment {
             name: "x".into(),
             source: Source::S0,

@@ -50,6 +50,7 @@ const CHECKS: &[(&str, Body)] = &[
     ("killed", killed),
     ("an interactive shell", interactive),
     ("a panic of the kernel", panic),
+    ("settings of the memory core", settings),
     ("programs on a kernel that checks itself", checked_programs),
     ("locks taken both ways round, on a kernel that checks itself", inversion),
     ("bad input", bad_input),
@@ -448,6 +449,26 @@ fn panic(bench: &Bench) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("it reported: {}", done.stderr))
+}
+
+/// What the command line sets, the kernel's counts show: pages made ahead of touches, and copied up out of deep chains.
+fn settings(bench: &Bench) -> Result<(), String> {
+    let program = programs::all(&bench.places).map_err(text)?.remove("cowchain").ok_or("there is no cowchain")?;
+    let program = program.to_str().ok_or("its path is no text")?;
+    let line = "./cowchain --seconds 0 --only cowchain_kept >/dev/null && grep -E '^(pgfault_ahead|page_copied_up) ' /proc/vmstat";
+    let counts = |append: &str| {
+        let done = bench.run(&["run", "--append", append, "--copy", program, "--", "busybox", "sh", "-c", line])?;
+        ended(&done, 0)?;
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        let of = |name: &str| said.lines().find_map(|l| l.strip_prefix(name)?.trim().parse::<u64>().ok());
+        of("pgfault_ahead").zip(of("page_copied_up")).ok_or(said)
+    };
+    let (usual, neither, no_number) =
+        (counts("")?, counts("zero-window=1 layers=254")?, counts("zero-window=none layers=")?);
+    if usual.0 > 0 && usual.1 > 0 && neither == (0, 0) && no_number.0 > 0 && no_number.1 > 0 {
+        return Ok(());
+    }
+    Err(format!("pages made ahead and copied up: {usual:?}, with neither {neither:?}, without numbers {no_number:?}"))
 }
 
 /// What takes most of the kernel's locks: processes, pipes, files, and programs that are mapped, while two CPUs are at it.
