@@ -40,7 +40,7 @@ impl<'a, M: Machine> Ctx<'a, M> {
     /// The caller's address space.
     pub fn space(&self) -> Result<&Arc<AddressSpace<M>>, Errno> {
         // SAFETY: a context is the owner's; nothing replaces the space while a handler borrows it from `self`.
-        unsafe { self.thread.space.get() }.as_ref().ok_or(Errno::ESRCH)
+        unsafe { self.thread.space.get() }.ok_or(Errno::ESRCH)
     }
 
     /// The caller's table of open files.

@@ -11,7 +11,7 @@
 
 use crate::file::{Files, FsState, Seen};
 use crate::machine::Machine;
-use crate::memory::AddressSpace;
+use crate::memory::OwnSpace;
 use crate::owned::Owned;
 use crate::process::Process;
 use crate::process::credentials::Credentials;
@@ -101,7 +101,7 @@ pub struct Thread<M: Machine> {
     /// Its id. Changes once, when a thread that is not the first one execs.
     pub tid: AtomicU32,
     /// Its address space; `None` once it has left it. Changed by the owner (exec, exit).
-    pub space: Owned<Option<Arc<AddressSpace<M>>>>,
+    pub space: OwnSpace<M>,
     /// Its open files. Changed by the owner.
     pub files: Owned<Option<Arc<Files<M>>>>,
     /// Working directory, root, umask. Changed by the owner.
@@ -193,7 +193,7 @@ impl<M: Machine> Thread<M> {
     /// The caller is this thread, or the switch to it on the CPU where it will run: nobody changes the space meanwhile.
     pub unsafe fn pmap(&self) -> Option<&<M as quire_vm::Machine>::Pmap> {
         // SAFETY: by this function's contract the caller stands for the owner.
-        unsafe { self.space.get() }.as_ref().map(|space| space.pmap())
+        unsafe { self.space.get() }.map(|space| space.pmap())
     }
 
     /// Its last fault or exception.

@@ -224,8 +224,7 @@ fn become_program<M: Machine>(ctx: &mut Ctx<'_, M>, prepared: Prepared<M>) -> Re
     crate::process::exit::tell_memory(linux, me);
     note_peak(process, me);
     // SAFETY: the thread itself runs this; `ctx` is borrowed exclusively, so nothing of the old space is borrowed from it.
-    let old = unsafe { me.space.replace(Some(prepared.space.clone())) };
-    linux.machine.activate(Some(prepared.space.pmap()));
+    let old = unsafe { me.space.enter(linux.machine, Some(prepared.space.clone())) };
     crate::process::exit::release_parent(me);
     drop(old);
 
@@ -270,7 +269,7 @@ fn settle_credentials<M: Machine>(me: &Thread<M>) {
 /// The peak of the memory that the process leaves counts for the process.
 fn note_peak<M: Machine>(process: &Process<M>, me: &Thread<M>) {
     // SAFETY: the thread itself runs this.
-    let peak = unsafe { me.space.get() }.as_ref().map_or(0, |s| s.peak_resident());
+    let peak = unsafe { me.space.get() }.map_or(0, |s| s.peak_resident());
     let mut accounts = process.accounts.lock();
     accounts.ended_threads.peak_pages = accounts.ended_threads.peak_pages.max(peak);
 }

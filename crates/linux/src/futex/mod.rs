@@ -42,7 +42,7 @@ fn check_address(at: u64) -> Result<(), Errno> {
 fn key_of<M: Machine>(thread: &Thread<M>, at: u64, private: bool) -> Result<Key, Errno> {
     check_address(at)?;
     // SAFETY: only the thread itself asks, for a word of its own memory.
-    let space = unsafe { thread.space.get() }.as_ref().ok_or(Errno::EFAULT)?;
+    let space = unsafe { thread.space.get() }.ok_or(Errno::EFAULT)?;
     if private {
         return Ok((space.id(), at));
     }

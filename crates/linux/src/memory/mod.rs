@@ -4,6 +4,7 @@ pub mod advise;
 pub mod brk;
 pub mod lock;
 pub mod map;
+pub mod own;
 pub mod protect;
 pub mod remap;
 
@@ -13,6 +14,7 @@ use crate::machine::Machine;
 use crate::process::Line;
 use alloc::sync::Arc;
 use core::ops::Deref;
+pub use own::{Foreign, OwnSpace};
 use quire_sync::Mutex;
 use quire_vm::{Space, SpaceRef};
 

@@ -4,7 +4,7 @@ use super::node::{Item, Jump, Table, What, number, put};
 use super::{descriptors, maps, memory};
 use crate::file::FileHost;
 use crate::machine::Machine;
-use crate::memory::AddressSpace;
+use crate::memory::Foreign;
 use crate::process::limits::{INFINITY, NAMES};
 use crate::process::usage;
 use crate::signal::SigSet;
@@ -46,10 +46,10 @@ impl<M: Machine> About<M> {
     }
 
     /// The thread's memory.
-    pub fn memory(&self) -> Option<Arc<AddressSpace<M>>> {
+    pub fn memory(&self) -> Option<Foreign<M>> {
         let task = self.task()?;
         let thread: &Thread<M> = task.payload().as_ref()?;
-        thread.space.look(|space| space.clone())
+        thread.space.borrow()
     }
 
     /// Whether the calling thread may see what shows the process's memory, files and places: its own process's, root, and a user
@@ -162,13 +162,13 @@ fn set_comm<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError
 fn executable<M: Machine>(about: &About<M>) -> Result<Vec<u8>, FsError> {
     about.may_look()?;
     let memory = about.memory().ok_or(FsError::NotFound)?;
-    memory.image.file.path().map_err(|_| FsError::OutOfMemory)
+    memory.image().file.path().map_err(|_| FsError::OutOfMemory)
 }
 
 fn jump_to_executable<M: Machine>(about: &About<M>) -> Jump<M> {
     about.may_look()?;
     let memory = about.memory().ok_or(FsError::NotFound)?;
-    Ok(memory.image.file.dentry.clone())
+    Ok(memory.image().file.dentry.clone())
 }
 
 fn fs_of<M: Machine>(about: &About<M>) -> Result<Arc<crate::file::FsState<M>>, FsError> {
@@ -272,7 +272,7 @@ fn stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     let priority = process.priority.load(Ordering::Relaxed) as i32;
     let nice = 20 - priority;
     let stats = memory.as_ref().map(|m| m.stats()).unwrap_or_default();
-    let image = memory.as_ref().map(|m| &m.image);
+    let image = memory.as_ref().map(|m| m.image());
     let blocked = task.as_ref().and_then(|t| t.payload().as_ref()).map_or(0, |t| t.blocked().0);
     let pending = process.pending.set().0;
     let (ignored, caught) = process.dispositions();
@@ -296,7 +296,7 @@ fn stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     let cpu = task.as_ref().map_or(0, |t| t.home());
     let exit_signal = process.exit_signal.load(Ordering::Relaxed);
     put!(out, "{exit_signal} {cpu} 0 0 0 0 0 ")?;
-    let heap = memory.as_ref().map_or(0, |m| m.heap.lock().start);
+    let heap = memory.as_ref().map_or(0, |m| m.heap_start());
     let (arguments, environment) = image.map_or(((0, 0), (0, 0)), |i| (i.arguments, i.environment));
     put!(out, "0 0 {heap} {} {} ", arguments.0, arguments.1)?;
     put!(out, "{} {} {}\n", environment.0, environment.1, process.status.load(Ordering::Relaxed))
@@ -305,7 +305,7 @@ fn stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
 fn statm<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     let memory = about.memory();
     let stats = memory.as_ref().map(|m| m.stats()).unwrap_or_default();
-    let text = memory.as_ref().map_or(0, |m| (m.image.code.1 - m.image.code.0).div_ceil(PAGE_SIZE));
+    let text = memory.as_ref().map_or(0, |m| (m.image().code.1 - m.image().code.0).div_ceil(PAGE_SIZE));
     let size = stats.mapped_bytes / PAGE_SIZE;
     put!(out, "{size} {} 0 {text} 0 {} 0\n", stats.resident_pages, size.saturating_sub(text))
 }

@@ -69,7 +69,7 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     if process.threads.lock().last_leaves(thread) {
         // Nobody of the process will be there to ask.
         // SAFETY: the thread itself runs this.
-        used.peak_pages = unsafe { thread.space.get() }.as_ref().map_or(0, |space| space.peak_resident());
+        used.peak_pages = unsafe { thread.space.get() }.map_or(0, |space| space.peak_resident());
     }
     leave_memory(linux, thread);
     // SAFETY: the thread itself runs this, and holds no view of its tables.
@@ -103,11 +103,8 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
 /// Leaves the address space, and lets a vfork parent go on.
 fn leave_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     tell_memory(linux, thread);
-    // First the thread has no space any more (a switch back to it activates none), then its CPU leaves it, then it may go.
     // SAFETY: the thread itself runs this, and holds no view of the space.
-    let space = unsafe { thread.space.replace(None) };
-    linux.machine.activate(None);
-    drop(space);
+    drop(unsafe { thread.space.enter(linux.machine, None) });
     release_parent(thread);
 }
 
@@ -116,7 +113,7 @@ pub(crate) fn tell_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread<
     futex::robust::walk(linux, thread);
     let clear = thread.clear_tid.swap(0, Ordering::AcqRel);
     // SAFETY: the thread itself runs this.
-    let shared = unsafe { thread.space.get() }.as_ref().is_some_and(|space| Arc::strong_count(space) > 1);
+    let shared = unsafe { thread.space.get() }.is_some_and(|space| Arc::strong_count(space) > 1);
     if clear != 0 && shared {
         // As in Linux, a bad address is the program's own loss.
         if crate::user::UserMemory(linux.machine).write(clear, &0u32).is_ok() {

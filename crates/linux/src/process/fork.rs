@@ -6,6 +6,7 @@ use super::limits::Limits;
 use super::{NewProcess, Process};
 use crate::errno::Errno;
 use crate::machine::{Fpu, Machine};
+use crate::memory::{AddressSpace, OwnSpace};
 use crate::owned::Owned;
 use crate::regs::UserRegs;
 use crate::signal::send::PendingQueue;
@@ -109,7 +110,7 @@ impl<M: Machine> Drop for NewId<M> {
 pub(crate) struct NewThread<M: Machine> {
     pub process: Arc<Process<M>>,
     pub tid: Pid,
-    pub space: Option<Arc<crate::memory::AddressSpace<M>>>,
+    pub space: Arc<AddressSpace<M>>,
     pub files: Arc<file::Files<M>>,
     pub fs: Arc<file::FsState<M>>,
     pub credentials: Credentials,
@@ -137,7 +138,7 @@ pub(crate) fn place<M: Machine>(
         linux,
         process: new.process,
         tid: AtomicU32::new(new.tid),
-        space: Owned::new(new.space),
+        space: OwnSpace::new(new.space),
         files: Owned::new(Some(new.files)),
         fs: Owned::new(Some(new.fs)),
         seen: Owned::new(None),
@@ -232,7 +233,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
         NewThread {
             process: process.clone(),
             tid,
-            space: Some(space),
+            space,
             files,
             fs,
             credentials: ctx.credentials().clone(),
@@ -404,7 +405,7 @@ impl<M: Machine> Linux<M> {
         let new = NewThread {
             process: process.clone(),
             tid: pid,
-            space: Some(program.space.clone()),
+            space: program.space.clone(),
             files,
             fs,
             credentials: Credentials::default(),

@@ -118,10 +118,10 @@ impl<M: Machine> Process<M> {
         }
         let Some(task) = self.any_thread() else { return };
         let Some(thread) = task.payload() else { return };
-        if let Some(memory) = thread.space.look(|space| space.clone()) {
-            let most = memory.limits();
+        if let Some(memory) = thread.space.borrow() {
+            let stack = self.soft_limit(self::which::STACK);
             let bytes = self.soft_limit(self::which::AS).min(quire_vm::map::USER.end);
-            memory.set_limits(quire_vm::map::Limits { stack: self.soft_limit(self::which::STACK), bytes, ..most });
+            memory.change_limits(|most| quire_vm::map::Limits { stack, bytes, ..most });
         }
     }
 }

@@ -106,7 +106,7 @@ impl<M: Machine> Process<M> {
     pub fn peak_pages(&self) -> u64 {
         let memory = {
             let threads = self.threads.lock();
-            threads.iter().find_map(|task| task.payload().as_ref()?.space.look(Clone::clone))
+            threads.iter().find_map(|task| task.payload().as_ref()?.space.borrow())
         };
         memory.map_or(0, |memory| memory.peak_resident())
     }

@@ -36,6 +36,7 @@ mod arena;
 mod arenas;
 mod check;
 mod entry;
+mod foreign;
 mod fork;
 mod idle;
 mod inherit;

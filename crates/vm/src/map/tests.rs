@@ -600,6 +600,47 @@ fn futex_keys_are_equal_where_the_word_is_and_nowhere_else() {
     assert_eq!(s.futex_key(page(30)), Err(FaultError::NotMapped));
 }
 
+fn bytes_of(s: &Space<TestMachine>, va: u64, len: usize) -> Result<Vec<u8>, FaultError> {
+    let mut to = vec![0xee; len];
+    let n = s.read(va, &mut to)?;
+    to.truncate(n);
+    Ok(to)
+}
+
+/// Fresh pages, copied ones, pages of a file, swapped-out ones, holes: what a load would find, and nothing is mapped or made.
+#[test]
+fn another_spaces_bytes_are_read_as_it_would_load_them() {
+    let s = System::new();
+    let object = ObjectRef::anonymous(s.m.vm, 4).unwrap();
+    map(&s, 0, 4);
+    s.map(&MapRequest { shared: true, object: Some((&object, 0)), ..request(4, 2) }).unwrap();
+    (0..5).for_each(|n| store(&s, n, 10 + n as u8));
+    let child = s.fork().unwrap();
+    store(&child, 1, 77);
+    let (leaves, made) = (child.stats().resident_pages, pages_made(&s));
+    let first = |s: &Space<TestMachine>, n| bytes_of(s, page(n), 1).unwrap()[0];
+    assert_eq!((0..6).map(|n| first(&child, n)).collect::<Vec<_>>(), [10, 77, 12, 13, 14, 0]);
+    assert_eq!((0..6).map(|n| first(&s, n)).collect::<Vec<_>>(), [10, 11, 12, 13, 14, 0]);
+    // Over the pages' borders, to the last byte that is mapped and no further.
+    assert_eq!(bytes_of(&s, page(1) - 1, 3).unwrap(), [0, 11, 0]);
+    assert_eq!(bytes_of(&s, page(5), 3 * PAGE_SIZE as usize).unwrap().len(), PAGE_SIZE as usize);
+    assert_eq!((child.stats().resident_pages, pages_made(&s)), (leaves, made));
+}
+
+#[test]
+fn another_spaces_holes_forbidden_pages_and_kernel_addresses_are_not_read() {
+    let s = System::new();
+    map(&s, 0, 2);
+    store(&s, 0, 1);
+    s.protect(range(0, 1), Prot::empty()).unwrap();
+    assert_eq!(bytes_of(&s, page(0), 8), Err(FaultError::Protection));
+    assert_eq!(bytes_of(&s, page(2), 8), Err(FaultError::NotMapped));
+    for outside in [USER.end, USER.end - 1 + PAGE_SIZE, u64::MAX - 3, u64::MAX] {
+        assert_eq!(bytes_of(&s, outside, 8), Err(FaultError::NotMapped), "{outside:#x}");
+    }
+    assert_eq!(bytes_of(&s, page(1), 0), Ok(vec![]));
+}
+
 #[test]
 fn residency_is_told_page_by_page() {
     let s = System::new();

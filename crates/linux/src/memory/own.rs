@@ -1,0 +1,97 @@
+//! Which space is a thread's own, and what others may do with it.
+//!
+//! A thread's own space is an [`OwnSpace`]. It changes in one place, [`enter`](OwnSpace::enter), for good: by exec and at the
+//! thread's end. Whatever looks at another thread's space gets a [`Foreign`] one, which has no way to become a thread's own, and
+//! neither page tables to switch to nor a map to change.
+
+use super::AddressSpace;
+use crate::exec::Image;
+use crate::machine::Machine;
+use crate::owned::Owned;
+use alloc::sync::Arc;
+use quire_vm::FaultError;
+use quire_vm::map::{EntryInfo, Limits, SpaceStats};
+
+/// The address space that a thread runs in; none once it has left it.
+pub struct OwnSpace<M: Machine>(Owned<Option<Arc<AddressSpace<M>>>>);
+
+impl<M: Machine> OwnSpace<M> {
+    /// A new thread's.
+    pub(crate) fn new(space: Arc<AddressSpace<M>>) -> Self {
+        OwnSpace(Owned::new(Some(space)))
+    }
+
+    /// The owner's view, without a lock.
+    ///
+    /// # Safety
+    /// As for [`Owned::get`].
+    #[inline(always)]
+    pub unsafe fn get(&self) -> Option<&Arc<AddressSpace<M>>> {
+        // SAFETY: by this function's contract.
+        unsafe { self.0.get() }.as_ref()
+    }
+
+    /// From now on the thread runs in `new`, or in no space. Returns the one before, for the caller to drop: its last count may
+    /// only go once no CPU runs in it for this thread.
+    ///
+    /// # Safety
+    /// As for [`Owned::replace`], and the thread runs on this CPU.
+    #[must_use = "the last count may be among what is returned"]
+    pub(crate) unsafe fn enter(&self, machine: &M, new: Option<Arc<AddressSpace<M>>>) -> Option<Arc<AddressSpace<M>>> {
+        // First the thread has the new space (a switch back to it activates that one), then its CPU leaves the old one.
+        // SAFETY: by this function's contract; the view below begins after the change.
+        let (old, new) = unsafe { (self.0.replace(new), self.0.get()) };
+        machine.activate(new.as_ref().map(|space| space.pmap()));
+        old
+    }
+
+    /// The space as others may look at it.
+    pub fn borrow(&self) -> Option<Foreign<M>> {
+        self.0.look(|space| space.clone()).map(Foreign)
+    }
+}
+
+/// The space of a thread that is not the one that looks at it (or may be another one).
+pub struct Foreign<M: Machine>(Arc<AddressSpace<M>>);
+
+impl<M: Machine> Foreign<M> {
+    /// The program that it holds.
+    pub fn image(&self) -> &Arc<Image<M>> {
+        &self.0.image
+    }
+
+    /// Fills `to` with the bytes from `at` on; returns how many there were. May sleep.
+    pub fn read(&self, at: u64, to: &mut [u8]) -> Result<usize, FaultError> {
+        self.0.read(at, to)
+    }
+
+    /// Counts of what it holds.
+    pub fn stats(&self) -> SpaceStats {
+        self.0.stats()
+    }
+
+    /// The most pages that were resident at once.
+    pub fn peak_resident(&self) -> u64 {
+        self.0.peak_resident()
+    }
+
+    /// Bytes that are locked in memory.
+    pub fn wired_bytes(&self) -> u64 {
+        self.0.wired_bytes()
+    }
+
+    /// Where its heap starts.
+    pub fn heap_start(&self) -> u64 {
+        self.0.heap.lock().start
+    }
+
+    /// Calls `f` with each mapping from `from` on, until it returns false.
+    pub fn entries(&self, from: u64, f: &mut dyn FnMut(&EntryInfo<M>) -> bool) {
+        self.0.entries(from, f)
+    }
+
+    /// Changes what it may grow to, for `prlimit`.
+    pub(crate) fn change_limits(&self, change: impl FnOnce(Limits) -> Limits) {
+        self.0.set_limits(change(self.0.limits()));
+    }
+}
