@@ -71,6 +71,8 @@ pub struct Shape {
     pub translated: bool,
     /// On the q35 board: Quire has no ports there.
     pub q35: bool,
+    /// The processor that the guest sees, in QEMU's words; else `$QUIRE_CPU`, else all that there is.
+    pub cpu: Option<String>,
     /// Let the kernel's log tell more.
     pub verbose: bool,
     /// More words for the kernel's command line.
@@ -100,6 +102,16 @@ impl Kernel {
         };
         let (accelerator, why) = accel::choose(places, &qemu)?;
         Ok(Self { on, file, name, qemu, accelerator, why, init })
+    }
+
+    /// The same, by the translator whatever else there is: it shows any processor.
+    pub fn emulated(self) -> Self {
+        Self { accelerator: Accelerator::Tcg, why: "processors of all kinds are emulated".to_owned(), ..self }
+    }
+
+    /// The same, by another QEMU's translator.
+    pub fn emulated_by(self, qemu: PathBuf) -> Self {
+        Self { qemu, ..self.emulated() }
     }
 
     /// What executes the guest.
@@ -154,6 +166,7 @@ impl Kernel {
             cpus: shape.cpus,
             memory: shape.memory,
             accelerator,
+            cpu: shape.cpu.clone().or_else(|| std::env::var("QUIRE_CPU").ok().filter(|c| !c.is_empty())),
             count: shape.count,
             turns: shape.translated,
             extra: shape.extra.clone(),
@@ -203,7 +216,7 @@ mod tests {
     }
 
     fn died(log: &str) -> Kept {
-        ended(Outcome::of_qemu(Some(0), "exit status: 0", ""), log)
+        ended(Outcome::of_qemu(Some(0), "exit status: 0", "", log), log)
     }
 
     /// As Linux tells it.

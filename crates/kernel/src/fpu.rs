@@ -1,11 +1,13 @@
 //! Floating-point and vector state, in the standard XSAVE format.
 
-use crate::cpu::features::{Feature, has};
-use crate::cpu::registers;
+use crate::boot::required::refuse;
+use crate::cpu::features::{Feature, has, withdraw};
+use crate::cpu::{self, registers};
 use alloc::alloc::{alloc, dealloc};
 use core::alloc::Layout;
-use core::arch::asm;
 use core::arch::x86_64::__cpuid_count;
+use core::arch::{asm, global_asm};
+use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use quire_vm::OutOfMemory;
@@ -26,9 +28,15 @@ static LEN: AtomicUsize = AtomicUsize::new(SMALLEST);
 static FEATURES: AtomicU64 = AtomicU64::new(X87 | SSE);
 static MXCSR_MASK: AtomicU32 = AtomicU32::new(0xffbf);
 
-/// Chooses the state components: once, on the boot CPU.
-pub fn detect() {
+/// Chooses the state components: once, on the boot CPU. What the processor announces is tried, because a hypervisor may announce
+/// vectors and lose the register that allows them whenever it runs; then the kernel and programs do without (CR4.OSXSAVE is
+/// what programs ask for).
+///
+/// # Safety
+/// `cpu::set_registers` has run, and no other CPU has started.
+pub unsafe fn detect() {
     if !has(Feature::Xsave) {
+        withdraw(Feature::Avx);
         return;
     }
     let offered = __cpuid_count(0xd, 0).eax as u64;
@@ -39,10 +47,91 @@ pub fn detect() {
             features |= AVX512;
         }
     }
+    // SAFETY: CR4.OSXSAVE is on, and leaf 0xd offers what was chosen.
+    if let Err(why) = unsafe { attempt(features) } {
+        log!("XSAVE and AVX are not used: {why}");
+        withdraw(Feature::Xsave);
+        withdraw(Feature::Avx);
+        withdraw(Feature::Avx512);
+        // SAFETY: nothing has used XSAVE yet.
+        unsafe { cpu::set_registers() };
+        features = X87 | SSE;
+    } else if features & AVX == 0 {
+        withdraw(Feature::Avx);
+    }
     FEATURES.store(features, Ordering::Relaxed);
 }
 
-/// Lets this CPU use the components. CR4 allows XSAVE already.
+/// Why announced vectors do not work.
+enum Broken {
+    /// XCR0 is not what was written, once the hypervisor has run.
+    Lost { wrote: u64, reads: u64 },
+    /// An area for this state would be larger than one can be.
+    Large { bytes: u32 },
+    /// An instruction faulted.
+    Faults,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Broken::Lost { wrote, reads } => write!(f, "XCR0 was set to {wrote:#x} and reads {reads:#x}"),
+            Broken::Large { bytes } => write!(f, "the state takes {bytes} bytes"),
+            Broken::Faults => write!(f, "they are announced, and fault"),
+        }
+    }
+}
+
+/// Lets this CPU use `features`, and sees whether that lasts.
+///
+/// # Safety
+/// CR4.OSXSAVE is on, and leaf 0xd offers `features`.
+unsafe fn attempt(features: u64) -> Result<(), Broken> {
+    // SAFETY: by this function's contract.
+    unsafe { registers::set_xcr0(features) };
+    // Hypervisors run at each CPUID: they restore this CPU's XCR0 as they remember it.
+    let bytes = __cpuid_count(0xd, 0).ebx;
+    // SAFETY: by this function's contract.
+    let reads = unsafe { registers::xcr0() };
+    if reads != features {
+        return Err(Broken::Lost { wrote: features, reads });
+    }
+    if bytes as usize > LARGEST {
+        return Err(Broken::Large { bytes });
+    }
+    // SAFETY: the routine keeps all registers that Rust expects to be kept, and goes on behind an instruction that faults.
+    if features & AVX != 0 && !unsafe { fpu_try_vector() } {
+        return Err(Broken::Faults);
+    }
+    Ok(())
+}
+
+global_asm!(
+    r#"
+    .section .text.fpu, "ax"
+    // Returns whether an instruction with a 32-byte register runs. It may be invalid here.
+    .global fpu_try_vector
+    fpu_try_vector:
+        sub rsp, 40
+    2:  vmovdqu [rsp], ymm0
+        mov eax, 1
+        add rsp, 40
+        ret
+    3:  xor eax, eax
+        add rsp, 40
+        ret
+    .pushsection .exceptions, "a"
+    .quad 2b, 3b
+    .popsection
+    .text
+    "#
+);
+
+unsafe extern "C" {
+    fn fpu_try_vector() -> bool;
+}
+
+/// Lets this CPU use the components. CR4 allows XSAVE already where it is used.
 ///
 /// # Safety
 /// Called on each CPU after `cpu::set_registers`; `detect` has run.
@@ -50,7 +139,9 @@ pub unsafe fn enable() {
     let features = FEATURES.load(Ordering::Relaxed);
     if has(Feature::Xsave) {
         // SAFETY: `detect` chose components that the CPU offers.
-        unsafe { registers::set_xcr0(features) };
+        if let Err(why) = unsafe { attempt(features) } {
+            refuse(format_args!("vectors work on CPU 0, but not on CPU {}: {why}", cpu::id()));
+        }
         let len = (__cpuid_count(0xd, 0).ebx as usize).clamp(SMALLEST, LARGEST).next_multiple_of(64);
         LEN.store(len, Ordering::Relaxed);
     }

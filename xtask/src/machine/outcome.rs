@@ -3,6 +3,9 @@
 use super::qemu;
 use crate::failure::Failure;
 
+/// How the kernel's sentence begins where it cannot run (`boot/required.rs`).
+const REFUSAL: &str = "Quire cannot run on this machine: ";
+
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
@@ -20,15 +23,23 @@ pub enum Outcome {
     OutputFailed(String),
     /// The kernel panicked.
     Panicked,
+    /// The kernel cannot run on this machine: its sentence.
+    Refused(String),
     /// QEMU ended before the program did: how, and what it said.
     Died(String),
 }
 
 impl Outcome {
-    /// What QEMU's own end means when the guest did not say how its program ended.
-    pub fn of_qemu(code: Option<i32>, shown: &str, complaint: &str) -> Self {
+    /// What QEMU's own end means when the guest did not say how its program ended. `log`: the end of the kernel's.
+    pub fn of_qemu(code: Option<i32>, shown: &str, complaint: &str, log: &str) -> Self {
         match code {
             Some(qemu::PANICKED) => Self::Panicked,
+            Some(qemu::REFUSED) => Self::Refused(
+                log.lines()
+                    .rev()
+                    .find_map(|line| Some(line[line.find(REFUSAL)?..].trim_end().to_owned()))
+                    .unwrap_or_else(|| "the kernel cannot run on this machine, and did not say why".into()),
+            ),
             Some(qemu::ORDERLY) => Self::Died("the machine powered off without reporting a status".into()),
             _ if complaint.is_empty() => Self::Died(format!("QEMU ended: {shown}")),
             _ => Self::Died(complaint.to_owned()),
@@ -42,6 +53,7 @@ impl Outcome {
             Self::Signal(n) | Self::Stopped(n) => 128u8.saturating_add(*n),
             Self::TimedOut => 124,
             Self::OutputClosed => 128 + 13,
+            Self::Refused(_) => 2,
             Self::OutputFailed(_) | Self::Panicked | Self::Died(_) => 125,
         }
     }
@@ -52,6 +64,7 @@ impl Outcome {
             Self::TimedOut => Failure::timed_out("the time given by --timeout is over; the machine was stopped"),
             Self::OutputFailed(why) => Failure::machine(format_args!("cannot write standard output: {why}")),
             Self::Panicked => Failure::machine("the kernel panicked; the end of its log is above (all of it: -v)"),
+            Self::Refused(why) => Failure::usage(why),
             Self::Died(how) => Failure::machine(how),
             _ => Failure::silent(self.status()),
         }
@@ -77,12 +90,23 @@ mod tests {
 
     #[test]
     fn the_end_of_qemu_is_told_apart() {
-        assert_eq!(Outcome::of_qemu(Some(35), "exit 35", ""), Outcome::Panicked);
-        assert!(matches!(Outcome::of_qemu(Some(33), "exit 33", ""), Outcome::Died(m) if m.contains("powered off")));
-        assert!(matches!(Outcome::of_qemu(None, "signal 11", ""), Outcome::Died(m) if m.contains("signal 11")));
+        assert_eq!(Outcome::of_qemu(Some(35), "exit 35", "", ""), Outcome::Panicked);
+        assert!(matches!(Outcome::of_qemu(Some(33), "exit 33", "", ""), Outcome::Died(m) if m.contains("powered off")));
+        assert!(matches!(Outcome::of_qemu(None, "signal 11", "", ""), Outcome::Died(m) if m.contains("signal 11")));
         assert!(
-            matches!(Outcome::of_qemu(Some(1), "exit 1", "no such thing"), Outcome::Died(m) if m == "no such thing")
+            matches!(Outcome::of_qemu(Some(1), "exit 1", "no such thing", ""), Outcome::Died(m) if m == "no such thing")
         );
+    }
+
+    #[test]
+    fn a_refusal_is_the_kernels_own_sentence() {
+        let of = |log: &str| Outcome::of_qemu(Some(37), "exit 37", "", log).to_failure();
+        let sentence = "Quire cannot run on this machine: its processor lacks nx, sse2";
+        for log in [format!("\r\n{sentence}\r\n"), format!("[    0.000001] other\r\n[    0.01] {sentence}\r\n")] {
+            assert_eq!(of(&log), Failure::usage(sentence));
+        }
+        assert_eq!(of("nothing").status, 2);
+        assert!(of("nothing").message.contains("did not say"));
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub const NAME: &str = "qemu-system-x86_64";
 pub const ORDERLY: i32 = 33;
 /// The same for 0x11: the kernel panicked.
 pub const PANICKED: i32 = 35;
+/// The same for 0x12: the kernel cannot run on this machine; its log says why.
+pub const REFUSED: i32 = 37;
 
 /// Which kernel is booted, and on what board.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +63,8 @@ pub struct Launch<'a> {
     pub memory: u64,
     /// What executes.
     pub accelerator: Accelerator,
+    /// The processor that the guest sees, in QEMU's words; `None`: everything that the accelerator can do.
+    pub cpu: Option<String>,
     /// Count instructions (one CPU, repeatable) instead of running as fast as possible.
     pub count: bool,
     /// Translate all CPUs on one thread: a CPU that pauses gives way to the next at once.
@@ -179,15 +183,20 @@ impl Launch<'_> {
             ]),
             System::QuireQ35 | System::Linux => add(&["-M", "q35"]),
         }
-        // ERMS and FSRM would make Linux (and anyone) clear pages by `rep stosb`, which TCG executes byte by byte.
         match self.accelerator {
-            Accelerator::Kvm => add(&["-accel", "kvm", "-cpu", "max,-la57"]),
-            Accelerator::Tcg if self.count => {
-                add(&["-accel", "tcg,thread=single", "-icount", "shift=3,sleep=off", "-cpu", "max,-la57,-erms,-fsrm"]);
-            }
-            Accelerator::Tcg if self.turns => add(&["-accel", "tcg,thread=single", "-cpu", "max,-la57,-erms,-fsrm"]),
-            Accelerator::Tcg => add(&["-accel", "tcg,thread=multi", "-cpu", "max,-la57,-erms,-fsrm"]),
+            Accelerator::Kvm => add(&["-accel", "kvm"]),
+            Accelerator::Tcg if self.count => add(&["-accel", "tcg,thread=single", "-icount", "shift=3,sleep=off"]),
+            Accelerator::Tcg if self.turns => add(&["-accel", "tcg,thread=single"]),
+            Accelerator::Tcg => add(&["-accel", "tcg,thread=multi"]),
         }
+        // ERMS and FSRM would make Linux (and anyone) clear pages by `rep stosb`, which TCG executes byte by byte.
+        add(&[
+            "-cpu",
+            self.cpu.as_deref().unwrap_or(match self.accelerator {
+                Accelerator::Kvm => "max,-la57",
+                Accelerator::Tcg => "max,-la57,-erms,-fsrm",
+            }),
+        ]);
         add(&["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
         add(&["-smp", &self.cpus.to_string(), "-m", &format!("{}M", self.memory)]);
         add(&["-kernel", &self.kernel.to_string_lossy()]);

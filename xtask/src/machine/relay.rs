@@ -345,7 +345,10 @@ impl Relay<'_> {
             Some(FromGuest::Exit(status)) => Outcome::Exit(status),
             Some(FromGuest::Signal(n)) => Outcome::Signal(n),
             _ => match self.guest.wait() {
-                Ok(status) => Outcome::of_qemu(status.code(), &status.to_string(), &self.guest.complaints()),
+                Ok(status) => {
+                    let log = String::from_utf8_lossy(&self.tail);
+                    Outcome::of_qemu(status.code(), &status.to_string(), &self.guest.complaints(), &log)
+                }
                 Err(e) => Outcome::Died(format!("QEMU: {e}")),
             },
         }

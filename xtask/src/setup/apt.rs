@@ -2,21 +2,37 @@
 
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
-use crate::places::Places;
+use crate::{
+    failure::{Doing, Failure, Result},
+    places::Places,
+};
 
 /// An apt to ask and to fetch with.
 pub struct Apt {
     options: Vec<String>,
+    suite: String,
 }
 
 impl Apt {
     /// This machine's own.
     pub fn own() -> Self {
-        Self { options: Vec::new() }
+        Self { options: Vec::new(), suite: String::new() }
+    }
+
+    /// One that knows Debian's backports beside the stable packages; its lists lie under `name` in the cache.
+    pub fn with_backports(places: &Places, name: &str) -> Option<Self> {
+        Self::private(places, name, |mirror, suite, by| {
+            format!("deb {by} {mirror} {suite} main\ndeb {by} {mirror} {suite}-backports main\n")
+        })
+    }
+
+    /// The suite of a private one, `bookworm` for instance.
+    pub fn suite(&self) -> &str {
+        &self.suite
     }
 
     /// One whose sources `list` writes, from this machine's mirror, its suite, and the option that says who signs. Its lists are
@@ -41,10 +57,40 @@ impl Apt {
             .into_iter()
             .flat_map(|o| ["-o".to_owned(), o])
             .collect(),
+            suite,
         };
         let updated =
             apt.command("apt-get").args(["-q", "update"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
         updated.is_ok_and(|s| s.success()).then_some(apt)
+    }
+
+    /// Fetches `packages` and unpacks them into `root`. `work` is emptied first; the archives and a log lie there. Nothing is
+    /// installed.
+    pub fn unpack(&self, packages: &[&str], work: &Path, root: &Path) -> Result<()> {
+        let about = || format!("cannot write to {}", work.display());
+        let _ = fs::remove_dir_all(work);
+        fs::create_dir_all(work).doing(about)?;
+        let log = fs::File::create(work.join("log")).doing(about)?;
+        let run = |what: &str, command: &mut Command| -> Result<()> {
+            let err = log.try_clone().doing(about)?;
+            command.current_dir(work).stdin(Stdio::null()).stdout(Stdio::null()).stderr(err);
+            match command.status().is_ok_and(|s| s.success()) {
+                true => Ok(()),
+                false => Err(Failure::usage(format_args!(
+                    "{what} {} failed; see {}",
+                    packages.join(", "),
+                    work.join("log").display()
+                ))),
+            }
+        };
+        run("fetching", self.command("apt-get").args(["-q", "download"]).args(packages))?;
+        for entry in fs::read_dir(work).doing(about)? {
+            let file = entry.doing(about)?.path();
+            if file.extension().is_some_and(|e| e == "deb") {
+                run("unpacking", Command::new("dpkg-deb").arg("-x").arg(&file).arg(root))?;
+            }
+        }
+        Ok(())
     }
 
     /// One of apt's commands.

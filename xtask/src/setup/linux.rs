@@ -3,7 +3,6 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
 };
 
 use super::apt::Apt;
@@ -54,10 +53,8 @@ pub fn ensure(places: &Places) -> Result<Linux> {
     }
     let step = Step::new("fetching Debian's Linux kernel (once, 35 MB)");
     let work = places.cache.join("linux-fetch");
-    let _ = fs::remove_dir_all(&work);
-    fs::create_dir_all(&work).doing(|| format!("cannot make {}", work.display()))?;
     let mut why = Failure::usage("apt knows no Linux kernel for the cloud; run apt-get update, or set $QUIRE_LINUX");
-    let sources = [Some(Apt::own()), with_backports(places)];
+    let sources = [Some(Apt::own()), Apt::with_backports(places, "apt")];
     for package in PACKAGES {
         for apt in sources.iter().flatten() {
             step.doing(package);
@@ -84,28 +81,7 @@ fn kept(home: &Path) -> Option<Linux> {
 /// Fetches and unpacks; `Err(None)` if apt does not know the package.
 fn fetch(apt: &Apt, package: &str, work: &Path, home: &Path) -> Result<(), Option<Failure>> {
     let Some(real) = resolve(apt, package) else { return Err(None) };
-    let failed =
-        |what: &str| Some(Failure::usage(format_args!("{what} {real} failed; see {}", work.join("log").display())));
-    let log = fs::File::create(work.join("log")).map_err(|e| Some(Failure::usage(e)))?;
-    let run = |command: &mut Command| {
-        let err = log.try_clone().map(Stdio::from).unwrap_or_else(|_| Stdio::null());
-        command
-            .current_dir(work)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(err)
-            .status()
-            .is_ok_and(|s| s.success())
-    };
-    if !run(apt.command("apt-get").args(["-q", "download", &real])) {
-        return Err(failed("fetching"));
-    }
-    let files = fs::read_dir(work).map_err(|e| Some(Failure::usage(e)))?;
-    let archive = files.filter_map(|f| Some(f.ok()?.path())).find(|p| p.extension().is_some_and(|e| e == "deb"));
-    let Some(archive) = archive else { return Err(failed("fetching")) };
-    if !run(Command::new("dpkg-deb").arg("-x").arg(&archive).arg(work.join("root"))) {
-        return Err(failed("unpacking"));
-    }
+    apt.unpack(&[&real], work, &work.join("root")).map_err(Some)?;
     keep(&work.join("root/boot"), home).map_err(|e| Some(Failure::usage(format_args!("keeping the kernel: {e}"))))
 }
 
@@ -120,13 +96,6 @@ fn keep(boot: &Path, home: &Path) -> std::io::Result<()> {
         }
     }
     Err(std::io::Error::other("no vmlinuz in the package"))
-}
-
-/// Debian's backports beside its stable packages.
-fn with_backports(places: &Places) -> Option<Apt> {
-    Apt::private(places, "apt", |mirror, suite, by| {
-        format!("deb {by} {mirror} {suite} main\ndeb {by} {mirror} {suite}-backports main\n")
-    })
 }
 
 /// The package that a meta package stands for today.

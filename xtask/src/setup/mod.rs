@@ -3,6 +3,7 @@
 mod apt;
 pub mod linux;
 pub mod lua;
+pub mod qemu;
 pub mod runtime;
 pub mod sanitizer;
 pub mod sysroot;

@@ -6,6 +6,7 @@
 mod bare_metal;
 mod cargo;
 mod command;
+mod cpus;
 mod docs;
 mod fuzz;
 mod guest;
@@ -124,6 +125,7 @@ const GUESTS: &[Stage] = &[
     Stage { name: "guest", names: guest::names, run: |context, done| guest::run(context, On::Quire, done) },
     Stage { name: "checked", names: guest::checked_names, run: guest::run_checked },
     Stage { name: "command", names: command::names, run: command::run },
+    Stage { name: "cpus", names: cpus::names, run: cpus::run },
     Stage { name: "embed", names: bare_metal::names, run: bare_metal::run },
     Stage { name: "readme", names: readme::names, run: readme::run },
 ];

@@ -1,6 +1,7 @@
 //! From the first Rust instruction to the first thread.
 
 pub mod pvh;
+pub mod required;
 pub mod smp;
 
 use crate::clock::Calibration;
@@ -87,9 +88,11 @@ pub extern "C" fn start(start_info: u32) -> ! {
         cpu::registers::set_cr3(kernel_tables.root().address());
         cpu::set_registers();
     }
-    fpu::detect();
     // SAFETY: the registers are set.
-    unsafe { fpu::enable() };
+    unsafe {
+        fpu::detect();
+        fpu::enable();
+    }
     frame::use_vectors(fpu::widest_is_avx());
 
     let registers = if has(Feature::X2apic) {

@@ -45,6 +45,7 @@ global_asm!(
         cli
         mov esi, ebx
         mov esp, offset boot_entry_stack + 64
+        call boot_require
         // The loader zeroed .boot.tables with the other bytes that the file does not have.
         mov edi, offset boot_leaves
         mov eax, 0x83               // present, writable, 2 MiB

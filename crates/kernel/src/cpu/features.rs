@@ -1,4 +1,5 @@
-//! What this machine's CPUs can do. Read once, on the boot CPU; all CPUs are taken to be alike.
+//! What this machine's CPUs can do beyond what Quire requires (`boot::required`). Read once, on the boot CPU; all CPUs are taken
+//! to be alike.
 
 use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -29,6 +30,11 @@ static FOUND: AtomicU32 = AtomicU32::new(0);
 #[inline(always)]
 pub fn has(feature: Feature) -> bool {
     FOUND.load(Ordering::Relaxed) & feature as u32 != 0
+}
+
+/// Notes that `feature` is announced, but does not work. For the boot CPU, before others start.
+pub fn withdraw(feature: Feature) {
+    FOUND.fetch_and(!(feature as u32), Ordering::Relaxed);
 }
 
 /// Asks the boot CPU.
@@ -107,7 +113,12 @@ pub fn describe(cpu: usize, out: &mut dyn core::fmt::Write) -> core::fmt::Result
     writeln!(out, "fpu\t\t: yes\nfpu_exception\t: yes\ncpuid level\t: {}\nwp\t\t: yes", zero.eax)?;
     out.write_str("flags\t\t:")?;
     for (name, register, bit) in FLAGS {
-        if [one.edx, one.ecx][register as usize] & 1 << bit != 0 {
+        let withdrawn = match name {
+            "xsave" => !has(Feature::Xsave),
+            "avx" | "fma" => !has(Feature::Avx),
+            _ => false,
+        };
+        if !withdrawn && [one.edx, one.ecx][register as usize] & 1 << bit != 0 {
             write!(out, " {name}")?;
         }
     }

@@ -339,7 +339,7 @@ pub unsafe fn set_registers() {
     unsafe {
         set_cr0((cr0() | CR0_WRITE_PROTECT | CR0_NUMERIC_ERROR | CR0_MONITOR) & !(CR0_EMULATION | CR0_TASK_SWITCHED));
         set_cr4(
-            cr4()
+            (cr4() & !CR4_XSAVE)
                 | CR4_MACHINE_CHECK
                 | CR4_GLOBAL_PAGES
                 | CR4_FXSAVE

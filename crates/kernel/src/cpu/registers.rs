@@ -70,6 +70,17 @@ pub unsafe fn set_xcr0(value: u64) {
     }
 }
 
+/// Reads the extended control register that says which state XSAVE covers.
+///
+/// # Safety
+/// CR4.OSXSAVE is on.
+pub unsafe fn xcr0() -> u64 {
+    let (low, high): (u32, u32);
+    // SAFETY: by this function's contract.
+    unsafe { asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags)) }
+    (high as u64) << 32 | low as u64
+}
+
 /// Drops every translation of this CPU, global ones included, by turning global pages off and on (Intel SDM volume 3,
 /// 4.10.4.1).
 ///

@@ -21,6 +21,9 @@ const STORE: u64 = 1 << 1;
 const RESERVED: u64 = 1 << 3;
 const FETCH: u64 = 1 << 4;
 
+/// The vector of an instruction that this CPU does not have.
+const INVALID_OPCODE: u64 = 6;
+
 /// The interrupt flag.
 const INTERRUPTS: u64 = 1 << 9;
 
@@ -127,6 +130,13 @@ fn kernel_fault(regs: &mut Regs, error: u64, address: u64, access: Access) {
 
 pub extern "C" fn exception(regs: &mut Regs, vector: u64, error: u64) {
     if !from_user(regs) {
+        // An instruction that the kernel tries.
+        if vector == INVALID_OPCODE
+            && let Some(fixup) = user::fixup(regs.rip)
+        {
+            regs.rip = fixup;
+            return;
+        }
         die(regs, name(vector), error, None);
     }
     enter();

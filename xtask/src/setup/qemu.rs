@@ -1,0 +1,56 @@
+//! A newer QEMU than this machine's: Debian's backports have one. Fetched through apt, unpacked into the cache, never installed.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use super::apt::Apt;
+use crate::{
+    failure::{Doing, Failure, Result},
+    image::libraries::{self, SearchPath},
+    places::Places,
+    progress::Step,
+};
+
+/// The emulator, its data and its firmware. Its libraries are those of this machine's QEMU.
+const PACKAGES: [&str; 4] = ["qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios"];
+
+/// Where the emulator lies below the place where its packages are unpacked. It finds its firmware from there.
+const EMULATOR: &str = "usr/bin/qemu-system-x86_64";
+
+/// The emulator of the backports, fetched first where it is not in the cache yet; or why it cannot be had.
+pub fn newer(places: &Places) -> Result<PathBuf> {
+    let home = places.cache.join("qemu-newer");
+    let emulator = home.join(EMULATOR);
+    if emulator.exists() {
+        return Ok(emulator);
+    }
+    let _lock = places.lock("qemu-newer")?;
+    if emulator.exists() {
+        return Ok(emulator);
+    }
+    let apt = Apt::with_backports(places, "apt-qemu")
+        .ok_or_else(|| Failure::usage("the packages of Debian's backports cannot be listed here"))?;
+    let _step = Step::new("fetching a newer QEMU (once, 14 MB)");
+    let work = places.cache.join("qemu-fetch");
+    let root = work.join("root");
+    let own = PACKAGES.map(|name| format!("{name}/{}-backports", apt.suite()));
+    apt.unpack(&own.each_ref().map(String::as_str), &work, &root)?;
+    usable(&root.join(EMULATOR))?;
+    fs::rename(&root, &home).doing(|| format!("cannot keep {}", home.display()))?;
+    let _ = fs::remove_dir_all(&work);
+    Ok(emulator)
+}
+
+/// Does it start here? Its libraries may be newer than this machine's.
+fn usable(emulator: &Path) -> Result<()> {
+    libraries::closure(emulator, &SearchPath::of_host()).doing(|| "the newer QEMU".to_string())?;
+    let mut command = Command::new(emulator);
+    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    match command.status().is_ok_and(|s| s.success()) {
+        true => Ok(()),
+        false => Err(Failure::usage("the newer QEMU does not start here")),
+    }
+}

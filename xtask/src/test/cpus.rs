@@ -1,0 +1,247 @@
+//! Other processors than the usual one: models of QEMU, and features left out. What the kernel can do without, it does without;
+//! what it requires, it names. Each run boots two CPUs, keeps every register through threads, signals and forks
+//! (`programs/processor.c`), and powers off.
+
+use std::{
+    fs::File,
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use super::{Context, verdict::Check};
+use crate::{
+    boot::{Kernel, On, Shape},
+    failure::{Doing, Result},
+    image::{order::Order, root},
+    machine::outcome::Outcome,
+    programs,
+    setup::qemu,
+};
+
+/// A processor in QEMU's words, and the widest vectors, in bytes, that programs must have there.
+type Model = (&'static str, u32);
+
+/// A few that differ much, for every run of the tests: without and with XSAVE and AVX.
+const FEW: &[(Board, Model)] = &[(Board::Q35, ("qemu64", 16)), (Board::Microvm, ("EPYC", 32))];
+
+/// For long runs, on both boards: fifteen models, the oldest and the newest that QEMU 7.2 has, and features that are left out.
+const MANY: &[Model] = &[
+    ("qemu64", 16),
+    ("kvm64", 16),
+    ("Opteron_G1", 16),
+    ("Opteron_G5", 32),
+    ("phenom", 16),
+    ("EPYC", 32),
+    ("EPYC-Milan", 32),
+    ("Conroe", 16),
+    ("Nehalem", 16),
+    ("SandyBridge", 32),
+    ("Haswell", 32),
+    ("Skylake-Server", 32),
+    ("Icelake-Server", 32),
+    ("Denverton", 16),
+    ("max", 32),
+    ("max,-xsave", 16),
+    ("max,-avx", 16),
+    ("max,-avx2", 32),
+    ("max,-xsaveopt,-xsavec,-xsaves", 32),
+    ("max,-smep,-smap,-umip", 32),
+    ("max,-pdpe1gb", 32),
+    ("max,-rdrand,-rdseed", 32),
+    ("max,-rdtscp,-fsgsbase", 32),
+    ("max,-ssse3,-sse4.1,-sse4.2,-popcnt,-cx16", 16),
+    ("max,-mtrr,-clflush,-monitor", 32),
+    ("max,-hypervisor", 32),
+];
+
+/// The same with the newer QEMU, which emulates x2APIC and PCIDs, and knows newer models.
+const NEWER: &[Model] = &[
+    ("qemu64", 16),
+    ("EPYC-Genoa", 32),
+    ("SapphireRapids", 32),
+    ("GraniteRapids", 32),
+    ("SierraForest", 32),
+    ("max", 32),
+    ("max,-x2apic", 32),
+    ("max,-pcid", 32),
+    ("max,-invpcid", 32),
+    ("max,-tsc-deadline", 32),
+    ("max,-x2apic,-pcid,-invpcid,-xsave", 16),
+];
+
+/// What the kernel requires, by QEMU's names, which are its own too (`crates/kernel/src/boot/required.rs`).
+const REQUIRED: [&str; 16] = [
+    "fpu", "tsc", "msr", "pae", "mce", "cx8", "apic", "pge", "cmov", "pat", "fxsr", "sse", "sse2", "syscall", "nx",
+    "lm",
+];
+
+const REFUSED: &str = "cpus/what is required and absent is named";
+const TOLD: &str = "cpus/a user is told what the processor lacks";
+const MOST: &str = "cpus/newer/64 CPUs with x2APIC";
+
+/// A run takes seconds; the machine may be busy.
+const LIMIT: Duration = Duration::from_secs(180);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Board {
+    Microvm,
+    Q35,
+}
+
+/// One run of one model.
+struct Run {
+    name: String,
+    /// On the newer QEMU.
+    newer: bool,
+    board: Board,
+    cpus: u32,
+    model: Model,
+}
+
+/// All runs, of which [`Context::soak`] says how many there are.
+fn runs(soak: bool) -> Vec<Run> {
+    let run = |newer: bool, board, model: Model| {
+        let on = if board == Board::Q35 { "q35" } else { "microvm" };
+        let name = format!("cpus/{}/{on}/{}", if newer { "newer" } else { "own" }, model.0);
+        Run { name, newer, board, cpus: 2, model }
+    };
+    if !soak {
+        return FEW.iter().map(|(board, model)| run(false, *board, *model)).collect();
+    }
+    let boards = [Board::Microvm, Board::Q35];
+    let own = MANY.iter().flat_map(|model| boards.map(|board| run(false, board, *model)));
+    let newer = NEWER.iter().flat_map(|model| boards.map(|board| run(true, board, *model)));
+    let most = Run { name: MOST.to_owned(), newer: true, board: Board::Microvm, cpus: 64, model: ("max", 32) };
+    own.chain(newer).chain([most]).collect()
+}
+
+/// The checks' names.
+pub fn names(context: &Context<'_>) -> Result<Vec<String>> {
+    let runs = runs(context.soak).into_iter().map(|run| run.name);
+    Ok([REFUSED, TOLD].map(str::to_owned).into_iter().chain(runs).collect())
+}
+
+/// Runs what is selected.
+pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
+    let selected: Vec<Run> = runs(context.soak).into_iter().filter(|r| context.selects(&r.name)).collect();
+    let [refused, told] = [REFUSED, TOLD].map(|name| context.selects(name));
+    if selected.is_empty() && !refused && !told {
+        return Ok(());
+    }
+    let kernel = Kernel::with(context.places, On::Quire, || context.kernel())?;
+    let image = image(context, &kernel)?;
+    if refused {
+        done(Check::of(REFUSED, names_what_is_absent(&kernel, &image)));
+    }
+    if told {
+        done(Check::of(TOLD, tells_the_user(context)));
+    }
+    let newer = if selected.iter().any(|r| r.newer) { Some(qemu::newer(context.places)) } else { None };
+    for run in selected {
+        let kernel = match &newer {
+            Some(Ok(qemu)) if run.newer => kernel.clone().emulated_by(qemu.clone()),
+            Some(Err(why)) if run.newer => {
+                done(Check::skipped(run.name, why.to_string(), true));
+                continue;
+            }
+            _ => kernel.clone().emulated(),
+        };
+        done(Check::of(&run.name, runs_on(&run, &kernel, &image)));
+    }
+    Ok(())
+}
+
+fn image(context: &Context<'_>, kernel: &Kernel) -> Result<File> {
+    let mut tree = root::tree()?;
+    let program = programs::compile(context.places, &context.places.root.join("programs/processor.c"))?;
+    let at = programs::in_guest("processor");
+    tree.host_file(&at, &program)?;
+    kernel.image(tree, &Order { args: vec![at.into()], env: vec![], cwd: "/".into(), tty: false, size: None })
+}
+
+/// Boots, runs the program, and powers off.
+fn runs_on(run: &Run, kernel: &Kernel, image: &File) -> Result<(), String> {
+    let q35 = run.board == Board::Q35;
+    let shape = Shape {
+        cpus: run.cpus,
+        memory: 256,
+        q35,
+        verbose: true,
+        cpu: Some(run.model.0.to_owned()),
+        ..Shape::default()
+    };
+    let ended = kernel.kept(image, &shape, LIMIT).map_err(|e| e.message)?;
+    let log = &ended.report.log_tail;
+    let last = || format!("{:?}; the log ends:\n{}", ended.report.outcome, crate::run::last_lines(log, 15));
+    // On q35 there are no ports: the program's output is in the log, and an orderly end is all that is told.
+    let (said, well) = match &ended.report.outcome {
+        Outcome::Exit(0) if !q35 => (String::from_utf8_lossy(&ended.output).into_owned(), true),
+        Outcome::Died(how) if q35 => (log.clone(), how.contains("powered off")),
+        _ => (String::new(), false),
+    };
+    let expected = format!("vectors {} bytes", run.model.1);
+    if !well || !said.contains(&expected) {
+        return Err(format!("{expected:?} and a power-off were expected; {}", last()));
+    }
+    match log.contains(&format!(": {} CPUs", run.cpus)) {
+        true => Ok(()),
+        false => Err(format!("{} CPUs did not start: {}", run.cpus, last())),
+    }
+}
+
+/// Each feature that is required, left out alone; and a processor that has none of them.
+fn names_what_is_absent(kernel: &Kernel, image: &File) -> Result<(), String> {
+    let emulated = kernel.clone().emulated();
+    let one = REQUIRED.iter().map(|name| (format!("max,-{name}"), (*name).to_owned()));
+    // The oldest model has an FPU.
+    for (cpu, lacks) in one.chain([("486".to_owned(), REQUIRED[1..].join(", "))]) {
+        let shape = Shape { cpus: 1, memory: 128, cpu: Some(cpu.clone()), ..Shape::default() };
+        let ended = emulated.kept(image, &shape, LIMIT).map_err(|e| e.message)?;
+        let expected = format!("Quire cannot run on this machine: its processor lacks {lacks}");
+        if ended.report.outcome != Outcome::Refused(expected.clone()) {
+            return Err(format!(
+                "with -cpu {cpu}: {expected:?} was expected, not {:?}; the log ends:\n{}",
+                ended.report.outcome,
+                crate::run::last_lines(&ended.report.log_tail, 5)
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The command ends with 2, and says one line.
+fn tells_the_user(context: &Context<'_>) -> Result<(), String> {
+    let run = || -> Result<_> {
+        let quire: PathBuf = std::env::current_exe().doing(|| "cannot find this program".to_string())?;
+        let mut command = Command::new(quire);
+        command.args(["run", "--", "busybox", "true"]).stdin(Stdio::null());
+        command.env("QUIRE_ROOT", &context.places.root).env("QUIRE_KERNEL", context.kernel()?);
+        command.env("QUIRE_CPU", "qemu64,-nx,-pat").env("QUIRE_ACCEL", "tcg");
+        command.output().doing(|| "cannot run ./quire".to_string())
+    };
+    let out = run().map_err(|e| e.message)?;
+    let said = String::from_utf8_lossy(&out.stderr);
+    let expected = "quire: Quire cannot run on this machine: its processor lacks pat, nx\n";
+    if out.status.code() == Some(2) && said == expected && out.stdout.is_empty() {
+        return Ok(());
+    }
+    Err(format!("status 2 and {expected:?} were expected, not {:?} and {said:?}", out.status.code()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_run_has_fifteen_models_on_both_boards_and_every_name_once() {
+        let all = runs(true);
+        let own = |board| {
+            let models = all.iter().filter(|r| !r.newer && r.board == board && !r.model.0.contains(','));
+            models.map(|r| r.model.0).collect::<std::collections::BTreeSet<_>>().len()
+        };
+        assert!(own(Board::Microvm) >= 15 && own(Board::Q35) >= 15);
+        let names: std::collections::BTreeSet<_> = all.iter().map(|r| &r.name).collect();
+        assert_eq!(names.len(), all.len());
+    }
+}
