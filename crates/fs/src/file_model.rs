@@ -344,7 +344,7 @@ fn devices_do_what_their_names_say() {
     assert_eq!(write(&open(&vfs, "/dev/full", RW).unwrap(), b"x"), Err(FsError::NoSpace));
     assert_eq!(read(&open(&vfs, "/dev/urandom", RW).unwrap(), 300).unwrap(), [4; 300]);
     assert_eq!(open(&vfs, "/dev/tty", RW).err(), Some(FsError::NoDevice));
-    let (r, w) = vfs.pipe(OpenFlags::empty()).unwrap();
+    let (r, w) = vfs.pipe(&Who::ROOT, OpenFlags::empty()).unwrap();
     assert_eq!(w.seek(0, Whence::Start), Err(FsError::NotSeekable));
     write(&w, b"through").unwrap();
     // As `/proc/self/fd/0` leads to it: the pipe is opened anew.
@@ -353,6 +353,51 @@ fn devices_do_what_their_names_say() {
     assert_eq!(read(&again, 99).unwrap(), b"through");
     let link = ToFile(r.dentry.clone());
     assert!(link.jump().is_some());
+}
+
+#[test]
+fn a_pipe_without_a_name_is_reopened_without_waiting() {
+    let vfs = tree();
+    // `Io::WAIT`: an open that waits for an end which never comes does not return.
+    let reopen = |file: &OpenFile<TestHost>, flags| vfs.open_dentry(file.dentry.clone(), flags, &Io::WAIT);
+    let (r, w) = vfs.pipe(&Who::ROOT, OpenFlags::empty()).unwrap();
+    write(&w, b"left").unwrap();
+    drop(w);
+    let again = reopen(&r, OpenFlags::READ).unwrap();
+    assert_eq!(read(&again, 99).unwrap(), b"left");
+    assert_eq!(read(&again, 99).unwrap(), b"", "no writer is left: the end, not a wait");
+    let calm = reopen(&r, OpenFlags::READ | OpenFlags::NONBLOCK).unwrap();
+    assert_eq!(read(&calm, 99).unwrap(), b"", "as for the first reader, not as for a FIFO that no writer opened yet");
+    assert!(calm.ready().contains(crate::Ready::HANGUP));
+    // A writer that comes back revives it.
+    let w = reopen(&r, OpenFlags::WRITE).unwrap();
+    assert!(!calm.ready().contains(crate::Ready::HANGUP));
+    assert_eq!(read(&calm, 99), Err(FsError::WouldBlock));
+    write(&w, b"more").unwrap();
+    assert_eq!(read(&again, 99).unwrap(), b"more");
+    drop((r, again, calm));
+    // The reader has gone: a writer opens, also where it does not wait, and meets a broken pipe.
+    for flags in [OpenFlags::WRITE, OpenFlags::WRITE | OpenFlags::NONBLOCK] {
+        assert_eq!(write(&reopen(&w, flags).unwrap(), b"x"), Err(FsError::BrokenPipe));
+    }
+    let both = reopen(&w, RW).unwrap();
+    write(&both, b"own").unwrap();
+    assert_eq!(read(&both, 99).unwrap(), b"own");
+}
+
+#[test]
+fn what_has_no_name_belongs_to_its_maker() {
+    let vfs = tree();
+    let maker = Who { uid: 7, gid: 8 };
+    let (r, w) = vfs.pipe(&maker, OpenFlags::empty()).unwrap();
+    let memory = vfs.memory_file(&maker, b"m", RW).unwrap();
+    for file in [&r, &w, &memory] {
+        let attr = file.dentry.inode.attr();
+        assert_eq!((attr.uid, attr.gid), (7, 8));
+    }
+    let view = |uid| crate::View { who: Who { uid, gid: uid }, ..vfs.view() };
+    assert!(view(7).who.may(&r.dentry.inode, crate::walk::Want::READ).is_ok());
+    assert!(view(9).who.may(&r.dentry.inode, crate::walk::Want::READ).is_err());
 }
 
 #[test]

@@ -467,7 +467,12 @@ impl<H: Host> Vfs<H> {
             Node::Directory(_) => Body::Directory,
             Node::Fifo(pipe) => {
                 let (read, write) = (flags.contains(OpenFlags::READ), flags.contains(OpenFlags::WRITE));
-                Body::Stream(pipe.open(read, write, &io.of(flags))?)
+                // Only a pipe with a name is a meeting place. One without was open at both ends from the start, so its other
+                // end is there or will never come: an opener that comes through /proc neither waits nor is refused.
+                Body::Stream(match core::ptr::eq(inode.system(), self.nameless) {
+                    true => pipe.open_now(read, write),
+                    false => pipe.open(read, write, &io.of(flags))?,
+                })
             }
             Node::CharDevice(number) => Body::Stream(self.open_device(*number, flags)?),
             Node::Generated(generated) => Body::generated(generated)?,
@@ -476,11 +481,11 @@ impl<H: Host> Vfs<H> {
         })
     }
 
-    /// A new pipe: its reading and its writing end. `flags` are added to both.
-    pub fn pipe(&self, flags: OpenFlags) -> Result<(SharedFile<H>, SharedFile<H>), FsError> {
+    /// A new pipe of `who`: its reading and its writing end. `flags` are added to both.
+    pub fn pipe(&self, who: &Who, flags: OpenFlags) -> Result<(SharedFile<H>, SharedFile<H>), FsError> {
         let pipe = Pipe::new(self.host.clone());
-        let (r, w) = (pipe.open(true, false, &Io::NOW)?, pipe.open_now(false, true));
-        let attr = NewAttr { mode: 0o600, uid: 0, gid: 0 };
+        let (r, w) = (pipe.open_now(true, false), pipe.open_now(false, true));
+        let attr = NewAttr { mode: 0o600, uid: who.uid, gid: who.gid };
         let inode = Inode::new(&self.host, self.nameless, attr, |_| Ok(Node::Fifo(pipe)))?;
         inode.change(self.host.realtime(), |a| a.links = 1);
         let label = alloc::format!("pipe:[{}]", inode.ident.number);
@@ -489,15 +494,16 @@ impl<H: Host> Vfs<H> {
         Ok((open(OpenFlags::READ, r), open(OpenFlags::WRITE, w)))
     }
 
-    /// An open file for a stream without a name; `kind` is what listings of open files show.
+    /// An open file of `who` for a stream without a name; `kind` is what listings of open files show.
     pub fn nameless_stream(
         &self,
+        who: &Who,
         kind: &'static str,
         stream: Arc<dyn Stream>,
         flags: OpenFlags,
         socket: bool,
     ) -> Result<Arc<OpenFile<H>>, FsError> {
-        let attr = NewAttr { mode: if socket { 0o777 } else { 0o600 }, uid: 0, gid: 0 };
+        let attr = NewAttr { mode: if socket { 0o777 } else { 0o600 }, uid: who.uid, gid: who.gid };
         let node = if socket { Node::Socket } else { Node::Anonymous(kind) };
         let inode = Inode::new(&self.host, self.nameless, attr, |_| Ok(node))?;
         inode.change(self.host.realtime(), |a| a.links = 1);
@@ -509,9 +515,9 @@ impl<H: Host> Vfs<H> {
         Ok(OpenFile::new(self.host.clone(), dentry.into(), flags, Body::Stream(stream)))
     }
 
-    /// A file in memory without a name in any directory; listings show `/memfd:name (deleted)`.
-    pub fn memory_file(&self, name: &[u8], flags: OpenFlags) -> Result<Arc<OpenFile<H>>, FsError> {
-        let attr = NewAttr { mode: 0o777, uid: 0, gid: 0 };
+    /// A file of `who` in memory without a name in any directory; listings show `/memfd:name (deleted)`.
+    pub fn memory_file(&self, who: &Who, name: &[u8], flags: OpenFlags) -> Result<Arc<OpenFile<H>>, FsError> {
+        let attr = NewAttr { mode: 0o777, uid: who.uid, gid: who.gid };
         let inode = Inode::new(&self.host, self.root.inode.system(), attr, |ident| Inode::regular(&self.host, ident))?;
         let mut label = b"/memfd:".to_vec();
         label.extend_from_slice(name);

@@ -200,7 +200,8 @@ impl<M: Machine> Linux<M> {
                 return;
             }
         };
-        if self.machine.verbose() {
+        // Garbage collectors and sandboxes fault on purpose: what they handle is no crash.
+        if self.machine.verbose() && !self.handles(thread, info.signal) {
             self.machine.log(format_args!(
                 "process {} ({}): {:?} at {:#x}, instruction {:#x}, stack {:#x}",
                 thread.process.pid,

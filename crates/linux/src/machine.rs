@@ -157,7 +157,7 @@ pub trait Machine: UserAccess + quire_vm::Machine + quire_task::Machine<Payload 
     fn entropy(&self) -> [u8; 32];
     /// What CPUID says in EDX of leaf 1 (`AT_HWCAP`).
     fn hwcap(&self) -> u64;
-    /// The CPU's model, family and flags as `/proc/cpuinfo` shows them for `cpu`.
+    /// The lines of `/proc/cpuinfo` for `cpu` behind the first, which numbers it: model, family, flags, place.
     fn describe_cpu(&self, cpu: usize, out: &mut dyn fmt::Write) -> fmt::Result;
 
     /// How often `cpu` was interrupted for that.

@@ -90,14 +90,13 @@ const FLAGS: [(&str, u32, u32); 24] = [
     ("avx", 1, 28),
 ];
 
-/// CPU number `cpu` as `/proc/cpuinfo` shows it.
+/// CPU number `cpu` as `/proc/cpuinfo` shows it, behind its number. All CPUs count as cores of one package.
 pub fn describe(cpu: usize, out: &mut dyn core::fmt::Write) -> core::fmt::Result {
     let zero = __cpuid(0);
     let one = __cpuid(1);
     let (family, model, stepping) = (one.eax >> 8 & 15, one.eax >> 4 & 15, one.eax & 15);
     let full_family = if family == 15 { family + (one.eax >> 20 & 0xff) } else { family };
     let full_model = if family == 6 || family == 15 { model | (one.eax >> 16 & 15) << 4 } else { model };
-    writeln!(out, "processor\t: {cpu}")?;
     out.write_str("vendor_id\t: ")?;
     text(&[zero.ebx, zero.edx, zero.ecx], out)?;
     writeln!(out, "\ncpu family\t: {full_family}\nmodel\t\t: {full_model}")?;
@@ -110,6 +109,9 @@ pub fn describe(cpu: usize, out: &mut dyn core::fmt::Write) -> core::fmt::Result
     }
     let mhz = crate::clock::hz() / 1000;
     writeln!(out, "\nstepping\t: {stepping}\ncpu MHz\t\t: {}.{:03}", mhz / 1000, mhz % 1000)?;
+    let cpus = super::count();
+    writeln!(out, "physical id\t: 0\nsiblings\t: {cpus}\ncore id\t\t: {cpu}\ncpu cores\t: {cpus}")?;
+    writeln!(out, "apicid\t\t: {cpu}\ninitial apicid\t: {cpu}")?;
     writeln!(out, "fpu\t\t: yes\nfpu_exception\t: yes\ncpuid level\t: {}\nwp\t\t: yes", zero.eax)?;
     out.write_str("flags\t\t:")?;
     for (name, register, bit) in FLAGS {
@@ -132,7 +134,12 @@ pub fn describe(cpu: usize, out: &mut dyn core::fmt::Write) -> core::fmt::Result
             write!(out, " {name}")?;
         }
     }
-    writeln!(out, "\naddress sizes\t: {} bits physical, 48 bits virtual\n", __cpuid(0x8000_0008).eax & 0xff)
+    // Linux's own measure of a busy loop: two iterations a cycle.
+    let line = (one.ebx >> 8 & 0xff) * 8;
+    writeln!(out, "\nbugs\t\t:\nbogomips\t: {}.{:02}", mhz / 500, mhz % 500 / 5)?;
+    writeln!(out, "clflush size\t: {line}\ncache_alignment\t: {line}")?;
+    writeln!(out, "address sizes\t: {} bits physical, 48 bits virtual", __cpuid(0x8000_0008).eax & 0xff)?;
+    writeln!(out, "power management:")
 }
 
 /// Writes the printable bytes of CPUID's text registers.

@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
-use quire_fs::{FsError, Io, Listener, OpenFlags, Readiness, Ready, Sink, Source, Stream};
+use quire_fs::{FsError, Io, Listener, OpenFlags, Readiness, Ready, Sink, Source, Stream, Who};
 use quire_sync::{Mutex, Rank, SpinLock};
 
 /// The most events that one call returns.
@@ -268,7 +268,7 @@ impl<M: Machine> Stream for Epoll<M> {
 pub fn sys_epoll_create1<M: Machine>(ctx: &mut Ctx<'_, M>, flags: u32) -> Result<usize, Errno> {
     only(flags, raw::EPOLL_CLOEXEC)?;
     let both = OpenFlags::READ | OpenFlags::WRITE;
-    let file = ctx.vfs().nameless_stream("[eventpoll]", Epoll::<M>::new(), both, false)?;
+    let file = ctx.vfs().nameless_stream(&Who::ROOT, "[eventpoll]", Epoll::<M>::new(), both, false)?;
     ctx.install(file, flags != 0)
 }
 

@@ -20,11 +20,13 @@ pub mod open;
 pub mod path;
 pub mod poll;
 pub mod select;
+pub mod splice;
 pub mod stat;
 pub mod state;
 pub mod system;
 pub mod terminals;
 pub mod transfer;
+pub mod xattr;
 
 pub use attributes::*;
 pub use descriptors::*;
@@ -42,10 +44,12 @@ pub use open::*;
 pub use path::AT_FDCWD;
 pub use poll::{restart_poll, sys_poll, sys_ppoll};
 pub use select::{sys_pselect6, sys_select};
+pub use splice::*;
 pub use stat::*;
 pub use state::{FsState, Seen, sys_umask};
 pub use system::System;
 pub use terminals::session_ends;
+pub use xattr::*;
 
 /// An open file of this kernel.
 pub type File<M> = quire_fs::OpenFile<FileHost<M>>;

@@ -7,12 +7,17 @@ use alloc::sync::Arc;
 use linux_raw_sys::general as raw;
 use quire_fs::event::Event;
 use quire_fs::pipe::Pair;
-use quire_fs::{FileKind, OpenFlags};
+use quire_fs::{FileKind, OpenFlags, Who};
 
 const BOTH: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 /// Socket numbers, which the generated constants for files lack.
 const AF_UNIX: u32 = 1;
 const SOCK_STREAM: u32 = 1;
+/// The least number that no type of socket has, and the bits of a type that are flags.
+const SOCK_MAX: u32 = 11;
+const SOCK_TYPE_MASK: u32 = 0xf;
+/// The least number that no family of sockets has.
+const FAMILIES: u32 = 46;
 const SOCK_NONBLOCK: u32 = 0o4000;
 const SOCK_CLOEXEC: u32 = 0o2_000_000;
 
@@ -41,7 +46,7 @@ fn install_two<M: Machine>(
 pub fn sys_pipe2<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64, flags: u32) -> Result<usize, Errno> {
     only(flags, raw::O_CLOEXEC | raw::O_NONBLOCK)?;
     let ours = if flags & raw::O_NONBLOCK != 0 { OpenFlags::NONBLOCK } else { OpenFlags::empty() };
-    let ends = ctx.vfs().pipe(ours)?;
+    let ends = ctx.vfs().pipe(&ctx.who(), ours)?;
     install_two(ctx, ends, flags & raw::O_CLOEXEC != 0, to)
 }
 
@@ -56,7 +61,7 @@ pub fn sys_eventfd2<M: Machine>(ctx: &mut Ctx<'_, M>, count: u32, flags: u32) ->
     let event = Event::new(u64::from(count), flags & raw::EFD_SEMAPHORE != 0);
     let mut ours = BOTH;
     ours.set(OpenFlags::NONBLOCK, flags & raw::EFD_NONBLOCK != 0);
-    let file = ctx.vfs().nameless_stream("[eventfd]", event, ours, false)?;
+    let file = ctx.vfs().nameless_stream(&Who::ROOT, "[eventfd]", event, ours, false)?;
     ctx.install(file, flags & raw::EFD_CLOEXEC != 0)
 }
 
@@ -73,8 +78,15 @@ pub fn sys_memfd_create<M: Machine>(ctx: &mut Ctx<'_, M>, name: u64, flags: u32)
     const MFD_EXEC: u32 = 16;
     only(flags, raw::MFD_CLOEXEC | raw::MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL | MFD_EXEC)?;
     let name = ctx.user().read_string(name, NAME, Errno::EINVAL)?;
-    let file = ctx.vfs().memory_file(&name, BOTH)?;
+    let file = ctx.vfs().memory_file(&ctx.who(), &name, BOTH)?;
     ctx.install(file, flags & raw::MFD_CLOEXEC != 0)
+}
+
+/// `socket`: there is no family of sockets to make one of. Only pairs exist.
+pub fn sys_socket<M: Machine>(_ctx: &mut Ctx<'_, M>, family: u32, kind: u32, _protocol: u32) -> Result<usize, Errno> {
+    only(kind & !SOCK_TYPE_MASK, SOCK_NONBLOCK | SOCK_CLOEXEC)?;
+    // A number that is no family at all is refused with the same error, and before the type is looked at.
+    if family < FAMILIES && kind & SOCK_TYPE_MASK >= SOCK_MAX { Err(Errno::EINVAL) } else { Err(Errno::EAFNOSUPPORT) }
 }
 
 /// `socketpair`: of streams between processes of this machine.
@@ -94,8 +106,9 @@ pub fn sys_socketpair<M: Machine>(
     let mut ours = BOTH;
     ours.set(OpenFlags::NONBLOCK, kind & SOCK_NONBLOCK != 0);
     let (a, b) = Pair::new(*ctx.vfs().host());
-    let ends =
-        (ctx.vfs().nameless_stream("socket", a, ours, true)?, ctx.vfs().nameless_stream("socket", b, ours, true)?);
+    let who = ctx.who();
+    let socket = |end| ctx.vfs().nameless_stream(&who, "socket", end, ours, true);
+    let ends = (socket(a)?, socket(b)?);
     install_two(ctx, ends, kind & SOCK_CLOEXEC != 0, to)
 }
 

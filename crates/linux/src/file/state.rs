@@ -98,9 +98,13 @@ impl<M: Machine> Ctx<'_, M> {
     /// How the caller sees the tree.
     pub fn view(&self) -> Result<View<M>, Errno> {
         let fs = self.fs()?;
+        Ok(View { places: self.places(fs), who: self.who(), umask: fs.umask() })
+    }
+
+    /// The caller as the owner of what it makes, and for checks of permissions.
+    pub fn who(&self) -> Who {
         let c = self.credentials();
-        let who = Who { uid: c.file_user, gid: c.file_group };
-        Ok(View { places: self.places(fs), who, umask: fs.umask() })
+        Who { uid: c.file_user, gid: c.file_group }
     }
 
     fn places(&self, fs: &FsState<M>) -> Arc<Places<FileHost<M>>> {

@@ -230,6 +230,13 @@ impl<M: Machine> Linux<M> {
         thread.work.fetch_or(work::SIGNAL, Ordering::AcqRel);
     }
 
+    /// Whether a handler of `thread`'s runs where [`force_signal`](Self::force_signal) forces `signal` on it.
+    pub(crate) fn handles(&self, thread: &Thread<M>, signal: Signal) -> bool {
+        let handler = thread.process.with_actions(|actions| actions.get(signal).handler);
+        // 0 and 1 are the default action and none.
+        handler > 1 && !thread.blocked().has(signal)
+    }
+
     /// Ends all of `process` with `signal` as its status.
     pub fn kill_process(&self, process: &Process<M>, signal: Signal) {
         process.begin_exit(i32::from(signal.number()));

@@ -65,6 +65,7 @@ table! {
     38 setitimer => time::interval::sys_setitimer, "real-time timer only";
     39 getpid => process::identity::sys_getpid;
     40 sendfile => file::sys_sendfile;
+    41 socket => file::sys_socket, "no families of sockets: EAFNOSUPPORT";
     48 shutdown => file::sys_shutdown;
     53 socketpair => file::sys_socketpair;
     56 clone => process::fork::sys_clone, "no namespaces, pidfds or control groups";
@@ -160,6 +161,18 @@ table! {
     171 setdomainname => system::sys_setdomainname;
     186 gettid => process::identity::sys_gettid;
     187 readahead => file::sys_readahead;
+    188 setxattr => file::sys_setxattr, "no extended attributes: EOPNOTSUPP";
+    189 lsetxattr => file::sys_lsetxattr, "no extended attributes: EOPNOTSUPP";
+    190 fsetxattr => file::sys_fsetxattr, "no extended attributes: EOPNOTSUPP";
+    191 getxattr => file::sys_getxattr, "no extended attributes: EOPNOTSUPP";
+    192 lgetxattr => file::sys_lgetxattr, "no extended attributes: EOPNOTSUPP";
+    193 fgetxattr => file::sys_fgetxattr, "no extended attributes: EOPNOTSUPP";
+    194 listxattr => file::sys_listxattr, "no extended attributes: the list is empty";
+    195 llistxattr => file::sys_llistxattr, "no extended attributes: the list is empty";
+    196 flistxattr => file::sys_flistxattr, "no extended attributes: the list is empty";
+    197 removexattr => file::sys_removexattr, "no extended attributes: EOPNOTSUPP";
+    198 lremovexattr => file::sys_lremovexattr, "no extended attributes: EOPNOTSUPP";
+    199 fremovexattr => file::sys_fremovexattr, "no extended attributes: EOPNOTSUPP";
     200 tkill => signal::calls::sys_tkill;
     201 time => time::clock::sys_time;
     202 futex => futex::sys_futex, "no priority inheritance";
@@ -198,7 +211,10 @@ table! {
     272 unshare => process::identity::sys_unshare, "files and file system state; no namespaces";
     273 set_robust_list => futex::robust::sys_set_robust_list;
     274 get_robust_list => futex::robust::sys_get_robust_list;
+    275 splice => file::sys_splice, "pages are not moved between files: EINVAL, as for files of which Linux says so";
+    276 tee => file::sys_tee, "as `splice`";
     277 sync_file_range => file::sys_sync_file_range;
+    278 vmsplice => file::sys_vmsplice, "as `splice`";
     280 utimensat => file::sys_utimensat;
     281 epoll_pwait => file::sys_epoll_pwait;
     284 eventfd => file::sys_eventfd;
