@@ -50,6 +50,18 @@ impl Context {
         }
     }
 
+    /// Where the chain of frames of a thread that does not run begins; `None` where its stack cannot be read.
+    ///
+    /// # Safety
+    /// `context` lives. It may be in use: then the answer is of no use, but harmless.
+    pub unsafe fn saved_frame(context: *const Context) -> Option<u64> {
+        // SAFETY: by this function's contract; a number that is read whole.
+        let at = unsafe { (&raw const (*context).stack_pointer).read_volatile() };
+        // What `switch_stacks` pushes: r15, r14, r13, r12, rbx, rbp, and the return address, which make a frame.
+        let frame = at.checked_add(40)?;
+        (at != 0 && crate::stack::is_readable(frame)).then_some(frame)
+    }
+
     /// A kernel thread that calls `main(argument)`, which must not return.
     pub fn kernel(
         name: &'static str,

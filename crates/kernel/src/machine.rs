@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::cpu::{self, registers};
 use crate::layout::{DIRECT, direct};
 use crate::personality::Payload;
-use crate::{clock, context, frame, interrupt, shootdown, trace};
+use crate::{clock, context, frame, interrupt, shootdown, trace, watchdog};
 use core::arch::asm;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use quire_drivers::local_apic;
@@ -256,6 +256,15 @@ unsafe impl quire_task::Machine for Machine {
         vm.drain_own_queue_batch();
         vm.idle_zero(1)
     }
+    fn watching(&self) -> Option<quire_task::Watching> {
+        watchdog::watching()
+    }
+    fn probe(&self, cpu: CpuId) {
+        watchdog::probe(cpu);
+    }
+    fn locked_up(&self, what: quire_task::Lockup) {
+        watchdog::locked_up(what);
+    }
     #[inline(always)]
     fn mask(&self) -> Irq {
         if cpu::interrupts_off() { Irq::On } else { Irq::Off }
@@ -309,6 +318,9 @@ unsafe impl quire_sync::Cpu for Hooks {
     fn relax() {
         core::hint::spin_loop();
     }
+    fn spun(lock: usize, rank: u8, turns: u32) {
+        watchdog::spun(lock, rank, turns);
+    }
 
     #[cfg(debug_assertions)]
     fn uninterrupted(f: &mut dyn FnMut()) {
@@ -357,6 +369,9 @@ unsafe impl quire_sync::Wait for Hooks {
     }
     fn park(deadline: Option<u64>) {
         scheduler().park(deadline);
+    }
+    fn park_uninterruptibly() {
+        scheduler().park_uninterruptibly();
     }
     fn unpark(thread: ThreadHandle) {
         // SAFETY: whoever keeps a handle to wake somebody keeps that thread alive.

@@ -63,6 +63,8 @@ mod trace;
 mod trap;
 #[cfg(target_os = "none")]
 mod user;
+#[cfg(target_os = "none")]
+mod watchdog;
 
 #[cfg(not(target_os = "none"))]
 fn main() {

@@ -98,8 +98,12 @@ pub fn each_call(f: &mut dyn FnMut(u64) -> bool) {
     let _ended = return_addresses(frame_pointer()).all(f);
 }
 
+/// Gives `f` the return addresses on the chain of frames from `frame`. Takes no lock: may be called in an NMI.
+pub fn each_return_address(frame: u64, f: impl FnMut(u64)) {
+    return_addresses(frame).for_each(f);
+}
+
 /// The return addresses of the calls that led to the caller's, innermost first.
-#[cfg(debug_assertions)]
 #[inline(never)]
 pub fn each_caller(f: impl FnMut(u64)) {
     return_addresses(frame_pointer()).for_each(f);

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quire_fs::terminal::{Key, Size};
 use quire_linux::signal::Signal;
 use quire_linux::start::Boot;
-use quire_linux::{BadAddress, End, Fpu, Interrupt, Linux, UserRegs};
+use quire_linux::{BadAddress, End, Fpu, Interrupt, Linux, UserRegs, WatchSetting};
 use quire_pmap_x86_64::X86Pmap;
 use quire_sync::hooks::ThreadHandle;
 use quire_sync::preempt_off;
@@ -73,6 +73,7 @@ extern "C" fn user_thread(regs: &mut UserRegs) {
     if !FIRST_RAN.load(Ordering::Relaxed) && !FIRST_RAN.swap(true, Ordering::Relaxed) {
         ports::tell(format_args!("ready {}", clock::now()));
         trace::begin();
+        crate::watchdog::provoke::sleep_where_asked();
     }
     linux().first_return(regs);
     trap::leave(regs);
@@ -211,6 +212,13 @@ impl quire_linux::Machine for Machine {
         crate::interrupt::counted(cpu, kind)
     }
 
+    fn watch_setting(&self, of: WatchSetting) -> u32 {
+        crate::watchdog::setting(of)
+    }
+    fn set_watch(&self, of: WatchSetting, value: u32) -> bool {
+        crate::watchdog::set(of, value)
+    }
+
     fn log(&self, line: fmt::Arguments<'_>) {
         crate::log::line(line);
     }
@@ -255,6 +263,7 @@ pub fn kernel_thread(name: &'static str, main: extern "C" fn(usize) -> !, argume
     };
     let thread = Box::leak(Box::new(Thread::new(context, None, release)));
     let handle = thread.handle();
+    crate::watchdog::watch_kernel_thread(thread.to_ref(), name);
     // SAFETY: leaked, so it stays in place; its first count is given up here.
     scheduler().spawn(unsafe { ThreadRef::adopt(NonNull::from(thread)) });
     handle

@@ -46,7 +46,7 @@ pub mod user;
 pub use ctx::Ctx;
 pub use entry::Linux;
 pub use errno::Errno;
-pub use machine::{BadAddress, End, Fpu, Interrupt, Machine, UserAccess};
+pub use machine::{BadAddress, End, Fpu, Interrupt, Machine, UserAccess, WatchSetting};
 pub use process::Process;
 pub use regs::UserRegs;
 pub use thread::Thread;

@@ -65,6 +65,63 @@ impl Interrupt {
     }
 }
 
+/// Settings of the kernel's watch over CPUs and threads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum WatchSetting {
+    /// Whether CPUs and spin locks are watched at all: 0 or 1.
+    On,
+    /// So many seconds without an interrupt, or on a spin lock, are too many, and twice as many without scheduling.
+    Seconds,
+    /// Whether a CPU that is stuck is a panic: 0 or 1.
+    LockupPanics,
+    /// So many seconds of uninterruptible sleep are too many; 0: any number will do.
+    HungSeconds,
+    /// Whether a thread that sleeps too long is a panic: 0 or 1.
+    HungPanics,
+}
+
+impl WatchSetting {
+    /// Every setting, in the order of their numbers.
+    pub const ALL: &'static [WatchSetting] = &[
+        WatchSetting::On,
+        WatchSetting::Seconds,
+        WatchSetting::LockupPanics,
+        WatchSetting::HungSeconds,
+        WatchSetting::HungPanics,
+    ];
+
+    /// Linux's name, in `/proc/sys/kernel`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            WatchSetting::On => "watchdog",
+            WatchSetting::Seconds => "watchdog_thresh",
+            WatchSetting::LockupPanics => "softlockup_panic",
+            WatchSetting::HungSeconds => "hung_task_timeout_secs",
+            WatchSetting::HungPanics => "hung_task_panic",
+        }
+    }
+
+    /// The value before anything sets it: Linux's.
+    pub const fn usual(self) -> u32 {
+        match self {
+            WatchSetting::On => 1,
+            WatchSetting::Seconds => 10,
+            WatchSetting::HungSeconds => 120,
+            WatchSetting::LockupPanics | WatchSetting::HungPanics => 0,
+        }
+    }
+
+    /// The largest value.
+    pub const fn largest(self) -> u32 {
+        match self {
+            WatchSetting::Seconds => 60,
+            WatchSetting::HungSeconds => 9_223_372, // Linux's, where a second has a thousand ticks
+            WatchSetting::On | WatchSetting::LockupPanics | WatchSetting::HungPanics => 1,
+        }
+    }
+}
+
 /// User memory of the space that is active on this CPU.
 ///
 /// # Safety
@@ -162,6 +219,15 @@ pub trait Machine: UserAccess + quire_vm::Machine + quire_task::Machine<Payload 
 
     /// How often `cpu` was interrupted for that.
     fn interrupts(&self, cpu: usize, kind: Interrupt) -> u64;
+
+    /// The value of a setting of the watch over CPUs and threads.
+    fn watch_setting(&self, of: WatchSetting) -> u32 {
+        of.usual()
+    }
+    /// Changes one; false where the value is too large, and nothing changes.
+    fn set_watch(&self, _of: WatchSetting, _value: u32) -> bool {
+        false
+    }
 
     /// One line for the kernel's log.
     fn log(&self, line: fmt::Arguments<'_>);

@@ -92,6 +92,14 @@ impl SpinsHeld {
     }
 }
 
+#[cfg(all(debug_assertions, not(any(loom, shuttle))))]
+impl SpinsHeld {
+    /// Whether the lock at `at` is one of them. What interrupts the CPU while it notes a lock may be told the older state.
+    pub fn has(&self, at: usize) -> bool {
+        self.0.list.iter().take(self.0.len).any(|held| held.at == at)
+    }
+}
+
 impl fmt::Debug for SpinsHeld {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

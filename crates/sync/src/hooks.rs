@@ -28,6 +28,10 @@ pub unsafe trait Cpu {
     /// Called in every turn of a spin loop: a pause instruction; on machines without interrupts it also serves this CPU's
     /// inbox, so that two CPUs that wait for each other both go on.
     fn relax();
+    /// Called by a CPU that spins on a lock, once in [`SPUN`](crate::spin::SPUN) turns: the lock's address and rank, and the turns
+    /// so far. 0 turns: the lock was seen free. Called with preemption off, and where locks are taken in interrupts also with
+    /// those masked; must take no lock.
+    fn spun(_lock: usize, _rank: u8, _turns: u32) {}
 
     /// Debug builds only, as the rest here: does `f`, and nothing that takes locks on this CPU comes between (interrupts are masked).
     fn uninterrupted(f: &mut dyn FnMut()) {
@@ -57,6 +61,10 @@ pub unsafe trait Wait {
     fn current() -> ThreadHandle;
     /// Sleeps until unparked, or until `deadline` (nanoseconds of [`Wait::now`]'s clock).
     fn park(deadline: Option<u64>);
+    /// As [`park`](Wait::park), where nothing but what the caller waits for ends its wait: no signal, no deadline.
+    fn park_uninterruptibly() {
+        Self::park(None);
+    }
     /// Gives `thread` its token, waking it where it sleeps. Callable with spin locks held.
     fn unpark(thread: ThreadHandle);
     /// A monotonic clock in nanoseconds.
@@ -91,12 +99,20 @@ macro_rules! provide {
                 <$t as $crate::Cpu>::relax()
             }
             #[unsafe(no_mangle)]
+            fn __quire_spun(lock: usize, rank: u8, turns: u32) {
+                <$t as $crate::Cpu>::spun(lock, rank, turns)
+            }
+            #[unsafe(no_mangle)]
             fn __quire_thread() -> usize {
                 <$t as $crate::Wait>::current().0
             }
             #[unsafe(no_mangle)]
             fn __quire_park(deadline: Option<u64>) {
                 <$t as $crate::Wait>::park(deadline)
+            }
+            #[unsafe(no_mangle)]
+            fn __quire_park_uninterruptibly() {
+                <$t as $crate::Wait>::park_uninterruptibly()
             }
             #[unsafe(no_mangle)]
             fn __quire_unpark(thread: usize) {
@@ -137,8 +153,10 @@ mod bound {
         pub safe fn __quire_preempt_enable();
         pub safe fn __quire_cpu() -> usize;
         pub safe fn __quire_relax();
+        pub safe fn __quire_spun(lock: usize, rank: u8, turns: u32);
         pub safe fn __quire_thread() -> usize;
         pub safe fn __quire_park(deadline: Option<u64>);
+        pub safe fn __quire_park_uninterruptibly();
         pub safe fn __quire_unpark(thread: usize);
         pub safe fn __quire_now() -> u64;
         #[cfg(debug_assertions)]
@@ -197,6 +215,12 @@ pub fn relax() {
     bound::__quire_relax();
 }
 
+/// A spinner tells how long it has spun; see [`Cpu::spun`].
+#[cold]
+pub(crate) fn spun(lock: usize, rank: u8, turns: u32) {
+    bound::__quire_spun(lock, rank, turns);
+}
+
 /// The calling thread's handle; see [`Wait::current`].
 pub fn current_thread() -> ThreadHandle {
     ThreadHandle(bound::__quire_thread())
@@ -206,6 +230,12 @@ pub fn current_thread() -> ThreadHandle {
 pub fn park(deadline: Option<u64>) {
     crate::rank::assert_may_sleep();
     bound::__quire_park(deadline);
+}
+
+/// Sleeps until unparked; see [`Wait::park_uninterruptibly`].
+pub fn park_uninterruptibly() {
+    crate::rank::assert_may_sleep();
+    bound::__quire_park_uninterruptibly();
 }
 
 /// Wakes a thread; see [`Wait::unpark`].

@@ -215,6 +215,12 @@ pub fn __quire_park(deadline: Option<u64>) {
         }
     }
 }
+/// Threads of the host say of no wait that it cannot be interrupted.
+pub fn __quire_park_uninterruptibly() {
+    __quire_park(None);
+}
+/// The host watches its own threads.
+pub fn __quire_spun(_lock: usize, _rank: u8, _turns: u32) {}
 pub fn __quire_unpark(thread: usize) {
     #[cfg(not(any(loom, shuttle)))]
     if let Some(machine) = sleeper() {

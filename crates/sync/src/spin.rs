@@ -23,6 +23,10 @@ pub(crate) enum Beside {
     Parent,
 }
 
+/// A spinner tells its machine once in so many turns that it spins. Under TCG, where a pause is an exit from the translated
+/// code, so many turns take about a millisecond; on hardware a twentieth of that.
+pub const SPUN: u32 = 1 << 10;
+
 /// A value guarded by spinning; see the module.
 pub struct SpinLock<T: ?Sized> {
     held: AtomicBool,
@@ -117,8 +121,16 @@ impl<T: ?Sized> SpinLock<T> {
         span.tell(self.rank.0.into(), 0);
         #[cfg(any(test, feature = "std"))]
         crate::hooks::threads::count_wait();
+        let mut turns = 0u32;
         while self.held.load(Ordering::Relaxed) {
             relax();
+            turns = turns.wrapping_add(1);
+            if turns.is_multiple_of(SPUN) {
+                crate::hooks::spun(self.address(), self.rank.0, turns);
+            }
+        }
+        if turns >= SPUN {
+            crate::hooks::spun(self.address(), self.rank.0, 0);
         }
     }
 

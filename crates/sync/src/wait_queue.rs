@@ -4,7 +4,7 @@
 //! list; both lists and looks are under the queue's lock, so no wake-up is lost.
 
 use crate::atomic::{AtomicBool, Ordering};
-use crate::hooks::{ThreadHandle, current_thread, now, park, unpark};
+use crate::hooks::{ThreadHandle, current_thread, now, park, park_uninterruptibly, unpark};
 use crate::mutant::{Mutant, mutant};
 use crate::rank::Rank;
 use crate::spin::SpinLock;
@@ -62,9 +62,15 @@ impl WaitQueue {
         }
     }
 
-    /// Sleeps until `ready` returns true. `ready` is called without the queue's lock and may take locks.
+    /// Sleeps until `ready` returns true, uninterruptibly: a machine that watches its threads takes a very long sleep for a fault.
+    /// `ready` is called without the queue's lock and may take locks.
     pub fn wait(&self, mut ready: impl FnMut() -> bool) {
-        let _ready = self.wait_until(None, || false, || ready().then_some(()));
+        let _ready = self.wait_with(None, || false, || ready().then_some(()), |_| park_uninterruptibly());
+    }
+
+    /// As [`wait`](Self::wait), of a thread that has nothing to do until then: its sleep may be as long as it likes.
+    pub fn wait_for_work(&self, mut ready: impl FnMut() -> bool) {
+        let _ready = self.wait_with(None, || false, || ready().then_some(()), park);
     }
 
     /// Sleeps until `ready` gives a value, `deadline` (nanoseconds, [`now`]'s clock) passes, or `interrupted` says stop.
@@ -72,8 +78,18 @@ impl WaitQueue {
     pub fn wait_until<R>(
         &self,
         deadline: Option<u64>,
+        interrupted: impl FnMut() -> bool,
+        ready: impl FnMut() -> Option<R>,
+    ) -> Result<R, WaitOutcome> {
+        self.wait_with(deadline, interrupted, ready, park)
+    }
+
+    fn wait_with<R>(
+        &self,
+        deadline: Option<u64>,
         mut interrupted: impl FnMut() -> bool,
         mut ready: impl FnMut() -> Option<R>,
+        sleep: impl Fn(Option<u64>),
     ) -> Result<R, WaitOutcome> {
         if let Some(r) = ready() {
             return Ok(r);
@@ -95,7 +111,7 @@ impl WaitQueue {
             } else if deadline.is_some_and(|d| now() >= d) {
                 Some(Err(WaitOutcome::TimedOut))
             } else {
-                park(deadline);
+                sleep(deadline);
                 None
             };
             let was_woken = self.dequeue(me_ptr);

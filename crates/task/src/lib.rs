@@ -36,6 +36,7 @@ mod scheduler;
 pub mod thread;
 pub mod timer;
 mod token;
+mod watch;
 
 pub use account::Times;
 pub use futex::{FutexTable, FutexWait, Key};
@@ -47,3 +48,4 @@ pub use roll_call::{Quiet, RollCall};
 pub use scheduler::{CpuTimes, Scheduler};
 pub use thread::{Current, Thread, ThreadRef};
 pub use timer::Timer;
+pub use watch::{Lockup, Watching};

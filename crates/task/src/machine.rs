@@ -2,6 +2,7 @@
 
 use crate::irq::Irq;
 use crate::thread::{Thread, ThreadRef};
+use crate::watch::{Lockup, Watching};
 use quire_sync::CpuId;
 
 /// CPUs that switch between threads, mask interrupts, halt, and wake each other.
@@ -88,6 +89,17 @@ pub unsafe trait Machine: Sized + Send + Sync + 'static {
     /// # Safety
     /// `prev` is the calling thread; `next` is not running anywhere and its context is complete.
     unsafe fn switch(&self, prev: &Thread<Self>, next: &Thread<Self>);
+
+    /// How CPUs are watched; `None`: not at all. Asked by each tick.
+    fn watching(&self) -> Option<Watching> {
+        None
+    }
+
+    /// Sends `cpu` a non-maskable interrupt that calls [`Scheduler::probed`](crate::Scheduler::probed) there.
+    fn probe(&self, _cpu: CpuId) {}
+
+    /// A CPU is stuck. Called once an incident by the timer interrupt, with interrupts masked and no lock held.
+    fn locked_up(&self, _what: Lockup) {}
 
     /// A thread that called [`Scheduler::exit`](crate::Scheduler::exit) has left its stack for good: `thread` is the
     /// reference that [`Scheduler::spawn`](crate::Scheduler::spawn) was given. Runs on another thread's stack, with

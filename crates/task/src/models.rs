@@ -10,3 +10,4 @@ mod machine;
 mod roll_call;
 mod threads;
 mod timers;
+mod watch;

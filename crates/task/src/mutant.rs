@@ -23,6 +23,10 @@ quire_sync::mutants! {
         ForgetNoLook,
         /// Offer: a crowded CPU looks for idle ones before it can be seen as crowded.
         OfferNoFence,
+        /// Watch: a CPU looks for its watcher before it can be seen as busy.
+        BusyNoFence,
+        /// Watch: an idle CPU has no tick any more, whether or not its ward is busy.
+        StandDownNoLook,
         /// Futex: a waiter compares the word before it is counted.
         CheckBeforeCount,
         /// Futex: a waiter's comparison may come before its count is visible.

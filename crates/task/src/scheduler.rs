@@ -25,6 +25,7 @@ use crate::mutant::{Mutant, mutant};
 use crate::run_queue::{Join, RunQueue, STRETCH};
 use crate::thread::{Current, Queued, Thread, ThreadRef};
 use crate::timer::{Timer, Wheel};
+use crate::watch::{Lockup, Watch};
 use core::mem::offset_of;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence_full};
@@ -63,11 +64,14 @@ pub(crate) struct Cpu<M: Machine> {
     idled: AtomicU64,
     at_dispatch: (AtomicU64, AtomicU64),
     switches: AtomicU64,
+    /// (own) How often the CPU has come to look whether to preempt.
+    looked: AtomicU64,
     /// (own) Threads that were started from here.
     started: AtomicU64,
     /// When the wheel wants to be looked at, nanoseconds. Written under the wheel's lock.
     wheel_due: AtomicU64,
     wheel: CachePadded<IrqLock<Wheel>>,
+    watch: CachePadded<Watch>,
 }
 
 /// What a CPU's time went to.
@@ -134,9 +138,11 @@ impl<M: Machine> Scheduler<M> {
             idled: AtomicU64::new(0),
             at_dispatch: (AtomicU64::new(0), AtomicU64::new(0)),
             switches: AtomicU64::new(0),
+            looked: AtomicU64::new(0),
             started: AtomicU64::new(0),
             wheel_due: AtomicU64::new(NEVER),
             wheel: CachePadded(IrqLock::new(Rank::TIMER, Wheel::new(cpu))),
+            watch: CachePadded(Watch::new()),
         };
         // SAFETY: the caller's word: the last part of the memory, and the first one.
         let (idle, cpus) = unsafe {
@@ -277,6 +283,13 @@ impl<M: Machine> Scheduler<M> {
         self.reap_dead();
     }
 
+    /// As [`park`](Self::park) without a deadline, where no signal ends the caller's wait either: the thread says so meanwhile.
+    pub fn park_uninterruptibly(&self) {
+        self.current().uninterruptible.store(true, Ordering::Relaxed);
+        self.park(None);
+        self.current().uninterruptible.store(false, Ordering::Relaxed);
+    }
+
     /// Gives `thread` its token, and queues it where it sleeps. Callable from interrupts and under any lock of a rank below
     /// the run queue's.
     pub fn unpark(&self, thread: &Thread<M>) {
@@ -311,6 +324,7 @@ impl<M: Machine> Scheduler<M> {
     pub fn preempt(&self) {
         let was = self.machine.mask();
         let here = self.here();
+        bump(&here.looked, 1);
         // The idle thread is not preempted: its loop looks at the queue after every interrupt.
         let current = self.current();
         let gives_way = here.waiting.load(Ordering::Relaxed) > 0 || !current.may_run_on(current_cpu());
@@ -352,7 +366,64 @@ impl<M: Machine> Scheduler<M> {
                 self.machine.set_pending(true);
             }
         }
+        if here.watch.due() <= now {
+            self.watch_tick(here, now);
+        }
         self.program(here);
+    }
+
+    /// This CPU's tick: looks whether the CPU or its ward is stuck.
+    ///
+    /// => Interrupts are masked; called by the timer interrupt.
+    #[cold]
+    fn watch_tick(&self, here: &Cpu<M>, now: u64) {
+        let Some(how) = self.machine.watching() else { return here.watch.stop() };
+        let cpu = current_cpu();
+        let (ward, watcher) = self.neighbours(cpu);
+        let came = here.switches.load(Ordering::Relaxed) + here.looked.load(Ordering::Relaxed);
+        let idle = self.is_idle(&self.current());
+        let found = here.watch.tick(&how, now, came, idle, ward.map(|ward| &*self.cpus.of(ward).watch));
+        if !idle && here.watch.becomes_busy(now, watcher.map(|watcher| &*self.cpus.of(watcher).watch)) {
+            watcher.into_iter().for_each(|watcher| self.machine.kick(watcher));
+        }
+        // Whatever runs comes to look whether to preempt, unless it is stuck.
+        self.machine.set_pending(true);
+        if let (true, Some(ward)) = (found.probe, ward) {
+            self.machine.probe(ward);
+        }
+        if let Some(ticks) = found.soft {
+            self.machine.locked_up(Lockup::Soft(ticks));
+        }
+        if let (true, Some(ward)) = (found.hard, ward) {
+            self.machine.locked_up(Lockup::Hard(ward));
+        }
+    }
+
+    /// The CPU that `cpu` watches, and the one that watches it.
+    fn neighbours(&self, cpu: CpuId) -> (Option<CpuId>, Option<CpuId>) {
+        match self.cpus.len() {
+            1 => (None, None),
+            n => (Some((cpu + n - 1) % n), Some((cpu + 1) % n)),
+        }
+    }
+
+    /// This CPU has begun to run threads, and was not busy at its last tick.
+    ///
+    /// => Interrupts are masked.
+    #[cold]
+    fn watch_busy(&self, here: &Cpu<M>) {
+        let Some(how) = self.machine.watching() else { return };
+        let watcher = self.neighbours(current_cpu()).1;
+        let due = self.machine.now().saturating_add(how.period);
+        if here.watch.becomes_busy(due, watcher.map(|watcher| &*self.cpus.of(watcher).watch)) {
+            watcher.into_iter().for_each(|watcher| self.machine.kick(watcher));
+        }
+        self.program(here);
+    }
+
+    /// The non-maskable interrupt of [`Machine::probe`] was served here, and found interrupts masked or not.
+    pub fn probed(&self, masked: bool) {
+        self.here().watch.probe(masked);
     }
 
     /// Lets `thread` run on the CPUs of `allowed` only. The calling thread has moved when this returns; one that runs elsewhere
@@ -400,7 +471,22 @@ impl<M: Machine> Scheduler<M> {
     /// The reschedule interrupt: another CPU has queued a thread here, or the one that runs may not any more.
     pub fn kicked(&self) {
         let _masked = Masked::new(self.machine);
-        self.limit_stretch(self.here());
+        let here = self.here();
+        if here.watch.due() == NEVER {
+            self.watch_kicked(here);
+        }
+        self.limit_stretch(here);
+    }
+
+    /// This CPU has no tick, and was interrupted, perhaps because its ward is busy.
+    ///
+    /// => Interrupts are masked.
+    #[cold]
+    fn watch_kicked(&self, here: &Cpu<M>) {
+        if let Some(how) = self.machine.watching() {
+            here.watch.start(self.machine.now().saturating_add(how.period));
+            self.program(here);
+        }
     }
 
     /// Arms `timer`, which is not armed, on this CPU's wheel. Expiry is up to 16 microseconds late, never early.
@@ -535,6 +621,9 @@ impl<M: Machine> Scheduler<M> {
         let next = unsafe { next.as_ref() };
         if prev_idle && !ptr::eq(next, &*prev) {
             self.idle.take(cpu);
+            if !here.watch.is_busy() {
+                self.watch_busy(here);
+            }
         }
 
         self.charge(here, &prev, prev_idle, next);
@@ -649,6 +738,7 @@ impl<M: Machine> Scheduler<M> {
     /// => Interrupts are masked.
     fn program(&self, here: &Cpu<M>) {
         let due = here.wheel_due.load(Ordering::Relaxed).min(here.stretch_end.load(Ordering::Relaxed));
+        let due = due.min(here.watch.due());
         if due < here.armed.load(Ordering::Relaxed) {
             here.armed.store(due, Ordering::Relaxed);
             self.machine.arm(Some(due));

@@ -44,6 +44,12 @@ pub struct Thread<M: Machine> {
     pub(crate) voluntary: AtomicU64,
     pub(crate) involuntary: AtomicU64,
 
+    /// It sleeps, and nothing but what it waits for wakes it. Written by itself.
+    pub(crate) uninterruptible: AtomicBool,
+    /// What [`overslept`](Self::overslept) saw last: the switches, and how often in a row they were the same.
+    seen_switches: AtomicU64,
+    seen_rounds: AtomicU32,
+
     /// Ends a park that has a deadline.
     pub(crate) deadline: Timer,
     /// The scheduler that arms the deadline, for its callback. Written by itself.
@@ -99,6 +105,9 @@ impl<M: Machine> Thread<M> {
             account: Account::new(),
             voluntary: AtomicU64::new(0),
             involuntary: AtomicU64::new(0),
+            uninterruptible: AtomicBool::new(false),
+            seen_switches: AtomicU64::new(0),
+            seen_rounds: AtomicU32::new(0),
             deadline: Timer::new(crate::scheduler::park_deadline::<M>),
             scheduler: AtomicPtr::new(core::ptr::null_mut()),
             count: AtomicUsize::new(1),
@@ -185,6 +194,29 @@ impl<M: Machine> Thread<M> {
     /// How often it gave its CPU up to sleep or yield, and how often it was taken away.
     pub fn switches(&self) -> (u64, u64) {
         (self.voluntary.load(Ordering::Relaxed), self.involuntary.load(Ordering::Relaxed))
+    }
+
+    /// Whether it has called [`exit`](crate::Scheduler::exit).
+    pub fn has_ended(&self) -> bool {
+        self.dying.load(Ordering::Relaxed)
+    }
+
+    /// Whether it sleeps, and neither a signal nor a deadline wakes it; a hint.
+    pub fn sleeps_uninterruptibly(&self) -> bool {
+        self.uninterruptible.load(Ordering::Relaxed) && self.token.is_parked()
+    }
+
+    /// One look of many, of one watchman: in how many looks in a row before this one it was in the same uninterruptible sleep.
+    pub fn overslept(&self) -> u32 {
+        let (slept, taken) = self.switches();
+        let switches = slept + taken;
+        let same = self.seen_switches.swap(switches, Ordering::Relaxed) == switches;
+        let rounds = match self.sleeps_uninterruptibly() && same {
+            true => self.seen_rounds.load(Ordering::Relaxed).saturating_add(1),
+            false => 0,
+        };
+        self.seen_rounds.store(rounds, Ordering::Relaxed);
+        rounds
     }
 
     /// The kernel was entered from this thread's user mode (system call, exception or interrupt), at

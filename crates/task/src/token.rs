@@ -38,6 +38,11 @@ impl Token {
         self.0.load(Ordering::Relaxed) == TOKEN
     }
 
+    /// Whether the thread sleeps, or is about to; a hint.
+    pub fn is_parked(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == PARKED
+    }
+
     /// Uses the token up; whether there was one. Everything that its giver had written is visible now.
     pub fn take(&self) -> bool {
         self.0.swap(EMPTY, Ordering::AcqRel) == TOKEN

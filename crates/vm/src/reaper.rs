@@ -199,7 +199,7 @@ impl<M: Machine> Vm<M> {
         let mut may = MaySleep::here();
         while !self.daemons().stopping() {
             let reaper = self.reaper();
-            may.sleep_on(&reaper.waits, || {
+            may.wait_for_work(&reaper.waits, || {
                 reaper.asked.swap(false, Ordering::AcqRel) || reaper.lists.iter().any(|l| l.lock().len >= MANY)
             });
             while self.reap(PASS, &mut may) >= PASS && !self.daemons().stopping() {}

@@ -27,6 +27,11 @@ impl MaySleep {
         queue.wait(ready);
     }
 
+    /// A daemon with nothing to do sleeps on `queue` until `ready`, however long that is.
+    pub fn wait_for_work(&mut self, queue: &WaitQueue, ready: impl FnMut() -> bool) {
+        queue.wait_for_work(ready);
+    }
+
     /// Yields until `ready`: for what is over in a few instructions of another CPU.
     pub fn sleep_until(&mut self, mut ready: impl FnMut() -> bool) {
         while !ready() {

@@ -20,6 +20,7 @@ mod sanitize;
 mod session;
 mod suite;
 mod verdict;
+mod watchdog;
 
 use std::{
     collections::VecDeque,
@@ -126,6 +127,7 @@ const GUESTS: &[Stage] = &[
     Stage { name: "checked", names: guest::checked_names, run: guest::run_checked },
     Stage { name: "command", names: command::names, run: command::run },
     Stage { name: "cpus", names: cpus::names, run: cpus::run },
+    Stage { name: "watchdog", names: watchdog::names, run: watchdog::run },
     Stage { name: "embed", names: bare_metal::names, run: bare_metal::run },
     Stage { name: "readme", names: readme::names, run: readme::run },
 ];

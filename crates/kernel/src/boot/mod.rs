@@ -143,6 +143,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
         if registers.is_some() { "xAPIC" } else { "x2APIC" },
         crate::clock::now() / 1000,
     );
+    crate::watchdog::configure(command_line);
     start_timer();
     adopt_idle();
     personality::set_verbose(quire_kernel::command_line::flag(command_line, "verbose"));
@@ -166,6 +167,11 @@ pub extern "C" fn start(start_info: u32) -> ! {
         crate::inversion::show(kind);
     }
     crate::swap::start_daemons();
+    crate::watchdog::start();
+    // How it is tested that the watchdog notices.
+    if let Some(kind) = quire_kernel::command_line::value(command_line, "lockup") {
+        crate::watchdog::provoke::start(kind);
+    }
     personality::start(archive);
     smp::go(&topology, registers.is_none());
     cpu::interrupts_on();

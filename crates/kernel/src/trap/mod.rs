@@ -9,7 +9,7 @@ use crate::cpu::{self, registers};
 use crate::interrupt::{self, Interrupt, RESCHEDULE, SHOOTDOWN, SPURIOUS, TIMER};
 use crate::machine::{Machine, scheduler};
 use crate::personality::{linux, try_linux};
-use crate::{clock, shootdown, trace, user};
+use crate::{clock, shootdown, trace, user, watchdog};
 use quire_drivers::local_apic;
 use quire_linux::Linux;
 pub use quire_linux::UserRegs as Regs;
@@ -149,11 +149,11 @@ pub extern "C" fn exception(regs: &mut Regs, vector: u64, error: u64) {
 pub extern "C" fn interrupt(regs: &mut Regs, vector: u64) {
     if from_user(regs) {
         enter();
-        serve(vector as u8);
+        serve(regs, vector as u8);
         cpu::interrupts_on();
         leave(regs);
     } else {
-        serve(vector as u8);
+        serve(regs, vector as u8);
         if cpu::preempt_due() {
             scheduler().preempt();
         }
@@ -161,10 +161,11 @@ pub extern "C" fn interrupt(regs: &mut Regs, vector: u64) {
 }
 
 #[inline(always)]
-fn serve(vector: u8) {
+fn serve(regs: &Regs, vector: u8) {
     match vector {
         TIMER => {
             interrupt::count(Interrupt::Timer, 1);
+            watchdog::interrupted_by_timer(regs);
             local_apic::end_of_interrupt();
             scheduler().timer_interrupt();
         }
@@ -190,6 +191,9 @@ pub extern "C" fn paranoid(regs: &mut Regs, vector: u64, error: u64) {
     if vector == 2 {
         if crate::panic::in_progress() {
             cpu::stop();
+        }
+        if watchdog::nmi(regs) {
+            return;
         }
         log!("NMI on CPU {} at {:#x}", cpu::id(), regs.rip);
         return;

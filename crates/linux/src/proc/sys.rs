@@ -3,7 +3,7 @@
 use super::node::{Item, Table, What, put};
 use super::root::About;
 use crate::file::FileHost;
-use crate::machine::Machine;
+use crate::machine::{Machine, WatchSetting};
 use crate::system::{RELEASE, VERSION};
 use alloc::sync::Arc;
 use quire_fs::FsError;
@@ -32,6 +32,8 @@ impl<M: Machine> Settings<M> {
     ];
     const KERNEL: &'static [Item<M, About<M>>] = &[
         Item::file("cap_last_cap", |_, out| put!(out, "40\n")),
+        Item { name: "hung_task_panic", what: What::Writable(watch::<M, 4>, set_watch::<M, 4>) },
+        Item { name: "hung_task_timeout_secs", what: What::Writable(watch::<M, 3>, set_watch::<M, 3>) },
         Item::file("hostname", |a, out| {
             out.push(&a.0.host_name.node())?;
             put!(out, "\n")
@@ -44,8 +46,11 @@ impl<M: Machine> Settings<M> {
         Item::file("pid_max", |a, out| put!(out, "{}\n", a.0.ids.max())),
         Item { name: "random", what: What::Directory(|a| table(a, Self::RANDOM, 1250)) },
         Item::file("randomize_va_space", |_, out| put!(out, "2\n")),
+        Item { name: "softlockup_panic", what: What::Writable(watch::<M, 2>, set_watch::<M, 2>) },
         Item::file("threads-max", |a, out| put!(out, "{}\n", a.0.ids.max())),
         Item::file("version", |_, out| put!(out, "{VERSION}\n")),
+        Item { name: "watchdog", what: What::Writable(watch::<M, 0>, set_watch::<M, 0>) },
+        Item { name: "watchdog_thresh", what: What::Writable(watch::<M, 1>, set_watch::<M, 1>) },
     ];
     const RANDOM: &'static [Item<M, About<M>>] = &[
         Item::file("entropy_avail", |_, out| put!(out, "256\n")),
@@ -107,6 +112,20 @@ fn set_check_level<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, 
     let number = text.trim().parse::<u8>().map_err(|_| FsError::Invalid)?;
     about.0.vm.set_check_level(Level::from_number(number).ok_or(FsError::Invalid)?);
     Ok(bytes.len())
+}
+
+/// A setting of the watch over CPUs and threads, by its place in [`WatchSetting::ALL`].
+fn watch<M: Machine, const OF: usize>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "{}\n", about.0.machine.watch_setting(WatchSetting::ALL[OF]))
+}
+
+fn set_watch<M: Machine, const OF: usize>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    let text = core::str::from_utf8(bytes).map_err(|_| FsError::Invalid)?;
+    let value = text.trim().parse::<u32>().map_err(|_| FsError::Invalid)?;
+    match about.0.machine.set_watch(WatchSetting::ALL[OF], value) {
+        true => Ok(bytes.len()),
+        false => Err(FsError::Invalid),
+    }
 }
 
 fn max_map_count<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {

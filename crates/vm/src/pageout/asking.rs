@@ -88,7 +88,7 @@ impl Asking {
                 self.wanted.swap(false, Ordering::AcqRel);
             }
             if !work(self.is_waited_for(), may) {
-                may.sleep_on(&self.daemon_waits, || self.wanted.load(Ordering::Acquire) || woken() || stopped());
+                may.wait_for_work(&self.daemon_waits, || self.wanted.load(Ordering::Acquire) || woken() || stopped());
             }
         }
     }

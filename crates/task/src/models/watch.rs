@@ -1,0 +1,25 @@
+//! A CPU that becomes busy, and its watcher that stands down.
+
+use crate::watch::{Watch, Watching};
+use quire_sync::explore::{Arc, thread};
+use quire_sync::protocol;
+
+const HOW: Watching = Watching { period: 100, soft: 4, hard: 4 };
+
+/// The watcher idles at its tick while its ward becomes busy.
+fn busy_against_standing_down() {
+    let [ward, watcher] = [(); 2].map(|()| Arc::new(Watch::new()));
+    watcher.start(100);
+    let (cpu, other) = (ward.clone(), watcher.clone());
+    let busy = thread::spawn(move || cpu.becomes_busy(200, Some(&other)));
+    watcher.tick(&HOW, 100, 1, true, Some(&ward));
+    let interrupts = busy.join().unwrap();
+    assert!(interrupts || watcher.due() != u64::MAX, "a busy CPU has no watcher");
+}
+
+protocol! {
+    a_cpu_that_becomes_busy_has_a_watcher = busy_against_standing_down, Some(3);
+    StandDownNoLook: "a busy CPU has no watcher";
+    #[cfg(loom)]
+    BusyNoFence: "a busy CPU has no watcher";
+}

@@ -1,0 +1,189 @@
+//! The kernel's watch over itself: each thing that may be stuck is made on purpose, and told with the right names; nothing else is.
+//!
+//! Time is counted (`-icount`): the guest's seconds are instructions, whatever else this machine does.
+
+use std::time::Duration;
+
+use super::{Context, verdict::Check};
+use crate::boot::{Kernel, On, Shape};
+use crate::build;
+use crate::failure::Result;
+use crate::image::{order::Order, root};
+use crate::machine::{outcome::Outcome, relay};
+
+/// A machine that takes so long hangs.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// One machine, and what its log must say.
+struct Case {
+    name: &'static str,
+    /// The kernel that checks itself knows who holds a lock.
+    checked: bool,
+    cpus: u32,
+    /// Words for the kernel, beside the threshold of a second and the timeout of two for sleepers.
+    append: &'static str,
+    script: &'static str,
+    outcome: Outcome,
+    /// In this order.
+    told: &'static [&'static str],
+    /// How many incidents.
+    incidents: usize,
+    /// What the program prints.
+    printed: &'static str,
+}
+
+/// What takes most of the kernel's locks, and a program that computes for long without a system call.
+const BUSY: &str = "for i in 1 2 3 4; do (dd if=/dev/zero of=/tmp/f$i bs=64k count=16 2>/dev/null; sort /etc/passwd | wc -l >/dev/null; \
+                    cat /tmp/f$i /proc/self/maps | md5sum >/dev/null; rm /tmp/f$i) & done; \
+                    n=0; while [ $n -lt 150000 ]; do n=$((n + 1)); done; sleep 30; wait; echo done";
+const SETTINGS: &str = "cd /proc/sys/kernel; cat watchdog watchdog_thresh softlockup_panic hung_task_timeout_secs hung_task_panic; \
+                        for n in 61 x -1; do echo $n >watchdog_thresh || echo no; done 2>/dev/null; echo 60 >watchdog_thresh && \
+                        echo 0 >watchdog && cat watchdog watchdog_thresh";
+
+const CASES: &[Case] = &[
+    Case {
+        name: "a CPU that does not schedule is told with all stacks",
+        checked: false,
+        cpus: 2,
+        append: "watchdog=panic lockup=soft",
+        script: "sleep 100",
+        outcome: Outcome::Panicked,
+        told: &["watchdog: soft lockup: CPU ", "provoke::turn", "provoke::never_schedules", "panic on CPU"],
+        incidents: 1,
+        printed: "",
+    },
+    Case {
+        name: "a CPU that schedules at last is told once, and the machine goes on",
+        checked: false,
+        cpus: 1,
+        append: "lockup=pass",
+        script: "sleep 5; echo there",
+        outcome: Outcome::Exit(0),
+        told: &["watchdog: soft lockup: CPU 0 did not schedule in 2 s", "provoke::schedules_late", "is over"],
+        incidents: 1,
+        printed: "there\n",
+    },
+    Case {
+        name: "nothing is told where the watchdog is off",
+        checked: false,
+        cpus: 1,
+        append: "watchdog=off lockup=pass",
+        script: "sleep 5; echo there",
+        outcome: Outcome::Exit(0),
+        told: &["is over"],
+        incidents: 0,
+        printed: "there\n",
+    },
+    Case {
+        name: "a CPU that takes no interrupts is told by its neighbour",
+        checked: false,
+        cpus: 2,
+        append: "watchdog=panic lockup=hard",
+        script: "sleep 100",
+        outcome: Outcome::Panicked,
+        told: &["watchdog: hard lockup: CPU ", "interrupts masked", "provoke::takes_no_interrupts", "panic on CPU"],
+        incidents: 1,
+        printed: "",
+    },
+    Case {
+        name: "a spin lock that is held too long is told with its holder",
+        checked: true,
+        cpus: 2,
+        append: "watchdog=panic lockup=spin",
+        script: "sleep 100",
+        outcome: Outcome::Panicked,
+        told: &["watchdog: spin lock: CPU ", "rank 30, which CPU ", "provoke::wants_the_lock", "provoke::holds_a_lock"],
+        incidents: 1,
+        printed: "",
+    },
+    Case {
+        name: "a thread that sleeps uninterruptibly is told with its stack",
+        checked: false,
+        cpus: 1,
+        append: "watchdog=panic lockup=hung",
+        script: "sleep 100",
+        outcome: Outcome::Panicked,
+        told: &[
+            "watchdog: hung task: thread 1 (busybox) has slept for 2 s",
+            "provoke::sleep_where_asked",
+            "panic on CPU",
+        ],
+        incidents: 1,
+        printed: "",
+    },
+    Case {
+        name: "nothing is told of a machine that works, computes and idles",
+        checked: false,
+        cpus: 2,
+        append: "",
+        script: BUSY,
+        outcome: Outcome::Exit(0),
+        told: &[],
+        incidents: 0,
+        printed: "done\n",
+    },
+    Case {
+        name: "its settings are where Linux has them",
+        checked: false,
+        cpus: 1,
+        append: "watchdog=panic",
+        script: SETTINGS,
+        outcome: Outcome::Exit(0),
+        told: &[],
+        incidents: 0,
+        printed: "1\n1\n1\n2\n1\nno\nno\nno\n0\n60\n",
+    },
+];
+
+/// One name a case.
+pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
+    Ok(CASES.iter().map(|case| format!("watchdog/{}", case.name)).collect())
+}
+
+/// Boots a machine for each case that is selected.
+pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
+    for case in CASES {
+        let name = format!("watchdog/{}", case.name);
+        if context.selects(&name) {
+            let result =
+                boot(context, case).map_err(|failure| failure.to_string()).and_then(|ended| judge(case, &ended));
+            done(Check::of(name, result));
+        }
+    }
+    Ok(())
+}
+
+fn boot(context: &Context<'_>, case: &Case) -> Result<relay::Kept> {
+    let kernel = Kernel::with(context.places, On::Quire, || {
+        if case.checked { build::checked_kernel(context.places) } else { context.kernel() }
+    })?;
+    let args = ["/bin/busybox", "sh", "-c", case.script].map(Into::into).to_vec();
+    let order = Order { args, env: vec![], cwd: "/".into(), tty: false, size: None };
+    let image = kernel.image(root::tree()?, &order)?;
+    let append = format!("watchdog_thresh=1 hung_task_timeout_secs=2 {}", case.append);
+    let shape = Shape { cpus: case.cpus, memory: 256, count: true, append, ..Shape::default() };
+    kernel.kept(&image, &shape, LIMIT)
+}
+
+fn judge(case: &Case, ended: &relay::Kept) -> Result<(), String> {
+    let log = &ended.report.log_tail;
+    let wrong = |what: &str| Err(format!("{what}; the log ends:\n{}", crate::run::last_lines(log, 40)));
+    if ended.report.outcome != case.outcome {
+        return wrong(&format!("{:?} instead of {:?}", ended.report.outcome, case.outcome));
+    }
+    let mut rest = log.as_str();
+    for word in case.told {
+        match rest.split_once(word) {
+            Some((_, after)) => rest = after,
+            None => return wrong(&format!("{word:?} is missing, or stands before what comes first")),
+        }
+    }
+    let incidents = log.lines().filter(|l| l.contains("] watchdog: ")).count();
+    if incidents != case.incidents {
+        return wrong(&format!("{incidents} incidents instead of {}", case.incidents));
+    }
+    match String::from_utf8_lossy(&ended.output) {
+        said if said == case.printed => Ok(()),
+        said => wrong(&format!("it printed {said:?} instead of {:?}", case.printed)),
+    }
+}
