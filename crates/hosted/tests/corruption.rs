@@ -161,7 +161,8 @@ fn a_leaf_of_a_frame_that_is_free_is_noticed_also_while_others_are_at_work<F: Si
     let w = World::<F>::new();
     let _cpu = Cpu::attach(w.vm, 0);
     let t = w.table(0);
-    let other = (1..w.vm.page_count()).map(Pfn).find(|p| w.vm.page(*p).kind() == Kind::Cached).unwrap();
+    let other =
+        w.vm.described().skip(1).find(|page| page.kind() == Kind::Cached).map(|page| w.vm.pfn_of_page(page)).unwrap();
     let slot = w.slot(t, 7);
     slot.store(F::user_leaf(Enter::new(other, Prot::READ | Prot::WRITE)), Ordering::Relaxed);
     assert!(matches!(w.space.check(false), Err(Broken::LeafFrame(_) | Broken::LeafClean(_))));

@@ -49,6 +49,12 @@ pub fn take_low(free: &mut Ram, len: u64) -> Option<u64> {
     (at + len <= 1 << 32).then_some(at)
 }
 
+/// Memory for what is large, once the kernel's own tables are loaded: above 4 GiB where there is some, since devices and other
+/// CPUs' starts want what is below.
+pub fn take_large(free: &mut Ram, len: u64) -> Option<u64> {
+    free.take(len, PAGE, 1 << 32).or_else(|| free.take(len, PAGE, 1 << 20))
+}
+
 /// Maps `len` bytes of device registers at physical address `pa` before there is a memory system; later ones are windows of
 /// the kernel's map ([`stack::kernel_map`]).
 pub fn map_device(

@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quire_fs::terminal::{Key, Size};
 use quire_linux::signal::Signal;
 use quire_linux::start::Boot;
+use quire_linux::tables::TableMemory;
 use quire_linux::{BadAddress, End, Fpu, Interrupt, Linux, UserRegs, WatchSetting};
 use quire_pmap_x86_64::X86Pmap;
 use quire_sync::hooks::ThreadHandle;
@@ -231,8 +232,9 @@ impl quire_linux::Machine for Machine {
 }
 
 /// Starts the Linux layer and process 1, in a thread of its own: unpacking files may sleep.
-pub fn start(archive: &'static [u8]) {
-    let linux = match Linux::new(vm(), scheduler()) {
+/// `memory` bytes of RAM decide how large its tables are.
+pub fn start(archive: &'static [u8], memory: u64, tables: TableMemory) {
+    let linux = match Linux::new(vm(), scheduler(), memory, tables) {
         Ok(linux) => linux,
         Err(e) => panic!("the Linux layer cannot be built: {e:?}"),
     };

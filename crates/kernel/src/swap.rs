@@ -28,7 +28,7 @@ pub fn set_aside(line: &[u8], free: &mut Ram) -> Option<Memory> {
     if pages == 0 {
         return None;
     }
-    let memory = paging::take_low(free, pages * PAGE_SIZE).and_then(|at| NonNull::new(direct(at)));
+    let memory = paging::take_large(free, pages.checked_mul(PAGE_SIZE)?).and_then(|at| NonNull::new(direct(at)));
     if memory.is_none() {
         log!("no {} MiB in one piece for swap", (pages * PAGE_SIZE) >> 20);
     }

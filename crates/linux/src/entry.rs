@@ -8,6 +8,7 @@ use crate::regs::UserRegs;
 use crate::signal::info::code;
 use crate::signal::{SigInfo, Signal};
 use crate::syscall;
+use crate::tables::{TableMemory, padded};
 use crate::thread::{Thread, Trap, work};
 use crate::{Ctx, Process, file, futex, random, rank};
 use alloc::boxed::Box;
@@ -52,24 +53,49 @@ pub struct Linux<M: Machine> {
 
 /// Ids a process needs memory for: about what a sleeping process takes with its page tables.
 const FRAMES_A_PROCESS: u64 = 8;
+/// Ids that the smallest machine has.
+const LEAST_IDS: u64 = 1024;
 /// The highest id that Linux has on 64 bits.
 const MOST_IDS: u64 = 4 << 20;
 /// `vm.max_map_count`: what distributions set, where Linux itself says 65,530. A mapping costs no more here.
 const MAP_COUNT: u64 = 1 << 20;
 
 impl<M: Machine> Linux<M> {
-    /// The Linux layer over `vm` and `scheduler`, for ever. Nothing runs yet.
-    pub fn new(vm: &'static Vm<M>, scheduler: &'static Scheduler<M>) -> Result<&'static Self, Errno> {
-        let machine = vm.machine();
-        let frames = vm.frames().total();
-        let ids = (frames / FRAMES_A_PROCESS).clamp(1024, MOST_IDS) as crate::Pid;
+    /// The highest id on a machine of `memory` bytes.
+    const fn most_ids(memory: u64) -> crate::Pid {
+        let ids = memory / PAGE_SIZE / FRAMES_A_PROCESS;
+        (if ids < LEAST_IDS {
+            LEAST_IDS
+        } else if ids > MOST_IDS {
+            MOST_IDS
+        } else {
+            ids
+        }) as crate::Pid
+    }
+
+    /// Bytes of the tables that [`Linux::new`] wants on a machine of `memory` bytes and `cpus` CPUs.
+    pub const fn table_bytes(memory: u64, cpus: usize) -> usize {
+        padded(Ids::<M>::bytes(Self::most_ids(memory), cpus))
+            + padded(futex::Futexes::<M>::bytes(memory))
+            + padded(random::Random::bytes(cpus))
+    }
+
+    /// The Linux layer over `vm` and `scheduler`, for ever, on a machine of `memory` bytes. Nothing runs yet. ENOMEM where
+    /// `tables` has less than [`Linux::table_bytes`].
+    pub fn new(
+        vm: &'static Vm<M>,
+        scheduler: &'static Scheduler<M>,
+        memory: u64,
+        mut tables: TableMemory,
+    ) -> Result<&'static Self, Errno> {
+        let (machine, cpus) = (vm.machine(), scheduler.cpus());
         let linux = Box::new(Linux {
             machine,
             vm,
             scheduler,
-            ids: Ids::new(ids, scheduler.cpus())?,
-            futexes: futex::Futexes::new(frames * PAGE_SIZE)?,
-            random: random::Random::new(machine.entropy(), scheduler.cpus())?,
+            ids: Ids::new(Self::most_ids(memory), cpus, &mut tables)?,
+            futexes: futex::Futexes::new(memory, &mut tables)?,
+            random: random::Random::new(machine.entropy(), cpus, &mut tables)?,
             unknown: syscall::Unknown::new(),
             files: file::System::new(vm, machine)?,
             host_name: crate::system::HostName::new(),

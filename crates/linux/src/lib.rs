@@ -39,6 +39,7 @@ pub mod signal;
 pub mod start;
 pub mod syscall;
 pub mod system;
+pub mod tables;
 pub mod thread;
 pub mod time;
 pub mod user;

@@ -2,7 +2,7 @@
 
 use crate::errno::Errno;
 use crate::machine::Machine;
-use crate::process::ids::table_memory;
+use crate::tables::TableMemory;
 use crate::{Ctx, rank};
 use linux_raw_sys::general as raw;
 use quire_sync::{PerCpu, SpinLock, preempt_off};
@@ -18,9 +18,14 @@ pub struct Random {
 const STEP: usize = 256;
 
 impl Random {
+    /// Bytes of the streams of `cpus` CPUs.
+    pub(crate) const fn bytes(cpus: usize) -> usize {
+        PerCpu::<SpinLock<ChaCha20Rng>>::bytes(cpus)
+    }
+
     /// For `cpus` CPUs, seeded by `seed`. ENOMEM where there is no room for them.
-    pub fn new(seed: [u8; 32], cpus: usize) -> Result<Random, Errno> {
-        let memory = table_memory(PerCpu::<SpinLock<ChaCha20Rng>>::bytes(cpus), 128)?;
+    pub fn new(seed: [u8; 32], cpus: usize, tables: &mut TableMemory) -> Result<Random, Errno> {
+        let memory = tables.take(Self::bytes(cpus))?;
         let mut seeds = ChaCha20Rng::from_seed(seed);
         let stream = |_| {
             let mut seed = [0; 32];
@@ -73,7 +78,14 @@ mod tests {
 
     #[test]
     fn two_fills_differ_and_a_seed_repeats() {
-        let random = || Random::new([7; 32], 2).expect("memory");
+        let random = || {
+            let memory = vec![0u128; Random::bytes(2) / 16 + 16].leak();
+            let at = memory.as_mut_ptr().cast::<u8>();
+            let at = core::ptr::NonNull::new(at.wrapping_add(at.align_offset(128))).expect("an address");
+            // SAFETY: leaked; what is behind the alignment is enough.
+            let mut tables = unsafe { TableMemory::new(at, Random::bytes(2).next_multiple_of(128)) };
+            Random::new([7; 32], 2, &mut tables).expect("memory")
+        };
         let (a, b) = (random(), random());
         let (mut x, mut y, mut z) = ([0u8; 600], [0u8; 600], [0u8; 600]);
         a.fill(&mut x);

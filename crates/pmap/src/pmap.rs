@@ -624,7 +624,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     }
 
     fn check(&self, vm: &'static Vm<M>, quiet: bool) -> Result<u64, Broken> {
-        let is_table = |pfn: Pfn| pfn.0 < vm.page_count() && vm.page(pfn).kind() == Kind::Table;
+        let is_table = |pfn: Pfn| vm.find_page(pfn).is_some_and(|page| page.kind() == Kind::Table);
         let cost = self.tree(vm).check(USER_HALF, &is_table, quiet)?;
         self.check_own(vm)?;
         Ok(cost)

@@ -35,10 +35,11 @@ mod magazine;
 mod reclaim;
 mod stock;
 
+use crate::descriptors::{Descriptors, SECTION};
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
-use crate::page::{Descriptors, Kind};
+use crate::page::Kind;
 use crate::stats::Event;
 use crate::types::Pfn;
 use crate::vm::{BootMemory, Config, Vm};
@@ -56,6 +57,9 @@ pub const CHAIN: u32 = 256;
 /// Frames in a chain, small so that exchanges happen under the checkers.
 #[cfg(any(loom, shuttle))]
 pub const CHAIN: u32 = 2;
+
+/// Most frames from one mark to the next (256 MiB): what programs take while a write is under way does not grow with memory.
+const MOST_STEP: u64 = 1 << 16;
 
 /// A frame that somebody owns. Not copied; it goes back with [`Vm::free_frame`], or becomes a page or a table.
 #[derive(Debug)]
@@ -237,7 +241,7 @@ impl Frames {
     pub fn reserve(&self) -> u64 {
         self.reserve
     }
-    /// The marks of `domain`, from the frames that it has: its share of the reserve, and a sixty-fourth of its frames twice
+    /// The marks of `domain`, from the frames that it has: its share of the reserve, and a sixty-fourth of its frames (256 MiB at most) twice
     /// over. That is enough for what programs take while a write is under way, and never so much that a small machine pages
     /// with a quarter of its memory free.
     ///
@@ -248,7 +252,7 @@ impl Frames {
     }
     fn marks_of(&self, frames: u64) -> Marks {
         let min = (self.reserve as u128 * frames as u128).div_ceil(self.total.max(1) as u128) as u64;
-        let step = (frames / 64).max(16).min(frames / 8);
+        let step = (frames / 64).max(16).min(frames / 8).min(MOST_STEP);
         Marks { min, low: min + step, high: min + 2 * step }
     }
     /// Whether each domain had fewer frames outside the magazines than its low mark at the last depot exchange. One load of a
@@ -511,23 +515,35 @@ impl<M: Machine> Vm<M> {
         f.account(depot, (end - start) as i64);
     }
 
-    /// Hands a range of RAM to the buddy lists, at boot.
-    pub(crate) fn donate(&self, start: u64, end: u64) {
+    /// Hands all RAM to the domains, at boot. Only the ends of each run, which are no whole sections, go to the buddy lists now.
+    pub(crate) fn donate_all(&self) {
         let f = self.frames();
-        let domain = |pfn: u64| (self.machine().domain_of_frame(Pfn(pfn)) % f.domains.len()) as u8;
-        let mut at = start;
-        while at < end {
-            let here = domain(at);
-            let to = (at + 1..end).find(|i| domain(*i) != here).unwrap_or(end);
-            (at..to).for_each(|i| self.page(Pfn(i)).set_domain(here));
-            let depot = &f.domains[here as usize];
+        for run in f.pages.runs() {
+            let whole = run.sections();
+            let ends = match whole.is_empty() {
+                true => [run.start..run.end, run.end..run.end],
+                false => [run.start..whole.start * SECTION, whole.end * SECTION..run.end],
+            };
+            let depot = &f.domains[run.domain as usize];
             let mut held = depot.held.lock();
-            held.buddy.put_range(at, to, Group::User);
-            let total = depot.total.load(Ordering::Relaxed) + (to - at);
+            for end in ends.into_iter().filter(|end| !end.is_empty()) {
+                // SAFETY: boot is alone.
+                unsafe { f.pages.open_reserved(end.start, end.end) };
+                end.clone().for_each(|i| self.page(Pfn(i)).set_domain(run.domain));
+                held.buddy.put_range(end.start, end.end, Group::User);
+            }
+            let frames = run.end - run.start;
+            let total = depot.total.load(Ordering::Relaxed) + frames;
             depot.total.store(total, Ordering::Relaxed);
             depot.low.store(f.marks_of(total).low, Ordering::Relaxed);
-            f.account(depot, (to - at) as i64);
-            at = to;
+            f.account(depot, frames as i64);
+        }
+    }
+
+    /// Gives frames `start..end`, which are a device's, descriptors; see [`crate::descriptors`].
+    pub(crate) fn describe_device(&self, start: u64, end: u64) {
+        if let Some(depot) = self.frames().domains.first() {
+            depot.held.lock().buddy.open_holes(start, end);
         }
     }
 

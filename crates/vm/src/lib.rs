@@ -30,6 +30,7 @@ pub mod collapse;
 mod copy;
 mod copy_up;
 pub mod daemon;
+mod descriptors;
 pub mod error;
 pub mod fault;
 pub mod flush;

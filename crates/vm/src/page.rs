@@ -11,9 +11,7 @@
 
 use crate::mutant::{Mutant, mutant};
 use crate::types::Pfn;
-use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence_after_rmw};
-use quire_sync::record;
 
 /// What a frame is used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -195,6 +193,13 @@ impl Page {
             home: AtomicU8::new(0),
             words: core::array::from_fn(|_| AtomicU64::new(0)),
         }
+    }
+
+    /// A descriptor of a free frame of `domain` that begins no block of the buddy lists, `order` being what says so.
+    pub(crate) fn free(domain: u8, order: u8) -> Page {
+        let (kind, order, home) =
+            (AtomicU8::new(Kind::Free as u8), AtomicU8::new(order), AtomicU8::new(domain & !GROUP));
+        Page { kind, order, home, ..Page::new() }
     }
 
     /// The state word now.
@@ -479,50 +484,6 @@ impl Page {
     #[inline(always)]
     pub fn words(&self) -> &[AtomicU64; 3] {
         &self.words
-    }
-}
-
-/// All descriptors, by frame number.
-#[derive(Clone, Copy)]
-pub(crate) struct Descriptors {
-    first: NonNull<Page>,
-    len: u64,
-}
-
-// SAFETY: descriptors are made of atomics, and live as long as the system.
-unsafe impl Send for Descriptors {}
-// SAFETY: as above.
-unsafe impl Sync for Descriptors {}
-
-impl Descriptors {
-    /// # Safety
-    /// `first` points to `len` descriptors that live as long as anything that is made from this.
-    pub unsafe fn new(first: NonNull<Page>, len: u64) -> Descriptors {
-        Descriptors { first, len }
-    }
-
-    /// One more than the highest frame number.
-    pub fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// The descriptor of frame `pfn`.
-    ///
-    /// # Panics
-    /// Where `pfn` lies beyond the machine's RAM.
-    #[inline(always)]
-    #[cfg_attr(recording, track_caller)]
-    pub fn get(&self, pfn: Pfn) -> &'static Page {
-        record::read(self);
-        assert!(pfn.0 < self.len, "frame number beyond RAM");
-        // SAFETY: in bounds of the descriptor array, which lives as long as the system.
-        unsafe { &*self.first.as_ptr().add(pfn.0 as usize) }
-    }
-
-    /// The frame that `page` describes.
-    #[inline(always)]
-    pub fn pfn(&self, page: &Page) -> Pfn {
-        Pfn(((page as *const Page as usize - self.first.as_ptr() as usize) / size_of::<Page>()) as u64)
     }
 }
 

@@ -32,9 +32,10 @@
 
 mod check;
 
+use crate::descriptors::Descriptors;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
-use crate::page::{Descriptors, Page, State};
+use crate::page::{Page, State};
 use crate::types::Pfn;
 use crate::vm::{BootMemory, Vm};
 pub use check::QueueError;

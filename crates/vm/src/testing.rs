@@ -130,8 +130,9 @@ impl Machine for TestMachine {
         cpu % self.domains
     }
     // Equal parts, one after the other.
-    fn domain_of_frame(&self, pfn: Pfn) -> usize {
-        (pfn.0 * self.domains as u64 / self.frames) as usize
+    fn domain_of_frame(&self, pfn: Pfn) -> (usize, Pfn) {
+        let domain = pfn.0 * self.domains as u64 / self.frames;
+        (domain as usize, Pfn(((domain + 1) * self.frames).div_ceil(self.domains as u64)))
     }
 }
 

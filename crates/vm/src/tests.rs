@@ -15,7 +15,7 @@ use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::steal;
 use crate::testing::{Boot, TestMachine, boot, boot_with, page};
-use crate::types::{Access, PAGE_SIZE, Pfn, Prot, VirtRange};
+use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
 use crate::vm::Config;
 use proptest::prelude::*;
 use quire_sync::hooks::threads::as_cpu;
@@ -87,7 +87,7 @@ pub(crate) fn range(first: u64, pages: u64) -> VirtRange {
 
 /// Pages of objects, resident ones and those that are in swap alone.
 pub(crate) fn held(vm: &'static Vm) -> u64 {
-    let pages = || (0..vm.page_count()).map(|n| vm.page(Pfn(n))).filter(|p| p.kind() == Kind::Object);
+    let pages = || vm.described().filter(|p| p.kind() == Kind::Object);
     let kept = pages().filter(|p| p.swap_slot().is_some()).count() as u64;
     pages().count() as u64 + vm.swap().total() - vm.swap().free() - kept
 }

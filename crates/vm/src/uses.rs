@@ -1,5 +1,6 @@
 //! What frames are used for, told to tools that found a line by its physical address.
 
+use crate::descriptors::{Closed, SECTION};
 use crate::machine::Machine;
 use crate::page::{Kind, Page};
 use crate::slab::Cache;
@@ -28,22 +29,27 @@ impl<M: Machine> Vm<M> {
     /// that goes on: what changes meanwhile is told as it was or as it is.
     pub fn uses<E>(&self, mut each: impl FnMut(Pfn, u64, Use) -> Result<(), E>) -> Result<(), E> {
         let frames = self.page_count();
-        let first = self.machine().pfn_of(core::ptr::from_ref(self.page(Pfn(0))).cast()).0;
+        let first = self.machine().pfn_of(self.descriptors().memory().start).0;
         let descriptors = first..first + frames * size_of::<Page>() as u64 / PAGE_SIZE;
         let mut at = 0;
         let mut run: Option<(u64, Use)> = None;
         while at < frames {
-            let page = self.page(Pfn(at));
-            let (use_, count) = match page.kind() {
+            let (use_, count) = match self.descriptors().find(Pfn(at)) {
                 _ if descriptors.contains(&at) => (Some(Use::Descriptors), descriptors.end - at),
-                Kind::Free | Kind::Cached => (None, 1),
-                Kind::Reserved => (Some(Use::Boot), 1),
-                Kind::Table => (Some(Use::Table), 1),
-                Kind::Object => (Some(Use::Object), 1),
-                Kind::Wild => (Some(Use::Kernel), 1),
-                Kind::Slab => match self.slab_at(page) {
-                    Some(cache) => (Some(Use::Slab(cache.label(), cache.object_size())), cache.slab_frames()),
-                    None => (Some(Use::Kernel), 1),
+                None => match self.descriptors().closed(Pfn(at)) {
+                    Closed::Fresh(_) => (None, SECTION - at % SECTION),
+                    Closed::Hole(end) => (Some(Use::Boot), end.min(at - at % SECTION + SECTION) - at),
+                },
+                Some(page) => match page.kind() {
+                    Kind::Free | Kind::Cached => (None, 1),
+                    Kind::Reserved => (Some(Use::Boot), 1),
+                    Kind::Table => (Some(Use::Table), 1),
+                    Kind::Object => (Some(Use::Object), 1),
+                    Kind::Wild => (Some(Use::Kernel), 1),
+                    Kind::Slab => match self.slab_at(page) {
+                        Some(cache) => (Some(Use::Slab(cache.label(), cache.object_size())), cache.slab_frames()),
+                        None => (Some(Use::Kernel), 1),
+                    },
                 },
             };
             if run.map(|(_, u)| u) != use_ || matches!(use_, Some(Use::Slab(..))) {

@@ -2,12 +2,13 @@
 
 use crate::check::Level;
 use crate::daemon::Daemons;
+use crate::descriptors::{self, Descriptors, Run};
 use crate::frames::Frames;
 use crate::io::Io;
 use crate::machine::Machine;
 use crate::map::MapMemory;
 use crate::object::ObjectMemory;
-use crate::page::{Descriptors, Page};
+use crate::page::Page;
 use crate::pageout::Pageout;
 use crate::queue::{MAX_PARTS, Queues};
 use crate::reaper::Reaper;
@@ -124,12 +125,18 @@ impl<'m, M: Machine> BootMemory<'m, M> {
     /// # Panics
     /// Where [`Vm::new`]'s estimate was too small: a bug of this crate, at boot.
     pub(crate) fn take(&mut self, bytes: usize, align: usize) -> NonNull<u8> {
+        let at = self.take_untouched(bytes, align);
+        // SAFETY: inside the range that `Vm::new` set aside, and taken just now.
+        unsafe { core::ptr::write_bytes(at.as_ptr(), 0, bytes) };
+        at
+    }
+
+    /// As [`BootMemory::take`], with whatever the memory holds.
+    fn take_untouched(&mut self, bytes: usize, align: usize) -> NonNull<u8> {
         let at = self.next.map_addr(|a| a.next_multiple_of(align));
         let next = at.wrapping_add(bytes);
         assert!(next as usize <= self.end as usize, "boot memory was estimated too small");
         self.next = next;
-        // SAFETY: inside the range that `Vm::new` set aside, which nobody else uses.
-        unsafe { core::ptr::write_bytes(at, 0, bytes) };
         NonNull::new(at).expect("RAM does not lie at address zero")
     }
 
@@ -159,6 +166,20 @@ const fn boot_bytes<M: Machine>(cpus: usize, queue_parts: usize, domains: usize)
     size_of::<Vm<M>>() + 2 * PAGE_SIZE as usize + 128 * 1024 + cpus * 16 * 1024 + parts
 }
 
+/// RAM as runs of frames of one domain.
+fn runs_of<M: Machine>(machine: &M, ram: impl Iterator<Item = PhysRange>) -> impl Iterator<Item = Run> {
+    let domains = machine.domains().clamp(1, 128);
+    ram.flat_map(move |r| {
+        let mut at = r.start.0;
+        core::iter::from_fn(move || {
+            let start = at;
+            let (domain, end) = (start < r.end.0).then(|| machine.domain_of_frame(Pfn(start)))?;
+            at = end.0.clamp(start + 1, r.end.0);
+            Some(Run { start, end: at, domain: (domain % domains) as u8 })
+        })
+    })
+}
+
 /// One part of memory in so many may wait for readers in each epoch.
 const WAITS: u64 = 1024;
 
@@ -183,7 +204,9 @@ impl<M: Machine> Vm<M> {
         let cpus = machine.cpus();
         let queue_parts = config.queue_parts.map_or(Queues::scale(cpus, total), |n| n.clamp(1, MAX_PARTS));
         let domains = machine.domains().clamp(1, 128);
-        let bytes = page_count * size_of::<Page>() as u64 + boot_bytes::<M>(cpus, queue_parts, domains) as u64;
+        let tables = Descriptors::words(page_count) * size_of::<AtomicU64>()
+            + runs_of(&machine, ram.iter().copied()).count() * size_of::<Run>();
+        let bytes = descriptors::bytes(page_count) + (tables + boot_bytes::<M>(cpus, queue_parts, domains)) as u64;
         let boot_frames = bytes.div_ceil(PAGE_SIZE);
         let boot_end = largest.start.0 + boot_frames;
         if boot_end + 64 > largest.end.0 {
@@ -194,17 +217,21 @@ impl<M: Machine> Vm<M> {
         let end = unsafe { next.add((boot_frames * PAGE_SIZE) as usize) };
         let mut boot = BootMemory { machine: &machine, next, end, burst: 0 };
 
-        // All-zero bytes are a descriptor of a frame that is not RAM (`Kind::Reserved`), which is what holes stay.
-        let pages = boot.take(page_count as usize * size_of::<Page>(), 64).cast::<Page>();
+        let pages = boot.take_untouched(page_count as usize * size_of::<Page>(), 64).cast::<Page>();
         record::own_array(pages.as_ptr().cast(), page_count as usize * size_of::<Page>(), size_of::<Page>(), "page");
-        // The checkers' atomics are not made of zeroes.
-        #[cfg(any(loom, shuttle))]
-        for i in 0..page_count as usize {
-            // SAFETY: within the array, which nobody else has yet.
-            unsafe { pages.as_ptr().add(i).write(Page::new()) };
-        }
-        // SAFETY: the array was just made, and is never freed.
-        let pages = unsafe { Descriptors::new(pages, page_count) };
+        let open = boot.slice(Descriptors::words(page_count), || AtomicU64::new(0));
+        record::own(open.as_ptr().cast(), size_of_val(open), "open-sections");
+        let managed_ram = || {
+            let start = |r: &PhysRange| if r.start == largest.start { Pfn(boot_end) } else { r.start };
+            ram.iter().map(move |r| PhysRange { start: start(r), end: r.end })
+        };
+        let runs = {
+            let mut each = runs_of(&machine, managed_ram());
+            let count = runs_of(&machine, managed_ram()).count();
+            boot.slice(count, || each.next().expect("counted just now"))
+        };
+        // SAFETY: the array's memory was just taken, and is never freed; the words are zero, the runs as sorted as `ram`.
+        let pages = unsafe { Descriptors::new(pages, page_count, open, runs) };
         let managed = total - boot_frames;
         let frames = Frames::new(&mut boot, pages, managed, domains, &config);
         let epoch = epoch::Domain::new(boot.per_cpu(|_| epoch::Slot::new())).holding(managed * PAGE_SIZE / WAITS);
@@ -249,10 +276,10 @@ impl<M: Machine> Vm<M> {
             place.write(vm);
             place.as_ref()
         };
-        for r in ram {
-            let start = if r.start == largest.start { boot_end } else { r.start.0 };
-            vm.donate(start, r.end.0);
-        }
+        // Leaves show the zero frame.
+        // SAFETY: boot is alone.
+        unsafe { pages.open_reserved(zero.0, zero.0 + 1) };
+        vm.donate_all();
         Ok(vm)
     }
 
@@ -269,6 +296,19 @@ impl<M: Machine> Vm<M> {
     #[cfg_attr(recording, track_caller)]
     pub fn page(&self, pfn: Pfn) -> &'static Page {
         self.pages.get(pfn)
+    }
+    /// All descriptors.
+    pub(crate) fn descriptors(&self) -> &Descriptors {
+        &self.pages
+    }
+    /// The descriptor of frame `pfn`, if it has one: memory that was never used has none yet.
+    pub fn find_page(&self, pfn: Pfn) -> Option<&'static Page> {
+        self.pages.find(pfn)
+    }
+    /// The descriptors that are in use, ascending: memory that was never used has none yet.
+    pub fn described(&self) -> impl Iterator<Item = &'static Page> + Clone + use<M> {
+        let pages = self.pages;
+        pages.opened().map(move |pfn| pages.get(pfn))
     }
     /// The frame of zeroes that private mappings show for holes of files in memory. It is no object's page.
     #[inline(always)]

@@ -7,7 +7,7 @@ use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
 use quire_vm::page::Kind;
 use quire_vm::sleep::MaySleep;
 use quire_vm::stats::Event;
-use quire_vm::{Access, PAGE_SIZE, Pfn, Vm};
+use quire_vm::{Access, PAGE_SIZE, Vm};
 
 const BASE: u64 = 0x1000_0000_0000;
 const GENERATIONS: u64 = 1000;
@@ -95,7 +95,7 @@ fn store(space: &Space<Hosted>, page: u64) -> Result<(), Failure> {
 
 /// Pages of objects.
 fn held(vm: &'static Vm<Hosted>) -> u64 {
-    (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == Kind::Object).count() as u64
+    vm.described().filter(|page| page.kind() == Kind::Object).count() as u64
 }
 
 fn reap(vm: &'static Vm<Hosted>) -> u64 {

@@ -11,7 +11,7 @@ use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
 use quire_vm::page::Kind;
 use quire_vm::slab::Cache;
 use quire_vm::sleep::MaySleep;
-use quire_vm::{Access, ObjectRef, PAGE_SIZE, Pfn, Phys, Prot, VirtRange, Vm};
+use quire_vm::{Access, ObjectRef, PAGE_SIZE, Phys, Prot, VirtRange, Vm};
 use std::ops::Range;
 
 /// A hosted machine.
@@ -132,7 +132,7 @@ impl Memory for Production {
     fn held(self) -> u64 {
         let vm = self.0;
         vm.epoch().drain();
-        (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == Kind::Object).count() as u64
+        vm.described().filter(|page| page.kind() == Kind::Object).count() as u64
     }
 
     fn reap(self) {

@@ -19,6 +19,7 @@ use rustix::{
     io::{FdFlags, fcntl_setfd},
     net::{AddressFamily, SocketFlags, SocketType, socketpair},
     process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, set_parent_process_death_signal},
+    thread::disable_transparent_huge_pages,
 };
 
 use super::accel::Accelerator;
@@ -32,6 +33,10 @@ pub const ORDERLY: i32 = 33;
 pub const PANICKED: i32 = 35;
 /// The same for 0x12: the kernel cannot run on this machine; its log says why.
 pub const REFUSED: i32 = 37;
+
+/// A guest of more MiB than this is *large*: its memory may be more than the host has. The host reserves none of it, and gives it
+/// in small pages, since in large ones the first touch of each descriptor, table and bitmap would fill 2 MiB.
+const LARGE: u64 = 2048;
 
 /// Which kernel is booted, and on what board.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,6 +159,10 @@ impl Launch<'_> {
         let mut keep = vec![fa, fb, fc, fl, self.image.as_raw_fd()];
         keep.extend(&self.inherit);
         inherit(&mut command, keep);
+        if self.is_large() {
+            // SAFETY: one system call, which neither allocates nor locks.
+            unsafe { command.pre_exec(|| Ok(disable_transparent_huge_pages(true)?)) };
+        }
         let started = Instant::now();
         let child =
             command.spawn().map_err(|e| Failure::usage(format_args!("cannot start {}: {e}", self.qemu.display())))?;
@@ -171,17 +180,26 @@ impl Launch<'_> {
         Ok(guest)
     }
 
+    fn is_large(&self) -> bool {
+        self.memory > LARGE
+    }
+
     fn arguments(&self, [a, b, c, log]: [RawFd; 4]) -> Vec<OsString> {
         let mut out: Vec<String> = Vec::new();
         let mut add = |words: &[&str]| out.extend(words.iter().map(|w| (*w).to_owned()));
-        match self.system {
-            System::Quire => add(&[
-                "-M",
-                "microvm,acpi=on,pit=on,pic=on,rtc=on,isa-serial=on,auto-kernel-cmdline=on",
-                "-global",
-                "virtio-mmio.force-legacy=false",
-            ]),
-            System::QuireQ35 | System::Linux => add(&["-M", "q35"]),
+        let board = match self.system {
+            System::Quire => "microvm,acpi=on,pit=on,pic=on,rtc=on,isa-serial=on,auto-kernel-cmdline=on",
+            System::QuireQ35 | System::Linux => "q35",
+        };
+        // Who lays memory out in domains names the memory of each.
+        if self.is_large() && !self.extra.iter().any(|word| word == "-numa") {
+            add(&["-object", &format!("memory-backend-ram,id=ram,size={}M,reserve=off", self.memory)]);
+            add(&["-M", &format!("{board},memory-backend=ram")]);
+        } else {
+            add(&["-M", board]);
+        }
+        if self.system == System::Quire {
+            add(&["-global", "virtio-mmio.force-legacy=false"]);
         }
         match self.accelerator {
             Accelerator::Kvm => add(&["-accel", "kvm"]),

@@ -5,6 +5,7 @@
 use super::program::Program;
 use quire_hosted::{Arena, Simulate, X86_64};
 use quire_linux::start::Boot;
+use quire_linux::tables::TableMemory;
 use quire_linux::{BadAddress, End, Fpu, Interrupt, Linux, UserAccess, UserRegs};
 use quire_pmap::format::index;
 use quire_pmap::{Format, Hardware, KernelTables, Mmu, Request, Tables};
@@ -170,7 +171,11 @@ impl One {
             // SAFETY: leaked, with its first count.
             scheduler.start_cpu(unsafe { ThreadRef::adopt(NonNull::from(Box::leak(Box::new(idle)))) });
             machine.masked.store(false, SeqCst);
-            let linux = Linux::new(vm, scheduler).expect("the Linux layer can be built");
+            let ram = vm.frames().total() * PAGE_SIZE;
+            let bytes = Linux::<One>::table_bytes(ram, scheduler.cpus());
+            // SAFETY: fresh memory of that size, for ever.
+            let tables = unsafe { TableMemory::new(memory(bytes), bytes) };
+            let linux = Linux::new(vm, scheduler, ram, tables).expect("the Linux layer can be built");
             let _ = machine.linux.set(linux);
             let boot = Boot {
                 initramfs: &files,

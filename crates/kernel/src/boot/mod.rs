@@ -18,6 +18,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use quire_drivers::{acpi, local_apic, pic, rtc, uart};
 use quire_kernel::memory_map::{Ram, Span};
 use quire_kernel::start_info::StartInfo;
+use quire_linux::Linux;
+use quire_linux::tables::TableMemory;
 use quire_pmap_x86_64::Mmu;
 use quire_task::{Scheduler, Thread, ThreadRef};
 use quire_vm::Config;
@@ -113,12 +115,14 @@ pub extern "C" fn start(start_info: u32) -> ! {
     let cpus = cpu::count();
 
     // SAFETY: each piece of memory is fresh, aligned to a page, large enough, and never freed.
-    unsafe {
+    let tables = unsafe {
         shootdown::init(boot_memory(&mut free, shootdown::bytes(cpus)), cpus);
         let mmu = Mmu::new(boot_memory(&mut free, Mmu::bytes(cpus)), cpus, kernel_tables, has(Feature::Pcid));
         crate::trace::set_aside(command_line, &mut free);
         let swap = crate::swap::set_aside(command_line, &mut free);
         let schedulers_memory = boot_memory(&mut free, Scheduler::<Machine>::bytes(cpus));
+        let table_bytes = Linux::<Machine>::table_bytes(total, cpus);
+        let tables = TableMemory::new(boot_memory(&mut free, table_bytes), table_bytes);
         let mut ranges = [PhysRange { start: Pfn(0), end: Pfn(0) }; quire_kernel::start_info::MAX_RANGES];
         let ranges = fill_ranges(&free, &mut ranges);
         match Vm::new(Machine::new(mmu), ranges, config(command_line)) {
@@ -131,7 +135,8 @@ pub extern "C" fn start(start_info: u32) -> ! {
         let scheduler = Box::leak(Box::new(Scheduler::new(vm().machine(), schedulers_memory, cpus)));
         machine::set_scheduler(scheduler);
         crate::swap::add(swap);
-    }
+        tables
+    };
     let rates = calibration.finish();
     TIMER_HZ.store(if has(Feature::TscDeadline) { 0 } else { rates.apic }, Ordering::Relaxed);
     log!(
@@ -172,7 +177,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
     if let Some(kind) = quire_kernel::command_line::value(command_line, "lockup") {
         crate::watchdog::provoke::start(kind);
     }
-    personality::start(archive);
+    personality::start(archive, total, tables);
     smp::go(&topology, registers.is_none());
     cpu::interrupts_on();
     scheduler().idle()
@@ -204,9 +209,9 @@ fn adopt_idle() {
 
 /// Memory that boot takes for ever.
 fn boot_memory(free: &mut Ram, bytes: usize) -> NonNull<u8> {
-    match paging::take_low(free, bytes as u64).and_then(|at| NonNull::new(direct(at))) {
+    match paging::take_large(free, bytes as u64).and_then(|at| NonNull::new(direct(at))) {
         Some(at) => at,
-        None => panic!("not enough memory for the CPUs' own structures"),
+        None => panic!("not enough memory for the tables that boot makes"),
     }
 }
 

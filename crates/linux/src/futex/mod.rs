@@ -5,7 +5,7 @@ pub mod robust;
 
 use crate::errno::Errno;
 use crate::machine::{BadAddress, Machine};
-use crate::process::ids::table_memory;
+use crate::tables::TableMemory;
 use crate::thread::{Restart, Thread};
 use crate::time::Timespec;
 use crate::user::USER_END;
@@ -19,10 +19,15 @@ pub struct Futexes<M: Machine> {
 }
 
 impl<M: Machine> Futexes<M> {
+    /// Bytes of a table for `memory` bytes of RAM.
+    pub(crate) const fn bytes(memory: u64) -> usize {
+        FutexTable::<M>::bytes(FutexTable::<M>::buckets_for(memory))
+    }
+
     /// A table sized for `memory` bytes of RAM.
-    pub fn new(memory: u64) -> Result<Self, Errno> {
+    pub fn new(memory: u64, tables: &mut TableMemory) -> Result<Self, Errno> {
         let buckets = FutexTable::<M>::buckets_for(memory);
-        let place = table_memory(FutexTable::<M>::bytes(buckets), 64)?;
+        let place = tables.take(Self::bytes(memory))?;
         // SAFETY: fresh memory of that size and alignment, which is never freed.
         Ok(Futexes { table: unsafe { FutexTable::new(place, buckets) } })
     }

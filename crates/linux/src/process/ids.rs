@@ -6,6 +6,7 @@
 use super::group::{Group, Session};
 use crate::errno::Errno;
 use crate::machine::Machine;
+use crate::tables::TableMemory;
 use crate::{Pid, Process};
 use alloc::alloc::alloc_zeroed;
 use alloc::sync::Arc;
@@ -33,10 +34,14 @@ unsafe fn count<T>(named: &T) -> Arc<T> {
 }
 
 impl<M: Machine> Ids<M> {
+    /// Bytes of the table's memory.
+    pub(crate) const fn bytes(max: Pid, cpus: usize) -> usize {
+        IdTable::<Process<M>, Group<M>, Session>::bytes(max, cpus)
+    }
+
     /// A table of the ids 1 to `max` for `cpus` CPUs.
-    pub fn new(max: Pid, cpus: usize) -> Result<Self, Errno> {
-        let bytes = IdTable::<Process<M>, Group<M>, Session>::bytes(max, cpus);
-        let memory = table_memory(bytes, 128)?;
+    pub fn new(max: Pid, cpus: usize, tables: &mut TableMemory) -> Result<Self, Errno> {
+        let memory = tables.take(Self::bytes(max, cpus))?;
         // SAFETY: fresh memory of that size and alignment, which is never freed.
         Ok(Ids { table: unsafe { IdTable::new(memory, max, cpus) }, max })
     }
@@ -133,11 +138,4 @@ impl<M: Machine> Ids<M> {
             Some(process)
         })
     }
-}
-
-/// Memory for a table that lives as long as the kernel.
-pub(crate) fn table_memory(bytes: usize, align: usize) -> Result<NonNull<u8>, Errno> {
-    let layout = Layout::from_size_align(bytes.max(1), align).map_err(|_| Errno::ENOMEM)?;
-    // SAFETY: the size is not zero.
-    NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(Errno::ENOMEM)
 }

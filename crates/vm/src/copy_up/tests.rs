@@ -9,7 +9,7 @@ use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::testing::{Boot, TestMachine, boot, page};
 use crate::tests::{Vm, anonymous, held, load, page_out, range, settled, show, store};
-use crate::types::{PAGE_SIZE, Pfn, Prot};
+use crate::types::{PAGE_SIZE, Prot};
 
 const PAGES: u64 = 256;
 /// What each generation writes.
@@ -94,7 +94,7 @@ fn most(vm: &'static Vm) -> usize {
 
 /// Pages of objects.
 fn pages(vm: &'static Vm) -> u64 {
-    (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == Kind::Object).count() as u64
+    vm.described().filter(|page| page.kind() == Kind::Object).count() as u64
 }
 
 #[test]

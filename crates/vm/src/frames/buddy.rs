@@ -7,9 +7,15 @@
 //! group's pieces only where none is whole, and then from the largest. So the kernel's frames, which stay where they are for
 //! ever, share few large frames with those of programs, which come back together (Linux's `migratetype`, Gorman and Whitcroft
 //! 2006).
+//!
+//! # Fresh sections
+//! Memory that was never used stands on no list: it is counted, section by section ([`crate::descriptors`]). A section is opened,
+//! as one largest block, where neither the group's pieces nor the whole blocks serve a request. So memory that was used before
+//! is used again first.
 
+use crate::descriptors::{Closed, Descriptors, SECTION};
 use crate::mutant::{Mutant, mutant};
-use crate::page::{Descriptors, Kind};
+use crate::page::{Kind, Page};
 use crate::types::Pfn;
 
 /// The largest block is 2^MAX_ORDER frames (4 MiB): a large page and its alignment, with room.
@@ -58,22 +64,94 @@ pub(crate) struct Buddy {
     whole: [Row; (MAX_ORDER - LARGE + 1) as usize],
     /// Frames in all blocks.
     free: u64,
+    fresh: Fresh,
+}
+
+/// Where the domain's next fresh section is looked for, and how many there are.
+struct Fresh {
+    /// Index of a run of RAM.
+    run: usize,
+    section: u64,
+    left: u64,
 }
 
 impl Buddy {
+    /// Empty lists; all whole sections of the domain's RAM are fresh.
     pub fn new(pages: Descriptors, domain: u8) -> Buddy {
+        let own = pages.runs().iter().filter(|r| r.domain == domain);
+        let left = own.map(|r| r.sections().end - r.sections().start).sum();
         Buddy {
             pages,
             domain,
             broken: [[None; LARGE as usize]; 2],
             whole: [None; (MAX_ORDER - LARGE + 1) as usize],
             free: 0,
+            fresh: Fresh { run: 0, section: 0, left },
         }
     }
 
     /// Frames in all blocks.
     pub fn free(&self) -> u64 {
         self.free
+    }
+
+    /// Free frames in sections that are not open.
+    pub fn fresh(&self) -> u64 {
+        self.fresh.left * SECTION
+    }
+
+    /// Opens the domain's next fresh section; false where none is left.
+    fn open_next(&mut self) -> bool {
+        while self.fresh.left != 0 {
+            let Some(run) = self.pages.runs().get(self.fresh.run) else { return false };
+            let (sections, at) = (run.sections(), self.fresh.section);
+            if run.domain != self.domain || at >= sections.end {
+                (self.fresh.run, self.fresh.section) = (self.fresh.run + 1, 0);
+            } else if at < sections.start {
+                self.fresh.section = sections.start;
+            } else {
+                self.fresh.section += 1;
+                if !self.pages.is_open(Pfn(at * SECTION)) {
+                    self.open(at);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Opens those of the domain's fresh sections that have a frame of `start..end`.
+    fn open_range(&mut self, start: u64, end: u64) {
+        if self.fresh.left == 0 {
+            return;
+        }
+        for section in start / SECTION..end.min(self.pages.len()).div_ceil(SECTION) {
+            let first = Pfn(section * SECTION);
+            if !self.pages.is_open(first) && self.pages.closed(first) == Closed::Fresh(self.domain) {
+                self.open(section);
+            }
+        }
+    }
+
+    /// Opens a fresh section of the domain: one largest block more.
+    fn open(&mut self, section: u64) {
+        let domain = self.domain;
+        // SAFETY: it is closed, as the callers have seen, and whole sections of this domain are opened under its depot's lock
+        // alone, which guards this value.
+        unsafe { self.pages.open(section, || Page::free(domain, INSIDE)) };
+        self.fresh.left -= 1;
+        self.link(Pfn(section * SECTION), MAX_ORDER, Group::User);
+    }
+
+    /// Opens the sections that have a frame of `start..end` and no RAM: a device's frames get descriptors.
+    pub fn open_holes(&mut self, start: u64, end: u64) {
+        for section in start / SECTION..end.min(self.pages.len()).div_ceil(SECTION) {
+            let first = section * SECTION;
+            if !self.pages.is_open(Pfn(first)) && matches!(self.pages.closed(Pfn(first)), Closed::Hole(_)) {
+                // SAFETY: it is closed, and sections without RAM are opened under the lock of the first domain's depot alone.
+                unsafe { self.pages.open_reserved(first, first + SECTION) };
+            }
+        }
     }
 
     fn row(&mut self, order: u8, group: Group) -> &mut Row {
@@ -127,13 +205,14 @@ impl Buddy {
         self.free -= 1 << order;
     }
 
+    /// The smallest block for `order` among the group's pieces and the whole blocks.
+    fn own(&self, order: u8, group: Group) -> Option<(Pfn, u8)> {
+        (order..=MAX_ORDER).find_map(|o| self.first(o, group).map(|p| (p, o)))
+    }
+
     /// The block to serve `order` from: its order and list.
     fn choose(&self, order: u8, group: Group) -> Option<(Pfn, u8)> {
-        let from = |range: core::ops::RangeInclusive<u8>, g| {
-            let mut orders = range;
-            orders.find_map(|o| self.first(o, g).map(|p| (p, o)))
-        };
-        from(order..=MAX_ORDER, group).or_else(|| {
+        self.own(order, group).or_else(|| {
             // None is whole: the largest piece of the other group, so that it is not asked again soon.
             (order..LARGE).rev().find_map(|o| self.first(o, group.other()).map(|p| (p, o)))
         })
@@ -142,6 +221,9 @@ impl Buddy {
     /// Takes 2^`order` frames, aligned to their size, for `group`. The caller says what kind they are, after it has let go of
     /// the lock.
     pub fn take(&mut self, order: u8, group: Group) -> Option<Pfn> {
+        if self.own(order, group).is_none() {
+            self.open_next();
+        }
         let (pfn, from) = self.choose(order, group)?;
         self.unlink(pfn);
         for o in (order..from).rev() {
@@ -159,6 +241,9 @@ impl Buddy {
                 Some((pfn, order))
             }
             None => {
+                if self.own(most, group).is_none() {
+                    self.open_next();
+                }
                 // What is left, where not even one block of the full size can be had.
                 let fits = |o: &u8| self.choose(*o, group).is_some();
                 let order = (0..=most).rev().find(fits)?;
@@ -188,10 +273,8 @@ impl Buddy {
 
     /// Whether `pfn` begins a free block of this order and domain.
     fn is_block(&self, pfn: Pfn, order: u8) -> bool {
-        pfn.0 < self.pages.len() && {
-            let page = self.pages.get(pfn);
-            page.kind() == Kind::Free && page.order() == order && page.domain() == self.domain
-        }
+        let is = |page: &Page| page.kind() == Kind::Free && page.order() == order && page.domain() == self.domain;
+        self.pages.find(pfn).is_some_and(is)
     }
 
     /// The free block that holds `pfn`: its first frame and order.
@@ -201,6 +284,7 @@ impl Buddy {
 
     /// Takes exactly the frames `start..end`, if all are free here; else nothing.
     pub fn take_exactly(&mut self, start: u64, end: u64) -> bool {
+        self.open_range(start, end);
         let mut at = start;
         while at < end {
             let Some((first, order)) = self.block_of(Pfn(at)) else { return false };
@@ -212,6 +296,7 @@ impl Buddy {
 
     /// Takes those of the frames `start..end` that are free here; `f` gets each. Returns how many.
     pub fn take_free(&mut self, start: u64, end: u64, f: &mut dyn FnMut(Pfn)) -> u64 {
+        self.open_range(start, end);
         let (mut at, mut taken) = (start, 0);
         while at < end {
             let Some((first, order)) = self.block_of(Pfn(at)) else {
@@ -248,7 +333,7 @@ impl Buddy {
     pub fn large(&self) -> u64 {
         let blocks =
             |o: u8| core::iter::successors(self.first(o, Group::User), |p| self.pages.get(*p).next()).count() as u64;
-        (LARGE..=MAX_ORDER).map(|o| blocks(o) << (o - LARGE)).sum()
+        (LARGE..=MAX_ORDER).map(|o| blocks(o) << (o - LARGE)).sum::<u64>() + (self.fresh() >> LARGE)
     }
 }
 

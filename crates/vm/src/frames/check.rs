@@ -58,7 +58,7 @@ impl Frames {
                 }
             }
             if depot.chains.load(Ordering::Relaxed) != chains
-                || depot.outside.load(Ordering::Relaxed) != here.free + here.cached
+                || depot.outside.load(Ordering::Relaxed) != here.free + here.cached + held.buddy.fresh()
             {
                 return Err(FrameError::Count(number));
             }
@@ -71,7 +71,7 @@ impl Frames {
             }
         }
         // Each list's frames are of the right kind; so if as many frames say so as lists have, none is on two lists or on none.
-        let says = |kind| (0..self.pages.len()).filter(|i| self.pages.get(Pfn(*i)).kind() == kind).count() as i64;
+        let says = |kind| self.pages.opened().filter(|pfn| self.pages.get(*pfn).kind() == kind).count() as i64;
         match says(Kind::Free) + says(Kind::Cached) - (all.free + all.cached) as i64 {
             0 => Ok(()),
             n => Err(FrameError::Lost(n)),
@@ -104,8 +104,9 @@ impl Frames {
                 return Err(FrameError::Kind(other));
             }
             let buddy = Pfn(pfn.0 ^ (1 << order));
-            if order < MAX_ORDER && buddy.0 < self.pages.len() {
-                let page = self.pages.get(buddy);
+            if order < MAX_ORDER
+                && let Some(page) = self.pages.find(buddy)
+            {
                 // A buddy that is free and of this order would have been joined. (It is inside no larger block: that would
                 // hold this one as well.)
                 if page.kind() == Kind::Free && page.order() == order && page.domain() == domain {

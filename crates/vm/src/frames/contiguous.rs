@@ -1,9 +1,10 @@
 //! Consecutive frames by number, alignment and limits: what a device or a large page asks for.
 
 use super::{For, Frame};
+use crate::descriptors::{Closed, SECTION};
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
-use crate::page::Kind;
+use crate::page::{Kind, Page};
 use crate::types::{Pfn, PhysRange};
 use crate::vm::Vm;
 
@@ -23,6 +24,14 @@ impl Contiguous {
     pub fn anywhere(count: u64) -> Contiguous {
         Contiguous { count, align: 1, within: PhysRange { start: Pfn(0), end: Pfn(u32::MAX as u64) } }
     }
+}
+
+/// What is known of a frame.
+pub(super) enum At {
+    /// Its descriptor.
+    Frame(&'static Page),
+    /// It has none yet.
+    Closed(Closed),
 }
 
 impl<M: Machine> Vm<M> {
@@ -50,19 +59,43 @@ impl<M: Machine> Vm<M> {
         let end = want.within.end.0.min(self.page_count());
         let mut start = want.within.start.0.checked_next_multiple_of(want.align)?;
         while start.checked_add(want.count)? <= end {
-            // The last frame that is in the way: the next place begins behind it.
-            let domain = self.page(Pfn(start)).domain();
-            let obstacle = (start..start + want.count).rev().find(|i| {
-                let page = self.page(Pfn(*i));
-                page.kind() != Kind::Free || page.domain() != domain
-            });
-            match obstacle {
-                Some(at) => start = (at + 1).checked_next_multiple_of(want.align)?,
-                None if self.take_free_range(start, want.count, domain, on_behalf) => return Some(Frame(Pfn(start))),
-                None => start += want.align,
+            match self.obstacle(start, want.count) {
+                Err(next) => start = next.checked_next_multiple_of(want.align)?,
+                Ok(domain) if self.take_free_range(start, want.count, domain, on_behalf) => {
+                    return Some(Frame(Pfn(start)));
+                }
+                Ok(_) => start += want.align,
             }
         }
         None
+    }
+
+    /// The domain of `count` frames from `start` on, where all look free; else from where on the next place may begin, which is
+    /// behind the last frame that is in the way.
+    fn obstacle(&self, start: u64, count: u64) -> Result<u8, u64> {
+        let domain = match self.frame_at(Pfn(start)) {
+            At::Frame(page) => page.domain(),
+            At::Closed(Closed::Fresh(domain)) => domain,
+            At::Closed(Closed::Hole(end)) => return Err(end),
+        };
+        let mut at = start + count;
+        while at > start {
+            at -= 1;
+            match self.frame_at(Pfn(at)) {
+                At::Frame(page) if page.kind() == Kind::Free && page.domain() == domain => {}
+                // The rest of the section is as free.
+                At::Closed(Closed::Fresh(here)) if here == domain => at &= !(SECTION - 1),
+                At::Closed(Closed::Hole(end)) => return Err(end),
+                _ => return Err(at + 1),
+            }
+        }
+        Ok(domain)
+    }
+
+    /// What is known of frame `pfn`, open or not.
+    pub(super) fn frame_at(&self, pfn: Pfn) -> At {
+        let pages = &self.frames().pages;
+        pages.find(pfn).map_or_else(|| At::Closed(pages.closed(pfn)), At::Frame)
     }
 
     fn take_free_range(&self, start: u64, count: u64, domain: u8, on_behalf: For) -> bool {

@@ -1,9 +1,10 @@
 //! Frames in front of the buddy lists: magazines, depots, and the way home.
 
 use super::{Fill, For, Frames, Group};
+use crate::descriptors::Descriptors;
 use crate::machine::{Machine, Pmap};
 use crate::mutant::{Mutant, mutant};
-use crate::page::{Descriptors, Kind};
+use crate::page::Kind;
 use crate::stats::Event;
 use crate::types::Pfn;
 use crate::vm::Vm;

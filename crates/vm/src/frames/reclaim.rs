@@ -17,8 +17,9 @@
 //! |---|---|---|---|---|
 //! | **claim** | busy page, as any remover | busy page: one at a time | the depot's lock; a frame in a magazine is brought home | the lock of all claims |
 
-use super::contiguous::Contiguous;
+use super::contiguous::{At, Contiguous};
 use super::{For, Frame};
+use crate::descriptors::Closed;
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
 use crate::migrate::{Vacated, vacate};
@@ -120,12 +121,16 @@ impl Best {
         if tried.contains(&start) || self.start == Some(start) {
             return Some(start + 1);
         }
-        let domain = vm.page(Pfn(start)).domain();
+        let mut domain = None;
         let mut pages = 0;
         for i in start..end {
-            let page = vm.page(Pfn(i));
-            match page.kind() {
-                _ if page.domain() != domain => return Some(i),
+            let (here, kind) = match vm.frame_at(Pfn(i)) {
+                At::Frame(page) => (page.domain(), page.kind()),
+                At::Closed(Closed::Fresh(domain)) => (domain, Kind::Free),
+                At::Closed(Closed::Hole(end)) => return Some(end),
+            };
+            match kind {
+                _ if here != *domain.get_or_insert(here) => return Some(i),
                 Kind::Free | Kind::Cached => {}
                 Kind::Object => pages += 1,
                 _ => return Some(i + 1),
@@ -201,7 +206,12 @@ impl<M: Machine> Claim<M> {
     /// Claims what is free; false where the reserve forbids it.
     fn take_free(&mut self) -> bool {
         let (vm, f) = (self.vm, self.vm.frames());
-        let depot = &f.domains[vm.page(Pfn(self.start)).domain() as usize];
+        let domain = match vm.frame_at(Pfn(self.start)) {
+            At::Frame(page) => page.domain(),
+            At::Closed(Closed::Fresh(domain)) => domain,
+            At::Closed(Closed::Hole(_)) => return false,
+        };
+        let depot = &f.domains[domain as usize];
         let mut at = self.start;
         while at < self.end {
             let to = (at + PIECE).min(self.end);

@@ -35,7 +35,7 @@ fn every_frame_is_accounted_for_once_and_damage_is_found() {
     assert_eq!(f.check(), Err(FrameError::Lost(1)));
     m.vm.page(pfn).set_kind(Kind::Wild);
 
-    let cached = m.vm.page(Pfn((0..4096).find(|i| m.vm.page(Pfn(*i)).kind() == Kind::Cached).unwrap()));
+    let cached = m.vm.described().find(|page| page.kind() == Kind::Cached).unwrap();
     cached.set_kind(Kind::Wild);
     assert!(matches!(f.check(), Err(FrameError::Kind(_))));
     cached.set_kind(Kind::Cached);
@@ -44,6 +44,9 @@ fn every_frame_is_accounted_for_once_and_damage_is_found() {
     assert!(matches!(f.check(), Err(FrameError::Chain(_))));
     cached.set_next(next);
 
+    // Of a section that is open.
+    let whole = m.vm.alloc_run(MAX_ORDER, For::User).unwrap();
+    m.vm.free_run(whole, MAX_ORDER);
     let block = f.domains[0].held.lock().buddy.first(MAX_ORDER, Group::User).unwrap();
     m.vm.page(block).set_order(3);
     assert_eq!(f.check(), Err(FrameError::Block(block)));
@@ -130,8 +133,8 @@ fn zeroed_frames_of_the_stock_are_used_first_and_given_back_when_memory_is_short
 fn a_store_into_a_zeroed_frame_of_the_stock_is_found() {
     let m = system(4096, 1, 1, 100);
     m.vm.idle_zero(1);
-    let last = (0..4096).map(Pfn).filter(|p| m.vm.page(*p).kind() == Kind::Cached).last().unwrap();
-    for p in (0..=last.0).map(Pfn).filter(|p| m.vm.page(*p).kind() == Kind::Cached) {
+    for page in m.vm.described().filter(|page| page.kind() == Kind::Cached) {
+        let p = m.vm.pfn_of_page(page);
         // SAFETY: RAM; that it is nobody's is what the test is about.
         unsafe { m.vm.machine().frame_ptr(p).add(77).write(1) };
     }

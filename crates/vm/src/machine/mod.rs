@@ -28,8 +28,9 @@ pub trait Machine: Phys + Sized + Send + Sync + 'static {
         0
     }
 
-    /// The domain of frame `pfn`, below [`Machine::domains`]. Asked at boot only.
-    fn domain_of_frame(&self, _pfn: crate::types::Pfn) -> usize {
-        0
+    /// The domain of frame `pfn`, below [`Machine::domains`], and a frame behind it up to which all are of that domain. Asked at
+    /// boot only.
+    fn domain_of_frame(&self, _pfn: crate::types::Pfn) -> (usize, crate::types::Pfn) {
+        (0, crate::types::Pfn(u64::MAX))
     }
 }

@@ -57,6 +57,8 @@ impl<M: Machine> ObjectRef<M> {
         let pages = frames.end.0.saturating_sub(frames.start.0);
         let size = pages.checked_mul(PAGE_SIZE).ok_or(OutOfMemory)?;
         let mut object = Object::build(vm, size, DEVICE, None);
+        // Code that meets a leaf looks at the frame's descriptor.
+        vm.describe_device(frames.start.0, frames.end.0);
         object.device = Some(Device { first: frames.start, memory });
         Ok(ObjectRef { object: vm.object_memory().objects.alloc(vm, object)? })
     }

@@ -36,7 +36,7 @@ impl Queues {
             return Ok(());
         }
         let says = |pfn: &Pfn| matches!(Place::of(self.pages.get(*pfn).state()), Place::Listed(..));
-        let mut all = (0..self.pages.len()).map(Pfn).filter(says);
+        let mut all = self.pages.opened().filter(says);
         // As many say so as were found; where one more does, the first that is in no part.
         match all.clone().count() as u64 == listed {
             true => Ok(()),

@@ -287,6 +287,6 @@ fn pages_come_go_and_move_on_four_cpus_and_none_is_lost_or_listed_twice() {
     vm.drain_queue_batches();
     assert_eq!(Queue::ALL.map(|q| vm.queues().len(q)), [0; 3]);
     assert_eq!(vm.queues().check(true), Ok(()));
-    let lost = (0..vm.page_count()).map(Pfn).find(|pfn| vm.page(*pfn).kind() == crate::page::Kind::Object);
+    let lost = vm.described().find(|page| page.kind() == crate::page::Kind::Object).map(|page| vm.pfn_of_page(page));
     assert_eq!(lost, None, "a page is left");
 }

@@ -8,7 +8,7 @@ use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::testing::{Boot, TestMachine, boot, page};
 use crate::tests::{Vm, anonymous, held, load, page_out, range, settled, store};
-use crate::types::{PAGE_SIZE, Pfn, Prot};
+use crate::types::{PAGE_SIZE, Prot};
 
 const PAGES: u64 = 64;
 const CHILDREN: u64 = 100;
@@ -54,7 +54,7 @@ fn family(children: u64) -> Family {
 
 /// Pages of objects.
 fn pages(vm: &'static Vm) -> u64 {
-    (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == Kind::Object).count() as u64
+    vm.described().filter(|page| page.kind() == Kind::Object).count() as u64
 }
 
 fn reap(vm: &'static Vm) -> u64 {
@@ -300,7 +300,7 @@ fn an_object_that_is_gone_is_not_left_to_the_reaper() {
     let f = family(1);
     let vm = f.boot.vm;
     let pin = vm.epoch().pin();
-    let shown = (0..vm.page_count()).map(|n| vm.page(Pfn(n))).find(|p| p.kind() == Kind::Object).unwrap();
+    let shown = vm.described().find(|p| p.kind() == Kind::Object).unwrap();
     let object = vm.object_of(shown, &pin).unwrap();
     let (parent, children) = (f.parent, f.children);
     std::thread::scope(|s| {

@@ -1,19 +1,39 @@
 use super::*;
+use crate::descriptors::Run;
 use crate::page::Page;
 use core::ptr::NonNull;
 use proptest::prelude::*;
+use quire_sync::atomic::AtomicU64;
 
 const FRAMES: u64 = 4096 + 700;
 
-fn descriptors(n: u64) -> Descriptors {
+/// Descriptors of `n` frames; the whole sections of `runs` are fresh.
+fn descriptors(n: u64, runs: &[Run]) -> Descriptors {
     let pages: &'static mut [Page] = (0..n).map(|_| Page::new()).collect::<Vec<_>>().leak();
-    // SAFETY: leaked.
-    unsafe { Descriptors::new(NonNull::from(&mut pages[0]), n) }
+    let open = (0..Descriptors::words(n)).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak();
+    let runs = runs.to_vec().leak();
+    // SAFETY: leaked, zero, and the callers' runs are sorted; nothing else opens sections.
+    let pages = unsafe { Descriptors::new(NonNull::from(&mut pages[0]), n, open, runs) };
+    for section in 0..n.div_ceil(SECTION) {
+        if !runs.iter().any(|r| r.sections().contains(&section)) {
+            // SAFETY: closed, and the test is alone.
+            unsafe { pages.open(section, Page::new) };
+        }
+    }
+    pages
 }
 
-fn buddy() -> Buddy {
-    let mut b = Buddy::new(descriptors(FRAMES), 0);
-    b.put_range(3, FRAMES, Group::User);
+/// Frames 3 to the last are free: on lists, or, where `fresh`, in sections that are opened at first use.
+fn buddy(fresh: bool) -> Buddy {
+    if !fresh {
+        let mut b = Buddy::new(descriptors(FRAMES, &[]), 0);
+        b.put_range(3, FRAMES, Group::User);
+        return b;
+    }
+    let run = Run { start: 3, end: FRAMES, domain: 0 };
+    let mut b = Buddy::new(descriptors(FRAMES, &[run]), 0);
+    b.put_range(3, run.sections().start * SECTION, Group::User);
+    b.put_range(run.sections().end * SECTION, FRAMES, Group::User);
     b
 }
 
@@ -64,8 +84,11 @@ fn group(kernel: bool) -> Group {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn blocks_are_free_and_aligned_and_found_where_a_bitmap_has_them(steps in prop::collection::vec(step(), 1..200)) {
-        let mut b = buddy();
+    fn blocks_are_free_and_aligned_and_found_where_a_bitmap_has_them(
+        steps in prop::collection::vec(step(), 1..200),
+        fresh in any::<bool>(),
+    ) {
+        let mut b = buddy(fresh);
         let mut map = Bitmap(vec![true; FRAMES as usize]);
         map.set(0, 3, false);
         let mut taken: Vec<(u64, u64, Group)> = Vec::new();
@@ -117,18 +140,18 @@ proptest! {
                     }
                 }
             }
-            prop_assert_eq!(b.free(), map.0.iter().filter(|f| **f).count() as u64);
+            prop_assert_eq!(b.free() + b.fresh(), map.0.iter().filter(|f| **f).count() as u64);
             prop_assert_eq!(b.large(), map.large());
         }
         taken.into_iter().for_each(|(s, e, g)| b.put_range(s, e, g));
-        prop_assert_eq!(b.free(), FRAMES - 3);
+        prop_assert_eq!(b.free() + b.fresh(), FRAMES - 3);
         prop_assert_eq!(b.large(), FRAMES / 512 - 1, "everything is joined again");
     }
 }
 
 #[test]
 fn a_broken_large_frame_is_used_up_before_the_next_is_broken() {
-    let mut b = buddy();
+    let mut b = buddy(false);
     let whole = b.large();
     let mut taken: Vec<Pfn> = (0..400).map(|_| b.take(0, Group::User).unwrap()).collect();
     assert_eq!(b.large(), whole, "the ends of memory are no large frames, and go first");
@@ -149,7 +172,7 @@ fn a_broken_large_frame_is_used_up_before_the_next_is_broken() {
 
 #[test]
 fn the_kernels_frames_share_no_large_frame_with_programs_while_one_is_whole() {
-    let mut b = buddy();
+    let mut b = buddy(false);
     let (mut user, mut kernel) = (Vec::new(), Vec::new());
     for i in 0..3000 {
         match i % 8 {
