@@ -150,6 +150,11 @@ impl quire_vm::Machine for Machine {
     fn cpus(&self) -> usize {
         cpu::count()
     }
+    fn is_ending(&self) -> bool {
+        // SAFETY: the thread that runs, where there is one yet; it lives while it runs.
+        let task = unsafe { quire_task::Machine::current(self).as_ref() };
+        task.and_then(|task| task.payload().as_ref()).is_some_and(quire_linux::Thread::killed)
+    }
 }
 
 /// INVPCID: everything of one PCID but global translations, or everything.

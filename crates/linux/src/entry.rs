@@ -3,6 +3,7 @@
 use crate::errno::{Errno, encode};
 use crate::exec::Prepared;
 use crate::machine::Machine;
+use crate::memory::victim::Victims;
 use crate::process::ids::Ids;
 use crate::regs::UserRegs;
 use crate::signal::info::code;
@@ -49,6 +50,8 @@ pub struct Linux<M: Machine> {
     pub(crate) roll_call: CachePadded<RollCall>,
     /// The most mappings that a new program may have.
     map_count: AtomicU64,
+    /// Which process ends because memory is out.
+    pub(crate) victims: Victims<M>,
 }
 
 /// Ids a process needs memory for: about what a sleeping process takes with its page tables.
@@ -59,6 +62,8 @@ const LEAST_IDS: u64 = 1024;
 const MOST_IDS: u64 = 4 << 20;
 /// `vm.max_map_count`: what distributions set, where Linux itself says 65,530. A mapping costs no more here.
 const MAP_COUNT: u64 = 1 << 20;
+/// How often a fault begins again after memory was out: only where what it needs is not what the end of processes gives.
+const DEFEATS: u32 = 64;
 
 impl<M: Machine> Linux<M> {
     /// The highest id on a machine of `memory` bytes.
@@ -104,6 +109,7 @@ impl<M: Machine> Linux<M> {
             stopped: AtomicUsize::new(0),
             roll_call: CachePadded(RollCall::new()),
             map_count: AtomicU64::new(MAP_COUNT),
+            victims: Victims::new(),
         });
         Ok(Box::leak(linux))
     }
@@ -179,18 +185,27 @@ impl<M: Machine> Linux<M> {
 
     /// As [`page_fault`](Linux::page_fault) for a fault of the kernel itself on user memory.
     pub fn kernel_fault(&'static self, address: u64, access: Access) -> bool {
-        match self.repair(address, access) {
-            Ok(()) => true,
-            Err(error) => {
-                if error == FaultError::OutOfMemory {
-                    self.out_of_memory(self.current());
-                }
-                false
-            }
-        }
+        self.repair(address, access).is_ok()
     }
 
-    fn repair(&self, address: u64, access: Access) -> Result<(), FaultError> {
+    /// Serves a fault; where memory is out, again when a victim has ended. [`FaultError::OutOfMemory`]: the calling thread ends.
+    fn repair(&'static self, address: u64, access: Access) -> Result<(), FaultError> {
+        for _ in 0..DEFEATS {
+            match self.repair_once(address, access) {
+                Err(FaultError::OutOfMemory) if self.out_of_memory("a fault") => {}
+                done => return done,
+            }
+        }
+        // Memory was there each time, and never for this.
+        let process = &self.current().process;
+        self.machine
+            .log(format_args!("out of memory: process {} is killed: a fault was refused {DEFEATS} times", process.pid));
+        self.kill_process(process, Signal::KILL);
+        Err(FaultError::OutOfMemory)
+    }
+
+    #[inline(always)]
+    fn repair_once(&self, address: u64, access: Access) -> Result<(), FaultError> {
         let thread = self.current();
         // SAFETY: the thread that runs.
         let Some(space) = (unsafe { thread.space.get() }) else { return Err(FaultError::NotMapped) };
@@ -221,10 +236,8 @@ impl<M: Machine> Linux<M> {
             FaultError::NotMapped => SigInfo::fault(Signal::SEGV, code::SEGV_MAPERR, address),
             FaultError::Protection => SigInfo::fault(Signal::SEGV, code::SEGV_ACCERR, address),
             FaultError::BeyondEnd | FaultError::Pager => SigInfo::fault(Signal::BUS, code::BUS_ADRERR, address),
-            FaultError::OutOfMemory => {
-                self.out_of_memory(thread);
-                return;
-            }
+            // It ends, on its way back to its program.
+            FaultError::OutOfMemory => return,
         };
         // Garbage collectors and sandboxes fault on purpose: what they handle is no crash.
         if self.machine.verbose() && !self.handles(thread, info.signal) {
@@ -240,14 +253,6 @@ impl<M: Machine> Linux<M> {
             ));
         }
         self.force_signal(thread, info);
-    }
-
-    /// The machine has no memory left for a page that `thread` touched: its process ends, as Linux's OOM killer would have
-    /// it, and nobody else's.
-    #[cold]
-    pub(crate) fn out_of_memory(&'static self, thread: &Thread<M>) {
-        self.machine.log(format_args!("out of memory: process {} is killed", thread.process.pid));
-        self.kill_process(&thread.process, Signal::KILL);
     }
 
     /// Serves an exception other than a page fault that a program raised: its vector and error code.
@@ -308,7 +313,8 @@ impl<M: Machine> Linux<M> {
     fn fill_first_stack(&'static self, thread: &Thread<M>) {
         let Some(program) = self.first_program.lock().take() else { return };
         if program.fill(self.machine).is_err() {
-            self.out_of_memory(thread);
+            self.machine.log(format_args!("out of memory: process 1 cannot begin"));
+            self.kill_process(&thread.process, Signal::KILL);
         }
     }
 

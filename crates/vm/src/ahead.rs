@@ -104,8 +104,7 @@ impl<'e, M: Machine> At<'e, M> {
     /// Whether nothing behind the front shows through at page `n` behind the address.
     fn is_zero_behind(&self, front: &'e Backing<M>, n: u64, pin: &Pinned<'_>) -> bool {
         let va = self.va + (n + 1) * PAGE_SIZE;
-        let At { vm, pmap, entry, access, .. } = *self;
-        let walked = At { vm, pmap, entry, va, access }.walk(front.behind(), false, pin);
+        let walked = At { va, ..*self }.walk(front.behind(), false, pin);
         matches!(walked, Ok(Walk::Zero))
     }
 }

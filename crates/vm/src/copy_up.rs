@@ -286,7 +286,17 @@ fn copy<'e, M: Machine>(
                 stuck.get_or_insert(va);
                 break 'all;
             }
-            match one(&At { vm: space.vm(), pmap: space.pmap(), entry, va, access: Access::Write }, pin) {
+            match one(
+                &At {
+                    vm: space.vm(),
+                    pmap: space.pmap(),
+                    entry,
+                    condemned: space.condemned(),
+                    va,
+                    access: Access::Write,
+                },
+                pin,
+            ) {
                 Ok(One::Copied) => budget = budget.saturating_sub(A_COPY),
                 Ok(One::There) => budget -= 1,
                 Err(Stop::Again | Stop::Busy(_) | Stop::Progress) => {

@@ -50,7 +50,7 @@ use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::types::{Access, PAGE_SIZE, Pfn, Prot};
 use crate::vm::Vm;
-use quire_sync::atomic::{Ordering, fence_full};
+use quire_sync::atomic::{AtomicBool, Ordering, fence_full};
 use quire_sync::epoch::Pinned;
 use quire_sync::trace::{Kind, Span};
 
@@ -151,6 +151,8 @@ pub(crate) struct At<'e, M: Machine> {
     pub vm: &'static Vm<M>,
     pub pmap: &'e M::Pmap,
     pub entry: &'e Entry<M>,
+    /// The space admits no translation any more.
+    pub condemned: &'e AtomicBool,
     /// Page-aligned.
     pub va: u64,
     pub access: Access,
@@ -236,6 +238,8 @@ fn serve<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultK
             }
             Stop::Progress => continue,
             Stop::Again => quire_sync::hooks::relax(),
+            // Nobody will replace the entry.
+            Stop::Stale if space.is_condemned() => return Err(FaultError::OutOfMemory),
             Stop::Stale => drop((writers_out.is_none()).then(|| space.keep_writers_out(va))),
             Stop::Busy(page) => vm.wait_unbusy(page, &mut may),
             Stop::PageIn(what) => {
@@ -279,7 +283,7 @@ fn attempt<'e, M: Machine>(
     if !entry.prot().allows(access) {
         return Err(if entry.is_stale() { Stop::Stale } else { Stop::Fail(FaultError::Protection) });
     }
-    let kind = At { vm, pmap: space.pmap(), entry, va, access }.serve(pin)?;
+    let kind = At { vm, pmap: space.pmap(), entry, condemned: space.condemned(), va, access }.serve(pin)?;
     *deep = matches!(kind, FaultKind::Copy | FaultKind::Move) && entry.front().layers() > vm.layers();
     Ok(kind)
 }
@@ -619,10 +623,11 @@ impl<'e, M: Machine> At<'e, M> {
         Ok(())
     }
 
-    /// Contract C3, under the table page's lock: the entry is not being replaced.
+    /// Contract C3, under the table page's lock: the entry is not being replaced, nor the space reaped.
     #[inline(always)]
     pub fn check_entry(&self) -> Result<(), Stop<M>> {
-        if mutant(Mutant::NoStaleCheck) || self.entry.admits() { Ok(()) } else { Err(Stop::Stale) }
+        let admits = || self.entry.admits() && !self.condemned.load(Ordering::Relaxed);
+        if mutant(Mutant::NoStaleCheck) || admits() { Ok(()) } else { Err(Stop::Stale) }
     }
 
     /// Contract C2, under the table page's lock: the page is what it was, and nothing has come in front of it.

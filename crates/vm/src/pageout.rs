@@ -222,14 +222,14 @@ impl<M: Machine> Vm<M> {
     }
 
     /// Whether programs get frames.
-    fn has_memory(&self) -> bool {
+    pub fn has_memory(&self) -> bool {
         self.frames().free() > self.frames().reserve()
     }
 
     /// Sleeps until frames for programs are free; false where there is nothing that could be freed.
     #[cold]
     pub(crate) fn wait_for_memory(&'static self, may: &mut MaySleep) -> bool {
-        if self.take_injected() {
+        if self.take_injected() || self.machine().is_ending() {
             return false;
         }
         let _span = Span::begin(Kind::NoMemory, 0, 0);
@@ -248,7 +248,7 @@ impl<M: Machine> Vm<M> {
         if p.daemon.load(Ordering::Acquire) {
             let mut hopeless = false;
             p.asking.wait(may, || {
-                hopeless = p.hopeless.load(Ordering::Acquire) > since;
+                hopeless = p.hopeless.load(Ordering::Acquire) > since || self.machine().is_ending();
                 hopeless || self.has_memory() || !p.daemon.load(Ordering::Acquire)
             });
             return self.has_memory() || !hopeless;

@@ -7,6 +7,7 @@ pub mod map;
 pub mod own;
 pub mod protect;
 pub mod remap;
+pub mod victim;
 
 use crate::errno::Errno;
 use crate::exec::Image;

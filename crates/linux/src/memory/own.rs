@@ -10,7 +10,7 @@ use crate::machine::Machine;
 use crate::owned::Owned;
 use alloc::sync::Arc;
 use quire_vm::FaultError;
-use quire_vm::map::{EntryInfo, Limits, SpaceStats};
+use quire_vm::map::{EntryInfo, Holdings, Limits, SpaceStats};
 
 /// The address space that a thread runs in; none once it has left it.
 pub struct OwnSpace<M: Machine>(Owned<Option<Arc<AddressSpace<M>>>>);
@@ -43,6 +43,11 @@ impl<M: Machine> OwnSpace<M> {
         let (old, new) = unsafe { (self.0.replace(new), self.0.get()) };
         machine.activate(new.as_ref().map(|space| space.pmap()));
         old
+    }
+
+    /// Whether the thread has left its space.
+    pub(crate) fn is_left(&self) -> bool {
+        self.0.look(Option::is_none)
     }
 
     /// The space as others may look at it.
@@ -88,6 +93,22 @@ impl<M: Machine> Foreign<M> {
     /// Calls `f` with each mapping from `from` on, until it returns false.
     pub fn entries(&self, from: u64, f: &mut dyn FnMut(&EntryInfo<M>) -> bool) {
         self.0.entries(from, f)
+    }
+
+    /// What its end would give back.
+    pub(crate) fn holdings(&self) -> Holdings {
+        self.0.holdings()
+    }
+
+    /// Whether both are one space.
+    pub(crate) fn is_same(&self, other: &Foreign<M>) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Takes its private memory: all threads that run in it must have been told to end. May sleep.
+    pub(crate) fn reap(&self) {
+        self.0.condemn();
+        self.0.reap();
     }
 
     /// Changes what it may grow to, for `prlimit`.

@@ -91,6 +91,7 @@ impl<M: Machine> Names<M> {
         Item::file("limits", limits),
         Item::own("maps", maps::maps),
         Item::file("mounts", mounts),
+        Item::file("oom_score", oom_score),
         Item { name: "oom_score_adj", what: What::Writable(oom_adjust, set_oom_adjust) },
         Item { name: "root", what: What::Link(root_directory, Some(jump_to_root)) },
         Item::own("smaps_rollup", maps::rollup),
@@ -224,6 +225,10 @@ fn mounts<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     result
 }
 
+fn oom_score<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "{}\n", about.process.oom_score())
+}
+
 fn oom_adjust<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     put!(out, "{}\n", about.process.oom_adjust.load(Ordering::Relaxed))
 }
@@ -345,7 +350,7 @@ fn status<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
         put!(out, "VmPeak:\t{:8} kB\nVmSize:\t{:8} kB\n", kib(stats.peak_bytes), kib(stats.mapped_bytes))?;
         put!(out, "VmLck:\t{:8} kB\nVmPin:\t{:8} kB\n", kib(memory.wired_bytes()), 0)?;
         put!(out, "VmHWM:\t{:8} kB\nVmRSS:\t{:8} kB\n", pages(stats.peak_resident), pages(stats.resident_pages))?;
-        put!(out, "VmPTE:\t{:8} kB\nVmSwap:\t{:8} kB\n", pages(stats.table_pages), 0)?;
+        put!(out, "VmPTE:\t{:8} kB\nVmSwap:\t{:8} kB\n", pages(stats.table_pages), pages(memory.holdings().swapped))?;
     }
     put!(out, "Threads:\t{}\n", process.threads.lock().len())?;
     let own = thread.map_or(SigSet::EMPTY, |t| t.pending.set());

@@ -87,6 +87,7 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     };
     // The scheduler and the caller's stack still count it.
     drop(gone);
+    linux.victims.left(process);
     if remaining == 0 {
         end_process(linux, process);
     } else {

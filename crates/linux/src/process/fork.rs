@@ -332,6 +332,7 @@ fn child_of<M: Machine>(
         limits: parent.limits(),
         priority: parent.priority.load(Ordering::Relaxed),
         personality: parent.personality.load(Ordering::Relaxed),
+        oom_adjust: parent.oom_adjust.load(Ordering::Relaxed),
         no_new_privileges: parent.no_new_privileges.load(Ordering::Relaxed),
     })
 }
@@ -395,6 +396,7 @@ impl<M: Machine> Linux<M> {
             limits: Limits::initial(u64::from(self.ids.max())),
             priority: 20,
             personality: 0,
+            oom_adjust: 0,
             no_new_privileges: false,
         };
         let process = Arc::new(Process::new(self, new));

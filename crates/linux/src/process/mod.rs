@@ -67,7 +67,7 @@ pub struct Process<M: Machine> {
     pub personality: AtomicU32,
     /// A wait status, once it is known.
     pub status: AtomicI32,
-    /// OOM score adjustment, only remembered.
+    /// `oom_score_adj`, -1000 to 1000: see [`victim`](crate::memory::victim).
     pub oom_adjust: AtomicI32,
     /// It ends (or has ended) as a whole: `exit_group` or a deadly signal.
     pub exiting: AtomicBool,
@@ -81,6 +81,8 @@ pub struct Process<M: Machine> {
     pub subreaper: AtomicBool,
     /// It may not gain privileges by exec.
     pub no_new_privileges: AtomicBool,
+    /// It was to end because memory was out, and its memory is back or will not come: nobody waits for it any more.
+    pub(crate) given_up: AtomicBool,
 
     /// From here on: what others lock for a moment who ask what it does about signals, and its own threads read.
     _actions: Line,
@@ -197,6 +199,8 @@ pub struct NewProcess<M: Machine> {
     pub priority: u32,
     /// Its personality.
     pub personality: u32,
+    /// Its `oom_score_adj`.
+    pub oom_adjust: i32,
     /// Whether it may gain no privileges by exec.
     pub no_new_privileges: bool,
 }
@@ -244,7 +248,8 @@ impl<M: Machine> Process<M> {
             accounts: SpinLock::new(rank::OWNED, Accounts::default()),
             priority: AtomicU32::new(new.priority),
             personality: AtomicU32::new(new.personality),
-            oom_adjust: AtomicI32::new(0),
+            oom_adjust: AtomicI32::new(new.oom_adjust),
+            given_up: AtomicBool::new(false),
             last_name: SpinLock::new(rank::OWNED, Name::default()),
             timers: Timers::new(),
             _actions: Line,

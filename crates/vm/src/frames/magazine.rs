@@ -307,6 +307,10 @@ impl<M: Machine> Vm<M> {
         // is low does not empty every magazine in vain.
         M::Pmap::reclaim_tables(self);
         if on_behalf.is_limited() && f.free() <= f.reserve {
+            // An end gives memory back. The other half stays for the kernel, however many end.
+            if f.free() > f.reserve / 2 && self.machine().is_ending() {
+                return self.pop_frame(fill, For::Kernel);
+            }
             return None;
         }
         self.drain_caches();

@@ -18,6 +18,12 @@ pub trait Machine: Phys + Sized + Send + Sync + 'static {
     /// Number of CPUs; `quire_sync::current_cpu()` is always below it.
     fn cpus(&self) -> usize;
 
+    /// Whether the calling thread is on its way out and never runs its program again. Its waits for memory end at once, and a part of
+    /// the reserve serves what it needs on its way. Asked on slow paths only, where it may sleep.
+    fn is_ending(&self) -> bool {
+        false
+    }
+
     /// Number of memory domains: parts of RAM, each near to some of the CPUs. At most 128.
     fn domains(&self) -> usize {
         1

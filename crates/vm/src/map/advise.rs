@@ -253,6 +253,18 @@ impl<M: Machine> Space<M> {
     fn each_own_layer(
         &self,
         range: VirtRange,
+        f: impl FnMut(&Object<M>, Range<u64>, &mut MaySleep),
+    ) -> Result<(), MapError> {
+        let own_front = |e: &Entry<M>| !e.flags().contains(Flags::NEEDS_FRONT);
+        self.each_layer(range, |e, o, depth| e.shared() || (depth == 0 && own_front(e)) || o.is_exclusive(), f)
+    }
+
+    /// Calls `f` for each layer of `range` that is `wanted`, of an entry and at so many layers from its front, with nothing held but a
+    /// reference on the object.
+    pub(super) fn each_layer(
+        &self,
+        range: VirtRange,
+        wanted: impl Fn(&Entry<M>, &Object<M>, usize) -> bool,
         mut f: impl FnMut(&Object<M>, Range<u64>, &mut MaySleep),
     ) -> Result<(), MapError> {
         let mut may = MaySleep::here();
@@ -272,13 +284,10 @@ impl<M: Machine> Space<M> {
                         at = entry.range().start;
                     }
                     let Some(part) = entry.range().intersect(&VirtRange { start: at, end: range.end }) else { break };
-                    let own_front = !entry.flags().contains(Flags::NEEDS_FRONT);
-                    let alone =
-                        |o: &Object<M>, depth: usize| entry.shared() || (depth == 0 && own_front) || o.is_exclusive();
                     let layer = layers(entry.front())
                         .enumerate()
                         .skip(depth)
-                        .find_map(|(n, b)| Some((n, window(b, part).filter(|(o, _)| alone(o, n))?)))
+                        .find_map(|(n, b)| Some((n, window(b, part).filter(|(o, _)| wanted(entry, o, n))?)))
                         .and_then(|(n, (o, keys))| Some((n, Kept::new(o, &pin)?, keys)));
                     match layer {
                         Some(found) => found,
@@ -318,7 +327,7 @@ fn has_private_pages<M: Machine>(entry: &Entry<M>) -> bool {
 }
 
 /// The pages of a layer's object that it shows in `part`.
-fn window<M: Machine>(layer: &Backing<M>, part: VirtRange) -> Option<(&Object<M>, Range<u64>)> {
+pub(super) fn window<M: Machine>(layer: &Backing<M>, part: VirtRange) -> Option<(&Object<M>, Range<u64>)> {
     let part = layer.range().intersect(&part)?;
     let first = layer.key(part.start);
     Some((layer.object()?, first..first + (part.len() >> PAGE_SHIFT)))

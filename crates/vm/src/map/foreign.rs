@@ -70,8 +70,8 @@ impl<M: Machine> Space<M> {
         if !entry.prot().allows(Access::Read) {
             return Err(if entry.is_stale() { Stop::Stale } else { Stop::Fail(FaultError::Protection) });
         }
-        let found =
-            At { vm, pmap: self.pmap(), entry, va, access: Access::Read }.walk(Some(entry.front()), false, pin)?;
+        let at = At { vm, pmap: self.pmap(), entry, condemned: self.condemned(), va, access: Access::Read };
+        let found = at.walk(Some(entry.front()), false, pin)?;
         let zeroes = match found {
             Walk::Page(found) => {
                 if !found.page.try_hold() {
@@ -106,6 +106,10 @@ impl<M: Machine> Space<M> {
         // A hole counts while the entry does: a writer may have moved what it shows.
         if entry.is_stale() {
             return Err(Stop::Stale);
+        }
+        // Its data was taken, because its process ends.
+        if self.is_condemned() {
+            return Err(Stop::Fail(FaultError::NotMapped));
         }
         to.fill(0);
         Ok(())

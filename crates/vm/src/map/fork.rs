@@ -79,6 +79,10 @@ impl<M: Machine> Space<M> {
         let mut child = Unborn::new(vm, self.limits())?;
         // One moment's copy of everything: all arenas are one for the time being.
         let mut writer = self.write_all()?;
+        // Under the lock that reaping takes: what is shared by then stays.
+        if self.is_condemned() {
+            return Err(MapError::OutOfMemory);
+        }
 
         let mut marks = Marks { list: ptr::null() };
         for e in writer.overlapping(USER.start, USER.end).filter(|e| is_private(&e.attributes())) {

@@ -157,7 +157,8 @@ pub(super) fn refill_some<M: Machine>(
         })
         .min();
     let Some(first) = first else { return Ok(rest.end) };
-    let on = |va| At { vm: space.vm(), pmap: space.pmap(), entry, va, access: Access::Read };
+    let on =
+        |va| At { vm: space.vm(), pmap: space.pmap(), entry, condemned: space.condemned(), va, access: Access::Read };
     let mut table = on(first).table(pin)?;
     let mut next = table.span().end.min(rest.end);
     for (b, object) in of_kind() {

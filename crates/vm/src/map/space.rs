@@ -14,7 +14,7 @@ use crate::vm::Vm;
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use core::ptr::NonNull;
-use quire_sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use quire_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use quire_sync::epoch::Pinned;
 use quire_sync::trace::{Kind, Span};
 
@@ -56,6 +56,8 @@ pub struct Space<M: Machine> {
     /// Leaves that went with the page tables while nobody ran the space; the first fault after that takes it to zero. Read by
     /// every fault, so it stands with what never changes.
     dropped: AtomicU64,
+    /// No fault enters a translation any more. Read by every fault too; written once, at a violent end.
+    pub(super) condemned: AtomicBool,
     pmap: M::Pmap,
     pub(super) arenas: Arenas<M>,
     /// Settings: written by their owner's system calls, read by map operations.
@@ -129,6 +131,7 @@ impl<M: Machine> Unborn<M> {
             pmap,
             arenas: Arenas::new(vm),
             dropped: AtomicU64::new(0),
+            condemned: AtomicBool::new(false),
             base: AtomicU64::new(limits.base),
             stack: AtomicU64::new(limits.stack),
             bytes: AtomicU64::new(limits.bytes),
@@ -199,6 +202,11 @@ impl<M: Machine> Space<M> {
     #[inline(always)]
     pub fn pmap(&self) -> &M::Pmap {
         &self.pmap
+    }
+    /// The mark of [`Space::condemn`], for faults.
+    #[inline(always)]
+    pub(crate) fn condemned(&self) -> &AtomicBool {
+        &self.condemned
     }
     /// A number that no other space ever has.
     pub fn id(&self) -> u64 {

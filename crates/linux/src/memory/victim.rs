@@ -1,0 +1,338 @@
+//! Memory is out: a process is chosen and ends, and everybody else waits for what it held.
+//!
+//! # When
+//! The memory core has decided that programs get nowhere ([`quire_vm::pageout`]): a fault, or a system call that needs memory, gets its
+//! error and comes to [`Linux::out_of_memory`]. There it waits until a victim's memory is back, and then tries again.
+//!
+//! # Who
+//! The process that holds most: resident pages, pages in swap and page tables, and for each point of `oom_score_adj` a thousandth of
+//! memory and swap more, as on Linux. One with -1000 is exempt. Process 1 ends only where nothing else could. Processes that share an
+//! address space end together. `/proc/<pid>/oom_score` shows the same figure, scaled as Linux does.
+//!
+//! # How it ends
+//! 1. Its threads are killed. A thread that is ending waits for no memory, and may use a part of the reserve
+//!    ([`is_ending`](quire_vm::Machine::is_ending)); interruptible waits end.
+//! 2. Where it has not left its memory after [`GRACE`], because a thread of it waits for something else, its memory is condemned and taken
+//!    ([`reap`](quire_vm::Space::reap)). So a victim may hold a lock that the waiters' locks depend on.
+//! 3. Where it still has memory after [`BOUND`], it is given up, and another victim may be chosen.
+//!
+//! There is one victim at a time, so that a burst of refused faults ends one process and not ten.
+//!
+//! | | a waiter | a thread of the victim | another chooser |
+//! |---|---|---|---|
+//! | **chooser** | waits on the same queue, and is woken by the victim's end | is a waiter itself, whose wait its own end interrupts | `choosing`: the second one finds the first one's victim |
+
+use super::Foreign;
+use crate::machine::Machine;
+use crate::process::Process;
+use crate::thread::Thread;
+use crate::{Linux, rank};
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+use quire_sync::hooks::now;
+use quire_sync::{Mutex, SpinLock, WaitQueue};
+use quire_vm::PAGE_SIZE;
+use quire_vm::map::Holdings;
+
+/// Nanoseconds that a victim has for leaving its memory by itself, which wakes those who wait for its robust futexes.
+const GRACE: u64 = 200_000_000;
+/// Nanoseconds after which another victim may be chosen.
+const BOUND: u64 = 1_000_000_000;
+/// `oom_score_adj` of a process that is never chosen.
+pub const EXEMPT: i32 = -1000;
+
+/// The victim, and those who wait for it.
+pub(crate) struct Victims<M: Machine> {
+    /// Held while a victim is chosen.
+    choosing: Mutex<()>,
+    dying: SpinLock<Option<Dying<M>>>,
+    waits: WaitQueue,
+}
+
+struct Dying<M: Machine> {
+    process: Arc<Process<M>>,
+    since: u64,
+    reaped: bool,
+}
+
+/// What a waiter for the victim has to do.
+enum Step {
+    /// The victim's memory is back, or it is given up.
+    Done,
+    /// Wait until then.
+    Until(u64),
+    /// Take its memory.
+    Reap,
+}
+
+impl<M: Machine> Victims<M> {
+    pub fn new() -> Self {
+        Victims { choosing: Mutex::new(()), dying: SpinLock::new(rank::OWNED, None), waits: WaitQueue::new() }
+    }
+
+    /// `process` has lost a thread. Those who wait for its memory look whether that was the last one.
+    pub fn left(&self, process: &Process<M>) {
+        if process.is_exiting() {
+            self.waits.wake_all();
+        }
+    }
+
+    /// What there is to do for the victim at `time`. Says [`Step::Reap`] once.
+    fn step(&self, time: u64) -> Step {
+        let gone;
+        let step = {
+            let mut dying = self.dying.lock();
+            let Some(now) = dying.as_mut() else { return Step::Done };
+            let age = time.saturating_sub(now.since);
+            if now.process.has_left_memory() || age >= BOUND {
+                now.process.given_up.store(true, Ordering::Release);
+                gone = dying.take();
+                Step::Done
+            } else {
+                gone = None;
+                match now.reaped {
+                    true => Step::Until(now.since + BOUND),
+                    false if age >= GRACE => {
+                        now.reaped = true;
+                        Step::Reap
+                    }
+                    false => Step::Until(now.since + GRACE),
+                }
+            }
+        };
+        // Perhaps the last count, which frees: not under the lock.
+        drop(gone);
+        step
+    }
+
+    fn process(&self) -> Option<Arc<Process<M>>> {
+        self.dying.lock().as_ref().map(|dying| dying.process.clone())
+    }
+}
+
+impl<M: Machine> Process<M> {
+    /// Its memory; `None` once its threads have left it.
+    pub(crate) fn memory(&self) -> Option<Foreign<M>> {
+        let threads = self.threads.lock();
+        threads.iter().find_map(|task| task.payload().as_ref()?.space.borrow())
+    }
+
+    fn has_left_memory(&self) -> bool {
+        let threads = self.threads.lock();
+        threads.iter().all(|task| task.payload().as_ref().is_none_or(|thread| thread.space.is_left()))
+    }
+
+    /// By how much memory it stands out as a victim, in pages, and what it holds. `None`: it is exempt, or holds nothing.
+    fn badness(&self) -> Option<(i64, Holdings)> {
+        let held = self.memory()?.holdings();
+        Some((badness(held, self.oom_adjust.load(Ordering::Relaxed), self.linux.total_pages())?, held))
+    }
+
+    /// `/proc/<pid>/oom_score`.
+    pub(crate) fn oom_score(&self) -> u64 {
+        self.badness().map_or(0, |(points, _)| score(points, self.linux.total_pages()))
+    }
+}
+
+/// Pages that count against a process. `None`: it is exempt.
+fn badness(held: Holdings, adjust: i32, total: u64) -> Option<i64> {
+    if adjust == EXEMPT {
+        return None;
+    }
+    let pages = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    Some(pages(held.total()).saturating_add(i64::from(adjust).saturating_mul(pages(total / 1000))))
+}
+
+/// Linux's scale: 0 to 1333 and beyond, 666 for a process that holds nothing.
+fn score(points: i64, total: u64) -> u64 {
+    let share = points.saturating_mul(1000) / i64::try_from(total.max(1)).unwrap_or(i64::MAX);
+    u64::try_from(share.saturating_add(1000).saturating_mul(2) / 3).unwrap_or(0)
+}
+
+/// A victim that was found.
+struct Choice<M: Machine> {
+    process: Arc<Process<M>>,
+    points: i64,
+    held: Holdings,
+}
+
+impl<M: Machine> Linux<M> {
+    /// The calling thread was refused memory that nothing but the end of a process can give; `why` says in which situation, for the log. Chooses
+    /// and kills a victim, or waits for the one that is dying. Returns whether to try again; not where the calling thread must end
+    /// itself. May sleep; the caller holds no lock that a system call's end needs. For faults, and for system calls that would
+    /// fail otherwise.
+    #[cold]
+    pub fn out_of_memory(&'static self, why: &str) -> bool {
+        let me = self.current();
+        loop {
+            if me.killed() {
+                return false;
+            }
+            match self.victims.step(now()) {
+                Step::Done => break,
+                Step::Reap => self.reap_victim(),
+                Step::Until(deadline) => {
+                    if self.wait_for_victim(me, deadline) {
+                        return !me.killed();
+                    }
+                }
+            }
+        }
+        {
+            let _one = self.victims.choosing.lock();
+            // Others chose before, or something ended while this thread was on its way here.
+            if self.victims.process().is_some() || !self.is_short() {
+                return !me.killed();
+            }
+            self.kill_one(me, why);
+        }
+        if me.killed() {
+            return false;
+        }
+        // Most are gone by the next look.
+        self.wait_for_victim(me, now() + GRACE);
+        !me.killed()
+    }
+
+    /// Sleeps until the victim has left its memory, or memory came from elsewhere (true), or until `deadline`.
+    fn wait_for_victim(&self, me: &Thread<M>, deadline: u64) -> bool {
+        let gone = || self.victims.process().is_none_or(|process| process.has_left_memory());
+        let ready = || (gone() || !self.is_short()).then_some(());
+        self.victims.waits.wait_until(Some(deadline), || me.killed(), ready).is_ok()
+    }
+
+    /// Whether memory is still short when all that CPUs keep is counted.
+    fn is_short(&self) -> bool {
+        if !self.vm.frames().is_low() {
+            return false;
+        }
+        self.vm.drain_caches();
+        self.vm.frames().is_low()
+    }
+
+    /// Memory and swap, in pages.
+    pub(crate) fn total_pages(&self) -> u64 {
+        self.vm.frames().total() + self.vm.swap().total()
+    }
+
+    /// => `choosing` is held.
+    fn kill_one(&'static self, me: &Thread<M>, why: &str) {
+        let Some(choice) = self.choose() else {
+            // Exempt processes hold all there is. Process 1's end stops the machine, as Linux panics here.
+            self.machine.log(format_args!("out of memory: {why}, and all processes are exempt"));
+            if let Some(first) = self.first.lock().clone() {
+                self.kill_process(&first, crate::signal::Signal::KILL);
+            }
+            return;
+        };
+        let victim = choice.process;
+        if !victim.is_exiting() {
+            let kib = |pages: u64| pages * (PAGE_SIZE / 1024);
+            self.machine.log(format_args!(
+                "out of memory: process {} ({}) is killed: {} KiB resident, {} KiB in swap, {} KiB of page tables, oom_score_adj {}; {why} of \
+                 process {} ({})",
+                victim.pid,
+                Printed(&victim),
+                kib(choice.held.resident),
+                kib(choice.held.swapped),
+                kib(choice.held.tables),
+                victim.oom_adjust.load(Ordering::Relaxed),
+                me.process.pid,
+                Printed(&me.process),
+            ));
+        }
+        let memory = victim.memory();
+        let before = self.victims.dying.lock().replace(Dying { process: victim.clone(), since: now(), reaped: false });
+        drop(before);
+        self.kill_process(&victim, crate::signal::Signal::KILL);
+        // Those that share the memory keep it, too.
+        if let Some(memory) = memory {
+            for other in self.ids.processes() {
+                if !Arc::ptr_eq(&other, &victim) && other.memory().is_some_and(|theirs| theirs.is_same(&memory)) {
+                    self.kill_process(&other, crate::signal::Signal::KILL);
+                }
+            }
+        }
+    }
+
+    /// The process to end. `None`: all that hold memory are exempt.
+    fn choose(&self) -> Option<Choice<M>> {
+        let init = self.first.lock().as_ref().cloned();
+        let init_memory = init.as_ref().and_then(|init| init.memory());
+        let mut best: Option<Choice<M>> = None;
+        let (mut first, mut alone) = (None, true);
+        for process in self.ids.processes() {
+            if process.given_up.load(Ordering::Acquire) {
+                continue;
+            }
+            let Some(memory) = process.memory() else { continue };
+            let shared = init_memory.as_ref().is_some_and(|theirs| memory.is_same(theirs));
+            drop(memory);
+            if process.is_exiting() && !shared {
+                // What ends by itself gives its memory back, and nobody else needs to.
+                return Some(Choice { process, points: i64::MAX, held: Holdings::default() });
+            }
+            let Some((points, held)) = process.badness() else {
+                alone &= shared;
+                continue;
+            };
+            let choice = Choice { process, points, held };
+            if shared {
+                // Process 1, or what it waits for in a vfork.
+                if first.is_none() {
+                    first = Some(choice);
+                }
+            } else if best.as_ref().is_none_or(|b| b.points < choice.points) {
+                best = Some(choice);
+            }
+        }
+        best.or(first.filter(|_| alone))
+    }
+
+    /// Takes the memory of the victim, which has not left it in time.
+    fn reap_victim(&self) {
+        let Some(memory) = self.victims.process().and_then(|process| process.memory()) else { return };
+        // All that share it were killed with it.
+        memory.reap();
+        drop(memory);
+        self.victims.waits.wake_all();
+    }
+}
+
+/// A process's name, for the log.
+struct Printed<'a, M: Machine>(&'a Process<M>);
+
+impl<M: Machine> core::fmt::Display for Printed<'_, M> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let name = self.0.any_thread().and_then(|task| Some(task.payload().as_ref()?.name.look(|name| *name)));
+        let name = name.unwrap_or_else(|| self.0.last_name());
+        f.write_str(core::str::from_utf8(name.bytes()).unwrap_or("?"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HELD: Holdings = Holdings { resident: 100, swapped: 30, tables: 5 };
+
+    #[test]
+    fn a_process_counts_for_what_it_holds_and_for_its_adjustment() {
+        assert_eq!(badness(HELD, 0, 10_000), Some(135));
+        assert_eq!(badness(HELD, 1000, 10_000), Some(10_135));
+        assert_eq!(badness(HELD, 1, 10_000), Some(145));
+        assert_eq!(badness(HELD, -999, 10_000), Some(135 - 9990));
+        assert_eq!(badness(HELD, EXEMPT, 10_000), None);
+        assert_eq!(badness(Holdings { resident: u64::MAX / 2, ..HELD }, 1000, u64::MAX), Some(i64::MAX));
+    }
+
+    #[test]
+    fn scores_are_scaled_as_linux_scales_them() {
+        assert_eq!(score(0, 10_000), 666);
+        assert_eq!(score(10_000, 10_000), 1333);
+        assert_eq!(score(-9_990, 10_000), 0);
+        assert_eq!(score(10_000 + 10_000, 10_000), 2000);
+        assert_eq!(score(-20_000, 10_000), 0);
+        assert_eq!(score(5, 0), 4000);
+    }
+}

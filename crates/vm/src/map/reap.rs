@@ -1,0 +1,133 @@
+//! A space whose program ends because memory is out: what it holds, and taking that while its threads may still wait somewhere.
+//!
+//! # A condemned space
+//! [`Space::condemn`] says once and for all that no fault enters a translation any more: to faults it is as if every entry were stale
+//! (Contract C3), so the same check, under the same lock, keeps them away from what [`Space::reap`] takes. A fault that meets the mark
+//! fails, since no writer will replace the entries; system calls that reach for the memory fail as at a bad address. A fork fails: the
+//! child would inherit zeroes. Map operations go on, because the last handle's drop is one.
+//!
+//! # What is taken
+//! Private memory that only this space shows, wherever it is: frames and swap slots. Shared memory and files belong to others too, and
+//! page tables go with the space. Nothing is allocated. Each arena's lock is taken, one after the other; its holder may wait for a page
+//! that is being read, and for nothing that waits for memory.
+
+use super::entry::{Entry, Flags};
+use super::leaves::{Sweep, Work};
+use super::piece::layers;
+use super::space::Space;
+use crate::machine::{Machine, Pmap};
+use crate::object::What;
+use crate::remove;
+use crate::types::VirtRange;
+use quire_sync::atomic::{Ordering, fence_full};
+
+/// Pages that a count of a space's memory visits under one pin.
+const COUNTED: usize = 1024;
+
+/// What the end of a space would give back, in pages, as the choice of a victim counts it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Holdings {
+    /// Pages in memory: what the page tables map, or would map if they had not been dropped.
+    pub resident: u64,
+    /// Pages of private memory that are in swap.
+    pub swapped: u64,
+    /// Page-table pages.
+    pub tables: u64,
+}
+
+impl Holdings {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.resident + self.swapped + self.tables
+    }
+}
+
+impl<M: Machine> Space<M> {
+    /// Counts what the space holds. A space that forked shares pages with its children: each of them counts those, as on Linux. Work
+    /// for what is in swap, and for what is in memory where the page tables do not tell.
+    pub fn holdings(&self) -> Holdings {
+        let mut held = Holdings {
+            resident: self.pmap().resident_pages(self.vm()),
+            swapped: 0,
+            tables: self.pmap().table_pages(self.vm()),
+        };
+        // Where the tables were dropped, as those of all idle spaces are before memory is out, only the objects know.
+        let what = if self.were_tables_dropped() { What::BOTH } else { What::SWAP };
+        let mut pages = 0;
+        let _holes = self.each_layer(
+            M::Pmap::USER,
+            |_, object, _| object.is_private(),
+            |object, keys, may| {
+                let mut range = object.range(keys, what);
+                while !range.is_done() {
+                    let pin = may.pin(self.vm().epoch());
+                    for found in range.walk(&pin).take(COUNTED) {
+                        match found.slot() {
+                            crate::index::Slot::Page(_) => pages += 1,
+                            crate::index::Slot::Swap(_) => held.swapped += 1,
+                            _ => {}
+                        }
+                    }
+                }
+            },
+        );
+        held.resident = held.resident.max(pages);
+        held
+    }
+
+    /// From now on the space admits no translation; see the module. Its program must have been told to end.
+    pub fn condemn(&self) {
+        self.condemned.store(true, Ordering::Relaxed);
+        // As for a stale mark: before the leaves are looked at.
+        fence_full();
+    }
+
+    /// Whether [`Space::condemn`] was called.
+    #[inline(always)]
+    pub fn is_condemned(&self) -> bool {
+        self.condemned.load(Ordering::Relaxed)
+    }
+
+    /// Takes the memory of a condemned space. May sleep; the caller holds nothing.
+    ///
+    /// # Panics
+    /// In debug builds where the space is not condemned: its program would find zeroes in the place of its data.
+    pub fn reap(&self) {
+        debug_assert!(self.is_condemned());
+        let user = M::Pmap::USER;
+        let mut at = user.start;
+        while at < user.end {
+            // Held meanwhile: no fork makes a layer shared, and no writer moves an entry.
+            let (writer, end) = self.write_at(at);
+            let end = end.min(user.end);
+            for entry in writer.overlapping(at, end) {
+                if let Some(part) = entry.range().intersect(&VirtRange { start: at, end }) {
+                    self.reap_entry(entry, part);
+                }
+            }
+            at = end;
+        }
+    }
+
+    /// => the arena's writer is held, and the space is condemned.
+    fn reap_entry(&self, entry: &Entry<M>, part: VirtRange) {
+        if entry.shared() {
+            return;
+        }
+        let mut sweep = Sweep::new(self);
+        sweep.perform(Work::Clear(part));
+        let _flushed = sweep.finish();
+        for (depth, layer) in layers(entry.front()).enumerate() {
+            let own_front = depth == 0 && !entry.flags().contains(Flags::NEEDS_FRONT);
+            if let Some((object, keys)) = super::advise::window(layer, part)
+                && object.is_private()
+                && (own_front || object.is_exclusive())
+            {
+                remove::free(object, keys);
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

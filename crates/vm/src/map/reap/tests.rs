@@ -1,0 +1,79 @@
+//! Condemned spaces, on the test machine.
+
+use super::Holdings;
+use crate::memory_store::FaultPlan;
+use crate::testing::{Boot, boot, page};
+use crate::tests::{anonymous, load, page_out, range, settled, show, store};
+use crate::types::{Access, PAGE_SIZE};
+use crate::{FaultError, MapError, ObjectRef, Space};
+
+const PLAN: FaultPlan = FaultPlan { delay: 0, pause: 0, fail_reads: 0, fail_writes: 0, window: 0, seed: 1 };
+
+fn system() -> Boot {
+    quire_sync::hooks::threads::set_cpu(0);
+    let m = boot(1024, 2);
+    m.swap(128, PLAN);
+    m
+}
+
+#[test]
+fn a_reaped_space_gives_back_its_frames_and_its_swap_and_admits_no_fault() {
+    let m = system();
+    let space = Space::new(m.vm).unwrap();
+    anonymous(&space, 0, 64);
+    anonymous(&space, 100, 64);
+    let before = settled(m.vm);
+    (0..64).for_each(|n| store(&space, page(n), 1));
+    page_out(&space);
+    assert_eq!(m.vm.swap().free(), 64);
+    (100..164).for_each(|n| store(&space, page(n), 2));
+    space.condemn();
+    space.reap();
+    assert_eq!(m.vm.swap().free(), 128);
+    // Table pages stay until the space goes.
+    assert!(settled(m.vm) <= before + 4, "{} of {before}", settled(m.vm));
+    for access in [Access::Read, Access::Write] {
+        assert_eq!(space.fault(page(0), access), Err(FaultError::OutOfMemory));
+        assert_eq!(space.fault(page(100), access), Err(FaultError::OutOfMemory));
+    }
+    assert_eq!(space.fork().err(), Some(MapError::OutOfMemory));
+    // What a thread of it was about to do.
+    space.unmap(range(100, 10)).unwrap();
+}
+
+#[test]
+fn what_others_show_survives_a_reaping() {
+    let m = system();
+    let parent = Space::new(m.vm).unwrap();
+    let shared = ObjectRef::anonymous(m.vm, 8).unwrap();
+    anonymous(&parent, 0, 8);
+    show(&parent, 20, 8, &shared, true);
+    (0..8).for_each(|n| store(&parent, page(n), 3));
+    (20..28).for_each(|n| store(&parent, page(n), 4));
+    let child = parent.fork().unwrap();
+    store(&parent, page(0), 5);
+    parent.condemn();
+    parent.reap();
+    (0..8).for_each(|n| assert_eq!(load(&child, page(n)), 3, "page {n}"));
+    (20..28).for_each(|n| assert_eq!(load(&child, page(n)), 4, "page {n}"));
+}
+
+#[test]
+fn holdings_count_what_is_in_memory_and_in_swap() {
+    let m = system();
+    let space = Space::new(m.vm).unwrap();
+    assert_eq!(space.holdings(), Holdings { resident: 0, swapped: 0, tables: space.holdings().tables });
+    anonymous(&space, 0, 40);
+    (0..40).for_each(|n| store(&space, page(n), 1));
+    let held = space.holdings();
+    assert_eq!((held.resident, held.swapped), (40, 0));
+    page_out(&space);
+    let held = space.holdings();
+    assert_eq!((held.resident, held.swapped), (0, 40));
+    (0..10).for_each(|n| store(&space, page(n), 1));
+    let held = space.holdings();
+    assert_eq!(held.resident + held.swapped, 40);
+    assert_eq!(held.total(), 40 + held.tables);
+    space.unmap(crate::VirtRange { start: page(0), end: page(0) + 40 * PAGE_SIZE }).unwrap();
+    assert_eq!((space.holdings().resident, space.holdings().swapped), (0, 0));
+}
