@@ -30,7 +30,8 @@ const MANY: &[Model] = &[
     ("qemu64", 16),
     ("kvm64", 16),
     ("Opteron_G1", 16),
-    ("Opteron_G5", 32),
+    // Has AVX, but not in the emulator: see `hangs_on_xsave` in the kernel.
+    ("Opteron_G5", 16),
     ("phenom", 16),
     ("EPYC", 32),
     ("EPYC-Milan", 32),
@@ -50,7 +51,7 @@ const MANY: &[Model] = &[
     ("max,-pdpe1gb", 32),
     ("max,-rdrand,-rdseed", 32),
     ("max,-rdtscp,-fsgsbase", 32),
-    ("max,-ssse3,-sse4.1,-sse4.2,-popcnt,-cx16", 16),
+    ("max,-ssse3,-sse4.1,-sse4.2,-popcnt,-cx16", 32),
     ("max,-mtrr,-clflush,-monitor", 32),
     ("max,-hypervisor", 32),
 ];
@@ -194,8 +195,9 @@ fn runs_on(run: &Run, kernel: &Kernel, image: &File) -> Result<(), String> {
 fn names_what_is_absent(kernel: &Kernel, image: &File) -> Result<(), String> {
     let emulated = kernel.clone().emulated();
     let one = REQUIRED.iter().map(|name| (format!("max,-{name}"), (*name).to_owned()));
-    // The oldest model has an FPU.
-    for (cpu, lacks) in one.chain([("486".to_owned(), REQUIRED[1..].join(", "))]) {
+    // The oldest model has an FPU. SYSCALL is looked for in 64-bit mode, because Intel's processors announce it there alone.
+    let all = REQUIRED.into_iter().filter(|name| !["fpu", "syscall"].contains(name)).collect::<Vec<_>>().join(", ");
+    for (cpu, lacks) in one.chain([("486".to_owned(), all)]) {
         let shape = Shape { cpus: 1, memory: 128, cpu: Some(cpu.clone()), ..Shape::default() };
         let ended = emulated.kept(image, &shape, LIMIT).map_err(|e| e.message)?;
         let expected = format!("Quire cannot run on this machine: its processor lacks {lacks}");

@@ -50,6 +50,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
         pic::mask_all();
     }
     let mut calibration = Calibration::start();
+    required::check_long_mode();
     cpu::features::detect();
     if has(Feature::Smap) {
         // SAFETY: the boot tables leave text writable, and no other CPU runs.
@@ -140,12 +141,13 @@ pub extern "C" fn start(start_info: u32) -> ! {
     let rates = calibration.finish();
     TIMER_HZ.store(if has(Feature::TscDeadline) { 0 } else { rates.apic }, Ordering::Relaxed);
     log!(
-        "Quire {}: {} CPUs, {} MiB, TSC {} MHz, {}, up after {} us",
+        "Quire {}: {} CPUs, {} MiB, TSC {} MHz, {}{}, up after {} us",
         env!("CARGO_PKG_VERSION"),
         cpu::count(),
         total >> 20,
         rates.tsc / 1_000_000,
         if registers.is_some() { "xAPIC" } else { "x2APIC" },
+        if has(Feature::TscDeadline) { " with TSC deadlines" } else { "" },
         crate::clock::now() / 1000,
     );
     crate::watchdog::configure(command_line);

@@ -7,6 +7,7 @@
 //! A loader that speaks PVH starts on processors with CPUID, so its presence is taken for granted.
 
 use core::arch::global_asm;
+use core::arch::x86_64::__cpuid;
 use core::fmt;
 use quire_drivers::debug_exit::{self, REFUSED};
 
@@ -58,7 +59,6 @@ global_asm!(
         REQUIRE {one}, 24, fxsr
         REQUIRE {one}, 25, sse
         REQUIRE {one}, 26, sse2
-        REQUIRE {extended}, 11, syscall
         REQUIRE {extended}, 20, nx
         REQUIRE {extended}, 29, lm
         .byte 0xff
@@ -170,6 +170,14 @@ global_asm!(
     extended = const EXTENDED_EDX,
     refused = const REFUSED,
 );
+
+/// Checks what a processor may announce in 64-bit mode only: Intel's do so with SYSCALL.
+pub fn check_long_mode() {
+    const SYSCALL: u32 = 1 << 11;
+    if __cpuid(0x8000_0001).edx & SYSCALL == 0 {
+        refuse(format_args!("its processor lacks syscall"));
+    }
+}
 
 /// Ends a machine that Quire cannot run on, with one sentence that says why.
 #[cold]

@@ -51,8 +51,9 @@ pub fn detect() {
     note(Feature::Umip, c7 & 1 << 2 != 0);
     note(Feature::X2apic, one.ecx & 1 << 21 != 0);
     note(Feature::TscDeadline, one.ecx & 1 << 24 != 0);
-    note(Feature::Xsave, one.ecx & 1 << 26 != 0);
-    note(Feature::Avx, one.ecx & (1 << 26 | 1 << 28) == 1 << 26 | 1 << 28);
+    let xsave = one.ecx & 1 << 26 != 0 && !hangs_on_xsave(one.ecx);
+    note(Feature::Xsave, xsave);
+    note(Feature::Avx, xsave && one.ecx & 1 << 28 != 0);
     note(Feature::Pcid, one.ecx & 1 << 17 != 0 && b7 & 1 << 10 != 0);
     note(Feature::GigabytePages, extended & 1 << 26 != 0);
     note(Feature::FastStrings, b7 & 1 << 9 != 0);
@@ -61,6 +62,16 @@ pub fn detect() {
     note(Feature::Avx512, b7 & 1 << 16 != 0);
     FOUND.store(found, Ordering::Relaxed);
 }
+
+/// QEMU's translator takes CR4.OSXSAVE for a reserved bit where the model has no extension of XSAVE (AMD's first with AVX), and then
+/// runs the write of CR4 for ever, without an exception (`cr4_reserved_bits`, seen in QEMU 7.2 and 10.0).
+fn hangs_on_xsave(one_ecx: u32) -> bool {
+    let under = __cpuid(0x4000_0000);
+    one_ecx & 1 << 31 != 0 && [under.ebx, under.ecx, under.edx] == TCG && __cpuid_count(0xd, 1).eax == 0
+}
+
+/// `TCGTCGTCGTCG`, by which QEMU's translator tells its name.
+const TCG: [u32; 3] = [u32::from_le_bytes(*b"TCGT"), u32::from_le_bytes(*b"CGTC"), u32::from_le_bytes(*b"GTCG")];
 
 /// Names of the flags of CPUID leaf 1 (EDX, then ECX) that programs look for in `/proc/cpuinfo`.
 const FLAGS: [(&str, u32, u32); 24] = [
