@@ -1,5 +1,8 @@
 //! Unpacking an initial file system from a cpio archive ("newc", as Linux's initramfs is).
 //!
+//! A field that the format leaves unused, the checksum's of a member without one, holds the nanoseconds of the member's time:
+//! a program that compares times to the second alone takes what is newer for as old.
+//!
 //! The archive comes from outside: every number is checked, every part must lie inside, and no name leaves the tree.
 
 use crate::dentry::Dentry;
@@ -88,7 +91,7 @@ pub struct Member<'a> {
     uid: u32,
     gid: u32,
     links: u32,
-    time: u32,
+    time: Timestamp,
     device: (u32, u32),
     node: DeviceNumber,
 }
@@ -116,7 +119,10 @@ impl<'a> Members<'a> {
         for (field, text) in fields.iter_mut().zip(header[6..].chunks_exact(8)) {
             *field = hexadecimal(text).ok_or(Problem::Number)?;
         }
-        let [inode, mode, uid, gid, links, time, size, major, minor, node_major, node_minor, name_len, _check] = fields;
+        let [inode, mode, uid, gid, links, time, size, major, minor, node_major, node_minor, name_len, check] = fields;
+        // "070702" says that the field is a checksum.
+        let nanos = if header[5] == b'1' && check < 1_000_000_000 { check } else { 0 };
+        let time = Timestamp { seconds: i64::from(time), nanos };
         if name_len == 0 || name_len as usize > PATH_MAX {
             return Err(Problem::Name);
         }
@@ -183,13 +189,18 @@ impl<H: Host> Vfs<H> {
     pub fn unpack(&self, archive: &[u8]) -> Result<Unpacked, CpioError> {
         let view = self.view();
         let mut linked = BTreeMap::new();
+        let mut directories = Vec::new();
         let mut done = Unpacked::default();
         for member in Members::new(archive) {
             let member = member?;
-            self.unpack_one(&view, &member, &mut linked)
+            self.unpack_one(&view, &member, &mut linked, &mut directories)
                 .map_err(|problem| CpioError { offset: member.offset, problem })?;
             done.members += 1;
             done.bytes += member.data.len() as u64;
+        }
+        // What was put into a directory has changed its time since. Of two members for one directory, the later counts.
+        for (inode, time) in directories {
+            inode.change(self.host().realtime(), |a| (a.accessed, a.modified) = (time, time));
         }
         Ok(done)
     }
@@ -199,6 +210,7 @@ impl<H: Host> Vfs<H> {
         view: &View<H>,
         member: &Member<'_>,
         linked: &mut BTreeMap<(u32, u32, u32), Arc<Dentry<H>>>,
+        noted: &mut Vec<(Arc<Inode<H>>, Timestamp)>,
     ) -> Result<(), Problem> {
         let path: Vec<&[u8]> =
             member.name.split(|&b| b == b'/').filter(|part| !part.is_empty() && *part != b".").collect();
@@ -210,8 +222,7 @@ impl<H: Host> Vfs<H> {
             if member.mode >> 12 != 0o4 {
                 return Err(Problem::Name);
             }
-            self.adorn(&self.root().inode, member);
-            return Ok(());
+            return self.adorn(&self.root().inode, member, noted);
         };
         let mut parent = self.root().clone();
         for part in directories {
@@ -225,8 +236,7 @@ impl<H: Host> Vfs<H> {
         let what = match member.mode >> 12 {
             0o4 => {
                 if let Some(there) = found.target.as_ref().filter(|t| t.inode.is_directory()) {
-                    self.adorn(&there.inode, member);
-                    return Ok(());
+                    return self.adorn(&there.inode, member, noted);
                 }
                 Create::Directory
             }
@@ -275,13 +285,21 @@ impl<H: Host> Vfs<H> {
                 }
             }
         }
-        self.adorn(&dentry.inode, member);
-        Ok(())
+        self.adorn(&dentry.inode, member, noted)
     }
 
-    /// Owner, permissions and times as the archive says.
-    fn adorn(&self, inode: &Inode<H>, member: &Member<'_>) {
-        let time = Timestamp { seconds: i64::from(member.time), nanos: 0 };
+    /// Owner, permissions and times as the archive says; a directory is noted, to get its times once it is filled.
+    fn adorn(
+        &self,
+        inode: &Arc<Inode<H>>,
+        member: &Member<'_>,
+        directories: &mut Vec<(Arc<Inode<H>>, Timestamp)>,
+    ) -> Result<(), Problem> {
+        let time = member.time;
+        if inode.is_directory() {
+            directories.try_reserve(1).map_err(|_| FsError::OutOfMemory)?;
+            directories.push((inode.clone(), time));
+        }
         let symlink = inode.kind() == crate::FileKind::Symlink;
         inode.change(self.host().realtime(), |a| {
             if !symlink {
@@ -290,6 +308,7 @@ impl<H: Host> Vfs<H> {
             (a.uid, a.gid) = (member.uid, member.gid);
             (a.accessed, a.modified) = (time, time);
         });
+        Ok(())
     }
 }
 
@@ -302,7 +321,7 @@ pub(crate) mod tests {
 
     /// Appends a member.
     pub fn add(out: &mut Vec<u8>, name: &str, mode: u32, inode: u32, links: u32, data: &[u8]) {
-        let fields = [inode, mode, 0, 0, links, 7, data.len() as u32, 0, 0, 0, 0, name.len() as u32 + 1, 0];
+        let fields = [inode, mode, 5, 6, links, 7, data.len() as u32, 0, 0, 0, 0, name.len() as u32 + 1, 900_000_000];
         out.extend(b"070701");
         for f in fields {
             out.extend(format!("{f:08x}").bytes());
@@ -342,6 +361,23 @@ pub(crate) mod tests {
         assert_eq!((sh.inode.attr().links, sh.inode.attr().mode), (2, 0o755));
         let link = vfs.find(&view, vfs.root(), b"/lib64", false).unwrap();
         assert_eq!(vfs.link_target(&link).unwrap(), b"lib");
+        for name in ["/", "/bin", "/bin/sh", "/lib64", "/fifo", "/deep/er/file"] {
+            let attr = vfs.find(&view, vfs.root(), name.as_bytes(), false).unwrap().inode.attr();
+            let time = Timestamp { seconds: 7, nanos: 900_000_000 };
+            assert_eq!((attr.uid, attr.gid, attr.accessed, attr.modified), (5, 6, time, time), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_checksum_is_no_time() {
+        let vfs = Vfs::new(TestHost, 1000).unwrap();
+        let mut a = Vec::new();
+        add(&mut a, "f", 0o100644, 3, 1, b"x");
+        a[5] = b'2';
+        add(&mut a, "TRAILER!!!", 0, 0, 1, b"");
+        vfs.unpack(&a).unwrap();
+        let time = vfs.find(&vfs.view(), vfs.root(), b"/f", true).unwrap().inode.attr().modified;
+        assert_eq!(time, Timestamp { seconds: 7, nanos: 0 });
     }
 
     #[test]

@@ -129,7 +129,8 @@ impl<M: Machine> Linux<M> {
     pub fn start(&'static self, boot: Boot<'_>) -> Result<(), StartError> {
         let vfs = self.files.vfs();
         vfs.unpack(boot.initramfs).map_err(StartError::Initramfs)?;
-        self.files.start(self, Some(crate::proc::root(self))).map_err(|e| StartError::Step("mounting", e))?;
+        let (proc, sys) = (crate::proc::root(self), crate::proc::sys_root(self));
+        self.files.start(self, Some((proc, sys))).map_err(|e| StartError::Step("mounting", e))?;
         let order = self.read_order().ok_or(StartError::Order)?;
 
         let fs = self.files.first_fs(&order.directory).map_err(|e| StartError::Step("the working directory", e))?;

@@ -282,6 +282,13 @@ impl Frames {
     pub fn domains(&self) -> usize {
         self.domains.len()
     }
+    /// Frames of `domain` that the core manages.
+    ///
+    /// # Panics
+    /// Where there is no such domain.
+    pub fn total_in(&self, domain: usize) -> u64 {
+        self.domains[domain].total.load(Ordering::Relaxed)
+    }
     /// Frames of `domain` that are free now, in its depot or with its CPUs (where those have some of another domain, as theirs).
     ///
     /// # Panics

@@ -169,6 +169,7 @@ pub fn sys_access<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, mode: u32) -> Res
 fn statfs_words(s: &Space) -> [u64; 15] {
     let kind = match s.kind {
         "proc" => 0x9fa0,
+        "sysfs" => 0x6265_6572,
         "pipefs" => 0x5049_5045,
         _ => 0x0102_1994,
     };

@@ -23,6 +23,9 @@ pub struct System<M: Machine> {
     terminal: SpinLock<Option<Arc<Terminal>>>,
 }
 
+/// The root directory of a file system whose files are made up when they are looked at.
+type Root<M> = Arc<dyn GeneratedDirectory<FileHost<M>>>;
+
 /// Majors of this kernel's own devices, from Linux's range for local use.
 const LOCAL: u32 = 240;
 
@@ -46,17 +49,14 @@ impl<M: Machine> System<M> {
         self.terminal.lock().clone()
     }
 
-    /// Mounts `/dev`, and `/proc` where it is given. After the initial file system is unpacked.
-    pub fn start(
-        &self,
-        linux: &'static Linux<M>,
-        proc: Option<Arc<dyn GeneratedDirectory<FileHost<M>>>>,
-    ) -> Result<(), Errno> {
+    /// Mounts `/dev`, and `/proc` and `/sys` where they are given. After the initial file system is unpacked.
+    pub fn start(&self, linux: &'static Linux<M>, generated: Option<(Root<M>, Root<M>)>) -> Result<(), Errno> {
         self.vfs.host().set_linux(linux);
         self.vfs.mount_devices()?;
         self.vfs.register(TTY, Arc::new(OwnTerminal(linux)));
-        if let Some(root) = proc {
-            self.vfs.mount_generated(b"/proc", "proc", root)?;
+        if let Some((proc, sys)) = generated {
+            self.vfs.mount_generated(b"/proc", "proc", proc)?;
+            self.vfs.mount_generated(b"/sys", "sysfs", sys)?;
         }
         // What programs expect to be able to write to.
         let view = self.vfs.view();

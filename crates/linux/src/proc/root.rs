@@ -1,7 +1,7 @@
 //! `/proc` itself.
 
 use super::node::{Item, Table, What, number};
-use super::{machine, process, sys};
+use super::{devices, machine, process, sys};
 use crate::Linux;
 use crate::file::FileHost;
 use crate::machine::Machine;
@@ -58,6 +58,11 @@ impl<M: Machine> Names<M> {
 pub fn root<M: Machine>(linux: &'static Linux<M>) -> Arc<dyn GeneratedDirectory<FileHost<M>>> {
     let names = Table { about: About(linux), items: Names::<M>::ITEMS, numbers: NUMBERS, owner: (0, 0) };
     Arc::new(Root { names })
+}
+
+/// The root directory of `/sys`.
+pub fn sys_root<M: Machine>(linux: &'static Linux<M>) -> Arc<dyn GeneratedDirectory<FileHost<M>>> {
+    devices::root(About(linux))
 }
 
 fn own<M: Machine>(about: &About<M>) -> Result<Vec<u8>, FsError> {
