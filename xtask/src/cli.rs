@@ -1,8 +1,11 @@
 //! The command line. Its help teaches by example.
 
-use std::{ffi::OsString, time::Duration};
+use std::{ffi::OsString, os::unix::ffi::OsStrExt, path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{
+    Args, Parser, Subcommand,
+    builder::{OsStringValueParser, PathBufValueParser, TypedValueParser},
+};
 
 /// Quire: a virtual memory system and a kernel that runs unmodified Linux programs.
 #[derive(Debug, Parser)]
@@ -73,17 +76,18 @@ pub struct Guest {
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = memory)]
     pub memory: u64,
 
-    /// Copy a file or directory into the guest; without GUEST it keeps its name, where the program starts
+    /// Copy a file or directory into the guest; without GUEST it keeps its name, where the program starts. Owners, times and links
+    /// are kept; programs bring their libraries
     #[arg(long, value_name = "HOST[:GUEST]")]
     pub copy: Vec<OsString>,
 
     /// Set an environment variable of the program
-    #[arg(long, value_name = "K=V", value_parser = variable)]
-    pub env: Vec<String>,
+    #[arg(long, value_name = "K=V", value_parser = OsStringValueParser::new().try_map(variable))]
+    pub env: Vec<OsString>,
 
     /// Where the program starts in the guest
-    #[arg(long, value_name = "DIR", default_value = "/", value_parser = directory)]
-    pub cwd: String,
+    #[arg(long, value_name = "DIR", default_value = "/", value_parser = PathBufValueParser::new().try_map(directory))]
+    pub cwd: PathBuf,
 }
 
 /// Options of `run`.
@@ -111,7 +115,7 @@ pub struct Run {
     pub linux: bool,
 
     /// The program and its arguments: a path of this machine, or a name inside the guest's root
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }
 
@@ -179,7 +183,7 @@ pub struct Debug {
     pub commands: Vec<OsString>,
 
     /// The program and its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "PROGRAM")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }
 
@@ -220,7 +224,7 @@ pub struct Compare {
     pub seed: Option<u64>,
 
     /// The program and its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "PROGRAM")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }
 
@@ -386,7 +390,7 @@ pub struct Profile {
     pub flame: Option<std::path::PathBuf>,
 
     /// The program and its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "PROGRAM")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }
 
@@ -426,7 +430,7 @@ pub struct Trace {
     pub append: String,
 
     /// The program and its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "PROGRAM")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }
 
@@ -483,15 +487,15 @@ fn mebibytes(text: &str) -> Result<u64, String> {
 /// The kernel, its tables and a shell fit into this many MiB.
 pub const LEAST_MEMORY: u64 = 32;
 
-fn variable(text: &str) -> Result<String, String> {
-    match text.split_once('=') {
-        Some((name, _)) if !name.is_empty() => Ok(text.to_owned()),
+fn variable(text: OsString) -> Result<OsString, String> {
+    match text.as_bytes().iter().position(|b| *b == b'=') {
+        Some(1..) => Ok(text),
         _ => Err("write NAME=VALUE".into()),
     }
 }
 
-fn directory(text: &str) -> Result<String, String> {
-    if text.starts_with('/') { Ok(text.to_owned()) } else { Err("write an absolute path of the guest".into()) }
+fn directory(path: PathBuf) -> Result<PathBuf, String> {
+    if path.is_absolute() { Ok(path) } else { Err("write an absolute path of the guest".into()) }
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -541,6 +545,31 @@ mod tests {
             let Command::Run(run) = Cli::try_parse_from(line).unwrap().command else { panic!("not run") };
             assert_eq!(run.program, ["ls", "-l", "--help"]);
             assert_eq!(run.guest.cpus, 2);
+        }
+    }
+
+    #[test]
+    fn an_unknown_option_is_an_error_that_names_the_nearest() {
+        for command in ["run", "debug", "compare", "profile", "trace"] {
+            let line = ["./quire", command, "--cpu", "2", "--", "ls"];
+            let error = Cli::try_parse_from(line).unwrap_err();
+            let text = error.to_string();
+            assert_eq!(error.exit_code(), 2, "{text}");
+            assert!(text.contains("'--cpu'") && text.contains("'--cpus'"), "{text}");
+            assert_eq!(Cli::try_parse_from(["./quire", command, "-z", "ls"]).unwrap_err().exit_code(), 2);
+        }
+    }
+
+    #[test]
+    fn words_need_not_be_utf_8() {
+        let raw = |bytes: &[u8]| OsString::from(std::ffi::OsStr::from_bytes(bytes));
+        let mut line: Vec<OsString> = ["./quire", "run", "--env"].map(Into::into).to_vec();
+        line.extend([raw(b"A=\xff"), "--cwd".into(), raw(b"/\xfe"), "--copy".into(), raw(b"\xfd"), raw(b"./\xfc")]);
+        let Command::Run(run) = Cli::try_parse_from(line).unwrap().command else { panic!("not run") };
+        assert_eq!((run.guest.env, run.guest.cwd.into_os_string()), (vec![raw(b"A=\xff")], raw(b"/\xfe")));
+        assert_eq!((run.guest.copy, run.program), (vec![raw(b"\xfd")], vec![raw(b"./\xfc")]));
+        for bad in ["=x", "x", ""] {
+            assert!(Cli::try_parse_from(["./quire", "run", "--env", bad]).is_err(), "{bad:?}");
         }
     }
 

@@ -96,9 +96,7 @@ fn shape(guest: &cli::Guest, listener: &OwnedFd) -> Shape {
 
 /// The host's file behind the guest's program, if it is an ELF file: links are followed within the tree.
 fn symbols_of(tree: &Tree, program: &std::ffi::OsStr) -> Result<Option<PathBuf>> {
-    Ok(tree
-        .host_path(&program.to_string_lossy())
-        .filter(|p| std::fs::read(p).is_ok_and(|bytes| libraries::needs(&bytes).is_ok())))
+    Ok(tree.host_path(program).filter(|p| std::fs::read(p).is_ok_and(|bytes| libraries::needs(&bytes).is_ok())))
 }
 
 /// What gdb does before the user gets it.

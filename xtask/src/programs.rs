@@ -109,7 +109,7 @@ pub fn in_guest(name: &str) -> String {
 /// Puts all of `programs/` into a guest's tree, with the library that the dynamic one needs.
 pub fn install(tree: &mut Tree, programs: &BTreeMap<String, PathBuf>) -> Result<()> {
     for (name, file) in programs {
-        tree.host_file(&in_guest(name), file)?;
+        tree.host_file(in_guest(name), file)?;
         for (at, library) in libraries::closure(file, &SearchPath::of_host()).doing(|| name.clone())? {
             tree.host_file(&at, &library)?;
         }

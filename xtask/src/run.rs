@@ -1,8 +1,9 @@
 //! `./quire run`: one program in a fresh machine, its streams and its status as if it ran here.
 
 use std::{
+    ffi::OsString,
     io::Write as _,
-    os::fd::AsFd,
+    os::{fd::AsFd, unix::ffi::OsStrExt as _},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -86,33 +87,34 @@ pub fn last_lines(text: &str, count: usize) -> String {
 
 /// The tree with the program and the copies in it, and the order to run it. Refuses what cannot work, before anything
 /// is built or started.
-pub fn prepare(places: &Places, guest: &cli::Guest, words: &[std::ffi::OsString], tty: bool) -> Result<(Tree, Order)> {
+pub fn prepare(places: &Places, guest: &cli::Guest, words: &[OsString], tty: bool) -> Result<(Tree, Order)> {
     let mut tree = root::tree()?;
     tree.directory(&guest.cwd, 0o755)?;
     for copy in &guest.copy {
-        let copy = Copy::parse(copy, &guest.cwd)?;
-        tree.host_tree(&copy.guest, &copy.host)?;
+        Copy::parse(copy, &guest.cwd)?.install(&mut tree)?;
     }
     let mut args = words.to_vec();
     if args.is_empty() {
-        args = vec!["/bin/sh".into(), "-l".into()];
-    }
-    args[0] = if programs::is_named(places, &args[0]) {
+        // The guest's own, which edits lines; a path would mean this machine's.
+        args = vec![root::SHELL.into(), "-l".into()];
+    } else if programs::is_named(places, &args[0]) {
         programs::install(&mut tree, &programs::all(places)?)?;
         if programs::builds(&args[0]) {
             compiler::install(&mut tree, &lua::ensure(places)?)?;
         }
-        programs::in_guest(&args[0].to_string_lossy()).into()
+        args[0] = programs::in_guest(&args[0].to_string_lossy()).into();
     } else {
-        program::install(&mut tree, &args[0])?
-    };
-    let mut env = vec![format!("PATH={}", root::PATH), "HOME=/root".into(), "USER=root".into()];
+        args[0] = program::install(&mut tree, &args[0])?;
+    }
+    let mut env: Vec<OsString> = vec![format!("PATH={}", root::PATH).into(), "HOME=/root".into(), "USER=root".into()];
     if tty {
-        env.push(format!("TERM={}", std::env::var("TERM").unwrap_or_else(|_| "linux".into())));
+        let mut term = OsString::from("TERM=");
+        term.push(std::env::var_os("TERM").unwrap_or_else(|| "linux".into()));
+        env.push(term);
     }
     for given in &guest.env {
-        let name = &given[..=given.find('=').unwrap_or(given.len() - 1)];
-        env.retain(|e| !e.starts_with(name));
+        let name = given.as_bytes().split_inclusive(|b| *b == b'=').next().unwrap_or_default();
+        env.retain(|e| !e.as_bytes().starts_with(name));
         env.push(given.clone());
     }
     let needed = 24 + 2 * tree.bytes().div_ceil(1 << 20);
@@ -122,7 +124,6 @@ pub fn prepare(places: &Places, guest: &cli::Guest, words: &[std::ffi::OsString]
             guest.memory
         )));
     }
-    let env = env.into_iter().map(Into::into).collect();
     let size = if tty { terminal::size(rustix::stdio::stdout()) } else { None };
     Ok((tree, Order { args, env, cwd: guest.cwd.clone().into(), tty, size }))
 }
@@ -206,6 +207,14 @@ mod tests {
         assert_eq!(env.iter().filter(|e| e.starts_with("HOME=")).collect::<Vec<_>>(), ["HOME=/x"]);
         assert!(env.iter().any(|e| e == "A=b=c"));
         assert!(!env.iter().any(|e| e.starts_with("TERM=")));
+    }
+
+    #[test]
+    fn without_a_program_the_guests_own_shell_runs() {
+        let (tree, order) = prepare(&Places::find(), &guest(), &[], true).unwrap();
+        assert_eq!(order.args, ["/bin/sh", "-l"]);
+        let busybox = std::fs::canonicalize(crate::image::root::busybox().unwrap()).unwrap();
+        assert_eq!(tree.host_path("/bin/sh").map(|p| std::fs::canonicalize(p).unwrap()), Some(busybox));
     }
 
     #[test]

@@ -35,7 +35,7 @@ const LINKED: [&str; 11] = [
 pub fn install(tree: &mut Tree, sources: &Path) -> Result<()> {
     let gcc = Compiler { path: on_path("gcc")? };
     let installed = program::install_host(tree, &gcc.path)?;
-    tree.link("/usr/bin/cc", &installed.to_string_lossy())?;
+    tree.link("/usr/bin/cc", installed)?;
     program::install_host(tree, &on_path("make")?)?;
     for part in PARTS {
         let path = gcc.asked(&format!("-print-prog-name={part}"))?;
@@ -49,8 +49,7 @@ pub fn install(tree: &mut Tree, sources: &Path) -> Result<()> {
         install_linked(tree, &path)?;
     }
     for header in gcc.headers(sources)? {
-        let Some(at) = header.to_str() else { continue };
-        tree.host_file(at, &header)?;
+        tree.host_file(&header, &header)?;
     }
     tree.host_tree(SOURCES, sources)
 }
@@ -58,8 +57,7 @@ pub fn install(tree: &mut Tree, sources: &Path) -> Result<()> {
 /// A file for the linker; what a script of the linker's names comes along.
 fn install_linked(tree: &mut Tree, path: &Path) -> Result<()> {
     let about = || format!("cannot read {}", path.display());
-    let at = path.to_str().ok_or_else(|| Failure::usage(format_args!("{}: its path is not UTF-8", path.display())))?;
-    tree.host_file(at, path)?;
+    tree.host_file(path, path)?;
     let bytes = fs::read(path).doing(about)?;
     if bytes.starts_with(b"\x7fELF") || bytes.starts_with(b"!<arch>") {
         return Ok(());

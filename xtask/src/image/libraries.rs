@@ -2,8 +2,11 @@
 //! them (ld.so(8)): `DT_RPATH`, `LD_LIBRARY_PATH`, `DT_RUNPATH`, `/etc/ld.so.conf`, the built-in directories.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
-    env, fs,
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    env,
+    ffi::{OsStr, OsString},
+    fs,
+    os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
 };
 
@@ -29,8 +32,8 @@ pub enum ElfError {
     #[error("a damaged ELF file ({0})")]
     Damaged(String),
     /// A library is nowhere to be found.
-    #[error("needs the library {0}, which is not on this machine; add it with --copy")]
-    NoLibrary(String),
+    #[error("needs the library {}, which is not on this machine; add it with --copy", .0.display())]
+    NoLibrary(OsString),
     /// A file could not be read.
     #[error("cannot read {0}")]
     Unreadable(PathBuf),
@@ -40,13 +43,13 @@ pub enum ElfError {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Needs {
     /// `PT_INTERP`; `None` for a static program.
-    pub interpreter: Option<String>,
+    pub interpreter: Option<PathBuf>,
     /// `DT_NEEDED`.
-    pub libraries: Vec<String>,
+    pub libraries: Vec<OsString>,
     /// `DT_RPATH`, used only where there is no `DT_RUNPATH`.
-    pub rpath: Option<String>,
+    pub rpath: Option<OsString>,
     /// `DT_RUNPATH`.
-    pub runpath: Option<String>,
+    pub runpath: Option<OsString>,
     /// The first instruction, as linked.
     pub entry: u64,
 }
@@ -74,7 +77,7 @@ pub fn needs(bytes: &[u8]) -> Result<Needs, ElfError> {
     let mut found = Needs { entry: header.e_entry(endian), ..Needs::default() };
     for segment in header.program_headers(endian, bytes).map_err(damaged)? {
         if let Some(name) = segment.interpreter(endian, bytes).map_err(damaged)? {
-            found.interpreter = Some(String::from_utf8_lossy(name).into_owned());
+            found.interpreter = Some(OsStr::from_bytes(name).into());
         }
         let Some(entries) = segment.dynamic(endian, bytes).map_err(damaged)? else { continue };
         read_dynamic(bytes, header, endian, entries, &mut found)?;
@@ -102,11 +105,11 @@ fn read_dynamic(
         })
         .and_then(|at| bytes.get(usize::try_from(at).ok()?..))
         .ok_or_else(|| ElfError::Damaged("its string table lies outside".into()))?;
-    let text = |offset: u64| -> Result<String, ElfError> {
+    let text = |offset: u64| -> Result<OsString, ElfError> {
         usize::try_from(offset)
             .ok()
             .and_then(|o| strings.get(o..)?.split(|b| *b == 0).next())
-            .map(|s| String::from_utf8_lossy(s).into_owned())
+            .map(|s| OsStr::from_bytes(s).to_owned())
             .ok_or_else(|| ElfError::Damaged("a name lies outside".into()))
     };
     for entry in entries {
@@ -167,22 +170,22 @@ fn read_conf(path: &Path, depth: u32, out: &mut Vec<PathBuf>) {
 }
 
 /// Everything that must come along with `program`, as guest path → host file. The program itself is not among it.
-pub fn closure(program: &Path, search: &SearchPath) -> Result<BTreeMap<String, PathBuf>, ElfError> {
-    let mut found: BTreeMap<String, PathBuf> = BTreeMap::new();
-    let mut by_name: BTreeMap<String, ()> = BTreeMap::new();
+pub fn closure(program: &Path, search: &SearchPath) -> Result<BTreeMap<PathBuf, PathBuf>, ElfError> {
+    let mut found: BTreeMap<PathBuf, PathBuf> = BTreeMap::new();
+    let mut by_name: BTreeSet<OsString> = BTreeSet::new();
     let mut queue = VecDeque::from([program.to_owned()]);
     while let Some(file) = queue.pop_front() {
         let bytes = fs::read(&file).map_err(|_| ElfError::Unreadable(file.clone()))?;
         let needs = needs(&bytes)?;
         if let Some(interpreter) = &needs.interpreter {
-            found.insert(interpreter.clone(), interpreter.into());
+            found.insert(interpreter.clone(), interpreter.clone());
         }
         for name in &needs.libraries {
-            if by_name.insert(name.clone(), ()).is_some() {
+            if !by_name.insert(name.clone()) {
                 continue;
             }
             let path = find(name, &file, &needs, search).ok_or_else(|| ElfError::NoLibrary(name.clone()))?;
-            found.insert(path.to_string_lossy().into_owned(), path.clone());
+            found.insert(path.clone(), path.clone());
             queue.push_back(path);
         }
     }
@@ -190,15 +193,20 @@ pub fn closure(program: &Path, search: &SearchPath) -> Result<BTreeMap<String, P
 }
 
 /// The file that the library `name`, wanted by `wanter`, resolves to.
-fn find(name: &str, wanter: &Path, needs: &Needs, search: &SearchPath) -> Option<PathBuf> {
-    if name.contains('/') {
+fn find(name: &OsStr, wanter: &Path, needs: &Needs, search: &SearchPath) -> Option<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(name)).filter(|p| p.exists());
     }
     let origin = wanter.canonicalize().ok().and_then(|p| p.parent().map(Path::to_owned)).unwrap_or_default();
-    let expand = |list: &Option<String>| -> Vec<PathBuf> {
-        let origin = origin.to_string_lossy();
-        let list = list.clone().unwrap_or_default().replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin);
-        list.split(':').filter(|d| !d.is_empty()).map(PathBuf::from).collect()
+    let expand = |list: &Option<OsString>| -> Vec<PathBuf> {
+        let list = list.clone().unwrap_or_default().into_vec();
+        let expanded = |d: &[u8]| {
+            [&b"${ORIGIN}"[..], b"$ORIGIN"]
+                .iter()
+                .fold(d.to_vec(), |d, word| replace(&d, word, origin.as_os_str().as_bytes()))
+        };
+        let directories = list.split(|b| *b == b':').filter(|d| !d.is_empty());
+        directories.map(|d| PathBuf::from(OsString::from_vec(expanded(d)))).collect()
     };
     let rpath = if needs.runpath.is_none() { expand(&needs.rpath) } else { Vec::new() };
     rpath
@@ -211,16 +219,35 @@ fn find(name: &str, wanter: &Path, needs: &Needs, search: &SearchPath) -> Option
         .find(|p| fs::read(p).is_ok_and(|bytes| self::needs(&bytes).is_ok()))
 }
 
+/// `text` with `by` for every `what`.
+fn replace(text: &[u8], what: &[u8], by: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.windows(what.len()).position(|w| w == what) {
+        out.extend(&rest[..at]);
+        out.extend(by);
+        rest = &rest[at + what.len()..];
+    }
+    out.extend(rest);
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn words_are_replaced_wherever_they_stand() {
+        assert_eq!(replace(b"$O/a:$O", b"$O", b"\xff"), b"\xff/a:\xff");
+        assert_eq!(replace(b"plain", b"$O", b"x"), b"plain");
+    }
+
+    #[test]
     fn a_dynamic_program_brings_its_interpreter_and_libraries() {
         let own = env::current_exe().unwrap();
         let found = closure(&own, &SearchPath::of_host()).unwrap();
-        assert!(found.keys().any(|k| k.contains("ld-linux")), "{found:?}");
-        assert!(found.keys().any(|k| k.contains("libc.so")), "{found:?}");
+        assert!(found.keys().any(|k| k.to_string_lossy().contains("ld-linux")), "{found:?}");
+        assert!(found.keys().any(|k| k.to_string_lossy().contains("libc.so")), "{found:?}");
         assert!(found.values().all(|p| p.exists()));
     }
 

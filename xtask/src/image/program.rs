@@ -4,12 +4,16 @@ use std::{
     env,
     ffi::{OsStr, OsString},
     fs,
-    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
+    io::Read as _,
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{MetadataExt, PermissionsExt},
+    },
     path::{Path, PathBuf},
 };
 
 use super::{
-    libraries::{self, SearchPath},
+    libraries::{self, ElfError, SearchPath},
     root,
     tree::Tree,
 };
@@ -23,19 +27,19 @@ pub fn install(tree: &mut Tree, word: &OsStr) -> Result<OsString> {
     if word.is_empty() {
         return Err(Failure::no_program("the program's name is empty"));
     }
-    let shown = word.to_string_lossy().into_owned();
+    let shown = word.display();
     if word.as_bytes().contains(&b'/') {
         let host = Path::new(word);
         if host.exists() {
             return install_host(tree, host);
         }
-        if tree.has(&shown) {
+        if tree.has(word) {
             return Ok(word.to_owned());
         }
         return Err(Failure::no_program(format_args!("{shown}: no such file here or in the guest")));
     }
     for directory in root::PATH.split(':') {
-        let candidate = format!("{directory}/{shown}");
+        let candidate = Path::new(directory).join(word);
         if tree.has(&candidate) {
             return Ok(candidate.into());
         }
@@ -56,7 +60,8 @@ pub fn on_path(name: &OsStr) -> Option<PathBuf> {
         .find(|p| fs::metadata(p).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0))
 }
 
-/// Copies a program of the host with all it needs, under its absolute path.
+/// Copies a program of the host with all it needs, under its absolute path: the links on the way to it stay links, and the file
+/// lies where they lead.
 pub fn install_host(tree: &mut Tree, host: &Path) -> Result<OsString> {
     install_deep(tree, host, 0)
 }
@@ -73,36 +78,74 @@ fn install_deep(tree: &mut Tree, host: &Path, depth: u32) -> Result<OsString> {
     }
     let bytes = fs::read(host).map_err(|e| Failure::cannot_run(format_args!("{shown}: {e}")))?;
     let path = std::path::absolute(host).doing(|| format!("{shown}"))?;
-    let Some(at) = path.to_str().map(str::to_owned) else {
-        return Err(Failure::cannot_run(format_args!("{shown}: its path is not UTF-8")));
-    };
-    if let Some(interpreter) = script_interpreter(&bytes) {
-        if depth > 4 {
-            return Err(Failure::cannot_run(format_args!("{shown}: too many interpreters in a row")));
-        }
-        if !tree.has(&interpreter) {
-            install_deep(tree, Path::new(&interpreter), depth + 1)?;
-        }
-    } else {
-        let cannot = |e: libraries::ElfError| Failure::cannot_run(format_args!("{shown}: {e}"));
+    let interpreters = script_interpreters(&bytes);
+    if interpreters.is_empty() {
+        let cannot = |e: ElfError| Failure::cannot_run(format_args!("{shown}: {e}"));
         libraries::needs(&bytes).map_err(cannot)?;
-        let libraries = libraries::closure(host, &SearchPath::of_host()).map_err(cannot)?;
-        if !libraries.is_empty() && Path::new("/etc/ld.so.cache").exists() {
-            tree.host_file("/etc/ld.so.cache", Path::new("/etc/ld.so.cache"))?;
-        }
-        for (name, file) in libraries {
-            tree.host_file(&name, &file)?;
-        }
+        install_libraries(tree, host, Path::new("/"), &SearchPath::of_host(), true).map_err(cannot)??;
+    } else {
+        install_interpreters(tree, &interpreters, depth)
+            .map_err(|e| if depth > DEEPEST { Failure::cannot_run(format_args!("{shown}: {e}")) } else { e })?;
     }
-    tree.host_file(&at, host)?;
-    Ok(at.into())
+    let real = tree.host_links(&path)?;
+    tree.host_file(&real, &real)?;
+    Ok(path.into())
 }
 
-/// The interpreter of a `#!` line.
-fn script_interpreter(bytes: &[u8]) -> Option<String> {
-    let line = bytes.strip_prefix(b"#!")?.split(|b| *b == b'\n').next()?;
-    let line = std::str::from_utf8(line).ok()?.trim();
-    line.split_ascii_whitespace().next().map(str::to_owned)
+/// So many interpreters may be scripts themselves.
+const DEEPEST: u32 = 4;
+
+fn install_interpreters(tree: &mut Tree, interpreters: &[PathBuf], depth: u32) -> Result<()> {
+    if depth > DEEPEST {
+        return Err(Failure::cannot_run("too many interpreters in a row"));
+    }
+    for interpreter in interpreters {
+        if !tree.has(interpreter) {
+            install_deep(tree, interpreter, depth + 1)?;
+        }
+    }
+    Ok(())
+}
+
+/// Puts the interpreter and the libraries of an ELF file of this machine into the tree. Those below `with` come along anyway.
+/// `over`: they take the place of what has their name.
+fn install_libraries(
+    tree: &mut Tree,
+    host: &Path,
+    with: &Path,
+    search: &SearchPath,
+    over: bool,
+) -> Result<Result<()>, ElfError> {
+    let libraries = libraries::closure(host, search)?;
+    let inside = |file: &Path| with != Path::new("/") && file.canonicalize().is_ok_and(|f| f.starts_with(with));
+    let mut install = || {
+        let cache = Path::new("/etc/ld.so.cache");
+        if !libraries.is_empty() && cache.exists() && !tree.has(cache) {
+            tree.host_file(cache, cache)?;
+        }
+        for (name, file) in &libraries {
+            if !inside(file) && (over || !tree.has(name)) {
+                tree.host_file(name, file)?;
+            }
+        }
+        Ok(())
+    };
+    Ok(install())
+}
+
+/// The interpreter of a `#!` line; where that is `env`, also what it would look for along the host's `PATH`.
+fn script_interpreters(bytes: &[u8]) -> Vec<PathBuf> {
+    let Some(line) = bytes.strip_prefix(b"#!").and_then(|rest| rest.split(|b| *b == b'\n').next()) else {
+        return Vec::new();
+    };
+    let mut words = line.split(|b| b.is_ascii_whitespace()).filter(|w| !w.is_empty()).map(OsStr::from_bytes);
+    let Some(first) = words.next() else { return Vec::new() };
+    let mut found = vec![PathBuf::from(first)];
+    if found[0].file_name() == Some(OsStr::new("env")) {
+        let program = words.find(|w| !w.as_bytes().starts_with(b"-") && !w.as_bytes().contains(&b'='));
+        found.extend(program.and_then(on_path));
+    }
+    found
 }
 
 /// One `--copy HOST[:GUEST]`. Without GUEST the copy keeps its name and goes to where the program starts.
@@ -111,33 +154,74 @@ pub struct Copy {
     /// The file or directory here.
     pub host: PathBuf,
     /// Its absolute path there.
-    pub guest: String,
+    pub guest: PathBuf,
+    /// GUEST is the directory that a file goes into.
+    into: bool,
 }
 
 impl Copy {
     /// Reads the option's value. A host path that itself holds a colon wins if it exists.
-    pub fn parse(text: &OsStr, cwd: &str) -> Result<Self> {
+    pub fn parse(text: &OsStr, cwd: &Path) -> Result<Self> {
         let whole = Path::new(text);
-        let (host, guest) = match text.to_str().and_then(|t| t.rsplit_once(':')) {
-            Some((host, guest)) if !whole.exists() => (PathBuf::from(host), Some(guest.to_owned())),
-            _ => (whole.to_owned(), None),
+        let colon = text.as_bytes().iter().rposition(|b| *b == b':').filter(|_| !whole.exists());
+        let (host, guest) = match colon.map(|at| text.as_bytes().split_at(at)) {
+            Some((host, guest)) => (PathBuf::from(OsStr::from_bytes(host)), Some(OsStr::from_bytes(&guest[1..]))),
+            None => (whole.to_owned(), None),
         };
         if !host.exists() {
             return Err(Failure::usage(format_args!("--copy {}: no such file", host.display())));
         }
-        let guest = match guest {
-            Some(path) if path.starts_with('/') => path,
-            Some(path) => format!("{}/{path}", cwd.trim_end_matches('/')),
-            None => {
-                let name = host.canonicalize().ok().and_then(|p| p.file_name().map(OsStr::to_owned));
-                let Some(name) = name.as_deref().and_then(OsStr::to_str) else {
-                    return Err(Failure::usage(format_args!("--copy {}: say where, as HOST:GUEST", host.display())));
-                };
-                format!("{}/{name}", cwd.trim_end_matches('/'))
-            }
-        };
-        Ok(Self { host, guest })
+        let into = guest.is_some_and(|g| g.as_bytes().ends_with(b"/"));
+        let copy = Self { host, guest: cwd.join(guest.unwrap_or_default()), into };
+        if guest.is_some() { Ok(copy) } else { Ok(Self { guest: cwd.join(copy.name()?), ..copy }) }
     }
+
+    fn name(&self) -> Result<OsString> {
+        let name = self.host.canonicalize().ok().and_then(|p| p.file_name().map(OsStr::to_owned));
+        name.ok_or_else(|| Failure::usage(format_args!("--copy {}: say where, as HOST:GUEST", self.host.display())))
+    }
+
+    /// Puts it into the tree. A program brings its interpreter and its libraries, a directory those of the programs and libraries
+    /// in it; what the tree has of them stays.
+    pub fn install(&self, tree: &mut Tree) -> Result<()> {
+        let one = self.host.is_file();
+        let at = if one && (self.into || tree.has_directory(&self.guest)) {
+            self.guest.join(self.host.file_name().unwrap_or_default())
+        } else {
+            self.guest.clone()
+        };
+        tree.host_tree(&at, &self.host)?;
+        let with = self.host.canonicalize().doing(|| format!("cannot read {}", self.host.display()))?;
+        let search = SearchPath::of_host();
+        for file in tree.host_files(&at) {
+            let Some(start) = start(&file) else { continue };
+            if one
+                && !script_interpreters(&start).is_empty()
+                && fs::metadata(&file).is_ok_and(|m| m.mode() & 0o111 != 0)
+            {
+                install_interpreters(tree, &script_interpreters(&start), 0)?;
+            }
+            if !start.starts_with(b"\x7fELF") {
+                continue;
+            }
+            match install_libraries(tree, &file, &with, &search, false) {
+                Ok(installed) => installed?,
+                // For another machine, or for where its libraries will be: a file like others.
+                Err(e @ ElfError::NoLibrary(_)) if one => {
+                    eprintln!("quire: --copy {}: {e}", self.host.display());
+                }
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first bytes of a file.
+fn start(file: &Path) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    fs::File::open(file).ok()?.take(256).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
 }
 
 #[cfg(test)]
@@ -156,7 +240,7 @@ mod tests {
         let mut tree = small_tree();
         assert_eq!(install(&mut tree, OsStr::new("sort")).unwrap(), "/usr/bin/sort");
         let host = install(&mut tree, OsStr::new("cat")).unwrap();
-        assert!(tree.has(host.to_str().unwrap()), "found on the host's PATH and copied");
+        assert!(tree.has(&host), "found on the host's PATH and copied");
         assert!(tree.has("/lib64/ld-linux-x86-64.so.2"));
     }
 
@@ -184,9 +268,11 @@ mod tests {
         fs::write(&file, "#! /bin/sh -e\necho\n").unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
         let at = install(&mut tree, file.as_os_str()).unwrap();
-        assert!(tree.has(at.to_str().unwrap()));
-        assert_eq!(script_interpreter(b"#!/usr/bin/env python3\n").as_deref(), Some("/usr/bin/env"));
-        assert_eq!(script_interpreter(b"\x7fELF"), None);
+        assert!(tree.has(&at));
+        assert_eq!(script_interpreters(b"#!/bin/sh -e\n"), [Path::new("/bin/sh")]);
+        let found = script_interpreters(b"#!/usr/bin/env -S A=b cat -u\n");
+        assert_eq!(found, [Path::new("/usr/bin/env").to_owned(), on_path(OsStr::new("cat")).unwrap()]);
+        assert!(script_interpreters(b"\x7fELF").is_empty() && script_interpreters(b"#!\n").is_empty());
     }
 
     #[test]
@@ -195,10 +281,55 @@ mod tests {
         let file = dir.path().join("data");
         fs::write(&file, "").unwrap();
         let text = file.to_str().unwrap();
-        let guest = |t: &str| Copy::parse(OsStr::new(t), "/work").unwrap().guest;
-        assert_eq!(guest(text), "/work/data");
-        assert_eq!(guest(&format!("{text}:/x/y")), "/x/y");
-        assert_eq!(guest(&format!("{text}:y")), "/work/y");
-        assert_eq!(Copy::parse(OsStr::new("/no/such:/x"), "/").unwrap_err().status, 2);
+        let copied = |t: &str| {
+            let mut tree = Tree::default();
+            tree.directory("/there", 0o755).unwrap();
+            Copy::parse(OsStr::new(t), Path::new("/work")).unwrap().install(&mut tree).unwrap();
+            ["/work/data", "/x/y", "/work/y", "/x/data", "/there/data"].map(|at| tree.has(at)).iter().position(|is| *is)
+        };
+        assert_eq!(copied(text), Some(0));
+        assert_eq!(copied(&format!("{text}:/x/y")), Some(1));
+        assert_eq!(copied(&format!("{text}:y")), Some(2));
+        assert_eq!(copied(&format!("{text}:/x/")), Some(3));
+        assert_eq!(copied(&format!("{text}:/there")), Some(4));
+        assert_eq!(Copy::parse(OsStr::new("/no/such:/x"), Path::new("/")).unwrap_err().status, 2);
+    }
+
+    #[test]
+    fn a_copied_program_brings_its_libraries_and_a_copied_script_its_interpreter() {
+        let dir = tempfile::tempdir().unwrap();
+        let raw = dir.path().join(OsStr::from_bytes(b"prog\xff"));
+        fs::copy(env::current_exe().unwrap(), &raw).unwrap();
+        let script = dir.path().join("script");
+        fs::write(&script, "#! /bin/cat\n").unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        for (host, brought) in [
+            (&raw, "/lib64/ld-linux-x86-64.so.2"),
+            (&script, "/bin/cat"),
+            (&dir.path().into(), "/lib64/ld-linux-x86-64.so.2"),
+        ] {
+            let mut tree = Tree::default();
+            Copy::parse(host.as_os_str(), Path::new("/")).unwrap().install(&mut tree).unwrap();
+            assert!(tree.has(brought), "{}", host.display());
+            // What was copied before is not taken away by what comes along.
+            let mut tree = Tree::default();
+            tree.file(brought, 0o755, "own").unwrap();
+            Copy::parse(host.as_os_str(), Path::new("/")).unwrap().install(&mut tree).unwrap();
+            assert_eq!(tree.host_path(brought), None);
+        }
+    }
+
+    #[test]
+    fn a_program_lies_where_its_links_lead() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        fs::create_dir_all(root.join("home/bin")).unwrap();
+        fs::copy(env::current_exe().unwrap(), root.join("home/bin/prog")).unwrap();
+        std::os::unix::fs::symlink("home/bin/prog", root.join("prog")).unwrap();
+        let mut tree = small_tree();
+        let at = install(&mut tree, root.join("prog").as_os_str()).unwrap();
+        assert_eq!(at, root.join("prog"), "called as it was named");
+        assert_eq!(tree.host_files(root.join("home")), [root.join("home/bin/prog")]);
+        assert_eq!(tree.host_path(&at), Some(root.join("home/bin/prog")));
     }
 }

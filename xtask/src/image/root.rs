@@ -12,6 +12,9 @@ use crate::failure::{Doing, Failure, Result};
 /// The guest's search path.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 
+/// The guest's shell.
+pub const SHELL: &str = "/bin/sh";
+
 const FILES: &[(&str, &str)] = &[
     ("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"),
     ("/etc/group", "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n"),
@@ -64,7 +67,7 @@ pub fn tree() -> Result<Tree> {
     }
     tree.host_file("/bin/busybox", &busybox)?;
     for applet in applets(&busybox)? {
-        tree.link(&format!("/{applet}"), "/bin/busybox")?;
+        tree.alias(format!("/{applet}"), "/bin/busybox")?;
     }
     Ok(tree)
 }

@@ -586,7 +586,7 @@ impl Guests {
         let needs =
             |linux: bool| plan.jobs.iter().any(|j| matches!(&j.what, Job::Guest(b) if (b.side != Side::Ours) == linux));
         let guest =
-            cli::Guest { cpus: 1, memory: MEMORY.1, copy: Vec::new(), env: Vec::new(), cwd: "/programs".to_owned() };
+            cli::Guest { cpus: 1, memory: MEMORY.1, copy: Vec::new(), env: Vec::new(), cwd: "/programs".into() };
         let prepare = |program: &str| run::prepare(places, &guest, &[program.into(), "/script".into()], false);
         let (mut tree, order) = prepare("sh")?;
         programs::install(&mut tree, &programs::all(places)?)?;
