@@ -1,9 +1,13 @@
 //! The global allocator: the memory core's caches by size, and runs of frames. It draws on the reserve that user pages do not
 //! reach.
 
+use crate::cpu;
 use crate::machine::{try_vm, vm};
 use core::alloc::{GlobalAlloc, Layout};
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
+use quire_vm::OutOfMemory;
+use quire_vm::slab::PROMISED;
+use quire_vm::stats::Event;
 
 struct Heap;
 
@@ -16,11 +20,36 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // Boot allocates nothing before the memory system is up.
         let Some(vm) = try_vm() else { return core::ptr::null_mut() };
-        vm.heap().alloc(vm, layout).map_or(core::ptr::null_mut(), NonNull::as_ptr)
+        match vm.heap().alloc(vm, layout) {
+            Ok(memory) => memory.as_ptr(),
+            Err(OutOfMemory) => at_last(layout),
+        }
     }
     #[inline]
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         // SAFETY: by the trait's contract the memory came from `alloc` with this layout, and is not null.
         unsafe { vm().heap().free(vm(), NonNull::new_unchecked(memory), layout) }
     }
+}
+
+/// How often a request waits for pageout.
+const ATTEMPTS: u32 = 32;
+
+/// Where the heap has nothing: a large request, which its maker can do without, waits for pageout where sleeping is allowed. A small
+/// one was promised to its thread; should it come here, it waits as well.
+#[cold]
+fn at_last(layout: Layout) -> *mut u8 {
+    let vm = vm();
+    if layout.size() <= PROMISED {
+        vm.stats().count(Event::PromiseBroken);
+    }
+    for _ in 0..ATTEMPTS {
+        if !cpu::may_sleep() || !vm.wait_for_frames() {
+            break;
+        }
+        if let Ok(memory) = vm.heap().alloc(vm, layout) {
+            return memory.as_ptr();
+        }
+    }
+    ptr::null_mut()
 }

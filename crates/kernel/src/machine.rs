@@ -155,6 +155,12 @@ impl quire_vm::Machine for Machine {
         let task = unsafe { quire_task::Machine::current(self).as_ref() };
         task.and_then(|task| task.payload().as_ref()).is_some_and(quire_linux::Thread::killed)
     }
+    fn ends_something(&self) -> bool {
+        // SAFETY: the thread that runs, if there is one, lives while it runs.
+        let thread = unsafe { quire_task::Machine::current(self).as_ref() };
+        // The kernel's own threads free memory, or make what boot needs.
+        thread.and_then(|thread| thread.payload().as_ref()).is_none_or(quire_linux::Thread::ends_something)
+    }
 }
 
 /// INVPCID: everything of one PCID but global translations, or everything.

@@ -65,6 +65,9 @@ const MAP_COUNT: u64 = 1 << 20;
 /// How often a fault begins again after memory was out: only where what it needs is not what the end of processes gives.
 const DEFEATS: u32 = 64;
 
+/// What a call returns that met ENOMEM.
+const NO_MEMORY: u64 = (-(Errno::ENOMEM.0 as i64)) as u64;
+
 impl<M: Machine> Linux<M> {
     /// The highest id on a machine of `memory` bytes.
     const fn most_ids(memory: u64) -> crate::Pid {
@@ -146,9 +149,14 @@ impl<M: Machine> Linux<M> {
         let arguments = regs.arguments();
         // SAFETY: the thread that runs, at its only entry.
         let mut ctx = unsafe { Ctx::new(self, thread, regs) };
-        let result = match syscall::dispatch(&mut ctx, number, &arguments) {
-            Some(result) => result,
-            None => encode(self.unknown_call(number)),
+        let mut attempt = 0;
+        let result = loop {
+            match syscall::dispatch(&mut ctx, number, &arguments) {
+                // A call that fails with ENOMEM has changed nothing.
+                Some(NO_MEMORY) if self.has_made_room(attempt) => attempt += 1,
+                Some(result) => break result,
+                None => break encode(self.unknown_call(number)),
+            }
         };
         // `rt_sigreturn` and exec leave whole register sets behind.
         if ctx.regs_replaced {
@@ -287,7 +295,8 @@ impl<M: Machine> Linux<M> {
 
     #[cold]
     fn work(&'static self, thread: &Thread<M>, regs: &mut UserRegs) {
-        crate::signal::deliver::work(self, thread, regs);
+        // A handler's frame, and what the end of a process needs, must be had.
+        thread.ending(|| crate::signal::deliver::work(self, thread, regs));
     }
 
     /// What a new thread does before its first instruction, in place of [`return_to_user`](Linux::return_to_user).

@@ -21,6 +21,7 @@
 
 extern crate alloc;
 
+pub mod admission;
 pub mod ctx;
 pub mod entry;
 pub mod errno;

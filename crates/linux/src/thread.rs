@@ -9,6 +9,7 @@
 //! - `mappable(ctx, descriptor, write, shared) -> Result<Mappable<M>, Errno>`: the object behind a descriptor for mmap, with
 //!   the protection that it may ever get.
 
+use crate::admission::Promise;
 use crate::file::{Files, FsState, Seen};
 use crate::machine::Machine;
 use crate::memory::OwnSpace;
@@ -149,6 +150,10 @@ pub struct Thread<M: Machine> {
     pub released: AtomicBool,
     /// The parent sleeps here until then.
     pub releases: WaitQueue,
+    /// Owner only: it does something that [ends](crate::admission::Class::Ends) something.
+    pub(crate) ending: AtomicBool,
+    /// What it may allocate without being able to fail.
+    pub(crate) _promise: Promise<M>,
 }
 
 /// The last fault or exception of a thread, as signal frames tell it.

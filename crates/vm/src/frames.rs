@@ -32,6 +32,7 @@ mod buddy;
 mod check;
 mod contiguous;
 mod magazine;
+mod promise;
 mod reclaim;
 mod stock;
 
@@ -48,6 +49,7 @@ pub use buddy::{LARGE, MAX_ORDER};
 pub use check::FrameError;
 pub use contiguous::Contiguous;
 use magazine::Magazine;
+use promise::{FRAMES_A_CPU, Promises};
 use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence_after_rmw, fence_full};
 use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, ThreadHandle, record};
 
@@ -108,20 +110,24 @@ pub enum For {
     User,
     /// A program's page table: refused like its data, but kept together with the kernel's frames, since it cannot be moved.
     Table,
-    /// The kernel's own structures: may use the reserve.
+    /// The kernel's own structures, whose makers meet an error: may use the reserve down to the [floor](Frames::floor).
     Kernel,
+    /// The same of a thread that [ends something](crate::machine::Machine::ends_something): all but what was promised.
+    End,
+    /// What a call that was [admitted](Frames::admits) was promised: may use all.
+    Promised,
 }
 
 impl For {
     fn group(self) -> Group {
         match self {
             For::User => Group::User,
-            For::Table | For::Kernel => Group::Kernel,
+            For::Table | For::Kernel | For::End | For::Promised => Group::Kernel,
         }
     }
     /// Whether the reserve is kept from it.
     fn is_limited(self) -> bool {
-        self != For::Kernel
+        matches!(self, For::User | For::Table)
     }
 }
 
@@ -157,7 +163,9 @@ pub struct Frames {
     chain: u32,
     /// Zeroed frames that a CPU keeps at most.
     stock: u32,
-    reserve: u64,
+    /// The reserve without the threads' promises.
+    base: u64,
+    promises: Promises,
     total: u64,
     /// The thread to wake when memory gets low; 0: none.
     daemon: AtomicUsize,
@@ -200,9 +208,11 @@ impl Frames {
         domains: usize,
         config: &Config,
     ) -> Self {
-        let reserve = config.reserve.unwrap_or((total / 64).clamp(256, 4096)).min(total / 2);
         let machine = boot.machine();
         let cpus = machine.cpus();
+        let base = (total / 64).clamp(256, 4096) + FRAMES_A_CPU * cpus as u64;
+        let base = config.reserve.unwrap_or(base).min(total / 2);
+        let promises = Promises::new(boot);
         let magazines = boot.per_cpu(|cpu| Magazine::new((machine.domain_of_cpu(cpu) % domains) as u8));
         let mut number = 0;
         let depots = boot.slice(domains, || {
@@ -226,7 +236,8 @@ impl Frames {
             low: AtomicBool::new(false),
             chain: if cfg!(any(loom, shuttle)) { CHAIN } else { (CHAIN as u64).min(share).max(16) as u32 },
             stock: (config.zero_stock as u64).min(share / 4) as u32,
-            reserve,
+            base,
+            promises,
             total,
             daemon: AtomicUsize::new(0),
             asked: AtomicBool::new(false),
@@ -237,9 +248,23 @@ impl Frames {
     pub fn total(&self) -> u64 {
         self.total
     }
-    /// Frames that are kept back for the kernel.
+    /// Frames that are kept back for the kernel: grows with the threads, each of which is promised some.
     pub fn reserve(&self) -> u64 {
-        self.reserve
+        self.base + self.promises.frames()
+    }
+    /// What is kept of the reserve for calls that were admitted and for what ends something: half of what it is without
+    /// threads, and all that is promised to threads. Below it the kernel's structures are refused.
+    pub fn floor(&self) -> u64 {
+        self.base / 2 + self.promises.frames()
+    }
+    /// How many frames must be left outside the magazines by one that takes some.
+    fn limit(&self, on_behalf: For) -> u64 {
+        match on_behalf {
+            For::User | For::Table => self.reserve(),
+            For::Kernel => self.floor(),
+            For::End => self.promises.frames(),
+            For::Promised => 0,
+        }
     }
     /// The marks of `domain`, from the frames that it has: its share of the reserve, and a sixty-fourth of its frames (256 MiB at most) twice
     /// over. That is enough for what programs take while a write is under way, and never so much that a small machine pages
@@ -251,9 +276,15 @@ impl Frames {
         self.marks_of(self.domains[domain].total.load(Ordering::Relaxed))
     }
     fn marks_of(&self, frames: u64) -> Marks {
-        let min = (self.reserve as u128 * frames as u128).div_ceil(self.total.max(1) as u128) as u64;
+        let min = (self.reserve() as u128 * frames as u128).div_ceil(self.total.max(1) as u128) as u64;
         let step = (frames / 64).max(16).min(frames / 8).min(MOST_STEP);
         Marks { min, low: min + step, high: min + 2 * step }
+    }
+    /// The marks follow the reserve, which has changed.
+    fn move_marks(&self) {
+        for depot in self.domains {
+            depot.low.store(self.marks_of(depot.total.load(Ordering::Relaxed)).low, Ordering::Relaxed);
+        }
     }
     /// Whether each domain had fewer frames outside the magazines than its low mark at the last depot exchange. One load of a
     /// word that is hardly ever written.
@@ -339,7 +370,10 @@ impl Frames {
             // Of two that take the last from two domains, one sees the other.
             fence_full();
         }
-        let low = self.all_low();
+        let low = self.all_low() || self.domains.len() > 1 && self.outside() < self.floor();
+        if low && delta < 0 {
+            self.promises.note_level(self.outside());
+        }
         if self.low.load(Ordering::Relaxed) != low {
             self.low.store(low, Ordering::Relaxed);
             if low {
@@ -468,7 +502,11 @@ impl<M: Machine> Vm<M> {
             }
         }
         self.drain_magazines();
-        self.take_run(order, on_behalf).ok_or(OutOfMemory)
+        if let Some(frame) = self.take_run(order, on_behalf) {
+            return Ok(frame);
+        }
+        let last = on_behalf == For::Kernel && self.machine().ends_something();
+        if last { self.take_run(order, For::End).ok_or(OutOfMemory) } else { Err(OutOfMemory) }
     }
 
     fn take_run(&self, order: u8, on_behalf: For) -> Option<Frame> {
@@ -477,7 +515,7 @@ impl<M: Machine> Vm<M> {
         for i in 0..f.domains.len() {
             let depot = &f.domains[(here + i) % f.domains.len()];
             let mut held = depot.held.lock();
-            if on_behalf.is_limited() && f.outside() < f.reserve + (1 << order) {
+            if f.outside() < f.limit(on_behalf) + (1 << order) {
                 return None;
             }
             if let Some(pfn) = held.buddy.take(order, on_behalf.group()) {

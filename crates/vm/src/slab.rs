@@ -108,6 +108,8 @@ pub struct Cache {
     per_slab: u32,
     /// log2 of the frames in a slab.
     order: u8,
+    /// Whose frames its slabs are.
+    on_behalf: For,
     /// Objects that move between a CPU and the depot at once.
     batch: u32,
     /// Free objects that a CPU has at most.
@@ -137,7 +139,7 @@ impl Cache {
         let mut order = 0u8;
         while order < 3 {
             let bytes = (PAGE_SIZE as usize) << order;
-            if bytes / size >= 4 && (bytes % size) * 8 <= bytes {
+            if (bytes / size >= 4 || size <= PROMISED) && (bytes % size) * 8 <= bytes {
                 break;
             }
             order += 1;
@@ -153,6 +155,7 @@ impl Cache {
             size: size as u32,
             per_slab: per_slab as u32,
             order,
+            on_behalf: For::Kernel,
             batch,
             keep: 2 * batch,
             local,
@@ -167,6 +170,12 @@ impl Cache {
     /// keeps that many, or it would exchange them with the depot for ever.
     pub(crate) fn deferred(mut self, burst: u32) -> Cache {
         self.keep = self.keep.max(burst + self.batch);
+        self
+    }
+
+    /// The objects are what admitted calls were promised.
+    fn promised(mut self) -> Cache {
+        self.on_behalf = For::Promised;
         self
     }
 
@@ -288,9 +297,9 @@ impl Cache {
 
     fn new_slab<M: Machine>(&self, vm: &Vm<M>) -> Result<Pfn, OutOfMemory> {
         let run = if self.order == 0 {
-            vm.alloc_frame(crate::frames::Fill::Any, For::Kernel)?
+            vm.alloc_frame(crate::frames::Fill::Any, self.on_behalf)?
         } else {
-            vm.alloc_run(self.order, For::Kernel)?
+            vm.alloc_run(self.order, self.on_behalf)?
         };
         let pfn = run.into_pfn();
         let page = vm.page(pfn);
@@ -449,6 +458,9 @@ const LABELS: [&str; 18] = [
     "heap-8192",
 ];
 
+/// The largest request that a call may make of what it was promised. Slabs up to here are single frames, so that no run is needed.
+pub const PROMISED: usize = 2048;
+
 /// Memory by size, for the layers above the core: what a kernel binds its global allocator to.
 pub struct Heap {
     caches: [Cache; CLASSES.len()],
@@ -459,7 +471,9 @@ impl Heap {
         Heap {
             caches: core::array::from_fn(|i| {
                 let align = 1 << CLASSES[i].trailing_zeros().min(12);
-                Cache::new(LABELS[i], Layout::from_size_align(CLASSES[i], align).unwrap_or(Layout::new::<u64>()), boot)
+                let layout = Layout::from_size_align(CLASSES[i], align).unwrap_or(Layout::new::<u64>());
+                let cache = Cache::new(LABELS[i], layout, boot);
+                if CLASSES[i] <= PROMISED { cache.promised() } else { cache }
             }),
         }
     }
@@ -470,7 +484,8 @@ impl Heap {
         CLASSES[i..].iter().position(|c| c % layout.align() == 0).map(|k| &self.caches[i + k])
     }
 
-    /// Memory of `layout`, uninitialised.
+    /// Memory of `layout`, uninitialised. What is larger than [`PROMISED`] is refused at the [floor](crate::frames::Frames::floor):
+    /// its maker can fail.
     pub fn alloc<M: Machine>(&self, vm: &Vm<M>, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         match self.class(layout) {
             Some(cache) => cache.alloc(vm),

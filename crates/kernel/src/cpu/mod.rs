@@ -212,6 +212,11 @@ pub fn preempt_count() -> u32 {
     preempt_word() & !NOT_PENDING
 }
 
+/// Whether what runs here may sleep: it holds no spin lock and no pin, and is no interrupt handler.
+pub fn may_sleep() -> bool {
+    preempt_count() == 0 && current_thread() != 0 && interrupts_are_on()
+}
+
 /// Raises or lowers this CPU's mark that a reschedule is pending.
 #[inline(always)]
 pub fn set_pending(pending: bool) {

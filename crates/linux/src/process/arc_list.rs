@@ -51,9 +51,45 @@ unsafe impl<K: Kind> Adapter for ByKind<K> {
     }
 }
 
+/// A walk over a list that changes meanwhile: what is on the list from the walk's beginning to its end is met once. It stands on the
+/// walker's stack, and the list knows of it: who takes the node off that comes next moves the walk on. Guarded by what guards the list.
+pub struct Walk<K: Kind> {
+    links: Links<Walk<K>>,
+    next: Cell<Option<NonNull<K::Node>>>,
+}
+
+// SAFETY: once it has begun it is touched only by its list's methods, which are guarded together with it.
+unsafe impl<K: Kind> Send for Walk<K> {}
+// SAFETY: as a list's nodes are.
+unsafe impl<K: Kind> Sync for Walk<K> {}
+
+impl<K: Kind> Default for Walk<K> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K: Kind> Walk<K> {
+    /// A walk that has not begun.
+    pub const fn new() -> Self {
+        Walk { links: Links::new(), next: Cell::new(None) }
+    }
+}
+
+struct Walks<K>(core::marker::PhantomData<K>);
+// SAFETY: the one field of links.
+unsafe impl<K: Kind> Adapter for Walks<K> {
+    type Node = Walk<K>;
+    fn links(node: &Walk<K>) -> &Links<Walk<K>> {
+        &node.links
+    }
+}
+
 /// A list that holds one count of each node on it.
 pub struct ArcList<K: Kind> {
     list: List<ByKind<K>>,
+    /// Walks under way.
+    walks: List<Walks<K>>,
     /// Tells this list from others of its kind; lists do not move once nodes are on them, but need not rely on it.
     id: usize,
     len: usize,
@@ -62,7 +98,7 @@ pub struct ArcList<K: Kind> {
 impl<K: Kind> ArcList<K> {
     /// An empty list; `id` (not 0) differs from that of every other list that its nodes may be on.
     pub const fn new(id: usize) -> Self {
-        ArcList { list: List::new(), id, len: 0 }
+        ArcList { list: List::new(), walks: List::new(), id, len: 0 }
     }
 
     /// Number of nodes.
@@ -96,11 +132,56 @@ impl<K: Kind> ArcList<K> {
         }
         place.on.set(0);
         self.len -= 1;
+        if !self.walks.is_empty() {
+            self.pass_over(node);
+        }
         // SAFETY: the node is on this list, which gives back the count that it took in `push`.
         unsafe {
             self.list.remove(NonNull::from(node));
             Some(Arc::from_raw(core::ptr::from_ref(node)))
         }
+    }
+
+    /// No walk comes to `node`, which is about to leave.
+    #[cold]
+    fn pass_over(&mut self, node: &K::Node) {
+        for walk in self.walks.iter() {
+            // SAFETY: a walk stays in place until it has ended.
+            let next = unsafe { &walk.as_ref().next };
+            if next.get() == Some(NonNull::from(node)) {
+                // SAFETY: the node is on the list still.
+                next.set(unsafe { self.list.next(NonNull::from(node)) });
+            }
+        }
+    }
+
+    /// Begins a walk.
+    ///
+    /// # Safety
+    /// `walk` is under way nowhere, and stays in place until [`end_walk`](Self::end_walk), which comes before the list goes.
+    pub unsafe fn begin_walk(&mut self, walk: &Walk<K>) {
+        walk.next.set(self.list.first());
+        // SAFETY: by this function's contract.
+        unsafe { self.walks.push_back(NonNull::from(walk)) };
+    }
+
+    /// The next node of a walk that is under way here, counted.
+    pub fn step(&mut self, walk: &Walk<K>) -> Option<Arc<K::Node>> {
+        let node = walk.next.get()?;
+        // SAFETY: whoever takes the walk's next node off the list moves the walk on, so this one is on the list.
+        unsafe {
+            walk.next.set(self.list.next(node));
+            self.counted(node.as_ref())
+        }
+    }
+
+    /// Ends a walk.
+    ///
+    /// # Safety
+    /// `walk` is under way here.
+    pub unsafe fn end_walk(&mut self, walk: &Walk<K>) {
+        // SAFETY: by this function's contract.
+        unsafe { self.walks.remove(NonNull::from(walk)) };
     }
 
     /// Takes the first node off.
@@ -170,5 +251,28 @@ mod tests {
         assert_eq!(a.pop().map(|n| n.0), Some(0));
         drop((a, b));
         assert!(nodes.iter().all(|n| Arc::strong_count(n) == 1));
+    }
+
+    #[test]
+    fn a_walk_meets_once_what_stays_whatever_goes_meanwhile() {
+        // Every subset of five nodes goes after every number of steps.
+        for (gone, after) in (0u32..32).flat_map(|gone| (0..=5).map(move |after| (gone, after))) {
+            let nodes: Vec<Arc<Node>> = (0..5).map(|n| Arc::new(Node(n, Place::new()))).collect();
+            let (mut list, mut other) = (ArcList::<Only>::new(1), ArcList::<Only>::new(2));
+            nodes.iter().for_each(|node| assert!(list.push(node.clone()).is_ok()));
+            let walk = Walk::new();
+            // SAFETY: the walk ends below, before the list goes.
+            unsafe { list.begin_walk(&walk) };
+            let mut met: Vec<u32> = (0..after).filter_map(|_| list.step(&walk)).map(|n| n.0).collect();
+            for node in nodes.iter().filter(|node| gone >> node.0 & 1 != 0) {
+                let node = list.remove(node).expect("on the list");
+                assert!(other.push(node).is_ok());
+            }
+            met.extend(core::iter::from_fn(|| list.step(&walk)).map(|n| n.0));
+            // SAFETY: it is under way.
+            unsafe { list.end_walk(&walk) };
+            let expected: Vec<u32> = (0..5).filter(|n| *n < after || gone >> n & 1 == 0).collect();
+            assert_eq!(met, expected, "{gone:b} go after {after}");
+        }
     }
 }

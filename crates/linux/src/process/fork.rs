@@ -4,6 +4,7 @@ use super::credentials::Credentials;
 use super::group::Group;
 use super::limits::Limits;
 use super::{NewProcess, Process};
+use crate::admission::Promise;
 use crate::errno::Errno;
 use crate::machine::{Fpu, Machine};
 use crate::memory::{AddressSpace, OwnSpace};
@@ -162,6 +163,8 @@ pub(crate) fn place<M: Machine>(
         trap: Owned::new(Trap::default()),
         released: AtomicBool::new(false),
         releases: WaitQueue::new(),
+        ending: AtomicBool::new(false),
+        _promise: Promise::new(linux.vm),
     };
     // SAFETY: the layout is not empty.
     let memory = NonNull::new(unsafe { alloc(Layout::new::<Task<M>>()) }).ok_or(Errno::ENOMEM)?.cast::<Task<M>>();
@@ -172,16 +175,11 @@ pub(crate) fn place<M: Machine>(
     }
 }
 
-/// How often a new thread is tried again after paging has made room.
-const ATTEMPTS: u32 = 32;
-
-/// Makes a thread, and tries again where memory was missing that paging can free.
+/// Makes a thread, and tries again where it was disturbed.
 fn clone<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usize, Errno> {
     request.check()?;
-    let mut attempts = 0;
     loop {
         match clone_once(ctx, request) {
-            Err(Errno::ENOMEM) if attempts < ATTEMPTS && ctx.linux.vm.wait_for_frames() => attempts += 1,
             // Its group, or everybody, is being told of a signal, which may be for others only.
             Err(Errno::ERESTARTNOINTR) if !ctx.interrupted() => ctx.linux.scheduler.yield_now(),
             done => return done,

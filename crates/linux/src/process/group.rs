@@ -1,7 +1,7 @@
 //! Process groups and sessions.
 
 use super::Process;
-use super::arc_list::{ArcList, Kind, Place};
+use super::arc_list::{ArcList, Kind, Place, Walk};
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::signal::{SigInfo, Signal};
@@ -115,30 +115,41 @@ impl<M: Machine> Group<M> {
         }
     }
 
-    /// Sends `info` to every member; whether there was one that `may` allows, or why not.
-    pub fn signal(&self, info: Option<SigInfo>, may: impl Fn(&Process<M>) -> bool) -> Result<(), Errno> {
-        let (mut found, mut allowed) = (false, false);
-        let _telling = info.map(|_| Telling::begin(self));
-        for process in self.members()? {
-            found = true;
-            if may(&process) {
-                allowed = true;
-                if let Some(info) = info {
-                    self.linux.signal_process(&process, info)?;
-                }
+    /// The members one by one, with no lock held: those that neither come nor go meanwhile once each. Nothing is allocated, so
+    /// that a group can be ended while there is no memory.
+    fn any(&self, mut is: impl FnMut(&Arc<Process<M>>) -> bool) -> bool {
+        let walk = Walk::new();
+        let under_way = UnderWay::begin(self, &walk);
+        while let Some(process) = under_way.step() {
+            if is(&process) {
+                return true;
             }
         }
-        match (found, allowed) {
-            (_, true) => Ok(()),
-            (true, false) => Err(Errno::EPERM),
-            (false, false) => Err(Errno::ESRCH),
-        }
+        false
+    }
+
+    /// Sends `info` to every member; whether there was one that `may` allows and that took it, or why not.
+    pub fn signal(&self, info: Option<SigInfo>, may: impl Fn(&Process<M>) -> bool) -> Result<(), Errno> {
+        let (mut taken, mut why) = (false, Errno::ESRCH);
+        let _telling = info.map(|_| Telling::begin(self));
+        self.any(|process| {
+            let sent = match info {
+                _ if !may(process) => Err(Errno::EPERM),
+                Some(info) => self.linux.signal_process(process, info),
+                None => Ok(()),
+            };
+            match sent {
+                Ok(()) => taken = true,
+                Err(error) => why = error,
+            }
+            false
+        });
+        if taken { Ok(()) } else { Err(why) }
     }
 
     /// Whether no member has a parent in another group of the same session: nobody is there to continue it.
     pub fn is_orphaned(&self) -> bool {
-        let Ok(members) = self.members() else { return false };
-        !members.iter().any(|process| {
+        !self.any(|process| {
             process.parent().is_some_and(|parent| {
                 let group = parent.group();
                 group.id != self.id && group.session.id == self.session.id
@@ -148,8 +159,7 @@ impl<M: Machine> Group<M> {
 
     /// Whether a member is stopped.
     pub fn has_stopped_member(&self) -> bool {
-        let Ok(members) = self.members() else { return false };
-        members.iter().any(|process| process.job.lock().stopped_threads > 0)
+        self.any(|process| process.job.lock().stopped_threads > 0)
     }
 
     /// What POSIX asks for when a group *becomes* orphaned with stopped members: SIGHUP, then SIGCONT. `link` is the group of
@@ -160,6 +170,31 @@ impl<M: Machine> Group<M> {
             let _none_left = self.signal(Some(SigInfo::kernel(Signal::HUP)), |_| true);
             let _none_left = self.signal(Some(SigInfo::kernel(Signal::CONT)), |_| true);
         }
+    }
+}
+
+/// A walk over a group's members.
+struct UnderWay<'a, M: Machine> {
+    group: &'a Group<M>,
+    walk: &'a Walk<MemberKind<M>>,
+}
+
+impl<'a, M: Machine> UnderWay<'a, M> {
+    fn begin(group: &'a Group<M>, walk: &'a Walk<MemberKind<M>>) -> Self {
+        // SAFETY: the walk is borrowed, hence stays in place, until this value's drop ends it; the group is borrowed as long.
+        unsafe { group.members.lock().list.begin_walk(walk) };
+        UnderWay { group, walk }
+    }
+
+    fn step(&self) -> Option<Arc<Process<M>>> {
+        self.group.members.lock().list.step(self.walk)
+    }
+}
+
+impl<M: Machine> Drop for UnderWay<'_, M> {
+    fn drop(&mut self) {
+        // SAFETY: begun by `begin`.
+        unsafe { self.group.members.lock().list.end_walk(self.walk) };
     }
 }
 

@@ -1,13 +1,14 @@
 //! The table: one line a call, `number name => handler, "what is missing or different";`.
 
 use super::{Handler, Supported};
+use crate::admission::Class;
 use crate::errno::encode;
 use crate::{Ctx, Machine};
 use crate::{exec, file, futex, memory, process, random, signal, system, time};
 
 macro_rules! table {
     ($($number:literal $name:ident => $($handler:ident)::+ $(, $note:literal)?;)*) => {
-        /// Calls handler `number` with `registers`, and encodes its result; `None` where there is none.
+        /// Calls handler `number` with `registers` once it is [admitted](Class), and encodes its result; `None` where there is none.
         #[inline(always)]
         pub fn dispatch<M: Machine>(
             ctx: &mut Ctx<'_, M>,
@@ -15,7 +16,13 @@ macro_rules! table {
             registers: &[u64; 6],
         ) -> Option<u64> {
             Some(match number {
-                $($number => encode(Handler::serve($($handler)::+::<M>, ctx, registers)),)*
+                $($number => encode(match const { Class::of($number) } {
+                    Class::Passes => Handler::serve($($handler)::+::<M>, ctx, registers),
+                    Class::Ends => ctx.thread.ending(|| Handler::serve($($handler)::+::<M>, ctx, registers)),
+                    Class::Keeps => {
+                        ctx.linux.admit().and_then(|()| Handler::serve($($handler)::+::<M>, ctx, registers))
+                    }
+                }),)*
                 _ => return None,
             })
         }

@@ -102,7 +102,7 @@ impl<M: Machine> Vm<M> {
         let f = self.frames();
         let depot = &f.domains[domain as usize];
         let mut held = depot.held.lock();
-        let refused = on_behalf.is_limited() && f.outside() < f.reserve + count;
+        let refused = f.outside() < f.limit(on_behalf) + count;
         if refused || !held.buddy.take_exactly(start, start + count) {
             return false;
         }

@@ -152,10 +152,10 @@ impl Frames {
 
     /// So many frames may leave the depots at once for such an owner: the reserve stays.
     fn room(&self, on_behalf: For) -> u32 {
-        if !on_behalf.is_limited() {
-            return u32::MAX;
+        match self.limit(on_behalf) {
+            0 => u32::MAX,
+            limit => self.outside().saturating_sub(limit).min(u32::MAX as u64) as u32,
         }
-        self.outside().saturating_sub(self.reserve).min(u32::MAX as u64) as u32
     }
 
     fn take_apart(&self, mut blocks: Option<Pfn>, group: Group) -> Chain {
@@ -306,15 +306,22 @@ impl<M: Machine> Vm<M> {
         // Other CPUs' frames, and table pages kept for later: only where that helps, so that whoever is refused while memory
         // is low does not empty every magazine in vain.
         M::Pmap::reclaim_tables(self);
-        if on_behalf.is_limited() && f.free() <= f.reserve {
-            // An end gives memory back. The other half stays for the kernel, however many end.
-            if f.free() > f.reserve / 2 && self.machine().is_ending() {
-                return self.pop_frame(fill, For::Kernel);
+        let limit = f.limit(on_behalf);
+        if limit == 0 || f.free() > limit {
+            self.drain_caches();
+            let got = self.pop_frame(fill, on_behalf).or_else(|| self.pop_broken_up(fill, on_behalf));
+            if got.is_some() {
+                return got;
             }
-            return None;
         }
-        self.drain_caches();
-        self.pop_frame(fill, on_behalf).or_else(|| self.pop_broken_up(fill, on_behalf))
+        match on_behalf {
+            // An end gives memory back. What lies below the floor stays for the kernel, however many end.
+            For::User | For::Table if self.machine().is_ending() => self.pop_frame(fill, For::Kernel),
+            For::Kernel if self.machine().ends_something() => {
+                self.pop_frame(fill, For::End).or_else(|| self.pop_frame_at_last(fill, For::End))
+            }
+            _ => None,
+        }
     }
 
     /// From what the depots keep in chains of the other group, of which a refill takes none; unless the reserve is reached.

@@ -218,7 +218,7 @@ impl<M: Machine> Claim<M> {
             let mut held = depot.held.lock();
             // No more than is still missing: what is claimed already is not outside any more.
             let most = (to - at).min(self.end - self.start - self.held);
-            if self.on_behalf.is_limited() && f.outside() < f.reserve + most {
+            if f.outside() < f.limit(self.on_behalf) + most {
                 return false;
             }
             let n = held.buddy.take_free(at, to, &mut |pfn| vm.page(pfn).set_order(CLAIMED));

@@ -39,4 +39,10 @@ pub trait Machine: Phys + Sized + Send + Sync + 'static {
     fn domain_of_frame(&self, _pfn: crate::types::Pfn) -> (usize, crate::types::Pfn) {
         (0, crate::types::Pfn(u64::MAX))
     }
+
+    /// Whether the thread that runs ends something, so that it may have what lies below the [floor](crate::frames::Frames::floor)
+    /// and is promised to no thread. Asked only where the kernel's structures are refused. Where no call is admitted, all may.
+    fn ends_something(&self) -> bool {
+        true
+    }
 }
