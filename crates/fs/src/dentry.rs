@@ -1,5 +1,6 @@
 //! Dentries: a name in a directory, and the way up.
 
+use crate::FsError;
 use crate::host::Host;
 use crate::inode::Inode;
 use crate::rank;
@@ -97,7 +98,8 @@ impl<H: Host> Dentry<H> {
 
     /// The path from `root` (or from the root of everything, where it is not below `root`), and whether that name still
     /// exists. Nameless things give their label.
-    pub fn path(self: &Arc<Self>, root: &Arc<Dentry<H>>) -> (Vec<u8>, bool) {
+    pub fn path(self: &Arc<Self>, root: &Arc<Dentry<H>>) -> Result<(Vec<u8>, bool), FsError> {
+        let out_of_memory = |_| FsError::OutOfMemory;
         let mut names: Vec<Arc<[u8]>> = Vec::new();
         let mut exists = true;
         let mut above: Option<Arc<Dentry<H>>> = None;
@@ -111,23 +113,33 @@ impl<H: Host> Dentry<H> {
             exists &= listed;
             let Some(parent) = parent else {
                 if names.is_empty() && !listed {
-                    return (name.to_vec(), true);
+                    names.push(name);
+                    return joined(&names, b"").map(|path| (path, true));
                 }
                 break;
             };
+            names.try_reserve(1).map_err(out_of_memory)?;
             names.push(name);
             above = Some(parent);
         }
         if names.is_empty() {
-            return (b"/".to_vec(), exists);
+            return Ok((b"/".to_vec(), exists));
         }
-        let mut path = Vec::with_capacity(names.iter().map(|n| n.len() + 1).sum());
-        for name in names.iter().rev() {
-            path.push(b'/');
-            path.extend_from_slice(name);
-        }
-        (path, exists)
+        Ok((joined(&names, b"/")?, exists))
     }
+}
+
+/// The names, the last one first, each behind `separator`; there is room for a few bytes more.
+fn joined(names: &[Arc<[u8]>], separator: &[u8]) -> Result<Vec<u8>, FsError> {
+    const MORE: usize = 16;
+    let mut path = Vec::new();
+    let len = names.iter().map(|n| n.len() + separator.len()).sum::<usize>() + MORE;
+    path.try_reserve_exact(len).map_err(|_| FsError::OutOfMemory)?;
+    for name in names.iter().rev() {
+        path.extend_from_slice(separator);
+        path.extend_from_slice(name);
+    }
+    Ok(path)
 }
 
 impl<H: Host> Drop for Dentry<H> {

@@ -166,7 +166,7 @@ fn a_file_lives_as_long_as_it_is_open() {
     vfs.unlink(&vfs.view(), &vfs.walk(&vfs.view(), vfs.root(), b"/f", Final::Name).unwrap()).unwrap();
     assert_eq!(read(&f, 99).unwrap(), b"still here");
     assert_eq!(f.dentry.inode.attr().links, 0);
-    assert_eq!(f.dentry.path(vfs.root()), (b"/f".to_vec(), false));
+    assert_eq!(f.dentry.path(vfs.root()), Ok((b"/f".to_vec(), false)));
     drop(f);
     assert_eq!(vfs.root().inode.system().inodes().0, 1);
 }
@@ -305,7 +305,7 @@ fn generated_files_are_listed_looked_up_and_read_in_pieces() {
     .unwrap();
     assert_eq!(names, [&b"."[..], b"..", b"0", b"1", b"2", b"3", b"4"]);
     let four = vfs.find(&vfs.view(), vfs.root(), b"/proc/4", true).unwrap();
-    assert_eq!(four.path(vfs.root()), (b"/proc/4".to_vec(), true));
+    assert_eq!(four.path(vfs.root()), Ok((b"/proc/4".to_vec(), true)));
     let up = vfs.find(&vfs.view(), vfs.root(), b"/proc/..", true).unwrap();
     assert!(Arc::ptr_eq(&up, vfs.root()));
     let found = vfs.walk(&vfs.view(), vfs.root(), b"/proc", Final::Follow).unwrap();

@@ -171,7 +171,8 @@ impl RecordLocks {
             if held.records.iter().any(|r| r.against(&wanted)) {
                 return if io.nonblock { None } else { waiter.wait(&mut held, &wanted).err().map(Err) };
             }
-            if held.records.len() + 2 > MOST {
+            // One more by the cut, and its own.
+            if held.records.len() + 2 > MOST || held.records.try_reserve(2).is_err() {
                 return Some(Err(FsError::OutOfMemory));
             }
             cut(&mut held.records, wanted.owner, wanted.start, wanted.end);
@@ -199,7 +200,7 @@ impl RecordLocks {
         }
         {
             let mut held = self.held.lock();
-            if held.records.len() + 1 > MOST {
+            if held.records.len() + 1 > MOST || held.records.try_reserve(1).is_err() {
                 return Err(FsError::OutOfMemory);
             }
             cut(&mut held.records, owner, start, end);
@@ -228,11 +229,14 @@ impl RecordLocks {
             if held.whole.iter().any(|r| r.against(&wanted)) {
                 return None;
             }
+            if held.whole.try_reserve(1).is_err() {
+                return Some(Err(FsError::OutOfMemory));
+            }
             held.whole.retain(|r| r.owner != wanted.owner);
             held.whole.push(wanted);
             self.changed(&mut held);
-            Some(())
-        })?;
+            Some(Ok(()))
+        })??;
         self.readiness.notify();
         Ok(())
     }

@@ -43,7 +43,7 @@ type Listeners = Arc<Vec<Arc<dyn Listener>>>;
 /// Who waits for a stream.
 pub struct Readiness {
     sleepers: WaitQueue,
-    /// Copied on change, so that listeners are told without the lock.
+    /// Copied on change where somebody reads it, so that listeners are told without the lock.
     listeners: SpinLock<Option<Listeners>>,
     listening: AtomicUsize,
 }
@@ -90,29 +90,69 @@ impl Readiness {
     }
 
     /// From now on `listener` is told of changes.
-    pub fn listen(&self, listener: &Arc<dyn Listener>) {
-        self.replace(|all| all.push(listener.clone()));
-        fence_full();
-    }
-
-    /// `listener` is told no more (a call that is under way may still come).
-    pub fn unlisten(&self, listener: &Arc<dyn Listener>) {
-        self.replace(|all| {
-            if let Some(i) = all.iter().position(|l| Arc::ptr_eq(l, listener)) {
-                all.swap_remove(i);
+    pub fn listen(&self, listener: &Arc<dyn Listener>) -> Result<(), FsError> {
+        let old = {
+            let mut slot = self.listeners.lock();
+            match slot.as_mut().map(Arc::get_mut) {
+                Some(Some(all)) => {
+                    all.try_reserve(1).map_err(|_| FsError::OutOfMemory)?;
+                    all.push(listener.clone());
+                    self.listening.store(all.len(), Ordering::Release);
+                    None
+                }
+                // Nobody yet, or somebody is just telling those that are listed.
+                _ => {
+                    let mut all = copy(slot.as_ref(), 1)?;
+                    all.push(listener.clone());
+                    self.listening.store(all.len(), Ordering::Release);
+                    slot.replace(Arc::new(all))
+                }
             }
-        });
+        };
+        drop(old);
+        fence_full();
+        Ok(())
     }
 
-    fn replace(&self, change: impl FnOnce(&mut Vec<Arc<dyn Listener>>)) {
-        let mut slot = self.listeners.lock();
-        let mut all: Vec<_> = slot.as_ref().map(|v| v.to_vec()).unwrap_or_default();
-        change(&mut all);
-        self.listening.store(all.len(), Ordering::Release);
-        let old = core::mem::replace(&mut *slot, (!all.is_empty()).then(|| Arc::new(all)));
-        drop(slot);
-        drop(old);
+    /// `listener` is told no more (a call that is under way may still come). Needs no memory: where there is none for a copy, it waits
+    /// for those that are just telling the listeners.
+    pub fn unlisten(&self, listener: &Arc<dyn Listener>) {
+        let without = |all: &mut Vec<Arc<dyn Listener>>| {
+            let at = all.iter().position(|l| Arc::ptr_eq(l, listener));
+            let gone = at.map(|at| all.swap_remove(at));
+            self.listening.store(all.len(), Ordering::Release);
+            gone
+        };
+        loop {
+            let mut slot = self.listeners.lock();
+            let Some(shared) = slot.as_mut() else { return };
+            if let Some(all) = Arc::get_mut(shared) {
+                let gone = without(all);
+                let empty = if all.is_empty() { slot.take() } else { None };
+                drop(slot);
+                drop((gone, empty));
+                return;
+            }
+            if let Ok(mut all) = copy(slot.as_ref(), 0) {
+                let gone = without(&mut all);
+                let old = if all.is_empty() { slot.take() } else { slot.replace(Arc::new(all)) };
+                drop(slot);
+                drop((gone, old));
+                return;
+            }
+            drop(slot);
+            quire_sync::hooks::relax();
+        }
     }
+}
+
+/// The listeners of `all`, with room for `more`.
+fn copy(all: Option<&Listeners>, more: usize) -> Result<Vec<Arc<dyn Listener>>, FsError> {
+    let all = all.map_or(&[][..], |all| all.as_slice());
+    let mut new = Vec::new();
+    new.try_reserve_exact(all.len() + more).map_err(|_| FsError::OutOfMemory)?;
+    new.extend(all.iter().cloned());
+    Ok(new)
 }
 
 /// One thread that waits for any of many streams.

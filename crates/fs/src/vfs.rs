@@ -138,11 +138,12 @@ impl<H: Host> Vfs<H> {
     }
 
     /// Calls `each` with the path and the type of everything that is mounted.
-    pub fn mounts(&self, mut each: impl FnMut(&[u8], &'static str)) {
+    pub fn mounts(&self, mut each: impl FnMut(&[u8], &'static str)) -> Result<(), FsError> {
         let mounts = self.mounts.lock().clone();
         for m in &mounts {
-            each(&m.path(&self.root).0, m.inode.system().kind);
+            each(&m.path(&self.root)?.0, m.inode.system().kind);
         }
+        Ok(())
     }
 
     /// How much space the file system of `inode` has.

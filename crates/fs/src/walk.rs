@@ -475,7 +475,12 @@ impl<H: Host> Vfs<H> {
     /// What a symbolic link says.
     pub fn link_target(&self, link: &Dentry<H>) -> Result<Vec<u8>, FsError> {
         match &link.inode.node {
-            Node::Symlink(target) => Ok(target.to_vec()),
+            Node::Symlink(target) => {
+                let mut bytes = Vec::new();
+                bytes.try_reserve_exact(target.len()).map_err(|_| FsError::OutOfMemory)?;
+                bytes.extend_from_slice(target);
+                Ok(bytes)
+            }
             Node::Generated(Generated::Link(l)) => l.target(),
             _ => Err(FsError::Invalid),
         }

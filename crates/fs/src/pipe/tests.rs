@@ -181,7 +181,7 @@ fn a_writer_that_opened_first_and_leaves_at_once_is_met() {
             }
         }
         let late: Arc<dyn crate::Listener> = Arc::new(Late(p.clone(), std::thread::current().id()));
-        p.readiness.listen(&late);
+        p.readiness.listen(&late).expect("memory");
         let io = Io { deadline: Some(quire_sync::hooks::now() + 2_000_000_000), ..Io::WAIT };
         let r = p.open(true, false, &io).expect("the writer was there");
         p.readiness.unlisten(&late);

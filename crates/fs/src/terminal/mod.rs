@@ -88,7 +88,8 @@ impl Terminal {
             readiness: Readiness::new(),
         });
         let ear: Arc<dyn Listener> = Arc::new(Ear(Arc::downgrade(&terminal)));
-        terminal.port.readiness().listen(&ear);
+        let listens = terminal.port.readiness().listen(&ear);
+        debug_assert!(listens.is_ok(), "terminals are made at boot");
         terminal.pump();
         terminal
     }

@@ -37,14 +37,17 @@ struct Watch<M: Machine> {
     data: AtomicU64,
     /// It is on the list of those that changed.
     listed: AtomicBool,
-    /// It was taken out of the set.
+    /// It was taken out of the set. Set under the lock of the list, on which it is not put any more.
     gone: AtomicBool,
+    /// The file is a set itself.
+    is_set: bool,
 }
 
 /// A set of files.
 pub struct Epoll<M: Machine> {
     /// By descriptor, as at the time of adding.
     watches: Mutex<BTreeMap<i32, Arc<Watch<M>>>>,
+    /// Those that changed. Has room for all that are in the set, since a watch that is told of a change cannot fail.
     changed: SpinLock<VecDeque<Arc<Watch<M>>>>,
     /// Held by whoever looks at the files of those that changed.
     looking: Mutex<()>,
@@ -79,12 +82,29 @@ impl<M: Machine> Epoll<M> {
 
     fn list(&self, watch: Arc<Watch<M>>) {
         if !watch.listed.swap(true, Ordering::AcqRel) {
-            self.changed.lock().push_back(watch);
+            self.put(watch, false);
             self.readiness.notify();
         }
     }
 
-    fn add(&self, fd: i32, file: &Arc<File<M>>, events: u32, data: u64) -> Result<(), Errno> {
+    /// Puts a watch on the list, of which it has said that it is there.
+    fn put(&self, watch: Arc<Watch<M>>, in_front: bool) {
+        let mut changed = self.changed.lock();
+        if watch.gone.load(Ordering::Relaxed) {
+            drop(changed);
+            return;
+        }
+        debug_assert!(changed.len() < changed.capacity(), "each watch of a set has room on its list");
+        if in_front { changed.push_front(watch) } else { changed.push_back(watch) }
+    }
+
+    /// The set does not list a watch again that it lets go.
+    fn forget(&self, watch: &Watch<M>) {
+        let _changed = self.changed.lock();
+        watch.gone.store(true, Ordering::Release);
+    }
+
+    fn add(&self, fd: i32, file: &Arc<File<M>>, events: u32, data: u64, is_set: bool) -> Result<(), Errno> {
         let watch = Arc::new_cyclic(|itself| Watch {
             itself: itself.clone(),
             epoll: self.itself.clone(),
@@ -93,19 +113,23 @@ impl<M: Machine> Epoll<M> {
             data: AtomicU64::new(data),
             listed: AtomicBool::new(false),
             gone: AtomicBool::new(false),
+            is_set,
         });
         {
             let mut watches = self.watches.lock();
             if watches.get(&fd).is_some_and(|w| Weak::ptr_eq(&w.file, &watch.file)) {
                 return Err(Errno::EEXIST);
             }
+            // What is listed now may leave the list and come back: room for all beside what is there.
+            self.changed.lock().try_reserve(watches.len() + 1)?;
             if let Some(closed) = watches.insert(fd, watch.clone()) {
-                closed.gone.store(true, Ordering::Release);
+                self.forget(&closed);
             }
         }
         let listener: Arc<dyn Listener> = watch.clone();
-        if let Some(readiness) = file.readiness() {
-            readiness.listen(&listener);
+        if let Some(Err(error)) = file.readiness().map(|readiness| readiness.listen(&listener)) {
+            let _undone = self.remove(fd, file);
+            return Err(error.into());
         }
         self.list(watch);
         Ok(())
@@ -125,6 +149,7 @@ impl<M: Machine> Epoll<M> {
             }
             watches.remove(&fd).ok_or(Errno::ENOENT)?
         };
+        self.forget(&watch);
         watch.dismiss();
         Ok(())
     }
@@ -148,43 +173,71 @@ impl<M: Machine> Epoll<M> {
                 // Unless it was set anew since: then that is for the next event.
                 let _set_anew = watch.events.compare_exchange(events, 0, Ordering::AcqRel, Ordering::Relaxed);
             } else if events & raw::EPOLLET == 0 && !watch.listed.swap(true, Ordering::AcqRel) {
-                self.changed.lock().push_back(watch);
+                self.put(watch, false);
             }
         }
         n
     }
 
-    /// Calls `each` with the sets in the set, as long as that gives a value.
-    fn sets<R>(&self, each: impl FnMut(&Epoll<M>) -> Option<R>) -> Option<Vec<R>> {
+    /// What `each` makes of the sets in the set; `None` where it gives no value for one.
+    fn sets<R>(&self, mut each: impl FnMut(&Epoll<M>) -> Result<Option<R>, Errno>) -> Result<Option<Vec<R>>, Errno> {
         // The files are dropped after the lock: one may be the last reference, and its end is news for this set.
-        let files: Vec<_> = self.watches.lock().values().filter_map(|w| w.file.upgrade()).collect();
-        files.iter().filter_map(|f| f.stream_as::<Epoll<M>>()).map(each).collect()
+        let mut files = Vec::new();
+        {
+            let watches = self.watches.lock();
+            for watch in watches.values().filter(|watch| watch.is_set) {
+                files.try_reserve(1)?;
+                files.extend(watch.file.upgrade());
+            }
+        }
+        let mut out = Vec::new();
+        out.try_reserve_exact(files.len())?;
+        for set in files.iter().filter_map(|file| file.stream_as::<Epoll<M>>()) {
+            let Some(value) = each(set)? else { return Ok(None) };
+            out.push(value);
+        }
+        Ok(Some(out))
     }
 
     /// How deep sets are in this one; `None` where `outer` is in it, or is it, or there are more than `most`.
-    fn depth_below(&self, outer: &Epoll<M>, most: usize) -> Option<usize> {
+    fn depth_below(&self, outer: &Epoll<M>, most: usize) -> Result<Option<usize>, Errno> {
         if core::ptr::eq(self, outer) {
-            return None;
+            return Ok(None);
         }
-        let depths = self.sets(|inner| Some(inner.depth_below(outer, most.checked_sub(1)?)? + 1))?;
-        Some(depths.into_iter().max().unwrap_or(0))
+        let Some(depths) = self.sets(|inner| match most.checked_sub(1) {
+            Some(most) => Ok(inner.depth_below(outer, most)?.map(|depth| depth + 1)),
+            None => Ok(None),
+        })?
+        else {
+            return Ok(None);
+        };
+        Ok(Some(depths.into_iter().max().unwrap_or(0)))
     }
 
     /// In how many sets, one in the other, it is.
-    fn depth_above(&self) -> usize {
-        let holds = |set: &Arc<Self>| set.sets(|inner| (!core::ptr::eq(inner, self)).then_some(())).is_none();
-        let mut above = self.above.lock();
-        let sets: Vec<_> = above.iter().filter_map(Weak::upgrade).filter(holds).collect();
-        *above = sets.iter().map(Arc::downgrade).collect();
-        drop(above);
-        sets.iter().map(|set| set.depth_above() + 1).max().unwrap_or(0)
+    fn depth_above(&self) -> Result<usize, Errno> {
+        let mut sets = Vec::new();
+        {
+            let mut above = self.above.lock();
+            sets.try_reserve_exact(above.len())?;
+            sets.extend(above.iter().filter_map(Weak::upgrade));
+            above.retain(|set| set.strong_count() != 0);
+        }
+        let mut most = 0;
+        for set in sets {
+            // Some have let this one go since.
+            if set.sets(|inner| Ok((!core::ptr::eq(inner, self)).then_some(())))?.is_none() {
+                most = most.max(set.depth_above()? + 1);
+            }
+        }
+        Ok(most)
     }
 
     /// As [`add`](Self::add), where the file is the set `inner`.
     fn add_set(&self, fd: i32, file: &Arc<File<M>>, inner: &Epoll<M>, events: u32, data: u64) -> Result<(), Errno> {
         let _alone = NESTING.lock();
-        let below = inner.depth_below(self, MOST_NESTS - 1).ok_or(Errno::ELOOP)?;
-        if below + 1 + self.depth_above() > MOST_NESTS {
+        let below = inner.depth_below(self, MOST_NESTS - 1)?.ok_or(Errno::ELOOP)?;
+        if below + 1 + self.depth_above()? > MOST_NESTS {
             return Err(Errno::ELOOP);
         }
         {
@@ -192,7 +245,7 @@ impl<M: Machine> Epoll<M> {
             above.try_reserve(1)?;
             above.push(self.itself.clone());
         }
-        self.add(fd, file, events, data)
+        self.add(fd, file, events, data, true)
     }
 
     /// Whether anything on the list is ready. What is not leaves the list: only so is its next change news.
@@ -205,7 +258,7 @@ impl<M: Machine> Epoll<M> {
                 continue;
             }
             if !watch.listed.swap(true, Ordering::AcqRel) {
-                self.changed.lock().push_front(watch);
+                self.put(watch, true);
             }
             return true;
         }
@@ -304,8 +357,9 @@ pub fn sys_epoll_ctl<M: Machine>(
             if file.readiness().is_none() {
                 return Err(Errno::EPERM);
             }
+            ctx.admit()?;
             match file.stream_as::<Epoll<M>>() {
-                None => epoll.add(fd, &file, events, data)?,
+                None => epoll.add(fd, &file, events, data, false)?,
                 Some(inner) => epoll.add_set(fd, &file, inner, events, data)?,
             }
         }
@@ -333,13 +387,19 @@ fn wait<M: Machine>(ctx: &Ctx<'_, M>, set: i32, to: u64, most: i32, deadline: Op
     let io = Io { nonblock: deadline.is_some_and(|d| d <= ctx.now()), deadline, interrupted: &interrupted };
     let mut events = Vec::new();
     let collected = epoll.readiness.wait(&io, || {
-        let n = epoll.collect((most as usize).min(MOST), &mut |ready, data| {
+        // Room for what is listed now, if that is less.
+        let room = (most as usize).min(MOST).min(epoll.changed.lock().len());
+        if events.try_reserve(room).is_err() {
+            return Some(Err(Errno::ENOMEM));
+        }
+        let n = epoll.collect(room, &mut |ready, data| {
             events.push([ready, data as u32, (data >> 32) as u32]);
         });
-        (n > 0).then_some(n)
+        (n > 0).then_some(Ok(n))
     });
     match collected {
-        Ok(n) => {
+        Ok(Err(error)) => Err(error),
+        Ok(Ok(n)) => {
             for (i, event) in events.iter().enumerate() {
                 ctx.write(to + 12 * i as u64, event)?;
             }

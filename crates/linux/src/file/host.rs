@@ -79,7 +79,7 @@ impl<M: Machine> Pager for FilePager<M> {
         let (Some(dentry), Some(root)) = (self.origin.dentry(), self.host.root()) else {
             return to.write_str("(deleted)");
         };
-        let (path, exists) = dentry.path(root);
+        let (path, exists) = dentry.path(root).map_err(|_| fmt::Error)?;
         for byte in path {
             // As in Linux's listings, a newline would look like another line.
             match byte {

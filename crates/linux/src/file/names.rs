@@ -207,7 +207,7 @@ pub fn sys_getdents64<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: u64, size: 
 /// `getcwd`
 pub fn sys_getcwd<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64, size: u64) -> Result<usize, Errno> {
     let view = ctx.view()?;
-    let (mut path, exists) = view.cwd().path(view.root());
+    let (mut path, exists) = view.cwd().path(view.root())?;
     if !exists {
         return Err(Errno::ENOENT);
     }

@@ -131,7 +131,7 @@ impl<M: Machine> Executable<M> {
 
     /// Its absolute path, from the root of who opened it.
     pub fn path(&self) -> Result<Vec<u8>, Errno> {
-        Ok(self.dentry.path(&self.root).0)
+        Ok(self.dentry.path(&self.root)?.0)
     }
 }
 

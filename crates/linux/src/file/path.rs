@@ -97,12 +97,12 @@ pub fn find_path<M: Machine>(
 }
 
 /// The absolute path of a dentry as the caller sees it; `(deleted)` where the name is gone.
-pub fn absolute<M: Machine>(root: &Arc<Dentry<M>>, dentry: &Arc<Dentry<M>>) -> Vec<u8> {
-    let (mut path, exists) = dentry.path(root);
+pub fn absolute<M: Machine>(root: &Arc<Dentry<M>>, dentry: &Arc<Dentry<M>>) -> Result<Vec<u8>, quire_fs::FsError> {
+    let (mut path, exists) = dentry.path(root)?;
     if !exists {
         path.extend_from_slice(b" (deleted)");
     }
-    path
+    Ok(path)
 }
 
 /// Refuses flags that a call does not know.

@@ -28,10 +28,13 @@ pub(super) fn wait_for<'f, M: Machine>(
     let io = Io { nonblock: false, deadline, interrupted: &interrupted };
     let poller = Poller::new();
     let listener: Arc<dyn Listener> = poller.clone();
-    for readiness in files.clone().filter_map(|f| f.readiness()) {
-        readiness.listen(&listener);
-    }
+    let mut listens = files.clone().filter_map(|f| f.readiness()).map(|readiness| readiness.listen(&listener));
+    let failed = listens.find_map(Result::err);
+    drop(listens);
     let outcome = loop {
+        if let Some(error) = failed {
+            break Err(error);
+        }
         let n = scan();
         if n > 0 {
             break Ok(n);

@@ -69,7 +69,7 @@ impl<M: Machine> GeneratedLink<FileHost<M>> for Link<M> {
     fn target(&self) -> Result<Vec<u8>, FsError> {
         self.0.may_look()?;
         let root = self.0.process.linux.files.vfs().root();
-        let (mut path, exists) = self.1.dentry.path(root);
+        let (mut path, exists) = self.1.dentry.path(root)?;
         if !exists {
             path.extend_from_slice(b" (deleted)");
         }

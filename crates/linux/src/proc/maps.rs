@@ -3,12 +3,23 @@
 use super::node::put;
 use super::process::About;
 use crate::machine::Machine;
-use alloc::string::String;
-use core::fmt::Write as _;
+use alloc::vec::Vec;
+use core::fmt::{self, Write as _};
 use quire_fs::FsError;
 use quire_fs::generated::Text;
 use quire_vm::map::{Flags, Tag};
 use quire_vm::{PAGE_SIZE, Prot};
+
+/// A line that may become as long as a path.
+struct Line(Vec<u8>);
+
+impl fmt::Write for Line {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        self.0.try_reserve(s.len()).map_err(|_| fmt::Error)?;
+        self.0.extend_from_slice(s.as_bytes());
+        Ok(())
+    }
+}
 
 pub(super) fn maps<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     let Some(memory) = about.memory() else { return Ok(()) };
@@ -20,28 +31,29 @@ pub(super) fn maps<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), F
         let s = if a.flags.contains(Flags::SHARED) { 's' } else { 'p' };
         let (device, inode) = entry.ident();
         let (major, minor) = (device >> 8 & 0xfff, device & 0xff);
-        let mut line = String::new();
+        let mut line = Line(Vec::new());
         let mut write = || {
             write!(line, "{:x}-{:x} {r}{w}{x}{s} {:08x} ", entry.range.start, entry.range.end, entry.offset)?;
             write!(line, "{major:02x}:{minor:02x} {inode} ")?;
-            let name_at = line.len();
+            let name_at = line.0.len();
             match a.tag {
-                Tag::Heap => line.push_str("[heap]"),
-                Tag::Stack => line.push_str("[stack]"),
-                Tag::Vdso => line.push_str("[vdso]"),
-                Tag::Vvar => line.push_str("[vvar]"),
+                Tag::Heap => line.write_str("[heap]")?,
+                Tag::Stack => line.write_str("[stack]")?,
+                Tag::Vdso => line.write_str("[vdso]")?,
+                Tag::Vvar => line.write_str("[vvar]")?,
                 Tag::None if inode != 0 => entry.name(&mut line)?,
-                Tag::None if s == 's' => line.push_str("/dev/zero (deleted)"),
+                Tag::None if s == 's' => line.write_str("/dev/zero (deleted)")?,
                 Tag::None => {}
             }
             // Names stand in one column, where the addresses leave room.
-            if line.len() > name_at && name_at < COLUMN {
-                let pad: String = core::iter::repeat_n(' ', COLUMN - name_at).collect();
-                line.insert_str(name_at, &pad);
+            let name_len = line.0.len() - name_at;
+            if name_len != 0 && name_at < COLUMN {
+                (name_at..COLUMN).try_for_each(|_| line.write_char(' '))?;
+                line.0[name_at..].rotate_left(name_len);
             }
             writeln!(line)
         };
-        result = write().map_err(|_| FsError::OutOfMemory).and_then(|()| out.push(line.as_bytes()));
+        result = write().map_err(|_| FsError::OutOfMemory).and_then(|()| out.push(&line.0));
         result.is_ok()
     });
     result

@@ -191,13 +191,13 @@ fn jump_to_root<M: Machine>(about: &About<M>) -> Jump<M> {
 fn working_directory<M: Machine>(about: &About<M>) -> Result<Vec<u8>, FsError> {
     about.may_look()?;
     let places = fs_of(about)?.places();
-    Ok(places.cwd.path(&places.root).0)
+    Ok(places.cwd.path(&places.root)?.0)
 }
 
 fn root_directory<M: Machine>(about: &About<M>) -> Result<Vec<u8>, FsError> {
     about.may_look()?;
     let places = fs_of(about)?.places();
-    Ok(places.root.path(about.process.linux.files.vfs().root()).0)
+    Ok(places.root.path(about.process.linux.files.vfs().root())?.0)
 }
 
 fn limits<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
@@ -221,7 +221,7 @@ fn mounts<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
         if result.is_ok() {
             result = line();
         }
-    });
+    })?;
     result
 }
 
@@ -330,7 +330,7 @@ fn status<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     put!(out, "Gid:\t{}\t{}\t{}\t{}\n", c.real_group, c.effective_group, c.saved_group, c.file_group)?;
     let files = thread.and_then(|t| t.files.look(|files| files.clone())).map_or(0, |files| files.size());
     put!(out, "FDSize:\t{files}\nGroups:\t")?;
-    for group in c.groups.as_deref().unwrap_or_default() {
+    for group in c.groups.iter().flat_map(|groups| groups.iter()) {
         write!(out, "{group} ").map_err(|_| FsError::OutOfMemory)?;
     }
     put!(out, "\n")?;

@@ -19,7 +19,7 @@ pub struct Credentials {
     pub saved_group: u32,
     pub file_group: u32,
     /// Supplementary groups, where there are any: shared by those who inherit them.
-    pub groups: Option<Arc<[u32]>>,
+    pub groups: Option<Arc<Vec<u32>>>,
 }
 
 /// Linux's NGROUPS_MAX.
@@ -253,7 +253,7 @@ pub fn sys_setfsgid<M: Machine>(ctx: &mut Ctx<'_, M>, id: u32) -> Result<usize, 
 pub fn sys_getgroups<M: Machine>(ctx: &mut Ctx<'_, M>, size: i32, list: u64) -> Result<usize, Errno> {
     let c = ctx.credentials();
     let size = usize::try_from(size).map_err(|_| Errno::EINVAL)?;
-    let groups = c.groups.as_deref().unwrap_or_default();
+    let groups = c.groups.as_ref().map_or(&[][..], |groups| groups.as_slice());
     if size == 0 {
         return Ok(groups.len());
     }
@@ -273,7 +273,7 @@ pub fn sys_setgroups<M: Machine>(ctx: &mut Ctx<'_, M>, size: usize, list: u64) -
     let mut groups: Vec<u32> = ctx.user().read_many(list, size, MOST_GROUPS)?;
     groups.sort_unstable();
     change(ctx, |c| {
-        c.groups = (!groups.is_empty()).then(|| Arc::from(groups));
+        c.groups = (!groups.is_empty()).then(|| Arc::new(groups));
         Ok(())
     })
 }
