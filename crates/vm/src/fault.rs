@@ -45,7 +45,7 @@ use crate::mutant::{Mutant, mutant};
 use crate::object::{Object, ObjectRef};
 use crate::page::{Page, State};
 use crate::page_in::{PageIn, WriteHook};
-use crate::pageout::PATIENCE;
+use crate::pageout::Patience;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::types::{Access, PAGE_SIZE, Pfn, Prot};
@@ -201,7 +201,7 @@ fn serve<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultK
     let mut may = MaySleep::here();
     let mut defeats = 0;
     let mut paged_in = false;
-    let mut patience = PATIENCE;
+    let mut patience = Patience::new();
     let mut writers_out = None;
     let mut deep = false;
     loop {

@@ -58,6 +58,15 @@ pub(crate) fn is_washable<M: Machine>(object: &Object<M>) -> bool {
     destination(object).is_some()
 }
 
+/// Whether there is room where `page` would be written: a hint, since others take it.
+pub(crate) fn has_room<M: Machine>(object: &Object<M>, page: &Page) -> bool {
+    match destination(object) {
+        Some(Where::Swap) => object.vm().swap().free() != 0 || page.swap_slot().is_some(),
+        Some(Where::Pager(_)) => true,
+        None => false,
+    }
+}
+
 /// Whether `page`, which the caller holds busy, may be written now: changed, in nobody's hands, and not being written.
 pub(crate) fn is_laundry(page: &Page) -> bool {
     let state = page.state();

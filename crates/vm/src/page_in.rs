@@ -163,6 +163,7 @@ impl<M: Machine> PageIn<M> {
                 None => drop(request),
             }
         } else {
+            vm.stats().add(Event::PageIn, pages as u64);
             match self.object.object().pager() {
                 Some(pager) => pager.start(request),
                 None => drop(request),
@@ -175,7 +176,7 @@ impl<M: Machine> PageIn<M> {
     /// Placeholders for the page and for neighbours that are to be read along, and the first one's key. `None`: somebody else
     /// was first.
     fn place_run(&self, most: usize, pin: &Pinned<'_>) -> Result<Option<(Run, u64)>, OutOfMemory> {
-        let Some(pfn) = self.place(self.key, self.slot, pin)? else { return Ok(None) };
+        let Some(pfn) = self.place(self.key, self.slot, true, pin)? else { return Ok(None) };
         let mut run = Run { pfns: [Pfn(0); 2 * CLUSTER], start: CLUSTER, end: CLUSTER + 1 };
         run.pfns[CLUSTER] = pfn;
         while run.end - run.start < most
@@ -207,16 +208,24 @@ impl<M: Machine> PageIn<M> {
         if there != slot.map_or(Slot::Empty, Slot::Swap) {
             return None;
         }
-        self.place(key, slot, pin).ok().flatten()
+        self.place(key, slot, false, pin).ok().flatten()
     }
 
-    /// Puts a placeholder at `key`, where `slot` (or nothing) still is there; `None` where not.
-    fn place(&self, key: u64, slot: Option<u64>, pin: &Pinned<'_>) -> Result<Option<Pfn>, OutOfMemory> {
+    /// Puts a placeholder at `key`, where `slot` (or nothing) still is there; `None` where not. `wanted`: it is the fault's own page.
+    fn place(&self, key: u64, slot: Option<u64>, wanted: bool, pin: &Pinned<'_>) -> Result<Option<Pfn>, OutOfMemory> {
         let object = self.object.object();
         let vm = object.vm();
         // Pagers are promised zeroes; swap is always read whole.
         let fill = if slot.is_some() { Fill::Any } else { Fill::Zeroed };
-        let pfn = vm.alloc_frame(fill, For::User)?.into_pfn();
+        let frames = vm.frames();
+        let frame = match vm.alloc_frame(fill, For::User) {
+            // Borrowed: the slot that this frees takes another page, whose frame comes back. No more than half of the reserve.
+            Err(_) if wanted && slot.is_some() && vm.swap().is_scarce() && frames.free() > frames.reserve() / 2 => {
+                vm.alloc_frame(fill, For::Kernel)?
+            }
+            other => other?,
+        };
+        let pfn = frame.into_pfn();
         let page = vm.page(pfn);
         vm.assume_page(page, object.address(), key, 0);
         page.set_swap_slot(slot);
@@ -232,6 +241,9 @@ impl<M: Machine> PageIn<M> {
             },
         };
         if placed == Ok(true) {
+            if vm.pageout().ghosts.comes_back(object.address(), key) {
+                vm.stats().count(Event::NearRefault);
+            }
             return Ok(Some(pfn));
         }
         page.set_swap_slot(None);
@@ -255,6 +267,9 @@ pub(crate) fn finish<M: Machine>(
         // Contract C2, *insert*: a truncation since then waits for this page, or was before and is seen here.
         if result.is_ok() && (body.swap || key < object.end()) {
             page.set(State::VALID);
+            if body.swap && vm.swap().is_scarce() {
+                vm.release_slot(object, key, page, &may.pin(vm.epoch()));
+            }
             vm.enqueue_new(page);
             vm.unbusy(page);
             continue;

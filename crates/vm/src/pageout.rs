@@ -38,6 +38,7 @@
 
 pub(crate) mod asking;
 mod kept;
+pub(crate) mod progress;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
@@ -45,6 +46,7 @@ pub use kept::Reclaim;
 
 use crate::daemon::OnEnd;
 use crate::error::{FaultError, OutOfMemory};
+use crate::fault::FaultKind;
 use crate::frames::{DomainSet, Fill, For, Frame};
 use crate::index::Slot;
 use crate::io::CLUSTER;
@@ -59,10 +61,12 @@ use crate::rmap::{self, Batch};
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::steal;
+use crate::vm::BootMemory;
 use crate::vm::Vm;
 use asking::Asking;
+use progress::{Ghosts, Progress, STARVED, Tally};
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use quire_sync::hooks::current_thread;
+use quire_sync::hooks::{current_thread, now};
 use quire_sync::trace::{Kind, Span};
 use quire_sync::{Mutex, Rank, SpinLock};
 
@@ -81,9 +85,28 @@ const CHANCES: u32 = 2;
 /// Rounds of a pass at most: in practice it is over long before, one way or the other.
 const ROUNDS: u32 = 64;
 
+/// One part in so many of memory is the most that pages of files in use keep under any pressure.
+const SHIELDED: u64 = 64;
+
+/// Passes for which a reference shields such a page.
+const SPARED: u32 = 2;
+
 /// How often a fault finds memory taken again by others that it had waited for, before that is an error: only where what it
 /// needs is not what pageout frees.
-pub(crate) const PATIENCE: u32 = 1000;
+const DEFEATS: u32 = 1000;
+
+/// What a fault puts up with.
+pub(crate) struct Patience {
+    left: u32,
+    /// The first refusal.
+    since: Option<u64>,
+}
+
+impl Patience {
+    pub fn new() -> Patience {
+        Patience { left: DEFEATS, since: None }
+    }
+}
 
 /// What a pass has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -113,6 +136,8 @@ struct Hands {
 /// The state of pageout.
 pub struct Pageout {
     asking: Asking,
+    progress: Progress,
+    pub(crate) ghosts: Ghosts,
     /// The daemon's thread runs.
     daemon: AtomicBool,
     /// Passes begun; each has its number.
@@ -153,9 +178,14 @@ impl Taken {
 }
 
 impl Pageout {
-    pub(crate) fn new() -> Pageout {
+    /// Boot memory that it takes at most.
+    pub(crate) const BOOT_BYTES: usize = Ghosts::BYTES + 64;
+
+    pub(crate) fn new<M: Machine>(boot: &mut BootMemory<'_, M>, frames: u64) -> Pageout {
         Pageout {
             asking: Asking::new(),
+            progress: Progress::new(),
+            ghosts: Ghosts::new(&mut |n| boot.slice(n, || AtomicU64::new(0)), frames),
             daemon: AtomicBool::new(false),
             begun: AtomicU64::new(0),
             hopeless: AtomicU64::new(0),
@@ -205,7 +235,7 @@ impl<M: Machine> Vm<M> {
         let number = p.begun.fetch_add(1, Ordering::AcqRel) + 1;
         self.drain_caches();
         let (done, short) = (Pass::default(), DomainSet::default());
-        let mut scan = Scan { vm: self, number, done, hands, short, in_vain: false };
+        let mut scan = Scan { vm: self, number, done, hands, short, in_vain: false, shielded: 0 };
         scan.run(may);
         let done = scan.done;
         span.count(done.freed, done.washed);
@@ -234,6 +264,9 @@ impl<M: Machine> Vm<M> {
         }
         let _span = Span::begin(Kind::NoMemory, 0, 0);
         let p = self.pageout();
+        if self.is_lost() {
+            return false;
+        }
         if !self.can_page_out() {
             {
                 // One at a time: who finds nothing to reap must not go before another has freed it.
@@ -248,7 +281,7 @@ impl<M: Machine> Vm<M> {
         if p.daemon.load(Ordering::Acquire) {
             let mut hopeless = false;
             p.asking.wait(may, || {
-                hopeless = p.hopeless.load(Ordering::Acquire) > since || self.machine().is_ending();
+                hopeless = p.hopeless.load(Ordering::Acquire) > since || self.machine().is_ending() || self.is_lost();
                 hopeless || self.has_memory() || !p.daemon.load(Ordering::Acquire)
             });
             return self.has_memory() || !hopeless;
@@ -274,18 +307,40 @@ impl<M: Machine> Vm<M> {
         self.wait_for_memory(&mut MaySleep::here())
     }
 
-    /// As [`Vm::wait_for_memory`], so often.
+    /// Whether programs that are refused memory get nowhere ([`progress`]).
+    fn is_lost(&self) -> bool {
+        let stats = self.stats();
+        let read = stats.total(Event::SwapIn) + stats.total(Event::PageIn);
+        let made = stats.faults_of(FaultKind::ZeroFill) + stats.faults_of(FaultKind::Copy);
+        let more = stats.total(Event::FaultAhead) + stats.total(Event::PageFilled);
+        let tally = Tally { gained: read.wrapping_add(made).wrapping_add(more), near: stats.total(Event::NearRefault) };
+        // What is on its way may take long, and is progress when it comes.
+        self.pageout().progress.is_lost(now(), tally) && self.io().in_flight() == 0
+    }
+
+    /// As [`Vm::wait_for_memory`], for so long.
     #[cold]
-    pub(crate) fn memory_or_error(&'static self, patience: &mut u32, may: &mut MaySleep) -> Result<(), FaultError> {
-        *patience = patience.saturating_sub(1);
-        if *patience != 0 && self.wait_for_memory(may) { Ok(()) } else { Err(FaultError::OutOfMemory) }
+    pub(crate) fn memory_or_error(
+        &'static self,
+        patience: &mut Patience,
+        may: &mut MaySleep,
+    ) -> Result<(), FaultError> {
+        patience.left = patience.left.saturating_sub(1);
+        let begin = *patience.since.get_or_insert_with(now);
+        let waited = patience.left != 0 && self.wait_for_memory(may);
+        // What others gain is nothing to a fault that they always come before, where no page can go out to make up for it.
+        let starved = now().saturating_sub(begin) >= STARVED && self.swap().free() == 0 && !self.has_memory();
+        if waited && !starved { Ok(()) } else { Err(FaultError::OutOfMemory) }
     }
 
     /// A frame for a program's data; waits for memory. The caller holds nothing that pageout could want.
     pub(crate) fn alloc_frame_waiting(&'static self, fill: Fill, may: &mut MaySleep) -> Result<Frame, OutOfMemory> {
         loop {
             match self.alloc_frame(fill, For::User) {
-                Ok(frame) => return Ok(frame),
+                Ok(frame) => {
+                    self.stats().count(Event::PageFilled);
+                    return Ok(frame);
+                }
                 Err(e) if !self.wait_for_memory(may) => return Err(e),
                 Err(_) => {}
             }
@@ -312,7 +367,9 @@ impl<M: Machine> Vm<M> {
             let pass = self.pageout_pass(may);
             // One domain that is not low does not help whoever waits for more than that has.
             let short = || p.asking.is_waited_for() && !self.has_memory();
-            !pass.hopeless && (self.is_low_indeed() || short())
+            // Where swap is full, another pass finds what this one has found.
+            let worth = self.swap().store().is_none() || self.swap().free() != 0;
+            !pass.hopeless && (worth && self.is_low_indeed() || short())
         });
     }
 
@@ -337,6 +394,8 @@ struct Scan<'s, M: Machine> {
     /// The last round changed nothing: what is inactive can be neither freed nor washed (it is wired, or swap is full), and does
     /// not count as inactive in the next one.
     in_vain: bool,
+    /// Pages of files that this round has spared although references did not count.
+    shielded: u64,
 }
 
 impl<M: Machine> Scan<'_, M> {
@@ -370,7 +429,10 @@ impl<M: Machine> Scan<'_, M> {
                 // Some of it makes pages clean.
                 let finished = vm.io().finished();
                 vm.wait_for_io(may, || (vm.io().finished() != finished || vm.io().in_flight() == 0).then_some(()));
-            } else if idle && last && self.done.rounds > CHANCES + 1 {
+            } else if idle && self.is_exhausted() && self.done.freed != 0 {
+                // As many went out as there was room for.
+                break;
+            } else if idle && (last || self.is_exhausted()) && self.done.rounds > CHANCES + 1 {
                 let done = self.done.freed != 0 || self.done.tables != 0 || self.done.deferred != 0;
                 self.done.hopeless = !done && !vm.take_kept(self.hands);
                 break;
@@ -381,6 +443,7 @@ impl<M: Machine> Scan<'_, M> {
     /// One round; returns how many pages were made inactive.
     fn round(&mut self, missing: u64, may: &mut MaySleep) -> u64 {
         let queues = self.vm.queues();
+        self.shielded = 0;
         queues.drain_batches();
         let (active, inactive) = (queues.len(Queue::Active), queues.len(Queue::Inactive));
         // A third of all inactive: long enough there for a reference to show.
@@ -391,6 +454,31 @@ impl<M: Machine> Scan<'_, M> {
         // In each round somewhat more than is missing: some will be stored into again.
         self.wash(missing + missing / 2, may);
         aged
+    }
+
+    /// Whether there is swap and no room in it: only what needs no new slot can go.
+    fn is_exhausted(&self) -> bool {
+        let swap = self.vm.swap();
+        swap.store().is_some() && swap.free() == 0
+    }
+
+    /// Whether a page keeps its frame in this round: it was referenced, while that counts; or it is one of a few pages of files that
+    /// programs use all the time. A program cannot do a thing without those, so where they go, all that is read is their coming back.
+    fn is_saved(&mut self, object: &Object<M>, page: &Page, referenced: bool) -> bool {
+        if self.done.rounds < CHANCES && referenced {
+            return true;
+        }
+        let most = self.vm.frames().total() / SHIELDED;
+        if object.is_private() || self.shielded >= most {
+            return false;
+        }
+        let pass = self.number as u32;
+        let saved = referenced || page.spared().is_some_and(|last| pass.wrapping_sub(last) <= SPARED);
+        if referenced {
+            page.shield(pass);
+        }
+        self.shielded += u64::from(saved);
+        saved
     }
 
     /// Takes up to `n` pages at the hand's part, at most `share`, and moves the hand on.
@@ -415,7 +503,7 @@ impl<M: Machine> Scan<'_, M> {
     }
 
     /// Makes up to `n` active pages inactive that were not referenced lately; looks at each active page once at most.
-    fn age(&mut self, n: u64, _may: &mut MaySleep) -> u64 {
+    fn age(&mut self, n: u64, may: &mut MaySleep) -> u64 {
         let queues = self.vm.queues();
         let mut left = queues.len(Queue::Active);
         let share = self.share(Queue::Active, n).max(TAKE / 4);
@@ -429,10 +517,13 @@ impl<M: Machine> Scan<'_, M> {
             let (mut stay, mut go) = (Taken::new(), Taken::new());
             self.by_object(&mut taken, &mut |scan, object, batch| {
                 let referenced = rmap::take_referenced(object, batch);
-                for (i, (_, pfn)) in batch.as_slice().iter().enumerate() {
+                for (i, (key, pfn)) in batch.as_slice().iter().enumerate() {
                     let page = scan.vm.page(*pfn);
                     let rich = !scan.short.contains(page.domain());
-                    let saved = rich || referenced.contains(i) && scan.done.rounds < CHANCES;
+                    let saved = rich || scan.is_saved(object, page, referenced.contains(i));
+                    if saved {
+                        scan.vm.give_slot_back(object, *key, page, may);
+                    }
                     // Those that cannot be written now are no good on the inactive queue.
                     let stuck = page.state().dirty() && !scan.can_wash(object, page);
                     if saved || stuck { stay.push(page) } else { go.push(page) }
@@ -467,7 +558,8 @@ impl<M: Machine> Scan<'_, M> {
                 let mut clean = Batch::new();
                 for (i, (key, pfn)) in batch.as_slice().iter().enumerate() {
                     let page = vm.page(*pfn);
-                    if referenced.contains(i) && scan.done.rounds < CHANCES {
+                    if scan.is_saved(object, page, referenced.contains(i)) {
+                        vm.give_slot_back(object, *key, page, may);
                         active.push(page);
                     } else if !scan.short.contains(page.domain()) || vm.try_busy_page(object, *key, page).is_none() {
                         again.push(page);
@@ -495,7 +587,7 @@ impl<M: Machine> Scan<'_, M> {
 
     /// Whether writing the page makes sense now. Counts those that are put off.
     fn can_wash(&mut self, object: &Object<M>, page: &Page) -> bool {
-        if !laundry::is_washable(object) {
+        if !laundry::is_washable(object) || !laundry::has_room(object, page) {
             return false;
         }
         match page.failed_writes() {

@@ -60,6 +60,12 @@ events! {
     PageShadowed = "page_shadowed",
     /// Pages read from swap.
     SwapIn = "pswpin",
+    /// Pages read from their own pagers.
+    PageIn = "pgpgin",
+    /// New pages that system calls filled.
+    PageFilled = "pgfilled",
+    /// Pages that came back soon after their frames were taken: what programs lost for nothing.
+    NearRefault = "workingset_refault_near",
     /// Pages written to swap.
     SwapOut = "pswpout",
     /// Pages written to their own pagers.

@@ -12,6 +12,12 @@
 //! Page to Swap and back is one compare-and-swap of the index slot, by whoever holds the page busy; the slot changes hands
 //! with it. A Swap slot in an index is emptied by compare-and-swap too, whoever does it frees the slot: so it is freed once.
 //!
+//! # Full swap
+//! While slots are scarce, no page keeps one beside its frame for long: a page that is read gives its slot up at once and counts as changed,
+//! and so does one that pageout finds in use. So memory and swap together hold as many pages as there are frames and slots, and a page
+//! that is not used gets the slot of one that is. A read that finds no free frame borrows one from the reserve, because the slot that
+//! it frees lets another page go.
+//!
 //! # Clusters
 //! Neighbouring pages of an object that are written together get neighbouring slots, so that they can be read together again.
 //! Search goes round the bitmap from where the last cluster was found.
@@ -19,13 +25,17 @@
 use crate::check::Broken;
 use crate::frames::For;
 use crate::io::{CLUSTER, Polled};
+use crate::laundry;
 use crate::machine::Machine;
+use crate::object::Object;
 use crate::page::Page;
 use crate::pager::SwapStore;
+use crate::sleep::MaySleep;
 use crate::types::{PAGE_SIZE, Pfn};
 use crate::vm::Vm;
 use core::cell::UnsafeCell;
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use quire_sync::epoch::Pinned;
 use quire_sync::{Rank, SpinLock};
 
 /// Why a swap store was not added.
@@ -110,6 +120,11 @@ impl Swap {
     /// Slots that nobody has. Written under the bitmap's lock.
     pub fn free(&self) -> u64 {
         self.free.load(Ordering::Relaxed)
+    }
+
+    /// Whether slots are so few that pages in memory shall not keep theirs.
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.free() < self.total() / 4
     }
 
     /// Counts the bitmap again. In O(slots / 64).
@@ -238,10 +253,23 @@ impl Page {
     }
 }
 
+/// The part of a page's word that counts failed writes; the rest is the pass that spared it.
+const FAILED: u64 = 0xffff_ffff;
+
 impl Page {
     /// How often writing the page has failed since it last went well, and what the pageout daemon makes of it.
     pub(crate) fn failed_writes(&self) -> u64 {
-        self.words()[2].load(Ordering::Acquire)
+        self.words()[2].load(Ordering::Acquire) & FAILED
+    }
+    /// The pass that last spared the page because programs use it all the time.
+    pub(crate) fn spared(&self) -> Option<u32> {
+        let pass = (self.words()[2].load(Ordering::Relaxed) >> 32) as u32;
+        (pass != 0).then_some(pass)
+    }
+    /// Pass number `pass` spares the page. Of use to pageout alone, which makes one pass at a time; a write that is complete forgets it.
+    pub(crate) fn shield(&self, pass: u32) {
+        let spared = |word| Some(word & FAILED | u64::from(pass) << 32);
+        let _same = self.words()[2].fetch_update(Ordering::Relaxed, Ordering::Relaxed, spared);
     }
     pub(crate) fn set_failed_writes(&self, value: u64) {
         self.words()[2].store(value, Ordering::Relaxed);
@@ -249,6 +277,30 @@ impl Page {
 }
 
 impl<M: Machine> Vm<M> {
+    /// Takes the swap slot of a page in memory back, where slots are scarce: the page counts as changed then. Not where it is busy.
+    pub(crate) fn give_slot_back(&self, object: &Object<M>, key: u64, page: &Page, may: &MaySleep) {
+        if page.swap_slot().is_none() || !self.swap().is_scarce() || self.try_busy_page(object, key, page).is_none() {
+            return;
+        }
+        let state = page.state();
+        if state.valid() && !state.laundering() {
+            self.release_slot(object, key, page, &may.pin(self.epoch()));
+        }
+        self.unbusy(page);
+    }
+
+    /// Gives up the slot of a page that stays: what is in memory is the only copy from now on. => the page is busy and not being written.
+    pub(crate) fn release_slot(&self, object: &Object<M>, key: u64, page: &Page, pin: &Pinned<'_>) {
+        if page.swap_slot().is_none() {
+            return;
+        }
+        // Changed first: nobody shall find it clean without a slot, which would mean that it was never stored into.
+        laundry::stain(object, key, page, pin);
+        if let Some(first) = page.take_swap_slot() {
+            self.swap().release(Slots { first, len: 1 });
+        }
+    }
+
     /// Pages of anonymous memory and of files in memory go to `store` from now on, when memory is short. Once.
     pub fn add_swap(&self, store: &'static dyn SwapStore) -> Result<(), SwapError> {
         let swap = self.swap();

@@ -162,7 +162,7 @@ impl<'m, M: Machine> BootMemory<'m, M> {
 
 /// Bytes that the system itself, its queues, its depots and its per-CPU parts take at most, without the page descriptors.
 const fn boot_bytes<M: Machine>(cpus: usize, queue_parts: usize, domains: usize) -> usize {
-    let parts = Queues::boot_bytes(queue_parts) + Frames::boot_bytes(domains) + Io::boot_bytes();
+    let parts = Queues::boot_bytes(queue_parts) + Frames::boot_bytes(domains) + Io::boot_bytes() + Pageout::BOOT_BYTES;
     size_of::<Vm<M>>() + 2 * PAGE_SIZE as usize + 128 * 1024 + cpus * 16 * 1024 + parts
 }
 
@@ -243,6 +243,7 @@ impl<M: Machine> Vm<M> {
         let queues = Queues::new(&mut boot, pages, queue_parts);
         let reaper = Reaper::new(&mut boot);
         let io = Io::new(&mut boot);
+        let pageout = Pageout::new(&mut boot, managed);
         let page_waits = boot.per_cpu(|_| core::array::from_fn(|_| WaitQueue::new()));
         let zero = machine.pfn_of(boot.take(PAGE_SIZE as usize, PAGE_SIZE as usize).as_ptr());
         let place = boot.take(size_of::<Vm<M>>(), align_of::<Vm<M>>()).cast::<Vm<M>>();
@@ -261,7 +262,7 @@ impl<M: Machine> Vm<M> {
             io,
             swap: Swap::new(),
             daemons: Daemons::new(),
-            pageout: Pageout::new(),
+            pageout,
             injected: AtomicBool::new(false),
             page_waits,
             config,

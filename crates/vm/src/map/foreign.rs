@@ -9,7 +9,7 @@ use crate::error::FaultError;
 use crate::fault::{At, Stop, Walk};
 use crate::machine::{Machine, Pmap, bytes};
 use crate::page_in::PageIn;
-use crate::pageout::PATIENCE;
+use crate::pageout::Patience;
 use crate::sleep::MaySleep;
 use crate::types::{Access, PAGE_SIZE};
 use quire_sync::epoch::Pinned;
@@ -36,7 +36,7 @@ impl<M: Machine> Space<M> {
 
     /// As [`read`](Space::read), within a page.
     fn read_in_page(&self, at: u64, to: &mut [u8], may: &mut MaySleep) -> Result<(), FaultError> {
-        let mut patience = PATIENCE;
+        let mut patience = Patience::new();
         loop {
             let pin = may.pin(self.vm().epoch());
             let attempt = self.try_read(at, to, &pin);

@@ -252,3 +252,48 @@ fn a_domain_that_is_short_is_left_alone_while_another_is_not_and_each_gets_its_o
     }
     assert_eq!(f.missing().0, 0);
 }
+
+/// Stores into pages from 0 on until memory is out; returns how many took it.
+fn fill(space: &Space<crate::testing::TestMachine>, pages: u64) -> u64 {
+    anonymous(space, 0, pages);
+    let stored = (0..pages).take_while(|n| space.fault(page(*n), Access::Write).is_ok()).count() as u64;
+    (0..stored).for_each(|n| store(space, page(n), n as u8));
+    stored
+}
+
+#[test]
+fn with_full_swap_memory_and_swap_hold_a_page_in_each_frame_and_in_each_slot() {
+    let m = small(512);
+    m.swap(128, PROMPT);
+    let space = Space::new(m.vm).unwrap();
+    let stored = fill(&space, 900);
+    let in_frames = space.holdings().resident;
+    assert!(m.vm.swap().free() < 128 / 4);
+    assert_eq!(stored, in_frames + 128 - m.vm.swap().free(), "no page has both");
+}
+
+#[test]
+fn a_working_set_that_fits_is_at_peace_though_swap_is_full() {
+    let m = small(512);
+    m.swap(128, PROMPT);
+    let space = Space::new(m.vm).unwrap();
+    let stored = fill(&space, 900);
+    space.unmap(crate::tests::range(stored - 8, 8)).unwrap();
+    // What was stored first went to swap first.
+    let hot = (stored - 128) * 8 / 10;
+    let mut seed = 1u64;
+    let mut touch = |times: u64| {
+        for _ in 0..times {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let n = (seed >> 33) % hot;
+            assert_eq!(load(&space, page(n)), n as u8, "page {n}");
+            store(&space, page(n), n as u8);
+        }
+    };
+    touch(60_000);
+    let before = m.vm.stats().total(Event::SwapIn);
+    touch(20_000);
+    let read = m.vm.stats().total(Event::SwapIn) - before;
+    assert!(read < 1000, "{read} pages were read for a set that fits");
+    (0..stored - 8).for_each(|n| assert_eq!(load(&space, page(n)), n as u8, "page {n}"));
+}

@@ -72,8 +72,9 @@ fn holdings_count_what_is_in_memory_and_in_swap() {
     assert_eq!((held.resident, held.swapped), (0, 40));
     (0..10).for_each(|n| store(&space, page(n), 1));
     let held = space.holdings();
-    assert_eq!(held.resident + held.swapped, 40);
-    assert_eq!(held.total(), 40 + held.tables);
+    // Their neighbours were read along, and are mapped by nobody yet.
+    assert!(held.resident == 10 && (20..=30).contains(&held.swapped), "{held:?}");
+    assert_eq!(held.total(), held.resident + held.swapped + held.tables);
     space.unmap(crate::VirtRange { start: page(0), end: page(0) + 40 * PAGE_SIZE }).unwrap();
     assert_eq!((space.holdings().resident, space.holdings().swapped), (0, 0));
 }

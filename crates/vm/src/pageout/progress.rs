@@ -1,0 +1,169 @@
+//! Whether programs get anywhere while memory is short.
+//!
+//! A pass that frees a page proves nothing: two faults may trade one frame for ever. What counts is what programs *keep*. Each frame that
+//! a program gets counts as gained. A page that comes back soon after its frame was taken was lost for nothing: it cancels a gain. Where
+//! threads are refused memory for a whole window and hardly anything of what they gained is left, memory is out.
+//!
+//! # Soon
+//! Pages that were evicted lately are remembered in a table of fixed size, by a hash of their identity and the number of the eviction. A
+//! page that is read while at most [`Ghosts::near`] others were evicted since is a *near refault*. A program that touches more than there
+//! is, in whatever order, refaults far: its pages went after many others. Only one that needs a few pages at once, and cannot have them,
+//! refaults near. A collision forgets an eviction, which errs towards progress.
+
+use quire_sync::Rank;
+use quire_sync::SpinLock;
+use quire_sync::atomic::{AtomicU64, Ordering};
+
+/// Nanoseconds in which threads must have been refused all the time for a decision.
+pub(crate) const WINDOW: u64 = 1_000_000_000;
+/// Nanoseconds without a refusal after which a window begins anew.
+pub(crate) const QUIET: u64 = 200_000_000;
+/// Nanoseconds that one fault waits at most where nothing is left to page out to.
+pub(crate) const STARVED: u64 = 2_000_000_000;
+/// Of what was gained, one part in so many must be left.
+const KEPT: u64 = 4;
+/// Entries of the table. The models are of other things.
+const GHOSTS: usize = if cfg!(any(loom, shuttle)) { 0 } else { 4096 };
+
+/// Pages that were evicted lately.
+pub(crate) struct Ghosts {
+    /// Hash of the identity in the upper half, number of the eviction in the lower one.
+    table: &'static [AtomicU64],
+    evicted: AtomicU64,
+    near: u32,
+}
+
+impl Ghosts {
+    pub const BYTES: usize = GHOSTS * size_of::<AtomicU64>();
+
+    /// For a system of `frames` frames.
+    pub fn new(slice: &mut dyn FnMut(usize) -> &'static [AtomicU64], frames: u64) -> Ghosts {
+        Ghosts { table: slice(GHOSTS), evicted: AtomicU64::new(0), near: (frames / 64).clamp(8, 1024) as u32 }
+    }
+
+    fn place(&self, object: u64, key: u64) -> Option<(&AtomicU64, u64)> {
+        let hash = (object.rotate_left(20) ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let at = self.table.get((hash >> 52) as usize % GHOSTS.max(1))?;
+        // Never zero, which is an empty entry.
+        Some((at, (hash & 0xffff_ffff) | 1))
+    }
+
+    /// The page `key` of the object at `object` lost its frame.
+    pub fn evicted(&self, object: u64, key: u64) {
+        let Some((at, tag)) = self.place(object, key) else { return };
+        let number = self.evicted.fetch_add(1, Ordering::Relaxed);
+        at.store(tag << 32 | number & 0xffff_ffff, Ordering::Relaxed);
+    }
+
+    /// The page comes back; whether that is a near refault.
+    pub fn comes_back(&self, object: u64, key: u64) -> bool {
+        let Some((at, tag)) = self.place(object, key) else { return false };
+        let entry = at.load(Ordering::Relaxed);
+        let since = (self.evicted.load(Ordering::Relaxed) as u32).wrapping_sub(entry as u32);
+        entry >> 32 == tag && since <= self.near
+    }
+}
+
+/// What programs got and lost so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Tally {
+    /// Pages that programs got.
+    pub gained: u64,
+    /// Near refaults among them.
+    pub near: u64,
+}
+
+/// The window under way.
+pub(crate) struct Progress {
+    window: SpinLock<Window>,
+}
+
+struct Window {
+    began: u64,
+    /// The last refusal.
+    last: u64,
+    tally: Tally,
+}
+
+impl Progress {
+    pub fn new() -> Progress {
+        let window = Window { began: 0, last: 0, tally: Tally::default() };
+        Progress { window: SpinLock::new(Rank::IO, window) }
+    }
+
+    /// A thread is refused memory at `now`, or still waits for it. Whether programs got nowhere for a whole window: said to one thread,
+    /// then a new window begins.
+    pub fn is_lost(&self, now: u64, tally: Tally) -> bool {
+        let mut w = self.window.lock();
+        if now.saturating_sub(w.last) > QUIET {
+            (w.began, w.tally) = (now, tally);
+        }
+        w.last = now;
+        if now.saturating_sub(w.began) < WINDOW {
+            return false;
+        }
+        let gained = tally.gained.wrapping_sub(w.tally.gained);
+        let near = tally.near.wrapping_sub(w.tally.near);
+        (w.began, w.tally) = (now, tally);
+        gained.saturating_sub(near) <= gained / KEPT
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    fn tally(gained: u64, near: u64) -> Tally {
+        Tally { gained, near }
+    }
+
+    /// Refusals every tenth of a second for `tenths`, while programs gain and lose so much in each.
+    fn after(tenths: u64, gained: u64, near: u64) -> bool {
+        let p = Progress::new();
+        (0..=tenths).any(|n| p.is_lost(5_000_000_000 + n * WINDOW / 10, tally(n * gained, n * near)))
+    }
+
+    #[test]
+    fn a_trade_of_one_frame_is_no_progress_and_new_pages_are() {
+        // Three to ten faults a second, each of which takes the other's page.
+        assert!(after(10, 1, 1));
+        assert!(after(10, 1000, 990));
+        // Nothing at all.
+        assert!(after(10, 0, 0));
+        // Slow, and somewhere.
+        assert!(!after(50, 1, 0));
+        assert!(!after(50, 1000, 700));
+    }
+
+    #[test]
+    fn the_decision_takes_a_window_of_refusals_without_a_pause() {
+        assert!(!after(9, 1, 1));
+        assert!(after(11, 1, 1));
+        let p = Progress::new();
+        // A refusal now and then is not a shortage.
+        for n in 0..100 {
+            assert!(!p.is_lost(1 + n * (QUIET + 1), tally(n, n)));
+        }
+    }
+
+    #[test]
+    fn one_of_many_waiters_is_told() {
+        let p = Progress::new();
+        let told = (0..=10).flat_map(|n| [n; 5]).filter(|n| p.is_lost(7 + n * WINDOW / 10, tally(*n, *n))).count();
+        assert_eq!(told, 1);
+    }
+
+    #[test]
+    fn a_page_that_comes_back_after_few_evictions_is_a_near_refault_and_after_many_it_is_not() {
+        let ghosts = Ghosts::new(&mut |n| (0..n).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak(), 64 * 16);
+        assert_eq!(ghosts.near, 16);
+        assert!(!ghosts.comes_back(0x1000, 7), "never evicted");
+        ghosts.evicted(0x1000, 7);
+        assert!(ghosts.comes_back(0x1000, 7));
+        assert!(!ghosts.comes_back(0x1000, 8) && !ghosts.comes_back(0x2000, 7));
+        (0..15).for_each(|n| ghosts.evicted(0x9000, n));
+        assert!(ghosts.comes_back(0x1000, 7));
+        ghosts.evicted(0x9000, 99);
+        assert!(!ghosts.comes_back(0x1000, 7));
+    }
+}
