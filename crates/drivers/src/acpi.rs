@@ -1,8 +1,12 @@
-//! Reads from ACPI's tables what a kernel needs to start: the CPUs and the interrupt controllers (the MADT), and virtio
-//! devices in memory (the DSDT).
+//! Reads from ACPI's tables what a kernel needs to start: the CPUs and the interrupt controllers (the MADT), virtio
+//! devices in memory (the DSDT), and which memory is near to which CPU (the SRAT).
 //!
 //! The tables come from outside. Every length is checked against what it must hold, every table's checksum is verified, and
 //! what does not fit is an error or is left out; nothing here panics.
+
+mod affinity;
+
+pub use affinity::{Affinity, MAX_DOMAINS, affinity};
 
 /// What can be read of physical memory. `None` where the range cannot be reached: tables may point anywhere.
 pub trait Physical {

@@ -7,6 +7,7 @@ use crate::personality::Payload;
 use crate::{clock, context, frame, interrupt, shootdown, trace, watchdog};
 use core::arch::asm;
 use core::sync::atomic::{AtomicPtr, Ordering};
+use quire_drivers::acpi::Affinity;
 use quire_drivers::local_apic;
 use quire_pmap::{Hardware, kernel_pages};
 use quire_pmap_x86_64::registers::cr3;
@@ -16,11 +17,12 @@ use quire_sync::{CpuId, ThreadHandle};
 use quire_task::{Irq, Scheduler, Thread, ThreadRef};
 use quire_vm::flush::FlushSet;
 use quire_vm::machine::KernelPages;
-use quire_vm::{MemoryType, OutOfMemory, Pfn, Phys, Vm};
+use quire_vm::{MemoryType, OutOfMemory, PAGE_SIZE, Pfn, Phys, Vm};
 
 /// The machine: one value, inside the memory system.
 pub struct Machine {
     mmu: Mmu,
+    affinity: Affinity,
 }
 
 /// A value that boot sets once, before anybody asks for it.
@@ -84,8 +86,8 @@ pub fn set_scheduler(scheduler: &'static Scheduler<Machine>) {
 
 impl Machine {
     /// The machine over its translation state.
-    pub fn new(mmu: Mmu) -> Machine {
-        Machine { mmu }
+    pub fn new(mmu: Mmu, affinity: Affinity) -> Machine {
+        Machine { mmu, affinity }
     }
 }
 
@@ -160,6 +162,17 @@ impl quire_vm::Machine for Machine {
         let thread = unsafe { quire_task::Machine::current(self).as_ref() };
         // The kernel's own threads free memory, or make what boot needs.
         thread.and_then(|thread| thread.payload().as_ref()).is_none_or(quire_linux::Thread::ends_something)
+    }
+    fn domains(&self) -> usize {
+        self.affinity.domains()
+    }
+    fn domain_of_cpu(&self, cpu: usize) -> usize {
+        self.affinity.of_cpu(cpu::apic_id(cpu))
+    }
+    fn domain_of_frame(&self, pfn: Pfn) -> (usize, Pfn) {
+        let (domain, end) = self.affinity.of_address(pfn.address());
+        // A frame that lies in two domains counts to that of its first byte.
+        (domain, Pfn(end.div_ceil(PAGE_SIZE)))
     }
 }
 

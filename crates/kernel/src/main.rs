@@ -42,6 +42,8 @@ mod layout;
 #[cfg(target_os = "none")]
 mod machine;
 #[cfg(target_os = "none")]
+mod memtest;
+#[cfg(target_os = "none")]
 mod paging;
 #[cfg(target_os = "none")]
 mod panic;

@@ -6,8 +6,8 @@ use crate::start_info::{MAX_RANGES, Range};
 pub const FRAME: u64 = 4096;
 /// E820's kind of usable RAM.
 const USABLE: u32 = 1;
-/// Physical addresses from here on are not believed: x86-64 has at most 52 bits.
-const LIMIT: u64 = 1 << 52;
+/// RAM from here on (16 TiB less two frames) is left out: the memory core numbers frames with 32 bits.
+const LIMIT: u64 = (u32::MAX as u64 - 1) * FRAME;
 /// Cutting holes out of ranges may make more of them; what does not fit is left out.
 const MAX_PIECES: usize = 2 * MAX_RANGES;
 

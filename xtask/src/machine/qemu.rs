@@ -276,6 +276,11 @@ fn readable(fd: &OwnedFd) -> bool {
 }
 
 impl Guest {
+    /// QEMU's process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Ends QEMU now.
     pub fn kill(&mut self) {
         kill_group(&mut self.child);

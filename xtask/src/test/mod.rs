@@ -18,6 +18,7 @@ mod packages;
 mod readme;
 mod sanitize;
 mod session;
+mod sizes;
 mod suite;
 mod verdict;
 mod watchdog;
@@ -125,6 +126,7 @@ const MIRI: Stage = Stage { name: "miri", names: miri::names, run: miri::run };
 const GUESTS: &[Stage] = &[
     Stage { name: "guest", names: guest::names, run: |context, done| guest::run(context, On::Quire, done) },
     Stage { name: "checked", names: guest::checked_names, run: guest::run_checked },
+    Stage { name: "sizes", names: sizes::names, run: sizes::run },
     Stage { name: "command", names: command::names, run: command::run },
     Stage { name: "cpus", names: cpus::names, run: cpus::run },
     Stage { name: "watchdog", names: watchdog::names, run: watchdog::run },

@@ -15,6 +15,7 @@ use alloc::boxed::Box;
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
+use quire_drivers::acpi::Affinity;
 use quire_drivers::{acpi, local_apic, pic, rtc, uart};
 use quire_kernel::memory_map::{Ram, Span};
 use quire_kernel::start_info::StartInfo;
@@ -64,6 +65,10 @@ pub extern "C" fn start(start_info: u32) -> ! {
         Ok(t) => t,
         Err(e) => panic!("the firmware's ACPI tables cannot be used: {e:?}"),
     };
+    let affinity = acpi::affinity(&BootPhysical, info.root_pointer).unwrap_or_else(|e| {
+        log!("the firmware's table of memory domains cannot be used: {e:?}");
+        Affinity::flat()
+    });
 
     let announced = ports::Announced::find(info.command_line, &topology, &BootPhysical, info.root_pointer);
 
@@ -114,6 +119,11 @@ pub extern "C" fn start(start_info: u32) -> ! {
     smp::prepare(&topology, &kernel_tables, &mut free, registers);
     smp::start(&topology, registers.is_none());
     let cpus = cpu::count();
+    let domains = affinity.domains();
+    if domains > 1 {
+        // Whose memory is near to a CPU follows from its local APIC, which it names when it arrives.
+        smp::await_all(&topology, registers.is_none());
+    }
 
     // SAFETY: each piece of memory is fresh, aligned to a page, large enough, and never freed.
     let tables = unsafe {
@@ -126,7 +136,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
         let tables = TableMemory::new(boot_memory(&mut free, table_bytes), table_bytes);
         let mut ranges = [PhysRange { start: Pfn(0), end: Pfn(0) }; quire_kernel::start_info::MAX_RANGES];
         let ranges = fill_ranges(&free, &mut ranges);
-        match Vm::new(Machine::new(mmu), ranges, config(command_line)) {
+        match Vm::new(Machine::new(mmu, affinity), ranges, config(command_line)) {
             Ok(vm) => machine::set_vm(vm),
             Err(e) => panic!("the memory system cannot be built: {e:?}"),
         }
@@ -151,6 +161,12 @@ pub extern "C" fn start(start_info: u32) -> ! {
         crate::clock::now() / 1000,
     );
     crate::watchdog::configure(command_line);
+    if domains > 1 {
+        (0..domains).for_each(|d| log!("memory domain {d}: {} MiB free", vm().frames().free_in(d) >> 8));
+    }
+    if quire_kernel::command_line::flag(command_line, "memtest") {
+        crate::memtest::run(vm(), &free);
+    }
     start_timer();
     adopt_idle();
     personality::set_verbose(quire_kernel::command_line::flag(command_line, "verbose"));

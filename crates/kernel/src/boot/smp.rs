@@ -181,8 +181,8 @@ pub fn start(topology: &Topology, x2apic: bool) {
     others(topology, x2apic).for_each(|id| local_apic::send_startup(id, (TRAMPOLINE >> 12) as u8));
 }
 
-/// Waits until all CPUs that were started are there, and sends them to the scheduler.
-pub fn go(topology: &Topology, x2apic: bool) {
+/// Waits until all CPUs that were started are there.
+pub fn await_all(topology: &Topology, x2apic: bool) {
     let all = || ONLINE.load(Ordering::Acquire) == cpu::count();
     // The manual asks for a second start-up interrupt; a CPU that runs already ignores it.
     if !wait_until(20_000_000, all) {
@@ -191,6 +191,11 @@ pub fn go(topology: &Topology, x2apic: bool) {
             panic!("{} of {} CPUs did not start", cpu::count() - ONLINE.load(Ordering::Acquire), cpu::count());
         }
     }
+}
+
+/// Waits until all CPUs that were started are there, and sends them to the scheduler.
+pub fn go(topology: &Topology, x2apic: bool) {
+    await_all(topology, x2apic);
     GO.store(true, Ordering::Release);
     for id in 1..cpu::count() {
         local_apic::send(cpu::apic_id(id), interrupt::RESCHEDULE);
