@@ -36,8 +36,8 @@ static ACCESSES: AtomicU64 = AtomicU64::new(0);
 static TABLES: [Mutex<Option<Table>>; CPUS] = [const { Mutex::new(None) }; CPUS];
 pub(crate) static OUT: OnceLock<Mutex<File>> = OnceLock::new();
 
-/// Takes `out=FILE`, where the conflicts go; with `profile=all` or `profile=marked` a profile instead ([`profile`]), with
-/// `profile=count` the numbers of instructions ([`count`]).
+/// Takes `out=FILE`, where the conflicts go; with `profile=all` or `profile=marked`, and `first=ADDRESS` in hexadecimal,
+/// a profile instead ([`profile`]), with `profile=count` the numbers of instructions ([`count`]).
 ///
 /// # Safety
 /// Called by QEMU, once, with what `qemu-plugin.h` says.
@@ -75,12 +75,18 @@ pub unsafe extern "C" fn qemu_plugin_install(
             return 1;
         }
     }
+    let first = word("first=").and_then(|first| u64::from_str_radix(&first, 16).ok());
+    let profile = word("profile=");
+    if first.is_none() && profile.as_deref().is_some_and(|what| what != "count") {
+        eprintln!("quire-plugin: a profile wants first=ADDRESS");
+        return 1;
+    }
     // SAFETY: the id is ours, the callback stays; QEMU calls this once.
     unsafe {
-        match word("profile=").as_deref() {
+        match profile.as_deref() {
             None => api::qemu_plugin_register_vcpu_tb_trans_cb(id, translated),
             Some("count") => count::install(id),
-            Some(what) => profile::install(id, what == "marked"),
+            Some(what) => profile::install(id, what == "marked", first.unwrap_or(0)),
         }
     }
     0

@@ -35,6 +35,10 @@ struct At {
 }
 
 struct Profile {
+    /// Where the kernel first leaves for a program: firmware and the kernel's own start have run at such addresses too.
+    first: u64,
+    /// It has.
+    begun: bool,
     /// Only between a program's marks.
     marked: bool,
     counts_now: bool,
@@ -51,19 +55,20 @@ struct Profile {
 static PROFILE: OnceLock<Mutex<Profile>> = OnceLock::new();
 
 /// Calls `f`, unless the plugin has failed elsewhere.
-fn with(f: impl FnOnce(&mut Profile)) {
-    if let Some(mut profile) = PROFILE.get().and_then(|p| p.lock().ok()) {
-        f(&mut profile);
-    }
+fn with<T>(f: impl FnOnce(&mut Profile) -> T) -> Option<T> {
+    Some(f(&mut *PROFILE.get()?.lock().ok()?))
 }
 
-/// Counts from the first instruction of a program on, or where it is `marked`.
+/// Counts from the first instruction of a program on, or where it is `marked`. The kernel executes the instruction at `first`
+/// before it leaves for a program.
 ///
 /// # Safety
 /// Called once, while QEMU installs the plugin `id`.
-pub unsafe fn install(id: u64, marked: bool) {
+pub unsafe fn install(id: u64, marked: bool, first: u64) {
     let at = At { node: ROOT, entered: true };
     let profile = Profile {
+        first,
+        begun: false,
         marked,
         counts_now: false,
         calls: Calls::default(),
@@ -101,6 +106,10 @@ extern "C" fn translated(_id: u64, block: *mut api::Block) {
                 }
                 continue;
             }
+            if with(|p| p.first) == Some(api::qemu_plugin_insn_vaddr(instruction)) {
+                let none = std::ptr::null_mut();
+                api::qemu_plugin_register_vcpu_insn_exec_cb(instruction, begins, api::NO_REGISTERS, none);
+            }
             this.locked += u32::from(is_locked(code));
             match Flow::of(code) {
                 Flow::Call => on_access(called, api::MEM_W, api::qemu_plugin_insn_vaddr(instruction)),
@@ -120,6 +129,10 @@ extern "C" fn translated(_id: u64, block: *mut api::Block) {
     }
 }
 
+extern "C" fn begins(_cpu: c_uint, _data: *mut c_void) {
+    with(|p| p.begun = true);
+}
+
 extern "C" fn marked(_cpu: c_uint, mark: *mut c_void) {
     with(|p| p.counts_now = p.counts_now && !p.marked || p.marked && mark as usize == Mark::On as usize);
 }
@@ -130,7 +143,7 @@ extern "C" fn executed(cpu: c_uint, number: *mut c_void) {
         let (block, at) = (p.blocks[number], &mut p.cpus[cpu as usize % CPUS]);
         if !block.kernel {
             *at = At { node: ROOT, entered: true };
-            p.counts_now |= !p.marked;
+            p.counts_now |= p.begun && !p.marked;
         }
         match (p.counts_now, block.kernel) {
             (false, _) => {}

@@ -99,29 +99,46 @@ fn symbols_of(tree: &Tree, program: &std::ffi::OsStr) -> Result<Option<PathBuf>>
     Ok(tree.host_path(program).filter(|p| std::fs::read(p).is_ok_and(|bytes| libraries::needs(&bytes).is_ok())))
 }
 
-/// What gdb does before the user gets it.
+/// What gdb does before the user gets it: nothing of it is shown but where it ended.
 fn script(kernel: &Path, program: Option<&Path>, port: u16) -> Result<File> {
-    let mut text = format!(
-        "set pagination off\nset confirm off\nset architecture i386:x86-64\nfile {}\n\
-         target remote 127.0.0.1:{port}\n\
+    let symbols = match program {
+        None => String::new(),
+        Some(program) => {
+            let bytes = std::fs::read(program).doing(|| format!("cannot read {}", program.display()))?;
+            let linked = libraries::needs(&bytes).map_or(0, |n| n.entry);
+            format!("quiet('add-symbol-file {} -o $entry-{linked:#x}')\n", program.display())
+        }
+    };
+    let text = format!(
+        "set pagination off\nset confirm off\nset sysroot /\nfile {}\npython\n\
+         def quiet(line):\n    gdb.execute(line, False, True)\n\
+         def number(name):\n    return int(gdb.parse_and_eval(name)) & 0xffffffffffffffff\n\
+         def word(at):\n    return int.from_bytes(bytes(gdb.selected_inferior().read_memory(at, 8)), 'little')\n\
+         def reach(place):\n    quiet('hbreak ' + place)\n    quiet('continue')\n    quiet('delete')\n\
+         def notify(word):\n    try:\n        quiet('set suppress-cli-notifications ' + word)\n    except gdb.error:\n        pass # an older gdb tells of every step\n\
+         notify('on')\n\
+         quiet('set architecture i386:x86-64')\n\
+         quiet('target remote 127.0.0.1:{port}')\n\
          # The kernel's first way to user mode, and one step beyond it.\n\
-         hbreak *trap_first_return\ncontinue\ndelete\n\
-         while ($cs & 3) == 0\n  stepi\nend\n\
+         reach('*trap_first_return')\n\
+         while number('$cs') & 3 == 0:\n    quiet('stepi')\n\
          # argc, the arguments, the environment, then the auxiliary vector, where 9 is AT_ENTRY.\n\
-         set $word = (unsigned long *)$rsp + *(unsigned long *)$rsp + 2\n\
-         while *$word != 0\n  set $word = $word + 1\nend\n\
-         set $word = $word + 1\n\
-         while *$word != 9 && *$word != 0\n  set $word = $word + 2\nend\n\
-         set $entry = $word[1]\n",
+         at = number('$rsp')\n\
+         at += 8 * (word(at) + 2)\n\
+         while word(at) != 0:\n    at += 8\n\
+         at += 8\n\
+         while word(at) not in (0, 9):\n    at += 16\n\
+         quiet('set $entry = %d' % word(at + 8))\n\
+         {symbols}\
+         if number('$pc') != number('$entry'):\n    reach('*$entry')\n\
+         # The page of the entry comes by a fault. Without it gdb could neither show an instruction nor place a breakpoint.\n\
+         try:\n    gdb.selected_inferior().read_memory(number('$entry'), 1)\n\
+         except gdb.MemoryError:\n    quiet('stepi')\n    reach('*$entry')\n\
+         notify('off')\n\
+         print('The program is at its entry, %#x. The kernel\\'s symbols are loaded too.' % number('$entry'))\n\
+         gdb.execute('x/i $pc')\nend\nset confirm on\n",
         kernel.display()
     );
-    if let Some(program) = program {
-        let bytes = std::fs::read(program).doing(|| format!("cannot read {}", program.display()))?;
-        let linked = libraries::needs(&bytes).map_or(0, |n| n.entry);
-        text += &format!("add-symbol-file {} -o $entry-{linked:#x}\n", program.display());
-    }
-    text += "if $pc != $entry\n  hbreak *$entry\n  continue\n  delete\nend\nset confirm on\n\
-             printf \"The program is at its entry, %#lx. The kernel's symbols are loaded too.\\n\", $entry\nx/i $pc\n";
     let about = || "cannot keep gdb's commands".to_string();
     let mut file = qemu::memory_file("quire-gdb").doing(about)?;
     file.write_all(text.as_bytes()).and_then(|()| file.rewind()).doing(about)?;
@@ -139,7 +156,7 @@ mod tests {
         let own = std::env::current_exe().unwrap();
         let mut text = String::new();
         script(Path::new("/k"), Some(&own), 4321).unwrap().read_to_string(&mut text).unwrap();
-        for part in ["file /k\n", "127.0.0.1:4321", &format!("add-symbol-file {} -o $entry-0x", own.display())] {
+        for part in ["\nfile /k\n", "127.0.0.1:4321", &format!("add-symbol-file {} -o $entry-0x", own.display())] {
             assert!(text.contains(part), "{part}");
         }
     }

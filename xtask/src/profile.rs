@@ -65,6 +65,7 @@ fn measure(places: &Places, options: &cli::Profile) -> Result<(Records, Kernel)>
     let mut counts = qemu::memory_file("profile").doing(about)?;
     let fd = counts.as_raw_fd();
     let what = if options.marked { "marked" } else { "all" };
+    let first = address_of(kernel.file(), "trap_first_return")?;
     let shape = Shape {
         cpus: options.guest.cpus,
         memory: options.guest.memory,
@@ -72,7 +73,7 @@ fn measure(places: &Places, options: &cli::Profile) -> Result<(Records, Kernel)>
         translated: true,
         extra: vec![
             "-plugin".into(),
-            format!("file={},profile={what},out=/proc/self/fd/{fd}", plugin.display()).into(),
+            format!("file={},profile={what},first={first:x},out=/proc/self/fd/{fd}", plugin.display()).into(),
         ],
         inherit: vec![fd],
         ..Shape::default()
@@ -92,6 +93,15 @@ fn measure(places: &Places, options: &cli::Profile) -> Result<(Records, Kernel)>
     let mut text = String::new();
     counts.rewind().and_then(|()| counts.read_to_string(&mut text)).doing(about)?;
     Ok((Records::read(&text)?, kernel))
+}
+
+/// Where the kernel's symbol `name` lies.
+fn address_of(kernel: &Path, name: &str) -> Result<u64> {
+    let about = || format!("cannot read {}", kernel.display());
+    let bytes = fs::read(kernel).doing(about)?;
+    let file = object::File::parse(&*bytes).doing(about)?;
+    let found = file.symbols().find(|s| s.name() == Ok(name)).map(|s| s.address());
+    found.ok_or_else(|| Failure::machine(format_args!("{} has no symbol {name}", kernel.display())))
 }
 
 /// What was executed.

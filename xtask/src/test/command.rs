@@ -56,6 +56,7 @@ const CHECKS: &[(&str, Body)] = &[
     ("bad input", bad_input),
     ("QEMU that is missing, hangs or dies", bad_qemu),
     ("debugger", debugger),
+    ("a profile begins with the program", profiled),
     ("comparison", comparison),
     ("lines that processors share in the guest", shared_lines),
     ("the lab is interrupted, goes on, and draws", lab),
@@ -388,6 +389,15 @@ fn interactive(bench: &Bench) -> Result<(), String> {
     let mut child = command.stdin(copy()?).stdout(copy()?).stderr(copy()?).spawn().map_err(text)?;
     let mut controller = File::from(controller);
     let mut seen = String::new();
+    // Before there is a prompt, or a machine: it is run all the same, as is the half of a line that goes on later.
+    controller.write_all(b"echo early$((1 + 1))\recho ab").map_err(text)?;
+    wait_for(&mut controller, &mut seen, "early2\r\n")?;
+    wait_for(&mut controller, &mut seen, "# ")?;
+    // The guest's own shell edits lines: the cursor goes back one, and the line before comes again.
+    controller.write_all(b"d\x1b[Dc\r").map_err(text)?;
+    wait_for(&mut controller, &mut seen, "abcd\r\n")?;
+    controller.write_all(b"\x1b[A\x1b[A\r").map_err(text)?;
+    wait_for(&mut controller, &mut seen, "early2\r\n")?;
     wait_for(&mut controller, &mut seen, "# ")?;
     controller.write_all(b"echo $((6 * 7)); tty; stty -a | grep -c icanon; stty size\r").map_err(text)?;
     wait_for(&mut controller, &mut seen, "42\r\n")?;
@@ -561,14 +571,34 @@ fn bad_qemu(bench: &Bench) -> Result<(), String> {
 }
 
 fn debugger(bench: &Bench) -> Result<(), String> {
-    let commands = ["--ex", "printf \"at entry: %d\\n\", $pc == $entry", "--ex", "info symbol trap_first_return"];
+    let mut commands =
+        vec!["--ex", "printf \"at entry: %d\\n\", $pc == $entry", "--ex", "info symbol trap_first_return"];
+    // A breakpoint of the usual kind needs the page that it lies in.
+    commands.extend(["--ex", "break *$entry", "--ex", "x/2i $pc", "--ex", "stepi"]);
     let words = [&["debug"][..], &commands, &["--", "busybox", "true"]].concat();
     let done = bench.run(&words)?;
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
-    if said.contains("at entry: 1") && said.contains("trap_first_return in section") {
+    let before = said.lines().position(|line| line.starts_with("at entry: 1"));
+    let quiet = before.is_some_and(|lines| lines <= 2) && !done.stderr.contains("Error") && !said.contains("Cannot");
+    if quiet
+        && said.contains("trap_first_return in section")
+        && said.lines().any(|l| l.starts_with("Breakpoint ") && l.contains(" at 0x"))
+    {
         return Ok(());
     }
     Err(format!("gdb said: {said}\n{}", done.stderr))
+}
+
+/// Neither what firmware executes counts nor the kernel's own start: the bounds are those of a program that does nothing.
+fn profiled(bench: &Bench) -> Result<(), String> {
+    let done = bench.run(&["profile", "--", "busybox", "true"])?;
+    ended(&done, 0)?;
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    let numbers: Vec<u64> = said.lines().next().unwrap_or_default().split(' ').filter_map(|w| w.parse().ok()).collect();
+    match numbers[..] {
+        [10_000..1_000_000, _, 1000..100_000] => Ok(()),
+        _ => Err(format!("the profile says: {said}")),
+    }
 }
 
 /// What a program prints is compared, and what it used, whether or not it prints anything.
