@@ -135,7 +135,8 @@ Examples:
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:\n  ./quire test\n  ./quire test guest         only what runs inside the guest\n  \
                         ./quire test 'sort'        every check with `sort` in its name\n  ./quire test --list        \
-                        names, without running anything\n\nLogs are kept in target/test-logs/. With CI=true, what cannot \
+                        names, without running anything\n  ./quire test --soak --minutes 720 attack   \
+                        random system calls for twelve hours\n\nLogs are kept in target/test-logs/. With CI=true, what cannot \
                         be checked counts as failed.")]
 pub struct Test {
     /// Only checks whose name contains this
@@ -148,6 +149,14 @@ pub struct Test {
     /// Run the random tests ten times as long (ten million operations), and the guest tests on a kernel that checks itself too
     #[arg(long)]
     pub soak: bool,
+
+    /// How long `--soak attack` attacks in all; what was interrupted goes on
+    #[arg(long, value_name = "N", requires = "soak", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub minutes: u32,
+
+    /// Repeat one round of `--soak attack`, which a failure names
+    #[arg(long, value_name = "N", requires = "soak")]
+    pub seed: Option<u64>,
 
     /// Only the models, under both checkers; the last line counts them and the mutants that each finds
     #[arg(long)]

@@ -3,6 +3,7 @@
 //! A stage reports each check by its full name; FILTER selects by a part of that name. One lane compiles and runs what runs
 //! on this machine, the other what runs in guests, and then what the first has not come to: neither fills two processors alone.
 
+mod attack;
 mod bare_metal;
 mod cargo;
 mod command;
@@ -50,6 +51,9 @@ pub struct Context<'a> {
     filter: Option<String>,
     /// The random tests of the memory core run ten times as long.
     pub soak: bool,
+    /// How long a soak of the attack lasts, and the seed of its only round.
+    pub minutes: u32,
+    pub seed: Option<u64>,
     /// The sanitizers run for long.
     pub sanitize: bool,
     logs: PathBuf,
@@ -130,6 +134,7 @@ const GUESTS: &[Stage] = &[
     Stage { name: "command", names: command::names, run: command::run },
     Stage { name: "cpus", names: cpus::names, run: cpus::run },
     Stage { name: "watchdog", names: watchdog::names, run: watchdog::run },
+    Stage { name: "attack", names: attack::names, run: attack::run },
     Stage { name: "embed", names: bare_metal::names, run: bare_metal::run },
     Stage { name: "readme", names: readme::names, run: readme::run },
 ];
@@ -142,6 +147,8 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
         places,
         filter: options.filter.clone(),
         soak: options.soak,
+        minutes: options.minutes,
+        seed: options.seed,
         sanitize: options.sanitize,
         logs,
         kernel: OnceLock::new(),

@@ -1,0 +1,226 @@
+//! Random system calls of root's and of a user's, beside memory pressure, a fork bomb and a heartbeat (`programs/siege.c`), in
+//! rounds of one boot each.
+//!
+//! A round follows from its seed: the machine, how its time is counted, and every call. Where instructions are counted the
+//! same seed gives the same run; elsewhere CPUs really race. `--soak` keeps how far it is in `target/attack.json` after each
+//! round, and goes on there.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Context, verdict::Check};
+use crate::{
+    boot::{Kernel, On, Shape},
+    build,
+    failure::{Doing, Result},
+    image::{order::Order, root},
+    machine::{outcome::Outcome, relay},
+    programs,
+};
+
+const NAME: &str = "attack/random calls beside memory pressure and a fork bomb";
+/// A round that takes so long hangs: its program ends by itself after its seconds of the guest's time.
+const LIMIT: Duration = Duration::from_secs(1800);
+/// Seconds of the guest's time: of a round of every run of the tests, and of one of a soak.
+const SHORT: u32 = 8;
+const LONG: u32 = 20;
+
+/// How far a soak is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct State {
+    /// The seed of its first round.
+    seed: u64,
+    /// Rounds that are over.
+    rounds: u64,
+    /// Real seconds that they took.
+    seconds: u64,
+    /// Rounds that found something, and what.
+    found: Vec<(u64, String)>,
+}
+
+impl State {
+    /// Goes on with the one that is kept, or begins.
+    fn open(file: &Path) -> State {
+        let kept = fs::read(file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        kept.unwrap_or_else(|| State { seed: fastrand::u64(1..1 << 32), rounds: 0, seconds: 0, found: Vec::new() })
+    }
+
+    fn keep(&self, file: &Path) -> Result<()> {
+        let about = || format!("cannot keep {}", file.display());
+        let text = serde_json::to_vec_pretty(self).doing(about)?;
+        // Whole under its name, whenever this is interrupted.
+        let fresh = file.with_extension("new");
+        fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, file)).doing(about)
+    }
+}
+
+/// One round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Round {
+    seed: u64,
+    seconds: u32,
+    cpus: u32,
+    /// In MiB: of the machine, swap among them, and what the pressure touches.
+    memory: u64,
+    swap: u64,
+    pressure: u64,
+    /// Instructions are counted: a seed repeats exactly, and time is the guest's own.
+    counted: bool,
+    /// On the kernel that checks itself.
+    checked: bool,
+}
+
+impl Round {
+    /// A round of a soak: of two in a row one is counted, of three one runs on the kernel that checks itself.
+    fn of(seed: u64) -> Round {
+        let pressure = [60, 150, 190][(seed / 2 % 3) as usize];
+        let cpus = [1, 2, 4][(seed % 3) as usize];
+        let (counted, checked) = (seed.is_multiple_of(2), seed % 3 == 2);
+        Round { seed, seconds: LONG, cpus, memory: 320, swap: 96, pressure, counted, checked }
+    }
+
+    /// Seconds that a shell of root's may take.
+    fn patience(&self) -> u32 {
+        // Elsewhere the guest's time goes on while the host does something else.
+        if self.counted { 10 } else { 100 }
+    }
+}
+
+/// The round of every run of the tests: its machine has memory for all.
+const FEW: [Round; 1] =
+    [Round { seed: 1, seconds: SHORT, cpus: 2, memory: 320, swap: 64, pressure: 100, counted: false, checked: false }];
+
+/// One name.
+pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
+    Ok(vec![NAME.to_owned()])
+}
+
+/// A short round; a soak's, until its minutes are over.
+pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
+    if !context.selects(NAME) {
+        return Ok(());
+    }
+    let told = |round: &Round| tell(round, attack(context, round).map_err(|e| e.to_string()).flatten());
+    let result = match (context.soak, context.seed) {
+        (true, Some(seed)) => told(&Round::of(seed)),
+        (true, None) => soak(context, told)?,
+        (false, _) => FEW.iter().try_for_each(told),
+    };
+    done(Check::of(NAME, result));
+    Ok(())
+}
+
+/// What went wrong, with the words that repeat it.
+fn tell(round: &Round, result: Result<(), String>) -> Result<(), String> {
+    result.map_err(|why| format!("{why}\n{round:?}; repeat a soak's: ./quire test --soak --seed {} attack", round.seed))
+}
+
+fn soak(context: &Context<'_>, attack: impl Fn(&Round) -> Result<(), String>) -> Result<Result<(), String>> {
+    let file: PathBuf = context.places.target.join("attack.json");
+    let mut state = State::open(&file);
+    if state.rounds > 0 {
+        eprintln!("quire: the attack goes on after {} rounds, {} s", state.rounds, state.seconds);
+    }
+    while state.seconds < u64::from(context.minutes) * 60 {
+        let round = Round::of(state.seed + state.rounds);
+        let start = Instant::now();
+        if let Err(why) = attack(&round) {
+            eprintln!("quire: round {}: {why}", state.rounds);
+            state.found.push((round.seed, why));
+        }
+        state.rounds += 1;
+        state.seconds += start.elapsed().as_secs().max(1);
+        state.keep(&file)?;
+    }
+    fs::remove_file(&file).doing(|| format!("cannot remove {}", file.display()))?;
+    let seeds: Vec<u64> = state.found.iter().map(|(seed, _)| *seed).collect();
+    Ok(match state.found.first() {
+        None => Ok(()),
+        Some((_, why)) => Err(format!(
+            "{} of {} rounds found something, seeds {seeds:?}; the first:\n{why}",
+            seeds.len(),
+            state.rounds
+        )),
+    })
+}
+
+fn attack(context: &Context<'_>, round: &Round) -> Result<Result<(), String>> {
+    let kernel = Kernel::with(context.places, On::Quire, || {
+        if round.checked { build::checked_kernel(context.places) } else { context.kernel() }
+    })?;
+    let siege = programs::compile(context.places, &context.places.root.join("programs/siege.c"))?;
+    let mut tree = root::tree()?;
+    tree.host_file("/bin/siege", &siege)?;
+    let words = [
+        ("--seed", round.seed),
+        ("--seconds", round.seconds.into()),
+        ("--megabytes", round.pressure),
+        ("--patience", round.patience().into()),
+    ];
+    let words = words.into_iter().flat_map(|(name, value)| [name.to_owned(), value.to_string()]);
+    let args = ["/bin/siege".to_owned()].into_iter().chain(words).map(Into::into).collect();
+    let order = Order { args, env: vec![], cwd: "/".into(), tty: false, size: None };
+    let image = kernel.image(tree, &order)?;
+    let shape = Shape {
+        cpus: round.cpus,
+        memory: round.memory,
+        count: round.counted,
+        append: format!("swap={}M", round.swap),
+        ..Shape::default()
+    };
+    let ended = kernel.kept(&image, &shape, LIMIT)?;
+    fs::write(context.log_path(&format!("attack-{}", round.seed)), [&ended.output[..], &ended.errors[..]].concat())
+        .doing(|| "cannot keep what the attack said".to_string())?;
+    Ok(judge(round, &ended))
+}
+
+/// The program's own checks hold, and the log says nothing of a fault. What is told of a CPU that seems stuck counts where time
+/// is counted.
+fn judge(round: &Round, ended: &relay::Kept) -> Result<(), String> {
+    let log = &ended.report.log_tail;
+    let said = || format!("{}{}", String::from_utf8_lossy(&ended.output), String::from_utf8_lossy(&ended.errors));
+    let stuck = log.lines().find(|l| l.contains("] watchdog: "));
+    match (&ended.report.outcome, stuck) {
+        (Outcome::Exit(0), Some(stuck)) if round.counted => {
+            Err(format!("{stuck}\n{}", crate::run::last_lines(log, 60)))
+        }
+        (Outcome::Exit(0), _) => Ok(()),
+        (Outcome::Exit(_), _) => Err(format!("{}\n{}", said().trim_end(), crate::run::last_lines(log, 20))),
+        (outcome, _) => Err(format!("{outcome:?}; the log ends:\n{}", crate::run::last_lines(log, 40))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn six_rounds_in_a_row_have_every_kind_of_machine() {
+        let rounds: Vec<Round> = (40..46).map(Round::of).collect();
+        for cpus in [1, 2, 4] {
+            for counted in [false, true] {
+                assert!(rounds.iter().any(|r| r.cpus == cpus && r.counted == counted));
+            }
+        }
+        assert!(rounds.iter().any(|r| r.checked) && rounds.iter().any(|r| !r.checked));
+        assert_eq!(Round::of(41), Round::of(41));
+    }
+
+    #[test]
+    fn a_soak_that_was_interrupted_goes_on_where_it_was() {
+        let place = tempfile::tempdir().expect("a directory");
+        let file = place.path().join("attack.json");
+        let mut state = State::open(&file);
+        (state.rounds, state.seconds) = (7, 90);
+        state.found.push((9, "why".to_owned()));
+        state.keep(&file).expect("it is kept");
+        assert_eq!(State::open(&file), state);
+        fs::write(&file, "{").expect("it is damaged");
+        assert_eq!(State::open(&file).rounds, 0);
+    }
+}
