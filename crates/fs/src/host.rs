@@ -43,6 +43,12 @@ pub trait Host: Clone + Send + Sync + 'static {
     fn object(&self, origin: Arc<Origin<Self>>) -> Result<Self::Object, FsError>;
     /// A page of [`PAGE_SIZE`] bytes with any contents.
     fn page(&self) -> Option<Self::Page>;
+
+    /// Sleeps until there is memory again, after [`page`](Self::page) gave none; false where nothing can be freed. The caller holds no
+    /// lock.
+    fn wait_for_memory(&self) -> bool {
+        false
+    }
     /// What keeps the memory of names that are looked up.
     fn epoch(&self) -> &'static Domain;
     /// The wall clock.

@@ -20,6 +20,8 @@ const PAGES: usize = 16;
 pub const CAPACITY: usize = PAGES * PAGE_SIZE;
 /// A write of at most so many bytes is never torn apart by another.
 pub const ATOMIC: usize = PAGE_SIZE;
+/// How often a writer waits in a row for memory that others then take.
+const PATIENCE: u32 = 32;
 
 /// A pipe. Its ends are [`PipeEnd`]s.
 pub struct Pipe<H: Host> {
@@ -264,6 +266,7 @@ impl<H: Host> Pipe<H> {
         let in_vain = || self.readers.load(Ordering::Acquire) == 0 || closed.load(Ordering::Acquire);
         // What cannot wait and is large goes on as soon as anything fits.
         let grain = if io.nonblock && source.left() > ATOMIC { 1 } else { ATOMIC };
+        let mut patience = PATIENCE;
         loop {
             let need = source.left().min(grain);
             if need == 0 {
@@ -279,6 +282,11 @@ impl<H: Host> Pipe<H> {
                 }
                 Ok(n) => {
                     done += n;
+                    patience = PATIENCE;
+                    Ok(())
+                }
+                Err(FsError::OutOfMemory) if patience != 0 && self.host.wait_for_memory() => {
+                    patience -= 1;
                     Ok(())
                 }
                 Err(e) => Err(e),

@@ -43,6 +43,7 @@ const CHECKS: &[(&str, Body)] = &[
     ("a dynamic program of this machine", dynamic),
     ("a project in C is built as it is here", built),
     ("programs larger than memory", overcommit),
+    ("a user takes all of the kernel's memory", exhausted),
     ("timeout", timeout),
     ("interrupt", interrupt),
     ("a second interrupt", second_interrupt),
@@ -328,6 +329,16 @@ fn overcommit(bench: &Bench) -> Result<(), String> {
     let done = bench.run(&[&size[..], &["overcommit", "--megabytes", "72", "--rounds", "1"]].concat())?;
     ended(&done, 0)?;
     same("standard output", &done.stdout, b"overcommit_pages 18432 pages\n")
+}
+
+/// Process 1 goes on, one signal ends a group that has taken all memory, and the memory comes back.
+fn exhausted(bench: &Bench) -> Result<(), String> {
+    for (cpus, memory) in [("1", "128M"), ("4", "256M")] {
+        let done = bench.run(&["run", "--cpus", cpus, "--memory", memory, "--", "exhaust"])?;
+        ended(&done, 0)?;
+        same("standard output", &done.stdout, b"exhaust_survived 5 kinds\n")?;
+    }
+    Ok(())
 }
 
 fn timeout(bench: &Bench) -> Result<(), String> {

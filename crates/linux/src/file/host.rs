@@ -216,6 +216,10 @@ impl<M: Machine> Host for FileHost<M> {
         Some(PipePage { vm: self.vm, frame: Some(frame) })
     }
 
+    fn wait_for_memory(&self) -> bool {
+        self.vm.wait_for_frames()
+    }
+
     fn epoch(&self) -> &'static Domain {
         self.vm.epoch()
     }

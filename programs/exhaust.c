@@ -1,0 +1,113 @@
+// What holds the kernel's memory, taken by an ordinary user until there is none: each kind ends in errors, the process that watches
+// goes on, one signal ends the group, and the memory comes back.
+//
+//   --crowd N       how many processes take things at once (default 60)
+//   --only KIND     one kind only: opens, eventfds, sockets, watches or forks
+#include "report.h"
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+static long crowd = 60;
+static atomic_int *errors;
+
+static long free_kib(void) {
+    char text[512];
+    int file = open("/proc/meminfo", O_RDONLY);
+    CHECK(file >= 0, "open /proc/meminfo");
+    ssize_t length = read(file, text, sizeof text - 1);
+    CHECK(length > 0, "read /proc/meminfo");
+    close(file);
+    text[length] = 0;
+    char *row = strstr(text, "MemFree:");
+    CHECK(row, "no MemFree");
+    return atol(row + 8);
+}
+
+// Takes one thing; negative where that fails.
+static int take(const char *kind, int set) {
+    if (!strcmp(kind, "opens")) return open("/dev/null", O_RDONLY);
+    if (!strcmp(kind, "eventfds")) return eventfd(0, 0);
+    if (!strcmp(kind, "sockets")) {
+        int pair[2];
+        return socketpair(AF_UNIX, SOCK_STREAM, 0, pair);
+    }
+    if (!strcmp(kind, "watches")) {
+        struct epoll_event event = {.events = EPOLLIN};
+        int file = eventfd(0, 0);
+        return file < 0 ? file : epoll_ctl(set, EPOLL_CTL_ADD, file, &event);
+    }
+    pid_t child = fork();
+    if (!child)
+        for (;;) pause();
+    return child;
+}
+
+// One process takes until it may have no more; where memory is out, it tries a few times again.
+static void take_all(const char *kind) {
+    int set = epoll_create1(0);
+    for (int tries = 0; tries < 50;) {
+        if (take(kind, set) >= 0) continue;
+        if (errno == EMFILE) break;
+        if (errno == ENOMEM) atomic_fetch_add(errors, 1);
+        tries++;
+        usleep(1000);
+    }
+    for (;;) pause();
+}
+
+static void exhaust(const char *kind, long allowed) {
+    long before = free_kib();
+    atomic_store(errors, 0);
+    pid_t leader = fork();
+    CHECK(leader >= 0, "fork");
+    if (!leader) {
+        setpgid(0, 0);
+        struct rlimit files = {4096, 4096};
+        CHECK(!setrlimit(RLIMIT_NOFILE, &files), "setrlimit");
+        CHECK(!setgid(1000) && !setuid(1000), "setuid");
+        for (long i = strcmp(kind, "forks") ? 0 : crowd - 1; i < crowd; i++) {
+            pid_t child = fork();
+            if (child < 0) break;
+            if (!child) take_all(kind);
+        }
+        for (;;) pause();
+    }
+    setpgid(leader, leader);
+    // Until memory was out, or everything is taken; a victim of the kernel's choice counts as well.
+    for (int i = 0; i < 400 && atomic_load(errors) < 20; i++) usleep(10000);
+    // With no memory left, one signal ends all.
+    CHECK(!kill(-leader, SIGKILL), "kill the group");
+    while (waitpid(-1, 0, 0) > 0) {}
+    CHECK(kill(-leader, 0) < 0 && errno == ESRCH, "the group goes on");
+    // What readers may still see is freed within a moment. Caches of objects keep a little.
+    long missing = 0;
+    for (int i = 0; i < 300; i++) {
+        missing = before - free_kib();
+        if (missing < allowed) break;
+        usleep(10000);
+    }
+    CHECK(missing < allowed, "%s: %ld KiB do not come back", kind, missing);
+}
+
+int main(int argc, char **argv) {
+    struct setting own[] = {{"--crowd", &crowd, NULL}, {0}};
+    parse_options(argc, argv, own);
+    errors = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK((void *)errors != MAP_FAILED, "mmap");
+    // Orphans come to the process that counts them.
+    CHECK(!prctl(PR_SET_CHILD_SUBREAPER, 1), "subreaper");
+    const char *kinds[] = {"opens", "eventfds", "sockets", "watches", "forks"};
+    int survived = 0;
+    for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (!wanted(kinds[i])) continue;
+        // The first processes leave tables of ids and some stacks behind, which the next ones use.
+        if (!strcmp(kinds[i], "forks")) exhaust(kinds[i], 16 << 10);
+        exhaust(kinds[i], 2 << 10);
+        survived++;
+    }
+    report("exhaust_survived", survived, "kinds");
+}
