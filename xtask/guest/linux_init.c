@@ -3,6 +3,7 @@
 //
 // Ports (one virtio-serial device): vport0p1 standard input and output, vport0p2 standard error, vport0p3 control lines.
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -16,6 +17,7 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -76,6 +78,20 @@ static void read_order(void) {
     fclose(file);
 }
 
+// Loads what lies there, in the order of names.
+static void load_modules(const char *directory) {
+    struct dirent **entries;
+    int count = scandir(directory, &entries, NULL, alphasort);
+    for (int i = 0; i < count; i++) {
+        if (entries[i]->d_name[0] == '.') continue;
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%s", directory, entries[i]->d_name);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0 || syscall(SYS_finit_module, fd, "", 0) < 0) die(path);
+        close(fd);
+    }
+}
+
 static void put(const char *path, const char *text) {
     int fd = open(path, O_WRONLY | O_CLOEXEC);
     if (fd >= 0) {
@@ -132,6 +148,7 @@ int main(void) {
     mkdir("/dev/shm", 01777);
     mount("devpts", "/dev/pts", "devpts", 0, NULL);
     mount("shm", "/dev/shm", "tmpfs", 0, NULL);
+    load_modules("/.quire/modules");
     // Fair to a kernel that has no such limits and no such extras.
     put("/proc/sys/vm/max_map_count", "16777216");
     put("/proc/sys/vm/overcommit_memory", "1");

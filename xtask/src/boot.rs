@@ -44,6 +44,9 @@ const BOOTS: u32 = 3;
 /// Quire does not patch itself.
 const TRIPPED: &str = "int3: 0000 [#1]";
 
+/// The processor of [`Kernel::host`].
+pub const HOST_CPU: &str = "max,-la57,+svm";
+
 /// A kernel, ready for images.
 #[derive(Debug, Clone)]
 pub struct Kernel {
@@ -56,6 +59,8 @@ pub struct Kernel {
     /// Why that accelerator.
     pub why: String,
     init: Option<PathBuf>,
+    /// Modules that a Linux loads first.
+    modules: Vec<PathBuf>,
 }
 
 /// The size and manner of one machine.
@@ -101,7 +106,17 @@ impl Kernel {
             }
         };
         let (accelerator, why) = accel::choose(places, &qemu)?;
-        Ok(Self { on, file, name, qemu, accelerator, why, init })
+        Ok(Self { on, file, name, qemu, accelerator, why, init, modules: Vec::new() })
+    }
+
+    /// A Linux that offers KVM to its programs, in the emulator: on a processor of AMD's, with [`HOST_CPU`].
+    pub fn host(places: &Places) -> Result<Self> {
+        let qemu = accel::find_qemu()?;
+        let linux::Host { linux, modules } = linux::host(places)?;
+        let init = programs::compile(places, &places.root.join("xtask/guest/linux_init.c"))?;
+        let (accelerator, why) = (Accelerator::Tcg, "it emulates a processor with virtualisation".to_owned());
+        let name = format!("Linux {}", linux.release);
+        Ok(Self { on: On::Linux, file: linux.kernel, name, qemu, accelerator, why, init: Some(init), modules })
     }
 
     /// The same, by the translator whatever else there is: it shows any processor.
@@ -131,6 +146,10 @@ impl Kernel {
         match &self.init {
             None => tree.file(SYMBOLS, 0o400, build::symbols(&self.file)?)?,
             Some(init) => tree.host_file("/.quire/init", init)?,
+        }
+        for module in &self.modules {
+            let name = module.file_name().unwrap_or_default().to_string_lossy();
+            tree.host_file(&format!("/.quire/modules/{name}"), module)?;
         }
         tree.file("/.quire/run", 0o400, order.encode())?;
         qemu::image_file(|out| tree.write(out, SYMBOLS))

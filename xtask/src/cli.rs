@@ -27,6 +27,7 @@ Examples:
   ./quire run --cpus 4 --memory 2G -- ./my-program  a Linux program of yours; its libraries come along
   ./quire test                                      everything that is checked
   ./quire test busybox                              what has `busybox` in its name
+  ./quire doctor                                    what this machine offers, and what is missing
   ./quire debug -- ./my-program                     gdb, stopped at the program's entry, kernel symbols loaded
   ./quire compare -- ./my-program                   the same program on Quire and on Debian's Linux, side by side
   ./quire bench mapper                              what the memory core's parts cost, and what they replaced
@@ -45,6 +46,9 @@ pub enum Command {
     Build,
     /// Install and prepare everything that the other commands need
     Setup,
+    /// Say what this machine offers, what runs guests here and why, and what to do where something is missing
+    #[command(after_help = DOCTOR_HELP)]
+    Doctor,
     /// Check everything: format, lints, unit and property tests, models, programs in the guest
     Test(Test),
     /// Stop at a program's entry with gdb attached
@@ -64,6 +68,10 @@ pub enum Command {
     /// Try generated inputs on the readers of foreign formats and on the memory core, guided by coverage
     Fuzz(Fuzz),
 }
+
+const DOCTOR_HELP: &str = "\
+One screen: the processor, KVM and whether a trial guest runs, QEMU, memory, the Rust that builds the kernel, apt. Then which
+accelerator runs guests and why, and what to do. Nothing is installed or fetched. The exit status is 1 where guests cannot run.";
 
 /// What a guest is made of.
 #[derive(Debug, Clone, Args)]

@@ -1,6 +1,6 @@
 //! `./quire`: the one command of the project. Builds Quire, runs programs in it, tests it, debugs it, compares it.
 //!
-//! A command is a module that reads top-down: [`run`], [`mod@test`], [`debug`], [`compare`], [`mod@bench`], [`lab`], [`conflicts`], [`profile`],
+//! A command is a module that reads top-down: [`run`], [`mod@test`], [`doctor`], [`debug`], [`compare`], [`mod@bench`], [`lab`], [`conflicts`], [`profile`],
 //! [`mod@trace`], [`fuzz`], [`build`]. Below them stand [`image`] (what the guest finds), [`machine`] (QEMU and its ports) and [`setup`] (what is made or fetched once).
 
 mod bench;
@@ -10,6 +10,7 @@ mod cli;
 mod compare;
 mod conflicts;
 mod debug;
+mod doctor;
 mod failure;
 mod fuzz;
 mod image;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         cli::Command::Build => build::command(&places),
         cli::Command::Setup => setup::command(&places),
         cli::Command::Test(options) => test::command(&places, &options),
+        cli::Command::Doctor => doctor::command(&places),
         cli::Command::Debug(options) => debug::command(&places, &options),
         cli::Command::Compare(options) => compare::command(&places, &options),
         cli::Command::Bench(options) => bench::command(&places, &options),

@@ -57,37 +57,59 @@ const PATIENCE: Duration = Duration::from_secs(4);
 
 /// Decides, and says why. `$QUIRE_ACCEL` (`kvm` or `tcg`) overrules. What a trial found is kept until the next reboot.
 pub fn choose(places: &Places, qemu: &Path) -> Result<(Accelerator, String)> {
-    match std::env::var("QUIRE_ACCEL").as_deref() {
-        Ok("kvm") => return Ok((Accelerator::Kvm, "$QUIRE_ACCEL says so".into())),
-        Ok("tcg") => return Ok((Accelerator::Tcg, "$QUIRE_ACCEL says so".into())),
-        Ok("") | Err(_) => {}
-        Ok(other) => return Err(Failure::usage(format_args!("QUIRE_ACCEL={other}: it may be kvm or tcg"))),
+    if let Some(forced) = forced()? {
+        return Ok((forced, "$QUIRE_ACCEL says so".into()));
     }
     if let Err(no) = device(Path::new("/dev/kvm")) {
         return Ok((Accelerator::Tcg, no.to_string()));
     }
-    let key = format!(
+    if let Some((key, found)) = fs::read_to_string(trial_file(places)).ok().as_deref().and_then(|t| t.split_once('\n'))
+        && key == trial_key(qemu)
+    {
+        let accelerator = if found.is_empty() { Accelerator::Kvm } else { Accelerator::Tcg };
+        return Ok((accelerator, if found.is_empty() { "a trial guest ran".into() } else { found.into() }));
+    }
+    Ok(match find_out(places, qemu) {
+        Ok(()) => (Accelerator::Kvm, "a trial guest ran".into()),
+        Err(no) => (Accelerator::Tcg, no.to_string()),
+    })
+}
+
+/// What `$QUIRE_ACCEL` asks for.
+pub fn forced() -> Result<Option<Accelerator>> {
+    match std::env::var("QUIRE_ACCEL").as_deref() {
+        Ok("kvm") => Ok(Some(Accelerator::Kvm)),
+        Ok("tcg") => Ok(Some(Accelerator::Tcg)),
+        Ok("") | Err(_) => Ok(None),
+        Ok(other) => Err(Failure::usage(format_args!("QUIRE_ACCEL={other}: it may be kvm or tcg"))),
+    }
+}
+
+/// Whether KVM runs a guest: tried now, and noted for [`choose`].
+pub fn find_out(places: &Places, qemu: &Path) -> Result<(), NoKvm> {
+    device(Path::new("/dev/kvm"))?;
+    let found = trial(qemu, PATIENCE);
+    let _ = fs::create_dir_all(&places.cache);
+    let said = found.as_ref().err().map(NoKvm::to_string).unwrap_or_default();
+    let _ = fs::write(trial_file(places), format!("{}\n{said}", trial_key(qemu)));
+    found
+}
+
+/// Where the last trial's result is kept.
+fn trial_file(places: &Places) -> std::path::PathBuf {
+    places.cache.join("kvm-trial")
+}
+
+/// What a trial's result holds for: this boot of the machine, and this QEMU.
+fn trial_key(qemu: &Path) -> String {
+    format!(
         "{} {} {}",
         fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim(),
         qemu.display(),
         fs::metadata(qemu)
             .and_then(|m| m.modified())
             .map_or(0, |t| { t.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()) })
-    );
-    let kept = places.cache.join("kvm-trial");
-    if let Some((k, found)) = fs::read_to_string(&kept).ok().as_deref().and_then(|t| t.split_once('\n'))
-        && k == key
-    {
-        let accelerator = if found.is_empty() { Accelerator::Kvm } else { Accelerator::Tcg };
-        return Ok((accelerator, if found.is_empty() { "a trial guest ran".into() } else { found.into() }));
-    }
-    let found = trial(qemu, PATIENCE);
-    let _ = fs::create_dir_all(&places.cache);
-    let _ = fs::write(&kept, format!("{key}\n{}", found.as_ref().err().map(NoKvm::to_string).unwrap_or_default()));
-    Ok(match found {
-        Ok(()) => (Accelerator::Kvm, "a trial guest ran".into()),
-        Err(no) => (Accelerator::Tcg, no.to_string()),
-    })
+    )
 }
 
 fn device(path: &Path) -> Result<(), NoKvm> {

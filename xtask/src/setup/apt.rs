@@ -102,7 +102,7 @@ impl Apt {
 }
 
 /// The mirror and suite of this machine's Debian, from either format of apt's sources.
-fn own_mirror() -> Option<(String, String)> {
+pub fn own_mirror() -> Option<(String, String)> {
     let os = fs::read_to_string("/etc/os-release").ok()?;
     let suite = os.lines().find_map(|l| l.strip_prefix("VERSION_CODENAME="))?.trim_matches('"').to_owned();
     let mut files = vec![PathBuf::from("/etc/apt/sources.list")];

@@ -1,8 +1,10 @@
 //! Debian's Linux kernel, to compare with: fetched through apt, unpacked into the cache, never installed.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    process::{Command, Stdio},
 };
 
 use super::apt::Apt;
@@ -20,6 +22,33 @@ pub struct Linux {
     /// Its release, for instance `6.12.117+deb12-cloud-amd64`.
     pub release: String,
 }
+
+/// A Linux of all kinds of machines, with what makes it a host for KVM.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// The kernel.
+    pub linux: Linux,
+    /// Modules that it loads before anything else, in this order.
+    pub modules: Vec<PathBuf>,
+}
+
+/// Debian's kernel that is not for clouds alone, whose processors need no virtualisation of their own.
+const HOST_PACKAGE: &str = "linux-image-amd64";
+
+/// What a host needs of its modules, each after those that it needs: the ports to the outside, and KVM for AMD's processors, the
+/// only ones whose virtualisation the emulator has.
+const HOST_MODULES: [&str; 10] = [
+    "virtio_ring",
+    "virtio",
+    "virtio_pci_legacy_dev",
+    "virtio_pci_modern_dev",
+    "virtio_pci",
+    "virtio_console",
+    "irqbypass",
+    "ccp",
+    "kvm",
+    "kvm-amd",
+];
 
 /// In the order of preference: the backported 6.12, whatever the newest of the suite is.
 const PACKAGES: [&str; 2] = ["linux-image-6.12-cloud-amd64", "linux-image-cloud-amd64"];
@@ -69,6 +98,80 @@ pub fn ensure(places: &Places) -> Result<Linux> {
         }
     }
     Err(why)
+}
+
+/// The Linux in the cache that can be a host for KVM, fetched first where there is none.
+pub fn host(places: &Places) -> Result<Host> {
+    let home = places.cache.join("linux-host");
+    if let Some(found) = kept_host(&home) {
+        return Ok(found);
+    }
+    let _lock = places.lock("linux-host")?;
+    if let Some(found) = kept_host(&home) {
+        return Ok(found);
+    }
+    let _step = Step::new("fetching Debian's Linux kernel for all machines (once, 70 MB)");
+    let apt = Apt::own();
+    let real = resolve(&apt, HOST_PACKAGE)
+        .ok_or_else(|| Failure::usage(format_args!("apt knows no {HOST_PACKAGE}; run apt-get update")))?;
+    let work = places.cache.join("linux-host-fetch");
+    let root = work.join("root");
+    apt.unpack(&[&real], &work, &root)?;
+    let about = || format!("keeping {real}");
+    let fresh = work.join("kept");
+    fs::create_dir_all(fresh.join("modules")).doing(about)?;
+    let found = modules_below(&root).doing(about)?;
+    for (number, name) in HOST_MODULES.iter().enumerate() {
+        let Some(from) = found.get(*name) else {
+            return Err(Failure::usage(format_args!("{real} has no module {name}")));
+        };
+        let to = fresh.join("modules").join(module_file(number, name));
+        if from.extension().is_some_and(|e| e == "xz") {
+            let out = fs::File::create(&to).doing(about)?;
+            let status = Command::new("xz").args(["-dc"]).arg(from).stdin(Stdio::null()).stdout(out).status();
+            if !status.doing(about)?.success() {
+                return Err(Failure::usage(format_args!("{name} of {real} cannot be unpacked")));
+            }
+        } else {
+            fs::copy(from, to).doing(about)?;
+        }
+    }
+    keep(&root.join("boot"), &fresh).doing(about)?;
+    let _ = fs::remove_dir_all(&home);
+    fs::rename(&fresh, &home).doing(about)?;
+    let _ = fs::remove_dir_all(&work);
+    kept_host(&home).ok_or_else(|| Failure::usage(format_args!("{real} holds no kernel")))
+}
+
+/// The name under which a module is kept: names in their order are the order in which they are loaded.
+fn module_file(number: usize, name: &str) -> String {
+    format!("{number:02}-{name}.ko")
+}
+
+/// What an earlier [`host`] left.
+fn kept_host(home: &Path) -> Option<Host> {
+    let linux = kept(home)?;
+    let modules: Vec<PathBuf> =
+        (0..).zip(HOST_MODULES).map(|(number, name)| home.join("modules").join(module_file(number, name))).collect();
+    modules.iter().all(|m| m.exists()).then_some(Host { linux, modules })
+}
+
+/// All modules in a tree, by name.
+fn modules_below(root: &Path) -> std::io::Result<BTreeMap<String, PathBuf>> {
+    let mut found = BTreeMap::new();
+    let mut left = vec![root.join("lib/modules"), root.join("usr/lib/modules")];
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(&directory).into_iter().flatten() {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if entry.file_type()?.is_dir() {
+                left.push(entry.path());
+            } else if let Some(name) = name.strip_suffix(".ko").or_else(|| name.strip_suffix(".ko.xz")) {
+                found.insert(name.to_owned(), entry.path());
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// What an earlier call left.

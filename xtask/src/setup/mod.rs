@@ -1,6 +1,6 @@
 //! What is made or fetched once: the toolchain that builds kernels, Debian's Linux to compare with, sources to build in guests.
 
-mod apt;
+pub mod apt;
 pub mod linux;
 pub mod lua;
 pub mod qemu;

@@ -29,6 +29,11 @@ pub fn key(version: &str) -> String {
     format!("sysroot-lto-{release}-{:02x}{:02x}{:02x}{:02x}", digest[0], digest[1], digest[2], digest[3])
 }
 
+/// Is the sysroot for `rustc` there already?
+pub fn is_made(places: &Places, rustc: &Path) -> Result<bool> {
+    Ok(places.cache.join(key(&version(rustc)?)).join("complete").exists())
+}
+
 /// The sysroot for `rustc`, made first if it is not there.
 pub fn ensure(places: &Places, rustc: &Path) -> Result<PathBuf> {
     let version = version(rustc)?;

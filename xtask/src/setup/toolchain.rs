@@ -13,6 +13,8 @@ use crate::{
 
 /// The target that the kernel is compiled for.
 pub const KERNEL_TARGET: &str = "x86_64-unknown-none";
+const NO_TOOLCHAIN: &str = "no Rust toolchain for kernels: run `rustup target add x86_64-unknown-none`, \
+                            or on Debian `./quire setup`";
 const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 
 /// A cargo and a rustc that can compile for [`KERNEL_TARGET`].
@@ -33,10 +35,7 @@ impl Toolchain {
             return Ok(Self { cargo, rustc: None, sysroot: None });
         }
         if !Path::new(DEBIAN_RUSTC).exists() || !Path::new("/usr/bin/cargo").exists() {
-            return Err(Failure::usage(
-                "no Rust toolchain for kernels: run `rustup target add x86_64-unknown-none`, \
-                 or on Debian `./quire setup`",
-            ));
+            return Err(Failure::usage(NO_TOOLCHAIN));
         }
         let made = sysroot::ensure(places, Path::new(DEBIAN_RUSTC))?;
         Ok(Self { cargo: "/usr/bin/cargo".into(), rustc: Some(made.join("bin/rustc")), sysroot: Some(made) })
@@ -55,6 +54,28 @@ impl Toolchain {
         }
         command
     }
+}
+
+/// Which Rust builds the kernel, for people. Makes nothing.
+pub fn describe(places: &Places) -> Result<String> {
+    let release = |rustc: &Path| -> Result<String> {
+        let version = version(rustc)?;
+        Ok(version.lines().find_map(|l| l.strip_prefix("release: ")).unwrap_or("of an unknown release").to_owned())
+    };
+    if rustup_builds_kernels() {
+        return Ok(format!("rustup's rustc {}, with the kernel's target", release(Path::new("rustc"))?));
+    }
+    let debian = Path::new(DEBIAN_RUSTC);
+    if !debian.exists() || !Path::new("/usr/bin/cargo").exists() {
+        return Err(Failure::usage(NO_TOOLCHAIN));
+    }
+    let core = if sysroot::is_made(places, debian)? { "is compiled" } else { "will be compiled at first use" };
+    Ok(format!("Debian's rustc {}; Rust's core library for the kernel {core}", release(debian)?))
+}
+
+/// Has rustup's active toolchain the kernel's target?
+pub fn rustup_builds_kernels() -> bool {
+    rustup_with_target().is_some()
 }
 
 /// rustup's cargo, if its active toolchain has the kernel's target installed. Never makes rustup download.

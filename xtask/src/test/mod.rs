@@ -9,8 +9,10 @@ mod cargo;
 mod command;
 mod cpus;
 mod docs;
+mod doctor;
 mod fuzz;
 mod guest;
+mod kvm;
 mod layers;
 mod lint;
 mod miri;
@@ -135,6 +137,8 @@ const GUESTS: &[Stage] = &[
     Stage { name: "cpus", names: cpus::names, run: cpus::run },
     Stage { name: "watchdog", names: watchdog::names, run: watchdog::run },
     Stage { name: "attack", names: attack::names, run: attack::run },
+    Stage { name: "doctor", names: doctor::names, run: doctor::run },
+    Stage { name: "kvm", names: kvm::names, run: kvm::run },
     Stage { name: "embed", names: bare_metal::names, run: bare_metal::run },
     Stage { name: "readme", names: readme::names, run: readme::run },
 ];

@@ -1,0 +1,328 @@
+//! `./quire doctor`: what this machine offers, which accelerator runs guests and why, and what to do where something is missing.
+//! It installs and fetches nothing.
+
+mod look;
+
+use std::{fmt::Write as _, path::PathBuf};
+
+use crate::{
+    failure::Result,
+    machine::accel::{Accelerator, NoKvm},
+    places::Places,
+};
+
+/// Prints the report; the status is 1 where guests cannot be built and run.
+pub fn command(places: &Places) -> Result<u8> {
+    let report = report(&look::look(places)?);
+    print!("{}", report.text);
+    Ok(u8::from(!report.well))
+}
+
+/// What a look at the machine found.
+#[derive(Debug, Clone)]
+struct Found {
+    /// The processor's name.
+    processor: String,
+    /// How many CPUs this process may use.
+    cpus: usize,
+    /// What the processor calls its virtualisation, where it announces any.
+    virtualisation: Option<&'static str>,
+    /// This machine is a guest itself.
+    guest: bool,
+    qemu: Result<Qemu, String>,
+    /// Whether KVM runs a guest; `None` without a QEMU to try it with.
+    kvm: Option<Result<(), NoKvm>>,
+    /// `$QUIRE_ACCEL`.
+    forced: Option<Accelerator>,
+    memory: Memory,
+    /// Which Rust builds the kernel, or what is wrong with it.
+    toolchain: Result<String, String>,
+    busybox: Result<PathBuf, String>,
+    /// Mirror and suite.
+    apt: Option<(String, String)>,
+    /// Packages of `xtask/packages` that are not there.
+    missing: Vec<String>,
+    cache: PathBuf,
+    /// The release of the Linux to compare with, where it was fetched.
+    linux: Option<String>,
+}
+
+/// An emulator.
+#[derive(Debug, Clone)]
+struct Qemu {
+    path: PathBuf,
+    version: String,
+    accelerators: Vec<String>,
+}
+
+/// Memory, in MiB.
+#[derive(Debug, Clone)]
+struct Memory {
+    total: u64,
+    available: u64,
+    /// `/proc/sys/vm/overcommit_memory`.
+    overcommit: u8,
+    /// The chosen word of `transparent_hugepage/enabled`.
+    huge: Option<String>,
+}
+
+struct Report {
+    text: String,
+    well: bool,
+}
+
+/// What a guest of the usual size needs beside it, in MiB: the emulator, and what builds the kernel.
+const ROOM: u64 = 1024;
+
+/// The report: a line or two for each thing, then what runs guests, then what to do.
+fn report(found: &Found) -> Report {
+    let mut text = String::new();
+    let mut line = |name: &str, says: &str| {
+        let _never_fails = writeln!(text, "{name:<11}{says}");
+    };
+    let virtualisation = match (found.virtualisation, found.guest) {
+        (Some(name), false) => format!("with {name}"),
+        (Some(name), true) => format!("with {name}, in a virtual machine"),
+        (None, false) => "without virtualisation".to_owned(),
+        (None, true) => "in a virtual machine that shows no virtualisation".to_owned(),
+    };
+    line("Processor", &format!("{} CPU(s), {}, {virtualisation}", found.cpus, found.processor));
+    line(
+        "KVM",
+        &match &found.kvm {
+            Some(Ok(())) => "works: a trial guest ran to its end".to_owned(),
+            Some(Err(why)) => format!("cannot be used: {why}"),
+            None => "was not tried, because there is no QEMU".to_owned(),
+        },
+    );
+    line(
+        "QEMU",
+        &match &found.qemu {
+            Ok(qemu) => format!("{} at {}, with {}", qemu.version, qemu.path.display(), qemu.accelerators.join(", ")),
+            Err(why) => why.clone(),
+        },
+    );
+    let memory = &found.memory;
+    line("Memory", &format!("{} MiB, {} MiB available", memory.total, memory.available));
+    line(
+        "",
+        match memory.overcommit {
+            0 => "overcommit is 0: a guest larger than free memory starts where QEMU need not reserve it",
+            1 => "overcommit is 1: guests of any size start",
+            _ => "overcommit is 2: a guest must fit below CommitLimit of /proc/meminfo",
+        },
+    );
+    line(
+        "",
+        &match memory.huge.as_deref() {
+            Some(word) => format!("transparent huge pages: {word}"),
+            None => "no transparent huge pages".to_owned(),
+        },
+    );
+    line("Rust", found.toolchain.as_deref().unwrap_or_else(|why| why));
+    line(
+        "Busybox",
+        &match &found.busybox {
+            Ok(path) => format!("static, {}", path.display()),
+            Err(why) => why.clone(),
+        },
+    );
+    line(
+        "apt",
+        &match &found.apt {
+            Some((mirror, suite)) => format!("{suite} from {mirror}"),
+            None => "none: Debian's Linux and a newer QEMU cannot be fetched here".to_owned(),
+        },
+    );
+    line(
+        "Linux",
+        &match &found.linux {
+            Some(release) => format!("{release}, to compare with"),
+            None => "not fetched yet; ./quire compare does it".to_owned(),
+        },
+    );
+    line("Cache", &found.cache.display().to_string());
+    if !found.missing.is_empty() {
+        line("Missing", &found.missing.join(", "));
+    }
+    let todo = todo(found);
+    let well = todo.iter().all(|t| !t.needed);
+    text.push('\n');
+    if well {
+        let (accelerator, why) = runs(found);
+        let _never_fails = writeln!(text, "Guests run with {accelerator}, because {why}.");
+    } else {
+        text.push_str("Guests cannot run yet.\n");
+    }
+    for todo in &todo {
+        let _never_fails = writeln!(text, "{}: {}", if todo.needed { "Needed" } else { "Possible" }, todo.what);
+    }
+    if todo.is_empty() {
+        text.push_str("Nothing is left to do.\n");
+    }
+    Report { text, well }
+}
+
+/// What runs guests, and why.
+fn runs(found: &Found) -> (Accelerator, String) {
+    match (&found.forced, &found.kvm) {
+        (Some(forced), _) => (*forced, "$QUIRE_ACCEL says so".to_owned()),
+        (None, Some(Ok(()))) => (Accelerator::Kvm, "a trial guest ran".to_owned()),
+        (None, Some(Err(why))) => (Accelerator::Tcg, why.to_string()),
+        (None, None) => (Accelerator::Tcg, "KVM was not tried".to_owned()),
+    }
+}
+
+/// Something to do.
+struct Todo {
+    /// Without it no guest runs.
+    needed: bool,
+    what: String,
+}
+
+fn todo(found: &Found) -> Vec<Todo> {
+    let mut todo = Vec::new();
+    let mut add = |needed, what: String| todo.push(Todo { needed, what });
+    let broken = found.qemu.is_err() || found.toolchain.is_err() || found.busybox.is_err();
+    if !found.missing.is_empty() {
+        let all = found.missing.join(" ");
+        add(broken, format!("./quire setup, or: apt-get install --no-install-recommends {all}"));
+    } else if broken {
+        let whys = [found.qemu.as_ref().err(), found.toolchain.as_ref().err(), found.busybox.as_ref().err()];
+        whys.into_iter().flatten().for_each(|why| add(true, why.clone()));
+    }
+    match &found.forced {
+        Some(Accelerator::Kvm) if !matches!(found.kvm, Some(Ok(()))) => {
+            add(true, "unset QUIRE_ACCEL: it asks for KVM, which does not work here".to_owned());
+        }
+        Some(Accelerator::Tcg) if matches!(found.kvm, Some(Ok(()))) => {
+            add(false, "unset QUIRE_ACCEL: KVM works here and is faster".to_owned());
+        }
+        _ => {}
+    }
+    match &found.kvm {
+        Some(Err(NoKvm::NoAccess(_))) => {
+            add(false, "join the group kvm (usermod -aG kvm USER, then log in anew): guests run faster".to_owned());
+        }
+        Some(Err(NoKvm::NoDevice)) if found.virtualisation.is_some() => {
+            add(false, "load the module kvm_intel or kvm_amd: guests run faster".to_owned());
+        }
+        Some(Err(NoKvm::NoDevice)) if !found.guest => {
+            add(false, "switch virtualisation on in the firmware, where the processor has it".to_owned());
+        }
+        Some(Err(_)) if found.guest => {
+            add(false, "let this virtual machine's host allow nested virtualisation: guests run faster".to_owned());
+        }
+        _ => {}
+    }
+    if found.memory.available < ROOM {
+        add(false, format!("free some memory: guests and builds want {ROOM} MiB"));
+    }
+    todo
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine on which all is well.
+    fn good() -> Found {
+        Found {
+            processor: "AMD EPYC 7B13".into(),
+            cpus: 2,
+            virtualisation: Some("SVM"),
+            guest: false,
+            qemu: Ok(Qemu {
+                path: "/usr/bin/qemu-system-x86_64".into(),
+                version: "7.2.22".into(),
+                accelerators: vec!["kvm".into(), "tcg".into()],
+            }),
+            kvm: Some(Ok(())),
+            forced: None,
+            memory: Memory { total: 16_000, available: 8_000, overcommit: 0, huge: Some("madvise".into()) },
+            toolchain: Ok("Debian's rustc 1.96.0".into()),
+            busybox: Ok("/usr/bin/busybox".into()),
+            apt: Some(("http://deb.debian.org/debian".into(), "bookworm".into())),
+            missing: vec![],
+            cache: "/home/user/quire/.cache".into(),
+            linux: Some("6.12.0".into()),
+        }
+    }
+
+    #[test]
+    fn a_good_machine_has_nothing_to_do() {
+        let report = report(&good());
+        assert!(report.well);
+        assert!(report.text.contains("Guests run with KVM, because a trial guest ran.\nNothing is left to do.\n"));
+    }
+
+    #[test]
+    fn without_kvm_it_is_told_what_helps() {
+        let cases: [(NoKvm, Option<&'static str>, bool, &str); 6] = [
+            (NoKvm::NoAccess("Permission denied".into()), Some("VT-x"), false, "group kvm"),
+            (NoKvm::NoDevice, Some("VT-x"), false, "module kvm_intel or kvm_amd"),
+            (NoKvm::NoDevice, None, false, "firmware"),
+            (NoKvm::NoDevice, None, true, "nested"),
+            (NoKvm::Hung, None, true, "nested"),
+            (NoKvm::Died("signal: 6".into()), None, true, "nested"),
+        ];
+        for (why, virtualisation, guest, helps) in cases {
+            let told = format!("Guests run with TCG (emulation), because {why}.\nPossible: ");
+            let report = report(&Found { kvm: Some(Err(why)), virtualisation, guest, ..good() });
+            assert!(report.well, "emulation is enough");
+            assert!(report.text.contains(&told), "{told:?} is not in\n{}", report.text);
+            assert!(report.text.contains(helps), "{helps:?} is not in\n{}", report.text);
+        }
+    }
+
+    #[test]
+    fn what_no_guest_runs_without_is_needed() {
+        let missing = vec!["qemu-system-x86".to_owned(), "gdb".to_owned()];
+        let no_qemu = Found { qemu: Err("no QEMU".into()), kvm: None, missing: missing.clone(), ..good() };
+        for (found, needed) in [
+            (no_qemu, "apt-get install --no-install-recommends qemu-system-x86 gdb"),
+            (Found { qemu: Err("QUIRE_QEMU=/x: no such file".into()), kvm: None, ..good() }, "QUIRE_QEMU=/x"),
+            (Found { toolchain: Err("no Rust".into()), ..good() }, "no Rust"),
+            (Found { busybox: Err("no static busybox".into()), ..good() }, "no static busybox"),
+            (Found { forced: Some(Accelerator::Kvm), kvm: Some(Err(NoKvm::Hung)), ..good() }, "unset QUIRE_ACCEL"),
+        ] {
+            let report = report(&found);
+            assert!(!report.well && report.text.contains("Guests cannot run yet.\nNeeded: "), "{}", report.text);
+            assert!(report.text.contains(needed), "{needed:?} is not in\n{}", report.text);
+        }
+        // What only tests want keeps no guest from running.
+        let report = report(&Found { missing: vec!["valgrind".into()], ..good() });
+        assert!(report.well && report.text.contains("Possible: ./quire setup"), "{}", report.text);
+    }
+
+    #[test]
+    fn memory_is_judged_and_an_override_told() {
+        let little = Memory { available: ROOM - 1, overcommit: 2, huge: None, ..good().memory };
+        let text = report(&Found { memory: little, ..good() }).text;
+        assert!(text.contains("free some memory") && text.contains("CommitLimit") && text.contains("no transparent"));
+        let text = report(&Found { memory: Memory { available: ROOM, ..good().memory }, ..good() }).text;
+        assert!(!text.contains("free some memory"));
+        let text = report(&Found { forced: Some(Accelerator::Tcg), ..good() }).text;
+        assert!(text.contains("$QUIRE_ACCEL says so") && text.contains("KVM works here and is faster"));
+    }
+
+    #[test]
+    fn the_longest_report_is_one_screen() {
+        let worst = Found {
+            qemu: Err("qemu-system-x86_64 is not installed: run ./quire setup, or name one in $QUIRE_QEMU".into()),
+            kvm: Some(Err(NoKvm::NoAccess("Permission denied (os error 13)".into()))),
+            toolchain: Err("no Rust toolchain for kernels".into()),
+            busybox: Err("no static busybox".into()),
+            memory: Memory { total: 900, available: 100, overcommit: 2, huge: None },
+            forced: Some(Accelerator::Kvm),
+            apt: None,
+            linux: None,
+            missing: ["gcc", "make", "rustc-web", "lld-22", "qemu-system-x86", "busybox-static"].map(Into::into).into(),
+            ..good()
+        };
+        let text = report(&worst).text;
+        // On a terminal of 100 columns.
+        let lines: usize = text.lines().map(|l| l.len().div_ceil(100).max(1)).sum();
+        assert!(lines <= 24, "{lines} lines:\n{text}");
+    }
+}
