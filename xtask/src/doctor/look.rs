@@ -59,7 +59,7 @@ fn qemu(path: &Path) -> Result<Qemu, String> {
 
 /// `7.2.22` of `QEMU emulator version 7.2.22 (Debian ...)`.
 fn version(text: &str) -> Option<String> {
-    Some(text.split_once("version ")?.1.split_whitespace().next()?.to_owned())
+    Some(text.split_once("QEMU emulator version ")?.1.split_whitespace().next()?.to_owned())
 }
 
 /// The words below the headline of `-accel help`.
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(field(cpuinfo, "model name"), Some("Some CPU @ 2 GHz"));
         assert!(flag(cpuinfo, "svm") && !flag(cpuinfo, "vmx") && !flag("", "svm"));
         assert_eq!(version("QEMU emulator version 7.2.22 (Debian 1:7.2)\nCopyright").as_deref(), Some("7.2.22"));
-        assert_eq!(version("another program 1.0"), None);
+        assert_eq!(version("true (GNU coreutils) 9.1\nGPL version 3"), None);
         assert_eq!(accelerators("Accelerators supported in QEMU binary:\ntcg\nkvm\n"), ["tcg", "kvm"]);
         assert_eq!(chosen("always [madvise] never\n").as_deref(), Some("madvise"));
         assert_eq!(chosen("never"), None);
