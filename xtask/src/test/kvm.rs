@@ -54,7 +54,7 @@ pub fn tree(context: &Context<'_>) -> Result<(Tree, String)> {
     program::install_host(&mut tree, &accel::find_qemu()?)?;
     for place in FIRMWARE_PLACES {
         for file in FIRMWARE.iter().map(|name| Path::new(place).join(name)).filter(|f| f.exists()) {
-            tree.host_file(&file.to_string_lossy(), &file)?;
+            tree.host_file(&file, &file)?;
         }
     }
     tree.host_file(KERNEL, &context.kernel()?)?;
