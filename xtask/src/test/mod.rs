@@ -15,6 +15,7 @@ mod guest;
 mod kvm;
 mod layers;
 mod lint;
+mod memory;
 mod miri;
 mod models;
 mod packages;
@@ -135,6 +136,7 @@ const GUESTS: &[Stage] = &[
     Stage { name: "sizes", names: sizes::names, run: sizes::run },
     Stage { name: "command", names: command::names, run: command::run },
     Stage { name: "cpus", names: cpus::names, run: cpus::run },
+    Stage { name: "memory", names: memory::names, run: memory::run },
     Stage { name: "watchdog", names: watchdog::names, run: watchdog::run },
     Stage { name: "attack", names: attack::names, run: attack::run },
     Stage { name: "doctor", names: doctor::names, run: doctor::run },

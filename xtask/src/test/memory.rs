@@ -1,0 +1,103 @@
+//! Machines whose memory is out: who ends, how soon, and what goes on.
+//!
+//! Time is counted (`-icount`): the guest's seconds are instructions, whatever else this machine does.
+
+use std::time::Duration;
+
+use super::{Context, verdict::Check};
+use crate::boot::{Kernel, On, Shape};
+use crate::failure::Result;
+use crate::image::{order::Order, root};
+use crate::machine::{outcome::Outcome, relay};
+use crate::programs;
+
+/// A machine that takes so long hangs.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// One machine, in which process 1 is a shell that must live to the end.
+struct Case {
+    name: &'static str,
+    cpus: &'static [u32],
+    /// MiB.
+    memory: u64,
+    append: &'static str,
+    script: &'static str,
+    /// What the kernel's log must say.
+    told: &'static str,
+    /// What the script prints.
+    printed: &'static str,
+}
+
+const CASES: &[Case] = &[
+    Case {
+        name: "a process that waits and holds most ends, not the one that faults, nor process 1",
+        cpus: &[1, 4],
+        memory: 128,
+        append: "",
+        script: "for how in sleep pipe futex; do hold 70 $how & first=$!; sleep 2; hold 50 end; echo $how $?; \
+                 wait $first; echo first $?; done 2>/dev/null",
+        told: "(hold) is killed: 7",
+        printed: "sleep 0\nfirst 137\npipe 0\nfirst 137\nfutex 0\nfirst 137\n",
+    },
+    Case {
+        name: "an exempt process stays, and the next largest ends",
+        cpus: &[1],
+        memory: 128,
+        append: "",
+        script: "hold 60 sleep & exempt=$!; sleep 1; echo -1000 >/proc/$exempt/oom_score_adj; cat /proc/$exempt/oom_score; \
+                 (hold 80 end) 2>/dev/null; echo $?; kill -0 $exempt && echo there; kill -9 $exempt",
+        told: "(hold) is killed: ",
+        printed: "0\n137\nthere\n",
+    },
+];
+
+fn name(case: &Case, cpus: u32) -> String {
+    format!("memory/{cpus}cpu/{}", case.name)
+}
+
+/// One name a machine.
+pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
+    Ok(CASES.iter().flat_map(|case| case.cpus.iter().map(|cpus| name(case, *cpus))).collect())
+}
+
+/// Boots a machine for each case that is selected.
+pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
+    for case in CASES {
+        for cpus in case.cpus {
+            let name = name(case, *cpus);
+            if context.selects(&name) {
+                let result = boot(context, case, *cpus).map_err(|failure| failure.to_string());
+                done(Check::of(name, result.and_then(|ended| judge(case, &ended))));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn boot(context: &Context<'_>, case: &Case, cpus: u32) -> Result<relay::Kept> {
+    let kernel = Kernel::with(context.places, On::Quire, || context.kernel())?;
+    let hold = programs::compile(context.places, &context.places.root.join("programs/hold.c"))?;
+    let mut tree = root::tree()?;
+    programs::install(&mut tree, &[("hold".to_string(), hold)].into())?;
+    let args = ["/bin/busybox", "sh", "-c", case.script].map(Into::into).to_vec();
+    let env = vec!["PATH=/bin:/programs".into()];
+    let order = Order { args, env, cwd: "/".into(), tty: false, size: None };
+    let image = kernel.image(tree, &order)?;
+    let shape = Shape { cpus, memory: case.memory, count: true, append: case.append.into(), ..Shape::default() };
+    kernel.kept(&image, &shape, LIMIT)
+}
+
+fn judge(case: &Case, ended: &relay::Kept) -> Result<(), String> {
+    let log = &ended.report.log_tail;
+    let wrong = |what: &str| Err(format!("{what}; the log ends:\n{}", crate::run::last_lines(log, 40)));
+    if ended.report.outcome != Outcome::Exit(0) {
+        return wrong(&format!("{:?} of process 1", ended.report.outcome));
+    }
+    if !log.contains(case.told) {
+        return wrong(&format!("{:?} is missing", case.told));
+    }
+    match String::from_utf8_lossy(&ended.output) {
+        said if said == case.printed => Ok(()),
+        said => wrong(&format!("it printed {said:?} instead of {:?}", case.printed)),
+    }
+}
