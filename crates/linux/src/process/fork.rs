@@ -367,6 +367,8 @@ fn adopt_into_family<M: Machine>(process: &Arc<Process<M>>, since: &Undisturbed)
             }
         }
         // CLONE_PARENT, and that parent has ended: its reaper it is.
+        // As an orphan it ends by SIGCHLD: the reaper is not to be sent what the caller chose for another parent.
+        process.exit_signal.store(Signal::CHLD.number(), Ordering::Relaxed);
         let reaper = super::exit::reaper_of(&parent);
         let old = process.replace_parent(reaper);
         drop(old);
