@@ -2,9 +2,9 @@
 
 use crate::FsError;
 use crate::host::{Host, Timestamp};
-use crate::inode::{Attr, Inode};
+use crate::inode::{Attr, Inode, without_set_ids};
 use crate::vfs::Vfs;
-use crate::walk::{Want, Who};
+use crate::walk::{Powers, Want, Who};
 
 impl<H: Host> Vfs<H> {
     /// Changes the permission bits.
@@ -14,26 +14,34 @@ impl<H: Host> Vfs<H> {
                 return Err(FsError::NotPermitted);
             }
             a.mode = mode & 0o7777;
+            if !who.may_set_group_id(a.gid) {
+                a.mode &= !0o2000;
+            }
             Ok(())
         })
     }
 
-    /// Changes owner and group, where given. Files lose their set-id bits.
+    /// Changes owner and group, where given. Files lose their set-id bits, whoever changes them.
     pub fn set_owner(&self, who: &Who, inode: &Inode<H>, uid: Option<u32>, gid: Option<u32>) -> Result<(), FsError> {
         let is_directory = inode.is_directory();
         inode.change(self.host().realtime(), |a| {
-            let same = uid.is_none_or(|u| u == a.uid) && gid.is_none_or(|g| g == a.gid || g == who.gid);
-            if who.uid != 0 && !(who.uid == a.uid && same) {
+            let own = who.uid == a.uid;
+            let may = who.has(Powers::CHOWN)
+                || (uid.is_none_or(|u| own && u == a.uid) && gid.is_none_or(|g| own && (g == a.gid || who.is_in(g))));
+            let mut mode = a.mode;
+            if !is_directory {
+                mode = without_set_ids(mode);
+                if !who.may_set_group_id(a.gid) {
+                    mode &= !0o2000;
+                }
+            }
+            // To take bits away is a change of the mode.
+            if !may || (mode != a.mode && !who.owns(a)) {
                 return Err(FsError::NotPermitted);
             }
             a.uid = uid.unwrap_or(a.uid);
             a.gid = gid.unwrap_or(a.gid);
-            if !is_directory {
-                a.mode &= !0o4000;
-                if a.mode & 0o010 != 0 {
-                    a.mode &= !0o2000;
-                }
-            }
+            a.mode = mode;
             Ok(())
         })
     }

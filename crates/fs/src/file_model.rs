@@ -113,16 +113,16 @@ proptest! {
                     at = want.map_or(at, |w| w as usize);
                 }
                 Op::Truncate(n) => {
-                    f.truncate(n).unwrap();
+                    f.truncate(&Io::WAIT, n).unwrap();
                     model.resize(n as usize, 0);
                 }
                 Op::Punch(from, len) => {
-                    f.punch(from, len).unwrap();
+                    f.punch(&Io::WAIT, from, len).unwrap();
                     let end = ((from + len) as usize).min(model.len());
                     model[(from as usize).min(end)..end].fill(0);
                 }
                 Op::Allocate(from, len, keep) => {
-                    f.allocate(from, len, keep).unwrap();
+                    f.allocate(&Io::WAIT, from, len, keep).unwrap();
                     if !keep {
                         model.resize(model.len().max((from + len) as usize), 0);
                     }
@@ -239,7 +239,7 @@ fn permission_bits_hold_for_everybody_but_root() {
     let vfs = tree();
     write_file(&vfs, "/f", b"x").unwrap();
     let mut view = vfs.view();
-    view.who = Who { uid: 7, gid: 8 };
+    view.who = Who { uid: 7, gid: 8, ..Who::default() };
     let try_open = |flags| vfs.open(&view, vfs.root(), b"/f", flags, 0, &Io::NOW).err();
     assert_eq!(try_open(OpenFlags::READ), None);
     assert_eq!(try_open(OpenFlags::WRITE), Some(FsError::Denied));
@@ -388,14 +388,14 @@ fn a_pipe_without_a_name_is_reopened_without_waiting() {
 #[test]
 fn what_has_no_name_belongs_to_its_maker() {
     let vfs = tree();
-    let maker = Who { uid: 7, gid: 8 };
+    let maker = Who { uid: 7, gid: 8, ..Who::default() };
     let (r, w) = vfs.pipe(&maker, OpenFlags::empty()).unwrap();
     let memory = vfs.memory_file(&maker, b"m", RW).unwrap();
     for file in [&r, &w, &memory] {
         let attr = file.dentry.inode.attr();
         assert_eq!((attr.uid, attr.gid), (7, 8));
     }
-    let view = |uid| crate::View { who: Who { uid, gid: uid }, ..vfs.view() };
+    let view = |uid| crate::View { who: Who { uid, gid: uid, ..Who::default() }, ..vfs.view() };
     assert!(view(7).who.may(&r.dentry.inode, crate::walk::Want::READ).is_ok());
     assert!(view(9).who.may(&r.dentry.inode, crate::walk::Want::READ).is_err());
 }

@@ -48,10 +48,19 @@ pub trait GeneratedDirectory<H: Host>: Send + Sync {
     /// cookies (all above zero), until it returns false.
     #[allow(clippy::type_complexity)]
     fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool);
+    /// Whether the caller may use it whatever its bits say.
+    fn admits(&self) -> bool {
+        false
+    }
 }
 
 /// A file whose text is written when it is read from its start.
 pub trait GeneratedFile: Send + Sync {
+    /// Comes when it is opened: whether the caller may, beyond what its bits say. What it returns is read in its place:
+    /// a file that is about something which may change hands binds what it shows here, where the opener is checked.
+    fn open(&self) -> Result<Option<Arc<dyn GeneratedFile>>, FsError> {
+        Ok(None)
+    }
     /// Writes the whole text.
     fn text(&self, out: &mut Text) -> Result<(), FsError>;
     /// Takes what a program wrote.

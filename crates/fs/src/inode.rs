@@ -420,11 +420,24 @@ impl<H: Host> Inode<H> {
         Status { ident: self.ident, kind: self.kind(), attr: self.attr(), size, allocated, device }
     }
 
+    /// Takes the set-id bits away, before the contents change on behalf of somebody who may not keep them: what runs as its
+    /// owner is what the owner wrote. The bit for the group stays where nobody of the group may execute it, for then it says
+    /// something else.
+    pub(crate) fn lose_set_ids(&self, host: &H, keep: bool) {
+        const EITHER: u16 = 0o6000;
+        // Mostly there are none, and then nothing is written.
+        if keep || self.rights().mode & EITHER == 0 || self.is_directory() {
+            return;
+        }
+        self.change(host.realtime(), |a| a.mode = without_set_ids(a.mode));
+    }
+
     /// Makes a regular file `size` bytes long.
-    pub fn truncate(&self, host: &H, size: u64) -> Result<(), FsError> {
+    pub fn truncate(&self, host: &H, size: u64, keeps_set_ids: bool) -> Result<(), FsError> {
         match &self.node {
             Node::File(f) => {
                 let _one = f.writing.lock();
+                self.lose_set_ids(host, keeps_set_ids);
                 f.object.set_size(size)?;
                 self.touch(host.realtime());
                 Ok(())
@@ -433,6 +446,12 @@ impl<H: Host> Inode<H> {
             _ => Err(FsError::Invalid),
         }
     }
+}
+
+/// `mode` without what makes a program run as its owner or its group.
+pub(crate) fn without_set_ids(mode: u16) -> u16 {
+    let group = if mode & 0o010 != 0 { 0o2000 } else { 0 };
+    mode & !(0o4000 | group)
 }
 
 /// Space on a file system, in pages and inodes.

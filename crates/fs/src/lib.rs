@@ -59,7 +59,7 @@ pub use readiness::{Listener, Readiness, Ready};
 pub use stream::{Io, Stream};
 pub use transfer::{Sink, SliceSink, SliceSource, Source};
 pub use vfs::{Create, Vfs};
-pub use walk::{Final, Found, Last, Name, Place, Places, View, Who};
+pub use walk::{Final, Found, Last, Name, Place, Places, Powers, View, Who};
 
 /// This layer's places in the one lock order (Contract C6), between `Rank::FILE` and `Rank::MAP`.
 pub(crate) mod rank {

@@ -113,7 +113,7 @@ impl<H: Host> Body<H> {
     pub(crate) fn generated(node: &Generated<H>) -> Result<Self, FsError> {
         Ok(match node {
             Generated::Directory(d) => Body::Names(d.clone()),
-            Generated::File(f) => Body::Text(f.clone(), Mutex::new(None)),
+            Generated::File(f) => Body::Text(f.open()?.unwrap_or_else(|| f.clone()), Mutex::new(None)),
             Generated::Link(_) => return Err(FsError::Loop),
         })
     }
@@ -247,7 +247,7 @@ impl<H: Host> OpenFile<H> {
             return s.write(&io.of(flags), source);
         }
         let mut position = self.position.lock();
-        let (n, end) = self.write_here(flags, *position, source)?;
+        let (n, end) = self.write_here(io, flags, *position, source)?;
         *position = end;
         Ok(n)
     }
@@ -261,12 +261,18 @@ impl<H: Host> OpenFile<H> {
         let flags = self.permits(OpenFlags::WRITE)?;
         match &self.body {
             Body::Stream(s) => s.write(&io.of(flags), source),
-            _ => Ok(self.write_here(flags, offset, source)?.0),
+            _ => Ok(self.write_here(io, flags, offset, source)?.0),
         }
     }
 
     /// Returns how much was written and where that ended.
-    fn write_here(&self, flags: OpenFlags, offset: u64, source: &mut dyn Source) -> Result<(usize, u64), FsError> {
+    fn write_here(
+        &self,
+        io: &Io<'_>,
+        flags: OpenFlags,
+        offset: u64,
+        source: &mut dyn Source,
+    ) -> Result<(usize, u64), FsError> {
         match &self.body {
             Body::File => {
                 let file = self.regular().ok_or(FsError::BadFile)?;
@@ -279,6 +285,7 @@ impl<H: Host> OpenFile<H> {
                 if room == 0 {
                     return Err(FsError::TooLarge);
                 }
+                self.dentry.inode.lose_set_ids(&self.host, io.keeps_set_ids);
                 let mut source = Capped { inner: source, left: usize::try_from(room).unwrap_or(usize::MAX) };
                 let n = file.object.write(offset, &mut source)?;
                 if n > 0 {
@@ -336,7 +343,7 @@ impl<H: Host> OpenFile<H> {
     }
 
     /// Makes the file `size` bytes long.
-    pub fn truncate(&self, size: u64) -> Result<(), FsError> {
+    pub fn truncate(&self, io: &Io<'_>, size: u64) -> Result<(), FsError> {
         let flags = self.flags();
         if flags.contains(OpenFlags::PATH) {
             return Err(FsError::BadFile);
@@ -344,7 +351,7 @@ impl<H: Host> OpenFile<H> {
         if self.regular().is_none() || !flags.contains(OpenFlags::WRITE) || size > OFFSET_MAX {
             return Err(FsError::Invalid);
         }
-        self.dentry.inode.truncate(&self.host, size)
+        self.dentry.inode.truncate(&self.host, size, io.keeps_set_ids)
     }
 
     /// Writes what has changed in `offset..end` to where the file is kept, and waits for that.
@@ -364,11 +371,12 @@ impl<H: Host> OpenFile<H> {
     }
 
     /// Makes sure that `offset..offset + len` has memory; grows the file to cover it, unless `keep_size`.
-    pub fn allocate(&self, offset: u64, len: u64, keep_size: bool) -> Result<(), FsError> {
+    pub fn allocate(&self, io: &Io<'_>, offset: u64, len: u64, keep_size: bool) -> Result<(), FsError> {
         self.permits(OpenFlags::WRITE)?;
         let file = self.regular().ok_or(FsError::NoDevice)?;
         let end = offset.checked_add(len).filter(|&e| e <= OFFSET_MAX).ok_or(FsError::TooLarge)?;
         let _one = file.writing.lock();
+        self.dentry.inode.lose_set_ids(&self.host, io.keeps_set_ids);
         let old = file.object.size();
         if end > old && !keep_size {
             file.object.set_size(end)?;
@@ -386,11 +394,12 @@ impl<H: Host> OpenFile<H> {
     }
 
     /// Makes `offset..offset + len` read as zeroes and gives whole pages back; the size stays.
-    pub fn punch(&self, offset: u64, len: u64) -> Result<(), FsError> {
+    pub fn punch(&self, io: &Io<'_>, offset: u64, len: u64) -> Result<(), FsError> {
         self.permits(OpenFlags::WRITE)?;
         let file = self.regular().ok_or(FsError::NoDevice)?;
         let end = offset.checked_add(len).filter(|&e| e <= OFFSET_MAX).ok_or(FsError::TooLarge)?;
         let _one = file.writing.lock();
+        self.dentry.inode.lose_set_ids(&self.host, io.keeps_set_ids);
         let end = end.min(file.object.size());
         if offset >= end {
             return Ok(());

@@ -14,13 +14,15 @@ pub struct Io<'a> {
     pub deadline: Option<u64>,
     /// Whether a signal wants the caller.
     pub interrupted: &'a dyn Fn() -> bool,
+    /// What is written keeps its set-id bits (the caller has [`Powers::SET_IDS`](crate::Powers)); else it loses them.
+    pub keeps_set_ids: bool,
 }
 
 impl Io<'_> {
     /// Never wait.
-    pub const NOW: Io<'static> = Io { nonblock: true, deadline: None, interrupted: &|| false };
+    pub const NOW: Io<'static> = Io { nonblock: true, deadline: None, interrupted: &|| false, keeps_set_ids: false };
     /// Wait as long as it takes.
-    pub const WAIT: Io<'static> = Io { nonblock: false, deadline: None, interrupted: &|| false };
+    pub const WAIT: Io<'static> = Io { nonblock: false, deadline: None, interrupted: &|| false, keeps_set_ids: false };
 
     /// The same, but not waiting where the file was opened so.
     pub fn of(self, flags: OpenFlags) -> Self {

@@ -233,6 +233,9 @@ impl<H: Host> Vfs<H> {
             attr.gid = parent.gid;
             if matches!(what, Create::Directory) {
                 attr.mode |= 0o2000;
+            } else if attr.mode & 0o2010 == 0o2010 && !view.who.may_set_group_id(parent.gid) {
+                // Who is not in a group makes no programs that run as that group.
+                attr.mode &= !0o2000;
             }
         }
         Inode::new(&self.host, system, attr, |ident| {
@@ -269,6 +272,7 @@ impl<H: Host> Vfs<H> {
             return Err(FsError::CrossDevice);
         }
         let Node::Directory(directory) = &parent.inode.node else { return Err(FsError::NotPermitted) };
+        view.who.may_link(&old.inode)?;
         view.who.may(&parent.inode, Want::WRITE | Want::EXECUTE)?;
         let name = found.name.shared();
         let dentry = Dentry::child(parent, name.clone(), old.inode.clone(), false);
@@ -440,7 +444,11 @@ impl<H: Host> Vfs<H> {
         if want.contains(Want::WRITE) && kind == FileKind::Directory {
             return Err(FsError::IsDirectory);
         }
-        who.may(&dentry.inode, want)
+        who.may(&dentry.inode, want)?;
+        if flags.contains(OpenFlags::NOATIME) && !who.owns(&dentry.inode.attr()) {
+            return Err(FsError::NotPermitted);
+        }
+        Ok(())
     }
 
     /// Opens a dentry; permissions were checked.
@@ -460,7 +468,7 @@ impl<H: Host> Vfs<H> {
         Ok(match &inode.node {
             Node::File(file) => {
                 if flags.contains(OpenFlags::TRUNCATE) {
-                    inode.truncate(&self.host, 0)?;
+                    inode.truncate(&self.host, 0, io.keeps_set_ids)?;
                 }
                 file.origin.opened_as(dentry);
                 Body::File

@@ -2,6 +2,7 @@
 
 use crate::errno::Errno;
 use crate::machine::{End, Machine};
+use crate::process::capabilities::cap;
 use crate::user::Plain;
 use crate::{Ctx, Linux, rank};
 use quire_sync::Sequenced;
@@ -89,7 +90,7 @@ pub fn sys_uname<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, Err
 }
 
 fn set_name<M: Machine>(ctx: &Ctx<'_, M>, which: usize, from: u64, len: usize) -> Result<usize, Errno> {
-    if !ctx.credentials().is_root() {
+    if !ctx.credentials().may(cap::SYS_ADMIN) {
         return Err(Errno::EPERM);
     }
     if len >= NAME_LEN {
@@ -168,7 +169,7 @@ pub fn sys_sysinfo<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, E
 pub fn sys_reboot<M: Machine>(ctx: &mut Ctx<'_, M>, magic: u32, second: u32, command: u32) -> Result<usize, Errno> {
     const MAGIC: u32 = 0xfee1_dead;
     const SECOND_MAGICS: [u32; 4] = [672_274_793, 85_072_278, 369_367_448, 537_993_216];
-    if !ctx.credentials().is_root() {
+    if !ctx.credentials().may(cap::SYS_BOOT) {
         return Err(Errno::EPERM);
     }
     if magic != MAGIC || !SECOND_MAGICS.contains(&second) {

@@ -7,7 +7,7 @@
 //! stdin = "3\n1\n2\n"               # or: stdin_bytes = 33554432, so many bytes that look random
 //! ```
 //! Without more it passes if it gives the same bytes and the same status as the same binary on this Linux. A test of what
-//! Linux here cannot show says what it expects: `status`, `signal`, `stdout`, `contains = ["..."]`, `lines` (names that must
+//! Linux here cannot show says what it expects: `status`, `signal`, `stdout`, `stdout_file`, `contains = ["..."]`, `lines` (names that must
 //! each appear as `name value unit`).
 
 use std::{fs, path::Path};
@@ -40,6 +40,8 @@ pub struct Case {
     pub signal: Option<u8>,
     /// Its exact standard output.
     pub stdout: Option<String>,
+    /// The file beside this one that has its exact standard output.
+    pub stdout_file: Option<String>,
     /// What must occur in its standard output.
     pub contains: Vec<String>,
     /// Names of `name value unit` lines that must be there, each with a number above zero.
@@ -107,7 +109,14 @@ pub fn load(directory: &Path) -> Result<Vec<(String, Case)>> {
         let text = fs::read_to_string(&file).doing(|| format!("cannot read {}", file.display()))?;
         let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let suite = parse(&text).doing(|| format!("{}", file.display()))?;
-        cases.extend(suite.into_iter().map(|c| (stem.clone(), c)));
+        for mut case in suite {
+            if let Some(name) = &case.stdout_file {
+                let beside = directory.join(name);
+                let text = fs::read_to_string(&beside).doing(|| format!("cannot read {}", beside.display()))?;
+                case.stdout = Some(text);
+            }
+            cases.push((stem.clone(), case));
+        }
     }
     Ok(cases)
 }
@@ -121,6 +130,9 @@ fn parse(text: &str) -> Result<Vec<Case>, String> {
         }
         if case.script.is_some() != case.run.is_empty() {
             return Err(format!("{}: give either `script` or `run`", case.name));
+        }
+        if case.stdout.is_some() && case.stdout_file.is_some() {
+            return Err(format!("{}: give either `stdout` or `stdout_file`", case.name));
         }
     }
     Ok(suite.test)
@@ -140,6 +152,7 @@ mod tests {
             "[[test]]\nname='a'\n",
             "[[test]]\nname='a'\nscript='x'\nrun=['y']\n",
             "[[test]]\nname=''\nscript='x'\n",
+            "[[test]]\nname='a'\nscript='x'\nstdout='y'\nstdout_file='z'\n",
             "[[test]]\nname='a'\nscript='x'\n[[test]]\nname='a'\nscript='x'\n",
             "[[test]]\nname='a'\nscript='x'\nsript='y'\n",
         ] {

@@ -63,8 +63,10 @@ pub struct Places {
     pub stack_top: u64,
     /// Where mappings start.
     pub base: u64,
-    /// Where the heap of a position-independent program starts. Others have theirs behind them.
+    /// Where the heap of a position-independent program starts.
     pub heap: u64,
+    /// How far behind a program that has its fixed place its heap starts: whole pages, below 32 MiB, as in Linux.
+    pub heap_gap: u64,
 }
 
 const GIB: u64 = 1 << 30;
@@ -75,6 +77,11 @@ const LOWEST: u64 = 0x4000_0000_0000;
 const NEAR_STACK: u64 = 512 * MIB;
 /// The bases beside a program that has its fixed place: the upper half of what the first entry of the root table covers.
 const LOWEST_NEAR: u64 = 256 * GIB;
+
+/// The gap that `random` bits choose, which nothing else looks at.
+fn heap_gap(random: u64) -> u64 {
+    (random >> 40 & 0x1fff) * PAGE_SIZE
+}
 
 impl Places {
     /// Whether `program` is near enough to what lies at [`near_from_bits`](Self::near_from_bits), and nothing else wants to be
@@ -94,7 +101,7 @@ impl Places {
         let table = LOWEST_NEAR + (random & 0xff) * GIB + (random >> 8 & 0x1ff) * 2 * MIB;
         let base = table + MIB / 2 + (random >> 17 & 0x7f) * PAGE_SIZE;
         // Its heap follows the program, so that this one is not looked at.
-        Places { stack_top: base, base, heap: base }
+        Places { stack_top: base, base, heap: base, heap_gap: heap_gap(random) }
     }
 
     /// Places chosen by `random` bits.
@@ -106,7 +113,7 @@ impl Places {
         let base = table + MIB / 2 + (random >> 19 & 0x7f) * PAGE_SIZE;
         let heap_page = (random >> 26 & 0xff) * PAGE_SIZE;
         let heap = if stack_limit <= NEAR_STACK { gigabyte } else { gigabyte - (8 << 40) } + heap_page;
-        Places { stack_top: base, base, heap }
+        Places { stack_top: base, base, heap, heap_gap: heap_gap(random) }
     }
 
     /// Random places for `program`, with an interpreter or without.
@@ -158,7 +165,10 @@ pub(crate) fn load<M: Machine>(
     space.set_limits(Limits { base: places.base, entries: linux.max_map_count(), bytes, ..space.limits() });
     let bias = map_segments(&space, places.base, object, program)?;
     let (start, end) = program.layout.span();
-    let heap = if program.header.relocatable { places.heap } else { end.wrapping_add(bias) };
+    let heap = match program.header.relocatable {
+        true => places.heap,
+        false => end.wrapping_add(bias).wrapping_add(places.heap_gap),
+    };
     let mut tails = [tail(program, bias), None];
     let (mut entry, mut interpreter_bias) = (program.header.entry.wrapping_add(bias), 0);
     if let Some((object, program)) = interpreter {
@@ -280,7 +290,7 @@ impl<M: Machine> Loaded<M> {
             (aux::EUID, u64::from(identity.effective_user)),
             (aux::GID, u64::from(identity.group)),
             (aux::EGID, u64::from(identity.effective_group)),
-            (aux::SECURE, 0),
+            (aux::SECURE, u64::from(identity.secure)),
             (aux::HWCAP2, 0),
         ]);
         Ok(out)
@@ -300,6 +310,7 @@ mod tests {
             prop_assert_eq!(p.base % PAGE_SIZE, 0);
             prop_assert_eq!((p.stack_top - FIRST_STACK) / (2 * MIB), (p.base + 256 * PAGE_SIZE) / (2 * MIB));
             prop_assert!(p.base < LOWEST + (16 << 40));
+            prop_assert!(p.heap_gap.is_multiple_of(PAGE_SIZE) && p.heap_gap < 32 * MIB);
             if large {
                 prop_assert!(p.stack_top - p.heap > 7 << 40);
             } else {

@@ -15,6 +15,8 @@ use crate::file::{self, Executable};
 use crate::machine::Machine;
 use crate::memory::AddressSpace;
 use crate::process::Process;
+use crate::process::capabilities::{SetIds, Transformed};
+use crate::process::credentials::Credentials;
 use crate::process::limits::which;
 use crate::regs::UserRegs;
 use crate::thread::{AltStack, Name, Thread};
@@ -25,6 +27,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use load::Program;
 use strings::{Stack, Strings};
+
+/// What Linux lets a stack grow to unless told otherwise.
+const USUAL_STACK: u64 = 8 << 20;
 
 /// How many `#!` lines may lead to one another, as in Linux.
 const MOST_SCRIPTS: usize = 5;
@@ -59,13 +64,33 @@ pub struct Prepared<M: Machine> {
     tails: [Option<(u64, usize)>; 2],
 }
 
-/// Who starts a program, as the auxiliary vector tells it.
+/// Whose a new program is, as its auxiliary vector tells it, and what follows for its memory.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Identity {
     pub user: u32,
     pub effective_user: u32,
     pub group: u32,
     pub effective_group: u32,
+    /// It must not trust who started it.
+    pub secure: bool,
+    /// Its owner's other processes may look at it.
+    pub dumpable: bool,
+}
+
+impl Identity {
+    /// Of a thread that has `old` credentials and gets `new` ones with the program.
+    fn of(old: &Credentials, new: &Transformed) -> Identity {
+        let c = &new.credentials;
+        let plain = old.effective_user == old.real_user && old.effective_group == old.real_group;
+        Identity {
+            user: c.real_user,
+            effective_user: c.effective_user,
+            group: c.real_group,
+            effective_group: c.effective_group,
+            secure: new.secure,
+            dumpable: plain && !old.powers_differ(c),
+        }
+    }
 }
 
 /// What an address space may grow to.
@@ -112,10 +137,15 @@ pub(crate) fn prepare<M: Machine>(
     mut open: impl FnMut(&[u8], bool) -> Result<Executable<M>, Errno>,
     path: &[u8],
     mut strings: Strings,
-    limits: Limits,
-    identity: Identity,
+    mut limits: Limits,
+    identity: impl FnOnce(&Executable<M>) -> Identity,
 ) -> Result<Prepared<M>, Errno> {
     let (file, head) = resolve(&mut open, path, &mut strings)?;
+    let identity = identity(&file);
+    if identity.secure {
+        // Whoever starts it says how large its stack may become, and so where things lie: within what is usual.
+        limits.stack = limits.stack.min(USUAL_STACK);
+    }
     if strings.argument_count() == 0 {
         // As Linux does since 5.18: a program may rely on having a name.
         strings.prepend(&[], b"")?;
@@ -135,6 +165,7 @@ pub(crate) fn prepare<M: Machine>(
         }
     };
 
+    let dumpable = identity.dumpable && file.readable && interpreter.as_ref().is_none_or(|(file, _)| file.readable);
     let places = load::Places::random(linux, &program, interpreter.is_some(), limits.stack);
     let loaded = load::load(
         linux,
@@ -161,7 +192,7 @@ pub(crate) fn prepare<M: Machine>(
         stack: stack.pointer,
     });
     let regs = UserRegs::at_entry(loaded.entry, stack.pointer);
-    let space = Arc::new(AddressSpace::new(loaded.space, loaded.heap, image));
+    let space = Arc::new(AddressSpace::new(loaded.space, loaded.heap, image, dumpable));
     Ok(Prepared { space, regs, name, stack, tails: loaded.tails })
 }
 
@@ -217,7 +248,7 @@ fn end_other_threads<M: Machine>(ctx: &Ctx<'_, M>) -> Result<(), Errno> {
 }
 
 /// Leaves the old program for `prepared`. There is no way back: what fails from here on ends the process.
-fn become_program<M: Machine>(ctx: &mut Ctx<'_, M>, prepared: Prepared<M>) -> Result<(), Errno> {
+fn become_program<M: Machine>(ctx: &mut Ctx<'_, M>, prepared: Prepared<M>, new: Transformed) -> Result<(), Errno> {
     let linux = ctx.linux;
     let me = ctx.thread;
     let process: &Arc<Process<M>> = ctx.process();
@@ -236,7 +267,7 @@ fn become_program<M: Machine>(ctx: &mut Ctx<'_, M>, prepared: Prepared<M>) -> Re
         me.name.replace(prepared.name);
         me.restart.replace(None);
     }
-    settle_credentials(me);
+    take_credentials(me, new);
     process.execed.store(true, Ordering::Release);
     // As Linux: what `clone` was asked to send at its end was for the old program.
     process.exit_signal.store(crate::signal::Signal::CHLD.number(), Ordering::Relaxed);
@@ -249,21 +280,43 @@ fn become_program<M: Machine>(ctx: &mut Ctx<'_, M>, prepared: Prepared<M>) -> Re
     Ok(())
 }
 
-/// The ids that count from now on are the effective ones: a program does not get back what the one before it had put aside.
-fn settle_credentials<M: Machine>(me: &Thread<M>) {
-    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
-    let now = unsafe { me.credentials.get() };
-    let settled = [now.saved_user, now.file_user].iter().all(|id| *id == now.effective_user)
-        && [now.saved_group, now.file_group].iter().all(|id| *id == now.effective_group);
-    if settled {
-        return;
+/// Gives the thread what `new` says. Its new memory is closed already where that are other powers than before.
+fn take_credentials<M: Machine>(me: &Thread<M>, new: Transformed) {
+    /// Flags of `personality` that make a program easier to attack (Linux's PER_CLEAR_ON_SETID).
+    const WEAKENING: u32 = 0x0040_0000 | 0x0004_0000 | 0x0020_0000 | 0x0010_0000;
+    /// That memory which can be read can be executed: no program inherits it.
+    const READ_IMPLIES_EXEC: u32 = 0x0040_0000;
+    let process = &me.process;
+    let cleared = if new.sets_ids { WEAKENING } else { READ_IMPLIES_EXEC };
+    process.personality.fetch_and(!cleared, Ordering::Relaxed);
+    if new.secure {
+        process.parent_death_signal.store(0, Ordering::Relaxed);
     }
-    let mut new = now.clone();
-    (new.saved_user, new.file_user) = (new.effective_user, new.effective_user);
-    (new.saved_group, new.file_group) = (new.effective_group, new.effective_group);
-    // SAFETY: the thread itself runs this, and holds no view of the old ones any more.
-    drop(unsafe { me.credentials.replace(new) });
-    me.show_credentials();
+    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    let same = *unsafe { me.credentials.get() } == new.credentials;
+    if !same {
+        me.become_user(new.credentials);
+    }
+}
+
+/// Whether a process other than the caller's shares the caller's directories: it could change them under a program that gets
+/// powers. Those who look count the directories for a moment, so a count that is too high is read again.
+fn shares_directories<M: Machine>(ctx: &Ctx<'_, M>) -> Result<bool, Errno> {
+    const LOOKS: u32 = 64;
+    let fs = ctx.fs()?;
+    for _ in 0..LOOKS {
+        let own = {
+            let threads = ctx.process().threads.lock();
+            let same =
+                |t: &Thread<M>| t.fs.look(|theirs| theirs.as_ref().is_some_and(|theirs| Arc::ptr_eq(theirs, fs)));
+            threads.iter().filter(|task| task.payload().as_ref().is_some_and(same)).count()
+        };
+        if Arc::strong_count(fs) <= own {
+            return Ok(false);
+        }
+        quire_sync::hooks::relax();
+    }
+    Ok(true)
 }
 
 /// The peak of the memory that the process leaves counts for the process.
@@ -317,13 +370,9 @@ fn exec<M: Machine>(
     strings.collect(&memory, arguments)?;
     strings.arguments_end();
     strings.collect(&memory, environment)?;
-    let c = ctx.credentials();
-    let identity = Identity {
-        user: c.real_user,
-        effective_user: c.effective_user,
-        group: c.real_group,
-        effective_group: c.effective_group,
-    };
+    let old = ctx.credentials();
+    let confined = process.no_new_privileges.load(Ordering::Relaxed);
+    let mut new = None;
     let prepared = prepare(
         linux,
         |name, first| {
@@ -333,10 +382,24 @@ fn exec<M: Machine>(
         path,
         strings,
         limits,
-        identity,
+        |file| {
+            let set = file.set_ids();
+            // Mostly nothing is asked for, and then nobody has to be counted.
+            let shared = set != SetIds::default() && shares_directories(ctx).unwrap_or(true);
+            let transformed = old.transform(set, confined, shared);
+            let identity = Identity::of(old, &transformed);
+            new = Some(transformed);
+            identity
+        },
     )?;
+    let new = new.ok_or(Errno::ENOEXEC)?;
     end_other_threads(ctx)?;
-    if become_program(ctx, prepared).is_err() {
+    if new.sets_ids && Arc::strong_count(ctx.fs()?) > 1 {
+        // Another thread may have made a process that shares them, since they were counted.
+        let own = ctx.fs()?.fork()?;
+        ctx.replace_fs(own);
+    }
+    if become_program(ctx, prepared, new).is_err() {
         if linux.machine.verbose() {
             linux.machine.log(format_args!("process {} ran out of memory on its way into a program", ctx.pid()));
         }

@@ -384,7 +384,12 @@ fn wait<M: Machine>(ctx: &Ctx<'_, M>, set: i32, to: u64, most: i32, deadline: Op
     let epoll = set_file.stream_as::<Epoll<M>>().ok_or(Errno::EINVAL)?;
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    let io = Io { nonblock: deadline.is_some_and(|d| d <= ctx.now()), deadline, interrupted: &interrupted };
+    let io = Io {
+        nonblock: deadline.is_some_and(|d| d <= ctx.now()),
+        deadline,
+        interrupted: &interrupted,
+        keeps_set_ids: false,
+    };
     let mut events = Vec::new();
     let collected = epoll.readiness.wait(&io, || {
         // Room for what is listed now, if that is less.

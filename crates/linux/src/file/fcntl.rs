@@ -42,7 +42,11 @@ pub fn sys_fcntl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, command: u32, argume
         raw::F_GETFL => Ok(linux_flags(file.flags()) as usize),
         raw::F_SETFL => {
             let changeable = raw::O_APPEND | raw::O_NONBLOCK | raw::O_DIRECT | raw::O_NOATIME | raw::FASYNC;
-            file.set_flags(open_flags(argument as u32 & changeable)?);
+            let new = open_flags(argument as u32 & changeable)?;
+            if (new - file.flags()).contains(OpenFlags::NOATIME) && !ctx.who().owns(&file.dentry.inode.attr()) {
+                return Err(Errno::EPERM);
+            }
+            file.set_flags(new);
             Ok(0)
         }
         raw::F_GETLK | raw::F_OFD_GETLK => test_lock(ctx, &file, argument, command == raw::F_OFD_GETLK),
@@ -142,7 +146,7 @@ fn set_lock<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, at: u64, by_file: bool
     ctx.admit()?;
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    let io = Io { nonblock: !wait, deadline: None, interrupted: &interrupted };
+    let io = Io { nonblock: !wait, deadline: None, interrupted: &interrupted, keeps_set_ids: false };
     locks.lock(Record { start: lock.start, end: lock.end, exclusive, owner }, &io).map_err(|e| match e {
         quire_fs::FsError::OutOfMemory => Errno::ENOLCK,
         e => e.into(),
@@ -171,7 +175,8 @@ pub fn sys_flock<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, operation: u32) -> R
     let exclusive = operation_only == raw::LOCK_EX;
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    let io = Io { nonblock: operation & raw::LOCK_NB != 0, deadline: None, interrupted: &interrupted };
+    let io =
+        Io { nonblock: operation & raw::LOCK_NB != 0, deadline: None, interrupted: &interrupted, keeps_set_ids: false };
     locks.lock_whole(file.lock_owner(), exclusive, &io)?;
     Ok(0)
 }

@@ -19,7 +19,7 @@ fn read_with<M: Machine>(
 ) -> Result<usize, Errno> {
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    let io = Io { nonblock: false, deadline: None, interrupted: &interrupted };
+    let io = Io { nonblock: false, deadline: None, interrupted: &interrupted, keeps_set_ids: ctx.keeps_set_ids() };
     Ok(read(&io, &mut to.transfer(ctx))?)
 }
 
@@ -30,7 +30,7 @@ fn write_with<M: Machine>(
 ) -> Result<usize, Errno> {
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    let io = Io { nonblock: false, deadline: None, interrupted: &interrupted };
+    let io = Io { nonblock: false, deadline: None, interrupted: &interrupted, keeps_set_ids: ctx.keeps_set_ids() };
     write(&io, &mut from.transfer(ctx)).map_err(|e| broken_pipe(ctx, e))
 }
 
@@ -233,7 +233,7 @@ fn copy<M: Machine>(
 ) -> Result<(usize, u64), Errno> {
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    let io = Io { nonblock: false, deadline: None, interrupted: &interrupted };
+    let io = Io { nonblock: false, deadline: None, interrupted: &interrupted, keeps_set_ids: ctx.keeps_set_ids() };
     // Not by `read`, which holds the position: input and output may share one.
     let start = from.unwrap_or_else(|| input.position());
     let same = input.dentry.inode.ident == output.dentry.inode.ident;
@@ -440,7 +440,7 @@ pub fn sys_readahead<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, _at: i64, _len: 
 /// `ftruncate`
 pub fn sys_ftruncate<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, size: i64) -> Result<usize, Errno> {
     let size = offset(size)?;
-    ctx.file(fd)?.truncate(size)?;
+    ctx.file(fd)?.truncate(&Io { keeps_set_ids: ctx.keeps_set_ids(), ..Io::WAIT }, size)?;
     Ok(0)
 }
 
@@ -452,7 +452,7 @@ pub fn sys_truncate<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, size: i64) -> R
         return Err(Errno::EISDIR);
     }
     view.who.may(&dentry.inode, Want::WRITE)?;
-    dentry.inode.truncate(ctx.vfs().host(), size)?;
+    dentry.inode.truncate(ctx.vfs().host(), size, ctx.keeps_set_ids())?;
     Ok(0)
 }
 
@@ -480,10 +480,11 @@ pub fn sys_fallocate<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, mode: u32, at: i
     if file.regular().is_none() {
         return Err(Errno::EOPNOTSUPP);
     }
+    let io = Io { keeps_set_ids: ctx.keeps_set_ids(), ..Io::WAIT };
     match mode {
-        0 => file.allocate(at, len, false)?,
-        raw::FALLOC_FL_KEEP_SIZE => file.allocate(at, len, true)?,
-        _ => file.punch(at, len)?,
+        0 => file.allocate(&io, at, len, false)?,
+        raw::FALLOC_FL_KEEP_SIZE => file.allocate(&io, at, len, true)?,
+        _ => file.punch(&io, at, len)?,
     }
     Ok(0)
 }

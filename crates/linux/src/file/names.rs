@@ -2,11 +2,12 @@
 
 use super::path::{AT_FDCWD, find, find_path, only, walk};
 use super::stat::type_bits;
+use crate::process::capabilities::cap;
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::rename::Rename;
 use quire_fs::walk::Want;
-use quire_fs::{Create, DeviceNumber, Final, FsError};
+use quire_fs::{Create, DeviceNumber, Final, FsError, Powers};
 
 /// `mkdirat`
 pub fn sys_mkdirat<M: Machine>(ctx: &mut Ctx<'_, M>, dir: i32, path: u64, mode: u32) -> Result<usize, Errno> {
@@ -38,7 +39,7 @@ pub fn sys_mknodat<M: Machine>(
         _ => return Err(Errno::EINVAL),
     };
     let (view, found) = walk(ctx, dir, path, Final::Name)?;
-    if matches!(what, Create::CharDevice(_) | Create::BlockDevice(_)) && view.who.uid != 0 {
+    if matches!(what, Create::CharDevice(_) | Create::BlockDevice(_)) && !view.who.has(Powers::DEVICES) {
         return Err(Errno::EPERM);
     }
     ctx.vfs().make(&view, &found, what, (mode & 0o7777) as u16)?;
@@ -247,7 +248,8 @@ pub fn sys_chroot<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64) -> Result<usize, 
     if !dentry.inode.is_directory() {
         return Err(Errno::ENOTDIR);
     }
-    if view.who.uid != 0 {
+    view.who.may(&dentry.inode, Want::EXECUTE)?;
+    if !ctx.credentials().may(cap::SYS_CHROOT) {
         return Err(Errno::EPERM);
     }
     ctx.set_root(dentry.counted())?;

@@ -3,6 +3,7 @@
 use super::files::descriptor_limit;
 use super::path::{AT_FDCWD, base, find_path};
 use super::{Dentry, File, FileHost, FsState, View, terminals};
+use crate::process::capabilities::SetIds;
 use crate::{Ctx, Errno, Linux, Machine};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -98,7 +99,7 @@ pub fn sys_openat<M: Machine>(
     let base = base(ctx, dir, &path)?;
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    let io = Io { nonblock: false, deadline: None, interrupted: &interrupted };
+    let io = Io { nonblock: false, deadline: None, interrupted: &interrupted, keeps_set_ids: ctx.keeps_set_ids() };
     let file = ctx.vfs().open(&view, base.of(&view), &path, ours, (mode & 0o7777) as u16, &io)?;
     if !ours.contains(OpenFlags::NO_TERMINAL) {
         terminals::claim_at_open(ctx, &file);
@@ -121,12 +122,24 @@ pub struct Executable<M: Machine> {
     /// Where it is.
     pub dentry: Hold<Dentry<M>>,
     root: Place<FileHost<M>>,
+    /// Whether who executes it may read it, too. Else nobody may look at the program's memory.
+    pub readable: bool,
 }
 
 impl<M: Machine> Executable<M> {
     /// Its bytes: borrowed, since who counts an object writes a line of all who run the program.
     pub fn object(&self) -> Result<&ObjectRef<M>, Errno> {
         self.dentry.inode.file().map(|f| &f.object.0).ok_or(Errno::EACCES)
+    }
+
+    /// The ids that its bits ask for; of one moment.
+    pub fn set_ids(&self) -> SetIds {
+        const GROUP: u16 = 0o2010;
+        let attr = self.dentry.inode.attr();
+        SetIds {
+            user: (attr.mode & 0o4000 != 0).then_some(attr.uid),
+            group: (attr.mode & GROUP == GROUP).then_some(attr.gid),
+        }
     }
 
     /// Its absolute path, from the root of who opened it.
@@ -160,7 +173,8 @@ fn executable<M: Machine>(view: &View<M>, dentry: Hold<Dentry<M>>) -> Result<Exe
         _ => return Err(Errno::EACCES),
     }
     view.who.may(&dentry.inode, Want::EXECUTE)?;
-    Ok(Executable { dentry, root: view.places.root.clone() })
+    let readable = view.who.may(&dentry.inode, Want::READ).is_ok();
+    Ok(Executable { dentry, root: view.places.root.clone(), readable })
 }
 
 /// What a descriptor's file gives to a mapping.

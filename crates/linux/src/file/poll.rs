@@ -25,7 +25,7 @@ pub(super) fn wait_for<'f, M: Machine>(
     }
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    let io = Io { nonblock: false, deadline, interrupted: &interrupted };
+    let io = Io { nonblock: false, deadline, interrupted: &interrupted, keeps_set_ids: false };
     let poller = Poller::new();
     let listener: Arc<dyn Listener> = poller.clone();
     let mut listens = files.clone().filter_map(|f| f.readiness()).map(|readiness| readiness.listen(&listener));

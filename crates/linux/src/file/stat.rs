@@ -5,7 +5,7 @@ use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::inode::Space;
 use quire_fs::walk::Want;
-use quire_fs::{FileKind, PAGE_SIZE, Status, Timestamp, Who};
+use quire_fs::{FileKind, PAGE_SIZE, Status, Timestamp};
 
 /// The file type bits of `st_mode`.
 pub fn type_bits(kind: FileKind) -> u32 {
@@ -132,12 +132,7 @@ fn check_access<M: Machine>(ctx: &Ctx<'_, M>, dir: i32, path: u64, mode: u32, fl
     }
     only(flags, raw::AT_EACCESS | raw::AT_SYMLINK_NOFOLLOW | raw::AT_EMPTY_PATH)?;
     let (view, dentry) = find(ctx, dir, path, flags)?;
-    let who = if flags & raw::AT_EACCESS != 0 {
-        view.who
-    } else {
-        let c = ctx.credentials();
-        Who { uid: c.real_user, gid: c.real_group }
-    };
+    let who = if flags & raw::AT_EACCESS != 0 { view.who } else { ctx.real_who() };
     if mode != 0 {
         who.may(&dentry.inode, Want::from_bits_truncate(mode as u16))?;
     }

@@ -1,10 +1,12 @@
 //! Working directory, root directory and umask of a process.
 
 use super::{Dentry, FileHost, View};
+use crate::process::capabilities::{Caps, cap};
+use crate::process::credentials::Credentials;
 use crate::{Ctx, Errno, Machine};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use quire_fs::{Place, Places, Who};
+use quire_fs::{Place, Places, Powers, Who};
 use quire_sync::{CachePadded, Rank, SpinLock};
 
 /// See the module. Shared by the threads that CLONE_FS says.
@@ -94,6 +96,21 @@ impl<M: Machine> FsState<M> {
     }
 }
 
+/// Credentials as files see them.
+fn who(c: &Credentials, uid: u32, gid: u32, caps: Caps) -> Who {
+    const POWERS: [(u32, Powers); 6] = [
+        (cap::CHOWN, Powers::CHOWN),
+        (cap::DAC_OVERRIDE, Powers::OVERRIDE),
+        (cap::DAC_READ_SEARCH, Powers::READ_SEARCH),
+        (cap::FOWNER, Powers::OWNER),
+        (cap::FSETID, Powers::SET_IDS),
+        (cap::MKNOD, Powers::DEVICES),
+    ];
+    let mut powers = Powers::empty();
+    POWERS.iter().for_each(|(number, power)| powers.set(*power, caps.has(*number)));
+    Who { uid, gid, groups: c.groups.clone(), powers }
+}
+
 impl<M: Machine> Ctx<'_, M> {
     /// How the caller sees the tree.
     pub fn view(&self) -> Result<View<M>, Errno> {
@@ -104,7 +121,18 @@ impl<M: Machine> Ctx<'_, M> {
     /// The caller as the owner of what it makes, and for checks of permissions.
     pub fn who(&self) -> Who {
         let c = self.credentials();
-        Who { uid: c.file_user, gid: c.file_group }
+        who(c, c.file_user, c.file_group, c.capabilities.effective)
+    }
+
+    /// Whether what the caller writes to keeps its set-id bits.
+    pub fn keeps_set_ids(&self) -> bool {
+        self.credentials().may(cap::FSETID)
+    }
+
+    /// As [`who`](Self::who), by the real ids: for `access`.
+    pub fn real_who(&self) -> Who {
+        let c = self.credentials();
+        who(c, c.real_user, c.real_group, c.capabilities.of_real_user(c.real_user))
     }
 
     fn places(&self, fs: &FsState<M>) -> Arc<Places<FileHost<M>>> {

@@ -2,6 +2,7 @@
 
 use crate::errno::Errno;
 use crate::machine::Machine;
+use crate::process::access::By;
 use crate::thread::Thread;
 use crate::user::UserMemory;
 use crate::{Ctx, Linux, Pid};
@@ -31,9 +32,7 @@ pub fn sys_get_robust_list<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, head: u64
         tid => {
             let task = ctx.linux.ids.thread(tid as Pid).ok_or(Errno::ESRCH)?;
             let Some(thread) = task.payload() else { return Err(Errno::ESRCH) };
-            if !ctx.credentials().may_signal(&thread.process.credentials()) {
-                return Err(Errno::EPERM);
-            }
+            thread.process.look_at(thread.tid(), ctx.thread, By::Real)?;
             thread.robust_list.load(Ordering::Relaxed)
         }
     };

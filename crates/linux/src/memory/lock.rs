@@ -4,6 +4,7 @@ use super::{AddressSpace, page_up};
 use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::Machine;
+use crate::process::capabilities::cap;
 use crate::process::limits::which;
 use crate::user::USER_END;
 use linux_raw_sys::general as raw;
@@ -12,7 +13,7 @@ use quire_vm::{MapError, PAGE_SIZE, VirtRange};
 
 /// What a process may lock at most, in bytes; `None`: as much as it likes (root).
 fn limit<M: Machine>(ctx: &Ctx<'_, M>) -> Option<u64> {
-    (!ctx.credentials().is_root()).then(|| ctx.process().soft_limit(which::MEMLOCK))
+    (!ctx.credentials().may(cap::IPC_LOCK)).then(|| ctx.process().soft_limit(which::MEMLOCK))
 }
 
 /// EPERM for who may lock nothing at all.

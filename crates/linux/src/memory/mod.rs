@@ -15,6 +15,7 @@ use crate::machine::Machine;
 use crate::process::Line;
 use alloc::sync::Arc;
 use core::ops::Deref;
+use core::sync::atomic::{AtomicBool, Ordering};
 pub use own::{Foreign, OwnSpace};
 use quire_sync::Mutex;
 use quire_vm::{Space, SpaceRef};
@@ -36,6 +37,8 @@ pub struct AddressSpace<M: Machine> {
     pub space: SpaceRef<M>,
     /// The program.
     pub image: Arc<Image<M>>,
+    /// Whether its owner's other processes may look at it. Written where the powers of one that runs in it change.
+    dumpable: AtomicBool,
     /// Every fault reads what is before.
     _heap: Line,
     /// The heap. A sleeping lock: `brk` changes the map while it holds it.
@@ -51,15 +54,25 @@ impl<M: Machine> Deref for AddressSpace<M> {
 
 impl<M: Machine> AddressSpace<M> {
     /// A space that holds the program `image`.
-    pub fn new(space: SpaceRef<M>, heap: Heap, image: Arc<Image<M>>) -> Self {
-        AddressSpace { space, image, _heap: Line, heap: Mutex::new(heap) }
+    pub fn new(space: SpaceRef<M>, heap: Heap, image: Arc<Image<M>>, dumpable: bool) -> Self {
+        AddressSpace { space, image, dumpable: AtomicBool::new(dumpable), _heap: Line, heap: Mutex::new(heap) }
+    }
+
+    /// Whether its owner's other processes may look at it.
+    pub fn is_dumpable(&self) -> bool {
+        self.dumpable.load(Ordering::Acquire)
+    }
+
+    /// Changes that. Closed before new ids are shown: see [`access`](crate::process::access).
+    pub fn set_dumpable(&self, dumpable: bool) {
+        self.dumpable.store(dumpable, Ordering::Release);
     }
 
     /// A copy for a forked child.
     pub fn fork(&self) -> Result<Arc<Self>, Errno> {
         let heap = *self.heap.lock();
         let space = self.space.fork()?;
-        Ok(Arc::new(AddressSpace::new(space, heap, self.image.clone())))
+        Ok(Arc::new(AddressSpace::new(space, heap, self.image.clone(), self.is_dumpable())))
     }
 }
 

@@ -8,7 +8,7 @@ use super::AddressSpace;
 use crate::exec::Image;
 use crate::machine::Machine;
 use crate::owned::Owned;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use quire_vm::FaultError;
 use quire_vm::map::{EntryInfo, Holdings, Limits, SpaceStats};
 
@@ -63,6 +63,26 @@ impl<M: Machine> Foreign<M> {
     /// The program that it holds.
     pub fn image(&self) -> &Arc<Image<M>> {
         &self.0.image
+    }
+
+    /// Whether its owner's other processes may look at it.
+    pub fn is_dumpable(&self) -> bool {
+        self.0.is_dumpable()
+    }
+
+    /// Whether both are of the same space.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// The same, without keeping it: what is open does not keep the memory of a process that ends.
+    pub fn downgrade(&self) -> Weak<AddressSpace<M>> {
+        Arc::downgrade(&self.0)
+    }
+
+    /// The space, unless everybody has left it.
+    pub fn again(weak: &Weak<AddressSpace<M>>) -> Option<Self> {
+        weak.upgrade().map(Foreign)
     }
 
     /// Fills `to` with the bytes from `at` on; returns how many there were. May sleep.

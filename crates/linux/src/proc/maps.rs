@@ -1,8 +1,8 @@
 //! `maps` and what is summed up from it.
 
 use super::node::put;
-use super::process::About;
 use crate::machine::Machine;
+use crate::memory::Foreign;
 use alloc::vec::Vec;
 use core::fmt::{self, Write as _};
 use quire_fs::FsError;
@@ -21,8 +21,7 @@ impl fmt::Write for Line {
     }
 }
 
-pub(super) fn maps<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
-    let Some(memory) = about.memory() else { return Ok(()) };
+pub(super) fn maps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Result<(), FsError> {
     let mut result = Ok(());
     memory.entries(0, &mut |entry| {
         let a = entry.attributes;
@@ -63,8 +62,7 @@ pub(super) fn maps<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), F
 const COLUMN: usize = 73;
 
 /// `smaps_rollup`: sums over the whole space.
-pub(super) fn rollup<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
-    let Some(memory) = about.memory() else { return Ok(()) };
+pub(super) fn rollup<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Result<(), FsError> {
     let (mut first, mut last) = (0, 0);
     memory.entries(0, &mut |entry| {
         if first == 0 {

@@ -1,10 +1,33 @@
-//! Files that show another process's memory: arguments, environment, auxiliary vector.
+//! Files that show another process's memory: arguments, environment, auxiliary vector, map.
+//!
+//! Whoever opens one of them is checked then, and the file is bound to the memory that was granted: a program that the process
+//! starts later is not shown by a file that is open already. What is open does not keep the memory.
 
+use super::maps;
 use super::process::About;
 use crate::machine::Machine;
-use crate::memory::Foreign;
+use crate::memory::{AddressSpace, Foreign};
+use alloc::sync::{Arc, Weak};
 use quire_fs::FsError;
-use quire_fs::generated::Text;
+use quire_fs::generated::{GeneratedFile, Text};
+
+type Write<M> = fn(&Foreign<M>, &mut Text) -> Result<(), FsError>;
+
+/// A text about memory that was granted.
+struct Bound<M: Machine>(Option<Weak<AddressSpace<M>>>, Write<M>);
+
+impl<M: Machine> GeneratedFile for Bound<M> {
+    fn text(&self, out: &mut Text) -> Result<(), FsError> {
+        // Nothing of a process that has ended.
+        let memory = self.0.as_ref().and_then(Foreign::again);
+        memory.map_or(Ok(()), |memory| self.1(&memory, out))
+    }
+}
+
+fn bind<M: Machine>(about: &About<M>, write: Write<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
+    let granted = about.look()?;
+    Ok(Arc::new(Bound(granted.memory.as_ref().map(Foreign::downgrade), write)))
+}
 
 /// Copies the bytes `range` of the process's memory; stops where they cannot be read.
 fn show<M: Machine>(memory: &Foreign<M>, (start, end): (u64, u64), out: &mut Text) -> Result<(), FsError> {
@@ -26,19 +49,29 @@ fn show<M: Machine>(memory: &Foreign<M>, (start, end): (u64, u64), out: &mut Tex
     Ok(())
 }
 
+/// Everybody may see it.
 pub(super) fn command_line<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     about.memory().map_or(Ok(()), |memory| show(&memory, memory.image().arguments, out))
 }
 
-pub(super) fn environment<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
-    about.memory().map_or(Ok(()), |memory| show(&memory, memory.image().environment, out))
+pub(super) fn environment<M: Machine>(about: &About<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
+    bind(about, |memory, out| show(memory, memory.image().environment, out))
 }
 
-pub(super) fn vector<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
-    let Some(memory) = about.memory() else { return Ok(()) };
-    for (kind, value) in &memory.image().vector {
-        out.push(&kind.to_le_bytes())?;
-        out.push(&value.to_le_bytes())?;
-    }
-    Ok(())
+pub(super) fn vector<M: Machine>(about: &About<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
+    bind(about, |memory, out| {
+        for (kind, value) in &memory.image().vector {
+            out.push(&kind.to_le_bytes())?;
+            out.push(&value.to_le_bytes())?;
+        }
+        Ok(())
+    })
+}
+
+pub(super) fn map<M: Machine>(about: &About<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
+    bind(about, maps::maps)
+}
+
+pub(super) fn rollup<M: Machine>(about: &About<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
+    bind(about, maps::rollup)
 }

@@ -20,6 +20,8 @@ pub(super) enum What<M: Machine, T> {
     File(fn(&T, &mut Text) -> Result<(), FsError>),
     /// The same, for the owner alone.
     OwnFile(fn(&T, &mut Text) -> Result<(), FsError>),
+    /// A text that is bound, and its reader checked, when it is opened; with its bits.
+    Bound(u16, fn(&T) -> Result<Arc<dyn GeneratedFile>, FsError>),
     /// A text that can also be written.
     Writable(fn(&T, &mut Text) -> Result<(), FsError>, fn(&T, &[u8]) -> Result<usize, FsError>),
     /// A link to be read; and followed elsewhere than its text says, where the second function is there.
@@ -48,7 +50,7 @@ impl<M: Machine, T> Item<M, T> {
 
     fn kind(&self) -> FileKind {
         match self.what {
-            What::File(_) | What::OwnFile(_) | What::Writable(..) => FileKind::Regular,
+            What::File(_) | What::OwnFile(_) | What::Bound(..) | What::Writable(..) => FileKind::Regular,
             What::Link(..) => FileKind::Symlink,
             What::Directory(_) | What::OwnDirectory(_) => FileKind::Directory,
         }
@@ -58,6 +60,13 @@ impl<M: Machine, T> Item<M, T> {
 struct File<M: Machine, T: 'static>(T, &'static Item<M, T>);
 
 impl<M: Machine, T: Send + Sync> GeneratedFile for File<M, T> {
+    fn open(&self) -> Result<Option<Arc<dyn GeneratedFile>>, FsError> {
+        match self.1.what {
+            What::Bound(_, bind) => bind(&self.0).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     fn text(&self, out: &mut Text) -> Result<(), FsError> {
         match self.1.what {
             What::File(text) | What::OwnFile(text) | What::Writable(text, _) => text(&self.0, out),
@@ -94,8 +103,10 @@ pub(super) struct Table<M: Machine, T: 'static> {
     pub about: T,
     pub items: &'static [Item<M, T>],
     pub numbers: u64,
-    /// Whose its files are.
+    /// Whose its directories for everybody are.
     pub owner: (u32, u32),
+    /// Whose all else is.
+    pub files_owner: (u32, u32),
 }
 
 impl<M: Machine, T: Clone + Send + Sync> Table<M, T> {
@@ -105,12 +116,14 @@ impl<M: Machine, T: Clone + Send + Sync> Table<M, T> {
         let (node, mode) = match &item.what {
             What::File(_) => (Generated::File(Arc::new(file())), 0o444),
             What::OwnFile(_) => (Generated::File(Arc::new(file())), 0o400),
+            What::Bound(mode, _) => (Generated::File(Arc::new(file())), *mode),
             What::Writable(..) => (Generated::File(Arc::new(file())), 0o644),
             What::Link(..) => (Generated::Link(Arc::new(file())), 0o777),
             What::Directory(make) => (Generated::Directory(make(&self.about)), 0o555),
             What::OwnDirectory(make) => (Generated::Directory(make(&self.about)), 0o500),
         };
-        let attr = NewAttr { mode, uid: self.owner.0, gid: self.owner.1 };
+        let (uid, gid) = if matches!(item.what, What::Directory(_)) { self.owner } else { self.files_owner };
+        let attr = NewAttr { mode, uid, gid };
         Entry { number: self.numbers + at as u64, attr, node }
     }
 

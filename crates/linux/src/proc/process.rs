@@ -1,14 +1,16 @@
 //! A process's directory.
 
 use super::node::{Item, Jump, Table, What, number, put};
-use super::{descriptors, maps, memory};
+use super::{descriptors, memory};
 use crate::file::FileHost;
 use crate::machine::Machine;
 use crate::memory::Foreign;
+use crate::process::access::{By, Granted};
+use crate::process::capabilities::cap;
 use crate::process::limits::{INFINITY, NAMES};
 use crate::process::usage;
 use crate::signal::SigSet;
-use crate::thread::{Name, Thread};
+use crate::thread::Name;
 use crate::time::ticks;
 use crate::{Pid, Process};
 use alloc::format;
@@ -18,7 +20,7 @@ use core::fmt::Write as _;
 use core::sync::atomic::Ordering;
 use quire_fs::generated::{Entry, Generated, GeneratedDirectory, Text};
 use quire_fs::inode::NewAttr;
-use quire_fs::{FileKind, FsError};
+use quire_fs::{FileKind, FsError, Places};
 use quire_sync::cpuset::CpuMask;
 use quire_task::ThreadRef;
 use quire_vm::PAGE_SIZE;
@@ -45,24 +47,40 @@ impl<M: Machine> About<M> {
         threads.get(self.tid).or_else(|| threads.any()).cloned()
     }
 
-    /// The thread's memory.
+    /// The thread's memory, for what everybody may see of it.
     pub fn memory(&self) -> Option<Foreign<M>> {
-        let task = self.task()?;
-        let thread: &Thread<M> = task.payload().as_ref()?;
-        thread.space.borrow()
+        self.process.memory_of(self.tid)
     }
 
-    /// Whether the calling thread may see what shows the process's memory, files and places: its own process's, root, and a user
-    /// whose all the process is.
-    pub fn may_look(&self) -> Result<(), FsError> {
+    /// What the calling thread may see that is not for everybody; an error where it may see nothing.
+    pub fn look(&self) -> Result<Granted<M>, FsError> {
         let me = self.process.linux.current();
-        // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
-        let mine = unsafe { me.credentials.get() };
-        let theirs = self.process.credentials();
-        let users = [theirs.real_user, theirs.effective_user, theirs.saved_user];
-        let groups = [theirs.real_group, theirs.effective_group, theirs.saved_group];
-        let alike = users.iter().all(|id| *id == mine.file_user) && groups.iter().all(|id| *id == mine.file_group);
-        if me.process.pid == self.process.pid || mine.file_user == 0 || alike { Ok(()) } else { Err(FsError::Denied) }
+        self.process.look_at(self.tid, me, By::Files).map_err(|_| FsError::Denied)
+    }
+
+    /// What `f` takes from the process (its files, its directories), where the calling thread may look at it before and after, and
+    /// it has not started another program between the two: what was taken is then of the process that may be looked at.
+    pub fn taken<R>(&self, f: impl FnOnce(&Granted<M>) -> Result<R, FsError>) -> Result<R, FsError> {
+        let before = self.look()?;
+        let taken = f(&before)?;
+        let after = self.look()?;
+        let same = match (&before.memory, &after.memory) {
+            (Some(before), Some(after)) => before.is(after),
+            (before, after) => before.is_none() && after.is_none(),
+        };
+        // A thread that has left its memory has left its files, too, or is about to.
+        if same { Ok(taken) } else { Err(FsError::NotFound) }
+    }
+
+    /// Whose its files are: root's where its user's other processes may not look at it.
+    pub fn files_owner(&self) -> (u32, u32) {
+        let open = self.memory().is_some_and(|memory| memory.is_dumpable());
+        if open { self.owner() } else { (0, 0) }
+    }
+
+    fn owner(&self) -> (u32, u32) {
+        let c = self.process.credentials_of(self.tid);
+        (c.effective_user, c.effective_group)
     }
 
     fn name(&self) -> Name {
@@ -81,20 +99,20 @@ struct Names<M>(core::marker::PhantomData<M>);
 
 impl<M: Machine> Names<M> {
     const OF_BOTH: &'static [Item<M, About<M>>] = &[
-        Item::own("auxv", memory::vector),
+        Item { name: "auxv", what: What::Bound(0o400, memory::vector) },
         Item::file("cmdline", memory::command_line),
         Item { name: "comm", what: What::Writable(comm, set_comm) },
         Item { name: "cwd", what: What::Link(working_directory, Some(jump_to_cwd)) },
-        Item::own("environ", memory::environment),
+        Item { name: "environ", what: What::Bound(0o400, memory::environment) },
         Item { name: "exe", what: What::Link(executable, Some(jump_to_executable)) },
         Item { name: "fd", what: What::OwnDirectory(|a| descriptors::directory(a.clone())) },
         Item::file("limits", limits),
-        Item::own("maps", maps::maps),
+        Item { name: "maps", what: What::Bound(0o444, memory::map) },
         Item::file("mounts", mounts),
         Item::file("oom_score", oom_score),
         Item { name: "oom_score_adj", what: What::Writable(oom_adjust, set_oom_adjust) },
         Item { name: "root", what: What::Link(root_directory, Some(jump_to_root)) },
-        Item::own("smaps_rollup", maps::rollup),
+        Item { name: "smaps_rollup", what: What::Bound(0o444, memory::rollup) },
         Item::file("stat", stat),
         Item::file("statm", statm),
         Item::file("status", status),
@@ -107,13 +125,13 @@ impl<M: Machine> Names<M> {
 
 /// The directory of a process.
 pub(super) fn directory<M: Machine>(process: Arc<Process<M>>) -> Directory<M> {
-    let (owner, pid) = (owner(&process), process.pid);
-    Arc::new(Table { about: About { process, tid: pid }, items: Names::<M>::OF_BOTH, numbers: numbers(pid) + 1, owner })
+    let pid = process.pid;
+    Arc::new(table(About { process, tid: pid }, Names::<M>::OF_BOTH, numbers(pid) + 1))
 }
 
-fn owner<M: Machine>(process: &Process<M>) -> (u32, u32) {
-    let c = process.credentials();
-    (c.effective_user, c.effective_group)
+fn table<M: Machine>(about: About<M>, items: &'static [Item<M, About<M>>], numbers: u64) -> Table<M, About<M>> {
+    let (owner, files_owner) = (about.owner(), about.files_owner());
+    Table { about, items, numbers, owner, files_owner }
 }
 
 /// `task`: a directory for each thread.
@@ -123,10 +141,9 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Tasks<M> {
     fn lookup(&self, name: &[u8]) -> Option<Entry<FileHost<M>>> {
         let tid = number(name)?;
         self.0.threads.lock().get(tid)?;
-        let owner = owner(&self.0);
         let about = About { process: self.0.clone(), tid };
-        let numbers = numbers(tid) + 0x1000;
-        let table = Table { about, items: Names::<M>::OF_THREAD, numbers: numbers + 1, owner };
+        let (owner, numbers) = (about.owner(), numbers(tid) + 0x1000);
+        let table = table(about, Names::<M>::OF_THREAD, numbers + 1);
         let attr = NewAttr { mode: 0o555, uid: owner.0, gid: owner.1 };
         Some(Entry { number: numbers, attr, node: Generated::Directory(Arc::new(table)) })
     }
@@ -152,6 +169,9 @@ fn set_comm<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError
     let linux = about.process.linux;
     let me = linux.current();
     // A thread's name belongs to the thread; it may be set from here by itself.
+    if !core::ptr::eq(&*me.process, &*about.process) {
+        return Err(FsError::Invalid);
+    }
     if me.tid() != about.tid {
         return Err(FsError::NotPermitted);
     }
@@ -161,42 +181,42 @@ fn set_comm<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError
 }
 
 fn executable<M: Machine>(about: &About<M>) -> Result<Vec<u8>, FsError> {
-    about.may_look()?;
-    let memory = about.memory().ok_or(FsError::NotFound)?;
+    let granted = about.look()?;
+    let memory = granted.memory.ok_or(FsError::NotFound)?;
     memory.image().file.path().map_err(|_| FsError::OutOfMemory)
 }
 
 fn jump_to_executable<M: Machine>(about: &About<M>) -> Jump<M> {
-    about.may_look()?;
-    let memory = about.memory().ok_or(FsError::NotFound)?;
+    let granted = about.look()?;
+    let memory = granted.memory.ok_or(FsError::NotFound)?;
     Ok(memory.image().file.dentry.clone())
 }
 
-fn fs_of<M: Machine>(about: &About<M>) -> Result<Arc<crate::file::FsState<M>>, FsError> {
-    let task = about.task().ok_or(FsError::NotFound)?;
-    let thread = task.payload().as_ref().ok_or(FsError::NotFound)?;
-    thread.fs.look(|fs| fs.clone()).ok_or(FsError::NotFound)
+/// Root and working directory, for who may see them.
+fn places_of<M: Machine>(about: &About<M>) -> Result<Places<FileHost<M>>, FsError> {
+    about.taken(|_| {
+        let task = about.task().ok_or(FsError::NotFound)?;
+        let thread = task.payload().as_ref().ok_or(FsError::NotFound)?;
+        let fs = thread.fs.look(|fs| fs.clone()).ok_or(FsError::NotFound)?;
+        Ok(fs.places())
+    })
 }
 
 fn jump_to_cwd<M: Machine>(about: &About<M>) -> Jump<M> {
-    about.may_look()?;
-    Ok(Arc::clone(&fs_of(about)?.places().cwd))
+    Ok(Arc::clone(&places_of(about)?.cwd))
 }
 
 fn jump_to_root<M: Machine>(about: &About<M>) -> Jump<M> {
-    about.may_look()?;
-    Ok(Arc::clone(&fs_of(about)?.places().root))
+    Ok(Arc::clone(&places_of(about)?.root))
 }
 
 fn working_directory<M: Machine>(about: &About<M>) -> Result<Vec<u8>, FsError> {
-    about.may_look()?;
-    let places = fs_of(about)?.places();
+    let places = places_of(about)?;
     Ok(places.cwd.path(&places.root)?.0)
 }
 
 fn root_directory<M: Machine>(about: &About<M>) -> Result<Vec<u8>, FsError> {
-    about.may_look()?;
-    let places = fs_of(about)?.places();
+    let places = places_of(about)?;
     Ok(places.root.path(about.process.linux.files.vfs().root())?.0)
 }
 
@@ -239,7 +259,18 @@ fn set_oom_adjust<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, F
     if !(-1000..=1000).contains(&value) {
         return Err(FsError::Invalid);
     }
-    about.process.oom_adjust.store(value, Ordering::Relaxed);
+    let process = &about.process;
+    let me = process.linux.current();
+    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    let may = unsafe { me.credentials.get() }.may(cap::SYS_RESOURCE);
+    // Back to what the privileged has allowed, everybody may go.
+    if value < process.oom_adjust_least.load(Ordering::Relaxed) && !may {
+        return Err(FsError::Denied);
+    }
+    if may {
+        process.oom_adjust_least.store(value, Ordering::Relaxed);
+    }
+    process.oom_adjust.store(value, Ordering::Relaxed);
     Ok(bytes.len())
 }
 
@@ -277,7 +308,9 @@ fn stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     let priority = process.priority.load(Ordering::Relaxed) as i32;
     let nice = 20 - priority;
     let stats = memory.as_ref().map(|m| m.stats()).unwrap_or_default();
-    let image = memory.as_ref().map(|m| m.image());
+    // Where things lie in its memory is for those who may look at that.
+    let permitted = about.look().is_ok();
+    let image = memory.as_ref().filter(|_| permitted).map(|m| m.image());
     let blocked = task.as_ref().and_then(|t| t.payload().as_ref()).map_or(0, |t| t.blocked().0);
     let pending = process.pending.set().0;
     let (ignored, caught) = process.dispositions();
@@ -295,16 +328,18 @@ fn stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
         stats.resident_pages,
         process.soft_limit(crate::process::limits::which::RSS)
     )?;
-    let (code, stack) = image.map_or(((0, 0), 0), |i| (i.code, i.stack));
+    let hidden = u64::from(memory.is_some());
+    let (code, stack) = image.map_or(((hidden, hidden), 0), |i| (i.code, i.stack));
     put!(out, "{} {} {stack} 0 0 ", code.0, code.1)?;
     put!(out, "{pending} {blocked} {} {} 0 0 0 ", ignored.0, caught.0)?;
     let cpu = task.as_ref().map_or(0, |t| t.home());
     let exit_signal = process.exit_signal.load(Ordering::Relaxed);
     put!(out, "{exit_signal} {cpu} 0 0 0 0 0 ")?;
-    let heap = memory.as_ref().map_or(0, |m| m.heap_start());
+    let heap = memory.as_ref().filter(|_| permitted).map_or(0, |m| m.heap_start());
     let (arguments, environment) = image.map_or(((0, 0), (0, 0)), |i| (i.arguments, i.environment));
     put!(out, "0 0 {heap} {} {} ", arguments.0, arguments.1)?;
-    put!(out, "{} {} {}\n", environment.0, environment.1, process.status.load(Ordering::Relaxed))
+    let status = if permitted { process.status.load(Ordering::Relaxed) } else { 0 };
+    put!(out, "{} {} {status}\n", environment.0, environment.1)
 }
 
 fn statm<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
@@ -325,7 +360,7 @@ fn status<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     let (letter, word) = state(about);
     put!(out, "\nUmask:\t{umask:04o}\nState:\t{letter} ({word})\nTgid:\t{}\nNgid:\t0\n", process.pid)?;
     put!(out, "Pid:\t{}\nPPid:\t{}\nTracerPid:\t0\n", about.tid, process.parent_pid())?;
-    let c = process.credentials();
+    let c = process.credentials_of(about.tid);
     put!(out, "Uid:\t{}\t{}\t{}\t{}\n", c.real_user, c.effective_user, c.saved_user, c.file_user)?;
     put!(out, "Gid:\t{}\t{}\t{}\t{}\n", c.real_group, c.effective_group, c.saved_group, c.file_group)?;
     let files = thread.and_then(|t| t.files.look(|files| files.clone())).map_or(0, |files| files.size());
@@ -358,9 +393,9 @@ fn status<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     let (ignored, caught) = process.dispositions();
     put!(out, "SigQ:\t0/1024\nSigPnd:\t{:016x}\nShdPnd:\t{:016x}\n", own.0, process.pending.set().0)?;
     put!(out, "SigBlk:\t{:016x}\nSigIgn:\t{:016x}\nSigCgt:\t{:016x}\n", blocked.0, ignored.0, caught.0)?;
-    let capabilities: u64 = if c.is_root() { 0x1ff_ffff_ffff } else { 0 };
-    put!(out, "CapInh:\t{:016x}\nCapPrm:\t{capabilities:016x}\nCapEff:\t{capabilities:016x}\n", 0)?;
-    put!(out, "CapBnd:\t{:016x}\nCapAmb:\t{:016x}\n", 0x1ff_ffff_ffffu64, 0)?;
+    let k = c.capabilities;
+    put!(out, "CapInh:\t{:016x}\nCapPrm:\t{:016x}\nCapEff:\t{:016x}\n", k.inheritable.0, k.permitted.0, k.effective.0)?;
+    put!(out, "CapBnd:\t{:016x}\nCapAmb:\t{:016x}\n", k.bounding.0, k.ambient.0)?;
     put!(out, "NoNewPrivs:\t{}\nSeccomp:\t0\n", u8::from(process.no_new_privileges.load(Ordering::Relaxed)))?;
     let machine = CpuMask::first(process.linux.scheduler.cpus());
     let allowed = task.as_ref().map_or(machine, |t| t.affinity().and(&machine));

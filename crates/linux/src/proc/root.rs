@@ -45,7 +45,7 @@ impl<M: Machine> Names<M> {
         Item::file("interrupts", machine::interrupts),
         Item::file("loadavg", machine::load_average),
         Item::file("meminfo", machine::memory_info),
-        Item::file("slabinfo", machine::slab_info),
+        Item::own("slabinfo", machine::slab_info),
         Item::file("stat", machine::stat),
         Item::file("swaps", machine::swaps),
         Item::file("uptime", machine::uptime),
@@ -56,7 +56,8 @@ impl<M: Machine> Names<M> {
 
 /// The root directory of `/proc`.
 pub fn root<M: Machine>(linux: &'static Linux<M>) -> Arc<dyn GeneratedDirectory<FileHost<M>>> {
-    let names = Table { about: About(linux), items: Names::<M>::ITEMS, numbers: NUMBERS, owner: (0, 0) };
+    let names =
+        Table { about: About(linux), items: Names::<M>::ITEMS, numbers: NUMBERS, owner: (0, 0), files_owner: (0, 0) };
     Arc::new(Root { names })
 }
 

@@ -14,7 +14,7 @@ use quire_vm::uses::Use;
 type Directory<M> = Arc<dyn GeneratedDirectory<FileHost<M>>>;
 
 fn table<M: Machine>(about: &About<M>, items: &'static [Item<M, About<M>>], numbers: u64) -> Directory<M> {
-    Arc::new(Table { about: *about, items, numbers, owner: (0, 0) })
+    Arc::new(Table { about: *about, items, numbers, owner: (0, 0), files_owner: (0, 0) })
 }
 
 struct Settings<M>(core::marker::PhantomData<M>);
@@ -64,7 +64,7 @@ impl<M: Machine> Settings<M> {
         Item::file("overcommit_memory", |_, out| put!(out, "0\n")),
         Item::file("overcommit_ratio", |_, out| put!(out, "50\n")),
         Item { name: "quire_check", what: What::Writable(check_level, set_check_level) },
-        Item::file("quire_frames", frames),
+        Item::own("quire_frames", frames),
         Item::file("swappiness", |_, out| put!(out, "60\n")),
     ];
 }

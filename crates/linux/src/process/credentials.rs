@@ -1,13 +1,15 @@
 //! Whose process it is.
 
+use super::capabilities::{Capabilities, Caps, LAST, cap};
 use crate::errno::Errno;
-use crate::{Ctx, Machine, Thread};
+use crate::{Ctx, Machine, Process, Thread};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 
-/// Users, groups. A thread has its own, which it reads without a lock; others see those of a process's first thread
-/// ([`Process::credentials`](crate::Process::credentials)).
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+/// Users, groups, capabilities. A thread has its own, which it reads without a lock; others see those of the thread that they
+/// name, or of a process's first thread ([`Process::credentials`](crate::Process::credentials)).
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub struct Credentials {
     pub real_user: u32,
@@ -18,8 +20,9 @@ pub struct Credentials {
     pub effective_group: u32,
     pub saved_group: u32,
     pub file_group: u32,
-    /// Supplementary groups, where there are any: shared by those who inherit them.
+    /// Supplementary groups, where there are any: shared by those who inherit them. Ascending.
     pub groups: Option<Arc<Vec<u32>>>,
+    pub capabilities: Capabilities,
 }
 
 /// Linux's NGROUPS_MAX.
@@ -28,23 +31,69 @@ const MOST_GROUPS: usize = 65_536;
 const KEEP: u32 = u32::MAX;
 
 impl Credentials {
-    /// User 0: may do what others may not.
-    pub fn is_root(&self) -> bool {
-        self.effective_user == 0
+    /// Process 1's.
+    pub fn root() -> Credentials {
+        Credentials::of(0, 0)
+    }
+
+    /// All ids alike, with all capabilities.
+    pub(crate) fn of(user: u32, group: u32) -> Credentials {
+        Credentials {
+            real_user: user,
+            effective_user: user,
+            saved_user: user,
+            file_user: user,
+            real_group: group,
+            effective_group: group,
+            saved_group: group,
+            file_group: group,
+            groups: None,
+            capabilities: Capabilities::FIRST,
+        }
+    }
+
+    /// Whether it may do what capability `number` is for. The one question by which privilege is decided: user 0 as such may
+    /// nothing.
+    pub fn may(&self, number: u32) -> bool {
+        self.capabilities.effective.has(number)
     }
 
     /// Whether this user may signal a process of `other`.
     pub fn may_signal(&self, other: &Credentials) -> bool {
-        self.is_root()
-            || [self.effective_user, self.real_user].iter().any(|u| *u == other.real_user || *u == other.saved_user)
+        [self.effective_user, self.real_user].iter().any(|u| *u == other.real_user || *u == other.saved_user)
+            || self.may(cap::KILL)
+    }
+
+    /// Whether all user and group ids of `other` are `user` and `group`: it has, and had, no others.
+    pub(super) fn is_all_of(&self, user: u32, group: u32) -> bool {
+        [self.real_user, self.effective_user, self.saved_user].iter().all(|id| *id == user)
+            && [self.real_group, self.effective_group, self.saved_group].iter().all(|id| *id == group)
+    }
+
+    /// Whether this user may decide how threads of `other` are scheduled.
+    pub fn may_schedule(&self, other: &Credentials) -> bool {
+        [other.real_user, other.effective_user].contains(&self.effective_user) || self.may(cap::SYS_NICE)
+    }
+
+    /// The same, where it must not be less privileged either.
+    pub fn may_reschedule(&self, other: &Credentials) -> bool {
+        self.may(cap::SYS_NICE)
+            || (self.may_schedule(other) && other.capabilities.permitted.within(self.capabilities.permitted))
     }
 
     fn has_user(&self, id: u32) -> bool {
-        self.is_root() || [self.real_user, self.effective_user, self.saved_user].contains(&id)
+        [self.real_user, self.effective_user, self.saved_user].contains(&id) || self.may(cap::SETUID)
     }
 
     fn has_group(&self, id: u32) -> bool {
-        self.is_root() || [self.real_group, self.effective_group, self.saved_group].contains(&id)
+        [self.real_group, self.effective_group, self.saved_group].contains(&id) || self.may(cap::SETGID)
+    }
+
+    /// Whether a thread that changes from `self` to `new` has other powers than before, so that others who could look at its
+    /// memory may not any more: secrets may have come into it before, or come now.
+    pub(crate) fn powers_differ(&self, new: &Credentials) -> bool {
+        let ids = |c: &Credentials| [c.effective_user, c.effective_group, c.file_user, c.file_group];
+        ids(self) != ids(new) || !new.capabilities.permitted.within(self.capabilities.permitted)
     }
 }
 
@@ -57,6 +106,26 @@ impl<M: Machine> Ctx<'_, M> {
 }
 
 impl<M: Machine> Thread<M> {
+    /// Makes `new` the thread's credentials, and shows them as its process's where it is the first thread. The thread itself calls
+    /// it, and holds no view of the old ones.
+    ///
+    /// Where its powers change, its memory is closed to others first: who sees the new ids sees that, too.
+    pub(crate) fn become_user(&self, new: Credentials) {
+        // SAFETY: the thread itself runs this; the view ends before the change.
+        let (differ, space) = unsafe { (self.credentials.get().powers_differ(&new), self.space.get()) };
+        if differ {
+            if let Some(space) = space {
+                space.set_dumpable(false);
+            }
+            self.process.parent_death_signal.store(0, Ordering::Relaxed);
+        }
+        // SAFETY: as above.
+        drop(unsafe { self.credentials.replace(new) });
+        if self.tid() == self.process.pid {
+            self.show_credentials();
+        }
+    }
+
     /// Shows others the thread's credentials as its process's. The thread itself calls it.
     pub(crate) fn show_credentials(&self) {
         // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
@@ -73,12 +142,23 @@ fn change<M: Machine>(
 ) -> Result<usize, Errno> {
     let mut new = ctx.credentials().clone();
     edit(&mut new)?;
-    // SAFETY: the owner is here, and `&mut` means that nothing of the old ones is borrowed.
-    drop(unsafe { ctx.thread.credentials.replace(new) });
-    if ctx.thread.tid() == ctx.pid() {
-        ctx.thread.show_credentials();
-    }
+    ctx.thread.become_user(new);
     Ok(0)
+}
+
+/// As [`change`], of user ids: capabilities follow them.
+fn change_users<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    edit: impl FnOnce(&mut Credentials) -> Result<(), Errno>,
+) -> Result<usize, Errno> {
+    change(ctx, |c| {
+        let old = c.clone();
+        edit(c)?;
+        let mut capabilities = old.capabilities;
+        capabilities.users_changed(&old, c);
+        c.capabilities = capabilities;
+        Ok(())
+    })
 }
 
 /// `getuid`
@@ -117,8 +197,8 @@ pub fn sys_getresgid<M: Machine>(ctx: &mut Ctx<'_, M>, real: u64, effective: u64
 
 /// `setuid`
 pub fn sys_setuid<M: Machine>(ctx: &mut Ctx<'_, M>, id: u32) -> Result<usize, Errno> {
-    change(ctx, |c| {
-        if c.is_root() {
+    change_users(ctx, |c| {
+        if c.may(cap::SETUID) {
             c.real_user = id;
             c.saved_user = id;
         } else if id != c.real_user && id != c.saved_user {
@@ -132,7 +212,7 @@ pub fn sys_setuid<M: Machine>(ctx: &mut Ctx<'_, M>, id: u32) -> Result<usize, Er
 /// `setgid`
 pub fn sys_setgid<M: Machine>(ctx: &mut Ctx<'_, M>, id: u32) -> Result<usize, Errno> {
     change(ctx, |c| {
-        if c.is_root() {
+        if c.may(cap::SETGID) {
             c.real_group = id;
             c.saved_group = id;
         } else if id != c.real_group && id != c.saved_group {
@@ -146,10 +226,10 @@ pub fn sys_setgid<M: Machine>(ctx: &mut Ctx<'_, M>, id: u32) -> Result<usize, Er
 
 /// `setreuid`
 pub fn sys_setreuid<M: Machine>(ctx: &mut Ctx<'_, M>, real: u32, effective: u32) -> Result<usize, Errno> {
-    change(ctx, |c| {
+    change_users(ctx, |c| {
         let old = c.clone();
         if real != KEEP {
-            if !old.is_root() && real != old.real_user && real != old.effective_user {
+            if !old.may(cap::SETUID) && real != old.real_user && real != old.effective_user {
                 return Err(Errno::EPERM);
             }
             c.real_user = real;
@@ -172,7 +252,7 @@ pub fn sys_setregid<M: Machine>(ctx: &mut Ctx<'_, M>, real: u32, effective: u32)
     change(ctx, |c| {
         let old = c.clone();
         if real != KEEP {
-            if !old.is_root() && real != old.real_group && real != old.effective_group {
+            if !old.may(cap::SETGID) && real != old.real_group && real != old.effective_group {
                 return Err(Errno::EPERM);
             }
             c.real_group = real;
@@ -193,7 +273,7 @@ pub fn sys_setregid<M: Machine>(ctx: &mut Ctx<'_, M>, real: u32, effective: u32)
 
 /// `setresuid`
 pub fn sys_setresuid<M: Machine>(ctx: &mut Ctx<'_, M>, real: u32, effective: u32, saved: u32) -> Result<usize, Errno> {
-    change(ctx, |c| {
+    change_users(ctx, |c| {
         let old = c.clone();
         for (new, field) in [(real, &mut c.real_user), (effective, &mut c.effective_user), (saved, &mut c.saved_user)] {
             if new != KEEP {
@@ -231,6 +311,7 @@ pub fn sys_setfsuid<M: Machine>(ctx: &mut Ctx<'_, M>, id: u32) -> Result<usize, 
     let old = ctx.credentials().file_user;
     change(ctx, |c| {
         if c.has_user(id) {
+            c.capabilities.file_user_changed(c.file_user, id);
             c.file_user = id;
         }
         Ok(())
@@ -267,7 +348,7 @@ pub fn sys_getgroups<M: Machine>(ctx: &mut Ctx<'_, M>, size: i32, list: u64) -> 
 }
 /// `setgroups`
 pub fn sys_setgroups<M: Machine>(ctx: &mut Ctx<'_, M>, size: usize, list: u64) -> Result<usize, Errno> {
-    if !ctx.credentials().is_root() {
+    if !ctx.credentials().may(cap::SETGID) {
         return Err(Errno::EPERM);
     }
     let mut groups: Vec<u32> = ctx.user().read_many(list, size, MOST_GROUPS)?;
@@ -278,43 +359,152 @@ pub fn sys_setgroups<M: Machine>(ctx: &mut Ctx<'_, M>, size: usize, list: u64) -
     })
 }
 
-/// `capget`: all capabilities for user 0, none for others.
-pub fn sys_capget<M: Machine>(ctx: &mut Ctx<'_, M>, header: u64, data: u64) -> Result<usize, Errno> {
+/// How many words of each set a version of `capget` and `capset` has. An unknown version is answered with the newest one, and an
+/// error unless only that was asked for.
+fn capability_words<M: Machine>(ctx: &Ctx<'_, M>, header: u64, asks: bool) -> Result<Option<(usize, u32)>, Errno> {
     const VERSION_3: u32 = 0x2008_0522;
     let [version, pid] = ctx.read::<[u32; 2]>(header)?;
-    let words = match version {
-        0x1998_0330 => 1,
-        0x2007_1026 | VERSION_3 => 2,
+    match version {
+        0x1998_0330 => Ok(Some((1, pid))),
+        0x2007_1026 | VERSION_3 => Ok(Some((2, pid))),
         _ => {
             ctx.write(header, &VERSION_3)?;
-            return if data == 0 { Ok(0) } else { Err(Errno::EINVAL) };
+            if asks { Ok(None) } else { Err(Errno::EINVAL) }
+        }
+    }
+}
+
+/// `capget`
+pub fn sys_capget<M: Machine>(ctx: &mut Ctx<'_, M>, header: u64, data: u64) -> Result<usize, Errno> {
+    let Some((words, pid)) = capability_words(ctx, header, data == 0)? else { return Ok(0) };
+    if (pid as i32) < 0 {
+        return Err(Errno::EINVAL);
+    }
+    let c = match pid {
+        0 => ctx.credentials().capabilities,
+        pid if pid == ctx.thread.tid() => ctx.credentials().capabilities,
+        pid => {
+            let task = ctx.linux.ids.thread(pid);
+            let of_thread = task.as_ref().and_then(|task| task.payload().as_ref());
+            match of_thread {
+                Some(thread) => thread.credentials.look(|c| c.capabilities),
+                // It has ended, and its process is known by its id still.
+                None => ctx.linux.ids.process(pid).ok_or(Errno::ESRCH)?.credentials().capabilities,
+            }
         }
     };
     if data == 0 {
         return Ok(0);
     }
-    let all = match pid {
-        0 => ctx.credentials().is_root(),
-        pid => ctx.linux.ids.process(pid).ok_or(Errno::ESRCH)?.credentials().is_root(),
-    };
-    // CAP_LAST_CAP is 40.
-    for (word, bits) in [u32::MAX, 0x1ff].into_iter().take(words).enumerate() {
-        let have = if all { bits } else { 0 };
-        ctx.write(data + 12 * word as u64, &[have, have, 0])?;
+    for word in 0..words {
+        let half = |set: Caps| (set.0 >> (32 * word)) as u32;
+        ctx.write(data + 12 * word as u64, &[half(c.effective), half(c.permitted), half(c.inheritable)])?;
     }
     Ok(0)
+}
+
+/// `capset`: of the calling thread alone.
+pub fn sys_capset<M: Machine>(ctx: &mut Ctx<'_, M>, header: u64, data: u64) -> Result<usize, Errno> {
+    let Some((words, pid)) = capability_words(ctx, header, false)? else { return Err(Errno::EINVAL) };
+    if pid != 0 && pid != ctx.thread.tid() {
+        return Err(Errno::EPERM);
+    }
+    let mut sets = [0u64; 3];
+    for word in 0..words {
+        let part = ctx.read::<[u32; 3]>(data + 12 * word as u64)?;
+        sets.iter_mut().zip(part).for_each(|(set, half)| *set |= u64::from(half) << (32 * word));
+    }
+    let [effective, permitted, inheritable] = sets.map(|set| Caps(set & Caps::ALL.0));
+    change(ctx, |c| c.capabilities.set(effective, permitted, inheritable))
+}
+
+/// The options of `prctl` that concern capabilities; `None`: another one.
+pub(super) fn control<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    option: u32,
+    second: u64,
+    third: u64,
+    rest_is_zero: bool,
+) -> Option<Result<usize, Errno>> {
+    use linux_raw_sys::prctl as raw;
+    let now = ctx.credentials().capabilities;
+    let number = u32::try_from(second).unwrap_or(u32::MAX);
+    Some(match option {
+        raw::PR_GET_KEEPCAPS => Ok(usize::from(now.secure & super::capabilities::secure::KEEP_CAPS != 0)),
+        raw::PR_SET_KEEPCAPS if second > 1 => Err(Errno::EINVAL),
+        raw::PR_SET_KEEPCAPS => change(ctx, |c| c.capabilities.keep(second == 1)),
+        raw::PR_CAPBSET_READ if number <= LAST => Ok(usize::from(now.bounding.has(number))),
+        raw::PR_CAPBSET_READ => Err(Errno::EINVAL),
+        raw::PR_CAPBSET_DROP => change(ctx, |c| c.capabilities.drop_bounding(number)),
+        raw::PR_GET_SECUREBITS => Ok(now.secure as usize),
+        raw::PR_SET_SECUREBITS => change(ctx, |c| c.capabilities.set_secure(number)),
+        raw::PR_CAP_AMBIENT if !rest_is_zero => Err(Errno::EINVAL),
+        raw::PR_CAP_AMBIENT => {
+            let which = u32::try_from(third).unwrap_or(u32::MAX);
+            match number {
+                raw::PR_CAP_AMBIENT_CLEAR_ALL if third == 0 => change(ctx, |c| {
+                    c.capabilities.lower_ambient(Caps::ALL);
+                    Ok(())
+                }),
+                _ if which > LAST => Err(Errno::EINVAL),
+                raw::PR_CAP_AMBIENT_IS_SET => Ok(usize::from(now.ambient.has(which))),
+                raw::PR_CAP_AMBIENT_RAISE => change(ctx, |c| c.capabilities.raise_ambient(which)),
+                raw::PR_CAP_AMBIENT_LOWER => change(ctx, |c| {
+                    c.capabilities.lower_ambient(Caps::of(which));
+                    Ok(())
+                }),
+                _ => Err(Errno::EINVAL),
+            }
+        }
+        _ => return None,
+    })
+}
+
+impl<M: Machine> Process<M> {
+    /// The credentials of thread `tid` of this process; of its first thread where there is no such thread any more.
+    pub fn credentials_of(&self, tid: crate::Pid) -> Credentials {
+        let task = self.threads.lock().get(tid).cloned();
+        let own =
+            task.as_ref().and_then(|task| task.payload().as_ref()).map(|thread| thread.credentials.look(Clone::clone));
+        own.unwrap_or_else(|| self.credentials())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn user(id: u32) -> Credentials {
+        let capabilities = Capabilities { permitted: Caps::NONE, effective: Caps::NONE, ..Capabilities::FIRST };
+        Credentials { capabilities, ..Credentials::of(id, id) }
+    }
+
     #[test]
     fn only_root_and_oneself_may_be_signalled_from() {
-        let root = Credentials::default();
-        let user = Credentials { real_user: 5, effective_user: 5, saved_user: 5, ..Credentials::default() };
-        let other = Credentials { real_user: 6, effective_user: 6, saved_user: 6, ..Credentials::default() };
-        assert!(root.may_signal(&user) && user.may_signal(&user.clone()));
-        assert!(!user.may_signal(&other) && !user.may_signal(&root));
+        let (root, one, other) = (Credentials::root(), user(5), user(6));
+        assert!(root.may_signal(&one) && one.may_signal(&one.clone()));
+        assert!(!one.may_signal(&other) && !one.may_signal(&root));
+        assert!(!user(0).may_signal(&one));
+        // By the saved id of the one, not by its effective id.
+        let acts = Credentials { effective_user: 0, ..user(5) };
+        let had = Credentials { effective_user: 5, ..user(0) };
+        assert!(one.may_signal(&acts) && !one.may_signal(&had));
+    }
+
+    #[test]
+    fn other_ids_or_more_capabilities_are_other_powers() {
+        let one = user(5);
+        assert!(!one.powers_differ(&one.clone()));
+        assert!(!one.powers_differ(&Credentials { real_user: 1, saved_user: 1, ..one.clone() }));
+        for new in [
+            Credentials { effective_user: 1, ..one.clone() },
+            Credentials { effective_group: 1, ..one.clone() },
+            Credentials { file_user: 1, ..one.clone() },
+            Credentials { file_group: 1, ..one.clone() },
+            Credentials { capabilities: Capabilities::FIRST, ..one.clone() },
+        ] {
+            assert!(one.powers_differ(&new), "{new:?}");
+        }
+        assert!(!Credentials::of(5, 5).powers_differ(&one));
     }
 }

@@ -104,6 +104,10 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
 /// Leaves the address space, and lets a vfork parent go on.
 fn leave_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     tell_memory(linux, thread);
+    // SAFETY: the thread itself runs this.
+    if let Some(space) = unsafe { thread.space.get() } {
+        thread.process.note_leaving(space);
+    }
     // SAFETY: the thread itself runs this, and holds no view of the space.
     drop(unsafe { thread.space.enter(linux.machine, None) });
     release_parent(thread);

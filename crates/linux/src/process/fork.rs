@@ -330,8 +330,8 @@ fn child_of<M: Machine>(
         limits: parent.limits(),
         priority: parent.priority.load(Ordering::Relaxed),
         personality: parent.personality.load(Ordering::Relaxed),
-        oom_adjust: parent.oom_adjust.load(Ordering::Relaxed),
         no_new_privileges: parent.no_new_privileges.load(Ordering::Relaxed),
+        oom_adjust: [&parent.oom_adjust, &parent.oom_adjust_least].map(|n| n.load(Ordering::Relaxed)).into(),
     })
 }
 
@@ -392,12 +392,12 @@ impl<M: Machine> Linux<M> {
             group: group.clone(),
             actions: Arc::new(Actions::new()),
             exit_signal: 0,
-            credentials: Credentials::default(),
+            credentials: Credentials::root(),
             limits: Limits::initial(u64::from(self.ids.max())),
             priority: 20,
             personality: 0,
-            oom_adjust: 0,
             no_new_privileges: false,
+            oom_adjust: (0, 0),
         };
         let process = Arc::new(Process::new(self, new));
         let joined = group.join(process.clone(), 0);
@@ -410,7 +410,7 @@ impl<M: Machine> Linux<M> {
             space: program.space.clone(),
             files,
             fs,
-            credentials: Credentials::default(),
+            credentials: Credentials::root(),
             blocked: SigSet::EMPTY,
             alt_stack: AltStack::default(),
             name: program.name,

@@ -1,9 +1,9 @@
 //! Resource limits.
 
+use super::capabilities::cap;
 use crate::errno::Errno;
 use crate::user::Plain;
 use crate::{Ctx, Machine, Process};
-use alloc::sync::Arc;
 
 /// One limit.
 #[repr(C)]
@@ -152,18 +152,20 @@ pub fn sys_prlimit64<M: Machine>(
     /// No table of files is larger: what one process could otherwise make the kernel allocate.
     const MOST_FILES: u64 = 1 << 20;
     let which = which as usize;
+    let wanted = if new == 0 { None } else { Some(ctx.read::<Limit>(new)?) };
+    let process = match pid {
+        0 => ctx.process().clone(),
+        pid => ctx.linux.ids.process_of_thread(pid as u32).ok_or(Errno::ESRCH)?,
+    };
+    let me = ctx.credentials();
+    let own = pid == 0 || pid as u32 == ctx.thread.tid();
+    let may = || process.credentials_of(pid as u32).is_all_of(me.real_user, me.real_group) || me.may(cap::SYS_RESOURCE);
+    if !own && !may() {
+        return Err(Errno::EPERM);
+    }
     if which >= COUNT {
         return Err(Errno::EINVAL);
     }
-    let process = match pid {
-        0 => ctx.process().clone(),
-        pid => ctx.linux.ids.process(pid as u32).ok_or(Errno::ESRCH)?,
-    };
-    let me = ctx.credentials();
-    if !Arc::ptr_eq(&process, ctx.process()) && !me.may_signal(&process.credentials()) {
-        return Err(Errno::EPERM);
-    }
-    let wanted = if new == 0 { None } else { Some(ctx.read::<Limit>(new)?) };
     let before = if let Some(limit) = wanted {
         if limit.soft > limit.hard {
             return Err(Errno::EINVAL);
@@ -173,7 +175,7 @@ pub fn sys_prlimit64<M: Machine>(
         }
         let before = process.limits.update(|words| {
             let (soft, hard) = (words[2 * which], words[2 * which + 1]);
-            if limit.hard > hard && !me.is_root() {
+            if limit.hard > hard && !me.may(cap::SYS_RESOURCE) {
                 return Err(Errno::EPERM);
             }
             (words[2 * which], words[2 * which + 1]) = (limit.soft, limit.hard);

@@ -12,7 +12,9 @@
 //! No lock is global: fork, exit and wait of processes with different parents share no written line but those of the id
 //! table.
 
+pub mod access;
 pub mod arc_list;
+pub mod capabilities;
 pub mod credentials;
 pub mod exit;
 pub mod fork;
@@ -69,6 +71,8 @@ pub struct Process<M: Machine> {
     pub status: AtomicI32,
     /// `oom_score_adj`, -1000 to 1000: see [`victim`](crate::memory::victim).
     pub oom_adjust: AtomicI32,
+    /// The lowest that it may be set to without privilege.
+    pub oom_adjust_least: AtomicI32,
     /// It ends (or has ended) as a whole: `exit_group` or a deadly signal.
     pub exiting: AtomicBool,
     /// The signal that its parent gets when it ends; 0: none.
@@ -77,6 +81,8 @@ pub struct Process<M: Machine> {
     pub parent_death_signal: AtomicU8,
     /// It called exec since it was forked (`setpgid` of a parent then comes too late).
     pub execed: AtomicBool,
+    /// The memory that a thread of it left at its end was not open to others.
+    pub(crate) left_closed: AtomicBool,
     /// It adopts orphans among its descendants.
     pub subreaper: AtomicBool,
     /// It may not gain privileges by exec.
@@ -199,10 +205,10 @@ pub struct NewProcess<M: Machine> {
     pub priority: u32,
     /// Its personality.
     pub personality: u32,
-    /// Its `oom_score_adj`.
-    pub oom_adjust: i32,
     /// Whether it may gain no privileges by exec.
     pub no_new_privileges: bool,
+    /// Its `oom_score_adj`, and the lowest that it may be set to without privilege.
+    pub oom_adjust: (i32, i32),
 }
 
 impl<M: Machine> Process<M> {
@@ -242,13 +248,15 @@ impl<M: Machine> Process<M> {
             execed: AtomicBool::new(false),
             parent_death_signal: AtomicU8::new(0),
             subreaper: AtomicBool::new(false),
+            left_closed: AtomicBool::new(false),
             no_new_privileges: AtomicBool::new(new.no_new_privileges),
             credentials: SpinLock::new(rank::OWNED, new.credentials),
             limits: Sequenced::new(rank::OWNED, new.limits.words()),
             accounts: SpinLock::new(rank::OWNED, Accounts::default()),
             priority: AtomicU32::new(new.priority),
             personality: AtomicU32::new(new.personality),
-            oom_adjust: AtomicI32::new(new.oom_adjust),
+            oom_adjust: AtomicI32::new(new.oom_adjust.0),
+            oom_adjust_least: AtomicI32::new(new.oom_adjust.1),
             given_up: AtomicBool::new(false),
             last_name: SpinLock::new(rank::OWNED, Name::default()),
             timers: Timers::new(),

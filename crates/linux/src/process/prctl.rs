@@ -1,5 +1,6 @@
 //! `prctl` and `arch_prctl`.
 
+use super::credentials;
 use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::Machine;
@@ -18,6 +19,9 @@ pub fn sys_prctl<M: Machine>(
     fourth: u64,
     fifth: u64,
 ) -> Result<usize, Errno> {
+    if let Some(result) = credentials::control(ctx, option, second, third, fourth == 0 && fifth == 0) {
+        return result;
+    }
     let process = ctx.process();
     match option {
         raw::PR_SET_NAME => {
@@ -46,11 +50,12 @@ pub fn sys_prctl<M: Machine>(
             ctx.write(second, &signal)?;
             Ok(0)
         }
-        // Core files are never written, so a process may call itself dumpable or not.
-        raw::PR_GET_DUMPABLE => Ok(1),
-        raw::PR_SET_DUMPABLE if second <= 1 => Ok(0),
-        raw::PR_GET_KEEPCAPS => Ok(0),
-        raw::PR_SET_KEEPCAPS if second <= 1 => Ok(0),
+        // Core files are never written: it says who may look at the process.
+        raw::PR_GET_DUMPABLE => Ok(usize::from(ctx.space()?.is_dumpable())),
+        raw::PR_SET_DUMPABLE if second <= 1 => {
+            ctx.space()?.set_dumpable(second == 1);
+            Ok(0)
+        }
         raw::PR_SET_CHILD_SUBREAPER => {
             process.subreaper.store(second != 0, Ordering::Relaxed);
             Ok(0)
@@ -66,8 +71,6 @@ pub fn sys_prctl<M: Machine>(
         raw::PR_GET_NO_NEW_PRIVS => Ok(usize::from(process.no_new_privileges.load(Ordering::Relaxed))),
         raw::PR_GET_TIMERSLACK => Ok(50_000),
         raw::PR_SET_TIMERSLACK => Ok(0),
-        raw::PR_CAPBSET_READ if second <= 40 => Ok(1),
-        raw::PR_GET_SECUREBITS => Ok(0),
         // Names of anonymous mappings are not kept, as in a Linux built without them.
         _ => Err(Errno::EINVAL),
     }

@@ -1,6 +1,7 @@
 //! Scheduling: yielding, priorities, CPUs. There is one class of scheduling; real-time ones are refused.
 
 use super::Process;
+use super::capabilities::cap;
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::time::Timespec;
@@ -25,6 +26,13 @@ fn thread_or_self<M: Machine>(ctx: &Ctx<'_, M>, tid: i32) -> Result<ThreadRef<M>
     }
 }
 
+/// As [`thread_or_self`], for calls that change how it is scheduled: EPERM where the caller may not.
+fn schedulable<M: Machine>(ctx: &Ctx<'_, M>, tid: i32) -> Result<ThreadRef<M>, Errno> {
+    let thread = thread_or_self(ctx, tid)?;
+    let may = |other: &crate::Thread<M>| other.credentials.look(|theirs| ctx.credentials().may_reschedule(theirs));
+    if thread.payload().as_ref().is_none_or(may) { Ok(thread) } else { Err(Errno::EPERM) }
+}
+
 /// `sched_getaffinity`
 pub fn sys_sched_getaffinity<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, len: usize, to: u64) -> Result<usize, Errno> {
     let thread = thread_or_self(ctx, tid)?;
@@ -47,18 +55,12 @@ pub fn sys_sched_setaffinity<M: Machine>(
     len: usize,
     from: u64,
 ) -> Result<usize, Errno> {
-    let thread = thread_or_self(ctx, tid)?;
     let mut allowed = CpuMask::default();
     for byte in 0..len.min(MAX_CPUS / 8) {
         let bits: u8 = ctx.read(from + byte as u64)?;
         (0..8).filter(|bit| bits & 1 << bit != 0).for_each(|bit| allowed.insert(8 * byte + bit));
     }
-    if let Some(other) = thread.payload() {
-        let (me, owner) = (ctx.credentials(), other.process.credentials());
-        if !me.is_root() && ![owner.real_user, owner.effective_user].contains(&me.effective_user) {
-            return Err(Errno::EPERM);
-        }
-    }
+    let thread = schedulable(ctx, tid)?;
     if ctx.linux.scheduler.set_affinity(&thread, &allowed) { Ok(0) } else { Err(Errno::EINVAL) }
 }
 
@@ -90,8 +92,10 @@ pub fn sys_sched_setscheduler<M: Machine>(
     policy: u32,
     parameter: u64,
 ) -> Result<usize, Errno> {
+    let priority = ctx.read(parameter)?;
     thread_or_self(ctx, tid)?;
-    check_policy(policy, ctx.read(parameter)?)?;
+    check_policy(policy, priority)?;
+    schedulable(ctx, tid)?;
     Ok(0)
 }
 
@@ -104,8 +108,10 @@ pub fn sys_sched_getparam<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, to: u64) -
 
 /// `sched_setparam`
 pub fn sys_sched_setparam<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, from: u64) -> Result<usize, Errno> {
+    let priority = ctx.read(from)?;
     thread_or_self(ctx, tid)?;
-    check_policy(raw::SCHED_NORMAL, ctx.read(from)?)?;
+    check_policy(raw::SCHED_NORMAL, priority)?;
+    schedulable(ctx, tid)?;
     Ok(0)
 }
 
@@ -174,17 +180,24 @@ pub fn sys_setpriority<M: Machine>(ctx: &mut Ctx<'_, M>, kind: u32, who: u32, ni
     let nice = nice.clamp(-20, 19);
     let value = (20 - nice) as u32;
     let me = ctx.credentials();
+    // All that it may change are changed; the last that it may not is told.
+    let mut result = Ok(0);
     for process in named(ctx, kind, who)? {
-        if !me.may_signal(&process.credentials()) {
-            return Err(Errno::EPERM);
-        }
-        if value > process.priority.load(Ordering::Relaxed) && !me.is_root() {
-            return Err(Errno::EACCES);
-        }
-        process.priority.store(value, Ordering::Relaxed);
-        for task in process.all_threads()? {
-            task.set_nice(nice as i8);
+        let theirs = process.credentials();
+        let limit = process.soft_limit(super::limits::which::NICE);
+        if !me.may_schedule(&theirs) {
+            result = Err(Errno::EPERM);
+        } else if value > process.priority.load(Ordering::Relaxed) && u64::from(value) > limit && !me.may(cap::SYS_NICE)
+        {
+            result = Err(Errno::EACCES);
+        } else if !me.may_reschedule(&theirs) {
+            result = Err(Errno::EPERM);
+        } else {
+            process.priority.store(value, Ordering::Relaxed);
+            for task in process.all_threads()? {
+                task.set_nice(nice as i8);
+            }
         }
     }
-    Ok(0)
+    result
 }

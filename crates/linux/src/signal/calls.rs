@@ -138,7 +138,9 @@ pub(super) fn set_alt_stack<M: Machine>(ctx: &mut Ctx<'_, M>, stack: &RawStack) 
 fn may<M: Machine>(ctx: &Ctx<'_, M>, process: &Process<M>, signal: Option<Signal>) -> bool {
     // Anybody may continue a process of the own session.
     let same_session = || process.group().session.id == ctx.process().group().session.id;
-    ctx.credentials().may_signal(&process.credentials()) || (signal == Some(Signal::CONT) && same_session())
+    core::ptr::eq(process, &**ctx.process())
+        || ctx.credentials().may_signal(&process.credentials())
+        || (signal == Some(Signal::CONT) && same_session())
 }
 
 /// `kill`

@@ -133,7 +133,8 @@ table! {
     122 setfsuid => process::credentials::sys_setfsuid;
     123 setfsgid => process::credentials::sys_setfsgid;
     124 getsid => process::group::sys_getsid;
-    125 capget => process::credentials::sys_capget, "all capabilities for user 0, none for others";
+    125 capget => process::credentials::sys_capget;
+    126 capset => process::credentials::sys_capset, "files have no capabilities of their own";
     127 rt_sigpending => signal::calls::sys_rt_sigpending;
     128 rt_sigtimedwait => signal::wait::sys_rt_sigtimedwait;
     129 rt_sigqueueinfo => signal::calls::sys_rt_sigqueueinfo;
@@ -157,7 +158,7 @@ table! {
     150 munlock => memory::lock::sys_munlock;
     151 mlockall => memory::lock::sys_mlockall;
     152 munlockall => memory::lock::sys_munlockall;
-    157 prctl => process::prctl::sys_prctl, "names, death signal, subreaper, no-new-privileges; others EINVAL";
+    157 prctl => process::prctl::sys_prctl, "names, death signal, subreaper, no-new-privileges, dumpable, capabilities; others EINVAL";
     158 arch_prctl => process::prctl::sys_arch_prctl;
     160 setrlimit => process::limits::sys_setrlimit, "as `prlimit64`";
     161 chroot => file::sys_chroot;

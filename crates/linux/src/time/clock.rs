@@ -3,6 +3,7 @@
 use super::{SECOND, Timespec, Timeval};
 use crate::errno::Errno;
 use crate::machine::Machine;
+use crate::process::capabilities::cap;
 use crate::{Ctx, Pid};
 use linux_raw_sys::general as raw;
 
@@ -86,7 +87,7 @@ pub fn sys_clock_getres<M: Machine>(ctx: &mut Ctx<'_, M>, clock: i32, to: u64) -
 }
 
 fn set_realtime<M: Machine>(ctx: &Ctx<'_, M>, nanos: u64) -> Result<usize, Errno> {
-    if !ctx.credentials().is_root() {
+    if !ctx.credentials().may(cap::SYS_TIME) {
         return Err(Errno::EPERM);
     }
     ctx.linux.machine.set_realtime(nanos);

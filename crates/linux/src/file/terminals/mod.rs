@@ -3,6 +3,7 @@
 pub mod settings;
 
 use super::File;
+use crate::process::capabilities::cap;
 use crate::process::group::Session;
 use crate::signal::{SigInfo, Signal};
 use crate::{Ctx, Errno, Linux, Machine};
@@ -83,7 +84,7 @@ pub fn claim_at_open<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>) {
 pub fn claim<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, steal: bool) -> Result<(), Errno> {
     let group = ctx.process().group();
     let session = group.session.clone();
-    let root = ctx.credentials().is_root();
+    let root = ctx.credentials().may(cap::SYS_ADMIN);
     if terminal.owner().1 == session.id && session.id == ctx.pid() {
         return Ok(());
     }

@@ -1,0 +1,137 @@
+//! Whether a thread may look at another process: the one question that `/proc`, limits and calls that name threads ask.
+//!
+//! The rule is Linux's `ptrace` access mode: to read. It has three parts. The ids: all of the other's are the looker's. The
+//! capabilities: the looker has all that the other is permitted. The memory: it is *dumpable*, which it is not where a set-id
+//! program runs, or where its process has changed its powers.
+//!
+//! # Against a change of the other's powers
+//! | the other | does first | what the looker does | so it sees |
+//! |---|---|---|---|
+//! | changes its ids | closes its memory | takes the memory, then the ids, then looks whether the memory is open | old ids, or closed memory |
+//! | ends | notes whether its memory was closed, then leaves it | no memory: asks for that note | closed, where it was |
+//! | execs a set-id program | makes the new memory closed before any thread has it | the same | the old memory, which it may see, or closed memory |
+//!
+//! What was granted is the memory that was checked: [`Granted`] carries it, and what is shown comes from it alone. A process that
+//! execs afterwards shows nothing of its new program.
+
+use super::Process;
+use super::capabilities::{Caps, cap};
+use super::credentials::Credentials;
+use crate::machine::Machine;
+use crate::memory::{AddressSpace, Foreign};
+use crate::thread::Thread;
+use crate::{Errno, Pid};
+use core::sync::atomic::Ordering;
+
+/// By which of its ids a looker is judged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    /// Those for files, and its effective capabilities: what a path leads to.
+    Files,
+    /// Its real ones, and its permitted capabilities: calls.
+    Real,
+}
+
+/// What a looker was granted.
+pub struct Granted<M: Machine> {
+    /// The memory of the thread that it looks at; none of a zombie.
+    pub memory: Option<Foreign<M>>,
+}
+
+impl<M: Machine> Process<M> {
+    /// The memory of its thread `tid`, or of another thread where that one has ended.
+    pub fn memory_of(&self, tid: Pid) -> Option<Foreign<M>> {
+        let task = {
+            let threads = self.threads.lock();
+            threads.get(tid).or_else(|| threads.any()).cloned()?
+        };
+        task.payload().as_ref()?.space.borrow()
+    }
+
+    /// Whether its owner's other processes may look at it, whose memory is `memory`. A process that ends has its files and
+    /// directories for longer than its memory: then it is as open as that was.
+    fn is_open(&self, memory: Option<&Foreign<M>>) -> bool {
+        memory.map_or_else(|| !self.left_closed.load(Ordering::Acquire), |memory| memory.is_dumpable())
+    }
+
+    /// Notes whether the memory that the calling thread leaves for good is open; before others see that it has left it.
+    pub(super) fn note_leaving(&self, memory: &AddressSpace<M>) {
+        if !memory.is_dumpable() {
+            self.left_closed.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether `looker`, which is the thread that runs, may look at thread `tid` of this process. EPERM where it may not.
+    pub fn look_at(&self, tid: Pid, looker: &Thread<M>, by: By) -> Result<Granted<M>, Errno> {
+        // In this order; see the module.
+        let memory = self.memory_of(tid);
+        let own = core::ptr::eq(&*looker.process, self);
+        // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+        let me = unsafe { looker.credentials.get() };
+        if own || admits(me, by, &self.credentials_of(tid), || self.is_open(memory.as_ref())) {
+            Ok(Granted { memory })
+        } else {
+            Err(Errno::EPERM)
+        }
+    }
+}
+
+/// The rule, for a looker that is of another process. `open`: whether the memory is dumpable; asked after the ids were read.
+fn admits(me: &Credentials, by: By, other: &Credentials, open: impl FnOnce() -> bool) -> bool {
+    let (user, group, mine): (u32, u32, Caps) = match by {
+        By::Files => (me.file_user, me.file_group, me.capabilities.effective),
+        By::Real => (me.real_user, me.real_group, me.capabilities.permitted),
+    };
+    let mighty = me.may(cap::SYS_PTRACE);
+    mighty || (other.is_all_of(user, group) && open() && other.capabilities.permitted.within(mine))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::capabilities::Capabilities;
+    use super::*;
+
+    fn user(id: u32) -> Credentials {
+        let capabilities = Capabilities { permitted: Caps::NONE, effective: Caps::NONE, ..Capabilities::FIRST };
+        Credentials { capabilities, ..Credentials::of(id, id) }
+    }
+
+    #[test]
+    fn ones_own_may_be_looked_at_while_they_are_open() {
+        for by in [By::Files, By::Real] {
+            assert!(admits(&user(5), by, &user(5), || true));
+            assert!(!admits(&user(5), by, &user(5), || false));
+            assert!(!admits(&user(5), by, &user(6), || true));
+            assert!(!admits(&user(5), by, &Credentials::root(), || true));
+            assert!(admits(&Credentials::root(), by, &user(5), || false));
+        }
+    }
+
+    #[test]
+    fn one_other_id_is_enough_to_refuse() {
+        let one = user(5);
+        for other in [
+            Credentials { real_user: 6, ..one.clone() },
+            Credentials { effective_user: 0, ..one.clone() },
+            Credentials { saved_user: 0, ..one.clone() },
+            Credentials { real_group: 6, ..one.clone() },
+            Credentials { effective_group: 0, ..one.clone() },
+            Credentials { saved_group: 0, ..one.clone() },
+        ] {
+            assert!(!admits(&one, By::Files, &other, || true), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn user_0_without_capabilities_sees_no_process_that_has_some() {
+        assert!(!admits(&user(0), By::Files, &Credentials::root(), || true));
+        assert!(admits(&user(0), By::Files, &user(0), || true));
+    }
+
+    #[test]
+    fn a_path_is_judged_by_the_ids_for_files_and_a_call_by_the_real_ones() {
+        let acting = Credentials { file_user: 6, file_group: 6, ..user(5) };
+        assert!(admits(&acting, By::Files, &user(6), || true) && !admits(&acting, By::Real, &user(6), || true));
+        assert!(!admits(&acting, By::Files, &user(5), || true) && admits(&acting, By::Real, &user(5), || true));
+    }
+}

@@ -1,0 +1,96 @@
+//! Which calls reach another process, user or inode, and that each of them has a line in the table of `programs/isolation.c`,
+//! which is compared with Linux. A call that is added to the dispatch table has to be put into one of these lists, or get a line.
+
+use quire_linux::syscall::SUPPORTED;
+use std::collections::BTreeSet;
+
+/// They name nothing but the caller's own: its memory, threads, descriptors and time. Those that change what it is allowed are told
+/// of by the lines `ids` and `step`.
+const OWN: &str = "
+    socket fsetxattr fgetxattr flistxattr fremovexattr splice tee vmsplice
+    read close fstat poll mmap mprotect munmap brk rt_sigaction rt_sigprocmask rt_sigreturn ioctl pread64 readv sched_yield
+    mremap msync mincore madvise dup dup2 pause nanosleep getitimer alarm setitimer getpid shutdown socketpair fork vfork
+    clone exit uname flock fsync fdatasync getcwd lseek select umask gettimeofday getrlimit getrusage sysinfo times getuid
+    getgid geteuid getegid getppid getpgrp setsid getresuid getresgid getgroups rt_sigpending rt_sigtimedwait rt_sigsuspend
+    sigaltstack fstatfs sched_get_priority_max sched_get_priority_min mlock munlock mlockall munlockall arch_prctl setrlimit
+    sync gettid readahead time futex epoll_create getdents64 set_tid_address restart_syscall fadvise64 clock_gettime
+    clock_getres clock_nanosleep exit_group epoll_wait epoll_ctl pselect6 ppoll unshare set_robust_list sync_file_range
+    epoll_pwait eventfd eventfd2 epoll_create1 dup3 preadv syncfs getcpu getrandom mlock2 preadv2 clone3 close_range
+    epoll_pwait2 setfsuid setfsgid personality prctl
+";
+
+/// They answer that there is nothing of that kind, whoever asks for whatever.
+const NOTHING: &str = "setxattr lsetxattr getxattr lgetxattr listxattr llistxattr removexattr lremovexattr";
+
+/// They come to the same check as another call.
+const AS_ANOTHER: &[(&str, &str)] = &[
+    ("lstat", "stat"),
+    ("newfstatat", "stat"),
+    ("statx", "stat"),
+    ("openat", "open"),
+    ("pipe2", "pipe"),
+    ("fchdir", "chdir"),
+    ("unlinkat", "unlink"),
+    ("renameat", "rename"),
+    ("renameat2", "rename"),
+    ("mkdirat", "mkdir"),
+    ("mknodat", "mknod"),
+    ("linkat", "link"),
+    ("symlinkat", "symlink"),
+    ("readlinkat", "readlink"),
+    ("fchown", "chown"),
+    ("fchownat", "chown"),
+    ("fchmodat", "fchmod"),
+    ("fchmodat2", "chmod"),
+    ("utime", "utimes"),
+    ("futimesat", "utimes"),
+    ("utimensat", "utimes"),
+    ("faccessat", "access"),
+    ("faccessat2", "access"),
+    ("execveat", "execve"),
+    ("pwrite64", "write"),
+    ("writev", "write"),
+    ("pwritev", "write"),
+    ("pwritev2", "write"),
+    ("sendfile", "write"),
+    ("copy_file_range", "write"),
+];
+
+fn table() -> String {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../programs/isolation.c");
+    std::fs::read_to_string(path).expect("the table's program")
+}
+
+/// Whether the program has a line that begins with the call's name, on its own or before a colon or a dash.
+fn has_line(table: &str, call: &str) -> bool {
+    ["", "user-", "bare-"]
+        .iter()
+        .any(|actor| ["\"", ":", "-"].iter().any(|end| table.contains(&format!("\"{actor}{call}{end}"))))
+}
+
+#[test]
+fn every_call_that_reaches_others_has_a_line_in_the_table() {
+    let table = table();
+    let own: BTreeSet<&str> = OWN.split_whitespace().chain(NOTHING.split_whitespace()).collect();
+    let mut missing = Vec::new();
+    for call in SUPPORTED.iter().map(|call| call.name) {
+        let another = AS_ANOTHER.iter().find(|(name, _)| *name == call).map(|(_, other)| *other);
+        let covered = own.contains(call) || has_line(&table, another.unwrap_or(call));
+        if !covered {
+            missing.push(call);
+        }
+    }
+    assert!(missing.is_empty(), "calls without a line in programs/isolation.c: {missing:?}");
+}
+
+#[test]
+fn the_lists_name_calls_that_are_there_and_each_once() {
+    let known: BTreeSet<&str> = SUPPORTED.iter().map(|call| call.name).collect();
+    let mut seen = BTreeSet::new();
+    for name in OWN.split_whitespace().chain(NOTHING.split_whitespace()).chain(AS_ANOTHER.iter().map(|(name, _)| *name))
+    {
+        assert!(known.contains(name), "{name} is no call of ours");
+        assert!(seen.insert(name), "{name} is listed twice");
+    }
+    assert!(!has_line(&table(), "no_such_call"));
+}
