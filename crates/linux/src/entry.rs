@@ -30,6 +30,10 @@ pub struct Linux<M: Machine> {
     pub scheduler: &'static Scheduler<M>,
     /// Process, thread, group and session ids.
     pub ids: Ids<M>,
+    /// The load average.
+    pub(crate) load: crate::load::Load<M>,
+    /// Users.
+    pub(crate) users: crate::process::users::Users<M>,
     /// Futexes.
     pub futexes: futex::Futexes<M>,
     /// Random numbers.
@@ -102,6 +106,8 @@ impl<M: Machine> Linux<M> {
             vm,
             scheduler,
             ids: Ids::new(Self::most_ids(memory), cpus, &mut tables)?,
+            load: crate::load::Load::new(scheduler),
+            users: crate::process::users::Users::new(cpus),
             futexes: futex::Futexes::new(memory, &mut tables)?,
             random: random::Random::new(machine.entropy(), cpus, &mut tables)?,
             unknown: syscall::Unknown::new(),

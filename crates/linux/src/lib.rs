@@ -28,6 +28,7 @@ pub mod errno;
 pub mod exec;
 pub mod file;
 pub mod futex;
+pub(crate) mod load;
 pub mod machine;
 pub mod memory;
 pub mod owned;

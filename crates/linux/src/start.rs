@@ -160,6 +160,7 @@ impl<M: Machine> Linux<M> {
             drop(unsafe { thread.files.replace(Some(files)) });
         }
         self.scheduler.spawn(task);
+        self.load.start();
         Ok(())
     }
 

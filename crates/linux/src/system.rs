@@ -141,11 +141,6 @@ impl<M: Machine> Linux<M> {
     pub fn process_count(&self) -> usize {
         self.ids.processes().count()
     }
-
-    /// Runnable threads as a load average of 65,536ths would show them: what runs now, since nothing is averaged.
-    pub(crate) fn load(&self) -> u64 {
-        self.scheduler.runnable() as u64
-    }
 }
 
 /// `sysinfo`
@@ -154,7 +149,7 @@ pub fn sys_sysinfo<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, E
     let frames = linux.vm.frames();
     let info = Info {
         uptime: (ctx.now() / crate::time::SECOND) as i64,
-        loads: [linux.load() << 16; 3],
+        loads: linux.load.averages(),
         total: frames.total() * PAGE_SIZE,
         free: frames.free() * PAGE_SIZE,
         processes: linux.process_count().min(usize::from(u16::MAX)) as u16,

@@ -16,6 +16,7 @@ use crate::memory::OwnSpace;
 use crate::owned::Owned;
 use crate::process::Process;
 use crate::process::credentials::Credentials;
+use crate::process::users::Permit;
 use crate::signal::SigSet;
 use crate::signal::send::PendingQueue;
 use crate::{Linux, Pid};
@@ -111,6 +112,10 @@ pub struct Thread<M: Machine> {
     pub seen: Owned<Option<Seen<M>>>,
     /// Whose thread it is. Changed by the owner.
     pub credentials: Owned<Credentials>,
+    /// What it holds of its real user. Changed by the owner.
+    pub(crate) permit: Owned<Permit<M>>,
+    /// Its user had more threads than its limit when it became that user's: exec asks whether it still has. Owner only.
+    pub(crate) over_limit: AtomicBool,
     /// What to look at before going to user mode: set by anybody, cleared by the owner.
     pub work: AtomicU32,
     /// It is on its way out. Set under the lock of its process's threads.

@@ -62,6 +62,8 @@ impl Rank {
     pub const IDS: Rank = Rank(86);
     /// The process ids that no CPU has.
     pub const ID_DEPOT: Rank = Rank(87);
+    /// The books of a user's headcount.
+    pub const HEADCOUNT: Rank = Rank(125);
     /// A CPU's timer wheel.
     pub const TIMER: Rank = Rank(130);
     /// A CPU's run queue: the innermost lock, since waking happens under many others.

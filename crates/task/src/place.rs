@@ -58,14 +58,15 @@ impl<M: Machine> Scheduler<M> {
         let told = {
             let mut queue = target.queue.lock_masked();
             thread.set_home(cpu);
-            queue.push(thread, join, || self.machine.ticks_to_ns(self.machine.ticks()));
+            let (eager, share_end) = (queue.eager(), queue.share_end());
+            queue.push(thread, self.share(thread, cpu), join, || self.machine.ticks_to_ns(self.machine.ticks()));
             self.note(target, cpu, &queue);
             if join != Join::First {
                 self.offer(cpu, &queue, thread);
             }
-            // It halts, or it has to set its timer for the end of the running thread's stretch, which is shorter where somebody
-            // waits who should not wait for a whole turn. Where such a one waits there already it has been told.
-            queue.len() == 1 || (join != Join::Back && queue.eager() == 1)
+            // It halts, or it has to set its timer for the end of the running thread's stretch. That is shorter where a thread
+            // waits that should not wait for a whole turn, or one of another user. Where such a one waits already it has been told.
+            queue.len() == 1 || (eager == 0 && queue.eager() == 1) || queue.share_end() < share_end
         };
         if cpu == current_cpu() {
             self.limit_stretch(target);
@@ -80,6 +81,7 @@ impl<M: Machine> Scheduler<M> {
     pub(crate) fn note(&self, cpu: &Cpu<M>, id: CpuId, queue: &RunQueue<M>) {
         cpu.waiting.store(queue.len(), Ordering::Release);
         cpu.eager.store(queue.eager(), Ordering::Relaxed);
+        cpu.share_end.store(queue.share_end(), Ordering::Relaxed);
         if queue.idle {
             self.crowded.remove(id);
         } else if queue.movable() > 0 {
@@ -122,10 +124,10 @@ impl<M: Machine> Scheduler<M> {
         false
     }
 
-    /// Takes a thread from a crowded CPU for `cpu`, which has none.
+    /// Takes a thread from a crowded CPU for `cpu`, which has none, at `now` of the CPU's counter.
     ///
     /// => Interrupts are masked, no queue is locked.
-    pub(crate) fn steal(&self, cpu: CpuId) -> Option<NonNull<Thread<M>>> {
+    pub(crate) fn steal(&self, cpu: CpuId, now: u64) -> Option<NonNull<Thread<M>>> {
         let (count, mut walked, mut locked) = (self.cpus.len(), 0, 0);
         // Once around: what waits on the nearest crowded CPUs may be such as may not run here.
         loop {
@@ -154,10 +156,12 @@ impl<M: Machine> Scheduler<M> {
                 self.crowded.remove(from);
             }
             drop(queue);
-            if thread.is_some() {
+            if let Some(stolen) = thread {
                 let own = self.cpus.of(cpu);
                 let mut queue = own.queue.lock_masked();
                 queue.idle = false;
+                // SAFETY: this CPU's alone now.
+                queue.begin(self.share(unsafe { stolen.as_ref() }, cpu), now);
                 self.note(own, cpu, &queue);
                 return thread;
             }

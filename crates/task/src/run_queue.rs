@@ -1,37 +1,28 @@
-//! One CPU's queue of runnable threads.
+//! One CPU's queue of runnable threads: the shares of users by virtual time ([`share`](crate::share)), and in each share the
+//! user's threads.
 //!
-//! Two lists. Threads that wake up, or were preempted, with some of their turn left stand on the *front* list and take
-//! short stretches round-robin, so that whoever mostly sleeps runs soon; a thread whose turn is used up goes to the end of
-//! the *back* list and gets a new turn when it comes off it. So a thread that wakes up a thousand times is ahead of a busy
-//! one for one turn's worth of CPU time in all, then waits like everybody else. Should the front list never run dry, the
-//! back list is served every [`PATIENCE`] nonetheless.
+//! The share whose thread runs is the *current* one, and is not in the heap. So where all runnable threads are of one user,
+//! which is most of the time, the heap is empty and nothing is compared.
 
 use crate::list::List;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
+use crate::share::{CREDIT, Heap, Share};
 use crate::thread::{Queued, Thread};
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 use quire_sync::CpuId;
 use quire_sync::atomic::Ordering::Relaxed;
 
 /// A turn at nice 0, in nanoseconds: long beside the cost of a switch, short beside what a person notices.
 pub(crate) const SLICE: u32 = 4_000_000;
-/// How long a thread runs before it lets a woken one in, in nanoseconds.
+/// How long a thread runs before it lets a woken one of its user in, and how far a user gets ahead of another one, in nanoseconds.
 pub(crate) const STRETCH: u64 = 1_000_000;
-/// How long the back list may be passed over, in nanoseconds: a few turns.
-const PATIENCE: u64 = 20_000_000;
+/// How long a back list may be passed over, in nanoseconds at nice 0: a few turns.
+pub(crate) const PATIENCE: u64 = 20_000_000;
+/// No deadline.
+const NEVER: u64 = u64::MAX;
 
-/// The turn of a thread at `nice`: a factor of 1.25 a step as on Linux, between a quarter of a millisecond (below that
-/// switching dominates) and forty (above it others starve).
-pub(crate) fn slice_for(nice: i8) -> u32 {
-    let mut ns = SLICE;
-    for _ in 0..nice.unsigned_abs() {
-        ns = if nice > 0 { ns * 4 / 5 } else { ns * 5 / 4 };
-    }
-    ns.clamp(250_000, 40_000_000)
-}
-
-/// Where a thread joins the queue.
+/// Where a thread joins the queue of its user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Join {
     /// It is next: the thread that runs is about to give way to it.
@@ -48,51 +39,105 @@ const SOME: u8 = 1;
 const ANYWHERE: u8 = 2;
 
 pub(crate) struct RunQueue<M: Machine> {
-    front: List<Queued<M>>,
-    back: List<Queued<M>>,
-    front_len: usize,
-    back_len: usize,
+    /// Shares with threads that wait, but for the current one.
+    shares: Heap<M>,
+    /// The share of the thread that runs; none where that is the idle thread.
+    current: Option<NonNull<Share<M>>>,
+    len: usize,
+    /// No runnable share has less virtual time. Never falls.
+    floor: u64,
+    /// Up to when the current share was charged, in nanoseconds of the CPU's counter.
+    charged: u64,
     /// Threads by reach.
-    reach: [usize; 3],
-    /// When the back list was last served or was empty, in nanoseconds of CPU clock.
-    back_served: u64,
+    reach: [u32; 3],
     /// The CPU runs its idle thread, or is about to: whoever queues a thread here must wake it.
     pub idle: bool,
     /// Threads that left this CPU for good, until they are reaped.
     pub dead: List<Queued<M>>,
 }
 
+// SAFETY: the shares that it points to are `Sync`, and their users live as long as they have runnable threads.
+unsafe impl<M: Machine> Send for RunQueue<M> {}
+
 impl<M: Machine> RunQueue<M> {
     pub fn new() -> Self {
         RunQueue {
-            front: List::new(),
-            back: List::new(),
-            front_len: 0,
-            back_len: 0,
+            shares: Heap::new(),
+            current: None,
+            len: 0,
+            floor: 0,
+            charged: 0,
             reach: [0; 3],
-            back_served: 0,
             idle: false,
             dead: List::new(),
         }
     }
 
     pub fn len(&self) -> usize {
-        self.front_len + self.back_len
+        self.len
     }
 
-    /// Threads that should not wait for a whole turn of the running one.
+    fn current(&self) -> Option<&Share<M>> {
+        // SAFETY: its user has a thread, the one that runs.
+        self.current.map(|share| unsafe { share.as_ref() })
+    }
+
+    /// Threads that should not wait for a whole turn of the running one, which is of the same user.
     pub fn eager(&self) -> usize {
-        self.front_len
+        self.current().map_or(0, Share::eager)
     }
 
     /// Threads that may run on another CPU.
     pub fn movable(&self) -> usize {
-        self.reach[SOME as usize] + self.reach[ANYWHERE as usize]
+        (self.reach[SOME as usize] + self.reach[ANYWHERE as usize]) as usize
     }
 
-    /// Puts a runnable thread, which is on no queue, on this one. `now`, the CPU's clock, is read where it matters alone: where
-    /// the back list begins.
-    pub fn push(&mut self, thread: &Thread<M>, join: Join, now: impl FnOnce() -> u64) {
+    /// When the running thread has to give way to another user's, in nanoseconds of the CPU's counter: once its user is a stretch ahead.
+    pub fn share_end(&self) -> u64 {
+        match (self.current(), self.shares.first()) {
+            (Some(current), Some(first)) => self.charged + (first.used() + STRETCH).saturating_sub(current.used()),
+            _ => NEVER,
+        }
+    }
+
+    /// Charges the current share for the time up to `now`.
+    pub fn charge(&mut self, now: u64) {
+        let Some(current) = self.current() else { return };
+        let ran = now.saturating_sub(self.charged);
+        let used = current.used() + ran;
+        current.set_used(used);
+        let least = self.shares.first().map_or(used, |first| first.used().min(used));
+        self.charged += ran;
+        self.floor = self.floor.max(least);
+    }
+
+    /// The running thread's part in its user's clock: `weighted` nanoseconds.
+    pub fn pass(&self, weighted: u64) {
+        if let Some(current) = self.current() {
+            current.pass(weighted);
+        }
+    }
+
+    /// The running thread lets other users go first, where no other one of its own user waits.
+    pub fn give_way(&mut self) {
+        if let (Some(current), Some(first)) = (self.current(), self.shares.first())
+            && current.is_empty()
+        {
+            current.set_used(current.used().max(first.used() + 1));
+        }
+    }
+
+    /// A share without waiting or running threads here is about to have one: it starts not far behind the others.
+    fn wake(&self, share: &Share<M>) {
+        let least = self.floor.saturating_sub(CREDIT);
+        if share.used() < least {
+            share.set_used(least);
+        }
+    }
+
+    /// Puts a runnable thread, which is on no queue, on this one, in its user's `share`. `now`, the CPU's counter, is read where it
+    /// matters alone: where another user's thread runs.
+    pub fn push(&mut self, thread: &Thread<M>, share: &Share<M>, join: Join, now: impl FnOnce() -> u64) {
         let node = NonNull::from(thread);
         let allowed = thread.affinity();
         let reach = if allowed.is_full() {
@@ -104,68 +149,92 @@ impl<M: Machine> RunQueue<M> {
         };
         thread.reach.store(reach, Relaxed);
         self.reach[reach as usize] += 1;
+        self.len += 1;
+        let runs = self.current.is_some_and(|current| ptr::eq(current.as_ptr(), share));
+        if !runs && !share.is_in_heap() {
+            // The running user's virtual time is that of its dispatch until it is charged.
+            self.charge(now());
+            self.wake(share);
+            // SAFETY: the share's user lives, since the thread is its and is runnable.
+            unsafe { self.shares.insert(NonNull::from(share)) };
+        }
         // SAFETY: a runnable thread has one queuer: who got `true` from its token, spawned it, or switches away from it.
         // It is alive until it has exited, which it cannot while it is queued.
-        unsafe {
-            match join {
-                Join::First => self.front.push_front(node),
-                Join::Front => self.front.push_back(node),
-                Join::Back => self.back.push_back(node),
-            }
-        }
-        if join == Join::Back {
-            if self.back_len == 0 {
-                self.back_served = now();
-            }
-            self.back_len += 1;
-        } else {
-            self.front_len += 1;
-        }
+        unsafe { share.push(node, join) };
     }
 
-    /// Takes off the thread that is to run next; one from the back list gets a new turn.
+    /// Takes off the thread that is to run next, whose share is the current one from now on; one that comes from a back list
+    /// gets a new turn. Without one no share is.
     pub fn pop(&mut self, now: u64) -> Option<NonNull<Thread<M>>> {
-        let starved = self.back_len > 0 && now.saturating_sub(self.back_served) > PATIENCE;
-        if !starved && let Some(node) = self.front.pop_front() {
-            self.front_len -= 1;
-            // SAFETY: it was queued, so it is alive.
-            self.left(unsafe { node.as_ref() });
-            return Some(node);
+        let stays = match (self.current(), self.shares.first()) {
+            (Some(current), Some(first)) => !current.is_empty() && current.used() <= first.used(),
+            (Some(current), None) => !current.is_empty(),
+            (None, _) => false,
+        };
+        if !stays {
+            let before = self.current.take();
+            self.current = self.shares.pop();
+            // SAFETY: its user had a thread here until now; while one waits, it has one still.
+            if let Some(before) = before.filter(|b| !unsafe { b.as_ref() }.is_empty()) {
+                // SAFETY: as above; the current share is not in the heap.
+                unsafe { self.shares.insert(before) };
+            }
         }
-        let node = self.back.pop_front()?;
-        self.back_len -= 1;
-        self.back_served = now;
+        self.charged = now;
+        let (thread, new_turn) = self.current()?.pop()?;
+        self.len -= 1;
         // SAFETY: it was queued, so it is alive.
-        let thread = unsafe { node.as_ref() };
-        self.left(thread);
-        thread.new_slice();
-        Some(node)
+        let next = unsafe { thread.as_ref() };
+        self.left(next);
+        if new_turn {
+            next.new_slice();
+        }
+        Some(thread)
+    }
+
+    /// A thread of `share` runs here from now on that was not on this queue, or is of that user only now.
+    pub fn begin(&mut self, share: &Share<M>, now: u64) {
+        self.charge(now);
+        let before = self.current.take();
+        if share.is_in_heap() {
+            // SAFETY: it is in a heap, which can only be this CPU's.
+            unsafe { self.shares.remove(NonNull::from(share)) };
+        } else if before != Some(NonNull::from(share)) {
+            self.wake(share);
+        }
+        // SAFETY: as in `pop`.
+        if let Some(before) = before.filter(|b| !ptr::eq(b.as_ptr(), share) && !unsafe { b.as_ref() }.is_empty()) {
+            // SAFETY: as in `pop`.
+            unsafe { self.shares.insert(before) };
+        }
+        self.current = Some(NonNull::from(share));
+        self.charged = now;
     }
 
     fn left(&mut self, thread: &Thread<M>) {
         self.reach[thread.reach.load(Relaxed) as usize] -= 1;
     }
 
-    /// Takes off a thread that may move to `cpu`: the one that waits longest on either list. One that has not left this CPU
-    /// yet stays.
+    /// Takes off a thread that may move to `cpu`: the one that waits longest on either list of a share. One that has not left
+    /// this CPU yet stays.
     pub fn steal(&mut self, cpu: CpuId) -> Option<NonNull<Thread<M>>> {
         // Acquire: its saved context is complete once `on_cpu` reads false.
         let off = |n: NonNull<Thread<M>>| {
             // SAFETY: queued, so alive.
             !unsafe { n.as_ref() }.on_cpu.load(quire_sync::atomic::Ordering::Acquire) || mutant(Mutant::StealBeforeLeft)
         };
-        let (node, back) = self.bound_for(cpu, off)?;
+        let (share, node, back) = self.bound_for(cpu, off)?;
+        // SAFETY: its user has a thread here, the one that was found.
+        let of = unsafe { share.as_ref() };
         // SAFETY: it is on that list.
-        unsafe {
-            if back {
-                self.back.remove(node);
-                self.back_len -= 1;
-            } else {
-                self.front.remove(node);
-                self.front_len -= 1;
-            }
-            self.left(node.as_ref());
+        unsafe { of.remove(node, back) };
+        self.len -= 1;
+        if of.is_empty() && of.is_in_heap() {
+            // SAFETY: it is in this heap, as no other CPU's has it.
+            unsafe { self.shares.remove(share) };
         }
+        // SAFETY: it was queued, so it is alive.
+        self.left(unsafe { node.as_ref() });
         Some(node)
     }
 
@@ -174,16 +243,23 @@ impl<M: Machine> RunQueue<M> {
         self.bound_for(cpu, |_| true).is_some()
     }
 
-    /// The first thread of the back list, else of the front list, that may run on `cpu` and that `take` accepts; whether it
-    /// is on the back list. Passes over threads only where some may not run on `cpu`.
-    fn bound_for(&self, cpu: CpuId, take: impl Fn(NonNull<Thread<M>>) -> bool) -> Option<(NonNull<Thread<M>>, bool)> {
+    /// A thread that may run on `cpu` and that `take` accepts, its share, and whether it is on the back list there. Shares of which no
+    /// thread runs here come first. Passes over threads only where some may not run on `cpu`, or have not left this one.
+    fn bound_for(
+        &self,
+        cpu: CpuId,
+        take: impl Fn(NonNull<Thread<M>>) -> bool,
+    ) -> Option<(NonNull<Share<M>>, NonNull<Thread<M>>, bool)> {
         if self.movable() == 0 {
             return None;
         }
         // SAFETY: queued, so alive.
-        let may = |n: &NonNull<Thread<M>>| unsafe { n.as_ref() }.may_run_on(cpu);
-        let first = |list: &List<Queued<M>>| list.iter().find(may).filter(|n| take(*n));
-        first(&self.back).map(|n| (n, true)).or_else(|| first(&self.front).map(|n| (n, false)))
+        let may = |n: NonNull<Thread<M>>| unsafe { n.as_ref() }.may_run_on(cpu) && take(n);
+        let of = |share: NonNull<Share<M>>| {
+            // SAFETY: current, or in the heap: its user has a thread here.
+            unsafe { share.as_ref() }.find(may).map(|(thread, back)| (share, thread, back))
+        };
+        self.shares.find(of).or_else(|| self.current.and_then(of))
     }
 }
 

@@ -23,6 +23,7 @@ use crate::list::List;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::run_queue::{Join, RunQueue, STRETCH};
+use crate::share::{Share, User};
 use crate::thread::{Current, Queued, Thread, ThreadRef};
 use crate::timer::{Timer, Wheel};
 use crate::watch::{Lockup, Watch};
@@ -37,13 +38,17 @@ use quire_sync::{CpuId, PerCpu, Rank, current_cpu};
 const NEVER: u64 = u64::MAX;
 
 /// One CPU. Its queue and wheel are reached from other CPUs through their locks; what is written by this CPU only, with
-/// interrupts masked, is marked (own). What others write who queue a thread here is the first pair of lines.
+/// interrupts masked, is marked (own). What others write who queue a thread here stands first.
 #[repr(C)]
 pub(crate) struct Cpu<M: Machine> {
     pub queue: IrqLock<RunQueue<M>>,
-    /// Length of the queue, and of its front list: hints without the lock. Written under it.
+    /// Length of the queue; of the front list of the running thread's user; when that thread has to give way to another user's, in
+    /// nanoseconds of the counter. Hints without the lock. Written under it.
     pub waiting: AtomicUsize,
     pub eager: AtomicUsize,
+    pub share_end: AtomicU64,
+    /// The share of user 0 and of the kernel's threads; guarded by the queue.
+    share: Share<M>,
     /// (own) What runs here when nothing else does; holds a count.
     idle: AtomicPtr<Thread<M>>,
     /// (own) The thread that is being left, between the switch and `finish_switch`.
@@ -68,6 +73,10 @@ pub(crate) struct Cpu<M: Machine> {
     looked: AtomicU64,
     /// (own) Threads that were started from here.
     started: AtomicU64,
+    /// (own) Threads that have ended here.
+    ended: AtomicU64,
+    /// (own) Uninterruptible sleeps that began here, less those that ended here.
+    blocked: AtomicU64,
     /// When the wheel wants to be looked at, nanoseconds. Written under the wheel's lock.
     wheel_due: AtomicU64,
     wheel: CachePadded<IrqLock<Wheel>>,
@@ -126,6 +135,8 @@ impl<M: Machine> Scheduler<M> {
             queue: IrqLock::new(Rank::RUN_QUEUE, RunQueue::new()),
             waiting: AtomicUsize::new(0),
             eager: AtomicUsize::new(0),
+            share_end: AtomicU64::new(NEVER),
+            share: Share::new(),
             idle: AtomicPtr::new(ptr::null_mut()),
             leaving: AtomicPtr::new(ptr::null_mut()),
             moving: AtomicBool::new(false),
@@ -140,6 +151,8 @@ impl<M: Machine> Scheduler<M> {
             switches: AtomicU64::new(0),
             looked: AtomicU64::new(0),
             started: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            blocked: AtomicU64::new(0),
             wheel_due: AtomicU64::new(NEVER),
             wheel: CachePadded(IrqLock::new(Rank::TIMER, Wheel::new(cpu))),
             watch: CachePadded(Watch::new()),
@@ -285,8 +298,14 @@ impl<M: Machine> Scheduler<M> {
 
     /// As [`park`](Self::park) without a deadline, where no signal ends the caller's wait either: the thread says so meanwhile.
     pub fn park_uninterruptibly(&self) {
+        let count = |by: u64| {
+            let _masked = Masked::new(self.machine);
+            bump(&self.here().blocked, by);
+        };
         self.current().uninterruptible.store(true, Ordering::Relaxed);
+        count(1);
         self.park(None);
+        count(1u64.wrapping_neg());
         self.current().uninterruptible.store(false, Ordering::Relaxed);
     }
 
@@ -295,7 +314,7 @@ impl<M: Machine> Scheduler<M> {
     pub fn unpark(&self, thread: &Thread<M>) {
         if thread.token.give() {
             let cpu = self.place(thread);
-            let join = if thread.slice() > 0 { Join::Front } else { Join::Back };
+            let join = if thread.has_slice() { Join::Front } else { Join::Back };
             self.enqueue(thread, cpu, join);
         }
     }
@@ -468,6 +487,31 @@ impl<M: Machine> Scheduler<M> {
         true
     }
 
+    /// The calling thread has part in the CPU time of `user` from now on; `None`: in that which each CPU keeps for the kernel and user 0.
+    ///
+    /// # Safety
+    /// As [`Thread::belong_to`]; the user that it had lives until this returns.
+    pub unsafe fn become_user(&self, user: Option<NonNull<User<M>>>) {
+        let _masked = Masked::new(self.machine);
+        let (cpu, here, me) = (current_cpu(), self.here(), self.current());
+        let mut queue = here.queue.lock_masked();
+        // SAFETY: the caller's word.
+        unsafe { me.belong_to(user) };
+        queue.begin(self.share(&me, cpu), self.machine.ticks_to_ns(self.machine.ticks()));
+        self.note(here, cpu, &queue);
+        drop(queue);
+        self.limit_stretch(here);
+    }
+
+    /// The share of CPU time that `thread` has part in on `cpu`.
+    pub(crate) fn share<'a>(&'a self, thread: &'a Thread<M>, cpu: CpuId) -> &'a Share<M> {
+        // SAFETY: by `belong_to`, a thread's user lives as long as it is the thread's.
+        match unsafe { thread.user().as_ref() } {
+            Some(user) => user.share(cpu),
+            None => &self.cpus.of(cpu).share,
+        }
+    }
+
     /// The reschedule interrupt: another CPU has queued a thread here, or the one that runs may not any more.
     pub fn kicked(&self) {
         let _masked = Masked::new(self.machine);
@@ -556,6 +600,21 @@ impl<M: Machine> Scheduler<M> {
         self.cpus.iter().enumerate().map(on).sum()
     }
 
+    /// How many threads sleep uninterruptibly at this moment.
+    pub fn blocked(&self) -> usize {
+        let sum = self.cpus.iter().fold(0u64, |sum, cpu| sum.wrapping_add(cpu.blocked.load(Ordering::Relaxed)));
+        // One that began elsewhere may have been missed.
+        usize::try_from(sum as i64).unwrap_or(0)
+    }
+
+    /// How many threads there are: those that were spawned and have not ended.
+    pub fn threads(&self) -> u64 {
+        // Those that ended first: a thread that starts and ends meanwhile is not missing then.
+        let ended: u64 = self.cpus.iter().map(|cpu| cpu.ended.load(Ordering::Acquire)).sum();
+        let started: u64 = self.cpus.iter().map(|cpu| cpu.started.load(Ordering::Acquire)).sum();
+        started.saturating_sub(ended)
+    }
+
     fn is_idle(&self, thread: &Thread<M>) -> bool {
         ptr::eq(self.here().idle.load(Ordering::Relaxed), thread)
     }
@@ -575,7 +634,7 @@ impl<M: Machine> Scheduler<M> {
         let ticks = self.machine.ticks();
         prev.account.cut_system(ticks);
         let ran = self.machine.ticks_to_ns(ticks.wrapping_sub(here.dispatched.load(Ordering::Relaxed)));
-        let left = prev.use_slice(ran);
+        let weighted = prev.use_slice(ran);
         self.machine.set_pending(false);
 
         let now = self.machine.ticks_to_ns(ticks);
@@ -583,10 +642,16 @@ impl<M: Machine> Scheduler<M> {
         let mut strays: List<Queued<M>> = List::new();
         let next = {
             let mut queue = here.queue.lock_masked();
+            queue.charge(now);
+            queue.pass(weighted);
+            let share = self.share(&prev, cpu);
             match why {
-                Leave::Preempt if left == 0 => queue.push(&prev, Join::Back, || now),
-                Leave::Preempt => queue.push(&prev, Join::Front, || now),
-                Leave::Yield if !prev_idle => queue.push(&prev, Join::Back, || now),
+                Leave::Preempt if prev.has_slice() => queue.push(&prev, share, Join::Front, || now),
+                Leave::Preempt => queue.push(&prev, share, Join::Back, || now),
+                Leave::Yield if !prev_idle => {
+                    queue.give_way();
+                    queue.push(&prev, share, Join::Back, || now);
+                }
                 Leave::Yield | Leave::Park | Leave::Exit | Leave::Move => {}
             }
             let next = loop {
@@ -611,7 +676,7 @@ impl<M: Machine> Scheduler<M> {
         }
         // Only now look elsewhere: two queues are never locked at once. Meanwhile this one is marked idle, so whoever
         // queues a thread here sends an interrupt.
-        let next = next.or_else(|| self.steal(cpu));
+        let next = next.or_else(|| self.steal(cpu, now));
         let next = next.unwrap_or_else(|| {
             self.idle.insert(cpu);
             // SAFETY: set by `start_cpu`.
@@ -656,6 +721,7 @@ impl<M: Machine> Scheduler<M> {
         let Some(prev) = (unsafe { prev.as_ref() }) else { return };
         if prev.dying.load(Ordering::Relaxed) {
             prev.on_cpu.store(false, Ordering::Relaxed);
+            bump(&here.ended, 1);
             // SAFETY: it exited, so it is on no queue; the scheduler's own count keeps it alive.
             unsafe { here.queue.lock_masked().dead.push_back(NonNull::from(prev)) };
             here.has_dead.store(true, Ordering::Relaxed);
@@ -719,15 +785,19 @@ impl<M: Machine> Scheduler<M> {
         if here.waiting.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let ran = self.machine.ticks().wrapping_sub(here.dispatched.load(Ordering::Relaxed));
-        let ran = self.machine.ticks_to_ns(ran);
+        let ticks = self.machine.ticks();
+        let ran = self.machine.ticks_to_ns(ticks.wrapping_sub(here.dispatched.load(Ordering::Relaxed)));
         let slice = current.slice();
         let limit = if here.eager.load(Ordering::Relaxed) > 0 { slice.min(STRETCH) } else { slice };
-        if ran >= limit {
+        let share_end = here.share_end.load(Ordering::Relaxed);
+        let for_others =
+            if share_end == NEVER { NEVER } else { share_end.saturating_sub(self.machine.ticks_to_ns(ticks)) };
+        let left = limit.saturating_sub(ran).min(for_others);
+        if left == 0 {
             here.stretch_end.store(NEVER, Ordering::Relaxed);
             self.machine.set_pending(true);
         } else {
-            here.stretch_end.store(self.machine.now() + (limit - ran), Ordering::Relaxed);
+            here.stretch_end.store(self.machine.now() + left, Ordering::Relaxed);
             self.program(here);
         }
     }

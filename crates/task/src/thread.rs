@@ -3,9 +3,11 @@
 use crate::account::Account;
 use crate::list::{Adapter, Links};
 use crate::machine::Machine;
-use crate::run_queue::slice_for;
+use crate::run_queue::SLICE;
+use crate::share::User;
 use crate::timer::Timer;
 use crate::token::Token;
+use crate::weight::{unweighted, weighted};
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
 use core::ops::Deref;
@@ -25,21 +27,23 @@ pub struct Thread<M: Machine> {
     pub(crate) links: Links<Thread<M>>,
     /// The CPUs that it may run on. Written by [`Scheduler::set_affinity`](crate::Scheduler::set_affinity).
     affinity: CpuSet,
+    /// Whose share of CPU time it has part in; null: that which each CPU has of its own. Written before it is spawned and by itself.
+    user: AtomicPtr<User<M>>,
+    /// What is left of its turn, in nanoseconds at nice 0. Written by the CPU that it is on, or under the lock of its queue.
+    pub(crate) slice: AtomicU32,
     pub(crate) token: Token,
     /// Where it is queued, runs or ran last. Written under the lock of the queue that it joins, or is stolen from.
-    home: AtomicU32,
-    /// What is left of its turn, in nanoseconds. Written by the CPU that it is on, or under the lock of its queue.
-    slice: AtomicU32,
+    home: AtomicU8,
     /// Its context is in use: it runs, or has not quite left its CPU. Set by the CPU that switches to it, cleared by the
     /// CPU that has switched away; while it is set the thread may only be queued on that CPU.
     pub(crate) on_cpu: AtomicBool,
     /// How it was counted by the queue that it is on; guarded by that queue's lock.
     pub(crate) reach: AtomicU8,
+
+    pub(crate) account: Account,
     /// It has called `exit`. Written by itself.
     pub(crate) dying: AtomicBool,
     nice: AtomicU8,
-
-    pub(crate) account: Account,
     /// Switches away because it slept or yielded; because it was preempted. One writer: its CPU.
     pub(crate) voluntary: AtomicU64,
     pub(crate) involuntary: AtomicU64,
@@ -91,18 +95,20 @@ impl<M: Machine> Thread<M> {
         #[cfg(not(any(loom, shuttle)))]
         const {
             assert!(core::mem::offset_of!(Self, account) == 64, "a thread's first line is what it should be");
+            assert!(MAX_CPUS <= 1 << u8::BITS, "a home is a byte");
         }
         Thread {
             links: Links::new(),
             affinity: everywhere(),
+            user: AtomicPtr::new(core::ptr::null_mut()),
+            slice: AtomicU32::new(SLICE),
             token: Token::new(),
-            home: AtomicU32::new(0),
-            slice: AtomicU32::new(slice_for(0)),
+            home: AtomicU8::new(0),
             on_cpu: AtomicBool::new(false),
             reach: AtomicU8::new(0),
+            account: Account::new(),
             dying: AtomicBool::new(false),
             nice: AtomicU8::new(20),
-            account: Account::new(),
             voluntary: AtomicU64::new(0),
             involuntary: AtomicU64::new(0),
             uninterruptible: AtomicBool::new(false),
@@ -135,7 +141,7 @@ impl<M: Machine> Thread<M> {
     }
 
     pub(crate) fn set_home(&self, cpu: CpuId) {
-        self.home.store(cpu as u32, Ordering::Relaxed);
+        self.home.store(cpu as u8, Ordering::Relaxed);
     }
 
     /// The CPUs that it may run on; of these the machine has at least one.
@@ -159,21 +165,40 @@ impl<M: Machine> Thread<M> {
         self.affinity.contains(cpu)
     }
 
-    /// What is left of its turn, in nanoseconds.
+    /// Whether some of its turn is left.
+    pub(crate) fn has_slice(&self) -> bool {
+        self.slice.load(Ordering::Relaxed) != 0
+    }
+
+    /// For how long it may run before its turn is used up, in nanoseconds.
     pub(crate) fn slice(&self) -> u64 {
-        self.slice.load(Ordering::Relaxed).into()
+        unweighted(self.slice.load(Ordering::Relaxed).into(), self.nice())
     }
 
-    /// So much of its turn is gone.
+    /// It has run for so long: how much that is by its weight, in nanoseconds at nice 0, which its turn is shorter now.
     pub(crate) fn use_slice(&self, ns: u64) -> u64 {
-        let left = self.slice.load(Ordering::Relaxed).saturating_sub(u32::try_from(ns).unwrap_or(u32::MAX));
+        let used = weighted(ns, self.nice());
+        let left = self.slice.load(Ordering::Relaxed).saturating_sub(u32::try_from(used).unwrap_or(u32::MAX));
         self.slice.store(left, Ordering::Relaxed);
-        left.into()
+        used
     }
 
-    /// A new turn, by its nice value.
+    /// A new turn: as long as its nice weight says.
     pub(crate) fn new_slice(&self) {
-        self.slice.store(slice_for(self.nice()), Ordering::Relaxed);
+        self.slice.store(SLICE, Ordering::Relaxed);
+    }
+
+    pub(crate) fn user(&self) -> *const User<M> {
+        self.user.load(Ordering::Relaxed)
+    }
+
+    /// Gives it part in the CPU time of `user`. For its maker, before it is spawned; later it calls
+    /// [`Scheduler::become_user`](crate::Scheduler::become_user).
+    ///
+    /// # Safety
+    /// The user lives until the thread has become another one's, or has left its CPU for good.
+    pub unsafe fn belong_to(&self, user: Option<NonNull<User<M>>>) {
+        self.user.store(user.map_or(core::ptr::null_mut(), NonNull::as_ptr), Ordering::Relaxed);
     }
 
     /// Whether a CPU runs it at this moment.
@@ -181,12 +206,17 @@ impl<M: Machine> Thread<M> {
         self.on_cpu.load(Ordering::Relaxed)
     }
 
-    /// Its nice value, -20 (longest turns) to 19.
+    /// Whether it runs or waits for a CPU, and does not sleep.
+    pub fn is_runnable(&self) -> bool {
+        !self.token.is_parked()
+    }
+
+    /// Its nice value, -20 (greatest weight) to 19.
     pub fn nice(&self) -> i8 {
         self.nice.load(Ordering::Relaxed) as i8 - 20
     }
 
-    /// Sets its nice value, clamped to -20..=19. Holds from its next turn on.
+    /// Sets its nice value, clamped to -20..=19. Holds for what is left of its turn, too.
     pub fn set_nice(&self, nice: i8) {
         self.nice.store((nice.clamp(-20, 19) + 20) as u8, Ordering::Relaxed);
     }

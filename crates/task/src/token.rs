@@ -7,17 +7,17 @@
 //! | `PARKED` | sleeps, or is about to | never | → `TOKEN`, **queue the thread** |
 
 use crate::mutant::{Mutant, mutant};
-use quire_sync::atomic::{AtomicU32, Ordering};
+use quire_sync::atomic::{AtomicU8, Ordering};
 
-const EMPTY: u32 = 0;
-const TOKEN: u32 = 1;
-const PARKED: u32 = 2;
+const EMPTY: u8 = 0;
+const TOKEN: u8 = 1;
+const PARKED: u8 = 2;
 
-pub(crate) struct Token(AtomicU32);
+pub(crate) struct Token(AtomicU8);
 
 impl Token {
     pub fn new() -> Self {
-        Token(AtomicU32::new(EMPTY))
+        Token(AtomicU8::new(EMPTY))
     }
 
     /// Announces that the thread is about to sleep. False where a token was there: it is used up, and the thread goes on.

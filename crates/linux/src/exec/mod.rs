@@ -239,6 +239,8 @@ fn end_other_threads<M: Machine>(ctx: &Ctx<'_, M>) -> Result<(), Errno> {
         }
         drop(threads);
         me.show_credentials();
+        let permit = core::mem::replace(&mut *process.permit.lock(), crate::process::users::Permit::root());
+        drop(permit);
         ctx.linux.ids.forget_process(tid);
         ctx.linux.ids.release(tid);
         threads = process.threads.lock();
@@ -364,6 +366,14 @@ fn exec<M: Machine>(
 ) -> Result<usize, Errno> {
     let linux = ctx.linux;
     let process = ctx.process();
+    // A thread that became a user's who had too many already is refused here, as on Linux, until that one has fewer.
+    if ctx.thread.over_limit.load(Ordering::Relaxed) {
+        // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+        if unsafe { ctx.thread.permit.get() }.exceeds(process.soft_limit(which::NPROC)) {
+            return Err(Errno::EAGAIN);
+        }
+        ctx.thread.over_limit.store(false, Ordering::Relaxed);
+    }
     let limits = Limits { stack: process.soft_limit(which::STACK), bytes: process.soft_limit(which::AS) };
     let mut strings = Strings::new(limits.stack);
     let memory = ctx.user();

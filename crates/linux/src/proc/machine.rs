@@ -2,6 +2,7 @@
 
 use super::node::put;
 use super::root::About;
+use crate::load::SHIFT;
 use crate::machine::{Interrupt, Machine};
 use crate::system::{RELEASE, VERSION};
 use crate::time::{SECOND, ticks};
@@ -52,13 +53,11 @@ pub(super) fn interrupts<M: Machine>(about: &About<M>, out: &mut Text) -> Result
 
 pub(super) fn load_average<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     let linux = about.0;
-    let load = linux.load();
-    let (mut threads, mut last) = (0, 0);
-    for process in linux.ids.processes() {
-        threads += process.threads.lock().len();
-        last = process.pid;
+    for average in linux.load.averages() {
+        let hundredths = (average * 100 + (1 << (SHIFT - 1))) >> SHIFT;
+        put!(out, "{}.{:02} ", hundredths / 100, hundredths % 100)?;
     }
-    put!(out, "{load}.00 {load}.00 {load}.00 {load}/{threads} {last}\n")
+    put!(out, "{}/{} {}\n", linux.scheduler.runnable(), linux.scheduler.threads(), linux.ids.last())
 }
 
 pub(super) fn memory_info<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {

@@ -283,8 +283,10 @@ fn state<M: Machine>(about: &About<M>) -> (char, &'static str) {
     };
     if stopped {
         ('T', "stopped")
-    } else if task.is_running() {
+    } else if task.is_runnable() {
         ('R', "running")
+    } else if task.sleeps_uninterruptibly() {
+        ('D', "disk sleep")
     } else {
         ('S', "sleeping")
     }

@@ -135,6 +135,20 @@ impl<M: Machine> Thread<M> {
     }
 }
 
+/// The calling thread counts as one of `user` from now on, and has part in that one's CPU time. EAGAIN, as on Linux, where there is no
+/// memory for a user that is new.
+fn change_user<M: Machine>(ctx: &Ctx<'_, M>, user: u32) -> Result<(), Errno> {
+    let permit = ctx.linux.users.permit(user).map_err(|_| Errno::EAGAIN)?;
+    let over = user != 0 && permit.exceeds(ctx.process().soft_limit(super::limits::which::NPROC));
+    ctx.thread.over_limit.store(over, core::sync::atomic::Ordering::Relaxed);
+    // SAFETY: the thread itself runs this. Its new permit keeps the new user, and the old one is put back last.
+    unsafe {
+        ctx.linux.scheduler.become_user(permit.share());
+        drop(ctx.thread.permit.replace(permit));
+    }
+    Ok(())
+}
+
 /// Changes the calling thread's credentials: as in Linux, a library makes all threads of a program do so.
 fn change<M: Machine>(
     ctx: &mut Ctx<'_, M>,
@@ -142,6 +156,9 @@ fn change<M: Machine>(
 ) -> Result<usize, Errno> {
     let mut new = ctx.credentials().clone();
     edit(&mut new)?;
+    if new.real_user != ctx.credentials().real_user {
+        change_user(ctx, new.real_user)?;
+    }
     ctx.thread.become_user(new);
     Ok(0)
 }

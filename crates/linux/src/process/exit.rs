@@ -1,5 +1,6 @@
 //! Ending: of a thread, and of a process with its last thread.
 
+use super::users::Permit;
 use super::{Process, usage, wait};
 use crate::errno::Errno;
 use crate::machine::{End, Machine};
@@ -89,8 +90,9 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     drop(gone);
     linux.victims.left(process);
     if remaining == 0 {
-        end_process(linux, process);
+        end_process(linux, thread);
     } else {
+        leave_user(linux, thread);
         hand_over_signals(linux, thread);
         stop::thread_left(process, remaining);
         process.thread_events.wake_all();
@@ -138,8 +140,23 @@ fn hand_over_signals<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     linux.tell_all_of(&thread.process, thread.process.pending.set().without(thread.blocked()));
 }
 
-/// The last thread of `process` ends.
-fn end_process<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) {
+/// What the thread holds of its user goes back, or, of a process's first thread, to the zombie. The little that the thread still does
+/// counts as the kernel's CPU time, because its user's record may be gone as soon as the permit is back.
+fn leave_user<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
+    // SAFETY: the thread itself runs this, and holds the permit until it is another's.
+    let permit = unsafe {
+        linux.scheduler.become_user(None);
+        thread.permit.replace(Permit::root())
+    };
+    if thread.tid() == thread.process.pid {
+        let none = core::mem::replace(&mut *thread.process.permit.lock(), permit);
+        drop(none);
+    }
+}
+
+/// `thread`, the last one of its process, ends.
+fn end_process<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
+    let process = &thread.process;
     process.exiting.store(true, Ordering::Release);
     process.timers.end(linux);
     if process.pid == 1 {
@@ -161,6 +178,7 @@ fn end_process<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) 
         group.hang_up_if_orphaned(&parent.group());
     }
     drop(group);
+    leave_user(linux, thread);
     tell_parent(linux, process);
 }
 

@@ -1,8 +1,10 @@
 //! Making threads and processes.
 
+use super::capabilities::cap;
 use super::credentials::Credentials;
 use super::group::Group;
-use super::limits::Limits;
+use super::limits::{self, Limits};
+use super::users::Permit;
 use super::{NewProcess, Process};
 use crate::admission::Promise;
 use crate::errno::Errno;
@@ -115,6 +117,7 @@ pub(crate) struct NewThread<M: Machine> {
     pub files: Arc<file::Files<M>>,
     pub fs: Arc<file::FsState<M>>,
     pub credentials: Credentials,
+    pub permit: Permit<M>,
     pub blocked: SigSet,
     pub alt_stack: AltStack,
     pub name: Name,
@@ -135,6 +138,7 @@ pub(crate) fn place<M: Machine>(
             dealloc(task.as_ptr().cast(), Layout::new::<Task<M>>());
         }
     }
+    let user = new.permit.share();
     let payload = Thread {
         linux,
         process: new.process,
@@ -144,6 +148,8 @@ pub(crate) fn place<M: Machine>(
         fs: Owned::new(Some(new.fs)),
         seen: Owned::new(None),
         credentials: Owned::new(new.credentials),
+        permit: Owned::new(new.permit),
+        over_limit: AtomicBool::new(false),
         work: AtomicU32::new(0),
         leaving: AtomicBool::new(false),
         stop_taken: AtomicBool::new(false),
@@ -171,6 +177,8 @@ pub(crate) fn place<M: Machine>(
     // SAFETY: fresh memory of that layout; `release` gives it back; the count is the one that `Task::new` starts with.
     unsafe {
         memory.write(Task::new(context, Some(payload), release::<M>));
+        // The thread leaves its user before it puts the permit back.
+        memory.as_ref().belong_to(user);
         Ok(ThreadRef::adopt(memory))
     }
 }
@@ -205,6 +213,14 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
         return Err(Errno::EPERM);
     }
 
+    // First: a refusal costs nothing then, however often a program asks.
+    let limit = {
+        let own = ctx.credentials();
+        let free = own.real_user == 0 || own.may(cap::SYS_RESOURCE) || own.may(cap::SYS_ADMIN);
+        if free { limits::INFINITY } else { parent.soft_limit(limits::which::NPROC) }
+    };
+    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    let permit = unsafe { me.permit.get() }.another(limit)?;
     let id = NewId { linux, id: linux.ids.allocate()? };
     let space = if request.has(VM) { ctx.space()?.clone() } else { ctx.space()?.fork()? };
     let files = if request.has(FILES) { ctx.files()?.share()? } else { ctx.files()?.fork()? };
@@ -235,6 +251,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
             files,
             fs,
             credentials: ctx.credentials().clone(),
+            permit,
             blocked: me.blocked(),
             // SAFETY: a context is the owner's view.
             alt_stack: if shares_stack { AltStack::default() } else { *unsafe { me.alt_stack.get() } },
@@ -411,6 +428,7 @@ impl<M: Machine> Linux<M> {
             files,
             fs,
             credentials: Credentials::root(),
+            permit: Permit::root(),
             blocked: SigSet::EMPTY,
             alt_stack: AltStack::default(),
             name: program.name,

@@ -6,12 +6,15 @@
 use super::group::{Group, Session};
 use crate::errno::Errno;
 use crate::machine::Machine;
-use crate::tables::TableMemory;
+use crate::tables::{TableMemory, padded};
 use crate::{Pid, Process};
 use alloc::alloc::alloc_zeroed;
 use alloc::sync::Arc;
 use core::alloc::Layout;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use quire_sync::PerCpu;
+use quire_sync::hooks::{now, preempt_off};
 use quire_task::ids::CHUNK_BYTES;
 use quire_task::{IdTable, ThreadRef};
 
@@ -19,7 +22,11 @@ use quire_task::{IdTable, ThreadRef};
 pub struct Ids<M: Machine> {
     table: IdTable<Process<M>, Group<M>, Session>,
     max: Pid,
+    latest: PerCpu<Latest>,
 }
+
+/// When a CPU gave an id last, and which. That CPU writes it.
+type Latest = (AtomicU64, AtomicU32);
 
 /// Another count of what a table names.
 ///
@@ -34,16 +41,19 @@ unsafe fn count<T>(named: &T) -> Arc<T> {
 }
 
 impl<M: Machine> Ids<M> {
-    /// Bytes of the table's memory.
+    /// Bytes of its tables' memory.
     pub(crate) const fn bytes(max: Pid, cpus: usize) -> usize {
-        IdTable::<Process<M>, Group<M>, Session>::bytes(max, cpus)
+        padded(IdTable::<Process<M>, Group<M>, Session>::bytes(max, cpus)) + PerCpu::<Latest>::bytes(cpus)
     }
 
     /// A table of the ids 1 to `max` for `cpus` CPUs.
     pub fn new(max: Pid, cpus: usize, tables: &mut TableMemory) -> Result<Self, Errno> {
-        let memory = tables.take(Self::bytes(max, cpus))?;
-        // SAFETY: fresh memory of that size and alignment, which is never freed.
-        Ok(Ids { table: unsafe { IdTable::new(memory, max, cpus) }, max })
+        let memory = tables.take(IdTable::<Process<M>, Group<M>, Session>::bytes(max, cpus))?;
+        let latest = tables.take(PerCpu::<Latest>::bytes(cpus))?;
+        // SAFETY: fresh memory of these sizes and alignments, which is never freed.
+        let (table, latest) =
+            unsafe { (IdTable::new(memory, max, cpus), PerCpu::new(latest, cpus, |_| Latest::default())) };
+        Ok(Ids { table, max, latest })
     }
 
     /// The highest id.
@@ -58,10 +68,21 @@ impl<M: Machine> Ids<M> {
             // SAFETY: the size is not zero.
             NonNull::new(unsafe { alloc_zeroed(layout) })
         };
-        self.table.allocate(&mut grow).map_err(|e| match e {
+        let id = self.table.allocate(&mut grow).map_err(|e| match e {
             quire_task::IdError::Exhausted => Errno::EAGAIN,
             quire_task::IdError::OutOfMemory => Errno::ENOMEM,
-        })
+        })?;
+        let pinned = preempt_off();
+        let (at, latest) = self.latest.mine(&pinned);
+        at.store(now(), Ordering::Relaxed);
+        latest.store(id, Ordering::Relaxed);
+        Ok(id)
+    }
+
+    /// The id that was given last; of two that two CPUs gave at this moment, either.
+    pub fn last(&self) -> Pid {
+        let latest = self.latest.iter().max_by_key(|(at, _)| at.load(Ordering::Relaxed));
+        latest.map_or(0, |(_, id)| id.load(Ordering::Relaxed))
     }
 
     /// One holder of `id` less.

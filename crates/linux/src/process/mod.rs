@@ -26,6 +26,7 @@ pub mod prctl;
 pub mod scheduling;
 pub mod threads;
 pub mod usage;
+pub mod users;
 pub mod wait;
 
 use crate::machine::Machine;
@@ -140,6 +141,8 @@ pub struct Process<M: Machine> {
     parent: SpinLock<Option<Arc<Process<M>>>>,
     /// Its place among its parent's children or zombies.
     sibling: Place<Process<M>>,
+    /// What its first thread held of its user, from that one's end until the process was waited for.
+    pub(crate) permit: SpinLock<users::Permit<M>>,
     /// Its place in its group.
     pub(crate) member: Place<Process<M>>,
 }
@@ -232,6 +235,7 @@ impl<M: Machine> Process<M> {
             parent_pid: AtomicU32::new(new.parent.as_ref().map_or(0, |p| p.pid)),
             parent: SpinLock::new(rank::PARENT, new.parent),
             sibling: Place::new(),
+            permit: SpinLock::new(rank::OWNED, users::Permit::root()),
             member: Place::new(),
             child_events: WaitQueue::new(),
             moving: SpinLock::new(rank::MOVING, ()),
@@ -272,6 +276,11 @@ impl<M: Machine> Process<M> {
     /// Its parent.
     pub fn parent(&self) -> Option<Arc<Process<M>>> {
         self.parent.lock().clone()
+    }
+
+    /// Whether `parent` is its parent; remains so as long as the caller holds the lock of that one's family.
+    pub(crate) fn is_child_of(&self, parent: &Process<M>) -> bool {
+        self.parent.lock().as_ref().is_some_and(|p| core::ptr::eq(&**p, parent))
     }
 
     /// Its parent's id; 0 where it has none.

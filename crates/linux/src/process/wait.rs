@@ -90,9 +90,16 @@ impl Wanted {
 
 /// One look at the children: something to tell, nothing yet, or nobody to wait for.
 fn look<M: Machine>(linux: &'static Linux<M>, me: &Process<M>, wanted: Wanted) -> Option<Result<Found, Errno>> {
+    // Found by its id, and not among thousands of siblings, which process 1 may have. Before the lock, so let go of after it.
+    let named = match wanted.which {
+        Which::Process(pid) => linux.ids.process(pid),
+        _ => None,
+    };
     let mut family = me.family.lock();
+    // Under this lock a child stays one, and so on the list that it is on.
+    let named = named.as_ref().filter(|child| child.is_child_of(me));
     if wanted.options & EXITED != 0
-        && let Some(child) = zombie(&family, wanted)
+        && let Some(child) = zombie(&family, wanted, named)
     {
         let taken = if wanted.options & NOWAIT == 0 { family.zombies.remove(&child) } else { None };
         drop(family);
@@ -121,12 +128,16 @@ fn look<M: Machine>(linux: &'static Linux<M>, me: &Process<M>, wanted: Wanted) -
     }
     let anybody = match wanted.which {
         Which::Any if wanted.options & ALL != 0 => !family.children.is_empty() || !family.zombies.is_empty(),
+        Which::Process(_) => named.is_some_and(|child| wanted.fits(child)),
         _ => family.children.iter().chain(family.zombies.iter()).any(|child| wanted.fits(child)),
     };
     if anybody { None } else { Some(Err(Errno::ECHILD)) }
 }
 
-fn zombie<M: Machine>(family: &Family<M>, wanted: Wanted) -> Option<Arc<Process<M>>> {
+fn zombie<M: Machine>(family: &Family<M>, wanted: Wanted, named: Option<&Arc<Process<M>>>) -> Option<Arc<Process<M>>> {
+    if let Which::Process(_) = wanted.which {
+        return named.filter(|child| family.zombies.has(child) && wanted.fits(child)).cloned();
+    }
     let found = family.zombies.iter().find(|child| wanted.fits(child))?;
     family.zombies.counted(found)
 }
@@ -151,6 +162,8 @@ fn whole<M: Machine>(child: &Process<M>) -> Usage {
 
 /// A process that nobody waits for any more: its id and its place in its group are free.
 pub(super) fn release<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) {
+    let permit = core::mem::replace(&mut *process.permit.lock(), super::users::Permit::root());
+    drop(permit);
     linux.ids.forget_process(process.pid);
     group::leave(process);
     linux.ids.release(process.pid);

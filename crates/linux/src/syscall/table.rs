@@ -109,7 +109,7 @@ table! {
     96 gettimeofday => time::clock::sys_gettimeofday, "the time zone is always zero";
     97 getrlimit => process::limits::sys_getrlimit;
     98 getrusage => process::usage::sys_getrusage;
-    99 sysinfo => system::sys_sysinfo, "loads are not averaged";
+    99 sysinfo => system::sys_sysinfo;
     100 times => process::usage::sys_times;
     102 getuid => process::credentials::sys_getuid;
     104 getgid => process::credentials::sys_getgid;
@@ -234,7 +234,7 @@ table! {
     295 preadv => file::sys_preadv;
     296 pwritev => file::sys_pwritev;
     297 rt_tgsigqueueinfo => signal::calls::sys_rt_tgsigqueueinfo;
-    302 prlimit64 => process::limits::sys_prlimit64, "NPROC, RTPRIO and others are kept but not enforced";
+    302 prlimit64 => process::limits::sys_prlimit64, "RTPRIO and others are kept but not enforced";
     306 syncfs => file::sys_syncfs;
     309 getcpu => process::scheduling::sys_getcpu;
     316 renameat2 => file::sys_renameat2;

@@ -1,0 +1,228 @@
+//! A count that has a limit, and that CPUs which are far from the limit count apart.
+//!
+//! The count is in *permits*. Each CPU keeps some spare ones, so a CPU that takes and puts back writes its own line only. The books
+//! say how many permits exist: those that are held and the spare ones. So a taker that has a spare permit, and reads that no more
+//! exist than its limit allows, is within its limit whatever other CPUs do.
+//!
+//! Close to the limit, spare permits on other CPUs would be taken for held ones. A taker that does not find room for a batch
+//! *closes* all CPUs' stocks under the lock of the books: it swaps a mark in, and takes the spare permits off the books. From then on
+//! every taker comes to the lock, and the books say exactly how many are held. A stock is open again when its own CPU finds room
+//! for a batch.
+//!
+//! | | closes a stock: *swap* |
+//! |---|---|
+//! | **taker, putter** on that CPU (*compare and swap*) | one of the two is first: the permit is on the books, or the taker comes to the lock |
+//!
+//! Limits differ from taker to taker, as those of a user's processes do.
+
+use crate::mutant::{Mutant, mutant};
+use core::ptr::NonNull;
+use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::hooks::preempt_off;
+use quire_sync::per_cpu::CachePadded;
+use quire_sync::{PerCpu, Rank, SpinLock};
+
+/// Permits that a CPU takes off the books, or puts back, at once. So a line that CPUs share is written once in so many forks.
+const BATCH: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 32 };
+/// The mark of a stock that is closed.
+const CLOSED: u64 = u64::MAX;
+
+/// See the module.
+pub struct Headcount {
+    /// Spare permits.
+    spare: PerCpu<AtomicU64>,
+    books: CachePadded<Books>,
+}
+
+struct Books {
+    lock: SpinLock<()>,
+    /// Permits that exist. Written under the lock.
+    permits: AtomicU64,
+}
+
+impl Headcount {
+    /// The size in bytes of the memory that [`new`](Self::new) needs.
+    pub const fn bytes(cpus: usize) -> usize {
+        PerCpu::<AtomicU64>::bytes(cpus)
+    }
+
+    /// None is counted, on a machine of `cpus` CPUs.
+    ///
+    /// # Safety
+    /// `memory` points to [`bytes`](Self::bytes)`(cpus)` writable bytes, aligned to 128, that nobody else uses as long as this lives.
+    pub unsafe fn new(memory: NonNull<u8>, cpus: usize) -> Self {
+        // SAFETY: the caller's word.
+        let spare = unsafe { PerCpu::new(memory, cpus, |_| AtomicU64::new(CLOSED)) };
+        let books = Books { lock: SpinLock::new(Rank::HEADCOUNT, ()), permits: AtomicU64::new(0) };
+        Headcount { spare, books: CachePadded(books) }
+    }
+
+    /// Counts one more, where that makes no more than `limit`; whether it did.
+    pub fn take(&self, limit: u64) -> bool {
+        let pinned = preempt_off();
+        let mine = self.spare.mine(&pinned);
+        let spare = mine.load(Ordering::Relaxed);
+        if spare != CLOSED && spare != 0 && self.books.permits.load(Ordering::Acquire) <= limit {
+            // Fails where the stock was closed meanwhile: no other CPU changes it otherwise.
+            let taken = mine.compare_exchange(spare, spare - 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+            if taken {
+                return true;
+            }
+            if mutant(Mutant::TakeFromClosed) {
+                mine.store(spare - 1, Ordering::Release);
+                return true;
+            }
+        }
+        let _books = self.books.lock.lock();
+        let permits = self.books.permits.load(Ordering::Relaxed);
+        if permits.saturating_add(BATCH) <= limit {
+            let spare = mine.load(Ordering::Relaxed);
+            let before = if spare == CLOSED { 0 } else { spare };
+            self.books.permits.store(permits + BATCH, Ordering::Release);
+            // Nobody else closes it: that takes the lock.
+            mine.store(before + BATCH - 1, Ordering::Release);
+            return true;
+        }
+        let held = self.close();
+        if held >= limit {
+            return false;
+        }
+        self.books.permits.store(held + 1, Ordering::Release);
+        true
+    }
+
+    /// Counts one less that was counted before. Does not touch the count any more once others can find that it was the last.
+    pub fn put(&self) {
+        let pinned = preempt_off();
+        let mine = self.spare.mine(&pinned);
+        let spare = mine.load(Ordering::Relaxed);
+        let room = spare != CLOSED && spare < 2 * BATCH;
+        if room && mine.compare_exchange(spare, spare + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return;
+        }
+        let _books = self.books.lock.lock();
+        let permits = self.books.permits.load(Ordering::Relaxed);
+        let spare = mine.load(Ordering::Relaxed);
+        let back = if spare == CLOSED || spare < BATCH { 0 } else { BATCH };
+        if back != 0 {
+            mine.store(spare - back, Ordering::Release);
+        }
+        self.books.permits.store(permits - back - 1, Ordering::Release);
+    }
+
+    /// How many are counted at this moment, at which all stocks are closed.
+    pub fn count(&self) -> u64 {
+        let _books = self.books.lock.lock();
+        self.close()
+    }
+
+    /// => The books are locked.
+    fn close(&self) -> u64 {
+        let mut permits = self.books.permits.load(Ordering::Relaxed);
+        for stock in self.spare.iter() {
+            // A look first: near the limit most are closed, and a taker there need not write their lines.
+            let seen = stock.load(Ordering::Acquire);
+            if seen == CLOSED {
+                continue;
+            }
+            let spare = if mutant(Mutant::CloseNotAtomic) {
+                stock.store(CLOSED, Ordering::Release);
+                seen
+            } else {
+                stock.swap(CLOSED, Ordering::AcqRel)
+            };
+            permits -= spare;
+        }
+        self.books.permits.store(permits, Ordering::Release);
+        permits
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use quire_sync::hooks::threads::set_cpu;
+    use std::alloc::{Layout, alloc};
+
+    fn headcount(cpus: usize) -> &'static Headcount {
+        let layout = Layout::from_size_align(Headcount::bytes(cpus), 128).expect("a layout");
+        // SAFETY: a fresh allocation of that size, never freed.
+        Box::leak(Box::new(unsafe { Headcount::new(NonNull::new(alloc(layout)).expect("memory"), cpus) }))
+    }
+
+    #[test]
+    fn the_limit_is_exact_wherever_permits_were_left() {
+        for (cpus, limit) in [(1, 0), (1, 1), (2, 31), (3, 32), (64, 33), (64, 1000), (256, 5)] {
+            let count = headcount(cpus);
+            let mut held = 0;
+            // Comes and goes on all CPUs, so that each keeps spare permits.
+            for i in 0..40 * cpus as u64 {
+                set_cpu(i as usize % cpus);
+                if i % 3 == 2 && held > 0 {
+                    count.put();
+                    held -= 1;
+                } else {
+                    assert_eq!(count.take(limit), held < limit, "{cpus} CPUs, {held} of {limit}");
+                    held = (held + 1).min(limit);
+                }
+            }
+            while held < limit {
+                set_cpu(held as usize % cpus);
+                assert!(count.take(limit), "{cpus} CPUs, {held} of {limit}");
+                held += 1;
+            }
+            assert!(!count.take(limit));
+            assert!(count.take(limit + 1) && !count.take(limit + 1), "another one's limit may be higher");
+            (0..=limit).for_each(|_| count.put());
+            assert_eq!(count.count(), 0);
+        }
+    }
+
+    #[test]
+    fn without_a_limit_the_books_are_written_once_in_a_batch() {
+        let count = headcount(2);
+        for round in 0..100 * BATCH {
+            set_cpu(0);
+            assert!(count.take(u64::MAX));
+            // Ends on the other CPU, which gives back what it has too many of.
+            set_cpu(1);
+            count.put();
+            let permits = count.books.permits.load(Ordering::Relaxed);
+            assert!(permits <= 3 * BATCH, "round {round}: {permits} permits for one thread");
+        }
+        assert_eq!(count.count(), 0);
+    }
+
+    #[test]
+    fn many_takers_never_hold_more_than_the_limit() {
+        const LIMIT: u64 = 50;
+        let count = headcount(4);
+        let held = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for cpu in 0..4 {
+                let held = &held;
+                scope.spawn(move || {
+                    set_cpu(cpu);
+                    let mut mine = 0;
+                    for round in 0..20_000u64 {
+                        if (round / 40 + cpu as u64) % 2 == 0 {
+                            if count.take(LIMIT) {
+                                assert!(held.fetch_add(1, Ordering::SeqCst) < LIMIT);
+                                mine += 1;
+                            }
+                        } else if mine > 0 {
+                            held.fetch_sub(1, Ordering::SeqCst);
+                            count.put();
+                            mine -= 1;
+                        }
+                    }
+                    for _ in 0..mine {
+                        held.fetch_sub(1, Ordering::SeqCst);
+                        count.put();
+                    }
+                });
+            }
+        });
+        assert_eq!(count.count(), 0);
+    }
+}

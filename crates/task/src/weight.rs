@@ -1,0 +1,71 @@
+//! Nice values as weights: a step is a factor of 1.25, as on Linux.
+
+const STEPS: usize = 40;
+
+/// 1.25 to the power of 20 to -19, times 2^`shift`, rounded. Nice -20 comes first where the power rises.
+const fn powers(shift: u32, up: bool) -> [u32; STEPS] {
+    let mut out = [0; STEPS];
+    let mut i = 0;
+    while i < STEPS {
+        let nice = i as i32 - 20;
+        let steps = nice.unsigned_abs();
+        // 1.25^n is 5^n / 4^n.
+        let (mut five, mut four) = (1u128, 1u128);
+        let mut n = 0;
+        while n < steps {
+            five *= 5;
+            four *= 4;
+            n += 1;
+        }
+        let (by, over) = if (nice > 0) == up { (five, four) } else { (four, five) };
+        out[i] = (((by << shift) + over / 2) / over) as u32;
+        i += 1;
+    }
+    out
+}
+
+/// Weights, 1024 at nice 0.
+static WEIGHTS: [u32; STEPS] = powers(10, false);
+/// 2^16 at nice 0, divided by the weight's ratio to that.
+static INVERSE: [u32; STEPS] = powers(16, true);
+
+fn index(nice: i8) -> usize {
+    (nice.clamp(-20, 19) + 20) as usize
+}
+
+/// CPU time of a thread at `nice`, as it counts towards its turn: what a thread at nice 0 would have had meanwhile. Both are rounded
+/// up, so that a turn of which something is left lasts a moment, and is shorter after it.
+pub(crate) fn weighted(ns: u64, nice: i8) -> u64 {
+    // Beyond a quarter of an hour at once it makes no difference how long; nothing overflows.
+    (ns.min(1 << 40) * u64::from(INVERSE[index(nice)])).div_ceil(1 << 16)
+}
+
+/// The other way round: how long a thread at `nice` runs while one at nice 0 would for `ns`.
+pub(crate) fn unweighted(ns: u64, nice: i8) -> u64 {
+    (ns.min(1 << 40) * u64::from(WEIGHTS[index(nice)])).div_ceil(1 << 10)
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_a_factor_of_five_quarters_from_end_to_end() {
+        for nice in -20..=19i8 {
+            let exact = 4e6 * 1.25f64.powi(-i32::from(nice));
+            let turn = unweighted(4_000_000, nice) as f64;
+            assert!((turn - exact).abs() <= exact * 0.04, "{nice}: {turn} is not {exact}");
+            let back = weighted(turn as u64, nice) as f64;
+            assert!((back - 4e6).abs() <= 4e6 * 0.04, "{nice}: {back}");
+        }
+        assert_eq!((unweighted(1024, -20), unweighted(1024, 0)), (88_818, 1024));
+        assert_eq!(weighted(u64::MAX, 19), weighted(1 << 40, 19), "nothing overflows");
+        assert_eq!(weighted(77, 0), 77);
+        for nice in -20..=19 {
+            for left in 1..1000 {
+                assert!(unweighted(left, nice) > 0 && weighted(unweighted(left, nice), nice) * 100 >= left * 96);
+                assert!(weighted(1, nice) > 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! CPU time is divided between users, and between a user's threads by their nice weights.
+#![cfg(not(any(loom, shuttle)))]
+#![allow(clippy::undocumented_unsafe_blocks)] // all memory is the test's own
+mod stepped;
+
+use quire_task::{ThreadRef, User};
+use stepped::{Does, Stepped};
+
+const MS: u64 = 1_000_000;
+
+fn ran(threads: &[ThreadRef<Stepped>]) -> u64 {
+    threads.iter().map(|thread| thread.payload().ran.get()).sum()
+}
+
+fn hogs(
+    machine: &Stepped,
+    user: Option<&'static User<Stepped>>,
+    count: usize,
+    on: impl Fn(usize) -> usize,
+) -> Vec<ThreadRef<Stepped>> {
+    (0..count).map(|i| machine.spawn(on(i), user, 0, Does::Runs)).collect()
+}
+
+/// `got` is `due`, but for `per_mille` of it and `slack` nanoseconds.
+#[track_caller]
+fn close(got: u64, due: u64, per_mille: u64, slack: u64) {
+    assert!(got.abs_diff(due) <= due * per_mille / 1000 + slack, "{got} ns are not {due} ns");
+}
+
+#[test]
+fn each_user_gets_the_same_of_a_cpu_whatever_its_number_of_threads() {
+    for counts in [&[1, 1][..], &[1, 1000], &[3000, 1], &[1, 10, 100, 1000], &[1; 100], &[7; 300]] {
+        let machine = Stepped::new(1);
+        let users: Vec<_> = counts.iter().map(|count| hogs(machine, Some(machine.user()), *count, |_| 0)).collect();
+        let time = 8000 * MS;
+        machine.run(time);
+        let due = time / counts.len() as u64;
+        for threads in &users {
+            // A turn ahead or behind, and a stretch.
+            close(ran(threads), due, 1, 6 * MS);
+        }
+        assert_eq!(users.iter().map(|u| ran(u)).sum::<u64>(), time, "the CPU never idles");
+    }
+}
+
+#[test]
+fn each_user_gets_the_same_of_64_cpus_that_all_have_its_threads() {
+    let machine = Stepped::new(64);
+    let few = hogs(machine, Some(machine.user()), 64, |i| i);
+    let many = hogs(machine, Some(machine.user()), 4096, |i| i % 64);
+    let root = hogs(machine, None, 128, |i| i % 64);
+    let time = 1000 * MS;
+    machine.run(time);
+    for threads in [&few, &many, &root] {
+        close(ran(threads), 64 * time / 3, 1, 64 * 6 * MS);
+    }
+}
+
+#[test]
+fn no_thread_starves_among_thousands() {
+    let machine = Stepped::new(1);
+    let one = hogs(machine, Some(machine.user()), 1, |_| 0);
+    let many = hogs(machine, Some(machine.user()), 2000, |_| 0);
+    machine.run(3 * 2000 * 8 * MS);
+    let least = many.iter().map(|t| t.payload().ran.get()).min().unwrap();
+    let most = many.iter().map(|t| t.payload().ran.get()).max().unwrap();
+    assert!(least >= 8 * MS && most <= 16 * MS, "{least} to {most} ns after three rounds");
+    close(ran(&one), ran(&many), 1, 6 * MS);
+}
+
+#[test]
+fn threads_of_a_user_get_cpu_time_by_their_nice_weights() {
+    for nices in [&[0, 1][..], &[-20, 19], &[-5, 0, 5, 10], &[19, 18], &[-20, -20, -19], &[0; 50]] {
+        let machine = Stepped::new(1);
+        let user = machine.user();
+        let other = hogs(machine, Some(machine.user()), 20, |_| 0);
+        let threads: Vec<_> = nices.iter().map(|nice| machine.spawn(0, Some(user), *nice, Does::Runs)).collect();
+        let weight = |nice: i8| 1.25f64.powi(-i32::from(nice));
+        let all: f64 = nices.iter().copied().map(weight).sum();
+        // Thirty rounds of turns at least.
+        let time = (60.0 * 4e6 * all) as u64 + 4000 * MS;
+        machine.run(time);
+        for (thread, nice) in threads.iter().zip(nices) {
+            let due = time as f64 / 2.0 * weight(*nice) / all;
+            // The table of weights is rounded, as Linux's is: by 2 % where weights are small.
+            close(thread.payload().ran.get(), due as u64, 40, (4e6 * weight(*nice)) as u64 + 2 * MS);
+        }
+        close(ran(&other), time / 2, 1, 6 * MS);
+    }
+}
+
+#[test]
+fn a_user_who_mostly_sleeps_runs_at_once_among_thousands_of_another() {
+    for (cpus, threads) in [(1, 1), (1, 3000), (4, 3000), (64, 640)] {
+        let machine = Stepped::new(cpus);
+        let _bomb = hogs(machine, Some(machine.user()), threads.max(cpus), |i| i % cpus);
+        let sleeper = machine.spawn(0, None, 0, Does::Sleeps { after: MS / 2, sleep: 20 * MS });
+        machine.run(4000 * MS);
+        let told = sleeper.payload();
+        assert!(told.latest.get() <= MS / 10, "{} ns late with {threads} threads", told.latest.get());
+        // Its first turn comes with that of a new thread.
+        close(told.ran.get(), 4000 * MS * 5 / 205, 20, MS);
+    }
+}
+
+#[test]
+fn what_a_user_slept_is_not_made_up_for() {
+    let machine = Stepped::new(1);
+    let busy = hogs(machine, Some(machine.user()), 3, |_| 0);
+    machine.run(100_000 * MS);
+    let (before, late) = (ran(&busy), hogs(machine, Some(machine.user()), 1, |_| 0));
+    machine.run(100 * MS);
+    close(ran(&late), 50 * MS, 1, 6 * MS);
+    close(ran(&busy) - before, 50 * MS, 1, 6 * MS);
+}
+
+#[test]
+fn a_user_with_nothing_else_beside_it_has_the_cpu_and_switches_no_more_often() {
+    let alone = Stepped::new(1);
+    let threads = hogs(alone, Some(alone.user()), 10, |_| 0);
+    let time = 4000 * MS;
+    alone.run(time);
+    assert_eq!(ran(&threads), time);
+    // A turn each.
+    assert!(alone.switches() <= time / (4 * MS) + 10, "{} switches", alone.switches());
+    let root = Stepped::new(1);
+    let threads = hogs(root, None, 10, |_| 0);
+    root.run(time);
+    assert_eq!((ran(&threads), root.switches()), (time, alone.switches()));
+}
+
+#[test]
+fn users_beside_each_other_switch_no_more_often_than_a_stretch_is_long() {
+    let machine = Stepped::new(1);
+    let _users: Vec<_> = (0..50).map(|_| hogs(machine, Some(machine.user()), 20, |_| 0)).collect();
+    let time = 4000 * MS;
+    machine.run(time);
+    assert!(machine.switches() <= time / MS + 60, "{} switches in {time} ns", machine.switches());
+}
+
+#[test]
+fn threads_that_migrate_take_no_virtual_time_along() {
+    let machine = Stepped::new(2);
+    let (wanderers, settled) = (machine.user(), machine.user());
+    let fixed: Vec<_> = (0..2).map(|cpu| hogs(machine, Some(settled), 4, |_| cpu)).collect();
+    let wander = hogs(machine, Some(wanderers), 2, |_| 0);
+    let all = quire_sync::cpuset::CpuMask::first(2);
+    let time = 4000 * MS;
+    let round = 25 * MS;
+    for i in 0..time / round {
+        let to = quire_sync::cpuset::CpuMask::only(i as usize % 2);
+        for thread in &wander {
+            machine.restrict(thread, &to);
+        }
+        machine.run(round);
+    }
+    wander.iter().for_each(|thread| machine.restrict(thread, &all));
+    // They have half of one CPU at a time, and no more for being new on it each time than what who slept is let run.
+    let (theirs, others) = (ran(&wander), fixed.iter().map(|f| ran(f)).sum::<u64>());
+    assert_eq!(theirs + others, 2 * time);
+    assert!(theirs >= time * 40 / 100 && theirs <= time * 66 / 100, "{theirs} of {time} ns");
+}
