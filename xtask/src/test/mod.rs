@@ -24,6 +24,7 @@ mod sanitize;
 mod session;
 mod sizes;
 mod suite;
+mod users;
 mod verdict;
 mod watchdog;
 
@@ -137,6 +138,7 @@ const GUESTS: &[Stage] = &[
     Stage { name: "command", names: command::names, run: command::run },
     Stage { name: "cpus", names: cpus::names, run: cpus::run },
     Stage { name: "memory", names: memory::names, run: memory::run },
+    Stage { name: "users", names: users::names, run: users::run },
     Stage { name: "watchdog", names: watchdog::names, run: watchdog::run },
     Stage { name: "attack", names: attack::names, run: attack::run },
     Stage { name: "doctor", names: doctor::names, run: doctor::run },

@@ -1,0 +1,255 @@
+// What users are held to, and what is told of their threads: the limit on processes, states, the load average. The same on Linux and on
+// Quire. Needs user 0.
+#include "checks.h"
+#include <sys/syscall.h>
+#include <sys/sysinfo.h>
+
+enum { USER = 4321, LIMIT = 12 };
+
+static void become(unsigned user, rlim_t most) {
+    struct rlimit processes = {most, most};
+    CHECK(!setrlimit(RLIMIT_NPROC, &processes), "setrlimit");
+    CHECK(!setgid(user) && !setuid(user), "setuid");
+}
+
+static pid_t sleeper(void) {
+    pid_t child = fork();
+    if (!child) {
+        for (;;) pause();
+    }
+    return child;
+}
+
+static void the_limit_is_exact(void) {
+    become(USER, LIMIT);
+    pid_t children[LIMIT];
+    for (int i = 0; i < LIMIT - 1; i++) CHECK((children[i] = sleeper()) > 0, "process %d of %d", i + 2, LIMIT);
+    for (int i = 0; i < 100; i++) CHECK(sleeper() == -1 && errno == EAGAIN, "one more than the limit");
+    // A zombie counts until it was waited for.
+    for (int i = 0; i < 50; i++) {
+        pid_t *child = &children[i % (LIMIT - 1)];
+        CHECK(!kill(*child, SIGKILL), "kill");
+        siginfo_t info;
+        CHECK(!waitid(P_PID, *child, &info, WEXITED | WNOWAIT), "waitid");
+        CHECK(sleeper() == -1 && errno == EAGAIN, "a zombie does not count");
+        ended(*child);
+        CHECK((*child = sleeper()) > 0, "there is room for one in round %d", i);
+        CHECK(sleeper() == -1 && errno == EAGAIN, "there is room for two in round %d", i);
+    }
+    for (int i = 0; i < LIMIT - 1; i++) {
+        kill(children[i], SIGKILL);
+        ended(children[i]);
+    }
+}
+
+static void *nothing(void *unused) { return unused; }
+
+static void threads_count(void) {
+    become(USER, 2);
+    for (int i = 0; i < 200; i++) {
+        pthread_t thread;
+        CHECK(!pthread_create(&thread, NULL, nothing, NULL), "thread %d", i);
+        CHECK(!pthread_join(thread, NULL), "join");
+        // Joined is not quite gone.
+        pid_t child;
+        while ((child = fork()) == -1) CHECK(errno == EAGAIN && !usleep(1000), "fork");
+        if (!child) _exit(0);
+        ended(child);
+    }
+}
+
+// Racing processes of one user that fork and wait never have more than the limit at once: they count in shared memory.
+static void the_limit_holds_in_races(void) {
+    enum { RACERS = 4 };
+    struct {
+        _Atomic long now, most, refused, made;
+    } *shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(shared != MAP_FAILED, "mmap");
+    become(USER, LIMIT);
+    pid_t racers[RACERS];
+    // Here are this process and the racers; each racer's children are the rest.
+    shared->now = 1;
+    for (int r = 0; r < RACERS; r++) {
+        shared->now++;
+        CHECK((racers[r] = fork()) >= 0, "fork");
+        if (racers[r]) continue;
+        for (int i = 0; i < 100; i++) {
+            pid_t children[LIMIT];
+            int made = 0;
+            while (made < 6) {
+                pid_t child = fork();
+                if (child < 0) {
+                    CHECK(errno == EAGAIN, "fork");
+                    shared->refused++;
+                    break;
+                }
+                if (!child) {
+                    for (;;) pause();
+                }
+                long now = ++shared->now;
+                if (now > shared->most) shared->most = now;
+                shared->made++;
+                children[made++] = child;
+            }
+            sched_yield();
+            while (made--) {
+                // No longer counted here before it is gone for the limit.
+                shared->now--;
+                kill(children[made], SIGKILL);
+                ended(children[made]);
+            }
+        }
+        _exit(0);
+    }
+    for (int r = 0; r < RACERS; r++) CHECK(!ended(racers[r]), "a racer");
+    CHECK(shared->most <= LIMIT && shared->refused && shared->made, "at most %ld, refused %ld, made %ld", shared->most,
+          shared->refused, shared->made);
+}
+
+static void root_and_others_have_no_part_in_it(void) {
+    become(USER, 1);
+    CHECK(fork() == -1 && errno == EAGAIN, "the first one is one already");
+}
+
+static void who_becomes_a_user_with_too_many_cannot_exec(void) {
+    pid_t holder = fork();
+    if (!holder) {
+        CHECK(!setuid(USER), "setuid");
+        pause();
+        _exit(0);
+    }
+    // Until it has become that user, and sleeps.
+    usleep(100000);
+    become(USER, 1);
+    char *args[] = {"/bin/busybox", "true", NULL}, *environment[] = {NULL};
+    CHECK(execve(args[0], args, environment) == -1 && errno == EAGAIN, "exec with two of one");
+    CHECK(!kill(holder, SIGKILL), "kill");
+    ended(holder);
+    execve(args[0], args, environment);
+    fail("exec with one of one");
+}
+
+static char state_of(pid_t pid) {
+    char path[64], text[512], *after;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    int file = open(path, O_RDONLY);
+    CHECK(file >= 0, "%s", path);
+    ssize_t length = read(file, text, sizeof text - 1);
+    close(file);
+    CHECK(length > 0, "read %s", path);
+    text[length] = 0;
+    CHECK((after = strrchr(text, ')')) && after[1] == ' ', "%s", text);
+    return after[2];
+}
+
+static void states_are_told(void) {
+    enum { BUSY = 9 };
+    pid_t busy[BUSY], asleep = sleeper();
+    for (int i = 0; i < BUSY; i++) {
+        CHECK((busy[i] = fork()) >= 0, "fork");
+        if (!busy[i]) {
+            for (volatile long n = 0;; n++) {}
+        }
+    }
+    usleep(50000);
+    // More than there are processors: those that wait for one are no sleepers.
+    for (int round = 0; round < 20; round++) {
+        for (int i = 0; i < BUSY; i++) CHECK(state_of(busy[i]) == 'R', "busy, but %c", state_of(busy[i]));
+        CHECK(state_of(asleep) == 'S', "asleep, but %c", state_of(asleep));
+        usleep(1000);
+    }
+    CHECK(state_of(getpid()) == 'R', "oneself");
+    for (int i = 0; i < BUSY; i++) {
+        kill(busy[i], SIGKILL);
+        // Ended, and not waited for.
+        siginfo_t info;
+        CHECK(!waitid(P_PID, busy[i], &info, WEXITED | WNOWAIT), "waitid");
+        CHECK(state_of(busy[i]) == 'Z', "a zombie is %c", state_of(busy[i]));
+        ended(busy[i]);
+    }
+    kill(asleep, SIGKILL);
+    ended(asleep);
+}
+
+static void read_load(double *average, long *running, long *total, long *last) {
+    FILE *file = fopen("/proc/loadavg", "r");
+    CHECK(file, "loadavg");
+    double five, fifteen;
+    CHECK(fscanf(file, "%lf %lf %lf %ld/%ld %ld", average, &five, &fifteen, running, total, last) == 6, "its form");
+    fclose(file);
+}
+
+static void the_load_rises_under_load(void) {
+    double before, after;
+    long running, total, last, more;
+    read_load(&before, &running, &total, &last);
+    enum { BUSY = 8 };
+    pid_t busy[BUSY];
+    for (int i = 0; i < BUSY; i++) {
+        CHECK((busy[i] = fork()) >= 0, "fork");
+        if (!busy[i]) {
+            for (volatile long n = 0;; n++) {}
+        }
+    }
+    read_load(&after, &running, &more, &last);
+    CHECK(more >= total + BUSY && running >= BUSY && last == busy[BUSY - 1], "%ld/%ld after %ld, %ld after %d", running, more,
+          total, last, (int)busy[BUSY - 1]);
+    // Two samples at least: 8 * (1 - e^(-5/60)) is 0.64.
+    for (int i = 0; i < 11; i++) sleep(1);
+    read_load(&after, &running, &more, &last);
+    struct sysinfo info;
+    CHECK(!sysinfo(&info), "sysinfo");
+    double told = info.loads[0] / 65536.0;
+    CHECK(after > before + 0.5 && after < before + 8, "%.2f after %.2f", after, before);
+    CHECK(told > after - 1 && told < after + 1, "sysinfo says %.2f, not %.2f", told, after);
+    for (int i = 0; i < BUSY; i++) {
+        kill(busy[i], SIGKILL);
+        ended(busy[i]);
+    }
+}
+
+static void weights_divide_a_processor(void) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(0, &one);
+    CHECK(!sched_setaffinity(0, sizeof one, &one), "affinity");
+    const int nices[] = {0, 5, 10};
+    pid_t busy[3];
+    for (int i = 0; i < 3; i++) {
+        CHECK((busy[i] = fork()) >= 0, "fork");
+        if (!busy[i]) {
+            CHECK(!setpriority(PRIO_PROCESS, 0, nices[i]), "setpriority");
+            for (volatile long n = 0;; n++) {}
+        }
+    }
+    sleep(3);
+    double used[3];
+    for (int i = 0; i < 3; i++) {
+        struct rusage usage;
+        kill(busy[i], SIGKILL);
+        CHECK(wait4(busy[i], NULL, 0, &usage) == busy[i], "wait4");
+        used[i] = usage.ru_utime.tv_sec + usage.ru_utime.tv_usec / 1e6;
+    }
+    // Five steps are a factor of 3.05.
+    for (int i = 0; i < 2; i++) {
+        double ratio = used[i] / used[i + 1];
+        CHECK(ratio > 2.4 && ratio < 3.9, "%.2f s, %.2f s, %.2f s", used[0], used[1], used[2]);
+    }
+}
+
+static const struct check checks[] = {
+    {"the_limit_is_exact", the_limit_is_exact},
+    {"threads_count", threads_count},
+    {"the_limit_holds_in_races", the_limit_holds_in_races},
+    {"root_and_others_have_no_part_in_it", root_and_others_have_no_part_in_it},
+    {"who_becomes_a_user_with_too_many_cannot_exec", who_becomes_a_user_with_too_many_cannot_exec},
+    {"states_are_told", states_are_told},
+    {"the_load_rises_under_load", the_load_rises_under_load},
+    {"weights_divide_a_processor", weights_divide_a_processor},
+};
+
+int main(int argc, char **argv) {
+    parse_options(argc, argv, NULL);
+    run_checks(checks, sizeof checks / sizeof *checks);
+    return 0;
+}
