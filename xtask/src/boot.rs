@@ -149,7 +149,7 @@ impl Kernel {
         }
         for module in &self.modules {
             let name = module.file_name().unwrap_or_default().to_string_lossy();
-            tree.host_file(&format!("/.quire/modules/{name}"), module)?;
+            tree.host_file(format!("/.quire/modules/{name}"), module)?;
         }
         tree.file("/.quire/run", 0o400, order.encode())?;
         qemu::image_file(|out| tree.write(out, SYMBOLS))

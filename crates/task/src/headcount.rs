@@ -205,7 +205,7 @@ mod tests {
                     set_cpu(cpu);
                     let mut mine = 0;
                     for round in 0..20_000u64 {
-                        if (round / 40 + cpu as u64) % 2 == 0 {
+                        if (round / 40 + cpu as u64).is_multiple_of(2) {
                             if count.take(LIMIT) {
                                 assert!(held.fetch_add(1, Ordering::SeqCst) < LIMIT);
                                 mine += 1;

@@ -59,6 +59,9 @@ pub(crate) struct RunQueue<M: Machine> {
 // SAFETY: the shares that it points to are `Sync`, and their users live as long as they have runnable threads.
 unsafe impl<M: Machine> Send for RunQueue<M> {}
 
+/// A queued thread, its share, and whether it is on the share's back list.
+type Found<M> = (NonNull<Share<M>>, NonNull<Thread<M>>, bool);
+
 impl<M: Machine> RunQueue<M> {
     pub fn new() -> Self {
         RunQueue {
@@ -245,11 +248,7 @@ impl<M: Machine> RunQueue<M> {
 
     /// A thread that may run on `cpu` and that `take` accepts, its share, and whether it is on the back list there. Shares of which no
     /// thread runs here come first. Passes over threads only where some may not run on `cpu`, or have not left this one.
-    fn bound_for(
-        &self,
-        cpu: CpuId,
-        take: impl Fn(NonNull<Thread<M>>) -> bool,
-    ) -> Option<(NonNull<Share<M>>, NonNull<Thread<M>>, bool)> {
+    fn bound_for(&self, cpu: CpuId, take: impl Fn(NonNull<Thread<M>>) -> bool) -> Option<Found<M>> {
         if self.movable() == 0 {
             return None;
         }

@@ -295,7 +295,7 @@ impl<M: Machine> Heap<M> {
             // Both heaps below are done with: up, to the first share whose right one is not.
             while node.is_none() {
                 // SAFETY: as above.
-                let Some(above) = (unsafe { at(from) }).up.get() else { return None };
+                let above = unsafe { at(from) }.up.get()?;
                 // SAFETY: as above.
                 let parent = unsafe { at(above) };
                 node = parent.right.get().filter(|right| parent.left.get() == Some(from) && *right != from);

@@ -14,7 +14,9 @@ static HANGS: AtomicBool = AtomicBool::new(false);
 
 /// Starts what is asked for: `soft`, `hard`, `spin` or `hung`; `pass` is a soft lockup that ends.
 pub fn start(kind: &[u8]) {
-    let begin = |main| drop(kernel_thread("provoked", main, 0));
+    let begin = |main| {
+        kernel_thread("provoked", main, 0);
+    };
     match kind {
         b"soft" => begin(never_schedules),
         b"pass" => begin(schedules_late),
