@@ -104,8 +104,8 @@ int main(int argc, char **argv) {
     int survived = 0;
     for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         if (!wanted(kinds[i])) continue;
-        // The first processes leave tables of ids and some stacks behind, which the next ones use.
-        if (!strcmp(kinds[i], "forks")) exhaust(kinds[i], 16 << 10);
+        // The first processes leave tables of ids and each CPU's stacks and objects behind, which the next ones use.
+        if (!survived || !strcmp(kinds[i], "forks")) exhaust(kinds[i], 16 << 10);
         exhaust(kinds[i], 2 << 10);
         survived++;
     }

@@ -38,7 +38,7 @@ static uint64_t shell(void) {
 }
 
 int main(int argc, char **argv) {
-    const struct setting own[] = {{"limit", &limit, NULL}, {"rounds", &rounds, NULL}, {"most", &most, NULL}, {0}};
+    const struct setting own[] = {{"--limit", &limit, NULL}, {"--rounds", &rounds, NULL}, {"--most", &most, NULL}, {0}};
     parse_options(argc, argv, own);
     pid_t group = fork();
     CHECK(group >= 0, "fork");

@@ -62,7 +62,7 @@ static void threads_count(void) {
 static void the_limit_holds_in_races(void) {
     enum { RACERS = 4 };
     struct {
-        _Atomic long now, most, refused, made;
+        _Atomic long now, most, refused, made, begun;
     } *shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(shared != MAP_FAILED, "mmap");
     become(USER, LIMIT);
@@ -73,6 +73,8 @@ static void the_limit_holds_in_races(void) {
         shared->now++;
         CHECK((racers[r] = fork()) >= 0, "fork");
         if (racers[r]) continue;
+        // Else those that came first leave no room for the others.
+        while (!shared->begun) sched_yield();
         for (int i = 0; i < 100; i++) {
             pid_t children[LIMIT];
             int made = 0;
@@ -99,8 +101,10 @@ static void the_limit_holds_in_races(void) {
                 ended(children[made]);
             }
         }
+        shared->now--;
         _exit(0);
     }
+    shared->begun = 1;
     for (int r = 0; r < RACERS; r++) CHECK(!ended(racers[r]), "a racer");
     CHECK(shared->most <= LIMIT && shared->refused && shared->made, "at most %ld, refused %ld, made %ld", shared->most,
           shared->refused, shared->made);
@@ -215,25 +219,32 @@ static void weights_divide_a_processor(void) {
     CHECK(!sched_setaffinity(0, sizeof one, &one), "affinity");
     const int nices[] = {0, 5, 10};
     pid_t busy[3];
+    int begin[2];
+    CHECK(!pipe(begin), "pipe");
     for (int i = 0; i < 3; i++) {
         CHECK((busy[i] = fork()) >= 0, "fork");
         if (!busy[i]) {
+            char nothing;
             CHECK(!setpriority(PRIO_PROCESS, 0, nices[i]), "setpriority");
+            close(begin[1]);
+            CHECK(!read(begin[0], &nothing, 1), "read");
             for (volatile long n = 0;; n++) {}
         }
     }
-    sleep(3);
+    // All begin at once.
+    close(begin[1]);
+    sleep(4);
     double used[3];
+    for (int i = 0; i < 3; i++) kill(busy[i], SIGKILL);
     for (int i = 0; i < 3; i++) {
         struct rusage usage;
-        kill(busy[i], SIGKILL);
         CHECK(wait4(busy[i], NULL, 0, &usage) == busy[i], "wait4");
         used[i] = usage.ru_utime.tv_sec + usage.ru_utime.tv_usec / 1e6;
     }
-    // Five steps are a factor of 3.05.
+    // Five steps are a factor of 3.05. The machine's own host may take a processor away for a while.
     for (int i = 0; i < 2; i++) {
         double ratio = used[i] / used[i + 1];
-        CHECK(ratio > 2.4 && ratio < 3.9, "%.2f s, %.2f s, %.2f s", used[0], used[1], used[2]);
+        CHECK(ratio > 2 && ratio < 4.6, "%.2f s, %.2f s, %.2f s", used[0], used[1], used[2]);
     }
 }
 

@@ -25,6 +25,8 @@ struct Held {
 ///
 /// # Panics
 /// Where memory does not hold what was written: nothing can run on such a machine.
+// Not in boot's own frame, which stays on the stack.
+#[inline(never)]
 pub fn run(vm: &'static Vm<Machine>, ram: &Ram) {
     let mut held = Held { frames: [const { None }; MOST], len: 0 };
     for span in ram.spans().iter().filter(|s| s.start >= 1 << 20) {

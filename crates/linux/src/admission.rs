@@ -261,15 +261,15 @@ impl<M: Machine> Ctx<'_, M> {
 impl<M: Machine> Thread<M> {
     /// Whether it ends something just now, so that what it needs of the core comes from the last part of the reserve.
     pub fn ends_something(&self) -> bool {
-        self.ending.load(Ordering::Relaxed)
+        self.ending.load(Ordering::Relaxed) != 0
     }
 
     /// Does `f` as something that ends something. The thread itself calls it.
     #[inline(always)]
     pub(crate) fn ending<T>(&self, f: impl FnOnce() -> T) -> T {
-        self.ending.store(true, Ordering::Relaxed);
+        self.ending.store(1, Ordering::Relaxed);
         let done = f();
-        self.ending.store(false, Ordering::Relaxed);
+        self.ending.store(0, Ordering::Relaxed);
         done
     }
 }

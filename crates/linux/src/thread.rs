@@ -145,6 +145,9 @@ pub struct Thread<M: Machine> {
     pub robust_list: AtomicU64,
     /// `comm`.
     pub name: Owned<Name>,
+    /// Owner only: not 0 while it does something that [ends](crate::admission::Class::Ends) something. A word, so that it lies
+    /// beside what the owner alone writes: the flags share a line with what other CPUs look at.
+    pub(crate) ending: AtomicU64,
     /// Faults served without reading from a device.
     pub minor_faults: AtomicU64,
     /// Faults that read from a device.
@@ -155,8 +158,6 @@ pub struct Thread<M: Machine> {
     pub released: AtomicBool,
     /// The parent sleeps here until then.
     pub releases: WaitQueue,
-    /// Owner only: it does something that [ends](crate::admission::Class::Ends) something.
-    pub(crate) ending: AtomicBool,
     /// What it may allocate without being able to fail.
     pub(crate) _promise: Promise<M>,
 }

@@ -65,10 +65,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
         Ok(t) => t,
         Err(e) => panic!("the firmware's ACPI tables cannot be used: {e:?}"),
     };
-    let affinity = acpi::affinity(&BootPhysical, info.root_pointer).unwrap_or_else(|e| {
-        log!("the firmware's table of memory domains cannot be used: {e:?}");
-        Affinity::flat()
-    });
+    let affinity = read_affinity(info.root_pointer);
 
     let announced = ports::Announced::find(info.command_line, &topology, &BootPhysical, info.root_pointer);
 
@@ -199,6 +196,16 @@ pub extern "C" fn start(start_info: u32) -> ! {
     smp::go(&topology, registers.is_none());
     cpu::interrupts_on();
     scheduler().idle()
+}
+
+/// The firmware's memory domains; one of everything where its table is broken.
+// Not in boot's own frame, which stays on the stack.
+#[inline(never)]
+fn read_affinity(root_pointer: u64) -> Affinity {
+    acpi::affinity(&BootPhysical, root_pointer).unwrap_or_else(|e| {
+        log!("the firmware's table of memory domains cannot be used: {e:?}");
+        Affinity::flat()
+    })
 }
 
 /// The local APIC's timer rate, or 0 for the TSC deadline.

@@ -6,7 +6,7 @@
 use core::arch::global_asm;
 
 /// Bytes of the boot stack, which becomes the boot CPU's idle stack. Large, for boot keeps its lists on it.
-pub const BOOT_STACK: usize = 64 * 1024;
+pub const BOOT_STACK: usize = 128 * 1024;
 
 global_asm!(
     r#"

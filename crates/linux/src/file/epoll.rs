@@ -392,8 +392,9 @@ fn wait<M: Machine>(ctx: &Ctx<'_, M>, set: i32, to: u64, most: i32, deadline: Op
     };
     let mut events = Vec::new();
     let collected = epoll.readiness.wait(&io, || {
-        // Room for what is listed now, if that is less.
-        let room = (most as usize).min(MOST).min(epoll.changed.lock().len());
+        // Room for all that are in the set, if that is less. Not for what is listed now: another thread that looks at the list has
+        // taken a watch off it for the moment.
+        let room = (most as usize).min(MOST).min(epoll.changed.lock().capacity());
         if events.try_reserve(room).is_err() {
             return Some(Err(Errno::ENOMEM));
         }

@@ -169,7 +169,7 @@ pub(crate) fn place<M: Machine>(
         trap: Owned::new(Trap::default()),
         released: AtomicBool::new(false),
         releases: WaitQueue::new(),
-        ending: AtomicBool::new(false),
+        ending: AtomicU64::new(0),
         _promise: Promise::new(linux.vm),
     };
     // SAFETY: the layout is not empty.
