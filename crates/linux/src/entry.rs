@@ -150,25 +150,29 @@ impl<M: Machine> Linux<M> {
     /// both `rax` and `orig_rax`.
     #[inline(always)]
     pub fn syscall(&'static self, regs: &mut UserRegs) {
-        let thread = self.current();
-        let number = regs.orig_rax;
-        let arguments = regs.arguments();
-        // SAFETY: the thread that runs, at its only entry.
-        let mut ctx = unsafe { Ctx::new(self, thread, regs) };
         let mut attempt = 0;
-        let result = loop {
-            match syscall::dispatch(&mut ctx, number, &arguments) {
+        loop {
+            // All is read anew each time, so that the usual call has nothing to keep for a second attempt.
+            let thread = self.current();
+            let number = regs.orig_rax;
+            let arguments = regs.arguments();
+            // SAFETY: the thread that runs, at its only entry.
+            let mut ctx = unsafe { Ctx::new(self, thread, regs) };
+            let result = match syscall::dispatch(&mut ctx, number, &arguments) {
                 // A call that fails with ENOMEM has changed nothing.
-                Some(NO_MEMORY) if self.has_made_room(attempt) => attempt += 1,
-                Some(result) => break result,
-                None => break encode(self.unknown_call(number)),
+                Some(NO_MEMORY) if self.has_made_room(attempt) => {
+                    attempt += 1;
+                    continue;
+                }
+                Some(result) => result,
+                None => encode(self.unknown_call(number)),
+            };
+            // `rt_sigreturn` and exec leave whole register sets behind.
+            if !ctx.regs_replaced {
+                regs.rax = result;
             }
-        };
-        // `rt_sigreturn` and exec leave whole register sets behind.
-        if ctx.regs_replaced {
             return;
         }
-        regs.rax = result;
     }
 
     #[cold]
