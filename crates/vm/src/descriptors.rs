@@ -4,6 +4,7 @@
 //! *opened*, that is initialised, that the allocator cannot take whole: those at the ends of RAM and of domains. All others stay
 //! *closed*: nothing writes or reads their descriptors, so a machine pays for descriptors as it uses memory. A closed section
 //! of RAM is *fresh*: all its frames are free, and the allocator counts them so. It opens the next one when its lists are empty.
+//! Small machines open all at boot ([`Config::describe_at_boot`](crate::Config::describe_at_boot)).
 //!
 //! | section | opened by | under |
 //! |---|---|---|

@@ -560,8 +560,9 @@ impl<M: Machine> Vm<M> {
         f.account(depot, (end - start) as i64);
     }
 
-    /// Hands all RAM to the domains, at boot. Only the ends of each run, which are no whole sections, go to the buddy lists now.
-    pub(crate) fn donate_all(&self) {
+    /// Hands all RAM to the domains, at boot. Only the ends of each run, which are no whole sections, go to the buddy lists now;
+    /// where `describe`, the rest too.
+    pub(crate) fn donate_all(&self, describe: bool) {
         let f = self.frames();
         for run in f.pages.runs() {
             let whole = run.sections();
@@ -582,6 +583,9 @@ impl<M: Machine> Vm<M> {
             depot.total.store(total, Ordering::Relaxed);
             depot.low.store(f.marks_of(total).low, Ordering::Relaxed);
             f.account(depot, frames as i64);
+        }
+        if describe {
+            f.domains.iter().for_each(|depot| depot.held.lock().buddy.open_all());
         }
     }
 

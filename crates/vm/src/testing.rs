@@ -138,7 +138,7 @@ impl Machine for TestMachine {
 
 /// A memory system over `frames` frames. Under the checkers [`Boot`] gives the RAM back.
 pub fn boot(frames: u64, cpus: usize) -> Boot {
-    boot_with(frames, cpus, Config { poison: true, reserve: Some(4), ..Config::default() })
+    boot_with(frames, cpus, Config { poison: true, reserve: Some(4), describe_at_boot: 0, ..Config::default() })
 }
 
 /// As [`boot`], with settings.

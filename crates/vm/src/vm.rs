@@ -52,6 +52,9 @@ pub struct Config {
     /// Pages that a first touch of private memory makes at most, its own included, where the touches before it came in a row: 64 at most,
     /// whole lines of eight. Below 8: its own alone.
     pub zero_window: u32,
+    /// Machines of at most so many frames initialise all page descriptors at boot, since there is little to save; larger ones as
+    /// memory is used.
+    pub describe_at_boot: u64,
     /// Layers that a private chain may have before what others see too is copied up, from 2 to 254: fewer cost memory and copies where
     /// generations of forks live side by side, more cost forks and walks.
     pub layers: u8,
@@ -68,6 +71,7 @@ impl Default for Config {
             queue_parts: None,
             zero_stock: 256,
             zero_window: if cfg!(any(loom, shuttle)) { 0 } else { 32 },
+            describe_at_boot: 1 << 18,
             layers: if cfg!(any(loom, shuttle)) { 2 } else { 12 },
         }
     }
@@ -280,7 +284,7 @@ impl<M: Machine> Vm<M> {
         // Leaves show the zero frame.
         // SAFETY: boot is alone.
         unsafe { pages.open_reserved(zero.0, zero.0 + 1) };
-        vm.donate_all();
+        vm.donate_all(managed <= config.describe_at_boot);
         Ok(vm)
     }
 

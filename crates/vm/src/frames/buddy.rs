@@ -120,6 +120,11 @@ impl Buddy {
         false
     }
 
+    /// Opens all of the domain's fresh sections.
+    pub fn open_all(&mut self) {
+        while self.open_next() {}
+    }
+
     /// Opens those of the domain's fresh sections that have a frame of `start..end`.
     fn open_range(&mut self, start: u64, end: u64) {
         if self.fresh.left == 0 {
