@@ -103,6 +103,15 @@ pub static EXPECTED: &[Expected] = &[
         &["page", "table", "object", "backing", "backing-parts", "space"],
         "whose page is taken is found by its file's list of mappings, in their page tables",
     ),
+    Expected {
+        a: &["reclaim"],
+        b: &["reclaim"],
+        states: EVERYWHERE,
+        labels: &["vm"],
+        by: "pageout/progress.rs",
+        every: None,
+        reason: "pages that are taken are numbered on one clock, by which their return is told to be near or late",
+    },
     always(
         &["reclaim"],
         &["mmap", "mmap-fixed", "munmap", "exec", "exit"],
