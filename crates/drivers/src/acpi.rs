@@ -241,7 +241,15 @@ fn madt(table: &[u8]) -> Result<Topology, AcpiError> {
         overrides_len: 0,
         cpus_left_out: 0,
     };
-    let mut rest = table.get(44..).ok_or(AcpiError::BadTable)?;
+    // Unknown kinds are skipped.
+    each_entry(table, 44, |kind, entry| entry_of(&mut t, kind, entry))?;
+    Ok(t)
+}
+
+/// Calls `f` with the kind and the bytes of each entry of `table` from `start` on. An entry too short for what `f` reads of it is
+/// a broken table.
+fn each_entry(table: &[u8], start: usize, mut f: impl FnMut(u8, &[u8]) -> Option<()>) -> Result<(), AcpiError> {
+    let mut rest = table.get(start..).ok_or(AcpiError::BadTable)?;
     while let [kind, len, ..] = *rest {
         let len = len as usize;
         if len < 2 || len > rest.len() {
@@ -249,10 +257,9 @@ fn madt(table: &[u8]) -> Result<Topology, AcpiError> {
         }
         let (entry, after) = rest.split_at(len);
         rest = after;
-        // An entry too short for its kind is a broken table; unknown kinds are skipped.
-        entry_of(&mut t, kind, entry).ok_or(AcpiError::BadTable)?;
+        f(kind, entry).ok_or(AcpiError::BadTable)?;
     }
-    Ok(t)
+    Ok(())
 }
 
 fn entry_of(t: &mut Topology, kind: u8, e: &[u8]) -> Option<()> {

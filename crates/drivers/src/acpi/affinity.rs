@@ -3,7 +3,7 @@
 //! Firmware numbers its proximity domains as it likes; here they are numbered from 0, in the order in which the table names
 //! their first memory. A CPU of a domain without memory counts to the first.
 
-use super::{AcpiError, Physical, listed, u32_at, u64_at};
+use super::{AcpiError, Physical, each_entry, listed, u32_at, u64_at};
 
 /// The most domains with memory that are told apart; what belongs to others counts to the first.
 pub const MAX_DOMAINS: usize = 64;
@@ -84,7 +84,7 @@ impl Affinity {
         }
     }
 
-    /// Keeps a range, unless it overlaps one that is kept or there is no room: its memory then counts to the first domain.
+    /// Keeps a range. Where it overlaps a kept range, or the list is full, its memory counts to the first domain.
     fn add(&mut self, new: Near) {
         let at = self.ranges[..self.ranges_len].partition_point(|r| r.end <= new.start);
         let overlaps = self.ranges[at..self.ranges_len].first().is_some_and(|r| r.start < new.end);
@@ -107,10 +107,12 @@ pub fn affinity(memory: &impl Physical, root_hint: u64) -> Result<Affinity, Acpi
 }
 
 const ENABLED: u32 = 1;
+/// Where the table's entries begin.
+const FIRST: usize = 48;
 
 fn srat(table: &[u8]) -> Result<Affinity, AcpiError> {
     let mut found = Affinity { domains: 0, ..Affinity::flat() };
-    each(table, |kind, e| {
+    each_entry(table, FIRST, |kind, e| {
         if kind == 1 && u32_at(e, 28)? & ENABLED != 0 {
             let (start, len) = (u64_at(e, 8)?, u64_at(e, 16)?);
             if len != 0 {
@@ -123,7 +125,7 @@ fn srat(table: &[u8]) -> Result<Affinity, AcpiError> {
     if found.domains <= 1 {
         return Ok(Affinity::flat());
     }
-    each(table, |kind, e| {
+    each_entry(table, FIRST, |kind, e| {
         let (name, apic, flags) = match kind {
             0 => {
                 let high = [0, *e.get(9)?, *e.get(10)?, *e.get(11)?];
@@ -142,21 +144,6 @@ fn srat(table: &[u8]) -> Result<Affinity, AcpiError> {
         Some(())
     })?;
     Ok(found)
-}
-
-/// Calls `f` with the kind and the bytes of each entry; an entry too short for what `f` reads of it is a broken table.
-fn each(table: &[u8], mut f: impl FnMut(u8, &[u8]) -> Option<()>) -> Result<(), AcpiError> {
-    let mut rest = table.get(48..).ok_or(AcpiError::BadTable)?;
-    while let [kind, len, ..] = *rest {
-        let len = len as usize;
-        if len < 2 || len > rest.len() {
-            return Err(AcpiError::BadTable);
-        }
-        let (entry, after) = rest.split_at(len);
-        rest = after;
-        f(kind, entry).ok_or(AcpiError::BadTable)?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
