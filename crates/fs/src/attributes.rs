@@ -21,7 +21,7 @@ impl<H: Host> Vfs<H> {
         })
     }
 
-    /// Changes owner and group, where given. Files lose their set-id bits, whoever changes them.
+    /// Changes owner and group, where given. Files lose their set-id bits, also where root changes them.
     pub fn set_owner(&self, who: &Who, inode: &Inode<H>, uid: Option<u32>, gid: Option<u32>) -> Result<(), FsError> {
         let is_directory = inode.is_directory();
         inode.change(self.host().realtime(), |a| {

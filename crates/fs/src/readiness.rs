@@ -43,7 +43,7 @@ type Listeners = Arc<Vec<Arc<dyn Listener>>>;
 /// Who waits for a stream.
 pub struct Readiness {
     sleepers: WaitQueue,
-    /// Copied on change where somebody reads it, so that listeners are told without the lock.
+    /// Copied on change while a thread reads it, so that listeners are told without the lock.
     listeners: SpinLock<Option<Listeners>>,
     listening: AtomicUsize,
 }
@@ -100,7 +100,7 @@ impl Readiness {
                     self.listening.store(all.len(), Ordering::Release);
                     None
                 }
-                // Nobody yet, or somebody is just telling those that are listed.
+                // No listener yet, or another thread is telling the listed ones.
                 _ => {
                     let mut all = copy(slot.as_ref(), 1)?;
                     all.push(listener.clone());
