@@ -215,9 +215,13 @@ static void memory(void) {
 static void switches(void) {
     long before = row("/proc/self/status", "voluntary_ctxt_switches"), all = row("/proc/stat", "ctxt");
     long started = row("/proc/stat", "processes");
-    for (int i = 0; i < 20; i++) nap();
-    long after = row("/proc/self/status", "voluntary_ctxt_switches");
-    EXPECT(after - before >= 20, "20 sleeps are %ld switches", after - before);
+    // A sleep whose end has passed before the thread leaves its processor is none: the host may have paused the machine.
+    long more = 0;
+    for (int i = 0; i < 60 && more < 20; i++) {
+        nap();
+        more = row("/proc/self/status", "voluntary_ctxt_switches") - before;
+    }
+    EXPECT(more >= 20, "60 sleeps are %ld switches", more);
     EXPECT(row("/proc/stat", "ctxt") - all >= 20, "the system's, too");
     for (int i = 0; i < 5; i++) {
         pid_t child = fork();

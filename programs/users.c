@@ -115,24 +115,6 @@ static void root_and_others_have_no_part_in_it(void) {
     CHECK(fork() == -1 && errno == EAGAIN, "the first one is one already");
 }
 
-static void who_becomes_a_user_with_too_many_cannot_exec(void) {
-    pid_t holder = fork();
-    if (!holder) {
-        CHECK(!setuid(USER), "setuid");
-        pause();
-        _exit(0);
-    }
-    // Until it has become that user, and sleeps.
-    usleep(100000);
-    become(USER, 1);
-    char *args[] = {"/bin/busybox", "true", NULL}, *environment[] = {NULL};
-    CHECK(execve(args[0], args, environment) == -1 && errno == EAGAIN, "exec with two of one");
-    CHECK(!kill(holder, SIGKILL), "kill");
-    ended(holder);
-    execve(args[0], args, environment);
-    fail("exec with one of one");
-}
-
 static char state_of(pid_t pid) {
     char path[64], text[512], *after;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
@@ -146,9 +128,32 @@ static char state_of(pid_t pid) {
     return after[2];
 }
 
+static void until_it_sleeps(pid_t pid) {
+    while (state_of(pid) != 'S') usleep(1000);
+}
+
+static void who_becomes_a_user_with_too_many_cannot_exec(void) {
+    pid_t holder = fork();
+    if (!holder) {
+        CHECK(!setuid(USER), "setuid");
+        pause();
+        _exit(0);
+    }
+    // Then it has become that user.
+    until_it_sleeps(holder);
+    become(USER, 1);
+    char *args[] = {"/bin/busybox", "true", NULL}, *environment[] = {NULL};
+    CHECK(execve(args[0], args, environment) == -1 && errno == EAGAIN, "exec with two of one");
+    CHECK(!kill(holder, SIGKILL), "kill");
+    ended(holder);
+    execve(args[0], args, environment);
+    fail("exec with one of one");
+}
+
 static void states_are_told(void) {
     enum { BUSY = 9 };
     pid_t busy[BUSY], asleep = sleeper();
+    until_it_sleeps(asleep);
     for (int i = 0; i < BUSY; i++) {
         CHECK((busy[i] = fork()) >= 0, "fork");
         if (!busy[i]) {
