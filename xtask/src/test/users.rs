@@ -1,5 +1,6 @@
-//! A user's fork bomb beside root's shell (`programs/forkbomb.c`), with a limit on the user's processes and with as many as the machine
-//! has ids: the shell comes back in time, and the bomb ends when it is told to.
+//! How CPU time is divided. A user's fork bomb beside root's shell (`programs/forkbomb.c`), with a limit on the user's processes and
+//! with as many as the machine has ids: the shell comes back in time, and the bomb ends when it is told to. Nice weights on one CPU of
+//! one and of several (`programs/users.c`).
 //!
 //! Time is counted (`-icount`): the guest's seconds are instructions, whatever else this machine does.
 
@@ -15,48 +16,70 @@ use crate::programs;
 /// A machine that takes so long hangs.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// A number of CPUs, and of processes that the user may have; 0: no limit.
-type Bomb = (u32, u32);
+/// What one machine runs.
+struct Case {
+    name: String,
+    cpus: u32,
+    program: &'static str,
+    args: Vec<String>,
+}
 
-const BOMBS: &[Bomb] = &[(1, 100), (4, 100), (1, 0), (4, 0)];
-
-fn name((cpus, limit): Bomb) -> String {
-    match limit {
-        0 => format!("users/root's shell beside a fork bomb on {cpus} CPUs"),
-        limit => format!("users/root's shell beside a fork bomb of {limit} processes on {cpus} CPUs"),
+fn cases() -> Vec<Case> {
+    let mut cases = vec![];
+    // No limit: as many processes as the machine has ids.
+    for (limit, processes) in [(100, " of 100 processes"), (0, "")] {
+        for cpus in [1, 4] {
+            cases.push(Case {
+                name: format!("users/root's shell beside a fork bomb{processes} on {cpus} CPUs"),
+                cpus,
+                program: "forkbomb",
+                args: ["--limit", &limit.to_string(), "--rounds", "2"].map(str::to_owned).to_vec(),
+            });
+        }
     }
+    for cpus in [1, 4] {
+        cases.push(Case {
+            name: format!("users/nice weights divide a processor of {cpus}"),
+            cpus,
+            program: "users",
+            args: ["--only", "weights"].map(str::to_owned).to_vec(),
+        });
+    }
+    cases
 }
 
 /// One name a machine.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
-    Ok(BOMBS.iter().copied().map(name).collect())
+    Ok(cases().into_iter().map(|case| case.name).collect())
 }
 
-/// Boots a machine for each bomb that is selected.
+/// Boots a machine for each case that is selected.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
-    for bomb in BOMBS.iter().copied() {
-        if context.selects(&name(bomb)) {
-            let result = explode(context, bomb).map_err(|failure| failure.to_string()).and_then(|wrong| match wrong {
-                None => Ok(()),
-                Some(wrong) => Err(wrong),
-            });
-            done(Check::of(name(bomb), result));
+    for case in cases() {
+        if context.selects(&case.name) {
+            let result =
+                try_case(context, &case).map_err(|failure| failure.to_string()).and_then(|wrong| match wrong {
+                    None => Ok(()),
+                    Some(wrong) => Err(wrong),
+                });
+            done(Check::of(case.name, result));
         }
     }
     Ok(())
 }
 
 /// What was wrong.
-fn explode(context: &Context<'_>, (cpus, limit): Bomb) -> Result<Option<String>> {
+fn try_case(context: &Context<'_>, case: &Case) -> Result<Option<String>> {
     let kernel = Kernel::with(context.places, On::Quire, || context.kernel())?;
     let mut tree = root::tree()?;
-    let program = programs::compile(context.places, &context.places.root.join("programs/forkbomb.c"))?;
-    let at = programs::in_guest("forkbomb");
+    let program = programs::compile(context.places, &context.places.root.join(format!("programs/{}.c", case.program)))?;
+    let at = programs::in_guest(case.program);
     tree.host_file(&at, &program)?;
-    let args = vec![at.into(), "--limit".into(), limit.to_string().into(), "--rounds".into(), "2".into()];
+    let mut args = vec![at.into()];
+    args.extend(case.args.iter().map(Into::into));
     let order = Order { args, env: vec![], cwd: "/".into(), tty: false, size: None };
     let image = kernel.image(tree, &order)?;
-    let shape = Shape { cpus, memory: 256, count: true, ..Shape::default() };
+    let shape = Shape { cpus: case.cpus, memory: 256, count: true, ..Shape::default() };
     let ended = kernel.kept(&image, &shape, LIMIT)?;
     let said = String::from_utf8_lossy(&ended.output);
     let well = ended.report.outcome == Outcome::Exit(0) && said.contains("checks_passed 1");
