@@ -58,7 +58,8 @@ impl<M: Machine> Scheduler<M> {
         let told = {
             let mut queue = target.queue.lock_masked();
             thread.set_home(cpu);
-            let (eager, share_end) = (queue.eager(), queue.share_end());
+            let hints = || (target.eager.load(Ordering::Relaxed), target.share_end.load(Ordering::Relaxed));
+            let before = hints();
             queue.push(thread, self.share(thread, cpu), join, || self.machine.ticks_to_ns(self.machine.ticks()));
             self.note(target, cpu, &queue);
             if join != Join::First {
@@ -66,7 +67,8 @@ impl<M: Machine> Scheduler<M> {
             }
             // It halts, or it has to set its timer for the end of the running thread's stretch. That is shorter where a thread
             // waits that should not wait for a whole turn, or one of another user. Where such a one waits already it has been told.
-            queue.len() == 1 || (eager == 0 && queue.eager() == 1) || queue.share_end() < share_end
+            let after = hints();
+            queue.len() == 1 || (before.0 == 0 && after.0 == 1) || after.1 < before.1
         };
         if cpu == current_cpu() {
             self.limit_stretch(target);

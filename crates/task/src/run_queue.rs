@@ -103,22 +103,16 @@ impl<M: Machine> RunQueue<M> {
         }
     }
 
-    /// Charges the current share for the time up to `now`.
-    pub fn charge(&mut self, now: u64) {
+    /// Charges the current share for the time up to `now`. The running thread's part in its user's clock is `weighted` nanoseconds.
+    pub fn charge(&mut self, now: u64, weighted: u64) {
         let Some(current) = self.current() else { return };
+        current.pass(weighted);
         let ran = now.saturating_sub(self.charged);
         let used = current.used() + ran;
         current.set_used(used);
         let least = self.shares.first().map_or(used, |first| first.used().min(used));
         self.charged += ran;
         self.floor = self.floor.max(least);
-    }
-
-    /// The running thread's part in its user's clock: `weighted` nanoseconds.
-    pub fn pass(&self, weighted: u64) {
-        if let Some(current) = self.current() {
-            current.pass(weighted);
-        }
     }
 
     /// The running thread lets other users go first, where no other one of its own user waits.
@@ -156,7 +150,7 @@ impl<M: Machine> RunQueue<M> {
         let runs = self.current.is_some_and(|current| ptr::eq(current.as_ptr(), share));
         if !runs && !share.is_in_heap() {
             // The running user's virtual time is that of its dispatch until it is charged.
-            self.charge(now());
+            self.charge(now(), 0);
             self.wake(share);
             // SAFETY: the share's user lives, since the thread is its and is runnable.
             unsafe { self.shares.insert(NonNull::from(share)) };
@@ -197,7 +191,7 @@ impl<M: Machine> RunQueue<M> {
 
     /// A thread of `share` runs here from now on that was not on this queue, or is of that user only now.
     pub fn begin(&mut self, share: &Share<M>, now: u64) {
-        self.charge(now);
+        self.charge(now, 0);
         let before = self.current.take();
         if share.is_in_heap() {
             // SAFETY: it is in a heap, which can only be this CPU's.

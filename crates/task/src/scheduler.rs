@@ -55,7 +55,7 @@ pub(crate) struct Cpu<M: Machine> {
     leaving: AtomicPtr<Thread<M>>,
     /// (own) That thread goes to another CPU.
     moving: AtomicBool,
-    /// (own) When the running thread got the CPU, in ticks.
+    /// (own) When the running thread got the CPU, in nanoseconds of the CPU's counter.
     dispatched: AtomicU64,
     /// (own) When the running thread's stretch ends because others wait, nanoseconds; `NEVER` where none waits.
     stretch_end: AtomicU64,
@@ -201,7 +201,7 @@ impl<M: Machine> Scheduler<M> {
         idle.on_cpu.store(true, Ordering::Relaxed);
         idle.set_home(current_cpu());
         idle.account.start(now);
-        here.dispatched.store(now, Ordering::Relaxed);
+        here.dispatched.store(self.machine.ticks_to_ns(now), Ordering::Relaxed);
         here.queue.lock_masked().idle = true;
         let idle = idle.into_raw();
         here.idle.store(idle.as_ptr(), Ordering::Release);
@@ -492,6 +492,9 @@ impl<M: Machine> Scheduler<M> {
     /// # Safety
     /// As [`Thread::belong_to`]; the user that it had lives until this returns.
     pub unsafe fn become_user(&self, user: Option<NonNull<User<M>>>) {
+        if self.current().user() == user.map_or(ptr::null(), |user| user.as_ptr().cast_const()) {
+            return;
+        }
         let _masked = Masked::new(self.machine);
         let (cpu, here, me) = (current_cpu(), self.here(), self.current());
         let mut queue = here.queue.lock_masked();
@@ -582,8 +585,8 @@ impl<M: Machine> Scheduler<M> {
     pub fn cpu_times(&self, cpu: CpuId) -> CpuTimes {
         let c = self.cpus.of(cpu);
         let ns = |v: &AtomicU64| self.machine.ticks_to_ns(v.load(Ordering::Relaxed));
-        let since = self.machine.ticks().saturating_sub(c.dispatched.load(Ordering::Relaxed));
-        let since = self.machine.ticks_to_ns(since);
+        let now = self.machine.ticks_to_ns(self.machine.ticks());
+        let since = now.saturating_sub(c.dispatched.load(Ordering::Relaxed));
         let idle = self.idle.contains(cpu);
         CpuTimes {
             user_ns: ns(&c.user) + if idle { 0 } else { since },
@@ -633,24 +636,22 @@ impl<M: Machine> Scheduler<M> {
         }
         let ticks = self.machine.ticks();
         prev.account.cut_system(ticks);
-        let ran = self.machine.ticks_to_ns(ticks.wrapping_sub(here.dispatched.load(Ordering::Relaxed)));
-        let weighted = prev.use_slice(ran);
+        let now = self.machine.ticks_to_ns(ticks);
+        let weighted = prev.use_slice(now.saturating_sub(here.dispatched.load(Ordering::Relaxed)));
         self.machine.set_pending(false);
 
-        let now = self.machine.ticks_to_ns(ticks);
         // Threads that waited here when their CPUs were changed.
         let mut strays: List<Queued<M>> = List::new();
         let next = {
             let mut queue = here.queue.lock_masked();
-            queue.charge(now);
-            queue.pass(weighted);
-            let share = self.share(&prev, cpu);
+            queue.charge(now, weighted);
+            let share = || self.share(&prev, cpu);
             match why {
-                Leave::Preempt if prev.has_slice() => queue.push(&prev, share, Join::Front, || now),
-                Leave::Preempt => queue.push(&prev, share, Join::Back, || now),
+                Leave::Preempt if prev.has_slice() => queue.push(&prev, share(), Join::Front, || now),
+                Leave::Preempt => queue.push(&prev, share(), Join::Back, || now),
                 Leave::Yield if !prev_idle => {
                     queue.give_way();
-                    queue.push(&prev, share, Join::Back, || now);
+                    queue.push(&prev, share(), Join::Back, || now);
                 }
                 Leave::Yield | Leave::Park | Leave::Exit | Leave::Move => {}
             }
@@ -692,7 +693,7 @@ impl<M: Machine> Scheduler<M> {
         }
 
         self.charge(here, &prev, prev_idle, next);
-        here.dispatched.store(ticks, Ordering::Relaxed);
+        here.dispatched.store(now, Ordering::Relaxed);
         here.stretch_end.store(NEVER, Ordering::Relaxed);
         if ptr::eq(next, &*prev) {
             self.limit_stretch(here);
@@ -785,13 +786,12 @@ impl<M: Machine> Scheduler<M> {
         if here.waiting.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let ticks = self.machine.ticks();
-        let ran = self.machine.ticks_to_ns(ticks.wrapping_sub(here.dispatched.load(Ordering::Relaxed)));
+        let now = self.machine.ticks_to_ns(self.machine.ticks());
+        let ran = now.saturating_sub(here.dispatched.load(Ordering::Relaxed));
         let slice = current.slice();
         let limit = if here.eager.load(Ordering::Relaxed) > 0 { slice.min(STRETCH) } else { slice };
         let share_end = here.share_end.load(Ordering::Relaxed);
-        let for_others =
-            if share_end == NEVER { NEVER } else { share_end.saturating_sub(self.machine.ticks_to_ns(ticks)) };
+        let for_others = if share_end == NEVER { NEVER } else { share_end.saturating_sub(now) };
         let left = limit.saturating_sub(ran).min(for_others);
         if left == 0 {
             here.stretch_end.store(NEVER, Ordering::Relaxed);

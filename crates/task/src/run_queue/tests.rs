@@ -230,8 +230,7 @@ proptest! {
                 }
                 Step::Pop(passed) => {
                     now += passed;
-                    queue.charge(now);
-                    queue.pass(passed);
+                    queue.charge(now, passed);
                     model.charge(now);
                     if let Some(current) = model.current {
                         model.users[current].clock += passed;
