@@ -18,7 +18,7 @@
 
 use crate::errno::Errno;
 use crate::machine::Machine;
-use crate::thread::Thread;
+use crate::thread::{Again, Thread};
 use crate::{Ctx, Linux};
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general as raw;
@@ -36,7 +36,7 @@ pub enum Class {
 }
 
 /// How often a call is begun again, or waits to be admitted, where pageout makes room that others take.
-const ATTEMPTS: u32 = 32;
+pub(crate) const ATTEMPTS: u32 = 32;
 
 impl Class {
     /// The class of call `number`.
@@ -228,7 +228,13 @@ impl<M: Machine> Linux<M> {
     /// The caller holds no lock.
     #[inline(always)]
     pub fn admit(&self) -> Result<(), Errno> {
-        if self.vm.frames().admits() { Ok(()) } else { self.wait_to_be_admitted() }
+        if self.is_admitted() { Ok(()) } else { self.wait_to_be_admitted() }
+    }
+
+    /// Whether a call may keep memory now.
+    #[inline(always)]
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.vm.frames().admits()
     }
 
     #[cold]
@@ -246,12 +252,18 @@ impl<M: Machine> Linux<M> {
 
     /// Whether a call that failed with ENOMEM should begin again: memory is short, and pageout has made room since.
     #[cold]
-    pub(crate) fn has_made_room(&self, attempt: u32) -> bool {
-        attempt < ATTEMPTS && self.vm.frames().is_low() && self.vm.wait_for_frames()
+    pub(crate) fn has_made_room(&self) -> bool {
+        self.vm.frames().is_low() && self.vm.wait_for_frames()
     }
 }
 
 impl<M: Machine> Ctx<'_, M> {
+    /// Whether the call may begin if it keeps memory: memory is not low, or the call was refused and admitted since.
+    #[inline(always)]
+    pub(crate) fn may_keep(&self) -> bool {
+        !self.linux.vm.frames().is_low() || self.thread.again.load(Ordering::Relaxed) == Again::TRIES
+    }
+
     /// As [`Linux::admit`]: for a part of a call that keeps memory, and for each round of a loop that does.
     pub fn admit(&self) -> Result<(), Errno> {
         self.linux.admit()

@@ -1,5 +1,6 @@
 //! The ways in from the kernel: system calls, faults, exceptions, and the way back to user mode.
 
+use crate::admission::{ATTEMPTS, Class};
 use crate::errno::{Errno, encode};
 use crate::exec::Prepared;
 use crate::machine::Machine;
@@ -8,9 +9,9 @@ use crate::process::ids::Ids;
 use crate::regs::UserRegs;
 use crate::signal::info::code;
 use crate::signal::{SigInfo, Signal};
-use crate::syscall;
+use crate::syscall::{self, Refusal};
 use crate::tables::{TableMemory, padded};
-use crate::thread::{Thread, Trap, work};
+use crate::thread::{Again, Thread, Trap, work};
 use crate::{Ctx, Process, file, futex, random, rank};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -148,31 +149,55 @@ impl<M: Machine> Linux<M> {
 
     /// Serves the system call in `regs`; its result is in `regs.rax` afterwards. The kernel has put the call's number in
     /// both `rax` and `orig_rax`.
-    #[inline(always)]
+    #[inline(never)]
     pub fn syscall(&'static self, regs: &mut UserRegs) {
-        let mut attempt = 0;
-        loop {
-            // All is read anew each time, so that the usual call has nothing to keep for a second attempt.
-            let thread = self.current();
-            let number = regs.orig_rax;
-            let arguments = regs.arguments();
-            // SAFETY: the thread that runs, at its only entry.
-            let mut ctx = unsafe { Ctx::new(self, thread, regs) };
-            let result = match syscall::dispatch(&mut ctx, number, &arguments) {
-                // A call that fails with ENOMEM has changed nothing.
-                Some(NO_MEMORY) if self.has_made_room(attempt) => {
-                    attempt += 1;
-                    continue;
-                }
-                Some(result) => result,
-                None => encode(self.unknown_call(number)),
-            };
-            // `rt_sigreturn` and exec leave whole register sets behind.
-            if !ctx.regs_replaced {
-                regs.rax = result;
+        let thread = self.current();
+        let number = regs.orig_rax;
+        let arguments = regs.arguments();
+        // SAFETY: the thread that runs, at its only entry.
+        let mut ctx = unsafe { Ctx::new(self, thread, regs) };
+        let result = match syscall::dispatch(&mut ctx, number, &arguments) {
+            Ok(result) => result,
+            Err(Refusal::NotAdmitted) => return self.syscall_again(regs, true),
+            Err(Refusal::Unknown) => encode(self.unknown_call(number)),
+        };
+        // `rt_sigreturn` and exec leave whole register sets behind.
+        if !ctx.regs_replaced {
+            regs.rax = result;
+            if result == NO_MEMORY {
+                self.syscall_again(regs, false);
             }
+        }
+    }
+
+    /// Serves a call, which was not admitted or has failed with ENOMEM and so has changed nothing, again while memory is short and
+    /// pageout makes room.
+    #[cold]
+    fn syscall_again(&'static self, regs: &mut UserRegs, mut refused: bool) {
+        regs.rax = NO_MEMORY;
+        let again = &self.current().again;
+        if again.load(Ordering::Relaxed) != Again::NO {
+            // One of the attempts below.
+            again.store(Again::FAILED, Ordering::Relaxed);
             return;
         }
+        let keeps = Class::of(regs.orig_rax) == Class::Keeps;
+        for _ in 0..ATTEMPTS {
+            let admitted = || refused && self.is_admitted();
+            if !admitted() && !self.has_made_room() && !admitted() {
+                break;
+            }
+            if keeps && !self.is_admitted() {
+                continue;
+            }
+            refused = false;
+            again.store(Again::TRIES, Ordering::Relaxed);
+            self.syscall(regs);
+            if again.load(Ordering::Relaxed) != Again::FAILED {
+                break;
+            }
+        }
+        again.store(Again::NO, Ordering::Relaxed);
     }
 
     #[cold]
@@ -208,9 +233,20 @@ impl<M: Machine> Linux<M> {
 
     /// Serves a fault; where memory is out, again when a victim has ended. [`FaultError::OutOfMemory`]: the calling thread ends.
     fn repair(&'static self, address: u64, access: Access) -> Result<(), FaultError> {
+        match self.repair_once(address, access) {
+            Err(FaultError::OutOfMemory) => self.repair_again(address, access),
+            done => done,
+        }
+    }
+
+    #[cold]
+    fn repair_again(&'static self, address: u64, access: Access) -> Result<(), FaultError> {
         for _ in 0..DEFEATS {
+            if !self.out_of_memory("a fault") {
+                return Err(FaultError::OutOfMemory);
+            }
             match self.repair_once(address, access) {
-                Err(FaultError::OutOfMemory) if self.out_of_memory("a fault") => {}
+                Err(FaultError::OutOfMemory) => {}
                 done => return done,
             }
         }

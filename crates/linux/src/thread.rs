@@ -24,6 +24,18 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use quire_sync::WaitQueue;
 
+/// Values of [`Thread::again`].
+pub(crate) struct Again;
+
+impl Again {
+    /// The call is made for the first time.
+    pub const NO: u64 = 0;
+    /// Memory was out, and the call is made again.
+    pub const TRIES: u64 = 1;
+    /// That attempt met the same.
+    pub const FAILED: u64 = 2;
+}
+
 /// What a thread has to look at before it goes to user mode; bits of [`Thread::work`].
 pub mod work {
     /// A signal may be deliverable.
@@ -148,6 +160,8 @@ pub struct Thread<M: Machine> {
     /// Owner only: not 0 while it does something that [ends](crate::admission::Class::Ends) something. A word, so that it lies
     /// beside what the owner alone writes: the flags share a line with what other CPUs look at.
     pub(crate) ending: AtomicU64,
+    /// Owner only: what of [`Again`] holds for the call that it is in.
+    pub(crate) again: AtomicU64,
     /// Faults served without reading from a device.
     pub minor_faults: AtomicU64,
     /// Faults that read from a device.

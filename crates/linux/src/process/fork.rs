@@ -14,7 +14,7 @@ use crate::owned::Owned;
 use crate::regs::UserRegs;
 use crate::signal::send::PendingQueue;
 use crate::signal::{Actions, SigSet, Signal};
-use crate::thread::{AltStack, Name, Thread, Trap, work};
+use crate::thread::{Again, AltStack, Name, Thread, Trap, work};
 use crate::user::USER_END;
 use crate::{Ctx, Linux, Pid, file};
 use alloc::alloc::{alloc, dealloc};
@@ -170,6 +170,7 @@ pub(crate) fn place<M: Machine>(
         released: AtomicBool::new(false),
         releases: WaitQueue::new(),
         ending: AtomicU64::new(0),
+        again: AtomicU64::new(Again::NO),
         _promise: Promise::new(linux.vm),
     };
     // SAFETY: the layout is not empty.

@@ -1,29 +1,28 @@
 //! The table: one line a call, `number name => handler, "what is missing or different";`.
 
-use super::{Handler, Supported};
+use super::{Handler, Refusal, Supported};
 use crate::admission::Class;
-use crate::errno::encode;
+use crate::errno::{Errno, encode};
 use crate::{Ctx, Machine};
 use crate::{exec, file, futex, memory, process, random, signal, system, time};
 
 macro_rules! table {
     ($($number:literal $name:ident => $($handler:ident)::+ $(, $note:literal)?;)*) => {
-        /// Calls handler `number` with `registers` once it is [admitted](Class), and encodes its result; `None` where there is none.
+        /// Calls handler `number` with `registers` where it is [admitted](Class), and encodes its result.
         #[inline(always)]
         pub fn dispatch<M: Machine>(
             ctx: &mut Ctx<'_, M>,
             number: u64,
             registers: &[u64; 6],
-        ) -> Option<u64> {
-            Some(match number {
+        ) -> Result<u64, Refusal> {
+            Ok(match number {
                 $($number => encode(match const { Class::of($number) } {
                     Class::Passes => Handler::serve($($handler)::+::<M>, ctx, registers),
-                    Class::Ends => ctx.thread.ending(|| Handler::serve($($handler)::+::<M>, ctx, registers)),
-                    Class::Keeps => {
-                        ctx.linux.admit().and_then(|()| Handler::serve($($handler)::+::<M>, ctx, registers))
-                    }
+                    Class::Ends => end($($handler)::+::<M>, ctx, *registers),
+                    Class::Keeps if ctx.may_keep() => Handler::serve($($handler)::+::<M>, ctx, registers),
+                    Class::Keeps => return Err(Refusal::NotAdmitted),
                 }),)*
-                _ => return None,
+                _ => return Err(Refusal::Unknown),
             })
         }
 
@@ -31,6 +30,17 @@ macro_rules! table {
         pub static SUPPORTED: &[Supported] =
             &[$(Supported { number: $number, name: stringify!($name), note: concat!("", $($note)?) },)*];
     };
+}
+
+/// Calls `handler` as what ends something. Never inlined: so the dispatcher keeps nothing across a call.
+#[inline(never)]
+fn end<M: Machine, Args>(
+    handler: impl Handler<M, Args>,
+    ctx: &mut Ctx<'_, M>,
+    registers: [u64; 6],
+) -> Result<usize, Errno> {
+    let thread = ctx.thread;
+    thread.ending(|| handler.serve(ctx, &registers))
 }
 
 table! {
