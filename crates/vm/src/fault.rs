@@ -626,7 +626,8 @@ impl<'e, M: Machine> At<'e, M> {
     /// Contract C3, under the table page's lock: the entry is not being replaced, nor the space reaped.
     #[inline(always)]
     pub fn check_entry(&self) -> Result<(), Stop<M>> {
-        let admits = || self.entry.admits() && !self.condemned.load(Ordering::Relaxed);
+        let condemned = || self.condemned.load(Ordering::Relaxed) && !mutant(Mutant::CondemnedUnlooked);
+        let admits = || self.entry.admits() && !condemned();
         if mutant(Mutant::NoStaleCheck) || admits() { Ok(()) } else { Err(Stop::Stale) }
     }
 

@@ -14,6 +14,7 @@ mod lists;
 mod maps;
 mod paging;
 mod parts;
+mod reaping;
 mod seals;
 
 use crate::Phys;

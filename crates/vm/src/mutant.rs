@@ -120,6 +120,8 @@ pub enum Mutant {
     UntagEarly,
     /// Dirty: a fault marks a page whose pager was asked before it tags it.
     HookTagsLate,
+    /// A page is made busy by a look and a store.
+    BusyNotAtomic,
     /// A frame that is no page is made busy.
     BusyNoPage,
     /// Reverse lists: an object whose last reference but for those of CPUs' own parts goes stays for their sake.
@@ -158,6 +160,18 @@ pub enum Mutant {
     StoresUnnoted,
     /// Fork: a fault says that it may store without seeing whether the entry was marked meanwhile.
     NotedUnlooked,
+    /// Enter: whether the space is condemned is not checked under the table page's lock.
+    CondemnedUnlooked,
+    /// Condemn: the fence between the mark and the look at the table pages is left out.
+    NoFenceAfterCondemn,
+    /// Reap: pages are freed before the translations that were taken away are flushed.
+    ReapsBeforeFlush,
+    /// Reap: whether others show a layer is not looked at.
+    ReapsShared,
+    /// Fork: whether the space is condemned is looked at before the arenas' locks are held.
+    ForkLooksEarly,
+    /// Space: a handle is taken off the count by a look and a store.
+    HandleNotAtomic,
 }
 
 #[cfg(any(loom, shuttle, test))]

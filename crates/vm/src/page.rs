@@ -219,6 +219,10 @@ impl Page {
             if s & State::BUSY != 0 || other || wild {
                 return false;
             }
+            if mutant(Mutant::BusyNotAtomic) {
+                self.state.store(s | State::BUSY, Ordering::Release);
+                return true;
+            }
             match self.state.compare_exchange_weak(s, s | State::BUSY, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return true,
                 Err(now) => s = now,

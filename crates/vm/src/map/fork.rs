@@ -77,10 +77,11 @@ impl<M: Machine> Space<M> {
     fn fork_once(&self) -> Result<SpaceRef<M>, MapError> {
         let vm = self.vm();
         let mut child = Unborn::new(vm, self.limits())?;
+        let early = mutant(Mutant::ForkLooksEarly).then(|| self.is_condemned());
         // One moment's copy of everything: all arenas are one for the time being.
         let mut writer = self.write_all()?;
         // Under the lock that reaping takes: what is shared by then stays.
-        if self.is_condemned() {
+        if early.unwrap_or_else(|| self.is_condemned()) {
             return Err(MapError::OutOfMemory);
         }
 

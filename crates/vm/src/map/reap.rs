@@ -16,6 +16,7 @@ use super::leaves::{Sweep, Work};
 use super::piece::layers;
 use super::space::Space;
 use crate::machine::{Machine, Pmap};
+use crate::mutant::{Mutant, mutant};
 use crate::object::What;
 use crate::remove;
 use crate::types::VirtRange;
@@ -79,7 +80,9 @@ impl<M: Machine> Space<M> {
     pub fn condemn(&self) {
         self.condemned.store(true, Ordering::Relaxed);
         // As for a stale mark: before the leaves are looked at.
-        fence_full();
+        if !mutant(Mutant::NoFenceAfterCondemn) {
+            fence_full();
+        }
     }
 
     /// Whether [`Space::condemn`] was called.
@@ -116,16 +119,22 @@ impl<M: Machine> Space<M> {
         }
         let mut sweep = Sweep::new(self);
         sweep.perform(Work::Clear(part));
-        let _flushed = sweep.finish();
+        let late = if mutant(Mutant::ReapsBeforeFlush) {
+            Some(sweep)
+        } else {
+            let _flushed = sweep.finish();
+            None
+        };
         for (depth, layer) in layers(entry.front()).enumerate() {
             let own_front = depth == 0 && !entry.flags().contains(Flags::NEEDS_FRONT);
             if let Some((object, keys)) = super::advise::window(layer, part)
                 && object.is_private()
-                && (own_front || object.is_exclusive())
+                && (own_front || object.is_exclusive() || mutant(Mutant::ReapsShared))
             {
                 remove::free(object, keys);
             }
         }
+        drop(late);
     }
 }
 

@@ -9,6 +9,7 @@ use super::wire::Wire;
 use crate::error::{FaultError, MapError, OutOfMemory};
 use crate::fault::FaultKind;
 use crate::machine::{Machine, Pmap};
+use crate::mutant::{Mutant, mutant};
 use crate::types::{Access, PAGE_SIZE, VirtRange};
 use crate::vm::Vm;
 use core::mem::ManuallyDrop;
@@ -358,7 +359,14 @@ impl<M: Machine> Deref for SpaceRef<M> {
 impl<M: Machine> Drop for SpaceRef<M> {
     fn drop(&mut self) {
         // What a thread that unwinds has left half-done would be waited for.
-        if self.refs.fetch_sub(1, Ordering::AcqRel) != 1 || quire_sync::hooks::is_panicking() {
+        let before = if mutant(Mutant::HandleNotAtomic) {
+            let before = self.refs.load(Ordering::Acquire);
+            self.refs.store(before - 1, Ordering::Release);
+            before
+        } else {
+            self.refs.fetch_sub(1, Ordering::AcqRel)
+        };
+        if before != 1 || quire_sync::hooks::is_panicking() {
             return;
         }
         quire_sync::atomic::fence_after_rmw();

@@ -1,0 +1,201 @@
+//! The end of a condemned space (`map/reap.rs`): the reaper takes its memory while its threads fault, fork, unmap, page out and leave.
+
+use super::paging::{PROMPT, SLOTS};
+use super::*;
+use crate::map::Advice;
+use crate::page::Kind;
+use crate::sleep::MaySleep;
+
+fn reap(space: &Space<TestMachine>) {
+    space.condemn();
+    space.reap();
+}
+
+/// Pages that some object has. The file of [`World::new`] has one.
+fn pages(boot: &Boot) -> usize {
+    let vm = boot.vm;
+    vm.finish_io(&mut MaySleep::here());
+    (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == Kind::Object).count()
+}
+
+/// Nothing of the reaped space is left, or it is free twice.
+fn assert_reaped(w: &World) {
+    assert_eq!(pages(&w.boot), 1, "a reaped space has a page");
+    assert!(w.translations().is_empty(), "a reaped space has a translation");
+    assert_eq!(w.boot.vm.frames().check(), Ok(()), "a frame is on two lists or on none");
+}
+
+/// A page of private memory that was stored into.
+fn stored() -> World {
+    let w = World::private(1);
+    store(&w.space, 0, 1);
+    w
+}
+
+/// A thread touches memory for the first time: there is no table page yet, which the reaper skips.
+fn reap_against_first_touch() {
+    beside(World::private(1), |w| store(&w.space, 0, 2), |w| reap(&w.space), |w, (), ()| assert_reaped(w));
+}
+
+protocol! {
+    a_fault_enters_no_page_into_a_condemned_space_that_is_reaped = reap_against_first_touch, Some(3);
+    CondemnedUnlooked: "a reaped space has a page";
+    #[cfg(loom)]
+    NoFenceAfterCondemn: "a reaped space has a page";
+}
+
+/// A thread loads and stores where the page is: what it reaches is never free, nor zeroes.
+fn reap_against_access() {
+    let w = stored();
+    w.space.pmap().forget(w.boot.vm, page(0));
+    beside(
+        w,
+        |w| {
+            let kind = |pfn| w.boot.vm.page(pfn).kind();
+            let seen = load(&w.space, 0);
+            (seen, w.space.pmap().access(page(0), Access::Read, kind))
+        },
+        |w| reap(&w.space),
+        |w, (seen, kind), ()| {
+            assert!(matches!(seen, None | Some(1 | 0xd5)), "a condemned space shows zeroes");
+            assert!(matches!(kind, None | Some(Kind::Object)), "a free frame is reached through a TLB");
+            assert_reaped(w);
+        },
+    );
+}
+
+protocol! {
+    what_a_condemned_space_reaches_is_not_free = reap_against_access, Some(2);
+    CondemnedUnlooked;
+    ReapsBeforeFlush: "a free frame is reached through a TLB";
+}
+
+/// A thread forks: the child has all of its memory, or there is no child.
+fn reap_against_fork() {
+    beside(
+        stored(),
+        |w| w.space.fork().ok(),
+        |w| reap(&w.space),
+        |w, child, ()| {
+            if let Some(child) = child {
+                assert_eq!(load(&child, 0), Some(1), "the child of a condemned space has other memory");
+                drop(child);
+                // The layer that both showed is the parent's alone now, and goes with it.
+                w.space.unmap(ONE).unwrap();
+            }
+            assert_reaped(w);
+        },
+    );
+}
+
+protocol! {
+    a_child_of_a_condemned_space_has_its_memory_or_is_not_made = reap_against_fork, Some(2);
+    ForkLooksEarly: "the child of a condemned space has other memory";
+    ReapsShared: "the child of a condemned space has other memory";
+}
+
+/// A child of the space ends, which alone kept the reaper from what both show.
+fn reap_against_exit_of_child() {
+    let w = stored();
+    let child = w.space.fork().unwrap();
+    beside(
+        w,
+        move |_| drop(child),
+        |w| reap(&w.space),
+        |w, (), ()| {
+            w.space.unmap(ONE).unwrap();
+            assert_reaped(w);
+        },
+    );
+}
+
+protocol! {
+    what_a_condemned_space_shared_goes_once = reap_against_exit_of_child, Some(2);
+}
+
+/// A thread unmaps what the reaper takes.
+fn reap_against_unmap() {
+    beside(stored(), |w| w.space.unmap(ONE).unwrap(), |w| reap(&w.space), |w, (), ()| assert_reaped(w));
+}
+
+protocol! {
+    a_page_that_is_unmapped_while_its_space_is_reaped_is_freed_once = reap_against_unmap, Some(2);
+}
+
+/// The last thread of the space leaves it while it is reaped.
+fn reap_against_exit() {
+    let w = stored();
+    // What others might show stays when the space is reaped, and goes with the space.
+    let shared = ObjectRef::anonymous(w.boot.vm, 1).unwrap();
+    let r = MapRequest { shared: true, ..MapRequest::private(Placement::Fixed(page(1)), PAGE_SIZE) };
+    w.space.map(&MapRequest { object: Some((&shared, 0)), ..r }).unwrap();
+    store(&w.space, 1, 2);
+    drop(shared);
+    let World { space, file, boot } = w;
+    let (boot, left) = (Arc::new(boot), space.clone());
+    let kept = boot.clone();
+    let t = thread::spawn(move || {
+        set_cpu(1);
+        drop(left);
+        drop(kept);
+    });
+    set_cpu(0);
+    reap(&space);
+    drop(space);
+    t.join().unwrap();
+    set_cpu(0);
+    // Nothing of the system may outlive it, where what follows fails either.
+    drop(file);
+    assert_eq!(pages(&boot), 0, "a space that ended has a page");
+    assert_eq!(boot.vm.frames().check(), Ok(()), "a frame is on two lists or on none");
+}
+
+protocol! {
+    a_space_ends_once_whether_its_threads_or_its_reaper_leave_last = reap_against_exit, Some(2);
+    HandleNotAtomic: "a space that ended has a page";
+}
+
+/// Pageout writes the page to swap and takes it, or is about to.
+fn reap_against_page_out() {
+    let w = stored();
+    w.boot.swap(SLOTS, PROMPT);
+    beside(
+        w,
+        |w| w.space.advise(ONE, Advice::PageOut).unwrap(),
+        |w| reap(&w.space),
+        |w, (), ()| {
+            assert_reaped(w);
+            assert_eq!(w.boot.vm.swap().free(), SLOTS, "a reaped space has a swap slot");
+        },
+    );
+}
+
+protocol! {
+    a_page_that_is_paged_out_while_its_space_is_reaped_is_freed_once = reap_against_page_out, Some(2);
+    BusyNotAtomic;
+    NoGoneCheck;
+}
+
+/// A thread reads the page back from swap.
+fn reap_against_page_in() {
+    let w = stored();
+    w.boot.swap(SLOTS, PROMPT);
+    w.space.advise(ONE, Advice::PageOut).unwrap();
+    w.boot.vm.finish_io(&mut MaySleep::here());
+    beside(
+        w,
+        |w| load(&w.space, 0),
+        |w| reap(&w.space),
+        |w, seen, ()| {
+            assert!(matches!(seen, None | Some(1 | 0xd5)), "a condemned space shows zeroes");
+            assert_reaped(w);
+            assert_eq!(w.boot.vm.swap().free(), SLOTS, "a reaped space has a swap slot");
+        },
+    );
+}
+
+protocol! {
+    a_page_that_is_read_in_while_its_space_is_reaped_is_freed_once = reap_against_page_in, Some(2);
+    CondemnedUnlooked;
+    ReplaceNotAtomic;
+}
