@@ -211,9 +211,10 @@ impl Class {
 pub(crate) struct Promise<M: Machine>(&'static Vm<M>);
 
 impl<M: Machine> Promise<M> {
-    pub fn new(vm: &'static Vm<M>) -> Self {
-        vm.frames().promise();
-        Promise(vm)
+    /// ENOMEM where it could not be kept.
+    pub fn new(vm: &'static Vm<M>) -> Result<Self, Errno> {
+        vm.promise_frames()?;
+        Ok(Promise(vm))
     }
 }
 

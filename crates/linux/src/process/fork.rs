@@ -138,6 +138,7 @@ pub(crate) fn place<M: Machine>(
             dealloc(task.as_ptr().cast(), Layout::new::<Task<M>>());
         }
     }
+    let promise = Promise::new(linux.vm)?;
     let user = new.permit.share();
     let payload = Thread {
         linux,
@@ -171,7 +172,7 @@ pub(crate) fn place<M: Machine>(
         releases: WaitQueue::new(),
         ending: AtomicU64::new(0),
         again: AtomicU64::new(Again::NO),
-        _promise: Promise::new(linux.vm),
+        _promise: promise,
     };
     // SAFETY: the layout is not empty.
     let memory = NonNull::new(unsafe { alloc(Layout::new::<Task<M>>()) }).ok_or(Errno::ENOMEM)?.cast::<Task<M>>();

@@ -114,3 +114,95 @@ protocol! {
     no_frame_is_lost_between_the_stock_and_a_drain = stock_against_drain, Some(2);
     DrainInTwoHolds: "a frame is on two lists or on none";
 }
+
+/// A CPU with promises that it made, and what it finds promised while it has so many.
+fn promise(frames: &Frames, live: &mut u64) -> bool {
+    let made = frames.promise();
+    *live += u64::from(made);
+    assert!(frames.promised() >= *live, "a promise is not counted");
+    made
+}
+
+/// Two CPUs make promises and take them back.
+fn promise_against_promise() {
+    let world = system(1);
+    let mine = |frames: &Frames, first: u64| {
+        let mut live = 0;
+        (0..first).for_each(|_| assert!(promise(frames, &mut live)));
+        (1..first).for_each(|_| frames.unpromise());
+        1
+    };
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        set_cpu(1);
+        mine(other.vm.frames(), 3)
+    });
+    set_cpu(0);
+    let live = mine(world.vm.frames(), 5);
+    let live = live + t.join().unwrap();
+    set_cpu(0);
+    let frames = world.vm.frames();
+    assert_eq!(frames.promised(), live + frames.credits(), "a promise is lost");
+}
+
+protocol! {
+    promises_are_those_of_threads_and_those_that_lie_ready = promise_against_promise, Some(3);
+    PromisesNotAtomic: "a promise is";
+    CreditsStay: "a promise is";
+}
+
+/// Takes frames, until `left` more than the floor are left.
+fn leave(vm: &'static Vm<crate::testing::TestMachine>, left: u64) {
+    let f = vm.frames();
+    while f.outside() > f.floor() + left {
+        let _kept = vm.alloc_run(0, For::Kernel).unwrap().into_pfn();
+    }
+    assert_eq!(f.outside(), f.floor() + left);
+}
+
+/// Two CPUs want the last promise that can be kept.
+fn last_promise() {
+    let world = system(1);
+    leave(world.vm, 1);
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        set_cpu(1);
+        other.vm.frames().promise()
+    });
+    set_cpu(0);
+    let mine = world.vm.frames().promise();
+    let theirs = t.join().unwrap();
+    set_cpu(0);
+    assert!(!mine || !theirs, "more is promised than there is");
+    assert!(mine || theirs, "the last promise is refused");
+    assert!(!world.vm.frames().promise(), "more is promised than there is");
+}
+
+protocol! {
+    the_last_promise_is_made_once = last_promise, Some(3);
+    PromiseUnlooked: "more is promised than there is";
+    PromiseUnlocked: "the last promise is refused";
+}
+
+/// A CPU takes the last frame above the floor for the kernel, another one promises it.
+fn promise_against_take() {
+    let world = system(1);
+    leave(world.vm, 1);
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        set_cpu(1);
+        other.vm.take_run(0, For::Kernel).map(Frame::into_pfn)
+    });
+    set_cpu(0);
+    let promised = world.vm.frames().promise();
+    let taken = t.join().unwrap();
+    set_cpu(0);
+    let f = world.vm.frames();
+    assert!(f.outside() >= f.floor(), "more is promised than there is");
+    assert!(promised || taken.is_some(), "what is left goes to none");
+}
+
+protocol! {
+    what_is_promised_is_taken_by_none = promise_against_take, Some(3);
+    PromiseUnlocked: "more is promised than there is";
+}

@@ -11,15 +11,23 @@
 //! takes what it was promised at most, so half of the base of the reserve is left: for what CPUs keep in caches of objects
 //! that others need ([`FRAMES_A_CPU`]), and for what ends something.
 //!
+//! # The last promise
+//! A thread is made only where its promise can be kept: where the floor that includes it is still free outside the magazines. So
+//! `promised + base / 2 <= free` holds at each promise, however many threads were admitted at once and make others. The sum is raised,
+//! and held against what is free, under the lock of a depot, because those that take frames compare under that lock. With several
+//! domains a chain may leave another depot in between; half of the base of the reserve is there for that.
+//!
 //! # Cost
 //! An admission reads one word that is hardly ever written ([`Frames::is_low`]); sums are made where memory is low alone. The
 //! number of threads is kept in credits: a CPU has some that are promised already, and exchanges [`CREDITS`] at once with the sum.
 //! So the sum is never less than what the threads were promised, and a CPU that forks and reaps in turns writes its own line only.
 
 use super::Frames;
+use crate::error::OutOfMemory;
 use crate::machine::Machine;
-use crate::vm::BootMemory;
-use quire_sync::atomic::{AtomicU64, Ordering};
+use crate::mutant::{Mutant, mutant};
+use crate::vm::{BootMemory, Vm};
+use quire_sync::atomic::{AtomicU64, Ordering, fence_after_rmw};
 use quire_sync::{CachePadded, PerCpu, preempt_off};
 
 /// Frames that a thread is promised.
@@ -29,7 +37,7 @@ pub const FRAMES_A_THREAD: u64 = 1;
 pub(super) const FRAMES_A_CPU: u64 = 8;
 
 /// Promises that a CPU takes or gives back at once.
-const CREDITS: u64 = 16;
+const CREDITS: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
 
 pub(super) struct Promises {
     /// Promises of a CPU that no thread has. Written by that CPU while preemption is off.
@@ -62,19 +70,54 @@ impl Promises {
     }
 }
 
+impl<M: Machine> Vm<M> {
+    /// Promises a new thread its frames; nothing is taken. An error where the promise could not be kept.
+    pub fn promise_frames(&self) -> Result<(), OutOfMemory> {
+        let frames = self.frames();
+        if frames.promise() {
+            return Ok(());
+        }
+        // What CPUs keep counts as free, and is brought where promises count it.
+        self.drain_caches();
+        if frames.promise() { Ok(()) } else { Err(OutOfMemory) }
+    }
+}
+
 impl Frames {
-    /// Promises a new thread its frames. It is admitted on its own; nothing is taken.
-    pub fn promise(&self) {
+    /// Promises a new thread its frames, where that can be kept.
+    pub(super) fn promise(&self) -> bool {
         let cpu = preempt_off();
         let credits = self.promises.credits.mine(&cpu);
         let have = credits.load(Ordering::Relaxed);
         if have != 0 {
             credits.store(have - 1, Ordering::Relaxed);
-            return;
+            return true;
         }
-        self.promises.made.fetch_add(CREDITS, Ordering::AcqRel);
-        credits.store(CREDITS - 1, Ordering::Relaxed);
+        // The last frames that can be promised are fewer than a CPU takes at once.
+        let Some(more) = [CREDITS, 1].into_iter().find(|more| self.promise_more(*more)) else { return false };
+        credits.store(more - 1, Ordering::Relaxed);
         self.move_marks();
+        true
+    }
+
+    /// Raises the sum by `more`, where the floor is left with that.
+    #[cold]
+    fn promise_more(&self, more: u64) -> bool {
+        let made = &self.promises.made;
+        // A CPU that takes frames compares the floor with what is free under this lock.
+        let _held = (!mutant(Mutant::PromiseUnlocked)).then(|| self.domains[self.here()].held.lock());
+        if mutant(Mutant::PromisesNotAtomic) {
+            made.store(made.load(Ordering::Relaxed) + more, Ordering::Release);
+        } else {
+            made.fetch_add(more, Ordering::AcqRel);
+        }
+        // Two CPUs of different domains that promise the last frame both see the other's, or one does.
+        fence_after_rmw();
+        let kept = self.outside() >= self.floor() || mutant(Mutant::PromiseUnlooked);
+        if !kept {
+            made.fetch_sub(more, Ordering::AcqRel);
+        }
+        kept
     }
 
     /// Takes the promise of a thread back that has ended.
@@ -86,9 +129,15 @@ impl Frames {
             credits.store(have, Ordering::Relaxed);
             return;
         }
-        credits.store(have - CREDITS, Ordering::Relaxed);
+        credits.store(if mutant(Mutant::CreditsStay) { have } else { have - CREDITS }, Ordering::Relaxed);
         self.promises.made.fetch_sub(CREDITS, Ordering::AcqRel);
         self.move_marks();
+    }
+
+    /// Promises that lie ready with CPUs.
+    #[cfg(all(test, any(loom, shuttle)))]
+    pub(super) fn credits(&self) -> u64 {
+        self.promises.credits.iter().map(|credits| credits.load(Ordering::Relaxed)).sum()
     }
 
     /// Whether a call may begin that keeps memory: more is free than what was promised already. One load where memory is not low.
