@@ -8,6 +8,7 @@ mod headcount;
 mod idle;
 mod ids;
 mod machine;
+mod powers;
 mod roll_call;
 mod threads;
 mod timers;

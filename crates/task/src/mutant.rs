@@ -63,5 +63,17 @@ quire_sync::mutants! {
         MadeDuringCall,
         /// Roll call: who makes somebody does not ask again.
         MadeUnasked,
+        /// Powers: the owner's memory is closed after its new ids are shown.
+        ClosesLate,
+        /// Powers: a looker asks whether the memory is open before it reads the ids.
+        OpenBeforeIds,
+        /// Powers: a looker asks about the memory that the thread has when its ids were read, not about the one that it took before.
+        OpenOfOther,
+        /// Powers: a looker is granted the memory that the thread has after the check.
+        GrantsOther,
+        /// Powers: whether the memory was closed is noted after it was left.
+        NotesLate,
+        /// Powers: whether a copy of memory is open is read before the copy is made.
+        OpenBeforeCopy,
     }
 }

@@ -15,9 +15,9 @@ use crate::machine::Machine;
 use crate::process::Line;
 use alloc::sync::Arc;
 use core::ops::Deref;
-use core::sync::atomic::{AtomicBool, Ordering};
 pub use own::{Foreign, OwnSpace};
 use quire_sync::Mutex;
+use quire_task::powers::{self, Openness};
 use quire_vm::{Space, SpaceRef};
 
 /// Where the heap (`brk`) is.
@@ -38,7 +38,7 @@ pub struct AddressSpace<M: Machine> {
     /// The program.
     pub image: Arc<Image<M>>,
     /// Whether its owner's other processes may look at it. Written where the powers of one that runs in it change.
-    dumpable: AtomicBool,
+    dumpable: Openness,
     /// Every fault reads what is before.
     _heap: Line,
     /// The heap. A sleeping lock: `brk` changes the map while it holds it.
@@ -55,24 +55,24 @@ impl<M: Machine> Deref for AddressSpace<M> {
 impl<M: Machine> AddressSpace<M> {
     /// A space that holds the program `image`.
     pub fn new(space: SpaceRef<M>, heap: Heap, image: Arc<Image<M>>, dumpable: bool) -> Self {
-        AddressSpace { space, image, dumpable: AtomicBool::new(dumpable), _heap: Line, heap: Mutex::new(heap) }
+        AddressSpace { space, image, dumpable: Openness::new(dumpable), _heap: Line, heap: Mutex::new(heap) }
     }
 
     /// Whether its owner's other processes may look at it.
     pub fn is_dumpable(&self) -> bool {
-        self.dumpable.load(Ordering::Acquire)
+        self.dumpable.is_open()
     }
 
-    /// Changes that. Closed before new ids are shown: see [`access`](crate::process::access).
-    pub fn set_dumpable(&self, dumpable: bool) {
-        self.dumpable.store(dumpable, Ordering::Release);
+    /// The same, for those that change it. Closed before new ids are shown: see [`powers`](quire_task::powers).
+    pub fn dumpable(&self) -> &Openness {
+        &self.dumpable
     }
 
     /// A copy for a forked child.
     pub fn fork(&self) -> Result<Arc<Self>, Errno> {
         let heap = *self.heap.lock();
-        let space = self.space.fork()?;
-        Ok(Arc::new(AddressSpace::new(space, heap, self.image.clone(), self.is_dumpable())))
+        let (space, dumpable) = powers::copy(&self.dumpable, || self.space.fork())?;
+        Ok(Arc::new(AddressSpace::new(space, heap, self.image.clone(), dumpable)))
     }
 }
 

@@ -74,8 +74,10 @@ impl<M: Machine> About<M> {
 
     /// Whose its files are: root's where its user's other processes may not look at it.
     pub fn files_owner(&self) -> (u32, u32) {
-        let open = self.memory().is_some_and(|memory| memory.is_dumpable());
-        if open { self.owner() } else { (0, 0) }
+        // In the order of `quire_task::powers`: new ids are not shown as those of memory that was open under the old ones.
+        let memory = self.memory();
+        let owner = self.owner();
+        if memory.is_some_and(|memory| memory.is_dumpable()) { owner } else { (0, 0) }
     }
 
     fn owner(&self) -> (u32, u32) {

@@ -4,12 +4,9 @@
 //! capabilities: the looker has all that the other is permitted. The memory: it is *dumpable*, which it is not where a set-id
 //! program runs, or where its process has changed its powers.
 //!
-//! # Against a change of the other's powers
-//! | the other | does first | what the looker does | so it sees |
-//! |---|---|---|---|
-//! | changes its ids | closes its memory | takes the memory, then the ids, then looks whether the memory is open | old ids, or closed memory |
-//! | ends | notes whether its memory was closed, then leaves it | no memory: asks for that note | closed, where it was |
-//! | execs a set-id program | makes the new memory closed before any thread has it | the same | the old memory, which it may see, or closed memory |
+//! Against a change of the other's powers, the looker and the other keep the orders of [`quire_task::powers`]: a looker sees old
+//! ids, or closed memory. A process that has ended notes whether its memory was closed; a set-id program's memory is made closed
+//! before any thread has it.
 //!
 //! What was granted is the memory that was checked: [`Granted`] carries it, and what is shown comes from it alone. A process that
 //! execs afterwards shows nothing of its new program.
@@ -21,7 +18,7 @@ use crate::machine::Machine;
 use crate::memory::{AddressSpace, Foreign};
 use crate::thread::Thread;
 use crate::{Errno, Pid};
-use core::sync::atomic::Ordering;
+use quire_task::powers::{self, Looked};
 
 /// By which of its ids a looker is judged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,36 +45,45 @@ impl<M: Machine> Process<M> {
         task.payload().as_ref()?.space.borrow()
     }
 
-    /// Whether its owner's other processes may look at it, whose memory is `memory`. A process that ends has its files and
-    /// directories for longer than its memory: then it is as open as that was.
-    fn is_open(&self, memory: Option<&Foreign<M>>) -> bool {
-        memory.map_or_else(|| !self.left_closed.load(Ordering::Acquire), |memory| memory.is_dumpable())
-    }
-
-    /// Notes whether the memory that the calling thread leaves for good is open; before others see that it has left it.
-    pub(super) fn note_leaving(&self, memory: &AddressSpace<M>) {
-        if !memory.is_dumpable() {
-            self.left_closed.store(true, Ordering::Release);
-        }
+    /// The calling thread leaves `memory` by `go`, for good. Others see whether that was open as long as the process has files and
+    /// directories, which is longer.
+    pub(super) fn leave_memory<R>(&self, memory: Option<&AddressSpace<M>>, go: impl FnOnce() -> R) -> R {
+        powers::leave(memory.map(|memory| memory.dumpable()), &self.left, go)
     }
 
     /// Whether `looker`, which is the thread that runs, may look at thread `tid` of this process. EPERM where it may not.
     pub fn look_at(&self, tid: Pid, looker: &Thread<M>, by: By) -> Result<Granted<M>, Errno> {
-        // In this order; see the module.
-        let memory = self.memory_of(tid);
         let own = core::ptr::eq(&*looker.process, self);
         // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
         let me = unsafe { looker.credentials.get() };
-        if own || admits(me, by, &self.credentials_of(tid), || self.is_open(memory.as_ref())) {
-            Ok(Granted { memory })
-        } else {
-            Err(Errno::EPERM)
-        }
+        let granted = powers::look(&OneOf { process: self, tid }, |other, open| own || admits(me, by, other, open));
+        granted.map(|memory| Granted { memory }).ok_or(Errno::EPERM)
+    }
+}
+
+/// Thread `tid` of `process`, as others look at it.
+struct OneOf<'a, M: Machine> {
+    process: &'a Process<M>,
+    tid: Pid,
+}
+
+impl<M: Machine> Looked for OneOf<'_, M> {
+    type Memory = Foreign<M>;
+    type Ids = Credentials;
+
+    fn memory(&self) -> Option<Foreign<M>> {
+        self.process.memory_of(self.tid)
+    }
+    fn ids(&self) -> Credentials {
+        self.process.credentials_of(self.tid)
+    }
+    fn is_open(&self, memory: Option<&Foreign<M>>) -> bool {
+        memory.map_or_else(|| self.process.left.is_open(), |memory| memory.is_dumpable())
     }
 }
 
 /// The rule, for a looker that is of another process. `open`: whether the memory is dumpable; asked after the ids were read.
-fn admits(me: &Credentials, by: By, other: &Credentials, open: impl FnOnce() -> bool) -> bool {
+fn admits(me: &Credentials, by: By, other: &Credentials, open: impl Fn() -> bool) -> bool {
     let (user, group, mine): (u32, u32, Caps) = match by {
         By::Files => (me.file_user, me.file_group, me.capabilities.effective),
         By::Real => (me.real_user, me.real_group, me.capabilities.permitted),

@@ -6,6 +6,7 @@ use crate::{Ctx, Machine, Process, Thread};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
+use quire_task::powers;
 
 /// Users, groups, capabilities. A thread has its own, which it reads without a lock; others see those of the thread that they
 /// name, or of a process's first thread ([`Process::credentials`](crate::Process::credentials)).
@@ -113,16 +114,18 @@ impl<M: Machine> Thread<M> {
     pub(crate) fn become_user(&self, new: Credentials) {
         // SAFETY: the thread itself runs this; the view ends before the change.
         let (differ, space) = unsafe { (self.credentials.get().powers_differ(&new), self.space.get()) };
-        if differ {
-            if let Some(space) = space {
-                space.set_dumpable(false);
+        let show = || {
+            // SAFETY: as above.
+            drop(unsafe { self.credentials.replace(new) });
+            if self.tid() == self.process.pid {
+                self.show_credentials();
             }
+        };
+        if differ {
             self.process.parent_death_signal.store(0, Ordering::Relaxed);
-        }
-        // SAFETY: as above.
-        drop(unsafe { self.credentials.replace(new) });
-        if self.tid() == self.process.pid {
-            self.show_credentials();
+            powers::change(space.map(|space| space.dumpable()), show);
+        } else {
+            show();
         }
     }
 

@@ -107,11 +107,9 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
 fn leave_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     tell_memory(linux, thread);
     // SAFETY: the thread itself runs this.
-    if let Some(space) = unsafe { thread.space.get() } {
-        thread.process.note_leaving(space);
-    }
-    // SAFETY: the thread itself runs this, and holds no view of the space.
-    drop(unsafe { thread.space.enter(linux.machine, None) });
+    let space = unsafe { thread.space.get() }.map(|space| &**space);
+    // SAFETY: the thread itself runs this. Its view of the space ends with the note, and the space is dropped after the call.
+    drop(thread.process.leave_memory(space, || unsafe { thread.space.enter(linux.machine, None) }));
     release_parent(thread);
 }
 

@@ -44,6 +44,7 @@ use credentials::Credentials;
 use group::Group;
 use limits::Limits;
 use quire_sync::{Sequenced, SpinLock, WaitQueue};
+use quire_task::Openness;
 use threads::Threads;
 use usage::Accounts;
 
@@ -82,8 +83,8 @@ pub struct Process<M: Machine> {
     pub parent_death_signal: AtomicU8,
     /// It called exec since it was forked (`setpgid` of a parent then comes too late).
     pub execed: AtomicBool,
-    /// The memory that a thread of it left at its end was not open to others.
-    pub(crate) left_closed: AtomicBool,
+    /// Whether the memory that threads of it left at their end was open to others.
+    pub(crate) left: Openness,
     /// It adopts orphans among its descendants.
     pub subreaper: AtomicBool,
     /// It may not gain privileges by exec.
@@ -252,7 +253,7 @@ impl<M: Machine> Process<M> {
             execed: AtomicBool::new(false),
             parent_death_signal: AtomicU8::new(0),
             subreaper: AtomicBool::new(false),
-            left_closed: AtomicBool::new(false),
+            left: Openness::new(true),
             no_new_privileges: AtomicBool::new(new.no_new_privileges),
             credentials: SpinLock::new(rank::OWNED, new.credentials),
             limits: Sequenced::new(rank::OWNED, new.limits.words()),

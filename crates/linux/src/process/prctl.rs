@@ -53,7 +53,7 @@ pub fn sys_prctl<M: Machine>(
         // Core files are never written: it says who may look at the process.
         raw::PR_GET_DUMPABLE => Ok(usize::from(ctx.space()?.is_dumpable())),
         raw::PR_SET_DUMPABLE if second <= 1 => {
-            ctx.space()?.set_dumpable(second == 1);
+            ctx.space()?.dumpable().set(second == 1);
             Ok(0)
         }
         raw::PR_SET_CHILD_SUBREAPER => {

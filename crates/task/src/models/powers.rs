@@ -1,0 +1,169 @@
+//! Powers change while others look.
+
+use crate::powers::{Looked, Openness, change, copy, leave, look};
+use quire_sync::atomic::{AtomicU32, Ordering};
+use quire_sync::explore::{Arc, thread};
+use quire_sync::hooks::threads::set_cpu;
+use quire_sync::{Rank, SpinLock, protocol};
+
+/// The users that a thread is, or the looker.
+const USER: u32 = 5;
+const ROOT: u32 = 0;
+
+/// Memory, and whose secrets are in it.
+struct Memory {
+    open: Openness,
+    holds: AtomicU32,
+}
+
+impl Memory {
+    fn new(open: bool, holds: u32) -> Arc<Memory> {
+        Arc::new(Memory { open: Openness::new(open), holds: AtomicU32::new(holds) })
+    }
+}
+
+struct Owner {
+    memory: SpinLock<Option<Arc<Memory>>>,
+    user: SpinLock<u32>,
+    left: Openness,
+}
+
+impl Owner {
+    fn new(user: u32, memory: Arc<Memory>) -> Arc<Owner> {
+        Arc::new(Owner {
+            memory: SpinLock::new(Rank::PROCESS, Some(memory)),
+            user: SpinLock::new(Rank::PROCESS, user),
+            left: Openness::new(true),
+        })
+    }
+
+    fn become_user(&self, user: u32) {
+        let memory = self.memory.lock().clone();
+        change(memory.as_ref().map(|memory| &memory.open), || *self.user.lock() = user);
+    }
+
+    fn enter(&self, memory: Option<Arc<Memory>>) {
+        let old = core::mem::replace(&mut *self.memory.lock(), memory);
+        drop(old);
+    }
+
+    /// What user 5 gets of it.
+    fn seen_by_user(&self) -> Option<Option<Arc<Memory>>> {
+        look(self, |user, is_open| *user == USER && is_open())
+    }
+}
+
+impl Looked for Owner {
+    type Memory = Arc<Memory>;
+    type Ids = u32;
+    fn memory(&self) -> Option<Arc<Memory>> {
+        self.memory.lock().clone()
+    }
+    fn ids(&self) -> u32 {
+        *self.user.lock()
+    }
+    fn is_open(&self, memory: Option<&Arc<Memory>>) -> bool {
+        memory.map_or_else(|| self.left.is_open(), |memory| memory.open.is_open())
+    }
+}
+
+/// Another thread looks while `owner` does `act`; what it was granted.
+fn seen_during(owner: &Arc<Owner>, act: impl FnOnce(&Owner)) -> Option<Option<Arc<Memory>>> {
+    let other = owner.clone();
+    let looker = thread::spawn(move || {
+        set_cpu(1);
+        other.seen_by_user()
+    });
+    set_cpu(0);
+    act(owner);
+    looker.join().unwrap()
+}
+
+/// Memory that user 5 is granted holds no secrets of root's.
+fn assert_no_secret(seen: Option<Option<Arc<Memory>>>) {
+    let memory = seen.flatten();
+    assert!(memory.is_none_or(|memory| memory.holds.load(Ordering::Relaxed) == USER), "a secret is seen");
+}
+
+/// Root's process becomes a user's: what is in its memory stays secret.
+fn setuid_against_look() {
+    set_cpu(0);
+    let owner = Owner::new(ROOT, Memory::new(true, ROOT));
+    assert_no_secret(seen_during(&owner, |owner| owner.become_user(USER)));
+    assert!(owner.seen_by_user().is_none(), "memory with secrets is open");
+}
+
+protocol! {
+    who_sees_new_ids_sees_that_the_memory_is_closed = setuid_against_look, Some(3);
+    ClosesLate: "a secret is seen";
+    OpenBeforeIds: "a secret is seen";
+}
+
+/// A user's process execs a set-id program.
+fn set_id_exec_against_look() {
+    set_cpu(0);
+    let owner = Owner::new(USER, Memory::new(true, USER));
+    let seen = seen_during(&owner, |owner| {
+        owner.enter(Some(Memory::new(false, ROOT)));
+        owner.become_user(ROOT);
+    });
+    assert_no_secret(seen);
+}
+
+protocol! {
+    the_memory_that_is_granted_is_the_one_that_was_asked_about = set_id_exec_against_look, Some(3);
+    GrantsOther: "a secret is seen";
+}
+
+/// Root's process becomes a user's, and execs: its new memory is open, its old one is not.
+fn exec_against_look() {
+    set_cpu(0);
+    let owner = Owner::new(ROOT, Memory::new(true, ROOT));
+    let seen = seen_during(&owner, |owner| {
+        owner.become_user(USER);
+        owner.enter(Some(Memory::new(true, USER)));
+    });
+    assert_no_secret(seen);
+    assert!(owner.seen_by_user().is_some(), "open memory is refused");
+}
+
+protocol! {
+    memory_stays_closed_though_the_next_is_open = exec_against_look, Some(3);
+    OpenOfOther: "a secret is seen";
+}
+
+/// A process whose memory is closed ends.
+fn leave_against_look() {
+    set_cpu(0);
+    let memory = Memory::new(false, ROOT);
+    let owner = Owner::new(USER, memory.clone());
+    let seen = seen_during(&owner, |owner| leave(Some(&memory.open), &owner.left, || owner.enter(None)));
+    assert!(seen.is_none(), "a process that ends is open");
+}
+
+protocol! {
+    a_process_that_ends_stays_as_closed_as_it_was = leave_against_look, Some(3);
+    NotesLate: "a process that ends is open";
+}
+
+/// A thread gets other powers, and has secrets then, while another one of its process forks.
+fn change_against_copy() {
+    set_cpu(0);
+    let memory = Memory::new(true, USER);
+    let owner = Owner::new(USER, memory.clone());
+    let fork = thread::spawn(move || {
+        set_cpu(1);
+        copy(&memory.open, || Ok::<_, ()>(memory.holds.load(Ordering::Acquire))).unwrap()
+    });
+    owner.become_user(ROOT);
+    if let Some(memory) = owner.memory() {
+        memory.holds.store(ROOT, Ordering::Release);
+    }
+    let (holds, open) = fork.join().unwrap();
+    assert!(holds == USER || !open, "a copy with secrets is open");
+}
+
+protocol! {
+    a_copy_is_as_closed_as_what_is_in_it = change_against_copy, Some(3);
+    OpenBeforeCopy: "a copy with secrets is open";
+}
