@@ -37,6 +37,7 @@ use crate::stats::Event;
 use crate::swap::Slots;
 use crate::types::Pfn;
 use crate::vm::Vm;
+use core::ops::Range;
 use quire_sync::epoch::Pinned;
 
 /// Where an object's pages are written to.
@@ -74,14 +75,14 @@ pub(crate) fn is_laundry(page: &Page) -> bool {
 }
 
 /// Writes pages of `object` that have neighbouring keys and for which [`is_laundry`] holds; the caller has set them busy. They
-/// are not busy any more when this returns; those that could not be written after all are dirty as before. Returns how many
-/// are being written. The pager may sleep; nothing is waited for.
+/// are not busy any more when this returns; those that could not be written after all are dirty as before. Returns which of
+/// them are being written: fewer than all where swap has not so many slots in a row. The pager may sleep; nothing is waited for.
 pub(crate) fn launder<M: Machine>(
     object: &Object<M>,
     batch: &Batch,
     mut taken: Taken<'_>,
     may: &mut MaySleep,
-) -> usize {
+) -> Range<usize> {
     let vm = object.vm();
     let pages = batch.as_slice();
     let to = destination(object);
@@ -101,7 +102,7 @@ pub(crate) fn launder<M: Machine>(
     let (wash, rest) = pages.split_at((slots.len as usize).min(pages.len()));
     before.iter().chain(rest).for_each(|(_, pfn)| vm.unbusy(vm.page(*pfn)));
     if wash.is_empty() {
-        return 0;
+        return 0..0;
     }
     let mut batch = Batch::new();
     wash.iter().for_each(|(key, pfn)| batch.push(*key, *pfn));
@@ -133,7 +134,7 @@ pub(crate) fn launder<M: Machine>(
         vm.swap().release(Slots { first: slots.first + n as u64, len: slots.len - n as u64 });
     }
     if n == 0 {
-        return 0;
+        return 0..0;
     }
     let body = taken.body();
     body.direction = Direction::Write;
@@ -173,7 +174,7 @@ pub(crate) fn launder<M: Machine>(
         let _flushed = rmap::write_protect(object, &batch);
         wash.iter().for_each(|(_, pfn)| vm.unbusy(vm.page(*pfn)));
     }
-    n
+    from..from + n
 }
 
 /// Cleaning, first step: the marks of the batch's pages go. Their tags stay until something else says that a write is coming.

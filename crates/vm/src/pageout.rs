@@ -694,7 +694,7 @@ fn cluster<M: Machine>(object: &Object<M>, key: u64, page: &Page, may: &mut MayS
         return 0;
     }
     let mut span = Span::begin(Kind::Launder, 0, key);
-    let n = laundry::launder(object, &wash, taken, may);
+    let n = laundry::launder(object, &wash, taken, may).len();
     span.count(n as u64, key);
     n
 }

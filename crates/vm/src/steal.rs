@@ -152,7 +152,15 @@ pub(crate) fn write_out<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &
             }
         }
         if !wash.is_empty() {
-            n += laundry::launder(object, &wash, taken, may);
+            let begun = laundry::launder(object, &wash, taken, may);
+            n += begun.len();
+            // Swap had fewer slots in a row than the cluster has pages: the rest goes into the next ones. Where it had none, the other
+            // clusters' pages may still have slots of their own.
+            if !begun.is_empty()
+                && let Some((key, _)) = wash.as_slice().get(begun.end)
+            {
+                range.resume_at(*key);
+            }
         }
     }
     n

@@ -88,7 +88,7 @@ impl<M: Machine> ObjectRef<M> {
             if wash.is_empty() {
                 drop(taken);
             } else {
-                let n = laundry::launder(self, &wash, taken, may);
+                let n = laundry::launder(self, &wash, taken, may).len();
                 written += n as u64;
                 if let Some((key, pfn)) = wash.as_slice().get(n) {
                     // Somebody took a hold of it in the last moment.
