@@ -13,16 +13,20 @@
 //! - [`Class::Ends`]: it gives memory back (exit, close, kill, wait, munmap). It is never refused, and the core's structures that it needs
 //!   come from a part of the reserve that no other call reaches.
 //!
-//! What a call takes at once above [`quire_vm::slab::PROMISED`] bytes is refused like any structure of the core, so its maker
+//! What a `clone` takes of its promise is asserted when the kernel is compiled ([`Takes`]): a fork takes more than a frame, so it is
+//! admitted again before it makes the process. What a call takes at once above [`quire_vm::slab::PROMISED`] bytes is refused like any structure of the core, so its maker
 //! handles the error. What it takes in a loop is [admitted](Linux::admit) in each round.
 
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::thread::{Again, Thread};
 use crate::{Ctx, Linux};
+use core::alloc::Layout;
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general as raw;
 use quire_vm::Vm;
+use quire_vm::frames::FRAMES_A_THREAD;
+use quire_vm::slab::taken_for;
 
 /// What a call does to memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -205,6 +209,53 @@ impl Class {
             _ => Class::Keeps,
         }
     }
+}
+
+/// Bytes of its promise that a thread takes at most for what a `clone` keeps, between one admission and the next. [`FITS`](Self::FITS)
+/// holds them against what is promised, in the program whose machine is `M`: how large a thread is, is known there alone.
+///
+/// Tables of open files and of signal actions beyond the least are left out: their makers meet an error.
+pub struct Takes<M>(core::marker::PhantomData<M>);
+
+impl<M: Machine> Takes<M> {
+    /// Of a fork, from its admission to the next: what the child's thread refers to.
+    pub const FOR_CHILD: usize = counted::<crate::memory::AddressSpace<M>>()
+        + counted::<crate::file::Files<M>>()
+        + crate::file::Files::<M>::LEAST
+        + counted::<crate::file::FsState<M>>();
+    /// Of a fork, from there to its end: the process and its first thread.
+    pub const FOR_PROCESS: usize =
+        Self::FOR_TASK + counted::<crate::Process<M>>() + counted::<crate::signal::Actions>();
+    /// Of a `clone` that makes a thread: the thread, and its place in its process's tree of threads, where each level's node may split.
+    pub const FOR_THREAD: usize = Self::FOR_TASK + (TREE_LEVELS + 1) * taken_for(Layout::new::<[u64; TREE_NODE]>());
+    const FOR_TASK: usize = taken_for(Layout::new::<quire_task::Thread<M>>());
+
+    /// Fails to compile where a promise does not cover one of them.
+    pub const FITS: () = {
+        let promised = FRAMES_A_THREAD as usize * quire_vm::PAGE_SIZE as usize;
+        assert!(Self::FOR_CHILD <= promised, "what a fork copies takes more than a thread is promised");
+        assert!(Self::FOR_PROCESS <= promised, "a process takes more than a thread is promised");
+        assert!(Self::FOR_THREAD <= promised, "a thread takes more than a thread is promised");
+    };
+}
+
+/// Words of a node of the standard library's trees with ids for keys and pointers for values: eleven of both, twelve children, a parent.
+const TREE_NODE: usize = 11 + 6 + 12 + 2;
+/// Levels of such a tree with as many threads as there are ids: each node but the root has six children or more.
+const TREE_LEVELS: usize = {
+    let (mut levels, mut nodes) = (1, 6);
+    while nodes < crate::entry::MOST_IDS {
+        nodes *= 6;
+        levels += 1;
+    }
+    levels
+};
+
+/// Bytes that the heap takes for an `Arc` of a `T`.
+const fn counted<T>() -> usize {
+    #[repr(C)]
+    struct Counted<T>([usize; 2], T);
+    taken_for(Layout::new::<Counted<T>>())
 }
 
 /// What a thread is promised, from its making to its end.

@@ -64,7 +64,7 @@ const FRAMES_A_PROCESS: u64 = 8;
 /// Ids that the smallest machine has.
 const LEAST_IDS: u64 = 1024;
 /// The highest id that Linux has on 64 bits.
-const MOST_IDS: u64 = 4 << 20;
+pub(crate) const MOST_IDS: u64 = 4 << 20;
 /// `vm.max_map_count`: what distributions set, where Linux itself says 65,530. A mapping costs no more here.
 const MAP_COUNT: u64 = 1 << 20;
 /// How often a fault begins again after memory was out: only where what it needs is not what the end of processes gives.

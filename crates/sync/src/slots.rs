@@ -128,6 +128,10 @@ struct Gone<T> {
 type Old<T> = Option<Box<Array<T>>>;
 
 impl<T: Send + Sync + 'static> Slots<T> {
+    /// What a table asks the allocator for at its first value: the array, its lines, and the words that say what is used.
+    pub const LEAST: [Layout; 3] =
+        [Layout::new::<Array<T>>(), Layout::new::<[Line<T>; FIRST]>(), Layout::new::<[Word; 64 / size_of::<Word>()]>()];
+
     /// An empty table, whose lock has `rank`.
     pub fn new(rank: Rank) -> Self {
         let look = Look { array: AtomicPtr::new(ptr::null_mut()), shared: AtomicBool::new(false) };

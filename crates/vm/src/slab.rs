@@ -461,6 +461,18 @@ const LABELS: [&str; 18] = [
 /// The largest request that a call may make of what it was promised. Slabs up to here are single frames, so that no run is needed.
 pub const PROMISED: usize = 2048;
 
+/// Bytes that the heap takes for a request of `layout`.
+pub const fn taken_for(layout: Layout) -> usize {
+    let mut i = 0;
+    while i < CLASSES.len() {
+        if CLASSES[i] >= layout.size() && CLASSES[i].is_multiple_of(layout.align()) {
+            return CLASSES[i];
+        }
+        i += 1;
+    }
+    layout.size().next_multiple_of(PAGE_SIZE as usize)
+}
+
 /// Memory by size, for the layers above the core: what a kernel binds its global allocator to.
 pub struct Heap {
     caches: [Cache; CLASSES.len()],

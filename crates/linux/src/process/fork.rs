@@ -230,6 +230,8 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     let process = if request.has(THREAD) {
         parent.clone()
     } else {
+        // A promise covers what was copied so far, or what follows; see `Takes`.
+        ctx.admit()?;
         Arc::new(Process::new(linux, child_of(ctx, &request, id.id, group)?))
     };
 
