@@ -241,21 +241,21 @@ impl<M: Machine> Linux<M> {
 
     #[cold]
     fn repair_again(&'static self, address: u64, access: Access) -> Result<(), FaultError> {
-        for _ in 0..DEFEATS {
-            if !self.out_of_memory("a fault") {
+        loop {
+            for _ in 0..DEFEATS {
+                if !self.out_of_memory("a fault") {
+                    return Err(FaultError::OutOfMemory);
+                }
+                match self.repair_once(address, access) {
+                    Err(FaultError::OutOfMemory) => {}
+                    done => return done,
+                }
+            }
+            // Memory was there each time, and never for this.
+            if !self.end_for_defeats("a fault", DEFEATS) {
                 return Err(FaultError::OutOfMemory);
             }
-            match self.repair_once(address, access) {
-                Err(FaultError::OutOfMemory) => {}
-                done => return done,
-            }
         }
-        // Memory was there each time, and never for this.
-        let process = &self.current().process;
-        self.machine
-            .log(format_args!("out of memory: process {} is killed: a fault was refused {DEFEATS} times", process.pid));
-        self.kill_process(process, Signal::KILL);
-        Err(FaultError::OutOfMemory)
     }
 
     #[inline(always)]
@@ -265,7 +265,10 @@ impl<M: Machine> Linux<M> {
         let Some(space) = (unsafe { thread.space.get() }) else { return Err(FaultError::NotMapped) };
         let kind = match space.fault(address, access) {
             // A miss below a stack that may grow: once it has grown, the fault is like any other.
-            Err(FaultError::NotMapped) if space.grow_stack(address).is_ok() => space.fault(address, access)?,
+            Err(FaultError::NotMapped) => {
+                space.grow_stack_at_fault(address)?;
+                space.fault(address, access)?
+            }
             other => other?,
         };
         let count = if kind == FaultKind::PagedIn { &thread.major_faults } else { &thread.minor_faults };

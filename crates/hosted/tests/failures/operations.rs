@@ -304,6 +304,11 @@ pub fn operations<F: Simulate>() -> Vec<Operation<F>> {
         ),
         op("start a program", exec, same),
         op("grow a stack", |w| Ok(w.space.grow_stack(page(STACK - 5))?), |e| e.set(STACK - 5, 5, |_| Some(0))),
+        op(
+            "fault: below a stack that may grow",
+            |w| Ok(w.space.grow_stack_at_fault(page(STACK - 5))?),
+            |e| e.set(STACK - 5, 5, |_| Some(0)),
+        ),
         free(
             "drop the tables",
             |w| {

@@ -194,6 +194,39 @@ impl<M: Machine> Linux<M> {
         !me.killed()
     }
 
+    /// The calling thread was refused memory `times` times, although others could have had some each time; `why` says for what. Its own
+    /// process ends. Process 1, and a process that shares its memory, goes on instead, and the process that holds most ends. Returns
+    /// whether to try again. May sleep, as [`Linux::out_of_memory`].
+    #[cold]
+    pub fn end_for_defeats(&'static self, why: &str, times: u32) -> bool {
+        let me = self.current();
+        let process = &me.process;
+        let init = self.first.lock().clone();
+        let is_first = init.as_ref().is_some_and(|init| {
+            Arc::ptr_eq(init, process)
+                || init.memory().is_some_and(|theirs| process.memory().is_some_and(|own| own.is_same(&theirs)))
+        });
+        if !is_first {
+            self.machine.log(format_args!(
+                "out of memory: process {} ({}) is killed: {why} was refused {times} times",
+                process.pid,
+                Printed(process)
+            ));
+            self.kill_process(process, crate::signal::Signal::KILL);
+            return false;
+        }
+        {
+            let _one = self.victims.choosing.lock();
+            if self.victims.process().is_none() {
+                self.kill_one(me, why);
+            }
+        }
+        self.wait_for_victim(me, now() + GRACE);
+        // Where memory is not short the wait is over at once, and the victim needs a CPU to end.
+        self.scheduler.yield_now();
+        !me.killed()
+    }
+
     /// Sleeps until the victim has left its memory, or memory came from elsewhere (true), or until `deadline`.
     fn wait_for_victim(&self, me: &Thread<M>, deadline: u64) -> bool {
         let gone = || self.victims.process().is_none_or(|process| process.has_left_memory());

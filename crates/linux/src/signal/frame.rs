@@ -203,6 +203,20 @@ pub fn least_stack<M: Machine>(machine: &M) -> usize {
     size_of::<Frame>() + machine.fpu_len() + MAGIC_2_LEN + 64 + 16 + RED_ZONE as usize
 }
 
+/// How often a handler's frame waits for the end of a victim.
+const ATTEMPTS: u32 = 32;
+
+/// A buffer for the state in a handler's frame. A frame must be had as a page must: where memory is out, others end for it.
+fn float_area<M: Machine>(linux: &'static Linux<M>, len: usize) -> Result<FloatArea, Errno> {
+    for _ in 0..ATTEMPTS {
+        match FloatArea::new(len) {
+            Err(_) if linux.vm.wait_for_frames() || linux.out_of_memory("a signal's frame") => {}
+            done => return done,
+        }
+    }
+    FloatArea::new(len)
+}
+
 /// Pushes a frame for `action` and makes `regs` those of the handler's first instruction.
 pub(crate) fn push<M: Machine>(
     linux: &'static Linux<M>,
@@ -230,7 +244,7 @@ pub(crate) fn push<M: Machine>(
         return Err(Errno::EFAULT);
     }
 
-    let mut area = FloatArea::new(float_len)?;
+    let mut area = float_area(linux, float_len)?;
     let float = area.bytes();
     linux.machine.fpu_save(float);
     describe_float(float, linux.machine.fpu_features());

@@ -5,11 +5,27 @@ use super::leaves::Work;
 use super::piece::{From, Piece};
 use super::space::{STACK_GUARD, Space};
 use super::update::Update;
-use crate::error::MapError;
+use crate::error::{FaultError, MapError};
 use crate::machine::{Machine, Pmap};
+use crate::pageout::Patience;
+use crate::sleep::MaySleep;
 use crate::types::{PAGE_SIZE, VirtRange};
 
 impl<M: Machine> Space<M> {
+    /// As [`Space::grow_stack`], for a fault: it waits for the memory that the map itself needs, as a fault waits for its page. Any
+    /// other refusal is a miss, [`FaultError::NotMapped`]. May sleep; the caller holds nothing.
+    #[cold]
+    pub fn grow_stack_at_fault(&self, va: u64) -> Result<(), FaultError> {
+        let (mut patience, mut may) = (Patience::new(), MaySleep::here());
+        loop {
+            match self.grow_stack(va) {
+                Ok(()) => return Ok(()),
+                Err(MapError::OutOfMemory) => self.vm().memory_or_error(&mut patience, &mut may)?,
+                Err(_) => return Err(FaultError::NotMapped),
+            }
+        }
+    }
+
     /// Extends the stack above `va` down to it, where there is one within its limit and the guard below it stays free. True
     /// where the fault at `va` is worth another try; [`MapError::NotMapped`] where there is no such stack.
     pub fn grow_stack(&self, va: u64) -> Result<(), MapError> {
