@@ -75,6 +75,26 @@ static void orphans(void) {
     close(ends[0]), close(ends[1]);
 }
 
+// A reaper is told of orphans by SIGCHLD, whatever signal their parent had chosen, and of what an orphan makes as its sibling.
+static void siblings_of_orphans(void) {
+    CHECK(!prctl(PR_SET_CHILD_SUBREAPER, 1), "subreaper");
+    handle(SIGUSR2, 0);
+    for (int round = 0; round < 300; round++) {
+        pid_t parent = fork();
+        CHECK(parent >= 0, "fork");
+        if (!parent) {
+            long child = syscall(SYS_clone, SIGUSR2, 0, 0, 0, 0);
+            for (int i = 0; !child && i < 20; i++)
+                if (!syscall(SYS_clone, CLONE_PARENT | SIGUSR2, 0, 0, 0, 0)) _exit(0);
+            // The parent ends in the midst of that.
+            for (volatile int spin = 0; child && spin < round * 200;) spin++;
+            _exit(0);
+        }
+        while (waitpid(-1, NULL, __WALL) > 0) {}
+        CHECK(errno == ECHILD && !caught, "round %d: a reaper got an orphan's signal", round);
+    }
+}
+
 static void vfork_shares_memory(void) {
     static volatile int shared;
     shared = 0;
@@ -781,6 +801,7 @@ static const struct check checks[] = {
     {"exit_statuses", exit_statuses},
     {"wait_kinds", wait_kinds},
     {"orphans", orphans},
+    {"siblings_of_orphans", siblings_of_orphans},
     {"vfork_shares_memory", vfork_shares_memory},
     {"exec_keeps_and_drops", exec_keeps_and_drops},
     {"exec_settles_ids", exec_settles_ids},

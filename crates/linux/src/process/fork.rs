@@ -289,7 +289,8 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
         }
     } else if let Some(quiet) = quiet {
         process.threads.lock().add(task.clone());
-        if let Err(error) = adopt_into_family(&process, &quiet) {
+        let sibling = request.has(PARENT).then(|| ctx.process());
+        if let Err(error) = adopt_into_family(&process, sibling, &quiet) {
             // The process counts its thread, and the thread its process.
             let thread = process.threads.lock().remove(tid);
             drop(thread);
@@ -371,25 +372,38 @@ fn undisturbed<M: Machine>(linux: &Linux<M>, group: &Group<M>) -> Result<Undistu
 }
 
 /// Puts a new process, which its id names, into its group and under its parent, from where others can find it. Undone where that
-/// fails.
-fn adopt_into_family<M: Machine>(process: &Arc<Process<M>>, since: &Undisturbed) -> Result<(), Errno> {
+/// fails. `sibling` is the caller where the new process gets the caller's parent and exit signal (CLONE_PARENT).
+fn adopt_into_family<M: Machine>(
+    process: &Arc<Process<M>>,
+    sibling: Option<&Arc<Process<M>>>,
+    since: &Undisturbed,
+) -> Result<(), Errno> {
     // The group's lock is taken between the name and the question.
     if !process.group().join(process.clone(), since.group) || process.linux.roll_call.called_since(since.all) {
         // The parent was told of something, or has moved away from a group that has ended: once more.
         return Err(Errno::ERESTARTNOINTR);
     }
+    let mut sibling = sibling;
     loop {
         let parent = process.parent();
         let Some(parent) = parent else { return Ok(()) };
         {
             let mut family = parent.family.lock();
             if !family.closed {
+                if let Some(sibling) = sibling {
+                    // A reaper that adopts the caller changes its parent and then its signal, under this lock. Read without it,
+                    // the two may not belong together, and the reaper would be sent what was chosen for another parent.
+                    let signal = sibling.exit_signal.load(Ordering::Relaxed);
+                    process.exit_signal.store(signal, Ordering::Relaxed);
+                }
                 return family.children.push(process.clone()).map_err(|_| Errno::EAGAIN);
             }
         }
         // CLONE_PARENT, and that parent has ended: its reaper it is.
         // As an orphan it ends by SIGCHLD: the reaper is not to be sent what the caller chose for another parent.
         process.exit_signal.store(Signal::CHLD.number(), Ordering::Relaxed);
+        // The caller may still have the other parent's.
+        sibling = None;
         let reaper = super::exit::reaper_of(&parent);
         let old = process.replace_parent(reaper);
         drop(old);
