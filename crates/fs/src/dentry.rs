@@ -56,6 +56,11 @@ impl<H: Host> Dentry<H> {
         Self::with(None, Arc::from(label), inode, false, false)
     }
 
+    /// A file that was made in `parent` without a name there; `label` is what listings of open files show, as of a name that is gone.
+    pub(crate) fn unlisted(parent: &Arc<Dentry<H>>, label: &[u8], inode: Arc<Inode<H>>) -> Arc<Self> {
+        Self::with(Some(parent.clone()), Arc::from(label), inode, false, false)
+    }
+
     /// The directory it is in.
     pub fn parent(&self) -> Option<Arc<Dentry<H>>> {
         self.place.lock().parent.clone()

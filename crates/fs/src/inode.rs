@@ -55,6 +55,8 @@ pub struct Attr {
     pub gid: u32,
     /// Number of names.
     pub links: u32,
+    /// It was made without a name, and may be given its first one.
+    pub linkable: bool,
     /// Last read. Kept at creation and by explicit change only: reads write nothing (as with `noatime`).
     pub accessed: Timestamp,
     /// Last change of the contents.
@@ -65,14 +67,18 @@ pub struct Attr {
     pub born: Timestamp,
 }
 
+/// The bit of [`Attr::words`] between mode and number of names.
+const LINKABLE: u64 = 1 << 16;
+
 impl Attr {
     fn words(&self) -> [u64; 8] {
         let times = [self.accessed, self.modified, self.changed, self.born];
         let [a, m, c, b] = times.map(|t| t.seconds as u64);
         let [an, mn, cn, bn] = times.map(|t| u64::from(t.nanos));
         let (mode, links) = (u64::from(self.mode), u64::from(self.links));
+        let linkable = u64::from(self.linkable) * LINKABLE;
         let owners = u64::from(self.uid) | u64::from(self.gid) << 32;
-        [mode | links << 32, owners, a, m, c, b, an | mn << 32, cn | bn << 32]
+        [mode | linkable | links << 32, owners, a, m, c, b, an | mn << 32, cn | bn << 32]
     }
 
     fn of_words([first, owners, a, m, c, b, an_mn, cn_bn]: [u64; 8]) -> Self {
@@ -82,6 +88,7 @@ impl Attr {
             uid: owners as u32,
             gid: (owners >> 32) as u32,
             links: (first >> 32) as u32,
+            linkable: first & LINKABLE != 0,
             accessed: time(a, an_mn),
             modified: time(m, an_mn >> 32),
             changed: time(c, cn_bn),
@@ -316,6 +323,7 @@ impl<H: Host> Inode<H> {
             uid: new.uid,
             gid: new.gid,
             links: 0,
+            linkable: false,
             accessed: now,
             modified: now,
             changed: now,

@@ -288,10 +288,11 @@ impl<H: Host> Vfs<H> {
             }
             // Under the directory's lock: whoever sees the name sees it counted. An inode that lost its last name stays so.
             old.inode.change(now, |a| match a.links {
-                0 => Err(FsError::NotFound),
+                0 if !a.linkable => Err(FsError::NotFound),
                 LINK_MAX.. => Err(FsError::TooManyLinks),
                 _ => {
                     a.links += 1;
+                    a.linkable = false;
                     Ok(())
                 }
             })?;
@@ -404,7 +405,10 @@ impl<H: Host> Vfs<H> {
                 view.who.may(&directory.inode, Want::WRITE | Want::EXECUTE)?;
                 let system = directory.inode.system();
                 let inode = self.new_inode(view, Some(&directory.inode), system, Create::File, mode)?;
-                return self.open_dentry(Dentry::nameless(b"/ (deleted)", inode), flags, io);
+                // Nobody else has it yet.
+                inode.change(self.host.realtime(), |a| a.linkable = !flags.contains(OpenFlags::EXCLUSIVE));
+                let label = alloc::format!("#{}", inode.ident.number);
+                return self.open_dentry(Dentry::unlisted(&directory, label.as_bytes(), inode), flags, io);
             }
             let dentry = match &found.target {
                 Some(_) if exclusive => return Err(FsError::Exists),

@@ -11,6 +11,10 @@
 //!
 //! A table that one thread has for itself (until [`Slots::share`]) pins nothing and keeps nothing waiting.
 //!
+//! # Reserved numbers
+//! A caller that must not begin without a number [reserves](Slots::reserve) one first, and then fills it or gives it back. Until
+//! then lookups find nothing there, and no other value gets the number.
+//!
 //! # Lines
 //! What lookups read lies apart from the lock and from what it guards. Neighbouring numbers lie on different lines, so that
 //! one that comes or goes does not disturb lookups of the next.
@@ -108,6 +112,8 @@ pub enum NoNumber {
     Limit,
     /// As [`OutOfMemory`].
     Memory,
+    /// The number is reserved for another value.
+    Reserved,
 }
 
 impl From<OutOfMemory> for NoNumber {
@@ -191,7 +197,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
     /// The value of number `n`, for those who have no part in the table and only look.
     pub fn peek(&self, n: usize) -> Option<Arc<T>> {
         let changes = self.changes.lock();
-        let value = self.array(&changes)?.at(n)?.load(Ordering::Relaxed);
+        let value = self.array(&changes)?.at(n)?.load(Ordering::Acquire);
         // SAFETY: values go under the lock only.
         unsafe { counted(value) }
     }
@@ -199,16 +205,13 @@ impl<T: Send + Sync + 'static> Slots<T> {
     /// Whether number `n` is marked; `None` where it has no value.
     pub fn marked(&self, n: usize) -> Option<bool> {
         let changes = self.changes.lock();
-        let word = changes.words.get(n / BITS).filter(|w| w.used >> (n % BITS) & 1 != 0)?;
-        Some(word.marked >> (n % BITS) & 1 != 0)
+        self.has_value(&changes, n).then(|| changes.words[n / BITS].marked >> (n % BITS) & 1 != 0)
     }
 
     /// Marks number `n`, or takes its mark away; `None` where it has no value.
     pub fn mark(&self, n: usize, mark: bool) -> Option<()> {
         let mut changes = self.changes.lock();
-        changes.words.get(n / BITS).filter(|w| w.used >> (n % BITS) & 1 != 0)?;
-        changes.set_mark(n, mark);
-        Some(())
+        self.has_value(&changes, n).then(|| changes.set_mark(n, mark))
     }
 
     /// Marks all numbers in `first..=last` that have a value.
@@ -250,14 +253,57 @@ impl<T: Send + Sync + 'static> Slots<T> {
         Ok(n)
     }
 
-    /// Puts `value` under number `n`, and returns what was there.
-    pub fn replace(&self, value: Arc<T>, mark: bool, n: usize, epoch: &Domain) -> Result<Option<Arc<T>>, OutOfMemory> {
+    /// Reserves the lowest free number from `from` on and below `limit`, and marks it or not. The caller [fills](Self::fill_reserved)
+    /// it or [gives it back](Self::give_back).
+    pub fn reserve(&self, mark: bool, from: usize, limit: usize, epoch: &Domain) -> Result<usize, NoNumber> {
         let mut changes = self.changes.lock();
+        let n = changes.lowest_free(from);
+        if n >= limit {
+            return Err(NoNumber::Limit);
+        }
+        let old = self.reach(&mut changes, n)?;
+        changes.words[n / BITS].used |= 1 << (n % BITS);
+        changes.set_mark(n, mark);
+        drop(changes);
+        self.outgrown(old, epoch);
+        Ok(n)
+    }
+
+    /// Puts `value` under the number `n`, which the caller has reserved.
+    pub fn fill_reserved(&self, n: usize, value: Arc<T>) {
+        // Another thread may replace the array; one that has the table for itself needs no lock.
+        let changes = self.look.shared.load(Ordering::Relaxed).then(|| self.changes.lock());
+        // SAFETY: the array is replaced under the lock, or by this thread only.
+        let array = unsafe { self.look.array.load(Ordering::Relaxed).as_ref() };
+        let Some(slot) = array.and_then(|array| array.at(n)) else {
+            debug_assert!(false, "the number was not reserved");
+            return;
+        };
+        let before = slot.swap(Arc::into_raw(value).cast_mut(), Ordering::AcqRel);
+        drop(changes);
+        debug_assert!(before.is_null(), "the number was filled by another caller");
+    }
+
+    /// Gives the number `n` back, which the caller has reserved and not filled.
+    pub fn give_back(&self, n: usize) {
+        let mut changes = self.changes.lock();
+        debug_assert!(!self.has_value(&changes, n), "a number that was filled is emptied, not given back");
+        changes.words[n / BITS].used &= !(1 << (n % BITS));
+        changes.lowest = changes.lowest.min(n / BITS);
+    }
+
+    /// Puts `value` under number `n`, and returns what was there. A number that is reserved stays as it is.
+    pub fn replace(&self, value: Arc<T>, mark: bool, n: usize, epoch: &Domain) -> Result<Option<Arc<T>>, NoNumber> {
+        let mut changes = self.changes.lock();
+        if changes.is_used(n) && !self.has_value(&changes, n) {
+            drop(changes);
+            return Err(NoNumber::Reserved);
+        }
         let old = match self.reach(&mut changes, n) {
             Ok(old) => old,
             Err(e) => {
                 drop(changes);
-                return Err(e);
+                return Err(e.into());
             }
         };
         let before = self.fill(&mut changes, n, value, mark);
@@ -326,7 +372,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
             if copy.array(&copied).is_none_or(|a| a.len() < used) {
                 continue;
             }
-            let mut at = 0;
+            let (mut at, mut lowest) = (0, changes.lowest);
             while let Some(n) = changes.next_used(at) {
                 if let Some(slot) = array.at(n)
                     // SAFETY: values go under the lock only.
@@ -335,10 +381,13 @@ impl<T: Send + Sync + 'static> Slots<T> {
                     let marked = changes.words[n / BITS].marked >> (n % BITS) & 1 != 0;
                     let before = copy.fill(&mut copied, n, value, marked);
                     debug_assert!(before.is_none());
+                } else {
+                    // What is reserved here is free there.
+                    lowest = lowest.min(n / BITS);
                 }
                 at = n + 1;
             }
-            copied.lowest = changes.lowest.min(copied.words.len());
+            copied.lowest = lowest.min(copied.words.len());
             drop(copied);
             drop(changes);
             return Ok(copy);
@@ -354,7 +403,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
             && let Some(n) = changes.next_used(at)
         {
             // SAFETY: values go under the lock only.
-            let value = array.at(n).and_then(|slot| unsafe { counted(slot.load(Ordering::Relaxed)) });
+            let value = array.at(n).and_then(|slot| unsafe { counted(slot.load(Ordering::Acquire)) });
             into.extend(value.map(|value| (n, value)));
             at = n + 1;
         }
@@ -378,6 +427,12 @@ impl<T: Send + Sync + 'static> Slots<T> {
     fn array<'a>(&self, _locked: &'a SpinGuard<'_, Changes>) -> Option<&'a Array<T>> {
         // SAFETY: the array is replaced under the lock only.
         unsafe { self.look.array.load(Ordering::Relaxed).as_ref() }
+    }
+
+    /// Whether number `n` has a value: it is used, and not only reserved.
+    fn has_value(&self, changes: &SpinGuard<'_, Changes>, n: usize) -> bool {
+        let slot = self.array(changes).and_then(|array| array.at(n));
+        slot.is_some_and(|slot| !slot.load(Ordering::Relaxed).is_null())
     }
 
     /// Makes sure that number `n` has a slot.
@@ -471,6 +526,10 @@ impl Changes {
         let bit = 1 << (n % BITS);
         let word = &mut self.words[n / BITS];
         word.marked = if mark { word.marked | bit } else { word.marked & !bit };
+    }
+
+    fn is_used(&self, n: usize) -> bool {
+        self.words.get(n / BITS).is_some_and(|w| w.used >> (n % BITS) & 1 != 0)
     }
 
     fn next_used(&self, from: usize) -> Option<usize> {
@@ -599,17 +658,17 @@ mod tests {
     fn a_table_is_a_map_from_numbers_to_values() {
         let domain = domain(1);
         for shared in [false, true] {
-            let (mut table, mut model) = (Slots::new(Rank::FILE), BTreeMap::new());
+            let (mut table, mut model, mut reserved) = (Slots::new(Rank::FILE), BTreeMap::new(), BTreeMap::new());
             if shared {
                 table.share().unwrap();
             }
             let mut state = 7;
             for step in 0..20_000 {
-                let (what, n) = (next(&mut state) % 9, next(&mut state) % 300);
+                let (what, n) = (next(&mut state) % 11, next(&mut state) % 300);
                 match what {
                     0..3 => {
                         let (from, limit) = (n / 2, 200 + n % 60);
-                        let free = (from..).find(|n| !model.contains_key(n)).unwrap();
+                        let free = (from..).find(|n| !model.contains_key(n) && !reserved.contains_key(n)).unwrap();
                         let got = table.insert(Arc::new(step), step % 3 == 0, from, limit, &domain);
                         if free < limit {
                             assert_eq!(got, Ok(free));
@@ -617,6 +676,10 @@ mod tests {
                         } else {
                             assert_eq!(got, Err(NoNumber::Limit));
                         }
+                    }
+                    3 if reserved.contains_key(&n) => {
+                        let got = table.replace(Arc::new(step), false, n, &domain);
+                        assert_eq!(got.map(|v| v.map(|v| *v)), Err(NoNumber::Reserved));
                     }
                     3 => {
                         let before = table.replace(Arc::new(step), step % 2 == 0, n, &domain).unwrap();
@@ -642,8 +705,32 @@ mod tests {
                         table.mark_range(n, n + 3);
                         model.range_mut(n..=n + 3).for_each(|(_, m)| m.1 = true);
                         table = table.fork(Rank::FILE).unwrap();
+                        // What is reserved is free in the copy.
+                        reserved.clear();
                         if shared {
                             table.share().unwrap();
+                        }
+                    }
+                    9 => {
+                        let (limit, mark) = (200 + n % 60, step % 2 == 0);
+                        let free = (n / 2..).find(|n| !model.contains_key(n) && !reserved.contains_key(n)).unwrap();
+                        let got = table.reserve(mark, n / 2, limit, &domain);
+                        if free < limit {
+                            assert_eq!(got, Ok(free));
+                            reserved.insert(free, mark);
+                        } else {
+                            assert_eq!(got, Err(NoNumber::Limit));
+                        }
+                    }
+                    10 => {
+                        // Filled or given back, in turns.
+                        if let Some((n, mark)) = reserved.pop_first() {
+                            if step % 2 == 0 {
+                                table.fill_reserved(n, Arc::new(step));
+                                model.insert(n, (step, mark));
+                            } else {
+                                table.give_back(n);
+                            }
                         }
                     }
                     _ => {}

@@ -4,10 +4,11 @@ use super::File;
 use crate::{Errno, Machine, Thread};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_fs::OpenFlags;
 use quire_sync::epoch::Domain;
-use quire_sync::slots::{NoNumber, OutOfMemory};
+use quire_sync::slots::NoNumber;
 use quire_sync::{Rank, Slots};
 use quire_vm::Vm;
 
@@ -27,15 +28,37 @@ pub struct Files<M: Machine> {
 
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
-impl From<OutOfMemory> for Errno {
-    fn from(_: OutOfMemory) -> Self {
-        Errno::EMFILE
+impl From<NoNumber> for Errno {
+    fn from(why: NoNumber) -> Self {
+        match why {
+            NoNumber::Limit => Errno::EMFILE,
+            NoNumber::Memory => Errno::ENOMEM,
+            // Another thread is about to open a file there.
+            NoNumber::Reserved => Errno::EBUSY,
+        }
     }
 }
 
-impl From<NoNumber> for Errno {
-    fn from(_: NoNumber) -> Self {
-        Errno::EMFILE
+/// A descriptor that a call has before it opens a file, so that nothing is opened or made in vain. It is given back unless it is
+/// [filled](Reserved::fill).
+#[must_use]
+pub struct Reserved<'a, M: Machine> {
+    files: &'a Files<M>,
+    fd: u32,
+}
+
+impl<M: Machine> Reserved<'_, M> {
+    /// Lets the descriptor name `file`.
+    pub fn fill(self, file: Arc<File<M>>) -> u32 {
+        let this = ManuallyDrop::new(self);
+        this.files.slots.fill_reserved(this.fd as usize, file);
+        this.fd
+    }
+}
+
+impl<M: Machine> Drop for Reserved<'_, M> {
+    fn drop(&mut self) {
+        self.files.slots.give_back(self.fd as usize);
     }
 }
 
@@ -110,6 +133,13 @@ impl<M: Machine> Files<M> {
     pub fn insert(&self, file: Arc<File<M>>, close_on_exec: bool, from: u32, limit: u64) -> Result<u32, Errno> {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         Ok(self.slots.insert(file, close_on_exec, from as usize, limit, self.epoch())? as u32)
+    }
+
+    /// Reserves the lowest free descriptor below `limit`.
+    pub fn reserve(&self, close_on_exec: bool, limit: u64) -> Result<Reserved<'_, M>, Errno> {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let fd = self.slots.reserve(close_on_exec, 0, limit, self.epoch())? as u32;
+        Ok(Reserved { files: self, fd })
     }
 
     /// Puts `file` under descriptor `fd`, below `limit`, and returns what was there.

@@ -117,7 +117,12 @@ pub fn sys_linkat<M: Machine>(
     only(flags, raw::AT_SYMLINK_FOLLOW | raw::AT_EMPTY_PATH)?;
     // `find` follows unless told otherwise; `linkat` the other way round.
     let nofollow = if flags & raw::AT_SYMLINK_FOLLOW == 0 { raw::AT_SYMLINK_NOFOLLOW } else { 0 };
-    let (_, target) = find(ctx, old_dir, old, (flags & raw::AT_EMPTY_PATH) | nofollow)?;
+    let path = ctx.path(old)?;
+    let (_, target) = find_path(ctx, old_dir, &path, (flags & raw::AT_EMPTY_PATH) | nofollow)?;
+    if path.is_empty() && !ctx.who().has(Powers::READ_SEARCH) {
+        // A descriptor that another user passed on is not yet a right to give its file a name.
+        return Err(Errno::ENOENT);
+    }
     let (view, found) = walk(ctx, new_dir, new, Final::Name)?;
     ctx.vfs().link(&view, &target, &found)?;
     Ok(0)

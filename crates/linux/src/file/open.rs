@@ -93,8 +93,14 @@ pub fn sys_openat<M: Machine>(
     flags: u32,
     mode: u32,
 ) -> Result<usize, Errno> {
-    let path = ctx.path(path)?;
     let ours = open_flags(flags)?;
+    let path = ctx.path(path)?;
+    if path.is_empty() {
+        return Err(Errno::ENOENT);
+    }
+    // Before the way, as on Linux: without a descriptor nothing is made, truncated, or waited for.
+    let files = ctx.files()?;
+    let descriptor = files.reserve(flags & raw::O_CLOEXEC != 0, descriptor_limit(ctx.thread))?;
     let view = ctx.view()?;
     let base = base(ctx, dir, &path)?;
     let thread = ctx.thread;
@@ -104,7 +110,7 @@ pub fn sys_openat<M: Machine>(
     if !ours.contains(OpenFlags::NO_TERMINAL) {
         terminals::claim_at_open(ctx, &file);
     }
-    ctx.install(file, flags & raw::O_CLOEXEC != 0)
+    Ok(descriptor.fill(file) as usize)
 }
 
 /// `open`
