@@ -9,7 +9,7 @@ use crate::process::ids::Ids;
 use crate::regs::UserRegs;
 use crate::signal::info::code;
 use crate::signal::{SigInfo, Signal};
-use crate::syscall::{self, Refusal};
+use crate::syscall::{self, Refusal, Repeat};
 use crate::tables::{TableMemory, padded};
 use crate::thread::{Again, Thread, Trap, work};
 use crate::{Ctx, Process, file, futex, random, rank};
@@ -170,19 +170,27 @@ impl<M: Machine> Linux<M> {
         }
     }
 
-    /// Serves a call, which was not admitted or has failed with ENOMEM and so has changed nothing, again while memory is short and
-    /// pageout makes room.
+    /// Serves a call, which was not admitted or has failed with ENOMEM, again while memory is short and pageout makes room; not
+    /// where the failed attempt may have left something that another one would meet ([`Repeat`]), nor where its thread must end.
     #[cold]
     fn syscall_again(&'static self, regs: &mut UserRegs, mut refused: bool) {
         regs.rax = NO_MEMORY;
-        let again = &self.current().again;
+        let thread = self.current();
+        let again = &thread.again;
         if again.load(Ordering::Relaxed) != Again::NO {
             // One of the attempts below.
             again.store(Again::FAILED, Ordering::Relaxed);
             return;
         }
+        if !refused && !Repeat::of(regs.orig_rax).is_some_and(|repeat| repeat != Repeat::Never) {
+            return;
+        }
         let keeps = Class::of(regs.orig_rax) == Class::Keeps;
         for _ in 0..ATTEMPTS {
+            // A thread that ends needs no result, and must not wait for memory.
+            if thread.killed() {
+                break;
+            }
             let admitted = || refused && self.is_admitted();
             if !admitted() && !self.has_made_room() && !admitted() {
                 break;

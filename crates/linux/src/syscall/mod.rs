@@ -3,11 +3,13 @@
 pub mod arg;
 pub mod names;
 pub mod page;
+pub mod repeat;
 pub mod table;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 pub use arg::{Arg, Handler};
+pub use repeat::Repeat;
 pub use table::{SUPPORTED, dispatch};
 
 /// One line of the generated list of what is supported.

@@ -78,12 +78,18 @@ pub(crate) fn on_monotonic<M: Machine>(ctx: &Ctx<'_, M>, realtime: u64) -> u64 {
 pub fn sys_restart_syscall<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
     // SAFETY: the owner is here; nothing borrows the value.
     let how = unsafe { ctx.thread.restart.replace(None) };
-    match how {
+    let done = match how {
         None => Err(Errno::EINTR),
         Some(Restart::Sleep { clock, deadline, remaining }) => sleep(ctx, clock, deadline, remaining),
         Some(Restart::Futex { at, value, bitset, private, deadline }) => {
             crate::futex::wait(ctx, at, value, bitset, private, Some(deadline))
         }
         Some(Restart::Poll { fds, count, deadline }) => crate::file::restart_poll(ctx, fds, count, deadline),
+    };
+    if done == Err(Errno::ENOMEM) {
+        // Another attempt has the same to do.
+        // SAFETY: as above.
+        unsafe { ctx.thread.restart.replace(how) };
     }
+    done
 }
