@@ -272,28 +272,34 @@ fn with_full_swap_memory_and_swap_hold_a_page_in_each_frame_and_in_each_slot() {
     assert_eq!(stored, in_frames + 128 - m.vm.swap().free(), "no page has both");
 }
 
+/// Four fifths of the frames are in use all the time, at random; the rest of them and all slots hold pages that nothing uses. Hot pages
+/// that went to swap are read, one at a time: swap is full, so each takes the place of a page that was not used since the last
+/// look. Where that was a hot one, it comes back as well. That ends once no hot page is in swap.
 #[test]
 fn a_working_set_that_fits_is_at_peace_though_swap_is_full() {
-    let m = small(512);
-    m.swap(128, PROMPT);
-    let space = Space::new(m.vm).unwrap();
-    let stored = fill(&space, 900);
-    space.unmap(crate::tests::range(stored - 8, 8)).unwrap();
-    // What was stored first went to swap first.
-    let hot = (stored - 128) * 8 / 10;
-    let mut seed = 1u64;
-    let mut touch = |times: u64| {
-        for _ in 0..times {
-            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let n = (seed >> 33) % hot;
-            assert_eq!(load(&space, page(n)), n as u8, "page {n}");
-            store(&space, page(n), n as u8);
-        }
-    };
-    touch(60_000);
-    let before = m.vm.stats().total(Event::SwapIn);
-    touch(20_000);
-    let read = m.vm.stats().total(Event::SwapIn) - before;
-    assert!(read < 1000, "{read} pages were read for a set that fits");
-    (0..stored - 8).for_each(|n| assert_eq!(load(&space, page(n)), n as u8, "page {n}"));
+    for first in 1..=4u64 {
+        let m = small(512);
+        m.swap(128, PROMPT);
+        let space = Space::new(m.vm).unwrap();
+        let stored = fill(&space, 900);
+        space.unmap(crate::tests::range(stored - 8, 8)).unwrap();
+        // What was stored first went to swap first.
+        let hot = (stored - 128) * 8 / 10;
+        let mut seed = first;
+        let mut read_by = |touches: u64| {
+            let before = m.vm.stats().total(Event::SwapIn);
+            for _ in 0..touches {
+                seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let n = (seed >> 33) % hot;
+                assert_eq!(load(&space, page(n)), n as u8, "page {n}");
+                store(&space, page(n), n as u8);
+            }
+            m.vm.stats().total(Event::SwapIn) - before
+        };
+        // From 1,468 to 2,249 pages for 335 hot ones, after 45,000 touches at most.
+        let settling = read_by(100_000);
+        assert!((1..10 * hot).contains(&settling), "{settling} pages were read until {hot} were there");
+        assert_eq!(read_by(20_000), 0, "pages are read for a set that fits");
+        (0..stored - 8).for_each(|n| assert_eq!(load(&space, page(n)), n as u8, "page {n}"));
+    }
 }
