@@ -64,7 +64,7 @@ use crate::steal;
 use crate::vm::BootMemory;
 use crate::vm::Vm;
 use asking::Asking;
-use progress::{Ghosts, Progress, STARVED, Tally};
+use progress::{Block, Ghosts, Progress, STARVED, Tally};
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quire_sync::hooks::{current_thread, now};
 use quire_sync::trace::{Kind, Span};
@@ -182,10 +182,13 @@ impl Pageout {
     pub(crate) const BOOT_BYTES: usize = Ghosts::BYTES + 64;
 
     pub(crate) fn new<M: Machine>(boot: &mut BootMemory<'_, M>, frames: u64) -> Pageout {
+        let cpus = boot.machine().cpus();
+        let blocks = boot.per_cpu(|_| Block::default());
+        let ghosts = Ghosts::new(&mut |n| boot.slice(n, || AtomicU64::new(0)), blocks, cpus, frames);
         Pageout {
             asking: Asking::new(),
             progress: Progress::new(),
-            ghosts: Ghosts::new(&mut |n| boot.slice(n, || AtomicU64::new(0)), frames),
+            ghosts,
             daemon: AtomicBool::new(false),
             begun: AtomicU64::new(0),
             hopeless: AtomicU64::new(0),

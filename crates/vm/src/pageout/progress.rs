@@ -9,10 +9,18 @@
 //! page that is read while at most [`Ghosts::near`] others were evicted since is a *near refault*. A program that touches more than there
 //! is, in whatever order, refaults far: its pages went after many others. Only one that needs a few pages at once, and cannot have them,
 //! refaults near. A collision forgets an eviction, which errs towards progress.
+//!
+//! # The clock
+//! Evictions are numbered on one clock, of which each CPU takes [a block](Ghosts::block) at once, so that CPUs that reclaim do not write
+//! one line for each page. All blocks together are a sixteenth of [`Ghosts::near`]. So
+//! - a page counts as near although up to `near / 16` more were evicted since, because the last block of each CPU may be used in part;
+//! - a page counts as far although it was near where its CPU took its block long before. While one CPU uses up a block, the others must
+//!   evict half of `near` for an error of that size, so at most an eighth of all evictions has it.
+//!
+//! An eighth is half of what may be left of gains that count as none ([`KEPT`]): a trade in which all is lost is found still.
 
-use quire_sync::Rank;
-use quire_sync::SpinLock;
 use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, preempt_off};
 
 /// Nanoseconds in which threads must have been refused all the time for a decision.
 pub(crate) const WINDOW: u64 = 1_000_000_000;
@@ -29,16 +37,55 @@ const GHOSTS: usize = if cfg!(any(loom, shuttle)) { 0 } else { 4096 };
 pub(crate) struct Ghosts {
     /// Hash of the identity in the upper half, number of the eviction in the lower one.
     table: &'static [AtomicU64],
-    evicted: AtomicU64,
+    /// The numbers that CPUs have taken.
+    clock: CachePadded<AtomicU64>,
+    blocks: PerCpu<Block>,
+    /// Numbers in a block.
+    block: u64,
     near: u32,
 }
+
+/// What a CPU has of the clock. Written by that CPU while preemption is off.
+#[derive(Default)]
+pub(crate) struct Block {
+    next: AtomicU64,
+    end: AtomicU64,
+}
+
+/// All CPUs' blocks are this part of what is near.
+const UNCLEAR: u64 = 16;
 
 impl Ghosts {
     pub const BYTES: usize = GHOSTS * size_of::<AtomicU64>();
 
-    /// For a system of `frames` frames.
-    pub fn new(slice: &mut dyn FnMut(usize) -> &'static [AtomicU64], frames: u64) -> Ghosts {
-        Ghosts { table: slice(GHOSTS), evicted: AtomicU64::new(0), near: (frames / 64).clamp(8, 1024) as u32 }
+    /// For a system of `frames` frames and `cpus` CPUs, each of which has one of `blocks`.
+    pub fn new(
+        slice: &mut dyn FnMut(usize) -> &'static [AtomicU64],
+        blocks: PerCpu<Block>,
+        cpus: usize,
+        frames: u64,
+    ) -> Ghosts {
+        let near = (frames / 64).clamp(8, 1024);
+        Ghosts {
+            table: slice(GHOSTS),
+            clock: CachePadded(AtomicU64::new(0)),
+            blocks,
+            block: (near / (UNCLEAR * cpus as u64)).max(1),
+            near: near as u32,
+        }
+    }
+
+    /// The number of the calling CPU's next eviction.
+    fn number(&self) -> u64 {
+        let cpu = preempt_off();
+        let own = self.blocks.mine(&cpu);
+        let mut number = own.next.load(Ordering::Relaxed);
+        if number == own.end.load(Ordering::Relaxed) {
+            number = self.clock.fetch_add(self.block, Ordering::Relaxed);
+            own.end.store(number + self.block, Ordering::Relaxed);
+        }
+        own.next.store(number + 1, Ordering::Relaxed);
+        number
     }
 
     fn place(&self, object: u64, key: u64) -> Option<(&AtomicU64, u64)> {
@@ -51,15 +98,14 @@ impl Ghosts {
     /// The page `key` of the object at `object` lost its frame.
     pub fn evicted(&self, object: u64, key: u64) {
         let Some((at, tag)) = self.place(object, key) else { return };
-        let number = self.evicted.fetch_add(1, Ordering::Relaxed);
-        at.store(tag << 32 | number & 0xffff_ffff, Ordering::Relaxed);
+        at.store(tag << 32 | self.number() & 0xffff_ffff, Ordering::Relaxed);
     }
 
     /// The page comes back; whether that is a near refault.
     pub fn comes_back(&self, object: u64, key: u64) -> bool {
         let Some((at, tag)) = self.place(object, key) else { return false };
         let entry = at.load(Ordering::Relaxed);
-        let since = (self.evicted.load(Ordering::Relaxed) as u32).wrapping_sub(entry as u32);
+        let since = (self.clock.load(Ordering::Relaxed) as u32).wrapping_sub(entry as u32);
         entry >> 32 == tag && since <= self.near
     }
 }
@@ -153,9 +199,50 @@ mod tests {
         assert_eq!(told, 1);
     }
 
+    /// For so many CPUs and frames.
+    fn ghosts(cpus: usize, frames: u64) -> Ghosts {
+        quire_sync::hooks::threads::set_cpu(0);
+        let blocks = PerCpu::leaked(cpus, |_| Block::default());
+        Ghosts::new(&mut |n| (0..n).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak(), blocks, cpus, frames)
+    }
+
+    /// `evictions` on CPUs that `cpu` says, each of a page that comes back after `after` more; how many of them come back near.
+    fn near_among(g: &Ghosts, evictions: u64, after: u64, cpu: impl Fn(u64) -> usize) -> u64 {
+        let mut near = 0;
+        for n in 0..evictions + after {
+            if n >= after {
+                near += u64::from(g.comes_back(0x1000, n - after));
+            }
+            if n < evictions {
+                quire_sync::hooks::threads::set_cpu(cpu(n));
+                g.evicted(0x1000, n);
+            } else {
+                g.number();
+            }
+        }
+        quire_sync::hooks::threads::set_cpu(0);
+        near
+    }
+
+    #[test]
+    fn what_is_near_is_told_within_the_stated_error_whichever_cpus_evict() {
+        const ALL: u64 = 20_000;
+        let turns: [fn(u64) -> usize; 3] =
+            [|n| (n % 4) as usize, |n| usize::from(n % 200 == 0), |n| (n / 7 % 4) as usize];
+        for cpu in turns {
+            let g = ghosts(4, 64 * 512);
+            assert_eq!((g.near, g.block), (512, 8));
+            // Collisions in the table forget some, too.
+            let near = near_among(&g, ALL, u64::from(g.near) / 2, cpu);
+            assert!(near >= ALL * 3 / 4, "{near} of {ALL}");
+            let far = near_among(&g, ALL, u64::from(g.near) * 17 / 16 + 1, cpu);
+            assert!(far == 0, "{far} of {ALL}");
+        }
+    }
+
     #[test]
     fn a_page_that_comes_back_after_few_evictions_is_a_near_refault_and_after_many_it_is_not() {
-        let ghosts = Ghosts::new(&mut |n| (0..n).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak(), 64 * 16);
+        let ghosts = ghosts(1, 64 * 16);
         assert_eq!(ghosts.near, 16);
         assert!(!ghosts.comes_back(0x1000, 7), "never evicted");
         ghosts.evicted(0x1000, 7);
