@@ -25,6 +25,7 @@ pub mod cpuset;
 pub mod epoch;
 #[cfg(any(loom, shuttle))]
 pub mod explore;
+mod headcount;
 pub mod held;
 #[cfg(any(test, feature = "alloc"))]
 pub mod hold;
@@ -41,6 +42,7 @@ mod order;
 #[cfg(all(test, debug_assertions, not(any(loom, shuttle))))]
 mod order_tests;
 pub mod per_cpu;
+mod quota;
 pub mod rank;
 pub mod record;
 pub mod sequence;
@@ -52,6 +54,7 @@ pub mod trace;
 pub mod wait_queue;
 
 pub use cpuset::CpuSet;
+pub use headcount::Headcount;
 #[cfg(any(test, feature = "alloc"))]
 pub use hold::Hold;
 pub use hooks::{Cpu, CpuId, ThreadHandle, Wait, current_cpu, preempt_off};
@@ -59,6 +62,7 @@ pub use mutex::{Mutex, MutexGuard};
 #[cfg(any(test, feature = "alloc"))]
 pub use names::Names;
 pub use per_cpu::{CachePadded, Own, Owned, PerCpu};
+pub use quota::Quota;
 pub use rank::Rank;
 pub use sequence::{Sequence, Sequenced};
 pub use shared::Shared;

@@ -1,5 +1,7 @@
 //! Models of the primitives themselves, run by `RUSTFLAGS="--cfg loom"` and `"--cfg shuttle"`.
 
+mod headcount;
+
 use crate::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::epoch::{Domain, Retired, Slot};
 use crate::explore::{Arc, thread};

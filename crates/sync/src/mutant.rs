@@ -19,6 +19,10 @@ crate::mutants! {
         NoPushBack,
         /// Epoch: a reader that unpins inside another pin ends both.
         NestedPinEnds,
+        /// Headcount: a taker takes a spare permit though its stock was closed meanwhile.
+        TakeFromClosed,
+        /// Headcount: who closes a stock looks at it and marks it, instead of both at once.
+        CloseNotAtomic,
         /// Holds: who comes after the crowd was closed holds all the same.
         #[cfg_attr(not(any(test, feature = "alloc")), allow(dead_code))]
         HoldOfClosed,

@@ -62,8 +62,8 @@ impl<T> PerCpu<T> {
         PerCpu { base, len: cpus }
     }
 
-    /// One element for each of `cpus` CPUs, in memory of the host that is never freed.
-    #[cfg(any(test, feature = "std"))]
+    /// One element for each of `cpus` CPUs, in memory of the global allocator that is never freed.
+    #[cfg(any(test, feature = "alloc"))]
     pub fn leaked(cpus: usize, init: impl FnMut(CpuId) -> T) -> Self {
         let layout = core::alloc::Layout::from_size_align(Self::bytes(cpus), align_of::<CachePadded<T>>());
         let layout = layout.expect("as many CPUs as memory has addresses");

@@ -62,7 +62,7 @@ impl Rank {
     pub const IDS: Rank = Rank(86);
     /// The process ids that no CPU has.
     pub const ID_DEPOT: Rank = Rank(87);
-    /// The books of a user's headcount.
+    /// The books of a headcount: a user's threads, a file system's pages or inodes.
     pub const HEADCOUNT: Rank = Rank(125);
     /// A CPU's timer wheel.
     pub const TIMER: Rank = Rank(130);

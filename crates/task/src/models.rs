@@ -4,7 +4,6 @@
 //! [`machine`] is a computer of two CPUs whose threads have a checker's thread each for a stack.
 
 mod futex;
-mod headcount;
 mod idle;
 mod ids;
 mod machine;

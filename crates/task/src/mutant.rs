@@ -51,10 +51,6 @@ quire_sync::mutants! {
         LookupUnlocked,
         /// Ids: who holds a number is counted by a look and a store.
         HoldNotAtomic,
-        /// Headcount: a taker takes a spare permit though its stock was closed meanwhile.
-        TakeFromClosed,
-        /// Headcount: who closes a stock looks at it and marks it, instead of both at once.
-        CloseNotAtomic,
         /// Roll call: the table may be read before the call can be seen.
         CallNoFence,
         /// Roll call: whether there was a call may be read before the new one can be found.

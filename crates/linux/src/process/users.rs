@@ -16,8 +16,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::alloc::Layout;
 use core::ptr::NonNull;
-use quire_sync::SpinLock;
-use quire_task::{Headcount, User};
+use quire_sync::{Headcount, SpinLock};
+use quire_task::User;
 
 /// The first search for records that are not used comes at this many.
 const FIRST_SEARCH: usize = 16;

@@ -13,14 +13,14 @@
 //! |---|---|
 //! | **taker, putter** on that CPU (*compare and swap*) | one of the two is first: the permit is on the books, or the taker comes to the lock |
 //!
-//! Limits differ from taker to taker, as those of a user's processes do.
+//! Limits differ from taker to taker, as those of a user's processes do, or change, as a file system's when boot has filled it.
 
+use crate::atomic::{AtomicU64, Ordering};
+use crate::hooks::preempt_off;
 use crate::mutant::{Mutant, mutant};
+use crate::per_cpu::CachePadded;
+use crate::{PerCpu, Rank, SpinLock};
 use core::ptr::NonNull;
-use quire_sync::atomic::{AtomicU64, Ordering};
-use quire_sync::hooks::preempt_off;
-use quire_sync::per_cpu::CachePadded;
-use quire_sync::{PerCpu, Rank, SpinLock};
 
 /// Permits that a CPU takes off the books, or puts back, at once. So a line that CPUs share is written once in so many forks.
 const BATCH: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 32 };
@@ -52,52 +52,74 @@ impl Headcount {
     /// `memory` points to [`bytes`](Self::bytes)`(cpus)` writable bytes, aligned to 128, that nobody else uses as long as this lives.
     pub unsafe fn new(memory: NonNull<u8>, cpus: usize) -> Self {
         // SAFETY: the caller's word.
-        let spare = unsafe { PerCpu::new(memory, cpus, |_| AtomicU64::new(CLOSED)) };
+        Self::over(unsafe { PerCpu::new(memory, cpus, |_| AtomicU64::new(CLOSED)) })
+    }
+
+    /// None is counted, on a machine of `cpus` CPUs, in memory of the global allocator that is never freed.
+    #[cfg(any(test, feature = "alloc"))]
+    pub fn leaked(cpus: usize) -> Self {
+        Self::over(PerCpu::leaked(cpus, |_| AtomicU64::new(CLOSED)))
+    }
+
+    fn over(spare: PerCpu<AtomicU64>) -> Self {
         let books = Books { lock: SpinLock::new(Rank::HEADCOUNT, ()), permits: AtomicU64::new(0) };
         Headcount { spare, books: CachePadded(books) }
     }
 
     /// Counts one more, where that makes no more than `limit`; whether it did.
+    #[inline]
     pub fn take(&self, limit: u64) -> bool {
+        self.take_many(1, limit)
+    }
+
+    /// Counts `n` more, where that makes no more than `limit`; whether it did. All of them or none.
+    pub fn take_many(&self, n: u64, limit: u64) -> bool {
         let pinned = preempt_off();
         let mine = self.spare.mine(&pinned);
         let spare = mine.load(Ordering::Relaxed);
-        if spare != CLOSED && spare != 0 && self.books.permits.load(Ordering::Acquire) <= limit {
+        if spare != CLOSED && spare >= n && self.books.permits.load(Ordering::Acquire) <= limit {
             // Fails where the stock was closed meanwhile: no other CPU changes it otherwise.
-            let taken = mine.compare_exchange(spare, spare - 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+            let taken = mine.compare_exchange(spare, spare - n, Ordering::AcqRel, Ordering::Relaxed).is_ok();
             if taken {
                 return true;
             }
             if mutant(Mutant::TakeFromClosed) {
-                mine.store(spare - 1, Ordering::Release);
+                mine.store(spare - n, Ordering::Release);
                 return true;
             }
         }
         let _books = self.books.lock.lock();
         let permits = self.books.permits.load(Ordering::Relaxed);
-        if permits.saturating_add(BATCH) <= limit {
+        let more = permits.checked_add(n).and_then(|all| all.checked_add(BATCH - 1));
+        if let Some(more) = more.filter(|more| *more <= limit) {
             let spare = mine.load(Ordering::Relaxed);
             let before = if spare == CLOSED { 0 } else { spare };
-            self.books.permits.store(permits + BATCH, Ordering::Release);
+            self.books.permits.store(more, Ordering::Release);
             // Nobody else closes it: that takes the lock.
             mine.store(before + BATCH - 1, Ordering::Release);
             return true;
         }
         let held = self.close();
-        if held >= limit {
-            return false;
+        match held.checked_add(n).filter(|held| *held <= limit) {
+            Some(held) => self.books.permits.store(held, Ordering::Release),
+            None => return false,
         }
-        self.books.permits.store(held + 1, Ordering::Release);
         true
     }
 
     /// Counts one less that was counted before. Does not touch the count any more once others can find that it was the last.
+    #[inline]
     pub fn put(&self) {
+        self.put_many(1);
+    }
+
+    /// As [`put`](Self::put), of `n`.
+    pub fn put_many(&self, n: u64) {
         let pinned = preempt_off();
         let mine = self.spare.mine(&pinned);
         let spare = mine.load(Ordering::Relaxed);
-        let room = spare != CLOSED && spare < 2 * BATCH;
-        if room && mine.compare_exchange(spare, spare + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        let room = spare != CLOSED && spare.saturating_add(n) <= 2 * BATCH;
+        if room && mine.compare_exchange(spare, spare + n, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             return;
         }
         let _books = self.books.lock.lock();
@@ -107,7 +129,7 @@ impl Headcount {
         if back != 0 {
             mine.store(spare - back, Ordering::Release);
         }
-        self.books.permits.store(permits - back - 1, Ordering::Release);
+        self.books.permits.store(permits - back - n, Ordering::Release);
     }
 
     /// How many are counted at this moment, at which all stocks are closed.
@@ -141,7 +163,7 @@ impl Headcount {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use quire_sync::hooks::threads::set_cpu;
+    use crate::hooks::threads::set_cpu;
     use std::alloc::{Layout, alloc};
 
     fn headcount(cpus: usize) -> &'static Headcount {

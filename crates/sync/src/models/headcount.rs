@@ -1,20 +1,13 @@
 //! Permits that are taken and put back while the count is made exact.
 
-use super::machine::with_memory;
+use crate::explore::{Arc, thread};
 use crate::headcount::Headcount;
-use quire_sync::explore::thread;
-use quire_sync::hooks::threads::set_cpu;
-use quire_sync::protocol;
-use std::ptr;
+use crate::hooks::threads::set_cpu;
+use crate::protocol;
 
-/// `f` with a count of two CPUs that lives as long as the threads that `f` joins.
-fn with_headcount(f: impl FnOnce(&'static Headcount)) {
-    with_memory(Headcount::bytes(2), |memory| {
-        // SAFETY: the memory is there as long as the threads are, which end in `f`.
-        let count = unsafe { Headcount::new(memory, 2) };
-        // SAFETY: as above.
-        f(unsafe { &*ptr::from_ref(&count) });
-    });
+/// `f` with a count of two CPUs.
+fn with_headcount(f: impl FnOnce(Arc<Headcount>)) {
+    f(Arc::new(Headcount::leaked(2)));
 }
 
 /// One permit is held. One CPU has a spare one; the other has none, and has to close that stock to know.
@@ -22,9 +15,10 @@ fn take_against_close() {
     with_headcount(|count| {
         set_cpu(1);
         assert!(count.take(2));
+        let other = count.clone();
         let t = thread::spawn(move || {
             set_cpu(1);
-            count.take(2)
+            other.take(2)
         });
         set_cpu(0);
         let mine = count.take(2);
@@ -42,9 +36,10 @@ fn put_against_close() {
         assert!(count.take(u64::MAX));
         set_cpu(0);
         assert!(count.take(u64::MAX));
+        let other = count.clone();
         let t = thread::spawn(move || {
             set_cpu(1);
-            count.put();
+            other.put();
         });
         set_cpu(0);
         let more = count.take(2);

@@ -1,0 +1,119 @@
+//! How many there may be of something that many CPUs make and give back: a [`Headcount`] with one limit.
+//!
+//! The limit is exact. Far from it each CPU writes its own line; the line of all CPUs is written once in a batch.
+
+use crate::Headcount;
+use crate::atomic::{AtomicU64, Ordering};
+use crate::per_cpu::CachePadded;
+
+/// See the module.
+pub struct Quota {
+    count: Headcount,
+    /// Read by each taker, written at boot.
+    limit: CachePadded<AtomicU64>,
+}
+
+impl Quota {
+    /// None is taken of `limit`, on a machine of `cpus` CPUs, in memory of the global allocator that is never freed.
+    #[cfg(any(test, feature = "alloc"))]
+    pub fn leaked(cpus: usize, limit: u64) -> Self {
+        Quota { count: Headcount::leaked(cpus), limit: CachePadded(AtomicU64::new(limit)) }
+    }
+
+    /// How many there may be.
+    pub fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// From now on there may be `limit`. What is taken beyond it stays taken.
+    pub fn set_limit(&self, limit: u64) {
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// Takes `n`, all or none; whether there was room.
+    #[inline]
+    pub fn take(&self, n: u64) -> bool {
+        self.count.take_many(n, self.limit())
+    }
+
+    /// Gives `n` back that were taken.
+    #[inline]
+    pub fn put(&self, n: u64) {
+        self.count.put_many(n);
+    }
+
+    /// How many are taken, at one moment.
+    pub fn taken(&self) -> u64 {
+        self.count.count()
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::hooks::threads::set_cpu;
+    use std::boxed::Box;
+
+    #[test]
+    fn runs_of_many_are_taken_whole_or_not_at_all() {
+        for cpus in [1, 3, 64] {
+            for limit in [1, 31, 32, 33, 1000] {
+                let quota = Quota::leaked(cpus, limit);
+                let mut taken = 0;
+                for i in 0..200u64 {
+                    set_cpu(i as usize % cpus);
+                    let n = i % 70 + 1;
+                    if i % 4 == 3 && taken > 0 {
+                        let back = n.min(taken);
+                        quota.put(back);
+                        taken -= back;
+                    } else {
+                        let fits = taken + n <= limit;
+                        assert_eq!(quota.take(n), fits, "{cpus} CPUs, {taken} + {n} of {limit}");
+                        taken += if fits { n } else { 0 };
+                    }
+                    if i % 16 == 0 {
+                        assert_eq!(quota.taken(), taken);
+                    }
+                }
+                assert_eq!(quota.taken(), taken);
+            }
+        }
+    }
+
+    #[test]
+    fn a_limit_that_rises_gives_exactly_what_it_rose_by() {
+        let quota = Quota::leaked(2, u64::MAX);
+        (0..100).for_each(|_| assert!(quota.take(1)));
+        quota.set_limit(quota.taken() + 7);
+        set_cpu(1);
+        (0..7).for_each(|_| assert!(quota.take(1)));
+        assert!(!quota.take(1));
+        quota.set_limit(50);
+        quota.put(50);
+        assert!(!quota.take(1), "more is taken than the limit");
+        assert_eq!(quota.taken(), 57);
+    }
+
+    /// Each taker goes on until it is refused, so at the end exactly the limit is taken, whatever the batches were.
+    #[test]
+    fn racing_takers_take_exactly_the_limit() {
+        for limit in [1, 40, 1000, 100_003] {
+            let quota: &'static Quota = Box::leak(Box::new(Quota::leaked(4, limit)));
+            let takers: std::vec::Vec<_> = (0..4)
+                .map(|cpu| {
+                    std::thread::spawn(move || {
+                        set_cpu(cpu);
+                        let mut mine = 0;
+                        while quota.take(1) {
+                            mine += 1;
+                        }
+                        mine
+                    })
+                })
+                .collect();
+            let sum: u64 = takers.into_iter().map(|t| t.join().expect("a taker")).sum();
+            assert_eq!((sum, quota.taken()), (limit, limit));
+        }
+    }
+}
