@@ -315,6 +315,7 @@ impl<H: Host> Vfs<H> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::Limits;
     use crate::test_host::{TestHost, read_file};
     use proptest::prelude::*;
     use std::format;
@@ -348,7 +349,7 @@ pub(crate) mod tests {
 
     #[test]
     fn an_archive_unpacks_with_links_modes_and_directories() {
-        let vfs = Vfs::new(TestHost, 1000).unwrap();
+        let vfs = Vfs::new(TestHost, Limits { inodes: Some(1000), pages: Some(1 << 20) }).unwrap();
         let mut a = sample();
         a.resize(a.len().next_multiple_of(512), 0);
         a.extend(sample()); // a second archive behind the padding replaces the files of the first
@@ -370,7 +371,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_checksum_is_no_time() {
-        let vfs = Vfs::new(TestHost, 1000).unwrap();
+        let vfs = Vfs::new(TestHost, Limits { inodes: Some(1000), pages: Some(1 << 20) }).unwrap();
         let mut a = Vec::new();
         add(&mut a, "f", 0o100644, 3, 1, b"x");
         a[5] = b'2';
@@ -382,7 +383,7 @@ pub(crate) mod tests {
 
     #[test]
     fn names_that_climb_out_of_the_tree_are_refused() {
-        let vfs = Vfs::new(TestHost, 1000).unwrap();
+        let vfs = Vfs::new(TestHost, Limits { inodes: Some(1000), pages: Some(1 << 20) }).unwrap();
         let mut a = Vec::new();
         add(&mut a, "../etc/passwd", 0o100644, 3, 1, b"root");
         assert_eq!(vfs.unpack(&a).unwrap_err(), CpioError { offset: 0, problem: Problem::Name });
@@ -390,7 +391,7 @@ pub(crate) mod tests {
 
     #[test]
     fn an_archive_without_a_trailer_is_cut_off() {
-        let vfs = Vfs::new(TestHost, 1000).unwrap();
+        let vfs = Vfs::new(TestHost, Limits { inodes: Some(1000), pages: Some(1 << 20) }).unwrap();
         let mut a = Vec::new();
         assert_eq!(vfs.unpack(&a).unwrap_err().problem, Problem::Truncated);
         add(&mut a, "file", 0o100644, 3, 1, b"12345");
@@ -409,7 +410,7 @@ pub(crate) mod tests {
                 a[at % len] = byte;
             }
             a.truncate(keep.max(1));
-            let vfs = Vfs::new(TestHost, 100).unwrap();
+            let vfs = Vfs::new(TestHost, Limits { inodes: Some(100), pages: Some(1 << 20) }).unwrap();
             let _outcome = vfs.unpack(&a);
             // The tree is still whole.
             prop_assert!(vfs.find(&vfs.view(), vfs.root(), b"/.", true).is_ok());

@@ -1,7 +1,7 @@
 //! The devices that are nothing but code: `null`, `zero`, `full`, `random`; and the directory that shows them.
 
 use crate::host::Host;
-use crate::inode::DeviceNumber;
+use crate::inode::{DeviceNumber, Limits};
 use crate::stream::{Io, Stream};
 use crate::transfer::{Sink, Source};
 use crate::vfs::{Create, Vfs};
@@ -121,7 +121,7 @@ impl<H: Host> Vfs<H> {
     /// are the caller's to [`register`](Vfs::register).
     pub fn mount_devices(&self) -> Result<(), FsError> {
         let view = self.view();
-        let dev = self.mount_memory(b"/dev", "devtmpfs", 4096, 0o755)?;
+        let dev = self.mount_memory(b"/dev", "devtmpfs", Limits::UNSET, 0o755)?;
         let make = |name: &[u8], what: Create<'_>, mode: u16| -> Result<(), FsError> {
             let found = self.walk(&view, &dev, name, Final::Name)?;
             self.make(&view, &found, what, mode).map(drop)

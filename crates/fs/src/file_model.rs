@@ -1,10 +1,11 @@
 //! Open files against a model, and the rules of opening them.
 
 use crate::generated::{Entry, Generated, GeneratedDirectory, GeneratedFile, GeneratedLink, Text};
+use crate::host::PAGE_SIZE;
 use crate::inode::NewAttr;
 use crate::test_host::{TestHost, read_file, write_file};
 use crate::transfer::{SliceSink, SliceSource};
-use crate::{Create, FileKind, Final, FsError, Host, Io, OpenFile, OpenFlags, Place, Places, Vfs, Whence, Who};
+use crate::{Create, FileKind, Final, FsError, Host, Io, Limits, OpenFile, OpenFlags, Place, Places, Vfs, Whence, Who};
 use alloc::sync::Arc;
 use core::fmt::Write;
 use proptest::prelude::*;
@@ -14,7 +15,7 @@ type Tree = Arc<Vfs<TestHost>>;
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 fn tree() -> Tree {
-    Vfs::new(TestHost, 1000).unwrap()
+    Vfs::new(TestHost, Limits { inodes: Some(1000), pages: Some(1 << 20) }).unwrap()
 }
 fn open(vfs: &Tree, path: &str, flags: OpenFlags) -> Result<Arc<OpenFile<TestHost>>, FsError> {
     vfs.open(&vfs.view(), vfs.root(), path.as_bytes(), flags, 0o644, &Io::NOW)
@@ -168,7 +169,7 @@ fn a_file_lives_as_long_as_it_is_open() {
     assert_eq!(f.dentry.inode.attr().links, 0);
     assert_eq!(f.dentry.path(vfs.root()), Ok((b"/f".to_vec(), false)));
     drop(f);
-    assert_eq!(vfs.root().inode.system().inodes().0, 1);
+    assert_eq!(vfs.root().inode.system().inodes(), 1);
 }
 
 #[test]
@@ -221,17 +222,83 @@ fn a_listing_goes_on_while_entries_go() {
         seen.extend(batch);
     }
     assert_eq!(seen.len(), 102);
-    assert_eq!(vfs.root().inode.system().inodes().0, 1);
+    assert_eq!(vfs.root().inode.system().inodes(), 1);
 }
 
 #[test]
 fn inodes_run_out_as_an_error_and_come_back() {
-    let vfs = Vfs::new(TestHost, 3).unwrap();
+    let vfs = Vfs::new(TestHost, Limits { inodes: Some(3), pages: Some(1 << 20) }).unwrap();
     write_file(&vfs, "/a", b"").unwrap();
     write_file(&vfs, "/b", b"").unwrap();
     assert_eq!(write_file(&vfs, "/c", b""), Err(FsError::NoSpace));
     vfs.unlink(&vfs.view(), &vfs.walk(&vfs.view(), vfs.root(), b"/a", Final::Name).unwrap()).unwrap();
     assert_eq!(write_file(&vfs, "/c", b""), Ok(()));
+}
+
+#[test]
+fn further_names_count_as_inodes_do() {
+    let vfs = Vfs::new(TestHost, Limits { inodes: Some(4), pages: Some(9) }).unwrap();
+    let view = vfs.view();
+    let at = |name: &[u8]| vfs.walk(&view, vfs.root(), name, Final::Name).unwrap();
+    let link = |from: &[u8], to: &[u8]| vfs.link(&view, &vfs.find(&view, vfs.root(), from, true).unwrap(), &at(to));
+    let taken = || vfs.root().inode.system().inodes();
+    write_file(&vfs, "/a", b"").unwrap();
+    link(b"/a", b"/b").unwrap();
+    link(b"/b", b"/c").unwrap();
+    assert_eq!((link(b"/a", b"/d"), write_file(&vfs, "/d", b"")), (Err(FsError::NoSpace), Err(FsError::NoSpace)));
+    assert_eq!((link(b"/a", b"/b"), taken()), (Err(FsError::Exists), 4), "what is refused takes nothing");
+    vfs.unlink(&view, &at(b"/a")).unwrap();
+    write_file(&vfs, "/x", b"").unwrap();
+    vfs.rename(&view, &at(b"/x"), &at(b"/c"), crate::rename::Rename::Replace).unwrap();
+    vfs.host().epoch().drain();
+    assert_eq!(taken(), 3, "/b, and /c that was /x");
+    vfs.unlink(&view, &at(b"/b")).unwrap();
+    vfs.unlink(&view, &at(b"/c")).unwrap();
+    vfs.host().epoch().drain();
+    assert_eq!(taken(), 1);
+}
+
+#[test]
+fn contents_have_as_much_room_as_the_file_system_says_and_give_it_back() {
+    let vfs = Vfs::new(TestHost, Limits { inodes: Some(9), pages: Some(2) }).unwrap();
+    let file = open(&vfs, "/f", RW | OpenFlags::CREATE).unwrap();
+    let free = || vfs.space(&vfs.root().inode).pages.free;
+    assert_eq!(write(&file, &[1; 3 * PAGE_SIZE]), Ok(2 * PAGE_SIZE));
+    assert_eq!((write(&file, b"x"), free()), (Err(FsError::NoSpace), 0));
+    file.punch(&Io::NOW, 1, 2 * PAGE_SIZE as u64 - 2).unwrap();
+    assert_eq!(free(), 0, "no page went as a whole");
+    file.punch(&Io::NOW, 1, 2 * PAGE_SIZE as u64 - 1).unwrap();
+    assert_eq!(free(), 1);
+    file.punch(&Io::NOW, PAGE_SIZE as u64 + 5, 7).unwrap();
+    assert_eq!(free(), 1, "zeroing a part of a hole takes nothing");
+    let memory = vfs.memory_file(&Who::ROOT, b"m", RW).unwrap();
+    assert_eq!((write(&memory, &[1; 5 * PAGE_SIZE]), free()), (Ok(5 * PAGE_SIZE), 1));
+    assert_eq!(file.allocate(&Io::NOW, 0, 3 * PAGE_SIZE as u64, false), Err(FsError::NoSpace));
+    assert_eq!((free(), file.seek(0, Whence::End)), (1, Ok(2 * PAGE_SIZE as u64)));
+    file.allocate(&Io::NOW, 0, 2 * PAGE_SIZE as u64, false).unwrap();
+    assert_eq!(free(), 0);
+    file.truncate(&Io::NOW, 0).unwrap();
+    file.truncate(&Io::NOW, 1 << 40).unwrap();
+    assert_eq!(free(), 2);
+    write(&file, b"x").unwrap();
+    vfs.unlink(&vfs.view(), &vfs.walk(&vfs.view(), vfs.root(), b"/f", Final::Name).unwrap()).unwrap();
+    assert_eq!(free(), 1, "it is open");
+    drop(file);
+    vfs.host().epoch().drain();
+    assert_eq!(free(), 2);
+}
+
+#[test]
+fn what_was_there_before_room_was_set_does_not_count() {
+    let vfs = Vfs::new(TestHost, Limits::UNSET).unwrap();
+    write_file(&vfs, "/boot", &[1; 5 * PAGE_SIZE]).unwrap();
+    assert_eq!(vfs.space(&vfs.root().inode).pages.total, 0, "no limit");
+    vfs.set_room(Limits { pages: Some(1), inodes: Some(1) });
+    let space = vfs.space(&vfs.root().inode);
+    assert_eq!(((space.pages.total, space.pages.free), (space.inodes.total, space.inodes.free)), ((6, 1), (3, 1)));
+    let file = open(&vfs, "/f", RW | OpenFlags::CREATE).unwrap();
+    assert_eq!(write(&file, &[1; 2 * PAGE_SIZE]), Ok(PAGE_SIZE));
+    assert_eq!(open(&vfs, "/g", RW | OpenFlags::CREATE).err(), Some(FsError::NoSpace));
 }
 
 #[test]
@@ -314,7 +381,7 @@ fn generated_files_are_listed_looked_up_and_read_in_pieces() {
 
 #[test]
 fn a_deep_tree_that_was_removed_is_let_go_without_recursion() {
-    let vfs = Vfs::new(TestHost, 100_000).unwrap();
+    let vfs = Vfs::new(TestHost, Limits { inodes: Some(100_000), pages: Some(1 << 20) }).unwrap();
     let view = vfs.view();
     let mut chain = std::vec![vfs.root().clone()];
     for _ in 0..50_000 {
@@ -330,7 +397,7 @@ fn a_deep_tree_that_was_removed_is_let_go_without_recursion() {
     std::thread::Builder::new().stack_size(64 << 10).spawn(move || drop(deepest)).unwrap().join().unwrap();
     // A directory outlives its removal until nobody looks who may have come to it.
     vfs.host().epoch().drain();
-    assert_eq!(vfs.root().inode.system().inodes().0, 1);
+    assert_eq!(vfs.root().inode.system().inodes(), 1);
 }
 
 #[test]
@@ -348,7 +415,7 @@ fn devices_do_what_their_names_say() {
     assert_eq!(w.seek(0, Whence::Start), Err(FsError::NotSeekable));
     write(&w, b"through").unwrap();
     // As `/proc/self/fd/0` leads to it: the pipe is opened anew.
-    vfs.mount_memory(b"/m", "tmpfs", 10, 0o755).unwrap();
+    vfs.mount_memory(b"/m", "tmpfs", Limits { inodes: Some(10), pages: Some(3) }, 0o755).unwrap();
     let again = vfs.open_dentry(r.dentry.clone(), OpenFlags::READ, &Io::NOW).unwrap();
     assert_eq!(read(&again, 99).unwrap(), b"through");
     let link = ToFile(r.dentry.clone());

@@ -6,9 +6,9 @@ use crate::transfer::{Sink, Source};
 use crate::{FsError, rank};
 use alloc::sync::{Arc, Weak};
 use core::ops::DerefMut;
-use quire_sync::SpinLock;
 use quire_sync::atomic::{AtomicUsize, Ordering};
 use quire_sync::epoch::Domain;
+use quire_sync::{Quota, SpinLock};
 use quire_vm::object::WriteErrors;
 
 /// Bytes in a page, of pipes and of what sizes are rounded to.
@@ -23,15 +23,6 @@ pub struct Timestamp {
     pub nanos: u32,
 }
 
-/// Memory of the machine, in pages.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct MemoryCount {
-    /// All of it.
-    pub total: u64,
-    /// What user pages may still be had.
-    pub free: u64,
-}
-
 /// The kernel around the file layer. A cheap handle: clones name the same kernel.
 pub trait Host: Clone + Send + Sync + 'static {
     /// What holds a regular file's bytes.
@@ -39,8 +30,8 @@ pub trait Host: Clone + Send + Sync + 'static {
     /// One page of memory that a user is accountable for; given back when dropped.
     type Page: DerefMut<Target = [u8]> + Send;
 
-    /// An empty object for a new file; `origin` tells which file, for as long as the object lives.
-    fn object(&self, origin: Arc<Origin<Self>>) -> Result<Self::Object, FsError>;
+    /// An empty object for a new file; `origin` tells which file, for as long as the object lives. Its pages are charged to `quota`.
+    fn object(&self, origin: Arc<Origin<Self>>, quota: Option<&'static Quota>) -> Result<Self::Object, FsError>;
     /// A page of [`PAGE_SIZE`] bytes with any contents.
     fn page(&self) -> Option<Self::Page>;
 
@@ -55,8 +46,8 @@ pub trait Host: Clone + Send + Sync + 'static {
     fn realtime(&self) -> Timestamp;
     /// Fills `into` with unpredictable bytes.
     fn random(&self, into: &mut [u8]);
-    /// How much memory there is.
-    fn memory(&self) -> MemoryCount;
+    /// How many processors there are.
+    fn cpus(&self) -> usize;
 }
 
 /// The bytes of a regular file: an object of the memory core.
@@ -78,7 +69,10 @@ pub trait FileObject: Clone + Send + Sync + 'static {
     fn write_back(&self, first: u64, end: u64);
     /// Writes that failed, whoever started them.
     fn write_errors(&self) -> &WriteErrors;
-    /// Makes sure that the pages `first..end` exist, so that storing to them cannot run out of memory.
+    /// Makes the bytes `from..to` zeroes; holes stay holes.
+    fn zero(&self, from: u64, to: u64) -> Result<(), FsError>;
+    /// Makes sure that the pages `first..end` exist, so that storing to them runs out of neither room nor memory. Where there is no
+    /// room for all, none is made.
     fn allocate(&self, first: u64, end: u64) -> Result<(), FsError>;
 }
 

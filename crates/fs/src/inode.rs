@@ -2,14 +2,18 @@
 
 use crate::directory::Directory;
 use crate::generated::Generated;
-use crate::host::{FileObject, Host, MemoryCount, Origin, PAGE_SIZE, Timestamp};
+use crate::host::{FileObject, Host, Origin, PAGE_SIZE, Timestamp};
 use crate::lock::RecordLocks;
 use crate::pipe::Pipe;
 use crate::{FsError, rank};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use quire_sync::atomic::{AtomicU64, Ordering};
-use quire_sync::{CachePadded, Mutex, Sequenced};
+use quire_sync::epoch::Domain;
+use quire_sync::{CachePadded, Mutex, PerCpu, Quota, Sequenced, preempt_off};
+
+/// Most names of one inode.
+pub const LINK_MAX: u32 = 1 << 30;
 
 /// Names a file among all files: the file system's device number and the inode's number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -122,96 +126,123 @@ pub struct Status {
     pub device: DeviceNumber,
 }
 
+/// What a file system may hold. `None`: anything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Limits {
+    /// Pages of files' contents, those in swap too.
+    pub pages: Option<u64>,
+    /// Inodes, and the second and further names of files: each takes kernel memory.
+    pub inodes: Option<u64>,
+}
+
+impl Limits {
+    /// A file system that may hold anything, for ever.
+    pub const NONE: Limits = Limits { pages: None, inodes: None };
+    /// One that gets its limits later ([`FileSystem::set_room`]).
+    pub const UNSET: Limits = Limits { pages: Some(u64::MAX), inodes: Some(u64::MAX) };
+}
+
 /// The file system that an inode belongs to. It is mounted, or the machine's, for ever.
 ///
-/// Inodes are counted and numbered by each processor for itself, so that those who make and remove files at the same time share no
-/// line.
+/// Inodes and pages are counted by each processor for itself, and inodes numbered, so that those who make and remove files or write to
+/// different files at the same time share no line. The limits are exact all the same.
 pub struct FileSystem {
     /// Device number that its inodes show.
     pub device: u64,
     /// Its type, as mount tables name it.
     pub kind: &'static str,
-    /// Most inodes that may live: each takes kernel memory, and names are cheap to make.
-    limit: u64,
-    /// Inodes that may come yet, beside those that a share has room for.
-    left: CachePadded<AtomicU64>,
-    shares: [CachePadded<Share>; SHARES],
-}
-
-/// Processors with the same number modulo this share a line.
-const SHARES: usize = 16;
-/// Inodes that a share gets room for at once. It gives as many back when it has twice that.
-const BATCH: u64 = 64;
-
-/// What one processor in [`SHARES`] has for itself.
-#[derive(Default)]
-struct Share {
-    /// Inodes that were numbered here.
-    numbered: AtomicU64,
-    /// Inodes that may be made without asking anybody.
-    room: AtomicU64,
-}
-
-impl Share {
-    fn take(&self, n: u64) -> bool {
-        self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |room| room.checked_sub(n)).is_ok()
-    }
+    /// None where there is no limit, for ever; the same for pages.
+    inodes: Option<&'static Quota>,
+    pages: Option<&'static Quota>,
+    numbered: PerCpu<AtomicU64>,
 }
 
 impl FileSystem {
-    /// An empty file system of at most `limit` inodes.
-    pub fn new(device: u64, kind: &'static str, limit: u64) -> &'static Self {
+    /// An empty file system on a machine of `cpus` processors. What has no limit now is not counted, and never gets one.
+    pub fn new(device: u64, kind: &'static str, limits: Limits, cpus: usize) -> &'static Self {
+        let quota = |limit: u64| &*Box::leak(Box::new(Quota::leaked(cpus, limit)));
         Box::leak(Box::new(FileSystem {
             device,
             kind,
-            limit,
-            left: CachePadded(AtomicU64::new(limit)),
-            shares: core::array::from_fn(|_| CachePadded(Share::default())),
+            inodes: limits.inodes.map(quota),
+            pages: limits.pages.map(quota),
+            numbered: PerCpu::leaked(cpus, |_| AtomicU64::new(0)),
         }))
     }
 
-    /// Inodes that live, and that may.
-    pub fn inodes(&self) -> (u64, u64) {
-        let room = |sum: u64, s: &CachePadded<Share>| sum.saturating_add(s.room.load(Ordering::Relaxed));
-        let free = self.shares.iter().fold(self.left.load(Ordering::Relaxed), room);
-        (self.limit.saturating_sub(free), self.limit)
-    }
-
-    fn share(&self) -> (u64, &Share) {
-        let i = quire_sync::current_cpu() % SHARES;
-        (i as u64, &self.shares[i])
-    }
-
-    /// One more inode.
-    fn admit(&self) -> Result<(), FsError> {
-        let (_, share) = self.share();
-        if share.take(1) {
-            return Ok(());
-        }
-        let some = |left: u64| Some(left - left.min(BATCH));
-        match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, some).unwrap_or(0).min(BATCH) {
-            // What others have for later is there for all.
-            0 if self.shares.iter().any(|s| s.take(1)) => Ok(()),
-            0 => Err(FsError::NoSpace),
-            n => {
-                share.room.fetch_add(n - 1, Ordering::Relaxed);
-                Ok(())
+    /// Adds `more` to what it holds at this moment: that, and no more than that, it may hold from now on.
+    pub fn set_room(&self, more: Limits) {
+        for (quota, more) in [(self.inodes, more.inodes), (self.pages, more.pages)] {
+            if let Some(quota) = quota {
+                quota.set_limit(more.map_or(u64::MAX, |more| quota.taken().saturating_add(more)));
             }
         }
     }
 
-    /// One inode less.
-    fn forget(&self) {
-        let (_, share) = self.share();
-        if share.room.fetch_add(1, Ordering::Relaxed) + 1 >= 2 * BATCH && share.take(BATCH) {
-            self.left.fetch_add(BATCH, Ordering::Relaxed);
+    /// How much it may hold, and how much of that is free. Zeroes stand for no limit, as on Linux.
+    pub fn space(&self) -> Space {
+        let of = |quota: Option<&Quota>| match quota.map(|quota| (quota.limit(), quota.taken())) {
+            None | Some((u64::MAX, _)) => Count::default(),
+            Some((limit, taken)) => Count { total: limit, free: limit.saturating_sub(taken) },
+        };
+        Space { kind: self.kind, device: self.device, pages: of(self.pages), inodes: of(self.inodes) }
+    }
+
+    /// Inodes that live, and further names, where they are counted.
+    pub fn inodes(&self) -> u64 {
+        self.inodes.map_or(0, Quota::taken)
+    }
+
+    /// What contents are charged to.
+    pub fn quota(&self) -> Option<&'static Quota> {
+        self.pages
+    }
+
+    /// One more inode, or name of one. The caller holds no lock and is not pinned.
+    pub(crate) fn admit(&self, epoch: &Domain) -> Result<Admitted<'_>, FsError> {
+        let Some(quota) = self.inodes else { return Ok(Admitted(self)) };
+        if !quota.take(1) {
+            // A directory that was removed counts until no lookup can stand in it.
+            epoch.drain();
+            if !quota.take(1) {
+                return Err(FsError::NoSpace);
+            }
+        }
+        Ok(Admitted(self))
+    }
+
+    /// One inode less, or name of one.
+    pub(crate) fn forget(&self) {
+        if let Some(quota) = self.inodes {
+            quota.put(1);
         }
     }
 
     /// A number that no other inode has or had.
     fn number(&self) -> u64 {
-        let (i, share) = self.share();
-        share.numbered.fetch_add(1, Ordering::Relaxed) * SHARES as u64 + i + 1
+        let pinned = preempt_off();
+        // Written by this processor alone.
+        let mine = self.numbered.mine(&pinned);
+        let n = mine.load(Ordering::Relaxed);
+        mine.store(n + 1, Ordering::Relaxed);
+        n * self.numbered.len() as u64 + pinned.cpu() as u64 + 1
+    }
+}
+
+/// An inode, or a name, that counts; it counts no more when this is dropped.
+#[must_use]
+pub(crate) struct Admitted<'a>(&'a FileSystem);
+
+impl Admitted<'_> {
+    /// It is there: whoever takes it away says so ([`FileSystem::forget`]).
+    pub fn keep(self) {
+        core::mem::forget(self);
+    }
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        self.0.forget();
     }
 }
 
@@ -292,15 +323,11 @@ impl<H: Host> Inode<H> {
         attr: NewAttr,
         node: impl FnOnce(Ident) -> Result<Node<H>, FsError>,
     ) -> Result<Arc<Self>, FsError> {
-        system.admit()?;
+        let admitted = system.admit(host.epoch())?;
         let ident = Ident { device: system.device, number: system.number() };
-        match node(ident) {
-            Ok(node) => Ok(Arc::new(Self::with(ident, node, attr, host.realtime(), system))),
-            Err(e) => {
-                system.forget();
-                Err(e)
-            }
-        }
+        let inode = Arc::new(Self::with(ident, node(ident)?, attr, host.realtime(), system));
+        admitted.keep();
+        Ok(inode)
     }
 
     /// An inode that stands for something generated, numbered by its provider; it counts against no limit.
@@ -311,8 +338,7 @@ impl<H: Host> Inode<H> {
         now: Timestamp,
         node: Generated<H>,
     ) -> Arc<Self> {
-        let admitted = system.admit();
-        debug_assert!(admitted.is_ok(), "what is generated has no limit");
+        debug_assert!(system.inodes.is_none(), "what is generated has no limit");
         let ident = Ident { device: system.device, number };
         Arc::new(Self::with(ident, Node::Generated(node), attr, now, system))
     }
@@ -340,10 +366,10 @@ impl<H: Host> Inode<H> {
         }
     }
 
-    /// A regular file's node.
-    pub fn regular(host: &H, ident: Ident) -> Result<Node<H>, FsError> {
+    /// A regular file's node, in `system`.
+    pub fn regular(host: &H, system: &FileSystem, ident: Ident) -> Result<Node<H>, FsError> {
         let origin = Arc::new(Origin::new(ident));
-        let object = host.object(origin.clone())?;
+        let object = host.object(origin.clone(), system.quota())?;
         Ok(Node::File(RegularFile { object, writing: CachePadded(Mutex::new(())), origin }))
     }
 
@@ -411,6 +437,38 @@ impl<H: Host> Inode<H> {
         }
     }
 
+    /// Counts one more name of something that is no directory. Further names count as inodes do, as on Linux; the first one of a file
+    /// that was made without a name does not. An inode that lost its last name stays so.
+    pub(crate) fn gain_name(&self, now: Timestamp, admitted: Result<Admitted<'_>, FsError>) -> Result<(), FsError> {
+        let further = self.change(now, |a| match a.links {
+            0 if !a.linkable => Err(FsError::NotFound),
+            LINK_MAX.. => Err(FsError::TooManyLinks),
+            before => {
+                if let (1.., Err(full)) = (before, &admitted) {
+                    return Err(*full);
+                }
+                a.links += 1;
+                a.linkable = false;
+                Ok(before > 0)
+            }
+        })?;
+        if further {
+            admitted.map(Admitted::keep)?;
+        }
+        Ok(())
+    }
+
+    /// Counts one name less.
+    pub(crate) fn lose_name(&self, now: Timestamp) {
+        let left = self.change(now, |a| {
+            a.links = a.links.saturating_sub(1);
+            a.links
+        });
+        if left > 0 {
+            self.system.forget();
+        }
+    }
+
     /// Everything that is to be told about it.
     pub fn status(&self) -> Status {
         let (mut size, mut allocated, mut device) = (0, 0, DeviceNumber { major: 0, minor: 0 });
@@ -462,44 +520,58 @@ pub(crate) fn without_set_ids(mode: u16) -> u16 {
     mode & !(0o4000 | group)
 }
 
-/// Space on a file system, in pages and inodes.
+/// How many of something there may be, and how many of these are free; zeroes where there is no limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Count {
+    /// All.
+    pub total: u64,
+    /// Those that may still be had.
+    pub free: u64,
+}
+
+/// Space on a file system.
 #[derive(Clone, Copy, Debug)]
 pub struct Space {
     /// The type's name.
     pub kind: &'static str,
     /// Device number.
     pub device: u64,
-    /// Pages in all and free.
-    pub pages: MemoryCount,
-    /// Inodes in all and free.
-    pub inodes: (u64, u64),
+    /// Pages.
+    pub pages: Count,
+    /// Inodes.
+    pub inodes: Count,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_host::TestHost;
     use alloc::collections::BTreeSet;
     use quire_sync::hooks::threads::set_cpu;
 
     /// As many inodes as the limit says, whichever processors make and remove them; each with a number of its own.
     #[test]
     fn what_one_processor_gives_back_another_may_use() {
-        const LIMIT: u64 = 3 * BATCH + 7;
-        let system = FileSystem::new(1, "test", LIMIT);
+        const LIMIT: u64 = 200;
+        let system = FileSystem::new(1, "test", Limits { inodes: Some(LIMIT), pages: None }, 3);
+        let epoch = TestHost.epoch();
         let mut numbers = BTreeSet::new();
         for n in 0..LIMIT {
             set_cpu(n as usize % 3);
-            assert_eq!(system.inodes(), (n, LIMIT));
-            system.admit().unwrap();
+            assert_eq!(system.space().inodes, Count { total: LIMIT, free: LIMIT - n });
+            system.admit(epoch).unwrap().keep();
             assert!(numbers.insert(system.number()));
         }
-        assert_eq!((system.admit(), system.inodes().0), (Err(FsError::NoSpace), LIMIT));
+        assert_eq!((system.admit(epoch).err(), system.inodes()), (Some(FsError::NoSpace), LIMIT));
         set_cpu(1);
         (0..LIMIT).for_each(|_| system.forget());
-        assert_eq!(system.inodes().0, 0);
+        assert_eq!(system.inodes(), 0);
         set_cpu(2);
-        (0..LIMIT).for_each(|_| system.admit().unwrap());
+        (0..LIMIT).for_each(|_| system.admit(epoch).unwrap().keep());
         set_cpu(0);
-        assert_eq!(system.admit(), Err(FsError::NoSpace));
+        assert_eq!(system.admit(epoch).err(), Some(FsError::NoSpace));
+        system.forget();
+        drop(system.admit(epoch).unwrap());
+        assert_eq!(system.inodes(), LIMIT - 1);
     }
 }

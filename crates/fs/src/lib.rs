@@ -50,8 +50,8 @@ mod tree_model;
 
 pub use dentry::Dentry;
 pub use error::FsError;
-pub use host::{FileObject, Host, MemoryCount, Origin, PAGE_SIZE, Timestamp};
-pub use inode::{Attr, DeviceNumber, FileKind, Ident, Inode, Node, Status};
+pub use host::{FileObject, Host, Origin, PAGE_SIZE, Timestamp};
+pub use inode::{Attr, DeviceNumber, FileKind, Ident, Inode, Limits, Node, Status};
 pub use open_file::{OpenFile, OpenFlags, Whence};
 pub use pipe::Pipe;
 pub use port::Port;

@@ -406,17 +406,11 @@ impl<H: Host> OpenFile<H> {
         }
         let page = PAGE_SIZE as u64;
         let (first, last) = (offset.div_ceil(page), end / page);
-        let zero = |from: u64, to: u64| -> Result<(), FsError> {
-            if from < to {
-                file.object.write(from, &mut Zeroes { left: (to - from) as usize })?;
-            }
-            Ok(())
-        };
         if first > last {
-            zero(offset, end)?;
+            file.object.zero(offset, end)?;
         } else {
-            zero(offset, (first * page).min(end))?;
-            zero(last * page, end)?;
+            file.object.zero(offset, (first * page).min(end))?;
+            file.object.zero(last * page, end)?;
             file.object.discard(first, last);
         }
         self.dentry.inode.touch(self.host.realtime());
@@ -524,21 +518,5 @@ impl Source for Capped<'_> {
     }
     fn left(&self) -> usize {
         self.left.min(self.inner.left())
-    }
-}
-
-struct Zeroes {
-    left: usize,
-}
-
-impl Source for Zeroes {
-    fn take(&mut self, into: &mut [u8]) -> Result<usize, FsError> {
-        let n = into.len().min(self.left);
-        into[..n].fill(0);
-        self.left -= n;
-        Ok(n)
-    }
-    fn left(&self) -> usize {
-        self.left
     }
 }

@@ -169,7 +169,10 @@ impl<H: Host> Vfs<H> {
                 there.inode.change(now, |_| ());
                 old_change += i32::from(there_is_dir);
             } else {
-                there.inode.change(now, |a| a.links = if there_is_dir { 0 } else { a.links.saturating_sub(1) });
+                match there_is_dir {
+                    true => there.inode.change(now, |a| a.links = 0),
+                    false => there.inode.lose_name(now),
+                }
             }
             new_change -= i32::from(there_is_dir);
         }

@@ -1,11 +1,11 @@
 //! A kernel for tests: objects are maps of pages, the clock stands still.
 
-use crate::host::{FileObject, Host, MemoryCount, Origin, PAGE_SIZE, Timestamp};
+use crate::host::{FileObject, Host, Origin, PAGE_SIZE, Timestamp};
 use crate::transfer::{Sink, SliceSink, SliceSource, Source};
 use crate::{FsError, Io, OpenFlags, Vfs};
 use alloc::sync::Arc;
-use quire_sync::PerCpu;
 use quire_sync::epoch::{Domain, Slot};
+use quire_sync::{PerCpu, Quota};
 use quire_vm::object::WriteErrors;
 use std::boxed::Box;
 use std::collections::BTreeMap;
@@ -22,6 +22,57 @@ pub struct TestHost;
 struct Pages {
     size: u64,
     pages: BTreeMap<u64, Box<[u8; PAGE_SIZE]>>,
+    quota: Option<&'static Quota>,
+}
+
+impl Pages {
+    /// Charges what a change adds beyond `before` pages, or gives back what it takes away.
+    fn settle(&self, before: usize) {
+        let now = self.pages.len();
+        if let Some(quota) = self.quota.filter(|_| now < before) {
+            quota.put((before - now) as u64);
+        }
+    }
+
+    /// Page `i`, made where it is missing and there is room.
+    fn make(&mut self, i: u64) -> Result<&mut [u8; PAGE_SIZE], FsError> {
+        if !self.pages.contains_key(&i) && self.quota.is_some_and(|quota| !quota.take(1)) {
+            return Err(FsError::NoSpace);
+        }
+        Ok(self.pages.entry(i).or_insert_with(|| Box::new([0; PAGE_SIZE])))
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        let before = core::mem::take(&mut self.pages).len();
+        self.settle(before);
+    }
+}
+
+/// Threads that a test has at a time, each of which is a CPU. Fuzzers have one, and make many file systems.
+const THREADS: usize = if cfg!(test) { 64 } else { 2 };
+
+/// CPUs that no thread is.
+static UNUSED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+/// A thread's CPU, as long as it lives.
+struct Cpu(usize);
+
+impl Cpu {
+    fn new() -> Cpu {
+        static LAST: AtomicUsize = AtomicUsize::new(0);
+        let again = UNUSED.lock().unwrap().pop();
+        let cpu = again.unwrap_or_else(|| LAST.fetch_add(1, Ordering::Relaxed));
+        assert!(cpu < THREADS, "more threads than CPUs");
+        Cpu(cpu)
+    }
+}
+
+impl Drop for Cpu {
+    fn drop(&mut self) {
+        UNUSED.lock().unwrap().push(self.0);
+    }
 }
 
 /// A file's pages.
@@ -34,6 +85,16 @@ pub struct TestDisk {
     /// Every write fails.
     pub fails: AtomicBool,
     errors: WriteErrors,
+}
+
+impl TestHost {
+    /// From now on the calling thread is a CPU of its own.
+    pub fn be_cpu(&self) {
+        std::thread_local! {
+            static CPU: Cpu = Cpu::new();
+        }
+        quire_sync::hooks::threads::set_cpu(CPU.with(|cpu| cpu.0));
+    }
 }
 
 impl TestObject {
@@ -60,21 +121,16 @@ impl DerefMut for TestPage {
 impl Host for TestHost {
     type Object = TestObject;
     type Page = TestPage;
-    fn object(&self, _origin: Arc<Origin<Self>>) -> Result<TestObject, FsError> {
-        Ok(TestObject::default())
+    fn object(&self, _origin: Arc<Origin<Self>>, quota: Option<&'static Quota>) -> Result<TestObject, FsError> {
+        Ok(TestObject(Arc::new(Mutex::new(Pages { size: 0, pages: BTreeMap::new(), quota })), Arc::default()))
     }
     fn page(&self) -> Option<TestPage> {
         Some(TestPage(Box::new([0xa5; PAGE_SIZE])))
     }
     /// One for all, in which each thread is a CPU.
     fn epoch(&self) -> &'static Domain {
-        const THREADS: usize = 1024;
         static EPOCH: OnceLock<Domain> = OnceLock::new();
-        static LAST: AtomicUsize = AtomicUsize::new(0);
-        std::thread_local! {
-            static CPU: usize = LAST.fetch_add(1, Ordering::Relaxed);
-        }
-        quire_sync::hooks::threads::set_cpu(CPU.with(|cpu| *cpu));
+        self.be_cpu();
         EPOCH.get_or_init(|| Domain::new(PerCpu::leaked(THREADS, |_| Slot::new())))
     }
     fn realtime(&self) -> Timestamp {
@@ -83,8 +139,9 @@ impl Host for TestHost {
     fn random(&self, into: &mut [u8]) {
         into.fill(4);
     }
-    fn memory(&self) -> MemoryCount {
-        MemoryCount { total: 1000, free: 500 }
+    fn cpus(&self) -> usize {
+        self.be_cpu();
+        THREADS
     }
 }
 
@@ -97,7 +154,9 @@ impl FileObject for TestObject {
     fn set_size(&self, bytes: u64) -> Result<(), FsError> {
         let mut p = self.0.lock().unwrap();
         p.size = bytes;
+        let before = p.pages.len();
         p.pages.retain(|i, _| i * PAGE < bytes);
+        p.settle(before);
         if let Some(last) = p.pages.get_mut(&(bytes / PAGE)) {
             last[(bytes % PAGE) as usize..].fill(0);
         }
@@ -121,7 +180,10 @@ impl FileObject for TestObject {
         while source.left() > 0 {
             let from = (at % PAGE) as usize;
             let n = (PAGE_SIZE - from).min(source.left());
-            let page = p.pages.entry(at / PAGE).or_insert_with(|| Box::new([0; PAGE_SIZE]));
+            let page = match p.make(at / PAGE) {
+                Err(_) if at > offset => break,
+                page => page?,
+            };
             at += source.take(&mut page[from..from + n])? as u64;
         }
         p.size = p.size.max(at);
@@ -131,7 +193,10 @@ impl FileObject for TestObject {
         self.0.lock().unwrap().pages.len() as u64
     }
     fn discard(&self, first: u64, end: u64) {
-        self.0.lock().unwrap().pages.retain(|i, _| !(first..end).contains(i));
+        let mut p = self.0.lock().unwrap();
+        let before = p.pages.len();
+        p.pages.retain(|i, _| !(first..end).contains(i));
+        p.settle(before);
     }
     fn write_back(&self, _first: u64, _end: u64) {
         if self.1.fails.load(Ordering::Relaxed) {
@@ -143,8 +208,26 @@ impl FileObject for TestObject {
     }
     fn allocate(&self, first: u64, end: u64) -> Result<(), FsError> {
         let mut p = self.0.lock().unwrap();
-        for i in first..end {
-            p.pages.entry(i).or_insert_with(|| Box::new([0; PAGE_SIZE]));
+        let made: Vec<u64> = (first..end).filter(|i| !p.pages.contains_key(i)).collect();
+        for i in &made {
+            if let Err(e) = p.make(*i).map(drop) {
+                let before = p.pages.len();
+                p.pages.retain(|i, _| !made.contains(i));
+                p.settle(before);
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+    fn zero(&self, from: u64, to: u64) -> Result<(), FsError> {
+        let mut p = self.0.lock().unwrap();
+        let mut at = from;
+        while at < to {
+            let n = (PAGE - at % PAGE).min(to - at);
+            if let Some(page) = p.pages.get_mut(&(at / PAGE)) {
+                page[(at % PAGE) as usize..][..n as usize].fill(0);
+            }
+            at += n;
         }
         Ok(())
     }

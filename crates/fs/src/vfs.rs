@@ -5,7 +5,7 @@ use crate::device::Driver;
 use crate::directory::Directory;
 use crate::generated::{self, GeneratedDirectory};
 use crate::host::Host;
-use crate::inode::{DeviceNumber, FileSystem, Inode, NewAttr, Node, Space};
+use crate::inode::{DeviceNumber, FileSystem, Inode, Limits, NewAttr, Node, Space};
 use crate::open_file::{Body, OpenFile};
 use crate::pipe::Pipe;
 use crate::walk::{Final, Found, Last, Place, Places, View, Want, Who};
@@ -18,9 +18,6 @@ use quire_sync::{Hold, Mutex, SpinLock};
 
 /// An open file as descriptors share it.
 pub type SharedFile<H> = Arc<OpenFile<H>>;
-
-/// Most names of one inode.
-pub const LINK_MAX: u32 = 1 << 30;
 
 /// What is to be made.
 #[derive(Clone, Copy, Debug)]
@@ -45,8 +42,10 @@ pub enum Create<'a> {
 pub struct Vfs<H: Host> {
     host: H,
     root: Arc<Dentry<H>>,
-    /// Where pipes, memory files and other nameless things live.
+    /// Where pipes and other nameless things live.
     nameless: &'static FileSystem,
+    /// Where memory files live: it has no limits, as Linux's mount for them.
+    memory: &'static FileSystem,
     /// Held while a name moves between directories: then, and only then, do ancestors change.
     pub(crate) moving: Mutex<()>,
     drivers: SpinLock<Vec<(DeviceNumber, Arc<dyn Driver>)>>,
@@ -55,18 +54,20 @@ pub struct Vfs<H: Host> {
 }
 
 impl<H: Host> Vfs<H> {
-    /// An empty tree of at most `inodes` inodes.
-    pub fn new(host: H, inodes: u64) -> Result<Arc<Self>, FsError> {
-        let system = FileSystem::new(1, "tmpfs", inodes);
+    /// An empty tree whose root file system has `limits`.
+    pub fn new(host: H, limits: Limits) -> Result<Arc<Self>, FsError> {
+        let cpus = host.cpus();
+        let system = FileSystem::new(1, "tmpfs", limits, cpus);
         let root = Dentry::root(Self::root_directory(&host, system, 0o755)?);
         Ok(Arc::new(Vfs {
             host,
             mounts: SpinLock::new(rank::ATTR, alloc::vec![root.clone()]),
             root,
-            nameless: FileSystem::new(2, "pipefs", u64::MAX / 2),
+            nameless: FileSystem::new(2, "pipefs", Limits::NONE, cpus),
+            memory: FileSystem::new(3, "tmpfs", Limits::NONE, cpus),
             moving: Mutex::new(()),
             drivers: SpinLock::new(rank::ATTR, Vec::new()),
-            next_device: AtomicU64::new(3),
+            next_device: AtomicU64::new(4),
         }))
     }
 
@@ -100,10 +101,11 @@ impl<H: Host> Vfs<H> {
         &self,
         path: &[u8],
         kind: &'static str,
-        inodes: u64,
+        limits: Limits,
         mode: u16,
     ) -> Result<Arc<Dentry<H>>, FsError> {
-        let system = FileSystem::new(self.next_device.fetch_add(1, Ordering::Relaxed), kind, inodes);
+        let device = self.next_device.fetch_add(1, Ordering::Relaxed);
+        let system = FileSystem::new(device, kind, limits, self.host.cpus());
         let root = Self::root_directory(&self.host, system, mode)?;
         self.mount(path, root)
     }
@@ -115,7 +117,8 @@ impl<H: Host> Vfs<H> {
         kind: &'static str,
         root: Arc<dyn GeneratedDirectory<H>>,
     ) -> Result<Arc<Dentry<H>>, FsError> {
-        let system = FileSystem::new(self.next_device.fetch_add(1, Ordering::Relaxed), kind, u64::MAX);
+        let device = self.next_device.fetch_add(1, Ordering::Relaxed);
+        let system = FileSystem::new(device, kind, Limits::NONE, self.host.cpus());
         self.mount(path, generated::root_inode(&self.host, system, root))
     }
 
@@ -137,6 +140,14 @@ impl<H: Host> Vfs<H> {
         Ok(mounted)
     }
 
+    /// From now on each file system that is mounted may hold `more` beside what it holds, where it has limits at all.
+    pub fn set_room(&self, more: Limits) {
+        // A directory that something was mounted on counts until no lookup can stand in it.
+        self.host.epoch().drain();
+        let mounts = self.mounts.lock().clone();
+        mounts.iter().for_each(|mount| mount.inode.system().set_room(more));
+    }
+
     /// Calls `each` with the path and the type of everything that is mounted.
     pub fn mounts(&self, mut each: impl FnMut(&[u8], &'static str)) -> Result<(), FsError> {
         let mounts = self.mounts.lock().clone();
@@ -146,16 +157,11 @@ impl<H: Host> Vfs<H> {
         Ok(())
     }
 
-    /// How much space the file system of `inode` has.
+    /// How much space the file system of `inode` has. The caller holds no lock.
     pub fn space(&self, inode: &Inode<H>) -> Space {
-        let system = inode.system();
-        let (live, limit) = system.inodes();
-        Space {
-            kind: system.kind,
-            device: system.device,
-            pages: self.host.memory(),
-            inodes: (limit, limit.saturating_sub(live)),
-        }
+        // A directory that was removed counts until no lookup can stand in it.
+        self.host.epoch().drain();
+        inode.system().space()
     }
 
     // Devices
@@ -240,7 +246,7 @@ impl<H: Host> Vfs<H> {
         }
         Inode::new(&self.host, system, attr, |ident| {
             Ok(match what {
-                Create::File => Inode::regular(&self.host, ident)?,
+                Create::File => Inode::regular(&self.host, system, ident)?,
                 Create::Directory => Node::Directory(Directory::new(&self.host)),
                 Create::Symlink(target) => {
                     let mut bytes = Vec::new();
@@ -274,6 +280,7 @@ impl<H: Host> Vfs<H> {
         let Node::Directory(directory) = &parent.inode.node else { return Err(FsError::NotPermitted) };
         view.who.may_link(&old.inode)?;
         view.who.may(&parent.inode, Want::WRITE | Want::EXECUTE)?;
+        let admitted = parent.inode.system().admit(self.host.epoch());
         let name = found.name.shared();
         let dentry = Dentry::child(parent, name.clone(), old.inode.clone(), false);
         let now = self.host.realtime();
@@ -286,16 +293,8 @@ impl<H: Host> Vfs<H> {
                 drop(entries);
                 return Err(FsError::Exists);
             }
-            // Under the directory's lock: whoever sees the name sees it counted. An inode that lost its last name stays so.
-            old.inode.change(now, |a| match a.links {
-                0 if !a.linkable => Err(FsError::NotFound),
-                LINK_MAX.. => Err(FsError::TooManyLinks),
-                _ => {
-                    a.links += 1;
-                    a.linkable = false;
-                    Ok(())
-                }
-            })?;
+            // Under the directory's lock: whoever sees the name sees it counted.
+            old.inode.gain_name(now, admitted)?;
             entries.add(name, dentry);
         }
         parent.inode.touch(now);
@@ -325,7 +324,7 @@ impl<H: Host> Vfs<H> {
             (victim, listed)
         };
         let now = self.host.realtime();
-        removed.0.inode.change(now, |a| a.links = a.links.saturating_sub(1));
+        removed.0.inode.lose_name(now);
         found.parent.inode.touch(now);
         Ok(())
     }
@@ -531,7 +530,7 @@ impl<H: Host> Vfs<H> {
     /// A file of `who` in memory without a name in any directory; listings show `/memfd:name (deleted)`.
     pub fn memory_file(&self, who: &Who, name: &[u8], flags: OpenFlags) -> Result<Arc<OpenFile<H>>, FsError> {
         let attr = NewAttr { mode: 0o777, uid: who.uid, gid: who.gid };
-        let inode = Inode::new(&self.host, self.root.inode.system(), attr, |ident| Inode::regular(&self.host, ident))?;
+        let inode = Inode::new(&self.host, self.memory, attr, |ident| Inode::regular(&self.host, self.memory, ident))?;
         let mut label = b"/memfd:".to_vec();
         label.extend_from_slice(name);
         label.extend_from_slice(b" (deleted)");

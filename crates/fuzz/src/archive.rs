@@ -2,10 +2,12 @@
 
 use quire_fs::cpio::Members;
 use quire_fs::test_host::TestHost;
-use quire_fs::{Io, OpenFlags, SliceSink, Vfs};
+use quire_fs::{Io, Limits, OpenFlags, SliceSink, Vfs};
 
 /// Inodes that the tree may have.
 const INODES: u64 = 200;
+/// And the pages.
+const PAGES: u64 = 50;
 
 /// The bytes are an archive.
 pub fn run(data: &[u8]) {
@@ -18,7 +20,7 @@ pub fn run(data: &[u8]) {
         last = Some(member.offset);
         members += 1;
     }
-    let vfs = Vfs::new(TestHost, INODES).expect("a tree of files");
+    let vfs = Vfs::new(TestHost, Limits { inodes: Some(INODES), pages: Some(PAGES) }).expect("a tree of files");
     let done = vfs.unpack(data);
     assert!(done.is_err() || done.is_ok_and(|d| d.members == members));
     // The tree is still whole, and every name that leads to a file leads to one that can be read.

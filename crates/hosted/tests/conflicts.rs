@@ -3,8 +3,8 @@
 #![cfg(recording)]
 
 use quire_hosted::{Cpu, Hosted, Settings};
-use quire_sync::Rank;
 use quire_sync::record::{Coherence, Record, scope};
+use quire_sync::{Quota, Rank};
 use quire_vm::check::Level;
 use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
 use quire_vm::stats::Event;
@@ -77,6 +77,46 @@ fn zero_fill_faults_in_different_regions_write_at_most_one_shared_line_in_32_fau
         let lines = zero_fill_shared_lines(cpus);
         println!("{cpus} CPUs: {lines:.4} shared lines written a fault");
         assert!(lines <= 1.0 / 32.0, "{cpus} CPUs: {lines}");
+    }
+}
+
+/// A file in memory.
+struct Plain;
+
+impl quire_vm::pager::Pager for Plain {
+    fn name(&self, _: &mut dyn std::fmt::Write) -> std::fmt::Result {
+        Ok(())
+    }
+    fn ident(&self) -> (u64, u64) {
+        (1, 1)
+    }
+}
+
+/// Pages that CPUs write in turn, each to a file of its own that is charged to one quota.
+#[test]
+fn pages_of_different_files_of_one_file_system_write_at_most_one_shared_line_in_16() {
+    for cpus in [2, 5, 16] {
+        let (vm, cpus) = boot(cpus, cpus as u64 * 4 * REGION + 16 * 1024);
+        let quota: &'static Quota = Box::leak(Box::new(Quota::leaked(cpus.len(), 1 << 30)));
+        let file = |cpu: &Cpu| cpu.run(|| ObjectRef::charged(vm, &Plain, 0, Some(quota)).unwrap());
+        let files: Vec<ObjectRef<Hosted>> = cpus.iter().map(file).collect();
+        let mut caches = Coherence::new();
+        let (mut shared, mut pages) = (0, 0);
+        for n in 0..3 * REGION {
+            for (cpu, file) in cpus.iter().zip(&files) {
+                let mut source = |to: &mut [u8]| -> Result<usize, ()> { Ok(to.len()) };
+                let (got, record) = scope(|| cpu.run(|| file.write(n * PAGE_SIZE, PAGE_SIZE as usize, &mut source)));
+                assert_eq!(got, Ok(PAGE_SIZE as usize));
+                let lines = caches.shared_lines_written(&record);
+                if n >= REGION {
+                    (shared, pages) = (shared + lines, pages + 1);
+                }
+            }
+        }
+        assert_eq!(quota.taken(), 3 * REGION * cpus.len() as u64);
+        let lines = shared as f64 / pages as f64;
+        println!("{} CPUs: {lines:.4} shared lines written a page", cpus.len());
+        assert!(lines <= 1.0 / 16.0, "{} CPUs: {lines}", cpus.len());
     }
 }
 

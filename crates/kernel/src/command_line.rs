@@ -1,4 +1,8 @@
-//! The kernel's command line: words with optional values. It comes from outside; what is not understood is skipped.
+//! The kernel's command line: words with optional values. It comes from outside. Words that the kernel does not know are skipped. A
+//! word for an amount whose value cannot be used is an error ([`Unusable`]), because a machine that ignored it would not be the one
+//! that was asked for.
+
+use core::fmt;
 
 /// A virtio device in memory, as Linux's `virtio_mmio.device=SIZE@ADDRESS:LINE[:ID]` names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,6 +23,72 @@ pub fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// The value of the last word `name=value`.
 pub fn value<'a>(line: &'a [u8], name: &str) -> Option<&'a [u8]> {
     words(line).filter_map(|w| w.strip_prefix(name.as_bytes())?.strip_prefix(b"=")).last()
+}
+
+/// Why the value of a word cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Problem {
+    /// The word needs one.
+    Missing,
+    /// It is no number, or does not fit 64 bits.
+    NoNumber,
+    /// It is zero.
+    Zero,
+    /// It is more than so many.
+    MoreThan(u64),
+    /// So many bytes are free in one piece at most.
+    Free(u64),
+}
+
+/// A word whose value cannot be used, as a sentence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unusable<'a> {
+    /// The word.
+    pub name: &'static str,
+    /// Its value.
+    pub value: &'a [u8],
+    /// What is wrong with it.
+    pub problem: Problem,
+}
+
+impl fmt::Display for Unusable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.name)?;
+        if self.problem != Problem::Missing {
+            write!(f, "={}", self.value.escape_ascii())?;
+        }
+        match self.problem {
+            Problem::Missing => f.write_str(" needs a value: a number, with K, M or G for units of 1024"),
+            Problem::NoNumber => f.write_str(" is no number, which may end in K, M or G for units of 1024"),
+            Problem::Zero => f.write_str(" is zero, which would leave nothing to use"),
+            Problem::MoreThan(most) => write!(f, " is more than {most}, the most that this machine can hold"),
+            Problem::Free(bytes) => write!(f, " is more than the {} MiB that are free in one piece", bytes >> 20),
+        }
+    }
+}
+
+/// The value of the last word `name=value`, which is not zero; `None` where there is no such word.
+pub fn amount<'a>(line: &'a [u8], name: &'static str) -> Result<Option<u64>, Unusable<'a>> {
+    let Some(value) = value(line, name) else {
+        let missing = Unusable { name, value: &[], problem: Problem::Missing };
+        return if flag(line, name) { Err(missing) } else { Ok(None) };
+    };
+    let problem = match core::str::from_utf8(value).ok().and_then(number) {
+        None => Problem::NoNumber,
+        Some(0) => Problem::Zero,
+        Some(amount) => return Ok(Some(amount)),
+    };
+    Err(Unusable { name, value, problem })
+}
+
+/// As [`amount`], up to `most`.
+pub fn amount_up_to<'a>(line: &'a [u8], name: &'static str, most: u64) -> Result<Option<u64>, Unusable<'a>> {
+    match amount(line, name)? {
+        Some(n) if n > most => {
+            Err(Unusable { name, value: value(line, name).unwrap_or_default(), problem: Problem::MoreThan(most) })
+        }
+        n => Ok(n),
+    }
 }
 
 /// Whether the word `name` is there.
@@ -69,6 +139,26 @@ mod tests {
         assert_eq!(devices[1], VirtioDevice { address: 0xfeb0_0c00, len: 512, line: 11 });
         assert_eq!(value(line, "x"), Some(&b"2"[..]));
         assert!(flag(line, "verbose") && !flag(line, "verb"));
+    }
+
+    #[test]
+    fn an_amount_that_cannot_be_used_is_named_with_the_reason() {
+        let of = |line: &'static str| amount(line.as_bytes(), "swap").map_err(|e| std::format!("{e}"));
+        assert_eq!(of("verbose swaps=3"), Ok(None));
+        assert_eq!(of("swap=1 swap=64M"), Ok(Some(64 << 20)));
+        let refused = |line, start: &str| assert!(of(line).is_err_and(|e| e.starts_with(start)), "{line}");
+        refused("swap", "swap needs a value");
+        refused("swap=", "swap= is no number");
+        refused("swap=much", "swap=much is no number");
+        refused("swap=-1", "swap=-1 is no number");
+        refused("swap=99999999999G", "swap=99999999999G is no number");
+        refused("swap=0", "swap=0 is zero");
+        refused("swap=64M swap=0G", "swap=0G is zero");
+        let raw = amount(b"swap=\xff\x07", "swap").map_err(|e| std::format!("{e}"));
+        assert!(raw.is_err_and(|e| e.starts_with("swap=\\xff\\x07 is no number")));
+        assert_eq!(amount_up_to(b"swap=7", "swap", 7), Ok(Some(7)));
+        let more = amount_up_to(b"swap=8", "swap", 7).map_err(|e| std::format!("{e}"));
+        assert_eq!(more, Err("swap=8 is more than 7, the most that this machine can hold".into()));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use core::arch::x86_64::__cpuid;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use quire_fs::Limits;
 use quire_fs::terminal::{Key, Size};
 use quire_linux::admission::Takes;
 use quire_linux::signal::Signal;
@@ -237,20 +238,20 @@ impl quire_linux::Machine for Machine {
 
 /// Starts the Linux layer and process 1, in a thread of its own: unpacking files may sleep.
 /// `memory` bytes of RAM decide how large its tables are.
-pub fn start(archive: &'static [u8], memory: u64, tables: TableMemory) {
+pub fn start(archive: &'static [u8], limits: Limits, memory: u64, tables: TableMemory) {
     let linux = match Linux::new(vm(), scheduler(), memory, tables) {
         Ok(linux) => linux,
         Err(e) => panic!("the Linux layer cannot be built: {e:?}"),
     };
     LINUX.set(linux);
-    let archive = Box::leak(Box::new(archive));
-    kernel_thread("first", first_thread, core::ptr::from_ref(archive) as usize);
+    let files = Box::leak(Box::new((archive, limits)));
+    kernel_thread("first", first_thread, core::ptr::from_ref(files) as usize);
 }
 
-extern "C" fn first_thread(archive: usize) -> ! {
+extern "C" fn first_thread(files: usize) -> ! {
     // SAFETY: `start` passes a leaked box.
-    let initramfs: &'static [u8] = unsafe { *(archive as *const &'static [u8]) };
-    let boot = Boot { initramfs, io: ports::shared(0), error: ports::shared(1), size: Size::default() };
+    let (initramfs, limits) = unsafe { *(files as *const (&'static [u8], Limits)) };
+    let boot = Boot { initramfs, io: ports::shared(0), error: ports::shared(1), size: Size::default(), limits };
     if let Err(e) = linux().start(boot) {
         log!("{e}");
         power::off(End::Exit(e.status()));

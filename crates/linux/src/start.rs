@@ -9,8 +9,8 @@ use crate::machine::Machine;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
-use quire_fs::Port;
 use quire_fs::terminal::Size;
+use quire_fs::{Limits, Port};
 
 /// What the kernel found at boot.
 pub struct Boot<'a> {
@@ -22,6 +22,8 @@ pub struct Boot<'a> {
     pub error: Arc<dyn Port>,
     /// The terminal's size, where the program gets one.
     pub size: Size,
+    /// What the file systems in memory may hold beside what boot puts there, where that was said.
+    pub limits: Limits,
 }
 
 /// Why no program could be started, for the kernel's log.
@@ -155,6 +157,7 @@ impl<M: Machine> Linux<M> {
             .files
             .standard_files(self, order.terminal, boot.io, boot.error, order.size.unwrap_or(boot.size))
             .map_err(|e| StartError::Step("opening the standard files", e))?;
+        self.files.set_limits(self.vm, boot.limits);
         if let Some(thread) = task.payload() {
             // SAFETY: the thread does not run yet: its maker stands for it.
             drop(unsafe { thread.files.replace(Some(files)) });

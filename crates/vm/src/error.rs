@@ -40,6 +40,8 @@ pub enum FaultError {
     Pager,
     /// No frame could be had for the page.
     OutOfMemory,
+    /// The object's file system has no room for the page.
+    NoRoom,
 }
 
 impl From<OutOfMemory> for MapError {
@@ -84,6 +86,7 @@ impl fmt::Display for FaultError {
             FaultError::BeyondEnd => "beyond the end of what is mapped",
             FaultError::Pager => "the page could not be read",
             FaultError::OutOfMemory => "out of memory",
+            FaultError::NoRoom => "the file system is full",
         })
     }
 }

@@ -42,7 +42,7 @@ use crate::index::{FillError, Slot};
 use crate::machine::{Enter, Machine, PREFETCHED, PREFETCHED_BEFORE, Pmap, Table};
 use crate::map::{Changed, Entry, Flags, Space, refill};
 use crate::mutant::{Mutant, mutant};
-use crate::object::{Object, ObjectRef};
+use crate::object::{NoRoom, Object, ObjectRef};
 use crate::page::{Page, State};
 use crate::page_in::{PageIn, WriteHook};
 use crate::pageout::Patience;
@@ -92,7 +92,7 @@ kinds! {
 }
 
 /// What can come of a fault, by the number that its event in a trace has.
-pub const OUTCOMES: [&str; 12] = [
+pub const OUTCOMES: [&str; 13] = [
     "spurious",
     "resident",
     "reuse",
@@ -105,6 +105,7 @@ pub const OUTCOMES: [&str; 12] = [
     "beyond the end",
     "pager failed",
     "out of memory",
+    "no room",
 ];
 
 /// That number.
@@ -117,10 +118,11 @@ fn outcome(result: &Result<FaultKind, FaultError>) -> u32 {
         Err(FaultError::BeyondEnd) => 9,
         Err(FaultError::Pager) => 10,
         Err(FaultError::OutOfMemory) => 11,
+        Err(FaultError::NoRoom) => 12,
     }
 }
 
-const _: () = assert!(FaultKind::ALL.len() == 7 && OUTCOMES.len() == 12);
+const _: () = assert!(FaultKind::ALL.len() == 7 && OUTCOMES.len() == 13);
 
 /// Why an attempt ended without a leaf.
 pub(crate) enum Stop<M: Machine> {
@@ -497,18 +499,27 @@ impl<'e, M: Machine> At<'e, M> {
         Ok(FaultKind::ZeroFill)
     }
 
-    /// A hole in a file in memory or in shared memory: a new page of zeroes there. A store through a private mapping (a wired
-    /// one; others: [`At::private_hole`]) copies it in the next attempt.
+    /// A hole in a file in memory or in shared memory: a new page of zeroes there, where the file system has room. A store through a
+    /// private mapping (a wired one; others: [`At::private_hole`]) copies it in the next attempt.
     fn fill_hole(&self, object: &'e Object<M>, key: u64, pin: &Pinned<'_>) -> Result<FaultKind, Stop<M>> {
         let shared = self.entry.shared();
+        // Dropped after the page, which leaves its slot first.
+        let charge = match object.charge(1) {
+            Ok(charge) => charge,
+            Err(NoRoom) if object.index().get(key, pin) == Slot::Empty => return Err(Stop::Fail(FaultError::NoRoom)),
+            // Another CPU has filled the hole.
+            Err(NoRoom) => return Err(Stop::Again),
+        };
         let new = self.insert(object, key, Fill::Zeroed, shared && self.entry.prot().contains(Prot::WRITE), pin)?;
         new.complete();
         if !shared {
             new.keep();
+            charge.keep();
             return Err(Stop::Progress);
         }
         // A shared mapping has one layer.
         self.install(new, self.entry.front(), None, pin, |_| ())?;
+        charge.keep();
         Ok(FaultKind::ZeroFill)
     }
 

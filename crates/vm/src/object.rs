@@ -11,6 +11,7 @@
 //! the file. `refs`,
 //! `flags`: atomic. A part's tree: its lock. Everything else is fixed.
 
+mod charge;
 mod check;
 mod content;
 mod device;
@@ -23,6 +24,7 @@ mod references;
 mod truncate;
 mod write_back;
 
+pub(crate) use charge::NoRoom;
 pub use content::IoError;
 pub use device::Device;
 pub use errors::{Told, WriteErrors, WritesFailed};
@@ -48,6 +50,7 @@ use crate::vm::{BootMemory, Vm};
 use core::fmt;
 use core::ops::{ControlFlow, Deref, Range};
 use core::ptr::{self, NonNull};
+use quire_sync::Quota;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence_full};
 use quire_sync::epoch::{Pinned, Retired};
 
@@ -129,6 +132,8 @@ pub struct Object<M: Machine> {
     device: Option<Device>,
     /// Bytes. Private memory has no end: `u64::MAX`. Here, since appending writes it.
     size: AtomicU64,
+    /// What its pages are charged to. Fixed.
+    quota: Option<&'static Quota>,
     /// Where the reaper finds it.
     reaping: reaper::Place<M>,
 }
@@ -136,7 +141,7 @@ pub struct Object<M: Machine> {
 #[cfg(test)]
 quire_sync::assert_layout!(Object<crate::testing::TestMachine> {
     size: 192, align: 64,
-    retired: 0, index: 16, id: 24, flags: 32, write_errors: 36, vm: 40, pager: 48, parts: 64, refs: 120, size: 144,
+    retired: 0, index: 16, id: 24, flags: 32, write_errors: 36, vm: 40, pager: 48, parts: 64, refs: 120, size: 144, quota: 152,
 });
 
 // SAFETY: the pager is `Send + Sync` and outlives the object (`Pager::released`); the rest is made of atomics and locks.
@@ -156,6 +161,7 @@ impl<M: Machine> Object<M> {
             parts: Parts::new(ptr::null_mut()),
             pager,
             device: None,
+            quota: None,
             id: AtomicU64::new(0),
             write_errors: WriteErrors::new(),
             reaping: reaper::Place::new(),
@@ -454,13 +460,25 @@ impl<M: Machine> ObjectRef<M> {
 
     /// What `pager` has: a file of `bytes` bytes. The pager is used until its [`Pager::released`] is called.
     pub fn with_pager(vm: &'static Vm<M>, pager: &'static dyn Pager, bytes: u64) -> Result<Self, OutOfMemory> {
+        Self::charged(vm, pager, bytes, None)
+    }
+
+    /// As [`with_pager`](Self::with_pager). The pages of a file [in memory](Pager::in_memory) are charged to `quota`, those in swap too:
+    /// where it has no room, writes and faults that would fill a hole are refused.
+    pub fn charged(
+        vm: &'static Vm<M>,
+        pager: &'static dyn Pager,
+        bytes: u64,
+        quota: Option<&'static Quota>,
+    ) -> Result<Self, OutOfMemory> {
         let mut flags = 0;
         if !pager.in_memory() {
             vm.pageout().note_freeable();
             flags = ELSEWHERE;
         }
-        let pager = Some(NonNull::from(pager));
-        Ok(ObjectRef { object: vm.object_memory().objects.alloc(vm, Object::build(vm, bytes, flags, pager))? })
+        let mut object = Object::build(vm, bytes, flags, Some(NonNull::from(pager)));
+        object.quota = quota.filter(|_| pager.in_memory());
+        Ok(ObjectRef { object: vm.object_memory().objects.alloc(vm, object)? })
     }
 
     /// A handle on an object that a backing shows. `None` for private memory, which has none, and for one that is going.

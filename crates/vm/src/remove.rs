@@ -189,7 +189,10 @@ fn collect<M: Machine>(range: &mut ObjectRange<'_, M>, batch: &mut Batch, pin: &
                 Slot::Swap(at) => {
                     // Else a fault has just begun to read it, and stands there busy now.
                     match object.index().clear(key, slot, pin) {
-                        true => returned.add(at),
+                        true => {
+                            returned.add(at);
+                            object.uncharge(1);
+                        }
                         false => break 'walk (key, Stop::Reserved),
                     }
                 }
@@ -208,6 +211,7 @@ fn finish<M: Machine>(object: &Object<M>, batch: &Batch, pin: &Pinned<'_>) {
         let cleared = object.index().clear(*key, Slot::Page(*pfn), pin);
         debug_assert!(cleared, "a busy page stays in its slot");
     }
+    object.uncharge(batch.as_slice().len() as u64);
     object.vm().release_pages(batch, Subset::of(batch));
 }
 
@@ -262,6 +266,7 @@ fn free_unmapped<M: Machine>(object: &Object<M>, keys: Range<u64>, what: What, w
         let mut batch = Batch::new();
         let stop = collect(&mut range, &mut batch, &pin);
         if whole {
+            object.uncharge(batch.as_slice().len() as u64);
             vm.release_pages(&batch, Subset::of(&batch));
         } else {
             finish(object, &batch, &pin);

@@ -62,7 +62,11 @@ pub(crate) fn leave<M: Machine>(object: &Object<M>, key: u64, page: &Page, pin: 
     let done = match page.take_swap_slot() {
         Some(slot) => object.index().replace(key, here, Slot::Swap(slot), pin),
         None if object.is_private() => object.index().replace(key, here, Slot::Cut, pin),
-        None => object.index().clear(key, here, pin),
+        None => {
+            let done = object.index().clear(key, here, pin);
+            object.uncharge(1);
+            done
+        }
     };
     debug_assert!(done, "a busy page stays in its slot");
 }

@@ -52,6 +52,7 @@ const CHECKS: &[(&str, Body)] = &[
     ("an interactive shell", interactive),
     ("a panic of the kernel", panic),
     ("settings of the memory core", settings),
+    ("file systems in memory of every size", file_systems),
     ("programs on a kernel that checks itself", checked_programs),
     ("locks taken both ways round, on a kernel that checks itself", inversion),
     ("bad input", bad_input),
@@ -490,6 +491,34 @@ fn settings(bench: &Bench) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("pages made ahead and copied up: {usual:?}, with neither {neither:?}, without numbers {no_number:?}"))
+}
+
+/// The smallest size and the usual one, with 1 CPU and 4, and the fewest inodes. What is full says so, and nobody is killed.
+fn file_systems(bench: &Bench) -> Result<(), String> {
+    let all = ["run", "--timeout", "300"];
+    let cases: [(&[&str], &[&str]); 3] = [
+        (&["--append", "tmpfs-size=4096"], &["tmpfs", "--pages", "1"]),
+        (
+            &["--append", "tmpfs-size=1M tmpfs-inodes=300", "--cpus", "4"],
+            &["tmpfs", "--pages", "256", "--inodes", "300"],
+        ),
+        (&["--append", "tmpfs-inodes=1"], &["tmpfs", "--inodes", "1", "--only", "inodes"]),
+    ];
+    for (machine, program) in cases {
+        let done = bench.run(&[&all, machine, &["--"], program].concat())?;
+        let passed = if program.contains(&"--only") { "checks_passed 1 checks\n" } else { "checks_passed 10 checks\n" };
+        ended(&done, 0).map_err(|e| format!("{machine:?}: {e}"))?;
+        if done.stdout != passed.as_bytes() {
+            return Err(format!("{machine:?}: {:?}, {:?}", String::from_utf8_lossy(&done.stdout), done.stderr));
+        }
+    }
+    // The usual size is half of memory.
+    let line = "set -- $(stat -f -c '%a %d' /) $(awk '/^MemTotal/ { print int($2 / 8) }' /proc/meminfo); \
+                [ $1 = $3 ] && [ $2 = $3 ] && ! dd if=/dev/zero of=/big bs=64k 2>&1 && rm /big && [ $(stat -f -c %a /) = $1 ] && echo full";
+    let done = bench.run(&["run", "--memory", "96M", "--", "busybox", "sh", "-c", line])?;
+    ended(&done, 0)?;
+    let said = String::from_utf8_lossy(&done.stdout);
+    if said.contains("No space left on device") && said.ends_with("full\n") { Ok(()) } else { Err(said.into_owned()) }
 }
 
 /// What takes most of the kernel's locks: processes, pipes, files, and programs that are mapped, while two CPUs are at it.

@@ -182,6 +182,7 @@ impl One {
                 io: super::program::nowhere(),
                 error: super::program::nowhere(),
                 size: Default::default(),
+                limits: Default::default(),
             };
             linux.start(boot).unwrap_or_else(|e| panic!("{e}"));
             scheduler.idle()

@@ -17,6 +17,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_drivers::acpi::Affinity;
 use quire_drivers::{acpi, local_apic, pic, rtc, uart};
+use quire_fs::Limits;
+use quire_kernel::command_line::Unusable;
 use quire_kernel::memory_map::{Ram, Span};
 use quire_kernel::start_info::StartInfo;
 use quire_linux::Linux;
@@ -83,6 +85,10 @@ pub extern "C" fn start(start_info: u32) -> ! {
     let mut free = Ram::new(info.ranges(), &reserved);
     let command_line = keep_command_line(info.command_line);
     let total = all.bytes();
+    let limits = match file_limits(command_line, total) {
+        Ok(limits) => limits,
+        Err(unusable) => required::refuse(format_args!("{unusable}")),
+    };
     let kernel_tables = match paging::build(&all, &mut free) {
         Ok(t) => t,
         Err(e) => panic!("the kernel's page tables cannot be made from {} KiB: {e:?}", total / 1024),
@@ -192,7 +198,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
     if let Some(kind) = quire_kernel::command_line::value(command_line, "lockup") {
         crate::watchdog::provoke::start(kind);
     }
-    personality::start(archive, total, tables);
+    personality::start(archive, limits, total, tables);
     smp::go(&topology, registers.is_none());
     cpu::interrupts_on();
     scheduler().idle()
@@ -260,6 +266,19 @@ fn config(command_line: &[u8]) -> Config {
         layers: given("layers").map_or(default.layers, |n| n.min(u8::MAX.into()) as u8),
         ..default
     }
+}
+
+/// What the file systems in memory may hold beside what boot puts there, as far as the command line has a say in it, on a machine of
+/// `total` bytes.
+fn file_limits(command_line: &[u8], total: u64) -> Result<Limits, Unusable<'_>> {
+    use quire_kernel::command_line::amount_up_to;
+    /// What an inode takes at least.
+    const INODE: u64 = 512;
+    let size = amount_up_to(command_line, "tmpfs-size", total)?;
+    Ok(Limits {
+        pages: size.map(|bytes| bytes.div_ceil(quire_vm::PAGE_SIZE)),
+        inodes: amount_up_to(command_line, "tmpfs-inodes", total / INODE)?,
+    })
 }
 
 /// Copies the command line out of the loader's memory, which is not mapped for long.

@@ -7,7 +7,8 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicPtr, Ordering};
-use quire_fs::{FileObject, FsError, Host, MemoryCount, Origin, PAGE_SIZE, Sink, Source, Timestamp};
+use quire_fs::{FileObject, FsError, Host, Origin, PAGE_SIZE, Sink, Source, Timestamp};
+use quire_sync::Quota;
 use quire_sync::epoch::Domain;
 use quire_vm::Vm;
 use quire_vm::frames::{Fill, For, Frame};
@@ -102,7 +103,7 @@ impl<M: Machine> Pager for FilePager<M> {
 
 fn fs_error(e: IoError<FsError>) -> FsError {
     match e {
-        IoError::OutOfMemory => FsError::NoSpace,
+        IoError::OutOfMemory | IoError::NoRoom => FsError::NoSpace,
         IoError::Pager => FsError::Io,
         IoError::TooLarge => FsError::TooLarge,
         IoError::Caller(e) => e,
@@ -147,9 +148,16 @@ impl<M: Machine> FileObject for FileBytes<M> {
     }
 
     fn allocate(&self, first: u64, end: u64) -> Result<(), FsError> {
-        // Frames are not reserved; what could not possibly fit is refused.
+        // What could not possibly fit is refused before it drives everything else out.
         let vm = self.0.vm();
-        if end.saturating_sub(first) > vm.frames().free() { Err(FsError::NoSpace) } else { Ok(()) }
+        if end.saturating_sub(first) > vm.frames().total() + vm.swap().total() {
+            return Err(FsError::NoSpace);
+        }
+        self.0.allocate(first..end).map_err(|e| fs_error(e.of_caller()))
+    }
+
+    fn zero(&self, from: u64, to: u64) -> Result<(), FsError> {
+        self.0.zero(from..to).map_err(|e| fs_error(e.of_caller()))
     }
 }
 
@@ -199,10 +207,10 @@ impl<M: Machine> Host for FileHost<M> {
     type Object = FileBytes<M>;
     type Page = PipePage<M>;
 
-    fn object(&self, origin: Arc<Origin<Self>>) -> Result<FileBytes<M>, FsError> {
+    fn object(&self, origin: Arc<Origin<Self>>, quota: Option<&'static Quota>) -> Result<FileBytes<M>, FsError> {
         let pager = Box::into_raw(Box::new(FilePager { origin, host: *self }));
         // SAFETY: just made; freed by `released` alone, after the last use, or below where no object took it.
-        let object = ObjectRef::with_pager(self.vm, unsafe { &*pager }, 0);
+        let object = ObjectRef::charged(self.vm, unsafe { &*pager }, 0, quota);
         object.map(FileBytes).map_err(|_| {
             // SAFETY: no object was made, so nobody else has the pager.
             drop(unsafe { Box::from_raw(pager) });
@@ -239,8 +247,8 @@ impl<M: Machine> Host for FileHost<M> {
         }
     }
 
-    fn memory(&self) -> MemoryCount {
-        MemoryCount { total: self.vm.frames().total(), free: self.vm.frames().free() }
+    fn cpus(&self) -> usize {
+        self.vm.machine().cpus()
     }
 }
 

@@ -169,8 +169,24 @@ fn statfs_words(s: &Space) -> [u64; 15] {
         _ => 0x0102_1994,
     };
     let page = PAGE_SIZE as u64;
-    let (blocks, free) = if kind == 0x0102_1994 { (s.pages.total, s.pages.free) } else { (0, 0) };
-    [kind, page, blocks, free, free, s.inodes.0, s.inodes.1, s.device, 255, page, raw::MS_NOATIME as u64, 0, 0, 0, 0]
+    let (pages, inodes) = (s.pages, s.inodes);
+    [
+        kind,
+        page,
+        pages.total,
+        pages.free,
+        pages.free,
+        inodes.total,
+        inodes.free,
+        s.device,
+        255,
+        page,
+        raw::MS_NOATIME as u64,
+        0,
+        0,
+        0,
+        0,
+    ]
 }
 
 /// `statfs`

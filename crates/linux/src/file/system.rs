@@ -12,7 +12,7 @@ use quire_fs::device::{CONSOLE, TTY};
 use quire_fs::generated::GeneratedDirectory;
 use quire_fs::port::{RawPort, Shared};
 use quire_fs::terminal::{Key, Size, Terminal};
-use quire_fs::{DeviceNumber, Final, FsError, Io, OpenFlags, Port, Stream, Vfs};
+use quire_fs::{DeviceNumber, Final, FsError, Io, Limits, OpenFlags, Port, Stream, Vfs};
 use quire_sync::{Rank, SpinLock};
 use quire_vm::Vm;
 
@@ -32,9 +32,8 @@ const LOCAL: u32 = 240;
 impl<M: Machine> System<M> {
     /// An empty tree. `/dev` and `/proc` come with [`start`](Self::start).
     pub fn new(vm: &'static Vm<M>, machine: &'static M) -> Result<Self, Errno> {
-        // An inode and its name take about 700 bytes of kernel memory: of all memory a quarter at most.
-        let inodes = (vm.frames().total() * quire_vm::PAGE_SIZE / 4 / 1024).max(1024);
-        let vfs = Vfs::new(FileHost::new(vm, machine), inodes)?;
+        // What boot puts there comes first, and does not count.
+        let vfs = Vfs::new(FileHost::new(vm, machine), Limits::UNSET)?;
         Ok(System { vfs, terminal: SpinLock::new(Rank::FILE, None) })
     }
 
@@ -65,6 +64,13 @@ impl<M: Machine> System<M> {
             self.vfs.make(&view, &found, quire_fs::Create::Directory, 0o1777)?;
         }
         Ok(())
+    }
+
+    /// What boot puts into files is there: from now on the root and `/dev` may each hold `limits` beside it. Where these say nothing,
+    /// it is as much as on Linux: half of memory, and half as many inodes as memory has pages.
+    pub fn set_limits(&self, vm: &Vm<M>, limits: Limits) {
+        let half = Some(vm.frames().total() / 2);
+        self.vfs.set_room(Limits { pages: limits.pages.or(half), inodes: limits.inodes.or(half) });
     }
 
     /// The first process's descriptors 0 to 2: on a terminal at `io` (then process 1's session gets it), or byte-transparent

@@ -236,7 +236,7 @@ table! {
     280 utimensat => file::sys_utimensat;
     281 epoll_pwait => file::sys_epoll_pwait;
     284 eventfd => file::sys_eventfd;
-    285 fallocate => file::sys_fallocate;
+    285 fallocate => file::sys_fallocate, "with FALLOC_FL_KEEP_SIZE takes no memory behind the end of the file";
     290 eventfd2 => file::sys_eventfd2;
     291 epoll_create1 => file::sys_epoll_create1;
     292 dup3 => file::sys_dup3;

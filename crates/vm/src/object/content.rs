@@ -3,6 +3,7 @@
 //! Page by page. While the caller's function runs, the page is *held*, which keeps its frame, and is not busy: the function
 //! may sleep and may fault, even on a mapping of the same page.
 
+use super::charge::{Charge, NoRoom};
 use super::{Object, ObjectRef};
 use crate::error::{FaultError, OutOfMemory};
 use crate::frames::{Fill, Frame};
@@ -16,6 +17,7 @@ use crate::remove;
 use crate::sleep::MaySleep;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE};
 use crate::vm::Vm;
+use core::ops::Range;
 use quire_sync::atomic::{Ordering, fence_full};
 
 /// Why a read or a write ended before it began; one that has begun returns how far it came instead.
@@ -25,6 +27,8 @@ pub enum IoError<E> {
     OutOfMemory,
     /// The pager could not supply a page, or make it writable.
     Pager,
+    /// The object's file system has no room for a page.
+    NoRoom,
     /// No object has such an offset.
     TooLarge,
     /// The caller's function said so.
@@ -34,6 +38,11 @@ pub enum IoError<E> {
 impl<E> From<OutOfMemory> for IoError<E> {
     fn from(_: OutOfMemory) -> Self {
         IoError::OutOfMemory
+    }
+}
+impl<E> From<NoRoom> for IoError<E> {
+    fn from(_: NoRoom) -> Self {
+        IoError::NoRoom
     }
 }
 impl<E> From<PagerError> for IoError<E> {
@@ -140,8 +149,9 @@ fn present<'a, M: Machine>(object: &'a Object<M>, key: u64, may: &mut MaySleep) 
             run(vm, read, may)?;
         }
     }
+    let charge = object.charge(1)?;
     let frame = vm.alloc_frame_waiting(Fill::Zeroed, may)?;
-    match add(object, key, frame, 0, may)? {
+    match add(object, key, frame, 0, charge, may)? {
         Added::Ours(held) => {
             // Contract C2, *insert*: a truncation that has not seen the page has written the size before this.
             fence_full();
@@ -170,6 +180,7 @@ fn add<'a, M: Machine>(
     key: u64,
     frame: Frame,
     bits: u64,
+    charge: Charge,
     may: &mut MaySleep,
 ) -> Result<Added<'a, M>, IoError<()>> {
     let vm = object.vm();
@@ -190,6 +201,7 @@ fn add<'a, M: Machine>(
         };
         match filled {
             Ok(()) => {
+                charge.keep();
                 fence_full();
                 object.hole_is_filled(key);
                 vm.enqueue_new(page);
@@ -279,7 +291,7 @@ impl<M: Machine> ObjectRef<M> {
             let found = match resident(self, key, &mut may) {
                 Ok(found) => found,
                 Err(_) if done > 0 => break,
-                Err(e) => return Err(e.for_caller()),
+                Err(e) => return Err(e.of_caller()),
             };
             let held = match found {
                 None if self.holes_are_zero() => None,
@@ -288,7 +300,7 @@ impl<M: Machine> ObjectRef<M> {
                     Ok(held) => Some(held),
                     Err(IoError::TooLarge) => break,
                     Err(_) if done > 0 => break,
-                    Err(e) => return Err(e.for_caller()),
+                    Err(e) => return Err(e.of_caller()),
                 },
             };
             let took = match &held {
@@ -357,6 +369,65 @@ impl<M: Machine> ObjectRef<M> {
         Ok(done)
     }
 
+    /// Makes sure that each of `pages` has memory, charged, that pageout does not take for a hole; none is charged where there is no
+    /// room for all. Where memory is out, those that were made stay. May sleep.
+    pub fn allocate(&self, pages: Range<u64>) -> Result<(), IoError<()>> {
+        let vm = self.vm();
+        let mut may = MaySleep::here();
+        let (first, end) = (pages.start, pages.end.min(KEYS));
+        let there = self.index().count(first..end, &may.pin(vm.epoch()));
+        let mut charge = self.charge(end.saturating_sub(first).saturating_sub(there))?;
+        for key in first..end {
+            loop {
+                let found = self.index().get(key, &may.pin(vm.epoch()));
+                match found {
+                    Slot::Swap(_) => break,
+                    Slot::Page(_) => {
+                        // A clean page of zeroes is as good as a hole.
+                        let Some(held) = resident(self, key, &mut may)? else { continue };
+                        make_dirty(&held, key, &mut may)?;
+                        break;
+                    }
+                    Slot::Reserved => quire_sync::hooks::relax(),
+                    Slot::Empty | Slot::Cut | Slot::Cover(_) => {
+                        // One that was there has become a hole meanwhile.
+                        let one = match charge.split() {
+                            Some(one) => one,
+                            None => self.charge(1)?,
+                        };
+                        let frame = vm.alloc_frame_waiting(Fill::Zeroed, &mut may)?;
+                        if let Added::Theirs { theirs, .. } = add(self, key, frame, State::DIRTY, one, &mut may)? {
+                            make_dirty(&theirs, key, &mut may)?;
+                        }
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the bytes `range` zeroes. Holes stay holes. May sleep.
+    pub fn zero(&self, range: Range<u64>) -> Result<(), IoError<()>> {
+        let mut may = MaySleep::here();
+        let mut at = range.start;
+        while at < range.end {
+            let (key, within) = (at >> PAGE_SHIFT, at % PAGE_SIZE);
+            let n = (PAGE_SIZE - within).min(range.end - at);
+            let held = match self.holes_are_zero() {
+                true => resident(self, key, &mut may)?,
+                false => Some(present(self, key, &mut may)?),
+            };
+            if let Some(held) = held {
+                make_dirty(&held, key, &mut may)?;
+                // SAFETY: within the frame, which is held; programs that map the page race with us as they do with each other.
+                unsafe { crate::machine::bytes::fill(held.bytes().add(within as usize), 0, n as usize) };
+            }
+            at += n;
+        }
+        Ok(())
+    }
+
     fn write_page<E>(
         &self,
         key: u64,
@@ -366,7 +437,8 @@ impl<M: Machine> ObjectRef<M> {
         may: &mut MaySleep,
     ) -> Result<usize, IoError<E>> {
         let vm = self.vm();
-        if self.holes_are_zero() && resident(self, key, may).map_err(IoError::for_caller)?.is_none() {
+        if self.holes_are_zero() && resident(self, key, may).map_err(IoError::of_caller)?.is_none() {
+            let charge = self.charge(1)?;
             // A new page is filled before anybody can see it: no zeroes that are overwritten at once.
             let whole = n == PAGE_SIZE as usize;
             let frame = vm.alloc_frame_waiting(if whole { Fill::Any } else { Fill::Zeroed }, may)?;
@@ -384,7 +456,7 @@ impl<M: Machine> ObjectRef<M> {
                 // SAFETY: as above.
                 unsafe { core::ptr::write_bytes(bytes.add(gave), 0, n - gave) };
             }
-            match add(self, key, frame, State::DIRTY, may).map_err(IoError::for_caller)? {
+            match add(self, key, frame, State::DIRTY, charge, may).map_err(IoError::of_caller)? {
                 Added::Ours(_) => {}
                 Added::Theirs { theirs, ours } => {
                     make_dirty(&theirs, key, may)?;
@@ -397,7 +469,7 @@ impl<M: Machine> ObjectRef<M> {
             }
             return Ok(gave);
         }
-        let held = present(self, key, may).map_err(IoError::for_caller)?;
+        let held = present(self, key, may).map_err(IoError::of_caller)?;
         make_dirty(&held, key, may)?;
         // SAFETY: within the frame, which is held; programs that map the page race with us as they do with each other.
         source(unsafe { core::slice::from_raw_parts_mut(held.bytes().add(within), n) }).map_err(IoError::Caller)
@@ -406,10 +478,11 @@ impl<M: Machine> ObjectRef<M> {
 
 impl IoError<()> {
     /// The same error for a caller whose own errors are of another type.
-    fn for_caller<E>(self) -> IoError<E> {
+    pub fn of_caller<E>(self) -> IoError<E> {
         match self {
             IoError::OutOfMemory | IoError::Caller(()) => IoError::OutOfMemory,
             IoError::Pager => IoError::Pager,
+            IoError::NoRoom => IoError::NoRoom,
             IoError::TooLarge => IoError::TooLarge,
         }
     }
