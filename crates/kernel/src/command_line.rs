@@ -36,8 +36,10 @@ pub enum Problem {
     Zero,
     /// It is more than so many.
     MoreThan(u64),
-    /// So many bytes are free in one piece at most.
-    Free(u64),
+    /// It is less than so many.
+    LessThan(u64),
+    /// So many bytes can be set aside at most.
+    SetAside(u64),
 }
 
 /// A word whose value cannot be used, as a sentence.
@@ -62,7 +64,10 @@ impl fmt::Display for Unusable<'_> {
             Problem::NoNumber => f.write_str(" is no number, which may end in K, M or G for units of 1024"),
             Problem::Zero => f.write_str(" is zero, which would leave nothing to use"),
             Problem::MoreThan(most) => write!(f, " is more than {most}, the most that this machine can hold"),
-            Problem::Free(bytes) => write!(f, " is more than the {} MiB that are free in one piece", bytes >> 20),
+            Problem::LessThan(least) => write!(f, " is less than {least}, the least that can be used"),
+            Problem::SetAside(bytes) => {
+                write!(f, " is more than the {} MiB that this machine can set aside", bytes >> 20)
+            }
         }
     }
 }
@@ -89,6 +94,17 @@ pub fn amount_up_to<'a>(line: &'a [u8], name: &'static str, most: u64) -> Result
         }
         n => Ok(n),
     }
+}
+
+/// As [`amount`], in bytes of memory that is set aside: `least` to `most`.
+pub fn set_aside<'a>(line: &'a [u8], name: &'static str, least: u64, most: u64) -> Result<Option<u64>, Unusable<'a>> {
+    let Some(bytes) = amount(line, name)? else { return Ok(None) };
+    let problem = match bytes {
+        n if n < least => Problem::LessThan(least),
+        n if n > most => Problem::SetAside(most),
+        n => return Ok(Some(n)),
+    };
+    Err(Unusable { name, value: value(line, name).unwrap_or_default(), problem })
 }
 
 /// Whether the word `name` is there.
@@ -156,6 +172,11 @@ mod tests {
         refused("swap=64M swap=0G", "swap=0G is zero");
         let raw = amount(b"swap=\xff\x07", "swap").map_err(|e| std::format!("{e}"));
         assert!(raw.is_err_and(|e| e.starts_with("swap=\\xff\\x07 is no number")));
+        let aside = |line: &'static [u8]| set_aside(line, "swap", 4096, 5 << 20).map_err(|e| std::format!("{e}"));
+        assert_eq!((aside(b"x"), aside(b"swap=4K"), aside(b"swap=5M")), (Ok(None), Ok(Some(4096)), Ok(Some(5 << 20))));
+        assert_eq!(aside(b"swap=4095"), Err("swap=4095 is less than 4096, the least that can be used".into()));
+        let more = "swap=6M is more than the 5 MiB that this machine can set aside";
+        assert_eq!(aside(b"swap=6M"), Err(more.into()));
         assert_eq!(amount_up_to(b"swap=7", "swap", 7), Ok(Some(7)));
         let more = amount_up_to(b"swap=8", "swap", 7).map_err(|e| std::format!("{e}"));
         assert_eq!(more, Err("swap=8 is more than 7, the most that this machine can hold".into()));

@@ -79,6 +79,21 @@ impl Ram {
         self.spans().iter().map(Span::len).sum()
     }
 
+    /// Bytes of the largest piece between `from` and `to`, in whole frames.
+    pub fn largest(&self, from: u64, to: u64) -> u64 {
+        let len = |s: &Span| s.end.min(to).saturating_sub(s.start.max(from)) / FRAME * FRAME;
+        self.spans().iter().map(len).max().unwrap_or(0)
+    }
+
+    /// What may be set aside in one piece between 1 MiB and `to` for something that boot can do without: so much is left as the rest of
+    /// boot and the first program need. These are descriptors and tables in proportion to memory, `files` bytes of initial files once
+    /// more where they are unpacked, and the least that a machine runs in.
+    pub fn spare(&self, to: u64, files: u64) -> u64 {
+        const LEAST: u64 = 24 << 20;
+        let needed = (self.bytes() / 16).saturating_add(files).saturating_add(LEAST);
+        self.largest(1 << 20, to).min(self.bytes().saturating_sub(needed)) / FRAME * FRAME
+    }
+
     /// Takes `len` bytes (rounded up to frames), aligned to `align` (a power of two, at least a frame), from the lowest place
     /// at or above `from` that has them.
     pub fn take(&mut self, len: u64, align: u64, from: u64) -> Option<u64> {
@@ -167,6 +182,20 @@ mod tests {
         assert_eq!(ram.spans(), [Span { start: 0x1000, end: 0x4000 }, Span { start: 0x6000, end: 0xa000 }]);
         assert_eq!(ram.take(0x5000, 0x1000, 0), None);
         assert_eq!(ram.take(u64::MAX, 0x1000, 0), None);
+    }
+
+    #[test]
+    fn what_is_spare_leaves_what_boot_needs() {
+        const MIB: u64 = 1 << 20;
+        let two = [usable(0, 256 * MIB), usable(4096 * MIB, 64 * MIB)];
+        let ram = Ram::new(&two, &[]);
+        assert_eq!((ram.largest(MIB, u64::MAX), ram.largest(MIB, 100 * MIB)), (255 * MIB, 99 * MIB));
+        assert_eq!(ram.largest(4096 * MIB, u64::MAX), 64 * MIB);
+        // 320 MiB, of which 20 are for tables and 24 the least.
+        assert_eq!(ram.spare(u64::MAX, 10 * MIB), 255 * MIB);
+        assert_eq!(ram.spare(u64::MAX, 100 * MIB), (320 - 20 - 24 - 100) * MIB);
+        assert_eq!((ram.spare(u64::MAX, u64::MAX), ram.spare(0, 0)), (0, 0));
+        assert_eq!(Ram::new(&[usable(0, 24 * MIB)], &[]).spare(u64::MAX, 0), 0);
     }
 
     proptest! {

@@ -9,7 +9,7 @@ use crate::paging;
 use crate::personality::kernel_thread;
 use alloc::boxed::Box;
 use core::ptr::NonNull;
-use quire_kernel::command_line;
+use quire_kernel::command_line::{self, Unusable};
 use quire_kernel::memory_map::Ram;
 use quire_vm::PAGE_SIZE;
 use quire_vm::daemon::Daemon;
@@ -21,18 +21,13 @@ pub struct Memory {
     pages: u64,
 }
 
-/// Takes the memory that the command line asks for out of `free`; none where it does not, or asks for too much.
-pub fn set_aside(line: &[u8], free: &mut Ram) -> Option<Memory> {
-    let text = core::str::from_utf8(command_line::value(line, "swap")?).ok()?;
-    let pages = command_line::number(text)? / PAGE_SIZE;
-    if pages == 0 {
-        return None;
-    }
-    let memory = paging::take_large(free, pages.checked_mul(PAGE_SIZE)?).and_then(|at| NonNull::new(direct(at)));
-    if memory.is_none() {
-        log!("no {} MiB in one piece for swap", (pages * PAGE_SIZE) >> 20);
-    }
-    memory.map(|at| Memory { at, pages })
+/// Takes the memory that the command line asks for out of `free`; none where it does not ask. `files`: bytes of initial files.
+pub fn set_aside<'a>(line: &'a [u8], free: &mut Ram, files: u64) -> Result<Option<Memory>, Unusable<'a>> {
+    let most = free.spare(u64::MAX, files);
+    let Some(bytes) = command_line::set_aside(line, "swap", PAGE_SIZE, most)? else { return Ok(None) };
+    let pages = bytes / PAGE_SIZE;
+    let at = paging::take_large(free, pages * PAGE_SIZE).and_then(|at| NonNull::new(direct(at)));
+    Ok(at.map(|at| Memory { at, pages }))
 }
 
 /// Gives it to the memory core.

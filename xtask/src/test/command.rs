@@ -53,6 +53,7 @@ const CHECKS: &[(&str, Body)] = &[
     ("a panic of the kernel", panic),
     ("settings of the memory core", settings),
     ("file systems in memory of every size", file_systems),
+    ("boot words that ask for what cannot be", boot_words),
     ("programs on a kernel that checks itself", checked_programs),
     ("locks taken both ways round, on a kernel that checks itself", inversion),
     ("bad input", bad_input),
@@ -519,6 +520,46 @@ fn file_systems(bench: &Bench) -> Result<(), String> {
     ended(&done, 0)?;
     let said = String::from_utf8_lossy(&done.stdout);
     if said.contains("No space left on device") && said.ends_with("full\n") { Ok(()) } else { Err(said.into_owned()) }
+}
+
+/// Each ends with one sentence that names the word; the least and the most that can be had are had.
+fn boot_words(bench: &Bench) -> Result<(), String> {
+    let words = [
+        "swap",
+        "swap=",
+        "swap=much",
+        "swap=-1",
+        "swap=0",
+        "swap=4095",
+        "swap=9999G",
+        "swap=99999999999G",
+        "tmpfs-size=",
+        "tmpfs-size=x",
+        "tmpfs-size=0",
+        "tmpfs-size=9999G",
+        "tmpfs-inodes=many",
+        "tmpfs-inodes=0",
+        "tmpfs-inodes=9999G",
+    ];
+    let run = |append: &str, words: &[&str]| bench.run(&[&["run", "--append", append, "--"], words].concat());
+    for word in words {
+        let done = run(word, &["true"])?;
+        let told = format!("quire: Quire cannot run on this machine: {word} ");
+        let named = if done.stderr.starts_with(&told) { Ok(()) } else { Err(format!("it says {:?}", done.stderr)) };
+        ended(&done, 2).and_then(|()| one_line(&done)).and(named).map_err(|e| format!("{word}: {e}"))?;
+    }
+    let most = run("swap=9999G", &["true"])?.stderr;
+    let most = most.split_once("more than the ").and_then(|(_, rest)| rest.split_once(' ')?.0.parse::<u64>().ok());
+    let most = most.ok_or("the most swap is not told")?;
+    for (asked, kib) in [("4K".to_owned(), 4), (format!("{most}M"), most << 10)] {
+        let done = run(&format!("swap={asked}"), &["busybox", "grep", "SwapTotal", "/proc/meminfo"])?;
+        ended(&done, 0).map_err(|e| format!("swap={asked}: {e}"))?;
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        if said.split_whitespace().nth(1) != Some(&kib.to_string()) {
+            return Err(format!("swap={asked}: {said}"));
+        }
+    }
+    ended(&run(&format!("swap={}M", most + 1), &["true"])?, 2)
 }
 
 /// What takes most of the kernel's locks: processes, pipes, files, and programs that are mapped, while two CPUs are at it.

@@ -85,10 +85,8 @@ pub extern "C" fn start(start_info: u32) -> ! {
     let mut free = Ram::new(info.ranges(), &reserved);
     let command_line = keep_command_line(info.command_line);
     let total = all.bytes();
-    let limits = match file_limits(command_line, total) {
-        Ok(limits) => limits,
-        Err(unusable) => required::refuse(format_args!("{unusable}")),
-    };
+    let limits = usable(file_limits(command_line, total));
+    let files = info.modules().iter().map(|m| m.len).fold(0, u64::saturating_add);
     let kernel_tables = match paging::build(&all, &mut free) {
         Ok(t) => t,
         Err(e) => panic!("the kernel's page tables cannot be made from {} KiB: {e:?}", total / 1024),
@@ -132,8 +130,8 @@ pub extern "C" fn start(start_info: u32) -> ! {
     let tables = unsafe {
         shootdown::init(boot_memory(&mut free, shootdown::bytes(cpus)), cpus);
         let mmu = Mmu::new(boot_memory(&mut free, Mmu::bytes(cpus)), cpus, kernel_tables, has(Feature::Pcid));
-        crate::trace::set_aside(command_line, &mut free);
-        let swap = crate::swap::set_aside(command_line, &mut free);
+        usable(crate::trace::set_aside(command_line, &mut free, files));
+        let swap = usable(crate::swap::set_aside(command_line, &mut free, files));
         let schedulers_memory = boot_memory(&mut free, Scheduler::<Machine>::bytes(cpus));
         let table_bytes = Linux::<Machine>::table_bytes(total, cpus);
         let tables = TableMemory::new(boot_memory(&mut free, table_bytes), table_bytes);
@@ -266,6 +264,11 @@ fn config(command_line: &[u8]) -> Config {
         layers: given("layers").map_or(default.layers, |n| n.min(u8::MAX.into()) as u8),
         ..default
     }
+}
+
+/// What a word of the command line asks for. A machine that cannot give it ends with one sentence that says why.
+fn usable<T>(asked: Result<T, Unusable<'_>>) -> T {
+    asked.unwrap_or_else(|unusable| required::refuse(format_args!("{unusable}")))
 }
 
 /// What the file systems in memory may hold beside what boot puts there, as far as the command line has a say in it, on a machine of

@@ -2,6 +2,7 @@
 
 use crate::machine::Machine;
 use crate::trap::Regs;
+use quire_kernel::command_line::Unusable;
 use quire_kernel::memory_map::Ram;
 use quire_sync::cpuset::CpuMask;
 use quire_sync::trace::{Kind, Span};
@@ -20,7 +21,9 @@ impl Known {
 }
 
 #[inline(always)]
-pub fn set_aside(_line: &[u8], _free: &mut Ram) {}
+pub fn set_aside<'a>(_line: &'a [u8], _free: &mut Ram, _files: u64) -> Result<(), Unusable<'a>> {
+    Ok(())
+}
 #[inline(always)]
 pub fn begin() {}
 #[inline(always)]

@@ -19,7 +19,7 @@ use crate::trap::Regs;
 use crate::{clock, cpu, paging, panic};
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use quire_kernel::command_line;
+use quire_kernel::command_line::{self, Unusable};
 use quire_kernel::memory_map::Ram;
 use quire_sync::cpuset::CpuMask;
 use quire_sync::trace::{Event, Kind, Span, Trace, note};
@@ -117,17 +117,15 @@ impl Known {
 }
 
 /// Takes the memory that the command line asks for out of `free`, and says on the log where it is.
-pub fn set_aside(line: &[u8], free: &mut Ram) {
-    let Some(text) = command_line::value(line, "trace").and_then(|v| core::str::from_utf8(v).ok()) else { return };
-    let Some(size) = command_line::number(text).filter(|n| *n > RECORDS_AT as u64) else { return };
-    match paging::take_low(free, size) {
-        Some(at) => {
-            MEMORY.store(direct(at), Ordering::Relaxed);
-            SIZE.store(size, Ordering::Relaxed);
-            log!("trace: {size} bytes at {at:#x}");
-        }
-        None => log!("no {} MiB in one piece for a trace", size >> 20),
+pub fn set_aside<'a>(line: &'a [u8], free: &mut Ram, files: u64) -> Result<(), Unusable<'a>> {
+    let most = free.spare(1 << 32, files);
+    let Some(size) = command_line::set_aside(line, "trace", RECORDS_AT as u64 + 1, most)? else { return Ok(()) };
+    if let Some(at) = paging::take_low(free, size) {
+        MEMORY.store(direct(at), Ordering::Relaxed);
+        SIZE.store(size, Ordering::Relaxed);
+        log!("trace: {size} bytes at {at:#x}");
     }
+    Ok(())
 }
 
 /// The first program is about to run: what comes from here on is kept.
