@@ -5,12 +5,13 @@ use crate::generated::Generated;
 use crate::host::{FileObject, Host, Origin, PAGE_SIZE, Timestamp};
 use crate::lock::RecordLocks;
 use crate::pipe::Pipe;
+use crate::text::TextUse;
 use crate::{FsError, rank};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::epoch::Domain;
-use quire_sync::{CachePadded, Mutex, PerCpu, Quota, Sequenced, preempt_off};
+use quire_sync::{Mutex, MutexGuard, PerCpu, Quota, Sequenced, preempt_off};
 
 /// Most names of one inode.
 pub const LINK_MAX: u32 = 1 << 30;
@@ -250,11 +251,26 @@ impl Drop for Admitted<'_> {
 pub struct RegularFile<H: Host> {
     /// The bytes.
     pub object: H::Object,
-    /// Writes and truncations one after the other, so that appends do not overwrite each other.
-    /// On lines of its own: who maps or reads the file reads what stands beside.
-    pub writing: CachePadded<Mutex<()>>,
+    /// What those change who write to it, or execute it.
+    pub writing: Writing,
     /// What the object knows of the file.
     pub origin: Arc<Origin<H>>,
+}
+
+/// What those change who write to a file, or execute it. On lines of its own: who maps or reads the file reads what stands beside.
+#[repr(C, align(128))]
+pub struct Writing {
+    /// Writes and truncations one after the other, so that appends do not overwrite each other.
+    lock: Mutex<()>,
+    /// On the second line: who writes and who opens share none.
+    pub(crate) text: TextUse,
+}
+
+impl Writing {
+    /// Keeps other writes and truncations out.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
+        self.lock.lock()
+    }
 }
 
 /// What is behind an inode.
@@ -370,7 +386,7 @@ impl<H: Host> Inode<H> {
     pub fn regular(host: &H, system: &FileSystem, ident: Ident) -> Result<Node<H>, FsError> {
         let origin = Arc::new(Origin::new(ident));
         let object = host.object(origin.clone(), system.quota())?;
-        Ok(Node::File(RegularFile { object, writing: CachePadded(Mutex::new(())), origin }))
+        Ok(Node::File(RegularFile { object, writing: Writing { lock: Mutex::new(()), text: TextUse::new() }, origin }))
     }
 
     /// The file system it belongs to.
@@ -498,8 +514,14 @@ impl<H: Host> Inode<H> {
         self.change(host.realtime(), |a| a.mode = without_set_ids(a.mode));
     }
 
+    /// As [`truncate`](Self::truncate), for a caller that has not opened it for writing: a program that runs is not cut.
+    pub fn truncate_by_name(&self, host: &H, size: u64, keeps_set_ids: bool) -> Result<(), FsError> {
+        let _writer = self.file().map(|file| file.writing.text.write()).transpose()?;
+        self.truncate(host, size, keeps_set_ids)
+    }
+
     /// Makes a regular file `size` bytes long.
-    pub fn truncate(&self, host: &H, size: u64, keeps_set_ids: bool) -> Result<(), FsError> {
+    pub(crate) fn truncate(&self, host: &H, size: u64, keeps_set_ids: bool) -> Result<(), FsError> {
         match &self.node {
             Node::File(f) => {
                 let _one = f.writing.lock();

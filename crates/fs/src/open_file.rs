@@ -130,16 +130,18 @@ pub struct OpenFile<H: Host> {
     body: Body<H>,
     /// Up to where it has been told of writes that failed; of regular files.
     told: Option<Told>,
+    /// It counts as one that may write ([`crate::text`]).
+    writes: bool,
 }
 
 impl<H: Host> OpenFile<H> {
-    pub(crate) fn new(host: H, dentry: Hold<Dentry<H>>, flags: OpenFlags, body: Body<H>) -> Arc<Self> {
+    pub(crate) fn new(host: H, dentry: Hold<Dentry<H>>, flags: OpenFlags, body: Body<H>, writes: bool) -> Arc<Self> {
         let flags = AtomicU32::new((flags - OpenFlags::OPENING).bits());
         let told = match (&body, &dentry.inode.node) {
             (Body::File, Node::File(f)) => Some(f.object.write_errors().follow()),
             _ => None,
         };
-        Arc::new(OpenFile { dentry, host, flags, position: Mutex::new(0), body, told })
+        Arc::new(OpenFile { dentry, host, flags, position: Mutex::new(0), body, told, writes })
     }
 
     /// How it is open.
@@ -491,6 +493,9 @@ impl<H: Host> OpenFile<H> {
 
 impl<H: Host> Drop for OpenFile<H> {
     fn drop(&mut self) {
+        if let Some(file) = self.dentry.inode.file().filter(|_| self.writes) {
+            file.writing.text.end_write();
+        }
         // Locks on the whole file belong to the open file and end with it.
         self.dentry.inode.locks.release_file(self.lock_owner());
     }

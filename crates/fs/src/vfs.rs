@@ -8,6 +8,7 @@ use crate::host::Host;
 use crate::inode::{DeviceNumber, FileSystem, Inode, Limits, NewAttr, Node, Space};
 use crate::open_file::{Body, OpenFile};
 use crate::pipe::Pipe;
+use crate::text::Writer;
 use crate::walk::{Final, Found, Last, Place, Places, View, Want, Who};
 use crate::{FileKind, FsError, Io, OpenFlags, Stream, rank};
 use alloc::boxed::Box;
@@ -462,8 +463,14 @@ impl<H: Host> Vfs<H> {
         io: &Io<'_>,
     ) -> Result<Arc<OpenFile<H>>, FsError> {
         let dentry = dentry.into();
-        let body = if flags.contains(OpenFlags::PATH) { Body::Path } else { self.body(&dentry, flags, io)? };
-        Ok(OpenFile::new(self.host.clone(), dentry, flags, body))
+        if flags.contains(OpenFlags::PATH) {
+            return Ok(OpenFile::new(self.host.clone(), dentry, flags, Body::Path, false));
+        }
+        let written = dentry.inode.file().filter(|_| flags.contains(OpenFlags::WRITE));
+        let writer = written.map(|file| file.writing.text.write()).transpose()?;
+        let body = self.body(&dentry, flags, io)?;
+        let counts = writer.map(Writer::keep).is_some();
+        Ok(OpenFile::new(self.host.clone(), dentry, flags, body, counts))
     }
 
     fn body(&self, dentry: &Arc<Dentry<H>>, flags: OpenFlags, io: &Io<'_>) -> Result<Body<H>, FsError> {
@@ -471,7 +478,7 @@ impl<H: Host> Vfs<H> {
         Ok(match &inode.node {
             Node::File(file) => {
                 if flags.contains(OpenFlags::TRUNCATE) {
-                    inode.truncate(&self.host, 0, io.keeps_set_ids)?;
+                    inode.truncate_by_name(&self.host, 0, io.keeps_set_ids)?;
                 }
                 file.origin.opened_as(dentry);
                 Body::File
@@ -502,7 +509,7 @@ impl<H: Host> Vfs<H> {
         inode.change(self.host.realtime(), |a| a.links = 1);
         let label = alloc::format!("pipe:[{}]", inode.ident.number);
         let dentry = Dentry::nameless(label.as_bytes(), inode);
-        let open = |f, s| OpenFile::new(self.host.clone(), dentry.clone().into(), flags | f, Body::Stream(s));
+        let open = |f, s| OpenFile::new(self.host.clone(), dentry.clone().into(), flags | f, Body::Stream(s), false);
         Ok((open(OpenFlags::READ, r), open(OpenFlags::WRITE, w)))
     }
 
@@ -524,7 +531,7 @@ impl<H: Host> Vfs<H> {
             false => alloc::format!("anon_inode:{kind}"),
         };
         let dentry = Dentry::nameless(label.as_bytes(), inode);
-        Ok(OpenFile::new(self.host.clone(), dentry.into(), flags, Body::Stream(stream)))
+        Ok(OpenFile::new(self.host.clone(), dentry.into(), flags, Body::Stream(stream), false))
     }
 
     /// A file of `who` in memory without a name in any directory; listings show `/memfd:name (deleted)`.
@@ -535,6 +542,8 @@ impl<H: Host> Vfs<H> {
         label.extend_from_slice(name);
         label.extend_from_slice(b" (deleted)");
         let dentry = Dentry::nameless(&label, inode);
-        self.open_dentry(dentry, flags | OpenFlags::LARGE, &Io::NOW)
+        let body = self.body(&dentry, flags, &Io::NOW)?;
+        // No writer in the sense of a program's file, as on Linux: what is made in memory is executed through its only descriptor.
+        Ok(OpenFile::new(self.host.clone(), dentry.into(), flags | OpenFlags::LARGE, body, false))
     }
 }

@@ -452,7 +452,7 @@ pub fn sys_truncate<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, size: i64) -> R
         return Err(Errno::EISDIR);
     }
     view.who.may(&dentry.inode, Want::WRITE)?;
-    dentry.inode.truncate(ctx.vfs().host(), size, ctx.keeps_set_ids())?;
+    dentry.inode.truncate_by_name(ctx.vfs().host(), size, ctx.keeps_set_ids())?;
     Ok(0)
 }
 

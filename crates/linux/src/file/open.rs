@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use linux_raw_sys::general as raw;
 use quire_fs::open_file::Body;
 use quire_fs::walk::Want;
-use quire_fs::{FsError, Io, OpenFlags, Place, Who};
+use quire_fs::{FsError, Io, OpenFlags, Place, Program, Who};
 use quire_sync::Hold;
 use quire_vm::Prot;
 use quire_vm::object::ObjectRef;
@@ -125,8 +125,8 @@ pub fn sys_creat<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, mode: u32) -> Resu
 
 /// A file to be executed; the right to do so is checked.
 pub struct Executable<M: Machine> {
-    /// Where it is.
-    pub dentry: Hold<Dentry<M>>,
+    /// Where it is. Nobody opens it for writing as long as somebody executes it.
+    pub dentry: Program<FileHost<M>>,
     root: Place<FileHost<M>>,
     /// Whether who executes it may read it, too. Else nobody may look at the program's memory.
     pub readable: bool,
@@ -180,7 +180,7 @@ fn executable<M: Machine>(view: &View<M>, dentry: Hold<Dentry<M>>) -> Result<Exe
     }
     view.who.may(&dentry.inode, Want::EXECUTE)?;
     let readable = view.who.may(&dentry.inode, Want::READ).is_ok();
-    Ok(Executable { dentry, root: view.places.root.clone(), readable })
+    Ok(Executable { dentry: Program::new(dentry)?, root: view.places.root.clone(), readable })
 }
 
 /// What a descriptor's file gives to a mapping.

@@ -1,0 +1,207 @@
+//! Who may write to a program: nobody while it is executed, and what is open for writing is not executed.
+//!
+//! One count says both, so that of an open for writing and an exec at the same moment one is refused: above zero it counts open files
+//! that may write, below zero programs that run the file or are being loaded from it. [`TextUse`] alone changes it, in one step.
+//!
+//! As on Linux, the file that a process executes is one of these, and a script or an ELF interpreter only while an exec reads it.
+//! A process that was forked shares what its parent has loaded, and so its count.
+
+use crate::dentry::Dentry;
+use crate::host::Host;
+use crate::{FsError, Node};
+use alloc::sync::Arc;
+use core::ops::Deref;
+use quire_sync::Hold;
+use quire_sync::atomic::{AtomicU64, Ordering};
+
+/// What an open file that may write adds to the count, and what a program adds.
+const WRITES: i64 = 1;
+const RUNS: i64 = -1;
+
+/// How a regular file is used as a program; see the module.
+#[repr(align(64))]
+pub struct TextUse(AtomicU64);
+
+impl TextUse {
+    pub(crate) fn new() -> Self {
+        TextUse(AtomicU64::new(0))
+    }
+
+    /// Adds `by` to the count, where that does not turn it to the other side of zero.
+    fn enter(&self, by: i64) -> Result<(), FsError> {
+        let more = |n: u64| {
+            let n = n as i64;
+            (n.signum() != -by).then_some((n + by) as u64)
+        };
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).map(drop).map_err(|_| FsError::TextBusy)
+    }
+
+    /// Takes back what `enter` added.
+    fn leave(&self, by: i64) {
+        let before = self.0.fetch_sub(by as u64, Ordering::AcqRel) as i64;
+        debug_assert!(before.signum() == by, "what leaves counts");
+    }
+
+    /// One more open file that may write.
+    pub(crate) fn write(&self) -> Result<Writer<'_>, FsError> {
+        self.enter(WRITES)?;
+        Ok(Writer(self))
+    }
+
+    /// A writer that was [kept](Writer::keep) is gone.
+    pub(crate) fn end_write(&self) {
+        self.leave(WRITES);
+    }
+}
+
+/// An open file that may write; it counts no more when this is dropped.
+#[must_use]
+pub(crate) struct Writer<'a>(&'a TextUse);
+
+impl Writer<'_> {
+    /// It counts until [`TextUse::end_write`].
+    pub fn keep(self) {
+        core::mem::forget(self);
+    }
+}
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        self.0.end_write();
+    }
+}
+
+/// A regular file that nobody can open for writing as long as this is there.
+pub struct Program<H: Host>(Hold<Dentry<H>>);
+
+impl<H: Host> Program<H> {
+    /// The file of `dentry`. [`FsError::TextBusy`] where it is open for writing, [`FsError::Denied`] where it is no regular file.
+    pub fn new(dentry: Hold<Dentry<H>>) -> Result<Self, FsError> {
+        let Node::File(file) = &dentry.inode.node else { return Err(FsError::Denied) };
+        file.writing.text.enter(RUNS)?;
+        Ok(Program(dentry))
+    }
+}
+
+impl<H: Host> Deref for Program<H> {
+    type Target = Arc<Dentry<H>>;
+    fn deref(&self) -> &Arc<Dentry<H>> {
+        &self.0
+    }
+}
+
+impl<H: Host> Drop for Program<H> {
+    fn drop(&mut self) {
+        if let Node::File(file) = &self.0.inode.node {
+            file.writing.text.leave(RUNS);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_host::{TestHost, write_file};
+    use crate::{Io, Limits, OpenFile, OpenFlags, Vfs, Who};
+
+    fn tree() -> Arc<Vfs<TestHost>> {
+        let vfs = Vfs::new(TestHost, Limits { inodes: Some(20), pages: Some(20) }).unwrap();
+        write_file(&vfs, "/p", b"text").unwrap();
+        vfs
+    }
+
+    fn open(vfs: &Vfs<TestHost>, flags: OpenFlags) -> Result<Arc<OpenFile<TestHost>>, FsError> {
+        vfs.open(&vfs.view(), vfs.root(), b"/p", flags, 0, &Io::NOW)
+    }
+
+    fn program(vfs: &Vfs<TestHost>) -> Result<Program<TestHost>, FsError> {
+        Program::new(vfs.find(&vfs.view(), vfs.root(), b"/p", true).unwrap())
+    }
+
+    const WRITE: OpenFlags = OpenFlags::WRITE;
+    const BOTH: OpenFlags = WRITE.union(OpenFlags::READ);
+
+    #[test]
+    fn what_is_executed_is_not_written_and_what_may_be_written_is_not_executed() {
+        let vfs = tree();
+        let busy = Some(FsError::TextBusy);
+        let (first, second) = (program(&vfs).unwrap(), program(&vfs).unwrap());
+        for flags in [WRITE, BOTH, WRITE | OpenFlags::TRUNCATE, OpenFlags::READ | OpenFlags::TRUNCATE] {
+            assert_eq!(open(&vfs, flags).err(), busy, "{flags:?}");
+        }
+        let inode = first.inode.clone();
+        assert_eq!(inode.truncate_by_name(&TestHost, 0, false).err(), busy);
+        assert_eq!(inode.status().size, 4, "what is refused changes nothing");
+        drop(first);
+        assert_eq!(open(&vfs, WRITE).err(), busy);
+        drop(second);
+        let writers = [open(&vfs, WRITE).unwrap(), open(&vfs, BOTH).unwrap()];
+        drop(open(&vfs, OpenFlags::READ).unwrap());
+        drop(open(&vfs, OpenFlags::PATH).unwrap());
+        for writer in writers {
+            assert_eq!(program(&vfs).err().map(|_| ()), Some(()));
+            drop(writer);
+        }
+        let reader = open(&vfs, OpenFlags::READ).unwrap();
+        let path = open(&vfs, OpenFlags::PATH).unwrap();
+        let running = program(&vfs).unwrap();
+        drop((reader, path));
+        assert_eq!(open(&vfs, WRITE).err(), busy);
+        drop(running);
+        inode.truncate_by_name(&TestHost, 0, false).unwrap();
+        drop(program(&vfs).unwrap());
+    }
+
+    #[test]
+    fn an_open_that_fails_leaves_no_writer() {
+        let vfs = tree();
+        let file = vfs.find(&vfs.view(), vfs.root(), b"/p", true).unwrap();
+        vfs.set_mode(&Who::ROOT, &file.inode, 0o500).unwrap();
+        let mut view = vfs.view();
+        view.who = Who { uid: 7, gid: 8, ..Who::default() };
+        assert_eq!(vfs.open(&view, vfs.root(), b"/p", WRITE, 0, &Io::NOW).err(), Some(FsError::Denied));
+        drop(program(&vfs).unwrap());
+    }
+
+    #[test]
+    fn a_memory_files_first_descriptor_is_no_writer() {
+        let vfs = tree();
+        let memory = vfs.memory_file(&Who::ROOT, b"m", BOTH).unwrap();
+        let running = Program::new(Arc::clone(&memory.dentry).into()).unwrap();
+        memory.write(&Io::NOW, &mut crate::SliceSource::new(b"new text")).unwrap();
+        let again = || vfs.open_dentry(Arc::clone(&memory.dentry), WRITE, &Io::NOW);
+        assert_eq!(again().err(), Some(FsError::TextBusy));
+        drop(running);
+        let writer = again().unwrap();
+        assert_eq!(Program::new(Arc::clone(&memory.dentry).into()).err().map(|_| ()), Some(()));
+        drop(writer);
+    }
+
+    /// Threads open the file for writing and execute it: never both at once, and in the end neither counts.
+    #[test]
+    fn racing_writers_and_programs_exclude_each_other() {
+        let vfs = tree();
+        let inside = std::sync::atomic::AtomicI64::new(0);
+        std::thread::scope(|scope| {
+            for n in 0..4 {
+                let (vfs, inside) = (&vfs, &inside);
+                scope.spawn(move || {
+                    vfs.host().be_cpu();
+                    for _ in 0..2000 {
+                        let kind = if n % 2 == 0 { 1 } else { -1 };
+                        let (writer, running) =
+                            (open(vfs, WRITE).ok().filter(|_| n % 2 == 0), (n % 2 != 0).then(|| program(vfs)));
+                        let got = writer.is_some() || running.as_ref().is_some_and(Result::is_ok);
+                        if got {
+                            let before = inside.fetch_add(kind, std::sync::atomic::Ordering::SeqCst);
+                            assert!(before * kind >= 0, "a writer and a program at once");
+                            inside.fetch_sub(kind, std::sync::atomic::Ordering::SeqCst);
+                        }
+                    }
+                });
+            }
+        });
+        drop(open(&vfs, WRITE).unwrap());
+        drop(program(&vfs).unwrap());
+    }
+}
