@@ -63,7 +63,7 @@ impl<M: Machine> AddressSpace<M> {
         self.dumpable.is_open()
     }
 
-    /// The same, for those that change it. Closed before new ids are shown: see [`powers`](quire_task::powers).
+    /// The same, for those that change it. Closed before new ids are shown: see [`powers`].
     pub fn dumpable(&self) -> &Openness {
         &self.dumpable
     }
