@@ -16,6 +16,7 @@ struct Program {
 }
 
 const PROGRAMS: &[Program] = &[
+    Program { package: "quire-heap", tests: &["arc::", "boxed::", "deque::", "map::", "vec::"] },
     Program { package: "quire-sync", tests: &["cpuset::", "spin::", "per_cpu::"] },
     Program { package: "quire-task", tests: &["list::", "run_queue::", "cpu_mask::"] },
     Program { package: "quire-vm", tests: &["interval::", "types::"] },

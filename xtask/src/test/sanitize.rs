@@ -40,6 +40,7 @@ const PROGRAMS: &[Program] = &[
         steps: [3000, 500],
     },
     Program { name: "quire-sync", all: &[], smoke: &["spin::", "mutex::", "epoch::"], steps: [0; 2] },
+    Program { name: "quire-heap", all: &[], smoke: &[], steps: [0; 2] },
 ];
 
 /// The exit status by which both tell that they found something.
@@ -117,7 +118,19 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
 fn build(context: &Context<'_>, sanitizer: Sanitizer) -> Result<Vec<Binary>> {
     let mut command = sanitizer::find(sanitizer)?.cargo("test", "--cfg sanitized");
     command.current_dir(&context.places.root).env("CARGO_TERM_COLOR", "never");
-    command.args(["-p", "quire-hosted", "-p", "quire-sync", "--lib", "--test", "random", "--release", "--target-dir"]);
+    command.args([
+        "-p",
+        "quire-hosted",
+        "-p",
+        "quire-sync",
+        "-p",
+        "quire-heap",
+        "--lib",
+        "--test",
+        "random",
+        "--release",
+        "--target-dir",
+    ]);
     command.arg(context.places.target.join("sanitize").join(sanitizer.name()));
     let group = format!("sanitize/{}", sanitizer.name());
     compile(context, &group, &format!("sanitize-{}-build", sanitizer.name()), command)

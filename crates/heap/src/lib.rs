@@ -1,0 +1,91 @@
+//! Containers in which every allocation can be refused.
+//!
+//! # The rule
+//! An operation that allocates returns [`OutOfMemory`] where there is no memory, and has then changed nothing. Operations
+//! that do not say so allocate nothing. No operation ends the program for want of memory.
+//!
+//! # Order
+//! A caller allocates first and publishes then. [`Room`], [`Spare`] and `try_reserve` take the memory of a step that
+//! comes later: behind a lock, or behind a point of no return.
+#![cfg_attr(not(any(test, feature = "refusal")), no_std)]
+#![deny(missing_docs)]
+
+extern crate alloc;
+
+mod arc;
+mod boxed;
+mod deque;
+mod map;
+#[cfg(any(test, feature = "refusal"))]
+pub mod refusal;
+mod text;
+mod vec;
+
+pub use arc::{Arc, Room, Weak};
+#[doc(hidden)]
+pub use arc::{from_inner, into_inner};
+pub use boxed::{Box, try_leak};
+pub use deque::Deque;
+pub use map::{Iter, Map, Spare};
+pub use text::try_format;
+pub use vec::Vec;
+
+use core::alloc::Layout;
+use core::fmt;
+use core::ptr::NonNull;
+
+/// There is no memory for what was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory;
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("out of memory")
+    }
+}
+
+impl core::error::Error for OutOfMemory {}
+
+/// Text that grows as it is written has this one reason to fail.
+impl From<fmt::Error> for OutOfMemory {
+    fn from(_: fmt::Error) -> Self {
+        OutOfMemory
+    }
+}
+
+impl From<alloc::collections::TryReserveError> for OutOfMemory {
+    fn from(_: alloc::collections::TryReserveError) -> Self {
+        OutOfMemory
+    }
+}
+
+/// Memory of the global allocator, not initialised. A layout without a size takes none. Given back by [`deallocate`].
+pub fn allocate(layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+    if layout.size() == 0 {
+        return Ok(NonNull::without_provenance(
+            // The alignment is a power of two, so it is not zero.
+            core::num::NonZeroUsize::new(layout.align()).ok_or(OutOfMemory)?,
+        ));
+    }
+    // SAFETY: the layout has a size.
+    NonNull::new(unsafe { alloc::alloc::alloc(layout) }).ok_or(OutOfMemory)
+}
+
+/// As [`allocate`], and all zero.
+pub fn allocate_zeroed(layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+    let memory = allocate(layout)?;
+    // SAFETY: memory of that size, which nobody else has.
+    unsafe { memory.write_bytes(0, layout.size()) };
+    Ok(memory)
+}
+
+/// Gives back what [`allocate`] gave.
+///
+/// # Safety
+/// `memory` came from [`allocate`] with this layout, and is used no more.
+pub unsafe fn deallocate(memory: NonNull<u8>, layout: Layout) {
+    if layout.size() > 0 {
+        // SAFETY: by this function's contract it came from the global allocator with this layout.
+        unsafe { alloc::alloc::dealloc(memory.as_ptr(), layout) };
+    }
+}

@@ -1,0 +1,123 @@
+//! An allocator for tests: it refuses one request of a thread, or all from one on.
+//!
+//! A test program of a crate that uses this one gets it as its global allocator. What a thread does outside of [`at`] and
+//! [`allocations`] is never refused.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::ptr;
+
+/// Numbers a thread's requests, and refuses the one that is asked for.
+pub struct Refusing;
+
+#[global_allocator]
+static ALLOCATOR: Refusing = Refusing;
+
+std::thread_local! {
+    /// Requests since counting began; `None` while nothing is counted.
+    static COUNTED: Cell<Option<u64>> = const { Cell::new(None) };
+    /// The number of the request that is refused; 0 for none.
+    static REFUSED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Whether this request is refused.
+fn is_refused() -> bool {
+    let count = |counted: &Cell<Option<u64>>| {
+        let n = counted.get()? + 1;
+        counted.set(Some(n));
+        Some(n)
+    };
+    // A thread that ends has no counters any more, and is refused nothing.
+    let number = COUNTED.try_with(count).ok().flatten();
+    number.is_some_and(|n| REFUSED.try_with(Cell::get) == Ok(n))
+}
+
+// SAFETY: all memory is the system's; a refusal is null, as the trait wants it.
+unsafe impl GlobalAlloc for Refusing {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: by this function's contract.
+        if is_refused() { ptr::null_mut() } else { unsafe { System.alloc(layout) } }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: by this function's contract; the memory is the system's.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: by this function's contract.
+        if is_refused() { ptr::null_mut() } else { unsafe { System.alloc_zeroed(layout) } }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, new: usize) -> *mut u8 {
+        // SAFETY: by this function's contract; the memory is the system's.
+        if is_refused() { ptr::null_mut() } else { unsafe { System.realloc(memory, layout, new) } }
+    }
+}
+
+/// Ends the counting also where a test panics within it.
+struct Counting;
+
+impl Drop for Counting {
+    fn drop(&mut self) {
+        COUNTED.set(None);
+        REFUSED.set(0);
+    }
+}
+
+/// Runs `f` while this thread's `n`-th request is refused, and says what it returned and how many requests it made.
+pub fn at<R>(n: u64, f: impl FnOnce() -> R) -> (R, u64) {
+    assert_eq!(COUNTED.get(), None, "one count at a time");
+    let _ends = Counting;
+    REFUSED.set(n);
+    COUNTED.set(Some(0));
+    let result = f();
+    (result, COUNTED.get().unwrap_or_default())
+}
+
+/// How many requests of memory `f` makes.
+pub fn allocations(f: impl FnOnce()) -> u64 {
+    at(0, f).1
+}
+
+/// Runs `f` with its first request refused, then with its second, and so on until none is refused any more. `f` gets the number
+/// of the refused request and says whether it came through. Returns the number of runs in which a request was refused.
+///
+/// # Panics
+/// Where `f` comes through although a request was refused and `may_do_without` is not set, or does not although none was.
+pub fn refused_each(may_do_without: bool, mut f: impl FnMut(u64) -> bool) -> u64 {
+    for n in 1.. {
+        let (through, made) = at(n, || f(n));
+        if made < n {
+            assert!(through, "nothing was refused, but it did not come through");
+            return n - 1;
+        }
+        assert!(!through || may_do_without, "request {n} was refused, and nobody noticed");
+    }
+    unreachable!("there is always a next number")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_request_is_refused_once() {
+        let two = |_| {
+            let mut v = std::vec::Vec::<u8>::new();
+            let mut w = std::vec::Vec::<u8>::new();
+            v.try_reserve(1).is_ok() && w.try_reserve(1).is_ok()
+        };
+        assert_eq!(refused_each(false, two), 2);
+        assert_eq!(refused_each(false, |_| true), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "nobody noticed")]
+    fn a_refusal_that_is_passed_over_is_found() {
+        refused_each(false, |_| {
+            let _lost = std::vec::Vec::<u8>::new().try_reserve(1);
+            true
+        });
+    }
+}

@@ -1,0 +1,327 @@
+//! A vector that grows only where it is said.
+
+use crate::OutOfMemory;
+use core::fmt;
+use core::ops::{Deref, DerefMut, RangeBounds};
+use core::slice;
+
+/// A growing array, as `alloc::vec::Vec`.
+#[derive(PartialOrd, Ord, Eq, Hash)]
+pub struct Vec<T>(alloc::vec::Vec<T>);
+
+impl<T> Vec<T> {
+    /// An empty one, which has no memory.
+    pub const fn new() -> Self {
+        Vec(alloc::vec::Vec::new())
+    }
+
+    /// An empty one with room for `capacity` elements.
+    pub fn try_with_capacity(capacity: usize) -> Result<Self, OutOfMemory> {
+        let mut new = Self::new();
+        new.try_reserve_exact(capacity)?;
+        Ok(new)
+    }
+
+    /// What the iterator gives.
+    pub fn try_from_iter(all: impl IntoIterator<Item = T>) -> Result<Self, OutOfMemory> {
+        let mut new = Self::new();
+        new.try_extend(all)?;
+        Ok(new)
+    }
+
+    /// Makes room for `more` elements beyond those there are, and for some that may come later.
+    pub fn try_reserve(&mut self, more: usize) -> Result<(), OutOfMemory> {
+        Ok(self.0.try_reserve(more)?)
+    }
+
+    /// Makes room for `more` elements beyond those there are.
+    pub fn try_reserve_exact(&mut self, more: usize) -> Result<(), OutOfMemory> {
+        Ok(self.0.try_reserve_exact(more)?)
+    }
+
+    /// Adds an element. Where there is no memory, it is dropped.
+    #[inline]
+    pub fn try_push(&mut self, value: T) -> Result<(), OutOfMemory> {
+        if self.0.len() == self.0.capacity() {
+            self.try_reserve(1)?;
+        }
+        self.push_reserved(value);
+        Ok(())
+    }
+
+    /// Adds an element for which there is room.
+    ///
+    /// # Panics
+    /// Where no room was reserved.
+    #[inline]
+    pub fn push_reserved(&mut self, value: T) {
+        let len = self.0.len();
+        let room = self.0.spare_capacity_mut().first_mut().expect("room was reserved");
+        room.write(value);
+        // SAFETY: within the capacity, and the element was written.
+        unsafe { self.0.set_len(len + 1) };
+    }
+
+    /// Adds an element before the one at `at`. Where there is no memory, it is dropped.
+    ///
+    /// # Panics
+    /// Where `at` is behind the end.
+    pub fn try_insert(&mut self, at: usize, value: T) -> Result<(), OutOfMemory> {
+        self.try_reserve(1)?;
+        self.insert_reserved(at, value);
+        Ok(())
+    }
+
+    /// Adds an element before the one at `at`, for which there is room.
+    ///
+    /// # Panics
+    /// Where no room was reserved, or `at` is behind the end.
+    pub fn insert_reserved(&mut self, at: usize, value: T) {
+        self.push_reserved(value);
+        self.0[at..].rotate_right(1);
+    }
+
+    /// Adds what the iterator gives. Where memory ends, what was added until then stays.
+    pub fn try_extend(&mut self, all: impl IntoIterator<Item = T>) -> Result<(), OutOfMemory> {
+        let all = all.into_iter();
+        self.try_reserve(all.size_hint().0)?;
+        for value in all {
+            self.try_push(value)?;
+        }
+        Ok(())
+    }
+
+    /// Shortens to `len`.
+    pub fn truncate(&mut self, len: usize) {
+        self.0.truncate(len);
+    }
+
+    /// Drops all elements; the memory stays.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Takes the last element.
+    pub fn pop(&mut self) -> Option<T> {
+        self.0.pop()
+    }
+
+    /// Takes the element at `at`; those behind it move up.
+    ///
+    /// # Panics
+    /// Where there is none.
+    pub fn remove(&mut self, at: usize) -> T {
+        self.0.remove(at)
+    }
+
+    /// Takes the element at `at`; the last one comes to its place.
+    ///
+    /// # Panics
+    /// Where there is none.
+    pub fn swap_remove(&mut self, at: usize) -> T {
+        self.0.swap_remove(at)
+    }
+
+    /// Takes the elements of a range.
+    ///
+    /// # Panics
+    /// Where the range goes beyond the end.
+    pub fn drain(
+        &mut self,
+        range: impl RangeBounds<usize>,
+    ) -> impl DoubleEndedIterator<Item = T> + ExactSizeIterator + '_ {
+        self.0.drain(range)
+    }
+
+    /// Drops the elements that `keep` does not want.
+    pub fn retain(&mut self, keep: impl FnMut(&T) -> bool) {
+        self.0.retain(keep);
+    }
+
+    /// As [`retain`](Self::retain); `keep` may change them.
+    pub fn retain_mut(&mut self, keep: impl FnMut(&mut T) -> bool) {
+        self.0.retain_mut(keep);
+    }
+
+    /// Says that there are `len` elements.
+    ///
+    /// # Safety
+    /// `len` is within the capacity, and all elements before it were written.
+    pub unsafe fn set_len(&mut self, len: usize) {
+        // SAFETY: by this function's contract.
+        unsafe { self.0.set_len(len) };
+    }
+
+    /// How many elements there is memory for.
+    pub fn capacity(&self) -> usize {
+        self.0.capacity()
+    }
+
+    /// The elements, for ever.
+    pub fn leak<'a>(self) -> &'a mut [T] {
+        self.0.leak()
+    }
+}
+
+impl<T: Copy> Vec<T> {
+    /// A copy of `all`.
+    pub fn try_copy(all: &[T]) -> Result<Self, OutOfMemory> {
+        let mut new = Self::try_with_capacity(all.len())?;
+        new.try_extend_from_slice(all)?;
+        Ok(new)
+    }
+
+    /// Adds a copy of `all`.
+    pub fn try_extend_from_slice(&mut self, all: &[T]) -> Result<(), OutOfMemory> {
+        self.try_reserve(all.len())?;
+        self.extend_reserved(all);
+        Ok(())
+    }
+
+    /// Adds a copy of `all`, for which there is room.
+    ///
+    /// # Panics
+    /// Where not enough room was reserved.
+    pub fn extend_reserved(&mut self, all: &[T]) {
+        let len = self.0.len();
+        let room = &mut self.0.spare_capacity_mut()[..all.len()];
+        room.write_copy_of_slice(all);
+        // SAFETY: within the capacity, and the elements were written.
+        unsafe { self.0.set_len(len + all.len()) };
+    }
+
+    /// Brings the length to `len`; what is new has this value.
+    pub fn try_resize(&mut self, len: usize, value: T) -> Result<(), OutOfMemory> {
+        self.try_reserve(len.saturating_sub(self.0.len()))?;
+        self.resize_reserved(len, value);
+        Ok(())
+    }
+
+    /// As [`try_resize`](Self::try_resize), where there is room.
+    ///
+    /// # Panics
+    /// Where not enough room was reserved.
+    pub fn resize_reserved(&mut self, len: usize, value: T) {
+        let more = len.saturating_sub(self.0.len());
+        self.0.spare_capacity_mut()[..more].fill(core::mem::MaybeUninit::new(value));
+        self.0.truncate(len);
+        // SAFETY: within the capacity, and all up to `len` was written.
+        unsafe { self.0.set_len(len) };
+    }
+}
+
+impl<T> Default for Vec<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> Deref for Vec<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for Vec<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.0
+    }
+}
+
+impl<T> AsRef<[T]> for Vec<T> {
+    fn as_ref(&self) -> &[T] {
+        self
+    }
+}
+
+impl<T: PartialEq, U: AsRef<[T]> + ?Sized> PartialEq<U> for Vec<T> {
+    fn eq(&self, other: &U) -> bool {
+        **self == *other.as_ref()
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Vec<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+/// Fails where there is no memory; what was written of the piece then stays.
+impl fmt::Write for Vec<u8> {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        self.try_extend_from_slice(s.as_bytes()).map_err(|OutOfMemory| fmt::Error)
+    }
+}
+
+impl<T> IntoIterator for Vec<T> {
+    type Item = T;
+    type IntoIter = alloc::vec::IntoIter<T>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl<'a, T> IntoIterator for &'a Vec<T> {
+    type Item = &'a T;
+    type IntoIter = slice::Iter<'a, T>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl<'a, T> IntoIterator for &'a mut Vec<T> {
+    type Item = &'a mut T;
+    type IntoIter = slice::IterMut<'a, T>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::refusal;
+    use std::string::String;
+
+    #[test]
+    fn what_is_refused_changes_nothing() {
+        let mut v = Vec::try_copy(&[1, 2]).unwrap();
+        assert!(refusal::at(1, || v.try_extend_from_slice(&[3; 100]).is_err()).0);
+        assert!(refusal::at(1, || v.try_insert(0, 9).is_err()).0);
+        assert!(refusal::at(1, || v.try_resize(50, 7).is_err()).0);
+        assert_eq!(v, [1, 2]);
+        v.try_insert(0, 0).unwrap();
+        v.try_resize(5, 7).unwrap();
+        assert_eq!(v, [0, 1, 2, 7, 7]);
+        v.try_resize(1, 7).unwrap();
+        assert_eq!(v, [0]);
+    }
+
+    #[test]
+    fn reserved_room_is_filled_without_allocating() {
+        let mut v = Vec::new();
+        v.try_reserve(3).unwrap();
+        let allocations = refusal::allocations(|| {
+            v.push_reserved(String::new());
+            v.push_reserved(String::new());
+            v.try_push(String::new()).unwrap();
+        });
+        assert_eq!((allocations, v.len()), (0, 3));
+    }
+
+    #[test]
+    #[should_panic(expected = "room was reserved")]
+    fn room_that_was_not_reserved_is_the_callers_mistake() {
+        Vec::new().push_reserved(1);
+    }
+
+    #[test]
+    fn sizes_that_cannot_be_are_refused() {
+        assert!(Vec::<u64>::try_with_capacity(usize::MAX).is_err());
+        assert!(Vec::<u64>::try_with_capacity(usize::MAX / 8).is_err());
+        let mut v = Vec::try_copy(&[1u8]).unwrap();
+        assert!(v.try_reserve(usize::MAX).is_err());
+        assert_eq!(v, [1]);
+    }
+}
