@@ -12,10 +12,8 @@ use crate::transfer::{SliceSource, Source};
 use crate::vfs::{Create, Vfs};
 use crate::walk::{Final, Last, PATH_MAX, View};
 use crate::{FsError, Inode};
-use alloc::collections::BTreeMap;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::fmt;
+use quire_heap::{Arc, Map, OutOfMemory, Vec};
 
 /// Why an archive was refused; what stood before is unpacked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +56,12 @@ impl fmt::Display for CpioError {
 }
 
 impl core::error::Error for CpioError {}
+
+impl From<OutOfMemory> for Problem {
+    fn from(e: OutOfMemory) -> Self {
+        Problem::File(e.into())
+    }
+}
 
 impl From<FsError> for Problem {
     fn from(e: FsError) -> Self {
@@ -188,7 +192,7 @@ impl<H: Host> Vfs<H> {
     /// there already is replaced.
     pub fn unpack(&self, archive: &[u8]) -> Result<Unpacked, CpioError> {
         let view = self.view();
-        let mut linked = BTreeMap::new();
+        let mut linked = Map::new();
         let mut directories = Vec::new();
         let mut done = Unpacked::default();
         for member in Members::new(archive) {
@@ -209,11 +213,11 @@ impl<H: Host> Vfs<H> {
         &self,
         view: &View<H>,
         member: &Member<'_>,
-        linked: &mut BTreeMap<(u32, u32, u32), Arc<Dentry<H>>>,
+        linked: &mut Map<(u32, u32, u32), Arc<Dentry<H>>>,
         noted: &mut Vec<(Arc<Inode<H>>, Timestamp)>,
     ) -> Result<(), Problem> {
-        let path: Vec<&[u8]> =
-            member.name.split(|&b| b == b'/').filter(|part| !part.is_empty() && *part != b".").collect();
+        let parts = member.name.split(|&b| b == b'/').filter(|part| !part.is_empty() && *part != b".");
+        let path: Vec<&[u8]> = Vec::try_from_iter(parts)?;
         if path.iter().any(|part| *part == b"..") {
             return Err(Problem::Name);
         }
@@ -268,7 +272,7 @@ impl<H: Host> Vfs<H> {
             None => {
                 let new = self.make(view, &found, what, permissions)?;
                 if shared {
-                    linked.insert(key, new.clone());
+                    linked.try_insert(key, new.clone())?;
                 }
                 new
             }
@@ -297,8 +301,7 @@ impl<H: Host> Vfs<H> {
     ) -> Result<(), Problem> {
         let time = member.time;
         if inode.is_directory() {
-            directories.try_reserve(1).map_err(|_| FsError::OutOfMemory)?;
-            directories.push((inode.clone(), time));
+            directories.try_push((inode.clone(), time))?;
         }
         let symlink = inode.kind() == crate::FileKind::Symlink;
         inode.change(self.host().realtime(), |a| {
@@ -319,6 +322,7 @@ pub(crate) mod tests {
     use crate::test_host::{TestHost, read_file};
     use proptest::prelude::*;
     use std::format;
+    use std::vec::Vec;
 
     /// Appends a member.
     pub fn add(out: &mut Vec<u8>, name: &str, mode: u32, inode: u32, links: u32, data: &[u8]) {

@@ -4,8 +4,7 @@ use crate::FsError;
 use crate::host::Host;
 use crate::inode::Inode;
 use crate::rank;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
+use quire_heap::{Arc, Vec};
 use quire_sync::SpinLock;
 
 /// A name of an inode. Alive while somebody uses it, also after the name is gone.
@@ -37,28 +36,34 @@ impl<H: Host> Dentry<H> {
         inode: Arc<Inode<H>>,
         listed: bool,
         mounted: bool,
-    ) -> Arc<Self> {
-        Arc::new(Dentry { inode, place: SpinLock::new(rank::PLACE, Place { parent, name, listed }), mounted })
+    ) -> Result<Arc<Self>, FsError> {
+        let place = SpinLock::new(rank::PLACE, Place { parent, name, listed });
+        Ok(Arc::try_new(Dentry { inode, place, mounted })?)
     }
 
     /// The root of a tree.
-    pub(crate) fn root(inode: Arc<Inode<H>>) -> Arc<Self> {
-        Self::with(None, Arc::from(&b""[..]), inode, true, true)
+    pub(crate) fn root(inode: Arc<Inode<H>>) -> Result<Arc<Self>, FsError> {
+        Self::with(None, Arc::try_copy(b"")?, inode, true, true)
     }
 
     /// A name under `parent`, which lists it (or is about to).
-    pub(crate) fn child(parent: &Arc<Dentry<H>>, name: Arc<[u8]>, inode: Arc<Inode<H>>, mounted: bool) -> Arc<Self> {
+    pub(crate) fn child(
+        parent: &Arc<Dentry<H>>,
+        name: Arc<[u8]>,
+        inode: Arc<Inode<H>>,
+        mounted: bool,
+    ) -> Result<Arc<Self>, FsError> {
         Self::with(Some(parent.clone()), name, inode, true, mounted)
     }
 
     /// Something that no directory lists: a pipe, a memory file. `label` is what listings of open files show.
-    pub fn nameless(label: &[u8], inode: Arc<Inode<H>>) -> Arc<Self> {
-        Self::with(None, Arc::from(label), inode, false, false)
+    pub fn nameless(label: &[u8], inode: Arc<Inode<H>>) -> Result<Arc<Self>, FsError> {
+        Self::with(None, Arc::try_copy(label)?, inode, false, false)
     }
 
     /// A file that was made in `parent` without a name there; `label` is what listings of open files show, as of a name that is gone.
-    pub(crate) fn unlisted(parent: &Arc<Dentry<H>>, label: &[u8], inode: Arc<Inode<H>>) -> Arc<Self> {
-        Self::with(Some(parent.clone()), Arc::from(label), inode, false, false)
+    pub(crate) fn unlisted(parent: &Arc<Dentry<H>>, label: &[u8], inode: Arc<Inode<H>>) -> Result<Arc<Self>, FsError> {
+        Self::with(Some(parent.clone()), Arc::try_copy(label)?, inode, false, false)
     }
 
     /// The directory it is in.
@@ -90,8 +95,8 @@ impl<H: Host> Dentry<H> {
     }
 
     /// Whether it is `other` or lies below it.
-    pub(crate) fn is_below(self: &Arc<Self>, other: &Arc<Dentry<H>>) -> bool {
-        let mut at = Some(self.clone());
+    pub(crate) fn is_below(this: &Arc<Self>, other: &Arc<Dentry<H>>) -> bool {
+        let mut at = Some(this.clone());
         while let Some(d) = at {
             if Arc::ptr_eq(&d, other) {
                 return true;
@@ -103,12 +108,11 @@ impl<H: Host> Dentry<H> {
 
     /// The path from `root` (or from the root of everything, where it is not below `root`), and whether that name still
     /// exists. Nameless things give their label.
-    pub fn path(self: &Arc<Self>, root: &Arc<Dentry<H>>) -> Result<(Vec<u8>, bool), FsError> {
-        let out_of_memory = |_| FsError::OutOfMemory;
+    pub fn path(this: &Arc<Self>, root: &Arc<Dentry<H>>) -> Result<(Vec<u8>, bool), FsError> {
         let mut names: Vec<Arc<[u8]>> = Vec::new();
         let mut exists = true;
         let mut above: Option<Arc<Dentry<H>>> = None;
-        while let at = above.as_ref().unwrap_or(self)
+        while let at = above.as_ref().unwrap_or(this)
             && !Arc::ptr_eq(at, root)
         {
             let (parent, name, listed) = {
@@ -118,17 +122,16 @@ impl<H: Host> Dentry<H> {
             exists &= listed;
             let Some(parent) = parent else {
                 if names.is_empty() && !listed {
-                    names.push(name);
+                    names.try_push(name)?;
                     return joined(&names, b"").map(|path| (path, true));
                 }
                 break;
             };
-            names.try_reserve(1).map_err(out_of_memory)?;
-            names.push(name);
+            names.try_push(name)?;
             above = Some(parent);
         }
         if names.is_empty() {
-            return Ok((b"/".to_vec(), exists));
+            return Ok((Vec::try_copy(b"/")?, exists));
         }
         Ok((joined(&names, b"/")?, exists))
     }
@@ -137,12 +140,11 @@ impl<H: Host> Dentry<H> {
 /// The names, the last one first, each behind `separator`; there is room for a few bytes more.
 fn joined(names: &[Arc<[u8]>], separator: &[u8]) -> Result<Vec<u8>, FsError> {
     const MORE: usize = 16;
-    let mut path = Vec::new();
     let len = names.iter().map(|n| n.len() + separator.len()).sum::<usize>() + MORE;
-    path.try_reserve_exact(len).map_err(|_| FsError::OutOfMemory)?;
+    let mut path = Vec::try_with_capacity(len)?;
     for name in names.iter().rev() {
-        path.extend_from_slice(separator);
-        path.extend_from_slice(name);
+        path.extend_reserved(separator);
+        path.extend_reserved(name);
     }
     Ok(path)
 }

@@ -7,8 +7,8 @@ use crate::transfer::{Sink, Source};
 use crate::vfs::{Create, Vfs};
 use crate::walk::Final;
 use crate::{FsError, OpenFlags};
-use alloc::sync::Arc;
 use core::any::Any;
+use quire_heap::{Arc, unsize};
 
 /// What stands behind a device number.
 pub trait Driver: Send + Sync {
@@ -112,7 +112,7 @@ struct MemoryDriver<H: Host> {
 
 impl<H: Host> Driver for MemoryDriver<H> {
     fn open(&self, _flags: OpenFlags) -> Result<Arc<dyn Stream>, FsError> {
-        Ok(Arc::new(Memory { what: self.what, host: self.host.clone() }))
+        Ok(unsize!(Arc::try_new(Memory { what: self.what, host: self.host.clone() })?))
     }
 }
 
@@ -135,7 +135,7 @@ impl<H: Host> Vfs<H> {
         ];
         for (name, minor, what) in memory {
             let number = DeviceNumber { major: 1, minor };
-            self.register(number, Arc::new(MemoryDriver { what, host: self.host().clone() }));
+            self.register(number, unsize!(Arc::try_new(MemoryDriver { what, host: self.host().clone() })?))?;
             make(name, Create::CharDevice(number), 0o666)?;
         }
         make(b"tty", Create::CharDevice(TTY), 0o666)?;
@@ -159,8 +159,11 @@ impl<H: Host> Vfs<H> {
         let view = self.view();
         let dev = self.find(&view, self.root(), b"/dev", true)?;
         let found = self.walk(&view, &dev, name, Final::Name)?;
-        self.make(&view, &found, Create::CharDevice(number), mode)?;
-        self.register(number, driver);
-        Ok(())
+        self.register(number, driver.clone())?;
+        let made = self.make(&view, &found, Create::CharDevice(number), mode);
+        if made.is_err() {
+            self.deregister(number, &driver);
+        }
+        made.map(drop)
     }
 }

@@ -2,13 +2,10 @@
 
 use crate::dentry::Dentry;
 use crate::host::Host;
-use crate::rank;
-use alloc::collections::BTreeMap;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::ops::Bound;
+use crate::{FsError, rank};
+use quire_heap::{Arc, Map, Spare, Vec};
 use quire_sync::epoch::{Domain, Pile, Pinned};
-use quire_sync::names::Found;
+use quire_sync::names::{self, Found};
 use quire_sync::{CachePadded, Names, SpinGuard, SpinLock};
 
 /// The first cookie of an entry; those below stand for `.` and `..`.
@@ -36,11 +33,29 @@ type Listed<H> = (u64, Arc<Dentry<H>>);
 /// An entry as a listing shows it: the cookie of what comes next, the name, the dentry.
 pub(crate) type Shown<H> = (u64, Arc<[u8]>, Arc<Dentry<H>>);
 
+/// The memory of an entry in both listings.
+pub(crate) struct Spares<H: Host> {
+    by_name: Spare<Arc<[u8]>, Listed<H>>,
+    by_cookie: Spare<u64, Arc<[u8]>>,
+}
+
+/// The memory of a name for lookups.
+pub(crate) type ShownMemory<H> = names::Spare<Dentry<H>>;
+
+/// All memory of an entry that comes later, of one directory. Taken before the directory's lock, so that nothing fails under it.
+pub(crate) struct EntryMemory<H: Host> {
+    pub shown: ShownMemory<H>,
+    pub listed: Spares<H>,
+}
+
+/// What was taken out of a directory, to be dropped without its lock.
+pub(crate) type Taken<H> = (Arc<Dentry<H>>, Spares<H>);
+
 /// What the lock of a directory guards.
 pub(crate) struct Entries<H: Host> {
-    by_name: BTreeMap<Arc<[u8]>, Listed<H>>,
+    by_name: Map<Arc<[u8]>, Listed<H>>,
     /// Listings go by cookie, so that one goes on at the right place while entries come and go.
-    by_cookie: BTreeMap<u64, Arc<[u8]>>,
+    by_cookie: Map<u64, Arc<[u8]>>,
     next: u64,
     /// Removed: nothing may be put in any more.
     dead: bool,
@@ -49,7 +64,7 @@ pub(crate) struct Entries<H: Host> {
 impl<H: Host> Directory<H> {
     /// An empty directory.
     pub fn new(host: &H) -> Self {
-        let entries = Entries { by_name: BTreeMap::new(), by_cookie: BTreeMap::new(), next: FIRST_COOKIE, dead: false };
+        let entries = Entries { by_name: Map::new(), by_cookie: Map::new(), next: FIRST_COOKIE, dead: false };
         let entries = CachePadded(SpinLock::new(rank::DIRECTORY, entries));
         Directory { names: Names::new(rank::NAMES), epoch: host.epoch(), entries }
     }
@@ -57,6 +72,17 @@ impl<H: Host> Directory<H> {
     /// The entry called `name`. A directory is not counted.
     pub(crate) fn get<'p>(&self, name: &[u8], pin: &'p Pinned<'_>) -> Option<Found<'p, Dentry<H>>> {
         self.names.get(name, pin)
+    }
+
+    /// Memory for a name that lookups see.
+    pub(crate) fn shown_memory(&self) -> Result<ShownMemory<H>, FsError> {
+        Ok(self.names.spare()?)
+    }
+
+    /// Memory for an entry more.
+    pub(crate) fn memory(&self) -> Result<EntryMemory<H>, FsError> {
+        let listed = Spares { by_name: Spare::try_new()?, by_cookie: Spare::try_new()? };
+        Ok(EntryMemory { shown: self.shown_memory()?, listed })
     }
 
     /// Number of entries.
@@ -84,15 +110,15 @@ impl<H: Host> Directory<H> {
     }
 
     /// Up to `most` entries at or after `cookie`, each with the cookie of what comes next.
-    pub(crate) fn batch(&self, cookie: u64, most: usize) -> Vec<Shown<H>> {
-        let mut out = Vec::with_capacity(most);
+    pub(crate) fn batch(&self, cookie: u64, most: usize) -> Result<Vec<Shown<H>>, FsError> {
+        let mut out = Vec::try_with_capacity(most)?;
         let entries = self.entries.lock();
-        for (at, name) in entries.by_cookie.range((Bound::Included(cookie), Bound::Unbounded)).take(most) {
+        for (at, name) in entries.by_cookie.iter_from(&cookie).take(most) {
             if let Some((_, dentry)) = entries.by_name.get(name) {
-                out.push((at + 1, name.clone(), dentry.clone()));
+                out.push_reserved((at + 1, name.clone(), dentry.clone()));
             }
         }
-        out
+        Ok(out)
     }
 }
 
@@ -118,39 +144,53 @@ impl<'a, H: Host> Locked<'a, H> {
         self.entries.dead = true;
     }
 
-    fn show(&mut self, name: Arc<[u8]>, dentry: Arc<Dentry<H>>) -> Option<Arc<Dentry<H>>> {
+    fn show(&mut self, memory: ShownMemory<H>, name: Arc<[u8]>, dentry: Arc<Dentry<H>>) -> Option<Arc<Dentry<H>>> {
         let stays = dentry.inode.is_directory();
-        self.names.put(name, dentry, stays, &mut self.given_up)
+        self.names.put(memory, name, dentry, stays, &mut self.given_up)
     }
 
     /// Adds an entry under a name that is free.
-    pub(crate) fn add(&mut self, name: Arc<[u8]>, dentry: Arc<Dentry<H>>) {
-        let shown = self.show(name.clone(), dentry.clone());
+    pub(crate) fn add(&mut self, memory: EntryMemory<H>, name: Arc<[u8]>, dentry: Arc<Dentry<H>>) {
+        let EntryMemory { shown, listed } = memory;
+        let shown = self.show(shown, name.clone(), dentry.clone());
         debug_assert!(shown.is_none());
         let cookie = self.entries.next;
         self.entries.next += 1;
-        self.entries.by_cookie.insert(cookie, name.clone());
-        self.entries.by_name.insert(name, (cookie, dentry));
+        self.entries.by_cookie.insert(listed.by_cookie, cookie, name.clone());
+        self.entries.by_name.insert(listed.by_name, name, (cookie, dentry));
     }
 
-    /// Puts `dentry` in the place of an entry, or adds it; what was there is returned, to be dropped without the lock.
-    pub(crate) fn put(&mut self, name: Arc<[u8]>, dentry: Arc<Dentry<H>>) -> Option<Arc<Dentry<H>>> {
-        if let Some((_, there)) = self.entries.by_name.get_mut(&name) {
-            let old = core::mem::replace(there, dentry.clone());
-            // One reference less on what is returned.
-            drop(self.show(name, dentry));
-            return Some(old);
+    /// Puts `dentry` in the place of an entry that is there, which is returned, to be dropped without the lock.
+    pub(crate) fn replace(
+        &mut self,
+        memory: ShownMemory<H>,
+        name: Arc<[u8]>,
+        dentry: Arc<Dentry<H>>,
+    ) -> Option<Arc<Dentry<H>>> {
+        let (_, there) = self.entries.by_name.get_mut(&name)?;
+        let old = core::mem::replace(there, dentry.clone());
+        // One reference less on what is returned.
+        drop(self.show(memory, name, dentry));
+        Some(old)
+    }
+
+    /// Puts `dentry` in the place of an entry, or adds it; what was there is returned, and the memory that was not needed, to be
+    /// dropped without the lock.
+    pub(crate) fn put(&mut self, memory: EntryMemory<H>, name: Arc<[u8]>, dentry: Arc<Dentry<H>>) -> Option<Taken<H>> {
+        if self.get(&name).is_none() {
+            self.add(memory, name, dentry);
+            return None;
         }
-        self.add(name, dentry);
-        None
+        let EntryMemory { shown, listed } = memory;
+        self.replace(shown, name, dentry).map(|old| (old, listed))
     }
 
-    /// Takes an entry out, to be dropped without the lock.
-    pub(crate) fn take(&mut self, name: &[u8]) -> Option<Arc<Dentry<H>>> {
-        let (cookie, dentry) = self.entries.by_name.remove(name)?;
-        self.entries.by_cookie.remove(&cookie);
+    /// Takes an entry out, to be dropped without the lock. Its memory can be that of another entry.
+    pub(crate) fn take(&mut self, name: &[u8]) -> Option<Taken<H>> {
+        let (by_name, _, (cookie, dentry)) = self.entries.by_name.take(name)?;
+        let (by_cookie, _, _) = self.entries.by_cookie.take(&cookie)?;
         // One reference less on what is returned.
         drop(self.names.take(name, &mut self.given_up));
-        Some(dentry)
+        Some((dentry, Spares { by_name, by_cookie }))
     }
 }

@@ -106,6 +106,12 @@ impl fmt::Display for FsError {
 
 impl core::error::Error for FsError {}
 
+impl From<quire_heap::OutOfMemory> for FsError {
+    fn from(_: quire_heap::OutOfMemory) -> Self {
+        FsError::OutOfMemory
+    }
+}
+
 impl From<quire_vm::OutOfMemory> for FsError {
     fn from(_: quire_vm::OutOfMemory) -> Self {
         FsError::OutOfMemory

@@ -4,8 +4,8 @@ use crate::FsError;
 use crate::readiness::{Readiness, Ready};
 use crate::stream::{Io, Stream};
 use crate::transfer::{Sink, Source};
-use alloc::sync::Arc;
 use core::any::Any;
+use quire_heap::Arc;
 use quire_sync::atomic::{AtomicU64, Ordering};
 
 /// The largest count.
@@ -21,8 +21,8 @@ pub struct Event {
 
 impl Event {
     /// A counter that starts at `count`.
-    pub fn new(count: u64, semaphore: bool) -> Arc<Self> {
-        Arc::new(Event { count: AtomicU64::new(count), semaphore, readiness: Readiness::new() })
+    pub fn new(count: u64, semaphore: bool) -> Result<Arc<Self>, FsError> {
+        Ok(Arc::try_new(Event { count: AtomicU64::new(count), semaphore, readiness: Readiness::new() })?)
     }
 
     fn try_take(&self) -> Option<u64> {

@@ -5,10 +5,12 @@ use crate::host::PAGE_SIZE;
 use crate::inode::NewAttr;
 use crate::test_host::{TestHost, read_file, write_file};
 use crate::transfer::{SliceSink, SliceSource};
-use crate::{Create, FileKind, Final, FsError, Host, Io, Limits, OpenFile, OpenFlags, Place, Places, Vfs, Whence, Who};
-use alloc::sync::Arc;
+use crate::{
+    Create, Dentry, FileKind, Final, FsError, Host, Io, Limits, OpenFile, OpenFlags, Place, Places, Vfs, Whence, Who,
+};
 use core::fmt::Write;
 use proptest::prelude::*;
+use quire_heap::{Arc, try_format, unsize};
 use std::vec::Vec;
 
 type Tree = Arc<Vfs<TestHost>>;
@@ -28,6 +30,10 @@ fn read(f: &OpenFile<TestHost>, n: usize) -> Result<Vec<u8>, FsError> {
 }
 fn write(f: &OpenFile<TestHost>, b: &[u8]) -> Result<usize, FsError> {
     f.write(&Io::NOW, &mut SliceSource::new(b))
+}
+fn path(vfs: &Tree, dentry: &Arc<Dentry<TestHost>>) -> (Vec<u8>, bool) {
+    let (path, exists) = Dentry::path(dentry, vfs.root()).unwrap();
+    (path.to_vec(), exists)
 }
 fn mkdir(vfs: &Tree, path: &str) {
     let found = vfs.walk(&vfs.view(), vfs.root(), path.as_bytes(), Final::Name).unwrap();
@@ -167,7 +173,7 @@ fn a_file_lives_as_long_as_it_is_open() {
     vfs.unlink(&vfs.view(), &vfs.walk(&vfs.view(), vfs.root(), b"/f", Final::Name).unwrap()).unwrap();
     assert_eq!(read(&f, 99).unwrap(), b"still here");
     assert_eq!(f.dentry.inode.attr().links, 0);
-    assert_eq!(f.dentry.path(vfs.root()), Ok((b"/f".to_vec(), false)));
+    assert_eq!(path(&vfs, &f.dentry), (b"/f".to_vec(), false));
     drop(f);
     assert_eq!(vfs.root().inode.system().inodes(), 1);
 }
@@ -183,7 +189,7 @@ fn links_that_lead_in_circles_end_and_dot_dot_stays_below_the_root() {
     write_file(&vfs, "/d/secret", b"s").unwrap();
     let mut view = vfs.view();
     let jail = Place::Counted(vfs.find(&view, vfs.root(), b"/d/e", true).unwrap().counted());
-    view.places = Arc::new(Places { cwd: jail.clone(), root: jail });
+    view.places = Arc::try_new(Places { cwd: jail.clone(), root: jail }).unwrap();
     assert!(vfs.find(&view, view.cwd(), b"../../secret", true).is_err());
     assert!(Arc::ptr_eq(&vfs.find(&view, view.cwd(), b"..", true).unwrap(), view.root()));
     let long = [b"x".as_slice(); 1].concat().repeat(256);
@@ -320,37 +326,40 @@ fn permission_bits_hold_for_everybody_but_root() {
     assert_eq!(vfs.make(&view, &found, Create::File, 0o644).err(), Some(FsError::Denied));
 }
 
-struct Numbers;
+/// Files that are called as numbers are.
+pub(crate) struct Numbers;
 struct Number(u64);
-struct ToFile(Arc<crate::Dentry<TestHost>>);
+struct ToFile(Arc<Dentry<TestHost>>);
 
 impl GeneratedDirectory<TestHost> for Numbers {
-    fn lookup(&self, name: &[u8]) -> Option<Entry<TestHost>> {
-        let n: u64 = core::str::from_utf8(name).ok()?.parse().ok()?;
-        let node = Generated::File(Arc::new(Number(n)));
-        (n < 5).then_some(Entry { number: 100 + n, attr: NewAttr { mode: 0o444, uid: 0, gid: 0 }, node })
+    fn lookup(&self, name: &[u8]) -> Result<Option<Entry<TestHost>>, FsError> {
+        let number = core::str::from_utf8(name).ok().and_then(|name| name.parse::<u64>().ok());
+        let Some(n) = number.filter(|n| *n < 5) else { return Ok(None) };
+        let node = Generated::File(unsize!(Arc::try_new(Number(n))?));
+        Ok(Some(Entry { number: 100 + n, attr: NewAttr { mode: 0o444, uid: 0, gid: 0 }, node }))
     }
-    fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool) {
+    fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool) -> Result<(), FsError> {
         for n in after..5 {
-            if !each(n + 1, std::format!("{n}").as_bytes(), FileKind::Regular, 100 + n) {
-                return;
+            if !each(n + 1, &try_format(format_args!("{n}"))?, FileKind::Regular, 100 + n) {
+                break;
             }
         }
+        Ok(())
     }
 }
 impl GeneratedFile for Number {
     fn text(&self, out: &mut Text) -> Result<(), FsError> {
         for i in 0..3000 {
-            writeln!(out, "{} {i}", self.0).map_err(|_| FsError::OutOfMemory)?;
+            writeln!(out, "{} {i}", self.0).map_err(quire_heap::OutOfMemory::from)?;
         }
         Ok(())
     }
 }
 impl GeneratedLink<TestHost> for ToFile {
-    fn target(&self) -> Result<Vec<u8>, FsError> {
-        Ok(b"nowhere".to_vec())
+    fn target(&self) -> Result<quire_heap::Vec<u8>, FsError> {
+        Ok(quire_heap::Vec::try_copy(b"nowhere")?)
     }
-    fn jump(&self) -> Option<Result<Arc<crate::Dentry<TestHost>>, FsError>> {
+    fn jump(&self) -> Option<Result<Arc<Dentry<TestHost>>, FsError>> {
         Some(Ok(self.0.clone()))
     }
 }
@@ -358,7 +367,7 @@ impl GeneratedLink<TestHost> for ToFile {
 #[test]
 fn generated_files_are_listed_looked_up_and_read_in_pieces() {
     let vfs = tree();
-    vfs.mount_generated(b"/proc", "proc", Arc::new(Numbers)).unwrap();
+    vfs.mount_generated(b"/proc", "proc", unsize!(Arc::try_new(Numbers).unwrap())).unwrap();
     let text = read_file(&vfs, "/proc/3").unwrap();
     assert_eq!(text.split(|b| *b == b'\n').nth(2999), Some(&b"3 2999"[..]));
     assert_eq!(open(&vfs, "/proc/9", OpenFlags::READ).err(), Some(FsError::NotFound));
@@ -372,7 +381,7 @@ fn generated_files_are_listed_looked_up_and_read_in_pieces() {
     .unwrap();
     assert_eq!(names, [&b"."[..], b"..", b"0", b"1", b"2", b"3", b"4"]);
     let four = vfs.find(&vfs.view(), vfs.root(), b"/proc/4", true).unwrap();
-    assert_eq!(four.path(vfs.root()), Ok((b"/proc/4".to_vec(), true)));
+    assert_eq!(path(&vfs, &four), (b"/proc/4".to_vec(), true));
     let up = vfs.find(&vfs.view(), vfs.root(), b"/proc/..", true).unwrap();
     assert!(Arc::ptr_eq(&up, vfs.root()));
     let found = vfs.walk(&vfs.view(), vfs.root(), b"/proc", Final::Follow).unwrap();

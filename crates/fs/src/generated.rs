@@ -5,9 +5,8 @@ use crate::dentry::Dentry;
 use crate::host::Host;
 use crate::inode::{FileKind, FileSystem, Inode, NewAttr};
 use crate::{FsError, Sink};
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::fmt;
+use quire_heap::{Arc, Vec};
 
 /// What is behind a generated inode.
 pub enum Generated<H: Host> {
@@ -43,11 +42,11 @@ pub struct Entry<H: Host> {
 /// A directory whose entries are found when asked for.
 pub trait GeneratedDirectory<H: Host>: Send + Sync {
     /// The entry called `name`.
-    fn lookup(&self, name: &[u8]) -> Option<Entry<H>>;
+    fn lookup(&self, name: &[u8]) -> Result<Option<Entry<H>>, FsError>;
     /// Calls `each(cookie, name, kind, inode number)` for the entries with cookies above `after`, in ascending order of
     /// cookies (all above zero), until it returns false.
     #[allow(clippy::type_complexity)]
-    fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool);
+    fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool) -> Result<(), FsError>;
     /// Whether the caller may use it whatever its bits say.
     fn admits(&self) -> bool {
         false
@@ -82,10 +81,15 @@ pub trait GeneratedLink<H: Host>: Send + Sync {
 
 impl<H: Host> Dentry<H> {
     /// A dentry for `entry`, called `name`, in the generated directory `parent`. It is not kept: the next look makes another.
-    pub(crate) fn for_generated(host: &H, parent: &Arc<Dentry<H>>, name: &[u8], entry: Entry<H>) -> Arc<Self> {
-        let inode = Inode::generated(parent.inode.system(), entry.number, entry.attr, host.realtime(), entry.node);
+    pub(crate) fn for_generated(
+        host: &H,
+        parent: &Arc<Dentry<H>>,
+        name: &[u8],
+        entry: Entry<H>,
+    ) -> Result<Arc<Self>, FsError> {
+        let inode = Inode::generated(parent.inode.system(), entry.number, entry.attr, host.realtime(), entry.node)?;
         inode.change(host.realtime(), |a| a.links = if inode.is_directory() { 2 } else { 1 });
-        Dentry::child(parent, Arc::from(name), inode, false)
+        Dentry::child(parent, Arc::try_copy(name)?, inode, false)
     }
 }
 
@@ -94,11 +98,11 @@ pub(crate) fn root_inode<H: Host>(
     host: &H,
     system: &'static FileSystem,
     root: Arc<dyn GeneratedDirectory<H>>,
-) -> Arc<Inode<H>> {
+) -> Result<Arc<Inode<H>>, FsError> {
     let attr = NewAttr { mode: 0o555, uid: 0, gid: 0 };
-    let inode = Inode::generated(system, 1, attr, host.realtime(), Generated::Directory(root));
+    let inode = Inode::generated(system, 1, attr, host.realtime(), Generated::Directory(root))?;
     inode.change(host.realtime(), |a| a.links = 2);
-    inode
+    Ok(inode)
 }
 
 const CHUNK: usize = 4000;
@@ -131,14 +135,11 @@ impl Text {
     pub fn push(&mut self, mut bytes: &[u8]) -> Result<(), FsError> {
         while !bytes.is_empty() {
             if self.chunks.last().is_none_or(|c| c.len() == CHUNK) {
-                let mut chunk = Vec::new();
-                chunk.try_reserve_exact(CHUNK).map_err(|_| FsError::OutOfMemory)?;
-                self.chunks.try_reserve(1).map_err(|_| FsError::OutOfMemory)?;
-                self.chunks.push(chunk);
+                self.chunks.try_push(Vec::try_with_capacity(CHUNK)?)?;
             }
             let Some(chunk) = self.chunks.last_mut() else { return Err(FsError::OutOfMemory) };
             let n = bytes.len().min(CHUNK - chunk.len());
-            chunk.extend_from_slice(&bytes[..n]);
+            chunk.extend_reserved(&bytes[..n]);
             self.len += n;
             bytes = &bytes[n..];
         }

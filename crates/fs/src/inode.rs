@@ -7,8 +7,7 @@ use crate::lock::RecordLocks;
 use crate::pipe::Pipe;
 use crate::text::TextUse;
 use crate::{FsError, rank};
-use alloc::boxed::Box;
-use alloc::sync::Arc;
+use quire_heap::{Arc, Room, Vec, try_leak};
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::epoch::Domain;
 use quire_sync::{Mutex, MutexGuard, PerCpu, Quota, Sequenced, preempt_off};
@@ -160,15 +159,15 @@ pub struct FileSystem {
 
 impl FileSystem {
     /// An empty file system on a machine of `cpus` processors. What has no limit now is not counted, and never gets one.
-    pub fn new(device: u64, kind: &'static str, limits: Limits, cpus: usize) -> &'static Self {
-        let quota = |limit: u64| &*Box::leak(Box::new(Quota::leaked(cpus, limit)));
-        Box::leak(Box::new(FileSystem {
+    pub fn new(device: u64, kind: &'static str, limits: Limits, cpus: usize) -> Result<&'static Self, FsError> {
+        let quota = |limit: u64| -> Result<&'static Quota, FsError> { Ok(try_leak(Quota::try_leaked(cpus, limit)?)?) };
+        Ok(try_leak(FileSystem {
             device,
             kind,
-            inodes: limits.inodes.map(quota),
-            pages: limits.pages.map(quota),
-            numbered: PerCpu::leaked(cpus, |_| AtomicU64::new(0)),
-        }))
+            inodes: limits.inodes.map(quota).transpose()?,
+            pages: limits.pages.map(quota).transpose()?,
+            numbered: PerCpu::try_leaked(cpus, |_| AtomicU64::new(0))?,
+        })?)
     }
 
     /// Adds `more` to what it holds at this moment: that, and no more than that, it may hold from now on.
@@ -280,7 +279,7 @@ pub enum Node<H: Host> {
     /// A directory.
     Directory(Directory<H>),
     /// A symbolic link to a path.
-    Symlink(Box<[u8]>),
+    Symlink(Vec<u8>),
     /// A pipe, with or without a name.
     Fifo(Arc<Pipe<H>>),
     /// A device that reads and writes streams of bytes.
@@ -339,11 +338,13 @@ impl<H: Host> Inode<H> {
         attr: NewAttr,
         node: impl FnOnce(Ident) -> Result<Node<H>, FsError>,
     ) -> Result<Arc<Self>, FsError> {
+        let room = Room::try_new()?;
         let admitted = system.admit(host.epoch())?;
         let ident = Ident { device: system.device, number: system.number() };
-        let inode = Arc::new(Self::with(ident, node(ident)?, attr, host.realtime(), system));
+        let node = node(ident)?;
+        // From here on the inode itself counts, until it is dropped.
         admitted.keep();
-        Ok(inode)
+        Ok(room.fill(Self::with(ident, node, attr, host.realtime(), system)))
     }
 
     /// An inode that stands for something generated, numbered by its provider; it counts against no limit.
@@ -353,10 +354,10 @@ impl<H: Host> Inode<H> {
         attr: NewAttr,
         now: Timestamp,
         node: Generated<H>,
-    ) -> Arc<Self> {
+    ) -> Result<Arc<Self>, FsError> {
         debug_assert!(system.inodes.is_none(), "what is generated has no limit");
         let ident = Ident { device: system.device, number };
-        Arc::new(Self::with(ident, Node::Generated(node), attr, now, system))
+        Ok(Arc::try_new(Self::with(ident, Node::Generated(node), attr, now, system))?)
     }
 
     fn with(ident: Ident, node: Node<H>, new: NewAttr, now: Timestamp, system: &'static FileSystem) -> Self {
@@ -384,7 +385,7 @@ impl<H: Host> Inode<H> {
 
     /// A regular file's node, in `system`.
     pub fn regular(host: &H, system: &FileSystem, ident: Ident) -> Result<Node<H>, FsError> {
-        let origin = Arc::new(Origin::new(ident));
+        let origin = Arc::try_new(Origin::new(ident))?;
         let object = host.object(origin.clone(), system.quota())?;
         Ok(Node::File(RegularFile { object, writing: Writing { lock: Mutex::new(()), text: TextUse::new() }, origin }))
     }
@@ -568,14 +569,14 @@ pub struct Space {
 mod tests {
     use super::*;
     use crate::test_host::TestHost;
-    use alloc::collections::BTreeSet;
     use quire_sync::hooks::threads::set_cpu;
+    use std::collections::BTreeSet;
 
     /// As many inodes as the limit says, whichever processors make and remove them; each with a number of its own.
     #[test]
     fn what_one_processor_gives_back_another_may_use() {
         const LIMIT: u64 = 200;
-        let system = FileSystem::new(1, "test", Limits { inodes: Some(LIMIT), pages: None }, 3);
+        let system = FileSystem::new(1, "test", Limits { inodes: Some(LIMIT), pages: None }, 3).unwrap();
         let epoch = TestHost.epoch();
         let mut numbers = BTreeSet::new();
         for n in 0..LIMIT {

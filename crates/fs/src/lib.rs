@@ -17,8 +17,6 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-extern crate alloc;
-
 mod attributes;
 pub mod cpio;
 pub mod dentry;
@@ -44,6 +42,8 @@ pub mod walk;
 
 #[cfg(test)]
 mod file_model;
+#[cfg(test)]
+mod refusals;
 #[cfg(any(test, feature = "test-host"))]
 pub mod test_host;
 #[cfg(test)]

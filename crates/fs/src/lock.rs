@@ -7,7 +7,7 @@
 use crate::readiness::Readiness;
 use crate::stream::Io;
 use crate::{FsError, rank};
-use alloc::vec::Vec;
+use quire_heap::Vec;
 use quire_sync::SpinLock;
 use quire_sync::atomic::{AtomicUsize, Ordering};
 
@@ -118,8 +118,7 @@ impl Waiter<'_> {
             return Err(FsError::Deadlock);
         }
         if let Some(holder) = held.records.iter().find_map(holder) {
-            waits.try_reserve(1).map_err(|_| FsError::OutOfMemory)?;
-            waits.push(Wait { who: self.who(), at: self.0.at(), process, holder });
+            waits.try_push(Wait { who: self.who(), at: self.0.at(), process, holder })?;
             held.waiting += 1;
         }
         Ok(())
@@ -200,7 +199,11 @@ impl RecordLocks {
         }
         {
             let mut held = self.held.lock();
-            if held.records.len() + 1 > MOST || held.records.try_reserve(1).is_err() {
+            // Only what becomes two needs memory.
+            let splits = |r: &Record| r.owner == owner && r.start < start && end < r.end;
+            if held.records.iter().any(splits)
+                && (held.records.len() + 1 > MOST || held.records.try_reserve(1).is_err())
+            {
                 return Err(FsError::OutOfMemory);
             }
             cut(&mut held.records, owner, start, end);
@@ -233,7 +236,7 @@ impl RecordLocks {
                 return Some(Err(FsError::OutOfMemory));
             }
             held.whole.retain(|r| r.owner != wanted.owner);
-            held.whole.push(wanted);
+            held.whole.push_reserved(wanted);
             self.changed(&mut held);
             Some(Ok(()))
         })??;
@@ -296,7 +299,7 @@ impl RecordLocks {
     }
 }
 
-/// Adds a lock to a range that the owner has cut free; it and equal neighbours become one.
+/// Adds a lock to a range that the owner has cut free; it and equal neighbours become one. There is room for one more.
 fn add(records: &mut Vec<Record>, mut new: Record) {
     records.retain(|r| {
         let equal = r.owner == new.owner && r.exclusive == new.exclusive;
@@ -307,10 +310,10 @@ fn add(records: &mut Vec<Record>, mut new: Record) {
         }
         !touches
     });
-    records.push(new);
+    records.push_reserved(new);
 }
 
-/// Takes `start..end` out of the owner's records; one that reaches over both ends becomes two.
+/// Takes `start..end` out of the owner's records; one that reaches over both ends becomes two, for which there is room.
 fn cut(records: &mut Vec<Record>, owner: Owner, start: u64, end: u64) {
     let mut rest = None;
     records.retain_mut(|r| {
@@ -329,7 +332,9 @@ fn cut(records: &mut Vec<Record>, owner: Owner, start: u64, end: u64) {
         }
         true
     });
-    records.extend(rest);
+    if let Some(rest) = rest {
+        records.push_reserved(rest);
+    }
 }
 
 #[cfg(test)]
@@ -474,7 +479,7 @@ mod tests {
                         model[bytes].iter_mut().for_each(|b| b[who as usize] = Some(exclusive));
                     }
                 }
-                let held = locks.held.lock().records.clone();
+                let held = locks.held.lock().records.to_vec();
                 for (at, byte) in model.iter().enumerate() {
                     for (o, want) in byte.iter().enumerate() {
                         let here: Vec<bool> = held

@@ -9,7 +9,7 @@ use crate::inode::{FileKind, Node, RegularFile};
 use crate::readiness::{Readiness, Ready};
 use crate::stream::{Io, Stream};
 use crate::transfer::{Sink, Source};
-use alloc::sync::Arc;
+use quire_heap::{Arc, Room};
 use quire_sync::atomic::{AtomicU32, Ordering};
 use quire_sync::{Hold, Mutex};
 use quire_vm::object::Told;
@@ -135,13 +135,25 @@ pub struct OpenFile<H: Host> {
 }
 
 impl<H: Host> OpenFile<H> {
-    pub(crate) fn new(host: H, dentry: Hold<Dentry<H>>, flags: OpenFlags, body: Body<H>, writes: bool) -> Arc<Self> {
+    /// The memory of an open file: taken before anything is made or changed, so that nothing has to be taken back for want of it.
+    pub(crate) fn room() -> Result<Room<Self>, FsError> {
+        Ok(Room::try_new()?)
+    }
+
+    pub(crate) fn new(
+        room: Room<Self>,
+        host: H,
+        dentry: Hold<Dentry<H>>,
+        flags: OpenFlags,
+        body: Body<H>,
+        writes: bool,
+    ) -> Arc<Self> {
         let flags = AtomicU32::new((flags - OpenFlags::OPENING).bits());
         let told = match (&body, &dentry.inode.node) {
             (Body::File, Node::File(f)) => Some(f.object.write_errors().follow()),
             _ => None,
         };
-        Arc::new(OpenFile { dentry, host, flags, position: Mutex::new(0), body, told, writes })
+        room.fill(OpenFile { dentry, host, flags, position: Mutex::new(0), body, told, writes })
     }
 
     /// How it is open.
@@ -446,7 +458,7 @@ impl<H: Host> OpenFile<H> {
                     return Err(FsError::NotFound);
                 }
                 loop {
-                    let batch = d.batch(*position, 32);
+                    let batch = d.batch(*position, 32)?;
                     if batch.is_empty() {
                         return Ok(());
                     }
@@ -461,7 +473,7 @@ impl<H: Host> OpenFile<H> {
             }
             (Body::Names(d), _) => {
                 let mut at = *position;
-                d.list(at - FIRST_COOKIE, &mut |cookie, name, kind, number| {
+                let listed = d.list(at - FIRST_COOKIE, &mut |cookie, name, kind, number| {
                     let next = cookie + FIRST_COOKIE;
                     let taken = each(&Listed { name, number, kind, next });
                     if taken {
@@ -470,7 +482,7 @@ impl<H: Host> OpenFile<H> {
                     taken
                 });
                 *position = at;
-                Ok(())
+                listed
             }
             _ => Err(FsError::NotDirectory),
         }

@@ -9,8 +9,8 @@ use crate::host::{Host, PAGE_SIZE};
 use crate::readiness::{Readiness, Ready};
 use crate::stream::{Io, Stream};
 use crate::transfer::{Sink, Source};
-use alloc::sync::Arc;
 use core::any::Any;
+use quire_heap::{Arc, Room, unsize};
 use quire_sync::Mutex;
 use quire_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence_full};
 
@@ -58,12 +58,12 @@ pub struct PipeEnd<H: Host> {
 
 impl<H: Host> Pipe<H> {
     /// A pipe with no end open.
-    pub fn new(host: H) -> Arc<Self> {
-        Self::announced_by(host, Arc::new(Readiness::new()))
+    pub fn new(host: H) -> Result<Arc<Self>, FsError> {
+        Self::announced_by(host, Arc::try_new(Readiness::new())?)
     }
 
-    fn announced_by(host: H, readiness: Arc<Readiness>) -> Arc<Self> {
-        Arc::new(Pipe {
+    fn announced_by(host: H, readiness: Arc<Readiness>) -> Result<Arc<Self>, FsError> {
+        Ok(Arc::try_new(Pipe {
             host,
             pages: [const { Mutex::new(None) }; PAGES],
             reader: Mutex::new(()),
@@ -75,50 +75,57 @@ impl<H: Host> Pipe<H> {
             reader_opens: AtomicU64::new(0),
             writer_opens: AtomicU64::new(0),
             readiness,
-        })
+        })?)
     }
 
     /// Opens ends without waiting for the other.
-    pub fn open_now(self: &Arc<Self>, reads: bool, writes: bool) -> Arc<dyn Stream> {
-        Arc::new(self.end(reads, writes))
+    pub fn open_now(this: &Arc<Self>, reads: bool, writes: bool) -> Result<Arc<dyn Stream>, FsError> {
+        Ok(unsize!(Self::end(this, reads, writes)?))
     }
 
-    fn end(self: &Arc<Self>, reads: bool, writes: bool) -> PipeEnd<H> {
+    /// Ends that are open. Their memory comes first: others see each opening, and cannot unsee it.
+    fn end(this: &Arc<Self>, reads: bool, writes: bool) -> Result<Arc<PipeEnd<H>>, FsError> {
+        let room = Room::try_new()?;
+        Ok(room.fill(Self::opened(this, reads, writes)))
+    }
+
+    fn opened(this: &Arc<Self>, reads: bool, writes: bool) -> PipeEnd<H> {
         if reads {
-            self.readers.fetch_add(1, Ordering::AcqRel);
-            self.reader_opens.fetch_add(1, Ordering::AcqRel);
+            this.readers.fetch_add(1, Ordering::AcqRel);
+            this.reader_opens.fetch_add(1, Ordering::AcqRel);
         }
         if writes {
-            self.writers.fetch_add(1, Ordering::AcqRel);
-            self.writer_opens.fetch_add(1, Ordering::AcqRel);
+            this.writers.fetch_add(1, Ordering::AcqRel);
+            this.writer_opens.fetch_add(1, Ordering::AcqRel);
         }
-        self.readiness.notify();
-        PipeEnd { pipe: self.clone(), reads, writes, unmet: u64::MAX, closed: AtomicBool::new(false) }
+        this.readiness.notify();
+        PipeEnd { pipe: this.clone(), reads, writes, unmet: u64::MAX, closed: AtomicBool::new(false) }
     }
 
     /// Opens ends as opening a FIFO does: one side waits until the other is, or was, there; a writer that does not wait
     /// fails instead.
-    pub fn open(self: &Arc<Self>, reads: bool, writes: bool, io: &Io<'_>) -> Result<Arc<dyn Stream>, FsError> {
-        if writes && !reads && io.nonblock && self.readers.load(Ordering::Acquire) == 0 {
+    pub fn open(this: &Arc<Self>, reads: bool, writes: bool, io: &Io<'_>) -> Result<Arc<dyn Stream>, FsError> {
+        if writes && !reads && io.nonblock && this.readers.load(Ordering::Acquire) == 0 {
             return Err(FsError::NoDevice);
         }
+        let room = Room::try_new()?;
         // Who is there already may come to life by this opening, and be gone before this thread looks again.
         let (there, opens) = match reads {
-            true => (&self.writers, &self.writer_opens),
-            false => (&self.readers, &self.reader_opens),
+            true => (&this.writers, &this.writer_opens),
+            false => (&this.readers, &this.reader_opens),
         };
         let seen = opens.load(Ordering::Acquire);
         let met_already = there.load(Ordering::Acquire) > 0;
-        let mut end = self.end(reads, writes);
+        let mut end = Self::opened(this, reads, writes);
         if reads == writes || io.nonblock || met_already {
             if reads && !writes && !met_already {
                 end.unmet = seen;
             }
-            return Ok(Arc::new(end));
+            return Ok(unsize!(room.fill(end)));
         }
         let met = || there.load(Ordering::Acquire) > 0 || opens.load(Ordering::Acquire) != seen;
-        self.readiness.wait(io, || met().then_some(()))?;
-        Ok(Arc::new(end))
+        this.readiness.wait(io, || met().then_some(()))?;
+        Ok(unsize!(room.fill(end)))
     }
 
     /// What nobody read is lost with the last end: whoever opens a FIFO then finds it empty.

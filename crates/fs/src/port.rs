@@ -5,8 +5,8 @@ use crate::readiness::{Readiness, Ready};
 use crate::stream::{Io, Stream};
 use crate::transfer::{Sink, Source};
 use crate::{FsError, OpenFlags};
-use alloc::sync::Arc;
 use core::any::Any;
+use quire_heap::Arc;
 use quire_sync::Mutex;
 
 /// A two-way port of bytes. None of its calls waits.
@@ -41,8 +41,8 @@ struct Rest {
 
 impl RawPort {
     /// The stream over `port`.
-    pub fn new(port: Arc<dyn Port>) -> Arc<Self> {
-        Arc::new(RawPort { port, rest: Mutex::new(Rest { bytes: [0; 512], from: 0, to: 0 }) })
+    pub fn new(port: Arc<dyn Port>) -> Result<Arc<Self>, FsError> {
+        Ok(Arc::try_new(RawPort { port, rest: Mutex::new(Rest { bytes: [0; 512], from: 0, to: 0 }) })?)
     }
 }
 

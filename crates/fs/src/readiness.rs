@@ -7,8 +7,7 @@
 //! The order that loses no wake-up: a stream changes its state *before* it notifies; a waiter registers *before* it looks.
 
 use crate::{FsError, Io, rank};
-use alloc::sync::Arc;
-use alloc::vec::Vec;
+use quire_heap::{Arc, Room, Vec};
 use quire_sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence_full};
 use quire_sync::hooks::{ThreadHandle, current_thread, now, park, unpark};
 use quire_sync::{SpinLock, WaitOutcome, WaitQueue};
@@ -38,7 +37,8 @@ pub trait Listener: Send + Sync {
     fn changed(&self);
 }
 
-type Listeners = Arc<Vec<Arc<dyn Listener>>>;
+type Listening = Vec<Arc<dyn Listener>>;
+type Listeners = Arc<Listening>;
 
 /// Who waits for a stream.
 pub struct Readiness {
@@ -95,17 +95,16 @@ impl Readiness {
             let mut slot = self.listeners.lock();
             match slot.as_mut().map(Arc::get_mut) {
                 Some(Some(all)) => {
-                    all.try_reserve(1).map_err(|_| FsError::OutOfMemory)?;
-                    all.push(listener.clone());
+                    all.try_push(listener.clone())?;
                     self.listening.store(all.len(), Ordering::Release);
                     None
                 }
                 // No listener yet, or another thread is telling the listed ones.
                 _ => {
-                    let mut all = copy(slot.as_ref(), 1)?;
-                    all.push(listener.clone());
+                    let (room, mut all) = copy(slot.as_ref(), 1)?;
+                    all.push_reserved(listener.clone());
                     self.listening.store(all.len(), Ordering::Release);
-                    slot.replace(Arc::new(all))
+                    slot.replace(room.fill(all))
                 }
             }
         };
@@ -117,7 +116,7 @@ impl Readiness {
     /// `listener` is told no more (a call that is under way may still come). Needs no memory: where there is none for a copy, it waits
     /// for those that are just telling the listeners.
     pub fn unlisten(&self, listener: &Arc<dyn Listener>) {
-        let without = |all: &mut Vec<Arc<dyn Listener>>| {
+        let without = |all: &mut Listening| {
             let at = all.iter().position(|l| Arc::ptr_eq(l, listener));
             let gone = at.map(|at| all.swap_remove(at));
             self.listening.store(all.len(), Ordering::Release);
@@ -133,9 +132,9 @@ impl Readiness {
                 drop((gone, empty));
                 return;
             }
-            if let Ok(mut all) = copy(slot.as_ref(), 0) {
+            if let Ok((room, mut all)) = copy(slot.as_ref(), 0) {
                 let gone = without(&mut all);
-                let old = if all.is_empty() { slot.take() } else { slot.replace(Arc::new(all)) };
+                let old = if all.is_empty() { slot.take() } else { slot.replace(room.fill(all)) };
                 drop(slot);
                 drop((gone, old));
                 return;
@@ -146,13 +145,13 @@ impl Readiness {
     }
 }
 
-/// The listeners of `all`, with room for `more`.
-fn copy(all: Option<&Listeners>, more: usize) -> Result<Vec<Arc<dyn Listener>>, FsError> {
-    let all = all.map_or(&[][..], |all| all.as_slice());
-    let mut new = Vec::new();
-    new.try_reserve_exact(all.len() + more).map_err(|_| FsError::OutOfMemory)?;
-    new.extend(all.iter().cloned());
-    Ok(new)
+/// The listeners of `all`, with room for `more`, and where they will be.
+fn copy(all: Option<&Listeners>, more: usize) -> Result<(Room<Listening>, Listening), FsError> {
+    let all = all.map_or(&[][..], |all| &all[..]);
+    let room = Room::try_new()?;
+    let mut new = Vec::try_with_capacity(all.len() + more)?;
+    all.iter().for_each(|listener| new.push_reserved(listener.clone()));
+    Ok((room, new))
 }
 
 /// One thread that waits for any of many streams.
@@ -171,8 +170,8 @@ impl Listener for Poller {
 
 impl Poller {
     /// A poller for the calling thread, which alone may [`sleep`](Self::sleep) on it.
-    pub fn new() -> Arc<Poller> {
-        Arc::new(Poller { thread: current_thread(), changed: AtomicBool::new(false) })
+    pub fn new() -> Result<Arc<Poller>, FsError> {
+        Ok(Arc::try_new(Poller { thread: current_thread(), changed: AtomicBool::new(false) })?)
     }
 
     /// Sleeps until a stream that it listens to changed, the deadline passed or `io` was interrupted; `Ok(false)` after

@@ -8,12 +8,12 @@
 
 use crate::FsError;
 use crate::dentry::Dentry;
-use crate::directory::{Directory, Locked};
+use crate::directory::{Directory, EntryMemory, Locked};
 use crate::host::Host;
 use crate::inode::Node;
 use crate::vfs::Vfs;
 use crate::walk::{Found, Last, View, Want};
-use alloc::sync::Arc;
+use quire_heap::Arc;
 
 /// What happens to what is in the way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,15 +71,21 @@ impl<H: Host> Vfs<H> {
         view.who.may(&old_parent.inode, Want::WRITE | Want::EXECUTE)?;
         view.who.may(&new_parent.inode, Want::WRITE | Want::EXECUTE)?;
         let same = Arc::ptr_eq(old_parent, new_parent);
-        let name = to.name.shared();
+        let name = to.name.shared()?;
+        // All memory before the locks: a move does not fail half way.
+        let shown = new_dir.shown_memory()?;
+        let back = match how {
+            Rename::Exchange => Some((from.name.shared()?, old_dir.shown_memory()?)),
+            Rename::Replace | Rename::NoReplace => None,
+        };
         let now = self.host().realtime();
 
         let moving = (!same).then(|| self.moving.lock());
         let mut both = if same {
             Both { old: old_dir.lock(), new: None }
         } else {
-            let old_first = new_parent.is_below(old_parent)
-                || (!old_parent.is_below(new_parent) && Arc::as_ptr(old_parent) < Arc::as_ptr(new_parent));
+            let old_first = Dentry::is_below(new_parent, old_parent)
+                || (!Dentry::is_below(old_parent, new_parent) && Arc::as_ptr(old_parent) < Arc::as_ptr(new_parent));
             if old_first {
                 let old = old_dir.lock();
                 Both { old, new: Some(new_dir.lock_below()) }
@@ -109,11 +115,11 @@ impl<H: Host> Vfs<H> {
         if (from.slash && !source_is_dir) || (to.slash && !new_is_dir) {
             return Err(FsError::NotDirectory);
         }
-        if !same && source_is_dir && new_parent.is_below(&source) {
+        if !same && source_is_dir && Dentry::is_below(new_parent, &source) {
             return Err(FsError::Invalid);
         }
         if let Some(there) = &there {
-            if !same && there.inode.is_directory() && old_parent.is_below(there) {
+            if !same && there.inode.is_directory() && Dentry::is_below(old_parent, there) {
                 return Err(if how == Rename::Exchange { FsError::Invalid } else { FsError::NotEmpty });
             }
             view.who.may_take(&new_parent.inode, &there.inode)?;
@@ -123,14 +129,14 @@ impl<H: Host> Vfs<H> {
         }
 
         // Whatever might be freed is dropped after the locks.
-        let _dropped = match (&there, how) {
-            (Some(there), Rename::Exchange) => {
-                let a = both.source().put(from.name.shared(), there.clone());
-                let b = both.target().put(name.clone(), source.clone());
-                let c = there.place_at(old_parent, from.name.shared());
+        let _dropped = match (&there, back) {
+            (Some(there), Some((old_name, old_shown))) => {
+                let a = both.source().replace(old_shown, old_name.clone(), there.clone());
+                let b = both.target().replace(shown, name.clone(), source.clone());
+                let c = there.place_at(old_parent, old_name);
                 let d = source.place_at(new_parent, name);
                 both.unlock();
-                (a, b, c, d)
+                (a, b, None, [c, d])
             }
             _ => {
                 if let Some(there) = &there {
@@ -148,11 +154,12 @@ impl<H: Host> Vfs<H> {
                     }
                     there.unlist();
                 }
-                let a = both.source().take(from.name.bytes());
-                let b = both.target().put(name.clone(), source.clone());
+                // The entry goes with its memory.
+                let (a, listed) = both.source().take(from.name.bytes()).ok_or(FsError::NotFound)?;
+                let b = both.target().put(EntryMemory { shown, listed }, name.clone(), source.clone());
                 let c = source.place_at(new_parent, name);
                 both.unlock();
-                (a, b, c, None)
+                (Some(a), None, b, [c, None])
             }
         };
         drop(moving);

@@ -3,12 +3,10 @@
 use crate::host::{FileObject, Host, Origin, PAGE_SIZE, Timestamp};
 use crate::transfer::{Sink, SliceSink, SliceSource, Source};
 use crate::{FsError, Io, OpenFlags, Vfs};
-use alloc::sync::Arc;
+use quire_heap::{Arc, Box, Map, Spare};
 use quire_sync::epoch::{Domain, Slot};
 use quire_sync::{PerCpu, Quota};
 use quire_vm::object::WriteErrors;
-use std::boxed::Box;
-use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -21,7 +19,7 @@ pub struct TestHost;
 #[derive(Default)]
 struct Pages {
     size: u64,
-    pages: BTreeMap<u64, Box<[u8; PAGE_SIZE]>>,
+    pages: Map<u64, Box<[u8; PAGE_SIZE]>>,
     quota: Option<&'static Quota>,
 }
 
@@ -36,10 +34,24 @@ impl Pages {
 
     /// Page `i`, made where it is missing and there is room.
     fn make(&mut self, i: u64) -> Result<&mut [u8; PAGE_SIZE], FsError> {
-        if !self.pages.contains_key(&i) && self.quota.is_some_and(|quota| !quota.take(1)) {
-            return Err(FsError::NoSpace);
+        if !self.pages.contains_key(&i) {
+            let (memory, page) = (Spare::try_new()?, Box::try_new([0; PAGE_SIZE])?);
+            if self.quota.is_some_and(|quota| !quota.take(1)) {
+                return Err(FsError::NoSpace);
+            }
+            self.pages.insert(memory, i, page);
         }
-        Ok(self.pages.entry(i).or_insert_with(|| Box::new([0; PAGE_SIZE])))
+        Ok(self.pages.get_mut(&i).expect("it is there"))
+    }
+
+    /// Drops the pages whose numbers `gone` names.
+    fn discard(&mut self, gone: impl Fn(u64) -> bool) {
+        let before = self.pages.len();
+        loop {
+            let Some(i) = self.pages.keys().copied().find(|i| gone(*i)) else { break };
+            self.pages.remove(&i);
+        }
+        self.settle(before);
     }
 }
 
@@ -76,7 +88,7 @@ impl Drop for Cpu {
 }
 
 /// A file's pages.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct TestObject(Arc<Mutex<Pages>>, Arc<TestDisk>);
 
 /// Where the file is kept: nothing is written to it, but it may fail.
@@ -122,10 +134,11 @@ impl Host for TestHost {
     type Object = TestObject;
     type Page = TestPage;
     fn object(&self, _origin: Arc<Origin<Self>>, quota: Option<&'static Quota>) -> Result<TestObject, FsError> {
-        Ok(TestObject(Arc::new(Mutex::new(Pages { size: 0, pages: BTreeMap::new(), quota })), Arc::default()))
+        let pages = Mutex::new(Pages { size: 0, pages: Map::new(), quota });
+        Ok(TestObject(Arc::try_new(pages)?, Arc::try_new(TestDisk::default())?))
     }
     fn page(&self) -> Option<TestPage> {
-        Some(TestPage(Box::new([0xa5; PAGE_SIZE])))
+        Box::try_new([0xa5; PAGE_SIZE]).ok().map(TestPage)
     }
     /// One for all, in which each thread is a CPU.
     fn epoch(&self) -> &'static Domain {
@@ -154,9 +167,7 @@ impl FileObject for TestObject {
     fn set_size(&self, bytes: u64) -> Result<(), FsError> {
         let mut p = self.0.lock().unwrap();
         p.size = bytes;
-        let before = p.pages.len();
-        p.pages.retain(|i, _| i * PAGE < bytes);
-        p.settle(before);
+        p.discard(|i| i * PAGE >= bytes);
         if let Some(last) = p.pages.get_mut(&(bytes / PAGE)) {
             last[(bytes % PAGE) as usize..].fill(0);
         }
@@ -194,9 +205,7 @@ impl FileObject for TestObject {
     }
     fn discard(&self, first: u64, end: u64) {
         let mut p = self.0.lock().unwrap();
-        let before = p.pages.len();
-        p.pages.retain(|i, _| !(first..end).contains(i));
-        p.settle(before);
+        p.discard(|i| (first..end).contains(&i));
     }
     fn write_back(&self, _first: u64, _end: u64) {
         if self.1.fails.load(Ordering::Relaxed) {
@@ -208,12 +217,10 @@ impl FileObject for TestObject {
     }
     fn allocate(&self, first: u64, end: u64) -> Result<(), FsError> {
         let mut p = self.0.lock().unwrap();
-        let made: Vec<u64> = (first..end).filter(|i| !p.pages.contains_key(i)).collect();
+        let made = quire_heap::Vec::try_from_iter((first..end).filter(|i| !p.pages.contains_key(i)))?;
         for i in &made {
             if let Err(e) = p.make(*i).map(drop) {
-                let before = p.pages.len();
-                p.pages.retain(|i, _| !made.contains(i));
-                p.settle(before);
+                p.discard(|i| made.contains(&i));
                 return Err(e);
             }
         }

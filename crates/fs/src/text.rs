@@ -9,8 +9,8 @@
 use crate::dentry::Dentry;
 use crate::host::Host;
 use crate::{FsError, Node};
-use alloc::sync::Arc;
 use core::ops::Deref;
+use quire_heap::Arc;
 use quire_sync::Hold;
 use quire_sync::atomic::{AtomicU64, Ordering};
 

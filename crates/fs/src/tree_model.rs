@@ -3,9 +3,9 @@
 
 use crate::rename::Rename;
 use crate::test_host::{TestHost, read_file, write_file};
-use crate::{Create, FileKind, Final, FsError, Host, Io, Limits, OpenFlags, Vfs};
-use alloc::sync::Arc;
+use crate::{Create, Dentry, FileKind, Final, FsError, Host, Io, Limits, OpenFlags, Vfs};
 use proptest::prelude::*;
+use quire_heap::Arc;
 use std::collections::BTreeMap;
 use std::format;
 use std::string::{String, ToString};
@@ -210,8 +210,8 @@ fn paths(vfs: &Tree, at: &str, out: &mut BTreeMap<String, Option<u64>>) -> usize
         }
     }
     assert_eq!(dir.dentry.inode.attr().links as usize, 2 + directories, "links of {at}");
-    let (path, exists) = dir.dentry.path(vfs.root()).expect("memory");
-    assert_eq!((path.as_slice(), exists), (if at.is_empty() { b"/" } else { at.as_bytes() }, true));
+    let (path, exists) = Dentry::path(&dir.dentry, vfs.root()).expect("memory");
+    assert_eq!((&path[..], exists), (if at.is_empty() { &b"/"[..] } else { at.as_bytes() }, true));
     directories
 }
 

@@ -11,9 +11,7 @@ use crate::pipe::Pipe;
 use crate::text::Writer;
 use crate::walk::{Final, Found, Last, Place, Places, View, Want, Who};
 use crate::{FileKind, FsError, Io, OpenFlags, Stream, rank};
-use alloc::boxed::Box;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
+use quire_heap::{Arc, Room, Vec, try_format};
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::{Hold, Mutex, SpinLock};
 
@@ -43,6 +41,8 @@ pub enum Create<'a> {
 pub struct Vfs<H: Host> {
     host: H,
     root: Arc<Dentry<H>>,
+    /// Where the paths of [`view`](Self::view) start.
+    places: Arc<Places<H>>,
     /// Where pipes and other nameless things live.
     nameless: &'static FileSystem,
     /// Where memory files live: it has no limits, as Linux's mount for them.
@@ -58,18 +58,20 @@ impl<H: Host> Vfs<H> {
     /// An empty tree whose root file system has `limits`.
     pub fn new(host: H, limits: Limits) -> Result<Arc<Self>, FsError> {
         let cpus = host.cpus();
-        let system = FileSystem::new(1, "tmpfs", limits, cpus);
-        let root = Dentry::root(Self::root_directory(&host, system, 0o755)?);
-        Ok(Arc::new(Vfs {
+        let system = FileSystem::new(1, "tmpfs", limits, cpus)?;
+        let root = Dentry::root(Self::root_directory(&host, system, 0o755)?)?;
+        let place = Place::Counted(root.clone());
+        Ok(Arc::try_new(Vfs {
             host,
-            mounts: SpinLock::new(rank::ATTR, alloc::vec![root.clone()]),
+            mounts: SpinLock::new(rank::ATTR, Vec::try_from_iter([root.clone()])?),
             root,
-            nameless: FileSystem::new(2, "pipefs", Limits::NONE, cpus),
-            memory: FileSystem::new(3, "tmpfs", Limits::NONE, cpus),
+            places: Arc::try_new(Places { cwd: place.clone(), root: place })?,
+            nameless: FileSystem::new(2, "pipefs", Limits::NONE, cpus)?,
+            memory: FileSystem::new(3, "tmpfs", Limits::NONE, cpus)?,
             moving: Mutex::new(()),
             drivers: SpinLock::new(rank::ATTR, Vec::new()),
             next_device: AtomicU64::new(4),
-        }))
+        })?)
     }
 
     fn root_directory(host: &H, system: &'static FileSystem, mode: u16) -> Result<Arc<Inode<H>>, FsError> {
@@ -91,8 +93,7 @@ impl<H: Host> Vfs<H> {
 
     /// The view of a process that may do everything, from the root.
     pub fn view(&self) -> View<H> {
-        let root = Place::Counted(self.root.clone());
-        View { places: Arc::new(Places { cwd: root.clone(), root }), who: Who::ROOT, umask: 0 }
+        View { places: self.places.clone(), who: Who::ROOT, umask: 0 }
     }
 
     // Mounts
@@ -106,7 +107,7 @@ impl<H: Host> Vfs<H> {
         mode: u16,
     ) -> Result<Arc<Dentry<H>>, FsError> {
         let device = self.next_device.fetch_add(1, Ordering::Relaxed);
-        let system = FileSystem::new(device, kind, limits, self.host.cpus());
+        let system = FileSystem::new(device, kind, limits, self.host.cpus())?;
         let root = Self::root_directory(&self.host, system, mode)?;
         self.mount(path, root)
     }
@@ -119,8 +120,8 @@ impl<H: Host> Vfs<H> {
         root: Arc<dyn GeneratedDirectory<H>>,
     ) -> Result<Arc<Dentry<H>>, FsError> {
         let device = self.next_device.fetch_add(1, Ordering::Relaxed);
-        let system = FileSystem::new(device, kind, Limits::NONE, self.host.cpus());
-        self.mount(path, generated::root_inode(&self.host, system, root))
+        let system = FileSystem::new(device, kind, Limits::NONE, self.host.cpus())?;
+        self.mount(path, generated::root_inode(&self.host, system, root)?)
     }
 
     fn mount(&self, path: &[u8], inode: Arc<Inode<H>>) -> Result<Arc<Dentry<H>>, FsError> {
@@ -129,15 +130,19 @@ impl<H: Host> Vfs<H> {
         if found.last != Last::Name {
             return Err(FsError::Busy);
         }
-        if found.target.is_none() {
-            self.make(&view, &found, Create::Directory, 0o755)?;
-        }
         let Node::Directory(directory) = &found.parent.inode.node else { return Err(FsError::NotDirectory) };
-        let name = found.name.shared();
-        let mounted = Dentry::child(&found.parent, name.clone(), inode, true);
-        let hidden = directory.lock().put(name, mounted.clone());
+        let name = found.name.shared()?;
+        let mounted = Dentry::child(&found.parent, name.clone(), inode, true)?;
+        let memory = directory.memory()?;
+        self.mounts.lock().try_push(mounted.clone())?;
+        if found.target.is_none()
+            && let Err(e) = self.make(&view, &found, Create::Directory, 0o755)
+        {
+            self.mounts.lock().retain(|mount| !Arc::ptr_eq(mount, &mounted));
+            return Err(e);
+        }
+        let hidden = directory.lock().put(memory, name, mounted.clone());
         drop(hidden);
-        self.mounts.lock().push(mounted.clone());
         Ok(mounted)
     }
 
@@ -145,15 +150,18 @@ impl<H: Host> Vfs<H> {
     pub fn set_room(&self, more: Limits) {
         // A directory that something was mounted on counts until no lookup can stand in it.
         self.host.epoch().drain();
-        let mounts = self.mounts.lock().clone();
-        mounts.iter().for_each(|mount| mount.inode.system().set_room(more));
+        self.all_mounts().for_each(|mount| mount.inode.system().set_room(more));
+    }
+
+    /// Everything that is mounted, one after the other. Nothing is unmounted.
+    fn all_mounts(&self) -> impl Iterator<Item = Arc<Dentry<H>>> {
+        (0..).map_while(|n| self.mounts.lock().get(n).cloned())
     }
 
     /// Calls `each` with the path and the type of everything that is mounted.
     pub fn mounts(&self, mut each: impl FnMut(&[u8], &'static str)) -> Result<(), FsError> {
-        let mounts = self.mounts.lock().clone();
-        for m in &mounts {
-            each(&m.path(&self.root)?.0, m.inode.system().kind);
+        for m in self.all_mounts() {
+            each(&Dentry::path(&m, &self.root)?.0, m.inode.system().kind);
         }
         Ok(())
     }
@@ -168,8 +176,13 @@ impl<H: Host> Vfs<H> {
     // Devices
 
     /// From now on `driver` stands behind the nodes with that number.
-    pub fn register(&self, number: DeviceNumber, driver: Arc<dyn Driver>) {
-        self.drivers.lock().push((number, driver));
+    pub fn register(&self, number: DeviceNumber, driver: Arc<dyn Driver>) -> Result<(), FsError> {
+        Ok(self.drivers.lock().try_push((number, driver))?)
+    }
+
+    /// Takes a [registered](Self::register) driver back.
+    pub(crate) fn deregister(&self, number: DeviceNumber, driver: &Arc<dyn Driver>) {
+        self.drivers.lock().retain(|(n, d)| *n != number || !Arc::ptr_eq(d, driver));
     }
 
     fn open_device(&self, number: DeviceNumber, flags: OpenFlags) -> Result<Arc<dyn Stream>, FsError> {
@@ -197,8 +210,9 @@ impl<H: Host> Vfs<H> {
         let Node::Directory(directory) = &parent.inode.node else { return Err(FsError::NotFound) };
         view.who.may(&parent.inode, Want::WRITE | Want::EXECUTE)?;
         let inode = self.new_inode(view, Some(&parent.inode), parent.inode.system(), what, mode)?;
-        let name = found.name.shared();
-        let dentry = Dentry::child(parent, name.clone(), inode, false);
+        let name = found.name.shared()?;
+        let dentry = Dentry::child(parent, name.clone(), inode, false)?;
+        let memory = directory.memory()?;
         if let Some(file) = dentry.inode.file() {
             file.origin.set_name(&dentry);
         }
@@ -214,7 +228,7 @@ impl<H: Host> Vfs<H> {
                 drop(entries);
                 return Err(FsError::Exists);
             }
-            entries.add(name, dentry.clone());
+            entries.add(memory, name, dentry.clone());
         }
         parent.inode.change(now, |a| {
             a.modified = now;
@@ -249,13 +263,8 @@ impl<H: Host> Vfs<H> {
             Ok(match what {
                 Create::File => Inode::regular(&self.host, system, ident)?,
                 Create::Directory => Node::Directory(Directory::new(&self.host)),
-                Create::Symlink(target) => {
-                    let mut bytes = Vec::new();
-                    bytes.try_reserve_exact(target.len()).map_err(|_| FsError::OutOfMemory)?;
-                    bytes.extend_from_slice(target);
-                    Node::Symlink(Box::from(bytes))
-                }
-                Create::Fifo => Node::Fifo(Pipe::new(self.host.clone())),
+                Create::Symlink(target) => Node::Symlink(Vec::try_copy(target)?),
+                Create::Fifo => Node::Fifo(Pipe::new(self.host.clone())?),
                 Create::CharDevice(n) => Node::CharDevice(n),
                 Create::BlockDevice(n) => Node::BlockDevice(n),
                 Create::Socket => Node::Socket,
@@ -282,8 +291,9 @@ impl<H: Host> Vfs<H> {
         view.who.may_link(&old.inode)?;
         view.who.may(&parent.inode, Want::WRITE | Want::EXECUTE)?;
         let admitted = parent.inode.system().admit(self.host.epoch());
-        let name = found.name.shared();
-        let dentry = Dentry::child(parent, name.clone(), old.inode.clone(), false);
+        let name = found.name.shared()?;
+        let dentry = Dentry::child(parent, name.clone(), old.inode.clone(), false)?;
+        let memory = directory.memory()?;
         let now = self.host.realtime();
         {
             let mut entries = directory.lock();
@@ -296,7 +306,7 @@ impl<H: Host> Vfs<H> {
             }
             // Under the directory's lock: whoever sees the name sees it counted.
             old.inode.gain_name(now, admitted)?;
-            entries.add(name, dentry);
+            entries.add(memory, name, dentry);
         }
         parent.inode.touch(now);
         Ok(())
@@ -407,8 +417,8 @@ impl<H: Host> Vfs<H> {
                 let inode = self.new_inode(view, Some(&directory.inode), system, Create::File, mode)?;
                 // Nobody else has it yet.
                 inode.change(self.host.realtime(), |a| a.linkable = !flags.contains(OpenFlags::EXCLUSIVE));
-                let label = alloc::format!("#{}", inode.ident.number);
-                return self.open_dentry(Dentry::unlisted(&directory, label.as_bytes(), inode), flags, io);
+                let label = try_format(format_args!("#{}", inode.ident.number))?;
+                return self.open_dentry(Dentry::unlisted(&directory, &label, inode)?, flags, io);
             }
             let dentry = match &found.target {
                 Some(_) if exclusive => return Err(FsError::Exists),
@@ -416,11 +426,15 @@ impl<H: Host> Vfs<H> {
                 None if !flags.contains(OpenFlags::CREATE) => return Err(FsError::NotFound),
                 // A link led to a name with a slash behind it.
                 None if found.slash => return Err(FsError::IsDirectory),
-                None => match self.make(view, &found, Create::File, mode) {
-                    Ok(new) => return self.open_dentry(new, flags - OpenFlags::TRUNCATE, io),
-                    Err(FsError::Exists) if !exclusive => continue,
-                    Err(e) => return Err(e),
-                },
+                None => {
+                    // Before the file: opening it needs no more memory.
+                    let room = OpenFile::room()?;
+                    match self.make(view, &found, Create::File, mode) {
+                        Ok(new) => return self.open_in(room, new.into(), flags - OpenFlags::TRUNCATE, io),
+                        Err(FsError::Exists) if !exclusive => continue,
+                        Err(e) => return Err(e),
+                    }
+                }
             };
             if flags.contains(OpenFlags::CREATE) && dentry.inode.is_directory() {
                 return Err(FsError::IsDirectory);
@@ -462,15 +476,24 @@ impl<H: Host> Vfs<H> {
         flags: OpenFlags,
         io: &Io<'_>,
     ) -> Result<Arc<OpenFile<H>>, FsError> {
-        let dentry = dentry.into();
+        self.open_in(OpenFile::room()?, dentry.into(), flags, io)
+    }
+
+    fn open_in(
+        &self,
+        room: Room<OpenFile<H>>,
+        dentry: Hold<Dentry<H>>,
+        flags: OpenFlags,
+        io: &Io<'_>,
+    ) -> Result<Arc<OpenFile<H>>, FsError> {
         if flags.contains(OpenFlags::PATH) {
-            return Ok(OpenFile::new(self.host.clone(), dentry, flags, Body::Path, false));
+            return Ok(OpenFile::new(room, self.host.clone(), dentry, flags, Body::Path, false));
         }
         let written = dentry.inode.file().filter(|_| flags.contains(OpenFlags::WRITE));
         let writer = written.map(|file| file.writing.text.write()).transpose()?;
         let body = self.body(&dentry, flags, io)?;
         let counts = writer.map(Writer::keep).is_some();
-        Ok(OpenFile::new(self.host.clone(), dentry, flags, body, counts))
+        Ok(OpenFile::new(room, self.host.clone(), dentry, flags, body, counts))
     }
 
     fn body(&self, dentry: &Arc<Dentry<H>>, flags: OpenFlags, io: &Io<'_>) -> Result<Body<H>, FsError> {
@@ -489,8 +512,8 @@ impl<H: Host> Vfs<H> {
                 // Only a pipe with a name is a meeting place. One without was open at both ends from the start, so its other
                 // end is there or will never come: an opener that comes through /proc neither waits nor is refused.
                 Body::Stream(match core::ptr::eq(inode.system(), self.nameless) {
-                    true => pipe.open_now(read, write),
-                    false => pipe.open(read, write, &io.of(flags))?,
+                    true => Pipe::open_now(pipe, read, write)?,
+                    false => Pipe::open(pipe, read, write, &io.of(flags))?,
                 })
             }
             Node::CharDevice(number) => Body::Stream(self.open_device(*number, flags)?),
@@ -502,15 +525,18 @@ impl<H: Host> Vfs<H> {
 
     /// A new pipe of `who`: its reading and its writing end. `flags` are added to both.
     pub fn pipe(&self, who: &Who, flags: OpenFlags) -> Result<(SharedFile<H>, SharedFile<H>), FsError> {
-        let pipe = Pipe::new(self.host.clone());
-        let (r, w) = (pipe.open_now(true, false), pipe.open_now(false, true));
+        let pipe = Pipe::new(self.host.clone())?;
+        let (r, w) = (Pipe::open_now(&pipe, true, false)?, Pipe::open_now(&pipe, false, true)?);
         let attr = NewAttr { mode: 0o600, uid: who.uid, gid: who.gid };
         let inode = Inode::new(&self.host, self.nameless, attr, |_| Ok(Node::Fifo(pipe)))?;
         inode.change(self.host.realtime(), |a| a.links = 1);
-        let label = alloc::format!("pipe:[{}]", inode.ident.number);
-        let dentry = Dentry::nameless(label.as_bytes(), inode);
-        let open = |f, s| OpenFile::new(self.host.clone(), dentry.clone().into(), flags | f, Body::Stream(s), false);
-        Ok((open(OpenFlags::READ, r), open(OpenFlags::WRITE, w)))
+        let label = try_format(format_args!("pipe:[{}]", inode.ident.number))?;
+        let dentry = Dentry::nameless(&label, inode)?;
+        let open = |f, s| -> Result<SharedFile<H>, FsError> {
+            let (room, host) = (OpenFile::room()?, self.host.clone());
+            Ok(OpenFile::new(room, host, dentry.clone().into(), flags | f, Body::Stream(s), false))
+        };
+        Ok((open(OpenFlags::READ, r)?, open(OpenFlags::WRITE, w)?))
     }
 
     /// An open file of `who` for a stream without a name; `kind` is what listings of open files show.
@@ -527,23 +553,25 @@ impl<H: Host> Vfs<H> {
         let inode = Inode::new(&self.host, self.nameless, attr, |_| Ok(node))?;
         inode.change(self.host.realtime(), |a| a.links = 1);
         let label = match socket {
-            true => alloc::format!("socket:[{}]", inode.ident.number),
-            false => alloc::format!("anon_inode:{kind}"),
+            true => try_format(format_args!("socket:[{}]", inode.ident.number))?,
+            false => try_format(format_args!("anon_inode:{kind}"))?,
         };
-        let dentry = Dentry::nameless(label.as_bytes(), inode);
-        Ok(OpenFile::new(self.host.clone(), dentry.into(), flags, Body::Stream(stream), false))
+        let dentry = Dentry::nameless(&label, inode)?;
+        Ok(OpenFile::new(OpenFile::room()?, self.host.clone(), dentry.into(), flags, Body::Stream(stream), false))
     }
 
     /// A file of `who` in memory without a name in any directory; listings show `/memfd:name (deleted)`.
     pub fn memory_file(&self, who: &Who, name: &[u8], flags: OpenFlags) -> Result<Arc<OpenFile<H>>, FsError> {
         let attr = NewAttr { mode: 0o777, uid: who.uid, gid: who.gid };
         let inode = Inode::new(&self.host, self.memory, attr, |ident| Inode::regular(&self.host, self.memory, ident))?;
-        let mut label = b"/memfd:".to_vec();
-        label.extend_from_slice(name);
-        label.extend_from_slice(b" (deleted)");
-        let dentry = Dentry::nameless(&label, inode);
+        let mut label = Vec::new();
+        for part in [b"/memfd:", name, b" (deleted)"] {
+            label.try_extend_from_slice(part)?;
+        }
+        let dentry = Dentry::nameless(&label, inode)?;
+        let room = OpenFile::room()?;
         let body = self.body(&dentry, flags, &Io::NOW)?;
         // No writer in the sense of a program's file, as on Linux: what is made in memory is executed through its only descriptor.
-        Ok(OpenFile::new(self.host.clone(), dentry.into(), flags | OpenFlags::LARGE, body, false))
+        Ok(OpenFile::new(room, self.host.clone(), dentry.into(), flags | OpenFlags::LARGE, body, false))
     }
 }

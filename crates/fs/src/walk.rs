@@ -6,9 +6,8 @@ use crate::host::Host;
 use crate::inode::{Attr, Inode, Node};
 use crate::vfs::Vfs;
 use crate::{FileKind, FsError};
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::ops::Deref;
+use quire_heap::{Arc, Vec};
 use quire_sync::{Hold, names};
 
 /// Longest name of one component.
@@ -245,8 +244,8 @@ impl Name {
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
-    pub(crate) fn shared(&self) -> Arc<[u8]> {
-        Arc::from(self.bytes())
+    pub(crate) fn shared(&self) -> Result<Arc<[u8]>, FsError> {
+        Ok(Arc::try_copy(self.bytes())?)
     }
 }
 
@@ -355,7 +354,8 @@ impl<H: Host> Vfs<H> {
         match &here.inode.node {
             Node::Directory(d) => Ok(d.get(name, &self.host().epoch().pin()).map(names::Found::counted)),
             Node::Generated(Generated::Directory(d)) => {
-                Ok(d.lookup(name).map(|entry| Dentry::for_generated(self.host(), here, name, entry)))
+                let entry = d.lookup(name)?;
+                entry.map(|entry| Dentry::for_generated(self.host(), here, name, entry)).transpose()
             }
             _ => Err(FsError::NotDirectory),
         }
@@ -489,8 +489,7 @@ impl<H: Host> Vfs<H> {
                 }
                 match self.follow(link)? {
                     Step::Path(mut target) => {
-                        target.try_reserve(bytes.len() - len).map_err(|_| FsError::OutOfMemory)?;
-                        target.extend_from_slice(&bytes[len..]);
+                        target.try_extend_from_slice(&bytes[len..])?;
                         if target[0] == b'/' {
                             here = Here::Start(view.root());
                         }
@@ -548,12 +547,7 @@ impl<H: Host> Vfs<H> {
     /// What a symbolic link says.
     pub fn link_target(&self, link: &Dentry<H>) -> Result<Vec<u8>, FsError> {
         match &link.inode.node {
-            Node::Symlink(target) => {
-                let mut bytes = Vec::new();
-                bytes.try_reserve_exact(target.len()).map_err(|_| FsError::OutOfMemory)?;
-                bytes.extend_from_slice(target);
-                Ok(bytes)
-            }
+            Node::Symlink(target) => Ok(Vec::try_copy(target)?),
             Node::Generated(Generated::Link(l)) => l.target(),
             _ => Err(FsError::Invalid),
         }

@@ -83,7 +83,8 @@ fn step(memory: &Memory, input: &mut Input<'_>) {
         }
         6 => {
             let most = input.below(5000);
-            assert_eq!(user.read_string(at, most, Errno::ENAMETOOLONG), string(memory, at, most));
+            let read = user.read_string(at, most, Errno::ENAMETOOLONG).map(|s| s.to_vec());
+            assert_eq!(read, string(memory, at, most));
         }
         7 => {
             let value = input.long();
@@ -137,7 +138,7 @@ fn vectors(memory: &Memory, array: u64) {
         at += 8;
     }
     assert_eq!(strings.argument_count(), wanted.len());
-    let stack = lay_out(&strings, TOP, b"/x", &[7; 16], &mut Vec::new()).expect("there is room");
+    let stack = lay_out(&strings, TOP, b"/x", &[7; 16], &mut quire_heap::Vec::new()).expect("there is room");
     assert!(stack.pointer.is_multiple_of(16) && stack.pointer + stack.bytes.len() as u64 == TOP);
     let byte = |at: u64| stack.bytes[(at - stack.pointer) as usize];
     let word = |at: u64| u64::from_le_bytes(std::array::from_fn(|i| byte(at + i as u64)));

@@ -3,7 +3,6 @@
 use crate::boot::required::refuse;
 use crate::cpu::features::{Feature, has, withdraw};
 use crate::cpu::{self, registers};
-use alloc::alloc::{alloc, dealloc};
 use core::alloc::Layout;
 use core::arch::x86_64::__cpuid_count;
 use core::arch::{asm, global_asm};
@@ -246,8 +245,7 @@ impl Area {
 
     /// The state after reset.
     pub fn fresh() -> Result<Area, OutOfMemory> {
-        // SAFETY: the layout is not empty.
-        let at = NonNull::new(unsafe { alloc(Self::layout()) }).ok_or(OutOfMemory)?;
+        let at = quire_heap::allocate(Self::layout()).map_err(|_| OutOfMemory)?;
         // SAFETY: the memory just allocated, no larger than an image.
         unsafe { at.copy_from_nonoverlapping(NonNull::from(&FRESH.0).cast(), len()) };
         Ok(Area(at))
@@ -271,6 +269,6 @@ impl Area {
 impl Drop for Area {
     fn drop(&mut self) {
         // SAFETY: allocated with the same layout: the length does not change after boot.
-        unsafe { dealloc(self.0.as_ptr(), Self::layout()) }
+        unsafe { quire_heap::deallocate(self.0, Self::layout()) }
     }
 }

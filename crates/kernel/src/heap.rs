@@ -32,14 +32,26 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
+/// Moves what boot makes to the heap for ever. Before process 1 runs, memory can only be out on a machine that is too small.
+pub fn keep<T>(value: T) -> &'static mut T {
+    match quire_heap::try_leak(value) {
+        Ok(kept) => kept,
+        Err(quire_heap::OutOfMemory) => panic!("not enough memory for what boot makes"),
+    }
+}
+
 /// How often a request waits for pageout.
 const ATTEMPTS: u32 = 32;
 
-/// Where the heap has nothing: a large request, which its maker can do without, waits for pageout where sleeping is allowed. A small
+/// Where the heap has nothing: a large request waits for pageout where sleeping is allowed. A small
 /// one was promised to its thread; should it come here, it waits as well.
 #[cold]
 fn at_last(layout: Layout) -> *mut u8 {
     let vm = vm();
+    // Refused on purpose: that is final.
+    if cfg!(debug_assertions) && vm.is_injected() {
+        return ptr::null_mut();
+    }
     if layout.size() <= PROMISED {
         vm.stats().count(Event::PromiseBroken);
     }

@@ -157,6 +157,12 @@ impl quire_vm::Machine for Machine {
         let task = unsafe { quire_task::Machine::current(self).as_ref() };
         task.and_then(|task| task.payload().as_ref()).is_some_and(quire_linux::Thread::killed)
     }
+    #[cfg(debug_assertions)]
+    fn refuses_allocation(&self) -> bool {
+        // SAFETY: the thread that runs, if there is one, lives while it runs.
+        let thread = unsafe { quire_task::Machine::current(self).as_ref() };
+        thread.and_then(|thread| thread.payload().as_ref()).is_some_and(quire_linux::Thread::is_refused)
+    }
     fn ends_something(&self) -> bool {
         // SAFETY: the thread that runs, if there is one, lives while it runs.
         let thread = unsafe { quire_task::Machine::current(self).as_ref() };

@@ -10,9 +10,6 @@
 #![cfg_attr(target_os = "none", deny(clippy::undocumented_unsafe_blocks))]
 
 #[cfg(target_os = "none")]
-extern crate alloc;
-
-#[cfg(target_os = "none")]
 #[macro_use]
 mod log;
 #[cfg(target_os = "none")]

@@ -4,7 +4,6 @@ use crate::context::{self, Context};
 use crate::cpu;
 use crate::machine::{Machine, Once, scheduler, vm};
 use crate::{clock, fpu, ports, power, trace, trap, user};
-use alloc::boxed::Box;
 use core::arch::x86_64::__cpuid;
 use core::fmt;
 use core::ptr::NonNull;
@@ -13,9 +12,9 @@ use quire_fs::Limits;
 use quire_fs::terminal::{Key, Size};
 use quire_linux::admission::Takes;
 use quire_linux::signal::Signal;
-use quire_linux::start::Boot;
+use quire_linux::start::{Boot, StartError};
 use quire_linux::tables::TableMemory;
-use quire_linux::{BadAddress, End, Fpu, Interrupt, Linux, UserRegs, WatchSetting};
+use quire_linux::{BadAddress, End, Errno, Fpu, Interrupt, Linux, UserRegs, WatchSetting};
 use quire_pmap_x86_64::X86Pmap;
 use quire_sync::hooks::ThreadHandle;
 use quire_sync::preempt_off;
@@ -244,15 +243,19 @@ pub fn start(archive: &'static [u8], limits: Limits, memory: u64, tables: TableM
         Err(e) => panic!("the Linux layer cannot be built: {e:?}"),
     };
     LINUX.set(linux);
-    let files = Box::leak(Box::new((archive, limits)));
+    let files = crate::heap::keep((archive, limits));
     kernel_thread("first", first_thread, core::ptr::from_ref(files) as usize);
 }
 
 extern "C" fn first_thread(files: usize) -> ! {
     // SAFETY: `start` passes a leaked box.
     let (initramfs, limits) = unsafe { *(files as *const (&'static [u8], Limits)) };
-    let boot = Boot { initramfs, io: ports::shared(0), error: ports::shared(1), size: Size::default(), limits };
-    if let Err(e) = linux().start(boot) {
+    let start = || {
+        let no_memory = |_| StartError::Step("opening the machine's ports", Errno::ENOMEM);
+        let (io, error) = (ports::shared(0).map_err(no_memory)?, ports::shared(1).map_err(no_memory)?);
+        linux().start(Boot { initramfs, io, error, size: Size::default(), limits })
+    };
+    if let Err(e) = start() {
         log!("{e}");
         power::off(End::Exit(e.status()));
     }
@@ -262,13 +265,13 @@ extern "C" fn first_thread(files: usize) -> ! {
 /// Starts a thread of the kernel's own: it runs `main(argument)`, which ends by `Scheduler::exit`, if at all.
 pub fn kernel_thread(name: &'static str, main: extern "C" fn(usize) -> !, argument: usize) -> ThreadHandle {
     unsafe fn release(thread: NonNull<Thread<Machine>>) {
-        // SAFETY: leaked from a box below; the last reference is gone.
-        drop(unsafe { Box::from_raw(thread.as_ptr()) });
+        // SAFETY: leaked below; the last reference is gone.
+        drop(unsafe { quire_heap::Box::from_raw(thread.as_ptr()) });
     }
     let Ok(context) = Context::kernel(name, main, argument) else {
         panic!("not enough memory for the kernel's own threads")
     };
-    let thread = Box::leak(Box::new(Thread::new(context, None, release)));
+    let thread = crate::heap::keep(Thread::new(context, None, release));
     let handle = thread.handle();
     crate::watchdog::watch_kernel_thread(thread.to_ref(), name);
     // SAFETY: leaked, so it stays in place; its first count is given up here.

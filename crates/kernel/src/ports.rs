@@ -17,14 +17,13 @@ use crate::layout::{DIRECT, PAGE, direct};
 use crate::machine::{Machine, vm};
 use crate::stack::kernel_map;
 use crate::{interrupt, personality};
-use alloc::boxed::Box;
-use alloc::sync::Arc;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use quire_drivers::acpi::{self, Physical, Topology, VirtioDevice};
 use quire_drivers::console::{BufferDirection, Console, ConsoleError, Hal, Line};
 use quire_drivers::io_apic::{IoApic, Signal};
 use quire_fs::{Port, Readiness};
+use quire_heap::{Arc, OutOfMemory, unsize};
 use quire_kernel::command_line;
 use quire_sync::Rank;
 use quire_sync::hooks::{ThreadHandle, park, unpark};
@@ -125,11 +124,11 @@ fn port(i: usize) -> Option<&'static ConsolePort> {
 }
 
 /// A port for the file layer: 0 is A, 1 is B. Where the machine has none: the log, and nothing to read.
-pub fn shared(i: usize) -> Arc<dyn Port> {
-    match port(i) {
-        Some(port) => Arc::new(port),
-        None => Arc::new(LogPort(Readiness::new())),
-    }
+pub fn shared(i: usize) -> Result<Arc<dyn Port>, OutOfMemory> {
+    Ok(match port(i) {
+        Some(port) => unsize!(Arc::try_new(port)?),
+        None => unsize!(Arc::try_new(LogPort(Readiness::new()))?),
+    })
 }
 
 /// The serial log in place of a port.
@@ -247,12 +246,12 @@ pub fn init(announced: &Announced, topology: &Topology) {
             }
         };
         let registers = registers.keep();
-        let port = Box::leak(Box::new(ConsolePort {
+        let port = crate::heap::keep(ConsolePort {
             console: IrqLock::new(Rank::DEVICE, console),
             readiness: Readiness::new(),
             taken: AtomicU64::new(0),
             total: AtomicU64::new(u64::MAX),
-        }));
+        });
         PORT[found].store(port, Ordering::Release);
         // SAFETY: the same registers; the console leaves these two to the line.
         unsafe { LINES[found].connect(registers) };

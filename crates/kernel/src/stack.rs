@@ -3,7 +3,6 @@
 
 use crate::layout::{MAP, MAP_END};
 use crate::machine::{DirectMap, Machine, Once, vm};
-use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_pmap::Hardware;
 use quire_vm::map::kernel::{KernelMap, KernelRange};
@@ -20,7 +19,7 @@ static KERNEL_MAP: Once<KernelMap<Machine>> = Once::new();
 /// Makes the kernel's map, over the addresses that boot has left. Called once, when there is a memory system.
 pub fn init() -> Result<(), OutOfMemory> {
     let range = VirtRange { start: NEXT.swap(MAP_END, Ordering::Relaxed), end: MAP_END };
-    KERNEL_MAP.set(Box::leak(Box::new(KernelMap::new(vm(), range, SIZE)?)));
+    KERNEL_MAP.set(crate::heap::keep(KernelMap::new(vm(), range, SIZE)?));
     vm().reclaim_from(kernel_map());
     Ok(())
 }

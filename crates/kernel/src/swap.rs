@@ -7,7 +7,6 @@ use crate::layout::direct;
 use crate::machine::vm;
 use crate::paging;
 use crate::personality::kernel_thread;
-use alloc::boxed::Box;
 use core::ptr::NonNull;
 use quire_kernel::command_line::{self, Unusable};
 use quire_kernel::memory_map::Ram;
@@ -38,7 +37,7 @@ pub unsafe fn add(memory: Option<Memory>) {
     let Some(memory) = memory else { return };
     // SAFETY: by this function's contract.
     let store = unsafe { MemoryStore::new(memory.at, memory.pages, FaultPlan::default()) };
-    match vm().add_swap(Box::leak(Box::new(store))) {
+    match vm().add_swap(crate::heap::keep(store)) {
         Ok(()) => log!("{} MiB of swap, in memory", (memory.pages * PAGE_SIZE) >> 20),
         Err(e) => log!("swap cannot be used: {e:?}"),
     }

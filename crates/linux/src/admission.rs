@@ -226,8 +226,9 @@ impl<M: Machine> Takes<M> {
     /// Of a fork, from there to its end: the process and its first thread.
     pub const FOR_PROCESS: usize =
         Self::FOR_TASK + counted::<crate::Process<M>>() + counted::<crate::signal::Actions>();
-    /// Of a `clone` that makes a thread: the thread, and its place in its process's tree of threads, where each level's node may split.
-    pub const FOR_THREAD: usize = Self::FOR_TASK + (TREE_LEVELS + 1) * taken_for(Layout::new::<[u64; TREE_NODE]>());
+    /// Of a `clone` that makes a thread: the thread, and its place in its process's tree of threads.
+    pub const FOR_THREAD: usize =
+        Self::FOR_TASK + taken_for(quire_heap::Spare::<crate::Pid, quire_task::ThreadRef<M>>::LAYOUT);
     const FOR_TASK: usize = taken_for(Layout::new::<quire_task::Thread<M>>());
 
     /// Fails to compile where a promise does not cover one of them.
@@ -238,18 +239,6 @@ impl<M: Machine> Takes<M> {
         assert!(Self::FOR_THREAD <= promised, "a thread takes more than a thread is promised");
     };
 }
-
-/// Words of a node of the standard library's trees with ids for keys and pointers for values: eleven of both, twelve children, a parent.
-const TREE_NODE: usize = 11 + 6 + 12 + 2;
-/// Levels of such a tree with as many threads as there are ids: each node but the root has six children or more.
-const TREE_LEVELS: usize = {
-    let (mut levels, mut nodes) = (1, 6);
-    while nodes < crate::entry::MOST_IDS {
-        nodes *= 6;
-        levels += 1;
-    }
-    levels
-};
 
 /// Bytes that the heap takes for an `Arc` of a `T`.
 const fn counted<T>() -> usize {
@@ -323,6 +312,12 @@ impl<M: Machine> Ctx<'_, M> {
 }
 
 impl<M: Machine> Thread<M> {
+    /// Whether the allocation that it makes now is refused on purpose.
+    #[cfg(debug_assertions)]
+    pub fn is_refused(&self) -> bool {
+        self.refusals.refuses()
+    }
+
     /// Whether it ends something just now, so that what it needs of the core comes from the last part of the reserve.
     pub fn ends_something(&self) -> bool {
         self.ending.load(Ordering::Relaxed) != 0

@@ -8,7 +8,7 @@ use crate::process::Process;
 use crate::regs::UserRegs;
 use crate::thread::{Restart, Thread};
 use crate::{Linux, Pid};
-use alloc::sync::Arc;
+use quire_heap::Arc;
 
 /// Handed to every system call handler: the calling thread and its registers. Only the entry path makes one, for the
 /// thread that runs; that is what makes the owner's view of [`Thread`]'s fields safe.

@@ -13,9 +13,8 @@ use crate::syscall::{self, Refusal, Repeat};
 use crate::tables::{TableMemory, padded};
 use crate::thread::{Again, Thread, Trap, work};
 use crate::{Ctx, Process, file, futex, random, rank};
-use alloc::boxed::Box;
-use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use quire_heap::Arc;
 use quire_sync::{CachePadded, SpinLock};
 use quire_task::{RollCall, Scheduler, Thread as Task};
 use quire_vm::fault::FaultKind;
@@ -102,7 +101,7 @@ impl<M: Machine> Linux<M> {
         mut tables: TableMemory,
     ) -> Result<&'static Self, Errno> {
         let (machine, cpus) = (vm.machine(), scheduler.cpus());
-        let linux = Box::new(Linux {
+        Ok(quire_heap::try_leak(Linux {
             machine,
             vm,
             scheduler,
@@ -120,8 +119,7 @@ impl<M: Machine> Linux<M> {
             roll_call: CachePadded(RollCall::new()),
             map_count: AtomicU64::new(MAP_COUNT),
             victims: Victims::new(),
-        });
-        Ok(Box::leak(linux))
+        })?)
     }
 
     /// The most mappings that a new program may have.
@@ -154,6 +152,8 @@ impl<M: Machine> Linux<M> {
         let thread = self.current();
         let number = regs.orig_rax;
         let arguments = regs.arguments();
+        #[cfg(debug_assertions)]
+        thread.refusals.begin();
         // SAFETY: the thread that runs, at its only entry.
         let mut ctx = unsafe { Ctx::new(self, thread, regs) };
         let result = match syscall::dispatch(&mut ctx, number, &arguments) {
@@ -162,11 +162,17 @@ impl<M: Machine> Linux<M> {
             Err(Refusal::Unknown) => encode(self.unknown_call(number)),
         };
         // `rt_sigreturn` and exec leave whole register sets behind.
-        if !ctx.regs_replaced {
+        let replaced = ctx.regs_replaced;
+        if !replaced {
             regs.rax = result;
-            if result == NO_MEMORY {
-                self.syscall_again(regs, false);
-            }
+        }
+        #[cfg(debug_assertions)]
+        if thread.refusals.end() {
+            self.vm.forget_injected();
+            return;
+        }
+        if !replaced && result == NO_MEMORY {
+            self.syscall_again(regs, false);
         }
     }
 
@@ -249,6 +255,10 @@ impl<M: Machine> Linux<M> {
 
     #[cold]
     fn repair_again(&'static self, address: u64, access: Access) -> Result<(), FaultError> {
+        #[cfg(debug_assertions)]
+        if self.current().refusals.has_refused() {
+            return Err(FaultError::OutOfMemory);
+        }
         loop {
             for _ in 0..DEFEATS {
                 if !self.out_of_memory("a fault") {

@@ -75,8 +75,8 @@ impl From<OutOfMemory> for Errno {
     }
 }
 
-impl From<alloc::collections::TryReserveError> for Errno {
-    fn from(_: alloc::collections::TryReserveError) -> Self {
+impl From<quire_heap::OutOfMemory> for Errno {
+    fn from(_: quire_heap::OutOfMemory) -> Self {
         Errno::ENOMEM
     }
 }

@@ -19,8 +19,6 @@
 //! [`Linux::first_return`] in its place for a new thread.
 #![cfg_attr(not(test), no_std)]
 
-extern crate alloc;
-
 pub mod admission;
 pub mod ctx;
 pub mod entry;
@@ -36,6 +34,8 @@ pub mod proc;
 pub mod process;
 pub mod random;
 pub mod rank;
+#[cfg(debug_assertions)]
+pub(crate) mod refusal;
 pub mod regs;
 pub mod signal;
 pub mod start;

@@ -6,11 +6,10 @@ use crate::exec::strings::Strings;
 use crate::exec::{self, Identity};
 use crate::file;
 use crate::machine::Machine;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::fmt;
 use quire_fs::terminal::Size;
 use quire_fs::{Limits, Port};
+use quire_heap::{Arc, OutOfMemory, Vec};
 
 /// What the kernel found at boot.
 pub struct Boot<'a> {
@@ -81,11 +80,15 @@ struct Order {
 }
 
 fn hex(text: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::try_with_capacity(text.len() / 2).ok()?;
     let digit = |b: u8| char::from(b).to_digit(16).map(|d| d as u8);
     if !text.len().is_multiple_of(2) {
         return None;
     }
-    text.chunks_exact(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
+    for pair in text.chunks_exact(2) {
+        out.push_reserved(digit(pair[0])? << 4 | digit(pair[1])?);
+    }
+    Some(out)
 }
 
 /// A terminal's rows and columns.
@@ -96,15 +99,15 @@ fn size(text: &[u8]) -> Option<Size> {
 
 impl Order {
     fn parse(text: &[u8]) -> Option<Order> {
-        let mut order = Order { directory: b"/".to_vec(), ..Order::default() };
+        let mut order = Order { directory: Vec::try_copy(b"/").ok()?, ..Order::default() };
         for line in text.split(|b| *b == b'\n') {
             let (word, value) = match line.iter().position(|b| *b == b' ') {
                 Some(at) => (&line[..at], &line[at + 1..]),
                 None => (line, &b""[..]),
             };
             match word {
-                b"arg" => order.arguments.push(hex(value)?),
-                b"env" => order.environment.push(hex(value)?),
+                b"arg" => order.arguments.try_push(hex(value)?).ok()?,
+                b"env" => order.environment.try_push(hex(value)?).ok()?,
                 b"cwd" => order.directory = hex(value)?,
                 b"tty" => order.terminal = value == b"1",
                 b"size" => order.size = size(value),
@@ -115,14 +118,21 @@ impl Order {
     }
 
     /// Where the program may be, in order.
-    fn candidates(&self) -> Vec<Vec<u8>> {
+    fn candidates(&self) -> Result<Vec<Vec<u8>>, OutOfMemory> {
         let name = &self.arguments[0];
+        let mut all = Vec::new();
         if name.contains(&b'/') {
-            return alloc::vec![name.clone()];
+            all.try_push(Vec::try_copy(name)?)?;
+            return Ok(all);
         }
         let path = self.environment.iter().find_map(|e| e.strip_prefix(b"PATH=")).unwrap_or(DEFAULT_PATH);
-        let join = |directory: &[u8]| [if directory.is_empty() { b"." } else { directory }, b"/", name].concat();
-        path.split(|b| *b == b':').map(join).collect()
+        for directory in path.split(|b| *b == b':') {
+            let mut candidate = Vec::try_copy(if directory.is_empty() { b"." } else { directory })?;
+            candidate.try_extend_from_slice(b"/")?;
+            candidate.try_extend_from_slice(name)?;
+            all.try_push(candidate)?;
+        }
+        Ok(all)
     }
 }
 
@@ -131,14 +141,16 @@ impl<M: Machine> Linux<M> {
     pub fn start(&'static self, boot: Boot<'_>) -> Result<(), StartError> {
         let vfs = self.files.vfs();
         vfs.unpack(boot.initramfs).map_err(StartError::Initramfs)?;
-        let (proc, sys) = (crate::proc::root(self), crate::proc::sys_root(self));
-        self.files.start(self, Some((proc, sys))).map_err(|e| StartError::Step("mounting", e))?;
+        let roots = || Ok((crate::proc::root(self)?, crate::proc::sys_root(self)?));
+        roots().and_then(|roots| self.files.start(self, Some(roots))).map_err(|e| StartError::Step("mounting", e))?;
         let order = self.read_order().ok_or(StartError::Order)?;
 
         let fs = self.files.first_fs(&order.directory).map_err(|e| StartError::Step("the working directory", e))?;
-        let mut failure = StartError::Program(order.arguments[0].clone(), Errno::ENOENT);
+        let no_memory = |_| StartError::Step("naming the program", Errno::ENOMEM);
+        let name = Vec::try_copy(&order.arguments[0]).map_err(no_memory)?;
+        let mut failure = StartError::Program(name, Errno::ENOENT);
         let mut found = None;
-        for path in order.candidates() {
+        for path in order.candidates().map_err(no_memory)? {
             match self.prepare_first(&fs, &order, &path) {
                 Ok(program) => {
                     found = Some(program);
@@ -149,7 +161,7 @@ impl<M: Machine> Linux<M> {
             }
         }
         let program = found.ok_or(failure)?;
-        let files = file::Files::new(self.vm);
+        let files = file::Files::new(self.vm).map_err(|e| StartError::Step("making the first process", e))?;
         let task =
             self.first_process(program, files, fs).map_err(|e| StartError::Step("making the first process", e))?;
         // The terminal asks for process 1's session, so the files come after the process and before its first instruction.
@@ -175,7 +187,8 @@ impl<M: Machine> Linux<M> {
         if len > LONGEST_ORDER {
             return None;
         }
-        let mut text = alloc::vec![0; len as usize];
+        let mut text = Vec::new();
+        text.try_resize(len as usize, 0).ok()?;
         let got = file::read_kernel(object, 0, &mut text).ok()?;
         Order::parse(&text[..got])
     }
@@ -213,10 +226,10 @@ mod tests {
     fn an_order_is_read_line_by_line() {
         let order =
             Order::parse(b"arg 6c73\narg 2d6c\nenv 413d31\ncwd 2f746d70\ntty 1\ntimeout 5\n").expect("an order");
-        assert_eq!(order.arguments, [b"ls".to_vec(), b"-l".to_vec()]);
-        assert_eq!(order.environment, [b"A=1".to_vec()]);
-        assert_eq!((order.directory.as_slice(), order.terminal), (&b"/tmp"[..], true));
-        assert_eq!(order.candidates()[0], b"/usr/local/sbin/ls");
+        assert!(order.arguments.iter().eq([&b"ls"[..], b"-l"]));
+        assert!(order.environment.iter().eq([b"A=1"]));
+        assert_eq!((&order.directory[..], order.terminal), (&b"/tmp"[..], true));
+        assert_eq!(order.candidates().expect("memory")[0], b"/usr/local/sbin/ls");
         assert_eq!(Order::parse(b"env 41\n"), None);
         assert_eq!(Order::parse(b"arg 4\n"), None);
         assert_eq!(Order::parse(b"arg zz\n"), None);
@@ -225,7 +238,7 @@ mod tests {
     #[test]
     fn a_name_with_a_slash_is_not_searched_for() {
         let order = Order::parse(b"arg 2e2f78\n").expect("an order");
-        assert_eq!(order.candidates(), [b"./x".to_vec()]);
+        assert!(order.candidates().expect("memory").iter().eq([b"./x"]));
     }
 
     proptest! {

@@ -75,9 +75,9 @@ impl HostName {
     }
 
     /// The node's name, without zeroes.
-    pub fn node(&self) -> alloc::vec::Vec<u8> {
+    pub fn node(&self) -> Result<quire_heap::Vec<u8>, quire_heap::OutOfMemory> {
         let [node, _] = self.get();
-        node.into_iter().take_while(|b| *b != 0).collect()
+        quire_heap::Vec::try_from_iter(node.into_iter().take_while(|b| *b != 0))
     }
 }
 
@@ -186,9 +186,9 @@ mod tests {
     fn a_name_that_is_set_leaves_the_other_one_as_it_is() {
         let names = HostName::new();
         names.set(0, name(b"longer than it was"));
-        assert_eq!((names.node().as_slice(), names.get()[1]), (b"longer than it was".as_slice(), name(b"(none)")));
+        assert_eq!((&names.node().expect("memory")[..], names.get()[1]), (b"longer than it was".as_slice(), name(b"(none)")));
         names.set(1, [b'x'; NAME_LEN]);
         names.set(0, name(b"q"));
-        assert_eq!((names.node().as_slice(), names.get()[1]), (b"q".as_slice(), [b'x'; NAME_LEN]));
+        assert_eq!((&names.node().expect("memory")[..], names.get()[1]), (b"q".as_slice(), [b'x'; NAME_LEN]));
     }
 }

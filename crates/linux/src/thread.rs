@@ -20,8 +20,8 @@ use crate::process::users::Permit;
 use crate::signal::SigSet;
 use crate::signal::send::PendingQueue;
 use crate::{Linux, Pid};
-use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use quire_heap::Arc;
 use quire_sync::WaitQueue;
 
 /// Values of [`Thread::again`].
@@ -162,6 +162,9 @@ pub struct Thread<M: Machine> {
     pub(crate) ending: AtomicU64,
     /// Owner only: what of [`Again`] holds for the call that it is in.
     pub(crate) again: AtomicU64,
+    /// Owner only: allocations that are refused on purpose.
+    #[cfg(debug_assertions)]
+    pub(crate) refusals: crate::refusal::Refusals,
     /// Faults served without reading from a device.
     pub minor_faults: AtomicU64,
     /// Faults that read from a device.

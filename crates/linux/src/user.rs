@@ -2,8 +2,8 @@
 
 use crate::machine::{BadAddress, Machine, UserAccess};
 use crate::{Ctx, Errno};
-use alloc::vec::Vec;
 use core::mem::{MaybeUninit, size_of};
+use quire_heap::Vec;
 
 /// One past the highest user address.
 pub const USER_END: u64 = 0x7fff_ffff_f000;

@@ -57,8 +57,14 @@ impl Headcount {
 
     /// None is counted, on a machine of `cpus` CPUs, in memory of the global allocator that is never freed.
     #[cfg(any(test, feature = "alloc"))]
+    pub fn try_leaked(cpus: usize) -> Result<Self, quire_heap::OutOfMemory> {
+        Ok(Self::over(PerCpu::try_leaked(cpus, |_| AtomicU64::new(CLOSED))?))
+    }
+
+    /// As [`try_leaked`](Self::try_leaked), for models.
+    #[cfg(all(test, any(loom, shuttle)))]
     pub fn leaked(cpus: usize) -> Self {
-        Self::over(PerCpu::leaked(cpus, |_| AtomicU64::new(CLOSED)))
+        Self::try_leaked(cpus).expect("memory for each CPU")
     }
 
     fn over(spare: PerCpu<AtomicU64>) -> Self {

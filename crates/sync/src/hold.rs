@@ -15,14 +15,11 @@
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::hooks::current_cpu;
 use crate::mutant::{Mutant, mutant};
-use alloc::alloc::alloc;
-use alloc::boxed::Box;
-use alloc::sync::Arc;
-use core::alloc::Layout;
 use core::cell::UnsafeCell;
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use core::ptr::NonNull;
+use quire_heap::{Arc, Box};
 
 /// CPUs with the same number modulo this share a line.
 #[cfg(not(any(loom, shuttle)))]
@@ -63,18 +60,13 @@ pub(crate) struct Crowd<V> {
 impl<V> Crowd<V> {
     /// A crowd that nobody is in yet; `None` where there is no memory. Its maker gives it up by [`leave`](Self::leave).
     pub(crate) fn new(value: &Arc<V>) -> Option<NonNull<Self>> {
-        let layout = Layout::new::<Self>();
-        // SAFETY: the layout is not empty.
-        let at = NonNull::new(unsafe { alloc(layout) }.cast::<Self>())?;
         let crowd = Crowd {
             value: UnsafeCell::new(ManuallyDrop::new(value.clone())),
             needed: AtomicU32::new(2),
             shards: core::array::from_fn(|_| Shard::new(0)),
             sum: Shard::new(-CLOSED),
         };
-        // SAFETY: memory of that layout, nobody else's.
-        unsafe { at.write(crowd) };
-        Some(at)
+        NonNull::new(Box::into_raw(Box::try_new(crowd).ok()?))
     }
 
     fn shard(&self) -> &Shard {
@@ -144,7 +136,7 @@ impl<V> Crowd<V> {
     pub(crate) unsafe fn leave(this: NonNull<Self>) {
         // SAFETY: by this function's contract the memory was needed until now.
         if unsafe { this.as_ref() }.needed.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // SAFETY: made by `new`, of the layout that a box has; nobody else has it any more.
+            // SAFETY: made by `new` of a box; nobody else has it any more.
             drop(unsafe { Box::from_raw(this.as_ptr()) });
         }
     }

@@ -15,9 +15,6 @@
 #![cfg_attr(not(any(test, loom, shuttle, recording, feature = "std")), no_std)]
 #![deny(missing_docs)]
 
-#[cfg(any(test, feature = "alloc"))]
-extern crate alloc;
-
 pub mod atomic;
 #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
 mod backtrace;

@@ -319,7 +319,7 @@ protocol! {
 fn lookup_against_change(replaced: bool) {
     let domain = Arc::new(Domain::new(PerCpu::leaked(2, |_| Slot::new())));
     let table = Arc::new(Slots::new(Rank::FILE));
-    table.insert(Arc::new(1), false, 0, 1, &domain).unwrap();
+    table.insert(quire_heap::Arc::try_new(1).unwrap(), false, 0, 1, &domain).unwrap();
     table.share().unwrap();
     let (d, t) = (domain.clone(), table.clone());
     let reader = thread::spawn(move || {
@@ -329,7 +329,7 @@ fn lookup_against_change(replaced: bool) {
     });
     set_cpu(0);
     if replaced {
-        drop(table.replace(Arc::new(2), false, 0, &domain).unwrap());
+        drop(table.replace(quire_heap::Arc::try_new(2).unwrap(), false, 0, &domain).unwrap());
     } else {
         drop(table.remove(0, &domain).unwrap());
     }
@@ -363,9 +363,9 @@ fn name_against_change(stays: bool) {
     let domain = Arc::new(Domain::new(PerCpu::leaked(2, |_| Slot::new())));
     let names = Arc::new(Names::new(Rank::FILE));
     let alive = [(); 2].map(|()| Arc::new(AtomicBool::new(true)));
-    let value = |number: usize| std::sync::Arc::new(Named { number, alive: alive[number].clone() });
-    let name = |name: &str| std::sync::Arc::<[u8]>::from(name.as_bytes());
-    names.put(name("a"), value(0), stays, &mut domain.pile());
+    let value = |number: usize| quire_heap::Arc::try_new(Named { number, alive: alive[number].clone() }).unwrap();
+    let name = |name: &str| quire_heap::Arc::<[u8]>::try_copy(name.as_bytes()).unwrap();
+    names.put(names.spare().unwrap(), name("a"), value(0), stays, &mut domain.pile());
     let (d, n, all) = (domain.clone(), names.clone(), alive.clone());
     let reader = thread::spawn(move || {
         set_cpu(1);
@@ -375,9 +375,9 @@ fn name_against_change(stays: bool) {
         found
     });
     set_cpu(0);
-    let second = std::sync::Arc::new(Named { number: 1, alive: Arc::new(AtomicBool::new(true)) });
-    names.put(name("b"), second, stays, &mut domain.pile());
-    drop(names.put(name("a"), value(1), stays, &mut domain.pile()));
+    let second = quire_heap::Arc::try_new(Named { number: 1, alive: Arc::new(AtomicBool::new(true)) }).unwrap();
+    names.put(names.spare().unwrap(), name("b"), second, stays, &mut domain.pile());
+    drop(names.put(names.spare().unwrap(), name("a"), value(1), stays, &mut domain.pile()));
     let found = reader.join().unwrap();
     assert!(found.is_some(), "a name that is there all the time is not found");
     assert_eq!(found, Some(true), "a value goes under who found it");
@@ -398,9 +398,9 @@ fn hold_against_close() {
     let domain = Arc::new(Domain::new(PerCpu::leaked(2, |_| Slot::new())));
     let names = Arc::new(Names::new(Rank::FILE));
     let alive = Arc::new(AtomicBool::new(true));
-    let value = std::sync::Arc::new(Named { number: 0, alive: alive.clone() });
+    let value = quire_heap::Arc::try_new(Named { number: 0, alive: alive.clone() }).unwrap();
     set_cpu(0);
-    names.put(std::sync::Arc::from(&b"a"[..]), value, false, &mut domain.pile());
+    names.put(names.spare().unwrap(), quire_heap::Arc::try_copy(b"a").unwrap(), value, false, &mut domain.pile());
     for cpu in [1, 0] {
         set_cpu(cpu);
         drop(names.get(b"a", &domain.pin()));

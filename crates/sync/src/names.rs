@@ -20,15 +20,13 @@ use crate::hooks::current_cpu;
 use crate::mutant::{Mutant, mutant};
 use crate::rank::Rank;
 use crate::spin::SpinLock;
-use alloc::boxed::Box;
-use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::iter;
 use core::marker::PhantomData;
-use core::mem::ManuallyDrop;
+use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ops::Deref;
 use core::ptr::{self, NonNull};
+use quire_heap::{Arc, Box, OutOfMemory, Vec, Weak};
 
 /// Chains of the first table. Each has a line of its own, so that a name that comes or goes leaves most others alone.
 #[cfg(not(any(loom, shuttle)))]
@@ -86,13 +84,25 @@ struct Table<V> {
     /// Must be first: the epoch hands it back.
     retired: Retired,
     /// A power of two of them.
-    chains: Box<[Chain<V>]>,
+    chains: Vec<Chain<V>>,
 }
 
 impl<V> Table<V> {
-    fn new(chains: usize) -> Box<Self> {
-        let chains: Vec<_> = (0..chains).map(|_| Chain(AtomicPtr::new(ptr::null_mut()))).collect();
-        Box::new(Table { retired: Retired::new(), chains: chains.into_boxed_slice() })
+    fn new(chains: usize) -> Result<Box<Self>, OutOfMemory> {
+        let chains = Vec::try_from_iter((0..chains).map(|_| Chain(AtomicPtr::new(ptr::null_mut()))))?;
+        Box::try_new(Table { retired: Retired::new(), chains })
+    }
+
+    /// Frees a table and its nodes; what they lead to is left alone.
+    ///
+    /// # Safety
+    /// Nobody else has the table or one of its nodes.
+    unsafe fn free(this: Box<Self>) {
+        // SAFETY: by this function's contract.
+        for node in unsafe { this.nodes() } {
+            // SAFETY: likewise; the next one was read before.
+            drop(unsafe { Box::from_raw(node) });
+        }
     }
 
     /// All nodes; each may be freed once the iterator has given it.
@@ -130,6 +140,13 @@ impl<V> Table<V> {
     fn chain(&self, hash: u32) -> &AtomicPtr<Node<V>> {
         &self.chains[hash as usize & (self.chains.len() - 1)].0
     }
+}
+
+/// The memory of one name more: what [`Names::put`] needs, so that it cannot fail.
+pub struct Spare<V> {
+    node: Box<MaybeUninit<Node<V>>>,
+    /// Where there was none yet.
+    table: Option<Box<Table<V>>>,
 }
 
 /// See the module.
@@ -292,13 +309,27 @@ impl<V: Send + Sync + 'static> Names<V> {
         None
     }
 
+    /// Takes the memory of one name more.
+    pub fn spare(&self) -> Result<Spare<V>, OutOfMemory> {
+        let first = self.table.load(Ordering::Relaxed).is_null();
+        let table = if first { Some(Table::new(FIRST)?) } else { None };
+        Ok(Spare { node: Box::try_new(MaybeUninit::uninit())?, table })
+    }
+
     /// Gives `name` a value, and returns the one that it had. One that stays is used without being counted; whether it does, must
-    /// not change. What readers may still be at is given up to the pile.
-    pub fn put(&self, name: Arc<[u8]>, value: Arc<V>, stays: bool, given_up: &mut Pile<'_>) -> Option<Arc<V>> {
+    /// not change. What readers may still be at is given up to the pile. `spare` is of these names.
+    pub fn put(
+        &self,
+        spare: Spare<V>,
+        name: Arc<[u8]>,
+        value: Arc<V>,
+        stays: bool,
+        given_up: &mut Pile<'_>,
+    ) -> Option<Arc<V>> {
         let hash = hash(&name);
-        let mut node = Node::new(ptr::null_mut(), hash, stays, name, Arc::into_raw(value));
+        let mut node = Node::new(ptr::null_mut(), hash, stays, name, Arc::into_raw(value)).within(spare.node);
         let mut count = self.changes.lock();
-        let table = self.room(*count, given_up);
+        let table = self.room(*count, spare.table, given_up);
         // SAFETY: the lock is held.
         let (link, old) = unsafe { table.find(hash, &node.name) };
         // SAFETY: likewise the node stays.
@@ -332,23 +363,22 @@ impl<V: Send + Sync + 'static> Names<V> {
         Some(unsafe { give_up(old, given_up) })
     }
 
-    /// A table with room for one name more than `count`. The caller holds the lock.
-    fn room(&self, count: usize, given_up: &mut Pile<'_>) -> &Table<V> {
+    /// A table for one name more than `count`, with a longer one where there is memory for it. `first` is the table where there is
+    /// none yet. The caller holds the lock.
+    fn room(&self, count: usize, first: Option<Box<Table<V>>>, given_up: &mut Pile<'_>) -> &Table<V> {
         let old = self.table.load(Ordering::Relaxed);
         // SAFETY: tables are replaced under the lock.
         let there = unsafe { old.as_ref() };
-        if let Some(table) = there.filter(|table| count < table.chains.len() * IN_CHAIN) {
-            return table;
-        }
-        let new = Table::new(there.map_or(FIRST, |table| table.chains.len() * 2));
-        // SAFETY: the lock is held, and the nodes stay.
-        for node in there.into_iter().flat_map(|table| unsafe { table.nodes() }).map(|node| unsafe { &*node }) {
-            let chain = new.chain(node.hash);
-            let next = chain.load(Ordering::Relaxed);
-            let copy = Node::new(next, node.hash, node.stays, node.name.clone(), node.value);
-            copy.crowd.store(node.crowd.load(Ordering::Relaxed), Ordering::Relaxed);
-            chain.store(Box::into_raw(copy), Ordering::Relaxed);
-        }
+        let new = match (there, first) {
+            (Some(there), _) if count < there.chains.len() * IN_CHAIN => return there,
+            (Some(there), _) => match self.longer(there) {
+                Ok(new) => new,
+                // Chains get longer than they should; the next name tries again.
+                Err(OutOfMemory) => return there,
+            },
+            (None, Some(first)) => first,
+            (None, None) => unreachable!("a table that was there is gone"),
+        };
         let new = Box::into_raw(new);
         self.table.store(new, Ordering::Release);
         if !old.is_null() {
@@ -358,11 +388,30 @@ impl<V: Send + Sync + 'static> Names<V> {
         // SAFETY: as above.
         unsafe { &*new }
     }
+
+    /// A copy of a table, with twice as many chains. The caller holds the lock.
+    fn longer(&self, there: &Table<V>) -> Result<Box<Table<V>>, OutOfMemory> {
+        let new = Table::new(there.chains.len() * 2)?;
+        // SAFETY: the lock is held, and the nodes stay.
+        for node in unsafe { there.nodes() }.map(|node| unsafe { &*node }) {
+            let Ok(memory) = Box::try_new(MaybeUninit::uninit()) else {
+                // SAFETY: nobody has seen it. Its nodes are copies, whose references are the old ones'.
+                unsafe { Table::free(new) };
+                return Err(OutOfMemory);
+            };
+            let chain = new.chain(node.hash);
+            let next = chain.load(Ordering::Relaxed);
+            let copy = Node::new(next, node.hash, node.stays, node.name.clone(), node.value).within(memory);
+            copy.crowd.store(node.crowd.load(Ordering::Relaxed), Ordering::Relaxed);
+            chain.store(Box::into_raw(copy), Ordering::Relaxed);
+        }
+        Ok(new)
+    }
 }
 
 impl<V> Node<V> {
-    fn new(next: *mut Self, hash: u32, stays: bool, name: Arc<[u8]>, value: *const V) -> Box<Self> {
-        Box::new(Node {
+    fn new(next: *mut Self, hash: u32, stays: bool, name: Arc<[u8]>, value: *const V) -> Self {
+        Node {
             retired: Retired::new(),
             next: AtomicPtr::new(next),
             hash,
@@ -373,7 +422,16 @@ impl<V> Node<V> {
             value,
             crowd: AtomicPtr::new(ptr::null_mut()),
             left: UnsafeCell::new(Left::Nothing),
-        })
+        }
+    }
+
+    fn within(self, memory: Box<MaybeUninit<Self>>) -> Box<Self> {
+        let at = Box::into_raw(memory).cast::<Self>();
+        // SAFETY: the box's own memory, which has a node in it from now on.
+        unsafe {
+            at.write(self);
+            Box::from_raw(at)
+        }
     }
 
     /// Notes who looks it up: whether its value should have a crowd.
@@ -444,7 +502,7 @@ unsafe fn free_node<V>(node: *mut Retired) {
     // SAFETY: by this function's contract; the header is the first field.
     let node = unsafe { Box::from_raw(node.cast::<Node<V>>()) };
     node.leave();
-    drop_left(node.left.into_inner());
+    drop_left(node.into_inner().left.into_inner());
 }
 
 /// # Safety
@@ -452,11 +510,8 @@ unsafe fn free_node<V>(node: *mut Retired) {
 unsafe fn free_table<V>(table: *mut Retired) {
     // SAFETY: by this function's contract; the header is the first field.
     let table = unsafe { Box::from_raw(table.cast::<Table<V>>()) };
-    // SAFETY: nobody else has the table any more.
-    for node in unsafe { table.nodes() } {
-        // SAFETY: nodes of a table that was replaced are its own; the next one was read before.
-        drop(unsafe { Box::from_raw(node) });
-    }
+    // SAFETY: nobody else has the table any more; nodes of a table that was replaced are its own.
+    unsafe { Table::free(table) };
 }
 
 impl<V> Drop for Names<V> {
@@ -498,7 +553,7 @@ mod tests {
     impl Value {
         fn new(n: usize) -> Arc<Self> {
             ALIVE.fetch_add(1, Order::SeqCst);
-            Arc::new(Value(n))
+            Arc::try_new(Value(n)).unwrap()
         }
     }
     impl Drop for Value {
@@ -509,12 +564,12 @@ mod tests {
     }
 
     fn name(n: usize) -> Arc<[u8]> {
-        Arc::from(std::format!("name {n}").as_bytes())
+        Arc::try_copy(std::format!("name {n}").as_bytes()).unwrap()
     }
 
     #[test]
     fn names_of_one_length_are_told_apart_by_any_byte() {
-        let letters: Vec<u8> = (1..=40).collect();
+        let letters: std::vec::Vec<u8> = (1..=40).collect();
         let again = letters.clone();
         for len in 0..=letters.len() {
             let one = &letters[..len];
@@ -534,7 +589,7 @@ mod tests {
         let (domain, names) = (domain(3), Names::new(Rank::FILE));
         let mut model = BTreeMap::new();
         for n in 0..2 {
-            names.put(name(n), Value::new(n), n % 2 == 0, &mut domain.pile());
+            names.put(names.spare().unwrap(), name(n), Value::new(n), n % 2 == 0, &mut domain.pile());
         }
         std::thread::scope(|s| {
             for cpu in 1..3 {
@@ -556,12 +611,29 @@ mod tests {
             for i in 0..ROUNDS {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let n = (state >> 33) as usize % 50 + 2;
-                names.put(name(i % 2), Value::new(i / 2 * 10 + i % 2), i % 2 == 0, &mut domain.pile()).unwrap();
+                names
+                    .put(
+                        names.spare().unwrap(),
+                        name(i % 2),
+                        Value::new(i / 2 * 10 + i % 2),
+                        i % 2 == 0,
+                        &mut domain.pile(),
+                    )
+                    .unwrap();
                 let (before, known) = if state >> 62 == 0 {
                     (names.take(&name(n), &mut domain.pile()), model.remove(&n))
                 } else {
                     let new = i * 100 + n;
-                    (names.put(name(n), Value::new(new), n.is_multiple_of(2), &mut domain.pile()), model.insert(n, new))
+                    (
+                        names.put(
+                            names.spare().unwrap(),
+                            name(n),
+                            Value::new(new),
+                            n.is_multiple_of(2),
+                            &mut domain.pile(),
+                        ),
+                        model.insert(n, new),
+                    )
                 };
                 assert_eq!(before.map(|v| v.0), known);
             }
@@ -585,8 +657,8 @@ mod tests {
         }
         static GONE: AtomicUsize = AtomicUsize::new(0);
         let (domain, names) = (domain(2), Names::new(Rank::FILE));
-        let value = Arc::new(Told(&GONE));
-        names.put(name(0), value.clone(), false, &mut domain.pile());
+        let value = Arc::try_new(Told(&GONE)).unwrap();
+        names.put(names.spare().unwrap(), name(0), value.clone(), false, &mut domain.pile());
         let look = |cpu: usize| {
             set_cpu(cpu);
             names.get(&name(0), &domain.pin()).unwrap().held()
@@ -599,12 +671,12 @@ mod tests {
         drop(one);
         (0..100).for_each(|i| drop(look(i % 2)));
         let crowded = Arc::strong_count(&value);
-        let mut held: Vec<_> = (0..20).map(|i| look(i % 2)).collect();
+        let mut held: std::vec::Vec<_> = (0..20).map(|i| look(i % 2)).collect();
         assert_eq!((crowded, Arc::strong_count(&value)), (before + 1, before + 1));
         // Let go on the other CPU; longer tables have it too.
         held.drain(..5).for_each(drop);
         for n in 1..100 {
-            names.put(name(n), Arc::new(Told(&GONE)), false, &mut domain.pile());
+            names.put(names.spare().unwrap(), name(n), Arc::try_new(Told(&GONE)).unwrap(), false, &mut domain.pile());
         }
         held.push(look(1));
         assert_eq!(Arc::strong_count(&value), before + 1);
@@ -633,14 +705,15 @@ mod tests {
         // Whichever retirement it is at which the epoch frees something.
         for before in 0..40 {
             let domain = domain(1);
-            let (growing, others) = (Arc::new(Names::new(Rank::FILE)), Names::new(Rank::FILE));
-            let value = || Arc::new(Asks(growing.clone()));
-            (0..FIRST * IN_CHAIN).for_each(|n| drop(growing.put(name(n), value(), false, &mut domain.pile())));
+            let (growing, others) = (Arc::try_new(Names::new(Rank::FILE)).unwrap(), Names::new(Rank::FILE));
+            let value = || Arc::try_new(Asks(growing.clone())).unwrap();
+            (0..FIRST * IN_CHAIN)
+                .for_each(|n| drop(growing.put(growing.spare().unwrap(), name(n), value(), false, &mut domain.pile())));
             for _ in 0..before {
-                drop(others.put(name(0), value(), true, &mut domain.pile()));
+                drop(others.put(others.spare().unwrap(), name(0), value(), true, &mut domain.pile()));
                 drop(others.take(&name(0), &mut domain.pile()));
             }
-            drop(growing.put(name(FIRST * IN_CHAIN), value(), false, &mut domain.pile()));
+            drop(growing.put(growing.spare().unwrap(), name(FIRST * IN_CHAIN), value(), false, &mut domain.pile()));
             domain.drain();
             (0..=FIRST * IN_CHAIN).for_each(|n| drop(growing.take(&name(n), &mut domain.pile())));
             domain.drain();

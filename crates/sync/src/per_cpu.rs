@@ -64,14 +64,17 @@ impl<T> PerCpu<T> {
 
     /// One element for each of `cpus` CPUs, in memory of the global allocator that is never freed.
     #[cfg(any(test, feature = "alloc"))]
-    pub fn leaked(cpus: usize, init: impl FnMut(CpuId) -> T) -> Self {
+    pub fn try_leaked(cpus: usize, init: impl FnMut(CpuId) -> T) -> Result<Self, quire_heap::OutOfMemory> {
         let layout = core::alloc::Layout::from_size_align(Self::bytes(cpus), align_of::<CachePadded<T>>());
-        let layout = layout.expect("as many CPUs as memory has addresses");
-        // SAFETY: a machine has CPUs, so the layout has a size.
-        let memory = unsafe { alloc::alloc::alloc(layout) };
-        let Some(memory) = NonNull::new(memory) else { alloc::alloc::handle_alloc_error(layout) };
+        let memory = quire_heap::allocate(layout.map_err(|_| quire_heap::OutOfMemory)?)?;
         // SAFETY: fresh memory of that size and alignment, which nobody else has.
-        unsafe { PerCpu::new(memory, cpus, init) }
+        Ok(unsafe { PerCpu::new(memory, cpus, init) })
+    }
+
+    /// As [`try_leaked`](Self::try_leaked), for tests and other programs that may end without memory.
+    #[cfg(any(test, feature = "std"))]
+    pub fn leaked(cpus: usize, init: impl FnMut(CpuId) -> T) -> Self {
+        Self::try_leaked(cpus, init).expect("memory for each CPU")
     }
 
     /// The element of the CPU that the caller is kept on.

@@ -16,8 +16,14 @@ pub struct Quota {
 impl Quota {
     /// None is taken of `limit`, on a machine of `cpus` CPUs, in memory of the global allocator that is never freed.
     #[cfg(any(test, feature = "alloc"))]
+    pub fn try_leaked(cpus: usize, limit: u64) -> Result<Self, quire_heap::OutOfMemory> {
+        Ok(Quota { count: Headcount::try_leaked(cpus)?, limit: CachePadded(AtomicU64::new(limit)) })
+    }
+
+    /// As [`try_leaked`](Self::try_leaked), for tests and other programs that may end without memory.
+    #[cfg(any(test, feature = "std"))]
     pub fn leaked(cpus: usize, limit: u64) -> Self {
-        Quota { count: Headcount::leaked(cpus), limit: CachePadded(AtomicU64::new(limit)) }
+        Self::try_leaked(cpus, limit).expect("memory for each CPU")
     }
 
     /// How many there may be.

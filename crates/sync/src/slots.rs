@@ -25,13 +25,11 @@ use crate::mutant::{Mutant, mutant};
 use crate::per_cpu::CachePadded;
 use crate::rank::Rank;
 use crate::spin::{SpinGuard, SpinLock};
-use alloc::alloc::{alloc, dealloc};
-use alloc::boxed::Box;
-use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
 use core::alloc::Layout;
 use core::mem::ManuallyDrop;
 use core::ptr;
+pub use quire_heap::OutOfMemory;
+use quire_heap::{Arc, Box, Vec, Weak};
 
 /// Slots on a line.
 const IN_LINE: usize = 8;
@@ -49,15 +47,13 @@ struct Line<T>([AtomicPtr<T>; IN_LINE]);
 #[repr(align(64))]
 struct Array<T> {
     /// A power of two of them.
-    lines: Box<[Line<T>]>,
+    lines: Vec<Line<T>>,
 }
 
 impl<T> Array<T> {
     fn new(lines: usize) -> Result<Box<Self>, OutOfMemory> {
-        let mut all = Vec::new();
-        all.try_reserve_exact(lines).map_err(|_| OutOfMemory)?;
-        all.resize_with(lines, || Line([const { ptr::null_mut() }; IN_LINE].map(AtomicPtr::new)));
-        Ok(Box::new(Array { lines: all.into_boxed_slice() }))
+        let empty = |_| Line([const { ptr::null_mut() }; IN_LINE].map(AtomicPtr::new));
+        Box::try_new(Array { lines: Vec::try_from_iter((0..lines).map(empty))? })
     }
 
     fn len(&self) -> usize {
@@ -100,10 +96,6 @@ pub struct Slots<T> {
     look: CachePadded<Look<T>>,
     changes: CachePadded<SpinLock<Changes>>,
 }
-
-/// There is no memory for that many numbers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct OutOfMemory;
 
 /// Why a value got no number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -404,7 +396,9 @@ impl<T: Send + Sync + 'static> Slots<T> {
         {
             // SAFETY: values go under the lock only.
             let value = array.at(n).and_then(|slot| unsafe { counted(slot.load(Ordering::Acquire)) });
-            into.extend(value.map(|value| (n, value)));
+            if let Some(value) = value {
+                into.push_reserved((n, value));
+            }
             at = n + 1;
         }
     }
@@ -445,7 +439,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
         // At least a line of words, so that nothing else lies beside them.
         let words = (lines * IN_LINE).div_ceil(BITS).max(64 / size_of::<Word>());
         let more = words - changes.words.len();
-        changes.words.try_reserve_exact(more).map_err(|_| OutOfMemory)?;
+        changes.words.try_reserve_exact(more)?;
         let new = Array::new(lines)?;
         if let Some(there) = self.array(changes) {
             let mut at = 0;
@@ -456,7 +450,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
                 at = n + 1;
             }
         }
-        changes.words.resize(words, Word::default());
+        changes.words.resize_reserved(words, Word::default());
         let old = self.look.array.swap(Box::into_raw(new), Ordering::AcqRel);
         // SAFETY: null, or made by `Box::into_raw` here and replaced once.
         Ok((!old.is_null()).then(|| unsafe { Box::from_raw(old) }))
@@ -489,17 +483,14 @@ impl<T: Send + Sync + 'static> Slots<T> {
         if !self.look.shared.load(Ordering::Relaxed) {
             return;
         }
-        let value = Arc::downgrade(value);
-        let layout = Layout::new::<Gone<T>>();
-        // SAFETY: the layout has a size.
-        let gone = unsafe { alloc(layout) }.cast::<Gone<T>>();
-        if gone.is_null() {
+        let kept = Arc::downgrade(value);
+        let Ok(gone) = Box::try_new(Gone { retired: Retired::new(), value: kept.clone() }) else {
             epoch.drain();
-            drop(value);
+            drop(kept);
             return;
-        }
-        // SAFETY: fresh memory of that layout.
-        unsafe { gone.write(Gone { retired: Retired::new(), value }) };
+        };
+        drop(kept);
+        let gone = Box::into_raw(gone);
         if mutant(Mutant::SlotValueFreed) {
             // SAFETY: nobody else has it.
             unsafe { free::<T>(gone.cast()) };
@@ -588,8 +579,7 @@ unsafe fn free<T>(gone: *mut Retired) {
     let gone = gone.cast::<Gone<T>>();
     // SAFETY: by this function's contract; the header is the first field.
     unsafe {
-        let Gone { value, .. } = gone.read();
-        dealloc(gone.cast(), Layout::new::<Gone<T>>());
+        let Gone { value, .. } = Box::from_raw(gone).into_inner();
         #[cfg(any(loom, shuttle))]
         checked::memory_goes(&value);
         drop(value);
@@ -619,6 +609,7 @@ impl<T> Drop for Slots<T> {
 pub(crate) mod checked {
     use super::*;
     use std::sync::Mutex;
+    use std::vec::Vec;
 
     static WENT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
@@ -669,7 +660,7 @@ mod tests {
                     0..3 => {
                         let (from, limit) = (n / 2, 200 + n % 60);
                         let free = (from..).find(|n| !model.contains_key(n) && !reserved.contains_key(n)).unwrap();
-                        let got = table.insert(Arc::new(step), step % 3 == 0, from, limit, &domain);
+                        let got = table.insert(Arc::try_new(step).unwrap(), step % 3 == 0, from, limit, &domain);
                         if free < limit {
                             assert_eq!(got, Ok(free));
                             model.insert(free, (step, step % 3 == 0));
@@ -678,11 +669,11 @@ mod tests {
                         }
                     }
                     3 if reserved.contains_key(&n) => {
-                        let got = table.replace(Arc::new(step), false, n, &domain);
+                        let got = table.replace(Arc::try_new(step).unwrap(), false, n, &domain);
                         assert_eq!(got.map(|v| v.map(|v| *v)), Err(NoNumber::Reserved));
                     }
                     3 => {
-                        let before = table.replace(Arc::new(step), step % 2 == 0, n, &domain).unwrap();
+                        let before = table.replace(Arc::try_new(step).unwrap(), step % 2 == 0, n, &domain).unwrap();
                         assert_eq!(before.map(|v| *v), model.insert(n, (step, step % 2 == 0)).map(|m| m.0));
                     }
                     4 | 5 => assert_eq!(table.remove(n, &domain).map(|v| *v), model.remove(&n).map(|m| m.0)),
@@ -692,7 +683,7 @@ mod tests {
                     }),
                     7 if step % 100 == 0 => {
                         let (last, marked) = (n + 40, n % 2 == 0);
-                        let (mut got, mut want) = (Vec::new(), Vec::new());
+                        let (mut got, mut want) = (std::vec::Vec::new(), std::vec::Vec::new());
                         table.remove_range(n, last, marked, &domain, |v| got.push(*v));
                         model.retain(|&at, m| {
                             let goes = n <= at && at <= last && (!marked || m.1);
@@ -726,7 +717,7 @@ mod tests {
                         // Filled or given back, in turns.
                         if let Some((n, mark)) = reserved.pop_first() {
                             if step % 2 == 0 {
-                                table.fill_reserved(n, Arc::new(step));
+                                table.fill_reserved(n, Arc::try_new(step).unwrap());
                                 model.insert(n, (step, mark));
                             } else {
                                 table.give_back(n);
@@ -741,10 +732,10 @@ mod tests {
                 assert_eq!(table.peek(n).map(|v| *v), model.get(&n).map(|m| m.0));
                 assert_eq!(table.marked(n), model.get(&n).map(|m| m.1));
             }
-            let mut all = Vec::with_capacity(1000);
+            let mut all = Vec::try_with_capacity(1000).unwrap();
             table.list(0, &mut all);
-            let all: Vec<_> = all.iter().map(|(n, v)| (*n, **v)).collect();
-            assert_eq!(all, model.iter().map(|(n, m)| (*n, m.0)).collect::<Vec<_>>());
+            let all: std::vec::Vec<_> = all.iter().map(|(n, v)| (*n, **v)).collect();
+            assert_eq!(all, model.iter().map(|(n, m)| (*n, m.0)).collect::<std::vec::Vec<_>>());
         }
     }
 
@@ -767,7 +758,7 @@ mod tests {
     impl Value {
         fn new(n: usize) -> Arc<Self> {
             ALIVE.fetch_add(1, Order::SeqCst);
-            Arc::new(Value(n))
+            Arc::try_new(Value(n)).unwrap()
         }
     }
     impl Drop for Value {

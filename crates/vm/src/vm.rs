@@ -433,7 +433,16 @@ impl<M: Machine> Vm<M> {
     /// Whether this allocation is one that shall fail. One relaxed load of a read-mostly word.
     #[inline(always)]
     pub fn inject_failure(&self) -> bool {
-        self.fail_in.load(Ordering::Relaxed) != 0 && self.choose_failure()
+        (self.fail_in.load(Ordering::Relaxed) != 0 && self.choose_failure()) || self.machine_refuses()
+    }
+
+    #[inline(always)]
+    fn machine_refuses(&self) -> bool {
+        let refuses = self.machine().refuses_allocation();
+        if refuses {
+            self.injected.store(true, Ordering::Relaxed);
+        }
+        refuses
     }
 
     #[cold]
@@ -461,6 +470,16 @@ impl<M: Machine> Vm<M> {
             }
         }
         false
+    }
+
+    /// Whether an allocation has failed on purpose, and nobody has met it yet.
+    pub fn is_injected(&self) -> bool {
+        self.injected.load(Ordering::Relaxed)
+    }
+
+    /// What failed on purpose until now was met.
+    pub fn forget_injected(&self) {
+        self.injected.store(false, Ordering::Relaxed);
     }
 
     /// Whether an allocation has failed since the last question only because it was told to: then memory is not short.

@@ -54,6 +54,18 @@ impl Toolchain {
         }
         command
     }
+
+    /// The rustc itself.
+    pub fn rustc(&self) -> Command {
+        let mut command = Command::new(match &self.rustc {
+            Some(rustc) => rustc.clone(),
+            None => self.cargo.with_file_name("rustc"),
+        });
+        if self.rustc.is_some() {
+            command.env_remove("RUSTUP_TOOLCHAIN");
+        }
+        command
+    }
 }
 
 /// Which Rust builds the kernel, for people. Makes nothing.

@@ -3,6 +3,7 @@
 //! A stage reports each check by its full name; FILTER selects by a part of that name. One lane compiles and runs what runs
 //! on this machine, the other what runs in guests, and then what the first has not come to: neither fills two processors alone.
 
+mod allocation;
 mod attack;
 mod bare_metal;
 mod cargo;
@@ -133,6 +134,7 @@ const MIRI: Stage = Stage { name: "miri", names: miri::names, run: miri::run };
 /// What boots machines.
 const GUESTS: &[Stage] = &[
     Stage { name: "guest", names: guest::names, run: |context, done| guest::run(context, On::Quire, done) },
+    Stage { name: "allocation", names: allocation::names, run: allocation::run },
     Stage { name: "checked", names: guest::checked_names, run: guest::run_checked },
     Stage { name: "sizes", names: sizes::names, run: sizes::run },
     Stage { name: "command", names: command::names, run: command::run },

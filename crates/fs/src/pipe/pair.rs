@@ -6,8 +6,8 @@ use crate::readiness::{Readiness, Ready};
 use crate::stream::{Io, Stream};
 use crate::transfer::{Sink, Source};
 use crate::{FsError, rank};
-use alloc::sync::Arc;
 use core::any::Any;
+use quire_heap::Arc;
 use quire_sync::SpinLock;
 
 /// One end of a pair of connected sockets: two pipes, one each way.
@@ -21,18 +21,19 @@ pub struct Pair<H: Host> {
 impl<H: Host> Pair<H> {
     /// Two ends that are connected to each other.
     #[allow(clippy::new_ret_no_self)]
-    pub fn new(host: H) -> (Arc<Self>, Arc<Self>) {
-        let readiness = Arc::new(Readiness::new());
-        let pipes = [(); 2].map(|()| Pipe::announced_by(host.clone(), readiness.clone()));
-        let end = |from: &Arc<Pipe<H>>, to: &Arc<Pipe<H>>| {
-            let direction = |end| SpinLock::new(rank::ATTR, Some(Arc::new(end)));
-            Arc::new(Pair {
-                from: direction(from.end(true, false)),
-                to: direction(to.end(false, true)),
+    pub fn new(host: H) -> Result<(Arc<Self>, Arc<Self>), FsError> {
+        let readiness = Arc::try_new(Readiness::new())?;
+        let one = Pipe::announced_by(host.clone(), readiness.clone())?;
+        let other = Pipe::announced_by(host, readiness.clone())?;
+        let end = |from: &Arc<Pipe<H>>, to: &Arc<Pipe<H>>| -> Result<Arc<Self>, FsError> {
+            let direction = |end| SpinLock::new(rank::ATTR, Some(end));
+            Ok(Arc::try_new(Pair {
+                from: direction(Pipe::end(from, true, false)?),
+                to: direction(Pipe::end(to, false, true)?),
                 readiness: readiness.clone(),
-            })
+            })?)
         };
-        (end(&pipes[0], &pipes[1]), end(&pipes[1], &pipes[0]))
+        Ok((end(&one, &other)?, end(&other, &one)?))
     }
 
     /// Closes the directions that are named, for both ends.

@@ -9,8 +9,8 @@ use std::sync::atomic::AtomicBool;
 use std::vec::Vec;
 
 fn pipe() -> (Arc<dyn Stream>, Arc<dyn Stream>) {
-    let p = Pipe::new(TestHost);
-    (p.open_now(true, false), p.open_now(false, true))
+    let p = Pipe::new(TestHost).unwrap();
+    (Pipe::open_now(&p, true, false).unwrap(), Pipe::open_now(&p, false, true).unwrap())
 }
 fn write(s: &dyn Stream, io: &Io<'_>, bytes: &[u8]) -> Result<usize, FsError> {
     s.write(io, &mut SliceSource::new(bytes))
@@ -47,11 +47,11 @@ fn many_bytes_arrive_in_order_through_a_pipe_that_fills_up() {
 
 #[test]
 fn small_writes_of_several_writers_are_never_torn_apart() {
-    let p = Pipe::new(TestHost);
-    let r = p.open_now(true, false);
+    let p = Pipe::new(TestHost).unwrap();
+    let r = Pipe::open_now(&p, true, false).unwrap();
     std::thread::scope(|s| {
         for id in 1..=3u8 {
-            let w = p.open_now(false, true);
+            let w = Pipe::open_now(&p, false, true).unwrap();
             s.spawn(move || {
                 for _ in 0..500 {
                     write(&*w, &Io::WAIT, &[id; 4000]).unwrap();
@@ -138,37 +138,37 @@ fn who_does_not_wait_is_told_so_and_who_is_interrupted_too() {
 
 #[test]
 fn a_fifo_that_everybody_left_is_empty() {
-    let p = Pipe::new(TestHost);
-    let both = p.open(true, true, &Io::NOW).unwrap();
+    let p = Pipe::new(TestHost).unwrap();
+    let both = Pipe::open(&p, true, true, &Io::NOW).unwrap();
     write(&*both, &Io::NOW, b"never read").unwrap();
     drop(both);
-    let both = p.open(true, true, &Io::NOW).unwrap();
+    let both = Pipe::open(&p, true, true, &Io::NOW).unwrap();
     assert_eq!(read(&*both, &Io::NOW, 99), Err(FsError::WouldBlock));
 }
 
 #[test]
 fn opening_a_fifo_waits_for_the_other_end() {
-    let p = Pipe::new(TestHost);
-    assert!(matches!(p.open(false, true, &Io::NOW), Err(FsError::NoDevice)));
+    let p = Pipe::new(TestHost).unwrap();
+    assert!(matches!(Pipe::open(&p, false, true, &Io::NOW), Err(FsError::NoDevice)));
     let met = AtomicBool::new(false);
     std::thread::scope(|s| {
         s.spawn(|| {
-            let r = p.open(true, false, &Io::WAIT).unwrap();
+            let r = Pipe::open(&p, true, false, &Io::WAIT).unwrap();
             met.store(true, Ordering::SeqCst);
             assert_eq!(read(&*r, &Io::WAIT, 9).unwrap(), b"hello");
         });
         std::thread::sleep(std::time::Duration::from_millis(20));
         assert!(!met.load(Ordering::SeqCst));
-        let w = p.open(false, true, &Io::WAIT).unwrap();
+        let w = Pipe::open(&p, false, true, &Io::WAIT).unwrap();
         write(&*w, &Io::WAIT, b"hello").unwrap();
     });
 }
 
 #[test]
 fn a_writer_that_opened_first_and_leaves_at_once_is_met() {
-    let p = Pipe::new(TestHost);
+    let p = Pipe::new(TestHost).unwrap();
     std::thread::scope(|s| {
-        let writer = s.spawn(|| write(&*p.open(false, true, &Io::WAIT).unwrap(), &Io::WAIT, b"x"));
+        let writer = s.spawn(|| write(&*Pipe::open(&p, false, true, &Io::WAIT).unwrap(), &Io::WAIT, b"x"));
         std::thread::sleep(std::time::Duration::from_millis(20));
         // As preempted right after the opening was announced: the writer has come and gone.
         struct Late(Arc<Pipe<TestHost>>, std::thread::ThreadId);
@@ -180,10 +180,11 @@ fn a_writer_that_opened_first_and_leaves_at_once_is_met() {
                 }
             }
         }
-        let late: Arc<dyn crate::Listener> = Arc::new(Late(p.clone(), std::thread::current().id()));
+        let late: Arc<dyn crate::Listener> =
+            unsize!(Arc::try_new(Late(p.clone(), std::thread::current().id())).unwrap());
         p.readiness.listen(&late).expect("memory");
         let io = Io { deadline: Some(quire_sync::hooks::now() + 2_000_000_000), ..Io::WAIT };
-        let r = p.open(true, false, &io).expect("the writer was there");
+        let r = Pipe::open(&p, true, false, &io).expect("the writer was there");
         p.readiness.unlisten(&late);
         assert_eq!(read(&*r, &Io::WAIT, 9).unwrap(), b"x");
         assert_eq!(writer.join().unwrap(), Ok(1));
@@ -192,7 +193,7 @@ fn a_writer_that_opened_first_and_leaves_at_once_is_met() {
 
 #[test]
 fn a_socket_pair_carries_both_ways_and_ends_when_one_side_goes() {
-    let (a, b) = Pair::new(TestHost);
+    let (a, b) = Pair::new(TestHost).unwrap();
     write(&*a, &Io::NOW, b"ping").unwrap();
     write(&*b, &Io::NOW, b"pong").unwrap();
     assert_eq!(read(&*b, &Io::NOW, 9).unwrap(), b"ping");

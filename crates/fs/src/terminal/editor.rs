@@ -2,11 +2,17 @@
 //! [`Editor::receive`], what is to be shown collects in `echo`, what can be read is taken by [`Editor::take`].
 
 use super::settings::{Input, Local, Output, Settings};
-use alloc::collections::VecDeque;
-use alloc::vec::Vec;
+use crate::FsError;
+use quire_heap::{Deque, Vec};
 
 /// Most bytes that wait to be read, and the length of the longest line.
 pub(super) const QUEUE: usize = 4096;
+/// Most bytes that are typed after [`Editor::has_room`] was asked, until it is asked again.
+pub(super) const BATCH: usize = 128;
+/// Most bytes that can be read: a full queue, and a line that ends in the next batch.
+const READY: usize = 2 * QUEUE + BATCH;
+/// Most lines: a full queue, and those that end in the next batch.
+const LINES: usize = QUEUE + BATCH + 1;
 /// Most bytes that wait to be shown; what is typed meanwhile is not.
 const ECHO: usize = 4096;
 
@@ -21,12 +27,12 @@ pub enum Key {
     Suspend,
 }
 
-/// See the module.
+/// See the module. All memory is taken when it is made.
 pub(super) struct Editor {
     /// What can be read.
-    ready: VecDeque<u8>,
+    ready: Deque<u8>,
     /// Canonical: lengths of the finished lines at the front of `ready`; an end of file is a line without an end.
-    lines: VecDeque<usize>,
+    lines: Deque<u16>,
     /// The line under construction.
     line: Vec<u8>,
     /// The next byte is taken as it is.
@@ -37,7 +43,7 @@ pub(super) struct Editor {
     /// Output is stopped.
     pub stopped: bool,
     /// What is to be shown.
-    pub echo: VecDeque<u8>,
+    pub echo: Deque<u8>,
 }
 
 fn is_control(b: u8) -> bool {
@@ -49,31 +55,35 @@ fn is_word(b: u8) -> bool {
 }
 
 impl Editor {
-    pub fn new() -> Self {
-        Editor {
-            ready: VecDeque::with_capacity(QUEUE),
-            lines: VecDeque::new(),
-            line: Vec::with_capacity(QUEUE),
+    pub fn new() -> Result<Self, FsError> {
+        Ok(Editor {
+            ready: Deque::try_with_capacity(READY)?,
+            lines: Deque::try_with_capacity(LINES)?,
+            line: Vec::try_with_capacity(QUEUE)?,
             literal: false,
             column: 0,
             line_column: 0,
             stopped: false,
-            echo: VecDeque::with_capacity(ECHO),
-        }
+            echo: Deque::try_with_capacity(ECHO)?,
+        })
     }
 
     /// Whether more can be typed.
     pub fn has_room(&self) -> bool {
-        self.ready.len() < QUEUE
+        self.ready.len() < QUEUE && self.lines.len() < QUEUE
     }
 
     /// Bytes that a read could get now.
     pub fn available(&self, s: &Settings) -> usize {
         if s.local.contains(Local::CANONICAL) {
-            self.lines.front().copied().unwrap_or(0).max(if self.lines.is_empty() { self.ready.len() } else { 0 })
+            self.first_line().unwrap_or(0).max(if self.lines.is_empty() { self.ready.len() } else { 0 })
         } else {
             self.ready.len()
         }
+    }
+
+    fn first_line(&self) -> Option<usize> {
+        self.lines.front().map(|&line| usize::from(line))
     }
 
     /// Bytes in all lines that can be read.
@@ -90,27 +100,27 @@ impl Editor {
     /// everything) is used up.
     pub fn take(&mut self, s: &Settings, into: &mut [u8]) -> (usize, bool) {
         let canonical = s.local.contains(Local::CANONICAL);
-        let most = match self.lines.front() {
-            Some(&line) if canonical => line,
+        let most = match self.first_line() {
+            Some(line) if canonical => line,
             _ => self.ready.len(),
         };
         let n = most.min(into.len());
-        for (to, from) in into.iter_mut().zip(self.ready.drain(..n)) {
+        for (to, from) in into.iter_mut().zip(self.ready.drain_front(n)) {
             *to = from;
         }
         let mut left = n;
         if canonical {
-            if let Some(line) = self.lines.front_mut() {
-                *line -= n;
+            if let Some(line) = self.lines.get_mut(0) {
+                *line -= n as u16; // at most the line
                 if *line == 0 {
                     self.lines.pop_front();
                 }
             }
         } else {
             // Lines that were finished earlier are no lines any more.
-            while let Some(line) = self.lines.front_mut() {
-                let used = left.min(*line);
-                *line -= used;
+            while let Some(line) = self.lines.get_mut(0) {
+                let used = left.min(usize::from(*line));
+                *line -= used as u16;
                 left -= used;
                 if *line > 0 {
                     break;
@@ -124,7 +134,7 @@ impl Editor {
     /// The settings changed: what was typed so far becomes readable where lines are no longer edited.
     pub fn changed(&mut self, old: &Settings, new: &Settings) {
         if old.local.contains(Local::CANONICAL) && !new.local.contains(Local::CANONICAL) {
-            self.ready.extend(self.line.drain(..));
+            self.line_is_ready();
             self.lines.clear();
         }
         if !new.input.contains(Input::FLOW) {
@@ -246,17 +256,28 @@ impl Editor {
             }
             self.show_typed(b, s);
         }
-        if canonical { self.line.push(b) } else { self.ready.push_back(b) }
+        if canonical { self.line.push_reserved(b) } else { self.ready.push_back_reserved(b) }
     }
 
     fn finish(&mut self, end: Option<u8>) {
         // What was typed before lines were edited is a line of its own, or it would be taken for part of a later one.
         if self.lines.is_empty() && !self.ready.is_empty() {
-            self.lines.push_back(self.ready.len());
+            self.end_line(self.ready.len());
         }
-        self.line.extend(end);
-        self.lines.push_back(self.line.len());
-        self.ready.extend(self.line.drain(..));
+        if let Some(end) = end {
+            self.line.push_reserved(end); // its place was left
+        }
+        self.end_line(self.line.len());
+        self.line_is_ready();
+    }
+
+    fn end_line(&mut self, len: usize) {
+        debug_assert!(len <= READY);
+        self.lines.push_back_reserved(len as u16);
+    }
+
+    fn line_is_ready(&mut self) {
+        self.line.drain(..).for_each(|b| self.ready.push_back_reserved(b));
     }
 
     fn erase_one(&mut self, s: &Settings, key: u8) {
@@ -347,7 +368,7 @@ impl Editor {
         let mut out = [0; 2];
         let n = self.output(b, s, &mut out);
         if self.echo.len() + n <= ECHO {
-            self.echo.extend(&out[..n]);
+            out[..n].iter().for_each(|&b| self.echo.push_back_reserved(b));
         }
     }
 
@@ -393,6 +414,7 @@ fn advance_shown(at: usize, b: u8, s: &Settings) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::vec::Vec;
 
     fn type_all(e: &mut Editor, s: &Settings, bytes: &[u8]) -> Vec<Key> {
         bytes.iter().filter_map(|&b| e.receive(b, s)).collect()
@@ -403,12 +425,12 @@ mod tests {
         b[..n].to_vec()
     }
     fn shown(e: &mut Editor) -> Vec<u8> {
-        e.echo.drain(..).collect()
+        e.echo.drain_front(usize::MAX).collect()
     }
 
     #[test]
     fn a_line_is_read_only_when_it_is_finished_and_as_it_was_edited() {
-        let (mut e, s) = (Editor::new(), Settings::default());
+        let (mut e, s) = (Editor::new().unwrap(), Settings::default());
         type_all(&mut e, &s, b"helx\x7flo");
         assert!(!e.has_line());
         type_all(&mut e, &s, b" worlds all\x17\x7f\x7f\r");
@@ -418,14 +440,14 @@ mod tests {
 
     #[test]
     fn the_kill_character_empties_the_line() {
-        let (mut e, s) = (Editor::new(), Settings::default());
+        let (mut e, s) = (Editor::new().unwrap(), Settings::default());
         type_all(&mut e, &s, b"rm -rf /\x15ls\n");
         assert_eq!(read(&mut e, &s), b"ls\n");
     }
 
     #[test]
     fn an_end_of_file_ends_a_line_and_alone_is_an_empty_one() {
-        let (mut e, s) = (Editor::new(), Settings::default());
+        let (mut e, s) = (Editor::new().unwrap(), Settings::default());
         type_all(&mut e, &s, b"abc\x04\x04");
         assert_eq!(read(&mut e, &s), b"abc");
         assert!(e.has_line());
@@ -435,7 +457,7 @@ mod tests {
 
     #[test]
     fn signal_keys_send_signals_and_throw_the_line_away() {
-        let (mut e, s) = (Editor::new(), Settings::default());
+        let (mut e, s) = (Editor::new().unwrap(), Settings::default());
         assert_eq!(type_all(&mut e, &s, b"abc\x03x\x1c\x1a"), [Key::Interrupt, Key::Quit, Key::Suspend]);
         type_all(&mut e, &s, b"y\n");
         assert_eq!(read(&mut e, &s), b"y\n");
@@ -444,14 +466,14 @@ mod tests {
 
     #[test]
     fn a_quoted_character_loses_its_meaning() {
-        let (mut e, s) = (Editor::new(), Settings::default());
+        let (mut e, s) = (Editor::new().unwrap(), Settings::default());
         assert!(type_all(&mut e, &s, b"\x16\x03\n").is_empty());
         assert_eq!(read(&mut e, &s), b"\x03\n");
     }
 
     #[test]
     fn raw_bytes_are_readable_at_once_and_not_shown() {
-        let (mut e, mut s) = (Editor::new(), Settings::default());
+        let (mut e, mut s) = (Editor::new().unwrap(), Settings::default());
         s.local = Local::empty();
         s.input = Input::empty();
         type_all(&mut e, &s, b"\x03\r\x7f");
@@ -461,7 +483,7 @@ mod tests {
 
     #[test]
     fn erasing_takes_whole_utf8_characters_and_the_width_of_tabs() {
-        let (mut e, mut s) = (Editor::new(), Settings::default());
+        let (mut e, mut s) = (Editor::new().unwrap(), Settings::default());
         s.input |= Input::UTF8;
         type_all(&mut e, &s, "aé\x7f".as_bytes());
         shown(&mut e);
@@ -473,7 +495,7 @@ mod tests {
 
     #[test]
     fn a_line_never_outgrows_the_queue() {
-        let (mut e, s) = (Editor::new(), Settings::default());
+        let (mut e, s) = (Editor::new().unwrap(), Settings::default());
         for _ in 0..3 * QUEUE {
             e.receive(b'x', &s);
         }

@@ -17,9 +17,9 @@ use crate::readiness::{Listener, Readiness, Ready};
 use crate::stream::{Io, Stream};
 use crate::transfer::{Sink, Source};
 use crate::{FsError, rank};
-use alloc::sync::{Arc, Weak};
 use core::any::Any;
 use editor::Editor;
+use quire_heap::{Arc, Weak, unsize};
 use quire_sync::hooks::now;
 use quire_sync::{Mutex, SpinLock};
 
@@ -77,28 +77,28 @@ impl Listener for Ear {
 
 impl Terminal {
     /// A terminal at `port`.
-    pub fn new(port: Arc<dyn Port>, processes: Arc<dyn Processes>, size: Size) -> Arc<Self> {
-        let state = State { settings: Settings::default(), editor: Editor::new(), size, foreground: 0, session: 0 };
-        let terminal = Arc::new(Terminal {
+    pub fn new(port: Arc<dyn Port>, processes: Arc<dyn Processes>, size: Size) -> Result<Arc<Self>, FsError> {
+        let editor = Editor::new()?;
+        let state = State { settings: Settings::default(), editor, size, foreground: 0, session: 0 };
+        let terminal = Arc::try_new(Terminal {
             port,
             processes,
             state: SpinLock::new(rank::TERMINAL, state),
             pumping: Mutex::new(()),
             reading: Mutex::new(()),
             readiness: Readiness::new(),
-        });
-        let ear: Arc<dyn Listener> = Arc::new(Ear(Arc::downgrade(&terminal)));
-        let listens = terminal.port.readiness().listen(&ear);
-        debug_assert!(listens.is_ok(), "terminals are made at boot");
+        })?;
+        let ear: Arc<dyn Listener> = unsize!(Arc::try_new(Ear(Arc::downgrade(&terminal)))?);
+        terminal.port.readiness().listen(&ear)?;
         terminal.pump();
-        terminal
+        Ok(terminal)
     }
 
     /// Moves what was typed from the port to the editor, and what is to be shown to the port.
     fn pump(&self) {
         {
             let _one = self.pumping.lock();
-            let mut bytes = [0; 128];
+            let mut bytes = [0; editor::BATCH];
             loop {
                 self.show();
                 if !self.state.lock().editor.has_room() {
@@ -147,7 +147,7 @@ impl Terminal {
             let n = {
                 let state = self.state.lock();
                 let n = state.editor.echo.len().min(bytes.len());
-                for (to, &from) in bytes[..n].iter_mut().zip(&state.editor.echo) {
+                for (to, &from) in bytes[..n].iter_mut().zip(state.editor.echo.iter()) {
                     *to = from;
                 }
                 n
@@ -157,8 +157,7 @@ impl Terminal {
                 return;
             }
             let mut state = self.state.lock();
-            let have = state.editor.echo.len();
-            state.editor.echo.drain(..sent.min(have));
+            state.editor.echo.drain_front(sent).for_each(drop);
         }
     }
 

@@ -65,8 +65,10 @@ impl Processes for FakeProcesses {
 }
 
 fn terminal() -> (Arc<FakePort>, Arc<FakeProcesses>, Arc<Terminal>) {
-    let (port, processes) = (Arc::new(FakePort::default()), Arc::new(FakeProcesses::default()));
-    let t = Terminal::new(port.clone(), processes.clone(), Size { rows: 24, columns: 80, width: 0, height: 0 });
+    let (port, processes) =
+        (Arc::try_new(FakePort::default()).unwrap(), Arc::try_new(FakeProcesses::default()).unwrap());
+    let size = Size { rows: 24, columns: 80, width: 0, height: 0 };
+    let t = Terminal::new(unsize!(port.clone()), unsize!(processes.clone()), size).unwrap();
     (port, processes, t)
 }
 fn read(t: &Terminal, io: &Io<'_>, n: usize) -> Result<Vec<u8>, FsError> {
@@ -182,4 +184,24 @@ fn more_than_the_queue_holds_waits_in_the_port() {
         got.extend(read(&t, &Io::NOW, 999).unwrap());
     }
     assert!(got == lines);
+}
+
+/// The editor's memory is taken once, so what is typed into a full one must fit, or wait.
+#[test]
+fn the_longest_line_fits_behind_a_full_queue_and_ends_of_file_wait_in_the_port() {
+    let (port, _, t) = terminal();
+    let mut typed = b"a\n".repeat(2047);
+    typed.extend([b'x'; 4095]);
+    typed.extend(b"\n");
+    typed.extend(b"b\n".repeat(1000));
+    port.type_in(&typed);
+    let mut got = Vec::new();
+    while got.len() < typed.len() {
+        got.extend(read(&t, &Io::NOW, 9999).unwrap());
+    }
+    assert!(got == typed);
+    port.type_in(&[4; 20_000]);
+    assert!(port.unread() > 0);
+    (0..20_000).for_each(|_| assert_eq!(read(&t, &Io::NOW, 9).unwrap(), b""));
+    assert_eq!((read(&t, &Io::NOW, 9), port.unread()), (Err(FsError::WouldBlock), 0));
 }

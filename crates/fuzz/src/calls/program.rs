@@ -3,11 +3,12 @@
 use super::machine::{One, lock};
 use crate::Input;
 use quire_fs::{Port, Readiness};
+use quire_heap::{Arc, unsize};
 use quire_linux::user::USER_END;
 use quire_linux::{Linux, UserAccess, UserRegs};
 use quire_vm::PAGE_SIZE;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 /// Where the program's memory is, and how much of it: the first page holds what it begins with.
@@ -396,7 +397,7 @@ pub fn nowhere() -> Arc<dyn Port> {
             &self.0
         }
     }
-    Arc::new(Nowhere(Readiness::new()))
+    unsize!(Arc::try_new(Nowhere(Readiness::new())).expect("memory"))
 }
 
 /// The program's file: an ELF header, one segment, and the page that it begins with.

@@ -11,7 +11,6 @@ use crate::cpu::{self, tables};
 use crate::layout::direct;
 use crate::machine::{self, Machine, scheduler, vm};
 use crate::{fpu, frame, interrupt, paging, personality, ports, shootdown, stack, trap};
-use alloc::boxed::Box;
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -144,7 +143,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
         if stack::init().is_err() {
             panic!("not enough memory for the kernel's map");
         }
-        let scheduler = Box::leak(Box::new(Scheduler::new(vm().machine(), schedulers_memory, cpus)));
+        let scheduler = crate::heap::keep(Scheduler::new(vm().machine(), schedulers_memory, cpus));
         machine::set_scheduler(scheduler);
         crate::swap::add(swap);
         tables
@@ -231,7 +230,7 @@ pub fn join_scheduler() -> ! {
 /// Makes the caller this CPU's idle thread.
 fn adopt_idle() {
     unsafe fn never_released(_thread: NonNull<Thread<Machine>>) {}
-    let thread = Box::leak(Box::new(Thread::new(Context::running(), personality::Payload::None, never_released)));
+    let thread = crate::heap::keep(Thread::new(Context::running(), personality::Payload::None, never_released));
     // SAFETY: leaked, so it stays in place; the first count is given up here.
     scheduler().start_cpu(unsafe { ThreadRef::adopt(NonNull::from(thread)) });
 }

@@ -2,7 +2,7 @@
 
 use crate::errno::Errno;
 use crate::user::USER_END;
-use alloc::vec::Vec;
+use quire_heap::Vec;
 use quire_vm::{PAGE_SIZE, Prot};
 
 /// Bytes of the file header.
@@ -51,7 +51,7 @@ pub struct Segment {
 }
 
 /// What the program headers say.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(PartialEq, Eq, Debug)]
 pub struct Layout {
     /// What to map; at least one, none empty, ascending and apart from each other by pages' first bytes.
     pub segments: Vec<Segment>,
@@ -139,8 +139,7 @@ impl Layout {
                     if (offset..offset + file_len).contains(&header.segments_at) {
                         headers_by_load = headers_by_load.or(Some(address + (header.segments_at - offset)));
                     }
-                    out.segments.try_reserve(1)?;
-                    out.segments.push(segment);
+                    out.segments.try_push(segment)?;
                 }
                 INTERPRETER if out.interpreter.is_none() => {
                     if !(2..=LONGEST_PATH).contains(&file_len) {
@@ -216,7 +215,7 @@ pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn header(kind: u16, count: u16) -> Vec<u8> {
+    fn header(kind: u16, count: u16) -> std::vec::Vec<u8> {
         let mut out = vec![0u8; HEADER_LEN];
         out[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
         out[16..18].copy_from_slice(&kind.to_le_bytes());
@@ -228,9 +227,9 @@ pub(crate) mod tests {
         out
     }
 
-    fn program_header(kind: u32, flags: u32, numbers: [u64; 6]) -> Vec<u8> {
+    fn program_header(kind: u32, flags: u32, numbers: [u64; 6]) -> std::vec::Vec<u8> {
         let [offset, address, physical, file_len, memory_len, align] = numbers;
-        let mut out = Vec::new();
+        let mut out = std::vec::Vec::new();
         out.extend(kind.to_le_bytes());
         out.extend(flags.to_le_bytes());
         for n in [offset, address, physical, file_len, memory_len, align] {

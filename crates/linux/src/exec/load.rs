@@ -8,7 +8,7 @@ use crate::file;
 use crate::machine::Machine;
 use crate::memory::Heap;
 use crate::{Linux, signal};
-use alloc::vec::Vec;
+use quire_heap::Vec;
 use quire_vm::map::{Limits, MapRequest, Placement, Tag, USER, Wire};
 use quire_vm::object::ObjectRef;
 use quire_vm::{PAGE_SIZE, Prot, Space, SpaceRef};
@@ -32,8 +32,7 @@ impl Program {
             return Ok(Program { header, layout: Layout::parse(&header, near)? });
         }
         let mut bytes = Vec::new();
-        bytes.try_reserve_exact(len)?;
-        bytes.resize(len, 0);
+        bytes.try_resize(len, 0)?;
         if file::read_kernel(object, header.segments_at, &mut bytes)? != len {
             return Err(Errno::ENOEXEC);
         }
@@ -44,8 +43,7 @@ impl Program {
     pub fn interpreter_path<M: Machine>(&self, object: &ObjectRef<M>) -> Result<Option<Vec<u8>>, Errno> {
         let Some((offset, len)) = self.layout.interpreter else { return Ok(None) };
         let mut path = Vec::new();
-        path.try_reserve_exact(len)?;
-        path.resize(len, 0);
+        path.try_resize(len, 0)?;
         if file::read_kernel(object, offset, &mut path)? != len || path.pop() != Some(0) || path.contains(&0) {
             return Err(Errno::ENOEXEC);
         }
@@ -275,7 +273,7 @@ impl<M: Machine> Loaded<M> {
     ) -> Result<Vec<(u64, u64)>, Errno> {
         let mut out = Vec::new();
         out.try_reserve_exact(20)?;
-        out.extend([
+        out.extend_reserved(&[
             (aux::MINSIGSTKSZ, signal::frame::least_stack(linux.machine) as u64),
             (aux::HWCAP, linux.machine.hwcap()),
             (aux::PAGESZ, PAGE_SIZE),

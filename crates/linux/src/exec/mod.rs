@@ -19,13 +19,13 @@ use crate::process::capabilities::{SetIds, Transformed};
 use crate::process::credentials::Credentials;
 use crate::process::limits::which;
 use crate::regs::UserRegs;
+use crate::signal::Actions;
 use crate::thread::{AltStack, Name, Thread};
 use crate::user::UserMemory;
 use crate::{Ctx, Linux};
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use load::Program;
+use quire_heap::{Arc, Vec};
 use strings::{Stack, Strings};
 
 /// What Linux lets a stack grow to unless told otherwise.
@@ -108,18 +108,13 @@ fn resolve<M: Machine>(
     path: &[u8],
     strings: &mut Strings,
 ) -> Result<(Executable<M>, Vec<u8>), Errno> {
-    let mut name = Vec::new();
-    name.try_reserve(path.len())?;
-    name.extend_from_slice(path);
+    let mut name = Vec::try_copy(path)?;
     for depth in 0..=MOST_SCRIPTS {
         let file = open(&name, depth == 0)?;
         let mut head = [0u8; script::HEAD_LEN];
         let len = file::read_kernel(file.object()?, 0, &mut head)?;
         let Some(line) = script::parse(&head[..len])? else {
-            let mut kept = Vec::new();
-            kept.try_reserve_exact(len)?;
-            kept.extend_from_slice(&head[..len]);
-            return Ok((file, kept));
+            return Ok((file, Vec::try_copy(&head[..len])?));
         };
         let argument = line.argument;
         match &argument {
@@ -183,16 +178,16 @@ pub(crate) fn prepare<M: Machine>(
 
     let start = path.iter().rposition(|b| *b == b'/').map_or(0, |at| at + 1);
     let name = Name::new(&path[start..]);
-    let image = Arc::new(Image {
+    let image = Arc::try_new(Image {
         file,
         arguments: stack.arguments,
         environment: stack.environment,
         vector,
         code: loaded.code,
         stack: stack.pointer,
-    });
+    })?;
     let regs = UserRegs::at_entry(loaded.entry, stack.pointer);
-    let space = Arc::new(AddressSpace::new(loaded.space, loaded.heap, image, dumpable));
+    let space = Arc::try_new(AddressSpace::new(loaded.space, loaded.heap, image, dumpable))?;
     Ok(Prepared { space, regs, name, stack, tails: loaded.tails })
 }
 
@@ -209,8 +204,8 @@ impl<M: Machine> Prepared<M> {
 }
 
 /// Ends the other threads of the caller's process, and makes the caller its first thread. An error where the process ends
-/// meanwhile, or another thread execs.
-fn end_other_threads<M: Machine>(ctx: &Ctx<'_, M>) -> Result<(), Errno> {
+/// meanwhile, or another thread execs. Whether there were none.
+fn end_other_threads<M: Machine>(ctx: &Ctx<'_, M>) -> Result<bool, Errno> {
     let process = ctx.process();
     let me = ctx.thread;
     {
@@ -219,7 +214,7 @@ fn end_other_threads<M: Machine>(ctx: &Ctx<'_, M>) -> Result<(), Errno> {
             return Err(Errno::EAGAIN);
         }
         if threads.len() == 1 && me.tid() == process.pid {
-            return Ok(());
+            return Ok(true);
         }
         threads.closed = true;
     }
@@ -235,7 +230,7 @@ fn end_other_threads<M: Machine>(ctx: &Ctx<'_, M>) -> Result<(), Errno> {
         // The first thread is gone; its id, which is the process's, passes to the caller.
         if let Some(task) = threads.remove(tid) {
             me.tid.store(process.pid, Ordering::Relaxed);
-            threads.add(task);
+            threads.begin(task);
         }
         drop(threads);
         me.show_credentials();
@@ -246,11 +241,41 @@ fn end_other_threads<M: Machine>(ctx: &Ctx<'_, M>) -> Result<(), Errno> {
         threads = process.threads.lock();
     }
     threads.closed = process.is_exiting();
-    Ok(())
+    Ok(false)
 }
 
-/// Leaves the old program for `prepared`. There is no way back: what fails from here on ends the process.
-fn become_program<M: Machine>(ctx: &mut Ctx<'_, M>, prepared: Prepared<M>, new: Transformed) -> Result<(), Errno> {
+/// What a process that shared something with others gets of its own when it becomes another program. It is made before the old
+/// program is left.
+struct Unshared<M: Machine> {
+    files: Option<Arc<file::Files<M>>>,
+    actions: Option<Arc<Actions>>,
+    fs: Option<Arc<file::FsState<M>>>,
+}
+
+/// Copies what is shared. `sets_ids`: another process must not change the new program's directories either.
+///
+/// => The caller is the only thread of its process.
+fn unshare<M: Machine>(ctx: &Ctx<'_, M>, sets_ids: bool) -> Result<Unshared<M>, Errno> {
+    let (files, fs) = (ctx.files()?, ctx.fs()?);
+    // SAFETY: the only thread is here, and lets go of this before it replaces it.
+    let actions = unsafe { ctx.process().actions.get() };
+    Ok(Unshared {
+        files: if Arc::strong_count(files) > 1 { Some(files.fork()?) } else { None },
+        // Whoever looks at them from outside counts them for a moment: then a copy is made in vain.
+        actions: if Arc::strong_count(actions) > 1 { Some(Arc::try_new(actions.try_clone()?)?) } else { None },
+        // Another thread may have made a process that shares them, since they were counted.
+        fs: if sets_ids && Arc::strong_count(fs) > 1 { Some(fs.fork()?) } else { None },
+    })
+}
+
+/// Leaves the old program for `prepared`. There is no way back: what fails from here on ends the process. All that can fail is the
+/// new program's own memory.
+fn become_program<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    prepared: Prepared<M>,
+    new: Transformed,
+    unshared: Unshared<M>,
+) -> Result<(), Errno> {
     let linux = ctx.linux;
     let me = ctx.thread;
     let process: &Arc<Process<M>> = ctx.process();
@@ -261,8 +286,12 @@ fn become_program<M: Machine>(ctx: &mut Ctx<'_, M>, prepared: Prepared<M>, new: 
     crate::process::exit::release_parent(me);
     drop(old);
 
-    unshare_files(ctx)?;
-    reset_signals(process)?;
+    if let Some(own) = unshared.actions {
+        // SAFETY: the only thread is here.
+        drop(unsafe { process.actions.replace(own) });
+    }
+    // SAFETY: as above. Nobody replaces them meanwhile.
+    unsafe { process.actions.get() }.reset_handlers();
     // SAFETY: the thread itself runs this, and holds no view of these.
     unsafe {
         me.alt_stack.replace(AltStack::default());
@@ -273,6 +302,13 @@ fn become_program<M: Machine>(ctx: &mut Ctx<'_, M>, prepared: Prepared<M>, new: 
     process.execed.store(true, Ordering::Release);
     // As Linux: what `clone` was asked to send at its end was for the old program.
     process.exit_signal.store(crate::signal::Signal::CHLD.number(), Ordering::Relaxed);
+    if let Some(own) = unshared.fs {
+        ctx.replace_fs(own);
+    }
+    if let Some(own) = unshared.files {
+        ctx.replace_files(own);
+    }
+    ctx.files()?.close_on_exec();
     linux.machine.fpu_reset();
     linux.machine.set_fs_base(0);
     linux.machine.set_gs_base(0);
@@ -329,33 +365,6 @@ fn note_peak<M: Machine>(process: &Process<M>, me: &Thread<M>) {
     accounts.ended_threads.peak_pages = accounts.ended_threads.peak_pages.max(peak);
 }
 
-fn unshare_files<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<(), Errno> {
-    if Arc::strong_count(ctx.files()?) > 1 {
-        let own = ctx.files()?.fork()?;
-        ctx.replace_files(own);
-    }
-    ctx.files()?.close_on_exec();
-    Ok(())
-}
-
-/// => The caller is the only thread of `process`.
-fn reset_signals<M: Machine>(process: &Arc<Process<M>>) -> Result<(), Errno> {
-    let own = {
-        // SAFETY: the only thread is here, and lets go of this before it replaces it.
-        let shared = unsafe { process.actions.get() };
-        // Whoever looks at them from outside counts them for a moment: then a copy is made in vain.
-        if Arc::strong_count(shared) == 1 {
-            shared.reset_handlers();
-            return Ok(());
-        }
-        shared.try_clone()?
-    };
-    own.reset_handlers();
-    // SAFETY: the only thread is here.
-    drop(unsafe { process.actions.replace(Arc::new(own)) });
-    Ok(())
-}
-
 fn exec<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     directory: i32,
@@ -403,13 +412,14 @@ fn exec<M: Machine>(
         },
     )?;
     let new = new.ok_or(Errno::ENOEXEC)?;
-    end_other_threads(ctx)?;
-    if new.sets_ids && Arc::strong_count(ctx.fs()?) > 1 {
-        // Another thread may have made a process that shares them, since they were counted.
-        let own = ctx.fs()?.fork()?;
-        ctx.replace_fs(own);
-    }
-    if become_program(ctx, prepared, new).is_err() {
+    // Where there are other threads, their end is the point of no return. What is shared with other processes is copied behind it:
+    // until then it may change.
+    let alone = end_other_threads(ctx)?;
+    let unshared = match unshare(ctx, new.sets_ids) {
+        Err(error) if alone => return Err(error),
+        unshared => unshared,
+    };
+    if unshared.and_then(|unshared| become_program(ctx, prepared, new, unshared)).is_err() {
         if linux.machine.verbose() {
             linux.machine.log(format_args!("process {} ran out of memory on its way into a program", ctx.pid()));
         }

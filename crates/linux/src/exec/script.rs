@@ -1,13 +1,13 @@
 //! `#!` lines.
 
 use crate::errno::Errno;
-use alloc::vec::Vec;
+use quire_heap::Vec;
 
 /// How many of a file's bytes decide what it is.
 pub const HEAD_LEN: usize = 256;
 
 /// What a `#!` line says.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(PartialEq, Eq, Debug)]
 pub struct Line {
     /// The interpreter.
     pub interpreter: Vec<u8>,
@@ -37,14 +37,18 @@ pub fn parse(head: &[u8]) -> Result<Option<Line>, Errno> {
     }
     let rest = &rest[rest.iter().take_while(|b| is_blank(b)).count()..];
     let rest = &rest[..rest.len() - rest.iter().rev().take_while(|b| is_blank(b)).count()];
-    let argument = (!rest.is_empty()).then(|| rest.to_vec());
-    Ok(Some(Line { interpreter: name.to_vec(), argument }))
+    let argument = if rest.is_empty() { None } else { Some(Vec::try_copy(rest)?) };
+    Ok(Some(Line { interpreter: Vec::try_copy(name)?, argument }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn copy(bytes: &[u8]) -> Vec<u8> {
+        Vec::try_copy(bytes).expect("memory")
+    }
 
     type Parts = (Vec<u8>, Option<Vec<u8>>);
 
@@ -54,9 +58,9 @@ mod tests {
 
     #[test]
     fn interpreter_and_one_argument_are_found() {
-        assert_eq!(line(b"#!/bin/sh\necho"), Ok(Some((b"/bin/sh".to_vec(), None))));
-        assert_eq!(line(b"#! \t/bin/awk  -f x \n"), Ok(Some((b"/bin/awk".to_vec(), Some(b"-f x".to_vec())))));
-        assert_eq!(line(b"#!/bin/sh"), Ok(Some((b"/bin/sh".to_vec(), None))));
+        assert_eq!(line(b"#!/bin/sh\necho"), Ok(Some((copy(b"/bin/sh"), None))));
+        assert_eq!(line(b"#! \t/bin/awk  -f x \n"), Ok(Some((copy(b"/bin/awk"), Some(copy(b"-f x"))))));
+        assert_eq!(line(b"#!/bin/sh"), Ok(Some((copy(b"/bin/sh"), None))));
         assert_eq!(line(b"#!  \n"), Err(Errno::ENOEXEC));
         assert_eq!(line(b"\x7fELF"), Ok(None));
     }

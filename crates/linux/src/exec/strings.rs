@@ -3,7 +3,7 @@
 use crate::errno::Errno;
 use crate::machine::UserAccess;
 use crate::user::UserMemory;
-use alloc::vec::Vec;
+use quire_heap::Vec;
 
 /// No argument is longer (Linux's MAX_ARG_STRLEN).
 const LONGEST: usize = 128 << 10;
@@ -39,8 +39,7 @@ impl Strings {
     }
 
     fn begin(&mut self) -> Result<(), Errno> {
-        self.starts.try_reserve(1)?;
-        self.starts.push(self.bytes.len() as u32);
+        self.starts.try_push(self.bytes.len() as u32)?;
         self.charge()
     }
 
@@ -48,8 +47,8 @@ impl Strings {
     pub fn push(&mut self, string: &[u8]) -> Result<(), Errno> {
         self.begin()?;
         self.bytes.try_reserve(string.len() + 1)?;
-        self.bytes.extend_from_slice(string);
-        self.bytes.push(0);
+        self.bytes.extend_reserved(string);
+        self.bytes.push_reserved(0);
         self.charge()
     }
 
@@ -112,7 +111,8 @@ impl Strings {
             let got = memory.read_string_step(at, &mut self.bytes, STEP)?;
             self.charge()?;
             if got < STEP {
-                self.bytes.push(0);
+                // Fewer bytes came than there is room for.
+                self.bytes.push_reserved(0);
                 return Ok(());
             }
         }
@@ -170,14 +170,14 @@ pub fn lay_out(
     let path_at = strings_at + strings.bytes.len() as u64;
     let random_at = strings_at - 16;
     let platform_at = random_at - 16;
-    vector.try_reserve(4)?;
-    vector.extend([(aux::RANDOM, random_at), (aux::EXECFN, path_at), (aux::PLATFORM, platform_at), (0, 0)]);
+    let last = [(aux::RANDOM, random_at), (aux::EXECFN, path_at), (aux::PLATFORM, platform_at), (0, 0)];
+    vector.try_extend_from_slice(&last)?;
     let words = 1 + strings.starts.len() + 2 + 2 * vector.len();
     let pointer = (platform_at.checked_sub(words as u64 * 8).ok_or(Errno::ENOMEM)?) & !15;
 
     let mut bytes = Vec::new();
     bytes.try_reserve_exact((top - pointer) as usize)?;
-    let mut word = |value: u64| bytes.extend_from_slice(&value.to_le_bytes());
+    let mut word = |value: u64| bytes.extend_reserved(&value.to_le_bytes());
     word(strings.arguments as u64);
     for (i, start) in strings.starts.iter().enumerate() {
         if i == strings.arguments {
@@ -193,13 +193,13 @@ pub fn lay_out(
         word(*kind);
         word(*value);
     }
-    bytes.resize((platform_at - pointer) as usize, 0);
-    bytes.extend_from_slice(PLATFORM);
-    bytes.resize((random_at - pointer) as usize, 0);
-    bytes.extend_from_slice(random);
-    bytes.extend_from_slice(&strings.bytes);
-    bytes.extend_from_slice(path);
-    bytes.resize((top - pointer) as usize, 0);
+    bytes.resize_reserved((platform_at - pointer) as usize, 0);
+    bytes.extend_reserved(PLATFORM);
+    bytes.resize_reserved((random_at - pointer) as usize, 0);
+    bytes.extend_reserved(random);
+    bytes.extend_reserved(&strings.bytes);
+    bytes.extend_reserved(path);
+    bytes.resize_reserved((top - pointer) as usize, 0);
 
     let environment = strings.starts.get(strings.arguments).map_or(path_at, |s| strings_at + u64::from(*s));
     Ok(Stack { bytes, pointer, arguments: (strings_at, environment), environment: (environment, path_at) })
@@ -215,7 +215,7 @@ mod tests {
         u64::from_le_bytes(stack.bytes[i..i + 8].try_into().expect("eight bytes"))
     }
 
-    fn string(stack: &Stack, at: u64) -> Vec<u8> {
+    fn string(stack: &Stack, at: u64) -> std::vec::Vec<u8> {
         let i = (at - stack.pointer) as usize;
         stack.bytes[i..].iter().copied().take_while(|b| *b != 0).collect()
     }
@@ -235,7 +235,7 @@ mod tests {
                 s.push(e.as_bytes()).expect("room");
             }
             let top = 0x7fff_0000_0000;
-            let mut vector = vec![(aux::PAGESZ, 4096)];
+            let mut vector = Vec::try_copy(&[(aux::PAGESZ, 4096)]).expect("memory");
             let stack = lay_out(&s, top, b"/bin/x", &[7; 16], &mut vector).expect("a stack");
             prop_assert_eq!(stack.pointer % 16, 0);
             prop_assert_eq!(stack.pointer + stack.bytes.len() as u64, top);
@@ -249,7 +249,7 @@ mod tests {
                 prop_assert_eq!(word(&stack, at), 0);
                 at += 8;
             }
-            let mut seen = Vec::new();
+            let mut seen = std::vec::Vec::new();
             while word(&stack, at) != 0 {
                 seen.push((word(&stack, at), word(&stack, at + 8)));
                 at += 16;

@@ -4,19 +4,19 @@
 //! and looks at their files: O(changed), not O(watched). Level-triggered watches that were ready go back on the list. One at a time
 //! does so: nobody takes a watch for gone that another one looks at just now.
 //!
+//! A watch that is told of a change needs no memory: the set takes the room on its list when the watch is put in.
+//!
 //! A set may be in a set, as on Linux no more than [`MOST_NESTS`] deep, and never in itself.
 
 use super::open::no_restart;
 use super::poll::{deadline_after, end_temporary_mask, poll_bits, temporary_mask, timeout};
 use super::{File, path::only};
 use crate::{Ctx, Errno, Machine};
-use alloc::collections::{BTreeMap, VecDeque};
-use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
 use quire_fs::{FsError, Io, Listener, OpenFlags, Readiness, Ready, Sink, Source, Stream, Who};
+use quire_heap::{Arc, Deque, Map, OutOfMemory, Spare, Vec, Weak, unsize};
 use quire_sync::{Mutex, Rank, SpinLock};
 
 /// The most events that one call returns.
@@ -46,9 +46,9 @@ struct Watch<M: Machine> {
 /// A set of files.
 pub struct Epoll<M: Machine> {
     /// By descriptor, as at the time of adding.
-    watches: Mutex<BTreeMap<i32, Arc<Watch<M>>>>,
+    watches: Mutex<Map<i32, Arc<Watch<M>>>>,
     /// Those that changed. Has room for all that are in the set, since a watch that is told of a change cannot fail.
-    changed: SpinLock<VecDeque<Arc<Watch<M>>>>,
+    changed: SpinLock<List<M>>,
     /// Held by whoever looks at the files of those that changed.
     looking: Mutex<()>,
     readiness: Readiness,
@@ -56,6 +56,9 @@ pub struct Epoll<M: Machine> {
     above: Mutex<Vec<Weak<Epoll<M>>>>,
     itself: Weak<Epoll<M>>,
 }
+
+/// Watches that changed: each one that is in the set at most once, and some that the set has let go.
+type List<M> = Deque<Arc<Watch<M>>>;
 
 impl<M: Machine> Listener for Watch<M> {
     fn changed(&self) {
@@ -69,10 +72,10 @@ impl<M: Machine> Listener for Watch<M> {
 }
 
 impl<M: Machine> Epoll<M> {
-    fn new() -> Arc<Self> {
-        Arc::new_cyclic(|itself| Epoll {
-            watches: Mutex::new(BTreeMap::new()),
-            changed: SpinLock::new(Rank(Rank::FILE.0 + 5), VecDeque::new()),
+    fn new() -> Result<Arc<Self>, OutOfMemory> {
+        Arc::try_new_cyclic(|itself| Epoll {
+            watches: Mutex::new(Map::new()),
+            changed: SpinLock::new(Rank(Rank::FILE.0 + 5), Deque::new()),
             looking: Mutex::new(()),
             readiness: Readiness::new(),
             above: Mutex::new(Vec::new()),
@@ -94,8 +97,7 @@ impl<M: Machine> Epoll<M> {
             drop(changed);
             return;
         }
-        debug_assert!(changed.len() < changed.capacity(), "each watch of a set has room on its list");
-        if in_front { changed.push_front(watch) } else { changed.push_back(watch) }
+        if in_front { changed.push_front_reserved(watch) } else { changed.push_back_reserved(watch) }
     }
 
     /// The set does not list a watch again that it lets go.
@@ -105,7 +107,8 @@ impl<M: Machine> Epoll<M> {
     }
 
     fn add(&self, fd: i32, file: &Arc<File<M>>, events: u32, data: u64, is_set: bool) -> Result<(), Errno> {
-        let watch = Arc::new_cyclic(|itself| Watch {
+        let entry = Spare::try_new()?;
+        let watch = Arc::try_new_cyclic(|itself| Watch {
             itself: itself.clone(),
             epoll: self.itself.clone(),
             file: Arc::downgrade(file),
@@ -114,23 +117,24 @@ impl<M: Machine> Epoll<M> {
             listed: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             is_set,
-        });
-        {
+        })?;
+        let listener: Arc<dyn Listener> = unsize!(watch.clone());
+        let closed = {
             let mut watches = self.watches.lock();
             if watches.get(&fd).is_some_and(|w| Weak::ptr_eq(&w.file, &watch.file)) {
                 return Err(Errno::EEXIST);
             }
-            // What is listed now may leave the list and come back: room for all beside what is there.
-            self.changed.lock().try_reserve(watches.len() + 1)?;
-            if let Some(closed) = watches.insert(fd, watch.clone()) {
-                self.forget(&closed);
+            make_room(&self.changed, watches.len() + 1, |watch| watch.gone.load(Ordering::Relaxed))?;
+            if let Some(readiness) = file.readiness() {
+                readiness.listen(&listener)?;
             }
-        }
-        let listener: Arc<dyn Listener> = watch.clone();
-        if let Some(Err(error)) = file.readiness().map(|readiness| readiness.listen(&listener)) {
-            let _undone = self.remove(fd, file);
-            return Err(error.into());
-        }
+            let closed = watches.insert(entry, fd, watch.clone());
+            if let Some(closed) = &closed {
+                self.forget(closed);
+            }
+            closed
+        };
+        drop(closed);
         self.list(watch);
         Ok(())
     }
@@ -147,10 +151,12 @@ impl<M: Machine> Epoll<M> {
             if !watches.get(&fd).is_some_and(is) {
                 return Err(Errno::ENOENT);
             }
-            watches.remove(&fd).ok_or(Errno::ENOENT)?
+            let watch = watches.remove(&fd).ok_or(Errno::ENOENT)?;
+            // Under the lock: the list has room for those that are in the set.
+            self.forget(&watch);
+            watch
         };
-        self.forget(&watch);
-        watch.dismiss();
+        Watch::dismiss(watch);
         Ok(())
     }
 
@@ -187,14 +193,16 @@ impl<M: Machine> Epoll<M> {
             let watches = self.watches.lock();
             for watch in watches.values().filter(|watch| watch.is_set) {
                 files.try_reserve(1)?;
-                files.extend(watch.file.upgrade());
+                if let Some(file) = watch.file.upgrade() {
+                    files.push_reserved(file);
+                }
             }
         }
         let mut out = Vec::new();
         out.try_reserve_exact(files.len())?;
         for set in files.iter().filter_map(|file| file.stream_as::<Epoll<M>>()) {
             let Some(value) = each(set)? else { return Ok(None) };
-            out.push(value);
+            out.push_reserved(value);
         }
         Ok(Some(out))
     }
@@ -220,7 +228,7 @@ impl<M: Machine> Epoll<M> {
         {
             let mut above = self.above.lock();
             sets.try_reserve_exact(above.len())?;
-            sets.extend(above.iter().filter_map(Weak::upgrade));
+            sets.try_extend(above.iter().filter_map(Weak::upgrade))?;
             above.retain(|set| set.strong_count() != 0);
         }
         let mut most = 0;
@@ -240,12 +248,13 @@ impl<M: Machine> Epoll<M> {
         if below + 1 + self.depth_above()? > MOST_NESTS {
             return Err(Errno::ELOOP);
         }
-        {
-            let mut above = inner.above.lock();
-            above.try_reserve(1)?;
-            above.push(self.itself.clone());
+        inner.above.lock().try_reserve(1)?;
+        self.add(fd, file, events, data, true)?;
+        let mut above = inner.above.lock();
+        if !above.iter().any(|set| set.ptr_eq(&self.itself)) {
+            above.push_reserved(self.itself.clone());
         }
-        self.add(fd, file, events, data, true)
+        Ok(())
     }
 
     /// Whether anything on the list is ready. What is not leaves the list: only so is its next change news.
@@ -266,6 +275,36 @@ impl<M: Machine> Epoll<M> {
     }
 }
 
+/// Makes room on a set's list for `watches` watches, which are all that are in the set, and one that comes. The caller holds the
+/// lock of the set's watches. Without memory the list stays as it is.
+fn make_room<T>(list: &SpinLock<Deque<T>>, watches: usize, is_gone: impl Fn(&T) -> bool) -> Result<(), OutOfMemory> {
+    let has_room = {
+        let list = list.lock();
+        // A watch that is listed now may leave the list and come back: room for all beside those on the list.
+        list.capacity() - list.len() >= watches
+    };
+    if has_room {
+        return Ok(());
+    }
+    // A list with all watches on it is full when the set has twice as many: a set that grows comes here seldom.
+    let mut old = Deque::try_with_capacity(watches.saturating_mul(4))?;
+    exchange(&mut list.lock(), &mut old, is_gone);
+    // Without the lock of the list.
+    drop(old);
+    Ok(())
+}
+
+/// Moves the elements of `list` to `other`, which has room for them, and exchanges the two. Those that are gone stay behind, in
+/// `other` then. Needs no memory.
+fn exchange<T>(list: &mut Deque<T>, other: &mut Deque<T>, is_gone: impl Fn(&T) -> bool) {
+    for _ in 0..list.len() {
+        let Some(element) = list.pop_front() else { break };
+        let to = if is_gone(&element) { &mut *list } else { &mut *other };
+        to.push_back_reserved(element);
+    }
+    core::mem::swap(list, other);
+}
+
 impl<M: Machine> Watch<M> {
     /// Looks at its file, for who has taken it off the list: what is ready of what is waited for, and that.
     fn look(&self) -> (u32, u32) {
@@ -277,10 +316,10 @@ impl<M: Machine> Watch<M> {
         (file.map_or(0, |file| poll_bits(file.ready()) & events), events)
     }
 
-    fn dismiss(self: Arc<Self>) {
-        self.gone.store(true, Ordering::Release);
-        if let Some(file) = self.file.upgrade() {
-            let listener: Arc<dyn Listener> = self;
+    fn dismiss(this: Arc<Self>) {
+        this.gone.store(true, Ordering::Release);
+        if let Some(file) = this.file.upgrade() {
+            let listener: Arc<dyn Listener> = unsize!(this);
             if let Some(readiness) = file.readiness() {
                 readiness.unlisten(&listener);
             }
@@ -290,8 +329,8 @@ impl<M: Machine> Watch<M> {
 
 impl<M: Machine> Drop for Epoll<M> {
     fn drop(&mut self) {
-        for watch in core::mem::take(self.watches.get_mut()).into_values() {
-            watch.dismiss();
+        while let Some((_, watch)) = self.watches.get_mut().pop_first() {
+            Watch::dismiss(watch);
         }
     }
 }
@@ -321,7 +360,7 @@ impl<M: Machine> Stream for Epoll<M> {
 pub fn sys_epoll_create1<M: Machine>(ctx: &mut Ctx<'_, M>, flags: u32) -> Result<usize, Errno> {
     only(flags, raw::EPOLL_CLOEXEC)?;
     let both = OpenFlags::READ | OpenFlags::WRITE;
-    let file = ctx.vfs().nameless_stream(&Who::ROOT, "[eventpoll]", Epoll::<M>::new(), both, false)?;
+    let file = ctx.vfs().nameless_stream(&Who::ROOT, "[eventpoll]", unsize!(Epoll::<M>::new()?), both, false)?;
     ctx.install(file, flags != 0)
 }
 
@@ -399,7 +438,7 @@ fn wait<M: Machine>(ctx: &Ctx<'_, M>, set: i32, to: u64, most: i32, deadline: Op
             return Some(Err(Errno::ENOMEM));
         }
         let n = epoll.collect(room, &mut |ready, data| {
-            events.push([ready, data as u32, (data >> 32) as u32]);
+            events.push_reserved([ready, data as u32, (data >> 32) as u32]);
         });
         (n > 0).then_some(Ok(n))
     });
@@ -457,4 +496,68 @@ pub fn sys_epoll_pwait2<M: Machine>(
     temporary_mask(ctx, mask, mask_size)?;
     let outcome = wait(ctx, set, to, most, deadline);
     end_temporary_mask(ctx, outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quire_heap::refusal::{allocations, at, refused_each};
+
+    fn list_of(all: &[u32]) -> SpinLock<Deque<u32>> {
+        let mut list = Deque::new();
+        all.iter().for_each(|n| list.try_push_back(*n).unwrap());
+        SpinLock::new(Rank::FILE, list)
+    }
+
+    fn elements(list: &SpinLock<Deque<u32>>) -> Vec<u32> {
+        Vec::try_from_iter(list.lock().iter().copied()).unwrap()
+    }
+
+    #[test]
+    fn a_list_that_gets_no_room_stays_as_it_is() {
+        let refused = refused_each(false, |_| {
+            let list = list_of(&[]);
+            make_room(&list, 3, |_| false).is_ok()
+        });
+        assert_eq!(refused, 1);
+        let list = list_of(&[1, 2, 3]);
+        let before = list.lock().capacity();
+        assert!(at(1, || make_room(&list, 100, |n| *n == 2).is_err()).0);
+        assert_eq!((elements(&list), list.lock().capacity()), (Vec::try_copy(&[1, 2, 3]).unwrap(), before));
+        make_room(&list, 100, |n| *n == 2).unwrap();
+        assert_eq!(elements(&list), [1, 3]);
+    }
+
+    #[test]
+    fn each_watch_of_a_set_has_room_on_the_list_and_telling_it_needs_no_memory() {
+        let list = list_of(&[]);
+        for watches in 1..200 {
+            make_room(&list, watches, |_| false).unwrap();
+            // All that are in the set are on the list, and each one leaves it and comes back.
+            let told = allocations(|| {
+                let mut list = list.lock();
+                list.push_back_reserved(watches as u32);
+                for _ in 0..watches {
+                    let first = list.pop_front().unwrap();
+                    list.push_back_reserved(first);
+                }
+            });
+            assert_eq!((told, list.lock().len()), (0, watches));
+        }
+        // None is on the list until all are in the set; then all are told at once, and three are still there that were let go.
+        let list = list_of(&[0, 0, 0]);
+        (1..200).for_each(|watches| make_room(&list, watches, |n| *n == 0).unwrap());
+        assert_eq!(allocations(|| (1..200).for_each(|n| list.lock().push_back_reserved(n))), 0);
+    }
+
+    #[test]
+    fn watches_that_come_and_go_do_not_make_the_list_grow() {
+        let list = list_of(&[]);
+        for n in 0..1000 {
+            // Those before have all been let go.
+            make_room(&list, 1, |there| *there < n).unwrap();
+            list.lock().push_back_reserved(n);
+        }
+        assert!(list.lock().capacity() <= 4, "{}", list.lock().capacity());
+    }
 }

@@ -2,11 +2,10 @@
 
 use super::File;
 use crate::{Errno, Machine, Thread};
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_fs::OpenFlags;
+use quire_heap::{Arc, OutOfMemory, Vec};
 use quire_sync::epoch::Domain;
 use quire_sync::slots::NoNumber;
 use quire_sync::{Rank, Slots};
@@ -25,6 +24,9 @@ pub struct Files<M: Machine> {
     /// Given when it is first asked for; 0 before.
     id: AtomicU64,
 }
+
+/// Descriptors and their open files.
+pub type Listed<M> = Vec<(usize, Arc<File<M>>)>;
 
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
@@ -74,12 +76,12 @@ impl<M: Machine> Files<M> {
         bytes
     };
 
-    fn with(vm: &'static Vm<M>, slots: Slots<File<M>>) -> Arc<Self> {
-        Arc::new(Files { slots, vm, id: AtomicU64::new(0) })
+    fn with(vm: &'static Vm<M>, slots: Slots<File<M>>) -> Result<Arc<Self>, Errno> {
+        Ok(Arc::try_new(Files { slots, vm, id: AtomicU64::new(0) })?)
     }
 
     /// An empty table.
-    pub fn new(vm: &'static Vm<M>) -> Arc<Self> {
+    pub fn new(vm: &'static Vm<M>) -> Result<Arc<Self>, Errno> {
         Self::with(vm, Slots::new(TABLE))
     }
 
@@ -88,9 +90,9 @@ impl<M: Machine> Files<M> {
     }
 
     /// The table for one more thread (or process) of the caller's.
-    pub fn share(self: &Arc<Self>) -> Result<Arc<Self>, Errno> {
-        self.slots.share().map_err(|_| Errno::ENOMEM)?;
-        Ok(self.clone())
+    pub fn share(this: &Arc<Self>) -> Result<Arc<Self>, Errno> {
+        this.slots.share().map_err(|_| Errno::ENOMEM)?;
+        Ok(this.clone())
     }
 
     /// Names the table among owners of record locks.
@@ -188,14 +190,14 @@ impl<M: Machine> Files<M> {
     /// A copy for a forked child.
     pub fn fork(&self) -> Result<Arc<Self>, Errno> {
         let slots = self.slots.fork(TABLE).map_err(|_| Errno::ENOMEM)?;
-        Ok(Self::with(self.vm, slots))
+        Self::with(self.vm, slots)
     }
 
     /// The open descriptors from `from` on, at most `most`.
-    pub fn list(&self, from: u32, most: usize) -> Vec<(usize, Arc<File<M>>)> {
-        let mut out = Vec::with_capacity(most.min(256));
+    pub fn list(&self, from: u32, most: usize) -> Result<Listed<M>, OutOfMemory> {
+        let mut out = Vec::try_with_capacity(most.min(256))?;
         self.slots.list(from as usize, &mut out);
-        out
+        Ok(out)
     }
 
     /// Number of slots, used or not (`FDSize`).

@@ -2,12 +2,11 @@
 
 use super::Dentry;
 use crate::{Errno, Linux, Machine};
-use alloc::boxed::Box;
-use alloc::sync::Arc;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use quire_fs::{FileObject, FsError, Host, Origin, PAGE_SIZE, Sink, Source, Timestamp};
+use quire_heap::{Arc, Box, OutOfMemory, try_leak};
 use quire_sync::Quota;
 use quire_sync::epoch::Domain;
 use quire_vm::Vm;
@@ -38,9 +37,9 @@ impl<M: Machine> Clone for FileHost<M> {
 
 impl<M: Machine> FileHost<M> {
     /// A host without a Linux layer: files can be made, random bytes come straight from the machine.
-    pub fn new(vm: &'static Vm<M>, machine: &'static M) -> Self {
+    pub fn new(vm: &'static Vm<M>, machine: &'static M) -> Result<Self, OutOfMemory> {
         let late = Late { linux: AtomicPtr::new(core::ptr::null_mut()) };
-        FileHost { vm, machine, late: Box::leak(Box::new(late)) }
+        Ok(FileHost { vm, machine, late: try_leak(late)? })
     }
 
     /// From now on random bytes come from `linux`.
@@ -80,7 +79,7 @@ impl<M: Machine> Pager for FilePager<M> {
         let (Some(dentry), Some(root)) = (self.origin.dentry(), self.host.root()) else {
             return to.write_str("(deleted)");
         };
-        let (path, exists) = dentry.path(root).map_err(|_| fmt::Error)?;
+        let (path, exists) = Dentry::<M>::path(&dentry, root).map_err(|_| fmt::Error)?;
         for byte in path {
             // As in Linux's listings, a newline would look like another line.
             match byte {
@@ -208,13 +207,13 @@ impl<M: Machine> Host for FileHost<M> {
     type Page = PipePage<M>;
 
     fn object(&self, origin: Arc<Origin<Self>>, quota: Option<&'static Quota>) -> Result<FileBytes<M>, FsError> {
-        let pager = Box::into_raw(Box::new(FilePager { origin, host: *self }));
+        let pager = Box::into_raw(Box::try_new(FilePager { origin, host: *self })?);
         // SAFETY: just made; freed by `released` alone, after the last use, or below where no object took it.
         let object = ObjectRef::charged(self.vm, unsafe { &*pager }, 0, quota);
         object.map(FileBytes).map_err(|_| {
             // SAFETY: no object was made, so nobody else has the pager.
             drop(unsafe { Box::from_raw(pager) });
-            FsError::NoSpace
+            FsError::OutOfMemory
         })
     }
 

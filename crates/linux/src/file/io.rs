@@ -5,12 +5,12 @@ use super::path::{AT_FDCWD, find, only};
 use super::transfer::{MOST, Vectors};
 use crate::signal::{SigInfo, Signal};
 use crate::{Ctx, Errno, Machine};
-use alloc::vec::Vec;
 use linux_raw_sys::general as raw;
 use quire_fs::open_file::{Body, OFFSET_MAX};
 use quire_fs::transfer::Limited;
 use quire_fs::walk::Want;
 use quire_fs::{FileKind, FsError, Io, OpenFlags, Sink, SliceSink, SliceSource, Source, Whence};
+use quire_heap::Vec;
 
 fn read_with<M: Machine>(
     ctx: &Ctx<'_, M>,
@@ -264,8 +264,7 @@ fn copy_apart<M: Machine>(
     len: usize,
 ) -> Result<usize, FsError> {
     let mut buffer = Vec::new();
-    buffer.try_reserve_exact(len.min(APART)).map_err(|_| FsError::OutOfMemory)?;
-    buffer.resize(len.min(APART), 0u8);
+    buffer.try_resize(len.min(APART), 0u8)?;
     let mut done = 0;
     while done < len && !(done > 0 && (io.interrupted)()) {
         let part = buffer.len().min(len - done);

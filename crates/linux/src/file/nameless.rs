@@ -1,13 +1,13 @@
 //! Files without names: pipes, event counters, memory files, socket pairs.
 
-use super::File;
 use super::path::only;
+use super::{File, FileHost};
 use crate::{Ctx, Errno, Machine};
-use alloc::sync::Arc;
 use linux_raw_sys::general as raw;
 use quire_fs::event::Event;
 use quire_fs::pipe::Pair;
 use quire_fs::{FileKind, OpenFlags, Who};
+use quire_heap::{Arc, unsize};
 
 const BOTH: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 /// Socket numbers, which the generated constants for files lack.
@@ -58,10 +58,10 @@ pub fn sys_pipe<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, Errn
 /// `eventfd2`
 pub fn sys_eventfd2<M: Machine>(ctx: &mut Ctx<'_, M>, count: u32, flags: u32) -> Result<usize, Errno> {
     only(flags, raw::EFD_SEMAPHORE | raw::EFD_CLOEXEC | raw::EFD_NONBLOCK)?;
-    let event = Event::new(u64::from(count), flags & raw::EFD_SEMAPHORE != 0);
+    let event = Event::new(u64::from(count), flags & raw::EFD_SEMAPHORE != 0)?;
     let mut ours = BOTH;
     ours.set(OpenFlags::NONBLOCK, flags & raw::EFD_NONBLOCK != 0);
-    let file = ctx.vfs().nameless_stream(&Who::ROOT, "[eventfd]", event, ours, false)?;
+    let file = ctx.vfs().nameless_stream(&Who::ROOT, "[eventfd]", unsize!(event), ours, false)?;
     ctx.install(file, flags & raw::EFD_CLOEXEC != 0)
 }
 
@@ -105,9 +105,9 @@ pub fn sys_socketpair<M: Machine>(
     }
     let mut ours = BOTH;
     ours.set(OpenFlags::NONBLOCK, kind & SOCK_NONBLOCK != 0);
-    let (a, b) = Pair::new(*ctx.vfs().host());
+    let (a, b) = Pair::new(*ctx.vfs().host())?;
     let who = ctx.who();
-    let socket = |end| ctx.vfs().nameless_stream(&who, "socket", end, ours, true);
+    let socket = |end: Arc<Pair<FileHost<M>>>| ctx.vfs().nameless_stream(&who, "socket", unsize!(end), ours, true);
     let ends = (socket(a)?, socket(b)?);
     install_two(ctx, ends, kind & SOCK_CLOEXEC != 0, to)
 }
@@ -118,7 +118,7 @@ pub fn sys_shutdown<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, how: u32) -> Resu
     if file.dentry.inode.kind() != FileKind::Socket {
         return Err(Errno::ENOTSOCK);
     }
-    let pair = file.stream_as::<Pair<super::FileHost<M>>>().ok_or(Errno::EOPNOTSUPP)?;
+    let pair = file.stream_as::<Pair<FileHost<M>>>().ok_or(Errno::EOPNOTSUPP)?;
     match how {
         0 => pair.shut(true, false),
         1 => pair.shut(false, true),

@@ -1,5 +1,6 @@
 //! Making, moving, removing and listing names; where a process stands.
 
+use super::Dentry;
 use super::path::{AT_FDCWD, find, find_path, only, walk};
 use super::stat::type_bits;
 use crate::process::capabilities::cap;
@@ -180,7 +181,7 @@ pub fn sys_getdents64<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: u64, size: 
     let file = ctx.file(fd)?;
     let user = ctx.user();
     let (mut done, mut failed) = (0usize, None);
-    file.list(&mut |entry| {
+    let listed = file.list(&mut |entry| {
         let len = (HEAD + entry.name.len() + 1).next_multiple_of(8);
         if done + len > size as usize {
             failed = Some(Errno::EINVAL);
@@ -203,9 +204,11 @@ pub fn sys_getdents64<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: u64, size: 
                 false
             }
         }
-    })?;
-    match failed {
-        Some(e) if done == 0 => Err(e),
+    });
+    match (listed, failed) {
+        // What was given does not come again: where memory ended behind it, the next call fails.
+        (Err(e), _) if e != FsError::OutOfMemory || done == 0 => Err(e.into()),
+        (_, Some(e)) if done == 0 => Err(e),
         _ => Ok(done),
     }
 }
@@ -213,11 +216,11 @@ pub fn sys_getdents64<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: u64, size: 
 /// `getcwd`
 pub fn sys_getcwd<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64, size: u64) -> Result<usize, Errno> {
     let view = ctx.view()?;
-    let (mut path, exists) = view.cwd().path(view.root())?;
+    let (mut path, exists) = Dentry::path(view.cwd(), view.root())?;
     if !exists {
         return Err(Errno::ENOENT);
     }
-    path.push(0);
+    path.try_push(0)?;
     if path.len() as u64 > size {
         return Err(Errno::ERANGE);
     }

@@ -5,12 +5,11 @@ use super::path::{AT_FDCWD, base, find_path};
 use super::{Dentry, File, FileHost, FsState, View, terminals};
 use crate::process::capabilities::SetIds;
 use crate::{Ctx, Errno, Linux, Machine};
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use linux_raw_sys::general as raw;
 use quire_fs::open_file::Body;
 use quire_fs::walk::Want;
 use quire_fs::{FsError, Io, OpenFlags, Place, Program, Who};
+use quire_heap::{Arc, Vec};
 use quire_sync::Hold;
 use quire_vm::Prot;
 use quire_vm::object::ObjectRef;
@@ -150,7 +149,7 @@ impl<M: Machine> Executable<M> {
 
     /// Its absolute path, from the root of who opened it.
     pub fn path(&self) -> Result<Vec<u8>, Errno> {
-        Ok(self.dentry.path(&self.root)?.0)
+        Ok(Dentry::path(&self.dentry, &self.root)?.0)
     }
 }
 
@@ -167,7 +166,7 @@ pub fn open_executable<M: Machine>(
 
 /// As [`open_executable`] where nobody runs yet: for the first process, which may do everything.
 pub fn first_executable<M: Machine>(linux: &Linux<M>, cwd: &FsState<M>, path: &[u8]) -> Result<Executable<M>, Errno> {
-    let view = View { places: Arc::new(cwd.places()), who: Who::ROOT, umask: cwd.umask() };
+    let view = View { places: Arc::try_new(cwd.places())?, who: Who::ROOT, umask: cwd.umask() };
     let dentry = linux.files.vfs().find(&view, view.cwd(), path, true)?;
     executable(&view, dentry)
 }

@@ -2,10 +2,9 @@
 
 use super::{Dentry, File, FileHost, View};
 use crate::{Ctx, Errno, Machine};
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use linux_raw_sys::general as raw;
-use quire_fs::{Final, Found, OpenFlags, Vfs};
+use quire_fs::{Final, Found, FsError, OpenFlags, Vfs};
+use quire_heap::{Arc, Vec};
 use quire_sync::Hold;
 
 /// "The working directory", where a directory descriptor is asked for.
@@ -97,10 +96,10 @@ pub fn find_path<M: Machine>(
 }
 
 /// The absolute path of a dentry as the caller sees it; `(deleted)` where the name is gone.
-pub fn absolute<M: Machine>(root: &Arc<Dentry<M>>, dentry: &Arc<Dentry<M>>) -> Result<Vec<u8>, quire_fs::FsError> {
-    let (mut path, exists) = dentry.path(root)?;
+pub fn absolute<M: Machine>(root: &Arc<Dentry<M>>, dentry: &Arc<Dentry<M>>) -> Result<Vec<u8>, FsError> {
+    let (mut path, exists) = Dentry::path(dentry, root)?;
     if !exists {
-        path.extend_from_slice(b" (deleted)");
+        path.try_extend_from_slice(b" (deleted)")?;
     }
     Ok(path)
 }

@@ -5,11 +5,10 @@ use super::open::no_restart;
 use crate::signal::SigSet;
 use crate::thread::Restart;
 use crate::{Ctx, Errno, Machine};
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use linux_raw_sys::general as raw;
 use quire_fs::readiness::Poller;
 use quire_fs::{FsError, Io, Listener, Ready};
+use quire_heap::{Arc, Vec, unsize};
 
 /// Calls `scan` until it counts something, `deadline` passes (`Ok(0)`) or a signal comes. Between the calls it sleeps until
 /// one of `files` changes.
@@ -26,8 +25,8 @@ pub(super) fn wait_for<'f, M: Machine>(
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
     let io = Io { nonblock: false, deadline, interrupted: &interrupted, keeps_set_ids: false };
-    let poller = Poller::new();
-    let listener: Arc<dyn Listener> = poller.clone();
+    let poller = Poller::new()?;
+    let listener: Arc<dyn Listener> = unsize!(poller.clone());
     let mut listens = files.clone().filter_map(|f| f.readiness()).map(|readiness| readiness.listen(&listener));
     let failed = listens.find_map(Result::err);
     drop(listens);
@@ -121,12 +120,12 @@ fn poll<M: Machine>(ctx: &mut Ctx<'_, M>, at: u64, count: u64, deadline: Option<
         let (fd, events) = (*word as u32 as i32, (word >> 32) as u16);
         let file = if fd < 0 { None } else { ctx.file(fd).ok() };
         let result = if fd >= 0 && file.is_none() { raw::POLLNVAL } else { 0 };
-        entries.push(Entry { file, events: u32::from(events) | raw::POLLERR | raw::POLLHUP, result });
+        entries.push_reserved(Entry { file, events: u32::from(events) | raw::POLLERR | raw::POLLHUP, result });
     }
     // The files by themselves: the entries change while they are listened to.
     let mut files: Vec<Arc<File<M>>> = Vec::new();
     files.try_reserve_exact(entries.len()).map_err(Errno::from)?;
-    files.extend(entries.iter().filter_map(|e| e.file.clone()));
+    entries.iter().filter_map(|e| e.file.clone()).for_each(|file| files.push_reserved(file));
     let n = wait_for(ctx, files.iter(), deadline, || {
         let mut n = 0;
         for e in &mut entries {

@@ -3,9 +3,8 @@
 use super::File;
 use super::poll::{deadline_after, end_temporary_mask, temporary_mask, timeout, wait_for, write_remaining};
 use crate::{Ctx, Errno, Machine};
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use quire_fs::{FsError, Ready};
+use quire_heap::{Arc, Vec};
 
 /// Read, write and exceptional sets, and what each waits for.
 const SETS: [Ready; 3] =
@@ -28,8 +27,7 @@ fn select<M: Machine>(ctx: &Ctx<'_, M>, count: i32, at: [u64; 3], deadline: Opti
         *set = match at {
             0 => {
                 let mut empty = Vec::new();
-                empty.try_reserve_exact(words)?;
-                empty.resize(words, 0);
+                empty.try_resize(words, 0)?;
                 empty
             }
             at => ctx.user().read_many(at, words, words)?,
@@ -40,8 +38,7 @@ fn select<M: Machine>(ctx: &Ctx<'_, M>, count: i32, at: [u64; 3], deadline: Opti
         let inside = [0, 1, 2].map(|i| sets[i][fd / 64] >> (fd % 64) & 1 != 0);
         if inside.contains(&true) {
             let file = ctx.file(fd as i32)?;
-            watched.try_reserve(1)?;
-            watched.push(Watched { fd, file, sets: inside });
+            watched.try_push(Watched { fd, file, sets: inside })?;
         }
     }
     let n = wait_for(ctx, watched.iter().map(|w| &w.file), deadline, || {

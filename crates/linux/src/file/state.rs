@@ -4,9 +4,9 @@ use super::{Dentry, FileHost, View};
 use crate::process::capabilities::{Caps, cap};
 use crate::process::credentials::Credentials;
 use crate::{Ctx, Errno, Machine};
-use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quire_fs::{Place, Places, Powers, Who};
+use quire_heap::{Arc, OutOfMemory, Room};
 use quire_sync::{CachePadded, Rank, SpinLock};
 
 /// See the module. Shared by the threads that CLONE_FS says.
@@ -33,19 +33,19 @@ pub struct Seen<M: Machine> {
 }
 
 impl<M: Machine> FsState<M> {
-    fn with(places: Places<FileHost<M>>, umask: u32) -> Arc<Self> {
+    fn with(places: Places<FileHost<M>>, umask: u32) -> Result<Arc<Self>, OutOfMemory> {
         let look = Look { changes: AtomicU64::new(0), umask: AtomicU32::new(umask) };
-        Arc::new(FsState { look: CachePadded(look), places: SpinLock::new(Rank::FILE, places) })
+        Arc::try_new(FsState { look: CachePadded(look), places: SpinLock::new(Rank::FILE, places) })
     }
 
     /// In directory `cwd` of the tree that begins at `root`, with Linux's first umask.
-    pub fn new(root: &'static Arc<Dentry<M>>, cwd: Arc<Dentry<M>>) -> Arc<Self> {
+    pub fn new(root: &'static Arc<Dentry<M>>, cwd: Arc<Dentry<M>>) -> Result<Arc<Self>, OutOfMemory> {
         Self::with(Places { root: Place::Root(root), cwd: Place::new(cwd, root) }, 0o022)
     }
 
     /// A copy for a forked child.
     pub fn fork(&self) -> Result<Arc<Self>, Errno> {
-        Ok(Self::with(self.places(), self.umask().into()))
+        Ok(Self::with(self.places(), self.umask().into())?)
     }
 
     /// Root and working directory.
@@ -88,11 +88,12 @@ impl<M: Machine> FsState<M> {
     }
 
     /// What there is now, and as of which change.
-    fn seen(&self) -> Seen<M> {
+    fn seen(&self) -> Result<Seen<M>, OutOfMemory> {
+        let room = Room::try_new()?;
         let places = self.places.lock();
         let (changes, now) = (self.look.changes.load(Ordering::Relaxed), places.clone());
         drop(places);
-        Seen { changes, places: Arc::new(now) }
+        Ok(Seen { changes, places: room.fill(now) })
     }
 }
 
@@ -115,7 +116,7 @@ impl<M: Machine> Ctx<'_, M> {
     /// How the caller sees the tree.
     pub fn view(&self) -> Result<View<M>, Errno> {
         let fs = self.fs()?;
-        Ok(View { places: self.places(fs), who: self.who(), umask: fs.umask() })
+        Ok(View { places: self.places(fs)?, who: self.who(), umask: fs.umask() })
     }
 
     /// The caller as the owner of what it makes, and for checks of permissions.
@@ -135,17 +136,17 @@ impl<M: Machine> Ctx<'_, M> {
         who(c, c.real_user, c.real_group, c.capabilities.of_real_user(c.real_user))
     }
 
-    fn places(&self, fs: &FsState<M>) -> Arc<Places<FileHost<M>>> {
+    fn places(&self, fs: &FsState<M>) -> Result<Arc<Places<FileHost<M>>>, OutOfMemory> {
         // SAFETY: a context is the owner's; the reference ends before the value is replaced.
         let seen = unsafe { self.thread.seen.get() }.as_ref();
         if let Some(seen) = seen.filter(|seen| seen.changes == fs.look.changes.load(Ordering::Acquire)) {
-            return seen.places.clone();
+            return Ok(seen.places.clone());
         }
-        let now = fs.seen();
+        let now = fs.seen()?;
         let places = now.places.clone();
         // SAFETY: as above.
         drop(unsafe { self.thread.seen.replace(Some(now)) });
-        places
+        Ok(places)
     }
 
     /// Makes `to` the working directory.

@@ -6,13 +6,13 @@ use super::state::FsState;
 use super::terminals::{Groups, OwnTerminal, settings};
 use super::{Dentry, File};
 use crate::{Errno, Linux, Machine};
-use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 use quire_fs::device::{CONSOLE, TTY};
 use quire_fs::generated::GeneratedDirectory;
 use quire_fs::port::{RawPort, Shared};
 use quire_fs::terminal::{Key, Size, Terminal};
 use quire_fs::{DeviceNumber, Final, FsError, Io, Limits, OpenFlags, Port, Stream, Vfs};
+use quire_heap::{Arc, unsize};
 use quire_sync::{Rank, SpinLock};
 use quire_vm::Vm;
 
@@ -33,7 +33,7 @@ impl<M: Machine> System<M> {
     /// An empty tree. `/dev` and `/proc` come with [`start`](Self::start).
     pub fn new(vm: &'static Vm<M>, machine: &'static M) -> Result<Self, Errno> {
         // What boot puts there comes first, and does not count.
-        let vfs = Vfs::new(FileHost::new(vm, machine), Limits::UNSET)?;
+        let vfs = Vfs::new(FileHost::new(vm, machine)?, Limits::UNSET)?;
         Ok(System { vfs, terminal: SpinLock::new(Rank::FILE, None) })
     }
 
@@ -52,7 +52,7 @@ impl<M: Machine> System<M> {
     pub fn start(&self, linux: &'static Linux<M>, generated: Option<(Root<M>, Root<M>)>) -> Result<(), Errno> {
         self.vfs.host().set_linux(linux);
         self.vfs.mount_devices()?;
-        self.vfs.register(TTY, Arc::new(OwnTerminal(linux)));
+        self.vfs.register(TTY, unsize!(Arc::try_new(OwnTerminal(linux))?))?;
         if let Some((proc, sys)) = generated {
             self.vfs.mount_generated(b"/proc", "proc", proc)?;
             self.vfs.mount_generated(b"/sys", "sysfs", sys)?;
@@ -83,13 +83,14 @@ impl<M: Machine> System<M> {
         error: Arc<dyn Port>,
         size: Size,
     ) -> Result<Arc<Files<M>>, Errno> {
-        let files = Files::new(linux.vm);
+        let files = Files::new(linux.vm)?;
         let put = |file: Arc<File<M>>| files.insert(file, false, 0, 3).map(drop);
         if tty {
-            let terminal = Terminal::new(io, Arc::new(Groups(linux)), size);
+            let terminal = Terminal::new(io, unsize!(Arc::try_new(Groups(linux))?), size)?;
             terminal.set_settings(settings::initial(), false);
             *self.terminal.lock() = Some(terminal.clone());
-            self.vfs.register(CONSOLE, Arc::new(Shared(terminal.clone())));
+            let stream: Arc<dyn Stream> = unsize!(terminal.clone());
+            self.vfs.register(CONSOLE, unsize!(Arc::try_new(Shared(stream))?))?;
             terminal.claim(1, 1, true)?;
             if let Some(group) = linux.ids.group(1) {
                 group.session.terminal.store(super::terminals::CONSOLE, Ordering::Release);
@@ -100,12 +101,13 @@ impl<M: Machine> System<M> {
                 put(file.clone())?;
             }
         } else {
-            let (io, error): (Arc<dyn Stream>, Arc<dyn Stream>) = (RawPort::new(io), RawPort::new(error));
-            self.vfs.register(CONSOLE, Arc::new(Shared(io.clone())));
+            let io: Arc<dyn Stream> = unsize!(RawPort::new(io)?);
+            let error: Arc<dyn Stream> = unsize!(RawPort::new(error)?);
+            self.vfs.register(CONSOLE, unsize!(Arc::try_new(Shared(io.clone()))?))?;
             let ports: [(&[u8], u32, Arc<dyn Stream>); 2] = [(b"port0", 0, io), (b"port1", 1, error)];
             for (name, minor, stream) in ports {
                 let number = DeviceNumber { major: LOCAL, minor };
-                self.vfs.add_device(name, number, 0o600, Arc::new(Shared(stream)))?;
+                self.vfs.add_device(name, number, 0o600, unsize!(Arc::try_new(Shared(stream))?))?;
             }
             put(self.open_device(b"/dev/port0", OpenFlags::READ)?)?;
             put(self.open_device(b"/dev/port0", OpenFlags::WRITE)?)?;
@@ -121,7 +123,7 @@ impl<M: Machine> System<M> {
     /// The first process's view of the tree, in directory `cwd`.
     pub fn first_fs(&'static self, cwd: &[u8]) -> Result<Arc<FsState<M>>, Errno> {
         let cwd = self.directory(cwd)?;
-        Ok(FsState::new(self.vfs.root(), cwd))
+        Ok(FsState::new(self.vfs.root(), cwd)?)
     }
 
     fn directory(&self, path: &[u8]) -> Result<Arc<Dentry<M>>, Errno> {

@@ -2,8 +2,8 @@
 
 use crate::user::{UserMemory, in_user_space};
 use crate::{Ctx, Errno, Machine};
-use alloc::vec::Vec;
 use quire_fs::{FsError, Sink, Source};
+use quire_heap::Vec;
 
 /// The most that one call moves, as in Linux.
 pub const MOST: usize = 0x7fff_f000;

@@ -6,6 +6,7 @@ use super::{Dentry, View};
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::walk::Want;
+use quire_heap::Vec;
 use quire_sync::Hold;
 
 /// Longest name of an attribute.
@@ -26,7 +27,7 @@ fn of<M: Machine>(ctx: &Ctx<'_, M>, fd: i32) -> Result<Found<M>, Errno> {
 }
 
 /// Checks a name: it is readable, has a byte, and not too many.
-fn name<M: Machine>(ctx: &Ctx<'_, M>, at: u64) -> Result<alloc::vec::Vec<u8>, Errno> {
+fn name<M: Machine>(ctx: &Ctx<'_, M>, at: u64) -> Result<Vec<u8>, Errno> {
     let name = ctx.user().read_string(at, NAME_MAX, Errno::ERANGE)?;
     if name.is_empty() { Err(Errno::ERANGE) } else { Ok(name) }
 }

@@ -13,9 +13,9 @@ use crate::errno::Errno;
 use crate::exec::Image;
 use crate::machine::Machine;
 use crate::process::Line;
-use alloc::sync::Arc;
 use core::ops::Deref;
 pub use own::{Foreign, OwnSpace};
+use quire_heap::Arc;
 use quire_sync::Mutex;
 use quire_task::powers::{self, Openness};
 use quire_vm::{Space, SpaceRef};
@@ -72,7 +72,7 @@ impl<M: Machine> AddressSpace<M> {
     pub fn fork(&self) -> Result<Arc<Self>, Errno> {
         let heap = *self.heap.lock();
         let (space, dumpable) = powers::copy(&self.dumpable, || self.space.fork())?;
-        Ok(Arc::new(AddressSpace::new(space, heap, self.image.clone(), dumpable)))
+        Ok(Arc::try_new(AddressSpace::new(space, heap, self.image.clone(), dumpable))?)
     }
 }
 

@@ -8,7 +8,7 @@ use super::AddressSpace;
 use crate::exec::Image;
 use crate::machine::Machine;
 use crate::owned::Owned;
-use alloc::sync::{Arc, Weak};
+use quire_heap::{Arc, Weak};
 use quire_vm::FaultError;
 use quire_vm::map::{EntryInfo, Holdings, Limits, SpaceStats};
 

@@ -1,23 +1,22 @@
 //! `fd`: a link for each open file.
 
-use super::node::{Jump, number};
+use super::node::{Directory, Each, Jump, Short, number};
 use super::process::{About, numbers};
+use crate::file::path::absolute;
 use crate::file::{File, FileHost, Files};
 use crate::machine::Machine;
-use alloc::format;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use quire_fs::generated::{Entry, Generated, GeneratedDirectory, GeneratedLink};
 use quire_fs::inode::NewAttr;
 use quire_fs::{FileKind, FsError, OpenFlags};
+use quire_heap::{Arc, Vec, unsize};
 
 struct Descriptors<M: Machine>(About<M>);
 /// Of one descriptor. What it names is looked up again when the link is used, after the looker was checked.
 struct Link<M: Machine>(About<M>, u32);
 
 /// The directory.
-pub(super) fn directory<M: Machine>(about: About<M>) -> Arc<dyn GeneratedDirectory<FileHost<M>>> {
-    Arc::new(Descriptors(about))
+pub(super) fn directory<M: Machine>(about: About<M>) -> Directory<M> {
+    Ok(unsize!(Arc::try_new(Descriptors(about))?))
 }
 
 fn files<M: Machine>(about: &About<M>) -> Option<Arc<Files<M>>> {
@@ -32,9 +31,9 @@ impl<M: Machine> Descriptors<M> {
 }
 
 impl<M: Machine> GeneratedDirectory<FileHost<M>> for Descriptors<M> {
-    fn lookup(&self, name: &[u8]) -> Option<Entry<FileHost<M>>> {
-        let fd = number(name)?;
-        let file = files(&self.0)?.peek(fd)?;
+    fn lookup(&self, name: &[u8]) -> Result<Option<Entry<FileHost<M>>>, FsError> {
+        let Some(fd) = number(name) else { return Ok(None) };
+        let Some(file) = files(&self.0).and_then(|files| files.peek(fd)) else { return Ok(None) };
         let flags = file.flags();
         let mut mode = 0o100;
         if flags.contains(OpenFlags::READ) {
@@ -45,25 +44,27 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Descriptors<M> {
         }
         let (uid, gid) = self.0.files_owner();
         let attr = NewAttr { mode, uid, gid };
-        Some(Entry { number: self.number(fd), attr, node: Generated::Link(Arc::new(Link(self.0.clone(), fd))) })
+        let node = Generated::Link(unsize!(Arc::try_new(Link(self.0.clone(), fd))?));
+        Ok(Some(Entry { number: self.number(fd), attr, node }))
     }
 
     fn admits(&self) -> bool {
         core::ptr::eq(&*self.0.process.linux.current().process, &*self.0.process)
     }
 
-    fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool) {
+    fn list(&self, after: u64, each: Each<'_>) -> Result<(), FsError> {
         const BATCH: usize = 64;
-        let Some(files) = files(&self.0) else { return };
+        let Some(files) = files(&self.0) else { return Ok(()) };
         // Cookies are descriptors plus one.
         let mut from = after as u32;
         loop {
-            let batch = files.list(from, BATCH);
-            let Some((last, _)) = batch.last() else { return };
+            let batch = files.list(from, BATCH)?;
+            let Some((last, _)) = batch.last() else { return Ok(()) };
             let next = *last as u32 + 1;
             for (fd, _) in &batch {
-                if !each(*fd as u64 + 1, format!("{fd}").as_bytes(), FileKind::Symlink, self.number(*fd as u32)) {
-                    return;
+                let name = Short::new(format_args!("{fd}"));
+                if !each(*fd as u64 + 1, name.bytes(), FileKind::Symlink, self.number(*fd as u32)) {
+                    return Ok(());
                 }
             }
             from = next;
@@ -80,11 +81,7 @@ impl<M: Machine> Link<M> {
 impl<M: Machine> GeneratedLink<FileHost<M>> for Link<M> {
     fn target(&self) -> Result<Vec<u8>, FsError> {
         let root = self.0.process.linux.files.vfs().root();
-        let (mut path, exists) = self.file()?.dentry.path(root)?;
-        if !exists {
-            path.extend_from_slice(b" (deleted)");
-        }
-        Ok(path)
+        absolute(root, &self.file()?.dentry)
     }
 
     fn jump(&self) -> Option<Jump<M>> {

@@ -1,19 +1,16 @@
 //! `/sys`: processors, memory domains and large pages, as C libraries, runtimes and `lscpu` ask for them. All processors
 //! count as cores of one package.
 
-use super::node::{Item, Table, What, number, put};
+use super::node::{Directory, Each, Item, Short, Table, What, directory, number, put};
 use super::root::About;
 use crate::file::FileHost;
 use crate::machine::Machine;
-use alloc::format;
-use alloc::sync::Arc;
 use quire_fs::generated::{Entry, Generated, GeneratedDirectory, Text};
 use quire_fs::inode::NewAttr;
 use quire_fs::{FileKind, FsError};
 use quire_sync::cpuset::{CpuMask, MAX_CPUS};
 use quire_vm::PAGE_SIZE;
 
-type Directory<M> = Arc<dyn GeneratedDirectory<FileHost<M>>>;
 type Written = Result<(), FsError>;
 
 /// One processor or one memory domain, by number.
@@ -130,37 +127,38 @@ impl<M: Machine> Numbered<M> {
 }
 
 impl<M: Machine> GeneratedDirectory<FileHost<M>> for Numbered<M> {
-    fn lookup(&self, name: &[u8]) -> Option<Entry<FileHost<M>>> {
+    fn lookup(&self, name: &[u8]) -> Result<Option<Entry<FileHost<M>>>, FsError> {
         let Some(n) = name.strip_prefix(self.prefix.as_bytes()).and_then(number) else {
             return self.names.lookup(name);
         };
-        let n = usize::try_from(n).ok().filter(|n| *n < self.count)?;
-        let inside = one(One(self.names.about, n), self.inner, self.at(n) + 1);
+        let Some(n) = usize::try_from(n).ok().filter(|n| *n < self.count) else { return Ok(None) };
+        let inside = one(One(self.names.about, n), self.inner, self.at(n) + 1)?;
         let attr = NewAttr { mode: 0o555, uid: 0, gid: 0 };
-        Some(Entry { number: self.at(n), attr, node: Generated::Directory(inside) })
+        Ok(Some(Entry { number: self.at(n), attr, node: Generated::Directory(inside) }))
     }
 
-    fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool) {
+    fn list(&self, after: u64, each: Each<'_>) -> Result<(), FsError> {
         if after < NUMBERED && !self.names.list_items(after, each) {
-            return;
+            return Ok(());
         }
         // The cookie of directory `n` is `NUMBERED + 1 + n`: the listing goes on with the next.
         let first = usize::try_from(after.saturating_sub(NUMBERED)).unwrap_or(usize::MAX);
         for n in first..self.count {
-            let name = format!("{}{n}", self.prefix);
-            if !each(NUMBERED + 1 + n as u64, name.as_bytes(), FileKind::Directory, self.at(n)) {
-                return;
+            let name = Short::new(format_args!("{}{n}", self.prefix));
+            if !each(NUMBERED + 1 + n as u64, name.bytes(), FileKind::Directory, self.at(n)) {
+                break;
             }
         }
+        Ok(())
     }
 }
 
 fn table<M: Machine>(about: &About<M>, items: &'static [Item<M, About<M>>], numbers: u64) -> Directory<M> {
-    Arc::new(Table { about: *about, items, numbers, owner: (0, 0), files_owner: (0, 0) })
+    directory(Table { about: *about, items, numbers, owner: (0, 0), files_owner: (0, 0) })
 }
 
 fn one<M: Machine>(about: One<M>, items: &'static [Item<M, One<M>>], numbers: u64) -> Directory<M> {
-    Arc::new(Table { about, items, numbers, owner: (0, 0), files_owner: (0, 0) })
+    directory(Table { about, items, numbers, owner: (0, 0), files_owner: (0, 0) })
 }
 
 struct Names<M>(core::marker::PhantomData<M>);
@@ -178,7 +176,7 @@ impl<M: Machine> Names<M> {
             what: What::Directory(|a| {
                 let names =
                     Table { about: *a, items: Self::CPUS, numbers: 1_000_000, owner: (0, 0), files_owner: (0, 0) };
-                Arc::new(Numbered { names, prefix: "cpu", count: cpus(a), inner: Self::CPU })
+                directory(Numbered { names, prefix: "cpu", count: cpus(a), inner: Self::CPU })
             }),
         },
         Item {
@@ -186,7 +184,7 @@ impl<M: Machine> Names<M> {
             what: What::Directory(|a| {
                 let names =
                     Table { about: *a, items: Self::NODES, numbers: 2_000_000, owner: (0, 0), files_owner: (0, 0) };
-                Arc::new(Numbered { names, prefix: "node", count: domains(a), inner: Self::NODE })
+                directory(Numbered { names, prefix: "node", count: domains(a), inner: Self::NODE })
             }),
         },
     ];
@@ -271,8 +269,8 @@ fn memory<M: Machine>(node: &One<M>, out: &mut Text) -> Written {
     let frames = node.0.0.vm.frames();
     let (total, free) = (frames.total_in(node.1), frames.free_in(node.1).min(frames.total_in(node.1)));
     for (name, pages) in [("MemTotal", total), ("MemFree", free), ("MemUsed", total - free)] {
-        let label = format!("{name}:");
-        put!(out, "Node {} {label:<15} {:>8} kB\n", node.1, pages * (PAGE_SIZE / 1024))?;
+        let fill = 14usize.saturating_sub(name.len());
+        put!(out, "Node {} {name}:{:fill$} {:>8} kB\n", node.1, "", pages * (PAGE_SIZE / 1024))?;
     }
     Ok(())
 }
@@ -282,12 +280,12 @@ mod tests {
     use super::*;
     use quire_fs::SliceSink;
 
-    fn shown(write: impl FnOnce(&mut Text) -> Written) -> alloc::string::String {
+    fn shown(write: impl FnOnce(&mut Text) -> Written) -> String {
         let mut text = Text::new();
         write(&mut text).expect("memory");
-        let mut bytes = alloc::vec![0; text.len()];
+        let mut bytes = vec![0; text.len()];
         text.read(0, &mut SliceSink::new(&mut bytes)).expect("a slice");
-        alloc::string::String::from_utf8(bytes).expect("ASCII")
+        String::from_utf8(bytes).expect("ASCII")
     }
 
     fn set(width: usize, of: &[usize]) -> Set {

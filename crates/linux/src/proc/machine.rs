@@ -92,8 +92,8 @@ pub(super) fn memory_info<M: Machine>(about: &About<M>, out: &mut Text) -> Resul
         ("Committed_AS", total - free.min(total)),
     ];
     for (name, pages) in rows {
-        let label = alloc::format!("{name}:");
-        put!(out, "{label:<16}{:>8} kB\n", kib(pages))?;
+        let fill = 15usize.saturating_sub(name.len());
+        put!(out, "{name}:{:fill$}{:>8} kB\n", "", kib(pages))?;
     }
     Ok(())
 }
@@ -122,7 +122,7 @@ pub(super) fn slab_info<M: Machine>(about: &About<M>, out: &mut Text) -> Result<
     Ok(())
 }
 
-fn cpu_row(out: &mut Text, label: &str, times: &CpuTimes) -> Result<(), FsError> {
+fn cpu_row(out: &mut Text, label: core::fmt::Arguments<'_>, times: &CpuTimes) -> Result<(), FsError> {
     let [user, system, idle] = [times.user_ns, times.system_ns, times.idle_ns].map(ticks);
     put!(out, "{label} {user} 0 {system} {idle} 0 0 0 0 0 0\n")
 }
@@ -138,9 +138,9 @@ pub(super) fn stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), F
         sum.switches += times.switches;
         sum.started += times.started;
     }
-    cpu_row(out, "cpu ", &sum)?;
+    cpu_row(out, format_args!("cpu "), &sum)?;
     for cpu in 0..linux.scheduler.cpus() {
-        cpu_row(out, &alloc::format!("cpu{cpu}"), &linux.scheduler.cpu_times(cpu))?;
+        cpu_row(out, format_args!("cpu{cpu}"), &linux.scheduler.cpu_times(cpu))?;
     }
     let boot = (linux.machine.realtime() - quire_sync::hooks::now().min(linux.machine.realtime())) / SECOND;
     let all = Interrupt::ALL.iter().flat_map(|kind| (0..linux.scheduler.cpus()).map(|cpu| (cpu, *kind)));

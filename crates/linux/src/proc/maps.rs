@@ -3,26 +3,17 @@
 use super::node::put;
 use crate::machine::Machine;
 use crate::memory::Foreign;
-use alloc::vec::Vec;
-use core::fmt::{self, Write as _};
+use core::fmt::Write as _;
 use quire_fs::FsError;
 use quire_fs::generated::Text;
+use quire_heap::Vec;
 use quire_vm::map::{Flags, Tag};
 use quire_vm::{PAGE_SIZE, Prot};
 
-/// A line that may become as long as a path.
-struct Line(Vec<u8>);
-
-impl fmt::Write for Line {
-    fn write_str(&mut self, s: &str) -> fmt::Result {
-        self.0.try_reserve(s.len()).map_err(|_| fmt::Error)?;
-        self.0.extend_from_slice(s.as_bytes());
-        Ok(())
-    }
-}
-
 pub(super) fn maps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Result<(), FsError> {
     let mut result = Ok(());
+    // A line may become as long as a path.
+    let mut line = Vec::<u8>::new();
     memory.entries(0, &mut |entry| {
         let a = entry.attributes;
         let letter = |prot: Prot, c: char| if a.prot.contains(prot) { c } else { '-' };
@@ -30,11 +21,11 @@ pub(super) fn maps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Result<()
         let s = if a.flags.contains(Flags::SHARED) { 's' } else { 'p' };
         let (device, inode) = entry.ident();
         let (major, minor) = (device >> 8 & 0xfff, device & 0xff);
-        let mut line = Line(Vec::new());
+        line.clear();
         let mut write = || {
             write!(line, "{:x}-{:x} {r}{w}{x}{s} {:08x} ", entry.range.start, entry.range.end, entry.offset)?;
             write!(line, "{major:02x}:{minor:02x} {inode} ")?;
-            let name_at = line.0.len();
+            let name_at = line.len();
             match a.tag {
                 Tag::Heap => line.write_str("[heap]")?,
                 Tag::Stack => line.write_str("[stack]")?,
@@ -45,14 +36,14 @@ pub(super) fn maps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Result<()
                 Tag::None => {}
             }
             // Names stand in one column, where the addresses leave room.
-            let name_len = line.0.len() - name_at;
+            let name_len = line.len() - name_at;
             if name_len != 0 && name_at < COLUMN {
                 (name_at..COLUMN).try_for_each(|_| line.write_char(' '))?;
-                line.0[name_at..].rotate_left(name_len);
+                line[name_at..].rotate_left(name_len);
             }
             writeln!(line)
         };
-        result = write().map_err(|_| FsError::OutOfMemory).and_then(|()| out.push(&line.0));
+        result = write().map_err(|_| FsError::OutOfMemory).and_then(|()| out.push(&line));
         result.is_ok()
     });
     result

@@ -7,9 +7,10 @@ use super::maps;
 use super::process::About;
 use crate::machine::Machine;
 use crate::memory::{AddressSpace, Foreign};
-use alloc::sync::{Arc, Weak};
 use quire_fs::FsError;
 use quire_fs::generated::{GeneratedFile, Text};
+use quire_heap::{Arc, Weak, unsize};
+use quire_vm::FaultError;
 
 type Write<M> = fn(&Foreign<M>, &mut Text) -> Result<(), FsError>;
 
@@ -26,10 +27,11 @@ impl<M: Machine> GeneratedFile for Bound<M> {
 
 fn bind<M: Machine>(about: &About<M>, write: Write<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
     let granted = about.look()?;
-    Ok(Arc::new(Bound(granted.memory.as_ref().map(Foreign::downgrade), write)))
+    Ok(unsize!(Arc::try_new(Bound(granted.memory.as_ref().map(Foreign::downgrade), write))?))
 }
 
-/// Copies the bytes `range` of the process's memory; stops where they cannot be read.
+/// Copies the bytes `start..end` of the process's memory; stops where they cannot be read. An error where there is no memory for
+/// a page of it.
 fn show<M: Machine>(memory: &Foreign<M>, (start, end): (u64, u64), out: &mut Text) -> Result<(), FsError> {
     /// Linux shows no more than this of arguments in one go either; longer ones are rare and cut.
     const MOST: u64 = 1 << 20;
@@ -43,6 +45,7 @@ fn show<M: Machine>(memory: &Foreign<M>, (start, end): (u64, u64), out: &mut Tex
                 out.push(&part[..n])?;
                 at += n as u64;
             }
+            Err(FaultError::OutOfMemory) => return Err(FsError::OutOfMemory),
             _ => break,
         }
     }

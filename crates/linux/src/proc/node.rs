@@ -2,17 +2,20 @@
 
 use crate::file::FileHost;
 use crate::machine::Machine;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
+use core::fmt;
 use quire_fs::generated::{Entry, Generated, GeneratedDirectory, GeneratedFile, GeneratedLink, Text};
 use quire_fs::inode::NewAttr;
 use quire_fs::{Dentry, FileKind, FsError};
+use quire_heap::{Arc, Vec, unsize};
 
 /// Who is told of a directory's entries: cookie, name, kind, inode number; says whether to go on.
 pub(super) type Each<'a> = &'a mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool;
 
 /// Where a link leads.
 pub(super) type Jump<M> = Result<Arc<Dentry<FileHost<M>>>, FsError>;
+
+/// A directory that was made for who looks into it.
+pub(super) type Directory<M> = Result<Arc<dyn GeneratedDirectory<FileHost<M>>>, FsError>;
 
 /// What a name stands for, in directories about a `T`.
 pub(super) enum What<M: Machine, T> {
@@ -27,9 +30,9 @@ pub(super) enum What<M: Machine, T> {
     /// A link to be read; and followed elsewhere than its text says, where the second function is there.
     Link(fn(&T) -> Result<Vec<u8>, FsError>, Option<fn(&T) -> Jump<M>>),
     /// A directory for the owner alone.
-    OwnDirectory(fn(&T) -> Arc<dyn GeneratedDirectory<FileHost<M>>>),
+    OwnDirectory(fn(&T) -> Directory<M>),
     /// A directory.
-    Directory(fn(&T) -> Arc<dyn GeneratedDirectory<FileHost<M>>>),
+    Directory(fn(&T) -> Directory<M>),
 }
 
 /// A name and what it stands for.
@@ -110,21 +113,21 @@ pub(super) struct Table<M: Machine, T: 'static> {
 }
 
 impl<M: Machine, T: Clone + Send + Sync> Table<M, T> {
-    fn entry(&self, at: usize) -> Entry<FileHost<M>> {
+    fn entry(&self, at: usize) -> Result<Entry<FileHost<M>>, FsError> {
         let item = &self.items[at];
-        let file = || File(self.about.clone(), item);
+        let file = || Arc::try_new(File(self.about.clone(), item));
         let (node, mode) = match &item.what {
-            What::File(_) => (Generated::File(Arc::new(file())), 0o444),
-            What::OwnFile(_) => (Generated::File(Arc::new(file())), 0o400),
-            What::Bound(mode, _) => (Generated::File(Arc::new(file())), *mode),
-            What::Writable(..) => (Generated::File(Arc::new(file())), 0o644),
-            What::Link(..) => (Generated::Link(Arc::new(file())), 0o777),
-            What::Directory(make) => (Generated::Directory(make(&self.about)), 0o555),
-            What::OwnDirectory(make) => (Generated::Directory(make(&self.about)), 0o500),
+            What::File(_) => (Generated::File(unsize!(file()?)), 0o444),
+            What::OwnFile(_) => (Generated::File(unsize!(file()?)), 0o400),
+            What::Bound(mode, _) => (Generated::File(unsize!(file()?)), *mode),
+            What::Writable(..) => (Generated::File(unsize!(file()?)), 0o644),
+            What::Link(..) => (Generated::Link(unsize!(file()?)), 0o777),
+            What::Directory(make) => (Generated::Directory(make(&self.about)?), 0o555),
+            What::OwnDirectory(make) => (Generated::Directory(make(&self.about)?), 0o500),
         };
         let (uid, gid) = if matches!(item.what, What::Directory(_)) { self.owner } else { self.files_owner };
         let attr = NewAttr { mode, uid, gid };
-        Entry { number: self.numbers + at as u64, attr, node }
+        Ok(Entry { number: self.numbers + at as u64, attr, node })
     }
 
     /// Lists the table with cookies from 1 on; returns whether `each` wanted to go on.
@@ -140,13 +143,51 @@ impl<M: Machine, T: Clone + Send + Sync> Table<M, T> {
 }
 
 impl<M: Machine, T: Clone + Send + Sync> GeneratedDirectory<FileHost<M>> for Table<M, T> {
-    fn lookup(&self, name: &[u8]) -> Option<Entry<FileHost<M>>> {
-        let at = self.items.iter().position(|item| item.name.as_bytes() == name)?;
-        Some(self.entry(at))
+    fn lookup(&self, name: &[u8]) -> Result<Option<Entry<FileHost<M>>>, FsError> {
+        let at = self.items.iter().position(|item| item.name.as_bytes() == name);
+        at.map(|at| self.entry(at)).transpose()
     }
 
-    fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool) {
+    fn list(&self, after: u64, each: Each<'_>) -> Result<(), FsError> {
         self.list_items(after, each);
+        Ok(())
+    }
+}
+
+/// A directory on the heap.
+pub(super) fn directory<M: Machine, D: GeneratedDirectory<FileHost<M>> + 'static>(of: D) -> Directory<M> {
+    Ok(unsize!(Arc::try_new(of)?))
+}
+
+/// A short name on the stack: a number, perhaps behind a word.
+pub(super) struct Short {
+    bytes: [u8; Short::MOST],
+    len: usize,
+}
+
+impl Short {
+    /// The most bytes: `node` and the largest number.
+    const MOST: usize = 24;
+
+    /// The name that is written so.
+    pub fn new(name: fmt::Arguments<'_>) -> Self {
+        let mut new = Short { bytes: [0; Short::MOST], len: 0 };
+        let written = fmt::write(&mut new, name);
+        debug_assert!(written.is_ok(), "{name} is no short name");
+        new
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl fmt::Write for Short {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        let end = self.len + s.len();
+        self.bytes.get_mut(self.len..end).ok_or(fmt::Error)?.copy_from_slice(s.as_bytes());
+        self.len = end;
+        Ok(())
     }
 }
 
@@ -169,7 +210,14 @@ pub(super) fn number(name: &[u8]) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::number;
+    use super::{Short, number};
+
+    #[test]
+    fn short_names_need_no_memory() {
+        let longest = || Short::new(format_args!("node{}", u64::MAX));
+        assert_eq!(quire_heap::refusal::allocations(|| _ = longest()), 0);
+        assert_eq!(longest().bytes(), b"node18446744073709551615");
+    }
 
     #[test]
     fn only_plain_numbers_name_processes() {

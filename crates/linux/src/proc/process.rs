@@ -1,8 +1,8 @@
 //! A process's directory.
 
-use super::node::{Item, Jump, Table, What, number, put};
-use super::{descriptors, memory};
-use crate::file::FileHost;
+use super::node::{Directory, Each, Item, Jump, Short, Table, What, number, put};
+use super::{descriptors, memory, node};
+use crate::file::{Dentry, FileHost};
 use crate::machine::Machine;
 use crate::memory::Foreign;
 use crate::process::access::{By, Granted};
@@ -13,19 +13,15 @@ use crate::signal::SigSet;
 use crate::thread::Name;
 use crate::time::ticks;
 use crate::{Pid, Process};
-use alloc::format;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::fmt::Write as _;
+use core::fmt::{self, Write as _};
 use core::sync::atomic::Ordering;
 use quire_fs::generated::{Entry, Generated, GeneratedDirectory, Text};
 use quire_fs::inode::NewAttr;
 use quire_fs::{FileKind, FsError, Places};
+use quire_heap::{Arc, Vec};
 use quire_sync::cpuset::CpuMask;
 use quire_task::ThreadRef;
 use quire_vm::PAGE_SIZE;
-
-type Directory<M> = Arc<dyn GeneratedDirectory<FileHost<M>>>;
 
 /// A process, or one thread of it.
 pub(super) struct About<M: Machine> {
@@ -119,7 +115,7 @@ impl<M: Machine> Names<M> {
         Item::file("statm", statm),
         Item::file("status", status),
         Item::file("wchan", |_, out| put!(out, "0")),
-        Item { name: "task", what: What::Directory(|a| Arc::new(Tasks(a.process.clone()))) },
+        Item { name: "task", what: What::Directory(|a| node::directory(Tasks(a.process.clone()))) },
     ];
     /// Everything but `task`, which comes last.
     const OF_THREAD: &'static [Item<M, About<M>>] = Self::OF_BOTH.split_at(Self::OF_BOTH.len() - 1).0;
@@ -128,7 +124,7 @@ impl<M: Machine> Names<M> {
 /// The directory of a process.
 pub(super) fn directory<M: Machine>(process: Arc<Process<M>>) -> Directory<M> {
     let pid = process.pid;
-    Arc::new(table(About { process, tid: pid }, Names::<M>::OF_BOTH, numbers(pid) + 1))
+    node::directory(table(About { process, tid: pid }, Names::<M>::OF_BOTH, numbers(pid) + 1))
 }
 
 fn table<M: Machine>(about: About<M>, items: &'static [Item<M, About<M>>], numbers: u64) -> Table<M, About<M>> {
@@ -140,25 +136,27 @@ fn table<M: Machine>(about: About<M>, items: &'static [Item<M, About<M>>], numbe
 struct Tasks<M: Machine>(Arc<Process<M>>);
 
 impl<M: Machine> GeneratedDirectory<FileHost<M>> for Tasks<M> {
-    fn lookup(&self, name: &[u8]) -> Option<Entry<FileHost<M>>> {
-        let tid = number(name)?;
-        self.0.threads.lock().get(tid)?;
+    fn lookup(&self, name: &[u8]) -> Result<Option<Entry<FileHost<M>>>, FsError> {
+        let Some(tid) = number(name).filter(|tid| self.0.threads.lock().get(*tid).is_some()) else { return Ok(None) };
         let about = About { process: self.0.clone(), tid };
         let (owner, numbers) = (about.owner(), numbers(tid) + 0x1000);
         let table = table(about, Names::<M>::OF_THREAD, numbers + 1);
         let attr = NewAttr { mode: 0o555, uid: owner.0, gid: owner.1 };
-        Some(Entry { number: numbers, attr, node: Generated::Directory(Arc::new(table)) })
+        Ok(Some(Entry { number: numbers, attr, node: Generated::Directory(node::directory(table)?) }))
     }
 
-    fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool) {
-        let Ok(all) = self.0.all_threads() else { return };
-        let mut ids: Vec<Pid> = all.iter().filter_map(|t| t.payload().as_ref().map(|t| t.tid())).collect();
+    fn list(&self, after: u64, each: Each<'_>) -> Result<(), FsError> {
+        let all = self.0.all_threads().map_err(|_| FsError::OutOfMemory)?;
+        let mut ids = Vec::<Pid>::try_with_capacity(all.len())?;
+        ids.try_extend(all.iter().filter_map(|t| t.payload().as_ref().map(|t| t.tid())))?;
         ids.sort_unstable();
         for tid in ids.into_iter().filter(|tid| u64::from(*tid) > after) {
-            if !each(u64::from(tid), format!("{tid}").as_bytes(), FileKind::Directory, numbers(tid) + 0x1000) {
-                return;
+            let name = Short::new(format_args!("{tid}"));
+            if !each(u64::from(tid), name.bytes(), FileKind::Directory, numbers(tid) + 0x1000) {
+                break;
             }
         }
+        Ok(())
     }
 }
 
@@ -214,20 +212,28 @@ fn jump_to_root<M: Machine>(about: &About<M>) -> Jump<M> {
 
 fn working_directory<M: Machine>(about: &About<M>) -> Result<Vec<u8>, FsError> {
     let places = places_of(about)?;
-    Ok(places.cwd.path(&places.root)?.0)
+    Ok(Dentry::path(&places.cwd, &places.root)?.0)
 }
 
 fn root_directory<M: Machine>(about: &About<M>) -> Result<Vec<u8>, FsError> {
     let places = places_of(about)?;
-    Ok(places.root.path(about.process.linux.files.vfs().root())?.0)
+    Ok(Dentry::path(&places.root, about.process.linux.files.vfs().root())?.0)
+}
+
+/// A limit as `limits` shows it.
+struct Limit(u64);
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == INFINITY { f.pad("unlimited") } else { fmt::Display::fmt(&self.0, f) }
+    }
 }
 
 fn limits<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
-    let value = |v: u64| if v == INFINITY { alloc::string::String::from("unlimited") } else { format!("{v}") };
     put!(out, "{:<26}{:<21}{:<21}{:<10}\n", "Limit", "Soft Limit", "Hard Limit", "Units")?;
     let limits = about.process.limits();
     for ((name, unit), limit) in NAMES.iter().zip(&limits.0) {
-        put!(out, "{name:<26}{:<21}{:<21}{unit:<10}\n", value(limit.soft), value(limit.hard))?;
+        put!(out, "{name:<26}{:<21}{:<21}{unit:<10}\n", Limit(limit.soft), Limit(limit.hard))?;
     }
     Ok(())
 }
@@ -414,8 +420,8 @@ fn status<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
 /// A set of CPUs as Linux writes lists: `0-3,7`.
 struct CpuList(CpuMask);
 
-impl core::fmt::Display for CpuList {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+impl fmt::Display for CpuList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut cpus = self.0.iter().peekable();
         let mut comma = "";
         while let Some(first) = cpus.next() {
@@ -438,11 +444,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn limits_stand_on_the_left_of_their_columns() {
+        assert_eq!(format!("{:<10}|{:<10}|", Limit(7), Limit(INFINITY)), "7         |unlimited |");
+    }
+
+    #[test]
     fn lists_of_cpus_are_runs() {
         let list = |cpus: &[usize]| {
             let mut mask = CpuMask::default();
             cpus.iter().for_each(|cpu| mask.insert(*cpu));
-            alloc::format!("{}", CpuList(mask))
+            format!("{}", CpuList(mask))
         };
         assert_eq!(list(&[0]), "0");
         assert_eq!(list(&[0, 1, 2, 3, 7, 63, 64]), "0-3,7,63-64");

@@ -1,16 +1,14 @@
 //! `/proc` itself.
 
-use super::node::{Item, Table, What, number};
+use super::node::{Directory, Each, Item, Short, Table, What, directory, number};
 use super::{devices, machine, process, sys};
 use crate::Linux;
 use crate::file::FileHost;
 use crate::machine::Machine;
-use alloc::format;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use quire_fs::generated::{Entry, Generated, GeneratedDirectory};
 use quire_fs::inode::NewAttr;
 use quire_fs::{FileKind, FsError};
+use quire_heap::{Vec, try_format};
 
 /// The kernel, as files about the whole machine need it.
 pub(super) struct About<M: Machine>(pub &'static Linux<M>);
@@ -37,7 +35,7 @@ impl<M: Machine> Names<M> {
     const ITEMS: &'static [Item<M, About<M>>] = &[
         Item { name: "self", what: What::Link(own, None) },
         Item { name: "thread-self", what: What::Link(own_thread, None) },
-        Item { name: "mounts", what: What::Link(|_| Ok(b"self/mounts".to_vec()), None) },
+        Item { name: "mounts", what: What::Link(|_| Ok(Vec::try_copy(b"self/mounts")?), None) },
         Item { name: "sys", what: What::Directory(sys::directory) },
         Item::file("cmdline", machine::command_line),
         Item::file("cpuinfo", machine::cpu_info),
@@ -55,52 +53,50 @@ impl<M: Machine> Names<M> {
 }
 
 /// The root directory of `/proc`.
-pub fn root<M: Machine>(linux: &'static Linux<M>) -> Arc<dyn GeneratedDirectory<FileHost<M>>> {
+pub fn root<M: Machine>(linux: &'static Linux<M>) -> Directory<M> {
     let names =
         Table { about: About(linux), items: Names::<M>::ITEMS, numbers: NUMBERS, owner: (0, 0), files_owner: (0, 0) };
-    Arc::new(Root { names })
+    directory(Root { names })
 }
 
 /// The root directory of `/sys`.
-pub fn sys_root<M: Machine>(linux: &'static Linux<M>) -> Arc<dyn GeneratedDirectory<FileHost<M>>> {
+pub fn sys_root<M: Machine>(linux: &'static Linux<M>) -> Directory<M> {
     devices::root(About(linux))
 }
 
 fn own<M: Machine>(about: &About<M>) -> Result<Vec<u8>, FsError> {
-    Ok(format!("{}", about.0.current().process.pid).into_bytes())
+    Ok(try_format(format_args!("{}", about.0.current().process.pid))?)
 }
 
 fn own_thread<M: Machine>(about: &About<M>) -> Result<Vec<u8>, FsError> {
     let thread = about.0.current();
-    Ok(format!("{}/task/{}", thread.process.pid, thread.tid()).into_bytes())
+    Ok(try_format(format_args!("{}/task/{}", thread.process.pid, thread.tid()))?)
 }
 
 impl<M: Machine> GeneratedDirectory<FileHost<M>> for Root<M> {
-    fn lookup(&self, name: &[u8]) -> Option<Entry<FileHost<M>>> {
+    fn lookup(&self, name: &[u8]) -> Result<Option<Entry<FileHost<M>>>, FsError> {
         let Some(pid) = number(name) else { return self.names.lookup(name) };
-        let found = self.names.about.0.ids.process_of_thread(pid)?;
+        let Some(found) = self.names.about.0.ids.process_of_thread(pid) else { return Ok(None) };
         let c = found.credentials();
         let attr = NewAttr { mode: 0o555, uid: c.effective_user, gid: c.effective_group };
-        Some(Entry { number: process::numbers(pid), attr, node: Generated::Directory(process::directory(found)) })
+        let node = Generated::Directory(process::directory(found)?);
+        Ok(Some(Entry { number: process::numbers(pid), attr, node }))
     }
 
-    fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool) {
+    fn list(&self, after: u64, each: Each<'_>) -> Result<(), FsError> {
         if after < PROCESSES && !self.names.list_items(after, each) {
-            return;
+            return Ok(());
         }
         // Whatever a program sought to.
         let mut next = u32::try_from(after.saturating_sub(PROCESSES)).ok().and_then(|pid| pid.checked_add(1));
         while let Some(found) = next.and_then(|from| self.names.about.0.ids.next_process(from)) {
             let pid = found.pid;
-            if !each(
-                PROCESSES + u64::from(pid),
-                format!("{pid}").as_bytes(),
-                FileKind::Directory,
-                process::numbers(pid),
-            ) {
-                return;
+            let name = Short::new(format_args!("{pid}"));
+            if !each(PROCESSES + u64::from(pid), name.bytes(), FileKind::Directory, process::numbers(pid)) {
+                break;
             }
             next = pid.checked_add(1);
         }
+        Ok(())
     }
 }

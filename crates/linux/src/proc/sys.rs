@@ -1,20 +1,17 @@
 //! `/proc/sys`: settings, most of them only to be read.
 
-use super::node::{Item, Table, What, put};
+use super::node;
+use super::node::{Directory, Item, Table, What, put};
 use super::root::About;
-use crate::file::FileHost;
 use crate::machine::{Machine, WatchSetting};
 use crate::system::{RELEASE, VERSION};
-use alloc::sync::Arc;
 use quire_fs::FsError;
-use quire_fs::generated::{GeneratedDirectory, Text};
+use quire_fs::generated::Text;
 use quire_vm::check::Level;
 use quire_vm::uses::Use;
 
-type Directory<M> = Arc<dyn GeneratedDirectory<FileHost<M>>>;
-
 fn table<M: Machine>(about: &About<M>, items: &'static [Item<M, About<M>>], numbers: u64) -> Directory<M> {
-    Arc::new(Table { about: *about, items, numbers, owner: (0, 0), files_owner: (0, 0) })
+    node::directory(Table { about: *about, items, numbers, owner: (0, 0), files_owner: (0, 0) })
 }
 
 struct Settings<M>(core::marker::PhantomData<M>);
@@ -35,7 +32,7 @@ impl<M: Machine> Settings<M> {
         Item { name: "hung_task_panic", what: What::Writable(watch::<M, 4>, set_watch::<M, 4>) },
         Item { name: "hung_task_timeout_secs", what: What::Writable(watch::<M, 3>, set_watch::<M, 3>) },
         Item::file("hostname", |a, out| {
-            out.push(&a.0.host_name.node())?;
+            out.push(&a.0.host_name.node()?)?;
             put!(out, "\n")
         }),
         Item::file("ngroups_max", |_, out| put!(out, "65536\n")),
@@ -65,6 +62,8 @@ impl<M: Machine> Settings<M> {
         Item::file("overcommit_ratio", |_, out| put!(out, "50\n")),
         Item { name: "quire_check", what: What::Writable(check_level, set_check_level) },
         Item::own("quire_frames", frames),
+        #[cfg(debug_assertions)]
+        Item { name: "quire_refuse", what: What::Writable(refused, refuse) },
         Item::file("swappiness", |_, out| put!(out, "60\n")),
     ];
 }
@@ -105,6 +104,21 @@ fn frames<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
 /// When the memory core checks its structures: 0 never, 1 when a lock is given up, amortised, 2 whenever one is.
 fn check_level<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     put!(out, "{}\n", about.0.vm.check_level() as u8)
+}
+
+/// Of the reader's last system call that was told to refuse an allocation: how many it made, and whether one was refused.
+#[cfg(debug_assertions)]
+fn refused<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    let (made, refused) = about.0.current().refusals.last();
+    put!(out, "{made} {}\n", u8::from(refused))
+}
+
+/// The number of the allocation that is refused in the writer's next system call.
+#[cfg(debug_assertions)]
+fn refuse<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    let text = core::str::from_utf8(bytes).map_err(|_| FsError::Invalid)?;
+    about.0.current().refusals.tell(text.trim().parse::<u32>().map_err(|_| FsError::Invalid)?.into());
+    Ok(bytes.len())
 }
 
 fn set_check_level<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {

@@ -1,8 +1,8 @@
 //! Lists of counted nodes with the links inside the nodes: every operation is O(1), nothing is allocated.
 
-use alloc::sync::Arc;
 use core::cell::Cell;
 use core::ptr::NonNull;
+use quire_heap::Arc;
 use quire_task::list::{Adapter, Links, List};
 
 /// A node's place on one kind of list. Guarded by whatever guards the lists of that kind that the node may be on.
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_list_owns_what_is_on_it_and_refuses_strangers() {
-        let nodes: Vec<Arc<Node>> = (0..4).map(|n| Arc::new(Node(n, Place::new()))).collect();
+        let nodes: Vec<Arc<Node>> = (0..4).map(|n| Arc::try_new(Node(n, Place::new())).expect("memory")).collect();
         let (mut a, mut b) = (ArcList::<Only>::new(1), ArcList::<Only>::new(2));
         for node in &nodes {
             assert!(a.push(node.clone()).is_ok());
@@ -257,7 +257,7 @@ mod tests {
     fn a_walk_meets_once_what_stays_whatever_goes_meanwhile() {
         // Every subset of five nodes goes after every number of steps.
         for (gone, after) in (0u32..32).flat_map(|gone| (0..=5).map(move |after| (gone, after))) {
-            let nodes: Vec<Arc<Node>> = (0..5).map(|n| Arc::new(Node(n, Place::new()))).collect();
+            let nodes: Vec<Arc<Node>> = (0..5).map(|n| Arc::try_new(Node(n, Place::new())).expect("memory")).collect();
             let (mut list, mut other) = (ArcList::<Only>::new(1), ArcList::<Only>::new(2));
             nodes.iter().for_each(|node| assert!(list.push(node.clone()).is_ok()));
             let walk = Walk::new();

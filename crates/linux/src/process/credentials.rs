@@ -3,9 +3,8 @@
 use super::capabilities::{Capabilities, Caps, LAST, cap};
 use crate::errno::Errno;
 use crate::{Ctx, Machine, Process, Thread};
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
+use quire_heap::{Arc, Vec};
 use quire_task::powers;
 
 /// Users, groups, capabilities. A thread has its own, which it reads without a lock; others see those of the thread that they
@@ -354,7 +353,7 @@ pub fn sys_setfsgid<M: Machine>(ctx: &mut Ctx<'_, M>, id: u32) -> Result<usize, 
 pub fn sys_getgroups<M: Machine>(ctx: &mut Ctx<'_, M>, size: i32, list: u64) -> Result<usize, Errno> {
     let c = ctx.credentials();
     let size = usize::try_from(size).map_err(|_| Errno::EINVAL)?;
-    let groups = c.groups.as_ref().map_or(&[][..], |groups| groups.as_slice());
+    let groups = c.groups.as_ref().map_or(&[][..], |groups| &groups[..]);
     if size == 0 {
         return Ok(groups.len());
     }
@@ -373,8 +372,9 @@ pub fn sys_setgroups<M: Machine>(ctx: &mut Ctx<'_, M>, size: usize, list: u64) -
     }
     let mut groups: Vec<u32> = ctx.user().read_many(list, size, MOST_GROUPS)?;
     groups.sort_unstable();
+    let groups = if groups.is_empty() { None } else { Some(Arc::try_new(groups)?) };
     change(ctx, |c| {
-        c.groups = (!groups.is_empty()).then(|| Arc::new(groups));
+        c.groups = groups;
         Ok(())
     })
 }

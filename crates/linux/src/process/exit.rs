@@ -8,8 +8,8 @@ use crate::signal::action::flag;
 use crate::signal::{Detail, SigInfo, Signal, info::code, stop};
 use crate::thread::{Thread, work};
 use crate::{Ctx, Linux, futex};
-use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
+use quire_heap::Arc;
 
 /// `exit`: ends the calling thread.
 pub fn sys_exit<M: Machine>(ctx: &mut Ctx<'_, M>, status: i32) -> Result<usize, Errno> {
@@ -196,7 +196,7 @@ fn give_children_away<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
     {
         let mut family = process.family.lock();
         family.closed = true;
-        family.reports = alloc::vec::Vec::new();
+        family.reports = quire_heap::Vec::new();
         if family.children.is_empty() && family.zombies.is_empty() {
             return;
         }

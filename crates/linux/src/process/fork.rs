@@ -17,12 +17,11 @@ use crate::signal::{Actions, SigSet, Signal};
 use crate::thread::{Again, AltStack, Name, Thread, Trap, work};
 use crate::user::USER_END;
 use crate::{Ctx, Linux, Pid, file};
-use alloc::alloc::{alloc, dealloc};
-use alloc::sync::Arc;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
+use quire_heap::{Arc, Spare};
 use quire_sync::WaitQueue;
 use quire_task::{Quiet, Thread as Task, ThreadRef};
 
@@ -135,7 +134,7 @@ pub(crate) fn place<M: Machine>(
         // SAFETY: placed below with this layout; the last reference is gone.
         unsafe {
             core::ptr::drop_in_place(task.as_ptr());
-            dealloc(task.as_ptr().cast(), Layout::new::<Task<M>>());
+            quire_heap::deallocate(task.cast(), Layout::new::<Task<M>>());
         }
     }
     let promise = Promise::new(linux.vm)?;
@@ -172,10 +171,11 @@ pub(crate) fn place<M: Machine>(
         releases: WaitQueue::new(),
         ending: AtomicU64::new(0),
         again: AtomicU64::new(Again::NO),
+        #[cfg(debug_assertions)]
+        refusals: crate::refusal::Refusals::new(),
         _promise: promise,
     };
-    // SAFETY: the layout is not empty.
-    let memory = NonNull::new(unsafe { alloc(Layout::new::<Task<M>>()) }).ok_or(Errno::ENOMEM)?.cast::<Task<M>>();
+    let memory = quire_heap::allocate(Layout::new::<Task<M>>())?.cast::<Task<M>>();
     // SAFETY: fresh memory of that layout; `release` gives it back; the count is the one that `Task::new` starts with.
     unsafe {
         memory.write(Task::new(context, Some(payload), release::<M>));
@@ -225,15 +225,16 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     let permit = unsafe { me.permit.get() }.another(limit)?;
     let id = NewId { linux, id: linux.ids.allocate()? };
     let space = if request.has(VM) { ctx.space()?.clone() } else { ctx.space()?.fork()? };
-    let files = if request.has(FILES) { ctx.files()?.share()? } else { ctx.files()?.fork()? };
+    let files = if request.has(FILES) { file::Files::share(ctx.files()?)? } else { ctx.files()?.fork()? };
     let fs = if request.has(FS) { ctx.fs()?.clone() } else { ctx.fs()?.fork()? };
     let process = if request.has(THREAD) {
         parent.clone()
     } else {
         // A promise covers what was copied so far, or what follows; see `Takes`.
         ctx.admit()?;
-        Arc::new(Process::new(linux, child_of(ctx, &request, id.id, group)?))
+        Arc::try_new(Process::new(linux, child_of(ctx, &request, id.id, group)?))?
     };
+    let joins = if request.has(THREAD) { Some(Spare::try_new()?) } else { None };
 
     let mut regs = *ctx.regs;
     regs.rax = 0;
@@ -273,14 +274,14 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     }
 
     linux.ids.name_process(tid, &process);
-    if request.has(THREAD) {
+    if let Some(memory) = joins {
         let mut threads = process.threads.lock();
         if threads.closed {
             // Whoever closed them ends the caller too, if it has not yet: the call is not seen to return.
             me.work.fetch_or(work::KILL, Ordering::AcqRel);
             return Err(Errno::ERESTARTNOINTR);
         }
-        threads.add(task.clone());
+        threads.join(task.clone(), memory);
         // The process began to stop since the caller looked: the new thread is one more that it waits for.
         if process.job.lock().stopping.is_some()
             && let Some(new) = task.payload()
@@ -288,7 +289,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
             new.work.fetch_or(work::STOP, Ordering::AcqRel);
         }
     } else if let Some(quiet) = quiet {
-        process.threads.lock().add(task.clone());
+        process.threads.lock().begin(task.clone());
         let sibling = request.has(PARENT).then(|| ctx.process());
         if let Err(error) = adopt_into_family(&process, sibling, &quiet) {
             // The process counts its thread, and the thread its process.
@@ -335,7 +336,7 @@ fn child_of<M: Machine>(
         if request.has(CLEAR_SIGHAND) {
             copy.reset_handlers();
         }
-        Arc::new(copy)
+        Arc::try_new(copy)?
     };
     let (family, exit_signal) = if request.has(PARENT) {
         (parent.parent(), parent.exit_signal.load(Ordering::Relaxed))
@@ -419,13 +420,13 @@ impl<M: Machine> Linux<M> {
         fs: Arc<file::FsState<M>>,
     ) -> Result<ThreadRef<M>, Errno> {
         let pid = self.ids.allocate()?;
-        let session = Arc::new(super::group::Session { id: pid, terminal: AtomicU64::new(0) });
-        let group = super::group::Group::new(self, pid, session);
+        let session = Arc::try_new(super::group::Session { id: pid, terminal: AtomicU64::new(0) })?;
+        let group = super::group::Group::new(self, pid, session)?;
         let new = NewProcess {
             pid,
             parent: None,
             group: group.clone(),
-            actions: Arc::new(Actions::new()),
+            actions: Arc::try_new(Actions::new())?,
             exit_signal: 0,
             credentials: Credentials::root(),
             limits: Limits::initial(u64::from(self.ids.max())),
@@ -434,10 +435,10 @@ impl<M: Machine> Linux<M> {
             no_new_privileges: false,
             oom_adjust: (0, 0),
         };
-        let process = Arc::new(Process::new(self, new));
+        let process = Arc::try_new(Process::new(self, new))?;
         let joined = group.join(process.clone(), 0);
         debug_assert!(joined);
-        group.begin();
+        super::group::Group::begin(&group);
         let context = self.machine.new_context(&program.regs, 0, 0, Fpu::Fresh)?;
         let new = NewThread {
             process: process.clone(),
@@ -455,7 +456,7 @@ impl<M: Machine> Linux<M> {
         };
         let task = place(self, context, new)?;
         self.ids.name_process(pid, &process);
-        process.threads.lock().add(task.clone());
+        process.threads.lock().begin(task.clone());
         *self.first.lock() = Some(process);
         *self.first_program.lock() = Some(program);
         Ok(task)

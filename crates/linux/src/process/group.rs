@@ -6,9 +6,8 @@ use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::signal::{SigInfo, Signal};
 use crate::{Ctx, Linux, Pid, rank};
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
+use quire_heap::{Arc, Vec};
 use quire_sync::SpinLock;
 
 /// A session.
@@ -52,8 +51,8 @@ unsafe impl<M: Machine> Kind for MemberKind<M> {
 
 impl<M: Machine> Group<M> {
     /// A group without members, which its id does not name yet.
-    pub fn new(linux: &'static Linux<M>, id: Pid, session: Arc<Session>) -> Arc<Group<M>> {
-        Arc::new(Group {
+    pub fn new(linux: &'static Linux<M>, id: Pid, session: Arc<Session>) -> Result<Arc<Group<M>>, Errno> {
+        Ok(Arc::try_new(Group {
             id,
             session,
             linux,
@@ -61,13 +60,13 @@ impl<M: Machine> Group<M> {
                 rank::GROUP,
                 Members { list: ArcList::new(id as usize), gone: false, told: 0, telling: 0 },
             ),
-        })
+        })?)
     }
 
     /// From now on the group's id, which is held and names no group, is held for it too and names it. It has a member.
-    pub(super) fn begin(self: &Arc<Self>) {
-        self.linux.ids.hold(self.id);
-        self.linux.ids.name_group(self);
+    pub(super) fn begin(this: &Arc<Self>) {
+        this.linux.ids.hold(this.id);
+        this.linux.ids.name_group(this);
     }
 
     /// How often all members were told of a signal; `None` while they are. For who forks, before it looks for signals.
@@ -109,7 +108,8 @@ impl<M: Machine> Group<M> {
             out.try_reserve(need)?;
             let members = self.members.lock();
             if members.list.len() <= out.capacity() {
-                out.extend(members.list.iter().filter_map(|process| members.list.counted(process)));
+                let counted = members.list.iter().filter_map(|process| members.list.counted(process));
+                counted.for_each(|process| out.push_reserved(process));
                 return Ok(out);
             }
         }
@@ -266,26 +266,26 @@ fn move_to<M: Machine>(process: &Arc<Process<M>>, to: &Arc<Group<M>>) -> Move {
 
 /// Moves `process` to a group of its own, in `session`. Only here does its id come to name a group, under its `moving`: so of two
 /// who want that at once (a shell and its child) one makes it, and none is made for a process whose id is free.
-fn found<M: Machine>(process: &Arc<Process<M>>, session: Arc<Session>) -> Move {
+fn found<M: Machine>(process: &Arc<Process<M>>, session: Arc<Session>) -> Result<Move, Errno> {
     let linux = process.linux;
-    let group = Group::new(linux, process.pid, session);
+    let group = Group::new(linux, process.pid, session)?;
     let one_mover = process.moving.lock();
     let named = linux.ids.group(process.pid);
     let from = process.group();
     let node = if named.is_none() { from.members.lock().list.remove(process) } else { None };
     let Some(node) = node else {
         drop(one_mover);
-        return if named.is_some() { Move::Changed } else { Move::NoProcess };
+        return Ok(if named.is_some() { Move::Changed } else { Move::NoProcess });
     };
     let pushed = group.members.lock().list.push(node);
     debug_assert!(pushed.is_ok());
     // Who was waited for leaves its group, under `moving`, before it lets its id go: so that is held.
-    group.begin();
+    Group::begin(&group);
     let old = core::mem::replace(&mut *process.group.lock(), group);
     drop(one_mover);
     drop(old);
     from.end_if_empty();
-    Move::Done
+    Ok(Move::Done)
 }
 
 /// Takes a process that was waited for out of its group, for good. (A zombie still counts: a shell puts the next command
@@ -326,7 +326,7 @@ pub fn sys_setpgid<M: Machine>(ctx: &mut Ctx<'_, M>, pid: i32, group: i32) -> Re
     loop {
         let moved = match ctx.linux.ids.group(id) {
             Some(existing) if existing.session.id == session.id => move_to(&target, &existing),
-            None if id == target.pid => found(&target, session.clone()),
+            None if id == target.pid => found(&target, session.clone())?,
             _ => return Err(Errno::EPERM),
         };
         match moved {
@@ -362,8 +362,8 @@ fn process_or_self<M: Machine>(ctx: &Ctx<'_, M>, pid: i32) -> Result<Arc<Process
 /// `setsid`
 pub fn sys_setsid<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
     let me = ctx.process();
-    let session = Arc::new(Session { id: me.pid, terminal: AtomicU64::new(0) });
-    match found(me, session) {
+    let session = Arc::try_new(Session { id: me.pid, terminal: AtomicU64::new(0) })?;
+    match found(me, session)? {
         Move::Done => Ok(me.pid as usize),
         Move::Changed | Move::NoProcess => Err(Errno::EPERM),
     }

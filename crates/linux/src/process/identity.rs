@@ -42,11 +42,11 @@ pub fn sys_unshare<M: Machine>(ctx: &mut Ctx<'_, M>, flags: u64) -> Result<usize
     if flags & !known != 0 {
         return Err(Errno::EINVAL);
     }
-    if flags & u64::from(raw::CLONE_FILES) != 0 && alloc::sync::Arc::strong_count(ctx.files()?) > 1 {
+    if flags & u64::from(raw::CLONE_FILES) != 0 && quire_heap::Arc::strong_count(ctx.files()?) > 1 {
         let own = ctx.files()?.fork()?;
         ctx.replace_files(own);
     }
-    if flags & u64::from(raw::CLONE_FS) != 0 && alloc::sync::Arc::strong_count(ctx.fs()?) > 1 {
+    if flags & u64::from(raw::CLONE_FS) != 0 && quire_heap::Arc::strong_count(ctx.fs()?) > 1 {
         let own = ctx.fs()?.fork()?;
         ctx.replace_fs(own);
     }

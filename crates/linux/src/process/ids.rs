@@ -8,11 +8,10 @@ use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::tables::{TableMemory, padded};
 use crate::{Pid, Process};
-use alloc::alloc::alloc_zeroed;
-use alloc::sync::Arc;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use quire_heap::Arc;
 use quire_sync::PerCpu;
 use quire_sync::hooks::{now, preempt_off};
 use quire_task::ids::CHUNK_BYTES;
@@ -64,10 +63,7 @@ impl<M: Machine> Ids<M> {
     /// An id that names nothing yet.
     pub fn allocate(&self) -> Result<Pid, Errno> {
         let layout = Layout::from_size_align(CHUNK_BYTES, 64).map_err(|_| Errno::ENOMEM)?;
-        let mut grow = || {
-            // SAFETY: the size is not zero.
-            NonNull::new(unsafe { alloc_zeroed(layout) })
-        };
+        let mut grow = || quire_heap::allocate_zeroed(layout).ok();
         let id = self.table.allocate(&mut grow).map_err(|e| match e {
             quire_task::IdError::Exhausted => Errno::EAGAIN,
             quire_task::IdError::OutOfMemory => Errno::ENOMEM,

@@ -37,12 +37,12 @@ use crate::signal::{Actions, SigInfo, SigSet};
 use crate::thread::Name;
 use crate::time::interval::Timers;
 use crate::{Linux, Pid};
-use alloc::sync::Arc;
 use arc_list::{ArcList, Kind, Place};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
 use credentials::Credentials;
 use group::Group;
 use limits::Limits;
+use quire_heap::Arc;
 use quire_sync::{Sequenced, SpinLock, WaitQueue};
 use quire_task::Openness;
 use threads::Threads;
@@ -173,7 +173,7 @@ pub struct Family<M: Machine> {
     /// Children that have ended and were not waited for.
     pub zombies: ArcList<Siblings<M>>,
     /// Reports of living children, few at any time: job control.
-    pub reports: alloc::vec::Vec<(Pid, Report)>,
+    pub reports: quire_heap::Vec<(Pid, Report)>,
     /// The process ends and takes no more children in.
     pub closed: bool,
 }
@@ -229,7 +229,7 @@ impl<M: Machine> Process<M> {
                 Family {
                     children: ArcList::new(list),
                     zombies: ArcList::new(list + 1),
-                    reports: alloc::vec::Vec::new(),
+                    reports: quire_heap::Vec::new(),
                     closed: false,
                 },
             ),

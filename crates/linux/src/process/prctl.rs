@@ -25,13 +25,14 @@ pub fn sys_prctl<M: Machine>(
     let process = ctx.process();
     match option {
         raw::PR_SET_NAME => {
-            let name = ctx.user().read_string(second, 15, Errno::E2BIG).or_else(|error| match error {
+            let name = match ctx.user().read_string(second, 15, Errno::E2BIG) {
+                Ok(name) => Name::new(&name),
                 // Longer names are cut.
-                Errno::E2BIG => ctx.read::<[u8; 15]>(second).map(|name| name.to_vec()),
-                error => Err(error),
-            })?;
+                Err(Errno::E2BIG) => Name::new(&ctx.read::<[u8; 15]>(second)?),
+                Err(error) => return Err(error),
+            };
             // SAFETY: a context is the owner's; nobody borrows the old name.
-            unsafe { ctx.thread.name.replace(Name::new(&name)) };
+            unsafe { ctx.thread.name.replace(name) };
             Ok(0)
         }
         raw::PR_GET_NAME => {

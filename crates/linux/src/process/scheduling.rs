@@ -6,9 +6,9 @@ use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::time::Timespec;
 use crate::{Ctx, Pid};
-use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general as raw;
+use quire_heap::Arc;
 use quire_sync::cpuset::{CpuMask, MAX_CPUS};
 use quire_task::ThreadRef;
 
@@ -141,13 +141,14 @@ pub fn sys_sched_rr_get_interval<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, to:
 }
 
 /// The processes that `getpriority` and `setpriority` name.
-fn named<M: Machine>(ctx: &Ctx<'_, M>, kind: u32, who: u32) -> Result<alloc::vec::Vec<Arc<Process<M>>>, Errno> {
-    let mut out = alloc::vec::Vec::new();
+fn named<M: Machine>(ctx: &Ctx<'_, M>, kind: u32, who: u32) -> Result<quire_heap::Vec<Arc<Process<M>>>, Errno> {
+    let mut out = quire_heap::Vec::new();
     match kind {
         raw::PRIO_PROCESS => {
             let process = if who == 0 { Some(ctx.process().clone()) } else { ctx.linux.ids.process_of_thread(who) };
-            out.try_reserve(1)?;
-            out.extend(process);
+            if let Some(process) = process {
+                out.try_push(process)?;
+            }
         }
         raw::PRIO_PGRP => {
             let group = if who == 0 { Some(ctx.process().group()) } else { ctx.linux.ids.group(who) };
@@ -159,8 +160,7 @@ fn named<M: Machine>(ctx: &Ctx<'_, M>, kind: u32, who: u32) -> Result<alloc::vec
             let user = if who == 0 { ctx.credentials().real_user } else { who };
             for process in ctx.linux.ids.processes() {
                 if process.credentials().real_user == user {
-                    out.try_reserve(1)?;
-                    out.push(process);
+                    out.try_push(process)?;
                 }
             }
         }

@@ -3,15 +3,14 @@
 use crate::machine::Machine;
 use crate::thread::{Thread, work};
 use crate::{Pid, Process};
-use alloc::collections::BTreeMap;
-use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
+use quire_heap::{Map, Spare, Vec};
 use quire_task::ThreadRef;
 
 /// The living threads of a process. Most have one, which costs no allocation. Guarded by [`Process::threads`].
 pub struct Threads<M: Machine> {
     first: Option<ThreadRef<M>>,
-    others: BTreeMap<Pid, ThreadRef<M>>,
+    others: Map<Pid, ThreadRef<M>>,
     /// How many of them are on their way out.
     leaving: usize,
     /// No thread may join any more: the process ends, or one of its threads execs.
@@ -26,16 +25,21 @@ fn tid_of<M: Machine>(task: &ThreadRef<M>) -> Pid {
 impl<M: Machine> Threads<M> {
     /// None yet.
     pub const fn new() -> Self {
-        Threads { first: None, others: BTreeMap::new(), leaving: 0, closed: false }
+        Threads { first: None, others: Map::new(), leaving: 0, closed: false }
     }
 
-    /// Adds one.
-    pub fn add(&mut self, thread: ThreadRef<M>) {
-        if self.first.is_none() && self.others.is_empty() {
-            self.first = Some(thread);
+    /// The only one, of a process that has none.
+    pub fn begin(&mut self, thread: ThreadRef<M>) {
+        debug_assert!(self.is_empty());
+        self.first = Some(thread);
+    }
+
+    /// Adds one, in memory that was taken for it.
+    pub fn join(&mut self, thread: ThreadRef<M>, memory: Spare<Pid, ThreadRef<M>>) {
+        if self.is_empty() {
+            self.begin(thread);
         } else {
-            let tid = tid_of(&thread);
-            self.others.insert(tid, thread);
+            self.others.insert(memory, tid_of(&thread), thread);
         }
     }
 
@@ -109,7 +113,7 @@ impl<M: Machine> Process<M> {
             out.try_reserve(need)?;
             let threads = self.threads.lock();
             if threads.len() <= out.capacity() {
-                out.extend(threads.iter().cloned());
+                threads.iter().for_each(|thread| out.push_reserved(thread.clone()));
                 return Ok(out);
             }
         }

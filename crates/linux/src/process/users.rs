@@ -11,11 +11,9 @@
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::rank;
-use alloc::alloc::{alloc, dealloc};
-use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::alloc::Layout;
 use core::ptr::NonNull;
+use quire_heap::{Vec, allocate, deallocate};
 use quire_sync::{Headcount, SpinLock};
 use quire_task::User;
 
@@ -44,15 +42,11 @@ impl<M: Machine> Record<M> {
 
     fn new(id: u32, cpus: usize) -> Result<NonNull<Self>, Errno> {
         let layout = Self::layout(cpus)?;
-        // SAFETY: there is a CPU, so the layout has a size.
-        let memory = NonNull::new(unsafe { alloc(layout) }).ok_or(Errno::ENOMEM)?;
-        // SAFETY: a record has a size.
-        let place = NonNull::new(unsafe { alloc(Layout::new::<Self>()) }).map(NonNull::cast::<Self>);
-        let Some(place) = place else {
+        let memory = allocate(layout)?;
+        let place = allocate(Layout::new::<Self>()).map(NonNull::cast::<Self>).inspect_err(|_| {
             // SAFETY: allocated above with this layout.
-            unsafe { dealloc(memory.as_ptr(), layout) };
-            return Err(Errno::ENOMEM);
-        };
+            unsafe { deallocate(memory, layout) };
+        })?;
         // SAFETY: the two parts of that memory, the first of which is a multiple of 128 bytes long; `place` is for a record.
         unsafe {
             let threads = Headcount::new(memory, cpus);
@@ -67,9 +61,10 @@ impl<M: Machine> Record<M> {
     unsafe fn free(record: NonNull<Self>) {
         // SAFETY: the caller's word; `new` allocated both with these layouts.
         unsafe {
-            let record = Box::from_raw(record.as_ptr());
-            if let Ok(layout) = Self::layout(record.cpus) {
-                dealloc(record.memory.as_ptr(), layout);
+            let Record { memory, cpus, .. } = record.read();
+            deallocate(record.cast(), Layout::new::<Self>());
+            if let Ok(layout) = Self::layout(cpus) {
+                deallocate(memory, layout);
             }
         }
     }
@@ -117,7 +112,7 @@ impl<M: Machine> Users<M> {
                 }
                 Err(at) if new.is_some() && table.records.len() < table.records.capacity() => {
                     let Some(record) = new.take() else { continue };
-                    table.records.insert(at, record);
+                    table.records.insert_reserved(at, record);
                 }
                 Err(_) => {
                     let (used, search) = (table.records.len(), table.records.len() >= table.search_at);
@@ -151,7 +146,7 @@ impl<M: Machine> Users<M> {
         larger.try_reserve(2 * used + 4)?;
         let mut table = self.table.lock();
         if larger.capacity() > table.records.len() {
-            larger.extend_from_slice(&table.records);
+            larger.extend_reserved(&table.records);
             core::mem::swap(&mut larger, &mut table.records);
         }
         drop(table);

@@ -6,9 +6,9 @@ use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::signal::{Detail, SigInfo, Signal, info::code};
 use crate::{Ctx, Linux, Pid};
-use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general as raw;
+use quire_heap::Arc;
 
 const NOHANG: u32 = raw::WNOHANG;
 const UNTRACED: u32 = raw::WUNTRACED;

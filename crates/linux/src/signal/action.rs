@@ -3,8 +3,6 @@
 use super::set::{SigSet, Signal};
 use crate::errno::Errno;
 use crate::rank;
-use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
 use quire_sync::Sequence;
@@ -200,10 +198,7 @@ impl Actions {
             }
             last = block;
         }
-        let mut memory = Vec::new();
-        memory.try_reserve_exact(1).ok()?;
-        memory.push(Block::default());
-        let block: &Block = Box::leak(memory.into_boxed_slice()).first()?;
+        let block: &Block = quire_heap::try_leak(Block::default()).ok()?;
         block.entries[0].signal.store(u64::from(signal.number()), Ordering::Relaxed);
         last.next.store(core::ptr::from_ref(block).cast_mut(), Ordering::Release);
         Some(&block.entries[0])
@@ -275,9 +270,9 @@ impl Drop for Actions {
     fn drop(&mut self) {
         let mut at = *self.first.next.get_mut();
         while !at.is_null() {
-            // SAFETY: leaked by `add` as a slice of one, linked once, and nobody reads any more.
-            let mut block = unsafe { Box::from_raw(core::ptr::slice_from_raw_parts_mut(at, 1)) };
-            at = *block[0].next.get_mut();
+            // SAFETY: leaked by `add`, linked once, and nobody reads any more.
+            let mut block = unsafe { quire_heap::Box::from_raw(at) };
+            at = *block.next.get_mut();
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::machine::Machine;
 use crate::thread::AltStack;
 use crate::user::Plain;
 use crate::{Ctx, Pid, Process};
-use alloc::sync::Arc;
+use quire_heap::Arc;
 use quire_task::ThreadRef;
 
 // SAFETY: one word.

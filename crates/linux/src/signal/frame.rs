@@ -10,7 +10,6 @@ use crate::regs::UserRegs;
 use crate::thread::{AltStack, Thread, work};
 use crate::user::{Plain, UserMemory};
 use crate::{Ctx, Linux};
-use alloc::alloc::{alloc_zeroed, dealloc};
 use core::alloc::Layout;
 use core::mem::{offset_of, size_of};
 use core::ptr::NonNull;
@@ -161,9 +160,7 @@ pub(crate) struct FloatArea {
 impl FloatArea {
     pub(crate) fn new(len: usize) -> Result<FloatArea, Errno> {
         let layout = Layout::from_size_align(len, 64).map_err(|_| Errno::ENOMEM)?;
-        // SAFETY: the layout is not empty: a state has at least its header.
-        let at = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(Errno::ENOMEM)?;
-        Ok(FloatArea { at, layout })
+        Ok(FloatArea { at: quire_heap::allocate_zeroed(layout)?, layout })
     }
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: allocated with that length, initialised, and borrowed exclusively.
@@ -174,7 +171,7 @@ impl FloatArea {
 impl Drop for FloatArea {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout.
-        unsafe { dealloc(self.at.as_ptr(), self.layout) };
+        unsafe { quire_heap::deallocate(self.at, self.layout) };
     }
 }
 

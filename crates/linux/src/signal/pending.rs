@@ -2,7 +2,7 @@
 
 use super::info::SigInfo;
 use super::set::{SigSet, Signal};
-use alloc::collections::VecDeque;
+use quire_heap::Deque;
 
 /// How many queued (real-time) signals may wait in one queue: what Linux's default RLIMIT_SIGPENDING allows on a small
 /// machine. Beyond it, `sigqueue` fails with EAGAIN and others lose their details.
@@ -12,7 +12,7 @@ const MOST_QUEUED: usize = 1024;
 #[derive(Default)]
 pub struct Pending {
     set: SigSet,
-    queue: VecDeque<SigInfo>,
+    queue: Deque<SigInfo>,
 }
 
 /// The queue is full.
@@ -22,7 +22,7 @@ pub struct Full;
 impl Pending {
     /// Nothing pending.
     pub const fn new() -> Pending {
-        Pending { set: SigSet::EMPTY, queue: VecDeque::new() }
+        Pending { set: SigSet::EMPTY, queue: Deque::new() }
     }
 
     /// What is pending.
@@ -37,11 +37,10 @@ impl Pending {
             return Ok(());
         }
         self.set = self.set.with(info.signal);
-        if self.queue.len() >= MOST_QUEUED || self.queue.try_reserve(1).is_err() {
+        if self.queue.len() >= MOST_QUEUED {
             return Err(Full);
         }
-        self.queue.push_back(info);
-        Ok(())
+        self.queue.try_push_back(info).map_err(|_| Full)
     }
 
     /// Takes the first signal that is in `wanted`, with its details.
@@ -51,7 +50,7 @@ impl Pending {
         let mut more = false;
         let mut at = 0;
         while at < self.queue.len() {
-            if self.queue[at].signal == signal {
+            if self.queue.get(at).is_some_and(|info| info.signal == signal) {
                 if found.is_some() {
                     more = true;
                     break;

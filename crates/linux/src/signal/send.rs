@@ -13,8 +13,8 @@ use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::thread::{Thread, work};
 use crate::{Linux, Process, rank};
-use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use quire_heap::Arc;
 use quire_sync::SpinLock;
 use quire_task::Thread as Task;
 

@@ -7,8 +7,8 @@ use crate::machine::Machine;
 use crate::process::Report;
 use crate::thread::{Thread, work};
 use crate::{Linux, Process};
-use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
+use quire_heap::Arc;
 
 /// Begins to stop the whole process of `thread`, the caller, which took `signal`: every thread stops on its way to user mode, the
 /// last one tells the parent. Nothing happens where a SIGCONT came after that signal was taken: it has found nothing to take back.
@@ -95,9 +95,8 @@ fn tell_parent<M: Machine>(process: &Process<M>, report: Report) {
             return;
         }
         family.reports.retain(|(pid, _)| *pid != process.pid);
-        if family.reports.try_reserve(1).is_ok() {
-            family.reports.push((process.pid, report));
-        }
+        // Without memory the parent misses it, as it does where reports follow each other before it looks.
+        let _told = family.reports.try_push((process.pid, report));
     }
     let wanted = parent.with_actions(|actions| actions.get(Signal::CHLD)).flags & flag::NOCLDSTOP == 0;
     if wanted {

@@ -10,10 +10,10 @@ use crate::signal::{SigInfo, Signal};
 use crate::thread::{Thread, work};
 use crate::user::Plain;
 use crate::{Ctx, Linux, Process, rank};
-use alloc::sync::Arc;
 use core::mem::offset_of;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use quire_heap::Arc;
 use quire_sync::SpinLock;
 use quire_task::{Thread as Task, ThreadRef, Timer};
 

@@ -40,6 +40,12 @@ pub trait Machine: Phys + Sized + Send + Sync + 'static {
         (0, crate::types::Pfn(u64::MAX))
     }
 
+    /// Whether the allocation that the calling thread makes now fails: for tests of error paths, which count per thread.
+    #[inline(always)]
+    fn refuses_allocation(&self) -> bool {
+        false
+    }
+
     /// Whether the thread that runs ends something, so that it may have what lies below the [floor](crate::frames::Frames::floor)
     /// and is promised to no thread. Asked only where the kernel's structures are refused. Where no call is admitted, all may.
     fn ends_something(&self) -> bool {

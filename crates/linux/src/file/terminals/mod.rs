@@ -7,11 +7,11 @@ use crate::process::capabilities::cap;
 use crate::process::group::Session;
 use crate::signal::{SigInfo, Signal};
 use crate::{Ctx, Errno, Linux, Machine};
-use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 use quire_fs::device::Driver;
 use quire_fs::terminal::{Key, Notice, Processes, Terminal};
 use quire_fs::{FsError, OpenFlags, Stream};
+use quire_heap::{Arc, unsize};
 
 /// The one terminal's number in `Session::terminal`.
 pub const CONSOLE: u64 = 1;
@@ -58,7 +58,7 @@ impl<M: Machine> Driver for OwnTerminal<M> {
         let session = self.0.current().process.group().session.clone();
         match session.terminal.load(Ordering::Acquire) {
             0 => Err(FsError::NoDevice),
-            _ => self.0.files.terminal().map(|t| t as Arc<dyn Stream>).ok_or(FsError::NoDevice),
+            _ => Ok(unsize!(self.0.files.terminal().ok_or(FsError::NoDevice)?)),
         }
     }
 }

@@ -1,0 +1,106 @@
+//! Refused allocations, for tests of what follows: in a kernel that checks itself, a thread can have the n-th allocation of its next
+//! system call refused.
+//!
+//! A number N written to `/proc/sys/vm/quire_refuse` holds for the writer's next system call: the N-th allocation that it makes
+//! is refused, whatever it is of (frames, page tables, the core's structures, this layer's). 0 refuses none. Read afterwards, the
+//! file tells how many allocations that call made, and whether one was refused. A refusal is final: the call neither waits for
+//! memory nor is made again.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// No number was written.
+const NONE: u64 = u64::MAX;
+
+/// One thread's. Only that thread reads and writes it.
+pub(crate) struct Refusals {
+    /// What the next call is told.
+    next: AtomicU64,
+    /// In the call that was told: the allocation that is refused; else [`NONE`].
+    number: AtomicU64,
+    /// How many allocations that call has made.
+    made: AtomicU64,
+    /// 1 where one was refused.
+    refused: AtomicU64,
+}
+
+impl Refusals {
+    pub const fn new() -> Self {
+        let [next, number] = [const { AtomicU64::new(NONE) }; 2];
+        Refusals { next, number, made: AtomicU64::new(0), refused: AtomicU64::new(0) }
+    }
+
+    /// For the next call.
+    pub fn tell(&self, number: u64) {
+        self.next.store(number, Ordering::Relaxed);
+    }
+
+    /// A call begins. Another attempt at a call is no call.
+    pub fn begin(&self) {
+        let next = self.next.load(Ordering::Relaxed);
+        if next != NONE && self.number.load(Ordering::Relaxed) == NONE {
+            self.next.store(NONE, Ordering::Relaxed);
+            self.made.store(0, Ordering::Relaxed);
+            self.refused.store(0, Ordering::Relaxed);
+            self.number.store(next, Ordering::Relaxed);
+        }
+    }
+
+    /// The call ends. Whether one of its allocations was refused.
+    pub fn end(&self) -> bool {
+        let was_told = self.number.load(Ordering::Relaxed) != NONE;
+        self.number.store(NONE, Ordering::Relaxed);
+        was_told && self.refused.load(Ordering::Relaxed) == 1
+    }
+
+    /// Whether the allocation that the thread makes now is refused.
+    pub fn refuses(&self) -> bool {
+        let number = self.number.load(Ordering::Relaxed);
+        if number == NONE {
+            return false;
+        }
+        let made = self.made.load(Ordering::Relaxed) + 1;
+        self.made.store(made, Ordering::Relaxed);
+        if made == number {
+            self.refused.store(1, Ordering::Relaxed);
+        }
+        made == number
+    }
+
+    /// Whether an allocation of this call was refused.
+    pub fn has_refused(&self) -> bool {
+        self.number.load(Ordering::Relaxed) != NONE && self.refused.load(Ordering::Relaxed) == 1
+    }
+
+    /// Of the last call that was told: the allocations that it made, and whether one was refused.
+    pub fn last(&self) -> (u64, bool) {
+        (self.made.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed) == 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_holds_for_the_next_call_alone_and_other_attempts_belong_to_it() {
+        let refusals = Refusals::new();
+        let call = |allocations: u32| {
+            refusals.begin();
+            let refused: std::vec::Vec<bool> = (0..allocations).map(|_| refusals.refuses()).collect();
+            // Another attempt.
+            refusals.begin();
+            (refused, refusals.has_refused(), refusals.end())
+        };
+        assert_eq!(call(2), (std::vec![false; 2], false, false));
+        refusals.tell(2);
+        assert_eq!(call(3), (std::vec![false, true, false], true, true));
+        assert_eq!(refusals.last(), (3, true));
+        assert_eq!(call(3), (std::vec![false; 3], false, false));
+        refusals.tell(0);
+        assert_eq!(call(1), (std::vec![false], false, false));
+        assert_eq!(refusals.last(), (1, false));
+        refusals.tell(2);
+        assert_eq!(call(1), (std::vec![false], false, false));
+        assert_eq!(refusals.last(), (1, false));
+    }
+}
