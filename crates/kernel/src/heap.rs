@@ -6,8 +6,6 @@ use crate::machine::{try_vm, vm};
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{self, NonNull};
 use quire_vm::OutOfMemory;
-use quire_vm::slab::PROMISED;
-use quire_vm::stats::Event;
 
 struct Heap;
 
@@ -43,17 +41,13 @@ pub fn keep<T>(value: T) -> &'static mut T {
 /// How often a request waits for pageout.
 const ATTEMPTS: u32 = 32;
 
-/// Where the heap has nothing: a large request waits for pageout where sleeping is allowed. A small
-/// one was promised to its thread; should it come here, it waits as well.
+/// Where the heap has nothing: waits for pageout where sleeping is allowed. Null where that frees nothing, which the maker handles.
 #[cold]
 fn at_last(layout: Layout) -> *mut u8 {
     let vm = vm();
     // Refused on purpose: that is final.
     if cfg!(debug_assertions) && vm.is_injected() {
         return ptr::null_mut();
-    }
-    if layout.size() <= PROMISED {
-        vm.stats().count(Event::PromiseBroken);
     }
     for _ in 0..ATTEMPTS {
         if !cpu::may_sleep() || !vm.wait_for_frames() {

@@ -10,7 +10,6 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quire_fs::Limits;
 use quire_fs::terminal::{Key, Size};
-use quire_linux::admission::Takes;
 use quire_linux::signal::Signal;
 use quire_linux::start::{Boot, StartError};
 use quire_linux::tables::TableMemory;
@@ -121,9 +120,6 @@ unsafe impl quire_linux::UserAccess for Machine {
         user::compare_exchange_u32(at, old, new).map_err(|()| bad(4))
     }
 }
-
-// What a clone keeps of this machine's threads is covered by what a thread is promised.
-const _: () = Takes::<Machine>::FITS;
 
 impl quire_linux::Machine for Machine {
     fn new_context(&self, regs: &UserRegs, fs_base: u64, gs_base: u64, fpu: Fpu) -> Result<Context, OutOfMemory> {

@@ -1,15 +1,15 @@
 //! The ways in from the kernel: system calls, faults, exceptions, and the way back to user mode.
 
-use crate::admission::{ATTEMPTS, Class};
 use crate::errno::{Errno, encode};
 use crate::exec::Prepared;
 use crate::machine::Machine;
 use crate::memory::victim::Victims;
 use crate::process::ids::Ids;
 use crate::regs::UserRegs;
+use crate::shortage::ATTEMPTS;
 use crate::signal::info::code;
 use crate::signal::{SigInfo, Signal};
-use crate::syscall::{self, Refusal, Repeat};
+use crate::syscall::{self, Repeat};
 use crate::tables::{TableMemory, padded};
 use crate::thread::{Again, Thread, Trap, work};
 use crate::{Ctx, Process, file, futex, random, rank};
@@ -157,9 +157,8 @@ impl<M: Machine> Linux<M> {
         // SAFETY: the thread that runs, at its only entry.
         let mut ctx = unsafe { Ctx::new(self, thread, regs) };
         let result = match syscall::dispatch(&mut ctx, number, &arguments) {
-            Ok(result) => result,
-            Err(Refusal::NotAdmitted) => return self.syscall_again(regs, true),
-            Err(Refusal::Unknown) => encode(self.unknown_call(number)),
+            Some(result) => result,
+            None => encode(self.unknown_call(number)),
         };
         // `rt_sigreturn` and exec leave whole register sets behind.
         let replaced = ctx.regs_replaced;
@@ -172,15 +171,14 @@ impl<M: Machine> Linux<M> {
             return;
         }
         if !replaced && result == NO_MEMORY {
-            self.syscall_again(regs, false);
+            self.syscall_again(regs);
         }
     }
 
-    /// Serves a call, which was not admitted or has failed with ENOMEM, again while memory is short and pageout makes room; not
+    /// Serves a call that has failed with ENOMEM again while memory is short and pageout makes room; not
     /// where the failed attempt may have left something that another one would meet ([`Repeat`]), nor where its thread must end.
     #[cold]
-    fn syscall_again(&'static self, regs: &mut UserRegs, mut refused: bool) {
-        regs.rax = NO_MEMORY;
+    fn syscall_again(&'static self, regs: &mut UserRegs) {
         let thread = self.current();
         let again = &thread.again;
         if again.load(Ordering::Relaxed) != Again::NO {
@@ -188,23 +186,14 @@ impl<M: Machine> Linux<M> {
             again.store(Again::FAILED, Ordering::Relaxed);
             return;
         }
-        if !refused && !Repeat::of(regs.orig_rax).is_some_and(|repeat| repeat != Repeat::Never) {
+        if !Repeat::of(regs.orig_rax).is_some_and(|repeat| repeat != Repeat::Never) {
             return;
         }
-        let keeps = Class::of(regs.orig_rax) == Class::Keeps;
         for _ in 0..ATTEMPTS {
             // A thread that ends needs no result, and must not wait for memory.
-            if thread.killed() {
+            if thread.killed() || !self.has_made_room() {
                 break;
             }
-            let admitted = || refused && self.is_admitted();
-            if !admitted() && !self.has_made_room() && !admitted() {
-                break;
-            }
-            if keeps && !self.is_admitted() {
-                continue;
-            }
-            refused = false;
             again.store(Again::TRIES, Ordering::Relaxed);
             self.syscall(regs);
             if again.load(Ordering::Relaxed) != Again::FAILED {

@@ -19,7 +19,6 @@
 //! [`Linux::first_return`] in its place for a new thread.
 #![cfg_attr(not(test), no_std)]
 
-pub mod admission;
 pub mod ctx;
 pub mod entry;
 pub mod errno;
@@ -37,6 +36,7 @@ pub mod rank;
 #[cfg(debug_assertions)]
 pub(crate) mod refusal;
 pub mod regs;
+pub mod shortage;
 pub mod signal;
 pub mod start;
 pub mod syscall;

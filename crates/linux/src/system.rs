@@ -186,7 +186,10 @@ mod tests {
     fn a_name_that_is_set_leaves_the_other_one_as_it_is() {
         let names = HostName::new();
         names.set(0, name(b"longer than it was"));
-        assert_eq!((&names.node().expect("memory")[..], names.get()[1]), (b"longer than it was".as_slice(), name(b"(none)")));
+        assert_eq!(
+            (&names.node().expect("memory")[..], names.get()[1]),
+            (b"longer than it was".as_slice(), name(b"(none)"))
+        );
         names.set(1, [b'x'; NAME_LEN]);
         names.set(0, name(b"q"));
         assert_eq!((&names.node().expect("memory")[..], names.get()[1]), (b"q".as_slice(), [b'x'; NAME_LEN]));

@@ -9,7 +9,6 @@
 //! - `mappable(ctx, descriptor, write, shared) -> Result<Mappable<M>, Errno>`: the object behind a descriptor for mmap, with
 //!   the protection that it may ever get.
 
-use crate::admission::Promise;
 use crate::file::{Files, FsState, Seen};
 use crate::machine::Machine;
 use crate::memory::OwnSpace;
@@ -157,7 +156,7 @@ pub struct Thread<M: Machine> {
     pub robust_list: AtomicU64,
     /// `comm`.
     pub name: Owned<Name>,
-    /// Owner only: not 0 while it does something that [ends](crate::admission::Class::Ends) something. A word, so that it lies
+    /// Owner only: not 0 while it does something that [ends](crate::shortage::ends) something. A word, so that it lies
     /// beside what the owner alone writes: the flags share a line with what other CPUs look at.
     pub(crate) ending: AtomicU64,
     /// Owner only: what of [`Again`] holds for the call that it is in.
@@ -175,8 +174,6 @@ pub struct Thread<M: Machine> {
     pub released: AtomicBool,
     /// The parent sleeps here until then.
     pub releases: WaitQueue,
-    /// What it may allocate without being able to fail.
-    pub(crate) _promise: Promise<M>,
 }
 
 /// The last fault or exception of a thread, as signal frames tell it.

@@ -25,7 +25,6 @@ use crate::mutant::{Mutant, mutant};
 use crate::per_cpu::CachePadded;
 use crate::rank::Rank;
 use crate::spin::{SpinGuard, SpinLock};
-use core::alloc::Layout;
 use core::mem::ManuallyDrop;
 use core::ptr;
 pub use quire_heap::OutOfMemory;
@@ -126,10 +125,6 @@ struct Gone<T> {
 type Old<T> = Option<Box<Array<T>>>;
 
 impl<T: Send + Sync + 'static> Slots<T> {
-    /// What a table asks the allocator for at its first value: the array, its lines, and the words that say what is used.
-    pub const LEAST: [Layout; 3] =
-        [Layout::new::<Array<T>>(), Layout::new::<[Line<T>; FIRST]>(), Layout::new::<[Word; 64 / size_of::<Word>()]>()];
-
     /// An empty table, whose lock has `rank`.
     pub fn new(rank: Rank) -> Self {
         let look = Look { array: AtomicPtr::new(ptr::null_mut()), shared: AtomicBool::new(false) };

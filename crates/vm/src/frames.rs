@@ -32,7 +32,6 @@ mod buddy;
 mod check;
 mod contiguous;
 mod magazine;
-mod promise;
 mod reclaim;
 mod stock;
 
@@ -49,11 +48,11 @@ pub use buddy::{LARGE, MAX_ORDER};
 pub use check::FrameError;
 pub use contiguous::Contiguous;
 use magazine::Magazine;
-pub use promise::FRAMES_A_THREAD;
-use promise::{FRAMES_A_CPU, Promises};
 use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence_after_rmw, fence_full};
 use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, ThreadHandle, record};
 
+/// What the reserve has for each CPU: a slab of each small size may stay with it half used.
+const FRAMES_A_CPU: u64 = 8;
 /// Frames in a chain: with one shared line for an exchange, one in 256 allocations shares anything.
 #[cfg(not(any(loom, shuttle)))]
 pub const CHAIN: u32 = 256;
@@ -113,17 +112,15 @@ pub enum For {
     Table,
     /// The kernel's own structures, whose makers meet an error: may use the reserve down to the [floor](Frames::floor).
     Kernel,
-    /// The same of a thread that [ends something](crate::machine::Machine::ends_something): all but what was promised.
+    /// The same of a thread that [ends something](crate::machine::Machine::ends_something): may use all.
     End,
-    /// What a call that was [admitted](Frames::admits) was promised: may use all.
-    Promised,
 }
 
 impl For {
     fn group(self) -> Group {
         match self {
             For::User => Group::User,
-            For::Table | For::Kernel | For::End | For::Promised => Group::Kernel,
+            For::Table | For::Kernel | For::End => Group::Kernel,
         }
     }
     /// Whether the reserve is kept from it.
@@ -164,9 +161,9 @@ pub struct Frames {
     chain: u32,
     /// Zeroed frames that a CPU keeps at most.
     stock: u32,
-    /// The reserve without the threads' promises.
-    base: u64,
-    promises: Promises,
+    reserve: u64,
+    /// The fewest frames that were ever left outside the magazines.
+    least: AtomicU64,
     total: u64,
     /// The thread to wake when memory gets low; 0: none.
     daemon: AtomicUsize,
@@ -211,9 +208,8 @@ impl Frames {
     ) -> Self {
         let machine = boot.machine();
         let cpus = machine.cpus();
-        let base = (total / 64).clamp(256, 4096) + FRAMES_A_CPU * cpus as u64;
-        let base = config.reserve.unwrap_or(base).min(total / 2);
-        let promises = Promises::new(boot);
+        let reserve = (total / 64).clamp(256, 4096) + FRAMES_A_CPU * cpus as u64;
+        let reserve = config.reserve.unwrap_or(reserve).min(total / 2);
         let magazines = boot.per_cpu(|cpu| Magazine::new((machine.domain_of_cpu(cpu) % domains) as u8));
         let mut number = 0;
         let depots = boot.slice(domains, || {
@@ -237,8 +233,8 @@ impl Frames {
             low: AtomicBool::new(false),
             chain: if cfg!(any(loom, shuttle)) { CHAIN } else { (CHAIN as u64).min(share).max(16) as u32 },
             stock: (config.zero_stock as u64).min(share / 4) as u32,
-            base,
-            promises,
+            reserve,
+            least: AtomicU64::new(u64::MAX),
             total,
             daemon: AtomicUsize::new(0),
             asked: AtomicBool::new(false),
@@ -249,22 +245,24 @@ impl Frames {
     pub fn total(&self) -> u64 {
         self.total
     }
-    /// Frames that are kept back for the kernel: grows with the threads, each of which is promised some.
+    /// Frames that are kept back for the kernel.
     pub fn reserve(&self) -> u64 {
-        self.base + self.promises.frames()
+        self.reserve
     }
-    /// What is kept of the reserve for calls that were admitted and for what ends something: half of what it is without
-    /// threads, and all that is promised to threads. Below it the kernel's structures are refused.
+    /// The half of the reserve that is kept for what ends something. Below it the kernel's structures are refused to all others.
     pub fn floor(&self) -> u64 {
-        self.base / 2 + self.promises.frames()
+        self.reserve / 2
+    }
+    /// The fewest frames that were ever left outside the magazines while memory was low; `None` where it never was.
+    pub fn lowest(&self) -> Option<u64> {
+        Some(self.least.load(Ordering::Relaxed)).filter(|n| *n != u64::MAX)
     }
     /// How many frames must be left outside the magazines by one that takes some.
     fn limit(&self, on_behalf: For) -> u64 {
         match on_behalf {
             For::User | For::Table => self.reserve(),
             For::Kernel => self.floor(),
-            For::End => self.promises.frames(),
-            For::Promised => 0,
+            For::End => 0,
         }
     }
     /// The marks of `domain`, from the frames that it has: its share of the reserve, and a sixty-fourth of its frames (256 MiB at most) twice
@@ -280,12 +278,6 @@ impl Frames {
         let min = (self.reserve() as u128 * frames as u128).div_ceil(self.total.max(1) as u128) as u64;
         let step = (frames / 64).max(16).min(frames / 8).min(MOST_STEP);
         Marks { min, low: min + step, high: min + 2 * step }
-    }
-    /// The marks follow the reserve, which has changed.
-    fn move_marks(&self) {
-        for depot in self.domains {
-            depot.low.store(self.marks_of(depot.total.load(Ordering::Relaxed)).low, Ordering::Relaxed);
-        }
     }
     /// Whether each domain had fewer frames outside the magazines than its low mark at the last depot exchange. One load of a
     /// word that is hardly ever written.
@@ -373,7 +365,10 @@ impl Frames {
         }
         let low = self.all_low() || self.domains.len() > 1 && self.outside() < self.floor();
         if low && delta < 0 {
-            self.promises.note_level(self.outside());
+            let left = self.outside();
+            if left < self.least.load(Ordering::Relaxed) {
+                self.least.fetch_min(left, Ordering::Relaxed);
+            }
         }
         if self.low.load(Ordering::Relaxed) != low {
             self.low.store(low, Ordering::Relaxed);

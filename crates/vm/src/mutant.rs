@@ -82,14 +82,6 @@ pub enum Mutant {
     /// Queues: a page that goes with others is taken off the queue that it was in when it was looked at, not when it lost its
     /// identity.
     LeavesWhereItWas,
-    /// Promises: the sum is raised by a look and a store.
-    PromisesNotAtomic,
-    /// Promises: the sum is raised and held against what is free without the lock under which frames are taken.
-    PromiseUnlocked,
-    /// Promises: whether a promise can be kept is not looked at.
-    PromiseUnlooked,
-    /// Promises: a CPU that gives promises back to the sum keeps them all the same.
-    CreditsStay,
     /// Frames: a block stays marked free until it is handed out, after the depot's lock was let go.
     TakenStaysFree,
     /// Holes: the frame of zeroes stays mapped where a hole was filled.

@@ -109,7 +109,6 @@ pub struct Cache {
     /// log2 of the frames in a slab.
     order: u8,
     /// Whose frames its slabs are.
-    on_behalf: For,
     /// Objects that move between a CPU and the depot at once.
     batch: u32,
     /// Free objects that a CPU has at most.
@@ -139,7 +138,7 @@ impl Cache {
         let mut order = 0u8;
         while order < 3 {
             let bytes = (PAGE_SIZE as usize) << order;
-            if (bytes / size >= 4 || size <= PROMISED) && (bytes % size) * 8 <= bytes {
+            if (bytes / size >= 4 || size <= SINGLE) && (bytes % size) * 8 <= bytes {
                 break;
             }
             order += 1;
@@ -155,7 +154,6 @@ impl Cache {
             size: size as u32,
             per_slab: per_slab as u32,
             order,
-            on_behalf: For::Kernel,
             batch,
             keep: 2 * batch,
             local,
@@ -170,12 +168,6 @@ impl Cache {
     /// keeps that many, or it would exchange them with the depot for ever.
     pub(crate) fn deferred(mut self, burst: u32) -> Cache {
         self.keep = self.keep.max(burst + self.batch);
-        self
-    }
-
-    /// The objects are what admitted calls were promised.
-    fn promised(mut self) -> Cache {
-        self.on_behalf = For::Promised;
         self
     }
 
@@ -297,9 +289,9 @@ impl Cache {
 
     fn new_slab<M: Machine>(&self, vm: &Vm<M>) -> Result<Pfn, OutOfMemory> {
         let run = if self.order == 0 {
-            vm.alloc_frame(crate::frames::Fill::Any, self.on_behalf)?
+            vm.alloc_frame(crate::frames::Fill::Any, For::Kernel)?
         } else {
-            vm.alloc_run(self.order, self.on_behalf)?
+            vm.alloc_run(self.order, For::Kernel)?
         };
         let pfn = run.into_pfn();
         let page = vm.page(pfn);
@@ -458,20 +450,8 @@ const LABELS: [&str; 18] = [
     "heap-8192",
 ];
 
-/// The largest request that a call may make of what it was promised. Slabs up to here are single frames, so that no run is needed.
-pub const PROMISED: usize = 2048;
-
-/// Bytes that the heap takes for a request of `layout`.
-pub const fn taken_for(layout: Layout) -> usize {
-    let mut i = 0;
-    while i < CLASSES.len() {
-        if CLASSES[i] >= layout.size() && CLASSES[i].is_multiple_of(layout.align()) {
-            return CLASSES[i];
-        }
-        i += 1;
-    }
-    layout.size().next_multiple_of(PAGE_SIZE as usize)
-}
+/// Slabs of objects up to here are single frames, which can be had where no run can.
+const SINGLE: usize = 2048;
 
 /// Memory by size, for the layers above the core: what a kernel binds its global allocator to.
 pub struct Heap {
@@ -484,8 +464,7 @@ impl Heap {
             caches: core::array::from_fn(|i| {
                 let align = 1 << CLASSES[i].trailing_zeros().min(12);
                 let layout = Layout::from_size_align(CLASSES[i], align).unwrap_or(Layout::new::<u64>());
-                let cache = Cache::new(LABELS[i], layout, boot);
-                if CLASSES[i] <= PROMISED { cache.promised() } else { cache }
+                Cache::new(LABELS[i], layout, boot)
             }),
         }
     }
@@ -496,8 +475,7 @@ impl Heap {
         CLASSES[i..].iter().position(|c| c % layout.align() == 0).map(|k| &self.caches[i + k])
     }
 
-    /// Memory of `layout`, uninitialised. What is larger than [`PROMISED`] is refused at the [floor](crate::frames::Frames::floor):
-    /// its maker can fail.
+    /// Memory of `layout`, uninitialised. Refused at the [floor](crate::frames::Frames::floor).
     pub fn alloc<M: Machine>(&self, vm: &Vm<M>, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         match self.class(layout) {
             Some(cache) => cache.alloc(vm),

@@ -34,8 +34,6 @@ events! {
     FrameAlloc = "pgalloc_normal",
     /// Times that a depot refused a frame for a program: memory was out, or sat with other CPUs.
     AllocStall = "allocstall_normal",
-    /// Small requests of a kernel's heap that found nothing, not even what was promised: a bug.
-    PromiseBroken = "alloc_promise_broken",
     /// Frames taken back.
     FrameFree = "pgfree",
     /// Magazine exchanged with the depot.

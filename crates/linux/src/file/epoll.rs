@@ -396,7 +396,6 @@ pub fn sys_epoll_ctl<M: Machine>(
             if file.readiness().is_none() {
                 return Err(Errno::EPERM);
             }
-            ctx.admit()?;
             match file.stream_as::<Epoll<M>>() {
                 None => epoll.add(fd, &file, events, data, false)?,
                 Some(inner) => epoll.add_set(fd, &file, inner, events, data)?,

@@ -143,7 +143,6 @@ fn set_lock<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, at: u64, by_file: bool
         raw::F_RDLCK | raw::F_WRLCK => return Err(Errno::EBADF),
         _ => return Err(Errno::EINVAL),
     };
-    ctx.admit()?;
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
     let io = Io { nonblock: !wait, deadline: None, interrupted: &interrupted, keeps_set_ids: false };
@@ -171,7 +170,6 @@ pub fn sys_flock<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, operation: u32) -> R
         locks.unlock_whole(file.lock_owner());
         return Ok(0);
     }
-    ctx.admit()?;
     let exclusive = operation_only == raw::LOCK_EX;
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();

@@ -65,17 +65,6 @@ impl<M: Machine> Drop for Reserved<'_, M> {
 }
 
 impl<M: Machine> Files<M> {
-    /// Bytes that the heap takes for the slots of a table with few descriptors.
-    pub(crate) const LEAST: usize = {
-        let mut bytes = 0;
-        let mut n = 0;
-        while n < Slots::<File<M>>::LEAST.len() {
-            bytes += quire_vm::slab::taken_for(Slots::<File<M>>::LEAST[n]);
-            n += 1;
-        }
-        bytes
-    };
-
     fn with(vm: &'static Vm<M>, slots: Slots<File<M>>) -> Result<Arc<Self>, Errno> {
         Ok(Arc::try_new(Files { slots, vm, id: AtomicU64::new(0) })?)
     }

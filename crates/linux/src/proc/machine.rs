@@ -179,7 +179,6 @@ pub(super) fn vm_stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<()
         ("nr_writeback", vm.io().writing()),
         ("nr_reserve", vm.frames().reserve()),
         ("nr_reserve_floor", vm.frames().floor()),
-        ("nr_reserve_promised", vm.frames().promised()),
         // The fewest that were ever left: all of the reserve where memory was never short.
         ("nr_reserve_lowest", vm.frames().lowest().unwrap_or(vm.frames().reserve())),
     ];

@@ -6,7 +6,6 @@ use super::group::Group;
 use super::limits::{self, Limits};
 use super::users::Permit;
 use super::{NewProcess, Process};
-use crate::admission::Promise;
 use crate::errno::Errno;
 use crate::machine::{Fpu, Machine};
 use crate::memory::{AddressSpace, OwnSpace};
@@ -137,7 +136,6 @@ pub(crate) fn place<M: Machine>(
             quire_heap::deallocate(task.cast(), Layout::new::<Task<M>>());
         }
     }
-    let promise = Promise::new(linux.vm)?;
     let user = new.permit.share();
     let payload = Thread {
         linux,
@@ -173,7 +171,6 @@ pub(crate) fn place<M: Machine>(
         again: AtomicU64::new(Again::NO),
         #[cfg(debug_assertions)]
         refusals: crate::refusal::Refusals::new(),
-        _promise: promise,
     };
     let memory = quire_heap::allocate(Layout::new::<Task<M>>())?.cast::<Task<M>>();
     // SAFETY: fresh memory of that layout; `release` gives it back; the count is the one that `Task::new` starts with.
@@ -230,8 +227,6 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     let process = if request.has(THREAD) {
         parent.clone()
     } else {
-        // A promise covers what was copied so far, or what follows; see `Takes`.
-        ctx.admit()?;
         Arc::try_new(Process::new(linux, child_of(ctx, &request, id.id, group)?))?
     };
     let joins = if request.has(THREAD) { Some(Spare::try_new()?) } else { None };

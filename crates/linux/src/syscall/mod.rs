@@ -23,15 +23,6 @@ pub struct Supported {
     pub note: &'static str,
 }
 
-/// Why a call did not begin.
-#[derive(Clone, Copy, Debug)]
-pub enum Refusal {
-    /// There is no such call.
-    Unknown,
-    /// It keeps memory, and is not [admitted](crate::admission).
-    NotAdmitted,
-}
-
 /// Which unknown calls were logged already.
 pub struct Unknown {
     seen: [AtomicU64; 8],

@@ -1,28 +1,26 @@
 //! The table: one line a call, `number name => handler, "what is missing or different";`.
 
-use super::{Handler, Refusal, Supported};
-use crate::admission::Class;
+use super::{Handler, Supported};
 use crate::errno::{Errno, encode};
+use crate::shortage::ends;
 use crate::{Ctx, Machine};
 use crate::{exec, file, futex, memory, process, random, signal, system, time};
 
 macro_rules! table {
     ($($number:literal $name:ident => $($handler:ident)::+ $(, $note:literal)?;)*) => {
-        /// Calls handler `number` with `registers` where it is [admitted](Class), and encodes its result.
+        /// Calls handler `number` with `registers` and encodes its result. `None` where there is no such call.
         #[inline(always)]
         pub fn dispatch<M: Machine>(
             ctx: &mut Ctx<'_, M>,
             number: u64,
             registers: &[u64; 6],
-        ) -> Result<u64, Refusal> {
-            Ok(match number {
-                $($number => encode(match const { Class::of($number) } {
-                    Class::Passes => Handler::serve($($handler)::+::<M>, ctx, registers),
-                    Class::Ends => end($($handler)::+::<M>, ctx, *registers),
-                    Class::Keeps if ctx.may_keep() => Handler::serve($($handler)::+::<M>, ctx, registers),
-                    Class::Keeps => return Err(Refusal::NotAdmitted),
+        ) -> Option<u64> {
+            Some(match number {
+                $($number => encode(match const { ends($number) } {
+                    true => end($($handler)::+::<M>, ctx, *registers),
+                    false => Handler::serve($($handler)::+::<M>, ctx, registers),
                 }),)*
-                _ => return Err(Refusal::Unknown),
+                _ => return None,
             })
         }
 

@@ -46,8 +46,8 @@ pub trait Machine: Phys + Sized + Send + Sync + 'static {
         false
     }
 
-    /// Whether the thread that runs ends something, so that it may have what lies below the [floor](crate::frames::Frames::floor)
-    /// and is promised to no thread. Asked only where the kernel's structures are refused. Where no call is admitted, all may.
+    /// Whether the thread that runs ends something, so that it may have what lies below the [floor](crate::frames::Frames::floor).
+    /// Asked only where the kernel's structures are refused.
     fn ends_something(&self) -> bool {
         true
     }

@@ -1,0 +1,95 @@
+//! Out of memory: who waits for it, whose call begins again, and who may have the last of it.
+//!
+//! # The rule
+//! Every allocation of this layer can be refused, and a refused call leaves nothing behind. A request of the heap waits for pageout
+//! where it may sleep. A call that fails with ENOMEM all the same begins again where pageout has made room and where the failed
+//! attempt has left nothing that another one would meet ([`Repeat`](crate::syscall::repeat::Repeat)).
+//!
+//! # What ends things
+//! Exit, close, kill and their like give memory back, and are never refused for want of it: their layer allocates nothing, and what
+//! they need of the memory core comes from below the [floor](quire_vm::frames::Frames::floor), where no other call reaches.
+
+use crate::Linux;
+use crate::machine::Machine;
+use crate::thread::Thread;
+use core::sync::atomic::Ordering;
+use linux_raw_sys::general as raw;
+
+/// How often a call is begun again where pageout makes room that others take.
+pub(crate) const ATTEMPTS: u32 = 32;
+
+/// Whether call `number` ends something.
+pub const fn ends(number: u64) -> bool {
+    matches!(
+        number as u32,
+        raw::__NR_exit
+            | raw::__NR_exit_group
+            | raw::__NR_close
+            | raw::__NR_close_range
+            | raw::__NR_kill
+            | raw::__NR_tkill
+            | raw::__NR_tgkill
+            | raw::__NR_wait4
+            | raw::__NR_waitid
+            | raw::__NR_munmap
+            | raw::__NR_madvise
+            | raw::__NR_rt_sigreturn
+            | raw::__NR_unlink
+            | raw::__NR_unlinkat
+            | raw::__NR_rmdir
+            | raw::__NR_truncate
+            | raw::__NR_ftruncate
+            | raw::__NR_shutdown
+            | raw::__NR_reboot
+    )
+}
+
+impl<M: Machine> Linux<M> {
+    /// Whether a call that failed with ENOMEM should begin again: memory is short, and pageout has made room since.
+    #[cold]
+    pub(crate) fn has_made_room(&self) -> bool {
+        self.vm.frames().is_low() && self.vm.wait_for_frames()
+    }
+}
+
+impl<M: Machine> Thread<M> {
+    /// Whether the allocation that it makes now is refused on purpose.
+    #[cfg(debug_assertions)]
+    pub fn is_refused(&self) -> bool {
+        self.refusals.refuses()
+    }
+
+    /// Whether it ends something just now, so that what it needs of the core comes from the last part of the reserve.
+    pub fn ends_something(&self) -> bool {
+        self.ending.load(Ordering::Relaxed) != 0
+    }
+
+    /// Does `f` as something that ends something. The thread itself calls it.
+    #[inline(always)]
+    pub(crate) fn ending<T>(&self, f: impl FnOnce() -> T) -> T {
+        self.ending.store(1, Ordering::Relaxed);
+        let done = f();
+        self.ending.store(0, Ordering::Relaxed);
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::syscall::SUPPORTED;
+
+    #[test]
+    fn what_ends_things_may_have_the_last_memory_and_what_makes_them_may_not() {
+        let ends = |name: &str| {
+            let call = SUPPORTED.iter().find(|call| call.name == name).expect("a supported call");
+            ends(u64::from(call.number))
+        };
+        for name in ["exit", "exit_group", "close", "kill", "wait4", "munmap", "unlink"] {
+            assert!(ends(name), "{name}");
+        }
+        for name in ["fork", "execve", "open", "pipe2", "eventfd2", "mkdir", "dup", "memfd_create", "getpid", "mmap"] {
+            assert!(!ends(name), "{name}");
+        }
+    }
+}
