@@ -14,19 +14,6 @@
 static long crowd = 60;
 static atomic_int *errors;
 
-static long free_kib(void) {
-    char text[512];
-    int file = open("/proc/meminfo", O_RDONLY);
-    CHECK(file >= 0, "open /proc/meminfo");
-    ssize_t length = read(file, text, sizeof text - 1);
-    CHECK(length > 0, "read /proc/meminfo");
-    close(file);
-    text[length] = 0;
-    char *row = strstr(text, "MemFree:");
-    CHECK(row, "no MemFree");
-    return atol(row + 8);
-}
-
 // Takes one thing; negative where that fails.
 static int take(const char *kind, int set) {
     if (!strcmp(kind, "opens")) return open("/dev/null", O_RDONLY);
@@ -60,7 +47,7 @@ static void take_all(const char *kind) {
 }
 
 static void exhaust(const char *kind, long allowed) {
-    long before = free_kib();
+    long before = memory_info("MemFree:");
     atomic_store(errors, 0);
     pid_t leader = fork();
     CHECK(leader >= 0, "fork");
@@ -86,7 +73,7 @@ static void exhaust(const char *kind, long allowed) {
     // What readers may still see is freed within a moment. Caches of objects keep a little.
     long missing = 0;
     for (int i = 0; i < 300; i++) {
-        missing = before - free_kib();
+        missing = before - memory_info("MemFree:");
         if (missing < allowed) break;
         usleep(10000);
     }

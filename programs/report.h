@@ -125,6 +125,20 @@ static inline void refresh_counters(void) {
     close(refresh);
 }
 
+// A row of /proc/meminfo, in KiB. It allocates nothing: memory may be out.
+static inline long memory_info(const char *row) {
+    char text[4096];
+    int file = open("/proc/meminfo", O_RDONLY);
+    CHECK(file >= 0, "/proc/meminfo");
+    ssize_t length = read(file, text, sizeof text - 1);
+    CHECK(length > 0, "/proc/meminfo cannot be read");
+    close(file);
+    text[length] = 0;
+    const char *at = strstr(text, row);
+    CHECK(at, "/proc/meminfo has no %s", row);
+    return atol(at + strlen(row));
+}
+
 // Bytes that are free. Linux keeps some of them for each CPU, which MemFree leaves out: many, where much was freed just now.
 static inline uint64_t free_bytes(void) {
     char line[128];

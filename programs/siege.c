@@ -344,18 +344,6 @@ static void set_check(int level) {
     close(fd);
 }
 
-static long memory_info(const char *name) {
-    char text[2048];
-    int fd = open("/proc/meminfo", O_RDONLY);
-    ssize_t length = read(fd, text, sizeof text - 1);
-    CHECK(fd >= 0 && length > 0, "/proc/meminfo cannot be read");
-    close(fd);
-    text[length] = 0;
-    const char *at = strstr(text, name);
-    CHECK(at, "/proc/meminfo has no %s", name);
-    return atol(at + strlen(name) + 1);
-}
-
 static int remove_entry(const char *path, const struct stat *s, int type, struct FTW *ftw) {
     (void)s, (void)type, (void)ftw;
     remove(path);

@@ -31,6 +31,10 @@
 //! again, and nothing kept that costs no write ([page tables](kept) of spaces that no CPU runs). Only then is memory out. Where
 //! there is no daemon, the fault does a pass itself.
 //!
+//! With full swap a pass looks at all of memory and frees a few pages, so it takes long. Faults that wait are woken for each batch that it
+//! frees, or several programs would share a handful of frames a second. A fault that is refused for [`STARVED`] all the same
+//! fails, whether or not memory is free at the moment when it wakes: others take that first.
+//!
 //! # What pageout itself needs
 //! No memory: records of writes and the swap bitmap were made before, queue positions are in the pages. It holds one page
 //! batch busy at a time, never over a wait: for a record it waits before it sets pages busy. It takes no lock of a map. So
@@ -64,7 +68,7 @@ use crate::steal;
 use crate::vm::BootMemory;
 use crate::vm::Vm;
 use asking::Asking;
-use progress::{Block, Ghosts, Progress, STARVED, Tally};
+use progress::{Block, Ghosts, Progress, STARVED, TURNOVER, Tally};
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quire_sync::hooks::{current_thread, now};
 use quire_sync::trace::{Kind, Span};
@@ -238,7 +242,7 @@ impl<M: Machine> Vm<M> {
         let number = p.begun.fetch_add(1, Ordering::AcqRel) + 1;
         self.drain_caches();
         let (done, short) = (Pass::default(), DomainSet::default());
-        let mut scan = Scan { vm: self, number, done, hands, short, in_vain: false, shielded: 0 };
+        let mut scan = Scan { vm: self, number, done, hands, short, in_vain: false, shielded: 0, offered: 0 };
         scan.run(may);
         let done = scan.done;
         span.count(done.freed, done.washed);
@@ -262,12 +266,17 @@ impl<M: Machine> Vm<M> {
     /// Sleeps until frames for programs are free; false where there is nothing that could be freed.
     #[cold]
     pub(crate) fn wait_for_memory(&'static self, may: &mut MaySleep) -> bool {
+        self.wait_for_memory_unless(may, || false)
+    }
+
+    /// The same; false as well once the waiter `gives_up`.
+    fn wait_for_memory_unless(&'static self, may: &mut MaySleep, gives_up: impl Fn() -> bool) -> bool {
         if self.take_injected() || self.machine().is_ending() {
             return false;
         }
         let _span = Span::begin(Kind::NoMemory, 0, 0);
         let p = self.pageout();
-        if self.is_lost() {
+        if gives_up() || self.is_lost() {
             return false;
         }
         if !self.can_page_out() {
@@ -284,7 +293,10 @@ impl<M: Machine> Vm<M> {
         if p.daemon.load(Ordering::Acquire) {
             let mut hopeless = false;
             p.asking.wait(may, || {
-                hopeless = p.hopeless.load(Ordering::Acquire) > since || self.machine().is_ending() || self.is_lost();
+                hopeless = p.hopeless.load(Ordering::Acquire) > since
+                    || self.machine().is_ending()
+                    || gives_up()
+                    || self.is_lost();
                 hopeless || self.has_memory() || !p.daemon.load(Ordering::Acquire)
             });
             return self.has_memory() || !hopeless;
@@ -316,12 +328,16 @@ impl<M: Machine> Vm<M> {
         let read = stats.total(Event::SwapIn) + stats.total(Event::PageIn);
         let made = stats.faults_of(FaultKind::ZeroFill) + stats.faults_of(FaultKind::Copy);
         let more = stats.total(Event::FaultAhead) + stats.total(Event::PageFilled);
-        let tally = Tally { gained: read.wrapping_add(made).wrapping_add(more), near: stats.total(Event::NearRefault) };
+        let least = if self.swap().is_as_good_as_full() { self.frames().total() / TURNOVER } else { 0 };
+        let gained = read.wrapping_add(made).wrapping_add(more);
+        let tally = Tally { gained, near: stats.total(Event::NearRefault), least };
         // What is on its way may take long, and is progress when it comes.
-        self.pageout().progress.is_lost(now(), tally) && self.io().in_flight() == 0
+        let p = self.pageout();
+        p.progress.is_lost(now(), p.asking.is_waited_for(), tally) && self.io().in_flight() == 0
     }
 
-    /// As [`Vm::wait_for_memory`], for so long.
+    /// As [`Vm::wait_for_memory`], for so long. What counts is that this fault is refused: memory that is free when it wakes is
+    /// often taken by others before it comes to it.
     #[cold]
     pub(crate) fn memory_or_error(
         &'static self,
@@ -330,21 +346,22 @@ impl<M: Machine> Vm<M> {
     ) -> Result<(), FaultError> {
         patience.left = patience.left.saturating_sub(1);
         let begin = *patience.since.get_or_insert_with(now);
-        let waited = patience.left != 0 && self.wait_for_memory(may);
         // What others gain is nothing to a fault that they always come before, where no page can go out to make up for it.
-        let starved = now().saturating_sub(begin) >= STARVED && self.swap().free() == 0 && !self.has_memory();
-        if waited && !starved { Ok(()) } else { Err(FaultError::OutOfMemory) }
+        let is_starved = || now().saturating_sub(begin) >= STARVED && self.swap().is_as_good_as_full();
+        let served = patience.left != 0 && self.wait_for_memory_unless(may, is_starved);
+        if served { Ok(()) } else { Err(FaultError::OutOfMemory) }
     }
 
     /// A frame for a program's data; waits for memory. The caller holds nothing that pageout could want.
     pub(crate) fn alloc_frame_waiting(&'static self, fill: Fill, may: &mut MaySleep) -> Result<Frame, OutOfMemory> {
+        let mut patience = Patience::new();
         loop {
             match self.alloc_frame(fill, For::User) {
                 Ok(frame) => {
                     self.stats().count(Event::PageFilled);
                     return Ok(frame);
                 }
-                Err(e) if !self.wait_for_memory(may) => return Err(e),
+                Err(e) if self.memory_or_error(&mut patience, may).is_err() => return Err(e),
                 Err(_) => {}
             }
         }
@@ -399,6 +416,8 @@ struct Scan<'s, M: Machine> {
     in_vain: bool,
     /// Pages of files that this round has spared although references did not count.
     shielded: u64,
+    /// Of the pages freed, those that waiters were told of.
+    offered: u64,
 }
 
 impl<M: Machine> Scan<'_, M> {
@@ -457,6 +476,18 @@ impl<M: Machine> Scan<'_, M> {
         // In each round somewhat more than is missing: some will be stored into again.
         self.wash(missing + missing / 2, may);
         aged
+    }
+
+    /// Those who wait get what this pass has freed so far. A pass over much memory takes long where little of it can go.
+    fn offer_freed(&mut self) {
+        let vm = self.vm;
+        if self.done.freed != self.offered && vm.pageout().asking.is_waited_for() {
+            self.offered = self.done.freed;
+            vm.drain_own_cache();
+            if vm.has_memory() {
+                vm.pageout().asking.wake();
+            }
+        }
     }
 
     /// Whether there is swap and no room in it: only what needs no new slot can go.
@@ -581,6 +612,7 @@ impl<M: Machine> Scan<'_, M> {
                 let freed = steal::steal(object, &clean, &mut |page| again.push(page), may);
                 scan.done.freed += freed as u64;
             });
+            self.offer_freed();
             let activated = queues.put_all(active.iter(), Queue::Active);
             self.vm.stats().add(Event::Activate, activated as u64);
             queues.put_all(again.iter(), Queue::Inactive);

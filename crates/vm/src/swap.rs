@@ -127,6 +127,11 @@ impl Swap {
         self.free() < self.total() / 4
     }
 
+    /// Whether so few slots are free that they are those of pages that are just coming back; or there is no swap.
+    pub(crate) fn is_as_good_as_full(&self) -> bool {
+        self.free() <= self.total() / 64
+    }
+
     /// Counts the bitmap again. In O(slots / 64).
     pub(crate) fn check(&self) -> Result<(), Broken> {
         let map = self.bitmap.lock();

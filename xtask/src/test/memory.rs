@@ -1,4 +1,5 @@
-//! Machines whose memory is out: who ends, how soon, and what goes on.
+//! Machines whose memory is out, or full and enough: who ends, how soon, and what goes on (`programs/hold.c`, `overload.c`,
+//! `workingset.c`).
 //!
 //! Time is counted (`-icount`): the guest's seconds are instructions, whatever else this machine does.
 
@@ -12,7 +13,7 @@ use crate::machine::{outcome::Outcome, relay};
 use crate::programs;
 
 /// A machine that takes so long hangs.
-const LIMIT: Duration = Duration::from_secs(600);
+const LIMIT: Duration = Duration::from_secs(1800);
 
 /// One machine, in which process 1 is a shell that must live to the end.
 struct Case {
@@ -24,6 +25,8 @@ struct Case {
     script: &'static str,
     /// What the kernel's log must say.
     told: &'static str,
+    /// What it must not.
+    untold: Option<&'static str>,
     /// What the script prints.
     printed: &'static str,
 }
@@ -37,6 +40,7 @@ const CASES: &[Case] = &[
         script: "for how in sleep pipe futex; do hold 70 $how & first=$!; sleep 2; hold 50 end; echo $how $?; \
                  wait $first; echo first $?; done 2>/dev/null",
         told: "(hold) is killed: 7",
+        untold: None,
         printed: "sleep 0\nfirst 137\npipe 0\nfirst 137\nfutex 0\nfirst 137\n",
     },
     Case {
@@ -47,7 +51,28 @@ const CASES: &[Case] = &[
         script: "hold 60 sleep & exempt=$!; sleep 1; echo -1000 >/proc/$exempt/oom_score_adj; cat /proc/$exempt/oom_score; \
                  (hold 80 end) 2>/dev/null; echo $?; kill -0 $exempt && echo there; kill -9 $exempt",
         told: "(hold) is killed: ",
+        untold: None,
         printed: "0\n137\nthere\n",
+    },
+    Case {
+        name: "beside hogs that want more than memory and swap hold, one of them ends in time and ls goes on",
+        cpus: &[1],
+        memory: 320,
+        append: "swap=64M",
+        script: "overload >&2 && echo passed",
+        told: "(hog) is killed: ",
+        untold: Some("(overload) is killed"),
+        printed: "passed\n",
+    },
+    Case {
+        name: "a hot set of 80 % of memory goes on at half its rate or more while swap is full, and nothing is killed",
+        cpus: &[1],
+        memory: 320,
+        append: "swap=64M",
+        script: "workingset >&2 && echo passed",
+        told: "",
+        untold: Some(") is killed"),
+        printed: "passed\n",
     },
 ];
 
@@ -76,9 +101,11 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
 
 fn boot(context: &Context<'_>, case: &Case, cpus: u32) -> Result<relay::Kept> {
     let kernel = Kernel::with(context.places, On::Quire, || context.kernel())?;
-    let hold = programs::compile(context.places, &context.places.root.join("programs/hold.c"))?;
     let mut tree = root::tree()?;
-    programs::install(&mut tree, &[("hold".to_string(), hold)].into())?;
+    for name in ["hold", "overload", "workingset"] {
+        let program = programs::compile(context.places, &context.places.root.join(format!("programs/{name}.c")))?;
+        programs::install(&mut tree, &[(name.to_string(), program)].into())?;
+    }
     let args = ["/bin/busybox", "sh", "-c", case.script].map(Into::into).to_vec();
     let env = vec!["PATH=/bin:/programs".into()];
     let order = Order { args, env, cwd: "/".into(), tty: false, size: None };
@@ -89,12 +116,18 @@ fn boot(context: &Context<'_>, case: &Case, cpus: u32) -> Result<relay::Kept> {
 
 fn judge(case: &Case, ended: &relay::Kept) -> Result<(), String> {
     let log = &ended.report.log_tail;
-    let wrong = |what: &str| Err(format!("{what}; the log ends:\n{}", crate::run::last_lines(log, 40)));
+    let errors = String::from_utf8_lossy(&ended.errors);
+    let wrong = |what: &str| {
+        Err(format!("{what}; on standard error: {errors}\nthe log ends:\n{}", crate::run::last_lines(log, 40)))
+    };
     if ended.report.outcome != Outcome::Exit(0) {
         return wrong(&format!("{:?} of process 1", ended.report.outcome));
     }
     if !log.contains(case.told) {
         return wrong(&format!("{:?} is missing", case.told));
+    }
+    if let Some(said) = case.untold.and_then(|words| log.lines().find(|line| line.contains(words))) {
+        return wrong(&format!("it says {said:?}"));
     }
     match String::from_utf8_lossy(&ended.output) {
         said if said == case.printed => Ok(()),

@@ -4,6 +4,10 @@
 //! a program gets counts as gained. A page that comes back soon after its frame was taken was lost for nothing: it cancels a gain. Where
 //! threads are refused memory for a whole window and hardly anything of what they gained is left, memory is out.
 //!
+//! With full swap nothing is kept at all: each page that comes takes the place of one that goes. A working set that fits does that for
+//! a while, fast, and hardly waits. Where threads wait for a whole window and programs get less than a [`TURNOVER`] of memory in it, they
+//! only exchange pages, however long each of those was gone, and memory is out.
+//!
 //! # Soon
 //! Pages that were evicted lately are remembered in a table of fixed size, by a hash of their identity and the number of the eviction. A
 //! page that is read while at most [`Ghosts::near`] others were evicted since is a *near refault*. A program that touches more than there
@@ -24,12 +28,14 @@ use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, preempt_off};
 
 /// Nanoseconds in which threads must have been refused all the time for a decision.
 pub(crate) const WINDOW: u64 = 1_000_000_000;
-/// Nanoseconds without a refusal after which a window begins anew.
+/// Nanoseconds without a refusal, and without a thread that waits, after which a window begins anew.
 pub(crate) const QUIET: u64 = 200_000_000;
-/// Nanoseconds that one fault waits at most where nothing is left to page out to.
+/// Nanoseconds for which one fault is refused at most where nothing is left to page out to.
 pub(crate) const STARVED: u64 = 2_000_000_000;
 /// Of what was gained, one part in so many must be left.
 const KEPT: u64 = 4;
+/// With full swap, the part of all frames that programs must get in a window.
+pub(crate) const TURNOVER: u64 = 64;
 /// Entries of the table. The models are of other things.
 const GHOSTS: usize = if cfg!(any(loom, shuttle)) { 0 } else { 4096 };
 
@@ -117,6 +123,8 @@ pub(crate) struct Tally {
     pub gained: u64,
     /// Near refaults among them.
     pub near: u64,
+    /// How many they must get in a window, whatever these are; no sum.
+    pub least: u64,
 }
 
 /// The window under way.
@@ -138,10 +146,11 @@ impl Progress {
     }
 
     /// A thread is refused memory at `now`, or still waits for it. Whether programs got nowhere for a whole window: said to one thread,
-    /// then a new window begins.
-    pub fn is_lost(&self, now: u64, tally: Tally) -> bool {
+    /// then a new window begins. Where threads have `waited` since the last refusal, that was no pause, however long it took: they sleep
+    /// through a pass.
+    pub fn is_lost(&self, now: u64, waited: bool, tally: Tally) -> bool {
         let mut w = self.window.lock();
-        if now.saturating_sub(w.last) > QUIET {
+        if !waited && now.saturating_sub(w.last) > QUIET {
             (w.began, w.tally) = (now, tally);
         }
         w.last = now;
@@ -151,7 +160,7 @@ impl Progress {
         let gained = tally.gained.wrapping_sub(w.tally.gained);
         let near = tally.near.wrapping_sub(w.tally.near);
         (w.began, w.tally) = (now, tally);
-        gained.saturating_sub(near) <= gained / KEPT
+        gained.saturating_sub(near) <= gained / KEPT || gained < tally.least
     }
 }
 
@@ -160,13 +169,13 @@ mod tests {
     use super::*;
 
     fn tally(gained: u64, near: u64) -> Tally {
-        Tally { gained, near }
+        Tally { gained, near, least: 0 }
     }
 
     /// Refusals every tenth of a second for `tenths`, while programs gain and lose so much in each.
     fn after(tenths: u64, gained: u64, near: u64) -> bool {
         let p = Progress::new();
-        (0..=tenths).any(|n| p.is_lost(5_000_000_000 + n * WINDOW / 10, tally(n * gained, n * near)))
+        (0..=tenths).any(|n| p.is_lost(5_000_000_000 + n * WINDOW / 10, false, tally(n * gained, n * near)))
     }
 
     #[test]
@@ -188,14 +197,28 @@ mod tests {
         let p = Progress::new();
         // A refusal now and then is not a shortage.
         for n in 0..100 {
-            assert!(!p.is_lost(1 + n * (QUIET + 1), tally(n, n)));
+            assert!(!p.is_lost(1 + n * (QUIET + 1), false, tally(n, n)));
         }
+        // A pass that takes longer than a pause is none for those who wait for its end.
+        let p = Progress::new();
+        assert!((0..=5).any(|n| p.is_lost(1 + n * (QUIET + 1), n != 0, tally(n, n))));
+    }
+
+    #[test]
+    fn an_exchange_of_pages_with_full_swap_is_no_progress_where_it_is_slow() {
+        let after = |gained| {
+            let p = Progress::new();
+            (0..=10).any(|n| p.is_lost(1 + n * WINDOW / 10, n != 0, Tally { least: 1000, ..tally(n * gained, 0) }))
+        };
+        assert!(after(99));
+        assert!(!after(100));
     }
 
     #[test]
     fn one_of_many_waiters_is_told() {
         let p = Progress::new();
-        let told = (0..=10).flat_map(|n| [n; 5]).filter(|n| p.is_lost(7 + n * WINDOW / 10, tally(*n, *n))).count();
+        let told =
+            (0..=10).flat_map(|n| [n; 5]).filter(|n| p.is_lost(7 + n * WINDOW / 10, false, tally(*n, *n))).count();
         assert_eq!(told, 1);
     }
 
