@@ -55,6 +55,7 @@ impl<M: Machine> Settings<M> {
         Item::file("uuid", uuid),
     ];
     const VM: &'static [Item<M, About<M>>] = &[
+        Item { name: "drop_caches", what: What::Told(drop_caches) },
         Item { name: "max_map_count", what: What::Writable(max_map_count, set_max_map_count) },
         Item::file("min_free_kbytes", |a, out| put!(out, "{}\n", a.0.vm.frames().reserve() * 4)),
         Item::file("mmap_min_addr", |_, out| put!(out, "4096\n")),
@@ -99,6 +100,17 @@ fn frames<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
             Use::Slab(label, size) => put!(out, "slab {label} {size}\n"),
         }
     })
+}
+
+/// Gives back what is kept for later: Linux's 1 to 3, which are one here, since a file in memory has no copy elsewhere. Of what each CPU
+/// keeps for itself, the one that the caller runs on gives back its own.
+fn drop_caches<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    let text = core::str::from_utf8(bytes).map_err(|_| FsError::Invalid)?;
+    match text.trim() {
+        "1" | "2" | "3" => about.0.vm.give_back_kept(),
+        _ => return Err(FsError::Invalid),
+    }
+    Ok(bytes.len())
 }
 
 /// When the memory core checks its structures: 0 never, 1 when a lock is given up, amortised, 2 whenever one is.

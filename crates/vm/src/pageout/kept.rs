@@ -5,9 +5,10 @@
 //! came back within a second of such a drop stay: programs that together need more than there is are told so, instead of
 //! taking each other's tables for ever.
 
-use super::Hands;
+use super::{Hands, SHADOWED};
 use crate::machine::Machine;
 use crate::map::Which;
+use crate::sleep::MaySleep;
 use crate::vm::Vm;
 
 /// Spaces that a round of a pass looks at.
@@ -41,6 +42,16 @@ impl<M: Machine> Vm<M> {
         // Where whoever waits counts them.
         self.drain_caches();
         tables != 0 || given
+    }
+
+    /// Gives back all that costs no write, short or not: what nobody sees any more, page tables of spaces that no CPU runs, what the keeper
+    /// keeps, and free objects of slabs. Of those each CPU reaches its own only, so the calling one gives back its own. May sleep.
+    pub fn give_back_kept(&'static self) {
+        let mut may = MaySleep::here();
+        while self.reap(SHADOWED, &mut may) >= SHADOWED {}
+        let slabs = self.map_memory().caches().into_iter().chain(self.object_memory().caches());
+        slabs.chain(self.heap().caches()).for_each(|cache| cache.drain(self));
+        self.take_kept(&mut self.pageout().hands.lock());
     }
 
     /// Lets the keeper give back what it keeps; returns whether anything came.
