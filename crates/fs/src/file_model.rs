@@ -76,6 +76,9 @@ proptest! {
         flags.set(OpenFlags::APPEND, append);
         let f = open(&vfs, "/f", flags).unwrap();
         let (mut model, mut at) = (Vec::<u8>::new(), 0usize);
+        // Pages that are no holes.
+        let mut data = std::collections::BTreeSet::<u64>::new();
+        let pages = |from: u64, end: u64| from / PAGE_SIZE as u64..end.div_ceil(PAGE_SIZE as u64);
         let put = |model: &mut Vec<u8>, at: usize, b: &[u8]| {
             if b.is_empty() {
                 return at;
@@ -90,10 +93,12 @@ proptest! {
                 Op::Write(b) => {
                     prop_assert_eq!(write(&f, &b), Ok(b.len()));
                     at = put(&mut model, at, &b);
+                    data.extend(pages((at - b.len()) as u64, at as u64).filter(|_| !b.is_empty()));
                 }
                 Op::WriteAt(to, b) => {
                     prop_assert_eq!(f.write_at(&Io::NOW, to, &mut SliceSource::new(&b)), Ok(b.len()));
-                    put(&mut model, to as usize, &b);
+                    let end = put(&mut model, to as usize, &b) as u64;
+                    data.extend(pages(end - (b.len() as u64).min(end), end).filter(|_| !b.is_empty()));
                 }
                 Op::Read(n) => {
                     let from = at.min(model.len());
@@ -113,7 +118,15 @@ proptest! {
                     let want = match base + to {
                         t if t < 0 && whence < 3 => Err(FsError::Invalid),
                         t if whence >= 3 && (t < 0 || t >= size) => Err(FsError::NoDevice),
-                        _ if whence == 4 => Ok(size as u64),
+                        t if whence >= 3 => {
+                            let (t, size, page) = (t as u64, size as u64, PAGE_SIZE as u64);
+                            let found = if whence == 3 {
+                                data.range(t / page..).next().copied().filter(|at| at * page < size)
+                            } else {
+                                (t / page..).find(|at| !data.contains(at))
+                            };
+                            found.map(|at| t.max(at * page).min(size)).ok_or(FsError::NoDevice)
+                        }
                         t => Ok(t as u64),
                     };
                     prop_assert_eq!(f.seek(to, w), want);
@@ -122,14 +135,19 @@ proptest! {
                 Op::Truncate(n) => {
                     f.truncate(&Io::WAIT, n).unwrap();
                     model.resize(n as usize, 0);
+                    data.retain(|at| at * (PAGE_SIZE as u64) < n);
                 }
                 Op::Punch(from, len) => {
                     f.punch(&Io::WAIT, from, len).unwrap();
                     let end = ((from + len) as usize).min(model.len());
                     model[(from as usize).min(end)..end].fill(0);
+                    let whole = from.div_ceil(PAGE_SIZE as u64)..(from + len) / PAGE_SIZE as u64;
+                    data.retain(|at| !whole.contains(at));
                 }
                 Op::Allocate(from, len, keep) => {
                     f.allocate(&Io::WAIT, from, len, keep).unwrap();
+                    let end = if keep { (from + len).min(model.len() as u64) } else { from + len };
+                    data.extend(pages(from, end).filter(|_| from < end));
                     if !keep {
                         model.resize(model.len().max((from + len) as usize), 0);
                     }

@@ -62,6 +62,10 @@ pub trait FileObject: Clone + Send + Sync + 'static {
     fn write(&self, offset: u64, source: &mut dyn Source) -> Result<usize, FsError>;
     /// Pages that hold data.
     fn resident(&self) -> u64;
+    /// The first page from `page` on that holds data; its number.
+    fn next_data(&self, page: u64) -> Option<u64>;
+    /// The first page from `page` on that holds none; its number.
+    fn next_hole(&self, page: u64) -> u64;
     /// Drops the pages `first..end`: they read as zeroes from now on.
     fn discard(&self, first: u64, end: u64);
     /// Writes what has changed in the pages `first..end` to where the file is kept, and waits for that. What fails is noted in

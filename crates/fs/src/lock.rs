@@ -158,7 +158,7 @@ impl RecordLocks {
 
     /// The lock that stands against `wanted`, if any.
     pub fn test(&self, wanted: &Record) -> Option<Record> {
-        self.held.lock().records.iter().find(|r| r.against(wanted)).copied()
+        self.held.lock().records.iter().filter(|r| r.against(wanted)).min_by_key(|r| r.start).copied()
     }
 
     /// Locks the range, changing what the owner held there; waits as `io` allows. A process that would wait for one that waits for

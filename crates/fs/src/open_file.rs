@@ -338,14 +338,17 @@ impl<H: Host> OpenFile<H> {
             return Err(FsError::NoDevice);
         }
         let mut to = base.checked_add_signed(offset).filter(|&to| to <= OFFSET_MAX).ok_or(FsError::Invalid)?;
-        // A file counts as data up to its end, where the one hole begins.
         if let (Whence::Data | Whence::Hole, Some(size)) = (whence, size) {
             if to >= size {
                 return Err(FsError::NoDevice);
             }
-            if whence == Whence::Hole {
-                to = size;
-            }
+            let (object, page) = (&self.regular().ok_or(FsError::BadFile)?.object, to / PAGE_SIZE as u64);
+            let found = match whence {
+                Whence::Data => object.next_data(page).filter(|at| at * (PAGE_SIZE as u64) < size),
+                _ => Some(object.next_hole(page)),
+            };
+            // The end of a file is a hole, and what lies behind the last data is none.
+            to = to.max(found.ok_or(FsError::NoDevice)?.saturating_mul(PAGE_SIZE as u64)).min(size);
         }
         *position = to;
         Ok(to)

@@ -35,6 +35,17 @@ bitflags::bitflags! {
 pub trait Listener: Send + Sync {
     /// The stream changed.
     fn changed(&self);
+
+    /// Whether one of several such listeners is told, and the others only where that one has nobody to wake.
+    fn is_exclusive(&self) -> bool {
+        false
+    }
+
+    /// As [`changed`](Self::changed), of an exclusive listener: whether somebody was woken who waited for what there is.
+    fn changed_for_one(&self) -> bool {
+        self.changed();
+        false
+    }
 }
 
 type Listening = Vec<Arc<dyn Listener>>;
@@ -64,18 +75,25 @@ impl Readiness {
         }
     }
 
-    /// Tells everybody that the state changed. From a thread, never from an interrupt; with no spin lock held.
-    pub fn notify(&self) {
-        self.sleepers.wake_all(); // has a full fence: the new state is visible before `listening` is read
+    /// Tells everybody that the state changed; whether somebody slept for it here. From a thread, never from an interrupt; with no
+    /// spin lock held.
+    pub fn notify(&self) -> bool {
+        // Has a full fence: the new state is visible before `listening` is read.
+        let slept = self.sleepers.wake_all() > 0;
         if self.listening.load(Ordering::Acquire) == 0 {
-            return;
+            return slept;
         }
         let listeners = self.listeners.lock().clone();
         if let Some(all) = listeners {
+            let mut served = false;
             for l in all.iter() {
-                l.changed();
+                match l.is_exclusive() {
+                    false => l.changed(),
+                    true => served = served || l.changed_for_one(),
+                }
             }
         }
+        slept
     }
 
     /// Sleeps until `ready` gives a value, as `io` allows.

@@ -203,6 +203,13 @@ impl FileObject for TestObject {
     fn resident(&self) -> u64 {
         self.0.lock().unwrap().pages.len() as u64
     }
+    fn next_data(&self, page: u64) -> Option<u64> {
+        self.0.lock().unwrap().pages.keys().copied().find(|at| *at >= page)
+    }
+    fn next_hole(&self, page: u64) -> u64 {
+        let pages = &self.0.lock().unwrap().pages;
+        (page..).find(|at| !pages.contains_key(at)).unwrap_or(u64::MAX)
+    }
     fn discard(&self, first: u64, end: u64) {
         let mut p = self.0.lock().unwrap();
         p.discard(|i| (first..end).contains(&i));

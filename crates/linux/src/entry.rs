@@ -127,9 +127,14 @@ impl<M: Machine> Linux<M> {
         self.map_count.load(Ordering::Relaxed)
     }
 
-    /// Changes it, for new programs.
+    /// Changes it, for programs that run as for new ones.
     pub fn set_max_map_count(&self, count: u64) {
-        self.map_count.store(count, Ordering::Relaxed);
+        self.map_count.store(count, Ordering::SeqCst);
+        for process in self.ids.processes() {
+            if let Some(memory) = process.memory() {
+                memory.change_limits(|limits| quire_vm::map::Limits { entries: count, ..limits });
+            }
+        }
     }
 
     /// The calling thread.

@@ -25,6 +25,14 @@ const MOST: usize = 4096;
 const MOST_NESTS: usize = 4;
 /// Held by whoever puts a set into a set.
 static NESTING: Mutex<()> = Mutex::new(());
+/// What an exclusive watch may wait for beside being that.
+const EXCLUSIVE_WITH: u32 = raw::EPOLLIN
+    | raw::EPOLLOUT
+    | raw::EPOLLERR
+    | raw::EPOLLHUP
+    | raw::EPOLLWAKEUP
+    | raw::EPOLLET
+    | raw::EPOLLEXCLUSIVE;
 /// What is always waited for.
 const ALWAYS: u32 = raw::EPOLLERR | raw::EPOLLHUP;
 
@@ -68,6 +76,22 @@ impl<M: Machine> Listener for Watch<M> {
         if let (Some(epoll), Some(watch)) = (self.epoll.upgrade(), self.itself.upgrade()) {
             epoll.list(watch);
         }
+    }
+
+    fn is_exclusive(&self) -> bool {
+        self.events.load(Ordering::Relaxed) & raw::EPOLLEXCLUSIVE != 0
+    }
+
+    fn changed_for_one(&self) -> bool {
+        // What it does not wait for may be what another one does.
+        if self.gone.load(Ordering::Acquire) || self.peek().0 == 0 {
+            return false;
+        }
+        let (Some(epoll), Some(watch)) = (self.epoll.upgrade(), self.itself.upgrade()) else { return false };
+        if !watch.listed.swap(true, Ordering::AcqRel) {
+            epoll.put(watch, false);
+        }
+        epoll.readiness.notify()
     }
 }
 
@@ -310,6 +334,11 @@ impl<M: Machine> Watch<M> {
     fn look(&self) -> (u32, u32) {
         // Unlisted before the look: a change after the look lists it again.
         self.listed.store(false, Ordering::SeqCst);
+        self.peek()
+    }
+
+    /// As [`look`](Self::look), for anybody.
+    fn peek(&self) -> (u32, u32) {
         let events = self.events.load(Ordering::Acquire);
         // Closed: it stays in the set until its descriptor is added again, and is never met again.
         let file = if self.gone.load(Ordering::Acquire) { None } else { self.file.upgrade() };
@@ -396,7 +425,11 @@ pub fn sys_epoll_ctl<M: Machine>(
             if file.readiness().is_none() {
                 return Err(Errno::EPERM);
             }
-            match file.stream_as::<Epoll<M>>() {
+            let inner = file.stream_as::<Epoll<M>>();
+            if events & raw::EPOLLEXCLUSIVE != 0 && (events & !EXCLUSIVE_WITH != 0 || inner.is_some()) {
+                return Err(Errno::EINVAL);
+            }
+            match inner {
                 None => epoll.add(fd, &file, events, data, false)?,
                 Some(inner) => epoll.add_set(fd, &file, inner, events, data)?,
             }
@@ -404,6 +437,9 @@ pub fn sys_epoll_ctl<M: Machine>(
         raw::EPOLL_CTL_MOD => {
             let (events, data) = wanted()?;
             let watch = epoll.watch(fd, &file)?;
+            if (events | watch.events.load(Ordering::Relaxed)) & raw::EPOLLEXCLUSIVE != 0 {
+                return Err(Errno::EINVAL);
+            }
             watch.events.store(events | ALWAYS, Ordering::Release);
             watch.data.store(data, Ordering::Release);
             epoll.list(watch);

@@ -220,6 +220,12 @@ pub fn sys_getcwd<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64, size: u64) -> Resul
     if !exists {
         return Err(Errno::ENOENT);
     }
+    // What its root was taken to lies elsewhere.
+    if !Dentry::is_below(view.cwd(), view.root()) {
+        let mut outside = quire_heap::Vec::try_copy(b"(unreachable)")?;
+        outside.try_extend_from_slice(&path)?;
+        path = outside;
+    }
     path.try_push(0)?;
     if path.len() as u64 > size {
         return Err(Errno::ERANGE);

@@ -160,6 +160,7 @@ pub fn open_executable<M: Machine>(
     path: &[u8],
     flags: u32,
 ) -> Result<Executable<M>, Errno> {
+    super::path::only(flags, raw::AT_EMPTY_PATH | raw::AT_SYMLINK_NOFOLLOW)?;
     let (view, dentry) = find_path(ctx, directory, path, flags)?;
     executable(&view, dentry)
 }
@@ -207,7 +208,7 @@ pub fn mappable<M: Machine>(ctx: &Ctx<'_, M>, fd: i32, write: bool, shared: bool
     let max_prot = if shared && !writable { Prot::READ | Prot::EXEC } else { Prot::all() };
     match file.body() {
         Body::File if file.regular().is_some() => Ok(Mappable { file, max_prot }),
-        Body::Stream(s) if s.maps_zeroes() => Ok(Mappable { file, max_prot: Prot::all() }),
+        Body::Stream(s) if s.maps_zeroes() => Ok(Mappable { file, max_prot }),
         _ => Err(Errno::ENODEV),
     }
 }

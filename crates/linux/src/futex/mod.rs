@@ -44,14 +44,20 @@ fn check_address(at: u64) -> Result<(), Errno> {
 }
 
 /// The key of the word at `at`. Words of the process's own need no look at the map.
-fn key_of<M: Machine>(thread: &Thread<M>, at: u64, private: bool) -> Result<Key, Errno> {
+fn key_of<M: Machine>(machine: &M, thread: &Thread<M>, at: u64, private: bool) -> Result<Key, Errno> {
     check_address(at)?;
     // SAFETY: only the thread itself asks, for a word of its own memory.
     let space = unsafe { thread.space.get() }.ok_or(Errno::EFAULT)?;
     if private {
-        return Ok((space.id(), at));
+        // Not the key of the same word for those who ask for a shared one: words are aligned.
+        return Ok((space.id(), at | 1));
     }
-    Ok(space.futex_key(at)?)
+    let key = space.futex_key(at)?;
+    // Who asks for a shared one must be able to load it.
+    if machine.peek_user_u32(at).is_err() {
+        machine.load_user_u32(at)?;
+    }
+    Ok(key)
 }
 
 /// Sleeps while the word at `at` holds `value`, until woken by somebody with a bit of `bitset`, or until `deadline`.
@@ -68,7 +74,7 @@ pub(crate) fn wait<M: Machine>(
     }
     let linux = ctx.linux;
     let machine = linux.machine;
-    let key = key_of(ctx.thread, at, private)?;
+    let key = key_of(machine, ctx.thread, at, private)?;
     loop {
         let result = linux.futexes.table.wait(
             linux.scheduler,
@@ -107,7 +113,7 @@ pub(crate) fn wake<M: Machine>(
     if bitset == 0 {
         return Err(Errno::EINVAL);
     }
-    let key = key_of(thread, at, private)?;
+    let key = key_of(linux.machine, thread, at, private)?;
     Ok(linux.futexes.table.wake(linux.scheduler, key, most, bitset))
 }
 
@@ -133,7 +139,8 @@ fn requeue<M: Machine>(
         (Ok(wake), Ok(most)) => (wake, most),
         _ => return Err(Errno::EINVAL),
     };
-    let (key, other) = (key_of(ctx.thread, from, private)?, key_of(ctx.thread, to, private)?);
+    let (key, other) =
+        (key_of(linux.machine, ctx.thread, from, private)?, key_of(linux.machine, ctx.thread, to, private)?);
     loop {
         let mut check = || match expected {
             None => Ok(true),

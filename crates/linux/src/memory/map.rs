@@ -95,12 +95,20 @@ pub fn sys_mmap<M: Machine>(
     fd: i32,
     offset: u64,
 ) -> Result<usize, Errno> {
-    if !offset.is_multiple_of(PAGE_SIZE) || len == 0 {
+    if !offset.is_multiple_of(PAGE_SIZE) {
+        return Err(Errno::EINVAL);
+    }
+    // A descriptor that is none comes before all else.
+    if flags & ANONYMOUS == 0 {
+        ctx.file(fd)?;
+    }
+    if len == 0 {
         return Err(Errno::EINVAL);
     }
     let shared = match flags & TYPE {
         PRIVATE => false,
         SHARED => true,
+        SHARED_VALIDATE if flags & ANONYMOUS != 0 => return Err(Errno::EINVAL),
         SHARED_VALIDATE if flags & SYNC != 0 || flags & !KNOWN != 0 => return Err(Errno::EOPNOTSUPP),
         SHARED_VALIDATE => true,
         _ => return Err(Errno::EINVAL),

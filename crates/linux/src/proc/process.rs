@@ -315,8 +315,8 @@ fn stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
         // Device 5:1, the console.
         _ => (0x501, process.linux.files.terminal().map_or(-1, |t| t.owner().0 as i32)),
     };
-    let priority = process.priority.load(Ordering::Relaxed) as i32;
-    let nice = 20 - priority;
+    let nice = task.as_ref().map(|task| i32::from(task.nice()));
+    let nice = nice.unwrap_or_else(|| 20 - process.priority.load(Ordering::Relaxed) as i32);
     let stats = memory.as_ref().map(|m| m.stats()).unwrap_or_default();
     // Where things lie in its memory is for those who may look at that.
     let permitted = about.look().is_ok();

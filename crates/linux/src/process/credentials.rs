@@ -329,7 +329,7 @@ pub fn sys_setresgid<M: Machine>(ctx: &mut Ctx<'_, M>, real: u32, effective: u32
 pub fn sys_setfsuid<M: Machine>(ctx: &mut Ctx<'_, M>, id: u32) -> Result<usize, Errno> {
     let old = ctx.credentials().file_user;
     change(ctx, |c| {
-        if c.has_user(id) {
+        if id != u32::MAX && c.has_user(id) {
             c.capabilities.file_user_changed(c.file_user, id);
             c.file_user = id;
         }
@@ -341,7 +341,7 @@ pub fn sys_setfsuid<M: Machine>(ctx: &mut Ctx<'_, M>, id: u32) -> Result<usize, 
 pub fn sys_setfsgid<M: Machine>(ctx: &mut Ctx<'_, M>, id: u32) -> Result<usize, Errno> {
     let old = ctx.credentials().file_group;
     change(ctx, |c| {
-        if c.has_group(id) {
+        if id != u32::MAX && c.has_group(id) {
             c.file_group = id;
         }
         Ok(())

@@ -346,7 +346,7 @@ fn child_of<M: Machine>(
         exit_signal,
         credentials: ctx.credentials().clone(),
         limits: parent.limits(),
-        priority: parent.priority.load(Ordering::Relaxed),
+        priority: (20 - i32::from(ctx.linux.scheduler.current().nice())) as u32,
         personality: parent.personality.load(Ordering::Relaxed),
         no_new_privileges: parent.no_new_privileges.load(Ordering::Relaxed),
         oom_adjust: [&parent.oom_adjust, &parent.oom_adjust_least].map(|n| n.load(Ordering::Relaxed)).into(),

@@ -8,7 +8,7 @@ use crate::time::Timespec;
 use crate::{Ctx, Pid};
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general as raw;
-use quire_heap::Arc;
+use quire_heap::{Arc, Vec};
 use quire_sync::cpuset::{CpuMask, MAX_CPUS};
 use quire_task::ThreadRef;
 
@@ -35,12 +35,12 @@ fn schedulable<M: Machine>(ctx: &Ctx<'_, M>, tid: i32) -> Result<ThreadRef<M>, E
 
 /// `sched_getaffinity`
 pub fn sys_sched_getaffinity<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, len: usize, to: u64) -> Result<usize, Errno> {
-    let thread = thread_or_self(ctx, tid)?;
     let cpus = ctx.linux.scheduler.cpus();
     let words = cpus.div_ceil(64);
     if len < words * 8 || !len.is_multiple_of(8) {
         return Err(Errno::EINVAL);
     }
+    let thread = if tid < 0 { return Err(Errno::ESRCH) } else { thread_or_self(ctx, tid)? };
     let allowed = thread.affinity().and(&CpuMask::first(cpus));
     for (at, word) in allowed.words()[..words].iter().enumerate() {
         ctx.write(to + 8 * at as u64, word)?;
@@ -92,6 +92,9 @@ pub fn sys_sched_setscheduler<M: Machine>(
     policy: u32,
     parameter: u64,
 ) -> Result<usize, Errno> {
+    if parameter == 0 || tid < 0 {
+        return Err(Errno::EINVAL);
+    }
     let priority = ctx.read(parameter)?;
     thread_or_self(ctx, tid)?;
     check_policy(policy, priority)?;
@@ -101,6 +104,9 @@ pub fn sys_sched_setscheduler<M: Machine>(
 
 /// `sched_getparam`
 pub fn sys_sched_getparam<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, to: u64) -> Result<usize, Errno> {
+    if to == 0 {
+        return Err(Errno::EINVAL);
+    }
     thread_or_self(ctx, tid)?;
     ctx.write(to, &0i32)?;
     Ok(0)
@@ -108,6 +114,9 @@ pub fn sys_sched_getparam<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, to: u64) -
 
 /// `sched_setparam`
 pub fn sys_sched_setparam<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, from: u64) -> Result<usize, Errno> {
+    if from == 0 || tid < 0 {
+        return Err(Errno::EINVAL);
+    }
     let priority = ctx.read(from)?;
     thread_or_self(ctx, tid)?;
     check_policy(raw::SCHED_NORMAL, priority)?;
@@ -140,9 +149,9 @@ pub fn sys_sched_rr_get_interval<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, to:
     Ok(0)
 }
 
-/// The processes that `getpriority` and `setpriority` name.
-fn named<M: Machine>(ctx: &Ctx<'_, M>, kind: u32, who: u32) -> Result<quire_heap::Vec<Arc<Process<M>>>, Errno> {
-    let mut out = quire_heap::Vec::new();
+/// The processes that `getpriority` and `setpriority` name, of [`raw::PRIO_PROCESS`] the one with that thread.
+fn named<M: Machine>(ctx: &Ctx<'_, M>, kind: u32, who: u32) -> Result<Vec<Arc<Process<M>>>, Errno> {
+    let mut out = Vec::new();
     match kind {
         raw::PRIO_PROCESS => {
             let process = if who == 0 { Some(ctx.process().clone()) } else { ctx.linux.ids.process_of_thread(who) };
@@ -169,10 +178,29 @@ fn named<M: Machine>(ctx: &Ctx<'_, M>, kind: u32, who: u32) -> Result<quire_heap
     if out.is_empty() { Err(Errno::ESRCH) } else { Ok(out) }
 }
 
+/// The threads of `process` that a call means which named `who`: nice values are threads' own. None of a zombie.
+fn meant<M: Machine>(ctx: &Ctx<'_, M>, kind: u32, who: u32, process: &Process<M>) -> Result<Vec<ThreadRef<M>>, Errno> {
+    if kind != raw::PRIO_PROCESS {
+        return process.all_threads();
+    }
+    let one = if who == 0 { Some(ctx.linux.scheduler.current().to_ref()) } else { ctx.linux.ids.thread(who) };
+    Ok(Vec::try_from_iter(one)?)
+}
+
+/// A thread's nice value as `getpriority` shows it.
+fn shown<M: Machine>(task: &quire_task::Thread<M>) -> u32 {
+    (20 - i32::from(task.nice())) as u32
+}
+
 /// `getpriority`: 40 for the most favoured nice value -20, down to 1 for 19.
 pub fn sys_getpriority<M: Machine>(ctx: &mut Ctx<'_, M>, kind: u32, who: u32) -> Result<usize, Errno> {
-    let all = named(ctx, kind, who)?;
-    Ok(all.iter().map(|process| process.priority.load(Ordering::Relaxed)).max().unwrap_or(20) as usize)
+    let mut best = 0;
+    for process in named(ctx, kind, who)? {
+        let threads = meant(ctx, kind, who, &process)?;
+        let most = threads.iter().map(|task| shown(task)).max();
+        best = best.max(most.unwrap_or_else(|| process.priority.load(Ordering::Relaxed)));
+    }
+    Ok(best as usize)
 }
 
 /// `setpriority`
@@ -185,17 +213,23 @@ pub fn sys_setpriority<M: Machine>(ctx: &mut Ctx<'_, M>, kind: u32, who: u32, ni
     for process in named(ctx, kind, who)? {
         let theirs = process.credentials();
         let limit = process.soft_limit(super::limits::which::NICE);
+        let threads = meant(ctx, kind, who, &process)?;
+        let least = threads.iter().map(|task| shown(task)).min();
+        let least = least.unwrap_or_else(|| process.priority.load(Ordering::Relaxed));
         if !me.may_schedule(&theirs) {
             result = Err(Errno::EPERM);
-        } else if value > process.priority.load(Ordering::Relaxed) && u64::from(value) > limit && !me.may(cap::SYS_NICE)
-        {
+        } else if value > least && u64::from(value) > limit && !me.may(cap::SYS_NICE) {
             result = Err(Errno::EACCES);
         } else if !me.may_reschedule(&theirs) {
             result = Err(Errno::EPERM);
         } else {
-            process.priority.store(value, Ordering::Relaxed);
-            for task in process.all_threads()? {
+            for task in &threads {
                 task.set_nice(nice as i8);
+            }
+            // What a zombie shows, and who asks for the process, is its first thread's.
+            let is_first = |task: &ThreadRef<M>| task.payload().as_ref().is_none_or(|t| t.tid() == process.pid);
+            if threads.is_empty() || threads.iter().any(is_first) {
+                process.priority.store(value, Ordering::Relaxed);
             }
         }
     }

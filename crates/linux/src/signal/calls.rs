@@ -1,7 +1,7 @@
 //! The system calls about actions, masks, the alternate stack, and sending.
 
 use super::action::{Action, flag};
-use super::frame::{RawStack, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, least_stack};
+use super::frame::{RawStack, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK};
 use super::info::{SIGINFO_LEN, code};
 use super::send::{discard_ignored, stops};
 use super::{Detail, SigInfo, SigSet, Signal};
@@ -119,7 +119,7 @@ pub(super) fn set_alt_stack<M: Machine>(ctx: &mut Ctx<'_, M>, stack: &RawStack) 
     let new = match mode {
         SS_DISABLE => AltStack::default(),
         0 | SS_ONSTACK => {
-            if stack.size < least_stack(ctx.linux.machine).min(2048) as u64 {
+            if stack.size < u64::from(linux_raw_sys::general::MINSIGSTKSZ) {
                 return Err(Errno::ENOMEM);
             }
             if stack.base.checked_add(stack.size).is_none_or(|end| end > crate::user::USER_END) {

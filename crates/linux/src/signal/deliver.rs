@@ -62,7 +62,8 @@ fn deliver<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut 
     let action = process.with_actions(|actions| {
         let action = actions.get(signal);
         // Of two threads that come at once, one has the handler.
-        let taken = action.once().then(|| actions.update(signal, |now| now.once().then_some(Action::DEFAULT)));
+        let taken =
+            action.once().then(|| actions.update(signal, |now| now.once().then_some(Action { handler: 0, ..now })));
         taken.and_then(Result::ok).unwrap_or(action)
     });
     match action.disposition(signal) {

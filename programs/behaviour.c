@@ -1,0 +1,231 @@
+// What Linux does in corners that programs rely on: each is the same on Linux and on Quire.
+#include "checks.h"
+#include <pthread.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/fsuid.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#define PAGE 4096ul
+#define FUTEX_WAKE 1
+#define FUTEX_CMP_REQUEUE 4
+#define FUTEX_WAIT_PRIVATE 128
+#define FUTEX_WAKE_PRIVATE 129
+// Fails or succeeds as it should: `error` is 0 for success.
+#define ANSWERS(error, call) \
+    do { \
+        errno = 0; \
+        long answer = (long)(call); \
+        CHECK(answer == -1 ? errno == (error) : (error) == 0, "%s: %ld, errno %d, not %d", #call, answer, errno, error); \
+    } while (0)
+
+static long futex(void *word, int operation, unsigned value, unsigned long timeout, void *other, unsigned third) {
+    return syscall(SYS_futex, word, operation, value, timeout, other, third);
+}
+
+static char *map(size_t len, int protection, int flags) {
+    char *at = mmap(NULL, len, protection, flags | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED, "mmap");
+    return at;
+}
+
+// A file of `len` bytes without a name.
+static int file(off_t len) {
+    int fd = memfd_create("file", 0);
+    CHECK(fd >= 0 && !ftruncate(fd, len), "memfd_create");
+    return fd;
+}
+
+static void exclusive_waiters_are_woken_one_by_one(void) {
+    int pipe_ends[2], told[2];
+    CHECK(!pipe(pipe_ends) && !pipe(told), "pipe");
+    pid_t waiters[3];
+    for (int i = 0; i < 3; i++) {
+        waiters[i] = fork();
+        if (!waiters[i]) {
+            int set = epoll_create1(0);
+            struct epoll_event event = {.events = EPOLLIN | EPOLLEXCLUSIVE};
+            CHECK(!epoll_ctl(set, EPOLL_CTL_ADD, pipe_ends[0], &event), "EPOLLEXCLUSIVE");
+            CHECK(write(told[1], "r", 1) == 1 && epoll_wait(set, &event, 1, -1) == 1 && write(told[1], "w", 1) == 1, "wait");
+            _exit(0);
+        }
+    }
+    char ready[3];
+    for (int i = 0; i < 3; i++) CHECK(read(told[0], ready + i, 1) == 1 && ready[i] == 'r', "ready");
+    usleep(100000);
+    CHECK(write(pipe_ends[1], "x", 1) == 1, "write");
+    usleep(200000);
+    fcntl(told[0], F_SETFL, O_NONBLOCK);
+    ssize_t woken = read(told[0], ready, 3);
+    for (int i = 0; i < 3; i++) kill(waiters[i], SIGKILL), ended(waiters[i]);
+    CHECK(woken == 1, "%zd were woken", woken);
+}
+
+static void futexes_that_are_not_there(void) {
+    char *none = map(PAGE, PROT_NONE, MAP_PRIVATE), *gone = map(PAGE, PROT_READ, MAP_PRIVATE);
+    unsigned word = 1;
+    munmap(gone, PAGE);
+    ANSWERS(EFAULT, futex(gone, FUTEX_WAKE, 1, 0, NULL, 0));
+    ANSWERS(EFAULT, futex(none, FUTEX_WAKE, 1, 0, NULL, 0));
+    ANSWERS(EFAULT, futex(&word, FUTEX_CMP_REQUEUE, 1, 1, gone, 1));
+    ANSWERS(EFAULT, futex(gone, FUTEX_CMP_REQUEUE, 1, 1, &word, 1));
+    int fd = file(2 * PAGE);
+    char *cut = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(cut != MAP_FAILED && !ftruncate(fd, PAGE), "mmap");
+    ANSWERS(EFAULT, futex(cut + PAGE, FUTEX_WAKE, 1, 0, NULL, 0));
+    ANSWERS(0, futex(cut, FUTEX_WAKE, 1, 0, NULL, 0));
+}
+
+static unsigned shared_word;
+
+static void *waits_private(void *unused) {
+    (void)unused;
+    struct timespec most = {1, 0};
+    return (void *)syscall(SYS_futex, &shared_word, FUTEX_WAIT_PRIVATE, 0, &most, NULL, 0);
+}
+
+static void private_and_shared_futexes_are_two(void) {
+    pthread_t thread;
+    void *result;
+    CHECK(!pthread_create(&thread, NULL, waits_private, NULL), "thread");
+    usleep(200000);
+    ANSWERS(0, futex(&shared_word, FUTEX_WAKE, 1, 0, NULL, 0));
+    CHECK(!futex(&shared_word, FUTEX_WAKE, 1, 0, NULL, 0), "a shared wake woke a private waiter");
+    CHECK(futex(&shared_word, FUTEX_WAKE_PRIVATE, 1, 0, NULL, 0) == 1, "a private wake");
+    CHECK(!pthread_join(thread, &result) && !result, "join");
+}
+
+static void *nicer(void *nice) {
+    CHECK(!setpriority(PRIO_PROCESS, 0, 7), "setpriority");
+    *(int *)nice = getpriority(PRIO_PROCESS, 0);
+    return NULL;
+}
+
+static void nice_is_a_threads(void) {
+    pthread_t thread;
+    int nice = 0;
+    CHECK(!pthread_create(&thread, NULL, nicer, &nice) && !pthread_join(thread, NULL), "thread");
+    CHECK(nice == 7 && getpriority(PRIO_PROCESS, 0) == 0, "%d and %d", nice, getpriority(PRIO_PROCESS, 0));
+}
+
+static void the_first_lock_in_the_way_is_told(void) {
+    int fd = file(100);
+    struct flock late = {.l_type = F_WRLCK, .l_start = 50, .l_len = 10}, early = {.l_type = F_WRLCK, .l_start = 10, .l_len = 10};
+    CHECK(!fcntl(fd, F_SETLK, &late) && !fcntl(fd, F_SETLK, &early), "F_SETLK");
+    pid_t child = fork();
+    if (!child) {
+        struct flock asked = {.l_type = F_WRLCK, .l_len = 100};
+        CHECK(!fcntl(fd, F_GETLK, &asked) && asked.l_start == 10 && asked.l_pid == getppid(), "at %ld", (long)asked.l_start);
+        _exit(0);
+    }
+    CHECK(!ended(child), "child");
+}
+
+static void locks_of_open_files(void) {
+    char path[40];
+    int fd = file(100);
+    sprintf(path, "/proc/self/fd/%d", fd);
+    int other = open(path, O_RDWR), same = dup(fd);
+    struct flock lock = {.l_type = F_WRLCK, .l_len = 10}, asked = {.l_type = F_RDLCK, .l_len = 10};
+    ANSWERS(0, fcntl(fd, F_OFD_SETLK, &lock));
+    ANSWERS(0, fcntl(same, F_OFD_SETLK, &lock));
+    ANSWERS(EAGAIN, fcntl(other, F_OFD_SETLK, &lock));
+    ANSWERS(0, fcntl(other, F_OFD_GETLK, &asked));
+    CHECK(asked.l_type == F_WRLCK && asked.l_pid == -1, "type %d of %d", asked.l_type, asked.l_pid);
+    // It stays while one descriptor of the open file does.
+    close(fd);
+    ANSWERS(EAGAIN, fcntl(other, F_OFD_SETLK, &lock));
+    close(same);
+    ANSWERS(0, fcntl(other, F_OFD_SETLK, &lock));
+    struct flock with_pid = {.l_type = F_WRLCK, .l_pid = 1};
+    ANSWERS(EINVAL, fcntl(other, F_OFD_SETLK, &with_pid));
+}
+
+static void holes(void) {
+    int fd = file(8 * PAGE);
+    CHECK(pwrite(fd, "x", 1, 2 * PAGE) == 1 && pwrite(fd, "x", 1, 5 * PAGE) == 1, "pwrite");
+    CHECK(lseek(fd, 0, SEEK_DATA) == (off_t)(2 * PAGE) && lseek(fd, 2 * PAGE, SEEK_HOLE) == (off_t)(3 * PAGE), "first data");
+    CHECK(lseek(fd, 3 * PAGE, SEEK_DATA) == (off_t)(5 * PAGE) && lseek(fd, 0, SEEK_HOLE) == 0, "second data");
+    ANSWERS(ENXIO, lseek(fd, 6 * PAGE, SEEK_DATA));
+    CHECK(lseek(fd, 6 * PAGE, SEEK_HOLE) == (off_t)(6 * PAGE), "last hole");
+    ANSWERS(ENXIO, lseek(fd, 8 * PAGE, SEEK_HOLE));
+}
+
+static void a_directory_outside_of_the_root(void) {
+    char path[64] = "";
+    CHECK(!mkdir("/tmp/behaviour-root", 0755) || errno == EEXIST, "mkdir");
+    CHECK(!chdir("/tmp") && !chroot("/tmp/behaviour-root"), "chroot");
+    CHECK(syscall(SYS_getcwd, path, sizeof path) > 0 && !strncmp(path, "(unreachable)", 13), "%s", path);
+}
+
+static void mappings(void) {
+    int zero = open("/dev/zero", O_RDONLY);
+    char *at = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, zero, 0);
+    CHECK(at != MAP_FAILED, "mmap");
+    ANSWERS(EACCES, mprotect(at, PAGE, PROT_READ | PROT_WRITE));
+    ANSWERS(EINVAL, mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    ANSWERS(EBADF, mmap(NULL, 0, PROT_READ, MAP_PRIVATE, 999, 0));
+    ANSWERS(EINVAL, mmap(NULL, 0, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+}
+
+static void arguments(void) {
+    char *none[] = {NULL};
+    ANSWERS(EINVAL, syscall(SYS_execveat, AT_FDCWD, "/bin/true", none, none, 0x8000));
+    ANSWERS(EINVAL, syscall(SYS_sched_setparam, 0, NULL));
+    cpu_set_t set;
+    ANSWERS(ESRCH, syscall(SYS_sched_getaffinity, -1, sizeof set, &set));
+    stack_t small = {.ss_sp = map(PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE), .ss_size = 1024};
+    ANSWERS(ENOMEM, sigaltstack(&small, NULL));
+    CHECK(setfsuid(-1) == 0 && setfsuid(5) == 0 && setfsuid(-1) == 5 && setfsuid(-1) == 5, "setfsuid");
+}
+
+static void a_root_that_may_not_be_searched(void) {
+    CHECK(!mkdir("/tmp/behaviour-closed", 0700) || errno == EEXIST, "mkdir");
+    CHECK(!setresuid(1000, 1000, 1000), "setresuid");
+    ANSWERS(EACCES, chroot("/tmp/behaviour-closed"));
+    ANSWERS(EPERM, chroot("/tmp"));
+}
+
+static void a_handler_that_is_reset(void) {
+    struct sigaction left;
+    handle(SIGUSR1, SA_RESETHAND);
+    raise(SIGUSR1);
+    CHECK(caught == SIGUSR1 && !sigaction(SIGUSR1, NULL, &left), "sigaction");
+    CHECK(left.sa_handler == SIG_DFL && left.sa_flags & SA_SIGINFO, "flags %#x", left.sa_flags);
+}
+
+static void the_number_of_mappings(void) {
+    int knob = open("/proc/sys/vm/max_map_count", O_RDWR);
+    char before[16] = "";
+    CHECK(knob >= 0 && read(knob, before, 15) > 0 && pwrite(knob, "100", 3, 0) == 3, "max_map_count");
+    char *at = map(400 * PAGE, PROT_NONE, MAP_PRIVATE);
+    int error = 0;
+    for (int i = 0; i < 200 && !error; i++)
+        if (mprotect(at + 2 * i * PAGE, PAGE, PROT_READ)) error = errno;
+    pwrite(knob, before, strlen(before), 0);
+    CHECK(error == ENOMEM, "%d", error);
+}
+
+static const struct check checks[] = {
+    {"exclusive_waiters_are_woken_one_by_one", exclusive_waiters_are_woken_one_by_one},
+    {"futexes_that_are_not_there", futexes_that_are_not_there},
+    {"private_and_shared_futexes_are_two", private_and_shared_futexes_are_two},
+    {"nice_is_a_threads", nice_is_a_threads},
+    {"the_first_lock_in_the_way_is_told", the_first_lock_in_the_way_is_told},
+    {"locks_of_open_files", locks_of_open_files},
+    {"holes", holes},
+    {"a_directory_outside_of_the_root", a_directory_outside_of_the_root},
+    {"mappings", mappings},
+    {"arguments", arguments},
+    {"a_root_that_may_not_be_searched", a_root_that_may_not_be_searched},
+    {"a_handler_that_is_reset", a_handler_that_is_reset},
+    {"the_number_of_mappings", the_number_of_mappings},
+};
+
+int main(int argc, char **argv) {
+    parse_options(argc, argv, NULL);
+    run_checks(checks, sizeof checks / sizeof *checks);
+    return 0;
+}
