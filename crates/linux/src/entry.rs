@@ -241,6 +241,10 @@ impl<M: Machine> Linux<M> {
 
     /// Serves a fault; where memory is out, again when a victim has ended. [`FaultError::OutOfMemory`]: the calling thread ends.
     fn repair(&'static self, address: u64, access: Access) -> Result<(), FaultError> {
+        #[cfg(debug_assertions)]
+        if self.current().refusals.misses(address / PAGE_SIZE) {
+            return Err(FaultError::OutOfMemory);
+        }
         match self.repair_once(address, access) {
             Err(FaultError::OutOfMemory) => self.repair_again(address, access),
             done => done,
@@ -251,6 +255,7 @@ impl<M: Machine> Linux<M> {
     fn repair_again(&'static self, address: u64, access: Access) -> Result<(), FaultError> {
         #[cfg(debug_assertions)]
         if self.current().refusals.has_refused() {
+            self.current().refusals.miss(address / PAGE_SIZE);
             return Err(FaultError::OutOfMemory);
         }
         loop {

@@ -21,12 +21,14 @@ pub(crate) struct Refusals {
     made: AtomicU64,
     /// 1 where one was refused.
     refused: AtomicU64,
+    /// The page of user memory that a fault could not have for it; else [`NONE`].
+    missed: AtomicU64,
 }
 
 impl Refusals {
     pub const fn new() -> Self {
-        let [next, number] = [const { AtomicU64::new(NONE) }; 2];
-        Refusals { next, number, made: AtomicU64::new(0), refused: AtomicU64::new(0) }
+        let [next, number, missed] = [const { AtomicU64::new(NONE) }; 3];
+        Refusals { next, number, made: AtomicU64::new(0), refused: AtomicU64::new(0), missed }
     }
 
     /// For the next call.
@@ -41,6 +43,7 @@ impl Refusals {
             self.next.store(NONE, Ordering::Relaxed);
             self.made.store(0, Ordering::Relaxed);
             self.refused.store(0, Ordering::Relaxed);
+            self.missed.store(NONE, Ordering::Relaxed);
             self.number.store(next, Ordering::Relaxed);
         }
     }
@@ -69,6 +72,17 @@ impl Refusals {
     /// Whether an allocation of this call was refused.
     pub fn has_refused(&self) -> bool {
         self.number.load(Ordering::Relaxed) != NONE && self.refused.load(Ordering::Relaxed) == 1
+    }
+
+    /// A fault at `page` has failed, as one of the call's allocations was refused. That is final: a copy that goes on bytewise faults
+    /// there again.
+    pub fn miss(&self, page: u64) {
+        self.missed.store(page, Ordering::Relaxed);
+    }
+
+    /// Whether a fault at `page` has failed so in this call.
+    pub fn misses(&self, page: u64) -> bool {
+        self.has_refused() && self.missed.load(Ordering::Relaxed) == page
     }
 
     /// Of the last call that was told: the allocations that it made, and whether one was refused.
@@ -102,5 +116,19 @@ mod tests {
         refusals.tell(2);
         assert_eq!(call(1), (std::vec![false], false, false));
         assert_eq!(refusals.last(), (1, false));
+    }
+
+    #[test]
+    fn a_page_that_was_missed_is_missed_to_the_end_of_the_call() {
+        let refusals = Refusals::new();
+        refusals.tell(1);
+        refusals.begin();
+        assert!(refusals.refuses());
+        refusals.miss(7);
+        assert!(refusals.misses(7) && !refusals.misses(8));
+        assert!(refusals.end() && !refusals.misses(7));
+        refusals.tell(1);
+        refusals.begin();
+        assert!(refusals.refuses() && !refusals.misses(7));
     }
 }

@@ -21,6 +21,7 @@ mod miri;
 mod models;
 mod packages;
 mod readme;
+mod refusals;
 mod sanitize;
 mod session;
 mod sizes;
@@ -135,6 +136,7 @@ const MIRI: Stage = Stage { name: "miri", names: miri::names, run: miri::run };
 const GUESTS: &[Stage] = &[
     Stage { name: "guest", names: guest::names, run: |context, done| guest::run(context, On::Quire, done) },
     Stage { name: "allocation", names: allocation::names, run: allocation::run },
+    Stage { name: "refusals", names: refusals::names, run: refusals::run },
     Stage { name: "checked", names: guest::checked_names, run: guest::run_checked },
     Stage { name: "sizes", names: sizes::names, run: sizes::run },
     Stage { name: "command", names: command::names, run: command::run },

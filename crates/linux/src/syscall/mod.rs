@@ -46,3 +46,30 @@ impl Unknown {
         self.seen[(at / 64) as usize].fetch_or(1 << (at % 64), Ordering::Relaxed) & (1 << (at % 64)) == 0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// The calls that have a row in the program that refuses their allocations.
+    fn rows() -> BTreeSet<String> {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../programs/refusals.c");
+        let source = std::fs::read_to_string(path).unwrap();
+        let row = |line: &str| {
+            let rest = line.strip_prefix("ROW(").or_else(|| line.strip_prefix("ROW_BY("))?;
+            Some(rest.split(',').next()?.to_owned())
+        };
+        source.lines().filter_map(row).collect()
+    }
+
+    #[test]
+    fn each_supported_call_and_no_other_is_tried_with_its_allocations_refused() {
+        let rows = rows();
+        let supported: BTreeSet<String> = SUPPORTED.iter().map(|call| call.name.to_owned()).collect();
+        let missing: Vec<_> = supported.difference(&rows).collect();
+        assert!(missing.is_empty(), "programs/refusals.c has no row of {missing:?}");
+        let unknown: Vec<_> = rows.difference(&supported).collect();
+        assert!(unknown.is_empty(), "programs/refusals.c has rows of {unknown:?}, which are not supported");
+    }
+}

@@ -49,6 +49,8 @@ impl<M: Machine> Vm<M> {
     pub fn give_back_kept(&'static self) {
         let mut may = MaySleep::here();
         while self.reap(SHADOWED, &mut may) >= SHADOWED {}
+        // What waits for readers to go.
+        self.epoch().drain();
         let slabs = self.map_memory().caches().into_iter().chain(self.object_memory().caches());
         slabs.chain(self.heap().caches()).for_each(|cache| cache.drain(self));
         self.take_kept(&mut self.pageout().hands.lock());
