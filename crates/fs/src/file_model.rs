@@ -141,13 +141,13 @@ proptest! {
                     f.punch(&Io::WAIT, from, len).unwrap();
                     let end = ((from + len) as usize).min(model.len());
                     model[(from as usize).min(end)..end].fill(0);
-                    let whole = from.div_ceil(PAGE_SIZE as u64)..(from + len) / PAGE_SIZE as u64;
+                    let whole = from.div_ceil(PAGE_SIZE as u64)..end as u64 / PAGE_SIZE as u64;
                     data.retain(|at| !whole.contains(at));
                 }
                 Op::Allocate(from, len, keep) => {
                     f.allocate(&Io::WAIT, from, len, keep).unwrap();
-                    let end = if keep { (from + len).min(model.len() as u64) } else { from + len };
-                    data.extend(pages(from, end).filter(|_| from < end));
+                    let size = model.len() as u64;
+                    data.extend(pages(from, from + len).filter(|at| !keep || at * (PAGE_SIZE as u64) < size));
                     if !keep {
                         model.resize(model.len().max((from + len) as usize), 0);
                     }

@@ -153,7 +153,7 @@ impl<H: Host> Pipe<H> {
 
     /// Copies what is there into `sink`.
     fn take(&self, sink: &mut dyn Sink) -> Result<usize, FsError> {
-        let _one = self.reader.lock();
+        let one = self.reader.lock();
         let start = self.read.load(Ordering::Relaxed);
         let end = self.written.load(Ordering::Acquire);
         let mut at = start;
@@ -186,6 +186,8 @@ impl<H: Host> Pipe<H> {
         // after its last write; so either it saw the new one, or its write is seen here.
         fence_full();
         let free_until_now = CAPACITY.saturating_sub((self.written.load(Ordering::Acquire) - start) as usize);
+        // As in `put`.
+        drop(one);
         if done > 0 && free_until_now < ATOMIC {
             self.readiness.notify();
         }
@@ -197,7 +199,7 @@ impl<H: Host> Pipe<H> {
 
     /// Copies from `source` what fits, if that is at least `need`; else nothing. What is copied becomes visible at once.
     fn put(&self, source: &mut dyn Source, need: usize) -> Result<usize, FsError> {
-        let _one = self.writer.lock();
+        let one = self.writer.lock();
         let mut at = self.written.load(Ordering::Relaxed);
         let free = CAPACITY - (at - self.read.load(Ordering::Acquire)) as usize;
         let left = source.left();
@@ -234,6 +236,8 @@ impl<H: Host> Pipe<H> {
             }
         }
         self.written.store(at, Ordering::Release);
+        // A listener may have the last reference to an end, which needs both locks to go.
+        drop(one);
         if done > 0 {
             self.readiness.notify();
         }

@@ -48,7 +48,19 @@ pub trait Listener: Send + Sync {
     }
 }
 
-type Listening = Vec<Arc<dyn Listener>>;
+/// One that listens, or that has stopped to while the list was in use.
+struct Place {
+    listener: Arc<dyn Listener>,
+    gone: AtomicBool,
+}
+
+impl Place {
+    fn new(listener: &Arc<dyn Listener>) -> Self {
+        Place { listener: listener.clone(), gone: AtomicBool::new(false) }
+    }
+}
+
+type Listening = Vec<Place>;
 type Listeners = Arc<Listening>;
 
 /// Who waits for a stream.
@@ -83,15 +95,21 @@ impl Readiness {
         if self.listening.load(Ordering::Acquire) == 0 {
             return slept;
         }
-        let listeners = self.listeners.lock().clone();
-        if let Some(all) = listeners {
-            let mut served = false;
-            for l in all.iter() {
-                match l.is_exclusive() {
-                    false => l.changed(),
-                    true => served = served || l.changed_for_one(),
-                }
+        let Some(all) = self.listeners.lock().clone() else { return slept };
+        let (mut served, mut stale) = (false, false);
+        for place in all.iter() {
+            if place.gone.load(Ordering::Acquire) {
+                stale = true;
+                continue;
             }
+            match place.listener.is_exclusive() {
+                false => place.listener.changed(),
+                true => served = served || place.listener.changed_for_one(),
+            }
+        }
+        drop(all);
+        while stale {
+            stale = self.sweep();
         }
         slept
     }
@@ -113,53 +131,57 @@ impl Readiness {
             let mut slot = self.listeners.lock();
             match slot.as_mut().map(Arc::get_mut) {
                 Some(Some(all)) => {
-                    all.try_push(listener.clone())?;
-                    self.listening.store(all.len(), Ordering::Release);
+                    all.try_push(Place::new(listener))?;
                     None
                 }
                 // No listener yet, or another thread is telling the listed ones.
                 _ => {
                     let (room, mut all) = copy(slot.as_ref(), 1)?;
-                    all.push_reserved(listener.clone());
-                    self.listening.store(all.len(), Ordering::Release);
+                    all.push_reserved(Place::new(listener));
                     slot.replace(room.fill(all))
                 }
             }
         };
+        self.listening.fetch_add(1, Ordering::AcqRel);
         drop(old);
         fence_full();
         Ok(())
     }
 
-    /// `listener` is told no more (a call that is under way may still come). Needs no memory: where there is none for a copy, it waits
-    /// for those that are just telling the listeners.
+    /// `listener` is told no more (a call that is under way may still come). Needs no memory, and waits for nobody: a thread that is
+    /// just telling the listeners may be the caller itself.
     pub fn unlisten(&self, listener: &Arc<dyn Listener>) {
-        let without = |all: &mut Listening| {
-            let at = all.iter().position(|l| Arc::ptr_eq(l, listener));
-            let gone = at.map(|at| all.swap_remove(at));
-            self.listening.store(all.len(), Ordering::Release);
-            gone
+        let is = |place: &Place| Arc::ptr_eq(&place.listener, listener) && !place.gone.load(Ordering::Relaxed);
+        let mut slot = self.listeners.lock();
+        let gone = match slot.as_mut().map(Arc::get_mut) {
+            Some(Some(all)) => match all.iter().position(is) {
+                Some(at) => Some(all.swap_remove(at)),
+                None => return,
+            },
+            // It goes when nobody uses the list any more.
+            _ => match slot.as_ref().and_then(|all| all.iter().find(|place| is(place))) {
+                Some(place) => {
+                    place.gone.store(true, Ordering::Release);
+                    None
+                }
+                None => return,
+            },
         };
-        loop {
-            let mut slot = self.listeners.lock();
-            let Some(shared) = slot.as_mut() else { return };
-            if let Some(all) = Arc::get_mut(shared) {
-                let gone = without(all);
-                let empty = if all.is_empty() { slot.take() } else { None };
-                drop(slot);
-                drop((gone, empty));
-                return;
-            }
-            if let Ok((room, mut all)) = copy(slot.as_ref(), 0) {
-                let gone = without(&mut all);
-                let old = if all.is_empty() { slot.take() } else { slot.replace(room.fill(all)) };
-                drop(slot);
-                drop((gone, old));
-                return;
-            }
-            drop(slot);
-            quire_sync::hooks::relax();
-        }
+        self.listening.fetch_sub(1, Ordering::AcqRel);
+        let empty = if slot.as_ref().is_some_and(|all| all.is_empty()) { slot.take() } else { None };
+        drop(slot);
+        drop((gone, empty));
+    }
+
+    /// Takes one off the list that has stopped to listen, where nobody uses the list; whether there was one.
+    fn sweep(&self) -> bool {
+        let mut slot = self.listeners.lock();
+        let Some(all) = slot.as_mut().and_then(Arc::get_mut) else { return false };
+        let stale = all.iter().position(|place| place.gone.load(Ordering::Relaxed)).map(|at| all.swap_remove(at));
+        let empty = if all.is_empty() { slot.take() } else { None };
+        drop(slot);
+        drop(empty);
+        stale.is_some()
     }
 }
 
@@ -168,7 +190,8 @@ fn copy(all: Option<&Listeners>, more: usize) -> Result<(Room<Listening>, Listen
     let all = all.map_or(&[][..], |all| &all[..]);
     let room = Room::try_new()?;
     let mut new = Vec::try_with_capacity(all.len() + more)?;
-    all.iter().for_each(|listener| new.push_reserved(listener.clone()));
+    let listening = all.iter().filter(|place| !place.gone.load(Ordering::Relaxed));
+    listening.for_each(|place| new.push_reserved(Place::new(&place.listener)));
     Ok((room, new))
 }
 

@@ -127,7 +127,7 @@ impl<M: Machine> Linux<M> {
         self.map_count.load(Ordering::Relaxed)
     }
 
-    /// Changes it, for programs that run as for new ones.
+    /// Changes it, for programs that run as for new ones. One that a fork or an exec makes just now may keep the old number.
     pub fn set_max_map_count(&self, count: u64) {
         self.map_count.store(count, Ordering::SeqCst);
         for process in self.ids.processes() {

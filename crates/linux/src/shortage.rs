@@ -6,7 +6,7 @@
 //! attempt has left nothing that another one would meet ([`Repeat`](crate::syscall::repeat::Repeat)).
 //!
 //! # What ends things
-//! Exit, close, kill and their like give memory back, and are never refused for want of it: their layer allocates nothing, and what
+//! Exit, close, munmap and their like give memory back, and are never refused for want of it: their layer allocates nothing, and what
 //! they need of the memory core comes from below the [floor](quire_vm::frames::Frames::floor), where no other call reaches.
 
 use crate::Linux;
@@ -26,9 +26,6 @@ pub const fn ends(number: u64) -> bool {
             | raw::__NR_exit_group
             | raw::__NR_close
             | raw::__NR_close_range
-            | raw::__NR_kill
-            | raw::__NR_tkill
-            | raw::__NR_tgkill
             | raw::__NR_wait4
             | raw::__NR_waitid
             | raw::__NR_munmap
@@ -85,10 +82,12 @@ mod tests {
             let call = SUPPORTED.iter().find(|call| call.name == name).expect("a supported call");
             ends(u64::from(call.number))
         };
-        for name in ["exit", "exit_group", "close", "kill", "wait4", "munmap", "unlink"] {
+        for name in ["exit", "exit_group", "close", "wait4", "munmap", "unlink"] {
             assert!(ends(name), "{name}");
         }
-        for name in ["fork", "execve", "open", "pipe2", "eventfd2", "mkdir", "dup", "memfd_create", "getpid", "mmap"] {
+        for name in
+            ["fork", "execve", "open", "pipe2", "eventfd2", "mkdir", "dup", "memfd_create", "getpid", "mmap", "kill"]
+        {
             assert!(!ends(name), "{name}");
         }
     }

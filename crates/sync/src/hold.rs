@@ -16,7 +16,7 @@ use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::hooks::current_cpu;
 use crate::mutant::{Mutant, mutant};
 use core::cell::UnsafeCell;
-use core::mem::ManuallyDrop;
+use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ops::Deref;
 use core::ptr::NonNull;
 use quire_heap::{Arc, Box};
@@ -60,13 +60,17 @@ pub(crate) struct Crowd<V> {
 impl<V> Crowd<V> {
     /// A crowd that nobody is in yet; `None` where there is no memory. Its maker gives it up by [`leave`](Self::leave).
     pub(crate) fn new(value: &Arc<V>) -> Option<NonNull<Self>> {
+        // Before the value is counted: a refusal must leave its count as it was.
+        let memory = Box::into_raw(Box::try_new(MaybeUninit::<Self>::uninit()).ok()?).cast::<Self>();
         let crowd = Crowd {
             value: UnsafeCell::new(ManuallyDrop::new(value.clone())),
             needed: AtomicU32::new(2),
             shards: core::array::from_fn(|_| Shard::new(0)),
             sum: Shard::new(-CLOSED),
         };
-        NonNull::new(Box::into_raw(Box::try_new(crowd).ok()?))
+        // SAFETY: the box's own memory, for a crowd.
+        unsafe { memory.write(crowd) };
+        NonNull::new(memory)
     }
 
     fn shard(&self) -> &Shard {

@@ -149,12 +149,18 @@ pub struct Spare<V> {
     table: Option<Box<Table<V>>>,
 }
 
+/// What the lock guards, besides the chains.
+struct Count {
+    names: usize,
+    /// Without memory for longer tables they are not tried again before there are so many.
+    wait_for: usize,
+}
+
 /// See the module.
 pub struct Names<V> {
     /// Null before the first name. Changed under the lock.
     table: AtomicPtr<Table<V>>,
-    /// How many there are.
-    changes: SpinLock<usize>,
+    changes: SpinLock<Count>,
 }
 
 // SAFETY: values are given to whoever looks, and dropped by whoever takes them out: they are shared and sent between threads.
@@ -233,7 +239,7 @@ fn same(one: &[u8], other: &[u8]) -> bool {
 impl<V: Send + Sync + 'static> Names<V> {
     /// No names. The lock has `rank`.
     pub fn new(rank: Rank) -> Self {
-        Names { table: AtomicPtr::new(ptr::null_mut()), changes: SpinLock::new(rank, 0) }
+        Names { table: AtomicPtr::new(ptr::null_mut()), changes: SpinLock::new(rank, Count { names: 0, wait_for: 0 }) }
     }
 
     /// What `name` leads to.
@@ -329,14 +335,14 @@ impl<V: Send + Sync + 'static> Names<V> {
         let hash = hash(&name);
         let mut node = Node::new(ptr::null_mut(), hash, stays, name, Arc::into_raw(value)).within(spare.node);
         let mut count = self.changes.lock();
-        let table = self.room(*count, spare.table, given_up);
+        let table = self.room(&mut count, spare.table, given_up);
         // SAFETY: the lock is held.
         let (link, old) = unsafe { table.find(hash, &node.name) };
         // SAFETY: likewise the node stays.
         let (next, link) = match unsafe { old.as_ref() } {
             Some(old) => (old.next.load(Ordering::Relaxed), link),
             None => {
-                *count += 1;
+                count.names += 1;
                 let chain = table.chain(hash);
                 (chain.load(Ordering::Relaxed), chain)
             }
@@ -357,24 +363,27 @@ impl<V: Send + Sync + 'static> Names<V> {
         let (link, old) = unsafe { table.find(hash(name), name) };
         // SAFETY: likewise the node stays.
         link.store(unsafe { old.as_ref() }?.next.load(Ordering::Relaxed), Ordering::Release);
-        *count -= 1;
+        count.names -= 1;
         drop(count);
         // SAFETY: the chain leads past it.
         Some(unsafe { give_up(old, given_up) })
     }
 
-    /// A table for one name more than `count`, with a longer one where there is memory for it. `first` is the table where there is
+    /// A table for one name more, with a longer one where there is memory for it. `first` is the table where there is
     /// none yet. The caller holds the lock.
-    fn room(&self, count: usize, first: Option<Box<Table<V>>>, given_up: &mut Pile<'_>) -> &Table<V> {
+    fn room(&self, count: &mut Count, first: Option<Box<Table<V>>>, given_up: &mut Pile<'_>) -> &Table<V> {
         let old = self.table.load(Ordering::Relaxed);
         // SAFETY: tables are replaced under the lock.
         let there = unsafe { old.as_ref() };
         let new = match (there, first) {
-            (Some(there), _) if count < there.chains.len() * IN_CHAIN => return there,
+            (Some(there), _) if count.names < (there.chains.len() * IN_CHAIN).max(count.wait_for) => return there,
             (Some(there), _) => match self.longer(there) {
                 Ok(new) => new,
-                // Chains get longer than they should; the next name tries again.
-                Err(OutOfMemory) => return there,
+                // Chains get longer than they should. A copy that is given up costs as much as one that is not.
+                Err(OutOfMemory) => {
+                    count.wait_for = count.names + count.names / 8 + 1;
+                    return there;
+                }
             },
             (None, Some(first)) => first,
             (None, None) => unreachable!("a table that was there is gone"),

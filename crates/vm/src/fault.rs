@@ -248,7 +248,7 @@ fn serve<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultK
                 writers_out = None;
                 match what.run(&mut may) {
                     Err(FaultError::OutOfMemory) => vm.memory_or_error(&mut patience, &mut may)?,
-                    done => done?,
+                    done => done.map(|()| patience.served())?,
                 }
                 paged_in = true;
                 continue;

@@ -68,7 +68,7 @@ use crate::steal;
 use crate::vm::BootMemory;
 use crate::vm::Vm;
 use asking::Asking;
-use progress::{Block, Ghosts, Progress, STARVED, TURNOVER, Tally};
+use progress::{Block, Ghosts, MOST_TURNOVER, Progress, STARVED, TURNOVER, Tally};
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quire_sync::hooks::{current_thread, now};
 use quire_sync::trace::{Kind, Span};
@@ -98,6 +98,8 @@ const SPARED: u32 = 2;
 /// How often a fault finds memory taken again by others that it had waited for, before that is an error: only where what it
 /// needs is not what pageout frees.
 const DEFEATS: u32 = 1000;
+/// Fewer refusals of one fault starve nobody, however long they took.
+const STARVED_DEFEATS: u32 = 3;
 
 /// What a fault puts up with.
 pub(crate) struct Patience {
@@ -109,6 +111,11 @@ pub(crate) struct Patience {
 impl Patience {
     pub fn new() -> Patience {
         Patience { left: DEFEATS, since: None }
+    }
+
+    /// It got what it waited for, and goes on.
+    pub fn served(&mut self) {
+        self.since = None;
     }
 }
 
@@ -328,12 +335,14 @@ impl<M: Machine> Vm<M> {
         let read = stats.total(Event::SwapIn) + stats.total(Event::PageIn);
         let made = stats.faults_of(FaultKind::ZeroFill) + stats.faults_of(FaultKind::Copy);
         let more = stats.total(Event::FaultAhead) + stats.total(Event::PageFilled);
-        let least = if self.swap().is_as_good_as_full() { self.frames().total() / TURNOVER } else { 0 };
+        // Only there may a pass take long for little.
+        let full = self.swap().store().is_some() && self.swap().is_as_good_as_full();
+        let least = if full { (self.frames().total() / TURNOVER).min(MOST_TURNOVER) } else { 0 };
         let gained = read.wrapping_add(made).wrapping_add(more);
         let tally = Tally { gained, near: stats.total(Event::NearRefault), least };
         // What is on its way may take long, and is progress when it comes.
         let p = self.pageout();
-        p.progress.is_lost(now(), p.asking.is_waited_for(), tally) && self.io().in_flight() == 0
+        p.progress.is_lost(now(), full && p.asking.is_waited_for(), tally) && self.io().in_flight() == 0
     }
 
     /// As [`Vm::wait_for_memory`], for so long. What counts is that this fault is refused: memory that is free when it wakes is
@@ -347,7 +356,13 @@ impl<M: Machine> Vm<M> {
         patience.left = patience.left.saturating_sub(1);
         let begin = *patience.since.get_or_insert_with(now);
         // What others gain is nothing to a fault that they always come before, where no page can go out to make up for it.
-        let is_starved = || now().saturating_sub(begin) >= STARVED && self.swap().is_as_good_as_full();
+        let defeats = DEFEATS - patience.left;
+        let is_starved = || {
+            now().saturating_sub(begin) >= STARVED
+                && defeats >= STARVED_DEFEATS
+                && self.swap().is_as_good_as_full()
+                && self.io().in_flight() == 0
+        };
         let served = patience.left != 0 && self.wait_for_memory_unless(may, is_starved);
         if served { Ok(()) } else { Err(FaultError::OutOfMemory) }
     }

@@ -83,15 +83,17 @@ impl<M: Machine> Listener for Watch<M> {
     }
 
     fn changed_for_one(&self) -> bool {
-        // What it does not wait for may be what another one does.
-        if self.gone.load(Ordering::Acquire) || self.peek().0 == 0 {
+        // What it does not wait for may be what another one does, and an end that goes is news for all.
+        let Some(ready) = self.file.upgrade().map(|file| file.ready()) else { return false };
+        let wanted = poll_bits(ready) & self.events.load(Ordering::Acquire);
+        if self.gone.load(Ordering::Acquire) || wanted == 0 {
             return false;
         }
         let (Some(epoll), Some(watch)) = (self.epoll.upgrade(), self.itself.upgrade()) else { return false };
         if !watch.listed.swap(true, Ordering::AcqRel) {
             epoll.put(watch, false);
         }
-        epoll.readiness.notify()
+        epoll.readiness.notify() && !ready.intersects(Ready::HANGUP | Ready::ERROR | Ready::READ_HANGUP)
     }
 }
 
@@ -334,11 +336,6 @@ impl<M: Machine> Watch<M> {
     fn look(&self) -> (u32, u32) {
         // Unlisted before the look: a change after the look lists it again.
         self.listed.store(false, Ordering::SeqCst);
-        self.peek()
-    }
-
-    /// As [`look`](Self::look), for anybody.
-    fn peek(&self) -> (u32, u32) {
         let events = self.events.load(Ordering::Acquire);
         // Closed: it stays in the set until its descriptor is added again, and is never met again.
         let file = if self.gone.load(Ordering::Acquire) { None } else { self.file.upgrade() };
@@ -436,8 +433,11 @@ pub fn sys_epoll_ctl<M: Machine>(
         }
         raw::EPOLL_CTL_MOD => {
             let (events, data) = wanted()?;
+            if events & raw::EPOLLEXCLUSIVE != 0 {
+                return Err(Errno::EINVAL);
+            }
             let watch = epoll.watch(fd, &file)?;
-            if (events | watch.events.load(Ordering::Relaxed)) & raw::EPOLLEXCLUSIVE != 0 {
+            if watch.events.load(Ordering::Relaxed) & raw::EPOLLEXCLUSIVE != 0 {
                 return Err(Errno::EINVAL);
             }
             watch.events.store(events | ALWAYS, Ordering::Release);

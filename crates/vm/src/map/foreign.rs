@@ -50,7 +50,7 @@ impl<M: Machine> Space<M> {
                 Err(Stop::Busy(page)) => self.vm().wait_unbusy(page, may),
                 Err(Stop::PageIn(read)) => match read.run(may) {
                     Err(FaultError::OutOfMemory) => self.vm().memory_or_error(&mut patience, may)?,
-                    done => done?,
+                    done => done.map(|()| patience.served())?,
                 },
                 // Of stores only.
                 Err(Stop::Hook(_)) => return Err(FaultError::Pager),

@@ -5,7 +5,7 @@
 //! threads are refused memory for a whole window and hardly anything of what they gained is left, memory is out.
 //!
 //! With full swap nothing is kept at all: each page that comes takes the place of one that goes. A working set that fits does that for
-//! a while, fast, and hardly waits. Where threads wait for a whole window and programs get less than a [`TURNOVER`] of memory in it, they
+//! a while, fast, and hardly waits. Where threads wait for a whole window and programs get less than a [`TURNOVER`] of memory in it (or [`MOST_TURNOVER`]), they
 //! only exchange pages, however long each of those was gone, and memory is out.
 //!
 //! # Soon
@@ -36,6 +36,8 @@ pub(crate) const STARVED: u64 = 2_000_000_000;
 const KEPT: u64 = 4;
 /// With full swap, the part of all frames that programs must get in a window.
 pub(crate) const TURNOVER: u64 = 64;
+/// That part at most, in frames: what a slow disk gives, however large memory is.
+pub(crate) const MOST_TURNOVER: u64 = 4096;
 /// Entries of the table. The models are of other things.
 const GHOSTS: usize = if cfg!(any(loom, shuttle)) { 0 } else { 4096 };
 
