@@ -95,7 +95,7 @@ impl<H: Host> Dentry<H> {
     }
 
     /// Whether it is `other` or lies below it.
-    pub fn is_below(this: &Arc<Self>, other: &Arc<Dentry<H>>) -> bool {
+    pub(crate) fn is_below(this: &Arc<Self>, other: &Arc<Dentry<H>>) -> bool {
         let mut at = Some(this.clone());
         while let Some(d) = at {
             if Arc::ptr_eq(&d, other) {
@@ -109,6 +109,12 @@ impl<H: Host> Dentry<H> {
     /// The path from `root` (or from the root of everything, where it is not below `root`), and whether that name still
     /// exists. Nameless things give their label.
     pub fn path(this: &Arc<Self>, root: &Arc<Dentry<H>>) -> Result<(Vec<u8>, bool), FsError> {
+        Self::path_within(this, root).map(|(path, exists, _)| (path, exists))
+    }
+
+    /// The same, and whether it is `root` or lies below it.
+    pub fn path_within(this: &Arc<Self>, root: &Arc<Dentry<H>>) -> Result<(Vec<u8>, bool, bool), FsError> {
+        let mut inside = true;
         let mut names: Vec<Arc<[u8]>> = Vec::new();
         let mut exists = true;
         let mut above: Option<Arc<Dentry<H>>> = None;
@@ -123,17 +129,18 @@ impl<H: Host> Dentry<H> {
             let Some(parent) = parent else {
                 if names.is_empty() && !listed {
                     names.try_push(name)?;
-                    return joined(&names, b"").map(|path| (path, true));
+                    return joined(&names, b"").map(|path| (path, true, false));
                 }
+                inside = false;
                 break;
             };
             names.try_push(name)?;
             above = Some(parent);
         }
         if names.is_empty() {
-            return Ok((Vec::try_copy(b"/")?, exists));
+            return Ok((Vec::try_copy(b"/")?, exists, inside));
         }
-        Ok((joined(&names, b"/")?, exists))
+        Ok((joined(&names, b"/")?, exists, inside))
     }
 }
 

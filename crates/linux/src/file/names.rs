@@ -216,12 +216,12 @@ pub fn sys_getdents64<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: u64, size: 
 /// `getcwd`
 pub fn sys_getcwd<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64, size: u64) -> Result<usize, Errno> {
     let view = ctx.view()?;
-    let (mut path, exists) = Dentry::path(view.cwd(), view.root())?;
+    let (mut path, exists, inside) = Dentry::path_within(view.cwd(), view.root())?;
     if !exists {
         return Err(Errno::ENOENT);
     }
     // What its root was taken to lies elsewhere.
-    if !Dentry::is_below(view.cwd(), view.root()) {
+    if !inside {
         let mut outside = quire_heap::Vec::try_copy(b"(unreachable)")?;
         outside.try_extend_from_slice(&path)?;
         path = outside;

@@ -16,8 +16,17 @@ const MAP: std::ops::Range<u64> = 0xffff_c000_0000_0000..0xffff_c800_0000_0000;
 const PAGE: u64 = 4096;
 
 /// Functions that only carry out what their callers mean.
-const CARRIERS: [&str; 7] =
-    ["core::", "alloc::", "quire_sync::", "hashbrown::", "smallvec::", "compiler_builtins::", "quire_kernel::bytes::"];
+const CARRIERS: [&str; 9] = [
+    "core::",
+    "alloc::",
+    "quire_heap::",
+    "intrusive_collections::",
+    "quire_sync::",
+    "hashbrown::",
+    "smallvec::",
+    "compiler_builtins::",
+    "quire_kernel::bytes::",
+];
 
 /// A run of frames and what the kernel says of it.
 #[derive(Debug, PartialEq, Eq)]
