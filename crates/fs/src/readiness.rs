@@ -36,27 +36,29 @@ pub trait Listener: Send + Sync {
     /// The stream changed.
     fn changed(&self);
 
-    /// Whether one of several such listeners is told, and the others only where that one has nobody to wake.
+    /// Whether it is exclusive: a change is told to one exclusive listener after the other, until one wakes a thread.
     fn is_exclusive(&self) -> bool {
         false
     }
 
-    /// As [`changed`](Self::changed), of an exclusive listener: whether somebody was woken who waited for what there is.
+    /// As [`changed`](Self::changed), for an exclusive listener. Returns whether a waiting thread was woken.
     fn changed_for_one(&self) -> bool {
         self.changed();
         false
     }
 }
 
-/// One that listens, or that has stopped to while the list was in use.
+/// An entry of the list of listeners.
 struct Place {
     listener: Arc<dyn Listener>,
+    exclusive: bool,
+    /// The listener has stopped while a thread read the list.
     gone: AtomicBool,
 }
 
 impl Place {
     fn new(listener: &Arc<dyn Listener>) -> Self {
-        Place { listener: listener.clone(), gone: AtomicBool::new(false) }
+        Place { listener: listener.clone(), exclusive: listener.is_exclusive(), gone: AtomicBool::new(false) }
     }
 }
 
@@ -87,8 +89,8 @@ impl Readiness {
         }
     }
 
-    /// Tells everybody that the state changed; whether somebody slept for it here. From a thread, never from an interrupt; with no
-    /// spin lock held.
+    /// Wakes the sleepers and tells the listeners that the state changed. Returns whether a thread slept. Called from threads,
+    /// never from an interrupt, with no spin lock held.
     pub fn notify(&self) -> bool {
         // Has a full fence: the new state is visible before `listening` is read.
         let slept = self.sleepers.wake_all() > 0;
@@ -96,17 +98,14 @@ impl Readiness {
             return slept;
         }
         let Some(all) = self.listeners.lock().clone() else { return slept };
-        let (mut served, mut stale) = (false, false);
-        for place in all.iter() {
-            if place.gone.load(Ordering::Acquire) {
-                stale = true;
-                continue;
-            }
-            match place.listener.is_exclusive() {
+        let mut served = false;
+        for place in all.iter().filter(|place| !place.gone.load(Ordering::Acquire)) {
+            match place.exclusive {
                 false => place.listener.changed(),
                 true => served = served || place.listener.changed_for_one(),
             }
         }
+        let mut stale = all.iter().any(|place| place.gone.load(Ordering::Relaxed));
         drop(all);
         while stale {
             stale = self.sweep();
@@ -129,7 +128,7 @@ impl Readiness {
     pub fn listen(&self, listener: &Arc<dyn Listener>) -> Result<(), FsError> {
         let old = {
             let mut slot = self.listeners.lock();
-            match slot.as_mut().map(Arc::get_mut) {
+            let old = match slot.as_mut().map(Arc::get_mut) {
                 Some(Some(all)) => {
                     all.try_push(Place::new(listener))?;
                     None
@@ -140,16 +139,17 @@ impl Readiness {
                     all.push_reserved(Place::new(listener));
                     slot.replace(room.fill(all))
                 }
-            }
+            };
+            self.listening.fetch_add(1, Ordering::AcqRel);
+            old
         };
-        self.listening.fetch_add(1, Ordering::AcqRel);
         drop(old);
         fence_full();
         Ok(())
     }
 
-    /// `listener` is told no more (a call that is under way may still come). Needs no memory, and waits for nobody: a thread that is
-    /// just telling the listeners may be the caller itself.
+    /// `listener` is told no more; a call that is under way may still come. Needs no memory and does not wait, since the caller may be
+    /// the thread that is telling the listeners.
     pub fn unlisten(&self, listener: &Arc<dyn Listener>) {
         let is = |place: &Place| Arc::ptr_eq(&place.listener, listener) && !place.gone.load(Ordering::Relaxed);
         let mut slot = self.listeners.lock();
@@ -158,7 +158,7 @@ impl Readiness {
                 Some(at) => Some(all.swap_remove(at)),
                 None => return,
             },
-            // It goes when nobody uses the list any more.
+            // A `notify` drops the entry, once no thread reads the list.
             _ => match slot.as_ref().and_then(|all| all.iter().find(|place| is(place))) {
                 Some(place) => {
                     place.gone.store(true, Ordering::Release);
@@ -173,7 +173,7 @@ impl Readiness {
         drop((gone, empty));
     }
 
-    /// Takes one off the list that has stopped to listen, where nobody uses the list; whether there was one.
+    /// Drops one entry whose listener has stopped, unless a thread reads the list. Returns whether it dropped one.
     fn sweep(&self) -> bool {
         let mut slot = self.listeners.lock();
         let Some(all) = slot.as_mut().and_then(Arc::get_mut) else { return false };

@@ -26,7 +26,7 @@ type Made = [Option<Arc<OpenFile<TestHost>>>; 2];
 const NOTHING: Made = [None, None];
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
-/// Does what is tried once beforehand: the checks of lock orders note each new one in memory that must not be refused.
+/// Runs an operation once before it is refused memory: the lock-order checker allocates when it sees a new order.
 fn warm_up(does: impl FnOnce()) {
     TestHost.be_cpu();
     does();
@@ -158,7 +158,7 @@ fn what_is_refused_memory_leaves_the_tree_as_it_was() {
         ("open and create, and nothing else", |t| {
             open(t, "/d/new", RW | OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE)
         }),
-        ("open what is there, or create", |t| open(t, "/f", RW | OpenFlags::CREATE)),
+        ("open an existing file with O_CREAT", |t| open(t, "/f", RW | OpenFlags::CREATE)),
         ("open without a name", |t| open(t, "/d", RW | OpenFlags::NAMELESS)),
         ("pipe", |t| t.pipe(&Who::ROOT, OpenFlags::empty()).map(|(r, w)| [Some(r), Some(w)])),
         ("memory file", |t| Ok([Some(t.memory_file(&Who::ROOT, b"name", RW)?), None])),
@@ -173,7 +173,7 @@ fn what_is_refused_memory_leaves_the_tree_as_it_was() {
             Ok([Some(open(a)?), Some(open(b)?)])
         }),
         ("list", |t| read(t, "/d")),
-        ("list what is generated", |t| read(t, "/proc")),
+        ("list a generated directory", |t| read(t, "/proc")),
         ("read what is generated", |t| read(t, "/proc/4")),
         ("read", |t| read(t, "/f")),
         ("read a link", |t| {
@@ -339,4 +339,25 @@ fn a_listener_that_is_refused_memory_does_not_listen() {
     assert_eq!(refused, 2);
     assert_eq!(refusal::at(1, || readiness.unlisten(&listener)).1, 0);
     assert_eq!(Arc::strong_count(&counts), 2);
+}
+
+#[test]
+fn a_listener_stops_from_its_own_call_without_memory() {
+    struct Stops(Arc<Readiness>, std::sync::Mutex<Option<Arc<dyn Listener>>>);
+    impl Listener for Stops {
+        fn changed(&self) {
+            if let Some(listener) = self.1.lock().unwrap().take() {
+                self.0.unlisten(&listener);
+            }
+        }
+    }
+    let readiness = Arc::try_new(Readiness::new()).unwrap();
+    let stops = Arc::try_new(Stops(readiness.clone(), std::sync::Mutex::new(None))).unwrap();
+    let listener: Arc<dyn Listener> = unsize!(stops.clone());
+    *stops.1.lock().unwrap() = Some(listener.clone());
+    readiness.listen(&listener).unwrap();
+    drop(listener);
+    // The thread that tells the listeners reads the list meanwhile.
+    assert_eq!(refusal::at(1, || readiness.notify()), (false, 0));
+    assert_eq!(Arc::strong_count(&stops), 1, "the list keeps a listener that has stopped");
 }
