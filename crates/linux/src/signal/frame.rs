@@ -358,7 +358,7 @@ pub fn check_float(float: &mut [u8], extended: bool, features: u64, mxcsr_mask: 
     Ok(())
 }
 
-fn restore_float<M: Machine>(linux: &Linux<M>, at: u64) -> Result<(), Errno> {
+fn restore_float<M: Machine>(linux: &'static Linux<M>, at: u64) -> Result<(), Errno> {
     let machine = linux.machine;
     if at == 0 {
         machine.fpu_reset();
@@ -366,7 +366,7 @@ fn restore_float<M: Machine>(linux: &Linux<M>, at: u64) -> Result<(), Errno> {
     }
     let memory = UserMemory(machine);
     let len = machine.fpu_len();
-    let mut area = FloatArea::new(len)?;
+    let mut area = float_area(linux, len)?;
     let float = area.bytes();
     memory.read_bytes(at, &mut float[..LEGACY])?;
     let word = |at: usize| u32::from_le_bytes([float[at], float[at + 1], float[at + 2], float[at + 3]]);
