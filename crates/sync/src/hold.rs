@@ -199,3 +199,16 @@ impl<V> Drop for Hold<V> {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use quire_heap::refusal;
+
+    #[test]
+    fn a_crowd_that_is_refused_memory_leaves_the_value_uncounted() {
+        let value = Arc::try_new(7).unwrap();
+        assert!(refusal::at(1, || Crowd::new(&value).is_none()).0);
+        assert_eq!(Arc::strong_count(&value), 1);
+    }
+}

@@ -729,4 +729,22 @@ mod tests {
             assert_eq!(Arc::strong_count(&growing), 1);
         }
     }
+
+    #[test]
+    fn tables_that_are_refused_memory_stay_and_are_not_tried_again_at_once() {
+        let domain = domain(1);
+        let names = Names::new(Rank::FILE);
+        let full = FIRST * IN_CHAIN;
+        (0..full)
+            .for_each(|n| drop(names.put(names.spare().unwrap(), name(n), Value::new(n), false, &mut domain.pile())));
+        let put = |n: usize, refused: u64| {
+            let (spare, name, value) = (names.spare().unwrap(), name(n), Value::new(n));
+            quire_heap::refusal::at(refused, || drop(names.put(spare, name, value, false, &mut domain.pile()))).1
+        };
+        assert_eq!((put(full, 1), put(full + 1, 0)), (1, 0));
+        let more = (full + 2..2 * full).map(|n| put(n, 0)).sum::<u64>();
+        assert!(more > full as u64, "the table grows later");
+        let pin = domain.pin();
+        (0..2 * full).for_each(|n| assert!(names.get(&name(n), &pin).is_some()));
+    }
 }
