@@ -48,7 +48,7 @@ pub(crate) struct EntryMemory<H: Host> {
     pub listed: Spares<H>,
 }
 
-/// What was taken out of a directory, to be dropped without its lock.
+/// An entry that was taken out of a directory. The caller drops it after the directory's lock.
 pub(crate) type Taken<H> = (Arc<Dentry<H>>, Spares<H>);
 
 /// What the lock of a directory guards.
@@ -169,13 +169,13 @@ impl<'a, H: Host> Locked<'a, H> {
     ) -> Option<Arc<Dentry<H>>> {
         let (_, there) = self.entries.by_name.get_mut(&name)?;
         let old = core::mem::replace(there, dentry.clone());
-        // One reference less on what is returned.
+        // The returned dentry has one reference fewer then.
         drop(self.show(memory, name, dentry));
         Some(old)
     }
 
-    /// Puts `dentry` in the place of an entry, or adds it; what was there is returned, and the memory that was not needed, to be
-    /// dropped without the lock.
+    /// Puts `dentry` in the place of an entry, or adds it. Returns the old dentry and the unused memory, which the caller drops after
+    /// the lock.
     pub(crate) fn put(&mut self, memory: EntryMemory<H>, name: Arc<[u8]>, dentry: Arc<Dentry<H>>) -> Option<Taken<H>> {
         if self.get(&name).is_none() {
             self.add(memory, name, dentry);
@@ -189,7 +189,7 @@ impl<'a, H: Host> Locked<'a, H> {
     pub(crate) fn take(&mut self, name: &[u8]) -> Option<Taken<H>> {
         let (by_name, _, (cookie, dentry)) = self.entries.by_name.take(name)?;
         let (by_cookie, _, _) = self.entries.by_cookie.take(&cookie)?;
-        // One reference less on what is returned.
+        // The returned dentry has one reference fewer then.
         drop(self.names.take(name, &mut self.given_up));
         Some((dentry, Spares { by_name, by_cookie }))
     }

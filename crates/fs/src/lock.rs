@@ -299,7 +299,7 @@ impl RecordLocks {
     }
 }
 
-/// Adds a lock to a range that the owner has cut free; it and equal neighbours become one. There is room for one more.
+/// Adds a lock to a range that the owner has cut free; it and equal neighbours become one. The caller has reserved room.
 fn add(records: &mut Vec<Record>, mut new: Record) {
     records.retain(|r| {
         let equal = r.owner == new.owner && r.exclusive == new.exclusive;
@@ -313,7 +313,7 @@ fn add(records: &mut Vec<Record>, mut new: Record) {
     records.push_reserved(new);
 }
 
-/// Takes `start..end` out of the owner's records; one that reaches over both ends becomes two, for which there is room.
+/// Takes `start..end` out of the owner's records. A record that reaches over both ends becomes two; the caller has reserved room.
 fn cut(records: &mut Vec<Record>, owner: Owner, start: u64, end: u64) {
     let mut rest = None;
     records.retain_mut(|r| {

@@ -16,6 +16,8 @@ pub struct Deque<T> {
 impl<T> Deque<T> {
     /// An empty one, which has no memory.
     pub const fn new() -> Self {
+        // A ring of them would have no end.
+        const { assert!(size_of::<T>() != 0, "elements have a size") };
         Deque { ring: alloc::vec::Vec::new(), first: 0, len: 0 }
     }
 

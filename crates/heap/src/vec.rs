@@ -156,11 +156,6 @@ impl<T> Vec<T> {
     pub fn capacity(&self) -> usize {
         self.0.capacity()
     }
-
-    /// The elements, for ever.
-    pub fn leak<'a>(self) -> &'a mut [T] {
-        self.0.leak()
-    }
 }
 
 impl<T: Copy> Vec<T> {

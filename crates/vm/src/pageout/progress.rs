@@ -5,8 +5,8 @@
 //! threads are refused memory for a whole window and hardly anything of what they gained is left, memory is out.
 //!
 //! With full swap nothing is kept at all: each page that comes takes the place of one that goes. A working set that fits does that for
-//! a while, fast, and hardly waits. Where threads wait for a whole window and programs get less than a [`TURNOVER`] of memory in it (or [`MOST_TURNOVER`]), they
-//! only exchange pages, however long each of those was gone, and memory is out.
+//! a while, fast, and hardly waits. Where threads wait for a whole window and programs get less than a [`TURNOVER`] of memory in it (and less
+//! than [`MOST_TURNOVER`]), they only exchange pages, however long each of those was gone, and memory is out.
 //!
 //! # Soon
 //! Pages that were evicted lately are remembered in a table of fixed size, by a hash of their identity and the number of the eviction. A
