@@ -204,7 +204,7 @@ impl<M: Machine> Prepared<M> {
 }
 
 /// Ends the other threads of the caller's process, and makes the caller its first thread. An error where the process ends
-/// meanwhile, or another thread execs. Whether there were none.
+/// meanwhile, or another thread execs. Returns whether the caller was the only thread.
 fn end_other_threads<M: Machine>(ctx: &Ctx<'_, M>) -> Result<bool, Errno> {
     let process = ctx.process();
     let me = ctx.thread;

@@ -98,12 +98,13 @@ pub fn sys_mmap<M: Machine>(
     if !offset.is_multiple_of(PAGE_SIZE) {
         return Err(Errno::EINVAL);
     }
-    // A descriptor that is none comes before all else.
-    if flags & ANONYMOUS == 0 {
-        ctx.file(fd)?;
-    }
     if len == 0 {
-        return Err(Errno::EINVAL);
+        // Linux looks at the descriptor first.
+        return if flags & ANONYMOUS == 0 {
+            Err(ctx.file(fd).err().unwrap_or(Errno::EINVAL))
+        } else {
+            Err(Errno::EINVAL)
+        };
     }
     let shared = match flags & TYPE {
         PRIVATE => false,
