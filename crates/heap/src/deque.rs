@@ -112,6 +112,9 @@ impl<T> Deque<T> {
 
     /// Takes element `at`; those behind it move up.
     pub fn remove(&mut self, at: usize) -> Option<T> {
+        if at == 0 {
+            return self.pop_front();
+        }
         if at >= self.len {
             return None;
         }

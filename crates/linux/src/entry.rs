@@ -107,7 +107,7 @@ impl<M: Machine> Linux<M> {
             scheduler,
             ids: Ids::new(Self::most_ids(memory), cpus, &mut tables)?,
             load: crate::load::Load::new(scheduler),
-            users: crate::process::users::Users::new(cpus),
+            users: crate::process::users::Users::new(cpus)?,
             futexes: futex::Futexes::new(memory, &mut tables)?,
             random: random::Random::new(machine.entropy(), cpus, &mut tables)?,
             unknown: syscall::Unknown::new(),

@@ -14,6 +14,8 @@
 //! | **taker, putter** on that CPU (*compare and swap*) | one of the two is first: the permit is on the books, or the taker comes to the lock |
 //!
 //! Limits differ from taker to taker, as those of a user's processes do, or change, as a file system's when boot has filled it.
+//!
+//! Counts that belong together share each CPU's line: [`Headcounts`] is several of them, [`Headcount`] is one.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::hooks::preempt_off;
@@ -27,12 +29,15 @@ const BATCH: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 32 };
 /// The mark of a stock that is closed.
 const CLOSED: u64 = u64::MAX;
 
-/// See the module.
-pub struct Headcount {
-    /// Spare permits.
-    spare: PerCpu<AtomicU64>,
-    books: CachePadded<Books>,
+/// See the module: `N` counts, which are told apart by their numbers. A number of `N` or above panics.
+pub struct Headcounts<const N: usize> {
+    /// Spare permits of each count.
+    spare: PerCpu<[AtomicU64; N]>,
+    books: [CachePadded<Books>; N],
 }
+
+/// See the module: one count.
+pub struct Headcount(Headcounts<1>);
 
 struct Books {
     lock: SpinLock<()>,
@@ -40,25 +45,30 @@ struct Books {
     permits: AtomicU64,
 }
 
+/// A count without permits on one CPU.
+fn closed<const N: usize>() -> [AtomicU64; N] {
+    core::array::from_fn(|_| AtomicU64::new(CLOSED))
+}
+
 impl Headcount {
     /// The size in bytes of the memory that [`new`](Self::new) needs.
     pub const fn bytes(cpus: usize) -> usize {
-        PerCpu::<AtomicU64>::bytes(cpus)
+        Headcounts::<1>::bytes(cpus)
     }
 
     /// None is counted, on a machine of `cpus` CPUs.
     ///
     /// # Safety
-    /// `memory` points to [`bytes`](Self::bytes)`(cpus)` writable bytes, aligned to 128, that nobody else uses as long as this lives.
+    /// As for [`Headcounts::new`].
     pub unsafe fn new(memory: NonNull<u8>, cpus: usize) -> Self {
         // SAFETY: the caller's word.
-        Self::over(unsafe { PerCpu::new(memory, cpus, |_| AtomicU64::new(CLOSED)) })
+        Headcount(unsafe { Headcounts::new(memory, cpus) })
     }
 
     /// None is counted, on a machine of `cpus` CPUs, in memory of the global allocator that is never freed.
     #[cfg(any(test, feature = "alloc"))]
     pub fn try_leaked(cpus: usize) -> Result<Self, quire_heap::OutOfMemory> {
-        Ok(Self::over(PerCpu::try_leaked(cpus, |_| AtomicU64::new(CLOSED))?))
+        Ok(Headcount(Headcounts::over(PerCpu::try_leaked(cpus, |_| closed())?)))
     }
 
     /// As [`try_leaked`](Self::try_leaked), for models.
@@ -67,23 +77,62 @@ impl Headcount {
         Self::try_leaked(cpus).expect("memory for each CPU")
     }
 
-    fn over(spare: PerCpu<AtomicU64>) -> Self {
-        let books = Books { lock: SpinLock::new(Rank::HEADCOUNT, ()), permits: AtomicU64::new(0) };
-        Headcount { spare, books: CachePadded(books) }
-    }
-
     /// Counts one more, where that makes no more than `limit`; whether it did.
     #[inline]
     pub fn take(&self, limit: u64) -> bool {
-        self.take_many(1, limit)
+        self.0.take(0, 1, limit)
     }
 
     /// Counts `n` more, where that makes no more than `limit`; whether it did. All of them or none.
+    #[inline]
     pub fn take_many(&self, n: u64, limit: u64) -> bool {
+        self.0.take(0, n, limit)
+    }
+
+    /// Counts one less that was counted before. Does not touch the count any more once others can find that it was the last.
+    #[inline]
+    pub fn put(&self) {
+        self.0.put(0, 1);
+    }
+
+    /// As [`put`](Self::put), of `n`.
+    #[inline]
+    pub fn put_many(&self, n: u64) {
+        self.0.put(0, n);
+    }
+
+    /// How many are counted at this moment, at which all stocks are closed.
+    pub fn count(&self) -> u64 {
+        self.0.count(0)
+    }
+}
+
+impl<const N: usize> Headcounts<N> {
+    /// The size in bytes of the memory that [`new`](Self::new) needs.
+    pub const fn bytes(cpus: usize) -> usize {
+        PerCpu::<[AtomicU64; N]>::bytes(cpus)
+    }
+
+    /// Nothing is counted, on a machine of `cpus` CPUs.
+    ///
+    /// # Safety
+    /// `memory` points to [`bytes`](Self::bytes)`(cpus)` writable bytes, aligned to 128, that nobody else uses as long as this lives.
+    pub unsafe fn new(memory: NonNull<u8>, cpus: usize) -> Self {
+        // SAFETY: the caller's word.
+        Self::over(unsafe { PerCpu::new(memory, cpus, |_| closed()) })
+    }
+
+    fn over(spare: PerCpu<[AtomicU64; N]>) -> Self {
+        let none = |_| Books { lock: SpinLock::new(Rank::HEADCOUNT, ()), permits: AtomicU64::new(0) };
+        Headcounts { spare, books: core::array::from_fn(|which| CachePadded(none(which))) }
+    }
+
+    /// Counts `n` more of count `which`, where that makes no more than `limit`; whether it did. All of them or none.
+    pub fn take(&self, which: usize, n: u64, limit: u64) -> bool {
         let pinned = preempt_off();
-        let mine = self.spare.mine(&pinned);
+        let (mine, books) = (&self.spare.mine(&pinned)[which], &self.books[which]);
         let spare = mine.load(Ordering::Relaxed);
-        if spare != CLOSED && spare >= n && self.books.permits.load(Ordering::Acquire) <= limit {
+        if spare != CLOSED && spare >= n && books.permits.load(Ordering::Acquire) <= limit {
             // Fails where the stock was closed meanwhile: no other CPU changes it otherwise.
             let taken = mine.compare_exchange(spare, spare - n, Ordering::AcqRel, Ordering::Relaxed).is_ok();
             if taken {
@@ -94,60 +143,56 @@ impl Headcount {
                 return true;
             }
         }
-        let _books = self.books.lock.lock();
-        let permits = self.books.permits.load(Ordering::Relaxed);
+        let _books = books.lock.lock();
+        let permits = books.permits.load(Ordering::Relaxed);
         let more = permits.checked_add(n).and_then(|all| all.checked_add(BATCH - 1));
         if let Some(more) = more.filter(|more| *more <= limit) {
             let spare = mine.load(Ordering::Relaxed);
             let before = if spare == CLOSED { 0 } else { spare };
-            self.books.permits.store(more, Ordering::Release);
+            books.permits.store(more, Ordering::Release);
             // Nobody else closes it: that takes the lock.
             mine.store(before + BATCH - 1, Ordering::Release);
             return true;
         }
-        let held = self.close();
+        let held = self.close(which);
         match held.checked_add(n).filter(|held| *held <= limit) {
-            Some(held) => self.books.permits.store(held, Ordering::Release),
+            Some(held) => books.permits.store(held, Ordering::Release),
             None => return false,
         }
         true
     }
 
-    /// Counts one less that was counted before. Does not touch the count any more once others can find that it was the last.
-    #[inline]
-    pub fn put(&self) {
-        self.put_many(1);
-    }
-
-    /// As [`put`](Self::put), of `n`.
-    pub fn put_many(&self, n: u64) {
+    /// Counts `n` less of count `which` that were counted before. Does not touch the count any more once others can find that they
+    /// were the last.
+    pub fn put(&self, which: usize, n: u64) {
         let pinned = preempt_off();
-        let mine = self.spare.mine(&pinned);
+        let (mine, books) = (&self.spare.mine(&pinned)[which], &self.books[which]);
         let spare = mine.load(Ordering::Relaxed);
         let room = spare != CLOSED && spare.saturating_add(n) <= 2 * BATCH;
         if room && mine.compare_exchange(spare, spare + n, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             return;
         }
-        let _books = self.books.lock.lock();
-        let permits = self.books.permits.load(Ordering::Relaxed);
+        let _books = books.lock.lock();
+        let permits = books.permits.load(Ordering::Relaxed);
         let spare = mine.load(Ordering::Relaxed);
         let back = if spare == CLOSED || spare < BATCH { 0 } else { BATCH };
         if back != 0 {
             mine.store(spare - back, Ordering::Release);
         }
-        self.books.permits.store(permits - back - n, Ordering::Release);
+        books.permits.store(permits - back - n, Ordering::Release);
     }
 
-    /// How many are counted at this moment, at which all stocks are closed.
-    pub fn count(&self) -> u64 {
-        let _books = self.books.lock.lock();
-        self.close()
+    /// How many are counted of `which` at this moment, at which all its stocks are closed.
+    pub fn count(&self, which: usize) -> u64 {
+        let _books = self.books[which].lock.lock();
+        self.close(which)
     }
 
     /// => The books are locked.
-    fn close(&self) -> u64 {
-        let mut permits = self.books.permits.load(Ordering::Relaxed);
-        for stock in self.spare.iter() {
+    fn close(&self, which: usize) -> u64 {
+        let books = &self.books[which];
+        let mut permits = books.permits.load(Ordering::Relaxed);
+        for stock in self.spare.iter().map(|of_cpu| &of_cpu[which]) {
             // A look first: near the limit most are closed, and a taker there need not write their lines.
             let seen = stock.load(Ordering::Acquire);
             if seen == CLOSED {
@@ -161,7 +206,7 @@ impl Headcount {
             };
             permits -= spare;
         }
-        self.books.permits.store(permits, Ordering::Release);
+        books.permits.store(permits, Ordering::Release);
         permits
     }
 }
@@ -215,7 +260,7 @@ mod tests {
             // Ends on the other CPU, which gives back what it has too many of.
             set_cpu(1);
             count.put();
-            let permits = count.books.permits.load(Ordering::Relaxed);
+            let permits = count.0.books[0].permits.load(Ordering::Relaxed);
             assert!(permits <= 3 * BATCH, "round {round}: {permits} permits for one thread");
         }
         assert_eq!(count.count(), 0);

@@ -51,7 +51,7 @@ pub mod trace;
 pub mod wait_queue;
 
 pub use cpuset::CpuSet;
-pub use headcount::Headcount;
+pub use headcount::{Headcount, Headcounts};
 #[cfg(any(test, feature = "alloc"))]
 pub use hold::Hold;
 pub use hooks::{Cpu, CpuId, ThreadHandle, Wait, current_cpu, preempt_off};

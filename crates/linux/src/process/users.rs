@@ -1,12 +1,17 @@
-//! Users: how many threads each has, and their shares of CPU time.
+//! Users: how many threads each has, their shares of CPU time, and the kernel memory that is charged to them.
 //!
 //! A thread holds a [`Permit`] of its real user. The permit counts the thread towards the limit on processes, and keeps the user's
 //! record. A process's zombie holds that of its first thread until it was waited for, as Linux counts.
 //!
-//! User 0 has no record: it has no limit, and has part in the share of CPU time that each CPU keeps.
+//! User 0's permits name no record: it has no limit on processes, and has part in the share of CPU time that each CPU keeps. Its
+//! charges go to a record beside the table.
 //!
-//! Records are found by id in a sorted table, at changes of ids only; a fork has its parent's permit. A record that no thread holds is
-//! freed when the table has doubled since the last search for such records.
+//! Kernel memory that a user makes the kernel keep is counted in its [`Account`]s. A [`Charge`] is such a part of an account; a
+//! [`Payer`] is an object of the user's, for which more will be charged later. Both keep the record, also when the user has no thread
+//! any more.
+//!
+//! Records are found by id in a sorted table, at changes of ids only; a fork has its parent's permit. A record that no thread, charge
+//! or payer holds is freed when the table has doubled since the last search for such records.
 
 use crate::errno::Errno;
 use crate::machine::Machine;
@@ -14,30 +19,56 @@ use crate::rank;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use quire_heap::{Vec, allocate, deallocate};
-use quire_sync::{Headcount, SpinLock};
+use quire_sync::{Headcounts, SpinLock};
 use quire_task::User;
 
 /// The first search for records that are not used comes at this many.
 const FIRST_SEARCH: usize = 16;
 
+/// What is counted of a user, and limited.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub(crate) enum Account {
+    /// Threads, and zombies: `RLIMIT_NPROC`.
+    Threads,
+    /// Objects for which more will be charged. They have no limit of their own.
+    Payers,
+    /// Signals that wait: `RLIMIT_SIGPENDING`.
+    Signals,
+    /// Pages of the rings of pipes: `fs.pipe-user-pages-soft` and `-hard`.
+    PipePages,
+    /// Files in epoll sets: `fs.epoll.max_user_watches`.
+    Watches,
+    /// Record locks.
+    Locks,
+}
+
+impl Account {
+    /// How many there are.
+    const COUNT: usize = Account::Locks as usize + 1;
+}
+
+/// The counts of a user's accounts.
+type Accounts = Headcounts<{ Account::COUNT }>;
+
 /// One user.
 struct Record<M: Machine> {
     id: u32,
-    threads: Headcount,
+    accounts: Accounts,
     share: User<M>,
     /// Where the two have their parts for each CPU.
     memory: NonNull<u8>,
     cpus: usize,
 }
 
-// SAFETY: the memory is the record's own; what is in it is shared as `Headcount` and `User` say.
+// SAFETY: the memory is the record's own; what is in it is shared as `Headcounts` and `User` say.
 unsafe impl<M: Machine> Send for Record<M> {}
 // SAFETY: as above.
 unsafe impl<M: Machine> Sync for Record<M> {}
 
 impl<M: Machine> Record<M> {
     fn layout(cpus: usize) -> Result<Layout, Errno> {
-        Layout::from_size_align(Headcount::bytes(cpus) + User::<M>::bytes(cpus), 128).map_err(|_| Errno::ENOMEM)
+        Layout::from_size_align(Accounts::bytes(cpus) + User::<M>::bytes(cpus), 128).map_err(|_| Errno::ENOMEM)
     }
 
     fn new(id: u32, cpus: usize) -> Result<NonNull<Self>, Errno> {
@@ -49,11 +80,17 @@ impl<M: Machine> Record<M> {
         })?;
         // SAFETY: the two parts of that memory, the first of which is a multiple of 128 bytes long; `place` is for a record.
         unsafe {
-            let threads = Headcount::new(memory, cpus);
-            let share = User::new(memory.add(Headcount::bytes(cpus)), cpus);
-            place.write(Record { id, threads, share, memory, cpus });
+            let accounts = Accounts::new(memory, cpus);
+            let share = User::new(memory.add(Accounts::bytes(cpus)), cpus);
+            place.write(Record { id, accounts, share, memory, cpus });
         }
         Ok(place)
+    }
+
+    /// Whether nothing holds it. The caller has locked the table, through which alone a record without threads gets some again.
+    fn is_unused(&self) -> bool {
+        // Threads first, which alone make payers, then those, which alone make new charges.
+        (0..Account::COUNT).all(|account| self.accounts.count(account) == 0)
     }
 
     /// # Safety
@@ -83,13 +120,46 @@ unsafe impl<M: Machine> Send for Table<M> {}
 /// All users that have threads, and some that had.
 pub struct Users<M: Machine> {
     table: SpinLock<Table<M>>,
+    /// That of user 0, for ever.
+    root: NonNull<Record<M>>,
     cpus: usize,
 }
 
+// SAFETY: the record is `Sync`, and never freed.
+unsafe impl<M: Machine> Send for Users<M> {}
+// SAFETY: the record is `Sync`, and never freed.
+unsafe impl<M: Machine> Sync for Users<M> {}
+
 impl<M: Machine> Users<M> {
-    /// None, on a machine of `cpus` CPUs.
-    pub fn new(cpus: usize) -> Self {
-        Users { table: SpinLock::new(rank::OWNED, Table { records: Vec::new(), search_at: FIRST_SEARCH }), cpus }
+    /// User 0 alone, on a machine of `cpus` CPUs.
+    pub fn new(cpus: usize) -> Result<Self, Errno> {
+        let table = SpinLock::new(rank::OWNED, Table { records: Vec::new(), search_at: FIRST_SEARCH });
+        Ok(Users { table, root: Record::new(0, cpus)?, cpus })
+    }
+
+    /// Charges `n` of `account` to the user of `permit`. `None` where the user would have more than `limit` then.
+    #[inline]
+    pub(crate) fn charge(&self, permit: &Permit<M>, account: Account, n: u64, limit: u64) -> Option<Charge> {
+        Charge::take(self.accounts(permit), account, n, limit)
+    }
+
+    /// The user of `permit` as one that will be charged for an object.
+    pub(crate) fn payer(&self, permit: &Permit<M>) -> Payer {
+        let accounts = self.accounts(permit);
+        // SAFETY: the permit keeps the record.
+        unsafe { accounts.as_ref() }.take(Account::Payers as usize, 1, u64::MAX);
+        Payer(accounts)
+    }
+
+    /// How many of `account` the user of `permit` has at this moment. That takes time: each CPU's line is looked at.
+    pub(crate) fn charged(&self, permit: &Permit<M>, account: Account) -> u64 {
+        // SAFETY: the permit keeps the record.
+        unsafe { self.accounts(permit).as_ref() }.count(account as usize)
+    }
+
+    fn accounts(&self, permit: &Permit<M>) -> NonNull<Accounts> {
+        // SAFETY: the permit keeps its record; that of user 0 is for ever.
+        NonNull::from(unsafe { &permit.0.unwrap_or(self.root).as_ref().accounts })
     }
 
     /// A permit of user `id` for a thread that becomes its. Whatever the limit is: as on Linux, who becomes another user is not refused
@@ -107,7 +177,7 @@ impl<M: Machine> Users<M> {
                 Ok(at) => {
                     let record = table.records[at];
                     // SAFETY: as above; under the table's lock nobody frees it, and from here on the permit keeps it.
-                    unsafe { record.as_ref() }.threads.take(u64::MAX);
+                    unsafe { record.as_ref() }.accounts.take(Account::Threads as usize, 1, u64::MAX);
                     break Permit(Some(record));
                 }
                 Err(at) if new.is_some() && table.records.len() < table.records.capacity() => {
@@ -153,20 +223,19 @@ impl<M: Machine> Users<M> {
         Ok(())
     }
 
-    /// Frees the records that no thread holds.
+    /// Frees the records that nothing holds.
     fn forget_unused(&self) {
         loop {
             let mut table = self.table.lock();
-            // SAFETY: a record in the table is alive. One that no thread holds can be held again through the table only, which
-            // is locked.
-            let unused = table.records.iter().position(|record| unsafe { record.as_ref() }.threads.count() == 0);
+            // SAFETY: a record in the table is alive.
+            let unused = table.records.iter().position(|record| unsafe { record.as_ref() }.is_unused());
             let Some(at) = unused else {
                 table.search_at = FIRST_SEARCH.max(2 * table.records.len());
                 return;
             };
             let record = table.records.remove(at);
             drop(table);
-            // SAFETY: it is in the table no more, and no thread holds it; who put the last permit back is done with it.
+            // SAFETY: it is in the table no more, and nothing holds it; the thread that put the last part back is done with it.
             unsafe { Record::free(record) };
         }
     }
@@ -194,14 +263,14 @@ impl<M: Machine> Permit<M> {
     /// One more of the same user. EAGAIN where the user has `limit` already.
     pub(crate) fn another(&self, limit: u64) -> Result<Self, Errno> {
         match self.record() {
-            Some(record) if !record.threads.take(limit) => Err(Errno::EAGAIN),
+            Some(record) if !record.accounts.take(Account::Threads as usize, 1, limit) => Err(Errno::EAGAIN),
             _ => Ok(Permit(self.0)),
         }
     }
 
     /// Whether the user has more than `limit`.
     pub(crate) fn exceeds(&self, limit: u64) -> bool {
-        self.record().is_some_and(|record| record.threads.count() > limit)
+        self.record().is_some_and(|record| record.accounts.count(Account::Threads as usize) > limit)
     }
 
     /// Whose share of CPU time it gives.
@@ -213,7 +282,116 @@ impl<M: Machine> Permit<M> {
 impl<M: Machine> Drop for Permit<M> {
     fn drop(&mut self) {
         if let Some(record) = self.record() {
-            record.threads.put();
+            record.accounts.put(Account::Threads as usize, 1);
+        }
+    }
+}
+
+/// So many of one account of a user, until it is dropped.
+pub(crate) struct Charge {
+    accounts: NonNull<Accounts>,
+    account: Account,
+    n: u64,
+}
+
+// SAFETY: it keeps counts that are `Sync`.
+unsafe impl Send for Charge {}
+// SAFETY: it keeps counts that are `Sync`.
+unsafe impl Sync for Charge {}
+
+impl Charge {
+    /// => The caller keeps the record.
+    #[inline]
+    fn take(accounts: NonNull<Accounts>, account: Account, n: u64, limit: u64) -> Option<Self> {
+        // SAFETY: the caller keeps the record.
+        let taken = unsafe { accounts.as_ref() }.take(account as usize, n, limit);
+        // Not `then_some`: a charge that was not taken must not be dropped.
+        taken.then(|| Charge { accounts, account, n })
+    }
+
+    /// How many they are.
+    pub(crate) fn n(&self) -> u64 {
+        self.n
+    }
+
+    /// Makes them `n`, which is not 0. Where these are more, and the user would have more than `limit` then, it changes nothing and says `false`.
+    pub(crate) fn resize(&mut self, n: u64, limit: u64) -> bool {
+        debug_assert!(n > 0 && self.n > 0);
+        // SAFETY: the charge keeps the record, since some of it is left all the time.
+        let accounts = unsafe { self.accounts.as_ref() };
+        if n > self.n && !accounts.take(self.account as usize, n - self.n, limit) {
+            return false;
+        }
+        if n < self.n {
+            accounts.put(self.account as usize, self.n - n);
+        }
+        self.n = n;
+        true
+    }
+}
+
+impl Drop for Charge {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: the charge keeps the record.
+        unsafe { self.accounts.as_ref() }.put(self.account as usize, self.n);
+    }
+}
+
+/// A user who is charged for an object's parts, until the object is dropped.
+pub(crate) struct Payer(NonNull<Accounts>);
+
+// SAFETY: it keeps counts that are `Sync`.
+unsafe impl Send for Payer {}
+// SAFETY: it keeps counts that are `Sync`.
+unsafe impl Sync for Payer {}
+
+impl Payer {
+    /// Charges `n` of `account`. `None` where the user would have more than `limit` then.
+    #[inline]
+    pub(crate) fn charge(&self, account: Account, n: u64, limit: u64) -> Option<Charge> {
+        Charge::take(self.0, account, n, limit)
+    }
+}
+
+impl Drop for Payer {
+    fn drop(&mut self) {
+        // SAFETY: the payer keeps the record.
+        unsafe { self.0.as_ref() }.put(Account::Payers as usize, 1);
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    //! A user without a machine.
+
+    use super::{Account, Accounts, Charge};
+    use core::alloc::Layout;
+    use core::ptr::NonNull;
+    use quire_heap::allocate;
+
+    /// A user's accounts, never freed.
+    pub struct Counted(NonNull<Accounts>);
+
+    impl Counted {
+        /// Nothing charged, on one CPU.
+        pub fn new() -> Self {
+            let layout = Layout::from_size_align(Accounts::bytes(1), 128).expect("a layout");
+            let memory = allocate(layout).expect("memory");
+            // SAFETY: fresh memory of that size, never freed.
+            let accounts = unsafe { Accounts::new(memory, 1) };
+            Counted(NonNull::from(quire_heap::try_leak(accounts).expect("memory")))
+        }
+
+        /// One signal, where there are fewer than `limit`.
+        pub fn signal(&self, limit: u64) -> Option<Charge> {
+            Charge::take(self.0, Account::Signals, 1, limit)
+        }
+
+        /// How many signals are charged.
+        pub fn signals(&self) -> u64 {
+            // SAFETY: never freed.
+            unsafe { self.0.as_ref() }.count(Account::Signals as usize)
         }
     }
 }
