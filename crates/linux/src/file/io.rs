@@ -40,7 +40,9 @@ pub(super) fn broken_pipe<M: Machine>(ctx: &Ctx<'_, M>, e: FsError) -> Errno {
         let thread = ctx.thread;
         let ignored = thread.process.with_actions(|all| all.get(Signal::PIPE)).ignores(Signal::PIPE);
         if !ignored {
-            let _merged = thread.pending.add(SigInfo::kernel(Signal::PIPE));
+            let info = SigInfo::kernel(Signal::PIPE);
+            let charge = ctx.linux.charge_signal(&thread.process, Some(thread), &info);
+            let _merged = thread.pending.add(info, charge);
             thread.look_for_signals();
         }
     }

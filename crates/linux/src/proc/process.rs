@@ -7,8 +7,9 @@ use crate::machine::Machine;
 use crate::memory::Foreign;
 use crate::process::access::{By, Granted};
 use crate::process::capabilities::cap;
-use crate::process::limits::{INFINITY, NAMES};
+use crate::process::limits::{INFINITY, NAMES, which};
 use crate::process::usage;
+use crate::process::users::Account;
 use crate::signal::SigSet;
 use crate::thread::Name;
 use crate::time::ticks;
@@ -331,13 +332,7 @@ fn stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     put!(out, "{} {} ", used.major_faults, children.major_faults)?;
     put!(out, "{} {} {} {} ", ticks(used.user), ticks(used.system), ticks(children.user), ticks(children.system))?;
     put!(out, "{} {nice} {threads} 0 {} ", 20 + nice, ticks(process.started))?;
-    put!(
-        out,
-        "{} {} {} ",
-        stats.mapped_bytes,
-        stats.resident_pages,
-        process.soft_limit(crate::process::limits::which::RSS)
-    )?;
+    put!(out, "{} {} {} ", stats.mapped_bytes, stats.resident_pages, process.soft_limit(which::RSS))?;
     let hidden = u64::from(memory.is_some());
     let (code, stack) = image.map_or(((hidden, hidden), 0), |i| (i.code, i.stack));
     put!(out, "{} {} {stack} 0 0 ", code.0, code.1)?;
@@ -401,7 +396,10 @@ fn status<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     let own = thread.map_or(SigSet::EMPTY, |t| t.pending.set());
     let blocked = thread.map_or(SigSet::EMPTY, |t| t.blocked());
     let (ignored, caught) = process.dispositions();
-    put!(out, "SigQ:\t0/1024\nSigPnd:\t{:016x}\nShdPnd:\t{:016x}\n", own.0, process.pending.set().0)?;
+    let linux = process.linux;
+    let queued = thread.map_or(0, |t| t.permit.look(|permit| linux.users.charged(permit, Account::Signals)));
+    put!(out, "SigQ:\t{queued}/{}\n", process.soft_limit(which::SIGPENDING))?;
+    put!(out, "SigPnd:\t{:016x}\nShdPnd:\t{:016x}\n", own.0, process.pending.set().0)?;
     put!(out, "SigBlk:\t{:016x}\nSigIgn:\t{:016x}\nSigCgt:\t{:016x}\n", blocked.0, ignored.0, caught.0)?;
     let k = c.capabilities;
     put!(out, "CapInh:\t{:016x}\nCapPrm:\t{:016x}\nCapEff:\t{:016x}\n", k.inheritable.0, k.permitted.0, k.effective.0)?;

@@ -60,7 +60,7 @@ impl Limits {
         all[which::NPROC] = Limit { soft: threads / 2, hard: threads / 2 };
         all[which::NOFILE] = Limit { soft: 1024, hard: 4096 };
         all[which::MEMLOCK] = Limit { soft: 8 << 20, hard: 8 << 20 };
-        all[which::SIGPENDING] = Limit { soft: 1024, hard: 1024 };
+        all[which::SIGPENDING] = Limit { soft: threads / 2, hard: threads / 2 };
         all[which::MSGQUEUE] = Limit { soft: 819_200, hard: 819_200 };
         all[which::NICE] = Limit { soft: 0, hard: 0 };
         all[which::RTPRIO] = Limit { soft: 0, hard: 0 };

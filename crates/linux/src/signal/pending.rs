@@ -1,21 +1,21 @@
 //! Signals that were sent and not delivered yet.
 
-use super::info::SigInfo;
+use super::info::{SigInfo, code};
 use super::set::{SigSet, Signal};
+use crate::process::users::Charge;
 use quire_heap::Deque;
-
-/// How many queued (real-time) signals may wait in one queue: what Linux's default RLIMIT_SIGPENDING allows on a small
-/// machine. Beyond it, `sigqueue` fails with EAGAIN and others lose their details.
-const MOST_QUEUED: usize = 1024;
 
 /// One queue: a thread's or a process's.
 #[derive(Default)]
 pub struct Pending {
     set: SigSet,
-    queue: Deque<SigInfo>,
+    queue: Entries,
 }
 
-/// The queue is full.
+/// Signals with their details, the oldest first, each charged to the user of its receiver.
+pub(super) type Entries = Deque<(SigInfo, Charge)>;
+
+/// There was no room for a signal's details, without which it is not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full;
 
@@ -30,17 +30,40 @@ impl Pending {
         self.set
     }
 
-    /// Adds a signal. A standard one that is pending already swallows it. Where there is no room for the details the
-    /// signal becomes pending without them, and the caller is told.
-    pub fn add(&mut self, info: SigInfo) -> Result<(), Full> {
-        if !info.signal.is_queued() && self.set.has(info.signal) {
+    /// Whether `info` would need a place in the queue: a standard signal that is pending already does not.
+    pub(super) fn wants_place(&self, info: &SigInfo) -> bool {
+        info.signal.is_queued() || !self.set.has(info.signal)
+    }
+
+    /// Places in the queue that are taken, and how many there are.
+    pub(super) fn places(&self) -> (usize, usize) {
+        (self.queue.len(), self.queue.capacity())
+    }
+
+    /// Moves the queue into `larger`, which has room for it, and leaves the old one there.
+    pub(super) fn exchange(&mut self, larger: &mut Entries) {
+        while let Some(entry) = self.queue.pop_front() {
+            larger.push_back_reserved(entry);
+        }
+        core::mem::swap(&mut self.queue, larger);
+    }
+
+    /// Adds a signal. A standard one that is pending already swallows it. The caller has seen to a free place in the queue, where it
+    /// gives a charge.
+    ///
+    /// Without a charge there is no room for the details. `kill` and standard signals become pending without them, others not at
+    /// all, as on Linux.
+    pub(crate) fn add(&mut self, info: SigInfo, charge: Option<Charge>) -> Result<(), Full> {
+        if !self.wants_place(&info) {
             return Ok(());
         }
-        self.set = self.set.with(info.signal);
-        if self.queue.len() >= MOST_QUEUED {
-            return Err(Full);
+        match charge {
+            Some(charge) => self.queue.push_back_reserved((info, charge)),
+            None if info.signal.is_queued() && info.code != code::USER => return Err(Full),
+            None => {}
         }
-        self.queue.try_push_back(info).map_err(|_| Full)
+        self.set = self.set.with(info.signal);
+        Ok(())
     }
 
     /// Takes the first signal that is in `wanted`, with its details.
@@ -50,12 +73,12 @@ impl Pending {
         let mut more = false;
         let mut at = 0;
         while at < self.queue.len() {
-            if self.queue.get(at).is_some_and(|info| info.signal == signal) {
+            if self.queue.get(at).is_some_and(|(info, _)| info.signal == signal) {
                 if found.is_some() {
                     more = true;
                     break;
                 }
-                found = self.queue.remove(at);
+                found = self.queue.remove(at).map(|(info, _)| info);
             } else {
                 at += 1;
             }
@@ -63,7 +86,7 @@ impl Pending {
         if !more {
             self.set = self.set.without(SigSet::of(&[signal]));
         }
-        Some(found.unwrap_or(SigInfo { code: super::info::code::USER, ..SigInfo::kernel(signal) }))
+        Some(found.unwrap_or(SigInfo { code: code::USER, ..SigInfo::kernel(signal) }))
     }
 
     /// Drops whatever is in `gone`.
@@ -72,7 +95,7 @@ impl Pending {
             return;
         }
         self.set = self.set.without(gone);
-        self.queue.retain(|info| !gone.has(info.signal));
+        self.queue.retain(|(info, _)| !gone.has(info.signal));
     }
 
     /// Whether `signal` is pending.
@@ -83,7 +106,9 @@ impl Pending {
 
 #[cfg(test)]
 mod tests {
+    use super::super::send::PendingQueue;
     use super::*;
+    use crate::process::users::testing::Counted;
     use crate::signal::{Detail, info::code};
 
     fn with_value(n: u64, value: u64) -> SigInfo {
@@ -93,36 +118,51 @@ mod tests {
 
     #[test]
     fn standard_signals_merge_and_real_time_ones_queue_in_order() {
-        let mut p = Pending::new();
+        let user = Counted::new();
+        let p = PendingQueue::new();
         for value in 0..3 {
-            p.add(with_value(10, value)).expect("room");
-            p.add(with_value(40, value)).expect("room");
+            p.add(with_value(10, value), user.signal(9)).expect("room");
+            p.add(with_value(40, value), user.signal(9)).expect("room");
         }
+        assert_eq!(user.signals(), 4);
         let all = SigSet(u64::MAX);
         assert_eq!(p.take(all), Some(with_value(10, 0)));
         for value in 0..3 {
             assert_eq!(p.take(all), Some(with_value(40, value)));
         }
-        assert_eq!(p.take(all), None);
+        assert_eq!((p.take(all), user.signals()), (None, 0));
     }
 
     #[test]
-    fn a_full_queue_loses_details_but_not_the_signal() {
-        let mut p = Pending::new();
-        for value in 0..MOST_QUEUED as u64 {
-            p.add(with_value(40, value)).expect("room");
+    fn without_room_kill_and_standard_signals_lose_their_details() {
+        let user = Counted::new();
+        let p = PendingQueue::new();
+        for value in 0..1000 {
+            p.add(with_value(40, value), user.signal(1000)).expect("room");
         }
-        assert_eq!(p.add(with_value(41, 0)), Err(Full));
-        assert!(p.has(Signal::new(41).expect("valid")));
-        assert_eq!(p.take(SigSet::of(&[Signal::new(41).expect("valid")])).map(|i| i.signal.number()), Some(41));
+        assert!(user.signal(1000).is_none());
+        assert_eq!(p.add(with_value(41, 0), None), Err(Full));
+        assert!(!p.set().has(Signal::new(41).expect("valid")));
+        for (number, code) in [(41, code::USER), (10, code::QUEUE)] {
+            let sent = SigInfo { code, ..with_value(number, 7) };
+            assert_eq!(p.add(sent, None), Ok(()));
+            let one = Signal::new(number).expect("valid");
+            let taken = p.take(SigSet::of(&[one])).expect("pending");
+            assert_eq!((taken.signal, taken.code, taken.detail), (one, code::USER, SigInfo::kernel(one).detail));
+        }
+        assert_eq!(p.take(SigSet(u64::MAX)), Some(with_value(40, 0)));
     }
 
     #[test]
-    fn what_is_discarded_is_gone() {
-        let mut p = Pending::new();
-        p.add(with_value(18, 0)).expect("room");
-        p.add(with_value(20, 0)).expect("room");
+    fn what_is_discarded_or_dropped_is_charged_no_more() {
+        let user = Counted::new();
+        let p = PendingQueue::new();
+        for number in [18, 20, 40, 40] {
+            p.add(with_value(number, 0), user.signal(9)).expect("room");
+        }
         p.discard(SigSet::STOPPING);
-        assert_eq!(p.set(), SigSet::of(&[Signal::CONT]));
+        assert_eq!((p.set().has(Signal::CONT), user.signals()), (true, 3));
+        drop(p);
+        assert_eq!(user.signals(), 0);
     }
 }

@@ -6,11 +6,13 @@
 
 use super::action::Default as DefaultAction;
 use super::info::{SigInfo, code};
-use super::pending::{Full, Pending};
+use super::pending::{Entries, Full, Pending};
 use super::set::{SigSet, Signal};
 use super::stop;
 use crate::errno::Errno;
 use crate::machine::Machine;
+use crate::process::limits::which;
+use crate::process::users::{Account, Charge};
 use crate::thread::{Thread, work};
 use crate::{Linux, Process, rank};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -39,12 +41,30 @@ impl PendingQueue {
     pub fn set(&self) -> SigSet {
         SigSet(self.bits.load(Ordering::Acquire))
     }
-    /// Adds a signal.
-    pub fn add(&self, info: SigInfo) -> Result<(), Full> {
-        let mut queue = self.queue.lock();
-        let result = queue.add(info);
-        self.bits.store(queue.set().0, Ordering::Release);
-        result
+    /// Adds a signal; `charge` is that of its place in the queue, where its user may have one. Without memory for the place, the
+    /// signal has none.
+    pub(crate) fn add(&self, info: SigInfo, mut charge: Option<Charge>) -> Result<(), Full> {
+        // Dropped after the lock, as all memory is allocated before.
+        let mut larger = Entries::new();
+        loop {
+            let mut queue = self.queue.lock();
+            let (used, places) = queue.places();
+            if charge.is_some() && used == places && queue.wants_place(&info) {
+                if larger.capacity() <= used {
+                    drop(queue);
+                    match Entries::try_with_capacity(2 * used.max(1)) {
+                        Ok(entries) => larger = entries,
+                        Err(_) => charge = None,
+                    }
+                    continue;
+                }
+                queue.exchange(&mut larger);
+            }
+            let result = queue.add(info, charge);
+            self.bits.store(queue.set().0, Ordering::Release);
+            drop(queue);
+            return result;
+        }
     }
     /// Takes the first signal of `wanted`.
     pub fn take(&self, wanted: SigSet) -> Option<SigInfo> {
@@ -123,13 +143,13 @@ impl<M: Machine> Linux<M> {
         if self.spares(process, info.signal) || !self.prepare(process, info.signal, Some(thread)) {
             return Ok(());
         }
-        let room = thread.pending.add(info);
+        let room = thread.pending.add(info, self.charge_signal(process, Some(thread), &info));
         fence(Ordering::SeqCst);
         if thread.wants(info.signal) {
             thread.work.fetch_or(work::SIGNAL, Ordering::AcqRel);
             self.poke(task);
         }
-        room_or_again(info, room)
+        room.map_err(|Full| Errno::EAGAIN)
     }
 
     /// Sends to a process: any of its threads that does not block the signal takes it.
@@ -144,10 +164,28 @@ impl<M: Machine> Linux<M> {
         if !self.prepare(process, info.signal, None) {
             return Ok(());
         }
-        let room = process.pending.add(info);
+        let room = process.pending.add(info, self.charge_signal(process, None, &info));
         fence(Ordering::SeqCst);
         self.tell_one(process, info.signal);
-        room_or_again(info, room)
+        room.map_err(|Full| Errno::EAGAIN)
+    }
+
+    /// The place of a signal in a queue, charged to the user of `thread`, or of a thread of `process`. `None` where the user may have
+    /// no more: as on Linux, `RLIMIT_SIGPENDING` of the receiver does not hold for standard signals of `kill` and of the kernel.
+    pub(crate) fn charge_signal(
+        &self,
+        process: &Process<M>,
+        thread: Option<&Thread<M>>,
+        info: &SigInfo,
+    ) -> Option<Charge> {
+        let always = !info.signal.is_queued() && info.code >= 0;
+        let limit = if always { u64::MAX } else { process.soft_limit(which::SIGPENDING) };
+        let of =
+            |thread: &Thread<M>| thread.permit.look(|permit| self.users.charge(permit, Account::Signals, 1, limit));
+        match thread {
+            Some(thread) => of(thread),
+            None => process.threads.lock().iter().find_map(|task| task.payload().as_ref()).and_then(of),
+        }
     }
 
     /// Whether `signal` does nothing to `process`: process 1 is not killed or stopped by others, as in a container. It may do that
@@ -226,7 +264,8 @@ impl<M: Machine> Linux<M> {
             });
         }
         thread.blocked.fetch_and(!SigSet::of(&[signal]).0, Ordering::AcqRel);
-        let _room = thread.pending.add(info);
+        let charge = self.charge_signal(&thread.process, Some(thread), &info);
+        let _room = thread.pending.add(info, charge);
         thread.work.fetch_or(work::SIGNAL, Ordering::AcqRel);
     }
 
@@ -240,13 +279,6 @@ impl<M: Machine> Linux<M> {
     /// Ends all of `process` with `signal` as its status.
     pub fn kill_process(&self, process: &Process<M>, signal: Signal) {
         process.begin_exit(i32::from(signal.number()));
-    }
-}
-
-fn room_or_again(info: SigInfo, room: Result<(), Full>) -> Result<(), Errno> {
-    match room {
-        Err(Full) if info.signal.is_queued() && info.code < 0 => Err(Errno::EAGAIN),
-        _ => Ok(()),
     }
 }
 
