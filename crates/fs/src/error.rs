@@ -55,6 +55,8 @@ pub enum FsError {
     NoDevice,
     /// The inode has as many names as it can have.
     TooManyLinks,
+    /// The system has as many open files as it may.
+    TooManyFiles,
     /// The file system cannot do that.
     Unsupported,
     /// A device failed, or a background process must not touch the terminal.
@@ -95,6 +97,7 @@ impl fmt::Display for FsError {
             FsError::NotTerminal => "not a terminal",
             FsError::NoDevice => "no such device",
             FsError::TooManyLinks => "too many links",
+            FsError::TooManyFiles => "too many open files in the system",
             FsError::Unsupported => "not supported",
             FsError::Io => "input/output error",
             FsError::TextBusy => "text file busy",

@@ -283,6 +283,25 @@ fn further_names_count_as_inodes_do() {
 }
 
 #[test]
+fn a_system_with_all_its_files_open_opens_and_makes_no_more() {
+    use crate::test_host::FILES;
+    let vfs = tree();
+    let before = FILES.get().0;
+    FILES.set((before, before + 2));
+    let first = open(&vfs, "/f", RW | OpenFlags::CREATE).unwrap();
+    let both = vfs.pipe(&Who::ROOT, OpenFlags::empty());
+    assert_eq!((both.err(), FILES.get().0), (Some(FsError::TooManyFiles), before + 1), "its one end is no more");
+    let second = vfs.memory_file(&Who::ROOT, b"m", RW).unwrap();
+    assert_eq!(open(&vfs, "/new", RW | OpenFlags::CREATE).err(), Some(FsError::TooManyFiles));
+    assert_eq!(open(&vfs, "/new", RW).err(), Some(FsError::NotFound), "no file was made");
+    drop(first);
+    let stream = crate::event::Event::new(0, false).unwrap();
+    let third = vfs.nameless_stream(&Who::ROOT, "[eventfd]", quire_heap::unsize!(stream), RW, false).unwrap();
+    drop((second, third));
+    assert_eq!(FILES.get().0, before);
+}
+
+#[test]
 fn contents_have_as_much_room_as_the_file_system_says_and_give_it_back() {
     let vfs = Vfs::new(TestHost, Limits { inodes: Some(9), pages: Some(2) }).unwrap();
     let file = open(&vfs, "/f", RW | OpenFlags::CREATE).unwrap();

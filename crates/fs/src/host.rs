@@ -40,6 +40,10 @@ pub trait Host: Clone + Send + Sync + 'static {
     fn wait_for_memory(&self) -> bool {
         false
     }
+    /// Counts an open file; whether there may be one more.
+    fn file_opened(&self) -> bool;
+    /// Counts one less.
+    fn file_closed(&self);
     /// What keeps the memory of names that are looked up.
     fn epoch(&self) -> &'static Domain;
     /// The wall clock.

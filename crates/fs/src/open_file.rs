@@ -123,7 +123,7 @@ impl<H: Host> Body<H> {
 pub struct OpenFile<H: Host> {
     /// What was opened.
     pub dentry: Hold<Dentry<H>>,
-    host: H,
+    counted: Counted<H>,
     flags: AtomicU32,
     /// Held for the length of a call that moves it, so that two readers do not get the same bytes.
     position: Mutex<u64>,
@@ -134,15 +134,35 @@ pub struct OpenFile<H: Host> {
     writes: bool,
 }
 
-impl<H: Host> OpenFile<H> {
-    /// The memory of an open file: taken before anything is made or changed, so that nothing has to be taken back for want of it.
-    pub(crate) fn room() -> Result<Room<Self>, FsError> {
-        Ok(Room::try_new()?)
-    }
+/// An open file that the system counts.
+struct Counted<H: Host>(H);
 
+impl<H: Host> Drop for Counted<H> {
+    fn drop(&mut self) {
+        self.0.file_closed();
+    }
+}
+
+/// All that an open file needs: taken before anything is made or changed, so that nothing has to be taken back for want of it.
+pub(crate) struct Opening<H: Host> {
+    room: Room<OpenFile<H>>,
+    counted: Counted<H>,
+}
+
+impl<H: Host> Opening<H> {
+    /// Memory for one more open file, and a place among those of the system.
+    pub(crate) fn new(host: &H) -> Result<Self, FsError> {
+        let room = Room::try_new()?;
+        if !host.file_opened() {
+            return Err(FsError::TooManyFiles);
+        }
+        Ok(Opening { room, counted: Counted(host.clone()) })
+    }
+}
+
+impl<H: Host> OpenFile<H> {
     pub(crate) fn new(
-        room: Room<Self>,
-        host: H,
+        Opening { room, counted }: Opening<H>,
         dentry: Hold<Dentry<H>>,
         flags: OpenFlags,
         body: Body<H>,
@@ -153,7 +173,7 @@ impl<H: Host> OpenFile<H> {
             (Body::File, Node::File(f)) => Some(f.object.write_errors().follow()),
             _ => None,
         };
-        room.fill(OpenFile { dentry, host, flags, position: Mutex::new(0), body, told, writes })
+        room.fill(OpenFile { dentry, counted, flags, position: Mutex::new(0), body, told, writes })
     }
 
     /// How it is open.
@@ -299,11 +319,11 @@ impl<H: Host> OpenFile<H> {
                 if room == 0 {
                     return Err(FsError::TooLarge);
                 }
-                self.dentry.inode.lose_set_ids(&self.host, io.keeps_set_ids);
+                self.dentry.inode.lose_set_ids(&self.counted.0, io.keeps_set_ids);
                 let mut source = Capped { inner: source, left: usize::try_from(room).unwrap_or(usize::MAX) };
                 let n = file.object.write(offset, &mut source)?;
                 if n > 0 {
-                    self.dentry.inode.touch(self.host.realtime());
+                    self.dentry.inode.touch(self.counted.0.realtime());
                 }
                 Ok((n, offset + n as u64))
             }
@@ -368,7 +388,7 @@ impl<H: Host> OpenFile<H> {
         if self.regular().is_none() || !flags.contains(OpenFlags::WRITE) || size > OFFSET_MAX {
             return Err(FsError::Invalid);
         }
-        self.dentry.inode.truncate(&self.host, size, io.keeps_set_ids)
+        self.dentry.inode.truncate(&self.counted.0, size, io.keeps_set_ids)
     }
 
     /// Writes what has changed in `offset..end` to where the file is kept, and waits for that.
@@ -393,7 +413,7 @@ impl<H: Host> OpenFile<H> {
         let file = self.regular().ok_or(FsError::NoDevice)?;
         let end = offset.checked_add(len).filter(|&e| e <= OFFSET_MAX).ok_or(FsError::TooLarge)?;
         let _one = file.writing.lock();
-        self.dentry.inode.lose_set_ids(&self.host, io.keeps_set_ids);
+        self.dentry.inode.lose_set_ids(&self.counted.0, io.keeps_set_ids);
         let old = file.object.size();
         if end > old && !keep_size {
             file.object.set_size(end)?;
@@ -406,7 +426,7 @@ impl<H: Host> OpenFile<H> {
             }
             return Err(e);
         }
-        self.dentry.inode.touch(self.host.realtime());
+        self.dentry.inode.touch(self.counted.0.realtime());
         Ok(())
     }
 
@@ -416,7 +436,7 @@ impl<H: Host> OpenFile<H> {
         let file = self.regular().ok_or(FsError::NoDevice)?;
         let end = offset.checked_add(len).filter(|&e| e <= OFFSET_MAX).ok_or(FsError::TooLarge)?;
         let _one = file.writing.lock();
-        self.dentry.inode.lose_set_ids(&self.host, io.keeps_set_ids);
+        self.dentry.inode.lose_set_ids(&self.counted.0, io.keeps_set_ids);
         let end = end.min(file.object.size());
         if offset >= end {
             return Ok(());
@@ -430,7 +450,7 @@ impl<H: Host> OpenFile<H> {
             file.object.zero(last * page, end)?;
             file.object.discard(first, last);
         }
-        self.dentry.inode.touch(self.host.realtime());
+        self.dentry.inode.touch(self.counted.0.realtime());
         Ok(())
     }
 

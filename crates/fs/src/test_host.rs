@@ -12,6 +12,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::vec::Vec;
 
+std::thread_local! {
+    /// Files that the thread has opened and not closed, and how many those may be.
+    pub static FILES: core::cell::Cell<(i64, i64)> = const { core::cell::Cell::new((0, i64::MAX)) };
+}
+
 /// The kernel.
 #[derive(Clone, Default)]
 pub struct TestHost;
@@ -139,6 +144,16 @@ impl Host for TestHost {
     }
     fn page(&self) -> Option<TestPage> {
         Box::try_new([0xa5; PAGE_SIZE]).ok().map(TestPage)
+    }
+    fn file_opened(&self) -> bool {
+        let (open, most) = FILES.get();
+        let may = open < most;
+        FILES.set((open.wrapping_add(i64::from(may)), most));
+        may
+    }
+    fn file_closed(&self) {
+        let (open, most) = FILES.get();
+        FILES.set((open.wrapping_sub(1), most));
     }
     /// One for all, in which each thread is a CPU.
     fn epoch(&self) -> &'static Domain {

@@ -6,12 +6,12 @@ use crate::directory::Directory;
 use crate::generated::{self, GeneratedDirectory};
 use crate::host::Host;
 use crate::inode::{DeviceNumber, FileSystem, Inode, Limits, NewAttr, Node, Space};
-use crate::open_file::{Body, OpenFile};
+use crate::open_file::{Body, OpenFile, Opening};
 use crate::pipe::Pipe;
 use crate::text::Writer;
 use crate::walk::{Final, Found, Last, Place, Places, View, Want, Who};
 use crate::{FileKind, FsError, Io, OpenFlags, Stream, rank};
-use quire_heap::{Arc, Room, Vec, try_format};
+use quire_heap::{Arc, Vec, try_format};
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::{Hold, Mutex, SpinLock};
 
@@ -428,9 +428,9 @@ impl<H: Host> Vfs<H> {
                 None if found.slash => return Err(FsError::IsDirectory),
                 None => {
                     // Before the file: opening it needs no more memory.
-                    let room = OpenFile::room()?;
+                    let opening = Opening::new(&self.host)?;
                     match self.make(view, &found, Create::File, mode) {
-                        Ok(new) => return self.open_in(room, new.into(), flags - OpenFlags::TRUNCATE, io),
+                        Ok(new) => return self.open_in(opening, new.into(), flags - OpenFlags::TRUNCATE, io),
                         Err(FsError::Exists) if !exclusive => continue,
                         Err(e) => return Err(e),
                     }
@@ -476,24 +476,24 @@ impl<H: Host> Vfs<H> {
         flags: OpenFlags,
         io: &Io<'_>,
     ) -> Result<Arc<OpenFile<H>>, FsError> {
-        self.open_in(OpenFile::room()?, dentry.into(), flags, io)
+        self.open_in(Opening::new(&self.host)?, dentry.into(), flags, io)
     }
 
     fn open_in(
         &self,
-        room: Room<OpenFile<H>>,
+        opening: Opening<H>,
         dentry: Hold<Dentry<H>>,
         flags: OpenFlags,
         io: &Io<'_>,
     ) -> Result<Arc<OpenFile<H>>, FsError> {
         if flags.contains(OpenFlags::PATH) {
-            return Ok(OpenFile::new(room, self.host.clone(), dentry, flags, Body::Path, false));
+            return Ok(OpenFile::new(opening, dentry, flags, Body::Path, false));
         }
         let written = dentry.inode.file().filter(|_| flags.contains(OpenFlags::WRITE));
         let writer = written.map(|file| file.writing.text.write()).transpose()?;
         let body = self.body(&dentry, flags, io)?;
         let counts = writer.map(Writer::keep).is_some();
-        Ok(OpenFile::new(room, self.host.clone(), dentry, flags, body, counts))
+        Ok(OpenFile::new(opening, dentry, flags, body, counts))
     }
 
     fn body(&self, dentry: &Arc<Dentry<H>>, flags: OpenFlags, io: &Io<'_>) -> Result<Body<H>, FsError> {
@@ -533,8 +533,7 @@ impl<H: Host> Vfs<H> {
         let label = try_format(format_args!("pipe:[{}]", inode.ident.number))?;
         let dentry = Dentry::nameless(&label, inode)?;
         let open = |f, s| -> Result<SharedFile<H>, FsError> {
-            let (room, host) = (OpenFile::room()?, self.host.clone());
-            Ok(OpenFile::new(room, host, dentry.clone().into(), flags | f, Body::Stream(s), false))
+            Ok(OpenFile::new(Opening::new(&self.host)?, dentry.clone().into(), flags | f, Body::Stream(s), false))
         };
         Ok((open(OpenFlags::READ, r)?, open(OpenFlags::WRITE, w)?))
     }
@@ -557,7 +556,7 @@ impl<H: Host> Vfs<H> {
             false => try_format(format_args!("anon_inode:{kind}"))?,
         };
         let dentry = Dentry::nameless(&label, inode)?;
-        Ok(OpenFile::new(OpenFile::room()?, self.host.clone(), dentry.into(), flags, Body::Stream(stream), false))
+        Ok(OpenFile::new(Opening::new(&self.host)?, dentry.into(), flags, Body::Stream(stream), false))
     }
 
     /// A file of `who` in memory without a name in any directory; listings show `/memfd:name (deleted)`.
@@ -569,9 +568,9 @@ impl<H: Host> Vfs<H> {
             label.try_extend_from_slice(part)?;
         }
         let dentry = Dentry::nameless(&label, inode)?;
-        let room = OpenFile::room()?;
+        let opening = Opening::new(&self.host)?;
         let body = self.body(&dentry, flags, &Io::NOW)?;
         // No writer in the sense of a program's file, as on Linux: what is made in memory is executed through its only descriptor.
-        Ok(OpenFile::new(room, self.host.clone(), dentry.into(), flags | OpenFlags::LARGE, body, false))
+        Ok(OpenFile::new(opening, dentry.into(), flags | OpenFlags::LARGE, body, false))
     }
 }

@@ -11,6 +11,7 @@
 use super::open::no_restart;
 use super::poll::{deadline_after, end_temporary_mask, poll_bits, temporary_mask, timeout};
 use super::{File, path::only};
+use crate::process::users::{Account, Charge, Payer};
 use crate::{Ctx, Errno, Machine};
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -19,6 +20,8 @@ use quire_fs::{FsError, Io, Listener, OpenFlags, Readiness, Ready, Sink, Source,
 use quire_heap::{Arc, Deque, Map, OutOfMemory, Spare, Vec, Weak, unsize};
 use quire_sync::{Mutex, Rank, SpinLock};
 
+/// Kernel memory of one file in a set, or a little more: the watch, its entry, its places on the list, and what the file keeps.
+pub(super) const WATCH_BYTES: u64 = 256;
 /// The most events that one call returns.
 const MOST: usize = 4096;
 /// The most sets above each other, but for the first: Linux's `EP_MAX_NESTS`.
@@ -49,6 +52,8 @@ struct Watch<M: Machine> {
     gone: AtomicBool,
     /// The file is a set itself.
     is_set: bool,
+    /// It counts for the set's user, as long as it is in the set.
+    charge: SpinLock<Option<Charge>>,
 }
 
 /// A set of files.
@@ -63,6 +68,17 @@ pub struct Epoll<M: Machine> {
     /// Sets that it was put into, some of which may have let it go since.
     above: Mutex<Vec<Weak<Epoll<M>>>>,
     itself: Weak<Epoll<M>>,
+    /// The user who made it, and pays for what is put in.
+    payer: Payer,
+}
+
+/// What is put into a set.
+struct New {
+    events: u32,
+    data: u64,
+    is_set: bool,
+    /// How many its user may have.
+    most: u64,
 }
 
 /// Watches that changed: each one that is in the set at most once, and some that the set has let go.
@@ -98,8 +114,9 @@ impl<M: Machine> Listener for Watch<M> {
 }
 
 impl<M: Machine> Epoll<M> {
-    fn new() -> Result<Arc<Self>, OutOfMemory> {
+    fn new(payer: Payer) -> Result<Arc<Self>, OutOfMemory> {
         Arc::try_new_cyclic(|itself| Epoll {
+            payer,
             watches: Mutex::new(Map::new()),
             changed: SpinLock::new(Rank(Rank::FILE.0 + 5), Deque::new()),
             looking: Mutex::new(()),
@@ -128,11 +145,17 @@ impl<M: Machine> Epoll<M> {
 
     /// The set does not list a watch again that it lets go.
     fn forget(&self, watch: &Watch<M>) {
-        let _changed = self.changed.lock();
+        let changed = self.changed.lock();
         watch.gone.store(true, Ordering::Release);
+        drop(changed);
+        let charge = watch.charge.lock().take();
+        drop(charge);
     }
 
-    fn add(&self, fd: i32, file: &Arc<File<M>>, events: u32, data: u64, is_set: bool) -> Result<(), Errno> {
+    fn add(&self, fd: i32, file: &Arc<File<M>>, new: New) -> Result<(), Errno> {
+        let New { events, data, is_set, most } = new;
+        let charge = || self.payer.charge(Account::Watches, 1, most);
+        let charge = charge().or_else(|| self.let_closed_go().then(charge).flatten()).ok_or(Errno::ENOSPC)?;
         let entry = Spare::try_new()?;
         let watch = Arc::try_new_cyclic(|itself| Watch {
             itself: itself.clone(),
@@ -143,6 +166,7 @@ impl<M: Machine> Epoll<M> {
             listed: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             is_set,
+            charge: SpinLock::new(Rank(Rank::FILE.0 + 6), Some(charge)),
         })?;
         let listener: Arc<dyn Listener> = unsize!(watch.clone());
         let closed = {
@@ -163,6 +187,22 @@ impl<M: Machine> Epoll<M> {
         drop(closed);
         self.list(watch);
         Ok(())
+    }
+
+    /// Takes those out of the set whose files are closed; whether there were any.
+    #[cold]
+    fn let_closed_go(&self) -> bool {
+        let (mut any, mut from) = (false, i32::MIN);
+        loop {
+            let mut watches = self.watches.lock();
+            let closed = watches.iter_from(&from).find(|(_, watch)| watch.file.strong_count() == 0).map(|(fd, _)| *fd);
+            let Some(fd) = closed else { return any };
+            let watch = watches.remove(&fd);
+            watch.iter().for_each(|watch| self.forget(watch));
+            drop(watches);
+            drop(watch);
+            (any, from) = (true, fd);
+        }
     }
 
     fn watch(&self, fd: i32, file: &Arc<File<M>>) -> Result<Arc<Watch<M>>, Errno> {
@@ -268,14 +308,14 @@ impl<M: Machine> Epoll<M> {
     }
 
     /// As [`add`](Self::add), where the file is the set `inner`.
-    fn add_set(&self, fd: i32, file: &Arc<File<M>>, inner: &Epoll<M>, events: u32, data: u64) -> Result<(), Errno> {
+    fn add_set(&self, fd: i32, file: &Arc<File<M>>, inner: &Epoll<M>, new: New) -> Result<(), Errno> {
         let _alone = NESTING.lock();
         let below = inner.depth_below(self, MOST_NESTS - 1)?.ok_or(Errno::ELOOP)?;
         if below + 1 + self.depth_above()? > MOST_NESTS {
             return Err(Errno::ELOOP);
         }
         inner.above.lock().try_reserve(1)?;
-        self.add(fd, file, events, data, true)?;
+        self.add(fd, file, new)?;
         let mut above = inner.above.lock();
         if !above.iter().any(|set| set.ptr_eq(&self.itself)) {
             above.push_reserved(self.itself.clone());
@@ -386,7 +426,10 @@ impl<M: Machine> Stream for Epoll<M> {
 pub fn sys_epoll_create1<M: Machine>(ctx: &mut Ctx<'_, M>, flags: u32) -> Result<usize, Errno> {
     only(flags, raw::EPOLL_CLOEXEC)?;
     let both = OpenFlags::READ | OpenFlags::WRITE;
-    let file = ctx.vfs().nameless_stream(&Who::ROOT, "[eventpoll]", unsize!(Epoll::<M>::new()?), both, false)?;
+    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    let payer = ctx.linux.users.payer(unsafe { ctx.thread.permit.get() });
+    let set = Epoll::<M>::new(payer)?;
+    let file = ctx.vfs().nameless_stream(&Who::ROOT, "[eventpoll]", unsize!(set), both, false)?;
     ctx.install(file, flags != 0)
 }
 
@@ -426,9 +469,10 @@ pub fn sys_epoll_ctl<M: Machine>(
             if events & raw::EPOLLEXCLUSIVE != 0 && (events & !EXCLUSIVE_WITH != 0 || inner.is_some()) {
                 return Err(Errno::EINVAL);
             }
+            let new = New { events, data, is_set: inner.is_some(), most: ctx.linux.files.most_watches() };
             match inner {
-                None => epoll.add(fd, &file, events, data, false)?,
-                Some(inner) => epoll.add_set(fd, &file, inner, events, data)?,
+                None => epoll.add(fd, &file, new)?,
+                Some(inner) => epoll.add_set(fd, &file, inner, new)?,
             }
         }
         raw::EPOLL_CTL_MOD => {

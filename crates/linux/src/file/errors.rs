@@ -32,6 +32,7 @@ impl From<FsError> for Errno {
             FsError::NotTerminal => Errno::ENOTTY,
             FsError::NoDevice => Errno::ENXIO,
             FsError::TooManyLinks => Errno::EMLINK,
+            FsError::TooManyFiles => Errno::ENFILE,
             FsError::Unsupported => Errno::EOPNOTSUPP,
             FsError::Io => Errno::EIO,
             FsError::TextBusy => Errno::ETXTBSY,

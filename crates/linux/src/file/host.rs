@@ -1,18 +1,23 @@
 //! `quire_fs` on the memory core: files' bytes are objects, pipes' pages are frames.
 
 use super::Dentry;
+use crate::process::capabilities::cap;
 use crate::{Errno, Linux, Machine};
 use core::fmt;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use quire_fs::{FileObject, FsError, Host, Origin, PAGE_SIZE, Sink, Source, Timestamp};
 use quire_heap::{Arc, Box, OutOfMemory, try_leak};
-use quire_sync::Quota;
 use quire_sync::epoch::Domain;
+use quire_sync::{Headcount, Quota};
 use quire_vm::Vm;
 use quire_vm::frames::{Fill, For, Frame};
 use quire_vm::object::{IoError, ObjectRef, WriteErrors};
 use quire_vm::pager::Pager;
+use quire_vm::stats::Event;
+
+/// Open files that a small machine may have. Larger ones may have so many that they take a tenth of memory at 1 KiB each, as on Linux.
+const LEAST_FILES: u64 = 8192;
 
 /// The kernel, as `quire_fs` sees it.
 pub struct FileHost<M: Machine> {
@@ -25,6 +30,9 @@ pub struct FileHost<M: Machine> {
 /// What exists only after the first files do.
 struct Late<M: Machine> {
     linux: AtomicPtr<Linux<M>>,
+    open_files: Headcount,
+    /// How many of them there may be, beyond which only the administrator opens files.
+    most_files: AtomicU64,
 }
 
 impl<M: Machine> Copy for FileHost<M> {}
@@ -38,7 +46,11 @@ impl<M: Machine> Clone for FileHost<M> {
 impl<M: Machine> FileHost<M> {
     /// A host without a Linux layer: files can be made, random bytes come straight from the machine.
     pub fn new(vm: &'static Vm<M>, machine: &'static M) -> Result<Self, OutOfMemory> {
-        let late = Late { linux: AtomicPtr::new(core::ptr::null_mut()) };
+        let late = Late {
+            linux: AtomicPtr::new(core::ptr::null_mut()),
+            open_files: Headcount::try_leaked(machine.cpus())?,
+            most_files: AtomicU64::new((vm.frames().total() * 4 / 10).max(LEAST_FILES)),
+        };
         Ok(FileHost { vm, machine, late: try_leak(late)? })
     }
 
@@ -50,6 +62,28 @@ impl<M: Machine> FileHost<M> {
     fn linux(&self) -> Option<&'static Linux<M>> {
         // SAFETY: null, or set from a `&'static` in `set_linux`, and only read through.
         unsafe { self.late.linux.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Open files of the whole system at this moment, and how many there may be: `fs.file-nr`.
+    pub fn open_files(&self) -> (u64, u64) {
+        (self.late.open_files.count(), self.late.most_files.load(Ordering::Relaxed))
+    }
+
+    /// From now on there may be `most` open files: `fs.file-max`. Those that are open stay open.
+    pub fn set_most_files(&self, most: u64) {
+        self.late.most_files.store(most, Ordering::Relaxed);
+    }
+
+    /// Whether the limit on open files does not hold for the caller.
+    #[cold]
+    fn may_exceed(&self) -> bool {
+        let Some(linux) = self.linux() else { return true };
+        let task = quire_task::Machine::current(linux.machine);
+        // SAFETY: the machine names the thread that runs, which lives while it runs.
+        let thread = unsafe { (*task).payload() }.as_ref();
+        // The kernel's own threads open files for nobody.
+        // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+        thread.is_none_or(|thread| unsafe { thread.credentials.get() }.may(cap::SYS_ADMIN))
     }
 
     /// The root of the tree, for names of files.
@@ -102,7 +136,8 @@ impl<M: Machine> Pager for FilePager<M> {
 
 fn fs_error(e: IoError<FsError>) -> FsError {
     match e {
-        IoError::OutOfMemory | IoError::NoRoom => FsError::NoSpace,
+        IoError::OutOfMemory => FsError::OutOfMemory,
+        IoError::NoRoom => FsError::NoSpace,
         IoError::Pager => FsError::Io,
         IoError::TooLarge => FsError::TooLarge,
         IoError::Caller(e) => e,
@@ -218,6 +253,7 @@ impl<M: Machine> Drop for PipePage<M> {
     fn drop(&mut self) {
         if let Some(frame) = self.frame.take() {
             self.vm.free_frame(frame);
+            self.vm.stats().count(Event::BufferPageGone);
         }
     }
 }
@@ -240,7 +276,17 @@ impl<M: Machine> Host for FileHost<M> {
     fn page(&self) -> Option<PipePage<M>> {
         // Zeroed, so that every byte of the slice is initialised.
         let frame = self.vm.alloc_frame(Fill::Zeroed, For::User).ok()?;
+        self.vm.stats().count(Event::BufferPage);
         Some(PipePage { vm: self.vm, frame: Some(frame) })
+    }
+
+    fn file_opened(&self) -> bool {
+        let most = self.late.most_files.load(Ordering::Relaxed);
+        self.late.open_files.take(most) || (self.may_exceed() && self.late.open_files.take(u64::MAX))
+    }
+
+    fn file_closed(&self) {
+        self.late.open_files.put();
     }
 
     fn wait_for_memory(&self) -> bool {

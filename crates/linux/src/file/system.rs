@@ -6,7 +6,7 @@ use super::state::FsState;
 use super::terminals::{Groups, OwnTerminal, settings};
 use super::{Dentry, File};
 use crate::{Errno, Linux, Machine};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use quire_fs::device::{CONSOLE, TTY};
 use quire_fs::generated::GeneratedDirectory;
 use quire_fs::port::{RawPort, Shared};
@@ -14,13 +14,15 @@ use quire_fs::terminal::{Key, Size, Terminal};
 use quire_fs::{DeviceNumber, Final, FsError, Io, Limits, OpenFlags, Port, Stream, Vfs};
 use quire_heap::{Arc, unsize};
 use quire_sync::{Rank, SpinLock};
-use quire_vm::Vm;
+use quire_vm::{PAGE_SIZE, Vm};
 
 /// See the module.
 pub struct System<M: Machine> {
     vfs: Arc<Vfs<FileHost<M>>>,
     /// The one terminal, where there is one. Changed once, at start.
     terminal: SpinLock<Option<Arc<Terminal>>>,
+    /// How many files a user may have in epoll sets.
+    most_watches: AtomicU64,
 }
 
 /// The root directory of a file system whose files are made up when they are looked at.
@@ -34,7 +36,19 @@ impl<M: Machine> System<M> {
     pub fn new(vm: &'static Vm<M>, machine: &'static M) -> Result<Self, Errno> {
         // What boot puts there comes first, and does not count.
         let vfs = Vfs::new(FileHost::new(vm, machine)?, Limits::UNSET)?;
-        Ok(System { vfs, terminal: SpinLock::new(Rank::FILE, None) })
+        // As on Linux, they may take a twenty-fifth of memory.
+        let most_watches = AtomicU64::new(vm.frames().total() * PAGE_SIZE / 25 / super::epoll::WATCH_BYTES);
+        Ok(System { vfs, terminal: SpinLock::new(Rank::FILE, None), most_watches })
+    }
+
+    /// How many files a user may have in epoll sets: `fs.epoll.max_user_watches`.
+    pub fn most_watches(&self) -> u64 {
+        self.most_watches.load(Ordering::Relaxed)
+    }
+
+    /// Changes that. Those that are watched stay.
+    pub fn set_most_watches(&self, most: u64) {
+        self.most_watches.store(most, Ordering::Relaxed);
     }
 
     /// All files.

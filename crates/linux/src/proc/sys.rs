@@ -23,10 +23,17 @@ impl<M: Machine> Settings<M> {
         Item { name: "vm", what: What::Directory(|a| table(a, Self::VM, 1300)) },
     ];
     const FS: &'static [Item<M, About<M>>] = &[
-        Item::file("file-max", |_, out| put!(out, "9223372036854775807\n")),
+        Item { name: "epoll", what: What::Directory(|a| table(a, Self::EPOLL, 1150)) },
+        Item { name: "file-max", what: What::Writable(file_max, set_file_max) },
+        Item::file("file-nr", |a, out| {
+            let (open, most) = a.0.files.vfs().host().open_files();
+            put!(out, "{open}\t0\t{most}\n")
+        }),
         Item::file("nr_open", |_, out| put!(out, "1048576\n")),
         Item::file("pipe-max-size", |_, out| put!(out, "1048576\n")),
     ];
+    const EPOLL: &'static [Item<M, About<M>>] =
+        &[Item { name: "max_user_watches", what: What::Writable(max_watches, set_max_watches) }];
     const KERNEL: &'static [Item<M, About<M>>] = &[
         Item::file("cap_last_cap", |_, out| put!(out, "40\n")),
         Item { name: "hung_task_panic", what: What::Writable(watch::<M, 4>, set_watch::<M, 4>) },
@@ -110,6 +117,29 @@ fn drop_caches<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsEr
         "1" | "2" | "3" => about.0.vm.give_back_kept(),
         _ => return Err(FsError::Invalid),
     }
+    Ok(bytes.len())
+}
+
+/// A number that is written into a setting.
+fn number(bytes: &[u8]) -> Result<u64, FsError> {
+    core::str::from_utf8(bytes).ok().and_then(|text| text.trim().parse().ok()).ok_or(FsError::Invalid)
+}
+
+fn file_max<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "{}\n", about.0.files.vfs().host().open_files().1)
+}
+
+fn set_file_max<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    about.0.files.vfs().host().set_most_files(number(bytes)?);
+    Ok(bytes.len())
+}
+
+fn max_watches<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "{}\n", about.0.files.most_watches())
+}
+
+fn set_max_watches<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    about.0.files.set_most_watches(number(bytes)?);
     Ok(bytes.len())
 }
 

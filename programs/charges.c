@@ -1,0 +1,245 @@
+// Kernel memory that programs make the kernel keep is counted, limited and told: the same on Linux and on Quire. Runs as root.
+#include "checks.h"
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+
+#define USER 4711
+#define PAGE 4096ul
+
+static void become_user(void) { CHECK(!setgid(USER) && !setuid(USER), "setuid"); }
+
+static void limit(int which, rlim_t most) {
+    struct rlimit to = {most, most};
+    CHECK(!setrlimit(which, &to), "setrlimit %d", which);
+}
+
+static const char *contents(const char *path) {
+    static char text[1 << 16];
+    int fd = open(path, O_RDONLY);
+    CHECK(fd >= 0, "%s", path);
+    size_t len = 0;
+    for (ssize_t n; (n = read(fd, text + len, sizeof text - 1 - len)) > 0;) len += n;
+    close(fd);
+    text[len] = 0;
+    return text;
+}
+
+// The number behind `name`, which stands at the start of a line.
+static long row(const char *path, const char *name) {
+    for (const char *at = contents(path); at; at = strchr(at, '\n')) {
+        at += *at == '\n';
+        if (!strncmp(at, name, strlen(name))) return strtol(at + strlen(name) + strspn(at + strlen(name), ": \t"), NULL, 10);
+    }
+    CHECK(0, "%s in %s", name, path);
+    return -1;
+}
+
+static long knob(const char *path) { return strtol(contents(path), NULL, 10); }
+
+static void set_knob(const char *path, long to) {
+    char text[24];
+    int fd = open(path, O_WRONLY), len = snprintf(text, sizeof text, "%ld", to);
+    CHECK(fd >= 0 && write(fd, text, len) == len, "%s to %ld", path, to);
+    close(fd);
+}
+
+static long queued(void) { return row("/proc/self/status", "SigQ"); }
+
+static void block(int signal) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, signal);
+    CHECK(!sigprocmask(SIG_BLOCK, &set, NULL), "sigprocmask");
+}
+
+static int take(int signal, siginfo_t *info) {
+    sigset_t set;
+    struct timespec now = {0, 0};
+    sigemptyset(&set);
+    sigaddset(&set, signal);
+    return sigtimedwait(&set, info, &now);
+}
+
+static void queued_signals_are_counted_for_the_user(void) {
+    become_user();
+    limit(RLIMIT_SIGPENDING, 10);
+    for (int signal = SIGRTMIN; signal < SIGRTMIN + 3; signal++) block(signal);
+    block(SIGUSR1);
+    CHECK(queued() == 0, "%ld before", queued());
+    union sigval value = {.sival_int = 7};
+    for (int i = 0; i < 10; i++) CHECK(!sigqueue(getpid(), SIGRTMIN + i % 2, value), "sigqueue %d", i);
+    CHECK(queued() == 10, "%ld queued", queued());
+    CHECK(sigqueue(getpid(), SIGRTMIN, value) == -1 && errno == EAGAIN, "one too many: %d", errno);
+    CHECK(sigqueue(getpid(), SIGRTMIN + 2, value) == -1 && errno == EAGAIN, "of another signal: %d", errno);
+    // Such a one is not sent at all.
+    siginfo_t info;
+    CHECK(take(SIGRTMIN + 2, &info) == -1 && errno == EAGAIN, "it is pending");
+    // kill sends without details what finds no room; standard signals find it.
+    CHECK(!kill(getpid(), SIGRTMIN + 2) && !kill(getpid(), SIGUSR1), "kill");
+    CHECK(take(SIGRTMIN + 2, &info) == SIGRTMIN + 2 && info.si_code == SI_USER && info.si_pid == 0, "code %d of %d", info.si_code, info.si_pid);
+    CHECK(take(SIGUSR1, &info) == SIGUSR1 && info.si_pid == getpid(), "SIGUSR1 of %d", info.si_pid);
+    // Another process of the user's finds no room either.
+    pid_t child = fork();
+    if (!child) {
+        CHECK(queued() == 10, "%ld for the child", queued());
+        CHECK(sigqueue(getpid(), SIGRTMIN, value) == -1 && errno == EAGAIN, "the child's: %d", errno);
+        _exit(0);
+    }
+    CHECK(!ended(child), "child");
+    while (take(SIGCHLD, &info) > 0) continue;
+    for (int i = 0; i < 5; i++) CHECK(take(SIGRTMIN, &info) == SIGRTMIN && info.si_value.sival_int == 7, "taken %d", i);
+    CHECK(queued() == 5, "%ld after five", queued());
+    CHECK(!sigqueue(getpid(), SIGRTMIN, value), "there is room again");
+}
+
+static void what_was_queued_goes_with_its_process(void) {
+    become_user();
+    pid_t child = fork();
+    if (!child) {
+        block(SIGRTMIN);
+        union sigval value = {0};
+        for (int i = 0; i < 500; i++) CHECK(!sigqueue(getpid(), SIGRTMIN, value), "sigqueue %d", i);
+        CHECK(queued() == 500, "%ld", queued());
+        _exit(0);
+    }
+    CHECK(!ended(child), "child");
+    CHECK(queued() == 0, "%ld left", queued());
+}
+
+static void watches_of_epoll_are_limited(void) {
+    const char *path = "/proc/sys/fs/epoll/max_user_watches";
+    long before = knob(path);
+    CHECK(before > 1000, "%ld", before);
+    set_knob(path, 6);
+    pid_t child = fork();
+    if (!child) {
+        become_user();
+        int sets[2] = {epoll_create1(0), epoll_create1(0)};
+        struct epoll_event event = {.events = EPOLLIN};
+        int files[7];
+        for (int i = 0; i < 7; i++) {
+            files[i] = eventfd(0, 0);
+            int added = epoll_ctl(sets[i % 2], EPOLL_CTL_ADD, files[i], &event);
+            CHECK(i < 6 ? !added : added == -1 && errno == ENOSPC, "file %d: %d", i, errno);
+        }
+        CHECK(!epoll_ctl(sets[0], EPOLL_CTL_DEL, files[0], NULL), "DEL");
+        CHECK(!epoll_ctl(sets[0], EPOLL_CTL_ADD, files[6], &event), "after one left");
+        // A set that goes takes its files out.
+        close(sets[0]);
+        CHECK(!epoll_ctl(sets[1], EPOLL_CTL_ADD, files[0], &event), "after a set has gone");
+        // So does a file that goes.
+        close(files[1]);
+        close(files[3]);
+        CHECK(!epoll_ctl(sets[1], EPOLL_CTL_ADD, files[2], &event), "after files have gone");
+        _exit(0);
+    }
+    int status = ended(child);
+    set_knob(path, before);
+    CHECK(!status, "status %#x", status);
+}
+
+static void open_files_of_the_system_are_limited(void) {
+    const char *path = "/proc/sys/fs/file-max";
+    char text[24];
+    long before = knob(path), open_now = knob("/proc/sys/fs/file-nr");
+    CHECK(before > 0 && open_now > 0 && open_now < before, "%ld of %ld", open_now, before);
+    int pipe_ends[2];
+    CHECK(!pipe(pipe_ends), "pipe");
+    pid_t child = fork();
+    if (!child) {
+        become_user();
+        CHECK(read(pipe_ends[0], text, 1) == 1, "read");
+        int opened = 0, error = 0;
+        while (opened < 1000 && !error) {
+            int fd = open("/dev/null", O_RDONLY);
+            if (fd < 0) error = errno;
+            else opened++;
+        }
+        // What needs a file fails, and leaves nothing.
+        CHECK(error == ENFILE, "%d after %d files", error, opened);
+        CHECK(eventfd(0, 0) == -1 && errno == ENFILE, "eventfd: %d", errno);
+        CHECK(pipe(pipe_ends) == -1 && errno == ENFILE, "pipe: %d", errno);
+        CHECK(open("/tmp/charges-new", O_CREAT | O_RDWR, 0600) == -1 && errno == ENFILE, "open: %d", errno);
+        CHECK(access("/tmp/charges-new", F_OK) == -1 && errno == ENOENT, "the file was made");
+        _exit(0);
+    }
+    set_knob(path, open_now + 100);
+    CHECK(write(pipe_ends[1], "x", 1) == 1, "write");
+    // The administrator goes beyond.
+    int fd = open("/dev/null", O_RDONLY);
+    int status = ended(child);
+    set_knob(path, before);
+    CHECK(fd >= 0 && !status, "status %#x", status);
+    long after = knob("/proc/sys/fs/file-nr");
+    CHECK(after < open_now + 90, "%ld open files after %ld", after, open_now);
+}
+
+// Memory of each kind shows in /proc/meminfo, and goes again. Bounds are wide: other programs run, and kernels keep something.
+static void memory_is_told_by_kind(void) {
+    const size_t pages = 4096;
+    long anonymous = row("/proc/meminfo", "AnonPages"), shared = row("/proc/meminfo", "Shmem"), cached = row("/proc/meminfo", "Cached");
+    char *at = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED, "mmap");
+    for (size_t i = 0; i < pages; i++) at[i * PAGE] = 1;
+    long more = row("/proc/meminfo", "AnonPages") - anonymous;
+    CHECK(more > 15000 && more < 18500, "AnonPages: %ld KiB more", more);
+    CHECK(!munmap(at, pages * PAGE), "munmap");
+    long left = row("/proc/meminfo", "AnonPages") - anonymous;
+    CHECK(left < 1500, "AnonPages: %ld KiB left", left);
+    at = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED, "mmap");
+    for (size_t i = 0; i < pages; i++) at[i * PAGE] = 1;
+    int file = memfd_create("memory", 0);
+    for (size_t i = 0; i < pages / 16; i++) CHECK(pwrite(file, at, 16 * PAGE, i * 16 * PAGE) == 16 * (long)PAGE, "pwrite");
+    more = row("/proc/meminfo", "Shmem") - shared;
+    CHECK(more > 32000 && more < 34500, "Shmem: %ld KiB more", more);
+    CHECK(row("/proc/meminfo", "Cached") - cached > 30000, "Cached");
+    left = row("/proc/meminfo", "AnonPages") - anonymous;
+    CHECK(left < 1500, "AnonPages: %ld KiB more by shared memory", left);
+    munmap(at, pages * PAGE);
+    close(file);
+    left = row("/proc/meminfo", "Shmem") - shared;
+    CHECK(left < 1500, "Shmem: %ld KiB left", left);
+}
+
+static void threads_and_tables_are_told(void) {
+    long stacks = row("/proc/meminfo", "KernelStack"), tables = row("/proc/meminfo", "PageTables"), slab = row("/proc/meminfo", "Slab");
+    int ends[2];
+    CHECK(!pipe(ends), "pipe");
+    enum { CHILDREN = 100 };
+    pid_t children[CHILDREN];
+    for (int i = 0; i < CHILDREN; i++) {
+        children[i] = fork();
+        CHECK(children[i] >= 0, "fork");
+        if (!children[i]) {
+            close(ends[1]);
+            char byte;
+            _exit(read(ends[0], &byte, 1) != 0);
+        }
+    }
+    long more = row("/proc/meminfo", "KernelStack") - stacks;
+    // From 4 KiB a stack; some may have waited for their threads.
+    CHECK(more > CHILDREN * 3 && more < CHILDREN * 40, "KernelStack: %ld KiB more", more);
+    more = row("/proc/meminfo", "PageTables") - tables;
+    CHECK(more > CHILDREN * 12, "PageTables: %ld KiB more", more);
+    more = row("/proc/meminfo", "Slab") - slab;
+    CHECK(more > 0, "Slab: %ld KiB more", more);
+    close(ends[1]);
+    for (int i = 0; i < CHILDREN; i++) CHECK(!ended(children[i]), "child");
+}
+
+static const struct check checks[] = {
+    {"queued_signals_are_counted_for_the_user", queued_signals_are_counted_for_the_user},
+    {"what_was_queued_goes_with_its_process", what_was_queued_goes_with_its_process},
+    {"watches_of_epoll_are_limited", watches_of_epoll_are_limited},
+    {"open_files_of_the_system_are_limited", open_files_of_the_system_are_limited},
+    {"memory_is_told_by_kind", memory_is_told_by_kind},
+    {"threads_and_tables_are_told", threads_and_tables_are_told},
+};
+
+int main(int argc, char **argv) {
+    parse_options(argc, argv, NULL);
+    run_checks(checks, sizeof checks / sizeof *checks);
+    return 0;
+}
