@@ -9,6 +9,7 @@ use quire_sync::preempt_off;
 use quire_vm::flush::FlushSet;
 use quire_vm::frames::{Fill, For};
 use quire_vm::page::Kind;
+use quire_vm::stats::Event;
 use quire_vm::{MemoryType, OutOfMemory, PAGE_SIZE, Pfn, VirtRange, Vm};
 
 /// Maps the page at `va` for loads and stores; see [`quire_vm::machine::KernelPages::map_kernel`].
@@ -20,6 +21,7 @@ pub fn map<M: Hardware>(vm: &'static Vm<M>, va: u64, pfn: Pfn, memory: MemoryTyp
     let mut frames = || {
         let pfn = vm.alloc_frame(Fill::Any, For::Kernel).ok()?.into_pfn();
         vm.page(pfn).set_kind(Kind::Table);
+        vm.stats().count(Event::TableAlloc);
         Some(pfn)
     };
     let range = VirtRange { start: va, end: va + PAGE_SIZE };

@@ -287,6 +287,7 @@ impl<F: Format> Tables<F> {
     ) -> Result<*mut T, OutOfMemory> {
         const { assert!(size_of::<T>() <= PAGE_SIZE as usize || cfg!(any(loom, shuttle))) };
         let frame = vm.alloc_frame(Fill::Any, For::User)?.into_pfn();
+        vm.stats().count(Event::BufferPage);
         let at = vm.machine().frame_ptr(frame);
         record::own(at, PAGE_SIZE as usize, label);
         let at = at.cast::<T>();
@@ -304,6 +305,7 @@ impl<F: Format> Tables<F> {
         let pfn = vm.machine().pfn_of(value.cast());
         // SAFETY: by this function's contract.
         vm.free_frame(unsafe { Frame::from_pfn(pfn) });
+        vm.stats().count(Event::BufferPageGone);
     }
 
     /// The frame of the root table: what the hardware walks from.

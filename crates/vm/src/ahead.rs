@@ -131,8 +131,9 @@ impl<M: Machine> Made<'_, M> {
             None => pages as usize,
         };
         let (taken, zeroed) = vm.take_frames(&mut self.frames[..pages]);
+        let bits = object.page_bits() | State::VALID | State::DIRTY;
         for (key, pfn) in (self.first..).zip(&self.frames[..taken]) {
-            vm.assume_page(vm.page(*pfn), object.address(), key, State::VALID | State::DIRTY);
+            vm.assume_page(vm.page(*pfn), object.address(), key, bits);
         }
         let filled = object.index().fill_run(self.first, &self.frames[..taken], vm, self.pin);
         self.frames[filled..taken].iter().for_each(|pfn| vm.release_page(vm.page(*pfn)));

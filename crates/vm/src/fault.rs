@@ -545,7 +545,7 @@ impl<'e, M: Machine> At<'e, M> {
             }
         }
         let bits = if dirty { State::VALID | State::DIRTY } else { State::VALID };
-        self.vm.assume_page(page, object.address(), key, bits);
+        self.vm.assume_page(page, object.address(), key, object.page_bits() | bits);
         let slot = Slot::Page(frame.into_pfn());
         let mut cut = false;
         let mut filled = object.index().fill(key, slot, self.vm, pin);

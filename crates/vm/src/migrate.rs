@@ -143,7 +143,8 @@ fn settle<M: Machine>(
     }
     let new = vm.page(to);
     let referenced = if mapped { State::REFERENCED } else { 0 };
-    vm.assume_page(new, object.address(), key, State::VALID | page.state().0 & State::DIRTY | referenced);
+    let bits = object.page_bits() | State::VALID | page.state().0 & State::DIRTY | referenced;
+    vm.assume_page(new, object.address(), key, bits);
     new.set_swap_slot(page.take_swap_slot());
     new.set_failed_writes(page.failed_writes());
     // The mark of a copy stays with the old descriptor, and one that is on its way does: the next copy looks.

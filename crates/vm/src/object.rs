@@ -208,6 +208,11 @@ impl<M: Machine> Object<M> {
     pub fn is_private(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & PRIVATE != 0
     }
+    /// Bits of the state of its pages that tell what object they belong to.
+    #[inline(always)]
+    pub(crate) fn page_bits(&self) -> u64 {
+        if self.is_private() { 0 } else { State::SHARED }
+    }
     /// Whether it is being torn down.
     #[inline(always)]
     pub(crate) fn is_dead(&self) -> bool {

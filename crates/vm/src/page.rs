@@ -86,6 +86,8 @@ impl State {
     pub const LAUNDERING: u64 = 1 << 5;
     /// The frame is a page. Frames that are none are nobody's to set busy: who gives one an identity writes the whole word.
     pub const IDENTITY: u64 = 1 << 6;
+    /// A page of an object that is not private memory: of a file, or of memory that is mapped shared.
+    pub const SHARED: u64 = 1 << 7;
     /// Lowest bit of the queue field: three bits for the queue, then the part (the meaning is the queue module's).
     pub const QUEUE_SHIFT: u32 = 8;
     /// Bits of the queue field that number a part.
@@ -114,6 +116,10 @@ impl State {
     /// Whether the content is being written out.
     pub fn laundering(self) -> bool {
         self.0 & Self::LAUNDERING != 0
+    }
+    /// Whether `SHARED` is set.
+    pub fn shared(self) -> bool {
+        self.0 & Self::SHARED != 0
     }
     /// The generation: another value means another identity.
     pub fn generation(self) -> u64 {
@@ -306,7 +312,7 @@ impl Page {
         false
     }
 
-    /// Gives a wild frame an identity: busy from the start, `bits` of VALID and DIRTY as told. The caller owns the frame.
+    /// Gives a wild frame an identity: busy from the start, `bits` of VALID, DIRTY and SHARED as told. The caller owns the frame.
     #[inline]
     pub fn assume(&self, object: u64, index: u64, bits: u64) {
         self.object.store(object, Ordering::Relaxed);

@@ -227,7 +227,7 @@ impl<M: Machine> PageIn<M> {
         };
         let pfn = frame.into_pfn();
         let page = vm.page(pfn);
-        vm.assume_page(page, object.address(), key, 0);
+        vm.assume_page(page, object.address(), key, object.page_bits());
         page.set_swap_slot(slot);
         if slot.is_some() {
             page.suspect();

@@ -36,6 +36,7 @@ use crate::descriptors::Descriptors;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::page::{Page, State};
+use crate::stats::Event;
 use crate::types::Pfn;
 use crate::vm::{BootMemory, Vm};
 pub use check::QueueError;
@@ -538,6 +539,9 @@ impl<M: Machine> Vm<M> {
     pub(crate) fn assume_page(&self, page: &Page, object: u64, key: u64, bits: u64) {
         page.set_swap_slot(None);
         page.set_failed_writes(0);
+        if bits & State::SHARED != 0 {
+            self.stats().count(Event::SharedPage);
+        }
         page.assume(object, key, NEW | bits);
     }
 

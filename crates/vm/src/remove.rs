@@ -25,6 +25,7 @@ use crate::object::{Object, ObjectRange, What};
 use crate::page::{Page, State};
 use crate::rmap::{self, Batch, Subset};
 use crate::sleep::MaySleep;
+use crate::stats::Event;
 use crate::swap::{Returned, Slots};
 use crate::vm::Vm;
 use core::ops::Range;
@@ -100,7 +101,7 @@ impl<M: Machine> Vm<M> {
     /// Whether a page that has lost its identity leaves something else than its frame.
     #[inline]
     fn leaves_more(page: &Page, before: State) -> bool {
-        before.waiters() || page.swap_slot().is_some()
+        before.waiters() || before.shared() || page.swap_slot().is_some()
     }
 
     /// Gives up what a page leaves that has lost its identity.
@@ -111,6 +112,9 @@ impl<M: Machine> Vm<M> {
             && let Some(slot) = page.take_swap_slot()
         {
             self.swap().release(Slots { first: slot, len: 1 });
+        }
+        if before.shared() {
+            self.stats().count(Event::SharedPageGone);
         }
         if before.waiters() {
             self.page_waits(page).wake_all();

@@ -10,6 +10,7 @@ use crate::error::OutOfMemory;
 use crate::frames::{For, Frame};
 use crate::machine::Machine;
 use crate::page::{Kind, Page};
+use crate::stats::Event;
 use crate::types::{PAGE_SIZE, Pfn};
 use crate::vm::{BootMemory, Vm};
 use core::alloc::Layout;
@@ -480,7 +481,9 @@ impl Heap {
         match self.class(layout) {
             Some(cache) => cache.alloc(vm),
             None => {
-                let run = vm.alloc_run(order_of(layout)?, For::Kernel)?;
+                let order = order_of(layout)?;
+                let run = vm.alloc_run(order, For::Kernel)?;
+                vm.stats().add(Event::BufferPage, 1 << order);
                 NonNull::new(vm.machine().frame_ptr(run.into_pfn())).ok_or(OutOfMemory)
             }
         }
@@ -499,6 +502,7 @@ impl Heap {
                 if let Ok(order) = order_of(layout) {
                     // SAFETY: by this function's contract the run is the caller's.
                     vm.free_run(unsafe { Frame::from_pfn(pfn) }, order);
+                    vm.stats().add(Event::BufferPageGone, 1 << order);
                 }
             }
         }

@@ -42,6 +42,18 @@ events! {
     TableAlloc = "pgtable_alloc",
     /// Page-table pages that were given up.
     TableFree = "pgtable_free",
+    /// Pages of files and of memory that is mapped shared, that got a frame.
+    SharedPage = "shared_page",
+    /// Of those, the ones whose frames were taken or given up.
+    SharedPageGone = "shared_page_gone",
+    /// Pages of kernel stacks that were mapped.
+    StackPage = "kernel_stack_page",
+    /// Pages of kernel stacks that were given up.
+    StackPageGone = "kernel_stack_page_gone",
+    /// Pages of the kernel's buffers that were mapped, and frames that pipes took.
+    BufferPage = "kernel_buffer_page",
+    /// Of those, the ones that were given up.
+    BufferPageGone = "kernel_buffer_page_gone",
     /// Flushes of translations, wherever.
     Flush = "tlb_flush",
     /// Shootdowns: requests that had to reach another CPU.
@@ -160,10 +172,30 @@ impl Stats {
         FaultKind::ALL.iter().map(|kind| self.faults_of(*kind)).fold(0, u64::wrapping_add)
     }
 
-    /// Page-table pages that there are; the halves of each count are read one after the other.
+    /// Page-table pages that there are.
     pub fn table_pages(&self) -> u64 {
-        let freed = self.total(Event::TableFree);
-        self.total(Event::TableAlloc).saturating_sub(freed)
+        self.there_are(Event::TableAlloc, Event::TableFree)
+    }
+
+    /// Pages in memory of files, and of memory that is mapped shared.
+    pub fn shared_pages(&self) -> u64 {
+        self.there_are(Event::SharedPage, Event::SharedPageGone)
+    }
+
+    /// Pages of kernel stacks, those included that wait for a thread.
+    pub fn stack_pages(&self) -> u64 {
+        self.there_are(Event::StackPage, Event::StackPageGone)
+    }
+
+    /// Pages of the kernel's buffers, and of pipes.
+    pub fn buffer_pages(&self) -> u64 {
+        self.there_are(Event::BufferPage, Event::BufferPageGone)
+    }
+
+    /// How many came and have not gone; the halves of each count are read one after the other.
+    fn there_are(&self, came: Event, gone: Event) -> u64 {
+        let gone = self.total(gone);
+        self.total(came).saturating_sub(gone)
     }
 
     /// The sum over all CPUs; each CPU's count is read once.

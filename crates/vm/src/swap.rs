@@ -31,6 +31,7 @@ use crate::object::Object;
 use crate::page::Page;
 use crate::pager::SwapStore;
 use crate::sleep::MaySleep;
+use crate::stats::Event;
 use crate::types::{PAGE_SIZE, Pfn};
 use crate::vm::Vm;
 use core::cell::UnsafeCell;
@@ -317,6 +318,7 @@ impl<M: Machine> Vm<M> {
         let frames = (words as u64 * 8).div_ceil(PAGE_SIZE).max(1);
         let order = frames.next_power_of_two().ilog2() as u8;
         let memory = self.alloc_run(order, For::Kernel).map_err(|_| SwapError::OutOfMemory)?;
+        self.stats().add(Event::BufferPage, 1 << order);
         let at = self.machine().frame_ptr(memory.pfn()).cast::<u64>();
         // SAFETY: the run is large enough, ours alone, and never freed.
         let map = unsafe {
@@ -332,6 +334,7 @@ impl<M: Machine> Vm<M> {
         if swap.ready.load(Ordering::Acquire) {
             drop(bitmap);
             self.free_run(memory, order);
+            self.stats().add(Event::BufferPageGone, 1 << order);
             return Err(SwapError::Exists);
         }
         bitmap.words = map;

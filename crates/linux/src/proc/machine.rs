@@ -66,12 +66,18 @@ pub(super) fn memory_info<M: Machine>(about: &About<M>, out: &mut Text) -> Resul
     let (total, free) = (vm.frames().total(), vm.frames().free());
     let slabs: u64 = slab_frames(about);
     let [active, inactive, laundry] = queue_lengths(about);
+    let (tables, stacks) = (vm.stats().table_pages(), vm.stats().stack_pages());
+    let shared = vm.stats().shared_pages();
+    // All that is in use is something of the kernel's or a page of an object.
+    let kernel = tables + stacks + vm.stats().buffer_pages() + slabs;
+    let private = total.saturating_sub(free + kernel + shared);
     let rows = [
         ("MemTotal", total),
         ("MemFree", free),
         ("MemAvailable", free.saturating_sub(vm.frames().reserve())),
         ("Buffers", 0),
-        ("Cached", 0),
+        // Files are in memory only, and have no other copy.
+        ("Cached", shared),
         ("SwapCached", 0),
         ("Active", active),
         ("Inactive", inactive + laundry),
@@ -79,15 +85,14 @@ pub(super) fn memory_info<M: Machine>(about: &About<M>, out: &mut Text) -> Resul
         ("SwapFree", vm.swap().free()),
         ("Dirty", laundry),
         ("Writeback", vm.io().writing()),
-        ("AnonPages", 0),
-        ("Mapped", 0),
-        ("Shmem", 0),
+        ("AnonPages", private),
+        ("Shmem", shared),
         ("KReclaimable", 0),
         ("Slab", slabs),
         ("SReclaimable", 0),
         ("SUnreclaim", slabs),
-        ("KernelStack", 0),
-        ("PageTables", vm.stats().table_pages()),
+        ("KernelStack", stacks),
+        ("PageTables", tables),
         ("CommitLimit", total),
         ("Committed_AS", total - free.min(total)),
     ];

@@ -28,6 +28,7 @@ use crate::frames::{Fill, For, Frame};
 use crate::machine::KernelPages;
 use crate::mutant::{Mutant, mutant};
 use crate::pageout::Reclaim;
+use crate::stats::Event;
 use crate::types::{MemoryType, PAGE_SIZE, Pfn, PhysRange, VirtRange};
 use crate::vm::Vm;
 use core::alloc::Layout;
@@ -60,6 +61,16 @@ pub enum Purpose {
     Buffer,
     /// A window on physical addresses that are a device's.
     Device,
+}
+
+impl Purpose {
+    /// What counts its pages that came, and that have gone.
+    fn pages(self) -> (Event, Event) {
+        match self {
+            Purpose::Stack => (Event::StackPage, Event::StackPageGone),
+            Purpose::Buffer | Purpose::Device => (Event::BufferPage, Event::BufferPageGone),
+        }
+    }
 }
 
 /// A range in the tree. On a line of its own: each CPU has stacks on its list, whichever slab they lie side by side in.
@@ -218,6 +229,7 @@ impl<M: KernelPages> KernelMap<M> {
                 return Err(e.into());
             }
             let _mapped = frame.into_pfn();
+            self.vm.stats().count(purpose.pages().0);
         }
         // SAFETY: ours.
         unsafe { made.region.as_ref() }.whole.set(true);
@@ -345,6 +357,7 @@ impl<M: KernelPages> KernelMap<M> {
                 r.frames.set(self.vm.page(pfn).next());
                 // SAFETY: unmapped everywhere and flushed; the region's own frame.
                 self.vm.free_frame(unsafe { Frame::from_pfn(pfn) });
+                self.vm.stats().count(r.purpose.pages().1);
                 any = true;
             }
             let (start, end) = (r.range.start - r.guard, r.range.end);

@@ -186,7 +186,7 @@ fn add<'a, M: Machine>(
     let vm = object.vm();
     let pfn = frame.into_pfn();
     let page = vm.page(pfn);
-    vm.assume_page(page, object.address(), key, State::VALID | bits);
+    vm.assume_page(page, object.address(), key, object.page_bits() | State::VALID | bits);
     let held = page.try_hold();
     debug_assert!(held, "a page with an identity can be held");
     let ours = Held { object, page };
