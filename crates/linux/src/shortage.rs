@@ -56,6 +56,12 @@ impl<M: Machine> Thread<M> {
         self.refusals.refuses()
     }
 
+    /// The `number`-th allocation of its next call is refused. The thread itself calls it.
+    #[cfg(debug_assertions)]
+    pub fn refuse_allocation(&self, number: u64) {
+        self.refusals.tell(number);
+    }
+
     /// Whether it ends something just now, so that what it needs of the core comes from the last part of the reserve.
     pub fn ends_something(&self) -> bool {
         self.ending.load(Ordering::Relaxed) != 0

@@ -13,7 +13,7 @@ mod taken {
     impl Trace {
         /// The caller's.
         pub fn here() -> Trace {
-            Trace(Arc::new(Backtrace::force_capture()))
+            crate::hooks::threads::apart(|| Trace(Arc::new(Backtrace::force_capture())))
         }
     }
 

@@ -31,6 +31,23 @@ std::thread_local! {
     static DISTURB: Cell<Option<fn()>> = const { Cell::new(None) };
 }
 
+std::thread_local! {
+    static APART: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does `f`, which is the checks' own affair and none of what they check.
+pub(crate) fn apart<R>(f: impl FnOnce() -> R) -> R {
+    APART.set(true);
+    let result = f();
+    APART.set(false);
+    result
+}
+
+/// Whether the calling thread is in the checks of this crate that keep what they saw: an allocator that refuses leaves them alone.
+pub fn is_apart() -> bool {
+    APART.get()
+}
+
 static WAITS: AtomicU64 = AtomicU64::new(0);
 
 /// How often the process's threads have found a spin lock held by another and waited for it.

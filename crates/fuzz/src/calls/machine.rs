@@ -3,6 +3,7 @@
 //! clock that goes on when it is looked at, or when everybody sleeps until some time.
 
 use super::program::Program;
+use super::refusal;
 use quire_hosted::{Arena, Simulate, X86_64};
 use quire_linux::start::Boot;
 use quire_linux::tables::TableMemory;
@@ -322,6 +323,9 @@ impl quire_vm::Machine for One {
     fn cpus(&self) -> usize {
         1
     }
+    fn refuses_allocation(&self) -> bool {
+        refusal::refuses()
+    }
 }
 
 // SAFETY: there is one CPU, which keeps no translation.
@@ -396,27 +400,29 @@ unsafe impl quire_task::Machine for One {
     }
     unsafe fn switch(&self, prev: &Thread<Self>, next: &Thread<Self>) {
         assert!(self.masked.load(SeqCst), "a switch with interrupts on");
-        // Kept: `prev` may be gone once `next` runs.
-        // SAFETY: by the trait's contract both contexts are ours.
-        let (own, them) = unsafe { ((*prev.context()).clone(), (*next.context()).clone()) };
-        // SAFETY: the switch to `next`, on the one CPU.
-        match next.payload().as_ref().and_then(|t| unsafe { t.pmap() }) {
-            // SAFETY: interrupts are masked; a space stays while a thread has it.
-            Some(pmap) => unsafe { pmap.switch_in(self, 0) },
-            // SAFETY: as above.
-            None => unsafe { self.mmu.leave(self, 0) },
-        }
-        own.set(State::Waiting);
-        let fresh = lock(&them.fresh).take();
-        match fresh {
-            None => them.set(State::Running),
-            Some(regs) => {
-                *lock(&them.state) = State::Running;
-                let machine = self.linux().machine;
-                machine.host_thread(move || machine.program.thread(machine, regs));
+        refusal::for_host(|| {
+            // Kept: `prev` may be gone once `next` runs.
+            // SAFETY: by the trait's contract both contexts are ours.
+            let (own, them) = unsafe { ((*prev.context()).clone(), (*next.context()).clone()) };
+            // SAFETY: the switch to `next`, on the one CPU.
+            match next.payload().as_ref().and_then(|t| unsafe { t.pmap() }) {
+                // SAFETY: interrupts are masked; a space stays while a thread has it.
+                Some(pmap) => unsafe { pmap.switch_in(self, 0) },
+                // SAFETY: as above.
+                None => unsafe { self.mmu.leave(self, 0) },
             }
-        }
-        own.wait();
+            own.set(State::Waiting);
+            let fresh = lock(&them.fresh).take();
+            match fresh {
+                None => them.set(State::Running),
+                Some(regs) => {
+                    *lock(&them.state) = State::Running;
+                    let machine = self.linux().machine;
+                    machine.host_thread(move || machine.program.thread(machine, regs));
+                }
+            }
+            own.wait();
+        });
     }
     fn reap(&self, thread: ThreadRef<Self>) {
         // SAFETY: it has left its stack for good.
@@ -483,11 +489,14 @@ unsafe impl UserAccess for One {
 
 impl quire_linux::Machine for One {
     fn new_context(&self, regs: &UserRegs, fs: u64, gs: u64, fpu: Fpu) -> Result<Arc<Context>, OutOfMemory> {
+        if refusal::refuses() {
+            return Err(OutOfMemory);
+        }
         let float = match fpu {
             Fpu::Fresh => [0; FLOAT],
             Fpu::Copy => *lock(&self.context().float),
         };
-        Ok(Context::new(Some(*regs), fs, gs, float))
+        Ok(refusal::for_host(|| Context::new(Some(*regs), fs, gs, float)))
     }
     fn activate(&self, pmap: Option<&Tables<X86_64>>) {
         match pmap {

@@ -2,11 +2,12 @@
 //! core, the scheduler and the files beneath are the kernel's own.
 //!
 //! Each input is a process that process 1 makes, and what that makes in its turn; all of them take what they do next from the
-//! input. When it is used up, or everybody sleeps for good, they end. What must hold: nothing panics; what the way back to a
+//! input, which may also refuse any allocation of a call. When it is used up, or everybody sleeps for good, they end. What must hold: nothing panics; what the way back to a
 //! program would load is a program's; no error that only the kernel knows is seen; whoever is killed ends; no frame is lost.
 
 mod machine;
 mod program;
+mod refusal;
 
 use machine::One;
 use std::sync::Mutex;
@@ -71,6 +72,51 @@ mod tests {
         assert_eq!((files(82), files(87)), (vec![0], vec![0]), "renamed and unlinked");
         // Again: nothing is left of the first time.
         assert_eq!(of("files")(2), [3]);
+    }
+
+    /// A call, its arguments as [`program`] reads values of one byte.
+    fn made(number: u64, arguments: [u8; 6]) -> Vec<u8> {
+        let number = (number as u16).to_le_bytes();
+        [&[2], &number[..], &arguments[..]].concat()
+    }
+
+    /// The `n`-th allocation of the next call is refused.
+    fn refused(n: u16) -> Vec<u8> {
+        let number = program::MOST_CALLS as u16 + n - 1;
+        [&[2], &number.to_le_bytes()[..]].concat()
+    }
+
+    #[test]
+    fn a_refused_allocation_is_an_error_of_the_call() {
+        const ENOMEM: u64 = 12u64.wrapping_neg();
+        let eventfd = made(284, [0; 6]);
+        let results = results(&[refused(1), eventfd.clone(), refused(2), eventfd.clone(), eventfd].concat());
+        assert_eq!(results, [(284, ENOMEM), (284, ENOMEM), (284, 3)]);
+    }
+
+    /// Every call, with arguments at random, an allocation refused in each: what holds for all inputs holds.
+    #[test]
+    fn any_call_may_be_refused_any_allocation() {
+        let mut state = 0x9e37_79b9_7f4a_7c15u64;
+        let mut random = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u32
+        };
+        let mut failed = 0;
+        for number in 0..program::MOST_CALLS as u64 {
+            for first in [1, 9, 17] {
+                let mut input = Vec::new();
+                for n in first..first + 8 {
+                    input.extend(refused(n));
+                    // None of those of nine bytes.
+                    input.extend(made(number, std::array::from_fn(|_| (random() % 224) as u8)));
+                }
+                failed += results(&input).iter().filter(|(_, result)| *result == 12u64.wrapping_neg()).count();
+            }
+        }
+        assert!(failed > 100, "{failed} calls without memory");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What runs on the machine: process 1, which makes a process for each input, and the calls that the input names.
 
 use super::machine::{One, lock};
+use super::refusal;
 use crate::Input;
 use quire_fs::{Port, Readiness};
 use quire_heap::{Arc, unsize};
@@ -64,8 +65,11 @@ mod number {
     pub const SETRESGID: u64 = 119;
     pub const SETRLIMIT: u64 = 160;
     pub const RT_SIGRETURN: u64 = 15;
-    pub const MOST: usize = 460;
 }
+/// Numbers of calls lie below this.
+pub const MOST_CALLS: usize = 460;
+/// An input may refuse so many allocations of a call: the first, the second, and so on.
+const REFUSALS: usize = 64;
 /// Limits of the process that makes the calls: `RLIMIT_FSIZE`, `RLIMIT_NPROC`, `RLIMIT_NOFILE`, `RLIMIT_AS`.
 const LIMITS: [(u64, u64); 4] = [(1, 1 << 20), (6, 16), (7, 64), (9, 32 << 20)];
 const ECHILD: u64 = 10;
@@ -103,6 +107,8 @@ enum Op {
     /// Puts bytes into memory.
     Poke(u64, Vec<u8>),
     Call(u64, [u64; 6]),
+    /// Refuses the allocation of that number in the thread's next call.
+    Refuse(u64),
     /// Takes a word from memory: a fault, if nothing is there.
     Touch(u64, bool),
 }
@@ -135,8 +141,11 @@ fn op(input: &mut Input<'_>, stack: u64) -> Op {
         }
         1 => Op::Touch(value(input, stack), input.byte() & 1 != 0),
         _ => {
-            let number = input.below(number::MOST) as u64;
-            Op::Call(number, std::array::from_fn(|_| value(input, stack)))
+            let number = input.below(MOST_CALLS + REFUSALS);
+            match number.checked_sub(MOST_CALLS) {
+                Some(refused) => Op::Refuse(refused as u64 + 1),
+                None => Op::Call(number as u64, std::array::from_fn(|_| value(input, stack))),
+            }
         }
     }
 }
@@ -252,6 +261,10 @@ impl Program {
                     lock(&self.job).done.push((number, result));
                 }
                 Some(Op::Call(..)) => {}
+                #[cfg(debug_assertions)]
+                Some(Op::Refuse(number)) => machine.linux().current().refuse_allocation(number),
+                #[cfg(not(debug_assertions))]
+                Some(Op::Refuse(_)) => {}
                 Some(Op::Poke(at, bytes)) => poke(machine, at, &bytes),
                 Some(Op::Touch(at, write)) => touch(machine, &mut regs, at, write),
                 None => _ = call(machine, &mut regs, number::EXIT_GROUP, [0; 6]),
@@ -323,7 +336,7 @@ fn call(machine: &'static One, regs: &mut UserRegs, number: u64, arguments: [u64
     // Behind the instruction, of which there is room for the whole.
     let rip = regs.rip.saturating_add(2).min(USER_END - 1);
     *regs = UserRegs { rax: number, orig_rax: number, rdi: a, rsi: b, rdx: c, r10: d, r8: e, r9: f, rip, ..*regs };
-    linux.syscall(regs);
+    refusal::calling(linux.current(), || linux.syscall(regs));
     go_back(machine, linux, regs);
     // A frame may say anything, and a program begins with what it likes.
     if number != number::RT_SIGRETURN && regs.orig_rax == number {
