@@ -2,6 +2,7 @@
 
 use crate::dentry::Dentry;
 use crate::inode::Ident;
+use crate::lock::Charge;
 use crate::transfer::{Sink, Source};
 use crate::{FsError, rank};
 use core::ops::DerefMut;
@@ -29,6 +30,12 @@ pub trait Host: Clone + Send + Sync + 'static {
     type Object: FileObject;
     /// One page of memory that a user is accountable for; given back when dropped.
     type Page: DerefMut<Target = [u8]> + Send;
+
+    /// The part of a user's account that record locks take.
+    type LockCharge: Charge;
+
+    /// Charges the calling thread's user with `n` record locks; `None` where it may have no more.
+    fn charge_locks(&self, n: usize) -> Option<Self::LockCharge>;
 
     /// An empty object for a new file; `origin` tells which file, for as long as the object lives. Its pages are charged to `quota`.
     fn object(&self, origin: Arc<Origin<Self>>, quota: Option<&'static Quota>) -> Result<Self::Object, FsError>;

@@ -301,7 +301,7 @@ pub struct Inode<H: Host> {
     /// Contents.
     pub node: Node<H>,
     /// Locks on byte ranges, and on the whole.
-    pub locks: RecordLocks,
+    pub locks: RecordLocks<H::LockCharge>,
     system: &'static FileSystem,
     /// [`Rights`], for all the paths that lead here or through: what a write to the file changes stands elsewhere. Written under the
     /// lock of `attr`.

@@ -7,7 +7,7 @@
 use crate::readiness::Readiness;
 use crate::stream::Io;
 use crate::{FsError, rank};
-use quire_heap::Vec;
+use quire_heap::{OutOfMemory, Vec};
 use quire_sync::SpinLock;
 use quire_sync::atomic::{AtomicUsize, Ordering};
 
@@ -50,13 +50,69 @@ impl Record {
     }
 }
 
-struct Held {
+/// What an owner's locks on the ranges of one file take of a user's account, until it is dropped.
+pub trait Charge: Send {
+    /// Makes it a charge of `n` locks. Where these are more than the user may have, it changes nothing and returns `false`.
+    fn resize(&mut self, n: usize) -> bool;
+}
+
+/// None.
+impl Charge for () {
+    fn resize(&mut self, _n: usize) -> bool {
+        true
+    }
+}
+
+struct Held<C> {
     /// Byte ranges. No two of one owner overlap.
     records: Vec<Record>,
+    /// Owners that have ranges, each charged for as many as it has.
+    charges: Vec<(Owner, C)>,
     /// Whole files, a family of their own.
     whole: Vec<Record>,
     /// How many wait here of those in [`WAITS`].
     waiting: usize,
+}
+
+impl<C: Charge> Held<C> {
+    fn ranges_of(&self, owner: Owner) -> usize {
+        self.records.iter().filter(|r| r.owner == owner).count()
+    }
+
+    /// Sees to it that `owner` may have `more` ranges, and that there is memory for them.
+    fn make_room(
+        &mut self,
+        owner: Owner,
+        more: usize,
+        charge: impl FnOnce(usize) -> Option<C>,
+    ) -> Result<(), OutOfMemory> {
+        if self.records.len() + more > MOST {
+            return Err(OutOfMemory);
+        }
+        self.records.try_reserve(more)?;
+        let n = self.ranges_of(owner) + more;
+        if let Some((_, charge)) = self.charges.iter_mut().find(|(of, _)| *of == owner) {
+            return if charge.resize(n) { Ok(()) } else { Err(OutOfMemory) };
+        }
+        self.charges.try_reserve(1)?;
+        self.charges.push_reserved((owner, charge(n).ok_or(OutOfMemory)?));
+        Ok(())
+    }
+
+    /// Gives back what `owner` is charged for beyond the ranges that it has.
+    fn settle(&mut self, owner: Owner) {
+        let n = self.ranges_of(owner);
+        self.charges.retain_mut(|(of, charge)| {
+            // A smaller charge is not refused.
+            *of != owner || (n != 0 && charge.resize(n))
+        });
+    }
+
+    /// Drops the ranges of `owner`.
+    fn release(&mut self, owner: impl Fn(Owner) -> bool) {
+        self.records.retain(|r| !owner(r.owner));
+        self.charges.retain(|(of, _)| !owner(*of));
+    }
 }
 
 /// A thread that waits for a range.
@@ -98,15 +154,15 @@ fn waits_for(waits: &[Wait], from: u64, to: u64) -> bool {
 }
 
 /// A thread that wants a lock. In place while it is noted in [`WAITS`].
-struct Waiter<'a>(&'a RecordLocks);
+struct Waiter<'a, C: Charge>(&'a RecordLocks<C>);
 
-impl Waiter<'_> {
+impl<C: Charge> Waiter<'_, C> {
     fn who(&self) -> usize {
         core::ptr::from_ref(self).addr()
     }
 
     /// Notes that the thread will wait for `wanted`; an error where that would be for ever.
-    fn wait(&self, held: &mut Held, wanted: &Record) -> Result<(), FsError> {
+    fn wait(&self, held: &mut Held<C>, wanted: &Record) -> Result<(), FsError> {
         let Owner::Process { id: process, .. } = wanted.owner else { return Ok(()) };
         let holder = |r: &Record| match r.owner {
             Owner::Process { id, .. } if r.against(wanted) => Some(id),
@@ -124,7 +180,7 @@ impl Waiter<'_> {
         Ok(())
     }
 
-    fn no_more(&self, held: &mut Held, waits: &mut Vec<Wait>) {
+    fn no_more(&self, held: &mut Held<C>, waits: &mut Vec<Wait>) {
         if let Some(i) = waits.iter().position(|wait| wait.who == self.who()) {
             waits.swap_remove(i);
             held.waiting -= 1;
@@ -133,24 +189,35 @@ impl Waiter<'_> {
 }
 
 /// The locks on one inode.
-pub struct RecordLocks {
-    held: SpinLock<Held>,
+pub struct RecordLocks<C = ()> {
+    held: SpinLock<Held<C>>,
     /// Lets a close skip the lock where there is nothing to release.
     count: AtomicUsize,
     readiness: Readiness,
 }
 
-impl Default for RecordLocks {
+impl<C: Charge> Default for RecordLocks<C> {
     fn default() -> Self {
         Self::new()
     }
 }
 
+#[cfg(test)]
 impl RecordLocks {
+    /// As [`lock_charged`](Self::lock_charged), charged to nobody.
+    pub fn lock(&self, wanted: Record, io: &Io<'_>) -> Result<(), FsError> {
+        self.lock_charged(wanted, io, &|_| Some(()))
+    }
+}
+
+impl<C: Charge> RecordLocks<C> {
     /// No locks.
     pub const fn new() -> Self {
         RecordLocks {
-            held: SpinLock::new(rank::ATTR, Held { records: Vec::new(), whole: Vec::new(), waiting: 0 }),
+            held: SpinLock::new(
+                rank::ATTR,
+                Held { records: Vec::new(), charges: Vec::new(), whole: Vec::new(), waiting: 0 },
+            ),
             count: AtomicUsize::new(0),
             readiness: Readiness::new(),
         }
@@ -162,8 +229,14 @@ impl RecordLocks {
     }
 
     /// Locks the range, changing what the owner held there; waits as `io` allows. A process that would wait for one that waits for
-    /// it, or for one that waits for such a one, gets [`FsError::Deadlock`].
-    pub fn lock(&self, wanted: Record, io: &Io<'_>) -> Result<(), FsError> {
+    /// it, or for one that waits for such a one, gets [`FsError::Deadlock`]. `charge` makes a charge of so many ranges, where the caller's
+    /// user may have them; without it, and without memory, the error is [`FsError::OutOfMemory`].
+    pub fn lock_charged(
+        &self,
+        wanted: Record,
+        io: &Io<'_>,
+        charge: &dyn Fn(usize) -> Option<C>,
+    ) -> Result<(), FsError> {
         let waiter = Waiter(self);
         let locked = self.readiness.wait(io, || {
             let mut held = self.held.lock();
@@ -171,11 +244,13 @@ impl RecordLocks {
                 return if io.nonblock { None } else { waiter.wait(&mut held, &wanted).err().map(Err) };
             }
             // One more by the cut, and its own.
-            if held.records.len() + 2 > MOST || held.records.try_reserve(2).is_err() {
+            if held.make_room(wanted.owner, 2, charge).is_err() {
+                held.settle(wanted.owner);
                 return Some(Err(FsError::OutOfMemory));
             }
             cut(&mut held.records, wanted.owner, wanted.start, wanted.end);
             add(&mut held.records, wanted);
+            held.settle(wanted.owner);
             self.changed(&mut held);
             Some(Ok(()))
         });
@@ -201,12 +276,12 @@ impl RecordLocks {
             let mut held = self.held.lock();
             // Only what becomes two needs memory.
             let splits = |r: &Record| r.owner == owner && r.start < start && end < r.end;
-            if held.records.iter().any(splits)
-                && (held.records.len() + 1 > MOST || held.records.try_reserve(1).is_err())
-            {
+            // An owner that has a range has a charge.
+            if held.records.iter().any(splits) && held.make_room(owner, 1, |_| None).is_err() {
                 return Err(FsError::OutOfMemory);
             }
             cut(&mut held.records, owner, start, end);
+            held.settle(owner);
             self.changed(&mut held);
         }
         self.readiness.notify();
@@ -265,7 +340,7 @@ impl RecordLocks {
         {
             let mut held = self.held.lock();
             held.whole.retain(|r| r.owner != Owner::File(file));
-            held.records.retain(|r| r.owner != Owner::File(file));
+            held.release(|owner| owner == Owner::File(file));
             self.changed(&mut held);
         }
         self.readiness.notify();
@@ -278,14 +353,14 @@ impl RecordLocks {
         }
         {
             let mut held = self.held.lock();
-            held.records.retain(|r| !matches!(r.owner, Owner::Process { id: i, .. } if i == id));
+            held.release(|owner| matches!(owner, Owner::Process { id: i, .. } if i == id));
             self.changed(&mut held);
         }
         self.readiness.notify();
     }
 
     /// What is held has changed, for which who waits is told after the lock: what each of them waits for, it looks at again.
-    fn changed(&self, held: &mut Held) {
+    fn changed(&self, held: &mut Held<C>) {
         self.count.store(held.records.len() + held.whole.len(), Ordering::Release);
         if held.waiting != 0 {
             WAITS.lock().retain(|wait| wait.at != self.at());
@@ -451,6 +526,63 @@ mod tests {
             b.release_process(5003);
             waiter.join().unwrap().unwrap();
         });
+    }
+
+    /// Locks of a user, of whom there may be so many.
+    struct Counted<'a>(&'a AtomicUsize, usize, usize);
+
+    impl Charge for Counted<'_> {
+        fn resize(&mut self, n: usize) -> bool {
+            let others = self.0.load(Ordering::Relaxed) - self.1;
+            if n > self.1 && others + n > self.2 {
+                return false;
+            }
+            self.0.store(others + n, Ordering::Relaxed);
+            self.1 = n;
+            true
+        }
+    }
+
+    impl Drop for Counted<'_> {
+        fn drop(&mut self) {
+            self.0.fetch_sub(self.1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_user_is_charged_for_each_range_on_all_files() {
+        const MOST: usize = 8;
+        let count = AtomicUsize::new(0);
+        let files: [RecordLocks<Counted<'_>>; 2] = [RecordLocks::new(), RecordLocks::new()];
+        let charge = |n| {
+            let mut new = Counted(&count, 0, MOST);
+            new.resize(n).then_some(new)
+        };
+        let lock = |file: usize, id, start, len| {
+            let wanted = Record { start, end: start + len, exclusive: true, owner: owner(id) };
+            files[file].lock_charged(wanted, &Io::NOW, &charge)
+        };
+        let charged = || count.load(Ordering::Relaxed);
+        for at in 0..3 {
+            lock(0, 9001, 100 * at, 50).unwrap();
+            lock(1, 9002, 100 * at, 50).unwrap();
+        }
+        assert_eq!(charged(), 6);
+        files[0].unlock(owner(9001), 10, 20).unwrap();
+        assert_eq!(charged(), 7, "a range that is split is two");
+        // A lock may split one that its owner has.
+        assert_eq!((lock(1, 9002, 400, 1), charged()), (Err(FsError::OutOfMemory), 7));
+        assert_eq!((lock(1, 9003, 400, 1), charged()), (Err(FsError::OutOfMemory), 7));
+        lock(0, 9001, 10, 10).unwrap_err();
+        files[0].unlock(owner(9001), 200, 250).unwrap();
+        lock(0, 9001, 10, 10).unwrap();
+        assert_eq!(charged(), 5, "neighbours became one");
+        assert_eq!(lock(1, 9001, 0, 50), Err(FsError::WouldBlock));
+        assert_eq!(charged(), 5, "what was not locked is not charged");
+        files[1].release_process(9002);
+        assert_eq!(charged(), 2);
+        drop(files);
+        assert_eq!(charged(), 0);
     }
 
     proptest! {

@@ -138,6 +138,10 @@ impl DerefMut for TestPage {
 impl Host for TestHost {
     type Object = TestObject;
     type Page = TestPage;
+    type LockCharge = ();
+    fn charge_locks(&self, _n: usize) -> Option<()> {
+        Some(())
+    }
     fn object(&self, _origin: Arc<Origin<Self>>, quota: Option<&'static Quota>) -> Result<TestObject, FsError> {
         let pages = Mutex::new(Pages { size: 0, pages: Map::new(), quota });
         Ok(TestObject(Arc::try_new(pages)?, Arc::try_new(TestDisk::default())?))

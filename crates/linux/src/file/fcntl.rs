@@ -8,7 +8,7 @@ use linux_raw_sys::general as raw;
 use quire_fs::lock::{Owner, Record};
 use quire_fs::open_file::OFFSET_MAX;
 use quire_fs::pipe::CAPACITY;
-use quire_fs::{FileKind, Io, OpenFlags};
+use quire_fs::{FileKind, Host, Io, OpenFlags};
 
 // Linux's numbers that are not in the generated constants.
 const F_GETOWN_EX: u32 = 16;
@@ -146,7 +146,9 @@ fn set_lock<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, at: u64, by_file: bool
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
     let io = Io { nonblock: !wait, deadline: None, interrupted: &interrupted, keeps_set_ids: false };
-    locks.lock(Record { start: lock.start, end: lock.end, exclusive, owner }, &io).map_err(|e| match e {
+    let wanted = Record { start: lock.start, end: lock.end, exclusive, owner };
+    let host = ctx.vfs().host();
+    locks.lock_charged(wanted, &io, &|n| host.charge_locks(n)).map_err(|e| match e {
         quire_fs::FsError::OutOfMemory => Errno::ENOLCK,
         e => e.into(),
     })?;

@@ -2,6 +2,7 @@
 
 use super::Dentry;
 use crate::process::capabilities::cap;
+use crate::process::users::{Account, Charge};
 use crate::{Errno, Linux, Machine};
 use core::fmt;
 use core::ops::{Deref, DerefMut};
@@ -215,6 +216,22 @@ impl<M: Machine> FileObject for FileBytes<M> {
     }
 }
 
+/// Kernel memory of a record lock.
+const LOCK_BYTES: u64 = 64;
+
+/// Record locks of one owner on one file, charged to the user that made the first.
+pub struct LockCharge {
+    charge: Charge,
+    /// How many the user may have.
+    most: u64,
+}
+
+impl quire_fs::lock::Charge for LockCharge {
+    fn resize(&mut self, n: usize) -> bool {
+        self.charge.resize(n as u64, self.most)
+    }
+}
+
 /// One frame of a pipe, for as long as the pipe lives.
 pub struct PipePage<M: Machine> {
     vm: &'static Vm<M>,
@@ -261,6 +278,7 @@ impl<M: Machine> Drop for PipePage<M> {
 impl<M: Machine> Host for FileHost<M> {
     type Object = FileBytes<M>;
     type Page = PipePage<M>;
+    type LockCharge = LockCharge;
 
     fn object(&self, origin: Arc<Origin<Self>>, quota: Option<&'static Quota>) -> Result<FileBytes<M>, FsError> {
         let pager = Box::into_raw(Box::try_new(FilePager { origin, host: *self })?);
@@ -271,6 +289,17 @@ impl<M: Machine> Host for FileHost<M> {
             drop(unsafe { Box::from_raw(pager) });
             FsError::OutOfMemory
         })
+    }
+
+    fn charge_locks(&self, n: usize) -> Option<LockCharge> {
+        let linux = self.linux()?;
+        let thread = linux.current();
+        // A user's locks take no more than a 256th of memory.
+        let most = self.vm.frames().total() * quire_vm::PAGE_SIZE / 256 / LOCK_BYTES;
+        // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+        let (permit, credentials) = unsafe { (thread.permit.get(), thread.credentials.get()) };
+        let most = if credentials.may(cap::SYS_RESOURCE) { u64::MAX } else { most };
+        linux.users.charge(permit, Account::Locks, n as u64, most).map(|charge| LockCharge { charge, most })
     }
 
     fn page(&self) -> Option<PipePage<M>> {
