@@ -1,10 +1,13 @@
 // What Linux does in corners that programs rely on: each is the same on Linux and on Quire.
 #include "checks.h"
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/fsuid.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
@@ -214,6 +217,110 @@ static void the_number_of_mappings(void) {
     CHECK(error == ENOMEM, "%d", error);
 }
 
+// F_SETPIPE_SZ
+static void a_pipe_changes_its_size(void) {
+    int ends[2];
+    static char bytes[1 << 20], back[1 << 20];
+    for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = i % 251;
+    CHECK(!pipe2(ends, O_NONBLOCK), "pipe2");
+    CHECK(fcntl(ends[0], F_GETPIPE_SZ) == 65536, "a new pipe's size");
+    // Rounded to a power of two, a page at least.
+    const struct { unsigned wanted; int given; } sizes[] = {{0, 4096}, {1, 4096}, {4097, 8192}, {65537, 131072}, {1 << 20, 1 << 20}, {4096, 4096}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        int given = fcntl(ends[i % 2], F_SETPIPE_SZ, sizes[i].wanted);
+        CHECK(given == sizes[i].given && fcntl(ends[0], F_GETPIPE_SZ) == given, "%u: %d", sizes[i].wanted, given);
+        // It holds as much as it says, and is writable until then.
+        struct pollfd room = {.fd = ends[1], .events = POLLOUT};
+        CHECK(poll(&room, 1, 0) == 1 && write(ends[1], bytes, sizeof bytes) == given, "%d bytes", given);
+        int queued;
+        CHECK(!ioctl(ends[0], FIONREAD, &queued) && queued == given && !poll(&room, 1, 0), "%d of %d", queued, given);
+        ANSWERS(EAGAIN, write(ends[1], "x", 1));
+        if (given > 4096) ANSWERS(EBUSY, fcntl(ends[1], F_SETPIPE_SZ, given / 2));
+        CHECK(fcntl(ends[0], F_GETPIPE_SZ) == given && read(ends[0], back, sizeof back) == given, "read");
+        CHECK(!memcmp(bytes, back, given), "%d bytes in order", given);
+    }
+    ANSWERS(EINVAL, fcntl(ends[1], F_SETPIPE_SZ, 0x80000001u));
+    ANSWERS(EINVAL, fcntl(ends[1], F_SETPIPE_SZ, -1));
+    CHECK(fcntl(ends[1], F_SETPIPE_SZ, 1ul << 32) == 4096, "only the low half counts");
+    // The bytes go along.
+    CHECK(write(ends[1], bytes, 3000) == 3000 && fcntl(ends[1], F_SETPIPE_SZ, 16384) == 16384, "grow");
+    CHECK(write(ends[1], bytes + 3000, 9000) == 9000 && read(ends[0], back, 8192) == 8192, "write");
+    CHECK(fcntl(ends[1], F_SETPIPE_SZ, 4096) == 4096 && read(ends[0], back + 8192, 8192) == 12000 - 8192, "shrink");
+    CHECK(!memcmp(bytes, back, 12000), "in order");
+    // A writer that waits goes on.
+    CHECK(write(ends[1], bytes, 4096) == 4096, "write");
+    pid_t writer = fork();
+    if (!writer) {
+        alarm(5);
+        fcntl(ends[1], F_SETFL, 0);
+        _exit(write(ends[1], "x", 1) != 1);
+    }
+    short_sleep();
+    CHECK(fcntl(ends[0], F_SETPIPE_SZ, 8192) == 8192 && !ended(writer), "a writer that waited");
+    // Other files have no such size.
+    int pair[2];
+    CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair), "socketpair");
+    ANSWERS(EBADF, fcntl(pair[0], F_SETPIPE_SZ, 4096));
+    ANSWERS(EBADF, fcntl(file(PAGE), F_GETPIPE_SZ));
+}
+
+static void a_fifo_has_its_first_size_again(void) {
+    CHECK(!mkfifo("fifo", 0600), "mkfifo");
+    int both = open("fifo", O_RDWR | O_NONBLOCK), other = open("fifo", O_RDONLY | O_NONBLOCK);
+    unlink("fifo");
+    CHECK(both >= 0 && fcntl(both, F_SETPIPE_SZ, 4096) == 4096 && fcntl(other, F_GETPIPE_SZ) == 4096, "a FIFO");
+    CHECK(!mkfifo("fifo", 0600), "mkfifo");
+    int again = open("fifo", O_RDWR);
+    CHECK(fcntl(again, F_SETPIPE_SZ, 8192) == 8192 && !close(again), "close");
+    again = open("fifo", O_RDWR);
+    CHECK(fcntl(again, F_GETPIPE_SZ) == 65536, "opened again after the last end was closed");
+    unlink("fifo");
+}
+
+// Writes `text` to a file of /proc/sys/fs.
+static void set_limit(const char *name, const char *text) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/sys/fs/%s", name);
+    int fd = open(path, O_WRONLY);
+    CHECK(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text), "%s", path);
+    close(fd);
+}
+static unsigned long limit(const char *name) {
+    char path[64], text[32] = "";
+    snprintf(path, sizeof path, "/proc/sys/fs/%s", name);
+    int fd = open(path, O_RDONLY);
+    CHECK(fd >= 0 && read(fd, text, sizeof text - 1) > 0, "%s", path);
+    close(fd);
+    return strtoul(text, NULL, 10);
+}
+
+static void grows_to_the_largest(void) {
+    int ends[2];
+    CHECK(!setuid(4711) && !pipe(ends), "pipe");
+    CHECK(fcntl(ends[0], F_SETPIPE_SZ, 131072) == 131072, "the largest");
+    ANSWERS(EPERM, fcntl(ends[0], F_SETPIPE_SZ, 131073));
+    CHECK(fcntl(ends[0], F_GETPIPE_SZ) == 131072 && open("/proc/sys/fs/pipe-max-size", O_WRONLY) < 0, "a user's");
+}
+static void keeps_what_is_too_large(void) {
+    int ends[2];
+    CHECK(!pipe(ends) && fcntl(ends[0], F_SETPIPE_SZ, 131072) == 131072, "pipe");
+    set_limit("pipe-max-size", "4096");
+    CHECK(!setuid(4711), "setuid");
+    CHECK(fcntl(ends[0], F_SETPIPE_SZ, 65536) == 65536, "smaller, though too large");
+    CHECK(fcntl(ends[0], F_SETPIPE_SZ, 65536) == 65536, "as large as it is");
+    ANSWERS(EPERM, fcntl(ends[0], F_SETPIPE_SZ, 131072));
+}
+static void the_largest_pipe(void) {
+    CHECK(limit("pipe-max-size") == 1 << 20, "pipe-max-size");
+    set_limit("pipe-max-size", "70000");
+    CHECK(limit("pipe-max-size") == 131072, "rounded");
+    int grows = in_child(grows_to_the_largest), keeps = in_child(keeps_what_is_too_large);
+    set_limit("pipe-max-size", "0");
+    unsigned long least = limit("pipe-max-size");
+    set_limit("pipe-max-size", "1048576");
+    CHECK(!grows && !keeps && least == 4096, "%#x %#x %lu", grows, keeps, least);
+}
+
 static const struct check checks[] = {
     {"exclusive_waiters_are_woken_one_by_one", exclusive_waiters_are_woken_one_by_one},
     {"futexes_that_are_not_there", futexes_that_are_not_there},
@@ -228,6 +335,9 @@ static const struct check checks[] = {
     {"a_root_that_may_not_be_searched", a_root_that_may_not_be_searched},
     {"a_handler_that_is_reset", a_handler_that_is_reset},
     {"the_number_of_mappings", the_number_of_mappings},
+    {"a_pipe_changes_its_size", a_pipe_changes_its_size},
+    {"a_fifo_has_its_first_size_again", a_fifo_has_its_first_size_again},
+    {"the_largest_pipe", the_largest_pipe},
 };
 
 int main(int argc, char **argv) {

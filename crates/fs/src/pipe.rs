@@ -3,6 +3,9 @@
 //! Positions only grow: `written` is moved by the writer that holds `writer`, `read` by the reader that holds `reader`. The
 //! bytes between them belong to readers, the others to writers; each page has a sleeping lock, held over one copy, for the
 //! page where the two meet. No spin lock is held over a copy, which may fault and sleep.
+//!
+//! The ring changes its size under both locks ([`resize`](PipeEnd::resize)): a reader or a writer that holds its own finds the same
+//! ring as long as it does. A ring of up to [`DEFAULT`] pages is part of the pipe; a larger one is memory of its own.
 
 use crate::FsError;
 use crate::host::{Host, PAGE_SIZE};
@@ -10,14 +13,12 @@ use crate::readiness::{Readiness, Ready};
 use crate::stream::{Io, Stream};
 use crate::transfer::{Sink, Source};
 use core::any::Any;
-use quire_heap::{Arc, Room, unsize};
+use quire_heap::{Arc, Room, Vec, unsize};
 use quire_sync::Mutex;
 use quire_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence_full};
 
-/// Pages of a pipe's ring.
-const PAGES: usize = 16;
-/// Bytes that a pipe holds.
-pub const CAPACITY: usize = PAGES * PAGE_SIZE;
+/// Pages of a new pipe's ring.
+pub const DEFAULT: usize = 16;
 /// A write of at most so many bytes is never torn apart by another.
 pub const ATOMIC: usize = PAGE_SIZE;
 /// How often a writer waits in a row for memory that others then take.
@@ -26,12 +27,14 @@ const PATIENCE: u32 = 32;
 /// A pipe. Its ends are [`PipeEnd`]s.
 pub struct Pipe<H: Host> {
     host: H,
-    /// Allocated by the writer that first gets there, kept until the pipe goes.
-    pages: [Mutex<Option<H::Page>>; PAGES],
+    /// The ring, or its beginning is, while it has no memory of its own.
+    pages: [Slot<H>; DEFAULT],
+    /// How many pages the ring has: a power of two. Changed under both locks.
+    size: AtomicUsize,
     /// One reader copies at a time.
-    reader: Mutex<()>,
+    reader: Mutex<Large<H>>,
     /// One writer copies at a time.
-    writer: Mutex<()>,
+    writer: Mutex<Large<H>>,
     written: AtomicU64,
     read: AtomicU64,
     /// Open ends.
@@ -43,6 +46,12 @@ pub struct Pipe<H: Host> {
     /// Shared by the two pipes of a socket pair, which is polled as one thing.
     readiness: Arc<Readiness>,
 }
+
+/// A page of the ring: allocated by the writer that first gets there, kept until the pipe goes or changes its size.
+type Slot<H> = Mutex<Option<<H as Host>::Page>>;
+
+/// A ring that has memory of its own. The reader's lock and the writer's lock each keep a reference to the same one.
+type Large<H> = Option<Arc<Vec<Slot<H>>>>;
 
 /// An end (or both ends) of a pipe; closes when dropped.
 pub struct PipeEnd<H: Host> {
@@ -65,9 +74,10 @@ impl<H: Host> Pipe<H> {
     fn announced_by(host: H, readiness: Arc<Readiness>) -> Result<Arc<Self>, FsError> {
         Ok(Arc::try_new(Pipe {
             host,
-            pages: [const { Mutex::new(None) }; PAGES],
-            reader: Mutex::new(()),
-            writer: Mutex::new(()),
+            pages: [const { Mutex::new(None) }; DEFAULT],
+            size: AtomicUsize::new(DEFAULT),
+            reader: Mutex::new(None),
+            writer: Mutex::new(None),
             written: AtomicU64::new(0),
             read: AtomicU64::new(0),
             readers: AtomicUsize::new(0),
@@ -132,12 +142,14 @@ impl<H: Host> Pipe<H> {
     fn empty_if_closed(&self) {
         let closed = || self.readers.load(Ordering::Acquire) + self.writers.load(Ordering::Acquire) == 0;
         if closed() {
-            let (_reader, _writer) = (self.reader.lock(), self.writer.lock());
+            let (mut reader, mut writer) = (self.reader.lock(), self.writer.lock());
             // A reader that opened meanwhile may lose what was written before it came, and a writer has the lock or comes
             // later.
             if closed() {
                 self.read.store(self.written.load(Ordering::Acquire), Ordering::Release);
                 self.pages.iter().for_each(|page| drop(page.lock().take()));
+                drop((reader.take(), writer.take()));
+                self.size.store(DEFAULT, Ordering::Release);
             }
         }
     }
@@ -147,22 +159,36 @@ impl<H: Host> Pipe<H> {
         (self.written.load(Ordering::Acquire) - read) as usize
     }
 
+    fn capacity(&self) -> usize {
+        self.size.load(Ordering::Acquire) * PAGE_SIZE
+    }
+
     fn free(&self) -> usize {
-        CAPACITY.saturating_sub(self.filled()) // both ends may move between the two looks
+        self.capacity().saturating_sub(self.filled()) // both ends may move between the two looks
+    }
+
+    /// The ring, for a thread that holds the reader's or the writer's lock, in which `large` is.
+    fn ring<'a>(&'a self, large: &'a Large<H>) -> &'a [Slot<H>] {
+        match large {
+            None => &self.pages[..self.size.load(Ordering::Relaxed).min(DEFAULT)],
+            Some(large) => large,
+        }
     }
 
     /// Copies what is there into `sink`.
     fn take(&self, sink: &mut dyn Sink) -> Result<usize, FsError> {
         let one = self.reader.lock();
+        let ring = self.ring(&one);
+        let capacity = ring.len() * PAGE_SIZE;
         let start = self.read.load(Ordering::Relaxed);
         let end = self.written.load(Ordering::Acquire);
         let mut at = start;
         let mut done = 0;
         let mut failed = None;
         while at < end && sink.room() > 0 {
-            let (page, from) = place(at);
+            let (page, from) = place(at, ring.len());
             let n = (PAGE_SIZE - from).min((end - at) as usize).min(sink.room());
-            let moved = match &*self.pages[page].lock() {
+            let moved = match &*ring[page].lock() {
                 Some(bytes) => sink.put(&bytes[from..from + n]),
                 None => Err(FsError::Io), // written bytes have a page
             };
@@ -185,7 +211,7 @@ impl<H: Host> Pipe<H> {
         // the new position: writers went on during the copy, and one that then found the ring full looked at the position
         // after its last write; so either it saw the new one, or its write is seen here.
         fence_full();
-        let free_until_now = CAPACITY.saturating_sub((self.written.load(Ordering::Acquire) - start) as usize);
+        let free_until_now = capacity.saturating_sub((self.written.load(Ordering::Acquire) - start) as usize);
         // As in `put`.
         drop(one);
         if done > 0 && free_until_now < ATOMIC {
@@ -200,8 +226,9 @@ impl<H: Host> Pipe<H> {
     /// Copies from `source` what fits, if that is at least `need`; else nothing. What is copied becomes visible at once.
     fn put(&self, source: &mut dyn Source, need: usize) -> Result<usize, FsError> {
         let one = self.writer.lock();
+        let ring = self.ring(&one);
         let mut at = self.written.load(Ordering::Relaxed);
-        let free = CAPACITY - (at - self.read.load(Ordering::Acquire)) as usize;
+        let free = ring.len() * PAGE_SIZE - (at - self.read.load(Ordering::Acquire)) as usize;
         let left = source.left();
         if free < need {
             return Ok(0);
@@ -210,9 +237,9 @@ impl<H: Host> Pipe<H> {
         let mut done = 0;
         let mut failed = None;
         while at < end {
-            let (page, from) = place(at);
+            let (page, from) = place(at, ring.len());
             let n = (PAGE_SIZE - from).min((end - at) as usize);
-            let mut slot = self.pages[page].lock();
+            let mut slot = ring[page].lock();
             if slot.is_none() {
                 *slot = self.host.page();
             }
@@ -371,13 +398,13 @@ impl<H: Host> Drop for PipeEnd<H> {
     }
 }
 
-/// The page of the ring, and the place in it, of position `at`.
-fn place(at: u64) -> (usize, usize) {
-    let in_ring = (at % CAPACITY as u64) as usize;
-    (in_ring / PAGE_SIZE, in_ring % PAGE_SIZE)
+/// The page of position `at` in a ring of `pages`, a power of two, and the place in that page.
+fn place(at: u64, pages: usize) -> (usize, usize) {
+    (at as usize / PAGE_SIZE & (pages - 1), at as usize % PAGE_SIZE)
 }
 
 mod pair;
+mod resize;
 #[cfg(test)]
 mod tests;
 

@@ -42,6 +42,8 @@ pub struct Linux<M: Machine> {
     pub unknown: syscall::Unknown,
     /// The file layer's state: the root directory, devices.
     pub files: file::System<M>,
+    /// How large pipes may be.
+    pub pipes: file::pipes::PipeLimits,
     /// What `uname` calls this machine.
     pub host_name: crate::system::HostName,
     /// Process 1.
@@ -112,6 +114,7 @@ impl<M: Machine> Linux<M> {
             random: random::Random::new(machine.entropy(), cpus, &mut tables)?,
             unknown: syscall::Unknown::new(),
             files: file::System::new(vm, machine)?,
+            pipes: file::pipes::PipeLimits::new(),
             host_name: crate::system::HostName::new(),
             first: SpinLock::new(rank::OWNED, None),
             first_program: SpinLock::new(rank::OWNED, None),

@@ -8,6 +8,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 use std::vec::Vec;
 
+/// Bytes that a new pipe holds.
+const CAPACITY: usize = DEFAULT * PAGE_SIZE;
+
 fn pipe() -> (Arc<dyn Stream>, Arc<dyn Stream>) {
     let p = Pipe::new(TestHost).unwrap();
     (Pipe::open_now(&p, true, false).unwrap(), Pipe::open_now(&p, false, true).unwrap())
@@ -205,17 +208,151 @@ fn a_socket_pair_carries_both_ways_and_ends_when_one_side_goes() {
     assert_eq!(write(&*b, &Io::NOW, b"x"), Err(FsError::BrokenPipe));
 }
 
+fn size(s: &dyn Stream) -> &PipeEnd<TestHost> {
+    s.as_any().downcast_ref().unwrap()
+}
+/// Bytes that follow one another.
+fn counted(from: usize, len: usize) -> Vec<u8> {
+    (from..from + len).map(|i| (i % 251) as u8).collect()
+}
+
+#[test]
+fn a_pipe_holds_as_much_as_its_size_says() {
+    for pages in [1, 2, 8, 16, 32, 256] {
+        let (r, w) = pipe();
+        size(&*r).resize(pages, 256).unwrap();
+        let bytes = counted(0, pages * PAGE_SIZE);
+        assert_eq!(size(&*w).capacity(), bytes.len());
+        assert_eq!(write(&*w, &Io::NOW, &counted(0, bytes.len() + 1)), Ok(bytes.len()));
+        assert!(!w.ready().contains(Ready::WRITE));
+        assert_eq!(r.queued(), Ok(bytes.len()));
+        assert_eq!(
+            size(&*r).resize(pages / 2, 256).err(),
+            Some(if pages > 1 { FsError::Busy } else { FsError::Invalid })
+        );
+        assert!(read(&*r, &Io::NOW, bytes.len()).unwrap() == bytes);
+        assert!(w.ready().contains(Ready::WRITE));
+    }
+}
+
+#[test]
+fn a_pipe_grows_no_further_than_it_may_and_always_shrinks() {
+    let (r, _w) = pipe();
+    assert_eq!(size(&*r).resize(32, 16), Err(FsError::NotPermitted));
+    assert_eq!(size(&*r).capacity(), CAPACITY);
+    size(&*r).resize(32, 32).unwrap();
+    size(&*r).resize(16, 1).unwrap();
+    assert_eq!(size(&*r).capacity(), CAPACITY);
+}
+
+#[test]
+fn a_writer_that_waits_goes_on_in_a_larger_pipe() {
+    let (r, w) = pipe();
+    assert_eq!(write(&*w, &Io::NOW, &[1; CAPACITY]), Ok(CAPACITY));
+    std::thread::scope(|s| {
+        let writer = s.spawn(|| {
+            write(&*w, &Io { deadline: Some(quire_sync::hooks::now() + 5_000_000_000), ..Io::WAIT }, &[2; ATOMIC])
+        });
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        size(&*r).resize(32, 32).unwrap();
+        assert_eq!(writer.join().unwrap(), Ok(ATOMIC));
+    });
+}
+
+#[test]
+fn bytes_keep_their_order_while_the_pipe_changes_its_size() {
+    let (r, w) = pipe();
+    let ends = std::sync::atomic::AtomicUsize::new(0);
+    const ALL: usize = 6_000_000;
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let mut at = 0;
+            while at < ALL {
+                at += write(&*w, &Io::WAIT, &counted(at, (1 + at % 9_000).min(ALL - at))).unwrap();
+            }
+            ends.fetch_add(1, Ordering::SeqCst);
+        });
+        s.spawn(|| {
+            let (mut changed, mut busy) = (0, 0);
+            for round in 0usize.. {
+                match size(&*r).resize(1 << (round * 5 % 9), 256) {
+                    Ok(()) => changed += 1,
+                    Err(e) => {
+                        assert_eq!(e, FsError::Busy);
+                        busy += 1;
+                    }
+                }
+                if ends.load(Ordering::SeqCst) > 1 {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+            assert!(changed > 0, "{busy} were refused");
+        });
+        let mut at = 0;
+        while at < ALL {
+            let part = read(&*r, &Io::WAIT, 1 + at % 12_345).unwrap();
+            assert!(part == counted(at, part.len()), "at {at}");
+            at += part.len();
+        }
+        ends.fetch_add(1, Ordering::SeqCst);
+    });
+}
+
+#[test]
+fn a_change_of_size_that_is_refused_memory_leaves_the_pipe_as_it_was() {
+    use quire_heap::refusal;
+    // From a ring whose first and last bytes share a page to a larger and a smaller one: what each needs is refused.
+    for pages in [32, 64, 8] {
+        let attempt = |refuse: u64| {
+            let (r, w) = pipe();
+            // Notes the order of the locks, which needs memory in tests.
+            size(&*r).resize(DEFAULT, DEFAULT).unwrap();
+            let mut at = 0;
+            let mut put = |len| {
+                assert_eq!(write(&*w, &Io::NOW, &counted(at, len)), Ok(len));
+                at += len;
+            };
+            put(CAPACITY);
+            read(&*r, &Io::NOW, 3000).unwrap();
+            put(2000);
+            let mut from = 3000;
+            if pages < DEFAULT {
+                from += read(&*r, &Io::NOW, CAPACITY / 2).unwrap().len();
+            }
+            let (done, made) = refusal::at(refuse, || size(&*r).resize(pages, 64));
+            let want = if made < refuse { Ok(()) } else { Err(FsError::OutOfMemory) };
+            assert_eq!(done, want, "{pages} pages, allocation {refuse}");
+            let pages = if done.is_ok() { pages } else { DEFAULT };
+            assert_eq!(size(&*r).capacity(), pages * PAGE_SIZE);
+            assert!(read(&*r, &Io::NOW, usize::MAX >> 40).unwrap() == counted(from, at - from), "{pages} pages");
+            done.is_ok()
+        };
+        attempt(u64::MAX);
+        let refused = (1..).take_while(|n| !attempt(*n)).count();
+        assert!(refused >= if pages < DEFAULT { 1 } else { 4 }, "{pages}: {refused}");
+    }
+}
+
 proptest! {
     #[test]
-    fn a_pipe_is_a_queue_of_bytes(steps in prop::collection::vec((any::<bool>(), 0usize..20_000), 1..60)) {
+    fn a_pipe_is_a_queue_of_bytes(steps in prop::collection::vec((0u8..8, 0usize..20_000), 1..60)) {
         let (r, w) = pipe();
         let mut model = VecDeque::new();
         let mut next = 0u8;
-        for (writes, n) in steps {
-            if writes {
+        let mut capacity = CAPACITY;
+        for (step, n) in steps {
+            if step == 0 {
+                let pages = 1 << (n % 7);
+                let want = if model.len() > pages * PAGE_SIZE { Err(FsError::Busy) } else { Ok(()) };
+                prop_assert_eq!(size(&*r).resize(pages, 64), want);
+                if want.is_ok() {
+                    capacity = pages * PAGE_SIZE;
+                }
+            } else if step % 2 == 0 {
                 let bytes: Vec<u8> = (0..n).map(|_| { next = next.wrapping_add(1); next }).collect();
                 let done = write(&*w, &Io::NOW, &bytes).unwrap_or(0);
-                let free = CAPACITY - model.len();
+                let free = capacity - model.len();
                 prop_assert_eq!(done, if n <= ATOMIC && n > free { 0 } else { n.min(free) });
                 model.extend(&bytes[..done]);
             } else if n > 0 {
@@ -224,7 +361,7 @@ proptest! {
                 prop_assert!(got.iter().all(|b| Some(*b) == model.pop_front()));
             }
             prop_assert_eq!(r.queued().unwrap(), model.len());
-            prop_assert_eq!(w.ready().contains(Ready::WRITE), CAPACITY - model.len() >= ATOMIC);
+            prop_assert_eq!(w.ready().contains(Ready::WRITE), capacity - model.len() >= ATOMIC);
         }
     }
 }

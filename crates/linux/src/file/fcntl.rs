@@ -3,12 +3,12 @@
 use super::File;
 use super::files::descriptor_limit;
 use super::open::{linux_flags, open_flags};
+use super::pipes;
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::lock::{Owner, Record};
 use quire_fs::open_file::OFFSET_MAX;
-use quire_fs::pipe::CAPACITY;
-use quire_fs::{FileKind, Host, Io, OpenFlags};
+use quire_fs::{Host, Io, OpenFlags};
 
 // Linux's numbers that are not in the generated constants.
 const F_GETOWN_EX: u32 = 16;
@@ -59,13 +59,8 @@ pub fn sys_fcntl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, command: u32, argume
             ctx.write(argument, &[0u32; 2])?;
             Ok(0)
         }
-        raw::F_GETPIPE_SZ if file.dentry.inode.kind() == FileKind::Fifo => Ok(CAPACITY),
-        raw::F_SETPIPE_SZ if file.dentry.inode.kind() == FileKind::Fifo => match argument {
-            // A pipe has the size that it has; a wish for no more is granted.
-            0..=0xffff_ffff if argument <= CAPACITY as u64 => Ok(CAPACITY),
-            _ => Err(Errno::EPERM),
-        },
-        raw::F_GETPIPE_SZ | raw::F_SETPIPE_SZ => Err(Errno::EBADF),
+        raw::F_GETPIPE_SZ => pipes::size(&file),
+        raw::F_SETPIPE_SZ => pipes::set_size(ctx, &file, argument as u32),
         raw::F_GET_SEALS if file.regular().is_some() => Ok(raw::F_SEAL_SEAL as usize),
         raw::F_ADD_SEALS if file.regular().is_some() => Err(Errno::EPERM),
         _ => Err(Errno::EINVAL),

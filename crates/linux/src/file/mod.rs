@@ -18,6 +18,7 @@ pub mod nameless;
 pub mod names;
 pub mod open;
 pub mod path;
+pub mod pipes;
 pub mod poll;
 pub mod select;
 pub mod splice;

@@ -30,7 +30,7 @@ impl<M: Machine> Settings<M> {
             put!(out, "{open}\t0\t{most}\n")
         }),
         Item::file("nr_open", |_, out| put!(out, "1048576\n")),
-        Item::file("pipe-max-size", |_, out| put!(out, "1048576\n")),
+        Item { name: "pipe-max-size", what: What::Writable(pipe_max_size, set_pipe_max_size) },
     ];
     const EPOLL: &'static [Item<M, About<M>>] =
         &[Item { name: "max_user_watches", what: What::Writable(max_watches, set_max_watches) }];
@@ -193,4 +193,20 @@ fn set_max_map_count<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize
     let value = text.trim().parse::<u32>().map_err(|_| FsError::Invalid)?;
     about.0.set_max_map_count(u64::from(value));
     Ok(bytes.len())
+}
+
+fn pipe_max_size<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "{}\n", about.0.pipes.largest())
+}
+
+fn set_pipe_max_size<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    // As on Linux, only the low half of the number counts.
+    about.0.pipes.set_largest(number(bytes)? as u32).map_err(|_| FsError::Invalid)?;
+    Ok(bytes.len())
+}
+
+/// The number that is written, with space around it.
+fn number(bytes: &[u8]) -> Result<u64, FsError> {
+    let text = core::str::from_utf8(bytes).map_err(|_| FsError::Invalid)?;
+    text.trim().parse().map_err(|_| FsError::Invalid)
 }

@@ -1,0 +1,100 @@
+//! The size of a pipe's ring, and how it changes.
+//!
+//! The page at position `p` is in place `p / PAGE_SIZE % size` of the ring. The bytes of a ring that is nearly full can begin and end
+//! in the same page: the last bytes then lie before the first ones. In a larger ring the two parts have pages of their own; in a
+//! smaller one, the pages of two parts can become one.
+
+use super::{DEFAULT, Pipe, PipeEnd, Slot};
+use crate::FsError;
+use crate::host::{Host, PAGE_SIZE};
+use quire_heap::{Room, Vec};
+use quire_sync::Mutex;
+use quire_sync::atomic::Ordering;
+
+impl<H: Host> PipeEnd<H> {
+    /// How many bytes the pipe holds.
+    pub fn capacity(&self) -> usize {
+        self.pipe.capacity()
+    }
+
+    /// Gives the ring `pages` pages, a power of two. The bytes in it stay, and their order. [`FsError::NotPermitted`] where it would grow
+    /// to more than `most`, [`FsError::Busy`] where the bytes have no room.
+    pub fn resize(&self, pages: usize, most: usize) -> Result<(), FsError> {
+        if !pages.is_power_of_two() {
+            return Err(FsError::Invalid);
+        }
+        self.pipe.resize(pages, most)?;
+        // Writers may have more room now.
+        self.pipe.readiness.notify();
+        Ok(())
+    }
+}
+
+impl<H: Host> Pipe<H> {
+    fn resize(&self, pages: usize, most: usize) -> Result<(), FsError> {
+        let (mut reader, mut writer) = (self.reader.lock(), self.writer.lock());
+        let old = self.ring(&writer);
+        if pages > old.len() && pages > most {
+            return Err(FsError::NotPermitted);
+        }
+        let mut large = large::<H>(pages)?;
+        let (read, written) = (self.read.load(Ordering::Relaxed), self.written.load(Ordering::Relaxed));
+        if written - read > (pages * PAGE_SIZE) as u64 {
+            return Err(FsError::Busy);
+        }
+        let first = read as usize / PAGE_SIZE;
+        let used = if read == written { 0 } else { (written as usize).div_ceil(PAGE_SIZE) - first };
+        let mut kept = Vec::try_with_capacity(used)?;
+        // The first and the last page are one page of the old ring.
+        let parted = if used > old.len() { Some(self.host.page().ok_or(FsError::OutOfMemory)?) } else { None };
+
+        // Nothing fails from here on.
+        (first..first + used).for_each(|number| kept.push_reserved(old[number & (old.len() - 1)].lock().take()));
+        old.iter().for_each(|slot| drop(slot.lock().take()));
+        let head = written as usize % PAGE_SIZE;
+        if let Some(mut parted) = parted {
+            copy_head(&mut parted, kept.first().and_then(Option::as_ref), head);
+            kept.pop();
+            kept.push_reserved(Some(parted));
+        }
+        if used > pages {
+            let last = kept.pop().flatten();
+            if let Some(Some(page)) = kept.first_mut() {
+                copy_head(page, last.as_ref(), head);
+            }
+        }
+        while let Some(page) = kept.pop() {
+            let at = (first + kept.len()) & (pages - 1);
+            match &mut large {
+                Some((_, ring)) => *ring[at].get_mut() = page,
+                None => *self.pages[at].lock() = page,
+            }
+        }
+        let large = large.map(|(room, ring)| room.fill(ring));
+        let replaced = (core::mem::replace(&mut *reader, large.clone()), core::mem::replace(&mut *writer, large));
+        self.size.store(pages, Ordering::Release);
+        drop((reader, writer));
+        drop(replaced);
+        Ok(())
+    }
+}
+
+/// A ring that no thread sees yet, and the memory for its count.
+type NewRing<H> = (Room<Vec<Slot<H>>>, Vec<Slot<H>>);
+
+/// A ring of `pages` pages, where it needs memory of its own.
+fn large<H: Host>(pages: usize) -> Result<Option<NewRing<H>>, FsError> {
+    if pages <= DEFAULT {
+        return Ok(None);
+    }
+    let mut ring: Vec<Slot<H>> = Vec::try_with_capacity(pages)?;
+    (0..pages).for_each(|_| ring.push_reserved(Mutex::new(None)));
+    Ok(Some((Room::try_new()?, ring)))
+}
+
+/// Copies the first `len` bytes of `from`, which is there where bytes were written.
+fn copy_head<P: core::ops::DerefMut<Target = [u8]>>(to: &mut P, from: Option<&P>, len: usize) {
+    if let Some(from) = from {
+        to[..len].copy_from_slice(&from[..len]);
+    }
+}
