@@ -321,6 +321,95 @@ static void the_largest_pipe(void) {
     CHECK(!grows && !keeps && least == 4096, "%#x %#x %lu", grows, keeps, least);
 }
 
+static int a_pipe_of(int size) {
+    int ends[2];
+    if (pipe(ends)) return -1;
+    int got = fcntl(ends[0], F_GETPIPE_SZ);
+    CHECK(got == size, "%d bytes, not %d", got, size);
+    close(ends[1]);
+    return ends[0];
+}
+static void beyond_the_soft_limit(void) {
+    CHECK(!setresuid(4712, 4712, 0), "setresuid"); // no capabilities, until the saved id comes back
+    int first = a_pipe_of(65536), second = a_pipe_of(65536), small[4];
+    CHECK(first >= 0 && second >= 0, "32 of 40 pages");
+    for (int i = 0; i < 4; i++) CHECK((small[i] = a_pipe_of(8192)) >= 0, "a small one");
+    // 40 of 40: nothing grows, and what shrinks makes room.
+    ANSWERS(EPERM, fcntl(small[0], F_SETPIPE_SZ, 16384));
+    CHECK(fcntl(small[0], F_SETPIPE_SZ, 8192) == 8192 && fcntl(small[1], F_SETPIPE_SZ, 4096) == 4096, "as large, and smaller");
+    ANSWERS(EPERM, fcntl(small[1], F_SETPIPE_SZ, 16384));
+    CHECK(fcntl(small[1], F_SETPIPE_SZ, 8192) == 8192, "as before");
+    CHECK(a_pipe_of(8192) >= 0 && a_pipe_of(8192) >= 0, "small ones beyond the soft limit");
+    // A pipe that is closed is paid back.
+    close(second), close(first);
+    CHECK(a_pipe_of(65536) >= 0, "28 of 40 pages");
+    CHECK(fcntl(small[0], F_SETPIPE_SZ, 65536) < 0 && errno == EPERM, "no more than the limit");
+    CHECK(fcntl(small[0], F_SETPIPE_SZ, 32768) == 32768, "34 of 40 pages");
+    CHECK(!mkfifo("fifo-of-many", 0600) || errno == EEXIST, "mkfifo");
+    int fifo = open("fifo-of-many", O_RDWR);
+    CHECK(fifo >= 0 && fcntl(fifo, F_GETPIPE_SZ) == 8192, "a FIFO is a pipe");
+    // With a capability there is no limit.
+    CHECK(!setresuid(-1, 0, -1) && a_pipe_of(65536) >= 0 && fcntl(small[2], F_SETPIPE_SZ, 65536) == 65536, "free");
+    unlink("fifo-of-many");
+}
+static void up_to_the_hard_limit(void) {
+    CHECK(!setresuid(4713, 4713, 0), "setresuid");
+    int first = a_pipe_of(65536), second = a_pipe_of(65536), small = a_pipe_of(8192);
+    CHECK(first >= 0 && second >= 0 && small >= 0, "34 of 35 pages");
+    int ends[2];
+    ANSWERS(ENFILE, pipe(ends));
+    ANSWERS(EPERM, fcntl(small, F_SETPIPE_SZ, 16384));
+    CHECK(fcntl(small, F_SETPIPE_SZ, 4096) == 4096, "one page less");
+    CHECK(a_pipe_of(8192) >= 0, "35 of 35");
+    CHECK(!mkfifo("fifo-too-many", 0600) || errno == EEXIST, "mkfifo");
+    ANSWERS(ENOMEM, open("fifo-too-many", O_RDWR));
+    close(first);
+    CHECK(open("fifo-too-many", O_RDWR) >= 0, "again after a pipe was closed");
+    unlink("fifo-too-many");
+    CHECK(!setresuid(-1, 0, -1) && !pipe(ends), "free");
+}
+static void in_a_place(void (*body)(void)) {
+    CHECK(!mkdir("/tmp/pipes", 0777) || errno == EEXIST, "mkdir");
+    CHECK(!chmod("/tmp/pipes", 0777) && !chdir("/tmp/pipes"), "a place where users may make files");
+    body();
+}
+static void soft(void) { in_a_place(beyond_the_soft_limit); }
+static void hard(void) { in_a_place(up_to_the_hard_limit); }
+static void a_users_pipes(void) {
+    CHECK(limit("pipe-user-pages-soft") == 16384 && limit("pipe-user-pages-hard") == 0, "limits");
+    int knob = open("/proc/sys/fs/pipe-user-pages-hard", O_WRONLY);
+    ANSWERS(EINVAL, write(knob, "-1", 2));
+    ANSWERS(EINVAL, write(knob, "many", 4));
+    set_limit("pipe-user-pages-soft", "40");
+    int softly = in_child(soft);
+    set_limit("pipe-user-pages-soft", "32");
+    set_limit("pipe-user-pages-hard", "35");
+    int hardly = in_child(hard);
+    // Only the hard limit refuses what the soft one allows.
+    set_limit("pipe-user-pages-soft", "0");
+    set_limit("pipe-user-pages-hard", "15");
+    pid_t child = fork();
+    if (!child) {
+        int ends[2];
+        CHECK(!setuid(4714), "setuid");
+        ANSWERS(ENFILE, pipe(ends));
+        _exit(0);
+    }
+    int none = ended(child);
+    set_limit("pipe-user-pages-soft", "16384");
+    set_limit("pipe-user-pages-hard", "0");
+    CHECK(!softly && !hardly && !none, "%#x %#x %#x", softly, hardly, none);
+}
+static void small_by_the_largest(void) {
+    set_limit("pipe-max-size", "8192");
+    CHECK(!setuid(4715) && a_pipe_of(8192) >= 0, "a new pipe is no larger");
+}
+static void a_new_pipe_is_no_larger_than_the_largest(void) {
+    int status = in_child(small_by_the_largest);
+    set_limit("pipe-max-size", "1048576");
+    CHECK(!status, "%#x", status);
+}
+
 static const struct check checks[] = {
     {"exclusive_waiters_are_woken_one_by_one", exclusive_waiters_are_woken_one_by_one},
     {"futexes_that_are_not_there", futexes_that_are_not_there},
@@ -338,6 +427,8 @@ static const struct check checks[] = {
     {"a_pipe_changes_its_size", a_pipe_changes_its_size},
     {"a_fifo_has_its_first_size_again", a_fifo_has_its_first_size_again},
     {"the_largest_pipe", the_largest_pipe},
+    {"a_users_pipes", a_users_pipes},
+    {"a_new_pipe_is_no_larger_than_the_largest", a_new_pipe_is_no_larger_than_the_largest},
 };
 
 int main(int argc, char **argv) {

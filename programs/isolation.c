@@ -672,6 +672,8 @@ static const struct { const char *name; enum how how; bool linux_too; } of_machi
     {"sys/vm/quire_refuse", READ, false},
     {"sys/fs/epoll/max_user_watches", READ, true}, {"sys/fs/epoll/max_user_watches", WRITE, true},
     {"sys/fs/file-max", READ, true}, {"sys/fs/file-max", WRITE, true}, {"sys/fs/file-nr", READ, true}, {"sys/fs/nr_open", READ, true}, {"sys/fs/pipe-max-size", READ, true}, {"sys/fs/pipe-max-size", WRITE, true},
+    {"sys/fs/pipe-user-pages-hard", READ, true}, {"sys/fs/pipe-user-pages-hard", WRITE, true},
+    {"sys/fs/pipe-user-pages-soft", READ, true}, {"sys/fs/pipe-user-pages-soft", WRITE, true},
     {"sys/kernel/cap_last_cap", READ, true}, {"sys/kernel/hostname", READ, true}, {"sys/kernel/ngroups_max", READ, true},
     {"sys/kernel/osrelease", READ, true}, {"sys/kernel/ostype", READ, true}, {"sys/kernel/overflowgid", READ, true},
     {"sys/kernel/overflowuid", READ, true}, {"sys/kernel/pid_max", READ, true}, {"sys/kernel/random/entropy_avail", READ, true},

@@ -67,6 +67,8 @@ pub enum FsError {
     NoProcess,
     /// Waiting for the lock would never end.
     Deadlock,
+    /// The caller's user has as many pages in pipes as it may.
+    TooManyPipes,
 }
 
 impl fmt::Display for FsError {
@@ -103,6 +105,7 @@ impl fmt::Display for FsError {
             FsError::TextBusy => "text file busy",
             FsError::NoProcess => "no such process",
             FsError::Deadlock => "deadlock",
+            FsError::TooManyPipes => "too many pipes",
         })
     }
 }

@@ -37,10 +37,20 @@ pub trait Host: Clone + Send + Sync + 'static {
     /// Charges the calling thread's user with `n` record locks; `None` where it may have no more.
     fn charge_locks(&self, n: usize) -> Option<Self::LockCharge>;
 
+    /// The part of a user's account that the pages of a pipe's ring take, until it is dropped.
+    type PipeCharge: Send;
+
     /// An empty object for a new file; `origin` tells which file, for as long as the object lives. Its pages are charged to `quota`.
     fn object(&self, origin: Arc<Origin<Self>>, quota: Option<&'static Quota>) -> Result<Self::Object, FsError>;
     /// A page of [`PAGE_SIZE`] bytes with any contents.
     fn page(&self) -> Option<Self::Page>;
+
+    /// Charges the calling thread's user with a ring of [`DEFAULT`](crate::pipe::DEFAULT) pages, or fewer where it has many; returns how
+    /// many. `None` where it has as many as it may.
+    fn charge_pipe(&self) -> Option<(usize, Self::PipeCharge)>;
+    /// Makes a charge one of `pages` pages. Where these are more than the calling thread may let the user have, it changes nothing and
+    /// returns `false`.
+    fn recharge_pipe(&self, charge: &mut Self::PipeCharge, pages: usize) -> bool;
 
     /// Sleeps until there is memory again, after [`page`](Self::page) gave none; false where nothing can be freed. The caller holds no
     /// lock.

@@ -6,6 +6,9 @@
 //!
 //! The ring changes its size under both locks ([`resize`](PipeEnd::resize)): a reader or a writer that holds its own finds the same
 //! ring as long as it does. A ring of up to [`DEFAULT`] pages is part of the pipe; a larger one is memory of its own.
+//!
+//! The user that opens the first end is charged with the ring until the last end is closed. The next one that opens a FIFO then pays
+//! for a new ring of the first size.
 
 use crate::FsError;
 use crate::host::{Host, PAGE_SIZE};
@@ -29,12 +32,12 @@ pub struct Pipe<H: Host> {
     host: H,
     /// The ring, or its beginning is, while it has no memory of its own.
     pages: [Slot<H>; DEFAULT],
-    /// How many pages the ring has: a power of two. Changed under both locks.
+    /// How many pages the ring has: a power of two. Changed under both locks, or under the writer's while no end is open.
     size: AtomicUsize,
     /// One reader copies at a time.
     reader: Mutex<Large<H>>,
     /// One writer copies at a time.
-    writer: Mutex<Large<H>>,
+    writer: Mutex<Writing<H>>,
     written: AtomicU64,
     read: AtomicU64,
     /// Open ends.
@@ -52,6 +55,13 @@ type Slot<H> = Mutex<Option<<H as Host>::Page>>;
 
 /// A ring that has memory of its own. The reader's lock and the writer's lock each keep a reference to the same one.
 type Large<H> = Option<Arc<Vec<Slot<H>>>>;
+
+/// What the writer's lock guards.
+struct Writing<H: Host> {
+    large: Large<H>,
+    /// There while an end is open; never of sockets.
+    charge: Option<H::PipeCharge>,
+}
 
 /// An end (or both ends) of a pipe; closes when dropped.
 pub struct PipeEnd<H: Host> {
@@ -71,13 +81,32 @@ impl<H: Host> Pipe<H> {
         Self::announced_by(host, Arc::try_new(Readiness::new())?)
     }
 
+    /// The two ends of a new pipe, with which the calling thread's user is charged.
+    pub fn ends(host: H) -> Result<(Arc<Self>, [Arc<dyn Stream>; 2]), FsError> {
+        let (pages, charge) = host.charge_pipe().ok_or(FsError::TooManyPipes)?;
+        let pipe = Self::made(host, Arc::try_new(Readiness::new())?, pages, Some(charge))?;
+        let ends: [Arc<dyn Stream>; 2] =
+            [unsize!(Self::end(&pipe, true, false)?), unsize!(Self::end(&pipe, false, true)?)];
+        Ok((pipe, ends))
+    }
+
+    /// A pipe with which no user is charged.
     fn announced_by(host: H, readiness: Arc<Readiness>) -> Result<Arc<Self>, FsError> {
+        Self::made(host, readiness, DEFAULT, None)
+    }
+
+    fn made(
+        host: H,
+        readiness: Arc<Readiness>,
+        pages: usize,
+        charge: Option<H::PipeCharge>,
+    ) -> Result<Arc<Self>, FsError> {
         Ok(Arc::try_new(Pipe {
             host,
             pages: [const { Mutex::new(None) }; DEFAULT],
-            size: AtomicUsize::new(DEFAULT),
+            size: AtomicUsize::new(pages),
             reader: Mutex::new(None),
-            writer: Mutex::new(None),
+            writer: Mutex::new(Writing { large: None, charge }),
             written: AtomicU64::new(0),
             read: AtomicU64::new(0),
             readers: AtomicUsize::new(0),
@@ -90,24 +119,44 @@ impl<H: Host> Pipe<H> {
 
     /// Opens ends without waiting for the other.
     pub fn open_now(this: &Arc<Self>, reads: bool, writes: bool) -> Result<Arc<dyn Stream>, FsError> {
-        Ok(unsize!(Self::end(this, reads, writes)?))
+        let room = Room::try_new()?;
+        Ok(unsize!(room.fill(Self::opened(this, reads, writes)?)))
     }
 
-    /// Ends that are open. Their memory comes first: others see each opening, and cannot unsee it.
+    /// Ends of a pipe that is paid for, or is not to be. Their memory comes first: others see each opening, and cannot unsee it.
     fn end(this: &Arc<Self>, reads: bool, writes: bool) -> Result<Arc<PipeEnd<H>>, FsError> {
         let room = Room::try_new()?;
-        Ok(room.fill(Self::opened(this, reads, writes)))
+        this.count(reads, writes);
+        Ok(room.fill(Self::announced(this, reads, writes)))
     }
 
-    fn opened(this: &Arc<Self>, reads: bool, writes: bool) -> PipeEnd<H> {
+    /// Ends that are open. The first one that opens is charged.
+    fn opened(this: &Arc<Self>, reads: bool, writes: bool) -> Result<PipeEnd<H>, FsError> {
+        let mut writer = this.writer.lock();
+        if writer.charge.is_none() {
+            let (pages, charge) = this.host.charge_pipe().ok_or(FsError::OutOfMemory)?;
+            writer.charge = Some(charge);
+            this.size.store(pages, Ordering::Release);
+        }
+        // Under the lock, so that the last end to close does not give the charge back meanwhile.
+        this.count(reads, writes);
+        drop(writer);
+        Ok(Self::announced(this, reads, writes))
+    }
+
+    fn count(&self, reads: bool, writes: bool) {
         if reads {
-            this.readers.fetch_add(1, Ordering::AcqRel);
-            this.reader_opens.fetch_add(1, Ordering::AcqRel);
+            self.readers.fetch_add(1, Ordering::AcqRel);
+            self.reader_opens.fetch_add(1, Ordering::AcqRel);
         }
         if writes {
-            this.writers.fetch_add(1, Ordering::AcqRel);
-            this.writer_opens.fetch_add(1, Ordering::AcqRel);
+            self.writers.fetch_add(1, Ordering::AcqRel);
+            self.writer_opens.fetch_add(1, Ordering::AcqRel);
         }
+    }
+
+    /// Ends that are counted.
+    fn announced(this: &Arc<Self>, reads: bool, writes: bool) -> PipeEnd<H> {
         this.readiness.notify();
         PipeEnd { pipe: this.clone(), reads, writes, unmet: u64::MAX, closed: AtomicBool::new(false) }
     }
@@ -126,7 +175,7 @@ impl<H: Host> Pipe<H> {
         };
         let seen = opens.load(Ordering::Acquire);
         let met_already = there.load(Ordering::Acquire) > 0;
-        let mut end = Self::opened(this, reads, writes);
+        let mut end = Self::opened(this, reads, writes)?;
         if reads == writes || io.nonblock || met_already {
             if reads && !writes && !met_already {
                 end.unmet = seen;
@@ -148,7 +197,7 @@ impl<H: Host> Pipe<H> {
             if closed() {
                 self.read.store(self.written.load(Ordering::Acquire), Ordering::Release);
                 self.pages.iter().for_each(|page| drop(page.lock().take()));
-                drop((reader.take(), writer.take()));
+                drop((reader.take(), writer.large.take(), writer.charge.take()));
                 self.size.store(DEFAULT, Ordering::Release);
             }
         }
@@ -226,7 +275,7 @@ impl<H: Host> Pipe<H> {
     /// Copies from `source` what fits, if that is at least `need`; else nothing. What is copied becomes visible at once.
     fn put(&self, source: &mut dyn Source, need: usize) -> Result<usize, FsError> {
         let one = self.writer.lock();
-        let ring = self.ring(&one);
+        let ring = self.ring(&one.large);
         let mut at = self.written.load(Ordering::Relaxed);
         let free = ring.len() * PAGE_SIZE - (at - self.read.load(Ordering::Acquire)) as usize;
         let left = source.left();

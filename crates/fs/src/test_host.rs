@@ -1,6 +1,7 @@
 //! A kernel for tests: objects are maps of pages, the clock stands still.
 
 use crate::host::{FileObject, Host, Origin, PAGE_SIZE, Timestamp};
+use crate::pipe::DEFAULT;
 use crate::transfer::{Sink, SliceSink, SliceSource, Source};
 use crate::{FsError, Io, OpenFlags, Vfs};
 use quire_heap::{Arc, Box, Map, Spare};
@@ -135,10 +136,40 @@ impl DerefMut for TestPage {
     }
 }
 
+/// Pages that a user may still have in pipes.
+pub type Purse = std::sync::Arc<AtomicUsize>;
+
+std::thread_local! {
+    /// Of the thread's user, which has no limit where there is none.
+    static PURSE: std::cell::RefCell<Option<Purse>> = const { std::cell::RefCell::new(None) };
+}
+
+/// Pages of a pipe, taken out of a purse.
+pub struct TestCharge {
+    purse: Option<Purse>,
+    pages: usize,
+}
+
+impl Drop for TestCharge {
+    fn drop(&mut self) {
+        if let Some(purse) = &self.purse {
+            purse.fetch_add(self.pages, Ordering::SeqCst);
+        }
+    }
+}
+
+impl TestHost {
+    /// From now on the calling thread's pipes are paid for out of `purse`.
+    pub fn pay_from(&self, purse: Option<Purse>) {
+        PURSE.with(|own| *own.borrow_mut() = purse);
+    }
+}
+
 impl Host for TestHost {
     type Object = TestObject;
     type Page = TestPage;
     type LockCharge = ();
+    type PipeCharge = TestCharge;
     fn charge_locks(&self, _n: usize) -> Option<()> {
         Some(())
     }
@@ -158,6 +189,19 @@ impl Host for TestHost {
     fn file_closed(&self) {
         let (open, most) = FILES.get();
         FILES.set((open.wrapping_sub(1), most));
+    }
+    fn charge_pipe(&self) -> Option<(usize, TestCharge)> {
+        let mut charge = TestCharge { purse: PURSE.with(|purse| purse.borrow().clone()), pages: 0 };
+        [DEFAULT, 2].into_iter().find(|pages| self.recharge_pipe(&mut charge, *pages)).map(|pages| (pages, charge))
+    }
+    fn recharge_pipe(&self, charge: &mut TestCharge, pages: usize) -> bool {
+        let Some(purse) = &charge.purse else { return true };
+        let left = |left: usize| (left + charge.pages).checked_sub(pages);
+        let done = purse.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok();
+        if done {
+            charge.pages = pages;
+        }
+        done
     }
     /// One for all, in which each thread is a CPU.
     fn epoch(&self) -> &'static Domain {

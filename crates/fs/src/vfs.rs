@@ -525,8 +525,7 @@ impl<H: Host> Vfs<H> {
 
     /// A new pipe of `who`: its reading and its writing end. `flags` are added to both.
     pub fn pipe(&self, who: &Who, flags: OpenFlags) -> Result<(SharedFile<H>, SharedFile<H>), FsError> {
-        let pipe = Pipe::new(self.host.clone())?;
-        let (r, w) = (Pipe::open_now(&pipe, true, false)?, Pipe::open_now(&pipe, false, true)?);
+        let (pipe, [r, w]) = Pipe::ends(self.host.clone())?;
         let attr = NewAttr { mode: 0o600, uid: who.uid, gid: who.gid };
         let inode = Inode::new(&self.host, self.nameless, attr, |_| Ok(Node::Fifo(pipe)))?;
         inode.change(self.host.realtime(), |a| a.links = 1);

@@ -4,7 +4,7 @@
 //! in the same page: the last bytes then lie before the first ones. In a larger ring the two parts have pages of their own; in a
 //! smaller one, the pages of two parts can become one.
 
-use super::{DEFAULT, Pipe, PipeEnd, Slot};
+use super::{DEFAULT, Large, Pipe, PipeEnd, Slot};
 use crate::FsError;
 use crate::host::{Host, PAGE_SIZE};
 use quire_heap::{Room, Vec};
@@ -33,10 +33,27 @@ impl<H: Host> PipeEnd<H> {
 impl<H: Host> Pipe<H> {
     fn resize(&self, pages: usize, most: usize) -> Result<(), FsError> {
         let (mut reader, mut writer) = (self.reader.lock(), self.writer.lock());
-        let old = self.ring(&writer);
-        if pages > old.len() && pages > most {
+        let before = self.ring(&writer.large).len();
+        if pages > before && pages > most {
             return Err(FsError::NotPermitted);
         }
+        // A larger ring is paid for first, a smaller one last, since to pay less does not fail.
+        let mut charge = writer.charge.take();
+        let mut pays = |pages| charge.as_mut().is_none_or(|charge| self.host.recharge_pipe(charge, pages));
+        let may = pages <= before || pays(pages);
+        let done = if may { self.move_to(pages, &mut reader, &mut writer.large) } else { Err(FsError::NotPermitted) };
+        if may && (pages > before) != done.is_ok() {
+            pays(pages.min(before));
+        }
+        writer.charge = charge;
+        drop((reader, writer));
+        // Not under the locks.
+        done.map(drop)
+    }
+
+    /// Moves to a ring of `pages` pages, for a thread that holds both locks. Returns the old one.
+    fn move_to(&self, pages: usize, reader: &mut Large<H>, writer: &mut Large<H>) -> Result<[Large<H>; 2], FsError> {
+        let old = self.ring(writer);
         let mut large = large::<H>(pages)?;
         let (read, written) = (self.read.load(Ordering::Relaxed), self.written.load(Ordering::Relaxed));
         if written - read > (pages * PAGE_SIZE) as u64 {
@@ -71,11 +88,8 @@ impl<H: Host> Pipe<H> {
             }
         }
         let large = large.map(|(room, ring)| room.fill(ring));
-        let replaced = (core::mem::replace(&mut *reader, large.clone()), core::mem::replace(&mut *writer, large));
         self.size.store(pages, Ordering::Release);
-        drop((reader, writer));
-        drop(replaced);
-        Ok(())
+        Ok([core::mem::replace(reader, large.clone()), core::mem::replace(writer, large)])
     }
 }
 

@@ -334,6 +334,50 @@ fn a_change_of_size_that_is_refused_memory_leaves_the_pipe_as_it_was() {
     }
 }
 
+#[test]
+fn a_user_pays_for_its_pipes_until_they_go() {
+    let purse = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(40));
+    let left = || purse.load(Ordering::SeqCst);
+    TestHost.pay_from(Some(purse.clone()));
+    let ends = || Pipe::ends(TestHost).map(|(_, ends)| ends);
+    let one = ends().unwrap();
+    assert_eq!(left(), 24);
+    // What grows is paid for first, and what fails gives that back.
+    assert_eq!(size(&*one[0]).resize(64, 64), Err(FsError::NotPermitted));
+    size(&*one[0]).resize(32, 64).unwrap();
+    assert_eq!(left(), 8);
+    assert_eq!(write(&*one[1], &Io::NOW, &[1; 5000]), Ok(5000));
+    assert_eq!(size(&*one[0]).resize(1, 64), Err(FsError::Busy));
+    assert_eq!(left(), 8);
+    size(&*one[0]).resize(2, 64).unwrap();
+    assert_eq!(left(), 38);
+    // A user that has many gets small ones, and then none.
+    let more = [ends().unwrap(), ends().unwrap()];
+    let small = ends().unwrap();
+    assert_eq!((left(), size(&*small[0]).capacity()), (4, 2 * PAGE_SIZE));
+    let last = [ends().unwrap(), ends().unwrap()];
+    assert_eq!((left(), ends().err()), (0, Some(FsError::TooManyPipes)));
+    // A FIFO's first end pays, and its last one gives back; the next pays again. Sockets do not pay.
+    let fifo = Pipe::new(TestHost).unwrap();
+    let open = || Pipe::open(&fifo, true, true, &Io::NOW);
+    assert_eq!(open().err(), Some(FsError::OutOfMemory));
+    drop(more);
+    let (first, second) = (open().unwrap(), open().unwrap());
+    assert_eq!(left(), 16);
+    size(&*first).resize(1, 1).unwrap();
+    drop(first);
+    assert_eq!((left(), size(&*second).capacity()), (31, PAGE_SIZE));
+    drop(second);
+    assert_eq!(left(), 32);
+    let again = open().unwrap();
+    assert_eq!((left(), size(&*again).capacity()), (16, CAPACITY));
+    let sockets = Pair::new(TestHost).unwrap();
+    assert_eq!(left(), 16);
+    drop((sockets, again, last, small, one));
+    assert_eq!(left(), 40);
+    TestHost.pay_from(None);
+}
+
 proptest! {
     #[test]
     fn a_pipe_is_a_queue_of_bytes(steps in prop::collection::vec((0u8..8, 0usize..20_000), 1..60)) {

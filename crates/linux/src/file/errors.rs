@@ -38,6 +38,7 @@ impl From<FsError> for Errno {
             FsError::TextBusy => Errno::ETXTBSY,
             FsError::NoProcess => Errno::ESRCH,
             FsError::Deadlock => Errno::EDEADLK,
+            FsError::TooManyPipes => Errno::ENFILE,
         }
     }
 }

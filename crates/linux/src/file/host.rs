@@ -1,6 +1,7 @@
 //! `quire_fs` on the memory core: files' bytes are objects, pipes' pages are frames.
 
 use super::Dentry;
+use super::pipes::PipeCharge;
 use crate::process::capabilities::cap;
 use crate::process::users::{Account, Charge};
 use crate::{Errno, Linux, Machine};
@@ -279,6 +280,7 @@ impl<M: Machine> Host for FileHost<M> {
     type Object = FileBytes<M>;
     type Page = PipePage<M>;
     type LockCharge = LockCharge;
+    type PipeCharge = PipeCharge;
 
     fn object(&self, origin: Arc<Origin<Self>>, quota: Option<&'static Quota>) -> Result<FileBytes<M>, FsError> {
         let pager = Box::into_raw(Box::try_new(FilePager { origin, host: *self })?);
@@ -316,6 +318,14 @@ impl<M: Machine> Host for FileHost<M> {
 
     fn file_closed(&self) {
         self.late.open_files.put();
+    }
+
+    fn charge_pipe(&self) -> Option<(usize, PipeCharge)> {
+        PipeCharge::new(self.linux())
+    }
+
+    fn recharge_pipe(&self, charge: &mut PipeCharge, pages: usize) -> bool {
+        charge.resize(self.linux(), pages)
     }
 
     fn wait_for_memory(&self) -> bool {

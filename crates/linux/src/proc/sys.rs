@@ -5,6 +5,7 @@ use super::node::{Directory, Item, Table, What, put};
 use super::root::About;
 use crate::machine::{Machine, WatchSetting};
 use crate::system::{RELEASE, VERSION};
+use core::sync::atomic::{AtomicU64, Ordering};
 use quire_fs::FsError;
 use quire_fs::generated::Text;
 use quire_vm::check::Level;
@@ -31,6 +32,8 @@ impl<M: Machine> Settings<M> {
         }),
         Item::file("nr_open", |_, out| put!(out, "1048576\n")),
         Item { name: "pipe-max-size", what: What::Writable(pipe_max_size, set_pipe_max_size) },
+        Item { name: "pipe-user-pages-hard", what: What::Writable(pipe_pages::<M, true>, set_pipe_pages::<M, true>) },
+        Item { name: "pipe-user-pages-soft", what: What::Writable(pipe_pages::<M, false>, set_pipe_pages::<M, false>) },
     ];
     const EPOLL: &'static [Item<M, About<M>>] =
         &[Item { name: "max_user_watches", what: What::Writable(max_watches, set_max_watches) }];
@@ -202,6 +205,21 @@ fn pipe_max_size<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsE
 fn set_pipe_max_size<M: Machine>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
     // As on Linux, only the low half of the number counts.
     about.0.pipes.set_largest(number(bytes)? as u32).map_err(|_| FsError::Invalid)?;
+    Ok(bytes.len())
+}
+
+/// The limit on a user's pages in pipes.
+fn pages_of<M: Machine, const HARD: bool>(about: &About<M>) -> &AtomicU64 {
+    let limits = &about.0.pipes;
+    if HARD { limits.hard() } else { limits.soft() }
+}
+
+fn pipe_pages<M: Machine, const HARD: bool>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "{}\n", pages_of::<M, HARD>(about).load(Ordering::Relaxed))
+}
+
+fn set_pipe_pages<M: Machine, const HARD: bool>(about: &About<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    pages_of::<M, HARD>(about).store(number(bytes)?, Ordering::Relaxed);
     Ok(bytes.len())
 }
 
