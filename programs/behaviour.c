@@ -410,6 +410,86 @@ static void a_new_pipe_is_no_larger_than_the_largest(void) {
     CHECK(!status, "%#x", status);
 }
 
+// pipe2(O_DIRECT)
+static void packets(void) {
+    int ends[2];
+    static char bytes[3 * PAGE], back[3 * PAGE];
+    CHECK(!pipe2(ends, O_DIRECT | O_NONBLOCK), "pipe2");
+    CHECK(!(fcntl(ends[0], F_GETFL) & O_DIRECT) && fcntl(ends[1], F_GETFL) & O_DIRECT, "of the writer");
+    // A read returns one packet, and loses the rest of it. A write of nothing makes none.
+    CHECK(write(ends[1], "one", 3) == 3 && !write(ends[1], "", 0) && write(ends[1], "second", 6) == 6, "write");
+    int queued;
+    CHECK(!ioctl(ends[0], FIONREAD, &queued) && queued == 9, "%d queued", queued);
+    CHECK(read(ends[0], back, sizeof back) == 3 && !memcmp(back, "one", 3), "the first");
+    CHECK(read(ends[0], back, 3) == 3 && !memcmp(back, "sec", 3), "half of the second");
+    ANSWERS(EAGAIN, read(ends[0], back, sizeof back));
+    // A large write is packets of PIPE_BUF.
+    CHECK(write(ends[1], bytes, 2 * PAGE + 5) == 2 * PAGE + 5, "large");
+    long lengths[3];
+    for (int i = 0; i < 3; i++) lengths[i] = read(ends[0], back, sizeof back);
+    CHECK(lengths[0] == PAGE && lengths[1] == PAGE && lengths[2] == 5, "%ld %ld %ld", lengths[0], lengths[1], lengths[2]);
+    // As many packets as pages.
+    struct pollfd room = {.fd = ends[1], .events = POLLOUT};
+    for (int size = 4096; size <= 65536; size *= 4) {
+        CHECK(fcntl(ends[1], F_SETPIPE_SZ, size) == size, "F_SETPIPE_SZ");
+        for (int i = 0; i < size / 4096; i++) CHECK(poll(&room, 1, 0) == 1 && write(ends[1], "ab", 2) == 2, "packet %d", i);
+        CHECK(!poll(&room, 1, 0), "POLLOUT");
+        ANSWERS(EAGAIN, write(ends[1], "c", 1));
+        if (size > 4096) ANSWERS(EBUSY, fcntl(ends[1], F_SETPIPE_SZ, size / 2));
+        CHECK(read(ends[0], back, 1) == 1 && poll(&room, 1, 0) == 1, "a packet less");
+        while (read(ends[0], back, 10) == 2);
+    }
+    // What fits of a large write.
+    CHECK(fcntl(ends[1], F_SETPIPE_SZ, 8192) == 8192 && write(ends[1], bytes, 3 * PAGE) == 2 * PAGE, "in part");
+    CHECK(read(ends[0], back, sizeof back) == PAGE && read(ends[0], back, sizeof back) == PAGE, "read");
+    // A writer waits for a page.
+    CHECK(write(ends[1], "a", 1) == 1 && write(ends[1], "b", 1) == 1, "full");
+    pid_t writer = fork();
+    if (!writer) {
+        alarm(5);
+        fcntl(ends[1], F_SETFL, O_DIRECT);
+        _exit(write(ends[1], "c", 1) != 1);
+    }
+    short_sleep();
+    CHECK(read(ends[0], back, 9) == 1 && !ended(writer), "a writer that waited");
+    while (read(ends[0], back, 10) > 0);
+    // A packet that cannot be read or written as a whole stays as it is, or does not come to be.
+    char *end = map(2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE);
+    CHECK(!mprotect(end + PAGE, PAGE, PROT_NONE), "mprotect");
+    ANSWERS(EFAULT, write(ends[1], end + PAGE - 3, 6));
+    ANSWERS(EAGAIN, read(ends[0], back, 10));
+    CHECK(write(ends[1], "packet", 6) == 6, "write");
+    ANSWERS(EFAULT, read(ends[0], end + PAGE - 3, 6));
+    CHECK(read(ends[0], back, 10) == 6 && !memcmp(back, "packet", 6), "it stays");
+}
+
+static void packets_and_a_stream(void) {
+    int ends[2];
+    char back[3 * PAGE], bytes[PAGE] = "";
+    CHECK(!pipe2(ends, O_NONBLOCK), "pipe2");
+    // Each write is as its file says at that time. A packet joins a stream that leaves it room in its page.
+    CHECK(write(ends[1], "abc", 3) == 3 && !fcntl(ends[1], F_SETFL, O_NONBLOCK | O_DIRECT), "F_SETFL");
+    CHECK(fcntl(ends[1], F_GETFL) & O_DIRECT && write(ends[1], "def", 3) == 3, "joins");
+    CHECK(write(ends[1], bytes, PAGE) == PAGE && write(ends[1], "ghi", 3) == 3, "packets");
+    CHECK(!fcntl(ends[1], F_SETFL, O_NONBLOCK) && write(ends[1], "jkl", 3) == 3 && write(ends[1], "mno", 3) == 3, "a stream");
+    CHECK(read(ends[0], back, 4) == 4 && !memcmp(back, "abcd", 4), "a stream loses nothing");
+    CHECK(read(ends[0], back, sizeof back) == 2 + PAGE && !memcmp(back, "ef", 2), "up to the end of a packet");
+    CHECK(read(ends[0], back, sizeof back) == 3 && !memcmp(back, "ghi", 3), "a packet");
+    CHECK(read(ends[0], back, sizeof back) == 6 && !memcmp(back, "jklmno", 6), "a stream");
+    // Only pipes that are open, and files, have it.
+    CHECK(!mkfifo("fifo-direct", 0600), "mkfifo");
+    int fifo = open("fifo-direct", O_RDWR | O_NONBLOCK), refused = open("fifo-direct", O_RDWR | O_DIRECT), error = errno;
+    unlink("fifo-direct");
+    CHECK(fifo >= 0 && refused == -1 && error == EINVAL, "a FIFO is opened for packets");
+    CHECK(!fcntl(fifo, F_SETFL, O_NONBLOCK | O_DIRECT) && write(fifo, "a", 1) == 1 && write(fifo, "b", 1) == 1, "a FIFO");
+    CHECK(read(fifo, back, 9) == 1 && read(fifo, back, 9) == 1, "packets of a FIFO");
+    ANSWERS(EINVAL, open("/dev/null", O_RDONLY | O_DIRECT));
+    ANSWERS(EINVAL, open("/proc/self/stat", O_RDONLY | O_DIRECT));
+    ANSWERS(EINVAL, fcntl(open("/dev/null", O_RDONLY), F_SETFL, O_DIRECT));
+    CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends), "socketpair");
+    ANSWERS(EINVAL, fcntl(ends[0], F_SETFL, O_DIRECT));
+}
+
 static const struct check checks[] = {
     {"exclusive_waiters_are_woken_one_by_one", exclusive_waiters_are_woken_one_by_one},
     {"futexes_that_are_not_there", futexes_that_are_not_there},
@@ -429,6 +509,8 @@ static const struct check checks[] = {
     {"the_largest_pipe", the_largest_pipe},
     {"a_users_pipes", a_users_pipes},
     {"a_new_pipe_is_no_larger_than_the_largest", a_new_pipe_is_no_larger_than_the_largest},
+    {"packets", packets},
+    {"packets_and_a_stream", packets_and_a_stream},
 };
 
 int main(int argc, char **argv) {

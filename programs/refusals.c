@@ -156,6 +156,7 @@ static void close_pair_of(const int *pair) {
 }
 static void make(const char *name) { close(MUST(open(name, O_CREAT | O_RDWR, 0644))); }
 static void a_pipe(void) { MUST(pipe2(ends, O_NONBLOCK)); }
+static void a_packet_pipe(void) { MUST(pipe2(ends, O_NONBLOCK | O_DIRECT)); }
 static void full_pipe(void) { a_pipe(), MUST(write(ends[1], data, 5000)); }
 static void empty_file(void) { one = MUST(open("new", O_CREAT | O_TRUNC | O_RDWR, 0644)); }
 static void no_file(void) { close(one), unlink("new"); }
@@ -345,6 +346,7 @@ ROW(read, _pipe, full_pipe(), (ends[0], fresh, 5000), close_both(), READS)
 ROW(read, _proc, one = MUST(open("/proc/self/maps", O_RDONLY)), (one, fresh, 4 * PAGE), close(one), FAULTS)
 ROW(write, , empty_file(), (one, data, 3 * PAGE), no_file(), WRITES)
 ROW(write, _pipe, a_pipe(), (ends[1], data, 3 * PAGE), close_both(), WRITES)
+ROW(write, _packet, a_packet_pipe(), (ends[1], data, 3 * PAGE), close_both(), WRITES)
 ROW(open, , NOTHING, ("new", O_CREAT | O_EXCL | O_RDWR, 0644), (close_result(), unlink("new")))
 ROW(open, _proc, NOTHING, ("/proc/self/maps", O_RDONLY), close_result())
 ROW(open, _far, NOTHING, (path, O_RDONLY), close_result())

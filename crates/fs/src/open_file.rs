@@ -8,7 +8,7 @@ use crate::host::{FileObject, Host, PAGE_SIZE};
 use crate::inode::{FileKind, Node, RegularFile};
 use crate::readiness::{Readiness, Ready};
 use crate::stream::{Io, Stream};
-use crate::transfer::{Sink, Source};
+use crate::transfer::{Capped, Sink, Source};
 use quire_heap::{Arc, Room};
 use quire_sync::atomic::{AtomicU32, Ordering};
 use quire_sync::{Hold, Mutex};
@@ -47,7 +47,7 @@ bitflags::bitflags! {
         const NAMELESS = 1 << 11;
         /// Remembered for the caller, without effect: everything is as synchronous as memory.
         const SYNC = 1 << 12;
-        /// Remembered for the caller, without effect.
+        /// What is written to a pipe are packets. Of other files remembered for the caller, without effect.
         const DIRECT = 1 << 13;
         /// Remembered for the caller, without effect: times of access are not kept.
         const NOATIME = 1 << 14;
@@ -320,7 +320,7 @@ impl<H: Host> OpenFile<H> {
                     return Err(FsError::TooLarge);
                 }
                 self.dentry.inode.lose_set_ids(&self.counted.0, io.keeps_set_ids);
-                let mut source = Capped { inner: source, left: usize::try_from(room).unwrap_or(usize::MAX) };
+                let mut source = Capped::new(source, usize::try_from(room).unwrap_or(usize::MAX));
                 let n = file.object.write(offset, &mut source)?;
                 if n > 0 {
                     self.dentry.inode.touch(self.counted.0.realtime());
@@ -540,23 +540,5 @@ impl<H: Host> OpenFile<H> {
     /// Names this open file among owners of locks.
     pub fn lock_owner(&self) -> u64 {
         core::ptr::from_ref(self).addr() as u64
-    }
-}
-
-/// At most `left` bytes of another source.
-struct Capped<'a> {
-    inner: &'a mut dyn Source,
-    left: usize,
-}
-
-impl Source for Capped<'_> {
-    fn take(&mut self, into: &mut [u8]) -> Result<usize, FsError> {
-        let n = into.len().min(self.left);
-        let n = self.inner.take(&mut into[..n])?;
-        self.left -= n;
-        Ok(n)
-    }
-    fn left(&self) -> usize {
-        self.left.min(self.inner.left())
     }
 }

@@ -40,6 +40,10 @@ pub struct Pipe<H: Host> {
     writer: Mutex<Writing<H>>,
     written: AtomicU64,
     read: AtomicU64,
+    /// Packets were written, so room is counted in whole pages.
+    packets: AtomicBool,
+    /// How many of the bytes between the positions are gaps.
+    gaps: AtomicUsize,
     /// Open ends.
     readers: AtomicUsize,
     writers: AtomicUsize,
@@ -50,11 +54,24 @@ pub struct Pipe<H: Host> {
     readiness: Arc<Readiness>,
 }
 
-/// A page of the ring: allocated by the writer that first gets there, kept until the pipe goes or changes its size.
-type Slot<H> = Mutex<Option<<H as Host>::Page>>;
+/// A page of the ring.
+struct Place<H: Host> {
+    /// Allocated by the writer that first gets there, kept until the pipe goes or changes its size.
+    page: Option<H::Page>,
+    mark: Mark,
+}
+
+impl<H: Host> Place<H> {
+    const EMPTY: Self = Place { page: None, mark: Mark::NONE };
+}
+
+type Slot<H> = Mutex<Place<H>>;
 
 /// A ring that has memory of its own. The reader's lock and the writer's lock each keep a reference to the same one.
 type Large<H> = Option<Arc<Vec<Slot<H>>>>;
+
+/// A pipe, its reading end and its writing end.
+pub type NewPipe<H> = (Arc<Pipe<H>>, [Arc<dyn Stream>; 2]);
 
 /// What the writer's lock guards.
 struct Writing<H: Host> {
@@ -82,7 +99,7 @@ impl<H: Host> Pipe<H> {
     }
 
     /// The two ends of a new pipe, with which the calling thread's user is charged.
-    pub fn ends(host: H) -> Result<(Arc<Self>, [Arc<dyn Stream>; 2]), FsError> {
+    pub fn ends(host: H) -> Result<NewPipe<H>, FsError> {
         let (pages, charge) = host.charge_pipe().ok_or(FsError::TooManyPipes)?;
         let pipe = Self::made(host, Arc::try_new(Readiness::new())?, pages, Some(charge))?;
         let ends: [Arc<dyn Stream>; 2] =
@@ -103,12 +120,14 @@ impl<H: Host> Pipe<H> {
     ) -> Result<Arc<Self>, FsError> {
         Ok(Arc::try_new(Pipe {
             host,
-            pages: [const { Mutex::new(None) }; DEFAULT],
+            pages: [const { Mutex::new(Place::EMPTY) }; DEFAULT],
             size: AtomicUsize::new(pages),
             reader: Mutex::new(None),
             writer: Mutex::new(Writing { large: None, charge }),
             written: AtomicU64::new(0),
             read: AtomicU64::new(0),
+            packets: AtomicBool::new(false),
+            gaps: AtomicUsize::new(0),
             readers: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
             reader_opens: AtomicU64::new(0),
@@ -196,7 +215,9 @@ impl<H: Host> Pipe<H> {
             // later.
             if closed() {
                 self.read.store(self.written.load(Ordering::Acquire), Ordering::Release);
-                self.pages.iter().for_each(|page| drop(page.lock().take()));
+                self.gaps.store(0, Ordering::Release);
+                self.packets.store(false, Ordering::Release);
+                self.pages.iter().for_each(|slot| drop(slot.lock().page.take()));
                 drop((reader.take(), writer.large.take(), writer.charge.take()));
                 self.size.store(DEFAULT, Ordering::Release);
             }
@@ -205,7 +226,8 @@ impl<H: Host> Pipe<H> {
 
     fn filled(&self) -> usize {
         let read = self.read.load(Ordering::Acquire);
-        (self.written.load(Ordering::Acquire) - read) as usize
+        // A writer of packets may have moved both on before both were looked at.
+        self.written.load(Ordering::Acquire).saturating_sub(read) as usize
     }
 
     fn capacity(&self) -> usize {
@@ -213,7 +235,17 @@ impl<H: Host> Pipe<H> {
     }
 
     fn free(&self) -> usize {
-        self.capacity().saturating_sub(self.filled()) // both ends may move between the two looks
+        let read = self.read.load(Ordering::Acquire);
+        self.room(self.capacity(), read, self.written.load(Ordering::Acquire))
+    }
+
+    /// What is free between these positions. They may have moved between two looks at them.
+    fn room(&self, capacity: usize, read: u64, written: u64) -> usize {
+        let mut used = written.saturating_sub(read);
+        if used > 0 && self.packets.load(Ordering::Acquire) {
+            used = written.next_multiple_of(PAGE_SIZE as u64) - read;
+        }
+        capacity.saturating_sub(used as usize)
     }
 
     /// The ring, for a thread that holds the reader's or the writer's lock, in which `large` is.
@@ -236,12 +268,33 @@ impl<H: Host> Pipe<H> {
         let mut failed = None;
         while at < end && sink.room() > 0 {
             let (page, from) = place(at, ring.len());
-            let n = (PAGE_SIZE - from).min((end - at) as usize).min(sink.room());
-            let moved = match &*ring[page].lock() {
+            let mut n = (PAGE_SIZE - from).min((end - at) as usize).min(sink.room());
+            let slot = ring[page].lock();
+            let marked = slot.mark.of(at);
+            if let Some((len, _)) = marked {
+                n = n.min(len.saturating_sub(from));
+            }
+            let moved = match &slot.page {
                 Some(bytes) => sink.put(&bytes[from..from + n]),
                 None => Err(FsError::Io), // written bytes have a page
             };
+            drop(slot);
             match moved {
+                // Part of a packet is none: it stays.
+                Ok(m) if m < n && marked.is_some_and(|(_, packet)| packet) => {
+                    failed = Some(FsError::Fault);
+                    break;
+                }
+                Ok(m) if marked.is_some_and(|(len, packet)| packet || from + m == len) => {
+                    // On to the next page. The rest of a packet is lost.
+                    let (len, packet) = marked.unwrap_or((PAGE_SIZE, false));
+                    self.gaps.fetch_sub(PAGE_SIZE - len, Ordering::AcqRel);
+                    at += (PAGE_SIZE - from) as u64;
+                    done += m;
+                    if packet {
+                        break;
+                    }
+                }
                 Ok(m) => {
                     at += m as u64;
                     done += m;
@@ -260,7 +313,7 @@ impl<H: Host> Pipe<H> {
         // the new position: writers went on during the copy, and one that then found the ring full looked at the position
         // after its last write; so either it saw the new one, or its write is seen here.
         fence_full();
-        let free_until_now = capacity.saturating_sub((self.written.load(Ordering::Acquire) - start) as usize);
+        let free_until_now = self.room(capacity, start, self.written.load(Ordering::Acquire));
         // As in `put`.
         drop(one);
         if done > 0 && free_until_now < ATOMIC {
@@ -289,10 +342,10 @@ impl<H: Host> Pipe<H> {
             let (page, from) = place(at, ring.len());
             let n = (PAGE_SIZE - from).min((end - at) as usize);
             let mut slot = ring[page].lock();
-            if slot.is_none() {
-                *slot = self.host.page();
+            if slot.page.is_none() {
+                slot.page = self.host.page();
             }
-            let moved = match &mut *slot {
+            let moved = match &mut slot.page {
                 Some(bytes) => source.take(&mut bytes[from..from + n]),
                 None => Err(FsError::OutOfMemory),
             };
@@ -351,18 +404,19 @@ impl<H: Host> Pipe<H> {
     fn write_end(&self, closed: &AtomicBool, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
         let mut done = 0;
         let in_vain = || self.readers.load(Ordering::Acquire) == 0 || closed.load(Ordering::Acquire);
-        // What cannot wait and is large goes on as soon as anything fits.
-        let grain = if io.nonblock && source.left() > ATOMIC { 1 } else { ATOMIC };
+        // What cannot wait and is large goes on as soon as anything fits; a packet, as soon as a page is free.
+        let grain = if io.nonblock && !io.packets && source.left() > ATOMIC { 1 } else { ATOMIC };
         let mut patience = PATIENCE;
         loop {
-            let need = source.left().min(grain);
-            if need == 0 {
+            let need = if io.packets { grain } else { source.left().min(grain) };
+            if source.left() == 0 {
                 return Ok(done);
             }
             if in_vain() {
                 return if done > 0 { Ok(done) } else { Err(FsError::BrokenPipe) };
             }
-            let outcome = match self.put(source, need) {
+            let put = if io.packets { self.put_packet(source, done == 0) } else { self.put(source, need) };
+            let outcome = match put {
                 Ok(0) => {
                     let state = || (self.free() >= need || in_vain()).then_some(());
                     self.readiness.wait(io, state)
@@ -416,7 +470,7 @@ impl<H: Host> Stream for PipeEnd<H> {
     }
 
     fn queued(&self) -> Result<usize, FsError> {
-        Ok(self.pipe.filled())
+        Ok(self.pipe.filled().saturating_sub(self.pipe.gaps.load(Ordering::Acquire)))
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -449,12 +503,14 @@ impl<H: Host> Drop for PipeEnd<H> {
 
 /// The page of position `at` in a ring of `pages`, a power of two, and the place in that page.
 fn place(at: u64, pages: usize) -> (usize, usize) {
-    (at as usize / PAGE_SIZE & (pages - 1), at as usize % PAGE_SIZE)
+    ((at as usize / PAGE_SIZE) & (pages - 1), at as usize % PAGE_SIZE)
 }
 
+mod packet;
 mod pair;
 mod resize;
 #[cfg(test)]
 mod tests;
 
+use packet::Mark;
 pub use pair::Pair;

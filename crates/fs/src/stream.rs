@@ -16,17 +16,24 @@ pub struct Io<'a> {
     pub interrupted: &'a dyn Fn() -> bool,
     /// What is written keeps its set-id bits (the caller has [`Powers::SET_IDS`](crate::Powers)); else it loses them.
     pub keeps_set_ids: bool,
+    /// What is written to a pipe are packets.
+    pub packets: bool,
 }
 
 impl Io<'_> {
     /// Never wait.
-    pub const NOW: Io<'static> = Io { nonblock: true, deadline: None, interrupted: &|| false, keeps_set_ids: false };
+    pub const NOW: Io<'static> = Io { nonblock: true, ..Io::WAIT };
     /// Wait as long as it takes.
-    pub const WAIT: Io<'static> = Io { nonblock: false, deadline: None, interrupted: &|| false, keeps_set_ids: false };
+    pub const WAIT: Io<'static> =
+        Io { nonblock: false, deadline: None, interrupted: &|| false, keeps_set_ids: false, packets: false };
 
-    /// The same, but not waiting where the file was opened so.
+    /// The same, but not waiting, and of packets, where the file was opened so.
     pub fn of(self, flags: OpenFlags) -> Self {
-        Io { nonblock: self.nonblock || flags.contains(OpenFlags::NONBLOCK), ..self }
+        Io {
+            nonblock: self.nonblock || flags.contains(OpenFlags::NONBLOCK),
+            packets: flags.contains(OpenFlags::DIRECT),
+            ..self
+        }
     }
 }
 

@@ -523,7 +523,7 @@ impl<H: Host> Vfs<H> {
         })
     }
 
-    /// A new pipe of `who`: its reading and its writing end. `flags` are added to both.
+    /// A new pipe of `who`: its reading and its writing end. `flags` are added to both, except that a reader has no packets.
     pub fn pipe(&self, who: &Who, flags: OpenFlags) -> Result<(SharedFile<H>, SharedFile<H>), FsError> {
         let (pipe, [r, w]) = Pipe::ends(self.host.clone())?;
         let attr = NewAttr { mode: 0o600, uid: who.uid, gid: who.gid };
@@ -531,10 +531,10 @@ impl<H: Host> Vfs<H> {
         inode.change(self.host.realtime(), |a| a.links = 1);
         let label = try_format(format_args!("pipe:[{}]", inode.ident.number))?;
         let dentry = Dentry::nameless(&label, inode)?;
-        let open = |f, s| -> Result<SharedFile<H>, FsError> {
-            Ok(OpenFile::new(Opening::new(&self.host)?, dentry.clone().into(), flags | f, Body::Stream(s), false))
+        let open_as = |flags, s| -> Result<SharedFile<H>, FsError> {
+            Ok(OpenFile::new(Opening::new(&self.host)?, dentry.clone().into(), flags, Body::Stream(s), false))
         };
-        Ok((open(OpenFlags::READ, r)?, open(OpenFlags::WRITE, w)?))
+        Ok((open_as((flags - OpenFlags::DIRECT) | OpenFlags::READ, r)?, open_as(flags | OpenFlags::WRITE, w)?))
     }
 
     /// An open file of `who` for a stream without a name; `kind` is what listings of open files show.

@@ -4,7 +4,7 @@
 //! in the same page: the last bytes then lie before the first ones. In a larger ring the two parts have pages of their own; in a
 //! smaller one, the pages of two parts can become one.
 
-use super::{DEFAULT, Large, Pipe, PipeEnd, Slot};
+use super::{DEFAULT, Large, Mark, Pipe, PipeEnd, Place, Slot};
 use crate::FsError;
 use crate::host::{Host, PAGE_SIZE};
 use quire_heap::{Room, Vec};
@@ -66,25 +66,29 @@ impl<H: Host> Pipe<H> {
         let parted = if used > old.len() { Some(self.host.page().ok_or(FsError::OutOfMemory)?) } else { None };
 
         // Nothing fails from here on.
-        (first..first + used).for_each(|number| kept.push_reserved(old[number & (old.len() - 1)].lock().take()));
-        old.iter().for_each(|slot| drop(slot.lock().take()));
+        (first..first + used).for_each(|number| {
+            let mut slot = old[number & (old.len() - 1)].lock();
+            kept.push_reserved(Place { page: slot.page.take(), mark: slot.mark });
+        });
+        old.iter().for_each(|slot| *slot.lock() = Place::EMPTY);
         let head = written as usize % PAGE_SIZE;
         if let Some(mut parted) = parted {
-            copy_head(&mut parted, kept.first().and_then(Option::as_ref), head);
+            copy_head(&mut parted, kept.first().and_then(|first| first.page.as_ref()), head);
             kept.pop();
-            kept.push_reserved(Some(parted));
+            kept.push_reserved(Place { page: Some(parted), mark: Mark::NONE });
         }
         if used > pages {
-            let last = kept.pop().flatten();
-            if let Some(Some(page)) = kept.first_mut() {
+            // The last bytes are of a stream, since a packet fills its page: the first page's mark is the one that counts.
+            let last = kept.pop().and_then(|last| last.page);
+            if let Some(page) = kept.first_mut().and_then(|first| first.page.as_mut()) {
                 copy_head(page, last.as_ref(), head);
             }
         }
-        while let Some(page) = kept.pop() {
+        while let Some(place) = kept.pop() {
             let at = (first + kept.len()) & (pages - 1);
             match &mut large {
-                Some((_, ring)) => *ring[at].get_mut() = page,
-                None => *self.pages[at].lock() = page,
+                Some((_, ring)) => *ring[at].get_mut() = place,
+                None => *self.pages[at].lock() = place,
             }
         }
         let large = large.map(|(room, ring)| room.fill(ring));
@@ -102,7 +106,7 @@ fn large<H: Host>(pages: usize) -> Result<Option<NewRing<H>>, FsError> {
         return Ok(None);
     }
     let mut ring: Vec<Slot<H>> = Vec::try_with_capacity(pages)?;
-    (0..pages).for_each(|_| ring.push_reserved(Mutex::new(None)));
+    (0..pages).for_each(|_| ring.push_reserved(Mutex::new(Place::EMPTY)));
     Ok(Some((Room::try_new()?, ring)))
 }
 

@@ -378,6 +378,146 @@ fn a_user_pays_for_its_pipes_until_they_go() {
     TestHost.pay_from(None);
 }
 
+/// How a file that is open for packets writes.
+const PACKETS: Io<'static> = Io { packets: true, ..Io::NOW };
+
+#[test]
+fn a_read_returns_one_packet_and_loses_its_rest() {
+    let (r, w) = pipe();
+    for packet in [&b"one"[..], b"second", b"3"] {
+        assert_eq!(write(&*w, &PACKETS, packet), Ok(packet.len()));
+    }
+    assert_eq!(write(&*w, &PACKETS, b""), Ok(0));
+    assert_eq!(r.queued(), Ok(10));
+    assert_eq!(read(&*r, &Io::NOW, 99).unwrap(), b"one");
+    assert_eq!(read(&*r, &Io::NOW, 3).unwrap(), b"sec");
+    assert_eq!(r.queued(), Ok(1));
+    assert_eq!(read(&*r, &Io::NOW, 99).unwrap(), b"3");
+    assert_eq!(read(&*r, &Io::NOW, 99), Err(FsError::WouldBlock));
+    // A large write is packets of a page.
+    assert_eq!(write(&*w, &PACKETS, &counted(0, 2 * PAGE_SIZE + 7)), Ok(2 * PAGE_SIZE + 7));
+    let lengths = [0; 3].map(|_| read(&*r, &Io::NOW, 3 * PAGE_SIZE).unwrap().len());
+    assert_eq!(lengths, [PAGE_SIZE, PAGE_SIZE, 7]);
+}
+
+#[test]
+fn packets_and_a_stream_share_a_pipe() {
+    let (r, w) = pipe();
+    let stream = |bytes: &[u8]| assert_eq!(write(&*w, &Io::NOW, bytes), Ok(bytes.len()));
+    let packet = |bytes: &[u8]| assert_eq!(write(&*w, &PACKETS, bytes), Ok(bytes.len()));
+    // A packet joins the stream before it where that has room in its page; else it begins its own. A stream does not join it.
+    stream(&[1; 4000]);
+    packet(&[2; 90]);
+    packet(&[3; 10]);
+    stream(&[4; 20]);
+    assert_eq!(r.queued(), Ok(4120));
+    assert_eq!(read(&*r, &Io::NOW, 10).unwrap(), [1; 10]);
+    let got = read(&*r, &Io::NOW, 9000).unwrap();
+    assert_eq!(got.chunk_by(|a, b| a == b).map(<[u8]>::len).collect::<Vec<_>>(), [3990, 90, 10]);
+    assert_eq!(read(&*r, &Io::NOW, 9000).unwrap(), [4; 20]);
+    assert_eq!(r.queued(), Ok(0));
+    // A reader that took the stream's end exactly goes on with the packet.
+    stream(&[5; 4000]);
+    packet(&[6; 97]);
+    assert_eq!(read(&*r, &Io::NOW, 4000).unwrap(), [5; 4000]);
+    assert_eq!(read(&*r, &Io::NOW, 4000).unwrap(), [6; 97]);
+    assert_eq!(read(&*r, &Io::NOW, 99), Err(FsError::WouldBlock));
+}
+
+#[test]
+fn a_pipe_holds_as_many_packets_as_pages_and_they_go_along() {
+    for pages in [1, 2, 16, 64] {
+        let (r, w) = pipe();
+        // A stream that leaves the positions inside of a page.
+        write(&*w, &Io::NOW, &[9; 100]).unwrap();
+        read(&*r, &Io::NOW, 100).unwrap();
+        size(&*r).resize(pages, 64).unwrap();
+        for i in 0..pages {
+            assert!(w.ready().contains(Ready::WRITE));
+            assert_eq!(write(&*w, &PACKETS, &counted(i, 2)), Ok(2));
+        }
+        assert!(!w.ready().contains(Ready::WRITE), "{pages} pages");
+        assert_eq!(write(&*w, &PACKETS, b"x"), Err(FsError::WouldBlock));
+        assert_eq!(r.queued(), Ok(2 * pages));
+        assert!(pages == 1 || size(&*r).resize(pages / 2, 64) == Err(FsError::Busy));
+        size(&*r).resize(2 * pages, 2 * pages).unwrap();
+        assert_eq!(write(&*w, &PACKETS, b"end"), Ok(3));
+        (0..pages).for_each(|i| assert_eq!(read(&*r, &Io::NOW, 9).unwrap(), counted(i, 2)));
+        size(&*r).resize(1, 1).unwrap();
+        assert_eq!(read(&*r, &Io::NOW, 9).unwrap(), b"end");
+        assert!(w.ready().contains(Ready::WRITE));
+    }
+}
+
+#[test]
+fn a_packet_that_is_copied_in_part_is_none() {
+    /// Its memory ends after so many bytes.
+    struct Ends(usize);
+    impl Source for Ends {
+        fn take(&mut self, into: &mut [u8]) -> Result<usize, FsError> {
+            let n = into.len().min(self.0);
+            self.0 -= n;
+            into[..n].fill(7);
+            Ok(n)
+        }
+        fn left(&self) -> usize {
+            self.0 + 10
+        }
+    }
+    impl Sink for Ends {
+        fn put(&mut self, bytes: &[u8]) -> Result<usize, FsError> {
+            Ok(bytes.len().min(self.0))
+        }
+        fn room(&self) -> usize {
+            self.0 + 10
+        }
+    }
+    let (r, w) = pipe();
+    assert_eq!(w.write(&PACKETS, &mut Ends(5)), Err(FsError::Fault));
+    assert_eq!(r.queued(), Ok(0));
+    assert_eq!(write(&*w, &PACKETS, b"packet"), Ok(6));
+    assert_eq!(r.read(&Io::NOW, &mut Ends(3)), Err(FsError::Fault));
+    assert_eq!(read(&*r, &Io::NOW, 99).unwrap(), b"packet");
+}
+
+#[test]
+fn packets_of_several_writers_arrive_whole_while_the_pipe_changes_its_size() {
+    let p = Pipe::new(TestHost).unwrap();
+    let r = Pipe::open_now(&p, true, false).unwrap();
+    const EACH: usize = 3000;
+    std::thread::scope(|s| {
+        for id in 1..=3u8 {
+            let w = Pipe::open_now(&p, false, true).unwrap();
+            s.spawn(move || {
+                for i in 0..EACH {
+                    // One of them writes a stream in between.
+                    let io = Io { packets: id != 3 || i % 3 == 0, ..Io::WAIT };
+                    let len = if io.packets { 100 + 30 * usize::from(id) } else { 64 };
+                    write(&*w, &io, &std::vec![if io.packets { id } else { 4 }; len]).unwrap();
+                }
+            });
+        }
+        let mut got = [0; 5];
+        let mut round = 0;
+        loop {
+            round += 1;
+            if round % 16 == 0 {
+                let _done = size(&*r).resize(1 << (round / 16 % 7), 64);
+            }
+            // All of a stream that comes before a packet, so that the packet is not cut.
+            let part = read(&*r, &Io::WAIT, 65 * PAGE_SIZE).unwrap();
+            if part.is_empty() {
+                break;
+            }
+            part.iter().for_each(|id| got[usize::from(*id)] += 1);
+            part.chunk_by(|a, b| a == b).filter(|run| run[0] != 4).for_each(|run| {
+                assert_eq!(run.len() % (100 + 30 * usize::from(run[0])), 0, "{} bytes of {}", run.len(), run[0]);
+            });
+        }
+        assert_eq!(got, [0, EACH * 130, EACH * 160, EACH / 3 * 190, EACH / 3 * 2 * 64]);
+    });
+}
+
 proptest! {
     #[test]
     fn a_pipe_is_a_queue_of_bytes(steps in prop::collection::vec((0u8..8, 0usize..20_000), 1..60)) {

@@ -502,12 +502,7 @@ fn wait<M: Machine>(ctx: &Ctx<'_, M>, set: i32, to: u64, most: i32, deadline: Op
     let epoll = set_file.stream_as::<Epoll<M>>().ok_or(Errno::EINVAL)?;
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    let io = Io {
-        nonblock: deadline.is_some_and(|d| d <= ctx.now()),
-        deadline,
-        interrupted: &interrupted,
-        keeps_set_ids: false,
-    };
+    let io = Io { nonblock: deadline.is_some_and(|d| d <= ctx.now()), deadline, interrupted: &interrupted, ..Io::WAIT };
     let mut events = Vec::new();
     let collected = epoll.readiness.wait(&io, || {
         // Room for all that are in the set, if that is less. Not for what is listed now: another thread that looks at the list has

@@ -43,6 +43,9 @@ pub fn sys_fcntl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, command: u32, argume
         raw::F_SETFL => {
             let changeable = raw::O_APPEND | raw::O_NONBLOCK | raw::O_DIRECT | raw::O_NOATIME | raw::FASYNC;
             let new = open_flags(argument as u32 & changeable)?;
+            if new.contains(OpenFlags::DIRECT) && file.regular().is_none() && pipes::size(&file).is_err() {
+                return Err(Errno::EINVAL);
+            }
             if (new - file.flags()).contains(OpenFlags::NOATIME) && !ctx.who().owns(&file.dentry.inode.attr()) {
                 return Err(Errno::EPERM);
             }
@@ -140,7 +143,7 @@ fn set_lock<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, at: u64, by_file: bool
     };
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    let io = Io { nonblock: !wait, deadline: None, interrupted: &interrupted, keeps_set_ids: false };
+    let io = Io { nonblock: !wait, interrupted: &interrupted, ..Io::WAIT };
     let wanted = Record { start: lock.start, end: lock.end, exclusive, owner };
     let host = ctx.vfs().host();
     locks.lock_charged(wanted, &io, &|n| host.charge_locks(n)).map_err(|e| match e {
@@ -170,8 +173,7 @@ pub fn sys_flock<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, operation: u32) -> R
     let exclusive = operation_only == raw::LOCK_EX;
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    let io =
-        Io { nonblock: operation & raw::LOCK_NB != 0, deadline: None, interrupted: &interrupted, keeps_set_ids: false };
+    let io = Io { nonblock: operation & raw::LOCK_NB != 0, interrupted: &interrupted, ..Io::WAIT };
     locks.lock_whole(file.lock_owner(), exclusive, &io)?;
     Ok(0)
 }

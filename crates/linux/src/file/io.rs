@@ -19,7 +19,7 @@ fn read_with<M: Machine>(
 ) -> Result<usize, Errno> {
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    let io = Io { nonblock: false, deadline: None, interrupted: &interrupted, keeps_set_ids: ctx.keeps_set_ids() };
+    let io = Io { interrupted: &interrupted, keeps_set_ids: ctx.keeps_set_ids(), ..Io::WAIT };
     Ok(read(&io, &mut to.transfer(ctx))?)
 }
 
@@ -30,7 +30,7 @@ fn write_with<M: Machine>(
 ) -> Result<usize, Errno> {
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    let io = Io { nonblock: false, deadline: None, interrupted: &interrupted, keeps_set_ids: ctx.keeps_set_ids() };
+    let io = Io { interrupted: &interrupted, keeps_set_ids: ctx.keeps_set_ids(), ..Io::WAIT };
     write(&io, &mut from.transfer(ctx)).map_err(|e| broken_pipe(ctx, e))
 }
 
@@ -235,7 +235,7 @@ fn copy<M: Machine>(
 ) -> Result<(usize, u64), Errno> {
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    let io = Io { nonblock: false, deadline: None, interrupted: &interrupted, keeps_set_ids: ctx.keeps_set_ids() };
+    let io = Io { interrupted: &interrupted, keeps_set_ids: ctx.keeps_set_ids(), ..Io::WAIT };
     // Not by `read`, which holds the position: input and output may share one.
     let start = from.unwrap_or_else(|| input.position());
     let same = input.dentry.inode.ident == output.dentry.inode.ident;

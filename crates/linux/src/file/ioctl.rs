@@ -124,7 +124,7 @@ fn of_terminal<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, request: u32, 
 fn drain<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal) -> Result<(), Errno> {
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    terminal.drain(&Io { nonblock: false, deadline: None, interrupted: &interrupted, keeps_set_ids: false })?;
+    terminal.drain(&Io { interrupted: &interrupted, ..Io::WAIT })?;
     Ok(())
 }
 

@@ -44,8 +44,10 @@ fn install_two<M: Machine>(
 
 /// `pipe2`
 pub fn sys_pipe2<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64, flags: u32) -> Result<usize, Errno> {
-    only(flags, raw::O_CLOEXEC | raw::O_NONBLOCK)?;
-    let ours = if flags & raw::O_NONBLOCK != 0 { OpenFlags::NONBLOCK } else { OpenFlags::empty() };
+    only(flags, raw::O_CLOEXEC | raw::O_NONBLOCK | raw::O_DIRECT)?;
+    let mut ours = OpenFlags::empty();
+    ours.set(OpenFlags::NONBLOCK, flags & raw::O_NONBLOCK != 0);
+    ours.set(OpenFlags::DIRECT, flags & raw::O_DIRECT != 0);
     let ends = ctx.vfs().pipe(&ctx.who(), ours)?;
     install_two(ctx, ends, flags & raw::O_CLOEXEC != 0, to)
 }

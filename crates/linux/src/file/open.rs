@@ -104,8 +104,12 @@ pub fn sys_openat<M: Machine>(
     let base = base(ctx, dir, &path)?;
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    let io = Io { nonblock: false, deadline: None, interrupted: &interrupted, keeps_set_ids: ctx.keeps_set_ids() };
+    let io = Io { interrupted: &interrupted, keeps_set_ids: ctx.keeps_set_ids(), ..Io::WAIT };
     let file = ctx.vfs().open(&view, base.of(&view), &path, ours, (mode & 0o7777) as u16, &io)?;
+    // A pipe has packets only where it says so once it is open.
+    if ours.contains(OpenFlags::DIRECT) && file.regular().is_none() {
+        return Err(Errno::EINVAL);
+    }
     if !ours.contains(OpenFlags::NO_TERMINAL) {
         terminals::claim_at_open(ctx, &file);
     }

@@ -28,7 +28,7 @@ pub struct PipeLimits {
 
 impl PipeLimits {
     /// Those of a machine that has just started.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         PipeLimits { largest: AtomicU32::new(1 << 20), soft: AtomicU64::new(16_384), hard: AtomicU64::new(0) }
     }
 

@@ -24,7 +24,7 @@ pub(super) fn wait_for<'f, M: Machine>(
     }
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    let io = Io { nonblock: false, deadline, interrupted: &interrupted, keeps_set_ids: false };
+    let io = Io { deadline, interrupted: &interrupted, ..Io::WAIT };
     let poller = Poller::new()?;
     let listener: Arc<dyn Listener> = unsize!(poller.clone());
     let mut listens = files.clone().filter_map(|f| f.readiness()).map(|readiness| readiness.listen(&listener));

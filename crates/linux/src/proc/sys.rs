@@ -222,9 +222,3 @@ fn set_pipe_pages<M: Machine, const HARD: bool>(about: &About<M>, bytes: &[u8]) 
     pages_of::<M, HARD>(about).store(number(bytes)?, Ordering::Relaxed);
     Ok(bytes.len())
 }
-
-/// The number that is written, with space around it.
-fn number(bytes: &[u8]) -> Result<u64, FsError> {
-    let text = core::str::from_utf8(bytes).map_err(|_| FsError::Invalid)?;
-    text.trim().parse().map_err(|_| FsError::Invalid)
-}

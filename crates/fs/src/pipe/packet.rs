@@ -1,0 +1,98 @@
+//! Packets: what is written to a pipe through a file that is open with O_DIRECT.
+//!
+//! A packet begins a page of the ring and has that page to itself, so the ring holds as many packets as pages. Positions go on behind the
+//! page: the bytes between the end of a packet, or of the stream before it, and the next page are a *gap*. A [`Mark`] in the page says
+//! where its bytes end. Only pages that have a packet or a gap are marked.
+//!
+//! A mark has the number of its page, because the last bytes of a stream can lie in the same page of the ring as the first ones, and
+//! because it stays where it is when the page is used again. A mark of another number means nothing.
+//!
+//! As on Linux, a packet that fits into the page behind the bytes of a stream becomes part of that stream.
+
+use super::{Pipe, place};
+use crate::FsError;
+use crate::host::{Host, PAGE_SIZE};
+use crate::transfer::{Capped, Source};
+use quire_sync::atomic::Ordering;
+
+/// Where the bytes of a page end: 0, or the number of the page plus one, the number of bytes less one, and whether they are a packet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mark(u64);
+
+/// Bits of a number of bytes less one, and the bit for a packet.
+const BITS: u32 = PAGE_SIZE.trailing_zeros() + 1;
+
+impl Mark {
+    pub(super) const NONE: Mark = Mark(0);
+
+    fn new(page: u64, len: usize, packet: bool) -> Self {
+        debug_assert!((1..=PAGE_SIZE).contains(&len), "{len} bytes in a page");
+        Mark((page + 1) << BITS | ((len as u64 - 1) << 1) | u64::from(packet))
+    }
+
+    /// Of the page at position `at`: how many bytes it has, and whether they are a packet.
+    #[inline(always)]
+    pub(super) fn of(self, at: u64) -> Option<(usize, bool)> {
+        if self == Self::NONE { None } else { self.of_page(at / PAGE_SIZE as u64) }
+    }
+
+    #[cold]
+    fn of_page(self, page: u64) -> Option<(usize, bool)> {
+        (self.0 >> BITS == page + 1).then_some(((self.0 >> 1) as usize % PAGE_SIZE + 1, self.0 & 1 != 0))
+    }
+}
+
+impl<H: Host> Pipe<H> {
+    /// Copies one packet from `source` where a page of the ring is free; else nothing. The `first` one of a write may join a stream.
+    #[cold]
+    pub(super) fn put_packet(&self, source: &mut dyn Source, first: bool) -> Result<usize, FsError> {
+        // Before the look at the room: from now on readers tell when a whole page is free.
+        self.packets.store(true, Ordering::Release);
+        let reader = self.reader.lock();
+        let writer = self.writer.lock();
+        let ring = self.ring(&writer.large);
+        let (mut read, mut at) = (self.read.load(Ordering::Acquire), self.written.load(Ordering::Relaxed));
+        let odd = source.left() % PAGE_SIZE;
+        let from = at as usize % PAGE_SIZE;
+        if first && read < at && from != 0 && odd != 0 && from + odd <= PAGE_SIZE {
+            drop((writer, reader));
+            return self.put(&mut Capped::new(source, odd), odd);
+        }
+        if read == at {
+            // Nothing is in the ring: both positions go to the next page. No gap is left, for which a small ring has no room. The
+            // reader's goes first, so that no thread sees bytes between them.
+            at = at.next_multiple_of(PAGE_SIZE as u64);
+            read = at;
+            self.read.store(at, Ordering::Release);
+            self.written.store(at, Ordering::Release);
+        }
+        drop(reader);
+        let start = at.next_multiple_of(PAGE_SIZE as u64);
+        let end = start + PAGE_SIZE as u64;
+        if end - read > (ring.len() * PAGE_SIZE) as u64 {
+            return Ok(0);
+        }
+        let len = source.left().min(PAGE_SIZE);
+        let mut slot = ring[place(start, ring.len()).0].lock();
+        if slot.page.is_none() {
+            slot.page = self.host.page();
+        }
+        let bytes = slot.page.as_mut().ok_or(FsError::OutOfMemory)?;
+        // Part of a packet is none.
+        if source.take(&mut bytes[..len])? < len {
+            return Err(FsError::Fault);
+        }
+        slot.mark = Mark::new(start / PAGE_SIZE as u64, len, true);
+        drop(slot);
+        if at < start {
+            let from = at as usize % PAGE_SIZE;
+            ring[place(at, ring.len()).0].lock().mark = Mark::new(at / PAGE_SIZE as u64, from, false);
+        }
+        self.gaps.fetch_add((end - at) as usize - len, Ordering::AcqRel);
+        self.written.store(end, Ordering::Release);
+        // As in `put`.
+        drop(writer);
+        self.readiness.notify();
+        Ok(len)
+    }
+}
