@@ -1,7 +1,7 @@
 //! An allocator for tests: it refuses one request of a thread, or all from one on.
 //!
 //! A test program of a crate that uses this one gets it as its global allocator. What a thread does outside of [`at`] and
-//! [`allocations`] is never refused.
+//! [`allocations`] is never refused, unless the thread has a judge ([`set_judge`]).
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -18,6 +18,13 @@ std::thread_local! {
     static COUNTED: Cell<Option<u64>> = const { Cell::new(None) };
     /// The number of the request that is refused; 0 for none.
     static REFUSED: Cell<u64> = const { Cell::new(0) };
+    /// What decides besides, and is asked about each request.
+    static JUDGE: Cell<Option<fn() -> bool>> = const { Cell::new(None) };
+}
+
+/// From now on `judge` is asked whether a request of this thread is refused. Returns who was asked before.
+pub fn set_judge(judge: Option<fn() -> bool>) -> Option<fn() -> bool> {
+    JUDGE.replace(judge)
 }
 
 /// Whether this request is refused.
@@ -29,7 +36,8 @@ fn is_refused() -> bool {
     };
     // A thread that ends has no counters any more, and is refused nothing.
     let number = COUNTED.try_with(count).ok().flatten();
-    number.is_some_and(|n| REFUSED.try_with(Cell::get) == Ok(n))
+    let judge = JUDGE.try_with(Cell::get).ok().flatten();
+    number.is_some_and(|n| REFUSED.try_with(Cell::get) == Ok(n)) || judge.is_some_and(|refuses| refuses())
 }
 
 // SAFETY: all memory is the system's; a refusal is null, as the trait wants it.
