@@ -16,14 +16,6 @@
 #define FUTEX_CMP_REQUEUE 4
 #define FUTEX_WAIT_PRIVATE 128
 #define FUTEX_WAKE_PRIVATE 129
-// Fails or succeeds as it should: `error` is 0 for success.
-#define ANSWERS(error, call) \
-    do { \
-        errno = 0; \
-        long answer = (long)(call); \
-        CHECK(answer == -1 ? errno == (error) : (error) == 0, "%s: %ld, errno %d, not %d", #call, answer, errno, error); \
-    } while (0)
-
 static long futex(void *word, int operation, unsigned value, unsigned long timeout, void *other, unsigned third) {
     return syscall(SYS_futex, word, operation, value, timeout, other, third);
 }

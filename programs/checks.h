@@ -9,6 +9,14 @@
 
 #define MS 1000000ull
 
+// Fails or succeeds as it should: `error` is 0 for success.
+#define ANSWERS(error, call) \
+    do { \
+        errno = 0; \
+        long answer = (long)(call); \
+        CHECK(answer == -1 ? errno == (error) : (error) == 0, "%s: %ld, errno %d, not %d", #call, answer, errno, error); \
+    } while (0)
+
 static volatile sig_atomic_t caught, caught_code, caught_pid;
 static volatile int caught_value;
 

@@ -1,16 +1,19 @@
 //! Changing modes, owners and times.
 
-use crate::FsError;
 use crate::host::{Host, Timestamp};
-use crate::inode::{Attr, Inode, without_set_ids};
+use crate::inode::{Attr, EXECUTE, Inode, without_set_ids};
 use crate::vfs::Vfs;
 use crate::walk::{Powers, Want, Who};
+use crate::{FsError, Seals};
 
 impl<H: Host> Vfs<H> {
     /// Changes the permission bits.
     pub fn set_mode(&self, who: &Who, inode: &Inode<H>, mode: u16) -> Result<(), FsError> {
         inode.change(self.host().realtime(), |a| {
             if !who.owns(a) {
+                return Err(FsError::NotPermitted);
+            }
+            if (a.mode ^ mode) & EXECUTE != 0 && inode.seals().is_some_and(|seals| seals.contains(Seals::EXEC)) {
                 return Err(FsError::NotPermitted);
             }
             a.mode = mode & 0o7777;

@@ -27,7 +27,7 @@ pub enum FsError {
     Invalid,
     /// The two names are on different file systems.
     CrossDevice,
-    /// Something is mounted there.
+    /// Something is mounted there, or a mapping may store into it.
     Busy,
     /// No frames, or no inodes, are left for file contents.
     NoSpace,

@@ -291,7 +291,7 @@ fn a_system_with_all_its_files_open_opens_and_makes_no_more() {
     let first = open(&vfs, "/f", RW | OpenFlags::CREATE).unwrap();
     let both = vfs.pipe(&Who::ROOT, OpenFlags::empty());
     assert_eq!((both.err(), FILES.get().0), (Some(FsError::TooManyFiles), before + 1), "its one end is no more");
-    let second = vfs.memory_file(&Who::ROOT, b"m", RW).unwrap();
+    let second = vfs.memory_file(&Who::ROOT, b"m", RW, crate::Seals::SEAL).unwrap();
     assert_eq!(open(&vfs, "/new", RW | OpenFlags::CREATE).err(), Some(FsError::TooManyFiles));
     assert_eq!(open(&vfs, "/new", RW).err(), Some(FsError::NotFound), "no file was made");
     drop(first);
@@ -314,7 +314,7 @@ fn contents_have_as_much_room_as_the_file_system_says_and_give_it_back() {
     assert_eq!(free(), 1);
     file.punch(&Io::NOW, PAGE_SIZE as u64 + 5, 7).unwrap();
     assert_eq!(free(), 1, "zeroing a part of a hole takes nothing");
-    let memory = vfs.memory_file(&Who::ROOT, b"m", RW).unwrap();
+    let memory = vfs.memory_file(&Who::ROOT, b"m", RW, crate::Seals::SEAL).unwrap();
     assert_eq!((write(&memory, &[1; 5 * PAGE_SIZE]), free()), (Ok(5 * PAGE_SIZE), 1));
     assert_eq!(file.allocate(&Io::NOW, 0, 3 * PAGE_SIZE as u64, false), Err(FsError::NoSpace));
     assert_eq!((free(), file.seek(0, Whence::End)), (1, Ok(2 * PAGE_SIZE as u64)));
@@ -503,7 +503,7 @@ fn what_has_no_name_belongs_to_its_maker() {
     let vfs = tree();
     let maker = Who { uid: 7, gid: 8, ..Who::default() };
     let (r, w) = vfs.pipe(&maker, OpenFlags::empty()).unwrap();
-    let memory = vfs.memory_file(&maker, b"m", RW).unwrap();
+    let memory = vfs.memory_file(&maker, b"m", RW, crate::Seals::SEAL).unwrap();
     for file in [&r, &w, &memory] {
         let attr = file.dentry.inode.attr();
         assert_eq!((attr.uid, attr.gid), (7, 8));

@@ -3,6 +3,7 @@
 use crate::dentry::Dentry;
 use crate::inode::Ident;
 use crate::lock::Charge;
+use crate::seal::{Stores, ToStore};
 use crate::transfer::{Sink, Source};
 use crate::{FsError, rank};
 use core::ops::DerefMut;
@@ -108,12 +109,36 @@ pub struct Origin<H: Host> {
     name: SpinLock<Weak<Dentry<H>>>,
     /// Where the dentry of that name lies: nothing else can as long as the name refers to it. Changed under the name's lock.
     at: AtomicUsize,
+    /// Of a file that can be sealed: the mappings that may store into it.
+    stores: Option<Stores>,
 }
 
 impl<H: Host> Origin<H> {
-    /// An origin whose name is not known yet.
-    pub fn new(ident: Ident) -> Self {
-        Origin { ident, name: SpinLock::new(rank::ATTR, Weak::new()), at: AtomicUsize::new(0) }
+    /// An origin whose name is not known yet. `sealable`: the file can be sealed, so mappings that may store into it are counted.
+    pub(crate) fn new(ident: Ident, sealable: bool) -> Self {
+        let name = SpinLock::new(rank::ATTR, Weak::new());
+        Origin { ident, name, at: AtomicUsize::new(0), stores: sealable.then(Stores::new) }
+    }
+    /// Whether shared mappings that may store into the file are to be counted by [`note_stores`](Self::note_stores).
+    pub fn counts_stores(&self) -> bool {
+        self.stores.is_some()
+    }
+    /// A shared mapping that may store into the file has come, made out of another one or [announced](crate::inode::RegularFile::to_store);
+    /// or, where not `came`, one has gone.
+    pub fn note_stores(&self, came: bool) {
+        match &self.stores {
+            Some(stores) if came => stores.add(),
+            Some(stores) => stores.leave(),
+            None => {}
+        }
+    }
+    /// No such mapping comes from now on; [`FsError::Busy`] where there is one.
+    pub(crate) fn deny_stores(&self) -> Result<(), FsError> {
+        self.stores.as_ref().map_or(Ok(()), Stores::deny)
+    }
+    /// Announces such a mapping, where they are counted.
+    pub(crate) fn to_store(&self) -> Result<Option<ToStore<'_>>, FsError> {
+        self.stores.as_ref().map(ToStore::announce).transpose()
     }
     /// Notes the name under which the file was made or opened last.
     pub fn set_name(&self, dentry: &Arc<Dentry<H>>) {

@@ -5,10 +5,11 @@ use crate::generated::Generated;
 use crate::host::{FileObject, Host, Origin, PAGE_SIZE, Timestamp};
 use crate::lock::RecordLocks;
 use crate::pipe::Pipe;
+use crate::seal::{Seals, ToStore};
 use crate::text::TextUse;
 use crate::{FsError, rank};
 use quire_heap::{Arc, Room, Vec, try_leak};
-use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quire_sync::epoch::Domain;
 use quire_sync::{Mutex, MutexGuard, PerCpu, Quota, Sequenced, preempt_off};
 
@@ -261,6 +262,8 @@ pub struct RegularFile<H: Host> {
 pub struct Writing {
     /// Writes and truncations one after the other, so that appends do not overwrite each other.
     lock: Mutex<()>,
+    /// [`Seals`]. Written under the lock, so that a write and a seal come one after the other.
+    seals: AtomicU32,
     /// On the second line: who writes and who opens share none.
     pub(crate) text: TextUse,
 }
@@ -269,6 +272,21 @@ impl Writing {
     /// Keeps other writes and truncations out.
     pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
         self.lock.lock()
+    }
+
+    /// What will not happen to the file any more. Those that concern writes and truncations change under the lock.
+    pub(crate) fn seals(&self) -> Seals {
+        Seals::from_bits_truncate(self.seals.load(Ordering::Acquire))
+    }
+}
+
+impl<H: Host> RegularFile<H> {
+    /// A shared mapping that may store into the file is about to be made: what is returned is kept until it is there, or given up.
+    /// `None`: the file cannot be sealed. [`FsError::NotPermitted`]: it is sealed against that.
+    pub fn to_store(&self) -> Result<Option<ToStore<'_>>, FsError> {
+        let Some(announced) = self.origin.to_store()? else { return Ok(None) };
+        // After the announcement: a seal that comes now finds it.
+        if self.writing.seals().intersects(Seals::WRITES) { Err(FsError::NotPermitted) } else { Ok(Some(announced)) }
     }
 }
 
@@ -383,11 +401,12 @@ impl<H: Host> Inode<H> {
         }
     }
 
-    /// A regular file's node, in `system`.
-    pub fn regular(host: &H, system: &FileSystem, ident: Ident) -> Result<Node<H>, FsError> {
-        let origin = Arc::try_new(Origin::new(ident))?;
+    /// A regular file's node, in `system`. With [`Seals::SEAL`] it can never be sealed further.
+    pub fn regular(host: &H, system: &FileSystem, ident: Ident, seals: Seals) -> Result<Node<H>, FsError> {
+        let origin = Arc::try_new(Origin::new(ident, !seals.contains(Seals::SEAL)))?;
         let object = host.object(origin.clone(), system.quota())?;
-        Ok(Node::File(RegularFile { object, writing: Writing { lock: Mutex::new(()), text: TextUse::new() }, origin }))
+        let writing = Writing { lock: Mutex::new(()), seals: AtomicU32::new(seals.bits()), text: TextUse::new() };
+        Ok(Node::File(RegularFile { object, writing, origin }))
     }
 
     /// The file system it belongs to.
@@ -452,6 +471,33 @@ impl<H: Host> Inode<H> {
             Node::File(f) => Some(f),
             _ => None,
         }
+    }
+
+    /// The seals of a regular file.
+    pub fn seals(&self) -> Option<Seals> {
+        self.file().map(|file| file.writing.seals())
+    }
+
+    /// Adds seals to a regular file. [`FsError::NotPermitted`] where none may be added, [`FsError::Busy`] where a mapping may store
+    /// into it that is to be written to no more.
+    pub fn add_seals(&self, seals: Seals) -> Result<(), FsError> {
+        let file = self.file().ok_or(FsError::Invalid)?;
+        let writing = &file.writing;
+        let _one = writing.lock();
+        if writing.seals().contains(Seals::SEAL) {
+            return Err(FsError::NotPermitted);
+        }
+        // Under the lock of the mode, so that it does not change meanwhile. What may be executed for ever is not written to.
+        self.attr.0.update(|words| {
+            let runs = seals.contains(Seals::EXEC) && Attr::of_words(*words).mode & EXECUTE != 0;
+            let implied = if runs { Seals::SHRINK | Seals::GROW | Seals::WRITES } else { Seals::empty() };
+            let more = (seals | implied) - writing.seals();
+            if more.contains(Seals::WRITE) {
+                file.origin.deny_stores()?;
+            }
+            writing.seals.fetch_or(more.bits(), Ordering::AcqRel);
+            Ok(())
+        })
     }
 
     /// Counts one more name of something that is no directory. Further names count as inodes do, as on Linux; the first one of a file
@@ -526,6 +572,11 @@ impl<H: Host> Inode<H> {
         match &self.node {
             Node::File(f) => {
                 let _one = f.writing.lock();
+                let (seals, now) = (f.writing.seals(), f.object.size());
+                let against = if size < now { Seals::SHRINK } else { Seals::GROW };
+                if size != now && seals.contains(against) {
+                    return Err(FsError::NotPermitted);
+                }
                 self.lose_set_ids(host, keeps_set_ids);
                 f.object.set_size(size)?;
                 self.touch(host.realtime());
@@ -536,6 +587,9 @@ impl<H: Host> Inode<H> {
         }
     }
 }
+
+/// The bits of a mode that allow execution.
+pub(crate) const EXECUTE: u16 = 0o111;
 
 /// `mode` without what makes a program run as its owner or its group.
 pub(crate) fn without_set_ids(mode: u16) -> u16 {

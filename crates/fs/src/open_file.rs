@@ -7,6 +7,7 @@ use crate::generated::{Generated, GeneratedDirectory, GeneratedFile, Text};
 use crate::host::{FileObject, Host, PAGE_SIZE};
 use crate::inode::{FileKind, Node, RegularFile};
 use crate::readiness::{Readiness, Ready};
+use crate::seal::Seals;
 use crate::stream::{Io, Stream};
 use crate::transfer::{Capped, Sink, Source};
 use quire_heap::{Arc, Room};
@@ -319,6 +320,11 @@ impl<H: Host> OpenFile<H> {
                 if room == 0 {
                     return Err(FsError::TooLarge);
                 }
+                let mut room = room;
+                let seals = file.writing.seals();
+                if seals.intersects(Seals::WRITES.union(Seals::GROW)) {
+                    room = room.min(sealed_room(seals, file.object.size(), offset, source.left())?);
+                }
                 self.dentry.inode.lose_set_ids(&self.counted.0, io.keeps_set_ids);
                 let mut source = Capped::new(source, usize::try_from(room).unwrap_or(usize::MAX));
                 let n = file.object.write(offset, &mut source)?;
@@ -413,8 +419,11 @@ impl<H: Host> OpenFile<H> {
         let file = self.regular().ok_or(FsError::NoDevice)?;
         let end = offset.checked_add(len).filter(|&e| e <= OFFSET_MAX).ok_or(FsError::TooLarge)?;
         let _one = file.writing.lock();
-        self.dentry.inode.lose_set_ids(&self.counted.0, io.keeps_set_ids);
         let old = file.object.size();
+        if end > old && file.writing.seals().contains(Seals::GROW) {
+            return Err(FsError::NotPermitted);
+        }
+        self.dentry.inode.lose_set_ids(&self.counted.0, io.keeps_set_ids);
         if end > old && !keep_size {
             file.object.set_size(end)?;
         }
@@ -436,6 +445,9 @@ impl<H: Host> OpenFile<H> {
         let file = self.regular().ok_or(FsError::NoDevice)?;
         let end = offset.checked_add(len).filter(|&e| e <= OFFSET_MAX).ok_or(FsError::TooLarge)?;
         let _one = file.writing.lock();
+        if file.writing.seals().intersects(Seals::WRITES) {
+            return Err(FsError::NotPermitted);
+        }
         self.dentry.inode.lose_set_ids(&self.counted.0, io.keeps_set_ids);
         let end = end.min(file.object.size());
         if offset >= end {
@@ -541,4 +553,16 @@ impl<H: Host> OpenFile<H> {
     pub fn lock_owner(&self) -> u64 {
         core::ptr::from_ref(self).addr() as u64
     }
+}
+
+/// How much of a write of `len` bytes at `offset` a file with these seals takes, as Linux: a page that would reach beyond the end of
+/// one that does not grow is not written at all.
+#[cold]
+fn sealed_room(seals: Seals, size: u64, offset: u64, len: usize) -> Result<u64, FsError> {
+    if seals.intersects(Seals::WRITES) {
+        return Err(FsError::NotPermitted);
+    }
+    let end = offset.saturating_add(len as u64);
+    let last = if end <= size { end } else { size & !(PAGE_SIZE as u64 - 1) };
+    if last > offset { Ok(last - offset) } else { Err(FsError::NotPermitted) }
 }

@@ -161,7 +161,7 @@ fn what_is_refused_memory_leaves_the_tree_as_it_was() {
         ("open an existing file with O_CREAT", |t| open(t, "/f", RW | OpenFlags::CREATE)),
         ("open without a name", |t| open(t, "/d", RW | OpenFlags::NAMELESS)),
         ("pipe", |t| t.pipe(&Who::ROOT, OpenFlags::empty()).map(|(r, w)| [Some(r), Some(w)])),
-        ("memory file", |t| Ok([Some(t.memory_file(&Who::ROOT, b"name", RW)?), None])),
+        ("memory file", |t| Ok([Some(t.memory_file(&Who::ROOT, b"name", RW, crate::Seals::empty())?), None])),
         ("event", |t| {
             let event: Arc<dyn Stream> = unsize!(event::Event::new(0, false)?);
             Ok([Some(t.nameless_stream(&Who::ROOT, "[eventfd]", event, RW, false)?), None])
@@ -284,7 +284,8 @@ fn a_tree_that_is_refused_memory_is_an_error() {
     let attr = crate::inode::NewAttr { mode: 0, uid: 0, gid: 0 };
     let before = system.inodes();
     refusal::refused_each(false, |_| {
-        let inode = Inode::new(vfs.host(), system, attr, |ident| Inode::regular(vfs.host(), system, ident));
+        let inode =
+            Inode::new(vfs.host(), system, attr, |ident| Inode::regular(vfs.host(), system, ident, crate::Seals::SEAL));
         assert_eq!(system.inodes(), before + u64::from(inode.is_ok()));
         inode.is_ok_and(|inode| inode.file().is_some_and(|file| file.object.size() == 0))
     });

@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn a_memory_files_first_descriptor_is_no_writer() {
         let vfs = tree();
-        let memory = vfs.memory_file(&Who::ROOT, b"m", BOTH).unwrap();
+        let memory = vfs.memory_file(&Who::ROOT, b"m", BOTH, crate::Seals::SEAL).unwrap();
         let running = Program::new(Arc::clone(&memory.dentry).into()).unwrap();
         memory.write(&Io::NOW, &mut crate::SliceSource::new(b"new text")).unwrap();
         let again = || vfs.open_dentry(Arc::clone(&memory.dentry), WRITE, &Io::NOW);

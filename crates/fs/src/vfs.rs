@@ -5,12 +5,12 @@ use crate::device::Driver;
 use crate::directory::Directory;
 use crate::generated::{self, GeneratedDirectory};
 use crate::host::Host;
-use crate::inode::{DeviceNumber, FileSystem, Inode, Limits, NewAttr, Node, Space};
+use crate::inode::{DeviceNumber, EXECUTE, FileSystem, Inode, Limits, NewAttr, Node, Space};
 use crate::open_file::{Body, OpenFile, Opening};
 use crate::pipe::Pipe;
 use crate::text::Writer;
 use crate::walk::{Final, Found, Last, Place, Places, View, Want, Who};
-use crate::{FileKind, FsError, Io, OpenFlags, Stream, rank};
+use crate::{FileKind, FsError, Io, OpenFlags, Seals, Stream, rank};
 use quire_heap::{Arc, Vec, try_format};
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::{Hold, Mutex, SpinLock};
@@ -261,7 +261,7 @@ impl<H: Host> Vfs<H> {
         }
         Inode::new(&self.host, system, attr, |ident| {
             Ok(match what {
-                Create::File => Inode::regular(&self.host, system, ident)?,
+                Create::File => Inode::regular(&self.host, system, ident, Seals::SEAL)?,
                 Create::Directory => Node::Directory(Directory::new(&self.host)),
                 Create::Symlink(target) => Node::Symlink(Vec::try_copy(target)?),
                 Create::Fifo => Node::Fifo(Pipe::new(self.host.clone())?),
@@ -559,9 +559,18 @@ impl<H: Host> Vfs<H> {
     }
 
     /// A file of `who` in memory without a name in any directory; listings show `/memfd:name (deleted)`.
-    pub fn memory_file(&self, who: &Who, name: &[u8], flags: OpenFlags) -> Result<Arc<OpenFile<H>>, FsError> {
-        let attr = NewAttr { mode: 0o777, uid: who.uid, gid: who.gid };
-        let inode = Inode::new(&self.host, self.memory, attr, |ident| Inode::regular(&self.host, self.memory, ident))?;
+    /// With `seals`, of which [`Seals::EXEC`] says that nobody may ever execute it.
+    pub fn memory_file(
+        &self,
+        who: &Who,
+        name: &[u8],
+        flags: OpenFlags,
+        seals: Seals,
+    ) -> Result<Arc<OpenFile<H>>, FsError> {
+        let mode = if seals.contains(Seals::EXEC) { 0o777 & !EXECUTE } else { 0o777 };
+        let attr = NewAttr { mode, uid: who.uid, gid: who.gid };
+        let node = |ident| Inode::regular(&self.host, self.memory, ident, seals);
+        let inode = Inode::new(&self.host, self.memory, attr, node)?;
         let mut label = Vec::new();
         for part in [b"/memfd:", name, b" (deleted)"] {
             label.try_extend_from_slice(part)?;

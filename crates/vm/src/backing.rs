@@ -55,6 +55,8 @@ pub struct Backing<M: Machine> {
     part: AtomicU16,
     /// What it shows stays resident. Written under the map's lock.
     wired: AtomicBool,
+    /// Its entry shares the object, and may ever allow stores. Fixed before it is linked.
+    stores: bool,
     /// Guarded by that part's lock.
     links: Shared<Links<Backing<M>>>,
 }
@@ -112,6 +114,7 @@ impl<M: Machine> Backing<M> {
             progress: AtomicU64::new(copy_up::IDLE),
             part: AtomicU16::new(0),
             wired: AtomicBool::new(false),
+            stores: false,
             links: Shared::new(Links::new(offset + (range.len() >> PAGE_SHIFT))),
         }
     }
@@ -209,6 +212,11 @@ impl<M: Machine> Backing<M> {
         if self.wired.load(Ordering::Relaxed) != wired {
             self.wired.store(wired, Ordering::Release);
         }
+    }
+    /// Whether it belongs to a shared mapping that may store into the object, now or after a change of its protection.
+    #[inline(always)]
+    pub(crate) fn stores(&self) -> bool {
+        self.stores
     }
     /// The page that the layer has for `va`, as the index says now; `None` where the layer does not reach there or is
     /// untouched.
@@ -409,15 +417,18 @@ pub(crate) fn take_out<M: Machine>(layer: &Backing<M>, gone: &Backing<M>) {
     layer.set_behind(behind);
 }
 
-/// A layer that shows `object` from page `offset` on; linked; one of `spare`.
+/// A layer that shows `object` from page `offset` on; linked; one of `spare`. `stores`: its entry shares the object, and may ever allow
+/// stores.
 pub fn showing<M: Machine>(
     spare: &mut Spare<M>,
     pmap: &M::Pmap,
     range: VirtRange,
     object: &ObjectRef<M>,
     offset: u64,
+    stores: bool,
 ) -> NonNull<Backing<M>> {
-    let b = spare.take(Backing::new(spare.vm, NonNull::from(pmap), range, offset, ptr::null_mut()));
+    let new = Backing::new(spare.vm, NonNull::from(pmap), range, offset, ptr::null_mut());
+    let b = spare.take(Backing { stores, ..new });
     object.link_new(b);
     b
 }
@@ -479,7 +490,8 @@ unsafe fn copy_from<M: Machine>(
         // Page numbers wrap only where a caller grows a range below page 0 of its object: `private`'s offset is for that.
         let shift = (window.start as i64 - b.range.start as i64) >> PAGE_SHIFT;
         let offset = b.offset.wrapping_add_signed(shift);
-        let new = spare.take(Backing::new(spare.vm, NonNull::from(pmap), shown, offset, ptr::null_mut()));
+        let new = Backing::new(spare.vm, NonNull::from(pmap), shown, offset, ptr::null_mut());
+        let new = spare.take(Backing { stores: b.stores, ..new });
         // Before it is listed: who finds it there asks what hides it.
         // SAFETY: just made, ours.
         let copy = unsafe { new.as_ref() };

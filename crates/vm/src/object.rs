@@ -110,6 +110,8 @@ const DEVICE: u32 = 4;
 const HOLES_SHOWN: u32 = 8;
 /// Its pager has pages that are not there. Said here, since a fault may ask when the pager is gone.
 const ELSEWHERE: u32 = 16;
+/// Its pager counts the mappings that may store into it.
+const STORES_COUNTED: u32 = 32;
 
 /// A thing that has pages; see the module.
 #[repr(C, align(64))]
@@ -296,7 +298,17 @@ impl<M: Machine> Object<M> {
 
     /// Links a backing that shows the object, into the part that it names. The caller keeps the object meanwhile.
     pub(crate) fn link(&self, b: NonNull<Backing<M>>) {
+        // SAFETY: the caller's.
+        self.note_stores(unsafe { b.as_ref() }, true);
         self.parts.insert(self.vm, b, &self.refs);
+    }
+
+    /// Tells a pager that counts them of a backing of a mapping that may store, when it comes and when it goes.
+    #[inline]
+    fn note_stores(&self, b: &Backing<M>, came: bool) {
+        if b.stores() && self.flags.load(Ordering::Relaxed) & STORES_COUNTED != 0 {
+            self.pager().inspect(|pager| pager.stores_noted(came));
+        }
     }
 
     /// The part that a new backing shall be in.
@@ -333,6 +345,8 @@ impl<M: Machine> Object<M> {
         if object.parts.is_too_wide(unsafe { b.as_ref() }) {
             object.parts.shrink(&object.refs);
         }
+        // SAFETY: as above.
+        object.note_stores(unsafe { b.as_ref() }, false);
         // SAFETY: by this function's contract.
         let emptied = unsafe { object.parts.remove(b) };
         if keeps {
@@ -480,6 +494,9 @@ impl<M: Machine> ObjectRef<M> {
         if !pager.in_memory() {
             vm.pageout().note_freeable();
             flags = ELSEWHERE;
+        }
+        if pager.counts_stores() {
+            flags |= STORES_COUNTED;
         }
         let mut object = Object::build(vm, bytes, flags, Some(NonNull::from(pager)));
         object.quota = quota.filter(|_| pager.in_memory());

@@ -66,6 +66,17 @@ pub trait Pager: Send + Sync {
         Ok(())
     }
 
+    /// Whether it wants to know of shared mappings that may store into the object ([`stores_noted`](Pager::stores_noted)). Asked once.
+    fn counts_stores(&self) -> bool {
+        false
+    }
+
+    /// A shared mapping of the object has come that may store into it, now or after a change of its protection; or, where not `came`,
+    /// one has gone. One that is made out of another comes first. Called under locks of the map.
+    fn stores_noted(&self, came: bool) {
+        let _not_counted = came;
+    }
+
     /// The object is gone; the core does not use the pager after this call.
     fn released(&self) {}
 }

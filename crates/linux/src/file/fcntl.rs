@@ -8,7 +8,7 @@ use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::lock::{Owner, Record};
 use quire_fs::open_file::OFFSET_MAX;
-use quire_fs::{Host, Io, OpenFlags};
+use quire_fs::{Host, Io, OpenFlags, Seals};
 
 // Linux's numbers that are not in the generated constants.
 const F_GETOWN_EX: u32 = 16;
@@ -64,8 +64,19 @@ pub fn sys_fcntl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, command: u32, argume
         }
         raw::F_GETPIPE_SZ => pipes::size(&file),
         raw::F_SETPIPE_SZ => pipes::set_size(ctx, &file, argument as u32),
-        raw::F_GET_SEALS if file.regular().is_some() => Ok(raw::F_SEAL_SEAL as usize),
-        raw::F_ADD_SEALS if file.regular().is_some() => Err(Errno::EPERM),
+        raw::F_GET_SEALS => {
+            let seals = file.regular().and_then(|_| file.dentry.inode.seals());
+            seals.map(|seals| seals.bits() as usize).ok_or(Errno::EINVAL)
+        }
+        raw::F_ADD_SEALS => {
+            if !file.flags().contains(OpenFlags::WRITE) {
+                return Err(Errno::EPERM);
+            }
+            let seals = Seals::from_bits(argument as u32).ok_or(Errno::EINVAL)?;
+            file.regular().ok_or(Errno::EINVAL)?;
+            file.dentry.inode.add_seals(seals)?;
+            Ok(0)
+        }
         _ => Err(Errno::EINVAL),
     }
 }

@@ -130,6 +130,14 @@ impl<M: Machine> Pager for FilePager<M> {
         (self.origin.ident.device, self.origin.ident.number)
     }
 
+    fn counts_stores(&self) -> bool {
+        self.origin.counts_stores()
+    }
+
+    fn stores_noted(&self, came: bool) {
+        self.origin.note_stores(came);
+    }
+
     fn released(&self) {
         // SAFETY: `FileHost::object` leaked a box for exactly one object, and the core calls this once, last.
         drop(unsafe { Box::from_raw(core::ptr::from_ref(self).cast_mut()) });

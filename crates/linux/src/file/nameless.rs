@@ -6,7 +6,7 @@ use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::event::Event;
 use quire_fs::pipe::Pair;
-use quire_fs::{FileKind, OpenFlags, Who};
+use quire_fs::{FileKind, OpenFlags, Seals, Who};
 use quire_heap::{Arc, unsize};
 
 const BOTH: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
@@ -79,8 +79,16 @@ pub fn sys_memfd_create<M: Machine>(ctx: &mut Ctx<'_, M>, name: u64, flags: u32)
     const MFD_NOEXEC_SEAL: u32 = 8;
     const MFD_EXEC: u32 = 16;
     only(flags, raw::MFD_CLOEXEC | raw::MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL | MFD_EXEC)?;
+    if flags & MFD_EXEC != 0 && flags & MFD_NOEXEC_SEAL != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let seals = match flags & (MFD_NOEXEC_SEAL | raw::MFD_ALLOW_SEALING) {
+        0 => Seals::SEAL,
+        raw::MFD_ALLOW_SEALING => Seals::empty(),
+        _ => Seals::EXEC,
+    };
     let name = ctx.user().read_string(name, NAME, Errno::EINVAL)?;
-    let file = ctx.vfs().memory_file(&ctx.who(), &name, BOTH)?;
+    let file = ctx.vfs().memory_file(&ctx.who(), &name, BOTH, seals)?;
     ctx.install(file, flags & raw::MFD_CLOEXEC != 0)
 }
 

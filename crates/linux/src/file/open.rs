@@ -7,6 +7,7 @@ use crate::process::capabilities::SetIds;
 use crate::{Ctx, Errno, Linux, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::open_file::Body;
+use quire_fs::seal::ToStore;
 use quire_fs::walk::Want;
 use quire_fs::{FsError, Io, OpenFlags, Place, Program, Who};
 use quire_heap::{Arc, Vec};
@@ -198,6 +199,11 @@ impl<M: Machine> Mappable<M> {
     /// The object, borrowed as an [`Executable`]'s; `None`: fresh zeroes, as of `/dev/zero`.
     pub fn object(&self) -> Option<&ObjectRef<M>> {
         self.file.regular().map(|f| &f.object.0)
+    }
+
+    /// Announces a shared mapping that may store, as [`quire_fs::inode::RegularFile::to_store`].
+    pub fn to_store(&self) -> Result<Option<ToStore<'_>>, Errno> {
+        Ok(self.file.regular().map_or(Ok(None), |file| file.to_store())?)
     }
 }
 

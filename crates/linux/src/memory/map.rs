@@ -129,7 +129,7 @@ pub fn sys_mmap<M: Machine>(
         return Err(Errno::ENOMEM);
     }
     let wanted = prot_of(prot);
-    let (file, fresh);
+    let (file, fresh, to_store);
     let mut request = MapRequest { prot: wanted, shared, ..MapRequest::private(at, len) };
     request.populate = flags & POPULATE != 0 && flags & NONBLOCK == 0;
     if flags & LOCKED != 0 {
@@ -153,6 +153,14 @@ pub fn sys_mmap<M: Machine>(
             return Err(if file.max_prot.contains(wanted & Prot::EXEC) { Errno::EACCES } else { Errno::EPERM });
         }
         request.max_prot = file.max_prot;
+        // Announced until the mapping is there: a seal against writing finds either.
+        to_store = if shared && file.max_prot.contains(Prot::WRITE) { file.to_store() } else { Ok(None) };
+        if let Err(sealed) = &to_store {
+            if wanted.contains(Prot::WRITE) {
+                return Err(*sealed);
+            }
+            request.max_prot -= Prot::WRITE;
+        }
         // Without an object (`/dev/zero`) it is fresh memory.
         request.object = file.object().map(|object| (object, offset));
     } else {

@@ -247,7 +247,7 @@ table! {
     309 getcpu => process::scheduling::sys_getcpu;
     316 renameat2 => file::sys_renameat2;
     318 getrandom => random::sys_getrandom;
-    319 memfd_create => file::sys_memfd_create;
+    319 memfd_create => file::sys_memfd_create, "no huge pages: MFD_HUGETLB is EINVAL";
     322 execveat => exec::sys_execveat;
     325 mlock2 => memory::lock::sys_mlock2;
     326 copy_file_range => file::sys_copy_file_range;

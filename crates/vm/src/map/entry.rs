@@ -131,6 +131,11 @@ pub struct Attributes {
 }
 
 impl Attributes {
+    /// Whether stores through it go to the object, now or after a change of its protection.
+    pub(super) fn may_store(&self) -> bool {
+        self.flags.contains(Flags::SHARED) && self.max_prot.contains(Prot::WRITE)
+    }
+
     /// Those of a range that goes with it but is empty memory: its front is its own.
     pub(super) fn emptied(self) -> Attributes {
         Attributes { flags: self.flags - Flags::NEEDS_FRONT - Flags::FILE, ..self }

@@ -148,7 +148,7 @@ impl<'s, M: Machine> Row<'s, M> {
             How::Empty => backing::private(spare, pmap, with_room(range, flags, self.stack_room), 0, None),
             How::Object => {
                 let (object, page) = self.object.expect("a piece shows the update's object");
-                backing::showing(spare, pmap, range, object, page)
+                backing::showing(spare, pmap, range, object, page, entry.attributes().may_store())
             }
             How::Tail => {
                 // SAFETY: entries made this way have an origin, and no chain yet.
