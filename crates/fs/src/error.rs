@@ -35,6 +35,8 @@ pub enum FsError {
     OutOfMemory,
     /// The file would become larger than files can be.
     TooLarge,
+    /// The file would become larger than its writer's limit ([`Io::most`](crate::Io::most)).
+    OverLimit,
     /// An offset or a value does not fit its type.
     Overflow,
     /// The file is not open for that.
@@ -89,6 +91,7 @@ impl fmt::Display for FsError {
             FsError::NoSpace => "no space left",
             FsError::OutOfMemory => "out of memory",
             FsError::TooLarge => "file too large",
+            FsError::OverLimit => "file beyond the writer's limit",
             FsError::Overflow => "value too large",
             FsError::BadFile => "not open for that",
             FsError::WouldBlock => "would block",

@@ -530,3 +530,27 @@ fn a_write_that_failed_is_told_once_to_each_open_file() {
     assert_eq!((sync(&a), sync(&b), sync(&b)), (Ok(()), Err(FsError::Io), Ok(())));
     assert_eq!(sync(&open(&vfs, "/f", RW).unwrap()), Ok(()), "who opens it later is told of what comes then");
 }
+
+#[test]
+fn a_writer_keeps_to_its_limit() {
+    let vfs = tree();
+    let file = vfs.memory_file(&Who::ROOT, b"m", RW, crate::Seals::SEAL).unwrap();
+    let io = Io { most: 100, ..Io::NOW };
+    let write = |at, len| file.write_at(&io, at, &mut crate::SliceSource::new(&[1; 200][..len]));
+    assert_eq!(write(90, 50), Ok(10));
+    for at in [100, 150] {
+        assert_eq!(write(at, 1), Err(FsError::OverLimit));
+        assert_eq!(write(at, 0), Ok(0));
+    }
+    let over = Err(FsError::OverLimit);
+    assert_eq!(file.truncate(&io, 101), over);
+    assert_eq!(file.allocate(&io, 0, 101, true), over);
+    // What is larger already stays so, and may become smaller.
+    file.truncate(&Io::NOW, 300).unwrap();
+    file.allocate(&io, 0, 200, false).unwrap();
+    file.truncate(&io, 200).unwrap();
+    file.punch(&io, 150, 100).unwrap();
+    assert_eq!(write(150, 1), Err(FsError::OverLimit));
+    file.truncate(&io, 0).unwrap();
+    assert_eq!(write(0, 200), Ok(100));
+}

@@ -7,7 +7,7 @@ use crate::lock::RecordLocks;
 use crate::pipe::Pipe;
 use crate::seal::{Seals, ToStore};
 use crate::text::TextUse;
-use crate::{FsError, rank};
+use crate::{FsError, Io, rank};
 use quire_heap::{Arc, Room, Vec, try_leak};
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quire_sync::epoch::Domain;
@@ -562,22 +562,25 @@ impl<H: Host> Inode<H> {
     }
 
     /// As [`truncate`](Self::truncate), for a caller that has not opened it for writing: a program that runs is not cut.
-    pub fn truncate_by_name(&self, host: &H, size: u64, keeps_set_ids: bool) -> Result<(), FsError> {
+    pub fn truncate_by_name(&self, host: &H, size: u64, io: &Io<'_>) -> Result<(), FsError> {
         let _writer = self.file().map(|file| file.writing.text.write()).transpose()?;
-        self.truncate(host, size, keeps_set_ids)
+        self.truncate(host, size, io)
     }
 
     /// Makes a regular file `size` bytes long.
-    pub(crate) fn truncate(&self, host: &H, size: u64, keeps_set_ids: bool) -> Result<(), FsError> {
+    pub(crate) fn truncate(&self, host: &H, size: u64, io: &Io<'_>) -> Result<(), FsError> {
         match &self.node {
             Node::File(f) => {
                 let _one = f.writing.lock();
                 let (seals, now) = (f.writing.seals(), f.object.size());
+                if size > now && size > io.most {
+                    return Err(FsError::OverLimit);
+                }
                 let against = if size < now { Seals::SHRINK } else { Seals::GROW };
                 if size != now && seals.contains(against) {
                     return Err(FsError::NotPermitted);
                 }
-                self.lose_set_ids(host, keeps_set_ids);
+                self.lose_set_ids(host, io.keeps_set_ids);
                 f.object.set_size(size)?;
                 self.touch(host.realtime());
                 Ok(())

@@ -316,11 +316,10 @@ impl<H: Host> OpenFile<H> {
                 }
                 let _one = file.writing.lock();
                 let offset = if flags.contains(OpenFlags::APPEND) { file.object.size() } else { offset };
-                let room = OFFSET_MAX.saturating_sub(offset);
+                let mut room = OFFSET_MAX.min(io.most).saturating_sub(offset);
                 if room == 0 {
-                    return Err(FsError::TooLarge);
+                    return Err(if offset >= io.most { FsError::OverLimit } else { FsError::TooLarge });
                 }
-                let mut room = room;
                 let seals = file.writing.seals();
                 if seals.intersects(Seals::WRITES.union(Seals::GROW)) {
                     room = room.min(sealed_room(seals, file.object.size(), offset, source.left())?);
@@ -394,7 +393,7 @@ impl<H: Host> OpenFile<H> {
         if self.regular().is_none() || !flags.contains(OpenFlags::WRITE) || size > OFFSET_MAX {
             return Err(FsError::Invalid);
         }
-        self.dentry.inode.truncate(&self.counted.0, size, io.keeps_set_ids)
+        self.dentry.inode.truncate(&self.counted.0, size, io)
     }
 
     /// Writes what has changed in `offset..end` to where the file is kept, and waits for that.
@@ -420,6 +419,9 @@ impl<H: Host> OpenFile<H> {
         let end = offset.checked_add(len).filter(|&e| e <= OFFSET_MAX).ok_or(FsError::TooLarge)?;
         let _one = file.writing.lock();
         let old = file.object.size();
+        if end > old && end > io.most {
+            return Err(FsError::OverLimit);
+        }
         if end > old && file.writing.seals().contains(Seals::GROW) {
             return Err(FsError::NotPermitted);
         }

@@ -133,7 +133,7 @@ mod tests {
         file.truncate(&Io::NOW, 9_000).unwrap();
         inode.add_seals(Seals::SHRINK).unwrap();
         assert_eq!(file.truncate(&Io::NOW, 8_999), denied);
-        assert_eq!(inode.truncate_by_name(&TestHost, 0, false), denied);
+        assert_eq!(inode.truncate_by_name(&TestHost, 0, &Io::NOW), denied);
         file.truncate(&Io::NOW, 9_000).unwrap();
         assert_eq!(inode.status().size, 9_000);
     }

@@ -18,14 +18,22 @@ pub struct Io<'a> {
     pub keeps_set_ids: bool,
     /// What is written to a pipe are packets.
     pub packets: bool,
+    /// The caller makes no regular file longer than this, and writes to none beyond it: [`FsError::OverLimit`].
+    pub most: u64,
 }
 
 impl Io<'_> {
     /// Never wait.
     pub const NOW: Io<'static> = Io { nonblock: true, ..Io::WAIT };
     /// Wait as long as it takes.
-    pub const WAIT: Io<'static> =
-        Io { nonblock: false, deadline: None, interrupted: &|| false, keeps_set_ids: false, packets: false };
+    pub const WAIT: Io<'static> = Io {
+        nonblock: false,
+        deadline: None,
+        interrupted: &|| false,
+        keeps_set_ids: false,
+        packets: false,
+        most: u64::MAX,
+    };
 
     /// The same, but not waiting, and of packets, where the file was opened so.
     pub fn of(self, flags: OpenFlags) -> Self {

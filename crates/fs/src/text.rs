@@ -130,7 +130,7 @@ mod tests {
             assert_eq!(open(&vfs, flags).err(), busy, "{flags:?}");
         }
         let inode = first.inode.clone();
-        assert_eq!(inode.truncate_by_name(&TestHost, 0, false).err(), busy);
+        assert_eq!(inode.truncate_by_name(&TestHost, 0, &Io::NOW).err(), busy);
         assert_eq!(inode.status().size, 4, "what is refused changes nothing");
         drop(first);
         assert_eq!(open(&vfs, WRITE).err(), busy);
@@ -148,7 +148,7 @@ mod tests {
         drop((reader, path));
         assert_eq!(open(&vfs, WRITE).err(), busy);
         drop(running);
-        inode.truncate_by_name(&TestHost, 0, false).unwrap();
+        inode.truncate_by_name(&TestHost, 0, &Io::NOW).unwrap();
         drop(program(&vfs).unwrap());
     }
 

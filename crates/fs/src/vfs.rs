@@ -501,7 +501,7 @@ impl<H: Host> Vfs<H> {
         Ok(match &inode.node {
             Node::File(file) => {
                 if flags.contains(OpenFlags::TRUNCATE) {
-                    inode.truncate_by_name(&self.host, 0, io.keeps_set_ids)?;
+                    inode.truncate_by_name(&self.host, 0, io)?;
                 }
                 file.origin.opened_as(dentry);
                 Body::File

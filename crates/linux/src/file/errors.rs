@@ -20,7 +20,7 @@ impl From<FsError> for Errno {
             FsError::Busy => Errno::EBUSY,
             FsError::NoSpace => Errno::ENOSPC,
             FsError::OutOfMemory => Errno::ENOMEM,
-            FsError::TooLarge => Errno::EFBIG,
+            FsError::TooLarge | FsError::OverLimit => Errno::EFBIG,
             FsError::Overflow => Errno::EOVERFLOW,
             FsError::BadFile => Errno::EBADF,
             FsError::WouldBlock => Errno::EAGAIN,

@@ -3,7 +3,8 @@
 use super::File;
 use super::path::{AT_FDCWD, find, only};
 use super::transfer::{MOST, Vectors};
-use crate::signal::{SigInfo, Signal};
+use crate::process::limits::which;
+use crate::signal::Signal;
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::open_file::{Body, OFFSET_MAX};
@@ -30,22 +31,23 @@ fn write_with<M: Machine>(
 ) -> Result<usize, Errno> {
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    let io = Io { interrupted: &interrupted, keeps_set_ids: ctx.keeps_set_ids(), ..Io::WAIT };
-    write(&io, &mut from.transfer(ctx)).map_err(|e| broken_pipe(ctx, e))
+    write(&writing(ctx, &interrupted), &mut from.transfer(ctx)).map_err(|e| refused_write(ctx, e))
 }
 
-/// A write that nobody will read raises SIGPIPE in the writer itself.
-pub(super) fn broken_pipe<M: Machine>(ctx: &Ctx<'_, M>, e: FsError) -> Errno {
-    if e == FsError::BrokenPipe {
-        let thread = ctx.thread;
-        let ignored = thread.process.with_actions(|all| all.get(Signal::PIPE)).ignores(Signal::PIPE);
-        if !ignored {
-            let info = SigInfo::kernel(Signal::PIPE);
-            let charge = ctx.linux.charge_signal(&thread.process, Some(thread), &info);
-            let _merged = thread.pending.add(info, charge);
-            thread.look_for_signals();
-        }
-    }
+/// How the caller changes files.
+fn writing<'a, M: Machine>(ctx: &Ctx<'_, M>, interrupted: &'a dyn Fn() -> bool) -> Io<'a> {
+    let most = ctx.process().soft_limit(which::FSIZE);
+    Io { interrupted, keeps_set_ids: ctx.keeps_set_ids(), most, ..Io::WAIT }
+}
+
+/// A write that nobody will read raises SIGPIPE in the writer itself, and one beyond its limit SIGXFSZ.
+fn refused_write<M: Machine>(ctx: &Ctx<'_, M>, e: FsError) -> Errno {
+    let signal = match e {
+        FsError::BrokenPipe => Signal::PIPE,
+        FsError::OverLimit => Signal::XFSZ,
+        e => return e.into(),
+    };
+    ctx.refused_write(signal);
     e.into()
 }
 
@@ -197,26 +199,36 @@ struct IntoFile<'a, M: Machine> {
 
 impl<M: Machine> Sink for IntoFile<'_, M> {
     fn put(&mut self, bytes: &[u8]) -> Result<usize, FsError> {
-        let mut source = SliceSource::new(&bytes[..bytes.len().min(self.left)]);
-        let written = match self.at {
-            Some(at) => self.file.write_at(&self.io, at, &mut source),
-            None => self.file.write(&self.io, &mut source),
-        };
-        match written {
-            Ok(n) => {
-                self.left -= n;
-                self.at = self.at.map(|at| at + n as u64);
-                // A long transfer ends at a signal.
-                if (self.io.interrupted)() {
-                    self.left = 0;
+        let bytes = &bytes[..bytes.len().min(self.left)];
+        let mut source = SliceSource::new(bytes);
+        let mut done = 0;
+        // After a part, the next write tells why it was no more.
+        while done < bytes.len() && self.left > 0 {
+            let written = match self.at {
+                Some(at) => self.file.write_at(&self.io, at, &mut source),
+                None => self.file.write(&self.io, &mut source),
+            };
+            match written {
+                Ok(0) => break,
+                Ok(n) => {
+                    done += n;
+                    self.left -= n;
+                    self.at = self.at.map(|at| at + n as u64);
+                    // A long transfer ends at a signal.
+                    if (self.io.interrupted)() {
+                        self.left = 0;
+                    }
                 }
-                Ok(n)
-            }
-            Err(e) => {
-                self.failed = Some(e);
-                Err(e)
+                Err(e) => {
+                    self.failed = Some(e);
+                    if done == 0 {
+                        return Err(e);
+                    }
+                    break;
+                }
             }
         }
+        Ok(done)
     }
     fn room(&self) -> usize {
         self.left
@@ -235,21 +247,24 @@ fn copy<M: Machine>(
 ) -> Result<(usize, u64), Errno> {
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    let io = Io { interrupted: &interrupted, keeps_set_ids: ctx.keeps_set_ids(), ..Io::WAIT };
+    let io = writing(ctx, &interrupted);
     // Not by `read`, which holds the position: input and output may share one.
     let start = from.unwrap_or_else(|| input.position());
     let same = input.dentry.inode.ident == output.dentry.inode.ident;
-    if same || matches!(input.body(), Body::Text(..)) {
-        let n = copy_apart(&io, (input, start), (output, to), len).map_err(|e| broken_pipe(ctx, e))?;
-        let end = start + n as u64;
-        if from.is_none() {
-            input.seek(end as i64, Whence::Start)?;
-        }
-        return Ok((n, end));
+    let mut failed = None;
+    let copied = if same || matches!(input.body(), Body::Text(..)) {
+        copy_apart(&io, (input, start), (output, to), len, &mut failed)
+    } else {
+        let mut sink = IntoFile { file: output, io, at: to, left: len, failed: None };
+        let copied = input.read_at(&io, start, &mut Limited::new(&mut sink, len));
+        failed = sink.failed;
+        copied
+    };
+    let n = copied.map_err(|e| refused_write(ctx, e))?;
+    if failed == Some(FsError::OverLimit) {
+        // As on Linux, where the rest was written up to the limit, and then refused.
+        refused_write(ctx, FsError::OverLimit);
     }
-    let mut sink = IntoFile { file: output, io, at: to, left: len, failed: None };
-    let mut sink = Limited::new(&mut sink, len);
-    let n = input.read_at(&io, start, &mut sink).map_err(|e| broken_pipe(ctx, e))?;
     let end = start + n as u64;
     if from.is_none() {
         input.seek(end as i64, Whence::Start)?;
@@ -258,37 +273,36 @@ fn copy<M: Machine>(
 }
 
 /// Copies by way of a buffer: onto the file itself, where bytes may not be read while they are written, and from generated text,
-/// whose lock may not be held while the output's is waited for. An error after the first bytes ends the copy there.
+/// whose lock may not be held while the output's is waited for. An error after the first bytes ends the copy there, and is `failed`.
 fn copy_apart<M: Machine>(
     io: &Io<'_>,
     (input, start): (&File<M>, u64),
     (output, to): (&File<M>, Option<u64>),
     len: usize,
+    failed: &mut Option<FsError>,
 ) -> Result<usize, FsError> {
     let mut buffer = Vec::new();
     buffer.try_resize(len.min(APART), 0u8)?;
     let mut done = 0;
     while done < len && !(done > 0 && (io.interrupted)()) {
         let part = buffer.len().min(len - done);
-        let mut one = || -> Result<(usize, usize), FsError> {
+        let mut one = || -> Result<usize, FsError> {
             let read = input.read_at(io, start + done as u64, &mut SliceSink::new(&mut buffer[..part]))?;
             let mut source = SliceSource::new(&buffer[..read]);
-            let written = match to {
-                _ if read == 0 => 0,
-                Some(to) => output.write_at(io, to + done as u64, &mut source)?,
-                None => output.write(io, &mut source)?,
-            };
-            Ok((read, written))
+            match to {
+                _ if read == 0 => Ok(0),
+                Some(to) => output.write_at(io, to + done as u64, &mut source),
+                None => output.write(io, &mut source),
+            }
         };
         match one() {
-            Ok((read, written)) => {
-                done += written;
-                if written == 0 || written < read {
-                    break;
-                }
-            }
+            Ok(0) => break,
+            Ok(written) => done += written,
             Err(e) if done == 0 => return Err(e),
-            Err(_) => break,
+            Err(e) => {
+                *failed = Some(e);
+                break;
+            }
         }
     }
     Ok(done)
@@ -349,6 +363,11 @@ pub fn sys_copy_file_range<M: Machine>(
     let (a, b) = (source.unwrap_or_else(|| input.position()), target.unwrap_or_else(|| output.position()));
     // What there is now: within one file the copy may make more of it.
     let len = len.min(MOST as u64).min(input.dentry.inode.status().size.saturating_sub(a));
+    let most = ctx.process().soft_limit(which::FSIZE);
+    if b >= most {
+        return Err(refused_write(ctx, FsError::OverLimit));
+    }
+    let len = len.min(most - b);
     let same = input.dentry.inode.ident == output.dentry.inode.ident;
     if same && a < b.saturating_add(len) && b < a.saturating_add(len) {
         return Err(Errno::EINVAL);
@@ -441,7 +460,7 @@ pub fn sys_readahead<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, _at: i64, _len: 
 /// `ftruncate`
 pub fn sys_ftruncate<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, size: i64) -> Result<usize, Errno> {
     let size = offset(size)?;
-    ctx.file(fd)?.truncate(&Io { keeps_set_ids: ctx.keeps_set_ids(), ..Io::WAIT }, size)?;
+    ctx.file(fd)?.truncate(&writing(ctx, &|| false), size).map_err(|e| refused_write(ctx, e))?;
     Ok(0)
 }
 
@@ -453,7 +472,8 @@ pub fn sys_truncate<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, size: i64) -> R
         return Err(Errno::EISDIR);
     }
     view.who.may(&dentry.inode, Want::WRITE)?;
-    dentry.inode.truncate_by_name(ctx.vfs().host(), size, ctx.keeps_set_ids())?;
+    let truncated = dentry.inode.truncate_by_name(ctx.vfs().host(), size, &writing(ctx, &|| false));
+    truncated.map_err(|e| refused_write(ctx, e))?;
     Ok(0)
 }
 
@@ -481,11 +501,12 @@ pub fn sys_fallocate<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, mode: u32, at: i
     if file.regular().is_none() {
         return Err(Errno::EOPNOTSUPP);
     }
-    let io = Io { keeps_set_ids: ctx.keeps_set_ids(), ..Io::WAIT };
-    match mode {
-        0 => file.allocate(&io, at, len, false)?,
-        raw::FALLOC_FL_KEEP_SIZE => file.allocate(&io, at, len, true)?,
-        _ => file.punch(&io, at, len)?,
-    }
+    let io = writing(ctx, &|| false);
+    let done = match mode {
+        0 => file.allocate(&io, at, len, false),
+        raw::FALLOC_FL_KEEP_SIZE => file.allocate(&io, at, len, true),
+        _ => file.punch(&io, at, len),
+    };
+    done.map_err(|e| refused_write(ctx, e))?;
     Ok(0)
 }

@@ -4,7 +4,7 @@ use super::action::{Action, flag};
 use super::frame::{RawStack, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK};
 use super::info::{SIGINFO_LEN, code};
 use super::send::{discard_ignored, stops};
-use super::{Detail, SigInfo, SigSet, Signal};
+use super::{SigInfo, SigSet, Signal};
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::thread::AltStack;
@@ -280,23 +280,11 @@ pub fn sys_rt_tgsigqueueinfo<M: Machine>(
 }
 
 impl<M: Machine> Ctx<'_, M> {
-    /// Sends the calling thread SIGPIPE: it wrote to what nobody reads.
-    pub fn broken_pipe(&self) {
-        let info = SigInfo {
-            detail: Detail::Sender { pid: self.pid(), uid: 0 },
-            code: code::USER,
-            ..SigInfo::kernel(Signal::PIPE)
-        };
-        self.signal_self(info);
-    }
-
-    /// Sends the calling thread SIGXFSZ: it wrote beyond its limit on file sizes.
-    pub fn file_too_large(&self) {
-        self.signal_self(SigInfo::kernel(Signal::XFSZ));
-    }
-
-    fn signal_self(&self, info: SigInfo) {
-        debug_assert!(!stops(info.signal));
+    /// Sends the calling thread what a write raises that is refused: SIGPIPE where nobody reads it, SIGXFSZ beyond the limit on file
+    /// sizes. As if it had sent that itself.
+    pub fn refused_write(&self, signal: Signal) {
+        debug_assert!(!stops(signal));
+        let info = self.process().as_sender(signal, self.credentials().real_user);
         let _merged = self.linux.signal_thread(&self.linux.scheduler.current(), info);
     }
 }
