@@ -120,7 +120,136 @@ static void a_pipe_without_a_reader(void) {
     CHECK(caught == SIGPIPE && caught_code == SI_USER && caught_pid == getpid(), "signal %d, code %d", caught, caught_code);
 }
 
+// What /proc/self/status says, in bytes.
+static long status_of(const char *name) {
+    char text[4096];
+    int fd = open("/proc/self/status", O_RDONLY);
+    ssize_t len = read(fd, text, sizeof text - 1);
+    CHECK(len > 0 && !close(fd), "status");
+    text[len] = 0;
+    char *line = strstr(text, name);
+    CHECK(line, "%s", name);
+    return atol(line + strlen(name) + 1) * 1024;
+}
+
+static char *map(size_t pages, int protection, int flags) {
+    return mmap(NULL, pages * PAGE, protection, flags | MAP_ANONYMOUS, -1, 0);
+}
+
+static struct {
+    long data, stack, code;
+} before;
+
+static void note(void) {
+    before.data = status_of("VmData");
+    before.stack = status_of("VmStk");
+    before.code = status_of("VmExe") + status_of("VmLib");
+}
+
+// By so many pages have they changed since `note`.
+#define GREW(data_by, stack_by, code_by) \
+    do { \
+        long data = (status_of("VmData") - before.data) / (long)PAGE, stack = (status_of("VmStk") - before.stack) / (long)PAGE; \
+        long code = (status_of("VmExe") + status_of("VmLib") - before.code) / (long)PAGE; \
+        CHECK(data == (data_by) && stack == (stack_by) && code == (code_by), "data %ld, stack %ld, code %ld", data, stack, code); \
+    } while (0)
+
+static void what_counts_as_data(void) {
+    note();
+    char *at = map(16, READ_WRITE, MAP_PRIVATE);
+    GREW(16, 0, 0);
+    mprotect(at, 4 * PAGE, PROT_READ);
+    GREW(12, 0, 0);
+    mprotect(at + 2 * PAGE, 4 * PAGE, PROT_READ | PROT_EXEC);
+    GREW(10, 0, 4);
+    mprotect(at + 3 * PAGE, PAGE, READ_WRITE | PROT_EXEC);
+    GREW(11, 0, 3);
+    mprotect(at, 16 * PAGE, PROT_NONE);
+    GREW(0, 0, 0);
+    mprotect(at, 16 * PAGE, READ_WRITE);
+    GREW(16, 0, 0);
+    pid_t child = fork();
+    if (!child) {
+        GREW(16, 0, 0);
+        munmap(at, 16 * PAGE);
+        GREW(0, 0, 0);
+        _exit(0);
+    }
+    CHECK(!ended(child), "child");
+    char *shared = map(16, READ_WRITE, MAP_SHARED), *down = map(16, READ_WRITE, MAP_PRIVATE | MAP_GROWSDOWN);
+    GREW(16, 16, 0);
+    mprotect(down, 8 * PAGE, PROT_READ);
+    mprotect(shared, 8 * PAGE, PROT_READ | PROT_EXEC);
+    GREW(16, 16, 8);
+    munmap(down, 16 * PAGE);
+    munmap(shared, 16 * PAGE);
+    munmap(at + 4 * PAGE, 4 * PAGE);
+    GREW(12, 0, 0);
+    at = mremap(at, 4 * PAGE, 8 * PAGE, MREMAP_MAYMOVE);
+    GREW(16, 0, 0);
+    at = mremap(at, 8 * PAGE, 2 * PAGE, MREMAP_MAYMOVE);
+    GREW(10, 0, 0);
+    void *kept = mremap(at, 2 * PAGE, 2 * PAGE, MREMAP_MAYMOVE | 4 /* don't unmap */, NULL);
+    CHECK(kept != MAP_FAILED, "mremap");
+    GREW(12, 0, 0);
+    syscall(SYS_brk, syscall(SYS_brk, 0) + 16 * PAGE);
+    GREW(28, 0, 0);
+    syscall(SYS_brk, syscall(SYS_brk, 0) - 8 * PAGE);
+    GREW(20, 0, 0);
+    int fd = file(4 * PAGE);
+    char *copy = mmap(NULL, 4 * PAGE, READ_WRITE, MAP_PRIVATE, fd, 0);
+    GREW(24, 0, 0);
+    CHECK(mmap(copy + PAGE, PAGE, READ_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == copy + PAGE, "mmap");
+    GREW(23, 0, 0);
+}
+
+static void data(void) {
+    char *read_only = map(16, PROT_READ, MAP_PRIVATE), *there = map(4, READ_WRITE, MAP_PRIVATE), *grows = map(4, READ_WRITE, MAP_PRIVATE);
+    char *small = map(4, PROT_READ, MAP_PRIVATE);
+    int fd = file(16 * PAGE);
+    limit(RLIMIT_DATA, status_of("VmData") + 8 * PAGE, RLIM_INFINITY);
+#define MAPS(error, call) ANSWERS(error, (call) == MAP_FAILED ? -1 : 0)
+    MAPS(ENOMEM, map(9, READ_WRITE, MAP_PRIVATE));
+    MAPS(ENOMEM, mmap(NULL, 9 * PAGE, READ_WRITE, MAP_PRIVATE, fd, 0));
+    MAPS(0, map(9, PROT_READ, MAP_PRIVATE));
+    MAPS(0, map(9, PROT_READ | PROT_EXEC, MAP_PRIVATE));
+    MAPS(0, map(9, READ_WRITE, MAP_SHARED));
+    MAPS(0, map(9, READ_WRITE, MAP_PRIVATE | MAP_GROWSDOWN));
+    ANSWERS(ENOMEM, mprotect(read_only, 9 * PAGE, READ_WRITE));
+    ANSWERS(0, mprotect(read_only, 8 * PAGE, READ_WRITE));
+    ANSWERS(ENOMEM, mprotect(read_only + 8 * PAGE, PAGE, READ_WRITE));
+    // What is data already may change its rights; of a range, what comes before the refused part has changed.
+    ANSWERS(ENOMEM, mprotect(read_only, 9 * PAGE, READ_WRITE | PROT_EXEC));
+    ANSWERS(0, mprotect(read_only, 8 * PAGE, READ_WRITE));
+    MAPS(0, mmap(there, 4 * PAGE, READ_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+    MAPS(ENOMEM, mremap(grows, 4 * PAGE, 5 * PAGE, MREMAP_MAYMOVE));
+    MAPS(0, mremap(small, 4 * PAGE, 5 * PAGE, MREMAP_MAYMOVE));
+    MAPS(0, mremap(there, 4 * PAGE, 4 * PAGE, MREMAP_MAYMOVE | 2 /* fixed */, read_only + 8 * PAGE));
+    long end = syscall(SYS_brk, 0);
+    CHECK(syscall(SYS_brk, end + PAGE) == end, "brk");
+    munmap(read_only, PAGE);
+    MAPS(0, map(1, READ_WRITE, MAP_PRIVATE));
+    MAPS(ENOMEM, map(1, READ_WRITE, MAP_PRIVATE));
+    // A stack still grows.
+    volatile char deep[64 * PAGE];
+    for (size_t i = sizeof deep; i >= PAGE; i -= PAGE) deep[i - 1] = 1;
+    pid_t child = fork();
+    if (!child) {
+        MAPS(ENOMEM, map(1, READ_WRITE, MAP_PRIVATE));
+        _exit(0);
+    }
+    CHECK(!ended(child), "child");
+    // Without any, the break alone stands still: the hard limit holds for all else.
+    rlim_t most = status_of("VmData") + 4 * PAGE;
+    limit(RLIMIT_DATA, 0, most);
+    CHECK(syscall(SYS_brk, end + PAGE) == end, "brk");
+    MAPS(0, map(4, READ_WRITE, MAP_PRIVATE));
+    MAPS(ENOMEM, map(1, READ_WRITE, MAP_PRIVATE));
+}
+
 static const struct check checks[] = {
+    {"what_counts_as_data", what_counts_as_data},
+    {"data", data},
     {"sizes_of_files", sizes_of_files},
     {"a_pipe_without_a_reader", a_pipe_without_a_reader},
 };

@@ -210,9 +210,8 @@ impl<M: Machine> Linux<M> {
             strings.push(variable)?;
         }
         let open = |name: &[u8], _: bool| file::first_executable(self, fs, name);
-        exec::prepare(self, open, path, strings, exec::Limits { stack: STACK, bytes: u64::MAX }, |_| Identity {
-            dumpable: true,
-            ..Identity::default()
+        exec::prepare(self, open, path, strings, exec::Limits { stack: STACK, bytes: u64::MAX, data: u64::MAX }, |_| {
+            Identity { dumpable: true, ..Identity::default() }
         })
     }
 }

@@ -65,7 +65,7 @@ pub enum Broken {
     /// Map: a chain does not fit its entry: the front does not cover it, a layer is another space's, shared and private mixed
     /// (address).
     Chain(u64),
-    /// Map: the number of mapped bytes is wrong.
+    /// Map: the number of mapped bytes, or of those of one kind, is wrong.
     Count,
     /// Backing: it is not on its object's list (address).
     Unlisted(u64),

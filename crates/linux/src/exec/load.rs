@@ -156,11 +156,11 @@ pub(crate) fn load<M: Machine>(
     object: &ObjectRef<M>,
     program: &Program,
     interpreter: Option<(&ObjectRef<M>, &Program)>,
-    most_bytes: u64,
+    most: super::Limits,
 ) -> Result<Loaded<M>, Errno> {
     let space = Space::new(linux.vm)?;
-    let bytes = most_bytes.min(USER.end);
-    space.set_limits(Limits { base: places.base, entries: linux.max_map_count(), bytes, ..space.limits() });
+    let (bytes, data) = (most.bytes.min(USER.end), most.data);
+    space.set_limits(Limits { base: places.base, entries: linux.max_map_count(), bytes, data, ..space.limits() });
     let bias = map_segments(&space, places.base, object, program)?;
     let (start, end) = program.layout.span();
     let heap = match program.header.relocatable {

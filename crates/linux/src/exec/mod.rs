@@ -100,6 +100,8 @@ pub(crate) struct Limits {
     pub stack: u64,
     /// Bytes in all.
     pub bytes: u64,
+    /// Bytes of data.
+    pub data: u64,
 }
 
 /// Finds the program that `path` leads to: through scripts, whose lines change `strings`.
@@ -168,7 +170,7 @@ pub(crate) fn prepare<M: Machine>(
         file.object()?,
         &program,
         interpreter.as_ref().map(|(f, p)| f.object().map(|o| (o, p))).transpose()?,
-        limits.bytes,
+        limits,
     )?;
     let mut vector = loaded.vector(linux, &program, identity)?;
     let mut random = [0u8; 16];
@@ -383,7 +385,8 @@ fn exec<M: Machine>(
         }
         ctx.thread.over_limit.store(false, Ordering::Relaxed);
     }
-    let limits = Limits { stack: process.soft_limit(which::STACK), bytes: process.soft_limit(which::AS) };
+    let (stack, bytes) = (process.soft_limit(which::STACK), process.soft_limit(which::AS));
+    let limits = Limits { stack, bytes, data: process.data_limit() };
     let mut strings = Strings::new(limits.stack);
     let memory = ctx.user();
     strings.collect(&memory, arguments)?;

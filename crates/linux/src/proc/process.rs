@@ -2,6 +2,7 @@
 
 use super::node::{Directory, Each, Item, Jump, Short, Table, What, number, put};
 use super::{descriptors, memory, node};
+use crate::exec::Image;
 use crate::file::{Dentry, FileHost};
 use crate::machine::Machine;
 use crate::memory::Foreign;
@@ -350,9 +351,15 @@ fn stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
 fn statm<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     let memory = about.memory();
     let stats = memory.as_ref().map(|m| m.stats()).unwrap_or_default();
-    let text = memory.as_ref().map_or(0, |m| (m.image().code.1 - m.image().code.0).div_ceil(PAGE_SIZE));
+    let text = memory.as_ref().map_or(0, |m| text_bytes(m.image()) / PAGE_SIZE);
     let size = stats.mapped_bytes / PAGE_SIZE;
-    put!(out, "{size} {} 0 {text} 0 {} 0\n", stats.resident_pages, size.saturating_sub(text))
+    let data = (stats.covered.data() + stats.covered.stack()) / PAGE_SIZE;
+    put!(out, "{size} {} 0 {text} 0 {data} 0\n", stats.resident_pages)
+}
+
+/// Bytes of the pages that a program's code begins and ends in.
+fn text_bytes<M: Machine>(image: &Image<M>) -> u64 {
+    image.code.1.next_multiple_of(PAGE_SIZE).saturating_sub(image.code.0 & !(PAGE_SIZE - 1))
 }
 
 fn status<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
@@ -390,6 +397,10 @@ fn status<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
         put!(out, "VmPeak:\t{:8} kB\nVmSize:\t{:8} kB\n", kib(stats.peak_bytes), kib(stats.mapped_bytes))?;
         put!(out, "VmLck:\t{:8} kB\nVmPin:\t{:8} kB\n", kib(memory.wired_bytes()), 0)?;
         put!(out, "VmHWM:\t{:8} kB\nVmRSS:\t{:8} kB\n", pages(stats.peak_resident), pages(stats.resident_pages))?;
+        let covered = stats.covered;
+        put!(out, "VmData:\t{:8} kB\nVmStk:\t{:8} kB\n", kib(covered.data()), kib(covered.stack()))?;
+        let text = text_bytes(memory.image()).min(covered.code());
+        put!(out, "VmExe:\t{:8} kB\nVmLib:\t{:8} kB\n", kib(text), kib(covered.code() - text))?;
         put!(out, "VmPTE:\t{:8} kB\nVmSwap:\t{:8} kB\n", pages(stats.table_pages), pages(memory.holdings().swapped))?;
     }
     put!(out, "Threads:\t{}\n", process.threads.lock().len())?;

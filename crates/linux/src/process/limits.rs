@@ -111,9 +111,16 @@ impl<M: Machine> Process<M> {
         self.limits.word(2 * which)
     }
 
+    /// Bytes of data that its mappings may have: where the soft limit is 0, the hard one holds, as on Linux. (Valgrind sets it to 0, to
+    /// move the break itself.)
+    pub(crate) fn data_limit(&self) -> u64 {
+        let limit = self.limit(which::DATA);
+        if limit.soft == 0 { limit.hard } else { limit.soft }
+    }
+
     /// Tells the address space of limits that it keeps.
     fn limits_changed(&self, which: usize) {
-        if which != self::which::STACK && which != self::which::AS {
+        if !matches!(which, self::which::STACK | self::which::AS | self::which::DATA) {
             return;
         }
         let Some(task) = self.any_thread() else { return };
@@ -121,7 +128,8 @@ impl<M: Machine> Process<M> {
         if let Some(memory) = thread.space.borrow() {
             let stack = self.soft_limit(self::which::STACK);
             let bytes = self.soft_limit(self::which::AS).min(quire_vm::map::USER.end);
-            memory.change_limits(|most| quire_vm::map::Limits { stack, bytes, ..most });
+            let data = self.data_limit();
+            memory.change_limits(|most| quire_vm::map::Limits { stack, bytes, data, ..most });
         }
     }
 }

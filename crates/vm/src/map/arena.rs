@@ -1,6 +1,7 @@
 //! An arena: a tree of entries, the lock of its writers, and the sequence by which readers trust a miss.
 
-use super::entry::Entry;
+use super::covered::{Class, Counts, Covered};
+use super::entry::{Attributes, Entry};
 use super::memory::{FAN_OUT, Nodes};
 use super::space::Space;
 use super::tree::{Change, Cursor, Item, Owner, Tree};
@@ -33,9 +34,9 @@ pub struct Arena<M: Machine> {
     // The writer's lines from here, and those of the tree above but its first.
     /// Odd while the tree is being changed: a miss counts only where the same even value stood before and after it.
     sequence: AtomicU64,
-    /// Bytes that entries cover. The writer's; read by anybody for statistics.
-    mapped: AtomicU64,
-    /// The most that it ever was, or has been since [`Arena::forget_peak`]. As `mapped`.
+    /// Bytes that entries cover, and as what.
+    covered: Counts,
+    /// The most bytes that it ever was, or has been since [`Arena::forget_peak`]. As `covered`.
     peak: AtomicU64,
     /// The addresses that it may have.
     bounds: VirtRange,
@@ -71,7 +72,7 @@ impl<M: Machine> Arena<M> {
         Arena {
             entries,
             sequence: AtomicU64::new(0),
-            mapped: AtomicU64::new(0),
+            covered: Counts::new(),
             peak: AtomicU64::new(0),
             bounds,
             writer: Mutex::new(Kept {
@@ -126,7 +127,15 @@ impl<M: Machine> Arena<M> {
     }
 
     pub(super) fn mapped(&self) -> u64 {
-        self.mapped.load(Ordering::Relaxed)
+        self.covered.bytes()
+    }
+    /// Bytes that count as data.
+    pub(super) fn data(&self) -> u64 {
+        self.covered.data()
+    }
+    /// What entries cover.
+    pub(super) fn covered(&self) -> Covered {
+        self.covered.read()
     }
     /// The most bytes that entries covered at a time.
     pub(super) fn peak(&self) -> u64 {
@@ -162,11 +171,11 @@ impl<M: Machine> Arena<M> {
     }
 
     /// As [`Writer::commit`], of what [`prepare_first`](Self::prepare_first) has prepared.
-    pub(super) fn commit_first(&mut self, change: EntryChange<M>, mapped: u64) {
+    pub(super) fn commit_first(&mut self, change: EntryChange<M>, covered: &Covered) {
         let kept = self.writer.get_mut();
         self.entries.commit(&mut kept.owner, change);
-        self.mapped.store(mapped, Ordering::Relaxed);
-        self.peak.store(mapped, Ordering::Relaxed);
+        self.covered.change(covered);
+        self.peak.store(covered.bytes, Ordering::Relaxed);
         kept.note_updates(1);
     }
 
@@ -291,28 +300,34 @@ impl<'a, M: Machine> Writer<'a, M> {
         self.arena.entries.set_aside(&mut self.kept.owner)
     }
 
-    /// Publishes a change by one swap. Contract C3: misses next to it do not count.
-    pub(super) fn commit(&mut self, change: EntryChange<M>, mapped: i64) {
+    /// Publishes a change by one swap. Contract C3: misses next to it do not count. `by`: what entries cover more then.
+    pub(super) fn commit(&mut self, change: EntryChange<M>, by: &Covered) {
         let s = self.arena.sequence.load(Ordering::Relaxed);
         self.arena.sequence.store(s + 1, Ordering::Relaxed);
         fence(Ordering::Release);
         self.arena.entries.commit(&mut self.kept.owner, change);
         self.arena.sequence.store(s + 2, Ordering::Release);
-        let total = self.arena.mapped.load(Ordering::Relaxed).wrapping_add_signed(mapped);
-        self.arena.mapped.store(total, Ordering::Relaxed);
+        self.arena.covered.change(by);
+        let total = self.arena.mapped();
         if total > self.arena.peak() {
             self.arena.peak.store(total, Ordering::Relaxed);
         }
         self.note_updates(1);
     }
 
-    /// Puts an entry in the place of the one that has exactly its range, by one store. Nobody's miss is concerned.
+    /// Puts an entry in the place of the one that has exactly its range, and has the attributes `old`, by one store. Nobody's miss is concerned.
     ///
     /// # Panics
     /// Where none has: a bug of the map.
-    pub(super) fn replace(&mut self, entry: NonNull<Entry<M>>) {
+    pub(super) fn replace(&mut self, entry: NonNull<Entry<M>>, old: &Attributes) {
         // SAFETY: the caller's entry.
-        let range = unsafe { entry.as_ref() }.range();
+        let (range, new) = unsafe { (entry.as_ref().range(), entry.as_ref().attributes()) };
+        if Class::of(old) != Class::of(&new) {
+            let (mut gone, mut come) = (Covered::default(), Covered::default());
+            gone.come(range.len(), old);
+            come.come(range.len(), &new);
+            self.arena.covered.change(&come.less(&gone));
+        }
         let item = Item { start: range.start, end: range.end, value: entry };
         let old = self.arena.entries.replace(&mut self.kept.owner, item);
         assert!(old.is_some(), "an entry that gives way is in the tree");
@@ -354,7 +369,13 @@ impl<M: Machine> Writer<'_, M> {
         self.arena.entries.corrupt(what, &self.kept.owner);
     }
     pub(super) fn corrupt_mapped(&self) {
-        self.arena.mapped.fetch_add(1, Ordering::Relaxed);
+        self.arena.covered.change(&Covered { bytes: 1, ..Covered::default() });
+    }
+    pub(super) fn corrupt_classes(&self, a: &Attributes) {
+        let mut more = Covered::default();
+        more.come(1, a);
+        more.bytes = 0;
+        self.arena.covered.change(&more);
     }
     pub(super) fn pointer(&self, va: u64) -> NonNull<Entry<M>> {
         // SAFETY: as in `get`.

@@ -21,6 +21,7 @@
 //! - A closed arena's memory stays until the space goes, and is used when that CPU contends again.
 
 use super::arena::{Arena, Writer};
+use super::covered::Covered;
 use super::entry::Entry;
 use super::space::Space;
 use crate::error::OutOfMemory;
@@ -286,7 +287,7 @@ impl<M: Machine> Arenas<M> {
         for (n, arena) in (0..ARENAS).filter_map(|n| Some((n, fan.open_at(n)?))) {
             let mut theirs = arena.write(space);
             let bounds = arena.bounds();
-            let bytes = arena.mapped() as i64;
+            let covered = arena.covered();
             if arena.len() == 0 {
                 fan.set_open(n, false);
                 continue;
@@ -295,9 +296,9 @@ impl<M: Machine> Arenas<M> {
                 home.prepare(bounds.start, bounds.end, arena.len(), theirs.items().map(|(_, e)| NonNull::from(e)))?;
             let go = theirs.prepare(bounds.start, bounds.end, 0, core::iter::empty())?;
             // A look that misses an entry in the old tree sees that the stretch is closed: it was before the entry went.
-            home.commit(come, bytes);
+            home.commit(come, &covered);
             fan.set_open(n, false);
-            theirs.commit(go, -bytes);
+            theirs.commit(go, &Covered::default().less(&covered));
             // Else it would count here and there.
             arena.forget_peak();
         }

@@ -1,6 +1,7 @@
 //! Derives every invariant of a map again: its tree, its entries, their chains, and what the page tables cache of them.
 
 use super::arena::Writer;
+use super::covered::Covered;
 use super::entry::{Entry, Flags};
 use super::look::shown;
 use super::piece::layers;
@@ -46,17 +47,17 @@ impl<M: Machine> Writer<'_, M> {
     /// The tree, the entries and their chains. Returns how many things were looked at.
     fn check_entries(&self) -> Result<u64, Broken> {
         self.check_tree().map_err(Broken::Tree)?;
-        let (mut bytes, mut cost) = (0, 0);
+        let (mut covered, mut cost) = (Covered::default(), 0);
         for (range, entry) in self.items() {
             let inside =
                 range.start >= M::Pmap::USER.start && range.end <= M::Pmap::USER.end && self.space.has(self, range);
             if entry.range() != range || entry.is_stale() || !inside {
                 return Err(Broken::Entry(range.start));
             }
-            bytes += range.len();
+            covered.come_entry(entry);
             cost += 1 + self.check_entry(entry)?;
         }
-        if bytes != self.arena().mapped() { Err(Broken::Count) } else { Ok(cost) }
+        if covered != self.arena().covered() { Err(Broken::Count) } else { Ok(cost) }
     }
 
     fn check_entry(&self, entry: &Entry<M>) -> Result<u64, Broken> {

@@ -1,5 +1,6 @@
 //! Entries: what a map holds for a range. Immutable once published; replaced, never edited.
 
+use super::covered::Covered;
 use crate::backing::Backing;
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
@@ -309,12 +310,12 @@ pub(super) struct NewEntries<M: Machine> {
     first: *const Entry<M>,
     last: *const Entry<M>,
     len: usize,
-    bytes: u64,
+    covered: Covered,
 }
 
 impl<M: Machine> NewEntries<M> {
     pub fn new(vm: &'static Vm<M>) -> Self {
-        NewEntries { vm, first: ptr::null(), last: ptr::null(), len: 0, bytes: 0 }
+        NewEntries { vm, first: ptr::null(), last: ptr::null(), len: 0, covered: Covered::default() }
     }
 
     pub fn push(
@@ -333,7 +334,7 @@ impl<M: Machine> NewEntries<M> {
         }
         self.last = entry.as_ptr();
         self.len += 1;
-        self.bytes += range.len();
+        self.covered.come(range.len(), &a);
         Ok(entry)
     }
 
@@ -341,9 +342,9 @@ impl<M: Machine> NewEntries<M> {
         self.len
     }
 
-    /// Bytes that they cover.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
+    /// What they cover.
+    pub fn covered(&self) -> &Covered {
+        &self.covered
     }
 
     pub fn iter(&self) -> impl Iterator<Item = NonNull<Entry<M>>> + use<M> {

@@ -13,6 +13,7 @@
 //! 4. Everything is allocated: the child, entries for both sides, backings, nodes. This is the last point of failure.
 //! 5. Chains are made, linked, and published on both sides. Nobody runs in the child before this returns.
 
+use super::covered::Covered;
 use super::entry::{Attributes, Entry, Flags, How, NewEntries};
 use super::leaves::{Sweep, UNWRITABLE};
 use super::piece::layers;
@@ -186,14 +187,15 @@ impl<M: Machine> Space<M> {
             };
             entry.set_front(front);
         }
-        child.home().commit_first(born, theirs.bytes());
+        child.home().commit_first(born, theirs.covered());
         theirs.published();
         let child = child.born();
         if vm.check_level() != Level::Never {
             drop(child.arenas.home().write(&child));
         }
         if let Some(change) = change {
-            writer.commit(change, 0);
+            // The parent's new entries say what the old ones said, fronts apart.
+            writer.commit(change, &Covered::default());
             ours.published();
         }
         // Contract C4: the child may run, since the parent's translations that could store are gone.

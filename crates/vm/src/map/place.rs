@@ -2,10 +2,11 @@
 
 use super::arena::Writer;
 use super::arenas::STRETCHES;
+use super::covered::Class;
 use super::entry::{Attributes, Entry, Flags, Tag};
 use super::leaves::Work;
 use super::piece::{From, Piece};
-use super::space::{STACK_GUARD, Space};
+use super::space::{Limits, STACK_GUARD, Space};
 use super::update::Update;
 use super::wire::Wire;
 use crate::error::MapError;
@@ -119,7 +120,7 @@ impl<M: Machine> Space<M> {
         if in_the_way != 0 && !matches!(r.at, Placement::Fixed(_)) {
             return Err(MapError::Exists);
         }
-        if self.mapped_exceeds(range.len() - in_the_way) {
+        if self.exceeds(range.len() - in_the_way, &attributes) {
             return Err(MapError::NoSpace);
         }
         update.outside_before(range)?;
@@ -200,12 +201,18 @@ impl<M: Machine> Space<M> {
         None
     }
 
-    /// Whether the space would have more bytes than it may, with `more`. Exact where one arena is open; else what others map
-    /// at the same moment may not be seen, so that the limit may be passed by one mapping a CPU.
-    pub(super) fn mapped_exceeds(&self, more: u64) -> bool {
-        let limit = self.limits().bytes;
+    /// Whether the space would have more bytes than it may, or more data, with `more` of these attributes. Exact where one arena is
+    /// open; else what others map at the same moment may not be seen, so that the limit may be passed by one mapping a CPU.
+    pub(super) fn exceeds(&self, more: u64, a: &Attributes) -> bool {
+        let Limits { bytes, data, .. } = self.limits();
         // Where the limit is the address space itself, no arena has to look at another's count.
-        limit < M::Pmap::USER.len() && self.mapped().saturating_add(more) > limit
+        (bytes < M::Pmap::USER.len() && self.mapped().saturating_add(more) > bytes)
+            || (Class::of(a) == Class::Data && self.data_exceeds(more, data))
+    }
+
+    /// Whether the space would have more data than `limit`, with `more`.
+    pub(super) fn data_exceeds(&self, more: u64, limit: u64) -> bool {
+        limit < M::Pmap::USER.len() && self.data().saturating_add(more) > limit
     }
 
     /// Whether the space would have more entries than it may, with `more` in the writer's arena. An arena has a share that it

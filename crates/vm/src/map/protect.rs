@@ -1,5 +1,6 @@
 //! Changing what accesses are allowed.
 
+use super::covered::Class;
 use super::entry::{Attributes, Entry, Flags, How, NewEntries};
 use super::leaves::{Sweep, Work};
 use super::space::Space;
@@ -14,8 +15,9 @@ use quire_sync::trace::{Kind, Span};
 
 impl<M: Machine> Space<M> {
     /// Gives `range` the protection `prot`. Rights that are lost are lost when it returns; rights that are gained come by
-    /// the next fault. Where a part of the range is a hole ([`MapError::NotMapped`]) or may not have the protection
-    /// ([`MapError::Protection`]), what lies before that part is changed, as POSIX allows and Linux does.
+    /// the next fault. Where a part of the range is a hole ([`MapError::NotMapped`]), may not have the protection
+    /// ([`MapError::Protection`]), or would be more data than the space may have ([`MapError::NoSpace`]), what lies before that part is
+    /// changed, as POSIX allows and Linux does.
     pub fn protect(&self, range: VirtRange, prot: Prot) -> Result<(), MapError> {
         let _span = Span::begin(Kind::Protect, range.start, range.end.wrapping_sub(range.start));
         self.valid(range)?;
@@ -27,6 +29,7 @@ impl<M: Machine> Space<M> {
         // How far it goes, and what rights are lost there.
         let (mut end, mut error, mut changes) = (range.start, None, false);
         let mut lost = Prot::empty();
+        let (most_data, mut data) = (self.limits().data, 0);
         for e in writer.overlapping(range.start, range.end) {
             if e.range().start > end {
                 break;
@@ -34,6 +37,14 @@ impl<M: Machine> Space<M> {
             if !e.attributes().max_prot.contains(prot) {
                 error = Some(MapError::Protection);
                 break;
+            }
+            let new = Attributes { prot, ..e.attributes() };
+            if Class::of(&new) == Class::Data && Class::of(&e.attributes()) != Class::Data {
+                data += e.range().intersect(&range).map_or(0, |part| part.len());
+                if self.data_exceeds(data, most_data) {
+                    error = Some(MapError::NoSpace);
+                    break;
+                }
             }
             changes |= e.prot() != prot;
             lost |= e.prot() - prot;
@@ -104,7 +115,7 @@ impl<M: Machine> Space<M> {
         }
         // SAFETY: just made, and not published.
         unsafe { entry.as_ref() }.set_front(e.front_ptr());
-        writer.replace(entry);
+        writer.replace(entry, &e.attributes());
         new.published();
         // SAFETY: unreachable for new readers since the store, and given up once; its chain is the new entry's.
         unsafe { Entry::retire(NonNull::from(e)) };

@@ -103,7 +103,7 @@ impl<M: Machine> Space<M> {
                 return Err(MapError::NoSpace);
             }
             let more = new_len - if keep_old { 0 } else { old.len() };
-            if self.mapped_exceeds(more) {
+            if self.exceeds(more, &a) {
                 return Err(MapError::NoSpace);
             }
             if !twice && stays {

@@ -2,6 +2,7 @@
 
 use super::arena::Arena;
 use super::arenas::Arenas;
+use super::covered::Covered;
 use super::entry::Entry;
 use super::spaces::Place;
 use super::unmap;
@@ -38,14 +39,21 @@ pub struct Limits {
     pub stack: u64,
     /// Bytes that may be mapped.
     pub bytes: u64,
+    /// Bytes of those that may be private memory that can be stored into, stacks apart.
+    pub data: u64,
     /// Entries that may exist.
     pub entries: u64,
 }
 
 impl Limits {
     /// No limit but the address space itself, a stack of 8 MiB, and 2^20 entries.
-    pub const DEFAULT: Limits =
-        Limits { base: 0x7000_0000_0000, stack: 8 << 20, bytes: USER.end - USER.start, entries: 1 << 20 };
+    pub const DEFAULT: Limits = Limits {
+        base: 0x7000_0000_0000,
+        stack: 8 << 20,
+        bytes: USER.end - USER.start,
+        data: u64::MAX,
+        entries: 1 << 20,
+    };
 }
 
 /// An address space. Made by [`Space::new`] or [`Space::fork`], reached through [`SpaceRef`]s. On lines of its own: spaces that lie side by side
@@ -65,6 +73,7 @@ pub struct Space<M: Machine> {
     base: AtomicU64,
     stack: AtomicU64,
     bytes: AtomicU64,
+    data: AtomicU64,
     entries: AtomicU64,
     /// How mappings are wired that are made from now on (a [`Wire`]).
     future: AtomicU8,
@@ -81,6 +90,8 @@ pub struct Space<M: Machine> {
 pub struct SpaceStats {
     /// Bytes that entries cover.
     pub mapped_bytes: u64,
+    /// The same, and as what.
+    pub covered: Covered,
     /// The most that they ever covered: exactly while nobody fanned the map out, else at least that.
     pub peak_bytes: u64,
     /// Pages that the page tables map.
@@ -136,6 +147,7 @@ impl<M: Machine> Unborn<M> {
             base: AtomicU64::new(limits.base),
             stack: AtomicU64::new(limits.stack),
             bytes: AtomicU64::new(limits.bytes),
+            data: AtomicU64::new(limits.data),
             entries: AtomicU64::new(limits.entries),
             future: AtomicU8::new(Wire::No as u8),
             peak: AtomicU64::new(0),
@@ -235,6 +247,7 @@ impl<M: Machine> Space<M> {
             base: self.base.load(Ordering::Relaxed),
             stack: self.stack.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
+            data: self.data.load(Ordering::Relaxed),
             entries: self.entries.load(Ordering::Relaxed),
         }
     }
@@ -244,6 +257,7 @@ impl<M: Machine> Space<M> {
         self.base.store(limits.base, Ordering::Relaxed);
         self.stack.store(limits.stack, Ordering::Relaxed);
         self.bytes.store(limits.bytes, Ordering::Relaxed);
+        self.data.store(limits.data, Ordering::Relaxed);
         self.entries.store(limits.entries, Ordering::Relaxed);
     }
 
@@ -262,8 +276,10 @@ impl<M: Machine> Space<M> {
     /// Counts what the space holds, from its tables.
     pub fn stats(&self) -> SpaceStats {
         let resident_pages = self.pmap.resident_pages(self.vm);
+        let covered = self.arenas.all().map(|a| a.covered()).fold(Covered::default(), |sum, more| sum.and(&more));
         SpaceStats {
-            mapped_bytes: self.mapped(),
+            mapped_bytes: covered.bytes,
+            covered,
             peak_bytes: self.arenas.peak(),
             resident_pages,
             table_pages: self.pmap.table_pages(self.vm),
@@ -280,6 +296,11 @@ impl<M: Machine> Space<M> {
     /// Bytes that entries cover, in all arenas.
     pub(super) fn mapped(&self) -> u64 {
         self.arenas.all().map(|a| a.mapped()).sum()
+    }
+
+    /// Bytes of private memory that can be stored into, in all arenas.
+    pub(super) fn data(&self) -> u64 {
+        self.arenas.all().map(|a| a.data()).sum()
     }
 
     /// The page tables went with so many leaves.

@@ -17,6 +17,7 @@
 //! protect piece by piece, do not pay an entry for each call.
 
 use super::arena::{EntryChange, Writer};
+use super::covered::Covered;
 use super::entry::{Attributes, Entry, Flags, How, NewEntries};
 use super::leaves::{Sweep, Work};
 use super::piece::{From, Piece, STACK_ROOM, continues, grows, layers, with_room};
@@ -184,13 +185,13 @@ impl<'s, M: Machine> Row<'s, M> {
         writer.prepare(self.range.start, self.range.end, self.new.len(), self.new.iter())
     }
 
-    /// Gives the new entries their chains and publishes them, in the place of `gone` bytes.
-    fn publish(&mut self, writer: &mut Writer<'s, M>, change: EntryChange<M>, gone: u64) {
+    /// Gives the new entries their chains and publishes them, in the place of what covered `gone`.
+    fn publish(&mut self, writer: &mut Writer<'s, M>, change: EntryChange<M>, gone: &Covered) {
         for entry in self.new.iter() {
             // SAFETY: ours, not published.
             self.furnish(unsafe { entry.as_ref() });
         }
-        writer.commit(change, self.new.bytes() as i64 - gone as i64);
+        writer.commit(change, &self.new.covered().less(gone));
         self.new.published();
     }
 }
@@ -364,11 +365,11 @@ impl<'s, M: Machine> Update<'s, M> {
             row.settle()?;
         }
         let other = elsewhere.as_ref().map_or(0, |r| r.new.len());
-        let (mut gone, mut gone_bytes) = (0, 0);
+        let (mut gone, mut gone_covered) = (0, Covered::default());
         for entry in self.marked() {
             if self.row.range.contains(entry.range().start) {
                 gone += 1;
-                gone_bytes += entry.range().len();
+                gone_covered.come_entry(entry);
             }
         }
         let come = self.row.new.len() + other;
@@ -401,13 +402,13 @@ impl<'s, M: Machine> Update<'s, M> {
         }
         let mut writer = self.writer.take().expect("the writer is held until the change is applied");
         if let (Some(row), Some(first)) = (elsewhere, first) {
-            row.publish(&mut writer, first, 0);
+            row.publish(&mut writer, first, &Covered::default());
         }
         let change = change.unwrap_or_else(|| {
             self.row.prepare(&mut writer).unwrap_or_else(|_| panic!("the nodes of the second change were set aside"))
         });
         let range = self.row.range;
-        self.row.publish(&mut writer, change, gone_bytes);
+        self.row.publish(&mut writer, change, &gone_covered);
 
         let mut replaced: *const Entry<M> = ptr::null();
         let mut at = core::mem::replace(&mut self.marked, ptr::null());

@@ -1,7 +1,7 @@
 //! Every structure of a map, made wrong on purpose in every way that the checker knows, is noticed, and named.
 
 use super::super::tree::TreeError;
-use super::super::{MapRequest, Placement, Space, SpaceRef};
+use super::super::{Attributes, MapRequest, Placement, Space, SpaceRef, Tag};
 use super::*;
 use crate::check::Level;
 use crate::index::KEYS;
@@ -116,6 +116,15 @@ fn a_wrong_count_of_mapped_bytes_is_noticed() {
     let w = World::new();
     w.writer().corrupt_mapped();
     assert_eq!(w.verdict(), Err(Broken::Count));
+}
+
+#[test]
+fn a_wrong_count_of_data_stacks_or_code_is_noticed() {
+    for (prot, flags) in [(Prot::WRITE, Flags::empty()), (Prot::READ, Flags::GROWS_DOWN), (Prot::EXEC, Flags::SHARED)] {
+        let w = World::new();
+        w.writer().corrupt_classes(&Attributes { prot, max_prot: Prot::all(), flags, tag: Tag::None });
+        assert_eq!(w.verdict(), Err(Broken::Count));
+    }
 }
 
 #[test]
