@@ -205,8 +205,14 @@ static void the_number_of_mappings(void) {
     int error = 0;
     for (int i = 0; i < 200 && !error; i++)
         if (mprotect(at + 2 * i * PAGE, PAGE, PROT_READ)) error = errno;
+    // A move that makes it smaller takes nothing away where it is refused.
+    char *end = at + 400 * PAGE;
+    unsigned char resident[8];
+    void *moved = mremap(end - 8 * PAGE, 4 * PAGE, 2 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, end - 4 * PAGE);
+    int refused = moved == MAP_FAILED ? errno : 0, there = mincore(end - 8 * PAGE, 8 * PAGE, resident);
     pwrite(knob, before, strlen(before), 0);
     CHECK(error == ENOMEM, "%d", error);
+    CHECK(refused == ENOMEM && !there, "mremap: %d, %d", refused, there);
 }
 
 // F_SETPIPE_SZ

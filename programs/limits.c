@@ -19,6 +19,13 @@ static void limit(int which, rlim_t soft, rlim_t hard) {
     CHECK(!setrlimit(which, &wanted), "setrlimit");
 }
 
+// The hard one stays.
+static void soft_limit(int which, rlim_t soft) {
+    struct rlimit now;
+    CHECK(!getrlimit(which, &now), "getrlimit");
+    limit(which, soft, now.rlim_max);
+}
+
 static int file(off_t len) {
     int fd = memfd_create("file", 0);
     CHECK(fd >= 0 && !ftruncate(fd, len), "memfd_create");
@@ -247,7 +254,137 @@ static void data(void) {
     MAPS(ENOMEM, map(1, READ_WRITE, MAP_PRIVATE));
 }
 
+static void address_space(void) {
+    char *at = map(8, READ_WRITE, MAP_PRIVATE), *to = map(8, READ_WRITE, MAP_PRIVATE);
+    munmap(to, 8 * PAGE);
+    limit(RLIMIT_AS, status_of("VmSize") + 8 * PAGE, RLIM_INFINITY);
+    MAPS(ENOMEM, map(9, PROT_NONE, MAP_PRIVATE));
+    MAPS(ENOMEM, map(9, READ_WRITE, MAP_SHARED));
+    MAPS(ENOMEM, mremap(at, 8 * PAGE, 17 * PAGE, MREMAP_MAYMOVE));
+    long end = syscall(SYS_brk, 0);
+    CHECK(syscall(SYS_brk, end + 9 * PAGE) == end, "brk");
+    char *last = map(8, PROT_NONE, MAP_PRIVATE);
+    CHECK(last != MAP_FAILED, "mmap");
+    MAPS(ENOMEM, map(1, PROT_NONE, MAP_PRIVATE));
+    MAPS(0, mmap(last, 8 * PAGE, READ_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+    // What does not grow may move, whatever the limit is.
+    limit(RLIMIT_AS, 0, RLIM_INFINITY);
+    MAPS(ENOMEM, mremap(at, 2 * PAGE, 3 * PAGE, MREMAP_MAYMOVE | 2 /* fixed */, to));
+    MAPS(ENOMEM, mremap(at, 2 * PAGE, 2 * PAGE, MREMAP_MAYMOVE | 4 /* don't unmap */, NULL));
+    unsigned char resident[8];
+    CHECK(!mincore(at, 8 * PAGE, resident), "what is refused takes nothing away");
+    MAPS(0, mremap(at, 8 * PAGE, 4 * PAGE, MREMAP_MAYMOVE | 2 /* fixed */, to));
+    CHECK(mincore(at, PAGE, resident) && !mincore(to, 4 * PAGE, resident), "moved");
+    ANSWERS(0, mprotect(to, PAGE, PROT_READ));
+    ANSWERS(0, munmap(to, 4 * PAGE));
+}
+
+static void locked_memory(void) {
+    char *at = map(32, READ_WRITE, MAP_PRIVATE);
+    soft_limit(RLIMIT_MEMLOCK, 8 * PAGE + 100);
+    CHECK(!setresuid(1000, 1000, 1000), "setresuid");
+    ANSWERS(ENOMEM, mlock(at, 9 * PAGE));
+    ANSWERS(ENOMEM, mlock(at + 1, 8 * PAGE));
+    ANSWERS(0, mlock(at, 8 * PAGE));
+    ANSWERS(ENOMEM, mlock(at + 8 * PAGE, 1));
+    // What is locked already does not count twice.
+    ANSWERS(0, mlock(at, 8 * PAGE));
+    ANSWERS(ENOMEM, mlock(at, 9 * PAGE));
+    ANSWERS(0, munlock(at, 2 * PAGE));
+    ANSWERS(0, mlock(at + 30 * PAGE, PAGE));
+    CHECK(status_of("VmLck") == 7 * PAGE, "locked: %ld", status_of("VmLck"));
+    MAPS(EAGAIN, map(2, READ_WRITE, MAP_PRIVATE | MAP_LOCKED));
+    MAPS(0, map(1, READ_WRITE, MAP_PRIVATE | MAP_LOCKED));
+    MAPS(EAGAIN, mremap(at + 30 * PAGE, PAGE, 2 * PAGE, MREMAP_MAYMOVE));
+    MAPS(0, mremap(at, 2 * PAGE, 3 * PAGE, MREMAP_MAYMOVE));
+    ANSWERS(ENOMEM, mlockall(MCL_CURRENT));
+    ANSWERS(ENOMEM, mlockall(MCL_CURRENT | MCL_FUTURE));
+    ANSWERS(EINVAL, mlockall(0));
+    // A child begins with nothing locked.
+    pid_t child = fork();
+    if (!child) {
+        CHECK(status_of("VmLck") == 0, "a child's");
+        ANSWERS(0, mlock(at + 8 * PAGE, 8 * PAGE));
+        _exit(0);
+    }
+    CHECK(!ended(child), "child");
+    // From now on: what is mapped, and the break.
+    ANSWERS(0, munlockall());
+    ANSWERS(0, mlockall(MCL_FUTURE));
+    MAPS(EAGAIN, map(9, PROT_READ, MAP_PRIVATE));
+    char *future = map(6, READ_WRITE, MAP_PRIVATE);
+    CHECK(future != MAP_FAILED && status_of("VmLck") == 6 * PAGE, "locked: %ld", status_of("VmLck"));
+    MAPS(EAGAIN, mremap(future, 6 * PAGE, 9 * PAGE, MREMAP_MAYMOVE));
+    long end = syscall(SYS_brk, 0);
+    CHECK(syscall(SYS_brk, end + 3 * PAGE) == end, "brk");
+    CHECK(syscall(SYS_brk, end + PAGE) == end + (long)PAGE, "brk");
+    munmap(future, 6 * PAGE);
+    MAPS(0, map(7, READ_WRITE, MAP_PRIVATE));
+    // A stack that is locked does not grow beyond it.
+    child = fork();
+    if (!child) {
+        char *room = map(600, PROT_NONE, MAP_PRIVATE), *down = room + 550 * PAGE;
+        munmap(room, 600 * PAGE);
+        ANSWERS(0, mlockall(MCL_FUTURE));
+        MAPS(0, mmap(down, 2 * PAGE, READ_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_GROWSDOWN | MAP_FIXED, -1, 0));
+        for (int i = 1; i <= 6; i++) down[-i * (long)PAGE] = 1;
+        CHECK(status_of("VmLck") == 8 * PAGE, "locked: %ld", status_of("VmLck"));
+        down[-7 * (long)PAGE] = 1;
+        _exit(0);
+    }
+    int status = ended(child);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV, "a stack's growth: %#x", status);
+    soft_limit(RLIMIT_MEMLOCK, 0);
+    ANSWERS(EPERM, mlock(at + 8 * PAGE, 0));
+    ANSWERS(EPERM, mlockall(MCL_FUTURE));
+    // (The C library makes another error of this one.)
+    ANSWERS(EPERM, syscall(SYS_mmap, NULL, PAGE, READ_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_LOCKED, -1, 0));
+    MAPS(EAGAIN, map(1, READ_WRITE, MAP_PRIVATE));
+    ANSWERS(0, munlock(at + 4 * PAGE, PAGE));
+}
+
+static void locked_memory_of_the_privileged(void) {
+    char *at = map(16, READ_WRITE, MAP_PRIVATE);
+    limit(RLIMIT_MEMLOCK, 0, 0);
+    ANSWERS(0, mlock(at, 16 * PAGE));
+    MAPS(0, map(16, READ_WRITE, MAP_PRIVATE | MAP_LOCKED));
+    MAPS(0, mremap(at, 16 * PAGE, 32 * PAGE, MREMAP_MAYMOVE));
+    ANSWERS(0, mlockall(MCL_FUTURE));
+    MAPS(0, map(16, READ_WRITE, MAP_PRIVATE));
+}
+
+static void descriptors(void) {
+    int ends[2];
+    while (dup(0) < 20) continue;
+    limit(RLIMIT_NOFILE, 20, 100);
+    ANSWERS(EMFILE, open("/dev/null", O_RDONLY));
+    ANSWERS(EMFILE, dup(0));
+    ANSWERS(EMFILE, pipe(ends));
+    ANSWERS(EMFILE, memfd_create("m", 0));
+    ANSWERS(EMFILE, fcntl(0, F_DUPFD, 19));
+    ANSWERS(EINVAL, fcntl(0, F_DUPFD, 20));
+    ANSWERS(EINVAL, fcntl(0, F_DUPFD, -1));
+    ANSWERS(EBADF, dup2(0, 20));
+    ANSWERS(EBADF, dup3(0, 50, O_CLOEXEC));
+    ANSWERS(EBADF, dup2(0, -1));
+    ANSWERS(0, dup2(0, 19) == 19 ? 0 : -1);
+    // What is open beyond it stays.
+    ANSWERS(0, fcntl(20, F_GETFD));
+    ANSWERS(0, dup2(20, 20) == 20 ? 0 : -1);
+    close(7);
+    ANSWERS(0, open("/dev/null", O_RDONLY) == 7 ? 0 : -1);
+    ANSWERS(0, dup2(20, 7) == 7 ? 0 : -1);
+    struct rlimit more = {21, 1ul << 40};
+    ANSWERS(EPERM, setrlimit(RLIMIT_NOFILE, &more));
+    limit(RLIMIT_NOFILE, 40, 100);
+    ANSWERS(0, dup(0) == 21 ? 0 : -1);
+}
+
 static const struct check checks[] = {
+    {"address_space", address_space},
+    {"descriptors", descriptors},
+    {"locked_memory", locked_memory},
+    {"locked_memory_of_the_privileged", locked_memory_of_the_privileged},
     {"what_counts_as_data", what_counts_as_data},
     {"data", data},
     {"sizes_of_files", sizes_of_files},

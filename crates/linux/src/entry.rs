@@ -286,6 +286,9 @@ impl<M: Machine> Linux<M> {
         let kind = match space.fault(address, access) {
             // A miss below a stack that may grow: once it has grown, the fault is like any other.
             Err(FaultError::NotMapped) => {
+                if !crate::memory::lock::stack_may_grow(thread, space, address) {
+                    return Err(FaultError::NotMapped);
+                }
                 space.grow_stack_at_fault(address)?;
                 space.fault(address, access)?
             }

@@ -6,9 +6,10 @@ use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::process::capabilities::cap;
 use crate::process::limits::which;
+use crate::thread::Thread;
 use crate::user::USER_END;
 use linux_raw_sys::general as raw;
-use quire_vm::map::Wire;
+use quire_vm::map::{Flags, Wire};
 use quire_vm::{MapError, PAGE_SIZE, VirtRange};
 
 /// What a process may lock at most, in bytes; `None`: as much as it likes (root).
@@ -19,6 +20,23 @@ fn limit<M: Machine>(ctx: &Ctx<'_, M>) -> Option<u64> {
 /// EPERM for who may lock nothing at all.
 pub(super) fn may_lock<M: Machine>(ctx: &Ctx<'_, M>) -> Result<(), Errno> {
     if limit(ctx) == Some(0) { Err(Errno::EPERM) } else { Ok(()) }
+}
+
+/// Whether the limit allows that a stack grows down to `address`, where it is locked.
+#[cold]
+pub(crate) fn stack_may_grow<M: Machine>(thread: &Thread<M>, memory: &AddressSpace<M>, address: u64) -> bool {
+    let limit = thread.process.soft_limit(which::MEMLOCK);
+    let mut more = 0;
+    memory.entries(address, &mut |entry| {
+        let flags = entry.attributes.flags;
+        if flags.contains(Flags::GROWS_DOWN | Flags::WIRED) {
+            more = entry.range.start.saturating_sub(address & !(PAGE_SIZE - 1));
+        }
+        false
+    });
+    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    let free = || unsafe { thread.credentials.get() }.may(cap::IPC_LOCK);
+    more == 0 || memory.wired_bytes().saturating_add(more) <= limit || free()
 }
 
 /// EAGAIN where `more` bytes, about to be mapped locked, are more than the limit leaves.

@@ -12,6 +12,10 @@ use crate::machine::Machine;
 use crate::types::{PAGE_SIZE, VirtRange};
 use quire_sync::trace::{Kind, Span};
 
+/// A move to a chosen place is refused where fewer entries than this are left, as on Linux: it may split the mapping at both ends, and
+/// what lies at the new place.
+const ENTRIES_OF_A_MOVE: usize = 6;
+
 /// Whether and where to a mapping may move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Move {
@@ -50,6 +54,11 @@ impl<M: Machine> Space<M> {
             }
         }
         let stays = how == Move::No || (how == Move::May && !keep_old);
+
+        // A move that makes too many entries is refused before anything goes for its sake.
+        if matches!(how, Move::To(_)) && self.too_many(&self.write_at(old.start).0, ENTRIES_OF_A_MOVE) {
+            return Err(MapError::TooMany);
+        }
 
         // What lies beyond the new length goes first, as on Linux, whatever it is; what stays where it is may be of several entries.
         let mut old = old;
@@ -103,7 +112,8 @@ impl<M: Machine> Space<M> {
                 return Err(MapError::NoSpace);
             }
             let more = new_len - if keep_old { 0 } else { old.len() };
-            if self.exceeds(more, &a) {
+            // What only moves is no more than before, even where a limit was lowered since.
+            if more > 0 && self.exceeds(more, &a) {
                 return Err(MapError::NoSpace);
             }
             if !twice && stays {
