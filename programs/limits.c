@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <time.h>
 
 #define PAGE 4096ul
 #define MIB (1ul << 20)
@@ -380,7 +381,145 @@ static void descriptors(void) {
     ANSWERS(0, dup(0) == 21 ? 0 : -1);
 }
 
+static void touch_stack(void) {
+    volatile char *here = __builtin_frame_address(0);
+    limit(RLIMIT_STACK, 512 * 1024, RLIM_INFINITY);
+    for (long down = PAGE; down < 400 * 1024; down += PAGE) here[-down] = 1;
+    limit(RLIMIT_STACK, 640 * 1024, RLIM_INFINITY);
+    here[-550 * 1024] = 1;
+    handle(SIGUSR1, 0);
+    raise(SIGUSR1);
+    here[-660 * 1024] = 1;
+}
+
+static void others(void) {
+    int status = in_child(touch_stack);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV, "a stack: %#x", status);
+    // Locks on files are as many as one likes.
+    int fd = file(PAGE);
+    limit(RLIMIT_LOCKS, 0, 0);
+    struct flock one = {.l_type = F_WRLCK, .l_len = 1};
+    ANSWERS(0, fcntl(fd, F_SETLK, &one));
+    // A nice value may be lowered to 20 less the limit.
+    struct rlimit nice = {25, 25};
+    // (A container's root may not raise it.)
+    if (setrlimit(RLIMIT_NICE, &nice)) return;
+    CHECK(!setresuid(1000, 1000, 1000), "setresuid");
+    ANSWERS(0, setpriority(PRIO_PROCESS, 0, -5));
+    ANSWERS(EACCES, setpriority(PRIO_PROCESS, 0, -6));
+    ANSWERS(0, setpriority(PRIO_PROCESS, 0, 3));
+    ANSWERS(0, setpriority(PRIO_PROCESS, 0, -5));
+    // More needs privilege, less does not, and back only up to the hard limit.
+    struct rlimit more = {26, 26}, less = {10, 25}, wrong = {11, 10};
+    ANSWERS(EPERM, setrlimit(RLIMIT_NICE, &more));
+    ANSWERS(0, setrlimit(RLIMIT_NICE, &less));
+    ANSWERS(EINVAL, setrlimit(RLIMIT_NICE, &wrong));
+    ANSWERS(EINVAL, setrlimit(16, &less));
+    ANSWERS(EFAULT, syscall(SYS_getrlimit, RLIMIT_NICE, 1));
+}
+
+static double used(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+static void *burn(void *until) {
+    while (used() < *(double *)until) continue;
+    return NULL;
+}
+
+static void burn_to(double until) { burn(&until); }
+
+static volatile int times;
+static volatile double when[8];
+
+static void note_time(int signal, siginfo_t *info, void *context) {
+    on(signal, info, context);
+    if (times < 8) when[times++] = used();
+}
+
+static void note_times(void) {
+    struct sigaction action = {.sa_sigaction = note_time, .sa_flags = SA_SIGINFO};
+    CHECK(!sigaction(SIGXCPU, &action, NULL), "sigaction");
+}
+
+// So often were we told so far, the last time with `at` seconds used; the soft limit is `soft` now.
+#define TOLD(count, at, soft) \
+    do { \
+        struct rlimit now; \
+        CHECK(!getrlimit(RLIMIT_CPU, &now) && times == (count), "told %d times", times); \
+        double last = when[times - 1]; \
+        CHECK(caught_code == SI_KERNEL && last > (at) - 0.1 && last < (at) + 0.25, "code %d, at %f", caught_code, last); \
+        CHECK(now.rlim_cur == (soft), "limit %lu", (unsigned long)now.rlim_cur); \
+    } while (0)
+
+static void each_second(void) {
+    note_times();
+    limit(RLIMIT_CPU, 1, 3);
+    burn_to(1.4);
+    TOLD(1, 1, 2);
+    burn_to(2.4);
+    TOLD(2, 2, 3);
+    burn_to(5);
+}
+
+static void of_all_threads(void) {
+    note_times();
+    limit(RLIMIT_CPU, 1, RLIM_INFINITY);
+    pthread_t threads[3];
+    double until = 1.4;
+    for (int i = 0; i < 3; i++) CHECK(!pthread_create(threads + i, NULL, burn, &until), "pthread_create");
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+    TOLD(1, 1, 2);
+}
+
+static void at_once(void) {
+    note_times();
+    burn_to(0.3);
+    limit(RLIMIT_CPU, 0, RLIM_INFINITY);
+    burn_to(0.7);
+    TOLD(1, 0.3, 1);
+    limit(RLIMIT_CPU, RLIM_INFINITY, RLIM_INFINITY);
+    burn_to(1.3);
+    CHECK(times == 1, "without a limit");
+}
+
+static void not_a_childs(void) {
+    limit(RLIMIT_CPU, 1, RLIM_INFINITY);
+    burn_to(0.7);
+    pid_t child = fork();
+    if (!child) {
+        burn_to(0.7);
+        _exit(0);
+    }
+    CHECK(!ended(child), "child");
+    // Sleep costs nothing, and is not interrupted.
+    struct timespec pause = {1, 0};
+    CHECK(!nanosleep(&pause, NULL), "nanosleep");
+    child = fork();
+    if (!child) burn_to(3);
+    int status = ended(child);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU, "inherited: %#x", status);
+}
+
+static void time_on_cpus(void) {
+    int status = in_child(each_second);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "the hard limit: %#x", status);
+    CHECK(!in_child(of_all_threads) && !in_child(at_once) && !in_child(not_a_childs), "child");
+    // One process limits another.
+    pid_t child = fork();
+    if (!child) burn_to(5);
+    usleep(100000);
+    struct rlimit one = {1, 2};
+    CHECK(!prlimit(child, RLIMIT_CPU, &one, NULL), "prlimit");
+    status = ended(child);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU, "another's: %#x", status);
+}
+
 static const struct check checks[] = {
+    {"time_on_cpus", time_on_cpus},
+    {"others", others},
     {"address_space", address_space},
     {"descriptors", descriptors},
     {"locked_memory", locked_memory},

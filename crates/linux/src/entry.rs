@@ -384,6 +384,7 @@ impl<M: Machine> Linux<M> {
         if thread.process.is_exiting() {
             thread.work.fetch_or(work::KILL, Ordering::AcqRel);
         }
+        thread.process.cpu_limit.thread_begins(self, &thread.process);
         let set = thread.set_tid.load(Ordering::Relaxed);
         if set != 0 {
             // As in Linux, a bad address is the program's own loss.

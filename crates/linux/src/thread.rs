@@ -241,6 +241,7 @@ impl<M: Machine> Thread<M> {
     pub(crate) fn see_to_timers(&self) {
         self.work.fetch_and(!work::TIMER, Ordering::AcqRel);
         self.process.timers.expired(self.linux, &self.process);
+        self.process.cpu_limit.see_to(self.linux, &self.process);
     }
 
     /// Whether the thread must end.

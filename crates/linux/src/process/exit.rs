@@ -82,6 +82,7 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
         *process.last_name.lock() = *unsafe { thread.name.get() };
     }
     process.timers.thread_ends(linux, process, thread);
+    process.cpu_limit.timers.thread_ends(linux, process, thread);
     let (gone, remaining) = {
         let mut threads = process.threads.lock();
         (threads.leave(tid), threads.len())
@@ -157,6 +158,7 @@ fn end_process<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     let process = &thread.process;
     process.exiting.store(true, Ordering::Release);
     process.timers.end(linux);
+    process.cpu_limit.timers.end(linux);
     if process.pid == 1 {
         let status = process.status.load(Ordering::Acquire);
         let end = match status & 0x7f {

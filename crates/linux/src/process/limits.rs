@@ -118,8 +118,21 @@ impl<M: Machine> Process<M> {
         if limit.soft == 0 { limit.hard } else { limit.soft }
     }
 
-    /// Tells the address space of limits that it keeps.
+    /// The soft limit on CPU time was reached, which was `from`: it is a second more now.
+    pub(crate) fn raise_cpu_limit(&self, from: u64) {
+        self.limits.update(|words| {
+            let soft = &mut words[2 * which::CPU];
+            if *soft == from {
+                *soft += 1;
+            }
+        });
+    }
+
+    /// Tells of a new limit what keeps it: the address space, or the timer for CPU time.
     fn limits_changed(&self, which: usize) {
+        if which == self::which::CPU {
+            self.cpu_limit.changed(self.linux, self);
+        }
         if !matches!(which, self::which::STACK | self::which::AS | self::which::DATA) {
             return;
         }

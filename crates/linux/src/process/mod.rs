@@ -35,6 +35,7 @@ use crate::rank;
 use crate::signal::send::PendingQueue;
 use crate::signal::{Actions, SigInfo, SigSet};
 use crate::thread::Name;
+use crate::time::cpu_limit::CpuLimit;
 use crate::time::interval::Timers;
 use crate::{Linux, Pid};
 use arc_list::{ArcList, Kind, Place};
@@ -135,6 +136,8 @@ pub struct Process<M: Machine> {
     _timers: Line,
     /// Interval timers.
     pub timers: Timers<M>,
+    /// The limit on CPU time.
+    pub(crate) cpu_limit: CpuLimit<M>,
 
     /// From here on: what relatives write.
     _relatives: Line,
@@ -265,6 +268,7 @@ impl<M: Machine> Process<M> {
             given_up: AtomicBool::new(false),
             last_name: SpinLock::new(rank::OWNED, Name::default()),
             timers: Timers::new(),
+            cpu_limit: CpuLimit::new(),
             _actions: Line,
             _threads: Line,
             _family: Line,

@@ -67,7 +67,7 @@ table! {
     22 pipe => file::sys_pipe;
     23 select => file::sys_select;
     24 sched_yield => process::scheduling::sys_sched_yield;
-    25 mremap => memory::remap::sys_mremap;
+    25 mremap => memory::remap::sys_mremap, "several mappings are not moved by one call, as Linux does since 6.17: EFAULT";
     26 msync => memory::advise::sys_msync;
     27 mincore => memory::advise::sys_mincore;
     28 madvise => memory::advise::sys_madvise, "hints about huge pages, merging, ageing and core files are accepted and do nothing";
@@ -242,7 +242,7 @@ table! {
     295 preadv => file::sys_preadv;
     296 pwritev => file::sys_pwritev;
     297 rt_tgsigqueueinfo => signal::calls::sys_rt_tgsigqueueinfo;
-    302 prlimit64 => process::limits::sys_prlimit64, "RTPRIO and others are kept but not enforced";
+    302 prlimit64 => process::limits::sys_prlimit64, "no real-time classes, message queues or core files, so the limits on those limit nothing";
     306 syncfs => file::sys_syncfs;
     309 getcpu => process::scheduling::sys_getcpu;
     316 renameat2 => file::sys_renameat2;

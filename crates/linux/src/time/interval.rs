@@ -28,7 +28,7 @@ pub struct Interval {
 // SAFETY: four words.
 unsafe impl Plain for Interval {}
 
-/// The real-time interval timer of a process. In place while armed: processes do not move.
+/// A timer of a process. In place while armed: processes do not move.
 pub struct Timers<M: Machine> {
     timer: Timer,
     /// Nanoseconds between expiries; 0: once. Read by the expiry.
@@ -91,7 +91,7 @@ impl<M: Machine> Timers<M> {
 
     /// Sets the timer: first after `value` nanoseconds (0: off), then every `every`. Returns what was set before, as
     /// (value, every).
-    fn set(&self, linux: &Linux<M>, target: ThreadRef<M>, value: u64, every: u64) -> (u64, u64) {
+    pub(super) fn set(&self, linux: &Linux<M>, target: ThreadRef<M>, value: u64, every: u64) -> (u64, u64) {
         let now = quire_sync::hooks::now();
         let mut guard = self.target.lock();
         let before = (self.remaining(now), self.every.load(Ordering::Relaxed));
@@ -116,9 +116,19 @@ impl<M: Machine> Timers<M> {
         before
     }
 
+    /// Whether the timer ran out since this was asked last.
+    pub(super) fn take_fired(&self) -> bool {
+        self.fired.load(Ordering::Relaxed) && self.fired.swap(false, Ordering::AcqRel)
+    }
+
+    /// As if the timer ran out.
+    pub(super) fn fire(&self) {
+        self.fired.store(true, Ordering::Release);
+    }
+
     /// The target looks: sends the signal where the timer ran out.
     pub(crate) fn expired(&self, linux: &'static Linux<M>, process: &Process<M>) {
-        if self.fired.swap(false, Ordering::AcqRel) {
+        if self.take_fired() {
             let _merged = linux.signal_process(process, SigInfo::kernel(Signal::ALRM));
         }
     }

@@ -1,6 +1,7 @@
 //! Clocks, sleeping, interval timers.
 
 pub mod clock;
+pub mod cpu_limit;
 pub mod interval;
 pub mod sleep;
 

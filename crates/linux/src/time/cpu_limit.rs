@@ -1,0 +1,143 @@
+//! The limit on CPU time, `RLIMIT_CPU`.
+//!
+//! No tick looks at it. A process that has the limit has a timer, set to the earliest moment at which the limit can be reached: the
+//! time that is left, divided by the threads that can run at once. When the timer runs out, a thread of the process counts, and sets it
+//! anew. A thread in user mode is counted up to its last entry to the kernel only. So where there are several, CPUs that run the others
+//! are interrupted first, and the count follows a little later.
+
+use super::SECOND;
+use super::interval::Timers;
+use crate::machine::Machine;
+use crate::process::limits::{INFINITY, which};
+use crate::signal::{SigInfo, Signal};
+use crate::thread::work;
+use crate::{Linux, Process};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The timer is not set to less: what a count costs is small against it.
+const LEAST: u64 = 1_000_000;
+/// Nor to more where the process used next to nothing since the last count, and could reach its limit at once.
+const MOST_IDLE: u64 = 100_000_000;
+/// Next to nothing: this part of the time that passed.
+const IDLE: u64 = 16;
+
+/// What a process has for its limit on CPU time.
+pub struct CpuLimit<M: Machine> {
+    pub(crate) timers: Timers<M>,
+    /// The other threads were interrupted, and are counted next.
+    interrupted: AtomicBool,
+    /// What was used at the last count, and for how long the timer was set then. Hints: whoever counts writes them.
+    used: AtomicU64,
+    wait: AtomicU64,
+}
+
+impl<M: Machine> Default for CpuLimit<M> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<M: Machine> CpuLimit<M> {
+    /// No limit.
+    pub fn new() -> Self {
+        CpuLimit {
+            timers: Timers::new(),
+            interrupted: AtomicBool::new(false),
+            used: AtomicU64::new(0),
+            wait: AtomicU64::new(0),
+        }
+    }
+
+    /// A thread of `process` looks whether the timer ran out.
+    pub(crate) fn see_to(&self, linux: &'static Linux<M>, process: &Process<M>) {
+        if self.timers.take_fired() {
+            self.count(linux, process);
+        }
+    }
+
+    /// Whether `process` has the limit: what each new thread asks, since with it the limit comes nearer.
+    #[inline]
+    pub(crate) fn thread_begins(&self, linux: &'static Linux<M>, process: &Process<M>) {
+        if process.soft_limit(which::CPU) != INFINITY {
+            self.count(linux, process);
+        }
+    }
+
+    /// The limit of `process` was changed. Another process counts for itself.
+    pub(crate) fn changed(&self, linux: &'static Linux<M>, process: &Process<M>) {
+        if process.is_callers() {
+            self.count(linux, process);
+            return;
+        }
+        // Its timer is its threads' to set: a process that ends cancels it once.
+        self.timers.fire();
+        for task in process.threads.lock().iter() {
+            if let Some(thread) = task.payload() {
+                thread.work.fetch_or(work::TIMER, Ordering::AcqRel);
+                linux.poke(task);
+            }
+        }
+    }
+
+    /// Counts what `process`, the caller's, has used; sends what is due, and sets the timer.
+    #[cold]
+    fn count(&self, linux: &'static Linux<M>, process: &Process<M>) {
+        let me = linux.scheduler.current();
+        let threads = {
+            let threads = process.threads.lock();
+            let count = threads.len();
+            if count > 1 && !self.interrupted.swap(true, Ordering::Relaxed) {
+                for task in threads.iter().filter(|task| task.is_running()) {
+                    let home = task.home();
+                    if home != quire_sync::current_cpu() {
+                        quire_task::Machine::kick(linux.machine, home);
+                    }
+                }
+                drop(threads);
+                self.timers.set(linux, me.to_ref(), LEAST, 0);
+                return;
+            }
+            count
+        };
+        self.interrupted.store(false, Ordering::Relaxed);
+        loop {
+            let limit = process.limit(which::CPU);
+            let wait = self.due(linux, process, limit.soft, limit.hard, threads as u64);
+            self.timers.set(linux, me.to_ref(), wait, 0);
+            let now = process.limit(which::CPU);
+            // Else it was changed meanwhile, and that change's timer may be the one that was just replaced.
+            if now == limit || process.is_exiting() {
+                return;
+            }
+        }
+    }
+
+    /// Sends what is due; how long the limit cannot be reached, or 0 where there is none any more.
+    fn due(&self, linux: &'static Linux<M>, process: &Process<M>, soft: u64, hard: u64, threads: u64) -> u64 {
+        if soft == INFINITY {
+            return 0;
+        }
+        let usage = process.usage();
+        let used = usage.user + usage.system;
+        let reached = |limit: u64| limit != INFINITY && used >= limit.saturating_mul(SECOND);
+        if reached(hard) {
+            linux.kill_process(process, Signal::KILL);
+            return 0;
+        }
+        let mut next = soft;
+        if reached(soft) {
+            let _merged = linux.signal_process(process, SigInfo::kernel(Signal::XCPU));
+            next = soft + 1;
+            // As Linux does it: the next signal comes a second later, and the limit says so.
+            process.raise_cpu_limit(soft);
+        }
+        let left = next.min(hard).saturating_mul(SECOND).saturating_sub(used);
+        let before = self.used.swap(used, Ordering::Relaxed);
+        let waited = self.wait.load(Ordering::Relaxed);
+        let idle = used.saturating_sub(before).saturating_mul(IDLE) < waited;
+        let least = if idle { (2 * waited).clamp(LEAST, MOST_IDLE) } else { LEAST };
+        let wait = (left / threads.clamp(1, linux.scheduler.cpus() as u64)).max(least);
+        self.wait.store(wait.min(MOST_IDLE), Ordering::Relaxed);
+        wait
+    }
+}
