@@ -9,7 +9,7 @@ use crate::inode::{FileKind, Node, RegularFile};
 use crate::readiness::{Readiness, Ready};
 use crate::seal::Seals;
 use crate::stream::{Io, Stream};
-use crate::transfer::{Capped, Sink, Source};
+use crate::transfer::{Sink, Source};
 use quire_heap::{Arc, Room};
 use quire_sync::atomic::{AtomicU32, Ordering};
 use quire_sync::{Hold, Mutex};
@@ -325,7 +325,7 @@ impl<H: Host> OpenFile<H> {
                     room = room.min(sealed_room(seals, file.object.size(), offset, source.left())?);
                 }
                 self.dentry.inode.lose_set_ids(&self.counted.0, io.keeps_set_ids);
-                let mut source = Capped::new(source, usize::try_from(room).unwrap_or(usize::MAX));
+                let mut source = Capped { inner: source, left: usize::try_from(room).unwrap_or(usize::MAX) };
                 let n = file.object.write(offset, &mut source)?;
                 if n > 0 {
                     self.dentry.inode.touch(self.counted.0.realtime());
@@ -567,4 +567,22 @@ fn sealed_room(seals: Seals, size: u64, offset: u64, len: usize) -> Result<u64, 
     let end = offset.saturating_add(len as u64);
     let last = if end <= size { end } else { size & !(PAGE_SIZE as u64 - 1) };
     if last > offset { Ok(last - offset) } else { Err(FsError::NotPermitted) }
+}
+
+/// At most `left` bytes of another source.
+struct Capped<'a> {
+    inner: &'a mut dyn Source,
+    left: usize,
+}
+
+impl Source for Capped<'_> {
+    fn take(&mut self, into: &mut [u8]) -> Result<usize, FsError> {
+        let n = into.len().min(self.left);
+        let n = self.inner.take(&mut into[..n])?;
+        self.left -= n;
+        Ok(n)
+    }
+    fn left(&self) -> usize {
+        self.left.min(self.inner.left())
+    }
 }

@@ -266,13 +266,29 @@ impl<H: Host> Pipe<H> {
         let mut at = start;
         let mut done = 0;
         let mut failed = None;
-        while at < end && sink.room() > 0 {
+        while at < end {
+            let room = sink.room();
+            if room == 0 {
+                break;
+            }
             let (page, from) = place(at, ring.len());
-            let mut n = (PAGE_SIZE - from).min((end - at) as usize).min(sink.room());
+            let n = (PAGE_SIZE - from).min((end - at) as usize).min(room);
             let slot = ring[page].lock();
-            let marked = slot.mark.of(at);
-            if let Some((len, _)) = marked {
-                n = n.min(len.saturating_sub(from));
+            if let Some(marked) = slot.mark.of(at) {
+                match self.take_marked(&slot, marked, from, n, sink) {
+                    Ok(taken) => {
+                        at += taken.positions as u64;
+                        done += taken.bytes;
+                        if taken.last {
+                            break;
+                        }
+                        continue;
+                    }
+                    Err(e) => {
+                        failed = Some(e);
+                        break;
+                    }
+                }
             }
             let moved = match &slot.page {
                 Some(bytes) => sink.put(&bytes[from..from + n]),
@@ -280,21 +296,6 @@ impl<H: Host> Pipe<H> {
             };
             drop(slot);
             match moved {
-                // Part of a packet is none: it stays.
-                Ok(m) if m < n && marked.is_some_and(|(_, packet)| packet) => {
-                    failed = Some(FsError::Fault);
-                    break;
-                }
-                Ok(m) if marked.is_some_and(|(len, packet)| packet || from + m == len) => {
-                    // On to the next page. The rest of a packet is lost.
-                    let (len, packet) = marked.unwrap_or((PAGE_SIZE, false));
-                    self.gaps.fetch_sub(PAGE_SIZE - len, Ordering::AcqRel);
-                    at += (PAGE_SIZE - from) as u64;
-                    done += m;
-                    if packet {
-                        break;
-                    }
-                }
                 Ok(m) => {
                     at += m as u64;
                     done += m;
@@ -325,13 +326,15 @@ impl<H: Host> Pipe<H> {
         }
     }
 
-    /// Copies from `source` what fits, if that is at least `need`; else nothing. What is copied becomes visible at once.
-    fn put(&self, source: &mut dyn Source, need: usize) -> Result<usize, FsError> {
+    /// Copies `left` bytes from `source`, or what fits, if that is at least `need`; else nothing. What is copied becomes visible at once.
+    ///
+    /// Inline, since a write of a stream comes here once and packets hardly ever do.
+    #[inline(always)]
+    fn put(&self, source: &mut dyn Source, need: usize, left: usize) -> Result<usize, FsError> {
         let one = self.writer.lock();
         let ring = self.ring(&one.large);
         let mut at = self.written.load(Ordering::Relaxed);
         let free = ring.len() * PAGE_SIZE - (at - self.read.load(Ordering::Acquire)) as usize;
-        let left = source.left();
         if free < need {
             return Ok(0);
         }
@@ -408,14 +411,15 @@ impl<H: Host> Pipe<H> {
         let grain = if io.nonblock && !io.packets && source.left() > ATOMIC { 1 } else { ATOMIC };
         let mut patience = PATIENCE;
         loop {
-            let need = if io.packets { grain } else { source.left().min(grain) };
-            if source.left() == 0 {
+            let left = source.left();
+            if left == 0 {
                 return Ok(done);
             }
+            let need = if io.packets { grain } else { left.min(grain) };
             if in_vain() {
                 return if done > 0 { Ok(done) } else { Err(FsError::BrokenPipe) };
             }
-            let put = if io.packets { self.put_packet(source, done == 0) } else { self.put(source, need) };
+            let put = if io.packets { self.put_packet(source, done == 0) } else { self.put(source, need, left) };
             let outcome = match put {
                 Ok(0) => {
                     let state = || (self.free() >= need || in_vain()).then_some(());
@@ -423,6 +427,9 @@ impl<H: Host> Pipe<H> {
                 }
                 Ok(n) => {
                     done += n;
+                    if n == left {
+                        return Ok(done);
+                    }
                     patience = PATIENCE;
                     Ok(())
                 }

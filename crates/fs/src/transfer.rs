@@ -97,28 +97,3 @@ impl Sink for Limited<'_> {
         self.room.min(self.inner.room())
     }
 }
-
-/// A source of at most `left` bytes of another.
-pub struct Capped<'a> {
-    inner: &'a mut dyn Source,
-    left: usize,
-}
-
-impl<'a> Capped<'a> {
-    /// At most `left` bytes of `inner`.
-    pub fn new(inner: &'a mut dyn Source, left: usize) -> Self {
-        Capped { inner, left }
-    }
-}
-
-impl Source for Capped<'_> {
-    fn take(&mut self, into: &mut [u8]) -> Result<usize, FsError> {
-        let n = into.len().min(self.left);
-        let n = self.inner.take(&mut into[..n])?;
-        self.left -= n;
-        Ok(n)
-    }
-    fn left(&self) -> usize {
-        self.left.min(self.inner.left())
-    }
-}

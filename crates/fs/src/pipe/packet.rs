@@ -9,10 +9,10 @@
 //!
 //! As on Linux, a packet that fits into the page behind the bytes of a stream becomes part of that stream.
 
-use super::{Pipe, place};
+use super::{Pipe, Place, place};
 use crate::FsError;
 use crate::host::{Host, PAGE_SIZE};
-use crate::transfer::{Capped, Source};
+use crate::transfer::{Sink, Source};
 use quire_sync::atomic::Ordering;
 
 /// Where the bytes of a page end: 0, or the number of the page plus one, the number of bytes less one, and whether they are a packet.
@@ -42,7 +42,40 @@ impl Mark {
     }
 }
 
+/// What a reader took of a page with a mark.
+pub(super) struct Taken {
+    pub bytes: usize,
+    /// How far the reader's position goes on.
+    pub positions: usize,
+    /// The read ends here.
+    pub last: bool,
+}
+
 impl<H: Host> Pipe<H> {
+    /// Copies up to `n` bytes into `sink`, from `from` on of a page that has `len`. The rest of a `packet` is lost.
+    #[cold]
+    pub(super) fn take_marked(
+        &self,
+        place: &Place<H>,
+        (len, packet): (usize, bool),
+        from: usize,
+        n: usize,
+        sink: &mut dyn Sink,
+    ) -> Result<Taken, FsError> {
+        let n = n.min(len.saturating_sub(from));
+        let bytes = place.page.as_ref().ok_or(FsError::Io)?;
+        let moved = if n == 0 { 0 } else { sink.put(&bytes[from..from + n])? };
+        if packet && moved < n {
+            // Part of a packet is none: it stays.
+            return Err(FsError::Fault);
+        }
+        if !packet && from + moved < len {
+            return Ok(Taken { bytes: moved, positions: moved, last: moved < n });
+        }
+        self.gaps.fetch_sub(PAGE_SIZE - len, Ordering::AcqRel);
+        Ok(Taken { bytes: moved, positions: PAGE_SIZE - from, last: packet })
+    }
+
     /// Copies one packet from `source` where a page of the ring is free; else nothing. The `first` one of a write may join a stream.
     #[cold]
     pub(super) fn put_packet(&self, source: &mut dyn Source, first: bool) -> Result<usize, FsError> {
@@ -56,7 +89,7 @@ impl<H: Host> Pipe<H> {
         let from = at as usize % PAGE_SIZE;
         if first && read < at && from != 0 && odd != 0 && from + odd <= PAGE_SIZE {
             drop((writer, reader));
-            return self.put(&mut Capped::new(source, odd), odd);
+            return self.put(source, odd, odd);
         }
         if read == at {
             // Nothing is in the ring: both positions go to the next page. No gap is left, for which a small ring has no room. The
