@@ -545,6 +545,9 @@ impl<H: Host> Drop for OpenFile<H> {
         if let Some(file) = self.dentry.inode.file().filter(|_| self.writes) {
             file.writing.text.end_write();
         }
+        if let Some(readiness) = self.readiness() {
+            readiness.drop_closed();
+        }
         // Locks on the whole file belong to the open file and end with it.
         self.dentry.inode.locks.release_file(self.lock_owner());
     }

@@ -41,6 +41,14 @@ pub trait Listener: Send + Sync {
         false
     }
 
+    /// Whether what it listens for is closed: it is told no more, though the stream may live on.
+    fn is_closed(&self) -> bool {
+        false
+    }
+
+    /// It has been dropped as [closed](Self::is_closed). Called as `changed` is.
+    fn closed(&self) {}
+
     /// As [`changed`](Self::changed), for an exclusive listener. Returns whether a waiting thread was woken.
     fn changed_for_one(&self) -> bool {
         self.changed();
@@ -171,6 +179,19 @@ impl Readiness {
         let empty = if slot.as_ref().is_some_and(|all| all.is_empty()) { slot.take() } else { None };
         drop(slot);
         drop((gone, empty));
+    }
+
+    /// Drops the listeners that are [closed](Listener::is_closed), and tells them. Called as [`notify`](Self::notify) is.
+    pub fn drop_closed(&self) {
+        while self.listening.load(Ordering::Acquire) != 0 {
+            let closed = |place: &&Place| !place.gone.load(Ordering::Relaxed) && place.listener.is_closed();
+            let all = self.listeners.lock();
+            let listener = all.as_ref().and_then(|all| all.iter().find(closed)).map(|place| place.listener.clone());
+            drop(all);
+            let Some(listener) = listener else { return };
+            self.unlisten(&listener);
+            listener.closed();
+        }
     }
 
     /// Drops one entry whose listener has stopped, unless a thread reads the list. Returns whether it dropped one.

@@ -30,6 +30,7 @@ use quire_sync::hooks::{ThreadHandle, park, unpark};
 use quire_task::IrqLock;
 use quire_vm::frames::{For, Frame};
 use quire_vm::map::kernel::KernelRange;
+use quire_vm::stats::Event;
 use quire_vm::{MapError, MemoryType, PAGE_SIZE, Pfn, Phys, PhysRange};
 
 /// How many ports are looked for.
@@ -43,6 +44,7 @@ unsafe impl Hal for Dma {
     fn dma_alloc(pages: usize, _direction: BufferDirection) -> (u64, NonNull<u8>) {
         let order = pages.next_power_of_two().trailing_zeros() as u8;
         let Ok(run) = vm().alloc_run(order, For::Kernel) else { return (0, NonNull::dangling()) };
+        vm().stats().add(Event::BufferPage, 1 << order);
         let at = direct(run.into_pfn().address());
         // SAFETY: the run is ours.
         unsafe { at.write_bytes(0, pages * PAGE as usize) };
@@ -53,6 +55,7 @@ unsafe impl Hal for Dma {
         let pfn = vm().machine().pfn_of(at.as_ptr());
         // SAFETY: by the trait's contract the run came from `dma_alloc` and is given back.
         vm().free_run(unsafe { Frame::from_pfn(pfn) }, order);
+        vm().stats().add(Event::BufferPageGone, 1 << order);
         0
     }
     unsafe fn mmio_phys_to_virt(_physical: u64, _size: usize) -> NonNull<u8> {

@@ -40,7 +40,7 @@ impl<T> Owned<T> {
         unsafe { core::mem::replace(&mut *self.value.get(), new) }
     }
 
-    /// Another thread's view: a short look under the guard. `f` takes no lock and does not sleep.
+    /// Another thread's view: a short look under the guard. `f` does not sleep, and takes no lock of this layer.
     pub fn look<R>(&self, f: impl FnOnce(&T) -> R) -> R {
         let _guard = self.guard.lock();
         // SAFETY: the guard keeps the owner from writing.

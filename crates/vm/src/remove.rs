@@ -67,6 +67,9 @@ impl<M: Machine> Vm<M> {
     pub(crate) fn release_page(&self, page: &Page) {
         let before = page.disown();
         self.queues().leave(page, before);
+        if before.shared() {
+            self.stats().count(Event::SharedPageGone);
+        }
         if Self::leaves_more(page, before) {
             self.left(page, before);
         }
@@ -80,10 +83,12 @@ impl<M: Machine> Vm<M> {
             return;
         }
         let mut freed = Subset::default();
+        let mut shared = 0;
         let mut leaving = self.queues().leaving();
         for (n, (_, pfn)) in batch.as_slice().iter().enumerate().filter(|(n, _)| which.contains(*n)) {
             let page = self.page(*pfn);
             let before = leaving.disown(page);
+            shared += u64::from(before.shared());
             if Self::leaves_more(page, before) {
                 leaving.pause();
                 self.left(page, before);
@@ -93,6 +98,9 @@ impl<M: Machine> Vm<M> {
             }
         }
         drop(leaving);
+        if shared != 0 {
+            self.stats().add(Event::SharedPageGone, shared);
+        }
         let freed = batch.as_slice().iter().enumerate().filter(|(n, _)| freed.contains(*n));
         // SAFETY: as in `unhold_page`, for those whose last hold was undone.
         unsafe { self.free_frames(freed.map(|(_, (_, pfn))| *pfn)) };
@@ -101,7 +109,7 @@ impl<M: Machine> Vm<M> {
     /// Whether a page that has lost its identity leaves something else than its frame.
     #[inline]
     fn leaves_more(page: &Page, before: State) -> bool {
-        before.waiters() || before.shared() || page.swap_slot().is_some()
+        before.waiters() || page.swap_slot().is_some()
     }
 
     /// Gives up what a page leaves that has lost its identity.
@@ -112,9 +120,6 @@ impl<M: Machine> Vm<M> {
             && let Some(slot) = page.take_swap_slot()
         {
             self.swap().release(Slots { first: slot, len: 1 });
-        }
-        if before.shared() {
-            self.stats().count(Event::SharedPageGone);
         }
         if before.waiters() {
             self.page_waits(page).wake_all();

@@ -50,7 +50,7 @@ events! {
     StackPage = "kernel_stack_page",
     /// Pages of kernel stacks that were given up.
     StackPageGone = "kernel_stack_page_gone",
-    /// Pages of the kernel's buffers that were mapped, and frames that pipes took.
+    /// Frames of the kernel's that are neither table, stack nor slab: large runs of the heap, mapped buffers, pages of pipes and the like.
     BufferPage = "kernel_buffer_page",
     /// Of those, the ones that were given up.
     BufferPageGone = "kernel_buffer_page_gone",

@@ -14,7 +14,7 @@ use super::{File, path::only};
 use crate::process::users::{Account, Charge, Payer};
 use crate::{Ctx, Errno, Machine};
 use core::any::Any;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::general as raw;
 use quire_fs::{FsError, Io, Listener, OpenFlags, Readiness, Ready, Sink, Source, Stream, Who};
 use quire_heap::{Arc, Deque, Map, OutOfMemory, Spare, Vec, Weak, unsize};
@@ -36,12 +36,16 @@ const EXCLUSIVE_WITH: u32 = raw::EPOLLIN
     | raw::EPOLLWAKEUP
     | raw::EPOLLET
     | raw::EPOLLEXCLUSIVE;
+/// So many watches that have left a set may be on its list beyond as many as are in it.
+const FEW: usize = 16;
 /// What is always waited for.
 const ALWAYS: u32 = raw::EPOLLERR | raw::EPOLLHUP;
 
 /// One file in a set.
 struct Watch<M: Machine> {
     itself: Weak<Watch<M>>,
+    /// The descriptor under which it was put in.
+    fd: i32,
     epoll: Weak<Epoll<M>>,
     file: Weak<File<M>>,
     events: AtomicU32,
@@ -62,6 +66,8 @@ pub struct Epoll<M: Machine> {
     watches: Mutex<Map<i32, Arc<Watch<M>>>>,
     /// Those that changed. Has room for all that are in the set, since a watch that is told of a change cannot fail.
     changed: SpinLock<List<M>>,
+    /// Watches that have left the set since the list was tidied. Some are on the list still.
+    left: AtomicUsize,
     /// Held by whoever looks at the files of those that changed.
     looking: Mutex<()>,
     readiness: Readiness,
@@ -94,6 +100,21 @@ impl<M: Machine> Listener for Watch<M> {
         }
     }
 
+    fn is_closed(&self) -> bool {
+        self.file.strong_count() == 0
+    }
+
+    fn closed(&self) {
+        let Some(epoll) = self.epoll.upgrade() else { return };
+        let mut watches = epoll.watches.lock();
+        // Another file may have the descriptor since.
+        let own = watches.get(&self.fd).is_some_and(|watch| core::ptr::eq(&raw const **watch, self));
+        let watch = if own { watches.remove(&self.fd) } else { None };
+        let old = watch.as_ref().and_then(|watch| epoll.forget(watch, watches.len()));
+        drop(watches);
+        drop((watch, old));
+    }
+
     fn is_exclusive(&self) -> bool {
         self.events.load(Ordering::Relaxed) & raw::EPOLLEXCLUSIVE != 0
     }
@@ -119,6 +140,7 @@ impl<M: Machine> Epoll<M> {
             payer,
             watches: Mutex::new(Map::new()),
             changed: SpinLock::new(Rank(Rank::FILE.0 + 5), Deque::new()),
+            left: AtomicUsize::new(0),
             looking: Mutex::new(()),
             readiness: Readiness::new(),
             above: Mutex::new(Vec::new()),
@@ -143,22 +165,39 @@ impl<M: Machine> Epoll<M> {
         if in_front { changed.push_front_reserved(watch) } else { changed.push_back_reserved(watch) }
     }
 
-    /// The set does not list a watch again that it lets go.
-    fn forget(&self, watch: &Watch<M>) {
+    /// The set does not list a watch again that it lets go. The caller has locked the watches, of which there are `watches`, and drops
+    /// what is returned after that.
+    #[must_use]
+    fn forget(&self, watch: &Watch<M>, watches: usize) -> Option<List<M>> {
         let changed = self.changed.lock();
         watch.gone.store(true, Ordering::Release);
         drop(changed);
         let charge = watch.charge.lock().take();
         drop(charge);
+        // Those that have left take memory as long as they are listed: no more than there are in the set, and a few.
+        if self.left.fetch_add(1, Ordering::Relaxed) < watches + FEW {
+            return None;
+        }
+        // Without memory the next one tries.
+        let mut old = Deque::try_with_capacity(2 * watches.max(1)).ok()?;
+        exchange(&mut self.changed.lock(), &mut old, |watch| watch.gone.load(Ordering::Relaxed));
+        self.left.store(0, Ordering::Relaxed);
+        Some(old)
     }
 
     fn add(&self, fd: i32, file: &Arc<File<M>>, new: New) -> Result<(), Errno> {
         let New { events, data, is_set, most } = new;
-        let charge = || self.payer.charge(Account::Watches, 1, most);
-        let charge = charge().or_else(|| self.let_closed_go().then(charge).flatten()).ok_or(Errno::ENOSPC)?;
+        let is_there = |watches: &Map<i32, Arc<Watch<M>>>| {
+            watches.get(&fd).is_some_and(|w| core::ptr::eq(w.file.as_ptr(), Arc::as_ptr(file)))
+        };
+        if is_there(&self.watches.lock()) {
+            return Err(Errno::EEXIST);
+        }
+        let charge = self.payer.charge(Account::Watches, 1, most).ok_or(Errno::ENOSPC)?;
         let entry = Spare::try_new()?;
         let watch = Arc::try_new_cyclic(|itself| Watch {
             itself: itself.clone(),
+            fd,
             epoll: self.itself.clone(),
             file: Arc::downgrade(file),
             events: AtomicU32::new(events | ALWAYS),
@@ -169,40 +208,27 @@ impl<M: Machine> Epoll<M> {
             charge: SpinLock::new(Rank(Rank::FILE.0 + 6), Some(charge)),
         })?;
         let listener: Arc<dyn Listener> = unsize!(watch.clone());
-        let closed = {
+        let before = {
             let mut watches = self.watches.lock();
-            if watches.get(&fd).is_some_and(|w| Weak::ptr_eq(&w.file, &watch.file)) {
+            if is_there(&watches) {
                 return Err(Errno::EEXIST);
             }
             make_room(&self.changed, watches.len() + 1, |watch| watch.gone.load(Ordering::Relaxed))?;
             if let Some(readiness) = file.readiness() {
                 readiness.listen(&listener)?;
             }
-            let closed = watches.insert(entry, fd, watch.clone());
-            if let Some(closed) = &closed {
-                self.forget(closed);
-            }
-            closed
+            // The descriptor was another file's, which is open elsewhere.
+            let before = watches.insert(entry, fd, watch.clone());
+            let old = before.as_ref().and_then(|before| self.forget(before, watches.len()));
+            (before, old)
         };
-        drop(closed);
+        let (before, old) = before;
+        drop(old);
+        if let Some(before) = before {
+            Watch::dismiss(before);
+        }
         self.list(watch);
         Ok(())
-    }
-
-    /// Takes those out of the set whose files are closed; whether there were any.
-    #[cold]
-    fn let_closed_go(&self) -> bool {
-        let (mut any, mut from) = (false, i32::MIN);
-        loop {
-            let mut watches = self.watches.lock();
-            let closed = watches.iter_from(&from).find(|(_, watch)| watch.file.strong_count() == 0).map(|(fd, _)| *fd);
-            let Some(fd) = closed else { return any };
-            let watch = watches.remove(&fd);
-            watch.iter().for_each(|watch| self.forget(watch));
-            drop(watches);
-            drop(watch);
-            (any, from) = (true, fd);
-        }
     }
 
     fn watch(&self, fd: i32, file: &Arc<File<M>>) -> Result<Arc<Watch<M>>, Errno> {
@@ -211,7 +237,7 @@ impl<M: Machine> Epoll<M> {
     }
 
     fn remove(&self, fd: i32, file: &Arc<File<M>>) -> Result<(), Errno> {
-        let watch = {
+        let (watch, old) = {
             let mut watches = self.watches.lock();
             let is = |w: &Arc<Watch<M>>| core::ptr::eq(w.file.as_ptr(), Arc::as_ptr(file));
             if !watches.get(&fd).is_some_and(is) {
@@ -219,9 +245,10 @@ impl<M: Machine> Epoll<M> {
             }
             let watch = watches.remove(&fd).ok_or(Errno::ENOENT)?;
             // Under the lock: the list has room for those that are in the set.
-            self.forget(&watch);
-            watch
+            let old = self.forget(&watch, watches.len());
+            (watch, old)
         };
+        drop(old);
         Watch::dismiss(watch);
         Ok(())
     }
@@ -314,7 +341,11 @@ impl<M: Machine> Epoll<M> {
         if below + 1 + self.depth_above()? > MOST_NESTS {
             return Err(Errno::ELOOP);
         }
-        inner.above.lock().try_reserve(1)?;
+        {
+            let mut above = inner.above.lock();
+            above.retain(|set| set.strong_count() != 0);
+            above.try_reserve(1)?;
+        }
         self.add(fd, file, new)?;
         let mut above = inner.above.lock();
         if !above.iter().any(|set| set.ptr_eq(&self.itself)) {

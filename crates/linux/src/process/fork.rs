@@ -310,8 +310,12 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
 /// Sleeps until the vfork child has left its parent's memory, by exec or exit.
 fn wait_for_release<M: Machine>(me: &Thread<M>, child: &ThreadRef<M>) {
     if let Some(child) = child.payload() {
-        let _killed =
-            child.releases.wait_until(None, || me.killed(), || child.released.load(Ordering::Acquire).then_some(()));
+        // Its timers go on: one may be what counts the CPU time of its process.
+        let stops = || {
+            me.see_to_timers();
+            me.killed()
+        };
+        let _killed = child.releases.wait_until(None, stops, || child.released.load(Ordering::Acquire).then_some(()));
     }
 }
 

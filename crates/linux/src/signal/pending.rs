@@ -15,6 +15,9 @@ pub struct Pending {
 /// Signals with their details, the oldest first, each charged to the user of its receiver.
 pub(super) type Entries = Deque<(SigInfo, Charge)>;
 
+/// So many places a queue keeps without using them.
+const MANY: usize = 8;
+
 /// There was no room for a signal's details, without which it is not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full;
@@ -40,12 +43,18 @@ impl Pending {
         (self.queue.len(), self.queue.capacity())
     }
 
-    /// Moves the queue into `larger`, which has room for it, and leaves the old one there.
-    pub(super) fn exchange(&mut self, larger: &mut Entries) {
+    /// Whether it has many places, of which it uses few.
+    pub(super) fn is_large(&self) -> bool {
+        let (used, places) = self.places();
+        places > MANY && 8 * used < places
+    }
+
+    /// Moves the queue into `other`, which has room for it, and leaves the old one there.
+    pub(super) fn exchange(&mut self, other: &mut Entries) {
         while let Some(entry) = self.queue.pop_front() {
-            larger.push_back_reserved(entry);
+            other.push_back_reserved(entry);
         }
-        core::mem::swap(&mut self.queue, larger);
+        core::mem::swap(&mut self.queue, other);
     }
 
     /// Adds a signal. A standard one that is pending already swallows it. The caller has seen to a free place in the queue, where it
@@ -151,6 +160,27 @@ mod tests {
             assert_eq!((taken.signal, taken.code, taken.detail), (one, code::USER, SigInfo::kernel(one).detail));
         }
         assert_eq!(p.take(SigSet(u64::MAX)), Some(with_value(40, 0)));
+    }
+
+    #[test]
+    fn a_queue_that_was_full_gives_its_memory_back() {
+        let user = Counted::new();
+        let p = PendingQueue::new();
+        let places = || p.queue.lock().places();
+        for value in 0..1000 {
+            p.add(with_value(40, value), user.signal(1000)).expect("room");
+        }
+        assert!(places().1 >= 1000);
+        for left in (0..1000).rev() {
+            p.take(SigSet(u64::MAX)).expect("pending");
+            assert_eq!(places().0, left);
+            assert!(places().1 <= MANY.max(8 * left), "{} places for {left}", places().1);
+        }
+        for value in 0..100 {
+            p.add(with_value(40, value), user.signal(1000)).expect("room");
+        }
+        p.discard(SigSet(u64::MAX));
+        assert_eq!((places().1, user.signals()), (0, 0));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use quire_task::Thread as Task;
 /// A queue of pending signals and, readable without its lock, what is in it.
 pub struct PendingQueue {
     bits: AtomicU64,
-    queue: SpinLock<Pending>,
+    pub(super) queue: SpinLock<Pending>,
 }
 
 impl Default for PendingQueue {
@@ -89,6 +89,11 @@ impl PendingQueue {
             taken(info);
         }
         self.bits.store(queue.set().0, Ordering::Release);
+        let large = queue.is_large();
+        drop(queue);
+        if large {
+            self.shrink();
+        }
         info
     }
     /// Drops what is in `gone`.
@@ -99,6 +104,23 @@ impl PendingQueue {
         let mut queue = self.queue.lock();
         queue.discard(gone);
         self.bits.store(queue.set().0, Ordering::Release);
+        let large = queue.is_large();
+        drop(queue);
+        if large {
+            self.shrink();
+        }
+    }
+    /// Gives memory back of a queue that was once full: what is charged to nobody must not stay. Without memory for a smaller one it
+    /// stays until the next signal is taken.
+    #[cold]
+    fn shrink(&self) {
+        let used = self.queue.lock().places().0;
+        let Ok(mut smaller) = Entries::try_with_capacity(2 * used) else { return };
+        let mut queue = self.queue.lock();
+        if queue.is_large() && queue.places().0 <= smaller.capacity() {
+            queue.exchange(&mut smaller);
+        }
+        drop(queue);
     }
 }
 
@@ -143,7 +165,8 @@ impl<M: Machine> Linux<M> {
         if self.spares(process, info.signal) || !self.prepare(process, info.signal, Some(thread)) {
             return Ok(());
         }
-        let room = thread.pending.add(info, self.charge_signal(process, Some(thread), &info));
+        let charge = self.charge_signal(process, Some(thread), &info).unwrap_or_default();
+        let room = thread.pending.add(info, charge);
         fence(Ordering::SeqCst);
         if thread.wants(info.signal) {
             thread.work.fetch_or(work::SIGNAL, Ordering::AcqRel);
@@ -164,27 +187,30 @@ impl<M: Machine> Linux<M> {
         if !self.prepare(process, info.signal, None) {
             return Ok(());
         }
-        let room = process.pending.add(info, self.charge_signal(process, None, &info));
+        // Its last thread has gone just now.
+        let Some(charge) = self.charge_signal(process, None, &info) else { return Ok(()) };
+        let room = process.pending.add(info, charge);
         fence(Ordering::SeqCst);
         self.tell_one(process, info.signal);
         room.map_err(|Full| Errno::EAGAIN)
     }
 
-    /// The place of a signal in a queue, charged to the user of `thread`, or of a thread of `process`. `None` where the user may have
-    /// no more: as on Linux, `RLIMIT_SIGPENDING` of the receiver does not hold for standard signals of `kill` and of the kernel.
+    /// The place of a signal in a queue, charged to the user of `thread`, or of a thread of `process`; `None` where that has no thread.
+    /// `Some(None)` where the user may have no more: as on Linux, `RLIMIT_SIGPENDING` of the receiver does not hold for standard
+    /// signals of `kill` and of the kernel.
     pub(crate) fn charge_signal(
         &self,
         process: &Process<M>,
         thread: Option<&Thread<M>>,
         info: &SigInfo,
-    ) -> Option<Charge> {
+    ) -> Option<Option<Charge>> {
         let always = !info.signal.is_queued() && info.code >= 0;
         let limit = if always { u64::MAX } else { process.soft_limit(which::SIGPENDING) };
         let of =
             |thread: &Thread<M>| thread.permit.look(|permit| self.users.charge(permit, Account::Signals, 1, limit));
         match thread {
-            Some(thread) => of(thread),
-            None => process.threads.lock().iter().find_map(|task| task.payload().as_ref()).and_then(of),
+            Some(thread) => Some(of(thread)),
+            None => process.threads.lock().iter().find_map(|task| task.payload().as_ref()).map(of),
         }
     }
 
@@ -264,7 +290,7 @@ impl<M: Machine> Linux<M> {
             });
         }
         thread.blocked.fetch_and(!SigSet::of(&[signal]).0, Ordering::AcqRel);
-        let charge = self.charge_signal(&thread.process, Some(thread), &info);
+        let charge = self.charge_signal(&thread.process, Some(thread), &info).unwrap_or_default();
         let _room = thread.pending.add(info, charge);
         thread.work.fetch_or(work::SIGNAL, Ordering::AcqRel);
     }
