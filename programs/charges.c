@@ -128,10 +128,28 @@ static void watches_of_epoll_are_limited(void) {
         // A set that goes takes its files out.
         close(sets[0]);
         CHECK(!epoll_ctl(sets[1], EPOLL_CTL_ADD, files[0], &event), "after a set has gone");
-        // So does a file that goes.
+        // So does a file that goes, from whichever set.
+        sets[0] = epoll_create1(0);
+        CHECK(!epoll_ctl(sets[0], EPOLL_CTL_ADD, files[2], &event) && !epoll_ctl(sets[0], EPOLL_CTL_ADD, files[4], &event), "up to the limit");
+        CHECK(epoll_ctl(sets[0], EPOLL_CTL_ADD, files[6], &event) == -1 && errno == ENOSPC, "beyond the limit: %d", errno);
+        // Which is there already is told first.
+        CHECK(epoll_ctl(sets[0], EPOLL_CTL_ADD, files[4], &event) == -1 && errno == EEXIST, "again: %d", errno);
         close(files[1]);
+        CHECK(!epoll_ctl(sets[0], EPOLL_CTL_ADD, files[6], &event), "after a file has gone");
+        // An end of a pipe goes though the pipe stays.
+        int ends[2];
         close(files[3]);
-        CHECK(!epoll_ctl(sets[1], EPOLL_CTL_ADD, files[2], &event), "after files have gone");
+        CHECK(!pipe(ends) && !epoll_ctl(sets[0], EPOLL_CTL_ADD, ends[1], &event), "a pipe");
+        close(ends[1]);
+        CHECK(!epoll_ctl(sets[1], EPOLL_CTL_ADD, ends[0], &event), "after the pipe's end has gone");
+        // What a descriptor was before does not count, though that is open elsewhere.
+        int name = dup(files[0]), other = eventfd(0, 0);
+        CHECK(!epoll_ctl(sets[1], EPOLL_CTL_DEL, files[5], NULL), "DEL");
+        for (int i = 0; i < 100; i++) {
+            CHECK(dup2(i % 2 ? files[5] : other, name) == name, "dup2");
+            CHECK(!epoll_ctl(sets[1], EPOLL_CTL_ADD, name, &event), "round %d: %d", i, errno);
+            CHECK(!epoll_ctl(sets[1], EPOLL_CTL_DEL, name, NULL), "DEL");
+        }
         _exit(0);
     }
     int status = ended(child);

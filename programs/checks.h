@@ -14,7 +14,7 @@
     do { \
         errno = 0; \
         long answer = (long)(call); \
-        CHECK(answer == -1 ? errno == (error) : (error) == 0, "%s: %ld, errno %d, not %d", #call, answer, errno, error); \
+        CHECK((error) ? answer == -1 && errno == (error) : answer != -1, "%s: %ld, errno %d, not %d", #call, answer, errno, error); \
     } while (0)
 
 static volatile sig_atomic_t caught, caught_code, caught_pid;

@@ -14,6 +14,9 @@ use quire_sync::atomic::{AtomicUsize, Ordering};
 /// Most locks on one file: each takes kernel memory.
 const MOST: usize = 4096;
 
+/// A list keeps room for so many locks beyond four times what it holds.
+const FEW: usize = 8;
+
 /// Who holds a lock. Locks of one owner never stand against each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
@@ -108,6 +111,13 @@ impl<C: Charge> Held<C> {
         });
     }
 
+    /// Gives memory back that is there for many more locks than there are: what is charged to nobody must not stay.
+    fn shrink(&mut self) {
+        shrink(&mut self.records);
+        shrink(&mut self.whole);
+        shrink(&mut self.charges);
+    }
+
     /// Drops the ranges of `owner`.
     fn release(&mut self, owner: impl Fn(Owner) -> bool) {
         self.records.retain(|r| !owner(r.owner));
@@ -151,6 +161,19 @@ fn waits_for(waits: &[Wait], from: u64, to: u64) -> bool {
         at += 1;
     }
     false
+}
+
+/// Where there is no memory for a smaller list, the next change tries again.
+fn shrink<T>(list: &mut Vec<T>) {
+    if list.is_empty() {
+        *list = Vec::new();
+    }
+    if list.capacity() <= 4 * list.len() + FEW {
+        return;
+    }
+    let Ok(mut smaller) = Vec::try_with_capacity(2 * list.len()) else { return };
+    list.drain(..).for_each(|one| smaller.push_reserved(one));
+    *list = smaller;
 }
 
 /// A thread that wants a lock. In place while it is noted in [`WAITS`].
@@ -361,6 +384,7 @@ impl<C: Charge> RecordLocks<C> {
 
     /// What is held has changed, for which who waits is told after the lock: what each of them waits for, it looks at again.
     fn changed(&self, held: &mut Held<C>) {
+        held.shrink();
         self.count.store(held.records.len() + held.whole.len(), Ordering::Release);
         if held.waiting != 0 {
             WAITS.lock().retain(|wait| wait.at != self.at());
@@ -581,6 +605,8 @@ mod tests {
         assert_eq!(charged(), 5, "what was not locked is not charged");
         files[1].release_process(9002);
         assert_eq!(charged(), 2);
+        let capacity = |file: usize| files[file].held.lock().records.capacity();
+        assert_eq!((capacity(1), files[1].held.lock().charges.capacity()), (0, 0));
         drop(files);
         assert_eq!(charged(), 0);
     }

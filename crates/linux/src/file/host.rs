@@ -225,19 +225,28 @@ impl<M: Machine> FileObject for FileBytes<M> {
     }
 }
 
-/// Kernel memory of a record lock.
-const LOCK_BYTES: u64 = 64;
+/// Kernel memory of a record lock, or a little more: the lock, its owner's charge, and room for as many again.
+const LOCK_BYTES: u64 = 256;
 
-/// Record locks of one owner on one file, charged to the user that made the first.
-pub struct LockCharge {
-    charge: Charge,
-    /// How many the user may have.
-    most: u64,
+/// How many record locks the caller lets its user have: they take no more than a 256th of memory.
+fn most_locks<M: Machine>(linux: &Linux<M>) -> u64 {
+    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    let credentials = unsafe { linux.current().credentials.get() };
+    let most = linux.vm.frames().total() * quire_vm::PAGE_SIZE / 256 / LOCK_BYTES;
+    if credentials.may(cap::SYS_RESOURCE) { u64::MAX } else { most }
 }
 
-impl quire_fs::lock::Charge for LockCharge {
+/// Record locks of one owner on one file, charged to the user that made the first.
+pub struct LockCharge<M: Machine> {
+    charge: Charge,
+    linux: &'static Linux<M>,
+}
+
+impl<M: Machine> quire_fs::lock::Charge for LockCharge<M> {
     fn resize(&mut self, n: usize) -> bool {
-        self.charge.resize(n as u64, self.most)
+        // Fewer are not refused, whoever asks.
+        let fewer = n as u64 <= self.charge.n();
+        self.charge.resize(n as u64, if fewer { u64::MAX } else { most_locks(self.linux) })
     }
 }
 
@@ -287,7 +296,7 @@ impl<M: Machine> Drop for PipePage<M> {
 impl<M: Machine> Host for FileHost<M> {
     type Object = FileBytes<M>;
     type Page = PipePage<M>;
-    type LockCharge = LockCharge;
+    type LockCharge = LockCharge<M>;
     type PipeCharge = PipeCharge;
 
     fn object(&self, origin: Arc<Origin<Self>>, quota: Option<&'static Quota>) -> Result<FileBytes<M>, FsError> {
@@ -301,15 +310,13 @@ impl<M: Machine> Host for FileHost<M> {
         })
     }
 
-    fn charge_locks(&self, n: usize) -> Option<LockCharge> {
+    fn charge_locks(&self, n: usize) -> Option<LockCharge<M>> {
         let linux = self.linux()?;
         let thread = linux.current();
-        // A user's locks take no more than a 256th of memory.
-        let most = self.vm.frames().total() * quire_vm::PAGE_SIZE / 256 / LOCK_BYTES;
         // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
-        let (permit, credentials) = unsafe { (thread.permit.get(), thread.credentials.get()) };
-        let most = if credentials.may(cap::SYS_RESOURCE) { u64::MAX } else { most };
-        linux.users.charge(permit, Account::Locks, n as u64, most).map(|charge| LockCharge { charge, most })
+        let permit = unsafe { thread.permit.get() };
+        let charge = linux.users.charge(permit, Account::Locks, n as u64, most_locks(linux))?;
+        Some(LockCharge { charge, linux })
     }
 
     fn page(&self) -> Option<PipePage<M>> {

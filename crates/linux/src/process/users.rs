@@ -309,6 +309,11 @@ impl Charge {
         taken.then(|| Charge { accounts, account, n })
     }
 
+    /// How many they are.
+    pub(crate) fn n(&self) -> u64 {
+        self.n
+    }
+
     /// Makes them `n`, which is not 0. Where these are more, and the user would have more than `limit` then, it changes nothing and says `false`.
     pub(crate) fn resize(&mut self, n: u64, limit: u64) -> bool {
         debug_assert!(n > 0 && self.n > 0);

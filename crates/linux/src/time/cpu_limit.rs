@@ -105,8 +105,8 @@ impl<M: Machine> CpuLimit<M> {
             let wait = self.due(linux, process, limit.soft, limit.hard, threads as u64);
             self.timers.set(linux, me.to_ref(), wait, 0);
             let now = process.limit(which::CPU);
-            // Else it was changed meanwhile, and that change's timer may be the one that was just replaced.
-            if now == limit || process.is_exiting() {
+            // Else it was changed meanwhile, or a thread began, whose timer may be the one that was just replaced.
+            if (now == limit && process.threads.lock().len() <= threads) || process.is_exiting() {
                 return;
             }
         }
@@ -136,7 +136,8 @@ impl<M: Machine> CpuLimit<M> {
         let waited = self.wait.load(Ordering::Relaxed);
         let idle = used.saturating_sub(before).saturating_mul(IDLE) < waited;
         let least = if idle { (2 * waited).clamp(LEAST, MOST_IDLE) } else { LEAST };
-        let wait = (left / threads.clamp(1, linux.scheduler.cpus() as u64)).max(least);
+        let at_once = threads.clamp(1, linux.scheduler.cpus() as u64);
+        let wait = (left / at_once).max((least / at_once).max(LEAST));
         self.wait.store(wait.min(MOST_IDLE), Ordering::Relaxed);
         wait
     }
