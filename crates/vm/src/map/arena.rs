@@ -137,6 +137,10 @@ impl<M: Machine> Arena<M> {
     pub(super) fn covered(&self) -> Covered {
         self.covered.read()
     }
+    /// What entries cover, to be changed by the arena's writer.
+    pub(super) fn counts(&self) -> &Counts {
+        &self.covered
+    }
     /// The most bytes that entries covered at a time.
     pub(super) fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
@@ -171,11 +175,10 @@ impl<M: Machine> Arena<M> {
     }
 
     /// As [`Writer::commit`], of what [`prepare_first`](Self::prepare_first) has prepared.
-    pub(super) fn commit_first(&mut self, change: EntryChange<M>, covered: &Covered) {
+    pub(super) fn commit_first(&mut self, change: EntryChange<M>) {
         let kept = self.writer.get_mut();
         self.entries.commit(&mut kept.owner, change);
-        self.covered.change(covered);
-        self.peak.store(covered.bytes, Ordering::Relaxed);
+        self.peak.store(self.covered.bytes(), Ordering::Relaxed);
         kept.note_updates(1);
     }
 
@@ -300,14 +303,13 @@ impl<'a, M: Machine> Writer<'a, M> {
         self.arena.entries.set_aside(&mut self.kept.owner)
     }
 
-    /// Publishes a change by one swap. Contract C3: misses next to it do not count. `by`: what entries cover more then.
-    pub(super) fn commit(&mut self, change: EntryChange<M>, by: &Covered) {
+    /// Publishes a change by one swap. Contract C3: misses next to it do not count. What entries cover was counted before.
+    pub(super) fn commit(&mut self, change: EntryChange<M>) {
         let s = self.arena.sequence.load(Ordering::Relaxed);
         self.arena.sequence.store(s + 1, Ordering::Relaxed);
         fence(Ordering::Release);
         self.arena.entries.commit(&mut self.kept.owner, change);
         self.arena.sequence.store(s + 2, Ordering::Release);
-        self.arena.covered.change(by);
         let total = self.arena.mapped();
         if total > self.arena.peak() {
             self.arena.peak.store(total, Ordering::Relaxed);
@@ -322,12 +324,7 @@ impl<'a, M: Machine> Writer<'a, M> {
     pub(super) fn replace(&mut self, entry: NonNull<Entry<M>>, old: &Attributes) {
         // SAFETY: the caller's entry.
         let (range, new) = unsafe { (entry.as_ref().range(), entry.as_ref().attributes()) };
-        if Class::of(old) != Class::of(&new) {
-            let (mut gone, mut come) = (Covered::default(), Covered::default());
-            gone.come(range.len(), old);
-            come.come(range.len(), &new);
-            self.arena.covered.change(&come.less(&gone));
-        }
+        self.arena.covered.change_class(range.len(), Class::of(old), Class::of(&new));
         let item = Item { start: range.start, end: range.end, value: entry };
         let old = self.arena.entries.replace(&mut self.kept.owner, item);
         assert!(old.is_some(), "an entry that gives way is in the tree");

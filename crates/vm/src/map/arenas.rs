@@ -296,9 +296,11 @@ impl<M: Machine> Arenas<M> {
                 home.prepare(bounds.start, bounds.end, arena.len(), theirs.items().map(|(_, e)| NonNull::from(e)))?;
             let go = theirs.prepare(bounds.start, bounds.end, 0, core::iter::empty())?;
             // A look that misses an entry in the old tree sees that the stretch is closed: it was before the entry went.
-            home.commit(come, &covered);
+            home.arena().counts().change(&covered);
+            home.commit(come);
             fan.set_open(n, false);
-            theirs.commit(go, &Covered::default().less(&covered));
+            arena.counts().change(&Covered::default().less(&covered));
+            theirs.commit(go);
             // Else it would count here and there.
             arena.forget_peak();
         }

@@ -18,21 +18,37 @@ pub(super) enum Class {
     Other,
 }
 
-/// Kinds that are counted one by one.
-const CLASSES: usize = Class::Other as usize;
+/// How many there are.
+const CLASSES: usize = Class::Other as usize + 1;
 
-impl Class {
-    /// As Linux tells them apart.
-    pub fn of(a: &Attributes) -> Class {
-        if a.flags.contains(Flags::GROWS_DOWN) {
+/// The class of each set of the flags `SHARED` and `GROWS_DOWN`, and, above these two bits, of the rights.
+static CLASS_OF: [Class; 32] = {
+    let mut all = [Class::Other; 32];
+    let mut at = 0;
+    while at < all.len() {
+        let (flags, prot) = (at as u8 & KIND, at as u8 >> KIND.count_ones());
+        all[at] = if flags & Flags::GROWS_DOWN.bits() != 0 {
             Class::Stack
-        } else if a.prot.contains(Prot::WRITE) {
-            if a.flags.contains(Flags::SHARED) { Class::Other } else { Class::Data }
-        } else if a.prot.contains(Prot::EXEC) {
+        } else if prot & Prot::WRITE.bits() != 0 {
+            if flags & Flags::SHARED.bits() != 0 { Class::Other } else { Class::Data }
+        } else if prot & Prot::EXEC.bits() != 0 {
             Class::Code
         } else {
             Class::Other
-        }
+        };
+        at += 1;
+    }
+    all
+};
+/// The flags that a class depends on: the two lowest.
+const KIND: u8 = Flags::SHARED.bits() | Flags::GROWS_DOWN.bits();
+const _: () = assert!(KIND == 3 && Prot::all().bits() == 7);
+
+impl Class {
+    /// As Linux tells them apart.
+    #[inline(always)]
+    pub fn of(a: &Attributes) -> Class {
+        CLASS_OF[usize::from(a.flags.bits() & KIND | (a.prot.bits() & 7) << KIND.count_ones())]
     }
 }
 
@@ -61,9 +77,8 @@ impl Covered {
     /// `bytes` more with these attributes.
     pub(super) fn come(&mut self, bytes: u64, a: &Attributes) {
         self.bytes = self.bytes.wrapping_add(bytes);
-        if let Some(class) = self.classes.get_mut(Class::of(a) as usize) {
-            *class = class.wrapping_add(bytes);
-        }
+        let class = &mut self.classes[Class::of(a) as usize];
+        *class = class.wrapping_add(bytes);
     }
 
     /// All of an entry.
@@ -108,16 +123,40 @@ impl Counts {
         Covered { bytes: self.bytes(), classes }
     }
 
-    /// => caller is the arena's writer.
-    pub fn change(&self, by: &Covered) {
-        let add =
-            |count: &AtomicU64, by: u64| count.store(count.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
-        add(&self.bytes, by.bytes);
-        for (count, by) in self.classes.iter().zip(by.classes) {
-            // Most changes concern one class.
-            if by != 0 {
-                add(count, by);
-            }
+    /// An entry comes. => caller is the arena's writer.
+    #[inline]
+    pub fn come<M: Machine>(&self, e: &Entry<M>) {
+        let bytes = e.range().len();
+        add(&self.bytes, bytes);
+        add(&self.classes[Class::of(&e.attributes()) as usize], bytes);
+    }
+
+    /// An entry goes. => caller is the arena's writer.
+    #[inline]
+    pub fn go<M: Machine>(&self, e: &Entry<M>) {
+        let bytes = e.range().len().wrapping_neg();
+        add(&self.bytes, bytes);
+        add(&self.classes[Class::of(&e.attributes()) as usize], bytes);
+    }
+
+    /// `bytes` change their class. => caller is the arena's writer.
+    #[inline]
+    pub fn change_class(&self, bytes: u64, from: Class, to: Class) {
+        if from != to {
+            add(&self.classes[from as usize], bytes.wrapping_neg());
+            add(&self.classes[to as usize], bytes);
         }
     }
+
+    /// => caller is the arena's writer.
+    pub fn change(&self, by: &Covered) {
+        add(&self.bytes, by.bytes);
+        self.classes.iter().zip(by.classes).for_each(|(count, by)| add(count, by));
+    }
+}
+
+/// => caller is the only one that writes `count`.
+#[inline(always)]
+fn add(count: &AtomicU64, by: u64) {
+    count.store(count.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
 }

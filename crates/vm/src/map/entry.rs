@@ -1,6 +1,5 @@
 //! Entries: what a map holds for a range. Immutable once published; replaced, never edited.
 
-use super::covered::Covered;
 use crate::backing::Backing;
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
@@ -310,12 +309,11 @@ pub(super) struct NewEntries<M: Machine> {
     first: *const Entry<M>,
     last: *const Entry<M>,
     len: usize,
-    covered: Covered,
 }
 
 impl<M: Machine> NewEntries<M> {
     pub fn new(vm: &'static Vm<M>) -> Self {
-        NewEntries { vm, first: ptr::null(), last: ptr::null(), len: 0, covered: Covered::default() }
+        NewEntries { vm, first: ptr::null(), last: ptr::null(), len: 0 }
     }
 
     pub fn push(
@@ -334,17 +332,11 @@ impl<M: Machine> NewEntries<M> {
         }
         self.last = entry.as_ptr();
         self.len += 1;
-        self.covered.come(range.len(), &a);
         Ok(entry)
     }
 
     pub fn len(&self) -> usize {
         self.len
-    }
-
-    /// What they cover.
-    pub fn covered(&self) -> &Covered {
-        &self.covered
     }
 
     pub fn iter(&self) -> impl Iterator<Item = NonNull<Entry<M>>> + use<M> {

@@ -13,7 +13,6 @@
 //! 4. Everything is allocated: the child, entries for both sides, backings, nodes. This is the last point of failure.
 //! 5. Chains are made, linked, and published on both sides. Nobody runs in the child before this returns.
 
-use super::covered::Covered;
 use super::entry::{Attributes, Entry, Flags, How, NewEntries};
 use super::leaves::{Sweep, UNWRITABLE};
 use super::piece::layers;
@@ -187,7 +186,11 @@ impl<M: Machine> Space<M> {
             };
             entry.set_front(front);
         }
-        child.home().commit_first(born, theirs.covered());
+        for entry in theirs.iter() {
+            // SAFETY: ours, published next.
+            child.home().counts().come(unsafe { entry.as_ref() });
+        }
+        child.home().commit_first(born);
         theirs.published();
         let child = child.born();
         if vm.check_level() != Level::Never {
@@ -195,7 +198,7 @@ impl<M: Machine> Space<M> {
         }
         if let Some(change) = change {
             // The parent's new entries say what the old ones said, fronts apart.
-            writer.commit(change, &Covered::default());
+            writer.commit(change);
             ours.published();
         }
         // Contract C4: the child may run, since the parent's translations that could store are gone.

@@ -207,7 +207,7 @@ impl<M: Machine> Space<M> {
         let Limits { bytes, data, .. } = self.limits();
         // Where the limit is the address space itself, no arena has to look at another's count.
         (bytes < M::Pmap::USER.len() && self.mapped().saturating_add(more) > bytes)
-            || (Class::of(a) == Class::Data && self.data_exceeds(more, data))
+            || (data < M::Pmap::USER.len() && Class::of(a) == Class::Data && self.data_exceeds(more, data))
     }
 
     /// Whether the space would have more data than `limit`, with `more`.

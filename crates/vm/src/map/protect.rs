@@ -6,7 +6,7 @@ use super::leaves::{Sweep, Work};
 use super::space::Space;
 use super::update::Update;
 use crate::error::MapError;
-use crate::machine::Machine;
+use crate::machine::{Machine, Pmap};
 use crate::mutant::{Mutant, mutant};
 use crate::types::{Access, Prot, VirtRange};
 use core::ptr::NonNull;
@@ -30,6 +30,7 @@ impl<M: Machine> Space<M> {
         let (mut end, mut error, mut changes) = (range.start, None, false);
         let mut lost = Prot::empty();
         let (most_data, mut data) = (self.limits().data, 0);
+        let limited = most_data < M::Pmap::USER.len();
         for e in writer.overlapping(range.start, range.end) {
             if e.range().start > end {
                 break;
@@ -39,7 +40,7 @@ impl<M: Machine> Space<M> {
                 break;
             }
             let new = Attributes { prot, ..e.attributes() };
-            if Class::of(&new) == Class::Data && Class::of(&e.attributes()) != Class::Data {
+            if limited && Class::of(&new) == Class::Data && Class::of(&e.attributes()) != Class::Data {
                 data += e.range().intersect(&range).map_or(0, |part| part.len());
                 if self.data_exceeds(data, most_data) {
                     error = Some(MapError::NoSpace);

@@ -17,7 +17,6 @@
 //! protect piece by piece, do not pay an entry for each call.
 
 use super::arena::{EntryChange, Writer};
-use super::covered::Covered;
 use super::entry::{Attributes, Entry, Flags, How, NewEntries};
 use super::leaves::{Sweep, Work};
 use super::piece::{From, Piece, STACK_ROOM, continues, grows, layers, with_room};
@@ -185,13 +184,15 @@ impl<'s, M: Machine> Row<'s, M> {
         writer.prepare(self.range.start, self.range.end, self.new.len(), self.new.iter())
     }
 
-    /// Gives the new entries their chains and publishes them, in the place of what covered `gone`.
-    fn publish(&mut self, writer: &mut Writer<'s, M>, change: EntryChange<M>, gone: &Covered) {
+    /// Gives the new entries their chains and publishes them.
+    fn publish(&mut self, writer: &mut Writer<'s, M>, change: EntryChange<M>) {
         for entry in self.new.iter() {
             // SAFETY: ours, not published.
-            self.furnish(unsafe { entry.as_ref() });
+            let entry = unsafe { entry.as_ref() };
+            self.furnish(entry);
+            writer.arena().counts().come(entry);
         }
-        writer.commit(change, &self.new.covered().less(gone));
+        writer.commit(change);
         self.new.published();
     }
 }
@@ -365,11 +366,10 @@ impl<'s, M: Machine> Update<'s, M> {
             row.settle()?;
         }
         let other = elsewhere.as_ref().map_or(0, |r| r.new.len());
-        let (mut gone, mut gone_covered) = (0, Covered::default());
+        let mut gone = 0;
         for entry in self.marked() {
             if self.row.range.contains(entry.range().start) {
                 gone += 1;
-                gone_covered.come_entry(entry);
             }
         }
         let come = self.row.new.len() + other;
@@ -402,13 +402,16 @@ impl<'s, M: Machine> Update<'s, M> {
         }
         let mut writer = self.writer.take().expect("the writer is held until the change is applied");
         if let (Some(row), Some(first)) = (elsewhere, first) {
-            row.publish(&mut writer, first, &Covered::default());
+            row.publish(&mut writer, first);
         }
         let change = change.unwrap_or_else(|| {
             self.row.prepare(&mut writer).unwrap_or_else(|_| panic!("the nodes of the second change were set aside"))
         });
         let range = self.row.range;
-        self.row.publish(&mut writer, change, &gone_covered);
+        for entry in self.marked().filter(|entry| range.contains(entry.range().start)) {
+            writer.arena().counts().go(entry);
+        }
+        self.row.publish(&mut writer, change);
 
         let mut replaced: *const Entry<M> = ptr::null();
         let mut at = core::mem::replace(&mut self.marked, ptr::null());
