@@ -3,7 +3,7 @@
 
 use crate::Input;
 use quire_hosted::{Account, Cpu, Hosted, Settings};
-use quire_vm::frames::{Contiguous, Fill, For, Frame};
+use quire_vm::phys::frames::{Contiguous, Fill, For, Frame};
 use quire_vm::{PAGE_SIZE, Phys, Vm};
 use std::alloc::Layout;
 use std::ptr::NonNull;

@@ -3,7 +3,7 @@
 use crate::Input;
 use quire_sync::PerCpu;
 use quire_sync::epoch::{Domain, Retired, Slot as EpochSlot};
-use quire_vm::index::{Cursor, FillError, Index, KEYS, Node, Nodes, Slot};
+use quire_vm::object::index::{Cursor, FillError, Index, KEYS, Node, Nodes, Slot};
 use quire_vm::{OutOfMemory, Pfn};
 use std::alloc::Layout;
 use std::collections::BTreeMap;

@@ -3,10 +3,10 @@
 use crate::Input;
 use quire_hosted::{Cpu, Settings, Simulate, Simulated, Sv39, X86_64};
 use quire_pmap::Tables;
-use quire_vm::flush::Obligation;
-use quire_vm::frames::{Fill, For, Frame};
 use quire_vm::machine::Enter;
-use quire_vm::page::{Kind, State};
+use quire_vm::phys::frames::{Fill, For, Frame};
+use quire_vm::phys::page::{Kind, State};
+use quire_vm::tlb::flush::Obligation;
 use quire_vm::{PAGE_SIZE, Pfn, Pmap, Prot, Table, VirtRange, Vm};
 use std::collections::BTreeMap;
 

@@ -42,7 +42,7 @@ impl Account {
             });
         }
         vm.check(true).unwrap_or_else(|broken| panic!("{broken}"));
-        let count = |c: &quire_vm::slab::Cache| c.in_use(vm).unwrap_or_else(|broken| panic!("{broken}"));
+        let count = |c: &quire_vm::phys::slab::Cache| c.in_use(vm).unwrap_or_else(|broken| panic!("{broken}"));
         Account {
             free: vm.frames().free(),
             free_slots: vm.swap().free(),

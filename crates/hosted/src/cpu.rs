@@ -10,7 +10,7 @@ use quire_sync::CpuId;
 use quire_sync::hooks::threads;
 use quire_sync::record::apart;
 use quire_vm::map::{Space, SpaceRef};
-use quire_vm::page::Kind;
+use quire_vm::phys::page::Kind;
 use quire_vm::{Access, FaultError, MemoryType, PAGE_SHIFT, PAGE_SIZE, Pfn, Phys, Vm};
 use std::marker::PhantomData;
 use std::rc::Rc;

@@ -1,8 +1,8 @@
 //! Consecutive frames out of memory that programs use, while they use it.
 
 use quire_hosted::{Cpu, Settings, Simulate, Simulated};
-use quire_vm::frames::{Contiguous, For, Frame};
 use quire_vm::map::{Advice, MapRequest, Placement, Space, SpaceRef, Wire};
+use quire_vm::phys::frames::{Contiguous, For, Frame};
 use quire_vm::sleep::MaySleep;
 use quire_vm::stats::Event;
 use quire_vm::{OutOfMemory, PAGE_SIZE, VirtRange, Vm};

@@ -5,7 +5,7 @@ use quire_hosted::{Cpu, Settings, Simulate, Simulated};
 use quire_vm::check::{Broken, Level};
 use quire_vm::machine::Enter;
 use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
-use quire_vm::page::Kind;
+use quire_vm::phys::page::Kind;
 use quire_vm::{Access, PAGE_SIZE, Pfn, Phys, Prot, Vm};
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -156,7 +156,7 @@ fn a_device_is_mapped_shared_or_not_at_all<F: Simulate>() {
 fn a_frame_buffer_may_lie_in_ram<F: Simulate>() {
     let vm = boot::<F>(1);
     let cpu = Cpu::attach(vm, 0);
-    let run = vm.alloc_run(3, quire_vm::frames::For::Kernel).unwrap();
+    let run = vm.alloc_run(3, quire_vm::phys::frames::For::Kernel).unwrap();
     let first = run.pfn();
     // SAFETY: the frames are kept until nobody maps them.
     let object =

@@ -2,7 +2,7 @@
 
 use quire_hosted::{Cpu, Hosted, Settings};
 use quire_sync::hooks::threads::as_cpu;
-use quire_vm::frames::{CHAIN, Fill, For, Frame};
+use quire_vm::phys::frames::{CHAIN, Fill, For, Frame};
 use quire_vm::stats::Event;
 use quire_vm::{OutOfMemory, PAGE_SIZE, Phys, Vm};
 use std::alloc::Layout;

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use quire_hosted::{Cpu, Settings, Simulate, Simulated};
 use quire_vm::map::{Advice, MapRequest, Placement, SMALL, Space, SpaceRef, Wire};
-use quire_vm::memory_store::{FaultPlan, MemoryStore};
 use quire_vm::object::ObjectRef;
+use quire_vm::reclaim::memory_store::{FaultPlan, MemoryStore};
 use quire_vm::stats::Event;
 use quire_vm::{PAGE_SIZE, Prot, VirtRange, Vm};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -230,14 +230,14 @@ fn what_was_stored_is_still_dirty_and_referenced_after_the_tables_went<F: Simula
         let entry = space.lookup(va, &pin).unwrap();
         let object = entry.front().object().unwrap();
         match object.index().get(entry.front().key(va), &pin) {
-            quire_vm::index::Slot::Page(pfn) => vm.page(pfn).state(),
+            quire_vm::object::index::Slot::Page(pfn) => vm.page(pfn).state(),
             other => panic!("{va:#x} shows {other:?}"),
         }
     };
     space.drop_tables().unwrap();
     for va in pages(PLACES[2], 40).chain(pages(SHARED, 30)) {
         assert!(state(va).dirty(), "{va:#x} was stored to");
-        assert!(state(va).0 & quire_vm::page::State::REFERENCED != 0, "{va:#x} was touched");
+        assert!(state(va).0 & quire_vm::phys::page::State::REFERENCED != 0, "{va:#x} was touched");
     }
 }
 

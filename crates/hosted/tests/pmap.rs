@@ -4,10 +4,10 @@
 use proptest::prelude::*;
 use quire_hosted::{Cpu, Settings, Simulate, Simulated};
 use quire_pmap::Tables;
-use quire_vm::flush::Obligation;
-use quire_vm::frames::{Fill, For, Frame};
 use quire_vm::machine::Enter;
-use quire_vm::page::{Kind, State};
+use quire_vm::phys::frames::{Fill, For, Frame};
+use quire_vm::phys::page::{Kind, State};
+use quire_vm::tlb::flush::Obligation;
 use quire_vm::{Access, PAGE_SIZE, Pfn, Pmap, Prot, Table, VirtRange, Vm};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

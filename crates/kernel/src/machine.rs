@@ -15,8 +15,8 @@ use quire_pmap_x86_64::{Mmu, Request, X86_64, X86Pmap};
 use quire_sync::cpuset::CpuMask;
 use quire_sync::{CpuId, ThreadHandle};
 use quire_task::{Irq, Scheduler, Thread, ThreadRef};
-use quire_vm::flush::FlushSet;
 use quire_vm::machine::KernelPages;
+use quire_vm::tlb::flush::FlushSet;
 use quire_vm::{MemoryType, OutOfMemory, PAGE_SIZE, Pfn, Phys, Vm};
 
 /// The machine: one value, inside the memory system.

@@ -6,7 +6,7 @@
 use crate::layout::direct;
 use crate::machine::Machine;
 use quire_kernel::memory_map::{Ram, Span};
-use quire_vm::frames::{Contiguous, For, Frame};
+use quire_vm::phys::frames::{Contiguous, For, Frame};
 use quire_vm::{PAGE_SIZE, Pfn, PhysRange, Vm};
 
 /// Frames at each end of a range that are looked at.

@@ -28,8 +28,8 @@ use quire_kernel::command_line;
 use quire_sync::Rank;
 use quire_sync::hooks::{ThreadHandle, park, unpark};
 use quire_task::IrqLock;
-use quire_vm::frames::{For, Frame};
 use quire_vm::map::kernel::KernelRange;
+use quire_vm::phys::frames::{For, Frame};
 use quire_vm::stats::Event;
 use quire_vm::{MapError, MemoryType, PAGE_SIZE, Pfn, Phys, PhysRange};
 

@@ -7,7 +7,7 @@
 //!
 //! # What ends things
 //! Exit, close, munmap and their like give memory back, and are never refused for want of it: their layer allocates nothing, and what
-//! they need of the memory core comes from below the [floor](quire_vm::frames::Frames::floor), where no other call reaches.
+//! they need of the memory core comes from below the [floor](quire_vm::phys::frames::Frames::floor), where no other call reaches.
 
 use crate::Linux;
 use crate::machine::Machine;

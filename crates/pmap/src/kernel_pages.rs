@@ -6,10 +6,10 @@ use crate::kernel_tables::{KernelMapError, Rights};
 use crate::shootdown::Request;
 use quire_sync::cpuset::CpuMask;
 use quire_sync::preempt_off;
-use quire_vm::flush::FlushSet;
-use quire_vm::frames::{Fill, For};
-use quire_vm::page::Kind;
+use quire_vm::phys::frames::{Fill, For};
+use quire_vm::phys::page::Kind;
 use quire_vm::stats::Event;
+use quire_vm::tlb::flush::FlushSet;
 use quire_vm::{MemoryType, OutOfMemory, PAGE_SIZE, Pfn, VirtRange, Vm};
 
 /// Maps the page at `va` for loads and stores; see [`quire_vm::machine::KernelPages::map_kernel`].

@@ -14,8 +14,8 @@ use core::marker::PhantomData;
 use quire_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence_full};
 use quire_sync::explore::{Arc, thread};
 use quire_sync::protocol;
-use quire_vm::flush::FlushSet;
 use quire_vm::machine::{Enter, Leaf};
+use quire_vm::tlb::flush::FlushSet;
 use quire_vm::{MemoryType, OutOfMemory, PAGE_SIZE, Pfn, Prot, VirtRange};
 
 /// A leaf that maps "the frame".

@@ -17,10 +17,10 @@ use quire_sync::cpuset::{CpuMask, MAX_CPUS};
 use quire_sync::epoch::{Pinned, Retired};
 use quire_sync::{CpuId, Rank, SpinLock, preempt_off, record};
 use quire_vm::check::Broken;
-use quire_vm::flush::FlushSet;
-use quire_vm::frames::{Fill, For, Frame};
-use quire_vm::page::{Kind, Page};
+use quire_vm::phys::frames::{Fill, For, Frame};
+use quire_vm::phys::page::{Kind, Page};
 use quire_vm::stats::Event;
+use quire_vm::tlb::flush::FlushSet;
 use quire_vm::{OutOfMemory, PAGE_SIZE, Pfn, Pmap, VirtRange, Vm};
 
 /// The page tables of one address space. Faults read the first line and nothing else of it.

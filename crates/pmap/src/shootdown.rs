@@ -24,7 +24,7 @@ use core::marker::PhantomData;
 use quire_sync::CpuId;
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering, fence_after_rmw};
 use quire_sync::cpuset::{CpuMask, CpuSet};
-use quire_vm::flush::FlushSet;
+use quire_vm::tlb::flush::FlushSet;
 use quire_vm::{PAGE_SIZE, Pfn, VirtRange};
 
 /// `count` and `more`, none where that is less: a CPU may have told that pages went which another has not told to have come.

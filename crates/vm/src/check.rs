@@ -15,10 +15,10 @@
 //! says *broken* only for what no step under way can explain; what only holds while nothing at all runs is checked where the
 //! caller says that it is `quiet`.
 
-use crate::frames::FrameError;
 use crate::machine::Machine;
 use crate::map::tree::TreeError;
-use crate::queue::{Queue, QueueError};
+use crate::phys::frames::FrameError;
+use crate::phys::queues::{Queue, QueueError};
 use crate::stats::Event;
 use crate::vm::Vm;
 use core::fmt;

@@ -3,12 +3,12 @@
 //! # Principles
 //! - **A fault takes no contended lock.** It reads published, immutable entries and lock-free page indexes, and writes only
 //!   under the lock of one page-table page of its own address space.
-//! - **No record per mapped page.** The only reverse map is the list of [`backing`]s of an [`object`]: one per mmap
+//! - **No record per mapped page.** The only reverse map is the list of [backings](cow::chain) of an [`object`]: one per mmap
 //!   operation and address space. A [`machine::Pmap`] is only ever a cache of the map.
 //! - **No architecture, no errno, no heap, no statics.** Everything is allocated from typed per-CPU slabs over frames, so
 //!   every allocation can fail, is counted, and has a label. A [`Vm`] is a value; it lives in the memory it manages.
-//! - **What is taken away is owed.** Weakening a translation returns a [`flush::Obligation`]; only its discharge yields the
-//!   [`flush::Flushed`] proof that what comes after asks for.
+//! - **What is taken away is owed.** Weakening a translation returns a [`tlb::flush::Obligation`]; only its discharge
+//!   yields the [`tlb::flush::Flushed`] proof that what comes after asks for.
 //!
 //! # The contracts
 //! C1 identity, C2 enter versus remove, C3 stale entries, C4 frames after flush, C5 no sleep under a guard, C6 one lock
@@ -16,58 +16,46 @@
 //! error: each is kept in one place, marked `// Contract Cn` there; ARCHITECTURE.md tells them in full.
 //!
 //! # Where to start reading
-//! A fault: [`fault`], then [`map`] (which entry), [`backing`] (which objects, front to back), [`object`] and its
-//! [`index`] (which page), [`page`] (is it busy), [`machine::Pmap`] (install), [`queue`].
+//! A fault: [`fault`], then [`map`] (which entry), [`cow::chain`] (which objects, front to back), [`object`] and its
+//! [`index`](object::index) (which page), [`phys::page`] (is it busy), [`machine::Pmap`] (install), [`phys::queues`].
+//!
+//! # The rooms
+//! | room | what is in it |
+//! |---|---|
+//! | [`machine`] | what the core needs of the hardware: frames' memory, page tables, CPUs |
+//! | [`phys`] | frames, page descriptors, slabs, page queues |
+//! | [`tlb`] | translations that are owed, and proofs of flushes |
+//! | [`object`] | objects, their index of pages, their list of mappings, their content |
+//! | `rmap` | passes over the mappings of a page or a range; removal |
+//! | [`cow`] | chains of backings, collapse, who else sees a page |
+//! | [`map`] | address spaces: entries, trees, arenas, operations |
+//! | [`fault`] | the fault, and the ways to a page |
+//! | [`reclaim`] | pageout, swap, reads and writes, waits for memory |
+//! | [`check`] | the checker of all structures |
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![deny(missing_docs)]
 
-mod ahead;
-mod around;
-pub mod backing;
 pub mod check;
-mod claim;
-pub mod collapse;
-mod copy;
-mod copy_up;
-pub mod daemon;
-mod descriptors;
+pub mod cow;
 pub mod error;
 pub mod fault;
-pub mod flush;
-pub mod frames;
-pub mod index;
-pub mod interval;
-pub mod io;
-mod laundry;
-mod lazy;
 pub mod machine;
 pub mod map;
-pub mod memory_store;
-mod migrate;
 #[cfg(all(test, any(loom, shuttle)))]
 mod models;
 pub mod mutant;
 pub mod object;
-pub mod page;
-mod page_in;
-pub mod pageout;
-pub mod pager;
-pub mod queue;
-mod reaper;
-mod remove;
+pub mod phys;
+pub mod reclaim;
 mod rmap;
-mod shadow;
-pub mod slab;
 pub mod sleep;
 pub mod stats;
-mod steal;
-pub mod swap;
 #[cfg(any(test, loom, shuttle))]
 mod testing;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
+pub mod tlb;
 pub mod types;
-pub mod uses;
 mod vm;
 
 pub use error::{FaultError, MapError, OutOfMemory};

@@ -18,11 +18,11 @@ mod reaping;
 mod seals;
 
 use crate::Phys;
-use crate::collapse::collapse;
-use crate::index::Slot;
+use crate::cow::collapse::collapse;
 use crate::map::kernel::KernelMap;
 use crate::map::{MapRequest, Placement, Space, SpaceRef};
 use crate::object::ObjectRef;
+use crate::object::index::Slot;
 use crate::testing::{Boot, KERNEL, TestMachine, boot, page};
 use crate::types::{Access, PAGE_SIZE, Pfn, Prot, VirtRange};
 use quire_sync::explore::{Arc, thread};

@@ -3,10 +3,10 @@
 
 use crate::check::Broken;
 use crate::error::OutOfMemory;
-use crate::flush::{FlushSet, Obligation};
 use crate::machine::{Enter, KernelPages, Leaf, Machine, Phys, Pmap, Removed, Table};
-use crate::memory_store::{FaultPlan, MemoryStore};
 use crate::mutant::{Mutant, mutant};
+use crate::reclaim::memory_store::{FaultPlan, MemoryStore};
+use crate::tlb::flush::{FlushSet, Obligation};
 use crate::types::{Access, MemoryType, PAGE_SHIFT, PAGE_SIZE, Pfn, PhysRange, Prot, VirtRange};
 use crate::vm::{Config, Vm};
 use core::ptr::NonNull;

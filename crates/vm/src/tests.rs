@@ -1,19 +1,19 @@
 //! Faults, objects and chains together, on the test machine.
 
-use crate::backing;
+use crate::cow::chain;
 use crate::error::FaultError;
 use crate::fault::FaultKind;
-use crate::index::KEYS;
+use crate::fault::page_in::Kept;
 use crate::machine::Machine;
 use crate::map::{MapRequest, Placement, Space, SpaceRef};
+use crate::object::index::KEYS;
+use crate::object::pager::{Pager, PagerError};
 use crate::object::{IoError, ObjectRef};
-use crate::page::Kind;
-use crate::page_in::Kept;
-use crate::pager::{Pager, PagerError};
-use crate::queue::Queue;
+use crate::phys::page::Kind;
+use crate::phys::queues::Queue;
+use crate::reclaim::evict;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
-use crate::steal;
 use crate::testing::{Boot, TestMachine, boot, boot_with, page};
 use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
 use crate::vm::Config;
@@ -100,7 +100,7 @@ pub(crate) fn page_out(space: &Space<TestMachine>) {
         let objects = core::iter::successors(front, |b| b.behind()).filter_map(|b| b.object());
         objects.filter_map(|o| Kept::new(o, &pin)).collect()
     };
-    kept.iter().for_each(|k| steal::push_out(k.object(), 0..KEYS, &mut MaySleep::here()));
+    kept.iter().for_each(|k| evict::push_out(k.object(), 0..KEYS, &mut MaySleep::here()));
 }
 
 #[test]
@@ -309,7 +309,7 @@ fn a_shell_that_forks_a_thousand_times_keeps_a_short_chain_and_copies_little() {
     let copies = m.vm.stats().faults_of(FaultKind::Copy);
     assert!(copies <= 2000, "only stores while the child lives, and the child's own, copy: {copies}");
     let pin = m.vm.epoch().pin();
-    let depth = backing::depth(space.lookup(page(0), &pin).unwrap().front());
+    let depth = chain::depth(space.lookup(page(0), &pin).unwrap().front());
     assert!(depth <= 3, "the chain is {depth} deep");
     drop(pin);
     for n in 0..64u64 {

@@ -1,20 +1,20 @@
 //! The memory system as one value: everything that the core shares between CPUs, in the memory that it manages.
 
 use crate::check::Level;
-use crate::daemon::Daemons;
-use crate::descriptors::{self, Descriptors, Run};
-use crate::frames::Frames;
-use crate::io::Io;
+use crate::cow::reaper::Reaper;
 use crate::machine::Machine;
 use crate::map::MapMemory;
 use crate::object::ObjectMemory;
-use crate::page::Page;
-use crate::pageout::Pageout;
-use crate::queue::{MAX_PARTS, Queues};
-use crate::reaper::Reaper;
-use crate::slab::Heap;
+use crate::phys::descriptors::{self, Descriptors, Run};
+use crate::phys::frames::Frames;
+use crate::phys::page::Page;
+use crate::phys::queues::{MAX_PARTS, Queues};
+use crate::phys::slab::Heap;
+use crate::reclaim::daemon::Daemons;
+use crate::reclaim::io::Io;
+use crate::reclaim::scan::Pageout;
+use crate::reclaim::swap::Swap;
 use crate::stats::{Counters, Stats};
-use crate::swap::Swap;
 use crate::types::{PAGE_SIZE, Pfn, PhysRange};
 use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -323,7 +323,7 @@ impl<M: Machine> Vm<M> {
     /// The page that a leaf shows; `None` where it shows a device: no RAM, or a frame that is no object's page.
     #[inline]
     pub(crate) fn page_of_leaf(&self, pfn: Pfn) -> Option<&'static Page> {
-        (pfn.0 < self.page_count()).then(|| self.page(pfn)).filter(|p| p.kind() == crate::page::Kind::Object)
+        (pfn.0 < self.page_count()).then(|| self.page(pfn)).filter(|p| p.kind() == crate::phys::page::Kind::Object)
     }
     /// The frame that `page` describes.
     #[inline(always)]
@@ -397,7 +397,7 @@ impl<M: Machine> Vm<M> {
     /// As [`Config::zero_window`] says.
     #[inline(always)]
     pub(crate) fn zero_window(&self) -> u64 {
-        u64::from(self.config.zero_window).min(crate::ahead::MOST)
+        u64::from(self.config.zero_window).min(crate::fault::zero_ahead::MOST)
     }
 
     /// As [`Config::layers`] says.

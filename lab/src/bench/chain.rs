@@ -4,7 +4,7 @@ use super::{Bench, Build, Line, Report};
 use crate::{Failure, machine};
 use quire_hosted::{Cpu, Hosted};
 use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
-use quire_vm::page::Kind;
+use quire_vm::phys::page::Kind;
 use quire_vm::sleep::MaySleep;
 use quire_vm::stats::Event;
 use quire_vm::{Access, PAGE_SIZE, Vm};

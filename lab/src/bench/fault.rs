@@ -58,7 +58,7 @@ mod recorded {
     use quire_sync::Rank;
     use quire_sync::record::{Coherence, Record, scope};
     use quire_vm::map::{MapRequest, Placement, Space};
-    use quire_vm::slab::Cache;
+    use quire_vm::phys::slab::Cache;
     use quire_vm::{Access, ObjectRef, PAGE_SIZE, Vm};
 
     const BASE: u64 = 0x1000_0000_0000;

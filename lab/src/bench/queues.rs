@@ -6,7 +6,7 @@ use crate::queue::{OneLock, PageQueue, Parts};
 use crate::{Failure, harness, machine};
 use quire_hosted::{Cpu, Hosted};
 use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
-use quire_vm::queue::Queue;
+use quire_vm::phys::queues::Queue;
 use quire_vm::{Access, PAGE_SIZE, Vm};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};

@@ -3,8 +3,8 @@
 use super::{Bench, Build, Line, Report};
 use crate::{Failure, machine};
 use quire_hosted::{Cpu, Hosted};
-use quire_vm::index::Slot;
 use quire_vm::map::{MapRequest, Placement, Space};
+use quire_vm::object::index::Slot;
 use quire_vm::stats::Event;
 use quire_vm::{Access, ObjectRef, PAGE_SIZE, VirtRange, Vm};
 

@@ -5,9 +5,9 @@ use super::operation::{Act, Side};
 use super::world::{PAGES, World};
 use crate::Failure;
 use quire_hosted::Hosted;
-use quire_vm::frames::{Fill, For, Frame};
 use quire_vm::map::{Advice, Limits, MapRequest, Placement, Space, SpaceRef, Tag};
-use quire_vm::queue::Queue;
+use quire_vm::phys::frames::{Fill, For, Frame};
+use quire_vm::phys::queues::Queue;
 use quire_vm::{Access, FaultKind, PAGE_SIZE, Pfn, Prot, VirtRange};
 
 /// A part of a file that only programs are mapped from.

@@ -5,7 +5,7 @@ mod global;
 pub use global::GlobalList;
 use quire_hosted::Hosted;
 use quire_vm::Vm;
-use quire_vm::frames::{Fill, For, Frame};
+use quire_vm::phys::frames::{Fill, For, Frame};
 
 /// Who hands out frames, by number.
 pub trait FrameSource: Sync {

@@ -4,7 +4,7 @@ mod one_lock;
 
 pub use one_lock::OneLock;
 use quire_hosted::Hosted;
-use quire_vm::queue::Queue;
+use quire_vm::phys::queues::Queue;
 use quire_vm::{Pfn, Vm};
 
 /// What pageout asks of a queue of pages. Pages are numbers below what the queue was made for.

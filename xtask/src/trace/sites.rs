@@ -19,7 +19,7 @@ const PLUMBING: &[&str] = &[
     "quire_vm::map::space::SpaceRef",
     "quire_pmap::",
     "quire_pmap_x86_64::",
-    "quire_vm::flush",
+    "quire_vm::tlb::flush",
     "quire_vm::sleep",
     "__quire",
     "__rustc",
@@ -76,11 +76,13 @@ mod tests {
     #[test]
     fn a_site_is_who_wanted_it_not_how_it_is_done() {
         let named = |of: &[(u64, &str)]| Functions::of(of.iter().map(|(at, name)| (*at, (*name).to_owned())));
-        let kernel =
-            named(&[(KERNEL, "quire_sync::spin::SpinLock::contended"), (KERNEL + 0x100, "quire_vm::queue::put")]);
+        let kernel = named(&[
+            (KERNEL, "quire_sync::spin::SpinLock::contended"),
+            (KERNEL + 0x100, "quire_vm::phys::queues::put"),
+        ]);
         let sites = Sites::of_functions(kernel, Some(("prog".into(), named(&[(0x1000, "main")]))));
         // The return address stands behind a call that is the function's last instruction.
-        assert_eq!(sites.of("prog", &[KERNEL + 0x100, KERNEL + 0x150, 0]), "quire_vm::queue::put");
+        assert_eq!(sites.of("prog", &[KERNEL + 0x100, KERNEL + 0x150, 0]), "quire_vm::phys::queues::put");
         assert_eq!(sites.of("prog", &[KERNEL + 0x10, 0]), "quire_sync::spin::SpinLock::contended");
         assert_eq!(sites.of("prog", &[0x1004]), "prog: main");
         assert_eq!(sites.of("other", &[0x1004]), "other: 0x1004");

@@ -2,9 +2,9 @@
 
 use quire_hosted::{Cpu, Simulate, Simulated};
 use quire_vm::map::{Advice, MapRequest, Placement, SpaceRef, Tag};
-use quire_vm::memory_store::{FaultPlan, MemoryStore};
+use quire_vm::object::pager::{Pager, PagerError};
 use quire_vm::object::{IoError, ObjectRef};
-use quire_vm::pager::{Pager, PagerError};
+use quire_vm::reclaim::memory_store::{FaultPlan, MemoryStore};
 use quire_vm::{FaultError, MapError, PAGE_SIZE, Prot, VirtRange, Vm};
 use std::ptr::NonNull;
 

@@ -4,8 +4,8 @@ use crate::worker::Worker;
 use crate::world::{LANE_PAGES, SpaceModel, store_shared};
 use quire_hosted::Simulate;
 use quire_hosted::model::{Fate, State};
-use quire_vm::flush::Obligation;
 use quire_vm::map::{Advice, Content, Inherit, MapRequest, Placement};
+use quire_vm::tlb::flush::Obligation;
 use quire_vm::{FaultError, MapError, PAGE_SIZE, Pmap, Table, VirtRange};
 
 /// Words of the volatile object, in their highest byte.

@@ -13,9 +13,9 @@ use quire_heap::{Arc, Box, OutOfMemory, try_leak};
 use quire_sync::epoch::Domain;
 use quire_sync::{Headcount, Quota};
 use quire_vm::Vm;
-use quire_vm::frames::{Fill, For, Frame};
+use quire_vm::object::pager::Pager;
 use quire_vm::object::{IoError, ObjectRef, WriteErrors};
-use quire_vm::pager::Pager;
+use quire_vm::phys::frames::{Fill, For, Frame};
 use quire_vm::stats::Event;
 
 /// Open files that a small machine may have. Larger ones may have so many that they take a tenth of memory at 1 KiB each, as on Linux.

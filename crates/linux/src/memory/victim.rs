@@ -1,7 +1,7 @@
 //! Memory is out: a process is chosen and ends, and everybody else waits for what it held.
 //!
 //! # When
-//! The memory core has decided that programs get nowhere ([`quire_vm::pageout`]): a fault, or a system call that needs memory, gets its
+//! The memory core has decided that programs get nowhere ([`quire_vm::reclaim::scan`]): a fault, or a system call that needs memory, gets its
 //! error and comes to [`Linux::out_of_memory`]. There it waits until a victim's memory is back, and then tries again.
 //!
 //! # Who

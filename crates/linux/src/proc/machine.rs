@@ -9,7 +9,7 @@ use crate::time::{SECOND, ticks};
 use quire_fs::FsError;
 use quire_fs::generated::Text;
 use quire_task::CpuTimes;
-use quire_vm::queue::Queue;
+use quire_vm::phys::queues::Queue;
 use quire_vm::stats::Event;
 use quire_vm::{FaultKind, PAGE_SIZE};
 

@@ -6,8 +6,8 @@ use crate::hardware::Hardware;
 use crate::table::GROUP;
 use crate::tree::Locked;
 use quire_sync::atomic::{AtomicU64, Ordering};
-use quire_vm::flush::Obligation;
 use quire_vm::machine::{Enter, Leaf, Removed};
+use quire_vm::tlb::flush::Obligation;
 use quire_vm::{PAGE_SIZE, Prot, Table, VirtRange, Vm};
 
 /// Everything but stores.

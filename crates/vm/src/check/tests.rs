@@ -97,7 +97,7 @@ fn levels_have_the_numbers_that_tools_use() {
 }
 
 /// What the checker says of the system after `corrupt` was done to the second page of a queue of three.
-fn of_a_queue(corrupt: impl FnOnce(&Boot, &'static crate::page::Page)) -> Result<(), Broken> {
+fn of_a_queue(corrupt: impl FnOnce(&Boot, &'static crate::phys::page::Page)) -> Result<(), Broken> {
     let (m, space) = system(Level::Never);
     (0..3).for_each(|n| map(&space, n));
     (0..3).for_each(|n| assert!(space.fault(page(n), Access::Write).is_ok()));
@@ -121,7 +121,7 @@ fn wrong_links_and_a_wrong_length_of_a_queue_are_noticed() {
 
 #[test]
 fn a_page_in_a_queue_that_is_none_or_says_it_is_elsewhere_is_noticed() {
-    let none = of_a_queue(|_, p| p.set_kind(crate::page::Kind::Wild));
+    let none = of_a_queue(|_, p| p.set_kind(crate::phys::page::Kind::Wild));
     assert!(matches!(none, Err(Broken::Queue(QueueError::NoPage(_)))), "{none:?}");
     let elsewhere = of_a_queue(|m, p| {
         // It leaves in the right way, and is linked where it was nevertheless.
@@ -140,9 +140,9 @@ fn a_frame_that_is_on_a_free_list_and_in_use_is_noticed() {
     let result = of_a_queue(|m, _| {
         let cached = (0..m.vm.page_count()).map(|n| m.vm.page(crate::Pfn(n)));
         cached
-            .filter(|p| p.kind() == crate::page::Kind::Cached)
+            .filter(|p| p.kind() == crate::phys::page::Kind::Cached)
             .take(1)
-            .for_each(|p| p.set_kind(crate::page::Kind::Slab));
+            .for_each(|p| p.set_kind(crate::phys::page::Kind::Slab));
     });
     assert!(matches!(result, Err(Broken::Frames(_))), "{result:?}");
 }
@@ -170,6 +170,6 @@ fn a_slot_of_swap_that_is_lost_doubled_or_miscounted_is_noticed() {
     // Nobody has it, and it is taken.
     assert_eq!(of_swap(|m, _| m.vm.swap().corrupt_bit(99))[0], Err(Broken::SwapCount(98)));
     // A page's slot is given away: the count is right, the page's claim is not.
-    let given = of_swap(|m, slot| m.vm.swap().release(crate::swap::Slots { first: slot, len: 1 }));
+    let given = of_swap(|m, slot| m.vm.swap().release(crate::reclaim::swap::Slots { first: slot, len: 1 }));
     assert!(matches!(given, [Ok(()), Err(Broken::SwapSlot(_))]), "{given:?}");
 }

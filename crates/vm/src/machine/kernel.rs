@@ -2,7 +2,7 @@
 
 use super::Machine;
 use crate::error::OutOfMemory;
-use crate::flush::FlushSet;
+use crate::tlb::flush::FlushSet;
 use crate::types::{MemoryType, Pfn};
 use crate::vm::Vm;
 

@@ -46,7 +46,7 @@ pub trait Machine: Phys + Sized + Send + Sync + 'static {
         false
     }
 
-    /// Whether the thread that runs ends something, so that it may have what lies below the [floor](crate::frames::Frames::floor).
+    /// Whether the thread that runs ends something, so that it may have what lies below the [floor](crate::phys::frames::Frames::floor).
     /// Asked only where the kernel's structures are refused.
     fn ends_something(&self) -> bool {
         true

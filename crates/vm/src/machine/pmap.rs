@@ -3,7 +3,7 @@
 use super::Machine;
 use crate::check::Broken;
 use crate::error::OutOfMemory;
-use crate::flush::{FlushSet, Obligation};
+use crate::tlb::flush::{FlushSet, Obligation};
 use crate::types::{MemoryType, PAGE_SIZE, Pfn, Prot, VirtRange};
 use crate::vm::Vm;
 use quire_sync::CpuId;

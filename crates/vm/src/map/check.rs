@@ -3,14 +3,14 @@
 use super::arena::Writer;
 use super::covered::Covered;
 use super::entry::{Entry, Flags};
-use super::look::shown;
 use super::piece::layers;
+use super::query::shown;
 use super::space::Space;
-use crate::backing::Backing;
 use crate::check::Broken;
-use crate::index::Slot;
-use crate::interval::Interval;
+use crate::cow::chain::Backing;
 use crate::machine::{Leaf, Machine, Pmap, Table};
+use crate::object::index::Slot;
+use crate::object::interval::Interval;
 use crate::types::{PAGE_SIZE, Prot, VirtRange};
 use core::ptr;
 use quire_sync::epoch::Pinned;

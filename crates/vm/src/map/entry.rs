@@ -1,6 +1,6 @@
 //! Entries: what a map holds for a range. Immutable once published; replaced, never edited.
 
-use crate::backing::Backing;
+use crate::cow::chain::Backing;
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};

@@ -23,12 +23,12 @@
 use super::memory::{FAN_OUT, Nodes};
 use super::tree::{Cursor, Item, Owner, Tree};
 use crate::error::{MapError, OutOfMemory};
-use crate::flush::FlushSet;
-use crate::frames::{Fill, For, Frame};
 use crate::machine::KernelPages;
 use crate::mutant::{Mutant, mutant};
-use crate::pageout::Reclaim;
+use crate::phys::frames::{Fill, For, Frame};
+use crate::reclaim::scan::Reclaim;
 use crate::stats::Event;
+use crate::tlb::flush::FlushSet;
 use crate::types::{MemoryType, PAGE_SIZE, Pfn, PhysRange, VirtRange};
 use crate::vm::Vm;
 use core::alloc::Layout;

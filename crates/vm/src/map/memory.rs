@@ -9,7 +9,7 @@ use super::spaces::Spaces;
 use super::tree::{NodeAlloc, NodeSize};
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
-use crate::slab::{Cache, Slab};
+use crate::phys::slab::{Cache, Slab};
 use crate::vm::{BootMemory, Vm};
 use core::alloc::Layout;
 use core::ptr::NonNull;

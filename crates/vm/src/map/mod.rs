@@ -29,55 +29,46 @@
 //! | **unlink** | chains live until the epoch | parts' locks | part's lock: sees the old backing, the new one, or both |
 //!
 //! # Where to start reading
-//! [`space`](self): what a space is. `arenas`: which lock and tree an address has. `place`: where a mapping goes. `update`: how a change happens. Then the operations.
+//! [`space`](self): what a space is. `arenas`: which lock and tree an address has. `find_space`: where a mapping goes. `update`: how a change happens. Then the operations.
 
-mod advise;
 mod arena;
 mod arenas;
 mod check;
 mod covered;
 mod entry;
-mod foreign;
-mod fork;
+pub(crate) mod find_space;
 mod idle;
-mod inherit;
 pub mod kernel;
-mod leaves;
-mod look;
 mod memory;
+mod ops;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod outside;
 mod piece;
-mod place;
-mod populate;
-mod protect;
+pub(crate) mod pte_update;
+pub(crate) mod query;
 mod reap;
-mod remap;
 mod space;
 mod spaces;
-mod stack;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 pub mod tree;
-mod unmap;
 mod update;
-mod wire;
 
 pub use crate::check::Broken;
-pub use advise::Advice;
+pub use crate::map::ops::advise::Advice;
+pub use crate::map::ops::inherit::{Content, Inherit};
+pub use crate::map::ops::remap::Move;
+pub use crate::map::ops::wire::Wire;
 pub use arena::Writer;
 pub use arenas::{Changed, Moment, SPAN};
 pub use covered::Covered;
 pub use entry::{Attributes, Entry, Flags, Tag};
+pub use find_space::{MapRequest, Placement};
 pub(crate) use idle::refill;
 pub use idle::{Dropped, SMALL};
-pub use inherit::{Content, Inherit};
-pub use look::EntryInfo;
 pub use memory::{FAN_OUT, MapMemory};
-pub use place::{MapRequest, Placement};
+pub use query::EntryInfo;
 pub use reap::Holdings;
-pub use remap::Move;
 pub use space::{Limits, STACK_GUARD, Space, SpaceRef, SpaceStats, USER};
 pub use spaces::IDLE;
 pub(crate) use spaces::{Hand, Which};
-pub use wire::Wire;

@@ -2,7 +2,7 @@
 
 use super::entry::{Attributes, Entry, Flags};
 use super::space::USER;
-use crate::backing::Backing;
+use crate::cow::chain::Backing;
 use crate::machine::Machine;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, VirtRange};
 use core::ptr;

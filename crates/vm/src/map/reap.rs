@@ -12,13 +12,13 @@
 //! that is being read, and for nothing that waits for memory.
 
 use super::entry::{Entry, Flags};
-use super::leaves::{Sweep, Work};
 use super::piece::layers;
+use super::pte_update::{Sweep, Work};
 use super::space::Space;
 use crate::machine::{Machine, Pmap};
 use crate::mutant::{Mutant, mutant};
 use crate::object::What;
-use crate::remove;
+use crate::rmap::remove;
 use crate::types::VirtRange;
 use quire_sync::atomic::{Ordering, fence_full};
 
@@ -64,8 +64,8 @@ impl<M: Machine> Space<M> {
                     let pin = may.pin(self.vm().epoch());
                     for found in range.walk(&pin).take(COUNTED) {
                         match found.slot() {
-                            crate::index::Slot::Page(_) => pages += 1,
-                            crate::index::Slot::Swap(_) => held.swapped += 1,
+                            crate::object::index::Slot::Page(_) => pages += 1,
+                            crate::object::index::Slot::Swap(_) => held.swapped += 1,
                             _ => {}
                         }
                     }
@@ -127,7 +127,7 @@ impl<M: Machine> Space<M> {
         };
         for (depth, layer) in layers(entry.front()).enumerate() {
             let own_front = depth == 0 && !entry.flags().contains(Flags::NEEDS_FRONT);
-            if let Some((object, keys)) = super::advise::window(layer, part)
+            if let Some((object, keys)) = crate::map::ops::advise::window(layer, part)
                 && object.is_private()
                 && (own_front || object.is_exclusive() || mutant(Mutant::ReapsShared))
             {

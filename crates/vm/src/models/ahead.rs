@@ -1,7 +1,7 @@
-//! Models of pages that a first touch makes besides its own ([`ahead`](crate::ahead)).
+//! Models of pages that a first touch makes besides its own ([`zero_ahead`](crate::fault::zero_ahead)).
 
 use super::*;
-use crate::page::Kind;
+use crate::phys::page::Kind;
 use crate::testing::boot_with;
 use crate::vm::Config;
 

@@ -1,7 +1,7 @@
 //! Who waits for memory, and the pageout daemon, tell each other whose turn it is.
 
 use super::*;
-use crate::pageout::asking::Asking;
+use crate::reclaim::memory_wait::Asking;
 use crate::sleep::MaySleep;
 use quire_sync::atomic::{AtomicBool, Ordering};
 

@@ -1,8 +1,8 @@
 //! Busy pages: who waits for one, and who finds one that has become another (Contract C1).
 
 use super::*;
-use crate::frames::{Fill, For};
-use crate::page::Page;
+use crate::phys::frames::{Fill, For};
+use crate::phys::page::Page;
 use crate::sleep::MaySleep;
 
 /// The page that the file has, and its generation.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::fault::FaultKind;
 use crate::map::Advice;
-use crate::page::{Kind, Page};
+use crate::phys::page::{Kind, Page};
 use crate::sleep::MaySleep;
 
 /// Pages of objects, without the file's.
@@ -224,7 +224,7 @@ fn copy_up_against_merge() {
     drop(layers);
     beside(
         w,
-        |w| crate::copy_up::shorten(&w.space, page(0), &mut MaySleep::here()),
+        |w| crate::cow::flatten::shorten(&w.space, page(0), &mut MaySleep::here()),
         merge,
         |w, (), ()| {
             // What is mapped still would be seen whatever the chain shows.
@@ -275,7 +275,7 @@ protocol! {
 fn with_behind<R>(w: &World, f: impl FnOnce(&crate::object::Object<TestMachine>) -> R) {
     let pin = w.boot.vm.epoch().pin();
     let behind = w.space.lookup(page(0), &pin).and_then(|e| e.front().behind()).and_then(|b| b.object());
-    let kept = crate::page_in::Kept::new(behind.unwrap(), &pin).unwrap();
+    let kept = crate::fault::page_in::Kept::new(behind.unwrap(), &pin).unwrap();
     drop(pin);
     f(kept.object());
 }
@@ -288,7 +288,7 @@ fn copy_from_swap_against_copy() {
     let slots = super::paging::SLOTS;
     w.boot.swap(slots, super::paging::PROMPT);
     let child = w.space.fork().unwrap();
-    with_behind(&w, |object| crate::steal::push_out(object, 0..1, &mut MaySleep::here()));
+    with_behind(&w, |object| crate::reclaim::evict::push_out(object, 0..1, &mut MaySleep::here()));
     beside(
         w,
         move |_| {
@@ -404,7 +404,7 @@ fn claim_against_completion() {
     w.boot.swap(slots, super::paging::LATE);
     let child = w.space.fork().unwrap();
     store(&child, 0, 2);
-    with_behind(&w, |object| crate::steal::write_out(object, 0..1, &mut MaySleep::here()));
+    with_behind(&w, |object| crate::reclaim::evict::write_out(object, 0..1, &mut MaySleep::here()));
     beside(
         w,
         |w| w.boot.vm.finish_io(&mut MaySleep::here()),

@@ -1,8 +1,8 @@
 //! Which frame shows a page: a page that leaves its frame, and the frame of zeroes that is shown for a hole.
 
 use super::*;
-use crate::frames::Frame;
-use crate::migrate::{Vacated, vacate};
+use crate::phys::frames::Frame;
+use crate::reclaim::migrate::{Vacated, vacate};
 use crate::sleep::MaySleep;
 
 /// The file's first page leaves its frame, which is somebody else's at once: what is loaded from there then is not the

@@ -3,7 +3,7 @@
 #![cfg(shuttle)]
 
 use super::*;
-use crate::page::Kind;
+use crate::phys::page::Kind;
 use crate::types::Prot;
 
 /// Shows page `key` of the file, and `pages - 1` more, from the `n`-th address on, for loads.

@@ -1,8 +1,8 @@
 //! Paging out and in: swap slots against faults, the cleaner against stores, the end of a write against whoever frees the page.
 
 use super::*;
-use crate::memory_store::FaultPlan;
-use crate::page::Kind;
+use crate::phys::page::Kind;
+use crate::reclaim::memory_store::FaultPlan;
 use crate::sleep::MaySleep;
 
 pub(super) const PROMPT: FaultPlan =
@@ -186,7 +186,7 @@ protocol! {
 }
 
 /// A file on a disk, whose first two pages are there; with one page the index would have no leaf, and no tags.
-fn on_disk(w: &World) -> (ObjectRef<TestMachine>, &'static crate::memory_store::MemoryStore) {
+fn on_disk(w: &World) -> (ObjectRef<TestMachine>, &'static crate::reclaim::memory_store::MemoryStore) {
     let disk = crate::testing::memory_store(2, PROMPT);
     let file = ObjectRef::with_pager(w.boot.vm, disk, 2 * PAGE_SIZE).unwrap();
     [0, PAGE_SIZE].iter().for_each(|at| write(&file, *at, 8));
@@ -211,7 +211,7 @@ fn clean_against_write_back() {
     let theirs = file.clone();
     beside(
         w,
-        move |_| crate::steal::write_out(&theirs, 0..1, &mut MaySleep::here()),
+        move |_| crate::reclaim::evict::write_out(&theirs, 0..1, &mut MaySleep::here()),
         move |_| {
             file.write_back(0..1).unwrap();
             assert!(disk.counts().writes > before, "it is not on the disk");
@@ -331,7 +331,7 @@ protocol! {
 /// A write is under way when the page goes.
 fn completion_against_discard() {
     let w = with_swap(LATE);
-    crate::steal::write_out(&w.file, 0..1, &mut MaySleep::here());
+    crate::reclaim::evict::write_out(&w.file, 0..1, &mut MaySleep::here());
     beside(
         w,
         finish,
@@ -364,7 +364,7 @@ fn clean_against_fault() {
         w,
         |w| w.space.fault(page(0), Access::Write),
         |w| {
-            crate::steal::write_out(&w.file, 0..1, &mut MaySleep::here());
+            crate::reclaim::evict::write_out(&w.file, 0..1, &mut MaySleep::here());
             finish(w);
         },
         |w, _, _| assert_writable_is_dirty(w),

@@ -3,7 +3,7 @@
 use super::paging::{PROMPT, SLOTS};
 use super::*;
 use crate::map::Advice;
-use crate::page::Kind;
+use crate::phys::page::Kind;
 use crate::sleep::MaySleep;
 
 fn reap(space: &Space<TestMachine>) {

@@ -2,9 +2,9 @@
 
 use super::Object;
 use crate::check::Broken;
-use crate::index::{KEYS, Slot};
 use crate::machine::Machine;
-use crate::page::Kind;
+use crate::object::index::{KEYS, Slot};
+use crate::phys::page::Kind;
 use core::ops::Range;
 
 impl<M: Machine> Object<M> {

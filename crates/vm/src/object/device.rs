@@ -15,8 +15,8 @@
 use super::{DEVICE, Object, ObjectRef};
 use crate::error::OutOfMemory;
 use crate::fault::{At, FaultKind, Stop};
-use crate::flush::Obligation;
 use crate::machine::{Enter, Machine, Pmap, Table};
+use crate::tlb::flush::Obligation;
 use crate::types::{MemoryType, PAGE_SIZE, Pfn, PhysRange, VirtRange};
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::epoch::Pinned;

@@ -16,11 +16,11 @@
 
 use super::{HOLES_SHOWN, Object};
 use crate::fault::{At, FaultKind, Stop, Walk};
-use crate::flush::Obligation;
-use crate::frames::Fill;
 use crate::machine::{Enter, Machine, Table};
 use crate::mutant::{Mutant, mutant};
+use crate::phys::frames::Fill;
 use crate::rmap::{self, Batch};
+use crate::tlb::flush::Obligation;
 use crate::types::{Access, Prot};
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::epoch::Pinned;

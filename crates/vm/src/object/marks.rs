@@ -3,10 +3,10 @@
 
 use super::Object;
 use super::range::{ObjectRange, What};
-use crate::flush::Flushed;
-use crate::index::Slot;
 use crate::machine::Machine;
+use crate::object::index::Slot;
 use crate::rmap::{self, Batch};
+use crate::tlb::flush::Flushed;
 use core::ops::Range;
 
 /// Counts of a range of an object; each page counts once, however often it is mapped.

@@ -67,9 +67,9 @@
 //! ```
 
 use super::Object;
-use crate::index::{Cursor, Slot, Visit};
 use crate::machine::Machine;
-use crate::page::Page;
+use crate::object::index::{Cursor, Slot, Visit};
+use crate::phys::page::Page;
 use crate::stats::Event;
 use crate::vm::Vm;
 use core::ops::Range;

@@ -11,13 +11,13 @@
 //! | **truncate** | insert, fence, look at the size; here: size, fence, look for pages: one of them takes the copy back | filled before it is emptied; forward: met by a look, which goes the same way; back: insert, fence, look at the end, as a fault (mutant [`Mutant::MovesCutOff`](crate::mutant::Mutant::MovesCutOff)) | the list's part is held; the old or the new backing is there |
 
 use super::{Object, ObjectRef, content};
-use crate::backing::Backing;
-use crate::index::KEYS;
-use crate::interval::Interval;
+use crate::cow::chain::Backing;
+use crate::fault::page_in::Kept;
 use crate::machine::Machine;
-use crate::page_in::Kept;
-use crate::remove;
+use crate::object::index::KEYS;
+use crate::object::interval::Interval;
 use crate::rmap;
+use crate::rmap::remove;
 use crate::sleep::MaySleep;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, VirtRange};
 use core::ops::{ControlFlow, Range};

@@ -10,12 +10,12 @@
 //! returns, or its write has failed, which is an error and leaves the page dirty.
 
 use super::{ObjectRef, What};
-use crate::index::{KEYS, Slot};
-use crate::io::CLUSTER;
-use crate::laundry;
 use crate::machine::Machine;
-use crate::page::{Page, State};
-use crate::pager::PagerError;
+use crate::object::index::{KEYS, Slot};
+use crate::object::pager::PagerError;
+use crate::phys::page::{Page, State};
+use crate::reclaim::io::CLUSTER;
+use crate::reclaim::laundry;
 use crate::rmap::Batch;
 use crate::sleep::MaySleep;
 use core::ops::Range;

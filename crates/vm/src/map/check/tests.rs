@@ -4,10 +4,10 @@ use super::super::tree::TreeError;
 use super::super::{Attributes, MapRequest, Placement, Space, SpaceRef, Tag};
 use super::*;
 use crate::check::Level;
-use crate::index::KEYS;
 use crate::machine::Enter;
 use crate::object::ObjectRef;
-use crate::page::State;
+use crate::object::index::KEYS;
+use crate::phys::page::State;
 use crate::testing::{TestMachine, boot, page};
 use crate::types::Access;
 use core::ptr::NonNull;
@@ -81,7 +81,7 @@ impl World {
 
     fn enter(&self, n: u64, new: Enter) {
         let mut table = self.space.pmap().table(self.space.vm(), page(n), &self.space.vm().epoch().pin()).unwrap();
-        let mut owed = crate::flush::Obligation::new(self.space.vm(), self.space.pmap());
+        let mut owed = crate::tlb::flush::Obligation::new(self.space.vm(), self.space.pmap());
         let _gone = table.remove(page(n), &mut owed);
         table.enter(page(n), new);
         drop(table);
@@ -332,7 +332,7 @@ fn a_writable_leaf_of_a_clean_page_is_noticed() {
 #[test]
 fn a_removal_that_nobody_flushes_is_noticed() {
     let w = World::new();
-    let mut owed = crate::flush::Obligation::new(w.space.vm(), w.space.pmap());
+    let mut owed = crate::tlb::flush::Obligation::new(w.space.vm(), w.space.pmap());
     let mut table = w.space.pmap().table(w.space.vm(), page(PRIVATE), &w.space.vm().epoch().pin()).unwrap();
     let _gone = table.remove(page(PRIVATE), &mut owed);
     drop(table);

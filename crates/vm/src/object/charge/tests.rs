@@ -1,9 +1,9 @@
 //! Quotas that files in memory are charged to.
 
 use crate::map::{Advice, MapRequest, Placement, Wire};
-use crate::memory_store::FaultPlan;
+use crate::object::pager::Pager;
 use crate::object::{IoError, ObjectRef};
-use crate::pager::Pager;
+use crate::reclaim::memory_store::FaultPlan;
 use crate::testing::{Boot, TestMachine, page};
 use crate::tests::{load, range, settled, show, store, system};
 use crate::types::{Access, PAGE_SIZE};

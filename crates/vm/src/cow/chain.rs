@@ -1,0 +1,600 @@
+//! Backings: one per whole mmap operation and address space; the only reverse map there is.
+//!
+//! A backing says: this range of this address space shows that object from that page on, and behind it lies the next backing
+//! (copy-on-write). A *chain* belongs to one entry of one map; clip, fork and protect make chains of their own out of new
+//! backings, in the same parts of the same objects' lists, and never copy a list of pages.
+//!
+//! # Rules
+//! - A backing is linked into its object's list before an entry shows it, and unlinked after the entry is stale, its leaves
+//!   are cleared and the flush is done ([`dispose`] asks for the proof). Being linked is its reference to the object.
+//! - A private front is made *untouched*: without an object, until the first page is needed. Whoever needs it makes one and
+//!   sets it by compare-and-swap; [`Backing::close`] ends that, so that a writer who replaces the chain knows what to carry
+//!   over.
+//! - Ranges, offsets and the space never change. `behind` changes only when a layer that has become empty is taken out
+//!   ([`crate::cow::collapse`]), under the map's lock.
+//! - A backing's memory goes back through the epoch: faults walk chains under a pin.
+
+use crate::cow::flatten;
+use crate::error::OutOfMemory;
+use crate::machine::Machine;
+use crate::object::interval::{Interval, Links};
+use crate::object::{Object, ObjectRef};
+use crate::tlb::flush::Flushed;
+use crate::types::{PAGE_SHIFT, VirtRange};
+use crate::vm::Vm;
+use core::ptr::{self, NonNull};
+use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering};
+use quire_sync::epoch::{Pile, Pinned, Retired};
+use quire_sync::{Shared, record};
+
+/// A range of an address space that shows an object; see the module.
+#[repr(C, align(64))]
+pub struct Backing<M: Machine> {
+    /// Must be first: the epoch hands it back.
+    retired: Retired,
+    /// Null: untouched. [`closed`]: untouched, and to stay so.
+    object: AtomicPtr<Object<M>>,
+    /// The next layer, or null. Written under the map's lock.
+    behind: AtomicPtr<Backing<M>>,
+    range: VirtRange,
+    /// The page of the object that the range begins with.
+    offset: u64,
+    // First cache line to here: all that a fault reads.
+    vm: &'static Vm<M>,
+    pmap: NonNull<M::Pmap>,
+    /// The layer in front of it, or null. Written under the map's lock; read under a pin.
+    in_front: AtomicPtr<Backing<M>>,
+    /// A front: how far its chain is copied up ([`crate::cow::flatten`]).
+    progress: AtomicU64,
+    /// A front: the layers of its chain, itself included; 255 also stands for more. Written under the map's lock.
+    layers: AtomicU8,
+    /// How many runs of layers ended in it, one after the other ([`crate::cow::flatten`]); 255 also stands for more. Written under the
+    /// map's lock.
+    merges: AtomicU8,
+    /// Which part of the object's list it is in. Written before it is linked.
+    part: AtomicU16,
+    /// What it shows stays resident. Written under the map's lock.
+    wired: AtomicBool,
+    /// Its entry shares the object, and may ever allow stores. Fixed before it is linked.
+    stores: bool,
+    /// Guarded by that part's lock.
+    links: Shared<Links<Backing<M>>>,
+}
+
+#[cfg(test)]
+quire_sync::assert_layout!(Backing<crate::testing::TestMachine> {
+    size: 128, align: 64,
+    retired: 0, object: 16, behind: 24, range: 32, offset: 48, vm: 56, pmap: 64,
+});
+
+// SAFETY: `links` is guarded by the lock of the object's part; the pmap outlives the backing, by the rules above.
+unsafe impl<M: Machine> Send for Backing<M> {}
+// SAFETY: as above.
+unsafe impl<M: Machine> Sync for Backing<M> {}
+
+// SAFETY: the interval is made of fields that never change; ranges are not empty.
+unsafe impl<M: Machine> Interval for Backing<M> {
+    fn links(&self) -> &Shared<Links<Self>> {
+        &self.links
+    }
+    fn start(&self) -> u64 {
+        self.offset()
+    }
+    fn end(&self) -> u64 {
+        self.offset + (self.range().len() >> PAGE_SHIFT)
+    }
+}
+
+/// The mark of a front that will never be touched: an address that no object has.
+fn closed<M: Machine>() -> *mut Object<M> {
+    ptr::without_provenance_mut(1)
+}
+
+impl<M: Machine> Backing<M> {
+    fn new(
+        vm: &'static Vm<M>,
+        pmap: NonNull<M::Pmap>,
+        range: VirtRange,
+        offset: u64,
+        behind: *mut Backing<M>,
+    ) -> Backing<M> {
+        debug_assert!(!range.is_empty());
+        debug_assert!(size_of::<Backing<M>>() <= 128 || cfg!(any(loom, shuttle)), "two lines");
+        Backing {
+            retired: Retired::new(),
+            object: AtomicPtr::new(ptr::null_mut()),
+            behind: AtomicPtr::new(behind),
+            range,
+            offset,
+            vm,
+            pmap,
+            in_front: AtomicPtr::new(ptr::null_mut()),
+            layers: AtomicU8::new(1),
+            merges: AtomicU8::new(0),
+            progress: AtomicU64::new(flatten::IDLE),
+            part: AtomicU16::new(0),
+            wired: AtomicBool::new(false),
+            stores: false,
+            links: Shared::new(Links::new(offset + (range.len() >> PAGE_SHIFT))),
+        }
+    }
+
+    /// The addresses that show the object.
+    #[inline(always)]
+    pub fn range(&self) -> VirtRange {
+        record::read(&self.range);
+        self.range
+    }
+    /// The page of the object that the range begins with.
+    #[inline(always)]
+    pub fn offset(&self) -> u64 {
+        record::read(&self.offset);
+        self.offset
+    }
+    /// The page of the object that `va` shows. `va` lies in the range.
+    #[inline(always)]
+    pub fn key(&self, va: u64) -> u64 {
+        debug_assert!(self.range.contains(va));
+        self.offset() + ((va - self.range.start) >> PAGE_SHIFT)
+    }
+    /// The address that shows page `key` of the object. `key` lies in the interval.
+    pub fn va(&self, key: u64) -> u64 {
+        self.range().start + ((key - self.offset) << PAGE_SHIFT)
+    }
+    /// The next layer.
+    #[inline(always)]
+    pub fn behind(&self) -> Option<&Backing<M>> {
+        // SAFETY: a layer outlives the one in front of it, up to the epoch.
+        unsafe { self.behind.load(Ordering::Acquire).as_ref() }
+    }
+    pub(crate) fn behind_ptr(&self) -> *mut Backing<M> {
+        self.behind.load(Ordering::Acquire)
+    }
+    fn set_behind(&self, behind: *mut Backing<M>) {
+        self.behind.store(behind, Ordering::Release);
+    }
+    /// The layer in front of it. Its memory outlives the pin, since a layer that goes first makes the one behind it forget it.
+    pub(crate) fn in_front<'p>(&self, _pin: &'p Pinned<'_>) -> Option<&'p Backing<M>> {
+        // SAFETY: as the comment says.
+        unsafe { self.in_front.load(Ordering::Acquire).as_ref() }
+    }
+    /// The layers in front of it, nearest first.
+    pub(crate) fn all_in_front<'p>(&self, pin: &'p Pinned<'_>) -> impl Iterator<Item = &'p Backing<M>> + use<'p, M> {
+        let first: Option<&'p Backing<M>> = self.in_front(pin);
+        core::iter::successors(first, |b| b.in_front(pin))
+    }
+    fn set_in_front(&self, front: *mut Backing<M>) {
+        self.in_front.store(front, Ordering::Release);
+    }
+    /// The object, where the backing has been touched.
+    #[inline(always)]
+    pub fn object(&self) -> Option<&Object<M>> {
+        let object = self.object.load(Ordering::Acquire);
+        // SAFETY: a linked backing keeps its object alive, and an object's memory goes through the epoch.
+        if object == closed() { None } else { unsafe { object.as_ref() } }
+    }
+    /// The page tables of the space that the range lies in.
+    pub fn pmap(&self) -> &M::Pmap {
+        record::read(&self.pmap);
+        // SAFETY: a space unlinks its backings before its page tables go.
+        unsafe { self.pmap.as_ref() }
+    }
+    /// The system.
+    pub(crate) fn vm(&self) -> &'static Vm<M> {
+        self.vm
+    }
+    /// The layers of a front's chain, up to 255.
+    #[inline(always)]
+    pub(crate) fn layers(&self) -> usize {
+        self.layers.load(Ordering::Relaxed).into()
+    }
+    pub(crate) fn progress(&self) -> &AtomicU64 {
+        &self.progress
+    }
+    /// How many runs ended in it, up to 255: about so often were pages copied that are in it.
+    pub(crate) fn merges(&self) -> u8 {
+        self.merges.load(Ordering::Relaxed)
+    }
+    pub(crate) fn set_merges(&self, merges: u8) {
+        self.merges.store(merges, Ordering::Relaxed);
+    }
+    pub(crate) fn part(&self) -> u16 {
+        self.part.load(Ordering::Relaxed)
+    }
+    pub(crate) fn set_part(&self, part: u16) {
+        self.part.store(part, Ordering::Relaxed);
+    }
+    /// Whether what it shows stays resident ([`crate::map::Wire`]).
+    pub(crate) fn is_wired(&self) -> bool {
+        self.wired.load(Ordering::Acquire)
+    }
+    pub(crate) fn set_wired(&self, wired: bool) {
+        if self.wired.load(Ordering::Relaxed) != wired {
+            self.wired.store(wired, Ordering::Release);
+        }
+    }
+    /// Whether it belongs to a shared mapping that may store into the object, now or after a change of its protection.
+    #[inline(always)]
+    pub(crate) fn stores(&self) -> bool {
+        self.stores
+    }
+    /// The page that the layer has for `va`, as the index says now; `None` where the layer does not reach there or is
+    /// untouched.
+    #[inline(always)]
+    pub(crate) fn layer(&self, va: u64) -> Option<(&Object<M>, u64)> {
+        if !self.range().contains(va) {
+            return None;
+        }
+        self.object().map(|o| (o, self.key(va)))
+    }
+
+    /// Whether the file at the end of the chain ends before `va`: then a copy that was made while it was longer cannot be reached
+    /// either (as on Linux).
+    pub(crate) fn is_cut_off(&self, va: u64) -> bool {
+        let file = core::iter::successors(Some(self), |b| b.behind()).last();
+        file.and_then(|b| b.layer(va)).is_some_and(|(o, key)| !o.is_private() && key >= o.end())
+    }
+
+    /// The object of a private front, made now where there is none. `None`: the front is closed, so its entry is stale.
+    pub(crate) fn touch(&self, _pin: &Pinned<'_>) -> Result<Option<&Object<M>>, OutOfMemory> {
+        let now = self.object.load(Ordering::Acquire);
+        if !now.is_null() {
+            return Ok(self.object());
+        }
+        let fresh = Object::private(self.vm, NonNull::from(self))?;
+        match self.object.compare_exchange(ptr::null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {}
+            // SAFETY: nobody else has seen it.
+            Err(_) => unsafe { Object::discard(fresh) },
+        }
+        Ok(self.object())
+    }
+
+    /// Ends the time in which a first touch may give the front an object; returns the one that it has.
+    pub(crate) fn close(&self) -> Option<&Object<M>> {
+        // Touched already: then a fork takes no line away from those who fault here.
+        if self.object.load(Ordering::Acquire).is_null() {
+            let _lost = self.object.compare_exchange(ptr::null_mut(), closed(), Ordering::AcqRel, Ordering::Acquire);
+        }
+        self.object()
+    }
+
+    /// Makes its chain go on elsewhere, for tests of the checker.
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(crate) fn corrupt_behind(&self, behind: *mut Backing<M>) {
+        self.set_behind(behind);
+    }
+    /// Makes something else stand in front of it, for tests of the checker.
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(crate) fn corrupt_in_front(&self, front: NonNull<Backing<M>>) {
+        self.set_in_front(front.as_ptr());
+    }
+    /// Makes it show another object than the one whose list it is on, for tests of the checker.
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(crate) fn corrupt_object(&self, other: &Object<M>) {
+        self.object.store(ptr::from_ref(other).cast_mut(), Ordering::Release);
+    }
+
+    /// Whether the layer holds nothing of its own in its range, now.
+    pub fn is_empty(&self, pin: &Pinned<'_>) -> bool {
+        match self.object() {
+            None => true,
+            Some(o) => o.index().first(self.offset, Interval::end(self), pin).is_none(),
+        }
+    }
+
+    /// Gives the memory back once no fault can walk here any more.
+    ///
+    /// # Safety
+    /// The backing is linked nowhere, no chain that new readers can reach has it, and it is retired once.
+    pub(crate) unsafe fn retire(this: NonNull<Backing<M>>) {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let vm = this.as_ref().vm;
+            vm.epoch().retire(this.as_ptr().cast(), Self::free);
+        }
+    }
+
+    unsafe fn free(retired: *mut Retired) {
+        // SAFETY: the header is the backing's first field; no reader is left.
+        unsafe {
+            let this = NonNull::new_unchecked(retired.cast::<Backing<M>>());
+            let vm = this.as_ref().vm;
+            vm.object_memory().backings.free(vm, this);
+        }
+    }
+}
+
+/// Memory for backings, set aside in the phase of a map change that may fail, for the phase that must not (Contract C3).
+/// What is left is freed when it is dropped.
+pub struct Spare<M: Machine> {
+    vm: &'static Vm<M>,
+    first: *mut FreeBacking,
+    len: usize,
+}
+
+struct FreeBacking {
+    next: *mut FreeBacking,
+}
+
+impl<M: Machine> Spare<M> {
+    /// Memory for none yet.
+    pub fn empty(vm: &'static Vm<M>) -> Spare<M> {
+        Spare { vm, first: ptr::null_mut(), len: 0 }
+    }
+
+    /// Memory for `n` backings.
+    pub fn reserve(vm: &'static Vm<M>, n: usize) -> Result<Spare<M>, OutOfMemory> {
+        let mut spare = Spare::empty(vm);
+        spare.reserve_more(n)?;
+        Ok(spare)
+    }
+
+    /// Memory for `n` more.
+    pub fn reserve_more(&mut self, n: usize) -> Result<(), OutOfMemory> {
+        for _ in 0..n {
+            let memory = self.vm.object_memory().backings.cache().alloc(self.vm)?.cast::<FreeBacking>();
+            // SAFETY: fresh memory, larger than the link.
+            unsafe { memory.write(FreeBacking { next: self.first }) };
+            self.first = memory.as_ptr();
+            self.len += 1;
+        }
+        Ok(())
+    }
+
+    /// How many are left.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    /// Whether none is left.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// # Panics
+    /// Where fewer were reserved than are used: a bug of the map.
+    fn take(&mut self, value: Backing<M>) -> NonNull<Backing<M>> {
+        let at = NonNull::new(self.first).expect("backings are reserved before they are used");
+        // SAFETY: on the list, so ours.
+        unsafe {
+            self.first = at.as_ref().next;
+            self.len -= 1;
+            let b = at.cast::<Backing<M>>();
+            record::wrote(b.as_ptr());
+            b.write(value);
+            b
+        }
+    }
+}
+
+impl<M: Machine> Drop for Spare<M> {
+    fn drop(&mut self) {
+        while let Some(at) = NonNull::new(self.first) {
+            // SAFETY: on the list, so ours, and holding no backing.
+            unsafe {
+                self.first = at.as_ref().next;
+                self.vm.object_memory().backings.cache().free(self.vm, at.cast());
+            }
+        }
+    }
+}
+
+/// The number of layers of a chain.
+pub fn depth<M: Machine>(front: &Backing<M>) -> usize {
+    1 + core::iter::successors(front.behind(), |b| b.behind()).count()
+}
+
+/// A private, untouched front over `range`; one of `spare`. `offset` is the page number that its first page will have: 0, or
+/// as much as the range may grow downward. Behind it, a chain that the caller owns.
+pub fn private<M: Machine>(
+    spare: &mut Spare<M>,
+    pmap: &M::Pmap,
+    range: VirtRange,
+    offset: u64,
+    behind: Option<NonNull<Backing<M>>>,
+) -> NonNull<Backing<M>> {
+    let at = behind.map_or(ptr::null_mut(), |b| b.as_ptr());
+    let front = spare.take(Backing::new(spare.vm, NonNull::from(pmap), range, offset, at));
+    // SAFETY: the caller's chain.
+    behind.inspect(|b| unsafe { b.as_ref() }.set_in_front(front.as_ptr()));
+    // SAFETY: just made.
+    note_depth(unsafe { front.as_ref() });
+    front
+}
+
+/// Notes in a front how many layers its chain has. => the map's lock is held, or nobody sees the chain yet.
+pub(crate) fn note_depth<M: Machine>(front: &Backing<M>) {
+    front.layers.store(depth(front).min(u8::MAX.into()) as u8, Ordering::Relaxed);
+}
+
+/// Takes `gone` out of the chain, right behind `layer`. => the map's lock is held; the caller unlinks and retires it.
+pub(crate) fn take_out<M: Machine>(layer: &Backing<M>, gone: &Backing<M>) {
+    let behind = gone.behind_ptr();
+    // SAFETY: a layer of the same chain.
+    if let Some(b) = unsafe { behind.as_ref() } {
+        b.set_in_front(ptr::from_ref(layer).cast_mut());
+    }
+    layer.set_behind(behind);
+}
+
+/// A layer that shows `object` from page `offset` on; linked; one of `spare`. `stores`: its entry shares the object, and may ever allow
+/// stores.
+pub fn showing<M: Machine>(
+    spare: &mut Spare<M>,
+    pmap: &M::Pmap,
+    range: VirtRange,
+    object: &ObjectRef<M>,
+    offset: u64,
+    stores: bool,
+) -> NonNull<Backing<M>> {
+    let new = Backing::new(spare.vm, NonNull::from(pmap), range, offset, ptr::null_mut());
+    let b = spare.take(Backing { stores, ..new });
+    object.link_new(b);
+    b
+}
+
+fn show<M: Machine>(b: NonNull<Backing<M>>, object: &Object<M>, part: u16) {
+    // SAFETY: just made by the caller, and not reachable by anybody else yet.
+    let new = unsafe { b.as_ref() };
+    new.object.store(ptr::from_ref(object).cast_mut(), Ordering::Release);
+    new.set_part(part);
+    object.link(b);
+}
+
+impl<M: Machine> ObjectRef<M> {
+    fn link_new(&self, b: NonNull<Backing<M>>) {
+        show(b, self, self.choose_part());
+    }
+}
+
+/// A chain of its own over `range`, showing at `to` what `front`'s chain shows at `range.start`; uses at most
+/// [`depth`]`(front)` of `spare`. Cannot fail. The old chain's front is closed: its entry is stale already, and its owner
+/// disposes of it after this.
+///
+/// `range` may reach beyond the old chain, to grow a mapping: the front and a file grow with it; an anonymous layer behind
+/// does not, so that nothing shows through where nothing was.
+///
+/// # Safety
+/// The caller holds the lock of the map that `front`'s chain belongs to, and `pmap` outlives the new chain.
+pub unsafe fn replicate<M: Machine>(
+    spare: &mut Spare<M>,
+    front: &Backing<M>,
+    range: VirtRange,
+    to: u64,
+    pmap: &M::Pmap,
+) -> NonNull<Backing<M>> {
+    front.close();
+    // SAFETY: by this function's contract.
+    unsafe { copy_from(spare, front, true, range, to, pmap) }.expect("a chain has a front")
+}
+
+/// As [`replicate`], from the layer `from` on; `grows`: it is a front, which grows with the range.
+unsafe fn copy_from<M: Machine>(
+    spare: &mut Spare<M>,
+    from: &Backing<M>,
+    grows: bool,
+    range: VirtRange,
+    to: u64,
+    pmap: &M::Pmap,
+) -> Option<NonNull<Backing<M>>> {
+    let mut first: Option<NonNull<Backing<M>>> = None;
+    let mut last: Option<NonNull<Backing<M>>> = None;
+    let mut at = Some(from);
+    while let Some(b) = at {
+        at = b.behind();
+        let object = b.object();
+        let grows = grows && ptr::eq(b, from) || object.is_some_and(|o| !o.is_private());
+        let Some(window) = (if grows { Some(range) } else { b.range.intersect(&range) }) else { continue };
+        let start = to + (window.start - range.start);
+        let shown = VirtRange { start, end: start + window.len() };
+        // Page numbers wrap only where a caller grows a range below page 0 of its object: `private`'s offset is for that.
+        let shift = (window.start as i64 - b.range.start as i64) >> PAGE_SHIFT;
+        let offset = b.offset.wrapping_add_signed(shift);
+        let new = Backing::new(spare.vm, NonNull::from(pmap), shown, offset, ptr::null_mut());
+        let new = spare.take(Backing { stores: b.stores, ..new });
+        // Before it is listed: who finds it there asks what hides it.
+        // SAFETY: just made, ours.
+        let copy = unsafe { new.as_ref() };
+        copy.set_merges(b.merges());
+        copy.set_in_front(last.map_or(ptr::null_mut(), NonNull::as_ptr));
+        if let Some(o) = object {
+            show(new, o, b.part());
+        }
+        match last {
+            None => first = Some(new),
+            // SAFETY: made by us, just now.
+            Some(l) => unsafe { l.as_ref() }.set_behind(new.as_ptr()),
+        }
+        last = Some(new);
+    }
+    // SAFETY: made by us.
+    first.inspect(|f| note_depth(unsafe { f.as_ref() }));
+    first
+}
+
+/// What a fork makes of a private chain.
+pub struct Forked<M: Machine> {
+    /// The parent's front: the old one where nothing was in it, else a new, untouched one before it.
+    pub parent: NonNull<Backing<M>>,
+    /// The child's front, over a chain of its own.
+    pub child: NonNull<Backing<M>>,
+}
+
+/// How many backings [`fork`] needs at most.
+pub fn fork_needs<M: Machine>(front: &Backing<M>, empty: bool) -> usize {
+    // The child's front takes the place of an empty one; else both have one over a copy of the whole chain.
+    depth(front) + if empty { 0 } else { 2 }
+}
+
+/// Makes the chains of parent and child out of a private chain: no work per page. Each gets an untouched front; the child is
+/// stacked directly on the layers behind where the parent's front is empty, which is why the caller has marked the entry
+/// stale and taken the stores away from its leaves, and then looked whether the front is `empty` (a fault that still fills
+/// the front after that gives its page up).
+///
+/// # Safety
+/// The caller holds the map's lock and has marked the entry stale, none of whose leaves allows stores any more; and `child`
+/// outlives the child's chain.
+pub unsafe fn fork<M: Machine>(
+    spare: &mut Spare<M>,
+    front: NonNull<Backing<M>>,
+    empty: bool,
+    child: &M::Pmap,
+) -> Forked<M> {
+    // SAFETY: the chain belongs to the map whose lock the caller holds.
+    let f = unsafe { front.as_ref() };
+    let (range, offset) = (f.range, f.offset);
+    let (parent, behind) = if empty {
+        // SAFETY: by this function's contract.
+        (front, f.behind().and_then(|b| unsafe { copy_from(spare, b, false, range, range.start, child) }))
+    } else {
+        let parent = spare.take(Backing::new(spare.vm, f.pmap, range, offset, front.as_ptr()));
+        f.set_in_front(parent.as_ptr());
+        // SAFETY: just made.
+        note_depth(unsafe { parent.as_ref() });
+        // SAFETY: as above.
+        (parent, unsafe { copy_from(spare, f, true, range, range.start, child) })
+    };
+    Forked { parent, child: private(spare, child, range, offset, behind) }
+}
+
+/// Unlinks a chain from its objects and gives it up. Objects that nobody shows any more go; of private objects that are shown
+/// elsewhere still, the pages that only this chain showed. May sleep.
+///
+/// # Safety
+/// The caller owns the chain; no entry that new readers can find has it; it is disposed of once.
+pub unsafe fn dispose<M: Machine>(vm: &'static Vm<M>, front: NonNull<Backing<M>>, proof: &Flushed) {
+    // SAFETY: by this function's contract.
+    unsafe { dispose_onto(vm, front, proof, &mut vm.epoch().pile()) }
+}
+
+/// As [`dispose`]; the memory goes onto `pile`.
+///
+/// # Safety
+/// As [`dispose`].
+pub(crate) unsafe fn dispose_onto<M: Machine>(
+    vm: &'static Vm<M>,
+    front: NonNull<Backing<M>>,
+    proof: &Flushed,
+    pile: &mut Pile<'_>,
+) {
+    // SAFETY: by this function's contract.
+    unsafe { front.as_ref() }.close();
+    let mut at = front.as_ptr();
+    while let Some(b) = NonNull::new(at) {
+        // SAFETY: as above; a layer's memory outlives this pass, since it is retired last.
+        let layer = unsafe { b.as_ref() };
+        at = layer.behind_ptr();
+        // Before its object may go: who finds the layer behind in a list, and pins after that, must not come to it from there.
+        // SAFETY: a layer of the chain, which is the caller's.
+        if let Some(behind) = unsafe { at.as_ref() } {
+            behind.set_in_front(ptr::null_mut());
+        }
+        if let Some(object) = layer.object() {
+            let object = NonNull::from(object);
+            // SAFETY: linked until now; its leaves are flushed, says the proof.
+            unsafe { Object::unlink(vm, object, b, proof) };
+        }
+        // SAFETY: unlinked, and unreachable for new readers by this function's contract.
+        unsafe { pile.add(b.as_ptr().cast(), Backing::<M>::free) };
+    }
+}

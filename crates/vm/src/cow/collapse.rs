@@ -1,0 +1,319 @@
+//! Keeping chains short: pages move from one layer into the next where both are this chain's alone.
+//!
+//! A fork stacks a new front on what was there. Once the other side is gone, the two layers belong to one chain again, and
+//! the smaller population moves into the larger: by identity, one page at a time, held busy; no byte is copied, no leaf is
+//! touched, and other CPUs keep faulting meanwhile. A layer that is empty then is taken out. So a process that forks over and
+//! over keeps the depth that its living relatives need, and no more.
+//!
+//! # Against faults
+//! A page that moves is in both slots for a moment, never in none: the new slot is filled before the old one is emptied
+//! (mutant [`Mutant::EmptyBeforeFill`]). A fault that looked at the page before sees busy, or another generation, under its
+//! table page's lock. A fault that walked front to back while a page moved forward may have missed it in both layers; it
+//! looks behind its new page once more before it installs it, and finds the front's slot taken, or the page. A page that a
+//! fault is making is busy until it is installed or given up; until then it hides nothing (mutant [`Mutant::BusyHides`]).
+//!
+//! # What is in swap
+//! It moves too, without being read: the index slot is the page's then, so who moves it holds the slot as he would hold a page
+//! busy ([`TakenSlot`]), and fills the new one before he empties it. A fault that meets the slot looks again; one that has read
+//! it before finds that it says something else when it puts its page there (mutant [`Mutant::SwapInTwoSlots`]).
+//!
+//! # What a file has lost
+//! Copies beyond the end of the file behind are looked for from behind to the front ([`truncate`](crate::object::ObjectRef::set_size)),
+//! so what moves back could be missed in both places: its mover reads the end again once the new slot is filled, and takes it
+//! out of there where it lies beyond (mutant [`Mutant::MovesCutOff`]).
+
+use crate::cow::chain::{self, Backing};
+use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
+use crate::object::Object;
+use crate::object::index::{Cursor, FillError, Slot, TakenSlot};
+use crate::object::interval::Interval;
+use crate::phys::page::Page;
+use crate::reclaim::swap::Slots;
+use crate::rmap::{self, Batch};
+use crate::stats::Event;
+use crate::tlb::flush::Flushed;
+use crate::types::VirtRange;
+use crate::vm::Vm;
+use core::ptr::NonNull;
+use quire_sync::atomic::fence_full;
+use quire_sync::epoch::Pinned;
+
+/// Merges the layers of a private chain that only this chain shows, and takes empty ones out. For fork, before it marks the
+/// entry stale. Skips what is busy; stops where there is no memory; either way the chain stays right. Does not sleep.
+///
+/// # Safety
+/// The caller holds the lock of the map that the chain belongs to, and no pin.
+pub unsafe fn collapse<M: Machine>(vm: &'static Vm<M>, front: NonNull<Backing<M>>) {
+    let mut at = front;
+    loop {
+        // SAFETY: layers of the caller's chain, which changes under the map's lock only.
+        let layer = unsafe { at.as_ref() };
+        let Some(next) = NonNull::new(layer.behind_ptr()) else { break };
+        // SAFETY: as above.
+        let behind = unsafe { next.as_ref() };
+        if let (Some(a), Some(b)) = (layer.object(), behind.object())
+            && a.is_exclusive()
+            && b.is_exclusive()
+        {
+            merge(vm, layer, a, behind, b);
+        }
+        let gone = {
+            let pin = vm.epoch().pin();
+            behind.object().is_some_and(|o| o.is_private()) && behind.is_empty(&pin)
+        };
+        if !gone {
+            at = next;
+            continue;
+        }
+        chain::take_out(layer, behind);
+        if let Some(object) = behind.object() {
+            // SAFETY: the layer shows no page, so no leaf is there because of it; it is linked, and unlinked once. Nobody
+            // fills it: only fronts are filled.
+            unsafe { Object::unlink(vm, NonNull::from(object), next, &Flushed::never_mapped()) };
+        }
+        // SAFETY: out of the chain, and unlinked.
+        unsafe { Backing::retire(next) };
+    }
+    // SAFETY: as above.
+    chain::note_depth(unsafe { front.as_ref() });
+}
+
+/// Moves the smaller of two populations into the larger, where both layers show the same addresses.
+fn merge<M: Machine>(vm: &'static Vm<M>, layer: &Backing<M>, a: &Object<M>, behind: &Backing<M>, b: &Object<M>) {
+    let Some(window) = layer.range().intersect(&behind.range()) else { return };
+    let down = front_is_smaller(vm, layer, a, behind, b, window);
+    let (from, source, to) = if down { (layer, a, behind) } else { (behind, b, layer) };
+    let mut cursor = Cursor::over(keys(from, window));
+    loop {
+        // A pin for each page: this may go on for long.
+        let pin = vm.epoch().pin();
+        let Some((key, slot)) = cursor.resume(source.index(), &pin).next() else { break };
+        let va = from.va(key);
+        let other = to.key(va);
+        let moved = if down {
+            move_down(vm, (a, key), slot, (b, other), (behind, va), &pin)
+        } else {
+            move_up(vm, (b, key), slot, (a, other), behind.behind().is_some(), &pin)
+        };
+        if moved.is_err() {
+            return;
+        }
+    }
+    // What is emptied here and kept, as a front is, begins anew.
+    to.set_merges(to.merges().max(from.merges()));
+    from.set_merges(0);
+    let pin = vm.epoch().pin();
+    source.index().prune(keys(from, window), &pin);
+}
+
+fn keys<M: Machine>(b: &Backing<M>, window: VirtRange) -> core::ops::Range<u64> {
+    let start = b.key(window.start);
+    start..start + window.len() / crate::types::PAGE_SIZE
+}
+
+/// Counts both in step, so that the cost is that of the smaller one. A front that is not smaller than what lies behind takes
+/// that up instead.
+fn front_is_smaller<M: Machine>(
+    vm: &'static Vm<M>,
+    layer: &Backing<M>,
+    a: &Object<M>,
+    behind: &Backing<M>,
+    b: &Object<M>,
+    window: VirtRange,
+) -> bool {
+    let mut front = Cursor::over(keys(layer, window));
+    let mut back = Cursor::over(Interval::start(behind)..Interval::end(behind));
+    loop {
+        let pin = vm.epoch().pin();
+        let (mut f, mut k) = (front.resume(a.index(), &pin), back.resume(b.index(), &pin));
+        for _ in 0..64 {
+            if f.next().is_none() {
+                return true;
+            }
+            if k.next().is_none() {
+                return false;
+            }
+        }
+    }
+}
+
+/// No memory to go on.
+struct Full;
+
+/// What is moved, held so that it stays where it is meanwhile.
+enum Held<'p, M: Machine> {
+    /// A page, busy.
+    Page(&'static Page),
+    /// A page in swap, held by its slot. It is in both slots for no moment: who reads it in takes the swap slot along, from one.
+    Swap(TakenSlot<'p, &'static Vm<M>>),
+    /// A cut.
+    Cut,
+}
+
+impl<'p, M: Machine> Held<'p, M> {
+    /// `None`: it is in somebody's hands, or nothing to move.
+    fn take(vm: &'static Vm<M>, from: (&'p Object<M>, u64), slot: Slot, pin: &'p Pinned<'_>) -> Option<Self> {
+        match slot {
+            Slot::Page(pfn) => vm.try_busy_page(from.0, from.1, vm.page(pfn)).map(Held::Page),
+            Slot::Swap(_) if mutant(Mutant::SwapInTwoSlots) => Some(Held::Cut),
+            Slot::Swap(_) => from.0.index().take(from.1, slot, pin).map(Held::Swap),
+            Slot::Cut => Some(Held::Cut),
+            _ => None,
+        }
+    }
+
+    /// The new slot is filled: completes the move.
+    fn settle(self, vm: &'static Vm<M>, slot: Slot, from: (&Object<M>, u64), to: (&Object<M>, u64), pin: &Pinned<'_>) {
+        match self {
+            Held::Page(page) => {
+                page.rename(to.0.address(), to.1);
+                from.0.index().clear(from.1, slot, pin);
+                vm.unbusy(page);
+                vm.stats().count(Event::PageMoved);
+            }
+            Held::Swap(taken) => {
+                taken.empty();
+                vm.stats().count(Event::PageMoved);
+            }
+            // It may have been filled by a fault meanwhile: then that page stays in front, as it should.
+            Held::Cut => _ = from.0.index().clear(from.1, slot, pin),
+        }
+    }
+
+    /// It stays where it is.
+    fn stay(self, vm: &'static Vm<M>) {
+        if let Held::Page(page) = self {
+            vm.unbusy(page);
+        }
+    }
+
+    /// It is hidden for good: it goes.
+    fn destroy(self, vm: &'static Vm<M>, slot: Slot, from: (&Object<M>, u64), pin: &Pinned<'_>) {
+        match (self, slot) {
+            (Held::Page(page), Slot::Page(pfn)) => {
+                // Hidden, so hardly mapped; but a leaf may be on its way out still.
+                let mut batch = Batch::new();
+                batch.push(from.1, pfn);
+                let _flushed = rmap::unmap(from.0, &batch);
+                from.0.index().clear(from.1, slot, pin);
+                vm.release_page(page);
+            }
+            (Held::Swap(taken), Slot::Swap(at)) => {
+                taken.empty();
+                vm.swap().release(Slots { first: at, len: 1 });
+            }
+            _ => _ = from.0.index().clear(from.1, slot, pin),
+        }
+    }
+}
+
+/// Moves what is at `from` (in front) into `to` (behind it), whose content it hides. `behind` shows `to` at `va`.
+fn move_down<M: Machine>(
+    vm: &'static Vm<M>,
+    from: (&Object<M>, u64),
+    slot: Slot,
+    to: (&Object<M>, u64),
+    (behind, va): (&Backing<M>, u64),
+    pin: &Pinned<'_>,
+) -> Result<(), Full> {
+    let more = behind.behind().is_some();
+    let Some(held) = Held::take(vm, from, slot, pin) else { return Ok(()) };
+    // A cut with nothing behind it hides nothing.
+    let keeps = slot != Slot::Cut || more;
+    let there = to.0.index().get(to.1, pin);
+    let done = match there {
+        Slot::Page(_) | Slot::Swap(_) => match Held::take(vm, to, there, pin) {
+            Some(Held::Page(hidden)) if keeps => {
+                let mut batch = Batch::new();
+                batch.push(to.1, vm.pfn_of_page(hidden));
+                let _flushed = rmap::unmap(to.0, &batch);
+                let replaced = to.0.index().replace(to.1, there, slot, pin);
+                debug_assert!(replaced, "a busy page stays in its slot");
+                vm.release_page(hidden);
+                true
+            }
+            Some(Held::Swap(mut hidden)) if keeps => {
+                hidden.replace(slot);
+                if let Slot::Swap(at) = there {
+                    vm.swap().release(Slots { first: at, len: 1 });
+                }
+                true
+            }
+            Some(hidden) => {
+                hidden.destroy(vm, there, to, pin);
+                true
+            }
+            None => false,
+        },
+        Slot::Cut => slot == Slot::Cut || to.0.index().replace(to.1, Slot::Cut, slot, pin),
+        Slot::Empty if !keeps => true,
+        Slot::Empty => match to.0.index().fill(to.1, slot, vm, pin) {
+            Ok(()) => {
+                // Contract C2, *insert*: whoever shortens the file after this finds it here; whoever did before is seen.
+                fence_full();
+                let stays = !behind.is_cut_off(va) || mutant(Mutant::MovesCutOff);
+                // A page in swap that somebody reads in from here was found while the file was longer: then it is found here.
+                stays || !to.0.index().clear(to.1, slot, pin)
+            }
+            Err(FillError::OutOfMemory) => {
+                held.stay(vm);
+                return Err(Full);
+            }
+            Err(_) => false,
+        },
+        _ => false,
+    };
+    if done {
+        held.settle(vm, slot, from, to, pin)
+    } else {
+        held.stay(vm)
+    }
+    Ok(())
+}
+
+/// Moves what is at `from` (behind) into `to` (in front of it), or destroys it where `to` hides it.
+fn move_up<M: Machine>(
+    vm: &'static Vm<M>,
+    from: (&Object<M>, u64),
+    slot: Slot,
+    to: (&Object<M>, u64),
+    more: bool,
+    pin: &Pinned<'_>,
+) -> Result<(), Full> {
+    let Some(held) = Held::take(vm, from, slot, pin) else { return Ok(()) };
+    if slot == Slot::Cut && !more {
+        held.destroy(vm, slot, from, pin);
+        return Ok(());
+    }
+    if mutant(Mutant::EmptyBeforeFill) {
+        from.0.index().clear(from.1, slot, pin);
+    }
+    match to.0.index().fill(to.1, slot, vm, pin) {
+        Ok(()) => held.settle(vm, slot, from, to, pin),
+        Err(FillError::Taken(taken @ (Slot::Page(_) | Slot::Swap(_) | Slot::Cut))) => {
+            // What stands in front hides this one, where it is there to stay: a page that a fault is making right now may
+            // be a copy of this one, and be given up. (One that is being read from swap goes back there at worst.)
+            let over = match taken {
+                Slot::Page(pfn) => match vm.try_busy_page(to.0, to.1, vm.page(pfn)) {
+                    Some(over) => Some(over),
+                    None if mutant(Mutant::BusyHides) => None,
+                    None => {
+                        held.stay(vm);
+                        return Ok(());
+                    }
+                },
+                _ => None,
+            };
+            held.destroy(vm, slot, from, pin);
+            over.inspect(|p| vm.unbusy(p));
+        }
+        Err(e) => {
+            held.stay(vm);
+            if e == FillError::OutOfMemory {
+                return Err(Full);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,431 @@
+//! Chains that are too deep, though others still see their layers: what a chain shows of the small layers near its front is
+//! copied up into the front, and the layers are left to the others.
+//!
+//! Where a layer is one chain's alone, fork merges it into the next ([`collapse`](crate::cow::collapse)): pages move. Where relatives
+//! live that see it too, nothing can move; each fork adds a layer for as long as the line goes on. So a copy-on-write fault that
+//! finds its source behind more layers than [`Config::layers`](crate::Config::layers) allows copies some pages more than the one
+//! that it came for, and the last of these faults takes the emptied layers out. Never at fork; never a file's page (a file at the
+//! end stays).
+//!
+//! A page of theirs that is in swap stays there: to share its swap slot would need a count for each, to copy it a read, which a
+//! fault that only tidies up does not wait for. A layer that still shows one stays in the chain, the others go, and the next
+//! generation tries again. Once relatives leave, [`collapse`](crate::cow::collapse) moves what is in swap as it moves pages, and the
+//! reaper frees what is hidden.
+//!
+//! # Which layers
+//! A *run* behind the front: so many that the rest is short enough, and those behind them up to one that was copied up more
+//! often than any of the run, or that is too large for it: more than twice as large as the run so far, and twice as much for each
+//! time that it was copied less often; if it is the last (what the first of a line had, mostly), larger at all.
+//!
+//! Where generations store about as much as each other, a page is copied for the *n*th time only when C(k + n, n) generations have
+//! come, *k* being the layers that a chain may have before the last one, its front included: no way of merging copies it later (the binomial transform of Bentley
+//! and Saxe, 1980). To look at populations alone, as log-structured stores do, is worse where each generation stores into the same
+//! few pages, since such layers do not grow.
+//!
+//! # How, while others go on
+//! 1. *Copy*, no lock of the map held: page by page as a fault does it ([`At::copy_up`]), a budget a fault. Loads and stores of
+//!    others, on the same pages too, meet a busy page for the time of one copy. Where the page is mapped, the copy is mapped in
+//!    its place; where it is not, no page table is touched.
+//! 2. *Take out*, with the map's lock: each page and cut in a layer that goes must have something in front of it that is there
+//!    to stay, in the front or in a layer that does not go; where it is not in swap and has not, the run waits for the next
+//!    fault. No leaf maps a page of a layer that goes then: whoever filled the front's slot has
+//!    cleared the leaf, and flushed, before letting go of its page; whoever came later found the slot filled, under the table
+//!    page's lock. So the layers are unlinked, and a walk that stands in them goes on, under its pin, to what lies behind.
+//!
+//! A cut is made with its slot held, and after a second look: a walk alone may miss a page that a fork moves forward past it
+//! (mutant [`Mutant::CutUnseen`]).
+//!
+//! | | fault in the same place | fork, unmap, clip, cut | another copy-up |
+//! |---|---|---|---|
+//! | **copy** | one fills the slot; the other waits, or begins again | the entry is stale: given up, and seen by whoever looks at the front's slots after the mark (fences on both sides) | one at a time a front |
+//! | **take out** | walks go on; a source in the run fails the front check | the map's lock | the map's lock |
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+
+use crate::cow::chain::{self, Backing};
+use crate::error::FaultError;
+use crate::fault::{At, Stop, Walk};
+use crate::machine::Machine;
+use crate::map::{Entry, Flags, Space};
+use crate::mutant::{Mutant, mutant};
+use crate::object::Object;
+use crate::object::index::{Cursor, FillError, Slot};
+use crate::sleep::MaySleep;
+use crate::stats::Event;
+use crate::tlb::flush::Flushed;
+use crate::types::{Access, PAGE_SIZE, VirtRange};
+use core::ops::Range;
+use core::ptr::NonNull;
+use quire_sync::atomic::{Ordering, fence_full};
+use quire_sync::epoch::Pinned;
+
+/// Pages that one fault copies up, and twice as many for each layer too many: a line that forks faster than it copies catches up.
+/// What it has copied by then is copied again, so they are not few.
+const PAGES: u64 = 128;
+/// Doublings of that at most.
+const DOUBLINGS: usize = 8;
+
+/// What a page that has to be copied takes of a fault's budget; one that has not takes 1.
+const A_COPY: u64 = 16;
+
+/// Layers of a run at most: a bit each.
+const MOST: usize = 64;
+
+/// A front's progress, where it is no page number: nothing is begun.
+pub(crate) const IDLE: u64 = u64::MAX;
+/// Somebody is at it.
+const RUNNING: u64 = u64::MAX - 1;
+/// It cannot be done to this chain, until its map replaces it.
+const NEVER: u64 = u64::MAX - 2;
+
+/// What is copied up: `layers` of them behind the front.
+struct Run<'e, M: Machine> {
+    front: &'e Backing<M>,
+    layers: usize,
+    /// Layers that the chain has too many.
+    excess: usize,
+}
+
+impl<'e, M: Machine> Run<'e, M> {
+    /// The run of a chain, or `None` where it is short enough or nothing can be done.
+    fn of(entry: &'e Entry<M>, pin: &Pinned<'_>) -> Option<Self> {
+        if entry.is_stale() || entry.flags().intersects(Flags::SHARED | Flags::NEEDS_FRONT) {
+            return None;
+        }
+        let front = entry.front();
+        let (depth, most) = (chain::depth(front), front.vm().layers());
+        if depth <= most {
+            return None;
+        }
+        let private = private_behind(front).count();
+        let least = depth - most;
+        if private < least {
+            return None;
+        }
+        let mut sum = 0u64;
+        let mut merges = 0;
+        let mut layers = 0;
+        for (n, layer) in private_behind(front).enumerate() {
+            let must = n < least;
+            // Once: a fork may be at the chain already, whose entry is stale then.
+            let times = layer.merges();
+            if !must && times > merges {
+                break;
+            }
+            // Counted no further than it matters: the layer at the end may be large.
+            let enough = if must {
+                u64::MAX
+            } else if n + 1 == private {
+                sum
+            } else {
+                sum.saturating_mul(2 << (merges - times).min(30))
+            };
+            let here = population(layer, entry.range(), enough, pin);
+            if here > enough {
+                break;
+            }
+            sum += here;
+            merges = merges.max(times);
+            layers = n + 1;
+            if layers == MOST {
+                break;
+            }
+        }
+        Some(Run { front, layers, excess: least })
+    }
+
+    fn layers(&self) -> impl Iterator<Item = &'e Backing<M>> + use<'e, M> {
+        private_behind(self.front).take(self.layers)
+    }
+
+    /// What `layer` of the run has that neither the front nor a layer of the run before it which `stays` hides for good:
+    /// something that is not in swap, where there is such a thing.
+    fn shows(&self, layer: &Backing<M>, stays: u64, pin: &Pinned<'_>) -> Option<Shown> {
+        let (object, keys) = (layer.object()?, window(layer, self.front.range())?);
+        let mut cursor = Cursor::over(keys);
+        let mut swapped = None;
+        for (key, slot) in cursor.resume(object.index(), pin) {
+            let va = layer.va(key);
+            let before = || self.layers().enumerate().take_while(|(_, l)| !core::ptr::eq(*l, layer));
+            if matches!(slot, Slot::Cover(_))
+                || is_filled(self.front, va, pin)
+                || before().any(|(n, l)| stays >> n & 1 != 0 && is_filled(l, va, pin))
+            {
+                continue;
+            }
+            if !matches!(slot, Slot::Swap(_)) {
+                return Some(Shown::Page(va));
+            }
+            swapped = Some(Shown::Swapped);
+        }
+        swapped
+    }
+
+    /// The first address from `at` on, and below `end`, for which a layer of the run has something.
+    fn next(&self, at: u64, end: u64, pin: &Pinned<'_>) -> Option<u64> {
+        let each = self.layers().filter_map(|layer| {
+            let keys = window(layer, VirtRange { start: at, end })?;
+            let (key, _) = layer.object()?.index().first(keys.start, keys.end, pin)?;
+            Some(layer.va(key))
+        });
+        each.min()
+    }
+}
+
+/// What a layer shows.
+enum Shown {
+    /// A page, or a cut, at this address.
+    Page(u64),
+    /// Nothing but pages in swap.
+    Swapped,
+}
+
+/// Whether `layer` has something at `va` that is there to stay.
+fn is_filled<M: Machine>(layer: &Backing<M>, va: u64, pin: &Pinned<'_>) -> bool {
+    let Some((object, key)) = layer.layer(va) else { return false };
+    match object.index().get(key, pin) {
+        Slot::Page(pfn) => {
+            let page = object.vm().page(pfn);
+            let state = page.state();
+            !state.busy() && state.valid() && page.object() == object.address() && page.index() == key
+        }
+        Slot::Swap(_) | Slot::Cut => true,
+        Slot::Empty | Slot::Reserved | Slot::Cover(_) => false,
+    }
+}
+
+/// The anonymous layers behind a front, up to a file.
+fn private_behind<M: Machine>(front: &Backing<M>) -> impl Iterator<Item = &Backing<M>> {
+    core::iter::successors(front.behind(), |b| b.behind()).take_while(|b| b.object().is_none_or(|o| o.is_private()))
+}
+
+/// The pages of a layer's object that it shows in `range`.
+fn window<M: Machine>(layer: &Backing<M>, range: VirtRange) -> Option<Range<u64>> {
+    let shown = layer.range().intersect(&range)?;
+    let first = layer.key(shown.start);
+    Some(first..first + shown.len() / PAGE_SIZE)
+}
+
+/// What a layer holds in `range`, counted up to about `enough`.
+fn population<M: Machine>(layer: &Backing<M>, range: VirtRange, enough: u64, pin: &Pinned<'_>) -> u64 {
+    let (Some(object), Some(keys)) = (layer.object(), window(layer, range)) else { return 0 };
+    let mut n = 0;
+    let mut at = keys.start;
+    while at < keys.end && n <= enough {
+        let Some((first, _)) = object.index().first(at, keys.end, pin) else { break };
+        let end = (first + COUNTED).min(keys.end);
+        n += object.index().count(first..end, pin);
+        at = end;
+    }
+    n
+}
+
+/// Pages of a stretch that is copied up at once: a bit each.
+const STRETCH: u64 = 64;
+/// Pages that are counted at once.
+const COUNTED: u64 = 1024;
+
+/// How far a pass came.
+enum Came {
+    /// Everything is copied up.
+    Through,
+    /// To this page of the front's range.
+    To(u64),
+}
+
+/// Copies some pages up where the chain that shows `va` is too deep, and takes layers out once all are. For a fault that has just
+/// copied a page; holds nothing, may sleep for the map's lock.
+#[cold]
+pub(crate) fn shorten<M: Machine>(space: &Space<M>, va: u64, may: &mut MaySleep) {
+    let vm = space.vm();
+    let (front, layers) = {
+        let pin = may.pin(vm.epoch());
+        let Some(entry) = space.lookup(va, &pin) else { return };
+        let progress = entry.front().progress();
+        let was = progress.load(Ordering::Relaxed);
+        if was == RUNNING || was == NEVER {
+            return;
+        }
+        let Some(run) = Run::of(entry, &pin) else { return };
+        if progress.compare_exchange(was, RUNNING, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return;
+        }
+        let came = copy(space, entry, &run, if was == IDLE { 0 } else { was }, &pin);
+        match came {
+            Came::Through => {}
+            Came::To(page) => return progress.store(page, Ordering::Release),
+        }
+        (NonNull::from(run.front), run.layers)
+    };
+    take_out(space, va, front, layers);
+}
+
+/// Step 1, from page `from` of the front's range on.
+fn copy<'e, M: Machine>(
+    space: &'e Space<M>,
+    entry: &'e Entry<M>,
+    run: &Run<'e, M>,
+    from: u64,
+    pin: &'e Pinned<'_>,
+) -> Came {
+    let mut budget = (PAGES * A_COPY) << (run.excess - 1).min(DOUBLINGS);
+    let start = run.front.range().start;
+    let mut at = (start + from * PAGE_SIZE).max(entry.range().start);
+    let mut stuck = None;
+    'all: while let Some(first) = run.next(at, entry.range().end, pin) {
+        let stretch = VirtRange { start: first, end: (first + STRETCH * PAGE_SIZE).min(entry.range().end) };
+        let mut wanted = run.layers().map(|l| filled(l, stretch, pin)).fold(0, |all, l| all | l);
+        wanted &= !filled(run.front, stretch, pin);
+        budget = budget.saturating_sub(1);
+        at = stretch.end;
+        while wanted != 0 {
+            let va = first + u64::from(wanted.trailing_zeros()) * PAGE_SIZE;
+            wanted &= wanted - 1;
+            if budget == 0 {
+                stuck.get_or_insert(va);
+                break 'all;
+            }
+            match one(
+                &At {
+                    vm: space.vm(),
+                    pmap: space.pmap(),
+                    entry,
+                    condemned: space.condemned(),
+                    va,
+                    access: Access::Write,
+                },
+                pin,
+            ) {
+                Ok(One::Copied) => budget = budget.saturating_sub(A_COPY),
+                Ok(One::There) => budget -= 1,
+                Err(Stop::Again | Stop::Busy(_) | Stop::Progress) => {
+                    budget = budget.saturating_sub(A_COPY);
+                    stuck.get_or_insert(va);
+                }
+                // No memory, or the entry is going.
+                Err(_) => {
+                    stuck.get_or_insert(va);
+                    break 'all;
+                }
+            }
+        }
+    }
+    stuck.map_or(Came::Through, |va| Came::To((va - start) / PAGE_SIZE))
+}
+
+/// What a layer has something for, of up to [`STRETCH`] pages. What is busy in the front is as good as there here: if it goes
+/// again, that is seen before the run is taken out.
+fn filled<M: Machine>(layer: &Backing<M>, stretch: VirtRange, pin: &Pinned<'_>) -> u64 {
+    let (Some(object), Some(keys)) = (layer.object(), window(layer, stretch)) else { return 0 };
+    let skipped = (layer.va(keys.start) - stretch.start) / PAGE_SIZE;
+    let mut all = 0;
+    object.index().each_of(keys.start, u64::MAX >> (STRETCH - (keys.end - keys.start)), pin, |n, slot| {
+        if !matches!(slot, Slot::Cover(_)) {
+            all |= 1 << (u64::from(n) + skipped);
+        }
+    });
+    all
+}
+
+/// What became of one address.
+enum One {
+    /// Its page was copied.
+    Copied,
+    /// The front had something there, or has it now, without a copy; or the page is in swap.
+    There,
+}
+
+/// Fills the front's slot at one address with what the chain shows there.
+fn one<M: Machine>(at: &At<'_, M>, pin: &Pinned<'_>) -> Result<One, Stop<M>> {
+    let front = at.entry.front();
+    match at.walk(Some(front), false, pin)? {
+        Walk::Page(found) if found.depth == 0 => return Ok(One::There),
+        Walk::Page(found) if found.object.is_private() => {
+            at.copy_up(&found, pin)?;
+            at.vm.stats().count(Event::PageCopiedUp);
+            return Ok(One::Copied);
+        }
+        Walk::Swapped(..) => return Ok(One::There),
+        Walk::Page(_) | Walk::Hole(..) | Walk::Zero => {}
+    }
+    // What stands there is a cut, in the front or in the run, and what lies behind stays hidden; unless a page moved forward past
+    // the walk, as a fork makes pages do. So the slot is held while the chain is looked at again: what a fork moves after the
+    // mark is seen as that, and what it moved before is found.
+    let Some(object) = front.touch(pin)? else { return Err(Stop::Stale) };
+    let mut slot = match object.index().take_empty(front.key(at.va), at.vm, pin) {
+        Ok(slot) => slot,
+        Err(FillError::Taken(_)) => return Ok(One::There),
+        Err(FillError::OutOfMemory) => return Err(Stop::Fail(FaultError::OutOfMemory)),
+        Err(FillError::Gone | FillError::BeyondKeys) => return Err(Stop::Stale),
+    };
+    fence_full();
+    if !mutant(Mutant::CutUnseen) {
+        match at.walk(front.behind(), false, pin)? {
+            Walk::Page(found) if found.object.is_private() => return Err(Stop::Again),
+            Walk::Swapped(..) => return Err(Stop::Again),
+            Walk::Page(_) | Walk::Hole(..) | Walk::Zero => {}
+        }
+        at.check_entry()?;
+    }
+    slot.replace(Slot::Cut);
+    Ok(One::There)
+}
+
+/// Step 2.
+fn take_out<M: Machine>(space: &Space<M>, va: u64, front: NonNull<Backing<M>>, layers: usize) {
+    let vm = space.vm();
+    let _writer = space.keep_writers_out(va);
+    // Layers of the run, a bit each, that pages in swap keep where they are.
+    let mut stays = 0u64;
+    let merges;
+    {
+        let pin = vm.epoch().pin();
+        // Where the map has another chain there by now, this front may be gone.
+        let Some(entry) = space.lookup(va, &pin).filter(|e| core::ptr::eq(e.front(), front.as_ptr())) else { return };
+        let run = Run { front: entry.front(), layers, excess: 0 };
+        let progress = run.front.progress();
+        if run.layers().count() != layers {
+            // Fork has merged some.
+            progress.store(IDLE, Ordering::Release);
+            return;
+        }
+        merges = run.layers().map(|l| l.merges()).max().unwrap_or(0);
+        for (n, l) in run.layers().enumerate() {
+            match run.shows(l, stays, &pin) {
+                None => {}
+                Some(Shown::Swapped) => stays |= 1 << n,
+                Some(Shown::Page(va)) => {
+                    // In the entry: somebody was copying it just then. Elsewhere nobody will.
+                    progress.store(if entry.range().contains(va) { IDLE } else { NEVER }, Ordering::Release);
+                    return;
+                }
+            }
+        }
+    }
+    // SAFETY: the front of an entry, whose chain changes under the map's lock only, which is held.
+    let first = unsafe { front.as_ref() };
+    let mut layer = first;
+    for n in 0..layers {
+        let Some(gone) = NonNull::new(layer.behind_ptr()) else { break };
+        if stays >> n & 1 != 0 {
+            // SAFETY: as above.
+            layer = unsafe { gone.as_ref() };
+            continue;
+        }
+        // SAFETY: as above.
+        let object = unsafe {
+            chain::take_out(layer, gone.as_ref());
+            gone.as_ref().object().map(NonNull::from)
+        };
+        if let Some(object) = object {
+            // SAFETY: no leaf maps a page that it shows (see the module's head), nor will; it is linked, and unlinked once.
+            unsafe { Object::unlink(vm, object, gone, &Flushed::never_mapped()) };
+        }
+        // SAFETY: out of the chain, and unlinked.
+        unsafe { Backing::retire(gone) };
+    }
+    chain::note_depth(first);
+    first.set_merges(first.merges().max(merges.saturating_add(1)));
+    first.progress().store(if stays == 0 { IDLE } else { NEVER }, Ordering::Release);
+}

@@ -1,0 +1,342 @@
+//! Lines of generations: how deep their chains get, what they hold, what is copied and looked at.
+
+use crate::cow::chain;
+use crate::map::{Space, SpaceRef};
+use crate::object::ObjectRef;
+use crate::phys::page::Kind;
+use crate::reclaim::memory_store::FaultPlan;
+use crate::sleep::MaySleep;
+use crate::stats::Event;
+use crate::testing::{Boot, TestMachine, boot, page};
+use crate::tests::{Vm, anonymous, held, load, page_out, range, settled, show, store};
+use crate::types::{PAGE_SIZE, Prot};
+
+const PAGES: u64 = 256;
+/// What each generation writes.
+const DIRTY: u64 = 8;
+
+/// A line of spaces, each a child of the one before it, and what each must find.
+struct Line {
+    spaces: Vec<SpaceRef<TestMachine>>,
+    models: Vec<Vec<u8>>,
+    random: u64,
+    boot: Boot,
+}
+
+impl Line {
+    fn new(frames: u64) -> Line {
+        quire_sync::hooks::threads::set_cpu(0);
+        let boot = boot(frames, 2);
+        let first = Space::new(boot.vm).unwrap();
+        anonymous(&first, 0, PAGES);
+        (0..PAGES).for_each(|n| store(&first, page(n), n as u8));
+        let model = (0..PAGES).map(|n| n as u8).collect();
+        Line { spaces: vec![first], models: vec![model], random: 88_172_645_463_325_252, boot }
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % n
+    }
+
+    /// One more generation, which writes some pages.
+    fn next(&mut self) {
+        let child = self.spaces.last().unwrap().fork().unwrap();
+        let mut model = self.models.last().unwrap().clone();
+        for _ in 0..DIRTY {
+            let (n, value) = (self.below(PAGES), self.below(256) as u8);
+            store(&child, page(n), value);
+            model[n as usize] = value;
+        }
+        self.spaces.push(child);
+        self.models.push(model);
+    }
+
+    fn verify(&self, at: usize) {
+        (0..PAGES).for_each(|n| assert_eq!(load(&self.spaces[at], page(n)), self.models[at][n as usize], "page {n}"));
+    }
+
+    fn layers(&self, at: usize) -> usize {
+        layers(self.boot.vm, &self.spaces[at])
+    }
+
+    /// Only the last stays.
+    fn orphan(&mut self) {
+        let last = self.spaces.len() - 1;
+        self.spaces.drain(..last);
+        self.models.drain(..last);
+    }
+
+    fn reap(&self) -> u64 {
+        let mut seen = 0;
+        while self.boot.vm.reapable() {
+            seen += self.boot.vm.reap(10_000, &mut MaySleep::here());
+        }
+        seen
+    }
+
+    fn count(&self, event: Event) -> u64 {
+        self.boot.vm.stats().total(event)
+    }
+}
+
+fn layers(vm: &'static Vm, space: &Space<TestMachine>) -> usize {
+    let pin = vm.epoch().pin();
+    chain::depth(space.lookup(page(0), &pin).unwrap().front())
+}
+
+/// Layers that a chain may have.
+fn most(vm: &'static Vm) -> usize {
+    vm.layers()
+}
+
+/// Pages of objects.
+fn pages(vm: &'static Vm) -> u64 {
+    vm.described().filter(|page| page.kind() == Kind::Object).count() as u64
+}
+
+#[test]
+fn a_line_of_living_ancestors_keeps_short_chains_and_each_its_own_memory() {
+    let generations = 60;
+    let mut line = Line::new(12_000);
+    for _ in 0..generations {
+        line.next();
+        let deep = line.layers(line.spaces.len() - 1);
+        assert!(deep <= most(line.boot.vm), "{deep} layers after {DIRTY} stores");
+    }
+    (0..=generations).for_each(|at| line.verify(at));
+    line.spaces.iter().for_each(|s| s.check(true).unwrap());
+    let copied = line.count(Event::PageCopiedUp);
+    assert!(copied <= DIRTY * generations as u64, "{copied} pages copied up");
+}
+
+/// How often what each layer of a space's chain holds was copied, from the front on.
+fn merges(line: &Line, at: usize) -> Vec<u8> {
+    let pin = line.boot.vm.epoch().pin();
+    let front = line.spaces[at].lookup(page(0), &pin).unwrap().front();
+    core::iter::successors(Some(front), |b| b.behind()).map(|b| b.merges()).collect()
+}
+
+/// C(n, k).
+fn choose(n: u64, k: u64) -> u64 {
+    (0..k).fold(1, |product, i| product * (n - i) / (i + 1))
+}
+
+#[test]
+fn a_page_is_copied_again_only_when_there_is_no_other_way() {
+    // Each generation stores into a page that no other stores into, or all into the same.
+    for (pages, generations) in [(240, 240), (1, 200)] {
+        quire_sync::hooks::threads::set_cpu(0);
+        let boot = boot(60_000, 2);
+        let first = Space::new(boot.vm).unwrap();
+        // More than all generations' together: nobody copies these for so few.
+        anonymous(&first, 0, 2 * generations);
+        (0..2 * generations).for_each(|n| store(&first, page(n), 255));
+        let mut line = Line { spaces: vec![first], models: Vec::new(), random: 1, boot };
+        let (mut worst, mut merged) = (0, 0);
+        for g in 0..generations {
+            let child = line.spaces.last().unwrap().fork().unwrap();
+            store(&child, page(g % pages), g as u8);
+            line.spaces.push(child);
+            let merges = merges(&line, line.spaces.len() - 1);
+            assert!(merges.len() <= most(line.boot.vm));
+            merged += u64::from(merges[0] > 0);
+            worst = worst.max(u64::from(merges.iter().copied().max().unwrap_or(0)));
+            // A generation is a layer; the first one's is behind all of them.
+            let layers = most(line.boot.vm) as u64 - 1;
+            let best = (1..).find(|n| choose(layers + n, *n) > g + 1).unwrap_or(1) - 1;
+            assert!(worst <= best, "generation {g}: {merges:?}, and {best} would do");
+        }
+        assert!(worst > 1, "the rule is put to the test");
+        assert!(merged * 3 < generations, "{merged} of {generations} generations merged layers");
+        let last = line.spaces.last().unwrap();
+        (0..pages).for_each(|n| assert_eq!(load(last, page(n)), ((generations - 1) / pages * pages + n) as u8));
+        let copied = line.count(Event::PageCopiedUp);
+        assert!(copied <= 2 * generations, "{copied} copies");
+    }
+}
+
+#[test]
+fn of_a_line_whose_ancestors_have_left_only_what_is_seen_is_held() {
+    let generations = 200;
+    let mut line = Line::new(20_000);
+    (0..generations).for_each(|_| line.next());
+    line.orphan();
+    let seen = line.reap();
+    line.verify(0);
+    assert!(pages(line.boot.vm) * 100 <= PAGES * 105, "{} pages are held", pages(line.boot.vm));
+    let visits = seen + line.count(Event::PageCopiedUp) + line.count(Event::PageMoved);
+    assert!(visits <= 8 * DIRTY * generations, "{visits} pages moved, copied up or looked at");
+}
+
+#[test]
+fn of_a_line_whose_ancestors_leave_as_it_goes_on_only_what_is_seen_is_held() {
+    let generations = 200;
+    let mut line = Line::new(6_000);
+    let mut seen = 0;
+    for _ in 0..generations {
+        line.next();
+        line.orphan();
+        seen += line.reap();
+        assert!(pages(line.boot.vm) * 100 <= PAGES * 105, "{} pages are held", pages(line.boot.vm));
+        assert!(line.layers(0) <= 3);
+    }
+    line.verify(0);
+    let visits = seen + line.count(Event::PageCopiedUp) + line.count(Event::PageMoved);
+    assert!(visits <= 8 * DIRTY * generations, "{visits} pages moved, copied up or looked at");
+}
+
+#[test]
+fn a_cost_that_follows_the_generations_not_their_square() {
+    let visits = |generations: u64| {
+        let mut line = Line::new(40_000);
+        (0..generations).for_each(|_| line.next());
+        line.orphan();
+        line.reap() + line.count(Event::PageCopiedUp) + line.count(Event::PageMoved)
+    };
+    let (one, four) = (visits(100), visits(400));
+    assert!(four <= 5 * one, "{one} visits for 100 generations, {four} for 400");
+}
+
+#[test]
+fn a_file_behind_a_deep_chain_stays_where_it_is() {
+    quire_sync::hooks::threads::set_cpu(0);
+    let m = boot(6_000, 2);
+    let file = ObjectRef::anonymous(m.vm, 64).unwrap();
+    let mut at = 0u8;
+    file.write(0, 64 * PAGE_SIZE as usize, &mut |b| -> Result<_, ()> {
+        b.fill(at + 100);
+        at += 1;
+        Ok(b.len())
+    })
+    .unwrap();
+    let first = Space::new(m.vm).unwrap();
+    show(&first, 0, 64, &file, false);
+    let mut spaces = vec![first];
+    for g in 0..20u64 {
+        let child = spaces.last().unwrap().fork().unwrap();
+        for n in 0..4 {
+            store(&child, page((g * 3 + n) % 32), g as u8);
+        }
+        spaces.push(child);
+    }
+    let deep = layers(m.vm, spaces.last().unwrap());
+    assert!(deep <= most(m.vm), "{deep} layers");
+    for (g, space) in spaces.iter().enumerate() {
+        for n in 0..64 {
+            let last = (0..g as u64).rev().find(|g| (0..4).any(|k| (g * 3 + k) % 32 == n));
+            assert_eq!(load(space, page(n)), last.map_or(n as u8 + 100, |g| g as u8), "page {n} of {g}");
+        }
+    }
+    assert_eq!(file.resident(), 64);
+    file.set_size(0);
+    let last = spaces.last().unwrap();
+    assert_eq!(last.fault(page(0), crate::Access::Read), Err(crate::FaultError::BeyondEnd), "its end counts");
+}
+
+#[test]
+fn what_was_cut_stays_cut_when_it_is_copied_up() {
+    let mut line = Line::new(6_000);
+    line.next();
+    for g in 0..10 {
+        line.next();
+        let last = line.spaces.len() - 1;
+        let cut = range(g * 20, 8);
+        line.spaces[last].advise(cut, crate::map::Advice::DontNeed).unwrap();
+        (g * 20..g * 20 + 8).for_each(|n| line.models[last][n as usize] = 0);
+        line.next();
+    }
+    (0..line.spaces.len()).for_each(|at| line.verify(at));
+    line.orphan();
+    line.reap();
+    line.verify(0);
+}
+
+#[test]
+fn a_part_with_other_rights_has_a_chain_of_its_own_that_is_shortened_too() {
+    let mut line = Line::new(12_000);
+    line.spaces[0].protect(range(100, 50), Prot::READ).unwrap();
+    line.spaces[0].protect(range(100, 50), Prot::READ | Prot::WRITE).unwrap();
+    for g in 0..30 {
+        line.next();
+        let last = line.spaces.len() - 1;
+        store(&line.spaces[last], page(120), g);
+        line.models[last][120] = g;
+        if g == 10 {
+            line.spaces[last].protect(range(30, 50), Prot::READ).unwrap();
+            line.spaces[last].protect(range(30, 50), Prot::READ | Prot::WRITE).unwrap();
+        }
+    }
+    (0..line.spaces.len()).for_each(|at| line.verify(at));
+    line.spaces.iter().for_each(|s| s.check(true).unwrap());
+}
+
+#[test]
+fn without_memory_a_chain_stays_deep_and_right() {
+    let mut line = Line::new(12_000);
+    for g in 0..40u64 {
+        let child = line.spaces.last().unwrap().fork().unwrap();
+        let mut model = line.models.last().unwrap().clone();
+        for n in 0..DIRTY {
+            // The copies of a fault that had its own: at the second allocation and later.
+            line.boot.vm.fail_allocation(2 + (g + n) % 7);
+            let (at, value) = ((g * 13 + n * 5) % PAGES, (g + n) as u8);
+            while child.fault(page(at), crate::Access::Write).is_err() {}
+            line.boot.vm.fail_allocation(0);
+            store(&child, page(at), value);
+            model[at as usize] = value;
+        }
+        line.spaces.push(child);
+        line.models.push(model);
+    }
+    (0..line.spaces.len()).for_each(|at| line.verify(at));
+}
+
+#[test]
+fn of_a_line_that_is_in_swap_only_what_is_seen_is_held_in_memory_and_swap() {
+    let generations = 150;
+    let mut line = Line::new(8_000);
+    let store = line.boot.swap(4096, FaultPlan::default());
+    for _ in 0..generations {
+        line.next();
+        page_out(line.spaces.last().unwrap());
+    }
+    let deep = line.layers(line.spaces.len() - 1);
+    (0..line.spaces.len()).step_by(7).for_each(|at| line.verify(at));
+    line.spaces.iter().for_each(|s| page_out(s));
+    assert_eq!(pages(line.boot.vm), 0, "everything is in swap");
+    assert!(held(line.boot.vm) >= PAGES + DIRTY * generations / 2, "and there is much of it");
+    line.orphan();
+    let (reads, before) = (store.counts().reads, line.count(Event::PageMoved));
+    line.reap();
+    assert!(held(line.boot.vm) * 100 <= PAGES * 105, "{} pages and slots are held", held(line.boot.vm));
+    // A fork merges the layers, and reads nothing for it.
+    let _child = line.spaces[0].fork().unwrap();
+    assert!(line.layers(0) <= 3, "{} layers of {deep}", line.layers(0));
+    assert!(line.count(Event::PageMoved) > before);
+    assert_eq!((store.counts().reads, pages(line.boot.vm)), (reads, 0), "collapse does no I/O");
+    line.spaces[0].check(true).unwrap();
+    line.verify(0);
+    drop(_child);
+    line.spaces.clear();
+    settled(line.boot.vm);
+    assert_eq!(held(line.boot.vm), 0);
+}
+
+#[test]
+fn a_layer_with_pages_in_swap_stays_and_the_others_of_its_run_go() {
+    let mut line = Line::new(8_000);
+    line.boot.swap(1024, FaultPlan::default());
+    for g in 0..40 {
+        line.next();
+        if g == 10 || g == 11 {
+            page_out(line.spaces.last().unwrap());
+        }
+    }
+    let deep = line.layers(line.spaces.len() - 1);
+    assert!(deep <= most(line.boot.vm) + 3, "{deep} layers");
+    (0..line.spaces.len()).for_each(|at| line.verify(at));
+    line.spaces.iter().for_each(|s| s.check(true).unwrap());
+}

@@ -1,0 +1,376 @@
+//! How many copies there are when all is written: exactly one for each space that sees a page.
+
+use crate::fault::FaultKind;
+use crate::map::{Advice, Move, Space, SpaceRef};
+use crate::phys::page::Kind;
+use crate::reclaim::memory_store::FaultPlan;
+use crate::sleep::MaySleep;
+use crate::stats::Event;
+use crate::testing::{Boot, TestMachine, boot, page};
+use crate::tests::{Vm, anonymous, held, load, page_out, range, settled, store};
+use crate::types::{PAGE_SIZE, Prot};
+
+const PAGES: u64 = 64;
+const CHILDREN: u64 = 100;
+
+/// A parent that wrote every page, and its children.
+struct Family {
+    parent: Option<SpaceRef<TestMachine>>,
+    children: Vec<SpaceRef<TestMachine>>,
+    boot: Boot,
+}
+
+/// Numbers that look random, the same each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+    fn shuffle<T>(&mut self, what: &mut [T]) {
+        for i in (1..what.len()).rev() {
+            what.swap(i, self.below(i as u64 + 1) as usize);
+        }
+    }
+}
+
+/// What space `who` (0: the parent, before anybody forks; 1: the parent; 2 and up: children) writes.
+fn value(who: u64, n: u64) -> u8 {
+    (who * 31 + n * 7 + 1) as u8
+}
+
+fn family(children: u64) -> Family {
+    quire_sync::hooks::threads::set_cpu(0);
+    let boot = boot((children + 2) * (PAGES + 40) + 2048, 2);
+    let parent = Space::new(boot.vm).unwrap();
+    anonymous(&parent, 0, PAGES);
+    (0..PAGES).for_each(|n| store(&parent, page(n), value(0, n)));
+    let children = (0..children).map(|_| parent.fork().unwrap()).collect();
+    Family { parent: Some(parent), children, boot }
+}
+
+/// Pages of objects.
+fn pages(vm: &'static Vm) -> u64 {
+    vm.described().filter(|page| page.kind() == Kind::Object).count() as u64
+}
+
+fn reap(vm: &'static Vm) -> u64 {
+    let mut may = MaySleep::here();
+    let mut seen = 0;
+    while vm.reapable() {
+        seen += vm.reap(1000, &mut may);
+    }
+    seen
+}
+
+impl Family {
+    fn member(&self, who: u64) -> Option<&SpaceRef<TestMachine>> {
+        if who == 1 { self.parent.as_ref() } else { self.children.get(who as usize - 2) }
+    }
+
+    /// Every member writes every page, in an order that `seed` gives; `between` is called before each store.
+    fn rewrite(&mut self, seed: u64, mut between: impl FnMut(&mut Family, u64)) {
+        let members = self.children.len() as u64 + 1;
+        let mut stores: Vec<(u64, u64)> = (1..=members).flat_map(|who| (0..PAGES).map(move |n| (who, n))).collect();
+        Random(seed).shuffle(&mut stores);
+        for (at, (who, n)) in stores.into_iter().enumerate() {
+            between(self, at as u64);
+            if let Some(space) = self.member(who) {
+                assert!([value(0, n), value(who, n)].contains(&load(space, page(n))), "what was there at the fork");
+                store(space, page(n), value(who, n));
+            }
+        }
+    }
+
+    fn verify(&self) {
+        for who in 1..=self.children.len() as u64 + 1 {
+            if let Some(space) = self.member(who) {
+                (0..PAGES).for_each(|n| assert_eq!(load(space, page(n)), value(who, n), "page {n} of {who}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn of_a_page_that_everybody_copies_there_are_no_more_copies_than_chains() {
+    let mut f = family(CHILDREN);
+    let (vm, before) = (f.boot.vm, pages(f.boot.vm));
+    assert_eq!(before, PAGES);
+    f.rewrite(7, |_, _| {});
+    assert_eq!(pages(vm), (CHILDREN + 1) * PAGES, "a copy each, and no original");
+    // Nobody else stores at the same time: so the last one need not copy, nor anything be destroyed.
+    assert_eq!(vm.stats().faults_of(FaultKind::Move), PAGES);
+    assert_eq!(vm.stats().faults_of(FaultKind::Copy), CHILDREN * PAGES, "a copy less than there are chains");
+    assert_eq!(vm.stats().total(Event::PageShadowed), 0);
+    f.verify();
+}
+
+#[test]
+fn of_a_parent_and_its_child_one_copies_and_the_other_takes_the_page() {
+    let f = family(1);
+    let (vm, parent, child) = (f.boot.vm, f.parent.as_ref().unwrap(), &f.children[0]);
+    let frames = |space: &Space<TestMachine>| -> Vec<_> {
+        (0..PAGES).map(|n| space.pmap().peek(page(n)).map(|l| l.pfn)).collect()
+    };
+    let before = frames(parent);
+    (0..PAGES).step_by(2).for_each(|n| store(child, page(n), value(2, n)));
+    for n in 0..PAGES {
+        assert_eq!(load(parent, page(n)), value(0, n));
+        store(parent, page(n), value(1, n));
+    }
+    // Half of them the child has copied: those move back to the parent. The other half the parent copied.
+    let after = frames(parent);
+    assert!((0..PAGES as usize).all(|n| (before[n] == after[n]) == (n % 2 == 0)));
+    (1..PAGES).step_by(2).for_each(|n| store(child, page(n), value(2, n)));
+    assert_eq!(vm.stats().faults_of(FaultKind::Move), PAGES, "every second copy is saved");
+    assert_eq!(vm.stats().faults_of(FaultKind::Copy), PAGES);
+    assert_eq!(pages(vm), 2 * PAGES);
+    f.verify();
+    [parent, child].iter().for_each(|s| assert!(s.check(true).is_ok()));
+}
+
+#[test]
+fn where_the_parent_leaves_there_is_a_copy_for_each_child() {
+    for leaves_at in [0, CHILDREN * PAGES / 2, CHILDREN * PAGES] {
+        let mut f = family(CHILDREN);
+        let vm = f.boot.vm;
+        f.rewrite(9 + leaves_at, |f, at| {
+            if at == leaves_at {
+                f.parent = None;
+            }
+        });
+        reap(vm);
+        assert_eq!(pages(vm), CHILDREN * PAGES);
+        f.verify();
+    }
+}
+
+#[test]
+fn children_that_leave_take_nothing_with_them_that_others_see() {
+    let mut f = family(20);
+    let vm = f.boot.vm;
+    let mut random = Random(5);
+    f.rewrite(11, |f, at| {
+        if at % 97 == 50 && f.children.len() > 3 {
+            let gone = random.below(f.children.len() as u64) as usize;
+            // The others keep their numbers: a member that is gone is replaced by one that writes nothing more.
+            f.children[gone] = Space::new(f.boot.vm).unwrap();
+            anonymous(&f.children[gone], 0, PAGES);
+            (0..PAGES).for_each(|n| store(&f.children[gone], page(n), value(gone as u64 + 2, n)));
+        }
+        if at % 211 == 0 {
+            reap(f.boot.vm);
+        }
+    });
+    reap(vm);
+    assert_eq!(pages(vm), 21 * PAGES);
+    f.verify();
+}
+
+#[test]
+fn clipped_and_moved_ranges_hide_pages_as_whole_ones_do() {
+    let mut f = family(6);
+    let vm = f.boot.vm;
+    f.children[0].protect(range(10, 20), Prot::READ).unwrap();
+    f.children[0].protect(range(10, 20), Prot::READ | Prot::WRITE).unwrap();
+    f.children[1].remap(range(16, 16), 16 * PAGE_SIZE, Move::To(page(200)), false).unwrap();
+    f.children[1].remap(range(200, 16), 16 * PAGE_SIZE, Move::To(page(16)), false).unwrap();
+    f.children[2].protect(range(3, 5), Prot::READ).unwrap();
+    f.rewrite(3, |f, at| match at {
+        40 => f.children[3].protect(range(20, 30), Prot::READ).unwrap(),
+        60 => f.children[3].protect(range(20, 30), Prot::READ | Prot::WRITE).unwrap(),
+        0 => f.children[2].protect(range(3, 5), Prot::READ | Prot::WRITE).unwrap(),
+        _ => {}
+    });
+    assert_eq!(pages(vm), 7 * PAGES);
+    f.verify();
+}
+
+#[test]
+fn a_part_that_nobody_maps_any_more_keeps_nobody_from_hiding_the_rest() {
+    let mut f = family(2);
+    let vm = f.boot.vm;
+    f.children[0].unmap(range(0, 32)).unwrap();
+    for n in 0..PAGES {
+        store(f.parent.as_ref().unwrap(), page(n), 1);
+        store(&f.children[1], page(n), 2);
+    }
+    reap(vm);
+    assert_eq!(pages(vm), 2 * PAGES + 32, "the child that unmapped half sees the rest");
+    f.children.remove(0);
+    reap(vm);
+    assert_eq!(pages(vm), 2 * PAGES);
+}
+
+#[test]
+fn advice_that_content_is_not_needed_never_lets_old_data_come_back() {
+    let mut f = family(2);
+    let vm = f.boot.vm;
+    f.children[0].advise(range(0, PAGES / 2), Advice::DontNeed).unwrap();
+    for n in 0..PAGES {
+        store(f.parent.as_ref().unwrap(), page(n), 1);
+        store(&f.children[1], page(n), 2);
+    }
+    assert_eq!(pages(vm), 2 * PAGES + PAGES / 2);
+    f.children[0].advise(range(PAGES / 2, PAGES / 2), Advice::DontNeed).unwrap();
+    reap(vm);
+    assert_eq!(pages(vm), 2 * PAGES, "a cut hides as a page does");
+    assert!((0..PAGES).all(|n| load(&f.children[0], page(n)) == 0));
+    f.children[0].advise(range(0, PAGES), Advice::DontNeed).unwrap();
+    f.parent = None;
+    reap(vm);
+    assert!((0..PAGES).all(|n| load(&f.children[0], page(n)) == 0));
+    assert!((0..PAGES).all(|n| load(&f.children[1], page(n)) == 2));
+}
+
+#[test]
+fn the_reaper_looks_at_what_was_written_not_at_what_is_there() {
+    let f = family(0);
+    let (vm, parent) = (f.boot.vm, f.parent.as_ref().unwrap());
+    let mut seen = 0;
+    for i in 0..100 {
+        let child = parent.fork().unwrap();
+        (0..PAGES).for_each(|n| store(&child, page(n), 9));
+        store(parent, page(i % PAGES), i as u8);
+        drop(child);
+        seen += reap(vm);
+    }
+    assert!(seen <= 100 * 8, "{seen} pages looked at");
+    assert_eq!(pages(vm), PAGES);
+}
+
+#[test]
+fn a_pass_that_runs_out_of_its_budget_goes_on_where_it_was() {
+    let mut f = family(2);
+    let vm = f.boot.vm;
+    for n in 0..PAGES {
+        store(&f.children[0], page(n), 1);
+        store(&f.children[1], page(n), 2);
+    }
+    f.parent = None;
+    assert_eq!(pages(vm), 3 * PAGES);
+    let mut passes = 0;
+    while vm.reapable() {
+        vm.reap(1, &mut MaySleep::here());
+        passes += 1;
+        assert!(passes < 1000);
+    }
+    assert_eq!(pages(vm), 2 * PAGES);
+}
+
+#[test]
+fn who_leaves_last_leaves_nothing() {
+    let mut f = family(9);
+    let vm = f.boot.vm;
+    f.rewrite(23, |_, _| {});
+    f.parent = None;
+    f.children.truncate(3);
+    f.children.clear();
+    assert!(!vm.reapable(), "objects that are gone are on no list");
+    assert_eq!(pages(vm), 0);
+    settled(vm);
+}
+
+#[test]
+fn what_nobody_sees_is_freed_before_memory_is_out_though_there_is_no_swap() {
+    const N: u64 = 150;
+    let boot = boot(512, 2);
+    let vm = boot.vm;
+    let space = Space::new(vm).unwrap();
+    anonymous(&space, 0, N);
+    (0..N).for_each(|n| store(&space, page(n), 1));
+    let child = space.fork().unwrap();
+    (0..N).for_each(|n| store(&space, page(n), 2));
+    drop(child);
+    assert!(vm.reapable());
+    let other = Space::new(vm).unwrap();
+    let more = vm.frames().free() - vm.frames().reserve() + N / 2;
+    anonymous(&other, 0, more);
+    for n in 0..more {
+        assert!(other.fault(page(n), crate::Access::Write).is_ok(), "page {n} of {more}");
+    }
+    assert!((0..N).all(|n| load(&space, page(n)) == 2));
+}
+
+#[test]
+fn an_object_that_is_gone_is_not_left_to_the_reaper() {
+    let f = family(1);
+    let vm = f.boot.vm;
+    let pin = vm.epoch().pin();
+    let shown = vm.described().find(|p| p.kind() == Kind::Object).unwrap();
+    let object = vm.object_of(shown, &pin).unwrap();
+    let (parent, children) = (f.parent, f.children);
+    std::thread::scope(|s| {
+        s.spawn(move || {
+            quire_sync::hooks::threads::set_cpu(1);
+            drop((parent, children));
+        });
+    });
+    // As a fault does that has found it, and has nothing of it but the pin.
+    vm.reaper().flag(object);
+    assert!(!vm.reapable());
+    drop(pin);
+    settled(vm);
+}
+
+/// The family of the tests above, with a swap store and less memory than it needs.
+fn family_in_swap(children: u64, plan: FaultPlan) -> Family {
+    let f = family(children);
+    f.boot.swap((children + 2) * PAGES, plan);
+    f
+}
+
+#[test]
+fn under_swap_pressure_there_is_a_copy_for_each_in_memory_or_in_swap() {
+    let awkward = FaultPlan { delay: 3, window: 5, seed: 99, ..FaultPlan::default() };
+    for (plan, parent_stays) in [(FaultPlan::default(), true), (awkward, true), (awkward, false)] {
+        let mut f = family_in_swap(CHILDREN, plan);
+        let vm = f.boot.vm;
+        f.rewrite(17, |f, at| {
+            if at % 90 == 0 {
+                // The parent's layers, which all show, and one child's own.
+                page_out(f.member(1).unwrap_or(&f.children[0]));
+                page_out(&f.children[at as usize / 90 % CHILDREN as usize]);
+            }
+            if at == CHILDREN * PAGES / 2 && !parent_stays {
+                f.parent = None;
+            }
+        });
+        vm.finish_io(&mut MaySleep::here());
+        reap(vm);
+        assert!(vm.stats().total(Event::SwapOut) > 10 * PAGES, "there was pressure");
+        assert_eq!(held(vm), (CHILDREN + u64::from(parent_stays)) * PAGES, "a copy each, and no original");
+        f.verify();
+        f.children.iter().for_each(|s| s.check(true).unwrap());
+        f.parent = None;
+        f.children.clear();
+        vm.finish_io(&mut MaySleep::here());
+        assert_eq!((held(vm), vm.swap().free()), (0, vm.swap().total()));
+    }
+}
+
+#[test]
+fn a_page_that_is_hidden_while_it_is_in_swap_gives_its_slot_up() {
+    let mut f = family_in_swap(3, FaultPlan::default());
+    let vm = f.boot.vm;
+    for n in 0..PAGES {
+        store(&f.children[0], page(n), 1);
+        store(&f.children[1], page(n), 2);
+        store(f.parent.as_ref().unwrap(), page(n), 3);
+    }
+    page_out(&f.children[2]);
+    assert_eq!(held(vm), 4 * PAGES);
+    let reads = vm.stats().total(Event::SwapIn);
+    // The last who sees them leaves, by halves: a cut, and an exit.
+    f.children[2].advise(range(0, PAGES / 2), Advice::DontNeed).unwrap();
+    reap(vm);
+    assert_eq!(held(vm), 3 * PAGES + PAGES / 2);
+    assert!((0..PAGES / 2).all(|n| load(&f.children[2], page(n)) == 0), "a cut stays a cut");
+    f.children.pop();
+    reap(vm);
+    assert_eq!((held(vm), vm.stats().total(Event::SwapIn)), (3 * PAGES, reads), "and nothing is read for it");
+    assert!((0..PAGES).all(|n| (load(&f.children[0], page(n)), load(&f.children[1], page(n))) == (1, 2)));
+}

@@ -1,0 +1,150 @@
+//! Moving a page instead of copying it: what a store does where its chain is the only one left that sees the page behind.
+//!
+//! Where a whole layer is one chain's alone, stores go to its pages in place. Where others show the layer too, but all of them
+//! have something of their own in front of this page, a copy would only leave a page behind that nobody sees: so the page
+//! itself becomes the front's. Of a fork with one child that both write to, every second copy is saved.
+//!
+//! # How
+//! 1. *Ask*, with nothing held: the page was copied before, and its watch ([`last_sharer`]) stands for nobody but this chain. Most
+//!    copies end here, with a look at a byte; and a search that finds somebody leaves him as the watch, as it would have after
+//!    the copy.
+//! 2. Set the page busy, put it into the front's empty slot as well, fence. It still is the layer's page.
+//! 3. Look at the entry's stale mark, then *ask again* (mutant [`Mutant::NoSecondAsk`]).
+//! 4. Run the remover: no translation of it is left, and what is on its way out is flushed.
+//! 5. Lock the table page; the entry is not stale, and the layers in between have nothing there. Then the page changes its
+//!    identity, leaves the layer's slot (after it is in the front's: mutant [`Mutant::EmptyBeforeFill`]), and is mapped.
+//!
+//! Until the last step it can be given up: the front's slot is emptied, and the page is what it was.
+//!
+//! # Against others
+//! | another CPU | what it does | what comes of it |
+//! |---|---|---|
+//! | has something in front of the page already | may move it, page it out, cut it | hides the page for good ([`last_sharer`], *Why*) |
+//! | copies the page into its own front | is busy in front: hides nothing (mutant [`Mutant::BusyHides`]) | it is seen in step 1 or 3; one that begins later finds the page busy, or another generation, when it looks at its source again |
+//! | forks this space | marks the entry stale, fences, looks whether the front is empty | its look sees the front's slot filled, and the child's chain has the front in it; or step 3 sees the mark; or the fork was over by then, and the child is asked |
+//! | unmaps, protects, clips | marks the entry stale, passes over the table page | step 5 sees the mark; or it comes after the page is the front's |
+//! | faults in this space | waits for the busy page | finds it in front |
+//! | merges layers | skips what is busy | the layers in between are looked at in step 5: what was copied into the front and merged since hides the page |
+//! | holds the page (a write to swap, a search) | took its hold before step 2 | the page is copied; one that takes its hold later sees busy |
+
+use crate::cow::chain::Backing;
+use crate::cow::last_sharer;
+use crate::fault::copy::credit;
+use crate::fault::{At, Found, Stop};
+use crate::machine::{Enter, Machine, Table};
+use crate::mutant::{Mutant, mutant};
+use crate::object::Object;
+use crate::object::index::{FillError, Slot};
+use crate::phys::page::{Page, State};
+use crate::reclaim::swap::Slots;
+use crate::rmap::{self, Batch};
+use crate::tlb::flush::Obligation;
+use crate::vm::Vm;
+use quire_sync::atomic::{fence_after_rmw, fence_full};
+use quire_sync::epoch::Pinned;
+
+/// A page on its way into the front: busy. Dropped, it stays where it was.
+struct Claim<'o, M: Machine> {
+    vm: &'static Vm<M>,
+    page: &'static Page,
+    /// The front's object and the slot there.
+    to: (&'o Object<M>, u64),
+    /// It is in that slot.
+    listed: bool,
+    pin: &'o Pinned<'o>,
+}
+
+impl<M: Machine> Drop for Claim<'_, M> {
+    fn drop(&mut self) {
+        if self.listed {
+            // Where the index was dismantled meanwhile, the slot is gone already.
+            let slot = Slot::Page(self.vm.pfn_of_page(self.page));
+            let _gone = self.to.0.index().clear(self.to.1, slot, self.pin);
+        }
+        self.vm.unbusy(self.page);
+    }
+}
+
+impl<'e, M: Machine> At<'e, M> {
+    /// Makes the page that was found behind the front the front's, and maps it, where no other chain sees it; `false` where it
+    /// is to be copied instead.
+    pub fn claim(&self, source: &Found<'e, M>, pin: &Pinned<'_>) -> Result<bool, Stop<M>> {
+        if !last_sharer::seems_last(source, pin) {
+            return Ok(false);
+        }
+        let front = self.entry.front();
+        let Some(object) = front.touch(pin)? else { return Err(Stop::Stale) };
+        let (page, key) = (source.page, front.key(self.va));
+        if !page.try_busy(source.state.generation()) {
+            return Ok(false);
+        }
+        let mut claim = Claim { vm: self.vm, page, to: (object, key), listed: false, pin };
+        fence_after_rmw();
+        if page.holds() != 1 {
+            return Ok(false);
+        }
+        let pfn = self.vm.pfn_of_page(page);
+        let slot = Slot::Page(pfn);
+        if mutant(Mutant::EmptyBeforeFill) {
+            source.object.index().clear(source.key, slot, pin);
+        }
+        match object.index().fill(key, slot, self.vm, pin) {
+            Ok(()) => claim.listed = true,
+            // A copy needs no less memory.
+            Err(FillError::OutOfMemory) => return Ok(false),
+            Err(_) => return Err(Stop::Again),
+        }
+        // Contract C2, *insert*; and for who looks whether the front is empty.
+        fence_full();
+        if object.is_dead() {
+            return Err(Stop::Again);
+        }
+        self.check_entry()?;
+        if !mutant(Mutant::NoSecondAsk) && last_sharer::is_shown_elsewhere(source, pin) {
+            return Ok(false);
+        }
+        let mut batch = Batch::new();
+        batch.push(source.key, pfn);
+        let _flushed = rmap::unmap(source.object, &batch);
+        let mut table = self.table(pin)?;
+        if !nothing_between(front, source.layer, self.va, pin) {
+            return Err(Stop::Again);
+        }
+        if table.get(self.va).is_some_and(|leaf| leaf.pfn != pfn) {
+            let mut owed = Obligation::new(self.vm, self.pmap);
+            credit(self.vm, table.remove(self.va, &mut owed));
+            drop(table);
+            let _flushed = owed.discharge();
+            return Err(Stop::Again);
+        }
+        // Contract C2, *dirty before writable*.
+        page.set(State::DIRTY);
+        // Contract C1.
+        page.rename(object.address(), key);
+        source.object.index().clear(source.key, slot, pin);
+        table.enter(self.va, Enter::new(pfn, self.entry.prot()));
+        drop(table);
+        claim.listed = false;
+        // What is in swap is old by the next store; there is a lock to take only where memory was short.
+        if let Some(slot) = page.take_swap_slot() {
+            self.vm.swap().release(Slots { first: slot, len: 1 });
+        }
+        Ok(true)
+    }
+}
+
+/// Whether the layers between `front` and `layer` have nothing at `va`.
+fn nothing_between<M: Machine>(front: &Backing<M>, layer: &Backing<M>, va: u64, pin: &Pinned<'_>) -> bool {
+    let mut at = front.behind();
+    while let Some(b) = at {
+        if core::ptr::eq(b, layer) {
+            return true;
+        }
+        let there = b.layer(va).map_or(Slot::Empty, |(o, key)| o.index().get(key, pin));
+        if !matches!(there, Slot::Empty | Slot::Cover(_)) {
+            return false;
+        }
+        at = b.behind();
+    }
+    false
+}

@@ -1,0 +1,106 @@
+//! Fault-around: what a fault maps besides the page that it came for.
+//!
+//! The chain is looked at for a window at once, layer by layer, through each object's occupancy bitmap: a neighbour costs a
+//! slot, not a walk. Of each page the first layer that has something decides, as in a walk; pages are checked as the faulting
+//! page is, under the same table page's lock, where a look at each is enough: whoever fills a slot in front after it comes
+//! for the leaf under that lock, and pages move between layers under it too, or while the entry is stale, which is looked at
+//! last.
+
+use crate::fault::At;
+use crate::machine::{Enter, Machine, Table};
+use crate::map::Flags;
+use crate::object::Object;
+use crate::object::index::Slot;
+use crate::stats::Event;
+use crate::types::{PAGE_SHIFT, PAGE_SIZE, Pfn, Prot, VirtRange};
+use quire_sync::epoch::Pinned;
+use quire_sync::trace::{Kind, note};
+
+/// Pages that a read fault maps at once where they are resident, the faulting one included: an aligned window, as large as
+/// Linux's `fault_around_bytes`. Of private memory too: a child begins with empty page tables, and what it only reads it
+/// finds in the layers that it shares.
+const AROUND: u64 = 16;
+
+impl<M: Machine> At<'_, M> {
+    /// The part of `window` that the file at the end of a private mapping's chain does not end before: copies beyond it cannot
+    /// be reached. => under the table page's lock: whoever cuts the file short comes for the leaves after it has written the
+    /// size.
+    fn reachable(&self, window: VirtRange) -> Option<VirtRange> {
+        let chain = || core::iter::successors(Some(self.entry.front()), |b| b.behind());
+        // Without copies there is nothing but the file's own pages, and no look at the size, which appending writes.
+        let copies = || chain().any(|b| b.object().is_some_and(Object::is_private));
+        if !self.entry.flags().contains(Flags::FILE) || !copies() {
+            return Some(window);
+        }
+        let file = chain().last()?;
+        let (object, first) = file.layer(window.start)?;
+        let left = object.end().saturating_sub(first) << PAGE_SHIFT;
+        window.intersect(&VirtRange { start: window.start, end: window.start.saturating_add(left) })
+    }
+
+    /// Maps resident neighbours, of the object `file` or of private memory, for loads only where a store would have to do more
+    /// first. => the table page that covers the address is locked, and the entry was checked under its lock.
+    #[inline(never)] // what it keeps on its stack other faults need not make room for
+    pub fn map_around(&self, table: &mut impl Table<M>, file: &Object<M>, pin: &Pinned<'_>) {
+        let start = self.va & !(AROUND * PAGE_SIZE - 1);
+        let window = VirtRange { start, end: start + AROUND * PAGE_SIZE };
+        let Some(window) = window.intersect(&self.entry.range()).and_then(|w| w.intersect(&table.span())) else {
+            return;
+        };
+        let Some(window) = self.reachable(window) else { return };
+        let place = |va: u64| (va - window.start) >> PAGE_SHIFT;
+        // Pages that nobody has decided yet, a bit each; and what was decided.
+        let mut open = ((1u64 << (window.len() >> PAGE_SHIFT)) - 1) & !(1 << place(self.va));
+        let (mut there, mut writable) = (0u64, 0u64);
+        let mut frames = [Pfn(0); AROUND as usize];
+        let mut layer = Some(self.entry.front());
+        let mut front = true;
+        while let Some(b) = layer
+            && open != 0
+        {
+            if let (Some(object), Some(shown)) = (b.object(), b.range().intersect(&window)) {
+                let private = object.is_private();
+                if !private && !core::ptr::eq(object, file) {
+                    break;
+                }
+                let in_place = self.entry.shared() || (front && private);
+                let (first, skipped) = (b.key(shown.start), place(shown.start));
+                let wanted = (open >> skipped) & ((1 << (shown.len() >> PAGE_SHIFT)) - 1);
+                object.index().each_of(first, wanted, pin, |n, slot| {
+                    let bit = 1 << (u64::from(n) + skipped);
+                    if matches!(slot, Slot::Cover(_)) {
+                        return;
+                    }
+                    open &= !bit;
+                    let Slot::Page(pfn) = slot else { return };
+                    let page = self.vm.page(pfn);
+                    let state = page.state();
+                    if !state.busy()
+                        && state.valid()
+                        && page.object() == object.address()
+                        && page.index() == first + u64::from(n)
+                    {
+                        there |= bit;
+                        writable |= if in_place && state.dirty() { bit } else { 0 };
+                        frames[bit.trailing_zeros() as usize] = pfn;
+                    }
+                });
+            }
+            front = false;
+            layer = b.behind();
+        }
+        // Contract C3.
+        if there == 0 || self.check_entry().is_err() {
+            return;
+        }
+        note(Kind::Around, 0, window.start, there.count_ones().into());
+        let prot = self.entry.prot();
+        let mut mapped = 0;
+        table.enter_absent(window.start, there, |n| {
+            mapped += 1;
+            let prot = if writable & 1 << n != 0 { prot } else { prot - Prot::WRITE };
+            Enter::new(frames[n], prot)
+        });
+        self.vm.stats().add(Event::FaultAround, mapped);
+    }
+}

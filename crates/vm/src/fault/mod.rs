@@ -1,0 +1,726 @@
+//! The fault path, from the address to the installed leaf (Contracts C2, C3).
+//!
+//! # What a fault does
+//! Pin the epoch. Find the entry that covers the address. Walk its chain of backings, front to back, asking each object's
+//! index. Then one of four things: *map* the page that was found; *zero-fill* a new page into the front, and more behind it
+//! where touches come in a row ([`zero_ahead`]); *copy* the page that
+//! was found into the front ([`copy`]), or move it there ([`cow_move`]); *page in* what a pager has. Everything that the decision rests on is
+//! checked again under the lock of the one table page that covers the address, and only then is the leaf installed. Nothing
+//! is installed first and backed out: another CPU could cache a translation that a remover never sees.
+//!
+//! A fault writes, outside its own table page and its CPU's own memory, only what it changes: the slot and the descriptor of
+//! a page that it makes, the dirty bit of one that it is the first to store into, and, the first time after a fork, that the entry may
+//! have leaves with stores again. It takes no lock of the map, no count on an
+//! object, no lock of a queue.
+//!
+//! # What is checked under the table page's lock, and against whom
+//! | another CPU | what it does first | what the fault sees under the lock |
+//! |---|---|---|
+//! | removes the page | sets busy, fences, scans the leaves | busy, or another generation: again; or the scan finds the leaf |
+//! | replaces the entry (unmap, protect, fork, clip) | marks it stale, fences, passes over the table pages | stale: waits for that writer; or the pass finds the leaf |
+//! | copies the page into the front (our space) | fills the front's slot, then clears our leaf | the front's slot is not empty: again; or the leaf is cleared after us |
+//! | moves the page to another layer | holds it busy; the generation rises | busy, or another generation: again |
+//! | seals the table page (fork, protect) | marks the entry stale first | stale; or the pass comes by after us |
+//! | shares the layer that we write in place (fork) | marks our entry stale first | stale |
+//! | leaves out the table pages of an entry without stores (fork) | marks it stale, by an exchange that says whether it has none | stale; or the fork comes by, for we have said before it that there may be some |
+//! | takes the table page out | marks it dead under its lock | the pmap returns live table pages only |
+//! | truncates below a page that we insert | writes the size, fences, looks for pages | we read the size after a fence that follows the insert: one of us takes the page back |
+//! | tears the object down | marks it dead, fences, looks for pages | as with truncation |
+//!
+//! # Waiting
+//! Everything above happens under one pin and never sleeps; where something is in the way, the attempt ends and says what to
+//! wait for. Memory: until pageout has freed some or found nothing to free. A busy page: on its wait queue. A stale entry: on the map's lock, which its writer holds. A pager: with nothing
+//! held but a busy placeholder. After [`DEFEATS`] defeats the fault keeps the map's writers out and tries under that.
+
+pub(crate) mod copy;
+pub(crate) mod cow_move;
+pub(crate) mod fault_around;
+pub(crate) mod page_in;
+pub(crate) mod zero_ahead;
+
+use crate::cow::chain::Backing;
+use crate::cow::flatten;
+use crate::error::{FaultError, OutOfMemory};
+use crate::fault::copy::credit;
+use crate::fault::page_in::{PageIn, WriteHook};
+use crate::machine::{Enter, Machine, PREFETCHED, PREFETCHED_BEFORE, Pmap, Table};
+use crate::map::{Changed, Entry, Flags, Space, refill};
+use crate::mutant::{Mutant, mutant};
+use crate::object::index::{FillError, Slot};
+use crate::object::{NoRoom, Object, ObjectRef};
+use crate::phys::frames::{Fill, For};
+use crate::phys::page::{Page, State};
+use crate::reclaim::scan::Patience;
+use crate::sleep::MaySleep;
+use crate::stats::Event;
+use crate::tlb::flush::Obligation;
+use crate::types::{Access, PAGE_SIZE, Pfn, Prot};
+use crate::vm::Vm;
+use quire_sync::atomic::{AtomicBool, Ordering, fence_full};
+use quire_sync::epoch::Pinned;
+use quire_sync::trace::{Kind, Span};
+
+/// Attempts that something else may spoil before the fault keeps the map's writers out.
+const DEFEATS: u32 = 8;
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// How a fault was served. Each kind is counted by itself ([`Stats::faults_of`](crate::stats::Stats::faults_of)).
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(usize)]
+        pub enum FaultKind { $($(#[$doc])* $name,)* }
+        impl FaultKind {
+            /// Every kind, in the order of their numbers.
+            pub const ALL: &'static [FaultKind] = &[$(FaultKind::$name,)*];
+            /// The kind's name in counts and traces.
+            pub const fn name(self) -> &'static str {
+                match self { $(FaultKind::$name => $text,)* }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// The translation was there already: a stale negative or weaker entry in this CPU's TLB.
+    Spurious = "spurious",
+    /// The page was there, and was mapped.
+    Resident = "resident",
+    /// The page was mapped already, for less than the access needs: the same page, for a store most often.
+    Reuse = "reuse",
+    /// A new page, of zeroes.
+    ZeroFill = "zero",
+    /// A new page, copied.
+    Copy = "copy",
+    /// The page was there, behind the front, where nobody else saw it any more: it is the front's now.
+    Move = "move",
+    /// A pager was waited for.
+    PagedIn = "paged_in",
+}
+
+/// What can come of a fault, by the number that its event in a trace has.
+pub const OUTCOMES: [&str; 13] = [
+    "spurious",
+    "resident",
+    "reuse",
+    "zero-fill",
+    "copy",
+    "move",
+    "paged in",
+    "not mapped",
+    "protection",
+    "beyond the end",
+    "pager failed",
+    "out of memory",
+    "no room",
+];
+
+/// That number.
+fn outcome(result: &Result<FaultKind, FaultError>) -> u32 {
+    match result {
+        // The kinds come first, in their own order.
+        Ok(kind) => *kind as u32,
+        Err(FaultError::NotMapped) => 7,
+        Err(FaultError::Protection) => 8,
+        Err(FaultError::BeyondEnd) => 9,
+        Err(FaultError::Pager) => 10,
+        Err(FaultError::OutOfMemory) => 11,
+        Err(FaultError::NoRoom) => 12,
+    }
+}
+
+const _: () = assert!(FaultKind::ALL.len() == 7 && OUTCOMES.len() == 13);
+
+/// Why an attempt ended without a leaf.
+pub(crate) enum Stop<M: Machine> {
+    /// Something changed; look again at once.
+    Again,
+    /// As `Again`, and not because anybody else was in the way.
+    Progress,
+    /// The entry is being replaced.
+    Stale,
+    /// The page is busy.
+    Busy(&'static Page),
+    /// A pager has to be asked.
+    PageIn(PageIn<M>),
+    /// A pager has to be told that the page is about to become dirty.
+    Hook(WriteHook<M>),
+    /// The access cannot be served.
+    Fail(FaultError),
+}
+
+impl<M: Machine> From<OutOfMemory> for Stop<M> {
+    fn from(_: OutOfMemory) -> Self {
+        Stop::Fail(FaultError::OutOfMemory)
+    }
+}
+
+/// One fault's surroundings.
+pub(crate) struct At<'e, M: Machine> {
+    pub vm: &'static Vm<M>,
+    pub pmap: &'e M::Pmap,
+    pub entry: &'e Entry<M>,
+    /// The space admits no translation any more.
+    pub condemned: &'e AtomicBool,
+    /// Page-aligned.
+    pub va: u64,
+    pub access: Access,
+}
+
+/// A page that a walk found.
+pub(crate) struct Found<'e, M: Machine> {
+    pub page: &'static Page,
+    /// As it was when found: not busy, valid.
+    pub state: State,
+    pub object: &'e Object<M>,
+    pub key: u64,
+    /// The layer that shows the object.
+    pub layer: &'e Backing<M>,
+    /// Layers in front of it.
+    pub depth: usize,
+}
+
+/// What a walk along a chain found.
+pub(crate) enum Walk<'e, M: Machine> {
+    /// A page.
+    Page(Found<'e, M>),
+    /// Nothing; the page is to be made in this object, which is a file's or shared.
+    Hole(&'e Object<M>, u64),
+    /// The page is in this swap slot.
+    Swapped(&'e Object<M>, u64, u64),
+    /// Nothing at all: zeroes, in the front.
+    Zero,
+}
+
+/// Serves an access of `space` at `va`. May sleep; the caller holds nothing.
+pub fn fault<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultKind, FaultError> {
+    let mut span = Span::begin(Kind::Fault, va, 0);
+    let result = serve(space, va, access);
+    span.tell(outcome(&result), access as u64);
+    result
+}
+
+#[inline(always)]
+fn serve<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultKind, FaultError> {
+    let vm = space.vm();
+    let va = va & !(PAGE_SIZE - 1);
+    if !M::Pmap::USER.contains(va) {
+        return Err(FaultError::NotMapped);
+    }
+    let mut may = MaySleep::here();
+    let mut defeats = 0;
+    let mut paged_in = false;
+    let mut patience = Patience::new();
+    let mut writers_out = None;
+    let mut deep = false;
+    loop {
+        let pin = may.pin(vm.epoch());
+        let stop = match attempt(vm, space, va, access, &mut deep, &pin) {
+            Ok(kind) => {
+                drop(pin);
+                if space.were_tables_dropped() {
+                    refill(space, &mut may);
+                }
+                if deep {
+                    drop(writers_out);
+                    flatten::shorten(space, va, &mut may);
+                }
+                if mutant(Mutant::CountsFaults) {
+                    vm.check_updates.fetch_add(1, Ordering::Relaxed);
+                }
+                let kind = if paged_in { FaultKind::PagedIn } else { kind };
+                vm.stats().count_fault(kind);
+                return Ok(kind);
+            }
+            Err(stop) => stop,
+        };
+        drop(pin);
+        match stop {
+            Stop::Fail(FaultError::OutOfMemory) => {
+                // With nothing held; then from the start.
+                drop(writers_out.take());
+                vm.memory_or_error(&mut patience, &mut may)?;
+            }
+            Stop::Fail(e) => {
+                vm.stats().count(Event::FaultRefused);
+                return Err(e);
+            }
+            Stop::Progress => continue,
+            Stop::Again => quire_sync::hooks::relax(),
+            // Nobody will replace the entry.
+            Stop::Stale if space.is_condemned() => return Err(FaultError::OutOfMemory),
+            Stop::Stale => drop((writers_out.is_none()).then(|| space.keep_writers_out(va))),
+            Stop::Busy(page) => vm.wait_unbusy(page, &mut may),
+            Stop::PageIn(what) => {
+                writers_out = None;
+                match what.run(&mut may) {
+                    Err(FaultError::OutOfMemory) => vm.memory_or_error(&mut patience, &mut may)?,
+                    done => done.map(|()| patience.served())?,
+                }
+                paged_in = true;
+                continue;
+            }
+            Stop::Hook(what) => {
+                writers_out = None;
+                what.run(&mut may)?;
+                continue;
+            }
+        }
+        vm.stats().count(Event::FaultRetry);
+        defeats += 1;
+        if defeats >= DEFEATS && writers_out.is_none() {
+            // Also where they were let in again for the time of a sleep.
+            writers_out = Some(space.keep_writers_out(va));
+        }
+    }
+}
+
+/// One attempt, under one pin.
+fn attempt<'e, M: Machine>(
+    vm: &'static Vm<M>,
+    space: &'e Space<M>,
+    va: u64,
+    access: Access,
+    deep: &mut bool,
+    pin: &'e Pinned<'_>,
+) -> Result<FaultKind, Stop<M>> {
+    let entry = match space.look(va, pin) {
+        Ok(Some(entry)) => entry,
+        Ok(None) => return Err(Stop::Fail(FaultError::NotMapped)),
+        Err(Changed) => return Err(Stop::Again),
+    };
+    if !entry.prot().allows(access) {
+        return Err(if entry.is_stale() { Stop::Stale } else { Stop::Fail(FaultError::Protection) });
+    }
+    let kind = At { vm, pmap: space.pmap(), entry, condemned: space.condemned(), va, access }.serve(pin)?;
+    *deep = matches!(kind, FaultKind::Copy | FaultKind::Move) && entry.front().layers() > vm.layers();
+    Ok(kind)
+}
+
+impl<'e, M: Machine> At<'e, M> {
+    /// Serves the access from the entry's chain.
+    #[inline]
+    pub fn serve(&self, pin: &'e Pinned<'_>) -> Result<FaultKind, Stop<M>> {
+        let front = self.entry.front();
+        match self.walk(Some(front), false, pin)? {
+            Walk::Page(found) => self.map_or_copy(found, pin),
+            // Where it is, however deep: one page for all chains that show the layer. Then it is mapped, or copied.
+            Walk::Swapped(object, key, slot) => {
+                Err(PageIn::swapped(object, key, slot, pin).map_or(Stop::Again, Stop::PageIn))
+            }
+            Walk::Zero => self.zero_fill(front, pin),
+            Walk::Hole(object, key) => match object.device() {
+                Some(device) => self.map_device(object, device, pin),
+                // What is wired stays as it is found, so it needs a page.
+                None if object.holes_are_zero() && !self.entry.shared() && !front.is_wired() => {
+                    self.private_hole(object, key, pin)
+                }
+                None if object.holes_are_zero() => self.fill_hole(object, key, pin),
+                None => Err(PageIn::new(object, key, pin).map_or(Stop::Again, Stop::PageIn)),
+            },
+        }
+    }
+
+    /// Walks the chain from `layer` on. A cut (one in front of it, or one that is met) hides the anonymous layers behind it,
+    /// not a file at the end.
+    #[inline]
+    pub fn walk(
+        &self,
+        mut layer: Option<&'e Backing<M>>,
+        mut cut: bool,
+        pin: &Pinned<'_>,
+    ) -> Result<Walk<'e, M>, Stop<M>> {
+        let mut depth = 0;
+        // A page of the file's own is within its size, or is being taken away; the size itself is on a line that appending writes.
+        let of_file = self.entry.flags().contains(Flags::FILE);
+        let beyond_end = |b: &Backing<M>, object: &Object<M>| of_file && object.is_private() && b.is_cut_off(self.va);
+        let no_page = || if self.entry.is_stale() { Stop::Stale } else { Stop::Fail(FaultError::BeyondEnd) };
+        while let Some(b) = layer {
+            if let Some((object, key)) = b.layer(self.va)
+                && !(cut && object.is_private())
+            {
+                match object.index().get(key, pin) {
+                    Slot::Page(pfn) => {
+                        let page = self.vm.page(pfn);
+                        let state = page.state();
+                        if state.busy() {
+                            return Err(Stop::Busy(page));
+                        }
+                        // A slot that was read before the page got another identity.
+                        if !state.valid() || page.object() != object.address() || page.index() != key {
+                            return Err(Stop::Again);
+                        }
+                        if beyond_end(b, object) {
+                            return Err(no_page());
+                        }
+                        return Ok(Walk::Page(Found { page, state, object, key, layer: b, depth }));
+                    }
+                    Slot::Reserved => return Err(Stop::Again),
+                    Slot::Cut => cut = true,
+                    Slot::Swap(_) if beyond_end(b, object) => return Err(no_page()),
+                    Slot::Swap(slot) => return Ok(Walk::Swapped(object, key, slot)),
+                    Slot::Empty | Slot::Cover(_) => {}
+                }
+                if !object.is_private() {
+                    if key >= object.end() {
+                        return Err(no_page());
+                    }
+                    return Ok(Walk::Hole(object, key));
+                }
+            }
+            depth += 1;
+            layer = b.behind();
+        }
+        Ok(Walk::Zero)
+    }
+
+    /// A page is there: map it as it is, or copy it first.
+    fn map_or_copy(&self, found: Found<'e, M>, pin: &Pinned<'_>) -> Result<FaultKind, Stop<M>> {
+        let store = self.access == Access::Write;
+        if mutant(Mutant::CountsReferences) {
+            drop(ObjectRef::of(found.object, pin));
+        }
+        // Stores go to the page itself in a shared mapping, in the front, and in a layer behind that only this chain shows.
+        let in_place = if self.entry.shared() {
+            true
+        } else {
+            found.object.is_private() && (found.depth == 0 || found.object.is_exclusive())
+        };
+        if store && !in_place {
+            return self.copy(found, pin);
+        }
+        if store && !found.state.dirty() {
+            // Contract C2, *dirty before writable*.
+            if let Some(hook) = WriteHook::needed(&found, pin) {
+                return Err(Stop::Hook(hook));
+            }
+            found.page.set_dirty(found.state.generation());
+            found.object.index().tag_dirty(found.key, pin);
+        }
+        let mut table = self.table(pin)?;
+        let now = self.check_page(&found, pin)?;
+        let mut prot = self.entry.prot();
+        // Exclusive still: a fork that shares the layer has marked the entry stale before.
+        let dirty = now.dirty() || (mutant(Mutant::DirtyAsFound) && (store || found.state.dirty()));
+        if !in_place || !dirty || (found.depth > 0 && !self.entry.shared() && !found.object.is_exclusive()) {
+            if store {
+                return Err(Stop::Again);
+            }
+            prot -= Prot::WRITE;
+        }
+        let pfn = self.vm.pfn_of_page(found.page);
+        let kind = match table.get(self.va) {
+            None => FaultKind::Resident,
+            Some(leaf) if leaf.pfn != pfn => {
+                // Whoever gave the address another page has not come to the old one's leaf yet.
+                let mut owed = Obligation::new(self.vm, self.pmap);
+                credit(self.vm, table.remove(self.va, &mut owed));
+                drop(table);
+                let _flushed = owed.discharge();
+                return Err(Stop::Again);
+            }
+            Some(leaf) if leaf.prot.contains(self.access.needs()) => FaultKind::Spurious,
+            Some(_) => FaultKind::Reuse,
+        };
+        table.enter(self.va, Enter::new(pfn, prot));
+        if kind == FaultKind::Resident && !store {
+            self.map_around(&mut table, found.object, pin);
+        }
+        Ok(kind)
+    }
+
+    /// Maps the page that the chain shows at the address, where it is resident and `wanted` by its object, and nothing is
+    /// mapped there; for whole small spaces. Checked as
+    /// [`At::map_around`] does. Returns what the leaf allows, where it did. => under the table page's lock.
+    pub fn map_if_resident(
+        &self,
+        table: &mut impl Table<M>,
+        wanted: impl Fn(&Object<M>) -> bool,
+        pin: &Pinned<'_>,
+    ) -> Result<Option<Prot>, Stop<M>> {
+        if table.get(self.va).is_some() {
+            return Ok(None);
+        }
+        let Ok(Walk::Page(found)) = self.walk(Some(self.entry.front()), false, pin) else { return Ok(None) };
+        if !wanted(found.object) {
+            return Ok(None);
+        }
+        self.check_entry()?;
+        let mut prot = self.entry.prot();
+        let in_place = self.entry.shared() || (found.depth == 0 && found.object.is_private());
+        if !in_place || !found.state.dirty() {
+            prot -= Prot::WRITE;
+        }
+        table.enter(self.va, Enter::new(self.vm.pfn_of_page(found.page), prot));
+        Ok(Some(prot))
+    }
+
+    /// The table page over the address, locked, with the entry checked under its lock. Where the entry is being replaced, a
+    /// table page that is empty (linked by this fault, perhaps, after the writer came by) is not left behind.
+    #[inline(always)]
+    pub fn table(&self, pin: &Pinned<'_>) -> Result<<M::Pmap as Pmap<M>>::Table<'e>, Stop<M>> {
+        let mut table = self.pmap.table(self.vm, self.va, pin)?;
+        if self.check_entry().is_ok() {
+            if table.is_sealed() {
+                self.unseal(&mut table);
+            }
+            return Ok(table);
+        }
+        // Handed to nobody: a table page that some path keeps in memory every path would.
+        let empty = (table.live() == 0).then(|| table.span());
+        drop(table);
+        if let Some(span) = empty {
+            self.pmap.prune(self.vm, span);
+        }
+        Err(Stop::Stale)
+    }
+
+    /// Lets a table page allow stores again ([`Table::is_sealed`]). What its leaves say is right where all that it covers is the entry's,
+    /// and nobody else sees a layer of its chain any more: whoever the stores were taken away for has gone. => the table page over the
+    /// address is locked, the entry checked under its lock: a fork that would show a layer to somebody has marked the entry before.
+    /// What the caller has found before, it checks after this.
+    #[cold]
+    #[inline(never)]
+    fn unseal(&self, table: &mut impl Table<M>) {
+        let (entry, span) = (self.entry, table.span());
+        let whole = entry.range().intersect(&span).is_some_and(|both| both.len() == span.len());
+        let stores =
+            entry.prot().contains(Prot::WRITE) && !entry.flags().intersects(Flags::SHARED | Flags::NEEDS_FRONT);
+        let own = |b: &Backing<M>| b.object().is_none_or(|o| !o.is_private() || o.is_exclusive());
+        let behind = || core::iter::successors(entry.front().behind(), |b| b.behind());
+        let keep = whole && stores && (behind().all(own) || mutant(Mutant::UnsealedUnlooked));
+        table.unseal(keep, |leaf| credit(self.vm, Some(leaf)));
+    }
+
+    /// Nothing anywhere in a private chain: a new page of zeroes in the front.
+    fn zero_fill(&self, front: &'e Backing<M>, pin: &Pinned<'_>) -> Result<FaultKind, Stop<M>> {
+        let Some(object) = front.touch(pin)? else { return Err(Stop::Stale) };
+        let key = front.key(self.va);
+        let writable = self.entry.prot().contains(Prot::WRITE);
+        let new = self.insert(object, key, Fill::Zeroed, writable, pin)?;
+        new.complete();
+        let ahead = self.install(new, front, None, pin, |table| self.room_ahead(table))?;
+        if ahead != 0 {
+            self.fill_ahead(object, front, ahead, pin);
+        }
+        Ok(FaultKind::ZeroFill)
+    }
+
+    /// A hole in a file in memory or in shared memory: a new page of zeroes there, where the file system has room. A store through a
+    /// private mapping (a wired one; others: [`At::private_hole`]) copies it in the next attempt.
+    fn fill_hole(&self, object: &'e Object<M>, key: u64, pin: &Pinned<'_>) -> Result<FaultKind, Stop<M>> {
+        let shared = self.entry.shared();
+        // Dropped after the page, which leaves its slot first.
+        let charge = match object.charge(1) {
+            Ok(charge) => charge,
+            Err(NoRoom) if object.index().get(key, pin) == Slot::Empty => return Err(Stop::Fail(FaultError::NoRoom)),
+            // Another CPU has filled the hole.
+            Err(NoRoom) => return Err(Stop::Again),
+        };
+        let new = self.insert(object, key, Fill::Zeroed, shared && self.entry.prot().contains(Prot::WRITE), pin)?;
+        new.complete();
+        if !shared {
+            new.keep();
+            charge.keep();
+            return Err(Stop::Progress);
+        }
+        // A shared mapping has one layer.
+        self.install(new, self.entry.front(), None, pin, |_| ())?;
+        charge.keep();
+        Ok(FaultKind::ZeroFill)
+    }
+
+    /// Makes a busy, valid page in `object`'s empty slot `key`. Its content is the caller's to complete, zeroes too
+    /// ([`NewPage::complete`]): what is done here is time in which the frame's lines come.
+    #[inline(always)]
+    pub fn insert<'o>(
+        &self,
+        object: &'o Object<M>,
+        key: u64,
+        fill: Fill,
+        dirty: bool,
+        pin: &'o Pinned<'_>,
+    ) -> Result<NewPage<'o, M>, Stop<M>> {
+        let (frame, zeroed) = self.vm.take_frame(fill, For::User)?;
+        let page = self.vm.page(frame.pfn());
+        let next = if zeroed { None } else { page.next() };
+        if !zeroed {
+            self.vm.machine().prefetch_frame::<PREFETCHED>(frame.pfn());
+            // The frame still names the one behind it in the magazine: the next fault's.
+            if let Some(next) = next {
+                self.vm.machine().prefetch(core::ptr::from_ref(self.vm.page(next)).cast());
+            }
+        }
+        let bits = if dirty { State::VALID | State::DIRTY } else { State::VALID };
+        self.vm.assume_page(page, object.address(), key, object.page_bits() | bits);
+        let slot = Slot::Page(frame.into_pfn());
+        let mut cut = false;
+        let mut filled = object.index().fill(key, slot, self.vm, pin);
+        if filled == Err(FillError::Taken(Slot::Cut)) && object.index().replace(key, Slot::Cut, slot, pin) {
+            cut = true;
+            filled = Ok(());
+        }
+        if let Err(why) = filled {
+            self.vm.release_page(page);
+            return Err(match why {
+                FillError::OutOfMemory => Stop::Fail(FaultError::OutOfMemory),
+                FillError::BeyondKeys => Stop::Fail(FaultError::BeyondEnd),
+                FillError::Taken(_) | FillError::Gone => Stop::Again,
+            });
+        }
+        let zero = fill == Fill::Zeroed && !zeroed;
+        // Contract C2, *insert*: whoever shortens or ends the object after this sees the page; whoever did before is seen.
+        if !mutant(Mutant::NoFenceAfterInsert) {
+            fence_full();
+        }
+        if !mutant(Mutant::NoEndCheck) && (object.is_dead() || key >= object.end()) {
+            drop(NewPage { object, key, page, pin, cut, zero, next });
+            return Err(Stop::Again);
+        }
+        object.hole_is_filled(key);
+        if dirty && !object.is_private() {
+            object.index().tag_dirty(key, pin);
+        }
+        self.vm.enqueue_new(page);
+        Ok(NewPage { object, key, page, pin, cut, zero, next })
+    }
+
+    /// Installs a new page, whose content is complete, and lets go of it. `source`: the page that it was copied from. Returns what `look`
+    /// finds in the table page then.
+    #[inline(always)]
+    pub fn install<R>(
+        &self,
+        new: NewPage<'_, M>,
+        front: &'e Backing<M>,
+        source: Option<&Found<'e, M>>,
+        pin: &Pinned<'_>,
+        look: impl FnOnce(&<M::Pmap as Pmap<M>>::Table<'e>) -> R,
+    ) -> Result<R, Stop<M>> {
+        let mut table = self.table(pin)?;
+        self.check_source(&new, front, source, pin)?;
+        let mut prot = self.entry.prot();
+        if !new.page.state().dirty() {
+            prot -= Prot::WRITE;
+        }
+        let pfn = self.vm.pfn_of_page(new.page);
+        if table.get(self.va).is_some_and(|leaf| leaf.pfn != pfn) {
+            let mut owed = Obligation::new(self.vm, self.pmap);
+            credit(self.vm, table.remove(self.va, &mut owed));
+            drop(table);
+            let _flushed = owed.discharge();
+            return Err(Stop::Again);
+        }
+        table.enter(self.va, Enter::new(pfn, prot));
+        let seen = look(&table);
+        drop(table);
+        new.keep();
+        Ok(seen)
+    }
+
+    /// What lies behind must still be what a new page's content was made of: a source that was removed may have been
+    /// overwritten before it was copied. A page that moved forward meanwhile is found here, since whoever moves it fills the new
+    /// slot before emptying the old one.
+    #[inline]
+    pub fn check_source(
+        &self,
+        new: &NewPage<'_, M>,
+        front: &'e Backing<M>,
+        source: Option<&Found<'e, M>>,
+        pin: &Pinned<'_>,
+    ) -> Result<(), Stop<M>> {
+        if !mutant(Mutant::NoSourceCheck)
+            && let Some(behind) = front.behind()
+        {
+            match (self.walk(Some(behind), new.cut, pin)?, source) {
+                (Walk::Page(now), Some(source))
+                    if core::ptr::eq(now.page, source.page) && now.state.generation() == source.state.generation() => {}
+                (Walk::Zero | Walk::Hole(..), None) => {}
+                _ => return Err(Stop::Again),
+            }
+        }
+        Ok(())
+    }
+
+    /// Contract C3, under the table page's lock: the entry is not being replaced, nor the space reaped.
+    #[inline(always)]
+    pub fn check_entry(&self) -> Result<(), Stop<M>> {
+        let condemned = || self.condemned.load(Ordering::Relaxed) && !mutant(Mutant::CondemnedUnlooked);
+        let admits = || self.entry.admits() && !condemned();
+        if mutant(Mutant::NoStaleCheck) || admits() { Ok(()) } else { Err(Stop::Stale) }
+    }
+
+    /// Contract C2, under the table page's lock: the page is what it was, and nothing has come in front of it.
+    #[inline]
+    fn check_page(&self, found: &Found<'e, M>, pin: &Pinned<'_>) -> Result<State, Stop<M>> {
+        let now = found.page.state();
+        if !mutant(Mutant::NoBusyCheck) {
+            if now.busy() {
+                return Err(Stop::Busy(found.page));
+            }
+            if now.generation() != found.state.generation() || !now.valid() {
+                return Err(Stop::Again);
+            }
+        }
+        if found.depth == 0 && self.entry.flags().contains(Flags::FILE) && found.layer.is_cut_off(self.va) {
+            return Err(Stop::Again);
+        }
+        if found.depth > 0 && !mutant(Mutant::NoFrontCheck) {
+            match self.walk(Some(self.entry.front()), false, pin)? {
+                Walk::Page(again) if core::ptr::eq(again.page, found.page) => {}
+                _ => return Err(Stop::Again),
+            }
+        }
+        Ok(now)
+    }
+}
+
+/// A page that this fault made: busy, and in its object's index. Dropped without [`NewPage::keep`], it is taken back, and nobody has
+/// seen its content.
+pub(crate) struct NewPage<'o, M: Machine> {
+    object: &'o Object<M>,
+    key: u64,
+    pub page: &'static Page,
+    pin: &'o Pinned<'o>,
+    /// A cut stood in the slot before.
+    cut: bool,
+    /// Its content is still to be zeroed.
+    zero: bool,
+    /// The frame that the next fault will take, most likely.
+    next: Option<Pfn>,
+}
+
+impl<M: Machine> NewPage<'_, M> {
+    /// Zeroes the content where that was asked for and is still to be done. Nobody looks at it before: the page is busy.
+    #[inline(always)]
+    pub fn complete(&self) {
+        if self.zero {
+            let vm = self.object.vm();
+            // The next frame's translation comes while this one is zeroed.
+            if let Some(next) = self.next {
+                vm.machine().prefetch_frame::<PREFETCHED_BEFORE>(next);
+            }
+            // SAFETY: the page is busy with us, and no leaf maps it.
+            unsafe { vm.machine().zero_frame(vm.pfn_of_page(self.page)) };
+        }
+    }
+
+    /// The page stays, and is not busy any more.
+    #[inline(always)]
+    pub fn keep(self) {
+        self.object.vm().unbusy(self.page);
+        core::mem::forget(self);
+    }
+}
+
+impl<M: Machine> Drop for NewPage<'_, M> {
+    #[inline(never)]
+    fn drop(&mut self) {
+        let (vm, index) = (self.object.vm(), self.object.index());
+        let slot = Slot::Page(vm.pfn_of_page(self.page));
+        // Where the index was dismantled meanwhile, the slot is gone already.
+        let _gone = match self.cut {
+            true => index.replace(self.key, slot, Slot::Cut, self.pin),
+            false => index.clear(self.key, slot, self.pin),
+        };
+        vm.release_page(self.page);
+    }
+}

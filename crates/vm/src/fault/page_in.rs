@@ -1,0 +1,321 @@
+//! What a fault does when a page has to be read first: from the object's pager, or from swap.
+//!
+//! # What must hold
+//! - A *placeholder* stands for the page while it is read: a page with the identity, busy and not valid, which the index has
+//!   already. Others who need the page wait for it instead of reading it again; a remover waits too.
+//! - Swap to placeholder is one compare-and-swap of the index slot; the swap slot is the page's from then on. A read that fails
+//!   puts the slot back by the reverse step.
+//! - The reader holds nothing else over the wait but the read's reference on the object, which finishing gives up: the object
+//!   cannot be torn down around a placeholder.
+//! - Neighbours are read along where their slots neighbour, too (files: where nothing is there either). They are the read's,
+//!   not the fault's: what they need and do not get makes the read shorter, and where a read of several pages fails, the fault's
+//!   page is read again alone.
+
+use crate::error::{FaultError, OutOfMemory};
+use crate::fault::Found;
+use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
+use crate::object::Object;
+use crate::object::index::{FillError, Slot};
+use crate::object::pager::PagerError;
+use crate::phys::frames::{Fill, For};
+use crate::phys::page::{Page, State};
+use crate::reclaim::io::{Body, CLUSTER, Direction, Done};
+use crate::reclaim::laundry;
+use crate::sleep::MaySleep;
+use crate::stats::Event;
+use crate::types::Pfn;
+use crate::vm::Vm;
+use core::ptr::{self, NonNull};
+use quire_sync::atomic::fence_full;
+use quire_sync::epoch::Pinned;
+use quire_sync::trace::{Kind, Span};
+
+/// A reference on an object, for the time of a sleep.
+pub(crate) struct Kept<M: Machine>(NonNull<Object<M>>);
+
+impl<M: Machine> Kept<M> {
+    /// `None`: the object is going.
+    pub fn new(object: &Object<M>, pin: &Pinned<'_>) -> Option<Self> {
+        object.try_ref(pin).then(|| Kept(NonNull::from(object)))
+    }
+    pub fn object(&self) -> &Object<M> {
+        // SAFETY: the reference keeps it.
+        unsafe { self.0.as_ref() }
+    }
+    /// Gives the reference to whoever keeps the pointer.
+    pub fn into_raw(self) -> *const () {
+        let object = self.0.as_ptr();
+        core::mem::forget(self);
+        object.cast()
+    }
+    /// Takes it back.
+    ///
+    /// # Safety
+    /// The pointer came from [`Kept::into_raw`] of the same machine's, once.
+    pub unsafe fn from_raw(object: *const ()) -> Option<Self> {
+        NonNull::new(object.cast_mut().cast()).map(Kept)
+    }
+}
+
+impl<M: Machine> Drop for Kept<M> {
+    fn drop(&mut self) {
+        let vm = self.object().vm();
+        // SAFETY: our own reference.
+        unsafe { Object::unref(vm, self.0) }
+    }
+}
+
+/// A page that has to be read.
+pub(crate) struct PageIn<M: Machine> {
+    object: Kept<M>,
+    key: u64,
+    /// Where it is, if in swap.
+    slot: Option<u64>,
+}
+
+/// How a read ended.
+enum Read {
+    /// It is there, or somebody else was first.
+    Done,
+    /// One of so many pages could not be read: they are where they were.
+    Failed(usize),
+}
+
+impl Read {
+    fn result(self) -> Result<(), FaultError> {
+        match self {
+            Read::Done => Ok(()),
+            Read::Failed(_) => Err(FaultError::Pager),
+        }
+    }
+}
+
+/// Placeholders for neighbouring pages.
+struct Run {
+    /// From the middle on forward, before it backward.
+    pfns: [Pfn; 2 * CLUSTER],
+    start: usize,
+    end: usize,
+}
+
+impl<M: Machine> PageIn<M> {
+    /// A page that only the pager has. `None`: the object is going.
+    pub fn new(object: &Object<M>, key: u64, pin: &Pinned<'_>) -> Option<Self> {
+        Some(PageIn { object: Kept::new(object, pin)?, key, slot: None })
+    }
+
+    /// A page in swap. `None`: the object is going.
+    pub fn swapped(object: &Object<M>, key: u64, slot: u64, pin: &Pinned<'_>) -> Option<Self> {
+        Some(PageIn { object: Kept::new(object, pin)?, key, slot: Some(slot) })
+    }
+
+    /// Reads it, and neighbours. An error is the page's own; where somebody else was first there is none.
+    pub fn run(self, may: &mut MaySleep) -> Result<(), FaultError> {
+        match self.read(self.most(), may)? {
+            // Which of them could not be read is not said.
+            Read::Failed(pages) if pages > 1 => self.read(1, may)?.result(),
+            read => read.result(),
+        }
+    }
+
+    /// Pages of one read at most.
+    fn most(&self) -> usize {
+        match self.slot {
+            // Half of what is written at once: the other half may be of no use, and memory is short where pages are in swap.
+            Some(_) => CLUSTER / 2,
+            None => self.object.object().pager().map_or(1, |p| p.cluster()).clamp(1, CLUSTER),
+        }
+    }
+
+    /// Reads it, with up to `most` - 1 neighbours.
+    fn read(&self, most: usize, may: &mut MaySleep) -> Result<Read, OutOfMemory> {
+        let mut span = Span::begin(Kind::PageIn, 0, 0);
+        let vm = self.object.object().vm();
+        // The record first: from here on nothing but the pager is waited for.
+        let mut taken = vm.take_record(may);
+        let (run, first) = {
+            let pin = may.pin(vm.epoch());
+            match self.place_run(most, &pin)? {
+                Some(found) => found,
+                None => return Ok(Read::Done),
+            }
+        };
+        let done = Done::new();
+        let body = taken.body();
+        body.direction = Direction::Read;
+        body.swap = self.slot.is_some();
+        body.first = self.slot.map_or(first, |s| s - (self.key - first));
+        for (i, pfn) in run.pfns[run.start..run.end].iter().enumerate() {
+            body.push(vm, first + i as u64, *pfn);
+        }
+        body.done = ptr::from_ref(&done);
+        // A reference of its own, which `finish` gives up: ours keeps the pager while it starts, also where the read is over by then.
+        let theirs = Kept::new(self.object.object(), &may.pin(vm.epoch()));
+        body.object = theirs.map_or(ptr::null(), Kept::into_raw);
+        let request = taken.start();
+        let pages = request.len();
+        span.count(pages as u64, self.key);
+        if self.slot.is_some() {
+            vm.stats().add(Event::SwapIn, pages as u64);
+            match vm.swap().store() {
+                Some(store) => store.start(request),
+                None => drop(request),
+            }
+        } else {
+            vm.stats().add(Event::PageIn, pages as u64);
+            match self.object.object().pager() {
+                Some(pager) => pager.start(request),
+                None => drop(request),
+            }
+        }
+        let result = vm.wait_for_io(may, || done.get());
+        Ok(result.map_or(Read::Failed(pages), |()| Read::Done))
+    }
+
+    /// Placeholders for the page and for neighbours that are to be read along, and the first one's key. `None`: somebody else
+    /// was first.
+    fn place_run(&self, most: usize, pin: &Pinned<'_>) -> Result<Option<(Run, u64)>, OutOfMemory> {
+        let Some(pfn) = self.place(self.key, self.slot, true, pin)? else { return Ok(None) };
+        let mut run = Run { pfns: [Pfn(0); 2 * CLUSTER], start: CLUSTER, end: CLUSTER + 1 };
+        run.pfns[CLUSTER] = pfn;
+        while run.end - run.start < most
+            && let Some(pfn) = self.beside((run.end - CLUSTER) as i64, pin)
+        {
+            run.pfns[run.end] = pfn;
+            run.end += 1;
+        }
+        while self.slot.is_some()
+            && run.end - run.start < most
+            && let Some(pfn) = self.beside(run.start as i64 - 1 - CLUSTER as i64, pin)
+        {
+            run.start -= 1;
+            run.pfns[run.start] = pfn;
+        }
+        let first = self.key - (CLUSTER - run.start) as u64;
+        Ok(Some((run, first)))
+    }
+
+    /// A placeholder for the page `by` pages from this one, where it can be read in the same stroke.
+    fn beside(&self, by: i64, pin: &Pinned<'_>) -> Option<Pfn> {
+        let object = self.object.object();
+        let key = self.key.checked_add_signed(by).filter(|k| *k < object.end())?;
+        let slot = match self.slot {
+            Some(slot) => Some(slot.checked_add_signed(by)?),
+            None => None,
+        };
+        let there = object.index().get(key, pin);
+        if there != slot.map_or(Slot::Empty, Slot::Swap) {
+            return None;
+        }
+        self.place(key, slot, false, pin).ok().flatten()
+    }
+
+    /// Puts a placeholder at `key`, where `slot` (or nothing) still is there; `None` where not. `wanted`: it is the fault's own page.
+    fn place(&self, key: u64, slot: Option<u64>, wanted: bool, pin: &Pinned<'_>) -> Result<Option<Pfn>, OutOfMemory> {
+        let object = self.object.object();
+        let vm = object.vm();
+        // Pagers are promised zeroes; swap is always read whole.
+        let fill = if slot.is_some() { Fill::Any } else { Fill::Zeroed };
+        let frames = vm.frames();
+        let frame = match vm.alloc_frame(fill, For::User) {
+            // Borrowed: the slot that this frees takes another page, whose frame comes back. No more than half of the reserve.
+            Err(_) if wanted && slot.is_some() && vm.swap().is_scarce() && frames.free() > frames.reserve() / 2 => {
+                vm.alloc_frame(fill, For::Kernel)?
+            }
+            other => other?,
+        };
+        let pfn = frame.into_pfn();
+        let page = vm.page(pfn);
+        vm.assume_page(page, object.address(), key, object.page_bits());
+        page.set_swap_slot(slot);
+        if slot.is_some() {
+            page.suspect();
+        }
+        let placed = match slot {
+            Some(slot) => Ok(object.index().replace(key, Slot::Swap(slot), Slot::Page(pfn), pin)),
+            None => match object.index().fill(key, Slot::Page(pfn), vm, pin) {
+                Ok(()) => Ok(true),
+                Err(FillError::OutOfMemory) => Err(OutOfMemory),
+                Err(_) => Ok(false),
+            },
+        };
+        if placed == Ok(true) {
+            if vm.pageout().ghosts.comes_back(object.address(), key) {
+                vm.stats().count(Event::NearRefault);
+            }
+            return Ok(Some(pfn));
+        }
+        page.set_swap_slot(None);
+        vm.release_page(page);
+        placed.map(|_| None)
+    }
+}
+
+/// A read is complete: its placeholders become pages, or go.
+pub(crate) fn finish<M: Machine>(
+    vm: &'static Vm<M>,
+    object: &Object<M>,
+    body: &Body,
+    result: Result<(), PagerError>,
+    may: &mut MaySleep,
+) {
+    for i in 0..body.len {
+        let (key, pfn) = (body.keys[i], body.pfn(i));
+        let page = vm.page(pfn);
+        fence_full();
+        // Contract C2, *insert*: a truncation since then waits for this page, or was before and is seen here.
+        if result.is_ok() && (body.swap || key < object.end()) {
+            page.set(State::VALID);
+            if body.swap && vm.swap().is_scarce() {
+                vm.release_slot(object, key, page, &may.pin(vm.epoch()));
+            }
+            vm.enqueue_new(page);
+            vm.unbusy(page);
+            continue;
+        }
+        let pin = may.pin(vm.epoch());
+        let back = match page.take_swap_slot() {
+            Some(slot) => object.index().replace(key, Slot::Page(pfn), Slot::Swap(slot), &pin),
+            None => object.index().clear(key, Slot::Page(pfn), &pin),
+        };
+        debug_assert!(back, "a placeholder stays in its slot");
+        vm.release_page(page);
+    }
+}
+
+/// A page that is about to become dirty, whose pager wants to know before.
+pub(crate) struct WriteHook<M: Machine> {
+    object: Kept<M>,
+    key: u64,
+    page: &'static Page,
+    generation: u64,
+}
+
+impl<M: Machine> WriteHook<M> {
+    /// `None`: nobody has to be asked.
+    pub fn needed(found: &Found<'_, M>, pin: &Pinned<'_>) -> Option<Self> {
+        if found.object.holes_are_zero() {
+            return None;
+        }
+        let object = Kept::new(found.object, pin)?;
+        Some(WriteHook { object, key: found.key, page: found.page, generation: found.state.generation() })
+    }
+
+    /// Asks the pager, then marks the page dirty where it still is that page.
+    pub fn run(self, may: &mut MaySleep) -> Result<(), FaultError> {
+        let object = self.object.object();
+        if let Some(pager) = object.pager() {
+            pager.make_writable(self.key).map_err(|_| FaultError::Pager)?;
+        }
+        if self.page.try_busy(self.generation) {
+            let vm = object.vm();
+            if mutant(Mutant::HookTagsLate) {
+                self.page.set(State::DIRTY);
+            }
+            laundry::stain(object, self.key, self.page, &may.pin(vm.epoch()));
+            vm.unbusy(self.page);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,317 @@
+//! Making mappings, and where they go.
+
+use super::arena::Writer;
+use super::arenas::STRETCHES;
+use super::covered::Class;
+use super::entry::{Attributes, Entry, Flags, Tag};
+use super::piece::{From, Piece};
+use super::pte_update::Work;
+use super::space::{Limits, STACK_GUARD, Space};
+use super::update::Update;
+use crate::error::MapError;
+use crate::machine::{Machine, Pmap};
+use crate::map::ops::wire::Wire;
+use crate::object::ObjectRef;
+use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
+use quire_sync::trace::{Kind, Span};
+
+/// An arena may have this part of a space's entries without a look at the others: twice as many as there can be arenas.
+const SHARES: u64 = 512;
+
+/// Where a mapping shall go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Placement {
+    /// Anywhere: at `hint` where that is possible (0: no wish), else in the lowest hole, or, where it fills whole last-level
+    /// tables, in one of the lowest in which it can begin where a table does.
+    Any {
+        /// The address that the caller would like.
+        hint: u64,
+    },
+    /// There; whatever is mapped there goes, and nobody sees anything in between.
+    Fixed(u64),
+    /// There, unless something is.
+    FixedNoReplace(u64),
+}
+
+/// What to map.
+#[derive(Clone, Debug)]
+pub struct MapRequest<'o, M: Machine> {
+    /// Where.
+    pub at: Placement,
+    /// Bytes, a multiple of the page size.
+    pub len: u64,
+    /// What accesses are allowed.
+    pub prot: Prot,
+    /// What may be allowed later at most.
+    pub max_prot: Prot,
+    /// Whether stores go to the object, for all to see; else the mapping has copies of its own.
+    pub shared: bool,
+    /// What it shows, and the byte of it that it begins with (a multiple of the page size); nothing: zeroes.
+    pub object: Option<(&'o ObjectRef<M>, u64)>,
+    /// Whether a fault below extends it (a stack).
+    pub grows_down: bool,
+    /// What it is for.
+    pub tag: Tag,
+    /// Whether it is wired; in any case where [`Space::wire_future`] says so.
+    pub wire: Wire,
+    /// Whether all of it shall be resident at the return, as far as memory allows.
+    pub populate: bool,
+}
+
+impl<M: Machine> MapRequest<'_, M> {
+    /// Private, empty memory that may be read and written.
+    pub fn private(at: Placement, len: u64) -> Self {
+        let all = Prot::all();
+        MapRequest {
+            at,
+            len,
+            prot: Prot::READ | Prot::WRITE,
+            max_prot: all,
+            shared: false,
+            object: None,
+            grows_down: false,
+            tag: Tag::None,
+            wire: Wire::No,
+            populate: false,
+        }
+    }
+}
+
+impl<M: Machine> Space<M> {
+    /// Maps; returns the address.
+    ///
+    /// Errors: [`MapError::Invalid`] for lengths, addresses or offsets that cannot be, [`MapError::Protection`] where `prot`
+    /// exceeds `max_prot`, [`MapError::Exists`], [`MapError::NoSpace`], [`MapError::TooMany`], [`MapError::OutOfMemory`].
+    /// Nothing was changed then.
+    pub fn map(&self, r: &MapRequest<'_, M>) -> Result<u64, MapError> {
+        let mut span = Span::begin(Kind::Map, 0, r.len);
+        let result = self.with_memory(|| self.map_once(r));
+        span.count(result.unwrap_or(0), r.len);
+        result
+    }
+
+    fn map_once(&self, r: &MapRequest<'_, M>) -> Result<u64, MapError> {
+        let page = validate(r)?;
+        let made;
+        let object = match r.object {
+            Some((object, _)) => Some(object),
+            None if r.shared => {
+                made = ObjectRef::anonymous(self.vm(), r.len / PAGE_SIZE)?;
+                Some(&made)
+            }
+            None => None,
+        };
+        let (writer, range) = self.place_new(r.at, r.len)?;
+
+        let mut flags = Flags::empty();
+        flags.set(Flags::SHARED, r.shared);
+        flags.set(Flags::GROWS_DOWN, r.grows_down);
+        // A private mapping of an object that allows no stores yet shows the object itself.
+        let add_front = object.is_some() && !r.shared && r.prot.contains(Prot::WRITE);
+        flags.set(Flags::FILE, object.is_some() && !r.shared);
+        flags.set(Flags::NEEDS_FRONT, object.is_some() && !r.shared && !add_front);
+        let wire = if r.wire == Wire::No { self.future() } else { r.wire };
+        flags |= wire.flags();
+        let attributes = Attributes { prot: r.prot, max_prot: r.max_prot, flags, tag: r.tag };
+
+        let mut update = Update::new(self, writer, range);
+        update.show(object.map(|o| (o, page)));
+        let in_the_way = update.mapped_in(range);
+        if in_the_way != 0 && !matches!(r.at, Placement::Fixed(_)) {
+            return Err(MapError::Exists);
+        }
+        if self.exceeds(range.len() - in_the_way, &attributes) {
+            return Err(MapError::NoSpace);
+        }
+        update.outside_before(range)?;
+        if in_the_way == 0 {
+            update.lean_on_previous(attributes);
+        }
+        let from = if object.is_some() { From::Object } else { From::Empty };
+        let mut piece = Piece::new(range, attributes, from);
+        piece.add_front = add_front;
+        update.push(piece)?;
+        update.outside_after(range)?;
+        if in_the_way == 0 {
+            update.lean_on_next(attributes);
+        }
+        update.apply(if in_the_way == 0 { Work::None } else { Work::Clear(range) })?;
+
+        if wire == Wire::Now {
+            // What is missing shows at the access, as without wiring.
+            let _as_far_as_it_goes = self.make_resident(range);
+        } else if r.populate {
+            self.populate(range, r.prot);
+        }
+        Ok(range.start)
+    }
+
+    /// The range that a new mapping of `len` bytes gets, and the writer that has it. => what is mapped in a fixed one is the
+    /// caller's business.
+    fn place_new(&self, at: Placement, len: u64) -> Result<(Writer<'_, M>, VirtRange), MapError> {
+        if let Placement::Fixed(start) | Placement::FixedNoReplace(start) = at {
+            let range = self.range_at(start, len)?;
+            return Ok((self.write(range)?, range));
+        }
+        if let Placement::Any { hint } = at
+            && let Ok(wish) = self.range_at(hint & !(PAGE_SIZE - 1), len)
+        {
+            let (writer, end) = self.write_at(wish.start);
+            if wish.end <= end && is_free(&writer, wish) {
+                return Ok((writer, wish));
+            }
+        }
+        let writer = self.write_somewhere();
+        if let Some(range) = self.find(&writer, len) {
+            return Ok((writer, range));
+        }
+        drop(writer);
+        let writer = self.write_all()?;
+        let range = self.find(&writer, len).ok_or(MapError::NoSpace)?;
+        Ok((writer, range))
+    }
+
+    /// A range of user space.
+    fn range_at(&self, start: u64, len: u64) -> Result<VirtRange, MapError> {
+        VirtRange::from_outside(start, len)
+            .filter(|r| r.start >= M::Pmap::USER.start && r.end <= M::Pmap::USER.end)
+            .ok_or(MapError::Invalid)
+    }
+
+    /// A hole of the writer's arena, as [`find_in`] chooses it. Of the home arena: at or above the base, below it where there is
+    /// none above, and none in the stretches while others are open.
+    pub(super) fn find(&self, writer: &Writer<'_, M>, len: u64) -> Option<VirtRange> {
+        let find_in = |lo, hi| find_in(writer, len, lo, hi);
+        let bounds = writer.arena().bounds();
+        if bounds != M::Pmap::USER {
+            return find_in(bounds.start, bounds.end);
+        }
+        let base = self.limits().base.clamp(M::Pmap::USER.start, M::Pmap::USER.end - PAGE_SIZE);
+        for (lo, hi) in [(base, M::Pmap::USER.end), (M::Pmap::USER.start, M::Pmap::USER.end)] {
+            let found = if self.arenas.fanned_out() {
+                let below = find_in(lo, hi.min(STRETCHES.start));
+                below.or_else(|| find_in(lo.max(STRETCHES.end), hi))
+            } else {
+                find_in(lo, hi)
+            };
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
+    /// Whether the space would have more bytes than it may, or more data, with `more` of these attributes. Exact where one arena is
+    /// open; else what others map at the same moment may not be seen, so that the limit may be passed by one mapping a CPU.
+    pub(super) fn exceeds(&self, more: u64, a: &Attributes) -> bool {
+        let Limits { bytes, data, .. } = self.limits();
+        // Where the limit is the address space itself, no arena has to look at another's count.
+        (bytes < M::Pmap::USER.len() && self.mapped().saturating_add(more) > bytes)
+            || (data < M::Pmap::USER.len() && Class::of(a) == Class::Data && self.data_exceeds(more, data))
+    }
+
+    /// Whether the space would have more data than `limit`, with `more`.
+    pub(super) fn data_exceeds(&self, more: u64, limit: u64) -> bool {
+        limit < M::Pmap::USER.len() && self.data().saturating_add(more) > limit
+    }
+
+    /// Whether the space would have more entries than it may, with `more` in the writer's arena. An arena has a share that it
+    /// may use without a look at the others: as many as all can have together is half the limit.
+    pub(super) fn too_many(&self, writer: &Writer<'_, M>, more: usize) -> bool {
+        let limit = self.limits().entries;
+        let own = (writer.arena().len() + more) as u64;
+        if self.arenas.fanned_out() && own <= limit / SHARES {
+            return false;
+        }
+        let all: usize = self.arenas.all().map(|a| a.len()).sum();
+        (all + more) as u64 > limit
+    }
+
+    /// Makes what can be made resident; errors show at the later access.
+    pub(super) fn populate(&self, range: VirtRange, prot: Prot) {
+        let access = if prot.contains(Prot::WRITE) {
+            Access::Write
+        } else if prot.allows(Access::Read) {
+            Access::Read
+        } else {
+            return;
+        };
+        let _as_far_as_it_goes = self.fault_range(range, access);
+    }
+}
+
+/// So many holes are looked at for one in which a mapping of whole tables can begin where a table does.
+const HOLES: usize = 8;
+
+/// `len` bytes in `lo..hi`: in the lowest hole, unless they fill whole last-level tables. Those begin where a table does, so that
+/// they take none more than they fill and share none: in the lowest of the first few holes that allows it, else in the
+/// lowest that is so large that it must, and only where there is no such hole, anywhere.
+fn find_in<M: Machine>(writer: &Writer<'_, M>, len: u64, lo: u64, hi: u64) -> Option<VirtRange> {
+    let table = M::Pmap::TABLE_SPAN;
+    let lowest = hole(writer, len, lo, hi)?;
+    let (mut next, mut looked_at) = (len.is_multiple_of(table).then_some(lowest), 0);
+    while let Some(found) = next {
+        let start = found.start.next_multiple_of(table);
+        if start < found.end && found.end - start >= len {
+            return Some(VirtRange { start, end: start + len });
+        }
+        looked_at += 1;
+        let larger = if looked_at < HOLES { 0 } else { table - PAGE_SIZE };
+        next = hole(writer, len + larger, found.end, hi);
+    }
+    Some(VirtRange { start: lowest.start, end: lowest.start + len })
+}
+
+/// The lowest hole of `len` bytes or more in `lo..hi`, as far as it can be used.
+fn hole<M: Machine>(writer: &Writer<'_, M>, len: u64, lo: u64, hi: u64) -> Option<VirtRange> {
+    let mut lo = lo;
+    while let Some(start) = (lo < hi).then(|| writer.first_fit(len, PAGE_SIZE, lo, hi)).flatten() {
+        let Some(above) = writer.next(start) else { return Some(VirtRange { start, end: hi }) };
+        let end = above.range().start.saturating_sub(guard(above)).min(hi);
+        if end >= start + len {
+            return Some(VirtRange { start, end });
+        }
+        // The hole ends at a stack, which needs the rest of it for itself.
+        lo = above.range().end;
+    }
+    None
+}
+
+/// Bytes below `entry` that stay free: those of a stack that may still grow.
+fn guard<M: Machine>(entry: &Entry<M>) -> u64 {
+    if entry.flags().contains(Flags::GROWS_DOWN) { STACK_GUARD } else { 0 }
+}
+
+/// Whether nothing is mapped in `range`, and no stack that may still grow begins within the guard above it.
+fn is_free<M: Machine>(writer: &Writer<'_, M>, range: VirtRange) -> bool {
+    match writer.next(range.start) {
+        None => true,
+        Some(above) => above.range().start.saturating_sub(guard(above)) >= range.end,
+    }
+}
+
+/// Contract C10. Returns the first page of the object that the mapping shows.
+fn validate<M: Machine>(r: &MapRequest<'_, M>) -> Result<u64, MapError> {
+    if r.len == 0 || !r.len.is_multiple_of(PAGE_SIZE) {
+        return Err(MapError::Invalid);
+    }
+    if r.len > M::Pmap::USER.len() {
+        return Err(MapError::NoSpace);
+    }
+    if !r.max_prot.contains(r.prot) {
+        return Err(MapError::Protection);
+    }
+    // What a stack grows by is memory of its own.
+    if r.grows_down && (r.shared || r.object.is_some()) {
+        return Err(MapError::Invalid);
+    }
+    let Some((object, offset)) = r.object else { return Ok(0) };
+    if object.device().is_some() && !r.shared {
+        return Err(MapError::Invalid);
+    }
+    let end = offset.checked_add(r.len).ok_or(MapError::Invalid)?;
+    if !offset.is_multiple_of(PAGE_SIZE) || end > i64::MAX as u64 {
+        return Err(MapError::Invalid);
+    }
+    Ok(offset / PAGE_SIZE)
+}

@@ -1,0 +1,376 @@
+//! Advice about ranges, and what it frees.
+
+use crate::cow::chain::Backing;
+use crate::error::MapError;
+use crate::fault::page_in::Kept;
+use crate::machine::Machine;
+use crate::map::arena::Writer;
+use crate::map::entry::{Entry, Flags};
+use crate::map::piece::{Piece, layers};
+use crate::map::pte_update::{Sweep, Work};
+use crate::map::space::Space;
+use crate::map::update::Update;
+use crate::mutant::{Mutant, mutant};
+use crate::object::index::{FillError, Slot};
+use crate::object::{Object, ObjectRef, What};
+use crate::phys::page::Page;
+use crate::reclaim::evict;
+use crate::reclaim::madv_free;
+use crate::reclaim::swap::Slots;
+use crate::rmap::remove;
+use crate::sleep::MaySleep;
+use crate::types::{PAGE_SHIFT, Prot, VirtRange};
+use crate::vm::Vm;
+use core::ops::Range;
+use quire_sync::atomic::fence_full;
+use quire_sync::epoch::Pinned;
+use quire_sync::trace::{Kind, Span};
+
+/// What a program says of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Advice {
+    /// Nothing special; also for random and sequential use, which change nothing yet.
+    Normal,
+    /// It is needed soon.
+    WillNeed,
+    /// Its content is not needed: private memory is as new (zeroes, or the file's content) at the next use; shared memory and
+    /// files stay, and are mapped again by faults.
+    DontNeed,
+    /// Of private anonymous memory only: the content may go at any time until the next store, and goes when memory is short.
+    /// What lies in swap, which nothing would be gained by reading, goes at once; what others show too stays.
+    Free,
+    /// The pages go from the shared object itself: a hole is punched.
+    Remove,
+    /// It is not needed soon: its pages are paged out, where that is possible, and come back when they are used. Not pages
+    /// that other spaces show.
+    PageOut,
+    /// Made resident now, for loads; errors are reported.
+    PopulateRead,
+    /// Made resident now, for stores; errors are reported.
+    PopulateWrite,
+}
+
+impl<M: Machine> Space<M> {
+    /// Takes advice about `range`. Where a part of it is a hole, the rest is served and [`MapError::NotMapped`] returned, as
+    /// on Linux; [`MapError::Invalid`] where the advice does not fit the mapping, [`MapError::Protection`] where a hole is to be
+    /// punched through a mapping that does not let its object be written. With [`MapError::OutOfMemory`] a part may have
+    /// been done: the same advice again completes it.
+    pub fn advise(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
+        let _span = Span::begin(Kind::Advise, range.start, range.end.wrapping_sub(range.start));
+        self.valid(range)?;
+        self.with_memory(|| self.advise_once(range, advice))
+    }
+
+    fn advise_once(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
+        match advice {
+            // Files in memory and anonymous memory have nothing to be read ahead.
+            Advice::Normal | Advice::WillNeed => self.covered(range),
+            Advice::PopulateRead | Advice::PopulateWrite => self.populate_strictly(range, advice),
+            Advice::DontNeed => self.forget(range),
+            Advice::Free => self.give_up(range),
+            Advice::Remove => self.punch(range),
+            Advice::PageOut => self.page_out(range),
+        }
+    }
+
+    /// Whether there is no hole in `range`.
+    pub(in crate::map) fn covered(&self, range: VirtRange) -> Result<(), MapError> {
+        let writer = self.write(range)?;
+        covered(&writer, range)
+    }
+
+    fn populate_strictly(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
+        use crate::types::Access;
+        let access = if advice == Advice::PopulateWrite { Access::Write } else { Access::Read };
+        self.fault_range(range, access).map_err(|e| match e {
+            crate::FaultError::NotMapped => MapError::NotMapped,
+            crate::FaultError::OutOfMemory => MapError::OutOfMemory,
+            _ => MapError::Invalid,
+        })
+    }
+
+    fn forget(&self, range: VirtRange) -> Result<(), MapError> {
+        let writer = self.write(range)?;
+        // One entry after the other, each looked up anew: an entry may give way to others.
+        let mut at = range.start;
+        let mut writer = Some(writer);
+        let mut result = Ok(());
+        while at < range.end {
+            let w = match writer.take() {
+                Some(writer) => writer,
+                None => self.write(VirtRange { start: at, end: range.end })?,
+            };
+            let Some(entry) = w.next(at).filter(|e| e.range().start < range.end) else {
+                result = Err(MapError::NotMapped);
+                break;
+            };
+            let Some(part) = entry.range().intersect(&VirtRange { start: at, end: range.end }) else { break };
+            if part.start > at {
+                result = Err(MapError::NotMapped);
+            }
+            at = part.end;
+            if entry.shared() || !has_private_pages(entry) {
+                self.drop_leaves(part);
+            } else if entry.flags().contains(Flags::NEEDS_FRONT) {
+                self.begin_anew(w, entry, part)?;
+                continue;
+            } else {
+                self.free_private(entry, part)?;
+            }
+            writer = Some(w);
+        }
+        result
+    }
+
+    fn drop_leaves(&self, part: VirtRange) {
+        let mut sweep = Sweep::new(self);
+        sweep.perform(Work::Clear(part));
+        let _flushed = sweep.finish();
+    }
+
+    /// Frees what a private entry has of its own in `part`. => the writer is held.
+    ///
+    /// The entry is marked for the time being, so that no fault takes effect in between; then the leaves go, with one flush for
+    /// many. Where a layer that others show has a page, a cut in the front hides it (and all anonymous layers behind). The cuts
+    /// come first: without memory for one, what was hidden before is hidden still. Then the pages go that only this chain
+    /// shows.
+    fn free_private(&self, entry: &Entry<M>, part: VirtRange) -> Result<(), MapError> {
+        entry.mark_stale();
+        if !mutant(Mutant::NoFenceAfterMark) {
+            fence_full();
+        }
+        self.drop_leaves(part);
+        let hidden = layers(entry.front()).skip(1).any(|b| shared_window(b, part).is_some());
+        let result = if hidden { self.cut(entry, part) } else { Ok(()) };
+        if result.is_ok() {
+            for (depth, layer) in layers(entry.front()).enumerate() {
+                let Some((object, keys)) = window(layer, part).filter(|(o, _)| o.is_private()) else { continue };
+                // Others may show the front's object too, but not these pages of it: it was clipped.
+                if depth == 0 && hidden {
+                    remove::free_but_marks(object, keys);
+                } else if depth == 0 || object.is_exclusive() {
+                    remove::free(object, keys);
+                }
+            }
+        }
+        entry.unmark_stale();
+        if hidden {
+            // This chain may have been the last one that saw pages of theirs.
+            let behind = layers(entry.front()).skip(1).filter_map(|b| b.object()).filter(|o| o.is_private());
+            behind.for_each(|o| self.vm().reaper().flag(o));
+        }
+        result
+    }
+
+    /// Puts a cut into the front, in the place of what the front has there, wherever a layer behind it that others show has
+    /// a page in `part`. Work for those pages only (Contract C7).
+    fn cut(&self, entry: &Entry<M>, part: VirtRange) -> Result<(), MapError> {
+        let vm = self.vm();
+        let front = entry.front();
+        let mut may = MaySleep::here();
+        for layer in layers(front).skip(1) {
+            let Some((object, keys)) = shared_window(layer, part) else { continue };
+            let mut range = object.range(keys, What::BOTH);
+            loop {
+                let busy = {
+                    // A pin for each page: there may be many.
+                    let pin = may.pin(vm.epoch());
+                    let Some(key) = range.walk(&pin).next().map(|found| found.key()) else { break };
+                    let Some(top) = front.touch(&pin)? else { break };
+                    let hidden = hide(vm, top, front.key(layer.va(key)), &pin)?;
+                    if hidden.is_some() {
+                        range.resume_at(key);
+                    }
+                    hidden
+                };
+                busy.inspect(|page| vm.wait_unbusy(page, &mut may));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives `part` of an entry that allows no stores, and shares its anonymous layers, a chain without them.
+    fn begin_anew<'s>(&'s self, writer: Writer<'s, M>, entry: &'s Entry<M>, part: VirtRange) -> Result<(), MapError> {
+        let mut update = Update::new(self, writer, part);
+        update.outside_before(part)?;
+        update.push(Piece::without_private_layers(entry, part))?;
+        update.outside_after(part)?;
+        update.apply(Work::Clear(part))
+    }
+
+    fn punch(&self, range: VirtRange) -> Result<(), MapError> {
+        let mut at = range.start;
+        let mut result = Ok(());
+        while at < range.end {
+            let (object, pages, next) = {
+                let pin = self.vm().epoch().pin();
+                let moment = self.moment(at);
+                let found = self.lookup(at, &pin);
+                let Some(entry) = found else {
+                    let next = self
+                        .arenas
+                        .next_in(VirtRange { start: at, end: range.end }, &pin)
+                        .map_or(range.end, |e| e.range().start);
+                    if self.unchanged_since(at, moment) {
+                        result = Err(MapError::NotMapped);
+                        at = next.max(at);
+                    }
+                    continue;
+                };
+                let Some(part) = entry.range().intersect(&VirtRange { start: at, end: range.end }) else { continue };
+                if !entry.shared() && !shows_file(entry) {
+                    return Err(MapError::Invalid);
+                }
+                if !entry.shared() || !entry.attributes().max_prot.contains(Prot::WRITE) {
+                    return Err(MapError::Protection);
+                }
+                let Some((object, keys)) = window(entry.front(), part) else { return Err(MapError::Invalid) };
+                match ObjectRef::of(object, &pin) {
+                    Some(object) => (object, keys, part.end),
+                    None => continue,
+                }
+            };
+            object.discard(pages);
+            at = next;
+        }
+        result
+    }
+
+    fn page_out(&self, range: VirtRange) -> Result<(), MapError> {
+        self.each_own_layer(range, evict::push_out)
+    }
+
+    /// Contents are given up, lazily: no entry changes, so no fault has to be kept away, and forks may run beside.
+    fn give_up(&self, range: VirtRange) -> Result<(), MapError> {
+        if self.write(range)?.overlapping(range.start, range.end).any(|e| e.shared() || shows_file(e)) {
+            return Err(MapError::Invalid);
+        }
+        self.each_own_layer(range, madv_free::give_up)
+    }
+
+    /// Calls `f` for each layer of `range` that no other chain shows, and for shared memory, with nothing held but a reference
+    /// on the object.
+    fn each_own_layer(
+        &self,
+        range: VirtRange,
+        f: impl FnMut(&Object<M>, Range<u64>, &mut MaySleep),
+    ) -> Result<(), MapError> {
+        let own_front = |e: &Entry<M>| !e.flags().contains(Flags::NEEDS_FRONT);
+        self.each_layer(range, |e, o, depth| e.shared() || (depth == 0 && own_front(e)) || o.is_exclusive(), f)
+    }
+
+    /// Calls `f` for each layer of `range` that is `wanted`, of an entry and at so many layers from its front, with nothing held but a
+    /// reference on the object.
+    pub(in crate::map) fn each_layer(
+        &self,
+        range: VirtRange,
+        wanted: impl Fn(&Entry<M>, &Object<M>, usize) -> bool,
+        mut f: impl FnMut(&Object<M>, Range<u64>, &mut MaySleep),
+    ) -> Result<(), MapError> {
+        let mut may = MaySleep::here();
+        let mut at = range.start;
+        let mut result = Ok(());
+        while at < range.end {
+            // Layer after layer.
+            let mut depth = 0;
+            loop {
+                let found = {
+                    let pin = may.pin(self.vm().epoch());
+                    let Some(entry) = self.arenas.next_in(VirtRange { start: at, end: range.end }, &pin) else {
+                        return Err(MapError::NotMapped);
+                    };
+                    if entry.range().start > at {
+                        result = Err(MapError::NotMapped);
+                        at = entry.range().start;
+                    }
+                    let Some(part) = entry.range().intersect(&VirtRange { start: at, end: range.end }) else { break };
+                    let layer = layers(entry.front())
+                        .enumerate()
+                        .skip(depth)
+                        .find_map(|(n, b)| Some((n, window(b, part).filter(|(o, _)| wanted(entry, o, n))?)))
+                        .and_then(|(n, (o, keys))| Some((n, Kept::new(o, &pin)?, keys)));
+                    match layer {
+                        Some(found) => found,
+                        None => {
+                            at = part.end;
+                            break;
+                        }
+                    }
+                };
+                let (n, object, keys) = found;
+                f(object.object(), keys, &mut may);
+                depth = n + 1;
+            }
+        }
+        result
+    }
+}
+
+/// Whether there is no hole in `range`.
+pub(in crate::map) fn covered<M: Machine>(writer: &Writer<'_, M>, range: VirtRange) -> Result<(), MapError> {
+    let mut at = range.start;
+    for e in writer.overlapping(range.start, range.end) {
+        if e.range().start > at {
+            return Err(MapError::NotMapped);
+        }
+        at = e.range().end;
+    }
+    if at >= range.end { Ok(()) } else { Err(MapError::NotMapped) }
+}
+
+pub(in crate::map) fn shows_file<M: Machine>(entry: &Entry<M>) -> bool {
+    layers(entry.front()).any(|b| b.object().is_some_and(|o| !o.is_private()))
+}
+
+fn has_private_pages<M: Machine>(entry: &Entry<M>) -> bool {
+    layers(entry.front()).any(|b| b.object().is_some_and(|o| o.is_private()))
+}
+
+/// The pages of a layer's object that it shows in `part`.
+pub(in crate::map) fn window<M: Machine>(layer: &Backing<M>, part: VirtRange) -> Option<(&Object<M>, Range<u64>)> {
+    let part = layer.range().intersect(&part)?;
+    let first = layer.key(part.start);
+    Some((layer.object()?, first..first + (part.len() >> PAGE_SHIFT)))
+}
+
+/// As [`window`], where others show the layer too, so that what it has there stays.
+fn shared_window<M: Machine>(layer: &Backing<M>, part: VirtRange) -> Option<(&Object<M>, Range<u64>)> {
+    window(layer, part).filter(|(o, _)| o.is_private() && !o.is_exclusive())
+}
+
+/// Puts a cut at `key` of a front whose leaves there are gone and whose faults give up; frees what stood there. A page that
+/// such a fault has not given up yet is returned, to be waited for.
+fn hide<M: Machine>(
+    vm: &'static Vm<M>,
+    front: &Object<M>,
+    key: u64,
+    pin: &Pinned<'_>,
+) -> Result<Option<&'static Page>, MapError> {
+    loop {
+        match front.index().fill(key, Slot::Cut, vm, pin) {
+            Ok(()) | Err(FillError::Taken(Slot::Cut)) => return Ok(None),
+            Err(FillError::Taken(slot @ Slot::Page(pfn))) => {
+                let page = vm.page(pfn);
+                if vm.try_busy_page(front, key, page).is_none() {
+                    return Ok(Some(page));
+                }
+                let replaced = front.index().replace(key, slot, Slot::Cut, pin);
+                debug_assert!(replaced, "a busy page stays in its slot");
+                vm.release_page(page);
+                return Ok(None);
+            }
+            Err(FillError::Taken(slot)) => {
+                if front.index().replace(key, slot, Slot::Cut, pin) {
+                    if let Slot::Swap(at) = slot {
+                        vm.swap().release(Slots { first: at, len: 1 });
+                    }
+                    return Ok(None);
+                }
+            }
+            Err(_) => return Err(MapError::OutOfMemory),
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

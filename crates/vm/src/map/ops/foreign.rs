@@ -1,0 +1,117 @@
+//! Reading a space that the reader does not run in: what shows a process's memory to others.
+//!
+//! The bytes come from the frames, by the kernel's own mapping of them. No page table is switched and no leaf is installed, so
+//! the reader's thread never stands in the other space: its faults, its futexes and its limits stay its own.
+
+use crate::error::FaultError;
+use crate::fault::page_in::PageIn;
+use crate::fault::{At, Stop, Walk};
+use crate::machine::{Machine, Pmap, bytes};
+use crate::map::arenas::Changed;
+use crate::map::space::Space;
+use crate::reclaim::scan::Patience;
+use crate::sleep::MaySleep;
+use crate::types::{Access, PAGE_SIZE};
+use quire_sync::epoch::Pinned;
+
+impl<M: Machine> Space<M> {
+    /// Fills `to` with the bytes from `va` on, and returns how many it filled: fewer than asked for where the next byte is not
+    /// mapped to be read, or cannot be had. An error where that is the first one. Holes are not filled. May sleep.
+    pub fn read(&self, va: u64, to: &mut [u8]) -> Result<usize, FaultError> {
+        let mut may = MaySleep::here();
+        let mut done = 0;
+        while done < to.len() {
+            let Some(at) = va.checked_add(done as u64).filter(|at| M::Pmap::USER.contains(*at)) else {
+                return if done > 0 { Ok(done) } else { Err(FaultError::NotMapped) };
+            };
+            let n = ((PAGE_SIZE - at % PAGE_SIZE) as usize).min(to.len() - done);
+            match self.read_in_page(at, &mut to[done..done + n], &mut may) {
+                Ok(()) => done += n,
+                Err(_) if done > 0 => return Ok(done),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
+    /// As [`read`](Space::read), within a page.
+    fn read_in_page(&self, at: u64, to: &mut [u8], may: &mut MaySleep) -> Result<(), FaultError> {
+        let mut patience = Patience::new();
+        loop {
+            let pin = may.pin(self.vm().epoch());
+            let attempt = self.try_read(at, to, &pin);
+            drop(pin);
+            match attempt {
+                Ok(()) => return Ok(()),
+                Err(Stop::Fail(FaultError::OutOfMemory)) => self.vm().memory_or_error(&mut patience, may)?,
+                Err(Stop::Fail(e)) => return Err(e),
+                Err(Stop::Again | Stop::Progress) => quire_sync::hooks::relax(),
+                Err(Stop::Stale) => drop(self.keep_writers_out(at)),
+                Err(Stop::Busy(page)) => self.vm().wait_unbusy(page, may),
+                Err(Stop::PageIn(read)) => match read.run(may) {
+                    Err(FaultError::OutOfMemory) => self.vm().memory_or_error(&mut patience, may)?,
+                    done => done.map(|()| patience.served())?,
+                },
+                // Of stores only.
+                Err(Stop::Hook(_)) => return Err(FaultError::Pager),
+            }
+        }
+    }
+
+    /// One attempt, under one pin: what a fault would find, copied instead of mapped.
+    fn try_read(&self, at: u64, to: &mut [u8], pin: &Pinned<'_>) -> Result<(), Stop<M>> {
+        let vm = self.vm();
+        let (va, within) = (at & !(PAGE_SIZE - 1), (at % PAGE_SIZE) as usize);
+        let entry = match self.look(va, pin) {
+            Ok(Some(entry)) => entry,
+            Ok(None) => return Err(Stop::Fail(FaultError::NotMapped)),
+            Err(Changed) => return Err(Stop::Again),
+        };
+        if !entry.prot().allows(Access::Read) {
+            return Err(if entry.is_stale() { Stop::Stale } else { Stop::Fail(FaultError::Protection) });
+        }
+        let at = At { vm, pmap: self.pmap(), entry, condemned: self.condemned(), va, access: Access::Read };
+        let found = at.walk(Some(entry.front()), false, pin)?;
+        let zeroes = match found {
+            Walk::Page(found) => {
+                if !found.page.try_hold() {
+                    return Err(Stop::Again);
+                }
+                // Held: the frame keeps what it has now. That is the page's where the page is still what was found.
+                let now = found.page.state();
+                let same = !now.busy() && now.valid() && now.generation() == found.state.generation();
+                if same {
+                    // SAFETY: within the frame, which is held, and within the buffer; a frame is no part of a kernel buffer.
+                    unsafe {
+                        let from = vm.machine().frame_ptr(vm.pfn_of_page(found.page)).add(within);
+                        bytes::copy(from, to.as_mut_ptr(), to.len());
+                    }
+                }
+                vm.unhold_page(found.page);
+                return if same { Ok(()) } else { Err(Stop::Again) };
+            }
+            Walk::Swapped(object, key, slot) => {
+                return Err(PageIn::swapped(object, key, slot, pin).map_or(Stop::Again, Stop::PageIn));
+            }
+            Walk::Hole(object, key) if object.device().is_none() && !object.holes_are_zero() => {
+                return Err(PageIn::new(object, key, pin).map_or(Stop::Again, Stop::PageIn));
+            }
+            // Reading a device may do something.
+            Walk::Hole(object, _) => object.device().is_none(),
+            Walk::Zero => true,
+        };
+        if !zeroes {
+            return Err(Stop::Fail(FaultError::Pager));
+        }
+        // A hole counts while the entry does: a writer may have moved what it shows.
+        if entry.is_stale() {
+            return Err(Stop::Stale);
+        }
+        // Its data was taken, because its process ends.
+        if self.is_condemned() {
+            return Err(Stop::Fail(FaultError::NotMapped));
+        }
+        to.fill(0);
+        Ok(())
+    }
+}

@@ -1,0 +1,258 @@
+//! Forking a space: work for each entry and each resident writable page of private memory, for nothing else (Contract C7).
+//!
+//! The child starts with empty page tables. What it may share with the parent it shows through backings of its own; private
+//! memory that has content gets a new, untouched front on both sides.
+//!
+//! # Order
+//! 1. All private entries are marked stale, all at once, then a fence. No fault takes effect in any of them until the end,
+//!    so the child's memory is one moment's.
+//! 2. Stores are taken away from the leaves of private memory, and flushed. (Where the rest fails, a fault gives them back.)
+//!    Entries that a fork left behind, and in which no fault came since, have none, and say so.
+//! 3. Layers that only this space shows are merged ([`collapse`](crate::cow::collapse)): a process that forks again and again
+//!    keeps short chains.
+//! 4. Everything is allocated: the child, entries for both sides, backings, nodes. This is the last point of failure.
+//! 5. Chains are made, linked, and published on both sides. Nobody runs in the child before this returns.
+
+use crate::check::Level;
+use crate::cow::chain::{self, Spare};
+use crate::cow::collapse::collapse;
+use crate::error::MapError;
+use crate::machine::Machine;
+use crate::map::entry::{Attributes, Entry, Flags, How, NewEntries};
+use crate::map::ops::wire::mark_chain;
+use crate::map::piece::layers;
+use crate::map::pte_update::{Sweep, UNWRITABLE};
+use crate::map::space::{Space, SpaceRef, USER, Unborn};
+use crate::mutant::{Mutant, mutant};
+use crate::stats::Event;
+use crate::types::{Prot, VirtRange};
+use core::ptr::{self, NonNull};
+use quire_sync::atomic::fence_full;
+use quire_sync::trace::{Kind, Span};
+
+/// What becomes of a parent's entry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// The child gets nothing.
+    Leave,
+    /// The child gets fresh memory.
+    Wipe,
+    /// Both show the same: shared memory, a file, or anonymous memory that may not be stored into.
+    Share,
+    /// As `Share`; the front, which was the parent's alone until now, is nobody's any more.
+    Freeze,
+    /// Private, with nothing in the front: the parent keeps it, the child gets a front of its own over what is behind.
+    Keep,
+    /// Private: both get a new front.
+    Split,
+}
+
+fn is_private(a: &Attributes) -> bool {
+    !a.flags.intersects(Flags::SHARED | Flags::NEEDS_FRONT)
+}
+
+/// Marks taken back, unless everything went well.
+struct Marks<M: Machine> {
+    list: *const Entry<M>,
+}
+
+impl<M: Machine> Drop for Marks<M> {
+    fn drop(&mut self) {
+        // SAFETY: marked entries are in the tree while the writer is held, which outlives this.
+        while let Some(e) = unsafe { self.list.as_ref() } {
+            self.list = e.link.get();
+            e.unmark_stale();
+        }
+    }
+}
+
+impl<M: Machine> Space<M> {
+    /// A copy of the space, as of one moment during the call: private memory is the child's own from then on, shared memory
+    /// and files are shared. On an error there is no child, and the parent is as it was.
+    pub fn fork(&self) -> Result<SpaceRef<M>, MapError> {
+        let _span = Span::begin(Kind::Fork, 0, 0);
+        self.with_memory(|| self.fork_once())
+    }
+
+    fn fork_once(&self) -> Result<SpaceRef<M>, MapError> {
+        let vm = self.vm();
+        let mut child = Unborn::new(vm, self.limits())?;
+        let early = mutant(Mutant::ForkLooksEarly).then(|| self.is_condemned());
+        // One moment's copy of everything: all arenas are one for the time being.
+        let mut writer = self.write_all()?;
+        // Under the lock that reaping takes: what is shared by then stays.
+        if early.unwrap_or_else(|| self.is_condemned()) {
+            return Err(MapError::OutOfMemory);
+        }
+
+        let mut marks = Marks { list: ptr::null() };
+        for e in writer.overlapping(USER.start, USER.end).filter(|e| is_private(&e.attributes())) {
+            e.mark_stale_for_fork();
+            e.link.set(marks.list);
+            marks.list = e;
+        }
+        if !mutant(Mutant::NoFenceAfterMark) {
+            fence_full();
+        }
+
+        let mut sweep = Sweep::new(self);
+        let stored = writer
+            .overlapping(USER.start, USER.end)
+            .filter(|e| is_private(&e.attributes()) && e.prot().contains(Prot::WRITE))
+            .filter(|e| !e.has_no_stores() && has_content(e))
+            .inspect(|e| e.note_no_stores());
+        sweep.weaken_all(stored.map(|e| (e.range(), UNWRITABLE)));
+        let proof = sweep.finish();
+
+        let mut theirs = NewEntries::new(vm);
+        let mut ours = NewEntries::new(vm);
+        let mut spare = Spare::empty(vm);
+        let mut replaced = VirtRange { start: u64::MAX, end: 0 };
+        for e in writer.overlapping(USER.start, USER.end) {
+            let mut a = e.attributes();
+            let fate = fate(e);
+            match fate {
+                Fate::Leave => continue,
+                Fate::Wipe => {
+                    spare.reserve_more(1)?;
+                    a.flags -= Flags::NEEDS_FRONT;
+                }
+                Fate::Share => spare.reserve_more(chain::depth(e.front()))?,
+                Fate::Freeze => {
+                    spare.reserve_more(chain::depth(e.front()))?;
+                    a.flags |= Flags::NEEDS_FRONT;
+                }
+                Fate::Keep | Fate::Split => spare.reserve_more(chain::fork_needs(e.front(), fate == Fate::Keep))?,
+            }
+            // Until its chain is made, a new entry has its origin in the chain's place.
+            theirs.push(e.range(), a.inherited(), How::Copied, e)?;
+            if matches!(fate, Fate::Freeze | Fate::Split) {
+                let own = ours.push(e.range(), a, How::Taken, e)?;
+                if e.has_no_stores() {
+                    // SAFETY: just made, and not published.
+                    unsafe { own.as_ref() }.note_no_stores();
+                }
+                replaced.start = replaced.start.min(e.range().start);
+                replaced.end = e.range().end;
+            }
+        }
+        let born = child.home().prepare_first(theirs.len(), theirs.iter())?;
+        let change = if ours.len() == 0 {
+            None
+        } else {
+            let count = writer.overlapping(replaced.start, replaced.end).count();
+            let mut new = ours.iter().peekable();
+            let row = writer.overlapping(replaced.start, replaced.end).map(|e| {
+                // SAFETY: new entries of ours.
+                match new.next_if(|n| unsafe { n.as_ref() }.range().start == e.range().start) {
+                    Some(n) => n,
+                    None => NonNull::from(e),
+                }
+            });
+            Some(writer.prepare(replaced.start, replaced.end, count, row)?)
+        };
+
+        // Nothing from here on can fail.
+        let mut new = ours.iter().peekable();
+        for entry in theirs.iter() {
+            // SAFETY: new entries of ours, whose origins are in the parent's tree.
+            let (entry, e) = unsafe { (entry.as_ref(), entry.as_ref().origin()) };
+            // SAFETY: as above.
+            let own = new.next_if(|n| unsafe { n.as_ref() }.range().start == e.range().start);
+            let range = e.range();
+            let split = own.is_some() && !entry.flags().contains(Flags::NEEDS_FRONT);
+            let front = if entry.flags().contains(Flags::WIPE_ON_FORK) {
+                chain::private(&mut spare, child.pmap(), range, 0, None)
+            } else if is_private(&entry.attributes()) {
+                // SAFETY: the writer is held, the entry is stale, its leaves were weakened and flushed; the child's page
+                // tables outlive its chains.
+                let f = unsafe { chain::fork(&mut spare, e.front_ptr(), !split, child.pmap()) };
+                if let Some(own) = own {
+                    // SAFETY: as above.
+                    let own = unsafe { own.as_ref() };
+                    own.set_front(f.parent);
+                    mark_chain(own.front(), own.flags());
+                    e.passed_on.set(true);
+                }
+                f.child
+            } else {
+                if let Some(own) = own {
+                    // SAFETY: as above.
+                    unsafe { own.as_ref() }.set_front(e.front_ptr());
+                    e.passed_on.set(true);
+                }
+                // SAFETY: as above; a front that is shared has an object.
+                unsafe { chain::replicate(&mut spare, e.front(), range, range.start, child.pmap()) }
+            };
+            entry.set_front(front);
+        }
+        for entry in theirs.iter() {
+            // SAFETY: ours, published next.
+            child.home().counts().come(unsafe { entry.as_ref() });
+        }
+        child.home().commit_first(born);
+        theirs.published();
+        let child = child.born();
+        if vm.check_level() != Level::Never {
+            drop(child.arenas.home().write(&child));
+        }
+        if let Some(change) = change {
+            // The parent's new entries say what the old ones said, fronts apart.
+            writer.commit(change);
+            ours.published();
+        }
+        // Contract C4: the child may run, since the parent's translations that could store are gone.
+        let _flushed = proof;
+        let mut at = core::mem::replace(&mut marks.list, ptr::null());
+        // SAFETY: marked entries are in the tree, or were until now and are retired here, once.
+        while let Some(e) = unsafe { at.as_ref() } {
+            at = e.link.get();
+            if e.passed_on.get() {
+                // SAFETY: as above; the chain has another owner.
+                unsafe { Entry::retire(NonNull::from(e)) };
+            } else {
+                e.unmark_stale();
+            }
+        }
+        drop(writer);
+        vm.stats().count(Event::Fork);
+        Ok(child)
+    }
+}
+
+/// Whether leaves of the entry may map anonymous pages.
+fn has_content<M: Machine>(e: &Entry<M>) -> bool {
+    layers(e.front()).any(|b| b.object().is_some_and(|o| o.is_private()))
+}
+
+/// Decides what becomes of an entry, and shortens its chain first. => the writer is held, the entry is marked if private, and
+/// its leaves allow no stores any more.
+fn fate<M: Machine>(e: &Entry<M>) -> Fate {
+    let a = e.attributes();
+    if a.flags.contains(Flags::DONT_FORK) {
+        return Fate::Leave;
+    }
+    if a.flags.contains(Flags::WIPE_ON_FORK) {
+        return Fate::Wipe;
+    }
+    if !is_private(&a) {
+        return Fate::Share;
+    }
+    let Some(object) = e.front().object() else { return Fate::Keep };
+    let vm = object.vm();
+    // A page that moves forward is missed by a walk at most once: the second look at the chain is under the table page's lock. A
+    // fault that is past its look at the entry there has finished: it had said before that there may be stores, so the pass over the
+    // table pages came to that lock. Any other one finds the mark.
+    if a.prot.contains(Prot::WRITE) {
+        // SAFETY: the writer is held, nothing is pinned.
+        unsafe { collapse(vm, e.front_ptr()) };
+    }
+    let pin = vm.epoch().pin();
+    if e.front().is_empty(&pin) {
+        Fate::Keep
+    } else if a.prot.contains(Prot::WRITE) {
+        Fate::Split
+    } else {
+        Fate::Freeze
+    }
+}

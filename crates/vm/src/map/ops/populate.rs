@@ -1,0 +1,94 @@
+//! Making ranges resident: what is in memory already is mapped by walks over the objects, one lock of a table page for many
+//! pages; the rest is faulted in.
+
+use crate::error::FaultError;
+use crate::fault::FaultKind;
+use crate::machine::{Machine, Pmap, Table};
+use crate::map::idle::{Tally, refill_some};
+use crate::map::space::Space;
+use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
+
+/// Pages that one look for what is resident maps at most, under one hold of their table page's lock: all that it covers.
+const LOOK: u32 = 512;
+
+impl<M: Machine> Space<M> {
+    /// Serves `access` at every page of `range`; ends at the first that cannot be, with what is before it done. May sleep.
+    pub(in crate::map) fn fault_range(&self, range: VirtRange, access: Access) -> Result<(), FaultError> {
+        let mut at = range.start;
+        while at < range.end {
+            let (end, all) = self.map_residents(VirtRange { start: at, end: range.end });
+            // Only where something is missing or allows less is a second look due.
+            if all.contains(access.needs()) {
+                at = end;
+                continue;
+            }
+            // Until something is resident again, a look at each would find nothing.
+            loop {
+                let Some(va) = self.first_unmapped(VirtRange { start: at, end: range.end }, access) else {
+                    return Ok(());
+                };
+                let past = self.table_end(va);
+                let kind = self.fault(va, access)?;
+                at = va + PAGE_SIZE;
+                if at >= past.min(range.end)
+                    || matches!(kind, FaultKind::Resident | FaultKind::Reuse | FaultKind::Spurious)
+                {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Maps what is resident in `range`, as far as the table page over its start and the entry there. Returns where that ends,
+    /// and what every page up to there allows, as far as this has mapped them.
+    fn map_residents(&self, range: VirtRange) -> (u64, Prot) {
+        let pin = self.vm().epoch().pin();
+        let Some(entry) = self.lookup(range.start, &pin) else { return (range.start, Prot::empty()) };
+        let end = self.table_end(range.start).min(range.end).min(entry.range().end);
+        let mut tally = Tally::of(LOOK);
+        for private in [true, false] {
+            let mut at = range.start;
+            while at < end && tally.left != 0 {
+                match refill_some(self, entry, VirtRange { start: at, end }, private, LOOK as usize, &mut tally, &pin) {
+                    Ok(next) if next > at => at = next,
+                    _ => break,
+                }
+            }
+        }
+        let all = u64::from(LOOK - tally.left) == (end - range.start) / PAGE_SIZE;
+        (end, if all { tally.prot } else { Prot::empty() })
+    }
+
+    /// The first page of `range` whose leaf does not allow `access`.
+    fn first_unmapped(&self, range: VirtRange, access: Access) -> Option<u64> {
+        let mut at = range.start;
+        while at < range.end {
+            let Some(table) = self.pmap().next_table(self.vm(), VirtRange { start: at, end: range.end }) else {
+                return Some(at);
+            };
+            let span = table.span();
+            if span.start > at {
+                return Some(at);
+            }
+            let end = span.end.min(range.end);
+            while at < end {
+                match table.get(at) {
+                    Some(leaf)
+                        if leaf.prot.contains(access.needs()) && (access != Access::Write || !table.is_sealed()) =>
+                    {
+                        at += PAGE_SIZE
+                    }
+                    _ => return Some(at),
+                }
+            }
+        }
+        None
+    }
+
+    /// The end of what a table page over `va` covers, as far as it is known: a step for walks, no more.
+    fn table_end(&self, va: u64) -> u64 {
+        const REGION: u64 = 2 << 20;
+        (va / REGION + 1) * REGION
+    }
+}

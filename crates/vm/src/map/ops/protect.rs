@@ -1,0 +1,125 @@
+//! Changing what accesses are allowed.
+
+use crate::error::MapError;
+use crate::machine::{Machine, Pmap};
+use crate::map::covered::Class;
+use crate::map::entry::{Attributes, Entry, Flags, How, NewEntries};
+use crate::map::pte_update::{Sweep, Work};
+use crate::map::space::Space;
+use crate::map::update::Update;
+use crate::mutant::{Mutant, mutant};
+use crate::types::{Access, Prot, VirtRange};
+use core::ptr::NonNull;
+use quire_sync::atomic::fence_full;
+use quire_sync::trace::{Kind, Span};
+
+impl<M: Machine> Space<M> {
+    /// Gives `range` the protection `prot`. Rights that are lost are lost when it returns; rights that are gained come by
+    /// the next fault. Where a part of the range is a hole ([`MapError::NotMapped`]), may not have the protection
+    /// ([`MapError::Protection`]), or would be more data than the space may have ([`MapError::NoSpace`]), what lies before that part is
+    /// changed, as POSIX allows and Linux does.
+    pub fn protect(&self, range: VirtRange, prot: Prot) -> Result<(), MapError> {
+        let _span = Span::begin(Kind::Protect, range.start, range.end.wrapping_sub(range.start));
+        self.valid(range)?;
+        self.with_memory(|| self.protect_once(range, prot))
+    }
+
+    fn protect_once(&self, range: VirtRange, prot: Prot) -> Result<(), MapError> {
+        let writer = self.write(range)?;
+        // How far it goes, and what rights are lost there.
+        let (mut end, mut error, mut changes) = (range.start, None, false);
+        let mut lost = Prot::empty();
+        let (most_data, mut data) = (self.limits().data, 0);
+        let limited = most_data < M::Pmap::USER.len();
+        for e in writer.overlapping(range.start, range.end) {
+            if e.range().start > end {
+                break;
+            }
+            if !e.attributes().max_prot.contains(prot) {
+                error = Some(MapError::Protection);
+                break;
+            }
+            let new = Attributes { prot, ..e.attributes() };
+            if limited && Class::of(&new) == Class::Data && Class::of(&e.attributes()) != Class::Data {
+                data += e.range().intersect(&range).map_or(0, |part| part.len());
+                if self.data_exceeds(data, most_data) {
+                    error = Some(MapError::NoSpace);
+                    break;
+                }
+            }
+            changes |= e.prot() != prot;
+            lost |= e.prot() - prot;
+            // What can be stored into or executed stays readable.
+            lost.set(Prot::READ, lost.contains(Prot::READ) && !prot.allows(Access::Read));
+            end = e.range().end;
+        }
+        if end < range.end && error.is_none() {
+            error = Some(MapError::NotMapped);
+        }
+        let range = VirtRange { start: range.start, end: end.min(range.end) };
+        if changes && !range.is_empty() {
+            self.change_protection(writer, range, prot, lost)?;
+        }
+        error.map_or(Ok(()), Err)
+    }
+
+    fn change_protection<'s>(
+        &'s self,
+        writer: crate::map::Writer<'s, M>,
+        range: VirtRange,
+        prot: Prot,
+        lost: Prot,
+    ) -> Result<(), MapError> {
+        let changed = |e: &Entry<M>| {
+            let mut a = e.attributes();
+            a.prot = prot;
+            a.flags.set(Flags::NEEDS_FRONT, a.flags.contains(Flags::NEEDS_FRONT) && !prot.contains(Prot::WRITE));
+            a
+        };
+        let (previous, mut entries) = writer.around(range.start);
+        if let Some(e) = entries.next()
+            && e.range() == range
+            && changed(e).flags == e.flags()
+        {
+            let a = changed(e);
+            let previous = previous.or_else(|| writer.before(range.start)).filter(|p| p.range().end == range.start);
+            let next = entries.next().filter(|n| n.range().start == range.end);
+            if previous.into_iter().chain(next).all(|n| n.attributes() != a) {
+                return self.protect_whole(writer, e, a, lost);
+            }
+        }
+        let mut update = Update::new(self, writer, range);
+        update.change(range, changed)?;
+        update.apply(Work::lose(range, lost, prot))
+    }
+
+    /// One entry gets the attributes `a`, as a whole, and joins no neighbour: the most common change by far. The new entry takes
+    /// over the chain and the place in the tree, so there is nothing to plan. The steps are those of every change (Contract C3).
+    fn protect_whole(
+        &self,
+        mut writer: crate::map::Writer<'_, M>,
+        e: &Entry<M>,
+        a: Attributes,
+        lost: Prot,
+    ) -> Result<(), MapError> {
+        let mut new = NewEntries::new(self.vm());
+        let entry = new.push(e.range(), a, How::Taken, e)?;
+        e.mark_stale();
+        if !mutant(Mutant::NoFenceAfterMark) {
+            fence_full();
+        }
+        // Nothing from here on can fail.
+        if !lost.is_empty() {
+            let mut sweep = Sweep::new(self);
+            sweep.perform(Work::lose(e.range(), lost, a.prot));
+            let _flushed = sweep.finish();
+        }
+        // SAFETY: just made, and not published.
+        unsafe { entry.as_ref() }.set_front(e.front_ptr());
+        writer.replace(entry, &e.attributes());
+        new.published();
+        // SAFETY: unreachable for new readers since the store, and given up once; its chain is the new entry's.
+        unsafe { Entry::retire(NonNull::from(e)) };
+        Ok(())
+    }
+}

@@ -1,0 +1,260 @@
+//! Resizing and moving mappings. Pages are never touched: they stay in their objects, under the same page numbers; the leaves
+//! of the old place are dropped and come back by faults at the new one.
+
+use crate::error::MapError;
+use crate::machine::Machine;
+use crate::map::Writer;
+use crate::map::entry::{Attributes, Entry, Flags};
+use crate::map::piece::{From, Piece};
+use crate::map::pte_update::Work;
+use crate::map::space::Space;
+use crate::map::update::{Row, Update};
+use crate::types::{PAGE_SIZE, VirtRange};
+use quire_sync::trace::{Kind, Span};
+
+/// A move to a chosen place is refused where fewer entries than this are left, as on Linux: it may split the mapping at both ends, and
+/// what lies at the new place.
+const ENTRIES_OF_A_MOVE: usize = 6;
+
+/// Whether and where to a mapping may move.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Move {
+    /// It stays.
+    No,
+    /// It moves where it cannot grow in place.
+    May,
+    /// It moves there; what is mapped there goes.
+    To(u64),
+}
+
+impl<M: Machine> Space<M> {
+    /// Makes the mapping at `old` `new_len` bytes long, moving it as `how` says; returns its address. `old` lies within one
+    /// entry ([`MapError::NotMapped`]). An empty `old`, of a shared mapping, makes a second mapping of the same pages.
+    /// `keep_old`: the old range stays mapped, but (where it is private) as new; the mapping moves in any case.
+    pub fn remap(&self, old: VirtRange, new_len: u64, how: Move, keep_old: bool) -> Result<u64, MapError> {
+        let _span = Span::begin(Kind::Remap, old.start, new_len);
+        let twice = old.start == old.end;
+        if twice {
+            self.valid(VirtRange {
+                start: old.start,
+                end: old.start.checked_add(PAGE_SIZE).ok_or(MapError::Invalid)?,
+            })?;
+        } else {
+            self.valid(old)?;
+        }
+        if new_len == 0 || !new_len.is_multiple_of(PAGE_SIZE) || (keep_old && (new_len != old.len() || how == Move::No))
+        {
+            return Err(MapError::Invalid);
+        }
+        if let Move::To(at) = how {
+            let new = VirtRange::from_outside(at, new_len).ok_or(MapError::Invalid)?;
+            self.valid(new)?;
+            if new.intersect(&old).is_some() || (twice && new.contains(old.start)) {
+                return Err(MapError::Invalid);
+            }
+        }
+        let stays = how == Move::No || (how == Move::May && !keep_old);
+
+        // A move that makes too many entries is refused before anything goes for its sake.
+        if matches!(how, Move::To(_)) && self.too_many(&self.write_at(old.start).0, ENTRIES_OF_A_MOVE) {
+            return Err(MapError::TooMany);
+        }
+
+        // What lies beyond the new length goes first, as on Linux, whatever it is; what stays where it is may be of several entries.
+        let mut old = old;
+        if !twice && new_len <= old.len() {
+            let stays_whole = VirtRange { start: old.start, end: old.start + if stays { PAGE_SIZE } else { new_len } };
+            covering(&self.write_at(old.start).0, stays_whole)?;
+            if new_len < old.len() {
+                self.unmap(VirtRange { start: old.start + new_len, end: old.end })?;
+                old.end = old.start + new_len;
+            }
+            if stays {
+                return Ok(old.start);
+            }
+        }
+        let to = match how {
+            Move::To(at) => Some(VirtRange { start: at, end: at + new_len }),
+            _ => None,
+        };
+        if let Some(to) = to {
+            // Nothing goes for the sake of what cannot be moved.
+            let shown = if twice { VirtRange { end: old.start + 1, ..old } } else { old };
+            if !covering(&self.write_at(old.start).0, shown)?.shared() && twice {
+                return Err(MapError::Invalid);
+            }
+            self.unmap(to)?;
+        }
+
+        self.with_memory(|| self.resize(old, new_len, how, to, keep_old))
+    }
+
+    /// The rest of [`Space::remap`], once what is in the way is gone: grows in place, or relocates.
+    fn resize(
+        &self,
+        old: VirtRange,
+        new_len: u64,
+        how: Move,
+        to: Option<VirtRange>,
+        keep_old: bool,
+    ) -> Result<u64, MapError> {
+        let twice = old.start == old.end;
+        let stays = how == Move::No || (how == Move::May && !keep_old);
+        let mut writer = self.write_at(old.start).0;
+        let mut everything = false;
+        loop {
+            let entry = covering(&writer, if twice { VirtRange { end: old.start + 1, ..old } } else { old })?;
+            let a = entry.attributes();
+            if twice && !a.flags.contains(Flags::SHARED) {
+                return Err(MapError::Invalid);
+            }
+            if twice && how == Move::No {
+                return Err(MapError::NoSpace);
+            }
+            let more = new_len - if keep_old { 0 } else { old.len() };
+            // What only moves is no more than before, even where a limit was lowered since.
+            if more > 0 && self.exceeds(more, &a) {
+                return Err(MapError::NoSpace);
+            }
+            if !twice && stays {
+                let end = old.start.checked_add(new_len).ok_or(MapError::Invalid)?;
+                let grown = VirtRange { start: old.start, end };
+                let free = entry.range().end == old.end
+                    && self.valid(grown).is_ok()
+                    && self.has(&writer, grown)
+                    && writer.next(old.end).is_none_or(|e| e.range().start >= grown.end);
+                if free {
+                    let more = VirtRange { start: old.end, end: grown.end };
+                    self.grow(writer, entry, a, more)?;
+                    self.bring_in(a, more);
+                    return Ok(old.start);
+                }
+                if how == Move::No {
+                    return Err(MapError::NoSpace);
+                }
+            }
+            // Both places in one arena: in all of them together, where they are not.
+            let new = match to {
+                Some(to) => Some(to).filter(|to| self.has(&writer, *to)),
+                None => self.find(&writer, new_len),
+            };
+            match new {
+                // Somebody else mapped there since it was cleared.
+                Some(new) if writer.next(new.start).is_some_and(|e| e.range().start < new.end) => {
+                    return Err(MapError::NoSpace);
+                }
+                Some(new) => {
+                    self.relocate(writer, entry, old, new, twice, keep_old)?;
+                    self.bring_in(a, new);
+                    return Ok(new.start);
+                }
+                None if everything => return Err(MapError::NoSpace),
+                None => {
+                    drop(writer);
+                    writer = self.write_all()?;
+                    everything = true;
+                }
+            }
+        }
+    }
+
+    /// Makes `range` resident where an entry with these attributes is to be. What is missing shows at the access.
+    fn bring_in(&self, a: Attributes, range: VirtRange) {
+        if a.flags.contains(Flags::WIRED) && !a.flags.contains(Flags::WIRED_ON_FAULT) {
+            let _as_far_as_it_goes = self.make_resident(range);
+        }
+    }
+
+    /// Extends `entry` over the hole `more`, which begins where it ends.
+    fn grow<'s>(
+        &'s self,
+        writer: Writer<'s, M>,
+        entry: &'s Entry<M>,
+        a: Attributes,
+        more: VirtRange,
+    ) -> Result<(), MapError> {
+        let all = VirtRange { start: entry.range().start, end: more.end };
+        let mut update = Update::new(self, writer, all);
+        let mut last = a;
+        if shows_objects(entry) && front_is_own(entry) {
+            // A file or shared memory goes on where it ended.
+            update.push(Piece::new(all, a, From::Entry(entry)))?;
+        } else if shows_objects(entry) {
+            update.push(Piece::part(entry, entry.range()))?;
+            update.push(Piece::without_private_layers(entry, more))?;
+        } else {
+            update.push(Piece::part(entry, entry.range()))?;
+            last = a.emptied();
+            update.push(Piece::new(more, last, From::Empty))?;
+        }
+        update.lean_on_next(last);
+        update.apply(Work::None)
+    }
+
+    /// Shows at `new` what `entry` shows in `old`, and more where `new` is longer.
+    fn relocate<'s>(
+        &'s self,
+        writer: Writer<'s, M>,
+        entry: &'s Entry<M>,
+        old: VirtRange,
+        new: VirtRange,
+        twice: bool,
+        keep_old: bool,
+    ) -> Result<(), MapError> {
+        let a = entry.attributes();
+        let by = old.start.wrapping_sub(new.start);
+        // The private pages behind a part are the rest of the entry's.
+        let all_there_is = old.end >= entry.range().end || !has_pages(entry);
+        let goes_on = shows_objects(entry) && (new.len() <= old.len() || (front_is_own(entry) && all_there_is));
+        let len = if twice || goes_on { new.len() } else { old.len() };
+        let (moved, rest) = new_parts(new, len);
+
+        let mut there = Row::new(self, new).moving(by);
+        there.push(Piece::new(moved, a, From::Entry(entry)))?;
+        if let Some(rest) = rest {
+            there.push(Piece::without_private_layers(entry, rest))?;
+        }
+        // Marking the old place freezes its chain. A second mapping leaves it as it is.
+        let gone = if twice { entry.range() } else { old };
+        let mut here = Update::new(self, writer, gone);
+        here.outside_before(gone)?;
+        if twice {
+            here.push(Piece::part(entry, gone))?;
+        } else if keep_old && a.flags.contains(Flags::SHARED) {
+            here.push(Piece::part(entry, old))?;
+        } else if keep_old {
+            here.push(Piece::without_private_layers(entry, old))?;
+        }
+        here.outside_after(gone)?;
+        here.apply_with(there, if twice { Work::None } else { Work::Clear(old) })
+    }
+}
+
+/// The entry that covers all of `range`.
+fn covering<'a, M: Machine>(writer: &Writer<'a, M>, range: VirtRange) -> Result<&'a Entry<M>, MapError> {
+    writer.get(range.start).filter(|e| e.range().end >= range.end).ok_or(MapError::NotMapped)
+}
+
+/// Whether what lies beyond the entry's end is more of its object, and not zeroes.
+fn shows_objects<M: Machine>(entry: &Entry<M>) -> bool {
+    crate::map::piece::layers(entry.front()).any(|b| b.object().is_some_and(|o| !o.is_private()))
+}
+
+/// Whether a copy of the front may reach further than the entry: no page that another front of its object shows can lie
+/// there.
+fn front_is_own<M: Machine>(entry: &Entry<M>) -> bool {
+    entry.front().object().is_none_or(|o| !o.is_private() || o.is_alone())
+}
+
+/// Whether some layer has anonymous pages: after a fork those behind an empty front do.
+fn has_pages<M: Machine>(entry: &Entry<M>) -> bool {
+    crate::map::piece::layers(entry.front()).any(|b| b.object().is_some_and(|o| o.is_private()))
+}
+
+fn new_parts(new: VirtRange, len: u64) -> (VirtRange, Option<VirtRange>) {
+    let moved = VirtRange { start: new.start, end: new.start + len.min(new.len()) };
+    (moved, (moved.end < new.end).then_some(VirtRange { start: moved.end, end: new.end }))
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

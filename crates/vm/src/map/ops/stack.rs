@@ -1,0 +1,82 @@
+//! Stacks that grow: a map operation, not a part of the fault.
+
+use crate::error::{FaultError, MapError};
+use crate::machine::{Machine, Pmap};
+use crate::map::entry::Flags;
+use crate::map::piece::{From, Piece};
+use crate::map::pte_update::Work;
+use crate::map::space::{STACK_GUARD, Space};
+use crate::map::update::Update;
+use crate::reclaim::scan::Patience;
+use crate::sleep::MaySleep;
+use crate::types::{PAGE_SIZE, VirtRange};
+
+impl<M: Machine> Space<M> {
+    /// As [`Space::grow_stack`], for a fault: it waits for the memory that the map itself needs, as a fault waits for its page. Any
+    /// other refusal is a miss, [`FaultError::NotMapped`]. May sleep; the caller holds nothing.
+    #[cold]
+    pub fn grow_stack_at_fault(&self, va: u64) -> Result<(), FaultError> {
+        let (mut patience, mut may) = (Patience::new(), MaySleep::here());
+        loop {
+            match self.grow_stack(va) {
+                Ok(()) => return Ok(()),
+                Err(MapError::OutOfMemory) => self.vm().memory_or_error(&mut patience, &mut may)?,
+                Err(_) => return Err(FaultError::NotMapped),
+            }
+        }
+    }
+
+    /// Extends the stack above `va` down to it, where there is one within its limit and the guard below it stays free. True
+    /// where the fault at `va` is worth another try; [`MapError::NotMapped`] where there is no such stack.
+    pub fn grow_stack(&self, va: u64) -> Result<(), MapError> {
+        let start = va & !(PAGE_SIZE - 1);
+        if !M::Pmap::USER.contains(start) {
+            return Err(MapError::NotMapped);
+        }
+        let (writer, _) = self.write_at(start);
+        let stack = writer.next(start).ok_or(MapError::NotMapped)?;
+        if stack.range().contains(start) {
+            // Another thread was faster.
+            return Ok(());
+        }
+        if !stack.flags().contains(Flags::GROWS_DOWN) {
+            return Err(MapError::NotMapped);
+        }
+        // A long stack may be several entries, one for each time that its front's room was used up.
+        let mut top = stack.range().end;
+        while let Some(above) = writer.get(top)
+            && above.flags().contains(Flags::GROWS_DOWN)
+        {
+            top = above.range().end;
+        }
+        let limits = self.limits();
+        if top - start > limits.stack {
+            return Err(MapError::NotMapped);
+        }
+        if let Some(below) = writer.before(start)
+            && !below.flags().contains(Flags::GROWS_DOWN)
+            // What nobody can touch is a guard itself: runtimes put theirs below the stack.
+            && !below.prot().is_empty()
+            && below.range().end.saturating_add(STACK_GUARD) > start
+        {
+            return Err(MapError::NotMapped);
+        }
+        let more = stack.range().start - start;
+        if self.mapped() + more > limits.bytes {
+            return Err(MapError::NoSpace);
+        }
+        let a = stack.attributes();
+        let old = stack.range();
+        if stack.front().range().start <= start {
+            let mut update = Update::new(self, writer, VirtRange { start, end: old.end });
+            update.push(Piece::new(VirtRange { start, end: old.end }, a, From::Entry(stack)))?;
+            return update.apply(Work::None);
+        }
+        // The front's room is used up: an entry of its own below, whose front covers four times as much.
+        let room = (top - old.start).saturating_mul(4).min(limits.stack);
+        let range = VirtRange { start, end: old.start };
+        let mut update = Update::new(self, writer, range).with_stack_room(room);
+        update.push(Piece::new(range, a.emptied(), From::Empty))?;
+        update.apply(Work::None)
+    }
+}

@@ -1,0 +1,92 @@
+//! Taking mappings away: a range, or everything.
+
+use crate::check::Level;
+use crate::cow::chain;
+use crate::error::MapError;
+use crate::machine::{Machine, Pmap};
+use crate::map::arena::Writer;
+use crate::map::entry::Entry;
+use crate::map::pte_update::Work;
+use crate::map::space::Space;
+use crate::map::update::Update;
+use crate::tlb::flush::{FlushSet, Flushed};
+use crate::types::VirtRange;
+use core::ptr::NonNull;
+use quire_sync::trace::{Kind, Span};
+
+impl<M: Machine> Space<M> {
+    /// Unmaps what is mapped in `range`; holes are no error. Proportional to the residents and entries in it, not to its
+    /// length. When it returns, no CPU has a translation of the range left.
+    pub fn unmap(&self, range: VirtRange) -> Result<(), MapError> {
+        let _span = Span::begin(Kind::Unmap, range.start, range.end.wrapping_sub(range.start));
+        self.valid(range)?;
+        self.with_memory(|| self.unmap_by(self.write(range)?, range))
+    }
+
+    /// As [`Space::unmap`], by the writer that has all of `range`.
+    pub(in crate::map) fn unmap_by<'s>(&'s self, writer: Writer<'s, M>, range: VirtRange) -> Result<(), MapError> {
+        let mut update = Update::new(self, writer, range);
+        if update.mapped_in(range) == 0 {
+            return Ok(());
+        }
+        update.outside_before(range)?;
+        update.outside_after(range)?;
+        update.apply(Work::Clear(range))
+    }
+
+    /// Contract C10: a range from outside.
+    pub(in crate::map) fn valid(&self, range: VirtRange) -> Result<(), MapError> {
+        let len = range.end.checked_sub(range.start).ok_or(MapError::Invalid)?;
+        VirtRange::from_outside(range.start, len)
+            .filter(|r| r.start >= M::Pmap::USER.start && r.end <= M::Pmap::USER.end)
+            .map(|_| ())
+            .ok_or(MapError::Invalid)
+    }
+}
+
+/// Takes a space apart whose last handle is gone: no leaf is looked at one by one, no page table is walked.
+///
+/// Contract C4, exit: one flush leaves no CPU with a translation, and none will fault here again. Reverse scans that found
+/// the space through a backing hold that backing's part, so unlinking every backing waits for them; only then do the page
+/// tables go. The entries go at once: nobody is left who could read them.
+///
+/// # Safety
+/// Nobody else can reach the space but by its backings, and no CPU runs it.
+pub(in crate::map) unsafe fn take_apart<M: Machine>(space: &Space<M>) {
+    let vm = space.vm();
+    vm.epoch().push_back();
+    if vm.check_level() != Level::Never {
+        space.arenas.all().for_each(|arena| drop(arena.write(space)));
+    }
+    let mut all: *const Entry<M> = core::ptr::null();
+    for arena in space.arenas.all() {
+        // SAFETY: by this function's contract.
+        for entry in unsafe { arena.all_at_last() } {
+            entry.link.set(all);
+            all = entry;
+        }
+    }
+    if !all.is_null() {
+        let mut set = FlushSet::new();
+        set.add_all();
+        space.pmap().flush(vm, &set);
+    }
+    // SAFETY: flushed just now, and nobody runs or faults in the space any more.
+    let proof = unsafe { Flushed::never_mapped() };
+    let mut pile = vm.epoch().pile();
+    // SAFETY: the tree's entries; nobody looks at the tree any more, whose nodes are freed without a look at them.
+    while let Some(entry) = unsafe { all.as_ref() } {
+        all = entry.link.get();
+        // SAFETY: as above; each is given up once, and its chain is its own.
+        unsafe {
+            chain::dispose_onto(vm, entry.front_ptr(), &proof, &mut pile);
+            vm.map_memory().entries.free(vm, NonNull::from(entry));
+        }
+        if pile.is_full() {
+            pile = vm.epoch().pile();
+        }
+    }
+    drop(pile);
+    // Table pages may be there even where nothing is mapped any more.
+    space.pmap().clear(vm);
+}

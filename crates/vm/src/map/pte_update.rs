@@ -1,0 +1,138 @@
+//! The page-table work of map changes: clear or weaken what is present in a range, and pay for it.
+//!
+//! Cost follows what is resident: absent levels are skipped whole, and a table page's present leaves are found by its
+//! bitmap (Contract C7).
+
+use super::space::Space;
+use crate::fault::copy::credit;
+use crate::machine::{Machine, Pmap, Table};
+use crate::mutant::{Mutant, mutant};
+use crate::stats::Event;
+use crate::tlb::flush::{Flushed, Obligation};
+use crate::types::{Prot, VirtRange};
+
+/// What a change does to the leaves of its range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Work {
+    /// Nothing: they stay right.
+    None,
+    /// All go.
+    Clear(VirtRange),
+    /// They keep these rights at most.
+    Weaken(VirtRange, Prot),
+}
+
+impl Work {
+    /// The entries of a range lose the rights `lost`, and have `prot` from then on.
+    pub fn lose(range: VirtRange, lost: Prot, prot: Prot) -> Work {
+        if lost.is_empty() {
+            Work::None
+        } else if lost == Prot::WRITE && !prot.is_empty() {
+            // What may not be touched at all is not present. Else no leaf allows more than its entry did: all but stores stays, and who
+            // takes stores alone away looks only where there are some.
+            Work::Weaken(range, UNWRITABLE)
+        } else {
+            Work::Weaken(range, prot)
+        }
+    }
+}
+
+/// Everything but stores.
+pub(super) const UNWRITABLE: Prot = Prot::all().difference(Prot::WRITE);
+
+/// Work on leaves whose flush is owed.
+pub(super) struct Sweep<'s, M: Machine> {
+    space: &'s Space<M>,
+    owed: Obligation<'s, M>,
+    /// From the first to the last table page that a clearing emptied.
+    pub emptied: Option<VirtRange>,
+    /// Leaves that were cleared.
+    pub cleared: u64,
+    /// Leaves that were looked at.
+    visited: u64,
+}
+
+impl<'s, M: Machine> Sweep<'s, M> {
+    pub fn new(space: &'s Space<M>) -> Self {
+        Sweep { space, owed: Obligation::new(space.vm(), space.pmap()), emptied: None, cleared: 0, visited: 0 }
+    }
+
+    /// Does `work`. Contract C3: the caller has marked the entries stale, and fenced: only so may an absent table page be
+    /// skipped.
+    pub fn perform(&mut self, work: Work) {
+        let (range, keep) = match work {
+            Work::None => return,
+            Work::Clear(range) => (range, None),
+            Work::Weaken(range, keep) => (range, Some(keep)),
+        };
+        let (vm, pmap) = (self.space.vm(), self.space.pmap());
+        let mut at = range.start;
+        while at < range.end {
+            if self.owed.is_full() {
+                // The proof of a part proves nothing that is asked for; the last one is given out when all is paid.
+                let _part = self.owed.discharge_so_far();
+            }
+            let Some(mut table) = pmap.next_table(vm, VirtRange { start: at, end: range.end }) else { break };
+            let span = table.span();
+            let end = span.end.min(range.end);
+            let seen = self.sweep(&mut table, VirtRange { start: at.max(span.start), end }, keep);
+            if keep.is_none() {
+                self.cleared += seen;
+            }
+            if keep.is_none() && seen != 0 && table.live() == 0 {
+                let start = self.emptied.map_or(span.start, |e| e.start);
+                self.emptied = Some(VirtRange { start, end: span.end });
+            }
+            at = span.end;
+        }
+    }
+
+    /// Weakens several ranges, ascending; those that share a table page share its lock. The caller as for `perform`.
+    pub fn weaken_all(&mut self, ranges: impl Iterator<Item = (VirtRange, Prot)>) {
+        let (vm, pmap) = (self.space.vm(), self.space.pmap());
+        let mut held: Option<<M::Pmap as Pmap<M>>::Table<'_>> = None;
+        for (range, keep) in ranges {
+            let mut at = range.start;
+            while at < range.end {
+                let mut table = match held.take().filter(|t| t.span().contains(at)) {
+                    Some(table) => table,
+                    None => {
+                        if self.owed.is_full() {
+                            let _part = self.owed.discharge_so_far();
+                        }
+                        match pmap.next_table(vm, VirtRange { start: at, end: range.end }) {
+                            Some(table) => table,
+                            None => break,
+                        }
+                    }
+                };
+                let span = table.span();
+                let end = span.end.min(range.end);
+                self.sweep(&mut table, VirtRange { start: at.max(span.start), end }, Some(keep));
+                at = end;
+                held = Some(table);
+            }
+        }
+    }
+
+    /// The leaves of `part`, which `table` has: they keep the rights `keep` at most, or go. Returns how many were looked at.
+    fn sweep(&mut self, table: &mut <M::Pmap as Pmap<M>>::Table<'_>, part: VirtRange, keep: Option<Prot>) -> u64 {
+        if !mutant(Mutant::NoUnflushedSweep) && table.unflushed() {
+            // What a reverse scan took away may still be cached, and a right that a cleaner took away still be used; nobody shall
+            // do so once this is done.
+            self.owed.owe_range(part);
+        }
+        let vm = self.space.vm();
+        let seen = table.sweep(part, keep, &mut self.owed, |old| credit(vm, Some(old)));
+        self.visited += seen;
+        seen
+    }
+
+    /// Pays for all of it.
+    pub fn finish(&mut self) -> Flushed {
+        if self.visited != 0 {
+            self.space.vm().stats().add(Event::RangeVisit, self.visited);
+        }
+        self.owed.discharge_so_far()
+    }
+}

@@ -1,0 +1,184 @@
+//! Looking at a map: entries for tools, residency, keys for futexes. Nothing here takes the map's lock.
+
+use super::arenas::Changed;
+use super::entry::{Attributes, Entry, Flags, Tag};
+use super::piece::layers;
+use super::space::Space;
+use crate::error::{FaultError, MapError};
+use crate::machine::Machine;
+use crate::object::ObjectRef;
+use crate::object::index::Slot;
+use crate::object::pager::PagerError;
+use crate::types::{PAGE_SHIFT, PAGE_SIZE, VirtRange};
+use core::fmt;
+use core::ops::Range;
+use quire_sync::epoch::Pinned;
+
+/// Marks a futex key that names an object; without it, a key names a space.
+const SHARED_KEY: u64 = 1 << 63;
+
+/// What tools learn of an entry.
+#[derive(Debug)]
+pub struct EntryInfo<M: Machine> {
+    /// Its addresses.
+    pub range: VirtRange,
+    /// Protection, kind and purpose.
+    pub attributes: Attributes,
+    /// The byte of the object that it begins with; 0 for anonymous memory.
+    pub offset: u64,
+    /// The file or shared memory that it shows, at the end of its chain.
+    pub object: Option<ObjectRef<M>>,
+}
+
+impl<M: Machine> EntryInfo<M> {
+    /// What it is for.
+    pub fn tag(&self) -> Tag {
+        self.attributes.tag
+    }
+    /// Device and inode number of the file; zeroes without one.
+    pub fn ident(&self) -> (u64, u64) {
+        self.object.as_ref().map_or((0, 0), |o| o.ident())
+    }
+    /// Writes the file's path; nothing without one.
+    pub fn name(&self, to: &mut dyn fmt::Write) -> fmt::Result {
+        self.object.as_ref().map_or(Ok(()), |o| o.name(to))
+    }
+}
+
+impl<M: Machine> Space<M> {
+    /// Calls `f` with each entry that ends after `from`, ascending, until it returns false. Nothing is held during a call,
+    /// which may sleep; the walk goes on by address, so what changes meanwhile may be shown before or after the change.
+    pub fn entries(&self, from: u64, f: &mut dyn FnMut(&EntryInfo<M>) -> bool) {
+        let mut at = from;
+        loop {
+            let info = {
+                let pin = self.vm().epoch().pin();
+                let Some(entry) = self.arenas.next(at, &pin) else { return };
+                let shown = layers(entry.front())
+                    .filter_map(|b| Some((b, b.object().filter(|o| !o.is_private())?)))
+                    .find_map(|(b, o)| Some((b, ObjectRef::of(o, &pin)?)));
+                let (offset, object) = match shown {
+                    Some((b, o)) if b.range().contains(entry.range().start) => {
+                        (b.key(entry.range().start) << PAGE_SHIFT, Some(o))
+                    }
+                    _ => (0, None),
+                };
+                EntryInfo { range: entry.range(), attributes: entry.attributes(), offset, object }
+            };
+            at = info.range.end;
+            if !f(&info) {
+                return;
+            }
+        }
+    }
+
+    /// Whether anything is mapped in `range`, at this moment.
+    pub fn is_mapped(&self, range: VirtRange) -> bool {
+        let pin = self.vm().epoch().pin();
+        self.arenas.next_in(range, &pin).is_some()
+    }
+
+    /// Makes sure that what was stored into shared mappings of files in `range` has reached the files' pagers. What lies behind
+    /// a hole is written too, as on Linux; then [`MapError::NotMapped`]. [`MapError::Pager`] where a write failed: the pages
+    /// stay dirty. May sleep.
+    pub fn sync(&self, range: VirtRange) -> Result<(), MapError> {
+        self.write_shared(range, |object, pages| object.write_back(pages).map(drop))
+    }
+
+    /// As [`Space::sync`], without waiting for the writes: who wants to know how they end asks by `sync`. May sleep, until a
+    /// write can be begun.
+    pub fn start_sync(&self, range: VirtRange) -> Result<(), MapError> {
+        self.write_shared(range, |object, pages| {
+            object.start_write_back(pages);
+            Ok(())
+        })
+    }
+
+    /// Calls `write` with what the shared mappings in `range` show.
+    fn write_shared(
+        &self,
+        range: VirtRange,
+        write: impl Fn(&ObjectRef<M>, Range<u64>) -> Result<(), PagerError>,
+    ) -> Result<(), MapError> {
+        self.valid(range)?;
+        let (mut at, mut result) = (range.start, Ok(()));
+        while at < range.end {
+            let mut next = None;
+            self.entries(at, &mut |e| {
+                next = e.range.intersect(&VirtRange { start: at, end: range.end }).map(|part| {
+                    let shown = e.object.clone().filter(|_| e.attributes.flags.contains(Flags::SHARED));
+                    let first = (e.offset + (part.start - e.range.start)) >> PAGE_SHIFT;
+                    (part, shown, first)
+                });
+                false
+            });
+            let Some((part, shown, first)) = next else { return Err(MapError::NotMapped) };
+            if part.start > at {
+                result = Err(MapError::NotMapped);
+            }
+            if let Some(object) = shown {
+                write(&object, first..first + (part.len() >> PAGE_SHIFT)).map_err(|_| MapError::Pager)?;
+            }
+            at = part.end;
+        }
+        result
+    }
+
+    /// Calls `sink` with each page of `range`, as a number from its start, and whether an access would find it in memory.
+    /// [`MapError::NotMapped`] for a hole, with the pages before it reported.
+    pub fn resident(&self, range: VirtRange, sink: &mut dyn FnMut(u64, bool)) -> Result<(), MapError> {
+        self.valid(range)?;
+        let mut va = range.start;
+        while va < range.end {
+            let there = {
+                let pin = self.vm().epoch().pin();
+                match self.look(va, &pin) {
+                    Ok(None) => return Err(MapError::NotMapped),
+                    Err(Changed) => continue,
+                    // A page that a fork moves forward may be missed, once.
+                    Ok(Some(entry)) => (0..2).any(|_| matches!(shown(entry, va, &pin), Slot::Page(_))),
+                }
+            };
+            sink((va - range.start) >> PAGE_SHIFT, there);
+            va += PAGE_SIZE;
+        }
+        Ok(())
+    }
+
+    /// What stands for the word at `va`, in every space that shares it: (space, address) of private memory, (object, byte) of
+    /// shared memory.
+    pub fn futex_key(&self, va: u64) -> Result<(u64, u64), FaultError> {
+        loop {
+            let pin = self.vm().epoch().pin();
+            let entry = match self.look(va, &pin) {
+                Ok(Some(entry)) => entry,
+                Ok(None) => return Err(FaultError::NotMapped),
+                Err(Changed) => continue,
+            };
+            let front = entry.front();
+            return Ok(match front.object() {
+                Some(object) if entry.shared() => {
+                    let page = front.key(va & !(PAGE_SIZE - 1));
+                    (SHARED_KEY | object.id(), (page << PAGE_SHIFT) | (va % PAGE_SIZE))
+                }
+                _ => (self.id(), va),
+            });
+        }
+    }
+}
+
+/// What a fault at `va` would find.
+pub(super) fn shown<M: Machine>(entry: &Entry<M>, va: u64, pin: &Pinned<'_>) -> Slot {
+    let mut cut = false;
+    for (object, key) in layers(entry.front()).filter_map(|b| b.layer(va)) {
+        if cut && object.is_private() {
+            continue;
+        }
+        match object.index().get(key, pin) {
+            Slot::Empty | Slot::Cover(_) => {}
+            Slot::Cut => cut = true,
+            there => return there,
+        }
+    }
+    Slot::Empty
+}

@@ -1,0 +1,262 @@
+//! Visiting what an index holds in a range: O(present), suspended to a key and resumed by key.
+
+use super::{
+    BITS, EMPTY, Index, KEYS, MASK, NODE, Node, Nodes, Place, SEALED, SLOTS, Slot, covers, decode, height, node,
+};
+use crate::mutant::{Mutant, mutant};
+use core::ops::Range;
+use quire_sync::atomic::Ordering;
+use quire_sync::epoch::Pinned;
+
+/// A place in a range of keys, at rest: plain numbers, which may be kept over a sleep. [`Cursor::resume`] goes on from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    at: u64,
+    end: u64,
+}
+
+impl Cursor {
+    /// At the start of `keys`.
+    pub fn over(keys: Range<u64>) -> Cursor {
+        Cursor { at: keys.start, end: keys.end.min(KEYS) }
+    }
+
+    /// The next key that will be looked at.
+    pub fn key(&self) -> u64 {
+        self.at
+    }
+
+    /// Steps back to `key`, to look at it again.
+    pub fn rewind(&mut self, key: u64) {
+        self.at = key;
+    }
+
+    /// Whether the range is done.
+    pub fn is_done(&self) -> bool {
+        self.at >= self.end
+    }
+
+    /// Goes on. While the iterator lives the pin is borrowed, so that nothing can sleep (Contract C5): everything in this
+    /// crate that sleeps wants [`MaySleep`](crate::sleep::MaySleep) exclusively, and the pin borrows it.
+    ///
+    /// ```compile_fail,E0502
+    /// use quire_vm::object::index::{Cursor, Index, Nodes};
+    /// use quire_vm::sleep::MaySleep;
+    /// use quire_sync::epoch::Domain;
+    ///
+    /// fn visits_over_a_sleep<N: Nodes>(index: &Index<N>, domain: &Domain, may: &mut MaySleep) {
+    ///     let mut cursor = Cursor::over(0..8);
+    ///     let pin = may.pin(domain);
+    ///     let mut visit = cursor.resume(index, &pin);
+    ///     may.sleep_until(|| true); // error: `may` is borrowed by the pin, which the iteration holds
+    ///     visit.next();
+    /// }
+    /// ```
+    ///
+    /// Suspended to its key, it may sleep:
+    /// ```
+    /// use quire_vm::object::index::{Cursor, Index, Nodes};
+    /// use quire_vm::sleep::MaySleep;
+    /// use quire_sync::epoch::Domain;
+    ///
+    /// fn visits_around_a_sleep<N: Nodes>(index: &Index<N>, domain: &Domain, may: &mut MaySleep) {
+    ///     let mut cursor = Cursor::over(0..8);
+    ///     let pin = may.pin(domain);
+    ///     cursor.resume(index, &pin).next();
+    ///     drop(pin);
+    ///     may.sleep_until(|| true);
+    ///     let pin = may.pin(domain);
+    ///     cursor.resume(index, &pin).next();
+    /// }
+    /// ```
+    pub fn resume<'a, N: Nodes>(&'a mut self, index: &'a Index<N>, pin: &'a Pinned<'_>) -> Visit<'a, N> {
+        Visit { cursor: self, index, pin, dirty: false, leaf: None, bits: 0, base: 0 }
+    }
+
+    /// As [`Cursor::resume`]; visits only what is tagged dirty (the slot in the root word counts as tagged).
+    pub fn resume_dirty<'a, N: Nodes>(&'a mut self, index: &'a Index<N>, pin: &'a Pinned<'_>) -> Visit<'a, N> {
+        Visit { dirty: true, ..self.resume(index, pin) }
+    }
+}
+
+/// An iteration over occupied slots, in order of their keys. What is there all the time is visited; what comes or goes
+/// meanwhile may be.
+pub struct Visit<'a, N: Nodes> {
+    cursor: &'a mut Cursor,
+    index: &'a Index<N>,
+    pin: &'a Pinned<'a>,
+    /// Only what is tagged dirty.
+    dirty: bool,
+    leaf: Option<&'a Node<N>>,
+    /// Slots of `leaf` still to be visited, as its bitmap said when it was entered.
+    bits: u64,
+    base: u64,
+}
+
+impl<N: Nodes> Iterator for Visit<'_, N> {
+    type Item = (u64, Slot);
+
+    fn next(&mut self) -> Option<(u64, Slot)> {
+        loop {
+            if let Some(leaf) = self.leaf {
+                while self.bits != 0 {
+                    let i = self.bits.trailing_zeros();
+                    let key = self.base + i as u64;
+                    if key >= self.cursor.end {
+                        break;
+                    }
+                    self.bits &= self.bits - 1;
+                    let slot = decode(leaf.slots[i as usize].load(Ordering::Acquire));
+                    if slot != Slot::Empty {
+                        self.cursor.at = key + 1;
+                        return Some((key, slot));
+                    }
+                }
+                self.cursor.at = self.cursor.at.max(self.base + SLOTS as u64).min(self.cursor.end);
+                self.leaf = None;
+            }
+            if self.cursor.is_done() {
+                return None;
+            }
+            match self.index.next_leaf(self.cursor.at, self.cursor.end, self.pin) {
+                None => {
+                    self.cursor.at = self.cursor.end;
+                    return None;
+                }
+                Some((_, Place::Root(word))) => {
+                    self.cursor.at = 1;
+                    let slot = decode(word);
+                    if slot != Slot::Empty {
+                        return Some((0, slot));
+                    }
+                }
+                Some((base, Place::Leaf(leaf))) => {
+                    let from = self.cursor.at.saturating_sub(base);
+                    self.bits = leaf.present.load(Ordering::Acquire) & (u64::MAX << from);
+                    if self.dirty {
+                        self.bits &= leaf.dirty.load(Ordering::Acquire);
+                    }
+                    self.base = base;
+                    self.leaf = Some(leaf);
+                }
+                Some((_, Place::Absent)) => return None,
+            }
+        }
+    }
+}
+
+impl<N: Nodes> Index<N> {
+    /// The first occupied slot in `from..end`.
+    pub fn first(&self, from: u64, end: u64, pin: &Pinned<'_>) -> Option<(u64, Slot)> {
+        Cursor::over(from..end).resume(self, pin).next()
+    }
+
+    /// Calls `each` with n and the slot of key `first + n`, where it is occupied, for the bits n of `which`, in order: for a few
+    /// keys, where an iterator's state is most of the cost. Of inner nodes only slots are read.
+    #[inline]
+    pub fn each_of(&self, first: u64, mut which: u64, pin: &Pinned<'_>, mut each: impl FnMut(u32, Slot)) {
+        while which != 0 {
+            let n = which.trailing_zeros();
+            let key = first + u64::from(n);
+            let place = self.place(key, pin);
+            if let Place::Root(word) = place {
+                which &= which - 1;
+                let slot = decode(word);
+                if slot != Slot::Empty {
+                    each(n, slot);
+                }
+                continue;
+            }
+            let i = (key & MASK) as u32;
+            // What the leaf that has `key` has none of: the bits of the keys behind it.
+            let behind = n + (SLOTS as u32 - i);
+            if let Place::Leaf(leaf) = place {
+                let mut bits = leaf.present.load(Ordering::Acquire) & (which >> n << i);
+                while bits != 0 {
+                    let j = bits.trailing_zeros();
+                    bits &= bits - 1;
+                    let slot = decode(leaf.slots[j as usize].load(Ordering::Acquire));
+                    if slot != Slot::Empty {
+                        each(n + j - i, slot);
+                    }
+                }
+            }
+            which &= u64::MAX.checked_shl(behind).unwrap_or(0);
+        }
+    }
+
+    /// The occupied slots of `keys`.
+    pub fn count(&self, keys: Range<u64>, pin: &Pinned<'_>) -> u64 {
+        let (mut at, end) = (keys.start, keys.end.min(KEYS));
+        let mut n = 0;
+        while at < end {
+            match self.next_leaf(at, end, pin) {
+                Some((base, Place::Leaf(leaf))) => {
+                    let mut bits = leaf.present.load(Ordering::Acquire) & (u64::MAX << at.saturating_sub(base));
+                    if base + SLOTS as u64 > end {
+                        bits &= !(u64::MAX << (end - base));
+                    }
+                    n += bits.count_ones() as u64;
+                    at = base + SLOTS as u64;
+                }
+                Some((_, Place::Root(word))) => {
+                    n += (decode(word) != Slot::Empty) as u64;
+                    at = 1;
+                }
+                _ => break,
+            }
+        }
+        n
+    }
+
+    /// The first leaf, occupied or not, that has a key in `from..end`, with the leaf's first key.
+    pub(super) fn next_leaf<'a>(&self, mut from: u64, end: u64, pin: &'a Pinned<'_>) -> Option<(u64, Place<'a, N>)> {
+        let _pinned = pin;
+        'root: while from < end {
+            let mut word = self.root.load(Ordering::Acquire);
+            if word & NODE == 0 {
+                return (from == 0 && word != EMPTY && word != SEALED).then_some((0, Place::Root(word)));
+            }
+            if !covers(height(word), from) {
+                return None;
+            }
+            loop {
+                // SAFETY: the word is a node of this index, and the caller is pinned for 'a.
+                let n = unsafe { node::<N>(word) };
+                if n.height == 1 {
+                    return Some((from & !(SLOTS as u64 - 1), Place::Leaf(n)));
+                }
+                let shift = BITS * (n.height - 1);
+                let i = (from >> shift) & (SLOTS as u64 - 1);
+                let bits = n.present.load(Ordering::Acquire) & (u64::MAX << i);
+                if bits == 0 {
+                    // Nothing more in this node: go on behind it.
+                    let span = shift + BITS;
+                    if span >= 64 {
+                        return None;
+                    }
+                    from = ((from >> span) + 1) << span;
+                    continue 'root;
+                }
+                let j = bits.trailing_zeros() as u64;
+                if j != i {
+                    from = (from & !((1u64 << shift) - 1) & !((SLOTS as u64 - 1) << shift)) | j << shift;
+                    if from >= end {
+                        return None;
+                    }
+                }
+                let child = n.slots[j as usize].load(Ordering::Acquire);
+                if child & NODE == 0 {
+                    if mutant(Mutant::GoneIsEnd) {
+                        return None;
+                    }
+                    // Being linked, with nothing in it yet, or taken out.
+                    from = ((from >> shift) + 1) << shift;
+                    continue 'root;
+                }
+                word = child;
+            }
+        }
+        None
+    }
+}

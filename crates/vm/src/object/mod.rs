@@ -1,0 +1,566 @@
+//! Objects: things that have pages.
+//!
+//! # What keeps an object
+//! Its handles ([`ObjectRef`], counted, for files and shared memory) and its backings. Backings are not counted: each *part*
+//! of their list counts once while it is not empty (a CPU's own part until it is closed), so that linking and unlinking write the object's count only at the ends
+//! ([`References`]).
+//! Faults never touch it. Whoever takes the count to zero tears the object down; from zero it never rises.
+//!
+//! # Fields and what guards them
+//! `index`: itself. `size`: written by who serialises size changes (the file), read under C2's rule by faults that find no page of
+//! the file. `refs`,
+//! `flags`: atomic. A part's tree: its lock. Everything else is fixed.
+
+mod charge;
+mod check;
+mod content;
+mod device;
+mod errors;
+mod holes;
+pub mod index;
+pub mod interval;
+pub(crate) mod mapping_list;
+mod marks;
+pub mod pager;
+mod range;
+mod references;
+mod truncate;
+mod write_back;
+
+pub(crate) use charge::NoRoom;
+pub use content::IoError;
+pub use device::Device;
+pub use errors::{Told, WriteErrors, WritesFailed};
+pub(crate) use mapping_list::{MoreParts, OwnParts, Parts};
+pub use marks::Marks;
+pub use range::{ObjectRange, Present, Walk, What};
+pub(crate) use references::{GivenUp, References};
+
+use crate::cow::chain::Backing;
+use crate::cow::reaper;
+use crate::error::OutOfMemory;
+use crate::machine::Machine;
+use crate::object::index::{Index, Node, Nodes};
+use crate::object::pager::Pager;
+use crate::phys::page::{Page, State};
+use crate::phys::slab::Slab;
+use crate::reclaim::evict;
+use crate::rmap::remove;
+use crate::sleep::MaySleep;
+use crate::tlb::flush::Flushed;
+use crate::types::PAGE_SIZE;
+use crate::vm::{BootMemory, Vm};
+use core::fmt;
+use core::ops::{ControlFlow, Deref, Range};
+use core::ptr::{self, NonNull};
+use quire_sync::Quota;
+use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence_full};
+use quire_sync::epoch::{Pinned, Retired};
+
+/// The slabs of objects, backings and index nodes.
+pub struct ObjectMemory<M: Machine> {
+    pub(crate) objects: Slab<Object<M>>,
+    pub(crate) backings: Slab<Backing<M>>,
+    pub(crate) parts: Slab<MoreParts<M>>,
+    pub(crate) own_parts: Slab<OwnParts<M>>,
+    nodes: Slab<Node<&'static Vm<M>>>,
+    /// The last id given to an object that was asked for one.
+    last_id: AtomicU64,
+}
+
+impl<M: Machine> ObjectMemory<M> {
+    pub(crate) fn new(boot: &mut BootMemory<'_, impl Machine>) -> Self {
+        let burst = boot.burst;
+        ObjectMemory {
+            objects: Slab::new("object", boot).deferred(burst),
+            backings: Slab::new("backing", boot).deferred(burst),
+            parts: Slab::new("backing-parts", boot),
+            own_parts: Slab::new("own-backing-parts", boot),
+            nodes: Slab::new("index-node", boot).deferred(burst),
+            last_id: AtomicU64::new(0),
+        }
+    }
+
+    /// The slabs, for labels and counts.
+    pub fn caches(&self) -> [&crate::phys::slab::Cache; 5] {
+        let parts = [self.parts.cache(), self.own_parts.cache()];
+        [self.objects.cache(), self.backings.cache(), parts[0], parts[1], self.nodes.cache()]
+    }
+}
+
+// SAFETY: the slab's objects are of a node's layout.
+unsafe impl<M: Machine> Nodes for &'static Vm<M> {
+    fn allocate(self) -> Result<NonNull<Node<Self>>, OutOfMemory> {
+        Ok(self.object_memory().nodes.cache().alloc(self)?.cast())
+    }
+    unsafe fn release(self, node: NonNull<Node<Self>>) {
+        // SAFETY: by the trait's contract; the index has dropped what was in it.
+        unsafe { self.object_memory().nodes.cache().free(self, node.cast()) }
+    }
+    unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
+        // SAFETY: by the trait's contract.
+        unsafe { self.epoch().retire(node, free) }
+    }
+}
+
+/// The object is being torn down: what is inserted from now on is taken back by who inserts it.
+const DEAD: u32 = 1;
+/// Anonymous and reached through backings only.
+const PRIVATE: u32 = 2;
+/// Physical addresses: no page, no pager.
+const DEVICE: u32 = 4;
+/// Private mappings may show holes of it as the frame of zeroes.
+const HOLES_SHOWN: u32 = 8;
+/// Its pager has pages that are not there. Said here, since a fault may ask when the pager is gone.
+const ELSEWHERE: u32 = 16;
+/// Its pager counts the mappings that may store into it.
+const STORES_COUNTED: u32 = 32;
+
+/// A thing that has pages; see the module.
+#[repr(C, align(64))]
+pub struct Object<M: Machine> {
+    /// Must be first: the epoch hands it back.
+    retired: Retired,
+    index: Index<&'static Vm<M>>,
+    /// 0: not asked for yet.
+    id: AtomicU64,
+    flags: AtomicU32,
+    write_errors: WriteErrors,
+    vm: &'static Vm<M>,
+    pager: Option<NonNull<dyn Pager>>,
+    // First cache line to here: what faults read; written where the index grows and at the ends only.
+    parts: Parts<M>,
+    /// Handles, and parts that have something; see [`References`].
+    refs: References,
+    // Second one: what is written by who maps, forks and exits.
+    /// What a device shows.
+    device: Option<Device>,
+    /// Bytes. Private memory has no end: `u64::MAX`. Here, since appending writes it.
+    size: AtomicU64,
+    /// What its pages are charged to. Fixed.
+    quota: Option<&'static Quota>,
+    /// Where the reaper finds it.
+    reaping: reaper::Place<M>,
+}
+
+#[cfg(test)]
+quire_sync::assert_layout!(Object<crate::testing::TestMachine> {
+    size: 192, align: 64,
+    retired: 0, index: 16, id: 24, flags: 32, write_errors: 36, vm: 40, pager: 48, parts: 64, refs: 120, size: 144, quota: 152,
+});
+
+// SAFETY: the pager is `Send + Sync` and outlives the object (`Pager::released`); the rest is made of atomics and locks.
+unsafe impl<M: Machine> Send for Object<M> {}
+// SAFETY: as above.
+unsafe impl<M: Machine> Sync for Object<M> {}
+
+impl<M: Machine> Object<M> {
+    fn build(vm: &'static Vm<M>, size: u64, flags: u32, pager: Option<NonNull<dyn Pager>>) -> Object<M> {
+        Object {
+            retired: Retired::new(),
+            index: Index::new(),
+            size: AtomicU64::new(size),
+            flags: AtomicU32::new(flags),
+            refs: References::one(),
+            vm,
+            parts: Parts::new(ptr::null_mut()),
+            pager,
+            device: None,
+            quota: None,
+            id: AtomicU64::new(0),
+            write_errors: WriteErrors::new(),
+            reaping: reaper::Place::new(),
+        }
+    }
+
+    /// An object of private memory, shown by `only`, which is in no list yet and whose links are untouched: two CPUs may
+    /// make one for the same backing at once, and one of them discards its own.
+    pub(crate) fn private(vm: &'static Vm<M>, only: NonNull<Backing<M>>) -> Result<NonNull<Object<M>>, OutOfMemory> {
+        let mut o = Object::build(vm, u64::MAX, PRIVATE, None);
+        o.parts = Parts::new(only.as_ptr());
+        vm.object_memory().objects.alloc(vm, o)
+    }
+
+    /// Frees an object that nobody has seen.
+    ///
+    /// # Safety
+    /// As it says.
+    pub(crate) unsafe fn discard(this: NonNull<Object<M>>) {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let vm = this.as_ref().vm;
+            vm.object_memory().objects.free(vm, this);
+        }
+    }
+
+    /// The system that the object belongs to.
+    #[inline(always)]
+    pub fn vm(&self) -> &'static Vm<M> {
+        self.vm
+    }
+    /// Its page index.
+    #[inline(always)]
+    pub fn index(&self) -> &Index<&'static Vm<M>> {
+        &self.index
+    }
+    /// As pages name it.
+    #[inline(always)]
+    pub(crate) fn address(&self) -> u64 {
+        ptr::from_ref(self).expose_provenance() as u64
+    }
+    /// Whether it is anonymous and reached through backings only.
+    #[inline(always)]
+    pub fn is_private(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & PRIVATE != 0
+    }
+    /// Bits of the state of its pages that tell what object they belong to.
+    #[inline(always)]
+    pub(crate) fn page_bits(&self) -> u64 {
+        if self.is_private() { 0 } else { State::SHARED }
+    }
+    /// Whether it is being torn down.
+    #[inline(always)]
+    pub(crate) fn is_dead(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & DEAD != 0
+    }
+    /// The pager, where it has one.
+    #[inline(always)]
+    pub(crate) fn pager(&self) -> Option<&dyn Pager> {
+        // SAFETY: a pager lives until `released`.
+        self.pager.map(|p| unsafe { &*p.as_ptr() })
+    }
+    /// Whether a page that is not there is all zeroes.
+    #[inline(always)]
+    pub(crate) fn holes_are_zero(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & ELSEWHERE == 0
+    }
+    pub(crate) fn parts(&self) -> &Parts<M> {
+        &self.parts
+    }
+    pub(crate) fn reaping(&self) -> &reaper::Place<M> {
+        &self.reaping
+    }
+
+    /// Bytes.
+    pub fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+    /// One past the last page.
+    #[inline(always)]
+    pub fn end(&self) -> u64 {
+        self.size.load(Ordering::Acquire).div_ceil(PAGE_SIZE)
+    }
+
+    /// Whether exactly one backing shows the object, and no handle holds it. Where that backing is the caller's, it stays so
+    /// until the caller's own map changes: nobody else can reach the object.
+    #[inline(always)]
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.is_private() && self.parts.is_single()
+    }
+
+    /// As [`is_exclusive`](Self::is_exclusive), and no page is left outside of what that backing shows: whoever unlinked another
+    /// one is done with freeing what only that one showed. Before a backing may reach further than it did.
+    pub(crate) fn is_alone(&self) -> bool {
+        // `unlink` takes a reference before the count falls, and gives it up after the pages are gone: read the other way.
+        self.is_exclusive() && self.refs.count() == 1
+    }
+
+    /// Resident pages: the sum over the index's nodes.
+    pub fn resident(&self) -> u64 {
+        let pin = self.vm.epoch().pin();
+        self.index.count(0..crate::object::index::KEYS, &pin)
+    }
+
+    /// A number that no other object of this system has or had. Given at the first question.
+    pub fn id(&self) -> u64 {
+        let id = self.id.load(Ordering::Acquire);
+        if id != 0 {
+            return id;
+        }
+        let fresh = self.vm.object_memory().last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        match self.id.compare_exchange(0, fresh, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => fresh,
+            Err(there) => there,
+        }
+    }
+
+    /// Which of its writes have failed, in the background too.
+    pub fn write_errors(&self) -> &WriteErrors {
+        &self.write_errors
+    }
+
+    /// Device and inode number for tools: the pager's, or zeroes.
+    pub fn ident(&self) -> (u64, u64) {
+        self.pager().map_or((0, 0), |p| p.ident())
+    }
+
+    /// Writes the name for tools; nothing for anonymous memory.
+    pub fn name(&self, to: &mut dyn fmt::Write) -> fmt::Result {
+        self.pager().map_or(Ok(()), |p| p.name(to))
+    }
+
+    /// Links a backing that shows the object, into the part that it names. The caller keeps the object meanwhile.
+    pub(crate) fn link(&self, b: NonNull<Backing<M>>) {
+        // SAFETY: the caller's.
+        self.note_stores(unsafe { b.as_ref() }, true);
+        self.parts.insert(self.vm, b, &self.refs);
+    }
+
+    /// Tells a pager that counts them of a backing of a mapping that may store, when it comes and when it goes.
+    #[inline]
+    fn note_stores(&self, b: &Backing<M>, came: bool) {
+        if b.stores() && self.flags.load(Ordering::Relaxed) & STORES_COUNTED != 0 {
+            self.pager().inspect(|pager| pager.stores_noted(came));
+        }
+    }
+
+    /// The part that a new backing shall be in.
+    pub(crate) fn choose_part(&self) -> u16 {
+        self.parts.choose(self.vm)
+    }
+
+    /// Unlinks a backing whose leaves are flushed. May tear the object down.
+    ///
+    /// # Safety
+    /// It is linked into this object, and the object is not used through it any more.
+    pub(crate) unsafe fn unlink(
+        vm: &'static Vm<M>,
+        this: NonNull<Object<M>>,
+        b: NonNull<Backing<M>>,
+        _proof: &Flushed,
+    ) {
+        // SAFETY: the backing keeps the object until it is unlinked; then the part that it emptied does, until `unref`. Where it was in a
+        // CPU's own part, the object may be gone then, and is not used.
+        let object = unsafe { this.as_ref() };
+        let keys = {
+            // SAFETY: linked, hence alive.
+            let b = unsafe { b.as_ref() };
+            let start = b.offset();
+            start..start + (b.range().len() / PAGE_SIZE)
+        };
+        // A private object may go as soon as its last backing is unlinked, by us or by another: keep it for the trim.
+        let keeps = object.is_private() && !object.is_exclusive();
+        if keeps {
+            object.refs.add();
+        }
+        // While it still keeps the object.
+        // SAFETY: linked, hence alive.
+        if object.parts.is_too_wide(unsafe { b.as_ref() }) {
+            object.parts.shrink(&object.refs);
+        }
+        // SAFETY: as above.
+        object.note_stores(unsafe { b.as_ref() }, false);
+        // SAFETY: by this function's contract.
+        let emptied = unsafe { object.parts.remove(b) };
+        if keeps {
+            remove::trim(object, keys);
+            // Who is left may hide what only this one saw.
+            vm.reaper().flag(object);
+        }
+        for _ in 0..emptied as u32 + keeps as u32 {
+            // SAFETY: a part that counted is empty now, or the reference was taken above.
+            unsafe { Object::unref(vm, this) };
+        }
+    }
+
+    /// Calls `visit` with every backing that shows a page of `start..end`, as [`Parts::scan`] says. The caller keeps the object, by a
+    /// reference, a backing or a busy page.
+    pub(crate) fn scan(&self, start: u64, end: u64, visit: impl FnMut(&Backing<M>)) {
+        self.parts.scan(start, end, &self.refs, visit);
+    }
+
+    /// As [`scan`](Self::scan), up to the first backing at which `visit` breaks; what it breaks with.
+    pub(crate) fn search<T>(
+        &self,
+        start: u64,
+        end: u64,
+        visit: impl FnMut(&Backing<M>) -> ControlFlow<T>,
+    ) -> Option<T> {
+        self.parts.search(start, end, &self.refs, visit)
+    }
+
+    /// A scan of all backings is over. The caller keeps the object.
+    pub(crate) fn scanned(&self) {
+        if self.parts.scanned() {
+            self.parts.shrink(&self.refs);
+        }
+    }
+
+    /// Takes a reference for the time of a sleep; false where the object is going. The caller is pinned.
+    pub(crate) fn try_ref(&self, _pin: &Pinned<'_>) -> bool {
+        self.refs.try_add()
+    }
+
+    /// Gives one reference up; the last one tears the object down.
+    ///
+    /// # Safety
+    /// The caller has a reference, and does not use the object through it any more.
+    pub(crate) unsafe fn unref(vm: &'static Vm<M>, this: NonNull<Object<M>>) {
+        // SAFETY: the caller's reference keeps it.
+        let object = unsafe { this.as_ref() };
+        loop {
+            match object.refs.give_up() {
+                GivenUp::Kept => return,
+                GivenUp::Last => break,
+                GivenUp::OnlyOwn => object.parts.shrink(&object.refs),
+            }
+        }
+        // A thread that unwinds may have left one of its pages busy, for ever.
+        if quire_sync::hooks::is_panicking() {
+            return;
+        }
+        object.flags.fetch_or(DEAD, Ordering::AcqRel);
+        // Insert: "insert busy, fence, read the dead mark". Teardown: "mark, fence, look". One of the two sees the other.
+        fence_full();
+        vm.reaper().forget(object);
+        remove::free_all(object);
+        let pin = vm.epoch().pin();
+        object.index.dismantle(&pin);
+        drop(pin);
+        if let Some(pager) = object.pager() {
+            pager.released();
+        }
+        object.parts.free(vm);
+        unsafe fn free<M: Machine>(retired: *mut Retired) {
+            // SAFETY: the header is the object's first field; no reader is left.
+            unsafe { Object::discard(NonNull::new_unchecked(retired.cast::<Object<M>>())) }
+        }
+        // SAFETY: no handle and no backing leads here any more; faults that found the object before are pinned, and who comes from a
+        // page of theirs does not look (`object_of`).
+        unsafe { vm.epoch().retire(this.as_ptr().cast(), free::<M>) };
+    }
+}
+
+impl<M: Machine> Vm<M> {
+    /// The object of `page`, as it says now; it stays as long as the pin, even where the page leaves it. `None`: it is no page,
+    /// or busy. A page that a fault is making is busy from the moment when it names its object, which may be dead by then, and
+    /// retired before this pin.
+    pub(crate) fn object_of<'p>(&self, page: &Page, pin: &'p Pinned<'_>) -> Option<&'p Object<M>> {
+        let state = page.state();
+        let object = page.object();
+        // The same identity before and after, and its maker had let go of it: it was there to stay when the object was read.
+        let let_go = state.0 & (State::IDENTITY | State::BUSY) == State::IDENTITY;
+        let stays = let_go && page.state().generation() == state.generation();
+        // SAFETY: by what was just seen.
+        if stays { unsafe { self.object_at(object, pin) } } else { None }
+    }
+
+    /// As [`Vm::object_of`], busy or not.
+    ///
+    /// # Safety
+    /// The caller has held the page since it was there to stay: it has that identity still, or none.
+    pub(crate) unsafe fn object_of_held<'p>(&self, page: &Page, pin: &'p Pinned<'_>) -> Option<&'p Object<M>> {
+        // SAFETY: by this function's contract.
+        unsafe { self.object_at(page.object(), pin) }
+    }
+
+    /// # Safety
+    /// `object` is 0, or a page that had been let go of by its maker has named it under the pin.
+    unsafe fn object_at<'p>(&self, object: u64, _pin: &'p Pinned<'_>) -> Option<&'p Object<M>> {
+        // SAFETY: pages name objects, and an object is retired only after the pages that were there to stay have lost their
+        // identities: what was read under the pin is not freed under it.
+        unsafe { core::ptr::with_exposed_provenance::<Object<M>>(object as usize).as_ref() }
+    }
+}
+
+/// A counted handle on an object: a file's, or shared memory's. Dropping the last one may sleep.
+pub struct ObjectRef<M: Machine> {
+    object: NonNull<Object<M>>,
+}
+
+// SAFETY: objects are shared between CPUs by design.
+unsafe impl<M: Machine> Send for ObjectRef<M> {}
+// SAFETY: as above.
+unsafe impl<M: Machine> Sync for ObjectRef<M> {}
+
+impl<M: Machine> ObjectRef<M> {
+    /// Shared anonymous memory of `pages` pages.
+    pub fn anonymous(vm: &'static Vm<M>, pages: u64) -> Result<Self, OutOfMemory> {
+        let size = pages.checked_mul(PAGE_SIZE).ok_or(OutOfMemory)?;
+        Ok(ObjectRef { object: vm.object_memory().objects.alloc(vm, Object::build(vm, size, 0, None))? })
+    }
+
+    /// What `pager` has: a file of `bytes` bytes. The pager is used until its [`Pager::released`] is called.
+    pub fn with_pager(vm: &'static Vm<M>, pager: &'static dyn Pager, bytes: u64) -> Result<Self, OutOfMemory> {
+        Self::charged(vm, pager, bytes, None)
+    }
+
+    /// As [`with_pager`](Self::with_pager). The pages of a file [in memory](Pager::in_memory) are charged to `quota`, those in swap too:
+    /// where it has no room, writes and faults that would fill a hole are refused.
+    pub fn charged(
+        vm: &'static Vm<M>,
+        pager: &'static dyn Pager,
+        bytes: u64,
+        quota: Option<&'static Quota>,
+    ) -> Result<Self, OutOfMemory> {
+        let mut flags = 0;
+        if !pager.in_memory() {
+            vm.pageout().note_freeable();
+            flags = ELSEWHERE;
+        }
+        if pager.counts_stores() {
+            flags |= STORES_COUNTED;
+        }
+        let mut object = Object::build(vm, bytes, flags, Some(NonNull::from(pager)));
+        object.quota = quota.filter(|_| pager.in_memory());
+        Ok(ObjectRef { object: vm.object_memory().objects.alloc(vm, object)? })
+    }
+
+    /// A handle on an object that a backing shows. `None` for private memory, which has none, and for one that is going.
+    pub fn of(object: &Object<M>, pin: &Pinned<'_>) -> Option<Self> {
+        (!object.is_private() && object.try_ref(pin)).then(|| ObjectRef { object: NonNull::from(object) })
+    }
+
+    /// Pages the pages of `pages` out: writes what changed, and frees the frames. What is in use, or cannot be written, stays.
+    /// May sleep.
+    pub fn page_out(&self, pages: Range<u64>) {
+        evict::push_out(self, pages, &mut MaySleep::here());
+    }
+
+    /// Takes the pages of `pages` away, from the object and from everybody who maps them: their next use finds zeroes (or what
+    /// the pager has). May sleep.
+    pub fn discard(&self, pages: Range<u64>) {
+        remove::evict(self, pages, &mut MaySleep::here());
+    }
+}
+
+impl<M: Machine> Clone for ObjectRef<M> {
+    fn clone(&self) -> Self {
+        self.refs.add();
+        ObjectRef { object: self.object }
+    }
+}
+
+impl<M: Machine> Drop for ObjectRef<M> {
+    fn drop(&mut self) {
+        let vm = self.vm;
+        // SAFETY: the handle's own reference.
+        unsafe { Object::unref(vm, self.object) }
+    }
+}
+
+impl<M: Machine> Deref for ObjectRef<M> {
+    type Target = Object<M>;
+    fn deref(&self) -> &Object<M> {
+        // SAFETY: the handle keeps it.
+        unsafe { self.object.as_ref() }
+    }
+}
+
+impl<M: Machine> PartialEq for ObjectRef<M> {
+    fn eq(&self, other: &Self) -> bool {
+        self.object == other.object
+    }
+}
+
+impl<M: Machine> fmt::Debug for ObjectRef<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Object({:#x}, {} bytes)", self.object().address(), self.size())
+    }
+}
+
+impl<M: Machine> ObjectRef<M> {
+    fn object(&self) -> &Object<M> {
+        self
+    }
+}

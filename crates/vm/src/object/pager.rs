@@ -1,0 +1,93 @@
+//! Pagers: what gives an object its pages, takes them back, and is told when it is gone.
+//!
+//! Reads and writes are [`Request`]s of neighbouring pages: a pager is given one, and completes it when it likes, in any order
+//! and from any context ([`Request::complete`]). Memory that has no pager of its own goes to the system's [`SwapStore`].
+
+use crate::reclaim::io::{Direction, Request};
+use crate::types::PAGE_SIZE;
+use core::fmt;
+
+/// The pager could not do what was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PagerError;
+
+/// Behind an object: a file, a file in memory, a device.
+///
+/// The core calls it with nothing held: every method but [`Pager::ident`], [`Pager::name`] and
+/// [`Pager::in_memory`] may sleep.
+pub trait Pager: Send + Sync {
+    /// Writes the name that tools show for mappings of the object (a path).
+    fn name(&self, to: &mut dyn fmt::Write) -> fmt::Result;
+
+    /// Device and inode number, as tools show them.
+    fn ident(&self) -> (u64, u64);
+
+    /// Whether the object's pages exist nowhere else: a page that is not there is all zeroes, and [`Pager::fill`] is never
+    /// called. True for files in memory.
+    fn in_memory(&self) -> bool {
+        true
+    }
+
+    /// Fills page number `page` of the object; `frame` holds zeroes.
+    fn fill(&self, page: u64, frame: &mut [u8; PAGE_SIZE as usize]) -> Result<(), PagerError> {
+        let _zeroes = (page, frame);
+        Ok(())
+    }
+
+    /// How many neighbouring pages a read may be of, where they are not there either: 1 where reading ahead gains nothing.
+    /// At most [`CLUSTER`](crate::reclaim::io::CLUSTER) are asked for.
+    fn cluster(&self) -> usize {
+        1
+    }
+
+    /// Whether changed pages can be written back; where not, and not [`in_memory`](Pager::in_memory), they stay.
+    fn takes_writes(&self) -> bool {
+        false
+    }
+
+    /// Starts a read or a write. May sleep; completing may come later. By default a read fills page after page, and a write
+    /// fails.
+    fn start(&self, request: Request) {
+        let result = match request.direction() {
+            Direction::Read => (0..request.len()).try_for_each(|i| {
+                // SAFETY: a read's frames are the request's alone.
+                let bytes = unsafe { &mut *request.frame(i).cast::<[u8; PAGE_SIZE as usize]>() };
+                self.fill(request.first() + i as u64, bytes)
+            }),
+            Direction::Write => Err(PagerError),
+        };
+        request.complete(result);
+    }
+
+    /// Before page number `page` becomes dirty for the first time since it was clean: reserve what writing it back will need.
+    /// Not asked of pagers [in memory](Pager::in_memory), which are never written to.
+    fn make_writable(&self, page: u64) -> Result<(), PagerError> {
+        let _nothing_to_reserve = page;
+        Ok(())
+    }
+
+    /// Whether it wants to know of shared mappings that may store into the object ([`stores_noted`](Pager::stores_noted)). Asked once.
+    fn counts_stores(&self) -> bool {
+        false
+    }
+
+    /// A shared mapping of the object has come that may store into it, now or after a change of its protection; or, where not `came`,
+    /// one has gone. One that is made out of another comes first. Called under locks of the map.
+    fn stores_noted(&self, came: bool) {
+        let _not_counted = came;
+    }
+
+    /// The object is gone; the core does not use the pager after this call.
+    fn released(&self) {}
+}
+
+/// Where pages go that have no pager of their own: anonymous memory, private and shared, and files in memory. A row of slots
+/// of a page each; which of them are in use is the core's business.
+pub trait SwapStore: Send + Sync {
+    /// How many slots there are. Fixed.
+    fn slots(&self) -> u64;
+
+    /// Starts a read or a write of slots. Called where sleeping is allowed. What was written may be read back until it is
+    /// overwritten; reads and writes of the same slot never overlap.
+    fn start(&self, request: Request);
+}

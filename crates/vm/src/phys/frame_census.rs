@@ -1,0 +1,103 @@
+//! What frames are used for, told to tools that found a line by its physical address.
+
+use crate::machine::Machine;
+use crate::phys::descriptors::{Closed, SECTION};
+use crate::phys::page::{Kind, Page};
+use crate::phys::slab::Cache;
+use crate::types::{PAGE_SIZE, Pfn};
+use crate::vm::Vm;
+
+/// What a run of frames is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Use {
+    /// Page descriptors: that of frame `n` is the `n`th line.
+    Descriptors,
+    /// Taken before the core started, or for its own tables when it did.
+    Boot,
+    /// A page-table page.
+    Table,
+    /// A page of an object.
+    Object,
+    /// A slab: what its objects are, and their size in bytes.
+    Slab(&'static str, usize),
+    /// Other memory of the kernel's.
+    Kernel,
+}
+
+impl<M: Machine> Vm<M> {
+    /// Tells `each` all runs of frames that are in use, ascending: the first frame, how many, and for what. A picture of a machine
+    /// that goes on: what changes meanwhile is told as it was or as it is.
+    pub fn uses<E>(&self, mut each: impl FnMut(Pfn, u64, Use) -> Result<(), E>) -> Result<(), E> {
+        let frames = self.page_count();
+        let first = self.machine().pfn_of(self.descriptors().memory().start).0;
+        let descriptors = first..first + frames * size_of::<Page>() as u64 / PAGE_SIZE;
+        let mut at = 0;
+        let mut run: Option<(u64, Use)> = None;
+        while at < frames {
+            let (use_, count) = match self.descriptors().find(Pfn(at)) {
+                _ if descriptors.contains(&at) => (Some(Use::Descriptors), descriptors.end - at),
+                None => match self.descriptors().closed(Pfn(at)) {
+                    Closed::Fresh(_) => (None, SECTION - at % SECTION),
+                    Closed::Hole(end) => (Some(Use::Boot), end.min(at - at % SECTION + SECTION) - at),
+                },
+                Some(page) => match page.kind() {
+                    Kind::Free | Kind::Cached => (None, 1),
+                    Kind::Reserved => (Some(Use::Boot), 1),
+                    Kind::Table => (Some(Use::Table), 1),
+                    Kind::Object => (Some(Use::Object), 1),
+                    Kind::Wild => (Some(Use::Kernel), 1),
+                    Kind::Slab => match self.slab_at(page) {
+                        Some(cache) => (Some(Use::Slab(cache.label(), cache.object_size())), cache.slab_frames()),
+                        None => (Some(Use::Kernel), 1),
+                    },
+                },
+            };
+            if run.map(|(_, u)| u) != use_ || matches!(use_, Some(Use::Slab(..))) {
+                if let Some((start, u)) = run {
+                    each(Pfn(start), at - start, u)?;
+                }
+                run = use_.map(|u| (at, u));
+            }
+            at += count;
+        }
+        run.map_or(Ok(()), |(start, u)| each(Pfn(start), at - start, u))
+    }
+
+    fn slab_at(&self, page: &Page) -> Option<&Cache> {
+        self.heap()
+            .caches()
+            .iter()
+            .chain(self.map_memory().caches())
+            .chain(self.object_memory().caches())
+            .find(|c| c.is_of(page))
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::machine::Phys;
+    use crate::testing::boot;
+    use core::alloc::Layout;
+
+    #[test]
+    fn runs_of_frames_are_told_once_and_a_slab_by_its_label() {
+        let m = boot(1024, 1);
+        let layout = Layout::from_size_align(768, 8).unwrap();
+        let object = m.vm.heap().alloc(m.vm, layout).unwrap();
+        let at = m.vm.machine().pfn_of(object.as_ptr());
+        let mut runs = Vec::new();
+        let told = m.vm.uses(|first, count, use_| {
+            runs.push((first.0, count, use_));
+            Ok::<(), ()>(())
+        });
+        assert_eq!(told, Ok(()));
+        assert!(runs.windows(2).all(|r| r[0].0 + r[0].1 <= r[1].0), "runs overlap: {runs:?}");
+        let of = |frame: u64| runs.iter().find(|r| (r.0..r.0 + r.1).contains(&frame)).map(|r| r.2);
+        assert_eq!(of(at.0), Some(Use::Slab("heap-768", 768)));
+        let descriptor = m.vm.machine().pfn_of(core::ptr::from_ref(m.vm.page(at)).cast());
+        assert_eq!(of(descriptor.0), Some(Use::Descriptors));
+        // SAFETY: as it was allocated.
+        unsafe { m.vm.heap().free(m.vm, object, layout) };
+    }
+}

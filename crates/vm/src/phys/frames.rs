@@ -1,0 +1,609 @@
+//! Physical frames: buddy lists by domain, a depot of chains before them, a magazine a CPU before that.
+//!
+//! A magazine holds chains of frames, linked through their descriptors; a depot holds whole chains of up to [`CHAIN`] frames,
+//! so an exchange moves one pointer. At most one shared operation for so many allocations or frees, whatever the mix: two
+//! chains mean that a CPU which alternates at the edge of one does not go back to the depot each time (Bonwick and Adams,
+//! USENIX 2001). Blocks of several frames come from the buddy lists directly; where those have split too far, the depots'
+//! chains are broken up first, then the magazines.
+//!
+//! # Domains
+//! The machine says which memory is near which CPU ([`Machine::domains`]). Each domain has a depot and buddy lists of its own
+//! under a lock of its own. A CPU takes from its own domain, from the next where that has none; what it frees of another
+//! domain's collects in a chain and goes home in a batch. No block spans two domains.
+//!
+//! # Length of a chain
+//! [`CHAIN`], less on machines with many CPUs and little memory: all magazines together keep at most a quarter of it from
+//! whoever needs it.
+//!
+//! # The reserve, and low memory
+//! Frames for programs ([`For::User`]) are refused once fewer than the reserve are left outside the magazines, so that the
+//! kernel's own memory ([`For::Kernel`]) does not run out because a program asked for everything. Only whoever goes to a depot
+//! finds out; taking a frame from the magazine compares nothing. Where the depots have none of its group and the buddy lists are
+//! empty, chains of the other group are broken up. Who finds nothing there either looks whether all CPUs together have more
+//! than the reserve, and brings that in; else it is refused without touching them. So nobody is refused what counts as free,
+//! unless it is on its way from one place to another just then.
+//!
+//! Each domain has [`Marks`] of its own, by its size. A CPU whose domain is below its low mark takes from the next one that is
+//! not. Where all are, memory is *low* ([`Frames::is_low`], one read-mostly flag that is computed anew, from all depots' exact
+//! counts, at depot exchanges only): CPUs exchange short chains and keep little, the depots keep none, idle CPUs zero nothing,
+//! and the thread that asked for it ([`Frames::wake_when_low`]) is woken, long before anybody is refused.
+
+mod buddy;
+mod check;
+mod contiguous;
+mod magazine;
+mod reclaim;
+mod stock;
+
+use crate::error::OutOfMemory;
+use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
+use crate::phys::descriptors::{Descriptors, SECTION};
+use crate::phys::page::Kind;
+use crate::stats::Event;
+use crate::types::Pfn;
+use crate::vm::{BootMemory, Config, Vm};
+use buddy::{Buddy, Group};
+pub use buddy::{LARGE, MAX_ORDER};
+pub use check::FrameError;
+pub use contiguous::Contiguous;
+use magazine::Magazine;
+use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence_after_rmw, fence_full};
+use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, ThreadHandle, record};
+
+/// What the reserve has for each CPU: a slab of each small size may stay with it half used.
+const FRAMES_A_CPU: u64 = 8;
+/// Frames in a chain: with one shared line for an exchange, one in 256 allocations shares anything.
+#[cfg(not(any(loom, shuttle)))]
+pub const CHAIN: u32 = 256;
+/// Frames in a chain, small so that exchanges happen under the checkers.
+#[cfg(any(loom, shuttle))]
+pub const CHAIN: u32 = 2;
+
+/// Most frames from one mark to the next (256 MiB): what programs take while a write is under way does not grow with memory.
+const MOST_STEP: u64 = 1 << 16;
+
+/// A frame that somebody owns. Not copied; it goes back with [`Vm::free_frame`], or becomes a page or a table.
+#[derive(Debug)]
+#[must_use = "an owned frame is leaked where it is not freed"]
+pub struct Frame(Pfn);
+
+impl Frame {
+    /// The frame's number.
+    pub fn pfn(&self) -> Pfn {
+        self.0
+    }
+    /// Gives ownership up to whoever keeps the number (an index slot, a page table).
+    pub fn into_pfn(self) -> Pfn {
+        let pfn = self.0;
+        core::mem::forget(self);
+        pfn
+    }
+    /// Takes ownership back.
+    ///
+    /// # Safety
+    /// The number came from [`Frame::into_pfn`] (or a block's frame), and its keeper gave it up.
+    pub unsafe fn from_pfn(pfn: Pfn) -> Frame {
+        Frame(pfn)
+    }
+}
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        debug_assert!(false, "frame {:?} is dropped instead of freed", self.0);
+    }
+}
+
+/// What a new frame holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fill {
+    /// Whatever was in it.
+    Any,
+    /// Zeroes.
+    Zeroed,
+}
+
+/// On whose behalf a frame is taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum For {
+    /// A program's data: refused when only the reserve is left.
+    User,
+    /// A program's page table: refused like its data, but kept together with the kernel's frames, since it cannot be moved.
+    Table,
+    /// The kernel's own structures, whose makers meet an error: may use the reserve down to the [floor](Frames::floor).
+    Kernel,
+    /// The same of a thread that [ends something](crate::machine::Machine::ends_something): may use all.
+    End,
+}
+
+impl For {
+    fn group(self) -> Group {
+        match self {
+            For::User => Group::User,
+            For::Table | For::Kernel | For::End => Group::Kernel,
+        }
+    }
+    /// Whether the reserve is kept from it.
+    fn is_limited(self) -> bool {
+        matches!(self, For::User | For::Table)
+    }
+}
+
+/// What a domain has that no CPU has.
+struct Held {
+    /// Full chains by group, linked head to head through `prev`.
+    full: [Option<Pfn>; 2],
+    buddy: Buddy,
+}
+
+/// One domain's frames outside the magazines.
+#[repr(C)]
+struct Depot {
+    /// Frames in chains and blocks. Written under the lock, with which it shares a line.
+    outside: AtomicU64,
+    /// All frames of the domain. Grows at boot only.
+    total: AtomicU64,
+    /// What [`Frames::marks`] says, computed when `total` grows.
+    low: AtomicU64,
+    /// Full chains. Written under the lock; looked at without it by CPUs that idle, and so mostly find none.
+    chains: AtomicU32,
+    held: SpinLock<Held>,
+}
+
+/// The frames of a machine.
+pub struct Frames {
+    pages: Descriptors,
+    magazines: PerCpu<Magazine>,
+    domains: &'static [CachePadded<Depot>],
+    /// Each domain has fewer than its low mark outside the magazines. Read often, changed at depot exchanges.
+    low: AtomicBool,
+    /// Frames in a full chain of programs' frames.
+    chain: u32,
+    /// Zeroed frames that a CPU keeps at most.
+    stock: u32,
+    reserve: u64,
+    /// The fewest frames that were ever left outside the magazines.
+    least: AtomicU64,
+    total: u64,
+    /// The thread to wake when memory gets low; 0: none.
+    daemon: AtomicUsize,
+    /// Memory got low, or somebody was refused, since the daemon last asked.
+    asked: AtomicBool,
+}
+
+/// Where pageout begins and ends, in frames outside the magazines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Marks {
+    /// Frames for programs are refused below this (the sum of it over the domains).
+    pub min: u64,
+    /// Pageout begins below this.
+    pub low: u64,
+    /// And ends here.
+    pub high: u64,
+}
+
+/// The domains of a machine, each at most once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct DomainSet(u128);
+
+impl DomainSet {
+    /// Whether `domain` is among them.
+    pub fn contains(self, domain: u8) -> bool {
+        self.0 >> domain & 1 != 0
+    }
+}
+
+impl Frames {
+    /// Bytes of boot memory that the depots of `domains` domains take.
+    pub(crate) const fn boot_bytes(domains: usize) -> usize {
+        domains * size_of::<CachePadded<Depot>>()
+    }
+
+    pub(crate) fn new<M: Machine>(
+        boot: &mut BootMemory<'_, M>,
+        pages: Descriptors,
+        total: u64,
+        domains: usize,
+        config: &Config,
+    ) -> Self {
+        let machine = boot.machine();
+        let cpus = machine.cpus();
+        let reserve = (total / 64).clamp(256, 4096) + FRAMES_A_CPU * cpus as u64;
+        let reserve = config.reserve.unwrap_or(reserve).min(total / 2);
+        let magazines = boot.per_cpu(|cpu| Magazine::new((machine.domain_of_cpu(cpu) % domains) as u8));
+        let mut number = 0;
+        let depots = boot.slice(domains, || {
+            number += 1;
+            let held = Held { full: [None; 2], buddy: Buddy::new(pages, (number - 1) as u8) };
+            CachePadded(Depot {
+                outside: AtomicU64::new(0),
+                total: AtomicU64::new(0),
+                // One without frames has always too few.
+                low: AtomicU64::new(1),
+                chains: AtomicU32::new(0),
+                held: SpinLock::new(Rank::FRAMES, held),
+            })
+        });
+        record::own_array(depots.as_ptr().cast(), size_of_val(depots), size_of::<CachePadded<Depot>>(), "frame-depot");
+        let share = total / (8 * cpus as u64);
+        Frames {
+            pages,
+            magazines,
+            domains: depots,
+            low: AtomicBool::new(false),
+            chain: if cfg!(any(loom, shuttle)) { CHAIN } else { (CHAIN as u64).min(share).max(16) as u32 },
+            stock: (config.zero_stock as u64).min(share / 4) as u32,
+            reserve,
+            least: AtomicU64::new(u64::MAX),
+            total,
+            daemon: AtomicUsize::new(0),
+            asked: AtomicBool::new(false),
+        }
+    }
+
+    /// Frames that the core manages.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+    /// Frames that are kept back for the kernel.
+    pub fn reserve(&self) -> u64 {
+        self.reserve
+    }
+    /// The half of the reserve that is kept for what ends something. Below it the kernel's structures are refused to all others.
+    pub fn floor(&self) -> u64 {
+        self.reserve / 2
+    }
+    /// The fewest frames that were ever left outside the magazines while memory was low; `None` where it never was.
+    pub fn lowest(&self) -> Option<u64> {
+        Some(self.least.load(Ordering::Relaxed)).filter(|n| *n != u64::MAX)
+    }
+    /// How many frames must be left outside the magazines by one that takes some.
+    fn limit(&self, on_behalf: For) -> u64 {
+        match on_behalf {
+            For::User | For::Table => self.reserve(),
+            For::Kernel => self.floor(),
+            For::End => 0,
+        }
+    }
+    /// The marks of `domain`, from the frames that it has: its share of the reserve, and a sixty-fourth of its frames (256 MiB at most) twice
+    /// over. That is enough for what programs take while a write is under way, and never so much that a small machine pages
+    /// with a quarter of its memory free.
+    ///
+    /// # Panics
+    /// Where there is no such domain.
+    pub fn marks(&self, domain: usize) -> Marks {
+        self.marks_of(self.domains[domain].total.load(Ordering::Relaxed))
+    }
+    fn marks_of(&self, frames: u64) -> Marks {
+        let min = (self.reserve() as u128 * frames as u128).div_ceil(self.total.max(1) as u128) as u64;
+        let step = (frames / 64).max(16).min(frames / 8).min(MOST_STEP);
+        Marks { min, low: min + step, high: min + 2 * step }
+    }
+    /// Whether each domain had fewer frames outside the magazines than its low mark at the last depot exchange. One load of a
+    /// word that is hardly ever written.
+    #[inline(always)]
+    pub fn is_low(&self) -> bool {
+        self.low.load(Ordering::Relaxed)
+    }
+    fn all_low(&self) -> bool {
+        self.domains.iter().all(|d| d.is_low())
+    }
+    /// How many frames are missing outside the magazines for each domain to reach its high mark, and in which domains.
+    pub(crate) fn missing(&self) -> (u64, DomainSet) {
+        let (mut missing, mut which) = (0, DomainSet::default());
+        for (n, depot) in self.domains.iter().enumerate() {
+            let of = self.marks(n).high.saturating_sub(depot.outside.load(Ordering::Relaxed));
+            missing += of;
+            which.0 |= u128::from(of != 0) << n;
+        }
+        (missing, which)
+    }
+    /// Frames that are free now: exact where nothing runs, else each magazine and depot as it was when read.
+    pub fn free(&self) -> u64 {
+        self.outside() + self.cached(None)
+    }
+    /// Memory domains of the machine.
+    pub fn domains(&self) -> usize {
+        self.domains.len()
+    }
+    /// Frames of `domain` that the core manages.
+    ///
+    /// # Panics
+    /// Where there is no such domain.
+    pub fn total_in(&self, domain: usize) -> u64 {
+        self.domains[domain].total.load(Ordering::Relaxed)
+    }
+    /// Frames of `domain` that are free now, in its depot or with its CPUs (where those have some of another domain, as theirs).
+    ///
+    /// # Panics
+    /// Where there is no such domain.
+    pub fn free_in(&self, domain: usize) -> u64 {
+        self.domains[domain].outside.load(Ordering::Relaxed) + self.cached(Some(domain as u8))
+    }
+    /// Frames in the depots.
+    fn outside(&self) -> u64 {
+        self.domains.iter().map(|d| d.outside.load(Ordering::Relaxed)).sum()
+    }
+    fn cached(&self, domain: Option<u8>) -> u64 {
+        let of = self.magazines.iter().filter(|m| domain.is_none_or(|d| d == m.domain));
+        of.map(|m| m.local.lock().chains().map(|c| c.len as u64).sum::<u64>()).sum()
+    }
+    /// Large frames (2^[`LARGE`]) that are whole, in all domains.
+    pub fn large(&self) -> u64 {
+        self.domains.iter().map(|d| d.held.lock().buddy.large()).sum()
+    }
+
+    /// From now on `thread` is unparked when memory gets low, and each time that a frame is refused. It must not go before
+    /// somebody else is named.
+    pub fn wake_when_low(&self, thread: Option<ThreadHandle>) {
+        self.daemon.store(thread.map_or(0, |t| t.0.wrapping_add(1)), Ordering::Release);
+        // Before the thread looks whether memory is low already.
+        fence_full();
+    }
+
+    /// Whether memory got low, or somebody was refused, since this was last asked.
+    pub(crate) fn take_asked(&self) -> bool {
+        self.asked.load(Ordering::Acquire) && self.asked.swap(false, Ordering::AcqRel)
+    }
+
+    fn wake_daemon(&self) {
+        self.asked.swap(true, Ordering::AcqRel);
+        fence_after_rmw();
+        match self.daemon.load(Ordering::Acquire) {
+            0 => {}
+            thread => quire_sync::hooks::unpark(ThreadHandle(thread.wrapping_sub(1))),
+        }
+    }
+
+    /// Counts what comes to a depot or goes. Its lock is held: nobody else writes the count.
+    fn account(&self, depot: &Depot, delta: i64) {
+        let now = depot.outside.load(Ordering::Relaxed).wrapping_add_signed(delta);
+        depot.outside.store(now, Ordering::Relaxed);
+        if self.domains.len() > 1 {
+            // Of two that take the last from two domains, one sees the other.
+            fence_full();
+        }
+        let low = self.all_low() || self.domains.len() > 1 && self.outside() < self.floor();
+        if low && delta < 0 {
+            let left = self.outside();
+            if left < self.least.load(Ordering::Relaxed) {
+                self.least.fetch_min(left, Ordering::Relaxed);
+            }
+        }
+        if self.low.load(Ordering::Relaxed) != low {
+            self.low.store(low, Ordering::Relaxed);
+            if low {
+                self.wake_daemon();
+            }
+        }
+    }
+}
+
+impl Depot {
+    /// Puts the full chain that begins with `head` in.
+    fn put_full(&self, held: &mut Held, pages: &Descriptors, group: Group, head: Pfn) {
+        pages.get(head).set_prev(held.full[group as usize]);
+        held.full[group as usize] = Some(head);
+        self.chains.store(self.chains.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Takes a full chain out, and returns its head.
+    fn take_full(&self, held: &mut Held, pages: &Descriptors, group: Group) -> Option<Pfn> {
+        let head = held.full[group as usize]?;
+        held.full[group as usize] = pages.get(head).prev();
+        self.chains.store(self.chains.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        Some(head)
+    }
+
+    fn is_low(&self) -> bool {
+        self.outside.load(Ordering::Relaxed) < self.low.load(Ordering::Relaxed)
+    }
+}
+
+impl<M: Machine> Vm<M> {
+    /// One frame. Takes no shared lock but once in [`CHAIN`] calls.
+    pub fn alloc_frame(&self, fill: Fill, on_behalf: For) -> Result<Frame, OutOfMemory> {
+        let (frame, zeroed) = self.take_frame(fill, on_behalf)?;
+        if fill == Fill::Zeroed && !zeroed {
+            // SAFETY: the frame was just taken off the free lists; nobody else uses it.
+            unsafe { self.machine().zero_frame(frame.pfn()) };
+        }
+        Ok(frame)
+    }
+
+    /// A frame that the caller will fill whole, with zeroes or something else; whether it is zeroed already is told. What it
+    /// does before that is time in which the frame's lines come.
+    #[inline]
+    pub(crate) fn take_frame(&self, fill: Fill, on_behalf: For) -> Result<(Frame, bool), OutOfMemory> {
+        if self.inject_failure() {
+            return Err(OutOfMemory);
+        }
+        let (pfn, zeroed) = match self.pop_frame(fill, on_behalf) {
+            Some(got) => got,
+            None => self.pop_frame_at_last(fill, on_behalf).ok_or(OutOfMemory)?,
+        };
+        self.page(pfn).set_kind(Kind::Wild);
+        self.stats().count(Event::FrameAlloc);
+        if zeroed {
+            self.check_zeroed(pfn);
+        }
+        Ok((Frame(pfn), zeroed))
+    }
+
+    /// Frames for programs, as many as `into` has room for and this CPU or its depot gives at once; their owner zeroes them. Returns how
+    /// many, and which are zeroed already, a bit each.
+    pub(crate) fn take_frames(&self, into: &mut [Pfn]) -> (usize, u64) {
+        if self.inject_failure() {
+            return (0, 0);
+        }
+        let (taken, zeroed) = self.pop_frames(into);
+        for (n, pfn) in into[..taken].iter().enumerate() {
+            self.page(*pfn).set_kind(Kind::Wild);
+            if zeroed >> n & 1 != 0 {
+                self.check_zeroed(*pfn);
+            }
+        }
+        self.stats().add(Event::FrameAlloc, taken as u64);
+        (taken, zeroed)
+    }
+
+    /// Takes a frame back.
+    pub fn free_frame(&self, frame: Frame) {
+        // SAFETY: the frame was its owner's.
+        unsafe { self.free_frames(core::iter::once(frame.into_pfn())) };
+    }
+
+    /// Takes frames back, all into this CPU's magazine at once.
+    ///
+    /// # Safety
+    /// They are the caller's, as a [`Frame`] is its owner's.
+    pub(crate) unsafe fn free_frames(&self, frames: impl Iterator<Item = Pfn> + Clone) {
+        let mut n = 0;
+        for pfn in frames.clone() {
+            self.note_free(pfn);
+            n += 1;
+        }
+        self.stats().add(Event::FrameFree, n);
+        self.push_frames(frames);
+        if mutant(Mutant::FreesToDepot) {
+            self.drain_own_cache();
+        }
+    }
+
+    /// Marks a frame as one that nobody owns, on its way to a magazine.
+    #[inline]
+    fn note_free(&self, pfn: Pfn) {
+        let page = self.page(pfn);
+        debug_assert!(
+            !matches!(page.kind(), Kind::Free | Kind::Cached | Kind::Reserved),
+            "frame {pfn:?} is freed twice"
+        );
+        debug_assert_eq!(page.holds(), 0, "frame {pfn:?} is freed while somebody copies from it");
+        page.set_kind(Kind::Cached);
+        self.poison(pfn);
+    }
+
+    /// 2^`order` consecutive frames, aligned to their size. The first frame stands for the block.
+    pub fn alloc_run(&self, order: u8, on_behalf: For) -> Result<Frame, OutOfMemory> {
+        if order > MAX_ORDER || self.inject_failure() {
+            return Err(OutOfMemory);
+        }
+        if let Some(frame) = self.take_run(order, on_behalf) {
+            return Ok(frame);
+        }
+        // The depots' chains one by one, for as long as that takes; then the magazines.
+        while self.frames().break_one() {
+            if let Some(frame) = self.take_run(order, on_behalf) {
+                return Ok(frame);
+            }
+        }
+        self.drain_magazines();
+        if let Some(frame) = self.take_run(order, on_behalf) {
+            return Ok(frame);
+        }
+        let last = on_behalf == For::Kernel && self.machine().ends_something();
+        if last { self.take_run(order, For::End).ok_or(OutOfMemory) } else { Err(OutOfMemory) }
+    }
+
+    fn take_run(&self, order: u8, on_behalf: For) -> Option<Frame> {
+        let f = self.frames();
+        let here = f.here();
+        for i in 0..f.domains.len() {
+            let depot = &f.domains[(here + i) % f.domains.len()];
+            let mut held = depot.held.lock();
+            if f.outside() < f.limit(on_behalf) + (1 << order) {
+                return None;
+            }
+            if let Some(pfn) = held.buddy.take(order, on_behalf.group()) {
+                f.account(depot, -(1i64 << order));
+                drop(held);
+                self.hand_out(pfn.0, pfn.0 + (1 << order), on_behalf.group());
+                return Some(Frame(pfn));
+            }
+        }
+        None
+    }
+
+    /// Marks frames that were just taken out of the buddy lists.
+    fn hand_out(&self, start: u64, end: u64, group: Group) {
+        for i in start..end {
+            let page = self.page(Pfn(i));
+            page.set_kind(Kind::Wild);
+            page.set_group(group as u8);
+        }
+        self.stats().add(Event::FrameAlloc, end - start);
+    }
+
+    /// Takes back what [`Vm::alloc_run`] gave, with the same order.
+    pub fn free_run(&self, first: Frame, order: u8) {
+        let pfn = first.into_pfn();
+        self.give_back(pfn.0, pfn.0 + (1 << order));
+    }
+
+    /// Takes back consecutive frames of one domain.
+    fn give_back(&self, start: u64, end: u64) {
+        let f = self.frames();
+        let page = self.page(Pfn(start));
+        debug_assert!(
+            (start..end).all(|i| !matches!(self.page(Pfn(i)).kind(), Kind::Free | Kind::Cached | Kind::Reserved)),
+            "frames from {start} on are freed twice"
+        );
+        (start..end).for_each(|i| self.poison(Pfn(i)));
+        self.stats().add(Event::FrameFree, end - start);
+        let depot = &f.domains[page.domain() as usize];
+        let mut held = depot.held.lock();
+        held.buddy.put_range(start, end, Group::from_u8(page.group()));
+        f.account(depot, (end - start) as i64);
+    }
+
+    /// Hands all RAM to the domains, at boot. Only the ends of each run, which are no whole sections, go to the buddy lists now;
+    /// where `describe`, the rest too.
+    pub(crate) fn donate_all(&self, describe: bool) {
+        let f = self.frames();
+        for run in f.pages.runs() {
+            let whole = run.sections();
+            let ends = match whole.is_empty() {
+                true => [run.start..run.end, run.end..run.end],
+                false => [run.start..whole.start * SECTION, whole.end * SECTION..run.end],
+            };
+            let depot = &f.domains[run.domain as usize];
+            let mut held = depot.held.lock();
+            for end in ends.into_iter().filter(|end| !end.is_empty()) {
+                // SAFETY: boot is alone.
+                unsafe { f.pages.open_reserved(end.start, end.end) };
+                end.clone().for_each(|i| self.page(Pfn(i)).set_domain(run.domain));
+                held.buddy.put_range(end.start, end.end, Group::User);
+            }
+            let frames = run.end - run.start;
+            let total = depot.total.load(Ordering::Relaxed) + frames;
+            depot.total.store(total, Ordering::Relaxed);
+            depot.low.store(f.marks_of(total).low, Ordering::Relaxed);
+            f.account(depot, frames as i64);
+        }
+        if describe {
+            f.domains.iter().for_each(|depot| depot.held.lock().buddy.open_all());
+        }
+    }
+
+    /// Gives frames `start..end`, which are a device's, descriptors; see [`crate::phys::descriptors`].
+    pub(crate) fn describe_device(&self, start: u64, end: u64) {
+        if let Some(depot) = self.frames().domains.first() {
+            depot.held.lock().buddy.open_holes(start, end);
+        }
+    }
+
+    fn poison(&self, pfn: Pfn) {
+        self.machine().frame_freed(pfn);
+        if self.poisons() {
+            // SAFETY: the frame is free: nobody may use its memory. What is read from it later is a bug that shows.
+            unsafe {
+                crate::machine::bytes::fill(self.machine().frame_ptr(pfn), 0xd5, crate::types::PAGE_SIZE as usize)
+            };
+        }
+    }
+}
+
+#[cfg(all(test, any(loom, shuttle)))]
+mod models;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

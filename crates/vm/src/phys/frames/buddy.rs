@@ -1,0 +1,346 @@
+//! The free blocks of one domain: a buddy allocator that keeps large frames whole.
+//!
+//! # Large frames stay together
+//! Blocks of [`LARGE`] (2 MiB) and more are *whole* and belong to no group. A smaller block is a piece of a *broken* large
+//! frame and stands on the list of the [`Group`] that it was broken for. A request is served from the pieces of its own group,
+//! smallest first, so that frames which are broken already are used up; then by breaking a whole one; and from the other
+//! group's pieces only where none is whole, and then from the largest. So the kernel's frames, which stay where they are for
+//! ever, share few large frames with those of programs, which come back together (Linux's `migratetype`, Gorman and Whitcroft
+//! 2006).
+//!
+//! # Fresh sections
+//! Memory that was never used stands on no list: it is counted, section by section ([`crate::phys::descriptors`]). A section is opened,
+//! as one largest block, where neither the group's pieces nor the whole blocks serve a request. So memory that was used before
+//! is used again first.
+
+use crate::mutant::{Mutant, mutant};
+use crate::phys::descriptors::{Closed, Descriptors, SECTION};
+use crate::phys::page::{Kind, Page};
+use crate::types::Pfn;
+
+/// The largest block is 2^MAX_ORDER frames (4 MiB): a large page and its alignment, with room.
+pub const MAX_ORDER: u8 = 10;
+
+/// log2 of the frames in a large frame (2 MiB).
+#[cfg(not(any(loom, shuttle)))]
+pub const LARGE: u8 = 9;
+/// log2 of the frames in a large frame, small so that the checkers' few frames make some.
+#[cfg(any(loom, shuttle))]
+pub const LARGE: u8 = 3;
+
+/// What is likely to come back together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Group {
+    /// Programs' frames: they can be moved, written out, or go when the program does.
+    User = 0,
+    /// The kernel's: they stay where they are.
+    Kernel = 1,
+}
+
+impl Group {
+    pub const ALL: [Group; 2] = [Group::User, Group::Kernel];
+
+    pub fn from_u8(n: u8) -> Group {
+        if n == Group::Kernel as u8 { Group::Kernel } else { Group::User }
+    }
+    fn other(self) -> Group {
+        if self == Group::User { Group::Kernel } else { Group::User }
+    }
+}
+
+/// The order of a frame that is not the first of a block on a list.
+const INSIDE: u8 = u8::MAX;
+
+/// Free blocks of one size: linked both ways through the first frame's descriptor.
+type Row = Option<Pfn>;
+
+/// Free blocks. A free frame's kind is `Free`; the first of a block that is on a list, and no other, has an order.
+pub(crate) struct Buddy {
+    pages: Descriptors,
+    domain: u8,
+    /// Below [`LARGE`], by group.
+    broken: [[Row; LARGE as usize]; 2],
+    whole: [Row; (MAX_ORDER - LARGE + 1) as usize],
+    /// Frames in all blocks.
+    free: u64,
+    fresh: Fresh,
+}
+
+/// Where the domain's next fresh section is looked for, and how many there are.
+struct Fresh {
+    /// Index of a run of RAM.
+    run: usize,
+    section: u64,
+    left: u64,
+}
+
+impl Buddy {
+    /// Empty lists; all whole sections of the domain's RAM are fresh.
+    pub fn new(pages: Descriptors, domain: u8) -> Buddy {
+        let own = pages.runs().iter().filter(|r| r.domain == domain);
+        let left = own.map(|r| r.sections().end - r.sections().start).sum();
+        Buddy {
+            pages,
+            domain,
+            broken: [[None; LARGE as usize]; 2],
+            whole: [None; (MAX_ORDER - LARGE + 1) as usize],
+            free: 0,
+            fresh: Fresh { run: 0, section: 0, left },
+        }
+    }
+
+    /// Frames in all blocks.
+    pub fn free(&self) -> u64 {
+        self.free
+    }
+
+    /// Free frames in sections that are not open.
+    pub fn fresh(&self) -> u64 {
+        self.fresh.left * SECTION
+    }
+
+    /// Opens the domain's next fresh section; false where none is left.
+    fn open_next(&mut self) -> bool {
+        while self.fresh.left != 0 {
+            let Some(run) = self.pages.runs().get(self.fresh.run) else { return false };
+            let (sections, at) = (run.sections(), self.fresh.section);
+            if run.domain != self.domain || at >= sections.end {
+                (self.fresh.run, self.fresh.section) = (self.fresh.run + 1, 0);
+            } else if at < sections.start {
+                self.fresh.section = sections.start;
+            } else {
+                self.fresh.section += 1;
+                if !self.pages.is_open(Pfn(at * SECTION)) {
+                    self.open(at);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Opens all of the domain's fresh sections.
+    pub fn open_all(&mut self) {
+        while self.open_next() {}
+    }
+
+    /// Opens those of the domain's fresh sections that have a frame of `start..end`.
+    fn open_range(&mut self, start: u64, end: u64) {
+        if self.fresh.left == 0 {
+            return;
+        }
+        for section in start / SECTION..end.min(self.pages.len()).div_ceil(SECTION) {
+            let first = Pfn(section * SECTION);
+            if !self.pages.is_open(first) && self.pages.closed(first) == Closed::Fresh(self.domain) {
+                self.open(section);
+            }
+        }
+    }
+
+    /// Opens a fresh section of the domain: one largest block more.
+    fn open(&mut self, section: u64) {
+        let domain = self.domain;
+        // SAFETY: it is closed, as the callers have seen, and whole sections of this domain are opened under its depot's lock
+        // alone, which guards this value.
+        unsafe { self.pages.open(section, || Page::free(domain, INSIDE)) };
+        self.fresh.left -= 1;
+        self.link(Pfn(section * SECTION), MAX_ORDER, Group::User);
+    }
+
+    /// Opens the sections that have a frame of `start..end` and no RAM: a device's frames get descriptors.
+    pub fn open_holes(&mut self, start: u64, end: u64) {
+        for section in start / SECTION..end.min(self.pages.len()).div_ceil(SECTION) {
+            let first = section * SECTION;
+            if !self.pages.is_open(Pfn(first)) && matches!(self.pages.closed(Pfn(first)), Closed::Hole(_)) {
+                // SAFETY: it is closed, and sections without RAM are opened under the lock of the first domain's depot alone.
+                unsafe { self.pages.open_reserved(first, first + SECTION) };
+            }
+        }
+    }
+
+    fn row(&mut self, order: u8, group: Group) -> &mut Row {
+        match order.checked_sub(LARGE) {
+            Some(o) => &mut self.whole[o as usize],
+            None => &mut self.broken[group as usize][order as usize],
+        }
+    }
+
+    /// The first block of a row.
+    pub fn first(&self, order: u8, group: Group) -> Option<Pfn> {
+        match order.checked_sub(LARGE) {
+            Some(o) => self.whole[o as usize],
+            None => self.broken[group as usize][order as usize],
+        }
+    }
+
+    fn link(&mut self, pfn: Pfn, order: u8, group: Group) {
+        let pages = self.pages;
+        let page = pages.get(pfn);
+        page.set_kind(Kind::Free);
+        page.set_order(order);
+        page.set_group(group as u8);
+        let row = self.row(order, group);
+        page.set_next(*row);
+        if let Some(h) = row.replace(pfn) {
+            pages.get(h).set_prev(Some(pfn));
+        }
+        self.free += 1 << order;
+    }
+
+    fn unlink(&mut self, pfn: Pfn) {
+        let page = self.pages.get(pfn);
+        let (order, group) = (page.order(), Group::from_u8(page.group()));
+        if self.first(order, group) == Some(pfn) {
+            // What the new head says of its predecessor is not read while it is the head: taking the head, which is what
+            // exchanges do, writes no other block's descriptor.
+            *self.row(order, group) = page.next();
+        } else {
+            if let Some(p) = page.prev() {
+                self.pages.get(p).set_next(page.next());
+            }
+            if let Some(n) = page.next() {
+                self.pages.get(n).set_prev(page.prev());
+            }
+        }
+        if !mutant(Mutant::TakenStaysFree) {
+            page.set_kind(Kind::Wild);
+            page.set_order(INSIDE);
+        }
+        self.free -= 1 << order;
+    }
+
+    /// The smallest block for `order` among the group's pieces and the whole blocks.
+    fn own(&self, order: u8, group: Group) -> Option<(Pfn, u8)> {
+        (order..=MAX_ORDER).find_map(|o| self.first(o, group).map(|p| (p, o)))
+    }
+
+    /// The block to serve `order` from: its order and list.
+    fn choose(&self, order: u8, group: Group) -> Option<(Pfn, u8)> {
+        self.own(order, group).or_else(|| {
+            // None is whole: the largest piece of the other group, so that it is not asked again soon.
+            (order..LARGE).rev().find_map(|o| self.first(o, group.other()).map(|p| (p, o)))
+        })
+    }
+
+    /// Takes 2^`order` frames, aligned to their size, for `group`. The caller says what kind they are, after it has let go of
+    /// the lock.
+    pub fn take(&mut self, order: u8, group: Group) -> Option<Pfn> {
+        if self.own(order, group).is_none() {
+            self.open_next();
+        }
+        let (pfn, from) = self.choose(order, group)?;
+        self.unlink(pfn);
+        for o in (order..from).rev() {
+            self.link(Pfn(pfn.0 + (1 << o)), o, group);
+        }
+        Some(pfn)
+    }
+
+    /// Takes one block of at most 2^`most` frames: the smallest there is, if there is one of `group`; else a block that
+    /// [`Buddy::take`] breaks. Returns its order too.
+    pub fn take_piece(&mut self, most: u8, group: Group) -> Option<(Pfn, u8)> {
+        match (0..=most.min(LARGE - 1)).find_map(|o| self.first(o, group).map(|p| (p, o))) {
+            Some((pfn, order)) => {
+                self.unlink(pfn);
+                Some((pfn, order))
+            }
+            None => {
+                if self.own(most, group).is_none() {
+                    self.open_next();
+                }
+                // What is left, where not even one block of the full size can be had.
+                let fits = |o: &u8| self.choose(*o, group).is_some();
+                let order = (0..=most).rev().find(fits)?;
+                self.take(order, group).map(|pfn| (pfn, order))
+            }
+        }
+    }
+
+    /// Takes a block back, and joins it with its free neighbours.
+    pub fn put(&mut self, mut pfn: Pfn, mut order: u8, group: Group) {
+        for i in pfn.0..pfn.0 + (1 << order) {
+            self.pages.get(Pfn(i)).set_kind(Kind::Free);
+            self.pages.get(Pfn(i)).set_order(INSIDE);
+        }
+        while order < MAX_ORDER {
+            let buddy = Pfn(pfn.0 ^ (1 << order));
+            if !self.is_block(buddy, order) {
+                break;
+            }
+            self.unlink(buddy);
+            self.pages.get(buddy).set_kind(Kind::Free);
+            pfn = Pfn(pfn.0 & !(1 << order));
+            order += 1;
+        }
+        self.link(pfn, order, group);
+    }
+
+    /// Whether `pfn` begins a free block of this order and domain.
+    fn is_block(&self, pfn: Pfn, order: u8) -> bool {
+        let is = |page: &Page| page.kind() == Kind::Free && page.order() == order && page.domain() == self.domain;
+        self.pages.find(pfn).is_some_and(is)
+    }
+
+    /// The free block that holds `pfn`: its first frame and order.
+    fn block_of(&self, pfn: Pfn) -> Option<(Pfn, u8)> {
+        (0..=MAX_ORDER).map(|o| (Pfn(pfn.0 & !((1 << o) - 1)), o)).find(|(first, o)| self.is_block(*first, *o))
+    }
+
+    /// Takes exactly the frames `start..end`, if all are free here; else nothing.
+    pub fn take_exactly(&mut self, start: u64, end: u64) -> bool {
+        self.open_range(start, end);
+        let mut at = start;
+        while at < end {
+            let Some((first, order)) = self.block_of(Pfn(at)) else { return false };
+            at = first.0 + (1 << order);
+        }
+        self.take_free(start, end, &mut |_| {});
+        true
+    }
+
+    /// Takes those of the frames `start..end` that are free here; `f` gets each. Returns how many.
+    pub fn take_free(&mut self, start: u64, end: u64, f: &mut dyn FnMut(Pfn)) -> u64 {
+        self.open_range(start, end);
+        let (mut at, mut taken) = (start, 0);
+        while at < end {
+            let Some((first, order)) = self.block_of(Pfn(at)) else {
+                at += 1;
+                continue;
+            };
+            let group = Group::from_u8(self.pages.get(first).group());
+            self.unlink(first);
+            let (block_start, block_end) = (first.0, first.0 + (1 << order));
+            // Else the rest would be joined with what is taken.
+            (start.max(block_start)..end.min(block_end)).for_each(|i| {
+                self.pages.get(Pfn(i)).set_kind(Kind::Wild);
+                f(Pfn(i));
+            });
+            self.put_range(block_start, start.max(block_start), group);
+            self.put_range(end.min(block_end), block_end, group);
+            taken += end.min(block_end) - start.max(block_start);
+            at = block_end;
+        }
+        taken
+    }
+
+    /// Takes back frames that are no block.
+    pub fn put_range(&mut self, mut start: u64, end: u64, group: Group) {
+        while start < end {
+            let align = if start == 0 { MAX_ORDER as u32 } else { start.trailing_zeros() };
+            let order = align.min((end - start).ilog2()).min(MAX_ORDER as u32) as u8;
+            self.put(Pfn(start), order, group);
+            start += 1 << order;
+        }
+    }
+
+    /// Large frames that are whole.
+    pub fn large(&self) -> u64 {
+        let blocks =
+            |o: u8| core::iter::successors(self.first(o, Group::User), |p| self.pages.get(*p).next()).count() as u64;
+        (LARGE..=MAX_ORDER).map(|o| blocks(o) << (o - LARGE)).sum::<u64>() + (self.fresh() >> LARGE)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

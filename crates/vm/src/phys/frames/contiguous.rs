@@ -1,0 +1,114 @@
+//! Consecutive frames by number, alignment and limits: what a device or a large page asks for.
+
+use super::{For, Frame};
+use crate::error::OutOfMemory;
+use crate::machine::Machine;
+use crate::phys::descriptors::{Closed, SECTION};
+use crate::phys::page::{Kind, Page};
+use crate::types::{Pfn, PhysRange};
+use crate::vm::Vm;
+
+/// Consecutive frames that are asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Contiguous {
+    /// How many.
+    pub count: u64,
+    /// The first frame's number is a multiple of this: a power of two.
+    pub align: u64,
+    /// They lie in here.
+    pub within: PhysRange,
+}
+
+impl Contiguous {
+    /// `count` frames anywhere.
+    pub fn anywhere(count: u64) -> Contiguous {
+        Contiguous { count, align: 1, within: PhysRange { start: Pfn(0), end: Pfn(u32::MAX as u64) } }
+    }
+}
+
+/// What is known of a frame.
+pub(super) enum At {
+    /// Its descriptor.
+    Frame(&'static Page),
+    /// It has none yet.
+    Closed(Closed),
+}
+
+impl<M: Machine> Vm<M> {
+    /// Consecutive frames of one domain. The first stands for all; they go back with [`Vm::free_contiguous`]. Looks at each
+    /// descriptor in the limits at most twice, without a lock.
+    pub fn alloc_contiguous(&self, want: Contiguous, on_behalf: For) -> Result<Frame, OutOfMemory> {
+        if want.count == 0 || !want.align.is_power_of_two() || self.inject_failure() {
+            return Err(OutOfMemory);
+        }
+        if let Some(frame) = self.find_contiguous(want, on_behalf) {
+            return Ok(frame);
+        }
+        self.drain_magazines();
+        self.find_contiguous(want, on_behalf).ok_or(OutOfMemory)
+    }
+
+    /// Takes back what [`Vm::alloc_contiguous`] gave, with the same count.
+    pub fn free_contiguous(&self, first: Frame, count: u64) {
+        let start = first.into_pfn().0;
+        self.give_back(start, start + count);
+    }
+
+    /// The lowest place that is free.
+    fn find_contiguous(&self, want: Contiguous, on_behalf: For) -> Option<Frame> {
+        let end = want.within.end.0.min(self.page_count());
+        let mut start = want.within.start.0.checked_next_multiple_of(want.align)?;
+        while start.checked_add(want.count)? <= end {
+            match self.obstacle(start, want.count) {
+                Err(next) => start = next.checked_next_multiple_of(want.align)?,
+                Ok(domain) if self.take_free_range(start, want.count, domain, on_behalf) => {
+                    return Some(Frame(Pfn(start)));
+                }
+                Ok(_) => start += want.align,
+            }
+        }
+        None
+    }
+
+    /// The domain of `count` frames from `start` on, where all look free; else from where on the next place may begin, which is
+    /// behind the last frame that is in the way.
+    fn obstacle(&self, start: u64, count: u64) -> Result<u8, u64> {
+        let domain = match self.frame_at(Pfn(start)) {
+            At::Frame(page) => page.domain(),
+            At::Closed(Closed::Fresh(domain)) => domain,
+            At::Closed(Closed::Hole(end)) => return Err(end),
+        };
+        let mut at = start + count;
+        while at > start {
+            at -= 1;
+            match self.frame_at(Pfn(at)) {
+                At::Frame(page) if page.kind() == Kind::Free && page.domain() == domain => {}
+                // The rest of the section is as free.
+                At::Closed(Closed::Fresh(here)) if here == domain => at &= !(SECTION - 1),
+                At::Closed(Closed::Hole(end)) => return Err(end),
+                _ => return Err(at + 1),
+            }
+        }
+        Ok(domain)
+    }
+
+    /// What is known of frame `pfn`, open or not.
+    pub(super) fn frame_at(&self, pfn: Pfn) -> At {
+        let pages = &self.frames().pages;
+        pages.find(pfn).map_or_else(|| At::Closed(pages.closed(pfn)), At::Frame)
+    }
+
+    fn take_free_range(&self, start: u64, count: u64, domain: u8, on_behalf: For) -> bool {
+        let f = self.frames();
+        let depot = &f.domains[domain as usize];
+        let mut held = depot.held.lock();
+        let refused = f.outside() < f.limit(on_behalf) + count;
+        if refused || !held.buddy.take_exactly(start, start + count) {
+            return false;
+        }
+        f.account(depot, -(count as i64));
+        drop(held);
+        self.hand_out(start, start + count, on_behalf.group());
+        true
+    }
+}

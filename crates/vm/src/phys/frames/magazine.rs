@@ -1,0 +1,399 @@
+//! Frames in front of the buddy lists: magazines, depots, and the way home.
+
+use super::{Fill, For, Frames, Group};
+use crate::machine::{Machine, Pmap};
+use crate::mutant::{Mutant, mutant};
+use crate::phys::descriptors::Descriptors;
+use crate::phys::page::Kind;
+use crate::stats::Event;
+use crate::types::Pfn;
+use crate::vm::Vm;
+use quire_sync::atomic::Ordering;
+use quire_sync::{Rank, SpinLock, preempt_off};
+
+/// Frames of other domains that a CPU collects before it takes them home.
+#[cfg(not(any(loom, shuttle)))]
+const FOREIGN: u32 = 64;
+#[cfg(any(loom, shuttle))]
+const FOREIGN: u32 = 2;
+
+/// Frames in a chain while memory is low: what the CPUs keep from each other then.
+const SCARCE: u32 = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
+
+/// Frames that go into the buddy lists under one hold of the depot's lock.
+const PIECE: u32 = 32;
+
+/// Frames linked through their descriptors.
+#[derive(Clone, Copy)]
+pub(super) struct Chain {
+    /// Frame number plus one; 0: none.
+    head: u32,
+    pub len: u32,
+}
+
+impl Chain {
+    pub const EMPTY: Chain = Chain { head: 0, len: 0 };
+
+    pub fn of(head: Pfn, len: u32) -> Chain {
+        Chain { head: head.0 as u32 + 1, len }
+    }
+    pub fn head(&self) -> Option<Pfn> {
+        self.head.checked_sub(1).map(|n| Pfn(n as u64))
+    }
+    #[inline(always)]
+    pub fn push(&mut self, pages: &Descriptors, pfn: Pfn) {
+        pages.get(pfn).set_next(self.head());
+        *self = Chain::of(pfn, self.len + 1);
+    }
+    #[inline(always)]
+    pub fn pop(&mut self, pages: &Descriptors) -> Option<Pfn> {
+        let pfn = self.head()?;
+        let next = pages.get(pfn).next();
+        *self = Chain { head: next.map_or(0, |p| p.0 as u32 + 1), len: self.len - 1 };
+        Some(pfn)
+    }
+}
+
+/// Two chains, so that a CPU which alternates at the edge of one does not go to the depot each time.
+type Stack = [Chain; 2];
+
+pub(super) struct Local {
+    /// By group.
+    pub stacks: [Stack; 2],
+    /// Frames of other domains, on their way home.
+    pub foreign: Chain,
+    /// Frames for programs that are zeroed already.
+    pub zeroed: Chain,
+}
+
+impl Local {
+    pub fn chains(&self) -> impl Iterator<Item = &Chain> {
+        self.stacks.iter().flatten().chain([&self.foreign, &self.zeroed])
+    }
+    fn all(&self) -> [Chain; 6] {
+        let Local { stacks: [[a, b], [c, d]], foreign, zeroed } = *self;
+        [a, b, c, d, foreign, zeroed]
+    }
+    fn take_all(&mut self) -> [Chain; 6] {
+        core::mem::replace(self, Local::EMPTY).all()
+    }
+    const EMPTY: Local = Local { stacks: [[Chain::EMPTY; 2]; 2], foreign: Chain::EMPTY, zeroed: Chain::EMPTY };
+}
+
+/// One CPU's frames. Its lock is taken by others only to drain it.
+pub struct Magazine {
+    pub(super) domain: u8,
+    pub(super) local: SpinLock<Local>,
+}
+
+impl Magazine {
+    pub(crate) fn new(domain: u8) -> Self {
+        Magazine { domain, local: SpinLock::new(Rank::MAGAZINE, Local::EMPTY) }
+    }
+}
+
+impl Frames {
+    /// Frames in a full chain.
+    #[inline(always)]
+    pub(super) fn chain(&self, group: Group) -> u32 {
+        match group {
+            Group::User => self.chain,
+            // Asked for far less often, and by every CPU that runs: a quarter.
+            Group::Kernel => (self.chain / 4).max(1),
+        }
+    }
+
+    /// A chain for `domain`'s CPUs: a full one, or one made of pieces; from its own depot or the next that has any.
+    #[cold]
+    fn refill(&self, domain: u8, on_behalf: For) -> Chain {
+        let group = on_behalf.group();
+        let count = self.domains.len();
+        // The next domain that is not low, and only where each is, one that has any.
+        let from = if count == 1 || self.is_low() { count } else { 0 };
+        for i in from..2 * count {
+            let depot = &self.domains[(domain as usize + i) % count];
+            if i < count && depot.is_low() {
+                continue;
+            }
+            let mut held = depot.held.lock();
+            let room = self.room(on_behalf);
+            if room == 0 {
+                break;
+            }
+            if room >= self.chain(group)
+                && let Some(head) = depot.take_full(&mut held, &self.pages, group)
+            {
+                let chain = Chain::of(head, self.chain(group));
+                self.account(depot, -(chain.len as i64));
+                return chain;
+            }
+            let most = if self.is_low() { self.chain(group).min(SCARCE) } else { self.chain(group) }.min(room);
+            // Blocks, linked by `prev`; they are taken apart after the lock is let go.
+            let (mut blocks, mut n) = (None, 0);
+            // Half is enough: a block of half a chain or more is taken whole, not split to fill up, so that the descriptors
+            // of a chain's frames come from few CPUs.
+            while n < most.div_ceil(2)
+                && let Some((pfn, order)) = held.buddy.take_piece((most - n).ilog2() as u8, group)
+            {
+                let page = self.pages.get(pfn);
+                page.set_order(order);
+                page.set_prev(blocks);
+                blocks = Some(pfn);
+                n += 1 << order;
+            }
+            self.account(depot, -(n as i64));
+            drop(held);
+            if n != 0 {
+                return self.take_apart(blocks, group);
+            }
+        }
+        Chain::EMPTY
+    }
+
+    /// So many frames may leave the depots at once for such an owner: the reserve stays.
+    fn room(&self, on_behalf: For) -> u32 {
+        match self.limit(on_behalf) {
+            0 => u32::MAX,
+            limit => self.outside().saturating_sub(limit).min(u32::MAX as u64) as u32,
+        }
+    }
+
+    fn take_apart(&self, mut blocks: Option<Pfn>, group: Group) -> Chain {
+        let mut chain = Chain::EMPTY;
+        while let Some(first) = blocks {
+            let page = self.pages.get(first);
+            blocks = page.prev();
+            for i in (first.0..first.0 + (1 << page.order())).rev() {
+                let page = self.pages.get(Pfn(i));
+                page.set_kind(Kind::Cached);
+                page.set_group(group as u8);
+                chain.push(&self.pages, Pfn(i));
+            }
+        }
+        chain
+    }
+
+    /// A full chain goes to its depot by its head alone; any other is taken apart.
+    #[cold]
+    fn put_chain(&self, domain: u8, group: Group, chain: Chain) {
+        let depot = &self.domains[domain as usize];
+        match chain.head() {
+            Some(head) if chain.len == self.chain(group) && !self.is_low() => {
+                let mut held = depot.held.lock();
+                depot.put_full(&mut held, &self.pages, group, head);
+                self.account(depot, chain.len as i64);
+            }
+            _ => self.take_home(chain),
+        }
+    }
+
+    /// Puts each frame of a chain into its own domain's buddy lists.
+    fn take_home(&self, mut chain: Chain) {
+        let mut at = chain.pop(&self.pages);
+        while let Some(first) = at {
+            let domain = self.pages.get(first).domain();
+            let depot = &self.domains[domain as usize];
+            let mut held = depot.held.lock();
+            let mut n = 0;
+            while n < PIECE
+                && let Some(pfn) = at
+                && self.pages.get(pfn).domain() == domain
+            {
+                held.buddy.put(pfn, 0, Group::from_u8(self.pages.get(pfn).group()));
+                at = chain.pop(&self.pages);
+                n += 1;
+            }
+            self.account(depot, n as i64);
+        }
+    }
+
+    /// The domain of the calling CPU.
+    pub(super) fn here(&self) -> usize {
+        self.magazines.of(quire_sync::current_cpu()).domain as usize
+    }
+
+    /// Breaks up one full chain of some depot, the calling CPU's before others; false where there is none. So that blocks form
+    /// from it, and either group can have it.
+    pub(super) fn break_one(&self) -> bool {
+        let (near, far) = self.domains.split_at(self.here());
+        for depot in far.iter().chain(near).filter(|d| d.chains.load(Ordering::Relaxed) != 0) {
+            for group in Group::ALL {
+                let mut held = depot.held.lock();
+                let Some(head) = depot.take_full(&mut held, &self.pages, group) else { continue };
+                let chain = Chain::of(head, self.chain(group));
+                self.account(depot, -(chain.len as i64));
+                drop(held);
+                self.take_home(chain);
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl<M: Machine> Vm<M> {
+    /// A frame of `group`, and whether it is zeroed already.
+    #[inline]
+    pub(super) fn pop_frame(&self, fill: Fill, on_behalf: For) -> Option<(Pfn, bool)> {
+        let group = on_behalf.group();
+        let f = self.frames();
+        let cpu = preempt_off();
+        let magazine = f.magazines.mine(&cpu);
+        let mut local = magazine.local.lock();
+        if fill == Fill::Zeroed
+            && group == Group::User
+            && let Some(pfn) = local.zeroed.pop(&f.pages)
+        {
+            return Some((pfn, true));
+        }
+        let stack = &mut local.stacks[group as usize];
+        if stack[0].len == 0 {
+            stack.swap(0, 1);
+            if stack[0].len == 0 {
+                stack[0] = f.refill(magazine.domain, on_behalf);
+                self.stats().count(Event::DepotExchange);
+            }
+        }
+        match stack[0].pop(&f.pages) {
+            Some(pfn) => Some((pfn, false)),
+            None => local.zeroed.pop(&f.pages).map(|pfn| (pfn, true)),
+        }
+    }
+
+    /// Frames for programs, as many as `into` has room for: zeroed ones first, a bit each, then others, refilled once at most.
+    pub(super) fn pop_frames(&self, into: &mut [Pfn]) -> (usize, u64) {
+        debug_assert!(into.len() < u64::BITS as usize, "there is a bit for each");
+        let f = self.frames();
+        let cpu = preempt_off();
+        let magazine = f.magazines.mine(&cpu);
+        let mut local = magazine.local.lock();
+        let (mut n, mut refilled) = (0, false);
+        while n < into.len()
+            && let Some(pfn) = local.zeroed.pop(&f.pages)
+        {
+            into[n] = pfn;
+            n += 1;
+        }
+        let zeroed = (1 << n) - 1;
+        let stack = &mut local.stacks[Group::User as usize];
+        while n < into.len() {
+            if let Some(pfn) = stack[0].pop(&f.pages) {
+                into[n] = pfn;
+                n += 1;
+            } else if stack[1].len != 0 {
+                stack.swap(0, 1);
+            } else if core::mem::replace(&mut refilled, true) {
+                break;
+            } else {
+                stack[0] = f.refill(magazine.domain, For::User);
+                self.stats().count(Event::DepotExchange);
+            }
+        }
+        (n, zeroed)
+    }
+
+    /// Where this CPU has none and the depots give none.
+    #[cold]
+    pub(super) fn pop_frame_at_last(&self, fill: Fill, on_behalf: For) -> Option<(Pfn, bool)> {
+        if let Some(got) = self.pop_broken_up(fill, on_behalf) {
+            return Some(got);
+        }
+        let f = self.frames();
+        f.wake_daemon();
+        if on_behalf.is_limited() {
+            self.stats().count(Event::AllocStall);
+        }
+        // Other CPUs' frames, and table pages kept for later: only where that helps, so that whoever is refused while memory
+        // is low does not empty every magazine in vain.
+        M::Pmap::reclaim_tables(self);
+        let limit = f.limit(on_behalf);
+        if limit == 0 || f.free() > limit {
+            self.drain_caches();
+            let got = self.pop_frame(fill, on_behalf).or_else(|| self.pop_broken_up(fill, on_behalf));
+            if got.is_some() {
+                return got;
+            }
+        }
+        match on_behalf {
+            // An end gives memory back. What lies below the floor stays for the kernel, however many end.
+            For::User | For::Table if self.machine().is_ending() => self.pop_frame(fill, For::Kernel),
+            For::Kernel if self.machine().ends_something() => {
+                self.pop_frame(fill, For::End).or_else(|| self.pop_frame_at_last(fill, For::End))
+            }
+            _ => None,
+        }
+    }
+
+    /// From what the depots keep in chains of the other group, of which a refill takes none; unless the reserve is reached.
+    fn pop_broken_up(&self, fill: Fill, on_behalf: For) -> Option<(Pfn, bool)> {
+        let f = self.frames();
+        while f.room(on_behalf) != 0 && f.break_one() {
+            let got = self.pop_frame(fill, on_behalf);
+            if got.is_some() {
+                return got;
+            }
+        }
+        None
+    }
+
+    /// Puts free frames into this CPU's magazine.
+    #[inline]
+    pub(super) fn push_frames(&self, frames: impl Iterator<Item = Pfn>) {
+        let cpu = preempt_off();
+        let magazine = self.frames().magazines.mine(&cpu);
+        let mut local = magazine.local.lock();
+        frames.for_each(|pfn| self.push_frame(pfn, magazine, &mut local));
+    }
+
+    #[inline(always)]
+    fn push_frame(&self, pfn: Pfn, magazine: &Magazine, local: &mut Local) {
+        let f = self.frames();
+        let page = self.page(pfn);
+        if page.domain() != magazine.domain {
+            local.foreign.push(&f.pages, pfn);
+            if local.foreign.len >= FOREIGN {
+                let chain = core::mem::replace(&mut local.foreign, Chain::EMPTY);
+                self.stats().count(Event::DepotExchange);
+                f.take_home(chain);
+            }
+            return;
+        }
+        let group = Group::from_u8(page.group());
+        let most = if f.is_low() { f.chain(group).min(SCARCE) } else { f.chain(group) };
+        let stack = &mut local.stacks[group as usize];
+        if stack[0].len >= most {
+            if stack[1].len >= most {
+                let chain = core::mem::replace(&mut stack[1], Chain::EMPTY);
+                self.stats().count(Event::DepotExchange);
+                f.put_chain(magazine.domain, group, chain);
+            }
+            stack.swap(0, 1);
+        }
+        stack[0].push(&f.pages, pfn);
+    }
+
+    /// Brings every CPU's cached frames to the buddy lists, zeroed stock included: when memory is short.
+    pub fn drain_caches(&self) {
+        let f = self.frames();
+        for m in f.magazines.iter() {
+            let early = mutant(Mutant::DrainInTwoHolds).then(|| m.local.lock().all());
+            let chains = m.local.lock().take_all();
+            early.unwrap_or(chains).into_iter().for_each(|c| f.take_home(c));
+        }
+    }
+
+    /// Brings the calling CPU's cached frames to the buddy lists: where a sum that somebody decides by must have them.
+    pub(crate) fn drain_own_cache(&self) {
+        let chains = {
+            let cpu = preempt_off();
+            self.frames().magazines.mine(&cpu).local.lock().take_all()
+        };
+        chains.into_iter().for_each(|c| self.frames().take_home(c));
+    }
+
+    /// Brings every cached frame to the buddy lists, those in the depots too: before asking for large blocks.
+    pub fn drain_magazines(&self) {
+        self.drain_caches();
+        while self.frames().break_one() {}
+    }
+}

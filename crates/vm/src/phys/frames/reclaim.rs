@@ -1,0 +1,265 @@
+//! Consecutive frames where no such run is free: pages are moved out of a run of frames, or evicted, until it is.
+//!
+//! # How
+//! 1. *Candidates* hold nothing but free frames and pages of objects. They are found by way of the queues, the coldest pages
+//!    first, by the one iterator over the parts; only where no queue leads to one are all descriptors looked at. Of those that
+//!    were seen, the one with the fewest pages is tried.
+//! 2. The candidate is *claimed*, frame by frame: what is free comes out of the buddy lists; what sits in magazines is brought
+//!    there first; a page leaves its frame ([`vacate`]), which goes to the claim and nowhere else. What
+//!    is in the way only for now, a busy page or a frame on its way from one owner to another, is come back to.
+//! 3. With all frames claimed the run is handed out. Where that cannot be, the claim's frames go back, and the next candidate
+//!    is tried; pages that were moved stay where they are.
+//!
+//! A claimed frame is wild, and its order says [`CLAIMED`]; one claim at a time is under way. So a claim needs no list, and its
+//! end, whichever way it comes, is one look at each frame.
+//!
+//! | | fault | pageout | magazines, buddy lists | another claim |
+//! |---|---|---|---|---|
+//! | **claim** | busy page, as any remover | busy page: one at a time | the depot's lock; a frame in a magazine is brought home | the lock of all claims |
+
+use super::contiguous::{At, Contiguous};
+use super::{For, Frame};
+use crate::error::OutOfMemory;
+use crate::machine::Machine;
+use crate::phys::descriptors::Closed;
+use crate::phys::page::Kind;
+use crate::phys::queues::Queue;
+use crate::reclaim::migrate::{Vacated, vacate};
+use crate::sleep::MaySleep;
+use crate::stats::Event;
+use crate::types::Pfn;
+use crate::vm::Vm;
+
+/// The order of a claimed frame.
+const CLAIMED: u8 = 0xfe;
+
+/// Candidates that are tried before the answer is no.
+const ATTEMPTS: usize = 8;
+
+/// Looks at a candidate's frames before it is given up: what is in the way for now is gone after a few.
+const ROUNDS: u32 = 16;
+
+/// Pages at the head of a part that lead to candidates.
+const HEADS: usize = 4;
+
+/// Frames claimed under one hold of a depot's lock.
+const PIECE: u64 = 512;
+
+impl<M: Machine> Vm<M> {
+    /// As [`Vm::alloc_contiguous`]; where no such frames are free, pages are moved or evicted until some are. May sleep: the
+    /// caller holds nothing that a fault or pageout could want. Programs go on using their memory meanwhile.
+    pub fn alloc_contiguous_reclaiming(
+        &'static self,
+        want: Contiguous,
+        on_behalf: For,
+        may: &mut MaySleep,
+    ) -> Result<Frame, OutOfMemory> {
+        let refused = match self.alloc_contiguous(want, on_behalf) {
+            Err(refused) if want.count != 0 && want.align.is_power_of_two() => refused,
+            done => return done,
+        };
+        let spare = || self.frames().free().saturating_sub(self.frames().reserve());
+        let enough = || !on_behalf.is_limited() || spare() >= want.count;
+        if !enough() {
+            self.pageout_pass(may);
+        }
+        let _one_at_a_time = self.pageout().claims.lock();
+        let mut tried = [u64::MAX; ATTEMPTS];
+        for attempt in 0..ATTEMPTS {
+            if !enough() {
+                break;
+            }
+            let Some(start) = self.candidate(want, &tried[..attempt]) else { break };
+            tried[attempt] = start;
+            let mut claim = Claim { vm: self, start, end: start + want.count, on_behalf, held: 0 };
+            if claim.fill(may) {
+                claim.complete();
+                self.hand_out(start, start + want.count, on_behalf.group());
+                return Ok(Frame(Pfn(start)));
+            }
+        }
+        Err(refused)
+    }
+
+    /// The best run to try, by where it starts.
+    fn candidate(&self, want: Contiguous, tried: &[u64]) -> Option<u64> {
+        let mut best = Best { start: None, pages: u64::MAX };
+        for queue in [Queue::Inactive, Queue::Laundry, Queue::Active] {
+            for part in self.queues().parts(queue) {
+                let (mut heads, mut n) = ([Pfn(0); HEADS], 0);
+                part.look(HEADS, &mut |page| {
+                    heads[n] = self.pfn_of_page(page);
+                    n += 1;
+                });
+                for pfn in &heads[..n] {
+                    let _next = best.consider(self, want, pfn.0 & !(want.align - 1), tried);
+                }
+            }
+            if best.start.is_some() {
+                return best.start;
+            }
+        }
+        let mut at = want.within.start.0.checked_next_multiple_of(want.align)?;
+        while let Some(next) = best.consider(self, want, at, tried) {
+            at = next.checked_next_multiple_of(want.align)?;
+        }
+        best.start
+    }
+}
+
+/// The candidate with the fewest pages so far.
+struct Best {
+    start: Option<u64>,
+    pages: u64,
+}
+
+impl Best {
+    /// Looks at the run that begins at `start`. Returns from where on the next one may begin; `None` where none can.
+    fn consider<M: Machine>(&mut self, vm: &Vm<M>, want: Contiguous, start: u64, tried: &[u64]) -> Option<u64> {
+        let (from, to) = (want.within.start.0, want.within.end.0.min(vm.page_count()));
+        let end = start.checked_add(want.count).filter(|end| *end <= to && start >= from)?;
+        if tried.contains(&start) || self.start == Some(start) {
+            return Some(start + 1);
+        }
+        let mut domain = None;
+        let mut pages = 0;
+        for i in start..end {
+            let (here, kind) = match vm.frame_at(Pfn(i)) {
+                At::Frame(page) => (page.domain(), page.kind()),
+                At::Closed(Closed::Fresh(domain)) => (domain, Kind::Free),
+                At::Closed(Closed::Hole(end)) => return Some(end),
+            };
+            match kind {
+                _ if here != *domain.get_or_insert(here) => return Some(i),
+                Kind::Free | Kind::Cached => {}
+                Kind::Object => pages += 1,
+                _ => return Some(i + 1),
+            }
+            if pages >= self.pages {
+                return Some(start + 1);
+            }
+        }
+        (self.start, self.pages) = (Some(start), pages);
+        Some(start + 1)
+    }
+}
+
+/// A run of frames of one domain, some of them claimed.
+struct Claim<M: Machine> {
+    vm: &'static Vm<M>,
+    start: u64,
+    end: u64,
+    on_behalf: For,
+    held: u64,
+}
+
+impl<M: Machine> Claim<M> {
+    /// Claims every frame; false where one cannot be had.
+    fn fill(&mut self, may: &mut MaySleep) -> bool {
+        let vm = self.vm;
+        vm.drain_magazines();
+        for _ in 0..ROUNDS {
+            if !self.take_free() {
+                return false;
+            }
+            let mut cached = false;
+            for i in self.start..self.end {
+                let page = vm.page(Pfn(i));
+                match page.kind() {
+                    Kind::Wild if page.order() == CLAIMED => {}
+                    Kind::Object => {
+                        let mut wanted = |frame: &Frame| (self.start..self.end).contains(&frame.pfn().0);
+                        let (mut mine, mut inside) = ([None, None], 0);
+                        let done = vacate(vm, page, &mut wanted, may, &mut |frame| {
+                            mine[inside] = Some(frame);
+                            inside += 1;
+                        });
+                        mine.into_iter().flatten().for_each(|frame| self.keep(frame));
+                        if done == Vacated::Never {
+                            return false;
+                        }
+                    }
+                    Kind::Cached => cached = true,
+                    // On their way: from a list to an owner, or back.
+                    Kind::Free | Kind::Wild => {}
+                    Kind::Table | Kind::Slab | Kind::Reserved => return false,
+                }
+            }
+            if self.held == self.end - self.start {
+                return true;
+            }
+            if cached {
+                // The depots' too: who frees meanwhile puts full chains there.
+                vm.drain_magazines();
+            }
+            quire_sync::hooks::relax();
+        }
+        false
+    }
+
+    /// The frames are their new owner's: nothing is given back.
+    fn complete(mut self) {
+        (self.start..self.end).for_each(|i| self.vm.page(Pfn(i)).set_order(0));
+        self.held = 0;
+    }
+
+    /// Claims what is free; false where the reserve forbids it.
+    fn take_free(&mut self) -> bool {
+        let (vm, f) = (self.vm, self.vm.frames());
+        let domain = match vm.frame_at(Pfn(self.start)) {
+            At::Frame(page) => page.domain(),
+            At::Closed(Closed::Fresh(domain)) => domain,
+            At::Closed(Closed::Hole(_)) => return false,
+        };
+        let depot = &f.domains[domain as usize];
+        let mut at = self.start;
+        while at < self.end {
+            let to = (at + PIECE).min(self.end);
+            let mut held = depot.held.lock();
+            // No more than is still missing: what is claimed already is not outside any more.
+            let most = (to - at).min(self.end - self.start - self.held);
+            if f.outside() < f.limit(self.on_behalf) + most {
+                return false;
+            }
+            let n = held.buddy.take_free(at, to, &mut |pfn| vm.page(pfn).set_order(CLAIMED));
+            f.account(depot, -(n as i64));
+            self.held += n;
+            at = to;
+        }
+        true
+    }
+
+    /// Claims a frame of the run that somebody owned.
+    fn keep(&mut self, frame: Frame) {
+        let pfn = frame.into_pfn();
+        self.vm.poison(pfn);
+        self.vm.stats().count(Event::FrameFree);
+        self.vm.page(pfn).set_order(CLAIMED);
+        self.held += 1;
+    }
+}
+
+impl<M: Machine> Drop for Claim<M> {
+    /// Gives back what was claimed and not handed out.
+    fn drop(&mut self) {
+        let (vm, f) = (self.vm, self.vm.frames());
+        let mut at = self.start;
+        while at < self.end && self.held != 0 {
+            let mine = |i: &u64| {
+                let page = vm.page(Pfn(*i));
+                page.kind() == Kind::Wild && page.order() == CLAIMED
+            };
+            let end = (at..self.end.min(at + PIECE)).find(|i| !mine(i)).unwrap_or(self.end.min(at + PIECE));
+            if end > at {
+                let page = vm.page(Pfn(at));
+                let (depot, group) = (&f.domains[page.domain() as usize], self.on_behalf.group());
+                let mut held = depot.held.lock();
+                held.buddy.put_range(at, end, group);
+                f.account(depot, (end - at) as i64);
+                self.held -= end - at;
+            }
+            at = end.max(at + 1);
+        }
+        debug_assert_eq!(self.held, 0, "a claim has lost a frame");
+    }
+}

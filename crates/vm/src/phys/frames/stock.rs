@@ -1,0 +1,63 @@
+//! The pre-zeroed stock: frames that idle CPUs have zeroed, so that a first touch need not.
+//!
+//! Each CPU keeps its own few ([`Config::zero_stock`](crate::Config)), in its magazine, under its lock. The stock is taken
+//! from the programs' frames and goes back to the buddy lists with the rest of a magazine; while memory is low none is made.
+
+use crate::machine::Machine;
+use crate::phys::page::Kind;
+use crate::types::{PAGE_SIZE, Pfn};
+use crate::vm::Vm;
+use quire_sync::preempt_off;
+
+impl<M: Machine> Vm<M> {
+    /// What an idle CPU can do for the memory system before it halts: zeroes up to `budget` frames for later; where the stock
+    /// is full, joins free frames into larger blocks. Returns whether anything was done: if so, there may be more.
+    ///
+    /// Preemption is off for one frame at a time.
+    pub fn idle_zero(&self, budget: u32) -> bool {
+        let mut done = 0;
+        while done < budget && self.zero_one() {
+            done += 1;
+        }
+        // Chains that lie in the depots while CPUs idle will not be asked for soon.
+        done != 0 || (budget != 0 && self.frames().break_one())
+    }
+
+    /// Zeroed frames in this CPU's stock.
+    pub fn zero_stock(&self) -> u32 {
+        let cpu = preempt_off();
+        self.frames().magazines.mine(&cpu).local.lock().zeroed.len
+    }
+
+    fn zero_one(&self) -> bool {
+        let f = self.frames();
+        let cpu = preempt_off();
+        let local = &f.magazines.mine(&cpu).local;
+        if f.is_low() || local.lock().zeroed.len >= f.stock {
+            return false;
+        }
+        let Some((pfn, zeroed)) = self.pop_frame(super::Fill::Any, super::For::User) else { return false };
+        if zeroed {
+            // The stock's own: there is no other.
+            local.lock().zeroed.push(&f.pages, pfn);
+            return false;
+        }
+        // While it is on no list it is somebody's.
+        self.page(pfn).set_kind(Kind::Wild);
+        // SAFETY: the frame was just taken off the free lists; nobody else uses it.
+        unsafe { self.machine().zero_frame(pfn) };
+        self.page(pfn).set_kind(Kind::Cached);
+        local.lock().zeroed.push(&f.pages, pfn);
+        true
+    }
+
+    /// Where frees are poisoned, a frame from the stock is looked at: nobody may have stored into it since it was zeroed.
+    #[inline]
+    pub(super) fn check_zeroed(&self, pfn: Pfn) {
+        if self.poisons() {
+            // SAFETY: the frame was just taken off the free lists.
+            let words = unsafe { &*self.machine().frame_ptr(pfn).cast::<[u64; PAGE_SIZE as usize / 8]>() };
+            assert!(words.iter().all(|w| *w == 0), "somebody stored into free frame {pfn:?}");
+        }
+    }
+}

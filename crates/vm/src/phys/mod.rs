@@ -1,0 +1,16 @@
+//! Physical memory: frames, their descriptors, slabs of kernel objects, and the queues on which pages age.
+//!
+//! - `descriptors`, [`page`]: one descriptor of 64 bytes a frame; a page is a frame with an identity (object, index).
+//! - [`frames`]: the allocator: magazines of CPUs, a depot and buddy lists of each memory domain, the reserve.
+//! - [`slab`]: typed caches over frames, and the heap that is made of them.
+//! - [`queues`]: the active, inactive and laundry queue, each in many parts.
+//! - [`frame_census`]: what frames are used for, told to tools.
+//!
+//! The room owns the state word of a page and with it contract C1 (identity). It knows the machine, and no object, map or fault.
+
+pub(crate) mod descriptors;
+pub mod frame_census;
+pub mod frames;
+pub mod page;
+pub mod queues;
+pub mod slab;

@@ -1,0 +1,516 @@
+//! Page descriptors: one cache line for each frame, never freed.
+//!
+//! # Who may change what
+//! - `state` changes by read-modify-write only. Identity (`object`, `index`) and VALID change only while the holder has the
+//!   page exclusively busy (Contract C1); leaving an identity raises the generation, so that whoever looked the page up
+//!   before can tell that it is another page now.
+//! - A page is dirty before a writable leaf for it exists (Contract C2).
+//! - `next` and `prev` belong to whoever has the frame on a list: the buddy lists, a magazine, a slab's depot, a page queue;
+//!   the frame's `kind` says which.
+//! - `words` belong to the frame's user by kind: the descriptor of a page-table page, a slab's free list.
+
+use crate::mutant::{Mutant, mutant};
+use crate::types::Pfn;
+use quire_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence_after_rmw};
+
+/// What a frame is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// Not RAM, or taken before the core started.
+    Reserved = 0,
+    /// On a buddy list (the first frame of a block) or inside a free block.
+    Free = 1,
+    /// In a magazine or the depot.
+    Cached = 2,
+    /// Handed out with no page identity: kernel memory, or not yet inserted into an object.
+    Wild = 3,
+    /// A page of an object.
+    Object = 4,
+    /// A page-table page.
+    Table = 5,
+    /// A slab's frame.
+    Slab = 6,
+}
+
+/// What a copy of a page finds about earlier ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Copied {
+    /// It is the first.
+    First,
+    /// It is not, and nobody has looked who still shows the page.
+    Again,
+    /// This stands for one who still did when somebody looked.
+    Watched(u64),
+}
+
+/// The bit of a frame's home that says its group.
+const GROUP: u8 = 1 << 7;
+
+const COPIED: u8 = 1;
+const WATCHED: u8 = 2;
+/// The word that a watch is kept in.
+const WATCH: usize = 1;
+
+impl Kind {
+    fn from_u8(v: u8) -> Kind {
+        match v {
+            1 => Kind::Free,
+            2 => Kind::Cached,
+            3 => Kind::Wild,
+            4 => Kind::Object,
+            5 => Kind::Table,
+            6 => Kind::Slab,
+            _ => Kind::Reserved,
+        }
+    }
+}
+
+/// The page's state word, taken apart.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct State(pub u64);
+
+impl State {
+    /// Exclusively busy: identity and validity may change.
+    pub const BUSY: u64 = 1;
+    /// The frame holds the content of (object, index).
+    pub const VALID: u64 = 1 << 1;
+    /// Memory is newer than what the pager has.
+    pub const DIRTY: u64 = 1 << 2;
+    /// Somebody sleeps until the page is not busy.
+    pub const WAITERS: u64 = 1 << 3;
+    /// Referenced since the queues last looked.
+    pub const REFERENCED: u64 = 1 << 4;
+    /// The content is being written out. No second write begins; freeing takes the frame only when the write is done. See
+    /// [`crate::reclaim::laundry`].
+    pub const LAUNDERING: u64 = 1 << 5;
+    /// The frame is a page. Frames that are none are nobody's to set busy: who gives one an identity writes the whole word.
+    pub const IDENTITY: u64 = 1 << 6;
+    /// A page of an object that is not private memory: of a file, or of memory that is mapped shared.
+    pub const SHARED: u64 = 1 << 7;
+    /// Lowest bit of the queue field: three bits for the queue, then the part (the meaning is the queue module's).
+    pub const QUEUE_SHIFT: u32 = 8;
+    /// Bits of the queue field that number a part.
+    pub const PART_BITS: u32 = 10;
+    /// Mask of the queue field.
+    pub const QUEUE_MASK: u64 = ((1 << (3 + Self::PART_BITS)) - 1) << Self::QUEUE_SHIFT;
+    /// Lowest bit of the generation: 40 bits, which a frame that gets a new identity each microsecond uses up in 12 days.
+    pub const GENERATION_SHIFT: u32 = 24;
+
+    /// Whether `BUSY` is set.
+    pub fn busy(self) -> bool {
+        self.0 & Self::BUSY != 0
+    }
+    /// Whether `VALID` is set.
+    pub fn valid(self) -> bool {
+        self.0 & Self::VALID != 0
+    }
+    /// Whether `DIRTY` is set.
+    pub fn dirty(self) -> bool {
+        self.0 & Self::DIRTY != 0
+    }
+    /// Whether somebody sleeps until the page is not busy.
+    pub fn waiters(self) -> bool {
+        self.0 & Self::WAITERS != 0
+    }
+    /// Whether the content is being written out.
+    pub fn laundering(self) -> bool {
+        self.0 & Self::LAUNDERING != 0
+    }
+    /// Whether `SHARED` is set.
+    pub fn shared(self) -> bool {
+        self.0 & Self::SHARED != 0
+    }
+    /// The generation: another value means another identity.
+    pub fn generation(self) -> u64 {
+        self.0 >> Self::GENERATION_SHIFT
+    }
+    /// The queue field.
+    pub fn queue(self) -> u16 {
+        ((self.0 & Self::QUEUE_MASK) >> Self::QUEUE_SHIFT) as u16
+    }
+}
+
+impl core::fmt::Debug for State {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(
+            f,
+            "State(busy={} valid={} dirty={} generation={})",
+            self.busy(),
+            self.valid(),
+            self.dirty(),
+            self.generation()
+        )
+    }
+}
+
+/// The descriptor of one frame.
+#[repr(C, align(64))]
+pub struct Page {
+    state: AtomicU64,
+    /// Address of the object, 0 for none. Guarded by busy (C1); read freely, then validated by generation.
+    object: AtomicU64,
+    /// Page index within the object. As `object`.
+    index: AtomicU64,
+    /// List links, as frame number plus one; 0 ends a list.
+    next: AtomicU32,
+    prev: AtomicU32,
+    /// While the frame is a page: one for its identity, and one for each transient user of the frame's memory (a copy to or
+    /// from a program). Who takes it to zero frees the frame; from zero it rises only with a new identity.
+    holds: AtomicU32,
+    kind: AtomicU8,
+    order: AtomicU8,
+    /// Of an object's page: whether it was copied for a front, and whether its second word is its watch.
+    copied: AtomicU8,
+    /// The memory domain of the frame, and in the top bit its group. Written by whoever takes the frame off the free lists; the
+    /// domain never changes.
+    home: AtomicU8,
+    words: [AtomicU64; 3],
+}
+
+// One line a page: the budget of the whole design.
+quire_sync::assert_layout!(Page {
+    size: 64,
+    align: 64,
+    state: 0,
+    object: 8,
+    index: 16,
+    next: 24,
+    prev: 28,
+    holds: 32,
+    kind: 36,
+    order: 37,
+    words: 40,
+});
+
+impl Page {
+    /// A descriptor of a frame that is not RAM.
+    pub fn new() -> Page {
+        Page {
+            state: AtomicU64::new(0),
+            object: AtomicU64::new(0),
+            index: AtomicU64::new(0),
+            next: AtomicU32::new(0),
+            prev: AtomicU32::new(0),
+            holds: AtomicU32::new(0),
+            kind: AtomicU8::new(0),
+            order: AtomicU8::new(0),
+            copied: AtomicU8::new(0),
+            home: AtomicU8::new(0),
+            words: core::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// A descriptor of a free frame of `domain` that begins no block of the buddy lists, `order` being what says so.
+    pub(crate) fn free(domain: u8, order: u8) -> Page {
+        let (kind, order, home) =
+            (AtomicU8::new(Kind::Free as u8), AtomicU8::new(order), AtomicU8::new(domain & !GROUP));
+        Page { kind, order, home, ..Page::new() }
+    }
+
+    /// The state word now.
+    #[inline(always)]
+    pub fn state(&self) -> State {
+        State(self.state.load(Ordering::Acquire))
+    }
+
+    /// Sets exclusive busy where it is clear, the frame is a page and the generation is still `generation`. A full fence on x86.
+    #[inline]
+    pub fn try_busy(&self, generation: u64) -> bool {
+        let mut s = self.state.load(Ordering::Acquire);
+        loop {
+            let other = s >> State::GENERATION_SHIFT != generation && !mutant(Mutant::BusyAnyIdentity);
+            // Else whoever makes a page of the frame next would not see that it was busy, and lose its own busy with ours.
+            let wild = s & State::IDENTITY == 0 && !mutant(Mutant::BusyNoPage);
+            if s & State::BUSY != 0 || other || wild {
+                return false;
+            }
+            if mutant(Mutant::BusyNotAtomic) {
+                self.state.store(s | State::BUSY, Ordering::Release);
+                return true;
+            }
+            match self.state.compare_exchange_weak(s, s | State::BUSY, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(now) => s = now,
+            }
+        }
+    }
+
+    /// Clears busy, and `WAITERS` with it; returns whether somebody waits and must be woken.
+    #[inline]
+    #[must_use = "waiters must be woken"]
+    pub fn unbusy(&self) -> bool {
+        if mutant(Mutant::WaitersForgotten) {
+            let waiters = self.state().waiters();
+            self.state.fetch_and(!(State::BUSY | State::WAITERS), Ordering::AcqRel);
+            return waiters;
+        }
+        let old = self.state.fetch_and(!(State::BUSY | State::WAITERS), Ordering::AcqRel);
+        debug_assert!(old & State::BUSY != 0, "a page is unbusied that is not busy");
+        old & State::WAITERS != 0
+    }
+
+    /// Marks that somebody is about to sleep for this page; returns whether it is still busy.
+    pub fn announce_waiter(&self) -> bool {
+        if mutant(Mutant::WaitUnannounced) {
+            return self.state().busy();
+        }
+        let mut s = self.state.load(Ordering::Acquire);
+        loop {
+            if s & State::BUSY == 0 {
+                return false;
+            }
+            match self.state.compare_exchange_weak(s, s | State::WAITERS, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(now) => s = now,
+            }
+        }
+    }
+
+    /// Sets bits of the state word (VALID, DIRTY, REFERENCED, LAUNDERING); returns the state before.
+    #[inline]
+    pub fn set(&self, bits: u64) -> State {
+        debug_assert!(bits & !(State::VALID | State::DIRTY | State::REFERENCED | State::LAUNDERING) == 0);
+        State(self.state.fetch_or(bits, Ordering::AcqRel))
+    }
+
+    /// Sets DIRTY where the page is not busy and its generation is still `generation`: whoever found the page and holds nothing
+    /// would else mark a page that its frame has become since, which nobody tags.
+    #[inline]
+    pub fn set_dirty(&self, generation: u64) {
+        let mut s = self.state.load(Ordering::Acquire);
+        loop {
+            let lost = s & State::BUSY != 0 || s >> State::GENERATION_SHIFT != generation;
+            if lost && !mutant(Mutant::DirtyAnyIdentity) {
+                return;
+            }
+            match self.state.compare_exchange_weak(s, s | State::DIRTY, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return,
+                Err(now) => s = now,
+            }
+        }
+    }
+
+    /// Clears bits of the state word (VALID, DIRTY, REFERENCED); returns the state before.
+    #[inline]
+    pub fn clear(&self, bits: u64) -> State {
+        debug_assert!(bits & !(State::VALID | State::DIRTY | State::REFERENCED) == 0);
+        State(self.state.fetch_and(!bits, Ordering::AcqRel))
+    }
+
+    /// Ends a write of the content, and sets `bits` in the same step; false where the page has lost its identity meanwhile,
+    /// and nothing is changed. The caller has a hold on the frame since the write began, so it is no other page yet.
+    pub(crate) fn end_laundering(&self, bits: u64) -> bool {
+        let mut s = self.state.load(Ordering::Acquire);
+        while s & State::LAUNDERING != 0 {
+            let new = s & !State::LAUNDERING | bits;
+            match self.state.compare_exchange_weak(s, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(now) => s = now,
+            }
+        }
+        false
+    }
+
+    /// Gives a wild frame an identity: busy from the start, `bits` of VALID, DIRTY and SHARED as told. The caller owns the frame.
+    #[inline]
+    pub fn assume(&self, object: u64, index: u64, bits: u64) {
+        self.object.store(object, Ordering::Relaxed);
+        self.index.store(index, Ordering::Relaxed);
+        self.kind.store(Kind::Object as u8, Ordering::Relaxed);
+        self.copied.store(0, Ordering::Relaxed);
+        self.holds.store(1, Ordering::Relaxed);
+        let generation = self.state.load(Ordering::Relaxed) >> State::GENERATION_SHIFT;
+        let identity = generation << State::GENERATION_SHIFT | State::IDENTITY;
+        self.state.store(identity | State::BUSY | bits, Ordering::Release);
+    }
+
+    /// Moves the page to another identity. Contract C1: the caller holds it busy; the generation rises, busy stays.
+    pub fn rename(&self, object: u64, index: u64) {
+        debug_assert!(self.state().busy(), "Contract C1: a page changes its identity without being busy");
+        self.object.store(object, Ordering::Relaxed);
+        self.index.store(index, Ordering::Relaxed);
+        self.copied.store(0, Ordering::Relaxed);
+        self.state.fetch_add(1 << State::GENERATION_SHIFT, Ordering::AcqRel);
+    }
+
+    /// Takes the identity away: the generation rises; everything else is cleared. The caller holds the
+    /// page busy, has removed it from the index, and gets back the state before, in the same step: whom to wake, and which
+    /// queue to take the page off.
+    #[must_use = "waiters must be woken"]
+    pub fn disown(&self) -> State {
+        let old = self.state.load(Ordering::Acquire);
+        debug_assert!(old & State::BUSY != 0, "Contract C1: a page loses its identity without being busy");
+        self.object.store(0, Ordering::Relaxed);
+        self.kind.store(Kind::Wild as u8, Ordering::Relaxed);
+        // The generation cannot change under us: the page is busy.
+        let generation = (old >> State::GENERATION_SHIFT) + 1;
+        State(self.state.swap(generation << State::GENERATION_SHIFT, Ordering::AcqRel))
+    }
+
+    /// Address of the object that the page belongs to, or 0.
+    #[inline(always)]
+    pub fn object(&self) -> u64 {
+        self.object.load(Ordering::Acquire)
+    }
+    /// Index within the object.
+    #[inline(always)]
+    pub fn index(&self) -> u64 {
+        self.index.load(Ordering::Acquire)
+    }
+
+    /// Moves the queue field from `from` to `to`; false where it was something else.
+    pub(crate) fn change_queue(&self, from: u16, to: u16) -> bool {
+        let mut s = self.state.load(Ordering::Acquire);
+        loop {
+            if State(s).queue() != from {
+                return false;
+            }
+            let new = s & !State::QUEUE_MASK | (to as u64) << State::QUEUE_SHIFT;
+            match self.state.compare_exchange_weak(s, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(now) => s = now,
+            }
+        }
+    }
+
+    /// Keeps the frame from being freed while its memory is copied; false where it is about to be freed. The caller has
+    /// found the page in an index, and validates identity and generation after the hold; where that fails it lets go.
+    #[must_use]
+    pub fn try_hold(&self) -> bool {
+        let mut n = self.holds.load(Ordering::Relaxed);
+        while n != 0 {
+            match self.holds.compare_exchange_weak(n, n + 1, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => {
+                    // Between the hold and what its taker looks at next: who sets busy or clears dirty fences, and looks for holds.
+                    fence_after_rmw();
+                    return true;
+                }
+                Err(now) => n = now,
+            }
+        }
+        false
+    }
+    /// Undoes one hold, or the identity's own; true where it was the last, and the caller frees the frame.
+    #[must_use = "the last one frees the frame"]
+    pub fn unhold(&self) -> bool {
+        self.holds.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+    /// Number of holds.
+    pub fn holds(&self) -> u32 {
+        self.holds.load(Ordering::Acquire)
+    }
+
+    /// Notes that the page was copied for somebody who does not see it any more; see [`crate::cow::last_sharer`]. Where the frame is
+    /// another's by now, that one's first copy looks once too often.
+    #[inline]
+    pub(crate) fn note_copy(&self) -> Copied {
+        match self.copied.load(Ordering::Acquire) {
+            0 if self.copied.compare_exchange(0, COPIED, Ordering::AcqRel, Ordering::Acquire).is_ok() => Copied::First,
+            WATCHED => Copied::Watched(self.words[WATCH].load(Ordering::Acquire)),
+            _ => Copied::Again,
+        }
+    }
+    /// What a copy that was made now would be, without a note of it.
+    #[inline]
+    pub(crate) fn copied(&self) -> Copied {
+        match self.copied.load(Ordering::Acquire) {
+            0 => Copied::First,
+            WATCHED => Copied::Watched(self.words[WATCH].load(Ordering::Acquire)),
+            _ => Copied::Again,
+        }
+    }
+    /// Notes that somebody may have copied the page while it had another descriptor. => the page is busy.
+    pub(crate) fn suspect(&self) {
+        self.copied.store(COPIED, Ordering::Relaxed);
+    }
+    /// Sets the page's watch. The caller holds the page ([`Page::try_hold`]), which is a page of an object.
+    pub(crate) fn watch(&self, watch: u64) {
+        self.words[WATCH].store(watch, Ordering::Release);
+        self.copied.store(WATCHED, Ordering::Release);
+    }
+
+    /// What the frame is used for.
+    pub fn kind(&self) -> Kind {
+        Kind::from_u8(self.kind.load(Ordering::Acquire))
+    }
+    /// Says what the frame is used for; the frame's owner calls it.
+    pub fn set_kind(&self, kind: Kind) {
+        self.kind.store(kind as u8, Ordering::Release);
+    }
+    /// log2 of the frames in the block that this frame begins.
+    pub fn order(&self) -> u8 {
+        self.order.load(Ordering::Relaxed)
+    }
+    pub(crate) fn set_order(&self, order: u8) {
+        self.order.store(order, Ordering::Relaxed);
+    }
+
+    /// The memory domain of the frame.
+    #[inline(always)]
+    pub fn domain(&self) -> u8 {
+        self.home.load(Ordering::Relaxed) & !GROUP
+    }
+    /// With which frames it is kept together while it is free: 0 or 1 (the meaning is the frame allocator's).
+    #[inline(always)]
+    pub(crate) fn group(&self) -> u8 {
+        (self.home.load(Ordering::Relaxed) & GROUP != 0) as u8
+    }
+    pub(crate) fn set_domain(&self, domain: u8) {
+        self.home.store(domain & !GROUP, Ordering::Relaxed);
+    }
+    pub(crate) fn set_group(&self, group: u8) {
+        let home = self.domain() | if group != 0 { GROUP } else { 0 };
+        self.home.store(home, Ordering::Relaxed);
+    }
+
+    /// The next frame on the list that this frame is on.
+    #[inline(always)]
+    pub fn next(&self) -> Option<Pfn> {
+        link(&self.next)
+    }
+    /// Sets the next link; the list's owner calls it.
+    #[inline(always)]
+    pub fn set_next(&self, pfn: Option<Pfn>) {
+        self.next.store(pack(pfn), Ordering::Relaxed);
+    }
+    /// The previous frame on the list that this frame is on.
+    #[inline(always)]
+    pub fn prev(&self) -> Option<Pfn> {
+        link(&self.prev)
+    }
+    /// Sets the previous link; the list's owner calls it.
+    #[inline(always)]
+    pub fn set_prev(&self, pfn: Option<Pfn>) {
+        self.prev.store(pack(pfn), Ordering::Relaxed);
+    }
+
+    /// The index word, as a fourth word for the user of a frame that is no object's page.
+    #[inline(always)]
+    pub fn spare(&self) -> &AtomicU64 {
+        &self.index
+    }
+    /// Three words for the frame's user, by kind.
+    #[inline(always)]
+    pub fn words(&self) -> &[AtomicU64; 3] {
+        &self.words
+    }
+}
+
+impl Default for Page {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn link(field: &AtomicU32) -> Option<Pfn> {
+    match field.load(Ordering::Relaxed) {
+        0 => None,
+        n => Some(Pfn(n as u64 - 1)),
+    }
+}
+
+fn pack(pfn: Option<Pfn>) -> u32 {
+    // Frame numbers fit: `Vm::new` refuses RAM beyond 2^32 - 2 frames.
+    pfn.map_or(0, |p| p.0 as u32 + 1)
+}

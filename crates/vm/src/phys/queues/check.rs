@@ -1,0 +1,87 @@
+//! Derives every part's length and links again, and where each page says it is.
+
+use super::{Place, Queue, Queues};
+use crate::phys::page::Kind;
+use crate::types::Pfn;
+use quire_sync::atomic::Ordering;
+
+/// An invariant of the queues that does not hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QueueError {
+    /// A part's length is not the number of pages that its links lead to.
+    Length(Queue, usize),
+    /// A page whose links contradict its neighbours'.
+    Links(Pfn),
+    /// A page in a part, whose state says that it is somewhere else.
+    Place(Pfn),
+    /// A frame that is no object's page, in a part.
+    NoPage(Pfn),
+    /// A page that says it is in a part, and is not.
+    Lost(Pfn),
+}
+
+impl Queues {
+    /// Checks every part, one at a time under its lock. A page on its way out, whose identity has just been taken, is let
+    /// pass unless `quiet` says that nobody else does anything; then each page that says it is in a queue is looked for too.
+    /// In O(pages in queues), and where `quiet` O(frames).
+    pub fn check(&self, quiet: bool) -> Result<(), QueueError> {
+        let mut listed = 0;
+        for queue in Queue::ALL {
+            // By number, not by the iterator that skips empty parts: a length of zero may be what is wrong.
+            for number in 0..self.count {
+                listed += self.check_part(queue, number, quiet)?;
+            }
+        }
+        if !quiet {
+            return Ok(());
+        }
+        let says = |pfn: &Pfn| matches!(Place::of(self.pages.get(*pfn).state()), Place::Listed(..));
+        let mut all = self.pages.opened().filter(says);
+        // As many say so as were found; where one more does, the first that is in no part.
+        match all.clone().count() as u64 == listed {
+            true => Ok(()),
+            false => Err(QueueError::Lost(all.find(|pfn| !self.is_linked(*pfn)).unwrap_or(Pfn(0)))),
+        }
+    }
+
+    fn check_part(&self, queue: Queue, number: usize, quiet: bool) -> Result<u64, QueueError> {
+        let part = self.part(queue, number);
+        let list = part.list.lock();
+        let len = part.len.load(Ordering::Relaxed) as u64;
+        let (mut at, mut before, mut found) = (list.head, None, 0);
+        while let Some(pfn) = at {
+            found += 1;
+            if found > len {
+                return Err(QueueError::Length(queue, number));
+            }
+            let page = self.pages.get(pfn);
+            if page.prev() != before {
+                return Err(QueueError::Links(pfn));
+            }
+            let place = Place::of(page.state());
+            let leaving = place == Place::Nowhere && !quiet;
+            if place != Place::Listed(queue, number as u16) && !leaving {
+                return Err(QueueError::Place(pfn));
+            }
+            // A page on its way out changes its kind first.
+            if quiet && page.kind() != Kind::Object {
+                return Err(QueueError::NoPage(pfn));
+            }
+            (before, at) = (at, page.next());
+        }
+        if list.tail != before {
+            return Err(before.map_or(QueueError::Length(queue, number), QueueError::Links));
+        }
+        if found != len {
+            return Err(QueueError::Length(queue, number));
+        }
+        Ok(found)
+    }
+
+    /// Whether the part that `pfn`'s state names leads to it.
+    fn is_linked(&self, pfn: Pfn) -> bool {
+        let Place::Listed(queue, number) = Place::of(self.pages.get(pfn).state()) else { return false };
+        let list = self.part(queue, number as usize).list.lock();
+        core::iter::successors(list.head, |p| self.pages.get(*p).next()).any(|p| p == pfn)
+    }
+}

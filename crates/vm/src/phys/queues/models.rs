@@ -1,0 +1,113 @@
+//! Models of the queues' protocol, on the production functions: who loses a page, and who moves it.
+
+use super::*;
+use crate::phys::frames::{Fill, For};
+use crate::testing::{Boot, TestMachine, boot};
+use quire_sync::explore::{Arc, thread};
+use quire_sync::hooks::threads::set_cpu;
+use quire_sync::protocol;
+
+/// A new page of an object that nobody looks into, in CPU 0's batch.
+fn page(vm: &'static Vm<TestMachine>) -> &'static Page {
+    let pfn = vm.alloc_frame(Fill::Any, For::User).unwrap().into_pfn();
+    let page = vm.page(pfn);
+    vm.assume_page(page, 64, pfn.0, State::VALID);
+    vm.enqueue_new(page);
+    page
+}
+
+/// A page that goes on CPU 0 while CPU 1 does `theirs` with the queues; at the end it is nowhere.
+fn goes_while(drained: bool, theirs: fn(&'static Vm<TestMachine>)) {
+    goes(drained, |vm, page| vm.release_page(page), theirs);
+}
+
+/// As [`goes_while`], by itself in a batch.
+fn goes_in_a_batch_while(drained: bool, theirs: fn(&'static Vm<TestMachine>)) {
+    let together = |vm: &'static Vm<TestMachine>, page: &Page| {
+        let mut batch = crate::rmap::Batch::new();
+        batch.push(page.index(), vm.pfn_of_page(page));
+        vm.release_pages(&batch, crate::rmap::Subset::of(&batch));
+    };
+    goes(drained, together, theirs);
+}
+
+fn goes(drained: bool, release: fn(&'static Vm<TestMachine>, &Page), theirs: fn(&'static Vm<TestMachine>)) {
+    set_cpu(0);
+    let world: Arc<Boot> = Arc::new(boot(160, 2));
+    let vm = world.vm;
+    let gone = page(vm);
+    if drained {
+        vm.drain_queue_batches();
+    }
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        set_cpu(1);
+        theirs(other.vm);
+    });
+    set_cpu(0);
+    release(vm, gone);
+    t.join().unwrap();
+    set_cpu(0);
+    vm.drain_queue_batches();
+    assert_eq!(Queue::ALL.map(|q| vm.queues().len(q)), [0; 3], "a page that is gone is in a queue");
+    assert_eq!(vm.queues().check(true), Ok(()), "the links are wrong");
+}
+
+fn drain_against_release() {
+    goes_while(false, |vm| vm.drain_queue_batches());
+}
+
+fn drain_against_release_in_a_batch() {
+    goes_in_a_batch_while(false, |vm| vm.drain_queue_batches());
+}
+
+/// Moves what is in the active queue to the inactive one.
+fn take(vm: &'static Vm<TestMachine>) {
+    let mut taken = None;
+    for part in vm.queues().parts(Queue::Active) {
+        part.take(1, &mut |p| taken = Some(p));
+    }
+    vm.queues().put_all(taken, Queue::Inactive);
+}
+
+fn take_against_release() {
+    goes_while(true, take);
+}
+
+fn take_against_release_in_a_batch() {
+    goes_in_a_batch_while(true, take);
+}
+
+fn move_against_release() {
+    goes_while(true, |vm| {
+        let first = (0..vm.page_count()).map(Pfn).find(|p| Place::of(vm.page(*p).state()) != Place::Nowhere);
+        if let Some(pfn) = first {
+            vm.queues().requeue(vm.page(pfn));
+            vm.queues().move_to(vm.page(pfn), Queue::Laundry);
+        }
+    });
+}
+
+protocol! {
+    a_page_that_goes_while_its_batch_is_drained_is_in_no_queue = drain_against_release, Some(3);
+    DrainTrustsBatch: "a page that is gone is in a queue";
+}
+protocol! {
+    a_page_that_goes_while_it_is_taken_is_unlinked_once = take_against_release, Some(3);
+    TakeUnlinksLeaving: "a page that is gone is in a queue";
+    // loom's to find: shuttle needs luck.
+    #[cfg(loom)]
+    LinksAfterState: "the links are wrong";
+}
+protocol! {
+    a_page_that_goes_while_it_moves_is_in_no_queue = move_against_release, Some(3);
+    RequeueUnlooked: "the links are wrong";
+}
+protocol! {
+    pages_that_go_together_while_a_batch_is_drained_are_in_no_queue = drain_against_release_in_a_batch, Some(3);
+    LeavesWhereItWas: "a page that is gone is in a queue";
+}
+protocol! {
+    pages_that_go_together_while_they_are_taken_are_unlinked_once = take_against_release_in_a_batch, Some(3);
+    LeavesWhereItWas: "a page that is gone is in a queue";
+}

@@ -1,0 +1,521 @@
+//! Slabs: small objects of one size, cached a CPU, cut from frames; every allocation can fail and has a label.
+//!
+//! A [`Cache`] keeps a short list of free objects for each CPU; whole batches move between it and the depot, which keeps the
+//! slabs (runs of frames) that have free objects. A slab whose objects are all free gives its frames back. [`Slab`] is a cache
+//! of one type; [`Heap`] is a row of caches by size for memory that has no type of its own.
+
+mod check;
+
+use crate::error::OutOfMemory;
+use crate::machine::Machine;
+use crate::phys::frames::{For, Frame};
+use crate::phys::page::{Kind, Page};
+use crate::stats::Event;
+use crate::types::{PAGE_SIZE, Pfn};
+use crate::vm::{BootMemory, Vm};
+use core::alloc::Layout;
+use core::marker::PhantomData;
+use core::ptr::{self, NonNull};
+use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use quire_sync::hooks::PreemptOff;
+use quire_sync::{CachePadded, Own, Owned, PerCpu, Rank, SpinLock, preempt_off, record};
+
+/// A free object's first word points to the next free one.
+type FreeList = *mut Free;
+struct Free {
+    next: FreeList,
+}
+
+/// What stands behind a free object.
+///
+/// # Safety
+/// `object` is free, and on a list that is the caller's.
+#[inline(always)]
+unsafe fn next(object: FreeList) -> FreeList {
+    record::read(object);
+    // SAFETY: by this function's contract.
+    unsafe { (*object).next }
+}
+
+/// Puts a free object before `next`.
+///
+/// # Safety
+/// As [`next`].
+#[inline(always)]
+unsafe fn link(object: FreeList, next: FreeList) {
+    record::wrote(object);
+    // SAFETY: by this function's contract.
+    unsafe { (*object).next = next }
+}
+
+/// Where a list begins.
+struct Head(FreeList);
+// SAFETY: the list holds free objects that only the head's owner reaches.
+unsafe impl Send for Head {}
+
+/// A CPU's free objects. No other CPU reaches for them, so they cost no lock.
+struct Local {
+    head: Own<Head>,
+    /// Written by the CPU; others count by it.
+    len: AtomicU32,
+}
+
+/// What a CPU has, while it uses it.
+struct Mine<'a> {
+    head: Owned<'a, Head>,
+    len: &'a AtomicU32,
+    _cpu: &'a PreemptOff,
+}
+
+impl Local {
+    fn new() -> Local {
+        Local { head: Own::new(Head(ptr::null_mut())), len: AtomicU32::new(0) }
+    }
+}
+
+impl Mine<'_> {
+    #[inline(always)]
+    fn len(&self) -> u32 {
+        self.len.load(Ordering::Relaxed)
+    }
+    #[inline(always)]
+    fn pop(&mut self) -> Option<NonNull<u8>> {
+        let object = NonNull::new(self.head.0)?;
+        // SAFETY: a free object's first word is its link, and the list is the CPU's.
+        self.head.0 = unsafe { next(object.as_ptr()) };
+        self.len.store(self.len() - 1, Ordering::Relaxed);
+        Some(object.cast())
+    }
+    /// # Safety
+    /// `object` is free, and the caller's.
+    #[inline(always)]
+    unsafe fn push(&mut self, object: FreeList) {
+        // SAFETY: by this function's contract; its first word becomes the link.
+        unsafe { link(object, self.head.0) };
+        self.head.0 = object;
+        self.len.store(self.len() + 1, Ordering::Relaxed);
+    }
+}
+
+struct Depot {
+    /// Slabs with at least one free object, linked through their first frame's descriptor.
+    partial: Option<Pfn>,
+}
+
+/// Free objects of one size.
+pub struct Cache {
+    label: &'static str,
+    size: u32,
+    per_slab: u32,
+    /// log2 of the frames in a slab.
+    order: u8,
+    /// Whose frames its slabs are.
+    /// Objects that move between a CPU and the depot at once.
+    batch: u32,
+    /// Free objects that a CPU has at most.
+    keep: u32,
+    local: PerCpu<Local>,
+    depot: CachePadded<Shelf>,
+}
+
+/// What CPUs share, on lines of its own: what stands beside it in a cache is read at each allocation.
+struct Shelf {
+    slabs: SpinLock<Depot>,
+    /// Slabs in existence; written under the lock.
+    count: AtomicU64,
+}
+
+// A slab's first frame: words[0] = its free list, words[1] = number of objects in use (handed to CPUs or to callers), words[2] =
+// the address of its cache.
+const FREE: usize = 0;
+const USED: usize = 1;
+const CACHE: usize = 2;
+
+impl Cache {
+    /// A cache of objects of `layout`, whose alignment must not exceed its size rounded up to a power of two.
+    pub(crate) fn new(label: &'static str, layout: Layout, boot: &mut BootMemory<'_, impl Machine>) -> Cache {
+        let size = layout.size().max(size_of::<Free>()).next_multiple_of(layout.align().max(8));
+        // A slab of few large objects wastes its tail: grow it until the waste is at most an eighth.
+        let mut order = 0u8;
+        while order < 3 {
+            let bytes = (PAGE_SIZE as usize) << order;
+            if (bytes / size >= 4 || size <= SINGLE) && (bytes % size) * 8 <= bytes {
+                break;
+            }
+            order += 1;
+        }
+        let per_slab = ((PAGE_SIZE as usize) << order) / size;
+        assert!(per_slab > 0, "slab objects are smaller than eight pages");
+        // Half a frame's worth, and not less than a small slab: whoever makes a slab then keeps it whole, instead of leaving
+        // neighbours of its own objects, linked by its writes, to other CPUs.
+        let batch = (2048 / size).clamp(4, 64).max(per_slab.min(8)) as u32;
+        let local = boot.per_cpu(|_| Local::new());
+        Cache {
+            label,
+            size: size as u32,
+            per_slab: per_slab as u32,
+            order,
+            batch,
+            keep: 2 * batch,
+            local,
+            depot: CachePadded(Shelf {
+                slabs: SpinLock::new(Rank::SLAB, Depot { partial: None }),
+                count: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    /// The objects come back through the epoch, up to `burst` at once ([`Domain::every`](quire_sync::epoch::Domain::every)): a CPU
+    /// keeps that many, or it would exchange them with the depot for ever.
+    pub(crate) fn deferred(mut self, burst: u32) -> Cache {
+        self.keep = self.keep.max(burst + self.batch);
+        self
+    }
+
+    /// What the objects are.
+    pub fn label(&self) -> &'static str {
+        self.label
+    }
+    /// Bytes an object takes.
+    pub fn object_size(&self) -> usize {
+        self.size as usize
+    }
+    /// Frames that the cache holds now.
+    pub fn frames(&self) -> u64 {
+        self.depot.count.load(Ordering::Relaxed) << self.order
+    }
+
+    /// Whether `page`, the descriptor of a slab's first frame, is of a slab of this cache.
+    pub(crate) fn is_of(&self, page: &Page) -> bool {
+        page.words()[CACHE].load(Ordering::Relaxed) == ptr::from_ref(self).addr() as u64
+    }
+    /// Frames in one slab.
+    pub(crate) fn slab_frames(&self) -> u64 {
+        1 << self.order
+    }
+
+    /// This CPU's free objects. => the caller has got them nowhere else.
+    #[inline(always)]
+    fn mine<'a>(&'a self, cpu: &'a PreemptOff) -> Mine<'a> {
+        let local = self.local.mine(cpu);
+        // SAFETY: this CPU's, which the caller is kept on. It gives them back before it frees or allocates here again; no interrupt
+        // handler does that.
+        Mine { head: unsafe { local.head.get() }, len: &local.len, _cpu: cpu }
+    }
+
+    /// An object's memory, uninitialised.
+    pub fn alloc<M: Machine>(&self, vm: &Vm<M>) -> Result<NonNull<u8>, OutOfMemory> {
+        if vm.inject_failure() {
+            return Err(OutOfMemory);
+        }
+        // What the depot is needed for stands apart, lest its registers are saved each time.
+        let object = self.mine(&preempt_off()).pop();
+        match object {
+            Some(object) => Ok(object),
+            None => self.alloc_from_depot(vm),
+        }
+    }
+
+    #[cold]
+    fn alloc_from_depot<M: Machine>(&self, vm: &Vm<M>) -> Result<NonNull<u8>, OutOfMemory> {
+        let cpu = preempt_off();
+        let mut local = self.mine(&cpu);
+        if local.head.0.is_null() {
+            self.refill(vm, &mut local)?;
+        }
+        local.pop().ok_or(OutOfMemory)
+    }
+
+    /// Takes an object back.
+    ///
+    /// # Safety
+    /// `object` came from this cache's `alloc` and is not used any more.
+    pub unsafe fn free<M: Machine>(&self, vm: &Vm<M>, object: NonNull<u8>) {
+        let object: FreeList = object.as_ptr().cast();
+        let full = {
+            let cpu = preempt_off();
+            let mut local = self.mine(&cpu);
+            // SAFETY: the caller gave the object up.
+            unsafe { local.push(object) };
+            local.len() > self.keep
+        };
+        if full {
+            self.flush_some(vm);
+        }
+    }
+
+    #[cold]
+    fn flush_some<M: Machine>(&self, vm: &Vm<M>) {
+        let cpu = preempt_off();
+        let mut local = self.mine(&cpu);
+        if local.len() > self.keep {
+            self.flush(vm, &mut local, self.batch);
+        }
+    }
+
+    fn refill<M: Machine>(&self, vm: &Vm<M>, local: &mut Mine<'_>) -> Result<(), OutOfMemory> {
+        let mut depot = self.depot.slabs.lock();
+        while local.len() < self.batch {
+            let Some(slab) = depot.partial else {
+                if local.len() > 0 {
+                    break;
+                }
+                drop(depot);
+                let fresh = self.new_slab(vm)?;
+                depot = self.depot.slabs.lock();
+                self.depot.count.store(self.depot.count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                self.link(vm, &mut depot, fresh);
+                continue;
+            };
+            let page = vm.page(slab);
+            let mut free = page.words()[FREE].load(Ordering::Relaxed) as FreeList;
+            let mut used = page.words()[USED].load(Ordering::Relaxed);
+            while local.len() < self.batch && !free.is_null() {
+                // SAFETY: objects on a slab's free list are free, and ours under the depot's lock.
+                unsafe {
+                    let rest = next(free);
+                    local.push(free);
+                    free = rest;
+                }
+                used += 1;
+            }
+            page.words()[FREE].store(free as u64, Ordering::Relaxed);
+            page.words()[USED].store(used, Ordering::Relaxed);
+            if free.is_null() {
+                self.unlink(vm, &mut depot, slab);
+            }
+        }
+        Ok(())
+    }
+
+    fn new_slab<M: Machine>(&self, vm: &Vm<M>) -> Result<Pfn, OutOfMemory> {
+        let run = if self.order == 0 {
+            vm.alloc_frame(crate::phys::frames::Fill::Any, For::Kernel)?
+        } else {
+            vm.alloc_run(self.order, For::Kernel)?
+        };
+        let pfn = run.into_pfn();
+        let page = vm.page(pfn);
+        page.words()[CACHE].store(ptr::from_ref(self).addr() as u64, Ordering::Relaxed);
+        page.set_kind(Kind::Slab);
+        let base = vm.machine().frame_ptr(pfn);
+        record::own_array(base, self.size as usize * self.per_slab as usize, self.size as usize, self.label);
+        let mut list: FreeList = ptr::null_mut();
+        for i in (0..self.per_slab as usize).rev() {
+            // SAFETY: within the run, which is ours; objects do not overlap.
+            unsafe {
+                let object: FreeList = base.add(i * self.size as usize).cast();
+                link(object, list);
+                list = object;
+            }
+        }
+        page.words()[FREE].store(list as u64, Ordering::Relaxed);
+        page.words()[USED].store(0, Ordering::Relaxed);
+        Ok(pfn)
+    }
+
+    /// Moves `n` objects back to their slabs.
+    fn flush<M: Machine>(&self, vm: &Vm<M>, local: &mut Mine<'_>, n: u32) {
+        let mut depot = self.depot.slabs.lock();
+        let mut empty: Option<Pfn> = None;
+        for _ in 0..n {
+            let Some(object) = local.pop() else { break };
+            let object: FreeList = object.as_ptr().cast();
+            let pfn = vm.machine().pfn_of(object.cast());
+            let slab = Pfn(pfn.0 & !((1 << self.order) - 1));
+            let page = vm.page(slab);
+            debug_assert_eq!(page.kind(), Kind::Slab, "an object is freed into a cache that it did not come from");
+            let free = page.words()[FREE].load(Ordering::Relaxed) as FreeList;
+            // SAFETY: as above.
+            unsafe { link(object, free) };
+            page.words()[FREE].store(object as u64, Ordering::Relaxed);
+            let used = page.words()[USED].load(Ordering::Relaxed) - 1;
+            page.words()[USED].store(used, Ordering::Relaxed);
+            if free.is_null() {
+                self.link(vm, &mut depot, slab);
+            }
+            if used == 0 {
+                self.unlink(vm, &mut depot, slab);
+                self.depot.count.store(self.depot.count.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+                page.set_prev(empty);
+                empty = Some(slab);
+            }
+        }
+        drop(depot);
+        while let Some(slab) = empty {
+            empty = vm.page(slab).prev();
+            vm.page(slab).set_kind(Kind::Wild);
+            record::disown(vm.machine().frame_ptr(slab));
+            // SAFETY: the slab is off every list and none of its objects is in use.
+            let run = unsafe { Frame::from_pfn(slab) };
+            if self.order == 0 { vm.free_frame(run) } else { vm.free_run(run, self.order) }
+        }
+    }
+
+    /// Gives this CPU's free objects back to their slabs, and empty slabs back as frames.
+    pub fn drain<M: Machine>(&self, vm: &Vm<M>) {
+        let cpu = preempt_off();
+        let mut local = self.mine(&cpu);
+        let n = local.len();
+        self.flush(vm, &mut local, n);
+    }
+
+    fn link<M: Machine>(&self, vm: &Vm<M>, depot: &mut Depot, slab: Pfn) {
+        let page = vm.page(slab);
+        page.set_prev(None);
+        page.set_next(depot.partial);
+        if let Some(h) = depot.partial {
+            vm.page(h).set_prev(Some(slab));
+        }
+        depot.partial = Some(slab);
+    }
+
+    fn unlink<M: Machine>(&self, vm: &Vm<M>, depot: &mut Depot, slab: Pfn) {
+        let page = vm.page(slab);
+        match page.prev() {
+            Some(p) => vm.page(p).set_next(page.next()),
+            None => depot.partial = page.next(),
+        }
+        if let Some(n) = page.next() {
+            vm.page(n).set_prev(page.prev());
+        }
+    }
+}
+
+/// A cache of one type.
+pub struct Slab<T> {
+    cache: Cache,
+    _type: PhantomData<fn(T) -> T>,
+}
+
+impl<T> Slab<T> {
+    pub(crate) fn new(label: &'static str, boot: &mut BootMemory<'_, impl Machine>) -> Self {
+        Slab { cache: Cache::new(label, Layout::new::<T>(), boot), _type: PhantomData }
+    }
+
+    /// See [`Cache::deferred`].
+    pub(crate) fn deferred(mut self, burst: u32) -> Self {
+        self.cache = self.cache.deferred(burst);
+        self
+    }
+
+    /// A new object that holds `value`. The caller frees it with [`Slab::free`].
+    pub fn alloc<M: Machine>(&self, vm: &Vm<M>, value: T) -> Result<NonNull<T>, OutOfMemory> {
+        let memory = self.cache.alloc(vm)?.cast::<T>();
+        record::wrote(memory.as_ptr());
+        // SAFETY: fresh memory of the right size and alignment.
+        unsafe { memory.write(value) };
+        Ok(memory)
+    }
+
+    /// Drops the object and takes its memory back.
+    ///
+    /// # Safety
+    /// `object` came from this slab, and nobody uses it any more.
+    pub unsafe fn free<M: Machine>(&self, vm: &Vm<M>, object: NonNull<T>) {
+        // SAFETY: by this function's contract.
+        unsafe {
+            object.drop_in_place();
+            self.cache.free(vm, object.cast());
+        }
+    }
+
+    /// The cache beneath: its label and counts.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+}
+
+/// Sizes of the heap's caches, in bytes; larger requests take runs of frames. From two lines on each is of whole lines, or what
+/// begins on one (a process, a vector unit's state) would take the next larger.
+const CLASSES: [usize; 18] =
+    [16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1344, 2048, 2688, 4096, 5440, 8192];
+const LABELS: [&str; 18] = [
+    "heap-16",
+    "heap-32",
+    "heap-48",
+    "heap-64",
+    "heap-96",
+    "heap-128",
+    "heap-192",
+    "heap-256",
+    "heap-384",
+    "heap-512",
+    "heap-768",
+    "heap-1024",
+    "heap-1344",
+    "heap-2048",
+    "heap-2688",
+    "heap-4096",
+    "heap-5440",
+    "heap-8192",
+];
+
+/// Slabs of objects up to here are single frames, which can be had where no run can.
+const SINGLE: usize = 2048;
+
+/// Memory by size, for the layers above the core: what a kernel binds its global allocator to.
+pub struct Heap {
+    caches: [Cache; CLASSES.len()],
+}
+
+impl Heap {
+    pub(crate) fn new(boot: &mut BootMemory<'_, impl Machine>) -> Self {
+        Heap {
+            caches: core::array::from_fn(|i| {
+                let align = 1 << CLASSES[i].trailing_zeros().min(12);
+                let layout = Layout::from_size_align(CLASSES[i], align).unwrap_or(Layout::new::<u64>());
+                Cache::new(LABELS[i], layout, boot)
+            }),
+        }
+    }
+
+    /// The cache that serves `layout`, if one does.
+    fn class(&self, layout: Layout) -> Option<&Cache> {
+        let i = CLASSES.partition_point(|c| *c < layout.size());
+        CLASSES[i..].iter().position(|c| c % layout.align() == 0).map(|k| &self.caches[i + k])
+    }
+
+    /// Memory of `layout`, uninitialised. Refused at the [floor](crate::phys::frames::Frames::floor).
+    pub fn alloc<M: Machine>(&self, vm: &Vm<M>, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        match self.class(layout) {
+            Some(cache) => cache.alloc(vm),
+            None => {
+                let order = order_of(layout)?;
+                let run = vm.alloc_run(order, For::Kernel)?;
+                vm.stats().add(Event::BufferPage, 1 << order);
+                NonNull::new(vm.machine().frame_ptr(run.into_pfn())).ok_or(OutOfMemory)
+            }
+        }
+    }
+
+    /// Takes memory back.
+    ///
+    /// # Safety
+    /// `memory` came from `alloc` with the same `layout`, and is not used any more.
+    pub unsafe fn free<M: Machine>(&self, vm: &Vm<M>, memory: NonNull<u8>, layout: Layout) {
+        match self.class(layout) {
+            // SAFETY: by this function's contract.
+            Some(cache) => unsafe { cache.free(vm, memory) },
+            None => {
+                let pfn = vm.machine().pfn_of(memory.as_ptr());
+                if let Ok(order) = order_of(layout) {
+                    // SAFETY: by this function's contract the run is the caller's.
+                    vm.free_run(unsafe { Frame::from_pfn(pfn) }, order);
+                    vm.stats().add(Event::BufferPageGone, 1 << order);
+                }
+            }
+        }
+    }
+
+    /// The caches, smallest first.
+    pub fn caches(&self) -> &[Cache] {
+        &self.caches
+    }
+}
+
+fn order_of(layout: Layout) -> Result<u8, OutOfMemory> {
+    let bytes = layout.size().max(layout.align()).max(PAGE_SIZE as usize);
+    let frames = bytes.div_ceil(PAGE_SIZE as usize).checked_next_power_of_two().ok_or(OutOfMemory)?;
+    u8::try_from(frames.trailing_zeros()).map_err(|_| OutOfMemory)
+}

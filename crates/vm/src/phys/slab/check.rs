@@ -1,0 +1,120 @@
+//! Derives the counts and lists of a cache again.
+
+use super::{Cache, FREE, FreeList, USED, next};
+use crate::check::Broken;
+use crate::machine::Machine;
+use crate::phys::page::Kind;
+use crate::types::Pfn;
+use crate::vm::Vm;
+use quire_sync::atomic::Ordering;
+use quire_sync::preempt_off;
+
+impl Cache {
+    /// Checks this CPU's list and the slabs that have free objects: their lengths, their counts, and that each free object
+    /// lies where the slab's objects lie. In O(free objects). Other CPUs' lists are theirs, and theirs to check.
+    pub fn check<M: Machine>(&self, vm: &Vm<M>) -> Result<(), Broken> {
+        self.check_mine(vm)?;
+        self.free_in_slabs(vm).map(drop)
+    }
+
+    /// Objects that callers have now; exact where nothing runs.
+    pub fn in_use<M: Machine>(&self, vm: &Vm<M>) -> Result<u64, Broken> {
+        self.check_mine(vm)?;
+        let free = self.local.iter().map(|local| u64::from(local.len.load(Ordering::Relaxed))).sum::<u64>();
+        let free = free + self.free_in_slabs(vm)?;
+        let all = self.depot.count.load(Ordering::Relaxed) * u64::from(self.per_slab);
+        all.checked_sub(free).ok_or(Broken::Slab(free))
+    }
+
+    fn check_mine<M: Machine>(&self, vm: &Vm<M>) -> Result<(), Broken> {
+        let cpu = preempt_off();
+        let mine = self.mine(&cpu);
+        let mut at = mine.head.0;
+        let mut len = 0;
+        while !at.is_null() {
+            let slab = self.slab_of(vm, at)?;
+            len += 1;
+            if len > mine.len() {
+                return Err(Broken::Slab(slab.0));
+            }
+            // SAFETY: a free object's first word is its link, and the list is the CPU's.
+            at = unsafe { next(at) };
+        }
+        if len == mine.len() { Ok(()) } else { Err(Broken::Slab(0)) }
+    }
+
+    /// Counts the free objects of slabs, and checks what is met.
+    fn free_in_slabs<M: Machine>(&self, vm: &Vm<M>) -> Result<u64, Broken> {
+        let mut free = 0;
+        let depot = self.depot.slabs.lock();
+        let (mut at, mut before) = (depot.partial, None);
+        while let Some(slab) = at {
+            let page = vm.page(slab);
+            if page.kind() != Kind::Slab || page.prev() != before {
+                return Err(Broken::Slab(slab.0));
+            }
+            let mut object = page.words()[FREE].load(Ordering::Relaxed) as FreeList;
+            let mut n = 0;
+            while !object.is_null() {
+                n += 1;
+                if n > self.per_slab || self.slab_of(vm, object)? != slab {
+                    return Err(Broken::Slab(slab.0));
+                }
+                // SAFETY: objects on a slab's free list are free, and ours under the depot's lock.
+                object = unsafe { next(object) };
+            }
+            if n == 0 || u64::from(n) + page.words()[USED].load(Ordering::Relaxed) != u64::from(self.per_slab) {
+                return Err(Broken::Slab(slab.0));
+            }
+            free += u64::from(n);
+            (before, at) = (at, page.next());
+        }
+        Ok(free)
+    }
+
+    /// The slab that has `object`, which lies where one of its objects does.
+    fn slab_of<M: Machine>(&self, vm: &Vm<M>, object: FreeList) -> Result<Pfn, Broken> {
+        let pfn = vm.machine().pfn_of(object.cast());
+        let slab = Pfn(pfn.0 & !((1 << self.order) - 1));
+        let offset = object.addr() - vm.machine().frame_ptr(slab).addr();
+        let whole = offset.is_multiple_of(self.size as usize) && offset / (self.size as usize) < self.per_slab as usize;
+        if whole && vm.page(slab).kind() == Kind::Slab { Ok(slab) } else { Err(Broken::Slab(slab.0)) }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::machine::Phys;
+    use crate::testing::boot;
+    use core::alloc::Layout;
+
+    #[test]
+    fn a_cache_knows_what_is_in_use_and_notices_wrong_counts_and_objects_freed_twice() {
+        quire_sync::hooks::threads::set_cpu(0);
+        for wrong in 0..4 {
+            let m = boot(1024, 1);
+            let layout = Layout::from_size_align(256, 64).unwrap();
+            let objects: Vec<_> = (0..40).map(|_| m.vm.heap().alloc(m.vm, layout).unwrap()).collect();
+            let cache = m.vm.heap().caches().iter().find(|c| c.object_size() == 256).unwrap();
+            assert_eq!(cache.in_use(m.vm), Ok(40));
+            cache.drain(m.vm);
+            assert_eq!(cache.in_use(m.vm), Ok(40));
+            // SAFETY: objects of this test's.
+            unsafe {
+                m.vm.heap().free(m.vm, objects[0], layout);
+                cache.drain(m.vm);
+                assert_eq!(cache.in_use(m.vm), Ok(39));
+                let slab = Pfn(m.vm.machine().pfn_of(objects[0].as_ptr()).0 & !((1 << cache.order) - 1));
+                match wrong {
+                    0 => drop(m.vm.page(slab).words()[USED].fetch_add(1, Ordering::Relaxed)),
+                    1 => m.vm.page(slab).set_kind(Kind::Wild),
+                    // An object that is there twice.
+                    2 => super::super::link(objects[0].as_ptr().cast(), objects[0].as_ptr().cast()),
+                    _ => cache.free(m.vm, objects[1].add(8)),
+                }
+            }
+            assert!(matches!(cache.check(m.vm), Err(Broken::Slab(_))), "case {wrong}");
+        }
+    }
+}

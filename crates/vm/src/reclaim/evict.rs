@@ -1,0 +1,171 @@
+//! Taking the frames of clean pages, and paging a range out.
+//!
+//! # What must hold (Contract C2)
+//! Busy, fence, every translation taken away and flushed, and only then the look at the dirty mark: what a translation said of
+//! stores is in it by then, and no store can come any more. A page that somebody holds stays, since its memory may be about to
+//! change through the frame. What is left behind in the index is what brings the same content back:
+//! - the swap slot, where the page has one;
+//! - nothing, where the object's pager has the page, or where holes are zeroes and so was the page;
+//! - a cut, where private memory has never been stored into: zeroes again, whatever may lie behind by then.
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+
+use crate::machine::Machine;
+use crate::object::index::Slot;
+use crate::object::{Object, What};
+use crate::phys::page::{Page, State};
+use crate::reclaim::io::CLUSTER;
+use crate::reclaim::laundry;
+use crate::rmap::{self, Batch, Subset};
+use crate::sleep::MaySleep;
+use crate::stats::Event;
+use core::ops::Range;
+use quire_sync::epoch::Pinned;
+
+/// Frees those of the batch's pages that are clean. The caller has set them busy; those that stay are not busy any more, and
+/// go to `stays`, busy still while it runs. Returns how many went.
+pub(crate) fn steal<M: Machine>(
+    object: &Object<M>,
+    batch: &Batch,
+    stays: &mut dyn FnMut(&'static Page),
+    may: &mut MaySleep,
+) -> usize {
+    let vm = object.vm();
+    if batch.is_empty() {
+        return 0;
+    }
+    let (_flushed, wired) = rmap::unmap_unwired(object, batch);
+    let pin = may.pin(vm.epoch());
+    let mut gone = Subset::default();
+    for (i, (key, pfn)) in batch.as_slice().iter().enumerate() {
+        let page = vm.page(*pfn);
+        let state = page.state();
+        if state.dirty() || state.laundering() || page.holds() != 1 || wired.contains(i) {
+            stays(page);
+            vm.unbusy(page);
+            continue;
+        }
+        leave(object, *key, page, &pin);
+        vm.pageout().ghosts.evicted(object.address(), *key);
+        gone.add(i);
+    }
+    vm.release_pages(batch, gone);
+    let n = gone.len() as usize;
+    vm.stats().add(Event::Steal, n as u64);
+    n
+}
+
+/// Puts what brings the page back into its place in the index.
+pub(crate) fn leave<M: Machine>(object: &Object<M>, key: u64, page: &Page, pin: &Pinned<'_>) {
+    let here = Slot::Page(object.vm().pfn_of_page(page));
+    let done = match page.take_swap_slot() {
+        Some(slot) => object.index().replace(key, here, Slot::Swap(slot), pin),
+        None if object.is_private() => object.index().replace(key, here, Slot::Cut, pin),
+        None => {
+            let done = object.index().clear(key, here, pin);
+            object.uncharge(1);
+            done
+        }
+    };
+    debug_assert!(done, "a busy page stays in its slot");
+}
+
+/// Whether `page`, which the caller holds busy, may go without a write.
+pub(crate) fn is_clean(page: &Page) -> bool {
+    let state = page.state();
+    state.valid() && state.0 & (State::DIRTY | State::LAUNDERING) == 0 && page.holds() == 1
+}
+
+/// Pages the pages of `keys` out: writes the changed ones, waits for that, and frees what is clean then. What is busy, held or
+/// cannot be written stays.
+pub(crate) fn push_out<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut MaySleep) {
+    write_out(object, keys.clone(), may);
+    let vm = object.vm();
+    let mut range = object.range(keys, What::PAGES);
+    while !range.is_done() {
+        let mut clean = Batch::new();
+        let wait = {
+            let pin = may.pin(vm.epoch());
+            let mut wait = None;
+            let mut stop = None;
+            for found in range.walk(&pin) {
+                let (key, Slot::Page(pfn)) = (found.key(), found.slot()) else { continue };
+                if clean.is_full() {
+                    stop = Some(key);
+                    break;
+                }
+                let page = vm.page(pfn);
+                if page.state().laundering() {
+                    (wait, stop) = (Some(page), Some(key));
+                    break;
+                }
+                if vm.try_busy_page(object, key, page).is_none() {
+                    continue;
+                }
+                // A page behind another layer's may still be mapped for stores and clean: the look after the flush decides.
+                if is_clean(page) { clean.push(key, pfn) } else { vm.unbusy(page) }
+            }
+            if let Some(key) = stop {
+                range.resume_at(key);
+            }
+            wait
+        };
+        steal(object, &clean, &mut |_| {}, may);
+        if let Some(page) = wait {
+            vm.wait_laundered(page, may);
+        }
+    }
+}
+
+/// Starts writing the changed pages of `keys`, cluster after cluster; returns how many.
+pub(crate) fn write_out<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut MaySleep) -> usize {
+    if !laundry::is_washable(object) {
+        return 0;
+    }
+    let vm = object.vm();
+    let mut n = 0;
+    let mut range = object.range(keys, What::PAGES);
+    while !range.is_done() {
+        // Before any page is busy: this may wait.
+        let taken = vm.take_record(may);
+        let mut wash = Batch::new();
+        {
+            let pin = may.pin(vm.epoch());
+            let mut next = None;
+            let mut stop = None;
+            for found in range.walk(&pin) {
+                let (key, Slot::Page(pfn)) = (found.key(), found.slot()) else { continue };
+                if next.is_some_and(|n| n != key) || wash.as_slice().len() == CLUSTER {
+                    stop = Some(key);
+                    break;
+                }
+                let page = vm.page(pfn);
+                if !page.state().dirty() || vm.try_busy_page(object, key, page).is_none() {
+                    continue;
+                }
+                if !laundry::is_laundry(page) {
+                    vm.unbusy(page);
+                    continue;
+                }
+                wash.push(key, pfn);
+                next = Some(key + 1);
+            }
+            if let Some(key) = stop {
+                range.resume_at(key);
+            }
+        }
+        if !wash.is_empty() {
+            let begun = laundry::launder(object, &wash, taken, may);
+            n += begun.len();
+            // Swap had fewer slots in a row than the cluster has pages: the rest goes into the next ones. Where it had none, the other
+            // clusters' pages may still have slots of their own.
+            if !begun.is_empty()
+                && let Some((key, _)) = wash.as_slice().get(begun.end)
+            {
+                range.resume_at(*key);
+            }
+        }
+    }
+    n
+}

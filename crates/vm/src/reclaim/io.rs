@@ -1,0 +1,556 @@
+//! Input and output under way: records, requests, completions.
+//!
+//! A *record* is the memory of one read or write of up to [`CLUSTER`] pages. All records are made at boot, so that paging out
+//! never waits for memory. Whoever wants one takes it first, and sets pages busy after that: no page is held over the wait.
+//!
+//! # The life of a record
+//! Free → taken ([`Taken`]) → filled and *started*: the pager has it, as a [`Request`] → *completed*: pushed onto one stack by
+//! one compare-and-swap, with no lock, so that an interrupt may do it → *finished* by a thread: the completion daemon, or
+//! whoever waits for it → free.
+//!
+//! Exactly one party has a record at any time: who took it, then the pager, then the stack, then who popped it.
+//!
+//! # Who may do what in an interrupt
+//! [`Request::complete`] is all: a push, and the token for the completion daemon's thread. Pages, indexes, queues and slots are
+//! touched by finishing alone.
+
+use crate::fault::page_in::{self, Kept};
+use crate::machine::Machine;
+use crate::object::pager::PagerError;
+use crate::reclaim::laundry;
+use crate::sleep::MaySleep;
+use crate::tlb::flush::Flushed;
+use crate::types::Pfn;
+use crate::vm::{BootMemory, Vm};
+use core::cell::UnsafeCell;
+use core::ptr::{self, NonNull};
+use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence_full};
+use quire_sync::hooks::{ThreadHandle, relax, unpark};
+use quire_sync::{Rank, SpinLock, WaitQueue};
+
+/// Pages of one read or write at most: 64 KiB, beyond which disks gain little, and as much as a fault-around maps.
+#[cfg(not(any(loom, shuttle)))]
+pub const CLUSTER: usize = 16;
+/// Pages of one read or write at most, few so that clusters have ends under the checkers.
+#[cfg(any(loom, shuttle))]
+pub const CLUSTER: usize = 2;
+
+/// Records of a system: enough that a disk's queue stays full while others are being finished.
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) const RECORDS: usize = 64;
+#[cfg(any(loom, shuttle))]
+pub(crate) const RECORDS: usize = 2;
+
+/// Things that want to be polled.
+const POLLED: usize = 8;
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// From the pager into memory.
+    Read,
+    /// From memory to the pager.
+    Write,
+}
+
+/// Where a waiting thread learns how its read ended. It stays until it is set.
+pub(crate) struct Done(AtomicU8);
+
+impl Done {
+    pub fn new() -> Done {
+        Done(AtomicU8::new(0))
+    }
+    /// How it ended, once it has.
+    pub fn get(&self) -> Option<Result<(), PagerError>> {
+        match self.0.load(Ordering::Acquire) {
+            0 => None,
+            1 => Some(Ok(())),
+            _ => Some(Err(PagerError)),
+        }
+    }
+}
+
+/// What a record says; the party's that has it.
+pub(crate) struct Body {
+    pub direction: Direction,
+    /// The pager's number of the first page: a page of a file, a slot of a swap store.
+    pub first: u64,
+    /// Whether `first` is a swap slot.
+    pub swap: bool,
+    /// The object's number of each page; reads alone use it.
+    pub keys: [u64; CLUSTER],
+    frames: [(Pfn, *mut u8); CLUSTER],
+    pub len: usize,
+    /// The object, with a reference that finishing gives up; null where none is held.
+    pub object: *const (),
+    /// Null where nobody waits.
+    pub done: *const Done,
+}
+
+impl Body {
+    const fn new() -> Body {
+        Body {
+            direction: Direction::Read,
+            first: 0,
+            swap: false,
+            keys: [0; CLUSTER],
+            frames: [(Pfn(0), ptr::null_mut()); CLUSTER],
+            len: 0,
+            object: ptr::null(),
+            done: ptr::null(),
+        }
+    }
+
+    /// Adds a page.
+    pub fn push<M: Machine>(&mut self, vm: &Vm<M>, key: u64, pfn: Pfn) {
+        self.keys[self.len] = key;
+        self.frames[self.len] = (pfn, vm.machine().frame_ptr(pfn));
+        self.len += 1;
+    }
+    /// The frame of page `i`.
+    pub fn pfn(&self, i: usize) -> Pfn {
+        self.frames[i].0
+    }
+}
+
+/// One read or write; see the module.
+pub(crate) struct Record {
+    /// The next one: of the free ones, of those that a pager has, of those that are complete.
+    next: AtomicPtr<Record>,
+    io: AtomicPtr<Io>,
+    failed: AtomicU8,
+    body: UnsafeCell<Body>,
+}
+
+/// A record that somebody took and has not started. Given back when dropped.
+pub(crate) struct Taken<'v> {
+    io: &'v Io,
+    record: NonNull<Record>,
+}
+
+impl Taken<'_> {
+    /// What it says.
+    pub fn body(&mut self) -> &mut Body {
+        // SAFETY: the record is the holder's alone.
+        unsafe { &mut *self.record.as_ref().body.get() }
+    }
+
+    /// Makes a write of it. Contract C4: the flush after which no CPU stores into the pages is its argument.
+    pub fn start_writing(self, _flushed: &Flushed) -> Request {
+        self.start()
+    }
+
+    /// Makes a request of it.
+    pub fn start(self) -> Request {
+        let record = self.record;
+        self.io.in_flight.fetch_add(1, Ordering::AcqRel);
+        self.io.writing.fetch_add(written(self.record), Ordering::Relaxed);
+        if self.io.has_polled() {
+            self.io.wake_completer();
+        }
+        core::mem::forget(self);
+        Request(record)
+    }
+}
+
+/// Pages that a record which is the caller's writes.
+fn written(record: NonNull<Record>) -> u64 {
+    // SAFETY: the record is the caller's.
+    let body = unsafe { &*record.as_ref().body.get() };
+    if body.direction == Direction::Write { body.len as u64 } else { 0 }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.io.give(self.record);
+    }
+}
+
+/// A read or write that a pager was asked for: pages `first()..first() + len()`, to or from as many frames. The pager keeps
+/// it until it is done, and then calls [`Request::complete`], once; dropping it completes it as failed.
+///
+/// A write's frames are read at any time until then, and may be stored into meanwhile: then the page is written again later.
+pub struct Request(NonNull<Record>);
+
+// SAFETY: the record is reached by the holder alone.
+unsafe impl Send for Request {}
+// SAFETY: shared references only read what does not change while the request is held.
+unsafe impl Sync for Request {}
+
+impl Request {
+    fn record(&self) -> &Record {
+        // SAFETY: records live as long as the system.
+        unsafe { self.0.as_ref() }
+    }
+    fn body(&self) -> &Body {
+        // SAFETY: the record is the holder's.
+        unsafe { &*self.record().body.get() }
+    }
+
+    /// Which way the bytes go.
+    pub fn direction(&self) -> Direction {
+        self.body().direction
+    }
+    /// The first page's number: a page of the file, a slot of the swap store.
+    pub fn first(&self) -> u64 {
+        self.body().first
+    }
+    /// Pages: at least one, at most [`CLUSTER`].
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.body().len
+    }
+    /// The frame of page `first() + i`, for devices.
+    pub fn pfn(&self, i: usize) -> Pfn {
+        self.body().frames[i].0
+    }
+    /// The bytes of page `first() + i`: valid for reads of a page's length, and for writes where the request is a read.
+    pub fn frame(&self, i: usize) -> *mut u8 {
+        self.body().frames[i].1
+    }
+
+    /// It is done. Callable from an interrupt: takes no lock. The first call of a request ends it.
+    pub fn complete(self, result: Result<(), PagerError>) {
+        self.push(result);
+        core::mem::forget(self);
+    }
+
+    fn push(&self, result: Result<(), PagerError>) {
+        let record = self.record();
+        record.failed.store(result.is_err() as u8, Ordering::Relaxed);
+        // SAFETY: set when the record was made; lives as long as the record.
+        let io = unsafe { &*record.io.load(Ordering::Relaxed) };
+        let mut head = io.completed.load(Ordering::Relaxed);
+        loop {
+            record.next.store(head, Ordering::Relaxed);
+            match io.completed.compare_exchange_weak(head, self.0.as_ptr(), Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => head = now,
+            }
+        }
+        io.wake_completer();
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.push(Err(PagerError));
+    }
+}
+
+/// Requests that a pager has not got round to, oldest first.
+#[derive(Default)]
+pub struct Requests {
+    first: Option<NonNull<Record>>,
+    last: Option<NonNull<Record>>,
+    len: usize,
+}
+
+// SAFETY: as a request.
+unsafe impl Send for Requests {}
+
+impl Requests {
+    /// None.
+    pub const fn new() -> Requests {
+        Requests { first: None, last: None, len: 0 }
+    }
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    /// Adds one at the end.
+    pub fn push(&mut self, request: Request) {
+        let record = request.0;
+        core::mem::forget(request);
+        // SAFETY: the request was the caller's; those on the list are this list's.
+        unsafe {
+            record.as_ref().next.store(ptr::null_mut(), Ordering::Relaxed);
+            match self.last {
+                Some(last) => last.as_ref().next.store(record.as_ptr(), Ordering::Relaxed),
+                None => self.first = Some(record),
+            }
+        }
+        self.last = Some(record);
+        self.len += 1;
+    }
+    /// Takes number `n` out, 0 being the oldest.
+    pub fn take(&mut self, n: usize) -> Option<Request> {
+        let mut before: Option<NonNull<Record>> = None;
+        let mut at = self.first?;
+        for _ in 0..n {
+            // SAFETY: on the list, so this list's.
+            let next = NonNull::new(unsafe { at.as_ref() }.next.load(Ordering::Relaxed))?;
+            before = Some(core::mem::replace(&mut at, next));
+        }
+        // SAFETY: as above.
+        unsafe {
+            let next = at.as_ref().next.load(Ordering::Relaxed);
+            match before {
+                Some(b) => b.as_ref().next.store(next, Ordering::Relaxed),
+                None => self.first = NonNull::new(next),
+            }
+            if next.is_null() {
+                self.last = before;
+            }
+        }
+        self.len -= 1;
+        Some(Request(at))
+    }
+}
+
+impl Drop for Requests {
+    fn drop(&mut self) {
+        while self.take(0).is_some() {}
+    }
+}
+
+/// Something that completes requests only when it is asked to: a device without interrupts, a store that plays a slow one.
+pub trait Polled: Send + Sync {
+    /// Completes what is due; returns whether requests are left. Does not sleep.
+    fn poll(&self) -> bool;
+}
+
+struct Free {
+    first: *mut Record,
+    len: usize,
+}
+// SAFETY: free records are reached under the lock only.
+unsafe impl Send for Free {}
+
+/// The records of a system, and what is complete.
+pub struct Io {
+    free: SpinLock<Free>,
+    /// Where threads sleep for a free record, and for what they read.
+    waits: WaitQueue,
+    completed: AtomicPtr<Record>,
+    /// Started and not finished.
+    in_flight: AtomicU64,
+    /// Finished, ever.
+    finished: AtomicU64,
+    /// Pages that are being written.
+    writing: AtomicU64,
+    /// The completion daemon's thread, plus one; 0: none.
+    completer: AtomicUsize,
+    polled: [SpinLock<Option<&'static dyn Polled>>; POLLED],
+    polling: AtomicBool,
+}
+
+impl Io {
+    pub(crate) fn new(boot: &mut BootMemory<'_, impl Machine>) -> Io {
+        let mut free = Free { first: ptr::null_mut(), len: RECORDS };
+        for _ in 0..RECORDS {
+            let record = boot.take(size_of::<Record>(), align_of::<Record>()).cast::<Record>();
+            // SAFETY: fresh memory of the right size, never freed.
+            unsafe {
+                record.write(Record {
+                    next: AtomicPtr::new(free.first),
+                    io: AtomicPtr::new(ptr::null_mut()),
+                    failed: AtomicU8::new(0),
+                    body: UnsafeCell::new(Body::new()),
+                });
+            }
+            free.first = record.as_ptr();
+        }
+        Io {
+            free: SpinLock::new(Rank::IO, free),
+            waits: WaitQueue::new(),
+            completed: AtomicPtr::new(ptr::null_mut()),
+            in_flight: AtomicU64::new(0),
+            finished: AtomicU64::new(0),
+            writing: AtomicU64::new(0),
+            completer: AtomicUsize::new(0),
+            polled: core::array::from_fn(|_| SpinLock::new(Rank::IO, None)),
+            polling: AtomicBool::new(false),
+        }
+    }
+
+    /// Bytes that the records take.
+    pub(crate) const fn boot_bytes() -> usize {
+        RECORDS * (size_of::<Record>() + 16)
+    }
+
+    /// Reads and writes that are started and not finished.
+    pub fn in_flight(&self) -> u64 {
+        self.in_flight.load(Ordering::Acquire)
+    }
+
+    /// Reads and writes that were ever finished.
+    pub fn finished(&self) -> u64 {
+        self.finished.load(Ordering::Acquire)
+    }
+
+    /// Pages that are being written now.
+    pub fn writing(&self) -> u64 {
+        self.writing.load(Ordering::Relaxed)
+    }
+
+    /// Records that nobody has.
+    pub fn free(&self) -> usize {
+        self.free.lock().len
+    }
+
+    /// A record, where one is free.
+    pub(crate) fn try_take(&self) -> Option<Taken<'_>> {
+        let mut free = self.free.lock();
+        let record = NonNull::new(free.first)?;
+        // SAFETY: free, so the list's.
+        free.first = unsafe { record.as_ref() }.next.load(Ordering::Relaxed);
+        free.len -= 1;
+        drop(free);
+        // SAFETY: taken off the list.
+        unsafe {
+            record.as_ref().io.store(ptr::from_ref(self).cast_mut(), Ordering::Relaxed);
+            *record.as_ref().body.get() = Body::new();
+        }
+        Some(Taken { io: self, record })
+    }
+
+    fn give(&self, record: NonNull<Record>) {
+        {
+            let mut free = self.free.lock();
+            // SAFETY: the caller's, who gives it up.
+            unsafe { record.as_ref() }.next.store(free.first, Ordering::Relaxed);
+            free.first = record.as_ptr();
+            free.len += 1;
+        }
+        self.waits.wake_all();
+    }
+
+    /// The calling thread finishes what is complete from now on, and is woken for it. None: nobody does.
+    pub(crate) fn set_completer(&self, thread: Option<ThreadHandle>) {
+        self.completer.store(thread.map_or(0, |t| t.0.wrapping_add(1)), Ordering::Release);
+        // Before the daemon looks whether it is to stop, and for requests; see [`Vm::stop_daemons`] and [`Taken::start`].
+        fence_full();
+        // Who sleeps and was to be woken by the daemon looks after itself now.
+        self.waits.wake_all();
+    }
+    pub(crate) fn has_completer(&self) -> bool {
+        self.completer.load(Ordering::Acquire) != 0
+    }
+    pub(crate) fn wake_completer(&self) {
+        let thread = self.completer.load(Ordering::Acquire);
+        if thread != 0 {
+            unpark(ThreadHandle(thread.wrapping_sub(1)));
+        }
+    }
+
+    /// Whether anything wants to be polled.
+    pub(crate) fn has_polled(&self) -> bool {
+        self.polling.load(Ordering::Acquire)
+    }
+    /// Whether something is complete and not finished.
+    pub(crate) fn has_completed(&self) -> bool {
+        !self.completed.load(Ordering::Acquire).is_null()
+    }
+}
+
+/// No place for another one: a system polls at most eight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooManyPolled;
+
+impl<M: Machine> Vm<M> {
+    /// Polls `what` from now on, while requests are under way.
+    pub fn poll_with(&self, what: &'static dyn Polled) -> Result<(), TooManyPolled> {
+        let free = self.io().polled.iter().find_map(|p| {
+            let place = p.lock();
+            place.is_none().then_some(place)
+        });
+        *free.ok_or(TooManyPolled)? = Some(what);
+        self.io().polling.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Polls what wants to be polled; returns whether requests are left there.
+    pub(crate) fn poll_pagers(&self) -> bool {
+        let mut left = false;
+        for place in &self.io().polled {
+            let what = *place.lock();
+            left |= what.is_some_and(|p| p.poll());
+        }
+        left
+    }
+
+    /// Waits until every read and write that is under way is finished.
+    pub fn finish_io(&'static self, may: &mut MaySleep) {
+        self.wait_for_io(may, || (self.io().in_flight() == 0).then_some(()));
+    }
+
+    /// Finishes what is complete; returns how many reads and writes that were. May sleep: an object's last reference may go.
+    // Not in its callers' frames, which sleep.
+    #[inline(never)]
+    pub(crate) fn finish_completed(&'static self, may: &mut MaySleep) -> usize {
+        let io = self.io();
+        let mut at = io.completed.swap(ptr::null_mut(), Ordering::AcqRel);
+        let mut n = 0;
+        // Given up when all of them are finished: the end of an object may wait for a record, or for a read or write, that is
+        // further down this list.
+        let mut kept: [Option<Kept<M>>; RECORDS] = [const { None }; RECORDS];
+        while let Some(record) = NonNull::new(at) {
+            // SAFETY: popped, so ours.
+            let r = unsafe { record.as_ref() };
+            at = r.next.load(Ordering::Relaxed);
+            let result = if r.failed.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(PagerError) };
+            // SAFETY: as above.
+            let body = unsafe { &*r.body.get() };
+            // SAFETY: the reference that the record was given when it was filled, if any.
+            let object = unsafe { Kept::<M>::from_raw(body.object) };
+            match body.direction {
+                Direction::Read => object.iter().for_each(|o| page_in::finish(self, o.object(), body, result, may)),
+                Direction::Write => laundry::finish(self, object.as_ref().map(Kept::object), body, result, may),
+            }
+            kept[n] = object;
+            // SAFETY: the waiter stays until this is set.
+            if let Some(done) = unsafe { body.done.as_ref() } {
+                done.0.store(if result.is_ok() { 1 } else { 2 }, Ordering::Release);
+            }
+            io.writing.fetch_sub(written(record), Ordering::Relaxed);
+            io.finished.fetch_add(1, Ordering::AcqRel);
+            io.in_flight.fetch_sub(1, Ordering::AcqRel);
+            io.give(record);
+            n += 1;
+        }
+        n
+    }
+
+    /// Sleeps until `ready`, and sees to it that what is under way gets finished.
+    pub(crate) fn wait_for_io<R>(&'static self, may: &mut MaySleep, mut ready: impl FnMut() -> Option<R>) -> R {
+        let io = self.io();
+        loop {
+            if io.has_completed() {
+                self.finish_completed(may);
+            }
+            if let Some(r) = ready() {
+                return r;
+            }
+            if io.has_completer() {
+                let mut found = None;
+                may.sleep_on(&io.waits, || {
+                    found = ready();
+                    found.is_some() || !io.has_completer() || io.has_completed()
+                });
+                if let Some(r) = found {
+                    return r;
+                }
+            } else {
+                self.poll_pagers();
+                if self.finish_completed(may) == 0 {
+                    relax();
+                }
+            }
+        }
+    }
+
+    /// A record; waits for one.
+    pub(crate) fn take_record(&'static self, may: &mut MaySleep) -> Taken<'static> {
+        self.wait_for_io(may, || self.io().try_take())
+    }
+
+    /// As [`Vm::take_record`], and leaves some for reads: who pages out much at once keeps nobody from paging in.
+    pub(crate) fn take_record_for_writing(&'static self, may: &mut MaySleep) -> Taken<'static> {
+        self.wait_for_io(may, || (self.io().free() > RECORDS / 4).then(|| self.io().try_take()).flatten())
+    }
+}

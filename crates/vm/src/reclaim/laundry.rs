@@ -1,0 +1,265 @@
+//! Laundering: writing changed pages out, so that their frames can be taken.
+//!
+//! # What must hold (Contract C2, cleaning)
+//! - In this order: clear dirty; fence; take the right to store from every translation; flush; *then* the pager reads the data.
+//!   Stored before the flush: it is in the data. Stored after it: the store faulted first, and marked the page dirty again. A
+//!   page whose dirty mark is clear when its write is done has its content with the pager.
+//! - The tag that says where to look for dirty pages goes last of all, when the page is LAUNDERING: a write-back that finds no
+//!   tag finds the write, and a cleaner that leaves a page alone after all leaves its tag too (mutant [`Mutant::UntagEarly`]).
+//! - Completion never clears dirty. A write that failed sets it again.
+//! - A page is [`LAUNDERING`](State::LAUNDERING) from before its write starts until it is finished: no second write begins, so
+//!   that old data never overwrites new. It is not busy meanwhile: programs go on using it, and may store into it (pages are
+//!   not stable under a write).
+//! - The write holds the frame. Whoever frees the page (truncate, exit) takes its identity at once; the frame goes when the
+//!   write is done, and so does the swap slot, which is the write's until then: a slot is never given to another page while a
+//!   late write may still fall on it. A file's pager may not be written to after it was cut short, so removing a file's page
+//!   waits for the write.
+//! - Pages that somebody *holds* are being stored into through their frame, with the dirty mark set before the store: they are
+//!   left alone. The hold is looked at after dirty was cleared and a fence; who takes it sets dirty after taking it. So either
+//!   the hold is seen here, or that dirty mark comes after the clearing and stays.
+//!
+//! | | fault stores | copy from a program (hold) | truncate, free | another cleaner | completion |
+//! |---|---|---|---|---|---|
+//! | **launder** | busy, then dirty before writable | the hold is seen, or dirty is set again | busy: one at a time | LAUNDERING | after it |
+//! | **completion** | dirty stays as it is | as a fault | state word: one of them sees the other, and that one frees slot and frame | | |
+
+use crate::fault::page_in::Kept;
+use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
+use crate::object::Object;
+use crate::object::pager::{Pager, PagerError};
+use crate::phys::page::{Page, State};
+use crate::reclaim::io::{Body, Direction, Taken};
+use crate::reclaim::swap::Slots;
+use crate::rmap::{self, Batch};
+use crate::sleep::MaySleep;
+use crate::stats::Event;
+use crate::tlb::flush::Flushed;
+use crate::types::Pfn;
+use crate::vm::Vm;
+use core::ops::Range;
+use quire_sync::epoch::Pinned;
+
+/// Where an object's pages are written to.
+enum Where<'o> {
+    Swap,
+    Pager(&'o dyn Pager),
+}
+
+/// Where changed pages of `object` go; `None`: they stay, whatever happens.
+fn destination<'o, M: Machine>(object: &'o Object<M>) -> Option<Where<'o>> {
+    match object.pager() {
+        Some(pager) if !pager.in_memory() => pager.takes_writes().then_some(Where::Pager(pager)),
+        _ => object.vm().swap().store().map(|_| Where::Swap),
+    }
+}
+
+/// Whether changed pages of `object` can be written anywhere.
+pub(crate) fn is_washable<M: Machine>(object: &Object<M>) -> bool {
+    destination(object).is_some()
+}
+
+/// Whether there is room where `page` would be written: a hint, since others take it.
+pub(crate) fn has_room<M: Machine>(object: &Object<M>, page: &Page) -> bool {
+    match destination(object) {
+        Some(Where::Swap) => object.vm().swap().free() != 0 || page.swap_slot().is_some(),
+        Some(Where::Pager(_)) => true,
+        None => false,
+    }
+}
+
+/// Whether `page`, which the caller holds busy, may be written now: changed, in nobody's hands, and not being written.
+pub(crate) fn is_laundry(page: &Page) -> bool {
+    let state = page.state();
+    state.valid() && state.dirty() && !state.laundering() && (page.holds() == 1 || mutant(Mutant::NoHoldCheck))
+}
+
+/// Writes pages of `object` that have neighbouring keys and for which [`is_laundry`] holds; the caller has set them busy. They
+/// are not busy any more when this returns; those that could not be written after all are dirty as before. Returns which of
+/// them are being written: fewer than all where swap has not so many slots in a row. The pager may sleep; nothing is waited for.
+pub(crate) fn launder<M: Machine>(
+    object: &Object<M>,
+    batch: &Batch,
+    mut taken: Taken<'_>,
+    may: &mut MaySleep,
+) -> Range<usize> {
+    let vm = object.vm();
+    let pages = batch.as_slice();
+    let to = destination(object);
+    let (mut slots, mut own) = (Slots { first: 0, len: 0 }, false);
+    // Where in the batch what is written begins.
+    let mut from = 0;
+    match &to {
+        Some(Where::Swap) => match vm.swap().allocate(pages.len()) {
+            Some(found) => slots = found,
+            // Swap is full: pages that have slots may overwrite what is there.
+            None => (own, (from, slots)) = (true, own_slots(vm, pages)),
+        },
+        Some(Where::Pager(_)) => slots = Slots { first: pages.first().map_or(0, |p| p.0), len: pages.len() as u64 },
+        None => {}
+    }
+    let (before, pages) = pages.split_at(from);
+    let (wash, rest) = pages.split_at((slots.len as usize).min(pages.len()));
+    before.iter().chain(rest).for_each(|(_, pfn)| vm.unbusy(vm.page(*pfn)));
+    if wash.is_empty() {
+        return 0..0;
+    }
+    let mut batch = Batch::new();
+    wash.iter().for_each(|(key, pfn)| batch.push(*key, *pfn));
+    let early = mutant(Mutant::ReadBeforeProtect);
+    mark_clean(object, &batch);
+    let flushed = match early {
+        false => rmap::write_protect(object, &batch),
+        // SAFETY: none: this is the step that the mutants leave out.
+        true => unsafe { Flushed::never_mapped() },
+    };
+    if mutant(Mutant::UntagEarly) {
+        untag(object, batch.as_slice(), &may.pin(vm.epoch()));
+    }
+    // Those in somebody's hands, and what lies behind them, are for another time.
+    let n = match mutant(Mutant::NoHoldCheck) {
+        true => wash.len(),
+        false => wash.iter().take_while(|(_, pfn)| vm.page(*pfn).holds() == 1).count(),
+    };
+    let (wash, rest) = wash.split_at(n);
+    {
+        let pin = may.pin(vm.epoch());
+        for (key, pfn) in rest {
+            stain(object, *key, vm.page(*pfn), &pin);
+        }
+    }
+    rest.iter().for_each(|(_, pfn)| vm.unbusy(vm.page(*pfn)));
+    let swap = matches!(to, Some(Where::Swap));
+    if swap && !own {
+        vm.swap().release(Slots { first: slots.first + n as u64, len: slots.len - n as u64 });
+    }
+    if n == 0 {
+        return 0..0;
+    }
+    let body = taken.body();
+    body.direction = Direction::Write;
+    body.swap = swap;
+    body.first = slots.first;
+    for (key, pfn) in wash {
+        let page = vm.page(*pfn);
+        if let Some(old) = page.take_swap_slot()
+            && !own
+        {
+            vm.swap().release(Slots { first: old, len: 1 });
+        }
+        let held = page.try_hold();
+        debug_assert!(held, "a busy page has an identity, which is a hold");
+        page.set(State::LAUNDERING);
+        body.push(vm, *key, *pfn);
+    }
+    {
+        let pin = may.pin(vm.epoch());
+        untag(object, wash, &pin);
+        if !swap {
+            // The pager must live until the write is done.
+            body.object = Kept::new(object, &pin).map_or(core::ptr::null(), Kept::into_raw);
+        }
+    }
+    let request = taken.start_writing(&flushed);
+    if !mutant(Mutant::ReadBeforeProtect) {
+        wash.iter().for_each(|(_, pfn)| vm.unbusy(vm.page(*pfn)));
+    }
+    vm.stats().add(if swap { Event::SwapOut } else { Event::PageOut }, n as u64);
+    match (to, vm.swap().store()) {
+        (Some(Where::Pager(pager)), _) => pager.start(request),
+        (_, Some(store)) => store.start(request),
+        (_, None) => drop(request),
+    }
+    if mutant(Mutant::ReadBeforeProtect) {
+        let _flushed = rmap::write_protect(object, &batch);
+        wash.iter().for_each(|(_, pfn)| vm.unbusy(vm.page(*pfn)));
+    }
+    from..from + n
+}
+
+/// Cleaning, first step: the marks of the batch's pages go. Their tags stay until something else says that a write is coming.
+/// => they are busy.
+pub(crate) fn mark_clean<M: Machine>(object: &Object<M>, batch: &Batch) {
+    for (_, pfn) in batch.as_slice() {
+        object.vm().page(*pfn).clear(State::DIRTY);
+    }
+}
+
+/// The tags of those of `pages` go that are clean still, after everything that marks a page dirty which is busy: a hold, which
+/// was looked for, and who took a leaf away since the mark went and has credited it ([`copy::credit`](crate::fault::copy::credit)).
+/// => they are busy, and LAUNDERING: who asks for all that is tagged to be written finds one or the other.
+fn untag<M: Machine>(object: &Object<M>, pages: &[(u64, Pfn)], pin: &Pinned<'_>) {
+    for (key, pfn) in pages {
+        if !object.vm().page(*pfn).state().dirty() || mutant(Mutant::CreditUntagged) {
+            object.index().untag_dirty(*key, pin);
+        }
+    }
+}
+
+/// The first of `pages` that has a swap slot, and its slot with those of its neighbours, as far as they neighbour too.
+fn own_slots<M: Machine>(vm: &Vm<M>, pages: &[(u64, Pfn)]) -> (usize, Slots) {
+    let slot = |p: &(u64, Pfn)| vm.page(p.1).swap_slot();
+    let Some((from, first)) = pages.iter().enumerate().find_map(|(i, p)| Some((i, slot(p)?))) else {
+        return (0, Slots { first: 0, len: 0 });
+    };
+    let len = (first..).zip(&pages[from..]).take_while(|(s, p)| slot(p) == Some(*s)).count();
+    (from, Slots { first, len: len as u64 })
+}
+
+/// Marks a page dirty that the caller holds, or has busy.
+///
+/// The tag first: who finds the page dirty has nothing to do, and may ask at once for all that is tagged to be written. A
+/// cleaner that takes the tag away in between either sees the hold, or has cleared the mark before.
+pub(crate) fn stain<M: Machine>(object: &Object<M>, key: u64, page: &Page, pin: &Pinned<'_>) {
+    if mutant(Mutant::TagAfterDirty) {
+        page.set(State::DIRTY);
+    }
+    object.index().tag_dirty(key, pin);
+    page.set(State::DIRTY);
+}
+
+/// A write is complete. `file`: the object that was kept for it.
+pub(crate) fn finish<M: Machine>(
+    vm: &'static Vm<M>,
+    file: Option<&Object<M>>,
+    body: &Body,
+    result: Result<(), PagerError>,
+    may: &mut MaySleep,
+) {
+    if result.is_err()
+        && let Some(file) = file
+    {
+        // Before anybody who waits for the write goes on, and asks.
+        file.write_errors().raise();
+    }
+    for i in 0..body.len {
+        let page = vm.page(body.pfn(i));
+        let slot = body.swap.then_some(body.first + i as u64);
+        if result.is_err() {
+            // As in `stain`: the tag first. The write keeps other cleaners away, and the frame from becoming another page.
+            let pin = may.pin(vm.epoch());
+            // SAFETY: `launder` took a hold for the write.
+            if let Some(object) = unsafe { vm.object_of_held(page, &pin) } {
+                object.index().tag_dirty(page.index(), &pin);
+            }
+        }
+        let alive = if result.is_ok() {
+            // Before the mark goes: who frees the page after that frees the slot with it.
+            page.set_swap_slot(slot);
+            page.set_failed_writes(0);
+            page.end_laundering(0) || mutant(Mutant::NoGoneCheck)
+        } else {
+            vm.stats().count(Event::WriteFailed);
+            page.set_failed_writes(page.failed_writes().saturating_add(1));
+            page.end_laundering(State::DIRTY)
+        };
+        if let Some(slot) = slot
+            && !(alive && result.is_ok())
+        {
+            page.set_swap_slot(None);
+            vm.swap().release(Slots { first: slot, len: 1 });
+        }
+        vm.page_waits(page).wake_all();
+        vm.unhold_page(page);
+    }
+}

@@ -1,0 +1,95 @@
+//! Memory that was given up lazily: it keeps its frames and its content until memory is short, and a store revives it.
+//!
+//! There is no mark for it. A page of private memory that is clean and has no swap slot is one that was never stored into, and
+//! pageout leaves a cut where it takes such a page: zeroes, whatever lies behind. So to give a page up is to make it look like
+//! that. A store makes it dirty first, as it does any clean page, and from then on it is kept again.
+//!
+//! What must hold is what holds for a cleaner (see [`crate::reclaim::laundry`]): clear dirty, fence, take the right to store from every
+//! translation, flush. A store before the flush may be lost with the rest: it raced with the advice. One after it has faulted
+//! and marked the page dirty again. Who holds the page is seen, or marks it dirty after the clearing.
+
+use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
+use crate::object::index::Slot;
+use crate::object::{Object, What};
+use crate::phys::page::Page;
+use crate::phys::queues::Queue;
+use crate::reclaim::laundry;
+use crate::reclaim::swap::{Returned, Slots};
+use crate::rmap::{self, Batch};
+use crate::sleep::MaySleep;
+use crate::stats::Event;
+use core::ops::Range;
+
+/// Gives the pages of `keys` up, where `object` is private memory. What is busy, held or being written stays as it is.
+pub(crate) fn give_up<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut MaySleep) {
+    if !object.is_private() {
+        return;
+    }
+    object.vm().pageout().note_freeable();
+    let mut range = object.range(keys, What::BOTH);
+    while !range.is_done() {
+        let mut batch = Batch::new();
+        {
+            let pin = may.pin(object.vm().epoch());
+            let mut returned = Returned::new(object.vm().swap());
+            let mut stop = None;
+            for found in range.walk(&pin) {
+                let (key, slot) = (found.key(), found.slot());
+                match slot {
+                    Slot::Page(_) if batch.is_full() => {
+                        stop = Some(key);
+                        break;
+                    }
+                    Slot::Page(pfn) => match object.vm().try_busy_page(object, key, object.vm().page(pfn)) {
+                        Some(page) if is_free(page) => batch.push(key, pfn),
+                        Some(page) => object.vm().unbusy(page),
+                        None => {}
+                    },
+                    // Else a fault has just begun to read it.
+                    Slot::Swap(at) if object.index().replace(key, slot, Slot::Cut, &pin) => returned.add(at),
+                    _ => {}
+                }
+            }
+            if let Some(key) = stop {
+                range.resume_at(key);
+            }
+        }
+        if !batch.is_empty() {
+            make_clean(object, &batch, may);
+        }
+    }
+}
+
+/// Whether a busy page is in nobody's hands.
+fn is_free(page: &Page) -> bool {
+    let state = page.state();
+    state.valid() && !state.laundering() && page.holds() == 1
+}
+
+/// Makes busy pages look as if nobody had stored into them, and lets go of them.
+fn make_clean<M: Machine>(object: &Object<M>, batch: &Batch, may: &mut MaySleep) {
+    let vm = object.vm();
+    laundry::mark_clean(object, batch);
+    if !mutant(Mutant::FreeLeavesWritable) {
+        let _flushed = rmap::write_protect(object, batch);
+    }
+    // They are not worth a second chance.
+    rmap::take_referenced(object, batch);
+    let pin = may.pin(vm.epoch());
+    let mut n = 0;
+    for (key, pfn) in batch.as_slice() {
+        let page = vm.page(*pfn);
+        if page.holds() != 1 {
+            laundry::stain(object, *key, page, &pin);
+        } else {
+            if let Some(slot) = page.take_swap_slot() {
+                vm.swap().release(Slots { first: slot, len: 1 });
+            }
+            n += 1;
+        }
+        vm.queues().move_to(page, Queue::Inactive);
+        vm.unbusy(page);
+    }
+    vm.stats().add(Event::LazyFree, n);
+}

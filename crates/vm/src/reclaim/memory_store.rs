@@ -1,0 +1,226 @@
+//! A store in memory that stands for a disk: for swap, or behind a file.
+//!
+//! By default it does everything at once. With a [`FaultPlan`] it is as bad as a disk can be: late, out of order, failing. A
+//! request that fails has done something nevertheless: a write has overwritten part of its pages, a read has left rubbish.
+//! Whether the core copes is a matter of the core; block devices replace this and nothing else.
+//!
+//! Bytes move when a request is completed, not when it is started: whoever let go of a frame too early, or trusts that a write
+//! has read it already, is found out.
+
+use crate::machine::bytes;
+use crate::object::pager::{Pager, PagerError, SwapStore};
+use crate::reclaim::io::{CLUSTER, Direction, Polled, Request, Requests};
+use crate::types::PAGE_SIZE;
+use core::fmt;
+use core::ptr::NonNull;
+use quire_sync::hooks::now;
+use quire_sync::{Rank, SpinLock};
+
+/// How bad the store is. All zero: not at all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FaultPlan {
+    /// A request waits for about so many polls.
+    pub delay: u32,
+    /// So many nanoseconds pass between two completions at least.
+    pub pause: u64,
+    /// One read in so many fails; 0: none.
+    pub fail_reads: u32,
+    /// One write in so many fails; 0: none.
+    pub fail_writes: u32,
+    /// Any of so many of the oldest requests may be the next; 0 and 1: in order.
+    pub window: u32,
+    /// Decides all of the above.
+    pub seed: u64,
+}
+
+impl FaultPlan {
+    fn is_late(&self) -> bool {
+        self.delay != 0 || self.pause != 0 || self.window > 1
+    }
+}
+
+struct State {
+    plan: FaultPlan,
+    random: u64,
+    waiting: Requests,
+    /// When the last one was completed.
+    last: u64,
+    reads: u64,
+    writes: u64,
+    failed: u64,
+}
+
+impl State {
+    fn random(&mut self, below: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 20) % below.max(1)
+    }
+
+    fn one_in(&mut self, n: u32) -> bool {
+        n != 0 && self.random(n as u64) == 0
+    }
+
+    /// The next one that is due.
+    fn due(&mut self) -> Option<Request> {
+        let plan = self.plan;
+        if self.waiting.is_empty() || plan.delay != 0 && self.random(plan.delay as u64 + 1) != 0 {
+            return None;
+        }
+        if plan.pause != 0 {
+            let time = now();
+            if time < self.last.saturating_add(plan.pause) {
+                return None;
+            }
+            self.last = time;
+        }
+        let window = (plan.window.max(1) as u64).min(self.waiting.len() as u64);
+        let n = self.random(window) as usize;
+        self.waiting.take(n)
+    }
+}
+
+/// What a store has done so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StoreCounts {
+    /// Reads that were started.
+    pub reads: u64,
+    /// Writes that were started.
+    pub writes: u64,
+    /// Those of both that failed.
+    pub failed: u64,
+}
+
+/// Pages in memory, as a store.
+pub struct MemoryStore {
+    bytes: NonNull<u8>,
+    pages: u64,
+    state: SpinLock<State>,
+}
+
+// SAFETY: the memory is the store's; a page is read and written only by the request that names it, and the core never has two
+// for one slot. (Files behind a store are read and written as their programs do.)
+unsafe impl Send for MemoryStore {}
+// SAFETY: as above.
+unsafe impl Sync for MemoryStore {}
+
+impl MemoryStore {
+    /// A store of `pages` pages at `bytes`. Its content is what is there.
+    ///
+    /// # Safety
+    /// The memory is valid for reads and writes of so many pages as long as the store, and nobody else uses it.
+    pub unsafe fn new(bytes: NonNull<u8>, pages: u64, plan: FaultPlan) -> MemoryStore {
+        let random = plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let state = State { plan, random, waiting: Requests::new(), last: 0, reads: 0, writes: 0, failed: 0 };
+        MemoryStore { bytes, pages, state: SpinLock::new(Rank::DEVICE, state) }
+    }
+
+    /// Is as bad as `plan` says from now on.
+    pub fn set_plan(&self, plan: FaultPlan) {
+        let mut state = self.state.lock();
+        state.plan = plan;
+        state.random = plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    }
+
+    /// What it has done so far.
+    pub fn counts(&self) -> StoreCounts {
+        let state = self.state.lock();
+        StoreCounts { reads: state.reads, writes: state.writes, failed: state.failed }
+    }
+
+    fn page(&self, n: u64) -> Option<*mut u8> {
+        // SAFETY: within the store's memory.
+        (n < self.pages).then(|| unsafe { self.bytes.as_ptr().add((n * PAGE_SIZE) as usize) })
+    }
+
+    /// Does what was asked for, or fails in the middle of it.
+    fn serve(&self, request: Request, fails: bool) {
+        let pages = if fails { request.len() / 2 } else { request.len() };
+        let mut result = if fails { Err(PagerError) } else { Ok(()) };
+        for i in 0..request.len() {
+            let (Some(at), frame) = (self.page(request.first() + i as u64), request.frame(i)) else {
+                result = Err(PagerError);
+                break;
+            };
+            // SAFETY: a page of the store and a frame, both valid for a page. Programs may store into a frame that is being
+            // written; then its page is dirty again and this copy is worth nothing.
+            unsafe {
+                match request.direction() {
+                    Direction::Read if i < pages => bytes::copy(at, frame, PAGE_SIZE as usize),
+                    Direction::Read => bytes::fill(frame, 0xbd, PAGE_SIZE as usize),
+                    Direction::Write if i < pages => bytes::copy(frame, at, PAGE_SIZE as usize),
+                    Direction::Write => bytes::fill(at, 0xbd, PAGE_SIZE as usize),
+                }
+            }
+        }
+        request.complete(result);
+    }
+
+    fn begin(&self, request: Request) {
+        let mut state = self.state.lock();
+        match request.direction() {
+            Direction::Read => state.reads += 1,
+            Direction::Write => state.writes += 1,
+        }
+        if state.plan.is_late() {
+            state.waiting.push(request);
+            return;
+        }
+        let fails = Self::fails(&mut state, &request);
+        drop(state);
+        self.serve(request, fails);
+    }
+
+    fn fails(state: &mut State, request: &Request) -> bool {
+        let fails = match request.direction() {
+            Direction::Read => state.one_in(state.plan.fail_reads),
+            Direction::Write => state.one_in(state.plan.fail_writes),
+        };
+        state.failed += fails as u64;
+        fails
+    }
+}
+
+impl Polled for MemoryStore {
+    fn poll(&self) -> bool {
+        loop {
+            let mut state = self.state.lock();
+            let Some(request) = state.due() else { return !state.waiting.is_empty() };
+            let fails = Self::fails(&mut state, &request);
+            drop(state);
+            self.serve(request, fails);
+        }
+    }
+}
+
+impl SwapStore for MemoryStore {
+    fn slots(&self) -> u64 {
+        self.pages
+    }
+    fn start(&self, request: Request) {
+        self.begin(request);
+    }
+}
+
+/// Behind an object, the store is a file of its pages.
+impl Pager for MemoryStore {
+    fn name(&self, to: &mut dyn fmt::Write) -> fmt::Result {
+        to.write_str("memory store")
+    }
+    fn ident(&self) -> (u64, u64) {
+        (0, self.bytes.addr().get() as u64)
+    }
+    fn in_memory(&self) -> bool {
+        false
+    }
+    fn cluster(&self) -> usize {
+        CLUSTER
+    }
+    fn takes_writes(&self) -> bool {
+        true
+    }
+    fn start(&self, request: Request) {
+        self.begin(request);
+    }
+}

@@ -1,0 +1,180 @@
+//! Migration: a page leaves its frame.
+//!
+//! It is a removal and a move in one hold of busy. Busy, fence, every translation taken away and flushed (Contract C2); then
+//! nobody reads or stores through the frame but who holds it, and such a page stays. Its bytes are copied, the object's slot
+//! changes from the old frame to the new one in one step, and the old frame's identity goes. A fault that had found the old
+//! one sees another generation under its table page's lock, and looks again. (Mutants [`Mutant::CopyBeforeRemove`] and
+//! [`Mutant::MoveUnderHold`].)
+//!
+//! A page that is clean and that nobody maps is evicted instead: that takes no memory.
+//!
+//! | | fault | copy from or to a program (hold) | cleaner | pageout, truncate, another claim |
+//! |---|---|---|---|---|
+//! | **vacate** | busy and generation, under the table page's lock | the hold is seen, or the taker sees busy | LAUNDERING: waited for | busy: one at a time |
+
+use crate::fault::page_in::Kept;
+use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
+use crate::object::Object;
+use crate::object::index::Slot;
+use crate::phys::frames::{Fill, For, Frame};
+use crate::phys::page::{Page, State};
+use crate::reclaim::evict;
+use crate::rmap::{self, Batch};
+use crate::sleep::MaySleep;
+use crate::stats::Event;
+use crate::types::{PAGE_SIZE, Pfn};
+use crate::vm::Vm;
+use quire_sync::epoch::Pinned;
+
+/// What became of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Vacated {
+    /// It has left its frame.
+    Gone,
+    /// It is in use for the moment, or another page by now.
+    Again,
+    /// It cannot go: it is wired, or changed while no memory is left to move it to.
+    Never,
+}
+
+/// Makes `page` leave its frame, and hands the frame to `take`; also frames that were to be the page's new ones and that
+/// `wanted` claims: one at most, and two frames in all. May sleep.
+pub(crate) fn vacate<M: Machine>(
+    vm: &'static Vm<M>,
+    page: &'static Page,
+    wanted: &mut dyn FnMut(&Frame) -> bool,
+    may: &mut MaySleep,
+    take: &mut dyn FnMut(Frame),
+) -> Vacated {
+    let found = {
+        let pin = may.pin(vm.epoch());
+        let key = page.index();
+        vm.object_of(page, &pin).and_then(|object| Kept::new(object, &pin)).map(|kept| (kept, key))
+    };
+    let Some((kept, key)) = found else {
+        vm.wait_unbusy(page, may);
+        return Vacated::Again;
+    };
+    if page.state().laundering() {
+        vm.wait_laundered(page, may);
+    }
+    // Before the page is busy. What lies in the way itself is no place to move to.
+    let mut to = vm.alloc_frame(Fill::Any, For::User).ok();
+    if to.as_ref().is_some_and(&mut *wanted) {
+        to.take().into_iter().for_each(&mut *take);
+        to = vm.alloc_frame(Fill::Any, For::User).ok();
+        if to.as_ref().is_some_and(&mut *wanted) {
+            to.take().into_iter().for_each(|frame| vm.free_frame(frame));
+            return Vacated::Again;
+        }
+    }
+    let object = kept.object();
+    if vm.try_busy_page(object, key, page).is_none() {
+        to.into_iter().for_each(|frame| vm.free_frame(frame));
+        vm.wait_unbusy(page, may);
+        return Vacated::Again;
+    }
+    let (done, rest) = leave(object, key, page, to, may, take);
+    rest.into_iter().for_each(|frame| vm.free_frame(frame));
+    vm.stats().count(if done == Vacated::Gone { Event::Migrated } else { Event::MigrateFailed });
+    done
+}
+
+/// Takes the busy page out of its frame, into `to` where it must be kept. Returns `to` where it was not needed.
+fn leave<M: Machine>(
+    object: &Object<M>,
+    key: u64,
+    page: &'static Page,
+    to: Option<Frame>,
+    may: &mut MaySleep,
+    take: &mut dyn FnMut(Frame),
+) -> (Vacated, Option<Frame>) {
+    let vm = object.vm();
+    let mut batch = Batch::new();
+    batch.push(key, vm.pfn_of_page(page));
+    let mapped = rmap::query(object, &batch).mapped.contains(0);
+    if mutant(Mutant::CopyBeforeRemove)
+        && let Some(to) = &to
+    {
+        copy_bytes(vm, vm.pfn_of_page(page), to.pfn());
+    }
+    let (_flushed, wired) = rmap::unmap_unwired(object, &batch);
+    let state = page.state();
+    // Behind the pass's fence: who holds the page is seen, or sees busy.
+    let held = page.holds() != 1 && !mutant(Mutant::MoveUnderHold);
+    if wired.contains(0) || !state.valid() || state.laundering() || held {
+        vm.unbusy(page);
+        return (if wired.contains(0) { Vacated::Never } else { Vacated::Again }, to);
+    }
+    let pin = may.pin(vm.epoch());
+    let rest = match to {
+        Some(to) if state.dirty() || mapped => {
+            let moved = settle(object, key, page, to, mapped, &pin);
+            give_up(vm, page, take);
+            vm.unbusy(moved);
+            return (Vacated::Gone, None);
+        }
+        None if state.dirty() => {
+            vm.unbusy(page);
+            return (Vacated::Never, None);
+        }
+        rest => rest,
+    };
+    evict::leave(object, key, page, &pin);
+    give_up(vm, page, take);
+    (Vacated::Gone, rest)
+}
+
+/// Gives the content of the busy page, and its place, to another frame, whose page is busy too.
+fn settle<M: Machine>(
+    object: &Object<M>,
+    key: u64,
+    page: &Page,
+    to: Frame,
+    mapped: bool,
+    pin: &Pinned<'_>,
+) -> &'static Page {
+    let vm = object.vm();
+    let (from, to) = (vm.pfn_of_page(page), to.into_pfn());
+    if !mutant(Mutant::CopyBeforeRemove) {
+        // The old frame's page is busy, not mapped and not held: nobody stores into it.
+        copy_bytes(vm, from, to);
+    }
+    let new = vm.page(to);
+    let referenced = if mapped { State::REFERENCED } else { 0 };
+    let bits = object.page_bits() | State::VALID | page.state().0 & State::DIRTY | referenced;
+    vm.assume_page(new, object.address(), key, bits);
+    new.set_swap_slot(page.take_swap_slot());
+    new.set_failed_writes(page.failed_writes());
+    // The mark of a copy stays with the old descriptor, and one that is on its way does: the next copy looks.
+    new.suspect();
+    let replaced = object.index().replace(key, Slot::Page(from), Slot::Page(to), pin);
+    debug_assert!(replaced, "a busy page stays in its slot");
+    vm.enqueue_new(new);
+    new
+}
+
+fn copy_bytes<M: Machine>(vm: &Vm<M>, from: Pfn, to: Pfn) {
+    // SAFETY: two frames, of which the caller owns the second.
+    unsafe {
+        let (source, target) = (vm.machine().frame_ptr(from), vm.machine().frame_ptr(to));
+        crate::machine::bytes::copy(source, target, PAGE_SIZE as usize);
+    }
+}
+
+/// Takes the identity of a busy page that is in no index any more, and hands the frame over: with a hold of its own, so that
+/// it does not go back to the free lists. Where somebody else holds it for a moment, who will find that it is not the page that
+/// was looked for, the frame is freed by them.
+fn give_up<M: Machine>(vm: &Vm<M>, page: &Page, take: &mut dyn FnMut(Frame)) {
+    let held = page.try_hold();
+    debug_assert!(held, "a busy page has an identity, which is a hold");
+    vm.release_page(page);
+    if page.unhold() {
+        // SAFETY: no identity and no hold is left: the frame is ours alone.
+        take(unsafe { Frame::from_pfn(vm.pfn_of_page(page)) });
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

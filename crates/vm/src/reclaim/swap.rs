@@ -1,0 +1,358 @@
+//! Swap: which slots of the system's swap store are in use, and whose they are.
+//!
+//! # Whose a slot is
+//! A slot in use belongs to exactly one of:
+//! - an index slot that says [`Slot::Swap`](crate::object::index::Slot::Swap): the page is there and nowhere else;
+//! - a resident page, whose descriptor names it ([`Page::swap_slot`]): what the slot holds is the page's content if the page
+//!   is clean. The slot is kept while the page is resident, so that a page that was only read goes without a write. A page that
+//!   has been stored into keeps its slot too, worthless though it is, until it is written again or freed: giving it up at the
+//!   first store would put a shared lock on the fault path;
+//! - a write under way, which gives it to the page when it is done, or frees it.
+//!
+//! Page to Swap and back is one compare-and-swap of the index slot, by whoever holds the page busy; the slot changes hands
+//! with it. A Swap slot in an index is emptied by compare-and-swap too, whoever does it frees the slot: so it is freed once.
+//!
+//! # Full swap
+//! While slots are scarce, no page keeps one beside its frame for long: a page that is read gives its slot up at once and counts as changed,
+//! and so does one that pageout finds in use. So memory and swap together hold as many pages as there are frames and slots, and a page
+//! that is not used gets the slot of one that is. A read that finds no free frame borrows one from the reserve, because the slot that
+//! it frees lets another page go.
+//!
+//! # Clusters
+//! Neighbouring pages of an object that are written together get neighbouring slots, so that they can be read together again.
+//! Search goes round the bitmap from where the last cluster was found.
+
+use crate::check::Broken;
+use crate::machine::Machine;
+use crate::object::Object;
+use crate::object::pager::SwapStore;
+use crate::phys::frames::For;
+use crate::phys::page::Page;
+use crate::reclaim::io::{CLUSTER, Polled};
+use crate::reclaim::laundry;
+use crate::sleep::MaySleep;
+use crate::stats::Event;
+use crate::types::{PAGE_SIZE, Pfn};
+use crate::vm::Vm;
+use core::cell::UnsafeCell;
+use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use quire_sync::epoch::Pinned;
+use quire_sync::{Rank, SpinLock};
+
+/// Why a swap store was not added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SwapError {
+    /// There is one already.
+    Exists,
+    /// No memory for the bitmap, which is one run of at most 4 MiB.
+    OutOfMemory,
+}
+
+/// Slots of a store; consecutive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Slots {
+    /// The first.
+    pub first: u64,
+    /// How many.
+    pub len: u64,
+}
+
+struct Bitmap {
+    /// One bit a slot: in use. Bits behind the last slot are set.
+    words: &'static mut [u64],
+    /// Where the search goes on.
+    at: usize,
+}
+
+/// The swap store and its slots.
+pub struct Swap {
+    store: UnsafeCell<Option<&'static dyn SwapStore>>,
+    /// `store` is set, for ever.
+    ready: AtomicBool,
+    total: AtomicU64,
+    free: AtomicU64,
+    bitmap: SpinLock<Bitmap>,
+}
+
+// SAFETY: `store` is written once, before `ready`, under the bitmap's lock.
+unsafe impl Send for Swap {}
+// SAFETY: as above.
+unsafe impl Sync for Swap {}
+
+/// A run of at most `n` zero bits in `word`, as long as possible: (bit, length).
+fn run(word: u64, n: u32) -> Option<(u32, u32)> {
+    let mut found = None;
+    let mut starts = !word;
+    for len in 1..=n.min(64) {
+        if len > 1 {
+            starts &= !word >> (len - 1);
+        }
+        if starts == 0 {
+            break;
+        }
+        found = Some((starts.trailing_zeros(), len));
+    }
+    found
+}
+
+impl Swap {
+    pub(crate) fn new() -> Swap {
+        Swap {
+            store: UnsafeCell::new(None),
+            ready: AtomicBool::new(false),
+            total: AtomicU64::new(0),
+            free: AtomicU64::new(0),
+            bitmap: SpinLock::new(Rank::SWAP, Bitmap { words: &mut [], at: 0 }),
+        }
+    }
+
+    /// The store, where there is one.
+    pub(crate) fn store(&self) -> Option<&'static dyn SwapStore> {
+        if !self.ready.load(Ordering::Acquire) {
+            return None;
+        }
+        // SAFETY: set, and never changed again.
+        unsafe { *self.store.get() }
+    }
+    /// Slots in all.
+    pub fn total(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+    /// Slots that nobody has. Written under the bitmap's lock.
+    pub fn free(&self) -> u64 {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// Whether slots are so few that pages in memory shall not keep theirs.
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.free() < self.total() / 4
+    }
+
+    /// Whether so few slots are free that they are those of pages that are just coming back; or there is no swap.
+    pub(crate) fn is_as_good_as_full(&self) -> bool {
+        self.free() <= self.total() / 64
+    }
+
+    /// Counts the bitmap again. In O(slots / 64).
+    pub(crate) fn check(&self) -> Result<(), Broken> {
+        let map = self.bitmap.lock();
+        let total = self.total.load(Ordering::Relaxed);
+        let set: u64 = map.words.iter().map(|w| u64::from(w.count_ones())).sum();
+        let behind = map.words.len() as u64 * 64 - total;
+        let free = self.free.load(Ordering::Relaxed);
+        if set.checked_sub(behind).and_then(|used| used.checked_add(free)) != Some(total) {
+            return Err(Broken::SwapCount(free));
+        }
+        Ok(())
+    }
+
+    /// Whether somebody has `slot`.
+    pub(crate) fn in_use(&self, slot: u64) -> bool {
+        let map = self.bitmap.lock();
+        slot < self.total.load(Ordering::Relaxed) && map.words[(slot / 64) as usize] & 1 << (slot % 64) != 0
+    }
+
+    /// Up to `n` slots in a row, as many as one place has.
+    pub(crate) fn allocate(&self, n: usize) -> Option<Slots> {
+        let mut map = self.bitmap.lock();
+        let free = self.free.load(Ordering::Relaxed);
+        if free == 0 {
+            return None;
+        }
+        let n = n.clamp(1, CLUSTER) as u32;
+        let words = map.words.len();
+        let start = map.at;
+        let mut best: Option<(usize, u32, u32)> = None;
+        for i in 0..words {
+            let w = (start + i) % words;
+            if let Some((bit, len)) = run(map.words[w], n)
+                && best.is_none_or(|b| len > b.2)
+            {
+                best = Some((w, bit, len));
+                if len == n {
+                    break;
+                }
+            }
+        }
+        let (w, bit, len) = best?;
+        map.words[w] |= (u64::MAX >> (64 - len)) << bit;
+        map.at = w;
+        self.free.store(free - len as u64, Ordering::Relaxed);
+        Some(Slots { first: w as u64 * 64 + bit as u64, len: len as u64 })
+    }
+
+    /// Gives slots back.
+    ///
+    /// # Panics
+    /// Where one of them is free already: a bug of the core.
+    pub(crate) fn release(&self, slots: Slots) {
+        if slots.len == 0 {
+            return;
+        }
+        let mut map = self.bitmap.lock();
+        for slot in slots.first..slots.first + slots.len {
+            let (w, bit) = ((slot / 64) as usize, 1u64 << (slot % 64));
+            assert!(map.words[w] & bit != 0, "swap slot {slot} is freed twice");
+            map.words[w] &= !bit;
+        }
+        let free = self.free.load(Ordering::Relaxed);
+        self.free.store(free + slots.len, Ordering::Relaxed);
+    }
+}
+
+/// Doors for tests of the checker.
+#[cfg(all(test, not(any(loom, shuttle))))]
+impl Swap {
+    /// A slot changes hands, and nothing else knows.
+    pub(crate) fn corrupt_bit(&self, slot: u64) {
+        self.bitmap.lock().words[(slot / 64) as usize] ^= 1 << (slot % 64);
+    }
+    /// One free slot fewer is counted than there are.
+    pub(crate) fn corrupt_count(&self) {
+        let _map = self.bitmap.lock();
+        self.free.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Swap slots on their way back: neighbours go together.
+pub(crate) struct Returned<'s> {
+    swap: &'s Swap,
+    slots: Slots,
+}
+
+impl<'s> Returned<'s> {
+    pub fn new(swap: &'s Swap) -> Self {
+        Returned { swap, slots: Slots { first: 0, len: 0 } }
+    }
+    pub fn add(&mut self, slot: u64) {
+        if self.slots.len != 0 && self.slots.first + self.slots.len == slot {
+            self.slots.len += 1;
+            return;
+        }
+        self.swap.release(self.slots);
+        self.slots = Slots { first: slot, len: 1 };
+    }
+}
+
+impl Drop for Returned<'_> {
+    fn drop(&mut self) {
+        self.swap.release(self.slots);
+    }
+}
+
+impl Page {
+    /// The swap slot that the page has beside its frame. Whoever holds the page busy may ask; while it is being written the
+    /// answer is none.
+    pub(crate) fn swap_slot(&self) -> Option<u64> {
+        self.words()[0].load(Ordering::Relaxed).checked_sub(1)
+    }
+    pub(crate) fn set_swap_slot(&self, slot: Option<u64>) {
+        self.words()[0].store(slot.map_or(0, |s| s + 1), Ordering::Relaxed);
+    }
+    /// Takes the slot from the page.
+    pub(crate) fn take_swap_slot(&self) -> Option<u64> {
+        let slot = self.swap_slot();
+        if slot.is_some() {
+            self.set_swap_slot(None);
+        }
+        slot
+    }
+}
+
+/// The part of a page's word that counts failed writes; the rest is the pass that spared it.
+const FAILED: u64 = 0xffff_ffff;
+
+impl Page {
+    /// How often writing the page has failed since it last went well, and what the pageout daemon makes of it.
+    pub(crate) fn failed_writes(&self) -> u64 {
+        self.words()[2].load(Ordering::Acquire) & FAILED
+    }
+    /// The pass that last spared the page because programs use it all the time.
+    pub(crate) fn spared(&self) -> Option<u32> {
+        let pass = (self.words()[2].load(Ordering::Relaxed) >> 32) as u32;
+        (pass != 0).then_some(pass)
+    }
+    /// Pass number `pass` spares the page. Of use to pageout alone, which makes one pass at a time; a write that is complete forgets it.
+    pub(crate) fn shield(&self, pass: u32) {
+        let spared = |word| Some(word & FAILED | u64::from(pass) << 32);
+        let _same = self.words()[2].fetch_update(Ordering::Relaxed, Ordering::Relaxed, spared);
+    }
+    pub(crate) fn set_failed_writes(&self, value: u64) {
+        self.words()[2].store(value, Ordering::Relaxed);
+    }
+}
+
+impl<M: Machine> Vm<M> {
+    /// Takes the swap slot of a page in memory back, where slots are scarce: the page counts as changed then. Not where it is busy.
+    pub(crate) fn give_slot_back(&self, object: &Object<M>, key: u64, page: &Page, may: &MaySleep) {
+        if page.swap_slot().is_none() || !self.swap().is_scarce() || self.try_busy_page(object, key, page).is_none() {
+            return;
+        }
+        let state = page.state();
+        if state.valid() && !state.laundering() {
+            self.release_slot(object, key, page, &may.pin(self.epoch()));
+        }
+        self.unbusy(page);
+    }
+
+    /// Gives up the slot of a page that stays: what is in memory is the only copy from now on. => the page is busy and not being written.
+    pub(crate) fn release_slot(&self, object: &Object<M>, key: u64, page: &Page, pin: &Pinned<'_>) {
+        if page.swap_slot().is_none() {
+            return;
+        }
+        // Changed first: nobody shall find it clean without a slot, which would mean that it was never stored into.
+        laundry::stain(object, key, page, pin);
+        if let Some(first) = page.take_swap_slot() {
+            self.swap().release(Slots { first, len: 1 });
+        }
+    }
+
+    /// Pages of anonymous memory and of files in memory go to `store` from now on, when memory is short. Once.
+    pub fn add_swap(&self, store: &'static dyn SwapStore) -> Result<(), SwapError> {
+        let swap = self.swap();
+        if swap.ready.load(Ordering::Acquire) {
+            return Err(SwapError::Exists);
+        }
+        let slots = store.slots();
+        let words = slots.div_ceil(64) as usize;
+        let frames = (words as u64 * 8).div_ceil(PAGE_SIZE).max(1);
+        let order = frames.next_power_of_two().ilog2() as u8;
+        let memory = self.alloc_run(order, For::Kernel).map_err(|_| SwapError::OutOfMemory)?;
+        self.stats().add(Event::BufferPage, 1 << order);
+        let at = self.machine().frame_ptr(memory.pfn()).cast::<u64>();
+        // SAFETY: the run is large enough, ours alone, and never freed.
+        let map = unsafe {
+            core::ptr::write_bytes(at, 0, words);
+            core::slice::from_raw_parts_mut(at, words)
+        };
+        if let Some(last) = map.last_mut()
+            && !slots.is_multiple_of(64)
+        {
+            *last = u64::MAX << (slots % 64);
+        }
+        let mut bitmap = swap.bitmap.lock();
+        if swap.ready.load(Ordering::Acquire) {
+            drop(bitmap);
+            self.free_run(memory, order);
+            self.stats().add(Event::BufferPageGone, 1 << order);
+            return Err(SwapError::Exists);
+        }
+        bitmap.words = map;
+        let _kept: Pfn = memory.into_pfn();
+        // SAFETY: nobody reads it before `ready`, and the lock keeps others from writing it.
+        unsafe { *swap.store.get() = Some(store) };
+        swap.total.store(slots, Ordering::Relaxed);
+        swap.free.store(slots, Ordering::Relaxed);
+        swap.ready.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// As [`Vm::add_swap`], of a store that wants to be polled.
+    pub fn add_polled_swap<S: SwapStore + Polled>(&self, store: &'static S) -> Result<(), SwapError> {
+        self.poll_with(store).map_err(|_| SwapError::Exists)?;
+        self.add_swap(store)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

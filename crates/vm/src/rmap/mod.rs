@@ -1,0 +1,348 @@
+//! Reverse mapping: what is done to every translation of an object's pages, wherever they are mapped.
+//!
+//! There is no record for a mapped page. An object knows the backings that show it; a backing says at which address of which
+//! space a page of the object would be; the table page over that address says whether it is. So a mapping of a page costs a
+//! leaf and nothing else, and whoever wants all mappings of many pages asks each backing once, not each page.
+//!
+//! # Operations
+//! All work on a [`Batch`] of pages of one object, in one pass over the backings that show any of them, each backing under the
+//! lock of the part of the list that it stands in, each table page locked once for all the pages that it covers.
+//!
+//! | operation | what becomes of a leaf | who holds the pages busy | flush |
+//! |---|---|---|---|
+//! | [`unmap`] | goes; what it says of stores is credited to the page | the caller | yes |
+//! | [`unmap_unwired`] | the same, where no wired backing shows it | the caller | yes |
+//! | [`write_protect`] | loses WRITE and its own dirty bit | a cleaner; nobody where only stores are to be seen | yes |
+//! | [`take_referenced`] | loses its accessed bit | nobody | no: a TLB that still holds it set is a missed look, not an error |
+//! | [`query`] | is read | nobody | no |
+//!
+//! # Flushes (Contract C2)
+//! A pass that takes away or weakens flushes each space before it lets the backing's part go. Where it finds nothing to take,
+//! another remover may have been faster and not flushed yet: the table page's count of unflushed removals says so, and then
+//! this pass flushes that address too, so that its [`Flushed`] holds for every translation there was.
+//!
+//! # Cleaning
+//! Clear the page's dirty mark, fence, [`write_protect`], and only then read the page (the pass fences at its start). A store
+//! before the flush is in what is read; one after it faults, waits until the page is not busy, and marks it dirty again. So
+//! the write-protecting pass must not credit the leaves' dirty bits: they are of stores that the read will see.
+
+use crate::cow::chain::Backing;
+use crate::fault::copy::credit;
+use crate::machine::{Leaf, Machine, Pmap, Table};
+use crate::mutant::{Mutant, mutant};
+use crate::object::Object;
+use crate::object::interval::Interval;
+use crate::phys::page::State;
+use crate::tlb::flush::{Flushed, Obligation};
+use crate::types::{PAGE_SHIFT, PAGE_SIZE, Pfn, Prot, VirtRange};
+use crate::vm::Vm;
+use core::mem::MaybeUninit;
+use core::ops::Range;
+use quire_sync::atomic::fence_full;
+
+/// Pages of a batch: enough that a pass and its flushes are amortised, few enough for the stack, and for a word of bits.
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) const BATCH: usize = 64;
+#[cfg(any(loom, shuttle))]
+pub(crate) const BATCH: usize = 2;
+
+/// Pages of one object, ascending by key.
+pub(crate) struct Batch {
+    /// Written below `len`: most batches are of few pages.
+    pages: [MaybeUninit<(u64, Pfn)>; BATCH],
+    len: usize,
+}
+
+impl Batch {
+    /// No page yet.
+    pub fn new() -> Batch {
+        // Element by element: a constant would be written whole.
+        Batch { pages: core::array::from_fn(|_| MaybeUninit::uninit()), len: 0 }
+    }
+
+    /// Adds a page at its place in the order; at no cost where it is the last. Not where [`is_full`](Batch::is_full).
+    pub fn push(&mut self, key: u64, pfn: Pfn) {
+        let mut at = self.len;
+        while at > 0 && self.as_slice()[at - 1].0 > key {
+            self.pages[at] = self.pages[at - 1];
+            at -= 1;
+        }
+        self.pages[at].write((key, pfn));
+        self.len += 1;
+    }
+
+    /// Whether no page fits any more.
+    pub fn is_full(&self) -> bool {
+        self.len == BATCH
+    }
+    /// Whether there is no page.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    /// The pages, ascending: (key, frame).
+    pub fn as_slice(&self) -> &[(u64, Pfn)] {
+        let pages = &self.pages[..self.len];
+        // SAFETY: as many were written as `len` says, and what is moved up was written.
+        unsafe { core::slice::from_raw_parts(pages.as_ptr().cast(), pages.len()) }
+    }
+}
+
+/// Some of a batch's pages, by their number in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Subset(u64);
+
+impl Subset {
+    /// All pages of `batch`.
+    pub fn of(batch: &Batch) -> Subset {
+        Subset(batch.as_slice().iter().fold(0, |all, _| all << 1 | 1))
+    }
+    /// Whether page number `at` of the batch is among them.
+    pub fn contains(self, at: usize) -> bool {
+        self.0 >> at & 1 != 0
+    }
+    /// How many there are.
+    pub fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+    /// Page number `at` is one of them too.
+    pub fn add(&mut self, at: usize) {
+        self.0 |= 1 << at;
+    }
+}
+
+/// What a pass does where it meets a leaf that maps one of its pages.
+trait Operation<M: Machine> {
+    /// Translations are taken away or weakened: the pass fences first, and flushes what others have not flushed yet.
+    const FLUSHES: bool;
+    /// `at`: the page's number in the batch. `leaf` stands at `va` in the locked `table`.
+    fn leaf(&mut self, at: usize, va: u64, leaf: Leaf, table: &mut impl Table<M>, owed: &mut Obligation<'_, M>);
+    /// Whether the pass leaves alone what `b` shows, among the pages with these numbers in the batch.
+    fn spares(&mut self, b: &Backing<M>, pages: Range<usize>) -> bool {
+        let _nothing = (b, pages);
+        false
+    }
+}
+
+struct Unmap<'b, M: Machine>(&'static Vm<M>, &'b Batch);
+
+impl<M: Machine> Operation<M> for Unmap<'_, M> {
+    const FLUSHES: bool = true;
+    fn leaf(&mut self, at: usize, va: u64, _: Leaf, table: &mut impl Table<M>, owed: &mut Obligation<'_, M>) {
+        let gone = match self.1.as_slice() {
+            [_] => table.remove_alone(va, owed),
+            _ => table.remove(va, owed),
+        };
+        if gone.is_some_and(|leaf| leaf.dirty) {
+            self.0.page(self.1.as_slice()[at].1).set(State::DIRTY);
+        }
+    }
+}
+
+/// Takes every translation of the batch's pages away; flushed when it returns. Contract C2: the caller holds them busy, and
+/// they are marked dirty where a leaf says that they were stored into.
+pub(crate) fn unmap<M: Machine>(object: &Object<M>, batch: &Batch) -> Flushed {
+    pass(object, batch, &mut Unmap(object.vm(), batch))
+}
+
+/// As [`unmap`], for who wants to steal the pages: those that a wired backing shows are returned, and stay the object's.
+pub(crate) fn unmap_unwired<M: Machine>(object: &Object<M>, batch: &Batch) -> (Flushed, Subset) {
+    struct Steal<'b, M: Machine>(Unmap<'b, M>, Subset);
+    impl<M: Machine> Operation<M> for Steal<'_, M> {
+        const FLUSHES: bool = true;
+        fn leaf(&mut self, at: usize, va: u64, leaf: Leaf, table: &mut impl Table<M>, owed: &mut Obligation<'_, M>) {
+            self.0.leaf(at, va, leaf, table, owed);
+        }
+        fn spares(&mut self, b: &Backing<M>, pages: Range<usize>) -> bool {
+            // Behind the fence that follows busy: a fault of whoever has wired it since has seen busy, or is seen here.
+            let wired = b.is_wired();
+            if wired {
+                pages.for_each(|at| self.1.add(at));
+            }
+            wired
+        }
+    }
+    let mut steal = Steal(Unmap(object.vm(), batch), Subset::default());
+    let flushed = pass(object, batch, &mut steal);
+    (flushed, steal.1)
+}
+
+/// Takes every translation away that a backing which shows `keys` of `object` allows there, whatever page it is of: copies that
+/// private mappings have in front of a file go with the file's own pages. Flushed when it returns. The caller has made sure
+/// that no fault installs such a translation any more, and has fenced.
+pub(crate) fn unmap_shown<M: Machine>(object: &Object<M>, keys: Range<u64>) -> Flushed {
+    let vm = object.vm();
+    object.scan(keys.start, keys.end, |b| {
+        let (from, to) = (keys.start.max(Interval::start(b)), keys.end.min(Interval::end(b)));
+        if from >= to {
+            return;
+        }
+        let (mut at, end) = (b.va(from), b.va(from) + ((to - from) << PAGE_SHIFT));
+        let mut owed = Obligation::new(vm, b.pmap());
+        while let Some(mut table) = b.pmap().next_table(vm, VirtRange { start: at, end }) {
+            let span = table.span();
+            at = at.max(span.start);
+            while let Some(va) = table.next_present(at, span.end.min(end)) {
+                let gone = table.remove(va, &mut owed);
+                credit(vm, gone);
+                at = va + PAGE_SIZE;
+            }
+            at = span.end;
+            drop(table);
+            if owed.is_full() {
+                let _flushed = core::mem::replace(&mut owed, Obligation::new(vm, b.pmap())).discharge();
+            }
+            if at >= end {
+                break;
+            }
+        }
+        let _flushed = owed.discharge();
+    });
+    object.scanned();
+    // SAFETY: every obligation was discharged.
+    unsafe { Flushed::never_mapped() }
+}
+
+/// Takes the right to store away from every translation of the batch's pages; flushed when it returns. What the leaves say of
+/// stores so far is dropped (see *Cleaning*).
+pub(crate) fn write_protect<M: Machine>(object: &Object<M>, batch: &Batch) -> Flushed {
+    struct Protect;
+    impl<M: Machine> Operation<M> for Protect {
+        const FLUSHES: bool = true;
+        fn leaf(&mut self, _: usize, va: u64, leaf: Leaf, table: &mut impl Table<M>, owed: &mut Obligation<'_, M>) {
+            if leaf.prot.contains(Prot::WRITE) {
+                table.weaken(va, Prot::READ | Prot::EXEC, owed);
+            } else if !mutant(Mutant::NoUnflushedCheck) && table.unflushed() {
+                // Weakened by somebody who has not flushed yet: a TLB may still allow stores.
+                owed.owe_again(va);
+            }
+        }
+    }
+    pass(object, batch, &mut Protect)
+}
+
+/// Which of the batch's pages were referenced since the last look: by the pages' own marks and by the accessed bits of every
+/// translation; both are cleared.
+pub(crate) fn take_referenced<M: Machine>(object: &Object<M>, batch: &Batch) -> Subset {
+    struct Take(Subset);
+    impl<M: Machine> Operation<M> for Take {
+        const FLUSHES: bool = false;
+        fn leaf(&mut self, at: usize, va: u64, leaf: Leaf, table: &mut impl Table<M>, _: &mut Obligation<'_, M>) {
+            if leaf.accessed && table.take_accessed(va) {
+                self.0.add(at);
+            }
+        }
+    }
+    let mut take = Take(Subset::default());
+    for (at, (_, pfn)) in batch.as_slice().iter().enumerate() {
+        let page = object.vm().page(*pfn);
+        if page.state().0 & State::REFERENCED != 0 && page.clear(State::REFERENCED).0 & State::REFERENCED != 0 {
+            take.0.add(at);
+        }
+    }
+    pass(object, batch, &mut take);
+    take.0
+}
+
+/// What is known of a batch's pages; nothing is changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Query {
+    /// Some translation exists.
+    pub mapped: Subset,
+    /// Referenced since the last look.
+    pub referenced: Subset,
+    /// Memory is newer than what the pager has.
+    pub dirty: Subset,
+}
+
+/// Looks at the marks of the batch's pages and at every translation of them.
+pub(crate) fn query<M: Machine>(object: &Object<M>, batch: &Batch) -> Query {
+    struct Look(Query);
+    impl<M: Machine> Operation<M> for Look {
+        const FLUSHES: bool = false;
+        fn leaf(&mut self, at: usize, _: u64, leaf: Leaf, _: &mut impl Table<M>, _: &mut Obligation<'_, M>) {
+            self.0.mapped.add(at);
+            if leaf.accessed {
+                self.0.referenced.add(at);
+            }
+            if leaf.dirty {
+                self.0.dirty.add(at);
+            }
+        }
+    }
+    let mut found = Query::default();
+    for (at, (_, pfn)) in batch.as_slice().iter().enumerate() {
+        let state = object.vm().page(*pfn).state();
+        if state.0 & State::REFERENCED != 0 {
+            found.referenced.add(at);
+        }
+        if state.dirty() {
+            found.dirty.add(at);
+        }
+    }
+    let mut look = Look(found);
+    pass(object, batch, &mut look);
+    look.0
+}
+
+/// One pass over the backings of `object` that show any page of the batch.
+fn pass<M: Machine, O: Operation<M>>(object: &Object<M>, batch: &Batch, op: &mut O) -> Flushed {
+    let pages = batch.as_slice();
+    if let (Some(first), Some(last)) = (pages.first(), pages.last()) {
+        if O::FLUSHES && !mutant(Mutant::NoFenceBeforeScan) {
+            fence_full();
+        }
+        object.scan(first.0, last.0 + 1, |b| in_backing(object.vm(), b, pages, op));
+        object.scanned();
+    }
+    // SAFETY: every obligation of the pass was discharged before its backing was let go; what was owed there includes what
+    // others had taken away and not flushed.
+    unsafe { Flushed::never_mapped() }
+}
+
+/// The pass through one backing: the table pages over what it shows of `pages`.
+fn in_backing<M: Machine, O: Operation<M>>(vm: &'static Vm<M>, b: &Backing<M>, pages: &[(u64, Pfn)], op: &mut O) {
+    let pmap = b.pmap();
+    let flushes = O::FLUSHES && !mutant(Mutant::NoUnflushedCheck);
+    let (mut at, to) = match pages {
+        // Most scans are for one page, and come to those only that show it.
+        [(key, _)] => (usize::from(*key < Interval::start(b)), usize::from(*key < Interval::end(b))),
+        _ => (pages.partition_point(|p| p.0 < Interval::start(b)), pages.partition_point(|p| p.0 < Interval::end(b))),
+    };
+    if op.spares(b, at..to) {
+        return;
+    }
+    let mut owed = Obligation::new(vm, pmap).pruning();
+    while at < to {
+        let va = b.va(pages[at].0);
+        let Some(mut table) = pmap.next_table(vm, VirtRange { start: va, end: va + PAGE_SIZE }) else {
+            if flushes && pmap.unflushed_above(vm, va) {
+                owed.owe_again(va);
+            }
+            at += 1;
+            continue;
+        };
+        let end = table.span().end;
+        while at < to {
+            let (key, pfn) = pages[at];
+            let va = b.va(key);
+            if va >= end {
+                break;
+            }
+            match table.get(va) {
+                Some(leaf) if leaf.pfn == pfn => op.leaf(at, va, leaf, &mut table, &mut owed),
+                _ if flushes && table.unflushed() => owed.owe_again(va),
+                _ => {}
+            }
+            at += 1;
+        }
+        drop(table);
+        if owed.is_full() {
+            let _flushed = owed.discharge_so_far();
+        }
+    }
+    let _flushed = owed.discharge_so_far();
+}
+
+pub(crate) mod remove;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

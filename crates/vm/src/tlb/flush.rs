@@ -1,0 +1,327 @@
+//! What is owed after a translation was taken away or weakened, and the proof that it was paid (Contract C4).
+//!
+//! An [`Obligation`] collects addresses, the table pages whose unflushed counts it raised (each by one, however many leaves
+//! it takes there), and frames that only the flush may free. Its `discharge` makes the CPUs that run the space drop those translations, lowers the counts, frees the frames
+//! and yields [`Flushed`]. Dropping it discharges it too, so that no path can forget; only `discharge` gives the proof.
+//! It holds a bounded number of ranges and table pages; when full, ranges widen to "everything" and table pages are paid
+//! for at once.
+
+use crate::machine::{Machine, Pmap};
+use crate::phys::frames::Frame;
+use crate::types::{PAGE_SIZE, Pfn, VirtRange};
+use crate::vm::Vm;
+
+/// Up to this many separate ranges are kept before the set becomes "everything": beyond it, single invalidations cost more
+/// than refilling a TLB.
+const RANGES: usize = 8;
+/// Up to this many table pages with raised counts are carried: 2 MiB each, so 32 MiB a batch.
+const TABLES: usize = 16;
+/// Pages above which a flush drops everything instead of page by page (Linux found 33 on its machines).
+const PAGES: u64 = 32;
+
+const NOWHERE: VirtRange = VirtRange { start: u64::MAX, end: 0 };
+const EVERYWHERE: VirtRange = VirtRange { start: 0, end: u64::MAX };
+
+/// What has to leave the TLBs.
+#[derive(Clone, Debug)]
+pub struct FlushSet {
+    ranges: [VirtRange; RANGES],
+    len: usize,
+    pages: u64,
+    all: bool,
+    /// Paging-structure caches must go too: a table page was unlinked.
+    structure: bool,
+    /// Everything that was added lies in here, also where it became "everything" since.
+    hull: VirtRange,
+}
+
+impl FlushSet {
+    /// Nothing.
+    pub const fn new() -> Self {
+        let ranges = [VirtRange { start: 0, end: 0 }; RANGES];
+        FlushSet { ranges, len: 0, pages: 0, all: false, structure: false, hull: NOWHERE }
+    }
+
+    #[inline]
+    fn widen(&mut self, range: VirtRange) {
+        self.hull.start = self.hull.start.min(range.start);
+        self.hull.end = self.hull.end.max(range.end);
+    }
+
+    /// Forgets what was added.
+    fn clear(&mut self) {
+        (self.len, self.pages, self.all, self.structure, self.hull) = (0, 0, false, false, NOWHERE);
+    }
+
+    /// Adds `range`.
+    #[inline]
+    pub fn add(&mut self, range: VirtRange) {
+        self.widen(range);
+        if self.all {
+            return;
+        }
+        self.pages += range.len() / PAGE_SIZE;
+        if self.pages > PAGES {
+            self.all = true;
+            return;
+        }
+        if self.len > 0 && self.ranges[self.len - 1].end == range.start {
+            self.ranges[self.len - 1].end = range.end;
+        } else if self.len < RANGES {
+            self.ranges[self.len] = range;
+            self.len += 1;
+        } else {
+            self.all = true;
+        }
+    }
+
+    /// Adds everything that the space maps.
+    pub fn add_all(&mut self) {
+        self.all = true;
+        self.hull = EVERYWHERE;
+    }
+
+    /// Also drop cached upper levels of what `range` covers.
+    pub fn add_structure(&mut self, range: VirtRange) {
+        self.structure = true;
+        self.widen(range);
+    }
+
+    /// What holds everything that has to go.
+    pub fn hull(&self) -> VirtRange {
+        self.hull
+    }
+
+    /// Whether nothing has to go.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0 && !self.all && !self.structure
+    }
+
+    /// The ranges, or `None` for everything.
+    pub fn ranges(&self) -> Option<&[VirtRange]> {
+        (!self.all).then_some(&self.ranges[..self.len])
+    }
+
+    /// Whether cached upper levels have to go.
+    pub fn structure(&self) -> bool {
+        self.structure
+    }
+}
+
+impl Default for FlushSet {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A flush that is owed; see the module.
+#[must_use = "a flush is owed: discharge it and pass the proof on"]
+pub struct Obligation<'p, M: Machine> {
+    vm: &'static Vm<M>,
+    pmap: &'p M::Pmap,
+    set: FlushSet,
+    tables: [Pfn; TABLES],
+    tables_len: usize,
+    /// Everything that those table pages cover.
+    covered: VirtRange,
+    /// Table pages that are found empty when they are paid for go.
+    prunes: bool,
+    /// A table page that is covered may be empty, and owes nothing.
+    empties: bool,
+    frames: Option<Pfn>,
+}
+
+/// Proof that everything that an obligation owed has left every TLB.
+#[derive(Debug)]
+pub struct Flushed(());
+
+impl Flushed {
+    /// The proof for something that was never published, so that no TLB can hold it.
+    ///
+    /// # Safety
+    /// No translation of what the proof is used for was ever installed since the last flush.
+    pub unsafe fn never_mapped() -> Flushed {
+        Flushed(())
+    }
+}
+
+impl<'p, M: Machine> Obligation<'p, M> {
+    /// Nothing is owed yet.
+    #[inline(always)]
+    pub fn new(vm: &'static Vm<M>, pmap: &'p M::Pmap) -> Self {
+        Obligation {
+            vm,
+            pmap,
+            set: FlushSet::new(),
+            tables: [Pfn(0); TABLES],
+            tables_len: 0,
+            covered: VirtRange { start: u64::MAX, end: 0 },
+            prunes: false,
+            empties: false,
+            frames: None,
+        }
+    }
+
+    /// Table pages that hold nothing and owe nothing once this is paid are freed: for who takes leaves away where nobody else
+    /// may come to look (a reverse scan). A map operation knows better when.
+    #[inline(always)]
+    pub fn pruning(mut self) -> Self {
+        self.prunes = true;
+        self
+    }
+
+    /// Owes the flush of one page at `va`. The first time that it owes anything for `table` since it was paid, it calls
+    /// `raise`, which raises that table page's count of unflushed removals by one. Called by the pmap with `table`, which covers `span`,
+    /// locked, before the leaf is cleared or weakened or at least in the same hold (Contract C2).
+    #[inline]
+    pub fn owe(&mut self, va: u64, table: Pfn, span: VirtRange, raise: impl FnOnce()) {
+        self.set.add(VirtRange { start: va, end: va + PAGE_SIZE });
+        self.owe_table(table, span, raise);
+    }
+
+    /// The half of [`owe`](Self::owe) that must come before `table` is let go in which leaves are cleared or weakened, and comes before that. Which ones may be told
+    /// after it ([`owe_range`](Self::owe_range)), while the table page is still locked.
+    #[inline]
+    pub fn owe_table(&mut self, table: Pfn, span: VirtRange, raise: impl FnOnce()) {
+        // Most often the table page of the last one.
+        if !self.tables[..self.tables_len].iter().rev().any(|t| *t == table) {
+            assert!(self.tables_len < TABLES, "an obligation is discharged before it visits more table pages");
+            raise();
+            self.tables[self.tables_len] = table;
+            self.tables_len += 1;
+            self.cover(span);
+        }
+    }
+
+    #[inline]
+    fn cover(&mut self, span: VirtRange) {
+        self.covered.start = self.covered.start.min(span.start);
+        self.covered.end = self.covered.end.max(span.end);
+    }
+
+    /// A table page, which covers `span`, was left empty by a removal that is flushed already: it may go when this is paid.
+    #[cold]
+    pub fn empties(&mut self, span: VirtRange) {
+        self.empties = true;
+        self.cover(span);
+    }
+
+    /// Owes a flush of one page at `va` that another obligation owes already: its leaf is gone, but not yet from every TLB
+    /// (Contract C2, unflushed removals).
+    pub fn owe_again(&mut self, va: u64) {
+        self.set.add(VirtRange { start: va, end: va + PAGE_SIZE });
+    }
+
+    /// Whether the next table page may not fit: the caller then discharges (with no table locked) and begins anew.
+    pub fn is_full(&self) -> bool {
+        self.tables_len == TABLES
+    }
+
+    /// Owes a flush of `range`: of leaves whose table page this owes for ([`owe_table`](Self::owe_table)), or that other
+    /// obligations owe for already (Contract C2, unflushed removals).
+    pub fn owe_range(&mut self, range: VirtRange) {
+        self.set.add(range);
+    }
+
+    /// Hands over a frame that only the flush may free.
+    pub fn own(&mut self, frame: Frame) {
+        let pfn = frame.into_pfn();
+        self.vm.page(pfn).set_next(self.frames);
+        self.frames = Some(pfn);
+    }
+
+    /// Whether nothing is owed.
+    pub fn is_empty(&self) -> bool {
+        self.set.is_empty() && self.frames.is_none()
+    }
+
+    /// Pays: flushes, lowers the counts, frees the frames.
+    pub fn discharge(mut self) -> Flushed {
+        self.discharge_so_far()
+    }
+
+    /// As [`Obligation::discharge`], and more may be owed after that.
+    #[inline]
+    pub fn discharge_so_far(&mut self) -> Flushed {
+        if self.owes() {
+            self.pay();
+        }
+        Flushed(())
+    }
+
+    /// Whether there is anything to pay, or to tidy up after.
+    #[inline(always)]
+    fn owes(&self) -> bool {
+        self.tables_len != 0 || self.empties || !self.is_empty()
+    }
+
+    // Contract C4: the one place where owed frames are freed.
+    fn pay(&mut self) {
+        if !self.set.is_empty() {
+            self.pmap.flush(self.vm, &self.set);
+            self.set.clear();
+        }
+        let mut empty = core::mem::take(&mut self.empties);
+        for table in &self.tables[..self.tables_len] {
+            empty |= self.pmap.settle(self.vm, *table);
+        }
+        self.tables_len = 0;
+        if empty && self.prunes {
+            self.pmap.prune(self.vm, self.covered);
+        }
+        self.covered = VirtRange { start: u64::MAX, end: 0 };
+        while let Some(pfn) = self.frames {
+            self.frames = self.vm.page(pfn).next();
+            // SAFETY: `own` took the frame from its owner, and it is taken off the list here.
+            self.vm.free_frame(unsafe { Frame::from_pfn(pfn) });
+        }
+    }
+}
+
+impl<M: Machine> Drop for Obligation<'_, M> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.owes() {
+            self.pay();
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::testing::{TestPmap, boot, page};
+
+    #[test]
+    fn a_table_pages_count_is_raised_once_for_each_obligation_however_many_leaves_it_takes() {
+        let boot = boot(512, 1);
+        let pmap = TestPmap::new(boot.vm).unwrap();
+        let mut raised = 0;
+        for _ in 0..2 {
+            let mut owed = Obligation::new(boot.vm, &pmap);
+            for n in 0..100 {
+                // Two table pages in turn: the count of each is the obligation's until it is paid.
+                owed.owe(page(n), Pfn(n % 2), VirtRange { start: page(0), end: page(100) }, || raised += 1);
+            }
+            // What the closure did not do to the tables is not undone either.
+            owed.tables_len = 0;
+            let _flushed = owed.discharge();
+        }
+        assert_eq!(raised, 4);
+    }
+
+    #[test]
+    fn what_is_paid_for_is_not_asked_for_again() {
+        let boot = boot(512, 1);
+        let pmap = TestPmap::new(boot.vm).unwrap();
+        let range = |n| VirtRange { start: page(n), end: page(n + 1) };
+        let mut owed = Obligation::new(boot.vm, &pmap);
+        owed.owe_range(range(0));
+        let _flushed = owed.discharge_so_far();
+        assert!(owed.is_empty());
+        owed.owe_range(range(9));
+        // Whose CPUs are asked, where roots are CPUs' own.
+        assert_eq!(owed.set.hull(), range(9));
+        let _flushed = owed.discharge();
+    }
+}
