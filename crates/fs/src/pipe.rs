@@ -317,7 +317,8 @@ impl<H: Host> Pipe<H> {
         let free_until_now = self.room(capacity, start, self.written.load(Ordering::Acquire));
         // As in `put`.
         drop(one);
-        if done > 0 && free_until_now < ATOMIC {
+        // A read can fail after a gap alone: it took no byte, but made room.
+        if at > start && free_until_now < ATOMIC {
             self.readiness.notify();
         }
         match failed {

@@ -518,6 +518,55 @@ fn packets_of_several_writers_arrive_whole_while_the_pipe_changes_its_size() {
     });
 }
 
+/// Memory that cannot be stored to.
+struct Faults;
+
+impl Sink for Faults {
+    fn put(&mut self, _bytes: &[u8]) -> Result<usize, FsError> {
+        Err(FsError::Fault)
+    }
+    fn room(&self) -> usize {
+        PAGE_SIZE
+    }
+}
+
+#[test]
+fn a_read_that_passes_a_gap_and_fails_wakes_a_writer() {
+    /// A packet. While it is copied, a reader takes the stream before it, so that only the gap between the two stays.
+    struct Late<'a>(&'a dyn Stream, usize);
+    impl Source for Late<'_> {
+        fn take(&mut self, into: &mut [u8]) -> Result<usize, FsError> {
+            let reader = || assert_eq!(read(self.0, &Io::NOW, 100).unwrap(), [1; 100]);
+            std::thread::scope(|s| s.spawn(reader).join()).unwrap();
+            self.1 -= into.len();
+            Ok(into.len())
+        }
+        fn left(&self) -> usize {
+            self.1
+        }
+    }
+    let (r, w) = pipe();
+    size(&*r).resize(2, 2).unwrap();
+    assert_eq!(write(&*w, &Io::NOW, &[1; 100]), Ok(100));
+    assert_eq!(w.write(&PACKETS, &mut Late(&*r, PAGE_SIZE)), Ok(PAGE_SIZE));
+    assert!(!w.ready().contains(Ready::WRITE));
+    std::thread::scope(|s| {
+        let deadline = quire_sync::hooks::now() + 5_000_000_000;
+        let writer = s.spawn(move || {
+            let io = Io { packets: true, deadline: Some(deadline), ..Io::WAIT };
+            let done = write(&*w, &io, b"next");
+            // At its deadline it looks once more.
+            assert!(quire_sync::hooks::now() < deadline, "the writer was not woken");
+            done
+        });
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert_eq!(r.read(&Io::NOW, &mut Faults), Err(FsError::Fault));
+        assert_eq!(read(&*r, &Io::NOW, PAGE_SIZE).unwrap().len(), PAGE_SIZE);
+        assert_eq!(writer.join().unwrap(), Ok(4));
+    });
+    assert_eq!(read(&*r, &Io::NOW, PAGE_SIZE).unwrap(), b"next");
+}
+
 proptest! {
     #[test]
     fn a_pipe_is_a_queue_of_bytes(steps in prop::collection::vec((0u8..8, 0usize..20_000), 1..60)) {
