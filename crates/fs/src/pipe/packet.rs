@@ -9,10 +9,11 @@
 //!
 //! As on Linux, a packet that fits into the page behind the bytes of a stream becomes part of that stream.
 
-use super::{Pipe, Place, place};
+use super::{Large, Pipe, Place, Writing, place};
 use crate::FsError;
 use crate::host::{Host, PAGE_SIZE};
 use crate::transfer::{Sink, Source};
+use quire_sync::MutexGuard;
 use quire_sync::atomic::Ordering;
 
 /// Where the bytes of a page end: 0, or the number of the page plus one, the number of bytes less one, and whether they are a packet.
@@ -88,8 +89,7 @@ impl<H: Host> Pipe<H> {
         let odd = source.left() % PAGE_SIZE;
         let from = at as usize % PAGE_SIZE;
         if first && read < at && from != 0 && odd != 0 && from + odd <= PAGE_SIZE {
-            drop((writer, reader));
-            return self.put(source, odd, odd);
+            return self.join(source, odd, reader, writer);
         }
         if read == at {
             // Nothing is in the ring: both positions go to the next page. No gap is left, for which a small ring has no room. The
@@ -127,5 +127,36 @@ impl<H: Host> Pipe<H> {
         drop(writer);
         self.readiness.notify();
         Ok(len)
+    }
+
+    /// Copies the `odd` bytes of a packet to the end of the stream before it, in whose last page they have room; else nothing.
+    ///
+    /// Both locks are held over the copy, because another writer's packet must not come between, and because a reader that takes the
+    /// stream meanwhile would leave a packet that the next one joins.
+    fn join(
+        &self,
+        source: &mut dyn Source,
+        odd: usize,
+        reader: MutexGuard<'_, Large<H>>,
+        writer: MutexGuard<'_, Writing<H>>,
+    ) -> Result<usize, FsError> {
+        let ring = self.ring(&writer.large);
+        let at = self.written.load(Ordering::Relaxed);
+        if at - self.read.load(Ordering::Relaxed) + odd as u64 > (ring.len() * PAGE_SIZE) as u64 {
+            return Ok(0);
+        }
+        let (page, from) = place(at, ring.len());
+        let mut slot = ring[page].lock();
+        let bytes = slot.page.as_mut().ok_or(FsError::Io)?; // written bytes have a page
+        // Part of a packet is none.
+        if source.take(&mut bytes[from..from + odd])? < odd {
+            return Err(FsError::Fault);
+        }
+        drop(slot);
+        self.written.store(at + odd as u64, Ordering::Release);
+        // As in `put`.
+        drop((writer, reader));
+        self.readiness.notify();
+        Ok(odd)
     }
 }

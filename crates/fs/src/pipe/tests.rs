@@ -485,22 +485,26 @@ fn packets_of_several_writers_arrive_whole_while_the_pipe_changes_its_size() {
     let p = Pipe::new(TestHost).unwrap();
     let r = Pipe::open_now(&p, true, false).unwrap();
     const EACH: usize = 3000;
+    const STREAM: u8 = 3;
+    /// Its writer, its number, its length, and bytes that follow from these.
+    fn record(writer: u8, number: usize) -> Vec<u8> {
+        let len = 60 + (number * 37 + usize::from(writer)) % 200;
+        let mut record = std::vec![writer, number as u8, (number >> 8) as u8, len as u8, (len >> 8) as u8];
+        record.extend(counted(number, len - 5));
+        record
+    }
     std::thread::scope(|s| {
-        for id in 1..=3u8 {
+        for id in 1..=STREAM {
             let w = Pipe::open_now(&p, false, true).unwrap();
             s.spawn(move || {
                 for i in 0..EACH {
-                    // One of them writes a stream in between.
-                    let io = Io { packets: id != 3 || i % 3 == 0, ..Io::WAIT };
-                    let len = if io.packets { 100 + 30 * usize::from(id) } else { 64 };
-                    write(&*w, &io, &std::vec![if io.packets { id } else { 4 }; len]).unwrap();
+                    let bytes = record(id, i);
+                    assert_eq!(write(&*w, &Io { packets: id != STREAM, ..Io::WAIT }, &bytes), Ok(bytes.len()));
                 }
             });
         }
-        let mut got = [0; 5];
-        let mut round = 0;
-        loop {
-            round += 1;
+        let mut next = [0; STREAM as usize + 1];
+        for round in 1.. {
             if round % 16 == 0 {
                 let _done = size(&*r).resize(1 << (round / 16 % 7), 64);
             }
@@ -509,12 +513,21 @@ fn packets_of_several_writers_arrive_whole_while_the_pipe_changes_its_size() {
             if part.is_empty() {
                 break;
             }
-            part.iter().for_each(|id| got[usize::from(*id)] += 1);
-            part.chunk_by(|a, b| a == b).filter(|run| run[0] != 4).for_each(|run| {
-                assert_eq!(run.len() % (100 + 30 * usize::from(run[0])), 0, "{} bytes of {}", run.len(), run[0]);
-            });
+            // A packet is read alone, unless it joined a stream before it.
+            let mut rest = &part[..];
+            while let [writer, low, high, short, long, ..] = *rest {
+                let number = usize::from(u16::from_le_bytes([low, high]));
+                let len = usize::from(u16::from_le_bytes([short, long]));
+                assert_eq!(number, next[usize::from(writer)], "writer {writer}");
+                next[usize::from(writer)] += 1;
+                assert!(rest[..len] == record(writer, number), "packet {number} of {writer}");
+                let alone = part[0] != STREAM;
+                assert!(!alone || len == part.len(), "packet {number} of {writer}: {len} of {} bytes", part.len());
+                rest = &rest[len..];
+            }
+            assert!(rest.is_empty());
         }
-        assert_eq!(got, [0, EACH * 130, EACH * 160, EACH / 3 * 190, EACH / 3 * 2 * 64]);
+        assert_eq!(next[1..], [EACH; STREAM as usize]);
     });
 }
 
