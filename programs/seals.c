@@ -80,6 +80,13 @@ static void sizes(void) {
     // Whole pages up to the end are written; of one that reaches beyond it nothing is.
     ANSWERS(EPERM, pwrite(fd, bytes, 2000, 9000));
     ANSWERS(EPERM, pwrite(fd, bytes, 1, 10000));
+    // A limit on the size of files cuts the write first.
+    struct rlimit old, limit;
+    CHECK(!getrlimit(RLIMIT_FSIZE, &old), "getrlimit");
+    limit = (struct rlimit){9500, old.rlim_max};
+    CHECK(!setrlimit(RLIMIT_FSIZE, &limit), "setrlimit");
+    ssize_t cut = pwrite(fd, bytes, 1001, 9000);
+    CHECK(!setrlimit(RLIMIT_FSIZE, &old) && cut == 500, "a write up to the limit: %zd", cut);
     CHECK(pwrite(fd, bytes, sizeof bytes, 0) == 2 * PAGE && pwrite(fd, bytes, sizeof bytes, 100) == 2 * PAGE - 100, "pwrite");
     CHECK(pwrite(fd, bytes, 10000, 0) == 10000 && pwrite(fd, bytes, 0, 10000) == 0, "pwrite up to the end");
     ANSWERS(0, ftruncate(fd, 9000));

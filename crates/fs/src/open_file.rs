@@ -322,7 +322,9 @@ impl<H: Host> OpenFile<H> {
                 }
                 let seals = file.writing.seals();
                 if seals.intersects(Seals::WRITES.union(Seals::GROW)) {
-                    room = room.min(sealed_room(seals, file.object.size(), offset, source.left())?);
+                    // Linux cuts the write by the limit first, so that a write beyond the sealed end may end before it.
+                    let len = source.left().min(usize::try_from(room).unwrap_or(usize::MAX));
+                    room = room.min(sealed_room(seals, file.object.size(), offset, len)?);
                 }
                 self.dentry.inode.lose_set_ids(&self.counted.0, io.keeps_set_ids);
                 let mut source = Capped { inner: source, left: usize::try_from(room).unwrap_or(usize::MAX) };

@@ -127,6 +127,10 @@ mod tests {
         assert_eq!(file.allocate(&Io::NOW, 0, 10_001, false), denied);
         // A page that would reach beyond the end is not written at all.
         assert_eq!(write(&file, 9_000, 1_001), Err(FsError::NotPermitted));
+        // A limit cuts the write first.
+        let limited = |most| file.write_at(&Io { most, ..Io::NOW }, 9_000, &mut SliceSource::new(&[1; 1_001]));
+        assert_eq!(limited(9_500), Ok(500));
+        assert_eq!(limited(10_001), Err(FsError::NotPermitted));
         assert_eq!(write(&file, 100, 20_000), Ok(8192 - 100));
         assert_eq!(write(&file, 0, 10_000), Ok(10_000));
         assert_eq!(write(&file, 10_000, 0), Ok(0));
