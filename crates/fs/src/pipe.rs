@@ -152,6 +152,12 @@ impl<H: Host> Pipe<H> {
     /// Ends that are open. The first one that opens is charged.
     fn opened(this: &Arc<Self>, reads: bool, writes: bool) -> Result<PipeEnd<H>, FsError> {
         let mut writer = this.writer.lock();
+        // An end that was the last one has left and not emptied the pipe yet: its bytes and its charge are not the opener's.
+        while writer.charge.is_some() && this.is_closed() {
+            drop(writer);
+            this.empty_if_closed();
+            writer = this.writer.lock();
+        }
         if writer.charge.is_none() {
             let (pages, charge) = this.host.charge_pipe().ok_or(FsError::OutOfMemory)?;
             writer.charge = Some(charge);
@@ -171,6 +177,15 @@ impl<H: Host> Pipe<H> {
         if writes {
             self.writers.fetch_add(1, Ordering::AcqRel);
             self.writer_opens.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    fn uncount(&self, reads: bool, writes: bool) {
+        if reads {
+            self.readers.fetch_sub(1, Ordering::AcqRel);
+        }
+        if writes {
+            self.writers.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
@@ -206,14 +221,18 @@ impl<H: Host> Pipe<H> {
         Ok(unsize!(room.fill(end)))
     }
 
+    /// Whether no end is open. It stays so while the caller holds the writer's lock, under which ends are opened.
+    fn is_closed(&self) -> bool {
+        self.readers.load(Ordering::Acquire) + self.writers.load(Ordering::Acquire) == 0
+    }
+
     /// What nobody read is lost with the last end: whoever opens a FIFO then finds it empty.
     fn empty_if_closed(&self) {
-        let closed = || self.readers.load(Ordering::Acquire) + self.writers.load(Ordering::Acquire) == 0;
-        if closed() {
+        if self.is_closed() {
             let (mut reader, mut writer) = (self.reader.lock(), self.writer.lock());
             // A reader that opened meanwhile may lose what was written before it came, and a writer has the lock or comes
             // later.
-            if closed() {
+            if self.is_closed() {
                 self.read.store(self.written.load(Ordering::Acquire), Ordering::Release);
                 self.gaps.store(0, Ordering::Release);
                 self.packets.store(false, Ordering::Release);
@@ -492,12 +511,7 @@ impl<H: Host> PipeEnd<H> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return;
         }
-        if self.reads {
-            self.pipe.readers.fetch_sub(1, Ordering::AcqRel);
-        }
-        if self.writes {
-            self.pipe.writers.fetch_sub(1, Ordering::AcqRel);
-        }
+        self.pipe.uncount(self.reads, self.writes);
         self.pipe.empty_if_closed();
         self.pipe.readiness.notify();
     }

@@ -378,6 +378,29 @@ fn a_user_pays_for_its_pipes_until_they_go() {
     TestHost.pay_from(None);
 }
 
+#[test]
+fn a_fifo_that_is_opened_while_its_last_end_closes_is_new() {
+    let purse = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(40));
+    TestHost.pay_from(Some(purse.clone()));
+    let p = Pipe::new(TestHost).unwrap();
+    let last = Pipe::open_now(&p, true, true).unwrap();
+    size(&*last).resize(32, 32).unwrap();
+    assert_eq!(write(&*last, &Io::NOW, b"never read"), Ok(10));
+    // As preempted in `close`, where the end counts no more.
+    size(&*last).closed.store(true, Ordering::SeqCst);
+    p.uncount(true, true);
+    let new = Pipe::open_now(&p, true, true).unwrap();
+    assert_eq!((purse.load(Ordering::SeqCst), size(&*new).capacity()), (24, CAPACITY));
+    assert_eq!(read(&*new, &Io::NOW, 99), Err(FsError::WouldBlock));
+    assert_eq!(write(&*new, &Io::NOW, b"new"), Ok(3));
+    p.empty_if_closed();
+    drop(last);
+    assert_eq!(read(&*new, &Io::NOW, 99).unwrap(), b"new");
+    drop(new);
+    assert_eq!(purse.load(Ordering::SeqCst), 40);
+    TestHost.pay_from(None);
+}
+
 /// How a file that is open for packets writes.
 const PACKETS: Io<'static> = Io { packets: true, ..Io::NOW };
 
