@@ -121,6 +121,9 @@ static void writes(void) {
 static void mappings_that_store(void) {
     int fd = file(MFD_ALLOW_SEALING, 2 * PAGE);
     char *at = map(fd, READ_WRITE, MAP_SHARED);
+    *at = 1;
+    ANSWERS(0, madvise(at, PAGE, MADV_REMOVE));
+    CHECK(*at == 0, "a page was not removed");
     ANSWERS(EBUSY, seal(fd, F_SEAL_WRITE));
     CHECK(seals(fd) == 0, "what is refused is not kept");
     // A part of it, and a copy of that elsewhere.
@@ -135,6 +138,9 @@ static void mappings_that_store(void) {
     ANSWERS(0, seal(fd, F_SEAL_FUTURE_WRITE));
     ANSWERS(0, mprotect(moved, 2 * PAGE, READ_WRITE));
     *moved = 7;
+    // What is no store changes the file no more.
+    ANSWERS(EPERM, madvise(moved, PAGE, MADV_REMOVE));
+    CHECK(*moved == 7, "a page was removed");
     ANSWERS(EBUSY, seal(fd, F_SEAL_WRITE));
     munmap(moved, 2 * PAGE);
     ANSWERS(0, seal(fd, F_SEAL_WRITE));

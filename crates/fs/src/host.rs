@@ -132,6 +132,23 @@ impl<H: Host> Origin<H> {
             None => {}
         }
     }
+    /// A program is about to change the file through a mapping that may store, otherwise than by a store; whether seals allow it. Until
+    /// [`end_change`](Self::end_change) the file is not sealed against writing.
+    pub fn begin_change(&self) -> bool {
+        self.stores.as_ref().is_none_or(Stores::begin_change)
+    }
+    /// The change that was allowed is done.
+    pub fn end_change(&self) {
+        if let Some(stores) = &self.stores {
+            stores.leave();
+        }
+    }
+    /// Seals forbid writes from now on.
+    pub(crate) fn forbid_writes(&self) {
+        if let Some(stores) = &self.stores {
+            stores.forbid_writes();
+        }
+    }
     /// No such mapping comes from now on; [`FsError::Busy`] where there is one.
     pub(crate) fn deny_stores(&self) -> Result<(), FsError> {
         self.stores.as_ref().map_or(Ok(()), Stores::deny)

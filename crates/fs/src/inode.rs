@@ -495,6 +495,9 @@ impl<H: Host> Inode<H> {
             if more.contains(Seals::WRITE) {
                 file.origin.deny_stores()?;
             }
+            if more.intersects(Seals::WRITES) {
+                file.origin.forbid_writes();
+            }
             writing.seals.fetch_or(more.bits(), Ordering::AcqRel);
             Ok(())
         })

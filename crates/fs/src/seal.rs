@@ -5,7 +5,7 @@
 //! zero there will be none. So of a seal and a mapping at the same moment one is refused. Files that cannot be sealed count nothing.
 
 use crate::FsError;
-use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 bitflags::bitflags! {
     /// Linux's `F_SEAL_` bits.
@@ -34,12 +34,30 @@ impl Seals {
 /// The count of a file once no mapping may store into it.
 const DENIED: i64 = -1;
 
-/// How many mappings may store into a file; see the module.
-pub(crate) struct Stores(AtomicU64);
+/// How many mappings may store into a file; see the module. And whether seals forbid writes.
+pub(crate) struct Stores(AtomicU64, AtomicBool);
 
 impl Stores {
     pub fn new() -> Self {
-        Stores(AtomicU64::new(0))
+        Stores(AtomicU64::new(0), AtomicBool::new(false))
+    }
+
+    /// Seals forbid writes from now on, though mappings may store that were there before.
+    pub fn forbid_writes(&self) {
+        self.1.store(true, Ordering::SeqCst);
+    }
+
+    /// A program is about to change the file through a mapping that may store, otherwise than by a store. Counts until
+    /// [`leave`](Self::leave). `false`: seals forbid that.
+    pub fn begin_change(&self) -> bool {
+        if self.enter().is_err() {
+            return false;
+        }
+        let forbidden = self.1.load(Ordering::SeqCst);
+        if forbidden {
+            self.leave();
+        }
+        !forbidden
     }
 
     /// One more, unless there will be none.

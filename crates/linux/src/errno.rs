@@ -89,6 +89,7 @@ impl From<MapError> for Errno {
             MapError::NotMapped | MapError::NoSpace | MapError::TooMany | MapError::OutOfMemory => Errno::ENOMEM,
             MapError::Exists => Errno::EEXIST,
             MapError::Protection => Errno::EACCES,
+            MapError::Refused => Errno::EPERM,
         }
     }
 }

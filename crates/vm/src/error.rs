@@ -25,6 +25,8 @@ pub enum MapError {
     OutOfMemory,
     /// A pager could not write what has changed.
     Pager,
+    /// The pager does not allow that its pages are dropped.
+    Refused,
 }
 
 /// Why an access cannot be served.
@@ -73,6 +75,7 @@ impl fmt::Display for MapError {
             MapError::TooMany => "too many mappings",
             MapError::OutOfMemory => "out of memory",
             MapError::Pager => "changes could not be written",
+            MapError::Refused => "the object's pages must not be dropped",
         })
     }
 }

@@ -138,6 +138,14 @@ impl<M: Machine> Pager for FilePager<M> {
         self.origin.note_stores(came);
     }
 
+    fn discard_begins(&self) -> bool {
+        self.origin.begin_change()
+    }
+
+    fn discard_ended(&self) {
+        self.origin.end_change();
+    }
+
     fn released(&self) {
         // SAFETY: `FileHost::object` leaked a box for exactly one object, and the core calls this once, last.
         drop(unsafe { Box::from_raw(core::ptr::from_ref(self).cast_mut()) });

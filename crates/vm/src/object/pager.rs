@@ -77,6 +77,15 @@ pub trait Pager: Send + Sync {
         let _not_counted = came;
     }
 
+    /// A program is about to drop pages of the object through a mapping that may store (MADV_REMOVE). Whether it may; if so,
+    /// [`discard_ended`](Pager::discard_ended) follows.
+    fn discard_begins(&self) -> bool {
+        true
+    }
+
+    /// The pages have been dropped.
+    fn discard_ended(&self) {}
+
     /// The object is gone; the core does not use the pager after this call.
     fn released(&self) {}
 }

@@ -230,7 +230,11 @@ impl<M: Machine> Space<M> {
                     None => continue,
                 }
             };
+            if !object.pager().is_none_or(|pager| pager.discard_begins()) {
+                return Err(MapError::Refused);
+            }
             object.discard(pages);
+            object.pager().inspect(|pager| pager.discard_ended());
             at = next;
         }
         result
