@@ -107,7 +107,7 @@ pub(super) struct Counts {
 
 impl Counts {
     pub fn new() -> Self {
-        Counts { bytes: AtomicU64::new(0), classes: [const { AtomicU64::new(0) }; CLASSES] }
+        Counts { bytes: AtomicU64::new(0), classes: core::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
     pub fn bytes(&self) -> u64 {
