@@ -69,7 +69,7 @@ fn what_would_not_scale_is_found_with_its_label_and_its_line_of_source() {
             State::Threads,
             Mutant::CountsFaults,
             "vm",
-            "vm/src/fault.rs:",
+            "vm/src/fault/mod.rs:",
             "check_updates.fetch_add(",
         ),
         (
@@ -81,7 +81,7 @@ fn what_would_not_scale_is_found_with_its_label_and_its_line_of_source() {
             "vm/src/object/references.rs:",
             ".compare_exchange_weak(",
         ),
-        ("page-free", "page-free", State::Apart, Mutant::FreesToDepot, "frame-depot", "vm/src/frames", "depot"),
+        ("page-free", "page-free", State::Apart, Mutant::FreesToDepot, "frame-depot", "vm/src/phys/frames", "depot"),
     ] {
         assert_eq!(shared(a, b, state, None), []);
         let found = shared(a, b, state, Some(mutant));

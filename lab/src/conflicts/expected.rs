@@ -77,7 +77,7 @@ pub static EXPECTED: &[Expected] = &[
     rate(
         &["exit"],
         &["backing-parts"],
-        "parts.rs",
+        "mapping_list.rs",
         32,
         "once in 256 that leave one, a look at all parts of a file's list of mappings",
     ),
@@ -92,7 +92,7 @@ pub static EXPECTED: &[Expected] = &[
     rate(
         &["reclaim"],
         &["vm"],
-        "pageout/progress.rs",
+        "reclaim/progress.rs",
         3,
         "pages that are taken are numbered on one clock, of which a CPU takes a block at once: three on this small machine",
     ),
