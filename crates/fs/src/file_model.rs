@@ -545,7 +545,7 @@ fn a_writer_keeps_to_its_limit() {
     let over = Err(FsError::OverLimit);
     assert_eq!(file.truncate(&io, 101), over);
     assert_eq!(file.allocate(&io, 0, 101, true), over);
-    // What is larger already stays so, and may become smaller.
+    // A file that is larger already keeps its size, and may be made smaller.
     file.truncate(&Io::NOW, 300).unwrap();
     file.allocate(&io, 0, 200, false).unwrap();
     file.truncate(&io, 200).unwrap();

@@ -281,7 +281,7 @@ impl Writing {
 }
 
 impl<H: Host> RegularFile<H> {
-    /// A shared mapping that may store into the file is about to be made: what is returned is kept until it is there, or given up.
+    /// Announces a shared mapping that may store into the file. The caller keeps the announcement until the mapping is there, or given up.
     /// `None`: the file cannot be sealed. [`FsError::NotPermitted`]: it is sealed against that.
     pub fn to_store(&self) -> Result<Option<ToStore<'_>>, FsError> {
         let Some(announced) = self.origin.to_store()? else { return Ok(None) };

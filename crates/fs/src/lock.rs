@@ -111,7 +111,7 @@ impl<C: Charge> Held<C> {
         });
     }
 
-    /// Gives memory back that is there for many more locks than there are: what is charged to nobody must not stay.
+    /// Frees spare memory of the lists, because no user is charged for it.
     fn shrink(&mut self) {
         shrink(&mut self.records);
         shrink(&mut self.whole);
@@ -227,7 +227,7 @@ impl<C: Charge> Default for RecordLocks<C> {
 
 #[cfg(test)]
 impl RecordLocks {
-    /// As [`lock_charged`](Self::lock_charged), charged to nobody.
+    /// As [`lock_charged`](Self::lock_charged), without a charge.
     pub fn lock(&self, wanted: Record, io: &Io<'_>) -> Result<(), FsError> {
         self.lock_charged(wanted, io, &|_| Some(()))
     }
@@ -552,7 +552,7 @@ mod tests {
         });
     }
 
-    /// Locks of a user, of whom there may be so many.
+    /// Locks of a user: how many all its files have, how many this one has, and the user's limit.
     struct Counted<'a>(&'a AtomicUsize, usize, usize);
 
     impl Charge for Counted<'_> {
@@ -594,7 +594,7 @@ mod tests {
         assert_eq!(charged(), 6);
         files[0].unlock(owner(9001), 10, 20).unwrap();
         assert_eq!(charged(), 7, "a range that is split is two");
-        // A lock may split one that its owner has.
+        // The lock could split a range of its owner, and needs room for both halves.
         assert_eq!((lock(1, 9002, 400, 1), charged()), (Err(FsError::OutOfMemory), 7));
         assert_eq!((lock(1, 9003, 400, 1), charged()), (Err(FsError::OutOfMemory), 7));
         lock(0, 9001, 10, 10).unwrap_err();
@@ -602,7 +602,7 @@ mod tests {
         lock(0, 9001, 10, 10).unwrap();
         assert_eq!(charged(), 5, "neighbours became one");
         assert_eq!(lock(1, 9001, 0, 50), Err(FsError::WouldBlock));
-        assert_eq!(charged(), 5, "what was not locked is not charged");
+        assert_eq!(charged(), 5, "a refused lock is not charged");
         files[1].release_process(9002);
         assert_eq!(charged(), 2);
         let capacity = |file: usize| files[file].held.lock().records.capacity();

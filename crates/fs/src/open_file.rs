@@ -48,7 +48,7 @@ bitflags::bitflags! {
         const NAMELESS = 1 << 11;
         /// Remembered for the caller, without effect: everything is as synchronous as memory.
         const SYNC = 1 << 12;
-        /// What is written to a pipe are packets. Of other files remembered for the caller, without effect.
+        /// Each write to a pipe makes packets. Other files keep the flag without effect.
         const DIRECT = 1 << 13;
         /// Remembered for the caller, without effect: times of access are not kept.
         const NOATIME = 1 << 14;

@@ -16,7 +16,7 @@ pub struct Io<'a> {
     pub interrupted: &'a dyn Fn() -> bool,
     /// What is written keeps its set-id bits (the caller has [`Powers::SET_IDS`](crate::Powers)); else it loses them.
     pub keeps_set_ids: bool,
-    /// What is written to a pipe are packets.
+    /// Each write to a pipe makes packets.
     pub packets: bool,
     /// The caller makes no regular file longer than this, and writes to none beyond it: [`FsError::OverLimit`].
     pub most: u64,

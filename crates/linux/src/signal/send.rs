@@ -110,7 +110,7 @@ impl PendingQueue {
             self.shrink();
         }
     }
-    /// Gives memory back of a queue that was once full: what is charged to nobody must not stay. Without memory for a smaller one it
+    /// Frees the memory of a queue that was once full, because no user is charged for it. Without memory for a smaller one it
     /// stays until the next signal is taken.
     #[cold]
     fn shrink(&self) {
