@@ -1,5 +1,6 @@
 // Kernel memory that programs make the kernel keep is counted, limited and told: the same on Linux and on Quire. Runs as root.
 #include "checks.h"
+#include "proc.h"
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -12,27 +13,6 @@ static void become_user(void) { CHECK(!setgid(USER) && !setuid(USER), "setuid");
 static void limit(int which, rlim_t most) {
     struct rlimit to = {most, most};
     CHECK(!setrlimit(which, &to), "setrlimit %d", which);
-}
-
-static const char *contents(const char *path) {
-    static char text[1 << 16];
-    int fd = open(path, O_RDONLY);
-    CHECK(fd >= 0, "%s", path);
-    size_t len = 0;
-    for (ssize_t n; (n = read(fd, text + len, sizeof text - 1 - len)) > 0;) len += n;
-    close(fd);
-    text[len] = 0;
-    return text;
-}
-
-// The number behind `name`, which stands at the start of a line.
-static long row(const char *path, const char *name) {
-    for (const char *at = contents(path); at; at = strchr(at, '\n')) {
-        at += *at == '\n';
-        if (!strncmp(at, name, strlen(name))) return strtol(at + strlen(name) + strspn(at + strlen(name), ": \t"), NULL, 10);
-    }
-    CHECK(0, "%s in %s", name, path);
-    return -1;
 }
 
 static long knob(const char *path) { return strtol(contents(path), NULL, 10); }

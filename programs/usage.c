@@ -1,7 +1,6 @@
 // What the system says of what was used is true, within bounds that hold on any kernel: getrusage, wait4, and the files of /proc
 // that ./quire compare reads. Prints usage_checked, the number of checks.
-#include "report.h"
-#include <fcntl.h>
+#include "proc.h"
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
@@ -11,34 +10,6 @@ static int checked;
         CHECK(__VA_ARGS__); \
         checked++; \
     } while (0)
-
-static char file[1 << 20];
-
-static const char *contents(const char *path) {
-    int fd = open(path, O_RDONLY);
-    CHECK(fd >= 0, "%s", path);
-    size_t length = 0;
-    for (ssize_t n; (n = read(fd, file + length, sizeof file - 1 - length)) > 0;) length += n;
-    close(fd);
-    file[length] = 0;
-    return file;
-}
-
-// The sum of the numbers behind `name` at the start of a line (blanks before it do not count), or -1.
-static long row(const char *path, const char *name) {
-    const char *at = contents(path);
-    for (; at; at = strchr(at, '\n')) {
-        at += strspn(at, "\n ");
-        size_t length = strlen(name);
-        if (strncmp(at, name, length) || !strchr(" :\t", at[length])) continue;
-        long sum = 0, found = -1;
-        const char *end = at + length + strspn(at + length, ": \t");
-        for (char *next; strtol(end, &next, 10), next != end && *end != '\n'; end = next + strspn(next, " \t"))
-            found = sum += strtol(end, NULL, 10);
-        return found;
-    }
-    return -1;
-}
 
 // Field `n` of /proc/self/stat, as proc(5) counts them.
 static long field(int n) {
@@ -251,9 +222,8 @@ static void *look(void *arg) {
 static void interrupts(void) {
     const char *path = "/proc/interrupts";
     long cpus = sysconf(_SC_NPROCESSORS_ONLN), columns = 0;
-    contents(path);
-    *strchr(file, '\n') = 0;
-    for (const char *at = file; (at = strstr(at, "CPU")); at++) columns++;
+    const char *text = contents(path), *end = strchr(text, '\n');
+    for (const char *at = text; (at = strstr(at, "CPU")) && at < end; at++) columns++;
     EXPECT(columns == cpus, "a column for each of %ld CPUs, not %ld", cpus, columns);
     EXPECT(row(path, "LOC") > 0, "timers");
     long before = row(path, "TLB");
