@@ -252,8 +252,8 @@ impl<C: Charge> RecordLocks<C> {
     }
 
     /// Locks the range, changing what the owner held there; waits as `io` allows. A process that would wait for one that waits for
-    /// it, or for one that waits for such a one, gets [`FsError::Deadlock`]. `charge` makes a charge of so many ranges, where the caller's
-    /// user may have them; without it, and without memory, the error is [`FsError::OutOfMemory`].
+    /// it, or for one that waits for such a one, gets [`FsError::Deadlock`]. `charge` charges the caller's user
+    /// for a number of ranges. Where the user may not have them, and without memory, the error is [`FsError::OutOfMemory`].
     pub fn lock_charged(
         &self,
         wanted: Record,

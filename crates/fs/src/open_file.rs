@@ -562,8 +562,8 @@ impl<H: Host> OpenFile<H> {
     }
 }
 
-/// How much of a write of `len` bytes at `offset` a file with these seals takes, as Linux: a page that would reach beyond the end of
-/// one that does not grow is not written at all.
+/// How many of `len` bytes at `offset` a writer may write to a file with these seals. As on Linux, a writer leaves out a whole page that
+/// would reach beyond the end of a file sealed against growth.
 #[cold]
 fn sealed_room(seals: Seals, size: u64, offset: u64, len: usize) -> Result<u64, FsError> {
     if seals.intersects(Seals::WRITES) {

@@ -7,8 +7,8 @@
 //! The ring changes its size under both locks ([`resize`](PipeEnd::resize)): a reader or a writer that holds its own finds the same
 //! ring as long as it does. A ring of up to [`DEFAULT`] pages is part of the pipe; a larger one is memory of its own.
 //!
-//! The user that opens the first end is charged with the ring until the last end is closed. The next one that opens a FIFO then pays
-//! for a new ring of the first size.
+//! The user that opens the first end is charged with the ring until the last end is closed. The next opener of a FIFO then pays for a
+//! new ring of the first size.
 
 use crate::FsError;
 use crate::host::{Host, PAGE_SIZE};
