@@ -312,7 +312,7 @@ fn wait_for_release<M: Machine>(me: &Thread<M>, child: &ThreadRef<M>) {
     if let Some(child) = child.payload() {
         // Its timers go on: one may be what counts the CPU time of its process.
         let stops = || {
-            me.see_to_timers();
+            let _ends_nothing = me.interrupted();
             me.killed()
         };
         let _killed = child.releases.wait_until(None, stops, || child.released.load(Ordering::Acquire).then_some(()));

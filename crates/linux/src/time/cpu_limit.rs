@@ -83,7 +83,7 @@ impl<M: Machine> CpuLimit<M> {
     #[cold]
     fn count(&self, linux: &'static Linux<M>, process: &Process<M>) {
         let me = linux.scheduler.current();
-        let threads = {
+        let mut threads = {
             let threads = process.threads.lock();
             let count = threads.len();
             if count > 1 && !self.interrupted.swap(true, Ordering::Relaxed) {
@@ -106,9 +106,11 @@ impl<M: Machine> CpuLimit<M> {
             self.timers.set(linux, me.to_ref(), wait, 0);
             let now = process.limit(which::CPU);
             // Else it was changed meanwhile, or a thread began, whose timer may be the one that was just replaced.
-            if (now == limit && process.threads.lock().len() <= threads) || process.is_exiting() {
+            let threads_now = process.threads.lock().len();
+            if (now == limit && threads_now <= threads) || process.is_exiting() {
                 return;
             }
+            threads = threads_now;
         }
     }
 
