@@ -18,13 +18,13 @@ std::thread_local! {
     static COUNTED: Cell<Option<u64>> = const { Cell::new(None) };
     /// The number of the request that is refused; 0 for none.
     static REFUSED: Cell<u64> = const { Cell::new(0) };
-    /// What decides besides, and is asked about each request.
+    /// Decides about each request besides.
     static JUDGE: Cell<Option<fn() -> bool>> = const { Cell::new(None) };
 }
 
-/// From now on `judge` is asked whether a request of this thread is refused. Returns who was asked before.
-pub fn set_judge(judge: Option<fn() -> bool>) -> Option<fn() -> bool> {
-    JUDGE.replace(judge)
+/// From now on `judge` decides whether a request of this thread is refused.
+pub fn set_judge(judge: Option<fn() -> bool>) {
+    JUDGE.set(judge);
 }
 
 /// Whether this request is refused.
