@@ -64,7 +64,6 @@ fn value(input: &mut Input<'_>) -> Slot {
     match n % 8 {
         0 => Slot::Cut,
         1 => Slot::Swap(n),
-        2 => Slot::Cover(n as u32 + 1),
         _ => Slot::Page(Pfn(n)),
     }
 }

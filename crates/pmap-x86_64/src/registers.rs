@@ -11,11 +11,6 @@ pub const fn cr3(root: Pfn, pcid: u16, keep: bool) -> u64 {
     root.address() | pcid as u64 | if keep { CR3_KEEP } else { 0 }
 }
 
-/// Root and PCID in a value of CR3.
-pub const fn root_and_pcid(cr3: u64) -> (Pfn, u16) {
-    (crate::word::frame(cr3), (cr3 & 0xfff) as u16)
-}
-
 /// The model-specific register that gives the entries' cache bits their meaning (Intel SDM volume 3, 11.12).
 pub const PAT_MSR: u32 = 0x277;
 

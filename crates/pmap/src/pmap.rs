@@ -318,11 +318,6 @@ impl<F: Format> Tables<F> {
         self.id
     }
 
-    /// The CPUs that have these tables loaded now.
-    pub fn loaded_on(&self) -> CpuMask {
-        self.residency.loaded()
-    }
-
     /// Loads these tables on this CPU, which may then run the space's programs and touch its user memory. Whatever was
     /// loaded before is left. Cheap where they are loaded already.
     ///
@@ -334,24 +329,12 @@ impl<F: Format> Tables<F> {
         unsafe { machine.mmu().load(machine, cpu, &self.residency, self.root, &self.fan) }
     }
 
-    /// Loads the kernel's own root instead of these tables, if they are what is loaded.
-    ///
-    /// # Safety
-    /// `cpu` is the calling CPU, with preemption and interrupts off.
-    pub unsafe fn switch_out<M: Hardware<Format = F>>(&self, machine: &M, cpu: CpuId) {
-        let mmu = machine.mmu();
-        if mmu.cpu(cpu).loaded() == self.id() {
-            // SAFETY: as this function's.
-            unsafe { mmu.leave(machine, cpu) };
-        }
-    }
-
     /// The CPU goes on to run something that has no user half (the idle thread, a kernel thread) and keeps these tables
     /// loaded meanwhile: it is not interrupted for flushes, unless table pages go. It must not touch user memory until it
     /// has called [`switch_in`](Self::switch_in) again.
     ///
     /// # Safety
-    /// As [`switch_out`](Self::switch_out).
+    /// `cpu` is the calling CPU, with preemption and interrupts off.
     pub unsafe fn go_lazy<M: Hardware<Format = F>>(&self, machine: &M, cpu: CpuId) {
         if machine.mmu().cpu(cpu).loaded() == self.id() {
             self.residency.idle(cpu);

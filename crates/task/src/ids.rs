@@ -1,4 +1,5 @@
-//! The table of process ids: numbers for threads, process groups and sessions, all from one space.
+//! The table of process ids: numbers for threads, process groups and sessions, all from one space. A session only holds its
+//! number; lookups by number find threads and groups.
 //!
 //! A number is in use as long as something *holds* it: a thread, a group or a session by that number. What it names is
 //! found without any lock of the table: each name is one word whose lowest bit locks it while a reader takes its own
@@ -49,7 +50,6 @@ impl core::error::Error for IdError {}
 struct Slot {
     thread: AtomicUsize,
     group: AtomicUsize,
-    session: AtomicUsize,
     /// Who holds the number. 0: free.
     holds: AtomicU32,
     /// The number after this one among those returned; guarded by the depot's lock.
@@ -80,23 +80,23 @@ struct Depot {
     waiting: usize,
 }
 
-/// The table: numbers 1 to `max`, naming threads `T`, groups `G` and sessions `S`, which their owners place.
-pub struct IdTable<T, G, S> {
+/// The table: numbers 1 to `max`, naming threads `T` and groups `G`, which their owners place.
+pub struct IdTable<T, G> {
     chunks: NonNull<AtomicPtr<Slot>>,
     max: u32,
     cpus: PerCpu<CpuIds>,
     /// On lines of its own: what stands before it is read by every allocation.
     depot: CachePadded<SpinLock<Depot>>,
-    #[allow(clippy::type_complexity)] // how one says: names these, owns none
-    _names: PhantomData<fn() -> (T, G, S)>,
+    /// Names these, owns none.
+    _names: PhantomData<fn() -> (T, G)>,
 }
 
 // SAFETY: slots are atomics; what they name is shared with every looker-up, hence `Sync`.
-unsafe impl<T: Sync, G: Sync, S: Sync> Send for IdTable<T, G, S> {}
+unsafe impl<T: Sync, G: Sync> Send for IdTable<T, G> {}
 // SAFETY: as above.
-unsafe impl<T: Sync, G: Sync, S: Sync> Sync for IdTable<T, G, S> {}
+unsafe impl<T: Sync, G: Sync> Sync for IdTable<T, G> {}
 
-impl<T, G, S> IdTable<T, G, S> {
+impl<T, G> IdTable<T, G> {
     const fn directory_bytes(max: u32) -> usize {
         ((max as usize / PER_CHUNK + 1) * size_of::<AtomicPtr<Slot>>()).next_multiple_of(128)
     }
@@ -164,7 +164,6 @@ impl<T, G, S> IdTable<T, G, S> {
                 let slot = Slot {
                     thread: AtomicUsize::new(0),
                     group: AtomicUsize::new(0),
-                    session: AtomicUsize::new(0),
                     holds: AtomicU32::new(0),
                     next: AtomicU32::new(0),
                 };
@@ -259,10 +258,6 @@ impl<T, G, S> IdTable<T, G, S> {
     pub fn set_group(&self, id: u32, group: Option<NonNull<G>>) {
         self.set(id, |s| &s.group, group);
     }
-    /// Makes `id` name a session, or nothing any more. When it returns, no lookup uses the old one.
-    pub fn set_session(&self, id: u32, session: Option<NonNull<S>>) {
-        self.set(id, |s| &s.session, session);
-    }
 
     /// Calls `f` with the thread that `id` names. It stays named until `f` returns, which only takes a reference of its
     /// own and must not sleep.
@@ -272,10 +267,6 @@ impl<T, G, S> IdTable<T, G, S> {
     /// Calls `f` with the process group that `id` names; see [`thread`](Self::thread).
     pub fn group<R>(&self, id: u32, f: impl FnOnce(&G) -> R) -> Option<R> {
         self.with(id, |s| &s.group, f)
-    }
-    /// Calls `f` with the session that `id` names; see [`thread`](Self::thread).
-    pub fn session<R>(&self, id: u32, f: impl FnOnce(&S) -> R) -> Option<R> {
-        self.with(id, |s| &s.session, f)
     }
 
     /// The lowest number at or above `from` that names a thread: for whoever lists them all.
@@ -327,7 +318,7 @@ mod tests {
     use std::alloc::{Layout, alloc_zeroed};
     use std::collections::{BTreeMap, HashSet};
 
-    type Table = IdTable<u64, u64, u64>;
+    type Table = IdTable<u64, u64>;
 
     fn memory(bytes: usize) -> NonNull<u8> {
         NonNull::new(unsafe { alloc_zeroed(Layout::from_size_align(bytes, 128).unwrap()) }).unwrap()
@@ -393,7 +384,7 @@ mod tests {
         assert_eq!(t.thread(id, |p| *p), Some(11));
         t.set_thread(id, None);
         assert!(!t.release(id));
-        assert_eq!((t.thread(id, |p| *p), t.group(id, |g| *g), t.session(id, |s| *s)), (None, Some(22), None));
+        assert_eq!((t.thread(id, |p| *p), t.group(id, |g| *g)), (None, Some(22)));
         t.set_group(id, None);
         assert!(t.release(id));
         assert_eq!(t.next_thread(0), None);

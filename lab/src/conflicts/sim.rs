@@ -221,7 +221,7 @@ pub struct Tasks {
     /// Its scheduler.
     pub scheduler: &'static Scheduler<Sim>,
     /// Its process ids, which name threads.
-    pub ids: &'static IdTable<Thread<Sim>, (), ()>,
+    pub ids: &'static IdTable<Thread<Sim>, ()>,
     /// Its futexes.
     pub futexes: &'static FutexTable<Sim>,
 }
@@ -236,7 +236,7 @@ impl Tasks {
         // SAFETY: fresh memory of the sizes that are asked for, which lives on; nothing is moved once it is used.
         let tasks = unsafe {
             let scheduler = Scheduler::new(sim, memory(Scheduler::<Sim>::bytes(cpus)), cpus);
-            let ids = IdTable::new(memory(IdTable::<Thread<Sim>, (), ()>::bytes(IDS, cpus)), IDS, cpus);
+            let ids = IdTable::new(memory(IdTable::<Thread<Sim>, ()>::bytes(IDS, cpus)), IDS, cpus);
             let bytes = FutexTable::<Sim>::bytes(BUCKETS);
             let buckets = memory(bytes);
             record::own_array(buckets.as_ptr(), bytes, bytes / BUCKETS, "futex-bucket");

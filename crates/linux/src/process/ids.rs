@@ -3,7 +3,7 @@
 //! Every thread's id names its *process* in the table; the thread itself is found in the process's list. A number stays in
 //! use while a thread, a process (until it was waited for), a group or a session has it.
 
-use super::group::{Group, Session};
+use super::group::Group;
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::tables::{TableMemory, padded};
@@ -19,7 +19,7 @@ use quire_task::{IdTable, ThreadRef};
 
 /// See the module.
 pub struct Ids<M: Machine> {
-    table: IdTable<Process<M>, Group<M>, Session>,
+    table: IdTable<Process<M>, Group<M>>,
     max: Pid,
     latest: PerCpu<Latest>,
 }
@@ -42,12 +42,12 @@ unsafe fn count<T>(named: &T) -> Arc<T> {
 impl<M: Machine> Ids<M> {
     /// Bytes of its tables' memory.
     pub(crate) const fn bytes(max: Pid, cpus: usize) -> usize {
-        padded(IdTable::<Process<M>, Group<M>, Session>::bytes(max, cpus)) + PerCpu::<Latest>::bytes(cpus)
+        padded(IdTable::<Process<M>, Group<M>>::bytes(max, cpus)) + PerCpu::<Latest>::bytes(cpus)
     }
 
     /// A table of the ids 1 to `max` for `cpus` CPUs.
     pub fn new(max: Pid, cpus: usize, tables: &mut TableMemory) -> Result<Self, Errno> {
-        let memory = tables.take(IdTable::<Process<M>, Group<M>, Session>::bytes(max, cpus))?;
+        let memory = tables.take(IdTable::<Process<M>, Group<M>>::bytes(max, cpus))?;
         let latest = tables.take(PerCpu::<Latest>::bytes(cpus))?;
         // SAFETY: fresh memory of these sizes and alignments, which is never freed.
         let (table, latest) =

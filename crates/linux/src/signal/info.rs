@@ -71,7 +71,6 @@ pub mod code {
     pub const TIMER: i32 = -2;
     pub const TKILL: i32 = -6;
     pub const ILL_ILLOPN: i32 = 2;
-    pub const ILL_PRVOPC: i32 = 5;
     pub const FPE_INTDIV: i32 = 1;
     pub const FPE_FLTDIV: i32 = 3;
     pub const FPE_FLTOVF: i32 = 4;
@@ -82,12 +81,9 @@ pub mod code {
     pub const SEGV_ACCERR: i32 = 2;
     pub const BUS_ADRALN: i32 = 1;
     pub const BUS_ADRERR: i32 = 2;
-    pub const BUS_OBJERR: i32 = 3;
-    pub const TRAP_BRKPT: i32 = 1;
     pub const TRAP_TRACE: i32 = 2;
     pub const CLD_EXITED: i32 = 1;
     pub const CLD_KILLED: i32 = 2;
-    pub const CLD_DUMPED: i32 = 3;
     pub const CLD_STOPPED: i32 = 5;
     pub const CLD_CONTINUED: i32 = 6;
 }

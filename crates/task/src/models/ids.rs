@@ -10,8 +10,8 @@ use quire_sync::protocol;
 use std::ptr::{self, NonNull};
 
 /// A table of two numbers, for two CPUs. The first one is held.
-pub(super) fn with_table(f: impl FnOnce(&'static IdTable<AtomicBool, (), ()>)) {
-    with_memory(IdTable::<AtomicBool, (), ()>::bytes(2, 2), |memory| {
+pub(super) fn with_table(f: impl FnOnce(&'static IdTable<AtomicBool, ()>)) {
+    with_memory(IdTable::<AtomicBool, ()>::bytes(2, 2), |memory| {
         with_memory(CHUNK_BYTES, |chunk| {
             // SAFETY: the memory is there as long as the table is used.
             let table = unsafe { IdTable::new(memory, 2, 2) };

@@ -148,10 +148,7 @@ impl<'e, M: Machine> Run<'e, M> {
         for (key, slot) in cursor.resume(object.index(), pin) {
             let va = layer.va(key);
             let before = || self.layers().enumerate().take_while(|(_, l)| !core::ptr::eq(*l, layer));
-            if matches!(slot, Slot::Cover(_))
-                || is_filled(self.front, va, pin)
-                || before().any(|(n, l)| stays >> n & 1 != 0 && is_filled(l, va, pin))
-            {
+            if is_filled(self.front, va, pin) || before().any(|(n, l)| stays >> n & 1 != 0 && is_filled(l, va, pin)) {
                 continue;
             }
             if !matches!(slot, Slot::Swap(_)) {
@@ -191,7 +188,7 @@ fn is_filled<M: Machine>(layer: &Backing<M>, va: u64, pin: &Pinned<'_>) -> bool 
             !state.busy() && state.valid() && page.object() == object.address() && page.index() == key
         }
         Slot::Swap(_) | Slot::Cut => true,
-        Slot::Empty | Slot::Reserved | Slot::Cover(_) => false,
+        Slot::Empty | Slot::Reserved => false,
     }
 }
 
@@ -320,10 +317,8 @@ fn filled<M: Machine>(layer: &Backing<M>, stretch: VirtRange, pin: &Pinned<'_>) 
     let (Some(object), Some(keys)) = (layer.object(), window(layer, stretch)) else { return 0 };
     let skipped = (layer.va(keys.start) - stretch.start) / PAGE_SIZE;
     let mut all = 0;
-    object.index().each_of(keys.start, u64::MAX >> (STRETCH - (keys.end - keys.start)), pin, |n, slot| {
-        if !matches!(slot, Slot::Cover(_)) {
-            all |= 1 << (u64::from(n) + skipped);
-        }
+    object.index().each_of(keys.start, u64::MAX >> (STRETCH - (keys.end - keys.start)), pin, |n, _| {
+        all |= 1 << (u64::from(n) + skipped);
     });
     all
 }

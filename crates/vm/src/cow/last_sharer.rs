@@ -83,7 +83,7 @@ fn sight<M: Machine>(b: &Backing<M>, key: u64, pin: &Pinned<'_>) -> Sight {
                 }
                 Slot::Swap(_) | Slot::Cut => return Sight::Hidden,
                 Slot::Reserved => sight = Sight::Unsure,
-                Slot::Empty | Slot::Cover(_) => {}
+                Slot::Empty => {}
             }
         }
         at = layer.in_front(pin);

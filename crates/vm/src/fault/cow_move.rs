@@ -141,7 +141,7 @@ fn nothing_between<M: Machine>(front: &Backing<M>, layer: &Backing<M>, va: u64, 
             return true;
         }
         let there = b.layer(va).map_or(Slot::Empty, |(o, key)| o.index().get(key, pin));
-        if !matches!(there, Slot::Empty | Slot::Cover(_)) {
+        if !matches!(there, Slot::Empty) {
             return false;
         }
         at = b.behind();

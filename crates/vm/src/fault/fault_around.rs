@@ -68,9 +68,6 @@ impl<M: Machine> At<'_, M> {
                 let wanted = (open >> skipped) & ((1 << (shown.len() >> PAGE_SHIFT)) - 1);
                 object.index().each_of(first, wanted, pin, |n, slot| {
                     let bit = 1 << (u64::from(n) + skipped);
-                    if matches!(slot, Slot::Cover(_)) {
-                        return;
-                    }
                     open &= !bit;
                     let Slot::Page(pfn) = slot else { return };
                     let page = self.vm.page(pfn);

@@ -358,7 +358,7 @@ impl<'e, M: Machine> At<'e, M> {
                     Slot::Cut => cut = true,
                     Slot::Swap(_) if beyond_end(b, object) => return Err(no_page()),
                     Slot::Swap(slot) => return Ok(Walk::Swapped(object, key, slot)),
-                    Slot::Empty | Slot::Cover(_) => {}
+                    Slot::Empty => {}
                 }
                 if !object.is_private() {
                     if key >= object.end() {

@@ -175,7 +175,7 @@ pub(super) fn shown<M: Machine>(entry: &Entry<M>, va: u64, pin: &Pinned<'_>) -> 
             continue;
         }
         match object.index().get(key, pin) {
-            Slot::Empty | Slot::Cover(_) => {}
+            Slot::Empty => {}
             Slot::Cut => cut = true,
             there => return there,
         }

@@ -389,7 +389,7 @@ impl<M: Machine> ObjectRef<M> {
                         break;
                     }
                     Slot::Reserved => quire_sync::hooks::relax(),
-                    Slot::Empty | Slot::Cut | Slot::Cover(_) => {
+                    Slot::Empty | Slot::Cut => {
                         // One that was there has become a hole meanwhile.
                         let one = match charge.split() {
                             Some(one) => one,

@@ -73,7 +73,6 @@ const RESERVED: u64 = 1 << 1;
 const PAGE: u64 = 2 << 1;
 const SWAP: u64 = 3 << 1;
 const CUT: u64 = 4 << 1;
-const COVER: u64 = 5 << 1;
 /// In a node that is being taken out; and in the root of an index that is gone for good.
 const SEALED: u64 = 6 << 1;
 
@@ -90,8 +89,6 @@ pub enum Slot {
     Swap(u64),
     /// Nothing, and nothing behind shows through: what lies behind an anonymous layer is hidden here.
     Cut,
-    /// Nothing; this many of the object's children hold a page of their own here.
-    Cover(u32),
 }
 
 #[inline(always)]
@@ -102,7 +99,6 @@ fn encode(slot: Slot) -> u64 {
         Slot::Page(pfn) => PAGE | pfn.0 << PAYLOAD_SHIFT,
         Slot::Swap(at) => SWAP | at << PAYLOAD_SHIFT,
         Slot::Cut => CUT,
-        Slot::Cover(n) => COVER | (n as u64) << PAYLOAD_SHIFT,
     }
 }
 
@@ -113,7 +109,6 @@ fn decode(word: u64) -> Slot {
         RESERVED => Slot::Reserved,
         SWAP => Slot::Swap(word >> PAYLOAD_SHIFT),
         CUT => Slot::Cut,
-        COVER => Slot::Cover((word >> PAYLOAD_SHIFT) as u32),
         _ => Slot::Empty,
     }
 }
@@ -592,15 +587,6 @@ impl<N: Nodes> Index<N> {
     pub fn untag_dirty(&self, key: u64, pin: &Pinned<'_>) {
         if let Place::Leaf(leaf) = self.place(key, pin) {
             leaf.dirty.fetch_and(!leaf.slot(key).1, Ordering::AcqRel);
-        }
-    }
-
-    /// Whether `key` is tagged dirty. The slot in the root word counts as tagged.
-    pub fn is_tagged_dirty(&self, key: u64, pin: &Pinned<'_>) -> bool {
-        match self.place(key, pin) {
-            Place::Leaf(leaf) => leaf.dirty.load(Ordering::Acquire) & leaf.slot(key).1 != 0,
-            Place::Root(word) => word != EMPTY && word != SEALED,
-            Place::Absent => false,
         }
     }
 }

@@ -84,7 +84,7 @@ bitflags::bitflags! {
         const PAGES = 1;
         /// Pages that are in a swap slot.
         const SWAP = 2;
-        /// Marks without content: cuts, and counts of covering children.
+        /// Marks without content: cuts.
         const MARKS = 4;
         /// Of the pages only those that are tagged dirty. (Tags are hints towards dirty: the page's own mark decides.)
         const DIRTY_ONLY = 8;
@@ -162,7 +162,7 @@ impl<'w, M: Machine> Iterator for Walk<'w, M> {
             let wanted = match slot {
                 Slot::Page(_) => What::PAGES,
                 Slot::Swap(_) => What::SWAP,
-                Slot::Cut | Slot::Cover(_) => What::MARKS,
+                Slot::Cut => What::MARKS,
                 Slot::Reserved => What::empty(),
                 Slot::Empty => continue,
             };

@@ -67,11 +67,6 @@ impl<M: Machine> Vm<M> {
         self.wake_reaper();
     }
 
-    /// Lets daemons run again that are started after this.
-    pub fn allow_daemons(&self) {
-        self.daemons().stop.store(false, Ordering::Release);
-    }
-
     fn run_completion(&'static self) {
         let mut may = MaySleep::here();
         self.io().set_completer(Some(current_thread()));

@@ -192,7 +192,7 @@ fn collect<M: Machine>(range: &mut ObjectRange<'_, M>, batch: &mut Batch, pin: &
                     }
                 }
                 Slot::Reserved => break 'walk (key, Stop::Reserved),
-                Slot::Cut | Slot::Cover(_) => {
+                Slot::Cut => {
                     object.index().clear(key, slot, pin);
                 }
                 Slot::Swap(at) => {
