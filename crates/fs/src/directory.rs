@@ -4,9 +4,10 @@ use crate::dentry::Dentry;
 use crate::host::Host;
 use crate::{FsError, rank};
 use quire_heap::{Arc, Map, Spare, Vec};
+use quire_lookup::Names;
+use quire_lookup::names::{self, Found};
 use quire_sync::epoch::{Domain, Pile, Pinned};
-use quire_sync::names::{self, Found};
-use quire_sync::{CachePadded, Names, SpinGuard, SpinLock};
+use quire_sync::{CachePadded, SpinGuard, SpinLock};
 
 /// The first cookie of an entry; those below stand for `.` and `..`.
 pub(crate) const FIRST_COOKIE: u64 = 2;

@@ -9,6 +9,7 @@ use crate::seal::{Seals, ToStore};
 use crate::text::TextUse;
 use crate::{FsError, Io, rank};
 use quire_heap::{Arc, Room, Vec, try_leak};
+use quire_lookup::per_cpu;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quire_sync::epoch::Domain;
 use quire_sync::{Mutex, MutexGuard, PerCpu, Quota, Sequenced, preempt_off};
@@ -161,13 +162,13 @@ pub struct FileSystem {
 impl FileSystem {
     /// An empty file system on a machine of `cpus` processors. What has no limit now is not counted, and never gets one.
     pub fn new(device: u64, kind: &'static str, limits: Limits, cpus: usize) -> Result<&'static Self, FsError> {
-        let quota = |limit: u64| -> Result<&'static Quota, FsError> { Ok(try_leak(Quota::try_leaked(cpus, limit)?)?) };
+        let quota = |limit: u64| -> Result<&'static Quota, FsError> { Ok(try_leak(per_cpu::quota(cpus, limit)?)?) };
         Ok(try_leak(FileSystem {
             device,
             kind,
             inodes: limits.inodes.map(quota).transpose()?,
             pages: limits.pages.map(quota).transpose()?,
-            numbered: PerCpu::try_leaked(cpus, |_| AtomicU64::new(0))?,
+            numbered: per_cpu::per_cpu(cpus, |_| AtomicU64::new(0))?,
         })?)
     }
 

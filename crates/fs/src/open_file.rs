@@ -11,8 +11,9 @@ use crate::seal::Seals;
 use crate::stream::{Io, Stream};
 use crate::transfer::{Sink, Source};
 use quire_heap::{Arc, Room};
+use quire_lookup::Hold;
+use quire_sync::Mutex;
 use quire_sync::atomic::{AtomicU32, Ordering};
-use quire_sync::{Hold, Mutex};
 use quire_vm::object::Told;
 
 /// The largest offset, and size, of a file.

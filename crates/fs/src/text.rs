@@ -11,7 +11,7 @@ use crate::host::Host;
 use crate::{FsError, Node};
 use core::ops::Deref;
 use quire_heap::Arc;
-use quire_sync::Hold;
+use quire_lookup::Hold;
 use quire_sync::atomic::{AtomicU64, Ordering};
 
 /// What an open file that may write adds to the count, and what a program adds.

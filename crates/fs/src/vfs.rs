@@ -12,8 +12,9 @@ use crate::text::Writer;
 use crate::walk::{Final, Found, Last, Place, Places, View, Want, Who};
 use crate::{FileKind, FsError, Io, OpenFlags, Seals, Stream, rank};
 use quire_heap::{Arc, Vec, try_format};
+use quire_lookup::Hold;
 use quire_sync::atomic::{AtomicU64, Ordering};
-use quire_sync::{Hold, Mutex, SpinLock};
+use quire_sync::{Mutex, SpinLock};
 
 /// An open file as descriptors share it.
 pub type SharedFile<H> = Arc<OpenFile<H>>;

@@ -8,7 +8,7 @@ use crate::vfs::Vfs;
 use crate::{FileKind, FsError};
 use core::ops::Deref;
 use quire_heap::{Arc, Vec};
-use quire_sync::{Hold, names};
+use quire_lookup::{Hold, names};
 
 /// Longest name of one component.
 pub const NAME_MAX: usize = 255;

@@ -65,16 +65,10 @@ impl Headcount {
         Headcount(unsafe { Headcounts::new(memory, cpus) })
     }
 
-    /// None is counted, on a machine of `cpus` CPUs, in memory of the global allocator that is never freed.
-    #[cfg(any(test, feature = "alloc"))]
-    pub fn try_leaked(cpus: usize) -> Result<Self, quire_heap::OutOfMemory> {
-        Ok(Headcount(Headcounts::over(PerCpu::try_leaked(cpus, |_| closed())?)))
-    }
-
-    /// As [`try_leaked`](Self::try_leaked), for models.
-    #[cfg(all(test, any(loom, shuttle)))]
+    /// None is counted, on a machine of `cpus` CPUs, in memory that is never freed: for programs with std.
+    #[cfg(any(test, feature = "std"))]
     pub fn leaked(cpus: usize) -> Self {
-        Self::try_leaked(cpus).expect("memory for each CPU")
+        Headcount(Headcounts::over(PerCpu::leaked(cpus, |_| closed())))
     }
 
     /// Counts one more, where that makes no more than `limit`; whether it did.

@@ -5,7 +5,7 @@
 //!   comes from here, so that one switch swaps the personality: *native*, *recording* (`--cfg recording`, see [`record`]), or
 //!   *model-checked* under [loom](https://docs.rs/loom) (`--cfg loom`) and [shuttle](https://docs.rs/shuttle)
 //!   (`--cfg shuttle`).
-//! - **No architecture, no operating system.** What the primitives need of their surroundings (which CPU is this, keep me
+//! - **No architecture, no operating system, no heap.** Memory for each CPU comes from the caller. What the primitives need of their surroundings (which CPU is this, keep me
 //!   on it, put me to sleep) comes through two small traits, [`Cpu`] and [`Wait`], supplied once by the final binary with
 //!   [`provide!`] and bound at link time. The `std` feature supplies them from ordinary threads.
 //! - **Locks know their rank.** A debug build panics when locks are taken against [`rank::Rank`]'s order, or against the order in
@@ -24,16 +24,12 @@ pub mod epoch;
 pub mod explore;
 mod headcount;
 pub mod held;
-#[cfg(any(test, feature = "alloc"))]
-pub mod hold;
 pub mod hooks;
 #[cfg(all(test, any(loom, shuttle)))]
 mod models;
 mod mutant;
 mod mutants;
 pub mod mutex;
-#[cfg(any(test, feature = "alloc"))]
-pub mod names;
 #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
 mod order;
 #[cfg(all(test, debug_assertions, not(any(loom, shuttle))))]
@@ -44,26 +40,18 @@ pub mod rank;
 pub mod record;
 pub mod sequence;
 pub mod shared;
-#[cfg(any(test, feature = "alloc"))]
-pub mod slots;
 pub mod spin;
 pub mod trace;
 pub mod wait_queue;
 
 pub use cpuset::CpuSet;
 pub use headcount::{Headcount, Headcounts};
-#[cfg(any(test, feature = "alloc"))]
-pub use hold::Hold;
 pub use hooks::{Cpu, CpuId, ThreadHandle, Wait, current_cpu, preempt_off};
 pub use mutex::{Mutex, MutexGuard};
-#[cfg(any(test, feature = "alloc"))]
-pub use names::Names;
 pub use per_cpu::{CachePadded, Own, Owned, PerCpu};
 pub use quota::Quota;
 pub use rank::Rank;
 pub use sequence::{Sequence, Sequenced};
 pub use shared::Shared;
-#[cfg(any(test, feature = "alloc"))]
-pub use slots::Slots;
 pub use spin::{SpinGuard, SpinLock};
 pub use wait_queue::{WaitOutcome, WaitQueue};

@@ -6,7 +6,7 @@ use crate::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::epoch::{Domain, Retired, Slot};
 use crate::explore::{Arc, thread};
 use crate::hooks::threads::set_cpu;
-use crate::{Mutex, Names, PerCpu, Rank, Sequenced, Slots, SpinLock, WaitQueue, protocol};
+use crate::{Mutex, PerCpu, Rank, Sequenced, SpinLock, WaitQueue, protocol};
 
 /// Two add to what a lock guards, each by a look and a store.
 fn spin_lock() {
@@ -313,115 +313,4 @@ protocol! {
     ReadNoFence: "a mixture was read";
     #[cfg(loom)]
     WriteNoFence: "a mixture was read";
-}
-
-/// A thread looks a number up while another one puts a new value under it, or takes it out.
-fn lookup_against_change(replaced: bool) {
-    let domain = Arc::new(Domain::new(PerCpu::leaked(2, |_| Slot::new())));
-    let table = Arc::new(Slots::new(Rank::FILE));
-    table.insert(quire_heap::Arc::try_new(1).unwrap(), false, 0, 1, &domain).unwrap();
-    table.share().unwrap();
-    let (d, t) = (domain.clone(), table.clone());
-    let reader = thread::spawn(move || {
-        set_cpu(1);
-        // SAFETY: the table is shared.
-        unsafe { t.get(0, &d) }.map(|value| *value)
-    });
-    set_cpu(0);
-    if replaced {
-        drop(table.replace(quire_heap::Arc::try_new(2).unwrap(), false, 0, &domain).unwrap());
-    } else {
-        drop(table.remove(0, &domain).unwrap());
-    }
-    let found = reader.join().unwrap();
-    assert!(found != Some(2) || replaced);
-    assert!(found.is_some() || !replaced, "a number that has a value all the time is not found");
-}
-
-protocol! {
-    a_lookup_finds_what_is_there_or_what_takes_its_place = || lookup_against_change(true), Some(2);
-    SlotReadOnce: "a number that has a value all the time is not found";
-    SlotValueFreed: "the memory of a value goes under a lookup";
-}
-protocol! {
-    a_lookup_finds_what_is_there_or_that_it_was_taken_out = || lookup_against_change(false), Some(2);
-    SlotValueFreed: "the memory of a value goes under a lookup";
-}
-
-struct Named {
-    number: usize,
-    alive: Arc<AtomicBool>,
-}
-impl Drop for Named {
-    fn drop(&mut self) {
-        self.alive.store(false, Ordering::SeqCst);
-    }
-}
-
-/// A thread looks a name up while another one gives it a new value, and adds a second name, which makes the table longer.
-fn name_against_change(stays: bool) {
-    let domain = Arc::new(Domain::new(PerCpu::leaked(2, |_| Slot::new())));
-    let names = Arc::new(Names::new(Rank::FILE));
-    let alive = [(); 2].map(|()| Arc::new(AtomicBool::new(true)));
-    let value = |number: usize| quire_heap::Arc::try_new(Named { number, alive: alive[number].clone() }).unwrap();
-    let name = |name: &str| quire_heap::Arc::<[u8]>::try_copy(name.as_bytes()).unwrap();
-    names.put(names.spare().unwrap(), name("a"), value(0), stays, &mut domain.pile());
-    let (d, n, all) = (domain.clone(), names.clone(), alive.clone());
-    let reader = thread::spawn(move || {
-        set_cpu(1);
-        let pin = d.pin();
-        let found = n.get(b"a", &pin).map(|found| all[found.number].load(Ordering::SeqCst));
-        drop(pin);
-        found
-    });
-    set_cpu(0);
-    let second = quire_heap::Arc::try_new(Named { number: 1, alive: Arc::new(AtomicBool::new(true)) }).unwrap();
-    names.put(names.spare().unwrap(), name("b"), second, stays, &mut domain.pile());
-    drop(names.put(names.spare().unwrap(), name("a"), value(1), stays, &mut domain.pile()));
-    let found = reader.join().unwrap();
-    assert!(found.is_some(), "a name that is there all the time is not found");
-    assert_eq!(found, Some(true), "a value goes under who found it");
-}
-
-protocol! {
-    a_name_that_stays_is_used_without_being_counted = || name_against_change(true), Some(2);
-    NameValueFreed: "a value goes under who found it";
-}
-protocol! {
-    a_name_that_is_there_all_the_time_is_found = || name_against_change(false), Some(2);
-    NameReadOnce: "a name that is there all the time is not found";
-    NameValueFreed: "the memory of a value goes under a lookup";
-}
-
-/// A value that CPUs have looked up in turn is held by two, of whom one looks it up while its name is taken out.
-fn hold_against_close() {
-    let domain = Arc::new(Domain::new(PerCpu::leaked(2, |_| Slot::new())));
-    let names = Arc::new(Names::new(Rank::FILE));
-    let alive = Arc::new(AtomicBool::new(true));
-    let value = quire_heap::Arc::try_new(Named { number: 0, alive: alive.clone() }).unwrap();
-    set_cpu(0);
-    names.put(names.spare().unwrap(), quire_heap::Arc::try_copy(b"a").unwrap(), value, false, &mut domain.pile());
-    for cpu in [1, 0] {
-        set_cpu(cpu);
-        drop(names.get(b"a", &domain.pin()));
-    }
-    let held = names.get(b"a", &domain.pin()).unwrap().held();
-    let (d, n, all) = (domain.clone(), names.clone(), alive.clone());
-    let other = thread::spawn(move || {
-        set_cpu(1);
-        let found = n.get(b"a", &d.pin()).map(|found| found.held());
-        drop(held);
-        assert!(found.is_none() || all.load(Ordering::SeqCst), "a value goes under who holds it");
-    });
-    set_cpu(0);
-    drop(names.take(b"a", &mut domain.pile()));
-    other.join().unwrap();
-    assert!(!alive.load(Ordering::SeqCst), "what nobody holds stays");
-}
-
-protocol! {
-    a_crowd_that_is_closed_gives_its_value_up_with_the_last_hold = hold_against_close, Some(2);
-    // It goes too soon, or never.
-    HoldOfClosed: "hold";
-    LetGoUncounted: "what nobody holds stays";
 }

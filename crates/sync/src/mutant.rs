@@ -23,24 +23,6 @@ crate::mutants! {
         TakeFromClosed,
         /// Headcount: who closes a stock looks at it and marks it, instead of both at once.
         CloseNotAtomic,
-        /// Holds: who comes after the crowd was closed holds all the same.
-        #[cfg_attr(not(any(test, feature = "alloc")), allow(dead_code))]
-        HoldOfClosed,
-        /// Holds: who lets go after the crowd was closed is not counted in the sum.
-        #[cfg_attr(not(any(test, feature = "alloc")), allow(dead_code))]
-        LetGoUncounted,
-        /// Names: a lookup that finds a value on its way out does not look what has taken its place.
-        #[cfg_attr(not(any(test, feature = "alloc")), allow(dead_code))]
-        NameReadOnce,
-        /// Names: what was taken out does not wait for lookups.
-        #[cfg_attr(not(any(test, feature = "alloc")), allow(dead_code))]
-        NameValueFreed,
-        /// Slots: a lookup that finds a value on its way out does not look what has taken its place.
-        #[cfg_attr(not(any(test, feature = "alloc")), allow(dead_code))]
-        SlotReadOnce,
-        /// Slots: the memory of a value that was taken out does not wait for lookups.
-        #[cfg_attr(not(any(test, feature = "alloc")), allow(dead_code))]
-        SlotValueFreed,
         /// Spin lock: it is taken by a look and a store.
         LockNotAtomic,
         /// Spin lock: what the holder wrote need not be visible to the next one.

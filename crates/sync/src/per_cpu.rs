@@ -62,19 +62,14 @@ impl<T> PerCpu<T> {
         PerCpu { base, len: cpus }
     }
 
-    /// One element for each of `cpus` CPUs, in memory of the global allocator that is never freed.
-    #[cfg(any(test, feature = "alloc"))]
-    pub fn try_leaked(cpus: usize, init: impl FnMut(CpuId) -> T) -> Result<Self, quire_heap::OutOfMemory> {
-        let layout = core::alloc::Layout::from_size_align(Self::bytes(cpus), align_of::<CachePadded<T>>());
-        let memory = quire_heap::allocate(layout.map_err(|_| quire_heap::OutOfMemory)?)?;
-        // SAFETY: fresh memory of that size and alignment, which nobody else has.
-        Ok(unsafe { PerCpu::new(memory, cpus, init) })
-    }
-
-    /// As [`try_leaked`](Self::try_leaked), for tests and other programs that may end without memory.
+    /// One element for each of `cpus` CPUs, in memory that is never freed: for programs with std, which may end without memory.
     #[cfg(any(test, feature = "std"))]
     pub fn leaked(cpus: usize, init: impl FnMut(CpuId) -> T) -> Self {
-        Self::try_leaked(cpus, init).expect("memory for each CPU")
+        let layout = core::alloc::Layout::from_size_align(Self::bytes(cpus).max(1), align_of::<CachePadded<T>>());
+        // SAFETY: the size is not zero.
+        let memory = unsafe { std::alloc::alloc(layout.expect("a size below half of the address space")) };
+        // SAFETY: a fresh allocation of `bytes(cpus)` bytes, aligned for an element, that is never freed.
+        unsafe { PerCpu::new(NonNull::new(memory).expect("memory for each CPU"), cpus, init) }
     }
 
     /// The element of the CPU that the caller is kept on.

@@ -5,6 +5,7 @@
 use crate::Headcount;
 use crate::atomic::{AtomicU64, Ordering};
 use crate::per_cpu::CachePadded;
+use core::ptr::NonNull;
 
 /// See the module.
 pub struct Quota {
@@ -14,16 +15,28 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// None is taken of `limit`, on a machine of `cpus` CPUs, in memory of the global allocator that is never freed.
-    #[cfg(any(test, feature = "alloc"))]
-    pub fn try_leaked(cpus: usize, limit: u64) -> Result<Self, quire_heap::OutOfMemory> {
-        Ok(Quota { count: Headcount::try_leaked(cpus)?, limit: CachePadded(AtomicU64::new(limit)) })
+    /// The size in bytes of the memory that [`new`](Self::new) needs.
+    pub const fn bytes(cpus: usize) -> usize {
+        Headcount::bytes(cpus)
     }
 
-    /// As [`try_leaked`](Self::try_leaked), for tests and other programs that may end without memory.
+    /// None is taken of `limit`, on a machine of `cpus` CPUs.
+    ///
+    /// # Safety
+    /// As for [`Headcount::new`], with [`bytes`](Self::bytes)`(cpus)` bytes.
+    pub unsafe fn new(memory: NonNull<u8>, cpus: usize, limit: u64) -> Self {
+        // SAFETY: the caller hands over what `Headcount::new` asks for: the sizes are equal.
+        Self::over(unsafe { Headcount::new(memory, cpus) }, limit)
+    }
+
+    /// None is taken of `limit`, on a machine of `cpus` CPUs, in memory that is never freed: for programs with std.
     #[cfg(any(test, feature = "std"))]
     pub fn leaked(cpus: usize, limit: u64) -> Self {
-        Self::try_leaked(cpus, limit).expect("memory for each CPU")
+        Self::over(Headcount::leaked(cpus), limit)
+    }
+
+    fn over(count: Headcount, limit: u64) -> Self {
+        Quota { count, limit: CachePadded(AtomicU64::new(limit)) }
     }
 
     /// How many there may be.

@@ -20,7 +20,8 @@ use crate::{
 };
 
 /// Crates whose types are held to their layouts in the recording build, or whose costs are counted there.
-const RECORDED: [&str; 6] = ["quire-sync", "quire-vm", "quire-task", "quire-pmap", "quire-hosted", "quire-lab"];
+const RECORDED: [&str; 7] =
+    ["quire-sync", "quire-lookup", "quire-vm", "quire-task", "quire-pmap", "quire-hosted", "quire-lab"];
 /// One test program may take this long; what hangs is a failure with a name.
 const LIMIT: Duration = Duration::from_secs(900);
 /// And the debugger that looks where it hangs.

@@ -11,6 +11,7 @@ use crate::failure::{Doing, Failure, Result};
 const LAYERS: &[(&str, u32)] = &[
     ("quire-heap", 0),
     ("quire-sync", 1),
+    ("quire-lookup", 2),
     ("quire-vm", 2),
     ("quire-task", 3),
     ("quire-pmap", 3),
@@ -29,11 +30,16 @@ const LAYERS: &[(&str, u32)] = &[
     ("xtask", 8),
 ];
 
-/// Downward, but not what the design wants: the memory core and the scheduler use no heap, the memory core and the scheduler meet only through `sync`'s wait trait, the
-/// page tables know no scheduler, and what drives devices knows neither files nor system calls.
+/// Downward, but not what the design wants: the primitives, the memory core, the scheduler and the page tables use no heap, the memory
+/// core and the scheduler meet only through `sync`'s wait trait, the page tables know no scheduler, and what drives devices knows
+/// neither files nor system calls.
 const APART: &[(&str, &str)] = &[
+    ("quire-sync", "quire-heap"),
     ("quire-vm", "quire-heap"),
+    ("quire-vm", "quire-lookup"),
     ("quire-task", "quire-heap"),
+    ("quire-task", "quire-lookup"),
+    ("quire-pmap", "quire-heap"),
     ("quire-task", "quire-vm"),
     ("quire-pmap", "quire-task"),
     ("quire-pmap-x86_64", "quire-task"),
@@ -124,6 +130,8 @@ mod tests {
     #[test]
     fn what_shall_not_meet_is_kept_apart_and_a_newcomer_needs_a_place() {
         assert!(!one("quire-task", "quire-vm").is_empty());
+        assert!(!one("quire-sync", "quire-heap").is_empty());
+        assert!(!one("quire-vm", "quire-lookup").is_empty());
         assert!(!one("quire-new", "quire-sync").is_empty());
     }
 

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 use crate::failure::{Doing, Result};
 
 /// Crates whose protocols have models.
-pub const MODELLED: [&str; 4] = ["quire-sync", "quire-vm", "quire-task", "quire-pmap"];
+pub const MODELLED: [&str; 5] = ["quire-sync", "quire-lookup", "quire-vm", "quire-task", "quire-pmap"];
 /// The two checkers: loom knows weak memory, shuttle more schedules.
 pub const CHECKERS: [&str; 2] = ["loom", "shuttle"];
 /// Where the table stands.

@@ -12,8 +12,16 @@ use super::{Context, lint, verdict::Check};
 use crate::failure::{Doing, Failure, Result};
 
 /// The crates that others embed.
-const LIBRARIES: [&str; 7] =
-    ["quire-heap", "quire-sync", "quire-vm", "quire-task", "quire-pmap", "quire-pmap-x86_64", "quire-pmap-sv39"];
+const LIBRARIES: [&str; 8] = [
+    "quire-heap",
+    "quire-sync",
+    "quire-lookup",
+    "quire-vm",
+    "quire-task",
+    "quire-pmap",
+    "quire-pmap-x86_64",
+    "quire-pmap-sv39",
+];
 
 const PACKAGE: &str = "packages/cargo package";
 

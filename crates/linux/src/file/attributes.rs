@@ -5,7 +5,7 @@ use super::{Dentry, View};
 use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::{FileKind, Host, Timestamp};
-use quire_sync::Hold;
+use quire_lookup::Hold;
 
 /// What a descriptor names, for calls that change it: not one that only names.
 fn of_descriptor<M: Machine>(ctx: &Ctx<'_, M>, fd: i32) -> Result<(View<M>, Hold<Dentry<M>>), Errno> {

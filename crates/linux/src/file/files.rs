@@ -6,9 +6,10 @@ use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_fs::OpenFlags;
 use quire_heap::{Arc, OutOfMemory, Vec};
+use quire_lookup::Slots;
+use quire_lookup::slots::NoNumber;
+use quire_sync::Rank;
 use quire_sync::epoch::Domain;
-use quire_sync::slots::NoNumber;
-use quire_sync::{Rank, Slots};
 use quire_vm::Vm;
 
 /// A file layer lock that is taken with nothing else held.

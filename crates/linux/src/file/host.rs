@@ -50,7 +50,7 @@ impl<M: Machine> FileHost<M> {
     pub fn new(vm: &'static Vm<M>, machine: &'static M) -> Result<Self, OutOfMemory> {
         let late = Late {
             linux: AtomicPtr::new(core::ptr::null_mut()),
-            open_files: Headcount::try_leaked(machine.cpus())?,
+            open_files: quire_lookup::per_cpu::headcount(machine.cpus())?,
             most_files: AtomicU64::new((vm.frames().total() * 4 / 10).max(LEAST_FILES)),
         };
         Ok(FileHost { vm, machine, late: try_leak(late)? })

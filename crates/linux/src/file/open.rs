@@ -11,7 +11,7 @@ use quire_fs::seal::ToStore;
 use quire_fs::walk::Want;
 use quire_fs::{FsError, Io, OpenFlags, Place, Program, Who};
 use quire_heap::{Arc, Vec};
-use quire_sync::Hold;
+use quire_lookup::Hold;
 use quire_vm::Prot;
 use quire_vm::object::ObjectRef;
 

@@ -5,7 +5,7 @@ use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::{Final, Found, FsError, OpenFlags, Vfs};
 use quire_heap::{Arc, Vec};
-use quire_sync::Hold;
+use quire_lookup::Hold;
 
 /// "The working directory", where a directory descriptor is asked for.
 pub const AT_FDCWD: i32 = raw::AT_FDCWD;

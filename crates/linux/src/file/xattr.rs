@@ -7,7 +7,7 @@ use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::walk::Want;
 use quire_heap::Vec;
-use quire_sync::Hold;
+use quire_lookup::Hold;
 
 /// Longest name of an attribute.
 const NAME_MAX: usize = 255;

@@ -2,7 +2,7 @@
 //!
 //! # The rule
 //! Names are in chains by hash. Whoever adds or takes one holds the lock; a lookup takes none: pinned in an
-//! [epoch](crate::epoch), it follows the chain. A name that was taken out is followed on by who has come to it before, and
+//! [epoch](quire_sync::epoch), it follows the chain. A name that was taken out is followed on by who has come to it before, and
 //! freed when they are gone; when there are too many for the chains, all are copied to longer tables, and the old ones are
 //! left as they were.
 //!
@@ -13,13 +13,8 @@
 //! Where CPUs take turns at looking a name up, its value gets a [crowd](crate::hold): from then on lookups hold it there, and
 //! share no count. The crowd is closed when the name is taken out, so that the value goes as soon as nobody has it.
 
-use crate::atomic::{AtomicPtr, AtomicU32, Ordering};
-use crate::epoch::{Pile, Pinned, Retired};
 use crate::hold::{Crowd, Hold};
-use crate::hooks::current_cpu;
 use crate::mutant::{Mutant, mutant};
-use crate::rank::Rank;
-use crate::spin::SpinLock;
 use core::cell::UnsafeCell;
 use core::iter;
 use core::marker::PhantomData;
@@ -27,6 +22,11 @@ use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ops::Deref;
 use core::ptr::{self, NonNull};
 use quire_heap::{Arc, Box, OutOfMemory, Vec, Weak};
+use quire_sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use quire_sync::epoch::{Pile, Pinned, Retired};
+use quire_sync::hooks::current_cpu;
+use quire_sync::rank::Rank;
+use quire_sync::spin::SpinLock;
 
 /// Chains of the first table. Each has a line of its own, so that a name that comes or goes leaves most others alone.
 #[cfg(not(any(loom, shuttle)))]
@@ -547,9 +547,9 @@ impl<V> Drop for Names<V> {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::epoch::{Domain, Slot};
-    use crate::hooks::threads::set_cpu;
-    use crate::per_cpu::PerCpu;
+    use quire_sync::epoch::{Domain, Slot};
+    use quire_sync::hooks::threads::set_cpu;
+    use quire_sync::per_cpu::PerCpu;
     use std::collections::BTreeMap;
     use std::sync::atomic::{AtomicUsize, Ordering as Order};
 

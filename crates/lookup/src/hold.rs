@@ -12,14 +12,14 @@
 //!
 //! The crowd's own memory goes with the last hold and with its maker, whichever is later.
 
-use crate::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::hooks::current_cpu;
 use crate::mutant::{Mutant, mutant};
 use core::cell::UnsafeCell;
 use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ops::Deref;
 use core::ptr::NonNull;
 use quire_heap::{Arc, Box};
+use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use quire_sync::hooks::current_cpu;
 
 /// CPUs with the same number modulo this share a line.
 #[cfg(not(any(loom, shuttle)))]

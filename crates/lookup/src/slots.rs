@@ -2,7 +2,7 @@
 //!
 //! # The rule
 //! Whoever changes the table holds its lock. A lookup takes none and writes nothing but the value's own count: pinned in an
-//! [epoch](crate::epoch), it reads the slot and counts what it finds there, unless the count has come to zero. Whoever takes
+//! [epoch](quire_sync::epoch), it reads the slot and counts what it finds there, unless the count has come to zero. Whoever takes
 //! a value out gets the table's reference and drops it when it likes; the value's *memory* is kept by a weak reference, which
 //! waits until nobody is pinned who may have read the slot before.
 //!
@@ -19,16 +19,16 @@
 //! What lookups read lies apart from the lock and from what it guards. Neighbouring numbers lie on different lines, so that
 //! one that comes or goes does not disturb lookups of the next.
 
-use crate::atomic::{AtomicBool, AtomicPtr, Ordering};
-use crate::epoch::{Domain, Retired};
 use crate::mutant::{Mutant, mutant};
-use crate::per_cpu::CachePadded;
-use crate::rank::Rank;
-use crate::spin::{SpinGuard, SpinLock};
 use core::mem::ManuallyDrop;
 use core::ptr;
 pub use quire_heap::OutOfMemory;
 use quire_heap::{Arc, Box, Vec, Weak};
+use quire_sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use quire_sync::epoch::{Domain, Retired};
+use quire_sync::per_cpu::CachePadded;
+use quire_sync::rank::Rank;
+use quire_sync::spin::{SpinGuard, SpinLock};
 
 /// Slots on a line.
 const IN_LINE: usize = 8;
@@ -624,9 +624,9 @@ pub(crate) mod checked {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::epoch::Slot;
-    use crate::hooks::threads::set_cpu;
-    use crate::per_cpu::PerCpu;
+    use quire_sync::epoch::Slot;
+    use quire_sync::hooks::threads::set_cpu;
+    use quire_sync::per_cpu::PerCpu;
     use std::collections::BTreeMap;
     use std::sync::atomic::{AtomicUsize, Ordering as Order};
 
