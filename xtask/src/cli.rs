@@ -178,6 +178,10 @@ pub struct Test {
     #[arg(long, conflicts_with_all = ["model", "sanitize"])]
     pub miri: bool,
 
+    /// With `layers`: print who uses whom inside each crate, its largest cycle, and write pictures
+    #[arg(long, requires = "filter", conflicts_with_all = ["model", "sanitize", "miri", "list"])]
+    pub graph: bool,
+
     /// Run the guest tests on Debian's Linux instead: a check of the tests themselves
     #[arg(long, hide = true)]
     pub linux: bool,

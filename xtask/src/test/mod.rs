@@ -45,7 +45,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::{
     boot::On,
     build, cli,
-    failure::{Doing, Result},
+    failure::{Doing, Failure, Result},
     places::Places,
 };
 use verdict::{Check, Outcome, Skip, summary};
@@ -165,6 +165,12 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
         logs,
         kernel: OnceLock::new(),
     };
+    if options.graph {
+        if options.filter.as_deref() != Some("layers") {
+            return Err(Failure::usage("--graph goes with layers: ./quire test layers --graph"));
+        }
+        return layers::show(places).map(|()| 0);
+    }
     if options.list {
         for stage in HERE.iter().chain(GUESTS).chain(options.miri.then_some(&MIRI)) {
             for name in (stage.names)(&context)?.into_iter().filter(|n| context.selects(n)) {

@@ -1,11 +1,28 @@
-//! Dependencies point down: no crate may use one of a layer above its own.
+//! Dependencies point down: no crate may use one of a layer above its own, no room of a crate one above it.
 
-use std::{collections::BTreeMap, process::Command};
+mod compiler;
+mod graph;
+mod modules;
+mod plans;
+mod rooms;
+mod source;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::Command,
+};
 
 use serde_json::Value;
 
 use super::{Context, verdict::Check};
-use crate::failure::{Doing, Failure, Result};
+use crate::{
+    failure::{Doing, Failure, Result},
+    places::Places,
+};
+use compiler::Use;
+use plans::PLANS;
+use rooms::Plan;
+use source::Source;
 
 /// Each crate's layer, from the bottom. A crate of the workspace that is not here has no place yet, which is an error.
 const LAYERS: &[(&str, u32)] = &[
@@ -54,25 +71,59 @@ const APART: &[(&str, &str)] = &[
     ("quire-linux", "quire-drivers"),
 ];
 
-/// One check.
+/// One check for the crates, and one for the rooms of each.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
-    Ok(vec![NAME.to_owned()])
+    Ok(std::iter::once(NAME.to_owned()).chain(PLANS.iter().map(rooms_name)).collect())
 }
 
-const NAME: &str = "layers/arrows point down";
+const NAME: &str = "layers/arrows between crates point down";
 
-/// Reads the workspace's dependencies from cargo and judges them.
+fn rooms_name(plan: &Plan) -> String {
+    format!("layers/arrows between rooms of {} point down", plan.krate)
+}
+
+/// Reads the workspace's dependencies from cargo, and those of rooms from the compiler and the source, and judges them.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
-    if !context.selects(NAME) {
+    if context.selects(NAME) {
+        let wrong = judge(&arrows(&metadata(context.places)?)?);
+        done(if wrong.is_empty() { Check::passed(NAME) } else { Check::failed(NAME, wrong.join("\n")) });
+    }
+    let plans: Vec<&Plan> = PLANS.iter().filter(|plan| context.selects(&rooms_name(plan))).collect();
+    if plans.is_empty() {
         return Ok(());
     }
-    let mut command = Command::new("cargo");
-    command.args(["metadata", "--format-version", "1", "--no-deps", "--offline"]).current_dir(&context.places.root);
-    let out = command.output().doing(|| "cannot run cargo metadata".to_string())?;
-    let metadata: Value = serde_json::from_slice(&out.stdout).doing(|| "cargo metadata".to_string())?;
-    let wrong = judge(&arrows(&metadata)?);
-    done(if wrong.is_empty() { Check::passed(NAME) } else { Check::failed(NAME, wrong.join("\n")) });
+    let known = compiler::uses(&compiler::build(context.places)?)?;
+    for plan in plans {
+        let (source, uses) = all_uses(context.places, plan, &known)?;
+        let wrong = plan.judge(&source, &uses);
+        done(Check::of(rooms_name(plan), if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }));
+    }
     Ok(())
+}
+
+/// `./quire test layers --graph`.
+pub fn show(places: &Places) -> Result<()> {
+    let known = compiler::uses(&compiler::build(places)?)?;
+    for plan in PLANS {
+        let (source, uses) = all_uses(places, plan, &known)?;
+        graph::show(plan, &source, &uses, &places.target.join("layers"))?;
+    }
+    Ok(())
+}
+
+/// A crate's source, and its uses: those that the compiler knows, and those that the source names.
+fn all_uses(places: &Places, plan: &Plan, known: &BTreeSet<Use>) -> Result<(Source, BTreeSet<Use>)> {
+    let source = source::read(&places.root, plan.krate)?;
+    let own = known.iter().filter(|u| u.from.krate == plan.krate && u.to.krate == plan.krate);
+    let uses = source.uses.iter().chain(own).cloned().collect();
+    Ok((source, uses))
+}
+
+fn metadata(places: &Places) -> Result<Value> {
+    let mut command = Command::new("cargo");
+    command.args(["metadata", "--format-version", "1", "--no-deps", "--offline"]).current_dir(&places.root);
+    let out = command.output().doing(|| "cannot run cargo metadata".to_string())?;
+    serde_json::from_slice(&out.stdout).doing(|| "cargo metadata".to_string())
 }
 
 /// The workspace's own dependencies, tests' ones left out: a test may look from above.
