@@ -1,11 +1,11 @@
 //! Faults, objects and chains together, on the test machine.
 
-use crate::cow::chain;
 use crate::error::FaultError;
 use crate::fault::FaultKind;
 use crate::fault::page_in::Kept;
 use crate::machine::Machine;
 use crate::map::{MapRequest, Placement, Space, SpaceRef};
+use crate::object::backing;
 use crate::object::index::KEYS;
 use crate::object::pager::{Pager, PagerError};
 use crate::object::{IoError, ObjectRef};
@@ -309,7 +309,7 @@ fn a_shell_that_forks_a_thousand_times_keeps_a_short_chain_and_copies_little() {
     let copies = m.vm.stats().faults_of(FaultKind::Copy);
     assert!(copies <= 2000, "only stores while the child lives, and the child's own, copy: {copies}");
     let pin = m.vm.epoch().pin();
-    let depth = chain::depth(space.lookup(page(0), &pin).unwrap().front());
+    let depth = backing::depth(space.lookup(page(0), &pin).unwrap().front());
     assert!(depth <= 3, "the chain is {depth} deep");
     drop(pin);
     for n in 0..64u64 {

@@ -22,10 +22,10 @@
 //! so what moves back could be missed in both places: its mover reads the end again once the new slot is filled, and takes it
 //! out of there where it lies beyond (mutant [`Mutant::MovesCutOff`]).
 
-use crate::cow::chain::{self, Backing};
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
+use crate::object::backing::{self, Backing};
 use crate::object::index::{Cursor, FillError, Slot, TakenSlot};
 use crate::object::interval::Interval;
 use crate::phys::page::Page;
@@ -66,7 +66,7 @@ pub unsafe fn collapse<M: Machine>(vm: &'static Vm<M>, front: NonNull<Backing<M>
             at = next;
             continue;
         }
-        chain::take_out(layer, behind);
+        backing::take_out(layer, behind);
         if let Some(object) = behind.object() {
             // SAFETY: the layer shows no page, so no leaf is there because of it; it is linked, and unlinked once. Nobody
             // fills it: only fronts are filled.
@@ -76,7 +76,7 @@ pub unsafe fn collapse<M: Machine>(vm: &'static Vm<M>, front: NonNull<Backing<M>
         unsafe { Backing::retire(next) };
     }
     // SAFETY: as above.
-    chain::note_depth(unsafe { front.as_ref() });
+    backing::note_depth(unsafe { front.as_ref() });
 }
 
 /// Moves the smaller of two populations into the larger, where both layers show the same addresses.

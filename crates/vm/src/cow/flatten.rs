@@ -43,13 +43,13 @@
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
-use crate::cow::chain::{self, Backing};
 use crate::error::FaultError;
 use crate::fault::{At, Stop, Walk};
 use crate::machine::Machine;
 use crate::map::{Entry, Flags, Space};
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
+use crate::object::backing::{self, Backing};
 use crate::object::index::{Cursor, FillError, Slot};
 use crate::sleep::MaySleep;
 use crate::stats::Event;
@@ -94,7 +94,7 @@ impl<'e, M: Machine> Run<'e, M> {
             return None;
         }
         let front = entry.front();
-        let (depth, most) = (chain::depth(front), front.vm().layers());
+        let (depth, most) = (backing::depth(front), front.vm().layers());
         if depth <= most {
             return None;
         }
@@ -410,7 +410,7 @@ fn take_out<M: Machine>(space: &Space<M>, va: u64, front: NonNull<Backing<M>>, l
         }
         // SAFETY: as above.
         let object = unsafe {
-            chain::take_out(layer, gone.as_ref());
+            backing::take_out(layer, gone.as_ref());
             gone.as_ref().object().map(NonNull::from)
         };
         if let Some(object) = object {
@@ -420,7 +420,7 @@ fn take_out<M: Machine>(space: &Space<M>, va: u64, front: NonNull<Backing<M>>, l
         // SAFETY: out of the chain, and unlinked.
         unsafe { Backing::retire(gone) };
     }
-    chain::note_depth(first);
+    backing::note_depth(first);
     first.set_merges(first.merges().max(merges.saturating_add(1)));
     first.progress().store(if stays == 0 { IDLE } else { NEVER }, Ordering::Release);
 }

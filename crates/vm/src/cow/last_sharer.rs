@@ -39,11 +39,11 @@
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
-use crate::cow::chain::Backing;
 use crate::fault::Found;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
+use crate::object::backing::Backing;
 use crate::object::index::Slot;
 use crate::phys::page::{Copied, Page};
 use crate::reclaim::swap::Slots;

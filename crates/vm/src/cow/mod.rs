@@ -1,6 +1,5 @@
-//! Copy-on-write: what stands behind private memory, and how it stays short.
+//! Copy-on-write: how chains of backings stay short, and who else sees a page.
 //!
-//! - [`chain`]: backings, each a window on an object, one behind the other from a mapping to what it was forked from.
 //! - [`collapse`]: a backing that only one other still needs is joined with it.
 //! - `flatten`: pages that many generations read through are copied near their readers.
 //! - `last_sharer`: whether some other chain still sees a page.
@@ -8,7 +7,6 @@
 //!
 //! The room owns the order of a chain. It knows objects and pages, and no map or fault.
 
-pub mod chain;
 pub mod collapse;
 pub(crate) mod flatten;
 pub(crate) mod last_sharer;

@@ -12,11 +12,11 @@
 //! One a CPU, of objects, doubly linked through them, each with its lock. A marked object holds no reference: the last one of
 //! its own unlinks it. Who takes it off the list takes a reference first, under the list's lock.
 
-use crate::cow::chain::Backing;
 use crate::cow::last_sharer;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
+use crate::object::backing::Backing;
 use crate::object::index::{Cursor, KEYS, Slot};
 use crate::object::interval::Interval;
 use crate::sleep::MaySleep;

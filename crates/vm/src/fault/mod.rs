@@ -38,7 +38,6 @@ pub(crate) mod fault_around;
 pub(crate) mod page_in;
 pub(crate) mod zero_ahead;
 
-use crate::cow::chain::Backing;
 use crate::cow::flatten;
 use crate::error::{FaultError, OutOfMemory};
 use crate::fault::copy::credit;
@@ -46,6 +45,7 @@ use crate::fault::page_in::{PageIn, WriteHook};
 use crate::machine::{Enter, Machine, PREFETCHED, PREFETCHED_BEFORE, Pmap, Table};
 use crate::map::{Changed, Entry, Flags, Space, refill};
 use crate::mutant::{Mutant, mutant};
+use crate::object::backing::Backing;
 use crate::object::index::{FillError, Slot};
 use crate::object::{NoRoom, Object, ObjectRef};
 use crate::phys::frames::{Fill, For};

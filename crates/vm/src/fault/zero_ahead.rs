@@ -21,12 +21,12 @@
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
-use crate::cow::chain::Backing;
 use crate::fault::{At, Walk};
 use crate::machine::{Enter, Machine, PREFETCHED_BEFORE, Table};
 use crate::map::Flags;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
+use crate::object::backing::Backing;
 use crate::object::index::Slot;
 use crate::phys::page::State;
 use crate::stats::Event;

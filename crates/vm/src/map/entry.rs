@@ -1,9 +1,9 @@
 //! Entries: what a map holds for a range. Immutable once published; replaced, never edited.
 
-use crate::cow::chain::Backing;
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
+use crate::object::backing::Backing;
 use crate::types::{Prot, VirtRange};
 use crate::vm::Vm;
 use core::cell::Cell;

@@ -13,10 +13,10 @@
 use super::entry::Entry;
 use super::piece::layers;
 use super::space::Space;
-use crate::cow::chain::Backing;
 use crate::fault::copy::credit;
 use crate::fault::{At, Stop};
 use crate::machine::{Machine, Pmap, Removed, Table};
+use crate::object::backing::Backing;
 use crate::object::index::{Cursor, Slot};
 use crate::phys::page::State;
 use crate::sleep::MaySleep;

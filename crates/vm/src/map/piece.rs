@@ -2,8 +2,8 @@
 
 use super::entry::{Attributes, Entry, Flags};
 use super::space::USER;
-use crate::cow::chain::Backing;
 use crate::machine::Machine;
+use crate::object::backing::Backing;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, VirtRange};
 use core::ptr;
 

@@ -21,12 +21,12 @@ use super::entry::{Attributes, Entry, Flags, How, NewEntries};
 use super::piece::{From, Piece, STACK_ROOM, continues, grows, layers, with_room};
 use super::pte_update::{Sweep, Work};
 use super::space::Space;
-use crate::cow::chain::{self, Spare};
 use crate::error::{MapError, OutOfMemory};
 use crate::machine::{Machine, Pmap};
 use crate::map::ops::wire::mark_chain;
 use crate::mutant::{Mutant, mutant};
 use crate::object::ObjectRef;
+use crate::object::backing::{self, Spare};
 use crate::types::VirtRange;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::fence_full;
@@ -129,7 +129,7 @@ impl<'s, M: Machine> Row<'s, M> {
                     (How::Taken, ptr::from_ref(entry), 0)
                 } else {
                     let how = if p.grown { How::Grown } else { How::Copied };
-                    (how, ptr::from_ref(entry), chain::depth(entry.front()))
+                    (how, ptr::from_ref(entry), backing::depth(entry.front()))
                 }
             }
         };
@@ -145,10 +145,10 @@ impl<'s, M: Machine> Row<'s, M> {
         let (range, flags, pmap) = (entry.range(), entry.flags(), self.space.pmap());
         let spare = &mut self.spare;
         let chain = match entry.how.get() {
-            How::Empty => chain::private(spare, pmap, with_room(range, flags, self.stack_room), 0, None),
+            How::Empty => backing::private(spare, pmap, with_room(range, flags, self.stack_room), 0, None),
             How::Object => {
                 let (object, page) = self.object.expect("a piece shows the update's object");
-                chain::showing(spare, pmap, range, object, page, entry.attributes().may_store())
+                backing::showing(spare, pmap, range, object, page, entry.attributes().may_store())
             }
             How::Tail => {
                 // SAFETY: entries made this way have an origin, and no chain yet.
@@ -157,7 +157,7 @@ impl<'s, M: Machine> Row<'s, M> {
                 let from = range.start.wrapping_add(self.moved);
                 let shown = VirtRange { start: from, end: from + range.len() };
                 // SAFETY: the writer is held; the space outlives its chains.
-                unsafe { chain::replicate(spare, file, shown, range.start, pmap) }
+                unsafe { backing::replicate(spare, file, shown, range.start, pmap) }
             }
             how @ (How::Taken | How::Copied | How::Grown) => {
                 // SAFETY: entries made this way have an origin, and no chain yet.
@@ -171,11 +171,11 @@ impl<'s, M: Machine> Row<'s, M> {
                     let from = window.start.wrapping_add(self.moved);
                     let shown = VirtRange { start: from, end: from + window.len() };
                     // SAFETY: the writer is held; the space outlives its chains.
-                    unsafe { chain::replicate(spare, origin.front(), shown, window.start, pmap) }
+                    unsafe { backing::replicate(spare, origin.front(), shown, window.start, pmap) }
                 }
             }
         };
-        let front = if entry.add_front.get() { chain::private(spare, pmap, range, 0, Some(chain)) } else { chain };
+        let front = if entry.add_front.get() { backing::private(spare, pmap, range, 0, Some(chain)) } else { chain };
         entry.set_front(front);
         mark_chain(entry.front(), flags);
     }
@@ -437,7 +437,7 @@ impl<'s, M: Machine> Update<'s, M> {
                 if !entry.passed_on.get() {
                     // Without work on leaves there is nothing to flush: those that stand are right.
                     let proof = proof.get_or_insert_with(|| Sweep::new(self.space).finish());
-                    chain::dispose(self.space.vm(), entry.front_ptr(), proof);
+                    backing::dispose(self.space.vm(), entry.front_ptr(), proof);
                 }
                 Entry::retire(NonNull::from(entry));
             }

@@ -23,9 +23,9 @@
 //! part costs a scan a lock.
 
 use crate::check::{Broken, Due, Level};
-use crate::cow::chain::Backing;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
+use crate::object::backing::Backing;
 use crate::object::interval::{Interval, Tree};
 use crate::object::{Object, References};
 use crate::vm::Vm;

@@ -11,6 +11,7 @@
 //! the file. `refs`,
 //! `flags`: atomic. A part's tree: its lock. Everything else is fixed.
 
+pub mod backing;
 mod charge;
 mod check;
 mod content;
@@ -36,10 +37,10 @@ pub use marks::Marks;
 pub use range::{ObjectRange, Present, Walk, What};
 pub(crate) use references::{GivenUp, References};
 
-use crate::cow::chain::Backing;
 use crate::cow::reaper;
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
+use crate::object::backing::Backing;
 use crate::object::index::{Index, Node, Nodes};
 use crate::object::pager::Pager;
 use crate::phys::page::{Page, State};

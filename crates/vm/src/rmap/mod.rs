@@ -26,11 +26,11 @@
 //! before the flush is in what is read; one after it faults, waits until the page is not busy, and marks it dirty again. So
 //! the write-protecting pass must not credit the leaves' dirty bits: they are of stores that the read will see.
 
-use crate::cow::chain::Backing;
 use crate::fault::copy::credit;
 use crate::machine::{Leaf, Machine, Pmap, Table};
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
+use crate::object::backing::Backing;
 use crate::object::interval::Interval;
 use crate::phys::page::State;
 use crate::tlb::flush::{Flushed, Obligation};

@@ -11,7 +11,9 @@ use std::{
     process::Stdio,
 };
 
-use gimli::{DW_AT_abstract_origin, DW_AT_decl_file, DW_AT_linkage_name, DW_AT_low_pc, DW_AT_name, DW_AT_specification};
+use gimli::{
+    DW_AT_abstract_origin, DW_AT_decl_file, DW_AT_linkage_name, DW_AT_low_pc, DW_AT_name, DW_AT_specification,
+};
 use gimli::{DW_AT_type, EndianSlice, LittleEndian};
 use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget, SymbolKind, read::archive::ArchiveFile};
 
@@ -348,7 +350,9 @@ impl Unit {
                     let entry = &self.entries[child];
                     match entry.tag {
                         gimli::DW_TAG_lexical_block => inside.push(child),
-                        gimli::DW_TAG_inlined_subroutine => self.tell_inlined(child, &module, &passed, &declared.name, program),
+                        gimli::DW_TAG_inlined_subroutine => {
+                            self.tell_inlined(child, &module, &passed, &declared.name, program)
+                        }
                         gimli::DW_TAG_formal_parameter | gimli::DW_TAG_variable => {
                             self.tell_types(entry.type_at, &module, &passed, &declared.name, children, program);
                         }
@@ -365,14 +369,7 @@ impl Unit {
         }
     }
 
-    fn tell_inlined(
-        &self,
-        at: usize,
-        from: &Module,
-        passed: &BTreeSet<Module>,
-        caller: &str,
-        program: &mut Program,
-    ) {
+    fn tell_inlined(&self, at: usize, from: &Module, passed: &BTreeSet<Module>, caller: &str, program: &mut Program) {
         let callee = &self.entries[self.declared(at)];
         let Some(to) = callee.file.and_then(|file| self.files.get(&file)) else { return };
         if to != from && !passed.contains(to) {

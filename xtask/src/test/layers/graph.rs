@@ -51,7 +51,8 @@ fn table(plan: &Plan, source: &Source, edges: &Edges<'_>, uses: &BTreeSet<Use>) 
     let up = pairs.iter().filter(|(from, to)| plan.is_up(from, to)).count();
     let rooms_cycle = largest_cycle(&pairs.iter().map(|(f, t)| ((*f).to_owned(), (*t).to_owned())).collect());
     let own = uses.iter().filter(|u| u.from.krate == plan.krate && u.to.krate == plan.krate);
-    let modules_cycle = largest_cycle(&own.map(|u| (source.known(&u.from), source.known(&u.to))).filter(|(f, t)| f != t).collect());
+    let modules_cycle =
+        largest_cycle(&own.map(|u| (source.known(&u.from), source.known(&u.to))).filter(|(f, t)| f != t).collect());
     let _ = write!(text, "\n{} pairs of rooms point down, {up} up", pairs.len() - up);
     let _ = write!(text, "; largest cycle: {} of {} rooms", rooms_cycle.len(), rooms.len());
     if !rooms_cycle.is_empty() {
@@ -89,8 +90,11 @@ fn picture(plan: &Plan, source: &Source, edges: &Edges<'_>) -> String {
         let (Some(a), Some(b)) = (middle(from), middle(to)) else { continue };
         let thick = 1.0 + (what.len() as f64).log2() / 2.0;
         let bend = 20 + a.abs_diff(b) / STEP * 11;
-        let (x, out, colour) =
-            if plan.is_up(from, to) { (reach, reach - bend, "#c0392b") } else { (reach + 200, reach + 200 + bend, "#7f8c8d") };
+        let (x, out, colour) = if plan.is_up(from, to) {
+            (reach, reach - bend, "#c0392b")
+        } else {
+            (reach + 200, reach + 200 + bend, "#7f8c8d")
+        };
         let _ = writeln!(
             svg,
             "<path d=\"M{x} {a} C{out} {a} {out} {b} {x} {b}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{thick:.1}\" \

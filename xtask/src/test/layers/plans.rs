@@ -3,14 +3,12 @@
 use super::rooms::Plan;
 
 /// All crates whose rooms have an order.
-pub const PLANS: &[Plan] = &[
-    Plan {
-        krate: "vm",
-        rooms: &[
-            "mutant", "types", "error", "sleep", "stats", "machine", "tlb", "phys", "object", "cow", "rmap", "map",
-            "reclaim", "fault", "check", "vm",
-        ],
-        exceptions: &[],
-        limit: 10,
-    },
-];
+pub const PLANS: &[Plan] = &[Plan {
+    krate: "vm",
+    rooms: &[
+        "mutant", "types", "error", "sleep", "stats", "machine", "tlb", "phys", "object", "cow", "rmap", "map",
+        "reclaim", "fault", "check", "vm",
+    ],
+    exceptions: &[],
+    limit: 10,
+}];

@@ -138,8 +138,7 @@ pub fn largest_cycle<N: Ord + Clone>(edges: &BTreeSet<(N, N)>) -> Vec<N> {
 mod tests {
     use super::*;
 
-    const PLAN: Plan =
-        Plan { krate: "vm", rooms: &["low", "mid", "mid/in", "high"], exceptions: &[], limit: 1 };
+    const PLAN: Plan = Plan { krate: "vm", rooms: &["low", "mid", "mid/in", "high"], exceptions: &[], limit: 1 };
 
     fn module(path: &str) -> Module {
         let path = path.split('/').filter(|s| !s.is_empty()).map(str::to_owned).collect();

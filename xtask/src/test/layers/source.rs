@@ -102,7 +102,8 @@ fn walk(path: &Path, module: Module, files: &mut Vec<(Module, usize, syn::File)>
             && item.content.is_none()
         {
             let name = item.ident.to_string();
-            let child = Module { krate: module.krate.clone(), path: [module.path.clone(), vec![name.clone()]].concat() };
+            let child =
+                Module { krate: module.krate.clone(), path: [module.path.clone(), vec![name.clone()]].concat() };
             walk(&file_of(&inside, &name, &item.attrs), child, files)?;
         }
     }

@@ -1,8 +1,8 @@
 //! Lines of generations: how deep their chains get, what they hold, what is copied and looked at.
 
-use crate::cow::chain;
 use crate::map::{Space, SpaceRef};
 use crate::object::ObjectRef;
+use crate::object::backing;
 use crate::phys::page::Kind;
 use crate::reclaim::memory_store::FaultPlan;
 use crate::sleep::MaySleep;
@@ -84,7 +84,7 @@ impl Line {
 
 fn layers(vm: &'static Vm, space: &Space<TestMachine>) -> usize {
     let pin = vm.epoch().pin();
-    chain::depth(space.lookup(page(0), &pin).unwrap().front())
+    backing::depth(space.lookup(page(0), &pin).unwrap().front())
 }
 
 /// Layers that a chain may have.

@@ -1,6 +1,5 @@
 //! Advice about ranges, and what it frees.
 
-use crate::cow::chain::Backing;
 use crate::error::MapError;
 use crate::fault::page_in::Kept;
 use crate::machine::Machine;
@@ -11,6 +10,7 @@ use crate::map::pte_update::{Sweep, Work};
 use crate::map::space::Space;
 use crate::map::update::Update;
 use crate::mutant::{Mutant, mutant};
+use crate::object::backing::Backing;
 use crate::object::index::{FillError, Slot};
 use crate::object::{Object, ObjectRef, What};
 use crate::phys::page::Page;

@@ -14,7 +14,6 @@
 //! 5. Chains are made, linked, and published on both sides. Nobody runs in the child before this returns.
 
 use crate::check::Level;
-use crate::cow::chain::{self, Spare};
 use crate::cow::collapse::collapse;
 use crate::error::MapError;
 use crate::machine::Machine;
@@ -24,6 +23,7 @@ use crate::map::piece::layers;
 use crate::map::pte_update::{Sweep, UNWRITABLE};
 use crate::map::space::{Space, SpaceRef, USER, Unborn};
 use crate::mutant::{Mutant, mutant};
+use crate::object::backing::{self, Spare};
 use crate::stats::Event;
 use crate::types::{Prot, VirtRange};
 use core::ptr::{self, NonNull};
@@ -117,12 +117,12 @@ impl<M: Machine> Space<M> {
                     spare.reserve_more(1)?;
                     a.flags -= Flags::NEEDS_FRONT;
                 }
-                Fate::Share => spare.reserve_more(chain::depth(e.front()))?,
+                Fate::Share => spare.reserve_more(backing::depth(e.front()))?,
                 Fate::Freeze => {
-                    spare.reserve_more(chain::depth(e.front()))?;
+                    spare.reserve_more(backing::depth(e.front()))?;
                     a.flags |= Flags::NEEDS_FRONT;
                 }
-                Fate::Keep | Fate::Split => spare.reserve_more(chain::fork_needs(e.front(), fate == Fate::Keep))?,
+                Fate::Keep | Fate::Split => spare.reserve_more(backing::fork_needs(e.front(), fate == Fate::Keep))?,
             }
             // Until its chain is made, a new entry has its origin in the chain's place.
             theirs.push(e.range(), a.inherited(), How::Copied, e)?;
@@ -162,11 +162,11 @@ impl<M: Machine> Space<M> {
             let range = e.range();
             let split = own.is_some() && !entry.flags().contains(Flags::NEEDS_FRONT);
             let front = if entry.flags().contains(Flags::WIPE_ON_FORK) {
-                chain::private(&mut spare, child.pmap(), range, 0, None)
+                backing::private(&mut spare, child.pmap(), range, 0, None)
             } else if is_private(&entry.attributes()) {
                 // SAFETY: the writer is held, the entry is stale, its leaves were weakened and flushed; the child's page
                 // tables outlive its chains.
-                let f = unsafe { chain::fork(&mut spare, e.front_ptr(), !split, child.pmap()) };
+                let f = unsafe { backing::fork(&mut spare, e.front_ptr(), !split, child.pmap()) };
                 if let Some(own) = own {
                     // SAFETY: as above.
                     let own = unsafe { own.as_ref() };
@@ -182,7 +182,7 @@ impl<M: Machine> Space<M> {
                     e.passed_on.set(true);
                 }
                 // SAFETY: as above; a front that is shared has an object.
-                unsafe { chain::replicate(&mut spare, e.front(), range, range.start, child.pmap()) }
+                unsafe { backing::replicate(&mut spare, e.front(), range, range.start, child.pmap()) }
             };
             entry.set_front(front);
         }

@@ -1,7 +1,6 @@
 //! Taking mappings away: a range, or everything.
 
 use crate::check::Level;
-use crate::cow::chain;
 use crate::error::MapError;
 use crate::machine::{Machine, Pmap};
 use crate::map::arena::Writer;
@@ -9,6 +8,7 @@ use crate::map::entry::Entry;
 use crate::map::pte_update::Work;
 use crate::map::space::Space;
 use crate::map::update::Update;
+use crate::object::backing;
 use crate::tlb::flush::{FlushSet, Flushed};
 use crate::types::VirtRange;
 use core::ptr::NonNull;
@@ -79,7 +79,7 @@ pub(in crate::map) unsafe fn take_apart<M: Machine>(space: &Space<M>) {
         all = entry.link.get();
         // SAFETY: as above; each is given up once, and its chain is its own.
         unsafe {
-            chain::dispose_onto(vm, entry.front_ptr(), &proof, &mut pile);
+            backing::dispose_onto(vm, entry.front_ptr(), &proof, &mut pile);
             vm.map_memory().entries.free(vm, NonNull::from(entry));
         }
         if pile.is_full() {

@@ -16,7 +16,6 @@
 //!
 //! Truncation, and advice that content is not needed, take wired pages too. A child does not inherit wiring.
 
-use crate::cow::chain::Backing;
 use crate::error::{FaultError, MapError};
 use crate::machine::{Machine, Pmap};
 use crate::map::entry::{Attributes, Entry, Flags};
@@ -24,6 +23,7 @@ use crate::map::piece::layers;
 use crate::map::pte_update::Work;
 use crate::map::space::Space;
 use crate::map::update::Update;
+use crate::object::backing::Backing;
 use crate::types::{Access, Prot, VirtRange};
 use quire_sync::trace::{Kind, Span};
 
