@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use quire_heap::Arc;
 use quire_sync::{CachePadded, SpinLock};
 use quire_task::{RollCall, Scheduler, Thread as Task};
-use quire_vm::fault::FaultKind;
+use quire_vm::FaultKind;
 use quire_vm::{Access, FaultError, PAGE_SIZE, Vm};
 
 /// The Linux layer of a running kernel. One a machine, for ever.

@@ -59,9 +59,9 @@ pub mod types;
 mod vm;
 
 pub use error::{FaultError, MapError, OutOfMemory};
-pub use fault::FaultKind;
 pub use machine::{Machine, Phys, Pmap, Table};
 pub use map::{Space, SpaceRef};
 pub use object::ObjectRef;
+pub use stats::FaultKind;
 pub use types::{Access, MemoryType, PAGE_SHIFT, PAGE_SIZE, Pfn, PhysRange, Prot, VirtRange};
 pub use vm::{BootError, Config, Vm};

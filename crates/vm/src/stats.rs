@@ -1,6 +1,5 @@
 //! Event counters, one set a CPU: a count is a plain store to the CPU's own line, a total is a sum.
 
-use crate::fault::FaultKind;
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::{PerCpu, preempt_off};
 
@@ -202,4 +201,38 @@ impl Stats {
     pub fn total(&self, event: Event) -> u64 {
         self.cpus.iter().map(|c| c.events[event as usize].load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
     }
+}
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// How a fault was served. Each kind is counted by itself ([`Stats::faults_of`](crate::stats::Stats::faults_of)).
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(usize)]
+        pub enum FaultKind { $($(#[$doc])* $name,)* }
+        impl FaultKind {
+            /// Every kind, in the order of their numbers.
+            pub const ALL: &'static [FaultKind] = &[$(FaultKind::$name,)*];
+            /// The kind's name in counts and traces.
+            pub const fn name(self) -> &'static str {
+                match self { $(FaultKind::$name => $text,)* }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// The translation was there already: a stale negative or weaker entry in this CPU's TLB.
+    Spurious = "spurious",
+    /// The page was there, and was mapped.
+    Resident = "resident",
+    /// The page was mapped already, for less than the access needs: the same page, for a store most often.
+    Reuse = "reuse",
+    /// A new page, of zeroes.
+    ZeroFill = "zero",
+    /// A new page, copied.
+    Copy = "copy",
+    /// The page was there, behind the front, where nobody else saw it any more: it is the front's now.
+    Move = "move",
+    /// A pager was waited for.
+    PagedIn = "paged_in",
 }

@@ -1,12 +1,11 @@
 //! Faults, objects and chains together, on the test machine.
 
 use crate::error::FaultError;
-use crate::fault::FaultKind;
-use crate::fault::page_in::Kept;
 use crate::machine::Machine;
 use crate::map::{MapRequest, Placement, Space, SpaceRef};
 use crate::object::backing;
 use crate::object::index::KEYS;
+use crate::object::kept::Kept;
 use crate::object::pager::{Pager, PagerError};
 use crate::object::{IoError, ObjectRef};
 use crate::phys::page::Kind;
@@ -14,6 +13,7 @@ use crate::phys::queues::Queue;
 use crate::reclaim::evict;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
+use crate::stats::FaultKind;
 use crate::testing::{Boot, TestMachine, boot, boot_with, page};
 use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
 use crate::vm::Config;

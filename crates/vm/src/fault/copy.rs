@@ -6,32 +6,16 @@
 
 use crate::cow::last_sharer;
 use crate::error::OutOfMemory;
-use crate::fault::{At, FaultKind, Found, Stop};
-use crate::machine::{Machine, Pmap, Removed, Table};
+use crate::fault::{At, Found, Stop};
+use crate::machine::{Machine, Pmap, Table};
 use crate::mutant::{Mutant, mutant};
 use crate::phys::frames::Fill;
-use crate::phys::page::State;
+use crate::rmap::dirty::credit;
+use crate::stats::FaultKind;
 use crate::tlb::flush::Obligation;
 use crate::types::{PAGE_SIZE, VirtRange};
-use crate::vm::Vm;
 use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
-
-/// Contract C2, *dirty*: who takes a leaf away, or its right to store, credits what it says of stores, under the table page's
-/// lock. (A writable leaf implies a dirty page, so there is something to do only where a cleaner has just cleared the page's
-/// mark and has not come to this leaf yet: it will find nothing there, and the store must not be lost.)
-#[inline]
-pub(crate) fn credit<M: Machine>(vm: &Vm<M>, old: Option<Removed>) {
-    if let Some(leaf) = old
-        && leaf.dirty
-        && leaf.pfn.0 < vm.page_count()
-        // Most often it is: asked first, whatever the frame may be.
-        && !vm.page(leaf.pfn).state().dirty()
-        && let Some(page) = vm.page_of_leaf(leaf.pfn)
-    {
-        page.set(State::DIRTY);
-    }
-}
 
 impl<'e, M: Machine> At<'e, M> {
     /// Copies the page that was found behind the front into the front, and maps the copy; or moves it there, where nobody else

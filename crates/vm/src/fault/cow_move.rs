@@ -28,7 +28,6 @@
 //! | holds the page (a write to swap, a search) | took its hold before step 2 | the page is copied; one that takes its hold later sees busy |
 
 use crate::cow::last_sharer;
-use crate::fault::copy::credit;
 use crate::fault::{At, Found, Stop};
 use crate::machine::{Enter, Machine, Table};
 use crate::mutant::{Mutant, mutant};
@@ -37,6 +36,7 @@ use crate::object::backing::Backing;
 use crate::object::index::{FillError, Slot};
 use crate::phys::page::{Page, State};
 use crate::reclaim::swap::Slots;
+use crate::rmap::dirty::credit;
 use crate::rmap::{self, Batch};
 use crate::tlb::flush::Obligation;
 use crate::vm::Vm;

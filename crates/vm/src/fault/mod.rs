@@ -40,7 +40,6 @@ pub(crate) mod zero_ahead;
 
 use crate::cow::flatten;
 use crate::error::{FaultError, OutOfMemory};
-use crate::fault::copy::credit;
 use crate::fault::page_in::{PageIn, WriteHook};
 use crate::machine::{Enter, Machine, PREFETCHED, PREFETCHED_BEFORE, Pmap, Table};
 use crate::map::{Changed, Entry, Flags, Space, refill};
@@ -51,8 +50,9 @@ use crate::object::{NoRoom, Object, ObjectRef};
 use crate::phys::frames::{Fill, For};
 use crate::phys::page::{Page, State};
 use crate::reclaim::scan::Patience;
+use crate::rmap::dirty::credit;
 use crate::sleep::MaySleep;
-use crate::stats::Event;
+use crate::stats::{Event, FaultKind};
 use crate::tlb::flush::Obligation;
 use crate::types::{Access, PAGE_SIZE, Pfn, Prot};
 use crate::vm::Vm;
@@ -62,40 +62,6 @@ use quire_sync::trace::{Kind, Span};
 
 /// Attempts that something else may spoil before the fault keeps the map's writers out.
 const DEFEATS: u32 = 8;
-
-macro_rules! kinds {
-    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// How a fault was served. Each kind is counted by itself ([`Stats::faults_of`](crate::stats::Stats::faults_of)).
-        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        #[repr(usize)]
-        pub enum FaultKind { $($(#[$doc])* $name,)* }
-        impl FaultKind {
-            /// Every kind, in the order of their numbers.
-            pub const ALL: &'static [FaultKind] = &[$(FaultKind::$name,)*];
-            /// The kind's name in counts and traces.
-            pub const fn name(self) -> &'static str {
-                match self { $(FaultKind::$name => $text,)* }
-            }
-        }
-    };
-}
-
-kinds! {
-    /// The translation was there already: a stale negative or weaker entry in this CPU's TLB.
-    Spurious = "spurious",
-    /// The page was there, and was mapped.
-    Resident = "resident",
-    /// The page was mapped already, for less than the access needs: the same page, for a store most often.
-    Reuse = "reuse",
-    /// A new page, of zeroes.
-    ZeroFill = "zero",
-    /// A new page, copied.
-    Copy = "copy",
-    /// The page was there, behind the front, where nobody else saw it any more: it is the front's now.
-    Move = "move",
-    /// A pager was waited for.
-    PagedIn = "paged_in",
-}
 
 /// What can come of a fault, by the number that its event in a trace has.
 pub const OUTCOMES: [&str; 13] = [

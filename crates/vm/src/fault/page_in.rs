@@ -17,6 +17,7 @@ use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
 use crate::object::index::{FillError, Slot};
+use crate::object::kept::Kept;
 use crate::object::pager::PagerError;
 use crate::phys::frames::{Fill, For};
 use crate::phys::page::{Page, State};
@@ -26,45 +27,10 @@ use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::types::Pfn;
 use crate::vm::Vm;
-use core::ptr::{self, NonNull};
+use core::ptr;
 use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
 use quire_sync::trace::{Kind, Span};
-
-/// A reference on an object, for the time of a sleep.
-pub(crate) struct Kept<M: Machine>(NonNull<Object<M>>);
-
-impl<M: Machine> Kept<M> {
-    /// `None`: the object is going.
-    pub fn new(object: &Object<M>, pin: &Pinned<'_>) -> Option<Self> {
-        object.try_ref(pin).then(|| Kept(NonNull::from(object)))
-    }
-    pub fn object(&self) -> &Object<M> {
-        // SAFETY: the reference keeps it.
-        unsafe { self.0.as_ref() }
-    }
-    /// Gives the reference to whoever keeps the pointer.
-    pub fn into_raw(self) -> *const () {
-        let object = self.0.as_ptr();
-        core::mem::forget(self);
-        object.cast()
-    }
-    /// Takes it back.
-    ///
-    /// # Safety
-    /// The pointer came from [`Kept::into_raw`] of the same machine's, once.
-    pub unsafe fn from_raw(object: *const ()) -> Option<Self> {
-        NonNull::new(object.cast_mut().cast()).map(Kept)
-    }
-}
-
-impl<M: Machine> Drop for Kept<M> {
-    fn drop(&mut self) {
-        let vm = self.object().vm();
-        // SAFETY: our own reference.
-        unsafe { Object::unref(vm, self.0) }
-    }
-}
 
 /// A page that has to be read.
 pub(crate) struct PageIn<M: Machine> {

@@ -13,12 +13,12 @@
 use super::entry::Entry;
 use super::piece::layers;
 use super::space::Space;
-use crate::fault::copy::credit;
 use crate::fault::{At, Stop};
 use crate::machine::{Machine, Pmap, Removed, Table};
 use crate::object::backing::Backing;
 use crate::object::index::{Cursor, Slot};
 use crate::phys::page::State;
+use crate::rmap::dirty::credit;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::tlb::flush::Obligation;

@@ -4,9 +4,9 @@
 //! bitmap (Contract C7).
 
 use super::space::Space;
-use crate::fault::copy::credit;
 use crate::machine::{Machine, Pmap, Table};
 use crate::mutant::{Mutant, mutant};
+use crate::rmap::dirty::credit;
 use crate::stats::Event;
 use crate::tlb::flush::{Flushed, Obligation};
 use crate::types::{Prot, VirtRange};

@@ -1,10 +1,10 @@
 //! Models of what happens to chains while others go on: the last copy of a page, copying up.
 
 use super::*;
-use crate::fault::FaultKind;
 use crate::map::Advice;
 use crate::phys::page::{Kind, Page};
 use crate::sleep::MaySleep;
+use crate::stats::FaultKind;
 
 /// Pages of objects, without the file's.
 fn pages(w: &World) -> usize {
@@ -275,7 +275,7 @@ protocol! {
 fn with_behind<R>(w: &World, f: impl FnOnce(&crate::object::Object<TestMachine>) -> R) {
     let pin = w.boot.vm.epoch().pin();
     let behind = w.space.lookup(page(0), &pin).and_then(|e| e.front().behind()).and_then(|b| b.object());
-    let kept = crate::fault::page_in::Kept::new(behind.unwrap(), &pin).unwrap();
+    let kept = crate::object::kept::Kept::new(behind.unwrap(), &pin).unwrap();
     drop(pin);
     f(kept.object());
 }

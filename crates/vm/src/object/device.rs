@@ -14,8 +14,9 @@
 
 use super::{DEVICE, Object, ObjectRef};
 use crate::error::OutOfMemory;
-use crate::fault::{At, FaultKind, Stop};
+use crate::fault::{At, Stop};
 use crate::machine::{Enter, Machine, Pmap, Table};
+use crate::stats::FaultKind;
 use crate::tlb::flush::Obligation;
 use crate::types::{MemoryType, PAGE_SIZE, Pfn, PhysRange, VirtRange};
 use quire_sync::atomic::{Ordering, fence_full};

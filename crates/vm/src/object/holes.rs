@@ -15,11 +15,12 @@
 //! comes to the table page after it and finds the slot. (Mutants [`Mutant::NoHoleScan`] and [`Mutant::NoHoleCheck`].)
 
 use super::{HOLES_SHOWN, Object};
-use crate::fault::{At, FaultKind, Stop, Walk};
+use crate::fault::{At, Stop, Walk};
 use crate::machine::{Enter, Machine, Table};
 use crate::mutant::{Mutant, mutant};
 use crate::phys::frames::Fill;
 use crate::rmap::{self, Batch};
+use crate::stats::FaultKind;
 use crate::tlb::flush::Obligation;
 use crate::types::{Access, Prot};
 use quire_sync::atomic::{Ordering, fence_full};

@@ -20,6 +20,7 @@ mod errors;
 mod holes;
 pub mod index;
 pub mod interval;
+pub(crate) mod kept;
 pub(crate) mod mapping_list;
 mod marks;
 pub mod pager;

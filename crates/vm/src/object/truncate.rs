@@ -11,11 +11,11 @@
 //! | **truncate** | insert, fence, look at the size; here: size, fence, look for pages: one of them takes the copy back | filled before it is emptied; forward: met by a look, which goes the same way; back: insert, fence, look at the end, as a fault (mutant [`Mutant::MovesCutOff`](crate::mutant::Mutant::MovesCutOff)) | the list's part is held; the old or the new backing is there |
 
 use super::{Object, ObjectRef, content};
-use crate::fault::page_in::Kept;
 use crate::machine::Machine;
 use crate::object::backing::Backing;
 use crate::object::index::KEYS;
 use crate::object::interval::Interval;
+use crate::object::kept::Kept;
 use crate::rmap;
 use crate::rmap::remove;
 use crate::sleep::MaySleep;

@@ -14,8 +14,9 @@
 //! [`Request::complete`] is all: a push, and the token for the completion daemon's thread. Pages, indexes, queues and slots are
 //! touched by finishing alone.
 
-use crate::fault::page_in::{self, Kept};
+use crate::fault::page_in;
 use crate::machine::Machine;
+use crate::object::kept::Kept;
 use crate::object::pager::PagerError;
 use crate::reclaim::laundry;
 use crate::sleep::MaySleep;

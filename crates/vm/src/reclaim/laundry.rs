@@ -23,10 +23,10 @@
 //! | **launder** | busy, then dirty before writable | the hold is seen, or dirty is set again | busy: one at a time | LAUNDERING | after it |
 //! | **completion** | dirty stays as it is | as a fault | state word: one of them sees the other, and that one frees slot and frame | | |
 
-use crate::fault::page_in::Kept;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
+use crate::object::kept::Kept;
 use crate::object::pager::{Pager, PagerError};
 use crate::phys::page::{Page, State};
 use crate::reclaim::io::{Body, Direction, Taken};
@@ -186,7 +186,7 @@ pub(crate) fn mark_clean<M: Machine>(object: &Object<M>, batch: &Batch) {
 }
 
 /// The tags of those of `pages` go that are clean still, after everything that marks a page dirty which is busy: a hold, which
-/// was looked for, and who took a leaf away since the mark went and has credited it ([`copy::credit`](crate::fault::copy::credit)).
+/// was looked for, and who took a leaf away since the mark went and has credited it ([`copy::credit`](crate::rmap::dirty::credit)).
 /// => they are busy, and LAUNDERING: who asks for all that is tagged to be written finds one or the other.
 fn untag<M: Machine>(object: &Object<M>, pages: &[(u64, Pfn)], pin: &Pinned<'_>) {
     for (key, pfn) in pages {

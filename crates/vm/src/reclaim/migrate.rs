@@ -12,11 +12,11 @@
 //! |---|---|---|---|---|
 //! | **vacate** | busy and generation, under the table page's lock | the hold is seen, or the taker sees busy | LAUNDERING: waited for | busy: one at a time |
 
-use crate::fault::page_in::Kept;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
 use crate::object::index::Slot;
+use crate::object::kept::Kept;
 use crate::phys::frames::{Fill, For, Frame};
 use crate::phys::page::{Page, State};
 use crate::reclaim::evict;

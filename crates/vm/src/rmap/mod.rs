@@ -26,13 +26,13 @@
 //! before the flush is in what is read; one after it faults, waits until the page is not busy, and marks it dirty again. So
 //! the write-protecting pass must not credit the leaves' dirty bits: they are of stores that the read will see.
 
-use crate::fault::copy::credit;
 use crate::machine::{Leaf, Machine, Pmap, Table};
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
 use crate::object::backing::Backing;
 use crate::object::interval::Interval;
 use crate::phys::page::State;
+use crate::rmap::dirty::credit;
 use crate::tlb::flush::{Flushed, Obligation};
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, Pfn, Prot, VirtRange};
 use crate::vm::Vm;
@@ -343,6 +343,7 @@ fn in_backing<M: Machine, O: Operation<M>>(vm: &'static Vm<M>, b: &Backing<M>, p
     let _flushed = owed.discharge_so_far();
 }
 
+pub(crate) mod dirty;
 pub(crate) mod remove;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;

@@ -1,11 +1,11 @@
 //! How many copies there are when all is written: exactly one for each space that sees a page.
 
-use crate::fault::FaultKind;
 use crate::map::{Advice, Move, Space, SpaceRef};
 use crate::phys::page::Kind;
 use crate::reclaim::memory_store::FaultPlan;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
+use crate::stats::FaultKind;
 use crate::testing::{Boot, TestMachine, boot, page};
 use crate::tests::{Vm, anonymous, held, load, page_out, range, settled, store};
 use crate::types::{PAGE_SIZE, Prot};

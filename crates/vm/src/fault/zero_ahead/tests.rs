@@ -1,10 +1,10 @@
 //! What first touches in a row make, and what keeps them from it.
 
-use crate::fault::FaultKind;
 use crate::map::{MapRequest, Placement, Space, SpaceRef, Wire};
 use crate::object::ObjectRef;
 use crate::phys::frames::{Fill, For};
 use crate::stats::Event;
+use crate::stats::FaultKind;
 use crate::testing::{Boot, SPAN, TestMachine, boot_with, page};
 use crate::tests::{anonymous, load, range, settled, show, store, system};
 use crate::types::{PAGE_SIZE, Prot};

@@ -1,7 +1,6 @@
 //! Advice about ranges, and what it frees.
 
 use crate::error::MapError;
-use crate::fault::page_in::Kept;
 use crate::machine::Machine;
 use crate::map::arena::Writer;
 use crate::map::entry::{Entry, Flags};
@@ -12,6 +11,7 @@ use crate::map::update::Update;
 use crate::mutant::{Mutant, mutant};
 use crate::object::backing::Backing;
 use crate::object::index::{FillError, Slot};
+use crate::object::kept::Kept;
 use crate::object::{Object, ObjectRef, What};
 use crate::phys::page::Page;
 use crate::reclaim::evict;

@@ -2,10 +2,10 @@
 //! pages; the rest is faulted in.
 
 use crate::error::FaultError;
-use crate::fault::FaultKind;
 use crate::machine::{Machine, Pmap, Table};
 use crate::map::idle::{Tally, refill_some};
 use crate::map::space::Space;
+use crate::stats::FaultKind;
 use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
 
 /// Pages that one look for what is resident maps at most, under one hold of their table page's lock: all that it covers.
