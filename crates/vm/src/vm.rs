@@ -1,10 +1,10 @@
 //! The memory system as one value: everything that the core shares between CPUs, in the memory that it manages.
 
 use crate::check::Level;
-use crate::cow::reaper::Reaper;
 use crate::machine::Machine;
 use crate::map::MapMemory;
 use crate::object::ObjectMemory;
+use crate::object::reap_list::Reaper;
 use crate::phys::descriptors::{self, Descriptors, Run};
 use crate::phys::frames::Frames;
 use crate::phys::page::Page;

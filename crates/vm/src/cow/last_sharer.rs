@@ -39,15 +39,16 @@
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
-use crate::fault::Found;
+use crate::cow::found::Found;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
 use crate::object::backing::Backing;
+use crate::object::batch::Batch;
 use crate::object::index::Slot;
 use crate::phys::page::{Copied, Page};
 use crate::reclaim::swap::Slots;
-use crate::rmap::{self, Batch};
+use crate::rmap;
 use crate::stats::Event;
 use core::ops::ControlFlow;
 use quire_sync::atomic::{fence_after_rmw, fence_full};

@@ -9,5 +9,6 @@
 
 pub mod collapse;
 pub(crate) mod flatten;
+pub(crate) mod found;
 pub(crate) mod last_sharer;
 pub(crate) mod reaper;

@@ -4,9 +4,10 @@
 //! TLB, after another one has stored into the copy, would see memory go backwards. The look at the source comes after the
 //! copy ([`At::install`]): a source that was removed meanwhile may have been overwritten, and then so is what was copied.
 
+use crate::cow::found::Found;
 use crate::cow::last_sharer;
 use crate::error::OutOfMemory;
-use crate::fault::{At, Found, Stop};
+use crate::fault::{At, Stop};
 use crate::machine::{Machine, Pmap, Table};
 use crate::mutant::{Mutant, mutant};
 use crate::phys::frames::Fill;

@@ -27,17 +27,19 @@
 //! | merges layers | skips what is busy | the layers in between are looked at in step 5: what was copied into the front and merged since hides the page |
 //! | holds the page (a write to swap, a search) | took its hold before step 2 | the page is copied; one that takes its hold later sees busy |
 
+use crate::cow::found::Found;
 use crate::cow::last_sharer;
-use crate::fault::{At, Found, Stop};
+use crate::fault::{At, Stop};
 use crate::machine::{Enter, Machine, Table};
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
 use crate::object::backing::Backing;
+use crate::object::batch::Batch;
 use crate::object::index::{FillError, Slot};
 use crate::phys::page::{Page, State};
 use crate::reclaim::swap::Slots;
+use crate::rmap;
 use crate::rmap::dirty::credit;
-use crate::rmap::{self, Batch};
 use crate::tlb::flush::Obligation;
 use crate::vm::Vm;
 use quire_sync::atomic::{fence_after_rmw, fence_full};

@@ -39,6 +39,7 @@ pub(crate) mod page_in;
 pub(crate) mod zero_ahead;
 
 use crate::cow::flatten;
+use crate::cow::found::Found;
 use crate::error::{FaultError, OutOfMemory};
 use crate::fault::page_in::{PageIn, WriteHook};
 use crate::machine::{Enter, Machine, PREFETCHED, PREFETCHED_BEFORE, Pmap, Table};
@@ -130,19 +131,6 @@ pub(crate) struct At<'e, M: Machine> {
     /// Page-aligned.
     pub va: u64,
     pub access: Access,
-}
-
-/// A page that a walk found.
-pub(crate) struct Found<'e, M: Machine> {
-    pub page: &'static Page,
-    /// As it was when found: not busy, valid.
-    pub state: State,
-    pub object: &'e Object<M>,
-    pub key: u64,
-    /// The layer that shows the object.
-    pub layer: &'e Backing<M>,
-    /// Layers in front of it.
-    pub depth: usize,
 }
 
 /// What a walk along a chain found.

@@ -11,8 +11,8 @@
 //!   not the fault's: what they need and do not get makes the read shorter, and where a read of several pages fails, the fault's
 //!   page is read again alone.
 
+use crate::cow::found::Found;
 use crate::error::{FaultError, OutOfMemory};
-use crate::fault::Found;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;

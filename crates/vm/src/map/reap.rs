@@ -18,7 +18,7 @@ use super::space::Space;
 use crate::machine::{Machine, Pmap};
 use crate::mutant::{Mutant, mutant};
 use crate::object::What;
-use crate::rmap::remove;
+use crate::object::removal;
 use crate::types::VirtRange;
 use quire_sync::atomic::{Ordering, fence_full};
 
@@ -131,7 +131,7 @@ impl<M: Machine> Space<M> {
                 && object.is_private()
                 && (own_front || object.is_exclusive() || mutant(Mutant::ReapsShared))
             {
-                remove::free(object, keys);
+                removal::free(object, keys);
             }
         }
         drop(late);

@@ -4,8 +4,9 @@
 use super::Object;
 use super::range::{ObjectRange, What};
 use crate::machine::Machine;
+use crate::object::batch::Batch;
 use crate::object::index::Slot;
-use crate::rmap::{self, Batch};
+use crate::rmap;
 use crate::tlb::flush::Flushed;
 use core::ops::Range;
 

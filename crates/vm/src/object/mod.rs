@@ -12,6 +12,7 @@
 //! `flags`: atomic. A part's tree: its lock. Everything else is fixed.
 
 pub mod backing;
+pub(crate) mod batch;
 mod charge;
 mod check;
 mod content;
@@ -23,9 +24,13 @@ pub mod interval;
 pub(crate) mod kept;
 pub(crate) mod mapping_list;
 mod marks;
+pub(crate) mod page_lifecycle;
 pub mod pager;
+
 mod range;
+pub(crate) mod reap_list;
 mod references;
+pub(crate) mod removal;
 mod truncate;
 mod write_back;
 
@@ -38,7 +43,6 @@ pub use marks::Marks;
 pub use range::{ObjectRange, Present, Walk, What};
 pub(crate) use references::{GivenUp, References};
 
-use crate::cow::reaper;
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
 use crate::object::backing::Backing;
@@ -142,7 +146,7 @@ pub struct Object<M: Machine> {
     /// What its pages are charged to. Fixed.
     quota: Option<&'static Quota>,
     /// Where the reaper finds it.
-    reaping: reaper::Place<M>,
+    reaping: reap_list::Place<M>,
 }
 
 #[cfg(test)]
@@ -171,7 +175,7 @@ impl<M: Machine> Object<M> {
             quota: None,
             id: AtomicU64::new(0),
             write_errors: WriteErrors::new(),
-            reaping: reaper::Place::new(),
+            reaping: reap_list::Place::new(),
         }
     }
 
@@ -239,7 +243,7 @@ impl<M: Machine> Object<M> {
     pub(crate) fn parts(&self) -> &Parts<M> {
         &self.parts
     }
-    pub(crate) fn reaping(&self) -> &reaper::Place<M> {
+    pub(crate) fn reaping(&self) -> &reap_list::Place<M> {
         &self.reaping
     }
 
@@ -355,7 +359,7 @@ impl<M: Machine> Object<M> {
         // SAFETY: by this function's contract.
         let emptied = unsafe { object.parts.remove(b) };
         if keeps {
-            remove::trim(object, keys);
+            removal::trim(object, keys);
             // Who is left may hide what only this one saw.
             vm.reaper().flag(object);
         }
@@ -415,7 +419,7 @@ impl<M: Machine> Object<M> {
         // Insert: "insert busy, fence, read the dead mark". Teardown: "mark, fence, look". One of the two sees the other.
         fence_full();
         vm.reaper().forget(object);
-        remove::free_all(object);
+        removal::free_all(object);
         let pin = vm.epoch().pin();
         object.index.dismantle(&pin);
         drop(pin);

@@ -11,12 +11,12 @@
 
 use super::{ObjectRef, What};
 use crate::machine::Machine;
+use crate::object::batch::Batch;
 use crate::object::index::{KEYS, Slot};
 use crate::object::pager::PagerError;
 use crate::phys::page::{Page, State};
 use crate::reclaim::io::CLUSTER;
 use crate::reclaim::laundry;
-use crate::rmap::Batch;
 use crate::sleep::MaySleep;
 use core::ops::Range;
 

@@ -514,3 +514,45 @@ fn pack(pfn: Option<Pfn>) -> u32 {
     // Frame numbers fit: `Vm::new` refuses RAM beyond 2^32 - 2 frames.
     pfn.map_or(0, |p| p.0 as u32 + 1)
 }
+
+impl Page {
+    /// The swap slot that the page has beside its frame. Whoever holds the page busy may ask; while it is being written the
+    /// answer is none.
+    pub(crate) fn swap_slot(&self) -> Option<u64> {
+        self.words()[0].load(Ordering::Relaxed).checked_sub(1)
+    }
+    pub(crate) fn set_swap_slot(&self, slot: Option<u64>) {
+        self.words()[0].store(slot.map_or(0, |s| s + 1), Ordering::Relaxed);
+    }
+    /// Takes the slot from the page.
+    pub(crate) fn take_swap_slot(&self) -> Option<u64> {
+        let slot = self.swap_slot();
+        if slot.is_some() {
+            self.set_swap_slot(None);
+        }
+        slot
+    }
+}
+
+/// The part of a page's word that counts failed writes; the rest is the pass that spared it.
+const FAILED: u64 = 0xffff_ffff;
+
+impl Page {
+    /// How often writing the page has failed since it last went well, and what the pageout daemon makes of it.
+    pub(crate) fn failed_writes(&self) -> u64 {
+        self.words()[2].load(Ordering::Acquire) & FAILED
+    }
+    /// The pass that last spared the page because programs use it all the time.
+    pub(crate) fn spared(&self) -> Option<u32> {
+        let pass = (self.words()[2].load(Ordering::Relaxed) >> 32) as u32;
+        (pass != 0).then_some(pass)
+    }
+    /// Pass number `pass` spares the page. Of use to pageout alone, which makes one pass at a time; a write that is complete forgets it.
+    pub(crate) fn shield(&self, pass: u32) {
+        let spared = |word| Some(word & FAILED | u64::from(pass) << 32);
+        let _same = self.words()[2].fetch_update(Ordering::Relaxed, Ordering::Relaxed, spared);
+    }
+    pub(crate) fn set_failed_writes(&self, value: u64) {
+        self.words()[2].store(value, Ordering::Relaxed);
+    }
+}

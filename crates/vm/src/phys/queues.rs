@@ -36,7 +36,6 @@ use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::phys::descriptors::Descriptors;
 use crate::phys::page::{Page, State};
-use crate::stats::Event;
 use crate::types::Pfn;
 use crate::vm::{BootMemory, Vm};
 pub use check::QueueError;
@@ -289,13 +288,13 @@ impl Queues {
 
     /// Puts a page whose state says `Batched` into this CPU's batch.
     #[inline]
-    fn add(&self, page: &Page) {
+    pub(crate) fn add(&self, page: &Page) {
         self.add_all(core::iter::once(self.pages.pfn(page)));
     }
 
     /// Puts pages whose states say `Batched` into this CPU's batch.
     #[inline(always)]
-    fn add_all(&self, pages: impl Iterator<Item = Pfn>) {
+    pub(crate) fn add_all(&self, pages: impl Iterator<Item = Pfn>) {
         let cpu = preempt_off();
         let mut batch = self.cpus.mine(&cpu).lock();
         for pfn in pages {
@@ -533,30 +532,6 @@ impl<'q> PartRef<'q> {
 }
 
 impl<M: Machine> Vm<M> {
-    /// Gives a wild frame an identity, as a new page: busy, on its way to the active queue. The caller owns the frame, puts
-    /// it into the index and calls [`Vm::enqueue_new`].
-    #[inline]
-    pub(crate) fn assume_page(&self, page: &Page, object: u64, key: u64, bits: u64) {
-        page.set_swap_slot(None);
-        page.set_failed_writes(0);
-        if bits & State::SHARED != 0 {
-            self.stats().count(Event::SharedPage);
-        }
-        page.assume(object, key, NEW | bits);
-    }
-
-    /// Puts a new page into this CPU's batch.
-    #[inline]
-    pub(crate) fn enqueue_new(&self, page: &Page) {
-        self.queues().add(page);
-    }
-
-    /// Puts new pages into this CPU's batch.
-    #[inline]
-    pub(crate) fn enqueue_all_new(&self, pages: impl Iterator<Item = Pfn>) {
-        self.queues().add_all(pages);
-    }
-
     /// Puts an isolated page into `queue`; see [`Queues::put`].
     pub fn put_in_queue(&self, page: &Page, queue: Queue) {
         self.queues().put(page, queue);

@@ -12,12 +12,13 @@
 mod tests;
 
 use crate::machine::Machine;
+use crate::object::batch::{Batch, Subset};
 use crate::object::index::Slot;
 use crate::object::{Object, What};
 use crate::phys::page::{Page, State};
 use crate::reclaim::io::CLUSTER;
 use crate::reclaim::laundry;
-use crate::rmap::{self, Batch, Subset};
+use crate::rmap;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use core::ops::Range;

@@ -18,6 +18,7 @@ use crate::fault::page_in;
 use crate::machine::Machine;
 use crate::object::kept::Kept;
 use crate::object::pager::PagerError;
+use crate::phys::page::Page;
 use crate::reclaim::laundry;
 use crate::sleep::MaySleep;
 use crate::tlb::flush::Flushed;
@@ -543,6 +544,12 @@ impl<M: Machine> Vm<M> {
                 }
             }
         }
+    }
+
+    /// Waits until `page` is not being written any more.
+    #[cold]
+    pub(crate) fn wait_laundered(&'static self, page: &Page, may: &mut MaySleep) {
+        self.wait_for_io(may, || (!page.state().laundering()).then_some(()));
     }
 
     /// A record; waits for one.

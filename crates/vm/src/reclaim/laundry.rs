@@ -26,12 +26,13 @@
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
+use crate::object::batch::Batch;
 use crate::object::kept::Kept;
 use crate::object::pager::{Pager, PagerError};
 use crate::phys::page::{Page, State};
 use crate::reclaim::io::{Body, Direction, Taken};
 use crate::reclaim::swap::Slots;
-use crate::rmap::{self, Batch};
+use crate::rmap;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::tlb::flush::Flushed;

@@ -10,13 +10,14 @@
 
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
+use crate::object::batch::Batch;
 use crate::object::index::Slot;
 use crate::object::{Object, What};
 use crate::phys::page::Page;
 use crate::phys::queues::Queue;
 use crate::reclaim::laundry;
 use crate::reclaim::swap::{Returned, Slots};
-use crate::rmap::{self, Batch};
+use crate::rmap;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use core::ops::Range;

@@ -15,12 +15,13 @@
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
+use crate::object::batch::Batch;
 use crate::object::index::Slot;
 use crate::object::kept::Kept;
 use crate::phys::frames::{Fill, For, Frame};
 use crate::phys::page::{Page, State};
 use crate::reclaim::evict;
-use crate::rmap::{self, Batch};
+use crate::rmap;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::types::{PAGE_SIZE, Pfn};

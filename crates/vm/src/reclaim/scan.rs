@@ -50,6 +50,7 @@ use super::progress::{Block, Ghosts, MOST_TURNOVER, Progress, STARVED, TURNOVER,
 use crate::error::{FaultError, OutOfMemory};
 use crate::machine::Machine;
 use crate::map::Hand;
+use crate::object::batch::Batch;
 use crate::object::index::Slot;
 use crate::object::kept::Kept;
 use crate::object::{Object, What};
@@ -60,7 +61,7 @@ use crate::reclaim::daemon::OnEnd;
 use crate::reclaim::evict;
 use crate::reclaim::io::CLUSTER;
 use crate::reclaim::laundry;
-use crate::rmap::{self, Batch};
+use crate::rmap;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::stats::FaultKind;
@@ -73,7 +74,7 @@ use quire_sync::{Mutex, Rank, SpinLock};
 
 /// Pages taken from a part at once.
 #[cfg(not(any(loom, shuttle)))]
-const TAKE: usize = rmap::BATCH;
+const TAKE: usize = crate::object::batch::BATCH;
 #[cfg(any(loom, shuttle))]
 const TAKE: usize = 2;
 

@@ -12,12 +12,12 @@ use crate::mutant::{Mutant, mutant};
 use crate::object::backing::Backing;
 use crate::object::index::{FillError, Slot};
 use crate::object::kept::Kept;
+use crate::object::removal;
 use crate::object::{Object, ObjectRef, What};
 use crate::phys::page::Page;
 use crate::reclaim::evict;
 use crate::reclaim::madv_free;
 use crate::reclaim::swap::Slots;
-use crate::rmap::remove;
 use crate::sleep::MaySleep;
 use crate::types::{PAGE_SHIFT, Prot, VirtRange};
 use crate::vm::Vm;
@@ -147,9 +147,9 @@ impl<M: Machine> Space<M> {
                 let Some((object, keys)) = window(layer, part).filter(|(o, _)| o.is_private()) else { continue };
                 // Others may show the front's object too, but not these pages of it: it was clipped.
                 if depth == 0 && hidden {
-                    remove::free_but_marks(object, keys);
+                    removal::free_but_marks(object, keys);
                 } else if depth == 0 || object.is_exclusive() {
-                    remove::free(object, keys);
+                    removal::free(object, keys);
                 }
             }
         }

@@ -1,0 +1,154 @@
+//! The life of a page: a frame gets an identity, is busy at times, and loses its identity (Contract C1).
+//!
+//! A page is born busy, with its object and key, and joins the active queue. A thread that sets it busy has it alone. When its
+//! identity goes, the page leaves its queue and its swap slot, and the frame is free with the last hold.
+
+use super::Object;
+use super::batch::{Batch, Subset};
+use crate::machine::Machine;
+use crate::phys::frames::Frame;
+use crate::phys::page::{Page, State};
+use crate::phys::queues::NEW;
+use crate::reclaim::swap::Slots;
+use crate::sleep::MaySleep;
+use crate::stats::Event;
+use crate::types::Pfn;
+use crate::vm::Vm;
+use quire_sync::trace::{Kind, Span};
+
+/// Turns of a spin before a wait sleeps.
+const SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 64 };
+
+impl<M: Machine> Vm<M> {
+    /// Gives a wild frame an identity, as a new page: busy, on its way to the active queue. The caller owns the frame, puts
+    /// it into the index and calls [`Vm::enqueue_new`].
+    #[inline]
+    pub(crate) fn assume_page(&self, page: &Page, object: u64, key: u64, bits: u64) {
+        page.set_swap_slot(None);
+        page.set_failed_writes(0);
+        if bits & State::SHARED != 0 {
+            self.stats().count(Event::SharedPage);
+        }
+        page.assume(object, key, NEW | bits);
+    }
+
+    /// Puts a new page into this CPU's batch.
+    #[inline]
+    pub(crate) fn enqueue_new(&self, page: &Page) {
+        self.queues().add(page);
+    }
+
+    /// Puts new pages into this CPU's batch.
+    #[inline]
+    pub(crate) fn enqueue_all_new(&self, pages: impl Iterator<Item = Pfn>) {
+        self.queues().add_all(pages);
+    }
+
+    /// Lets go of a busy page and wakes who waits for it.
+    #[inline]
+    pub(crate) fn unbusy(&self, page: &Page) {
+        if page.unbusy() {
+            self.page_waits(page).wake_all();
+        }
+    }
+
+    /// Waits until `page` is not busy any more, or was not to begin with.
+    #[cold]
+    pub(crate) fn wait_unbusy(&self, page: &Page, may: &mut MaySleep) {
+        // Most are busy for a few hundred instructions of another CPU (copied, zeroed, on their way out), some for as long as a window is
+        // made ahead.
+        for _ in 0..SPINS {
+            if !page.state().busy() {
+                return;
+            }
+            quire_sync::hooks::relax();
+        }
+        let _span = Span::begin(Kind::BusyPage, page.object(), page.index());
+        may.sleep_on(self.page_waits(page), || !page.announce_waiter());
+    }
+
+    /// Takes the identity of a busy page that no index and no leaf has any more; frees the frame, at once or with its last
+    /// hold. Contract C1.
+    pub(crate) fn release_page(&self, page: &Page) {
+        let before = page.disown();
+        self.queues().leave(page, before);
+        if before.shared() {
+            self.stats().count(Event::SharedPageGone);
+        }
+        if Self::leaves_more(page, before) {
+            self.left(page, before);
+        }
+        self.unhold_page(page);
+    }
+
+    /// As [`Vm::release_page`], for each page of a batch that is in `which`: they leave their queues together, as they came, and so go
+    /// their frames.
+    pub(crate) fn release_pages(&self, batch: &Batch, which: Subset) {
+        if which.len() == 0 {
+            return;
+        }
+        let mut freed = Subset::default();
+        let mut shared = 0;
+        let mut leaving = self.queues().leaving();
+        for (n, (_, pfn)) in batch.as_slice().iter().enumerate().filter(|(n, _)| which.contains(*n)) {
+            let page = self.page(*pfn);
+            let before = leaving.disown(page);
+            shared += u64::from(before.shared());
+            if Self::leaves_more(page, before) {
+                leaving.pause();
+                self.left(page, before);
+            }
+            if page.unhold() {
+                freed.add(n);
+            }
+        }
+        drop(leaving);
+        if shared != 0 {
+            self.stats().add(Event::SharedPageGone, shared);
+        }
+        let freed = batch.as_slice().iter().enumerate().filter(|(n, _)| freed.contains(*n));
+        // SAFETY: as in `unhold_page`, for those whose last hold was undone.
+        unsafe { self.free_frames(freed.map(|(_, (_, pfn))| *pfn)) };
+    }
+
+    /// Whether a page that has lost its identity leaves something else than its frame.
+    #[inline]
+    fn leaves_more(page: &Page, before: State) -> bool {
+        before.waiters() || page.swap_slot().is_some()
+    }
+
+    /// Gives up what a page leaves that has lost its identity.
+    #[cold]
+    fn left(&self, page: &Page, before: State) {
+        // While the page is being written its swap slot is the write's.
+        if !before.laundering()
+            && let Some(slot) = page.take_swap_slot()
+        {
+            self.swap().release(Slots { first: slot, len: 1 });
+        }
+        if before.waiters() {
+            self.page_waits(page).wake_all();
+        }
+    }
+
+    /// Undoes one hold; frees the frame where it was the last.
+    pub(crate) fn unhold_page(&self, page: &Page) {
+        if page.unhold() {
+            // SAFETY: no identity and no hold is left, so nobody else frees it or looks at it.
+            self.free_frame(unsafe { Frame::from_pfn(self.pfn_of_page(page)) });
+        }
+    }
+
+    /// Sets the page in `object`'s slot `key` busy; `None` where it is busy or not that page (any more).
+    pub(crate) fn try_busy_page<'p>(&self, object: &Object<M>, key: u64, page: &'p Page) -> Option<&'p Page> {
+        let state = page.state();
+        if !page.try_busy(state.generation()) {
+            return None;
+        }
+        if page.object() == object.address() && page.index() == key {
+            return Some(page);
+        }
+        self.unbusy(page);
+        None
+    }
+}

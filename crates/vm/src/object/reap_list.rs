@@ -1,0 +1,143 @@
+//! Objects that the reaper shall look at: one list a CPU.
+//!
+//! The lists are doubly linked through the objects, each with its lock. A marked object holds no reference: the last one of its
+//! own unlinks it. The reaper takes a reference as it takes an object off, under the list's lock.
+
+use super::Object;
+use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
+use crate::vm::BootMemory;
+use core::cell::Cell;
+use core::ptr::{self, NonNull};
+use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence_full};
+use quire_sync::epoch::Pinned;
+use quire_sync::{PerCpu, Rank, SpinLock, WaitQueue, preempt_off};
+
+/// Objects on one CPU's list that wake the reaper.
+pub(crate) const MANY: usize = 32;
+
+/// An object's place on a list.
+pub(crate) struct Place<M: Machine> {
+    /// The list, plus one; 0: on none. Written under that list's lock.
+    list: AtomicU32,
+    /// Guarded by that lock.
+    next: Cell<*const Object<M>>,
+    previous: Cell<*const Object<M>>,
+    /// The page to go on with, where the last pass ran out of its budget.
+    pub(crate) from: AtomicU64,
+}
+
+impl<M: Machine> Place<M> {
+    pub fn new() -> Self {
+        Place {
+            list: AtomicU32::new(0),
+            next: Cell::new(ptr::null()),
+            previous: Cell::new(ptr::null()),
+            from: AtomicU64::new(0),
+        }
+    }
+}
+
+pub(crate) struct List<M: Machine> {
+    pub(crate) first: *const Object<M>,
+    pub(crate) len: usize,
+}
+
+// SAFETY: objects on a list are alive, and their links are guarded by its lock.
+unsafe impl<M: Machine> Send for List<M> {}
+
+/// The objects that the reaper shall look at.
+pub(crate) struct Reaper<M: Machine> {
+    pub(crate) lists: PerCpu<SpinLock<List<M>>>,
+    /// Where its thread sleeps.
+    pub(crate) waits: WaitQueue,
+    /// Somebody wants it to look now.
+    pub(crate) asked: AtomicBool,
+}
+
+impl<M: Machine> Reaper<M> {
+    pub fn new(boot: &mut BootMemory<'_, impl Machine>) -> Self {
+        Reaper {
+            lists: boot.per_cpu(|_| SpinLock::new(Rank::REAPER, List { first: ptr::null(), len: 0 })),
+            waits: WaitQueue::new(),
+            asked: AtomicBool::new(false),
+        }
+    }
+
+    /// Leaves `object` to the reaper. The caller keeps it reachable, by a pin at least: it may be going.
+    pub fn flag(&self, object: &Object<M>) {
+        let place = object.reaping();
+        if place.list.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        let many = {
+            let cpu = preempt_off();
+            let mut list = self.lists.mine(&cpu).lock();
+            let mine = cpu.cpu() as u32 + 1;
+            if place.list.compare_exchange(0, mine, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                return;
+            }
+            place.previous.set(ptr::null());
+            place.next.set(list.first);
+            // SAFETY: on the list, hence alive.
+            if let Some(first) = unsafe { list.first.as_ref() } {
+                first.reaping().previous.set(object);
+            }
+            list.first = object;
+            list.len += 1;
+            // Teardown: "mark dead, fence, look whether it is on a list". One of the two sees the other.
+            fence_full();
+            if object.is_dead() && !mutant(Mutant::FlagTheDead) {
+                unlink(&mut list, object);
+                return;
+            }
+            list.len == MANY
+        };
+        if many {
+            self.waits.wake_all();
+        }
+    }
+
+    /// Takes `object` off its list, where it is on one: it goes.
+    pub fn forget(&self, object: &Object<M>) {
+        let place = object.reaping();
+        // Who still marks it sees that it is dead, under the list's lock; so it leaves its list once, by them, by us or by the reaper.
+        let at = place.list.load(Ordering::Acquire);
+        if at != 0 {
+            let mut list = self.lists.of(at as usize - 1).lock();
+            if place.list.load(Ordering::Relaxed) == at {
+                unlink(&mut list, object);
+            }
+        }
+    }
+
+    /// The next object of `list`, with a reference.
+    pub(crate) fn take(&self, list: usize, pin: &Pinned<'_>) -> Option<NonNull<Object<M>>> {
+        let mut list = self.lists.of(list).lock();
+        loop {
+            // SAFETY: on the list, hence alive.
+            let object = unsafe { list.first.as_ref() }?;
+            unlink(&mut list, object);
+            if object.try_ref(pin) {
+                return Some(NonNull::from(object));
+            }
+        }
+    }
+}
+
+fn unlink<M: Machine>(list: &mut List<M>, object: &Object<M>) {
+    let place = object.reaping();
+    let (next, previous) = (place.next.get(), place.previous.get());
+    // SAFETY: neighbours on the list, hence alive.
+    unsafe {
+        match previous.as_ref() {
+            Some(p) => p.reaping().next.set(next),
+            None => list.first = next,
+        }
+        if let Some(n) = next.as_ref() {
+            n.reaping().previous.set(previous);
+        }
+    }
+    list.len -= 1;
+    place.list.store(0, Ordering::Release);
+}

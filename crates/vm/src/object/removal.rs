@@ -1,0 +1,145 @@
+//! Taking pages out of an object's index: those that no leaf maps, and the steps that every remover takes.
+
+use super::batch::{Batch, Subset};
+use super::index::{KEYS, Slot};
+use super::{Object, ObjectRange, What};
+use crate::machine::Machine;
+use crate::phys::page::Page;
+use crate::reclaim::swap::Returned;
+use crate::sleep::MaySleep;
+use core::ops::Range;
+use quire_sync::epoch::Pinned;
+
+/// What a remover has to look at: pages wherever they are, and the marks that go with them.
+pub(crate) const EVERYTHING: What = What::BOTH.union(What::MARKS);
+
+/// What stopped a collection.
+pub(crate) enum Stop {
+    /// The range is done.
+    Done,
+    /// The batch is full.
+    Full,
+    /// This page is busy; the walk stands before it.
+    Busy(&'static Page),
+    /// A slot is being filled or emptied; the walk stands before it.
+    Reserved,
+    /// This page is being written to the object's pager; the walk stands before it.
+    Laundering(&'static Page),
+}
+
+/// Takes pages from where the walk stands, each busy, into an empty batch; drops cuts, and frees what is in swap.
+pub(crate) fn collect<M: Machine>(range: &mut ObjectRange<'_, M>, batch: &mut Batch, pin: &Pinned<'_>) -> Stop {
+    let object = range.object();
+    let mut returned = Returned::new(object.vm().swap());
+    let (key, stop) = 'walk: {
+        for found in range.walk(pin) {
+            let (key, slot) = (found.key(), found.slot());
+            match slot {
+                Slot::Page(pfn) => {
+                    if batch.is_full() {
+                        break 'walk (key, Stop::Full);
+                    }
+                    let page = object.vm().page(pfn);
+                    match object.vm().try_busy_page(object, key, page) {
+                        // No write may fall on the file beyond the end that it is about to have.
+                        Some(_) if page.state().laundering() && !object.holes_are_zero() => {
+                            object.vm().unbusy(page);
+                            break 'walk (key, Stop::Laundering(page));
+                        }
+                        Some(_) => batch.push(key, pfn),
+                        None => break 'walk (key, Stop::Busy(page)),
+                    }
+                }
+                Slot::Reserved => break 'walk (key, Stop::Reserved),
+                Slot::Cut => {
+                    object.index().clear(key, slot, pin);
+                }
+                Slot::Swap(at) => {
+                    // Else a fault has just begun to read it, and stands there busy now.
+                    match object.index().clear(key, slot, pin) {
+                        true => {
+                            returned.add(at);
+                            object.uncharge(1);
+                        }
+                        false => break 'walk (key, Stop::Reserved),
+                    }
+                }
+                Slot::Empty => {}
+            }
+        }
+        return Stop::Done;
+    };
+    range.resume_at(key);
+    stop
+}
+
+/// Frees the batch's pages, which no leaf maps any more.
+pub(crate) fn finish<M: Machine>(object: &Object<M>, batch: &Batch, pin: &Pinned<'_>) {
+    for (key, pfn) in batch.as_slice() {
+        let cleared = object.index().clear(*key, Slot::Page(*pfn), pin);
+        debug_assert!(cleared, "a busy page stays in its slot");
+    }
+    object.uncharge(batch.as_slice().len() as u64);
+    object.vm().release_pages(batch, Subset::of(batch));
+}
+
+/// Frees pages (and cuts) of `keys` that no leaf maps nor will: those of private memory whose leaves are gone and flushed and
+/// whose faults give up. May sleep: a page may be on its way in from swap.
+pub(crate) fn free<M: Machine>(object: &Object<M>, keys: Range<u64>) {
+    free_unmapped(object, keys.clone(), EVERYTHING, false);
+    let pin = object.vm().epoch().pin();
+    object.index().prune(keys, &pin);
+}
+
+/// As [`free`]; cuts stay.
+pub(crate) fn free_but_marks<M: Machine>(object: &Object<M>, keys: Range<u64>) {
+    free_unmapped(object, keys.clone(), What::BOTH, false);
+    let pin = object.vm().epoch().pin();
+    object.index().prune(keys, &pin);
+}
+
+/// As [`free`], and leaves empty nodes where they are. `whole`: the index goes next, so its slots need not be emptied.
+fn free_unmapped<M: Machine>(object: &Object<M>, keys: Range<u64>, what: What, whole: bool) {
+    let vm = object.vm();
+    let mut range = object.range(keys, what);
+    loop {
+        let pin = vm.epoch().pin();
+        let mut batch = Batch::new();
+        let stop = collect(&mut range, &mut batch, &pin);
+        if whole {
+            object.uncharge(batch.as_slice().len() as u64);
+            vm.release_pages(&batch, Subset::of(&batch));
+        } else {
+            finish(object, &batch, &pin);
+        }
+        drop(pin);
+        match stop {
+            Stop::Done => return,
+            Stop::Full => {}
+            Stop::Busy(page) => vm.wait_unbusy(page, &mut MaySleep::here()),
+            Stop::Reserved => quire_sync::hooks::relax(),
+            Stop::Laundering(page) => vm.wait_laundered(page, &mut MaySleep::here()),
+        }
+    }
+}
+
+/// Frees all pages of a dead object: nobody shows it, every flush is done.
+pub(crate) fn free_all<M: Machine>(object: &Object<M>) {
+    free_unmapped(object, 0..KEYS, EVERYTHING, true);
+}
+
+/// Frees those pages of `keys` that no backing of this private object shows any more. Who showed them has unlinked, and
+/// flushed before that. Work for the backings that overlap and for the pages that go, not for those that stay.
+pub(crate) fn trim<M: Machine>(object: &Object<M>, keys: Range<u64>) {
+    let mut at = keys.start;
+    while at < keys.end {
+        at = object.parts().covered(at, keys.end);
+        if at >= keys.end {
+            return;
+        }
+        let end = object.parts().next_start(at).unwrap_or(u64::MAX).min(keys.end);
+        // Nobody can show it again: a private object is shown through chains that show it already.
+        free(object, at..end);
+        at = end;
+    }
+}
