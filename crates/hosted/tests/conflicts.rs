@@ -83,7 +83,7 @@ fn zero_fill_faults_in_different_regions_write_at_most_one_shared_line_in_32_fau
 /// A file in memory.
 struct Plain;
 
-impl quire_vm::object::pager::Pager for Plain {
+impl quire_vm::paging::pager::Pager for Plain {
     fn name(&self, _: &mut dyn std::fmt::Write) -> std::fmt::Result {
         Ok(())
     }

@@ -1,8 +1,9 @@
 //! Device objects: physical addresses mapped into programs with a memory type, next to everything that is done to mappings.
 
 use quire_hosted::{Cpu, Settings, Simulate, Simulated};
+use quire_vm::content::IoError;
 use quire_vm::map::{Advice, MapRequest, Placement, Space, SpaceRef};
-use quire_vm::object::{IoError, ObjectRef};
+use quire_vm::object::ObjectRef;
 use quire_vm::{Access, FaultError, MapError, MemoryType, PAGE_SIZE, Pfn, PhysRange, Prot, VirtRange, Vm};
 use std::convert::Infallible;
 

@@ -6,7 +6,7 @@ use quire_hosted::{Cpu, Hosted, Settings};
 use quire_sync::Rank;
 use quire_sync::record::{Record, scope};
 use quire_vm::check::Level;
-use quire_vm::reclaim::memory_store::{FaultPlan, MemoryStore};
+use quire_vm::paging::memory_store::{FaultPlan, MemoryStore};
 use quire_vm::{ObjectRef, PAGE_SIZE};
 use std::ptr::NonNull;
 

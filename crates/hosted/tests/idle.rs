@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use quire_hosted::{Cpu, Settings, Simulate, Simulated};
 use quire_vm::map::{Advice, MapRequest, Placement, SMALL, Space, SpaceRef, Wire};
 use quire_vm::object::ObjectRef;
-use quire_vm::reclaim::memory_store::{FaultPlan, MemoryStore};
+use quire_vm::paging::memory_store::{FaultPlan, MemoryStore};
 use quire_vm::stats::Event;
 use quire_vm::{PAGE_SIZE, Prot, VirtRange, Vm};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -11,8 +11,8 @@ use core::ptr::NonNull;
 use quire_kernel::command_line::{self, Unusable};
 use quire_kernel::memory_map::Ram;
 use quire_vm::PAGE_SIZE;
+use quire_vm::paging::memory_store::{FaultPlan, MemoryStore};
 use quire_vm::reclaim::daemon::Daemon;
-use quire_vm::reclaim::memory_store::{FaultPlan, MemoryStore};
 
 /// Memory for swap.
 pub struct Memory {

@@ -36,6 +36,7 @@
 #![deny(missing_docs)]
 
 pub mod check;
+pub mod content;
 pub mod cow;
 pub mod error;
 pub mod fault;
@@ -45,6 +46,7 @@ pub mod map;
 mod models;
 pub mod mutant;
 pub mod object;
+pub mod paging;
 pub mod phys;
 pub mod reclaim;
 mod rmap;

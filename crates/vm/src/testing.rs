@@ -5,7 +5,7 @@ use crate::check::Broken;
 use crate::error::OutOfMemory;
 use crate::machine::{Enter, KernelPages, Leaf, Machine, Phys, Pmap, Removed, Table};
 use crate::mutant::{Mutant, mutant};
-use crate::reclaim::memory_store::{FaultPlan, MemoryStore};
+use crate::paging::memory_store::{FaultPlan, MemoryStore};
 use crate::tlb::flush::{FlushSet, Obligation};
 use crate::types::{Access, MemoryType, PAGE_SHIFT, PAGE_SIZE, Pfn, PhysRange, Prot, VirtRange};
 use crate::vm::{Config, Vm};

@@ -1,13 +1,14 @@
 //! Faults, objects and chains together, on the test machine.
 
+use crate::content::IoError;
 use crate::error::FaultError;
 use crate::machine::Machine;
 use crate::map::{MapRequest, Placement, Space, SpaceRef};
+use crate::object::ObjectRef;
 use crate::object::backing;
 use crate::object::index::KEYS;
 use crate::object::kept::Kept;
-use crate::object::pager::{Pager, PagerError};
-use crate::object::{IoError, ObjectRef};
+use crate::paging::pager::{Pager, PagerError};
 use crate::phys::page::Kind;
 use crate::phys::queues::Queue;
 use crate::reclaim::evict;

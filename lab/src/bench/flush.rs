@@ -38,7 +38,7 @@ fn queues(report: &mut Report) -> Result<(), Failure> {
     use quire_hosted::Cpu;
     use quire_sync::Rank;
     use quire_sync::record::{Record, scope};
-    use quire_vm::reclaim::memory_store::{FaultPlan, MemoryStore};
+    use quire_vm::paging::memory_store::{FaultPlan, MemoryStore};
     use quire_vm::{ObjectRef, PAGE_SIZE};
     use std::ptr::NonNull;
 

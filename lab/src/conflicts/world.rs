@@ -9,7 +9,7 @@ use quire_hosted::{Cpu, Hosted, Settings};
 use quire_vm::check::Level;
 use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
 use quire_vm::object::ObjectRef;
-use quire_vm::object::pager::{Pager, PagerError};
+use quire_vm::paging::pager::{Pager, PagerError};
 use quire_vm::{Access, PAGE_SIZE, Prot, VirtRange, Vm};
 
 /// CPUs of a machine: two do the operations; threads of two others are woken.

@@ -1,8 +1,8 @@
 //! Where a file's pages are kept that are not resident.
 
 use quire_vm::PAGE_SIZE;
-use quire_vm::object::pager::{Pager, PagerError};
-use quire_vm::reclaim::io::{Direction, Request};
+use quire_vm::paging::io::{Direction, Request};
+use quire_vm::paging::pager::{Pager, PagerError};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};

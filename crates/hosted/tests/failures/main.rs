@@ -11,7 +11,7 @@ use operations::{Operation, operations};
 use quire_hosted::{Account, Cpu, Settings, Simulate, Simulated};
 use quire_vm::Vm;
 use quire_vm::check::Level;
-use quire_vm::reclaim::memory_store::FaultPlan;
+use quire_vm::paging::memory_store::FaultPlan;
 use world::{Failed, World};
 
 quire_hosted::of_each_architecture!(

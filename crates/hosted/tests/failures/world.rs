@@ -1,10 +1,11 @@
 //! An address space with mappings of every kind, its child, and what their memory must contain.
 
 use quire_hosted::{Cpu, Simulate, Simulated};
+use quire_vm::content::IoError;
 use quire_vm::map::{Advice, MapRequest, Placement, SpaceRef, Tag};
-use quire_vm::object::pager::{Pager, PagerError};
-use quire_vm::object::{IoError, ObjectRef};
-use quire_vm::reclaim::memory_store::{FaultPlan, MemoryStore};
+use quire_vm::object::ObjectRef;
+use quire_vm::paging::memory_store::{FaultPlan, MemoryStore};
+use quire_vm::paging::pager::{Pager, PagerError};
 use quire_vm::{FaultError, MapError, PAGE_SIZE, Prot, VirtRange, Vm};
 use std::ptr::NonNull;
 

@@ -4,9 +4,10 @@ use crate::worker::{Pages, Worker};
 use crate::world::{COMMON, LANE_PAGES, SpaceModel, load_shared, write_stamp};
 use quire_hosted::model::{Content, Page, Seen, Span, State};
 use quire_hosted::{Simulate, Simulated};
+use quire_vm::content::IoError;
 use quire_vm::map::Space;
+use quire_vm::object::ObjectRef;
 use quire_vm::object::index::Slot;
-use quire_vm::object::{IoError, ObjectRef};
 use quire_vm::{Access, FaultError, PAGE_SIZE};
 use std::sync::atomic::Ordering;
 

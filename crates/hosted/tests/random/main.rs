@@ -20,7 +20,7 @@ mod world;
 use quire_hosted::{Account, Cpu, Settings, Simulate, Simulated, Sv39, X86_64};
 use quire_sync::hooks::threads::set_clock;
 use quire_vm::check::Level;
-use quire_vm::reclaim::memory_store::FaultPlan;
+use quire_vm::paging::memory_store::FaultPlan;
 use quire_vm::stats::Event;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

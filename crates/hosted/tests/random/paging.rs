@@ -1,8 +1,8 @@
 //! Memory that is short: a swap store, the daemons on CPUs of their own, and what must be left at the end.
 
 use quire_hosted::{Cpu, Simulate, Simulated};
+use quire_vm::paging::memory_store::{FaultPlan, MemoryStore};
 use quire_vm::reclaim::daemon::Daemon;
-use quire_vm::reclaim::memory_store::{FaultPlan, MemoryStore};
 use quire_vm::stats::Event;
 use quire_vm::{PAGE_SIZE, Vm};
 use std::ptr::NonNull;

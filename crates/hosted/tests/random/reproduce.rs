@@ -2,7 +2,7 @@
 
 use crate::{EVERYTHING, MUCH, Outcome, PLAN, Plan, paging, run_with};
 use quire_hosted::X86_64;
-use quire_vm::reclaim::memory_store::FaultPlan;
+use quire_vm::paging::memory_store::FaultPlan;
 
 const SEED: u64 = 20_261_122;
 

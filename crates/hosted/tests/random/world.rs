@@ -7,8 +7,8 @@ use quire_hosted::{Cpu, Simulate, Simulated};
 use quire_sync::Mutex;
 use quire_vm::map::SpaceRef;
 use quire_vm::object::ObjectRef;
-use quire_vm::object::pager::{Pager, PagerError};
-use quire_vm::reclaim::memory_store::FaultPlan;
+use quire_vm::paging::memory_store::FaultPlan;
+use quire_vm::paging::pager::{Pager, PagerError};
 use quire_vm::{MemoryType, PAGE_SIZE};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -573,7 +573,7 @@ pub fn write_stamp<F: Simulate>(
     object: &ObjectRef<Simulated<F>>,
     page: u64,
     stamp: u64,
-) -> Result<usize, quire_vm::object::IoError<Infallible>> {
+) -> Result<usize, quire_vm::content::IoError<Infallible>> {
     object.write::<Infallible>(page * PAGE_SIZE, 8, &mut |to| {
         store_shared(to, stamp);
         Ok(to.len())

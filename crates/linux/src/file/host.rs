@@ -13,8 +13,9 @@ use quire_heap::{Arc, Box, OutOfMemory, try_leak};
 use quire_sync::epoch::Domain;
 use quire_sync::{Headcount, Quota};
 use quire_vm::Vm;
-use quire_vm::object::pager::Pager;
-use quire_vm::object::{IoError, ObjectRef, WriteErrors};
+use quire_vm::content::IoError;
+use quire_vm::object::{ObjectRef, WriteErrors};
+use quire_vm::paging::pager::Pager;
 use quire_vm::phys::frames::{Fill, For, Frame};
 use quire_vm::stats::Event;
 

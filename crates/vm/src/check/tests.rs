@@ -170,6 +170,6 @@ fn a_slot_of_swap_that_is_lost_doubled_or_miscounted_is_noticed() {
     // Nobody has it, and it is taken.
     assert_eq!(of_swap(|m, _| m.vm.swap().corrupt_bit(99))[0], Err(Broken::SwapCount(98)));
     // A page's slot is given away: the count is right, the page's claim is not.
-    let given = of_swap(|m, slot| m.vm.swap().release(crate::reclaim::swap::Slots { first: slot, len: 1 }));
+    let given = of_swap(|m, slot| m.vm.swap().release(crate::paging::swap::Slots { first: slot, len: 1 }));
     assert!(matches!(given, [Ok(()), Err(Broken::SwapSlot(_))]), "{given:?}");
 }

@@ -8,7 +8,6 @@
 //! The room owns the order of a chain. It knows objects and pages, and no map or fault.
 
 pub mod collapse;
-pub(crate) mod flatten;
 pub(crate) mod found;
 pub(crate) mod last_sharer;
 pub(crate) mod reaper;

@@ -34,20 +34,21 @@
 
 pub(crate) mod copy;
 pub(crate) mod cow_move;
+mod device;
 pub(crate) mod fault_around;
-pub(crate) mod page_in;
+pub(crate) mod flatten;
+mod hole;
 pub(crate) mod zero_ahead;
 
-use crate::cow::flatten;
 use crate::cow::found::Found;
 use crate::error::{FaultError, OutOfMemory};
-use crate::fault::page_in::{PageIn, WriteHook};
 use crate::machine::{Enter, Machine, PREFETCHED, PREFETCHED_BEFORE, Pmap, Table};
 use crate::map::{Changed, Entry, Flags, Space, refill};
 use crate::mutant::{Mutant, mutant};
 use crate::object::backing::Backing;
 use crate::object::index::{FillError, Slot};
 use crate::object::{NoRoom, Object, ObjectRef};
+use crate::paging::page_in::{PageIn, WriteHook};
 use crate::phys::frames::{Fill, For};
 use crate::phys::page::{Page, State};
 use crate::reclaim::scan::Patience;

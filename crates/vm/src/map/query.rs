@@ -8,7 +8,7 @@ use crate::error::{FaultError, MapError};
 use crate::machine::Machine;
 use crate::object::ObjectRef;
 use crate::object::index::Slot;
-use crate::object::pager::PagerError;
+use crate::paging::pager::PagerError;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, VirtRange};
 use core::fmt;
 use core::ops::Range;

@@ -224,7 +224,7 @@ fn copy_up_against_merge() {
     drop(layers);
     beside(
         w,
-        |w| crate::cow::flatten::shorten(&w.space, page(0), &mut MaySleep::here()),
+        |w| crate::fault::flatten::shorten(&w.space, page(0), &mut MaySleep::here()),
         merge,
         |w, (), ()| {
             // What is mapped still would be seen whatever the chain shows.

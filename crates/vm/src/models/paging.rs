@@ -1,8 +1,8 @@
 //! Paging out and in: swap slots against faults, the cleaner against stores, the end of a write against whoever frees the page.
 
 use super::*;
+use crate::paging::memory_store::FaultPlan;
 use crate::phys::page::Kind;
-use crate::reclaim::memory_store::FaultPlan;
 use crate::sleep::MaySleep;
 
 pub(super) const PROMPT: FaultPlan =
@@ -186,7 +186,7 @@ protocol! {
 }
 
 /// A file on a disk, whose first two pages are there; with one page the index would have no leaf, and no tags.
-fn on_disk(w: &World) -> (ObjectRef<TestMachine>, &'static crate::reclaim::memory_store::MemoryStore) {
+fn on_disk(w: &World) -> (ObjectRef<TestMachine>, &'static crate::paging::memory_store::MemoryStore) {
     let disk = crate::testing::memory_store(2, PROMPT);
     let file = ObjectRef::with_pager(w.boot.vm, disk, 2 * PAGE_SIZE).unwrap();
     [0, PAGE_SIZE].iter().for_each(|at| write(&file, *at, 8));

@@ -14,8 +14,8 @@
 //!   ([`crate::cow::collapse`]), under the map's lock.
 //! - A backing's memory goes back through the epoch: faults walk chains under a pin.
 
-use crate::cow::flatten;
 use crate::error::OutOfMemory;
+use crate::fault::flatten;
 use crate::machine::Machine;
 use crate::object::interval::{Interval, Links};
 use crate::object::{Object, ObjectRef};
@@ -44,11 +44,11 @@ pub struct Backing<M: Machine> {
     pmap: NonNull<M::Pmap>,
     /// The layer in front of it, or null. Written under the map's lock; read under a pin.
     in_front: AtomicPtr<Backing<M>>,
-    /// A front: how far its chain is copied up ([`crate::cow::flatten`]).
+    /// A front: how far its chain is copied up ([`crate::fault::flatten`]).
     progress: AtomicU64,
     /// A front: the layers of its chain, itself included; 255 also stands for more. Written under the map's lock.
     layers: AtomicU8,
-    /// How many runs of layers ended in it, one after the other ([`crate::cow::flatten`]); 255 also stands for more. Written under the
+    /// How many runs of layers ended in it, one after the other ([`crate::fault::flatten`]); 255 also stands for more. Written under the
     /// map's lock.
     merges: AtomicU8,
     /// Which part of the object's list it is in. Written before it is linked.

@@ -14,16 +14,10 @@
 
 use super::{DEVICE, Object, ObjectRef};
 use crate::error::OutOfMemory;
-use crate::fault::{At, Stop};
-use crate::machine::{Enter, Machine, Pmap, Table};
-use crate::stats::FaultKind;
+use crate::machine::{Machine, Pmap, Table};
 use crate::tlb::flush::Obligation;
 use crate::types::{MemoryType, PAGE_SIZE, Pfn, PhysRange, VirtRange};
 use quire_sync::atomic::{Ordering, fence_full};
-use quire_sync::epoch::Pinned;
-
-/// Pages that a fault maps at once, an aligned window: a driver that touches one register touches its neighbours.
-const AROUND: u64 = 16;
 
 /// What a device object shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,40 +89,5 @@ impl<M: Machine> ObjectRef<M> {
             }
             let _flushed = owed.discharge();
         });
-    }
-}
-
-impl<'e, M: Machine> At<'e, M> {
-    /// Maps the device's page at the address, and its neighbours.
-    pub(crate) fn map_device(
-        &self,
-        object: &Object<M>,
-        device: Device,
-        pin: &Pinned<'_>,
-    ) -> Result<FaultKind, Stop<M>> {
-        let front = self.entry.front();
-        let mut table = self.table(pin)?;
-        let end = object.end();
-        if front.key(self.va) >= end {
-            return Err(Stop::Again);
-        }
-        let needs = self.access.needs();
-        let kind = match table.get(self.va) {
-            Some(leaf) if leaf.prot.contains(needs) => FaultKind::Spurious,
-            Some(_) => FaultKind::Reuse,
-            None => FaultKind::Resident,
-        };
-        let start = self.va & !(AROUND * PAGE_SIZE - 1);
-        let window = VirtRange { start, end: start + AROUND * PAGE_SIZE };
-        let window = window.intersect(&self.entry.range()).and_then(|w| w.intersect(&table.span()));
-        let window = window.unwrap_or(VirtRange { start: self.va, end: self.va + PAGE_SIZE });
-        for va in (window.start..window.end).step_by(PAGE_SIZE as usize) {
-            let key = front.key(va);
-            if key < end && (va == self.va || table.get(va).is_none()) {
-                let pfn = Pfn(device.first.0 + key);
-                table.enter(va, Enter { pfn, prot: self.entry.prot(), memory: device.memory });
-            }
-        }
-        Ok(kind)
     }
 }

@@ -15,31 +15,23 @@ pub mod backing;
 pub(crate) mod batch;
 mod charge;
 mod check;
-mod content;
 mod device;
 mod errors;
-mod holes;
 pub mod index;
 pub mod interval;
 pub(crate) mod kept;
 pub(crate) mod mapping_list;
-mod marks;
 pub(crate) mod page_lifecycle;
-pub mod pager;
 
 mod range;
 pub(crate) mod reap_list;
 mod references;
 pub(crate) mod removal;
-mod truncate;
-mod write_back;
 
-pub(crate) use charge::NoRoom;
-pub use content::IoError;
+pub(crate) use charge::{Charge, NoRoom};
 pub use device::Device;
 pub use errors::{Told, WriteErrors, WritesFailed};
 pub(crate) use mapping_list::{MoreParts, OwnParts, Parts};
-pub use marks::Marks;
 pub use range::{ObjectRange, Present, Walk, What};
 pub(crate) use references::{GivenUp, References};
 
@@ -47,7 +39,7 @@ use crate::error::OutOfMemory;
 use crate::machine::Machine;
 use crate::object::backing::Backing;
 use crate::object::index::{Index, Node, Nodes};
-use crate::object::pager::Pager;
+use crate::paging::pager::Pager;
 use crate::phys::page::{Page, State};
 use crate::phys::slab::Slab;
 use crate::reclaim::evict;
@@ -116,7 +108,7 @@ const PRIVATE: u32 = 2;
 /// Physical addresses: no page, no pager.
 const DEVICE: u32 = 4;
 /// Private mappings may show holes of it as the frame of zeroes.
-const HOLES_SHOWN: u32 = 8;
+pub(crate) const HOLES_SHOWN: u32 = 8;
 /// Its pager has pages that are not there. Said here, since a fault may ask when the pager is gone.
 const ELSEWHERE: u32 = 16;
 /// Its pager counts the mappings that may store into it.
@@ -130,7 +122,7 @@ pub struct Object<M: Machine> {
     index: Index<&'static Vm<M>>,
     /// 0: not asked for yet.
     id: AtomicU64,
-    flags: AtomicU32,
+    pub(crate) flags: AtomicU32,
     write_errors: WriteErrors,
     vm: &'static Vm<M>,
     pager: Option<NonNull<dyn Pager>>,
@@ -142,7 +134,7 @@ pub struct Object<M: Machine> {
     /// What a device shows.
     device: Option<Device>,
     /// Bytes. Private memory has no end: `u64::MAX`. Here, since appending writes it.
-    size: AtomicU64,
+    pub(crate) size: AtomicU64,
     /// What its pages are charged to. Fixed.
     quota: Option<&'static Quota>,
     /// Where the reaper finds it.

@@ -6,10 +6,10 @@
 use super::Object;
 use super::batch::{Batch, Subset};
 use crate::machine::Machine;
+use crate::paging::swap::Slots;
 use crate::phys::frames::Frame;
 use crate::phys::page::{Page, State};
 use crate::phys::queues::NEW;
-use crate::reclaim::swap::Slots;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::types::Pfn;

@@ -82,7 +82,7 @@ impl State {
     /// Referenced since the queues last looked.
     pub const REFERENCED: u64 = 1 << 4;
     /// The content is being written out. No second write begins; freeing takes the frame only when the write is done. See
-    /// [`crate::reclaim::laundry`].
+    /// [`crate::paging::laundry`].
     pub const LAUNDERING: u64 = 1 << 5;
     /// The frame is a page. Frames that are none are nobody's to set busy: who gives one an identity writes the whole word.
     pub const IDENTITY: u64 = 1 << 6;

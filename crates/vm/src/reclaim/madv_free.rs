@@ -4,7 +4,7 @@
 //! pageout leaves a cut where it takes such a page: zeroes, whatever lies behind. So to give a page up is to make it look like
 //! that. A store makes it dirty first, as it does any clean page, and from then on it is kept again.
 //!
-//! What must hold is what holds for a cleaner (see [`crate::reclaim::laundry`]): clear dirty, fence, take the right to store from every
+//! What must hold is what holds for a cleaner (see [`crate::paging::laundry`]): clear dirty, fence, take the right to store from every
 //! translation, flush. A store before the flush may be lost with the rest: it raced with the advice. One after it has faulted
 //! and marked the page dirty again. Who holds the page is seen, or marks it dirty after the clearing.
 
@@ -13,10 +13,10 @@ use crate::mutant::{Mutant, mutant};
 use crate::object::batch::Batch;
 use crate::object::index::Slot;
 use crate::object::{Object, What};
+use crate::paging::laundry;
+use crate::paging::swap::{Returned, Slots};
 use crate::phys::page::Page;
 use crate::phys::queues::Queue;
-use crate::reclaim::laundry;
-use crate::reclaim::swap::{Returned, Slots};
 use crate::rmap;
 use crate::sleep::MaySleep;
 use crate::stats::Event;

@@ -11,12 +11,8 @@
 pub mod daemon;
 pub(crate) mod evict;
 pub(crate) mod idle_tables;
-pub mod io;
-pub(crate) mod laundry;
 pub(crate) mod madv_free;
-pub mod memory_store;
 pub(crate) mod memory_wait;
 pub(crate) mod migrate;
 pub(crate) mod progress;
 pub mod scan;
-pub mod swap;

@@ -1,7 +1,8 @@
 //! Passes over the backings of an object, on the test machine.
 
+use crate::content::Marks;
 use crate::map::Space;
-use crate::object::{Marks, ObjectRef};
+use crate::object::ObjectRef;
 use crate::stats::FaultKind;
 use crate::testing::{TestMachine, page};
 use crate::tests::{load, range, settled, show, store, system};

@@ -1,8 +1,8 @@
 //! How many copies there are when all is written: exactly one for each space that sees a page.
 
 use crate::map::{Advice, Move, Space, SpaceRef};
+use crate::paging::memory_store::FaultPlan;
 use crate::phys::page::Kind;
-use crate::reclaim::memory_store::FaultPlan;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::stats::FaultKind;

@@ -4,11 +4,11 @@
 //! the reader's thread never stands in the other space: its faults, its futexes and its limits stay its own.
 
 use crate::error::FaultError;
-use crate::fault::page_in::PageIn;
 use crate::fault::{At, Stop, Walk};
 use crate::machine::{Machine, Pmap, bytes};
 use crate::map::arenas::Changed;
 use crate::map::space::Space;
+use crate::paging::page_in::PageIn;
 use crate::reclaim::scan::Patience;
 use crate::sleep::MaySleep;
 use crate::types::{Access, PAGE_SIZE};

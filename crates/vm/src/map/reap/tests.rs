@@ -1,7 +1,7 @@
 //! Condemned spaces, on the test machine.
 
 use super::Holdings;
-use crate::reclaim::memory_store::FaultPlan;
+use crate::paging::memory_store::FaultPlan;
 use crate::testing::{Boot, boot, page};
 use crate::tests::{anonymous, load, page_out, range, settled, show, store};
 use crate::types::{Access, PAGE_SIZE};

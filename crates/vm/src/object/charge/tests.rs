@@ -1,9 +1,10 @@
 //! Quotas that files in memory are charged to.
 
+use crate::content::IoError;
 use crate::map::{Advice, MapRequest, Placement, Wire};
-use crate::object::pager::Pager;
-use crate::object::{IoError, ObjectRef};
-use crate::reclaim::memory_store::FaultPlan;
+use crate::object::ObjectRef;
+use crate::paging::memory_store::FaultPlan;
+use crate::paging::pager::Pager;
 use crate::testing::{Boot, TestMachine, page};
 use crate::tests::{load, range, settled, show, store, system};
 use crate::types::{Access, PAGE_SIZE};

@@ -3,9 +3,9 @@
 use crate::map::Advice;
 use crate::object::ObjectRef;
 use crate::object::index::Slot;
-use crate::object::pager::{Pager, PagerError, SwapStore};
-use crate::reclaim::io::{CLUSTER, Direction, Request};
-use crate::reclaim::memory_store::{FaultPlan, MemoryStore};
+use crate::paging::io::{CLUSTER, Direction, Request};
+use crate::paging::memory_store::{FaultPlan, MemoryStore};
+use crate::paging::pager::{Pager, PagerError, SwapStore};
 use crate::stats::Event;
 use crate::testing::{Boot, memory_store, page};
 use crate::tests::{anonymous, load, range, settled, show, store, system};

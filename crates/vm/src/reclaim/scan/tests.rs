@@ -1,9 +1,9 @@
 //! Memory that is short, on the test machine.
 
 use crate::object::ObjectRef;
+use crate::paging::io::Polled;
+use crate::paging::memory_store::FaultPlan;
 use crate::reclaim::daemon::Daemon;
-use crate::reclaim::io::Polled;
-use crate::reclaim::memory_store::FaultPlan;
 use crate::stats::Event;
 use crate::testing::{Boot, boot, page};
 use crate::tests::{anonymous, load, settled, show, store};

@@ -1,7 +1,7 @@
 //! What advice frees, when memory is short.
 
 use crate::map::{Advice, Space};
-use crate::reclaim::memory_store::FaultPlan;
+use crate::paging::memory_store::FaultPlan;
 use crate::stats::Event;
 use crate::testing::{boot, page};
 use crate::tests::{anonymous, load, range, store, system};

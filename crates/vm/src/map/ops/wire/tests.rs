@@ -4,7 +4,7 @@ use super::Wire;
 use crate::error::MapError;
 use crate::map::{Advice, MapRequest, Move, Placement, Space};
 use crate::object::ObjectRef;
-use crate::reclaim::memory_store::FaultPlan;
+use crate::paging::memory_store::FaultPlan;
 use crate::stats::Event;
 use crate::testing::{TestMachine, page};
 use crate::tests::{anonymous, load, range, show, store, system};

@@ -3,16 +3,16 @@
 //! Page by page. While the caller's function runs, the page is *held*, which keeps its frame, and is not busy: the function
 //! may sleep and may fault, even on a mapping of the same page.
 
-use super::charge::{Charge, NoRoom};
-use super::{Object, ObjectRef};
 use crate::error::{FaultError, OutOfMemory};
-use crate::fault::page_in::PageIn;
 use crate::machine::Machine;
 use crate::object::index::{FillError, KEYS, Slot};
-use crate::object::pager::PagerError;
+use crate::object::{Charge, NoRoom};
+use crate::object::{Object, ObjectRef};
+use crate::paging::laundry;
+use crate::paging::page_in::PageIn;
+use crate::paging::pager::PagerError;
 use crate::phys::frames::{Fill, Frame};
 use crate::phys::page::{Page, State};
-use crate::reclaim::laundry;
 use crate::rmap::remove;
 use crate::sleep::MaySleep;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE};

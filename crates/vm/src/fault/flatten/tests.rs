@@ -3,8 +3,8 @@
 use crate::map::{Space, SpaceRef};
 use crate::object::ObjectRef;
 use crate::object::backing;
+use crate::paging::memory_store::FaultPlan;
 use crate::phys::page::Kind;
-use crate::reclaim::memory_store::FaultPlan;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::testing::{Boot, TestMachine, boot, page};

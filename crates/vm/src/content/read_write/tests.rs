@@ -1,7 +1,7 @@
 //! Ends of files, on the test machine.
 
 use crate::object::ObjectRef;
-use crate::reclaim::memory_store::FaultPlan;
+use crate::paging::memory_store::FaultPlan;
 use crate::testing::{TestMachine, memory_store, page};
 use crate::tests::{load, range, show, store, system};
 use crate::types::{PAGE_SIZE, Prot};

@@ -1,11 +1,11 @@
 //! What an object's pages say of their use, everywhere they are mapped: asked and reset by range, one pass over the backings
 //! for each batch of pages ([`crate::rmap`]).
 
-use super::Object;
-use super::range::{ObjectRange, What};
 use crate::machine::Machine;
+use crate::object::Object;
 use crate::object::batch::Batch;
 use crate::object::index::Slot;
+use crate::object::{ObjectRange, What};
 use crate::rmap;
 use crate::tlb::flush::Flushed;
 use core::ops::Range;

@@ -4,10 +4,10 @@ use super::State;
 use crate::MapError;
 use crate::object::ObjectRef;
 use crate::object::index::Slot;
-use crate::object::pager::{Pager, PagerError};
+use crate::paging::io::Request;
+use crate::paging::memory_store::{FaultPlan, MemoryStore};
+use crate::paging::pager::{Pager, PagerError};
 use crate::phys::frames::{Fill, For};
-use crate::reclaim::io::Request;
-use crate::reclaim::memory_store::{FaultPlan, MemoryStore};
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::testing::{Boot, TestMachine, memory_store, page};
@@ -130,7 +130,7 @@ fn who_does_not_wait_finds_the_writes_begun() {
     assert_eq!(space.start_sync(range(0, 64)), Ok(()));
     assert_eq!(file.query_range(0..64).dirty, 0, "all of them are on their way");
     assert_eq!(space.sync(range(0, 64)), Ok(()));
-    assert_eq!(disk.counts().writes, 40u64.div_ceil(crate::reclaim::io::CLUSTER as u64), "nothing is written twice");
+    assert_eq!(disk.counts().writes, 40u64.div_ceil(crate::paging::io::CLUSTER as u64), "nothing is written twice");
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn who_waits_for_a_page_that_is_held_keeps_no_record_from_those_who_read() {
         let before = visits();
         begun.send(()).unwrap();
         came = until(&|| visits() > before);
-        all = until(&|| m.vm.io().free() == crate::reclaim::io::RECORDS);
+        all = until(&|| m.vm.io().free() == crate::paging::io::RECORDS);
         Ok(b.len())
     })
     .unwrap();

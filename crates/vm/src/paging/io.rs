@@ -14,12 +14,12 @@
 //! [`Request::complete`] is all: a push, and the token for the completion daemon's thread. Pages, indexes, queues and slots are
 //! touched by finishing alone.
 
-use crate::fault::page_in;
 use crate::machine::Machine;
 use crate::object::kept::Kept;
-use crate::object::pager::PagerError;
+use crate::paging::laundry;
+use crate::paging::page_in;
+use crate::paging::pager::PagerError;
 use crate::phys::page::Page;
-use crate::reclaim::laundry;
 use crate::sleep::MaySleep;
 use crate::tlb::flush::Flushed;
 use crate::types::Pfn;

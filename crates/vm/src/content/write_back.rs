@@ -9,14 +9,14 @@
 //! What becomes dirty while this runs may be written or not. A page that is dirty when it begins has been written when it
 //! returns, or its write has failed, which is an error and leaves the page dirty.
 
-use super::{ObjectRef, What};
 use crate::machine::Machine;
 use crate::object::batch::Batch;
 use crate::object::index::{KEYS, Slot};
-use crate::object::pager::PagerError;
+use crate::object::{ObjectRef, What};
+use crate::paging::io::CLUSTER;
+use crate::paging::laundry;
+use crate::paging::pager::PagerError;
 use crate::phys::page::{Page, State};
-use crate::reclaim::io::CLUSTER;
-use crate::reclaim::laundry;
 use crate::sleep::MaySleep;
 use core::ops::Range;
 

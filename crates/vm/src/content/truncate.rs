@@ -10,12 +10,13 @@
 //! |---|---|---|---|
 //! | **truncate** | insert, fence, look at the size; here: size, fence, look for pages: one of them takes the copy back | filled before it is emptied; forward: met by a look, which goes the same way; back: insert, fence, look at the end, as a fault (mutant [`Mutant::MovesCutOff`](crate::mutant::Mutant::MovesCutOff)) | the list's part is held; the old or the new backing is there |
 
-use super::{Object, ObjectRef, content};
+use crate::content::read_write;
 use crate::machine::Machine;
 use crate::object::backing::Backing;
 use crate::object::index::KEYS;
 use crate::object::interval::Interval;
 use crate::object::kept::Kept;
+use crate::object::{Object, ObjectRef};
 use crate::rmap;
 use crate::rmap::remove;
 use crate::sleep::MaySleep;
@@ -35,7 +36,7 @@ impl<M: Machine> ObjectRef<M> {
         let old = self.size();
         if bytes > old && !old.is_multiple_of(PAGE_SIZE) {
             // What programs have stored behind the end through mappings does not become the file's.
-            content::zero_tail(self, old, &mut MaySleep::here());
+            read_write::zero_tail(self, old, &mut MaySleep::here());
         }
         self.size.store(bytes, Ordering::Release);
         if bytes < old {
@@ -47,7 +48,7 @@ impl<M: Machine> ObjectRef<M> {
             drop_copies(self, gone.clone(), &mut may);
             let _flushed = rmap::unmap_shown(self, gone);
             if !bytes.is_multiple_of(PAGE_SIZE) {
-                content::zero_tail(self, bytes, &mut may);
+                read_write::zero_tail(self, bytes, &mut may);
             }
         }
     }

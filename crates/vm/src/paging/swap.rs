@@ -25,11 +25,11 @@
 use crate::check::Broken;
 use crate::machine::Machine;
 use crate::object::Object;
-use crate::object::pager::SwapStore;
+use crate::paging::io::{CLUSTER, Polled};
+use crate::paging::laundry;
+use crate::paging::pager::SwapStore;
 use crate::phys::frames::For;
 use crate::phys::page::Page;
-use crate::reclaim::io::{CLUSTER, Polled};
-use crate::reclaim::laundry;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::types::{PAGE_SIZE, Pfn};

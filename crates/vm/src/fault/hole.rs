@@ -1,57 +1,14 @@
-//! Holes of files in memory that private mappings only read: they are shown as the one frame of zeroes, and stay holes.
-//!
-//! # Against who fills the hole (Contract C2)
-//! A private mapping shows what is in the file until it is stored into. So whoever makes the page takes the frame of zeroes out
-//! of the mappings that show it, before anybody sees the page's content:
-//!
-//! | load of a hole | fill |
-//! |---|---|
-//! | mark the object, fence | slot filled, page busy |
-//! | lock the table page | fence, look at the mark |
-//! | look at the slot: empty still | marked: take the frame of zeroes away wherever a backing shows the slot, flush |
-//! | enter the frame of zeroes | let go of the page |
-//!
-//! Either the fill sees the mark, or the load sees the slot; where the fill sees the mark, its pass finds the leaf, or the load
-//! comes to the table page after it and finds the slot. (Mutants [`Mutant::NoHoleScan`] and [`Mutant::NoHoleCheck`].)
+//! Faults on holes of files in memory that a private mapping shows; the protocol stands with [`holes`](crate::content::holes).
 
-use super::{HOLES_SHOWN, Object};
-use crate::fault::{At, Stop, Walk};
+use super::{At, Stop, Walk};
 use crate::machine::{Enter, Machine, Table};
 use crate::mutant::{Mutant, mutant};
-use crate::object::batch::Batch;
+use crate::object::Object;
 use crate::phys::frames::Fill;
-use crate::rmap;
 use crate::stats::FaultKind;
 use crate::tlb::flush::Obligation;
 use crate::types::{Access, Prot};
-use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::epoch::Pinned;
-
-impl<M: Machine> Object<M> {
-    /// From the fence in this on, who fills a hole asks whether it is shown.
-    fn show_holes(&self) {
-        if self.flags.load(Ordering::Relaxed) & HOLES_SHOWN == 0 {
-            self.flags.fetch_or(HOLES_SHOWN, Ordering::AcqRel);
-        }
-        fence_full();
-    }
-
-    /// Page `key` is in its slot, busy, and the caller has fenced after that: when this returns no CPU reads zeroes there any
-    /// more.
-    #[inline(always)]
-    pub(crate) fn hole_is_filled(&self, key: u64) {
-        if self.flags.load(Ordering::Relaxed) & HOLES_SHOWN != 0 && !mutant(Mutant::NoHoleScan) {
-            self.hide_zeroes(key);
-        }
-    }
-
-    #[cold]
-    fn hide_zeroes(&self, key: u64) {
-        let mut batch = Batch::new();
-        batch.push(key, self.vm.zero_frame());
-        let _flushed = rmap::unmap(self, &batch);
-    }
-}
 
 impl<'e, M: Machine> At<'e, M> {
     /// Page `key` of `object`, a file in memory, is a hole, which a private mapping shows: a load maps the frame of zeroes, a
@@ -94,6 +51,3 @@ impl<'e, M: Machine> At<'e, M> {
         Ok(kind)
     }
 }
-
-#[cfg(all(test, not(any(loom, shuttle))))]
-mod tests;

@@ -8,8 +8,8 @@
 //! has read it already, is found out.
 
 use crate::machine::bytes;
-use crate::object::pager::{Pager, PagerError, SwapStore};
-use crate::reclaim::io::{CLUSTER, Direction, Polled, Request, Requests};
+use crate::paging::io::{CLUSTER, Direction, Polled, Request, Requests};
+use crate::paging::pager::{Pager, PagerError, SwapStore};
 use crate::types::PAGE_SIZE;
 use core::fmt;
 use core::ptr::NonNull;

@@ -3,7 +3,7 @@
 //! Reads and writes are [`Request`]s of neighbouring pages: a pager is given one, and completes it when it likes, in any order
 //! and from any context ([`Request::complete`]). Memory that has no pager of its own goes to the system's [`SwapStore`].
 
-use crate::reclaim::io::{Direction, Request};
+use crate::paging::io::{Direction, Request};
 use crate::types::PAGE_SIZE;
 use core::fmt;
 
@@ -35,7 +35,7 @@ pub trait Pager: Send + Sync {
     }
 
     /// How many neighbouring pages a read may be of, where they are not there either: 1 where reading ahead gains nothing.
-    /// At most [`CLUSTER`](crate::reclaim::io::CLUSTER) are asked for.
+    /// At most [`CLUSTER`](crate::paging::io::CLUSTER) are asked for.
     fn cluster(&self) -> usize {
         1
     }
