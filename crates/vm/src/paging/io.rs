@@ -15,19 +15,14 @@
 //! touched by finishing alone.
 
 use crate::machine::Machine;
-use crate::object::kept::Kept;
-use crate::paging::laundry;
-use crate::paging::page_in;
 use crate::paging::pager::PagerError;
-use crate::phys::page::Page;
-use crate::sleep::MaySleep;
 use crate::tlb::flush::Flushed;
 use crate::types::Pfn;
 use crate::vm::{BootMemory, Vm};
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence_full};
-use quire_sync::hooks::{ThreadHandle, relax, unpark};
+use quire_sync::hooks::{ThreadHandle, unpark};
 use quire_sync::{Rank, SpinLock, WaitQueue};
 
 /// Pages of one read or write at most: 64 KiB, beyond which disks gain little, and as much as a fault-around maps.
@@ -56,7 +51,7 @@ pub enum Direction {
 }
 
 /// Where a waiting thread learns how its read ended. It stays until it is set.
-pub(crate) struct Done(AtomicU8);
+pub(crate) struct Done(pub(super) AtomicU8);
 
 impl Done {
     pub fn new() -> Done {
@@ -118,10 +113,10 @@ impl Body {
 /// One read or write; see the module.
 pub(crate) struct Record {
     /// The next one: of the free ones, of those that a pager has, of those that are complete.
-    next: AtomicPtr<Record>,
+    pub(super) next: AtomicPtr<Record>,
     io: AtomicPtr<Io>,
-    failed: AtomicU8,
-    body: UnsafeCell<Body>,
+    pub(super) failed: AtomicU8,
+    pub(super) body: UnsafeCell<Body>,
 }
 
 /// A record that somebody took and has not started. Given back when dropped.
@@ -156,7 +151,7 @@ impl Taken<'_> {
 }
 
 /// Pages that a record which is the caller's writes.
-fn written(record: NonNull<Record>) -> u64 {
+pub(super) fn written(record: NonNull<Record>) -> u64 {
     // SAFETY: the record is the caller's.
     let body = unsafe { &*record.as_ref().body.get() };
     if body.direction == Direction::Write { body.len as u64 } else { 0 }
@@ -327,18 +322,18 @@ unsafe impl Send for Free {}
 pub struct Io {
     free: SpinLock<Free>,
     /// Where threads sleep for a free record, and for what they read.
-    waits: WaitQueue,
-    completed: AtomicPtr<Record>,
+    pub(super) waits: WaitQueue,
+    pub(super) completed: AtomicPtr<Record>,
     /// Started and not finished.
-    in_flight: AtomicU64,
+    pub(super) in_flight: AtomicU64,
     /// Finished, ever.
-    finished: AtomicU64,
+    pub(super) finished: AtomicU64,
     /// Pages that are being written.
-    writing: AtomicU64,
+    pub(super) writing: AtomicU64,
     /// The completion daemon's thread, plus one; 0: none.
     completer: AtomicUsize,
-    polled: [SpinLock<Option<&'static dyn Polled>>; POLLED],
-    polling: AtomicBool,
+    pub(super) polled: [SpinLock<Option<&'static dyn Polled>>; POLLED],
+    pub(super) polling: AtomicBool,
 }
 
 impl Io {
@@ -411,7 +406,7 @@ impl Io {
         Some(Taken { io: self, record })
     }
 
-    fn give(&self, record: NonNull<Record>) {
+    pub(super) fn give(&self, record: NonNull<Record>) {
         {
             let mut free = self.free.lock();
             // SAFETY: the caller's, who gives it up.
@@ -453,112 +448,3 @@ impl Io {
 /// No place for another one: a system polls at most eight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooManyPolled;
-
-impl<M: Machine> Vm<M> {
-    /// Polls `what` from now on, while requests are under way.
-    pub fn poll_with(&self, what: &'static dyn Polled) -> Result<(), TooManyPolled> {
-        let free = self.io().polled.iter().find_map(|p| {
-            let place = p.lock();
-            place.is_none().then_some(place)
-        });
-        *free.ok_or(TooManyPolled)? = Some(what);
-        self.io().polling.store(true, Ordering::Release);
-        Ok(())
-    }
-
-    /// Polls what wants to be polled; returns whether requests are left there.
-    pub(crate) fn poll_pagers(&self) -> bool {
-        let mut left = false;
-        for place in &self.io().polled {
-            let what = *place.lock();
-            left |= what.is_some_and(|p| p.poll());
-        }
-        left
-    }
-
-    /// Waits until every read and write that is under way is finished.
-    pub fn finish_io(&'static self, may: &mut MaySleep) {
-        self.wait_for_io(may, || (self.io().in_flight() == 0).then_some(()));
-    }
-
-    /// Finishes what is complete; returns how many reads and writes that were. May sleep: an object's last reference may go.
-    // Not in its callers' frames, which sleep.
-    #[inline(never)]
-    pub(crate) fn finish_completed(&'static self, may: &mut MaySleep) -> usize {
-        let io = self.io();
-        let mut at = io.completed.swap(ptr::null_mut(), Ordering::AcqRel);
-        let mut n = 0;
-        // Given up when all of them are finished: the end of an object may wait for a record, or for a read or write, that is
-        // further down this list.
-        let mut kept: [Option<Kept<M>>; RECORDS] = [const { None }; RECORDS];
-        while let Some(record) = NonNull::new(at) {
-            // SAFETY: popped, so ours.
-            let r = unsafe { record.as_ref() };
-            at = r.next.load(Ordering::Relaxed);
-            let result = if r.failed.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(PagerError) };
-            // SAFETY: as above.
-            let body = unsafe { &*r.body.get() };
-            // SAFETY: the reference that the record was given when it was filled, if any.
-            let object = unsafe { Kept::<M>::from_raw(body.object) };
-            match body.direction {
-                Direction::Read => object.iter().for_each(|o| page_in::finish(self, o.object(), body, result, may)),
-                Direction::Write => laundry::finish(self, object.as_ref().map(Kept::object), body, result, may),
-            }
-            kept[n] = object;
-            // SAFETY: the waiter stays until this is set.
-            if let Some(done) = unsafe { body.done.as_ref() } {
-                done.0.store(if result.is_ok() { 1 } else { 2 }, Ordering::Release);
-            }
-            io.writing.fetch_sub(written(record), Ordering::Relaxed);
-            io.finished.fetch_add(1, Ordering::AcqRel);
-            io.in_flight.fetch_sub(1, Ordering::AcqRel);
-            io.give(record);
-            n += 1;
-        }
-        n
-    }
-
-    /// Sleeps until `ready`, and sees to it that what is under way gets finished.
-    pub(crate) fn wait_for_io<R>(&'static self, may: &mut MaySleep, mut ready: impl FnMut() -> Option<R>) -> R {
-        let io = self.io();
-        loop {
-            if io.has_completed() {
-                self.finish_completed(may);
-            }
-            if let Some(r) = ready() {
-                return r;
-            }
-            if io.has_completer() {
-                let mut found = None;
-                may.sleep_on(&io.waits, || {
-                    found = ready();
-                    found.is_some() || !io.has_completer() || io.has_completed()
-                });
-                if let Some(r) = found {
-                    return r;
-                }
-            } else {
-                self.poll_pagers();
-                if self.finish_completed(may) == 0 {
-                    relax();
-                }
-            }
-        }
-    }
-
-    /// Waits until `page` is not being written any more.
-    #[cold]
-    pub(crate) fn wait_laundered(&'static self, page: &Page, may: &mut MaySleep) {
-        self.wait_for_io(may, || (!page.state().laundering()).then_some(()));
-    }
-
-    /// A record; waits for one.
-    pub(crate) fn take_record(&'static self, may: &mut MaySleep) -> Taken<'static> {
-        self.wait_for_io(may, || self.io().try_take())
-    }
-
-    /// As [`Vm::take_record`], and leaves some for reads: who pages out much at once keeps nobody from paging in.
-    pub(crate) fn take_record_for_writing(&'static self, may: &mut MaySleep) -> Taken<'static> {
-        self.wait_for_io(may, || (self.io().free() > RECORDS / 4).then(|| self.io().try_take()).flatten())
-    }
-}

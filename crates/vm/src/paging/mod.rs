@@ -6,6 +6,7 @@
 //!
 //! [`pager`], [`io`] and [`swap`] know no object: objects use them. The others stand above objects and reverse mappings.
 
+mod completion;
 pub mod io;
 pub(crate) mod laundry;
 pub mod memory_store;

@@ -1,0 +1,122 @@
+//! Finishing reads and writes that are complete, and waiting for that.
+
+use super::io::{Direction, Polled, RECORDS, Taken, TooManyPolled, written};
+use super::pager::PagerError;
+use super::{laundry, page_in};
+use crate::machine::Machine;
+use crate::object::kept::Kept;
+use crate::phys::page::Page;
+use crate::sleep::MaySleep;
+use crate::vm::Vm;
+use core::ptr::{self, NonNull};
+use quire_sync::atomic::Ordering;
+use quire_sync::hooks::relax;
+
+impl<M: Machine> Vm<M> {
+    /// Polls `what` from now on, while requests are under way.
+    pub fn poll_with(&self, what: &'static dyn Polled) -> Result<(), TooManyPolled> {
+        let free = self.io().polled.iter().find_map(|p| {
+            let place = p.lock();
+            place.is_none().then_some(place)
+        });
+        *free.ok_or(TooManyPolled)? = Some(what);
+        self.io().polling.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Polls what wants to be polled; returns whether requests are left there.
+    pub(crate) fn poll_pagers(&self) -> bool {
+        let mut left = false;
+        for place in &self.io().polled {
+            let what = *place.lock();
+            left |= what.is_some_and(|p| p.poll());
+        }
+        left
+    }
+
+    /// Waits until every read and write that is under way is finished.
+    pub fn finish_io(&'static self, may: &mut MaySleep) {
+        self.wait_for_io(may, || (self.io().in_flight() == 0).then_some(()));
+    }
+
+    /// Finishes what is complete; returns how many reads and writes that were. May sleep: an object's last reference may go.
+    // Not in its callers' frames, which sleep.
+    #[inline(never)]
+    pub(crate) fn finish_completed(&'static self, may: &mut MaySleep) -> usize {
+        let io = self.io();
+        let mut at = io.completed.swap(ptr::null_mut(), Ordering::AcqRel);
+        let mut n = 0;
+        // Given up when all of them are finished: the end of an object may wait for a record, or for a read or write, that is
+        // further down this list.
+        let mut kept: [Option<Kept<M>>; RECORDS] = [const { None }; RECORDS];
+        while let Some(record) = NonNull::new(at) {
+            // SAFETY: popped, so ours.
+            let r = unsafe { record.as_ref() };
+            at = r.next.load(Ordering::Relaxed);
+            let result = if r.failed.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(PagerError) };
+            // SAFETY: as above.
+            let body = unsafe { &*r.body.get() };
+            // SAFETY: the reference that the record was given when it was filled, if any.
+            let object = unsafe { Kept::<M>::from_raw(body.object) };
+            match body.direction {
+                Direction::Read => object.iter().for_each(|o| page_in::finish(self, o.object(), body, result, may)),
+                Direction::Write => laundry::finish(self, object.as_ref().map(Kept::object), body, result, may),
+            }
+            kept[n] = object;
+            // SAFETY: the waiter stays until this is set.
+            if let Some(done) = unsafe { body.done.as_ref() } {
+                done.0.store(if result.is_ok() { 1 } else { 2 }, Ordering::Release);
+            }
+            io.writing.fetch_sub(written(record), Ordering::Relaxed);
+            io.finished.fetch_add(1, Ordering::AcqRel);
+            io.in_flight.fetch_sub(1, Ordering::AcqRel);
+            io.give(record);
+            n += 1;
+        }
+        n
+    }
+
+    /// Sleeps until `ready`, and sees to it that what is under way gets finished.
+    pub(crate) fn wait_for_io<R>(&'static self, may: &mut MaySleep, mut ready: impl FnMut() -> Option<R>) -> R {
+        let io = self.io();
+        loop {
+            if io.has_completed() {
+                self.finish_completed(may);
+            }
+            if let Some(r) = ready() {
+                return r;
+            }
+            if io.has_completer() {
+                let mut found = None;
+                may.sleep_on(&io.waits, || {
+                    found = ready();
+                    found.is_some() || !io.has_completer() || io.has_completed()
+                });
+                if let Some(r) = found {
+                    return r;
+                }
+            } else {
+                self.poll_pagers();
+                if self.finish_completed(may) == 0 {
+                    relax();
+                }
+            }
+        }
+    }
+
+    /// Waits until `page` is not being written any more.
+    #[cold]
+    pub(crate) fn wait_laundered(&'static self, page: &Page, may: &mut MaySleep) {
+        self.wait_for_io(may, || (!page.state().laundering()).then_some(()));
+    }
+
+    /// A record; waits for one.
+    pub(crate) fn take_record(&'static self, may: &mut MaySleep) -> Taken<'static> {
+        self.wait_for_io(may, || self.io().try_take())
+    }
+
+    /// As [`Vm::take_record`], and leaves some for reads: who pages out much at once keeps nobody from paging in.
+    pub(crate) fn take_record_for_writing(&'static self, may: &mut MaySleep) -> Taken<'static> {
+        self.wait_for_io(may, || (self.io().free() > RECORDS / 4).then(|| self.io().try_take()).flatten())
+    }
+}
