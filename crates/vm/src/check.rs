@@ -15,14 +15,8 @@
 //! says *broken* only for what no step under way can explain; what only holds while nothing at all runs is checked where the
 //! caller says that it is `quiet`.
 
-use crate::machine::Machine;
-use crate::map::tree::TreeError;
-use crate::phys::frames::FrameError;
-use crate::phys::queues::{Queue, QueueError};
-use crate::stats::Event;
-use crate::vm::Vm;
+use crate::types::{Pfn, Queue};
 use core::fmt;
-use quire_sync::atomic::Ordering;
 
 /// When structures are checked.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -50,6 +44,51 @@ impl Level {
             _ => None,
         }
     }
+}
+
+/// An invariant that does not hold, and the address at which that was seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TreeError {
+    /// T1: a range is empty, or overlaps or precedes the one before it.
+    Order(u64),
+    /// T2: a parent's start, end or gap is not what the leaves below say.
+    Summary(u64),
+    /// T3: a node's level does not fit its place, or a node is empty.
+    Shape(u64),
+    /// The number of items is not what the tree says.
+    Count,
+}
+
+/// An invariant of the frame allocator that does not hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FrameError {
+    /// A free block whose links, order, alignment, domain or group contradict the list that it is on.
+    Block(Pfn),
+    /// Two free blocks that should be one.
+    Apart(Pfn),
+    /// A frame that a list has and whose kind says otherwise.
+    Kind(Pfn),
+    /// A chain that is not as long as it says (its first frame).
+    Chain(Pfn),
+    /// A domain's count of free frames is not what its lists hold.
+    Count(usize),
+    /// Frames that say they are free or cached, and are on no list or on two: so many more or fewer than the lists hold.
+    Lost(i64),
+}
+
+/// An invariant of the queues that does not hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QueueError {
+    /// A part's length is not the number of pages that its links lead to.
+    Length(Queue, usize),
+    /// A page whose links contradict its neighbours'.
+    Links(Pfn),
+    /// A page in a part, whose state says that it is somewhere else.
+    Place(Pfn),
+    /// A frame that is no object's page, in a part.
+    NoPage(Pfn),
+    /// A page that says it is in a part, and is not.
+    Lost(Pfn),
 }
 
 /// An invariant that does not hold, and where that was seen: addresses are those of the address space, keys are page numbers
@@ -205,6 +244,11 @@ impl Due {
         self.updates += n;
     }
 
+    /// A check looked at `cost` things: the next one is due after as many updates.
+    pub(crate) fn checked(&mut self, cost: u64) {
+        *self = Due { updates: 0, cost };
+    }
+
     /// Whether it is to be checked now, when its lock is given up.
     #[inline]
     pub fn is_due(&self, level: Level) -> bool {
@@ -215,65 +259,3 @@ impl Due {
         }
     }
 }
-
-impl<M: Machine> Vm<M> {
-    /// A structure was checked: panics with the report where it is broken; else it is due again after as many updates as the
-    /// check looked at things.
-    #[cold]
-    pub fn checked(&self, due: &mut Due, result: Result<u64, Broken>) {
-        match result {
-            Ok(cost) => {
-                *due = Due { updates: 0, cost };
-                self.stats().add(Event::CheckVisit, cost);
-            }
-            Err(broken) => self.broken(broken),
-        }
-    }
-
-    /// A map was changed and its lock is given up: what belongs to no address space is checked where it is due.
-    #[cold]
-    pub(crate) fn check_at_release(&self) {
-        let done = match self.check_level() {
-            Level::Never => return,
-            Level::AtRelease => {
-                // Shared between CPUs: with the knob at this level, nobody measures.
-                let updates = self.check_updates.fetch_add(1, Ordering::Relaxed);
-                let cost = Queue::ALL.iter().map(|q| self.queues().len(*q)).sum::<u64>();
-                if updates < cost {
-                    return;
-                }
-                self.check_updates.store(0, Ordering::Relaxed);
-                self.check(false)
-            }
-            Level::Always => self.check(false),
-        };
-        done.unwrap_or_else(|broken| self.broken(broken));
-    }
-
-    /// Checks what belongs to no address space: queues, swap, slabs, frames. Others may be at work, unless the caller says that
-    /// the machine is `quiet`; then more can be checked. In O(pages in queues + swap slots / 64), and where `quiet` O(frames).
-    pub fn check(&self, quiet: bool) -> Result<(), Broken> {
-        self.queues().check(quiet).map_err(Broken::Queue)?;
-        self.swap().check()?;
-        if quiet {
-            self.frames().check().map_err(Broken::Frames)?;
-        }
-        for cache in
-            self.map_memory().caches().into_iter().chain(self.object_memory().caches()).chain(self.heap().caches())
-        {
-            cache.check(self)?;
-        }
-        Ok(())
-    }
-
-    /// An invariant does not hold: nothing that follows could be relied upon.
-    #[cold]
-    pub fn broken(&self, what: Broken) -> ! {
-        // The panic's own way out gives up locks: they must not be checked.
-        self.set_check_level(Level::Never);
-        panic!("consistency check: {what}")
-    }
-}
-
-#[cfg(all(test, not(any(loom, shuttle))))]
-mod tests;

@@ -66,4 +66,5 @@ pub use map::{Space, SpaceRef};
 pub use object::ObjectRef;
 pub use stats::FaultKind;
 pub use types::{Access, MemoryType, PAGE_SHIFT, PAGE_SIZE, Pfn, PhysRange, Prot, VirtRange};
+pub use vm::frame_census;
 pub use vm::{BootError, Config, Vm};

@@ -125,3 +125,20 @@ impl Access {
         }
     }
 }
+
+/// Where a page is kept until it is decided what becomes of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Queue {
+    /// In use, as far as is known.
+    Active = 1,
+    /// Not used for a while.
+    Inactive = 2,
+    /// To be written out before it can be freed.
+    Laundry = 3,
+}
+
+impl Queue {
+    /// Every queue, in the order of their numbers.
+    pub const ALL: [Queue; 3] = [Queue::Active, Queue::Inactive, Queue::Laundry];
+}

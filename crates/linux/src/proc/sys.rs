@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use quire_fs::FsError;
 use quire_fs::generated::Text;
 use quire_vm::check::Level;
-use quire_vm::phys::frame_census::Use;
+use quire_vm::frame_census::Use;
 
 fn table<M: Machine>(about: &About<M>, items: &'static [Item<M, About<M>>], numbers: u64) -> Directory<M> {
     node::directory(Table { about: *about, items, numbers, owner: (0, 0), files_owner: (0, 0) })

@@ -18,7 +18,6 @@ use crate::object::Object;
 use crate::object::backing::Backing;
 use crate::object::index::{Cursor, KEYS, Slot};
 use crate::object::interval::Interval;
-use crate::object::reap_list::MANY;
 use crate::sleep::MaySleep;
 use crate::types::VirtRange;
 use crate::vm::Vm;
@@ -31,8 +30,6 @@ use quire_sync::epoch::Pinned;
 const BLOCK: u64 = 512;
 /// Backings of which the one with the fewest pages in front is chosen.
 const SAMPLE: usize = 8;
-/// Pages that its thread looks at in one call.
-const PASS: u64 = 4096;
 
 impl<M: Machine> Vm<M> {
     /// Frees pages that every chain in front of them hides, of objects that somebody has left since they were last looked at,
@@ -63,18 +60,6 @@ impl<M: Machine> Vm<M> {
     pub fn wake_reaper(&self) {
         self.reaper().asked.store(true, Ordering::Release);
         self.reaper().waits.wake_all();
-    }
-
-    /// Reaps when there is a good deal to do, or somebody asks, until the daemons are stopped.
-    pub(crate) fn run_reaper(&'static self) {
-        let mut may = MaySleep::here();
-        while !self.daemons().stopping() {
-            let reaper = self.reaper();
-            may.wait_for_work(&reaper.waits, || {
-                reaper.asked.swap(false, Ordering::AcqRel) || reaper.lists.iter().any(|l| l.lock().len >= MANY)
-            });
-            while self.reap(PASS, &mut may) >= PASS && !self.daemons().stopping() {}
-        }
     }
 }
 

@@ -38,12 +38,13 @@ mod device;
 pub(crate) mod fault_around;
 pub(crate) mod flatten;
 mod hole;
+pub(crate) mod refill;
 pub(crate) mod zero_ahead;
 
 use crate::cow::found::Found;
 use crate::error::{FaultError, OutOfMemory};
 use crate::machine::{Enter, Machine, PREFETCHED, PREFETCHED_BEFORE, Pmap, Table};
-use crate::map::{Changed, Entry, Flags, Space, refill};
+use crate::map::{Changed, Entry, Flags, Space};
 use crate::mutant::{Mutant, mutant};
 use crate::object::backing::Backing;
 use crate::object::index::{FillError, Slot};
@@ -61,6 +62,7 @@ use crate::vm::Vm;
 use quire_sync::atomic::{AtomicBool, Ordering, fence_full};
 use quire_sync::epoch::Pinned;
 use quire_sync::trace::{Kind, Span};
+use refill::refill;
 
 /// Attempts that something else may spoil before the fault keeps the map's writers out.
 const DEFEATS: u32 = 8;
@@ -146,8 +148,16 @@ pub(crate) enum Walk<'e, M: Machine> {
     Zero,
 }
 
+impl<M: Machine> Space<M> {
+    /// Serves an access at `va` (the page fault handler, and kernel code on a program's behalf). May sleep; the caller holds
+    /// nothing. A miss below a stack is the caller's to turn into [`Space::grow_stack`] and another try.
+    pub fn fault(&self, va: u64, access: Access) -> Result<FaultKind, FaultError> {
+        fault(self, va, access)
+    }
+}
+
 /// Serves an access of `space` at `va`. May sleep; the caller holds nothing.
-pub fn fault<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultKind, FaultError> {
+fn fault<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultKind, FaultError> {
     let mut span = Span::begin(Kind::Fault, va, 0);
     let result = serve(space, va, access);
     span.tell(outcome(&result), access as u64);

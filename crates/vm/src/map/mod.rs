@@ -43,7 +43,7 @@ mod memory;
 mod ops;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod outside;
-mod piece;
+pub(crate) mod piece;
 pub(crate) mod pte_update;
 pub(crate) mod query;
 mod reap;
@@ -64,7 +64,6 @@ pub use arenas::{Changed, Moment, SPAN};
 pub use covered::Covered;
 pub use entry::{Attributes, Entry, Flags, Tag};
 pub use find_space::{MapRequest, Placement};
-pub(crate) use idle::refill;
 pub use idle::{Dropped, SMALL};
 pub use memory::{FAN_OUT, MapMemory};
 pub use query::EntryInfo;

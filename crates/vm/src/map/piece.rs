@@ -127,7 +127,7 @@ fn origin_of<M: Machine>(b: &Backing<M>) -> u64 {
     b.range().start.wrapping_sub(b.offset() << PAGE_SHIFT)
 }
 
-pub(super) fn layers<M: Machine>(front: &Backing<M>) -> impl Iterator<Item = &Backing<M>> {
+pub(crate) fn layers<M: Machine>(front: &Backing<M>) -> impl Iterator<Item = &Backing<M>> {
     core::iter::successors(Some(front), |b| b.behind())
 }
 

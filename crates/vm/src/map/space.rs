@@ -5,13 +5,12 @@ use super::arenas::Arenas;
 use super::covered::Covered;
 use super::entry::Entry;
 use super::spaces::Place;
-use crate::error::{FaultError, MapError, OutOfMemory};
+use crate::error::{MapError, OutOfMemory};
 use crate::machine::{Machine, Pmap};
 use crate::map::ops::unmap;
 use crate::map::ops::wire::Wire;
 use crate::mutant::{Mutant, mutant};
-use crate::stats::FaultKind;
-use crate::types::{Access, PAGE_SIZE, VirtRange};
+use crate::types::{PAGE_SIZE, VirtRange};
 use crate::vm::Vm;
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
@@ -233,6 +232,11 @@ impl<M: Machine> Space<M> {
         self.arenas.of(va).lookup(va, pin)
     }
 
+    /// The first entry that ends beyond `va`.
+    pub(crate) fn next_entry<'p>(&'p self, va: u64, pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
+        self.arenas.next(va, pin)
+    }
+
     /// How mappings are wired that are made from now on.
     pub fn future(&self) -> Wire {
         Wire::from_u8(self.future.load(Ordering::Relaxed))
@@ -316,7 +320,7 @@ impl<M: Machine> Space<M> {
     }
 
     /// How many leaves went with them; the caller is the one fault that knows.
-    pub(super) fn take_dropped(&self) -> u64 {
+    pub(crate) fn take_dropped(&self) -> u64 {
         self.dropped.swap(0, Ordering::Relaxed)
     }
 
@@ -327,12 +331,6 @@ impl<M: Machine> Space<M> {
             self.peak.fetch_max(now, Ordering::Relaxed);
         }
         self.peak_resident()
-    }
-
-    /// Serves an access at `va` (the page fault handler, and kernel code on a program's behalf). May sleep; the caller holds
-    /// nothing. A miss below a stack is the caller's to turn into [`Space::grow_stack`] and another try.
-    pub fn fault(&self, va: u64, access: Access) -> Result<FaultKind, FaultError> {
-        crate::fault::fault(self, va, access)
     }
 
     /// Unmaps everything. The space can be used again. (At exit there is no need: dropping the last handle does it faster.)

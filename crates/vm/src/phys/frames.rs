@@ -28,11 +28,10 @@
 //! counts, at depot exchanges only): CPUs exchange short chains and keep little, the depots keep none, idle CPUs zero nothing,
 //! and the thread that asked for it ([`Frames::wake_when_low`]) is woken, long before anybody is refused.
 
-mod buddy;
+pub(crate) mod buddy;
 mod check;
-mod contiguous;
+pub(crate) mod contiguous;
 mod magazine;
-mod reclaim;
 mod stock;
 
 use crate::error::OutOfMemory;
@@ -66,7 +65,7 @@ const MOST_STEP: u64 = 1 << 16;
 /// A frame that somebody owns. Not copied; it goes back with [`Vm::free_frame`], or becomes a page or a table.
 #[derive(Debug)]
 #[must_use = "an owned frame is leaked where it is not freed"]
-pub struct Frame(Pfn);
+pub struct Frame(pub(crate) Pfn);
 
 impl Frame {
     /// The frame's number.
@@ -117,28 +116,28 @@ pub enum For {
 }
 
 impl For {
-    fn group(self) -> Group {
+    pub(crate) fn group(self) -> Group {
         match self {
             For::User => Group::User,
             For::Table | For::Kernel | For::End => Group::Kernel,
         }
     }
     /// Whether the reserve is kept from it.
-    fn is_limited(self) -> bool {
+    pub(crate) fn is_limited(self) -> bool {
         matches!(self, For::User | For::Table)
     }
 }
 
 /// What a domain has that no CPU has.
-struct Held {
+pub(crate) struct Held {
     /// Full chains by group, linked head to head through `prev`.
     full: [Option<Pfn>; 2],
-    buddy: Buddy,
+    pub(crate) buddy: Buddy,
 }
 
 /// One domain's frames outside the magazines.
 #[repr(C)]
-struct Depot {
+pub(crate) struct Depot {
     /// Frames in chains and blocks. Written under the lock, with which it shares a line.
     outside: AtomicU64,
     /// All frames of the domain. Grows at boot only.
@@ -147,14 +146,14 @@ struct Depot {
     low: AtomicU64,
     /// Full chains. Written under the lock; looked at without it by CPUs that idle, and so mostly find none.
     chains: AtomicU32,
-    held: SpinLock<Held>,
+    pub(crate) held: SpinLock<Held>,
 }
 
 /// The frames of a machine.
 pub struct Frames {
     pages: Descriptors,
     magazines: PerCpu<Magazine>,
-    domains: &'static [CachePadded<Depot>],
+    pub(crate) domains: &'static [CachePadded<Depot>],
     /// Each domain has fewer than its low mark outside the magazines. Read often, changed at depot exchanges.
     low: AtomicBool,
     /// Frames in a full chain of programs' frames.
@@ -258,7 +257,7 @@ impl Frames {
         Some(self.least.load(Ordering::Relaxed)).filter(|n| *n != u64::MAX)
     }
     /// How many frames must be left outside the magazines by one that takes some.
-    fn limit(&self, on_behalf: For) -> u64 {
+    pub(crate) fn limit(&self, on_behalf: For) -> u64 {
         match on_behalf {
             For::User | For::Table => self.reserve(),
             For::Kernel => self.floor(),
@@ -321,7 +320,7 @@ impl Frames {
         self.domains[domain].outside.load(Ordering::Relaxed) + self.cached(Some(domain as u8))
     }
     /// Frames in the depots.
-    fn outside(&self) -> u64 {
+    pub(crate) fn outside(&self) -> u64 {
         self.domains.iter().map(|d| d.outside.load(Ordering::Relaxed)).sum()
     }
     fn cached(&self, domain: Option<u8>) -> u64 {
@@ -356,7 +355,7 @@ impl Frames {
     }
 
     /// Counts what comes to a depot or goes. Its lock is held: nobody else writes the count.
-    fn account(&self, depot: &Depot, delta: i64) {
+    pub(crate) fn account(&self, depot: &Depot, delta: i64) {
         let now = depot.outside.load(Ordering::Relaxed).wrapping_add_signed(delta);
         depot.outside.store(now, Ordering::Relaxed);
         if self.domains.len() > 1 {
@@ -525,7 +524,7 @@ impl<M: Machine> Vm<M> {
     }
 
     /// Marks frames that were just taken out of the buddy lists.
-    fn hand_out(&self, start: u64, end: u64, group: Group) {
+    pub(crate) fn hand_out(&self, start: u64, end: u64, group: Group) {
         for i in start..end {
             let page = self.page(Pfn(i));
             page.set_kind(Kind::Wild);
@@ -592,7 +591,7 @@ impl<M: Machine> Vm<M> {
         }
     }
 
-    fn poison(&self, pfn: Pfn) {
+    pub(crate) fn poison(&self, pfn: Pfn) {
         self.machine().frame_freed(pfn);
         if self.poisons() {
             // SAFETY: the frame is free: nobody may use its memory. What is read from it later is a bug that shows.

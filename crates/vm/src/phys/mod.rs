@@ -4,12 +4,10 @@
 //! - [`frames`]: the allocator: magazines of CPUs, a depot and buddy lists of each memory domain, the reserve.
 //! - [`slab`]: typed caches over frames, and the heap that is made of them.
 //! - [`queues`]: the active, inactive and laundry queue, each in many parts.
-//! - [`frame_census`]: what frames are used for, told to tools.
 //!
 //! The room owns the state word of a page and with it contract C1 (identity). It knows the machine, and no object, map or fault.
 
 pub(crate) mod descriptors;
-pub mod frame_census;
 pub mod frames;
 pub mod page;
 pub mod queues;

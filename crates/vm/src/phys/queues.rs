@@ -37,6 +37,7 @@ use crate::mutant::{Mutant, mutant};
 use crate::phys::descriptors::Descriptors;
 use crate::phys::page::{Page, State};
 use crate::types::Pfn;
+pub use crate::types::Queue;
 use crate::vm::{BootMemory, Vm};
 pub use check::QueueError;
 use quire_sync::atomic::{AtomicU32, Ordering};
@@ -54,23 +55,6 @@ pub const MAX_PARTS: usize = 1 << State::PART_BITS;
 
 /// Parts that a drain finds locked before it waits for one.
 const TRIES: usize = 4;
-
-/// Where a page is kept until it is decided what becomes of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Queue {
-    /// In use, as far as is known.
-    Active = 1,
-    /// Not used for a while.
-    Inactive = 2,
-    /// To be written out before it can be freed.
-    Laundry = 3,
-}
-
-impl Queue {
-    /// Every queue, in the order of their numbers.
-    pub const ALL: [Queue; 3] = [Queue::Active, Queue::Inactive, Queue::Laundry];
-}
 
 /// Where a page is, as its state says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,6 +4,7 @@
 //! own; in the kernel, a kernel thread. Without them everything still works, done by whoever needs it done.
 
 use crate::machine::Machine;
+use crate::object::reap_list::MANY;
 use crate::sleep::MaySleep;
 use crate::vm::Vm;
 use quire_sync::atomic::{AtomicBool, Ordering, fence_full};
@@ -11,6 +12,9 @@ use quire_sync::hooks::{current_thread, now, park};
 
 /// Between two looks at pagers that have to be polled, in nanoseconds: shorter than a disk's answer, longer than a look.
 const POLL_EVERY: u64 = 50_000;
+
+/// Pages that its thread looks at in one call.
+const PASS: u64 = 4096;
 
 /// A loop that a thread of the machine runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,6 +83,18 @@ impl<M: Machine> Vm<M> {
             // A request that is completed, or a polled pager's that is started, gives this thread its token.
             let polled = self.io().in_flight() != 0 && self.io().has_polled();
             park(polled.then(|| now() + POLL_EVERY));
+        }
+    }
+
+    /// Reaps when there is a good deal to do, or somebody asks, until the daemons are stopped.
+    fn run_reaper(&'static self) {
+        let mut may = MaySleep::here();
+        while !self.daemons().stopping() {
+            let reaper = self.reaper();
+            may.wait_for_work(&reaper.waits, || {
+                reaper.asked.swap(false, Ordering::AcqRel) || reaper.lists.iter().any(|l| l.lock().len >= MANY)
+            });
+            while self.reap(PASS, &mut may) >= PASS && !self.daemons().stopping() {}
         }
     }
 }

@@ -8,6 +8,7 @@
 //!
 //! The room knows objects, their mappings (`rmap`) and the queues, and no fault. It owns the rule who waits for memory, and when a wait ends.
 
+pub(crate) mod contiguous;
 pub mod daemon;
 pub(crate) mod evict;
 pub(crate) mod idle_tables;

@@ -2,8 +2,8 @@
 //! pages; the rest is faulted in.
 
 use crate::error::FaultError;
+use crate::fault::refill::{Tally, refill_some};
 use crate::machine::{Machine, Pmap, Table};
-use crate::map::idle::{Tally, refill_some};
 use crate::map::space::Space;
 use crate::stats::FaultKind;
 use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};

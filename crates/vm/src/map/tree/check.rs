@@ -2,20 +2,8 @@
 
 use super::node::{Node, Summary};
 use super::{NodeAlloc, Owner, Tree};
+pub use crate::check::TreeError;
 use quire_sync::atomic::Ordering;
-
-/// An invariant that does not hold, and the address at which that was seen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TreeError {
-    /// T1: a range is empty, or overlaps or precedes the one before it.
-    Order(u64),
-    /// T2: a parent's start, end or gap is not what the leaves below say.
-    Summary(u64),
-    /// T3: a node's level does not fit its place, or a node is empty.
-    Shape(u64),
-    /// The number of items is not what the tree says.
-    Count,
-}
 
 impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
     /// Checks T1, T2 and T3 (see the module) in O(n).

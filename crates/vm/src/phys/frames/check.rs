@@ -1,26 +1,10 @@
 //! Accounts for every frame exactly once.
 
 use super::{Frames, Group, MAX_ORDER};
+pub use crate::check::FrameError;
 use crate::phys::page::Kind;
 use crate::types::Pfn;
 use quire_sync::atomic::Ordering;
-
-/// An invariant of the frame allocator that does not hold.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FrameError {
-    /// A free block whose links, order, alignment, domain or group contradict the list that it is on.
-    Block(Pfn),
-    /// Two free blocks that should be one.
-    Apart(Pfn),
-    /// A frame that a list has and whose kind says otherwise.
-    Kind(Pfn),
-    /// A chain that is not as long as it says (its first frame).
-    Chain(Pfn),
-    /// A domain's count of free frames is not what its lists hold.
-    Count(usize),
-    /// Frames that say they are free or cached, and are on no list or on two: so many more or fewer than the lists hold.
-    Lost(i64),
-}
 
 /// Frames found so far.
 #[derive(Default)]

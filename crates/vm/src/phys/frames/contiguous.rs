@@ -27,7 +27,7 @@ impl Contiguous {
 }
 
 /// What is known of a frame.
-pub(super) enum At {
+pub(crate) enum At {
     /// Its descriptor.
     Frame(&'static Page),
     /// It has none yet.
@@ -93,7 +93,7 @@ impl<M: Machine> Vm<M> {
     }
 
     /// What is known of frame `pfn`, open or not.
-    pub(super) fn frame_at(&self, pfn: Pfn) -> At {
+    pub(crate) fn frame_at(&self, pfn: Pfn) -> At {
         let pages = &self.frames().pages;
         pages.find(pfn).map_or_else(|| At::Closed(pages.closed(pfn)), At::Frame)
     }

@@ -1,24 +1,10 @@
 //! Derives every part's length and links again, and where each page says it is.
 
 use super::{Place, Queue, Queues};
+pub use crate::check::QueueError;
 use crate::phys::page::Kind;
 use crate::types::Pfn;
 use quire_sync::atomic::Ordering;
-
-/// An invariant of the queues that does not hold.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum QueueError {
-    /// A part's length is not the number of pages that its links lead to.
-    Length(Queue, usize),
-    /// A page whose links contradict its neighbours'.
-    Links(Pfn),
-    /// A page in a part, whose state says that it is somewhere else.
-    Place(Pfn),
-    /// A frame that is no object's page, in a part.
-    NoPage(Pfn),
-    /// A page that says it is in a part, and is not.
-    Lost(Pfn),
-}
 
 impl Queues {
     /// Checks every part, one at a time under its lock. A page on its way out, whose identity has just been taken, is let

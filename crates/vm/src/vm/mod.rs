@@ -1,5 +1,8 @@
 //! The memory system as one value: everything that the core shares between CPUs, in the memory that it manages.
 
+mod check;
+pub mod frame_census;
+
 use crate::check::Level;
 use crate::machine::Machine;
 use crate::map::MapMemory;

@@ -17,11 +17,11 @@
 //! |---|---|---|---|---|
 //! | **claim** | busy page, as any remover | busy page: one at a time | the depot's lock; a frame in a magazine is brought home | the lock of all claims |
 
-use super::contiguous::{At, Contiguous};
-use super::{For, Frame};
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
 use crate::phys::descriptors::Closed;
+use crate::phys::frames::contiguous::{At, Contiguous};
+use crate::phys::frames::{For, Frame};
 use crate::phys::page::Kind;
 use crate::phys::queues::Queue;
 use crate::reclaim::migrate::{Vacated, vacate};
