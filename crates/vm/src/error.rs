@@ -94,3 +94,7 @@ impl fmt::Display for FaultError {
     }
 }
 impl core::error::Error for FaultError {}
+
+/// The pager could not do what was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PagerError;

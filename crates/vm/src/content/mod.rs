@@ -5,6 +5,7 @@
 pub(crate) mod holes;
 pub(crate) mod marks;
 pub(crate) mod read_write;
+pub(crate) mod remove;
 pub(crate) mod truncate;
 pub(crate) mod write_back;
 

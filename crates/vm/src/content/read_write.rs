@@ -3,6 +3,7 @@
 //! Page by page. While the caller's function runs, the page is *held*, which keeps its frame, and is not busy: the function
 //! may sleep and may fault, even on a mapping of the same page.
 
+use crate::content::remove;
 use crate::error::{FaultError, OutOfMemory};
 use crate::machine::Machine;
 use crate::object::index::{FillError, KEYS, Slot};
@@ -13,7 +14,6 @@ use crate::paging::page_in::PageIn;
 use crate::paging::pager::PagerError;
 use crate::phys::frames::{Fill, Frame};
 use crate::phys::page::{Page, State};
-use crate::rmap::remove;
 use crate::sleep::MaySleep;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE};
 use crate::vm::Vm;

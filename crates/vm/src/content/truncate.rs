@@ -11,6 +11,7 @@
 //! | **truncate** | insert, fence, look at the size; here: size, fence, look for pages: one of them takes the copy back | filled before it is emptied; forward: met by a look, which goes the same way; back: insert, fence, look at the end, as a fault (mutant [`Mutant::MovesCutOff`](crate::mutant::Mutant::MovesCutOff)) | the list's part is held; the old or the new backing is there |
 
 use crate::content::read_write;
+use crate::content::remove;
 use crate::machine::Machine;
 use crate::object::backing::Backing;
 use crate::object::index::KEYS;
@@ -18,7 +19,6 @@ use crate::object::interval::Interval;
 use crate::object::kept::Kept;
 use crate::object::{Object, ObjectRef};
 use crate::rmap;
-use crate::rmap::remove;
 use crate::sleep::MaySleep;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, VirtRange};
 use core::ops::{ControlFlow, Range};

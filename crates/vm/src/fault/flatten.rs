@@ -49,6 +49,7 @@ use crate::machine::Machine;
 use crate::map::{Entry, Flags, Space};
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
+use crate::object::backing::IDLE;
 use crate::object::backing::{self, Backing};
 use crate::object::index::{Cursor, FillError, Slot};
 use crate::sleep::MaySleep;
@@ -72,8 +73,6 @@ const A_COPY: u64 = 16;
 /// Layers of a run at most: a bit each.
 const MOST: usize = 64;
 
-/// A front's progress, where it is no page number: nothing is begun.
-pub(crate) const IDLE: u64 = u64::MAX;
 /// Somebody is at it.
 const RUNNING: u64 = u64::MAX - 1;
 /// It cannot be done to this chain, until its map replaces it.

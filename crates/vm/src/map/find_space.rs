@@ -4,16 +4,12 @@ use super::arena::Writer;
 use super::arenas::STRETCHES;
 use super::covered::Class;
 use super::entry::{Attributes, Entry, Flags, Tag};
-use super::piece::{From, Piece};
-use super::pte_update::Work;
 use super::space::{Limits, STACK_GUARD, Space};
-use super::update::Update;
+use super::wired::Wire;
 use crate::error::MapError;
 use crate::machine::{Machine, Pmap};
-use crate::map::ops::wire::Wire;
 use crate::object::ObjectRef;
-use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
-use quire_sync::trace::{Kind, Span};
+use crate::types::{PAGE_SIZE, Prot, VirtRange};
 
 /// An arena may have this part of a space's entries without a look at the others: twice as many as there can be arenas.
 const SHARES: u64 = 512;
@@ -78,77 +74,9 @@ impl<M: Machine> MapRequest<'_, M> {
 }
 
 impl<M: Machine> Space<M> {
-    /// Maps; returns the address.
-    ///
-    /// Errors: [`MapError::Invalid`] for lengths, addresses or offsets that cannot be, [`MapError::Protection`] where `prot`
-    /// exceeds `max_prot`, [`MapError::Exists`], [`MapError::NoSpace`], [`MapError::TooMany`], [`MapError::OutOfMemory`].
-    /// Nothing was changed then.
-    pub fn map(&self, r: &MapRequest<'_, M>) -> Result<u64, MapError> {
-        let mut span = Span::begin(Kind::Map, 0, r.len);
-        let result = self.with_memory(|| self.map_once(r));
-        span.count(result.unwrap_or(0), r.len);
-        result
-    }
-
-    fn map_once(&self, r: &MapRequest<'_, M>) -> Result<u64, MapError> {
-        let page = validate(r)?;
-        let made;
-        let object = match r.object {
-            Some((object, _)) => Some(object),
-            None if r.shared => {
-                made = ObjectRef::anonymous(self.vm(), r.len / PAGE_SIZE)?;
-                Some(&made)
-            }
-            None => None,
-        };
-        let (writer, range) = self.place_new(r.at, r.len)?;
-
-        let mut flags = Flags::empty();
-        flags.set(Flags::SHARED, r.shared);
-        flags.set(Flags::GROWS_DOWN, r.grows_down);
-        // A private mapping of an object that allows no stores yet shows the object itself.
-        let add_front = object.is_some() && !r.shared && r.prot.contains(Prot::WRITE);
-        flags.set(Flags::FILE, object.is_some() && !r.shared);
-        flags.set(Flags::NEEDS_FRONT, object.is_some() && !r.shared && !add_front);
-        let wire = if r.wire == Wire::No { self.future() } else { r.wire };
-        flags |= wire.flags();
-        let attributes = Attributes { prot: r.prot, max_prot: r.max_prot, flags, tag: r.tag };
-
-        let mut update = Update::new(self, writer, range);
-        update.show(object.map(|o| (o, page)));
-        let in_the_way = update.mapped_in(range);
-        if in_the_way != 0 && !matches!(r.at, Placement::Fixed(_)) {
-            return Err(MapError::Exists);
-        }
-        if self.exceeds(range.len() - in_the_way, &attributes) {
-            return Err(MapError::NoSpace);
-        }
-        update.outside_before(range)?;
-        if in_the_way == 0 {
-            update.lean_on_previous(attributes);
-        }
-        let from = if object.is_some() { From::Object } else { From::Empty };
-        let mut piece = Piece::new(range, attributes, from);
-        piece.add_front = add_front;
-        update.push(piece)?;
-        update.outside_after(range)?;
-        if in_the_way == 0 {
-            update.lean_on_next(attributes);
-        }
-        update.apply(if in_the_way == 0 { Work::None } else { Work::Clear(range) })?;
-
-        if wire == Wire::Now {
-            // What is missing shows at the access, as without wiring.
-            let _as_far_as_it_goes = self.make_resident(range);
-        } else if r.populate {
-            self.populate(range, r.prot);
-        }
-        Ok(range.start)
-    }
-
     /// The range that a new mapping of `len` bytes gets, and the writer that has it. => what is mapped in a fixed one is the
     /// caller's business.
-    fn place_new(&self, at: Placement, len: u64) -> Result<(Writer<'_, M>, VirtRange), MapError> {
+    pub(super) fn place_new(&self, at: Placement, len: u64) -> Result<(Writer<'_, M>, VirtRange), MapError> {
         if let Placement::Fixed(start) | Placement::FixedNoReplace(start) = at {
             let range = self.range_at(start, len)?;
             return Ok((self.write(range)?, range));
@@ -226,18 +154,6 @@ impl<M: Machine> Space<M> {
         let all: usize = self.arenas.all().map(|a| a.len()).sum();
         (all + more) as u64 > limit
     }
-
-    /// Makes what can be made resident; errors show at the later access.
-    pub(super) fn populate(&self, range: VirtRange, prot: Prot) {
-        let access = if prot.contains(Prot::WRITE) {
-            Access::Write
-        } else if prot.allows(Access::Read) {
-            Access::Read
-        } else {
-            return;
-        };
-        let _as_far_as_it_goes = self.fault_range(range, access);
-    }
 }
 
 /// So many holes are looked at for one in which a mapping of whole tables can begin where a table does.
@@ -291,7 +207,7 @@ fn is_free<M: Machine>(writer: &Writer<'_, M>, range: VirtRange) -> bool {
 }
 
 /// Contract C10. Returns the first page of the object that the mapping shows.
-fn validate<M: Machine>(r: &MapRequest<'_, M>) -> Result<u64, MapError> {
+pub(super) fn validate<M: Machine>(r: &MapRequest<'_, M>) -> Result<u64, MapError> {
     if r.len == 0 || !r.len.is_multiple_of(PAGE_SIZE) {
         return Err(MapError::Invalid);
     }

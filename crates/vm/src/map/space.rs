@@ -7,9 +7,7 @@ use super::entry::Entry;
 use super::spaces::Place;
 use crate::error::{MapError, OutOfMemory};
 use crate::machine::{Machine, Pmap};
-use crate::map::ops::unmap;
-use crate::map::ops::wire::Wire;
-use crate::mutant::{Mutant, mutant};
+use crate::map::wired::Wire;
 use crate::types::{PAGE_SIZE, VirtRange};
 use crate::vm::Vm;
 use core::mem::ManuallyDrop;
@@ -17,7 +15,6 @@ use core::ops::Deref;
 use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use quire_sync::epoch::Pinned;
-use quire_sync::trace::{Kind, Span};
 
 /// The addresses that a program may map at most: not page 0, and not the last page before the hole on x86-64, from which a
 /// system call's return address would lie in the hole (as Linux). Page tables may reach less far ([`Pmap::USER`]).
@@ -81,7 +78,7 @@ pub struct Space<M: Machine> {
     /// Where pageout finds it.
     pub(super) place: Place<M>,
     /// Handles.
-    refs: AtomicUsize,
+    pub(super) refs: AtomicUsize,
 }
 
 /// What a space holds, counted when asked: no fault touches a counter of the space.
@@ -105,7 +102,7 @@ pub struct SpaceStats {
 
 /// A counted handle of a [`Space`]. The last one, dropped, takes the space apart: drop it where sleeping is allowed, and
 /// after every CPU has left it.
-pub struct SpaceRef<M: Machine>(NonNull<Space<M>>);
+pub struct SpaceRef<M: Machine>(pub(super) NonNull<Space<M>>);
 
 // SAFETY: a handle is a shared reference to a space that lives while it exists; a space is made of locks and atomics.
 unsafe impl<M: Machine> Send for SpaceRef<M> {}
@@ -194,7 +191,7 @@ impl<M: Machine> Space<M> {
     ///
     /// # Safety
     /// Nobody else can reach it.
-    unsafe fn free(mut this: NonNull<Space<M>>) {
+    pub(super) unsafe fn free(mut this: NonNull<Space<M>>) {
         // SAFETY: by this function's contract.
         unsafe {
             let space = this.as_mut();
@@ -275,6 +272,15 @@ impl<M: Machine> Space<M> {
             }
         }
         operation()
+    }
+
+    /// Contract C10: a range from outside.
+    pub(super) fn valid(&self, range: VirtRange) -> Result<(), MapError> {
+        let len = range.end.checked_sub(range.start).ok_or(MapError::Invalid)?;
+        VirtRange::from_outside(range.start, len)
+            .filter(|r| r.start >= M::Pmap::USER.start && r.end <= M::Pmap::USER.end)
+            .map(|_| ())
+            .ok_or(MapError::Invalid)
     }
 
     /// Counts what the space holds, from its tables.
@@ -372,30 +378,5 @@ impl<M: Machine> Deref for SpaceRef<M> {
     fn deref(&self) -> &Space<M> {
         // SAFETY: the handle keeps the space alive.
         unsafe { self.0.as_ref() }
-    }
-}
-
-impl<M: Machine> Drop for SpaceRef<M> {
-    fn drop(&mut self) {
-        // What a thread that unwinds has left half-done would be waited for.
-        let before = if mutant(Mutant::HandleNotAtomic) {
-            let before = self.refs.load(Ordering::Acquire);
-            self.refs.store(before - 1, Ordering::Release);
-            before
-        } else {
-            self.refs.fetch_sub(1, Ordering::AcqRel)
-        };
-        if before != 1 || quire_sync::hooks::is_panicking() {
-            return;
-        }
-        quire_sync::atomic::fence_after_rmw();
-        let _span = Span::begin(Kind::TakeApart, 0, 0);
-        self.vm.map_memory().all.forget(self);
-        // SAFETY: this was the last handle: nobody faults in the space, and no CPU runs it; after the first step no backing
-        // leads to it either.
-        unsafe {
-            unmap::take_apart(self);
-            Space::free(self.0);
-        }
     }
 }

@@ -23,7 +23,7 @@ use super::pte_update::{Sweep, Work};
 use super::space::Space;
 use crate::error::{MapError, OutOfMemory};
 use crate::machine::{Machine, Pmap};
-use crate::map::ops::wire::mark_chain;
+use crate::map::wired::mark_chain;
 use crate::mutant::{Mutant, mutant};
 use crate::object::ObjectRef;
 use crate::object::backing::{self, Spare};

@@ -15,7 +15,6 @@
 //! - A backing's memory goes back through the epoch: faults walk chains under a pin.
 
 use crate::error::OutOfMemory;
-use crate::fault::flatten;
 use crate::machine::Machine;
 use crate::object::interval::{Interval, Links};
 use crate::object::{Object, ObjectRef};
@@ -26,6 +25,9 @@ use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering};
 use quire_sync::epoch::{Pile, Pinned, Retired};
 use quire_sync::{Shared, record};
+
+/// A front's progress, where it is no page number: nothing is begun.
+pub(crate) const IDLE: u64 = u64::MAX;
 
 /// A range of an address space that shows an object; see the module.
 #[repr(C, align(64))]
@@ -111,7 +113,7 @@ impl<M: Machine> Backing<M> {
             in_front: AtomicPtr::new(ptr::null_mut()),
             layers: AtomicU8::new(1),
             merges: AtomicU8::new(0),
-            progress: AtomicU64::new(flatten::IDLE),
+            progress: AtomicU64::new(IDLE),
             part: AtomicU16::new(0),
             wired: AtomicBool::new(false),
             stores: false,

@@ -42,14 +42,11 @@ use crate::object::index::{Index, Node, Nodes};
 use crate::paging::pager::Pager;
 use crate::phys::page::{Page, State};
 use crate::phys::slab::Slab;
-use crate::reclaim::evict;
-use crate::rmap::remove;
-use crate::sleep::MaySleep;
 use crate::tlb::flush::Flushed;
 use crate::types::PAGE_SIZE;
 use crate::vm::{BootMemory, Vm};
 use core::fmt;
-use core::ops::{ControlFlow, Deref, Range};
+use core::ops::{ControlFlow, Deref};
 use core::ptr::{self, NonNull};
 use quire_sync::Quota;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence_full};
@@ -493,7 +490,7 @@ impl<M: Machine> ObjectRef<M> {
     ) -> Result<Self, OutOfMemory> {
         let mut flags = 0;
         if !pager.in_memory() {
-            vm.pageout().note_freeable();
+            vm.io().note_freeable();
             flags = ELSEWHERE;
         }
         if pager.counts_stores() {
@@ -507,18 +504,6 @@ impl<M: Machine> ObjectRef<M> {
     /// A handle on an object that a backing shows. `None` for private memory, which has none, and for one that is going.
     pub fn of(object: &Object<M>, pin: &Pinned<'_>) -> Option<Self> {
         (!object.is_private() && object.try_ref(pin)).then(|| ObjectRef { object: NonNull::from(object) })
-    }
-
-    /// Pages the pages of `pages` out: writes what changed, and frees the frames. What is in use, or cannot be written, stays.
-    /// May sleep.
-    pub fn page_out(&self, pages: Range<u64>) {
-        evict::push_out(self, pages, &mut MaySleep::here());
-    }
-
-    /// Takes the pages of `pages` away, from the object and from everybody who maps them: their next use finds zeroes (or what
-    /// the pager has). May sleep.
-    pub fn discard(&self, pages: Range<u64>) {
-        remove::evict(self, pages, &mut MaySleep::here());
     }
 }
 

@@ -14,8 +14,8 @@
 //! [`Request::complete`] is all: a push, and the token for the completion daemon's thread. Pages, indexes, queues and slots are
 //! touched by finishing alone.
 
+use crate::error::PagerError;
 use crate::machine::Machine;
-use crate::paging::pager::PagerError;
 use crate::tlb::flush::Flushed;
 use crate::types::Pfn;
 use crate::vm::{BootMemory, Vm};
@@ -334,6 +334,8 @@ pub struct Io {
     completer: AtomicUsize,
     pub(super) polled: [SpinLock<Option<&'static dyn Polled>>; POLLED],
     pub(super) polling: AtomicBool,
+    /// There was ever an object whose pages are somewhere else too, or memory that was given up.
+    has_freeable: AtomicBool,
 }
 
 impl Io {
@@ -362,12 +364,25 @@ impl Io {
             completer: AtomicUsize::new(0),
             polled: core::array::from_fn(|_| SpinLock::new(Rank::IO, None)),
             polling: AtomicBool::new(false),
+            has_freeable: AtomicBool::new(false),
         }
     }
 
     /// Bytes that the records take.
     pub(crate) const fn boot_bytes() -> usize {
         RECORDS * (size_of::<Record>() + 16)
+    }
+
+    /// An object has a pager that has its pages, or memory was given up: there may be something to free without swap.
+    pub(crate) fn note_freeable(&self) {
+        if !self.has_freeable.load(Ordering::Relaxed) {
+            self.has_freeable.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether there may be something to free without swap.
+    pub(crate) fn has_freeable(&self) -> bool {
+        self.has_freeable.load(Ordering::Relaxed)
     }
 
     /// Reads and writes that are started and not finished.

@@ -12,4 +12,5 @@ pub(crate) mod laundry;
 pub mod memory_store;
 pub(crate) mod page_in;
 pub mod pager;
+mod slots;
 pub mod swap;

@@ -3,13 +3,10 @@
 //! Reads and writes are [`Request`]s of neighbouring pages: a pager is given one, and completes it when it likes, in any order
 //! and from any context ([`Request::complete`]). Memory that has no pager of its own goes to the system's [`SwapStore`].
 
+pub use crate::error::PagerError;
 use crate::paging::io::{Direction, Request};
 use crate::types::PAGE_SIZE;
 use core::fmt;
-
-/// The pager could not do what was asked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PagerError;
 
 /// Behind an object: a file, a file in memory, a device.
 ///

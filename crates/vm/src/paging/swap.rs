@@ -23,20 +23,10 @@
 //! Search goes round the bitmap from where the last cluster was found.
 
 use crate::check::Broken;
-use crate::machine::Machine;
-use crate::object::Object;
-use crate::paging::io::{CLUSTER, Polled};
-use crate::paging::laundry;
+use crate::paging::io::CLUSTER;
 use crate::paging::pager::SwapStore;
-use crate::phys::frames::For;
-use crate::phys::page::Page;
-use crate::sleep::MaySleep;
-use crate::stats::Event;
-use crate::types::{PAGE_SIZE, Pfn};
-use crate::vm::Vm;
 use core::cell::UnsafeCell;
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use quire_sync::epoch::Pinned;
 use quire_sync::{Rank, SpinLock};
 
 /// Why a swap store was not added.
@@ -57,21 +47,21 @@ pub struct Slots {
     pub len: u64,
 }
 
-struct Bitmap {
+pub(super) struct Bitmap {
     /// One bit a slot: in use. Bits behind the last slot are set.
-    words: &'static mut [u64],
+    pub(super) words: &'static mut [u64],
     /// Where the search goes on.
     at: usize,
 }
 
 /// The swap store and its slots.
 pub struct Swap {
-    store: UnsafeCell<Option<&'static dyn SwapStore>>,
+    pub(super) store: UnsafeCell<Option<&'static dyn SwapStore>>,
     /// `store` is set, for ever.
-    ready: AtomicBool,
-    total: AtomicU64,
-    free: AtomicU64,
-    bitmap: SpinLock<Bitmap>,
+    pub(super) ready: AtomicBool,
+    pub(super) total: AtomicU64,
+    pub(super) free: AtomicU64,
+    pub(super) bitmap: SpinLock<Bitmap>,
 }
 
 // SAFETY: `store` is written once, before `ready`, under the bitmap's lock.
@@ -237,78 +227,6 @@ impl<'s> Returned<'s> {
 impl Drop for Returned<'_> {
     fn drop(&mut self) {
         self.swap.release(self.slots);
-    }
-}
-
-impl<M: Machine> Vm<M> {
-    /// Takes the swap slot of a page in memory back, where slots are scarce: the page counts as changed then. Not where it is busy.
-    pub(crate) fn give_slot_back(&self, object: &Object<M>, key: u64, page: &Page, may: &MaySleep) {
-        if page.swap_slot().is_none() || !self.swap().is_scarce() || self.try_busy_page(object, key, page).is_none() {
-            return;
-        }
-        let state = page.state();
-        if state.valid() && !state.laundering() {
-            self.release_slot(object, key, page, &may.pin(self.epoch()));
-        }
-        self.unbusy(page);
-    }
-
-    /// Gives up the slot of a page that stays: what is in memory is the only copy from now on. => the page is busy and not being written.
-    pub(crate) fn release_slot(&self, object: &Object<M>, key: u64, page: &Page, pin: &Pinned<'_>) {
-        if page.swap_slot().is_none() {
-            return;
-        }
-        // Changed first: nobody shall find it clean without a slot, which would mean that it was never stored into.
-        laundry::stain(object, key, page, pin);
-        if let Some(first) = page.take_swap_slot() {
-            self.swap().release(Slots { first, len: 1 });
-        }
-    }
-
-    /// Pages of anonymous memory and of files in memory go to `store` from now on, when memory is short. Once.
-    pub fn add_swap(&self, store: &'static dyn SwapStore) -> Result<(), SwapError> {
-        let swap = self.swap();
-        if swap.ready.load(Ordering::Acquire) {
-            return Err(SwapError::Exists);
-        }
-        let slots = store.slots();
-        let words = slots.div_ceil(64) as usize;
-        let frames = (words as u64 * 8).div_ceil(PAGE_SIZE).max(1);
-        let order = frames.next_power_of_two().ilog2() as u8;
-        let memory = self.alloc_run(order, For::Kernel).map_err(|_| SwapError::OutOfMemory)?;
-        self.stats().add(Event::BufferPage, 1 << order);
-        let at = self.machine().frame_ptr(memory.pfn()).cast::<u64>();
-        // SAFETY: the run is large enough, ours alone, and never freed.
-        let map = unsafe {
-            core::ptr::write_bytes(at, 0, words);
-            core::slice::from_raw_parts_mut(at, words)
-        };
-        if let Some(last) = map.last_mut()
-            && !slots.is_multiple_of(64)
-        {
-            *last = u64::MAX << (slots % 64);
-        }
-        let mut bitmap = swap.bitmap.lock();
-        if swap.ready.load(Ordering::Acquire) {
-            drop(bitmap);
-            self.free_run(memory, order);
-            self.stats().add(Event::BufferPageGone, 1 << order);
-            return Err(SwapError::Exists);
-        }
-        bitmap.words = map;
-        let _kept: Pfn = memory.into_pfn();
-        // SAFETY: nobody reads it before `ready`, and the lock keeps others from writing it.
-        unsafe { *swap.store.get() = Some(store) };
-        swap.total.store(slots, Ordering::Relaxed);
-        swap.free.store(slots, Ordering::Relaxed);
-        swap.ready.store(true, Ordering::Release);
-        Ok(())
-    }
-
-    /// As [`Vm::add_swap`], of a store that wants to be polled.
-    pub fn add_polled_swap<S: SwapStore + Polled>(&self, store: &'static S) -> Result<(), SwapError> {
-        self.poll_with(store).map_err(|_| SwapError::Exists)?;
-        self.add_swap(store)
     }
 }
 

@@ -8,13 +8,21 @@
 //! - nothing, where the object's pager has the page, or where holes are zeroes and so was the page;
 //! - a cut, where private memory has never been stored into: zeroes again, whatever may lie behind by then.
 
+impl<M: Machine> ObjectRef<M> {
+    /// Pages the pages of `pages` out: writes what changed, and frees the frames. What is in use, or cannot be written, stays.
+    /// May sleep.
+    pub fn page_out(&self, pages: Range<u64>) {
+        push_out(self, pages, &mut MaySleep::here());
+    }
+}
+
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
 use crate::machine::Machine;
 use crate::object::batch::{Batch, Subset};
 use crate::object::index::Slot;
-use crate::object::{Object, What};
+use crate::object::{Object, ObjectRef, What};
 use crate::paging::io::CLUSTER;
 use crate::paging::laundry;
 use crate::phys::page::{Page, State};

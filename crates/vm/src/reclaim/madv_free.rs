@@ -27,7 +27,7 @@ pub(crate) fn give_up<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mu
     if !object.is_private() {
         return;
     }
-    object.vm().pageout().note_freeable();
+    object.vm().io().note_freeable();
     let mut range = object.range(keys, What::BOTH);
     while !range.is_done() {
         let mut batch = Batch::new();

@@ -153,8 +153,6 @@ pub struct Pageout {
     begun: AtomicU64,
     /// The last pass that found nothing.
     hopeless: AtomicU64,
-    /// There was ever an object whose pages are somewhere else too, or memory that was given up.
-    has_freeable: AtomicBool,
     /// One pass at a time.
     pub(super) hands: Mutex<Hands>,
     /// Who keeps memory that a pass may ask for.
@@ -201,7 +199,6 @@ impl Pageout {
             daemon: AtomicBool::new(false),
             begun: AtomicU64::new(0),
             hopeless: AtomicU64::new(0),
-            has_freeable: AtomicBool::new(false),
             hands: Mutex::new(Hands { active: 0, inactive: 0, laundry: 0, spaces: Hand::default() }),
             keeper: SpinLock::new(Rank::IO, None),
             claims: Mutex::new(()),
@@ -212,13 +209,6 @@ impl Pageout {
     /// Passes so far.
     pub fn passes(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
-    }
-
-    /// An object has a pager that has its pages, or memory was given up: there may be something to free without swap.
-    pub(crate) fn note_freeable(&self) {
-        if !self.has_freeable.load(Ordering::Relaxed) {
-            self.has_freeable.store(true, Ordering::Relaxed);
-        }
     }
 
     pub(crate) fn wake_daemon(&self) {
@@ -260,7 +250,7 @@ impl<M: Machine> Vm<M> {
 
     /// Whether there is anywhere for pages to go. Where not, nothing is worth a look at every page.
     fn can_page_out(&self) -> bool {
-        self.swap().store().is_some() || self.pageout().has_freeable.load(Ordering::Relaxed)
+        self.swap().store().is_some() || self.io().has_freeable()
     }
 
     /// Whether programs get frames.

@@ -274,6 +274,5 @@ fn in_backing<M: Machine, O: Operation<M>>(vm: &'static Vm<M>, b: &Backing<M>, p
 }
 
 pub(crate) mod dirty;
-pub(crate) mod remove;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;

@@ -124,7 +124,8 @@ impl Program {
         let mut all = self.types;
         for (caller, callee) in &self.calls {
             let (Some(from), Some(to)) = (self.functions.get(caller), self.functions.get(callee)) else { continue };
-            if from.module == to.module || from.passed.contains(&to.module) && is_passed(callee) {
+            let passed = is_closure(callee) || from.passed.contains(&to.module) && is_method_of_trait(callee);
+            if from.module == to.module || passed {
                 continue;
             }
             let what = format!("{} calls {}", plain(caller), plain(callee));
@@ -410,10 +411,15 @@ impl Unit {
     }
 }
 
-/// Closures and methods of traits reach a generic function through its type arguments.
-fn is_passed(callee: &str) -> bool {
+/// A closure that another module calls was passed to it.
+fn is_closure(callee: &str) -> bool {
+    plain(callee).contains("{{closure}}")
+}
+
+/// Methods of traits reach a generic function through its type arguments.
+fn is_method_of_trait(callee: &str) -> bool {
     let name = plain(callee);
-    name.contains("{{closure}}") || name.contains("{closure") || name.starts_with('<') && name.contains(" as ")
+    name.starts_with('<') && name.contains(" as ")
 }
 
 /// A name without its hash.

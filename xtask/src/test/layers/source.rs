@@ -225,7 +225,19 @@ impl<'ast> Visit<'ast> for Paths {
     }
 
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
-        flatten(&item.tree, &mut Vec::new(), &mut |path| self.add(path));
+        let passed_on = !matches!(item.vis, syn::Visibility::Inherited);
+        let inside = self.inside.path.clone();
+        flatten(&item.tree, &mut Vec::new(), &mut |path| {
+            // A module that passes on names of its own children does not use them.
+            let own = match path.first().map(String::as_str) {
+                Some("crate") => path[1..].starts_with(&inside),
+                Some("super") => false,
+                _ => true,
+            };
+            if !(passed_on && own) {
+                self.add(path);
+            }
+        });
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
@@ -266,6 +278,17 @@ mod tests {
         ]);
         assert_eq!(told(&source), ["high > low", "high::inner > low", "low > high"]);
         assert_eq!(source.modules.values().sum::<usize>(), 10);
+    }
+
+    #[test]
+    fn a_facade_passes_on_names_of_its_children_alone() {
+        let source = tree(&[
+            ("lib.rs", "mod low;\nmod high;"),
+            ("low/mod.rs", "mod inner;\npub use inner::A;\npub use crate::low::inner::B;\npub use crate::high::C;"),
+            ("low/inner.rs", "pub struct A;"),
+            ("high.rs", "pub struct C;"),
+        ]);
+        assert_eq!(told(&source), ["low > high"]);
     }
 
     #[test]

@@ -7,11 +7,14 @@ use crate::map::arena::Writer;
 use crate::map::entry::Entry;
 use crate::map::pte_update::Work;
 use crate::map::space::Space;
+use crate::map::space::SpaceRef;
 use crate::map::update::Update;
+use crate::mutant::{Mutant, mutant};
 use crate::object::backing;
 use crate::tlb::flush::{FlushSet, Flushed};
 use crate::types::VirtRange;
 use core::ptr::NonNull;
+use quire_sync::atomic::Ordering;
 use quire_sync::trace::{Kind, Span};
 
 impl<M: Machine> Space<M> {
@@ -33,14 +36,30 @@ impl<M: Machine> Space<M> {
         update.outside_after(range)?;
         update.apply(Work::Clear(range))
     }
+}
 
-    /// Contract C10: a range from outside.
-    pub(in crate::map) fn valid(&self, range: VirtRange) -> Result<(), MapError> {
-        let len = range.end.checked_sub(range.start).ok_or(MapError::Invalid)?;
-        VirtRange::from_outside(range.start, len)
-            .filter(|r| r.start >= M::Pmap::USER.start && r.end <= M::Pmap::USER.end)
-            .map(|_| ())
-            .ok_or(MapError::Invalid)
+impl<M: Machine> Drop for SpaceRef<M> {
+    fn drop(&mut self) {
+        // What a thread that unwinds has left half-done would be waited for.
+        let before = if mutant(Mutant::HandleNotAtomic) {
+            let before = self.refs.load(Ordering::Acquire);
+            self.refs.store(before - 1, Ordering::Release);
+            before
+        } else {
+            self.refs.fetch_sub(1, Ordering::AcqRel)
+        };
+        if before != 1 || quire_sync::hooks::is_panicking() {
+            return;
+        }
+        quire_sync::atomic::fence_after_rmw();
+        let _span = Span::begin(Kind::TakeApart, 0, 0);
+        self.vm().map_memory().all.forget(self);
+        // SAFETY: this was the last handle: nobody faults in the space, and no CPU runs it; after the first step no backing
+        // leads to it either.
+        unsafe {
+            take_apart(self);
+            Space::free(self.0);
+        }
     }
 }
 

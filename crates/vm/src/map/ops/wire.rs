@@ -19,58 +19,12 @@
 use crate::error::{FaultError, MapError};
 use crate::machine::{Machine, Pmap};
 use crate::map::entry::{Attributes, Entry, Flags};
-use crate::map::piece::layers;
 use crate::map::pte_update::Work;
 use crate::map::space::Space;
 use crate::map::update::Update;
-use crate::object::backing::Backing;
+use crate::map::wired::{WIRED, Wire};
 use crate::types::{Access, Prot, VirtRange};
 use quire_sync::trace::{Kind, Span};
-
-/// Whether a range is wired.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Wire {
-    /// Its pages may be paged out.
-    #[default]
-    No,
-    /// Its pages are made resident, and stay.
-    Now,
-    /// Its pages stay from their first use on.
-    OnFault,
-}
-
-const WIRED: Flags = Flags::WIRED.union(Flags::WIRED_ON_FAULT);
-
-impl Wire {
-    pub(in crate::map) fn flags(self) -> Flags {
-        match self {
-            Wire::No => Flags::empty(),
-            Wire::Now => Flags::WIRED,
-            Wire::OnFault => WIRED,
-        }
-    }
-    pub(in crate::map) fn from_u8(n: u8) -> Wire {
-        match n {
-            1 => Wire::Now,
-            2 => Wire::OnFault,
-            _ => Wire::No,
-        }
-    }
-}
-
-impl Attributes {
-    /// Those that a child gets: wiring is not inherited.
-    pub(in crate::map) fn inherited(self) -> Attributes {
-        Attributes { flags: self.flags - WIRED, ..self }
-    }
-}
-
-/// Marks every layer of a chain that is not published yet, or whose entry is marked stale, as its entry says.
-pub(in crate::map) fn mark_chain<M: Machine>(front: &Backing<M>, flags: Flags) {
-    for layer in layers(front) {
-        layer.set_wired(flags.contains(Flags::WIRED));
-    }
-}
 
 impl<M: Machine> Space<M> {
     /// Wires or unwires `range`. Where a part of it is a hole, what lies before that is changed and

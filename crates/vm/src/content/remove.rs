@@ -19,9 +19,9 @@
 //! the batch so far is finished first, then the wait begins, with nothing held.
 
 use crate::machine::Machine;
-use crate::object::Object;
 use crate::object::batch::Batch;
 use crate::object::removal::{EVERYTHING, Stop, collect, finish};
+use crate::object::{Object, ObjectRef};
 use crate::rmap;
 use crate::sleep::MaySleep;
 use core::ops::Range;
@@ -51,4 +51,12 @@ pub(crate) fn evict<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut 
     }
     let pin = may.pin(vm.epoch());
     object.index().prune(keys, &pin);
+}
+
+impl<M: Machine> ObjectRef<M> {
+    /// Takes the pages of `pages` away, from the object and from everybody who maps them: their next use finds zeroes (or what
+    /// the pager has). May sleep.
+    pub fn discard(&self, pages: Range<u64>) {
+        evict(self, pages, &mut MaySleep::here());
+    }
 }

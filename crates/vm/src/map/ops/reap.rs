@@ -11,11 +11,11 @@
 //! page tables go with the space. Nothing is allocated. Each arena's lock is taken, one after the other; its holder may wait for a page
 //! that is being read, and for nothing that waits for memory.
 
-use super::entry::{Entry, Flags};
-use super::piece::layers;
-use super::pte_update::{Sweep, Work};
-use super::space::Space;
 use crate::machine::{Machine, Pmap};
+use crate::map::entry::{Entry, Flags};
+use crate::map::piece::layers;
+use crate::map::pte_update::{Sweep, Work};
+use crate::map::space::Space;
 use crate::mutant::{Mutant, mutant};
 use crate::object::What;
 use crate::object::removal;

@@ -1,0 +1,96 @@
+//! Making mappings.
+
+use crate::error::MapError;
+use crate::machine::Machine;
+use crate::map::entry::{Attributes, Flags};
+use crate::map::find_space::{MapRequest, Placement, validate};
+use crate::map::piece::{From, Piece};
+use crate::map::pte_update::Work;
+use crate::map::space::Space;
+use crate::map::update::Update;
+use crate::map::wired::Wire;
+use crate::object::ObjectRef;
+use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
+use quire_sync::trace::{Kind, Span};
+
+impl<M: Machine> Space<M> {
+    /// Maps; returns the address.
+    ///
+    /// Errors: [`MapError::Invalid`] for lengths, addresses or offsets that cannot be, [`MapError::Protection`] where `prot`
+    /// exceeds `max_prot`, [`MapError::Exists`], [`MapError::NoSpace`], [`MapError::TooMany`], [`MapError::OutOfMemory`].
+    /// Nothing was changed then.
+    pub fn map(&self, r: &MapRequest<'_, M>) -> Result<u64, MapError> {
+        let mut span = Span::begin(Kind::Map, 0, r.len);
+        let result = self.with_memory(|| self.map_once(r));
+        span.count(result.unwrap_or(0), r.len);
+        result
+    }
+
+    fn map_once(&self, r: &MapRequest<'_, M>) -> Result<u64, MapError> {
+        let page = validate(r)?;
+        let made;
+        let object = match r.object {
+            Some((object, _)) => Some(object),
+            None if r.shared => {
+                made = ObjectRef::anonymous(self.vm(), r.len / PAGE_SIZE)?;
+                Some(&made)
+            }
+            None => None,
+        };
+        let (writer, range) = self.place_new(r.at, r.len)?;
+
+        let mut flags = Flags::empty();
+        flags.set(Flags::SHARED, r.shared);
+        flags.set(Flags::GROWS_DOWN, r.grows_down);
+        // A private mapping of an object that allows no stores yet shows the object itself.
+        let add_front = object.is_some() && !r.shared && r.prot.contains(Prot::WRITE);
+        flags.set(Flags::FILE, object.is_some() && !r.shared);
+        flags.set(Flags::NEEDS_FRONT, object.is_some() && !r.shared && !add_front);
+        let wire = if r.wire == Wire::No { self.future() } else { r.wire };
+        flags |= wire.flags();
+        let attributes = Attributes { prot: r.prot, max_prot: r.max_prot, flags, tag: r.tag };
+
+        let mut update = Update::new(self, writer, range);
+        update.show(object.map(|o| (o, page)));
+        let in_the_way = update.mapped_in(range);
+        if in_the_way != 0 && !matches!(r.at, Placement::Fixed(_)) {
+            return Err(MapError::Exists);
+        }
+        if self.exceeds(range.len() - in_the_way, &attributes) {
+            return Err(MapError::NoSpace);
+        }
+        update.outside_before(range)?;
+        if in_the_way == 0 {
+            update.lean_on_previous(attributes);
+        }
+        let from = if object.is_some() { From::Object } else { From::Empty };
+        let mut piece = Piece::new(range, attributes, from);
+        piece.add_front = add_front;
+        update.push(piece)?;
+        update.outside_after(range)?;
+        if in_the_way == 0 {
+            update.lean_on_next(attributes);
+        }
+        update.apply(if in_the_way == 0 { Work::None } else { Work::Clear(range) })?;
+
+        if wire == Wire::Now {
+            // What is missing shows at the access, as without wiring.
+            let _as_far_as_it_goes = self.make_resident(range);
+        } else if r.populate {
+            self.populate(range, r.prot);
+        }
+        Ok(range.start)
+    }
+
+    /// Makes what can be made resident; errors show at the later access.
+    pub(in crate::map) fn populate(&self, range: VirtRange, prot: Prot) {
+        let access = if prot.contains(Prot::WRITE) {
+            Access::Write
+        } else if prot.allows(Access::Read) {
+            Access::Read
+        } else {
+            return;
+        };
+        let _as_far_as_it_goes = self.fault_range(range, access);
+    }
+}

@@ -1,0 +1,51 @@
+//! How entries and chains say that a range is wired; the operation stands in [`ops::wire`](super::ops::wire).
+
+use super::entry::{Attributes, Flags};
+use super::piece::layers;
+use crate::machine::Machine;
+use crate::object::backing::Backing;
+
+/// Whether a range is wired.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Wire {
+    /// Its pages may be paged out.
+    #[default]
+    No,
+    /// Its pages are made resident, and stay.
+    Now,
+    /// Its pages stay from their first use on.
+    OnFault,
+}
+
+pub(super) const WIRED: Flags = Flags::WIRED.union(Flags::WIRED_ON_FAULT);
+
+impl Wire {
+    pub(in crate::map) fn flags(self) -> Flags {
+        match self {
+            Wire::No => Flags::empty(),
+            Wire::Now => Flags::WIRED,
+            Wire::OnFault => WIRED,
+        }
+    }
+    pub(in crate::map) fn from_u8(n: u8) -> Wire {
+        match n {
+            1 => Wire::Now,
+            2 => Wire::OnFault,
+            _ => Wire::No,
+        }
+    }
+}
+
+impl Attributes {
+    /// Those that a child gets: wiring is not inherited.
+    pub(in crate::map) fn inherited(self) -> Attributes {
+        Attributes { flags: self.flags - WIRED, ..self }
+    }
+}
+
+/// Marks every layer of a chain that is not published yet, or whose entry is marked stale, as its entry says.
+pub(in crate::map) fn mark_chain<M: Machine>(front: &Backing<M>, flags: Flags) {
+    for layer in layers(front) {
+        layer.set_wired(flags.contains(Flags::WIRED));
+    }
+}
