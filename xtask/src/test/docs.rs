@@ -1,4 +1,4 @@
-//! What the documents say of the code is there: files that the walkthrough names, and functions.
+//! What the documents say of the code is there: files and functions that the walkthrough names, and items that the README names.
 
 use std::{
     fs,
@@ -9,11 +9,12 @@ use super::{Context, models, verdict::Check};
 use crate::failure::{Doing, Result};
 
 const NAME: &str = "docs/the walkthrough names code that is there";
+const README: &str = "docs/the README names items that are there";
 const MUTANTS: &str = "docs/every step that models leave out is in the models' table";
 
-/// Two checks.
+/// Their names.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
-    Ok(vec![NAME.to_owned(), MUTANTS.to_owned()])
+    Ok([NAME, README, MUTANTS].map(str::to_owned).to_vec())
 }
 
 /// Looks every name up.
@@ -21,6 +22,23 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if context.selects(MUTANTS) {
         let wrong = models::undocumented(&context.places.root)?;
         done(if wrong.is_empty() { Check::passed(MUTANTS) } else { Check::failed(MUTANTS, wrong.join("\n")) });
+    }
+    if context.selects(README) {
+        let path = context.places.root.join("README.md");
+        let text = fs::read_to_string(&path).doing(|| format!("cannot read {}", path.display()))?;
+        let mut missing = Vec::new();
+        for (krate, item) in items(&text) {
+            let mut code = String::new();
+            collect(&context.places.root.join("crates").join(directory(krate)).join("src"), &mut code)?;
+            if !declares(&code, item) {
+                missing.push(format!("quire_{krate}::{item}"));
+            }
+        }
+        done(if missing.is_empty() {
+            Check::passed(README)
+        } else {
+            Check::failed(README, format!("not in the code: {}", missing.join(", ")))
+        });
     }
     if !context.selects(NAME) {
         return Ok(());
@@ -70,6 +88,28 @@ fn quoted(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
+/// The items between backquotes that begin with one of our crates' names, with the crate's directory. Blocks of code are compiled.
+fn items(text: &str) -> Vec<(&str, &str)> {
+    let prose = text.split("```").step_by(2);
+    let paths = prose.flat_map(quoted).filter_map(|name| name.strip_prefix("quire_")?.split_once("::"));
+    paths.map(|(krate, path)| (krate, path.rsplit("::").next().unwrap_or(path).trim_end_matches('!'))).collect()
+}
+
+/// The directory of a crate that Rust calls so, without `quire_`: the first underscore stands for a dash.
+fn directory(krate: &str) -> String {
+    krate.replacen('_', "-", 1)
+}
+
+/// Whether the text has an item of that name.
+fn declares(code: &str, item: &str) -> bool {
+    let kinds = ["struct ", "enum ", "trait ", "type ", "fn ", "mod ", "const ", "macro_rules! "];
+    let ends = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+    kinds.iter().any(|kind| {
+        let wanted = format!("{kind}{item}");
+        code.match_indices(&wanted).any(|(at, _)| ends(&code[at + wanted.len()..]))
+    })
+}
+
 #[derive(Debug, PartialEq, Eq)]
 enum Named<'a> {
     File,
@@ -109,6 +149,15 @@ fn candidates(crates: &Path, name: &str) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn items_of_our_crates_are_found_outside_of_code() {
+        let text = "`quire_vm::map::Space` and `Other`\n```rust\nlet `quire_no::No`;\n```\n`quire_sync::provide!`";
+        assert_eq!(items(text), [("vm", "Space"), ("sync", "provide")]);
+        assert_eq!(["vm", "pmap_x86_64"].map(directory), ["vm", "pmap-x86_64"]);
+        assert!(declares("pub struct Space<M>", "Space") && declares("macro_rules! provide {", "provide"));
+        assert!(!declares("pub struct Spaces;", "Space") && !declares("// Space", "Space"));
+    }
 
     #[test]
     fn names_are_told_apart() {
