@@ -12,10 +12,10 @@ use crate::signal::{SigInfo, Signal};
 use crate::syscall::{self, Repeat};
 use crate::tables::{TableMemory, padded};
 use crate::thread::{Again, Thread, Trap, work};
-use crate::{Ctx, Process, file, futex, random, rank};
+use crate::{Ctx, Process, file, futex, random};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use quire_heap::Arc;
-use quire_sync::{CachePadded, SpinLock};
+use quire_sync::{CachePadded, Rank, SpinLock};
 use quire_task::{RollCall, Scheduler, Thread as Task};
 use quire_vm::fault::FaultKind;
 use quire_vm::{Access, FaultError, PAGE_SIZE, Vm};
@@ -116,8 +116,8 @@ impl<M: Machine> Linux<M> {
             files: file::System::new(vm, machine)?,
             pipes: file::pipes::PipeLimits::new(),
             host_name: crate::system::HostName::new(),
-            first: SpinLock::new(rank::OWNED, None),
-            first_program: SpinLock::new(rank::OWNED, None),
+            first: SpinLock::new(Rank::OWNED, None),
+            first_program: SpinLock::new(Rank::OWNED, None),
             stopped: AtomicUsize::new(0),
             roll_call: CachePadded(RollCall::new()),
             map_count: AtomicU64::new(MAP_COUNT),

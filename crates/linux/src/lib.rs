@@ -32,7 +32,6 @@ pub mod owned;
 pub mod proc;
 pub mod process;
 pub mod random;
-pub mod rank;
 #[cfg(debug_assertions)]
 pub(crate) mod refusal;
 pub mod regs;

@@ -15,11 +15,10 @@
 
 use crate::errno::Errno;
 use crate::machine::Machine;
-use crate::rank;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use quire_heap::{Vec, allocate, deallocate};
-use quire_sync::{Headcounts, SpinLock};
+use quire_sync::{Headcounts, Rank, SpinLock};
 use quire_task::User;
 
 /// The first search for records that are not used comes at this many.
@@ -133,7 +132,7 @@ unsafe impl<M: Machine> Sync for Users<M> {}
 impl<M: Machine> Users<M> {
     /// User 0 alone, on a machine of `cpus` CPUs.
     pub fn new(cpus: usize) -> Result<Self, Errno> {
-        let table = SpinLock::new(rank::OWNED, Table { records: Vec::new(), search_at: FIRST_SEARCH });
+        let table = SpinLock::new(Rank::OWNED, Table { records: Vec::new(), search_at: FIRST_SEARCH });
         Ok(Users { table, root: Record::new(0, cpus)?, cpus })
     }
 

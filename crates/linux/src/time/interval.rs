@@ -9,12 +9,12 @@ use crate::machine::Machine;
 use crate::signal::{SigInfo, Signal};
 use crate::thread::{Thread, work};
 use crate::user::Plain;
-use crate::{Ctx, Linux, Process, rank};
+use crate::{Ctx, Linux, Process};
 use core::mem::offset_of;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use quire_heap::Arc;
-use quire_sync::SpinLock;
+use quire_sync::{Rank, SpinLock};
 use quire_task::{Thread as Task, ThreadRef, Timer};
 
 /// `struct itimerval`.
@@ -81,7 +81,7 @@ impl<M: Machine> Timers<M> {
             every: AtomicU64::new(0),
             fired: AtomicBool::new(false),
             task: AtomicPtr::new(ptr::null_mut()),
-            target: SpinLock::new(rank::OWNED, None),
+            target: SpinLock::new(Rank::OWNED, None),
         }
     }
 
