@@ -241,8 +241,10 @@ impl<F: Format> Tables<F> {
         done
     }
 
-    /// Where this CPU has a root of its own, copies the entry over `va` into it. => the last-level table page over `va` is
-    /// locked, hence linked.
+    /// Where this CPU has a root of its own, copies the entry over `va` into it.
+    ///
+    /// # Requires
+    /// The last-level table page over `va` is locked, hence linked.
     #[inline(never)]
     fn copy_entry<M: Hardware<Format = F>>(&self, vm: &'static Vm<M>, roots: &Roots, va: u64) {
         let i = index(va, F::LEVELS - 1);
@@ -265,7 +267,8 @@ impl<F: Format> Tables<F> {
         });
     }
 
-    /// => no CPU has it loaded.
+    /// # Requires
+    /// No CPU has it loaded.
     fn free_own<M: Hardware<Format = F>>(vm: &'static Vm<M>, own: *mut Own) {
         let frames = Frames::of(vm);
         // SAFETY: it was made by `new_own`, and is the caller's alone.

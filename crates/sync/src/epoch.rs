@@ -26,7 +26,7 @@
 //! [`SLACK`] times more than that waits until the epoch advances, before its change begins, where it may still sleep
 //! ([`Domain::push_back`]).
 //!
-//! Pins nest on a CPU and keep the thread there; nothing may sleep while pinned (Contract C5).
+//! Pins nest on a CPU and keep the thread there; nothing may sleep while pinned (relies on C5).
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence_full};
 use crate::hooks::{PreemptOff, preempt_off, thread_tag};
@@ -362,7 +362,8 @@ impl Domain {
     /// Before something that will retire, where it may still wait: waits until readers let the epoch advance, if this CPU has
     /// retired very much since it last did. So what waits is bounded, whatever readers do. They do not sleep, so they let go.
     ///
-    /// => the caller may sleep: it is not pinned and holds no spin lock.
+    /// # Requires
+    /// The caller may sleep: it is not pinned and holds no spin lock.
     #[inline]
     pub fn push_back(&self) {
         if cfg!(debug_assertions) {

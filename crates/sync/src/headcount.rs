@@ -182,7 +182,8 @@ impl<const N: usize> Headcounts<N> {
         self.close(which)
     }
 
-    /// => The books are locked.
+    /// # Requires
+    /// The books are locked.
     fn close(&self, which: usize) -> u64 {
         let books = &self.books[which];
         let mut permits = books.permits.load(Ordering::Relaxed);

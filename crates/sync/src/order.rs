@@ -1,4 +1,4 @@
-//! In which order locks are taken, learned as the program runs: the part of Contract C6 that [`Rank`](crate::Rank) does not
+//! In which order locks are taken, learned as the program runs: the part of C6 that [`Rank`](crate::Rank) does not
 //! decide. Debug builds only.
 //!
 //! Ranks order spin locks of different kinds. What they leave open is checked here: two spin locks of one rank, by their

@@ -393,7 +393,8 @@ impl<M: Machine> Scheduler<M> {
 
     /// This CPU's tick: looks whether the CPU or its ward is stuck.
     ///
-    /// => Interrupts are masked; called by the timer interrupt.
+    /// # Requires
+    /// Interrupts are masked; called by the timer interrupt.
     #[cold]
     fn watch_tick(&self, here: &Cpu<M>, now: u64) {
         let Some(how) = self.machine.watching() else { return here.watch.stop() };
@@ -428,7 +429,8 @@ impl<M: Machine> Scheduler<M> {
 
     /// This CPU has begun to run threads, and was not busy at its last tick.
     ///
-    /// => Interrupts are masked.
+    /// # Requires
+    /// Interrupts are masked.
     #[cold]
     fn watch_busy(&self, here: &Cpu<M>) {
         let Some(how) = self.machine.watching() else { return };
@@ -527,7 +529,8 @@ impl<M: Machine> Scheduler<M> {
 
     /// This CPU has no tick, and was interrupted, perhaps because its ward is busy.
     ///
-    /// => Interrupts are masked.
+    /// # Requires
+    /// Interrupts are masked.
     #[cold]
     fn watch_kicked(&self, here: &Cpu<M>) {
         if let Some(how) = self.machine.watching() {
@@ -625,7 +628,8 @@ impl<M: Machine> Scheduler<M> {
     /// Gives the CPU to the next thread. Returns, with interrupts still masked, when the caller gets a CPU again (perhaps
     /// another one).
     ///
-    /// => Interrupts are masked; the preemption count is zero; no lock is held.
+    /// # Requires
+    /// Interrupts are masked; the preemption count is zero; no lock is held.
     fn switch_from(&self, mut why: Leave) {
         let cpu = current_cpu();
         let here = self.cpus.of(cpu);
@@ -739,7 +743,8 @@ impl<M: Machine> Scheduler<M> {
 
     /// Hands threads that left this CPU for good to the machine.
     ///
-    /// => Interrupts are on, nothing is held.
+    /// # Requires
+    /// Interrupts are on, nothing is held.
     fn reap_dead(&self) {
         if !self.here().has_dead.load(Ordering::Relaxed) {
             return;
@@ -773,7 +778,8 @@ impl<M: Machine> Scheduler<M> {
     /// Sees to it that the running thread does not keep those who wait here longer than its stretch, nor stays where it may not
     /// run.
     ///
-    /// => Interrupts are masked.
+    /// # Requires
+    /// Interrupts are masked.
     pub(crate) fn limit_stretch(&self, here: &Cpu<M>) {
         let current = self.current();
         if self.is_idle(&current) {
@@ -805,7 +811,8 @@ impl<M: Machine> Scheduler<M> {
     /// Programs this CPU's timer if something is due earlier than it is set to. A deadline that went away or later costs
     /// one interrupt that finds nothing, instead of a write to the timer each time.
     ///
-    /// => Interrupts are masked.
+    /// # Requires
+    /// Interrupts are masked.
     fn program(&self, here: &Cpu<M>) {
         let due = here.wheel_due.load(Ordering::Relaxed).min(here.stretch_end.load(Ordering::Relaxed));
         let due = due.min(here.watch.due());

@@ -78,7 +78,8 @@ impl<M: Machine> Share<M> {
         }
     }
 
-    /// => As for every function here: the caller holds the lock of the CPU's queue.
+    /// # Requires
+    /// As for every function here: the caller holds the lock of the CPU's queue.
     fn threads(&self) -> &Threads<M> {
         record::read(self);
         // SAFETY: the lock is held, and no `&mut` outlives the function that made it.

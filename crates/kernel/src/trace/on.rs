@@ -212,7 +212,10 @@ fn number_of(thread: &Thread<Machine>) -> u32 {
     }
 }
 
-/// This CPU goes on with `next`. => interrupts are masked.
+/// This CPU goes on with `next`.
+///
+/// # Requires
+/// Interrupts are masked.
 pub fn switch(next: &Thread<Machine>) {
     if !ON.load(Ordering::Relaxed) {
         return;

@@ -256,7 +256,8 @@ struct Unshared<M: Machine> {
 
 /// Copies what is shared. `sets_ids`: another process must not change the new program's directories either.
 ///
-/// => The caller is the only thread of its process.
+/// # Requires
+/// The caller is the only thread of its process.
 fn unshare<M: Machine>(ctx: &Ctx<'_, M>, sets_ids: bool) -> Result<Unshared<M>, Errno> {
     let (files, fs) = (ctx.files()?, ctx.fs()?);
     // SAFETY: the only thread is here, and lets go of this before it replaces it.

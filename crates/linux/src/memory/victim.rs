@@ -248,7 +248,8 @@ impl<M: Machine> Linux<M> {
         self.vm.frames().total() + self.vm.swap().total()
     }
 
-    /// => `choosing` is held.
+    /// # Requires
+    /// `choosing` is held.
     fn kill_one(&'static self, me: &Thread<M>, why: &str) {
         let Some(choice) = self.choose() else {
             // Exempt processes hold all there is. Process 1's end stops the machine, as Linux panics here.

@@ -299,7 +299,8 @@ unsafe impl Send for Charge {}
 unsafe impl Sync for Charge {}
 
 impl Charge {
-    /// => The caller keeps the record.
+    /// # Requires
+    /// The caller keeps the record.
     #[inline]
     fn take(accounts: NonNull<Accounts>, account: Account, n: u64, limit: u64) -> Option<Self> {
         // SAFETY: the caller keeps the record.

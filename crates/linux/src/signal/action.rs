@@ -187,7 +187,8 @@ impl Actions {
 
     /// An entry for `signal`, which has none. `None` where there is no memory.
     ///
-    /// => The caller is in a change.
+    /// # Requires
+    /// The caller is in a change.
     fn add(&self, signal: Signal) -> Option<&Entry> {
         let mut last = &self.first;
         for block in self.blocks() {
