@@ -1,4 +1,4 @@
-//! Copy-on-write (Contract C2): insert busy, take the old translation away, flush, copy, look at the source again, install.
+//! Copy-on-write (relies on C2): insert busy, take the old translation away, flush, copy, look at the source again, install.
 //!
 //! The flush comes before the copy can be seen: a thread of this space on another CPU that still read the source through its
 //! TLB, after another one has stored into the copy, would see memory go backwards. The look at the source comes after the
@@ -17,7 +17,7 @@ use crate::vm::Vm;
 use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
 
-/// Contract C2, *dirty*: who takes a leaf away, or its right to store, credits what it says of stores, under the table page's
+/// Relies on C2, *dirty*: who takes a leaf away, or its right to store, credits what it says of stores, under the table page's
 /// lock. (A writable leaf implies a dirty page, so there is something to do only where a cleaner has just cleared the page's
 /// mark and has not come to this leaf yet: it will find nothing there, and the store must not be lost.)
 #[inline]

@@ -6,7 +6,7 @@
 //! - [`queues`]: the active, inactive and laundry queue, each in many parts.
 //! - [`frame_census`]: what frames are used for, told to tools.
 //!
-//! The room owns the state word of a page and with it contract C1 (identity). It knows the machine, and no object, map or fault.
+//! The room owns the state word of a page and is home to C1 (identity). It knows the machine, and no object, map or fault.
 
 pub(crate) mod descriptors;
 pub mod frame_census;

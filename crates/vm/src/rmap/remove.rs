@@ -1,4 +1,4 @@
-//! The remover: takes pages away from an object, and from everybody who maps them (Contract C2).
+//! The remover: takes pages away from an object, and from everybody who maps them (relies on C2).
 //!
 //! # The protocol
 //! 1. Set the page exclusively busy.
@@ -63,7 +63,7 @@ impl<M: Machine> Vm<M> {
     }
 
     /// Takes the identity of a busy page that no index and no leaf has any more; frees the frame, at once or with its last
-    /// hold. Contract C1.
+    /// hold. Relies on C1.
     pub(crate) fn release_page(&self, page: &Page) {
         let before = page.disown();
         self.queues().leave(page, before);
