@@ -5,16 +5,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Context, models, verdict::Check};
+use super::{Context, contract, models, verdict::Check};
 use crate::failure::{Doing, Result};
 
 const NAME: &str = "docs/the walkthrough names code that is there";
 const README: &str = "docs/the README names items that are there";
+const CONTRACTS: &str = "docs/every contract has one home";
+const RANKS: &str = "docs/all lock ranks stand in one table";
 const MUTANTS: &str = "docs/every step that models leave out is in the models' table";
 
 /// Their names.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
-    Ok([NAME, README, MUTANTS].map(str::to_owned).to_vec())
+    Ok([NAME, README, CONTRACTS, RANKS, MUTANTS].map(str::to_owned).to_vec())
 }
 
 /// Looks every name up.
@@ -22,6 +24,12 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if context.selects(MUTANTS) {
         let wrong = models::undocumented(&context.places.root)?;
         done(if wrong.is_empty() { Check::passed(MUTANTS) } else { Check::failed(MUTANTS, wrong.join("\n")) });
+    }
+    for (name, judge) in [(CONTRACTS, contracts as fn(&Path) -> Result<Vec<String>>), (RANKS, ranks)] {
+        if context.selects(name) {
+            let wrong = judge(&context.places.root)?;
+            done(if wrong.is_empty() { Check::passed(name) } else { Check::failed(name, wrong.join("\n")) });
+        }
     }
     if context.selects(README) {
         let path = context.places.root.join("README.md");
@@ -68,6 +76,50 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
         Check::failed(NAME, format!("not in the code: {}", missing.join(", ")))
     });
     Ok(())
+}
+
+/// What is wrong with the contracts in the sources below `root`.
+fn contracts(root: &Path) -> Result<Vec<String>> {
+    let path = root.join("ARCHITECTURE.md");
+    let text = fs::read_to_string(&path).doing(|| format!("cannot read {}", path.display()))?;
+    Ok(contract::judge(&contract::table(&text), &sources(root, &["crates", "lab"])?))
+}
+
+/// Ranks that are made of a number outside of the table and of tests.
+fn ranks(root: &Path) -> Result<Vec<String>> {
+    let sources = sources(root, &["crates", "lab"])?;
+    Ok(sources.iter().flat_map(|(path, text)| numbered_ranks(path, text)).collect())
+}
+
+/// Places in a file that make a rank of a number.
+fn numbered_ranks(path: &str, text: &str) -> Vec<String> {
+    let of_tests = ["sync/src/rank.rs", "tests.rs", "/tests/", "models.rs", "/models/"];
+    if of_tests.iter().any(|part| path.contains(part)) {
+        return Vec::new();
+    }
+    let code = text.split("\nmod tests {").next().unwrap_or(text);
+    let numbered = |line: &str| line.split("Rank(").skip(1).any(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    let lines = code.lines().enumerate().filter(|(_, line)| numbered(line));
+    lines.map(|(n, _)| format!("{path}:{}: a rank is no constant of sync/rank.rs", n + 1)).collect()
+}
+
+/// All Rust files below these folders of `root`: their paths from there, and their text.
+pub(super) fn sources(root: &Path, folders: &[&str]) -> Result<Vec<(String, String)>> {
+    let mut found = Vec::new();
+    let mut folders: Vec<PathBuf> = folders.iter().map(|f| root.join(f)).collect();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).doing(|| format!("cannot read {}", folder.display()))? {
+            let path = entry.doing(|| folder.display().to_string())?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let text = fs::read_to_string(&path).doing(|| path.display().to_string())?;
+                found.push((path.strip_prefix(root).unwrap_or(&path).display().to_string(), text));
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 /// All Rust text below `directory`.
@@ -157,6 +209,14 @@ mod tests {
         assert_eq!(["vm", "pmap_x86_64"].map(directory), ["vm", "pmap-x86_64"]);
         assert!(declares("pub struct Space<M>", "Space") && declares("macro_rules! provide {", "provide"));
         assert!(!declares("pub struct Spaces;", "Space") && !declares("// Space", "Space"));
+    }
+
+    #[test]
+    fn a_rank_of_a_number_is_found_outside_of_tests() {
+        let text = "SpinLock::new(Rank::MAP, ());\nlet r = Rank(7);\nRank(rank)\nmod tests {\nRank(1)";
+        assert_eq!(numbered_ranks("crates/a/src/b.rs", text).len(), 1);
+        assert!(numbered_ranks("crates/a/src/b.rs", text)[0].starts_with("crates/a/src/b.rs:2: "));
+        assert!(numbered_ranks("crates/sync/src/rank.rs", text).is_empty());
     }
 
     #[test]

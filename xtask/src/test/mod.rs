@@ -8,6 +8,7 @@ mod attack;
 mod bare_metal;
 mod cargo;
 mod command;
+mod contract;
 mod cpus;
 mod docs;
 mod doctor;
