@@ -21,7 +21,7 @@ const NAME_LEN: usize = 65;
 #[derive(Clone, Copy)]
 struct Names([[u8; NAME_LEN]; 6]);
 
-// SAFETY: bytes.
+// SAFETY: arrays of bytes have no padding, and every byte is a value.
 unsafe impl Plain for Names {}
 
 /// Words that both names take.

@@ -228,7 +228,7 @@ impl<F: Format> Mmu<F> {
     /// `memory` points to [`Mmu::bytes`]`(cpus)` writable bytes, aligned to 128, that nobody else uses, for ever.
     pub unsafe fn new(memory: NonNull<u8>, cpus: usize, kernel: KernelTables<F>, tags: bool) -> Mmu<F> {
         let root = kernel.root();
-        // SAFETY: as this function's.
+        // SAFETY: the caller hands over what `PerCpu::new` asks for: memory for `cpus` elements, for ever.
         let cpus = unsafe { PerCpu::new(memory, cpus, |_| CpuMmu::new()) };
         cpus.iter().for_each(|c| c.set_root(root, None, 0));
         Mmu { kernel, cpus, tags }
@@ -399,7 +399,7 @@ impl<F: Format> Mmu<F> {
         own: &Own,
         regime: u64,
     ) {
-        // SAFETY: as this function's.
+        // SAFETY: the caller is on `cpu` with interrupts off, and `own` stays while its root is loaded, as `reload` asks.
         unsafe { self.reload(machine, cpu, space, (own.root(), Some(own)), regime) }
     }
 
@@ -415,7 +415,7 @@ impl<F: Format> Mmu<F> {
         root: Pfn,
         regime: u64,
     ) {
-        // SAFETY: as this function's.
+        // SAFETY: the caller is on `cpu` with interrupts off, and `root` is the space's own, as `reload` asks.
         unsafe { self.reload(machine, cpu, space, (root, None), regime) }
     }
 

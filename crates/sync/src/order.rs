@@ -72,7 +72,7 @@ impl Graph {
             while self.busy.swap(true, Ordering::Acquire) {
                 core::hint::spin_loop();
             }
-            // SAFETY: `busy` is ours.
+            // SAFETY: the swap took `busy` from false to true, so this thread alone uses the arrows until it stores false.
             let out = f(unsafe { &mut *self.arrows.get() });
             self.busy.store(false, Ordering::Release);
             out

@@ -164,7 +164,7 @@ impl<M: Machine> Scheduler<M> {
                 let own = self.cpus.of(cpu);
                 let mut queue = own.queue.lock_masked();
                 queue.idle = false;
-                // SAFETY: this CPU's alone now.
+                // SAFETY: the thread was taken off its queue, so no other CPU runs or frees it.
                 queue.begin(self.share(unsafe { stolen.as_ref() }, cpu), now);
                 self.note(own, cpu, &queue);
                 return thread;

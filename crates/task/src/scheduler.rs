@@ -500,7 +500,7 @@ impl<M: Machine> Scheduler<M> {
         let _masked = Masked::new(self.machine);
         let (cpu, here, me) = (current_cpu(), self.here(), self.current());
         let mut queue = here.queue.lock_masked();
-        // SAFETY: the caller's word.
+        // SAFETY: the caller vouches for the user as `belong_to` asks, and the lock of this CPU's queue is held.
         unsafe { me.belong_to(user) };
         queue.begin(self.share(&me, cpu), self.machine.ticks_to_ns(self.machine.ticks()));
         self.note(here, cpu, &queue);
@@ -549,7 +549,7 @@ impl<M: Machine> Scheduler<M> {
         let here = self.here();
         {
             let mut wheel = here.wheel.lock_masked();
-            // SAFETY: the caller's word.
+            // SAFETY: the caller vouches that the timer stays in place until it has expired or is cancelled.
             unsafe { wheel.insert(timer, deadline) };
             here.wheel_due.store(wheel.next().unwrap_or(NEVER), Ordering::Relaxed);
         }
@@ -664,7 +664,7 @@ impl<M: Machine> Scheduler<M> {
                 // SAFETY: it was queued, so it is alive.
                 let stray = next.filter(|n| !unsafe { n.as_ref() }.may_run_on(cpu) && *n != NonNull::from(&*prev));
                 let Some(stray) = stray else { break next };
-                // SAFETY: it is on no list now.
+                // SAFETY: `pop` took the thread off its list, and it stays alive: it is runnable.
                 unsafe { strays.push_back(stray) };
             };
             queue.idle = next.is_none();
@@ -684,7 +684,7 @@ impl<M: Machine> Scheduler<M> {
         let next = next.or_else(|| self.steal(cpu, now));
         let next = next.unwrap_or_else(|| {
             self.idle.insert(cpu);
-            // SAFETY: set by `start_cpu`.
+            // SAFETY: `start_cpu` stored this CPU's idle thread before the CPU scheduled for the first time.
             unsafe { NonNull::new_unchecked(here.idle.load(Ordering::Relaxed)) }
         });
         // SAFETY: it was queued, or is the idle thread: alive, and this CPU's alone now.
@@ -710,7 +710,7 @@ impl<M: Machine> Scheduler<M> {
         next.on_cpu.store(true, Ordering::Relaxed);
         here.leaving.store(ptr::from_ref(&*prev).cast_mut(), Ordering::Relaxed);
         here.moving.store(why == Leave::Move, Ordering::Relaxed);
-        // SAFETY: just before the switch.
+        // SAFETY: interrupts are masked, and the switch to `next` follows on this CPU.
         unsafe { self.machine.set_current(next) };
         self.limit_stretch(here);
         // SAFETY: `prev` is the caller, `next` was off its CPU (its `on_cpu` was clear) and is claimed by the line above.

@@ -5,18 +5,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Context, contract, models, verdict::Check};
+use super::{Context, contract, models, safety, verdict::Check};
 use crate::failure::{Doing, Result};
 
 const NAME: &str = "docs/the walkthrough names code that is there";
 const README: &str = "docs/the README names items that are there";
 const CONTRACTS: &str = "docs/every contract has one home";
 const RANKS: &str = "docs/all lock ranks stand in one table";
+const SAFETY: &str = "docs/every unsafe block is argued for";
 const MUTANTS: &str = "docs/every step that models leave out is in the models' table";
 
 /// Their names.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
-    Ok([NAME, README, CONTRACTS, RANKS, MUTANTS].map(str::to_owned).to_vec())
+    Ok([NAME, README, CONTRACTS, RANKS, SAFETY, MUTANTS].map(str::to_owned).to_vec())
 }
 
 /// Looks every name up.
@@ -25,7 +26,9 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
         let wrong = models::undocumented(&context.places.root)?;
         done(if wrong.is_empty() { Check::passed(MUTANTS) } else { Check::failed(MUTANTS, wrong.join("\n")) });
     }
-    for (name, judge) in [(CONTRACTS, contracts as fn(&Path) -> Result<Vec<String>>), (RANKS, ranks)] {
+    for (name, judge) in
+        [(CONTRACTS, contracts as fn(&Path) -> Result<Vec<String>>), (RANKS, ranks), (SAFETY, safeties)]
+    {
         if context.selects(name) {
             let wrong = judge(&context.places.root)?;
             done(if wrong.is_empty() { Check::passed(name) } else { Check::failed(name, wrong.join("\n")) });
@@ -89,6 +92,14 @@ fn contracts(root: &Path) -> Result<Vec<String>> {
 fn ranks(root: &Path) -> Result<Vec<String>> {
     let sources = sources(root, &["crates", "lab"])?;
     Ok(sources.iter().flat_map(|(path, text)| numbered_ranks(path, text)).collect())
+}
+
+/// Comments on `unsafe` code that argue nothing.
+fn safeties(root: &Path) -> Result<Vec<String>> {
+    let sources = sources(root, &["crates", "lab", "fuzz", "plugin", "examples", "programs", "xtask"])?;
+    // The judge's own examples are no code.
+    let sources = sources.iter().filter(|(path, _)| path != "xtask/src/test/safety.rs");
+    Ok(sources.flat_map(|(path, text)| safety::judge(path, text)).collect())
 }
 
 /// Places in a file that make a rank of a number.

@@ -23,6 +23,7 @@ mod models;
 mod packages;
 mod readme;
 mod refusals;
+mod safety;
 mod sanitize;
 mod session;
 mod sizes;

@@ -193,7 +193,7 @@ impl<'a, M: Machine> UnderWay<'a, M> {
 
 impl<M: Machine> Drop for UnderWay<'_, M> {
     fn drop(&mut self) {
-        // SAFETY: begun by `begin`.
+        // SAFETY: `begin` began the walk on this list, and it ends once, here.
         unsafe { self.group.members.lock().list.end_walk(self.walk) };
     }
 }

@@ -62,7 +62,7 @@ struct Record<M: Machine> {
 
 // SAFETY: the memory is the record's own; what is in it is shared as `Headcounts` and `User` say.
 unsafe impl<M: Machine> Send for Record<M> {}
-// SAFETY: as above.
+// SAFETY: a shared record gives `Headcounts` and `User`, which any CPU may use, and its memory stays.
 unsafe impl<M: Machine> Sync for Record<M> {}
 
 impl<M: Machine> Record<M> {
@@ -175,7 +175,7 @@ impl<M: Machine> Users<M> {
             match table.records.binary_search_by_key(&id, |record| unsafe { record.as_ref() }.id) {
                 Ok(at) => {
                     let record = table.records[at];
-                    // SAFETY: as above; under the table's lock nobody frees it, and from here on the permit keeps it.
+                    // SAFETY: the record is in the table, whose lock keeps it from being freed; from here on the permit does.
                     unsafe { record.as_ref() }.accounts.take(Account::Threads as usize, 1, u64::MAX);
                     break Permit(Some(record));
                 }
@@ -193,7 +193,7 @@ impl<M: Machine> Users<M> {
                         new = Some(Record::new(id, self.cpus)?);
                     }
                     if let Err(error) = self.make_room(used) {
-                        // SAFETY: nobody has seen it.
+                        // SAFETY: the record was made above and put into no table, so this thread has it alone.
                         new.into_iter().for_each(|record| unsafe { Record::free(record) });
                         return Err(error);
                     }
@@ -201,7 +201,7 @@ impl<M: Machine> Users<M> {
             }
         };
         // Another thread was first.
-        // SAFETY: nobody has seen it.
+        // SAFETY: the record was made above and put into no table, so this thread has it alone.
         new.into_iter().for_each(|record| unsafe { Record::free(record) });
         Ok(permit)
     }
@@ -245,7 +245,7 @@ pub(crate) struct Permit<M: Machine>(Option<NonNull<Record<M>>>);
 
 // SAFETY: it keeps a record that is `Sync`.
 unsafe impl<M: Machine> Send for Permit<M> {}
-// SAFETY: as above.
+// SAFETY: a shared permit gives a reference to a record, which is `Sync`.
 unsafe impl<M: Machine> Sync for Permit<M> {}
 
 impl<M: Machine> Permit<M> {
@@ -255,7 +255,7 @@ impl<M: Machine> Permit<M> {
     }
 
     fn record(&self) -> Option<&Record<M>> {
-        // SAFETY: the permit keeps it.
+        // SAFETY: the permit counts in the record, which is not freed while anything does.
         self.0.map(|record| unsafe { record.as_ref() })
     }
 
@@ -390,7 +390,7 @@ pub(crate) mod testing {
 
         /// How many signals are charged.
         pub fn signals(&self) -> u64 {
-            // SAFETY: never freed.
+            // SAFETY: the counts were leaked by `new`.
             unsafe { self.0.as_ref() }.count(Account::Signals as usize)
         }
     }

@@ -25,7 +25,7 @@ pub struct Interval {
     value: Timeval,
 }
 
-// SAFETY: four words.
+// SAFETY: four words of eight bytes leave no padding, and every bit pattern is a value.
 unsafe impl Plain for Interval {}
 
 /// A timer of a process. In place while armed: processes do not move.
@@ -159,7 +159,7 @@ impl<M: Machine> Timers<M> {
             self.task.store(heir_task, Ordering::Release);
             if let Some(heir) = &heir {
                 if armed && still {
-                    // SAFETY: as in `set`.
+                    // SAFETY: the timer is part of a process, which neither moves nor ends before `end` has cancelled it.
                     unsafe { linux.scheduler.arm(&self.timer, deadline) };
                 }
                 if let Some(thread) = heir.payload() {

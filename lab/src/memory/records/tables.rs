@@ -180,7 +180,7 @@ impl Core {
                 relax();
                 continue;
             };
-            // SAFETY: it is on this list.
+            // SAFETY: the record is the first of the list, whose lock is held, and the table's lock is too.
             unsafe { unlink(&mut list, record) };
             leaves.forget(slot);
         }
