@@ -1,6 +1,6 @@
-//! The conflict matrix is as its list says, and hot paths that are broken on purpose are found: `RUSTFLAGS="--cfg recording"
-//! cargo test -p quire-lab --test conflicts`.
-#![cfg(recording)]
+//! The conflict matrix is as its list says, and hot paths that are broken on purpose are found: `RUSTFLAGS="--cfg recording --cfg
+//! mutants" cargo test -p quire-lab --test conflicts`.
+#![cfg(all(recording, mutants))]
 
 use quire_lab::conflicts::model::State;
 use quire_lab::conflicts::report::{Counts, text};

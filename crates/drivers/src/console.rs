@@ -143,7 +143,8 @@ impl<H: Hal> Console<H> {
             && let Some(token) = self.receive.peek_used()
             && let Some(&i) = self.incoming.of_token.get(token as usize)
         {
-            // SAFETY: the same buffer as was added under this token.
+            // SAFETY: the queue was given this buffer under this token, and `of_token` keeps which one that was until it is
+            // popped.
             let len = unsafe {
                 let buffer = self.incoming.slice(i as usize, RECEIVE_PAGES * PAGE);
                 self.receive.pop_used(token, &[], &mut [buffer])
@@ -200,7 +201,8 @@ impl<H: Hal> Console<H> {
         while let Some(token) = self.send.peek_used()
             && let Some(&i) = self.outgoing.of_token.get(token as usize)
         {
-            // SAFETY: the same bytes as were added under this token.
+            // SAFETY: the queue was given these bytes, with this length, under this token, and nothing else is sent from them
+            // until it is popped.
             let popped = unsafe {
                 let buffer = self.outgoing.slice(i as usize, self.lengths[i as usize] as usize);
                 self.send.pop_used(token, &[buffer], &mut [])

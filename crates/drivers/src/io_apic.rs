@@ -34,14 +34,14 @@ impl IoApic {
     }
 
     fn read(&mut self, index: u32) -> u32 {
-        // SAFETY: by `new`'s contract.
+        // SAFETY: `new`'s caller vouched that `registers` is a mapped I/O APIC that no other code uses.
         unsafe {
             self.registers.write_volatile(index);
             self.registers.add(4).read_volatile()
         }
     }
     fn write(&mut self, index: u32, value: u32) {
-        // SAFETY: by `new`'s contract.
+        // SAFETY: `new`'s caller vouched that `registers` is a mapped I/O APIC that no other code uses.
         unsafe {
             self.registers.write_volatile(index);
             self.registers.add(4).write_volatile(value);

@@ -62,9 +62,9 @@ fn read(register: u32) -> u32 {
 #[inline(always)]
 fn write(register: u32, value: u32) {
     match REGISTERS.load(Ordering::Relaxed) {
-        // SAFETY: as in `read`.
+        // SAFETY: without a base the CPU is in x2APIC mode, where each register is an MSR from 0x800 on.
         0 => unsafe { wrmsr(0x800 + (register >> 4), value as u64) },
-        // SAFETY: as in `read`.
+        // SAFETY: `base` is the mapped page of the APIC's registers, and `register` is an offset within it.
         base => unsafe { ((base + register as usize) as *mut u32).write_volatile(value) },
     }
 }
@@ -209,7 +209,7 @@ pub fn timer_arm(nanoseconds: u64, deadline: u64) {
 /// Disarms this CPU's timer.
 pub fn timer_disarm() {
     if TIMER_RATE.load(Ordering::Relaxed) == 0 {
-        // SAFETY: as in `timer_arm`.
+        // SAFETY: a TSC-deadline timer is in use where there is no rate, so the MSR exists; zero disarms it.
         unsafe { wrmsr(MSR_TSC_DEADLINE, 0) }
     } else {
         write(TIMER_INITIAL, 0);

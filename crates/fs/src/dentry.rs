@@ -3,9 +3,8 @@
 use crate::FsError;
 use crate::host::Host;
 use crate::inode::Inode;
-use crate::rank;
 use quire_heap::{Arc, Vec};
-use quire_sync::SpinLock;
+use quire_sync::{Rank, SpinLock};
 
 /// A name of an inode. Alive while somebody uses it, also after the name is gone.
 ///
@@ -37,7 +36,7 @@ impl<H: Host> Dentry<H> {
         listed: bool,
         mounted: bool,
     ) -> Result<Arc<Self>, FsError> {
-        let place = SpinLock::new(rank::PLACE, Place { parent, name, listed });
+        let place = SpinLock::new(Rank::PLACE, Place { parent, name, listed });
         Ok(Arc::try_new(Dentry { inode, place, mounted })?)
     }
 

@@ -1,13 +1,13 @@
 //! A directory of a memory file system: its entries, by name and in the order they were made.
 
+use crate::FsError;
 use crate::dentry::Dentry;
 use crate::host::Host;
-use crate::{FsError, rank};
 use quire_heap::{Arc, Map, Spare, Vec};
 use quire_lookup::Names;
 use quire_lookup::names::{self, Found};
 use quire_sync::epoch::{Domain, Pile, Pinned};
-use quire_sync::{CachePadded, SpinGuard, SpinLock};
+use quire_sync::{CachePadded, Rank, SpinGuard, SpinLock};
 
 /// The first cookie of an entry; those below stand for `.` and `..`.
 pub(crate) const FIRST_COOKIE: u64 = 2;
@@ -66,8 +66,8 @@ impl<H: Host> Directory<H> {
     /// An empty directory.
     pub fn new(host: &H) -> Self {
         let entries = Entries { by_name: Map::new(), by_cookie: Map::new(), next: FIRST_COOKIE, dead: false };
-        let entries = CachePadded(SpinLock::new(rank::DIRECTORY, entries));
-        Directory { names: Names::new(rank::NAMES), epoch: host.epoch(), entries }
+        let entries = CachePadded(SpinLock::new(Rank::DIRECTORY, entries));
+        Directory { names: Names::new(Rank::NAMES), epoch: host.epoch(), entries }
     }
 
     /// The entry called `name`. A directory is not counted.

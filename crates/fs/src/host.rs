@@ -1,16 +1,16 @@
 //! What the file layer needs of the kernel around it.
 
+use crate::FsError;
 use crate::dentry::Dentry;
 use crate::inode::Ident;
 use crate::lock::Charge;
 use crate::seal::{Stores, ToStore};
 use crate::transfer::{Sink, Source};
-use crate::{FsError, rank};
 use core::ops::DerefMut;
 use quire_heap::{Arc, Weak};
 use quire_sync::atomic::{AtomicUsize, Ordering};
 use quire_sync::epoch::Domain;
-use quire_sync::{Quota, SpinLock};
+use quire_sync::{Quota, Rank, SpinLock};
 use quire_vm::object::WriteErrors;
 
 /// Bytes in a page, of pipes and of what sizes are rounded to.
@@ -116,7 +116,7 @@ pub struct Origin<H: Host> {
 impl<H: Host> Origin<H> {
     /// An origin whose name is not known yet. `sealable`: the file can be sealed, so mappings that may store into it are counted.
     pub(crate) fn new(ident: Ident, sealable: bool) -> Self {
-        let name = SpinLock::new(rank::ATTR, Weak::new());
+        let name = SpinLock::new(Rank::ATTRIBUTES, Weak::new());
         Origin { ident, name, at: AtomicUsize::new(0), stores: sealable.then(Stores::new) }
     }
     /// Whether shared mappings that may store into the file are to be counted by [`note_stores`](Self::note_stores).

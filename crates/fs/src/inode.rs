@@ -7,12 +7,12 @@ use crate::lock::RecordLocks;
 use crate::pipe::Pipe;
 use crate::seal::{Seals, ToStore};
 use crate::text::TextUse;
-use crate::{FsError, Io, rank};
+use crate::{FsError, Io};
 use quire_heap::{Arc, Room, Vec, try_leak};
 use quire_lookup::per_cpu;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quire_sync::epoch::Domain;
-use quire_sync::{Mutex, MutexGuard, PerCpu, Quota, Sequenced, preempt_off};
+use quire_sync::{Mutex, MutexGuard, PerCpu, Quota, Rank, Sequenced, preempt_off};
 
 /// Most names of one inode.
 pub const LINK_MAX: u32 = 1 << 30;
@@ -397,8 +397,8 @@ impl<H: Host> Inode<H> {
             node,
             locks: RecordLocks::new(),
             system,
-            rights: Sequenced::new(rank::RIGHTS, [words[0], words[1]]),
-            attr: Attributes(Sequenced::new(rank::ATTR, words)),
+            rights: Sequenced::new(Rank::RIGHTS, [words[0], words[1]]),
+            attr: Attributes(Sequenced::new(Rank::ATTRIBUTES, words)),
         }
     }
 

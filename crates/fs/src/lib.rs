@@ -64,24 +64,3 @@ pub use text::Program;
 pub use transfer::{Sink, SliceSink, SliceSource, Source};
 pub use vfs::{Create, Vfs};
 pub use walk::{Final, Found, Last, Name, Place, Places, Powers, View, Who};
-
-/// This layer's places in the one lock order (Contract C6), between `Rank::FILE` and `Rank::MAP`.
-pub(crate) mod rank {
-    use quire_sync::Rank;
-    /// A directory's entries. Two are taken ancestor first, or by address under the rename lock.
-    pub const DIRECTORY: Rank = Rank(30);
-    /// What lookups see of a directory.
-    pub const NAMES: Rank = Rank(34);
-    /// A dentry's parent and name.
-    pub const PLACE: Rank = Rank(31);
-    /// Attributes of an inode, tables of drivers and of record locks.
-    pub const ATTR: Rank = Rank(32);
-    /// What paths are checked by, of an inode's attributes.
-    pub const RIGHTS: Rank = Rank(35);
-    /// A terminal's line editor and settings.
-    pub const TERMINAL: Rank = Rank(33);
-    /// Who listens to a readiness.
-    pub const LISTENERS: Rank = Rank(36);
-    /// Who waits for a range of a file: after that file's locks.
-    pub const WAITS: Rank = Rank(37);
-}

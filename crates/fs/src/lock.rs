@@ -4,12 +4,12 @@
 //! waits for whom is noted under the lock of the file that it waits at, as long as what stands against it is held there: so what is
 //! noted is true, and no circle is seen that is none.
 
+use crate::FsError;
 use crate::readiness::Readiness;
 use crate::stream::Io;
-use crate::{FsError, rank};
 use quire_heap::{OutOfMemory, Vec};
-use quire_sync::SpinLock;
 use quire_sync::atomic::{AtomicUsize, Ordering};
+use quire_sync::{Rank, SpinLock};
 
 /// Most locks on one file: each takes kernel memory.
 const MOST: usize = 4096;
@@ -139,7 +139,7 @@ struct Wait {
 
 /// All processes that wait for others' ranges. One list for all files: a circle goes through several. Changed under the lock of the
 /// file, too.
-static WAITS: SpinLock<Vec<Wait>> = SpinLock::new(rank::WAITS, Vec::new());
+static WAITS: SpinLock<Vec<Wait>> = SpinLock::new(Rank::RANGE_WAITS, Vec::new());
 
 /// Longer chains of waiting processes are not followed.
 const LONGEST: usize = 64;
@@ -238,7 +238,7 @@ impl<C: Charge> RecordLocks<C> {
     pub const fn new() -> Self {
         RecordLocks {
             held: SpinLock::new(
-                rank::ATTR,
+                Rank::ATTRIBUTES,
                 Held { records: Vec::new(), charges: Vec::new(), whole: Vec::new(), waiting: 0 },
             ),
             count: AtomicUsize::new(0),

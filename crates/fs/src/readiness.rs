@@ -6,11 +6,11 @@
 //!
 //! The order that loses no wake-up: a stream changes its state *before* it notifies; a waiter registers *before* it looks.
 
-use crate::{FsError, Io, rank};
+use crate::{FsError, Io};
 use quire_heap::{Arc, Room, Vec};
 use quire_sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence_full};
 use quire_sync::hooks::{ThreadHandle, current_thread, now, park, unpark};
-use quire_sync::{SpinLock, WaitOutcome, WaitQueue};
+use quire_sync::{Rank, SpinLock, WaitOutcome, WaitQueue};
 
 bitflags::bitflags! {
     /// What can be done with a stream without waiting.
@@ -92,7 +92,7 @@ impl Readiness {
     pub const fn new() -> Self {
         Readiness {
             sleepers: WaitQueue::new(),
-            listeners: SpinLock::new(rank::LISTENERS, None),
+            listeners: SpinLock::new(Rank::LISTENERS, None),
             listening: AtomicUsize::new(0),
         }
     }

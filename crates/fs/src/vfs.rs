@@ -10,11 +10,11 @@ use crate::open_file::{Body, OpenFile, Opening};
 use crate::pipe::Pipe;
 use crate::text::Writer;
 use crate::walk::{Final, Found, Last, Place, Places, View, Want, Who};
-use crate::{FileKind, FsError, Io, OpenFlags, Seals, Stream, rank};
+use crate::{FileKind, FsError, Io, OpenFlags, Seals, Stream};
 use quire_heap::{Arc, Vec, try_format};
 use quire_lookup::Hold;
 use quire_sync::atomic::{AtomicU64, Ordering};
-use quire_sync::{Mutex, SpinLock};
+use quire_sync::{Mutex, Rank, SpinLock};
 
 /// An open file as descriptors share it.
 pub type SharedFile<H> = Arc<OpenFile<H>>;
@@ -64,13 +64,13 @@ impl<H: Host> Vfs<H> {
         let place = Place::Counted(root.clone());
         Ok(Arc::try_new(Vfs {
             host,
-            mounts: SpinLock::new(rank::ATTR, Vec::try_from_iter([root.clone()])?),
+            mounts: SpinLock::new(Rank::ATTRIBUTES, Vec::try_from_iter([root.clone()])?),
             root,
             places: Arc::try_new(Places { cwd: place.clone(), root: place })?,
             nameless: FileSystem::new(2, "pipefs", Limits::NONE, cpus)?,
             memory: FileSystem::new(3, "tmpfs", Limits::NONE, cpus)?,
             moving: Mutex::new(()),
-            drivers: SpinLock::new(rank::ATTR, Vec::new()),
+            drivers: SpinLock::new(Rank::ATTRIBUTES, Vec::new()),
             next_device: AtomicU64::new(4),
         })?)
     }

@@ -43,7 +43,7 @@ impl Held {
     /// Its first and last bytes say whose it is.
     fn stamp(&self, vm: &Vm<Hosted>, tag: u8) {
         let (at, len) = self.bytes(vm);
-        // SAFETY: it is ours, and so long.
+        // SAFETY: the run of frames is held by `self` alone and has `len` bytes at `at`.
         unsafe {
             at.write(tag);
             at.add(len - 1).write(tag);
@@ -52,7 +52,7 @@ impl Held {
 
     fn give_back(self, vm: &'static Vm<Hosted>, tag: u8) {
         let (at, len) = self.bytes(vm);
-        // SAFETY: it is ours, and so long.
+        // SAFETY: the run of frames is held by `self` alone and has `len` bytes at `at`.
         let found = unsafe { (at.read(), at.add(len - 1).read()) };
         assert_eq!(found, (tag, tag), "somebody else wrote to what is held");
         match self {
@@ -79,7 +79,7 @@ pub fn run(data: &[u8]) {
                 let fill = if input.byte() & 1 == 0 { Fill::Zeroed } else { Fill::Any };
                 vm.alloc_frame(fill, on_behalf).ok().map(|f| {
                     let bytes = vm.machine().frame_ptr(f.pfn());
-                    // SAFETY: the frame is ours.
+                    // SAFETY: `f` owns the frame, which has `PAGE_SIZE` bytes at `bytes`.
                     let zero = (0..PAGE_SIZE as usize).all(|i| unsafe { bytes.add(i).read() } == 0);
                     assert!(fill == Fill::Any || zero, "a frame that is asked for empty is empty");
                     Held::Frame(f)

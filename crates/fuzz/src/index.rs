@@ -26,11 +26,11 @@ unsafe impl Nodes for Boxes {
         NonNull::new(unsafe { std::alloc::alloc(Layout::new::<Node<Self>>()) }.cast()).ok_or(OutOfMemory)
     }
     unsafe fn release(self, node: NonNull<Node<Self>>) {
-        // SAFETY: came from `allocate`.
+        // SAFETY: `allocate` gave the node with this layout, and the index uses it no more.
         unsafe { std::alloc::dealloc(node.as_ptr().cast(), Layout::new::<Node<Self>>()) }
     }
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
-        // SAFETY: passed on.
+        // SAFETY: the index hands each node over once, unlinked, as `retire` of the domain asks.
         unsafe { self.domain.retire(node, free) }
     }
 }

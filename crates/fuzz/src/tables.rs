@@ -68,7 +68,7 @@ fn operate<F: Simulate>(vm: V<F>, input: &mut Input<'_>) {
     }
     cpu.leave();
     Pmap::<Simulated<F>>::clear(&*pmap, vm);
-    // SAFETY: cleared, loaded nowhere.
+    // SAFETY: the tables were cleared, and the one CPU has left them.
     unsafe { Pmap::<Simulated<F>>::destroy(&mut *pmap, vm) };
     // SAFETY: no table shows it any more.
     vm.free_frame(unsafe { Frame::from_pfn(shown) });

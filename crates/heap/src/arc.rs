@@ -53,11 +53,11 @@ pub struct Weak<T: ?Sized>(NonNull<Inner<T>>);
 
 // SAFETY: a reference gives shared access, and the last one drops the value: on any thread.
 unsafe impl<T: ?Sized + Sync + Send> Send for Arc<T> {}
-// SAFETY: as above.
+// SAFETY: a shared `Arc` can be cloned, so it gives what a sent one gives: shared access, and the drop of the value.
 unsafe impl<T: ?Sized + Sync + Send> Sync for Arc<T> {}
 // SAFETY: a weak reference becomes a strong one.
 unsafe impl<T: ?Sized + Sync + Send> Send for Weak<T> {}
-// SAFETY: as above.
+// SAFETY: a shared weak reference can be cloned and upgraded, so it gives what a sent one gives.
 unsafe impl<T: ?Sized + Sync + Send> Sync for Weak<T> {}
 
 /// Makes an [`Arc`] of a trait object (or a slice) of one of a type that can be that.
@@ -103,9 +103,9 @@ pub unsafe fn from_inner<T, U: ?Sized>(inner: *mut Inner<T>, wide: *mut Inner<U>
 /// The memory of an [`Arc`] whose value comes later.
 pub struct Room<T>(NonNull<Inner<T>>);
 
-// SAFETY: there is no value yet.
+// SAFETY: a room owns memory without a value, and freeing memory asks for no thread.
 unsafe impl<T> Send for Room<T> {}
-// SAFETY: as above; a shared room can do nothing.
+// SAFETY: a shared room has no method that does anything.
 unsafe impl<T> Sync for Room<T> {}
 
 impl<T> Room<T> {
@@ -185,7 +185,7 @@ impl<T> Arc<T> {
     pub unsafe fn from_raw(raw: *const T) -> Self {
         // SAFETY: by this function's contract the counts lie before the value.
         let inner = unsafe { raw.byte_sub(mem::offset_of!(Inner<T>, value)) };
-        // SAFETY: as above; it is not null.
+        // SAFETY: `inner` lies before a value in the middle of an allocation, so it is not null.
         Arc(unsafe { NonNull::new_unchecked(inner.cast::<Inner<T>>().cast_mut()) }, PhantomData)
     }
 
@@ -414,7 +414,7 @@ impl<T> Weak<T> {
     pub unsafe fn from_raw(raw: *const T) -> Self {
         // SAFETY: by this function's contract the counts lie before the value.
         let inner = unsafe { raw.byte_sub(mem::offset_of!(Inner<T>, value)) };
-        // SAFETY: as above; it is not null.
+        // SAFETY: `inner` lies before a value in the middle of an allocation, so it is not null.
         Weak(unsafe { NonNull::new_unchecked(inner.cast::<Inner<T>>().cast_mut()) })
     }
 

@@ -10,7 +10,7 @@ use core::ptr::{self, NonNull};
 /// A value on the heap that has one owner, as `alloc::boxed::Box`.
 pub struct Box<T: ?Sized>(NonNull<T>, PhantomData<T>);
 
-// SAFETY: it owns the value.
+// SAFETY: a box is the one owner of its value, so to send it is to send the value.
 unsafe impl<T: ?Sized + Send> Send for Box<T> {}
 // SAFETY: as a reference to the value.
 unsafe impl<T: ?Sized + Sync> Sync for Box<T> {}

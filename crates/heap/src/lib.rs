@@ -67,7 +67,7 @@ pub fn allocate(layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
             core::num::NonZeroUsize::new(layout.align()).ok_or(OutOfMemory)?,
         ));
     }
-    // SAFETY: the layout has a size.
+    // SAFETY: the layout's size is not zero: that case has returned.
     NonNull::new(unsafe { alloc::alloc::alloc(layout) }).ok_or(OutOfMemory)
 }
 

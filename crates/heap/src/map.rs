@@ -28,7 +28,7 @@ struct Sought<Q: ?Sized>(Q);
 
 impl<Q: ?Sized> Sought<Q> {
     fn new(key: &Q) -> &Self {
-        // SAFETY: the type is transparent.
+        // SAFETY: `Self` is `repr(transparent)` over `Q`, so the pointers have one layout and one metadata.
         unsafe { &*(core::ptr::from_ref(key) as *const Self) }
     }
 }

@@ -29,7 +29,7 @@ struct Ram(NonNull<u8>);
 
 // SAFETY: the memory is shared by design, and never freed.
 unsafe impl Send for Ram {}
-// SAFETY: as above.
+// SAFETY: shared RAM is reached through pointers only, and what is in it is guarded by the core's own rules.
 unsafe impl Sync for Ram {}
 
 impl Ram {
@@ -51,7 +51,7 @@ unsafe impl Phys for Ram {
     }
 }
 
-// SAFETY: as the RAM's.
+// SAFETY: the frames are those of `ram`, which keeps this contract.
 unsafe impl Phys for Toy {
     fn frame_ptr(&self, pfn: Pfn) -> *mut u8 {
         self.ram.frame_ptr(pfn)

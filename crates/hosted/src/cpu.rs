@@ -90,7 +90,7 @@ impl<F: Simulate> Cpu<F> {
     /// Goes on with the space loaded, but without running it. An idle CPU zeroes frames for later, as many as
     /// [`Settings::zero_stock`](crate::Settings) says, and answers others meanwhile.
     pub fn idle(&self, pmap: &Tables<F>) {
-        // SAFETY: as in `load`.
+        // SAFETY: this thread is the CPU, and flushes come in between steps only.
         self.run(|| unsafe { pmap.go_lazy(self.machine(), self.id) });
         self.interrupts();
         if self.machine().zeroes_when_idle() {
@@ -103,7 +103,7 @@ impl<F: Simulate> Cpu<F> {
     /// Loads the kernel's own root.
     pub fn leave(&self) {
         self.interrupts();
-        // SAFETY: as in `load`.
+        // SAFETY: this thread is the CPU, and flushes come in between steps only.
         self.run(|| unsafe { self.machine().mmu().leave(self.machine(), self.id) })
     }
 

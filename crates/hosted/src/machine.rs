@@ -341,7 +341,7 @@ unsafe impl Phys for BootPhys<'_> {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the machine's arena does not move while the machine lives, and its frames are consecutive.
 unsafe impl<F: Simulate> Phys for Simulated<F> {
     fn frame_ptr(&self, pfn: Pfn) -> *mut u8 {
         self.arena.ptr(pfn)

@@ -147,7 +147,7 @@ fn a_device_is_mapped_shared_or_not_at_all<F: Simulate>() {
     let space = Space::new(vm).unwrap();
     let private = MapRequest { shared: false, ..request(&object) };
     assert_eq!(space.map(&private), Err(MapError::Invalid));
-    // SAFETY: never mapped.
+    // SAFETY: the range is empty, so no memory is shown by it.
     let nothing =
         unsafe { ObjectRef::device(vm, PhysRange { start: Pfn(9), end: Pfn(9) }, MemoryType::Uncached) }.unwrap();
     space.map(&request(&nothing)).unwrap();

@@ -162,12 +162,12 @@ fn the_heap_gives_every_size_aligned_and_gives_all_frames_back() {
                         // SAFETY: handed out above, and still this thread's.
                         let bytes = unsafe { std::slice::from_raw_parts(memory.as_ptr(), layout.size()) };
                         assert!(bytes.iter().all(|b| *b == mark), "somebody else wrote to this object");
-                        // SAFETY: as above; not used after this.
+                        // SAFETY: the heap handed this memory out with this layout, to this thread, which uses it no more.
                         unsafe { vm.heap().free(vm, memory, layout) };
                     }
                 }
                 for (memory, layout, _) in mine {
-                    // SAFETY: as above.
+                    // SAFETY: the heap handed this memory out with this layout, to this thread, which uses it no more.
                     unsafe { vm.heap().free(vm, memory, layout) };
                 }
             });

@@ -91,7 +91,7 @@ fn every_new_root_gets_the_reserved_entries_and_nothing_else<F: Simulate>() {
     tables.reserve(&ram, window::<F>(), &mut frames).unwrap();
     let top = VirtRange { start: 0xffff_ffff_8000_0000, end: 0xffff_ffff_ffff_f000 };
     tables.reserve(&ram, top, &mut frames).unwrap();
-    // SAFETY: nobody uses the frame.
+    // SAFETY: the test has given frame 1 to nothing yet.
     unsafe { ram.zero_frame(Pfn(1)) };
     tables.share(&ram, Pfn(1));
     let word = |t: u64, i: usize| ram.0[t as usize][i].load(Ordering::Relaxed);

@@ -208,7 +208,7 @@ fn the_tables_hold_exactly_what_was_entered<F: Simulate>() {
         cpu.leave();
         Pmap::<Simulated<F>>::clear(&*pmap, vm);
         prop_assert_eq!(Pmap::<Simulated<F>>::table_pages(&*pmap, vm), 1);
-        // SAFETY: cleared, loaded nowhere.
+        // SAFETY: the tables were cleared, and the one CPU has left them.
         unsafe { Pmap::<Simulated<F>>::destroy(&mut *pmap, vm) };
         vm.free_frame(frame(frame_of));
         vm.epoch().drain();
@@ -243,7 +243,7 @@ fn a_table_page_that_owes_a_flush_is_not_pruned<F: Simulate>() {
     assert_eq!(Pmap::<Simulated<F>>::table_pages(&*pmap, vm), 1);
     vm.free_frame(frame(pfn));
     cpu.leave();
-    // SAFETY: empty, loaded nowhere.
+    // SAFETY: the last leaf is gone, and the one CPU has left the tables.
     unsafe { Pmap::<Simulated<F>>::destroy(&mut *pmap, vm) };
 }
 
@@ -362,7 +362,7 @@ fn tables_under_fire<F: Simulate>(pcid: bool) {
             }
         });
         Pmap::<Simulated<F>>::clear(&*space, vm);
-        // SAFETY: cleared, loaded nowhere.
+        // SAFETY: the threads have ended, so no CPU has the tables loaded, and they were cleared.
         unsafe { Pmap::<Simulated<F>>::destroy(&mut *space, vm) };
     }
     vm.epoch().drain();
@@ -395,7 +395,7 @@ fn what_is_removed_alone_is_flushed_at_once_where_no_cpu_runs_the_space<F: Simul
     let cpu = Cpu::attach(vm, 1);
     // Under a tag that it keeps, here.
     enter();
-    // SAFETY: destroyed below.
+    // SAFETY: the tables stay in place until `destroy` at the end, before which the CPU leaves them.
     unsafe { cpu.load(&*pmap) };
     assert!(cpu.load_word(va).is_ok());
     cpu.leave();
@@ -404,7 +404,7 @@ fn what_is_removed_alone_is_flushed_at_once_where_no_cpu_runs_the_space<F: Simul
     // The table page that was left empty goes.
     let _ = owed.discharge();
     assert_eq!(Pmap::<Simulated<F>>::table_pages(&*pmap, vm), 1);
-    // SAFETY: as above.
+    // SAFETY: the tables stay in place until `destroy` at the end, before which the CPU leaves them.
     unsafe { cpu.load(&*pmap) };
     assert_eq!(cpu.load_word(va).unwrap_err().access, Access::Read);
     // Who runs the space has to be asked: that is owed, and everybody sees that it is.
@@ -428,7 +428,7 @@ fn what_is_removed_alone_is_flushed_at_once_where_no_cpu_runs_the_space<F: Simul
     let _ = unpaid.discharge();
     cpu.leave();
     Pmap::<Simulated<F>>::clear(&*pmap, vm);
-    // SAFETY: cleared, loaded nowhere.
+    // SAFETY: the tables were cleared, and the one CPU has left them.
     unsafe { Pmap::<Simulated<F>>::destroy(&mut *pmap, vm) };
     vm.free_frame(frame(pfn));
 }
@@ -444,7 +444,7 @@ fn a_lazy_cpu_is_not_interrupted_and_catches_up<F: Simulate>() {
         Enter::new(pfn, Prot::READ),
     );
     let other = Cpu::attach(vm, 1);
-    // SAFETY: destroyed below.
+    // SAFETY: the tables stay in place until `destroy` at the end, before which the CPU leaves them.
     unsafe { other.load(pmap) };
     assert!(other.load_word(va).is_ok());
     other.idle(pmap);
@@ -455,12 +455,12 @@ fn a_lazy_cpu_is_not_interrupted_and_catches_up<F: Simulate>() {
     let _ = owed.discharge();
     quire_sync::hooks::threads::set_cpu(1);
     assert_eq!(vm.machine().interrupts(1), 0);
-    // SAFETY: as above.
+    // SAFETY: the tables stay in place until `destroy` at the end, before which the CPU leaves them.
     unsafe { other.load(pmap) };
     assert_eq!(other.load_word(va).unwrap_err().access, Access::Read);
     other.leave();
     Pmap::<Simulated<F>>::clear(&*pmap, vm);
-    // SAFETY: cleared, loaded nowhere.
+    // SAFETY: the tables were cleared, and the CPU that had loaded them has left.
     unsafe { Pmap::<Simulated<F>>::destroy(&mut *pmap, vm) };
     vm.free_frame(frame(pfn));
 }
@@ -480,7 +480,7 @@ fn a_lazy_cpu_drops_cached_upper_levels_before_a_table_page_is_freed<F: Simulate
     std::thread::scope(|s| {
         s.spawn(|| {
             let other = Cpu::attach(vm, 1);
-            // SAFETY: destroyed below.
+            // SAFETY: the tables stay in place until `destroy` at the end, after this thread has ended.
             unsafe { other.load(pmap) };
             assert!(other.load_word(va).is_ok());
             other.idle(pmap);
@@ -506,7 +506,7 @@ fn a_lazy_cpu_drops_cached_upper_levels_before_a_table_page_is_freed<F: Simulate
         done.store(true, Ordering::Release);
         assert_eq!((asked_for_the_leaf, asked_for_the_tables), (0, 1));
     });
-    // SAFETY: empty, loaded nowhere.
+    // SAFETY: the tables are empty, and the thread whose CPU had loaded them has ended.
     unsafe { Pmap::<Simulated<F>>::destroy(pmap, vm) };
     vm.free_frame(frame(pfn));
 }

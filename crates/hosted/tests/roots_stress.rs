@@ -89,7 +89,10 @@ impl Random {
     }
 }
 
-/// Changes a place of the CPU's own. => the space is loaded.
+/// Changes a place of the CPU's own.
+///
+/// # Requires
+/// The space is loaded.
 fn change(cpu: &Cpu, world: &World, place: &Place, pages: u64, random: &mut Random) {
     let space = &world.space;
     let range = place.range(pages);
@@ -122,7 +125,10 @@ fn change(cpu: &Cpu, world: &World, place: &Place, pages: u64, random: &mut Rand
     place.set(becomes);
 }
 
-/// Looks at a page of anybody's: where it did not change meanwhile, it is what was said. => the space is loaded.
+/// Looks at a page of anybody's: where it did not change meanwhile, it is what was said.
+///
+/// # Requires
+/// The space is loaded.
 fn look(cpu: &Cpu, world: &World, place: &Place, page: u64) -> bool {
     let va = place.at + page * PAGE_SIZE;
     let (before, is) = place.now();

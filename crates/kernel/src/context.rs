@@ -195,7 +195,8 @@ pub unsafe fn switch(machine: &Machine, prev: &Thread<Machine>, next: &Thread<Ma
 /// Loads the bases. A program may have changed them behind the kernel's back by loading a selector, so what was loaded last
 /// counts only where it was zero: all selectors that there are have a base of zero.
 ///
-/// => this CPU's block; interrupts are masked.
+/// # Requires
+/// This CPU's block; interrupts are masked.
 #[inline(always)]
 unsafe fn load_bases(block: *mut cpu::Block, fs: u64, gs: u64) {
     // SAFETY: the bases are user addresses, checked when they were set.
@@ -226,7 +227,8 @@ pub unsafe fn set_bases(context: *mut Context, fs: u64, gs: u64) {
 
 /// Loads the next thread's address space; a thread without one keeps what is loaded, lazily.
 ///
-/// => interrupts are masked.
+/// # Requires
+/// Interrupts are masked.
 #[inline(always)]
 unsafe fn switch_space(machine: &Machine, prev: &Thread<Machine>, next: &Thread<Machine>) {
     let cpu: CpuId = cpu::id();

@@ -268,7 +268,7 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: allocated with the same layout: the length does not change after boot.
+        // SAFETY: `fresh` allocated it with this layout, whose length does not change after boot.
         unsafe { quire_heap::deallocate(self.0, Self::layout()) }
     }
 }

@@ -87,7 +87,7 @@ pub fn prefetch_line(at: *const u8) {
 /// Fetches the first lines of a frame that is about to be overwritten.
 #[inline(always)]
 pub fn prefetch<const LINES: usize>(frame: *const u8) {
-    // SAFETY: as above.
+    // SAFETY: a prefetch reads no memory that the program sees, and an address that is not mapped is ignored.
     unsafe {
         asm!(
             ".set line, 0",

@@ -32,7 +32,10 @@ struct Counts([AtomicU64; Interrupt::ALL.len()]);
 
 static COUNTS: [Counts; cpu::MAX] = [const { Counts([const { AtomicU64::new(0) }; Interrupt::ALL.len()]) }; cpu::MAX];
 
-/// Counts `n` of a kind on this CPU. => preemption is off, or interrupts are masked.
+/// Counts `n` of a kind on this CPU.
+///
+/// # Requires
+/// Preemption is off, or interrupts are masked.
 #[inline(always)]
 pub fn count(kind: Interrupt, n: u64) {
     let counter = COUNTS[cpu::id()].0[kind as usize].as_ptr();

@@ -47,7 +47,7 @@ impl<T> Once<T> {
     }
     /// The value, if it was set.
     pub fn try_get(&self) -> Option<&'static T> {
-        // SAFETY: null, or a `&'static T`.
+        // SAFETY: the word is null, or a `&'static T` that `set` stored.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 }
@@ -106,17 +106,17 @@ unsafe impl Phys for DirectMap {
     }
     #[inline(always)]
     unsafe fn zero_frame(&self, pfn: Pfn) {
-        // SAFETY: by the trait's contract.
+        // SAFETY: the trait's caller owns the frame, and the direct map has all of it.
         unsafe { frame::zero(direct(pfn.address())) }
     }
     #[inline(always)]
     unsafe fn copy_frame(&self, from: Pfn, to: Pfn) {
-        // SAFETY: by the trait's contract.
+        // SAFETY: the trait's caller owns `to` and may read `from`; the direct map has both, and they are two frames.
         unsafe { frame::copy(direct(from.address()), direct(to.address())) }
     }
 }
 
-// SAFETY: as for `DirectMap`.
+// SAFETY: each call goes to `DirectMap`, which keeps this contract.
 unsafe impl Phys for Machine {
     #[inline(always)]
     fn frame_ptr(&self, pfn: Pfn) -> *mut u8 {
@@ -136,12 +136,12 @@ unsafe impl Phys for Machine {
     }
     #[inline(always)]
     unsafe fn zero_frame(&self, pfn: Pfn) {
-        // SAFETY: by the trait's contract.
+        // SAFETY: the caller owns the frame, as `DirectMap` asks.
         unsafe { DirectMap.zero_frame(pfn) }
     }
     #[inline(always)]
     unsafe fn copy_frame(&self, from: Pfn, to: Pfn) {
-        // SAFETY: by the trait's contract.
+        // SAFETY: the caller owns `to` and may read `from`, as `DirectMap` asks.
         unsafe { DirectMap.copy_frame(from, to) }
     }
 }
@@ -232,7 +232,7 @@ unsafe impl Hardware for Machine {
         if self.mmu.tags() {
             invpcid(2, 0);
         } else {
-            // SAFETY: the same root and the same switches again; turning global pages off and on drops all of them.
+            // SAFETY: CR3 and CR4 get back what they had; turning global pages off and on drops all translations.
             unsafe { registers::drop_global() }
         }
     }
@@ -319,7 +319,7 @@ unsafe impl quire_task::Machine for Machine {
     #[inline]
     unsafe fn switch(&self, prev: &Thread<Self>, next: &Thread<Self>) {
         trace::switch(next);
-        // SAFETY: by the trait's contract.
+        // SAFETY: the caller has masked interrupts, and runs as `prev` while `next` is on no CPU, as `context::switch` asks.
         unsafe { context::switch(self, prev, next) }
     }
     fn reap(&self, thread: ThreadRef<Self>) {

@@ -68,7 +68,7 @@ fn end() -> ! {
 #[inline(always)]
 fn frame_pointer() -> u64 {
     let at: u64;
-    // SAFETY: reads a register.
+    // SAFETY: the instruction copies a register and touches no memory.
     unsafe { core::arch::asm!("mov {}, rbp", out(reg) at, options(nomem, nostack, preserves_flags)) }
     at
 }

@@ -93,19 +93,19 @@ fn my_context() -> *mut Context {
 unsafe impl quire_linux::UserAccess for Machine {
     #[inline(always)]
     unsafe fn copy_from_user(&self, to: *mut u8, from: u64, len: usize) -> Result<(), BadAddress> {
-        // SAFETY: by the trait's contract.
+        // SAFETY: the trait's caller vouches that `to` is valid for writes of `len` bytes.
         unsafe { user::copy_from(to, from, len) }.map_err(bad)
     }
     #[inline(always)]
     unsafe fn copy_to_user(&self, to: u64, from: *const u8, len: usize) -> Result<(), BadAddress> {
-        // SAFETY: by the trait's contract.
+        // SAFETY: the trait's caller vouches that `from` is valid for reads of `len` bytes.
         unsafe { user::copy_to(to, from, len) }.map_err(bad)
     }
     fn clear_user(&self, to: u64, len: usize) -> Result<(), BadAddress> {
         user::clear(to, len).map_err(bad)
     }
     unsafe fn string_from_user(&self, to: *mut u8, from: u64, len: usize) -> Result<usize, BadAddress> {
-        // SAFETY: by the trait's contract.
+        // SAFETY: the trait's caller vouches that `to` is valid for writes of `len` bytes.
         unsafe { user::string(to, from, len) }.map_err(bad)
     }
     fn load_user_u32(&self, at: u64) -> Result<u32, BadAddress> {
@@ -155,12 +155,12 @@ impl quire_linux::Machine for Machine {
         cpu::interrupts_restore(interrupts);
     }
     fn gs_base(&self) -> u64 {
-        // SAFETY: as in `fs_base`.
+        // SAFETY: the calling thread's own context, which only that thread changes.
         unsafe { (*my_context()).gs_base }
     }
     fn set_gs_base(&self, base: u64) {
         let interrupts = cpu::interrupts_off();
-        // SAFETY: as in `set_fs_base`.
+        // SAFETY: the calling thread's context, with interrupts off; the trait's caller vouches for a user address.
         unsafe {
             let context = my_context();
             context::set_bases(context, (*context).fs_base, base);

@@ -46,7 +46,7 @@ unsafe impl Hal for Dma {
         let Ok(run) = vm().alloc_run(order, For::Kernel) else { return (0, NonNull::dangling()) };
         vm().stats().add(Event::BufferPage, 1 << order);
         let at = direct(run.into_pfn().address());
-        // SAFETY: the run is ours.
+        // SAFETY: the run was just allocated, has at least `pages` pages, and no device knows it yet.
         unsafe { at.write_bytes(0, pages * PAGE as usize) };
         (at as u64 - DIRECT, NonNull::new(at).unwrap_or(NonNull::dangling()))
     }
@@ -122,7 +122,7 @@ static INTERRUPTED: AtomicU32 = AtomicU32::new(0);
 static THREAD: AtomicUsize = AtomicUsize::new(0);
 
 fn port(i: usize) -> Option<&'static ConsolePort> {
-    // SAFETY: null, or a leaked port.
+    // SAFETY: the word is null, or a port that `init` leaked.
     unsafe { PORT[i].load(Ordering::Acquire).as_ref() }
 }
 
@@ -256,7 +256,7 @@ pub fn init(announced: &Announced, topology: &Topology) {
             total: AtomicU64::new(u64::MAX),
         });
         PORT[found].store(port, Ordering::Release);
-        // SAFETY: the same registers; the console leaves these two to the line.
+        // SAFETY: `keep` made the mapping permanent; the console leaves the two registers of interrupts to the line.
         unsafe { LINES[found].connect(registers) };
         if !route(&mut io_apics, device, found) {
             log!("virtio console at {:#x}: no interrupt", device.address);

@@ -219,7 +219,7 @@ pub fn clear(to: u64, len: usize) -> Result<(), usize> {
     if !in_user(to, len) {
         return Err(len);
     }
-    // SAFETY: writes user space only.
+    // SAFETY: `in_user` held, so the routine writes user space only, and it catches its faults.
     match unsafe { user_clear(to, len) } {
         0 => Ok(()),
         left => Err(left),
@@ -252,7 +252,7 @@ pub fn load_u32(at: u64) -> Result<u32, ()> {
     if !in_user(at, 4) || !at.is_multiple_of(4) {
         return Err(());
     }
-    // SAFETY: reads user space only.
+    // SAFETY: `in_user` held, so the routine reads user space only, and it catches its faults.
     let word = unsafe { user_load(at) };
     if word.fault == 0 { Ok(word.value as u32) } else { Err(()) }
 }
@@ -262,7 +262,7 @@ pub fn compare_exchange_u32(at: u64, old: u32, new: u32) -> Result<u32, ()> {
     if !in_user(at, 4) || !at.is_multiple_of(4) {
         return Err(());
     }
-    // SAFETY: writes user space only.
+    // SAFETY: `in_user` held, so the routine writes user space only, and it catches its faults.
     let word = unsafe { user_exchange(at, old, new) };
     if word.fault == 0 { Ok(word.value as u32) } else { Err(()) }
 }

@@ -45,13 +45,13 @@ impl<'a, M: Machine> Ctx<'a, M> {
 
     /// The caller's table of open files.
     pub fn files(&self) -> Result<&Arc<Files<M>>, Errno> {
-        // SAFETY: as in `space`.
+        // SAFETY: a context is the owner's; nothing replaces the table while a handler borrows it from `self`.
         unsafe { self.thread.files.get() }.as_ref().ok_or(Errno::EBADF)
     }
 
     /// The caller's working directory, root and umask.
     pub fn fs(&self) -> Result<&Arc<FsState<M>>, Errno> {
-        // SAFETY: as in `space`.
+        // SAFETY: a context is the owner's; nothing replaces the state while a handler borrows it from `self`.
         unsafe { self.thread.fs.get() }.as_ref().ok_or(Errno::ENOENT)
     }
 
@@ -63,7 +63,7 @@ impl<'a, M: Machine> Ctx<'a, M> {
 
     /// Gives the caller another working directory and root (`unshare`).
     pub fn replace_fs(&mut self, new: Arc<FsState<M>>) {
-        // SAFETY: as in `replace_files`.
+        // SAFETY: the owner is here, and `&mut self` means that no view of the old state is borrowed from it.
         let (old, seen) = unsafe { (self.thread.fs.replace(Some(new)), self.thread.seen.replace(None)) };
         drop((old, seen));
     }

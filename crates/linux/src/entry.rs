@@ -12,10 +12,10 @@ use crate::signal::{SigInfo, Signal};
 use crate::syscall::{self, Repeat};
 use crate::tables::{TableMemory, padded};
 use crate::thread::{Again, Thread, Trap, work};
-use crate::{Ctx, Process, file, futex, random, rank};
+use crate::{Ctx, Process, file, futex, random};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use quire_heap::Arc;
-use quire_sync::{CachePadded, SpinLock};
+use quire_sync::{CachePadded, Rank, SpinLock};
 use quire_task::{RollCall, Scheduler, Thread as Task};
 use quire_vm::FaultKind;
 use quire_vm::{Access, FaultError, PAGE_SIZE, Vm};
@@ -116,8 +116,8 @@ impl<M: Machine> Linux<M> {
             files: file::System::new(vm, machine)?,
             pipes: file::pipes::PipeLimits::new(),
             host_name: crate::system::HostName::new(),
-            first: SpinLock::new(rank::OWNED, None),
-            first_program: SpinLock::new(rank::OWNED, None),
+            first: SpinLock::new(Rank::OWNED, None),
+            first_program: SpinLock::new(Rank::OWNED, None),
             stopped: AtomicUsize::new(0),
             roll_call: CachePadded(RollCall::new()),
             map_count: AtomicU64::new(MAP_COUNT),
@@ -281,7 +281,7 @@ impl<M: Machine> Linux<M> {
     #[inline(always)]
     fn repair_once(&self, address: u64, access: Access) -> Result<(), FaultError> {
         let thread = self.current();
-        // SAFETY: the thread that runs.
+        // SAFETY: the running thread owns its space and replaces it in `exec` and `exit` only, which no fault is inside of.
         let Some(space) = (unsafe { thread.space.get() }) else { return Err(FaultError::NotMapped) };
         let kind = match space.fault(address, access) {
             // A miss below a stack that may grow: once it has grown, the fault is like any other.
@@ -326,7 +326,7 @@ impl<M: Machine> Linux<M> {
             self.machine.log(format_args!(
                 "process {} ({}): {:?} at {:#x}, instruction {:#x}, stack {:#x}",
                 thread.process.pid,
-                // SAFETY: the thread that runs.
+                // SAFETY: the running thread owns its name, and nothing replaces it before the line is written.
                 core::str::from_utf8(unsafe { thread.name.get() }.bytes()).unwrap_or("?"),
                 error,
                 address,
@@ -342,7 +342,7 @@ impl<M: Machine> Linux<M> {
         let thread = self.current();
         // SAFETY: the thread itself runs this.
         let address = unsafe { thread.trap.get() }.address;
-        // SAFETY: as above; the address is a copy.
+        // SAFETY: the running thread owns its trap, and the view of the old one has ended: the address is a copy.
         unsafe { thread.trap.replace(Trap { vector: u64::from(vector), error, address }) };
         let info = crate::signal::send::of_exception(vector, error, regs.rip, || self.float_state());
         self.force_signal(thread, info);

@@ -4,7 +4,7 @@
 //! - **This crate translates; it decides no policy.** It alone knows an errno or a Linux constant. What an address space
 //!   is, when a thread runs and what a file holds is decided below.
 //! - **Everything that a program passes is checked once, at the edge** ([`user`], [`syscall::Arg`]), and bounded before
-//!   anything is allocated for it. A bad argument is an error (Contract C10).
+//!   anything is allocated for it. A bad argument is an error (C10).
 //! - **Every handler is an ordinary function** `fn sys_x<M: Machine>(ctx: &mut Ctx<'_, M>, ...) -> Result<usize, Errno>`,
 //!   found through one table ([`syscall::table`]), from which the page of supported calls is generated.
 //! - **Generic over its machine.** [`Machine`] is all that it needs of the kernel, so it runs hosted too.
@@ -32,7 +32,6 @@ pub mod owned;
 pub mod proc;
 pub mod process;
 pub mod random;
-pub mod rank;
 #[cfg(debug_assertions)]
 pub(crate) mod refusal;
 pub mod regs;

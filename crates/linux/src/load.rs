@@ -48,7 +48,8 @@ fn decayed(average: u64, decay: u64, threads: u64) -> u64 {
     (sum + up) >> SHIFT
 }
 
-/// => `timer` is that of a `Load`.
+/// # Requires
+/// `timer` is that of a `Load`.
 unsafe fn sample<M: Machine>(timer: NonNull<Timer>, now: u64) -> Option<u64> {
     // SAFETY: `Load::new` alone makes timers with this function, each a part of a load that lives for ever.
     let load = unsafe { timer.byte_sub(offset_of!(Load<M>, timer)).cast::<Load<M>>().as_ref() };

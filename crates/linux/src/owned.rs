@@ -1,7 +1,7 @@
 //! A value that belongs to one thread: it reads it without a lock; others read, and it changes it, under one.
 
 use core::cell::UnsafeCell;
-use quire_sync::SpinLock;
+use quire_sync::{Rank, SpinLock};
 
 /// See the module. "The owner" is the thread whose structure this is in.
 pub struct Owned<T> {
@@ -16,7 +16,7 @@ unsafe impl<T: Send + Sync> Sync for Owned<T> {}
 impl<T> Owned<T> {
     /// The value.
     pub const fn new(value: T) -> Self {
-        Owned { guard: SpinLock::new(crate::rank::OWNED, ()), value: UnsafeCell::new(value) }
+        Owned { guard: SpinLock::new(Rank::OWNED, ()), value: UnsafeCell::new(value) }
     }
 
     /// The owner's view, without a lock.

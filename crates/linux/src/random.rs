@@ -1,11 +1,11 @@
 //! Random numbers: ChaCha20, a stream for each CPU, all seeded by the machine.
 
+use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::tables::TableMemory;
-use crate::{Ctx, rank};
 use linux_raw_sys::general as raw;
-use quire_sync::{PerCpu, SpinLock, preempt_off};
+use quire_sync::{PerCpu, Rank, SpinLock, preempt_off};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
@@ -30,7 +30,7 @@ impl Random {
         let stream = |_| {
             let mut seed = [0; 32];
             seeds.fill_bytes(&mut seed);
-            SpinLock::new(rank::OWNED, ChaCha20Rng::from_seed(seed))
+            SpinLock::new(Rank::OWNED, ChaCha20Rng::from_seed(seed))
         };
         // SAFETY: fresh memory of that size and alignment, which is never freed.
         Ok(Random { cpus: unsafe { PerCpu::new(memory, cpus, stream) } })

@@ -4,8 +4,8 @@ use crate::errno::Errno;
 use crate::machine::{End, Machine};
 use crate::process::capabilities::cap;
 use crate::user::Plain;
-use crate::{Ctx, Linux, rank};
-use quire_sync::Sequenced;
+use crate::{Ctx, Linux};
+use quire_sync::{Rank, Sequenced};
 use quire_vm::PAGE_SIZE;
 
 /// The version of Linux whose interface this is: programs compare it with what they need.
@@ -21,7 +21,7 @@ const NAME_LEN: usize = 65;
 #[derive(Clone, Copy)]
 struct Names([[u8; NAME_LEN]; 6]);
 
-// SAFETY: bytes.
+// SAFETY: arrays of bytes have no padding, and every byte is a value.
 unsafe impl Plain for Names {}
 
 /// Words that both names take.
@@ -52,7 +52,7 @@ impl Default for HostName {
 impl HostName {
     /// "quire", and no domain.
     pub fn new() -> Self {
-        let names = HostName { names: Sequenced::new(rank::OWNED, [0; NAME_WORDS]) };
+        let names = HostName { names: Sequenced::new(Rank::OWNED, [0; NAME_WORDS]) };
         names.set(0, name(b"quire"));
         names.set(1, name(b"(none)"));
         names

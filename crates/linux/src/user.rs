@@ -46,14 +46,14 @@ impl<A: UserAccess> UserMemory<'_, A> {
     /// Fills `to` from user address `from`.
     pub fn read_bytes(&self, from: u64, to: &mut [u8]) -> Result<(), BadAddress> {
         check(from, to.len())?;
-        // SAFETY: `to` is a valid slice.
+        // SAFETY: `to` is a slice, so it is valid for writes of its length.
         unsafe { self.0.copy_from_user(to.as_mut_ptr(), from, to.len()) }
     }
 
     /// Copies `from` to user address `to`.
     pub fn write_bytes(&self, to: u64, from: &[u8]) -> Result<(), BadAddress> {
         check(to, from.len())?;
-        // SAFETY: `from` is a valid slice.
+        // SAFETY: `from` is a slice, so it is valid for reads of its length.
         unsafe { self.0.copy_to_user(to, from.as_ptr(), from.len()) }
     }
 

@@ -100,7 +100,7 @@ impl<V> Crowd<V> {
         // SAFETY: the memory stays while there are holds.
         let crowd = unsafe { this.as_ref() };
         if is_closed(crowd.shard().add(-1, Ordering::Release)) && !mutant(Mutant::LetGoUncounted) {
-            // SAFETY: as above.
+            // SAFETY: the hold that the caller gives up keeps the crowd's memory until it is added to the sum.
             unsafe { Self::add_up(this, -1) };
         }
     }
@@ -115,7 +115,7 @@ impl<V> Crowd<V> {
         // Acquire: what a holder did, who let go before this, is over.
         let counted = |shard: &Shard| shard.0.swap(CLOSED as u64, Ordering::AcqRel) as i64;
         let holds = CLOSED + crowd.shards.iter().map(counted).sum::<i64>();
-        // SAFETY: as above.
+        // SAFETY: the maker has not left, so the memory stays, and its part is added once.
         unsafe { Self::add_up(this, holds) };
     }
 
@@ -159,7 +159,7 @@ pub struct Hold<V> {
 
 // SAFETY: it stands for a reference to the value, whose counts are atomics.
 unsafe impl<V: Send + Sync> Send for Hold<V> {}
-// SAFETY: as above.
+// SAFETY: a shared hold gives a shared reference to the value, and its counts are atomics.
 unsafe impl<V: Send + Sync> Sync for Hold<V> {}
 
 impl<V> Hold<V> {

@@ -16,7 +16,7 @@ fn lookup_against_change(replaced: bool) {
     let (d, t) = (domain.clone(), table.clone());
     let reader = thread::spawn(move || {
         set_cpu(1);
-        // SAFETY: the table is shared.
+        // SAFETY: `share` was called before the thread began.
         unsafe { t.get(0, &d) }.map(|value| *value)
     });
     set_cpu(0);

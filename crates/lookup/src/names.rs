@@ -100,7 +100,7 @@ impl<V> Table<V> {
     unsafe fn free(this: Box<Self>) {
         // SAFETY: by this function's contract.
         for node in unsafe { this.nodes() } {
-            // SAFETY: likewise; the next one was read before.
+            // SAFETY: by this function's contract no other thread has the node, and the iterator has read its link already.
             drop(unsafe { Box::from_raw(node) });
         }
     }
@@ -165,7 +165,7 @@ pub struct Names<V> {
 
 // SAFETY: values are given to whoever looks, and dropped by whoever takes them out: they are shared and sent between threads.
 unsafe impl<V: Send + Sync> Send for Names<V> {}
-// SAFETY: as above.
+// SAFETY: a shared map gives references to values and drops them under its lock, for which `V` is `Send` and `Sync`.
 unsafe impl<V: Send + Sync> Sync for Names<V> {}
 
 /// A value that stays for as long as the finder is pinned.
@@ -336,9 +336,9 @@ impl<V: Send + Sync + 'static> Names<V> {
         let mut node = Node::new(ptr::null_mut(), hash, stays, name, Arc::into_raw(value)).within(spare.node);
         let mut count = self.changes.lock();
         let table = self.room(&mut count, spare.table, given_up);
-        // SAFETY: the lock is held.
+        // SAFETY: `count` is the guard of the map's lock.
         let (link, old) = unsafe { table.find(hash, &node.name) };
-        // SAFETY: likewise the node stays.
+        // SAFETY: the lock is held, under which a node in a chain stays.
         let (next, link) = match unsafe { old.as_ref() } {
             Some(old) => (old.next.load(Ordering::Relaxed), link),
             None => {
@@ -359,13 +359,13 @@ impl<V: Send + Sync + 'static> Names<V> {
         let mut count = self.changes.lock();
         // SAFETY: tables are replaced under the lock.
         let table = unsafe { self.table.load(Ordering::Relaxed).as_ref() }?;
-        // SAFETY: the lock is held.
+        // SAFETY: `count` is the guard of the map's lock.
         let (link, old) = unsafe { table.find(hash(name), name) };
-        // SAFETY: likewise the node stays.
+        // SAFETY: the lock is held, under which a node in a chain stays.
         link.store(unsafe { old.as_ref() }?.next.load(Ordering::Relaxed), Ordering::Release);
         count.names -= 1;
         drop(count);
-        // SAFETY: the chain leads past it.
+        // SAFETY: the chain leads past the node since the store above, which was made under the lock.
         Some(unsafe { give_up(old, given_up) })
     }
 
@@ -394,7 +394,7 @@ impl<V: Send + Sync + 'static> Names<V> {
             // SAFETY: the new one has taken its place; retired once.
             unsafe { given_up.add(old.cast(), free_table::<V>) };
         }
-        // SAFETY: as above.
+        // SAFETY: `new` is in `self.table` and is replaced under the lock that the caller holds.
         unsafe { &*new }
     }
 
@@ -469,7 +469,7 @@ impl<V> Node<V> {
     /// Nobody is left who may have come to the node.
     fn leave(&self) {
         if let Some(crowd) = NonNull::new(self.crowd.load(Ordering::Relaxed)) {
-            // SAFETY: as above; lookups that came by the node are over.
+            // SAFETY: the crowd is the node's own, and lookups that came by the node are over: it is left once.
             unsafe { Crowd::leave(crowd) };
         }
     }
@@ -489,7 +489,7 @@ unsafe fn give_up<V: Send + Sync + 'static>(node: *mut Node<V>, pile: &mut Pile<
     unsafe { *there.left.get() = left };
     there.close();
     if mutant(Mutant::NameValueFreed) {
-        // SAFETY: as above.
+        // SAFETY: this mutant leaves the wait for lookups out; in the checkers' builds the memory itself stays.
         drop_left(unsafe { there.left.get().replace(Left::Nothing) });
     }
     // SAFETY: new lookups do not come to it; retired once, and `free_node` sleeps for nothing.
@@ -531,7 +531,7 @@ impl<V> Drop for Names<V> {
         }
         // SAFETY: nobody else has the map any more.
         let table = unsafe { Box::from_raw(table) };
-        // SAFETY: as above.
+        // SAFETY: the caller drops the map, so it has the table alone.
         for node in unsafe { table.nodes() } {
             // SAFETY: the map's nodes, and its references; the next node was read before.
             unsafe {

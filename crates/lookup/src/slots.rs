@@ -156,7 +156,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
             // SAFETY: nobody changes the table meanwhile, so the array stays.
             let array = unsafe { self.look.array.load(Ordering::Relaxed).as_ref() }?;
             let value = array.at(n)?.load(Ordering::Relaxed);
-            // SAFETY: likewise the value stays.
+            // SAFETY: by this function's contract no thread changes the table meanwhile, so the slot's reference counts the
+            // value.
             return unsafe { counted(value) };
         }
         let _pin = epoch.pin();
@@ -487,7 +488,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
         drop(kept);
         let gone = Box::into_raw(gone);
         if mutant(Mutant::SlotValueFreed) {
-            // SAFETY: nobody else has it.
+            // SAFETY: the box was made above and no other thread has seen it; this mutant leaves the wait for lookups out.
             unsafe { free::<T>(gone.cast()) };
             return;
         }
@@ -777,7 +778,7 @@ mod tests {
                 s.spawn(move || {
                     set_cpu(cpu);
                     for i in 0..ROUNDS {
-                        // SAFETY: the table is shared.
+                        // SAFETY: `share` was called before the threads began.
                         let (always, sometimes) = unsafe { (table.get(i % 2, domain), table.get(2 + i % 2, domain)) };
                         assert_eq!(always.unwrap().0 % 10, i % 2);
                         assert!(sometimes.is_none_or(|v| v.0 % 10 == 2 + i % 2));

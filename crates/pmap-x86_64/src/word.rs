@@ -55,7 +55,7 @@ pub const fn kernel_table(pfn: Pfn) -> u64 {
 }
 
 /// A user leaf. Accessed is preset, and dirty where stores are allowed: a writable leaf implies that the page is marked dirty
-/// already (Contract C2). Whatever is mapped can be read: the hardware knows no other way.
+/// already (relies on C2). Whatever is mapped can be read: the hardware knows no other way.
 pub const fn user_leaf(new: Enter) -> u64 {
     let mut word = new.pfn.address() | PRESENT | USER | ACCESSED | cache_bits(new.memory);
     if new.prot.contains(Prot::WRITE) {

@@ -16,7 +16,10 @@ impl<F: Format, A: Memory> Tree<'_, F, A> {
         self.check_table(self.root, F::LEVELS - 1, 0, user, is_table, quiet)
     }
 
-    /// The table page `t` at `level`, which begins at `va`, and those below. => caller is pinned.
+    /// The table page `t` at `level`, which begins at `va`, and those below.
+    ///
+    /// # Requires
+    /// The caller is pinned.
     fn check_table(
         &self,
         t: Pfn,
@@ -48,7 +51,10 @@ impl<F: Format, A: Memory> Tree<'_, F, A> {
         Ok(cost)
     }
 
-    /// One table page by itself. => caller holds its lock.
+    /// One table page by itself.
+    ///
+    /// # Requires
+    /// The caller holds its lock.
     fn check_locked(
         &self,
         view: &View<'_>,

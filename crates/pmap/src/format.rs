@@ -49,7 +49,7 @@ pub trait Format: Send + Sync + Sized + 'static {
     /// Whether a present user leaf allows stores.
     fn writable(word: u64) -> bool;
     /// A user leaf. Accessed is preset, and dirty where stores are allowed: a writable leaf implies that the page is marked
-    /// dirty already (Contract C2).
+    /// dirty already (relies on C2).
     fn user_leaf(new: Enter) -> u64;
     /// What a user leaf says, if it is present.
     fn read_leaf(word: u64) -> Option<Leaf>;

@@ -164,14 +164,20 @@ impl<F: Format> KernelTables<F> {
         Some(((F::frame(w).address() & !(span(level) - 1)) + offset, F::rights(w)))
     }
 
-    /// Copies the kernel's half into a new root. => `root` is the caller's alone, and zeroed.
+    /// Copies the kernel's half into a new root.
+    ///
+    /// # Requires
+    /// `root` is the caller's alone, and zeroed.
     pub fn share(&self, phys: &impl Phys, root: Pfn) {
         self.each_used(|i| {
             slot(phys, root, i).store(slot(phys, self.root, i).load(Ordering::Relaxed), Ordering::Relaxed);
         });
     }
 
-    /// Empties the kernel's half of a root that goes. => no CPU has `root` in CR3.
+    /// Empties the kernel's half of a root that goes.
+    ///
+    /// # Requires
+    /// No CPU has `root` in CR3.
     pub(crate) fn unshare(&self, phys: &impl Phys, root: Pfn) {
         self.each_used(|i| slot(phys, root, i).store(0, Ordering::Relaxed));
     }
@@ -186,7 +192,10 @@ impl<F: Format> KernelTables<F> {
         }
     }
 
-    /// The table page at `level` over `va`. => caller holds the lock.
+    /// The table page at `level` over `va`.
+    ///
+    /// # Requires
+    /// The caller holds the lock.
     fn table(
         &self,
         phys: &impl Phys,

@@ -1,7 +1,7 @@
 //! Which tables each CPU has loaded, and which tags (PCIDs, ASIDs) stand for which spaces there.
 //!
 //! A CPU keeps the translations of the last few spaces that it ran: tags are its own small cache of spaces, not a number
-//! that a space owns, so the memory is a fixed few words a CPU (Contract C8). A space whose tag is still there and whose
+//! that a space owns, so the memory is a fixed few words a CPU (relies on C8). A space whose tag is still there and whose
 //! generation has not moved is loaded without losing a translation.
 
 use crate::format::Format;
@@ -89,11 +89,13 @@ impl CpuMmu {
         }
     }
 
-    /// Counts pages that became resident in `space`, whose number is `id` (`by` above zero) or are no more, by the calling CPU. => the caller is kept on
-    /// that CPU, by the lock of the table page.
+    /// Counts pages that became resident in `space`, whose number is `id` (`by` above zero) or are no more, by the calling CPU.
     ///
     /// A handler may leave the space in the middle of this: it has then told the space what was counted before, and what is written
     /// here stays with no space, and is forgotten at the next load.
+    ///
+    /// # Requires
+    /// The caller is kept on that CPU, by the lock of the table page.
     #[inline]
     pub(crate) fn count(&self, id: u64, space: &Residency, by: i64) {
         if self.loaded() != id {
@@ -111,12 +113,18 @@ impl CpuMmu {
         }
     }
 
-    /// What this CPU has not told the space `id` yet. => as [`count`](Self::count).
+    /// What this CPU has not told the space `id` yet.
+    ///
+    /// # Requires
+    /// As [`count`](Self::count).
     pub(crate) fn untold(&self, id: u64) -> i64 {
         if self.loaded() == id { self.untold.load(Ordering::Relaxed).cast_signed() } else { 0 }
     }
 
-    /// Begins to count for another space. `before`: the one that was loaded. => on this CPU, with interrupts off.
+    /// Begins to count for another space. `before`: the one that was loaded.
+    ///
+    /// # Requires
+    /// Runs on this CPU, with interrupts off.
     fn count_anew(&self, before: Option<&Residency>) {
         let n = self.untold.load(Ordering::Relaxed).cast_signed();
         self.untold.store(0, Ordering::Relaxed);
@@ -127,7 +135,10 @@ impl CpuMmu {
         }
     }
 
-    /// What was counted for the loaded space does not count any more. => on this CPU.
+    /// What was counted for the loaded space does not count any more.
+    ///
+    /// # Requires
+    /// Runs on this CPU.
     pub(crate) fn forget_untold(&self) {
         self.untold.store(0, Ordering::Relaxed);
     }
@@ -153,7 +164,10 @@ impl CpuMmu {
         !self.own.load(Ordering::Relaxed).is_null()
     }
 
-    /// The root that this CPU has for itself, if that is what is loaded. => on that CPU, with interrupts off.
+    /// The root that this CPU has for itself, if that is what is loaded.
+    ///
+    /// # Requires
+    /// Runs on that CPU, with interrupts off.
     #[inline]
     pub(crate) fn own(&self) -> Option<&Own> {
         // SAFETY: it is freed after this CPU has come back to the space's root, or left the space.
@@ -214,7 +228,7 @@ impl<F: Format> Mmu<F> {
     /// `memory` points to [`Mmu::bytes`]`(cpus)` writable bytes, aligned to 128, that nobody else uses, for ever.
     pub unsafe fn new(memory: NonNull<u8>, cpus: usize, kernel: KernelTables<F>, tags: bool) -> Mmu<F> {
         let root = kernel.root();
-        // SAFETY: as this function's.
+        // SAFETY: the caller hands over what `PerCpu::new` asks for: memory for `cpus` elements, for ever.
         let cpus = unsafe { PerCpu::new(memory, cpus, |_| CpuMmu::new()) };
         cpus.iter().for_each(|c| c.set_root(root, None, 0));
         Mmu { kernel, cpus, tags }
@@ -329,7 +343,7 @@ impl<F: Format> Mmu<F> {
         fan: &Fan,
     ) {
         let state = self.cpus.of(cpu);
-        // Contract C4: from here on flushes ask this CPU; what it missed before, it makes up for now.
+        // Relies on C4: from here on flushes ask this CPU; what it missed before, it makes up for now.
         let (generation, new) = space.arrive(cpu);
         // Read after the CPU joined: see `roots`.
         let (regime, own, stale) = match fan.get() {
@@ -385,7 +399,7 @@ impl<F: Format> Mmu<F> {
         own: &Own,
         regime: u64,
     ) {
-        // SAFETY: as this function's.
+        // SAFETY: the caller is on `cpu` with interrupts off, and `own` stays while its root is loaded, as `reload` asks.
         unsafe { self.reload(machine, cpu, space, (own.root(), Some(own)), regime) }
     }
 
@@ -401,7 +415,7 @@ impl<F: Format> Mmu<F> {
         root: Pfn,
         regime: u64,
     ) {
-        // SAFETY: as this function's.
+        // SAFETY: the caller is on `cpu` with interrupts off, and `root` is the space's own, as `reload` asks.
         unsafe { self.reload(machine, cpu, space, (root, None), regime) }
     }
 

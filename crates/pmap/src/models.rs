@@ -192,7 +192,7 @@ protocol! {
     LinkUnlooked: "a leaf is in a table page that is not linked";
 }
 
-/// Contract C3: a writer marks an entry stale, fences, and skips table pages that are not there; a fault that links one finds
+/// Model of C3: a writer marks an entry stale, fences, and skips table pages that are not there; a fault that links one finds
 /// the mark.
 fn stale_against_link() {
     let world = Arc::new((Pages::new(4), AtomicBool::new(false)));
@@ -224,7 +224,7 @@ protocol! {
     TableNoFence: "outlives";
 }
 
-/// Contract C2, unflushed removals: one CPU has cleared a leaf and not flushed yet, a pruner passes by, and a remover that
+/// Model of C2, unflushed removals: one CPU has cleared a leaf and not flushed yet, a pruner passes by, and a remover that
 /// finds nothing must still flush before it gives the frame away.
 fn remover_against_unflushed(prunes: bool) {
     struct World {
@@ -280,7 +280,7 @@ protocol! {
     PruneUnflushed: "somebody else's";
 }
 
-/// Contracts C2 and C4: one CPU takes a leaf away and calls it flushed where nobody runs the space, another begins to run it with an
+/// Model of C2 and C4: one CPU takes a leaf away and calls it flushed where nobody runs the space, another begins to run it with an
 /// old translation under its tag, and a remover that finds the leaf gone gives the frame to somebody else.
 fn remover_against_flushed_at_once() {
     /// The user CPU has the translation cached; the frame is the program's. One word: what the CPU does at one moment.
@@ -349,7 +349,7 @@ protocol! {
     TakenUnasked: "somebody else's";
 }
 
-/// Contract C4: a CPU switches in with stale translations under its PCID while another flushes.
+/// Model of C4: a CPU switches in with stale translations under its PCID while another flushes.
 fn switch_in_against_flush() {
     struct World {
         space: Residency,
@@ -475,7 +475,7 @@ impl Drops for Target {
     }
 }
 
-/// Contract C4: three CPUs flush a page each at the same time; the one that runs the space is interrupted also while it answers,
+/// Model of C4: three CPUs flush a page each at the same time; the one that runs the space is interrupted also while it answers,
 /// and hears last of the flush that was first.
 fn flush_against_flush() {
     let target = Arc::new(Target::new());
@@ -497,7 +497,7 @@ protocol! {
     NewestAfterFlush: "the translation is there";
 }
 
-/// Contract C4: a table page goes while a CPU stops running the space but keeps it loaded, and runs it again.
+/// Model of C4: a table page goes while a CPU stops running the space but keeps it loaded, and runs it again.
 fn idle_against_structure_flush(again: bool) {
     let space = Arc::new(Residency::new(1));
     let (seen, _) = space.arrive(0);
@@ -527,7 +527,7 @@ protocol! {
     ArriveNoFence: "a table page that is freed";
 }
 
-/// Contract C9: one CPU copies an entry of the root and uses what is below; another takes a leaf below away and flushes that
+/// Model of C9: one CPU copies an entry of the root and uses what is below; another takes a leaf below away and flushes that
 /// entry.
 fn copy_against_flush(cpus: usize) {
     struct World {
@@ -575,7 +575,7 @@ protocol! {
     CopyNoFence: "completed flush";
 }
 
-/// Contract C9: the map fans out for the first time, and a CPU copies an entry of the root, while somebody prunes.
+/// Model of C9: the map fans out for the first time, and a CPU copies an entry of the root, while somebody prunes.
 fn fan_out_against_prune() {
     let world = Arc::new((Pages::new(8), Roots::new()));
     drop(tree(&world.0).lock_last(0, &world.0.pin()).expect("table pages"));

@@ -44,7 +44,7 @@ struct Frames<M: Hardware>(Vm<M>);
 
 impl<M: Hardware> Frames<M> {
     fn of(vm: &'static Vm<M>) -> &'static Self {
-        // SAFETY: the same value in the same layout, under another name.
+        // SAFETY: `Frames` is `repr(transparent)` over `Vm`, so the reference is to a valid value of it.
         unsafe { &*(&raw const *vm).cast() }
     }
 }
@@ -164,7 +164,7 @@ impl<F: Format> Tables<F> {
         if self.roots().is_none() {
             let Ok(new) = Self::place(vm, "roots", Roots::new()) else { return };
             if !self.fan.put(new) {
-                // SAFETY: nobody else has seen it.
+                // SAFETY: `new` was placed above and did not get into the fan, so this thread has it alone.
                 unsafe { Self::displace(vm, new) };
             }
         }
@@ -201,7 +201,7 @@ impl<F: Format> Tables<F> {
         if part.load(Ordering::Acquire).is_null() {
             let new = Self::place(vm, "root-entries", Part::new())?;
             if part.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-                // SAFETY: nobody else has seen it.
+                // SAFETY: `new` was placed above and lost the exchange, so this thread has it alone.
                 unsafe { Self::displace(vm, new) };
             }
         }
@@ -241,8 +241,10 @@ impl<F: Format> Tables<F> {
         done
     }
 
-    /// Where this CPU has a root of its own, copies the entry over `va` into it. => the last-level table page over `va` is
-    /// locked, hence linked.
+    /// Where this CPU has a root of its own, copies the entry over `va` into it.
+    ///
+    /// # Requires
+    /// The last-level table page over `va` is locked, hence linked.
     #[inline(never)]
     fn copy_entry<M: Hardware<Format = F>>(&self, vm: &'static Vm<M>, roots: &Roots, va: u64) {
         let i = index(va, F::LEVELS - 1);
@@ -265,7 +267,8 @@ impl<F: Format> Tables<F> {
         });
     }
 
-    /// => no CPU has it loaded.
+    /// # Requires
+    /// No CPU has it loaded.
     fn free_own<M: Hardware<Format = F>>(vm: &'static Vm<M>, own: *mut Own) {
         let frames = Frames::of(vm);
         // SAFETY: it was made by `new_own`, and is the caller's alone.
@@ -275,7 +278,7 @@ impl<F: Format> Tables<F> {
         };
         vm.machine().mmu().kernel().unshare(vm.machine(), root);
         frames.free(root);
-        // SAFETY: as above.
+        // SAFETY: `own` was made by `new_own`, is the caller's alone, and is not used after this.
         unsafe { Self::displace(vm, own) };
     }
 
@@ -325,7 +328,7 @@ impl<F: Format> Tables<F> {
     /// `cpu` is the calling CPU, with preemption and interrupts off; the pmap is not moved or destroyed before the CPU has loaded
     /// something else ([`Pmap::destroy`] sees to that on other CPUs).
     pub unsafe fn switch_in<M: Hardware<Format = F>>(&self, machine: &M, cpu: CpuId) {
-        // SAFETY: as this function's.
+        // SAFETY: the caller is on `cpu` with preemption and interrupts off, and keeps the pmap until the CPU has left it.
         unsafe { machine.mmu().load(machine, cpu, &self.residency, self.root, &self.fan) }
     }
 

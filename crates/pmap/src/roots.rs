@@ -1,4 +1,4 @@
-//! Root tables of their own for the CPUs of a space whose map has fanned out (Contract C9): who has never reached an arena's
+//! Root tables of their own for the CPUs of a space whose map has fanned out (relies on C9): who has never reached an arena's
 //! addresses is never asked to forget them.
 //!
 //! A CPU's own root begins empty. The entry over an address is copied into it from the space's root when the CPU first faults
@@ -132,7 +132,10 @@ impl Fan {
         self.0.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Whether entries of the space's root stay. => caller holds the root's lock; what it reads may be old before.
+    /// Whether entries of the space's root stay.
+    ///
+    /// # Requires
+    /// The caller holds the root's lock; what it reads may be old before.
     pub(crate) fn keeps_root(&self) -> bool {
         self.get().is_some_and(|r| r.keeps_root.load(Ordering::Acquire))
     }
@@ -194,14 +197,18 @@ impl Roots {
         self.regime() & 1 != 0
     }
 
-    /// => caller holds the lock, and the space's root's; the regime is even.
+    /// # Requires
+    /// The caller holds the lock, and the space's root's; the regime is even.
     pub(crate) fn open(&self) {
         self.keeps_root.store(true, Ordering::Release);
         self.regime.fetch_add(1, Ordering::AcqRel);
     }
 
     /// From now on nobody loads a root of its own. Returns the CPUs that have to be asked to come back, of those that have the
-    /// space loaded. => caller holds the lock; the regime is odd.
+    /// space loaded.
+    ///
+    /// # Requires
+    /// The caller holds the lock; the regime is odd.
     pub(crate) fn close(&self, space: &Residency) -> CpuMask {
         self.regime.fetch_add(1, Ordering::AcqRel);
         if !mutant(Mutant::CloseNoFence) {
@@ -210,7 +217,10 @@ impl Roots {
         space.loaded()
     }
 
-    /// Every CPU is back on the space's root: takes what was the CPUs' own, to be freed. => caller holds the lock.
+    /// Every CPU is back on the space's root: takes what was the CPUs' own, to be freed.
+    ///
+    /// # Requires
+    /// The caller holds the lock.
     pub(crate) fn take(&self, mut free: impl FnMut(*mut Own)) {
         // First: who is in neither set is asked for everything.
         self.own_root.snapshot().iter().for_each(|cpu| self.own_root.remove(cpu));
@@ -227,7 +237,10 @@ impl Roots {
         }
     }
 
-    /// How many CPUs have roots of their own. => caller holds the lock.
+    /// How many CPUs have roots of their own.
+    ///
+    /// # Requires
+    /// The caller holds the lock.
     pub(crate) fn count(&self) -> u64 {
         self.own.iter().filter(|o| !o.load(Ordering::Relaxed).is_null()).count() as u64
     }
@@ -259,15 +272,19 @@ impl Roots {
         unsafe { self.own[cpu].load(Ordering::Acquire).as_ref() }
     }
 
-    /// `cpu`, which has just loaded `own` with nothing cached, is from now on asked only for what it copies. => on that CPU, with
-    /// interrupts off; caller holds the lock, and the regime is odd.
+    /// `cpu`, which has just loaded `own` with nothing cached, is from now on asked only for what it copies.
+    ///
+    /// # Requires
+    /// Runs on that CPU, with interrupts off; the caller holds the lock, and the regime is odd.
     pub(crate) fn adopt(&self, cpu: CpuId, own: *mut Own) {
         self.own[cpu].store(own, Ordering::Release);
         self.own_root.insert(cpu);
     }
 
-    /// `cpu` is about to copy entry `i`: flushes below it ask this CPU from now on. => on that CPU, which has `own` loaded, with
-    /// interrupts off.
+    /// `cpu` is about to copy entry `i`: flushes below it ask this CPU from now on.
+    ///
+    /// # Requires
+    /// Runs on that CPU, which has `own` loaded, with interrupts off.
     pub(crate) fn join(&self, cpu: CpuId, own: &Own, i: usize, reach: &Reach) {
         reach.copied.insert(cpu);
         if !mutant(Mutant::CopyNoFence) {
@@ -278,10 +295,13 @@ impl Roots {
     }
 
     /// A flush's first half, below entry `i`: raises its generation, and says which of the machine's `cpus` CPUs to ask. `None`: the
-    /// regime is even, or nobody has copied an entry near it. => the leaves were cleared before.
+    /// regime is even, or nobody has copied an entry near it.
     ///
     /// Where nobody but the calling CPU can be concerned, it is not looked at who runs the space: CPUs that go idle and come back
     /// write that.
+    ///
+    /// # Requires
+    /// The leaves were cleared before.
     pub(crate) fn bump(
         &self,
         i: usize,
@@ -308,8 +328,10 @@ impl Roots {
         Some((reach, generation, asked.and(&concerned)))
     }
 
-    /// A CPU switches in; `new`: it did not run the space until now. => on that CPU, with interrupts off, after it joined the
-    /// CPUs that run the space, and a full fence.
+    /// A CPU switches in; `new`: it did not run the space until now.
+    ///
+    /// # Requires
+    /// Runs on that CPU, with interrupts off, after it joined the CPUs that run the space, and a full fence.
     pub(crate) fn arrive(&self, cpu: CpuId, new: bool) -> Arrival<'_> {
         let regime = self.regime();
         if regime & 1 == 0 {

@@ -1,4 +1,4 @@
-//! Which CPUs must drop translations, and how one that was not asked finds out (Contract C4).
+//! Which CPUs must drop translations, and how one that was not asked finds out (relies on C4).
 //!
 //! # The protocol
 //! A space has a generation and the set of CPUs that *run* it. Whoever owes a flush raises the generation, fences, then

@@ -74,7 +74,8 @@ impl TableState {
         }
     }
 
-    /// => caller holds the lock.
+    /// # Requires
+    /// The caller holds the lock.
     #[inline]
     pub(crate) fn change_live(&self, by: i16) {
         let live = self.live.load(Ordering::Relaxed);
@@ -82,7 +83,8 @@ impl TableState {
         self.live.store(live.wrapping_add_signed(by), Ordering::Relaxed);
     }
 
-    /// => caller holds this lock and the parent's.
+    /// # Requires
+    /// The caller holds this lock and the parent's.
     fn kill(&self) {
         self.live.store(DEAD, Ordering::Release);
     }
@@ -92,13 +94,19 @@ impl TableState {
         self.unflushed.load(Ordering::Acquire) & !SEALED != 0
     }
 
-    /// Whether the entry above allows no stores. => caller holds the lock.
+    /// Whether the entry above allows no stores.
+    ///
+    /// # Requires
+    /// The caller holds the lock.
     #[inline(always)]
     pub(crate) fn is_sealed(&self) -> bool {
         self.unflushed.load(Ordering::Relaxed) & SEALED != 0
     }
 
-    /// Says so, or says that it allows them. => caller holds the lock.
+    /// Says so, or says that it allows them.
+    ///
+    /// # Requires
+    /// The caller holds the lock.
     pub(crate) fn set_sealed(&self, sealed: bool) {
         match sealed {
             true => self.unflushed.fetch_or(SEALED, Ordering::AcqRel),
@@ -158,7 +166,10 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Puts `word` into the empty entry `i`, by a read-modify-write (Contract C2). => caller holds the lock.
+    /// Puts `word` into the empty entry `i`, by a read-modify-write (relies on C2).
+    ///
+    /// # Requires
+    /// The caller holds the lock.
     #[inline]
     pub(crate) fn put(&self, i: usize, word: u64) {
         self.state.change_live(1);
@@ -178,7 +189,10 @@ impl<'a> View<'a> {
         debug_assert_eq!(old, 0, "an entry is overwritten");
     }
 
-    /// The leaf `i` allows stores from now on. => caller holds the lock.
+    /// The leaf `i` allows stores from now on.
+    ///
+    /// # Requires
+    /// The caller holds the lock.
     #[inline]
     pub(crate) fn note_writable(&self, i: usize) {
         let bit = 1u64 << (i / GROUP);
@@ -189,7 +203,10 @@ impl<'a> View<'a> {
     }
 
     /// No leaf from entry `from` to `last` allows stores any more: notes it of the groups that lie wholly there, and of those at the borders
-    /// where no other leaf `allows` any. => caller holds the lock.
+    /// where no other leaf `allows` any.
+    ///
+    /// # Requires
+    /// The caller holds the lock.
     pub(crate) fn note_unwritable(&self, from: usize, last: usize, allows: impl Fn(u64) -> bool) {
         let (first, end) = (from.div_ceil(GROUP), (last + 1) / GROUP);
         let below = |g: usize| if g >= u64::BITS as usize { !0 } else { (1u64 << g) - 1 };
@@ -206,7 +223,10 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Empties the entry `i` of a table above the last level. => caller holds the lock.
+    /// Empties the entry `i` of a table above the last level.
+    ///
+    /// # Requires
+    /// The caller holds the lock.
     pub(crate) fn unlink(&self, i: usize) {
         self.slots[i].swap(0, Ordering::AcqRel);
         self.state.change_live(-1);
@@ -219,8 +239,10 @@ impl<'a> View<'a> {
         self.state.change_live(-1);
     }
 
-    /// Empties the present leaf `i`. => caller holds the lock, and counts the removal as not flushed ([`owe`](Self::owe)) before it
-    /// lets go, where it is not.
+    /// Empties the present leaf `i`.
+    ///
+    /// # Requires
+    /// The caller holds the lock, and counts the removal as not flushed ([`owe`](Self::owe)) before it lets go, where it is not.
     #[inline]
     pub(crate) fn take(&self, i: usize) -> u64 {
         self.state.change_live(-1);
@@ -228,8 +250,11 @@ impl<'a> View<'a> {
     }
 
     /// As [`take`](Self::take), and counts the removal as not flushed after it, by `owe`, only where a CPU runs `space`: else the flush is
-    /// over with the generation, which CPUs that switch in later catch up with. Contract C2: all of it under the lock, so whoever finds
-    /// the entry empty finds the count raised or the flush done. => caller holds the lock.
+    /// over with the generation, which CPUs that switch in later catch up with. Relies on C2: all of it under the lock, so whoever finds
+    /// the entry empty finds the count raised or the flush done.
+    ///
+    /// # Requires
+    /// The caller holds the lock.
     #[inline]
     pub(crate) fn take_alone(&self, i: usize, space: &Residency, owe: impl FnOnce()) -> u64 {
         let word = self.take(i);
@@ -241,8 +266,11 @@ impl<'a> View<'a> {
         word
     }
 
-    /// Counts one more obligation that is not paid. Contract C2: before the lock is let go under which the entry is cleared, so that
-    /// whoever finds the entry empty finds the count. => caller holds the lock.
+    /// Counts one more obligation that is not paid. Relies on C2: before the lock is let go under which the entry is cleared, so that
+    /// whoever finds the entry empty finds the count.
+    ///
+    /// # Requires
+    /// The caller holds the lock.
     #[inline]
     pub(crate) fn owe(&self) {
         if !mutant(Mutant::TakeNotCounted) {
@@ -250,7 +278,10 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Forgets group `g` where nothing is left in it. => caller holds the lock.
+    /// Forgets group `g` where nothing is left in it.
+    ///
+    /// # Requires
+    /// The caller holds the lock.
     fn tidy(&self, g: usize) {
         let slots = &self.slots[g * GROUP..(g + 1) * GROUP];
         if slots.iter().all(|s| s.load(Ordering::Relaxed) == 0) {
@@ -284,7 +315,10 @@ impl<'a> View<'a> {
         None
     }
 
-    /// As [`next`](Self::next), and forgets groups that it finds empty. => caller holds the lock.
+    /// As [`next`](Self::next), and forgets groups that it finds empty.
+    ///
+    /// # Requires
+    /// The caller holds the lock.
     pub(crate) fn next_locked(&self, from: usize, last: usize) -> Option<(usize, u64)> {
         let found = self.next(from, last);
         let end = found.map_or(last + 1, |(i, _)| i);
@@ -298,7 +332,10 @@ impl<'a> View<'a> {
         found
     }
 
-    /// The groups with leaves from entry `from` to `last` in which something is and one may allow stores. => caller holds the lock.
+    /// The groups with leaves from entry `from` to `last` in which something is and one may allow stores.
+    ///
+    /// # Requires
+    /// The caller holds the lock.
     #[inline]
     pub(crate) fn writable_groups(&self, from: usize, last: usize) -> u64 {
         let within = (!0 << (from / GROUP)) & (!0 >> (u64::BITS as usize - 1 - last / GROUP));
@@ -314,7 +351,10 @@ impl<'a> View<'a> {
     }
 
     /// Calls `f` with each entry from `from` to `last` that is not zero, in order, and its word; returns how many there were. Forgets
-    /// groups that it finds empty. => caller holds the lock.
+    /// groups that it finds empty.
+    ///
+    /// # Requires
+    /// The caller holds the lock.
     #[inline]
     pub(crate) fn scan_locked(&self, from: usize, last: usize, mut f: impl FnMut(usize, &AtomicU64, u64)) -> u64 {
         // Written under the lock only.
@@ -347,7 +387,10 @@ impl<'a> View<'a> {
         seen
     }
 
-    /// Marks the table page dead where it is empty and owes nothing. => caller holds this lock and the parent's.
+    /// Marks the table page dead where it is empty and owes nothing.
+    ///
+    /// # Requires
+    /// The caller holds this lock and the parent's.
     pub(crate) fn kill_if_empty(&self) -> bool {
         let empty = self.state.live.load(Ordering::Relaxed) == 0;
         // A table page that owes flushes stays: removers must find the count, and its number must not be reused before

@@ -11,7 +11,7 @@
 //! | **walk and lock** | T's lock | finds the entry or links itself; one wins under the parent's lock | dead mark under T's lock; the epoch keeps what was read before |
 //! | **link** | | the parent's lock; the loser keeps its page as a spare | the parent's lock and its dead mark |
 //! | **prune** | | | parent before child; a child is unlinked once, under both |
-//! | **scan for the next table** | none needed | fence before the scan, fence after linking and T's lock: one sees the other (Contract C3) | dead: looks again |
+//! | **scan for the next table** | none needed | fence before the scan, fence after linking and T's lock: one sees the other (relies on C3) | dead: looks again |
 
 use crate::format::{FANOUT, Format, base, index, span};
 use crate::mutant::{Mutant, mutant};
@@ -107,7 +107,10 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         }
     }
 
-    /// The last-level table page over `va`, where it is there. => caller is pinned.
+    /// The last-level table page over `va`, where it is there.
+    ///
+    /// # Requires
+    /// The caller is pinned.
     #[inline(always)]
     fn last(&self, va: u64) -> Option<Pfn> {
         let mut t = self.root;
@@ -128,7 +131,10 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         above((2..F::LEVELS).rev().fold(self.root, below), 1)
     }
 
-    /// As [`last`](Self::last), and links what is missing. => caller is pinned.
+    /// As [`last`](Self::last), and links what is missing.
+    ///
+    /// # Requires
+    /// The caller is pinned.
     #[cold]
     #[inline(never)]
     fn last_linking(&self, va: u64, _pin: &A::Pin<'_>) -> Result<Pfn, OutOfMemory> {
@@ -151,7 +157,10 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     }
 
     /// Links a table page into the empty entry over `va` of `parent`, which stands at `level`; `None` where the parent is
-    /// dead. => caller is pinned.
+    /// dead.
+    ///
+    /// # Requires
+    /// The caller is pinned.
     #[cold]
     fn link(&self, parent: Pfn, level: u32, va: u64, spare: &mut Spare<'_, A>) -> Result<Option<Pfn>, OutOfMemory> {
         // Before the lock: zeroing a page under it would hold up every other fault below this parent.
@@ -171,12 +180,15 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         Ok(Some(child))
     }
 
-    /// Locks `t` where it is not dead, and fences. => caller is pinned.
+    /// Locks `t` where it is not dead, and fences.
+    ///
+    /// # Requires
+    /// The caller is pinned.
     #[inline(always)]
     fn lock_live(&self, t: Pfn, va: u64) -> Option<Locked<'m>> {
         let view = View::of(self.memory, t);
         let guard = view.state.lock();
-        // Contract C2: what the caller checks from here on (stale marks, busy pages) is read after this table page became
+        // Relies on C2: what the caller checks from here on (stale marks, busy pages) is read after this table page became
         // reachable for a remover's scan.
         if !mutant(Mutant::TableNoFence) {
             fence_after_rmw();
@@ -187,8 +199,10 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         Some(Locked { view, base: base(va, 1), _guard: guard })
     }
 
-    /// Locks the first existing last-level table page that covers an address of `range`. => caller has fenced since it
-    /// published what it relies on.
+    /// Locks the first existing last-level table page that covers an address of `range`.
+    ///
+    /// # Requires
+    /// The caller has fenced since it published what it relies on.
     #[inline]
     pub(crate) fn lock_next(&self, range: VirtRange) -> Option<Locked<'m>> {
         loop {
@@ -205,7 +219,10 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     }
 
     /// The first last-level table page below `t`, which stands at `level`, over an address of `from..to`, with the first
-    /// address that it covers. => caller is pinned.
+    /// address that it covers.
+    ///
+    /// # Requires
+    /// The caller is pinned.
     fn find(&self, t: Pfn, level: u32, from: u64, to: u64) -> Option<(Pfn, u64)> {
         let view = View::of(self.memory, t);
         let (mut from, last) = (from, index(to.checked_sub(1)?, level));
@@ -254,7 +271,10 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         self.prune_below(self.root, F::LEVELS - 1, range.start, range.end, &mut left, dead).unwrap_or(range.end)
     }
 
-    /// Prunes below `t`, which stands at `level`; `Some`: not done, but come to this address. => caller is pinned.
+    /// Prunes below `t`, which stands at `level`; `Some`: not done, but come to this address.
+    ///
+    /// # Requires
+    /// The caller is pinned.
     fn prune_below(&self, t: Pfn, level: u32, from: u64, to: u64, left: &mut u32, dead: &mut Dead) -> Option<u64> {
         let view = View::of(self.memory, t);
         let keeps_early = mutant(Mutant::KeepsRootEarly) && t == self.root && self.fan.keeps_root();
@@ -311,7 +331,10 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         empty
     }
 
-    /// Gives dead table pages to the epoch. => they have left every paging-structure cache.
+    /// Gives dead table pages to the epoch.
+    ///
+    /// # Requires
+    /// They have left every paging-structure cache.
     pub(crate) fn retire(&self, dead: Dead) {
         let mut next = dead.first;
         while let Some(t) = next {

@@ -1,6 +1,6 @@
 //! The atomics of the chosen personality, and the two fences that the protocols use.
 //!
-//! `Contract C2` and its neighbours argue with full fences. On x86 a locked read-modify-write already is one, so after
+//! C2 and the contracts beside it argue with full fences. On x86 a locked read-modify-write already is one, so after
 //! such an instruction only the compiler has to be held back; elsewhere, and under the model checkers, a real fence stands.
 
 #[cfg(recording)]

@@ -26,7 +26,7 @@
 //! [`SLACK`] times more than that waits until the epoch advances, before its change begins, where it may still sleep
 //! ([`Domain::push_back`]).
 //!
-//! Pins nest on a CPU and keep the thread there; nothing may sleep while pinned (Contract C5).
+//! Pins nest on a CPU and keep the thread there; nothing may sleep while pinned (relies on C5).
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence_full};
 use crate::hooks::{PreemptOff, preempt_off, thread_tag};
@@ -61,7 +61,7 @@ impl Default for Retired {
 
 // SAFETY: the header is touched only by the domain, once its owner has given the value up.
 unsafe impl Send for Retired {}
-// SAFETY: as above.
+// SAFETY: a shared header gives nothing: its fields are private and the domain alone touches them.
 unsafe impl Sync for Retired {}
 
 /// One CPU's part of a domain.
@@ -362,7 +362,8 @@ impl Domain {
     /// Before something that will retire, where it may still wait: waits until readers let the epoch advance, if this CPU has
     /// retired very much since it last did. So what waits is bounded, whatever readers do. They do not sleep, so they let go.
     ///
-    /// => the caller may sleep: it is not pinned and holds no spin lock.
+    /// # Requires
+    /// The caller may sleep: it is not pinned and holds no spin lock.
     #[inline]
     pub fn push_back(&self) {
         if cfg!(debug_assertions) {
@@ -492,7 +493,7 @@ impl Drop for Pile<'_> {
 
 unsafe fn free_lists(lists: Free) {
     for list in lists {
-        // SAFETY: the caller's.
+        // SAFETY: the caller hands over lists that no reader can reach, and each is freed once.
         unsafe { free_list(list) };
     }
 }
@@ -718,7 +719,7 @@ mod tests {
                     for _ in 0..ROUNDS {
                         let _pin = domain.pin();
                         let p = shared.load(Ordering::Acquire);
-                        // SAFETY: reached while pinned.
+                        // SAFETY: the reader is pinned, so the domain frees no node that it reached.
                         assert_eq!(unsafe { (*p).alive }, 0xfeed);
                     }
                 });

@@ -61,7 +61,7 @@ impl Headcount {
     /// # Safety
     /// As for [`Headcounts::new`].
     pub unsafe fn new(memory: NonNull<u8>, cpus: usize) -> Self {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller hands over what `Headcounts::new` asks for: the sizes are equal.
         Headcount(unsafe { Headcounts::new(memory, cpus) })
     }
 
@@ -112,7 +112,7 @@ impl<const N: usize> Headcounts<N> {
     /// # Safety
     /// `memory` points to [`bytes`](Self::bytes)`(cpus)` writable bytes, aligned to 128, that nobody else uses as long as this lives.
     pub unsafe fn new(memory: NonNull<u8>, cpus: usize) -> Self {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller hands over what `PerCpu::new` asks for: `bytes` is the size of these elements.
         Self::over(unsafe { PerCpu::new(memory, cpus, |_| closed()) })
     }
 
@@ -182,7 +182,8 @@ impl<const N: usize> Headcounts<N> {
         self.close(which)
     }
 
-    /// => The books are locked.
+    /// # Requires
+    /// The books are locked.
     fn close(&self, which: usize) -> u64 {
         let books = &self.books[which];
         let mut permits = books.permits.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Which locks are held, in debug builds: what the checks of the lock order (Contract C6) and of sleeping (C5) look at.
+//! Which locks are held, in debug builds: what the checks of the lock order (C6) and of sleeping (C5) look at.
 //!
 //! Spin locks belong to a CPU, since their holders stay there; sleeping locks belong to a thread. Threads of the host stand for CPUs,
 //! so there both are the thread's. Elsewhere the hooks say where the lists are; where they name none, nothing is checked.

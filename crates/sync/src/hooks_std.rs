@@ -157,7 +157,7 @@ mod parking {
     }
     pub fn park(deadline: Option<u64>) {
         match deadline {
-            // SAFETY: as below.
+            // SAFETY: the thread's own `handle` is a box that is never freed.
             None => unsafe { &*(handle() as *const Parker) }.park(),
             // It may pass at any moment.
             Some(_) => super::thread::yield_now(),

@@ -9,7 +9,7 @@
 //!   on it, put me to sleep) comes through two small traits, [`Cpu`] and [`Wait`], supplied once by the final binary with
 //!   [`provide!`] and bound at link time. The `std` feature supplies them from ordinary threads.
 //! - **Locks know their rank.** A debug build panics when locks are taken against [`rank::Rank`]'s order, or against the order in
-//!   which it has seen them taken before (Contract C6), with a backtrace of either.
+//!   which it has seen them taken before (C6), with a backtrace of either.
 //! - **Spinning is for guards, sleeping is for everybody else.** A [`SpinLock`] keeps its holder on its CPU; a
 //!   [`Mutex`] or a [`WaitQueue`] sleeps and must not be used while a spin lock or an epoch is held.
 #![cfg_attr(not(any(test, loom, shuttle, recording, feature = "std")), no_std)]

@@ -20,7 +20,7 @@ crate::assert_layout!(Mutex<()> { size: 40, align: 8 });
 
 // SAFETY: the lock hands the value to one holder at a time.
 unsafe impl<T: ?Sized + Send> Send for Mutex<T> {}
-// SAFETY: as above.
+// SAFETY: a shared mutex gives the value to one holder at a time, so the value need not be `Sync`.
 unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
 
 impl<T> Mutex<T> {

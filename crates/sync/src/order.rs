@@ -1,4 +1,4 @@
-//! In which order locks are taken, learned as the program runs: the part of Contract C6 that [`Rank`](crate::Rank) does not
+//! In which order locks are taken, learned as the program runs: the part of C6 that [`Rank`](crate::Rank) does not
 //! decide. Debug builds only.
 //!
 //! Ranks order spin locks of different kinds. What they leave open is checked here: two spin locks of one rank, by their
@@ -72,7 +72,7 @@ impl Graph {
             while self.busy.swap(true, Ordering::Acquire) {
                 core::hint::spin_loop();
             }
-            // SAFETY: `busy` is ours.
+            // SAFETY: the swap took `busy` from false to true, so this thread alone uses the arrows until it stores false.
             let out = f(unsafe { &mut *self.arrows.get() });
             self.busy.store(false, Ordering::Release);
             out

@@ -38,7 +38,7 @@ pub struct PerCpu<T> {
 
 // SAFETY: a `PerCpu` is a slice of `T` shared between CPUs, so it needs of `T` what a `&[T]` needs.
 unsafe impl<T: Sync + Send> Send for PerCpu<T> {}
-// SAFETY: as above.
+// SAFETY: a shared `PerCpu` gives `&T` to any CPU, so it needs of `T` what a shared `&[T]` needs.
 unsafe impl<T: Sync + Send> Sync for PerCpu<T> {}
 
 impl<T> PerCpu<T> {
@@ -66,7 +66,7 @@ impl<T> PerCpu<T> {
     #[cfg(any(test, feature = "std"))]
     pub fn leaked(cpus: usize, init: impl FnMut(CpuId) -> T) -> Self {
         let layout = core::alloc::Layout::from_size_align(Self::bytes(cpus).max(1), align_of::<CachePadded<T>>());
-        // SAFETY: the size is not zero.
+        // SAFETY: the layout's size is at least one byte.
         let memory = unsafe { std::alloc::alloc(layout.expect("a size below half of the address space")) };
         // SAFETY: a fresh allocation of `bytes(cpus)` bytes, aligned for an element, that is never freed.
         unsafe { PerCpu::new(NonNull::new(memory).expect("memory for each CPU"), cpus, init) }
@@ -165,7 +165,8 @@ impl<T> DerefMut for Owned<'_, T> {
     #[inline(always)]
     #[cfg_attr(recording, track_caller)]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above.
+        // SAFETY: the holder of an `Owned` has the value alone, by the contract of `get`, and `&mut self` makes this reference
+        // the one.
         let value = unsafe { &mut *self.own.value.get() };
         record::guarded(value, true);
         value

@@ -1,81 +1,147 @@
-//! The one lock order (Contract C6), written once.
+//! # Contract C6: one lock order
+//! A lock may be taken only while every spin lock that the CPU already holds has a *lower* rank. Equal ranks are allowed only
+//! through [`SpinLock::lock_nested`](crate::SpinLock::lock_nested), whose caller names the order, and
+//! [`SpinLock::lock_below`](crate::SpinLock::lock_below), along a tree. Debug builds check it, and learn the order of what has
+//! no rank; others compile the checks away.
 //!
-//! A lock may be taken only while every spin lock that the CPU already holds has a *lower* rank; equal ranks are allowed
-//! only through [`SpinLock::lock_nested`](crate::SpinLock::lock_nested), whose caller names the order, and
-//! [`SpinLock::lock_below`](crate::SpinLock::lock_below), along a tree. Debug builds
-//! check it, and learn the order of what has no rank; others compile the checks away.
+//! The table below has the ranks of all layers, sorted by rank. Ranks that are equal belong to locks of which a CPU never holds two.
+
+use crate::held;
 
 /// A place in the lock order; lower ranks are taken first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Rank(pub u8);
 
-impl Rank {
-    /// Sleeping locks of the layers above (file tables, process tree): taken before everything else.
-    pub const SYSTEM: Rank = Rank(10);
-    /// Members of a process group or session; what is done to each takes its own locks.
-    pub const GROUP: Rank = Rank(15);
-    /// Process tree, sessions, signal state (spin locks of the Linux layer).
-    pub const PROCESS: Rank = Rank(20);
-    /// Directories, pipes, open files (spin locks of the file layer).
-    pub const FILE: Rank = Rank(30);
-    /// An arena of a map: writers' bookkeeping that spins.
-    pub const MAP: Rank = Rank(40);
-    /// One part of an object's list of backings.
-    pub const BACKINGS: Rank = Rank(50);
-    /// The root tables that CPUs have of their own for one space.
-    pub const ROOTS: Rank = Rank(58);
-    /// A page-table page above the last level (parent before child).
-    pub const TABLE_UPPER: Rank = Rank(60);
-    /// A page-table page of the last level.
-    pub const TABLE: Rank = Rank(61);
-    /// An object's tree of index nodes where it grows.
-    pub const INDEX: Rank = Rank(70);
-    /// Hash of waiters for busy pages, wait queues, sleeping locks' insides.
-    pub const WAIT: Rank = Rank(80);
-    /// A CPU's list of objects that the reaper shall look at.
-    pub const REAPER: Rank = Rank(82);
-    /// A CPU's list of address spaces.
-    pub const SPACES: Rank = Rank(83);
-    /// A CPU's batch in front of the page queues.
-    pub const QUEUE_BATCH: Rank = Rank(88);
-    /// One part of a page queue.
-    pub const QUEUE: Rank = Rank(90);
-    /// Slots of the swap store.
-    pub const SWAP: Rank = Rank(91);
-    /// Records of reads and writes.
-    pub const IO: Rank = Rank(92);
-    /// A slab's depot.
-    pub const SLAB: Rank = Rank(100);
-    /// Idle kernel stacks of a CPU, and kernel ranges that wait to be forgotten.
-    pub const KERNEL_STACKS: Rank = Rank(84);
-    /// Empty table pages that a CPU keeps: given back to the magazines when memory is short, whatever slab is being filled.
-    pub const TABLE_SPARE: Rank = Rank(103);
-    /// A CPU's magazine of frames: before the depot that refills it.
-    pub const MAGAZINE: Rank = Rank(105);
-    /// The frame depot and the buddy lists of a domain.
-    pub const FRAMES: Rank = Rank(110);
-    /// Epoch domain: the list of what waits for readers.
-    pub const EPOCH: Rank = Rank(120);
-    /// Futex buckets.
-    pub const FUTEX: Rank = Rank(85);
-    /// A CPU's process ids on their way in or out.
-    pub const IDS: Rank = Rank(86);
-    /// The process ids that no CPU has.
-    pub const ID_DEPOT: Rank = Rank(87);
-    /// The books of a headcount: a user's threads, a file system's pages or inodes.
-    pub const HEADCOUNT: Rank = Rank(125);
-    /// A CPU's timer wheel.
-    pub const TIMER: Rank = Rank(130);
-    /// A CPU's run queue: the innermost lock, since waking happens under many others.
-    pub const RUN_QUEUE: Rank = Rank(140);
-    /// Devices and the console; may be taken from anywhere.
-    pub const DEVICE: Rank = Rank(200);
+/// Makes the constants of [`Rank`] of a table, and refuses one that is not sorted.
+macro_rules! ranks {
+    ($($(#[$doc:meta])* $name:ident = $rank:literal,)*) => {
+        impl Rank {
+            $($(#[$doc])* pub const $name: Rank = Rank($rank);)*
+        }
+
+        const _: () = assert!(is_sorted(&[$($rank),*]), "the table of ranks is not sorted");
+    };
 }
 
-use crate::held;
+ranks! {
+    /// Sleeping locks of the layers above (file tables, process tree): taken before everything else.
+    SYSTEM = 10,
+    /// Members of the scheduler's groups; what is done to each takes its own locks.
+    GROUP = 15,
+    /// Process tree, sessions, signal state (spin locks of the Linux layer).
+    PROCESS = 20,
+    /// A process's family: its children and their zombies. A parent's before its reaper's (nested).
+    FAMILY = 20,
+    /// A child's pointer to its parent.
+    PARENT = 21,
+    /// A process that moves between groups.
+    MOVING = 21,
+    /// Members of the Linux layer's process groups.
+    MEMBERS = 22,
+    /// A process's list of threads.
+    THREADS = 23,
+    /// Signal actions.
+    ACTIONS = 24,
+    /// A process's pending signals, then a thread's.
+    SIGNALS = 25,
+    /// Limits, names, credentials, and what a thread owns: leaf locks of the Linux layer.
+    OWNED = 26,
+    /// Directories, pipes, open files (spin locks of the file layer).
+    FILE = 30,
+    /// A directory's entries. Two are taken ancestor first, or by address under the rename lock.
+    DIRECTORY = 30,
+    /// A directory entry's parent and name.
+    PLACE = 31,
+    /// Attributes of an inode, tables of drivers and of record locks.
+    ATTRIBUTES = 32,
+    /// A terminal's line editor and settings.
+    TERMINAL = 33,
+    /// What lookups see of a directory.
+    NAMES = 34,
+    /// Of an inode's attributes, those by which paths are checked.
+    RIGHTS = 35,
+    /// The listeners of a readiness.
+    LISTENERS = 36,
+    /// The waiters for a range of a file: after that file's locks.
+    RANGE_WAITS = 37,
+    /// An arena of a map: writers' bookkeeping that spins.
+    MAP = 40,
+    /// One part of an object's list of backings.
+    BACKINGS = 50,
+    /// The root tables that CPUs have of their own for one space.
+    ROOTS = 58,
+    /// A page-table page above the last level (parent before child).
+    TABLE_UPPER = 60,
+    /// A page-table page of the last level.
+    TABLE = 61,
+    /// An object's index of pages in the designs that the lab compares.
+    INDEX = 70,
+    /// Hash of waiters for busy pages, wait queues, sleeping locks' insides.
+    WAIT = 80,
+    /// A CPU's list of objects that the reaper shall look at.
+    REAPER = 82,
+    /// A CPU's list of address spaces.
+    SPACES = 83,
+    /// Idle kernel stacks of a CPU, and kernel ranges that wait to be forgotten.
+    KERNEL_STACKS = 84,
+    /// Futex buckets.
+    FUTEX = 85,
+    /// A CPU's process ids on their way in or out.
+    IDS = 86,
+    /// The process ids that no CPU has.
+    ID_DEPOT = 87,
+    /// A CPU's batch in front of the page queues.
+    QUEUE_BATCH = 88,
+    /// One part of a page queue.
+    QUEUE = 90,
+    /// Slots of the swap store.
+    SWAP = 91,
+    /// Records of reads and writes.
+    IO = 92,
+    /// A slab's depot.
+    SLAB = 100,
+    /// Empty table pages that a CPU keeps: given back to the magazines when memory is short, whatever slab is being filled.
+    TABLE_SPARE = 103,
+    /// A CPU's magazine of frames: before the depot that refills it.
+    MAGAZINE = 105,
+    /// The frame depot and the buddy lists of a domain.
+    FRAMES = 110,
+    /// Epoch domain: the list of what waits for readers.
+    EPOCH = 120,
+    /// The books of a headcount: a user's threads, a file system's pages or inodes.
+    HEADCOUNT = 125,
+    /// A CPU's timer wheel.
+    TIMER = 130,
+    /// A CPU's run queue: the innermost lock, since waking happens under many others.
+    RUN_QUEUE = 140,
+    /// Devices and the console; may be taken from anywhere.
+    DEVICE = 200,
+}
 
-/// Panics in debug builds where the caller holds a spin lock (Contract C5: no sleep under a guard).
+const fn is_sorted(ranks: &[u8]) -> bool {
+    let mut i = 1;
+    while i < ranks.len() {
+        if ranks[i - 1] > ranks[i] {
+            return false;
+        }
+        i += 1;
+    }
+    true
+}
+
+/// Panics in debug builds where the caller holds a spin lock: relies on C5.
 #[inline(always)]
 pub fn assert_may_sleep() {
     held::assert_no_spin();
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_out_of_order_is_refused() {
+        assert!(is_sorted(&[]) && is_sorted(&[1, 2, 2, 3]));
+        assert!(!is_sorted(&[1, 3, 2]));
+    }
 }

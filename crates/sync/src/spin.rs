@@ -39,7 +39,7 @@ crate::assert_layout!(SpinLock<u64> { size: 16, align: 8 });
 
 // SAFETY: the lock hands out the value to one holder at a time.
 unsafe impl<T: ?Sized + Send> Send for SpinLock<T> {}
-// SAFETY: as above; shared references only reach the value through the lock.
+// SAFETY: a shared lock gives the value to one holder at a time, so the value need not be `Sync`.
 unsafe impl<T: ?Sized + Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {

@@ -74,11 +74,12 @@ unsafe impl<M: Machine> Send for Chain<M> {}
 
 impl<M: Machine> Chain<M> {
     fn first_of(&self, key: Key) -> Option<NonNull<Waiter<M>>> {
-        // SAFETY: listed, so alive.
+        // SAFETY: a waiter on the chain stays alive until it is taken off, and the bucket's lock is held.
         self.0.iter().find(|w| unsafe { w.as_ref() }.key.get() == key)
     }
 
-    // SAFETY: `waiter` is listed nowhere, its key is set, and it stays until it is taken off.
+    /// # Safety
+    /// `waiter` is listed nowhere, its key is set, and it stays until it is taken off.
     unsafe fn add(&mut self, waiter: NonNull<Waiter<M>>) {
         // SAFETY: the caller's word; the first of the key is listed, so alive, and guarded by the lock we hold.
         unsafe {
@@ -89,9 +90,11 @@ impl<M: Machine> Chain<M> {
         }
     }
 
-    // SAFETY: `waiter` is listed here.
+    /// # Safety
+    /// `waiter` is listed here.
     unsafe fn take(&mut self, waiter: NonNull<Waiter<M>>) {
-        // SAFETY: as above. Every waiter of a key is behind the first, or is the first.
+        // SAFETY: `waiter` is listed here by this function's contract, and each waiter of a key is behind the first or is the
+        // first.
         unsafe {
             let Some(first) = self.first_of(waiter.as_ref().key.get()) else { return };
             if first != waiter {
@@ -108,10 +111,12 @@ impl<M: Machine> Chain<M> {
     }
 
     /// The waiter of `key` after `after` (from the start: `None`).
-    // SAFETY: `after` is listed under that key.
+    ///
+    /// # Safety
+    /// `after` is listed under that key.
     unsafe fn following(&self, key: Key, after: Option<NonNull<Waiter<M>>>) -> Option<NonNull<Waiter<M>>> {
         let first = self.first_of(key)?;
-        // SAFETY: listed, so alive.
+        // SAFETY: waiters that are listed, on the chain or behind the first, are alive while the bucket's lock is held.
         unsafe {
             match after {
                 None => Some(first),
@@ -137,7 +142,7 @@ pub struct FutexTable<M: Machine> {
 
 // SAFETY: buckets are shared through their locks and atomics.
 unsafe impl<M: Machine> Send for FutexTable<M> {}
-// SAFETY: as above.
+// SAFETY: a shared table gives buckets, whose parts are atomics and locks.
 unsafe impl<M: Machine> Sync for FutexTable<M> {}
 
 struct Batch<M: Machine> {

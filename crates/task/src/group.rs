@@ -45,7 +45,7 @@ impl<A: Adapter> Group<A> {
     /// `member` is in no group of this kind, and stays in place until it has left.
     pub unsafe fn join(&self, member: NonNull<A::Node>) {
         let mut members = self.members.lock();
-        // SAFETY: the caller's word.
+        // SAFETY: the caller vouches that `member` is in no such group and stays in place, and the list's lock is held.
         unsafe { members.list.push_back(member) };
         members.len += 1;
     }
@@ -56,7 +56,7 @@ impl<A: Adapter> Group<A> {
     /// `member` is in this group.
     pub unsafe fn leave(&self, member: NonNull<A::Node>) -> bool {
         let mut members = self.members.lock();
-        // SAFETY: the caller's word.
+        // SAFETY: the caller vouches that `member` is in this group, and the list's lock is held.
         unsafe { members.list.remove(member) };
         members.len -= 1;
         members.len == 0
@@ -66,7 +66,7 @@ impl<A: Adapter> Group<A> {
     pub fn for_each(&self, mut f: impl FnMut(&A::Node) -> bool) {
         let members = self.members.lock();
         for member in members.list.iter() {
-            // SAFETY: a member, so alive.
+            // SAFETY: a member stays alive until it has left, which takes the lock that is held here.
             if !f(unsafe { member.as_ref() }) {
                 return;
             }

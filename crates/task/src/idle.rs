@@ -34,7 +34,7 @@ impl IdleCpus {
     /// # Safety
     /// As [`PerCpu::new`].
     pub unsafe fn new(memory: NonNull<u8>, cpus: usize) -> Self {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller hands over what `PerCpu::new` asks for: `bytes` is the size of these elements.
         let now = unsafe { PerCpu::new(memory, cpus, |_| AtomicBool::new(false)) };
         IdleCpus { now, lately: CpuBits::new() }
     }

@@ -93,7 +93,7 @@ pub struct IdTable<T, G> {
 
 // SAFETY: slots are atomics; what they name is shared with every looker-up, hence `Sync`.
 unsafe impl<T: Sync, G: Sync> Send for IdTable<T, G> {}
-// SAFETY: as above.
+// SAFETY: a shared table gives references to what numbers name, which is `Sync`, and its slots are atomics.
 unsafe impl<T: Sync, G: Sync> Sync for IdTable<T, G> {}
 
 impl<T, G> IdTable<T, G> {
@@ -122,7 +122,7 @@ impl<T, G> IdTable<T, G> {
             let m = Magazine { ready: [0; BATCH], ready_len: 0, returned: [0; BATCH], returned_len: 0 };
             CpuIds(SpinLock::new(Rank::IDS, m))
         };
-        // SAFETY: the rest of the memory.
+        // SAFETY: the memory behind the directory is `PerCpu::bytes(cpus)` long and aligned, for the directory is padded to 128.
         let cpus = unsafe { PerCpu::new(memory.add(Self::directory_bytes(max)), cpus, empty) };
         let depot = Depot { fresh: 1, chunks: 0, first: 0, last: 0, waiting: 0 };
         IdTable { chunks, max, cpus, depot: CachePadded(SpinLock::new(Rank::ID_DEPOT, depot)), _names: PhantomData }

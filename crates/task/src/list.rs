@@ -42,7 +42,7 @@ impl<T> Default for Links<T> {
 
 // SAFETY: links are read and written only by the list's functions, whose callers hold the list's lock.
 unsafe impl<T> Send for Links<T> {}
-// SAFETY: as above.
+// SAFETY: shared links are read and written only by the list's functions, whose callers hold the list's lock.
 unsafe impl<T> Sync for Links<T> {}
 
 /// Says where a node keeps the links for one kind of list.
@@ -104,7 +104,7 @@ impl<A: Adapter> List<A> {
         links.set_prev(None);
         links.set_next(self.first);
         match self.first {
-            // SAFETY: as above.
+            // SAFETY: the first node is on the list, so it is alive.
             Some(f) => unsafe { A::links(f.as_ref()) }.set_prev(Some(node)),
             None => self.last = Some(node),
         }
@@ -122,7 +122,7 @@ impl<A: Adapter> List<A> {
         links.set_next(None);
         links.set_prev(self.last);
         match self.last {
-            // SAFETY: as above.
+            // SAFETY: the last node is on the list, so it is alive.
             Some(l) => unsafe { A::links(l.as_ref()) }.set_next(Some(node)),
             None => self.first = Some(node),
         }
@@ -133,7 +133,7 @@ impl<A: Adapter> List<A> {
     #[cfg_attr(recording, track_caller)]
     pub fn pop_front(&mut self) -> Option<NonNull<A::Node>> {
         let node = self.first?;
-        // SAFETY: it is on the list.
+        // SAFETY: `first` is on this list: it was read just now, under `&mut self`.
         unsafe { self.remove(node) };
         Some(node)
     }
@@ -185,7 +185,7 @@ mod tests {
 
     struct Node(u32, Links<Node>);
     struct Only;
-    // SAFETY: the one field of links.
+    // SAFETY: a node has one field of links, and its address is the node's.
     unsafe impl Adapter for Only {
         type Node = Node;
         fn links(node: &Node) -> &Links<Node> {

@@ -111,7 +111,8 @@ impl<M: Machine> Scheduler<M> {
     /// Whether a thread waits on a crowded CPU that may run on `cpu`. Exact, so that a CPU that finds none may halt: who queues
     /// such a thread later finds this CPU marked idle.
     ///
-    /// => Interrupts are masked, no queue is locked.
+    /// # Requires
+    /// Interrupts are masked, no queue is locked.
     pub(crate) fn crowd_has_for(&self, cpu: CpuId) -> bool {
         let mut from = 0;
         while let Some(at) = self.crowded.any(from).filter(|at| *at >= from) {
@@ -128,7 +129,8 @@ impl<M: Machine> Scheduler<M> {
 
     /// Takes a thread from a crowded CPU for `cpu`, which has none, at `now` of the CPU's counter.
     ///
-    /// => Interrupts are masked, no queue is locked.
+    /// # Requires
+    /// Interrupts are masked, no queue is locked.
     pub(crate) fn steal(&self, cpu: CpuId, now: u64) -> Option<NonNull<Thread<M>>> {
         let (count, mut walked, mut locked) = (self.cpus.len(), 0, 0);
         // Once around: what waits on the nearest crowded CPUs may be such as may not run here.
@@ -162,7 +164,7 @@ impl<M: Machine> Scheduler<M> {
                 let own = self.cpus.of(cpu);
                 let mut queue = own.queue.lock_masked();
                 queue.idle = false;
-                // SAFETY: this CPU's alone now.
+                // SAFETY: the thread was taken off its queue, so no other CPU runs or frees it.
                 queue.begin(self.share(unsafe { stolen.as_ref() }, cpu), now);
                 self.note(own, cpu, &queue);
                 return thread;

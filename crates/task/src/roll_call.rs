@@ -55,7 +55,8 @@ impl RollCall {
 
     /// Whether there was a call since: the new one may have missed it.
     ///
-    /// => The new one is in the table, and the caller has taken a lock since it put it there.
+    /// # Requires
+    /// The new one is in the table, and the caller has taken a lock since it put it there.
     pub fn called_since(&self, quiet: Quiet) -> bool {
         if !mutant(Mutant::MadeNoFence) {
             fence_after_rmw();

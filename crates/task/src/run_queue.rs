@@ -173,7 +173,7 @@ impl<M: Machine> RunQueue<M> {
             self.current = self.shares.pop();
             // SAFETY: its user had a thread here until now; while one waits, it has one still.
             if let Some(before) = before.filter(|b| !unsafe { b.as_ref() }.is_empty()) {
-                // SAFETY: as above; the current share is not in the heap.
+                // SAFETY: a current share is in no heap, and this one has a thread queued here, so its user stays.
                 unsafe { self.shares.insert(before) };
             }
         }
@@ -199,9 +199,9 @@ impl<M: Machine> RunQueue<M> {
         } else if before != Some(NonNull::from(share)) {
             self.wake(share);
         }
-        // SAFETY: as in `pop`.
+        // SAFETY: it was the current share: its user had a thread here until now, and while one waits it has one still.
         if let Some(before) = before.filter(|b| !ptr::eq(b.as_ptr(), share) && !unsafe { b.as_ref() }.is_empty()) {
-            // SAFETY: as in `pop`.
+            // SAFETY: a current share is in no heap, and this one has a thread queued here, so its user stays.
             unsafe { self.shares.insert(before) };
         }
         self.current = Some(NonNull::from(share));
@@ -217,13 +217,13 @@ impl<M: Machine> RunQueue<M> {
     pub fn steal(&mut self, cpu: CpuId) -> Option<NonNull<Thread<M>>> {
         // Acquire: its saved context is complete once `on_cpu` reads false.
         let off = |n: NonNull<Thread<M>>| {
-            // SAFETY: queued, so alive.
+            // SAFETY: the thread is queued here, so it is alive while the queue's lock is held.
             !unsafe { n.as_ref() }.on_cpu.load(quire_sync::atomic::Ordering::Acquire) || mutant(Mutant::StealBeforeLeft)
         };
         let (share, node, back) = self.bound_for(cpu, off)?;
         // SAFETY: its user has a thread here, the one that was found.
         let of = unsafe { share.as_ref() };
-        // SAFETY: it is on that list.
+        // SAFETY: `bound_for` found the thread on the list that `back` names, and the lock was held since.
         unsafe { of.remove(node, back) };
         self.len -= 1;
         if of.is_empty() && of.is_in_heap() {
@@ -246,7 +246,7 @@ impl<M: Machine> RunQueue<M> {
         if self.movable() == 0 {
             return None;
         }
-        // SAFETY: queued, so alive.
+        // SAFETY: the thread is queued here, so it is alive while the queue's lock is held.
         let may = |n: NonNull<Thread<M>>| unsafe { n.as_ref() }.may_run_on(cpu) && take(n);
         let of = |share: NonNull<Share<M>>| {
             // SAFETY: current, or in the heap: its user has a thread here.

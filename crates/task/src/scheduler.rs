@@ -393,7 +393,8 @@ impl<M: Machine> Scheduler<M> {
 
     /// This CPU's tick: looks whether the CPU or its ward is stuck.
     ///
-    /// => Interrupts are masked; called by the timer interrupt.
+    /// # Requires
+    /// Interrupts are masked; called by the timer interrupt.
     #[cold]
     fn watch_tick(&self, here: &Cpu<M>, now: u64) {
         let Some(how) = self.machine.watching() else { return here.watch.stop() };
@@ -428,7 +429,8 @@ impl<M: Machine> Scheduler<M> {
 
     /// This CPU has begun to run threads, and was not busy at its last tick.
     ///
-    /// => Interrupts are masked.
+    /// # Requires
+    /// Interrupts are masked.
     #[cold]
     fn watch_busy(&self, here: &Cpu<M>) {
         let Some(how) = self.machine.watching() else { return };
@@ -498,7 +500,7 @@ impl<M: Machine> Scheduler<M> {
         let _masked = Masked::new(self.machine);
         let (cpu, here, me) = (current_cpu(), self.here(), self.current());
         let mut queue = here.queue.lock_masked();
-        // SAFETY: the caller's word.
+        // SAFETY: the caller vouches for the user as `belong_to` asks, and the lock of this CPU's queue is held.
         unsafe { me.belong_to(user) };
         queue.begin(self.share(&me, cpu), self.machine.ticks_to_ns(self.machine.ticks()));
         self.note(here, cpu, &queue);
@@ -527,7 +529,8 @@ impl<M: Machine> Scheduler<M> {
 
     /// This CPU has no tick, and was interrupted, perhaps because its ward is busy.
     ///
-    /// => Interrupts are masked.
+    /// # Requires
+    /// Interrupts are masked.
     #[cold]
     fn watch_kicked(&self, here: &Cpu<M>) {
         if let Some(how) = self.machine.watching() {
@@ -546,7 +549,7 @@ impl<M: Machine> Scheduler<M> {
         let here = self.here();
         {
             let mut wheel = here.wheel.lock_masked();
-            // SAFETY: the caller's word.
+            // SAFETY: the caller vouches that the timer stays in place until it has expired or is cancelled.
             unsafe { wheel.insert(timer, deadline) };
             here.wheel_due.store(wheel.next().unwrap_or(NEVER), Ordering::Relaxed);
         }
@@ -625,7 +628,8 @@ impl<M: Machine> Scheduler<M> {
     /// Gives the CPU to the next thread. Returns, with interrupts still masked, when the caller gets a CPU again (perhaps
     /// another one).
     ///
-    /// => Interrupts are masked; the preemption count is zero; no lock is held.
+    /// # Requires
+    /// Interrupts are masked; the preemption count is zero; no lock is held.
     fn switch_from(&self, mut why: Leave) {
         let cpu = current_cpu();
         let here = self.cpus.of(cpu);
@@ -660,7 +664,7 @@ impl<M: Machine> Scheduler<M> {
                 // SAFETY: it was queued, so it is alive.
                 let stray = next.filter(|n| !unsafe { n.as_ref() }.may_run_on(cpu) && *n != NonNull::from(&*prev));
                 let Some(stray) = stray else { break next };
-                // SAFETY: it is on no list now.
+                // SAFETY: `pop` took the thread off its list, and it stays alive: it is runnable.
                 unsafe { strays.push_back(stray) };
             };
             queue.idle = next.is_none();
@@ -680,7 +684,7 @@ impl<M: Machine> Scheduler<M> {
         let next = next.or_else(|| self.steal(cpu, now));
         let next = next.unwrap_or_else(|| {
             self.idle.insert(cpu);
-            // SAFETY: set by `start_cpu`.
+            // SAFETY: `start_cpu` stored this CPU's idle thread before the CPU scheduled for the first time.
             unsafe { NonNull::new_unchecked(here.idle.load(Ordering::Relaxed)) }
         });
         // SAFETY: it was queued, or is the idle thread: alive, and this CPU's alone now.
@@ -706,7 +710,7 @@ impl<M: Machine> Scheduler<M> {
         next.on_cpu.store(true, Ordering::Relaxed);
         here.leaving.store(ptr::from_ref(&*prev).cast_mut(), Ordering::Relaxed);
         here.moving.store(why == Leave::Move, Ordering::Relaxed);
-        // SAFETY: just before the switch.
+        // SAFETY: interrupts are masked, and the switch to `next` follows on this CPU.
         unsafe { self.machine.set_current(next) };
         self.limit_stretch(here);
         // SAFETY: `prev` is the caller, `next` was off its CPU (its `on_cpu` was clear) and is claimed by the line above.
@@ -739,7 +743,8 @@ impl<M: Machine> Scheduler<M> {
 
     /// Hands threads that left this CPU for good to the machine.
     ///
-    /// => Interrupts are on, nothing is held.
+    /// # Requires
+    /// Interrupts are on, nothing is held.
     fn reap_dead(&self) {
         if !self.here().has_dead.load(Ordering::Relaxed) {
             return;
@@ -773,7 +778,8 @@ impl<M: Machine> Scheduler<M> {
     /// Sees to it that the running thread does not keep those who wait here longer than its stretch, nor stays where it may not
     /// run.
     ///
-    /// => Interrupts are masked.
+    /// # Requires
+    /// Interrupts are masked.
     pub(crate) fn limit_stretch(&self, here: &Cpu<M>) {
         let current = self.current();
         if self.is_idle(&current) {
@@ -805,7 +811,8 @@ impl<M: Machine> Scheduler<M> {
     /// Programs this CPU's timer if something is due earlier than it is set to. A deadline that went away or later costs
     /// one interrupt that finds nothing, instead of a write to the timer each time.
     ///
-    /// => Interrupts are masked.
+    /// # Requires
+    /// Interrupts are masked.
     fn program(&self, here: &Cpu<M>) {
         let due = here.wheel_due.load(Ordering::Relaxed).min(here.stretch_end.load(Ordering::Relaxed));
         let due = due.min(here.watch.due());

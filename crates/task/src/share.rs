@@ -60,7 +60,7 @@ struct Threads<M: Machine> {
 
 // SAFETY: only the holder of the lock of the share's CPU's queue uses it.
 unsafe impl<M: Machine> Send for Share<M> {}
-// SAFETY: as above.
+// SAFETY: a shared share lets only the holder of its queue's lock touch its cells.
 unsafe impl<M: Machine> Sync for Share<M> {}
 
 impl<M: Machine> Share<M> {
@@ -78,7 +78,8 @@ impl<M: Machine> Share<M> {
         }
     }
 
-    /// => As for every function here: the caller holds the lock of the CPU's queue.
+    /// # Requires
+    /// As for every function here: the caller holds the lock of the CPU's queue.
     fn threads(&self) -> &Threads<M> {
         record::read(self);
         // SAFETY: the lock is held, and no `&mut` outlives the function that made it.
@@ -136,7 +137,7 @@ impl<M: Machine> Share<M> {
     /// It is on no list, and stays alive and in place until it is taken off.
     pub unsafe fn push(&self, thread: NonNull<Thread<M>>, join: Join) {
         let threads = self.threads_mut();
-        // SAFETY: the caller's word.
+        // SAFETY: the caller vouches that the thread is on no list and stays in place, and holds the queue's lock.
         unsafe {
             match join {
                 Join::First => threads.front.push_front(thread),
@@ -181,7 +182,7 @@ impl<M: Machine> Share<M> {
     /// The thread is on that list.
     pub unsafe fn remove(&self, thread: NonNull<Thread<M>>, back: bool) {
         let threads = self.threads_mut();
-        // SAFETY: the caller's word.
+        // SAFETY: the caller vouches that the thread is on the list that `back` names, and holds the queue's lock.
         unsafe {
             if back {
                 threads.back.remove(thread);
@@ -206,7 +207,7 @@ unsafe impl<M: Machine> Send for Heap<M> {}
 /// # Safety
 /// A share in a heap stays alive and in place: its user does as long as a thread of it is runnable.
 unsafe fn at<'a, M: Machine>(share: NonNull<Share<M>>) -> &'a Share<M> {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller vouches that the share is alive and in place for `'a`.
     unsafe { share.as_ref() }
 }
 
@@ -217,7 +218,7 @@ impl<M: Machine> Heap<M> {
 
     /// The share with the least virtual time.
     pub fn first(&self) -> Option<&Share<M>> {
-        // SAFETY: in the heap.
+        // SAFETY: the root is in the heap, so it is alive by `insert`'s contract.
         self.root.map(|root| unsafe { at(root) })
     }
 
@@ -226,7 +227,7 @@ impl<M: Machine> Heap<M> {
     /// # Safety
     /// It is in no heap, and stays alive and in place until it is out again.
     pub unsafe fn insert(&mut self, share: NonNull<Share<M>>) {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller vouches that the share stays alive and in place until it is out again.
         let new = unsafe { at(share) };
         debug_assert!(!new.in_heap.get());
         record::wrote(new);
@@ -238,7 +239,7 @@ impl<M: Machine> Heap<M> {
     /// Takes the share with the least virtual time out.
     pub fn pop(&mut self) -> Link<M> {
         let first = self.root?;
-        // SAFETY: in the heap.
+        // SAFETY: the root is in this heap: it was read just now, under `&mut self`.
         unsafe { self.remove(first) };
         Some(first)
     }
@@ -259,19 +260,19 @@ impl<M: Machine> Heap<M> {
             self.root = rest;
             return;
         };
-        // SAFETY: as above.
+        // SAFETY: what a share in the heap is linked to is in the heap, so it is alive.
         let parent = unsafe { at(above) };
         record::wrote(parent);
         let place = if parent.left.get() == Some(share) { &parent.left } else { &parent.right };
         place.set(rest);
         if let Some(rest) = rest {
-            // SAFETY: as above.
+            // SAFETY: `rest` was below a share in the heap, so it is in the heap and alive.
             unsafe { at(rest) }.up.set(Some(above));
         }
         // Ranks above change only as far as the shortest way went through here.
         let mut next = Some(above);
         while let Some(node) = next {
-            // SAFETY: as above.
+            // SAFETY: what a share in the heap is linked to is in the heap, so it is alive.
             let node = unsafe { at(node) };
             if !lean(node) {
                 break;
@@ -294,9 +295,9 @@ impl<M: Machine> Heap<M> {
             let mut from = here;
             // Both heaps below are done with: up, to the first share whose right one is not.
             while node.is_none() {
-                // SAFETY: as above.
+                // SAFETY: `from` is in the heap: the walk came to it by links of shares that are.
                 let above = unsafe { at(from) }.up.get()?;
-                // SAFETY: as above.
+                // SAFETY: what a share in the heap is linked to is in the heap, so it is alive.
                 let parent = unsafe { at(above) };
                 node = parent.right.get().filter(|right| parent.left.get() == Some(from) && *right != from);
                 from = above;
@@ -307,7 +308,7 @@ impl<M: Machine> Heap<M> {
 }
 
 fn rank<M: Machine>(link: Link<M>) -> u32 {
-    // SAFETY: in the heap.
+    // SAFETY: a link leads to a share in the heap, which is alive by `insert`'s contract.
     link.map_or(0, |share| unsafe { at(share) }.rank.get())
 }
 
@@ -327,20 +328,20 @@ fn merge<M: Machine>(a: Link<M>, b: Link<M>) -> Link<M> {
     let (Some(x), Some(y)) = (a, b) else {
         let one = a.or(b);
         if let Some(one) = one {
-            // SAFETY: in the heap.
+            // SAFETY: both heaps' shares are in the heap that becomes of them, so they are alive.
             unsafe { at(one) }.up.set(None);
         }
         return one;
     };
-    // SAFETY: as above.
+    // SAFETY: both roots are in a heap, so they are alive by `insert`'s contract.
     let (less, more) = if unsafe { at(y).used() < at(x).used() } { (y, x) } else { (x, y) };
-    // SAFETY: as above.
+    // SAFETY: `less` is one of the two roots, which are alive by `insert`'s contract.
     let top = unsafe { at(less) };
     record::wrote(top);
     let right = merge(top.right.get(), Some(more));
     top.right.set(right);
     if let Some(right) = right {
-        // SAFETY: as above.
+        // SAFETY: `right` is a root that `merge` returned: a share in the heap, so alive.
         unsafe { at(right) }.up.set(Some(less));
     }
     lean(top);
@@ -365,7 +366,7 @@ impl<M: Machine> User<M> {
     /// # Safety
     /// `memory` points to [`bytes`](Self::bytes)`(cpus)` writable bytes, aligned to 128, that nobody else uses as long as the user lives.
     pub unsafe fn new(memory: NonNull<u8>, cpus: usize) -> Self {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller hands over what `PerCpu::new` asks for: memory for `cpus` shares, for ever.
         User { shares: unsafe { PerCpu::new(memory, cpus, |_| Share::new()) } }
     }
 

@@ -69,7 +69,7 @@ pub struct Thread<M: Machine> {
 // SAFETY: the context is used by the CPU that runs the thread, or switches to or from it, only (`on_cpu`); everything else
 // is atomic, or guarded as the fields say.
 unsafe impl<M: Machine> Sync for Thread<M> {}
-// SAFETY: as above; contexts and payloads are `Send`.
+// SAFETY: a thread is sent whole, with its context and payload, which are `Send`.
 unsafe impl<M: Machine> Send for Thread<M> {}
 
 fn everywhere() -> CpuSet {
@@ -274,7 +274,7 @@ impl<M: Machine> Thread<M> {
     /// The handle came from a thread of this machine, which is still alive, and stays so for `'a`.
     #[inline(always)]
     pub unsafe fn from_handle<'a>(handle: ThreadHandle) -> &'a Thread<M> {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller vouches that the handle came from a thread that is alive for `'a`.
         unsafe { &*(handle.0 as *const Thread<M>) }
     }
 
@@ -291,7 +291,7 @@ pub struct ThreadRef<M: Machine>(NonNull<Thread<M>>);
 
 // SAFETY: a counted reference to something that is `Sync`.
 unsafe impl<M: Machine> Send for ThreadRef<M> {}
-// SAFETY: as above.
+// SAFETY: a shared reference gives `&Thread`, which is `Sync`, and its count is atomic.
 unsafe impl<M: Machine> Sync for ThreadRef<M> {}
 
 impl<M: Machine> ThreadRef<M> {
@@ -321,7 +321,7 @@ impl<M: Machine> Deref for ThreadRef<M> {
     type Target = Thread<M>;
     #[inline(always)]
     fn deref(&self) -> &Thread<M> {
-        // SAFETY: counted, so alive.
+        // SAFETY: this reference is counted, so the thread is alive as long as it.
         unsafe { self.0.as_ref() }
     }
 }

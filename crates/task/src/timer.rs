@@ -56,7 +56,7 @@ pub struct Timer {
 }
 
 struct Hung;
-// SAFETY: the one field of links.
+// SAFETY: a timer has one field of links, and its address is the timer's while it is armed.
 unsafe impl Adapter for Hung {
     type Node = Timer;
     fn links(node: &Timer) -> &Links<Timer> {

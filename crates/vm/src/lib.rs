@@ -13,7 +13,7 @@
 //! # The contracts
 //! C1 identity, C2 enter versus remove, C3 stale entries, C4 frames after flush, C5 no sleep under a guard, C6 one lock
 //! order, C7 nothing proportional to pages, C8 no memory of processes times CPUs, C9 the map fans out, C10 bad input is an
-//! error: each is kept in one place, marked `// Contract Cn` there; ARCHITECTURE.md tells them in full.
+//! error. Each has one home, under the heading `Contract Cn`; ARCHITECTURE.md lists them in full.
 //!
 //! # Where to start reading
 //! A fault: [`fault`], then [`map`] (which entry), [`cow::chain`] (which objects, front to back), [`object`] and its

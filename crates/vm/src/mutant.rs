@@ -1,7 +1,8 @@
 //! Switches that leave out one step of a protocol, so that the model checkers can be seen to notice.
 //!
 //! A model first passes with everything in place, then fails with each switch on. Natively [`mutant`] is constant false and
-//! the switches are compiled away, but for tests of the hosted machine, which want them (feature `mutants`).
+//! the switches are compiled away. Tests of whole machines build with `--cfg mutants`, which keeps them; no cargo feature does, so no
+//! crate that depends on this one can turn them on.
 
 /// A step that can be left out; each names the protocol and the step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -194,7 +195,7 @@ mod switch {
         ON.set(m.map_or(0, |m| m as u8));
     }
 }
-#[cfg(all(feature = "mutants", not(any(loom, shuttle, test))))]
+#[cfg(all(mutants, not(any(loom, shuttle, test))))]
 mod switch {
     use super::Mutant;
     use core::sync::atomic::{AtomicU8, Ordering};
@@ -212,11 +213,11 @@ mod switch {
         ON.store(m.map_or(0, |m| m as u8), Ordering::Relaxed);
     }
 }
-#[cfg(any(loom, shuttle, test, feature = "mutants"))]
+#[cfg(any(loom, shuttle, test, mutants))]
 pub use switch::{mutant, set_mutant};
 
 /// Whether the step that `m` names is to be left out: never, outside tests.
-#[cfg(not(any(loom, shuttle, test, feature = "mutants")))]
+#[cfg(not(any(loom, shuttle, test, mutants)))]
 #[inline(always)]
 pub const fn mutant(m: Mutant) -> bool {
     let _named = m;

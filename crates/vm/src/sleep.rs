@@ -1,10 +1,14 @@
 //! The right to sleep, as a value: what may sleep wants it exclusively, and a guard that must not be slept under borrows it.
+//!
+//! # Contract C5: no sleep under a guard
+//! No thread sleeps while it holds an iteration, a busy or page-table guard, a spin lock or an epoch pin. Types keep it here; debug
+//! builds also look at the locks that a CPU holds ([`quire_sync::rank::assert_may_sleep`]).
 
 use core::marker::PhantomData;
 use quire_sync::epoch::{Domain, Pinned};
 use quire_sync::{WaitQueue, rank};
 
-/// Held by code that may sleep (Contract C5). Pins are taken through it and borrow it, so that the compiler refuses a sleep
+/// Held by code that may sleep (relies on C5). Pins are taken through it and borrow it, so that the compiler refuses a sleep
 /// under a pin, and with it under an iteration over an index, which borrows the pin.
 pub struct MaySleep(PhantomData<*mut ()>);
 

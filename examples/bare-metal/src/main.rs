@@ -78,7 +78,7 @@ struct Board {
     mmu: Mmu<X86_64>,
 }
 
-// SAFETY: as `Ram`.
+// SAFETY: `Ram` keeps this contract, and each call goes to it.
 unsafe impl Phys for Board {
     fn frame_ptr(&self, pfn: Pfn) -> *mut u8 {
         Ram.frame_ptr(pfn)
@@ -157,7 +157,7 @@ unsafe impl quire_sync::Wait for Hooks {
     }
     fn unpark(_thread: ThreadHandle) {}
     fn now() -> u64 {
-        // SAFETY: reads a counter.
+        // SAFETY: `rdtsc` reads a counter that every x86-64 CPU has.
         unsafe { core::arch::x86_64::_rdtsc() }
     }
 }
@@ -248,7 +248,7 @@ fn load(at: u64) -> u64 {
     unsafe { ptr::with_exposed_provenance::<u64>(at as usize).read_volatile() }
 }
 fn store(at: u64, value: u64) {
-    // SAFETY: as in `load`.
+    // SAFETY: user memory of the loaded space; where nothing is mapped, the page fault's handler serves it or ends the program.
     unsafe { ptr::with_exposed_provenance_mut::<u64>(at as usize).write_volatile(value) };
 }
 

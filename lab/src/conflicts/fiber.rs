@@ -30,7 +30,10 @@ impl Fiber {
         Fiber { coroutine: RefCell::new(None), yielder: Cell::new(ptr::null()) }
     }
 
-    /// Makes `body` what runs here from the first resumption on. => the fiber stays in place from now on.
+    /// Makes `body` what runs here from the first resumption on.
+    ///
+    /// # Requires
+    /// The fiber stays in place from now on.
     pub fn start(&self, body: impl FnOnce() + 'static) {
         let own = ptr::from_ref(&self.yielder).addr();
         let coroutine = Coroutine::new(move |yielder: &Yielder<(), Pause>, ()| {

@@ -45,7 +45,7 @@ pub struct Payload {
 }
 // SAFETY: one thread of the host plays all.
 unsafe impl Send for Payload {}
-// SAFETY: as above.
+// SAFETY: one thread of the host plays all CPUs, so no cell is touched by two.
 unsafe impl Sync for Payload {}
 
 /// A word of a program's memory that threads wait on.
@@ -76,7 +76,7 @@ std::thread_local! {
 /// Zeroed memory that lives on, aligned as the structures of `quire-task` ask for.
 fn memory(bytes: usize) -> NonNull<u8> {
     let layout = Layout::from_size_align(bytes.max(1), 128).expect("sizes of tables are sane");
-    // SAFETY: not empty.
+    // SAFETY: the layout's size is at least one byte.
     let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).expect("the host gives memory");
     let at = memory.addr().get();
     GIVEN.lock().unwrap_or_else(PoisonError::into_inner).push(at..at + bytes);
@@ -119,7 +119,7 @@ unsafe fn release(thread: NonNull<Thread<Sim>>) {
 /// A thread with `role`, which has not run yet. Its memory is made as a kernel's slab would: already there.
 pub fn make(role: Role, tasks: Tasks) -> ThreadRef<Sim> {
     let thread = unrecorded(|| {
-        // SAFETY: not empty.
+        // SAFETY: a thread is not of size zero, so its layout is not.
         let place = NonNull::new(unsafe { alloc_zeroed(thread_layout()) }).expect("the host gives memory");
         record::own(place.as_ptr(), thread_layout().size(), "thread");
         place.cast::<Thread<Sim>>()
@@ -131,7 +131,7 @@ pub fn make(role: Role, tasks: Tasks) -> ThreadRef<Sim> {
         ThreadRef::adopt(thread)
     };
     unrecorded(|| {
-        // SAFETY: nobody runs it yet.
+        // SAFETY: the thread was made above, and no CPU runs it before it is queued.
         let fiber = unsafe { &*thread.context() };
         fiber.start(move || live(role, tasks));
     });
@@ -197,7 +197,7 @@ unsafe impl Machine for Sim {
     }
     fn set_pending(&self, _pending: bool) {}
     unsafe fn switch(&self, prev: &Thread<Self>, _next: &Thread<Self>) {
-        // SAFETY: `prev` is the caller.
+        // SAFETY: `prev` is the calling thread, so its context is used by no other CPU.
         unsafe { (*prev.context()).pause(Pause::Switched) };
         self.here().masked.store(true, Relaxed);
     }

@@ -127,7 +127,7 @@ fn clock() -> &'static Clock {
 
 fn arm(world: &World, side: Side, clock: &'static Clock, after: u64) -> Option<()> {
     let tasks = world.tasks;
-    // SAFETY: it lives on.
+    // SAFETY: a `Clock` is leaked, so its timer stays in place.
     tasks.on(side, move || unsafe { tasks.scheduler.arm(&clock.timer, tasks.sim.now() + after) })
 }
 

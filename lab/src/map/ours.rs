@@ -135,11 +135,11 @@ unsafe impl NodeAlloc for Nodes {
         self.pool(size).alloc().ok_or(OutOfMemory)
     }
     unsafe fn free(self, node: NonNull<u8>, size: NodeSize, _bytes: usize) {
-        // SAFETY: by the trait's contract.
+        // SAFETY: the tree gives back a node that this pool gave, once, and no reader can reach it.
         unsafe { self.pool(size).free(node.as_ptr()) }
     }
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
-        // SAFETY: by the trait's contract.
+        // SAFETY: the tree hands over a node that no new reader can reach, once.
         unsafe { self.0.domain.retire(node, free) }
     }
 }
@@ -230,7 +230,7 @@ impl<const F: usize> Ours<F> {
 
     /// The item that ends where `start` is, if one does.
     fn touching_before(&self, known: Option<Item<Record>>, start: u64) -> Option<Item<Record>> {
-        // SAFETY: one thread.
+        // SAFETY: the map is used by one thread, so the tree does not change while it is read.
         known.or_else(|| unsafe { self.tree.before(start) }).filter(|i| i.end == start)
     }
 
@@ -241,7 +241,7 @@ impl<const F: usize> Ours<F> {
 
     /// Where the last range ends that begins before `at`; at most `at`.
     pub fn end_before(&self, at: u64) -> u64 {
-        // SAFETY: one thread.
+        // SAFETY: the map is used by one thread, so the tree does not change while it is read.
         unsafe { self.tree.before(at) }.map_or(0, |i| i.end.min(at))
     }
 }
@@ -249,12 +249,12 @@ impl<const F: usize> Ours<F> {
 impl<const F: usize> AddressMap for Ours<F> {
     fn lookup(&mut self, at: u64) -> Option<Held> {
         let _pin = self.shared.domain.pin();
-        // SAFETY: pinned.
+        // SAFETY: the domain is pinned, so what the lookup reaches is not freed before it ends.
         unsafe { self.tree.get(at) }.map(|item| Self::held(&item))
     }
 
     fn insert(&mut self, start: u64, end: u64, prot: u32) -> Result<(), Taken> {
-        // SAFETY: one thread.
+        // SAFETY: the map is used by one thread, so the tree does not change while the cursor is used.
         let mut cursor = unsafe { self.tree.cursor(start) };
         let before = cursor.before();
         let next = cursor.next();
@@ -275,7 +275,7 @@ impl<const F: usize> AddressMap for Ours<F> {
     }
 
     fn remove(&mut self, start: u64, end: u64) {
-        // SAFETY: one thread.
+        // SAFETY: the map is used by one thread, so the tree does not change while the cursor is used.
         let cursor = unsafe { self.tree.cursor(start) };
         self.old.extend(cursor.take_while(|i| i.start < end));
         if let Some(first) = self.old.first().filter(|i| i.start < start).map(Self::held) {
@@ -288,7 +288,7 @@ impl<const F: usize> AddressMap for Ours<F> {
     }
 
     fn protect(&mut self, start: u64, end: u64, prot: u32) {
-        // SAFETY: one thread.
+        // SAFETY: the map is used by one thread, so the tree does not change while the cursor is used.
         let mut cursor = unsafe { self.tree.cursor(start) };
         let before = cursor.before();
         let mut next = cursor.next();
@@ -337,7 +337,7 @@ impl<const F: usize> AddressMap for Ours<F> {
     }
 
     fn all(&self) -> Vec<Held> {
-        // SAFETY: one thread.
+        // SAFETY: the map is used by one thread, so the tree does not change while the cursor is used.
         unsafe { self.tree.cursor(0) }.map(|i| Self::held(&i)).collect()
     }
 
@@ -351,7 +351,7 @@ impl<const F: usize> AddressMap for Ours<F> {
 
     fn check(&self) -> Result<(), String> {
         self.tree.check(&self.owner).map_err(|e| format!("{e:?}"))?;
-        // SAFETY: one thread.
+        // SAFETY: the map is used by one thread, so the tree does not change while the cursor is used.
         let odd = unsafe { self.tree.cursor(0) }.find(|i| (i.start, i.end) != (Self::held(i).start, Self::held(i).end));
         odd.map_or(Ok(()), |i| Err(format!("{:#x}..{:#x} has another entry's record", i.start, i.end)))
     }

@@ -44,7 +44,7 @@ fn below<T>(slot: &AtomicPtr<T>, make: bool, new: impl FnOnce() -> Box<T>) -> Op
         match slot.compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => at = fresh,
             Err(others) => {
-                // SAFETY: nobody else has seen it.
+                // SAFETY: the exchange failed, so `fresh` was published nowhere, and this thread has the box alone.
                 drop(unsafe { Box::from_raw(fresh) });
                 at = others;
             }

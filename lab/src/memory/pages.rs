@@ -53,7 +53,7 @@ pub struct Core<P: 'static> {
 
 // SAFETY: the memory is frames; who owns a frame's content is decided by the locks of this core.
 unsafe impl<P: Send> Send for Core<P> {}
-// SAFETY: as above.
+// SAFETY: a shared core gives frames whose owners its locks decide, and `P` through locks.
 unsafe impl<P: Sync> Sync for Core<P> {}
 
 /// Frames that go back when this is dropped.
@@ -102,7 +102,7 @@ impl<P> Core<P> {
     /// Where a frame's bytes are.
     pub(super) fn bytes(&self, frame: Frame) -> *mut u8 {
         assert!((frame as usize) < self.pages.len(), "frame {frame} is not memory");
-        // SAFETY: within the allocation.
+        // SAFETY: the frame's number is asserted to be in the allocation.
         unsafe { self.memory.as_ptr().add(frame as usize * PAGE_SIZE as usize) }
     }
 
@@ -286,7 +286,7 @@ impl<P> Core<P> {
 
     /// Where the word of an address lies that a frame is mapped at.
     pub(super) fn word(&self, frame: Frame, va: u64) -> *mut u64 {
-        // SAFETY: within the frame.
+        // SAFETY: the address is rounded down to a word, and lies within the frame's page.
         unsafe { self.bytes(frame).add((va % PAGE_SIZE) as usize & !7).cast() }
     }
 

@@ -67,14 +67,14 @@ pub struct Write<'a, T>(&'a ReadWrite<T>);
 impl<T> Deref for Write<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: the writer is alone.
+        // SAFETY: a `Write` exists while its thread alone has the lock.
         unsafe { &*self.0.value.get() }
     }
 }
 
 impl<T> DerefMut for Write<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the writer is alone.
+        // SAFETY: a `Write` exists while its thread alone has the lock, and `&mut self` makes this reference the one.
         unsafe { &mut *self.0.value.get() }
     }
 }

@@ -1,4 +1,4 @@
-//! The kernel cannot allocate infallibly (Contract C10): what ends a program for want of memory is not linked into it.
+//! The kernel cannot allocate infallibly (C10): what ends a program for want of memory is not linked into it.
 //!
 //! All of `alloc`'s infallible functions end in a few that do not return. The kernel that checks itself is linked without
 //! link-time optimisation, function by function: one of these is in it exactly where something refers to it.

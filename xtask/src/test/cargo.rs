@@ -22,6 +22,8 @@ use crate::{
 /// Crates whose types are held to their layouts in the recording build, or whose costs are counted there.
 const RECORDED: [&str; 7] =
     ["quire-sync", "quire-lookup", "quire-vm", "quire-task", "quire-pmap", "quire-hosted", "quire-lab"];
+/// Keeps the memory core's mutants, by which tests of whole machines see that a step is needed.
+pub(super) const MUTANTS: &str = "--cfg mutants";
 /// One test program may take this long; what hangs is a failure with a name.
 const LIMIT: Duration = Duration::from_secs(900);
 /// And the debugger that looks where it hangs.
@@ -243,6 +245,7 @@ fn unit_binaries(context: &Context<'_>) -> Result<Vec<Binary>> {
     let target = context.places.target.clone();
     build(context, "unit", "unit-build", |command| {
         command.args(["--workspace", "--lib", "--bins", "--tests", "--target-dir"]).arg(target);
+        command.env("RUSTFLAGS", MUTANTS);
     })
 }
 
@@ -280,7 +283,8 @@ pub fn doc(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     let mut command = cargo(context);
     command
         .args(["test", "--locked", "--doc", "--workspace", "--no-fail-fast", "--target-dir"])
-        .arg(&context.places.target);
+        .arg(&context.places.target)
+        .env("RUSTFLAGS", MUTANTS);
     let (text, ended) = capture(context, &mut command, "doc")?;
     let results = parse(&text);
     for (short, said) in &results {
@@ -357,7 +361,7 @@ fn record_binaries(context: &Context<'_>) -> Result<Vec<Binary>> {
             command.args(["-p", package]);
         }
         command.args(["--lib", "--test", "conflicts", "--test", "watched", "--target-dir"]).arg(target);
-        command.env("RUSTFLAGS", "--cfg recording");
+        command.env("RUSTFLAGS", format!("--cfg recording {MUTANTS}"));
     })
 }
 

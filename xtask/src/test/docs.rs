@@ -1,19 +1,23 @@
-//! What the documents say of the code is there: files that the walkthrough names, and functions.
+//! What the documents say of the code is there: files and functions that the walkthrough names, and items that the README names.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-use super::{Context, models, verdict::Check};
+use super::{Context, contract, models, safety, verdict::Check};
 use crate::failure::{Doing, Result};
 
 const NAME: &str = "docs/the walkthrough names code that is there";
+const README: &str = "docs/the README names items that are there";
+const CONTRACTS: &str = "docs/every contract has one home";
+const RANKS: &str = "docs/all lock ranks stand in one table";
+const SAFETY: &str = "docs/every unsafe block is argued for";
 const MUTANTS: &str = "docs/every step that models leave out is in the models' table";
 
-/// Two checks.
+/// Their names.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
-    Ok(vec![NAME.to_owned(), MUTANTS.to_owned()])
+    Ok([NAME, README, CONTRACTS, RANKS, SAFETY, MUTANTS].map(str::to_owned).to_vec())
 }
 
 /// Looks every name up.
@@ -21,6 +25,31 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if context.selects(MUTANTS) {
         let wrong = models::undocumented(&context.places.root)?;
         done(if wrong.is_empty() { Check::passed(MUTANTS) } else { Check::failed(MUTANTS, wrong.join("\n")) });
+    }
+    for (name, judge) in
+        [(CONTRACTS, contracts as fn(&Path) -> Result<Vec<String>>), (RANKS, ranks), (SAFETY, safeties)]
+    {
+        if context.selects(name) {
+            let wrong = judge(&context.places.root)?;
+            done(if wrong.is_empty() { Check::passed(name) } else { Check::failed(name, wrong.join("\n")) });
+        }
+    }
+    if context.selects(README) {
+        let path = context.places.root.join("README.md");
+        let text = fs::read_to_string(&path).doing(|| format!("cannot read {}", path.display()))?;
+        let mut missing = Vec::new();
+        for (krate, item) in items(&text) {
+            let mut code = String::new();
+            collect(&context.places.root.join("crates").join(directory(krate)).join("src"), &mut code)?;
+            if !declares(&code, item) {
+                missing.push(format!("quire_{krate}::{item}"));
+            }
+        }
+        done(if missing.is_empty() {
+            Check::passed(README)
+        } else {
+            Check::failed(README, format!("not in the code: {}", missing.join(", ")))
+        });
     }
     if !context.selects(NAME) {
         return Ok(());
@@ -52,6 +81,58 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
+/// What is wrong with the contracts in the sources below `root`.
+fn contracts(root: &Path) -> Result<Vec<String>> {
+    let path = root.join("ARCHITECTURE.md");
+    let text = fs::read_to_string(&path).doing(|| format!("cannot read {}", path.display()))?;
+    Ok(contract::judge(&contract::table(&text), &sources(root, &["crates", "lab"])?))
+}
+
+/// Ranks that are made of a number outside of the table and of tests.
+fn ranks(root: &Path) -> Result<Vec<String>> {
+    let sources = sources(root, &["crates", "lab"])?;
+    Ok(sources.iter().flat_map(|(path, text)| numbered_ranks(path, text)).collect())
+}
+
+/// Comments on `unsafe` code that argue nothing.
+fn safeties(root: &Path) -> Result<Vec<String>> {
+    let sources = sources(root, &["crates", "lab", "fuzz", "plugin", "examples", "programs", "xtask"])?;
+    // The judge's own examples are no code.
+    let sources = sources.iter().filter(|(path, _)| path != "xtask/src/test/safety.rs");
+    Ok(sources.flat_map(|(path, text)| safety::judge(path, text)).collect())
+}
+
+/// Places in a file that make a rank of a number.
+fn numbered_ranks(path: &str, text: &str) -> Vec<String> {
+    let of_tests = ["sync/src/rank.rs", "tests.rs", "/tests/", "models.rs", "/models/"];
+    if of_tests.iter().any(|part| path.contains(part)) {
+        return Vec::new();
+    }
+    let code = text.split("\nmod tests {").next().unwrap_or(text);
+    let numbered = |line: &str| line.split("Rank(").skip(1).any(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    let lines = code.lines().enumerate().filter(|(_, line)| numbered(line));
+    lines.map(|(n, _)| format!("{path}:{}: a rank is no constant of sync/rank.rs", n + 1)).collect()
+}
+
+/// All Rust files below these folders of `root`: their paths from there, and their text.
+pub(super) fn sources(root: &Path, folders: &[&str]) -> Result<Vec<(String, String)>> {
+    let mut found = Vec::new();
+    let mut folders: Vec<PathBuf> = folders.iter().map(|f| root.join(f)).collect();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).doing(|| format!("cannot read {}", folder.display()))? {
+            let path = entry.doing(|| folder.display().to_string())?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let text = fs::read_to_string(&path).doing(|| path.display().to_string())?;
+                found.push((path.strip_prefix(root).unwrap_or(&path).display().to_string(), text));
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
 /// All Rust text below `directory`.
 fn collect(directory: &Path, code: &mut String) -> Result<()> {
     for entry in fs::read_dir(directory).doing(|| format!("cannot read {}", directory.display()))? {
@@ -68,6 +149,28 @@ fn collect(directory: &Path, code: &mut String) -> Result<()> {
 /// What stands between backquotes.
 fn quoted(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
+}
+
+/// The items between backquotes that begin with one of our crates' names, with the crate's directory. Blocks of code are compiled.
+fn items(text: &str) -> Vec<(&str, &str)> {
+    let prose = text.split("```").step_by(2);
+    let paths = prose.flat_map(quoted).filter_map(|name| name.strip_prefix("quire_")?.split_once("::"));
+    paths.map(|(krate, path)| (krate, path.rsplit("::").next().unwrap_or(path).trim_end_matches('!'))).collect()
+}
+
+/// The directory of a crate that Rust calls so, without `quire_`: the first underscore stands for a dash.
+fn directory(krate: &str) -> String {
+    krate.replacen('_', "-", 1)
+}
+
+/// Whether the text has an item of that name.
+fn declares(code: &str, item: &str) -> bool {
+    let kinds = ["struct ", "enum ", "trait ", "type ", "fn ", "mod ", "const ", "macro_rules! "];
+    let ends = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+    kinds.iter().any(|kind| {
+        let wanted = format!("{kind}{item}");
+        code.match_indices(&wanted).any(|(at, _)| ends(&code[at + wanted.len()..]))
+    })
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -109,6 +212,23 @@ fn candidates(crates: &Path, name: &str) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn items_of_our_crates_are_found_outside_of_code() {
+        let text = "`quire_vm::map::Space` and `Other`\n```rust\nlet `quire_no::No`;\n```\n`quire_sync::provide!`";
+        assert_eq!(items(text), [("vm", "Space"), ("sync", "provide")]);
+        assert_eq!(["vm", "pmap_x86_64"].map(directory), ["vm", "pmap-x86_64"]);
+        assert!(declares("pub struct Space<M>", "Space") && declares("macro_rules! provide {", "provide"));
+        assert!(!declares("pub struct Spaces;", "Space") && !declares("// Space", "Space"));
+    }
+
+    #[test]
+    fn a_rank_of_a_number_is_found_outside_of_tests() {
+        let text = "SpinLock::new(Rank::MAP, ());\nlet r = Rank(7);\nRank(rank)\nmod tests {\nRank(1)";
+        assert_eq!(numbered_ranks("crates/a/src/b.rs", text).len(), 1);
+        assert!(numbered_ranks("crates/a/src/b.rs", text)[0].starts_with("crates/a/src/b.rs:2: "));
+        assert!(numbered_ranks("crates/sync/src/rank.rs", text).is_empty());
+    }
 
     #[test]
     fn names_are_told_apart() {

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use super::{Context, verdict::Check};
+use super::{Context, cargo::MUTANTS, verdict::Check};
 use crate::{
     failure::{Doing, Result},
     setup::toolchain::{KERNEL_TARGET, Toolchain},
@@ -40,6 +40,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     let target = &context.places.target;
     let mut hosted = plain(context, "clippy");
     hosted.args(["--locked", "--workspace", "--all-targets", "--target-dir"]).arg(target).args(DENY);
+    hosted.env("RUSTFLAGS", MUTANTS);
     tool(context, "lint/clippy", hosted, done)?;
     for (name, features) in [(KERNEL, &[][..]), (TRACED, &["--features", "trace"])] {
         if context.selects(name) {
@@ -100,10 +101,20 @@ pub(super) fn plain(context: &Context<'_>, subcommand: &str) -> Command {
 }
 
 /// Runs one tool; its exit status is the verdict, its output the log.
-pub(super) fn tool(context: &Context<'_>, name: &str, mut command: Command, done: &mut dyn FnMut(Check)) -> Result<()> {
+pub(super) fn tool(context: &Context<'_>, name: &str, command: Command, done: &mut dyn FnMut(Check)) -> Result<()> {
     if !context.selects(name) {
         return Ok(());
     }
+    tool_of(context, name, command, done)
+}
+
+/// The same, whether it is selected or not: where another check needs what the tool leaves.
+pub(super) fn tool_of(
+    context: &Context<'_>,
+    name: &str,
+    mut command: Command,
+    done: &mut dyn FnMut(Check),
+) -> Result<()> {
     let log = context.log(name)?;
     let about = || format!("cannot run {name}");
     let output = log.try_clone().doing(about)?;

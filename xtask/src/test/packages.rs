@@ -1,4 +1,5 @@
-//! What others use: the library crates can be packaged as a registry wants them, and build with each set of their features.
+//! What others use: the library crates can be packaged as a registry wants them, hold what a reader of the package needs, and build
+//! with each set of their features. All other crates say that they are not published.
 
 use std::{
     fs, io,
@@ -8,7 +9,10 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Context, lint, verdict::Check};
+use super::{
+    Context, lint,
+    verdict::{Check, Outcome},
+};
 use crate::failure::{Doing, Failure, Result};
 
 /// The crates that others embed.
@@ -24,20 +28,36 @@ const LIBRARIES: [&str; 8] = [
 ];
 
 const PACKAGE: &str = "packages/cargo package";
+const MANIFESTS: &str = "packages/every crate says whether it is for others";
+/// The files of the root that each package holds as they are.
+const LICENCES: [&str; 2] = ["LICENSE-MIT", "LICENSE-APACHE"];
+/// What cargo's metadata must tell of a library; a registry shows it.
+const SHOWN: [&str; 5] = ["description", "license", "readme", "documentation", "rust_version"];
 
-/// One name for the packaging, one for each crate's features.
+/// One name for the manifests, one for the packaging, one for each crate's contents and for its features.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
-    Ok(std::iter::once(PACKAGE.to_owned()).chain(LIBRARIES.map(features_of)).collect())
+    let one = [MANIFESTS, PACKAGE].map(str::to_owned);
+    Ok(one.into_iter().chain(LIBRARIES.map(contents_of)).chain(LIBRARIES.map(features_of)).collect())
+}
+
+fn contents_of(package: &str) -> String {
+    format!("packages/contents of {package}")
 }
 
 fn features_of(package: &str) -> String {
     format!("packages/features of {package}")
 }
 
-/// Packages the libraries and builds what was packaged; then each library with each set of its features.
+/// Judges the manifests; packages the libraries, and unpacks and builds what was packaged; looks what it holds; then builds each
+/// library with each set of its features.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if context.names_another("packages") {
         return Ok(());
+    }
+    let metadata = metadata(context)?;
+    if context.selects(MANIFESTS) {
+        let wrong = unfit(&metadata);
+        done(if wrong.is_empty() { Check::passed(MANIFESTS) } else { Check::failed(MANIFESTS, wrong.join("\n")) });
     }
     let target = context.places.target.join("packages");
     // What was built of packages before: cargo takes the same version of one for the same sources.
@@ -51,8 +71,25 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     for library in LIBRARIES {
         package.args(["-p", library]);
     }
-    lint::tool(context, PACKAGE, package, done)?;
-    let metadata = metadata(context)?;
+    if [PACKAGE.to_owned()].into_iter().chain(LIBRARIES.map(contents_of)).any(|name| context.selects(&name)) {
+        let mut packaged = false;
+        lint::tool_of(context, PACKAGE, package, &mut |check| {
+            packaged = check.outcome == Outcome::Passed;
+            if context.selects(PACKAGE) {
+                done(check);
+            }
+        })?;
+        for library in LIBRARIES.iter().filter(|p| context.selects(&contents_of(p))) {
+            let name = contents_of(library);
+            if !packaged {
+                done(Check::failed(name, "it was not packaged"));
+                continue;
+            }
+            let unpacked = target.join("package").join(format!("{library}-{}", version(&metadata, library)?));
+            let wrong = lacking(library, &unpacked, &context.places.root)?;
+            done(if wrong.is_empty() { Check::passed(name) } else { Check::failed(name, wrong.join("\n")) });
+        }
+    }
     for library in LIBRARIES.iter().filter(|p| context.selects(&features_of(p))) {
         let mut check = Ok(());
         for set in subsets(&features(&metadata, library)?) {
@@ -102,6 +139,56 @@ fn metadata(context: &Context<'_>) -> Result<Value> {
     serde_json::from_slice(&out.stdout).doing(|| "cargo metadata".to_string())
 }
 
+/// Manifests that do not say what they must: a library has all that a registry shows and may be published, any other crate says that
+/// it may not. A mutant's switch is no library's feature.
+fn unfit(metadata: &Value) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        let name = package["name"].as_str().unwrap_or_default();
+        let published = package["publish"].is_null();
+        if !LIBRARIES.contains(&name) {
+            if published {
+                wrong.push(format!("{name} is no library for others, and does not say `publish = false`"));
+            }
+            continue;
+        }
+        if !published {
+            wrong.push(format!("{name} is a library for others, and says that it is not published"));
+        }
+        let absent = SHOWN.iter().filter(|field| package[**field].as_str().is_none_or(str::is_empty));
+        wrong.extend(absent.map(|field| format!("{name} has no `{field}`")));
+        if !package["metadata"]["docs"]["rs"].is_object() {
+            wrong.push(format!("{name} does not say what docs.rs builds"));
+        }
+        if package["features"].as_object().is_some_and(|f| f.contains_key("mutants")) {
+            wrong.push(format!("{name} has its mutants behind a public feature"));
+        }
+    }
+    wrong
+}
+
+/// What an unpacked package should hold and does not: the licences' text as the root has it, and a README of its own.
+fn lacking(package: &str, unpacked: &Path, root: &Path) -> Result<Vec<String>> {
+    let read = |path: PathBuf| fs::read_to_string(&path).doing(|| format!("cannot read {}", path.display()));
+    let mut wrong = Vec::new();
+    for licence in LICENCES {
+        if fs::read_to_string(unpacked.join(licence)).unwrap_or_default() != read(root.join(licence))? {
+            wrong.push(format!("{licence} is not the root's"));
+        }
+    }
+    let readme = fs::read_to_string(unpacked.join("README.md")).unwrap_or_default();
+    if readme.lines().next() != Some(&format!("# {package}")) {
+        wrong.push("README.md does not begin with the package's name".to_owned());
+    }
+    Ok(wrong)
+}
+
+fn version<'m>(metadata: &'m Value, package: &str) -> Result<&'m str> {
+    let mut packages = metadata["packages"].as_array().into_iter().flatten();
+    let found = packages.find(|p| p["name"] == package).and_then(|p| p["version"].as_str());
+    found.ok_or_else(|| Failure::usage(format_args!("cargo knows no package {package}")))
+}
+
 /// The features that a package names.
 fn features(metadata: &Value, package: &str) -> Result<Vec<String>> {
     let packages = metadata["packages"].as_array().into_iter().flatten();
@@ -148,6 +235,41 @@ mod tests {
         let names: Vec<_> = fs::read_dir(to.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, ["cache"]);
         link_all(&from.path().join("nothing"), to.path(), &[]).unwrap();
+    }
+
+    #[test]
+    fn a_manifest_says_whether_the_crate_is_for_others() {
+        let docs = serde_json::json!({"docs": {"rs": {"all-features": true}}});
+        let mut library = serde_json::json!({"name": "quire-sync", "publish": null, "description": "Locks.", "license": "MIT",
+            "readme": "README.md", "documentation": "https://docs.rs/quire-sync", "rust_version": "1.95", "metadata": docs,
+            "features": {"std": []}});
+        let own = serde_json::json!({"name": "quire-kernel", "publish": []});
+        let all = |library: &Value, own: &Value| unfit(&serde_json::json!({"packages": [library, own]}));
+        assert!(all(&library, &own).is_empty());
+        assert_eq!(all(&library, &serde_json::json!({"name": "quire-kernel", "publish": null})).len(), 1);
+        for (field, wrong) in [
+            ("publish", serde_json::json!([])),
+            ("description", Value::Null),
+            ("readme", Value::Null),
+            ("metadata", Value::Null),
+            ("features", serde_json::json!({"mutants": []})),
+        ] {
+            let right = std::mem::replace(&mut library[field], wrong);
+            assert_eq!(all(&library, &own).len(), 1, "{field}");
+            library[field] = right;
+        }
+    }
+
+    #[test]
+    fn a_package_without_the_licences_text_is_found() {
+        let (root, unpacked) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        LICENCES.iter().for_each(|l| fs::write(root.path().join(l), "all of it").unwrap());
+        assert_eq!(lacking("quire-sync", unpacked.path(), root.path()).unwrap().len(), 3);
+        LICENCES.iter().for_each(|l| fs::write(unpacked.path().join(l), "all of it").unwrap());
+        fs::write(unpacked.path().join("README.md"), "# quire-sync\n").unwrap();
+        assert!(lacking("quire-sync", unpacked.path(), root.path()).unwrap().is_empty());
+        fs::write(unpacked.path().join(LICENCES[0]), "../../LICENSE-MIT").unwrap();
+        assert_eq!(lacking("quire-sync", unpacked.path(), root.path()).unwrap().len(), 1);
     }
 
     #[test]

@@ -116,7 +116,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
 }
 
 fn build(context: &Context<'_>, sanitizer: Sanitizer) -> Result<Vec<Binary>> {
-    let mut command = sanitizer::find(sanitizer)?.cargo("test", "--cfg sanitized");
+    let mut command = sanitizer::find(sanitizer)?.cargo("test", "--cfg sanitized --cfg mutants");
     command.current_dir(&context.places.root).env("CARGO_TERM_COLOR", "never");
     command.args([
         "-p",

@@ -1,14 +1,14 @@
 //! Socket pairs: two pipes, one each way.
 
 use super::{Pipe, PipeEnd};
+use crate::FsError;
 use crate::host::Host;
 use crate::readiness::{Readiness, Ready};
 use crate::stream::{Io, Stream};
 use crate::transfer::{Sink, Source};
-use crate::{FsError, rank};
 use core::any::Any;
 use quire_heap::Arc;
-use quire_sync::SpinLock;
+use quire_sync::{Rank, SpinLock};
 
 /// One end of a pair of connected sockets: two pipes, one each way.
 pub struct Pair<H: Host> {
@@ -26,7 +26,7 @@ impl<H: Host> Pair<H> {
         let one = Pipe::announced_by(host.clone(), readiness.clone())?;
         let other = Pipe::announced_by(host, readiness.clone())?;
         let end = |from: &Arc<Pipe<H>>, to: &Arc<Pipe<H>>| -> Result<Arc<Self>, FsError> {
-            let direction = |end| SpinLock::new(rank::ATTR, Some(end));
+            let direction = |end| SpinLock::new(Rank::ATTRIBUTES, Some(end));
             Ok(Arc::try_new(Pair {
                 from: direction(Pipe::end(from, true, false)?),
                 to: direction(Pipe::end(to, false, true)?),

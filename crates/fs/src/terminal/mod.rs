@@ -12,16 +12,16 @@ mod tests;
 pub use editor::Key;
 pub use settings::{Characters, Input, Local, Output, Settings, Size};
 
+use crate::FsError;
 use crate::port::{Port, write_all};
 use crate::readiness::{Listener, Readiness, Ready};
 use crate::stream::{Io, Stream};
 use crate::transfer::{Sink, Source};
-use crate::{FsError, rank};
 use core::any::Any;
 use editor::Editor;
 use quire_heap::{Arc, Weak, unsize};
 use quire_sync::hooks::now;
-use quire_sync::{Mutex, SpinLock};
+use quire_sync::{Mutex, Rank, SpinLock};
 
 /// What a terminal tells processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,7 +83,7 @@ impl Terminal {
         let terminal = Arc::try_new(Terminal {
             port,
             processes,
-            state: SpinLock::new(rank::TERMINAL, state),
+            state: SpinLock::new(Rank::TERMINAL, state),
             pumping: Mutex::new(()),
             reading: Mutex::new(()),
             readiness: Readiness::new(),

@@ -124,7 +124,7 @@ unsafe impl Phys for Ram<'_> {
 /// Memory for ever, aligned to a page.
 fn memory(bytes: usize) -> NonNull<u8> {
     let layout = Layout::from_size_align(bytes, PAGE_SIZE as usize).expect("a size");
-    // SAFETY: not of size zero.
+    // SAFETY: the layout's size is not zero: no caller asks for no bytes.
     NonNull::new(unsafe { alloc_zeroed(layout) }).expect("memory of the host's")
 }
 
@@ -308,7 +308,7 @@ impl Sleeper for One {
     }
 }
 
-// SAFETY: as `Ram`.
+// SAFETY: each frame number is a page of the arena, which stays in place as long as the machine.
 unsafe impl Phys for One {
     fn frame_ptr(&self, pfn: Pfn) -> *mut u8 {
         self.arena.ptr(pfn)
@@ -408,7 +408,7 @@ unsafe impl quire_task::Machine for One {
             match next.payload().as_ref().and_then(|t| unsafe { t.pmap() }) {
                 // SAFETY: interrupts are masked; a space stays while a thread has it.
                 Some(pmap) => unsafe { pmap.switch_in(self, 0) },
-                // SAFETY: as above.
+                // SAFETY: interrupts are masked, and the CPU may load the kernel's own root at any time.
                 None => unsafe { self.mmu.leave(self, 0) },
             }
             own.set(State::Waiting);
@@ -444,17 +444,17 @@ unsafe impl UserAccess for One {
         self.each(from, len, Access::Read, |at, done, part| unsafe { at.copy_to(to.add(done), part) })
     }
     unsafe fn copy_to_user(&self, to: u64, from: *const u8, len: usize) -> Result<(), BadAddress> {
-        // SAFETY: as above.
+        // SAFETY: `each` gives parts of the arena that the tables map for stores, and the caller vouches for `from`.
         self.each(to, len, Access::Write, |at, done, part| unsafe { at.copy_from(from.add(done), part) })
     }
     fn clear_user(&self, to: u64, len: usize) -> Result<(), BadAddress> {
-        // SAFETY: as above.
+        // SAFETY: `each` gives parts of the arena that the tables map for stores.
         self.each(to, len, Access::Write, |at, _, part| unsafe { at.write_bytes(0, part) })
     }
     unsafe fn string_from_user(&self, to: *mut u8, from: u64, len: usize) -> Result<usize, BadAddress> {
         for i in 0..len {
             let at = self.reach(from + i as u64, Access::Read).ok_or(BadAddress { left: len - i })?;
-            // SAFETY: as above.
+            // SAFETY: `reach` gives an address in the arena that the tables map for loads.
             let byte = unsafe { at.read() };
             // SAFETY: the caller vouches for it.
             unsafe { to.add(i).write(byte) };
@@ -471,12 +471,12 @@ unsafe impl UserAccess for One {
     }
     fn peek_user_u32(&self, at: u64) -> Result<u32, BadAddress> {
         let at = self.walk(at, Access::Read).ok_or(BadAddress { left: 4 })?;
-        // SAFETY: as above.
+        // SAFETY: `walk` gives an address in the arena, and a word that is aligned crosses no page.
         Ok(unsafe { at.cast::<u32>().read() })
     }
     fn compare_exchange_user_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, BadAddress> {
         let at = self.reach(at, Access::Write).ok_or(BadAddress { left: 4 })?.cast::<u32>();
-        // SAFETY: as above.
+        // SAFETY: `reach` gives an address in the arena that may be stored to, and the one CPU makes the exchange whole.
         unsafe {
             let was = at.read();
             if was == old {
@@ -502,7 +502,7 @@ impl quire_linux::Machine for One {
         match pmap {
             // SAFETY: one CPU, whose interrupts come in elsewhere; a space stays while a thread has it.
             Some(pmap) => unsafe { pmap.switch_in(self, 0) },
-            // SAFETY: as above.
+            // SAFETY: interrupts come in elsewhere, and the CPU may load the kernel's own root at any time.
             None => unsafe { self.mmu.leave(self, 0) },
         }
     }

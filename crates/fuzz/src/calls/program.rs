@@ -371,7 +371,7 @@ fn go_back(machine: &'static One, linux: &'static Linux<One>, regs: &mut UserReg
 /// Stores of a program, as far as they reach; what is not its own it does not touch.
 fn poke(machine: &'static One, at: u64, bytes: &[u8]) {
     if at.checked_add(bytes.len() as u64).is_some_and(|end| end <= USER_END) {
-        // SAFETY: the bytes are there.
+        // SAFETY: `bytes` is a slice of that length, and the range ends within user space.
         let _bad = unsafe { machine.copy_to_user(at, bytes.as_ptr(), bytes.len()) };
     }
 }

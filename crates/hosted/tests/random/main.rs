@@ -11,6 +11,7 @@
 mod access;
 mod apart;
 mod memory;
+#[cfg(mutants)]
 mod mutants;
 mod paging;
 mod reproduce;
@@ -149,6 +150,7 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
     // Alone, a run must not depend on how fast it is: what is idle is so by the clock.
     let alone = plan.cpus == 1;
     set_clock(alone.then_some(0));
+    #[cfg(mutants)]
     let mutant = mutants::from_environment();
     // With one CPU nothing is left to chance: what daemons do, the CPU does itself.
     let daemons = if plan.swap.is_some() && plan.cpus > 1 { paging::DAEMONS.len() } else { 0 };
@@ -158,7 +160,10 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
         pcid: plan.pcid,
         reserve: plan.swap.map(|_| paging::RESERVE),
         device_frames: plan.cpus as u64 * world::DEVICE_PART,
+        #[cfg(mutants)]
         check: if mutant.is_some() { Level::Never } else { Level::AtRelease },
+        #[cfg(not(mutants))]
+        check: Level::AtRelease,
         // So few spaces would not often have longer chains.
         layers: 3,
         ..Settings::default()
@@ -174,6 +179,7 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
     if plan.starve != 0 {
         vm.fail_allocations(plan.starve, seed);
     }
+    #[cfg(mutants)]
     mutants::switch_on(mutant);
     let threads = (daemons > 0).then(|| paging::start_daemons(vm, plan.cpus));
     let least = AtomicU64::new(u64::MAX);
@@ -204,6 +210,7 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
     if let Some(threads) = threads {
         paging::stop_daemons(vm, threads);
     }
+    #[cfg(mutants)]
     mutants::switch_on(None);
     vm.fail_allocation(0);
     let cpu = Cpu::attach(vm, 0);

@@ -1,4 +1,5 @@
-//! Steps of protocols that are left out: the random test must notice each.
+//! Steps of protocols that are left out: the random test must notice each. Compiled with `--cfg mutants`, as `./quire test` builds
+//! the unit tests.
 
 use quire_vm::mutant::{Mutant, set_mutant};
 use std::process::{Command, Stdio};

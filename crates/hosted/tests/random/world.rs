@@ -563,7 +563,7 @@ pub fn load_shared(from: &[u8]) -> u64 {
     if !at.is_aligned() {
         return u64::from_le_bytes(*from);
     }
-    // SAFETY: as above; a load needs no more than the reference gives.
+    // SAFETY: the reference is to an aligned word, which every access here reaches as an atomic, and a load writes nothing.
     let word = unsafe { AtomicU64::from_ptr(at) }.load(Ordering::Relaxed);
     u64::from_le_bytes(word.to_ne_bytes())
 }

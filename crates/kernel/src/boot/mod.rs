@@ -96,7 +96,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
         cpu::registers::set_cr3(kernel_tables.root().address());
         cpu::set_registers();
     }
-    // SAFETY: the registers are set.
+    // SAFETY: `set_registers` ran above, and no other CPU has started.
     unsafe {
         fpu::detect();
         fpu::enable();
@@ -289,7 +289,7 @@ fn keep_command_line(line: &[u8]) -> &'static [u8] {
     // SAFETY: written once, below, while the boot CPU alone runs.
     unsafe impl Sync for Kept {}
     static KEPT: Kept = Kept(UnsafeCell::new([0; 4096]));
-    // SAFETY: as above; nobody has a reference yet.
+    // SAFETY: boot calls this once, while the boot CPU alone runs, so this is the one reference.
     let kept = unsafe { &mut *KEPT.0.get() };
     let len = line.len().min(kept.len());
     kept[..len].copy_from_slice(&line[..len]);

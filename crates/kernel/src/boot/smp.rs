@@ -224,7 +224,7 @@ extern "C" fn arrived(id: usize) -> ! {
         let registers = APIC_REGISTERS.load(Ordering::Relaxed);
         local_apic::init((registers != 0).then_some(registers), interrupt::SPURIOUS);
     }
-    // SAFETY: the registers are set.
+    // SAFETY: `set_registers` ran above on this CPU, and the boot CPU ran `detect` before it started this one.
     unsafe { fpu::enable() };
     cpu::register(id, block, local_apic::id());
     ONLINE.fetch_add(1, Ordering::AcqRel);

@@ -199,7 +199,7 @@ pub fn preempt_due() -> bool {
 #[inline(always)]
 pub fn preempt_word() -> u32 {
     let word: u32;
-    // SAFETY: reads this CPU's block.
+    // SAFETY: GS leads to this CPU's block in the kernel, and the offset is that of a `u32` in it.
     unsafe {
         asm!("mov {:e}, gs:[{}]", out(reg) word, const offset::PREEMPT, options(nostack, preserves_flags, readonly))
     }
@@ -234,7 +234,7 @@ pub fn set_pending(pending: bool) {
 #[inline(always)]
 pub fn current_thread() -> usize {
     let at: usize;
-    // SAFETY: reads this CPU's block.
+    // SAFETY: GS leads to this CPU's block in the kernel, and the offset is that of a word in it.
     unsafe { asm!("mov {}, gs:[{}]", out(reg) at, const offset::CURRENT, options(nostack, preserves_flags, readonly)) }
     at
 }
@@ -245,7 +245,7 @@ pub fn current_thread() -> usize {
 /// The caller switches to it, with interrupts masked.
 #[inline(always)]
 pub unsafe fn set_current_thread(at: usize) {
-    // SAFETY: writes this CPU's block.
+    // SAFETY: GS leads to this CPU's block in the kernel, and the caller is the one that notes the thread.
     unsafe { asm!("mov gs:[{}], {}", const offset::CURRENT, in(reg) at, options(nostack, preserves_flags)) }
 }
 
@@ -256,7 +256,7 @@ pub unsafe fn set_current_thread(at: usize) {
 #[inline(always)]
 pub unsafe fn block() -> *mut Block {
     let at: *mut Block;
-    // SAFETY: reads this CPU's block.
+    // SAFETY: GS leads to this CPU's block in the kernel, whose own address stands at that offset.
     unsafe { asm!("mov {}, gs:[{}]", out(reg) at, const offset::THIS, options(nostack, preserves_flags, readonly)) }
     at
 }
@@ -296,7 +296,7 @@ pub fn interrupts_on() {
 #[inline(always)]
 pub fn interrupts_are_on() -> bool {
     let flags: u64;
-    // SAFETY: reads the flags.
+    // SAFETY: the pushed flags are popped at once, and without `nostack` the compiler keeps nothing below the stack pointer.
     unsafe { asm!("pushfq", "pop {}", out(reg) flags, options(nomem, preserves_flags)) }
     flags & 0x200 != 0
 }

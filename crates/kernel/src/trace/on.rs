@@ -212,7 +212,10 @@ fn number_of(thread: &Thread<Machine>) -> u32 {
     }
 }
 
-/// This CPU goes on with `next`. => interrupts are masked.
+/// This CPU goes on with `next`.
+///
+/// # Requires
+/// Interrupts are masked.
 pub fn switch(next: &Thread<Machine>) {
     if !ON.load(Ordering::Relaxed) {
         return;
@@ -283,10 +286,10 @@ pub fn at<R>(site: u64, f: impl FnOnce() -> R) -> R {
     let Some(thread) = current() else { return f() };
     // SAFETY: the calling thread's own.
     let known = unsafe { &raw mut (*thread.context()).known };
-    // SAFETY: as above; nobody else has a reference.
+    // SAFETY: only the calling thread uses its `known`, and no reference to it is held here.
     let before = unsafe { core::mem::replace(&mut (*known).site, site) };
     let r = f();
-    // SAFETY: as above.
+    // SAFETY: only the calling thread uses its `known`, and `f` has returned.
     unsafe { (*known).site = before };
     r
 }

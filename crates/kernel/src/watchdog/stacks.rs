@@ -208,8 +208,8 @@ pub fn holder(lock: usize) -> Option<Option<usize>> {
 
 /// Logs where a thread that sleeps left its CPU.
 pub fn print_sleeper(thread: &Thread<Machine>) {
-    // SAFETY: the context lives as long as the thread. Where the thread wakes at this moment, what is read is memory of its
-    // stack all the same, and of no use.
+    // SAFETY: the context lives as long as the thread. A thread that wakes at this moment overwrites the frame: what is read is
+    // memory of its stack still, and of no use.
     let frame = unsafe { Context::saved_frame(thread.context()) };
     if let Some(frame) = frame.filter(|_| !thread.is_running()) {
         panic::backtrace(frame);

@@ -256,7 +256,8 @@ struct Unshared<M: Machine> {
 
 /// Copies what is shared. `sets_ids`: another process must not change the new program's directories either.
 ///
-/// => The caller is the only thread of its process.
+/// # Requires
+/// The caller is the only thread of its process.
 fn unshare<M: Machine>(ctx: &Ctx<'_, M>, sets_ids: bool) -> Result<Unshared<M>, Errno> {
     let (files, fs) = (ctx.files()?, ctx.fs()?);
     // SAFETY: the only thread is here, and lets go of this before it replaces it.
@@ -289,10 +290,10 @@ fn become_program<M: Machine>(
     drop(old);
 
     if let Some(own) = unshared.actions {
-        // SAFETY: the only thread is here.
+        // SAFETY: the caller is the only thread of its process, and holds no view of the actions.
         drop(unsafe { process.actions.replace(own) });
     }
-    // SAFETY: as above. Nobody replaces them meanwhile.
+    // SAFETY: the caller is the only thread of its process, so none replaces the actions meanwhile.
     unsafe { process.actions.get() }.reset_handlers();
     // SAFETY: the thread itself runs this, and holds no view of these.
     unsafe {

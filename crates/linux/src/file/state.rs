@@ -144,7 +144,7 @@ impl<M: Machine> Ctx<'_, M> {
         }
         let now = fs.seen()?;
         let places = now.places.clone();
-        // SAFETY: as above.
+        // SAFETY: a context is the owner's, and the view of the old value has ended.
         drop(unsafe { self.thread.seen.replace(Some(now)) });
         Ok(places)
     }

@@ -23,14 +23,14 @@
 //! | **chooser** | waits on the same queue, and is woken by the victim's end | is a waiter itself, whose wait its own end interrupts | `choosing`: the second one finds the first one's victim |
 
 use super::Foreign;
+use crate::Linux;
 use crate::machine::Machine;
 use crate::process::Process;
 use crate::thread::Thread;
-use crate::{Linux, rank};
 use core::sync::atomic::Ordering;
 use quire_heap::Arc;
 use quire_sync::hooks::now;
-use quire_sync::{Mutex, SpinLock, WaitQueue};
+use quire_sync::{Mutex, Rank, SpinLock, WaitQueue};
 use quire_vm::PAGE_SIZE;
 use quire_vm::map::Holdings;
 
@@ -67,7 +67,7 @@ enum Step {
 
 impl<M: Machine> Victims<M> {
     pub fn new() -> Self {
-        Victims { choosing: Mutex::new(()), dying: SpinLock::new(rank::OWNED, None), waits: WaitQueue::new() }
+        Victims { choosing: Mutex::new(()), dying: SpinLock::new(Rank::OWNED, None), waits: WaitQueue::new() }
     }
 
     /// `process` has lost a thread. Those who wait for its memory look whether that was the last one.
@@ -248,7 +248,8 @@ impl<M: Machine> Linux<M> {
         self.vm.frames().total() + self.vm.swap().total()
     }
 
-    /// => `choosing` is held.
+    /// # Requires
+    /// `choosing` is held.
     fn kill_one(&'static self, me: &Thread<M>, why: &str) {
         let Some(choice) = self.choose() else {
             // Exempt processes hold all there is. Process 1's end stops the machine, as Linux panics here.

@@ -14,7 +14,7 @@ pub struct Place<T> {
 
 // SAFETY: touched only by `ArcList`'s methods, whose lists are guarded together with their nodes' places.
 unsafe impl<T> Send for Place<T> {}
-// SAFETY: as above.
+// SAFETY: a shared place lets only `ArcList`'s methods touch its cells, and their lists are guarded together.
 unsafe impl<T> Sync for Place<T> {}
 
 impl<T> Default for Place<T> {
@@ -43,7 +43,7 @@ pub unsafe trait Kind: 'static {
 }
 
 struct ByKind<K>(core::marker::PhantomData<K>);
-// SAFETY: `links` is a field of the place, which is always the same one.
+// SAFETY: `Kind` vouches that `place` is always one field, and `links` is a field of that.
 unsafe impl<K: Kind> Adapter for ByKind<K> {
     type Node = K::Node;
     fn links(node: &K::Node) -> &Links<K::Node> {
@@ -60,7 +60,7 @@ pub struct Walk<K: Kind> {
 
 // SAFETY: once it has begun it is touched only by its list's methods, which are guarded together with it.
 unsafe impl<K: Kind> Send for Walk<K> {}
-// SAFETY: as a list's nodes are.
+// SAFETY: a shared walk lets only its list's methods touch its cells, which are guarded together with the list.
 unsafe impl<K: Kind> Sync for Walk<K> {}
 
 impl<K: Kind> Default for Walk<K> {
@@ -77,7 +77,7 @@ impl<K: Kind> Walk<K> {
 }
 
 struct Walks<K>(core::marker::PhantomData<K>);
-// SAFETY: the one field of links.
+// SAFETY: a walk has one field of links, and its address is the walk's for as long as it is listed.
 unsafe impl<K: Kind> Adapter for Walks<K> {
     type Node = Walk<K>;
     fn links(node: &Walk<K>) -> &Links<Walk<K>> {
@@ -269,7 +269,7 @@ mod tests {
                 assert!(other.push(node).is_ok());
             }
             met.extend(core::iter::from_fn(|| list.step(&walk)).map(|n| n.0));
-            // SAFETY: it is under way.
+            // SAFETY: the walk was begun on this list, which stayed in place, and has not ended.
             unsafe { list.end_walk(&walk) };
             let expected: Vec<u32> = (0..5).filter(|n| *n < after || gone >> n & 1 == 0).collect();
             assert_eq!(met, expected, "{gone:b} go after {after}");

@@ -121,7 +121,10 @@ impl Capabilities {
         secure: 0,
     };
 
-    /// What a change of the user ids from those of `old` to those of `new` does. => `self` are still those of `old`.
+    /// What a change of the user ids from those of `old` to those of `new` does.
+    ///
+    /// # Requires
+    /// `self` are still those of `old`.
     pub(super) fn users_changed(&mut self, old: &Credentials, new: &Credentials) {
         if self.secure & secure::NO_SETUID_FIXUP != 0 {
             return;

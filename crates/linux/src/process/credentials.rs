@@ -114,7 +114,7 @@ impl<M: Machine> Thread<M> {
         // SAFETY: the thread itself runs this; the view ends before the change.
         let (differ, space) = unsafe { (self.credentials.get().powers_differ(&new), self.space.get()) };
         let show = || {
-            // SAFETY: as above.
+            // SAFETY: the thread itself runs this, and the view that `differ` was made from has ended.
             drop(unsafe { self.credentials.replace(new) });
             if self.tid() == self.process.pid {
                 self.show_credentials();

@@ -255,7 +255,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
             blocked: me.blocked(),
             // SAFETY: a context is the owner's view.
             alt_stack: if shares_stack { AltStack::default() } else { *unsafe { me.alt_stack.get() } },
-            // SAFETY: as above.
+            // SAFETY: the context is the owner's, which runs this, so the name stays while it is copied.
             name: *unsafe { me.name.get() },
             clear_tid: if request.has(CHILD_CLEARTID) { request.child_tid } else { 0 },
             set_tid: if request.has(CHILD_SETTID) { request.child_tid } else { 0 },

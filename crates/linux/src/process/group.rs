@@ -5,10 +5,10 @@ use super::arc_list::{ArcList, Kind, Place, Walk};
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::signal::{SigInfo, Signal};
-use crate::{Ctx, Linux, Pid, rank};
+use crate::{Ctx, Linux, Pid};
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_heap::{Arc, Vec};
-use quire_sync::SpinLock;
+use quire_sync::{Rank, SpinLock};
 
 /// A session.
 pub struct Session {
@@ -57,7 +57,7 @@ impl<M: Machine> Group<M> {
             session,
             linux,
             members: SpinLock::new(
-                rank::GROUP,
+                Rank::MEMBERS,
                 Members { list: ArcList::new(id as usize), gone: false, told: 0, telling: 0 },
             ),
         })?)
@@ -193,7 +193,7 @@ impl<'a, M: Machine> UnderWay<'a, M> {
 
 impl<M: Machine> Drop for UnderWay<'_, M> {
     fn drop(&mut self) {
-        // SAFETY: begun by `begin`.
+        // SAFETY: `begin` began the walk on this list, and it ends once, here.
         unsafe { self.group.members.lock().list.end_walk(self.walk) };
     }
 }

@@ -15,7 +15,7 @@ pub struct Limit {
     pub hard: u64,
 }
 
-// SAFETY: two words.
+// SAFETY: two words of eight bytes leave no padding, and every bit pattern is a value.
 unsafe impl Plain for Limit {}
 
 /// "No limit".

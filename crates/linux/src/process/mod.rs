@@ -31,7 +31,6 @@ pub mod wait;
 
 use crate::machine::Machine;
 use crate::owned::Owned;
-use crate::rank;
 use crate::signal::send::PendingQueue;
 use crate::signal::{Actions, SigInfo, SigSet};
 use crate::thread::Name;
@@ -44,7 +43,7 @@ use credentials::Credentials;
 use group::Group;
 use limits::Limits;
 use quire_heap::Arc;
-use quire_sync::{Sequenced, SpinLock, WaitQueue};
+use quire_sync::{Rank, Sequenced, SpinLock, WaitQueue};
 use quire_task::Openness;
 use threads::Threads;
 use usage::Accounts;
@@ -228,7 +227,7 @@ impl<M: Machine> Process<M> {
             pid: new.pid,
             started: quire_sync::hooks::now(),
             family: SpinLock::new(
-                rank::FAMILY,
+                Rank::FAMILY,
                 Family {
                     children: ArcList::new(list),
                     zombies: ArcList::new(list + 1),
@@ -237,18 +236,18 @@ impl<M: Machine> Process<M> {
                 },
             ),
             parent_pid: AtomicU32::new(new.parent.as_ref().map_or(0, |p| p.pid)),
-            parent: SpinLock::new(rank::PARENT, new.parent),
+            parent: SpinLock::new(Rank::PARENT, new.parent),
             sibling: Place::new(),
-            permit: SpinLock::new(rank::OWNED, users::Permit::root()),
+            permit: SpinLock::new(Rank::OWNED, users::Permit::root()),
             member: Place::new(),
             child_events: WaitQueue::new(),
-            moving: SpinLock::new(rank::MOVING, ()),
-            group: SpinLock::new(rank::OWNED, new.group),
-            threads: SpinLock::new(rank::THREADS, Threads::new()),
+            moving: SpinLock::new(Rank::MOVING, ()),
+            group: SpinLock::new(Rank::OWNED, new.group),
+            threads: SpinLock::new(Rank::THREADS, Threads::new()),
             thread_events: WaitQueue::new(),
             actions: Owned::new(new.actions),
             pending: PendingQueue::new(),
-            job: SpinLock::new(rank::OWNED, Job::default()),
+            job: SpinLock::new(Rank::OWNED, Job::default()),
             continued: WaitQueue::new(),
             exit_signal: AtomicU8::new(new.exit_signal),
             exiting: AtomicBool::new(false),
@@ -258,15 +257,15 @@ impl<M: Machine> Process<M> {
             subreaper: AtomicBool::new(false),
             left: Openness::new(true),
             no_new_privileges: AtomicBool::new(new.no_new_privileges),
-            credentials: SpinLock::new(rank::OWNED, new.credentials),
-            limits: Sequenced::new(rank::OWNED, new.limits.words()),
-            accounts: SpinLock::new(rank::OWNED, Accounts::default()),
+            credentials: SpinLock::new(Rank::OWNED, new.credentials),
+            limits: Sequenced::new(Rank::OWNED, new.limits.words()),
+            accounts: SpinLock::new(Rank::OWNED, Accounts::default()),
             priority: AtomicU32::new(new.priority),
             personality: AtomicU32::new(new.personality),
             oom_adjust: AtomicI32::new(new.oom_adjust.0),
             oom_adjust_least: AtomicI32::new(new.oom_adjust.1),
             given_up: AtomicBool::new(false),
-            last_name: SpinLock::new(rank::OWNED, Name::default()),
+            last_name: SpinLock::new(Rank::OWNED, Name::default()),
             timers: Timers::new(),
             cpu_limit: CpuLimit::new(),
             _actions: Line,

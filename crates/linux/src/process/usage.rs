@@ -66,7 +66,7 @@ pub struct RawUsage {
     involuntary: i64,
 }
 
-// SAFETY: words only.
+// SAFETY: words of eight bytes leave no padding (the size is asserted below), and every bit pattern is a value.
 unsafe impl Plain for RawUsage {}
 const _: () = assert!(core::mem::size_of::<RawUsage>() == 144);
 

@@ -15,11 +15,10 @@
 
 use crate::errno::Errno;
 use crate::machine::Machine;
-use crate::rank;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use quire_heap::{Vec, allocate, deallocate};
-use quire_sync::{Headcounts, SpinLock};
+use quire_sync::{Headcounts, Rank, SpinLock};
 use quire_task::User;
 
 /// The first search for records that are not used comes at this many.
@@ -63,7 +62,7 @@ struct Record<M: Machine> {
 
 // SAFETY: the memory is the record's own; what is in it is shared as `Headcounts` and `User` say.
 unsafe impl<M: Machine> Send for Record<M> {}
-// SAFETY: as above.
+// SAFETY: a shared record gives `Headcounts` and `User`, which any CPU may use, and its memory stays.
 unsafe impl<M: Machine> Sync for Record<M> {}
 
 impl<M: Machine> Record<M> {
@@ -133,7 +132,7 @@ unsafe impl<M: Machine> Sync for Users<M> {}
 impl<M: Machine> Users<M> {
     /// User 0 alone, on a machine of `cpus` CPUs.
     pub fn new(cpus: usize) -> Result<Self, Errno> {
-        let table = SpinLock::new(rank::OWNED, Table { records: Vec::new(), search_at: FIRST_SEARCH });
+        let table = SpinLock::new(Rank::OWNED, Table { records: Vec::new(), search_at: FIRST_SEARCH });
         Ok(Users { table, root: Record::new(0, cpus)?, cpus })
     }
 
@@ -176,7 +175,7 @@ impl<M: Machine> Users<M> {
             match table.records.binary_search_by_key(&id, |record| unsafe { record.as_ref() }.id) {
                 Ok(at) => {
                     let record = table.records[at];
-                    // SAFETY: as above; under the table's lock nobody frees it, and from here on the permit keeps it.
+                    // SAFETY: the record is in the table, whose lock keeps it from being freed; from here on the permit does.
                     unsafe { record.as_ref() }.accounts.take(Account::Threads as usize, 1, u64::MAX);
                     break Permit(Some(record));
                 }
@@ -194,7 +193,7 @@ impl<M: Machine> Users<M> {
                         new = Some(Record::new(id, self.cpus)?);
                     }
                     if let Err(error) = self.make_room(used) {
-                        // SAFETY: nobody has seen it.
+                        // SAFETY: the record was made above and put into no table, so this thread has it alone.
                         new.into_iter().for_each(|record| unsafe { Record::free(record) });
                         return Err(error);
                     }
@@ -202,7 +201,7 @@ impl<M: Machine> Users<M> {
             }
         };
         // Another thread was first.
-        // SAFETY: nobody has seen it.
+        // SAFETY: the record was made above and put into no table, so this thread has it alone.
         new.into_iter().for_each(|record| unsafe { Record::free(record) });
         Ok(permit)
     }
@@ -246,7 +245,7 @@ pub(crate) struct Permit<M: Machine>(Option<NonNull<Record<M>>>);
 
 // SAFETY: it keeps a record that is `Sync`.
 unsafe impl<M: Machine> Send for Permit<M> {}
-// SAFETY: as above.
+// SAFETY: a shared permit gives a reference to a record, which is `Sync`.
 unsafe impl<M: Machine> Sync for Permit<M> {}
 
 impl<M: Machine> Permit<M> {
@@ -256,7 +255,7 @@ impl<M: Machine> Permit<M> {
     }
 
     fn record(&self) -> Option<&Record<M>> {
-        // SAFETY: the permit keeps it.
+        // SAFETY: the permit counts in the record, which is not freed while anything does.
         self.0.map(|record| unsafe { record.as_ref() })
     }
 
@@ -300,7 +299,8 @@ unsafe impl Send for Charge {}
 unsafe impl Sync for Charge {}
 
 impl Charge {
-    /// => The caller keeps the record.
+    /// # Requires
+    /// The caller keeps the record.
     #[inline]
     fn take(accounts: NonNull<Accounts>, account: Account, n: u64, limit: u64) -> Option<Self> {
         // SAFETY: the caller keeps the record.
@@ -390,7 +390,7 @@ pub(crate) mod testing {
 
         /// How many signals are charged.
         pub fn signals(&self) -> u64 {
-            // SAFETY: never freed.
+            // SAFETY: the counts were leaked by `new`.
             unsafe { self.0.as_ref() }.count(Account::Signals as usize)
         }
     }

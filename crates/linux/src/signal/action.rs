@@ -2,10 +2,9 @@
 
 use super::set::{SigSet, Signal};
 use crate::errno::Errno;
-use crate::rank;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
-use quire_sync::Sequence;
+use quire_sync::{Rank, Sequence};
 
 /// What happens to a process that has no say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -169,7 +168,7 @@ impl core::default::Default for Actions {
 impl Actions {
     /// All default.
     pub fn new() -> Actions {
-        Actions { sequence: Sequence::new(rank::ACTIONS), first: Block::default() }
+        Actions { sequence: Sequence::new(Rank::ACTIONS), first: Block::default() }
     }
 
     fn blocks(&self) -> impl Iterator<Item = &Block> {
@@ -188,7 +187,8 @@ impl Actions {
 
     /// An entry for `signal`, which has none. `None` where there is no memory.
     ///
-    /// => The caller is in a change.
+    /// # Requires
+    /// The caller is in a change.
     fn add(&self, signal: Signal) -> Option<&Entry> {
         let mut last = &self.first;
         for block in self.blocks() {

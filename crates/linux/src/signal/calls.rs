@@ -13,7 +13,7 @@ use crate::{Ctx, Pid, Process};
 use quire_heap::Arc;
 use quire_task::ThreadRef;
 
-// SAFETY: one word.
+// SAFETY: a transparent word, of which every bit pattern is a set of signals.
 unsafe impl Plain for SigSet {}
 
 /// Bytes of the kernel's `sigset_t`: what programs must pass as its size.

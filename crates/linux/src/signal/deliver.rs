@@ -3,16 +3,17 @@
 use super::action::{Default as DefaultAction, Disposition, flag};
 use super::set::{SigSet, Signal};
 use super::{Action, SigInfo, frame, stop};
+use crate::Linux;
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::process::exit;
 use crate::regs::UserRegs;
 use crate::thread::{Thread, work};
-use crate::{Linux, rank};
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general::__NR_restart_syscall;
+use quire_sync::Rank;
 
-const _: () = assert!(rank::FAMILY.0 < rank::SIGNALS.0);
+const _: () = assert!(Rank::FAMILY.0 < Rank::SIGNALS.0);
 
 /// Does everything that `thread`'s flags ask for. Does not return where the thread has to end.
 pub(crate) fn work<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut UserRegs) {

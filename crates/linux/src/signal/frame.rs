@@ -124,7 +124,7 @@ struct Frame {
 
 // SAFETY: words and bytes, whose order leaves no padding (asserted below).
 unsafe impl Plain for Frame {}
-// SAFETY: as above; the padding is a field.
+// SAFETY: words, and the padding between them is a field of its own, so all bytes are set.
 unsafe impl Plain for RawStack {}
 
 const _: () = assert!(size_of::<Context>() == 256);

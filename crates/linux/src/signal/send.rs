@@ -14,10 +14,10 @@ use crate::machine::Machine;
 use crate::process::limits::which;
 use crate::process::users::{Account, Charge};
 use crate::thread::{Thread, work};
-use crate::{Linux, Process, rank};
+use crate::{Linux, Process};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use quire_heap::Arc;
-use quire_sync::SpinLock;
+use quire_sync::{Rank, SpinLock};
 use quire_task::Thread as Task;
 
 /// A queue of pending signals and, readable without its lock, what is in it.
@@ -35,7 +35,7 @@ impl Default for PendingQueue {
 impl PendingQueue {
     /// Nothing pending.
     pub const fn new() -> Self {
-        PendingQueue { bits: AtomicU64::new(0), queue: SpinLock::new(rank::SIGNALS, Pending::new()) }
+        PendingQueue { bits: AtomicU64::new(0), queue: SpinLock::new(Rank::SIGNALS, Pending::new()) }
     }
     /// What is pending.
     pub fn set(&self) -> SigSet {

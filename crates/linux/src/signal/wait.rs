@@ -14,7 +14,7 @@ impl<M: Machine> Ctx<'_, M> {
     /// The old mask comes back on the way to user mode, after a handler that interrupts the call has saved it.
     pub fn set_temporary_mask(&mut self, mask: SigSet) {
         let before = self.thread.blocked();
-        // SAFETY: the owner is here.
+        // SAFETY: a context is the owner's, and the view ends in this statement.
         let saved = unsafe { self.thread.saved_mask.get() }.is_some();
         if !saved {
             // SAFETY: the owner is here, and the view above has ended.
@@ -32,7 +32,7 @@ impl<M: Machine> Thread<M> {
             return false;
         }
         self.work.fetch_and(!work::RESTORE_MASK, Ordering::AcqRel);
-        // SAFETY: the owner is here.
+        // SAFETY: the thread itself calls this, and holds no view of the mask.
         let saved = unsafe { self.saved_mask.replace(None) };
         if let Some(mask) = saved {
             self.set_blocked(mask);

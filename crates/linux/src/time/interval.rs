@@ -9,12 +9,12 @@ use crate::machine::Machine;
 use crate::signal::{SigInfo, Signal};
 use crate::thread::{Thread, work};
 use crate::user::Plain;
-use crate::{Ctx, Linux, Process, rank};
+use crate::{Ctx, Linux, Process};
 use core::mem::offset_of;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use quire_heap::Arc;
-use quire_sync::SpinLock;
+use quire_sync::{Rank, SpinLock};
 use quire_task::{Thread as Task, ThreadRef, Timer};
 
 /// `struct itimerval`.
@@ -25,7 +25,7 @@ pub struct Interval {
     value: Timeval,
 }
 
-// SAFETY: four words.
+// SAFETY: four words of eight bytes leave no padding, and every bit pattern is a value.
 unsafe impl Plain for Interval {}
 
 /// A timer of a process. In place while armed: processes do not move.
@@ -81,7 +81,7 @@ impl<M: Machine> Timers<M> {
             every: AtomicU64::new(0),
             fired: AtomicBool::new(false),
             task: AtomicPtr::new(ptr::null_mut()),
-            target: SpinLock::new(rank::OWNED, None),
+            target: SpinLock::new(Rank::OWNED, None),
         }
     }
 
@@ -159,7 +159,7 @@ impl<M: Machine> Timers<M> {
             self.task.store(heir_task, Ordering::Release);
             if let Some(heir) = &heir {
                 if armed && still {
-                    // SAFETY: as in `set`.
+                    // SAFETY: the timer is part of a process, which neither moves nor ends before `end` has cancelled it.
                     unsafe { linux.scheduler.arm(&self.timer, deadline) };
                 }
                 if let Some(thread) = heir.payload() {

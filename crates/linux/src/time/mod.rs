@@ -38,9 +38,9 @@ pub struct Timeval {
     pub micros: i64,
 }
 
-// SAFETY: two words.
+// SAFETY: two words of eight bytes leave no padding, and every bit pattern is a value.
 unsafe impl Plain for Timespec {}
-// SAFETY: two words.
+// SAFETY: two words of eight bytes leave no padding, and every bit pattern is a value.
 unsafe impl Plain for Timeval {}
 
 impl Timespec {

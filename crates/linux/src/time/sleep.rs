@@ -88,7 +88,7 @@ pub fn sys_restart_syscall<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Er
     };
     if done == Err(Errno::ENOMEM) {
         // Another attempt has the same to do.
-        // SAFETY: as above.
+        // SAFETY: a context is the owner's, and nothing borrows the value: it was taken out above.
         unsafe { ctx.thread.restart.replace(how) };
     }
     done

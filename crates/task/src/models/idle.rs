@@ -13,7 +13,7 @@ fn idle_against_search() {
     with_memory(IdleCpus::bytes(2), |memory| {
         // SAFETY: the memory is there as long as the threads are, which end in this function.
         let idle = unsafe { IdleCpus::new(memory, 2) };
-        // SAFETY: as above.
+        // SAFETY: the threads that use the reference end in this function, before `idle` does.
         let idle: &'static IdleCpus = unsafe { &*ptr::from_ref(&idle) };
         let all = CpuMask::first(2);
         idle.insert(1);

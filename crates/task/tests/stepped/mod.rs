@@ -40,7 +40,7 @@ pub struct Told {
 }
 // SAFETY: one thread of the host does everything.
 unsafe impl Send for Told {}
-// SAFETY: as above.
+// SAFETY: one thread of the host does everything, so no cell is touched by two.
 unsafe impl Sync for Told {}
 
 struct SteppedCpu {
@@ -63,7 +63,7 @@ pub struct Stepped {
 }
 // SAFETY: one thread of the host does everything.
 unsafe impl Send for Stepped {}
-// SAFETY: as above.
+// SAFETY: one thread of the host does everything, so no cell is touched by two.
 unsafe impl Sync for Stepped {}
 
 /// Unwinds out of the scheduler where it has switched to another thread.

@@ -1,6 +1,6 @@
 //! Holes of files in memory that private mappings only read: they are shown as the one frame of zeroes, and stay holes.
 //!
-//! # Against who fills the hole (Contract C2)
+//! # Against who fills the hole (relies on C2)
 //! A private mapping shows what is in the file until it is stored into. So whoever makes the page takes the frame of zeroes out
 //! of the mappings that show it, before anybody sees the page's content:
 //!

@@ -153,7 +153,7 @@ fn present<'a, M: Machine>(object: &'a Object<M>, key: u64, may: &mut MaySleep) 
     let frame = vm.alloc_frame_waiting(Fill::Zeroed, may)?;
     match add(object, key, frame, 0, charge, may)? {
         Added::Ours(held) => {
-            // Contract C2, *insert*: a truncation that has not seen the page has written the size before this.
+            // Relies on C2, *insert*: a truncation that has not seen the page has written the size before this.
             fence_full();
             if key >= object.end() {
                 drop(held);
@@ -225,7 +225,7 @@ fn add<'a, M: Machine>(
     Err(error)
 }
 
-/// Makes a clean page dirty, before its memory is written. Contract C2, *dirty*: the pager's hook comes first and may fail.
+/// Makes a clean page dirty, before its memory is written. Relies on C2, *dirty*: the pager's hook comes first and may fail.
 fn make_dirty<M: Machine>(held: &Held<'_, M>, key: u64, may: &mut MaySleep) -> Result<(), PagerError> {
     let (object, page) = (held.object, held.page);
     if page.state().dirty() {

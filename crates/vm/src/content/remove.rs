@@ -1,4 +1,4 @@
-//! The remover: takes pages away from an object, and from everybody who maps them (Contract C2).
+//! The remover: takes pages away from an object, and from everybody who maps them (relies on C2).
 //!
 //! # The protocol
 //! 1. Set the page exclusively busy.

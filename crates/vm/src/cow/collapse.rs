@@ -251,7 +251,7 @@ fn move_down<M: Machine>(
         Slot::Empty if !keeps => true,
         Slot::Empty => match to.0.index().fill(to.1, slot, vm, pin) {
             Ok(()) => {
-                // Contract C2, *insert*: whoever shortens the file after this finds it here; whoever did before is seen.
+                // Relies on C2, *insert*: whoever shortens the file after this finds it here; whoever did before is seen.
                 fence_full();
                 let stays = !behind.is_cut_off(va) || mutant(Mutant::MovesCutOff);
                 // A page in swap that somebody reads in from here was found while the file was longer: then it is found here.

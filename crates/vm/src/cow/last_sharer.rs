@@ -93,7 +93,10 @@ fn sight<M: Machine>(b: &Backing<M>, key: u64, pin: &Pinned<'_>) -> Sight {
 }
 
 /// A copy of `source` stands in front of it, and is not busy any more: destroys `source` where that was the last chain to see
-/// it. => no lock is held.
+/// it.
+///
+/// # Requires
+/// No lock is held.
 #[inline]
 pub(crate) fn hid<M: Machine>(source: &Found<'_, M>, pin: &Pinned<'_>) {
     let object = source.object;

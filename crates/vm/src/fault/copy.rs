@@ -1,4 +1,4 @@
-//! Copy-on-write (Contract C2): insert busy, take the old translation away, flush, copy, look at the source again, install.
+//! Copy-on-write (relies on C2): insert busy, take the old translation away, flush, copy, look at the source again, install.
 //!
 //! The flush comes before the copy can be seen: a thread of this space on another CPU that still read the source through its
 //! TLB, after another one has stored into the copy, would see memory go backwards. The look at the source comes after the

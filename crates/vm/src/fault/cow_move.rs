@@ -96,7 +96,7 @@ impl<'e, M: Machine> At<'e, M> {
             Err(FillError::OutOfMemory) => return Ok(false),
             Err(_) => return Err(Stop::Again),
         }
-        // Contract C2, *insert*; and for who looks whether the front is empty.
+        // Relies on C2, *insert*; and for who looks whether the front is empty.
         fence_full();
         if object.is_dead() {
             return Err(Stop::Again);
@@ -119,9 +119,9 @@ impl<'e, M: Machine> At<'e, M> {
             let _flushed = owed.discharge();
             return Err(Stop::Again);
         }
-        // Contract C2, *dirty before writable*.
+        // Relies on C2, *dirty before writable*.
         page.set(State::DIRTY);
-        // Contract C1.
+        // Relies on C1.
         page.rename(object.address(), key);
         source.object.index().clear(source.key, slot, pin);
         table.enter(self.va, Enter::new(pfn, self.entry.prot()));

@@ -23,8 +23,10 @@ const AROUND: u64 = 16;
 
 impl<M: Machine> At<'_, M> {
     /// The part of `window` that the file at the end of a private mapping's chain does not end before: copies beyond it cannot
-    /// be reached. => under the table page's lock: whoever cuts the file short comes for the leaves after it has written the
-    /// size.
+    /// be reached.
+    ///
+    /// # Requires
+    /// Runs under the table page's lock: whoever cuts the file short comes for the leaves after it has written the size.
     fn reachable(&self, window: VirtRange) -> Option<VirtRange> {
         let chain = || core::iter::successors(Some(self.entry.front()), |b| b.behind());
         // Without copies there is nothing but the file's own pages, and no look at the size, which appending writes.
@@ -39,7 +41,10 @@ impl<M: Machine> At<'_, M> {
     }
 
     /// Maps resident neighbours, of the object `file` or of private memory, for loads only where a store would have to do more
-    /// first. => the table page that covers the address is locked, and the entry was checked under its lock.
+    /// first.
+    ///
+    /// # Requires
+    /// The table page that covers the address is locked, and the entry was checked under its lock.
     #[inline(never)] // what it keeps on its stack other faults need not make room for
     pub fn map_around(&self, table: &mut impl Table<M>, file: &Object<M>, pin: &Pinned<'_>) {
         let start = self.va & !(AROUND * PAGE_SIZE - 1);
@@ -86,7 +91,7 @@ impl<M: Machine> At<'_, M> {
             front = false;
             layer = b.behind();
         }
-        // Contract C3.
+        // Relies on C3.
         if there == 0 || self.check_entry().is_err() {
             return;
         }

@@ -1,4 +1,8 @@
-//! The fault path, from the address to the installed leaf (Contracts C2, C3).
+//! The fault path, from the address to the installed leaf.
+//!
+//! # Contract C2: enter versus remove
+//! A fault checks everything under the lock of its page-table page and only then installs. A remover sets busy, fences and scans
+//! the object's backings. Neither can miss the other. A removal that is not flushed yet is visible to every other remover.
 //!
 //! # What a fault does
 //! Pin the epoch. Find the entry that covers the address. Walk its chain of backings, front to back, asking each object's
@@ -354,7 +358,7 @@ impl<'e, M: Machine> At<'e, M> {
             return self.copy(found, pin);
         }
         if store && !found.state.dirty() {
-            // Contract C2, *dirty before writable*.
+            // Relies on C2, *dirty before writable*.
             if let Some(hook) = WriteHook::needed(&found, pin) {
                 return Err(Stop::Hook(hook));
             }
@@ -395,7 +399,10 @@ impl<'e, M: Machine> At<'e, M> {
 
     /// Maps the page that the chain shows at the address, where it is resident and `wanted` by its object, and nothing is
     /// mapped there; for whole small spaces. Checked as
-    /// [`At::map_around`] does. Returns what the leaf allows, where it did. => under the table page's lock.
+    /// [`At::map_around`] does. Returns what the leaf allows, where it did.
+    ///
+    /// # Requires
+    /// Runs under the table page's lock.
     pub fn map_if_resident(
         &self,
         table: &mut impl Table<M>,
@@ -440,9 +447,12 @@ impl<'e, M: Machine> At<'e, M> {
     }
 
     /// Lets a table page allow stores again ([`Table::is_sealed`]). What its leaves say is right where all that it covers is the entry's,
-    /// and nobody else sees a layer of its chain any more: whoever the stores were taken away for has gone. => the table page over the
-    /// address is locked, the entry checked under its lock: a fork that would show a layer to somebody has marked the entry before.
-    /// What the caller has found before, it checks after this.
+    /// and nobody else sees a layer of its chain any more: whoever the stores were taken away for has gone. What the caller has
+    /// found before, it checks after this.
+    ///
+    /// # Requires
+    /// The table page over the address is locked, the entry checked under its lock: a fork that would show a layer to somebody
+    /// has marked the entry before.
     #[cold]
     #[inline(never)]
     fn unseal(&self, table: &mut impl Table<M>) {
@@ -533,7 +543,7 @@ impl<'e, M: Machine> At<'e, M> {
             });
         }
         let zero = fill == Fill::Zeroed && !zeroed;
-        // Contract C2, *insert*: whoever shortens or ends the object after this sees the page; whoever did before is seen.
+        // Relies on C2, *insert*: whoever shortens or ends the object after this sees the page; whoever did before is seen.
         if !mutant(Mutant::NoFenceAfterInsert) {
             fence_full();
         }
@@ -605,7 +615,7 @@ impl<'e, M: Machine> At<'e, M> {
         Ok(())
     }
 
-    /// Contract C3, under the table page's lock: the entry is not being replaced, nor the space reaped.
+    /// Relies on C3, under the table page's lock: the entry is not being replaced, nor the space reaped.
     #[inline(always)]
     pub fn check_entry(&self) -> Result<(), Stop<M>> {
         let condemned = || self.condemned.load(Ordering::Relaxed) && !mutant(Mutant::CondemnedUnlooked);
@@ -613,7 +623,7 @@ impl<'e, M: Machine> At<'e, M> {
         if mutant(Mutant::NoStaleCheck) || admits() { Ok(()) } else { Err(Stop::Stale) }
     }
 
-    /// Contract C2, under the table page's lock: the page is what it was, and nothing has come in front of it.
+    /// Relies on C2, under the table page's lock: the page is what it was, and nothing has come in front of it.
     #[inline]
     fn check_page(&self, found: &Found<'e, M>, pin: &Pinned<'_>) -> Result<State, Stop<M>> {
         let now = found.page.state();

@@ -14,7 +14,7 @@
 //! mapping's own pages are made.
 //!
 //! # Against whom
-//! Each page is made as a fault makes one (Contract C2): busy in its slot, its content, the table page's lock, the entry and what lies
+//! Each page is made as a fault makes one (relies on C2): busy in its slot, its content, the table page's lock, the entry and what lies
 //! behind once more, the leaf, and only then not busy any more. What any of these finds in the way takes the page back; the fault
 //! itself is served before. The object needs no look of its own: it is a front's, has no end, and goes after the entry is stale.
 
@@ -42,8 +42,10 @@ const LINE: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 8 };
 pub(crate) const MOST: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
 
 impl<'e, M: Machine> At<'e, M> {
-    /// How many pages behind the one that was just touched first, and mapped, are to be made too. => the table page that covers the
-    /// address is locked.
+    /// How many pages behind the one that was just touched first, and mapped, are to be made too.
+    ///
+    /// # Requires
+    /// The table page that covers the address is locked.
     #[inline(always)]
     pub fn room_ahead(&self, table: &impl Table<M>) -> u64 {
         let begins_line = (self.va / PAGE_SIZE).is_multiple_of(LINE);
@@ -73,7 +75,9 @@ impl<'e, M: Machine> At<'e, M> {
     }
 
     /// Makes `pages` pages of zeroes behind the address in the front, and maps them; fewer, or none, where anything is in the way.
-    /// => no lock is held.
+    ///
+    /// # Requires
+    /// No lock is held.
     #[inline(never)]
     pub fn fill_ahead(&self, object: &'e Object<M>, front: &'e Backing<M>, pages: u64, pin: &Pinned<'_>) {
         let mut made =

@@ -47,7 +47,7 @@ pub type Removed = Leaf;
 /// The page tables of one address space.
 ///
 /// # Safety
-/// The implementation must keep contracts C2, C3 (dead table pages) and C4 for its own memory: a table page is freed only
+/// The implementation must keep C2, C3 (dead table pages) and C4 for its own memory: a table page is freed only
 /// after it is marked dead under its lock, unlinked, flushed from paging-structure caches, and no walker is left.
 pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     /// The addresses that a program may map.
@@ -65,7 +65,7 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     fn new(vm: &'static Vm<M>) -> Result<Self, OutOfMemory>;
 
     /// Locks the last-level table page that covers `va`, linking new levels as needed. What is returned is live (not
-    /// dead), and a full fence stands between the lock and the return (`fence_after_rmw`, Contract C2). `pin` is of the
+    /// dead), and a full fence stands between the lock and the return (`fence_after_rmw`, relies on C2). `pin` is of the
     /// system's epoch: who faults has one already.
     fn table(&self, vm: &'static Vm<M>, va: u64, pin: &Pinned<'_>) -> Result<Self::Table<'_>, OutOfMemory>;
 
@@ -75,7 +75,7 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     fn next_table(&self, vm: &'static Vm<M>, range: VirtRange) -> Option<Self::Table<'_>>;
 
     /// Whether a removal below the (absent or present) table level over `va` is not flushed yet. Asked by reverse scans
-    /// that found no table page there (Contract C2, unflushed removals).
+    /// that found no table page there (relies on C2, unflushed removals).
     fn unflushed_above(&self, vm: &'static Vm<M>, va: u64) -> bool;
 
     /// Makes every CPU that may hold translations of this space drop those in `set` (or all), and returns when they have.
@@ -91,7 +91,7 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     /// a bounded number of table pages at a time.
     fn prune(&self, vm: &'static Vm<M>, range: VirtRange);
 
-    /// The map has fanned out (Contract C9): from now on CPUs that fault here have root tables of their own, where that helps,
+    /// The map has fanned out (relies on C9): from now on CPUs that fault here have root tables of their own, where that helps,
     /// and a flush asks only those that have reached what it is about. Where there is no memory for that, nothing changes.
     fn fan_out(&self, vm: &'static Vm<M>) {
         let _one_root_serves_all = vm;
@@ -147,7 +147,7 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     fn table_pages(&self, vm: &'static Vm<M>) -> u64;
 }
 
-/// A locked, live, last-level table page. Spins; nothing may sleep while it is held (Contract C5).
+/// A locked, live, last-level table page. Spins; nothing may sleep while it is held (relies on C5).
 pub trait Table<M: Machine> {
     /// The addresses that this table page covers (2 MiB on x86-64).
     fn span(&self) -> VirtRange;
@@ -157,7 +157,7 @@ pub trait Table<M: Machine> {
 
     /// Installs a leaf by one read-modify-write. Where a leaf is present already it must map the same frame and may only
     /// gain rights (a spurious or upgrading fault); the local TLB entry is dropped then. The caller has checked all that
-    /// Contract C2 asks for under this lock.
+    /// C2 asks for under this lock.
     fn enter(&mut self, va: u64, new: Enter);
 
     /// [`enter`](Self::enter)s a leaf at page n from `from` on for each bit n of `which`, where none is present: what `leaf`
@@ -241,7 +241,7 @@ pub trait Table<M: Machine> {
     /// The first address at or above `from` and below `to` with a present leaf.
     fn next_present(&self, from: u64, to: u64) -> Option<u64>;
 
-    /// Whether removals in this table page are not flushed yet (Contract C2).
+    /// Whether removals in this table page are not flushed yet (relies on C2).
     fn unflushed(&self) -> bool;
 
     /// The address of the first byte of user space that shares this table with `va`; number of present leaves.

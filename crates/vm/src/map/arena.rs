@@ -25,7 +25,7 @@ const TURNS: u32 = 16;
 #[cfg(any(test, loom, shuttle))]
 const TURNS: u32 = 4;
 
-/// A part of a map that has writers of its own (Contract C9): no operation knows of a space's entries but through an arena.
+/// A part of a map that has writers of its own (relies on C9): no operation knows of a space's entries but through an arena.
 /// [`arenas`](super::arenas) says which addresses it has. On lines of its own, of which faults read the first: a fault that finds an
 /// entry reads the tree's root and nothing else of the arena.
 #[repr(C, align(64))]
@@ -119,7 +119,7 @@ impl<M: Machine> Arena<M> {
         self.sequence.load(Ordering::Acquire)
     }
 
-    /// Contract C3: whether a miss that lies between `sequence` and this call may be believed.
+    /// Relies on C3: whether a miss that lies between `sequence` and this call may be believed.
     #[inline]
     pub(super) fn unchanged_since(&self, sequence: u64) -> bool {
         fence(Ordering::Acquire);
@@ -145,7 +145,8 @@ impl<M: Machine> Arena<M> {
     pub(super) fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
     }
-    /// => the arena's lock is held; what it was is kept elsewhere.
+    /// # Requires
+    /// The arena's lock is held; what it was is kept elsewhere.
     pub(super) fn forget_peak(&self) {
         self.peak.store(0, Ordering::Relaxed);
     }
@@ -209,7 +210,10 @@ impl Kept {
     }
 }
 
-/// As the tree takes them. => the entries are not published yet, or stay.
+/// As the tree takes them.
+///
+/// # Requires
+/// The entries are not published yet, or stay.
 fn items<M: Machine>(entries: impl Iterator<Item = NonNull<Entry<M>>>) -> impl Iterator<Item = Item<Entry<M>>> {
     entries.map(|value| {
         // SAFETY: the caller's entries.
@@ -303,7 +307,7 @@ impl<'a, M: Machine> Writer<'a, M> {
         self.arena.entries.set_aside(&mut self.kept.owner)
     }
 
-    /// Publishes a change by one swap. Contract C3: misses next to it do not count. What entries cover was counted before.
+    /// Publishes a change by one swap. Relies on C3: misses next to it do not count. What entries cover was counted before.
     pub(super) fn commit(&mut self, change: EntryChange<M>) {
         let s = self.arena.sequence.load(Ordering::Relaxed);
         self.arena.sequence.store(s + 1, Ordering::Relaxed);

@@ -1,11 +1,18 @@
-//! The arenas of a space: one to begin with, more where CPUs get in each other's way (Contract C9).
+//! The arenas of a space: one to begin with, more where CPUs get in each other's way.
 //!
+//! # Contract C9: the map fans out
+//! Operations in different arenas share no lock, no tree, no sequence and no flush.
+//!
+//! # Contract C8: no memory of processes times CPUs
+//! A space has memory only for the CPUs on which it really contended.
+//!
+//! # How arenas open
 //! A space starts with its *home* arena, which has all addresses. Where a mapping without an address meets another writer
 //! there again and again, or CPUs that run the space at the same time take turns as its writers, the CPU that is about to map
 //! gets an arena of its own: a stretch of [`SPAN`] bytes (half a slot of the root table on x86-64; up to 128 CPUs have a slot each,
 //! so that their arenas share no table page but the root, and then two share one), with a tree, a lock and a sequence of its own.
 //! From then on what that CPU maps without an address goes there, and whoever unmaps or changes it takes that arena's lock. So
-//! memory follows the CPUs on which a process really contended (Contract C8).
+//! memory follows the CPUs on which a process really contended.
 //!
 //! # Rules
 //! - An address belongs to the open arena whose stretch covers it, else to the home arena. Reading that takes two loads of
@@ -65,7 +72,7 @@ const CROWD: u32 = 16;
 #[cfg(any(test, loom, shuttle))]
 const CROWD: u32 = 1;
 
-/// Where a look at a map took place, and when: what a miss is believed by (Contract C3).
+/// Where a look at a map took place, and when: what a miss is believed by (relies on C3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moment<M: Machine> {
     arena: *const Arena<M>,
@@ -115,7 +122,8 @@ impl<M: Machine> Fan<M> {
         if self.open[n / 64].load(Ordering::Acquire) & 1 << (n % 64) == 0 { None } else { self.at(n) }
     }
 
-    /// => caller holds the home arena's lock, and where it closes, `n`'s.
+    /// # Requires
+    /// The caller holds the home arena's lock, and where it closes, `n`'s.
     fn set_open(&self, n: usize, open: bool) {
         let bit = 1 << (n % 64);
         match open {
@@ -213,7 +221,10 @@ impl<M: Machine> Arenas<M> {
         self.fan().is_some_and(|f| f.open.iter().any(|w| w.load(Ordering::Acquire) != 0))
     }
 
-    /// Where what belongs to `arena` from `va` on ends. => `arena`'s lock or the home arena's is held, and it has `va`.
+    /// Where what belongs to `arena` from `va` on ends.
+    ///
+    /// # Requires
+    /// `arena`'s lock or the home arena's is held, and it has `va`.
     fn end_of(&self, arena: &Arena<M>, va: u64) -> u64 {
         if !ptr::eq(arena, &self.home) {
             return slot(va).map_or(u64::MAX, |n| stretch(n).end);
@@ -398,7 +409,7 @@ impl<M: Machine> Space<M> {
         arenas.home.write(self)
     }
 
-    /// The entry that covers `va`, or a miss that counts (Contract C3): one around which nothing changed. The sequence, which each
+    /// The entry that covers `va`, or a miss that counts (relies on C3): one around which nothing changed. The sequence, which each
     /// change writes, is read only where there is nothing at the first look.
     #[inline]
     pub fn look<'p>(&self, va: u64, pin: &'p Pinned<'_>) -> Result<Option<&'p Entry<M>>, Changed> {

@@ -123,7 +123,10 @@ impl Counts {
         Covered { bytes: self.bytes(), classes }
     }
 
-    /// An entry comes. => caller is the arena's writer.
+    /// An entry comes.
+    ///
+    /// # Requires
+    /// The caller is the arena's writer.
     #[inline]
     pub fn come<M: Machine>(&self, e: &Entry<M>) {
         let bytes = e.range().len();
@@ -131,7 +134,10 @@ impl Counts {
         add(&self.classes[Class::of(&e.attributes()) as usize], bytes);
     }
 
-    /// An entry goes. => caller is the arena's writer.
+    /// An entry goes.
+    ///
+    /// # Requires
+    /// The caller is the arena's writer.
     #[inline]
     pub fn go<M: Machine>(&self, e: &Entry<M>) {
         let bytes = e.range().len().wrapping_neg();
@@ -139,7 +145,10 @@ impl Counts {
         add(&self.classes[Class::of(&e.attributes()) as usize], bytes);
     }
 
-    /// `bytes` change their class. => caller is the arena's writer.
+    /// `bytes` change their class.
+    ///
+    /// # Requires
+    /// The caller is the arena's writer.
     #[inline]
     pub fn change_class(&self, bytes: u64, from: Class, to: Class) {
         if from != to {
@@ -148,14 +157,16 @@ impl Counts {
         }
     }
 
-    /// => caller is the arena's writer.
+    /// # Requires
+    /// The caller is the arena's writer.
     pub fn change(&self, by: &Covered) {
         add(&self.bytes, by.bytes);
         self.classes.iter().zip(by.classes).for_each(|(count, by)| add(count, by));
     }
 }
 
-/// => caller is the only one that writes `count`.
+/// # Requires
+/// The caller is the only one that writes `count`.
 #[inline(always)]
 fn add(count: &AtomicU64, by: u64) {
     count.store(count.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);

@@ -87,7 +87,7 @@ quire_sync::assert_layout!(Entry<crate::testing::TestMachine> {
     retired: 0, vm: 16, front: 24, range: 32, prot: 48, state: 52,
 });
 
-/// Contract C3: a writer has begun to replace the entry. Set before any PTE of the range is touched; checked by faults under
+/// Relies on C3: a writer has begun to replace the entry. Set before any PTE of the range is touched; checked by faults under
 /// the lock of the table page.
 const STALE: u8 = 1;
 /// No leaf of the range allows stores: a fork has taken them away, and no fault has come since. A fault takes the bit off
@@ -216,7 +216,7 @@ impl<M: Machine> Entry<M> {
     }
 
     /// Whether a writer has begun to replace the entry. Decisive only under the lock of the table page that covers the
-    /// address (Contract C3); elsewhere a hint to begin again.
+    /// address (relies on C3); elsewhere a hint to begin again.
     #[inline(always)]
     pub fn is_stale(&self) -> bool {
         self.state.load(Ordering::Acquire) & STALE != 0
@@ -244,7 +244,7 @@ impl<M: Machine> Entry<M> {
         matches!(taken_off, Ok(_) | Err(0))
     }
 
-    /// Contract C3: before any PTE of the range is touched. The writer fences once after all its marks.
+    /// Relies on C3: before any PTE of the range is touched. The writer fences once after all its marks.
     pub(super) fn mark_stale(&self) {
         self.state.store(STALE, Ordering::Release);
     }
@@ -260,14 +260,19 @@ impl<M: Machine> Entry<M> {
         self.state.store(self.state.load(Ordering::Relaxed) & !STALE, Ordering::Release);
     }
 
-    /// Whether no leaf of the range allows stores. False says nothing. => the entry is marked by
-    /// [`mark_stale_for_fork`](Self::mark_stale_for_fork); or the table page of the leaves that matter is locked, and its arena's
-    /// writer held.
+    /// Whether no leaf of the range allows stores. False says nothing.
+    ///
+    /// # Requires
+    /// The entry is marked by [`mark_stale_for_fork`](Self::mark_stale_for_fork); or the table page of the leaves that matter is
+    /// locked, and its arena's writer held.
     pub(super) fn has_no_stores(&self) -> bool {
         self.state.load(Ordering::Relaxed) & NO_STORES != 0
     }
 
-    /// Notes that. => the entry is not published, or marked, and its leaves are weakened before the mark goes.
+    /// Notes that.
+    ///
+    /// # Requires
+    /// The entry is not published, or marked, and its leaves are weakened before the mark goes.
     pub(super) fn note_no_stores(&self) {
         self.state.store(self.state.load(Ordering::Relaxed) | NO_STORES, Ordering::Relaxed);
     }

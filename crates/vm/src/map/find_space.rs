@@ -74,8 +74,10 @@ impl<M: Machine> MapRequest<'_, M> {
 }
 
 impl<M: Machine> Space<M> {
-    /// The range that a new mapping of `len` bytes gets, and the writer that has it. => what is mapped in a fixed one is the
-    /// caller's business.
+    /// The range that a new mapping of `len` bytes gets, and the writer that has it.
+    ///
+    /// # Requires
+    /// What is mapped in a fixed one is the caller's business.
     pub(super) fn place_new(&self, at: Placement, len: u64) -> Result<(Writer<'_, M>, VirtRange), MapError> {
         if let Placement::Fixed(start) | Placement::FixedNoReplace(start) = at {
             let range = self.range_at(start, len)?;
@@ -206,7 +208,7 @@ fn is_free<M: Machine>(writer: &Writer<'_, M>, range: VirtRange) -> bool {
     }
 }
 
-/// Contract C10. Returns the first page of the object that the mapping shows.
+/// Relies on C10. Returns the first page of the object that the mapping shows.
 pub(super) fn validate<M: Machine>(r: &MapRequest<'_, M>) -> Result<u64, MapError> {
     if r.len == 0 || !r.len.is_multiple_of(PAGE_SIZE) {
         return Err(MapError::Invalid);

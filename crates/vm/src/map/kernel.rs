@@ -344,7 +344,7 @@ impl<M: KernelPages> KernelMap<M> {
             set.add(r.range);
             at = r.link.get();
         }
-        // Contract C4: the one flush that is sent to all CPUs.
+        // Relies on C4: the one flush that is sent to all CPUs.
         if !early {
             self.vm.machine().flush_kernel(&set);
             self.generation.fetch_add(1, Ordering::Relaxed);

@@ -4,7 +4,10 @@
 //! contend (`arenas`), and the page tables that cache it. An [`Entry`] says what a range allows and which chain of backings it shows. Faults look entries up and change
 //! nothing that they say of the range; map operations replace whole entries.
 //!
-//! # Map changes against faults (Contract C3)
+//! # Contract C3: stale entries
+//! Entries are published immutable and replaced, never edited under readers. A writer marks the old entry stale before it touches
+//! PTEs, and a fault checks the mark under the page-table page's lock. No fault takes a lock of the map.
+//!
 //! A writer holds its arena's sleeping lock. It marks the entries that it will replace stale and fences; plans and allocates,
 //! which may fail; then, without failure: clears or weakens leaves and flushes, links new chains, publishes by one swap, and
 //! gives up what was replaced. [`update`](self) is the one place where that is done; the operations only say which pieces

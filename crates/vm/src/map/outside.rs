@@ -1,4 +1,4 @@
-//! Contract C10: whatever comes from outside, an operation succeeds or gives a typed error; on an error the map is as it was.
+//! Relies on C10: whatever comes from outside, an operation succeeds or gives a typed error; on an error the map is as it was.
 
 use super::*;
 use crate::error::MapError;

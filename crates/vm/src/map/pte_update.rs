@@ -1,7 +1,7 @@
 //! The page-table work of map changes: clear or weaken what is present in a range, and pay for it.
 //!
 //! Cost follows what is resident: absent levels are skipped whole, and a table page's present leaves are found by its
-//! bitmap (Contract C7).
+//! bitmap (relies on C7).
 
 use super::space::Space;
 use crate::machine::{Machine, Pmap, Table};
@@ -57,7 +57,7 @@ impl<'s, M: Machine> Sweep<'s, M> {
         Sweep { space, owed: Obligation::new(space.vm(), space.pmap()), emptied: None, cleared: 0, visited: 0 }
     }
 
-    /// Does `work`. Contract C3: the caller has marked the entries stale, and fenced: only so may an absent table page be
+    /// Does `work`. Relies on C3: the caller has marked the entries stale, and fenced: only so may an absent table page be
     /// skipped.
     pub fn perform(&mut self, work: Work) {
         let (range, keep) = match work {

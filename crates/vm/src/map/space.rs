@@ -223,7 +223,7 @@ impl<M: Machine> Space<M> {
     }
 
     /// The entry that covers `va`. No lock is taken and nothing is written but the pin. A hit counts while the entry is not
-    /// stale under the lock of the table page; a miss while [`Space::unchanged_since`] holds (Contract C3).
+    /// stale under the lock of the table page; a miss while [`Space::unchanged_since`] holds (relies on C3).
     #[inline]
     pub fn lookup<'p>(&self, va: u64, pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
         self.arenas.of(va).lookup(va, pin)
@@ -262,8 +262,10 @@ impl<M: Machine> Space<M> {
         self.entries.store(limits.entries, Ordering::Relaxed);
     }
 
-    /// Does a map operation, and again where it failed for want of memory that pageout can free. => the operation changes
-    /// nothing where it fails, or comes to the same when it is done again; the caller holds nothing.
+    /// Does a map operation, and again where it failed for want of memory that pageout can free.
+    ///
+    /// # Requires
+    /// The operation changes nothing where it fails, or comes to the same when it is done again; the caller holds nothing.
     pub(super) fn with_memory<R>(&self, mut operation: impl FnMut() -> Result<R, MapError>) -> Result<R, MapError> {
         for _ in 0..ATTEMPTS {
             match operation() {
@@ -274,7 +276,7 @@ impl<M: Machine> Space<M> {
         operation()
     }
 
-    /// Contract C10: a range from outside.
+    /// Relies on C10: a range from outside.
     pub(super) fn valid(&self, range: VirtRange) -> Result<(), MapError> {
         let len = range.end.checked_sub(range.start).ok_or(MapError::Invalid)?;
         VirtRange::from_outside(range.start, len)
@@ -358,7 +360,10 @@ impl<M: Machine> Space<M> {
         SpaceRef(NonNull::from(self))
     }
 
-    /// Another handle, unless the last one is gone. => caller holds the lock of the list that the space is on.
+    /// Another handle, unless the last one is gone.
+    ///
+    /// # Requires
+    /// The caller holds the lock of the list that the space is on.
     pub(super) fn try_handle(&self) -> Option<SpaceRef<M>> {
         let more = |n: usize| (n != 0).then_some(n + 1);
         self.refs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).ok()?;

@@ -1,7 +1,7 @@
 //! All spaces of a system, for pageout, which takes page tables of those that are idle.
 //!
 //! Lists, one a CPU: a space stands on the list of the CPU that made it, from when it is whole until its last handle is gone.
-//! So making and ending spaces on different CPUs share no line (Contract C8); an end elsewhere takes the maker's list. A list
+//! So making and ending spaces on different CPUs share no line (relies on C8); an end elsewhere takes the maker's list. A list
 //! holds no reference: who looks at a space takes one first, under the list's lock, which the space's end takes too.
 //!
 //! Pageout goes round: it takes the first of a list and puts it last ([`Spaces::next`]), a few in each round of a pass, so no
@@ -73,7 +73,8 @@ pub(crate) struct Hand {
 }
 
 impl<M: Machine> Ends<M> {
-    /// => `space` is on no list, and is whole.
+    /// # Requires
+    /// `space` is on no list, and is whole.
     fn append(&mut self, space: &Space<M>) {
         space.place.next.set(ptr::null());
         space.place.previous.set(self.last);
@@ -85,7 +86,8 @@ impl<M: Machine> Ends<M> {
         self.last = space;
     }
 
-    /// => `space` is on this list.
+    /// # Requires
+    /// `space` is on this list.
     fn unlink(&mut self, space: &Space<M>) {
         let (next, previous) = (space.place.next.get(), space.place.previous.get());
         // SAFETY: neighbours on the list, hence alive.
@@ -170,7 +172,10 @@ impl<M: Machine> Vm<M> {
     }
 
     /// Looks at up to `n` spaces from `hand` on, and drops the page tables of those that `which` says. Returns how many table
-    /// pages went. May sleep: the last handle may be ours. => one caller at a time, who holds nothing that a fault could want.
+    /// pages went. May sleep: the last handle may be ours.
+    ///
+    /// # Requires
+    /// One caller at a time, who holds nothing that a fault could want.
     pub(crate) fn drop_tables(&'static self, hand: &mut Hand, n: usize, which: Which) -> u64 {
         if n == 0 {
             return 0;

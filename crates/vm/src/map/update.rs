@@ -1,4 +1,4 @@
-//! One change of a map, from its plan to its publication (Contract C3).
+//! One change of a map, from its plan to its publication (relies on C3).
 //!
 //! # The two phases
 //! 1. *Plan.* The entries that the change may replace are marked stale, and one fence stands after the marks. From here on

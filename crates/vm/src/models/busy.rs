@@ -1,4 +1,4 @@
-//! Busy pages: who waits for one, and who finds one that has become another (Contract C1).
+//! Busy pages: who waits for one, and who finds one that has become another: models of C1.
 
 use super::*;
 use crate::phys::frames::{Fill, For};

@@ -307,7 +307,7 @@ impl<M: Machine> Backing<M> {
     }
 }
 
-/// Memory for backings, set aside in the phase of a map change that may fail, for the phase that must not (Contract C3).
+/// Memory for backings, set aside in the phase of a map change that may fail, for the phase that must not (relies on C3).
 /// What is left is freed when it is dropped.
 pub struct Spare<M: Machine> {
     vm: &'static Vm<M>,
@@ -404,12 +404,18 @@ pub fn private<M: Machine>(
     front
 }
 
-/// Notes in a front how many layers its chain has. => the map's lock is held, or nobody sees the chain yet.
+/// Notes in a front how many layers its chain has.
+///
+/// # Requires
+/// The map's lock is held, or nobody sees the chain yet.
 pub(crate) fn note_depth<M: Machine>(front: &Backing<M>) {
     front.layers.store(depth(front).min(u8::MAX.into()) as u8, Ordering::Relaxed);
 }
 
-/// Takes `gone` out of the chain, right behind `layer`. => the map's lock is held; the caller unlinks and retires it.
+/// Takes `gone` out of the chain, right behind `layer`.
+///
+/// # Requires
+/// The map's lock is held; the caller unlinks and retires it.
 pub(crate) fn take_out<M: Machine>(layer: &Backing<M>, gone: &Backing<M>) {
     let behind = gone.behind_ptr();
     // SAFETY: a layer of the same chain.

@@ -641,7 +641,10 @@ impl<M: Machine> Parts<M> {
     }
 
     /// The end of the run of pages from `key` that some backing shows, or a page beyond `end`; `key` itself where none does.
-    /// Work for the backings that begin below `end`. => a private object's list.
+    /// Work for the backings that begin below `end`.
+    ///
+    /// # Requires
+    /// A private object's list.
     pub fn covered(&self, mut key: u64, end: u64) -> u64 {
         while key < end {
             match self.only_part().lock().tree.next_overlap(key, key + 1, None).map(Interval::end) {
@@ -652,7 +655,10 @@ impl<M: Machine> Parts<M> {
         key
     }
 
-    /// The first page after `key` that a backing begins with. => a private object's list.
+    /// The first page after `key` that a backing begins with.
+    ///
+    /// # Requires
+    /// A private object's list.
     pub fn next_start(&self, key: u64) -> Option<u64> {
         self.only_part().lock().tree.next_start(key)
     }

@@ -1,4 +1,4 @@
-//! The life of a page: a frame gets an identity, is busy at times, and loses its identity (Contract C1).
+//! The life of a page: a frame gets an identity, is busy at times, and loses its identity (relies on C1).
 //!
 //! A page is born busy, with its object and key, and joins the active queue. A thread that sets it busy has it alone. When its
 //! identity goes, the page leaves its queue and its swap slot, and the frame is free with the last hold.
@@ -68,7 +68,7 @@ impl<M: Machine> Vm<M> {
     }
 
     /// Takes the identity of a busy page that no index and no leaf has any more; frees the frame, at once or with its last
-    /// hold. Contract C1.
+    /// hold. Relies on C1.
     pub(crate) fn release_page(&self, page: &Page) {
         let before = page.disown();
         self.queues().leave(page, before);

@@ -1,9 +1,13 @@
 //! Walks over a range of an object: what is there, in order, and nothing for what is not.
 //!
 //! Every operation on a range of an object is such a walk: flush, truncate, invalidate, unwire, unmap, the release of swap
-//! slots. None looks one offset after another up (Contract C7).
+//! slots.
 //!
-//! # Why nothing stale can be used (Contract C5)
+//! # Contract C7: nothing proportional to pages
+//! No walk looks one offset after another up: its work is for what is resident. `mmap`, `fork`, `exec` and `exit` of memory that no
+//! thread has touched do no work for its pages.
+//!
+//! # Why nothing stale can be used (relies on C5)
 //! An [`ObjectRange`] at rest is two numbers: where it stands, and where it ends. Walking borrows it together with a pin, and
 //! what the walk yields borrows both. So while anything that was found is still at hand, nothing can sleep, since sleeping
 //! wants the [`MaySleep`](crate::sleep::MaySleep) that the pin borrows; and the range cannot be moved or resumed. There is no

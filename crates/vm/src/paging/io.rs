@@ -132,7 +132,7 @@ impl Taken<'_> {
         unsafe { &mut *self.record.as_ref().body.get() }
     }
 
-    /// Makes a write of it. Contract C4: the flush after which no CPU stores into the pages is its argument.
+    /// Makes a write of it. Relies on C4: the flush after which no CPU stores into the pages is its argument.
     pub fn start_writing(self, _flushed: &Flushed) -> Request {
         self.start()
     }

@@ -1,6 +1,6 @@
 //! Laundering: writing changed pages out, so that their frames can be taken.
 //!
-//! # What must hold (Contract C2, cleaning)
+//! # What must hold (relies on C2, cleaning)
 //! - In this order: clear dirty; fence; take the right to store from every translation; flush; *then* the pager reads the data.
 //!   Stored before the flush: it is in the data. Stored after it: the store faulted first, and marked the page dirty again. A
 //!   page whose dirty mark is clear when its write is done has its content with the pager.
@@ -179,7 +179,9 @@ pub(crate) fn launder<M: Machine>(
 }
 
 /// Cleaning, first step: the marks of the batch's pages go. Their tags stay until something else says that a write is coming.
-/// => they are busy.
+///
+/// # Requires
+/// They are busy.
 pub(crate) fn mark_clean<M: Machine>(object: &Object<M>, batch: &Batch) {
     for (_, pfn) in batch.as_slice() {
         object.vm().page(*pfn).clear(State::DIRTY);
@@ -188,7 +190,9 @@ pub(crate) fn mark_clean<M: Machine>(object: &Object<M>, batch: &Batch) {
 
 /// The tags of those of `pages` go that are clean still, after everything that marks a page dirty which is busy: a hold, which
 /// was looked for, and who took a leaf away since the mark went and has credited it ([`copy::credit`](crate::rmap::dirty::credit)).
-/// => they are busy, and LAUNDERING: who asks for all that is tagged to be written finds one or the other.
+///
+/// # Requires
+/// They are busy, and LAUNDERING: who asks for all that is tagged to be written finds one or the other.
 fn untag<M: Machine>(object: &Object<M>, pages: &[(u64, Pfn)], pin: &Pinned<'_>) {
     for (key, pfn) in pages {
         if !object.vm().page(*pfn).state().dirty() || mutant(Mutant::CreditUntagged) {

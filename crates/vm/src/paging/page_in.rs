@@ -230,7 +230,7 @@ pub(crate) fn finish<M: Machine>(
         let (key, pfn) = (body.keys[i], body.pfn(i));
         let page = vm.page(pfn);
         fence_full();
-        // Contract C2, *insert*: a truncation since then waits for this page, or was before and is seen here.
+        // Relies on C2, *insert*: a truncation since then waits for this page, or was before and is seen here.
         if result.is_ok() && (body.swap || key < object.end()) {
             page.set(State::VALID);
             if body.swap && vm.swap().is_scarce() {

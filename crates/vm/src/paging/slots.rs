@@ -29,7 +29,10 @@ impl<M: Machine> Vm<M> {
         self.unbusy(page);
     }
 
-    /// Gives up the slot of a page that stays: what is in memory is the only copy from now on. => the page is busy and not being written.
+    /// Gives up the slot of a page that stays: what is in memory is the only copy from now on.
+    ///
+    /// # Requires
+    /// The page is busy and not being written.
     pub(crate) fn release_slot(&self, object: &Object<M>, key: u64, page: &Page, pin: &Pinned<'_>) {
         if page.swap_slot().is_none() {
             return;

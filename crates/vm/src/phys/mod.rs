@@ -5,7 +5,7 @@
 //! - [`slab`]: typed caches over frames, and the heap that is made of them.
 //! - [`queues`]: the active, inactive and laundry queue, each in many parts.
 //!
-//! The room owns the state word of a page and with it contract C1 (identity). It knows the machine, and no object, map or fault.
+//! The room owns the state word of a page and is home to C1 (identity). It knows the machine, and no object, map or fault.
 
 pub(crate) mod descriptors;
 pub mod frames;

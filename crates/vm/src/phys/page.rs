@@ -1,10 +1,12 @@
 //! Page descriptors: one cache line for each frame, never freed.
 //!
-//! # Who may change what
-//! - `state` changes by read-modify-write only. Identity (`object`, `index`) and VALID change only while the holder has the
-//!   page exclusively busy (Contract C1); leaving an identity raises the generation, so that whoever looked the page up
-//!   before can tell that it is another page now.
-//! - A page is dirty before a writable leaf for it exists (Contract C2).
+//! # Contract C1: identity
+//! A page's object, index and validity change only while a thread holds it exclusively busy. Leaving an identity raises the
+//! generation, so that a thread that looked the page up before can tell that it is another page now.
+//!
+//! # Guards of the fields
+//! - `state` changes by read-modify-write only; identity (`object`, `index`) and VALID as C1 says.
+//! - A page is dirty before a writable leaf for it exists (relies on C2).
 //! - `next` and `prev` belong to whoever has the frame on a list: the buddy lists, a magazine, a slab's depot, a page queue;
 //!   the frame's `kind` says which.
 //! - `words` belong to the frame's user by kind: the descriptor of a page-table page, a slab's free list.
@@ -325,7 +327,7 @@ impl Page {
         self.state.store(identity | State::BUSY | bits, Ordering::Release);
     }
 
-    /// Moves the page to another identity. Contract C1: the caller holds it busy; the generation rises, busy stays.
+    /// Moves the page to another identity. Keeps C1: the caller holds it busy; the generation rises, busy stays.
     pub fn rename(&self, object: u64, index: u64) {
         debug_assert!(self.state().busy(), "Contract C1: a page changes its identity without being busy");
         self.object.store(object, Ordering::Relaxed);
@@ -420,7 +422,10 @@ impl Page {
             _ => Copied::Again,
         }
     }
-    /// Notes that somebody may have copied the page while it had another descriptor. => the page is busy.
+    /// Notes that somebody may have copied the page while it had another descriptor.
+    ///
+    /// # Requires
+    /// The page is busy.
     pub(crate) fn suspect(&self) {
         self.copied.store(COPIED, Ordering::Relaxed);
     }

@@ -194,7 +194,10 @@ impl Cache {
         1 << self.order
     }
 
-    /// This CPU's free objects. => the caller has got them nowhere else.
+    /// This CPU's free objects.
+    ///
+    /// # Requires
+    /// The caller has got them nowhere else.
     #[inline(always)]
     fn mine<'a>(&'a self, cpu: &'a PreemptOff) -> Mine<'a> {
         let local = self.local.mine(cpu);

@@ -1,6 +1,6 @@
 //! Taking the frames of clean pages, and paging a range out.
 //!
-//! # What must hold (Contract C2)
+//! # What must hold (relies on C2)
 //! Busy, fence, every translation taken away and flushed, and only then the look at the dirty mark: what a translation said of
 //! stores is in it by then, and no store can come any more. A page that somebody holds stays, since its memory may be about to
 //! change through the frame. What is left behind in the index is what brings the same content back:

@@ -1,6 +1,6 @@
 //! Migration: a page leaves its frame.
 //!
-//! It is a removal and a move in one hold of busy. Busy, fence, every translation taken away and flushed (Contract C2); then
+//! It is a removal and a move in one hold of busy. Busy, fence, every translation taken away and flushed (relies on C2); then
 //! nobody reads or stores through the frame but who holds it, and such a page stays. Its bytes are copied, the object's slot
 //! changes from the old frame to the new one in one step, and the old frame's identity goes. A fault that had found the old
 //! one sees another generation under its table page's lock, and looks again. (Mutants [`Mutant::CopyBeforeRemove`] and

@@ -4,7 +4,7 @@ use crate::machine::{Machine, Removed};
 use crate::phys::page::State;
 use crate::vm::Vm;
 
-/// Contract C2, *dirty*: who takes a leaf away, or its right to store, credits what it says of stores, under the table page's
+/// Relies on C2, *dirty*: who takes a leaf away, or its right to store, credits what it says of stores, under the table page's
 /// lock. (A writable leaf implies a dirty page, so there is something to do only where a cleaner has just cleared the page's
 /// mark and has not come to this leaf yet: it will find nothing there, and the store must not be lost.)
 #[inline]

@@ -16,7 +16,7 @@
 //! | [`take_referenced`] | loses its accessed bit | nobody | no: a TLB that still holds it set is a missed look, not an error |
 //! | [`query`] | is read | nobody | no |
 //!
-//! # Flushes (Contract C2)
+//! # Flushes (relies on C2)
 //! A pass that takes away or weakens flushes each space before it lets the backing's part go. Where it finds nothing to take,
 //! another remover may have been faster and not flushed yet: the table page's count of unflushed removals says so, and then
 //! this pass flushes that address too, so that its [`Flushed`] holds for every translation there was.
@@ -68,7 +68,7 @@ impl<M: Machine> Operation<M> for Unmap<'_, M> {
     }
 }
 
-/// Takes every translation of the batch's pages away; flushed when it returns. Contract C2: the caller holds them busy, and
+/// Takes every translation of the batch's pages away; flushed when it returns. Relies on C2: the caller holds them busy, and
 /// they are marked dirty where a leaf says that they were stored into.
 pub(crate) fn unmap<M: Machine>(object: &Object<M>, batch: &Batch) -> Flushed {
     pass(object, batch, &mut Unmap(object.vm(), batch))

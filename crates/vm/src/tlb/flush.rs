@@ -1,4 +1,8 @@
-//! What is owed after a translation was taken away or weakened, and the proof that it was paid (Contract C4).
+//! What is owed after a translation was taken away or weakened, and the proof that it was paid.
+//!
+//! # Contract C4: frames after the flush
+//! Weakening a translation returns an obligation that owns the frames. Only its discharge yields the proof that later steps take as
+//! an argument.
 //!
 //! An [`Obligation`] collects addresses, the table pages whose unflushed counts it raised (each by one, however many leaves
 //! it takes there), and frames that only the flush may free. Its `discharge` makes the CPUs that run the space drop those translations, lowers the counts, frees the frames
@@ -172,7 +176,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
 
     /// Owes the flush of one page at `va`. The first time that it owes anything for `table` since it was paid, it calls
     /// `raise`, which raises that table page's count of unflushed removals by one. Called by the pmap with `table`, which covers `span`,
-    /// locked, before the leaf is cleared or weakened or at least in the same hold (Contract C2).
+    /// locked, before the leaf is cleared or weakened or at least in the same hold (relies on C2).
     #[inline]
     pub fn owe(&mut self, va: u64, table: Pfn, span: VirtRange, raise: impl FnOnce()) {
         self.set.add(VirtRange { start: va, end: va + PAGE_SIZE });
@@ -207,7 +211,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
     }
 
     /// Owes a flush of one page at `va` that another obligation owes already: its leaf is gone, but not yet from every TLB
-    /// (Contract C2, unflushed removals).
+    /// (relies on C2, unflushed removals).
     pub fn owe_again(&mut self, va: u64) {
         self.set.add(VirtRange { start: va, end: va + PAGE_SIZE });
     }
@@ -218,7 +222,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
     }
 
     /// Owes a flush of `range`: of leaves whose table page this owes for ([`owe_table`](Self::owe_table)), or that other
-    /// obligations owe for already (Contract C2, unflushed removals).
+    /// obligations owe for already (relies on C2, unflushed removals).
     pub fn owe_range(&mut self, range: VirtRange) {
         self.set.add(range);
     }
@@ -255,7 +259,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
         self.tables_len != 0 || self.empties || !self.is_empty()
     }
 
-    // Contract C4: the one place where owed frames are freed.
+    // Keeps C4: this is the one place where owed frames are freed.
     fn pay(&mut self) {
         if !self.set.is_empty() {
             self.pmap.flush(self.vm, &self.set);

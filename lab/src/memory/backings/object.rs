@@ -21,7 +21,7 @@ pub(super) struct Shown {
 }
 // SAFETY: tables are shared, by marks and words; they are there as long as this is listed.
 unsafe impl Send for Shown {}
-// SAFETY: as above.
+// SAFETY: tables are shared through marks and words that are atomics, and stay as long as this is listed.
 unsafe impl Sync for Shown {}
 
 impl Shown {

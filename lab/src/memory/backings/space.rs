@@ -159,7 +159,7 @@ impl Space {
                 unsafe { self.core.copy(source, frame) };
                 self.core.unshare(source);
             }
-            // SAFETY: as above.
+            // SAFETY: `add` just made the frame for this fault, and it is mapped nowhere yet.
             None => unsafe { self.core.zero(frame) },
         }
         self.core.enqueue(frame);
@@ -244,7 +244,7 @@ impl Space {
 
     /// Stores a word as a program does.
     pub fn store(&self, va: u64, value: u64) -> Result<(), Failure> {
-        // SAFETY: as above.
+        // SAFETY: `word` gives an aligned word of a frame that this space maps for stores.
         self.word(va, true, |at| unsafe { at.write(value) })
     }
 

@@ -56,7 +56,7 @@ impl Object {
         let file = Self::new(core, false, None);
         for key in 0..pages {
             let frame = core.take(key)?;
-            // SAFETY: just taken.
+            // SAFETY: `take` just gave the frame to this thread, and it is mapped nowhere yet.
             unsafe { core.zero(frame) };
             let mut state = file.state.lock();
             state.pages.set(key, Some(frame));
@@ -120,7 +120,7 @@ impl Object {
                     unsafe { core.copy(source, frame) };
                     core.unbusy(source);
                 }
-                // SAFETY: as above.
+                // SAFETY: `frame` is busy, taken by this fault, and mapped nowhere yet.
                 None => unsafe { core.zero(frame) },
             }
             self.state.lock().in_progress -= 1;

@@ -180,7 +180,7 @@ impl Space {
 
     /// Stores a word as a program does.
     pub fn store(&self, va: u64, value: u64) -> Result<(), Failure> {
-        // SAFETY: as above.
+        // SAFETY: `word` gives an aligned word of a frame that this space maps for stores.
         self.word(va, true, |at| unsafe { at.write(value) })
     }
 

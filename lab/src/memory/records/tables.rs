@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::ptr;
 
 /// Of a page's list of mappings: inside that of a table page.
-const PAGE_LOCK: Rank = Rank(70);
+const PAGE_LOCK: Rank = Rank::INDEX;
 
 /// What each page has: the list of its mappings.
 pub struct Mapped(SpinLock<Mappings>);
@@ -180,7 +180,7 @@ impl Core {
                 relax();
                 continue;
             };
-            // SAFETY: it is on this list.
+            // SAFETY: the record is the first of the list, whose lock is held, and the table's lock is too.
             unsafe { unlink(&mut list, record) };
             leaves.forget(slot);
         }

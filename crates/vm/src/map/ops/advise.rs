@@ -128,12 +128,15 @@ impl<M: Machine> Space<M> {
         let _flushed = sweep.finish();
     }
 
-    /// Frees what a private entry has of its own in `part`. => the writer is held.
+    /// Frees what a private entry has of its own in `part`.
     ///
     /// The entry is marked for the time being, so that no fault takes effect in between; then the leaves go, with one flush for
     /// many. Where a layer that others show has a page, a cut in the front hides it (and all anonymous layers behind). The cuts
     /// come first: without memory for one, what was hidden before is hidden still. Then the pages go that only this chain
     /// shows.
+    ///
+    /// # Requires
+    /// The writer is held.
     fn free_private(&self, entry: &Entry<M>, part: VirtRange) -> Result<(), MapError> {
         entry.mark_stale();
         if !mutant(Mutant::NoFenceAfterMark) {
@@ -163,7 +166,7 @@ impl<M: Machine> Space<M> {
     }
 
     /// Puts a cut into the front, in the place of what the front has there, wherever a layer behind it that others show has
-    /// a page in `part`. Work for those pages only (Contract C7).
+    /// a page in `part`. Work for those pages only (relies on C7).
     fn cut(&self, entry: &Entry<M>, part: VirtRange) -> Result<(), MapError> {
         let vm = self.vm();
         let front = entry.front();

@@ -1,4 +1,4 @@
-//! Forking a space: work for each entry and each resident writable page of private memory, for nothing else (Contract C7).
+//! Forking a space: work for each entry and each resident writable page of private memory, for nothing else (relies on C7).
 //!
 //! The child starts with empty page tables. What it may share with the parent it shows through backings of its own; private
 //! memory that has content gets a new, untouched front on both sides.
@@ -201,7 +201,7 @@ impl<M: Machine> Space<M> {
             writer.commit(change);
             ours.published();
         }
-        // Contract C4: the child may run, since the parent's translations that could store are gone.
+        // Relies on C4: the child may run, since the parent's translations that could store are gone.
         let _flushed = proof;
         let mut at = core::mem::replace(&mut marks.list, ptr::null());
         // SAFETY: marked entries are in the tree, or were until now and are retired here, once.
@@ -225,8 +225,10 @@ fn has_content<M: Machine>(e: &Entry<M>) -> bool {
     layers(e.front()).any(|b| b.object().is_some_and(|o| o.is_private()))
 }
 
-/// Decides what becomes of an entry, and shortens its chain first. => the writer is held, the entry is marked if private, and
-/// its leaves allow no stores any more.
+/// Decides what becomes of an entry, and shortens its chain first.
+///
+/// # Requires
+/// The writer is held, the entry is marked if private, and its leaves allow no stores any more.
 fn fate<M: Machine>(e: &Entry<M>) -> Fate {
     let a = e.attributes();
     if a.flags.contains(Flags::DONT_FORK) {

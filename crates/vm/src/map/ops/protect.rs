@@ -94,7 +94,7 @@ impl<M: Machine> Space<M> {
     }
 
     /// One entry gets the attributes `a`, as a whole, and joins no neighbour: the most common change by far. The new entry takes
-    /// over the chain and the place in the tree, so there is nothing to plan. The steps are those of every change (Contract C3).
+    /// over the chain and the place in the tree, so there is nothing to plan. The steps are those of every change (relies on C3).
     fn protect_whole(
         &self,
         mut writer: crate::map::Writer<'_, M>,

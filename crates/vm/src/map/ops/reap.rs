@@ -2,7 +2,7 @@
 //!
 //! # A condemned space
 //! [`Space::condemn`] says once and for all that no fault enters a translation any more: to faults it is as if every entry were stale
-//! (Contract C3), so the same check, under the same lock, keeps them away from what [`Space::reap`] takes. A fault that meets the mark
+//! (relies on C3), so the same check, under the same lock, keeps them away from what [`Space::reap`] takes. A fault that meets the mark
 //! fails, since no writer will replace the entries; system calls that reach for the memory fail as at a bad address. A fork fails: the
 //! child would inherit zeroes. Map operations go on, because the last handle's drop is one.
 //!
@@ -112,7 +112,8 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// => the arena's writer is held, and the space is condemned.
+    /// # Requires
+    /// The arena's writer is held, and the space is condemned.
     fn reap_entry(&self, entry: &Entry<M>, part: VirtRange) {
         if entry.shared() {
             return;

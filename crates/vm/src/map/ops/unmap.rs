@@ -65,7 +65,7 @@ impl<M: Machine> Drop for SpaceRef<M> {
 
 /// Takes a space apart whose last handle is gone: no leaf is looked at one by one, no page table is walked.
 ///
-/// Contract C4, exit: one flush leaves no CPU with a translation, and none will fault here again. Reverse scans that found
+/// Relies on C4, exit: one flush leaves no CPU with a translation, and none will fault here again. Reverse scans that found
 /// the space through a backing hold that backing's part, so unlinking every backing waits for them; only then do the page
 /// tables go. The entries go at once: nobody is left who could read them.
 ///

@@ -4,7 +4,7 @@
 //! An entry says that its range is wired, and so does each backing of its chain. Nothing is written on pages: who wants to
 //! steal one passes over the backings that show it anyway, meets one that is wired, and leaves the page where it is
 //! ([`rmap::unmap_unwired`](crate::rmap::unmap_unwired)). So wiring and unwiring cost work for the entries and their layers, not
-//! for pages (Contract C7); only bringing in what is not there yet is work for pages.
+//! for pages (relies on C7); only bringing in what is not there yet is work for pages.
 //!
 //! A chain belongs to one entry, so its mark is that entry's alone: the same page of a file may be shown by wired and by other
 //! mappings. Every layer that a wired chain shows stays, also where a layer in front hides it: every error is towards keeping.

@@ -436,7 +436,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
     }
 
     /// Publishes `change` by one store, brings the ancestors' triples up to date, and retires what was replaced.
-    /// Contract C3, second phase: cannot fail.
+    /// Relies on C3, second phase: cannot fail.
     pub fn commit(&self, _owner: &mut Owner, mut change: Change<T, A, F>) {
         self.len.store(self.len.load(Ordering::Relaxed).wrapping_add_signed(change.delta), Ordering::Relaxed);
         debug_assert_eq!(change.number, self.source.number.get(), "a change is committed before the next is prepared");

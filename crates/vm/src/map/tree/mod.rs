@@ -45,7 +45,7 @@
 //! first) and the pointers. `starts[i]` may rise in place, after the pointer is stored; it never falls for `i > 0`, since an
 //! item that starts before `starts[i]` is put below child `i - 1`. So a reader that routes by an outdated `starts[i]` meets the
 //! new child and misses an address which that child does not cover: the same answer as before and after. A miss that overlaps
-//! *several* changes may be wrong; therefore a miss counts only where the arena's sequence did not move (Contract C3), and a
+//! *several* changes may be wrong; therefore a miss counts only where the arena's sequence did not move (relies on C3), and a
 //! hit counts only where the item is not stale. `ends` and `gaps` of inner nodes are the writer's alone.
 
 mod change;

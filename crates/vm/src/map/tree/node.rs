@@ -429,7 +429,7 @@ impl<A: NodeAlloc, const F: usize> Node<A, F> {
         }
     }
 
-    /// Replaces child or value `i`. Contract C3: the one store that publishes a change below one slot.
+    /// Replaces child or value `i`. Relies on C3: the one store that publishes a change below one slot.
     pub fn publish(&self, i: usize, child: *mut ()) {
         debug_assert!(i < self.len());
         // SAFETY: slots below `len` are initialised.

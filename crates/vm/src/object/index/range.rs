@@ -36,7 +36,7 @@ impl Cursor {
         self.at >= self.end
     }
 
-    /// Goes on. While the iterator lives the pin is borrowed, so that nothing can sleep (Contract C5): everything in this
+    /// Goes on. While the iterator lives the pin is borrowed, so that nothing can sleep (relies on C5): everything in this
     /// crate that sleeps wants [`MaySleep`](crate::sleep::MaySleep) exclusively, and the pin borrows it.
     ///
     /// ```compile_fail,E0502
