@@ -39,6 +39,9 @@ impl Pager for Made {
     fn in_memory(&self) -> bool {
         false
     }
+    fn takes_writes(&self) -> bool {
+        false
+    }
     fn fill(&self, _page: u64, frame: &mut [u8; PAGE_SIZE as usize]) -> Result<(), PagerError> {
         frame[..8].copy_from_slice(&CONTENT.to_le_bytes());
         Ok(())

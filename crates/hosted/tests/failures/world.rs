@@ -103,6 +103,9 @@ impl Pager for Made {
     fn in_memory(&self) -> bool {
         false
     }
+    fn takes_writes(&self) -> bool {
+        false
+    }
     fn cluster(&self) -> usize {
         4
     }

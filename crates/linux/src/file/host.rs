@@ -130,6 +130,15 @@ impl<M: Machine> Pager for FilePager<M> {
         (self.origin.ident.device, self.origin.ident.number)
     }
 
+    fn in_memory(&self) -> bool {
+        true
+    }
+
+    // Its pages go to swap.
+    fn takes_writes(&self) -> bool {
+        false
+    }
+
     fn counts_stores(&self) -> bool {
         self.origin.counts_stores()
     }
