@@ -227,7 +227,7 @@ pub fn operations<F: Simulate>() -> Vec<Operation<F>> {
         op("wipe in forks", |w| Ok(w.space.inherit(range(FORKED + 4, 4), Inherit::ZERO)?), same),
         op("make resident for stores", |w| advise(w, PRIVATE, 32, Advice::PopulateWrite), same),
         op("make resident for loads", |w| advise(w, TEXT, 16, Advice::PopulateRead), same),
-        free("advise to read ahead", |w| advise(w, TEXT, 16, Advice::WillNeed), same),
+        at_times("advise to read ahead", |w| advise(w, TEXT, 16, Advice::WillNeed), same),
         free("page out", |w| w.page_out_everything(), same),
         // Wiring.
         op("wire, all of it", |w| wire(w, PRIVATE, 32, Wire::Now), same),
