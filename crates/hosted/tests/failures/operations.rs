@@ -427,9 +427,9 @@ fn exec<F: Simulate>(w: &mut World<'_, F>) -> Result<(), Failed> {
     space.map(&request(PRIVATE, 32))?;
     space.map(&MapRequest { grows_down: true, ..request(STACK, 4) })?;
     for n in [STACK, PRIVATE, FILE + 2] {
-        w.cpu.enter(&space);
+        w.cpu.enter(&space).unwrap();
         let done = w.cpu.write(&space, page(n), 1);
-        w.cpu.enter(&w.space);
+        w.cpu.enter(&w.space).unwrap();
         done?;
     }
     w.made.push(space);
@@ -439,7 +439,7 @@ fn exec<F: Simulate>(w: &mut World<'_, F>) -> Result<(), Failed> {
 fn drop_tables<F: Simulate>(w: &World<'_, F>) {
     w.cpu.leave();
     let dropped = w.space.drop_tables();
-    w.cpu.enter(&w.space);
+    w.cpu.enter(&w.space).unwrap();
     assert!(dropped.is_some_and(|d| d.leaves > 0), "the space has tables, and no CPU runs it");
 }
 

@@ -304,7 +304,8 @@ impl<M: Machine> DerefMut for PipePage<M> {
 impl<M: Machine> Drop for PipePage<M> {
     fn drop(&mut self) {
         if let Some(frame) = self.frame.take() {
-            self.vm.free_frame(frame);
+            let freed = self.vm.free_frame(frame);
+            debug_assert!(freed.is_ok(), "a pipe's page came from this system");
             self.vm.stats().count(Event::BufferPageGone);
         }
     }

@@ -13,6 +13,8 @@ use crate::machine::{Machine, Pmap};
 use crate::map::ops::wire::Wire;
 use crate::object::ObjectRef;
 use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
+use crate::vm::Vm;
+use core::ptr;
 use quire_sync::trace::{Kind, Span};
 
 /// An arena may have this part of a space's entries without a look at the others: twice as many as there can be arenas.
@@ -80,9 +82,9 @@ impl<M: Machine> MapRequest<'_, M> {
 impl<M: Machine> Space<M> {
     /// Maps; returns the address.
     ///
-    /// Errors: [`MapError::Invalid`] for lengths, addresses or offsets that cannot be, [`MapError::Protection`] where `prot`
-    /// exceeds `max_prot`, [`MapError::Exists`], [`MapError::NoSpace`], [`MapError::TooMany`], [`MapError::OutOfMemory`].
-    /// Nothing was changed then.
+    /// Errors: [`MapError::Invalid`] for lengths, addresses or offsets that cannot be, [`MapError::Foreign`] for an object of another
+    /// system, [`MapError::Protection`] where `prot` exceeds `max_prot`, [`MapError::Exists`], [`MapError::NoSpace`],
+    /// [`MapError::TooMany`], [`MapError::OutOfMemory`]. Nothing was changed then.
     pub fn map(&self, r: &MapRequest<'_, M>) -> Result<u64, MapError> {
         let mut span = Span::begin(Kind::Map, 0, r.len);
         let result = self.with_memory(|| self.map_once(r));
@@ -91,7 +93,7 @@ impl<M: Machine> Space<M> {
     }
 
     fn map_once(&self, r: &MapRequest<'_, M>) -> Result<u64, MapError> {
-        let page = validate(r)?;
+        let page = validate(self.vm(), r)?;
         let made;
         let object = match r.object {
             Some((object, _)) => Some(object),
@@ -291,7 +293,7 @@ fn is_free<M: Machine>(writer: &Writer<'_, M>, range: VirtRange) -> bool {
 }
 
 /// Contract C10. Returns the first page of the object that the mapping shows.
-fn validate<M: Machine>(r: &MapRequest<'_, M>) -> Result<u64, MapError> {
+fn validate<M: Machine>(vm: &'static Vm<M>, r: &MapRequest<'_, M>) -> Result<u64, MapError> {
     if r.len == 0 || !r.len.is_multiple_of(PAGE_SIZE) {
         return Err(MapError::Invalid);
     }
@@ -306,6 +308,9 @@ fn validate<M: Machine>(r: &MapRequest<'_, M>) -> Result<u64, MapError> {
         return Err(MapError::Invalid);
     }
     let Some((object, offset)) = r.object else { return Ok(0) };
+    if !ptr::eq(object.vm(), vm) {
+        return Err(MapError::Foreign);
+    }
     if object.device().is_some() && !r.shared {
         return Err(MapError::Invalid);
     }
