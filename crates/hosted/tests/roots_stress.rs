@@ -220,7 +220,8 @@ fn run_cpu(cpu: &Cpu, worlds: &[World; 2], seed: u64, start: Instant, seen: &See
 
 fn stress(tags: bool) {
     let vm = Hosted::boot(Settings { cpus: CPUS, frames: 16 * 1024, pcid: tags, ..Settings::default() }).unwrap();
-    let before = Account::of(vm);
+    // No thread is attached: this one plays a CPU.
+    let before = quire_sync::hooks::threads::as_cpu(0, || Account::of(vm));
     let worlds = {
         let cpus: Vec<Cpu> = (0..CPUS).map(|id| Cpu::attach(vm, id).unwrap()).collect();
         let worlds = [World::new(vm, &cpus), World::new(vm, &cpus)];
