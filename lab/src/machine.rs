@@ -12,4 +12,5 @@ pub fn boot(cpus: usize, mib: u64) -> &'static Vm<Hosted> {
     // One page a fault: what is counted and timed here is the fault that each source tells of.
     let check = Level::Never;
     Hosted::boot(Settings { cpus, frames, poison: false, check, zero_window: 0, ..Settings::default() })
+        .expect("the settings make a machine")
 }

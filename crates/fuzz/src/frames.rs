@@ -12,8 +12,8 @@ std::thread_local! {
     /// A machine for all inputs, and what it has when nothing is under way: each gives everything back. Few enough frames that
     /// an input can take them all.
     static VM: (&'static Vm<Hosted>, Account) = {
-        let vm = Hosted::boot(Settings { cpus: 1, frames: 1500, ..Settings::default() });
-        let _cpu = Cpu::attach(vm, 0);
+        let vm = Hosted::boot(Settings { cpus: 1, frames: 1500, ..Settings::default() }).expect("the settings make a machine");
+        let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
         (vm, Account::of(vm))
     };
 }
@@ -56,9 +56,11 @@ impl Held {
         let found = unsafe { (at.read(), at.add(len - 1).read()) };
         assert_eq!(found, (tag, tag), "somebody else wrote to what is held");
         match self {
-            Held::Frame(f) => vm.free_frame(f),
-            Held::Run(f, order) => vm.free_run(f, order),
-            Held::Contiguous(f, n) => vm.free_contiguous(f, n),
+            Held::Frame(f) => vm.free_frame(f).expect("the frame is the machine's"),
+            // SAFETY: taken as such a run, and given up.
+            Held::Run(f, order) => unsafe { vm.free_run(f, order) },
+            // SAFETY: taken as so many, and given up.
+            Held::Contiguous(f, n) => unsafe { vm.free_contiguous(f, n) },
             // SAFETY: from `alloc` with this layout, not used any more.
             Held::Object(at, layout) => unsafe { vm.heap().free(vm, at, layout) },
         }
@@ -68,7 +70,7 @@ impl Held {
 /// The bytes are allocations, and which of them ends when.
 pub fn run(data: &[u8]) {
     let vm = VM.with(|(vm, _)| *vm);
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
     let input = &mut Input::new(data);
     let mut held: Vec<(Held, u8)> = Vec::new();
     let mut tag = 0u8;

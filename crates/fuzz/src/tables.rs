@@ -4,7 +4,7 @@ use crate::Input;
 use quire_hosted::{Cpu, Settings, Simulate, Simulated, Sv39, X86_64};
 use quire_pmap::Tables;
 use quire_vm::machine::Enter;
-use quire_vm::phys::frames::{Fill, For, Frame};
+use quire_vm::phys::frames::{Fill, For};
 use quire_vm::phys::page::{Kind, State};
 use quire_vm::tlb::flush::Obligation;
 use quire_vm::{PAGE_SIZE, Pfn, Pmap, Prot, Table, VirtRange, Vm};
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 type V<F> = &'static Vm<Simulated<F>>;
 
 fn boot<F: Simulate>() -> V<F> {
-    Simulated::boot(Settings { cpus: 1, frames: 1024, ..Settings::default() })
+    Simulated::boot(Settings { cpus: 1, frames: 1024, ..Settings::default() }).expect("the settings make a machine")
 }
 
 std::thread_local! {
@@ -48,7 +48,7 @@ pub fn run(data: &[u8]) {
 }
 
 fn operate<F: Simulate>(vm: V<F>, input: &mut Input<'_>) {
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
     // What is shown, the same frame everywhere.
     let shown = vm.alloc_frame(Fill::Zeroed, For::User).expect("a frame").into_pfn();
     vm.page(shown).set_kind(Kind::Object);
@@ -71,7 +71,7 @@ fn operate<F: Simulate>(vm: V<F>, input: &mut Input<'_>) {
     // SAFETY: the tables were cleared, and the one CPU has left them.
     unsafe { Pmap::<Simulated<F>>::destroy(&mut *pmap, vm) };
     // SAFETY: no table shows it any more.
-    vm.free_frame(unsafe { Frame::from_pfn(shown) });
+    unsafe { vm.free_pfn(shown) };
 }
 
 /// What the hardware makes of an address. Where a leaf gained rights, the first access may still fault on the weaker one.

@@ -98,6 +98,8 @@ fn boot() -> &'static Vm<Toy> {
     // SAFETY: leaked, aligned and large enough.
     let mmu = unsafe { Mmu::new(NonNull::new(memory).expect("not null"), 1, kernel, false) };
     let all = PhysRange { start: Pfn(1), end: Pfn(FRAMES) };
+    // This thread is the one CPU from now on. What belongs to CPUs refuses threads that are none.
+    quire_sync::hooks::threads::set_cpu(0);
     // SAFETY: the frames are nobody else's, and leaked.
     unsafe { Vm::new(Toy { ram, mmu }, &[all], Config::default()) }.expect("32 MiB are enough")
 }

@@ -1,6 +1,6 @@
 //! A CPU: translating and touching memory as the hardware does, with every use of a translation checked.
 
-use crate::machine::Simulated;
+use crate::machine::{AttachError, Simulated, serve_own};
 use crate::simulate::Simulate;
 use crate::tlb::{Entry, Upper};
 use quire_pmap::format::{FANOUT, index, span};
@@ -27,6 +27,17 @@ pub struct PageFault {
     pub present: bool,
 }
 
+/// The space belongs to another machine than the CPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ForeignSpace;
+
+impl std::fmt::Display for ForeignSpace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the space belongs to another machine")
+    }
+}
+impl std::error::Error for ForeignSpace {}
+
 /// Who accesses memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
@@ -51,15 +62,13 @@ pub struct Cpu<F: Simulate = X86_64> {
 }
 
 impl<F: Simulate> Cpu<F> {
-    /// Makes the calling thread CPU `id`.
-    ///
-    /// # Panics
-    /// Where another thread is that CPU.
-    pub fn attach(vm: &'static Vm<Simulated<F>>, id: CpuId) -> Cpu<F> {
-        vm.machine().attach(id);
+    /// Makes the calling thread CPU `id`, until what is returned is dropped. An error where there is no such CPU, or a thread is
+    /// that CPU already.
+    pub fn attach(vm: &'static Vm<Simulated<F>>, id: CpuId) -> Result<Cpu<F>, AttachError> {
+        vm.machine().attach(id)?;
         threads::set_cpu(id);
-        threads::set_relax(Some(Rc::new(move || vm.machine().serve_own())));
-        Cpu { vm, id, _this_thread: PhantomData }
+        threads::set_relax(Some(Rc::new(serve_own)));
+        Ok(Cpu { vm, id, _this_thread: PhantomData })
     }
 
     /// The CPU's number.
@@ -89,8 +98,11 @@ impl<F: Simulate> Cpu<F> {
 
     /// Goes on with the space loaded, but without running it. An idle CPU zeroes frames for later, as many as
     /// [`Settings::zero_stock`](crate::Settings) says, and answers others meanwhile.
-    pub fn idle(&self, pmap: &Tables<F>) {
-        // SAFETY: this thread is the CPU, and flushes come in between steps only.
+    ///
+    /// # Safety
+    /// `pmap` is what this CPU has loaded.
+    pub unsafe fn idle(&self, pmap: &Tables<F>) {
+        // SAFETY: by this function's contract, and as in `load`.
         self.run(|| unsafe { pmap.go_lazy(self.machine(), self.id) });
         self.interrupts();
         if self.machine().zeroes_when_idle() {
@@ -189,10 +201,15 @@ impl<F: Simulate> Cpu<F> {
         Ok(())
     }
 
-    /// Loads the page tables of `space`, whose last handle sees to it that no CPU has them any more.
-    pub fn enter(&self, space: &SpaceRef<Simulated<F>>) {
+    /// Loads the page tables of `space`, whose last handle sees to it that no CPU has them any more. An error where the space is of
+    /// another machine; the CPU keeps what it has loaded then.
+    pub fn enter(&self, space: &SpaceRef<Simulated<F>>) -> Result<(), ForeignSpace> {
+        if !std::ptr::eq(space.vm(), self.vm) {
+            return Err(ForeignSpace);
+        }
         // SAFETY: a space destroys its pmap when its last handle goes, and stays where it is until then.
-        unsafe { self.load(space.pmap()) }
+        unsafe { self.load(space.pmap()) };
+        Ok(())
     }
 
     /// Loads the aligned word at `va` in `space`, which is loaded; faults as a program would.
@@ -210,12 +227,15 @@ impl<F: Simulate> Cpu<F> {
         self.served(space, || self.fetch(va))
     }
 
-    /// Tries until it goes through or the core refuses.
+    /// Tries until it goes through or the core refuses. The faults of a space of another machine are none of this CPU's.
     fn served<R>(
         &self,
         space: &Space<Simulated<F>>,
         access: impl Fn() -> Result<R, PageFault>,
     ) -> Result<R, FaultError> {
+        if !std::ptr::eq(space.vm(), self.vm) {
+            return Err(FaultError::Foreign);
+        }
         for _ in 0..FAULTS {
             let fault = match access() {
                 Ok(r) => return Ok(r),
@@ -418,9 +438,13 @@ impl<F: Simulate> Drop for Cpu<F> {
         if !std::thread::panicking() {
             self.leave();
         }
-        if self.machine().detach(self.id) {
-            threads::set_relax(None);
-            threads::set_disturb(None);
+        match self.machine().detach(self.id) {
+            Some(other) => threads::set_cpu(other),
+            None => {
+                threads::set_cpu(threads::NO_CPU);
+                threads::set_relax(None);
+                threads::set_disturb(None);
+            }
         }
     }
 }

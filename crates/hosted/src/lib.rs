@@ -26,8 +26,8 @@ mod tlb;
 
 pub use account::Account;
 pub use arena::Arena;
-pub use cpu::{Cpu, PageFault};
-pub use machine::{Hosted, HostedSv39, Settings, Simulated};
+pub use cpu::{Cpu, ForeignSpace, PageFault};
+pub use machine::{AttachError, Hosted, HostedSv39, NoMachine, Settings, Simulated};
 pub use quire_pmap_sv39::Sv39;
 pub use quire_pmap_x86_64::X86_64;
 pub use simulate::{Seen, Simulate};

@@ -1,26 +1,53 @@
 //! The machine: RAM, CPUs with their translation caches and inboxes, and the instructions that change them.
 
-use crate::arena::Arena;
+use crate::arena::{Arena, FIRST};
 use crate::simulate::Simulate;
 use crate::tlb::Tlb;
 use quire_pmap::{Hardware, KernelTables, Mmu, Request, Tables, kernel_pages};
 use quire_pmap_sv39::Sv39;
 use quire_pmap_x86_64::X86_64;
-use quire_sync::cpuset::CpuMask;
+use quire_sync::cpuset::{CpuMask, MAX_CPUS};
 use quire_sync::hooks::threads::as_cpu;
 use quire_sync::{CachePadded, CpuId, current_cpu};
 use quire_vm::check::Level;
 use quire_vm::machine::KernelPages;
 use quire_vm::tlb::flush::FlushSet;
-use quire_vm::{Config, Machine, MemoryType, OutOfMemory, PAGE_SIZE, Pfn, Phys, PhysRange, VirtRange, Vm};
+use quire_vm::{BootError, Config, Machine, MemoryType, OutOfMemory, PAGE_SIZE, Pfn, Phys, PhysRange, VirtRange, Vm};
 use std::cell::RefCell;
+use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 std::thread_local! {
-    /// The CPUs that the thread is, by the machine's address.
-    static OWN: RefCell<Vec<(usize, CpuId)>> = const { RefCell::new(Vec::new()) };
+    /// The CPUs that the thread is, of whichever machines.
+    static OWN: RefCell<Vec<(&'static dyn Inboxes, CpuId)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A machine, for a thread that is CPUs of several.
+trait Inboxes {
+    /// Tells machines apart.
+    fn address(&self) -> usize;
+    /// As [`Simulated::serve`].
+    fn serve(&self, cpu: CpuId);
+}
+
+impl<F: Simulate> Inboxes for Simulated<F> {
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+    fn serve(&self, cpu: CpuId) {
+        Simulated::serve(self, cpu);
+    }
+}
+
+/// Answers what others ask of the CPUs that the calling thread is.
+pub(crate) fn serve_own() {
+    let mut n = 0;
+    while let Some((machine, cpu)) = OWN.with_borrow(|own| own.get(n).copied()) {
+        machine.serve(cpu);
+        n += 1;
+    }
 }
 
 /// What to build.
@@ -49,6 +76,53 @@ pub struct Settings {
     /// Layers of a private chain before copies begin ([`Config::layers`]).
     pub layers: u8,
 }
+
+/// Why there is no machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoMachine {
+    /// The host gives no memory for the RAM.
+    Host,
+    /// The core cannot be built of these settings.
+    Core(BootError),
+}
+
+impl From<BootError> for NoMachine {
+    fn from(error: BootError) -> NoMachine {
+        NoMachine::Core(error)
+    }
+}
+
+impl fmt::Display for NoMachine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoMachine::Host => f.write_str("the host gives no memory for the RAM"),
+            NoMachine::Core(error) => error.fmt(f),
+        }
+    }
+}
+impl std::error::Error for NoMachine {}
+
+/// Why the calling thread cannot become a CPU. It is what it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AttachError {
+    /// The machine has only so many CPUs, and theirs are the numbers below that.
+    NoSuchCpu {
+        /// How many there are.
+        cpus: usize,
+    },
+    /// A thread is that CPU already.
+    Taken,
+}
+
+impl fmt::Display for AttachError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AttachError::NoSuchCpu { cpus } => write!(f, "the machine has {cpus} CPUs"),
+            AttachError::Taken => f.write_str("a thread is that CPU already"),
+        }
+    }
+}
+impl std::error::Error for AttachError {}
 
 impl Default for Settings {
     fn default() -> Self {
@@ -134,12 +208,18 @@ impl<F: Simulate> Simulated<F> {
     /// The addresses where the kernel may map something: the first GiB of its half.
     pub const KERNEL_WINDOW: VirtRange = VirtRange { start: F::KERNEL_HALF, end: F::KERNEL_HALF + (1 << 30) };
 
-    /// Builds a machine and the memory system over its RAM. Both live until the process ends.
-    ///
-    /// # Panics
-    /// Where the host has no memory for it, or the settings make no machine.
-    pub fn boot(settings: Settings) -> &'static Vm<Simulated<F>> {
-        let arena = Arena::new(settings.frames + settings.device_frames).expect("the host gives memory for the arena");
+    /// Builds a machine and the memory system over its RAM. Both live until the process ends. An error where the host has no
+    /// memory for it, or the settings make no machine; nothing is left then.
+    pub fn boot(settings: Settings) -> Result<&'static Vm<Simulated<F>>, NoMachine> {
+        if settings.cpus == 0 || settings.cpus > MAX_CPUS {
+            return Err(BootError::BadCpus(settings.cpus).into());
+        }
+        let frames = settings.frames.checked_add(settings.device_frames).filter(|n| *n < u64::from(u32::MAX) - FIRST.0);
+        let Some(frames) = frames else {
+            let end = FIRST.0.saturating_add(settings.frames).saturating_add(settings.device_frames);
+            return Err(BootError::BadRange(PhysRange { start: FIRST, end: Pfn(end) }).into());
+        };
+        let arena = Arena::new(frames).map_err(|_| NoMachine::Host)?;
         let all = arena.range();
         let range = PhysRange { start: all.start, end: Pfn(all.start.0 + settings.frames) };
         // The first frames are the kernel's tables; the core gets the rest.
@@ -147,16 +227,21 @@ impl<F: Simulate> Simulated<F> {
         let boot = BootPhys(&arena);
         let mut frame = || {
             taken += 1;
-            Some(Pfn(taken - 1))
+            (taken <= range.end.0).then(|| Pfn(taken - 1))
         };
-        let mut kernel = KernelTables::<F>::new(&boot, frame().expect("frames are counted up"));
-        kernel.reserve(&boot, Self::KERNEL_WINDOW, &mut frame).expect("the first of the kernel's half can be reserved");
+        let too_little = || NoMachine::Core(BootError::TooLittleMemory(settings.frames));
+        let mut kernel = KernelTables::<F>::new(&boot, frame().ok_or_else(too_little)?);
+        // The window is the first of the kernel's half: that there is no frame is all that can be wrong.
+        kernel.reserve(&boot, Self::KERNEL_WINDOW, &mut frame).map_err(|_| too_little())?;
+        if taken >= range.end.0 {
+            return Err(too_little());
+        }
         let memory = vec![0u128; Mmu::<F>::bytes(settings.cpus).div_ceil(16) + 8].leak();
         let at = memory.as_mut_ptr().cast::<u8>();
         let at = at.wrapping_add(at.align_offset(128));
         // SAFETY: leaked, aligned, large enough.
         let mmu = unsafe { Mmu::new(NonNull::new(at).expect("not null"), settings.cpus, kernel, settings.pcid) };
-        let lives = (0..settings.frames + settings.device_frames).map(|_| AtomicU32::new(0)).collect();
+        let lives = (0..frames).map(|_| AtomicU32::new(0)).collect();
         let cpus = (0..settings.cpus).map(|_| CachePadded(CpuState::default())).collect::<Vec<_>>();
         let machine = Simulated {
             arena,
@@ -181,23 +266,25 @@ impl<F: Simulate> Simulated<F> {
             layers: settings.layers,
             ..Config::default()
         };
+        // The system is built on CPU 0, which no thread can be before there is a machine.
         // SAFETY: the frames are the arena's, which the machine owns for ever.
-        unsafe { Vm::new(machine, &ram, config) }.expect("a hosted machine has enough memory")
+        Ok(as_cpu(0, || unsafe { Vm::new(machine, &ram, config) })?)
     }
 
     fn state(&self, cpu: CpuId) -> &CpuState {
         &self.cpus[cpu]
     }
 
-    fn address(&self) -> usize {
-        std::ptr::from_ref(self).addr()
-    }
-
-    pub(crate) fn attach(&self, cpu: CpuId) {
-        let was = std::mem::replace(&mut self.inbox(cpu).attached, true);
-        assert!(!was, "CPU {cpu} is attached to another thread already");
+    pub(crate) fn attach(&'static self, cpu: CpuId) -> Result<(), AttachError> {
+        if cpu >= self.cpus.len() {
+            return Err(AttachError::NoSuchCpu { cpus: self.cpus.len() });
+        }
+        if std::mem::replace(&mut self.inbox(cpu).attached, true) {
+            return Err(AttachError::Taken);
+        }
         self.with_tlb(cpu, Tlb::drop_all);
-        OWN.with_borrow_mut(|own| own.push((self.address(), cpu)));
+        OWN.with_borrow_mut(|own| own.push((self, cpu)));
+        Ok(())
     }
 
     fn inbox(&self, cpu: CpuId) -> MutexGuard<'_, Inbox> {
@@ -213,11 +300,11 @@ impl<F: Simulate> Simulated<F> {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the thread is no CPU any more.
-    pub(crate) fn detach(&self, cpu: CpuId) -> bool {
+    /// Returns a CPU that the thread still is; `None`: it is no CPU any more.
+    pub(crate) fn detach(&self, cpu: CpuId) -> Option<CpuId> {
         let none = OWN.with_borrow_mut(|own| {
-            own.retain(|o| *o != (self.address(), cpu));
-            own.is_empty()
+            own.retain(|(machine, own)| (machine.address(), *own) != (self.address(), cpu));
+            own.last().map(|(_, cpu)| *cpu)
         });
         if std::thread::panicking() {
             self.failed.store(true, Ordering::Relaxed);
@@ -308,17 +395,6 @@ impl<F: Simulate> Simulated<F> {
         // Whoever answers one now comes to its end, or dies, which ends it too.
         while asked.iter().any(|cpu| self.inbox(*cpu).serving.iter().any(ours)) {
             std::thread::yield_now();
-        }
-    }
-
-    /// Answers what is asked of any CPU that the calling thread is.
-    pub(crate) fn serve_own(&self) {
-        let mut n = 0;
-        while let Some((machine, cpu)) = OWN.with_borrow(|own| own.get(n).copied()) {
-            if machine == self.address() {
-                self.serve(cpu);
-            }
-            n += 1;
         }
     }
 
@@ -447,7 +523,7 @@ unsafe impl<F: Simulate> Hardware for Simulated<F> {
                 }
                 panic!("another CPU has failed");
             }
-            self.serve_own();
+            serve_own();
             std::thread::yield_now();
         }
     }

@@ -25,7 +25,7 @@ const BASE: u64 = 0x20_0000_0000;
 const ANY: Prot = Prot::all();
 
 fn boot<F: Simulate>(cpus: usize) -> &'static Vm<Simulated<F>> {
-    Simulated::boot(Settings { cpus, frames: 48 * 1024, ..Settings::default() })
+    Simulated::boot(Settings { cpus, frames: 48 * 1024, ..Settings::default() }).unwrap()
 }
 
 fn page(n: u64) -> u64 {
@@ -52,9 +52,9 @@ fn entries<F: Simulate>(space: &Space<Simulated<F>>) -> usize {
 
 fn what_a_mapping_without_stores_grows_by_after_a_fork_is_its_own_memory<F: Simulate>() {
     let vm = boot::<F>(1);
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let space = Space::new(vm).unwrap();
-    cpu.enter(&space);
+    cpu.enter(&space).unwrap();
     map(&space, 0, 2);
     (0..2).for_each(|n| cpu.write(&space, page(n), 7 + n).unwrap());
     space.protect(range(0, 2), Prot::READ).unwrap();
@@ -63,13 +63,13 @@ fn what_a_mapping_without_stores_grows_by_after_a_fork_is_its_own_memory<F: Simu
     space.check(true).unwrap();
     let second = space.fork().unwrap();
     for s in [&space, &second] {
-        cpu.enter(s);
+        cpu.enter(s).unwrap();
         assert_eq!([0, 1, 2, 3].map(|n| cpu.read(s, page(n)).unwrap()), [7, 8, 0, 0]);
         s.protect(range(0, 4), Prot::READ | Prot::WRITE).unwrap();
         (0..4).for_each(|n| cpu.write(s, page(n), 20 + n).unwrap());
         s.check(true).unwrap();
     }
-    cpu.enter(&first);
+    cpu.enter(&first).unwrap();
     assert_eq!(cpu.read(&first, page(0)), Ok(7));
     cpu.leave();
 }
@@ -77,10 +77,10 @@ fn what_a_mapping_without_stores_grows_by_after_a_fork_is_its_own_memory<F: Simu
 fn memory_mapped_where_a_child_just_let_go_is_empty<F: Simulate>() {
     const PAGES: u64 = 300;
     let vm = boot::<F>(2);
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let space = Space::new(vm).unwrap();
     for round in 0..60 {
-        cpu.enter(&space);
+        cpu.enter(&space).unwrap();
         map(&space, 0, 2 * PAGES);
         (PAGES..2 * PAGES).for_each(|n| cpu.write(&space, page(n), 1 + n).unwrap());
         // Two entries show one object; of the lower one's part nothing is there.
@@ -89,7 +89,7 @@ fn memory_mapped_where_a_child_just_let_go_is_empty<F: Simulate>() {
         space.unmap(range(PAGES, PAGES)).unwrap();
         std::thread::scope(|s| {
             let exit = s.spawn(move || {
-                let _cpu = Cpu::attach(vm, 1);
+                let _cpu = Cpu::attach(vm, 1).unwrap();
                 drop(child);
             });
             let mut late = 0;
@@ -113,7 +113,7 @@ fn memory_mapped_where_a_child_just_let_go_is_empty<F: Simulate>() {
 
 fn the_end_of_a_process_costs_as_much_for_each_of_some_entries_as_of_many<F: Simulate>() {
     let vm = boot::<F>(1);
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).unwrap();
     let exit = |pages: u64| -> Duration {
         let space = Space::new(vm).unwrap();
         map(&space, 0, pages);
@@ -141,9 +141,9 @@ fn the_end_of_a_process_costs_as_much_for_each_of_some_entries_as_of_many<F: Sim
 
 fn forgotten_memory_is_empty_though_relatives_still_have_it<F: Simulate>() {
     let vm = boot::<F>(1);
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let space = Space::new(vm).unwrap();
-    cpu.enter(&space);
+    cpu.enter(&space).unwrap();
     map(&space, 0, 1000);
     (0..1000).for_each(|n| cpu.write(&space, page(n), 1 + n).unwrap());
     let child = space.fork().unwrap();
@@ -160,30 +160,30 @@ fn forgotten_memory_is_empty_though_relatives_still_have_it<F: Simulate>() {
             assert_eq!(cpu.read(&space, page(n)), Ok(expected), "page {n}");
         }
     }
-    cpu.enter(&child);
+    cpu.enter(&child).unwrap();
     (0..1000).for_each(|n| assert_eq!(cpu.read(&child, page(n)), Ok(1 + n)));
     cpu.leave();
 }
 
 fn memory_without_stores_that_is_given_up_stays_a_childs<F: Simulate>() {
     let vm = boot::<F>(1);
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let space = Space::new(vm).unwrap();
-    cpu.enter(&space);
+    cpu.enter(&space).unwrap();
     map(&space, 0, 4);
     (0..4).for_each(|n| cpu.write(&space, page(n), 1 + n).unwrap());
     space.protect(range(0, 4), Prot::READ).unwrap();
     let child = space.fork().unwrap();
     space.advise(range(0, 4), Advice::Free).unwrap();
     space.advise(range(0, 4), Advice::PageOut).unwrap();
-    cpu.enter(&child);
+    cpu.enter(&child).unwrap();
     assert_eq!([0, 1, 2, 3].map(|n| cpu.read(&child, page(n)).unwrap()), [1, 2, 3, 4]);
     cpu.leave();
 }
 
 fn lengths_that_no_address_space_has_are_refused<F: Simulate>() {
     let vm = boot::<F>(1);
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).unwrap();
     let space = Space::new(vm).unwrap();
     map(&space, 0, 4);
     map(&space, 10, 4);
@@ -198,9 +198,9 @@ fn lengths_that_no_address_space_has_are_refused<F: Simulate>() {
 
 fn a_fork_looks_at_what_was_stored_into_since_the_last_one<F: Simulate>() {
     let vm = boot::<F>(1);
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let space = Space::new(vm).unwrap();
-    cpu.enter(&space);
+    cpu.enter(&space).unwrap();
     // No table page as a whole.
     map(&space, 1, 500);
     (1..501).for_each(|n| cpu.write(&space, page(n), n).unwrap());
@@ -249,10 +249,10 @@ fn stored<F: Simulate>(vm: &'static Vm<Simulated<F>>, f: impl FnOnce()) -> [u64;
 /// Whole table pages whose stores go and come back at once, where the format can say that.
 fn whole_table_pages_lose_and_regain_their_stores_at_once<F: Simulate>() {
     let vm = boot::<F>(2);
-    let (cpu, other) = (Cpu::attach(vm, 0), Cpu::attach(vm, 1));
+    let (cpu, other) = (Cpu::attach(vm, 0).unwrap(), Cpu::attach(vm, 1).unwrap());
     let space = Space::new(vm).unwrap();
-    cpu.enter(&space);
-    other.enter(&space);
+    cpu.enter(&space).unwrap();
+    other.enter(&space).unwrap();
     map(&space, 0, 1536);
     let fill = |to| (0..1536).for_each(|n| cpu.write(&space, page(n), to + n).unwrap());
     fill(1);
@@ -268,9 +268,9 @@ fn whole_table_pages_lose_and_regain_their_stores_at_once<F: Simulate>() {
     assert_eq!(stored(vm, || cpu.write(&space, page(5), 9).unwrap()), [0, 1, 0]);
     assert_eq!(stored(vm, || other.write(&space, page(6), 9).unwrap()), [0, 1, 0]);
     let kept = child.borrow_mut().take().unwrap();
-    cpu.enter(&kept);
+    cpu.enter(&kept).unwrap();
     (0..1536).for_each(|n| assert_eq!(cpu.read(&kept, page(n)), Ok(1 + n)));
-    cpu.enter(&space);
+    cpu.enter(&space).unwrap();
     space.check(true).unwrap();
     drop(kept);
 
@@ -313,9 +313,9 @@ fn whole_table_pages_lose_and_regain_their_stores_at_once<F: Simulate>() {
 /// Pages that were cleaned or given up while their table page was sealed have to be made dirty again before they are stored into.
 fn what_is_cleaned_under_a_seal_is_dirty_before_it_is_stored_into<F: Simulate>() {
     let vm = boot::<F>(1);
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let space = Space::new(vm).unwrap();
-    cpu.enter(&space);
+    cpu.enter(&space).unwrap();
     map(&space, 0, 512);
     (0..512).for_each(|n| cpu.write(&space, page(n), 1 + n).unwrap());
     drop(space.fork().unwrap());
@@ -334,9 +334,9 @@ fn what_is_cleaned_under_a_seal_is_dirty_before_it_is_stored_into<F: Simulate>()
 
 fn memory_that_could_only_be_stored_into_cannot_be_loaded_once_that_is_taken_away<F: Simulate>() {
     let vm = boot::<F>(1);
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let space = Space::new(vm).unwrap();
-    cpu.enter(&space);
+    cpu.enter(&space).unwrap();
     map(&space, 0, 2);
     space.protect(range(0, 2), Prot::WRITE).unwrap();
     (0..2).for_each(|n| cpu.write(&space, page(n), 7).unwrap());
@@ -354,7 +354,7 @@ fn memory_that_could_only_be_stored_into_cannot_be_loaded_once_that_is_taken_awa
 
 fn the_peak_of_residents_is_known_after_they_went<F: Simulate>() {
     let vm = boot::<F>(1);
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).unwrap();
     let space = Space::new(vm).unwrap();
     let mut most = 0;
     for pages in [3_000, 9_000, 6_000] {

@@ -22,14 +22,14 @@ fn boot(cpus: usize, frames: u64) -> (&'static Vm<Hosted>, Vec<Cpu>) {
 
 fn boot_with(settings: Settings) -> (&'static Vm<Hosted>, Vec<Cpu>) {
     let cpus = settings.cpus;
-    let vm = Hosted::boot(settings);
-    (vm, (0..cpus).map(|id| Cpu::attach(vm, id)).collect())
+    let vm = Hosted::boot(settings).unwrap();
+    (vm, (0..cpus).map(|id| Cpu::attach(vm, id).unwrap()).collect())
 }
 
 /// One space for all CPUs, with `regions` regions of private memory for each, and the first page that is CPU `n`'s.
 fn shared_space(cpus: &[Cpu], regions: u64) -> (SpaceRef<Hosted>, impl Fn(usize) -> u64 + use<>) {
     let space = Space::new(cpus[0].vm()).unwrap();
-    cpus.iter().for_each(|c| c.enter(&space));
+    cpus.iter().for_each(|c| c.enter(&space).unwrap());
     let len = cpus.len() as u64 * regions * REGION * PAGE_SIZE;
     assert_eq!(space.map(&MapRequest::private(Placement::Fixed(BASE), len)), Ok(BASE));
     (space, move |n| n as u64 * regions * REGION)
@@ -179,7 +179,7 @@ fn a_resident_fault_takes_the_lock_of_its_table_page_allocates_nothing_and_share
     let object = ObjectRef::anonymous(vm, REGION).unwrap();
     let spaces: Vec<SpaceRef<Hosted>> = cpus.iter().map(|_| Space::new(vm).unwrap()).collect();
     for (cpu, space) in cpus.iter().zip(&spaces) {
-        cpu.enter(space);
+        cpu.enter(space).unwrap();
         let request = MapRequest {
             shared: true,
             object: Some((&object, 0)),
@@ -239,7 +239,7 @@ fn a_zero_fill_fault_allocates_one_frame_and_takes_three_locks_of_its_own() {
 fn changing_maps_of_different_spaces_shares_nothing_but_the_epoch_now_and_then() {
     let (vm, cpus) = boot(2, 16 * 1024);
     let spaces: Vec<SpaceRef<Hosted>> = cpus.iter().map(|_| Space::new(vm).unwrap()).collect();
-    cpus.iter().zip(&spaces).for_each(|(c, s)| c.enter(s));
+    cpus.iter().zip(&spaces).for_each(|(c, s)| c.enter(s).unwrap());
     let round = |n: u64| {
         for (cpu, space) in cpus.iter().zip(&spaces) {
             let at = BASE + n % 4 * 2 * REGION * PAGE_SIZE;
@@ -272,7 +272,7 @@ fn mapping_and_unmapping_in_arenas_of_their_own_shares_nothing_but_the_epoch_now
     for touched in [false, true] {
         let (vm, cpus) = boot(3, 16 * 1024);
         let space = Space::new(vm).unwrap();
-        cpus.iter().for_each(|c| c.enter(&space));
+        cpus.iter().for_each(|c| c.enter(&space).unwrap());
         cpus.iter().for_each(|c| c.run(|| space.open_arena(c.id())));
         let round = || {
             for cpu in &cpus {

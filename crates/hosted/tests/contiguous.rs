@@ -25,7 +25,7 @@ const ANYWHERE: Contiguous = Contiguous {
 };
 
 fn boot<F: Simulate>(frames: u64) -> V<F> {
-    Simulated::<F>::boot(Settings { cpus: 3, frames, reserve: Some(256), ..Settings::default() })
+    Simulated::<F>::boot(Settings { cpus: 3, frames, reserve: Some(256), ..Settings::default() }).unwrap()
 }
 
 fn va(page: u64) -> u64 {
@@ -40,7 +40,7 @@ fn range(page: u64, pages: u64) -> VirtRange {
 fn fragmented<F: Simulate>(cpu: &Cpu<F>, pages: u64) -> SpaceRef<Simulated<F>> {
     let vm = cpu.vm();
     let space = Space::new(vm).unwrap();
-    cpu.enter(&space);
+    cpu.enter(&space).unwrap();
     space.map(&MapRequest::private(Placement::Fixed(BASE), pages * PAGE_SIZE)).unwrap();
     (0..pages).for_each(|n| cpu.write(&space, va(n), n).unwrap());
     (0..pages).step_by(3).for_each(|n| space.advise(range(n, 1), Advice::DontNeed).unwrap());
@@ -74,7 +74,7 @@ impl<F: Simulate> Drop for Stop<'_, F> {
 fn large_frames_are_made_while_programs_fault<F: Simulate>() {
     const PAGES: u64 = 6000;
     let vm = boot::<F>(8192);
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let space = fragmented(&cpu, PAGES);
     let mut blocks: Vec<Frame> = core::iter::from_fn(|| vm.alloc_contiguous(LARGE, For::User).ok()).collect();
     let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -82,9 +82,9 @@ fn large_frames_are_made_while_programs_fault<F: Simulate>() {
         for id in 1..3 {
             let (space, stop, rounds) = (&space, &stop, &rounds);
             s.spawn(move || {
-                let cpu = Cpu::attach(vm, id as usize);
+                let cpu = Cpu::attach(vm, id as usize).unwrap();
                 cpu.disturb(id);
-                cpu.enter(space);
+                cpu.enter(space).unwrap();
                 // Each counts its own pages up, and sees its own counts.
                 let mut round = 0;
                 while !stop.load(Ordering::Acquire) {
@@ -117,7 +117,8 @@ fn large_frames_are_made_while_programs_fault<F: Simulate>() {
         }
     });
     assert!(vm.stats().total(Event::Migrated) > 500, "{} pages moved", vm.stats().total(Event::Migrated));
-    blocks.into_iter().for_each(|block| vm.free_contiguous(block, 512));
+    // SAFETY: taken as so many, and given up.
+    blocks.into_iter().for_each(|block| unsafe { vm.free_contiguous(block, 512) });
     vm.drain_magazines();
     assert_eq!(vm.frames().check(), Ok(()));
     space.check(true).unwrap();
@@ -127,7 +128,7 @@ fn large_frames_are_made_while_programs_fault<F: Simulate>() {
 fn what_cannot_move_ends_the_attempt_and_everything_is_as_before<F: Simulate>() {
     const PAGES: u64 = 3000;
     let vm = boot::<F>(4096);
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let space = fragmented(&cpu, PAGES);
     let whole: Vec<Frame> = core::iter::from_fn(|| vm.alloc_contiguous(LARGE, For::User).ok()).collect();
     // No run of so many frames is without a wired page.
@@ -139,9 +140,11 @@ fn what_cannot_move_ends_the_attempt_and_everything_is_as_before<F: Simulate>() 
     resident(PAGES).for_each(|n| assert_eq!(cpu.read(&space, va(n)), Ok(n)));
     space.wire(range(0, PAGES), Wire::No).unwrap();
     let block = large(vm).expect("nothing is wired any more");
-    vm.free_contiguous(block, 512);
+    // SAFETY: taken as so many, and given up.
+    unsafe { vm.free_contiguous(block, 512) };
     resident(PAGES).for_each(|n| assert_eq!(cpu.read(&space, va(n)), Ok(n)));
-    whole.into_iter().for_each(|block| vm.free_contiguous(block, 512));
+    // SAFETY: taken as so many, and given up.
+    whole.into_iter().for_each(|block| unsafe { vm.free_contiguous(block, 512) });
     cpu.leave();
 }
 
@@ -150,7 +153,7 @@ fn a_failing_allocation_at_any_depth_loses_nothing<F: Simulate>() {
     let mut failed = 0;
     for seed in 1..9 {
         let vm = boot::<F>(3072);
-        let cpu = Cpu::attach(vm, 0);
+        let cpu = Cpu::attach(vm, 0).unwrap();
         let space = fragmented(&cpu, PAGES);
         let whole: Vec<Frame> = core::iter::from_fn(|| vm.alloc_contiguous(LARGE, For::User).ok()).collect();
         let before = free(vm);
@@ -159,11 +162,13 @@ fn a_failing_allocation_at_any_depth_loses_nothing<F: Simulate>() {
         let block = large(vm);
         vm.fail_allocation(0);
         failed += u32::from(block.is_err());
-        block.into_iter().for_each(|block| vm.free_contiguous(block, 512));
+        // SAFETY: taken as so many, and given up.
+        block.into_iter().for_each(|block| unsafe { vm.free_contiguous(block, 512) });
         assert_eq!(free(vm), before, "frames are lost");
         assert_eq!(vm.frames().check(), Ok(()));
         resident(PAGES).for_each(|n| assert_eq!(cpu.read(&space, va(n)), Ok(n)));
-        whole.into_iter().for_each(|block| vm.free_contiguous(block, 512));
+        // SAFETY: taken as so many, and given up.
+        whole.into_iter().for_each(|block| unsafe { vm.free_contiguous(block, 512) });
         space.check(true).unwrap();
         vm.queues().check(true).unwrap();
         cpu.leave();

@@ -44,8 +44,8 @@ impl<F: Simulate> World<F> {
     /// A space with 40 resident pages, all under one last-level table page.
     fn new() -> World<F> {
         let settings = Settings { cpus: 1, frames: 4096, check: Level::Never, zero_window: 0, ..Settings::default() };
-        let vm = Simulated::<F>::boot(settings);
-        let _cpu = Cpu::attach(vm, 0);
+        let vm = Simulated::<F>::boot(settings).unwrap();
+        let _cpu = Cpu::attach(vm, 0).unwrap();
         let space = Space::new(vm).unwrap();
         let r = MapRequest::private(Placement::Fixed(middle::<F>()), 64 * PAGE_SIZE);
         space.map(&r).unwrap();
@@ -80,7 +80,7 @@ impl<F: Simulate> World<F> {
 
     /// What the checker says. What is broken is not taken apart.
     fn verdict(self) -> Result<(), Broken> {
-        let _cpu = Cpu::attach(self.vm, 0);
+        let _cpu = Cpu::attach(self.vm, 0).unwrap();
         let result = self.space.check(true);
         std::mem::forget(self.space);
         result
@@ -159,7 +159,7 @@ fn a_lost_leaf_and_a_doubled_one_are_noticed<F: Simulate>() {
 
 fn a_leaf_of_a_frame_that_is_free_is_noticed_also_while_others_are_at_work<F: Simulate>() {
     let w = World::<F>::new();
-    let _cpu = Cpu::attach(w.vm, 0);
+    let _cpu = Cpu::attach(w.vm, 0).unwrap();
     let t = w.table(0);
     let other =
         w.vm.described().skip(1).find(|page| page.kind() == Kind::Cached).map(|page| w.vm.pfn_of_page(page)).unwrap();

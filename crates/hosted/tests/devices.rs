@@ -23,7 +23,7 @@ const AT: u64 = 0x3000_0000 - 3 * PAGE_SIZE;
 const PAGES: u64 = 40;
 
 fn boot<F: Simulate>(cpus: usize) -> V<F> {
-    Simulated::<F>::boot(Settings { cpus, frames: 4096, device_frames: PAGES, ..Settings::default() })
+    Simulated::<F>::boot(Settings { cpus, frames: 4096, device_frames: PAGES, ..Settings::default() }).unwrap()
 }
 
 fn device<F: Simulate>(vm: V<F>, memory: MemoryType) -> ObjectRef<Simulated<F>> {
@@ -42,7 +42,7 @@ fn request<F: Simulate>(object: &ObjectRef<Simulated<F>>) -> MapRequest<'_, Simu
 fn space<F: Simulate>(cpu: &Cpu<F>, object: &ObjectRef<Simulated<F>>) -> SpaceRef<Simulated<F>> {
     let space = Space::new(cpu.vm()).unwrap();
     space.map(&request(object)).unwrap();
-    cpu.enter(&space);
+    cpu.enter(&space).unwrap();
     space
 }
 
@@ -60,7 +60,7 @@ fn word<F: Simulate>(vm: V<F>, n: u64) -> u64 {
 fn a_program_reaches_a_device_with_its_memory_type<F: Simulate>() {
     for memory in [MemoryType::WriteBack, MemoryType::WriteCombining, MemoryType::Uncached] {
         let vm = boot::<F>(1);
-        let cpu = Cpu::attach(vm, 0);
+        let cpu = Cpu::attach(vm, 0).unwrap();
         let object = device(vm, memory);
         let space = space(&cpu, &object);
         for n in 0..PAGES {
@@ -81,17 +81,17 @@ fn a_program_reaches_a_device_with_its_memory_type<F: Simulate>() {
 
 fn parent_and_child_reach_the_same_device<F: Simulate>() {
     let vm = boot::<F>(1);
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let object = device(vm, MemoryType::Uncached);
     let parent = space(&cpu, &object);
     cpu.write(&parent, page(7), 1).unwrap();
     let child = parent.fork().unwrap();
     cpu.write(&parent, page(7), 2).unwrap();
-    cpu.enter(&child);
+    cpu.enter(&child).unwrap();
     assert_eq!(cpu.read(&child, page(7)), Ok(2));
     cpu.write(&child, page(7), 3).unwrap();
     assert_eq!(cpu.memory_type(page(7)), Ok(MemoryType::Uncached));
-    cpu.enter(&parent);
+    cpu.enter(&parent).unwrap();
     assert_eq!(cpu.read(&parent, page(7)), Ok(3));
     cpu.leave();
     parent.check(true).unwrap();
@@ -100,7 +100,7 @@ fn parent_and_child_reach_the_same_device<F: Simulate>() {
 
 fn a_device_has_no_pages_and_leaves_none_behind<F: Simulate>() {
     let vm = boot::<F>(1);
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let object = device(vm, MemoryType::WriteCombining);
     let space = space(&cpu, &object);
     (0..PAGES).for_each(|n| cpu.write(&space, page(n), n).unwrap());
@@ -125,7 +125,7 @@ fn a_device_has_no_pages_and_leaves_none_behind<F: Simulate>() {
 
 fn a_revoked_device_is_reached_by_nobody<F: Simulate>() {
     let vm = boot::<F>(1);
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let object = device(vm, MemoryType::Uncached);
     let space = space(&cpu, &object);
     let child = space.fork().unwrap();
@@ -133,7 +133,7 @@ fn a_revoked_device_is_reached_by_nobody<F: Simulate>() {
     object.revoke();
     assert_eq!(space.stats().resident_pages, 0);
     for s in [&space, &child] {
-        cpu.enter(s);
+        cpu.enter(s).unwrap();
         assert_eq!(cpu.read(s, page(0)), Err(FaultError::BeyondEnd));
         s.check(true).unwrap();
     }
@@ -142,7 +142,7 @@ fn a_revoked_device_is_reached_by_nobody<F: Simulate>() {
 
 fn a_device_is_mapped_shared_or_not_at_all<F: Simulate>() {
     let vm = boot::<F>(1);
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).unwrap();
     let object = device(vm, MemoryType::Uncached);
     let space = Space::new(vm).unwrap();
     let private = MapRequest { shared: false, ..request(&object) };
@@ -156,7 +156,7 @@ fn a_device_is_mapped_shared_or_not_at_all<F: Simulate>() {
 
 fn a_frame_buffer_may_lie_in_ram<F: Simulate>() {
     let vm = boot::<F>(1);
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let run = vm.alloc_run(3, quire_vm::phys::frames::For::Kernel).unwrap();
     let first = run.pfn();
     // SAFETY: the frames are kept until nobody maps them.
@@ -177,21 +177,22 @@ fn a_frame_buffer_may_lie_in_ram<F: Simulate>() {
     space.drop_tables().unwrap();
     space.unmap(VirtRange { start: AT, end: page(8) }).unwrap();
     drop(cpu);
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).unwrap();
     (0..8).for_each(|n| assert!(!vm.page(Pfn(first.0 + n)).state().dirty(), "a frame that is no page is marked"));
     drop((space, object));
-    vm.free_run(run, 3);
+    // SAFETY: taken as such a run; the device that showed it is gone.
+    unsafe { vm.free_run(run, 3) };
 }
 
 fn tables_of_a_device_are_dropped_and_come_back<F: Simulate>() {
     let vm = boot::<F>(1);
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let object = device(vm, MemoryType::Uncached);
     let space = space(&cpu, &object);
     (0..PAGES).for_each(|n| cpu.write(&space, page(n), n + 5).unwrap());
     cpu.leave();
     assert_eq!(space.drop_tables().unwrap().leaves, PAGES);
-    cpu.enter(&space);
+    cpu.enter(&space).unwrap();
     (0..PAGES).for_each(|n| assert_eq!(cpu.read(&space, page(n)), Ok(n + 5)));
     cpu.leave();
 }

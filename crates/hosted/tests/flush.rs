@@ -19,8 +19,8 @@ fn takes(record: &Record) -> usize {
 
 #[test]
 fn no_queue_is_locked_over_a_walk_that_writes_back_or_takes_away() {
-    let vm = Hosted::boot(Settings { cpus: 1, frames: 4 * PAGES, check: Level::Never, ..Settings::default() });
-    let _cpu = Cpu::attach(vm, 0);
+    let vm = Hosted::boot(Settings { cpus: 1, frames: 4 * PAGES, check: Level::Never, ..Settings::default() }).unwrap();
+    let _cpu = Cpu::attach(vm, 0).unwrap();
     let bytes = vec![0u8; (PAGES * PAGE_SIZE) as usize].leak();
     // SAFETY: leaked, and nobody else's.
     let store = unsafe { MemoryStore::new(NonNull::from(bytes).cast(), PAGES, FaultPlan::default()) };

@@ -9,7 +9,7 @@ use std::alloc::Layout;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 fn boot(cpus: usize, frames: u64) -> &'static Vm<Hosted> {
-    Hosted::boot(Settings { cpus, frames, ..Settings::default() })
+    Hosted::boot(Settings { cpus, frames, ..Settings::default() }).unwrap()
 }
 
 /// A generator that needs no crate: SplitMix64.
@@ -24,7 +24,8 @@ impl Random {
 }
 
 fn frames_that_are_free(vm: &'static Vm<Hosted>) -> u64 {
-    vm.drain_magazines();
+    // No thread is attached: this one plays a CPU.
+    as_cpu(0, || vm.drain_magazines());
     vm.frames().free()
 }
 
@@ -37,7 +38,7 @@ fn no_frame_has_two_owners_and_all_come_back() {
         for cpu in 0..4 {
             let owners = &owners;
             s.spawn(move || {
-                let _cpu = Cpu::attach(vm, cpu);
+                let _cpu = Cpu::attach(vm, cpu).unwrap();
                 let mut random = Random(cpu as u64);
                 let mut mine: Vec<(Frame, u8)> = Vec::new();
                 for _ in 0..20_000 {
@@ -69,13 +70,17 @@ fn no_frame_has_two_owners_and_all_come_back() {
 fn give_back(vm: &'static Vm<Hosted>, owners: &[AtomicU32], frame: Frame, order: u8) {
     let first = frame.pfn().0;
     (first..first + (1 << order)).for_each(|pfn| owners[pfn as usize].store(0, Ordering::Release));
-    if order == 0 { vm.free_frame(frame) } else { vm.free_run(frame, order) }
+    match order {
+        0 => vm.free_frame(frame).unwrap(),
+        // SAFETY: taken as a run of that order, and given up.
+        _ => unsafe { vm.free_run(frame, order) },
+    }
 }
 
 #[test]
 fn programs_meet_an_error_before_the_kernel_does() {
     let vm = boot(1, 2048);
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).unwrap();
     let before = frames_that_are_free(vm);
     let mut taken = Vec::new();
     while let Ok(frame) = vm.alloc_frame(Fill::Any, For::User) {
@@ -89,31 +94,31 @@ fn programs_meet_an_error_before_the_kernel_does() {
         taken.push(vm.alloc_frame(Fill::Any, For::Kernel).expect("the reserve is the kernel's"));
     }
     assert!(matches!(vm.alloc_frame(Fill::Any, For::User), Err(OutOfMemory)));
-    taken.into_iter().for_each(|f| vm.free_frame(f));
+    taken.into_iter().for_each(|f| vm.free_frame(f).unwrap());
     assert_eq!(frames_that_are_free(vm), before);
-    vm.free_frame(vm.alloc_frame(Fill::Any, For::User).expect("programs get memory again"));
+    vm.free_frame(vm.alloc_frame(Fill::Any, For::User).expect("programs get memory again")).unwrap();
 }
 
 #[test]
 fn a_zeroed_frame_is_zero_though_freed_frames_are_poisoned() {
     let vm = boot(1, 1024);
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).unwrap();
     for _ in 0..3 * CHAIN {
         let frame = vm.alloc_frame(Fill::Zeroed, For::User).expect("memory");
         // SAFETY: the frame is this test's.
         let bytes = unsafe { std::slice::from_raw_parts(vm.machine().frame_ptr(frame.pfn()), PAGE_SIZE as usize) };
         assert!(bytes.iter().all(|b| *b == 0));
-        vm.free_frame(frame);
+        vm.free_frame(frame).unwrap();
     }
 }
 
 #[test]
 fn one_exchange_with_the_depot_serves_a_chain_of_allocations() {
     let vm = boot(1, 8192);
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).unwrap();
     let before = vm.stats().total(Event::DepotExchange);
     let frames: Vec<Frame> = (0..8 * CHAIN).map(|_| vm.alloc_frame(Fill::Any, For::User).expect("memory")).collect();
-    frames.into_iter().for_each(|f| vm.free_frame(f));
+    frames.into_iter().for_each(|f| vm.free_frame(f).unwrap());
     let exchanges = vm.stats().total(Event::DepotExchange) - before;
     assert!(exchanges <= 2 * 8, "{exchanges} exchanges for {} operations", 16 * CHAIN);
 }
@@ -121,18 +126,19 @@ fn one_exchange_with_the_depot_serves_a_chain_of_allocations() {
 #[test]
 fn large_blocks_come_back_together() {
     let vm = boot(1, 4096);
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).unwrap();
     let order = 9;
     let count = |vm: &'static Vm<Hosted>| {
         let blocks: Vec<Frame> = std::iter::from_fn(|| vm.alloc_run(order, For::Kernel).ok()).collect();
         let n = blocks.len();
-        blocks.into_iter().for_each(|b| vm.free_run(b, order));
+        // SAFETY: taken as runs of that order, and given up.
+        blocks.into_iter().for_each(|b| unsafe { vm.free_run(b, order) });
         n
     };
     let before = count(vm);
     assert!(before >= 4);
     let single: Vec<Frame> = std::iter::from_fn(|| vm.alloc_frame(Fill::Any, For::Kernel).ok()).collect();
-    single.into_iter().for_each(|f| vm.free_frame(f));
+    single.into_iter().for_each(|f| vm.free_frame(f).unwrap());
     assert_eq!(count(vm), before, "frames that were split apart are joined again");
 }
 
@@ -143,7 +149,7 @@ fn the_heap_gives_every_size_aligned_and_gives_all_frames_back() {
     std::thread::scope(|s| {
         for cpu in 0..2 {
             s.spawn(move || {
-                let _cpu = Cpu::attach(vm, cpu);
+                let _cpu = Cpu::attach(vm, cpu).unwrap();
                 let mut random = Random(7 + cpu as u64);
                 let mut mine: Vec<(std::ptr::NonNull<u8>, Layout, u8)> = Vec::new();
                 for round in 0..20_000u32 {
@@ -182,27 +188,28 @@ fn the_heap_gives_every_size_aligned_and_gives_all_frames_back() {
 #[test]
 fn a_chosen_allocation_fails_and_the_next_does_not() {
     let vm = boot(1, 1024);
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).unwrap();
     vm.fail_allocation(2);
     let first = vm.alloc_frame(Fill::Any, For::Kernel).expect("the first allocation");
     assert!(matches!(vm.alloc_frame(Fill::Any, For::Kernel), Err(OutOfMemory)));
     let third = vm.alloc_frame(Fill::Any, For::Kernel).expect("the third allocation");
-    vm.free_frame(first);
-    vm.free_frame(third);
+    vm.free_frame(first).unwrap();
+    vm.free_frame(third).unwrap();
 }
 
 #[test]
 fn an_idle_cpu_zeroes_frames_for_first_touches_where_it_is_told_to() {
     for zero_stock in [0, 40] {
-        let vm = Hosted::boot(Settings { cpus: 2, frames: 4096, zero_stock, ..Settings::default() });
-        let cpu = Cpu::attach(vm, 1);
+        let vm = Hosted::boot(Settings { cpus: 2, frames: 4096, zero_stock, ..Settings::default() }).unwrap();
+        let cpu = Cpu::attach(vm, 1).unwrap();
         let space = quire_vm::Space::new(vm).unwrap();
-        cpu.enter(&space);
-        cpu.idle(space.pmap());
+        cpu.enter(&space).unwrap();
+        // SAFETY: it is what the CPU has loaded.
+        unsafe { cpu.idle(space.pmap()) };
         assert_eq!(vm.zero_stock(), zero_stock);
         let frame = vm.alloc_frame(Fill::Zeroed, For::User).unwrap();
         assert_eq!(vm.zero_stock(), zero_stock.saturating_sub(1));
-        vm.free_frame(frame);
+        vm.free_frame(frame).unwrap();
         assert_eq!(vm.frames().check(), Ok(()));
         cpu.leave();
     }

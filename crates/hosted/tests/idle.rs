@@ -29,7 +29,7 @@ type S<F> = SpaceRef<Simulated<F>>;
 const PLACES: [u64; 3] = [0x1000_0000, 0x1020_0000 - 5 * PAGE_SIZE, 0x3f_0000_0000];
 
 fn boot<F: Simulate>(cpus: usize) -> V<F> {
-    Simulated::<F>::boot(Settings { cpus, frames: 16 * 1024, ..Settings::default() })
+    Simulated::<F>::boot(Settings { cpus, frames: 16 * 1024, ..Settings::default() }).unwrap()
 }
 
 fn map<F: Simulate>(space: &Space<Simulated<F>>, start: u64, pages: u64) {
@@ -49,7 +49,7 @@ fn range(start: u64, pages: u64) -> VirtRange {
 fn small<F: Simulate>(cpu: &Cpu<F>) -> S<F> {
     let vm = cpu.vm();
     let space = Space::new(vm).unwrap();
-    cpu.enter(&space);
+    cpu.enter(&space).unwrap();
     for at in PLACES {
         map(&space, at, 40);
         pages(at, 40).for_each(|va| cpu.write(&space, va, va + 1).unwrap());
@@ -84,7 +84,7 @@ fn look<F: Simulate>(cpu: &Cpu<F>, space: &Space<Simulated<F>>) -> u64 {
 
 fn one_fault_brings_all_residents_of_a_small_space_back<F: Simulate>() {
     let vm = boot::<F>(1);
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let space = small(&cpu);
     assert_eq!(look(&cpu, &space), 0, "all is mapped");
     for _ in 0..3 {
@@ -92,7 +92,7 @@ fn one_fault_brings_all_residents_of_a_small_space_back<F: Simulate>() {
         let dropped = space.drop_tables().expect("nobody runs it");
         assert_eq!(dropped.leaves, 150);
         assert_eq!((space.stats().table_pages, space.stats().resident_pages), (1, 0), "the root is left");
-        cpu.enter(&space);
+        cpu.enter(&space).unwrap();
         assert_eq!(look(&cpu, &space), 1, "one fault");
         assert_eq!(space.stats().resident_pages, 150);
     }
@@ -103,7 +103,7 @@ fn one_fault_brings_all_residents_of_a_small_space_back<F: Simulate>() {
 
 fn a_large_space_comes_back_page_by_page<F: Simulate>() {
     let vm = boot::<F>(1);
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let space = small(&cpu);
     let at = 0x5000_0000;
     map(&space, at, SMALL);
@@ -111,7 +111,7 @@ fn a_large_space_comes_back_page_by_page<F: Simulate>() {
     cpu.leave();
     assert_eq!(space.drop_tables().unwrap().leaves, SMALL + 150);
     assert_eq!(space.stats().table_pages, 1);
-    cpu.enter(&space);
+    cpu.enter(&space).unwrap();
     assert!(look(&cpu, &space) > 10);
     pages(at, SMALL).for_each(|va| assert_eq!(cpu.read(&space, va), Ok(va)));
     assert_eq!(vm.stats().total(Event::FaultAll), 0);
@@ -120,14 +120,14 @@ fn a_large_space_comes_back_page_by_page<F: Simulate>() {
 
 fn before_memory_is_out_idle_spaces_give_up_their_tables<F: Simulate>() {
     const SPACES: usize = 12;
-    let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 4096, ..Settings::default() });
-    let other = Cpu::attach(vm, 1);
+    let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 4096, ..Settings::default() }).unwrap();
+    let other = Cpu::attach(vm, 1).unwrap();
     let running = small(&other);
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let dropped = || vm.stats().total(Event::TablesDropped);
     let idle: Vec<_> = (0..SPACES).map(|_| small(&cpu)).collect();
     let hog = Space::new(vm).unwrap();
-    cpu.enter(&hog);
+    cpu.enter(&hog).unwrap();
     let at = 0x7000_0000;
     map(&hog, at, 4096);
     let stored = pages(at, 4096).take_while(|va| cpu.write(&hog, *va, *va).is_ok()).count() as u64;
@@ -140,7 +140,7 @@ fn before_memory_is_out_idle_spaces_give_up_their_tables<F: Simulate>() {
     pages(at, stored).for_each(|va| assert_eq!(cpu.read(&hog, va), Ok(va)));
     hog.clear();
     for space in &idle {
-        cpu.enter(space);
+        cpu.enter(space).unwrap();
         assert_eq!(look(&cpu, space), 1, "one fault maps all");
         space.check(true).unwrap();
     }
@@ -149,8 +149,8 @@ fn before_memory_is_out_idle_spaces_give_up_their_tables<F: Simulate>() {
 }
 
 fn a_space_that_nobody_runs_for_a_second_gives_up_its_tables_before_memory_is_out<F: Simulate>() {
-    let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 4096, ..Settings::default() });
-    let cpu = Cpu::attach(vm, 0);
+    let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 4096, ..Settings::default() }).unwrap();
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let bytes = vec![0u8; 8192 * PAGE_SIZE as usize].leak();
     // SAFETY: leaked, and nobody else's.
     let store = unsafe { MemoryStore::new(std::ptr::NonNull::from(bytes).cast(), 8192, FaultPlan::default()) };
@@ -159,7 +159,7 @@ fn a_space_that_nobody_runs_for_a_second_gives_up_its_tables_before_memory_is_ou
     // So that their pages stay, and with them the tables.
     idle.iter().for_each(|space| space.wire_all(Wire::Now).unwrap());
     let hog = Space::new(vm).unwrap();
-    cpu.enter(&hog);
+    cpu.enter(&hog).unwrap();
     let at = 0x7000_0000;
     map(&hog, at, 6000);
     let begin = std::time::Instant::now();
@@ -172,7 +172,7 @@ fn a_space_that_nobody_runs_for_a_second_gives_up_its_tables_before_memory_is_ou
     hog.clear();
     let read = vm.stats().total(Event::SwapIn);
     for space in &idle {
-        cpu.enter(space);
+        cpu.enter(space).unwrap();
         look(&cpu, space);
     }
     assert_eq!(vm.stats().total(Event::SwapIn), read, "their pages stayed");
@@ -181,7 +181,7 @@ fn a_space_that_nobody_runs_for_a_second_gives_up_its_tables_before_memory_is_ou
 
 fn what_a_child_shares_comes_back_and_is_copied_as_before<F: Simulate>() {
     let vm = boot::<F>(1);
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let space = small(&cpu);
     let child = space.fork().unwrap();
     pages(PLACES[1], 20).for_each(|va| cpu.write(&space, va, 7).unwrap());
@@ -189,7 +189,7 @@ fn what_a_child_shares_comes_back_and_is_copied_as_before<F: Simulate>() {
     for s in [&space, &child] {
         s.drop_tables();
     }
-    cpu.enter(&child);
+    cpu.enter(&child).unwrap();
     assert_eq!(cpu.read(&child, PLACES[1]), Ok(PLACES[1] + 1));
     let faults = vm.stats().faults();
     let all = PLACES.into_iter().flat_map(|at| pages(at, 40));
@@ -197,7 +197,7 @@ fn what_a_child_shares_comes_back_and_is_copied_as_before<F: Simulate>() {
     // The child's tables were empty when they were dropped, so nothing came back at once.
     assert!(vm.stats().faults() > faults);
     pages(PLACES[0] + 10 * PAGE_SIZE, 30).for_each(|va| cpu.write(&child, va, 9).unwrap());
-    cpu.enter(&space);
+    cpu.enter(&space).unwrap();
     pages(PLACES[0] + 10 * PAGE_SIZE, 30).for_each(|va| assert_eq!(cpu.read(&space, va), Ok(va + 1)));
     pages(PLACES[1], 20).for_each(|va| assert_eq!(cpu.read(&space, va), Ok(7)));
     cpu.leave();
@@ -207,22 +207,23 @@ fn what_a_child_shares_comes_back_and_is_copied_as_before<F: Simulate>() {
 
 fn a_space_that_runs_keeps_its_tables<F: Simulate>() {
     let vm = boot::<F>(1);
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let space = small(&cpu);
     let before = space.stats();
     assert_eq!(space.drop_tables(), None);
     assert_eq!(space.stats(), before);
-    cpu.idle(space.pmap());
+    // SAFETY: it is what the CPU has loaded.
+    unsafe { cpu.idle(space.pmap()) };
     assert!(space.drop_tables().is_some(), "a CPU that only has it loaded does not run it");
     cpu.speculate(PLACES[0]);
-    cpu.enter(&space);
+    cpu.enter(&space).unwrap();
     look(&cpu, &space);
     cpu.leave();
 }
 
 fn what_was_stored_is_still_dirty_and_referenced_after_the_tables_went<F: Simulate>() {
     let vm = boot::<F>(1);
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let space = small(&cpu);
     cpu.leave();
     let state = |va: u64| {
@@ -246,9 +247,9 @@ fn after_unmapping_everything_the_root_is_left<F: Simulate>() {
     let config = ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(ops in prop::collection::vec(op, 1..40), by_parts: bool)| {
         let vm = boot::<F>(1);
-        let cpu = Cpu::attach(vm, 0);
+        let cpu = Cpu::attach(vm, 0).unwrap();
         let space = Space::new(vm).unwrap();
-        cpu.enter(&space);
+        cpu.enter(&space).unwrap();
         let object = ObjectRef::anonymous(vm, 64).unwrap();
         for (what, place, first, n) in ops {
             let start = PLACES[place] + first * PAGE_SIZE;
@@ -286,7 +287,7 @@ fn after_unmapping_everything_the_root_is_left<F: Simulate>() {
 
 fn after_unmapping_everything_under_faults_the_root_is_left<F: Simulate>() {
     let vm = boot::<F>(3);
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let space: S<F> = Space::new(vm).unwrap();
     cpu.disturb(5);
     for round in 0..150 {
@@ -299,9 +300,9 @@ fn after_unmapping_everything_under_faults_the_root_is_left<F: Simulate>() {
                 .map(|id| {
                     let (space, begun) = (&space, &begun);
                     s.spawn(move || {
-                        let cpu = Cpu::attach(vm, id);
+                        let cpu = Cpu::attach(vm, id).unwrap();
                         cpu.disturb(round * 2 + id as u64);
-                        cpu.enter(space);
+                        cpu.enter(space).unwrap();
                         let mut n = id;
                         // Until everything is unmapped.
                         while cpu.write(space, PLACES[n % 3] + (n / 3 % 8) as u64 * PAGE_SIZE, 1).is_ok() {
@@ -329,7 +330,7 @@ fn after_unmapping_everything_under_faults_the_root_is_left<F: Simulate>() {
 fn contents_stay_while_tables_are_dropped_under_faults<F: Simulate>() {
     let vm = boot::<F>(3);
     let space = {
-        let cpu = Cpu::attach(vm, 0);
+        let cpu = Cpu::attach(vm, 0).unwrap();
         let space = small(&cpu);
         cpu.leave();
         space
@@ -339,10 +340,10 @@ fn contents_stay_while_tables_are_dropped_under_faults<F: Simulate>() {
         for id in 1..3 {
             let (space, done) = (&space, &done);
             s.spawn(move || {
-                let cpu = Cpu::attach(vm, id);
+                let cpu = Cpu::attach(vm, id).unwrap();
                 cpu.disturb(id as u64);
                 for round in 0..60u64 {
-                    cpu.enter(space);
+                    cpu.enter(space).unwrap();
                     // Each CPU has half of the pages, and stores what it will look for.
                     for va in PLACES.into_iter().skip(1).flat_map(|at| pages(at, 40)).skip(id - 1).step_by(2) {
                         if round > 0 {
@@ -353,7 +354,8 @@ fn contents_stay_while_tables_are_dropped_under_faults<F: Simulate>() {
                     if round % 2 == 0 {
                         cpu.leave()
                     } else {
-                        cpu.idle(space.pmap())
+                        // SAFETY: it is what the CPU has loaded.
+                        unsafe { cpu.idle(space.pmap()) }
                     }
                     cpu.speculate(PLACES[1]);
                     std::thread::yield_now();
@@ -362,7 +364,7 @@ fn contents_stay_while_tables_are_dropped_under_faults<F: Simulate>() {
                 done.store(true, Ordering::Relaxed);
             });
         }
-        let cpu = Cpu::attach(vm, 0);
+        let cpu = Cpu::attach(vm, 0).unwrap();
         cpu.disturb(77);
         let mut dropped = 0;
         while !done.load(Ordering::Relaxed) {
@@ -371,6 +373,8 @@ fn contents_stay_while_tables_are_dropped_under_faults<F: Simulate>() {
         }
         assert!(dropped > 0, "the space was idle at times");
     });
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).unwrap();
     space.check(true).unwrap();
+    // While the thread is a CPU.
+    drop(space);
 }

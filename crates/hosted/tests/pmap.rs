@@ -103,8 +103,8 @@ fn normal(prot: u8) -> Prot {
 fn the_tables_hold_exactly_what_was_entered<F: Simulate>() {
     let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(ops in prop::collection::vec(op(), 1..60), sets_accessed: bool)| {
-        let vm = Simulated::<F>::boot(Settings { cpus: 1, frames: 2048, sets_accessed, ..Settings::default() });
-        let cpu = Cpu::attach(vm, 0);
+        let vm = Simulated::<F>::boot(Settings { cpus: 1, frames: 2048, sets_accessed, ..Settings::default() }).unwrap();
+        let cpu = Cpu::attach(vm, 0).unwrap();
         let before = vm.frames().free();
         // Leaked, so that a failing assertion drops no pmap that is still loaded.
         let pmap = Box::leak(Box::new(<Tables<F> as Pmap<Simulated<F>>>::new(vm).unwrap()));
@@ -210,7 +210,7 @@ fn the_tables_hold_exactly_what_was_entered<F: Simulate>() {
         prop_assert_eq!(Pmap::<Simulated<F>>::table_pages(&*pmap, vm), 1);
         // SAFETY: the tables were cleared, and the one CPU has left them.
         unsafe { Pmap::<Simulated<F>>::destroy(&mut *pmap, vm) };
-        vm.free_frame(frame(frame_of));
+        vm.free_frame(frame(frame_of)).unwrap();
         vm.epoch().drain();
         Tables::<F>::reclaim_tables(vm);
         prop_assert_eq!(vm.frames().free(), before);
@@ -218,8 +218,8 @@ fn the_tables_hold_exactly_what_was_entered<F: Simulate>() {
 }
 
 fn a_table_page_that_owes_a_flush_is_not_pruned<F: Simulate>() {
-    let vm = Simulated::<F>::boot(Settings { cpus: 1, frames: 2048, ..Settings::default() });
-    let cpu = Cpu::attach(vm, 0);
+    let vm = Simulated::<F>::boot(Settings { cpus: 1, frames: 2048, ..Settings::default() }).unwrap();
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let pmap = Box::leak(Box::new(<Tables<F> as Pmap<Simulated<F>>>::new(vm).unwrap()));
     let pfn = page(vm);
     let va = 0x40_0000;
@@ -241,7 +241,7 @@ fn a_table_page_that_owes_a_flush_is_not_pruned<F: Simulate>() {
     assert!(!Pmap::<Simulated<F>>::unflushed_above(&*pmap, vm, va));
     Pmap::<Simulated<F>>::prune(&*pmap, vm, everything);
     assert_eq!(Pmap::<Simulated<F>>::table_pages(&*pmap, vm), 1);
-    vm.free_frame(frame(pfn));
+    vm.free_frame(frame(pfn)).unwrap();
     cpu.leave();
     // SAFETY: the last leaf is gone, and the one CPU has left the tables.
     unsafe { Pmap::<Simulated<F>>::destroy(&mut *pmap, vm) };
@@ -251,7 +251,9 @@ fn a_table_page_that_owes_a_flush_is_not_pruned<F: Simulate>() {
 /// under them. The machine itself fails the test where anything is used after it was freed.
 fn tables_under_fire<F: Simulate>(pcid: bool) {
     const CPUS: usize = 4;
-    let vm = Simulated::<F>::boot(Settings { cpus: CPUS, frames: 8192, pcid, ..Settings::default() });
+    let vm = Simulated::<F>::boot(Settings { cpus: CPUS, frames: 8192, pcid, ..Settings::default() }).unwrap();
+    // The thread that sets up is a CPU while no other is attached.
+    quire_sync::hooks::threads::set_cpu(0);
     let before = vm.frames().free();
     let spaces: Vec<Box<Tables<F>>> =
         (0..9).map(|_| Box::new(<Tables<F> as Pmap<Simulated<F>>>::new(vm).unwrap())).collect();
@@ -262,7 +264,7 @@ fn tables_under_fire<F: Simulate>(pcid: bool) {
         for id in 0..CPUS {
             let (spaces, done, work, left) = (&spaces, &done, &work, &left);
             s.spawn(move || {
-                let cpu = Cpu::attach(vm, id);
+                let cpu = Cpu::attach(vm, id).unwrap();
                 let mut rng = 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(id as u64 + 1);
                 let mut random = move |n: u64| {
                     rng ^= rng << 13;
@@ -280,7 +282,8 @@ fn tables_under_fire<F: Simulate>(pcid: bool) {
                     if random(16) == 0 {
                         lazy = random(3) == 0;
                         if lazy {
-                            cpu.idle(&spaces[current]);
+                            // SAFETY: it is what the CPU has loaded.
+                            unsafe { cpu.idle(&spaces[current]) };
                             continue;
                         }
                         // Mostly two spaces, at times more than there are tags.
@@ -300,7 +303,7 @@ fn tables_under_fire<F: Simulate>(pcid: bool) {
                                 Table::<Simulated<F>>::enter(&mut t, va, Enter::new(fresh, Prot::READ | Prot::WRITE));
                             } else {
                                 drop(t);
-                                vm.free_frame(frame(fresh));
+                                vm.free_frame(frame(fresh)).unwrap();
                             }
                         }
                         5 => {
@@ -351,7 +354,7 @@ fn tables_under_fire<F: Simulate>(pcid: bool) {
         }
     });
     assert!(work.load(Ordering::Relaxed) > 100, "the test touches memory");
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).unwrap();
     for mut space in spaces {
         each(vm, &space, everything::<F>(), |t, part, owed| {
             let mut at = part.start;
@@ -379,7 +382,9 @@ fn tables_under_fire_without_tags<F: Simulate>() {
 }
 
 fn what_is_removed_alone_is_flushed_at_once_where_no_cpu_runs_the_space<F: Simulate>() {
-    let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 2048, ..Settings::default() });
+    let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 2048, ..Settings::default() }).unwrap();
+    // The thread that sets up is a CPU while no other is attached.
+    quire_sync::hooks::threads::set_cpu(0);
     let pmap = Box::leak(Box::new(<Tables<F> as Pmap<Simulated<F>>>::new(vm).unwrap()));
     let pfn = page(vm);
     let va = 0x40_0000;
@@ -392,7 +397,7 @@ fn what_is_removed_alone_is_flushed_at_once_where_no_cpu_runs_the_space<F: Simul
         assert_eq!(t.remove_alone(va, owed).unwrap().pfn, pfn);
         Table::<Simulated<F>>::unflushed(&t)
     };
-    let cpu = Cpu::attach(vm, 1);
+    let cpu = Cpu::attach(vm, 1).unwrap();
     // Under a tag that it keeps, here.
     enter();
     // SAFETY: the tables stay in place until `destroy` at the end, before which the CPU leaves them.
@@ -430,11 +435,13 @@ fn what_is_removed_alone_is_flushed_at_once_where_no_cpu_runs_the_space<F: Simul
     Pmap::<Simulated<F>>::clear(&*pmap, vm);
     // SAFETY: the tables were cleared, and the one CPU has left them.
     unsafe { Pmap::<Simulated<F>>::destroy(&mut *pmap, vm) };
-    vm.free_frame(frame(pfn));
+    vm.free_frame(frame(pfn)).unwrap();
 }
 
 fn a_lazy_cpu_is_not_interrupted_and_catches_up<F: Simulate>() {
-    let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 2048, ..Settings::default() });
+    let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 2048, ..Settings::default() }).unwrap();
+    // The thread that sets up is a CPU while no other is attached.
+    quire_sync::hooks::threads::set_cpu(0);
     let pmap = Box::leak(Box::new(<Tables<F> as Pmap<Simulated<F>>>::new(vm).unwrap()));
     let pfn = page(vm);
     let va = 0x40_0000;
@@ -443,11 +450,12 @@ fn a_lazy_cpu_is_not_interrupted_and_catches_up<F: Simulate>() {
         va,
         Enter::new(pfn, Prot::READ),
     );
-    let other = Cpu::attach(vm, 1);
+    let other = Cpu::attach(vm, 1).unwrap();
     // SAFETY: the tables stay in place until `destroy` at the end, before which the CPU leaves them.
     unsafe { other.load(pmap) };
     assert!(other.load_word(va).is_ok());
-    other.idle(pmap);
+    // SAFETY: it is what the CPU has loaded.
+    unsafe { other.idle(pmap) };
     // This thread stands for both CPUs in turn: CPU 1 answers nothing meanwhile, and nothing is asked of it.
     quire_sync::hooks::threads::set_cpu(0);
     let mut owed = Obligation::new(vm, &*pmap);
@@ -462,15 +470,17 @@ fn a_lazy_cpu_is_not_interrupted_and_catches_up<F: Simulate>() {
     Pmap::<Simulated<F>>::clear(&*pmap, vm);
     // SAFETY: the tables were cleared, and the CPU that had loaded them has left.
     unsafe { Pmap::<Simulated<F>>::destroy(&mut *pmap, vm) };
-    vm.free_frame(frame(pfn));
+    vm.free_frame(frame(pfn)).unwrap();
 }
 
 fn a_lazy_cpu_drops_cached_upper_levels_before_a_table_page_is_freed<F: Simulate>() {
-    let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 2048, ..Settings::default() });
+    let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 2048, ..Settings::default() }).unwrap();
+    // The thread that sets up is a CPU while no other is attached.
+    quire_sync::hooks::threads::set_cpu(0);
     let pmap = Box::leak(Box::new(<Tables<F> as Pmap<Simulated<F>>>::new(vm).unwrap()));
     let pfn = page(vm);
     let va = 0x40_0000;
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     Table::<Simulated<F>>::enter(
         &mut Pmap::<Simulated<F>>::table(pmap, vm, va, &vm.epoch().pin()).unwrap(),
         va,
@@ -479,11 +489,12 @@ fn a_lazy_cpu_drops_cached_upper_levels_before_a_table_page_is_freed<F: Simulate
     let (idle, done) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|s| {
         s.spawn(|| {
-            let other = Cpu::attach(vm, 1);
+            let other = Cpu::attach(vm, 1).unwrap();
             // SAFETY: the tables stay in place until `destroy` at the end, after this thread has ended.
             unsafe { other.load(pmap) };
             assert!(other.load_word(va).is_ok());
-            other.idle(pmap);
+            // SAFETY: it is what the CPU has loaded.
+            unsafe { other.idle(pmap) };
             idle.store(true, Ordering::Release);
             while !done.load(Ordering::Acquire) {
                 other.speculate(va + PAGE_SIZE);
@@ -502,11 +513,11 @@ fn a_lazy_cpu_drops_cached_upper_levels_before_a_table_page_is_freed<F: Simulate
         vm.epoch().drain();
         let reused: Vec<Frame> = (0..256).map(|_| vm.alloc_frame(Fill::Any, For::User).unwrap()).collect();
         std::thread::sleep(std::time::Duration::from_millis(5));
-        reused.into_iter().for_each(|f| vm.free_frame(f));
+        reused.into_iter().for_each(|f| vm.free_frame(f).unwrap());
         done.store(true, Ordering::Release);
         assert_eq!((asked_for_the_leaf, asked_for_the_tables), (0, 1));
     });
     // SAFETY: the tables are empty, and the thread whose CPU had loaded them has ended.
     unsafe { Pmap::<Simulated<F>>::destroy(pmap, vm) };
-    vm.free_frame(frame(pfn));
+    vm.free_frame(frame(pfn)).unwrap();
 }

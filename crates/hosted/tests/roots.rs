@@ -10,10 +10,10 @@ type V = &'static Vm<Hosted>;
 
 /// One space that `cpus` CPUs run, the first `arenas` of them with arenas of their own.
 fn fanned_out(cpus: usize, arenas: usize) -> (V, Vec<Cpu>, SpaceRef<Hosted>) {
-    let vm = Hosted::boot(Settings { cpus, frames: 16 * 1024, check: Level::Always, ..Settings::default() });
-    let cpus: Vec<Cpu> = (0..cpus).map(|id| Cpu::attach(vm, id)).collect();
+    let vm = Hosted::boot(Settings { cpus, frames: 16 * 1024, check: Level::Always, ..Settings::default() }).unwrap();
+    let cpus: Vec<Cpu> = (0..cpus).map(|id| Cpu::attach(vm, id).unwrap()).collect();
     let space = Space::new(vm).unwrap();
-    cpus.iter().for_each(|c| c.enter(&space));
+    cpus.iter().for_each(|c| c.enter(&space).unwrap());
     for cpu in &cpus[..arenas] {
         cpu.run(|| space.open_arena(cpu.id()));
     }
@@ -103,21 +103,22 @@ fn who_did_not_run_while_an_entry_was_flushed_catches_up() {
             assert_eq!(cpus[1].read(&space, va), Ok(7));
         }
         if idle {
-            cpus[1].idle(space.pmap());
+            // SAFETY: it is what the CPU has loaded.
+            unsafe { cpus[1].idle(space.pmap()) };
         } else {
-            cpus[1].enter(&other);
+            cpus[1].enter(&other).unwrap();
         }
         let before = vm.machine().interrupts(1);
         // Weakened, and taken: neither asks who does not run it, unless table pages go.
         cpus[0].run(|| space.protect(range, Prot::READ)).unwrap();
         assert_eq!(vm.machine().interrupts(1), before);
-        cpus[1].enter(&space);
+        cpus[1].enter(&space).unwrap();
         assert!(cpus[1].write(&space, range.start, 8).is_err());
         if !idle {
-            cpus[1].enter(&other);
+            cpus[1].enter(&other).unwrap();
         }
         cpus[0].run(|| space.unmap(range)).unwrap();
-        cpus[1].enter(&space);
+        cpus[1].enter(&space).unwrap();
         assert!(cpus[1].read(&space, range.start).is_err());
     }
 }
@@ -146,7 +147,7 @@ fn a_fork_brings_all_cpus_back_to_one_root_and_the_memory_of_their_own_is_freed(
         cpu.run(|| space.open_arena(cpu.id()));
         round(cpu, &space, 2);
     }
-    cpus[3].enter(&child);
+    cpus[3].enter(&child).unwrap();
     for (n, range) in &all {
         assert_eq!(cpus[3].read(&child, range.start), Ok(*n));
     }
@@ -168,13 +169,13 @@ fn after_unmapping_everything_and_joining_the_root_is_left() {
 
 #[test]
 fn what_a_space_had_for_its_arenas_goes_with_it() {
-    let vm = Hosted::boot(Settings { cpus: 2, frames: 16 * 1024, ..Settings::default() });
-    let cpus: Vec<Cpu> = (0..2).map(|id| Cpu::attach(vm, id)).collect();
+    let vm = Hosted::boot(Settings { cpus: 2, frames: 16 * 1024, ..Settings::default() }).unwrap();
+    let cpus: Vec<Cpu> = (0..2).map(|id| Cpu::attach(vm, id).unwrap()).collect();
     let before = Account::of(vm);
     for _ in 0..3 {
         let space = Space::new(vm).unwrap();
         for cpu in &cpus {
-            cpu.enter(&space);
+            cpu.enter(&space).unwrap();
             cpu.run(|| space.open_arena(cpu.id()));
             round(cpu, &space, 3);
             map(cpu, &space, 3);
@@ -191,11 +192,11 @@ fn what_was_flushed_of_one_entry_is_not_forgotten_with_the_roots() {
     let range = map(&cpus[0], &space, 1);
     cpus[0].write(&space, range.start, 7).unwrap();
     assert_eq!(cpus[1].read(&space, range.start), Ok(7));
-    cpus[1].enter(&other);
+    cpus[1].enter(&other).unwrap();
     cpus[0].run(|| space.unmap(range)).unwrap();
     // Nothing is left that a fork would flush: only the regime tells the second CPU.
     let _child = cpus[0].run(|| space.fork()).unwrap();
-    cpus[1].enter(&space);
+    cpus[1].enter(&space).unwrap();
     assert!(cpus[1].read(&space, range.start).is_err());
 }
 
@@ -205,7 +206,7 @@ fn a_space_whose_tables_were_dropped_fans_out_again() {
     cpus.iter().for_each(|c| round(c, &space, 1));
     cpus.iter().for_each(Cpu::leave);
     space.drop_tables().unwrap();
-    cpus.iter().for_each(|c| c.enter(&space));
+    cpus.iter().for_each(|c| c.enter(&space).unwrap());
     cpus.iter().for_each(|c| round(c, &space, 1));
     let before = interrupts(vm, &cpus);
     cpus.iter().for_each(|c| round(c, &space, 3));

@@ -61,7 +61,7 @@ impl World {
     fn new(vm: V, cpus: &[Cpu]) -> World {
         let space = Space::new(vm).unwrap();
         let places = cpus.iter().map(|cpu| {
-            cpu.enter(&space);
+            cpu.enter(&space).unwrap();
             cpu.run(|| space.open_arena(cpu.id()));
             let r = MapRequest::private(Placement::Any { hint: 0 }, PAGE_SIZE);
             let at = cpu.run(|| space.map(&r)).unwrap();
@@ -170,7 +170,7 @@ fn run_cpu(cpu: &Cpu, worlds: &[World; 2], seed: u64, start: Instant, seen: &See
     cpu.disturb(seed);
     let pages = [1, 3, 40][cpu.id() % 3];
     let mut w = 0;
-    cpu.enter(&worlds[w].space);
+    cpu.enter(&worlds[w].space).unwrap();
     while start.elapsed() < LEAST || !seen.everything() && start.elapsed() < MOST {
         let world = &worlds[w];
         let mine = &world.places[cpu.id()][random.below(PLACES) as usize];
@@ -185,20 +185,21 @@ fn run_cpu(cpu: &Cpu, worlds: &[World; 2], seed: u64, start: Instant, seen: &See
             }
             48..54 => {
                 w ^= 1;
-                cpu.enter(&worlds[w].space);
+                cpu.enter(&worlds[w].space).unwrap();
             }
             54..58 => {
                 // A kernel thread borrows the space for a while.
-                cpu.idle(world.space.pmap());
+                // SAFETY: it is what the CPU has loaded.
+                unsafe { cpu.idle(world.space.pmap()) };
                 std::thread::yield_now();
                 cpu.interrupts();
-                cpu.enter(&world.space);
+                cpu.enter(&world.space).unwrap();
             }
             58..62 => cpu.run(|| world.space.open_arena(cpu.id())),
             62 => {
                 let child = cpu.run(|| world.space.fork()).unwrap();
                 if random.below(2) == 0 {
-                    cpu.enter(&child);
+                    cpu.enter(&child).unwrap();
                     for place in &world.places[cpu.id()] {
                         let (_, is) = place.now();
                         let stamp = place.stamp.load(Ordering::SeqCst);
@@ -207,7 +208,7 @@ fn run_cpu(cpu: &Cpu, worlds: &[World; 2], seed: u64, start: Instant, seen: &See
                             _ => assert_eq!(cpu.read(&child, place.at), Ok(place.at ^ stamp)),
                         }
                     }
-                    cpu.enter(&world.space);
+                    cpu.enter(&world.space).unwrap();
                 }
                 seen.forks.fetch_add(1, Ordering::Relaxed);
             }
@@ -224,10 +225,11 @@ fn run_cpu(cpu: &Cpu, worlds: &[World; 2], seed: u64, start: Instant, seen: &See
 }
 
 fn stress(tags: bool) {
-    let vm = Hosted::boot(Settings { cpus: CPUS, frames: 16 * 1024, pcid: tags, ..Settings::default() });
-    let before = Account::of(vm);
+    let vm = Hosted::boot(Settings { cpus: CPUS, frames: 16 * 1024, pcid: tags, ..Settings::default() }).unwrap();
+    // No thread is attached: this one plays a CPU.
+    let before = quire_sync::hooks::threads::as_cpu(0, || Account::of(vm));
     let worlds = {
-        let cpus: Vec<Cpu> = (0..CPUS).map(|id| Cpu::attach(vm, id)).collect();
+        let cpus: Vec<Cpu> = (0..CPUS).map(|id| Cpu::attach(vm, id).unwrap()).collect();
         let worlds = [World::new(vm, &cpus), World::new(vm, &cpus)];
         cpus.iter().for_each(Cpu::leave);
         // Where a CPU fails, nothing can be relied upon, and nothing is freed.
@@ -239,12 +241,12 @@ fn stress(tags: bool) {
         for id in 0..CPUS {
             let (worlds, seen) = (&worlds, &seen);
             scope.spawn(move || {
-                let cpu = Cpu::attach(vm, id);
+                let cpu = Cpu::attach(vm, id).unwrap();
                 run_cpu(&cpu, worlds, 7 + id as u64, start, seen);
             });
         }
     });
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).unwrap();
     for world in worlds.iter() {
         world.space.check(true).unwrap();
     }

@@ -42,7 +42,7 @@ fn store<F: Simulate>(cpu: &Cpu<F>, space: &SpaceRef<Simulated<F>>, stop: &Atomi
     let mut random = Random(88_172_645_463_325_252 + cpu.id() as u64);
     let mut stored = vec![0; PAGES as usize];
     let mut count = 0;
-    cpu.enter(space);
+    cpu.enter(space).unwrap();
     while !stop.load(Ordering::SeqCst) {
         // A stretch of pages, so that most of both table pages are stored into before the next fork.
         let (first, len) = (random.below(PAGES), random.below(300));
@@ -69,7 +69,7 @@ fn disturb<F: Simulate>(
     match random.below(8) {
         0..4 => {
             let child = cpu.run(|| space.fork()).unwrap();
-            cpu.enter(&child);
+            cpu.enter(&child).unwrap();
             // What the child has is one moment's, and its own.
             let pages: Vec<u64> = (0..40).map(|_| random.below(PAGES)).collect();
             let seen: Vec<u64> = pages.iter().map(|n| cpu.read(&child, page(*n)).unwrap()).collect();
@@ -118,16 +118,17 @@ impl Drop for Stop<'_> {
 }
 
 fn stores_that_come_back_by_the_table_page_reach_nobody_else<F: Simulate>() {
-    let vm: &'static Vm<Simulated<F>> = Simulated::boot(Settings { cpus: 4, frames: 24 * 1024, ..Settings::default() });
+    let vm: &'static Vm<Simulated<F>> =
+        Simulated::boot(Settings { cpus: 4, frames: 24 * 1024, ..Settings::default() }).unwrap();
     let account = {
-        let _cpu = Cpu::attach(vm, 0);
+        let _cpu = Cpu::attach(vm, 0).unwrap();
         Account::of(vm)
     };
     let space = {
-        let cpu = Cpu::attach(vm, 0);
+        let cpu = Cpu::attach(vm, 0).unwrap();
         let space = Space::new(vm).unwrap();
         assert_eq!(space.map(&MapRequest::private(Placement::Fixed(BASE), PAGES * PAGE_SIZE)), Ok(BASE));
-        cpu.enter(&space);
+        cpu.enter(&space).unwrap();
         (0..PAGES).for_each(|n| cpu.write(&space, page(n), 0).unwrap());
         cpu.leave();
         ManuallyDrop::new(space)
@@ -138,7 +139,7 @@ fn stores_that_come_back_by_the_table_page_reach_nobody_else<F: Simulate>() {
             .map(|id| {
                 let (space, stop) = (&space, &stop);
                 s.spawn(move || {
-                    let cpu = Cpu::attach(vm, id);
+                    let cpu = Cpu::attach(vm, id).unwrap();
                     cpu.disturb(7 + id as u64);
                     store(&cpu, space, stop)
                 })
@@ -149,7 +150,7 @@ fn stores_that_come_back_by_the_table_page_reach_nobody_else<F: Simulate>() {
             .map(|id| {
                 let (space, stop) = (&space, &stop);
                 s.spawn(move || {
-                    let cpu = Cpu::attach(vm, id);
+                    let cpu = Cpu::attach(vm, id).unwrap();
                     cpu.disturb(7 + id as u64);
                     let (mut random, mut kept) = (Random(0x9e37_79b9_7f4a_7c15 + id as u64), Vec::new());
                     let (mut rounds, _stop) = (0, Stop(stop));
@@ -164,15 +165,15 @@ fn stores_that_come_back_by_the_table_page_reach_nobody_else<F: Simulate>() {
             .collect();
         disturbing.into_iter().for_each(|t| t.join().unwrap());
         let stored: Vec<Vec<u64>> = storing.into_iter().map(|t| t.join().unwrap()).collect();
-        let cpu = Cpu::attach(vm, 0);
-        cpu.enter(&space);
+        let cpu = Cpu::attach(vm, 0).unwrap();
+        cpu.enter(&space).unwrap();
         space.check(true).unwrap();
         for n in 0..PAGES {
             assert_eq!(cpu.read(&space, page(n)), Ok(stored[(n % STORING) as usize][n as usize]), "page {n}");
         }
         cpu.leave();
     });
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).unwrap();
     drop(ManuallyDrop::into_inner(space));
     account.assert_settled(vm);
 }

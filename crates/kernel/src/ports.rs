@@ -54,7 +54,7 @@ unsafe impl Hal for Dma {
         let order = pages.next_power_of_two().trailing_zeros() as u8;
         let pfn = vm().machine().pfn_of(at.as_ptr());
         // SAFETY: by the trait's contract the run came from `dma_alloc` and is given back.
-        vm().free_run(unsafe { Frame::from_pfn(pfn) }, order);
+        unsafe { vm().free_run(Frame::from_pfn(pfn), order) };
         vm().stats().add(Event::BufferPageGone, 1 << order);
         0
     }

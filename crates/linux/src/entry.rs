@@ -315,7 +315,7 @@ impl<M: Machine> Linux<M> {
         let info = match error {
             FaultError::NotMapped => SigInfo::fault(Signal::SEGV, code::SEGV_MAPERR, address),
             FaultError::Protection => SigInfo::fault(Signal::SEGV, code::SEGV_ACCERR, address),
-            FaultError::BeyondEnd | FaultError::Pager | FaultError::NoRoom => {
+            FaultError::BeyondEnd | FaultError::Pager | FaultError::NoRoom | FaultError::Foreign => {
                 SigInfo::fault(Signal::BUS, code::BUS_ADRERR, address)
             }
             // It ends, on its way back to its program.

@@ -90,6 +90,8 @@ impl From<MapError> for Errno {
             MapError::Exists => Errno::EEXIST,
             MapError::Protection => Errno::EACCES,
             MapError::Refused => Errno::EPERM,
+            // There is one system.
+            MapError::Foreign => Errno::EINVAL,
         }
     }
 }

@@ -12,7 +12,6 @@ use crate::shootdown::{Drops, Residency};
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use quire_sync::{CpuId, PerCpu, Rank, SpinLock, preempt_off};
-use quire_vm::phys::frames::Frame;
 use quire_vm::{Pfn, Vm};
 
 /// Tags that each CPU uses for spaces. More would only keep translations that other work has pushed out of the TLB before
@@ -292,7 +291,7 @@ impl<F: Format> Mmu<F> {
             while let Some(t) = next {
                 next = vm.page(t).next();
                 // SAFETY: nobody else has a page that was kept here.
-                vm.free_frame(unsafe { Frame::from_pfn(t) });
+                unsafe { vm.free_pfn(t) };
                 n += 1;
             }
         }

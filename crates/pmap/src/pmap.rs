@@ -17,7 +17,7 @@ use quire_sync::cpuset::{CpuMask, MAX_CPUS};
 use quire_sync::epoch::{Pinned, Retired};
 use quire_sync::{CpuId, Rank, SpinLock, preempt_off, record};
 use quire_vm::check::Broken;
-use quire_vm::phys::frames::{Fill, For, Frame};
+use quire_vm::phys::frames::{Fill, For};
 use quire_vm::phys::page::{Kind, Page};
 use quire_vm::stats::Event;
 use quire_vm::tlb::flush::FlushSet;
@@ -82,7 +82,7 @@ impl<M: Hardware> Memory for Frames<M> {
             // An allocation like any other, to who makes them fail.
             Some(t) if self.0.inject_failure() => {
                 // SAFETY: nobody else has a page that was kept.
-                self.0.free_frame(unsafe { Frame::from_pfn(t) });
+                unsafe { self.0.free_pfn(t) };
                 return Err(OutOfMemory);
             }
             Some(t) => t,
@@ -110,7 +110,7 @@ impl<M: Hardware> Memory for Frames<M> {
             return;
         }
         // SAFETY: by the trait's contract nobody reaches the table page any more; `allocate` gave its number up.
-        self.0.free_frame(unsafe { Frame::from_pfn(t) });
+        unsafe { self.0.free_pfn(t) };
     }
 
     fn retire(&self, t: Pfn) {
@@ -307,7 +307,7 @@ impl<F: Format> Tables<F> {
         record::disown(value.cast());
         let pfn = vm.machine().pfn_of(value.cast());
         // SAFETY: by this function's contract.
-        vm.free_frame(unsafe { Frame::from_pfn(pfn) });
+        unsafe { vm.free_pfn(pfn) };
         vm.stats().count(Event::BufferPageGone);
     }
 

@@ -1,5 +1,7 @@
 //! The hooks from ordinary threads: a thread *is* a CPU where it has said so with [`set_cpu`], and what it must do while it
-//! spins (serve a simulated inbox) is the function that it gave to [`set_relax`].
+//! spins (serve a simulated inbox) is the function that it gave to [`set_relax`]. A thread that has not said so has the number
+//! [`NO_CPU`], which no machine has: what is kept for each CPU refuses it. Two threads that were both CPU 0 by default would use
+//! memory that only one CPU may.
 #![allow(missing_docs)]
 
 use std::cell::{Cell, RefCell};
@@ -13,11 +15,16 @@ use shuttle::thread;
 #[cfg(not(any(loom, shuttle)))]
 use std::thread;
 
+/// The number of a thread that is no CPU.
+pub const NO_CPU: usize = usize::MAX;
+
+// This crate's own tests play CPUs where they need more than one.
 #[cfg(not(any(loom, shuttle)))]
 std::thread_local! {
-    static CPU: Cell<usize> = const { Cell::new(0) };
+    static CPU: Cell<usize> = const { Cell::new(if cfg!(test) { 0 } else { NO_CPU }) };
 }
-// The checkers' threads share one thread of the system, so they need the checkers' own thread-local storage.
+// The checkers' threads share one thread of the system, so they need the checkers' own thread-local storage. Models say which
+// CPU a thread is, but for the first.
 #[cfg(loom)]
 loom::thread_local! {
     static CPU: Cell<usize> = Cell::new(0);
@@ -61,11 +68,13 @@ pub(crate) fn count_wait() {
     WAITS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// From now on the calling thread is CPU `id`.
+/// From now on the calling thread is CPU `id`; or none, with [`NO_CPU`].
 pub fn set_cpu(id: usize) {
     CPU.with(|c| c.set(id));
     #[cfg(recording)]
-    crate::record::Mark::Cpu(id).say();
+    if id != NO_CPU {
+        crate::record::Mark::Cpu(id).say();
+    }
 }
 
 /// Does `f` as CPU `id`; then the thread is again the CPU that it was. So one thread can play many, one after the other.

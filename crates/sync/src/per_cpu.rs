@@ -82,12 +82,12 @@ impl<T> PerCpu<T> {
     /// The element of `cpu`.
     ///
     /// # Panics
-    /// Where `cpu` is not a CPU of the machine.
+    /// Where `cpu` is not a CPU of the machine: the calling thread's number, where the thread never became a CPU.
     #[inline(always)]
     #[cfg_attr(recording, track_caller)]
     pub fn of(&self, cpu: CpuId) -> &T {
         record::read(self);
-        assert!(cpu < self.len);
+        assert!(cpu < self.len, "the calling thread is no CPU of this machine");
         // SAFETY: in bounds, initialised by `new`, never freed.
         unsafe { &self.base.add(cpu).as_ref().0 }
     }

@@ -27,6 +27,8 @@ pub enum MapError {
     Pager,
     /// The pager does not allow that its pages are dropped.
     Refused,
+    /// The object belongs to another memory system.
+    Foreign,
 }
 
 /// Why an access cannot be served.
@@ -44,6 +46,8 @@ pub enum FaultError {
     OutOfMemory,
     /// The object's file system has no room for the page.
     NoRoom,
+    /// The space belongs to another memory system than the CPU.
+    Foreign,
 }
 
 impl From<OutOfMemory> for MapError {
@@ -76,6 +80,7 @@ impl fmt::Display for MapError {
             MapError::OutOfMemory => "out of memory",
             MapError::Pager => "changes could not be written",
             MapError::Refused => "the object's pages must not be dropped",
+            MapError::Foreign => "the object belongs to another memory system",
         })
     }
 }
@@ -90,6 +95,7 @@ impl fmt::Display for FaultError {
             FaultError::Pager => "the page could not be read",
             FaultError::OutOfMemory => "out of memory",
             FaultError::NoRoom => "the file system is full",
+            FaultError::Foreign => "the space belongs to another memory system",
         })
     }
 }

@@ -148,6 +148,11 @@ pub fn boot_with(frames: u64, cpus: usize, config: Config) -> Boot {
 
 /// As [`boot_with`], on a machine of several memory domains.
 pub fn boot_in_domains(frames: u64, cpus: usize, domains: usize, config: Config) -> Boot {
+    // The thread that boots is the first CPU, as on any machine, unless it says otherwise.
+    #[cfg(not(any(loom, shuttle)))]
+    if current_cpu() == quire_sync::hooks::threads::NO_CPU {
+        quire_sync::hooks::threads::set_cpu(0);
+    }
     let layout = std::alloc::Layout::from_size_align((frames * PAGE_SIZE) as usize, PAGE_SIZE as usize).unwrap();
     // SAFETY: not of size zero.
     let ram = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap();

@@ -390,6 +390,9 @@ impl Pager for Disk {
     fn in_memory(&self) -> bool {
         false
     }
+    fn takes_writes(&self) -> bool {
+        false
+    }
     fn fill(&self, page: u64, frame: &mut [u8; PAGE_SIZE as usize]) -> Result<(), PagerError> {
         self.fills.fetch_add(1, Ordering::Relaxed);
         if page == 3 {

@@ -51,9 +51,9 @@ impl VirtRange {
         (start.is_multiple_of(PAGE_SIZE) && len.is_multiple_of(PAGE_SIZE) && len != 0)
             .then_some(VirtRange { start, end })
     }
-    /// Length in bytes.
+    /// Length in bytes; 0 for a range whose end lies before its start.
     pub const fn len(&self) -> u64 {
-        self.end - self.start
+        self.end.saturating_sub(self.start)
     }
     /// Whether the range holds no byte.
     pub const fn is_empty(&self) -> bool {
@@ -145,4 +145,16 @@ pub enum Queue {
 impl Queue {
     /// Every queue, in the order of their numbers.
     pub const ALL: [Queue; 3] = [Queue::Active, Queue::Inactive, Queue::Laundry];
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::VirtRange;
+
+    #[test]
+    fn a_range_that_ends_before_its_start_is_empty_and_has_no_length() {
+        let reversed = VirtRange { start: 0x3000, end: 0x1000 };
+        assert_eq!((reversed.len(), reversed.is_empty(), reversed.contains(0x2000)), (0, true, false));
+        assert_eq!(VirtRange { start: 0, end: u64::MAX }.len(), u64::MAX);
+    }
 }

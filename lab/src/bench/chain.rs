@@ -108,7 +108,7 @@ fn reap(vm: &'static Vm<Hosted>) -> u64 {
 
 fn line(report: &mut Report, leaving: bool, names: [&str; 2]) -> Result<(), Failure> {
     let vm = machine::boot(1, 1024);
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
     let mut random = Random(88_172_645_463_325_252);
     let mut alive = vec![first(vm, LINE_PAGES)?];
     let mut visits = 0;
@@ -137,7 +137,7 @@ fn line(report: &mut Report, leaving: bool, names: [&str; 2]) -> Result<(), Fail
 
 fn family(leaving: bool) -> Result<f64, Failure> {
     let vm = machine::boot(1, (CHILDREN + 2) * FAMILY_PAGES / 256 + 128);
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
     let mut random = Random(362_436_069);
     let mut members = vec![Some(first(vm, FAMILY_PAGES)?)];
     for _ in 0..CHILDREN {

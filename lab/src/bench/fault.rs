@@ -98,7 +98,7 @@ mod recorded {
 
     fn zero_fill(n: u64) -> Result<(f64, f64), Failure> {
         let vm = machine::boot(1, 64);
-        let _cpu = Cpu::attach(vm, 0);
+        let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
         let space = private(vm, REGION + n)?;
         let touch = |page: u64| space.fault(BASE + page * PAGE_SIZE, Access::Write);
         for page in 0..REGION {
@@ -114,7 +114,7 @@ mod recorded {
         // As many pages as a fault maps around it.
         const AROUND: u64 = 16;
         let vm = machine::boot(1, 64 + (n * AROUND * PAGE_SIZE >> 20));
-        let _cpu = Cpu::attach(vm, 0);
+        let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
         let object = ObjectRef::anonymous(vm, n * AROUND)?;
         let show = || {
             let space = Space::new(vm)?;
@@ -147,9 +147,9 @@ mod recorded {
         const REGIONS: u64 = 3;
         let pages = cpus as u64 * REGIONS * REGION;
         let vm = machine::boot(cpus, 64 + (pages * PAGE_SIZE >> 20));
-        let cpus: Vec<Cpu> = (0..cpus).map(|id| Cpu::attach(vm, id)).collect();
+        let cpus: Vec<Cpu> = (0..cpus).map(|id| Cpu::attach(vm, id).expect("a CPU that no thread is")).collect();
         let space = private(vm, pages)?;
-        cpus.iter().for_each(|c| c.enter(&space));
+        cpus.iter().for_each(|c| c.enter(&space).expect("a space of this machine"));
         let mut caches = Coherence::new();
         let (mut shared, mut faults) = (0, 0);
         for n in 0..REGIONS * REGION {

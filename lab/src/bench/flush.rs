@@ -44,7 +44,7 @@ fn queues(report: &mut Report) -> Result<(), Failure> {
 
     const PAGES: u64 = 16_384;
     let vm = machine::boot(1, 128);
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
     let bytes = vec![0u8; (PAGES * PAGE_SIZE) as usize].leak();
     // SAFETY: leaked, and nobody else's.
     let store = unsafe { MemoryStore::new(NonNull::from(bytes).cast(), PAGES, FaultPlan::default()) };

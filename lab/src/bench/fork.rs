@@ -19,7 +19,7 @@ pub const TOUCHED: Bench = Bench {
     }],
     run: |report| {
         let vm = machine::boot(1, 1024 + 64);
-        let _cpu = Cpu::attach(vm, 0);
+        let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
         let median = forks("fork_1gib_touched", vm, 1 << 30, 1)?;
         report.put("fork_1gib_touched", median * 1e3);
         Ok(())
@@ -37,7 +37,7 @@ pub const MAPPED: Bench = Bench {
     }],
     run: |report| {
         let vm = machine::boot(1, 64);
-        let _cpu = Cpu::attach(vm, 0);
+        let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
         let median = forks("fork_1tib_mapped_100_touched", vm, 1 << 40, (1 << 40) / PAGE_SIZE / 100)?;
         report.put("fork_1tib_mapped_100_touched", median * 1e6);
         Ok(())

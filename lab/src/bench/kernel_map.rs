@@ -18,7 +18,7 @@ pub const FIND: Bench = Bench {
     }],
     run: |report| {
         let vm = machine::boot(1, 512);
-        let _cpu = Cpu::attach(vm, 0);
+        let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
         let map = KernelMap::new(vm, Hosted::KERNEL_WINDOW, 4 * PAGE_SIZE)?;
         let map: &'static KernelMap<Hosted> = Box::leak(Box::new(map));
         let mut kept = Vec::new();
@@ -61,7 +61,7 @@ pub const TABLES: Bench = Bench {
     ],
     run: |report| {
         let vm = machine::boot(1, 256);
-        let cpu = Cpu::attach(vm, 0);
+        let cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
         let space = Space::new(vm)?;
         let page = |n: u64| 0x1000_0000 + n * (1 << 30);
         for n in 0..512 {
@@ -75,7 +75,7 @@ pub const TABLES: Bench = Bench {
         report.put("pagetable_bytes_after_unmap_all", (space.stats().table_pages * PAGE_SIZE) as f64);
 
         let all = || (0..10).flat_map(move |n| (0..40).map(move |i| page(n) + i * PAGE_SIZE));
-        cpu.enter(&space);
+        cpu.enter(&space).expect("a space of this machine");
         for n in 0..10 {
             let r = MapRequest::private(Placement::Fixed(page(n)), 40 * PAGE_SIZE);
             space.map(&r)?;
@@ -87,7 +87,7 @@ pub const TABLES: Bench = Bench {
         space.drop_tables();
         report.put("pagetable_bytes_after_drop", (space.stats().table_pages * PAGE_SIZE) as f64);
         let before = vm.stats().faults();
-        cpu.enter(&space);
+        cpu.enter(&space).expect("a space of this machine");
         for va in all() {
             cpu.read(&space, va).and_then(|v| cpu.write(&space, va, v + 1))?;
         }

@@ -79,7 +79,7 @@ fn fixed(start: u64, pages: u64) -> MapRequest<'static, Hosted> {
 
 fn map_unmap(count: usize) -> Result<(), Failure> {
     let vm = machine::boot(1, 64);
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
     let space = Space::new(vm)?;
     for n in 0..10 {
         space.map(&fixed(BASE + n * SLOT, 1))?;
@@ -93,10 +93,10 @@ fn map_unmap(count: usize) -> Result<(), Failure> {
 
 fn protect(count: usize) -> Result<(), Failure> {
     let vm = machine::boot(1, 64);
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
     let space = Space::new(vm)?;
     space.map(&fixed(BASE, 48))?;
-    cpu.enter(&space);
+    cpu.enter(&space).expect("a space of this machine");
     for page in 0..48 {
         cpu.write(&space, BASE + page * PAGE_SIZE, 1)?;
     }
@@ -118,7 +118,7 @@ fn order(seed: u64) -> Vec<u64> {
 fn create(count: usize) -> Result<SpaceRef<Hosted>, Failure> {
     let vm = machine::boot(1, 256);
     // Kept for as long as the process lives: the space is used on.
-    std::mem::forget(Cpu::attach(vm, 0));
+    std::mem::forget(Cpu::attach(vm, 0).expect("a CPU that no thread is"));
     let space = Space::new(vm)?;
     for start in order(1).into_iter().take(count) {
         space.map(&fixed(start, 1))?;

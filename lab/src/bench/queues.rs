@@ -58,7 +58,7 @@ fn run(report: &mut Report) -> Result<(), Failure> {
     let mut spaces = Vec::new();
     let mut pages = Vec::new();
     for _ in 0..2 {
-        let _cpu = Cpu::attach(vm, 0);
+        let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
         let (space, own) = isolated(vm, EACH as u64)?;
         spaces.push(space);
         pages.push(own);
@@ -74,7 +74,7 @@ fn run(report: &mut Report) -> Result<(), Failure> {
     report.put("frames_2cpu_one_list", per * harness::middle(samples.iter().map(|s| s.1)));
     drop(spaces);
     let vm = machine::boot(1, 256);
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
     for (name, groups) in [("large_frames_left_naive", false), ("large_frames_left_ours", true)] {
         let (whole, most) = mixed_load(&Domains { vm, groups }, vm.frames().free());
         report.put(name, whole as f64 / most as f64);
@@ -103,7 +103,7 @@ fn both(vm: &'static Vm<Hosted>, f: impl Fn(usize) -> Result<(), Failure> + Sync
         let threads = [0, 1].map(|cpu| {
             let (f, barrier) = (&f, &barrier);
             s.spawn(move || {
-                let _cpu = Cpu::attach(vm, cpu);
+                let _cpu = Cpu::attach(vm, cpu).expect("a CPU that no thread is");
                 barrier.wait();
                 let start = Instant::now();
                 f(cpu).map(|()| start.elapsed())
@@ -132,7 +132,7 @@ fn queue(vm: &'static Vm<Hosted>, queue: &dyn PageQueue, pages: &[Vec<u32>]) -> 
         mine.drain(..).for_each(|p| queue.put(p));
         Ok(())
     })?;
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
     let all = queue.len();
     queue.take(usize::MAX, &mut |_| {});
     if all as usize == 2 * EACH {

@@ -39,7 +39,7 @@ pub const VISITS: Bench = Bench {
 
 fn visits(report: &mut Report) -> Result<(), Failure> {
     let vm = machine::boot(1, 64);
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
     let looked = || vm.stats().total(Event::RangeVisit);
     for (name, bytes) in [("munmap_visits_1mib", 1 << 20), ("munmap_visits_1tib", 1 << 40)] {
         let space = Space::new(vm)?;

@@ -23,7 +23,7 @@ pub const BYTES: Bench = Bench {
 fn bytes(report: &mut Report) -> Result<(), Failure> {
     const MAPPINGS: u64 = 1000;
     let vm = machine::boot(1, 64);
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
     let object = ObjectRef::anonymous(vm, 1)?;
     let space = Space::new(vm)?;
     let at = |n: u64| BASE + n * (2 << 20);
@@ -100,7 +100,7 @@ fn locks(report: &mut Report) -> Result<(), Failure> {
     report.put("rmap_lock_takes_1gib_before", takes as f64);
 
     let vm = machine::boot(1, 1024 + 64);
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
     let object = ObjectRef::anonymous(vm, PAGES)?;
     for page in 0..PAGES {
         let written = object.write(page * PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) });

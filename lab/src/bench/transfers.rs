@@ -96,7 +96,7 @@ mod recorded {
     /// Lines of one queue, production's, one free list, production's, that are written and another CPU had before.
     pub fn lines(cpus: usize) -> Result<[f64; 4], Failure> {
         let vm = machine::boot(cpus, 256 + 4 * cpus as u64);
-        let cpus: Vec<Cpu> = (0..cpus).map(|id| Cpu::attach(vm, id)).collect();
+        let cpus: Vec<Cpu> = (0..cpus).map(|id| Cpu::attach(vm, id).expect("a CPU that no thread is")).collect();
         let (space, pages) = isolated(vm, (PAGES * cpus.len()) as u64)?;
         let one = OneLock::new(vm.page_count() as usize);
         let queues = [queue(&one, &cpus, &pages), queue(&Parts(vm), &cpus, &pages)];

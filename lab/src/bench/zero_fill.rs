@@ -82,11 +82,11 @@ pub const FAULTS: Workload = Workload { name: "zero_fill", run: faults };
 
 fn faults(count: usize) {
     let m = Machine::new(1, COLD);
-    let cpu = Cpu::attach(m.vm, 0);
+    let cpu = Cpu::attach(m.vm, 0).expect("a CPU that no thread is");
     let space: SpaceRef<Hosted> = Space::new(m.vm).expect("a fresh machine has memory");
     let bytes = (count as u64 + 1) * PAGE_SIZE;
     space.map(&MapRequest::private(Placement::Fixed(BASE), bytes)).expect("nothing is mapped there");
-    cpu.enter(&space);
+    cpu.enter(&space).expect("a space of this machine");
     for page in 0..count as u64 {
         space.fault(BASE + page * PAGE_SIZE, Access::Write).expect("the count is less than there is memory");
     }
@@ -121,7 +121,7 @@ pub fn shuffle(vm: &'static Vm<Hosted>, seed: &mut u64) {
         *seed ^= *seed << 17;
         frames.swap(i, (*seed % (i as u64 + 1)) as usize);
     }
-    frames.into_iter().for_each(|f| vm.free_frame(f));
+    frames.into_iter().for_each(|f| vm.free_frame(f).expect("the frame is the machine's"));
 }
 
 /// A machine on which nothing but `frames` frames for each CPU is free for programs.
@@ -160,7 +160,7 @@ impl Machine {
             let at = BASE + cpu.id() as u64 * (1 << 32);
             // What was touched the time before goes.
             space.map(&MapRequest::private(Placement::Fixed(at), frames * PAGE_SIZE))?;
-            cpu.enter(&space);
+            cpu.enter(&space).expect("a space of this machine");
             barrier.wait();
             let start = cpu_time();
             for page in 0..frames {
@@ -184,7 +184,7 @@ impl Machine {
             }
             let time = cpu_time() - start;
             black_box(&taken);
-            taken.into_iter().for_each(|f| vm.free_frame(f));
+            taken.into_iter().for_each(|f| vm.free_frame(f).expect("the frame is the machine's"));
             Ok(time)
         })
     }
@@ -197,7 +197,7 @@ impl Machine {
     ) -> Result<Duration, Failure> {
         let mut seed = 0x9e37_79b9_7f4a_7c15;
         if repeat == 1 {
-            let _cpu = Cpu::attach(self.vm, 0);
+            let _cpu = Cpu::attach(self.vm, 0).expect("a CPU that no thread is");
             shuffle(self.vm, &mut seed);
         }
         let barrier = Barrier::new(cpus);
@@ -206,7 +206,7 @@ impl Machine {
                 .map(|cpu| {
                     let (f, barrier) = (&f, &barrier);
                     s.spawn(move || {
-                        let cpu = Cpu::attach(self.vm, cpu);
+                        let cpu = Cpu::attach(self.vm, cpu).expect("a CPU that no thread is");
                         (0..repeat).map(|_| f(self.vm, &cpu, self.frames, barrier)).sum::<Result<Duration, Failure>>()
                     })
                 })

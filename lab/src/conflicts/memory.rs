@@ -404,7 +404,7 @@ fn take(world: &World) -> Result<Pfn, Failure> {
 
 fn give(world: &World, pfn: Pfn) {
     // SAFETY: it came from `take`, and is given up.
-    world.vm.free_frame(unsafe { Frame::from_pfn(pfn) });
+    unsafe { world.vm.free_pfn(pfn) };
 }
 
 impl Act for TakeFrame {

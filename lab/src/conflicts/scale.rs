@@ -75,7 +75,7 @@ pub const WORKLOADS: &[Workload] = &[
 
 fn boot(cpus: usize) -> (&'static Vm<Hosted>, Vec<Cpu>) {
     let vm = machine::boot(cpus, 64 + 4 * cpus as u64);
-    (vm, (0..cpus).map(|id| Cpu::attach(vm, id)).collect())
+    (vm, (0..cpus).map(|id| Cpu::attach(vm, id).expect("a CPU that no thread is")).collect())
 }
 
 /// The CPUs do `operation` in turn: as each, with how often that CPU has done it.
@@ -125,7 +125,7 @@ fn region(n: u64, regions: u64) -> u64 {
 fn zero_fill(cpus: usize) -> Result<Moves, Failure> {
     let (vm, cpus) = boot(cpus);
     let space = Space::new(vm)?;
-    cpus.iter().for_each(|c| c.enter(&space));
+    cpus.iter().for_each(|c| c.enter(&space).expect("a space of this machine"));
     // One alone does all operations that are counted.
     let regions = if cpus.len() == 1 { 4 } else { 2 };
     space.map(&MapRequest::private(Placement::Fixed(BASE), cpus.len() as u64 * regions * REGION * PAGE_SIZE))?;
@@ -144,7 +144,7 @@ fn spaces(
 ) -> Result<Vec<SpaceRef<Hosted>>, Failure> {
     let one = |cpu: &Cpu| -> Result<_, Failure> {
         let space = cpu.run(|| Space::new(vm))?;
-        cpu.enter(&space);
+        cpu.enter(&space).expect("a space of this machine");
         cpu.run(|| make(cpu, &space))?;
         Ok(space)
     };
@@ -248,7 +248,7 @@ fn shared_file(cpus: usize) -> Result<Moves, Failure> {
 fn map_unmap(cpus: usize, arenas: bool) -> Result<Moves, Failure> {
     let (vm, cpus) = boot(cpus);
     let space = Space::new(vm)?;
-    cpus.iter().for_each(|c| c.enter(&space));
+    cpus.iter().for_each(|c| c.enter(&space).expect("a space of this machine"));
     if arenas {
         cpus.iter().for_each(|c| c.run(|| space.open_arena(c.id())));
     }

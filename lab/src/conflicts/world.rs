@@ -39,6 +39,9 @@ impl Pager for Made {
     fn in_memory(&self) -> bool {
         false
     }
+    fn takes_writes(&self) -> bool {
+        false
+    }
     fn fill(&self, _page: u64, frame: &mut [u8; PAGE_SIZE as usize]) -> Result<(), PagerError> {
         frame[..8].copy_from_slice(&CONTENT.to_le_bytes());
         Ok(())
@@ -77,8 +80,8 @@ impl World {
         // An operation that touches a page is a fault.
         let (check, zero_window) = (Level::Never, 0);
         let settings = Settings { cpus: CPUS, frames, poison: false, check, zero_window, ..Settings::default() };
-        let vm = Hosted::boot(settings);
-        let cpus: Vec<Cpu> = (0..CPUS).map(|id| Cpu::attach(vm, id)).collect();
+        let vm = Hosted::boot(settings).expect("the settings make a machine");
+        let cpus: Vec<Cpu> = (0..CPUS).map(|id| Cpu::attach(vm, id).expect("a CPU that no thread is")).collect();
         let file = || ObjectRef::with_pager(vm, &MADE, 2 * FILE_PAGES * PAGE_SIZE);
         let first = file()?;
         let second = if state == State::File { first.clone() } else { file()? };
@@ -109,7 +112,7 @@ impl World {
             State::Threads => {
                 let space = Space::new(vm)?;
                 for side in 0..2 {
-                    world.cpus[side].enter(&space);
+                    world.cpus[side].enter(&space).expect("a space of this machine");
                     world.bases[side] = world.cpus[side].run(|| own_stretch(&space, side))?;
                 }
                 for side in 0..2 {
@@ -119,14 +122,14 @@ impl World {
             }
             State::Parent => {
                 let parent = Space::new(vm)?;
-                world.cpus[2].enter(&parent);
+                world.cpus[2].enter(&parent).expect("a space of this machine");
                 for side in 0..2 {
                     world.cpus[2].run(|| world.map_regions(&parent, side))?;
                 }
                 world.cpus[2].run(|| fill(&world, &parent))?;
                 for side in 0..2 {
                     let child = world.cpus[2].run(|| parent.fork())?;
-                    world.cpus[side].enter(&child);
+                    world.cpus[side].enter(&child).expect("a space of this machine");
                     world.spaces.push(child);
                 }
                 world.parent = Some(parent);
@@ -134,7 +137,7 @@ impl World {
             State::Apart | State::File | State::Anonymous => {
                 for side in 0..2 {
                     let space = Space::new(vm)?;
-                    world.cpus[side].enter(&space);
+                    world.cpus[side].enter(&space).expect("a space of this machine");
                     world.cpus[side].run(|| world.map_regions(&space, side))?;
                     let other = 1 - side;
                     world.cpus[side].run(|| match state {

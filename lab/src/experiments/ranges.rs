@@ -135,7 +135,7 @@ enum How {
 /// Microseconds and visits of one operation.
 fn cost(how: How, what: What, mib: u64, scale: Scale) -> Result<[f64; 2], Failure> {
     let vm = machine::boot(1, 32);
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
     let file = File::new(vm, mib << 20)?;
     let (mut seconds, mut visits, mut rounds) = (0.0, 0, 0u32);
     // The first warms up; then until the time can be told, where an operation is short.
@@ -302,7 +302,7 @@ impl File {
 /// are changed.
 fn holds(flush: bool, pages: u64) -> Result<[f64; 2], Failure> {
     let vm = machine::boot(1, 64 + pages / 256);
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
     let file = File::new(vm, pages * PAGE_SIZE)?;
     (0..pages).try_for_each(|page| file.store(page))?;
     let (done, counts) = counted(|| match flush {
@@ -319,7 +319,7 @@ fn holds(flush: bool, pages: u64) -> Result<[f64; 2], Failure> {
 /// The same where all pages stand in one queue, whose lock is held while a file's pages are sought and taken off it.
 fn holds_of_one(how: How, pages: u64) -> Result<[f64; 1], Failure> {
     let vm = machine::boot(1, 64 + pages / 256);
-    let _cpu = Cpu::attach(vm, 0);
+    let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
     let file = File::new(vm, pages * PAGE_SIZE)?;
     let queue = OneLock::new(vm.page_count() as usize);
     let mut tree = BTreeMap::new();

@@ -5,7 +5,7 @@ mod global;
 pub use global::GlobalList;
 use quire_hosted::Hosted;
 use quire_vm::Vm;
-use quire_vm::phys::frames::{Fill, For, Frame};
+use quire_vm::phys::frames::{Fill, For};
 
 /// Who hands out frames, by number.
 pub trait FrameSource: Sync {
@@ -33,7 +33,7 @@ impl FrameSource for Domains {
     }
     fn give(&self, frame: u32) {
         // SAFETY: it came from `take`, whose caller gives it up.
-        self.vm.free_frame(unsafe { Frame::from_pfn(quire_vm::Pfn(frame as u64)) });
+        unsafe { self.vm.free_pfn(quire_vm::Pfn(frame as u64)) };
     }
     fn large(&self) -> u64 {
         self.vm.drain_magazines();
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn each_hands_a_frame_out_once_and_production_keeps_more_whole() {
         let vm = crate::machine::boot(1, 64);
-        let _cpu = Cpu::attach(vm, 0);
+        let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
         let list = GlobalList::new(4096);
         let mut seen: Vec<u32> = std::iter::from_fn(|| list.take(false)).collect();
         seen.sort_unstable();

@@ -30,7 +30,7 @@ pub struct Taken(&'static Vm<Hosted>, Vec<Frame>);
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        self.1.drain(..).for_each(|f| self.0.free_frame(f));
+        self.1.drain(..).for_each(|f| self.0.free_frame(f).expect("the frame is the machine's"));
     }
 }
 
@@ -41,7 +41,7 @@ impl Memory for Production {
     type Taken = Taken;
 
     fn attach(self, cpu: usize) -> Cpu {
-        Cpu::attach(self.0, cpu)
+        Cpu::attach(self.0, cpu).expect("a CPU that no thread is")
     }
 
     fn on<R>(self, cpu: &Cpu, f: impl FnOnce() -> R) -> R {
@@ -49,7 +49,7 @@ impl Memory for Production {
     }
 
     fn enter(self, cpu: &Cpu, space: &SpaceRef<Hosted>) {
-        cpu.enter(space);
+        cpu.enter(space).expect("a space of this machine");
     }
 
     fn space(self) -> Result<SpaceRef<Hosted>, Failure> {

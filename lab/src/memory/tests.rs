@@ -76,13 +76,13 @@ trait Words: Memory {
 
 impl Words for Production {
     fn load(self, cpu: &Self::Cpu, space: &Self::Space, va: u64) -> Result<u64, Failure> {
-        cpu.enter(space);
+        cpu.enter(space).unwrap();
         let value = cpu.read(space, va);
         cpu.leave();
         Ok(value?)
     }
     fn store(self, cpu: &Self::Cpu, space: &Self::Space, va: u64, value: u64) -> Result<(), Failure> {
-        cpu.enter(space);
+        cpu.enter(space).unwrap();
         let done = cpu.write(space, va, value);
         cpu.leave();
         Ok(done?)

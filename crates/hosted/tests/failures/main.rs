@@ -30,8 +30,8 @@ fn boot<F: Simulate>(plan: FaultPlan) -> &'static Vm<Simulated<F>> {
         check: Level::AtRelease,
         ..Settings::default()
     };
-    let vm = Simulated::<F>::boot(settings);
-    let _cpu = Cpu::attach(vm, 0);
+    let vm = Simulated::<F>::boot(settings).unwrap();
+    let _cpu = Cpu::attach(vm, 0).unwrap();
     vm.add_polled_swap(world::store(1024, plan)).expect("the first store");
     vm
 }
@@ -68,7 +68,7 @@ fn each_allocation<F: Simulate>(vm: &'static Vm<Simulated<F>>, cpu: &Cpu<F>, ope
 
 fn whichever_allocation_fails_nothing_is_lost_and_nothing_is_changed<F: Simulate>() {
     let vm = boot::<F>(FaultPlan::default());
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     for operation in operations() {
         let allocations = each_allocation(vm, &cpu, &operation);
         println!("{:<40} {allocations} allocations", operation.name);
@@ -92,7 +92,7 @@ fn at_random<F: Simulate>(plan: FaultPlan) {
     let seed = seed();
     println!("QUIRE_SEED={seed}");
     let vm = boot::<F>(FaultPlan { seed, ..plan });
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let before = Account::of(vm);
     let operations = operations::<F>();
     let mut random = seed | 1;
@@ -140,7 +140,7 @@ fn a_write_that_fails_leaves_the_page_where_it_is<F: Simulate>() {
 
 fn a_read_that_fails_is_an_error_and_the_content_comes_with_a_later_one<F: Simulate>() {
     let vm = boot::<F>(FaultPlan { fail_reads: 3, seed: 7, ..FaultPlan::default() });
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let before = Account::of(vm);
     let world = World::new(&cpu);
     assert!(world.page_out_everything().is_ok());

@@ -227,7 +227,7 @@ pub fn operations<F: Simulate>() -> Vec<Operation<F>> {
         op("wipe in forks", |w| Ok(w.space.inherit(range(FORKED + 4, 4), Inherit::ZERO)?), same),
         op("make resident for stores", |w| advise(w, PRIVATE, 32, Advice::PopulateWrite), same),
         op("make resident for loads", |w| advise(w, TEXT, 16, Advice::PopulateRead), same),
-        free("advise to read ahead", |w| advise(w, TEXT, 16, Advice::WillNeed), same),
+        at_times("advise to read ahead", |w| advise(w, TEXT, 16, Advice::WillNeed), same),
         free("page out", |w| w.page_out_everything(), same),
         // Wiring.
         op("wire, all of it", |w| wire(w, PRIVATE, 32, Wire::Now), same),
@@ -427,9 +427,9 @@ fn exec<F: Simulate>(w: &mut World<'_, F>) -> Result<(), Failed> {
     space.map(&request(PRIVATE, 32))?;
     space.map(&MapRequest { grows_down: true, ..request(STACK, 4) })?;
     for n in [STACK, PRIVATE, FILE + 2] {
-        w.cpu.enter(&space);
+        w.cpu.enter(&space).unwrap();
         let done = w.cpu.write(&space, page(n), 1);
-        w.cpu.enter(&w.space);
+        w.cpu.enter(&w.space).unwrap();
         done?;
     }
     w.made.push(space);
@@ -439,7 +439,7 @@ fn exec<F: Simulate>(w: &mut World<'_, F>) -> Result<(), Failed> {
 fn drop_tables<F: Simulate>(w: &World<'_, F>) {
     w.cpu.leave();
     let dropped = w.space.drop_tables();
-    w.cpu.enter(&w.space);
+    w.cpu.enter(&w.space).unwrap();
     assert!(dropped.is_some_and(|d| d.leaves > 0), "the space has tables, and no CPU runs it");
 }
 

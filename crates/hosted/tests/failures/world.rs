@@ -104,6 +104,9 @@ impl Pager for Made {
     fn in_memory(&self) -> bool {
         false
     }
+    fn takes_writes(&self) -> bool {
+        false
+    }
     fn cluster(&self) -> usize {
         4
     }
@@ -174,7 +177,7 @@ impl<'c, F: Simulate> World<'c, F> {
             expected: Expected { pages: none(), child: none(), object: vec![0; 64] },
             made: vec![],
         };
-        cpu.enter(&world.space);
+        cpu.enter(&world.space).unwrap();
         world.expected.set(PRIVATE, 32, |_| Some(0));
         world.expected.set(FORKED, 32, |_| Some(0));
         world.expected.set(SHARED, 32, |_| Some(0));
@@ -242,7 +245,7 @@ impl<'c, F: Simulate> World<'c, F> {
             [(Some(&self.space), &self.expected.pages), (self.child.as_ref(), &self.expected.child)]
         {
             let Some(space) = space else { continue };
-            self.cpu.enter(space);
+            self.cpu.enter(space).unwrap();
             for n in 0..END {
                 // Most of the address space is empty; a sample of it will do.
                 let want = expected[n as usize];

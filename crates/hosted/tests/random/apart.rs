@@ -193,18 +193,18 @@ impl<F: Simulate> Worker<'_, F> {
         let before = self.put(&model.space, at, stamp);
         match model.space.fork() {
             Ok(child) => {
-                self.cpu.enter(&child);
+                self.cpu.enter(&child).unwrap();
                 self.expect(&child, at, if before { stamp } else { 0 });
                 let theirs = self.put(&child, page(at, 1), stamp + 1);
-                self.cpu.enter(&model.space);
+                self.cpu.enter(&model.space).unwrap();
                 self.expect(&model.space, page(at, 1), if theirs { stamp + 1 } else { 0 });
                 let ours = self.put(&model.space, page(at, 2), stamp + 2);
                 self.insist(|| model.space.unmap(pages(at, PAGES)));
-                self.cpu.enter(&child);
+                self.cpu.enter(&child).unwrap();
                 for (n, stored) in [before, theirs, ours].into_iter().enumerate() {
                     self.expect(&child, page(at, n as u64), if stored { stamp + n as u64 } else { 0 });
                 }
-                self.cpu.enter(&model.space);
+                self.cpu.enter(&model.space).unwrap();
                 drop(child);
             }
             Err(MapError::OutOfMemory) => {
@@ -331,7 +331,7 @@ impl<F: Simulate> Worker<'_, F> {
     pub fn fill_hoard(&mut self) {
         let Some(mut hoard) = self.world.hoards.get(self.lane).map(|h| h.lock()) else { return };
         self.doing = "fill the hoard".into();
-        self.cpu.enter(&hoard.space);
+        self.cpu.enter(&hoard.space).unwrap();
         for n in 0..hoard.stamps.len() {
             hoard.stamps[n] = self.stamp();
             while !self.put(&hoard.space, page(HOARD, n as u64), hoard.stamps[n]) {
@@ -349,7 +349,7 @@ impl<F: Simulate> Worker<'_, F> {
         let run = first..hoard.stamps.len().min(first + 1 + self.random(16));
         let (stores, forks) = (self.random(2) == 0, self.random(40) == 0);
         self.doing = format!("use {run:?} of the hoard");
-        self.cpu.enter(&hoard.space);
+        self.cpu.enter(&hoard.space).unwrap();
         let child = if forks { hoard.space.fork().ok() } else { None };
         let before = hoard.stamps[run.clone()].to_vec();
         for n in run.clone() {
@@ -360,18 +360,18 @@ impl<F: Simulate> Worker<'_, F> {
             }
         }
         if let Some(child) = child {
-            self.cpu.enter(&child);
+            self.cpu.enter(&child).unwrap();
             run.zip(before).for_each(|(n, stamp)| self.expect(&child, page(HOARD, n as u64), stamp));
-            self.cpu.enter(&model.space);
+            self.cpu.enter(&model.space).unwrap();
         }
-        self.cpu.enter(&model.space);
+        self.cpu.enter(&model.space).unwrap();
     }
 
     /// All of the hoard is what was stored last.
     pub fn look_at_hoard(&mut self) {
         let Some(hoard) = self.world.hoards.get(self.lane).map(|h| h.lock()) else { return };
         self.doing = "look at the hoard".into();
-        self.cpu.enter(&hoard.space);
+        self.cpu.enter(&hoard.space).unwrap();
         for (n, stamp) in hoard.stamps.iter().enumerate() {
             self.expect(&hoard.space, page(HOARD, n as u64), *stamp);
         }

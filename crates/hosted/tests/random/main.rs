@@ -167,8 +167,9 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
         // So few spaces would not often have longer chains.
         layers: 3,
         ..Settings::default()
-    });
-    let cpu = Cpu::attach(vm, 0);
+    })
+    .unwrap();
+    let cpu = Cpu::attach(vm, 0).unwrap();
     let swap = plan.swap.map(|bad| paging::add_swap(vm, FaultPlan { seed, ..bad }));
     let before = Account::of(vm);
     let hoard = if plan.swap.is_some() { paging::hoard(plan.cpus) } else { 0 };
@@ -190,7 +191,7 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
             // A debugger shows the name of a thread that hangs.
             let named = std::thread::Builder::new().name(format!("{id} {seed}"));
             let work = move || {
-                let cpu = Cpu::attach(vm, id);
+                let cpu = Cpu::attach(vm, id).unwrap();
                 let mut worker = Worker::new(world, &cpu, id, seed);
                 worker.fill_hoard();
                 filled.wait(&cpu);
@@ -213,13 +214,13 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
     #[cfg(mutants)]
     mutants::switch_on(None);
     vm.fail_allocation(0);
-    let cpu = Cpu::attach(vm, 0);
+    let cpu = Cpu::attach(vm, 0).unwrap();
     set_clock(alone.then_some(u64::MAX / 2));
     println!("{:?}", world.counts);
     assert!(world.counts.accesses.load(Ordering::Relaxed) > steps as u64 / 4, "the test touches memory");
     for n in 0..world.spaces.len() {
         if let Some(model) = world.slot(n) {
-            cpu.enter(&model.space);
+            cpu.enter(&model.space).unwrap();
             for lane in 0..plan.cpus {
                 Worker::new(&world, &cpu, lane, seed).look_at_all(&model);
             }

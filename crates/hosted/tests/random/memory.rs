@@ -101,7 +101,7 @@ impl<F: Simulate> Worker<'_, F> {
         self.doing = format!("drop the tables of space {}", model.space.id());
         self.cpu.leave();
         let _where_nobody_runs_it = model.space.drop_tables();
-        self.cpu.enter(&model.space);
+        self.cpu.enter(&model.space).unwrap();
     }
 
     /// Stores to every page of the own lane.

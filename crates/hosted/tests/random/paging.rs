@@ -76,7 +76,7 @@ pub fn add_swap<F: Simulate>(vm: &'static Vm<Simulated<F>>, bad: FaultPlan) -> &
 pub fn start_daemons<F: Simulate>(vm: &'static Vm<Simulated<F>>, first: usize) -> Vec<JoinHandle<()>> {
     let start = |(i, daemon)| {
         std::thread::spawn(move || {
-            let _cpu = Cpu::attach(vm, first + i);
+            let _cpu = Cpu::attach(vm, first + i).unwrap();
             vm.daemon_run(daemon);
         })
     };

@@ -133,11 +133,12 @@ impl<'w, F: Simulate> Worker<'w, F> {
             let slots = self.world.spaces.len();
             let found = (0..slots).map(|i| (n + i) % slots).find_map(|n| self.world.slot(n).map(|model| (n, model)));
             let Some((n, model)) = found else { continue };
-            self.cpu.enter(&model.space);
+            self.cpu.enter(&model.space).unwrap();
             self.step(&model, n);
             fold(&self.history.told, self.doing.as_bytes());
             if step % 64 == 0 && self.random(2) == 0 {
-                self.cpu.idle(model.space.pmap());
+                // SAFETY: it is what the CPU has loaded.
+                unsafe { self.cpu.idle(model.space.pmap()) };
             }
             self.cpu.interrupts();
             // A system that is full for good does nothing but look for memory.
@@ -647,7 +648,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         let child = SpaceModel::new(child, lanes);
         self.world.counts.forks.fetch_add(1, Ordering::Relaxed);
         // The child's first look is its parent's CPU's: everything that was there must be there.
-        self.cpu.enter(&child.space);
+        self.cpu.enter(&child.space).unwrap();
         self.look_at_all(&child);
         self.unmap_what_others_had_begun(&child);
         let mut slot = self.world.spaces[free].lock();

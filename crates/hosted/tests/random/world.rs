@@ -456,6 +456,9 @@ impl Pager for Slow {
     fn in_memory(&self) -> bool {
         false
     }
+    fn takes_writes(&self) -> bool {
+        false
+    }
     fn fill(&self, page: u64, frame: &mut [u8; PAGE_SIZE as usize]) -> Result<(), PagerError> {
         // A pager is called where sleeping is allowed; poisoned bytes would show if it left any behind.
         quire_sync::hooks::park(Some(quire_sync::hooks::now() + 30_000));

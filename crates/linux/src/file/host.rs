@@ -131,6 +131,15 @@ impl<M: Machine> Pager for FilePager<M> {
         (self.origin.ident.device, self.origin.ident.number)
     }
 
+    fn in_memory(&self) -> bool {
+        true
+    }
+
+    // Its pages go to swap.
+    fn takes_writes(&self) -> bool {
+        false
+    }
+
     fn counts_stores(&self) -> bool {
         self.origin.counts_stores()
     }
@@ -296,7 +305,8 @@ impl<M: Machine> DerefMut for PipePage<M> {
 impl<M: Machine> Drop for PipePage<M> {
     fn drop(&mut self) {
         if let Some(frame) = self.frame.take() {
-            self.vm.free_frame(frame);
+            let freed = self.vm.free_frame(frame);
+            debug_assert!(freed.is_ok(), "a pipe's page came from this system");
             self.vm.stats().count(Event::BufferPageGone);
         }
     }

@@ -70,7 +70,11 @@ fn wire<M: Machine>(ctx: &Ctx<'_, M>, range: VirtRange, how: Wire) -> Result<usi
             return Err(Errno::EINTR);
         }
         let end = range.end.min(at + STEP);
-        result = space.make_resident(VirtRange { start: at, end });
+        result = match space.make_resident(VirtRange { start: at, end }) {
+            // All of it was mapped when it was wired: what another thread has unmapped since then is that thread's affair.
+            Err(MapError::NotMapped) => Ok(()),
+            done => done,
+        };
         at = end;
     }
     match result {

@@ -448,7 +448,7 @@ impl<M: Machine> ObjectRef<M> {
             let gave = match gave {
                 Ok(gave) if gave > 0 => gave.min(n),
                 end => {
-                    vm.free_frame(frame);
+                    vm.return_frame(frame);
                     return end.map_err(IoError::Caller);
                 }
             };

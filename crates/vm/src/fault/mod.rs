@@ -72,7 +72,7 @@ use refill::refill;
 const DEFEATS: u32 = 8;
 
 /// What can come of a fault, by the number that its event in a trace has.
-pub const OUTCOMES: [&str; 13] = [
+pub const OUTCOMES: [&str; 14] = [
     "spurious",
     "resident",
     "reuse",
@@ -86,6 +86,7 @@ pub const OUTCOMES: [&str; 13] = [
     "pager failed",
     "out of memory",
     "no room",
+    "foreign",
 ];
 
 /// That number.
@@ -99,10 +100,11 @@ fn outcome(result: &Result<FaultKind, FaultError>) -> u32 {
         Err(FaultError::Pager) => 10,
         Err(FaultError::OutOfMemory) => 11,
         Err(FaultError::NoRoom) => 12,
+        Err(FaultError::Foreign) => 13,
     }
 }
 
-const _: () = assert!(FaultKind::ALL.len() == 7 && OUTCOMES.len() == 13);
+const _: () = assert!(FaultKind::ALL.len() == 7 && OUTCOMES.len() == 14);
 
 /// Why an attempt ended without a leaf.
 pub(crate) enum Stop<M: Machine> {

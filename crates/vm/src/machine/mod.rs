@@ -15,7 +15,8 @@ pub trait Machine: Phys + Sized + Send + Sync + 'static {
     /// The page tables of one address space.
     type Pmap: Pmap<Self>;
 
-    /// Number of CPUs; `quire_sync::current_cpu()` is always below it.
+    /// Number of CPUs, from 1 to [`MAX_CPUS`](quire_sync::cpuset::MAX_CPUS), always the same; `quire_sync::current_cpu()` of a thread
+    /// that uses the machine is below it.
     fn cpus(&self) -> usize;
 
     /// Whether the calling thread is on its way out and never runs its program again. Its waits for memory end at once, and a part of

@@ -224,7 +224,7 @@ impl<M: KernelPages> KernelMap<M> {
             let pfn = frame.pfn();
             let map = || self.vm.machine().map_kernel(self.vm, va, pfn, MemoryType::WriteBack);
             if let Err(e) = self.or_reclaim(map) {
-                self.vm.free_frame(frame);
+                self.vm.return_frame(frame);
                 // What was mapped so far was never used, but a CPU may have looked: it is retired like any other.
                 return Err(e.into());
             }
@@ -356,7 +356,7 @@ impl<M: KernelPages> KernelMap<M> {
             while let Some(pfn) = r.frames.get() {
                 r.frames.set(self.vm.page(pfn).next());
                 // SAFETY: unmapped everywhere and flushed; the region's own frame.
-                self.vm.free_frame(unsafe { Frame::from_pfn(pfn) });
+                self.vm.return_frame(unsafe { Frame::from_pfn(pfn) });
                 self.vm.stats().count(r.purpose.pages().1);
                 any = true;
             }

@@ -100,8 +100,8 @@ pub struct SpaceStats {
     pub peak_resident: u64,
 }
 
-/// A counted handle of a [`Space`]. The last one, dropped, takes the space apart: drop it where sleeping is allowed, and
-/// after every CPU has left it.
+/// A counted handle of a [`Space`]. The last one, dropped, takes the space apart: drop it where sleeping is allowed, on a CPU of
+/// the machine, and after every CPU has left it.
 pub struct SpaceRef<M: Machine>(pub(super) NonNull<Space<M>>);
 
 // SAFETY: a handle is a shared reference to a space that lives while it exists; a space is made of locks and atomics.

@@ -28,7 +28,7 @@ fn assert_moved(w: &World, old: Option<Frame>, content: &[u8]) {
     assert!(load(&w.space, 0).is_some_and(|seen| content.contains(&seen)), "a page is lost by moving");
     if let Some(old) = old {
         assert!(now != Some(old.pfn()));
-        w.boot.vm.free_frame(old);
+        w.boot.vm.return_frame(old);
     }
 }
 

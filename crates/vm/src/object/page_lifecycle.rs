@@ -135,7 +135,7 @@ impl<M: Machine> Vm<M> {
     pub(crate) fn unhold_page(&self, page: &Page) {
         if page.unhold() {
             // SAFETY: no identity and no hold is left, so nobody else frees it or looks at it.
-            self.free_frame(unsafe { Frame::from_pfn(self.pfn_of_page(page)) });
+            self.return_frame(unsafe { Frame::from_pfn(self.pfn_of_page(page)) });
         }
     }
 

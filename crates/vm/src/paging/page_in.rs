@@ -15,9 +15,9 @@ use crate::cow::found::Found;
 use crate::error::{FaultError, OutOfMemory};
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
-use crate::object::Object;
 use crate::object::index::{FillError, Slot};
 use crate::object::kept::Kept;
+use crate::object::{Object, What};
 use crate::paging::io::{Body, CLUSTER, Direction, Done};
 use crate::paging::laundry;
 use crate::paging::pager::PagerError;
@@ -27,6 +27,7 @@ use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::types::Pfn;
 use crate::vm::Vm;
+use core::ops::Range;
 use core::ptr;
 use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
@@ -215,6 +216,33 @@ impl<M: Machine> PageIn<M> {
         page.set_swap_slot(None);
         vm.release_page(page);
         placed.map(|_| None)
+    }
+}
+
+/// Reads those of `keys` that only the pager or swap has, cluster by cluster, as far as memory is not low. What cannot be read
+/// is left for the fault that needs it, which says why. Nothing is mapped.
+pub(crate) fn read_ahead<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut MaySleep) {
+    let vm = object.vm();
+    let (in_memory, mut at) = (object.holes_are_zero(), keys.start);
+    while at < keys.end.min(object.end()) && !vm.frames().is_low() {
+        let read = {
+            let pin = may.pin(vm.epoch());
+            // A hole of an object in memory has nothing to read, so that only pages in swap are looked at.
+            if in_memory {
+                let mut swapped = object.range(at..keys.end, What::SWAP);
+                let Some(found) = swapped.walk(&pin).next() else { return };
+                at = found.key();
+            }
+            match object.index().get(at, &pin) {
+                Slot::Swap(slot) => PageIn::swapped(object, at, slot, &pin),
+                Slot::Empty if !in_memory => PageIn::new(object, at, &pin),
+                _ => None,
+            }
+        };
+        match read.map(|read| read.run(may)) {
+            Some(Err(FaultError::OutOfMemory)) => return,
+            _done_or_left => at += 1,
+        }
     }
 }
 

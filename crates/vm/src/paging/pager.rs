@@ -20,10 +20,9 @@ pub trait Pager: Send + Sync {
     fn ident(&self) -> (u64, u64);
 
     /// Whether the object's pages exist nowhere else: a page that is not there is all zeroes, and [`Pager::fill`] is never
-    /// called. True for files in memory.
-    fn in_memory(&self) -> bool {
-        true
-    }
+    /// called. True for files in memory. No default, because a pager that only fills would read as zeroes with one, and a file
+    /// in memory would lose its pages with the other.
+    fn in_memory(&self) -> bool;
 
     /// Fills page number `page` of the object; `frame` holds zeroes.
     fn fill(&self, page: u64, frame: &mut [u8; PAGE_SIZE as usize]) -> Result<(), PagerError> {
@@ -37,10 +36,9 @@ pub trait Pager: Send + Sync {
         1
     }
 
-    /// Whether changed pages can be written back; where not, and not [`in_memory`](Pager::in_memory), they stay.
-    fn takes_writes(&self) -> bool {
-        false
-    }
+    /// Whether changed pages can be written back; where not, and not [`in_memory`](Pager::in_memory), they stay. No default,
+    /// because a wrong one keeps every changed page in memory for ever, or loses what was written.
+    fn takes_writes(&self) -> bool;
 
     /// Starts a read or a write. May sleep; completing may come later. By default a read fills page after page, and a write
     /// fails.

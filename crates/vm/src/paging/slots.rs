@@ -70,7 +70,7 @@ impl<M: Machine> Vm<M> {
         let mut bitmap = swap.bitmap.lock();
         if swap.ready.load(Ordering::Acquire) {
             drop(bitmap);
-            self.free_run(memory, order);
+            self.return_run(memory, order);
             self.stats().add(Event::BufferPageGone, 1 << order);
             return Err(SwapError::Exists);
         }

@@ -46,6 +46,7 @@ use buddy::{Buddy, Group};
 pub use buddy::{LARGE, MAX_ORDER};
 pub use check::FrameError;
 pub use contiguous::Contiguous;
+use core::fmt;
 use magazine::Magazine;
 use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence_after_rmw, fence_full};
 use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, ThreadHandle, record};
@@ -65,31 +66,51 @@ const MOST_STEP: u64 = 1 << 16;
 /// A frame that somebody owns. Not copied; it goes back with [`Vm::free_frame`], or becomes a page or a table.
 #[derive(Debug)]
 #[must_use = "an owned frame is leaked where it is not freed"]
-pub struct Frame(pub(crate) Pfn);
+pub struct Frame {
+    /// Below 2^32 on every machine ([`Vm::new`]).
+    pfn: u32,
+    /// The system that gave it ([`Vm::tag`]); 0 where [`Frame::from_pfn`]'s caller vouches for it.
+    system: u32,
+}
 
 impl Frame {
+    pub(crate) fn of<M: Machine>(vm: &Vm<M>, pfn: Pfn) -> Frame {
+        Frame { pfn: pfn.0 as u32, system: vm.tag() }
+    }
     /// The frame's number.
     pub fn pfn(&self) -> Pfn {
-        self.0
+        Pfn(self.pfn.into())
     }
     /// Gives ownership up to whoever keeps the number (an index slot, a page table).
     pub fn into_pfn(self) -> Pfn {
-        let pfn = self.0;
+        let pfn = self.pfn();
         core::mem::forget(self);
         pfn
     }
     /// Takes ownership back.
     ///
     /// # Safety
-    /// The number came from [`Frame::into_pfn`] (or a block's frame), and its keeper gave it up.
+    /// The number came from [`Frame::into_pfn`] (or a block's frame), and its keeper gave it up. The frame goes back to the system
+    /// that gave it.
     pub unsafe fn from_pfn(pfn: Pfn) -> Frame {
-        Frame(pfn)
+        Frame { pfn: pfn.0 as u32, system: 0 }
     }
 }
 
+/// A frame of another memory system, which is still its owner's.
+#[derive(Debug)]
+pub struct ForeignFrame(pub Frame);
+
+impl fmt::Display for ForeignFrame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the frame belongs to another memory system")
+    }
+}
+impl core::error::Error for ForeignFrame {}
+
 impl Drop for Frame {
     fn drop(&mut self) {
-        debug_assert!(false, "frame {:?} is dropped instead of freed", self.0);
+        debug_assert!(false, "frame {:?} is dropped instead of freed", self.pfn());
     }
 }
 
@@ -426,7 +447,7 @@ impl<M: Machine> Vm<M> {
         if zeroed {
             self.check_zeroed(pfn);
         }
-        Ok((Frame(pfn), zeroed))
+        Ok((Frame::of(self, pfn), zeroed))
     }
 
     /// Frames for programs, as many as `into` has room for and this CPU or its depot gives at once; their owner zeroes them. Returns how
@@ -446,8 +467,35 @@ impl<M: Machine> Vm<M> {
         (taken, zeroed)
     }
 
-    /// Takes a frame back.
-    pub fn free_frame(&self, frame: Frame) {
+    /// Takes a frame back. An error where another system gave it.
+    pub fn free_frame(&self, frame: Frame) -> Result<(), ForeignFrame> {
+        // Contract C10.
+        if frame.system != 0 && frame.system != self.tag() {
+            return Err(ForeignFrame(frame));
+        }
+        self.return_frame(frame);
+        Ok(())
+    }
+
+    /// Takes the frame back whose number was kept.
+    ///
+    /// # Safety
+    /// The number came from [`Frame::into_pfn`] of a frame of this system, its keeper gives it up, and nothing of the frame is used
+    /// any more.
+    #[inline]
+    pub unsafe fn free_pfn(&self, pfn: Pfn) {
+        // SAFETY: by this function's contract.
+        self.return_frame(unsafe { Frame::from_pfn(pfn) });
+    }
+
+    /// Tells memory systems apart: each lives in pages of its own, so that the page's number does, up to 2^44 bytes.
+    #[inline(always)]
+    fn tag(&self) -> u32 {
+        ((core::ptr::from_ref(self).addr() >> 12) as u32).max(1)
+    }
+
+    /// Takes a frame of this system back.
+    pub(crate) fn return_frame(&self, frame: Frame) {
         // SAFETY: the frame was its owner's.
         unsafe { self.free_frames(core::iter::once(frame.into_pfn())) };
     }
@@ -517,7 +565,7 @@ impl<M: Machine> Vm<M> {
                 f.account(depot, -(1i64 << order));
                 drop(held);
                 self.hand_out(pfn.0, pfn.0 + (1 << order), on_behalf.group());
-                return Some(Frame(pfn));
+                return Some(Frame::of(self, pfn));
             }
         }
         None
@@ -534,7 +582,15 @@ impl<M: Machine> Vm<M> {
     }
 
     /// Takes back what [`Vm::alloc_run`] gave, with the same order.
-    pub fn free_run(&self, first: Frame, order: u8) {
+    ///
+    /// # Safety
+    /// This system's [`Vm::alloc_run`] gave the block, of this order, and nothing of it is used any more.
+    pub unsafe fn free_run(&self, first: Frame, order: u8) {
+        self.return_run(first, order);
+    }
+
+    /// Takes back a run of this system's, of this order.
+    pub(crate) fn return_run(&self, first: Frame, order: u8) {
         let pfn = first.into_pfn();
         self.give_back(pfn.0, pfn.0 + (1 << order));
     }

@@ -351,7 +351,7 @@ impl Cache {
             record::disown(vm.machine().frame_ptr(slab));
             // SAFETY: the slab is off every list and none of its objects is in use.
             let run = unsafe { Frame::from_pfn(slab) };
-            if self.order == 0 { vm.free_frame(run) } else { vm.free_run(run, self.order) }
+            if self.order == 0 { vm.return_frame(run) } else { vm.return_run(run, self.order) }
         }
     }
 
@@ -504,7 +504,7 @@ impl Heap {
                 let pfn = vm.machine().pfn_of(memory.as_ptr());
                 if let Ok(order) = order_of(layout) {
                     // SAFETY: by this function's contract the run is the caller's.
-                    vm.free_run(unsafe { Frame::from_pfn(pfn) }, order);
+                    vm.return_run(unsafe { Frame::from_pfn(pfn) }, order);
                     vm.stats().add(Event::BufferPageGone, 1 << order);
                 }
             }

@@ -75,7 +75,7 @@ impl<M: Machine> Vm<M> {
             if claim.fill(may) {
                 claim.complete();
                 self.hand_out(start, start + want.count, on_behalf.group());
-                return Ok(Frame(Pfn(start)));
+                return Ok(Frame::of(self, Pfn(start)));
             }
         }
         Err(refused)

@@ -66,18 +66,18 @@ pub(crate) fn vacate<M: Machine>(
         to.take().into_iter().for_each(&mut *take);
         to = vm.alloc_frame(Fill::Any, For::User).ok();
         if to.as_ref().is_some_and(&mut *wanted) {
-            to.take().into_iter().for_each(|frame| vm.free_frame(frame));
+            to.take().into_iter().for_each(|frame| vm.return_frame(frame));
             return Vacated::Again;
         }
     }
     let object = kept.object();
     if vm.try_busy_page(object, key, page).is_none() {
-        to.into_iter().for_each(|frame| vm.free_frame(frame));
+        to.into_iter().for_each(|frame| vm.return_frame(frame));
         vm.wait_unbusy(page, may);
         return Vacated::Again;
     }
     let (done, rest) = leave(object, key, page, to, may, take);
-    rest.into_iter().for_each(|frame| vm.free_frame(frame));
+    rest.into_iter().for_each(|frame| vm.return_frame(frame));
     vm.stats().count(if done == Vacated::Gone { Event::Migrated } else { Event::MigrateFailed });
     done
 }

@@ -277,7 +277,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
         while let Some(pfn) = self.frames {
             self.frames = self.vm.page(pfn).next();
             // SAFETY: `own` took the frame from its owner, and it is taken off the list here.
-            self.vm.free_frame(unsafe { Frame::from_pfn(pfn) });
+            self.vm.return_frame(unsafe { Frame::from_pfn(pfn) });
         }
     }
 }

@@ -19,8 +19,10 @@ use crate::reclaim::daemon::Daemons;
 use crate::reclaim::scan::Pageout;
 use crate::stats::{Counters, Stats};
 use crate::types::{PAGE_SIZE, Pfn, PhysRange};
+use core::fmt;
 use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use quire_sync::cpuset::MAX_CPUS;
 use quire_sync::{CpuId, PerCpu, WaitQueue, epoch, record};
 
 /// Why a memory system cannot be built.
@@ -30,7 +32,20 @@ pub enum BootError {
     TooLittleMemory(u64),
     /// RAM beyond frame number 2^32 - 2, or ranges that are empty, unsorted or overlap.
     BadRange(PhysRange),
+    /// No CPU, or more than [`MAX_CPUS`]; the number that the machine told.
+    BadCpus(usize),
 }
+
+impl fmt::Display for BootError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BootError::TooLittleMemory(frames) => write!(f, "{frames} frames are too few for a memory system"),
+            BootError::BadRange(r) => write!(f, "frames {}..{} cannot be RAM", r.start.0, r.end.0),
+            BootError::BadCpus(cpus) => write!(f, "{cpus} CPUs, where 1 to {MAX_CPUS} can be"),
+        }
+    }
+}
+impl core::error::Error for BootError {}
 
 /// In the word of failures: they happen at random.
 const AT_RANDOM: u64 = 1 << 63;
@@ -198,6 +213,10 @@ impl<M: Machine> Vm<M> {
     /// The frames of `ram` belong to the system from now on, and `machine`'s RAM stays reachable as long as the returned
     /// reference, or anything made through it, is used.
     pub unsafe fn new(machine: M, ram: &[PhysRange], config: Config) -> Result<&'static Vm<M>, BootError> {
+        let cpus = machine.cpus();
+        if cpus == 0 || cpus > MAX_CPUS {
+            return Err(BootError::BadCpus(cpus));
+        }
         let mut at = 0;
         for r in ram {
             if r.start.0 < at || r.end <= r.start || r.end.0 >= u32::MAX as u64 {
@@ -208,7 +227,6 @@ impl<M: Machine> Vm<M> {
         let page_count = at;
         let total: u64 = ram.iter().map(|r| r.end.0 - r.start.0).sum();
         let largest = ram.iter().copied().max_by_key(|r| r.end.0 - r.start.0).ok_or(BootError::TooLittleMemory(0))?;
-        let cpus = machine.cpus();
         let queue_parts = config.queue_parts.map_or(Queues::scale(cpus, total), |n| n.clamp(1, MAX_PARTS));
         let domains = machine.domains().clamp(1, 128);
         let tables = Descriptors::words(page_count) * size_of::<AtomicU64>()

@@ -131,7 +131,7 @@ fn nothing_is_made_ahead_while_memory_is_low() {
         taken.push(m.vm.alloc_frame(Fill::Any, For::Kernel).unwrap());
     }
     assert_eq!(touch(&m, &space, 0..9), (9, 0));
-    taken.into_iter().for_each(|f| m.vm.free_frame(f));
+    taken.into_iter().for_each(|f| m.vm.return_frame(f));
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn frames_that_are_zeroed_already_are_taken_first() {
         touch(&m, &space, 0..8);
         // What nobody has zeroed since is full of something.
         let frames: Vec<_> = (0..500).map(|_| m.vm.alloc_frame(Fill::Any, For::User).unwrap()).collect();
-        frames.into_iter().for_each(|f| m.vm.free_frame(f));
+        frames.into_iter().for_each(|f| m.vm.return_frame(f));
         assert!(m.vm.idle_zero(stock) && m.vm.zero_stock() == stock);
         assert_eq!(touch(&m, &space, 8..64), (3, 53));
         assert_eq!(m.vm.zero_stock(), 0);

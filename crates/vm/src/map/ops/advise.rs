@@ -14,6 +14,7 @@ use crate::object::index::{FillError, Slot};
 use crate::object::kept::Kept;
 use crate::object::removal;
 use crate::object::{Object, ObjectRef, What};
+use crate::paging::page_in;
 use crate::paging::swap::Slots;
 use crate::phys::page::Page;
 use crate::reclaim::evict;
@@ -31,7 +32,8 @@ use quire_sync::trace::{Kind, Span};
 pub enum Advice {
     /// Nothing special; also for random and sequential use, which change nothing yet.
     Normal,
-    /// It is needed soon.
+    /// It is needed soon: what lies in swap or with a pager is read now, as far as memory is not low, and mapped by the faults that
+    /// need it. The caller waits for the reads. What cannot be read is no error.
     WillNeed,
     /// Its content is not needed: private memory is as new (zeroes, or the file's content) at the next use; shared memory and
     /// files stay, and are mapped again by faults.
@@ -63,8 +65,8 @@ impl<M: Machine> Space<M> {
 
     fn advise_once(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
         match advice {
-            // Files in memory and anonymous memory have nothing to be read ahead.
-            Advice::Normal | Advice::WillNeed => self.covered(range),
+            Advice::Normal => self.covered(range),
+            Advice::WillNeed => self.read_ahead(range),
             Advice::PopulateRead | Advice::PopulateWrite => self.populate_strictly(range, advice),
             Advice::DontNeed => self.forget(range),
             Advice::Free => self.give_up(range),
@@ -241,6 +243,11 @@ impl<M: Machine> Space<M> {
             at = next;
         }
         result
+    }
+
+    /// A device has nothing to read.
+    fn read_ahead(&self, range: VirtRange) -> Result<(), MapError> {
+        self.each_layer(range, |_, object, _| object.device().is_none(), page_in::read_ahead)
     }
 
     fn page_out(&self, range: VirtRange) -> Result<(), MapError> {

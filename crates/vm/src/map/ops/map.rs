@@ -16,9 +16,9 @@ use quire_sync::trace::{Kind, Span};
 impl<M: Machine> Space<M> {
     /// Maps; returns the address.
     ///
-    /// Errors: [`MapError::Invalid`] for lengths, addresses or offsets that cannot be, [`MapError::Protection`] where `prot`
-    /// exceeds `max_prot`, [`MapError::Exists`], [`MapError::NoSpace`], [`MapError::TooMany`], [`MapError::OutOfMemory`].
-    /// Nothing was changed then.
+    /// Errors: [`MapError::Invalid`] for lengths, addresses or offsets that cannot be, [`MapError::Foreign`] for an object of another
+    /// system, [`MapError::Protection`] where `prot` exceeds `max_prot`, [`MapError::Exists`], [`MapError::NoSpace`],
+    /// [`MapError::TooMany`], [`MapError::OutOfMemory`]. Nothing was changed then.
     pub fn map(&self, r: &MapRequest<'_, M>) -> Result<u64, MapError> {
         let mut span = Span::begin(Kind::Map, 0, r.len);
         let result = self.with_memory(|| self.map_once(r));
@@ -27,7 +27,7 @@ impl<M: Machine> Space<M> {
     }
 
     fn map_once(&self, r: &MapRequest<'_, M>) -> Result<u64, MapError> {
-        let page = validate(r)?;
+        let page = validate(self.vm(), r)?;
         let made;
         let object = match r.object {
             Some((object, _)) => Some(object),

@@ -100,28 +100,37 @@ impl<M: Machine> Space<M> {
     }
 
     /// Makes what is mapped in `range` resident: private memory that may be stored into as if it were, so that no store has to
-    /// copy later. [`MapError::Protection`] at what cannot be, since nothing may access it or its object ends before it;
-    /// [`MapError::OutOfMemory`]. What was brought in before stays. May sleep.
+    /// copy later. Where a part of it is a hole, the rest is served and [`MapError::NotMapped`] returned.
+    /// [`MapError::Invalid`] for a range that no map can have; [`MapError::Protection`] at what cannot be, since nothing may
+    /// access it or its object ends before it; [`MapError::OutOfMemory`]. What was brought in before stays. May sleep.
     pub fn make_resident(&self, range: VirtRange) -> Result<(), MapError> {
+        // Contract C10.
+        self.valid(range)?;
         let mut at = range.start;
+        let mut result = Ok(());
         while at < range.end {
             let mut found = None;
             self.entries(at, &mut |e| {
                 found = Some((e.range, e.attributes));
                 false
             });
-            let Some((entry, a)) = found else { return Ok(()) };
-            let Some(part) = entry.intersect(&VirtRange { start: at, end: range.end }) else { return Ok(()) };
+            let part =
+                found.and_then(|(entry, a)| Some((entry.intersect(&VirtRange { start: at, end: range.end })?, a)));
+            let Some((part, a)) = part else { return Err(MapError::NotMapped) };
+            if part.start > at {
+                result = Err(MapError::NotMapped);
+            }
             let store = a.prot.contains(Prot::WRITE) && !a.flags.contains(Flags::SHARED);
             match self.fault_range(part, if store { Access::Write } else { Access::Read }) {
-                // Unmapped meanwhile, by another thread: its business.
-                Ok(()) | Err(FaultError::NotMapped) => {}
+                Ok(()) => {}
+                // Another thread has unmapped it meanwhile.
+                Err(FaultError::NotMapped) => result = Err(MapError::NotMapped),
                 Err(FaultError::OutOfMemory) => return Err(MapError::OutOfMemory),
                 Err(_) => return Err(MapError::Protection),
             }
             at = part.end;
         }
-        Ok(())
+        result
     }
 }
 

@@ -23,6 +23,12 @@ impl Pager for Plain {
     fn ident(&self) -> (u64, u64) {
         (1, 1)
     }
+    fn in_memory(&self) -> bool {
+        true
+    }
+    fn takes_writes(&self) -> bool {
+        false
+    }
 }
 
 type File = ObjectRef<TestMachine>;

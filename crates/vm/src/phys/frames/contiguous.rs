@@ -49,7 +49,15 @@ impl<M: Machine> Vm<M> {
     }
 
     /// Takes back what [`Vm::alloc_contiguous`] gave, with the same count.
-    pub fn free_contiguous(&self, first: Frame, count: u64) {
+    ///
+    /// # Safety
+    /// This system's [`Vm::alloc_contiguous`] gave the frames, as many, and none of them is used any more.
+    pub unsafe fn free_contiguous(&self, first: Frame, count: u64) {
+        self.return_contiguous(first, count);
+    }
+
+    /// Takes back frames of this system's, as many as were given.
+    pub(crate) fn return_contiguous(&self, first: Frame, count: u64) {
         let start = first.into_pfn().0;
         self.give_back(start, start + count);
     }
@@ -62,7 +70,7 @@ impl<M: Machine> Vm<M> {
             match self.obstacle(start, want.count) {
                 Err(next) => start = next.checked_next_multiple_of(want.align)?,
                 Ok(domain) if self.take_free_range(start, want.count, domain, on_behalf) => {
-                    return Some(Frame(Pfn(start)));
+                    return Some(Frame::of(self, Pfn(start)));
                 }
                 Ok(_) => start += want.align,
             }

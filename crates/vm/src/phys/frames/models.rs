@@ -40,13 +40,13 @@ fn take_against_put() {
     let pair = vm.alloc_run(1, For::Kernel).unwrap().into_pfn();
     // SAFETY: the two frames of the run just taken.
     let (low, high) = unsafe { (Frame::from_pfn(pair), Frame::from_pfn(Pfn(pair.0 + 1))) };
-    vm.free_run(low, 0);
+    vm.return_run(low, 0);
     beside(
         world,
-        move |vm| vm.free_run(high, 0),
+        move |vm| vm.return_run(high, 0),
         |vm| {
             let frame = vm.alloc_run(0, For::Kernel).unwrap();
-            vm.free_run(frame, 0);
+            vm.return_run(frame, 0);
         },
         all,
     );
@@ -60,7 +60,7 @@ fn use_against_drain() {
         world,
         |vm| {
             let taken: Vec<Frame> = (0..3).map(|_| vm.alloc_frame(Fill::Any, For::User).unwrap()).collect();
-            taken.into_iter().for_each(|f| vm.free_frame(f));
+            taken.into_iter().for_each(|f| vm.return_frame(f));
         },
         |vm| vm.drain_magazines(),
         all,
@@ -74,10 +74,10 @@ fn frees_go_home() {
     let taken: Vec<Frame> = (0..3).map(|_| world.vm.alloc_frame(Fill::Any, For::User).unwrap()).collect();
     beside(
         world,
-        |vm| taken.into_iter().for_each(|f| vm.free_frame(f)),
+        |vm| taken.into_iter().for_each(|f| vm.return_frame(f)),
         |vm| {
             let frame = vm.alloc_frame(Fill::Any, For::Kernel).unwrap();
-            vm.free_frame(frame);
+            vm.return_frame(frame);
         },
         all,
     );
@@ -92,7 +92,7 @@ fn stock_against_drain() {
         |vm| {
             vm.idle_zero(1);
             let frame = vm.alloc_frame(Fill::Zeroed, For::User).unwrap();
-            vm.free_frame(frame);
+            vm.return_frame(frame);
         },
         |vm| vm.drain_caches(),
         all,

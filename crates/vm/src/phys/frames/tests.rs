@@ -26,8 +26,8 @@ fn every_frame_is_accounted_for_once_and_damage_is_found() {
     let run = m.vm.alloc_run(4, For::Kernel).unwrap();
     assert_eq!(f.check(), Ok(()));
     assert_eq!(f.free() + 1100 + 16, f.total());
-    mine.drain(..700).for_each(|p| m.vm.free_frame(p));
-    m.vm.free_run(run, 4);
+    mine.drain(..700).for_each(|p| m.vm.return_frame(p));
+    m.vm.return_run(run, 4);
     assert_eq!(f.check(), Ok(()));
 
     let pfn = mine[0].pfn();
@@ -46,7 +46,7 @@ fn every_frame_is_accounted_for_once_and_damage_is_found() {
 
     // Of a section that is open.
     let whole = m.vm.alloc_run(MAX_ORDER, For::User).unwrap();
-    m.vm.free_run(whole, MAX_ORDER);
+    m.vm.return_run(whole, MAX_ORDER);
     let block = f.domains[0].held.lock().buddy.first(MAX_ORDER, Group::User).unwrap();
     m.vm.page(block).set_order(3);
     assert_eq!(f.check(), Err(FrameError::Block(block)));
@@ -55,7 +55,7 @@ fn every_frame_is_accounted_for_once_and_damage_is_found() {
     assert_eq!(f.check(), Err(FrameError::Count(0)));
     f.domains[0].outside.fetch_sub(1, Ordering::Relaxed);
     assert_eq!(f.check(), Ok(()));
-    mine.into_iter().for_each(|p| m.vm.free_frame(p));
+    mine.into_iter().for_each(|p| m.vm.return_frame(p));
     m.vm.drain_magazines();
     assert_eq!(f.check(), Ok(()));
 }
@@ -74,7 +74,7 @@ fn a_cpu_takes_from_its_own_domain_and_frees_go_home() {
     }
     // All are freed by one CPU.
     on(0);
-    mine.into_iter().for_each(|p| m.vm.free_frame(p));
+    mine.into_iter().for_each(|p| m.vm.return_frame(p));
     assert_eq!(f.check(), Ok(()));
     m.vm.drain_magazines();
     assert_eq!([f.free_in(0), f.free_in(1)], free);
@@ -85,7 +85,7 @@ fn a_cpu_takes_from_its_own_domain_and_frees_go_home() {
     let far = mine.iter().filter(|p| m.vm.page(p.pfn()).domain() == 1).count();
     assert!((990..=1000 + 2 * CHAIN as usize).contains(&far), "{far} from the next domain");
     assert_eq!(f.check(), Ok(()));
-    mine.into_iter().for_each(|p| m.vm.free_frame(p));
+    mine.into_iter().for_each(|p| m.vm.return_frame(p));
     m.vm.drain_magazines();
     assert_eq!([f.free_in(0), f.free_in(1)], free);
     assert_eq!(f.check(), Ok(()));
@@ -99,7 +99,7 @@ fn no_block_spans_two_domains() {
         let first = b.pfn().0;
         assert!((first..first + 512).all(|i| m.vm.page(Pfn(i)).domain() == m.vm.page(b.pfn()).domain()));
     }
-    blocks.into_iter().for_each(|b| m.vm.free_run(b, 9));
+    blocks.into_iter().for_each(|b| m.vm.return_run(b, 9));
     assert_eq!(m.vm.frames().check(), Ok(()));
 }
 
@@ -115,14 +115,14 @@ fn zeroed_frames_of_the_stock_are_used_first_and_given_back_when_memory_is_short
     // SAFETY: the frame is this test's.
     let bytes = unsafe { core::slice::from_raw_parts(m.vm.machine().frame_ptr(frame.pfn()), PAGE_SIZE as usize) };
     assert!(bytes.iter().all(|b| *b == 0));
-    m.vm.free_frame(frame);
+    m.vm.return_frame(frame);
 
     let all = m.vm.frames().free();
     let mine: Vec<Frame> = core::iter::from_fn(|| m.vm.alloc_frame(Fill::Any, For::User).ok()).collect();
     assert!(mine.len() as u64 >= all - m.vm.frames().reserve(), "the stock is memory like any other");
     assert_eq!(m.vm.zero_stock(), 0);
     assert!(!m.vm.idle_zero(10), "nothing is zeroed while memory is low");
-    mine.into_iter().for_each(|f| m.vm.free_frame(f));
+    mine.into_iter().for_each(|f| m.vm.return_frame(f));
     m.vm.drain_magazines();
     assert_eq!(m.vm.frames().check(), Ok(()));
     assert!(!system(4096, 1, 1, 0).vm.idle_zero(10), "the stock is off");
@@ -154,7 +154,7 @@ fn who_is_refused_takes_what_other_cpus_keep_and_leaves_them_alone_where_they_ha
         .collect();
     theirs.into_iter().zip(1..).for_each(|(frames, cpu)| {
         on(cpu);
-        frames.into_iter().for_each(|p| m.vm.free_frame(p));
+        frames.into_iter().for_each(|p| m.vm.return_frame(p));
     });
     on(0);
     let all = f.free();
@@ -164,14 +164,14 @@ fn who_is_refused_takes_what_other_cpus_keep_and_leaves_them_alone_where_they_ha
     // What another CPU has now stays there, since all together is not more than the reserve.
     on(1);
     let own = take(&m, 5, For::Kernel);
-    own.into_iter().for_each(|p| m.vm.free_frame(p));
+    own.into_iter().for_each(|p| m.vm.return_frame(p));
     on(0);
     let kept = |m: &Boot| m.vm.frames().magazines.of(1).local.lock().chains().map(|c| c.len).sum::<u32>();
     let before = kept(&m);
     assert!(before > 0);
     assert_eq!(m.vm.alloc_frame(Fill::Any, For::User).map(Frame::into_pfn), Err(OutOfMemory));
     assert_eq!(kept(&m), before);
-    mine.into_iter().for_each(|p| m.vm.free_frame(p));
+    mine.into_iter().for_each(|p| m.vm.return_frame(p));
     assert!(!f.is_low());
 }
 
@@ -182,13 +182,13 @@ fn what_the_depots_keep_for_one_group_the_other_gets_at_last() {
         let f = m.vm.frames();
         let most = (f.free() - f.reserve()) as usize;
         let frames = take(&m, most, keeps);
-        frames.into_iter().for_each(|p| m.vm.free_frame(p));
+        frames.into_iter().for_each(|p| m.vm.return_frame(p));
         assert!(f.domains[0].chains.load(Ordering::Relaxed) != 0, "the depot keeps chains");
         let frames = take(&m, most, wants);
         assert_eq!(f.check(), Ok(()));
         let stalls = m.vm.stats().total(Event::AllocStall);
         assert!(stalls <= 1, "{stalls} times everybody's frames were brought in");
-        frames.into_iter().for_each(|p| m.vm.free_frame(p));
+        frames.into_iter().for_each(|p| m.vm.return_frame(p));
         m.vm.drain_magazines();
         assert_eq!(f.check(), Ok(()));
     }
@@ -202,12 +202,12 @@ fn a_program_leaves_the_kernel_its_reserve() {
         if freed_before {
             // Full chains of programs'.
             let frames = take(&m, 3000, For::User);
-            frames.into_iter().for_each(|p| m.vm.free_frame(p));
+            frames.into_iter().for_each(|p| m.vm.return_frame(p));
         }
         let mine: Vec<Frame> = core::iter::from_fn(|| m.vm.alloc_frame(Fill::Any, For::User).ok()).collect();
         let kernels = take(&m, 60, For::Kernel);
         assert!(mine.len() as u64 >= f.total() - f.reserve() - 60, "{}", mine.len());
-        mine.into_iter().chain(kernels).for_each(|p| m.vm.free_frame(p));
+        mine.into_iter().chain(kernels).for_each(|p| m.vm.return_frame(p));
     }
 }
 
@@ -219,7 +219,7 @@ fn chains_are_broken_up_near_the_cpu_that_asks() {
     for cpu in [0, 1] {
         on(cpu);
         let frames = take(&m, 1000, For::Kernel);
-        frames.into_iter().for_each(|p| m.vm.free_frame(p));
+        frames.into_iter().for_each(|p| m.vm.return_frame(p));
     }
     let before = [chains(0), chains(1)];
     assert!(before.iter().all(|n| *n > 1), "{before:?}");
@@ -237,7 +237,7 @@ fn an_idle_cpu_that_finds_nothing_but_its_own_stock_keeps_it() {
     let f = m.vm.frames();
     let frames = take(&m, 1000, For::Kernel);
     assert!(m.vm.idle_zero(10) && m.vm.zero_stock() == 10);
-    frames.into_iter().for_each(|p| m.vm.free_frame(p));
+    frames.into_iter().for_each(|p| m.vm.return_frame(p));
     // Until the depots have nothing but chains of the kernel's, and this CPU nothing but its stock.
     let stack = || f.magazines.of(0).local.lock().stacks[Group::User as usize].iter().map(|c| c.len).sum::<u32>();
     let in_chains = || f.domains[0].chains.load(Ordering::Relaxed) as u64 * f.chain(Group::Kernel) as u64;
@@ -250,7 +250,7 @@ fn an_idle_cpu_that_finds_nothing_but_its_own_stock_keeps_it() {
         m.vm.idle_zero(1);
         assert_eq!(f.check(), Ok(()));
     }
-    mine.into_iter().for_each(|p| m.vm.free_frame(p));
+    mine.into_iter().for_each(|p| m.vm.return_frame(p));
     m.vm.drain_magazines();
     assert_eq!(f.check(), Ok(()));
 }
@@ -275,7 +275,7 @@ fn the_daemon_is_woken_once_when_memory_gets_low() {
     daemon.join().unwrap();
     assert!(woken.load(Ordering::Acquire));
     f.wake_when_low(None);
-    enough.into_iter().chain(rest).for_each(|p| m.vm.free_frame(p));
+    enough.into_iter().chain(rest).for_each(|p| m.vm.return_frame(p));
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn contiguous_frames_are_where_they_were_asked_for() {
     // Every seventh frame is taken, in a part of memory.
     let busy: Vec<Frame> = take(&m, 3000, For::Kernel);
     let (keep, free): (Vec<_>, Vec<_>) = busy.into_iter().partition(|p| p.pfn().0 % 7 == 0);
-    free.into_iter().for_each(|p| m.vm.free_frame(p));
+    free.into_iter().for_each(|p| m.vm.return_frame(p));
     let before = f.free();
     let mut mine = Vec::new();
     for (count, align, start, end) in [
@@ -313,9 +313,9 @@ fn contiguous_frames_are_where_they_were_asked_for() {
     assert_eq!(bad(Contiguous { align: 3, ..Contiguous::anywhere(1) }), Err(OutOfMemory));
     assert_eq!(bad(Contiguous { align: 1 << 63, ..Contiguous::anywhere(1) }), Err(OutOfMemory));
     assert_eq!(bad(Contiguous::anywhere(u64::MAX)), Err(OutOfMemory));
-    mine.into_iter().for_each(|(p, count)| m.vm.free_contiguous(p, count));
+    mine.into_iter().for_each(|(p, count)| m.vm.return_contiguous(p, count));
     assert_eq!(f.free(), before);
-    keep.into_iter().for_each(|p| m.vm.free_frame(p));
+    keep.into_iter().for_each(|p| m.vm.return_frame(p));
     m.vm.drain_magazines();
     assert_eq!(f.check(), Ok(()));
 }

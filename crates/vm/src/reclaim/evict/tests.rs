@@ -253,6 +253,9 @@ impl Pager for Spotted {
     fn in_memory(&self) -> bool {
         false
     }
+    fn takes_writes(&self) -> bool {
+        false
+    }
     fn cluster(&self) -> usize {
         CLUSTER
     }

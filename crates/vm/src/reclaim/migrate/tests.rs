@@ -15,7 +15,7 @@ fn move_away(vm: &'static Vm, page: &'static Page) {
     let mut taken = None;
     let done = vacate(vm, page, &mut |_| false, &mut MaySleep::here(), &mut |frame| taken = Some(frame));
     assert_eq!((done, taken.as_ref().map(|f| f.pfn())), (Vacated::Gone, Some(vm.pfn_of_page(page))));
-    taken.into_iter().for_each(|frame| vm.free_frame(frame));
+    taken.into_iter().for_each(|frame| vm.return_frame(frame));
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! What advice frees, when memory is short.
 
+use crate::error::MapError;
 use crate::map::{Advice, Space};
+use crate::object::ObjectRef;
 use crate::paging::memory_store::FaultPlan;
 use crate::stats::Event;
-use crate::testing::{boot, page};
-use crate::tests::{anonymous, load, range, store, system};
-use crate::types::Access;
+use crate::stats::FaultKind;
+use crate::testing::{boot, memory_store, page};
+use crate::tests::{anonymous, load, range, show, store, system};
+use crate::types::{Access, PAGE_SIZE};
 
 #[test]
 fn what_was_given_up_stays_hidden_where_memory_for_the_cuts_is_missing() {
@@ -85,4 +88,46 @@ fn what_is_given_up_loses_its_swap_slots_and_never_shows_what_lies_behind() {
     (0..100).for_each(|n| assert_eq!(load(&child, page(n)), 0, "the parent's data shows"));
     (0..100).for_each(|n| assert_eq!(load(&space, page(n)), 3));
     child.check(true).unwrap();
+}
+
+#[test]
+fn what_will_be_needed_is_read_from_swap_and_from_pagers_and_stays_unmapped() {
+    let m = system();
+    m.swap(512, FaultPlan::default());
+    let disk: &'static _ = memory_store(64, FaultPlan::default());
+    m.vm.poll_with(disk).unwrap();
+    let file = ObjectRef::with_pager(m.vm, disk, 60 * PAGE_SIZE).unwrap();
+    let space = Space::new(m.vm).unwrap();
+    anonymous(&space, 0, 100);
+    (0..40).for_each(|n| store(&space, page(n), n as u8));
+    show(&space, 200, 64, &file, true);
+    space.advise(range(0, 100), Advice::PageOut).unwrap();
+    let swapped = m.vm.swap().total() - m.vm.swap().free();
+    // First touches in a row make pages ahead, too.
+    assert!((40..100).contains(&swapped), "{swapped}");
+    assert_eq!((space.stats().resident_pages, file.resident()), (0, 0));
+    // A hole in the range: the rest of it is served.
+    assert_eq!(space.advise(range(10, 254), Advice::WillNeed), Err(MapError::NotMapped));
+    assert_eq!((space.stats().resident_pages, file.resident()), (0, 60));
+    let reads = m.vm.stats().total(Event::SwapIn);
+    assert!((30..=swapped).contains(&reads), "{reads}");
+    assert_eq!(space.fault(page(10), Access::Read), Ok(FaultKind::Resident));
+    (10..40).for_each(|n| assert_eq!(load(&space, page(n)), n as u8));
+    assert_eq!(m.vm.stats().total(Event::SwapIn), reads, "a fault reads what was read ahead");
+    assert_eq!(space.advise(range(200, 64), Advice::WillNeed), Ok(()));
+    space.check(true).unwrap();
+}
+
+#[test]
+fn reading_ahead_ends_where_memory_is_low() {
+    quire_sync::hooks::threads::set_cpu(0);
+    let m = boot(1024, 2);
+    let disk: &'static _ = memory_store(4096, FaultPlan::default());
+    m.vm.poll_with(disk).unwrap();
+    let file = ObjectRef::with_pager(m.vm, disk, 4096 * PAGE_SIZE).unwrap();
+    let space = Space::new(m.vm).unwrap();
+    show(&space, 0, 1000, &file, true);
+    assert_eq!(space.advise(range(0, 1000), Advice::WillNeed), Ok(()));
+    assert!(m.vm.frames().is_low() && (100..1000).contains(&file.resident()), "{}", file.resident());
+    assert!(m.vm.frames().free() > m.vm.frames().reserve(), "pageout had to make room for a hint");
 }

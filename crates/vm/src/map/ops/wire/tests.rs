@@ -8,7 +8,7 @@ use crate::paging::memory_store::FaultPlan;
 use crate::stats::Event;
 use crate::testing::{TestMachine, page};
 use crate::tests::{anonymous, load, range, show, store, system};
-use crate::types::{PAGE_SIZE, Prot};
+use crate::types::{PAGE_SIZE, Prot, VirtRange};
 
 fn resident(space: &Space<TestMachine>, first: u64, pages: u64) -> usize {
     let mut n = 0;
@@ -125,4 +125,24 @@ fn a_hole_ends_what_is_wired_and_what_cannot_be_reached_is_told() {
         }
         assert_eq!((done, space.wired_in(range(6, 4))), (Err(MapError::OutOfMemory), 0));
     }
+}
+
+#[test]
+fn what_cannot_be_made_resident_is_an_error_and_the_rest_is_served() {
+    let m = system();
+    let space = Space::new(m.vm).unwrap();
+    anonymous(&space, 0, 4);
+    anonymous(&space, 6, 4);
+    let reversed = VirtRange { start: page(3), end: page(1) };
+    let misaligned = VirtRange { start: page(0) + 1, end: page(2) };
+    let outside = VirtRange { start: 0, end: PAGE_SIZE };
+    for range in [reversed, misaligned, outside, range(1, 0)] {
+        assert_eq!(space.make_resident(range), Err(MapError::Invalid), "{range:?}");
+    }
+    assert_eq!(space.make_resident(range(20, 4)), Err(MapError::NotMapped));
+    assert_eq!(space.make_resident(range(2, 6)), Err(MapError::NotMapped));
+    assert_eq!((resident(&space, 2, 2), resident(&space, 6, 4)), (2, 2));
+    assert_eq!(space.make_resident(range(8, 4)), Err(MapError::NotMapped));
+    assert_eq!(resident(&space, 6, 4), 4);
+    assert_eq!(space.make_resident(range(0, 4)), Ok(()));
 }
