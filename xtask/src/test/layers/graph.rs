@@ -68,7 +68,7 @@ fn every(plan: &Plan, edges: &Edges<'_>) -> String {
     for up in [true, false] {
         for ((from, to), what) in edges.iter().filter(|((from, to), _)| plan.is_up(from, to) == up) {
             let _ = writeln!(text, "{from} {} {to}: {}", if up { "UP TO" } else { "to" }, what.len());
-            what.iter().for_each(|one| drop(writeln!(text, "    {one}")));
+            text.extend(what.iter().map(|one| format!("    {one}\n")));
         }
     }
     text
