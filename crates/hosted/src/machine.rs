@@ -446,7 +446,13 @@ impl<F: Simulate> Machine for Simulated<F> {
 
 // SAFETY: `kernel_pages` keeps the contract by way of `shoot`.
 unsafe impl<F: Simulate> KernelPages for Simulated<F> {
-    fn map_kernel(&self, vm: &'static Vm<Self>, va: u64, pfn: Pfn, memory: MemoryType) -> Result<(), OutOfMemory> {
+    fn map_kernel(
+        &self,
+        vm: &'static quire_vm::phys::Physical<Self>,
+        va: u64,
+        pfn: Pfn,
+        memory: MemoryType,
+    ) -> Result<(), OutOfMemory> {
         kernel_pages::map(vm, va, pfn, memory)
     }
     fn unmap_kernel(&self, va: u64) -> Option<Pfn> {

@@ -6,17 +6,18 @@ use crate::kernel_tables::{KernelMapError, Rights};
 use crate::shootdown::Request;
 use quire_sync::cpuset::CpuMask;
 use quire_sync::preempt_off;
+use quire_vm::phys::Physical;
 use quire_vm::phys::frames::{Fill, For};
 use quire_vm::phys::page::Kind;
 use quire_vm::stats::Event;
 use quire_vm::tlb::flush::FlushSet;
-use quire_vm::{MemoryType, OutOfMemory, PAGE_SIZE, Pfn, VirtRange, Vm};
+use quire_vm::{MemoryType, OutOfMemory, PAGE_SIZE, Pfn, VirtRange};
 
 /// Maps the page at `va` for loads and stores; see [`quire_vm::machine::KernelPages::map_kernel`].
 ///
 /// # Panics
 /// Where `va` was not reserved at boot or is mapped: the kernel's map hands an address out once.
-pub fn map<M: Hardware>(vm: &'static Vm<M>, va: u64, pfn: Pfn, memory: MemoryType) -> Result<(), OutOfMemory> {
+pub fn map<M: Hardware>(vm: &'static Physical<M>, va: u64, pfn: Pfn, memory: MemoryType) -> Result<(), OutOfMemory> {
     let machine = vm.machine();
     let mut frames = || {
         let pfn = vm.alloc_frame(Fill::Any, For::Kernel).ok()?.into_pfn();

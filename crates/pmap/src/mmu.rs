@@ -12,7 +12,8 @@ use crate::shootdown::{Drops, Residency};
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use quire_sync::{CpuId, PerCpu, Rank, SpinLock, preempt_off};
-use quire_vm::{Pfn, Vm};
+use quire_vm::Pfn;
+use quire_vm::phys::Physical;
 
 /// Tags that each CPU uses for spaces. More would only keep translations that other work has pushed out of the TLB before
 /// their space runs again (Linux came to six PCIDs as well).
@@ -249,7 +250,7 @@ impl<F: Format> Mmu<F> {
     }
 
     /// An empty table page from this CPU's few.
-    pub(crate) fn take_spare<M: Hardware<Format = F>>(&self, vm: &Vm<M>) -> Option<Pfn> {
+    pub(crate) fn take_spare<M: Hardware<Format = F>>(&self, vm: &Physical<M>) -> Option<Pfn> {
         let cpu = preempt_off();
         let mine = self.cpus.mine(&cpu);
         if mine.spares.load(Ordering::Relaxed) == 0 {
@@ -263,7 +264,7 @@ impl<F: Format> Mmu<F> {
     }
 
     /// Keeps an empty table page for later, where there is room.
-    pub(crate) fn keep_spare<M: Hardware<Format = F>>(&self, vm: &Vm<M>, t: Pfn) -> bool {
+    pub(crate) fn keep_spare<M: Hardware<Format = F>>(&self, vm: &Physical<M>, t: Pfn) -> bool {
         let cpu = preempt_off();
         let mine = self.cpus.mine(&cpu);
         // Only this CPU adds to its own.
@@ -280,7 +281,7 @@ impl<F: Format> Mmu<F> {
     }
 
     /// Gives the empty table pages that the CPUs keep back to the system; returns how many.
-    pub fn drain<M: Hardware<Format = F>>(&self, vm: &Vm<M>) -> u64 {
+    pub fn drain<M: Hardware<Format = F>>(&self, vm: &Physical<M>) -> u64 {
         let mut n = 0;
         for cpu in self.cpus.iter() {
             let mut next = {

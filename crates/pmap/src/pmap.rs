@@ -17,11 +17,12 @@ use quire_sync::cpuset::{CpuMask, MAX_CPUS};
 use quire_sync::epoch::{Pinned, Retired};
 use quire_sync::{CpuId, Rank, SpinLock, preempt_off, record};
 use quire_vm::check::Broken;
+use quire_vm::phys::Physical;
 use quire_vm::phys::frames::{Fill, For};
 use quire_vm::phys::page::{Kind, Page};
 use quire_vm::stats::Event;
 use quire_vm::tlb::flush::FlushSet;
-use quire_vm::{OutOfMemory, PAGE_SIZE, Pfn, Pmap, VirtRange, Vm};
+use quire_vm::{OutOfMemory, PAGE_SIZE, Pfn, Pmap, VirtRange};
 
 /// The page tables of one address space. Faults read the first line and nothing else of it.
 #[repr(C)]
@@ -40,10 +41,10 @@ pub struct Tables<F: Format> {
 
 /// A memory system, seen as the place where table pages live.
 #[repr(transparent)]
-struct Frames<M: Hardware>(Vm<M>);
+struct Frames<M: Hardware>(Physical<M>);
 
 impl<M: Hardware> Frames<M> {
-    fn of(vm: &'static Vm<M>) -> &'static Self {
+    fn of(vm: &'static Physical<M>) -> &'static Self {
         // SAFETY: `Frames` is `repr(transparent)` over `Vm`, so the reference is to a valid value of it.
         unsafe { &*(&raw const *vm).cast() }
     }
@@ -144,13 +145,14 @@ unsafe fn released<M: Hardware>(header: *mut Retired) {
     unsafe {
         let page: *const Page = header.cast_const().map_addr(|a| a & !(align_of::<Page>() - 1)).cast();
         let page: &'static Page = &*page;
-        let vm: &'static Vm<M> = &*core::ptr::with_exposed_provenance(page.spare().load(Ordering::Relaxed) as usize);
+        let vm: &'static Physical<M> =
+            &*core::ptr::with_exposed_provenance(page.spare().load(Ordering::Relaxed) as usize);
         Frames::of(vm).free(vm.pfn_of_page(page));
     }
 }
 
 impl<F: Format> Tables<F> {
-    fn tree<M: Hardware<Format = F>>(&self, vm: &'static Vm<M>) -> Tree<'_, F, Frames<M>> {
+    fn tree<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>) -> Tree<'_, F, Frames<M>> {
         Tree { memory: Frames::of(vm), root: self.root, fan: &self.fan, format: PhantomData }
     }
 
@@ -160,7 +162,7 @@ impl<F: Format> Tables<F> {
     }
 
     #[cold]
-    fn fan_out_now<M: Hardware<Format = F>>(&self, vm: &'static Vm<M>) {
+    fn fan_out_now<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>) {
         if self.roots().is_none() {
             let Ok(new) = Self::place(vm, "roots", Roots::new()) else { return };
             if !self.fan.put(new) {
@@ -183,7 +185,7 @@ impl<F: Format> Tables<F> {
     #[inline(never)]
     fn prepare_own<M: Hardware<Format = F>>(
         &self,
-        vm: &'static Vm<M>,
+        vm: &'static Physical<M>,
         roots: &Roots,
         va: u64,
     ) -> Result<(), OutOfMemory> {
@@ -208,7 +210,7 @@ impl<F: Format> Tables<F> {
         Ok(())
     }
 
-    fn new_own<M: Hardware<Format = F>>(&self, vm: &'static Vm<M>) -> Result<*mut Own, OutOfMemory> {
+    fn new_own<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>) -> Result<*mut Own, OutOfMemory> {
         let frames = Frames::of(vm);
         let root = frames.allocate(F::LEVELS - 1)?;
         match Self::place(vm, "own-root", Own::new(root)) {
@@ -224,7 +226,7 @@ impl<F: Format> Tables<F> {
     }
 
     /// Makes `new` the root that this CPU has of this space, and loads it; `false` where things have changed meanwhile.
-    fn adopt<M: Hardware<Format = F>>(&self, vm: &'static Vm<M>, roots: &Roots, new: *mut Own) -> bool {
+    fn adopt<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>, roots: &Roots, new: *mut Own) -> bool {
         let held = roots.lock.lock();
         let cpu = quire_sync::current_cpu();
         let mmu = vm.machine().mmu();
@@ -246,7 +248,7 @@ impl<F: Format> Tables<F> {
     /// # Requires
     /// The last-level table page over `va` is locked, hence linked.
     #[inline(never)]
-    fn copy_entry<M: Hardware<Format = F>>(&self, vm: &'static Vm<M>, roots: &Roots, va: u64) {
+    fn copy_entry<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>, roots: &Roots, va: u64) {
         let i = index(va, F::LEVELS - 1);
         let machine = vm.machine();
         let cpu = quire_sync::current_cpu();
@@ -269,7 +271,7 @@ impl<F: Format> Tables<F> {
 
     /// # Requires
     /// No CPU has it loaded.
-    fn free_own<M: Hardware<Format = F>>(vm: &'static Vm<M>, own: *mut Own) {
+    fn free_own<M: Hardware<Format = F>>(vm: &'static Physical<M>, own: *mut Own) {
         let frames = Frames::of(vm);
         // SAFETY: it was made by `new_own`, and is the caller's alone.
         let root = unsafe {
@@ -284,7 +286,7 @@ impl<F: Format> Tables<F> {
 
     /// Puts a value into a frame of its own.
     fn place<M: Hardware<Format = F>, T>(
-        vm: &'static Vm<M>,
+        vm: &'static Physical<M>,
         label: &'static str,
         value: T,
     ) -> Result<*mut T, OutOfMemory> {
@@ -303,7 +305,7 @@ impl<F: Format> Tables<F> {
     ///
     /// # Safety
     /// Nobody can reach it any more.
-    unsafe fn displace<M: Hardware<Format = F>, T>(vm: &'static Vm<M>, value: *mut T) {
+    unsafe fn displace<M: Hardware<Format = F>, T>(vm: &'static Physical<M>, value: *mut T) {
         record::disown(value.cast());
         let pfn = vm.machine().pfn_of(value.cast());
         // SAFETY: by this function's contract.
@@ -345,7 +347,7 @@ impl<F: Format> Tables<F> {
     }
 
     /// Whether the CPUs' own roots say what the space's does, where they say anything.
-    fn check_own<M: Hardware<Format = F>>(&self, vm: &'static Vm<M>) -> Result<(), Broken> {
+    fn check_own<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>) -> Result<(), Broken> {
         let Some(roots) = self.roots() else { return Ok(()) };
         let _held = roots.lock.lock();
         let frames = Frames::of(vm);
@@ -361,7 +363,7 @@ impl<F: Format> Tables<F> {
         Ok(())
     }
 
-    fn shoot<M: Hardware<Format = F>>(vm: &'static Vm<M>, mut targets: CpuMask, request: &Request<'_, F>) {
+    fn shoot<M: Hardware<Format = F>>(vm: &'static Physical<M>, mut targets: CpuMask, request: &Request<'_, F>) {
         if targets.is_empty() {
             return;
         }
@@ -384,7 +386,7 @@ impl<F: Format> Tables<F> {
 
     /// Calls `f` with each last-level table page in turn, and returns the number of table pages, the root not counted. At
     /// each step the tables are held for one entry of level 2 (a GiB).
-    fn census<M: Hardware<Format = F>>(&self, vm: &'static Vm<M>, mut f: impl FnMut(&TableState)) -> u64 {
+    fn census<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>, mut f: impl FnMut(&TableState)) -> u64 {
         let frames = Frames::of(vm);
         let (mut tables, mut at) = (0, 0);
         'step: loop {
@@ -428,7 +430,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
 
     type Table<'a> = LockedTable<'a, M>;
 
-    fn new(vm: &'static Vm<M>) -> Result<Self, OutOfMemory> {
+    fn new(vm: &'static Physical<M>) -> Result<Self, OutOfMemory> {
         let mmu = vm.machine().mmu();
         let root = Frames::of(vm).allocate(F::LEVELS - 1)?;
         mmu.kernel().share(vm.machine(), root);
@@ -444,7 +446,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     }
 
     #[inline(always)]
-    fn table(&self, vm: &'static Vm<M>, va: u64, pin: &Pinned<'_>) -> Result<LockedTable<'_, M>, OutOfMemory> {
+    fn table(&self, vm: &'static Physical<M>, va: u64, pin: &Pinned<'_>) -> Result<LockedTable<'_, M>, OutOfMemory> {
         debug_assert!(index(va, F::LEVELS - 1) < USER_HALF, "a kernel address is entered into a user half");
         let roots = self.roots().filter(|roots| roots.is_open());
         if let Some(roots) = roots {
@@ -458,15 +460,15 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     }
 
     #[inline]
-    fn next_table(&self, vm: &'static Vm<M>, range: VirtRange) -> Option<LockedTable<'_, M>> {
+    fn next_table(&self, vm: &'static Physical<M>, range: VirtRange) -> Option<LockedTable<'_, M>> {
         Some(LockedTable { vm, tables: self, t: self.tree(vm).lock_next(range)? })
     }
 
-    fn unflushed_above(&self, vm: &'static Vm<M>, va: u64) -> bool {
+    fn unflushed_above(&self, vm: &'static Physical<M>, va: u64) -> bool {
         self.tree(vm).unflushed(va)
     }
 
-    fn flush(&self, vm: &'static Vm<M>, set: &FlushSet) {
+    fn flush(&self, vm: &'static Physical<M>, set: &FlushSet) {
         vm.stats().count(Event::Flush);
         let (hull, top) = (set.hull(), F::LEVELS - 1);
         if let Some(roots) = self.roots()
@@ -485,11 +487,11 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         Self::shoot(vm, targets, &Request::flush(&self.residency, generation, set));
     }
 
-    fn settle(&self, vm: &'static Vm<M>, table: Pfn) -> bool {
+    fn settle(&self, vm: &'static Physical<M>, table: Pfn) -> bool {
         Frames::of(vm).state(table).settle()
     }
 
-    fn prune(&self, vm: &'static Vm<M>, range: VirtRange) {
+    fn prune(&self, vm: &'static Physical<M>, range: VirtRange) {
         let tree = self.tree(vm);
         // The first and the last table page cover more than programs may map.
         let mut at = if range.start <= F::USER.start { 0 } else { range.start };
@@ -508,13 +510,13 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     }
 
     #[inline]
-    fn fan_out(&self, vm: &'static Vm<M>) {
+    fn fan_out(&self, vm: &'static Physical<M>) {
         if self.roots().is_none_or(|r| !r.is_open()) {
             self.fan_out_now(vm);
         }
     }
 
-    fn fan_in(&self, vm: &'static Vm<M>) {
+    fn fan_in(&self, vm: &'static Physical<M>) {
         let Some(roots) = self.roots().filter(|r| r.is_open()) else { return };
         let _held = roots.lock.lock();
         if !roots.is_open() {
@@ -541,11 +543,11 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         self.residency.take_ran()
     }
 
-    fn reclaim_tables(vm: &Vm<M>) -> u64 {
+    fn reclaim_tables(vm: &Physical<M>) -> u64 {
         vm.machine().mmu().drain(vm)
     }
 
-    fn clear(&self, vm: &'static Vm<M>) {
+    fn clear(&self, vm: &'static Physical<M>) {
         Pmap::<M>::fan_in(self, vm);
         let frames = Frames::of(vm);
         let root = View::of(frames, self.root);
@@ -596,7 +598,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         }
     }
 
-    unsafe fn destroy(&mut self, vm: &'static Vm<M>) {
+    unsafe fn destroy(&mut self, vm: &'static Physical<M>) {
         // Idle CPUs may still have it loaded.
         Self::shoot(vm, self.residency.loaded(), &Request::leave(&self.residency));
         vm.machine().mmu().kernel().unshare(vm.machine(), self.root);
@@ -611,25 +613,25 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         }
     }
 
-    fn check(&self, vm: &'static Vm<M>, quiet: bool) -> Result<u64, Broken> {
+    fn check(&self, vm: &'static Physical<M>, quiet: bool) -> Result<u64, Broken> {
         let is_table = |pfn: Pfn| vm.find_page(pfn).is_some_and(|page| page.kind() == Kind::Table);
         let cost = self.tree(vm).check(USER_HALF, &is_table, quiet)?;
         self.check_own(vm)?;
         Ok(cost)
     }
 
-    fn resident_pages(&self, vm: &'static Vm<M>) -> u64 {
+    fn resident_pages(&self, vm: &'static Physical<M>) -> u64 {
         let mut pages = 0;
         self.census(vm, |t| pages += t.live() as u64);
         pages
     }
 
-    fn peak_pages(&self, vm: &'static Vm<M>) -> u64 {
+    fn peak_pages(&self, vm: &'static Physical<M>) -> u64 {
         let pinned = preempt_off();
         self.residency.peak(vm.machine().mmu().cpu(pinned.cpu()).untold(self.id))
     }
 
-    fn table_pages(&self, vm: &'static Vm<M>) -> u64 {
+    fn table_pages(&self, vm: &'static Physical<M>) -> u64 {
         let own = self.roots().map_or(0, |r| {
             let _held = r.lock.lock();
             r.count()

@@ -6,9 +6,10 @@ use crate::error::OutOfMemory;
 use crate::machine::{Enter, KernelPages, Leaf, Machine, Phys, Pmap, Removed, Table};
 use crate::mutant::{Mutant, mutant};
 use crate::paging::memory_store::{FaultPlan, MemoryStore};
+use crate::phys::{Config, Physical};
 use crate::tlb::flush::{FlushSet, Obligation};
 use crate::types::{Access, MemoryType, PAGE_SHIFT, PAGE_SIZE, Pfn, PhysRange, Prot, VirtRange};
-use crate::vm::{Config, Vm};
+use crate::vm::Vm;
 use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence_after_rmw};
 use quire_sync::epoch::Pinned;
@@ -73,7 +74,13 @@ impl TestMachine {
 
 // SAFETY: every CPU's memory is cleared before `flush_kernel` returns.
 unsafe impl KernelPages for TestMachine {
-    fn map_kernel(&self, _vm: &'static Vm<Self>, va: u64, pfn: Pfn, _memory: MemoryType) -> Result<(), OutOfMemory> {
+    fn map_kernel(
+        &self,
+        _vm: &'static Physical<Self>,
+        va: u64,
+        pfn: Pfn,
+        _memory: MemoryType,
+    ) -> Result<(), OutOfMemory> {
         let old = self.kernel.leaves[KernelTable::index(va)].swap(pfn.0 + 1, Ordering::AcqRel);
         assert_eq!(old, 0, "kernel address {va:#x} is mapped twice");
         Ok(())
@@ -332,7 +339,7 @@ unsafe impl Pmap<TestMachine> for TestPmap {
 
     type Table<'a> = TestGuard<'a>;
 
-    fn new(_vm: &'static Vm<TestMachine>) -> Result<Self, OutOfMemory> {
+    fn new(_vm: &'static Physical<TestMachine>) -> Result<Self, OutOfMemory> {
         Ok(TestPmap {
             tables: core::array::from_fn(|_| TestTable {
                 linked: AtomicBool::new(false),
@@ -347,7 +354,12 @@ unsafe impl Pmap<TestMachine> for TestPmap {
         })
     }
 
-    fn table(&self, _vm: &'static Vm<TestMachine>, va: u64, _pin: &Pinned<'_>) -> Result<TestGuard<'_>, OutOfMemory> {
+    fn table(
+        &self,
+        _vm: &'static Physical<TestMachine>,
+        va: u64,
+        _pin: &Pinned<'_>,
+    ) -> Result<TestGuard<'_>, OutOfMemory> {
         let n = Self::index(va).ok_or(OutOfMemory)? / SPAN as usize;
         if !self.tables[n].linked.load(Ordering::Acquire) {
             self.tables[n].linked.swap(true, Ordering::AcqRel);
@@ -355,7 +367,7 @@ unsafe impl Pmap<TestMachine> for TestPmap {
         Ok(self.locked(n))
     }
 
-    fn next_table(&self, _vm: &'static Vm<TestMachine>, range: VirtRange) -> Option<TestGuard<'_>> {
+    fn next_table(&self, _vm: &'static Physical<TestMachine>, range: VirtRange) -> Option<TestGuard<'_>> {
         let first = Self::index(range.start.max(BASE)).filter(|_| range.end > range.start.max(BASE))?;
         let last = Self::index(range.end - 1).unwrap_or(SPAN as usize * TABLES - 1);
         (first / SPAN as usize..=last / SPAN as usize)
@@ -363,11 +375,11 @@ unsafe impl Pmap<TestMachine> for TestPmap {
             .map(|n| self.locked(n))
     }
 
-    fn unflushed_above(&self, _vm: &'static Vm<TestMachine>, _va: u64) -> bool {
+    fn unflushed_above(&self, _vm: &'static Physical<TestMachine>, _va: u64) -> bool {
         false
     }
 
-    fn flush(&self, _vm: &'static Vm<TestMachine>, set: &FlushSet) {
+    fn flush(&self, _vm: &'static Physical<TestMachine>, set: &FlushSet) {
         for tlb in &self.tlbs {
             let mut t = tlb.0.lock();
             match set.ranges() {
@@ -381,7 +393,7 @@ unsafe impl Pmap<TestMachine> for TestPmap {
         }
     }
 
-    fn settle(&self, _vm: &'static Vm<TestMachine>, table: Pfn) -> bool {
+    fn settle(&self, _vm: &'static Physical<TestMachine>, table: Pfn) -> bool {
         self.tables[table.0 as usize].unflushed.fetch_sub(1, Ordering::AcqRel);
         false
     }
@@ -392,11 +404,11 @@ unsafe impl Pmap<TestMachine> for TestPmap {
     fn is_running_elsewhere(&self, _cpu: CpuId) -> bool {
         self.running_elsewhere.load(core::sync::atomic::Ordering::Relaxed)
     }
-    fn prune(&self, _vm: &'static Vm<TestMachine>, _range: VirtRange) {}
-    fn clear(&self, _vm: &'static Vm<TestMachine>) {}
-    unsafe fn destroy(&mut self, _vm: &'static Vm<TestMachine>) {}
+    fn prune(&self, _vm: &'static Physical<TestMachine>, _range: VirtRange) {}
+    fn clear(&self, _vm: &'static Physical<TestMachine>) {}
+    unsafe fn destroy(&mut self, _vm: &'static Physical<TestMachine>) {}
 
-    fn check(&self, _vm: &'static Vm<TestMachine>, quiet: bool) -> Result<u64, Broken> {
+    fn check(&self, _vm: &'static Physical<TestMachine>, quiet: bool) -> Result<u64, Broken> {
         for (n, table) in self.tables.iter().enumerate() {
             let _held = table.lock.lock();
             if quiet && table.unflushed.load(Ordering::Acquire) != 0 {
@@ -405,13 +417,13 @@ unsafe impl Pmap<TestMachine> for TestPmap {
         }
         Ok(TABLES as u64)
     }
-    fn peak_pages(&self, vm: &'static Vm<TestMachine>) -> u64 {
+    fn peak_pages(&self, vm: &'static Physical<TestMachine>) -> u64 {
         self.resident_pages(vm)
     }
-    fn resident_pages(&self, _vm: &'static Vm<TestMachine>) -> u64 {
+    fn resident_pages(&self, _vm: &'static Physical<TestMachine>) -> u64 {
         (0..SPAN as usize * TABLES).filter(|n| self.leaf(*n).load(Ordering::Acquire) & PRESENT != 0).count() as u64
     }
-    fn table_pages(&self, _vm: &'static Vm<TestMachine>) -> u64 {
+    fn table_pages(&self, _vm: &'static Physical<TestMachine>) -> u64 {
         TABLES as u64
     }
 }

@@ -7,8 +7,9 @@ use crate::table::GROUP;
 use crate::tree::Locked;
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_vm::machine::{Enter, Leaf, Removed};
+use quire_vm::phys::Physical;
 use quire_vm::tlb::flush::Obligation;
-use quire_vm::{PAGE_SIZE, Prot, Table, VirtRange, Vm};
+use quire_vm::{PAGE_SIZE, Prot, Table, VirtRange};
 
 /// Everything but stores.
 const UNWRITABLE: Prot = Prot::all().difference(Prot::WRITE);
@@ -18,7 +19,7 @@ const SEALED_FROM: u32 = 4;
 
 /// A locked, live, last-level table page.
 pub struct LockedTable<'a, M: Hardware> {
-    pub(super) vm: &'static Vm<M>,
+    pub(super) vm: &'static Physical<M>,
     pub(super) tables: &'a Tables<M::Format>,
     pub(super) t: Locked<'a>,
 }

@@ -6,6 +6,7 @@
 use crate::content::remove;
 use crate::error::{FaultError, OutOfMemory};
 use crate::machine::Machine;
+use crate::object::Objects;
 use crate::object::index::{FillError, KEYS, Slot};
 use crate::object::{Charge, NoRoom};
 use crate::object::{Object, ObjectRef};
@@ -16,7 +17,6 @@ use crate::phys::frames::{Fill, Frame};
 use crate::phys::page::{Page, State};
 use crate::sleep::MaySleep;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE};
-use crate::vm::Vm;
 use core::ops::Range;
 use quire_sync::atomic::{Ordering, fence_full};
 
@@ -119,7 +119,7 @@ fn resident<'a, M: Machine>(
 }
 
 /// Reads a page in, or waits until there is memory for it: then it is to be looked for again.
-fn run<M: Machine>(vm: &'static Vm<M>, read: PageIn<M>, may: &mut MaySleep) -> Result<(), IoError<()>> {
+fn run<M: Machine>(vm: &'static Objects<M>, read: PageIn<M>, may: &mut MaySleep) -> Result<(), IoError<()>> {
     match read.run(may) {
         Ok(()) => Ok(()),
         Err(FaultError::OutOfMemory) if vm.wait_for_memory(may) => Ok(()),

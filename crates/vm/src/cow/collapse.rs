@@ -25,6 +25,7 @@
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
+use crate::object::Objects;
 use crate::object::backing::{self, Backing};
 use crate::object::batch::Batch;
 use crate::object::index::{Cursor, FillError, Slot, TakenSlot};
@@ -35,7 +36,6 @@ use crate::rmap;
 use crate::stats::Event;
 use crate::tlb::flush::Flushed;
 use crate::types::VirtRange;
-use crate::vm::Vm;
 use core::ptr::NonNull;
 use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
@@ -45,7 +45,7 @@ use quire_sync::epoch::Pinned;
 ///
 /// # Safety
 /// The caller holds the lock of the map that the chain belongs to, and no pin.
-pub unsafe fn collapse<M: Machine>(vm: &'static Vm<M>, front: NonNull<Backing<M>>) {
+pub unsafe fn collapse<M: Machine>(vm: &'static Objects<M>, front: NonNull<Backing<M>>) {
     let mut at = front;
     loop {
         // SAFETY: layers of the caller's chain, which changes under the map's lock only.
@@ -81,7 +81,7 @@ pub unsafe fn collapse<M: Machine>(vm: &'static Vm<M>, front: NonNull<Backing<M>
 }
 
 /// Moves the smaller of two populations into the larger, where both layers show the same addresses.
-fn merge<M: Machine>(vm: &'static Vm<M>, layer: &Backing<M>, a: &Object<M>, behind: &Backing<M>, b: &Object<M>) {
+fn merge<M: Machine>(vm: &'static Objects<M>, layer: &Backing<M>, a: &Object<M>, behind: &Backing<M>, b: &Object<M>) {
     let Some(window) = layer.range().intersect(&behind.range()) else { return };
     let down = front_is_smaller(vm, layer, a, behind, b, window);
     let (from, source, to) = if down { (layer, a, behind) } else { (behind, b, layer) };
@@ -116,7 +116,7 @@ fn keys<M: Machine>(b: &Backing<M>, window: VirtRange) -> core::ops::Range<u64> 
 /// Counts both in step, so that the cost is that of the smaller one. A front that is not smaller than what lies behind takes
 /// that up instead.
 fn front_is_smaller<M: Machine>(
-    vm: &'static Vm<M>,
+    vm: &'static Objects<M>,
     layer: &Backing<M>,
     a: &Object<M>,
     behind: &Backing<M>,
@@ -147,14 +147,14 @@ enum Held<'p, M: Machine> {
     /// A page, busy.
     Page(&'static Page),
     /// A page in swap, held by its slot. It is in both slots for no moment: who reads it in takes the swap slot along, from one.
-    Swap(TakenSlot<'p, &'static Vm<M>>),
+    Swap(TakenSlot<'p, &'static Objects<M>>),
     /// A cut.
     Cut,
 }
 
 impl<'p, M: Machine> Held<'p, M> {
     /// `None`: it is in somebody's hands, or nothing to move.
-    fn take(vm: &'static Vm<M>, from: (&'p Object<M>, u64), slot: Slot, pin: &'p Pinned<'_>) -> Option<Self> {
+    fn take(vm: &'static Objects<M>, from: (&'p Object<M>, u64), slot: Slot, pin: &'p Pinned<'_>) -> Option<Self> {
         match slot {
             Slot::Page(pfn) => vm.try_busy_page(from.0, from.1, vm.page(pfn)).map(Held::Page),
             Slot::Swap(_) if mutant(Mutant::SwapInTwoSlots) => Some(Held::Cut),
@@ -165,7 +165,14 @@ impl<'p, M: Machine> Held<'p, M> {
     }
 
     /// The new slot is filled: completes the move.
-    fn settle(self, vm: &'static Vm<M>, slot: Slot, from: (&Object<M>, u64), to: (&Object<M>, u64), pin: &Pinned<'_>) {
+    fn settle(
+        self,
+        vm: &'static Objects<M>,
+        slot: Slot,
+        from: (&Object<M>, u64),
+        to: (&Object<M>, u64),
+        pin: &Pinned<'_>,
+    ) {
         match self {
             Held::Page(page) => {
                 page.rename(to.0.address(), to.1);
@@ -183,14 +190,14 @@ impl<'p, M: Machine> Held<'p, M> {
     }
 
     /// It stays where it is.
-    fn stay(self, vm: &'static Vm<M>) {
+    fn stay(self, vm: &'static Objects<M>) {
         if let Held::Page(page) = self {
             vm.unbusy(page);
         }
     }
 
     /// It is hidden for good: it goes.
-    fn destroy(self, vm: &'static Vm<M>, slot: Slot, from: (&Object<M>, u64), pin: &Pinned<'_>) {
+    fn destroy(self, vm: &'static Objects<M>, slot: Slot, from: (&Object<M>, u64), pin: &Pinned<'_>) {
         match (self, slot) {
             (Held::Page(page), Slot::Page(pfn)) => {
                 // Hidden, so hardly mapped; but a leaf may be on its way out still.
@@ -211,7 +218,7 @@ impl<'p, M: Machine> Held<'p, M> {
 
 /// Moves what is at `from` (in front) into `to` (behind it), whose content it hides. `behind` shows `to` at `va`.
 fn move_down<M: Machine>(
-    vm: &'static Vm<M>,
+    vm: &'static Objects<M>,
     from: (&Object<M>, u64),
     slot: Slot,
     to: (&Object<M>, u64),
@@ -275,7 +282,7 @@ fn move_down<M: Machine>(
 
 /// Moves what is at `from` (behind) into `to` (in front of it), or destroys it where `to` hides it.
 fn move_up<M: Machine>(
-    vm: &'static Vm<M>,
+    vm: &'static Objects<M>,
     from: (&Object<M>, u64),
     slot: Slot,
     to: (&Object<M>, u64),

@@ -15,12 +15,12 @@
 use crate::cow::last_sharer;
 use crate::machine::Machine;
 use crate::object::Object;
+use crate::object::Objects;
 use crate::object::backing::Backing;
 use crate::object::index::{Cursor, KEYS, Slot};
 use crate::object::interval::Interval;
 use crate::sleep::MaySleep;
 use crate::types::VirtRange;
-use crate::vm::Vm;
 use core::ops::{ControlFlow, Range};
 use core::ptr::NonNull;
 use quire_sync::atomic::{Ordering, fence_full};
@@ -31,7 +31,7 @@ const BLOCK: u64 = 512;
 /// Backings of which the one with the fewest pages in front is chosen.
 const SAMPLE: usize = 8;
 
-impl<M: Machine> Vm<M> {
+impl<M: Machine> Objects<M> {
     /// Frees pages that every chain in front of them hides, of objects that somebody has left since they were last looked at,
     /// up to about `budget` pages looked at; returns how many were. Fewer than the budget: nothing is left to do. May sleep.
     pub fn reap(&'static self, budget: u64, may: &mut MaySleep) -> u64 {

@@ -31,6 +31,7 @@ use crate::cow::found::Found;
 use crate::cow::last_sharer;
 use crate::fault::{At, Stop};
 use crate::machine::{Enter, Machine, Table};
+use crate::map::Maps;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
 use crate::object::backing::Backing;
@@ -41,13 +42,12 @@ use crate::phys::page::{Page, State};
 use crate::rmap;
 use crate::rmap::dirty::credit;
 use crate::tlb::flush::Obligation;
-use crate::vm::Vm;
 use quire_sync::atomic::{fence_after_rmw, fence_full};
 use quire_sync::epoch::Pinned;
 
 /// A page on its way into the front: busy. Dropped, it stays where it was.
 struct Claim<'o, M: Machine> {
-    vm: &'static Vm<M>,
+    vm: &'static Maps<M>,
     page: &'static Page,
     /// The front's object and the slot there.
     to: (&'o Object<M>, u64),

@@ -48,21 +48,21 @@ pub(crate) mod zero_ahead;
 use crate::cow::found::Found;
 use crate::error::{FaultError, OutOfMemory};
 use crate::machine::{Enter, Machine, PREFETCHED, PREFETCHED_BEFORE, Pmap, Table};
+use crate::map::Maps;
 use crate::map::{Changed, Entry, Flags, Space};
 use crate::mutant::{Mutant, mutant};
 use crate::object::backing::Backing;
 use crate::object::index::{FillError, Slot};
 use crate::object::{NoRoom, Object, ObjectRef};
 use crate::paging::page_in::{PageIn, WriteHook};
+use crate::paging::waiting::Patience;
 use crate::phys::frames::{Fill, For};
 use crate::phys::page::{Page, State};
-use crate::reclaim::scan::Patience;
 use crate::rmap::dirty::credit;
 use crate::sleep::MaySleep;
 use crate::stats::{Event, FaultKind};
 use crate::tlb::flush::Obligation;
 use crate::types::{Access, PAGE_SIZE, Pfn, Prot};
-use crate::vm::Vm;
 use quire_sync::atomic::{AtomicBool, Ordering, fence_full};
 use quire_sync::epoch::Pinned;
 use quire_sync::trace::{Kind, Span};
@@ -132,7 +132,7 @@ impl<M: Machine> From<OutOfMemory> for Stop<M> {
 
 /// One fault's surroundings.
 pub(crate) struct At<'e, M: Machine> {
-    pub vm: &'static Vm<M>,
+    pub vm: &'static Maps<M>,
     pub pmap: &'e M::Pmap,
     pub entry: &'e Entry<M>,
     /// The space admits no translation any more.
@@ -247,7 +247,7 @@ fn serve<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultK
 
 /// One attempt, under one pin.
 fn attempt<'e, M: Machine>(
-    vm: &'static Vm<M>,
+    vm: &'static Maps<M>,
     space: &'e Space<M>,
     va: u64,
     access: Access,

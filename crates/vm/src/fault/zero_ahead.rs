@@ -18,12 +18,21 @@
 //! behind once more, the leaf, and only then not busy any more. What any of these finds in the way takes the page back; the fault
 //! itself is served before. The object needs no look of its own: it is a front's, has no end, and goes after the entry is stale.
 
+impl<M: Machine> Maps<M> {
+    /// As [`Config::zero_window`] says.
+    #[inline(always)]
+    pub(crate) fn zero_window(&self) -> u64 {
+        u64::from(self.config.zero_window).min(MOST)
+    }
+}
+
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
 use crate::fault::{At, Walk};
 use crate::machine::{Enter, Machine, PREFETCHED_BEFORE, Table};
 use crate::map::Flags;
+use crate::map::Maps;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
 use crate::object::backing::Backing;
@@ -31,7 +40,6 @@ use crate::object::index::Slot;
 use crate::phys::page::State;
 use crate::stats::Event;
 use crate::types::{PAGE_SIZE, Pfn, Prot};
-use crate::vm::Vm;
 use quire_sync::epoch::Pinned;
 use quire_sync::trace::{Kind, note};
 
@@ -116,7 +124,7 @@ impl<'e, M: Machine> At<'e, M> {
 /// Pages that were made ahead: busy, in their object, mapped nowhere. Those that are left when this is dropped are taken back, and
 /// nobody has seen their content.
 struct Made<'o, M: Machine> {
-    vm: &'static Vm<M>,
+    vm: &'static Maps<M>,
     object: &'o Object<M>,
     /// The key of page 0.
     first: u64,

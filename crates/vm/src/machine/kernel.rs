@@ -2,9 +2,9 @@
 
 use super::Machine;
 use crate::error::OutOfMemory;
+use crate::phys::Physical;
 use crate::tlb::flush::FlushSet;
 use crate::types::{MemoryType, Pfn};
-use crate::vm::Vm;
 
 /// A machine on which the kernel has addresses of its own, the same in every space.
 ///
@@ -13,7 +13,8 @@ use crate::vm::Vm;
 /// after that.
 pub unsafe trait KernelPages: Machine {
     /// Maps the page at `va` to `pfn`, to load and store, never to execute. Nothing is mapped there. Needs no flush.
-    fn map_kernel(&self, vm: &'static Vm<Self>, va: u64, pfn: Pfn, memory: MemoryType) -> Result<(), OutOfMemory>;
+    fn map_kernel(&self, vm: &'static Physical<Self>, va: u64, pfn: Pfn, memory: MemoryType)
+    -> Result<(), OutOfMemory>;
 
     /// Takes the mapping of the page at `va` away, where there is one, and returns what it mapped. CPUs may go on translating by
     /// it until [`flush_kernel`](Self::flush_kernel).

@@ -3,9 +3,9 @@
 use super::Machine;
 use crate::check::Broken;
 use crate::error::OutOfMemory;
+use crate::phys::Physical;
 use crate::tlb::flush::{FlushSet, Obligation};
 use crate::types::{MemoryType, PAGE_SIZE, Pfn, Prot, VirtRange};
-use crate::vm::Vm;
 use quire_sync::CpuId;
 use quire_sync::epoch::Pinned;
 
@@ -62,43 +62,43 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
         Self: 'a;
 
     /// Empty tables that share the kernel's half.
-    fn new(vm: &'static Vm<M>) -> Result<Self, OutOfMemory>;
+    fn new(vm: &'static Physical<M>) -> Result<Self, OutOfMemory>;
 
     /// Locks the last-level table page that covers `va`, linking new levels as needed. What is returned is live (not
     /// dead), and a full fence stands between the lock and the return (`fence_after_rmw`, relies on C2). `pin` is of the
     /// system's epoch: who faults has one already.
-    fn table(&self, vm: &'static Vm<M>, va: u64, pin: &Pinned<'_>) -> Result<Self::Table<'_>, OutOfMemory>;
+    fn table(&self, vm: &'static Physical<M>, va: u64, pin: &Pinned<'_>) -> Result<Self::Table<'_>, OutOfMemory>;
 
     /// Locks the first *existing* last-level table page that covers an address of `range`; never allocates; absent levels
     /// are skipped whole. To go on, call again with a range that starts at the returned table's `span().end`.
     /// The caller has fenced since it published what it relies on (stale marks): an absent table may be skipped only then.
-    fn next_table(&self, vm: &'static Vm<M>, range: VirtRange) -> Option<Self::Table<'_>>;
+    fn next_table(&self, vm: &'static Physical<M>, range: VirtRange) -> Option<Self::Table<'_>>;
 
     /// Whether a removal below the (absent or present) table level over `va` is not flushed yet. Asked by reverse scans
     /// that found no table page there (relies on C2, unflushed removals).
-    fn unflushed_above(&self, vm: &'static Vm<M>, va: u64) -> bool;
+    fn unflushed_above(&self, vm: &'static Physical<M>, va: u64) -> bool;
 
     /// Makes every CPU that may hold translations of this space drop those in `set` (or all), and returns when they have.
     /// Sends interrupts only to CPUs that run this space now; others catch up by generation when they switch in.
-    fn flush(&self, vm: &'static Vm<M>, set: &FlushSet);
+    fn flush(&self, vm: &'static Physical<M>, set: &FlushSet);
 
     /// Lowers the count of unflushed removals of table page `table` by one. Called only by [`Obligation`]'s discharge. Returns
     /// whether the table page held nothing and owed nothing then: a hint that it may be pruned.
-    fn settle(&self, vm: &'static Vm<M>, table: Pfn) -> bool;
+    fn settle(&self, vm: &'static Physical<M>, table: Pfn) -> bool;
 
     /// Frees empty last-level table pages inside `range` (and upper levels that become empty) while others may be walking:
     /// parent then child locked, verified empty, marked dead, unlinked, flushed, freed after the walkers. Preemption is off for
     /// a bounded number of table pages at a time.
-    fn prune(&self, vm: &'static Vm<M>, range: VirtRange);
+    fn prune(&self, vm: &'static Physical<M>, range: VirtRange);
 
     /// The map has fanned out (relies on C9): from now on CPUs that fault here have root tables of their own, where that helps,
     /// and a flush asks only those that have reached what it is about. Where there is no memory for that, nothing changes.
-    fn fan_out(&self, vm: &'static Vm<M>) {
+    fn fan_out(&self, vm: &'static Physical<M>) {
         let _one_root_serves_all = vm;
     }
 
     /// Undoes [`fan_out`](Self::fan_out): all CPUs share the root again, and what was theirs is freed.
-    fn fan_in(&self, vm: &'static Vm<M>) {
+    fn fan_in(&self, vm: &'static Physical<M>) {
         let _one_root_serves_all = vm;
     }
 
@@ -115,36 +115,36 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
 
     /// Gives empty table pages that CPUs keep for later back to the frame allocator; returns how many. Called when memory
     /// is short, with locks of slabs possibly held.
-    fn reclaim_tables(vm: &Vm<M>) -> u64 {
+    fn reclaim_tables(vm: &Physical<M>) -> u64 {
         let _none_kept = vm;
         0
     }
 
     /// Frees all table pages but the root. The caller has emptied the map: nothing can fault here any more, and no reverse
     /// scan can reach this space. Needs no epoch (C4: exit).
-    fn clear(&self, vm: &'static Vm<M>);
+    fn clear(&self, vm: &'static Physical<M>);
 
     /// Frees the root too.
     ///
     /// # Safety
     /// No CPU runs this space, and `clear` was called.
-    unsafe fn destroy(&mut self, vm: &'static Vm<M>);
+    unsafe fn destroy(&mut self, vm: &'static Physical<M>);
 
     /// Derives the invariants of the table pages again: every present entry leads to a live table page or is a leaf, counts
     /// of present entries are right, nothing that is present would be skipped by a scan; and where nothing at all is under
     /// way (`quiet`), no removal counts as not flushed. Others may walk, link and remove meanwhile. Returns how many entries
     /// were looked at.
-    fn check(&self, vm: &'static Vm<M>, quiet: bool) -> Result<u64, Broken>;
+    fn check(&self, vm: &'static Physical<M>, quiet: bool) -> Result<u64, Broken>;
 
     /// Number of resident (present) user pages, summed from the table pages' counts.
-    fn resident_pages(&self, vm: &'static Vm<M>) -> u64;
+    fn resident_pages(&self, vm: &'static Physical<M>) -> u64;
 
     /// The most pages that were resident at once, without a look at table pages. For each CPU that runs the space now, it may be too few
     /// by what a CPU counts for itself before it says so.
-    fn peak_pages(&self, vm: &'static Vm<M>) -> u64;
+    fn peak_pages(&self, vm: &'static Physical<M>) -> u64;
 
     /// Number of table pages, the root included.
-    fn table_pages(&self, vm: &'static Vm<M>) -> u64;
+    fn table_pages(&self, vm: &'static Physical<M>) -> u64;
 }
 
 /// A locked, live, last-level table page. Spins; nothing may sleep while it is held (relies on C5).

@@ -7,8 +7,8 @@ use super::space::Space;
 use super::tree::{Change, Cursor, Item, Owner, Tree};
 use crate::check::Due;
 use crate::machine::{Machine, Pmap};
+use crate::map::Maps;
 use crate::types::VirtRange;
-use crate::vm::Vm;
 use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicU64, Ordering, fence};
 use quire_sync::epoch::Pinned;
@@ -67,7 +67,7 @@ pub struct Writer<'a, M: Machine> {
 }
 
 impl<M: Machine> Arena<M> {
-    pub(super) fn new(vm: &'static Vm<M>, bounds: VirtRange) -> Self {
+    pub(super) fn new(vm: &'static Maps<M>, bounds: VirtRange) -> Self {
         let (entries, owner) = Tree::new(Nodes(vm));
         Arena {
             entries,

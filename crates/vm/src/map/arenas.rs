@@ -33,9 +33,9 @@ use super::entry::Entry;
 use super::space::Space;
 use crate::error::OutOfMemory;
 use crate::machine::{Machine, Pmap};
+use crate::map::Maps;
 use crate::mutant::{Mutant, mutant};
 use crate::types::VirtRange;
-use crate::vm::Vm;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use quire_sync::epoch::Pinned;
@@ -94,7 +94,7 @@ pub(super) struct Fan<M: Machine> {
 
 impl<M: Machine> Fan<M> {
     /// One without arenas; made in its place, which is long for a kernel's stack.
-    fn make(vm: &Vm<M>) -> Result<NonNull<Fan<M>>, OutOfMemory> {
+    fn make(vm: &Maps<M>) -> Result<NonNull<Fan<M>>, OutOfMemory> {
         let fan = vm.map_memory().fans.cache().alloc(vm)?.cast::<Fan<M>>();
         record::wrote(fan.as_ptr());
         // SAFETY: fresh memory of its size and alignment, and all of it is written.
@@ -176,7 +176,7 @@ fn stretch(n: usize) -> VirtRange {
 }
 
 impl<M: Machine> Arenas<M> {
-    pub fn new(vm: &'static Vm<M>) -> Self {
+    pub fn new(vm: &'static Maps<M>) -> Self {
         Arenas { home: Arena::new(vm, M::Pmap::USER), fan: AtomicPtr::new(ptr::null_mut()), crowd: AtomicU32::new(0) }
     }
 
@@ -323,7 +323,7 @@ impl<M: Machine> Arenas<M> {
     ///
     /// # Safety
     /// Nobody else can reach the space any more.
-    pub unsafe fn free(&mut self, vm: &'static Vm<M>) {
+    pub unsafe fn free(&mut self, vm: &'static Maps<M>) {
         // SAFETY: by this function's contract; arenas and fan were made from these slabs, and are freed once.
         unsafe {
             self.home.free_nodes();

@@ -2,10 +2,10 @@
 
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
+use crate::map::Maps;
 use crate::mutant::{Mutant, mutant};
 use crate::object::backing::Backing;
 use crate::types::{Prot, VirtRange};
-use crate::vm::Vm;
 use core::cell::Cell;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
@@ -59,7 +59,7 @@ pub enum Tag {
 pub struct Entry<M: Machine> {
     /// Must be first: the epoch hands it back.
     retired: Retired,
-    vm: &'static Vm<M>,
+    vm: &'static Maps<M>,
     /// The front backing: the newest layer of the chain, which belongs to the newest entry that has it. Until its writer can
     /// no longer fail, an unpublished entry has here the old entry whose chain its own will come from.
     front: Cell<*const ()>,
@@ -143,7 +143,7 @@ impl Attributes {
 }
 
 impl<M: Machine> Entry<M> {
-    fn new(vm: &'static Vm<M>, range: VirtRange, a: Attributes, how: How, origin: *const Entry<M>) -> Self {
+    fn new(vm: &'static Maps<M>, range: VirtRange, a: Attributes, how: How, origin: *const Entry<M>) -> Self {
         debug_assert!(!(a.flags.contains(Flags::NEEDS_FRONT) && a.prot.contains(Prot::WRITE)));
         Entry {
             retired: Retired::new(),
@@ -310,14 +310,14 @@ impl<M: Machine> Entry<M> {
 
 /// Entries that are not published yet, ascending. Dropped, it frees them (they have no chains yet).
 pub(super) struct NewEntries<M: Machine> {
-    vm: &'static Vm<M>,
+    vm: &'static Maps<M>,
     first: *const Entry<M>,
     last: *const Entry<M>,
     len: usize,
 }
 
 impl<M: Machine> NewEntries<M> {
-    pub fn new(vm: &'static Vm<M>) -> Self {
+    pub fn new(vm: &'static Maps<M>) -> Self {
         NewEntries { vm, first: ptr::null(), last: ptr::null(), len: 0 }
     }
 

@@ -8,9 +8,9 @@ use super::space::{Limits, STACK_GUARD, Space};
 use super::wired::Wire;
 use crate::error::MapError;
 use crate::machine::{Machine, Pmap};
+use crate::map::Maps;
 use crate::object::ObjectRef;
 use crate::types::{PAGE_SIZE, Prot, VirtRange};
-use crate::vm::Vm;
 use core::ptr;
 
 /// An arena may have this part of a space's entries without a look at the others: twice as many as there can be arenas.
@@ -211,7 +211,7 @@ fn is_free<M: Machine>(writer: &Writer<'_, M>, range: VirtRange) -> bool {
 }
 
 /// Relies on C10. Returns the first page of the object that the mapping shows.
-pub(super) fn validate<M: Machine>(vm: &'static Vm<M>, r: &MapRequest<'_, M>) -> Result<u64, MapError> {
+pub(super) fn validate<M: Machine>(vm: &'static Maps<M>, r: &MapRequest<'_, M>) -> Result<u64, MapError> {
     if r.len == 0 || !r.len.is_multiple_of(PAGE_SIZE) {
         return Err(MapError::Invalid);
     }
@@ -226,7 +226,7 @@ pub(super) fn validate<M: Machine>(vm: &'static Vm<M>, r: &MapRequest<'_, M>) ->
         return Err(MapError::Invalid);
     }
     let Some((object, offset)) = r.object else { return Ok(0) };
-    if !ptr::eq(object.vm(), vm) {
+    if !ptr::eq(object.vm(), &raw const **vm) {
         return Err(MapError::Foreign);
     }
     if object.device().is_some() && !r.shared {

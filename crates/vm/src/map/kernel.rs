@@ -24,13 +24,13 @@ use super::memory::{FAN_OUT, Nodes};
 use super::tree::{Cursor, Item, Owner, Tree};
 use crate::error::{MapError, OutOfMemory};
 use crate::machine::KernelPages;
+use crate::map::Maps;
 use crate::mutant::{Mutant, mutant};
 use crate::phys::frames::{Fill, For, Frame};
 use crate::reclaim::scan::Reclaim;
 use crate::stats::Event;
 use crate::tlb::flush::FlushSet;
 use crate::types::{MemoryType, PAGE_SIZE, Pfn, PhysRange, VirtRange};
-use crate::vm::Vm;
 use core::alloc::Layout;
 use core::cell::Cell;
 use core::ptr::{self, NonNull};
@@ -123,7 +123,7 @@ impl List {
 
 /// The kernel's map; see the module.
 pub struct KernelMap<M: KernelPages> {
-    vm: &'static Vm<M>,
+    vm: &'static Maps<M>,
     range: VirtRange,
     stack_bytes: u64,
     regions: Tree<Region, Nodes<M>, FAN_OUT>,
@@ -144,7 +144,7 @@ unsafe impl<M: KernelPages> Sync for KernelMap<M> {}
 impl<M: KernelPages> KernelMap<M> {
     /// An empty map of the addresses `range`, whose stacks have `stack_bytes` bytes, a multiple of the page size. It is never
     /// taken apart.
-    pub fn new(vm: &'static Vm<M>, range: VirtRange, stack_bytes: u64) -> Result<KernelMap<M>, OutOfMemory> {
+    pub fn new(vm: &'static Maps<M>, range: VirtRange, stack_bytes: u64) -> Result<KernelMap<M>, OutOfMemory> {
         let cpus = vm.machine().cpus();
         let layout = Layout::from_size_align(PerCpu::<SpinLock<List>>::bytes(cpus), 128).map_err(|_| OutOfMemory)?;
         let memory = vm.heap().alloc(vm, layout)?;

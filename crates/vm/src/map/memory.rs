@@ -9,8 +9,9 @@ use super::spaces::Spaces;
 use super::tree::{NodeAlloc, NodeSize};
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
+use crate::map::Maps;
+use crate::phys::boot::BootMemory;
 use crate::phys::slab::{Cache, Slab};
-use crate::vm::{BootMemory, Vm};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicU64, Ordering};
@@ -80,7 +81,7 @@ impl<M: Machine> MapMemory<M> {
 }
 
 /// Tree nodes from a system's slabs.
-pub(super) struct Nodes<M: Machine>(pub &'static Vm<M>);
+pub(super) struct Nodes<M: Machine>(pub &'static Maps<M>);
 
 impl<M: Machine> Clone for Nodes<M> {
     fn clone(&self) -> Self {

@@ -42,6 +42,7 @@ mod entry;
 pub(crate) mod find_space;
 mod idle;
 pub mod kernel;
+pub(crate) mod maps;
 mod memory;
 mod ops;
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -68,6 +69,7 @@ pub use covered::Covered;
 pub use entry::{Attributes, Entry, Flags, Tag};
 pub use find_space::{MapRequest, Placement};
 pub use idle::{Dropped, SMALL};
+pub use maps::Maps;
 pub use memory::{FAN_OUT, MapMemory};
 pub use ops::reap::Holdings;
 pub use query::EntryInfo;

@@ -7,9 +7,9 @@ use super::entry::Entry;
 use super::spaces::Place;
 use crate::error::{MapError, OutOfMemory};
 use crate::machine::{Machine, Pmap};
+use crate::map::Maps;
 use crate::map::wired::Wire;
 use crate::types::{PAGE_SIZE, VirtRange};
-use crate::vm::Vm;
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use core::ptr::NonNull;
@@ -56,7 +56,7 @@ impl Limits {
 /// belong to different CPUs.
 #[repr(C, align(64))]
 pub struct Space<M: Machine> {
-    vm: &'static Vm<M>,
+    vm: &'static Maps<M>,
     id: u64,
     /// Leaves that went with the page tables while nobody ran the space; the first fault after that takes it to zero. Read by
     /// every fault, so it stands with what never changes.
@@ -112,7 +112,7 @@ unsafe impl<M: Machine> Sync for SpaceRef<M> {}
 impl<M: Machine> Space<M> {
     /// An empty space. Its cost is a root table and this structure.
     #[allow(clippy::new_ret_no_self)] // A space is reached through handles only.
-    pub fn new(vm: &'static Vm<M>) -> Result<SpaceRef<M>, OutOfMemory> {
+    pub fn new(vm: &'static Maps<M>) -> Result<SpaceRef<M>, OutOfMemory> {
         Ok(Unborn::new(vm, Limits::DEFAULT)?.born())
     }
 }
@@ -122,7 +122,7 @@ impl<M: Machine> Space<M> {
 pub(super) struct Unborn<M: Machine>(NonNull<Space<M>>);
 
 impl<M: Machine> Unborn<M> {
-    pub fn new(vm: &'static Vm<M>, limits: Limits) -> Result<Unborn<M>, OutOfMemory> {
+    pub fn new(vm: &'static Maps<M>, limits: Limits) -> Result<Unborn<M>, OutOfMemory> {
         let memory = vm.map_memory();
         let place = memory.spaces.cache().alloc(vm)?.cast::<Space<M>>();
         let pmap = match M::Pmap::new(vm) {
@@ -204,7 +204,7 @@ impl<M: Machine> Space<M> {
 
     /// The system that it belongs to.
     #[inline(always)]
-    pub fn vm(&self) -> &'static Vm<M> {
+    pub fn vm(&self) -> &'static Maps<M> {
         self.vm
     }
     /// The page tables.

@@ -9,7 +9,8 @@
 
 use super::space::{Space, SpaceRef};
 use crate::machine::{Machine, Pmap};
-use crate::vm::{BootMemory, Vm};
+use crate::map::Maps;
+use crate::phys::boot::BootMemory;
 use core::cell::Cell;
 use core::ptr;
 use quire_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -165,7 +166,7 @@ pub(crate) enum Which {
     NotRunning,
 }
 
-impl<M: Machine> Vm<M> {
+impl<M: Machine> Maps<M> {
     /// How many spaces there are.
     pub(crate) fn spaces(&self) -> usize {
         self.map_memory().all.len()

@@ -1,9 +1,9 @@
 //! Models of pages that a first touch makes besides its own ([`zero_ahead`](crate::fault::zero_ahead)).
 
 use super::*;
+use crate::phys::Config;
 use crate::phys::page::Kind;
 use crate::testing::boot_with;
-use crate::vm::Config;
 
 const LAST: VirtRange =
     VirtRange { start: crate::testing::BASE + 3 * PAGE_SIZE, end: crate::testing::BASE + 4 * PAGE_SIZE };

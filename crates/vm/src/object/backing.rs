@@ -16,11 +16,11 @@
 
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
+use crate::object::Objects;
 use crate::object::interval::{Interval, Links};
 use crate::object::{Object, ObjectRef};
 use crate::tlb::flush::Flushed;
 use crate::types::{PAGE_SHIFT, VirtRange};
-use crate::vm::Vm;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering};
 use quire_sync::epoch::{Pile, Pinned, Retired};
@@ -42,7 +42,7 @@ pub struct Backing<M: Machine> {
     /// The page of the object that the range begins with.
     offset: u64,
     // First cache line to here: all that a fault reads.
-    vm: &'static Vm<M>,
+    vm: &'static Objects<M>,
     pmap: NonNull<M::Pmap>,
     /// The layer in front of it, or null. Written under the map's lock; read under a pin.
     in_front: AtomicPtr<Backing<M>>,
@@ -94,7 +94,7 @@ fn closed<M: Machine>() -> *mut Object<M> {
 
 impl<M: Machine> Backing<M> {
     fn new(
-        vm: &'static Vm<M>,
+        vm: &'static Objects<M>,
         pmap: NonNull<M::Pmap>,
         range: VirtRange,
         offset: u64,
@@ -182,7 +182,7 @@ impl<M: Machine> Backing<M> {
         unsafe { self.pmap.as_ref() }
     }
     /// The system.
-    pub(crate) fn vm(&self) -> &'static Vm<M> {
+    pub(crate) fn vm(&self) -> &'static Objects<M> {
         self.vm
     }
     /// The layers of a front's chain, up to 255.
@@ -310,7 +310,7 @@ impl<M: Machine> Backing<M> {
 /// Memory for backings, set aside in the phase of a map change that may fail, for the phase that must not (relies on C3).
 /// What is left is freed when it is dropped.
 pub struct Spare<M: Machine> {
-    vm: &'static Vm<M>,
+    vm: &'static Objects<M>,
     first: *mut FreeBacking,
     len: usize,
 }
@@ -321,12 +321,12 @@ struct FreeBacking {
 
 impl<M: Machine> Spare<M> {
     /// Memory for none yet.
-    pub fn empty(vm: &'static Vm<M>) -> Spare<M> {
+    pub fn empty(vm: &'static Objects<M>) -> Spare<M> {
         Spare { vm, first: ptr::null_mut(), len: 0 }
     }
 
     /// Memory for `n` backings.
-    pub fn reserve(vm: &'static Vm<M>, n: usize) -> Result<Spare<M>, OutOfMemory> {
+    pub fn reserve(vm: &'static Objects<M>, n: usize) -> Result<Spare<M>, OutOfMemory> {
         let mut spare = Spare::empty(vm);
         spare.reserve_more(n)?;
         Ok(spare)
@@ -570,7 +570,7 @@ pub unsafe fn fork<M: Machine>(
 ///
 /// # Safety
 /// The caller owns the chain; no entry that new readers can find has it; it is disposed of once.
-pub unsafe fn dispose<M: Machine>(vm: &'static Vm<M>, front: NonNull<Backing<M>>, proof: &Flushed) {
+pub unsafe fn dispose<M: Machine>(vm: &'static Objects<M>, front: NonNull<Backing<M>>, proof: &Flushed) {
     // SAFETY: by this function's contract.
     unsafe { dispose_onto(vm, front, proof, &mut vm.epoch().pile()) }
 }
@@ -580,7 +580,7 @@ pub unsafe fn dispose<M: Machine>(vm: &'static Vm<M>, front: NonNull<Backing<M>>
 /// # Safety
 /// As [`dispose`].
 pub(crate) unsafe fn dispose_onto<M: Machine>(
-    vm: &'static Vm<M>,
+    vm: &'static Objects<M>,
     front: NonNull<Backing<M>>,
     proof: &Flushed,
     pile: &mut Pile<'_>,

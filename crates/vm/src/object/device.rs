@@ -45,7 +45,7 @@ impl<M: Machine> ObjectRef<M> {
     /// is revoked), nor mapped elsewhere with another memory type; and letting those who map the object store to them breaks
     /// nothing that the kernel relies on.
     pub unsafe fn device(
-        vm: &'static crate::Vm<M>,
+        vm: &'static crate::object::Objects<M>,
         frames: PhysRange,
         memory: MemoryType,
     ) -> Result<Self, OutOfMemory> {

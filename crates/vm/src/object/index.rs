@@ -162,7 +162,7 @@ pub struct Node<N: Nodes> {
 }
 
 #[cfg(test)]
-quire_sync::assert_layout!(Node<&'static crate::Vm<crate::testing::TestMachine>> {
+quire_sync::assert_layout!(Node<&'static crate::object::Objects<crate::testing::TestMachine>> {
     size: 576, align: 64,
     retired: 0, nodes: 16, present: 24, dirty: 32, height: 40, slots: 64,
 });

@@ -25,10 +25,10 @@
 use crate::check::{Broken, Due, Level};
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
+use crate::object::Objects;
 use crate::object::backing::Backing;
 use crate::object::interval::{Interval, Tree};
 use crate::object::{Object, References};
-use crate::vm::Vm;
 use core::ops::ControlFlow;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{
@@ -169,7 +169,7 @@ impl<M: Machine> MoreParts<M> {
     // Kept out of its caller's stack frame: the parts are built on the stack.
     #[cold]
     #[inline(never)]
-    fn make_own(&self, vm: &Vm<M>, cpu: usize) {
+    fn make_own(&self, vm: &Objects<M>, cpu: usize) {
         let part = |_| OwnPart { part: Part::new(ptr::null_mut()), counts: AtomicBool::new(false) };
         let parts = OwnParts(core::array::from_fn(|n| CachePadded(part(n))));
         // No memory: they go on sharing.
@@ -227,7 +227,7 @@ impl<M: Machine> Part<M> {
 impl<M: Machine> Part<M> {
     /// One backing was linked or unlinked, and the lock is about to be given up.
     #[inline]
-    fn release(&self, vm: &Vm<M>, list: &mut Listed<M>) {
+    fn release(&self, vm: &Objects<M>, list: &mut Listed<M>) {
         list.due.note(1);
         let level = vm.check_level();
         if level != Level::Never && list.due.is_due(level) {
@@ -338,7 +338,7 @@ impl<M: Machine> Parts<M> {
     }
 
     /// The part for a new backing: by CPU, once the list has fanned out, which it does where it is long and contended.
-    pub fn choose(&self, vm: &Vm<M>) -> u16 {
+    pub fn choose(&self, vm: &Objects<M>) -> u16 {
         if !self.is_open() {
             let turns = self.first.contended.load(Ordering::Relaxed);
             if turns >= TURNS || turns != 0 && self.first.count.load(Ordering::Relaxed) >= FAN_OUT_AT {
@@ -358,7 +358,7 @@ impl<M: Machine> Parts<M> {
     // Kept out of its caller's stack frame: the parts are built on the stack.
     #[cold]
     #[inline(never)]
-    fn fan_out(&self, vm: &Vm<M>) {
+    fn fan_out(&self, vm: &Objects<M>) {
         if let Some(more) = self.more() {
             let state = more.state.load(Ordering::Acquire);
             if state % STATES == CLOSED {
@@ -385,7 +385,7 @@ impl<M: Machine> Parts<M> {
 
     /// Links `b` into its part, or into the first where that is closed by now. `refs`: the object's, one of which is the part's from
     /// now on where it did not have one. The caller keeps the object.
-    pub fn insert(&self, vm: &Vm<M>, b: NonNull<Backing<M>>, refs: &References) {
+    pub fn insert(&self, vm: &Objects<M>, b: NonNull<Backing<M>>, refs: &References) {
         // SAFETY: the caller's, and not linked yet.
         let backing = unsafe { b.as_ref() };
         let mut part = self.part(backing.part());
@@ -707,7 +707,7 @@ impl<M: Machine> Parts<M> {
     }
 
     /// Frees the further parts.
-    pub fn free(&self, vm: &Vm<M>) {
+    pub fn free(&self, vm: &Objects<M>) {
         if let Some(more) = NonNull::new(self.more.load(Ordering::Acquire)) {
             debug_assert!(self.iter().all(|p| p.list.lock().tree.is_empty()), "an object goes while backings show it");
             // SAFETY: the object is dead and shown by nobody: only scans looked here, and they hold the object.
@@ -724,7 +724,7 @@ impl<M: Machine> Parts<M> {
 #[cfg(test)]
 impl<M: Machine> Parts<M> {
     /// Fans out, or opens the parts again.
-    pub fn widen(&self, vm: &Vm<M>) {
+    pub fn widen(&self, vm: &Objects<M>) {
         self.fan_out(vm);
     }
     /// Whether CPUs have parts of their own.

@@ -21,6 +21,7 @@ pub mod index;
 pub mod interval;
 pub(crate) mod kept;
 pub(crate) mod mapping_list;
+pub(crate) mod objects;
 pub(crate) mod page_lifecycle;
 
 mod range;
@@ -32,6 +33,7 @@ pub(crate) use charge::{Charge, NoRoom};
 pub use device::Device;
 pub use errors::{Told, WriteErrors, WritesFailed};
 pub(crate) use mapping_list::{MoreParts, OwnParts, Parts};
+pub use objects::Objects;
 pub use range::{ObjectRange, Present, Walk, What};
 pub(crate) use references::{GivenUp, References};
 
@@ -40,11 +42,11 @@ use crate::machine::Machine;
 use crate::object::backing::Backing;
 use crate::object::index::{Index, Node, Nodes};
 use crate::paging::pager::Pager;
+use crate::phys::boot::BootMemory;
 use crate::phys::page::{Page, State};
 use crate::phys::slab::Slab;
 use crate::tlb::flush::Flushed;
 use crate::types::PAGE_SIZE;
-use crate::vm::{BootMemory, Vm};
 use core::fmt;
 use core::ops::{ControlFlow, Deref};
 use core::ptr::{self, NonNull};
@@ -58,7 +60,7 @@ pub struct ObjectMemory<M: Machine> {
     pub(crate) backings: Slab<Backing<M>>,
     pub(crate) parts: Slab<MoreParts<M>>,
     pub(crate) own_parts: Slab<OwnParts<M>>,
-    nodes: Slab<Node<&'static Vm<M>>>,
+    nodes: Slab<Node<&'static Objects<M>>>,
     /// The last id given to an object that was asked for one.
     last_id: AtomicU64,
 }
@@ -84,7 +86,7 @@ impl<M: Machine> ObjectMemory<M> {
 }
 
 // SAFETY: the slab's objects are of a node's layout.
-unsafe impl<M: Machine> Nodes for &'static Vm<M> {
+unsafe impl<M: Machine> Nodes for &'static Objects<M> {
     fn allocate(self) -> Result<NonNull<Node<Self>>, OutOfMemory> {
         Ok(self.object_memory().nodes.cache().alloc(self)?.cast())
     }
@@ -116,12 +118,12 @@ const STORES_COUNTED: u32 = 32;
 pub struct Object<M: Machine> {
     /// Must be first: the epoch hands it back.
     retired: Retired,
-    index: Index<&'static Vm<M>>,
+    index: Index<&'static Objects<M>>,
     /// 0: not asked for yet.
     id: AtomicU64,
     pub(crate) flags: AtomicU32,
     write_errors: WriteErrors,
-    vm: &'static Vm<M>,
+    vm: &'static Objects<M>,
     pager: Option<NonNull<dyn Pager>>,
     // First cache line to here: what faults read; written where the index grows and at the ends only.
     parts: Parts<M>,
@@ -150,7 +152,7 @@ unsafe impl<M: Machine> Send for Object<M> {}
 unsafe impl<M: Machine> Sync for Object<M> {}
 
 impl<M: Machine> Object<M> {
-    fn build(vm: &'static Vm<M>, size: u64, flags: u32, pager: Option<NonNull<dyn Pager>>) -> Object<M> {
+    fn build(vm: &'static Objects<M>, size: u64, flags: u32, pager: Option<NonNull<dyn Pager>>) -> Object<M> {
         Object {
             retired: Retired::new(),
             index: Index::new(),
@@ -170,7 +172,10 @@ impl<M: Machine> Object<M> {
 
     /// An object of private memory, shown by `only`, which is in no list yet and whose links are untouched: two CPUs may
     /// make one for the same backing at once, and one of them discards its own.
-    pub(crate) fn private(vm: &'static Vm<M>, only: NonNull<Backing<M>>) -> Result<NonNull<Object<M>>, OutOfMemory> {
+    pub(crate) fn private(
+        vm: &'static Objects<M>,
+        only: NonNull<Backing<M>>,
+    ) -> Result<NonNull<Object<M>>, OutOfMemory> {
         let mut o = Object::build(vm, u64::MAX, PRIVATE, None);
         o.parts = Parts::new(only.as_ptr());
         vm.object_memory().objects.alloc(vm, o)
@@ -190,12 +195,12 @@ impl<M: Machine> Object<M> {
 
     /// The system that the object belongs to.
     #[inline(always)]
-    pub fn vm(&self) -> &'static Vm<M> {
+    pub fn vm(&self) -> &'static Objects<M> {
         self.vm
     }
     /// Its page index.
     #[inline(always)]
-    pub fn index(&self) -> &Index<&'static Vm<M>> {
+    pub fn index(&self) -> &Index<&'static Objects<M>> {
         &self.index
     }
     /// As pages name it.
@@ -319,7 +324,7 @@ impl<M: Machine> Object<M> {
     /// # Safety
     /// It is linked into this object, and the object is not used through it any more.
     pub(crate) unsafe fn unlink(
-        vm: &'static Vm<M>,
+        vm: &'static Objects<M>,
         this: NonNull<Object<M>>,
         b: NonNull<Backing<M>>,
         _proof: &Flushed,
@@ -390,7 +395,7 @@ impl<M: Machine> Object<M> {
     ///
     /// # Safety
     /// The caller has a reference, and does not use the object through it any more.
-    pub(crate) unsafe fn unref(vm: &'static Vm<M>, this: NonNull<Object<M>>) {
+    pub(crate) unsafe fn unref(vm: &'static Objects<M>, this: NonNull<Object<M>>) {
         // SAFETY: the caller's reference keeps it.
         let object = unsafe { this.as_ref() };
         loop {
@@ -426,7 +431,7 @@ impl<M: Machine> Object<M> {
     }
 }
 
-impl<M: Machine> Vm<M> {
+impl<M: Machine> Objects<M> {
     /// The object of `page`, as it says now; it stays as long as the pin, even where the page leaves it. `None`: it is no page,
     /// or busy. A page that a fault is making is busy from the moment when it names its object, which may be dead by then, and
     /// retired before this pin.
@@ -470,20 +475,20 @@ unsafe impl<M: Machine> Sync for ObjectRef<M> {}
 
 impl<M: Machine> ObjectRef<M> {
     /// Shared anonymous memory of `pages` pages.
-    pub fn anonymous(vm: &'static Vm<M>, pages: u64) -> Result<Self, OutOfMemory> {
+    pub fn anonymous(vm: &'static Objects<M>, pages: u64) -> Result<Self, OutOfMemory> {
         let size = pages.checked_mul(PAGE_SIZE).ok_or(OutOfMemory)?;
         Ok(ObjectRef { object: vm.object_memory().objects.alloc(vm, Object::build(vm, size, 0, None))? })
     }
 
     /// What `pager` has: a file of `bytes` bytes. The pager is used until its [`Pager::released`] is called.
-    pub fn with_pager(vm: &'static Vm<M>, pager: &'static dyn Pager, bytes: u64) -> Result<Self, OutOfMemory> {
+    pub fn with_pager(vm: &'static Objects<M>, pager: &'static dyn Pager, bytes: u64) -> Result<Self, OutOfMemory> {
         Self::charged(vm, pager, bytes, None)
     }
 
     /// As [`with_pager`](Self::with_pager). The pages of a file [in memory](Pager::in_memory) are charged to `quota`, those in swap too:
     /// where it has no room, writes and faults that would fill a hole are refused.
     pub fn charged(
-        vm: &'static Vm<M>,
+        vm: &'static Objects<M>,
         pager: &'static dyn Pager,
         bytes: u64,
         quota: Option<&'static Quota>,

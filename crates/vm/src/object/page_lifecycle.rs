@@ -6,6 +6,7 @@
 use super::Object;
 use super::batch::{Batch, Subset};
 use crate::machine::Machine;
+use crate::object::Objects;
 use crate::paging::swap::Slots;
 use crate::phys::frames::Frame;
 use crate::phys::page::{Page, State};
@@ -13,13 +14,12 @@ use crate::phys::queues::NEW;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::types::Pfn;
-use crate::vm::Vm;
 use quire_sync::trace::{Kind, Span};
 
 /// Turns of a spin before a wait sleeps.
 const SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 64 };
 
-impl<M: Machine> Vm<M> {
+impl<M: Machine> Objects<M> {
     /// Gives a wild frame an identity, as a new page: busy, on its way to the active queue. The caller owns the frame, puts
     /// it into the index and calls [`Vm::enqueue_new`].
     #[inline]

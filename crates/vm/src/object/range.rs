@@ -72,10 +72,10 @@
 
 use super::Object;
 use crate::machine::Machine;
+use crate::object::Objects;
 use crate::object::index::{Cursor, Slot, Visit};
 use crate::phys::page::Page;
 use crate::stats::Event;
-use crate::vm::Vm;
 use core::ops::Range;
 use quire_sync::epoch::Pinned;
 
@@ -143,7 +143,7 @@ impl<'o, M: Machine> ObjectRange<'o, M> {
 /// A walk under way: an iterator over what is there, ascending.
 pub struct Walk<'w, M: Machine> {
     object: &'w Object<M>,
-    visit: Visit<'w, &'static Vm<M>>,
+    visit: Visit<'w, &'static Objects<M>>,
     what: What,
     visited: u64,
 }

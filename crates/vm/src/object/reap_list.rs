@@ -6,7 +6,7 @@
 use super::Object;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
-use crate::vm::BootMemory;
+use crate::phys::boot::BootMemory;
 use core::cell::Cell;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence_full};

@@ -4,15 +4,15 @@ use super::io::{Direction, Polled, RECORDS, Taken, TooManyPolled, written};
 use super::pager::PagerError;
 use super::{laundry, page_in};
 use crate::machine::Machine;
+use crate::object::Objects;
 use crate::object::kept::Kept;
 use crate::phys::page::Page;
 use crate::sleep::MaySleep;
-use crate::vm::Vm;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::Ordering;
 use quire_sync::hooks::relax;
 
-impl<M: Machine> Vm<M> {
+impl<M: Machine> Objects<M> {
     /// Polls `what` from now on, while requests are under way.
     pub fn poll_with(&self, what: &'static dyn Polled) -> Result<(), TooManyPolled> {
         let free = self.io().polled.iter().find_map(|p| {

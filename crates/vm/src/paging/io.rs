@@ -16,9 +16,10 @@
 
 use crate::error::PagerError;
 use crate::machine::Machine;
+use crate::phys::Physical;
+use crate::phys::boot::BootMemory;
 use crate::tlb::flush::Flushed;
 use crate::types::Pfn;
-use crate::vm::{BootMemory, Vm};
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence_full};
@@ -99,7 +100,7 @@ impl Body {
     }
 
     /// Adds a page.
-    pub fn push<M: Machine>(&mut self, vm: &Vm<M>, key: u64, pfn: Pfn) {
+    pub fn push<M: Machine>(&mut self, vm: &Physical<M>, key: u64, pfn: Pfn) {
         self.keys[self.len] = key;
         self.frames[self.len] = (pfn, vm.machine().frame_ptr(pfn));
         self.len += 1;
@@ -435,7 +436,7 @@ impl Io {
     /// The calling thread finishes what is complete from now on, and is woken for it. None: nobody does.
     pub(crate) fn set_completer(&self, thread: Option<ThreadHandle>) {
         self.completer.store(thread.map_or(0, |t| t.0.wrapping_add(1)), Ordering::Release);
-        // Before the daemon looks whether it is to stop, and for requests; see [`Vm::stop_daemons`] and [`Taken::start`].
+        // Before the daemon looks whether it is to stop, and for requests; see [`Physical::stop_daemons`] and [`Taken::start`].
         fence_full();
         // Who sleeps and was to be woken by the daemon looks after itself now.
         self.waits.wake_all();

@@ -26,6 +26,7 @@
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
+use crate::object::Objects;
 use crate::object::batch::Batch;
 use crate::object::kept::Kept;
 use crate::paging::io::{Body, Direction, Taken};
@@ -37,7 +38,6 @@ use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::tlb::flush::Flushed;
 use crate::types::Pfn;
-use crate::vm::Vm;
 use core::ops::Range;
 use quire_sync::epoch::Pinned;
 
@@ -202,7 +202,7 @@ fn untag<M: Machine>(object: &Object<M>, pages: &[(u64, Pfn)], pin: &Pinned<'_>)
 }
 
 /// The first of `pages` that has a swap slot, and its slot with those of its neighbours, as far as they neighbour too.
-fn own_slots<M: Machine>(vm: &Vm<M>, pages: &[(u64, Pfn)]) -> (usize, Slots) {
+fn own_slots<M: Machine>(vm: &Objects<M>, pages: &[(u64, Pfn)]) -> (usize, Slots) {
     let slot = |p: &(u64, Pfn)| vm.page(p.1).swap_slot();
     let Some((from, first)) = pages.iter().enumerate().find_map(|(i, p)| Some((i, slot(p)?))) else {
         return (0, Slots { first: 0, len: 0 });
@@ -225,7 +225,7 @@ pub(crate) fn stain<M: Machine>(object: &Object<M>, key: u64, page: &Page, pin: 
 
 /// A write is complete. `file`: the object that was kept for it.
 pub(crate) fn finish<M: Machine>(
-    vm: &'static Vm<M>,
+    vm: &'static Objects<M>,
     file: Option<&Object<M>>,
     body: &Body,
     result: Result<(), PagerError>,

@@ -14,3 +14,4 @@ pub(crate) mod page_in;
 pub mod pager;
 mod slots;
 pub mod swap;
+pub(crate) mod waiting;

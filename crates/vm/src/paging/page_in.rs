@@ -15,6 +15,7 @@ use crate::cow::found::Found;
 use crate::error::{FaultError, OutOfMemory};
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
+use crate::object::Objects;
 use crate::object::index::{FillError, Slot};
 use crate::object::kept::Kept;
 use crate::object::{Object, What};
@@ -26,7 +27,6 @@ use crate::phys::page::{Page, State};
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::types::Pfn;
-use crate::vm::Vm;
 use core::ops::Range;
 use core::ptr;
 use quire_sync::atomic::fence_full;
@@ -208,7 +208,7 @@ impl<M: Machine> PageIn<M> {
             },
         };
         if placed == Ok(true) {
-            if vm.pageout().ghosts.comes_back(object.address(), key) {
+            if vm.ghosts.comes_back(object.address(), key) {
                 vm.stats().count(Event::NearRefault);
             }
             return Ok(Some(pfn));
@@ -248,7 +248,7 @@ pub(crate) fn read_ahead<M: Machine>(object: &Object<M>, keys: Range<u64>, may: 
 
 /// A read is complete: its placeholders become pages, or go.
 pub(crate) fn finish<M: Machine>(
-    vm: &'static Vm<M>,
+    vm: &'static Objects<M>,
     object: &Object<M>,
     body: &Body,
     result: Result<(), PagerError>,

@@ -4,6 +4,7 @@ use super::laundry;
 use super::swap::*;
 use crate::machine::Machine;
 use crate::object::Object;
+use crate::object::Objects;
 use crate::paging::io::Polled;
 use crate::paging::pager::SwapStore;
 use crate::phys::frames::For;
@@ -12,11 +13,10 @@ use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::types::PAGE_SIZE;
 use crate::types::Pfn;
-use crate::vm::Vm;
 use quire_sync::atomic::Ordering;
 use quire_sync::epoch::Pinned;
 
-impl<M: Machine> Vm<M> {
+impl<M: Machine> Objects<M> {
     /// Takes the swap slot of a page in memory back, where slots are scarce: the page counts as changed then. Not where it is busy.
     pub(crate) fn give_slot_back(&self, object: &Object<M>, key: u64, page: &Page, may: &MaySleep) {
         if page.swap_slot().is_none() || !self.swap().is_scarce() || self.try_busy_page(object, key, page).is_none() {

@@ -37,11 +37,13 @@ mod stock;
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
+use crate::phys::Physical;
+use crate::phys::boot::BootMemory;
+use crate::phys::config::Config;
 use crate::phys::descriptors::{Descriptors, SECTION};
 use crate::phys::page::Kind;
 use crate::stats::Event;
 use crate::types::Pfn;
-use crate::vm::{BootMemory, Config, Vm};
 use buddy::{Buddy, Group};
 pub use buddy::{LARGE, MAX_ORDER};
 pub use check::FrameError;
@@ -74,7 +76,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    pub(crate) fn of<M: Machine>(vm: &Vm<M>, pfn: Pfn) -> Frame {
+    pub(crate) fn of<M: Machine>(vm: &Physical<M>, pfn: Pfn) -> Frame {
         Frame { pfn: pfn.0 as u32, system: vm.tag() }
     }
     /// The frame's number.
@@ -420,7 +422,7 @@ impl Depot {
     }
 }
 
-impl<M: Machine> Vm<M> {
+impl<M: Machine> Physical<M> {
     /// One frame. Takes no shared lock but once in [`CHAIN`] calls.
     pub fn alloc_frame(&self, fill: Fill, on_behalf: For) -> Result<Frame, OutOfMemory> {
         let (frame, zeroed) = self.take_frame(fill, on_behalf)?;

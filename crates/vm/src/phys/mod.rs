@@ -7,8 +7,14 @@
 //!
 //! The room owns the state word of a page and is home to C1 (identity). It knows the machine, and no object, map or fault.
 
+pub(crate) mod boot;
+pub(crate) mod config;
 pub(crate) mod descriptors;
 pub mod frames;
 pub mod page;
+pub(crate) mod physical;
 pub mod queues;
 pub mod slab;
+
+pub use config::Config;
+pub use physical::Physical;

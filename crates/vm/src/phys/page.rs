@@ -516,7 +516,7 @@ fn link(field: &AtomicU32) -> Option<Pfn> {
 }
 
 fn pack(pfn: Option<Pfn>) -> u32 {
-    // Frame numbers fit: `Vm::new` refuses RAM beyond 2^32 - 2 frames.
+    // Frame numbers fit: `Physical::new` refuses RAM beyond 2^32 - 2 frames.
     pfn.map_or(0, |p| p.0 as u32 + 1)
 }
 

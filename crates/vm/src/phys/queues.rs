@@ -34,11 +34,12 @@ mod check;
 
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
+use crate::phys::Physical;
+use crate::phys::boot::BootMemory;
 use crate::phys::descriptors::Descriptors;
 use crate::phys::page::{Page, State};
 use crate::types::Pfn;
 pub use crate::types::Queue;
-use crate::vm::{BootMemory, Vm};
 pub use check::QueueError;
 use quire_sync::atomic::{AtomicU32, Ordering};
 use quire_sync::{CachePadded, CpuId, PerCpu, Rank, SpinGuard, SpinLock, current_cpu, preempt_off, record};
@@ -515,7 +516,7 @@ impl<'q> PartRef<'q> {
     }
 }
 
-impl<M: Machine> Vm<M> {
+impl<M: Machine> Physical<M> {
     /// Puts an isolated page into `queue`; see [`Queues::put`].
     pub fn put_in_queue(&self, page: &Page, queue: Queue) {
         self.queues().put(page, queue);

@@ -8,11 +8,12 @@ mod check;
 
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
+use crate::phys::Physical;
+use crate::phys::boot::BootMemory;
 use crate::phys::frames::{For, Frame};
 use crate::phys::page::{Kind, Page};
 use crate::stats::Event;
 use crate::types::{PAGE_SIZE, Pfn};
-use crate::vm::{BootMemory, Vm};
 use core::alloc::Layout;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
@@ -207,7 +208,7 @@ impl Cache {
     }
 
     /// An object's memory, uninitialised.
-    pub fn alloc<M: Machine>(&self, vm: &Vm<M>) -> Result<NonNull<u8>, OutOfMemory> {
+    pub fn alloc<M: Machine>(&self, vm: &Physical<M>) -> Result<NonNull<u8>, OutOfMemory> {
         if vm.inject_failure() {
             return Err(OutOfMemory);
         }
@@ -220,7 +221,7 @@ impl Cache {
     }
 
     #[cold]
-    fn alloc_from_depot<M: Machine>(&self, vm: &Vm<M>) -> Result<NonNull<u8>, OutOfMemory> {
+    fn alloc_from_depot<M: Machine>(&self, vm: &Physical<M>) -> Result<NonNull<u8>, OutOfMemory> {
         let cpu = preempt_off();
         let mut local = self.mine(&cpu);
         if local.head.0.is_null() {
@@ -233,7 +234,7 @@ impl Cache {
     ///
     /// # Safety
     /// `object` came from this cache's `alloc` and is not used any more.
-    pub unsafe fn free<M: Machine>(&self, vm: &Vm<M>, object: NonNull<u8>) {
+    pub unsafe fn free<M: Machine>(&self, vm: &Physical<M>, object: NonNull<u8>) {
         let object: FreeList = object.as_ptr().cast();
         let full = {
             let cpu = preempt_off();
@@ -248,7 +249,7 @@ impl Cache {
     }
 
     #[cold]
-    fn flush_some<M: Machine>(&self, vm: &Vm<M>) {
+    fn flush_some<M: Machine>(&self, vm: &Physical<M>) {
         let cpu = preempt_off();
         let mut local = self.mine(&cpu);
         if local.len() > self.keep {
@@ -256,7 +257,7 @@ impl Cache {
         }
     }
 
-    fn refill<M: Machine>(&self, vm: &Vm<M>, local: &mut Mine<'_>) -> Result<(), OutOfMemory> {
+    fn refill<M: Machine>(&self, vm: &Physical<M>, local: &mut Mine<'_>) -> Result<(), OutOfMemory> {
         let mut depot = self.depot.slabs.lock();
         while local.len() < self.batch {
             let Some(slab) = depot.partial else {
@@ -291,7 +292,7 @@ impl Cache {
         Ok(())
     }
 
-    fn new_slab<M: Machine>(&self, vm: &Vm<M>) -> Result<Pfn, OutOfMemory> {
+    fn new_slab<M: Machine>(&self, vm: &Physical<M>) -> Result<Pfn, OutOfMemory> {
         let run = if self.order == 0 {
             vm.alloc_frame(crate::phys::frames::Fill::Any, For::Kernel)?
         } else {
@@ -318,7 +319,7 @@ impl Cache {
     }
 
     /// Moves `n` objects back to their slabs.
-    fn flush<M: Machine>(&self, vm: &Vm<M>, local: &mut Mine<'_>, n: u32) {
+    fn flush<M: Machine>(&self, vm: &Physical<M>, local: &mut Mine<'_>, n: u32) {
         let mut depot = self.depot.slabs.lock();
         let mut empty: Option<Pfn> = None;
         for _ in 0..n {
@@ -356,14 +357,14 @@ impl Cache {
     }
 
     /// Gives this CPU's free objects back to their slabs, and empty slabs back as frames.
-    pub fn drain<M: Machine>(&self, vm: &Vm<M>) {
+    pub fn drain<M: Machine>(&self, vm: &Physical<M>) {
         let cpu = preempt_off();
         let mut local = self.mine(&cpu);
         let n = local.len();
         self.flush(vm, &mut local, n);
     }
 
-    fn link<M: Machine>(&self, vm: &Vm<M>, depot: &mut Depot, slab: Pfn) {
+    fn link<M: Machine>(&self, vm: &Physical<M>, depot: &mut Depot, slab: Pfn) {
         let page = vm.page(slab);
         page.set_prev(None);
         page.set_next(depot.partial);
@@ -373,7 +374,7 @@ impl Cache {
         depot.partial = Some(slab);
     }
 
-    fn unlink<M: Machine>(&self, vm: &Vm<M>, depot: &mut Depot, slab: Pfn) {
+    fn unlink<M: Machine>(&self, vm: &Physical<M>, depot: &mut Depot, slab: Pfn) {
         let page = vm.page(slab);
         match page.prev() {
             Some(p) => vm.page(p).set_next(page.next()),
@@ -403,7 +404,7 @@ impl<T> Slab<T> {
     }
 
     /// A new object that holds `value`. The caller frees it with [`Slab::free`].
-    pub fn alloc<M: Machine>(&self, vm: &Vm<M>, value: T) -> Result<NonNull<T>, OutOfMemory> {
+    pub fn alloc<M: Machine>(&self, vm: &Physical<M>, value: T) -> Result<NonNull<T>, OutOfMemory> {
         let memory = self.cache.alloc(vm)?.cast::<T>();
         record::wrote(memory.as_ptr());
         // SAFETY: fresh memory of the right size and alignment.
@@ -415,7 +416,7 @@ impl<T> Slab<T> {
     ///
     /// # Safety
     /// `object` came from this slab, and nobody uses it any more.
-    pub unsafe fn free<M: Machine>(&self, vm: &Vm<M>, object: NonNull<T>) {
+    pub unsafe fn free<M: Machine>(&self, vm: &Physical<M>, object: NonNull<T>) {
         // SAFETY: by this function's contract.
         unsafe {
             object.drop_in_place();
@@ -480,7 +481,7 @@ impl Heap {
     }
 
     /// Memory of `layout`, uninitialised. Refused at the [floor](crate::phys::frames::Frames::floor).
-    pub fn alloc<M: Machine>(&self, vm: &Vm<M>, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+    pub fn alloc<M: Machine>(&self, vm: &Physical<M>, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         match self.class(layout) {
             Some(cache) => cache.alloc(vm),
             None => {
@@ -496,7 +497,7 @@ impl Heap {
     ///
     /// # Safety
     /// `memory` came from `alloc` with the same `layout`, and is not used any more.
-    pub unsafe fn free<M: Machine>(&self, vm: &Vm<M>, memory: NonNull<u8>, layout: Layout) {
+    pub unsafe fn free<M: Machine>(&self, vm: &Physical<M>, memory: NonNull<u8>, layout: Layout) {
         match self.class(layout) {
             // SAFETY: by this function's contract.
             Some(cache) => unsafe { cache.free(vm, memory) },

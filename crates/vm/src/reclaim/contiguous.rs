@@ -24,11 +24,11 @@ use crate::phys::frames::contiguous::{At, Contiguous};
 use crate::phys::frames::{For, Frame};
 use crate::phys::page::Kind;
 use crate::phys::queues::Queue;
+use crate::reclaim::Reclaimer;
 use crate::reclaim::migrate::{Vacated, vacate};
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::types::Pfn;
-use crate::vm::Vm;
 
 /// The order of a claimed frame.
 const CLAIMED: u8 = 0xfe;
@@ -45,7 +45,7 @@ const HEADS: usize = 4;
 /// Frames claimed under one hold of a depot's lock.
 const PIECE: u64 = 512;
 
-impl<M: Machine> Vm<M> {
+impl<M: Machine> Reclaimer<M> {
     /// As [`Vm::alloc_contiguous`]; where no such frames are free, pages are moved or evicted until some are. May sleep: the
     /// caller holds nothing that a fault or pageout could want. Programs go on using their memory meanwhile.
     pub fn alloc_contiguous_reclaiming(
@@ -115,7 +115,7 @@ struct Best {
 
 impl Best {
     /// Looks at the run that begins at `start`. Returns from where on the next one may begin; `None` where none can.
-    fn consider<M: Machine>(&mut self, vm: &Vm<M>, want: Contiguous, start: u64, tried: &[u64]) -> Option<u64> {
+    fn consider<M: Machine>(&mut self, vm: &Reclaimer<M>, want: Contiguous, start: u64, tried: &[u64]) -> Option<u64> {
         let (from, to) = (want.within.start.0, want.within.end.0.min(vm.page_count()));
         let end = start.checked_add(want.count).filter(|end| *end <= to && start >= from)?;
         if tried.contains(&start) || self.start == Some(start) {
@@ -146,7 +146,7 @@ impl Best {
 
 /// A run of frames of one domain, some of them claimed.
 struct Claim<M: Machine> {
-    vm: &'static Vm<M>,
+    vm: &'static Reclaimer<M>,
     start: u64,
     end: u64,
     on_behalf: For,

@@ -5,8 +5,8 @@
 
 use crate::machine::Machine;
 use crate::object::reap_list::MANY;
+use crate::reclaim::Reclaimer;
 use crate::sleep::MaySleep;
-use crate::vm::Vm;
 use quire_sync::atomic::{AtomicBool, Ordering, fence_full};
 use quire_sync::hooks::{current_thread, now, park};
 
@@ -51,7 +51,7 @@ impl Daemons {
     }
 }
 
-impl<M: Machine> Vm<M> {
+impl<M: Machine> Reclaimer<M> {
     /// Runs a daemon's loop on the calling thread until [`Vm::stop_daemons`].
     pub fn daemon_run(&'static self, daemon: Daemon) {
         match daemon {

@@ -56,7 +56,7 @@ pub(crate) fn steal<M: Machine>(
             continue;
         }
         leave(object, *key, page, &pin);
-        vm.pageout().ghosts.evicted(object.address(), *key);
+        vm.ghosts.evicted(object.address(), *key);
         gone.add(i);
     }
     vm.release_pages(batch, gone);

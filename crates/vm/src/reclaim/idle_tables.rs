@@ -7,9 +7,9 @@
 
 use crate::machine::Machine;
 use crate::map::Which;
+use crate::reclaim::Reclaimer;
 use crate::reclaim::scan::{Hands, SHADOWED};
 use crate::sleep::MaySleep;
-use crate::vm::Vm;
 
 /// Spaces that a round of a pass looks at.
 const SOME: usize = if cfg!(any(loom, shuttle)) { 0 } else { 8 };
@@ -23,7 +23,7 @@ pub trait Reclaim: Send + Sync {
     fn reclaim(&self) -> bool;
 }
 
-impl<M: Machine> Vm<M> {
+impl<M: Machine> Reclaimer<M> {
     /// From now on pageout asks `keeper` when memory is short; who was told before is not asked any more.
     pub fn reclaim_from(&self, keeper: &'static dyn Reclaim) {
         *self.pageout().keeper.lock() = Some(keeper);

@@ -15,6 +15,7 @@
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
+use crate::object::Objects;
 use crate::object::batch::Batch;
 use crate::object::index::Slot;
 use crate::object::kept::Kept;
@@ -25,7 +26,6 @@ use crate::rmap;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::types::{PAGE_SIZE, Pfn};
-use crate::vm::Vm;
 use quire_sync::epoch::Pinned;
 
 /// What became of a page.
@@ -42,7 +42,7 @@ pub(crate) enum Vacated {
 /// Makes `page` leave its frame, and hands the frame to `take`; also frames that were to be the page's new ones and that
 /// `wanted` claims: one at most, and two frames in all. May sleep.
 pub(crate) fn vacate<M: Machine>(
-    vm: &'static Vm<M>,
+    vm: &'static Objects<M>,
     page: &'static Page,
     wanted: &mut dyn FnMut(&Frame) -> bool,
     may: &mut MaySleep,
@@ -156,7 +156,7 @@ fn settle<M: Machine>(
     new
 }
 
-fn copy_bytes<M: Machine>(vm: &Vm<M>, from: Pfn, to: Pfn) {
+fn copy_bytes<M: Machine>(vm: &Objects<M>, from: Pfn, to: Pfn) {
     // SAFETY: two frames, of which the caller owns the second.
     unsafe {
         let (source, target) = (vm.machine().frame_ptr(from), vm.machine().frame_ptr(to));
@@ -167,7 +167,7 @@ fn copy_bytes<M: Machine>(vm: &Vm<M>, from: Pfn, to: Pfn) {
 /// Takes the identity of a busy page that is in no index any more, and hands the frame over: with a hold of its own, so that
 /// it does not go back to the free lists. Where somebody else holds it for a moment, who will find that it is not the page that
 /// was looked for, the frame is freed by them.
-fn give_up<M: Machine>(vm: &Vm<M>, page: &Page, take: &mut dyn FnMut(Frame)) {
+fn give_up<M: Machine>(vm: &Objects<M>, page: &Page, take: &mut dyn FnMut(Frame)) {
     let held = page.try_hold();
     debug_assert!(held, "a busy page has an identity, which is a hold");
     vm.release_page(page);

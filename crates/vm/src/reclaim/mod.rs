@@ -16,4 +16,7 @@ pub(crate) mod madv_free;
 pub(crate) mod memory_wait;
 pub(crate) mod migrate;
 pub(crate) mod progress;
+mod reclaimer;
 pub mod scan;
+
+pub use reclaimer::Reclaimer;

@@ -46,8 +46,8 @@ mod tests;
 pub use super::idle_tables::Reclaim;
 
 use super::memory_wait::Asking;
-use super::progress::{Block, Ghosts, MOST_TURNOVER, Progress, STARVED, TURNOVER, Tally};
-use crate::error::{FaultError, OutOfMemory};
+use super::progress::{MOST_TURNOVER, Progress, STARVED, TURNOVER, Tally};
+use crate::error::FaultError;
 use crate::machine::Machine;
 use crate::map::Hand;
 use crate::object::batch::Batch;
@@ -56,17 +56,17 @@ use crate::object::kept::Kept;
 use crate::object::{Object, What};
 use crate::paging::io::CLUSTER;
 use crate::paging::laundry;
-use crate::phys::frames::{DomainSet, Fill, For, Frame};
+use crate::paging::waiting::{DEFEATS, MemoryWait, Patience};
+use crate::phys::frames::DomainSet;
 use crate::phys::page::Page;
 use crate::phys::queues::{Place, Queue};
+use crate::reclaim::Reclaimer;
 use crate::reclaim::daemon::OnEnd;
 use crate::reclaim::evict;
 use crate::rmap;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::stats::FaultKind;
-use crate::vm::BootMemory;
-use crate::vm::Vm;
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quire_sync::hooks::{current_thread, now};
 use quire_sync::trace::{Kind, Span};
@@ -93,29 +93,8 @@ const SHIELDED: u64 = 64;
 /// Passes for which a reference shields such a page.
 const SPARED: u32 = 2;
 
-/// How often a fault finds memory taken again by others that it had waited for, before that is an error: only where what it
-/// needs is not what pageout frees.
-const DEFEATS: u32 = 1000;
 /// Fewer refusals of one fault starve nobody, however long they took.
 const STARVED_DEFEATS: u32 = 3;
-
-/// What a fault puts up with.
-pub(crate) struct Patience {
-    left: u32,
-    /// The first refusal.
-    since: Option<u64>,
-}
-
-impl Patience {
-    pub fn new() -> Patience {
-        Patience { left: DEFEATS, since: None }
-    }
-
-    /// It got what it waited for, and goes on.
-    pub fn served(&mut self) {
-        self.since = None;
-    }
-}
 
 /// What a pass has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -146,7 +125,6 @@ pub(super) struct Hands {
 pub struct Pageout {
     asking: Asking,
     progress: Progress,
-    pub(crate) ghosts: Ghosts,
     /// The daemon's thread runs.
     daemon: AtomicBool,
     /// Passes begun; each has its number.
@@ -185,17 +163,10 @@ impl Taken {
 }
 
 impl Pageout {
-    /// Boot memory that it takes at most.
-    pub(crate) const BOOT_BYTES: usize = Ghosts::BYTES + 64;
-
-    pub(crate) fn new<M: Machine>(boot: &mut BootMemory<'_, M>, frames: u64) -> Pageout {
-        let cpus = boot.machine().cpus();
-        let blocks = boot.per_cpu(|_| Block::default());
-        let ghosts = Ghosts::new(&mut |n| boot.slice(n, || AtomicU64::new(0)), blocks, cpus, frames);
+    pub(crate) fn new() -> Pageout {
         Pageout {
             asking: Asking::new(),
             progress: Progress::new(),
-            ghosts,
             daemon: AtomicBool::new(false),
             begun: AtomicU64::new(0),
             hopeless: AtomicU64::new(0),
@@ -219,7 +190,7 @@ impl Pageout {
 /// Pages that a pass lets the reaper look at before it begins, and again while programs get no frames.
 pub(super) const SHADOWED: u64 = 4096;
 
-impl<M: Machine> Vm<M> {
+impl<M: Machine> Reclaimer<M> {
     /// Pages out until as many frames are free as the high mark says, or nothing is left to be done. May sleep.
     pub fn pageout_pass(&'static self, may: &mut MaySleep) -> Pass {
         self.reap_first(may);
@@ -256,12 +227,6 @@ impl<M: Machine> Vm<M> {
     /// Whether programs get frames.
     pub fn has_memory(&self) -> bool {
         self.frames().free() > self.frames().reserve()
-    }
-
-    /// Sleeps until frames for programs are free; false where there is nothing that could be freed.
-    #[cold]
-    pub(crate) fn wait_for_memory(&'static self, may: &mut MaySleep) -> bool {
-        self.wait_for_memory_unless(may, || false)
     }
 
     /// The same; false as well once the waiter `gives_up`.
@@ -310,13 +275,6 @@ impl<M: Machine> Vm<M> {
         !self.pass(&mut hands, may).hopeless || self.has_memory()
     }
 
-    /// Sleeps until there is memory again, after an allocation has failed; false where nothing can be freed. The caller holds
-    /// nothing that pageout could want, and tries again a bounded number of times.
-    #[cold]
-    pub fn wait_for_frames(&'static self) -> bool {
-        self.wait_for_memory(&mut MaySleep::here())
-    }
-
     /// Whether programs that are refused memory get nowhere ([`progress`](super::progress)).
     fn is_lost(&self) -> bool {
         let stats = self.stats();
@@ -331,43 +289,6 @@ impl<M: Machine> Vm<M> {
         // What is on its way may take long, and is progress when it comes.
         let p = self.pageout();
         p.progress.is_lost(now(), full && p.asking.is_waited_for(), tally) && self.io().in_flight() == 0
-    }
-
-    /// As [`Vm::wait_for_memory`], for so long. What counts is that this fault is refused: memory that is free when it wakes is
-    /// often taken by others before it comes to it.
-    #[cold]
-    pub(crate) fn memory_or_error(
-        &'static self,
-        patience: &mut Patience,
-        may: &mut MaySleep,
-    ) -> Result<(), FaultError> {
-        patience.left = patience.left.saturating_sub(1);
-        let begin = *patience.since.get_or_insert_with(now);
-        // What others gain is nothing to a fault that they always come before, where no page can go out to make up for it.
-        let defeats = DEFEATS - patience.left;
-        let is_starved = || {
-            now().saturating_sub(begin) >= STARVED
-                && defeats >= STARVED_DEFEATS
-                && self.swap().is_as_good_as_full()
-                && self.io().in_flight() == 0
-        };
-        let served = patience.left != 0 && self.wait_for_memory_unless(may, is_starved);
-        if served { Ok(()) } else { Err(FaultError::OutOfMemory) }
-    }
-
-    /// A frame for a program's data; waits for memory. The caller holds nothing that pageout could want.
-    pub(crate) fn alloc_frame_waiting(&'static self, fill: Fill, may: &mut MaySleep) -> Result<Frame, OutOfMemory> {
-        let mut patience = Patience::new();
-        loop {
-            match self.alloc_frame(fill, For::User) {
-                Ok(frame) => {
-                    self.stats().count(Event::PageFilled);
-                    return Ok(frame);
-                }
-                Err(e) if self.memory_or_error(&mut patience, may).is_err() => return Err(e),
-                Err(_) => {}
-            }
-        }
     }
 
     /// The pageout daemon's loop.
@@ -406,9 +327,35 @@ impl<M: Machine> Vm<M> {
     }
 }
 
+impl<M: Machine> MemoryWait for Reclaimer<M> {
+    /// Sleeps until frames for programs are free; false where there is nothing that could be freed.
+    #[cold]
+    fn wait_for_memory(&'static self, may: &mut MaySleep) -> bool {
+        self.wait_for_memory_unless(may, || false)
+    }
+
+    /// As [`Vm::wait_for_memory`], for so long. What counts is that this fault is refused: memory that is free when it wakes is
+    /// often taken by others before it comes to it.
+    #[cold]
+    fn memory_or_error(&'static self, patience: &mut Patience, may: &mut MaySleep) -> Result<(), FaultError> {
+        patience.left = patience.left.saturating_sub(1);
+        let begin = *patience.since.get_or_insert_with(now);
+        // What others gain is nothing to a fault that they always come before, where no page can go out to make up for it.
+        let defeats = DEFEATS - patience.left;
+        let is_starved = || {
+            now().saturating_sub(begin) >= STARVED
+                && defeats >= STARVED_DEFEATS
+                && self.swap().is_as_good_as_full()
+                && self.io().in_flight() == 0
+        };
+        let served = patience.left != 0 && self.wait_for_memory_unless(may, is_starved);
+        if served { Ok(()) } else { Err(FaultError::OutOfMemory) }
+    }
+}
+
 /// A pass under way.
 struct Scan<'s, M: Machine> {
-    vm: &'static Vm<M>,
+    vm: &'static Reclaimer<M>,
     number: u64,
     done: Pass,
     hands: &'s mut Hands,

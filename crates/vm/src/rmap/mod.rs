@@ -29,6 +29,7 @@
 use crate::machine::{Leaf, Machine, Pmap, Table};
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
+use crate::object::Objects;
 use crate::object::backing::Backing;
 use crate::object::batch::{Batch, Subset};
 use crate::object::interval::Interval;
@@ -36,7 +37,6 @@ use crate::phys::page::State;
 use crate::rmap::dirty::credit;
 use crate::tlb::flush::{Flushed, Obligation};
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, Pfn, Prot, VirtRange};
-use crate::vm::Vm;
 use core::ops::Range;
 use quire_sync::atomic::fence_full;
 
@@ -53,7 +53,7 @@ trait Operation<M: Machine> {
     }
 }
 
-struct Unmap<'b, M: Machine>(&'static Vm<M>, &'b Batch);
+struct Unmap<'b, M: Machine>(&'static Objects<M>, &'b Batch);
 
 impl<M: Machine> Operation<M> for Unmap<'_, M> {
     const FLUSHES: bool = true;
@@ -230,7 +230,7 @@ fn pass<M: Machine, O: Operation<M>>(object: &Object<M>, batch: &Batch, op: &mut
 }
 
 /// The pass through one backing: the table pages over what it shows of `pages`.
-fn in_backing<M: Machine, O: Operation<M>>(vm: &'static Vm<M>, b: &Backing<M>, pages: &[(u64, Pfn)], op: &mut O) {
+fn in_backing<M: Machine, O: Operation<M>>(vm: &'static Objects<M>, b: &Backing<M>, pages: &[(u64, Pfn)], op: &mut O) {
     let pmap = b.pmap();
     let flushes = O::FLUSHES && !mutant(Mutant::NoUnflushedCheck);
     let (mut at, to) = match pages {

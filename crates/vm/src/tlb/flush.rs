@@ -11,9 +11,9 @@
 //! for at once.
 
 use crate::machine::{Machine, Pmap};
+use crate::phys::Physical;
 use crate::phys::frames::Frame;
 use crate::types::{PAGE_SIZE, Pfn, VirtRange};
-use crate::vm::Vm;
 
 /// Up to this many separate ranges are kept before the set becomes "everything": beyond it, single invalidations cost more
 /// than refilling a TLB.
@@ -121,7 +121,7 @@ impl Default for FlushSet {
 /// A flush that is owed; see the module.
 #[must_use = "a flush is owed: discharge it and pass the proof on"]
 pub struct Obligation<'p, M: Machine> {
-    vm: &'static Vm<M>,
+    vm: &'static Physical<M>,
     pmap: &'p M::Pmap,
     set: FlushSet,
     tables: [Pfn; TABLES],
@@ -152,7 +152,7 @@ impl Flushed {
 impl<'p, M: Machine> Obligation<'p, M> {
     /// Nothing is owed yet.
     #[inline(always)]
-    pub fn new(vm: &'static Vm<M>, pmap: &'p M::Pmap) -> Self {
+    pub fn new(vm: &'static Physical<M>, pmap: &'p M::Pmap) -> Self {
         Obligation {
             vm,
             pmap,

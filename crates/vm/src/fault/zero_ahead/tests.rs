@@ -2,13 +2,13 @@
 
 use crate::map::{MapRequest, Placement, Space, SpaceRef, Wire};
 use crate::object::ObjectRef;
+use crate::phys::Config;
 use crate::phys::frames::{Fill, For};
 use crate::stats::Event;
 use crate::stats::FaultKind;
 use crate::testing::{Boot, SPAN, TestMachine, boot_with, page};
 use crate::tests::{anonymous, load, range, settled, show, store, system};
 use crate::types::{PAGE_SIZE, Prot};
-use crate::vm::Config;
 use proptest::prelude::*;
 use std::ops::Range;
 

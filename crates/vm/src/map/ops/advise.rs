@@ -2,6 +2,7 @@
 
 use crate::error::MapError;
 use crate::machine::Machine;
+use crate::map::Maps;
 use crate::map::arena::Writer;
 use crate::map::entry::{Entry, Flags};
 use crate::map::piece::{Piece, layers};
@@ -21,7 +22,6 @@ use crate::reclaim::evict;
 use crate::reclaim::madv_free;
 use crate::sleep::MaySleep;
 use crate::types::{PAGE_SHIFT, Prot, VirtRange};
-use crate::vm::Vm;
 use core::ops::Range;
 use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
@@ -355,7 +355,7 @@ fn shared_window<M: Machine>(layer: &Backing<M>, part: VirtRange) -> Option<(&Ob
 /// Puts a cut at `key` of a front whose leaves there are gone and whose faults give up; frees what stood there. A page that
 /// such a fault has not given up yet is returned, to be waited for.
 fn hide<M: Machine>(
-    vm: &'static Vm<M>,
+    vm: &'static Maps<M>,
     front: &Object<M>,
     key: u64,
     pin: &Pinned<'_>,

@@ -9,7 +9,7 @@ use crate::machine::{Machine, Pmap, bytes};
 use crate::map::arenas::Changed;
 use crate::map::space::Space;
 use crate::paging::page_in::PageIn;
-use crate::reclaim::scan::Patience;
+use crate::paging::waiting::Patience;
 use crate::sleep::MaySleep;
 use crate::types::{Access, PAGE_SIZE};
 use quire_sync::epoch::Pinned;

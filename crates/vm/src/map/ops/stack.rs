@@ -7,7 +7,7 @@ use crate::map::piece::{From, Piece};
 use crate::map::pte_update::Work;
 use crate::map::space::{STACK_GUARD, Space};
 use crate::map::update::Update;
-use crate::reclaim::scan::Patience;
+use crate::paging::waiting::Patience;
 use crate::sleep::MaySleep;
 use crate::types::{PAGE_SIZE, VirtRange};
 

@@ -3,10 +3,10 @@
 use super::{For, Frame};
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
+use crate::phys::Physical;
 use crate::phys::descriptors::{Closed, SECTION};
 use crate::phys::page::{Kind, Page};
 use crate::types::{Pfn, PhysRange};
-use crate::vm::Vm;
 
 /// Consecutive frames that are asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +34,7 @@ pub(crate) enum At {
     Closed(Closed),
 }
 
-impl<M: Machine> Vm<M> {
+impl<M: Machine> Physical<M> {
     /// Consecutive frames of one domain. The first stands for all; they go back with [`Vm::free_contiguous`]. Looks at each
     /// descriptor in the limits at most twice, without a lock.
     pub fn alloc_contiguous(&self, want: Contiguous, on_behalf: For) -> Result<Frame, OutOfMemory> {

@@ -3,11 +3,11 @@
 use super::{Fill, For, Frames, Group};
 use crate::machine::{Machine, Pmap};
 use crate::mutant::{Mutant, mutant};
+use crate::phys::Physical;
 use crate::phys::descriptors::Descriptors;
 use crate::phys::page::Kind;
 use crate::stats::Event;
 use crate::types::Pfn;
-use crate::vm::Vm;
 use quire_sync::atomic::Ordering;
 use quire_sync::{Rank, SpinLock, preempt_off};
 
@@ -231,7 +231,7 @@ impl Frames {
     }
 }
 
-impl<M: Machine> Vm<M> {
+impl<M: Machine> Physical<M> {
     /// A frame of `group`, and whether it is zeroed already.
     #[inline]
     pub(super) fn pop_frame(&self, fill: Fill, on_behalf: For) -> Option<(Pfn, bool)> {

@@ -4,12 +4,12 @@
 //! from the programs' frames and goes back to the buddy lists with the rest of a magazine; while memory is low none is made.
 
 use crate::machine::Machine;
+use crate::phys::Physical;
 use crate::phys::page::Kind;
 use crate::types::{PAGE_SIZE, Pfn};
-use crate::vm::Vm;
 use quire_sync::preempt_off;
 
-impl<M: Machine> Vm<M> {
+impl<M: Machine> Physical<M> {
     /// What an idle CPU can do for the memory system before it halts: zeroes up to `budget` frames for later; where the stock
     /// is full, joins free frames into larger blocks. Returns whether anything was done: if so, there may be more.
     ///

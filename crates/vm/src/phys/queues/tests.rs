@@ -1,7 +1,8 @@
 use super::*;
+use crate::phys::Config;
 use crate::phys::frames::{Fill, For};
 use crate::testing::{Boot, TestMachine, boot_with};
-use crate::vm::Config;
+use crate::vm::Vm;
 use proptest::prelude::*;
 use std::collections::HashMap;
 

@@ -3,22 +3,22 @@
 use super::{Cache, FREE, FreeList, USED, next};
 use crate::check::Broken;
 use crate::machine::Machine;
+use crate::phys::Physical;
 use crate::phys::page::Kind;
 use crate::types::Pfn;
-use crate::vm::Vm;
 use quire_sync::atomic::Ordering;
 use quire_sync::preempt_off;
 
 impl Cache {
     /// Checks this CPU's list and the slabs that have free objects: their lengths, their counts, and that each free object
     /// lies where the slab's objects lie. In O(free objects). Other CPUs' lists are theirs, and theirs to check.
-    pub fn check<M: Machine>(&self, vm: &Vm<M>) -> Result<(), Broken> {
+    pub fn check<M: Machine>(&self, vm: &Physical<M>) -> Result<(), Broken> {
         self.check_mine(vm)?;
         self.free_in_slabs(vm).map(drop)
     }
 
     /// Objects that callers have now; exact where nothing runs.
-    pub fn in_use<M: Machine>(&self, vm: &Vm<M>) -> Result<u64, Broken> {
+    pub fn in_use<M: Machine>(&self, vm: &Physical<M>) -> Result<u64, Broken> {
         self.check_mine(vm)?;
         let free = self.local.iter().map(|local| u64::from(local.len.load(Ordering::Relaxed))).sum::<u64>();
         let free = free + self.free_in_slabs(vm)?;
@@ -26,7 +26,7 @@ impl Cache {
         all.checked_sub(free).ok_or(Broken::Slab(free))
     }
 
-    fn check_mine<M: Machine>(&self, vm: &Vm<M>) -> Result<(), Broken> {
+    fn check_mine<M: Machine>(&self, vm: &Physical<M>) -> Result<(), Broken> {
         let cpu = preempt_off();
         let mine = self.mine(&cpu);
         let mut at = mine.head.0;
@@ -44,7 +44,7 @@ impl Cache {
     }
 
     /// Counts the free objects of slabs, and checks what is met.
-    fn free_in_slabs<M: Machine>(&self, vm: &Vm<M>) -> Result<u64, Broken> {
+    fn free_in_slabs<M: Machine>(&self, vm: &Physical<M>) -> Result<u64, Broken> {
         let mut free = 0;
         let depot = self.depot.slabs.lock();
         let (mut at, mut before) = (depot.partial, None);
@@ -73,7 +73,7 @@ impl Cache {
     }
 
     /// The slab that has `object`, which lies where one of its objects does.
-    fn slab_of<M: Machine>(&self, vm: &Vm<M>, object: FreeList) -> Result<Pfn, Broken> {
+    fn slab_of<M: Machine>(&self, vm: &Physical<M>, object: FreeList) -> Result<Pfn, Broken> {
         let pfn = vm.machine().pfn_of(object.cast());
         let slab = Pfn(pfn.0 & !((1 << self.order) - 1));
         let offset = object.addr() - vm.machine().frame_ptr(slab).addr();

@@ -1,24 +1,31 @@
-//! The checker at work: what belongs to no address space, and what happens where an invariant does not hold.
+//! All maps of a memory system, as one value: the third storey.
 
-use crate::check::{Broken, Due, Level};
+use super::memory::MapMemory;
+use crate::check::{Broken, Level};
 use crate::machine::Machine;
+use crate::object::Objects;
 use crate::phys::queues::Queue;
-use crate::stats::Event;
-use crate::vm::Vm;
+use core::ops::Deref;
 use quire_sync::atomic::Ordering;
 
-impl<M: Machine> Vm<M> {
-    /// A structure was checked: panics with the report where it is broken; else it is due again after as many updates as the
-    /// check looked at things.
-    #[cold]
-    pub fn checked(&self, due: &mut Due, result: Result<u64, Broken>) {
-        match result {
-            Ok(cost) => {
-                due.checked(cost);
-                self.stats().add(Event::CheckVisit, cost);
-            }
-            Err(broken) => self.broken(broken),
-        }
+/// Address spaces, and the slabs of their entries and nodes.
+pub struct Maps<M: Machine> {
+    pub(crate) objects: Objects<M>,
+    pub(crate) map_memory: MapMemory<M>,
+}
+
+impl<M: Machine> Deref for Maps<M> {
+    type Target = Objects<M>;
+    #[inline(always)]
+    fn deref(&self) -> &Objects<M> {
+        &self.objects
+    }
+}
+
+impl<M: Machine> Maps<M> {
+    /// Slabs of spaces, entries and tree nodes.
+    pub fn map_memory(&self) -> &MapMemory<M> {
+        &self.map_memory
     }
 
     /// A map was changed and its lock is given up: what belongs to no address space is checked where it is due.
@@ -56,15 +63,4 @@ impl<M: Machine> Vm<M> {
         }
         Ok(())
     }
-
-    /// An invariant does not hold: nothing that follows could be relied upon.
-    #[cold]
-    pub fn broken(&self, what: Broken) -> ! {
-        // The panic's own way out gives up locks: they must not be checked.
-        self.set_check_level(Level::Never);
-        panic!("consistency check: {what}")
-    }
 }
-
-#[cfg(all(test, not(any(loom, shuttle))))]
-mod tests;

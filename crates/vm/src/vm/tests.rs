@@ -1,8 +1,9 @@
 //! The knob: when structures are checked, at what cost, and what happens where one is broken.
 
-use super::*;
 use crate::check::QueueError;
+use crate::check::{Broken, Level};
 use crate::map::{MapRequest, Placement, Space, SpaceRef};
+use crate::stats::Event;
 use crate::testing::{Boot, TestMachine, boot, page};
 use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
 

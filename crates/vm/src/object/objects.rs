@@ -1,0 +1,103 @@
+//! Objects and what stands behind them, as one value: the second storey of a memory system.
+
+use super::ObjectMemory;
+use super::reap_list::Reaper;
+use crate::error::{FaultError, OutOfMemory};
+use crate::machine::Machine;
+use crate::paging::io::Io;
+use crate::paging::swap::Swap;
+use crate::paging::waiting::{MemoryWait, Patience};
+use crate::phys::Physical;
+use crate::phys::frames::{Fill, For, Frame};
+use crate::reclaim::progress::Ghosts;
+use crate::sleep::MaySleep;
+use crate::stats::Event;
+use core::cell::UnsafeCell;
+use core::ops::Deref;
+
+/// Objects, their slabs, swap, and reads and writes under way.
+pub struct Objects<M: Machine> {
+    pub(crate) physical: Physical<M>,
+    pub(crate) object_memory: ObjectMemory<M>,
+    pub(crate) reaper: Reaper<M>,
+    pub(crate) io: Io,
+    pub(crate) swap: Swap,
+    /// Pages that were evicted lately.
+    pub(crate) ghosts: Ghosts,
+    /// The storey above that frees memory.
+    pub(crate) memory: UnsafeCell<Option<&'static dyn MemoryWait>>,
+}
+
+// SAFETY: every part is shared between CPUs by design but `memory`, which is written at boot, before other CPUs know the value.
+unsafe impl<M: Machine> Sync for Objects<M> {}
+// SAFETY: as any other value; what `memory` leads to is `Sync`.
+unsafe impl<M: Machine> Send for Objects<M> {}
+
+impl<M: Machine> Deref for Objects<M> {
+    type Target = Physical<M>;
+    #[inline(always)]
+    fn deref(&self) -> &Physical<M> {
+        &self.physical
+    }
+}
+
+impl<M: Machine> Objects<M> {
+    fn memory(&self) -> Option<&'static dyn MemoryWait> {
+        // SAFETY: written once, at boot.
+        unsafe { *self.memory.get() }
+    }
+
+    /// Sleeps until frames for programs are free; false where there is nothing that could be freed.
+    #[cold]
+    pub(crate) fn wait_for_memory(&self, may: &mut MaySleep) -> bool {
+        self.memory().is_some_and(|memory| memory.wait_for_memory(may))
+    }
+
+    /// As `wait_for_memory`, as long as the caller's patience lasts: others may take the memory that it waited for.
+    #[cold]
+    pub(crate) fn memory_or_error(&self, patience: &mut Patience, may: &mut MaySleep) -> Result<(), FaultError> {
+        self.memory().map_or(Err(FaultError::OutOfMemory), |memory| memory.memory_or_error(patience, may))
+    }
+
+    /// Sleeps until there is memory again, after an allocation has failed; false where nothing can be freed. The caller holds
+    /// nothing that pageout could want, and tries again a bounded number of times.
+    #[cold]
+    pub fn wait_for_frames(&self) -> bool {
+        self.wait_for_memory(&mut MaySleep::here())
+    }
+
+    /// A frame for a program's data; waits for memory. The caller holds nothing that pageout could want.
+    pub(crate) fn alloc_frame_waiting(&self, fill: Fill, may: &mut MaySleep) -> Result<Frame, OutOfMemory> {
+        let mut patience = Patience::new();
+        loop {
+            match self.alloc_frame(fill, For::User) {
+                Ok(frame) => {
+                    self.stats().count(Event::PageFilled);
+                    return Ok(frame);
+                }
+                Err(e) if self.memory_or_error(&mut patience, may).is_err() => return Err(e),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Slabs of objects, backings and index nodes.
+    pub fn object_memory(&self) -> &ObjectMemory<M> {
+        &self.object_memory
+    }
+
+    #[inline(always)]
+    pub(crate) fn reaper(&self) -> &Reaper<M> {
+        &self.reaper
+    }
+
+    /// Reads and writes under way.
+    pub fn io(&self) -> &Io {
+        &self.io
+    }
+
+    /// Swap: totals. A store is added with [`Objects::add_swap`].
+    pub fn swap(&self) -> &Swap {
+        &self.swap
+    }
+}

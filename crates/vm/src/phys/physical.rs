@@ -1,0 +1,273 @@
+//! What every room needs of a memory system: the machine, descriptors, frames, slabs, queues, the epoch and the counts.
+
+use super::config::Config;
+use super::descriptors::Descriptors;
+use super::frames::Frames;
+use super::page::Page;
+use super::queues::Queues;
+use super::slab::Heap;
+use crate::check::{Broken, Due, Level};
+use crate::machine::Machine;
+use crate::stats::{Event, Stats};
+use crate::types::Pfn;
+use quire_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use quire_sync::{PerCpu, WaitQueue, epoch};
+
+/// In the word of failures: they happen at random.
+const AT_RANDOM: u64 = 1 << 63;
+
+/// Wait queues for busy pages, for each CPU: as many threads as can wait at once rarely share one.
+pub(crate) const PAGE_WAITS: usize = 4;
+
+/// The lowest storey of a memory system, which page tables see. [`Vm`](crate::Vm) is the whole; it leads here by itself.
+pub struct Physical<M: Machine> {
+    pub(crate) machine: M,
+    pub(crate) pages: Descriptors,
+    /// Shown for holes; never stored into.
+    pub(crate) zero: Pfn,
+    pub(crate) frames: Frames,
+    pub(crate) epoch: epoch::Domain,
+    pub(crate) stats: Stats,
+    pub(crate) heap: Heap,
+    pub(crate) queues: Queues,
+    /// Where threads sleep for busy pages, by a hash of the page.
+    pub(crate) page_waits: PerCpu<[WaitQueue; PAGE_WAITS]>,
+    pub(crate) config: Config,
+    pub(crate) failures: Failures,
+    /// Changes of maps since queues and slabs were checked last.
+    pub(crate) check_updates: AtomicU64,
+    /// A [`Level`]. Written by hand only.
+    pub(crate) check: AtomicU8,
+}
+
+/// Allocations that fail on purpose.
+pub(crate) struct Failures {
+    /// 0: off; n: the n-th allocation from now fails; [`AT_RANDOM`] | n: one in n does (tests of error paths).
+    fail_in: AtomicU64,
+    /// An allocation has failed because of that, and no thread has asked why yet.
+    injected: AtomicBool,
+    /// Where the random choice stands.
+    fail_seed: AtomicU64,
+}
+
+impl Failures {
+    pub(crate) fn new() -> Failures {
+        Failures { fail_in: AtomicU64::new(0), injected: AtomicBool::new(false), fail_seed: AtomicU64::new(0) }
+    }
+}
+
+impl<M: Machine> Physical<M> {
+    /// The machine beneath.
+    #[inline(always)]
+    pub fn machine(&self) -> &M {
+        &self.machine
+    }
+
+    /// The descriptor of frame `pfn`.
+    ///
+    /// # Panics
+    /// Where `pfn` lies beyond the machine's RAM.
+    #[inline(always)]
+    #[cfg_attr(recording, track_caller)]
+    pub fn page(&self, pfn: Pfn) -> &'static Page {
+        self.pages.get(pfn)
+    }
+
+    /// All descriptors.
+    pub(crate) fn descriptors(&self) -> &Descriptors {
+        &self.pages
+    }
+
+    /// The descriptor of frame `pfn`, if it has one: memory that was never used has none yet.
+    pub fn find_page(&self, pfn: Pfn) -> Option<&'static Page> {
+        self.pages.find(pfn)
+    }
+
+    /// The descriptors that are in use, ascending: memory that was never used has none yet.
+    pub fn described(&self) -> impl Iterator<Item = &'static Page> + Clone + use<M> {
+        let pages = self.pages;
+        pages.opened().map(move |pfn| pages.get(pfn))
+    }
+
+    /// The frame of zeroes that private mappings show for holes of files in memory. It is no object's page.
+    #[inline(always)]
+    pub fn zero_frame(&self) -> Pfn {
+        self.zero
+    }
+
+    /// The page that a leaf shows; `None` where it shows a device: no RAM, or a frame that is no object's page.
+    #[inline]
+    pub(crate) fn page_of_leaf(&self, pfn: Pfn) -> Option<&'static Page> {
+        (pfn.0 < self.page_count()).then(|| self.page(pfn)).filter(|p| p.kind() == crate::phys::page::Kind::Object)
+    }
+
+    /// The frame that `page` describes.
+    #[inline(always)]
+    pub fn pfn_of_page(&self, page: &Page) -> Pfn {
+        self.pages.pfn(page)
+    }
+
+    /// Number of page descriptors: one more than the highest frame number.
+    pub fn page_count(&self) -> u64 {
+        self.pages.len()
+    }
+
+    /// Physical frames: totals and the reserve.
+    #[inline(always)]
+    pub fn frames(&self) -> &Frames {
+        &self.frames
+    }
+
+    /// The reclamation domain of entries, nodes, backings and pruned tables.
+    #[inline(always)]
+    pub fn epoch(&self) -> &epoch::Domain {
+        &self.epoch
+    }
+
+    /// Event counters.
+    #[inline(always)]
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Memory by size for the layers above.
+    pub fn heap(&self) -> &Heap {
+        &self.heap
+    }
+
+    /// The page queues.
+    #[inline(always)]
+    pub fn queues(&self) -> &Queues {
+        &self.queues
+    }
+
+    /// Where to sleep until `page` is not busy. Strangers may share it: who wakes there looks again.
+    pub(crate) fn page_waits(&self, page: &Page) -> &WaitQueue {
+        let hash = self.pfn_of_page(page).0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let n = hash as usize % (self.page_waits.len() * PAGE_WAITS);
+        &self.page_waits.of(n / PAGE_WAITS)[n % PAGE_WAITS]
+    }
+
+    /// As [`Config::layers`] says.
+    pub(crate) fn layers(&self) -> usize {
+        // A front and what lies behind it are two; a chain's depth is told up to 255.
+        self.config.layers.clamp(2, u8::MAX - 1).into()
+    }
+
+    #[inline(always)]
+    pub(crate) fn poisons(&self) -> bool {
+        self.config.poison
+    }
+
+    /// Makes the `n`-th allocation from now fail, once (1: the next; 0: none): of frames, runs of frames, table pages and
+    /// objects of slabs alike. For tests of error paths.
+    pub fn fail_allocation(&self, n: u64) {
+        self.failures.injected.store(false, Ordering::Relaxed);
+        self.failures.fail_in.store(n & !AT_RANDOM, Ordering::Relaxed);
+    }
+
+    /// Makes one allocation in `one_in` fail from now on, until [`Physical::fail_allocation`] ends that: which ones follows from
+    /// `seed` and from the order of allocations. For tests of error paths.
+    pub fn fail_allocations(&self, one_in: u32, seed: u64) {
+        self.failures.fail_seed.store(seed, Ordering::Relaxed);
+        self.failures.fail_in.store(AT_RANDOM | u64::from(one_in.max(1)), Ordering::Relaxed);
+    }
+
+    /// Whether the failure that [`Physical::fail_allocation`] asked for has not happened yet.
+    pub fn failure_is_pending(&self) -> bool {
+        self.failures.fail_in.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether this allocation is one that shall fail. One relaxed load of a read-mostly word.
+    #[inline(always)]
+    pub fn inject_failure(&self) -> bool {
+        (self.failures.fail_in.load(Ordering::Relaxed) != 0 && self.choose_failure()) || self.machine_refuses()
+    }
+
+    #[inline(always)]
+    fn machine_refuses(&self) -> bool {
+        let refuses = self.machine().refuses_allocation();
+        if refuses {
+            self.failures.injected.store(true, Ordering::Relaxed);
+        }
+        refuses
+    }
+
+    #[cold]
+    fn choose_failure(&self) -> bool {
+        let fails = self.fails_now();
+        if fails {
+            self.failures.injected.store(true, Ordering::Relaxed);
+        }
+        fails
+    }
+
+    fn fails_now(&self) -> bool {
+        let mut left = self.failures.fail_in.load(Ordering::Relaxed);
+        if left & AT_RANDOM != 0 {
+            // SplitMix64 (Steele et al. 2014): its state is a counter, so that CPUs share it without a lock.
+            let z = self.failures.fail_seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+            let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            return (z ^ (z >> 31)).is_multiple_of(left & !AT_RANDOM);
+        }
+        while left != 0 && left & AT_RANDOM == 0 {
+            match self.failures.fail_in.compare_exchange_weak(left, left - 1, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return left == 1,
+                Err(now) => left = now,
+            }
+        }
+        false
+    }
+
+    /// Whether an allocation has failed on purpose, and nobody has met it yet.
+    pub fn is_injected(&self) -> bool {
+        self.failures.injected.load(Ordering::Relaxed)
+    }
+
+    /// What failed on purpose until now was met.
+    pub fn forget_injected(&self) {
+        self.failures.injected.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether an allocation has failed since the last question only because it was told to: then memory is not short.
+    pub(crate) fn take_injected(&self) -> bool {
+        self.failures.injected.load(Ordering::Relaxed) && self.failures.injected.swap(false, Ordering::Relaxed)
+    }
+
+    /// When structures are checked. One relaxed load of a word that nobody writes.
+    #[inline(always)]
+    pub fn check_level(&self) -> Level {
+        match self.check.load(Ordering::Relaxed) {
+            0 => Level::Never,
+            1 => Level::AtRelease,
+            _ => Level::Always,
+        }
+    }
+
+    /// Changes when structures are checked, from now on.
+    pub fn set_check_level(&self, level: Level) {
+        self.check.store(level as u8, Ordering::Relaxed);
+    }
+
+    /// A structure was checked: panics with the report where it is broken; else it is due again after as many updates as the
+    /// check looked at things.
+    #[cold]
+    pub fn checked(&self, due: &mut Due, result: Result<u64, Broken>) {
+        match result {
+            Ok(cost) => {
+                due.checked(cost);
+                self.stats().add(Event::CheckVisit, cost);
+            }
+            Err(broken) => self.broken(broken),
+        }
+    }
+
+    /// An invariant does not hold: nothing that follows could be relied upon.
+    #[cold]
+    pub fn broken(&self, what: Broken) -> ! {
+        // The panic's own way out gives up locks: they must not be checked.
+        self.set_check_level(Level::Never);
+        panic!("consistency check: {what}")
+    }
+}

@@ -1,0 +1,34 @@
+//! Pageout with all that it works on, as one value: the fourth storey of a memory system.
+
+use super::daemon::Daemons;
+use super::scan::Pageout;
+use crate::machine::Machine;
+use crate::map::Maps;
+use core::ops::Deref;
+
+/// Pageout, its daemons, and the maps and objects that they take memory from.
+pub struct Reclaimer<M: Machine> {
+    pub(crate) maps: Maps<M>,
+    pub(crate) pageout: Pageout,
+    pub(crate) daemons: Daemons,
+}
+
+impl<M: Machine> Deref for Reclaimer<M> {
+    type Target = Maps<M>;
+    #[inline(always)]
+    fn deref(&self) -> &Maps<M> {
+        &self.maps
+    }
+}
+
+impl<M: Machine> Reclaimer<M> {
+    /// Pageout: passes, and who waits for memory.
+    pub fn pageout(&self) -> &Pageout {
+        &self.pageout
+    }
+
+    /// What the daemons share.
+    pub fn daemons(&self) -> &Daemons {
+        &self.daemons
+    }
+}
