@@ -32,3 +32,9 @@ impl Patience {
         self.since = None;
     }
 }
+
+/// Somebody who keeps memory for later, and gives it back when memory is short.
+pub trait Reclaim: Send + Sync {
+    /// Gives back what it keeps; returns whether anything came. Does not sleep; called where a fault may be served.
+    fn reclaim(&self) -> bool;
+}

@@ -7,6 +7,7 @@
 
 use crate::machine::Machine;
 use crate::map::Which;
+pub use crate::paging::waiting::Reclaim;
 use crate::reclaim::Reclaimer;
 use crate::reclaim::scan::{Hands, SHADOWED};
 use crate::sleep::MaySleep;
@@ -16,12 +17,6 @@ const SOME: usize = if cfg!(any(loom, shuttle)) { 0 } else { 8 };
 
 /// Whether the last resort goes over all spaces. The models of pageout are of pages.
 const ALL: bool = !cfg!(any(loom, shuttle));
-
-/// Somebody who keeps memory for later, and gives it back when memory is short.
-pub trait Reclaim: Send + Sync {
-    /// Gives back what it keeps; returns whether anything came. Does not sleep; called where a fault may be served.
-    fn reclaim(&self) -> bool;
-}
 
 impl<M: Machine> Reclaimer<M> {
     /// From now on pageout asks `keeper` when memory is short; who was told before is not asked any more.

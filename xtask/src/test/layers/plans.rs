@@ -19,6 +19,7 @@ pub const PLANS: &[Plan] = &[Plan {
         "paging/io",
         "paging/pager",
         "paging/swap",
+        "paging/waiting",
         "object",
         "rmap",
         "cow",
@@ -30,6 +31,10 @@ pub const PLANS: &[Plan] = &[Plan {
         "map/ops",
         "vm",
     ],
-    exceptions: &[],
+    exceptions: &[
+        ("machine", "phys", "page tables are told what system they are of"),
+        ("machine", "tlb", "page tables return the flushes that they owe"),
+        ("object", "paging", "the last holder of a file waits until its pages are written"),
+    ],
     limit: 10,
 }];

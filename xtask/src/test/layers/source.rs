@@ -124,13 +124,13 @@ fn file_of(inside: &Path, name: &str, attributes: &[Attribute]) -> PathBuf {
     if alone.exists() { alone } else { inside.join(name).join("mod.rs") }
 }
 
-/// Is an item built for tests or model checkers alone?
+/// Is an item built for tests, model checkers or documentation alone?
 fn of_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let syn::Meta::List(list) = &attribute.meta else { return false };
         let words = list.tokens.to_string();
         let negated = words.starts_with("not") || words.contains("debug_assertions");
-        list.path.is_ident("cfg") && !negated && ["test", "loom", "shuttle"].iter().any(|w| has_word(&words, w))
+        list.path.is_ident("cfg") && !negated && ["test", "loom", "shuttle", "doc"].iter().any(|w| has_word(&words, w))
     })
 }
 
