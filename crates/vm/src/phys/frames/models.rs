@@ -1,5 +1,6 @@
 //! Models of the frame allocator's protocols, on the production functions: magazines, depots, blocks and the stock.
 
+use crate::vm::Vm;
 use super::*;
 use crate::testing::{Boot, boot_in_domains};
 use quire_sync::explore::{Arc, thread};

@@ -1,5 +1,6 @@
 //! Models of the queues' protocol, on the production functions: who loses a page, and who moves it.
 
+use crate::vm::Vm;
 use super::*;
 use crate::phys::frames::{Fill, For};
 use crate::testing::{Boot, TestMachine, boot};
@@ -24,9 +25,9 @@ fn goes_while(drained: bool, theirs: fn(&'static Vm<TestMachine>)) {
 /// As [`goes_while`], by itself in a batch.
 fn goes_in_a_batch_while(drained: bool, theirs: fn(&'static Vm<TestMachine>)) {
     let together = |vm: &'static Vm<TestMachine>, page: &Page| {
-        let mut batch = crate::rmap::Batch::new();
+        let mut batch = crate::object::batch::Batch::new();
         batch.push(page.index(), vm.pfn_of_page(page));
-        vm.release_pages(&batch, crate::rmap::Subset::of(&batch));
+        vm.release_pages(&batch, crate::object::batch::Subset::of(&batch));
     };
     goes(drained, together, theirs);
 }
