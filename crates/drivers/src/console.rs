@@ -93,7 +93,7 @@ impl<H: Hal> Console<H> {
     /// [`Line::acknowledge`], for ever.
     pub unsafe fn new(registers: NonNull<u8>, len: usize) -> Result<Self, ConsoleError> {
         let header = registers.cast::<VirtIOHeader>();
-        // SAFETY: by this function's contract.
+        // SAFETY: the caller vouches for a mapping of `len` bytes of the device's registers, which are used here alone.
         let mut transport = unsafe { MmioTransport::new(header, len) }.map_err(|_| ConsoleError::Absent)?;
         match transport.device_type() {
             DeviceType::Console => {}

@@ -12,7 +12,7 @@ pub struct Box<T: ?Sized>(NonNull<T>, PhantomData<T>);
 
 // SAFETY: a box is the one owner of its value, so to send it is to send the value.
 unsafe impl<T: ?Sized + Send> Send for Box<T> {}
-// SAFETY: as a reference to the value.
+// SAFETY: a shared box gives shared references to the value, and nothing else.
 unsafe impl<T: ?Sized + Sync> Sync for Box<T> {}
 
 impl<T> Box<T> {

@@ -148,7 +148,7 @@ impl<T> Vec<T> {
     /// # Safety
     /// `len` is within the capacity, and all elements before it were written.
     pub unsafe fn set_len(&mut self, len: usize) {
-        // SAFETY: by this function's contract.
+        // SAFETY: the caller vouches that `len` is within the capacity and that the elements before it were written.
         unsafe { self.0.set_len(len) };
     }
 

@@ -111,7 +111,7 @@ impl Context {
 unsafe fn first_frame(at: u64, start: u64, main: u64, argument: u64) -> u64 {
     let frame: [u64; 7] = [0, 0, 0, argument, main, 0, start];
     let at = at - 56;
-    // SAFETY: by this function's contract.
+    // SAFETY: the caller vouches that the stack below `at`, where the frame lies, is used by no thread.
     unsafe { (at as *mut [u64; 7]).write(frame) };
     at
 }
@@ -217,7 +217,7 @@ unsafe fn load_bases(block: *mut cpu::Block, fs: u64, gs: u64) {
 /// # Safety
 /// `context` is the calling thread's; the bases are user addresses.
 pub unsafe fn set_bases(context: *mut Context, fs: u64, gs: u64) {
-    // SAFETY: by this function's contract.
+    // SAFETY: the caller vouches that the context is its own, and that the bases are user addresses, which no `wrfsbase` refuses.
     unsafe {
         (*context).fs_base = fs;
         (*context).gs_base = gs;

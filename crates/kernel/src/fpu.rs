@@ -86,11 +86,11 @@ impl fmt::Display for Broken {
 /// # Safety
 /// CR4.OSXSAVE is on, and leaf 0xd offers `features`.
 unsafe fn attempt(features: u64) -> Result<(), Broken> {
-    // SAFETY: by this function's contract.
+    // SAFETY: CR4.OSXSAVE is on by this function's contract, and leaf 0xd offers what XCR0 gets.
     unsafe { registers::set_xcr0(features) };
     // Hypervisors run at each CPUID: they restore this CPU's XCR0 as they remember it.
     let bytes = __cpuid_count(0xd, 0).ebx;
-    // SAFETY: by this function's contract.
+    // SAFETY: CR4.OSXSAVE is on by this function's contract, so `xgetbv` is allowed.
     let reads = unsafe { registers::xcr0() };
     if reads != features {
         return Err(Broken::Lost { wrote: features, reads });
@@ -185,7 +185,7 @@ pub fn mxcsr_mask() -> u32 {
 /// `area` is writable for [`len`] bytes, aligned to 64, and was zeroed or saved to before.
 #[inline(always)]
 pub unsafe fn save(area: *mut u8) {
-    // SAFETY: by this function's contract.
+    // SAFETY: the caller vouches that the area is writable for `len` bytes, aligned to 64, and has a header that XSAVE accepts.
     unsafe {
         if has(Feature::Xsave) {
             asm!("xsave64 [{}]", in(reg) area, in("eax") u32::MAX, in("edx") u32::MAX, options(nostack, preserves_flags));
@@ -201,7 +201,7 @@ pub unsafe fn save(area: *mut u8) {
 /// `area` holds a valid state of [`len`] bytes, aligned to 64.
 #[inline(always)]
 pub unsafe fn restore(area: *const u8) {
-    // SAFETY: by this function's contract.
+    // SAFETY: the caller vouches that the area holds a state that `save` wrote, which XRSTOR accepts.
     unsafe {
         if has(Feature::Xsave) {
             asm!("xrstor64 [{}]", in(reg) area, in("eax") u32::MAX, in("edx") u32::MAX, options(nostack, preserves_flags));

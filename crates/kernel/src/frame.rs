@@ -108,6 +108,6 @@ pub fn prefetch<const LINES: usize>(frame: *const u8) {
 /// `from` can be read and `to` written; both are aligned to their size, and distinct.
 #[inline(always)]
 pub unsafe fn copy(from: *const u8, to: *mut u8) {
-    // SAFETY: by this function's contract.
+    // SAFETY: the caller vouches for two distinct frames, aligned to their size, of which `to` may be written.
     unsafe { frame_copy_string(to, from) }
 }

@@ -58,7 +58,7 @@ pub fn set_epoch(seconds: u64) {
 /// As [`quire_linux::Thread::pmap`]: the switch to or from that thread.
 #[inline(always)]
 pub unsafe fn pmap(thread: &Thread<Machine>) -> Option<&X86Pmap> {
-    // SAFETY: by this function's contract.
+    // SAFETY: the caller is in the switch to or from that thread, during which its space stays.
     thread.payload().as_ref().and_then(|t| unsafe { t.pmap() })
 }
 

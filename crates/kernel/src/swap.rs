@@ -35,7 +35,7 @@ pub fn set_aside<'a>(line: &'a [u8], free: &mut Ram, files: u64) -> Result<Optio
 /// The memory came from [`set_aside`], and nobody else uses it.
 pub unsafe fn add(memory: Option<Memory>) {
     let Some(memory) = memory else { return };
-    // SAFETY: by this function's contract.
+    // SAFETY: the memory came from `set_aside`, so it is `pages` long, and it is used by the store alone.
     let store = unsafe { MemoryStore::new(memory.at, memory.pages, FaultPlan::default()) };
     match vm().add_swap(crate::heap::keep(store)) {
         Ok(()) => log!("{} MiB of swap, in memory", (memory.pages * PAGE_SIZE) >> 20),

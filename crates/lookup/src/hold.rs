@@ -82,7 +82,7 @@ impl<V> Crowd<V> {
     /// # Safety
     /// `this` is a crowd whose memory stays during the call.
     pub(crate) unsafe fn join(this: NonNull<Self>) -> Option<Hold<V>> {
-        // SAFETY: by this function's contract.
+        // SAFETY: the caller vouches that the crowd's memory stays during the call.
         let crowd = unsafe { this.as_ref() };
         if is_closed(crowd.shard().add(1, Ordering::Relaxed)) && !mutant(Mutant::HoldOfClosed) {
             return None;
@@ -110,7 +110,7 @@ impl<V> Crowd<V> {
     /// # Safety
     /// `this` is a crowd; it is closed once, by its maker, who has not left it.
     pub(crate) unsafe fn close(this: NonNull<Self>) {
-        // SAFETY: by this function's contract.
+        // SAFETY: the maker has not left the crowd, so its memory stays during the call.
         let crowd = unsafe { this.as_ref() };
         // Acquire: what a holder did, who let go before this, is over.
         let counted = |shard: &Shard| shard.0.swap(CLOSED as u64, Ordering::AcqRel) as i64;
@@ -122,7 +122,7 @@ impl<V> Crowd<V> {
     /// # Safety
     /// `this` is a crowd of which a hold or the maker's part is the caller's.
     unsafe fn add_up(this: NonNull<Self>, holds: i64) {
-        // SAFETY: by this function's contract.
+        // SAFETY: a hold or the maker's part is the caller's, and either keeps the crowd's memory.
         let crowd = unsafe { this.as_ref() };
         if crowd.sum.add(holds, Ordering::AcqRel) + holds == 0 {
             // SAFETY: it comes to nothing once, when nobody holds and nobody can hold any more.

@@ -98,7 +98,7 @@ impl<V> Table<V> {
     /// # Safety
     /// Nobody else has the table or one of its nodes.
     unsafe fn free(this: Box<Self>) {
-        // SAFETY: by this function's contract.
+        // SAFETY: the caller has the table alone, as `nodes` asks.
         for node in unsafe { this.nodes() } {
             // SAFETY: by this function's contract no other thread has the node, and the iterator has read its link already.
             drop(unsafe { Box::from_raw(node) });

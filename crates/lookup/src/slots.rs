@@ -562,7 +562,7 @@ unsafe fn counted<T>(value: *const T) -> Option<Arc<T>> {
     if value.is_null() {
         return None;
     }
-    // SAFETY: by this function's contract.
+    // SAFETY: the pointer is null, or that of a counted value whose reference stays for the length of the call.
     unsafe {
         Arc::increment_strong_count(value);
         Some(Arc::from_raw(value))

@@ -308,7 +308,7 @@ impl<F: Format> Tables<F> {
     unsafe fn displace<M: Hardware<Format = F>, T>(vm: &'static Physical<M>, value: *mut T) {
         record::disown(value.cast());
         let pfn = vm.machine().pfn_of(value.cast());
-        // SAFETY: by this function's contract.
+        // SAFETY: `place` took the frame for this value, which no reader can reach any more.
         unsafe { vm.free_pfn(pfn) };
         vm.stats().count(Event::BufferPageGone);
     }

@@ -254,7 +254,7 @@ impl Domain {
     /// # Safety
     /// `value` must be unreachable for new readers, be retired once, and stay untouched until `free`; `free` must not sleep.
     pub unsafe fn retire(&self, value: *mut Retired, free: unsafe fn(*mut Retired)) {
-        // SAFETY: by this function's contract.
+        // SAFETY: the caller vouches for the value as `retire_large` asks, and a structure has the smallest weight.
         unsafe { self.retire_large(value, STRUCTURE, free) }
     }
 
@@ -309,7 +309,7 @@ impl Domain {
             slot.count.store(count, Ordering::Relaxed);
             slot.due.store(due, Ordering::Relaxed);
             drop(bags);
-            // SAFETY: as argued above, nobody can hold these.
+            // SAFETY: the lists are those of an epoch that every reader has left, so no reader can reach what is on them.
             unsafe { free_lists(old) };
             steps
         };
@@ -567,7 +567,7 @@ mod tests {
     #[repr(C)]
     struct Counted(Retired, *const Count);
     unsafe fn count(n: *mut Retired) {
-        // SAFETY: as in `free`; the counter outlives the domain's test.
+        // SAFETY: the header is the first field of a `Counted`, whose box the domain gives up once.
         unsafe { (*Box::from_raw(n.cast::<Counted>()).1).fetch_add(1, std::sync::atomic::Ordering::SeqCst) };
     }
     fn retire(domain: &Domain, freed: &Count, bytes: u64, times: u32) {

@@ -27,7 +27,7 @@ impl<T> Shared<T> {
     #[cfg_attr(recording, track_caller)]
     pub unsafe fn get(&self) -> &T {
         record::read(self.value.get());
-        // SAFETY: by this function's contract.
+        // SAFETY: the caller holds the guard, and no thread writes while the reference lives.
         unsafe { &*self.value.get() }
     }
 
@@ -40,7 +40,7 @@ impl<T> Shared<T> {
     #[cfg_attr(recording, track_caller)]
     pub unsafe fn get_mut(&self) -> &mut T {
         record::wrote(self.value.get());
-        // SAFETY: by this function's contract.
+        // SAFETY: the caller holds the guard, and no other reference to the value lives.
         unsafe { &mut *self.value.get() }
     }
 }

@@ -7,8 +7,6 @@ quire_sync::mutants! {
         ParkOverToken,
         /// Wake-up: a woken thread is queued on another CPU although it has not left its own.
         PlaceBeforeLeft,
-        /// Hand-over: a thread is queued here although it has not left its own CPU.
-        HandOverBeforeLeft,
         /// Steal: a thread is taken from a queue although it has not left that CPU.
         StealBeforeLeft,
         /// Switch: what a thread's CPU has saved need not be visible to the CPU that runs it next.

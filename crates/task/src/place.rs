@@ -62,9 +62,7 @@ impl<M: Machine> Scheduler<M> {
             let before = hints();
             queue.push(thread, self.share(thread, cpu), join, || self.machine.ticks_to_ns(self.machine.ticks()));
             self.note(target, cpu, &queue);
-            if join != Join::First {
-                self.offer(cpu, &queue, thread);
-            }
+            self.offer(cpu, &queue, thread);
             // It halts, or it has to set its timer for the end of the running thread's stretch. That is shorter where a thread
             // waits that should not wait for a whole turn, or one of another user. Where such a one waits already it has been told.
             let after = hints();

@@ -25,8 +25,6 @@ const NEVER: u64 = u64::MAX;
 /// Where a thread joins the queue of its user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Join {
-    /// It is next: the thread that runs is about to give way to it.
-    First,
     /// Behind the others that have some of their turn left.
     Front,
     /// Behind everybody, for a new turn.

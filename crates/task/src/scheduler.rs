@@ -319,17 +319,6 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// As [`unpark`](Self::unpark), where the caller is about to sleep: `thread` is next on this CPU, without a word to any
-    /// other. For two threads that take turns.
-    pub fn hand_over(&self, thread: &Thread<M>) {
-        if thread.token.give() {
-            let here = current_cpu();
-            let left = !thread.on_cpu.load(Ordering::Acquire) || mutant(Mutant::HandOverBeforeLeft);
-            let cpu = if left && thread.may_run_on(here) { here } else { self.place(thread) };
-            self.enqueue(thread, cpu, if cpu == here { Join::First } else { Join::Front });
-        }
-    }
-
     /// Lets everybody else who waits for this CPU go first.
     pub fn yield_now(&self) {
         let was = self.machine.mask();

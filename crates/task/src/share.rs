@@ -140,7 +140,6 @@ impl<M: Machine> Share<M> {
         // SAFETY: the caller vouches that the thread is on no list and stays in place, and holds the queue's lock.
         unsafe {
             match join {
-                Join::First => threads.front.push_front(thread),
                 Join::Front => threads.front.push_back(thread),
                 Join::Back => threads.back.push_back(thread),
             }

@@ -78,7 +78,7 @@ impl Pool {
     /// # Safety
     /// `object` came from `alloc`, and nobody uses it.
     unsafe fn free(&self, object: *mut u8) {
-        // SAFETY: by this function's contract it is ours.
+        // SAFETY: `object` came from `alloc`, which gives room for a pointer, and it is used no more.
         unsafe { *object.cast::<*mut u8>() = self.free.get() };
         self.free.set(object);
         self.out.set(self.out.get() - 1);

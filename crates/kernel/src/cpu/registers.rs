@@ -76,7 +76,7 @@ pub unsafe fn set_xcr0(value: u64) {
 /// CR4.OSXSAVE is on.
 pub unsafe fn xcr0() -> u64 {
     let (low, high): (u32, u32);
-    // SAFETY: by this function's contract.
+    // SAFETY: CR4.OSXSAVE is on by this function's contract, so `xgetbv` is allowed.
     unsafe { asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags)) }
     (high as u64) << 32 | low as u64
 }

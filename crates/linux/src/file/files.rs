@@ -102,7 +102,7 @@ impl<M: Machine> Files<M> {
     /// The table is the calling thread's, which thus nobody else changes unless it is shared.
     #[inline]
     pub(crate) unsafe fn get(&self, fd: u32) -> Result<Arc<File<M>>, Errno> {
-        // SAFETY: by this function's contract.
+        // SAFETY: the table is the calling thread's: where it is not shared, no other thread changes it.
         unsafe { self.slots.get(fd as usize, self.epoch()) }.ok_or(Errno::EBADF)
     }
 

@@ -297,7 +297,7 @@ impl<M: Machine> Deref for PipePage<M> {
 
 impl<M: Machine> DerefMut for PipePage<M> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`; borrowed exclusively.
+        // SAFETY: the frame is ours, the machine reaches all of it, and `&mut self` makes this the only reference.
         unsafe { core::slice::from_raw_parts_mut(self.bytes(), self.len()) }
     }
 }

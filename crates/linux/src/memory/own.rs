@@ -27,7 +27,7 @@ impl<M: Machine> OwnSpace<M> {
     /// As for [`Owned::get`].
     #[inline(always)]
     pub unsafe fn get(&self) -> Option<&Arc<AddressSpace<M>>> {
-        // SAFETY: by this function's contract.
+        // SAFETY: the owner calls this, and replaces the space only while it holds no view of it, as `Owned::get` asks.
         unsafe { self.0.get() }.as_ref()
     }
 

@@ -161,7 +161,7 @@ impl<K: Kind> ArcList<K> {
     /// `walk` is under way nowhere, and stays in place until [`end_walk`](Self::end_walk), which comes before the list goes.
     pub unsafe fn begin_walk(&mut self, walk: &Walk<K>) {
         walk.next.set(self.list.first());
-        // SAFETY: by this function's contract.
+        // SAFETY: the caller vouches that the walk is on no list and stays in place until `end_walk`.
         unsafe { self.walks.push_back(NonNull::from(walk)) };
     }
 
@@ -180,7 +180,7 @@ impl<K: Kind> ArcList<K> {
     /// # Safety
     /// `walk` is under way here.
     pub unsafe fn end_walk(&mut self, walk: &Walk<K>) {
-        // SAFETY: by this function's contract.
+        // SAFETY: the caller vouches that the walk is under way here, so it is on this list.
         unsafe { self.walks.remove(NonNull::from(walk)) };
     }
 

@@ -32,7 +32,7 @@ type Latest = (AtomicU64, AtomicU32);
 /// # Safety
 /// `named` is the content of an `Arc` that lives while the table names it.
 unsafe fn count<T>(named: &T) -> Arc<T> {
-    // SAFETY: by this function's contract.
+    // SAFETY: `named` is the content of an `Arc` whose count is above zero as long as the table names it.
     unsafe {
         Arc::increment_strong_count(named);
         Arc::from_raw(named)

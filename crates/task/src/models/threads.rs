@@ -6,16 +6,12 @@ use quire_sync::explore::Arc;
 use quire_sync::protocol;
 
 /// A thread sleeps until a flag is up, which the other CPU raises before it wakes the thread.
-fn park_against_wake(hands_over: bool) {
+fn park_against_wake() {
     let flag = Arc::new(AtomicBool::new(false));
     let seen = flag.clone();
     let cast = Cast::new().interrupt(1, move |machine, s| {
         seen.store(true, Ordering::Relaxed);
-        if hands_over {
-            s.hand_over(machine.thread(A));
-        } else {
-            s.unpark(machine.thread(A));
-        }
+        s.unpark(machine.thread(A));
     });
     cast.run(|_, s| {
         while !flag.load(Ordering::Relaxed) {
@@ -25,14 +21,10 @@ fn park_against_wake(hands_over: bool) {
 }
 
 protocol! {
-    a_thread_that_parks_is_always_woken_and_runs_on_one_cpu = || park_against_wake(false), Some(2);
+    a_thread_that_parks_is_always_woken_and_runs_on_one_cpu = park_against_wake, Some(2);
     ParkOverToken: "a wake-up was lost";
     PlaceBeforeLeft: "two CPUs";
     QueueWithoutKick: "a wake-up was lost";
-}
-protocol! {
-    a_thread_that_is_handed_over_runs_on_one_cpu = || park_against_wake(true), Some(2);
-    HandOverBeforeLeft: "two CPUs";
 }
 
 /// A thread gives way to another on its CPU, while the other CPU has nothing to do.

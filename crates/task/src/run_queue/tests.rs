@@ -69,7 +69,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             mask
         }),
     ];
-    let join = prop::sample::select(vec![Join::First, Join::Front, Join::Back]);
+    let join = prop::sample::select(vec![Join::Front, Join::Back]);
     let step = prop_oneof![
         5 => (thread(), join).prop_map(|(t, j)| Step::Join(t, j)),
         3 => (0..PATIENCE).prop_map(Step::Pop),
@@ -153,7 +153,6 @@ impl Model {
         }
         let user = &mut self.users[thread % USERS];
         match join {
-            Join::First => user.front.push_front(thread),
             Join::Front => user.front.push_back(thread),
             Join::Back => {
                 if user.back.is_empty() {
