@@ -195,19 +195,19 @@ pub struct Due {
 
 impl Due {
     /// Not before the first update.
-    pub const fn new() -> Due {
+    pub(crate) const fn new() -> Due {
         Due { updates: 0, cost: 0 }
     }
 
     /// Counts `n` updates.
     #[inline(always)]
-    pub fn note(&mut self, n: u64) {
+    pub(crate) fn note(&mut self, n: u64) {
         self.updates += n;
     }
 
     /// Whether it is to be checked now, when its lock is given up.
     #[inline]
-    pub fn is_due(&self, level: Level) -> bool {
+    pub(crate) fn is_due(&self, level: Level) -> bool {
         match level {
             Level::Never => false,
             Level::AtRelease => self.updates > 0 && self.updates >= self.cost,
@@ -220,7 +220,7 @@ impl<M: Machine> Vm<M> {
     /// A structure was checked: panics with the report where it is broken; else it is due again after as many updates as the
     /// check looked at things.
     #[cold]
-    pub fn checked(&self, due: &mut Due, result: Result<u64, Broken>) {
+    pub(crate) fn checked(&self, due: &mut Due, result: Result<u64, Broken>) {
         match result {
             Ok(cost) => {
                 *due = Due { updates: 0, cost };
@@ -268,7 +268,7 @@ impl<M: Machine> Vm<M> {
 
     /// An invariant does not hold: nothing that follows could be relied upon.
     #[cold]
-    pub fn broken(&self, what: Broken) -> ! {
+    pub(crate) fn broken(&self, what: Broken) -> ! {
         // The panic's own way out gives up locks: they must not be checked.
         self.set_check_level(Level::Never);
         panic!("consistency check: {what}")

@@ -402,7 +402,7 @@ impl<M: Machine> Vm<M> {
         &self.pageout
     }
     /// What the daemons share.
-    pub fn daemons(&self) -> &Daemons {
+    pub(crate) fn daemons(&self) -> &Daemons {
         &self.daemons
     }
     /// Where to sleep until `page` is not busy. Strangers may share it: who wakes there looks again.

@@ -194,7 +194,7 @@ pub(crate) enum Walk<'e, M: Machine> {
 }
 
 /// Serves an access of `space` at `va`. May sleep; the caller holds nothing.
-pub fn fault<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultKind, FaultError> {
+pub(crate) fn fault<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultKind, FaultError> {
     let mut span = Span::begin(Kind::Fault, va, 0);
     let result = serve(space, va, access);
     span.tell(outcome(&result), access as u64);
