@@ -234,13 +234,13 @@ pub struct Due {
 
 impl Due {
     /// Not before the first update.
-    pub const fn new() -> Due {
+    pub(crate) const fn new() -> Due {
         Due { updates: 0, cost: 0 }
     }
 
     /// Counts `n` updates.
     #[inline(always)]
-    pub fn note(&mut self, n: u64) {
+    pub(crate) fn note(&mut self, n: u64) {
         self.updates += n;
     }
 
@@ -251,7 +251,7 @@ impl Due {
 
     /// Whether it is to be checked now, when its lock is given up.
     #[inline]
-    pub fn is_due(&self, level: Level) -> bool {
+    pub(crate) fn is_due(&self, level: Level) -> bool {
         match level {
             Level::Never => false,
             Level::AtRelease => self.updates > 0 && self.updates >= self.cost,

@@ -22,22 +22,22 @@ impl MaySleep {
 
     /// A pin; nothing can sleep while it lives.
     #[inline]
-    pub fn pin<'a>(&'a self, domain: &'a Domain) -> Pinned<'a> {
+    pub(crate) fn pin<'a>(&'a self, domain: &'a Domain) -> Pinned<'a> {
         domain.pin()
     }
 
     /// Sleeps on `queue` until `ready`.
-    pub fn sleep_on(&mut self, queue: &WaitQueue, ready: impl FnMut() -> bool) {
+    pub(crate) fn sleep_on(&mut self, queue: &WaitQueue, ready: impl FnMut() -> bool) {
         queue.wait(ready);
     }
 
     /// A daemon with nothing to do sleeps on `queue` until `ready`, however long that is.
-    pub fn wait_for_work(&mut self, queue: &WaitQueue, ready: impl FnMut() -> bool) {
+    pub(crate) fn wait_for_work(&mut self, queue: &WaitQueue, ready: impl FnMut() -> bool) {
         queue.wait_for_work(ready);
     }
 
     /// Yields until `ready`: for what is over in a few instructions of another CPU.
-    pub fn sleep_until(&mut self, mut ready: impl FnMut() -> bool) {
+    pub(crate) fn sleep_until(&mut self, mut ready: impl FnMut() -> bool) {
         while !ready() {
             quire_sync::hooks::relax();
         }

@@ -119,7 +119,7 @@ fn bump(counter: &AtomicU64, n: u64) {
 
 impl Counters {
     /// All zero.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let zero = |_| AtomicU64::new(0);
         Counters { faults: core::array::from_fn(zero), events: core::array::from_fn(zero) }
     }
@@ -156,7 +156,7 @@ impl Stats {
 
     /// Counts a fault that was served, on this CPU.
     #[inline]
-    pub fn count_fault(&self, kind: FaultKind) {
+    pub(crate) fn count_fault(&self, kind: FaultKind) {
         let cpu = preempt_off();
         bump(&self.cpus.mine(&cpu).faults[kind as usize], 1);
     }

@@ -50,7 +50,7 @@ impl<M: Machine> ObjectRef<M> {
 
     /// Begins to write what has changed in `pages`, without waiting for the ends; returns how many pages are on their way. May
     /// sleep.
-    pub fn start_write_back(&self, pages: Range<u64>) -> u64 {
+    pub(crate) fn start_write_back(&self, pages: Range<u64>) -> u64 {
         match self.is_written_back() {
             true => self.start_writes(pages.start..pages.end.min(KEYS), &mut MaySleep::here()),
             false => 0,

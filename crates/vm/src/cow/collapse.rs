@@ -45,7 +45,7 @@ use quire_sync::epoch::Pinned;
 ///
 /// # Safety
 /// The caller holds the lock of the map that the chain belongs to, and no pin.
-pub unsafe fn collapse<M: Machine>(vm: &'static Objects<M>, front: NonNull<Backing<M>>) {
+pub(crate) unsafe fn collapse<M: Machine>(vm: &'static Objects<M>, front: NonNull<Backing<M>>) {
     let mut at = front;
     loop {
         // SAFETY: layers of the caller's chain, which changes under the map's lock only.

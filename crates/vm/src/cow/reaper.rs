@@ -57,7 +57,7 @@ impl<M: Machine> Objects<M> {
     }
 
     /// Makes the reaper's thread, where there is one, look at what there is, however little.
-    pub fn wake_reaper(&self) {
+    pub(crate) fn wake_reaper(&self) {
         self.reaper().asked.store(true, Ordering::Release);
         self.reaper().waits.wake_all();
     }

@@ -412,7 +412,7 @@ impl<M: Machine> Space<M> {
     /// The entry that covers `va`, or a miss that counts (relies on C3): one around which nothing changed. The sequence, which each
     /// change writes, is read only where there is nothing at the first look.
     #[inline]
-    pub fn look<'p>(&self, va: u64, pin: &'p Pinned<'_>) -> Result<Option<&'p Entry<M>>, Changed> {
+    pub(crate) fn look<'p>(&self, va: u64, pin: &'p Pinned<'_>) -> Result<Option<&'p Entry<M>>, Changed> {
         match self.lookup(va, pin) {
             None if !mutant(Mutant::MissInClosedArena) => self.look_again(va, pin),
             found => Ok(found),
@@ -430,14 +430,14 @@ impl<M: Machine> Space<M> {
 
     /// Where and when a look at the map at `va` takes place, taken before a lookup whose miss shall count.
     #[inline]
-    pub fn moment(&self, va: u64) -> Moment<M> {
+    pub(crate) fn moment(&self, va: u64) -> Moment<M> {
         let arena = self.arenas.of(va);
         Moment { arena, sequence: arena.sequence() }
     }
 
     /// Whether a miss at `va` since `moment` may be believed: nothing changed in the arena, and `va` is still its.
     #[inline]
-    pub fn unchanged_since(&self, va: u64, moment: Moment<M>) -> bool {
+    pub(crate) fn unchanged_since(&self, va: u64, moment: Moment<M>) -> bool {
         let arena = self.arenas.of(va);
         if mutant(Mutant::MissInClosedArena) {
             return true;
@@ -447,7 +447,7 @@ impl<M: Machine> Space<M> {
 
     /// Sleeps until no writer changes the arena of `va`, and keeps writers out while the result is held: no entry is or
     /// becomes stale. For a fault that was defeated too often (progress), and to wait for a stale entry to be replaced.
-    pub fn keep_writers_out(&self, va: u64) -> Writer<'_, M> {
+    pub(crate) fn keep_writers_out(&self, va: u64) -> Writer<'_, M> {
         self.write_at(va).0
     }
 }

@@ -165,29 +165,29 @@ impl<M: Machine> Entry<M> {
 
     /// The addresses that it describes.
     #[inline(always)]
-    pub fn range(&self) -> VirtRange {
+    pub(crate) fn range(&self) -> VirtRange {
         record::read(&self.range);
         self.range
     }
     /// What accesses are allowed.
     #[inline(always)]
-    pub fn prot(&self) -> Prot {
+    pub(crate) fn prot(&self) -> Prot {
         record::read(&self.prot);
         self.prot
     }
     /// What kind of mapping it is.
     #[inline(always)]
-    pub fn flags(&self) -> Flags {
+    pub(crate) fn flags(&self) -> Flags {
         record::read(&self.flags);
         self.flags
     }
     /// Whether stores go to the object itself.
     #[inline(always)]
-    pub fn shared(&self) -> bool {
+    pub(crate) fn shared(&self) -> bool {
         self.flags().contains(Flags::SHARED)
     }
     /// All of the entry's attributes.
-    pub fn attributes(&self) -> Attributes {
+    pub(crate) fn attributes(&self) -> Attributes {
         Attributes { prot: self.prot, max_prot: self.max_prot, flags: self.flags, tag: self.tag }
     }
     /// The newest layer.
@@ -218,14 +218,14 @@ impl<M: Machine> Entry<M> {
     /// Whether a writer has begun to replace the entry. Decisive only under the lock of the table page that covers the
     /// address (relies on C3); elsewhere a hint to begin again.
     #[inline(always)]
-    pub fn is_stale(&self) -> bool {
+    pub(crate) fn is_stale(&self) -> bool {
         self.state.load(Ordering::Acquire) & STALE != 0
     }
 
     /// Whether a fault may enter leaves of the entry, as far as its writers go: it is not stale, and will not be taken for one
     /// without stores. Decisive under the lock of the table page that covers the address; elsewhere a hint to begin again.
     #[inline(always)]
-    pub fn admits(&self) -> bool {
+    pub(crate) fn admits(&self) -> bool {
         self.state.load(Ordering::Acquire) == 0 || self.admits_after_fork()
     }
 

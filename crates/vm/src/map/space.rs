@@ -43,7 +43,7 @@ pub struct Limits {
 
 impl Limits {
     /// No limit but the address space itself, a stack of 8 MiB, and 2^20 entries.
-    pub const DEFAULT: Limits = Limits {
+    pub(crate) const DEFAULT: Limits = Limits {
         base: 0x7000_0000_0000,
         stack: 8 << 20,
         bytes: USER.end - USER.start,
@@ -355,7 +355,7 @@ impl<M: Machine> Space<M> {
     }
 
     /// Another handle.
-    pub fn handle(&self) -> SpaceRef<M> {
+    pub(crate) fn handle(&self) -> SpaceRef<M> {
         self.refs.fetch_add(1, Ordering::Relaxed);
         SpaceRef(NonNull::from(self))
     }

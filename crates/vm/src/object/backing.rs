@@ -123,13 +123,13 @@ impl<M: Machine> Backing<M> {
 
     /// The addresses that show the object.
     #[inline(always)]
-    pub fn range(&self) -> VirtRange {
+    pub(crate) fn range(&self) -> VirtRange {
         record::read(&self.range);
         self.range
     }
     /// The page of the object that the range begins with.
     #[inline(always)]
-    pub fn offset(&self) -> u64 {
+    pub(crate) fn offset(&self) -> u64 {
         record::read(&self.offset);
         self.offset
     }
@@ -140,12 +140,12 @@ impl<M: Machine> Backing<M> {
         self.offset() + ((va - self.range.start) >> PAGE_SHIFT)
     }
     /// The address that shows page `key` of the object. `key` lies in the interval.
-    pub fn va(&self, key: u64) -> u64 {
+    pub(crate) fn va(&self, key: u64) -> u64 {
         self.range().start + ((key - self.offset) << PAGE_SHIFT)
     }
     /// The next layer.
     #[inline(always)]
-    pub fn behind(&self) -> Option<&Backing<M>> {
+    pub(crate) fn behind(&self) -> Option<&Backing<M>> {
         // SAFETY: a layer outlives the one in front of it, up to the epoch.
         unsafe { self.behind.load(Ordering::Acquire).as_ref() }
     }
@@ -176,7 +176,7 @@ impl<M: Machine> Backing<M> {
         if object == closed() { None } else { unsafe { object.as_ref() } }
     }
     /// The page tables of the space that the range lies in.
-    pub fn pmap(&self) -> &M::Pmap {
+    pub(crate) fn pmap(&self) -> &M::Pmap {
         record::read(&self.pmap);
         // SAFETY: a space unlinks its backings before its page tables go.
         unsafe { self.pmap.as_ref() }
@@ -278,7 +278,7 @@ impl<M: Machine> Backing<M> {
     }
 
     /// Whether the layer holds nothing of its own in its range, now.
-    pub fn is_empty(&self, pin: &Pinned<'_>) -> bool {
+    pub(crate) fn is_empty(&self, pin: &Pinned<'_>) -> bool {
         match self.object() {
             None => true,
             Some(o) => o.index().first(self.offset, Interval::end(self), pin).is_none(),
@@ -321,19 +321,12 @@ struct FreeBacking {
 
 impl<M: Machine> Spare<M> {
     /// Memory for none yet.
-    pub fn empty(vm: &'static Objects<M>) -> Spare<M> {
+    pub(crate) fn empty(vm: &'static Objects<M>) -> Spare<M> {
         Spare { vm, first: ptr::null_mut(), len: 0 }
     }
 
-    /// Memory for `n` backings.
-    pub fn reserve(vm: &'static Objects<M>, n: usize) -> Result<Spare<M>, OutOfMemory> {
-        let mut spare = Spare::empty(vm);
-        spare.reserve_more(n)?;
-        Ok(spare)
-    }
-
     /// Memory for `n` more.
-    pub fn reserve_more(&mut self, n: usize) -> Result<(), OutOfMemory> {
+    pub(crate) fn reserve_more(&mut self, n: usize) -> Result<(), OutOfMemory> {
         for _ in 0..n {
             let memory = self.vm.object_memory().backings.cache().alloc(self.vm)?.cast::<FreeBacking>();
             // SAFETY: fresh memory, larger than the link.
@@ -342,15 +335,6 @@ impl<M: Machine> Spare<M> {
             self.len += 1;
         }
         Ok(())
-    }
-
-    /// How many are left.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-    /// Whether none is left.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
     }
 
     /// # Panics
@@ -382,13 +366,13 @@ impl<M: Machine> Drop for Spare<M> {
 }
 
 /// The number of layers of a chain.
-pub fn depth<M: Machine>(front: &Backing<M>) -> usize {
+pub(crate) fn depth<M: Machine>(front: &Backing<M>) -> usize {
     1 + core::iter::successors(front.behind(), |b| b.behind()).count()
 }
 
 /// A private, untouched front over `range`; one of `spare`. `offset` is the page number that its first page will have: 0, or
 /// as much as the range may grow downward. Behind it, a chain that the caller owns.
-pub fn private<M: Machine>(
+pub(crate) fn private<M: Machine>(
     spare: &mut Spare<M>,
     pmap: &M::Pmap,
     range: VirtRange,
@@ -427,7 +411,7 @@ pub(crate) fn take_out<M: Machine>(layer: &Backing<M>, gone: &Backing<M>) {
 
 /// A layer that shows `object` from page `offset` on; linked; one of `spare`. `stores`: its entry shares the object, and may ever allow
 /// stores.
-pub fn showing<M: Machine>(
+pub(crate) fn showing<M: Machine>(
     spare: &mut Spare<M>,
     pmap: &M::Pmap,
     range: VirtRange,
@@ -464,7 +448,7 @@ impl<M: Machine> ObjectRef<M> {
 ///
 /// # Safety
 /// The caller holds the lock of the map that `front`'s chain belongs to, and `pmap` outlives the new chain.
-pub unsafe fn replicate<M: Machine>(
+pub(crate) unsafe fn replicate<M: Machine>(
     spare: &mut Spare<M>,
     front: &Backing<M>,
     range: VirtRange,
@@ -529,7 +513,7 @@ pub struct Forked<M: Machine> {
 }
 
 /// How many backings [`fork`] needs at most.
-pub fn fork_needs<M: Machine>(front: &Backing<M>, empty: bool) -> usize {
+pub(crate) fn fork_needs<M: Machine>(front: &Backing<M>, empty: bool) -> usize {
     // The child's front takes the place of an empty one; else both have one over a copy of the whole chain.
     depth(front) + if empty { 0 } else { 2 }
 }
@@ -542,7 +526,7 @@ pub fn fork_needs<M: Machine>(front: &Backing<M>, empty: bool) -> usize {
 /// # Safety
 /// The caller holds the map's lock and has marked the entry stale, none of whose leaves allows stores any more; and `child`
 /// outlives the child's chain.
-pub unsafe fn fork<M: Machine>(
+pub(crate) unsafe fn fork<M: Machine>(
     spare: &mut Spare<M>,
     front: NonNull<Backing<M>>,
     empty: bool,
@@ -570,7 +554,7 @@ pub unsafe fn fork<M: Machine>(
 ///
 /// # Safety
 /// The caller owns the chain; no entry that new readers can find has it; it is disposed of once.
-pub unsafe fn dispose<M: Machine>(vm: &'static Objects<M>, front: NonNull<Backing<M>>, proof: &Flushed) {
+pub(crate) unsafe fn dispose<M: Machine>(vm: &'static Objects<M>, front: NonNull<Backing<M>>, proof: &Flushed) {
     // SAFETY: by this function's contract.
     unsafe { dispose_onto(vm, front, proof, &mut vm.epoch().pile()) }
 }

@@ -69,7 +69,8 @@ impl<M: Machine> Object<M> {
     pub(crate) fn close_parts(&self) {
         self.parts.shrink(&self.refs);
     }
-    /// What keeps the object.
+    /// What keeps the object. Models of one checker look at it.
+    #[cfg_attr(loom, allow(dead_code))]
     pub(crate) fn references(&self) -> u32 {
         self.refs.count()
     }

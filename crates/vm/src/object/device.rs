@@ -31,7 +31,7 @@ pub struct Device {
 impl<M: Machine> Object<M> {
     /// What it shows, where it is a device.
     #[inline(always)]
-    pub fn device(&self) -> Option<Device> {
+    pub(crate) fn device(&self) -> Option<Device> {
         if self.flags.load(Ordering::Relaxed) & DEVICE == 0 { None } else { self.device }
     }
 }

@@ -24,7 +24,7 @@ pub struct WritesFailed;
 
 impl WriteErrors {
     /// None.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         WriteErrors(AtomicU32::new(TOLD))
     }
 

@@ -376,7 +376,7 @@ impl<N: Nodes> Index<N> {
 
     /// Fills the slots from `key` on with the pages `frames`, in order, up to the first that is not empty, and returns how many. What
     /// is in one leaf is filled together.
-    pub fn fill_run(&self, key: u64, frames: &[Pfn], nodes: N, pin: &Pinned<'_>) -> usize {
+    pub(crate) fn fill_run(&self, key: u64, frames: &[Pfn], nodes: N, pin: &Pinned<'_>) -> usize {
         let mut done = 0;
         while let Some(first) = frames.get(done) {
             let at = key + done as u64;
@@ -574,7 +574,7 @@ impl<N: Nodes> Index<N> {
     }
 
     /// Tags `key` as dirty. The caller holds what is in the slot, so that it stays.
-    pub fn tag_dirty(&self, key: u64, pin: &Pinned<'_>) {
+    pub(crate) fn tag_dirty(&self, key: u64, pin: &Pinned<'_>) {
         if let Place::Leaf(leaf) = self.place(key, pin) {
             let bit = leaf.slot(key).1;
             if leaf.dirty.load(Ordering::Relaxed) & bit == 0 {
@@ -584,7 +584,7 @@ impl<N: Nodes> Index<N> {
     }
 
     /// Takes the dirty tag of `key` away, before its page is cleaned.
-    pub fn untag_dirty(&self, key: u64, pin: &Pinned<'_>) {
+    pub(crate) fn untag_dirty(&self, key: u64, pin: &Pinned<'_>) {
         if let Place::Leaf(leaf) = self.place(key, pin) {
             leaf.dirty.fetch_and(!leaf.slot(key).1, Ordering::AcqRel);
         }

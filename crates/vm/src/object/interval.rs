@@ -19,7 +19,7 @@ pub struct Links<T> {
 
 impl<T> Links<T> {
     /// Links of a member that is alone in its tree, or in none.
-    pub const fn new(end: u64) -> Self {
+    pub(crate) const fn new(end: u64) -> Self {
         Links { left: ptr::null_mut(), right: ptr::null_mut(), parent: ptr::null_mut(), max: end }
     }
 }
@@ -50,12 +50,12 @@ unsafe impl<T: Send + Sync> Send for Tree<T> {}
 
 impl<T: Interval> Tree<T> {
     /// The tree with no member, or with one that is in no other tree.
-    pub const fn new(root: *mut T) -> Self {
+    pub(crate) const fn new(root: *mut T) -> Self {
         Tree { root }
     }
 
     /// Whether there is no member.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.root.is_null()
     }
 
@@ -63,7 +63,7 @@ impl<T: Interval> Tree<T> {
     ///
     /// # Safety
     /// It is in no tree, and stays alive and in place until it is removed.
-    pub unsafe fn insert(&mut self, member: *mut T) {
+    pub(crate) unsafe fn insert(&mut self, member: *mut T) {
         // SAFETY: members are alive while they are in the tree, and links are guarded by the tree.
         unsafe {
             *change(member) = Links::new((*member).end());
@@ -101,7 +101,7 @@ impl<T: Interval> Tree<T> {
     ///
     /// # Safety
     /// It is in this tree.
-    pub unsafe fn remove(&mut self, member: *mut T) {
+    pub(crate) unsafe fn remove(&mut self, member: *mut T) {
         // SAFETY: as in `insert`.
         unsafe {
             loop {
@@ -171,7 +171,7 @@ impl<T: Interval> Tree<T> {
     }
 
     /// The first member, in the tree's order, that overlaps `start..end` and stands after `after`.
-    pub fn next_overlap(&self, start: u64, end: u64, after: Option<Place>) -> Option<&T> {
+    pub(crate) fn next_overlap(&self, start: u64, end: u64, after: Option<Place>) -> Option<&T> {
         // SAFETY: members are alive while they are in the tree.
         unsafe { find(self.root, start, end, after).as_ref() }
     }
@@ -180,7 +180,7 @@ impl<T: Interval> Tree<T> {
     ///
     /// # Safety
     /// The tree has the member.
-    pub unsafe fn next_overlap_from(&self, member: &T, start: u64, end: u64) -> Option<&T> {
+    pub(crate) unsafe fn next_overlap_from(&self, member: &T, start: u64, end: u64) -> Option<&T> {
         let mut at = ptr::from_ref(member).cast_mut();
         // SAFETY: members are alive while they are in the tree.
         unsafe {
@@ -211,7 +211,7 @@ impl<T: Interval> Tree<T> {
     }
 
     /// The smallest start of a member that is larger than `key`.
-    pub fn next_start(&self, key: u64) -> Option<u64> {
+    pub(crate) fn next_start(&self, key: u64) -> Option<u64> {
         let mut best = None;
         let mut at = self.root;
         // SAFETY: as above.
@@ -229,12 +229,12 @@ impl<T: Interval> Tree<T> {
     }
 
     /// A member's place in the order, for [`Tree::next_overlap`].
-    pub fn place(member: &T) -> Place {
+    pub(crate) fn place(member: &T) -> Place {
         (member.start(), ptr::from_ref(member).addr())
     }
 
     /// Whether `member` is found where the order says that it stands.
-    pub fn contains(&self, member: &T) -> bool {
+    pub(crate) fn contains(&self, member: &T) -> bool {
         let mut at = self.root;
         // SAFETY: members are alive while they are in the tree.
         while let Some(t) = unsafe { at.as_ref() } {
@@ -250,7 +250,7 @@ impl<T: Interval> Tree<T> {
 
     /// Checks links, order, heap order and largest ends, and calls `each` with every member; returns how many there are. In
     /// O(n), as deep as the tree.
-    pub fn check(&self, each: &mut dyn FnMut(&T) -> Result<(), Broken>) -> Result<u64, Broken> {
+    pub(crate) fn check(&self, each: &mut dyn FnMut(&T) -> Result<(), Broken>) -> Result<u64, Broken> {
         let mut seen = Seen { count: 0, last: None, each };
         // SAFETY: members are alive while they are in the tree.
         unsafe { check(self.root, ptr::null_mut(), &mut seen)? };

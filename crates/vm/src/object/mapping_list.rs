@@ -731,7 +731,8 @@ impl<M: Machine> Parts<M> {
     pub fn has_own(&self) -> bool {
         self.more().is_some_and(|m| m.group(0).is_some())
     }
-    /// Whether there is more than one part, for scans.
+    /// Whether there is more than one part, for scans. Models of one checker do not ask.
+    #[cfg_attr(loom, allow(dead_code))]
     pub fn is_wide(&self) -> bool {
         self.iter().count() > 1
     }

@@ -210,7 +210,7 @@ impl<M: Machine> Object<M> {
     }
     /// Whether it is anonymous and reached through backings only.
     #[inline(always)]
-    pub fn is_private(&self) -> bool {
+    pub(crate) fn is_private(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & PRIVATE != 0
     }
     /// Bits of the state of its pages that tell what object they belong to.
@@ -247,7 +247,7 @@ impl<M: Machine> Object<M> {
     }
     /// One past the last page.
     #[inline(always)]
-    pub fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.size.load(Ordering::Acquire).div_ceil(PAGE_SIZE)
     }
 
@@ -272,7 +272,7 @@ impl<M: Machine> Object<M> {
     }
 
     /// A number that no other object of this system has or had. Given at the first question.
-    pub fn id(&self) -> u64 {
+    pub(crate) fn id(&self) -> u64 {
         let id = self.id.load(Ordering::Acquire);
         if id != 0 {
             return id;
@@ -290,12 +290,12 @@ impl<M: Machine> Object<M> {
     }
 
     /// Device and inode number for tools: the pager's, or zeroes.
-    pub fn ident(&self) -> (u64, u64) {
+    pub(crate) fn ident(&self) -> (u64, u64) {
         self.pager().map_or((0, 0), |p| p.ident())
     }
 
     /// Writes the name for tools; nothing for anonymous memory.
-    pub fn name(&self, to: &mut dyn fmt::Write) -> fmt::Result {
+    pub(crate) fn name(&self, to: &mut dyn fmt::Write) -> fmt::Result {
         self.pager().map_or(Ok(()), |p| p.name(to))
     }
 
@@ -507,7 +507,7 @@ impl<M: Machine> ObjectRef<M> {
     }
 
     /// A handle on an object that a backing shows. `None` for private memory, which has none, and for one that is going.
-    pub fn of(object: &Object<M>, pin: &Pinned<'_>) -> Option<Self> {
+    pub(crate) fn of(object: &Object<M>, pin: &Pinned<'_>) -> Option<Self> {
         (!object.is_private() && object.try_ref(pin)).then(|| ObjectRef { object: NonNull::from(object) })
     }
 }

@@ -249,19 +249,19 @@ unsafe impl Send for Requests {}
 
 impl Requests {
     /// None.
-    pub const fn new() -> Requests {
+    pub(crate) const fn new() -> Requests {
         Requests { first: None, last: None, len: 0 }
     }
     /// How many.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
     /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
     /// Adds one at the end.
-    pub fn push(&mut self, request: Request) {
+    pub(crate) fn push(&mut self, request: Request) {
         let record = request.0;
         core::mem::forget(request);
         // SAFETY: the request was the caller's; those on the list are this list's.
@@ -276,7 +276,7 @@ impl Requests {
         self.len += 1;
     }
     /// Takes number `n` out, 0 being the oldest.
-    pub fn take(&mut self, n: usize) -> Option<Request> {
+    pub(crate) fn take(&mut self, n: usize) -> Option<Request> {
         let mut before: Option<NonNull<Record>> = None;
         let mut at = self.first?;
         for _ in 0..n {
@@ -387,12 +387,12 @@ impl Io {
     }
 
     /// Reads and writes that are started and not finished.
-    pub fn in_flight(&self) -> u64 {
+    pub(crate) fn in_flight(&self) -> u64 {
         self.in_flight.load(Ordering::Acquire)
     }
 
     /// Reads and writes that were ever finished.
-    pub fn finished(&self) -> u64 {
+    pub(crate) fn finished(&self) -> u64 {
         self.finished.load(Ordering::Acquire)
     }
 
@@ -402,7 +402,7 @@ impl Io {
     }
 
     /// Records that nobody has.
-    pub fn free(&self) -> usize {
+    pub(crate) fn free(&self) -> usize {
         self.free.lock().len
     }
 

@@ -117,7 +117,8 @@ impl MemoryStore {
     }
 
     /// Is as bad as `plan` says from now on.
-    pub fn set_plan(&self, plan: FaultPlan) {
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(crate) fn set_plan(&self, plan: FaultPlan) {
         let mut state = self.state.lock();
         state.plan = plan;
         state.random = plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

@@ -293,7 +293,7 @@ impl Frames {
     ///
     /// # Panics
     /// Where there is no such domain.
-    pub fn marks(&self, domain: usize) -> Marks {
+    pub(crate) fn marks(&self, domain: usize) -> Marks {
         self.marks_of(self.domains[domain].total.load(Ordering::Relaxed))
     }
     fn marks_of(&self, frames: u64) -> Marks {
@@ -357,7 +357,7 @@ impl Frames {
 
     /// From now on `thread` is unparked when memory gets low, and each time that a frame is refused. It must not go before
     /// somebody else is named.
-    pub fn wake_when_low(&self, thread: Option<ThreadHandle>) {
+    pub(crate) fn wake_when_low(&self, thread: Option<ThreadHandle>) {
         self.daemon.store(thread.map_or(0, |t| t.0.wrapping_add(1)), Ordering::Release);
         // Before the thread looks whether memory is low already.
         fence_full();

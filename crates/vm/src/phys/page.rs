@@ -74,37 +74,37 @@ pub struct State(pub u64);
 
 impl State {
     /// Exclusively busy: identity and validity may change.
-    pub const BUSY: u64 = 1;
+    pub(crate) const BUSY: u64 = 1;
     /// The frame holds the content of (object, index).
-    pub const VALID: u64 = 1 << 1;
+    pub(crate) const VALID: u64 = 1 << 1;
     /// Memory is newer than what the pager has.
     pub const DIRTY: u64 = 1 << 2;
     /// Somebody sleeps until the page is not busy.
-    pub const WAITERS: u64 = 1 << 3;
+    pub(crate) const WAITERS: u64 = 1 << 3;
     /// Referenced since the queues last looked.
     pub const REFERENCED: u64 = 1 << 4;
     /// The content is being written out. No second write begins; freeing takes the frame only when the write is done. See
     /// [`crate::paging::laundry`].
-    pub const LAUNDERING: u64 = 1 << 5;
+    pub(crate) const LAUNDERING: u64 = 1 << 5;
     /// The frame is a page. Frames that are none are nobody's to set busy: who gives one an identity writes the whole word.
-    pub const IDENTITY: u64 = 1 << 6;
+    pub(crate) const IDENTITY: u64 = 1 << 6;
     /// A page of an object that is not private memory: of a file, or of memory that is mapped shared.
-    pub const SHARED: u64 = 1 << 7;
+    pub(crate) const SHARED: u64 = 1 << 7;
     /// Lowest bit of the queue field: three bits for the queue, then the part (the meaning is the queue module's).
-    pub const QUEUE_SHIFT: u32 = 8;
+    pub(crate) const QUEUE_SHIFT: u32 = 8;
     /// Bits of the queue field that number a part.
-    pub const PART_BITS: u32 = 10;
+    pub(crate) const PART_BITS: u32 = 10;
     /// Mask of the queue field.
-    pub const QUEUE_MASK: u64 = ((1 << (3 + Self::PART_BITS)) - 1) << Self::QUEUE_SHIFT;
+    pub(crate) const QUEUE_MASK: u64 = ((1 << (3 + Self::PART_BITS)) - 1) << Self::QUEUE_SHIFT;
     /// Lowest bit of the generation: 40 bits, which a frame that gets a new identity each microsecond uses up in 12 days.
-    pub const GENERATION_SHIFT: u32 = 24;
+    pub(crate) const GENERATION_SHIFT: u32 = 24;
 
     /// Whether `BUSY` is set.
     pub fn busy(self) -> bool {
         self.0 & Self::BUSY != 0
     }
     /// Whether `VALID` is set.
-    pub fn valid(self) -> bool {
+    pub(crate) fn valid(self) -> bool {
         self.0 & Self::VALID != 0
     }
     /// Whether `DIRTY` is set.
@@ -112,23 +112,23 @@ impl State {
         self.0 & Self::DIRTY != 0
     }
     /// Whether somebody sleeps until the page is not busy.
-    pub fn waiters(self) -> bool {
+    pub(crate) fn waiters(self) -> bool {
         self.0 & Self::WAITERS != 0
     }
     /// Whether the content is being written out.
-    pub fn laundering(self) -> bool {
+    pub(crate) fn laundering(self) -> bool {
         self.0 & Self::LAUNDERING != 0
     }
     /// Whether `SHARED` is set.
-    pub fn shared(self) -> bool {
+    pub(crate) fn shared(self) -> bool {
         self.0 & Self::SHARED != 0
     }
     /// The generation: another value means another identity.
-    pub fn generation(self) -> u64 {
+    pub(crate) fn generation(self) -> u64 {
         self.0 >> Self::GENERATION_SHIFT
     }
     /// The queue field.
-    pub fn queue(self) -> u16 {
+    pub(crate) fn queue(self) -> u16 {
         ((self.0 & Self::QUEUE_MASK) >> Self::QUEUE_SHIFT) as u16
     }
 }
@@ -187,7 +187,7 @@ quire_sync::assert_layout!(Page {
 
 impl Page {
     /// A descriptor of a frame that is not RAM.
-    pub fn new() -> Page {
+    pub(crate) fn new() -> Page {
         Page {
             state: AtomicU64::new(0),
             object: AtomicU64::new(0),
@@ -218,7 +218,7 @@ impl Page {
 
     /// Sets exclusive busy where it is clear, the frame is a page and the generation is still `generation`. A full fence on x86.
     #[inline]
-    pub fn try_busy(&self, generation: u64) -> bool {
+    pub(crate) fn try_busy(&self, generation: u64) -> bool {
         let mut s = self.state.load(Ordering::Acquire);
         loop {
             let other = s >> State::GENERATION_SHIFT != generation && !mutant(Mutant::BusyAnyIdentity);
@@ -241,7 +241,7 @@ impl Page {
     /// Clears busy, and `WAITERS` with it; returns whether somebody waits and must be woken.
     #[inline]
     #[must_use = "waiters must be woken"]
-    pub fn unbusy(&self) -> bool {
+    pub(crate) fn unbusy(&self) -> bool {
         if mutant(Mutant::WaitersForgotten) {
             let waiters = self.state().waiters();
             self.state.fetch_and(!(State::BUSY | State::WAITERS), Ordering::AcqRel);
@@ -253,7 +253,7 @@ impl Page {
     }
 
     /// Marks that somebody is about to sleep for this page; returns whether it is still busy.
-    pub fn announce_waiter(&self) -> bool {
+    pub(crate) fn announce_waiter(&self) -> bool {
         if mutant(Mutant::WaitUnannounced) {
             return self.state().busy();
         }
@@ -279,7 +279,7 @@ impl Page {
     /// Sets DIRTY where the page is not busy and its generation is still `generation`: whoever found the page and holds nothing
     /// would else mark a page that its frame has become since, which nobody tags.
     #[inline]
-    pub fn set_dirty(&self, generation: u64) {
+    pub(crate) fn set_dirty(&self, generation: u64) {
         let mut s = self.state.load(Ordering::Acquire);
         loop {
             let lost = s & State::BUSY != 0 || s >> State::GENERATION_SHIFT != generation;
@@ -295,7 +295,7 @@ impl Page {
 
     /// Clears bits of the state word (VALID, DIRTY, REFERENCED); returns the state before.
     #[inline]
-    pub fn clear(&self, bits: u64) -> State {
+    pub(crate) fn clear(&self, bits: u64) -> State {
         debug_assert!(bits & !(State::VALID | State::DIRTY | State::REFERENCED) == 0);
         State(self.state.fetch_and(!bits, Ordering::AcqRel))
     }
@@ -316,7 +316,7 @@ impl Page {
 
     /// Gives a wild frame an identity: busy from the start, `bits` of VALID, DIRTY and SHARED as told. The caller owns the frame.
     #[inline]
-    pub fn assume(&self, object: u64, index: u64, bits: u64) {
+    pub(crate) fn assume(&self, object: u64, index: u64, bits: u64) {
         self.object.store(object, Ordering::Relaxed);
         self.index.store(index, Ordering::Relaxed);
         self.kind.store(Kind::Object as u8, Ordering::Relaxed);
@@ -328,7 +328,7 @@ impl Page {
     }
 
     /// Moves the page to another identity. Keeps C1: the caller holds it busy; the generation rises, busy stays.
-    pub fn rename(&self, object: u64, index: u64) {
+    pub(crate) fn rename(&self, object: u64, index: u64) {
         debug_assert!(self.state().busy(), "Contract C1: a page changes its identity without being busy");
         self.object.store(object, Ordering::Relaxed);
         self.index.store(index, Ordering::Relaxed);
@@ -340,7 +340,7 @@ impl Page {
     /// page busy, has removed it from the index, and gets back the state before, in the same step: whom to wake, and which
     /// queue to take the page off.
     #[must_use = "waiters must be woken"]
-    pub fn disown(&self) -> State {
+    pub(crate) fn disown(&self) -> State {
         let old = self.state.load(Ordering::Acquire);
         debug_assert!(old & State::BUSY != 0, "Contract C1: a page loses its identity without being busy");
         self.object.store(0, Ordering::Relaxed);
@@ -352,12 +352,12 @@ impl Page {
 
     /// Address of the object that the page belongs to, or 0.
     #[inline(always)]
-    pub fn object(&self) -> u64 {
+    pub(crate) fn object(&self) -> u64 {
         self.object.load(Ordering::Acquire)
     }
     /// Index within the object.
     #[inline(always)]
-    pub fn index(&self) -> u64 {
+    pub(crate) fn index(&self) -> u64 {
         self.index.load(Ordering::Acquire)
     }
 
@@ -379,7 +379,7 @@ impl Page {
     /// Keeps the frame from being freed while its memory is copied; false where it is about to be freed. The caller has
     /// found the page in an index, and validates identity and generation after the hold; where that fails it lets go.
     #[must_use]
-    pub fn try_hold(&self) -> bool {
+    pub(crate) fn try_hold(&self) -> bool {
         let mut n = self.holds.load(Ordering::Relaxed);
         while n != 0 {
             match self.holds.compare_exchange_weak(n, n + 1, Ordering::AcqRel, Ordering::Relaxed) {
@@ -395,11 +395,11 @@ impl Page {
     }
     /// Undoes one hold, or the identity's own; true where it was the last, and the caller frees the frame.
     #[must_use = "the last one frees the frame"]
-    pub fn unhold(&self) -> bool {
+    pub(crate) fn unhold(&self) -> bool {
         self.holds.fetch_sub(1, Ordering::AcqRel) == 1
     }
     /// Number of holds.
-    pub fn holds(&self) -> u32 {
+    pub(crate) fn holds(&self) -> u32 {
         self.holds.load(Ordering::Acquire)
     }
 
@@ -444,7 +444,7 @@ impl Page {
         self.kind.store(kind as u8, Ordering::Release);
     }
     /// log2 of the frames in the block that this frame begins.
-    pub fn order(&self) -> u8 {
+    pub(crate) fn order(&self) -> u8 {
         self.order.load(Ordering::Relaxed)
     }
     pub(crate) fn set_order(&self, order: u8) {
@@ -453,7 +453,7 @@ impl Page {
 
     /// The memory domain of the frame.
     #[inline(always)]
-    pub fn domain(&self) -> u8 {
+    pub(crate) fn domain(&self) -> u8 {
         self.home.load(Ordering::Relaxed) & !GROUP
     }
     /// With which frames it is kept together while it is free: 0 or 1 (the meaning is the frame allocator's).
@@ -481,12 +481,12 @@ impl Page {
     }
     /// The previous frame on the list that this frame is on.
     #[inline(always)]
-    pub fn prev(&self) -> Option<Pfn> {
+    pub(crate) fn prev(&self) -> Option<Pfn> {
         link(&self.prev)
     }
     /// Sets the previous link; the list's owner calls it.
     #[inline(always)]
-    pub fn set_prev(&self, pfn: Option<Pfn>) {
+    pub(crate) fn set_prev(&self, pfn: Option<Pfn>) {
         self.prev.store(pack(pfn), Ordering::Relaxed);
     }
 

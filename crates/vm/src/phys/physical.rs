@@ -253,7 +253,7 @@ impl<M: Machine> Physical<M> {
     /// A structure was checked: panics with the report where it is broken; else it is due again after as many updates as the
     /// check looked at things.
     #[cold]
-    pub fn checked(&self, due: &mut Due, result: Result<u64, Broken>) {
+    pub(crate) fn checked(&self, due: &mut Due, result: Result<u64, Broken>) {
         match result {
             Ok(cost) => {
                 due.checked(cost);
@@ -265,7 +265,7 @@ impl<M: Machine> Physical<M> {
 
     /// An invariant does not hold: nothing that follows could be relied upon.
     #[cold]
-    pub fn broken(&self, what: Broken) -> ! {
+    pub(crate) fn broken(&self, what: Broken) -> ! {
         // The panic's own way out gives up locks: they must not be checked.
         self.set_check_level(Level::Never);
         panic!("consistency check: {what}")

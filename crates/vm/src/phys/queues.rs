@@ -94,7 +94,7 @@ impl Place {
     }
 
     /// Where the page with this state is.
-    pub fn of(state: State) -> Place {
+    pub(crate) fn of(state: State) -> Place {
         Place::decode(state.queue())
     }
 }
@@ -142,7 +142,7 @@ pub struct Queues {
 
 impl Queues {
     /// Parts for each queue on a machine of `cpus` CPUs and `frames` frames; see the module.
-    pub const fn scale(cpus: usize, frames: u64) -> usize {
+    pub(crate) const fn scale(cpus: usize, frames: u64) -> usize {
         if cfg!(any(loom, shuttle)) {
             return 2;
         }
@@ -175,7 +175,8 @@ impl Queues {
     }
 
     /// Parts of each queue.
-    pub fn parts_count(&self) -> usize {
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(crate) fn parts_count(&self) -> usize {
         self.count
     }
 
@@ -185,12 +186,14 @@ impl Queues {
     }
 
     /// Whether no part of `queue` has a page.
-    pub fn is_empty(&self, queue: Queue) -> bool {
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(crate) fn is_empty(&self, queue: Queue) -> bool {
         self.parts(queue).next().is_none()
     }
 
     /// Entries in the CPUs' batches: at most so many pages are on their way to a queue.
-    pub fn batched(&self) -> u64 {
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(crate) fn batched(&self) -> u64 {
         self.cpus.iter().map(|b| b.lock().len as u64).sum()
     }
 
@@ -203,7 +206,7 @@ impl Queues {
 
     /// As [`Queues::parts`], from part `start` on (modulo the number of parts): for who goes round the parts in turn, as the
     /// pageout daemon does so that no CPU's pages live longer than another's.
-    pub fn parts_from(&self, queue: Queue, start: usize) -> impl Iterator<Item = PartRef<'_>> {
+    pub(crate) fn parts_from(&self, queue: Queue, start: usize) -> impl Iterator<Item = PartRef<'_>> {
         (0..self.count)
             .map(move |i| PartRef { queues: self, queue, number: (start % self.count + i) % self.count })
             .filter(|p| !p.is_empty())
@@ -323,13 +326,13 @@ impl Queues {
     }
 
     /// Moves the calling CPU's batch to the queues: before it halts.
-    pub fn drain_own_batch(&self) {
+    pub(crate) fn drain_own_batch(&self) {
         let cpu = preempt_off();
         self.drain(cpu.cpu(), &mut self.cpus.mine(&cpu).lock());
     }
 
     /// Takes a page out of wherever it is, into the caller's hands; false where it is in no queue, or somebody else has it.
-    pub fn isolate(&self, page: &Page) -> bool {
+    pub(crate) fn isolate(&self, page: &Page) -> bool {
         loop {
             let place = Place::of(page.state());
             match place {
@@ -353,7 +356,7 @@ impl Queues {
     }
 
     /// Puts an isolated page into `queue`, by way of this CPU's batch. Nothing happens where it has lost its identity.
-    pub fn put(&self, page: &Page, queue: Queue) {
+    pub(crate) fn put(&self, page: &Page, queue: Queue) {
         if change(page, Place::Isolated, Place::Batched(queue)) {
             self.add(page);
         }
@@ -361,7 +364,7 @@ impl Queues {
 
     /// Puts isolated pages at the tail of one part of `queue`, under one lock, in their order. Those that have lost their
     /// identity are skipped; returns how many were not.
-    pub fn put_all<'p>(&self, pages: impl IntoIterator<Item = &'p Page>, queue: Queue) -> usize {
+    pub(crate) fn put_all<'p>(&self, pages: impl IntoIterator<Item = &'p Page>, queue: Queue) -> usize {
         let cpu = preempt_off();
         let mut batch = self.cpus.mine(&cpu).lock();
         let (number, part, mut list) = self.lock_next(cpu.cpu(), &mut batch.turn, queue);
@@ -376,7 +379,7 @@ impl Queues {
     }
 
     /// Moves a page from wherever it is to the tail of `queue`; false where it is in no queue or in somebody's hands.
-    pub fn move_to(&self, page: &Page, queue: Queue) -> bool {
+    pub(crate) fn move_to(&self, page: &Page, queue: Queue) -> bool {
         let moves = self.isolate(page);
         if moves {
             self.put(page, queue);
@@ -385,7 +388,8 @@ impl Queues {
     }
 
     /// Moves a page to the tail of the part that it is in; false where it is in none.
-    pub fn requeue(&self, page: &Page) -> bool {
+    #[cfg(test)]
+    pub(crate) fn requeue(&self, page: &Page) -> bool {
         let place = Place::of(page.state());
         let Place::Listed(queue, number) = place else { return false };
         let part = self.part(queue, number as usize);
@@ -465,24 +469,20 @@ pub struct PartRef<'q> {
 
 impl<'q> PartRef<'q> {
     /// Pages in it now; takes no lock.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.queues.part(self.queue, self.number).len.load(Ordering::Relaxed) as usize
     }
     /// Whether it has no page now; takes no lock.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Its queue.
-    pub fn queue(&self) -> Queue {
-        self.queue
-    }
     /// Its number, below [`Queues::parts_count`]: to go on behind it with [`Queues::parts_from`].
-    pub fn number(&self) -> usize {
+    pub(crate) fn number(&self) -> usize {
         self.number
     }
 
     /// Shows `f` up to `n` pages at the head, under the lock; they stay.
-    pub fn look(&self, n: usize, f: &mut dyn FnMut(&'static Page)) {
+    pub(crate) fn look(&self, n: usize, f: &mut dyn FnMut(&'static Page)) {
         let list = self.queues.part(self.queue, self.number).list.lock();
         let pages = &self.queues.pages;
         core::iter::successors(list.head, |pfn| pages.get(*pfn).next()).take(n).for_each(|pfn| f(pages.get(pfn)));

@@ -208,7 +208,7 @@ impl Cache {
     }
 
     /// An object's memory, uninitialised.
-    pub fn alloc<M: Machine>(&self, vm: &Physical<M>) -> Result<NonNull<u8>, OutOfMemory> {
+    pub(crate) fn alloc<M: Machine>(&self, vm: &Physical<M>) -> Result<NonNull<u8>, OutOfMemory> {
         if vm.inject_failure() {
             return Err(OutOfMemory);
         }
@@ -234,7 +234,7 @@ impl Cache {
     ///
     /// # Safety
     /// `object` came from this cache's `alloc` and is not used any more.
-    pub unsafe fn free<M: Machine>(&self, vm: &Physical<M>, object: NonNull<u8>) {
+    pub(crate) unsafe fn free<M: Machine>(&self, vm: &Physical<M>, object: NonNull<u8>) {
         let object: FreeList = object.as_ptr().cast();
         let full = {
             let cpu = preempt_off();
@@ -404,7 +404,7 @@ impl<T> Slab<T> {
     }
 
     /// A new object that holds `value`. The caller frees it with [`Slab::free`].
-    pub fn alloc<M: Machine>(&self, vm: &Physical<M>, value: T) -> Result<NonNull<T>, OutOfMemory> {
+    pub(crate) fn alloc<M: Machine>(&self, vm: &Physical<M>, value: T) -> Result<NonNull<T>, OutOfMemory> {
         let memory = self.cache.alloc(vm)?.cast::<T>();
         record::wrote(memory.as_ptr());
         // SAFETY: fresh memory of the right size and alignment.
@@ -416,7 +416,7 @@ impl<T> Slab<T> {
     ///
     /// # Safety
     /// `object` came from this slab, and nobody uses it any more.
-    pub unsafe fn free<M: Machine>(&self, vm: &Physical<M>, object: NonNull<T>) {
+    pub(crate) unsafe fn free<M: Machine>(&self, vm: &Physical<M>, object: NonNull<T>) {
         // SAFETY: by this function's contract.
         unsafe {
             object.drop_in_place();
@@ -425,7 +425,7 @@ impl<T> Slab<T> {
     }
 
     /// The cache beneath: its label and counts.
-    pub fn cache(&self) -> &Cache {
+    pub(crate) fn cache(&self) -> &Cache {
         &self.cache
     }
 }

@@ -28,7 +28,7 @@ impl<M: Machine> Reclaimer<M> {
     }
 
     /// What the daemons share.
-    pub fn daemons(&self) -> &Daemons {
+    pub(crate) fn daemons(&self) -> &Daemons {
         &self.daemons
     }
 }

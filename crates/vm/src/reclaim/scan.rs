@@ -192,7 +192,7 @@ pub(super) const SHADOWED: u64 = 4096;
 
 impl<M: Machine> Reclaimer<M> {
     /// Pages out until as many frames are free as the high mark says, or nothing is left to be done. May sleep.
-    pub fn pageout_pass(&'static self, may: &mut MaySleep) -> Pass {
+    pub(crate) fn pageout_pass(&'static self, may: &mut MaySleep) -> Pass {
         self.reap_first(may);
         self.pass(&mut self.pageout().hands.lock(), may)
     }
@@ -225,7 +225,7 @@ impl<M: Machine> Reclaimer<M> {
     }
 
     /// Whether programs get frames.
-    pub fn has_memory(&self) -> bool {
+    pub(crate) fn has_memory(&self) -> bool {
         self.frames().free() > self.frames().reserve()
     }
 

@@ -59,7 +59,7 @@ impl FlushSet {
 
     /// Adds `range`.
     #[inline]
-    pub fn add(&mut self, range: VirtRange) {
+    pub(crate) fn add(&mut self, range: VirtRange) {
         self.widen(range);
         if self.all {
             return;
@@ -97,7 +97,7 @@ impl FlushSet {
     }
 
     /// Whether nothing has to go.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len == 0 && !self.all && !self.structure
     }
 
@@ -144,7 +144,7 @@ impl Flushed {
     ///
     /// # Safety
     /// No translation of what the proof is used for was ever installed since the last flush.
-    pub unsafe fn never_mapped() -> Flushed {
+    pub(crate) unsafe fn never_mapped() -> Flushed {
         Flushed(())
     }
 }
@@ -212,12 +212,12 @@ impl<'p, M: Machine> Obligation<'p, M> {
 
     /// Owes a flush of one page at `va` that another obligation owes already: its leaf is gone, but not yet from every TLB
     /// (relies on C2, unflushed removals).
-    pub fn owe_again(&mut self, va: u64) {
+    pub(crate) fn owe_again(&mut self, va: u64) {
         self.set.add(VirtRange { start: va, end: va + PAGE_SIZE });
     }
 
     /// Whether the next table page may not fit: the caller then discharges (with no table locked) and begins anew.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.tables_len == TABLES
     }
 
@@ -246,7 +246,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
 
     /// As [`Obligation::discharge`], and more may be owed after that.
     #[inline]
-    pub fn discharge_so_far(&mut self) -> Flushed {
+    pub(crate) fn discharge_so_far(&mut self) -> Flushed {
         if self.owes() {
             self.pay();
         }

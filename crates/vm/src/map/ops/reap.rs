@@ -87,7 +87,7 @@ impl<M: Machine> Space<M> {
 
     /// Whether [`Space::condemn`] was called.
     #[inline(always)]
-    pub fn is_condemned(&self) -> bool {
+    pub(crate) fn is_condemned(&self) -> bool {
         self.condemned.load(Ordering::Relaxed)
     }
 

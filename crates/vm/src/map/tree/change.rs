@@ -505,7 +505,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
 
     /// Puts `item` in the place of the one that has exactly its range, by one store: a reader finds the one or the other.
     /// Returns what was there; nothing changes where nothing was. Allocates nothing.
-    pub fn replace(&self, _owner: &mut Owner, item: Item<T>) -> Option<NonNull<T>> {
+    pub(crate) fn replace(&self, _owner: &mut Owner, item: Item<T>) -> Option<NonNull<T>> {
         let mut node = self.root.load(Ordering::Relaxed);
         if node.is_null() {
             return None;
@@ -527,7 +527,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
 
     /// Sets nodes aside for a change that gives at most three items for a range, after one other change: its `prepare` cannot
     /// fail then. What is left is given back when the second is committed.
-    pub fn set_aside(&self, _owner: &mut Owner) -> Result<(), OutOfMemory> {
+    pub(crate) fn set_aside(&self, _owner: &mut Owner) -> Result<(), OutOfMemory> {
         let root = self.root.load(Ordering::Relaxed);
         // SAFETY: the caller is the writer, so the root stays.
         let height = 1 + if root.is_null() { 0 } else { unsafe { (*root).level as usize + 1 } };

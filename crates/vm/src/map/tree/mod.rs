@@ -118,13 +118,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
     }
 
     /// Number of items.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
-    }
-
-    /// Whether there is no item.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// The item that covers `at`.
@@ -154,7 +149,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
     ///
     /// # Safety
     /// As [`Tree::get`].
-    pub unsafe fn next(&self, from: u64) -> Option<Item<T>> {
+    pub(crate) unsafe fn next(&self, from: u64) -> Option<Item<T>> {
         // SAFETY: by this function's contract.
         unsafe { self.cursor(from).next() }
     }

@@ -16,7 +16,13 @@ type Judge<'a> = &'a mut dyn FnMut(u64, Slot, bool) -> Result<bool, Broken>;
 impl<N: Nodes> Index<N> {
     /// Checks the nodes over `keys`, and calls `judge` with every occupied slot, its key, and whether it is tagged dirty.
     /// Returns how many nodes and slots were looked at.
-    pub fn check(&self, keys: Range<u64>, quiet: bool, pin: &Pinned<'_>, judge: Judge<'_>) -> Result<u64, Broken> {
+    pub(crate) fn check(
+        &self,
+        keys: Range<u64>,
+        quiet: bool,
+        pin: &Pinned<'_>,
+        judge: Judge<'_>,
+    ) -> Result<u64, Broken> {
         let _pinned = pin;
         let word = self.root.load(Ordering::Acquire);
         if word & NODE != 0 {

@@ -74,7 +74,7 @@ impl Cursor {
     }
 
     /// As [`Cursor::resume`]; visits only what is tagged dirty (the slot in the root word counts as tagged).
-    pub fn resume_dirty<'a, N: Nodes>(&'a mut self, index: &'a Index<N>, pin: &'a Pinned<'_>) -> Visit<'a, N> {
+    pub(crate) fn resume_dirty<'a, N: Nodes>(&'a mut self, index: &'a Index<N>, pin: &'a Pinned<'_>) -> Visit<'a, N> {
         Visit { dirty: true, ..self.resume(index, pin) }
     }
 }
@@ -154,7 +154,7 @@ impl<N: Nodes> Index<N> {
     /// Calls `each` with n and the slot of key `first + n`, where it is occupied, for the bits n of `which`, in order: for a few
     /// keys, where an iterator's state is most of the cost. Of inner nodes only slots are read.
     #[inline]
-    pub fn each_of(&self, first: u64, mut which: u64, pin: &Pinned<'_>, mut each: impl FnMut(u32, Slot)) {
+    pub(crate) fn each_of(&self, first: u64, mut which: u64, pin: &Pinned<'_>, mut each: impl FnMut(u32, Slot)) {
         while which != 0 {
             let n = which.trailing_zeros();
             let key = first + u64::from(n);

@@ -37,7 +37,12 @@ impl<N: Nodes> Index<N> {
     }
 
     /// Takes over the empty slot at `key`.
-    pub fn take_empty<'p>(&'p self, key: u64, nodes: N, pin: &'p Pinned<'_>) -> Result<TakenSlot<'p, N>, FillError> {
+    pub(crate) fn take_empty<'p>(
+        &'p self,
+        key: u64,
+        nodes: N,
+        pin: &'p Pinned<'_>,
+    ) -> Result<TakenSlot<'p, N>, FillError> {
         if key >= KEYS {
             return Err(FillError::BeyondKeys);
         }

@@ -1,8 +1,8 @@
 //! Models of the frame allocator's protocols, on the production functions: magazines, depots, blocks and the stock.
 
-use crate::vm::Vm;
 use super::*;
 use crate::testing::{Boot, boot_in_domains};
+use crate::vm::Vm;
 use quire_sync::explore::{Arc, thread};
 use quire_sync::hooks::threads::set_cpu;
 use quire_sync::protocol;

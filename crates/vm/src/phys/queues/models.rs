@@ -1,9 +1,9 @@
 //! Models of the queues' protocol, on the production functions: who loses a page, and who moves it.
 
-use crate::vm::Vm;
 use super::*;
 use crate::phys::frames::{Fill, For};
 use crate::testing::{Boot, TestMachine, boot};
+use crate::vm::Vm;
 use quire_sync::explore::{Arc, thread};
 use quire_sync::hooks::threads::set_cpu;
 use quire_sync::protocol;
