@@ -204,7 +204,7 @@ impl<F: Simulate> Cpu<F> {
     /// Loads the page tables of `space`, whose last handle sees to it that no CPU has them any more. An error where the space is of
     /// another machine; the CPU keeps what it has loaded then.
     pub fn enter(&self, space: &SpaceRef<Simulated<F>>) -> Result<(), ForeignSpace> {
-        if !std::ptr::eq(space.vm(), self.vm) {
+        if !std::ptr::eq(space.vm(), &raw const ***self.vm) {
             return Err(ForeignSpace);
         }
         // SAFETY: a space destroys its pmap when its last handle goes, and stays where it is until then.
@@ -233,7 +233,7 @@ impl<F: Simulate> Cpu<F> {
         space: &Space<Simulated<F>>,
         access: impl Fn() -> Result<R, PageFault>,
     ) -> Result<R, FaultError> {
-        if !std::ptr::eq(space.vm(), self.vm) {
+        if !std::ptr::eq(space.vm(), &raw const ***self.vm) {
             return Err(FaultError::Foreign);
         }
         for _ in 0..FAULTS {

@@ -157,6 +157,7 @@ fn cost(how: How, what: What, mib: u64, scale: Scale) -> Result<[f64; 2], Failur
 }
 
 struct File {
+    vm: &'static Vm<Hosted>,
     object: ObjectRef<Hosted>,
     bytes: u64,
 }
@@ -164,7 +165,7 @@ struct File {
 impl File {
     fn new(vm: &'static Vm<Hosted>, bytes: u64) -> Result<File, Failure> {
         let store = Box::leak(Box::new(SparseStore::default()));
-        Ok(File { object: ObjectRef::with_pager(vm, store, bytes)?, bytes })
+        Ok(File { vm, object: ObjectRef::with_pager(vm, store, bytes)?, bytes })
     }
 
     /// Changes a page, which is resident after that.
@@ -202,7 +203,7 @@ impl File {
 
     /// All residents are there and changed, and mapped where the operation is on a mapping; and a tree of them.
     fn prepare(&self, what: What) -> Result<(SpaceRef<Hosted>, BTreeSet<u64>), Failure> {
-        let space = Space::new(self.object.vm())?;
+        let space = Space::new(self.vm)?;
         self.object.set_size(self.bytes);
         self.residents().try_for_each(|page| self.store(page))?;
         if matches!(what, What::Munmap | What::Remap) {

@@ -320,6 +320,7 @@ fn readers_beside_a_writer_see_every_item_that_stays() {
         let slots = quire_sync::PerCpu::new(NonNull::new(memory).unwrap(), 3, |_| Slot::new());
         Box::leak(Box::new(Domain::new(slots)))
     };
+    quire_sync::hooks::threads::set_cpu(0);
     let (tree, mut owner) = Tree::<u64, Epoch, 4>::new(Epoch(domain));
     let item = |s: u64, e: u64| Item { start: s * PAGE, end: e * PAGE, value: NonNull::<u64>::dangling() };
     for i in 0..64 {
