@@ -51,8 +51,10 @@ fn operate<F: Simulate>(vm: V<F>, input: &mut Input<'_>) {
     let cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
     // What is shown, the same frame everywhere.
     let shown = vm.alloc_frame(Fill::Zeroed, For::User).expect("a frame").into_pfn();
-    vm.page(shown).set_kind(Kind::Object);
-    vm.page(shown).set(State::DIRTY);
+    // SAFETY: the frame is this target's.
+    let page = unsafe { vm.descriptor(shown) };
+    page.set_kind(Kind::Object);
+    page.set(State::DIRTY);
     let mut pmap = Box::new(<Tables<F> as Pmap<Simulated<F>>>::new(vm).expect("page tables"));
     // SAFETY: the CPU leaves them before they go; where something is wrong the process ends.
     unsafe { cpu.load(&pmap) };

@@ -205,7 +205,7 @@ fn an_idle_cpu_zeroes_frames_for_first_touches_where_it_is_told_to() {
         let space = quire_vm::Space::new(vm).unwrap();
         cpu.enter(&space).unwrap();
         // SAFETY: it is what the CPU has loaded.
-        unsafe { cpu.idle(space.pmap()) };
+        unsafe { cpu.idle(space.page_tables()) };
         assert_eq!(vm.zero_stock(), zero_stock);
         let frame = vm.alloc_frame(Fill::Zeroed, For::User).unwrap();
         assert_eq!(vm.zero_stock(), zero_stock.saturating_sub(1));

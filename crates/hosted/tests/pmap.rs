@@ -27,8 +27,10 @@ quire_hosted::of_each_architecture!(
 /// A frame that passes for a page of some object, dirty so that writable leaves may show it.
 fn page<F: Simulate>(vm: V<F>) -> Pfn {
     let pfn = vm.alloc_frame(Fill::Zeroed, For::User).unwrap().into_pfn();
-    vm.page(pfn).set_kind(Kind::Object);
-    vm.page(pfn).set(State::DIRTY);
+    // SAFETY: the frame is this test's.
+    let page = unsafe { vm.descriptor(pfn) };
+    page.set_kind(Kind::Object);
+    page.set(State::DIRTY);
     pfn
 }
 

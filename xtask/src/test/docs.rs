@@ -5,15 +5,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Context, models, verdict::Check};
+use super::{Context, api, models, verdict::Check};
 use crate::failure::{Doing, Result};
 
 const NAME: &str = "docs/the walkthrough names code that is there";
 const MUTANTS: &str = "docs/every step that models leave out is in the models' table";
 
-/// Two checks.
+/// Three checks.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
-    Ok(vec![NAME.to_owned(), MUTANTS.to_owned()])
+    Ok([NAME, MUTANTS, api::NAME].map(str::to_owned).to_vec())
 }
 
 /// Looks every name up.
@@ -22,6 +22,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
         let wrong = models::undocumented(&context.places.root)?;
         done(if wrong.is_empty() { Check::passed(MUTANTS) } else { Check::failed(MUTANTS, wrong.join("\n")) });
     }
+    api::run(context, done)?;
     if !context.selects(NAME) {
         return Ok(());
     }

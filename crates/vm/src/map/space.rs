@@ -213,7 +213,16 @@ impl<M: Machine> Space<M> {
     }
     /// The page tables.
     #[inline(always)]
-    pub fn pmap(&self) -> &M::Pmap {
+    pub(crate) fn pmap(&self) -> &M::Pmap {
+        &self.pmap
+    }
+    /// The page tables, for the machine that loads them.
+    ///
+    /// # Safety
+    /// The caller loads or looks at them, or takes leaves away by the rules of [`Pmap`] and [`Table`](crate::Table): what is entered there is not known
+    /// to the map. They are not used after the space's last handle.
+    #[inline(always)]
+    pub unsafe fn page_tables(&self) -> &M::Pmap {
         &self.pmap
     }
     /// The mark of [`Space::condemn`], for faults.
@@ -229,8 +238,16 @@ impl<M: Machine> Space<M> {
     /// The entry that covers `va`. No lock is taken and nothing is written but the pin. A hit counts while the entry is not
     /// stale under the lock of the table page; a miss while [`Space::unchanged_since`] holds (Contract C3).
     #[inline]
-    pub fn lookup<'p>(&self, va: u64, pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
+    pub(crate) fn lookup<'p>(&self, va: u64, pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
         self.arenas.of(va).lookup(va, pin)
+    }
+
+    /// As a fault finds the entry that covers `va`, for tests.
+    ///
+    /// # Safety
+    /// The pin is of this space's system.
+    pub unsafe fn entry_at<'p>(&self, va: u64, pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
+        self.lookup(va, pin)
     }
 
     /// How mappings are wired that are made from now on.

@@ -19,7 +19,7 @@
 //! fn keeps_a_page_over_a_sleep<M: Machine>(object: &ObjectRef<M>, may: &mut MaySleep) {
 //!     let mut range = object.range(0..64, What::PAGES);
 //!     let pin = may.pin(object.vm().epoch());
-//!     let found = range.walk(&pin).next();
+//!     let found = unsafe { range.walk_under(&pin) }.next();
 //!     may.sleep_until(|| true); // error: `may` is borrowed by the pin, which `found` holds
 //!     assert!(found.is_some());
 //! }
@@ -31,7 +31,7 @@
 //! fn sleeps_between_two_steps<M: Machine>(object: &ObjectRef<M>, may: &mut MaySleep) {
 //!     let mut range = object.range(0..64, What::PAGES);
 //!     let pin = may.pin(object.vm().epoch());
-//!     for _page in range.walk(&pin) {
+//!     for _page in unsafe { range.walk_under(&pin) } {
 //!         may.sleep_until(|| true); // error: the walk holds the pin
 //!     }
 //! }
@@ -43,7 +43,7 @@
 //! fn uses_a_stale_next<M: Machine>(object: &ObjectRef<M>) {
 //!     let mut range = object.range(0..64, What::PAGES);
 //!     let pin = object.vm().epoch().pin();
-//!     let next = range.walk(&pin).next();
+//!     let next = unsafe { range.walk_under(&pin) }.next();
 //!     range.resume_at(32); // error: `next` still borrows the range
 //!     assert!(next.is_some());
 //! }
@@ -57,7 +57,7 @@
 //!     loop {
 //!         let first = {
 //!             let pin = may.pin(object.vm().epoch());
-//!             let Some(found) = range.walk(&pin).next() else { return };
+//!             let Some(found) = unsafe { range.walk_under(&pin) }.next() else { return };
 //!             found.key()
 //!         };
 //!         may.sleep_until(|| true); // the cluster is written
@@ -69,9 +69,9 @@
 use super::Object;
 use crate::machine::Machine;
 use crate::object::index::{Cursor, Slot, Visit};
-use crate::phys::page::Page;
 use crate::stats::Event;
 use crate::vm::Vm;
+use core::marker::PhantomData;
 use core::ops::Range;
 use quire_sync::epoch::Pinned;
 
@@ -125,7 +125,7 @@ impl<'o, M: Machine> ObjectRange<'o, M> {
         self.cursor.rewind(key);
     }
     /// Goes on.
-    pub fn walk<'w>(&'w mut self, pin: &'w Pinned<'_>) -> Walk<'w, M> {
+    pub(crate) fn walk<'w>(&'w mut self, pin: &'w Pinned<'_>) -> Walk<'w, M> {
         let dirty = self.what.contains(What::DIRTY_ONLY);
         let visit = if dirty {
             self.cursor.resume_dirty(&self.object.index, pin)
@@ -133,6 +133,14 @@ impl<'o, M: Machine> ObjectRange<'o, M> {
             self.cursor.resume(&self.object.index, pin)
         };
         Walk { object: self.object, visit, what: self.what, visited: 0 }
+    }
+
+    /// As [`walk`](Self::walk), from outside.
+    ///
+    /// # Safety
+    /// The pin is of the object's system.
+    pub unsafe fn walk_under<'w>(&'w mut self, pin: &'w Pinned<'_>) -> Walk<'w, M> {
+        self.walk(pin)
     }
 }
 
@@ -147,7 +155,7 @@ pub struct Walk<'w, M: Machine> {
 /// Something that a walk found: as the slot said when it was visited, and as long as the walk may be gone on with.
 #[derive(Clone, Copy)]
 pub struct Present<'w, M: Machine> {
-    object: &'w Object<M>,
+    _object: PhantomData<&'w Object<M>>,
     key: u64,
     slot: Slot,
 }
@@ -167,7 +175,7 @@ impl<'w, M: Machine> Iterator for Walk<'w, M> {
                 Slot::Empty => continue,
             };
             if self.what.contains(wanted) {
-                return Some(Present { object: self.object, key, slot });
+                return Some(Present { _object: PhantomData, key, slot });
             }
         }
     }
@@ -189,12 +197,5 @@ impl<'w, M: Machine> Present<'w, M> {
     /// What the slot said.
     pub fn slot(&self) -> Slot {
         self.slot
-    }
-    /// The page, where it is one.
-    pub fn page(&self) -> Option<&'w Page> {
-        match self.slot {
-            Slot::Page(pfn) => Some(self.object.vm().page(pfn)),
-            _ => None,
-        }
     }
 }
