@@ -55,7 +55,8 @@ fn operate<F: Simulate>(vm: V<F>, input: &mut Input<'_>) {
     let page = unsafe { vm.descriptor(shown) };
     page.set_kind(Kind::Object);
     page.set(State::DIRTY);
-    let mut pmap = Box::new(<Tables<F> as Pmap<Simulated<F>>>::new(vm).expect("page tables"));
+    // SAFETY: used with this machine alone, and destroyed below.
+    let mut pmap = Box::new(unsafe { <Tables<F> as Pmap<Simulated<F>>>::new(vm) }.expect("page tables"));
     // SAFETY: the CPU leaves them before they go; where something is wrong the process ends.
     unsafe { cpu.load(&pmap) };
     let mut model: BTreeMap<u64, Prot> = BTreeMap::new();

@@ -157,7 +157,8 @@ fn the_heap_gives_every_size_aligned_and_gives_all_frames_back() {
                         let size = 1 + random.below(if round % 100 == 0 { 40_000 } else { 3000 }) as usize;
                         let align = 1usize << random.below(8);
                         let layout = Layout::from_size_align(size, align).expect("a layout");
-                        let Ok(memory) = vm.heap().alloc(vm, layout) else { continue };
+                        // SAFETY: the machine's own heap.
+                        let Ok(memory) = (unsafe { vm.heap().alloc(vm, layout) }) else { continue };
                         assert_eq!(memory.as_ptr() as usize % align, 0, "{layout:?} is misaligned");
                         let mark = round as u8;
                         // SAFETY: `size` bytes were handed out.
@@ -180,7 +181,8 @@ fn the_heap_gives_every_size_aligned_and_gives_all_frames_back() {
         }
     });
     for cpu in 0..2 {
-        as_cpu(cpu, || vm.heap().caches().iter().for_each(|c| c.drain(vm)));
+        // SAFETY: the machine's own.
+        as_cpu(cpu, || vm.heap().caches().iter().for_each(|c| unsafe { c.drain(vm) }));
     }
     assert_eq!(frames_that_are_free(vm), before);
 }

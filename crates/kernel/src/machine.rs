@@ -191,10 +191,16 @@ fn invpcid(kind: u64, pcid: u16) {
 
 // SAFETY: `kernel_pages` keeps the contract by way of `shoot`.
 unsafe impl KernelPages for Machine {
-    fn map_kernel(&self, vm: &'static Vm<Self>, va: u64, pfn: Pfn, memory: MemoryType) -> Result<(), OutOfMemory> {
+    unsafe fn map_kernel(
+        &self,
+        vm: &'static Vm<Self>,
+        va: u64,
+        pfn: Pfn,
+        memory: MemoryType,
+    ) -> Result<(), OutOfMemory> {
         kernel_pages::map(vm, va, pfn, memory)
     }
-    fn unmap_kernel(&self, va: u64) -> Option<Pfn> {
+    unsafe fn unmap_kernel(&self, va: u64) -> Option<Pfn> {
         kernel_pages::unmap(self, va)
     }
     fn flush_kernel(&self, set: &FlushSet) {

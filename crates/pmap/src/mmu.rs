@@ -259,7 +259,8 @@ impl<F: Format> Mmu<F> {
         }
         let mut spare = mine.spare.lock();
         // Before anybody can take it: from then on it may be another's.
-        vm.machine().frame_freed(t);
+        // SAFETY: a table page that was unlinked and flushed.
+        unsafe { vm.machine().frame_freed(t) };
         // SAFETY: an empty table page, which nobody else has.
         unsafe { vm.descriptor(t) }.set_next(spare.head);
         spare.head = Some(t);

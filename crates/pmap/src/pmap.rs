@@ -449,7 +449,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
 
     type Table<'a> = LockedTable<'a, M>;
 
-    fn new(vm: &'static Vm<M>) -> Result<Self, OutOfMemory> {
+    unsafe fn new(vm: &'static Vm<M>) -> Result<Self, OutOfMemory> {
         let mmu = vm.machine().mmu();
         let root = Frames::of(vm).allocate(F::LEVELS - 1)?;
         mmu.kernel().share(vm.machine(), root);

@@ -261,7 +261,8 @@ impl<M: Machine> Vm<M> {
         for cache in
             self.map_memory().caches().into_iter().chain(self.object_memory().caches()).chain(self.heap().caches())
         {
-            cache.check(self)?;
+            // SAFETY: the system's own.
+            unsafe { cache.check(self)? };
         }
         Ok(())
     }

@@ -73,12 +73,18 @@ impl TestMachine {
 
 // SAFETY: every CPU's memory is cleared before `flush_kernel` returns.
 unsafe impl KernelPages for TestMachine {
-    fn map_kernel(&self, _vm: &'static Vm<Self>, va: u64, pfn: Pfn, _memory: MemoryType) -> Result<(), OutOfMemory> {
+    unsafe fn map_kernel(
+        &self,
+        _vm: &'static Vm<Self>,
+        va: u64,
+        pfn: Pfn,
+        _memory: MemoryType,
+    ) -> Result<(), OutOfMemory> {
         let old = self.kernel.leaves[KernelTable::index(va)].swap(pfn.0 + 1, Ordering::AcqRel);
         assert_eq!(old, 0, "kernel address {va:#x} is mapped twice");
         Ok(())
     }
-    fn unmap_kernel(&self, va: u64) -> Option<Pfn> {
+    unsafe fn unmap_kernel(&self, va: u64) -> Option<Pfn> {
         self.kernel.leaves[KernelTable::index(va)].swap(0, Ordering::AcqRel).checked_sub(1).map(Pfn)
     }
     fn flush_kernel(&self, set: &FlushSet) {
@@ -332,7 +338,7 @@ unsafe impl Pmap<TestMachine> for TestPmap {
 
     type Table<'a> = TestGuard<'a>;
 
-    fn new(_vm: &'static Vm<TestMachine>) -> Result<Self, OutOfMemory> {
+    unsafe fn new(_vm: &'static Vm<TestMachine>) -> Result<Self, OutOfMemory> {
         Ok(TestPmap {
             tables: core::array::from_fn(|_| TestTable {
                 linked: AtomicBool::new(false),

@@ -129,7 +129,8 @@ impl<M: Machine> Unborn<M> {
     pub fn new(vm: &'static Vm<M>, limits: Limits) -> Result<Unborn<M>, OutOfMemory> {
         let memory = vm.map_memory();
         let place = memory.spaces.cache().alloc(vm)?.cast::<Space<M>>();
-        let pmap = match M::Pmap::new(vm) {
+        // SAFETY: the space names its own system, and destroys them when it goes.
+        let pmap = match unsafe { M::Pmap::new(vm) } {
             Ok(pmap) => pmap,
             Err(e) => {
                 // SAFETY: just taken, and holding nothing.
