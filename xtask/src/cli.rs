@@ -324,7 +324,8 @@ pub enum LabPart {
     List(LabList),
     /// Merges and compares runs, of several machines for instance, in one page
     Report(LabReport),
-    /// Writes docs/status.md anew: budgets met and missed, what of Linux is there, gaps, unsafe code
+    /// Writes docs/status.md anew: budgets met and missed, what of Linux is there, gaps, unsafe code; and docs/api.md: the core's
+    /// public items
     Status,
 }
 

@@ -51,9 +51,12 @@ fn operate<F: Simulate>(vm: V<F>, input: &mut Input<'_>) {
     let cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
     // What is shown, the same frame everywhere.
     let shown = vm.alloc_frame(Fill::Zeroed, For::User).expect("a frame").into_pfn();
-    vm.page(shown).set_kind(Kind::Object);
-    vm.page(shown).set(State::DIRTY);
-    let mut pmap = Box::new(<Tables<F> as Pmap<Simulated<F>>>::new(vm).expect("page tables"));
+    // SAFETY: the frame is this target's.
+    let page = unsafe { vm.descriptor(shown) };
+    page.set_kind(Kind::Object);
+    page.set(State::DIRTY);
+    // SAFETY: used with this machine alone, and destroyed below.
+    let mut pmap = Box::new(unsafe { <Tables<F> as Pmap<Simulated<F>>>::new(vm) }.expect("page tables"));
     // SAFETY: the CPU leaves them before they go; where something is wrong the process ends.
     unsafe { cpu.load(&pmap) };
     let mut model: BTreeMap<u64, Prot> = BTreeMap::new();

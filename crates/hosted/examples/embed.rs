@@ -107,7 +107,8 @@ fn boot() -> &'static Vm<Toy> {
 /// Translates as hardware would: walks the tables, sets accessed and dirty. `None`: a page fault.
 fn translate(space: &Space<Toy>, va: u64, access: Access) -> Option<*mut AtomicU64> {
     let machine = space.vm().machine();
-    let mut table = space.pmap().root();
+    // SAFETY: the walk below loads and looks at them, as hardware does.
+    let mut table = unsafe { space.page_tables() }.root();
     for level in (0..4).rev() {
         // SAFETY: table pages are RAM, and touched as atomics by all.
         let slot = unsafe { &*machine.frame_ptr(table).cast::<AtomicU64>().add(index(va, level)) };

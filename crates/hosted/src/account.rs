@@ -37,12 +37,19 @@ impl Account {
         for cpu in 0..vm.machine().cpus() {
             as_cpu(cpu, || {
                 // What a CPU keeps it alone looks at.
-                caches().for_each(|c| c.check(vm).unwrap_or_else(|broken| panic!("{broken}")));
-                caches().for_each(|c| c.drain(vm));
+                // SAFETY: the machine's own.
+                caches().for_each(|c| unsafe {
+                    c.check(vm).unwrap_or_else(|broken| panic!("{broken}"));
+                });
+                // SAFETY: as above.
+                caches().for_each(|c| unsafe { c.drain(vm) });
             });
         }
         vm.check(true).unwrap_or_else(|broken| panic!("{broken}"));
-        let count = |c: &quire_vm::phys::slab::Cache| c.in_use(vm).unwrap_or_else(|broken| panic!("{broken}"));
+        let count = |c: &quire_vm::phys::slab::Cache| {
+            // SAFETY: the machine's own.
+            unsafe { c.in_use(vm) }.unwrap_or_else(|broken| panic!("{broken}"))
+        };
         Account {
             free: vm.frames().free(),
             free_slots: vm.swap().free(),

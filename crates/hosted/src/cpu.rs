@@ -10,7 +10,7 @@ use quire_sync::CpuId;
 use quire_sync::hooks::threads;
 use quire_sync::record::apart;
 use quire_vm::map::{Space, SpaceRef};
-use quire_vm::phys::page::Kind;
+use quire_vm::phys::page::{Kind, Page};
 use quire_vm::{Access, FaultError, MemoryType, PAGE_SHIFT, PAGE_SIZE, Pfn, Phys, Vm};
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -165,7 +165,7 @@ impl<F: Simulate> Cpu<F> {
     pub fn store_word(&self, va: u64, value: u64) -> Result<(), PageFault> {
         let e = self.translate(va, Access::Write, Mode::Program)?;
         if !self.machine().is_device(e.frame) {
-            let state = self.vm.page(e.frame).state();
+            let state = self.page(e.frame).state();
             assert!(
                 state.dirty() || state.busy(),
                 "Contract C2: CPU {} stores at {va:#x} through a writable translation of {:?}, whose page is not marked dirty: {state:?}",
@@ -208,7 +208,7 @@ impl<F: Simulate> Cpu<F> {
             return Err(ForeignSpace);
         }
         // SAFETY: a space destroys its pmap when its last handle goes, and stays where it is until then.
-        unsafe { self.load(space.pmap()) };
+        unsafe { self.load(space.page_tables()) };
         Ok(())
     }
 
@@ -260,6 +260,11 @@ impl<F: Simulate> Cpu<F> {
         self.translate(va, Access::Exec, Mode::Program)?;
         self.interrupts();
         Ok(())
+    }
+
+    fn page(&self, frame: Pfn) -> &'static Page {
+        // SAFETY: a translation led there, so it is RAM in use; the machine only looks.
+        unsafe { self.vm.descriptor(frame) }
     }
 
     fn word(&self, e: &Entry, va: u64) -> &AtomicU64 {
@@ -320,7 +325,7 @@ impl<F: Simulate> Cpu<F> {
             assert!(!e.write, "CPU {} may store through {va:#x} into the frame that everybody's holes are", self.id);
             return;
         }
-        let (life, kind) = (self.machine().life(e.frame), self.vm.page(e.frame).kind());
+        let (life, kind) = (self.machine().life(e.frame), self.page(e.frame).kind());
         assert!(
             e.life == life && kind == if mode == Mode::Program { Kind::Object } else { Kind::Wild },
             "stale translation: CPU {} reaches {va:#x} through a {how} translation to {:?}, made in its life {}, which is now \
@@ -402,7 +407,7 @@ impl<F: Simulate> Cpu<F> {
     }
 
     fn check_table(&self, u: &Upper, va: u64) {
-        let (life, kind) = (self.machine().life(u.table), self.vm.page(u.table).kind());
+        let (life, kind) = (self.machine().life(u.table), self.page(u.table).kind());
         assert!(
             u.life == life && matches!(kind, Kind::Table | Kind::Reserved),
             "stale upper level: CPU {} walks to {va:#x} through table page {:?} of life {}, which is now {kind:?} in life {life}",

@@ -432,7 +432,7 @@ unsafe impl<F: Simulate> Phys for Simulated<F> {
         // SAFETY: a hint, which touches nothing.
         unsafe { _mm_prefetch::<_MM_HINT_ET0>(at.cast()) }
     }
-    fn frame_freed(&self, pfn: Pfn) {
+    unsafe fn frame_freed(&self, pfn: Pfn) {
         self.lives[(pfn.0 - self.arena.range().start.0) as usize].fetch_add(1, Ordering::AcqRel);
     }
 }
@@ -446,7 +446,7 @@ impl<F: Simulate> Machine for Simulated<F> {
 
 // SAFETY: `kernel_pages` keeps the contract by way of `shoot`.
 unsafe impl<F: Simulate> KernelPages for Simulated<F> {
-    fn map_kernel(
+    unsafe fn map_kernel(
         &self,
         vm: &'static quire_vm::phys::Physical<Self>,
         va: u64,
@@ -455,7 +455,7 @@ unsafe impl<F: Simulate> KernelPages for Simulated<F> {
     ) -> Result<(), OutOfMemory> {
         kernel_pages::map(vm, va, pfn, memory)
     }
-    fn unmap_kernel(&self, va: u64) -> Option<Pfn> {
+    unsafe fn unmap_kernel(&self, va: u64) -> Option<Pfn> {
         kernel_pages::unmap(self, va)
     }
     fn flush_kernel(&self, set: &FlushSet) {

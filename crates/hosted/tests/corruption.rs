@@ -58,7 +58,10 @@ impl<F: Simulate> World<F> {
     fn table(&self, level: u32) -> Pfn {
         (level + 1..F::LEVELS)
             .rev()
-            .fold(self.space.pmap().root(), |t, l| F::frame(self.slot(t, index::<F>(l)).load(Ordering::Relaxed)))
+            // SAFETY: looked at.
+            .fold(unsafe { self.space.page_tables() }.root(), |t, l| {
+                F::frame(self.slot(t, index::<F>(l)).load(Ordering::Relaxed))
+            })
     }
 
     fn slot(&self, t: Pfn, i: usize) -> &AtomicU64 {
@@ -69,7 +72,8 @@ impl<F: Simulate> World<F> {
 
     /// The descriptor of a table page, which holds a lock, the live count and the count of unflushed removals.
     fn state(&self, t: Pfn) -> &AtomicU64 {
-        &self.vm.page(t).words()[0]
+        // SAFETY: what a test corrupts it gives up.
+        &unsafe { self.vm.descriptor(t) }.words()[0]
     }
 
     /// Where in the descriptor the live count begins: where the table page over the middle says 40.
@@ -122,13 +126,15 @@ fn an_entry_that_leads_to_no_table_page_is_noticed<F: Simulate>() {
 
 fn a_group_of_entries_that_scans_would_skip_is_noticed<F: Simulate>() {
     let w = World::<F>::new();
-    w.vm.page(w.table(0)).spare().store(0, Ordering::Relaxed);
+    // SAFETY: what a test corrupts it gives up.
+    unsafe { w.vm.descriptor(w.table(0)) }.spare().store(0, Ordering::Relaxed);
     assert_eq!(w.verdict(), Err(Broken::TableOccupied(middle::<F>())));
 }
 
 fn a_leaf_that_a_fork_would_leave_writable_is_noticed<F: Simulate>() {
     let w = World::<F>::new();
-    w.vm.page(w.table(0)).words()[1].store(0, Ordering::Relaxed);
+    // SAFETY: what a test corrupts it gives up.
+    unsafe { w.vm.descriptor(w.table(0)) }.words()[1].store(0, Ordering::Relaxed);
     assert_eq!(w.verdict(), Err(Broken::TableWritable(middle::<F>())));
 }
 
@@ -161,8 +167,12 @@ fn a_leaf_of_a_frame_that_is_free_is_noticed_also_while_others_are_at_work<F: Si
     let w = World::<F>::new();
     let _cpu = Cpu::attach(w.vm, 0).unwrap();
     let t = w.table(0);
-    let other =
-        w.vm.described().skip(1).find(|page| page.kind() == Kind::Cached).map(|page| w.vm.pfn_of_page(page)).unwrap();
+    // SAFETY: looked at.
+    let other = unsafe { w.vm.descriptors_in_use() }
+        .skip(1)
+        .find(|page| page.kind() == Kind::Cached)
+        .map(|page| w.vm.pfn_of_page(page))
+        .unwrap();
     let slot = w.slot(t, 7);
     slot.store(F::user_leaf(Enter::new(other, Prot::READ | Prot::WRITE)), Ordering::Relaxed);
     assert!(matches!(w.space.check(false), Err(Broken::LeafFrame(_) | Broken::LeafClean(_))));

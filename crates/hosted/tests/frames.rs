@@ -157,7 +157,8 @@ fn the_heap_gives_every_size_aligned_and_gives_all_frames_back() {
                         let size = 1 + random.below(if round % 100 == 0 { 40_000 } else { 3000 }) as usize;
                         let align = 1usize << random.below(8);
                         let layout = Layout::from_size_align(size, align).expect("a layout");
-                        let Ok(memory) = vm.heap().alloc(vm, layout) else { continue };
+                        // SAFETY: the machine's own heap.
+                        let Ok(memory) = (unsafe { vm.heap().alloc(vm, layout) }) else { continue };
                         assert_eq!(memory.as_ptr() as usize % align, 0, "{layout:?} is misaligned");
                         let mark = round as u8;
                         // SAFETY: `size` bytes were handed out.
@@ -180,7 +181,8 @@ fn the_heap_gives_every_size_aligned_and_gives_all_frames_back() {
         }
     });
     for cpu in 0..2 {
-        as_cpu(cpu, || vm.heap().caches().iter().for_each(|c| c.drain(vm)));
+        // SAFETY: the machine's own.
+        as_cpu(cpu, || vm.heap().caches().iter().for_each(|c| unsafe { c.drain(vm) }));
     }
     assert_eq!(frames_that_are_free(vm), before);
 }
@@ -205,7 +207,7 @@ fn an_idle_cpu_zeroes_frames_for_first_touches_where_it_is_told_to() {
         let space = quire_vm::Space::new(vm).unwrap();
         cpu.enter(&space).unwrap();
         // SAFETY: it is what the CPU has loaded.
-        unsafe { cpu.idle(space.pmap()) };
+        unsafe { cpu.idle(space.page_tables()) };
         assert_eq!(vm.zero_stock(), zero_stock);
         let frame = vm.alloc_frame(Fill::Zeroed, For::User).unwrap();
         assert_eq!(vm.zero_stock(), zero_stock.saturating_sub(1));

@@ -213,7 +213,7 @@ fn a_space_that_runs_keeps_its_tables<F: Simulate>() {
     assert_eq!(space.drop_tables(), None);
     assert_eq!(space.stats(), before);
     // SAFETY: it is what the CPU has loaded.
-    unsafe { cpu.idle(space.pmap()) };
+    unsafe { cpu.idle(space.page_tables()) };
     assert!(space.drop_tables().is_some(), "a CPU that only has it loaded does not run it");
     cpu.speculate(PLACES[0]);
     cpu.enter(&space).unwrap();
@@ -228,10 +228,14 @@ fn what_was_stored_is_still_dirty_and_referenced_after_the_tables_went<F: Simula
     cpu.leave();
     let state = |va: u64| {
         let pin = vm.epoch().pin();
-        let entry = space.lookup(va, &pin).unwrap();
-        let object = entry.front().object().unwrap();
-        match object.index().get(entry.front().key(va), &pin) {
-            quire_vm::object::index::Slot::Page(pfn) => vm.page(pfn).state(),
+        // SAFETY: all is looked at, under a pin of the one system.
+        let (entry, index) = unsafe {
+            let entry = space.entry_at(va, &pin).unwrap();
+            (entry, entry.front().object().unwrap().page_index())
+        };
+        match index.get(entry.front().key(va), &pin) {
+            // SAFETY: as above.
+            quire_vm::object::index::Slot::Page(pfn) => unsafe { vm.descriptor(pfn) }.state(),
             other => panic!("{va:#x} shows {other:?}"),
         }
     };
@@ -355,7 +359,7 @@ fn contents_stay_while_tables_are_dropped_under_faults<F: Simulate>() {
                         cpu.leave()
                     } else {
                         // SAFETY: it is what the CPU has loaded.
-                        unsafe { cpu.idle(space.pmap()) }
+                        unsafe { cpu.idle(space.page_tables()) }
                     }
                     cpu.speculate(PLACES[1]);
                     std::thread::yield_now();

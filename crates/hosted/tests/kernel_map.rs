@@ -19,7 +19,8 @@ fn boot<F: Simulate>(cpus: usize, frames: u64) -> (V<F>, &'static KernelMap<Simu
     let vm = Simulated::<F>::boot(Settings { cpus, frames, device_frames: 4, ..Settings::default() }).unwrap();
     // The thread that sets up and looks at the end is a CPU while no other is attached.
     quire_sync::hooks::threads::set_cpu(0);
-    let map = KernelMap::new(vm, Simulated::<F>::KERNEL_WINDOW, STACK).unwrap();
+    // SAFETY: the machine's one map there.
+    let map = unsafe { KernelMap::new(vm, Simulated::<F>::KERNEL_WINDOW, STACK) }.unwrap();
     (vm, Box::leak(Box::new(map)))
 }
 

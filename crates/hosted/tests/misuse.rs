@@ -52,20 +52,20 @@ fn a_thread_that_is_no_cpu_is_refused_before_it_can_do_harm() {
     let vm = boot(2);
     let cpu = Cpu::attach(vm, 0).unwrap();
     let space = Space::new(vm).unwrap();
-    let stranger = |f: fn(&Space<Hosted>)| {
+    let stranger = |f: &(dyn Fn(&Space<Hosted>) + Sync)| {
         let space = &space;
         std::thread::scope(|scope| scope.spawn(move || f(space)).join().is_err())
     };
-    assert!(stranger(|space| drop(Space::new(space.vm()))));
-    assert!(stranger(|space| {
+    assert!(stranger(&|space| drop(Space::new(space.vm()))));
+    assert!(stranger(&|space| {
         let _refused = space.map(&MapRequest::private(Placement::Any { hint: 0 }, PAGE_SIZE));
     }));
-    assert!(stranger(|space| {
+    assert!(stranger(&|space| {
         let _refused = space.fault(0x1000, quire_vm::Access::Read);
     }));
     // Nor is one that was a CPU, and is none any more.
-    assert!(stranger(|space| {
-        drop(Cpu::attach(space.vm(), 1).unwrap());
+    assert!(stranger(&|space| {
+        drop(Cpu::attach(vm, 1).unwrap());
         drop(Space::new(space.vm()));
     }));
     let at = space.map(&MapRequest::private(Placement::Any { hint: 0 }, PAGE_SIZE)).unwrap();

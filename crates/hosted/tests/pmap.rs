@@ -27,8 +27,10 @@ quire_hosted::of_each_architecture!(
 /// A frame that passes for a page of some object, dirty so that writable leaves may show it.
 fn page<F: Simulate>(vm: V<F>) -> Pfn {
     let pfn = vm.alloc_frame(Fill::Zeroed, For::User).unwrap().into_pfn();
-    vm.page(pfn).set_kind(Kind::Object);
-    vm.page(pfn).set(State::DIRTY);
+    // SAFETY: the frame is this test's.
+    let page = unsafe { vm.descriptor(pfn) };
+    page.set_kind(Kind::Object);
+    page.set(State::DIRTY);
     pfn
 }
 
@@ -107,7 +109,8 @@ fn the_tables_hold_exactly_what_was_entered<F: Simulate>() {
         let cpu = Cpu::attach(vm, 0).unwrap();
         let before = vm.frames().free();
         // Leaked, so that a failing assertion drops no pmap that is still loaded.
-        let pmap = Box::leak(Box::new(<Tables<F> as Pmap<Simulated<F>>>::new(vm).unwrap()));
+        // SAFETY: used with this machine alone.
+    let pmap = Box::leak(Box::new(unsafe { <Tables<F> as Pmap<Simulated<F>>>::new(vm) }.unwrap()));
         let frame_of = page(vm);
         let mut model: BTreeMap<u64, Prot> = BTreeMap::new();
         // SAFETY: destroyed below, after the CPU has left.
@@ -220,7 +223,8 @@ fn the_tables_hold_exactly_what_was_entered<F: Simulate>() {
 fn a_table_page_that_owes_a_flush_is_not_pruned<F: Simulate>() {
     let vm = Simulated::<F>::boot(Settings { cpus: 1, frames: 2048, ..Settings::default() }).unwrap();
     let cpu = Cpu::attach(vm, 0).unwrap();
-    let pmap = Box::leak(Box::new(<Tables<F> as Pmap<Simulated<F>>>::new(vm).unwrap()));
+    // SAFETY: used with this machine alone.
+    let pmap = Box::leak(Box::new(unsafe { <Tables<F> as Pmap<Simulated<F>>>::new(vm) }.unwrap()));
     let pfn = page(vm);
     let va = 0x40_0000;
     Table::<Simulated<F>>::enter(
@@ -256,7 +260,8 @@ fn tables_under_fire<F: Simulate>(pcid: bool) {
     quire_sync::hooks::threads::set_cpu(0);
     let before = vm.frames().free();
     let spaces: Vec<Box<Tables<F>>> =
-        (0..9).map(|_| Box::new(<Tables<F> as Pmap<Simulated<F>>>::new(vm).unwrap())).collect();
+        // SAFETY: used with this machine alone.
+        (0..9).map(|_| Box::new(unsafe { <Tables<F> as Pmap<Simulated<F>>>::new(vm) }.unwrap())).collect();
     let done = AtomicBool::new(false);
     let work = AtomicU64::new(0);
     let left = AtomicU64::new(CPUS as u64);
@@ -385,7 +390,8 @@ fn what_is_removed_alone_is_flushed_at_once_where_no_cpu_runs_the_space<F: Simul
     let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 2048, ..Settings::default() }).unwrap();
     // The thread that sets up is a CPU while no other is attached.
     quire_sync::hooks::threads::set_cpu(0);
-    let pmap = Box::leak(Box::new(<Tables<F> as Pmap<Simulated<F>>>::new(vm).unwrap()));
+    // SAFETY: used with this machine alone.
+    let pmap = Box::leak(Box::new(unsafe { <Tables<F> as Pmap<Simulated<F>>>::new(vm) }.unwrap()));
     let pfn = page(vm);
     let va = 0x40_0000;
     let enter = || {
@@ -442,7 +448,8 @@ fn a_lazy_cpu_is_not_interrupted_and_catches_up<F: Simulate>() {
     let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 2048, ..Settings::default() }).unwrap();
     // The thread that sets up is a CPU while no other is attached.
     quire_sync::hooks::threads::set_cpu(0);
-    let pmap = Box::leak(Box::new(<Tables<F> as Pmap<Simulated<F>>>::new(vm).unwrap()));
+    // SAFETY: used with this machine alone.
+    let pmap = Box::leak(Box::new(unsafe { <Tables<F> as Pmap<Simulated<F>>>::new(vm) }.unwrap()));
     let pfn = page(vm);
     let va = 0x40_0000;
     Table::<Simulated<F>>::enter(
@@ -477,7 +484,8 @@ fn a_lazy_cpu_drops_cached_upper_levels_before_a_table_page_is_freed<F: Simulate
     let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 2048, ..Settings::default() }).unwrap();
     // The thread that sets up is a CPU while no other is attached.
     quire_sync::hooks::threads::set_cpu(0);
-    let pmap = Box::leak(Box::new(<Tables<F> as Pmap<Simulated<F>>>::new(vm).unwrap()));
+    // SAFETY: used with this machine alone.
+    let pmap = Box::leak(Box::new(unsafe { <Tables<F> as Pmap<Simulated<F>>>::new(vm) }.unwrap()));
     let pfn = page(vm);
     let va = 0x40_0000;
     let cpu = Cpu::attach(vm, 0).unwrap();

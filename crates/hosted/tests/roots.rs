@@ -104,7 +104,7 @@ fn who_did_not_run_while_an_entry_was_flushed_catches_up() {
         }
         if idle {
             // SAFETY: it is what the CPU has loaded.
-            unsafe { cpus[1].idle(space.pmap()) };
+            unsafe { cpus[1].idle(space.page_tables()) };
         } else {
             cpus[1].enter(&other).unwrap();
         }
@@ -131,10 +131,12 @@ fn a_fork_brings_all_cpus_back_to_one_root_and_the_memory_of_their_own_is_freed(
     for (cpu, (n, range)) in cpus.iter().zip(&all) {
         cpu.write(&space, range.start, *n).unwrap();
     }
-    let fanned = space.pmap().table_pages(vm);
+    // SAFETY: they are counted.
+    let fanned = unsafe { space.page_tables() }.table_pages(vm);
     let child = cpus[0].run(|| space.fork()).unwrap();
     // Four roots.
-    assert_eq!(fanned - space.pmap().table_pages(vm), 4);
+    // SAFETY: they are counted.
+    assert_eq!(fanned - unsafe { space.page_tables() }.table_pages(vm), 4);
     for cpu in &cpus {
         for (n, range) in &all {
             assert_eq!(cpu.read(&space, range.start), Ok(*n));
@@ -164,7 +166,8 @@ fn after_unmapping_everything_and_joining_the_root_is_left() {
     }
     cpus.iter().for_each(Cpu::leave);
     space.drop_tables().unwrap();
-    assert_eq!(space.pmap().table_pages(vm), 1);
+    // SAFETY: they are counted.
+    assert_eq!(unsafe { space.page_tables() }.table_pages(vm), 1);
 }
 
 #[test]

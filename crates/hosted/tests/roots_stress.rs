@@ -190,7 +190,7 @@ fn run_cpu(cpu: &Cpu, worlds: &[World; 2], seed: u64, start: Instant, seen: &See
             54..58 => {
                 // A kernel thread borrows the space for a while.
                 // SAFETY: it is what the CPU has loaded.
-                unsafe { cpu.idle(world.space.pmap()) };
+                unsafe { cpu.idle(world.space.page_tables()) };
                 std::thread::yield_now();
                 cpu.interrupts();
                 cpu.enter(&world.space).unwrap();

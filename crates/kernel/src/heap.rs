@@ -18,7 +18,8 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // Boot allocates nothing before the memory system is up.
         let Some(vm) = try_vm() else { return core::ptr::null_mut() };
-        match vm.heap().alloc(vm, layout) {
+        // SAFETY: the one system's.
+        match unsafe { vm.heap().alloc(vm, layout) } {
             Ok(memory) => memory.as_ptr(),
             Err(OutOfMemory) => at_last(layout),
         }
@@ -53,7 +54,8 @@ fn at_last(layout: Layout) -> *mut u8 {
         if !cpu::may_sleep() || !vm.wait_for_frames() {
             break;
         }
-        if let Ok(memory) = vm.heap().alloc(vm, layout) {
+        // SAFETY: the one system's.
+        if let Ok(memory) = unsafe { vm.heap().alloc(vm, layout) } {
             return memory.as_ptr();
         }
     }

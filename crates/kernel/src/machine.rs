@@ -191,7 +191,7 @@ fn invpcid(kind: u64, pcid: u16) {
 
 // SAFETY: `kernel_pages` keeps the contract by way of `shoot`.
 unsafe impl KernelPages for Machine {
-    fn map_kernel(
+    unsafe fn map_kernel(
         &self,
         vm: &'static quire_vm::phys::Physical<Self>,
         va: u64,
@@ -200,7 +200,7 @@ unsafe impl KernelPages for Machine {
     ) -> Result<(), OutOfMemory> {
         kernel_pages::map(vm, va, pfn, memory)
     }
-    fn unmap_kernel(&self, va: u64) -> Option<Pfn> {
+    unsafe fn unmap_kernel(&self, va: u64) -> Option<Pfn> {
         kernel_pages::unmap(self, va)
     }
     fn flush_kernel(&self, set: &FlushSet) {

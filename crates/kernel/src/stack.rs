@@ -19,7 +19,8 @@ static KERNEL_MAP: Once<KernelMap<Machine>> = Once::new();
 /// Makes the kernel's map, over the addresses that boot has left. Called once, when there is a memory system.
 pub fn init() -> Result<(), OutOfMemory> {
     let range = VirtRange { start: NEXT.swap(MAP_END, Ordering::Relaxed), end: MAP_END };
-    KERNEL_MAP.set(crate::heap::keep(KernelMap::new(vm(), range, SIZE)?));
+    // SAFETY: the range is set aside for this map.
+    KERNEL_MAP.set(crate::heap::keep(unsafe { KernelMap::new(vm(), range, SIZE)? }));
     vm().reclaim_from(kernel_map());
     Ok(())
 }

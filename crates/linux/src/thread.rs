@@ -217,8 +217,8 @@ impl<M: Machine> Thread<M> {
     /// # Safety
     /// The caller is this thread, or the switch to it on the CPU where it will run: nobody changes the space meanwhile.
     pub unsafe fn pmap(&self) -> Option<&<M as quire_vm::Machine>::Pmap> {
-        // SAFETY: by this function's contract the caller stands for the owner.
-        unsafe { self.space.get() }.map(|space| space.pmap())
+        // SAFETY: by this function's contract the caller stands for the owner, and loads them.
+        unsafe { self.space.get().map(|space| space.page_tables()) }
     }
 
     /// Its last fault or exception.

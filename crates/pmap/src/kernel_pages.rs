@@ -21,7 +21,8 @@ pub fn map<M: Hardware>(vm: &'static Physical<M>, va: u64, pfn: Pfn, memory: Mem
     let machine = vm.machine();
     let mut frames = || {
         let pfn = vm.alloc_frame(Fill::Any, For::Kernel).ok()?.into_pfn();
-        vm.page(pfn).set_kind(Kind::Table);
+        // SAFETY: taken just now, to be a table page.
+        unsafe { vm.descriptor(pfn) }.set_kind(Kind::Table);
         vm.stats().count(Event::TableAlloc);
         Some(pfn)
     };

@@ -258,7 +258,8 @@ impl<F: Format> Mmu<F> {
         }
         let mut spare = mine.spare.lock();
         let t = spare.head?;
-        spare.head = vm.page(t).next();
+        // SAFETY: an empty table page, which the holder of the list has.
+        spare.head = unsafe { vm.descriptor(t) }.next();
         mine.spares.store(mine.spares.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
         Some(t)
     }
@@ -273,8 +274,10 @@ impl<F: Format> Mmu<F> {
         }
         let mut spare = mine.spare.lock();
         // Before anybody can take it: from then on it may be another's.
-        vm.machine().frame_freed(t);
-        vm.page(t).set_next(spare.head);
+        // SAFETY: a table page that was unlinked and flushed.
+        unsafe { vm.machine().frame_freed(t) };
+        // SAFETY: an empty table page, which nobody else has.
+        unsafe { vm.descriptor(t) }.set_next(spare.head);
         spare.head = Some(t);
         mine.spares.store(mine.spares.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         true
@@ -290,9 +293,11 @@ impl<F: Format> Mmu<F> {
                 spare.head.take()
             };
             while let Some(t) = next {
-                next = vm.page(t).next();
                 // SAFETY: nobody else has a page that was kept here.
-                unsafe { vm.free_pfn(t) };
+                unsafe {
+                    next = vm.descriptor(t).next();
+                    vm.free_pfn(t);
+                }
                 n += 1;
             }
         }

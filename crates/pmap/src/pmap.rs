@@ -44,8 +44,15 @@ pub struct Tables<F: Format> {
 struct Frames<M: Hardware>(Physical<M>);
 
 impl<M: Hardware> Frames<M> {
+    /// The descriptor of a table page, or of a frame that becomes one.
+    #[inline(always)]
+    fn page(&self, t: Pfn) -> &'static Page {
+        // SAFETY: `allocate` took the frame from this system, and a table page's words are this crate's.
+        unsafe { self.0.descriptor(t) }
+    }
+
     fn of(vm: &'static Physical<M>) -> &'static Self {
-        // SAFETY: `Frames` is `repr(transparent)` over `Vm`, so the reference is to a valid value of it.
+        // SAFETY: the same value in the same layout, under another name.
         unsafe { &*(&raw const *vm).cast() }
     }
 }
@@ -66,16 +73,16 @@ impl<M: Hardware> Memory for Frames<M> {
     fn state(&self, t: Pfn) -> &'static TableState {
         // SAFETY: the first word of a table page's descriptor holds its state from `allocate` on; the size is asserted where
         // the type is, and it is made of atomics.
-        unsafe { &*(&raw const self.0.page(t).words()[0]).cast::<TableState>() }
+        unsafe { &*(&raw const self.page(t).words()[0]).cast::<TableState>() }
     }
     #[inline]
     fn occupied(&self, t: Pfn) -> &'static AtomicU64 {
-        self.0.page(t).spare()
+        self.page(t).spare()
     }
     #[inline]
     fn writable(&self, t: Pfn) -> &'static AtomicU64 {
         // Until it is dead: then a header lies there.
-        &self.0.page(t).words()[1]
+        &self.page(t).words()[1]
     }
 
     fn allocate(&self, level: u32) -> Result<Pfn, OutOfMemory> {
@@ -91,7 +98,7 @@ impl<M: Hardware> Memory for Frames<M> {
         };
         debug_assert!(self.slots(t).iter().all(|s| s.load(Ordering::Relaxed) == 0), "a new table page is not empty");
         record::own(self.0.machine().frame_ptr(t), PAGE_SIZE as usize, "table");
-        let page = self.0.page(t);
+        let page = self.page(t);
         page.set_kind(Kind::Table);
         page.spare().store(0, Ordering::Relaxed);
         page.words()[1].store(0, Ordering::Relaxed);
@@ -103,7 +110,7 @@ impl<M: Hardware> Memory for Frames<M> {
     }
 
     fn free(&self, t: Pfn) {
-        self.0.page(t).set_kind(Kind::Wild);
+        self.page(t).set_kind(Kind::Wild);
         let vm = &self.0;
         vm.stats().count(Event::TableFree);
         record::disown(vm.machine().frame_ptr(t));
@@ -115,10 +122,10 @@ impl<M: Hardware> Memory for Frames<M> {
     }
 
     fn retire(&self, t: Pfn) {
-        let page: *const Page = self.0.page(t);
+        let page: *const Page = self.page(t);
         // What frees the page later needs the system; the word's other use ended with the table page's life.
-        self.0.page(t).spare().store((&raw const self.0).expose_provenance() as u64, Ordering::Relaxed);
-        let offset = &raw const self.0.page(t).words()[1] as usize - page as usize;
+        self.page(t).spare().store((&raw const self.0).expose_provenance() as u64, Ordering::Relaxed);
+        let offset = &raw const self.page(t).words()[1] as usize - page as usize;
         let header = page.wrapping_byte_add(offset).cast_mut().cast::<Retired>();
         // SAFETY: nothing looks at the second and third word of a dead table page's descriptor, and they hold a header; the page
         // was unlinked and flushed, and is retired once. `released` does not sleep.
@@ -129,10 +136,10 @@ impl<M: Hardware> Memory for Frames<M> {
     }
 
     fn set_next(&self, t: Pfn, next: Option<Pfn>) {
-        self.0.page(t).set_next(next);
+        self.page(t).set_next(next);
     }
     fn next(&self, t: Pfn) -> Option<Pfn> {
-        self.0.page(t).next()
+        self.page(t).next()
     }
 }
 
@@ -430,7 +437,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
 
     type Table<'a> = LockedTable<'a, M>;
 
-    fn new(vm: &'static Physical<M>) -> Result<Self, OutOfMemory> {
+    unsafe fn new(vm: &'static Physical<M>) -> Result<Self, OutOfMemory> {
         let mmu = vm.machine().mmu();
         let root = Frames::of(vm).allocate(F::LEVELS - 1)?;
         mmu.kernel().share(vm.machine(), root);
@@ -614,7 +621,8 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     }
 
     fn check(&self, vm: &'static Physical<M>, quiet: bool) -> Result<u64, Broken> {
-        let is_table = |pfn: Pfn| vm.find_page(pfn).is_some_and(|page| page.kind() == Kind::Table);
+        // SAFETY: the kind is looked at.
+        let is_table = |pfn: Pfn| unsafe { vm.find_descriptor(pfn) }.is_some_and(|page| page.kind() == Kind::Table);
         let cost = self.tree(vm).check(USER_HALF, &is_table, quiet)?;
         self.check_own(vm)?;
         Ok(cost)

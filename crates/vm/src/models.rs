@@ -652,7 +652,9 @@ fn kernel_addresses_are_reused() {
     let boot = Arc::new(boot(FRAMES, 2));
     let vm = boot.vm;
     // The map refers to itself for ever; what it holds lies in the system's memory.
-    let map: &'static KernelMap<TestMachine> = Box::leak(Box::new(KernelMap::new(vm, KERNEL, PAGE_SIZE).unwrap()));
+    // SAFETY: the machine's one map there.
+    let map: &'static KernelMap<TestMachine> =
+        Box::leak(Box::new(unsafe { KernelMap::new(vm, KERNEL, PAGE_SIZE) }.unwrap()));
     // One range for each CPU: room for no guard, so that addresses run out.
     let use_some = move |cpu: usize| {
         set_cpu(cpu);

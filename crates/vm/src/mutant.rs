@@ -209,7 +209,10 @@ mod switch {
         ON.load(Ordering::Relaxed) == m as u8
     }
     /// Leaves out `m` (or nothing) from now on, in the whole program.
-    pub fn set_mutant(m: Option<Mutant>) {
+    ///
+    /// # Safety
+    /// What memory holds and who reaches it is undefined from then on: for tests that expect to see it go wrong.
+    pub unsafe fn set_mutant(m: Option<Mutant>) {
         ON.store(m.map_or(0, |m| m as u8), Ordering::Relaxed);
     }
 }

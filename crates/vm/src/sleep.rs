@@ -22,7 +22,7 @@ impl MaySleep {
 
     /// A pin; nothing can sleep while it lives.
     #[inline]
-    pub(crate) fn pin<'a>(&'a self, domain: &'a Domain) -> Pinned<'a> {
+    pub fn pin<'a>(&'a self, domain: &'a Domain) -> Pinned<'a> {
         domain.pin()
     }
 
@@ -37,7 +37,7 @@ impl MaySleep {
     }
 
     /// Yields until `ready`: for what is over in a few instructions of another CPU.
-    pub(crate) fn sleep_until(&mut self, mut ready: impl FnMut() -> bool) {
+    pub fn sleep_until(&mut self, mut ready: impl FnMut() -> bool) {
         while !ready() {
             quire_sync::hooks::relax();
         }

@@ -74,7 +74,7 @@ impl TestMachine {
 
 // SAFETY: every CPU's memory is cleared before `flush_kernel` returns.
 unsafe impl KernelPages for TestMachine {
-    fn map_kernel(
+    unsafe fn map_kernel(
         &self,
         _vm: &'static Physical<Self>,
         va: u64,
@@ -85,7 +85,7 @@ unsafe impl KernelPages for TestMachine {
         assert_eq!(old, 0, "kernel address {va:#x} is mapped twice");
         Ok(())
     }
-    fn unmap_kernel(&self, va: u64) -> Option<Pfn> {
+    unsafe fn unmap_kernel(&self, va: u64) -> Option<Pfn> {
         self.kernel.leaves[KernelTable::index(va)].swap(0, Ordering::AcqRel).checked_sub(1).map(Pfn)
     }
     fn flush_kernel(&self, set: &FlushSet) {
@@ -339,7 +339,7 @@ unsafe impl Pmap<TestMachine> for TestPmap {
 
     type Table<'a> = TestGuard<'a>;
 
-    fn new(_vm: &'static Physical<TestMachine>) -> Result<Self, OutOfMemory> {
+    unsafe fn new(_vm: &'static Physical<TestMachine>) -> Result<Self, OutOfMemory> {
         Ok(TestPmap {
             tables: core::array::from_fn(|_| TestTable {
                 linked: AtomicBool::new(false),

@@ -239,7 +239,7 @@ fn memory(mut ram: PhysRange) -> &'static Vm<Board> {
 fn enter(space: &Space<Board>) {
     CURRENT.store(ptr::from_ref(space).cast_mut(), Ordering::Relaxed);
     // SAFETY: the one CPU, interrupts off; another space is loaded before this one goes.
-    unsafe { space.pmap().switch_in(space.vm().machine(), 0) };
+    unsafe { space.page_tables().switch_in(space.vm().machine(), 0) };
 }
 
 /// A program's accesses, by the CPU itself.

@@ -19,7 +19,8 @@ pub const FIND: Bench = Bench {
     run: |report| {
         let vm = machine::boot(1, 512);
         let _cpu = Cpu::attach(vm, 0).expect("a CPU that no thread is");
-        let map = KernelMap::new(vm, Hosted::KERNEL_WINDOW, 4 * PAGE_SIZE)?;
+        // SAFETY: the machine's one map there.
+        let map = unsafe { KernelMap::new(vm, Hosted::KERNEL_WINDOW, 4 * PAGE_SIZE)? };
         let map: &'static KernelMap<Hosted> = Box::leak(Box::new(map));
         let mut kept = Vec::new();
         for _ in 0..100_000 {

@@ -91,7 +91,8 @@ pub fn isolated(vm: &'static Vm<Hosted>, n: u64) -> Result<(SpaceRef<Hosted>, Ve
     }
     vm.drain_queue_batches();
     let mut pages = Vec::new();
-    for part in vm.queues().parts(Queue::Active) {
+    // SAFETY: the space that has the pages is kept, and they are put into a queue again.
+    for part in unsafe { vm.queues().parts_of(Queue::Active) } {
         part.take(usize::MAX, &mut |page| pages.push(vm.pfn_of_page(page).0 as u32));
     }
     Ok((space, pages))

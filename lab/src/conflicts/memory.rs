@@ -474,7 +474,8 @@ impl Act for Enqueue {
         }
         let mut pages = Vec::new();
         world.vm.drain_own_queue_batch();
-        for part in world.vm.queues().parts(Queue::Active) {
+        // SAFETY: the space that has the pages is kept, and they are put into a queue again.
+        for part in unsafe { world.vm.queues().parts_of(Queue::Active) } {
             part.take(usize::MAX, &mut |page| pages.push(world.vm.pfn_of_page(page)));
         }
         self.space = Some(space);
@@ -485,7 +486,8 @@ impl Act for Enqueue {
         if self.next == self.pages.len() {
             self.next = 0;
             for pfn in &self.pages {
-                world.vm.queues().isolate(world.vm.page(*pfn));
+                // SAFETY: a page of the space that is kept.
+                world.vm.queues().isolate(unsafe { world.vm.descriptor(*pfn) });
             }
         }
         Ok(())
@@ -493,7 +495,8 @@ impl Act for Enqueue {
     fn run(&mut self, world: &World, _side: Side) -> Result<Outcome, Failure> {
         let Some(pfn) = self.pages.get(self.next) else { return Ok(Outcome::Refused) };
         self.next += 1;
-        world.vm.put_in_queue(world.vm.page(*pfn), Queue::Inactive);
+        // SAFETY: as above.
+        world.vm.put_in_queue(unsafe { world.vm.descriptor(*pfn) }, Queue::Inactive);
         Ok(Outcome::Done)
     }
 }

@@ -176,7 +176,8 @@ impl File {
 
     /// The number of the frame that a page is in, if it is resident.
     fn frame(&self, page: u64, pin: &Pinned<'_>) -> Option<u32> {
-        match self.object.index().get(page, pin) {
+        // SAFETY: looked at, under a pin of the one system.
+        match unsafe { self.object.page_index() }.get(page, pin) {
             Slot::Page(frame) => Some(frame.0 as u32),
             _ => None,
         }
@@ -275,7 +276,9 @@ impl File {
                     while key < last {
                         let found = {
                             let pin = self.object.vm().epoch().pin();
-                            (key..last).find(|k| matches!(self.object.index().get(*k, &pin), Slot::Page(_)))
+                            // SAFETY: looked at, under a pin of the one system.
+                            let index = unsafe { self.object.page_index() };
+                            (key..last).find(|k| matches!(index.get(*k, &pin), Slot::Page(_)))
                         };
                         let Some(page) = found else { break };
                         // What is done with it may sleep: no pin is held.

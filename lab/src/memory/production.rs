@@ -125,14 +125,16 @@ impl Memory for Production {
         let vm = self.0;
         vm.epoch().drain();
         // Backings, the lists that they stand in, and what an object has that the spaces do not change.
-        let bytes = |c: &&Cache| c.in_use(vm).expect("the slabs are whole") * c.object_size() as u64;
+        // SAFETY: the machine's own.
+        let bytes = |c: &&Cache| unsafe { c.in_use(vm) }.expect("the slabs are whole") * c.object_size() as u64;
         vm.object_memory().caches().iter().map(bytes).sum()
     }
 
     fn held(self) -> u64 {
         let vm = self.0;
         vm.epoch().drain();
-        vm.described().filter(|page| page.kind() == Kind::Object).count() as u64
+        // SAFETY: they are counted.
+        unsafe { vm.descriptors_in_use() }.filter(|page| page.kind() == Kind::Object).count() as u64
     }
 
     fn reap(self) {

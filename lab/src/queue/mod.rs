@@ -26,12 +26,14 @@ pub struct Parts(pub &'static Vm<Hosted>);
 
 impl PageQueue for Parts {
     fn put(&self, page: u32) {
-        self.0.put_in_queue(self.0.page(Pfn(page as u64)), Queue::Inactive);
+        // SAFETY: a page that the workload has taken out of the queue, and puts back.
+        self.0.put_in_queue(unsafe { self.0.descriptor(Pfn(page as u64)) }, Queue::Inactive);
     }
     fn take(&self, n: usize, f: &mut dyn FnMut(u32)) {
         self.0.drain_own_queue_batch();
         let mut left = n;
-        for part in self.0.queues().parts(Queue::Inactive) {
+        // SAFETY: the workload puts back what it takes, and its object stays.
+        for part in unsafe { self.0.queues().parts_of(Queue::Inactive) } {
             left -= part.take(left, &mut |page| f(self.0.pfn_of_page(page).0 as u32));
             if left == 0 {
                 return;

@@ -67,6 +67,7 @@ pub fn write(places: &Places) -> Result<u8> {
     let file = places.root.join("docs/status.md");
     fs::write(&file, page).doing(|| format!("cannot write {}", file.display()))?;
     println!("{}", file.display());
+    crate::test::api::write(places)?;
     Ok(0)
 }
 

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Context, contract, models, safety, verdict::Check};
+use super::{Context, api, contract, models, safety, verdict::Check};
 use crate::failure::{Doing, Result};
 
 const NAME: &str = "docs/the walkthrough names code that is there";
@@ -17,7 +17,7 @@ const MUTANTS: &str = "docs/every step that models leave out is in the models' t
 
 /// Their names.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
-    Ok([NAME, README, CONTRACTS, RANKS, SAFETY, MUTANTS].map(str::to_owned).to_vec())
+    Ok([NAME, README, CONTRACTS, RANKS, SAFETY, MUTANTS, api::NAME].map(str::to_owned).to_vec())
 }
 
 /// Looks every name up.
@@ -51,6 +51,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
             Check::failed(README, format!("not in the code: {}", missing.join(", ")))
         });
     }
+    api::run(context, done)?;
     if !context.selects(NAME) {
         return Ok(());
     }

@@ -4,6 +4,7 @@
 //! on this machine, the other what runs in guests, and then what the first has not come to: neither fills two processors alone.
 
 mod allocation;
+pub mod api;
 mod attack;
 mod bare_metal;
 mod cargo;

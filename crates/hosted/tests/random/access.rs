@@ -211,8 +211,11 @@ impl<F: Simulate> Worker<'_, F> {
         for p in (0..self.world.mix.part).filter(|p| !shared.has(*p)) {
             let stays = || {
                 let pin = vm.epoch().pin();
-                match shared.object.index().get(shared.index(self.lane, p), &pin) {
-                    Slot::Page(pfn) => !vm.page(pfn).state().busy(),
+                // SAFETY: all is looked at, under a pin of the one system.
+                let index = unsafe { shared.object.page_index() };
+                match index.get(shared.index(self.lane, p), &pin) {
+                    // SAFETY: as above.
+                    Slot::Page(pfn) => !unsafe { vm.descriptor(pfn) }.state().busy(),
                     _ => false,
                 }
             };

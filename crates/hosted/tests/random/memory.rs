@@ -66,7 +66,8 @@ impl<F: Simulate> Worker<'_, F> {
         let (lane, i) = self.elsewhere(model);
         let va = self.world.va(lane, i);
         self.doing = format!("drop the leaf of {i} of lane {lane} at {va:#x} in space {}", model.space.id());
-        let (vm, pmap) = (self.cpu.vm(), model.space.pmap());
+        // SAFETY: what is taken away below comes back by a fault.
+        let (vm, pmap) = (self.cpu.vm(), unsafe { model.space.page_tables() });
         let mut owed = Obligation::new(vm, pmap);
         if let Some(mut table) = pmap.next_table(vm, VirtRange { start: va, end: va + PAGE_SIZE }) {
             let _gone = table.remove(va, &mut owed);

@@ -27,7 +27,8 @@ pub fn from_environment() -> Option<Mutant> {
 
 /// Leaves it out from now on. The first panic ends the process: what follows in the other threads is of no interest.
 pub fn switch_on(mutant: Option<Mutant>) {
-    set_mutant(mutant);
+    // SAFETY: the test expects that it shows.
+    unsafe { set_mutant(mutant) };
     if mutant.is_some() {
         let say = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {

@@ -138,7 +138,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
             fold(&self.history.told, self.doing.as_bytes());
             if step % 64 == 0 && self.random(2) == 0 {
                 // SAFETY: it is what the CPU has loaded.
-                unsafe { self.cpu.idle(model.space.pmap()) };
+                unsafe { self.cpu.idle(model.space.page_tables()) };
             }
             self.cpu.interrupts();
             // A system that is full for good does nothing but look for memory.

@@ -197,23 +197,11 @@ impl<M: Machine> FileObject for FileBytes<M> {
     }
 
     fn next_data(&self, page: u64) -> Option<u64> {
-        let pin = self.0.vm().epoch().pin();
-        self.0.index().first(page, u64::MAX, &pin).map(|(at, _)| at)
+        self.0.next_page(page)
     }
 
     fn next_hole(&self, page: u64) -> u64 {
-        /// Pages that are looked at while the epoch waits.
-        const STEP: usize = 512;
-        let mut at = page;
-        loop {
-            let pin = self.0.vm().epoch().pin();
-            for _ in 0..STEP {
-                match self.0.index().first(at, u64::MAX, &pin) {
-                    Some((found, _)) if found == at => at += 1,
-                    _ => return at,
-                }
-            }
-        }
+        self.0.next_hole(page)
     }
 
     fn discard(&self, first: u64, end: u64) {

@@ -41,7 +41,8 @@ impl<M: Machine> OwnSpace<M> {
         // First the thread has the new space (a switch back to it activates that one), then its CPU leaves the old one.
         // SAFETY: by this function's contract; the view below begins after the change.
         let (old, new) = unsafe { (self.0.replace(new), self.0.get()) };
-        machine.activate(new.as_ref().map(|space| space.pmap()));
+        // SAFETY: the machine loads them, and leaves them before the space goes.
+        machine.activate(new.as_ref().map(|space| unsafe { space.page_tables() }));
         old
     }
 

@@ -12,13 +12,25 @@ use crate::types::{MemoryType, Pfn};
 /// `flush_kernel` returns only when no CPU holds a translation of what it names: frames are freed and addresses are used again
 /// after that.
 pub unsafe trait KernelPages: Machine {
-    /// Maps the page at `va` to `pfn`, to load and store, never to execute. Nothing is mapped there. Needs no flush.
-    fn map_kernel(&self, vm: &'static Physical<Self>, va: u64, pfn: Pfn, memory: MemoryType)
-    -> Result<(), OutOfMemory>;
+    /// Maps the page at `va` to `pfn`, to load and store, never to execute. Needs no flush.
+    ///
+    /// # Safety
+    /// Nothing is mapped at `va`, which is an address of the caller's map, and `vm` is this machine's. The frame is the caller's until
+    /// the page is unmapped and flushed.
+    unsafe fn map_kernel(
+        &self,
+        vm: &'static Physical<Self>,
+        va: u64,
+        pfn: Pfn,
+        memory: MemoryType,
+    ) -> Result<(), OutOfMemory>;
 
     /// Takes the mapping of the page at `va` away, where there is one, and returns what it mapped. CPUs may go on translating by
     /// it until [`flush_kernel`](Self::flush_kernel).
-    fn unmap_kernel(&self, va: u64) -> Option<Pfn>;
+    ///
+    /// # Safety
+    /// The page is the caller's, and nothing reaches it any more.
+    unsafe fn unmap_kernel(&self, va: u64) -> Option<Pfn>;
 
     /// Makes every CPU drop its translations of `set`. The one broadcast that there is: kernel translations are every CPU's.
     fn flush_kernel(&self, set: &FlushSet);

@@ -56,6 +56,9 @@ pub unsafe trait Phys {
 
     /// Frame `pfn` goes back to the free lists: a machine that watches for the use of stale translations counts the frame's
     /// lives here. Others have nothing to do.
+    ///
+    /// # Safety
+    /// No CPU has a translation to the frame, and its owner gives it up.
     #[inline(always)]
-    fn frame_freed(&self, _pfn: Pfn) {}
+    unsafe fn frame_freed(&self, _pfn: Pfn) {}
 }

@@ -62,7 +62,10 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
         Self: 'a;
 
     /// Empty tables that share the kernel's half.
-    fn new(vm: &'static Physical<M>) -> Result<Self, OutOfMemory>;
+    ///
+    /// # Safety
+    /// Whatever is called with the tables names this system. They are destroyed by [`destroy`](Self::destroy), after every CPU has left them.
+    unsafe fn new(vm: &'static Physical<M>) -> Result<Self, OutOfMemory>;
 
     /// Locks the last-level table page that covers `va`, linking new levels as needed. What is returned is live (not
     /// dead), and a full fence stands between the lock and the return (`fence_after_rmw`, relies on C2). `pin` is of the

@@ -461,7 +461,7 @@ impl<M: Machine> Space<M> {
     }
 }
 
-#[cfg(any(test, loom, shuttle))]
+#[cfg(test)]
 impl<M: Machine> Space<M> {
     /// Joins all arenas, as a fork does.
     pub(crate) fn join_arenas(&self) -> Result<(), OutOfMemory> {

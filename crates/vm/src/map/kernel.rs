@@ -144,10 +144,14 @@ unsafe impl<M: KernelPages> Sync for KernelMap<M> {}
 impl<M: KernelPages> KernelMap<M> {
     /// An empty map of the addresses `range`, whose stacks have `stack_bytes` bytes, a multiple of the page size. It is never
     /// taken apart.
-    pub fn new(vm: &'static Maps<M>, range: VirtRange, stack_bytes: u64) -> Result<KernelMap<M>, OutOfMemory> {
+    ///
+    /// # Safety
+    /// `range` lies in the kernel's part of every space's page tables, and nothing else is mapped there, by this map or another.
+    pub unsafe fn new(vm: &'static Maps<M>, range: VirtRange, stack_bytes: u64) -> Result<KernelMap<M>, OutOfMemory> {
         let cpus = vm.machine().cpus();
         let layout = Layout::from_size_align(PerCpu::<SpinLock<List>>::bytes(cpus), 128).map_err(|_| OutOfMemory)?;
-        let memory = vm.heap().alloc(vm, layout)?;
+        // SAFETY: the system's own heap.
+        let memory = unsafe { vm.heap().alloc(vm, layout)? };
         // SAFETY: fresh, large enough, aligned, and never freed.
         let idle = unsafe { PerCpu::new(memory, cpus, |_| SpinLock::new(Rank::KERNEL_STACKS, List::EMPTY)) };
         let (regions, owner) = Tree::new(Nodes(vm));
@@ -211,7 +215,8 @@ impl<M: KernelPages> KernelMap<M> {
         let bytes = pages.checked_mul(PAGE_SIZE).ok_or(MapError::Invalid)?;
         let window = self.reserve(bytes, 0, Purpose::Device)?;
         for (n, va) in window.pages().enumerate() {
-            self.vm.machine().map_kernel(self.vm, va, Pfn(frames.start.0 + n as u64), memory)?;
+            // SAFETY: the addresses are the region's, where nothing is mapped yet; by `device`'s contract nobody else uses the frames.
+            unsafe { self.vm.machine().map_kernel(self.vm, va, Pfn(frames.start.0 + n as u64), memory)? };
         }
         Ok(window)
     }
@@ -222,7 +227,8 @@ impl<M: KernelPages> KernelMap<M> {
         for va in made.pages() {
             let frame = self.frame()?;
             let pfn = frame.pfn();
-            let map = || self.vm.machine().map_kernel(self.vm, va, pfn, MemoryType::WriteBack);
+            // SAFETY: as in `device`; the frame was taken for it.
+            let map = || unsafe { self.vm.machine().map_kernel(self.vm, va, pfn, MemoryType::WriteBack) };
             if let Err(e) = self.or_reclaim(map) {
                 self.vm.return_frame(frame);
                 // What was mapped so far was never used, but a CPU may have looked: it is retired like any other.
@@ -314,7 +320,8 @@ impl<M: KernelPages> KernelMap<M> {
         // SAFETY: nobody holds it or has it on a list.
         let r = unsafe { region.as_ref() };
         for va in (r.range.start..r.range.end).step_by(PAGE_SIZE as usize) {
-            if let Some(pfn) = self.vm.machine().unmap_kernel(va)
+            // SAFETY: the region is given up, and its holder reaches nothing of it.
+            if let Some(pfn) = unsafe { self.vm.machine().unmap_kernel(va) }
                 && r.purpose != Purpose::Device
             {
                 self.vm.page(pfn).set_next(r.frames.get());

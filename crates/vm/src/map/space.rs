@@ -125,7 +125,8 @@ impl<M: Machine> Unborn<M> {
     pub fn new(vm: &'static Maps<M>, limits: Limits) -> Result<Unborn<M>, OutOfMemory> {
         let memory = vm.map_memory();
         let place = memory.spaces.cache().alloc(vm)?.cast::<Space<M>>();
-        let pmap = match M::Pmap::new(vm) {
+        // SAFETY: the space names its own system, and destroys them when it goes.
+        let pmap = match unsafe { M::Pmap::new(vm) } {
             Ok(pmap) => pmap,
             Err(e) => {
                 // SAFETY: just taken, and holding nothing.
@@ -209,7 +210,16 @@ impl<M: Machine> Space<M> {
     }
     /// The page tables.
     #[inline(always)]
-    pub fn pmap(&self) -> &M::Pmap {
+    pub(crate) fn pmap(&self) -> &M::Pmap {
+        &self.pmap
+    }
+    /// The page tables, for the machine that loads them.
+    ///
+    /// # Safety
+    /// The caller loads or looks at them, or takes leaves away by the rules of [`Pmap`] and [`Table`](crate::Table): what is entered there is not known
+    /// to the map. They are not used after the space's last handle.
+    #[inline(always)]
+    pub unsafe fn page_tables(&self) -> &M::Pmap {
         &self.pmap
     }
     /// The mark of [`Space::condemn`], for faults.
@@ -225,13 +235,21 @@ impl<M: Machine> Space<M> {
     /// The entry that covers `va`. No lock is taken and nothing is written but the pin. A hit counts while the entry is not
     /// stale under the lock of the table page; a miss while [`Space::unchanged_since`] holds (relies on C3).
     #[inline]
-    pub fn lookup<'p>(&self, va: u64, pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
+    pub(crate) fn lookup<'p>(&self, va: u64, pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
         self.arenas.of(va).lookup(va, pin)
     }
 
     /// The first entry that ends beyond `va`.
     pub(crate) fn next_entry<'p>(&'p self, va: u64, pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
         self.arenas.next(va, pin)
+    }
+
+    /// As a fault finds the entry that covers `va`, for tests.
+    ///
+    /// # Safety
+    /// The pin is of this space's system.
+    pub unsafe fn entry_at<'p>(&self, va: u64, pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
+        self.lookup(va, pin)
     }
 
     /// How mappings are wired that are made from now on.

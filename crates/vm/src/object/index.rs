@@ -289,8 +289,16 @@ pub struct Index<N: Nodes> {
 }
 
 impl<N: Nodes> Index<N> {
+    /// An empty index of no object, for tests and measurements.
+    ///
+    /// # Safety
+    /// Every pin that is passed with it is of the domain that its nodes are retired to.
+    pub unsafe fn detached() -> Self {
+        Index::new()
+    }
+
     /// An empty index.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Index { root: AtomicU64::new(EMPTY), _nodes: PhantomData }
     }
 
@@ -588,11 +596,5 @@ impl<N: Nodes> Index<N> {
         if let Place::Leaf(leaf) = self.place(key, pin) {
             leaf.dirty.fetch_and(!leaf.slot(key).1, Ordering::AcqRel);
         }
-    }
-}
-
-impl<N: Nodes> Default for Index<N> {
-    fn default() -> Self {
-        Self::new()
     }
 }

@@ -200,8 +200,35 @@ impl<M: Machine> Object<M> {
     }
     /// Its page index.
     #[inline(always)]
-    pub fn index(&self) -> &Index<&'static Objects<M>> {
+    pub(crate) fn index(&self) -> &Index<&'static Objects<M>> {
         &self.index
+    }
+    /// Its page index, for tests and measurements.
+    ///
+    /// # Safety
+    /// The caller only looks, under pins of this object's system.
+    pub unsafe fn page_index(&self) -> &Index<&'static Objects<M>> {
+        &self.index
+    }
+    /// The first page from `from` on that is there, in memory or in swap.
+    pub fn next_page(&self, from: u64) -> Option<u64> {
+        let pin = self.vm.epoch().pin();
+        self.index.first(from, u64::MAX, &pin).map(|(at, _)| at)
+    }
+    /// The first page from `from` on that is not there.
+    pub fn next_hole(&self, from: u64) -> u64 {
+        /// Pages that are looked at while the epoch waits.
+        const STEP: usize = 512;
+        let mut at = from;
+        loop {
+            let pin = self.vm.epoch().pin();
+            for _ in 0..STEP {
+                match self.index.first(at, u64::MAX, &pin) {
+                    Some((found, _)) if found == at => at += 1,
+                    _ => return at,
+                }
+            }
+        }
     }
     /// As pages name it.
     #[inline(always)]

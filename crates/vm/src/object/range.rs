@@ -23,7 +23,7 @@
 //! fn keeps_a_page_over_a_sleep<M: Machine>(object: &ObjectRef<M>, may: &mut MaySleep) {
 //!     let mut range = object.range(0..64, What::PAGES);
 //!     let pin = may.pin(object.vm().epoch());
-//!     let found = range.walk(&pin).next();
+//!     let found = unsafe { range.walk_under(&pin) }.next();
 //!     may.sleep_until(|| true); // error: `may` is borrowed by the pin, which `found` holds
 //!     assert!(found.is_some());
 //! }
@@ -35,7 +35,7 @@
 //! fn sleeps_between_two_steps<M: Machine>(object: &ObjectRef<M>, may: &mut MaySleep) {
 //!     let mut range = object.range(0..64, What::PAGES);
 //!     let pin = may.pin(object.vm().epoch());
-//!     for _page in range.walk(&pin) {
+//!     for _page in unsafe { range.walk_under(&pin) } {
 //!         may.sleep_until(|| true); // error: the walk holds the pin
 //!     }
 //! }
@@ -47,7 +47,7 @@
 //! fn uses_a_stale_next<M: Machine>(object: &ObjectRef<M>) {
 //!     let mut range = object.range(0..64, What::PAGES);
 //!     let pin = object.vm().epoch().pin();
-//!     let next = range.walk(&pin).next();
+//!     let next = unsafe { range.walk_under(&pin) }.next();
 //!     range.resume_at(32); // error: `next` still borrows the range
 //!     assert!(next.is_some());
 //! }
@@ -61,7 +61,7 @@
 //!     loop {
 //!         let first = {
 //!             let pin = may.pin(object.vm().epoch());
-//!             let Some(found) = range.walk(&pin).next() else { return };
+//!             let Some(found) = unsafe { range.walk_under(&pin) }.next() else { return };
 //!             found.key()
 //!         };
 //!         may.sleep_until(|| true); // the cluster is written
@@ -74,8 +74,8 @@ use super::Object;
 use crate::machine::Machine;
 use crate::object::Objects;
 use crate::object::index::{Cursor, Slot, Visit};
-use crate::phys::page::Page;
 use crate::stats::Event;
+use core::marker::PhantomData;
 use core::ops::Range;
 use quire_sync::epoch::Pinned;
 
@@ -129,7 +129,7 @@ impl<'o, M: Machine> ObjectRange<'o, M> {
         self.cursor.rewind(key);
     }
     /// Goes on.
-    pub fn walk<'w>(&'w mut self, pin: &'w Pinned<'_>) -> Walk<'w, M> {
+    pub(crate) fn walk<'w>(&'w mut self, pin: &'w Pinned<'_>) -> Walk<'w, M> {
         let dirty = self.what.contains(What::DIRTY_ONLY);
         let visit = if dirty {
             self.cursor.resume_dirty(&self.object.index, pin)
@@ -137,6 +137,14 @@ impl<'o, M: Machine> ObjectRange<'o, M> {
             self.cursor.resume(&self.object.index, pin)
         };
         Walk { object: self.object, visit, what: self.what, visited: 0 }
+    }
+
+    /// As [`walk`](Self::walk), from outside.
+    ///
+    /// # Safety
+    /// The pin is of the object's system.
+    pub unsafe fn walk_under<'w>(&'w mut self, pin: &'w Pinned<'_>) -> Walk<'w, M> {
+        self.walk(pin)
     }
 }
 
@@ -151,7 +159,7 @@ pub struct Walk<'w, M: Machine> {
 /// Something that a walk found: as the slot said when it was visited, and as long as the walk may be gone on with.
 #[derive(Clone, Copy)]
 pub struct Present<'w, M: Machine> {
-    object: &'w Object<M>,
+    _object: PhantomData<&'w Object<M>>,
     key: u64,
     slot: Slot,
 }
@@ -171,7 +179,7 @@ impl<'w, M: Machine> Iterator for Walk<'w, M> {
                 Slot::Empty => continue,
             };
             if self.what.contains(wanted) {
-                return Some(Present { object: self.object, key, slot });
+                return Some(Present { _object: PhantomData, key, slot });
             }
         }
     }
@@ -193,12 +201,5 @@ impl<'w, M: Machine> Present<'w, M> {
     /// What the slot said.
     pub fn slot(&self) -> Slot {
         self.slot
-    }
-    /// The page, where it is one.
-    pub fn page(&self) -> Option<&'w Page> {
-        match self.slot {
-            Slot::Page(pfn) => Some(self.object.vm().page(pfn)),
-            _ => None,
-        }
     }
 }

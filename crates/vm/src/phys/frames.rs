@@ -650,7 +650,8 @@ impl<M: Machine> Physical<M> {
     }
 
     pub(crate) fn poison(&self, pfn: Pfn) {
-        self.machine().frame_freed(pfn);
+        // SAFETY: by contract C4 a frame that is freed was flushed.
+        unsafe { self.machine().frame_freed(pfn) };
         if self.poisons() {
             // SAFETY: the frame is free: nobody may use its memory. What is read from it later is a bug that shows.
             unsafe {

@@ -69,7 +69,7 @@ impl<M: Machine> Physical<M> {
     /// Where `pfn` lies beyond the machine's RAM.
     #[inline(always)]
     #[cfg_attr(recording, track_caller)]
-    pub fn page(&self, pfn: Pfn) -> &'static Page {
+    pub(crate) fn page(&self, pfn: Pfn) -> &'static Page {
         self.pages.get(pfn)
     }
 
@@ -79,16 +79,41 @@ impl<M: Machine> Physical<M> {
     }
 
     /// The descriptor of frame `pfn`, if it has one: memory that was never used has none yet.
-    pub fn find_page(&self, pfn: Pfn) -> Option<&'static Page> {
+    pub(crate) fn find_page(&self, pfn: Pfn) -> Option<&'static Page> {
         self.pages.find(pfn)
     }
 
     /// The descriptors that are in use, ascending: memory that was never used has none yet.
-    pub fn described(&self) -> impl Iterator<Item = &'static Page> + Clone + use<M> {
+    pub(crate) fn described(&self) -> impl Iterator<Item = &'static Page> + Clone + use<M> {
         let pages = self.pages;
         pages.opened().map(move |pfn| pages.get(pfn))
     }
 
+    /// As a page table's keeper, the hosted machine and tests see the descriptor of frame `pfn`. A page is changed by its
+    /// descriptor: a caller that renames one behind the core's back frees another page's frame.
+    ///
+    /// # Safety
+    /// The frame is RAM of this system that was in use before. The caller changes what its frame's kind makes the caller's alone
+    /// (a table page's words and kind), and looks at the rest.
+    #[inline(always)]
+    #[cfg_attr(recording, track_caller)]
+    pub unsafe fn descriptor(&self, pfn: Pfn) -> &'static Page {
+        self.page(pfn)
+    }
+    /// As [`Physical::descriptor`], of any frame number: `None` where it has none.
+    ///
+    /// # Safety
+    /// The caller only looks.
+    pub unsafe fn find_descriptor(&self, pfn: Pfn) -> Option<&'static Page> {
+        self.find_page(pfn)
+    }
+    /// All descriptors that are in use, ascending.
+    ///
+    /// # Safety
+    /// The caller only looks.
+    pub unsafe fn descriptors_in_use(&self) -> impl Iterator<Item = &'static Page> + Clone + use<M> {
+        self.described()
+    }
     /// The frame of zeroes that private mappings show for holes of files in memory. It is no object's page.
     #[inline(always)]
     pub fn zero_frame(&self) -> Pfn {

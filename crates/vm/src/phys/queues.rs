@@ -180,6 +180,14 @@ impl Queues {
         self.count
     }
 
+    /// As pageout goes by the parts of `queue`, for measurements.
+    ///
+    /// # Safety
+    /// What is taken out of a part is put into a queue again before its object goes, and is not changed meanwhile.
+    pub unsafe fn parts_of(&self, queue: Queue) -> impl Iterator<Item = PartRef<'_>> {
+        self.parts(queue)
+    }
+
     /// Pages in `queue`, as each part says when it is asked; batches not counted.
     pub fn len(&self, queue: Queue) -> u64 {
         self.parts(queue).map(|p| p.len() as u64).sum()
@@ -200,7 +208,7 @@ impl Queues {
     /// The parts of `queue` that have pages, each at most once, from the calling CPU's own on. **The one iterator over the
     /// parts**: pageout, reclaim for contiguous memory, swap and statistics go by it. Empty parts are skipped by a look at
     /// their length, without their lock.
-    pub fn parts(&self, queue: Queue) -> impl Iterator<Item = PartRef<'_>> {
+    pub(crate) fn parts(&self, queue: Queue) -> impl Iterator<Item = PartRef<'_>> {
         self.parts_from(queue, self.window(current_cpu()))
     }
 

@@ -357,7 +357,10 @@ impl Cache {
     }
 
     /// Gives this CPU's free objects back to their slabs, and empty slabs back as frames.
-    pub fn drain<M: Machine>(&self, vm: &Physical<M>) {
+    ///
+    /// # Safety
+    /// `vm` is the system that the slabs are of.
+    pub unsafe fn drain<M: Machine>(&self, vm: &Physical<M>) {
         let cpu = preempt_off();
         let mut local = self.mine(&cpu);
         let n = local.len();
@@ -481,7 +484,10 @@ impl Heap {
     }
 
     /// Memory of `layout`, uninitialised. Refused at the [floor](crate::phys::frames::Frames::floor).
-    pub fn alloc<M: Machine>(&self, vm: &Physical<M>, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+    ///
+    /// # Safety
+    /// `vm` is the system that the heap is of.
+    pub unsafe fn alloc<M: Machine>(&self, vm: &Physical<M>, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         match self.class(layout) {
             Some(cache) => cache.alloc(vm),
             None => {

@@ -47,7 +47,8 @@ impl<M: Machine> Reclaimer<M> {
         // What waits for readers to go.
         self.epoch().drain();
         let slabs = self.map_memory().caches().into_iter().chain(self.object_memory().caches());
-        slabs.chain(self.heap().caches()).for_each(|cache| cache.drain(self));
+        // SAFETY: the system's own.
+        slabs.chain(self.heap().caches()).for_each(|cache| unsafe { cache.drain(self) });
         self.take_kept(&mut self.pageout().hands.lock());
     }
 

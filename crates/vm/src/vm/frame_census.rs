@@ -84,7 +84,8 @@ mod tests {
     fn runs_of_frames_are_told_once_and_a_slab_by_its_label() {
         let m = boot(1024, 1);
         let layout = Layout::from_size_align(768, 8).unwrap();
-        let object = m.vm.heap().alloc(m.vm, layout).unwrap();
+        // SAFETY: the system's own heap.
+        let object = unsafe { m.vm.heap().alloc(m.vm, layout) }.unwrap();
         let at = m.vm.machine().pfn_of(object.as_ptr());
         let mut runs = Vec::new();
         let told = m.vm.uses(|first, count, use_| {

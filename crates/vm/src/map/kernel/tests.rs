@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 const STACK: u64 = 4 * PAGE_SIZE;
 
 fn map(b: &Boot) -> &'static KernelMap<TestMachine> {
-    Box::leak(Box::new(KernelMap::new(b.vm, KERNEL, STACK).unwrap()))
+    // SAFETY: the machine's one map there.
+    Box::leak(Box::new(unsafe { KernelMap::new(b.vm, KERNEL, STACK) }.unwrap()))
 }
 
 fn free(b: &Boot) -> u64 {
     b.vm.epoch().drain();
-    b.vm.map_memory().caches().iter().for_each(|c| c.drain(b.vm));
+    // SAFETY: the system's own.
+    b.vm.map_memory().caches().iter().for_each(|c| unsafe { c.drain(b.vm) });
     b.vm.frames().free()
 }
 

@@ -12,13 +12,19 @@ use quire_sync::preempt_off;
 impl Cache {
     /// Checks this CPU's list and the slabs that have free objects: their lengths, their counts, and that each free object
     /// lies where the slab's objects lie. In O(free objects). Other CPUs' lists are theirs, and theirs to check.
-    pub fn check<M: Machine>(&self, vm: &Physical<M>) -> Result<(), Broken> {
+    ///
+    /// # Safety
+    /// `vm` is the system that the slabs are of.
+    pub unsafe fn check<M: Machine>(&self, vm: &Physical<M>) -> Result<(), Broken> {
         self.check_mine(vm)?;
         self.free_in_slabs(vm).map(drop)
     }
 
     /// Objects that callers have now; exact where nothing runs.
-    pub fn in_use<M: Machine>(&self, vm: &Physical<M>) -> Result<u64, Broken> {
+    ///
+    /// # Safety
+    /// `vm` is the system that the slabs are of.
+    pub unsafe fn in_use<M: Machine>(&self, vm: &Physical<M>) -> Result<u64, Broken> {
         self.check_mine(vm)?;
         let free = self.local.iter().map(|local| u64::from(local.len.load(Ordering::Relaxed))).sum::<u64>();
         let free = free + self.free_in_slabs(vm)?;
@@ -95,11 +101,15 @@ mod tests {
         for wrong in 0..4 {
             let m = boot(1024, 1);
             let layout = Layout::from_size_align(256, 64).unwrap();
-            let objects: Vec<_> = (0..40).map(|_| m.vm.heap().alloc(m.vm, layout).unwrap()).collect();
+            // SAFETY: here and below: the system's own.
+            let objects: Vec<_> = (0..40).map(|_| unsafe { m.vm.heap().alloc(m.vm, layout) }.unwrap()).collect();
             let cache = m.vm.heap().caches().iter().find(|c| c.object_size() == 256).unwrap();
-            assert_eq!(cache.in_use(m.vm), Ok(40));
-            cache.drain(m.vm);
-            assert_eq!(cache.in_use(m.vm), Ok(40));
+            // SAFETY: as above.
+            unsafe {
+                assert_eq!(cache.in_use(m.vm), Ok(40));
+                cache.drain(m.vm);
+                assert_eq!(cache.in_use(m.vm), Ok(40));
+            }
             // SAFETY: objects of this test's.
             unsafe {
                 m.vm.heap().free(m.vm, objects[0], layout);
@@ -114,7 +124,8 @@ mod tests {
                     _ => cache.free(m.vm, objects[1].add(8)),
                 }
             }
-            assert!(matches!(cache.check(m.vm), Err(Broken::Slab(_))), "case {wrong}");
+            // SAFETY: as above.
+            assert!(matches!(unsafe { cache.check(m.vm) }, Err(Broken::Slab(_))), "case {wrong}");
         }
     }
 }
