@@ -40,6 +40,7 @@ const PROGRAMS: &[Program] = &[
         steps: [3000, 500],
     },
     Program { name: "quire-sync", all: &[], smoke: &["spin::", "mutex::", "epoch::"], steps: [0; 2] },
+    Program { name: "quire-lookup", all: &[], smoke: &["hold::"], steps: [0; 2] },
     Program { name: "quire-heap", all: &[], smoke: &[], steps: [0; 2] },
 ];
 
@@ -123,6 +124,8 @@ fn build(context: &Context<'_>, sanitizer: Sanitizer) -> Result<Vec<Binary>> {
         "quire-hosted",
         "-p",
         "quire-sync",
+        "-p",
+        "quire-lookup",
         "-p",
         "quire-heap",
         "--lib",
