@@ -29,6 +29,7 @@ pub(crate) mod load;
 pub mod machine;
 pub mod memory;
 pub mod owned;
+mod pid;
 pub mod proc;
 pub mod process;
 pub mod random;
@@ -49,9 +50,7 @@ pub use ctx::Ctx;
 pub use entry::Linux;
 pub use errno::Errno;
 pub use machine::{BadAddress, End, Fpu, Interrupt, Machine, UserAccess, WatchSetting};
+pub use pid::Pid;
 pub use process::Process;
 pub use regs::UserRegs;
 pub use thread::Thread;
-
-/// The number of a process, thread, group or session.
-pub type Pid = u32;

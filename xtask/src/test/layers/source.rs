@@ -49,6 +49,12 @@ pub fn read(root: &Path, krate: &str) -> Result<Source> {
     let mut exported = BTreeMap::new();
     for (module, _, file) in &files {
         for item in &file.items {
+            // An exported macro is the root's by name.
+            if let Item::Macro(syn::ItemMacro { attrs, ident: Some(name), .. }) = item
+                && attrs.iter().any(|a| a.path().is_ident("macro_export"))
+            {
+                exported.insert(name.to_string(), [module.path.clone(), vec![name.to_string()]].concat());
+            }
             if let Item::Use(item) = item
                 && matches!(item.vis, syn::Visibility::Public(_))
                 && module.path.is_empty()
