@@ -28,6 +28,9 @@ unsafe impl Nodes for Boxes {
 }
 
 fn domain(cpus: usize) -> &'static Domain {
+    // The thread that makes it is the first CPU.
+    #[cfg(not(any(loom, shuttle)))]
+    quire_sync::hooks::threads::set_cpu(0);
     let layout = std::alloc::Layout::from_size_align(PerCpu::<EpochSlot>::bytes(cpus), 128).unwrap();
     // SAFETY: a fresh allocation of the size and alignment that `PerCpu` asks for, leaked.
     let slots = unsafe { PerCpu::new(NonNull::new(std::alloc::alloc(layout)).unwrap(), cpus, |_| EpochSlot::new()) };
