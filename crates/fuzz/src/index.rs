@@ -70,6 +70,7 @@ fn value(input: &mut Input<'_>) -> Slot {
 
 /// The bytes are operations on one index.
 pub fn run(data: &[u8]) {
+    quire_sync::hooks::threads::set_cpu(0);
     let input = &mut Input::new(data);
     let mut nodes = Boxes { domain: DOMAIN.with(|d| *d), fails: false };
     // SAFETY: one domain is all that there is.

@@ -12,6 +12,7 @@ use quire_sync::record::apart;
 use quire_vm::map::{Space, SpaceRef};
 use quire_vm::phys::page::{Kind, Page};
 use quire_vm::{Access, FaultError, MemoryType, PAGE_SHIFT, PAGE_SIZE, Pfn, Phys, Vm};
+use std::cell::Cell;
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,7 +59,19 @@ std::thread_local! {
 pub struct Cpu<F: Simulate = X86_64> {
     vm: &'static Vm<Simulated<F>>,
     id: CpuId,
+    loaded: Cell<Loaded>,
     _this_thread: PhantomData<Rc<()>>,
+}
+
+/// What a CPU has loaded, as far as its owner has said so.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Loaded {
+    /// The kernel's own root.
+    Nothing,
+    /// Page tables that a test made.
+    Tables,
+    /// The space of that number.
+    Space(u64),
 }
 
 impl<F: Simulate> Cpu<F> {
@@ -68,7 +81,7 @@ impl<F: Simulate> Cpu<F> {
         vm.machine().attach(id)?;
         threads::set_cpu(id);
         threads::set_relax(Some(Rc::new(serve_own)));
-        Ok(Cpu { vm, id, _this_thread: PhantomData })
+        Ok(Cpu { vm, id, loaded: Cell::new(Loaded::Nothing), _this_thread: PhantomData })
     }
 
     /// The CPU's number.
@@ -93,7 +106,8 @@ impl<F: Simulate> Cpu<F> {
     pub unsafe fn load(&self, pmap: &Tables<F>) {
         self.interrupts();
         // SAFETY: this thread is the CPU; flushes are served only between steps.
-        self.run(|| unsafe { pmap.switch_in(self.machine(), self.id) })
+        self.run(|| unsafe { pmap.switch_in(self.machine(), self.id) });
+        self.loaded.set(Loaded::Tables);
     }
 
     /// Goes on with the space loaded, but without running it. An idle CPU zeroes frames for later, as many as
@@ -116,7 +130,8 @@ impl<F: Simulate> Cpu<F> {
     pub fn leave(&self) {
         self.interrupts();
         // SAFETY: this thread is the CPU, and flushes come in between steps only.
-        self.run(|| unsafe { self.machine().mmu().leave(self.machine(), self.id) })
+        self.run(|| unsafe { self.machine().mmu().leave(self.machine(), self.id) });
+        self.loaded.set(Loaded::Nothing);
     }
 
     /// Answers what other CPUs ask of this one.
@@ -204,11 +219,12 @@ impl<F: Simulate> Cpu<F> {
     /// Loads the page tables of `space`, whose last handle sees to it that no CPU has them any more. An error where the space is of
     /// another machine; the CPU keeps what it has loaded then.
     pub fn enter(&self, space: &SpaceRef<Simulated<F>>) -> Result<(), ForeignSpace> {
-        if !std::ptr::eq(space.vm(), &raw const ***self.vm) {
+        if !space.is_of(self.vm) {
             return Err(ForeignSpace);
         }
         // SAFETY: a space destroys its pmap when its last handle goes, and stays where it is until then.
         unsafe { self.load(space.page_tables()) };
+        self.loaded.set(Loaded::Space(space.id()));
         Ok(())
     }
 
@@ -227,13 +243,15 @@ impl<F: Simulate> Cpu<F> {
         self.served(space, || self.fetch(va))
     }
 
-    /// Tries until it goes through or the core refuses. The faults of a space of another machine are none of this CPU's.
+    /// Tries until it goes through or the core refuses. The faults of a space that the CPU has not loaded are none of its own: it
+    /// would fault for ever.
     fn served<R>(
         &self,
         space: &Space<Simulated<F>>,
         access: impl Fn() -> Result<R, PageFault>,
     ) -> Result<R, FaultError> {
-        if !std::ptr::eq(space.vm(), &raw const ***self.vm) {
+        let loaded = self.loaded.get();
+        if !space.is_of(self.vm) || (loaded != Loaded::Tables && loaded != Loaded::Space(space.id())) {
             return Err(FaultError::Foreign);
         }
         for _ in 0..FAULTS {

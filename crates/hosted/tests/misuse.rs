@@ -2,9 +2,9 @@
 #![forbid(unsafe_code)]
 
 use quire_hosted::{AttachError, Cpu, ForeignSpace, Hosted, NoMachine, Settings};
-use quire_vm::map::{MapRequest, Placement, Space};
+use quire_vm::map::{Advice, MapRequest, Move, Placement, Space, SpaceRef, USER, Wire};
 use quire_vm::phys::frames::{Fill, For};
-use quire_vm::{BootError, FaultError, MapError, ObjectRef, PAGE_SIZE, Vm};
+use quire_vm::{BootError, FaultError, MapError, ObjectRef, PAGE_SIZE, Prot, VirtRange, Vm};
 
 fn boot(cpus: usize) -> &'static Vm<Hosted> {
     Hosted::boot(Settings { cpus, frames: 4096, ..Settings::default() }).unwrap()
@@ -109,4 +109,122 @@ fn objects_and_frames_of_another_system_are_refused() {
         assert_eq!(vm.frames().check(), Ok(()));
     }
     assert_eq!([here, there].map(|vm| vm.frames().total() - vm.frames().free() < 300), [true; 2], "{free:?}");
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+
+    /// Mostly a page of a small range, now and then an address that cannot be.
+    fn address(&mut self) -> u64 {
+        match self.below(16) {
+            0 => [0, 1, u64::MAX, u64::MAX - PAGE_SIZE + 1, 1 << 63, USER.end, USER.end - PAGE_SIZE]
+                [self.below(7) as usize],
+            1 => BASE + self.below(64 * PAGE_SIZE),
+            _ => BASE + self.below(64) * PAGE_SIZE,
+        }
+    }
+
+    /// May be reversed, empty or misaligned.
+    fn range(&mut self) -> VirtRange {
+        VirtRange { start: self.address(), end: self.address() }
+    }
+}
+
+const BASE: u64 = 0x1000_0000;
+
+/// Calls of an embedder, whatever comes to its mind, on things of either machine.
+fn play(cpu: &Cpu, random: &mut Random, spaces: &[SpaceRef<Hosted>; 4], objects: &[ObjectRef<Hosted>; 4]) {
+    let space = &spaces[random.below(4) as usize];
+    let own = space.is_of(cpu.vm());
+    let object = &objects[random.below(4) as usize];
+    // A space is used on a CPU of its own machine; what crosses over is told apart where it is passed.
+    match random.below(if own { 14 } else { 2 }) {
+        0 => assert_eq!(cpu.enter(space).is_ok(), own),
+        1 => {
+            let at = random.address() & !7;
+            let (read, written) = (cpu.read(space, at), cpu.write(space, at, 1));
+            assert!(own || (read, written) == (Err(FaultError::Foreign), Err(FaultError::Foreign)));
+        }
+        2..=4 => {
+            let (at, offset) = (random.address(), random.below(8) * PAGE_SIZE);
+            let shown = random.below(2) == 0;
+            let request = MapRequest {
+                at: [Placement::Fixed(at), Placement::FixedNoReplace(at), Placement::Any { hint: at }]
+                    [random.below(3) as usize],
+                len: [random.below(16) * PAGE_SIZE, random.below(1 << 40), u64::MAX]
+                    [random.below(20).saturating_sub(17) as usize],
+                prot: Prot::from_bits_truncate(random.below(8) as u8),
+                shared: random.below(2) == 0,
+                object: shown.then_some((object, offset)),
+                populate: random.below(4) == 0,
+                ..MapRequest::private(Placement::Fixed(at), PAGE_SIZE)
+            };
+            let foreign = shown && !object.is_of(space.vm());
+            assert!(space.map(&request).is_err() || !foreign, "an object of another machine is mapped");
+        }
+        5 => drop(space.unmap(random.range()).is_ok()),
+        6 => drop(space.protect(random.range(), Prot::from_bits_truncate(random.below(8) as u8)).is_ok()),
+        7 => {
+            use Advice::*;
+            let all = [Normal, WillNeed, DontNeed, Free, Remove, PageOut, PopulateRead, PopulateWrite];
+            let _typed = space.advise(random.range(), all[random.below(8) as usize]);
+        }
+        8 => drop(space.make_resident(random.range()).is_ok()),
+        9 => drop(space.remap(random.range(), random.below(64) * PAGE_SIZE, Move::May, random.below(2) == 0).is_ok()),
+        10 => drop(space.wire(random.range(), [Wire::No, Wire::Now, Wire::OnFault][random.below(3) as usize]).is_ok()),
+        11 => drop(space.fork().is_ok()),
+        12 => drop(space.sync(random.range()).is_ok() && space.futex_key(random.address()).is_ok()),
+        _ => {
+            if object.is_of(cpu.vm()) {
+                let _typed = object.write(random.below(1 << 16), 5000, &mut |b| -> Result<_, ()> { Ok(b.len()) });
+                object.discard(random.below(8)..random.below(16));
+            }
+        }
+    }
+    cpu.interrupts();
+}
+
+#[test]
+fn threads_that_do_whatever_they_like_on_two_machines_meet_errors_and_nothing_breaks() {
+    for seed in 0..4 {
+        let [here, there] = [boot(3), boot(3)];
+        let setup = [Cpu::attach(there, 2).unwrap(), Cpu::attach(here, 2).unwrap()];
+        let spaces = [here, here, there, there].map(|vm| Space::new(vm).unwrap());
+        let objects = [here, here, there, there].map(|vm| ObjectRef::anonymous(vm, 16).unwrap());
+        std::thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for id in 0..2 {
+                for vm in [here, there] {
+                    let (spaces, objects) = (&spaces, &objects);
+                    threads.push(scope.spawn(move || {
+                        let cpu = Cpu::attach(vm, id).unwrap();
+                        let mut random = Random(seed * 4 + id as u64 * 2 + u64::from(std::ptr::eq(vm, here)));
+                        (0..1500).for_each(|_| play(&cpu, &mut random, spaces, objects));
+                        cpu.leave();
+                    }));
+                }
+            }
+            while threads.iter().any(|thread| !thread.is_finished()) {
+                setup.iter().for_each(Cpu::interrupts);
+                std::thread::yield_now();
+            }
+        });
+        for (cpu, vm) in setup.iter().zip([there, here]) {
+            cpu.run(|| {
+                for space in spaces.iter().filter(|space| space.is_of(vm)) {
+                    space.check(true).unwrap();
+                }
+                vm.check(true).unwrap();
+            });
+        }
+        drop((spaces, objects));
+    }
 }

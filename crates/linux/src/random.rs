@@ -78,6 +78,7 @@ mod tests {
 
     #[test]
     fn two_fills_differ_and_a_seed_repeats() {
+        quire_sync::hooks::threads::set_cpu(0);
         let random = || {
             let memory = vec![0u128; Random::bytes(2) / 16 + 16].leak();
             let at = memory.as_mut_ptr().cast::<u8>();

@@ -324,6 +324,7 @@ mod tests {
         NonNull::new(unsafe { alloc_zeroed(Layout::from_size_align(bytes, 128).unwrap()) }).unwrap()
     }
     fn table(max: u32, cpus: usize) -> Table {
+        quire_sync::hooks::threads::set_cpu(0);
         unsafe { Table::new(memory(Table::bytes(max, cpus)), max, cpus) }
     }
     fn grow() -> Option<NonNull<u8>> {

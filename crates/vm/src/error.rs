@@ -46,7 +46,7 @@ pub enum FaultError {
     OutOfMemory,
     /// The object's file system has no room for the page.
     NoRoom,
-    /// The space belongs to another memory system than the CPU.
+    /// The space belongs to another memory system than the CPU, or is not the one that the CPU has loaded.
     Foreign,
 }
 
@@ -95,7 +95,7 @@ impl fmt::Display for FaultError {
             FaultError::Pager => "the page could not be read",
             FaultError::OutOfMemory => "out of memory",
             FaultError::NoRoom => "the file system is full",
-            FaultError::Foreign => "the space belongs to another memory system",
+            FaultError::Foreign => "the CPU has not loaded the space",
         })
     }
 }

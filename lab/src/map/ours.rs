@@ -163,7 +163,12 @@ impl<const F: usize> Default for Ours<F> {
 impl<const F: usize> Ours<F> {
     /// An empty map.
     pub fn new() -> Self {
+        use quire_sync::hooks::threads;
         use quire_vm::map::tree::{NODE_ALIGN, node_bytes};
+        // A map of one thread: that is its one CPU.
+        if quire_sync::current_cpu() == threads::NO_CPU {
+            threads::set_cpu(0);
+        }
         let layout = Layout::from_size_align(PerCpu::<Slot>::bytes(1), 128).expect("slots of one CPU");
         // SAFETY: not a layout of no bytes.
         let memory = unsafe { std::alloc::alloc(layout) };

@@ -21,6 +21,8 @@ pub struct Still {
 impl Still {
     /// A scheduler on such a machine. It lives until the process ends.
     pub fn scheduler() -> (&'static Still, &'static Scheduler<Still>) {
+        // One thread plays the machine: it is the one CPU.
+        quire_sync::hooks::threads::set_cpu(0);
         let machine: &'static Still = Box::leak(Box::default());
         let layout = Layout::from_size_align(Scheduler::<Still>::bytes(1), 128).expect("a CPU has a size");
         // SAFETY: not a layout of no bytes.

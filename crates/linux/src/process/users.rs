@@ -376,6 +376,7 @@ pub(crate) mod testing {
     impl Counted {
         /// Nothing charged, on one CPU.
         pub fn new() -> Self {
+            quire_sync::hooks::threads::set_cpu(0);
             let layout = Layout::from_size_align(Accounts::bytes(1), 128).expect("a layout");
             let memory = allocate(layout).expect("memory");
             // SAFETY: fresh memory of that size, never freed.

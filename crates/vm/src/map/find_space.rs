@@ -11,7 +11,6 @@ use crate::machine::{Machine, Pmap};
 use crate::map::Maps;
 use crate::object::ObjectRef;
 use crate::types::{PAGE_SIZE, Prot, VirtRange};
-use core::ptr;
 
 /// An arena may have this part of a space's entries without a look at the others: twice as many as there can be arenas.
 const SHARES: u64 = 512;
@@ -226,7 +225,7 @@ pub(super) fn validate<M: Machine>(vm: &'static Maps<M>, r: &MapRequest<'_, M>) 
         return Err(MapError::Invalid);
     }
     let Some((object, offset)) = r.object else { return Ok(0) };
-    if !ptr::eq(object.vm(), &raw const **vm) {
+    if !object.is_of(vm) {
         return Err(MapError::Foreign);
     }
     if object.device().is_some() && !r.shared {

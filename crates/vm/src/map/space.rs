@@ -203,6 +203,10 @@ impl<M: Machine> Space<M> {
         }
     }
 
+    /// Whether the space belongs to this system.
+    pub fn is_of(&self, vm: &Maps<M>) -> bool {
+        core::ptr::eq(self.vm, vm)
+    }
     /// The system that it belongs to.
     #[inline(always)]
     pub fn vm(&self) -> &'static Maps<M> {

@@ -193,6 +193,10 @@ impl<M: Machine> Object<M> {
         }
     }
 
+    /// Whether the object belongs to this system.
+    pub fn is_of(&self, vm: &Objects<M>) -> bool {
+        ptr::eq(self.vm, vm)
+    }
     /// The system that the object belongs to.
     #[inline(always)]
     pub fn vm(&self) -> &'static Objects<M> {

@@ -313,6 +313,7 @@ fn readers_beside_a_writer_see_every_item_that_stays() {
             unsafe { self.0.retire(node, free) }
         }
     }
+    quire_sync::hooks::threads::set_cpu(0);
     let bytes = quire_sync::PerCpu::<Slot>::bytes(3);
     // SAFETY: a leaked block, large enough and aligned.
     let domain: &'static Domain = unsafe {
