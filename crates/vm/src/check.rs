@@ -5,7 +5,7 @@
 //! share: when they run, what they can say, and what happens then.
 //!
 //! # When
-//! The knob is one word ([`Vm::check_level`]). With [`Level::AtRelease`] whoever gives up a structure's lock checks the
+//! The knob is one word ([`Physical::check_level`](crate::phys::Physical::check_level)). With [`Level::AtRelease`] whoever gives up a structure's lock checks the
 //! structure only after as many updates as the last check looked at things ([`Due`]), so that checking costs each update a
 //! constant on average however large the structure is (the idea of FreeBSD's `vm_map` checker, D19826). With
 //! [`Level::Never`] a release costs one load of a word that nobody writes.

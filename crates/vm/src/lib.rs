@@ -3,7 +3,7 @@
 //! # Principles
 //! - **A fault takes no contended lock.** It reads published, immutable entries and lock-free page indexes, and writes only
 //!   under the lock of one page-table page of its own address space.
-//! - **No record per mapped page.** The only reverse map is the list of [backings](cow::chain) of an [`object`]: one per mmap
+//! - **No record per mapped page.** The only reverse map is the list of [backings](object::backing) of an [`object`]: one per mmap
 //!   operation and address space. A [`machine::Pmap`] is only ever a cache of the map.
 //! - **No architecture, no errno, no heap, no statics.** Everything is allocated from typed per-CPU slabs over frames, so
 //!   every allocation can fail, is counted, and has a label. A [`Vm`] is a value; it lives in the memory it manages.
@@ -16,22 +16,33 @@
 //! error. Each has one home, under the heading `Contract Cn`; ARCHITECTURE.md lists them in full.
 //!
 //! # Where to start reading
-//! A fault: [`fault`], then [`map`] (which entry), [`cow::chain`] (which objects, front to back), [`object`] and its
+//! A fault: [`fault`], then [`map`] (which entry), [`object::backing`] (which objects, front to back), [`object`] and its
 //! [`index`](object::index) (which page), [`phys::page`] (is it busy), [`machine::Pmap`] (install), [`phys::queues`].
 //!
 //! # The rooms
+//! From the top to the bottom; a room uses those below it (`./quire test layers` checks that, and draws it with `--graph`).
+//!
 //! | room | what is in it |
 //! |---|---|
-//! | [`machine`] | what the core needs of the hardware: frames' memory, page tables, CPUs |
-//! | [`phys`] | frames, page descriptors, slabs, page queues |
-//! | [`tlb`] | translations that are owed, and proofs of flushes |
-//! | [`object`] | objects, their index of pages, their list of mappings, their content |
-//! | `rmap` | passes over the mappings of a page or a range; removal |
-//! | [`cow`] | chains of backings, collapse, who else sees a page |
-//! | [`map`] | address spaces: entries, trees, arenas, operations |
+//! | [`Vm`] | the whole: making it, and the census of frames |
+//! | `map::ops` | map, unmap, protect, remap, fork, advise, wire, grow a stack, exit |
 //! | [`fault`] | the fault, and the ways to a page |
-//! | [`reclaim`] | pageout, swap, reads and writes, waits for memory |
-//! | [`check`] | the checker of all structures |
+//! | [`reclaim`] | pageout, eviction, migration, the daemons |
+//! | [`map`] | address spaces: entries, trees, arenas, how a change happens |
+//! | [`content`] | bytes, sizes, holes and writing back of objects |
+//! | [`paging`] | reads and writes of pages, swap, waits for memory |
+//! | [`cow`] | collapse of chains, other sharers of a page, the reaper |
+//! | `rmap` | passes over the mappings of a page or a range, dirty bits |
+//! | [`object`] | objects, backings, their index of pages, their list of mappings, the life of a page |
+//! | [`tlb`] | translations that are owed, and proofs of flushes |
+//! | [`phys`] | frames, page descriptors, slabs, page queues |
+//! | [`machine`] | what the core needs of the hardware: frames' memory, page tables, CPUs |
+//! | [`check`] | what the checker of all structures can say, and when it runs |
+//!
+//! # One system, five storeys
+//! A [`Vm`] is a tower. Page tables, queues and slabs are given its lowest storey, [`phys::Physical`]; objects and their content
+//! [`object::Objects`]; maps and faults [`map::Maps`]; pageout [`reclaim::Reclaimer`]. Each storey leads to those below it, so
+//! that a method of any of them is called on a `Vm`. So no room sees what stands above it.
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![deny(missing_docs)]
 

@@ -1,6 +1,11 @@
 //! The content of objects: bytes read and written, sizes, holes, and writing back.
 //!
-//! What changes an object's pages as a whole stands here, above the reverse mappings that it takes pages out of.
+//! - `read_write`: bytes for system calls. `truncate`, `remove`: pages that go, from the object and from every mapping.
+//! - `holes`: what private mappings show where a file in memory has no page. `write_back`: dirty pages of files.
+//! - `marks`: what tools ask of a file's pages.
+//!
+//! What changes an object's pages as a whole stands here, above the reverse mappings that it takes pages out of. The room owns
+//! the remover's order of steps (it relies on C2, whose home is the fault). It knows objects and paging, and no map.
 
 pub(crate) mod holes;
 pub(crate) mod marks;

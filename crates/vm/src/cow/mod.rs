@@ -1,11 +1,13 @@
-//! Copy-on-write: how chains of backings stay short, and who else sees a page.
+//! Copy-on-write: how chains of backings stay short, and which other chains see a page.
 //!
 //! - [`collapse`]: a backing that only one other still needs is joined with it.
-//! - `flatten`: pages that many generations read through are copied near their readers.
+//! - `found`: a page that a walk along a chain found, and where.
 //! - `last_sharer`: whether some other chain still sees a page.
 //! - `reaper`: what is destroyed later, by the daemon.
 //!
-//! The room owns the order of a chain. It knows objects and pages, and no map or fault.
+//! Chains themselves are [`backing`](crate::object::backing)s, one room below; copying pages up a long chain is a fault's work
+//! (`fault::flatten`). The room owns the rule that a page which every chain hides goes. It knows objects, pages and reverse
+//! mappings, and no map.
 
 pub mod collapse;
 pub(crate) mod found;

@@ -2,7 +2,7 @@
 //!
 //! A copy finds by itself that it hid a page from the last one who saw it ([`last_sharer`]). An exit, an unmapping or
 //! a cut that takes the last one away leaves the object here, and looks no further: it costs the leaver a mark, and nothing
-//! where the object is marked already. The reaper goes over what was left, some pages at a time ([`Vm::reap`]).
+//! where the object is marked already. The reaper goes over what was left, some pages at a time ([`Objects::reap`](crate::object::Objects::reap)).
 //!
 //! What it looks at: of each stretch of an object, the pages of the layers in front of that one backing, of a few, that has the
 //! fewest there. A page that is hidden everywhere is hidden by those too; so a shell's children, who come and go over a large

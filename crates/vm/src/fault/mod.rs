@@ -35,6 +35,9 @@
 //! Everything above happens under one pin and never sleeps; where something is in the way, the attempt ends and says what to
 //! wait for. Memory: until pageout has freed some or found nothing to free. A busy page: on its wait queue. A stale entry: on the map's lock, which its writer holds. A pager: with nothing
 //! held but a busy placeholder. After [`DEFEATS`] defeats the fault keeps the map's writers out and tries under that.
+//!
+//! # What the room knows
+//! Maps, chains, content and paging below it. Operations on maps stand above: some fault pages in.
 
 pub(crate) mod copy;
 pub(crate) mod cow_move;

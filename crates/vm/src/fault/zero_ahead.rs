@@ -19,7 +19,7 @@
 //! itself is served before. The object needs no look of its own: it is a front's, has no end, and goes after the entry is stale.
 
 impl<M: Machine> Maps<M> {
-    /// As [`Config::zero_window`] says.
+    /// As `Config::zero_window` says.
     #[inline(always)]
     pub(crate) fn zero_window(&self) -> u64 {
         u64::from(self.config.zero_window).min(MOST)

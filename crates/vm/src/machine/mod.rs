@@ -1,5 +1,9 @@
 //! What the core needs of hardware, one trait a file. Dispatch is static: a [`Vm`](crate::Vm) is generic over one
-//! [`Machine`]. (Which CPU this is, staying on it, sleeping: those come from `quire_sync`'s hooks.)
+//! [`Machine`]. (The number of the CPU, staying on it and sleeping come from `quire_sync`'s hooks.)
+//!
+//! The room owns no state. A machine that breaks the contract of an unsafe trait breaks the core. The traits name
+//! [`Physical`](crate::phys::Physical) and [`Obligation`](crate::tlb::flush::Obligation), which stand above: page tables are told
+//! what system they are of, and return the flushes that they owe.
 
 pub(crate) mod bytes;
 mod kernel;

@@ -33,6 +33,8 @@
 //!
 //! # Where to start reading
 //! [`space`](self): what a space is. `arenas`: which lock and tree an address has. `find_space`: where a mapping goes. `update`: how a change happens. Then the operations.
+//!
+//! The structure (all but `ops`) knows objects and pageout's waits, and no fault; the operations stand above the fault.
 
 mod arena;
 mod arenas;

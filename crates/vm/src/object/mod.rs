@@ -10,6 +10,11 @@
 //! `index`: itself. `size`: written by who serialises size changes (the file), read under C2's rule by faults that find no page of
 //! the file. `refs`,
 //! `flags`: atomic. A part's tree: its lock. Everything else is fixed.
+//!
+//! # What lives here
+//! The object with its page [`index`], the list of its mappings (`mapping_list`), the [`backing`]s that form chains, and the life
+//! of its pages (`page_lifecycle`, `removal`). [`Objects`] is the storey of the system that has them all. The room knows
+//! frames, queues and slots of swap. It knows no map, no fault and no reverse mapping: what needs those is `content`.
 
 pub mod backing;
 pub(crate) mod batch;
@@ -476,7 +481,7 @@ impl<M: Machine> Objects<M> {
         if stays { unsafe { self.object_at(object, pin) } } else { None }
     }
 
-    /// As [`Vm::object_of`], busy or not.
+    /// As [`Objects::object_of`](crate::object::Objects::object_of), busy or not.
     ///
     /// # Safety
     /// The caller has held the page since it was there to stay: it has that identity still, or none.

@@ -21,7 +21,7 @@ const SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 64 };
 
 impl<M: Machine> Objects<M> {
     /// Gives a wild frame an identity, as a new page: busy, on its way to the active queue. The caller owns the frame, puts
-    /// it into the index and calls [`Vm::enqueue_new`].
+    /// it into the index and calls [`Objects::enqueue_new`](crate::object::Objects::enqueue_new).
     #[inline]
     pub(crate) fn assume_page(&self, page: &Page, object: u64, key: u64, bits: u64) {
         page.set_swap_slot(None);
@@ -81,7 +81,7 @@ impl<M: Machine> Objects<M> {
         self.unhold_page(page);
     }
 
-    /// As [`Vm::release_page`], for each page of a batch that is in `which`: they leave their queues together, as they came, and so go
+    /// As [`Objects::release_page`](crate::object::Objects::release_page), for each page of a batch that is in `which`: they leave their queues together, as they came, and so go
     /// their frames.
     pub(crate) fn release_pages(&self, batch: &Batch, which: Subset) {
         if which.len() == 0 {

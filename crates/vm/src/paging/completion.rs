@@ -115,7 +115,7 @@ impl<M: Machine> Objects<M> {
         self.wait_for_io(may, || self.io().try_take())
     }
 
-    /// As [`Vm::take_record`], and leaves some for reads: who pages out much at once keeps nobody from paging in.
+    /// As [`Objects::take_record`](crate::object::Objects::take_record), and leaves some for reads: who pages out much at once keeps nobody from paging in.
     pub(crate) fn take_record_for_writing(&'static self, may: &mut MaySleep) -> Taken<'static> {
         self.wait_for_io(may, || (self.io().free() > RECORDS / 4).then(|| self.io().try_take()).flatten())
     }

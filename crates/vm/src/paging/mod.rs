@@ -1,10 +1,12 @@
 //! Pages between memory and the store behind them: files' pagers and swap.
 //!
-//! - [`pager`]: the traits of a store. [`io`]: records of reads and writes under way. [`swap`]: slots of the swap store.
+//! - [`io`]: records of reads and writes under way. [`pager`]: the traits of a store. [`swap`]: slots of the swap store.
+//! - `waiting`: the trait by which a room asks for memory and sleeps; pageout implements it.
 //! - `page_in`: a page that has to be read before it is there. `laundry`: pages that are written before they can go.
-//! - `completion`: finishing reads and writes that are complete.
+//! - `slots`: pages that give their slot of swap back. `completion`: finishing reads and writes that are complete.
 //!
-//! [`pager`], [`io`] and [`swap`] know no object: objects use them. The others stand above objects and reverse mappings.
+//! The first four know no object: objects use them. The others stand above objects and reverse mappings. The room owns the rule
+//! that a placeholder is busy while it is read, and that one party has a record at any time.
 
 mod completion;
 pub mod io;

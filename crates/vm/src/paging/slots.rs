@@ -84,7 +84,7 @@ impl<M: Machine> Objects<M> {
         Ok(())
     }
 
-    /// As [`Vm::add_swap`], of a store that wants to be polled.
+    /// As [`Objects::add_swap`](crate::object::Objects::add_swap), of a store that wants to be polled.
     pub fn add_polled_swap<S: SwapStore + Polled>(&self, store: &'static S) -> Result<(), SwapError> {
         self.poll_with(store).map_err(|_| SwapError::Exists)?;
         self.add_swap(store)

@@ -3,7 +3,7 @@
 //! # Whose a slot is
 //! A slot in use belongs to exactly one of:
 //! - an index slot that says [`Slot::Swap`](crate::object::index::Slot::Swap): the page is there and nowhere else;
-//! - a resident page, whose descriptor names it ([`Page::swap_slot`]): what the slot holds is the page's content if the page
+//! - a resident page, whose descriptor names it (`Page::swap_slot`): what the slot holds is the page's content if the page
 //!   is clean. The slot is kept while the page is resident, so that a page that was only read goes without a write. A page that
 //!   has been stored into keeps its slot too, worthless though it is, until it is written again or freed: giving it up at the
 //!   first store would put a shared lock on the fault path;

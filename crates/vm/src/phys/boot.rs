@@ -21,7 +21,7 @@ impl<'m, M: Machine> BootMemory<'m, M> {
     /// `bytes` of zeroed memory, aligned to `align`.
     ///
     /// # Panics
-    /// Where [`Vm::new`]'s estimate was too small: a bug of this crate, at boot.
+    /// Where [`Vm::new`](crate::Vm::new)'s estimate was too small: a bug of this crate, at boot.
     pub(crate) fn take(&mut self, bytes: usize, align: usize) -> NonNull<u8> {
         let at = self.take_untouched(bytes, align);
         // SAFETY: inside the range that `Vm::new` set aside, and taken just now.

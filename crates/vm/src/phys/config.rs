@@ -14,11 +14,11 @@ pub struct Config {
     pub poison: bool,
     /// Frames kept back for the kernel; `None`: one in 64, at least 256 and at most 4,096.
     pub reserve: Option<u64>,
-    /// When structures are checked at first ([`Vm::set_check_level`] changes it).
+    /// When structures are checked at first ([`Physical::set_check_level`](crate::phys::Physical::set_check_level) changes it).
     pub check: Level,
     /// Parts of each page queue, at most [`MAX_PARTS`]; `None`: as [`Queues::scale`] says.
     pub queue_parts: Option<usize>,
-    /// Zeroed frames that each CPU may keep for first touches, made while it idles ([`Vm::idle_zero`]); 0: none. Small machines
+    /// Zeroed frames that each CPU may keep for first touches, made while it idles ([`Physical::idle_zero`](crate::phys::Physical::idle_zero)); 0: none. Small machines
     /// keep fewer.
     pub zero_stock: u32,
     /// Pages that a first touch of private memory makes at most, its own included, where the touches before it came in a row: 64 at most,

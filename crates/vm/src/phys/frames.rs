@@ -65,13 +65,13 @@ pub const CHAIN: u32 = 2;
 /// Most frames from one mark to the next (256 MiB): what programs take while a write is under way does not grow with memory.
 const MOST_STEP: u64 = 1 << 16;
 
-/// A frame that somebody owns. Not copied; it goes back with [`Vm::free_frame`], or becomes a page or a table.
+/// A frame that somebody owns. Not copied; it goes back with [`Physical::free_frame`](crate::phys::Physical::free_frame), or becomes a page or a table.
 #[derive(Debug)]
 #[must_use = "an owned frame is leaked where it is not freed"]
 pub struct Frame {
-    /// Below 2^32 on every machine ([`Vm::new`]).
+    /// Below 2^32 on every machine ([`Vm::new`](crate::Vm::new)).
     pfn: u32,
-    /// The system that gave it ([`Vm::tag`]); 0 where [`Frame::from_pfn`]'s caller vouches for it.
+    /// The system that gave it (`Vm::tag`); 0 where [`Frame::from_pfn`]'s caller vouches for it.
     system: u32,
 }
 
@@ -583,10 +583,10 @@ impl<M: Machine> Physical<M> {
         self.stats().add(Event::FrameAlloc, end - start);
     }
 
-    /// Takes back what [`Vm::alloc_run`] gave, with the same order.
+    /// Takes back what [`Physical::alloc_run`](crate::phys::Physical::alloc_run) gave, with the same order.
     ///
     /// # Safety
-    /// This system's [`Vm::alloc_run`] gave the block, of this order, and nothing of it is used any more.
+    /// This system's [`Physical::alloc_run`](crate::phys::Physical::alloc_run) gave the block, of this order, and nothing of it is used any more.
     pub unsafe fn free_run(&self, first: Frame, order: u8) {
         self.return_run(first, order);
     }
@@ -650,7 +650,7 @@ impl<M: Machine> Physical<M> {
     }
 
     pub(crate) fn poison(&self, pfn: Pfn) {
-        // SAFETY: by contract C4 a frame that is freed was flushed.
+        // SAFETY: a frame that is freed was flushed before (relies on C4).
         unsafe { self.machine().frame_freed(pfn) };
         if self.poisons() {
             // SAFETY: the frame is free: nobody may use its memory. What is read from it later is a bug that shows.

@@ -484,7 +484,7 @@ impl<'q> PartRef<'q> {
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Its number, below [`Queues::parts_count`]: to go on behind it with [`Queues::parts_from`].
+    /// Its number, below `Queues::parts_count`: to go on behind it with [`Queues::parts_from`].
     pub(crate) fn number(&self) -> usize {
         self.number
     }

@@ -46,7 +46,7 @@ const HEADS: usize = 4;
 const PIECE: u64 = 512;
 
 impl<M: Machine> Reclaimer<M> {
-    /// As [`Vm::alloc_contiguous`]; where no such frames are free, pages are moved or evicted until some are. May sleep: the
+    /// As [`Physical::alloc_contiguous`](crate::phys::Physical::alloc_contiguous); where no such frames are free, pages are moved or evicted until some are. May sleep: the
     /// caller holds nothing that a fault or pageout could want. Programs go on using their memory meanwhile.
     pub fn alloc_contiguous_reclaiming(
         &'static self,

@@ -1,6 +1,6 @@
 //! Work that threads of the machine do for the core: what each loop does, and how it ends.
 //!
-//! The machine makes a thread for each [`Daemon`] and lets it call [`Vm::daemon_run`]: hosted, a thread that is a CPU of its
+//! The machine makes a thread for each [`Daemon`] and lets it call [`Reclaimer::daemon_run`](crate::reclaim::Reclaimer::daemon_run): hosted, a thread that is a CPU of its
 //! own; in the kernel, a kernel thread. Without them everything still works, done by whoever needs it done.
 
 use crate::machine::Machine;
@@ -52,7 +52,7 @@ impl Daemons {
 }
 
 impl<M: Machine> Reclaimer<M> {
-    /// Runs a daemon's loop on the calling thread until [`Vm::stop_daemons`].
+    /// Runs a daemon's loop on the calling thread until [`Reclaimer::stop_daemons`](crate::reclaim::Reclaimer::stop_daemons).
     pub fn daemon_run(&'static self, daemon: Daemon) {
         match daemon {
             Daemon::Completion => self.run_completion(),

@@ -135,7 +135,7 @@ pub struct Pageout {
     pub(super) hands: Mutex<Hands>,
     /// Who keeps memory that a pass may ask for.
     pub(super) keeper: SpinLock<Option<&'static dyn Reclaim>>,
-    /// One claim of consecutive frames at a time; see [`Vm::alloc_contiguous_reclaiming`].
+    /// One claim of consecutive frames at a time; see [`Reclaimer::alloc_contiguous_reclaiming`](crate::reclaim::Reclaimer::alloc_contiguous_reclaiming).
     pub(crate) claims: Mutex<()>,
     /// Held by who reaps because memory is out.
     reaps: Mutex<()>,
@@ -334,7 +334,7 @@ impl<M: Machine> MemoryWait for Reclaimer<M> {
         self.wait_for_memory_unless(may, || false)
     }
 
-    /// As [`Vm::wait_for_memory`], for so long. What counts is that this fault is refused: memory that is free when it wakes is
+    /// As [`Objects::wait_for_memory`](crate::object::Objects::wait_for_memory), for so long. What counts is that this fault is refused: memory that is free when it wakes is
     /// often taken by others before it comes to it.
     #[cold]
     fn memory_or_error(&'static self, patience: &mut Patience, may: &mut MaySleep) -> Result<(), FaultError> {

@@ -35,7 +35,7 @@ pub(crate) enum At {
 }
 
 impl<M: Machine> Physical<M> {
-    /// Consecutive frames of one domain. The first stands for all; they go back with [`Vm::free_contiguous`]. Looks at each
+    /// Consecutive frames of one domain. The first stands for all; they go back with [`Physical::free_contiguous`](crate::phys::Physical::free_contiguous). Looks at each
     /// descriptor in the limits at most twice, without a lock.
     pub fn alloc_contiguous(&self, want: Contiguous, on_behalf: For) -> Result<Frame, OutOfMemory> {
         if want.count == 0 || !want.align.is_power_of_two() || self.inject_failure() {
@@ -48,10 +48,10 @@ impl<M: Machine> Physical<M> {
         self.find_contiguous(want, on_behalf).ok_or(OutOfMemory)
     }
 
-    /// Takes back what [`Vm::alloc_contiguous`] gave, with the same count.
+    /// Takes back what [`Physical::alloc_contiguous`](crate::phys::Physical::alloc_contiguous) gave, with the same count.
     ///
     /// # Safety
-    /// This system's [`Vm::alloc_contiguous`] gave the frames, as many, and none of them is used any more.
+    /// This system's [`Physical::alloc_contiguous`](crate::phys::Physical::alloc_contiguous) gave the frames, as many, and none of them is used any more.
     pub unsafe fn free_contiguous(&self, first: Frame, count: u64) {
         self.return_contiguous(first, count);
     }
